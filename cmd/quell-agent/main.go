@@ -49,7 +49,7 @@ Keys of the configuration can be set in the file, in the environment
 			return run(cmd.Context(), c)
 		},
 	}
-	f = daemon.Configured(root, config.Load, config.Reference, "agent.yaml", "sampling.period=30s")
+	f = daemon.AddConfig(root, config.Load, config.Reference, "agent.yaml", "sampling.period=30s")
 	root.AddCommand(restoreCommand(f))
 	return root
 }

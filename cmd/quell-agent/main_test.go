@@ -34,7 +34,7 @@ func TestBadConfiguration(t *testing.T) {
 			args = append([]string{command}, args...)
 		}
 		r := runAgent(t, args...)
-		if r.code != daemon.Wrong || r.stdout != "" {
+		if r.code != daemon.ExitUsage || r.stdout != "" {
 			t.Errorf("%q: exit %d, stdout %q", command, r.code, r.stdout)
 		}
 		for _, want := range []string{
@@ -70,7 +70,7 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"restore", "all"}, `unknown command "all"`},
 		{[]string{"check", "--all"}, "unknown flag: --all"},
 	} {
-		if r := runAgent(t, c.args...); r.code != daemon.Wrong || !strings.Contains(r.stderr, c.want) {
+		if r := runAgent(t, c.args...); r.code != daemon.ExitUsage || !strings.Contains(r.stderr, c.want) {
 			t.Errorf("%q: exit %d, stderr %q; want 2 and %q", c.args, r.code, r.stderr, c.want)
 		}
 	}
@@ -175,7 +175,7 @@ func TestSecondAgentIsRefused(t *testing.T) {
 		{"the same socket", settings(other, "socket="+dir+"/agent.sock"), []string{"another agent answers there"}},
 	} {
 		r := runAgent(t, c.args...)
-		if r.code != daemon.Wrong {
+		if r.code != daemon.ExitUsage {
 			t.Errorf("%s: exit %d", c.name, r.code)
 		}
 		for _, want := range c.want {

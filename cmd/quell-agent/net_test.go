@@ -174,7 +174,7 @@ rules:
 // remaining rounds are skipped. With QUELL_TEST_ROUNDS=10 all of ten rounds are played,
 // and the test reports how many were right.
 func TestNetwork(t *testing.T) {
-	for _, rule := range []detect.Rule{detect.Quell, detect.Evident} {
+	for _, rule := range []detect.Method{detect.Quell, detect.EvidenceMethod} {
 		t.Run(string(rule), func(t *testing.T) { playNetwork(t, rule) })
 	}
 }
@@ -184,7 +184,7 @@ const (
 	netGiveUp = 40 // intervals without an accusation: eight times the outlier window
 )
 
-func playNetwork(t *testing.T, rule detect.Rule) {
+func playNetwork(t *testing.T, rule detect.Method) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2, "ip", "tc", "nsenter")
 	rounds, all := netRounds, false
 	if text := os.Getenv(roundsEnv); text != "" {
@@ -247,11 +247,11 @@ func playNetwork(t *testing.T, rule detect.Rule) {
 	// A killed agent's limits are removed with it.
 	id := ""
 	for range rounds {
-		backup.Say("on")
+		backup.Ask("on")
 		if id, _ = n.accused(); id != "" {
 			break
 		}
-		backup.Say("off")
+		backup.Ask("off")
 		n.settle()
 	}
 	if id == "" {
@@ -335,10 +335,10 @@ func (n *netScene) accused() (id string, at int) {
 func (n *netScene) play(backup, elsewhere *quelltest.Child) string {
 	t := n.t
 	t.Helper()
-	backup.Say("on")
-	elsewhere.Say("on")
-	defer elsewhere.Say("off")
-	defer backup.Say("off")
+	backup.Ask("on")
+	elsewhere.Ask("on")
+	defer elsewhere.Ask("off")
+	defer backup.Ask("off")
 	id, at := n.accused()
 	if id == "" {
 		return "no task was accused"

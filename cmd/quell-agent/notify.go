@@ -38,9 +38,9 @@ func openNotifier(getenv func(string) string) (notifier, func() error, error) {
 	return n, conn.Close, nil
 }
 
-// tell sends a state. It ignores errors: a manager that does not listen is no reason to
+// send sends a state. It ignores errors: a manager that does not listen is no reason to
 // stop.
-func (n notifier) tell(state string) {
+func (n notifier) send(state string) {
 	if n.w != nil {
 		_, _ = io.WriteString(n.w, state)
 	}
@@ -59,7 +59,7 @@ func (n notifier) watch(ctx context.Context, alive func(context.Context) error) 
 		err := alive(turn)
 		cancel()
 		if err == nil {
-			n.tell("WATCHDOG=1")
+			n.send("WATCHDOG=1")
 		}
 		select {
 		case <-ctx.Done():

@@ -94,7 +94,7 @@ func TestWithoutAServiceManager(t *testing.T) {
 	if err != nil || done() != nil {
 		t.Fatal(err)
 	}
-	n.tell("READY=1")
+	n.send("READY=1")
 	n.watch(t.Context(), func(context.Context) error { t.Error("alive was called without a manager"); return nil })
 	if _, _, err := openNotifier(func(string) string { return "/nowhere/at/all" }); err == nil {
 		t.Error("a socket that is not there is no error")

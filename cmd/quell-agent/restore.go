@@ -25,9 +25,9 @@ const (
 	// defaultGrace is how long a lease may be overdue before the agent that holds the
 	// journal counts as hung: many ticks, and less than people wait.
 	defaultGrace = 10 * time.Second
-	// secondLook is how long an apparently hung agent is observed further: one that has
+	// hungRecheck is how long an apparently hung agent is observed further: one that has
 	// just started, or woken up, undoes overdue caps within it.
-	secondLook = 2 * time.Second
+	hungRecheck = 2 * time.Second
 )
 
 type restoring struct {
@@ -114,7 +114,7 @@ func (e hungError) Error() string {
 
 func (e hungError) Unwrap() error { return e.holder }
 
-// Code implements daemon.Coded.
+// Code implements daemon.ExitCoder.
 func (hungError) Code() int { return exitHung }
 
 func (hungError) Remedy() string {
@@ -128,7 +128,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 		return daemon.Usage(err)
 	}
 	did := restored{Journal: filepath.Join(c.StateDir, journalDir), Undone: []ended{}, Failed: []string{}, InForce: []standing{}}
-	v, err := enforce.Look(did.Journal)
+	v, err := enforce.ReadJournal(did.Journal)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // no journal: nothing to undo, and none is created
 		err = nil
@@ -140,7 +140,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 	default:
 		err = did.all(h)
 	}
-	if left, bad := enforce.Look(did.Journal); bad == nil {
+	if left, bad := enforce.ReadJournal(did.Journal); bad == nil {
 		for _, c := range left.Open {
 			did.InForce = append(did.InForce, standing{c.ID, c.Task, c.Until})
 		}
@@ -154,7 +154,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 
 // all undoes every change of a journal that no process holds.
 func (d *restored) all(h *host.Host) error {
-	e, err := enforce.Open(d.Journal, egress.Over(h))
+	e, err := enforce.Open(d.Journal, egress.NewFiles(h))
 	if err != nil {
 		return locked(err)
 	}
@@ -165,7 +165,7 @@ func (d *restored) all(h *host.Host) error {
 
 // lift undoes the overdue changes in v, as the journal's holder or while a hung agent
 // holds it.
-func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enforce.View) error {
+func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enforce.JournalView) error {
 	over := func(by time.Duration) func(enforce.Change) bool {
 		return func(c enforce.Change) bool { return sample.At(time.Now()) >= c.Until.Add(by) }
 	}
@@ -175,7 +175,7 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 	if !slices.ContainsFunc(v.Open, due) {
 		return nil
 	}
-	e, holder := enforce.Open(did.Journal, egress.Over(h))
+	e, holder := enforce.Open(did.Journal, egress.NewFiles(h))
 	if holder == nil {
 		did.Agent, did.Damage = agentNone, e.Damage()
 		var outcomes []enforce.Outcome
@@ -205,11 +205,11 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 		return nil
 	}
 	select {
-	case <-time.After(secondLook):
+	case <-time.After(hungRecheck):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	outcomes, err := enforce.Lift(did.Journal, egress.Over(h), sample.At(time.Now()), func(c enforce.Change) bool {
+	outcomes, err := enforce.RestoreOverdue(did.Journal, egress.NewFiles(h), sample.At(time.Now()), func(c enforce.Change) bool {
 		return first[c.ID] && over(r.grace)(c)
 	})
 	if len(outcomes) == 0 && err == nil {
@@ -263,7 +263,7 @@ func (d *restored) print(w io.Writer, r *restoring) error {
 // which holds the journal for milliseconds.
 func openEnforcer(dir string, h *host.Host) (*enforce.Enforcer, error) {
 	for end := time.Now().Add(2 * time.Second); ; {
-		e, err := enforce.Open(dir, egress.Over(h))
+		e, err := enforce.Open(dir, egress.NewFiles(h))
 		if !errors.Is(err, enforce.ErrLocked) || time.Now().After(end) {
 			return e, err
 		}

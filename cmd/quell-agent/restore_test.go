@@ -80,7 +80,7 @@ func TestRestoreWhileAnAgentRuns(t *testing.T) {
 	d := start(t, dir, args...)
 	d.cap(cg)
 	r := runAgent(t, append([]string{"restore"}, args...)...)
-	if r.code != daemon.Wrong || !strings.Contains(r.stderr, "journal is in use") || !strings.Contains(r.stderr, "what to do: ") || r.stdout != "" {
+	if r.code != daemon.ExitUsage || !strings.Contains(r.stderr, "journal is in use") || !strings.Contains(r.stderr, "what to do: ") || r.stdout != "" {
 		t.Errorf("restore: %+v", r)
 	}
 	if got := cg.quota(); got != "10000 100000" {
@@ -192,7 +192,7 @@ func TestOverdueBesideALiveAgent(t *testing.T) {
 		}
 		return cg.quota() == "40000 100000"
 	})
-	if r := runAgent(t, "restore", "--overdue", "--grace", "-1s"); r.code != daemon.Wrong {
+	if r := runAgent(t, "restore", "--overdue", "--grace", "-1s"); r.code != daemon.ExitUsage {
 		t.Errorf("a bad grace: %+v", r)
 	}
 }

@@ -106,16 +106,16 @@ func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 	cpus, cgroup2 := p.Topology.Online, h.Layout().Unified
 	open := map[sample.SignalName]func() (counter.Source, error){
-		sample.CPI:  func() (counter.Source, error) { return source(counter.OpenCPI(cpus, cgroup2)) },
-		sample.CPS:  func() (counter.Source, error) { return source(counter.OpenCPS(cpus, cgroup2)) },
-		sample.CPT:  func() (counter.Source, error) { return source(counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})) },
+		sample.CPI:  func() (counter.Source, error) { return nonNil(counter.OpenCPI(cpus, cgroup2)) },
+		sample.CPS:  func() (counter.Source, error) { return nonNil(counter.OpenCPS(cpus, cgroup2)) },
+		sample.CPT:  func() (counter.Source, error) { return nonNil(counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})) },
 		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
-		sample.IO:   func() (counter.Source, error) { return source(blockio.Open()) },
-		sample.Net:  func() (counter.Source, error) { return source(netq.Open()) },
+		sample.IO:   func() (counter.Source, error) { return nonNil(blockio.Open()) },
+		sample.Net:  func() (counter.Source, error) { return nonNil(netq.Open()) },
 		sample.Probe: func() (counter.Source, error) {
-			return source(counter.OpenCanary(counter.Caches(p.Topology), canaryBudget(c)))
+			return nonNil(counter.OpenCanary(counter.Caches(p.Topology), canaryBudget(c)))
 		},
-		sample.Steal: func() (counter.Source, error) { return source(counter.OpenSteal(h)) },
+		sample.Steal: func() (counter.Source, error) { return nonNil(counter.OpenSteal(h)) },
 	}
 	for _, sig := range sample.Signals() {
 		if !c.Counts(sig.Name) {
@@ -131,8 +131,8 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 			if f, ok := s.(interface{ Fallback() string }); ok {
 				st.Reason = f.Fallback()
 			}
-			if d, ok := s.(interface{ Dear() string }); ok && d.Dear() != "" {
-				st.Reason = d.Dear()
+			if d, ok := s.(interface{ Expensive() string }); ok && d.Expensive() != "" {
+				st.Reason = d.Expensive()
 				p.Log.Warn("signal is expensive to count", "signal", sig.Name, "reason", st.Reason)
 			}
 			if m, ok := s.(interface{ Missing() []error }); ok {
@@ -153,8 +153,8 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 // beyond it, the canary uses less than a thousandth of a CPU.
 func canaryBudget(c *config.Agent) time.Duration { return c.Sampling.Period / 2000 }
 
-// source keeps a nil pointer from becoming a Source that is not nil.
-func source[S counter.Source](s S, err error) (counter.Source, error) {
+// nonNil keeps a nil pointer from becoming a Source that is not nil.
+func nonNil[S counter.Source](s S, err error) (counter.Source, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -206,10 +206,10 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	if bad != nil {
 		log.Warn("cannot notify the service manager", "reason", bad)
 	}
-	manager.tell("READY=1")
+	manager.send("READY=1")
 	wg.Go(func() { manager.watch(ctx, a.Alive) })
 	err = a.Run(ctx)
-	manager.tell("STOPPING=1")
+	manager.send("STOPPING=1")
 	for s := range servers {
 		shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		if s.Shutdown(shut) != nil {

@@ -182,7 +182,7 @@ func (r *reader) read(stream bus.Stream) {
 	}
 	if len(all) > 0 && stream == bus.Samples {
 		defer func() {
-			if err := c.Done(r.t.Context(), all[len(all)-1].Seq); err != nil {
+			if err := c.Ack(r.t.Context(), all[len(all)-1].Seq); err != nil {
 				r.t.Error(err)
 			}
 		}()

@@ -23,9 +23,9 @@ import (
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
-// link is the connection to the agents: a bus, and the embedded NATS server, if there is
+// busConnection is the connection to the agents: a bus, and the embedded NATS server, if there is
 // one.
-type link struct {
+type busConnection struct {
 	nats  *embedded.Server
 	bus   *bus.Bus
 	feeds []server.Feed
@@ -36,9 +36,9 @@ const connectTime = time.Minute
 
 // connect opens the bus, nil if none is configured. refused is called with each operation
 // that the embedded NATS server refuses to a client.
-func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*link, error) {
+func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
-	var l link
+	var l busConnection
 	var err error
 	switch {
 	case c.Bus.URL == "" && c.Bus.Listen == "":
@@ -67,7 +67,7 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused fu
 }
 
 // embed starts a NATS server in this process.
-func (l *link) embed(c *config.Server, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
+func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
 	a, err := authority.Load(keysDir(c))
 	if err != nil {
 		return err
@@ -112,8 +112,8 @@ func busTLS(ca string) (*tls.Config, error) {
 // revokeEvery is how soon revoked credentials become unusable.
 const revokeEvery = time.Second
 
-// obey applies revocations to the embedded NATS server until ctx ends.
-func (l *link) obey(ctx context.Context, c *config.Server, log *slog.Logger) {
+// watchRevocations applies revocations to the embedded NATS server until ctx ends.
+func (l *busConnection) watchRevocations(ctx context.Context, c *config.Server, log *slog.Logger) {
 	tick := time.NewTicker(revokeEvery)
 	defer tick.Stop()
 	last := stamp(authority.RevokedFile(keysDir(c)))
@@ -165,14 +165,14 @@ func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
 
 // err returns why agents' messages cannot come now. If its disk is full, NATS stops its
 // streams permanently: agents spool until this process is restarted.
-func (l *link) err() error {
+func (l *busConnection) err() error {
 	if l.nats != nil && !l.nats.JetStreamEnabled() {
 		return errors.New("NATS has stopped its streams, its disk may be full: free disk space and restart quell-server; agents spool their messages meanwhile")
 	}
 	return l.bus.Err()
 }
 
-func (l *link) close() {
+func (l *busConnection) close() {
 	for _, f := range l.feeds {
 		f.(*feed).close()
 	}
@@ -247,15 +247,15 @@ func (f *feed) batch(m *bus.Message, into *wire.Batch) (store.Batch, error) {
 	return server.RecordOf(r, m.Seq)
 }
 
-// Done implements server.Feed.
-func (f *feed) Done(ctx context.Context, seq uint64) error {
+// Ack implements server.Feed.
+func (f *feed) Ack(ctx context.Context, seq uint64) error {
 	c := f.reader()
 	if c == nil {
 		return errors.New("not connected")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return c.Done(ctx, seq)
+	return c.Ack(ctx, seq)
 }
 
 func (f *feed) reader() *bus.Consumer {

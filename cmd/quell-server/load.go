@@ -117,7 +117,7 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 		return err
 	}
 	o.play.Progress = func(p load.Progress) { _ = p.Text(cmd.ErrOrStderr()) } // informative only
-	result, err := load.Play(ctx, o.play)
+	result, err := load.Run(ctx, o.play)
 	if result == nil {
 		return err
 	}

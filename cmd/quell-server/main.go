@@ -76,7 +76,7 @@ Keys of the configuration can be set in the file, in the environment
 			return run(cmd.Context(), c)
 		},
 	}
-	f.Config = daemon.Configured(root, config.LoadServer, config.ServerReference, "server.yaml", "store.flush=1s")
+	f.Config = daemon.AddConfig(root, config.LoadServer, config.ServerReference, "server.yaml", "store.flush=1s")
 	root.Flags().StringVar(&f.engine, "engine", "", "the engine that computes specs, as the key specs.engine: duckdb, or sc://HOST:PORT for Apache Spark")
 	root.AddCommand(
 		tokenCommand(), credentialsCommand(&f), revokeCommand(&f), trustCommand(&f), segmentsCommand(&f), importCommand(&f), loadCommand(&f),

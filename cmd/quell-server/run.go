@@ -57,7 +57,7 @@ type lockedError struct{ error }
 
 func (e lockedError) Unwrap() error { return e.error }
 
-// Remedy implements daemon.Remedied.
+// Remedy implements daemon.Remedier.
 func (lockedError) Remedy() string {
 	return "stop the quell-server that uses this state_dir, or set another"
 }
@@ -70,7 +70,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(c.MemoryMB) << 20)
 	}
-	p := server.Parts{Config: c, Version: version, Log: log}
+	p := server.Options{Config: c, Version: version, Log: log}
 	if c.TokensFile != "" {
 		if p.Tokens, err = server.LoadTokens(c.TokensFile); err != nil {
 			return daemon.Usage(err)
@@ -93,7 +93,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		return err
 	}
 	p.Asker = duck.NewRunner(c.Query.AtOnce, self, childCommand, dir)
-	learns(&p)
+	setSpecEngine(&p)
 	var s atomic.Pointer[server.Server]
 	link, err := connect(ctx, c, log, func(r embedded.Refusal) {
 		if s := s.Load(); s != nil {
@@ -117,7 +117,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	s.Store(made)
 	var obeying sync.WaitGroup
 	if link != nil && link.nats != nil {
-		obeying.Go(func() { link.obey(ctx, c, log) })
+		obeying.Go(func() { link.watchRevocations(ctx, c, log) })
 	}
 	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()
@@ -126,8 +126,8 @@ func run(ctx context.Context, c *config.Server) (err error) {
 
 // refusal converts a refusal of the bus for the audit log.
 func refusal(r embedded.Refusal) server.Refusal {
-	role, _, _ := strings.Cut(r.Who, ".")
-	return server.Refusal{Who: r.Who, From: r.From, Scope: role, What: "bus: " + r.What, Of: r.Subject, Why: r.Why}
+	role, _, _ := strings.Cut(r.Client, ".")
+	return server.Refusal{Client: r.Client, From: r.From, Scope: role, Operation: "bus: " + r.Operation, Target: r.Subject, Reason: r.Reason}
 }
 
 func loadCertificate(c *config.Server) (*tls.Config, error) {

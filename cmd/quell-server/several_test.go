@@ -94,7 +94,7 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() {
-		r, err := load.Play(ctx, load.Options{Machines: 5, Tasks: 4, Period: 100 * time.Millisecond, For: time.Hour, URL: nats.URL(), Every: time.Second,
+		r, err := load.Run(ctx, load.Options{Machines: 5, Tasks: 4, Period: 100 * time.Millisecond, For: time.Hour, URL: nats.URL(), Every: time.Second,
 			Credentials: func(machine string) (string, error) {
 				text, err := a.Issue(authority.Agent, machine, time.Hour)
 				if err != nil {

@@ -44,9 +44,9 @@ func targetFlags(cmd *cobra.Command, t *command.Target) {
 	_ = cmd.RegisterFlagCompletionFunc("class", cobra.FixedCompletions([]string{"latency-sensitive", "batch", "best-effort"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// nameTask sets the task of a target. An empty name, for example from an unset variable,
+// setTargetTask sets the task of a target. An empty name, for example from an unset variable,
 // clears the target, whatever the flags.
-func nameTask(t *command.Target, args []string) {
+func setTargetTask(t *command.Target, args []string) {
 	switch {
 	case len(args) == 1 && args[0] == "":
 		*t = command.Target{}
@@ -71,7 +71,7 @@ func (a *app) done(d api.Done, err error) error {
 		}
 	}
 	if err == nil && len(d.Refused) > 0 {
-		return &noError{fmt.Errorf("%d tasks were refused", len(d.Refused)), "see above"}
+		return &negativeResult{fmt.Errorf("%d tasks were refused", len(d.Refused)), "see above"}
 	}
 	return err
 }
@@ -96,7 +96,7 @@ which requires an operator's token ($QUELL_TOKEN or --token-file).`,
   quell cap encode --machine host-17 --rate 0.1 --for 5m --reason "redis suffers there"`,
 		ValidArgsFunction: a.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nameTask(&c.Target, args)
+			setTargetTask(&c.Target, args)
 			return a.act(cmd, at, command.Command{Why: why, Cap: &c})
 		},
 	}
@@ -120,7 +120,7 @@ func (a *app) uncap() *cobra.Command {
   quell uncap --all --reason "maintenance"`,
 		ValidArgsFunction: a.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nameTask(&target, args)
+			setTargetTask(&target, args)
 			return a.act(cmd, at, command.Command{Why: why, Uncap: &target})
 		},
 	}
@@ -150,7 +150,7 @@ Settings survive a restart of the agent.`,
   quell protect --all --off --machine host-17 --reason "load test there"`,
 		ValidArgsFunction: a.completeTask,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nameTask(&target, args)
+			setTargetTask(&target, args)
 			c := command.Command{Why: why, Protect: &target}
 			if off {
 				c.Protect, c.Unprotect = nil, &target

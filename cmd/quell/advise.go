@@ -80,7 +80,7 @@ advise-scheduler place computes which tasks should share a machine.`,
 }
 
 func (a *app) printPairs(all []cluster.Pair) error {
-	columns := []report.AnswerColumn{{Name: "victim"}, {Name: "antagonist"}, {Name: "incidents", Number: true}, {Name: "machines", Number: true},
+	columns := []report.Column{{Name: "victim"}, {Name: "antagonist"}, {Name: "incidents", Number: true}, {Name: "machines", Number: true},
 		{Name: "strength", Number: true}, {Name: "correlation", Number: true}, {Name: "caps", Number: true}, {Name: "helped", Number: true}, {Name: "confidence", Number: true}}
 	var rows [][]string
 	for _, p := range all {
@@ -88,10 +88,10 @@ func (a *app) printPairs(all []cluster.Pair) error {
 		if p.Caps > 0 {
 			confidence = fmt.Sprintf("%.2f", p.Confidence)
 		}
-		rows = append(rows, []string{string(p.Victim), string(p.Antagonist), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), short(p.Strength),
+		rows = append(rows, []string{string(p.Victim), string(p.Antagonist), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), fourDigits(p.Strength),
 			fmt.Sprintf("%.2f", p.Correlation), fmt.Sprint(p.Caps), fmt.Sprint(p.Helped), confidence})
 	}
-	return report.Answer(a.out, columns, rows, false, a.style())
+	return report.Table(a.out, columns, rows, false, a.style())
 }
 
 var (

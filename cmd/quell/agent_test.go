@@ -65,7 +65,7 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 	agent := quelltest.Program(t, "quell-agent") // before any workload runs
 	dir := t.TempDir()
 	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{Weight: weight})
-	var lacks *workload.EnvError
+	var lacks *workload.MissingError
 	if errors.As(err, &lacks) {
 		quelltest.Skip(t, "cgroups", err)
 	}
@@ -164,8 +164,8 @@ func TestTheRealAgent(t *testing.T) {
 	}
 	no := func(sign string, args ...string) {
 		t.Helper()
-		if r := quell(t, env, args...); r.code != exitNo || !strings.Contains(r.err, sign) {
-			t.Errorf("%q: exit code %d, want %d with %q:\n%s", args, r.code, exitNo, sign, r.err)
+		if r := quell(t, env, args...); r.code != exitNegative || !strings.Contains(r.err, sign) {
+			t.Errorf("%q: exit code %d, want %d with %q:\n%s", args, r.code, exitNegative, sign, r.err)
 		}
 	}
 	task := func(name string) (v api.TaskView) {

@@ -85,12 +85,12 @@ entry (both counted from the last start of its agent), and how many starts are r
 			if a.json {
 				return a.writeJSON(list(all))
 			}
-			columns := []report.AnswerColumn{{Name: "machine"}, {Name: "last seen"}, {Name: "ago", Number: true}, {Name: "batch", Number: true}, {Name: "record", Number: true}, {Name: "lives", Number: true}}
+			columns := []report.Column{{Name: "machine"}, {Name: "last seen"}, {Name: "ago", Number: true}, {Name: "batch", Number: true}, {Name: "record", Number: true}, {Name: "lives", Number: true}}
 			var rows [][]string
 			for _, m := range all {
 				rows = append(rows, []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)})
 			}
-			return report.Answer(a.out, columns, rows, false, a.style())
+			return report.Table(a.out, columns, rows, false, a.style())
 		},
 	}
 	a.addServer(cmd, c)
@@ -121,14 +121,14 @@ effect.`,
 			if a.json {
 				return a.writeJSON(list(all))
 			}
-			columns := []report.AnswerColumn{{Name: "job"}, {Name: "platform"}, {Name: "signal"}, {Name: "variant"}, {Name: "state"}, {Name: "tasks", Number: true},
+			columns := []report.Column{{Name: "job"}, {Name: "platform"}, {Name: "signal"}, {Name: "variant"}, {Name: "state"}, {Name: "tasks", Number: true},
 				{Name: "samples", Number: true}, {Name: "mean", Number: true}, {Name: "stddev", Number: true}, {Name: "cpu", Number: true}, {Name: "version", Number: true}}
 			var rows [][]string
 			for _, s := range all {
 				rows = append(rows, []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
-					short(s.Mean), short(s.StdDev), short(s.CPUMean), fmt.Sprint(s.Version)})
+					fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)})
 			}
-			return report.Answer(a.out, columns, rows, false, a.style())
+			return report.Table(a.out, columns, rows, false, a.style())
 		},
 	}
 	cmd.Flags().StringVar(&job, "job", "", "only this job's")
@@ -137,8 +137,8 @@ effect.`,
 	return a.withJSON(cmd)
 }
 
-// short formats a number with four digits.
-func short(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+// fourDigits formats a number with four digits.
+func fourDigits(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
 // clusterIncidents shows incidents of other machines, from quell-server.
 func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id string) error {
@@ -160,9 +160,9 @@ func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id
 	case id == "":
 		return a.listClusterIncidents(all, f)
 	case len(all) == 0:
-		return &noError{fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`"}
+		return &negativeResult{fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`"}
 	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc incident.Record) bool { return inc.ID == id }):
-		return &noError{fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID"}
+		return &negativeResult{fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID"}
 	}
 	inc := all[0]
 	if i := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }); i >= 0 {
@@ -213,7 +213,7 @@ func (a *app) printReplies(r cluster.Replies, err error) error {
 			mark, done, bad = "in part", done+1, bad+1
 		case m.OK:
 			done++
-		case m.None:
+		case m.NoMatch:
 			mark = "none"
 		default:
 			mark = "refused"
@@ -232,9 +232,9 @@ func (a *app) printReplies(r cluster.Replies, err error) error {
 	}
 	switch {
 	case bad > 0:
-		return &noError{fmt.Errorf("%d of %d machines did not complete the command", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` shows when each machine last sent data"}
+		return &negativeResult{fmt.Errorf("%d of %d machines did not complete the command", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` shows when each machine last sent data"}
 	case done == 0:
-		return &noError{errors.New("no machine has a matching task"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`"}
+		return &negativeResult{errors.New("no machine has a matching task"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`"}
 	}
 	return nil
 }

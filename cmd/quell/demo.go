@@ -141,22 +141,22 @@ func demoAgent(named string) (string, error) {
 }
 
 // stage returns the output for the demo's events.
-func (a *app) stage() (io.Writer, *ticker) {
+func (a *app) stage() (io.Writer, *eventPrinter) {
 	out := a.out
 	if a.json {
 		out = a.err // the last line of standard output is the result
 	}
 	_, _, ok := a.terminal()
-	return out, &ticker{w: out, live: ok && !a.json}
+	return out, &eventPrinter{w: out, live: ok && !a.json}
 }
 
 // demoError is the error of a demo that could not finish; look says where to find more.
 func demoError(err error, look string) error {
-	var env *workload.EnvError
+	var env *workload.MissingError
 	if errors.As(err, &env) {
 		return &usageError{fmt.Errorf("demo: %w", err), env.Remedy}
 	}
-	return &noError{fmt.Errorf("demo: %w", err), "everything it made was removed; " + look}
+	return &negativeResult{fmt.Errorf("demo: %w", err), "everything it made was removed; " + look}
 }
 
 // demoVerdict is the error of a demo with a bad result.
@@ -165,9 +165,9 @@ func demoVerdict(ok bool, verdict, excuse, look string) error {
 	case ok:
 		return nil
 	case excuse != "":
-		return &noError{fmt.Errorf("demo: %s", verdict), "run it on a machine whose CPUs run at the same time"}
+		return &negativeResult{fmt.Errorf("demo: %s", verdict), "run it on a machine whose CPUs run at the same time"}
 	}
-	return &noError{fmt.Errorf("demo: %s", verdict), "try again; if it fails again, " + look}
+	return &negativeResult{fmt.Errorf("demo: %s", verdict), "try again; if it fails again, " + look}
 }
 
 // findAgent finds the agent's program.
@@ -210,15 +210,15 @@ func hasPMU() bool {
 	return true
 }
 
-// ticker shows events: one line each, and a progress bar on a terminal.
-type ticker struct {
+// eventPrinter shows events: one line each, and a progress bar on a terminal.
+type eventPrinter struct {
 	w    io.Writer
 	live bool
 	bar  bool // the cursor is after a bar
 	last string
 }
 
-func (t *ticker) event(e demo.Event) {
+func (t *eventPrinter) event(e demo.Event) {
 	line := fmt.Sprintf("[%5.1fs] %s", e.After.Seconds(), e.Text)
 	if e.Of == 0 {
 		t.end()
@@ -238,7 +238,7 @@ func (t *ticker) event(e demo.Event) {
 	t.bar = true
 }
 
-func (t *ticker) end() {
+func (t *eventPrinter) end() {
 	if t.bar {
 		fmt.Fprint(t.w, "\r\x1b[K")
 		t.bar = false

@@ -51,14 +51,14 @@ virtual machine the kernel's information may be wrong.`,
 			if err != nil {
 				return err
 			}
-			return missing(d, require)
+			return requireError(d, require)
 		},
 	}
 	cmd.Flags().StringSliceVar(&require, "require", nil, "exit with 1 if one of these is missing; the names are those that doctor prints")
 	return a.withJSON(cmd)
 }
 
-func missing(d report.Diagnosis, require []string) error {
+func requireError(d report.Diagnosis, require []string) error {
 	var lacking, remedies []string
 	for _, name := range require {
 		if c, _ := d.Lookup(name); !c.OK {
@@ -71,7 +71,7 @@ func missing(d report.Diagnosis, require []string) error {
 	if len(lacking) == 0 {
 		return nil
 	}
-	return &noError{fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; ")}
+	return &negativeResult{fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; ")}
 }
 
 // diagnose tests what quell needs.
@@ -87,8 +87,8 @@ func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 	machine := h.Capabilities()
 	perf := counter.Capabilities(h.Layout().Unified, topology.Online)
 	return report.Diagnosis{
-		{Name: "signals that can be counted here", Capabilities: signals(h, topology)},
-		{Name: "enforcement", Capabilities: []host.Capability{caps(machine), ioCaps(h), a.reach(ctx)}},
+		{Name: "signals that can be counted here", Capabilities: signalCapabilities(h, topology)},
+		{Name: "enforcement", Capabilities: []host.Capability{quotaCapability(machine), ioCaps(h), a.agentCapability(ctx)}},
 		{Name: "cache sharing of CPUs", Capabilities: sharing(topology)},
 		{Name: "machine", Capabilities: machine},
 		{Name: "perf events", Capabilities: perf},
@@ -115,13 +115,13 @@ func ioCaps(h *host.Host) host.Capability {
 			return c
 		}
 		c.OK, c.Detail = true, "v1 blkio.throttle, for tasks that have a cgroup in that hierarchy"
-		c.Reason, c.Remedy = "v1 limits only "+host.BlkioHolds, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to limit that too"
+		c.Reason, c.Remedy = "v1 limits only "+host.BlkioScope, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to limit that too"
 	}
 	return c
 }
 
-// signals opens each source, as the agent does.
-func signals(h *host.Host, topology host.Topology) []host.Capability {
+// signalCapabilities opens each source, as the agent does.
+func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability {
 	cpus := topology.Online
 	cgroup2 := h.Layout().Unified
 	all := make([]host.Capability, 0, 4)
@@ -134,7 +134,7 @@ func signals(h *host.Host, topology host.Topology) []host.Capability {
 		case sample.CPS:
 			s, err = counter.OpenCPS(cpus, cgroup2)
 		case sample.CPT:
-			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Kernel{})
+			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
 		case sample.RunQ:
 			s, err = runq.Open(runq.Options{})
 		case sample.IO:
@@ -156,8 +156,8 @@ func signals(h *host.Host, topology host.Topology) []host.Capability {
 			if f, ok := s.(interface{ Fallback() string }); ok {
 				c.Reason = f.Fallback()
 			}
-			if d, ok := s.(interface{ Dear() string }); ok && c.Reason == "" {
-				c.Reason = d.Dear()
+			if d, ok := s.(interface{ Expensive() string }); ok && c.Reason == "" {
+				c.Reason = d.Expensive()
 			}
 			if err := s.Close(); err != nil {
 				c.OK, c.Reason = false, err.Error()
@@ -172,16 +172,16 @@ func signals(h *host.Host, topology host.Topology) []host.Capability {
 	return all
 }
 
-// caps is the machine's CPU quota capability under its user-visible name.
-func caps(machine []host.Capability) host.Capability {
+// quotaCapability is the machine's CPU quota capability under its user-visible name.
+func quotaCapability(machine []host.Capability) host.Capability {
 	i := slices.IndexFunc(machine, func(c host.Capability) bool { return c.Name == "cpu quota" })
 	c := machine[i]
 	c.Name = "caps"
 	return c
 }
 
-// reach reports whether an agent answers.
-func (a *app) reach(ctx context.Context) host.Capability {
+// agentCapability reports whether an agent answers.
+func (a *app) agentCapability(ctx context.Context) host.Capability {
 	c := host.Capability{Name: "agent"}
 	st, err := a.client().Status(ctx)
 	var unreachable *api.UnreachableError
@@ -203,7 +203,7 @@ const look = 50 * time.Millisecond
 // line between CPUs. In a virtual machine they often differ, and the measured result
 // changes when the hypervisor moves virtual CPUs.
 func sharing(t host.Topology) []host.Capability {
-	pairs := pairs(t)
+	pairs := cpuPairs(t)
 	trips, errs := make([]workload.RoundTrip, len(pairs)), make([]error, len(pairs))
 	var measured []workload.RoundTrip
 	for i, p := range pairs {
@@ -219,10 +219,10 @@ func sharing(t host.Topology) []host.Capability {
 		told := p[0].LLC.ID >= 0 && p[1].LLC.ID >= 0
 		sameCache := p[0].LLC.CPUs.Has(p[1].ID)
 		if told {
-			said = "sysfs says: " + not(sameCache)
+			said = "sysfs says: " + sharedText(sameCache)
 		}
-		now := workload.Shared(trips[i], measured...)
-		text := fmt.Sprintf("%s; measured now: %s, %d ns a round trip", said, not(now), trips[i].Min.Nanoseconds())
+		now := workload.SharesCache(trips[i], measured...)
+		text := fmt.Sprintf("%s; measured now: %s, %d ns a round trip", said, sharedText(now), trips[i].Min.Nanoseconds())
 		switch {
 		case errs[i] != nil:
 			c.Reason = fmt.Sprintf("%s; not measured: %v", said, errs[i])
@@ -237,16 +237,16 @@ func sharing(t host.Topology) []host.Capability {
 	return all
 }
 
-func not(shared bool) string {
+func sharedText(shared bool) string {
 	if shared {
 		return "shared"
 	}
 	return "not shared"
 }
 
-// pairs selects the CPUs to measure: the first with some under its own last-level cache,
+// cpuPairs selects the CPUs to measure: the first with some under its own last-level cache,
 // and with one under each of some others.
-func pairs(t host.Topology) [][2]host.CPU {
+func cpuPairs(t host.Topology) [][2]host.CPU {
 	const each = 3
 	var near, far [][2]host.CPU
 	seen := map[int]bool{}

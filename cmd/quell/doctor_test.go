@@ -67,7 +67,7 @@ func TestDoctorRequire(t *testing.T) {
 	}
 	r := quell(t, utf8("/nowhere"), "doctor", "--require", "cpt,agent")
 	if want := "quell: required but missing: agent (reach the agent at /nowhere: connect: no such file or directory)\n" +
-		"what to do: start quell-agent, or name its socket with --socket\n"; r.code != exitNo || r.err != want {
+		"what to do: start quell-agent, or name its socket with --socket\n"; r.code != exitNegative || r.err != want {
 		t.Errorf("what is missing: exit code %d, stderr %q", r.code, r.err)
 	}
 	if !strings.Contains(r.out, "run-queue eBPF") {
@@ -113,7 +113,7 @@ func TestPairs(t *testing.T) {
 		{"nothing known", unknown, "0-1 0-2"},
 	} {
 		var got []string
-		for _, p := range pairs(c.t) {
+		for _, p := range cpuPairs(c.t) {
 			got = append(got, sample.SetOf(p[0].ID).String()+"-"+sample.SetOf(p[1].ID).String())
 		}
 		if s := strings.Join(got, " "); s != c.want {

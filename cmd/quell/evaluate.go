@@ -106,20 +106,20 @@ func readIncidents(name string, e *evaluation.Evaluation) error {
 		} else if err != nil {
 			return err
 		}
-		if err := takeIncidents(v, e); err != nil {
+		if err := addIncidents(v, e); err != nil {
 			return err
 		}
 	}
 }
 
-func takeIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
+func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 	if v[0] == '[' {
 		var list []json.RawMessage
 		if err := json.Unmarshal(v, &list); err != nil {
 			return err
 		}
 		for _, one := range list {
-			if err := takeIncidents(one, e); err != nil {
+			if err := addIncidents(one, e); err != nil {
 				return err
 			}
 		}

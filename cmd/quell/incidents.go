@@ -138,9 +138,9 @@ func (a *app) incident(ctx context.Context, f incidentFlags, id string) (err err
 	var many *logbook.AmbiguousError
 	switch {
 	case errors.As(err, &many):
-		return &noError{err, "give more of its ID"}
-	case errors.Is(err, logbook.ErrNone):
-		return &noError{err, "see `quell incidents`"}
+		return &negativeResult{err, "give more of its ID"}
+	case errors.Is(err, logbook.ErrNotFound):
+		return &negativeResult{err, "see `quell incidents`"}
 	case err != nil:
 		return err
 	case a.json:

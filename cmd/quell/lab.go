@@ -49,7 +49,7 @@ func (a *app) labHelpers() []*cobra.Command {
 		{Use: "lab-guard", Hidden: true, Args: cobra.NoArgs, Short: "continue processes that an ended lab has stopped",
 			RunE: func(*cobra.Command, []string) error { return load.GuardMain(os.Stdin, os.Stdout) }},
 		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line, then become a program",
-			RunE: func(_ *cobra.Command, args []string) error { return env.HoldMain(args) }},
+			RunE: func(_ *cobra.Command, args []string) error { return env.WaitAndExec(args) }},
 		{Use: "lab-agent", Hidden: true, Args: cobra.MinimumNArgs(2), Short: "be PID 1 of a container or a guest",
 			RunE: func(_ *cobra.Command, args []string) error { return env.AgentMain(args) }},
 		labRemote(),
@@ -83,7 +83,7 @@ func remedied(err error, file string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &invalid):
-		return &noError{err, "correct " + file + "; docs/lab.md explains every key"}
+		return &negativeResult{err, "correct " + file + "; docs/lab.md explains every key"}
 	}
 	return &usageError{err, "a study is one YAML document; docs/lab.md has an example"}
 }
@@ -126,7 +126,7 @@ func (a *app) labCheck() *cobra.Command {
 				return err
 			}
 			plan := s.Plan()
-			fmt.Fprintf(a.out, "%s: study %s is valid: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), about(total(plan)))
+			fmt.Fprintf(a.out, "%s: study %s is valid: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), formatDuration(total(plan)))
 			return nil
 		},
 	})
@@ -179,8 +179,8 @@ func total(plan []study.Planned) (sum time.Duration) {
 	return sum
 }
 
-// about formats a duration with at most two units.
-func about(d time.Duration) string {
+// formatDuration formats a duration with at most two units.
+func formatDuration(d time.Duration) string {
 	switch d = d.Round(time.Second); {
 	case d < time.Second:
 		return "no time"

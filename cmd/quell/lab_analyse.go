@@ -85,7 +85,7 @@ func printResults(w io.Writer, r *analyse.Results) error {
 	if len(r.DoseGaps) > 0 {
 		head("difference between two doses, %", "cell", "role", "of", "over", "at the first", "full over itself alone", "full over the other full", "do they meet?")
 		for _, g := range r.DoseGaps {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", levels(g.Levels), g.Part, g.Of, g.Over, interval(g.First), interval(g.FromLone), interval(g.AtFull), g.Meeting)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", levels(g.Levels), g.Part, g.Of, g.Over, interval(g.First), interval(g.OverOwnLowest), interval(g.AtFull), g.Meeting)
 		}
 	}
 	if len(r.DoseCosts) > 0 {

@@ -43,21 +43,21 @@ A host's key must be known, from the inventory or from known_hosts.`,
 	return cmd
 }
 
-// fleet is the selected hosts of an inventory.
-type fleet struct {
+// hostSelection is the selected hosts of an inventory.
+type hostSelection struct {
 	inv    *remote.Inventory
 	names  []string
 	lease  time.Duration
 	helper string
 }
 
-func (f *fleet) flags(cmd *cobra.Command) {
+func (f *hostSelection) flags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.names, "host", nil, "only these hosts (default: all)")
 	cmd.Flags().DurationVar(&f.lease, "lease", 10*time.Second, "how long processes there may outlive this program")
 	cmd.Flags().StringVar(&f.helper, "helper", "", "the quell program to copy, for hosts of another architecture (default: this one)")
 }
 
-func (f *fleet) read(file string) error {
+func (f *hostSelection) read(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return &usageError{fmt.Errorf("read inventory: %w", err), "name an inventory's file; quell lab hosts --help has an example"}
@@ -66,7 +66,7 @@ func (f *fleet) read(file string) error {
 	var invalid *keyed.InvalidError
 	switch {
 	case errors.As(err, &invalid):
-		return &noError{err, "correct " + file}
+		return &negativeResult{err, "correct " + file}
 	case err != nil:
 		return &usageError{err, "quell lab hosts --help has an example"}
 	}
@@ -90,7 +90,7 @@ func (f *fleet) read(file string) error {
 
 // each calls do for each reachable host in parallel, and then over in any case. Errors
 // are in the order of names.
-func (f *fleet) each(ctx context.Context, do func(i int, h *remote.Host) error, over func(i int)) []error {
+func (f *hostSelection) each(ctx context.Context, do func(i int, h *remote.Host) error, over func(i int)) []error {
 	errs := make([]error, len(f.names))
 	var wg sync.WaitGroup
 	for i, name := range f.names {
@@ -159,7 +159,7 @@ func (v *hostView) judge(err error) {
 }
 
 func (a *app) labHostsCheck() *cobra.Command {
-	var f fleet
+	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "check INVENTORY", Short: "check the connection, system and clock of every host", Args: cobra.ExactArgs(1),
 		Long:    "check logs in on every host, starts the helper there, compares clocks, and ends the helper.\nExit codes: 0 all hosts are ok; 1 some are not, or the inventory is invalid; 2 the inventory cannot be read.",
@@ -178,7 +178,7 @@ func (a *app) labHostsCheck() *cobra.Command {
 				views[i].Host = f.names[i]
 				views[i].judge(errs[i])
 			}
-			return a.hostsSaid(views, 0)
+			return a.printHosts(views, 0)
 		},
 	}
 	f.flags(cmd)
@@ -186,7 +186,7 @@ func (a *app) labHostsCheck() *cobra.Command {
 }
 
 func (a *app) labHostsRun() *cobra.Command {
-	var f fleet
+	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "run INVENTORY -- PROGRAM [WORD...]", Short: "run a command on every host, started at the same time", Args: cobra.MinimumNArgs(2),
 		Long: `run starts the command on every host, stopped before its first instruction, and releases all
@@ -202,7 +202,7 @@ With --json the commands' output goes to standard error.`,
 				return err
 			}
 			views, skew := a.runOnHosts(cmd.Context(), &f, args[1:])
-			return a.hostsSaid(views, skew)
+			return a.printHosts(views, skew)
 		},
 	}
 	f.flags(cmd)
@@ -210,9 +210,9 @@ With --json the commands' output goes to standard error.`,
 }
 
 // runOnHosts runs a command; skew is the time between the first and last start.
-func (a *app) runOnHosts(ctx context.Context, f *fleet, argv []string) (views []hostView, skew time.Duration) {
+func (a *app) runOnHosts(ctx context.Context, f *hostSelection, argv []string) (views []hostView, skew time.Duration) {
 	views = make([]hostView, len(f.names))
-	began := make([]remote.Began, len(f.names))
+	began := make([]remote.BeginResult, len(f.names))
 	procs := make([]*remote.Process, len(f.names))
 	// Each host is counted when it is ready or has failed; then all begin.
 	var ready, gate sync.WaitGroup
@@ -302,8 +302,8 @@ func (p *prefixed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// hostsSaid prints the results of hosts; its error says that some failed.
-func (a *app) hostsSaid(views []hostView, skew time.Duration) error {
+// printHosts prints the results of hosts; its error says that some failed.
+func (a *app) printHosts(views []hostView, skew time.Duration) error {
 	if a.json {
 		if err := a.writeJSON(struct {
 			Hosts  []hostView `json:"hosts"`
@@ -337,7 +337,7 @@ func (a *app) hostsSaid(views []hostView, skew time.Duration) error {
 	for _, v := range bad {
 		names = append(names, v.Host+" ("+v.Verdict+")")
 	}
-	return &noError{fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; the other hosts are finished and cleaned up"}
+	return &negativeResult{fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; the other hosts are finished and cleaned up"}
 }
 
 // labRemote is the helper that is copied to hosts: see package remote.

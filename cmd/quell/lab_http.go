@@ -44,7 +44,7 @@ describe the server.`,
 				a.showHTTP(r)
 			}
 			if err == nil && r.Saturated != "" {
-				return &noError{fmt.Errorf("load %s: %s", o.URL, r.Saturated), "run it on other CPUs than the server's, or on another machine"}
+				return &negativeResult{fmt.Errorf("load %s: %s", o.URL, r.Saturated), "run it on other CPUs than the server's, or on another machine"}
 			}
 			return err
 		},
@@ -69,7 +69,7 @@ func (a *app) httpMaximum(cmd *cobra.Command, o httpload.Options) error {
 		return err
 	}
 	if best.Done == 0 {
-		return &noError{fmt.Errorf("load %s: no good answer; the first error: %s", o.URL, best.FirstError), "check that the server answers there, e.g. with curl"}
+		return &negativeResult{fmt.Errorf("load %s: no good answer; the first error: %s", o.URL, best.FirstError), "check that the server answers there, e.g. with curl"}
 	}
 	if a.json {
 		return a.writeJSON(map[string]any{"best": best, "steps": all})

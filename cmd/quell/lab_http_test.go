@@ -22,7 +22,7 @@ func TestLabHTTP(t *testing.T) {
 	}
 	// Depending on the generator's share of the CPU, both exit codes are possible.
 	text := quell(t, utf8(""), append(args, "--rate", "100")...)
-	if !strings.Contains(text.out, "offered   100.0 requests/s") || !strings.Contains(text.out, "50 started, 50 answered, 0 failed, 0 dropped") || (text.code == exitNo) != strings.Contains(text.err, "the generator was late") {
+	if !strings.Contains(text.out, "offered   100.0 requests/s") || !strings.Contains(text.out, "50 started, 50 answered, 0 failed, 0 dropped") || (text.code == exitNegative) != strings.Contains(text.err, "the generator was late") {
 		t.Errorf("exit code %d\n%s%s", text.code, text.out, text.err)
 	}
 	most := quell(t, utf8(""), args...)
@@ -30,7 +30,7 @@ func TestLabHTTP(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", most.code, most.out, most.err)
 	}
 	s.Close()
-	if gone := quell(t, utf8(""), append(args, "--connections", "1")...); gone.code != exitNo || !strings.Contains(gone.err, "no good answer; the first error: connect") {
+	if gone := quell(t, utf8(""), append(args, "--connections", "1")...); gone.code != exitNegative || !strings.Contains(gone.err, "no good answer; the first error: connect") {
 		t.Errorf("exit code %d\n%s", gone.code, gone.err)
 	}
 	if bad := quell(t, utf8(""), "lab", "http", s.URL, "--rate", "0"); bad.code != exitUsage || !strings.Contains(bad.err, "rate: 0: want more than 0") {

@@ -37,8 +37,8 @@ func restoreKnobs(dir string, h *host.Host, now time.Time) (outcomes []enforce.O
 	return outcomes, errors.Join(err, e.Close())
 }
 
-// turner changes knobs of the machine and restores them, with a journal.
-type turner struct {
+// knobSetter changes knobs of the machine and restores them, with a journal.
+type knobSetter struct {
 	enforcer *enforce.Enforcer
 	knobs    observe.Knobs
 	now      func() time.Time
@@ -49,8 +49,8 @@ type turner struct {
 
 // setKnobs takes the journal, makes the changes for a study's whole time, and returns a
 // turner for those of single runs.
-func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*turner, error) {
-	t := &turner{knobs: observe.Knobs{Host: h}, now: now}
+func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*knobSetter, error) {
+	t := &knobSetter{knobs: observe.Knobs{Host: h}, now: now}
 	var err error
 	t.enforcer, err = enforce.Open(dir, t.knobs)
 	if errors.Is(err, enforce.ErrLocked) {
@@ -69,17 +69,17 @@ func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*
 		if errors.As(err, &lack) && lack.Remedy != "" {
 			remedy = lack.Remedy
 		}
-		return nil, errors.Join(&noError{err, remedy}, t.close())
+		return nil, errors.Join(&negativeResult{err, remedy}, t.close())
 	}
 	return t, nil
 }
 
-func (t *turner) set(settings map[string]string) (made []string, err error) {
+func (t *knobSetter) set(settings map[string]string) (made []string, err error) {
 	return t.knobs.Set(t.enforcer, sample.At(t.now()), t.until, settings, "quell lab")
 }
 
-// turn is lab.Options.Tune.
-func (t *turner) turn(settings map[string]string) (undo func() error, err error) {
+// setForRun is lab.Options.SetKnobs.
+func (t *knobSetter) setForRun(settings map[string]string) (undo func() error, err error) {
 	made, err := t.set(settings)
 	var lack *observe.KnobError
 	if errors.As(err, &lack) {
@@ -91,12 +91,12 @@ func (t *turner) turn(settings map[string]string) (undo func() error, err error)
 	return func() error { return observe.Unset(t.enforcer, sample.At(t.now()), made, "the run is done") }, nil
 }
 
-func (t *turner) close() error {
+func (t *knobSetter) close() error {
 	_, err := t.enforcer.RestoreAll(sample.At(t.now()), "the study is done")
 	return errors.Join(err, t.enforcer.Close())
 }
 
-// turns reports whether a study changes knobs of the machine.
-func turns(s *study.Study) bool {
+// changesKnobs reports whether a study changes knobs of the machine.
+func changesKnobs(s *study.Study) bool {
 	return len(s.Preconditions.Set) > 0 || slices.ContainsFunc(s.Factors, func(f study.Factor) bool { return f.Knob != "" })
 }

@@ -51,7 +51,7 @@ func TestKnobsHoldForAStudysTime(t *testing.T) {
 		t.Errorf("restore: %v, %v, it holds %s", all, err, holds())
 	}
 	// A run may change more, for its own duration.
-	undo, err := of.turn(map[string]string{"swappiness": "10"})
+	undo, err := of.setForRun(map[string]string{"swappiness": "10"})
 	if err != nil || swaps() != "10" {
 		t.Fatalf("swappiness %s, %v", swaps(), err)
 	}
@@ -59,7 +59,7 @@ func TestKnobsHoldForAStudysTime(t *testing.T) {
 		t.Errorf("swappiness %s, stat_interval %s, %v", swaps(), holds(), err)
 	}
 	var lack *lab.LackError
-	if _, err := of.turn(map[string]string{"governor": "performance", "swappiness": "10"}); !errors.As(err, &lack) || swaps() != "60" {
+	if _, err := of.setForRun(map[string]string{"governor": "performance", "swappiness": "10"}); !errors.As(err, &lack) || swaps() != "60" {
 		t.Errorf("a knob that is not there: %v, swappiness %s", err, swaps())
 	}
 	if err := of.close(); err != nil || holds() != "1" {

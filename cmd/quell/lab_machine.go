@@ -24,7 +24,7 @@ const missedFile = "missed.json"
 
 // require checks the machine against the study's preconditions: required ones must be
 // met, unmet preferred ones are recorded for the report.
-func (l *bench) require(ctx context.Context, s *study.Study, f *result.Folder) error {
+func (l *labMachine) require(ctx context.Context, s *study.Study, f *result.Folder) error {
 	if len(s.Preconditions.Require)+len(s.Preconditions.Prefer) == 0 {
 		return nil
 	}
@@ -42,14 +42,14 @@ func (l *bench) require(ctx context.Context, s *study.Study, f *result.Folder) e
 		missed = append(missed, u.String())
 	}
 	if err := errors.Join(required...); err != nil {
-		return &noError{fmt.Errorf("run study: the machine does not meet the study's requirements: %w", err), "change the machine, or move the condition from require to prefer"}
+		return &negativeResult{fmt.Errorf("run study: the machine does not meet the study's requirements: %w", err), "change the machine, or move the condition from require to prefer"}
 	}
 	return writeJSONFile(f.Path(missedFile), missed)
 }
 
 // describe records the machine's description and returns its hash: records of another
 // machine, or of this one after a change, are another series.
-func (l *bench) describe(ctx context.Context, s *study.Study, f *result.Folder) (hash string, err error) {
+func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Folder) (hash string, err error) {
 	if len(realDrivers(s)) == 0 {
 		return "", nil
 	}

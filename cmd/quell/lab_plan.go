@@ -79,15 +79,15 @@ func plannedOf(s *study.Study) planned {
 func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 	p := plannedOf(s)
 	takes := time.Duration(p.Takes * float64(time.Second))
-	fmt.Fprintf(w, "study %s: %d cells, %d runs, %s, order %s with seed %d\n", s.Name, len(p.Cells), len(p.Runs), about(takes), s.Design.Order, s.Design.Seed)
+	fmt.Fprintf(w, "study %s: %d cells, %d runs, %s, order %s with seed %d\n", s.Name, len(p.Cells), len(p.Runs), formatDuration(takes), s.Design.Order, s.Design.Seed)
 	if s.Question != "" {
 		fmt.Fprintln(w, "question:", strings.TrimSpace(s.Question))
 	}
 	switch b := s.Design.Budget; {
 	case b > 0 && takes > b:
-		fmt.Fprintf(w, "budget: %s is not enough: the runs that do not fit are left for lab resume with a larger budget\n", about(b))
+		fmt.Fprintf(w, "budget: %s is not enough: the runs that do not fit are left for lab resume with a larger budget\n", formatDuration(b))
 	case b > 0:
-		fmt.Fprintf(w, "budget: %s\n", about(b))
+		fmt.Fprintf(w, "budget: %s\n", formatDuration(b))
 	}
 	if takes > 0 {
 		fmt.Fprintf(w, "if started now it ends at %s, without retries\n", now.Add(takes).Format("15:04 on 2 January"))
@@ -96,7 +96,7 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "cell\truns\teach takes\tname")
 	for _, c := range p.Cells {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", c.Key, c.Runs, about(time.Duration(c.Takes*float64(time.Second))), c.Name)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", c.Key, c.Runs, formatDuration(time.Duration(c.Takes*float64(time.Second))), c.Name)
 	}
 	if err := t.Flush(); err != nil || !all {
 		return err
@@ -138,7 +138,7 @@ func (a *app) labStatus() *cobra.Command {
 				printStatus(a.out, st)
 			}
 			if st.Left > 0 && !st.Running {
-				return &noError{fmt.Errorf("%d of %d runs are left", st.Left, st.Planned), "quell lab resume " + args[0]}
+				return &negativeResult{fmt.Errorf("%d of %d runs are left", st.Left, st.Planned), "quell lab resume " + args[0]}
 			}
 			return nil
 		},
@@ -178,7 +178,7 @@ func seriesOf(runs []result.Run) string {
 // statusOf counts the records of a series; "" selects that of the newest.
 func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 	st := status{Study: s.Name, Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
-	free, err := hold(f)
+	free, err := lockFolder(f)
 	if err != nil {
 		st.Running = true
 	} else {
@@ -226,7 +226,7 @@ func printStatus(w io.Writer, st status) {
 	}
 	fmt.Fprintf(w, "study %s, %s: %d of %d runs are complete", st.Study, state, st.Planned-st.Left, st.Planned)
 	if st.Left > 0 {
-		fmt.Fprintf(w, ", the rest takes %s", about(time.Duration(st.Takes*float64(time.Second))))
+		fmt.Fprintf(w, ", the rest takes %s", formatDuration(time.Duration(st.Takes*float64(time.Second))))
 	}
 	fmt.Fprintln(w)
 	printVerdicts(w, st.Verdicts, st.Reasons)

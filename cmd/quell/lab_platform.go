@@ -83,7 +83,7 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 			return &usageError{err, "name another folder with --out: this one has results of another machine or other options"}
 		}
 		err = quiet.runStudy(ctx, f, s, o)
-		if no := (*noError)(nil); ctx.Err() == nil && errors.As(err, &no) {
+		if no := (*negativeResult)(nil); ctx.Err() == nil && errors.As(err, &no) {
 			missing = errors.Join(missing, fmt.Errorf("%s: %w", s.Name, err))
 		} else if err != nil {
 			return err
@@ -95,7 +95,7 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 		results[s.Name] = &r.Results
 		done()
 	}
-	page := platform.Of(top, results)
+	page := platform.NewPage(top, results)
 	asJSON := func(w io.Writer) error {
 		to := *a
 		to.out = w

@@ -30,7 +30,7 @@ type labProgress struct {
 // Plan implements lab.Progress.
 func (p *labProgress) Plan(runs int, takes time.Duration) {
 	p.runs, p.left, p.began = runs, takes, p.now()
-	fmt.Fprintf(p.w, "%d runs to do, %s\n", runs, about(takes))
+	fmt.Fprintf(p.w, "%d runs to do, %s\n", runs, formatDuration(takes))
 }
 
 // Run implements lab.Progress.
@@ -52,7 +52,7 @@ func (p *labProgress) Phase(name string, part, whole time.Duration) {
 	if whole > time.Second {
 		share = fmt.Sprintf(" %.0f/%.0f s", part.Seconds(), whole.Seconds())
 	}
-	fmt.Fprintf(p.w, "\r\x1b[K%s: %s%s; %s left", p.line, name, share, about(p.remaining()))
+	fmt.Fprintf(p.w, "\r\x1b[K%s: %s%s; %s left", p.line, name, share, formatDuration(p.remaining()))
 	p.shown = true
 }
 

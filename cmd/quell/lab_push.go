@@ -137,7 +137,7 @@ AWS_ENDPOINT_URL for storage other than AWS. Permission to write is enough.`,
 			defer done()
 			p, err := to.push(cmd.Context(), f, s.Name)
 			if err != nil {
-				return &noError{err, storageHelp}
+				return &negativeResult{err, storageHelp}
 			}
 			if a.json {
 				return a.writeJSON(p)
@@ -166,7 +166,7 @@ report and diff accept packs. The storage is configured as for lab push.`,
 			}
 			all, err := from.pull(cmd.Context(), dir)
 			if err != nil {
-				return &noError{err, storageHelp}
+				return &negativeResult{err, storageHelp}
 			}
 			if a.json {
 				return a.writeJSON(all)

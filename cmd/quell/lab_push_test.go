@@ -147,7 +147,7 @@ func TestResultsInStorage(t *testing.T) {
 	if err := os.RemoveAll(here); err != nil {
 		t.Fatal(err)
 	}
-	if r := quell(t, env, "lab", "pull", address, here); r.code != exitNo || !strings.Contains(r.err, "damaged") {
+	if r := quell(t, env, "lab", "pull", address, here); r.code != exitNegative || !strings.Contains(r.err, "damaged") {
 		t.Errorf("damaged: %+v", r)
 	}
 	if _, err := os.Stat(filepath.Join(here, name)); err == nil {
@@ -164,7 +164,7 @@ func TestResultsInStorage(t *testing.T) {
 	defer closed.Close()
 	env["AWS_ENDPOINT_URL"] = closed.URL
 	again := filepath.Join(dir, "again")
-	if r := quell(t, env, "lab", "run", "--out", again, "--to", address, file); r.code != exitNo || !strings.Contains(r.err, "quell lab push "+again+" "+address) {
+	if r := quell(t, env, "lab", "run", "--out", again, "--to", address, file); r.code != exitNegative || !strings.Contains(r.err, "quell lab push "+again+" "+address) {
 		t.Errorf("no storage: %+v", r)
 	}
 	if r := quell(t, env, "lab", "status", again); r.code != exitOK {

@@ -148,7 +148,7 @@ func (a *app) openReport(name, expect string) (*render.Report, func(), error) {
 	if left := all - len(runs); left > 0 {
 		fmt.Fprintf(a.err, "left out: %d runs of another machine, or of this one before it changed\n", left)
 	}
-	r := &render.Report{Study: s, Results: analyse.Of(s, runs), Runs: runs}
+	r := &render.Report{Study: s, Results: analyse.Compute(s, runs), Runs: runs}
 	r.Lock, err = f.Lock()
 	if err == nil {
 		r.Machines, r.Missed, err = machines(f)
@@ -201,7 +201,7 @@ func (a *app) diff(one, other string, force bool) (*render.Diff, error) {
 	defer done2()
 	d, err := render.Compare(earlier, later, force)
 	if err != nil {
-		return nil, &noError{err, "see `quell lab diff --help`"}
+		return nil, &negativeResult{err, "see `quell lab diff --help`"}
 	}
 	return d, nil
 }

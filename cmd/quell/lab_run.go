@@ -135,8 +135,8 @@ func journalFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "journal", labJournal, "directory of the journal of changes to the machine's knobs")
 }
 
-// hold ensures that only one process runs a study in a folder; free releases it.
-func hold(f *result.Folder) (free func(), err error) {
+// lockFolder ensures that only one process runs a study in a folder; free releases it.
+func lockFolder(f *result.Folder) (free func(), err error) {
 	d, err := os.Open(f.Dir())
 	if err != nil {
 		return nil, fmt.Errorf("open results: %w", err)
@@ -158,7 +158,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 			return err
 		}
 	}
-	free, err := hold(f)
+	free, err := lockFolder(f)
 	if err != nil {
 		return &usageError{err, "wait for it, or name another folder with --out"}
 	}
@@ -189,7 +189,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	if far != nil {
 		maker = far
 	}
-	sum, err := l.run(ctx, f, lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold, Tune: l.tune(),
+	sum, err := l.run(ctx, f, lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold, SetKnobs: l.tune(),
 		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
 	show.end()
 	err = errors.Join(err, far.close(), l.close())
@@ -198,7 +198,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "\n%d runs planned, %d already complete, %d left\n", sum.Planned, sum.There, sum.Left)
+		fmt.Fprintf(a.out, "\n%d runs planned, %d already complete, %d left\n", sum.Planned, sum.Existing, sum.Left)
 		printVerdicts(a.out, sum.Verdicts, sum.Reasons)
 		fmt.Fprintf(a.out, "records: %s\n", f.Dir())
 	}
@@ -217,19 +217,19 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &noError{errors.New("stopped; everything that was made is removed"), "to continue: " + again}
+		return &negativeResult{errors.New("stopped; everything that was made is removed"), "to continue: " + again}
 	case errors.Is(err, lab.ErrBudget):
-		return &noError{err, again + " --budget TIME"}
+		return &negativeResult{err, again + " --budget TIME"}
 	case errors.Is(err, lab.ErrStopped):
-		return &noError{err, "see the run's record; to continue: " + again}
+		return &negativeResult{err, "see the run's record; to continue: " + again}
 	case errors.Is(err, unix.ENOSPC):
-		return &noError{err, "free space on its disk, then: " + again}
+		return &negativeResult{err, "free space on its disk, then: " + again}
 	case err != nil:
-		return &noError{err, again}
+		return &negativeResult{err, again}
 	}
 	st, err := statusOf(f, s, series)
 	if err == nil && st.Left > 0 {
-		err = &noError{fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: " + again}
+		err = &negativeResult{fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: " + again}
 	}
 	return err
 }
@@ -251,8 +251,8 @@ func (a *app) reportOf(f *result.Folder) error {
 	return writeReport(w, r, f.Path(reportDir), nil)
 }
 
-// bench is a machine prepared for running studies.
-type bench struct {
+// labMachine is a machine prepared for running studies.
+type labMachine struct {
 	self     string
 	agent    string // quell-agent, if the study samples its runs with it
 	guard    *load.Guard
@@ -260,12 +260,12 @@ type bench struct {
 	host     *host.Host
 	topology host.Topology
 	allowed  sample.Set
-	turner   *turner // of the machine's knobs; nil if none are changed
+	turner   *knobSetter // of the machine's knobs; nil if none are changed
 }
 
 // openLab prepares what a study's runs need from the machine.
-func (a *app) openLab(s *study.Study) (l *bench, err error) {
-	l = &bench{}
+func (a *app) openLab(s *study.Study) (l *labMachine, err error) {
+	l = &labMachine{}
 	if l.self, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
@@ -303,13 +303,13 @@ func (a *app) openLab(s *study.Study) (l *bench, err error) {
 
 // ready puts the machine into the state that the study requires, checks that state, and
 // records the machine's description: its hash names the series of runs.
-func (l *bench) ready(ctx context.Context, s *study.Study, f *result.Folder, journal string, now func() time.Time) (series string, err error) {
+func (l *labMachine) ready(ctx context.Context, s *study.Study, f *result.Folder, journal string, now func() time.Time) (series string, err error) {
 	if len(realDrivers(s)) > 0 {
 		if _, err := restoreKnobs(journal, l.host, now()); err != nil {
 			return "", err
 		}
 	}
-	if turns(s) {
+	if changesKnobs(s) {
 		if l.turner, err = setKnobs(journal, l.host, s, now); err != nil {
 			return "", err
 		}
@@ -323,7 +323,7 @@ func (l *bench) ready(ctx context.Context, s *study.Study, f *result.Folder, jou
 	return series, l.cost(ctx, s, f)
 }
 
-func (l *bench) close() error {
+func (l *labMachine) close() error {
 	var errs []error
 	if l.maker != nil {
 		errs = append(errs, l.maker.Close())
@@ -337,12 +337,12 @@ func (l *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// tune is lab.Options.Tune, nil if the study changes no knobs.
-func (l *bench) tune() func(map[string]string) (func() error, error) {
+// tune is lab.Options.SetKnobs, nil if the study changes no knobs.
+func (l *labMachine) tune() func(map[string]string) (func() error, error) {
 	if l.turner == nil {
 		return nil
 	}
-	return l.turner.turn
+	return l.turner.setForRun
 }
 
 func allowedCPUs() (sample.Set, error) {
@@ -378,7 +378,7 @@ func realDrivers(s *study.Study) []study.Driver {
 }
 
 // observe watches a run's parts and audits their placement.
-func (l *bench) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
+func (l *labMachine) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
 	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}
 	return func(o lab.Observed) (lab.Observer, error) {
 		seen, err := watch.Open(o)
@@ -387,14 +387,14 @@ func (l *bench) observe(s *study.Study) func(lab.Observed) (lab.Observer, error)
 		}
 		var inner lab.Observer = seen
 		if a := s.Observe.Agent; a != nil {
-			if inner, err = record.With(seen, o, record.Options{Program: l.agent, Recording: *a}); err != nil {
+			if inner, err = record.WithAgent(seen, o, record.Options{Program: l.agent, Recording: *a}); err != nil {
 				return nil, errors.Join(err, end(seen))
 			}
 		}
 		if len(s.Observe.Placement) == 0 {
 			return inner, nil
 		}
-		return audit.With(inner, l.topology, o, s.Observe.Placement...), nil
+		return audit.WithAudit(inner, l.topology, o, s.Observe.Placement...), nil
 	}
 }
 
@@ -405,19 +405,19 @@ func end(o lab.Observer) error {
 }
 
 // command returns the job of a part: a kernel of this program, or the study's command.
-func (l *bench) command(p *study.Part) (lab.Job, error) {
+func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 	w := &p.Workload
 	switch {
 	case w.Builtin == "" && w.Metric.Parse == workload.Lines:
 		return lab.Job{Argv: w.Command, Dir: w.Dir, Env: w.Env}, nil
 	case w.Builtin == "":
 		argv := append([]string{l.self, "workload", "command"}, w.Command...)
-		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, Waits: true}, nil
+		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
 	}
 	argv := []string{l.self, "workload", "lab", w.Builtin}
 	// The file's own options come last, so that they take precedence.
 	argv = append(argv, fmt.Sprintf("-threads=%d", p.Threads()))
-	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, Waits: true}, nil
+	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
 }
 
 func metric(w *study.Workload, output []byte) (float64, error) {
@@ -425,7 +425,7 @@ func metric(w *study.Workload, output []byte) (float64, error) {
 }
 
 // hold is lab.Options.Hold, implemented by package load.
-func (l *bench) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []lab.Level, each func(lab.Period)) error {
+func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []lab.Level, each func(lab.Period)) error {
 	var act load.Actuator
 	switch p.Load.Actuator {
 	case "freezer":
@@ -451,8 +451,8 @@ func (l *bench) hold(ctx context.Context, e lab.Environment, cpus float64, p *st
 // freezing stops an environment with its freezer.
 type freezing struct{ e lab.Environment }
 
-func (f freezing) Stop() error { return f.e.Freeze(true) }
-func (f freezing) Go() error   { return f.e.Freeze(false) }
+func (f freezing) Stop() error     { return f.e.Freeze(true) }
+func (f freezing) Continue() error { return f.e.Freeze(false) }
 
 func (a *app) labRestore() *cobra.Command {
 	var journal string
@@ -473,7 +473,7 @@ first.`,
 				return &usageError{err, "mount /proc and /sys"}
 			}
 			if err := m.Sweep(); err != nil {
-				return &noError{err, "run it as root (sudo)"}
+				return &negativeResult{err, "run it as root (sudo)"}
 			}
 			h, err := host.Open("/")
 			if err != nil {
@@ -484,7 +484,7 @@ first.`,
 				fmt.Fprintf(a.out, "%s: %s %s\n", o.Change.Task, o.Result, o.Note)
 			}
 			if err != nil {
-				return &noError{err, "run it as root (sudo)"}
+				return &negativeResult{err, "run it as root (sudo)"}
 			}
 			fmt.Fprintln(a.out, "nothing of a killed lab is left")
 			return nil

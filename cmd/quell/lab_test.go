@@ -87,7 +87,7 @@ func TestLabFromFileToResults(t *testing.T) {
 	if err := os.RemoveAll(folder.Path("runs", runs[lost].CellKey, fmt.Sprintf("%d.%d", runs[lost].N, runs[lost].Try))); err != nil {
 		t.Fatal(err)
 	}
-	if r := quell(t, env, "lab", "status", out); r.code != exitNo || !strings.Contains(r.err, "1 of 14 runs are left") || !strings.Contains(r.err, "quell lab resume "+out) {
+	if r := quell(t, env, "lab", "status", out); r.code != exitNegative || !strings.Contains(r.err, "1 of 14 runs are left") || !strings.Contains(r.err, "quell lab resume "+out) {
 		t.Errorf("status: %+v", r)
 	}
 	if r := quell(t, env, "lab", "resume", out); r.code != exitOK || !strings.Contains(r.out, "13 already complete, 0 left") {
@@ -121,12 +121,12 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 		code int
 		err  string
 	}{
-		{[]string{"check", bad}, exitNo, bad + ":10: factors.load.staircase.from"},
-		{[]string{"check", worse}, exitNo, "workloads.work.options"},
-		{[]string{"check", real}, exitNo, "environments.ve.truth"},
-		{[]string{"check", odd}, exitNo, "preconditions.require.idel_cpu"},
+		{[]string{"check", bad}, exitNegative, bad + ":10: factors.load.staircase.from"},
+		{[]string{"check", worse}, exitNegative, "workloads.work.options"},
+		{[]string{"check", real}, exitNegative, "environments.ve.truth"},
+		{[]string{"check", odd}, exitNegative, "preconditions.require.idel_cpu"},
 		{[]string{"check", "/nowhere.yaml"}, exitUsage, "name a study's file"},
-		{[]string{"run", bad}, exitNo, "staircase.from"},
+		{[]string{"run", bad}, exitNegative, "staircase.from"},
 		{[]string{"status", folder}, exitUsage, "not a study folder"},
 		{[]string{"resume", folder}, exitUsage, "quell lab run"},
 		{[]string{"analyse", folder}, exitUsage, "lab-results/smoke"},
@@ -155,7 +155,7 @@ func TestLabRunsOneAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free, err := hold(f)
+	free, err := lockFolder(f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestLabRunsOneAtATime(t *testing.T) {
 func TestAbout(t *testing.T) {
 	var got bytes.Buffer
 	for _, d := range []time.Duration{0, time.Second, 61 * time.Second, 2 * time.Minute, 23*time.Minute + 40*time.Second, 59*time.Minute + 59*time.Second, 26*time.Hour + 29*time.Second} {
-		fmt.Fprintln(&got, about(d))
+		fmt.Fprintln(&got, formatDuration(d))
 	}
 	if want := "no time\n1 s\n1 min 1 s\n2 min\n24 min\n1 h 0 min\n26 h 0 min\n"; got.String() != want {
 		t.Errorf("got %q, want %q", got.String(), want)

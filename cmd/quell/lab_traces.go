@@ -39,7 +39,7 @@ that the lab cannot label are left out; the table has the reasons.`,
 				return err
 			}
 			if len(traces) == 0 {
-				return &noError{fmt.Errorf("make traces of %s: no valid run has samples of an agent", args[0]), "set observe.agent in the study, and run it"}
+				return &negativeResult{fmt.Errorf("make traces of %s: no valid run has samples of an agent", args[0]), "set observe.agent in the study, and run it"}
 			}
 			if out == "" {
 				out = filepath.Join(args[0], "traces")
@@ -114,8 +114,8 @@ func remark(r *record.Run, why string) string {
 	switch {
 	case why != "":
 		return "left out: " + why
-	case r.Left != "":
-		return "left out: " + r.Left
+	case r.LeftOut != "":
+		return "left out: " + r.LeftOut
 	case r.Caches != "":
 		return "cache flip: " + r.Caches
 	}

@@ -85,7 +85,7 @@ func parseUDP(kind string, args []string) (udpload.Part, udpload.Counted, error)
 }
 
 // udpCommand is lab.Options.Command for UDP workloads.
-func (l *bench) udpCommand(inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
+func (l *labMachine) udpCommand(inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
 	return func(p *study.Part) (lab.Job, error) {
 		w := &p.Workload
 		if !slices.Contains(udpKinds(), w.Builtin) {
@@ -98,6 +98,6 @@ func (l *bench) udpCommand(inner func(*study.Part) (lab.Job, error)) func(*study
 		if p.Asks != "" {
 			argv = append(argv, "-host="+p.Asks)
 		}
-		return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Env: w.Env, Waits: true}, nil
+		return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Env: w.Env, WaitsForStart: true}, nil
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // A study's options are those that the lab's own command line accepts.
 func TestUDPOptions(t *testing.T) {
-	l := &bench{self: "quell"}
+	l := &labMachine{self: "quell"}
 	other := func(*study.Part) (lab.Job, error) { return lab.Job{Argv: []string{"other"}}, nil }
 	for _, c := range []struct {
 		builtin, options, asks string
@@ -30,7 +30,7 @@ func TestUDPOptions(t *testing.T) {
 			t.Errorf("%s %s: %v", c.builtin, c.options, err)
 		}
 		job, err := l.udpCommand(other)(&study.Part{Asks: c.asks, Workload: study.Workload{Builtin: c.builtin, Options: c.options, Time: 3 * time.Second, Warmup: study.Warmup{For: time.Second}}})
-		if err != nil || !job.Waits || job.Argv[1] != "lab-udp" {
+		if err != nil || !job.WaitsForStart || job.Argv[1] != "lab-udp" {
 			t.Fatalf("%s: %+v, %v", c.builtin, job, err)
 		}
 		got, counted, err := parseUDP(job.Argv[2], job.Argv[3:])

@@ -62,9 +62,9 @@ func serveSite(ctx context.Context, dir string) error {
 	return web.Serve(ctx, dir, plain, secure)
 }
 
-// ask is a role's requests, as the flags of the built-in workload http-client; the lab
+// clientFlags is a role's requests, as the flags of the built-in workload http-client; the lab
 // sets host, rate and the times.
-type ask struct {
+type clientFlags struct {
 	file, host         string
 	tls, fresh         bool
 	connections        int
@@ -72,8 +72,8 @@ type ask struct {
 	warmup, span, wait time.Duration
 }
 
-func parseAsk(args []string) (ask, error) {
-	var q ask
+func parseAsk(args []string) (clientFlags, error) {
+	var q clientFlags
 	fs := flag.NewFlagSet(study.HTTPClient, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&q.file, "file", "1k", "")
@@ -100,7 +100,7 @@ func parseAsk(args []string) (ask, error) {
 	return q, nil
 }
 
-func (q *ask) client() httpload.Client {
+func (q *clientFlags) client() httpload.Client {
 	scheme := "http"
 	if q.tls {
 		scheme = "https"
@@ -146,7 +146,7 @@ func checkOptions(builtin string, flags []string) error {
 
 // run is lab.Run for studies with networks and web servers. If a role's rate is a share
 // of its base case, base cases run first.
-func (l *bench) run(ctx context.Context, f *result.Folder, o lab.Options) (sum lab.Summary, err error) {
+func (l *labMachine) run(ctx context.Context, f *result.Folder, o lab.Options) (sum lab.Summary, err error) {
 	s := o.Study
 	nets := network.With(o.Maker, s.Networks, []string{l.self, "lab-net"})
 	defer func() { err = errors.Join(err, nets.Close()) }()
@@ -160,7 +160,7 @@ func (l *bench) run(ctx context.Context, f *result.Folder, o lab.Options) (sum l
 			return observe.WithDomains(seen, l.host, of), nil
 		}
 	}
-	if asksForShares(s) {
+	if needsBaseRates(s) {
 		first := o
 		first.Only = func(c *study.Cell) bool { return analyse.IsBase(c) && (o.Only == nil || o.Only(c)) }
 		if sum, err := lab.Run(ctx, first); err != nil {
@@ -170,13 +170,13 @@ func (l *bench) run(ctx context.Context, f *result.Folder, o lab.Options) (sum l
 	return lab.Run(ctx, o)
 }
 
-// asksForShares reports whether any role's rate is a share of a base case.
-func asksForShares(s *study.Study) bool {
-	return slices.ContainsFunc(s.Roles, func(r study.Role) bool { return r.Load.Control == study.Requests && r.Load.Target != study.Most })
+// needsBaseRates reports whether any role's rate is a share of a base case.
+func needsBaseRates(s *study.Study) bool {
+	return slices.ContainsFunc(s.Roles, func(r study.Role) bool { return r.Load.Control == study.Requests && r.Load.Target != study.MaxRate })
 }
 
 // webCommand is lab.Options.Command for web servers and their clients.
-func (l *bench) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
+func (l *labMachine) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
 	site := sync.OnceValues(func() (web.Site, error) { return web.Open(f.Path("web")) })
 	return func(p *study.Part) (lab.Job, error) {
 		w := &p.Workload
@@ -207,7 +207,7 @@ func (l *bench) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, e
 				return lab.Job{}, err
 			}
 			argv := []string{l.self, "lab-ask", "-host=" + p.Asks, fmt.Sprintf("-rate=%g", rate), "-warmup=" + w.Warmup.For.String(), "-time=" + w.Time.String()}
-			return lab.Job{Argv: append(argv, flags...), Env: w.Env, Waits: true}, nil
+			return lab.Job{Argv: append(argv, flags...), Env: w.Env, WaitsForStart: true}, nil
 		}
 	}
 }
@@ -223,7 +223,7 @@ func rateOf(f *result.Folder, p *study.Part) (float64, error) {
 	}
 	base, ok := analyse.BaseRate(runs, p.Workload.Name)
 	if !ok || base <= 0 { // 0 would be a closed loop
-		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: "add a case with one server and the rate " + study.Most}
+		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: "add a case with one server and the rate " + study.MaxRate}
 	}
 	return float64(p.Target) * base, nil
 }

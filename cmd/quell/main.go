@@ -26,20 +26,20 @@ var version = "devel"
 
 // Exit codes, the same for every command.
 const (
-	exitOK = iota
-	exitNo // the answer is negative
+	exitOK       = iota
+	exitNegative // the answer is negative
 	exitUsage
 )
 
-// noError is a negative answer that is not an error of quell: the object does not exist,
+// negativeResult is a negative answer that is not an error of quell: the object does not exist,
 // the request was refused, or the result was bad.
-type noError struct {
+type negativeResult struct {
 	error
 	remedy string
 }
 
-func (e *noError) Unwrap() error  { return e.error }
-func (e *noError) Remedy() string { return e.remedy }
+func (e *negativeResult) Unwrap() error  { return e.error }
+func (e *negativeResult) Remedy() string { return e.remedy }
 
 // usageError is an error with a remedy.
 type usageError struct {
@@ -98,9 +98,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if remedy != "" {
 		fmt.Fprintln(a.err, "what to do:", remedy)
 	}
-	var no *noError
+	var no *negativeResult
 	if errors.As(err, &no) || refused != nil {
-		return exitNo
+		return exitNegative
 	}
 	return exitUsage
 }

@@ -35,7 +35,7 @@ most recent offenders. quell pardon removes a job from it.`,
 }
 
 func (a *app) printOffenders(all []plan.Offender) error {
-	columns := []report.AnswerColumn{{Name: "job"}, {Name: "confined"}, {Name: "helped", Number: true}, {Name: "last"}, {Name: "task"}, {Name: "victim"}}
+	columns := []report.Column{{Name: "job"}, {Name: "confined"}, {Name: "helped", Number: true}, {Name: "last"}, {Name: "task"}, {Name: "victim"}}
 	var rows [][]string
 	for _, o := range all {
 		confined := "-"
@@ -48,7 +48,7 @@ func (a *app) printOffenders(all []plan.Offender) error {
 		}
 		rows = append(rows, []string{string(o.Job), confined, fmt.Sprint(len(o.Helped)), last, string(o.Task), string(o.Victim)})
 	}
-	return report.Answer(a.out, columns, rows, false, a.style())
+	return report.Table(a.out, columns, rows, false, a.style())
 }
 
 func (a *app) pardon() *cobra.Command {

@@ -33,7 +33,7 @@ func TestPardon(t *testing.T) {
 		{"pardon encode", exitUsage, "why is empty"},
 		{"pardon --reason r", exitUsage, "accepts 1 arg"},
 		{"pardon encode --reason r", exitOK, "it is done"},
-		{"pardon nobody --reason r", exitNo, "see quell top"},
+		{"pardon nobody --reason r", exitNegative, "see quell top"},
 	} {
 		got := quell(t, utf8(f.socket), strings.Fields(c.args)...)
 		if got.code != c.code || !strings.Contains(got.out+got.err, c.says) {

@@ -58,7 +58,7 @@ It is advice only: quell starts and moves nothing.`,
 				if err != nil {
 					return err
 				}
-				measured = fromIncidents(all, pairs)
+				measured = degradationsFromPairs(all, pairs)
 			}
 			advice, err := placement.Advise(all, measured)
 			switch {
@@ -79,12 +79,12 @@ It is advice only: quell starts and moves nothing.`,
 }
 
 func (a *app) printPlacement(advice placement.Advice) error {
-	columns := []report.AnswerColumn{{Name: "task"}, {Name: "with"}, {Name: "loss %", Number: true}, {Name: "by"}, {Name: "pinning"}}
+	columns := []report.Column{{Name: "task"}, {Name: "with"}, {Name: "loss %", Number: true}, {Name: "by"}, {Name: "pinning"}}
 	var rows [][]string
 	for _, p := range advice.Pairs {
 		rows = append(rows, []string{p.A, orDash(p.B), fmt.Sprintf("%.1f", 100*p.Loss), string(p.Basis), orDash(string(p.Pinning))})
 	}
-	if err := report.Answer(a.out, columns, rows, false, a.style()); err != nil {
+	if err := report.Table(a.out, columns, rows, false, a.style()); err != nil {
 		return err
 	}
 	exact := "no pairing loses less"
@@ -139,9 +139,9 @@ func placed(args []string, file string) ([]placement.Task, error) {
 	return all, nil
 }
 
-// fromIncidents uses the strength of the server's pairs as the jobs' losses to each
+// degradationsFromPairs uses the strength of the server's pairs as the jobs' losses to each
 // other. Jobs without a common incident lose nothing.
-func fromIncidents(tasks []placement.Task, pairs []cluster.Pair) (all []placement.Degradation) {
+func degradationsFromPairs(tasks []placement.Task, pairs []cluster.Pair) (all []placement.Degradation) {
 	lost := map[[2]string]float64{}
 	for _, p := range pairs {
 		lost[[2]string{string(p.Victim), string(p.Antagonist)}] = max(0, p.Strength-1)
@@ -151,7 +151,7 @@ func fromIncidents(tasks []placement.Task, pairs []cluster.Pair) (all []placemen
 		for _, n := range tasks {
 			if k := [2]string{v.Name, n.Name}; !done[k] {
 				done[k] = true
-				all = append(all, placement.Degradation{Victim: v.Name, Neighbour: n.Name, By: lost[k]})
+				all = append(all, placement.Degradation{Victim: v.Name, Neighbour: n.Name, Ratio: lost[k]})
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func degradations(r io.Reader) (all []placement.Degradation, err error) {
 		if err != nil {
 			return fmt.Errorf("degradation %q: want a number", row[at[2]])
 		}
-		all = append(all, placement.Degradation{Victim: row[at[0]], Neighbour: row[at[1]], By: x / 100})
+		all = append(all, placement.Degradation{Victim: row[at[0]], Neighbour: row[at[1]], Ratio: x / 100})
 		return nil
 	})
 	return all, err
@@ -238,7 +238,7 @@ func taskRows(r io.Reader) (all []placement.Task, err error) {
 			at   int
 			to   *float64
 			most float64
-		}{{"misses", misses, &t.Misses, placement.MostMisses}, {"load", load, &t.Load, 1}} {
+		}{{"misses", misses, &t.Misses, placement.MaxMisses}, {"load", load, &t.Load, 1}} {
 			if c.at < 0 || strings.TrimSpace(row[c.at]) == "" {
 				continue
 			}

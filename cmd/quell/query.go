@@ -94,7 +94,7 @@ func (a *app) listCanned(ctx context.Context, f *cluster.Client) error {
 	for _, c := range all {
 		rows = append(rows, []string{c.Name, strings.Join(c.Params, " "), c.Help})
 	}
-	return report.Answer(a.out, []report.AnswerColumn{{Name: "name"}, {Name: "needs"}, {Name: "description"}}, rows, false, a.style())
+	return report.Table(a.out, []report.Column{{Name: "name"}, {Name: "needs"}, {Name: "description"}}, rows, false, a.style())
 }
 
 // writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.
@@ -102,10 +102,10 @@ func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 	if a.json {
 		return a.writeObjects(answer)
 	}
-	var columns []report.AnswerColumn
+	var columns []report.Column
 	head := make([]string, len(answer.Columns))
 	for i, c := range answer.Columns {
-		columns = append(columns, report.AnswerColumn{Name: c.Name, Number: isNumber(c.Type)})
+		columns = append(columns, report.Column{Name: c.Name, Number: isNumber(c.Type)})
 		head[i] = c.Name
 	}
 	none := "-"
@@ -120,7 +120,7 @@ func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 		}
 	}
 	if !asCSV {
-		return report.Answer(a.out, columns, rows, answer.Truncated, a.style())
+		return report.Table(a.out, columns, rows, answer.Truncated, a.style())
 	}
 	w := csv.NewWriter(a.out)
 	err := w.Write(head)

@@ -37,7 +37,7 @@ func (f *engineFlags) query(ctx context.Context, a *app, in *cluster.Query) (ans
 		text string
 		at   *sample.Millis
 	}{"since": {in.Since, &from}, "until": {in.Until, &to}} {
-		at, ok := sample.ParseWhen(b.text, sample.At(a.now()))
+		at, ok := sample.ParseTime(b.text, sample.At(a.now()))
 		if b.text != "" && !ok {
 			return answer, &usageError{fmt.Errorf("--%s: %q", name, b.text), "give a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h"}
 		}

@@ -80,7 +80,7 @@ func TestQueryFails(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"query", "DROP TABLE x"}, exitNo, "what to do: send one SELECT"},
+		{[]string{"query", "DROP TABLE x"}, exitNegative, "what to do: send one SELECT"},
 		{[]string{"query"}, exitUsage, "want SQL, or --canned"},
 		{[]string{"query", "SELECT 1", "--canned=x"}, exitUsage, "want SQL, or --canned"},
 		{[]string{"query", "SELECT 1", "--json", "--csv"}, exitUsage, "choose one"},

@@ -25,8 +25,8 @@ import (
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-// replaying holds the flags of quell replay.
-type replaying struct {
+// replayFlags holds the flags of quell replay.
+type replayFlags struct {
 	rule, columns, specs, sane, out, save string
 	rules                                 []string
 	innocents                             []string
@@ -39,7 +39,7 @@ type replaying struct {
 }
 
 func (a *app) replay() *cobra.Command {
-	var f replaying
+	var f replayFlags
 	cmd := &cobra.Command{
 		Use: "replay FILE...", Short: "run the real detection on recorded samples", Args: cobra.MinimumNArgs(1),
 		Long: `replay runs the agent's detection and planning on recorded samples, and reports
@@ -68,7 +68,7 @@ every line is the summary of a rule.`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.rule, "rule", string(detect.Default), "detection rule: "+names(detect.Rules()))
+	flags.StringVar(&f.rule, "rule", string(detect.Default), "detection rule: "+ruleNames(detect.Methods()))
 	flags.StringSliceVar(&f.rules, "rules", nil, "rules to compare, or all: a table instead of incidents")
 	flags.StringArrayVar(&f.innocents, "innocents", nil, "add tasks of this recording to every machine (may be repeated)")
 	flags.IntVar(&f.innocentsTasks, "innocents-tasks", 10, "number of tasks of each such recording, those with the most CPU usage")
@@ -87,8 +87,8 @@ every line is the summary of a rule.`,
 	complete := func(flag string, words []string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-	complete("rule", strings.Split(names(detect.Rules()), ", "))
-	complete("rules", append([]string{"all"}, strings.Split(names(detect.Rules()), ", ")...))
+	complete("rule", strings.Split(ruleNames(detect.Methods()), ", "))
+	complete("rules", append([]string{"all"}, strings.Split(ruleNames(detect.Methods()), ", ")...))
 	complete("specs", []string{"learn", "whole"})
 	for _, flag := range []string{"columns", "innocents-columns"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(slices.Sorted(maps.Keys(recording.Maps())), cobra.ShellCompDirectiveDefault))
@@ -97,8 +97,8 @@ every line is the summary of a rule.`,
 }
 
 // options converts the flags to replay.Options.
-func (f *replaying) options(rule string, changed func(string) bool) (replay.Options, error) {
-	o, err := replay.Default(detect.Rule(rule))
+func (f *replayFlags) options(rule string, changed func(string) bool) (replay.Options, error) {
+	o, err := replay.Default(detect.Method(rule))
 	if err != nil {
 		return o, &usageError{fmt.Errorf("--rule: %w", err), "see `quell replay --help`"}
 	}
@@ -112,7 +112,7 @@ func (f *replaying) options(rule string, changed func(string) bool) (replay.Opti
 	case f.leastCPU < 0:
 		return o, fmt.Errorf("--least-cpu %v: want 0 or more", f.leastCPU)
 	}
-	o.Step(f.step)
+	o.ScaleTo(f.step)
 	o.ByTask = o.ByTask || f.byTask
 	o.Spec.MinSamples = f.leastSamples
 	o.Signals = map[sample.SignalName]sample.Signal{}
@@ -133,8 +133,8 @@ func (f *replaying) options(rule string, changed func(string) bool) (replay.Opti
 	return o, nil
 }
 
-func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error {
-	p := &projector{app: a, flags: f, files: files, changed: cmd.Flags().Changed}
+func (a *app) runReplay(cmd *cobra.Command, f *replayFlags, files []string) error {
+	p := &replayer{app: a, flags: f, files: files, changed: cmd.Flags().Changed}
 	if err := p.load(cmd.Context()); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (a *app) runReplay(cmd *cobra.Command, f *replaying, files []string) error 
 }
 
 // compareRules plays the same recordings with several rules.
-func (a *app) compareRules(ctx context.Context, p *projector) error {
+func (a *app) compareRules(ctx context.Context, p *replayer) error {
 	f := p.flags
 	if f.out != "" || f.save != "" {
 		return &usageError{errors.New("--rules cannot be combined with --out or --save"), "use --rule with one rule"}
@@ -167,7 +167,7 @@ func (a *app) compareRules(ctx context.Context, p *projector) error {
 	}
 	rules := f.rules
 	if slices.Equal(rules, []string{"all"}) {
-		rules = strings.Split(names(detect.Rules()), ", ")
+		rules = strings.Split(ruleNames(detect.Methods()), ", ")
 	}
 	var all []*report.Replay
 	for _, rule := range rules {
@@ -215,8 +215,8 @@ func (a *app) replayJSON(r *report.Replay) error {
 	return nil
 }
 
-// each reads all of a source.
-func each(ctx context.Context, src *reel, take func(*sample.Sample)) error {
+// readAll reads all of a source.
+func readAll(ctx context.Context, src *fileSource, take func(*sample.Sample)) error {
 	for {
 		some, err := src.Next()
 		if err == nil {
@@ -234,13 +234,13 @@ func each(ctx context.Context, src *reel, take func(*sample.Sample)) error {
 	}
 }
 
-// reel is a replay.Source of several files, which shows its progress.
-type reel struct {
+// fileSource is a replay.Source of several files, which shows its progress.
+type fileSource struct {
 	app     *app
 	files   []string
 	options recording.Options
 	what    string
-	save    *saved          // nil: not saved
+	save    *traceWriter    // nil: not saved
 	splice  *replay.Splicer // nil: without innocents
 
 	at       int // file
@@ -256,7 +256,7 @@ type reel struct {
 }
 
 // Next implements replay.Source.
-func (r *reel) Next() ([]sample.Sample, error) {
+func (r *fileSource) Next() ([]sample.Sample, error) {
 	for {
 		if r.open == nil {
 			if r.at == len(r.files) {
@@ -283,7 +283,7 @@ func (r *reel) Next() ([]sample.Sample, error) {
 }
 
 // close closes the open file and records its report.
-func (r *reel) close() error {
+func (r *fileSource) close() error {
 	r.clear()
 	if r.open == nil {
 		return nil
@@ -306,7 +306,7 @@ func (r *reel) close() error {
 }
 
 // show draws a progress bar on a terminal.
-func (r *reel) show() {
+func (r *fileSource) show() {
 	if _, _, ok := r.app.terminal(); !ok || r.app.json || r.app.now().Sub(r.shown) < 200*time.Millisecond {
 		return
 	}
@@ -317,7 +317,7 @@ func (r *reel) show() {
 	fmt.Fprintf(r.app.err, "\r\x1b[K%s [%s%s] %.0f %%, %d samples", r.what, strings.Repeat("#", full), strings.Repeat("-", wide-full), 100*part, r.read)
 }
 
-func (r *reel) clear() {
+func (r *fileSource) clear() {
 	if !r.shown.IsZero() {
 		fmt.Fprint(r.app.err, "\r\x1b[K")
 	}

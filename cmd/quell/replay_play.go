@@ -15,10 +15,10 @@ import (
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-// projector plays recordings according to its flags, any number of times.
-type projector struct {
+// replayer plays recordings according to its flags, any number of times.
+type replayer struct {
 	app     *app
-	flags   *replaying
+	flags   *replayFlags
 	files   []string
 	changed func(flag string) bool
 
@@ -27,7 +27,7 @@ type projector struct {
 }
 
 // load reads the files named by flags, except the recordings themselves.
-func (p *projector) load(ctx context.Context) error {
+func (p *replayer) load(ctx context.Context) error {
 	f := p.flags
 	var err error
 	if f.columns != "" {
@@ -77,7 +77,7 @@ func (p *projector) load(ctx context.Context) error {
 
 // openInnocents opens a recording. A CSV that is not a trace is read with the columns
 // given for innocents.
-func (p *projector) openInnocents(name string) (*recording.Recording, error) {
+func (p *replayer) openInnocents(name string) (*recording.Recording, error) {
 	r, err := recording.Open(name, recording.Options{})
 	if errors.Is(err, trace.ErrHeader) && p.innocentsColumns != nil {
 		return recording.Open(name, recording.Options{Columns: p.innocentsColumns})
@@ -85,8 +85,8 @@ func (p *projector) openInnocents(name string) (*recording.Recording, error) {
 	return r, err
 }
 
-func (p *projector) reel(what string) *reel {
-	r := &reel{app: p.app, files: p.files, options: recording.Options{Columns: p.columns}, what: what}
+func (p *replayer) reel(what string) *fileSource {
+	r := &fileSource{app: p.app, files: p.files, options: recording.Options{Columns: p.columns}, what: what}
 	if len(p.innocents) > 0 {
 		r.splice = replay.NewSplicer(p.flags.step, p.innocents...)
 	}
@@ -94,7 +94,7 @@ func (p *projector) reel(what string) *reel {
 }
 
 // play plays the recordings with a rule.
-func (p *projector) play(ctx context.Context, rule string) (*report.Replay, error) {
+func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error) {
 	f := p.flags
 	o, err := f.options(rule, p.changed)
 	if err != nil {
@@ -105,7 +105,7 @@ func (p *projector) play(ctx context.Context, rule string) (*report.Replay, erro
 	}
 	if f.specs == "whole" {
 		learner := replay.NewLearner(&o)
-		if err := each(ctx, p.reel("learning"), learner.Add); err != nil {
+		if err := readAll(ctx, p.reel("learning"), learner.Add); err != nil {
 			return nil, err
 		}
 		o.Specs = learner.Specs(o.Spec.MinSamples)
@@ -113,7 +113,7 @@ func (p *projector) play(ctx context.Context, rule string) (*report.Replay, erro
 	o.Costs = f.out != ""
 	film := p.reel("replaying")
 	if f.save != "" {
-		if film.save, err = save(f.save); err != nil {
+		if film.save, err = createTrace(f.save); err != nil {
 			return nil, err
 		}
 	}
@@ -142,7 +142,7 @@ func (p *projector) play(ctx context.Context, rule string) (*report.Replay, erro
 }
 
 // innocentsNotes describes the innocents added to the recording's tasks.
-func (p *projector) innocentsNotes(s *replay.Splicer) (notes []string) {
+func (p *replayer) innocentsNotes(s *replay.Splicer) (notes []string) {
 	for i, in := range p.innocents {
 		note := fmt.Sprintf("%d innocents of %s on each machine, %.3g CPU-s/s in total", in.Tasks(), filepath.Base(p.flags.innocents[i]), in.Usage())
 		if times := s.Longest().Seconds() / in.Length().Seconds(); times > 1 {

@@ -11,9 +11,9 @@ import (
 	"github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
-// saved is a trace to which the samples read are written: as Parquet if the name ends in
+// traceWriter is a trace to which the samples read are written: as Parquet if the name ends in
 // .parquet, else as CSV.
-type saved struct {
+type traceWriter struct {
 	file   *os.File
 	write  func(*sample.Sample) error
 	labels func(...trace.Label) error
@@ -21,21 +21,21 @@ type saved struct {
 	end    func() error
 }
 
-func save(name string) (*saved, error) {
+func createTrace(name string) (*traceWriter, error) {
 	f, err := os.Create(name)
 	if err != nil {
 		return nil, fmt.Errorf("save trace: %w", err)
 	}
 	if filepath.Ext(name) == ".parquet" {
 		w := parquet.NewWriter(f)
-		return &saved{f, w.Write, w.Labels, w.Unlabelled, w.Close}, nil
+		return &traceWriter{f, w.Write, w.Labels, w.Unlabelled, w.Close}, nil
 	}
 	w := trace.NewWriter(f, sample.AllExtras()...).Served()
-	return &saved{f, w.Write, w.Labels, w.Unlabelled, w.Flush}, nil
+	return &traceWriter{f, w.Write, w.Labels, w.Unlabelled, w.Flush}, nil
 }
 
 // add writes samples; it does nothing if s is nil.
-func (s *saved) add(some []sample.Sample) error {
+func (s *traceWriter) add(some []sample.Sample) error {
 	if s == nil {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (s *saved) add(some []sample.Sample) error {
 }
 
 // close writes the labels, if the recording has them, and the end.
-func (s *saved) close(labels []trace.Label, left []trace.Stretch, labelled bool) error {
+func (s *traceWriter) close(labels []trace.Label, left []trace.Stretch, labelled bool) error {
 	if s == nil {
 		return nil
 	}

@@ -155,13 +155,13 @@ func TestReplayRules(t *testing.T) {
 	golden(t, "replay-rules", got.out)
 	got = quell(t, utf8(""), "replay", "--rules", "all", "--json", labelled(t))
 	lines := strings.Split(strings.TrimSpace(got.out), "\n")
-	for i, rule := range detect.Rules() {
+	for i, rule := range detect.Methods() {
 		var s replay.Summary
 		if err := json.Unmarshal([]byte(lines[i]), &s); err != nil || s.Rule != rule || s.Precision == nil {
 			t.Errorf("%s: %v, %+v", rule, err, s)
 		}
 	}
-	if len(lines) != len(detect.Rules()) {
+	if len(lines) != len(detect.Methods()) {
 		t.Errorf("%d lines", len(lines))
 	}
 }

@@ -55,7 +55,7 @@ without antagonists, "fleet" a machine with occasional antagonists.`,
 	flags.IntVar(&s.machines, "machines", 1, "machines per scenario")
 	flags.DurationVar(&s.takes, "for", 150*time.Minute, "simulated time of each machine")
 	flags.StringVar(&s.scenario, "scenario", "*", "name of a scenario, or a pattern of names")
-	flags.StringVar(&s.rule, "rule", string(detect.Default), "detection rule: "+names(detect.Rules()))
+	flags.StringVar(&s.rule, "rule", string(detect.Default), "detection rule: "+ruleNames(detect.Methods()))
 	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps affect the machine; advise: no task is capped")
 	flags.StringVar(&s.cap, "cap", "fixed", "fixed: the paper's hard cap; feedback: caps that take no more than the victim needs")
 	flags.DurationVar(&s.trial, "trial", config.Default().Enforce.Trial, "cap a suspect for this long if rule evidence cannot decide; 0: never")
@@ -63,12 +63,12 @@ without antagonists, "fleet" a machine with occasional antagonists.`,
 	flags.StringVar(&s.incidents, "incidents", "", "write every incident, and the summary last, to this file (JSON lines, for quell evaluate)")
 	flags.IntVar(&s.workers, "workers", 0, "machines simulated in parallel; 0: one per CPU")
 	flags.BoolVar(&s.list, "list", false, "only list the scenarios")
-	_ = cmd.RegisterFlagCompletionFunc("rule", cobra.FixedCompletions(strings.Split(names(detect.Rules()), ", "), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("rule", cobra.FixedCompletions(strings.Split(ruleNames(detect.Methods()), ", "), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("enforcement", cobra.FixedCompletions([]string{"on", "advise"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("cap", cobra.FixedCompletions([]string{"fixed", "feedback"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("scenario", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var all []string
-		for _, s := range families() {
+		for _, s := range scenarios() {
 			all = append(all, s.Name)
 		}
 		return all, cobra.ShellCompDirectiveNoFileComp
@@ -76,7 +76,7 @@ without antagonists, "fleet" a machine with occasional antagonists.`,
 	return a.withJSON(cmd)
 }
 
-func names(rules []detect.Rule) string {
+func ruleNames(rules []detect.Method) string {
 	var all []string
 	for _, r := range rules {
 		all = append(all, string(r))
@@ -84,12 +84,12 @@ func names(rules []detect.Rule) string {
 	return strings.Join(all, ", ")
 }
 
-// families returns all scenarios that can be selected.
-func families() []sim.Scenario { return append(sim.Scenarios(), sim.Everyday(), sim.Fleet()) }
+// scenarios returns all scenarios that can be selected.
+func scenarios() []sim.Scenario { return append(sim.Scenarios(), sim.Everyday(), sim.Fleet()) }
 
-// chosen returns the scenarios whose names match the pattern. A star stands for one or
+// matchScenarios returns the scenarios whose names match the pattern. A star stands for one or
 // more whole parts of a name; alone it selects all except everyday and fleet.
-func chosen(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
+func matchScenarios(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
 	var some []*sim.Scenario
 	for i := range all {
 		ok, err := path.Match(pattern, all[i].Name)
@@ -107,8 +107,8 @@ func chosen(all []sim.Scenario, pattern string) ([]*sim.Scenario, error) {
 }
 
 func (a *app) runSim(s *simulation) error {
-	all := families()
-	some, err := chosen(all, s.scenario)
+	all := scenarios()
+	some, err := matchScenarios(all, s.scenario)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (a *app) runSim(s *simulation) error {
 		}
 		return nil
 	}
-	params, err := detect.Paper(detect.Rule(s.rule))
+	params, err := detect.Paper(detect.Method(s.rule))
 	if err != nil {
 		return &usageError{fmt.Errorf("--rule: %w", err), "see `quell sim --help`"}
 	}
@@ -187,9 +187,9 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 		lines, setup.Incidents = json.NewEncoder(kept), true
 	}
 	_, _, live := a.terminal()
-	report := simReport{Rule: setup.Params.Rule, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
+	report := simReport{Rule: setup.Params.Method, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
 	began := a.now()
-	sim.NewPlayer(s.seed).Fleet(orders, setup, s.workers, func(c sim.Case) {
+	sim.NewSimulator(s.seed).RunAll(orders, setup, s.workers, func(c sim.Case) {
 		report.Count.Add(&c)
 		report.Outliers += c.Outliers
 		report.Anomalies += c.Anomalies
@@ -235,8 +235,8 @@ func bar(w io.Writer, done, all int) {
 
 // simReport is the report of quell sim.
 type simReport struct {
-	Rule detect.Rule `json:"rule"`
-	Seed uint64      `json:"seed"`
+	Rule detect.Method `json:"rule"`
+	Seed uint64        `json:"seed"`
 	quality.Count
 	Outliers  int     `json:"outliers"`
 	Anomalies int     `json:"anomalies"`
@@ -270,7 +270,7 @@ caps took %.1f CPU-h from antagonists, %.1f from others; of %d victims under cap
 bounds: one-sided, 95 %%
 `, r.Rule, r.Seed, r.Cases, days, r.Samples, took.Round(100*time.Millisecond), r.Outliers, r.Anomalies, r.Accusations, r.Right,
 		r.Victims, r.Named, r.MedianS/60, r.Precision, r.Least["precision"], r.Recall, r.Least["recall"], r.Top1, r.Least["top1"],
-		r.FalseRate, r.FalseAbove, r.Relief.Taken/3600, r.Relief.TakenOfOthers/3600, r.Relief.Helped, r.Relief.Saved)
+		r.FalseRate, r.FalseAbove, r.Relief.Taken/3600, r.Relief.TakenOfOthers/3600, r.Relief.Victims, r.Relief.Relieved)
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

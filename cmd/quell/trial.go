@@ -20,13 +20,13 @@ import (
 	"github.com/quell-dev/quell/internal/eval/evaluation"
 )
 
-// trials holds the flags of quell trial and its progress.
-type trials struct {
-	budget      int
-	terms       command.Terms // of each cap
-	poll, ends  time.Duration
-	reason, out string
-	any         bool
+// trialRun holds the flags of quell trial and its progress.
+type trialRun struct {
+	budget           int
+	terms            command.Terms // of each cap
+	poll, ends       time.Duration
+	reason, out      string
+	includeUnaccused bool
 
 	tried map[trialKey]bool
 	made  int
@@ -38,7 +38,7 @@ type trialKey struct{ victim, suspect sample.TaskName }
 
 func (a *app) trial() *cobra.Command {
 	p := plan.Paper()
-	t := trials{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
+	t := trialRun{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
 	cmd := &cobra.Command{
 		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects one at a time, and measure the effect", Args: cobra.NoArgs,
 		Long: `trial does what CPI²'s section 7 did: it waits for incidents in which the agent accuses a
@@ -60,20 +60,20 @@ audit log.`,
 	leaseFlag(cmd, &t.terms.For, "lease of each cap")
 	flags.DurationVar(&t.ends, "within", 24*time.Hour, "how long to wait for incidents")
 	flags.DurationVar(&t.poll, "poll", 2*time.Second, "polling interval")
-	flags.BoolVar(&t.any, "any", false, "also cap the best suspect if none is accused, as the paper did to plot correlations below its threshold")
+	flags.BoolVar(&t.includeUnaccused, "any", false, "also cap the best suspect if none is accused, as the paper did to plot correlations below its threshold")
 	flags.StringVar(&t.out, "out", "", "also write a report with plots to this file (HTML)")
 	reasonFlag(cmd, &t.reason)
 	return a.withJSON(cmd)
 }
 
-func (a *app) runTrials(ctx context.Context, t *trials) error {
+func (a *app) runTrials(ctx context.Context, t *trialRun) error {
 	switch {
 	case t.budget < 1:
 		return fmt.Errorf("--budget %d: want 1 or more caps", t.budget)
 	case t.poll <= 0 || t.ends <= 0:
 		return errors.New("--poll and --within: want durations above 0")
 	}
-	c := t.capping("any of them") // the other fields are the same for all
+	c := t.capCommand("any of them") // the other fields are the same for all
 	if err := cmp.Or(command.ValidateWhy(t.reason), c.Validate()); err != nil {
 		return explained(err, t.reason)
 	}
@@ -83,9 +83,9 @@ func (a *app) runTrials(ctx context.Context, t *trials) error {
 	limited, stop := context.WithTimeout(ctx, t.ends)
 	defer stop()
 	for t.made < t.budget && limited.Err() == nil {
-		inc, suspect, err := a.next(limited, t)
+		inc, suspect, err := a.nextSuspect(limited, t)
 		if err == nil && inc != nil {
-			err = a.try(limited, t, inc, suspect)
+			err = a.capAndWait(limited, t, inc, suspect)
 		}
 		if err != nil && limited.Err() == nil {
 			return err
@@ -116,8 +116,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// next finds an open incident with a suspect to cap, nil if there is none.
-func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *detect.Suspect, error) {
+// nextSuspect finds an open incident with a suspect to cap, nil if there is none.
+func (a *app) nextSuspect(ctx context.Context, t *trialRun) (*incident.Record, *detect.Suspect, error) {
 	found, err := a.client().Incidents(ctx, logbook.Query{Open: true})
 	if err != nil {
 		return nil, nil, err
@@ -129,7 +129,7 @@ func (a *app) next(ctx context.Context, t *trials) (*incident.Record, *detect.Su
 		}
 		now := inc.Now()
 		for k, s := range now.Suspects {
-			if k >= now.Antagonists && !(t.any && k == 0) || s.Excluded != "" || s.NeverCap || s.Class == sample.LatencySensitive ||
+			if k >= now.Antagonists && !(t.includeUnaccused && k == 0) || s.Excluded != "" || s.NeverCap || s.Class == sample.LatencySensitive ||
 				t.tried[trialKey{inc.Victim.Name, s.Name}] {
 				continue
 			}
@@ -149,15 +149,15 @@ func capped(inc *incident.Record) bool {
 	return false
 }
 
-func (t *trials) capping(task string) command.Command {
+func (t *trialRun) capCommand(task string) command.Command {
 	return command.Command{Why: "trial: " + t.reason, Cap: &command.Cap{Target: command.Target{Task: task}, Terms: t.terms}}
 }
 
-// try caps a suspect and waits until the cap ends.
-func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, s *detect.Suspect) error {
+// capAndWait caps a suspect and waits until the cap ends.
+func (a *app) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record, s *detect.Suspect) error {
 	t.tried[trialKey{inc.Victim.Name, s.Name}] = true
 	task := string(s.Name)
-	done, err := a.client().Command(ctx, t.capping(task))
+	done, err := a.client().Command(ctx, t.capCommand(task))
 	var refused *api.RefusedError
 	if errors.As(err, &refused) {
 		fmt.Fprintf(a.err, "quell: %s was not capped: %v\n", task, err)
@@ -168,7 +168,7 @@ func (a *app) try(ctx context.Context, t *trials, inc *incident.Record, s *detec
 	}
 	t.made++
 	t.seen[inc.ID] = true
-	why := plan.Because(inc.Signal, inc.Victim.Name, s)
+	why := plan.Explain(inc.Signal, inc.Victim.Name, s)
 	if why != "" {
 		why = " (" + why + ")"
 	}

@@ -65,9 +65,9 @@ func (a *Agent) writeIncident(now sample.Millis, c *pipeline.Change) {
 	case c.Closed != 0:
 		a.Log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
 	}
-	record := incident.Of(&c.Incident, &c.Chart)
+	record := incident.FromPlan(&c.Incident, &c.Chart)
 	a.degrade("incident log", a.disk.incidents.Add(record))
-	a.tell(now, wire.Record_KIND_INCIDENT, record.ID, record)
+	a.sendRecord(now, wire.Record_KIND_INCIDENT, record.ID, record)
 }
 
 // applyCap sets a cap. Afterwards act.Why also says what the cap does not limit.
@@ -76,12 +76,12 @@ func (a *Agent) applyCap(now sample.Millis, act *plan.Action) error {
 	if t == nil || t.ended {
 		return errors.New("the task has ended")
 	}
-	a.look(a.now(), t)
+	a.readPlacement(a.now(), t)
 	dir, inode, writes, err := a.writes(t, *act)
 	if err != nil {
 		return err
 	}
-	if r := host.Unheld(writes); r != "" {
+	if r := host.UnlimitedIO(writes); r != "" {
 		act.Why = strings.TrimPrefix(act.Why+"; "+r, "; ")
 	}
 	err = a.Enforcer.Apply(now, enforce.Change{ID: act.ID, Dir: dir, Inode: inode, Writes: writes, From: now,
@@ -98,7 +98,7 @@ func (a *Agent) applyCap(now sample.Millis, act *plan.Action) error {
 // so (Due).
 func (a *Agent) undoCap(now sample.Millis, id, why string) error {
 	o, err := a.Enforcer.Undo(now, id, why)
-	return a.undone(now, id, why, o, err)
+	return a.recordUndo(now, id, why, o, err)
 }
 
 // adjustCap changes the rate of a cap: it restores the previous value and sets the new
@@ -108,7 +108,7 @@ func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
 	const why = "the rate changes"
 	o, err := a.Enforcer.Undo(now, act.ID, why)
 	if err != nil || o.Result != enforce.Restored {
-		return a.undone(now, act.ID, why, o, err)
+		return a.recordUndo(now, act.ID, why, o, err)
 	}
 	err = a.applyCap(now, &act)
 	a.audit(now, capEntry("adjust", &act), err)
@@ -118,20 +118,20 @@ func (a *Agent) adjustCap(now sample.Millis, act plan.Action) error {
 	return err
 }
 
-// undone records the result of undoing a cap.
-func (a *Agent) undone(now sample.Millis, id, why string, o enforce.Outcome, err error) error {
+// recordUndo records the result of undoing a cap.
+func (a *Agent) recordUndo(now sample.Millis, id, why string, o enforce.Outcome, err error) error {
 	if errors.Is(err, enforce.ErrUnknown) {
-		delete(a.unlifted, id) // undone already, or never set
+		delete(a.pendingUndo, id) // undone already, or never set
 		a.pipeline.Lifted(now, id, false)
 		return nil
 	}
 	if err != nil && !errors.Is(err, enforce.ErrJournal) {
-		a.unlifted[id] = why
+		a.pendingUndo[id] = why
 		a.stats.undoFailed++
 		a.degrade("undoing cap "+id, err)
 		return err
 	}
-	delete(a.unlifted, id)
+	delete(a.pendingUndo, id)
 	a.degrade("undoing cap "+id, nil)
 	a.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
 	a.audit(now, endEntry(o.Change, why, o.Result), err)
@@ -147,7 +147,7 @@ func (a *Agent) checkCaps(now sample.Millis) {
 		a.undoCap(now, id, "another process changed the limit, or the task ended")
 	}
 	for _, id := range a.Enforcer.Due(now) {
-		a.undoCap(now, id, cmp.Or(a.unlifted[id], "the lease expired"))
+		a.undoCap(now, id, cmp.Or(a.pendingUndo[id], "the lease expired"))
 	}
 	a.carryOut(now)
 	a.degrade("journal", a.Enforcer.Err())
@@ -165,7 +165,7 @@ func (a *Agent) closeLeftOver(now sample.Millis) error {
 		}
 		inc.End(now, "the agent was restarted")
 		errs = append(errs, a.disk.incidents.Add(&inc))
-		a.tell(now, wire.Record_KIND_INCIDENT, inc.ID, &inc)
+		a.sendRecord(now, wire.Record_KIND_INCIDENT, inc.ID, &inc)
 	}
 	return errors.Join(errs...)
 }

@@ -40,7 +40,7 @@ type Found struct {
 	Hierarchy sample.Hierarchy
 	Path      string
 	Inode     uint64
-	Rule      *config.Rule
+	Rule      *config.Matcher
 	Job       sample.JobName
 	// Own: the agent runs in this cgroup; it is never capped.
 	Own bool
@@ -58,10 +58,10 @@ type Cgroup interface {
 	IOPlace() (string, error)
 	AllowedCPUs() (sample.Set, error)
 	Threads() (int, error)
-	// Keep sets whether the files that Usage reads stay open from one reading to the
+	// KeepOpen sets whether the files that Usage reads stay open from one reading to the
 	// next; Files is how many are open.
-	Keep(yes bool) error
-	Files() int
+	KeepOpen(yes bool) error
+	OpenFiles() int
 	Close() error
 }
 
@@ -73,7 +73,7 @@ type Enforcer interface {
 	Due(now sample.Millis) []string
 	Check() []string
 	// Stuck returns the changes that could not be undone; Due tells when to retry.
-	Stuck() []enforce.Stuck
+	Stuck() []enforce.FailedUndo
 	// Err is why the journal cannot be written, so that no cap can be set; nil if it can.
 	Err() error
 	RestoreAll(now sample.Millis, why string) ([]enforce.Outcome, error)
@@ -125,43 +125,43 @@ type Parts struct {
 // Agent is the loop and its state.
 type Agent struct {
 	Parts
-	config   *config.Agent
-	pipeline *pipeline.Pipeline
-	tasks    map[sample.TaskKey]*task
-	byCgroup map[cgroupID]*task
-	roster   roster // the same tasks, sorted
-	quotas   quotas
-	groups   groups
-	reaches  reaches
-	jobs     jobs
-	snapshot snapshot
-	window   window
-	seatings []seating // by source, of the newest window
-	claims   [][]*task // by source: tasks that it could count in that window
-	taxes    []tax     // by source
-	machine  string
-	disk     *disk
-	stats    stats
-	requests chan func()
-	done     chan struct{}
-	clock    clock
-	started  sample.Millis
-	saved    time.Time
-	upward   upward
+	config      *config.Agent
+	pipeline    *pipeline.Pipeline
+	tasks       map[sample.TaskKey]*task
+	byCgroup    map[cgroupID]*task
+	roster      roster // the same tasks, sorted
+	quotas      quotas
+	groups      weightTree
+	reaches     reaches
+	jobs        jobs
+	snapshot    snapshot
+	window      window
+	allocations []allocation // by source, of the newest window
+	eligible    [][]*task    // by source: tasks that it could count in that window
+	taxes       []overhead   // by source
+	machine     string
+	disk        *stateDir
+	stats       stats
+	requests    chan func()
+	done        chan struct{}
+	clock       clock
+	started     sample.Millis
+	saved       time.Time
+	upward      serverState
 	// standIns are the stand-ins that machine-wide signals judge, by signal and name;
 	// overall is what those signals measured in the newest window.
 	standIns map[string]*task
-	overall  []overallCost
+	overall  []machineCost
 	// outsideSubject is the suspect for all CPU usage outside any task.
 	outsideSubject pipeline.Subject
 	// degraded holds the current problems, by what they concern.
 	degraded map[string]string
 	// overrides are the operators' settings that are kept over restarts.
 	overrides overrides
-	// unlifted is why caps are to be undone that could not be undone yet, by id.
-	unlifted map[string]string
-	// unfollowed are the tasks that could not be followed at the last Find, with the error.
-	unfollowed map[string]error
+	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
+	pendingUndo map[string]string
+	// monitorErrs are the tasks that could not be followed at the last Find, with the error.
+	monitorErrs map[string]error
 }
 
 // LeftOver is the reason for undoing changes that an earlier agent left.
@@ -184,11 +184,11 @@ func New(p Parts) (*Agent, error) {
 	a := &Agent{Parts: p, config: p.Config, disk: d,
 		tasks: map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, standIns: map[string]*task{},
 		requests: make(chan func()), done: make(chan struct{}),
-		degraded: map[string]string{}, unlifted: map[string]string{},
-		taxes: make([]tax, len(p.Sources)), stats: newStats(), snapshot: newSnapshot(),
+		degraded: map[string]string{}, pendingUndo: map[string]string{},
+		taxes: make([]overhead, len(p.Sources)), stats: newStats(), snapshot: newSnapshot(),
 	}
 	for _, c := range p.Enforcer.Active() {
-		a.unlifted[c.ID] = LeftOver
+		a.pendingUndo[c.ID] = LeftOver
 	}
 	for _, s := range p.Signals {
 		if !s.OK {
@@ -197,7 +197,7 @@ func New(p Parts) (*Agent, error) {
 	}
 	history := spec.NewHistory(p.Config.SpecParams())
 	a.degrade("specs", a.disk.loadSpecs(history))
-	a.window.hurry = slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
+	a.window.fastStart = slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	a.degrade("overrides", a.disk.loadOverrides(&a.overrides))
 	if m, err := plan.ParseMode(a.overrides.Mode); err == nil && m != policy.Mode {
 		a.Log.Warn("enforcement mode set by an operator overrides the configuration", "mode", m, "configured", policy.Mode)
@@ -205,11 +205,11 @@ func New(p Parts) (*Agent, error) {
 	}
 	a.machine = p.Config.MachineName()
 	a.pipeline = pipeline.New(pipeline.Config{Machine: a.machine, Detect: params, Policy: policy,
-		History: history, Given: a.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
+		History: history, External: a.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
 	a.outsideSubject.Task = detect.Outside()
 	known, err := a.disk.loadOffenders()
 	a.degrade("offenders", err)
-	a.pipeline.Remember(known)
+	a.pipeline.RestoreOffenders(known)
 	return a, nil
 }
 
@@ -258,8 +258,8 @@ func (a *Agent) ask(ctx context.Context, f func()) error {
 func (a *Agent) tick(now time.Time) {
 	begin := time.Now()
 	ms := sample.At(now)
-	a.hear()
-	a.refresh(now)
+	a.receiveSpecs()
+	a.updateTasks(now)
 	a.checkCaps(ms)
 	a.pipeline.Tick(ms)
 	a.carryOut(ms)

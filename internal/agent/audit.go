@@ -80,5 +80,5 @@ func (a *Agent) audit(now sample.Millis, e auditEntry, err error) {
 		e.Result = err.Error()
 	}
 	a.degrade("audit log", a.disk.audit.Write(e))
-	a.tell(now, wire.Record_KIND_AUDIT, e.ID, e)
+	a.sendRecord(now, wire.Record_KIND_AUDIT, e.ID, e)
 }

@@ -50,13 +50,13 @@ func (a *Agent) find(name string) (*task, error) {
 // resolve finds the tasks that a target names: one task, or all tasks that match the
 // target, sorted by name.
 func (a *Agent) resolve(target command.Target) ([]*task, error) {
-	if !target.Many() {
+	if !target.IsGroup() {
 		t, err := a.find(target.Task)
 		return []*task{t}, err
 	}
 	var all []*task
 	for _, t := range a.tasks {
-		if !t.ended && target.Covers(&t.Task) {
+		if !t.ended && target.Matches(&t.Task) {
 			all = append(all, t)
 		}
 	}
@@ -71,7 +71,7 @@ func (a *Agent) resolve(target command.Target) ([]*task, error) {
 // For several it returns how many were done and which were refused; it is an error if
 // none was done.
 func each(target command.Target, tasks []*task, what string, do func(*task) (api.Done, error)) (api.Done, error) {
-	if !target.Many() {
+	if !target.IsGroup() {
 		d, err := do(tasks[0])
 		d.Tasks = 1
 		return d, err
@@ -143,7 +143,7 @@ func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d
 	if err != nil {
 		return api.Done{}, err
 	}
-	if target.Many() { // only the tasks that have a cap
+	if target.IsGroup() { // only the tasks that have a cap
 		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return !a.pipeline.Capped(t.Key) })
 		if len(tasks) == 0 {
 			return api.Done{}, &notFoundError{fmt.Sprintf("no task on this machine that matches %s has a cap set by quell", target)}
@@ -158,7 +158,7 @@ func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d
 		}
 		return api.Done{Message: fmt.Sprintf("uncapped %s", t.Name)}, nil
 	})
-	if err == nil && target.Many() {
+	if err == nil && target.IsGroup() {
 		d.Message = fmt.Sprintf("uncapped %d tasks on this machine (%s)", d.Tasks, target)
 	}
 	return d, err
@@ -168,18 +168,18 @@ func (a *Agent) uncap(now sample.Millis, operator string, c *command.Command) (d
 func (a *Agent) protect(now sample.Millis, operator string, c *command.Command, target command.Target, on bool) (api.Done, error) {
 	tasks, err := a.resolve(target)
 	var none *notFoundError
-	if target.Many() && errors.As(err, &none) {
+	if target.IsGroup() && errors.As(err, &none) {
 		err = nil // it applies to future tasks
 	}
 	if err == nil {
-		if !target.Many() {
+		if !target.IsGroup() {
 			target.Task = string(tasks[0].Name)
 		}
-		a.overrides.say(protection{Target: target, On: on})
+		a.overrides.set(protection{Target: target, On: on})
 		for _, t := range a.tasks {
-			a.shield(t)
+			a.applyProtection(t)
 		}
-		if !target.Many() && on == tasks[0].Helped() {
+		if !target.IsGroup() && on == tasks[0].MayBeHelped() {
 			a.overrides.tidy(tasks[0], on)
 		}
 		err = a.disk.saveOverrides(&a.overrides)
@@ -188,17 +188,17 @@ func (a *Agent) protect(now sample.Millis, operator string, c *command.Command, 
 	switch {
 	case err != nil:
 		return api.Done{}, err
-	case !target.Many():
+	case !target.IsGroup():
 		return api.Done{Message: fmt.Sprintf("%sed %s", c.Kind(), target), Tasks: 1}, nil
 	}
 	return api.Done{Message: fmt.Sprintf("%sed %s: %d tasks on this machine now", c.Kind(), target, len(tasks)), Tasks: len(tasks)}, nil
 }
 
-// shield sets whether other tasks may be capped for a task: as operators set it, else
+// applyProtection sets whether other tasks may be capped for a task: as operators set it, else
 // as its rule says.
-func (a *Agent) shield(t *task) {
+func (a *Agent) applyProtection(t *task) {
 	t.Protected, t.Unprotected = t.rule.Protected, false
-	if on, said := a.overrides.said(&t.Task); said {
+	if on, said := a.overrides.lookup(&t.Task); said {
 		t.Protected, t.Unprotected = on, !on
 	}
 }
@@ -257,19 +257,19 @@ func (p *protection) rank() int {
 	return 1
 }
 
-// said returns the setting that applies to a task, if there is one.
-func (o *overrides) said(t *sample.Task) (on, said bool) {
+// lookup returns the setting that applies to a task, if there is one.
+func (o *overrides) lookup(t *sample.Task) (on, said bool) {
 	best := 0
 	for i := range o.Protect {
-		if p := &o.Protect[i]; p.Covers(t) && p.rank() > best {
+		if p := &o.Protect[i]; p.Matches(t) && p.rank() > best {
 			best, on = p.rank(), p.On
 		}
 	}
 	return on, best > 0
 }
 
-// say records an operator's setting; it replaces an earlier one for the same target.
-func (o *overrides) say(p protection) {
+// set records an operator's setting; it replaces an earlier one for the same target.
+func (o *overrides) set(p protection) {
 	o.Protect = slices.DeleteFunc(o.Protect, func(q protection) bool { return q.Target == p.Target })
 	o.Protect = append(o.Protect, p)
 }
@@ -280,10 +280,10 @@ func (o *overrides) tidy(t *task, on bool) {
 	without := overrides{Protect: slices.DeleteFunc(slices.Clone(o.Protect), func(q protection) bool { return q.Task == string(t.Name) })}
 	alone := t.Task
 	alone.Protected, alone.Unprotected = t.rule.Protected, false
-	if on, said := without.said(&alone); said {
+	if on, said := without.lookup(&alone); said {
 		alone.Protected, alone.Unprotected = on, !on
 	}
-	if alone.Helped() == on {
+	if alone.MayBeHelped() == on {
 		o.Protect = without.Protect
 	}
 }
@@ -291,7 +291,7 @@ func (o *overrides) tidy(t *task, on bool) {
 // migrate converts what an older agent wrote.
 func (o *overrides) migrate() {
 	for _, name := range o.Protected {
-		o.say(protection{Target: command.Target{Task: name}, On: true})
+		o.set(protection{Target: command.Target{Task: name}, On: true})
 	}
 	o.Protected = nil
 }

@@ -81,7 +81,7 @@ func TestProtectMany(t *testing.T) {
 			t.Helper()
 			var got []string
 			for _, p := range []string{"/web/1", "/batch/job-1", "/batch/job-2", "/left/over"} {
-				if v := r.task(p); v.Helped() {
+				if v := r.task(p); v.MayBeHelped() {
 					got = append(got, p)
 				}
 			}
@@ -111,7 +111,7 @@ func TestProtectMany(t *testing.T) {
 		r.do(protecting(command.Target{Job: "later"}, true, "r"))
 		r.add("/batch/later-1", 0.5)
 		r.pass(time.Minute)
-		if v := r.task("/batch/later-1"); string(v.Job) != "later" || !v.Helped() {
+		if v := r.task("/batch/later-1"); string(v.Job) != "later" || !v.MayBeHelped() {
 			t.Errorf("one that came later: %+v", v)
 		}
 	})
@@ -143,7 +143,7 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 func TestProtectedByAnOlderAgent(t *testing.T) {
 	o := overrides{Protected: []string{"/a"}}
 	o.migrate()
-	if on, said := o.said(&sample.Task{Name: "/a"}); !on || !said || o.Protected != nil {
+	if on, said := o.lookup(&sample.Task{Name: "/a"}); !on || !said || o.Protected != nil {
 		t.Errorf("%+v", o)
 	}
 }

@@ -40,15 +40,15 @@ func (m *machine) source(s sample.SignalName) *source {
 	return &source{m: m, signal: s, targets: map[sample.TaskKey]*followed{}}
 }
 
-func (s *source) Signal() sample.SignalName { return s.signal }
-func (s *source) Variant() string           { return "by-heart" }
-func (s *source) Close() error              { return nil }
-func (s *source) SetCPUs(online sample.Set) { s.m.online = append(s.m.online, online.String()) }
-func (s *source) Toll() time.Duration       { return s.m.toll }
-func (s *source) Linger(yes bool)           { s.linger = yes }
+func (s *source) Signal() sample.SignalName     { return s.signal }
+func (s *source) Variant() string               { return "by-heart" }
+func (s *source) Close() error                  { return nil }
+func (s *source) SetCPUs(online sample.Set)     { s.m.online = append(s.m.online, online.String()) }
+func (s *source) SwitchOverhead() time.Duration { return s.m.toll }
+func (s *source) KeepEnabled(yes bool)          { s.linger = yes }
 
-func (s *source) Lost() uint64    { return s.lost }
-func (s *source) Refused() uint64 { return 3 * s.lost }
+func (s *source) Lost() uint64         { return s.lost }
+func (s *source) PairsDropped() uint64 { return 3 * s.lost }
 
 func (s *source) Unattributed() (time.Duration, bool) {
 	return time.Duration(s.lost) * time.Second / 2, s.lost > 0 || s.accounts

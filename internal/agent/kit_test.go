@@ -218,9 +218,9 @@ func (c *cgroup) Places() (host.Places, error) {
 	return host.Places{CPU: cmp.Or(c.moves, c.path), Unified: c.path, Split: c.split != "", Reason: c.split}, nil
 }
 
-func (c *cgroup) Keep(yes bool) error { c.kept = yes; return nil }
+func (c *cgroup) KeepOpen(yes bool) error { c.kept = yes; return nil }
 
-func (c *cgroup) Files() int {
+func (c *cgroup) OpenFiles() int {
 	if c.kept {
 		return keptFiles
 	}

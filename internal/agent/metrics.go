@@ -84,7 +84,7 @@ func tickMetrics() []metric {
 	return []metric{
 		{"quell_info", "Platform, rule and version of the agent; always 1.", gauge, []string{"platform", "rule", "version"},
 			func(a *Agent, e *exposition) {
-				e.add(1, string(a.Platform), string(a.pipeline.Params().Rule), a.Version)
+				e.add(1, string(a.Platform), string(a.pipeline.Params().Method), a.Version)
 			}},
 		{"quell_signal_available", "Whether a requested signal is counted.", gauge, []string{"signal", "variant"},
 			func(a *Agent, e *exposition) {
@@ -96,20 +96,20 @@ func tickMetrics() []metric {
 			one(func(a *Agent) float64 { return float64(len(a.degraded)) })},
 		{"quell_signal_tasks", "Tasks that a signal counts in the newest window, and those that wait for their turn.", gauge, []string{"signal", "state"},
 			func(a *Agent, e *exposition) {
-				for i, g := range a.seatings {
+				for i, g := range a.allocations {
 					e.add(float64(g.taken), string(a.Sources[i].Signal()), "counted")
-					e.add(float64(g.claimed-g.taken), string(a.Sources[i].Signal()), "waiting")
+					e.add(float64(g.eligible-g.taken), string(a.Sources[i].Signal()), "waiting")
 				}
 			}},
 		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 if all are counted in each, 0 if some are never counted.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
-				for i, g := range a.seatings {
+				for i, g := range a.allocations {
 					e.add(float64(g.wait), string(a.Sources[i].Signal()))
 				}
 			}},
 		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the present tasks.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
-				for i, g := range a.seatings {
+				for i, g := range a.allocations {
 					e.add(g.coverage, string(a.Sources[i].Signal()))
 				}
 			}},
@@ -125,7 +125,7 @@ func tickMetrics() []metric {
 			func(a *Agent, e *exposition) {
 				for i, x := range a.taxes {
 					if x.known {
-						e.add(truth(x.rests), string(a.Sources[i].Signal()))
+						e.add(truth(x.paused), string(a.Sources[i].Signal()))
 					}
 				}
 			}},
@@ -165,7 +165,7 @@ func tickMetrics() []metric {
 			func(a *Agent, e *exposition) {
 				for _, s := range a.Sources {
 					if r, ok := s.(counter.Accounting); ok {
-						e.add(float64(r.Refused()), string(s.Signal()))
+						e.add(float64(r.PairsDropped()), string(s.Signal()))
 					}
 				}
 			}},

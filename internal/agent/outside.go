@@ -45,8 +45,8 @@ func (a *Agent) addOutside(iv *pipeline.Interval, sig sample.Signal, variant str
 	if !(sig.PressureOf(w.outside, &s.Extras, w.length) > 0) {
 		return
 	}
-	a.recordHere(s)
-	m := pipeline.Of(s)
+	a.traceSample(s)
+	m := pipeline.MeasurementOf(s)
 	m.CPU, m.Reach = w.outside, reach
 	iv.Add(&a.outsideSubject, m)
 }

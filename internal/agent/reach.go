@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// followCPUs reads the topology again when CPUs have gone online or offline.
-func (a *Agent) followCPUs() {
+// updateTopology reads the topology again when CPUs have gone online or offline.
+func (a *Agent) updateTopology() {
 	online, err := a.Machine.Online()
 	t, changed := a.Topology, err == nil && !slices.Equal(online, a.Topology.Online)
 	if changed {
@@ -27,7 +27,7 @@ func (a *Agent) followCPUs() {
 		}
 	}
 	for _, t := range a.roster.order {
-		t.looked, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
+		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
 	}
 }
 

@@ -34,7 +34,7 @@ func TestReach(t *testing.T) {
 		{sample.SharedCache, []int{0, 3}, []int{3}, true},
 	} {
 		a, b := on(c.a...), on(c.b...)
-		if got := a.in(c.domain).Meets(b.in(c.domain)); got != c.meets {
+		if got := a.in(c.domain).Intersects(b.in(c.domain)); got != c.meets {
 			t.Errorf("%s: %v and %v meet: %v", c.domain, c.a, c.b, got)
 		}
 		if len(a.near) > 1 {

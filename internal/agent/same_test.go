@@ -128,7 +128,7 @@ func TestAReplayFindsWhatTheAgentFound(t *testing.T) {
 					if rule == "evidence" && sig.Name == sample.CPI && !strings.Contains(want, detect.Steal.String()) {
 						t.Errorf("stolen time explains nothing: the test shows nothing of it\n%s", want)
 					}
-					if len(found) == 0 || rule != "cpi2" && !strings.Contains(want, "true") && sig.Domain != sample.Elsewhere {
+					if len(found) == 0 || rule != "cpi2" && !strings.Contains(want, "true") && sig.Domain != sample.OtherVM {
 						t.Errorf("the story accuses no task: the test shows nothing\n%s", want)
 					}
 				})

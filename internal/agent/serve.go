@@ -150,7 +150,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 
 func (a *Agent) status() api.Status {
 	s := api.Status{Version: a.Version, PID: os.Getpid(), Machine: a.config.MachineName(), Platform: a.Platform,
-		Started: a.started, Now: sample.At(a.now()), Rule: string(a.pipeline.Params().Rule), Mode: a.pipeline.Policy().Mode,
+		Started: a.started, Now: sample.At(a.now()), Rule: string(a.pipeline.Params().Method), Mode: a.pipeline.Policy().Mode,
 		Signals: a.signals(), Tasks: len(a.tasks), Outside: a.window.outside, Caps: []api.CapView{}, Open: a.pipeline.OpenCount(), Intervals: a.stats.intervals}
 	for _, c := range a.pipeline.Caps() {
 		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, IO: c.IO, Net: c.Net, From: c.From, Until: c.Until,

@@ -25,7 +25,7 @@ func sweeper(t testing.TB, n int) (r *rig, sweep func()) {
 	a.tasks, a.byCgroup, a.roster = map[sample.TaskKey]*task{}, map[cgroupID]*task{}, roster{}
 	a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
 	r.fresh = true
-	a.refresh(time.Now())
+	a.updateTasks(time.Now())
 	a.openWindow(time.Now())
 	return r, func() {
 		<-time.After(10 * time.Second)

@@ -23,39 +23,39 @@ type cgroupID struct {
 // task is the agent's state for a task that it follows.
 type task struct {
 	sample.Task
-	rule   *config.Rule
+	rule   *config.Matcher
 	job    *job
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something is not known of it
-	seats  []seat           // by source, as Parts.Sources
+	seats  []slot           // by source, as Parts.Sources
 	index  int              // in roster.order
 	above  []int            // cgroups above it, nearest first, in quotas.all
 	inner  bool             // it is part of another task, whose usage includes its own
 
-	base, last host.Usage // at the window's start, newest
-	read       bool       // last was read at least once
-	counted    bool       // it was present at the window's start
-	measured   bool       // it has seen the end of a window
-	capped     bool       // a cap was in force in the window
-	ended      bool       // it has ended; kept until the window is closed
-	final      map[sample.SignalName]counter.Reading
+	usageStart, usageNow host.Usage // at the window's start, newest
+	hasUsage             bool       // last was read at least once
+	counted              bool       // it was present at the window's start
+	measured             bool       // it has seen the end of a window
+	capped               bool       // a cap was in force in the window
+	ended                bool       // it has ended; kept until the window is closed
+	final                map[sample.SignalName]counter.Reading
 
 	subjects []*pipeline.Subject // by signal
 	pressure pressure            // on the CPU
 
-	cpus   sample.Set    // that it may run on
-	reach  reach         // derived from cpus
-	group  *group        // that its threads are in; nil if its weight is not known
-	looked time.Time     // when places and cpus were read
-	calm   time.Duration // time to the next look, while it is busy
-	views  []api.SignalView
-	cpu    float64 // CPU-s/s of the last interval
-	flags  sample.Flags
+	cpus              sample.Set    // that it may run on
+	reach             reach         // derived from cpus
+	group             *weightNode   // that its threads are in; nil if its weight is not known
+	placementRead     time.Time     // when places and cpus were read
+	placementInterval time.Duration // time to the next look, while it is busy
+	views             []api.SignalView
+	cpu               float64 // CPU-s/s of the last interval
+	flags             sample.Flags
 	// threads at the last interval's end. They are counted only if samples are recorded and
 	// the task was busy: that reads some files of each cgroup below it. 0: not counted.
-	threads int
-	heldBy  string // the cgroup above it that was out of quota in the last interval
+	threads     int
+	throttledBy string // the cgroup above it that was out of quota in the last interval
 }
 
 // What a task's note is about.
@@ -67,19 +67,19 @@ const (
 	numNotes
 )
 
-// use reads the task's usage, and records why it cannot be read. Usage from before the
+// readUsage reads the task's usage, and records why it cannot be read. Usage from before the
 // first reading does not belong to this window.
-func (t *task) use() error {
+func (t *task) readUsage() error {
 	u, err := t.cgroup.Usage()
 	t.notes[noteUsage] = ""
 	if err != nil {
 		t.notes[noteUsage] = err.Error()
 		return err
 	}
-	if !t.read {
-		t.base, t.read = u, true
+	if !t.hasUsage {
+		t.usageStart, t.hasUsage = u, true
 	}
-	t.last = u
+	t.usageNow = u
 	return nil
 }
 
@@ -132,21 +132,21 @@ func (t *task) busy() bool { return t.cpu >= idle || !t.measured }
 
 // dueLook reports whether the task's places and CPUs must be read again.
 func (t *task) dueLook(now time.Time) bool {
-	pause := max(lookEvery, t.calm)
+	pause := max(lookEvery, t.placementInterval)
 	if t.cpu < idle {
 		pause = lookMost
 	}
 	// Tasks that came together are spread over several windows.
 	pause -= pause / 4 * time.Duration(t.Key.Inode%16) / 16
-	return t.cpus.Len() == 0 || now.Sub(t.looked) >= pause
+	return t.cpus.Len() == 0 || now.Sub(t.placementRead) >= pause
 }
 
-// refresh follows new tasks and stops following ended ones. Reading a task's usage also
+// updateTasks follows new tasks and stops following ended ones. Reading a task's usage also
 // shows that it is gone, but between windows usage is not needed: if the kernel reports
 // removed cgroups, only tasks that are no longer found are read. In the middle of a
 // window busy tasks are read once more, so that for a task that ends before the window
 // does, at most the usage of half a window is lost.
-func (a *Agent) refresh(now time.Time) {
+func (a *Agent) updateTasks(now time.Time) {
 	found, fresh, err := a.Finder.Find(now)
 	a.degrade("finding tasks", err)
 	unwatched := a.Finder.Unwatched()
@@ -159,18 +159,18 @@ func (a *Agent) refresh(now time.Time) {
 			id := cgroupID{f.Hierarchy, f.Inode}
 			there[id] = true
 			if a.byCgroup[id] == nil {
-				if err := a.follow(now, f); err != nil {
+				if err := a.monitor(now, f); err != nil {
 					failed["monitoring "+f.Path] = err
 				}
 			}
 		}
-		for what := range a.unfollowed {
+		for what := range a.monitorErrs {
 			a.degrade(what, failed[what]) // nil also if it is gone
 		}
 		for what, err := range failed {
 			a.degrade(what, err)
 		}
-		a.unfollowed = failed
+		a.monitorErrs = failed
 	}
 	half := a.window.half(now, a.config)
 	if !half && there == nil {
@@ -182,17 +182,17 @@ func (a *Agent) refresh(now time.Time) {
 		if t.ended || !gone && !(half && t.busy()) {
 			continue
 		}
-		if err := t.use(); errors.Is(err, host.ErrGone) {
-			a.letGo(now, t)
+		if err := t.readUsage(); errors.Is(err, host.ErrGone) {
+			a.endTask(now, t)
 			ended = true
 		}
 	}
 	if ended && !a.window.open {
-		a.roster.dropEnded(a.forget)
+		a.roster.dropEnded(a.dropTask)
 	}
 }
 
-func (a *Agent) follow(now time.Time, f Found) error {
+func (a *Agent) monitor(now time.Time, f Found) error {
 	cg, err := a.Finder.Open(f)
 	if errors.Is(err, host.ErrGone) {
 		return nil
@@ -201,20 +201,20 @@ func (a *Agent) follow(now time.Time, f Found) error {
 		return err
 	}
 	// It keeps its files open after its first window, if there are enough descriptors.
-	if err := cg.Keep(false); err != nil {
+	if err := cg.KeepOpen(false); err != nil {
 		return errors.Join(err, cg.Close())
 	}
-	t := &task{cgroup: cg, rule: f.Rule, job: a.jobs.of(f.Job), seats: make([]seat, len(a.Sources)), Task: sample.Task{
+	t := &task{cgroup: cg, rule: f.Rule, job: a.jobs.of(f.Job), seats: make([]slot, len(a.Sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		NeverCap: f.Rule.NeverCap || f.Own,
 	}}
-	a.shield(t)
-	if err := t.use(); errors.Is(err, host.ErrGone) {
+	a.applyProtection(t)
+	if err := t.readUsage(); errors.Is(err, host.ErrGone) {
 		return cg.Close()
 	}
 	for i := range t.seats {
-		t.seats[i].since = a.window.number + 1
+		t.seats[i].waitingSince = a.window.number + 1
 	}
 	a.tasks[t.Key] = t
 	a.roster.add(t)
@@ -238,25 +238,25 @@ func (a *Agent) target(t *task) counter.Target {
 	return c
 }
 
-// look reads where a task's processes are and where they may run.
-func (a *Agent) look(now time.Time, t *task) {
-	first, places, cpus := t.looked.IsZero(), t.places, t.cpus
-	t.looked = now
-	a.read(t)
+// readPlacement reads where a task's processes are and where they may run.
+func (a *Agent) readPlacement(now time.Time, t *task) {
+	first, places, cpus := t.placementRead.IsZero(), t.places, t.cpus
+	t.placementRead = now
+	a.updatePlacement(t)
 	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
 		for _, o := range a.roster.order {
-			o.calm = 0
+			o.placementInterval = 0
 		}
 	}
 }
 
 // lookAgain is a look because of elapsed time only.
 func (a *Agent) lookAgain(now time.Time, t *task) {
-	t.calm = min(lookMost, max(lookEvery, 2*t.calm)) // unless it finds a change
-	a.look(now, t)
+	t.placementInterval = min(lookMost, max(lookEvery, 2*t.placementInterval)) // unless it finds a change
+	a.readPlacement(now, t)
 }
 
-func (a *Agent) read(t *task) {
+func (a *Agent) updatePlacement(t *task) {
 	places, err := t.cgroup.Places()
 	if err != nil {
 		t.notes[notePlaces] = err.Error()
@@ -278,12 +278,12 @@ func (a *Agent) read(t *task) {
 	}
 }
 
-// letGo stops following a task whose cgroup is gone. Its last usage counts in the open
+// endTask stops following a task whose cgroup is gone. Its last usage counts in the open
 // window, so it is kept until that is closed.
-func (a *Agent) letGo(now time.Time, t *task) {
+func (a *Agent) endTask(now time.Time, t *task) {
 	t.ended = true
 	delete(a.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
-	a.unseat(t)
+	a.removeFromSources(t)
 	if err := t.cgroup.Close(); err != nil {
 		a.Log.Warn("close task's files", "task", t.Name, "reason", err)
 	}
@@ -293,7 +293,7 @@ func (a *Agent) letGo(now time.Time, t *task) {
 	a.Log.Debug("task gone", "task", t.Name)
 }
 
-func (a *Agent) forget(t *task) {
+func (a *Agent) dropTask(t *task) {
 	delete(a.tasks, t.Key)
 	a.groups.leave(t.group)
 	a.quotas.stale = true

@@ -20,8 +20,8 @@ type Uplink interface {
 	Samples(at sample.Millis, samples []sample.Sample)
 	// Record takes an incident or audit entry, as JSON.
 	Record(at sample.Millis, kind wire.Record_Kind, id string, document []byte)
-	// Follow sets the jobs whose specs are wanted from now on.
-	Follow(platform sample.Platform, jobs []sample.JobName)
+	// WatchSpecs sets the jobs whose specs are wanted from now on.
+	WatchSpecs(platform sample.Platform, jobs []sample.JobName)
 	// Specs returns the specs that have arrived since the last call.
 	Specs() []spec.Spec
 	// Backlog is how many messages wait for the server, and how many were lost.
@@ -30,15 +30,15 @@ type Uplink interface {
 	Err() error
 }
 
-// upward is the data for the server and from it.
-type upward struct {
+// serverState is the data for the server and from it.
+type serverState struct {
 	samples  []sample.Sample // of this window
 	specs    map[spec.Key]spec.Spec
 	followed []sample.JobName // sorted
 }
 
-// hear takes the specs that have arrived.
-func (a *Agent) hear() {
+// receiveSpecs takes the specs that have arrived.
+func (a *Agent) receiveSpecs() {
 	if a.Uplink == nil {
 		return
 	}
@@ -58,8 +58,8 @@ func (a *Agent) serverSpec(k spec.Key, at sample.Millis) (spec.Spec, bool) {
 	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= a.config.Spec.StaleAfter
 }
 
-// report sends the window's samples, and the jobs whose specs are wanted.
-func (a *Agent) report(at sample.Millis) {
+// sendSamples sends the window's samples, and the jobs whose specs are wanted.
+func (a *Agent) sendSamples(at sample.Millis) {
 	if a.Uplink == nil {
 		return
 	}
@@ -76,7 +76,7 @@ func (a *Agent) report(at sample.Millis) {
 		return
 	}
 	u.followed = jobs
-	a.Uplink.Follow(a.Platform, jobs)
+	a.Uplink.WatchSpecs(a.Platform, jobs)
 	for k := range u.specs {
 		if _, found := slices.BinarySearch(jobs, k.Job); !found {
 			delete(u.specs, k)
@@ -84,8 +84,8 @@ func (a *Agent) report(at sample.Millis) {
 	}
 }
 
-// tell sends an incident or audit entry as it is in the log.
-func (a *Agent) tell(at sample.Millis, kind wire.Record_Kind, id string, entry any) {
+// sendRecord sends an incident or audit entry as it is in the log.
+func (a *Agent) sendRecord(at sample.Millis, kind wire.Record_Kind, id string, entry any) {
 	if a.Uplink == nil {
 		return
 	}

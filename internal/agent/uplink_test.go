@@ -42,7 +42,7 @@ func (w *way) Record(_ sample.Millis, kind wire.Record_Kind, id string, document
 	w.records = append(w.records, strings.TrimSpace(fmt.Sprint(kind, " ", id != "", " ", in.Who, in.Victim.Name)))
 }
 
-func (w *way) Follow(p sample.Platform, jobs []sample.JobName) {
+func (w *way) WatchSpecs(p sample.Platform, jobs []sample.JobName) {
 	w.followed = append(w.followed, fmt.Sprint(p, jobs))
 }
 

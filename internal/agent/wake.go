@@ -72,6 +72,6 @@ func (a *Agent) wake(last time.Time) time.Time {
 // watchful reports whether something is in progress that needs every tick: a cap, which
 // another process may change, an incident, a queued anomaly.
 func (a *Agent) watchful() bool {
-	return len(a.Enforcer.Active()) > 0 || len(a.Enforcer.Stuck()) > 0 || len(a.unlifted) > 0 ||
+	return len(a.Enforcer.Active()) > 0 || len(a.Enforcer.Stuck()) > 0 || len(a.pendingUndo) > 0 ||
 		len(a.pipeline.Caps()) > 0 || a.pipeline.OpenCount() > 0 || a.pipeline.Waiting()
 }

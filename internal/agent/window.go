@@ -20,25 +20,25 @@ import (
 
 // window is the open sampling window, or when the next one opens.
 type window struct {
-	open    bool
-	halved  bool   // its middle is over, or no task needs a reading there
-	number  uint64 // of windows opened
-	hurry   bool   // start with windows that are closer together
-	start   time.Time
-	next    time.Time
-	read    time.Time // when usage was read at the end of the newest one
-	times   host.CPUTimes
-	timesOK bool
-	busy    time.Duration    // of all CPUs in the window; below 0: not known
-	outside float64          // CPU-s/s used outside any task
-	length  time.Duration    // of the newest
-	stolen  float64          // share of the machine's CPU time in it that the hypervisor took
-	caps    []plan.CapState  // in force at the window's start, then at its end
-	sources []counter.Source // that were started
-	counted []counted        // by the source that was stopped last, ordered as roster.order
-	others  counter.Reading  // by that source, for everything outside all tasks
-	served  served
-	sample  sample.Sample // the one that is being made
+	open      bool
+	halved    bool   // its middle is over, or no task needs a reading there
+	number    uint64 // of windows opened
+	fastStart bool   // start with windows that are closer together
+	start     time.Time
+	next      time.Time
+	read      time.Time // when usage was read at the end of the newest one
+	times     host.CPUTimes
+	timesOK   bool
+	busy      time.Duration    // of all CPUs in the window; below 0: not known
+	outside   float64          // CPU-s/s used outside any task
+	length    time.Duration    // of the newest
+	stolen    float64          // share of the machine's CPU time in it that the hypervisor took
+	caps      []plan.CapState  // in force at the window's start, then at its end
+	sources   []counter.Source // that were started
+	counted   []counted        // by the source that was stopped last, ordered as roster.order
+	others    counter.Reading  // by that source, for everything outside all tasks
+	served    served
+	sample    sample.Sample // the one that is being made
 }
 
 // counted is what a source counted for a task, if it did.
@@ -89,12 +89,12 @@ func (a *Agent) openWindow(now time.Time) {
 	for !w.next.After(now.Add(a.config.Tick / 2)) {
 		w.next = w.next.Add(a.config.Sampling.Period)
 	}
-	a.followCPUs()
-	a.takeSeats()
+	a.updateTopology()
+	a.schedule()
 	// An agent that is restarted while a task suffers has everything it needs to detect
 	// that except outliers. It takes them half a period apart, so that an anomaly is
 	// found again after 70 s and not after 130 s, with the default settings.
-	if w.hurry && w.number < uint64(a.config.Detect.Outliers) {
+	if w.fastStart && w.number < uint64(a.config.Detect.Outliers) {
 		soon := now.Add(max(a.config.Sampling.Period/2, a.config.Sampling.Duration+a.config.Tick))
 		if soon.Before(w.next) {
 			w.next = soon
@@ -102,7 +102,7 @@ func (a *Agent) openWindow(now time.Time) {
 	}
 	w.sources = w.sources[:0]
 	for i, s := range a.Sources {
-		if a.taxes[i].rests {
+		if a.taxes[i].paused {
 			continue
 		}
 		err := s.Start()
@@ -111,7 +111,7 @@ func (a *Agent) openWindow(now time.Time) {
 			w.sources = append(w.sources, s)
 		}
 	}
-	a.markQuotas()
+	a.beginQuotas()
 	// Read together: starting sources takes long if CPU time is scarce, and usage in
 	// that time belongs to no task in the window.
 	w.times, w.timesOK = a.cpuTimes()
@@ -122,14 +122,14 @@ func (a *Agent) openWindow(now time.Time) {
 	justRead := w.start.Sub(w.read) < a.config.Sampling.Duration/100
 	for _, t := range a.roster.order {
 		if t.busy() || !justRead {
-			_ = t.use() // the error is in t.notes
+			_ = t.readUsage() // the error is in t.notes
 		}
 		t.pressure.begin(t.cgroup)
-		if t.looked.IsZero() {
-			a.look(now, t)
+		if t.placementRead.IsZero() {
+			a.readPlacement(now, t)
 		}
 		w.halved = w.halved && !t.busy()
-		t.base, t.counted, t.capped = t.last, true, a.underCap(t)
+		t.usageStart, t.counted, t.capped = t.usageNow, true, a.underCap(t)
 	}
 }
 
@@ -147,7 +147,7 @@ func (a *Agent) closeWindow(now time.Time) {
 	a.roster.settle()
 	for _, t := range a.roster.order {
 		if !t.ended {
-			_ = t.use() // the error is in t.notes
+			_ = t.readUsage() // the error is in t.notes
 		}
 	}
 	end := a.now()
@@ -174,21 +174,21 @@ func (a *Agent) closeWindow(now time.Time) {
 		if !ok {
 			continue
 		}
-		if l, ok := s.(interface{ Linger(bool) }); ok {
-			l.Linger(contiguous && !a.rests(s)) // else it would stay on while it is paused
+		if l, ok := s.(interface{ KeepEnabled(bool) }); ok {
+			l.KeepEnabled(contiguous && !a.paused(s)) // else it would stay on while it is paused
 		}
 		began := time.Now()
 		a.collect(s)
 		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		if o, ok := s.(counter.Overall); ok {
-			a.judgeOverall(sample.At(now), at, sig, s.Variant(), o)
+		if o, ok := s.(counter.MachineSource); ok {
+			a.judgeMachine(sample.At(now), at, sig, s.Variant(), o)
 		} else {
 			a.judge(sample.At(now), at, sig, s.Variant())
 		}
 	}
-	a.report(at)
+	a.sendSamples(at)
 	a.stats.intervals++
-	a.roster.dropEnded(a.forget)
+	a.roster.dropEnded(a.dropTask)
 	a.jobs.sum(a.roster.order)
 	a.snapshot.takeWindow(a)
 }
@@ -202,7 +202,7 @@ func (a *Agent) stolen(wall float64) float64 {
 	if !ok || !a.window.timesOK {
 		return 0
 	}
-	a.levy(a.window.times, times, wall)
+	a.updateOverheads(a.window.times, times, wall)
 	b, e := a.window.times.Total, times.Total
 	a.window.busy = e.Busy() - b.Busy()
 	steal := e.Steal - b.Steal
@@ -216,7 +216,7 @@ func (a *Agent) stolen(wall float64) float64 {
 // measure computes the values of a task in the window that do not depend on the signal.
 func (a *Agent) measure(t *task, now time.Time, wall float64) {
 	t.measured = true
-	t.cpu = max(0, (t.last.CPU-t.base.CPU).Seconds()/wall)
+	t.cpu = max(0, (t.usageNow.CPU-t.usageStart.CPU).Seconds()/wall)
 	t.flags = a.throttled(t, wall)
 	if a.window.stolen >= a.pipeline.Params().StolenShare {
 		t.flags |= sample.Stolen
@@ -226,7 +226,7 @@ func (a *Agent) measure(t *task, now time.Time, wall float64) {
 	}
 	t.views, t.notes[noteReading] = t.views[:0], ""
 	if t.cpu < idle {
-		t.calm = 0 // look soon once it is busy
+		t.placementInterval = 0 // look soon once it is busy
 	}
 	if !t.ended && t.dueLook(now) {
 		a.lookAgain(now, t)
@@ -250,7 +250,7 @@ func (a *Agent) collect(s counter.Source) {
 		if t == nil || !t.counted {
 			return 0, false
 		}
-		return t.last.CPU - t.base.CPU, t.notes[noteUsage] == ""
+		return t.usageNow.CPU - t.usageStart.CPU, t.notes[noteUsage] == ""
 	}, func(k sample.TaskKey, r counter.Reading) {
 		if t := a.tasks[k]; t != nil {
 			w.counted[t.index] = counted{r, true}
@@ -353,8 +353,8 @@ func (a *Agent) sampled(t *task, sig sample.SignalName, variant string, at sampl
 
 // measurement is the pipeline's input for a task: its sample, without the rounding.
 func (t *task) measurement(s *sample.Sample, cost float64) pipeline.Measurement {
-	m := pipeline.Of(s)
-	m.CPU, m.Cost, m.HeldBy = t.cpu, cost, t.heldBy
+	m := pipeline.MeasurementOf(s)
+	m.CPU, m.Cost, m.HeldBy = t.cpu, cost, t.throttledBy
 	return m
 }
 
@@ -364,12 +364,12 @@ func (a *Agent) record(s *sample.Sample) {
 	if a.Uplink != nil {
 		a.upward.samples = append(a.upward.samples, *s)
 	}
-	a.recordHere(s)
+	a.traceSample(s)
 }
 
-// recordHere writes a sample to the trace only: usage that a replay of the trace needs,
+// traceSample writes a sample to the trace only: usage that a replay of the trace needs,
 // but the server, which has specs of tasks, does not.
-func (a *Agent) recordHere(s *sample.Sample) {
+func (a *Agent) traceSample(s *sample.Sample) {
 	if a.Record != nil {
 		a.degrade("recording samples", a.Record(s))
 	}

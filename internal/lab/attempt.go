@@ -28,7 +28,7 @@ func (e *LackError) Error() string {
 
 // attempt does one run and writes its record. It returns only errors that end the
 // study: the context's error, or that no record can be written.
-func (o *Options) attempt(ctx context.Context, d due, order, runs int) (*result.Run, error) {
+func (o *Options) attempt(ctx context.Context, d pendingRun, order, runs int) (*result.Run, error) {
 	a, err := o.Folder.Begin(d.Cell.Key(), d.N, d.try)
 	if err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ func simulated(c *study.Cell) bool {
 	return len(c.Parts) > 0
 }
 
-func (o *Options) simulate(a *result.Attempt, d due, order, runs int) (*result.Run, error) {
-	r, seconds := synthetic.Run(&d.Cell, synthetic.Where{N: d.N, Try: d.try, Order: order, Runs: runs, Seed: o.Study.Design.Seed})
+func (o *Options) simulate(a *result.Attempt, d pendingRun, order, runs int) (*result.Run, error) {
+	r, seconds := synthetic.Run(&d.Cell, synthetic.RunID{N: d.N, Try: d.try, Order: order, Runs: runs, Seed: o.Study.Design.Seed})
 	for _, s := range seconds {
 		if err := a.Sample(s); err != nil {
 			return nil, err
@@ -73,32 +73,32 @@ func (o *Options) simulate(a *result.Attempt, d due, order, runs int) (*result.R
 }
 
 // real does a run. An error in the run becomes its verdict.
-func (o *Options) real(ctx context.Context, a *result.Attempt, d due, order int) (*result.Run, error) {
+func (o *Options) real(ctx context.Context, a *result.Attempt, d pendingRun, order int) (*result.Run, error) {
 	r := &result.Run{CellKey: d.Cell.Key(), Cell: d.Cell, N: d.N, Try: d.try, Order: order, Verdict: result.Valid,
 		Start: time.Now(), Env: o.Env, Stamp: o.Stamp}
 	ctx, cancel := context.WithTimeout(ctx, o.Study.Run.Timeout+d.Takes)
 	defer cancel()
-	s := &stage{Options: o, attempt: a, run: r, cell: &d.Cell}
-	err := s.tune()
+	s := &execution{Options: o, attempt: a, run: r, cell: &d.Cell}
+	err := s.setKnobs()
 	if err == nil {
-		err = s.set(ctx)
+		err = s.prepare(ctx)
 	}
 	if err == nil {
-		err = s.play(ctx)
+		err = s.execute(ctx)
 	}
-	err = errors.Join(err, s.strike(), s.untune())
+	err = errors.Join(err, s.teardown(), s.resetKnobs())
 	var lack *LackError
 	var missing *place.MissingError
 	host, lost := lostHost(err)
 	switch {
 	case err == nil:
 	case lost:
-		s.blame(result.Evidence{Reason: result.HostLost, Text: fmt.Sprintf("host %s: %v", host, err)})
+		s.addEvidence(result.Evidence{Reason: result.HostLost, Text: fmt.Sprintf("host %s: %v", host, err)})
 	case errors.As(err, &lack), errors.As(err, &missing):
 		r.Verdict = result.Skipped
 		r.Evidence = append(r.Evidence, result.Evidence{Reason: "lacking", Text: err.Error()})
 	case errors.Is(err, context.DeadlineExceeded):
-		s.blame(result.Evidence{Reason: result.TimedOut, Value: time.Since(r.Start).Seconds(), Bound: (o.Study.Run.Timeout + d.Takes).Seconds(), Unit: "s", Text: "the run exceeded its time limit"})
+		s.addEvidence(result.Evidence{Reason: result.TimedOut, Value: time.Since(r.Start).Seconds(), Bound: (o.Study.Run.Timeout + d.Takes).Seconds(), Unit: "s", Text: "the run exceeded its time limit"})
 	case errors.Is(err, context.Canceled):
 		return nil, err
 	default:
@@ -111,25 +111,25 @@ func (o *Options) real(ctx context.Context, a *result.Attempt, d due, order int)
 	return r, nil
 }
 
-// stage is a run while it is played.
-type stage struct {
+// execution is a run while it is played.
+type execution struct {
 	*Options
 	attempt *result.Attempt
 	run     *result.Run
 	cell    *study.Cell
 
-	actors   []*actor
+	actors   []*partRun
 	observer Observer
 	dynamic  *place.Dynamic // of a placement that follows load
 	start    time.Time      // the common start
 	undo     func() error   // resets the machine's knobs; nil if none are set
 }
 
-// blame adds evidence that makes the run invalid.
-func (s *stage) blame(e result.Evidence) { s.run.Evidence = append(s.run.Evidence, e) }
+// addEvidence adds evidence that makes the run invalid.
+func (s *execution) addEvidence(e result.Evidence) { s.run.Evidence = append(s.run.Evidence, e) }
 
-// set prepares everything up to the barrier.
-func (s *stage) set(ctx context.Context) error {
+// prepare prepares everything up to the barrier.
+func (s *execution) prepare(ctx context.Context) error {
 	sets, err := s.places()
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (s *stage) set(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("prepare %s: %w", p.Name(), err)
 		}
-		act := &actor{part: p, env: env, sets: sets[i], away: !s.Study.Here(p)}
+		act := &partRun{part: p, env: env, sets: sets[i], remote: !s.Study.Here(p)}
 		s.actors = append(s.actors, act)
 		if err := s.pin(act); err != nil {
 			return err
@@ -157,7 +157,7 @@ func (s *stage) set(ctx context.Context) error {
 }
 
 // pin places a part and reads its placement back.
-func (s *stage) pin(a *actor) error {
+func (s *execution) pin(a *partRun) error {
 	name := a.part.Name()
 	if len(a.sets) > 0 {
 		if err := a.env.Pin(a.sets); err != nil {
@@ -171,14 +171,14 @@ func (s *stage) pin(a *actor) error {
 	for k, set := range got {
 		a.pinned = append(a.pinned, set.String())
 		if k < len(a.sets) && set.String() != a.sets[k].String() {
-			s.blame(result.Evidence{Reason: result.Misplaced, Role: name, Text: fmt.Sprintf("virtual CPU %d may run on %s, wanted %s", k, set, a.sets[k])})
+			s.addEvidence(result.Evidence{Reason: result.Misplaced, Role: name, Text: fmt.Sprintf("virtual CPU %d may run on %s, wanted %s", k, set, a.sets[k])})
 		}
 	}
 	return nil
 }
 
-// strike ends all parts and puts their results into the record.
-func (s *stage) strike() error {
+// teardown ends all parts and puts their results into the record.
+func (s *execution) teardown() error {
 	var errs []error
 	for _, a := range s.actors {
 		errs = append(errs, a.end())
@@ -187,10 +187,10 @@ func (s *stage) strike() error {
 	for _, a := range s.actors {
 		p := a.record(s.start)
 		if p.Values[SaturatedValue] != 0 {
-			s.blame(result.Evidence{Reason: result.Saturated, Role: p.Name, Value: p.Values[SaturatedValue], Text: "the load generator fell behind its schedule; its output says by how much"})
+			s.addEvidence(result.Evidence{Reason: result.Saturated, Role: p.Name, Value: p.Values[SaturatedValue], Text: "the load generator fell behind its schedule; its output says by how much"})
 		}
 		if v := p.Values[UnreachableValue]; v != 0 {
-			s.blame(result.Evidence{Reason: result.WorkloadFailed, Role: p.Name, Value: v, Unit: "requests", Text: "the server was unreachable or did not answer; see the part's output"})
+			s.addEvidence(result.Evidence{Reason: result.WorkloadFailed, Role: p.Name, Value: v, Unit: "requests", Text: "the server was unreachable or did not answer; see the part's output"})
 		}
 		parts = append(parts, p)
 	}
@@ -208,7 +208,7 @@ func (s *stage) strike() error {
 }
 
 // energy puts the observer's energy figures into the record.
-func (s *stage) energy() {
+func (s *execution) energy() {
 	m, ok := s.observer.(interface {
 		Energy(w result.Window) (joules float64, source string)
 	})

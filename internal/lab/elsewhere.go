@@ -24,7 +24,7 @@ func lostHost(err error) (host string, ok bool) {
 // places returns the CPUs of each part. Relations and mappings apply to this machine. A
 // part on another host is on the CPUs that the study lists for it there, or else stays
 // where its environment is.
-func (s *stage) places() ([][]sample.Set, error) {
+func (s *execution) places() ([][]sample.Set, error) {
 	here := *s.cell
 	here.Parts = nil
 	for i := range s.cell.Parts {
@@ -57,11 +57,11 @@ func (s *stage) places() ([][]sample.Set, error) {
 
 // closeObserver ends the observation. parts are all parts of the run; the observer gets
 // those that are on this host.
-func (s *stage) closeObserver(parts []result.Part) ([]result.Evidence, error) {
+func (s *execution) closeObserver(parts []result.Part) ([]result.Evidence, error) {
 	var here []int
 	var seen []result.Part
 	for i, a := range s.actors {
-		if !a.away {
+		if !a.remote {
 			here, seen = append(here, i), append(seen, parts[i])
 		}
 	}

@@ -16,13 +16,13 @@ func (metered) Energy(w result.Window) (float64, string) {
 }
 
 func TestEnergyOfWindowAndSteps(t *testing.T) {
-	s := &stage{run: &result.Run{Window: result.Window{From: time.Second, To: 11 * time.Second},
+	s := &execution{run: &result.Run{Window: result.Window{From: time.Second, To: 11 * time.Second},
 		Steps: []result.Step{{Step: study.Step{From: time.Second, To: 6 * time.Second, Settle: time.Second, Trail: 2 * time.Second}}}}, observer: metered{}}
 	s.energy()
 	if s.run.Joules != 20 || s.run.Energy != "meter" || s.run.Steps[0].Joules != 4 {
 		t.Errorf("%v J by %q, a step %v J; want 20, meter, 4", s.run.Joules, s.run.Energy, s.run.Steps[0].Joules)
 	}
-	s = &stage{run: &result.Run{}, observer: struct{ Observer }{}}
+	s = &execution{run: &result.Run{}, observer: struct{ Observer }{}}
 	if s.energy(); s.run.Energy != "" {
 		t.Error("energy of an observer that knows of none")
 	}

@@ -44,10 +44,10 @@ type Job struct {
 	Env    []string
 	Stdout io.Writer // gets whole lines; iterations are read from them
 	Stderr io.Writer
-	// Waits says that the program itself waits for a line on its standard input before
+	// WaitsForStart says that the program itself waits for a line on its standard input before
 	// it works, and ends when that is closed, as quell's own workloads do. Any other
 	// program is executed only after the barrier.
-	Waits bool
+	WaitsForStart bool
 }
 
 // Process is a command in an environment.

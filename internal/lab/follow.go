@@ -14,7 +14,7 @@ const settleLoad = time.Second
 
 // follow moves all parts when the load of the role that a dynamic placement follows has
 // crossed its threshold.
-func (s *stage) follow() error {
+func (s *execution) follow() error {
 	d := s.cell.Place.Dynamic
 	if d == nil {
 		return nil
@@ -40,8 +40,8 @@ func (s *stage) follow() error {
 	return nil
 }
 
-// everywhere returns all CPUs on which a part may be in the course of the run.
-func (s *stage) everywhere(a *actor) ([]sample.Set, error) {
+// possibleCPUs returns all CPUs on which a part may be in the course of the run.
+func (s *execution) possibleCPUs(a *partRun) ([]sample.Set, error) {
 	d := s.cell.Place.Dynamic
 	if d == nil || a.part.CPUs != "" {
 		return a.sets, nil
@@ -60,9 +60,9 @@ func (s *stage) everywhere(a *actor) ([]sample.Set, error) {
 }
 
 // move places every part according to another relation.
-func (s *stage) move(relation string) error {
+func (s *execution) move(relation string) error {
 	for _, a := range s.actors {
-		if a.part.CPUs != "" || a.away {
+		if a.part.CPUs != "" || a.remote {
 			continue
 		}
 		sets, err := place.Relation(s.Topology, s.Allowed, relation, a.part.Slot, a.part.Slots)

@@ -315,14 +315,14 @@ func TestRunGoesOn(t *testing.T) {
 			t.Fatalf("%d records, %v", len(runs), err)
 		}
 		o.Progress = quiet{}
-		if sum, err = Run(t.Context(), o); err != nil || sum.There != 2 || sum.Verdicts[result.Valid] != 1 {
+		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 2 || sum.Verdicts[result.Valid] != 1 {
 			t.Fatalf("%+v, %v", sum, err)
 		}
-		if sum, err = Run(t.Context(), o); err != nil || sum.There != 3 || len(sum.Verdicts) != 0 {
+		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 3 || len(sum.Verdicts) != 0 {
 			t.Fatalf("nothing was to be done: %+v, %v", sum, err)
 		}
 		o.Env = "another machine"
-		if sum, err = Run(t.Context(), o); err != nil || sum.There != 0 || sum.Verdicts[result.Valid] != 3 {
+		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 0 || sum.Verdicts[result.Valid] != 3 {
 			t.Fatalf("another machine: %+v, %v", sum, err)
 		}
 		orders := map[int]bool{}

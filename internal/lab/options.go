@@ -25,10 +25,10 @@ type Options struct {
 	// Hold keeps a part at its levels of load until they end or the context does, and
 	// reports every period (package load).
 	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []Level, each func(Period)) error
-	// Tune sets the machine's knobs to a cell's values for the time of the run; nil if
+	// SetKnobs sets the machine's knobs to a cell's values for the time of the run; nil if
 	// no study sets any. A *LackError says that the machine has no such knob: the run
 	// is skipped.
-	Tune func(knobs map[string]string) (undo func() error, err error)
+	SetKnobs func(knobs map[string]string) (undo func() error, err error)
 	// Observe starts the observation of a run; nil for none.
 	Observe func(o Observed) (Observer, error)
 	// Topology and Allowed are the machine's CPUs and those that roles may use.
@@ -72,7 +72,7 @@ type Observed struct {
 // Summary counts the verdicts of a study's runs.
 type Summary struct {
 	Planned  int                    `json:"planned"`
-	There    int                    `json:"there"` // already valid or skipped at the start
+	Existing int                    `json:"there"` // already valid or skipped at the start
 	Verdicts map[result.Verdict]int `json:"verdicts"`
 	Reasons  map[result.Reason]int  `json:"reasons,omitempty"`
 	// Left are runs that were not done: out of budget, or stopped.
@@ -85,8 +85,8 @@ var ErrBudget = errors.New("the study's budget is used up")
 // ErrStopped says that a run was not valid and the study stops then.
 var ErrStopped = errors.New("a run was not valid, and on_failure is stop")
 
-// due is a run that is still to be done.
-type due struct {
+// pendingRun is a run that is still to be done.
+type pendingRun struct {
 	study.Planned
 	try  int
 	left int // tries after this one
@@ -132,7 +132,7 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 			return s, fmt.Errorf("%w: %s", ErrStopped, r.Evidence[0].Text)
 		}
 		if again && d.left > 0 {
-			queue = append(queue, due{d.Planned, d.try + 1, d.left - 1})
+			queue = append(queue, pendingRun{d.Planned, d.try + 1, d.left - 1})
 		}
 		s.count(r)
 		if err := pause(ctx, o.cooldown(r)); err != nil {
@@ -159,7 +159,7 @@ func (s *Summary) count(r *result.Run) {
 
 // queue returns the rest of the plan, and the position of the next run in the sequence
 // of all runs.
-func (o *Options) queue(s *Summary) ([]due, int, error) {
+func (o *Options) queue(s *Summary) ([]pendingRun, int, error) {
 	plan := o.Study.Plan()
 	s.Planned = len(plan)
 	runs, err := o.Folder.Runs()
@@ -179,17 +179,17 @@ func (o *Options) queue(s *Summary) ([]due, int, error) {
 			done[k] = true
 		}
 	}
-	var queue []due
+	var queue []pendingRun
 	for _, p := range plan {
 		k := slot{p.Cell.Key(), p.N}
 		if done[k] {
-			s.There++
+			s.Existing++
 			continue
 		}
 		if o.Only != nil && !o.Only(&p.Cell) {
 			continue
 		}
-		queue = append(queue, due{p, tries[k], o.Study.Run.Retries})
+		queue = append(queue, pendingRun{p, tries[k], o.Study.Run.Retries})
 	}
 	return queue, order, nil
 }

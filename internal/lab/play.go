@@ -18,22 +18,22 @@ const look = 200 * time.Millisecond
 // fourth is within a second.
 const stall = 4
 
-// play starts all parts at the same time and watches them to the end of the steady
+// execute starts all parts at the same time and watches them to the end of the steady
 // window.
-func (s *stage) play(ctx context.Context) error {
+func (s *execution) execute(ctx context.Context) error {
 	if err := s.serve(ctx); err != nil {
 		return err
 	}
 	if err := s.begin(); err != nil {
 		return err
 	}
-	if s.Observe != nil && slices.ContainsFunc(s.actors, func(a *actor) bool { return !a.away }) {
+	if s.Observe != nil && slices.ContainsFunc(s.actors, func(a *partRun) bool { return !a.remote }) {
 		o := Observed{Cell: s.cell, Start: s.start, Dir: s.attempt.Dir()}
 		for _, a := range s.actors {
-			if a.away {
+			if a.remote {
 				continue
 			}
-			sets, err := s.everywhere(a)
+			sets, err := s.possibleCPUs(a)
 			if err != nil {
 				return err
 			}
@@ -64,13 +64,13 @@ func (s *stage) play(ctx context.Context) error {
 	if err := s.watch(ctx, "waiting for the last answers", 0, s.concluded); err != nil {
 		return err
 	}
-	s.judge()
+	s.checkWindow()
 	return nil
 }
 
 // begin is the barrier: it releases all processes as nearly at once as possible, except
 // servers, which already run.
-func (s *stage) begin() error {
+func (s *execution) begin() error {
 	var first, last time.Time
 	var within time.Duration
 	for _, a := range s.actors {
@@ -99,7 +99,7 @@ func (s *stage) begin() error {
 }
 
 // levels returns the levels of the part's load; nil if its load is not held.
-func (s *stage) levels(a *actor) []Level {
+func (s *execution) levels(a *partRun) []Level {
 	if !a.busy() || a.part.Load.Control != "duty-cycle" {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s *stage) levels(a *actor) []Level {
 
 // length is the length of the steady window; 0 if the iterations of the measured roles
 // determine it.
-func (s *stage) length() time.Duration {
+func (s *execution) length() time.Duration {
 	length := s.cell.For
 	if n := len(s.cell.Steps); n > 0 {
 		length = max(length, s.cell.Steps[n-1].To-s.cell.Warmup)
@@ -133,7 +133,7 @@ func (s *stage) length() time.Duration {
 }
 
 // warm reports whether every measured role has done its warm-up iterations.
-func (s *stage) warm() bool {
+func (s *execution) warm() bool {
 	for _, a := range s.actors {
 		if a.part.Measure && a.busy() && a.out.count() < a.part.Workload.Warmup.Iterations {
 			return false
@@ -144,7 +144,7 @@ func (s *stage) warm() bool {
 
 // finished reports whether every measured role that has a number of iterations
 // to do has done them.
-func (s *stage) finished() bool {
+func (s *execution) finished() bool {
 	for _, a := range s.actors {
 		w := &a.part.Workload
 		if a.part.Measure && a.busy() && w.Iterations > 0 && a.out.count() < w.Iterations+w.Warmup.Iterations && a.ended.IsZero() {
@@ -155,7 +155,7 @@ func (s *stage) finished() bool {
 }
 
 // concluded reports whether every measured role that prints a summary has printed it.
-func (s *stage) concluded() bool {
+func (s *execution) concluded() bool {
 	for _, a := range s.actors {
 		if a.part.Measure && a.busy() && a.part.Workload.Concludes() && a.ended.IsZero() && !a.out.concluded() {
 			return false
@@ -167,7 +167,7 @@ func (s *stage) concluded() bool {
 // watch looks at the run until length has passed and enough returns true. An error ends
 // the run. Evidence that invalidates the run also ends the watch, without an error,
 // since the rest of the run cannot change the verdict.
-func (s *stage) watch(ctx context.Context, phase string, length time.Duration, enough func() bool) error {
+func (s *execution) watch(ctx context.Context, phase string, length time.Duration, enough func() bool) error {
 	began := time.Now()
 	seconds := time.Since(s.start) / time.Second
 	for {
@@ -204,14 +204,14 @@ func (s *stage) watch(ctx context.Context, phase string, length time.Duration, e
 }
 
 // living handles roles that have ended or stand still.
-func (s *stage) living(ctx context.Context) error {
+func (s *execution) living(ctx context.Context) error {
 	for _, a := range s.actors {
 		if !a.busy() || !a.ended.IsZero() {
 			continue
 		}
 		select {
 		case a.ended = <-a.exit:
-			if err := s.departed(ctx, a); err != nil {
+			if err := s.handleExit(ctx, a); err != nil {
 				return err
 			}
 			continue
@@ -222,7 +222,7 @@ func (s *stage) living(ctx context.Context) error {
 			return fmt.Errorf("read the CPU time of %s: %w", a.part.Name(), err)
 		}
 		moved := u.Total() > a.seen.Total()
-		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.Waits() || a.satisfied() {
+		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.MayIdle() || a.aheadOfTarget() {
 			a.quiet, a.ready = 0, false
 			continue
 		}
@@ -241,13 +241,13 @@ func (s *stage) living(ctx context.Context) error {
 			e.Reason = result.Starved
 			e.Text = fmt.Sprintf("%s was runnable and got no CPU time for %s: other processes or the hypervisor used its CPUs", a.part.Name(), stall*look)
 		}
-		s.blame(e)
+		s.addEvidence(e)
 	}
 	return nil
 }
 
-// departed handles a role whose process has ended.
-func (s *stage) departed(ctx context.Context, a *actor) error {
+// handleExit handles a role whose process has ended.
+func (s *execution) handleExit(ctx context.Context, a *partRun) error {
 	at := a.ended.Sub(s.start)
 	if err := a.process.Err(); err != nil {
 		if _, lost := lostHost(err); lost {
@@ -258,20 +258,20 @@ func (s *stage) departed(ctx context.Context, a *actor) error {
 			reason = result.WorkloadFailed
 		}
 		a.died = err
-		s.blame(result.Evidence{Reason: reason, Role: a.part.Name(), At: at, Text: fmt.Sprintf("%s ended: %v", a.part.Name(), err)})
+		s.addEvidence(result.Evidence{Reason: reason, Role: a.part.Name(), At: at, Text: fmt.Sprintf("%s ended: %v", a.part.Name(), err)})
 		return nil
 	}
 	if w := &a.part.Workload; a.part.Measure && w.Iterations > 0 && a.out.count() >= w.Iterations+w.Warmup.Iterations {
 		return nil // it is done
 	}
 	if a.part.Restart {
-		return a.again(ctx, s.start)
+		return a.restart(ctx, s.start)
 	}
 	return nil
 }
 
 // mark records the CPU time of all parts at the start or the end of the steady window.
-func (s *stage) mark(open bool) error {
+func (s *execution) mark(open bool) error {
 	var errs []error
 	for _, a := range s.actors {
 		u, err := a.env.Usage()
@@ -288,8 +288,8 @@ func (s *stage) mark(open bool) error {
 	return errors.Join(errs...)
 }
 
-// judge compares the steady window with the study's requirements for a run.
-func (s *stage) judge() {
+// checkWindow compares the steady window with the study's requirements for a run.
+func (s *execution) checkWindow() {
 	w := s.run.Window
 	s.run.Overlap = 1
 	for _, a := range s.actors {
@@ -305,7 +305,7 @@ func (s *stage) judge() {
 		}
 	}
 	if least := float64(s.Study.Run.MinOverlap); s.run.Overlap < least && len(s.run.Evidence) == 0 {
-		s.blame(result.Evidence{Reason: result.OverlapShort, Value: s.run.Overlap, Bound: least, Text: "a role did not run for all of the measured window"})
+		s.addEvidence(result.Evidence{Reason: result.OverlapShort, Value: s.run.Overlap, Bound: least, Text: "a role did not run for all of the measured window"})
 	}
 	for _, a := range s.actors {
 		if a.held != nil {
@@ -321,13 +321,13 @@ func (s *stage) judge() {
 		a.metric, err = s.Metric(&a.part.Workload, a.out.tail.Bytes())
 		a.out.mu.Unlock()
 		if err != nil {
-			s.blame(result.Evidence{Reason: result.WorkloadFailed, Role: a.part.Name(), Text: "read its metric: " + err.Error()})
+			s.addEvidence(result.Evidence{Reason: result.WorkloadFailed, Role: a.part.Name(), Text: "read its metric: " + err.Error()})
 		}
 	}
 }
 
 // share is the fraction of a window in which the part ran.
-func (a *actor) share(w result.Window, start time.Time) float64 {
+func (a *partRun) share(w result.Window, start time.Time) float64 {
 	span := w.To - w.From
 	if span <= 0 {
 		return 0
@@ -346,7 +346,7 @@ func (a *actor) share(w result.Window, start time.Time) float64 {
 }
 
 // loads compares the load that a part achieved with its targets.
-func (s *stage) loads(a *actor) {
+func (s *execution) loads(a *partRun) {
 	check := func(target float64, from, to time.Duration) (float64, bool) {
 		got, unattainable, ok := a.achieved(s.start.Add(from), s.start.Add(to))
 		if !ok {
@@ -357,10 +357,10 @@ func (s *stage) loads(a *actor) {
 		switch {
 		case unattainable:
 			e.Reason, e.Text = result.LoadUnattainable, fmt.Sprintf("it ran without a pause and reached only %.1f %%, the target is %.1f %%", got*100, target*100)
-			s.blame(e)
+			s.addEvidence(e)
 		case got < target-tolerance || got > target+tolerance:
 			e.Reason, e.Text = result.LoadOffTarget, fmt.Sprintf("load %.2f %% differs from the target %.1f %% by more than %.1f points", got*100, target*100, tolerance*100)
-			s.blame(e)
+			s.addEvidence(e)
 		}
 		return got, true
 	}

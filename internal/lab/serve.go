@@ -36,10 +36,10 @@ func portOf(w *study.Workload) int {
 // serve starts web servers before the barrier and waits until they answer; otherwise
 // the clients would measure the server's start-up time. Datagram servers listen before
 // they are released from the barrier; serve waits for them too.
-func (s *stage) serve(ctx context.Context) error {
+func (s *execution) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patienceToServe)
 	defer cancel()
-	var servers []*actor
+	var servers []*partRun
 	for _, a := range s.actors {
 		if !a.busy() || portOf(&a.part.Workload) == 0 {
 			continue

@@ -43,10 +43,10 @@ func (h *site) Answers(ctx context.Context, port int) error {
 // once. Datagram servers answer before the barrier and begin with the rest.
 func TestServersFirst(t *testing.T) {
 	var log []string
-	s := &stage{run: &result.Run{}}
+	s := &execution{run: &result.Run{}}
 	add := func(name, builtin string) *site {
 		h := &site{name: name, done: make(chan struct{}), log: &log, port: webPort, answers: func(context.Context) error { return nil }}
-		s.actors = append(s.actors, &actor{part: &study.Part{Role: name, Workload: study.Workload{Builtin: builtin}}, env: h, process: h})
+		s.actors = append(s.actors, &partRun{part: &study.Part{Role: name, Workload: study.Workload{Builtin: builtin}}, env: h, process: h})
 		return h
 	}
 	add("load", study.HTTPClient)

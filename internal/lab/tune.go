@@ -2,15 +2,15 @@ package lab
 
 import "fmt"
 
-// tune sets the machine's knobs to the cell's values before the run makes anything.
-func (s *stage) tune() error {
+// setKnobs sets the machine's knobs to the cell's values before the run makes anything.
+func (s *execution) setKnobs() error {
 	if len(s.cell.Knobs) == 0 {
 		return nil
 	}
-	if s.Tune == nil {
+	if s.SetKnobs == nil {
 		return fmt.Errorf("set knobs: %w", &LackError{What: "setting knobs of the machine is not supported here"})
 	}
-	undo, err := s.Tune(s.cell.Knobs)
+	undo, err := s.SetKnobs(s.cell.Knobs)
 	if err != nil {
 		return err
 	}
@@ -18,8 +18,8 @@ func (s *stage) tune() error {
 	return nil
 }
 
-// untune resets the knobs, whatever the result of the run.
-func (s *stage) untune() error {
+// resetKnobs resets the knobs, whatever the result of the run.
+func (s *execution) resetKnobs() error {
 	if s.undo == nil {
 		return nil
 	}

@@ -34,7 +34,7 @@ func TestKnobsLastForTheRun(t *testing.T) {
 		o := options(t, turning, th)
 		var log []string
 		made := func() int { return len(th.envs) }
-		o.Tune = func(knobs map[string]string) (func() error, error) {
+		o.SetKnobs = func(knobs map[string]string) (func() error, error) {
 			if made() != len(log) { // each run resets one knob and makes one environment
 				t.Errorf("%d environments are there before %v", made(), knobs)
 			}
@@ -54,7 +54,7 @@ func TestKnobsLastForTheRun(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		o := options(t, turning, &theatre{})
-		o.Tune = func(knobs map[string]string) (func() error, error) {
+		o.SetKnobs = func(knobs map[string]string) (func() error, error) {
 			if knobs["prefetching"] == "off" {
 				return nil, &LackError{What: "no such register"}
 			}

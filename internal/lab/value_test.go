@@ -36,11 +36,11 @@ func TestValues(t *testing.T) {
 // The lab waits until a measured client has printed its summary. It waits neither for
 // other parts nor for a client that has ended.
 func TestLastAnswersAreWaitedFor(t *testing.T) {
-	client := func(measure bool) *actor {
-		return &actor{part: &study.Part{Measure: measure, Workload: study.Workload{Builtin: study.HTTPClient}}, process: &fakeProcess{}, out: &output{}}
+	client := func(measure bool) *partRun {
+		return &partRun{part: &study.Part{Measure: measure, Workload: study.Workload{Builtin: study.HTTPClient}}, process: &fakeProcess{}, out: &output{}}
 	}
 	a := client(true)
-	s := &stage{actors: []*actor{a, client(false), {part: &study.Part{Measure: true, Workload: study.Workload{Builtin: "burn"}}, process: &fakeProcess{}, out: &output{}},
+	s := &execution{actors: []*partRun{a, client(false), {part: &study.Part{Measure: true, Workload: study.Workload{Builtin: "burn"}}, process: &fakeProcess{}, out: &output{}},
 		{part: &study.Part{Measure: true, Idle: true, Workload: study.Workload{Builtin: study.HTTPClient}}}}}
 	if s.concluded() {
 		t.Error("a client that has said nothing is done")

@@ -78,7 +78,7 @@ func IncidentsHandler(b *logbook.Book) http.HandlerFunc {
 			switch {
 			case errors.As(err, &many):
 				Fail(w, http.StatusNotFound, err, "give more of its ID")
-			case errors.Is(err, logbook.ErrNone):
+			case errors.Is(err, logbook.ErrNotFound):
 				Fail(w, http.StatusNotFound, err, "see `quell incidents`")
 			case err != nil:
 				Fail(w, http.StatusInternalServerError, err, "")

@@ -32,16 +32,16 @@ type Agent struct {
 	Spec     Spec          `key:"spec"`
 	Detect   Detect        `key:"detect"`
 	Enforce  Enforce       `key:"enforce"`
-	Log      Log           `key:"incidents"`
+	Log      Rotation      `key:"incidents"`
 	Server   Uplink        `key:"server"`
-	Rules    []Rule        `key:"rules" help:"which cgroups are tasks; the first matching rule applies"`
+	Rules    []Matcher     `key:"rules" help:"which cgroups are tasks; the first matching rule applies"`
 }
 
 // Sampling configures when to count.
 type Sampling struct {
-	Duration time.Duration `key:"duration" help:"length of a sampling window" min:"50ms" max:"10m"`
-	Period   time.Duration `key:"period" help:"sampling period; it contains one window" min:"50ms" max:"1h"`
-	MaxTax   float64       `key:"max_tax" help:"a signal is paused while counting it would cost more than this share of the machine's CPU time, computed from the added cost of a context switch (virtual PMUs); 0: no limit" min:"0" max:"1"`
+	Duration    time.Duration `key:"duration" help:"length of a sampling window" min:"50ms" max:"10m"`
+	Period      time.Duration `key:"period" help:"sampling period; it contains one window" min:"50ms" max:"1h"`
+	MaxOverhead float64       `key:"max_tax" help:"a signal is paused while counting it would cost more than this share of the machine's CPU time, computed from the added cost of a context switch (virtual PMUs); 0: no limit" min:"0" max:"1"`
 }
 
 // Spec configures how normal cost is learnt.
@@ -106,16 +106,16 @@ type Enforce struct {
 	Settle         time.Duration `key:"settle" help:"a phase change that has lasted this long is learnt as normal" min:"100ms" max:"8760h"`
 }
 
-// Log configures how incidents are kept on disk.
-type Log struct {
+// Rotation configures how incidents are kept on disk.
+type Rotation struct {
 	MaxSizeMB int `key:"max_size_mb" help:"a log file is rotated at this size" min:"1" max:"10000"`
 	Keep      int `key:"keep" help:"rotated files kept" min:"1" max:"1000"`
 }
 
-// trial is how long a suspect is limited by default to find out whether it is the
+// defaultTrial is how long a suspect is limited by default to find out whether it is the
 // antagonist. The rule that uses trials was chosen and evaluated with this value
 // (docs/rules.md).
-const trial = 3 * time.Minute
+const defaultTrial = 3 * time.Minute
 
 // Default returns the paper's values where it has one, except for the rule.
 func Default() Agent {
@@ -126,12 +126,12 @@ func Default() Agent {
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
 		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
-		Detect: Detect{string(d.Rule), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
+		Detect: Detect{string(d.Method), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
 			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
-		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, 20, 1 << 20, 1 << 20, "fixed", p.For, p.Longest, p.Confine, p.ConfineWithin, p.ConfineFor, 0, trial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
-		Log:     Log{16, 4},
+		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, 20, 1 << 20, 1 << 20, "fixed", p.For, p.MaxDuration, p.Confine, p.ConfineWithin, p.ConfineFor, 0, defaultTrial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
+		Log:     Rotation{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
-		Rules:   DefaultRules(),
+		Rules:   defaultMatchers(),
 	}
 }
 
@@ -209,7 +209,7 @@ func (a *Agent) MachineName() string {
 
 // DetectParams returns the detector's parameters.
 func (a *Agent) DetectParams() (detect.Params, error) {
-	p, err := detect.Paper(detect.Rule(a.Detect.Rule))
+	p, err := detect.Paper(detect.Method(a.Detect.Rule))
 	if err != nil {
 		return p, err
 	}
@@ -235,7 +235,7 @@ func (a *Agent) Policy() (plan.Policy, error) {
 	m, err := plan.ParseMode(a.Enforce.Mode)
 	e := a.Enforce
 	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate,
-		IO: plan.IORate{Ops: e.IOOps, Bytes: e.IOBytes}, Net: e.NetBytes, Feedback: e.Cap == "feedback", For: e.For, Longest: e.Longest,
+		IO: plan.IORate{Ops: e.IOOps, Bytes: e.IOBytes}, Net: e.NetBytes, Feedback: e.Cap == "feedback", For: e.For, MaxDuration: e.Longest,
 		Confine: e.Confine, ConfineWithin: e.ConfineWithin, ConfineFor: e.ConfineFor, Trial: e.Trial, Trials: e.Trials, MaxCaps: e.MaxCaps,
 		Outliers: e.Outliers, Calm: e.Calm, Settle: e.Settle}, err
 }

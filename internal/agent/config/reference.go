@@ -33,7 +33,7 @@ func section(b *strings.Builder, indent string, v reflect.Value) {
 			help += fmt.Sprintf(" (%s to %s)", lo, f.Tag.Get("max"))
 		}
 		fmt.Fprintf(b, "%s# %s\n", indent, help)
-		if rules, ok := val.Interface().([]Rule); ok {
+		if rules, ok := val.Interface().([]Matcher); ok {
 			fmt.Fprintf(b, "%s%s:\n", indent, name)
 			for j := range rules {
 				rule(b, indent+"  ", &rules[j])
@@ -45,7 +45,7 @@ func section(b *strings.Builder, indent string, v reflect.Value) {
 }
 
 // rule writes the keys of a rule that are set, on one line.
-func rule(b *strings.Builder, indent string, r *Rule) {
+func rule(b *strings.Builder, indent string, r *Matcher) {
 	v := reflect.ValueOf(r).Elem()
 	var parts []string
 	for i := range v.NumField() {

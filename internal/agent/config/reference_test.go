@@ -52,7 +52,7 @@ func TestConfigurationPage(t *testing.T) {
 	}
 	text := string(page)
 	for _, block := range []struct{ begin, end, want string }{
-		{"<!-- rules: made by go test ./internal/agent/config -update -->\n", "<!-- end of rules -->\n", RuleReference()},
+		{"<!-- rules: made by go test ./internal/agent/config -update -->\n", "<!-- end of rules -->\n", matcherReference()},
 		{"<!-- reference: made by go test ./internal/agent/config -update -->\n```yaml\n", "```\n<!-- end -->\n", Reference()},
 	} {
 		before, rest, ok := strings.Cut(text, block.begin)
@@ -202,7 +202,7 @@ signals: [runq]
 		t.Errorf("detect %+v, %v", d, err)
 	}
 	p, err := a.Policy()
-	want := plan.Policy{Mode: plan.On, Rate: 0.3, BestEffortRate: 0.2, IO: plan.IORate{Ops: 7, Bytes: 8192}, Net: 9999, Feedback: true, For: time.Minute, Longest: 10 * time.Minute, Confine: 5, ConfineWithin: 6 * time.Hour, ConfineFor: 7 * time.Minute, Trial: 90 * time.Second, Trials: 3, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
+	want := plan.Policy{Mode: plan.On, Rate: 0.3, BestEffortRate: 0.2, IO: plan.IORate{Ops: 7, Bytes: 8192}, Net: 9999, Feedback: true, For: time.Minute, MaxDuration: 10 * time.Minute, Confine: 5, ConfineWithin: 6 * time.Hour, ConfineFor: 7 * time.Minute, Trial: 90 * time.Second, Trials: 3, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
 	if err != nil || p != want {
 		t.Errorf("policy %+v, %v; want %+v", p, err, want)
 	}

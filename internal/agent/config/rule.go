@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/format/keyed"
 )
 
-// Rule says which cgroups are tasks of which job.
-type Rule struct {
+// Matcher says which cgroups are tasks of which job.
+type Matcher struct {
 	// Match is a pattern of cgroup paths below the hierarchy's mount: "*" is any
 	// sequence of characters except "/", "**" any sequence at all, the rest is literal.
 	Match string `key:"match" help:"pattern of cgroup paths: * within one name, ** across names"`
@@ -31,18 +31,18 @@ type Rule struct {
 
 // Missing says that a task's class must be given: the zero Class is the one that is
 // capped hardest, and no task may get it by omission.
-func (r *Rule) Missing(seen map[string]bool) []string {
+func (r *Matcher) Missing(seen map[string]bool) []string {
 	if seen["class"] || r.Ignore {
 		return nil
 	}
 	return []string{"class"}
 }
 
-// DefaultRules find containers, virtual machines and services where the common managers
+// defaultMatchers find containers, virtual machines and services where the common managers
 // put them. No task is latency-sensitive unless a rule says so, so no task is capped by
 // default.
-func DefaultRules() []Rule {
-	return []Rule{
+func defaultMatchers() []Matcher {
+	return []Matcher{
 		// Kubernetes by the kubelet's cgroup driver: cgroupfs, then systemd.
 		// Containers, not the pods around them: a pod is not a separate suspect.
 		{Match: "/kubepods/besteffort/pod*/*", Class: sample.BestEffort},
@@ -62,7 +62,7 @@ func DefaultRules() []Rule {
 }
 
 // compile converts the pattern to a regular expression.
-func (r *Rule) compile() error {
+func (r *Matcher) compile() error {
 	if !strings.HasPrefix(r.Match, "/") {
 		return fmt.Errorf("pattern %q does not begin with /", r.Match)
 	}
@@ -91,7 +91,7 @@ func (r *Rule) compile() error {
 	return err
 }
 
-func (r *Rule) validate(key string) []Problem {
+func (r *Matcher) validate(key string) []Problem {
 	ps := keyed.Check(key+".", r)
 	if err := r.compile(); err != nil {
 		return append(ps, Problem{Key: key + ".match", Value: fmt.Sprintf("%q", r.Match), Want: "a cgroup path pattern that begins with /"})
@@ -111,12 +111,12 @@ var jobRef = regexp.MustCompile(`\$([0-9])`)
 // nil if no rule makes it a task. Call it after Load or Validate, which compile the
 // patterns. A cgroup's name may be any bytes; a job's name is UTF-8, because it becomes
 // a label of metrics and a key in JSON.
-func (a *Agent) Classify(path string) (*Rule, sample.JobName) {
+func (a *Agent) Classify(path string) (*Matcher, sample.JobName) {
 	r, job := a.match(path)
 	return r, sample.JobName(strings.ToValidUTF8(job, "\uFFFD"))
 }
 
-func (a *Agent) match(path string) (*Rule, string) {
+func (a *Agent) match(path string) (*Matcher, string) {
 	for i := range a.Rules {
 		r := &a.Rules[i]
 		if r.pattern == nil {

@@ -154,7 +154,7 @@ func FuzzPattern(f *testing.F) {
 		if len(pattern) > 60 || len(path) > 60 || strings.ContainsRune(path, '\n') {
 			return // the kernel refuses a newline in a cgroup's name
 		}
-		r := Rule{Match: pattern}
+		r := Matcher{Match: pattern}
 		if err := r.compile(); err != nil {
 			if strings.HasPrefix(pattern, "/") && strings.ToValidUTF8(pattern, "") == pattern {
 				t.Errorf("%q: %v", pattern, err)

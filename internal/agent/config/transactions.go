@@ -45,7 +45,7 @@ var (
 )
 
 // transactions checks a rule's ways to count transactions.
-func (r *Rule) transactions(key string) []Problem {
+func (r *Matcher) transactions(key string) []Problem {
 	var ps []Problem
 	add := func(name, value, want string) {
 		ps = append(ps, Problem{Key: key + "." + name, Value: value, Want: want})
@@ -98,8 +98,8 @@ func (r *Rule) transactions(key string) []Problem {
 	return ps
 }
 
-// RuleReference lists the keys of a rule as a table for the docs page.
-func RuleReference() string {
+// matcherReference lists the keys of a rule as a table for the docs page.
+func matcherReference() string {
 	var b strings.Builder
 	b.WriteString("| key | what |\n|---|---|\n")
 	rows := func(prefix string, s any) {
@@ -111,7 +111,7 @@ func RuleReference() string {
 			fmt.Fprintf(&b, "| `%s%s` | %s |\n", prefix, key, help)
 		})
 	}
-	rows("", &Rule{})
+	rows("", &Matcher{})
 	rows("prometheus.", &Prometheus{})
 	rows("uprobe.", &Uprobe{})
 	return b.String()

@@ -18,8 +18,8 @@ import (
 
 // Exit codes. A program may have additional ones (Coded).
 const (
-	Failed = 1 // something failed while running
-	Wrong  = 2 // the configuration, the environment or the command line is wrong, and nothing was changed
+	Failed    = 1 // something failed while running
+	ExitUsage = 2 // the configuration, the environment or the command line is wrong, and nothing was changed
 )
 
 // UsageError makes a program exit with Wrong.
@@ -31,14 +31,14 @@ func (e UsageError) Unwrap() error { return e.Err }
 // Usage marks an error as one that the user must fix, before anything was changed.
 func Usage(err error) error { return UsageError{err} }
 
-// Coded is an error that ends a program with its own exit code.
-type Coded interface {
+// ExitCoder is an error that ends a program with its own exit code.
+type ExitCoder interface {
 	error
 	Code() int
 }
 
-// Remedied is an error that says how to fix it.
-type Remedied interface{ Remedy() string }
+// Remedier is an error that says how to fix it.
+type Remedier interface{ Remedy() string }
 
 // Main carries out a command line and returns the exit code. The error, and how to fix
 // it, is on the standard error.
@@ -50,17 +50,17 @@ func Main(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 		return 0
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
-	var remedied Remedied
+	var remedied Remedier
 	if errors.As(err, &remedied) {
 		fmt.Fprintln(stderr, "what to do:", remedied.Remedy())
 	}
 	var usage UsageError
-	var coded Coded
+	var coded ExitCoder
 	switch {
 	case errors.As(err, &coded):
 		return coded.Code()
 	case errors.As(err, &usage):
-		return Wrong
+		return ExitUsage
 	}
 	return Failed
 }
@@ -81,9 +81,9 @@ type Config[C any] struct {
 	set  []string
 }
 
-// Configured gives a daemon the flags --config and --set, and the commands check and
+// AddConfig gives a daemon the flags --config and --set, and the commands check and
 // config. file and setting are examples for the help.
-func Configured[C any](root *cobra.Command, load func(file string, environ, settings []string) (*C, error), reference func() string, file, setting string) *Config[C] {
+func AddConfig[C any](root *cobra.Command, load func(file string, environ, settings []string) (*C, error), reference func() string, file, setting string) *Config[C] {
 	c := &Config[C]{load: load}
 	root.PersistentFlags().StringVar(&c.file, "config", "", "configuration file (YAML)")
 	root.PersistentFlags().StringArrayVar(&c.set, "set", nil, "set one key, e.g. "+setting+"; may be repeated")

@@ -36,11 +36,11 @@ func TestMainEnds(t *testing.T) {
 	}{
 		{nil, nil, 0, ""},
 		{nil, base, Failed, "quell-x: open door: it is locked\n"},
-		{nil, fmt.Errorf("start: %w", Usage(base)), Wrong, "quell-x: start: open door: it is locked\n"},
-		{nil, errors.Join(Usage(helped{base})), Wrong, "quell-x: open door: it is locked\nwhat to do: try again\n"},
+		{nil, fmt.Errorf("start: %w", Usage(base)), ExitUsage, "quell-x: start: open door: it is locked\n"},
+		{nil, errors.Join(Usage(helped{base})), ExitUsage, "quell-x: open door: it is locked\nwhat to do: try again\n"},
 		{nil, fmt.Errorf("restore: %w", hung{base}), 3, "quell-x: restore: open door: it is locked\n"},
-		{[]string{"--nothing"}, nil, Wrong, "quell-x: unknown flag: --nothing\n"},
-		{[]string{"surplus"}, nil, Wrong, "quell-x: unknown command"},
+		{[]string{"--nothing"}, nil, ExitUsage, "quell-x: unknown flag: --nothing\n"},
+		{[]string{"surplus"}, nil, ExitUsage, "quell-x: unknown command"},
 	} {
 		root := &cobra.Command{Use: "quell-x", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return c.err }}
 		root.SetArgs(append([]string{}, c.args...))
@@ -62,10 +62,10 @@ func TestConfigured(t *testing.T) {
 	}{
 		{"", 0, "", conf{}},
 		{"--config f.yaml --set a=1 --set b=2", 0, "", conf{"f.yaml", "a=1 b=2"}},
-		{"--set bad=1", Wrong, "bad: no such key", conf{}},
-		{"check --set bad=1", Wrong, "bad: no such key", conf{}},
+		{"--set bad=1", ExitUsage, "bad: no such key", conf{}},
+		{"check --set bad=1", ExitUsage, "bad: no such key", conf{}},
 		{"check", 0, "the configuration is valid", conf{}},
-		{"check surplus", Wrong, "quell-x: unknown command", conf{}},
+		{"check surplus", ExitUsage, "quell-x: unknown command", conf{}},
 		{"config", 0, "key: 1\n", conf{}},
 	} {
 		var got conf
@@ -77,7 +77,7 @@ func TestConfigured(t *testing.T) {
 			}
 			return err
 		}}
-		c = Configured(root, func(file string, environ, settings []string) (*conf, error) {
+		c = AddConfig(root, func(file string, environ, settings []string) (*conf, error) {
 			if slices.Contains(settings, "bad=1") {
 				return nil, errors.New("bad: no such key")
 			}

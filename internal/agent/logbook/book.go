@@ -24,7 +24,7 @@ const Name = "incidents.jsonl"
 type Book struct {
 	mu      sync.RWMutex
 	dir     string
-	lines   Lines
+	lines   RotatingFile
 	skipped int
 	entries map[string]*entry
 	order   []*entry // by time of opening, then ID
@@ -50,7 +50,7 @@ func (e *entry) compare(o *entry) int {
 // directory is an error. With an error the Book holds what could be read, and can be used.
 func Open(dir string, maxBytes int64, keep int) (*Book, error) {
 	b := &Book{dir: dir, entries: map[string]*entry{}}
-	b.lines = Lines{Path: filepath.Join(dir, Name), Max: maxBytes, Keep: keep, rotated: b.rotated}
+	b.lines = RotatingFile{Path: filepath.Join(dir, Name), Max: maxBytes, Keep: keep, rotated: b.rotated}
 	if err := b.scan(); err != nil {
 		return b, fmt.Errorf("open incident log: %w", err)
 	}
@@ -184,8 +184,8 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("find incident %q: it matches %s", e.ID, strings.Join(e.All, ", "))
 }
 
-// ErrNone means that no incident has the ID.
-var ErrNone = errors.New("not found")
+// ErrNotFound means that no incident has the ID.
+var ErrNotFound = errors.New("not found")
 
 // Incident returns one complete incident: the one with the ID, the only one whose ID
 // contains it, or for "last" the newest.
@@ -209,7 +209,7 @@ func (b *Book) Incident(id string) (incident.Record, error) {
 		}
 	}
 	if e == nil {
-		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNone, len(b.order))
+		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNotFound, len(b.order))
 	}
 	files := files{book: b}
 	defer files.close()

@@ -182,7 +182,7 @@ func TestQueries(t *testing.T) {
 		t.Errorf("a part that all have: %v", err)
 	}
 	for _, id := range []string{"", "nothing"} {
-		if _, err := b.Incident(id); !errors.Is(err, ErrNone) {
+		if _, err := b.Incident(id); !errors.Is(err, ErrNotFound) {
 			t.Errorf("%q: %v", id, err)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"os"
 )
 
-// Lines appends JSON lines to a file and rotates it: Path.1 is the newest rotated file.
+// RotatingFile appends JSON lines to a file and rotates it: Path.1 is the newest rotated file.
 // The unexported fields start as zero values.
-type Lines struct {
+type RotatingFile struct {
 	Path string
 	Max  int64 // bytes of a file; a longer line gets its own file
 	Keep int   // rotated files
@@ -22,7 +22,7 @@ type Lines struct {
 }
 
 // Write appends one value.
-func (l *Lines) Write(v any) error {
+func (l *RotatingFile) Write(v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode line of %s: %w", l.Path, err)
@@ -32,7 +32,7 @@ func (l *Lines) Write(v any) error {
 }
 
 // append writes a line and returns its offset.
-func (l *Lines) append(line []byte) (int64, error) {
+func (l *RotatingFile) append(line []byte) (int64, error) {
 	if l.f != nil && l.size > 0 && l.size+int64(len(line)) > l.Max {
 		if err := l.rotate(); err != nil {
 			return 0, err
@@ -55,7 +55,7 @@ func (l *Lines) append(line []byte) (int64, error) {
 
 // open continues the file. It ends a line that a crash has truncated, so that the next
 // line is separate.
-func (l *Lines) open() error {
+func (l *RotatingFile) open() error {
 	f, err := os.OpenFile(l.Path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
@@ -75,7 +75,7 @@ func (l *Lines) open() error {
 	return nil
 }
 
-func (l *Lines) rotate() error {
+func (l *RotatingFile) rotate() error {
 	errs := []error{l.Close()}
 	for i := l.Keep - 1; i >= 1; i-- {
 		err := os.Rename(fmt.Sprintf("%s.%d", l.Path, i), fmt.Sprintf("%s.%d", l.Path, i+1))
@@ -94,7 +94,7 @@ func (l *Lines) rotate() error {
 }
 
 // Close closes the file; the next Write opens it again.
-func (l *Lines) Close() error {
+func (l *RotatingFile) Close() error {
 	if l.f == nil {
 		return nil
 	}

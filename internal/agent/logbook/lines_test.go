@@ -24,7 +24,7 @@ func slurp(t *testing.T, dir, name string) string {
 // The content of the log while it is rotated, truncated and continued.
 func TestIncidentLog(t *testing.T) {
 	dir := t.TempDir()
-	l := Lines{Path: filepath.Join(dir, Name), Max: 2000, Keep: 3}
+	l := RotatingFile{Path: filepath.Join(dir, Name), Max: 2000, Keep: 3}
 	inc := func(id string, updated int) *incident.Record {
 		return &incident.Record{ID: id, Opened: 1, Updated: sample.Millis(updated), Reason: strings.Repeat("x", 100)}
 	}
@@ -101,7 +101,7 @@ func TestIncidentLog(t *testing.T) {
 // A line longer than the limit gets its own file, and nothing is lost.
 func TestLogLineOverTheLimit(t *testing.T) {
 	dir := t.TempDir()
-	l := Lines{Path: filepath.Join(dir, "log"), Max: 10, Keep: 5}
+	l := RotatingFile{Path: filepath.Join(dir, "log"), Max: 10, Keep: 5}
 	for _, s := range []string{"short", strings.Repeat("long", 10), "end"} {
 		if err := l.Write(s); err != nil {
 			t.Fatal(err)

@@ -119,8 +119,8 @@ func (c *Command) String() string {
 type Reply struct {
 	Machine string `json:"machine"`
 	OK      bool   `json:"ok"`
-	// None: no task there matches the target. The command is neither done nor refused.
-	None    bool     `json:"none,omitempty"`
+	// NoMatch: no task there matches the target. The command is neither done nor refused.
+	NoMatch bool     `json:"none,omitempty"`
 	Message string   `json:"message"`
 	Cap     string   `json:"cap,omitempty"` // its ID, if one was set
 	Tasks   int      `json:"tasks"`         // number of tasks it was carried out on

@@ -54,7 +54,7 @@ type Bus struct {
 func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
 	b := &Bus{log: o.Log, replicas: max(1, s.Replicas), made: make(chan struct{})}
 	made := make(chan struct{}, 1)
-	nc, err := o.connect(nats.ConnectHandler(func(*nats.Conn) { made <- struct{}{} }), nats.ReconnectHandler(func(*nats.Conn) { b.renewed() }),
+	nc, err := o.connect(nats.ConnectHandler(func(*nats.Conn) { made <- struct{}{} }), nats.ReconnectHandler(func(*nats.Conn) { b.reconnected() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) }))
 	if err != nil {
 		return nil, err
@@ -86,11 +86,11 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 		c.Storage, c.Replicas = jetstream.FileStorage, b.replicas
 		// New messages never displace acknowledged ones.
 		c.Retention, c.Discard = jetstream.LimitsPolicy, jetstream.DiscardNew
-		if err := again(ctx, func(ctx context.Context) error { _, err := b.js.CreateOrUpdateStream(ctx, c); return err }); err != nil {
+		if err := retry(ctx, func(ctx context.Context) error { _, err := b.js.CreateOrUpdateStream(ctx, c); return err }); err != nil {
 			return fmt.Errorf("make stream %s: %w", c.Name, err)
 		}
 	}
-	err = again(ctx, func(ctx context.Context) (err error) {
+	err = retry(ctx, func(ctx context.Context) (err error) {
 		b.kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucket, Storage: jetstream.FileStorage,
 			Replicas: b.replicas, History: 1, TTL: s.KeepSpecs, Description: "specs, by job and platform"})
 		return err
@@ -101,9 +101,9 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 	return nil
 }
 
-// again retries until it succeeds or ctx ends: a cluster that has just started has no
+// retry retries until it succeeds or ctx ends: a cluster that has just started has no
 // leader yet, and no server answers then.
-func again(ctx context.Context, try func(context.Context) error) error {
+func retry(ctx context.Context, try func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
 		err := try(attempt)
@@ -119,8 +119,8 @@ func again(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// renewed notifies the readers that there is a new connection.
-func (b *Bus) renewed() {
+// reconnected notifies the readers that there is a new connection.
+func (b *Bus) reconnected() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	close(b.made)

@@ -77,7 +77,7 @@ func TestFromAgentToReader(t *testing.T) {
 	if err := u.Err(); err != nil {
 		t.Error(err)
 	}
-	if err := c.Done(t.Context(), m.Seq); err != nil {
+	if err := c.Ack(t.Context(), m.Seq); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := c.State(t.Context()); n != 0 || err != nil {
@@ -102,7 +102,7 @@ func TestReaderGoesOn(t *testing.T) {
 	all := fetch(t, first, 10)
 	for _, done := range []int{0, 7} { // messages stored
 		if done > 0 {
-			if err := first.Done(t.Context(), all[done-1].Seq); err != nil {
+			if err := first.Ack(t.Context(), all[done-1].Seq); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -111,7 +111,7 @@ func TestReaderGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if err := c.Done(t.Context(), all[9].Seq); err == nil {
+		if err := c.Ack(t.Context(), all[9].Seq); err == nil {
 			t.Error("what it has not read is done")
 		}
 		rest := fetch(t, c, 10-done)
@@ -285,7 +285,7 @@ func TestFullStream(t *testing.T) {
 		if err := m.Batch(&got); err != nil || got.N != want {
 			t.Fatalf("batch %d, %v; want %d", got.N, err, want)
 		}
-		if err := c.Done(t.Context(), m.Seq); err != nil {
+		if err := c.Ack(t.Context(), m.Seq); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -312,7 +312,7 @@ func TestSpecsReachAgents(t *testing.T) {
 	if got := u.Specs(); got != nil {
 		t.Errorf("specs of no job: %v", got)
 	}
-	u.Follow("p", []sample.JobName{"web.front", "new"})
+	u.WatchSpecs("p", []sample.JobName{"web.front", "new"})
 	var got []spec.Spec
 	await := func(what string, job sample.JobName, mean float64) {
 		t.Helper()
@@ -386,7 +386,7 @@ func TestSpecsOfAJobThatLeavesAndComesBack(t *testing.T) {
 	if n := announced(); n != 0 {
 		t.Errorf("%d specs of a job that does not run here", n)
 	}
-	u.Follow("p", []sample.JobName{"web"})
+	u.WatchSpecs("p", []sample.JobName{"web"})
 	if n := announced(); n != 1 {
 		t.Errorf("%d specs of the job that has come back, want 1", n)
 	}

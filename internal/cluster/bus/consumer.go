@@ -55,11 +55,11 @@ func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(pull, pullBytes), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second))
+	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(prefetch, pullBytes), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	c := &Consumer{bus: b, epoch: epoch, renewed: renewed, stream: stream, messages: messages, ready: make(chan Message, pull/16)}
+	c := &Consumer{bus: b, epoch: epoch, renewed: renewed, stream: stream, messages: messages, ready: make(chan Message, prefetch/16)}
 	ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go c.pump(ctx)
 	return c, nil
@@ -92,13 +92,13 @@ func (c *Consumer) pump(ctx context.Context) {
 	}
 }
 
-// pull is how many messages are requested ahead, and pullBytes bounds the bytes of one
+// prefetch is how many messages are requested ahead, and pullBytes bounds the bytes of one
 // request. A request and its answer pass through some ten goroutines, each of which waits
 // behind those of thousands of agents on busy processors: the messages in flight must
 // last for a second of that. Two requests may be in flight, and NATS closes a connection
 // on which 64 MB wait.
 const (
-	pull      = 8192
+	prefetch  = 8192
 	pullBytes = 24 << 20
 )
 
@@ -141,10 +141,10 @@ func (c *Consumer) gather(ctx context.Context, all []Message, n int) ([]Message,
 // connection and skip the messages that have those numbers now.
 var errRenewed = errors.New("read stream: the connection was renewed: its messages are read from the beginning")
 
-// Done removes from the stream all messages up to and including that number, which this
+// Ack removes from the stream all messages up to and including that number, which this
 // consumer has read and the caller has stored. Numbers read by another consumer are not
 // valid here, even if it reads the same stream.
-func (c *Consumer) Done(ctx context.Context, seq uint64) error {
+func (c *Consumer) Ack(ctx context.Context, seq uint64) error {
 	if now, _ := c.bus.epoch(); now != c.epoch {
 		return errRenewed
 	}

@@ -246,7 +246,7 @@ func (f *fleet) readOn(ctx context.Context, b *Bus) error {
 		}
 		if len(all) > 0 && f.some(2) == 0 {
 			forgetting, cancel := context.WithTimeout(ctx, 2*time.Second)
-			err = c.Done(forgetting, all[len(all)-1].Seq)
+			err = c.Ack(forgetting, all[len(all)-1].Seq)
 			cancel()
 			if err != nil {
 				return err

@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// link is the connection as queues see it. An epoch is the time between two reconnects.
-type link struct {
+// connection is the connection as queues see it. An epoch is the time between two reconnects.
+type connection struct {
 	nc *nats.Conn
 
 	mu     sync.Mutex
@@ -17,17 +17,17 @@ type link struct {
 	reason error         // why there is no connection, or the server's last error
 }
 
-func newLink() *link { return &link{made: make(chan struct{})} }
+func newLink() *connection { return &connection{made: make(chan struct{})} }
 
-// renewed wakes the goroutines that wait for a connection.
-func (l *link) renewed() {
+// reconnected wakes the goroutines that wait for a connection.
+func (l *connection) reconnected() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.made)
 	l.made, l.reason = make(chan struct{}), nil
 }
 
-func (l *link) complain(err error) {
+func (l *connection) setErr(err error) {
 	if err == nil {
 		return
 	}
@@ -37,7 +37,7 @@ func (l *link) complain(err error) {
 }
 
 // err returns why there is no connection, nil if there is one.
-func (l *link) err() error {
+func (l *connection) err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -49,15 +49,15 @@ func (l *link) err() error {
 	return ErrNotConnected
 }
 
-func (l *link) conn() *nats.Conn { return l.nc }
+func (l *connection) conn() *nats.Conn { return l.nc }
 
 // epoch returns the connection's own count of reconnects, which changes before any
 // message can come over a new connection. Handlers are called some time after that.
-func (l *link) epoch() uint64 { return l.nc.Stats().Reconnects }
+func (l *connection) epoch() uint64 { return l.nc.Stats().Reconnects }
 
 // changed returns a channel that is closed when the epoch changes or when this epoch's
 // connection is made.
-func (l *link) changed(epoch uint64) <-chan struct{} {
+func (l *connection) changed(epoch uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.epoch() != epoch {
@@ -69,7 +69,7 @@ func (l *link) changed(epoch uint64) <-chan struct{} {
 }
 
 // wait waits for d, or until the epoch changes.
-func (l *link) wait(ctx context.Context, epoch uint64, d time.Duration) {
+func (l *connection) wait(ctx context.Context, epoch uint64, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -80,14 +80,14 @@ func (l *link) wait(ctx context.Context, epoch uint64, d time.Duration) {
 }
 
 // ask returns when the server has answered.
-func (l *link) ask(ctx context.Context) error {
+func (l *connection) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()
 	return l.nc.FlushWithContext(ctx)
 }
 
 // maxPayload is the server's message size limit; unlimited before the first connection.
-func (l *link) maxPayload() int64 {
+func (l *connection) maxPayload() int64 {
 	if n := l.nc.MaxPayload(); n > 0 {
 		return n
 	}

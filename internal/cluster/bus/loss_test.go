@@ -75,7 +75,7 @@ func TestPowerCutUnderAReader(t *testing.T) {
 	for len(got) < 3 && ctx.Err() == nil {
 		all, err := c.Fetch(ctx, nil, 1)
 		if err != nil { // from the lost connection
-			if err := c.Done(ctx, read[4].Seq); err == nil {
+			if err := c.Ack(ctx, read[4].Seq); err == nil {
 				t.Error("messages that were not read are removed")
 			}
 			c.Close()

@@ -27,7 +27,7 @@ const maxWaiting = 64
 type queue struct {
 	subject string
 	spool   *spool.Spool
-	link    *link
+	link    *connection
 	keep    time.Duration
 	wait    time.Duration // for an acknowledgement
 
@@ -42,7 +42,7 @@ type queue struct {
 	sending   error
 }
 
-func newQueue(subject, dir string, maxBytes int64, l *link) (*queue, error) {
+func newQueue(subject, dir string, maxBytes int64, l *connection) (*queue, error) {
 	s, err := spool.Open(dir, maxBytes)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ const (
 
 // specs is what an uplink knows about the jobs that it follows.
 type specs struct {
-	link   *link
+	link   *connection
 	change chan struct{}
 
 	mu        sync.Mutex
@@ -46,7 +46,7 @@ type specs struct {
 // revision is the revision of specs and the epoch of the connection that delivered it.
 type revision struct{ number, epoch uint64 }
 
-func newSpecs(l *link) *specs {
+func newSpecs(l *connection) *specs {
 	return &specs{link: l, change: make(chan struct{}, 1), revisions: map[string]revision{}}
 }
 
@@ -76,7 +76,7 @@ func (s *specs) missed() {
 	s.nudge()
 }
 
-func (s *specs) take() []spec.Spec {
+func (s *specs) drain() []spec.Spec {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.arrived
@@ -90,8 +90,8 @@ func (s *specs) err() error {
 	return s.failed
 }
 
-// follow keeps the subscriptions as wanted and fetches what they may have missed.
-func (s *specs) follow(ctx context.Context) {
+// run keeps the subscriptions as wanted and fetches what they may have missed.
+func (s *specs) run(ctx context.Context) {
 	subscribed := map[string]*nats.Subscription{}
 	got := map[string]bool{} // in this epoch
 	var epoch uint64
@@ -169,21 +169,21 @@ func (s *specs) get(ctx context.Context, key string) error {
 	if m.Header.Get("Status") != "" || m.Header.Get("KV-Operation") != "" { // none, or deleted
 		return nil
 	}
-	return s.learn(key, m.Data, true)
+	return s.accept(key, m.Data, true)
 }
 
 func (s *specs) announced(key string, data []byte) {
-	if err := s.learn(key, data, false); err != nil {
+	if err := s.accept(key, data, false); err != nil {
 		s.mu.Lock()
 		s.failed = err
 		s.mu.Unlock()
 	}
 }
 
-// learn accepts specs that are newer than the known ones. An announcement, or the
+// accept accepts specs that are newer than the known ones. An announcement, or the
 // bucket's answer, can be late. If a new connection finds an older revision in the
 // bucket, the server has started over, and that revision is accepted.
-func (s *specs) learn(key string, data []byte, bucket bool) error {
+func (s *specs) accept(key string, data []byte, bucket bool) error {
 	var m wire.Specs
 	if err := wire.Unmarshal(data, &m); err != nil {
 		return err

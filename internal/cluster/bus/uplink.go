@@ -40,15 +40,15 @@ const MinSpool = 8 << 20
 // Uplink is an agent's connection to its server. No method except Close waits for the
 // disk or the network.
 type Uplink struct {
-	machine, boot    string
-	options          UplinkOptions
-	batches, records atomic.Uint64 // numbers assigned
-	samples, rest    *queue
-	link             *link
-	specs            *specs
-	cancel           context.CancelFunc
-	running          sync.WaitGroup
-	unencodable      atomic.Uint64
+	machine, boot        string
+	options              UplinkOptions
+	batches, records     atomic.Uint64 // numbers assigned
+	samples, recordQueue *queue
+	link                 *connection
+	specs                *specs
+	cancel               context.CancelFunc
+	running              sync.WaitGroup
+	unencodable          atomic.Uint64
 }
 
 // OpenUplink opens the spool and starts to connect. An unreachable server is no error.
@@ -62,40 +62,40 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	if u.samples, err = newQueue(wire.SampleSubject(o.Name), filepath.Join(o.Dir, "samples"), o.MaxBytes/8*7, u.link); err != nil {
 		return nil, err
 	}
-	if u.rest, err = newQueue(wire.RecordSubject(o.Name), filepath.Join(o.Dir, "records"), o.MaxBytes/8, u.link); err != nil {
+	if u.recordQueue, err = newQueue(wire.RecordSubject(o.Name), filepath.Join(o.Dir, "records"), o.MaxBytes/8, u.link); err != nil {
 		return nil, errors.Join(err, u.samples.spool.Close())
 	}
 	if o.keep != 0 {
-		u.samples.keep, u.rest.keep = o.keep, o.keep
+		u.samples.keep, u.recordQueue.keep = o.keep, o.keep
 	}
 	if o.wait != 0 {
-		u.samples.wait, u.rest.wait = o.wait, o.wait
+		u.samples.wait, u.recordQueue.wait = o.wait, o.wait
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
 	u.specs = newSpecs(u.link)
 	if u.link.nc, err = u.connect(ctx); err != nil {
 		cancel()
-		return nil, errors.Join(err, u.samples.spool.Close(), u.rest.spool.Close())
+		return nil, errors.Join(err, u.samples.spool.Close(), u.recordQueue.spool.Close())
 	}
-	for _, q := range []*queue{u.samples, u.rest} {
+	for _, q := range []*queue{u.samples, u.recordQueue} {
 		u.running.Go(func() { q.write(ctx) })
 		u.running.Go(func() { q.send(ctx) })
 	}
-	u.running.Go(func() { u.specs.follow(ctx) })
+	u.running.Go(func() { u.specs.run(ctx) })
 	return u, nil
 }
 
 func (u *Uplink) connect(ctx context.Context) (*nats.Conn, error) {
 	// A connection can be made before connect stores it in link.
 	ready := make(chan struct{})
-	renewed := func(*nats.Conn) { <-ready; u.link.renewed() }
+	renewed := func(*nats.Conn) { <-ready; u.link.reconnected() }
 	nc, err := u.options.connect(
 		nats.ConnectHandler(renewed), nats.ReconnectHandler(renewed),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { u.link.complain(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { u.link.complain(err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			u.link.complain(err)
+			u.link.setErr(err)
 			if errors.Is(err, nats.ErrSlowConsumer) {
 				u.specs.missed()
 			}
@@ -151,16 +151,16 @@ func (u *Uplink) Record(at sample.Millis, kind wire.Record_Kind, id string, docu
 		u.unencodable.Add(1)
 		return
 	}
-	u.rest.put(data)
+	u.recordQueue.put(data)
 }
 
-// Follow sets the jobs whose specs on the platform are wanted from now on.
-func (u *Uplink) Follow(platform sample.Platform, jobs []sample.JobName) {
+// WatchSpecs sets the jobs whose specs on the platform are wanted from now on.
+func (u *Uplink) WatchSpecs(platform sample.Platform, jobs []sample.JobName) {
 	u.specs.want(platform, jobs)
 }
 
 // Specs returns the specs that have arrived since the last call.
-func (u *Uplink) Specs() []spec.Spec { return u.specs.take() }
+func (u *Uplink) Specs() []spec.Spec { return u.specs.drain() }
 
 // command carries out a command and answers it.
 func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
@@ -180,15 +180,15 @@ func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
 	if err == nil && m.Reply != "" {
 		err = m.Respond(data)
 	}
-	u.link.complain(err)
+	u.link.setErr(err)
 }
 
 // Err returns what does not work on the way to the server now, nil if all works.
 func (u *Uplink) Err() error {
 	if err := u.link.err(); err != nil {
-		return errors.Join(err, u.samples.spooling(), u.rest.spooling())
+		return errors.Join(err, u.samples.spooling(), u.recordQueue.spooling())
 	}
-	return errors.Join(u.samples.err(), u.rest.err(), u.specs.err())
+	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.err())
 }
 
 // UplinkStats counts the messages since OpenUplink by outcome.
@@ -206,7 +206,7 @@ type UplinkStats struct {
 // Stats counts batches and records together.
 func (u *Uplink) Stats() UplinkStats {
 	s := UplinkStats{Connected: u.link.nc.IsConnected(), Lost: u.unencodable.Load()}
-	for _, q := range []*queue{u.samples, u.rest} {
+	for _, q := range []*queue{u.samples, u.recordQueue} {
 		on := q.spool.Stats()
 		s.Sent += q.sent.Load()
 		s.Waiting += on.Messages
@@ -232,5 +232,5 @@ func (u *Uplink) Close() error {
 	u.cancel()
 	u.link.nc.Close()
 	u.running.Wait()
-	return errors.Join(u.samples.spool.Close(), u.rest.spool.Close())
+	return errors.Join(u.samples.spool.Close(), u.recordQueue.spool.Close())
 }

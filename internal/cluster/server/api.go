@@ -128,9 +128,9 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, views)
 }
 
-// acting executes an operator's request and writes it to the audit log on disk before the
+// runAudited executes an operator's request and writes it to the audit log on disk before the
 // answer.
-func (s *Server) acting(r *request, rt, target, why string, outcome func() string, do func() error) error {
+func (s *Server) runAudited(r *request, rt, target, why string, outcome func() string, do func() error) error {
 	if err := command.ValidateWhy(why); err != nil {
 		return bad("%v", err)
 	}
@@ -156,7 +156,7 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 		defer s.specs.mu.Unlock()
 		return fmt.Sprintf("%d specs changed", s.specs.changed)
 	}
-	if err := s.acting(r, cluster.PathCompute, "", in.Why, changed, func() error { return s.learn(r.Context()) }); err != nil {
+	if err := s.runAudited(r, cluster.PathCompute, "", in.Why, changed, func() error { return s.learn(r.Context()) }); err != nil {
 		return err
 	}
 	return reply(w, http.StatusOK, cluster.Done{Message: changed()})
@@ -188,7 +188,7 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 		where = append(where, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
 	}
 	// Segments are selected by time of update, so an incident's newest state is included.
-	a, err := s.ask(r.Context(), "SELECT doc FROM incidents WHERE "+strings.Join(where, " AND ")+" ORDER BY updated DESC LIMIT 1000", from, 0)
+	a, err := s.runQuery(r.Context(), "SELECT doc FROM incidents WHERE "+strings.Join(where, " AND ")+" ORDER BY updated DESC LIMIT 1000", from, 0)
 	if err != nil {
 		return err
 	}
@@ -278,7 +278,7 @@ func (s *Server) query(w http.ResponseWriter, r *request) error {
 			return err
 		}
 	}
-	a, err := s.ask(r.Context(), text, from, to)
+	a, err := s.runQuery(r.Context(), text, from, to)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func (s *Server) command(w http.ResponseWriter, r *request) error {
 	c := wire.EncodeCommand(&in.Command)
 	var out cluster.Replies
 	outcome := func() string { return summary(&in, &out) }
-	err := s.acting(r, cluster.PathCommands, in.String(), in.Why, outcome, func() (err error) {
+	err := s.runAudited(r, cluster.PathCommands, in.String(), in.Why, outcome, func() (err error) {
 		if s.Commander == nil {
 			return &httpError{http.StatusServiceUnavailable, "the server has no connection to machines", "set bus.listen or bus.url"}
 		}
@@ -102,7 +102,7 @@ func (s *Server) commandAll(ctx context.Context, c *wire.Command) (cluster.Repli
 }
 
 func replyOf(r *wire.Reply) cluster.Reply {
-	return cluster.Reply{Machine: r.Machine, OK: r.Ok, None: r.None, Message: r.Message, Cap: r.Cap, Tasks: int(r.Tasks), Refused: r.Refused}
+	return cluster.Reply{Machine: r.Machine, OK: r.Ok, NoMatch: r.None, Message: r.Message, Cap: r.Cap, Tasks: int(r.Tasks), Refused: r.Refused}
 }
 
 // summary is the outcome of a command for the audit log. The outcome on each machine is
@@ -117,7 +117,7 @@ func summary(in *cluster.Command, out *cluster.Replies) string {
 		switch {
 		case r.OK:
 			done++
-		case r.None:
+		case r.NoMatch:
 			none++
 		default:
 			refused = append(refused, r.Machine+": "+r.Message)

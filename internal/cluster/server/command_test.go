@@ -18,7 +18,7 @@ import (
 // TestCommandToAll: the answer to a command to all has each machine's reply and the
 // machines that sent messages lately but did not reply. The outcome is in the audit log.
 func TestCommandToAll(t *testing.T) {
-	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
 	ask := func(body string) (cluster.Replies, *httptest.ResponseRecorder) {
 		w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", body)
 		var r cluster.Replies
@@ -37,7 +37,7 @@ func TestCommandToAll(t *testing.T) {
 	}
 	b.fake.all = []*wire.Reply{{Machine: "m3", Message: "no task on this machine matches job web", None: true}, {Machine: "m2", Message: "too old"}, {Machine: "m1", Ok: true, Tasks: 4, Message: "capped 4"}}
 	r, w := ask(`{"cluster":true,"why":"ticket 2","cap":{"job":"web","rate":0.5,"for":"5m"}}`)
-	if w.Code != 200 || len(r.Replies) != 3 || r.Replies[0].Machine != "m1" || r.Replies[0].Tasks != 4 || !r.Replies[2].None || len(r.Silent) != 0 {
+	if w.Code != 200 || len(r.Replies) != 3 || r.Replies[0].Machine != "m1" || r.Replies[0].Tasks != 4 || !r.Replies[2].NoMatch || len(r.Silent) != 0 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	if c := b.fake.commands[0]; c.GetCap().GetMany().GetJob() != "web" || c.GetCap().GetTask() != "" || c.Who != "olga" {
@@ -74,7 +74,7 @@ func TestCommandToAll(t *testing.T) {
 // TestCommandsAtTheAPI: the server's API validates a command as all other entry points
 // do, with the same messages, and forwards a valid one unchanged.
 func TestCommandsAtTheAPI(t *testing.T) {
-	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
 	b.fake.reply = &wire.Reply{Machine: "m1", Ok: true}
 	sent := 0
 	for _, c := range commandtest.Cases() {

@@ -28,8 +28,8 @@ const behind = 256
 
 func newHub(room int) *hub { return &hub{room: room, all: map[chan event]*uint64{}} }
 
-// tell sends an event to all followers and waits for none.
-func (h *hub) tell(name string, v any) {
+// publish sends an event to all followers and waits for none.
+func (h *hub) publish(name string, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return // cannot fail: rows and maps of plain values

@@ -46,7 +46,7 @@ func (f *stream) Next(ctx context.Context) ([]store.Batch, error) {
 	return out, nil
 }
 
-func (f *stream) Done(_ context.Context, seq uint64) error {
+func (f *stream) Ack(_ context.Context, seq uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.done = seq
@@ -60,7 +60,7 @@ func TestAFeedForgetsWhatIsStored(t *testing.T) {
 		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n, Seq: i + 1,
 			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(n), Machine: "m", Task: "/a", Signal: sample.CPI}}})
 	}
-	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
+	b := newBench(t, func(p *Options) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
@@ -107,12 +107,12 @@ func (f *slowStream) Next(ctx context.Context) ([]store.Batch, error) {
 	return f.stream.Next(ctx)
 }
 
-func (f *slowStream) Done(ctx context.Context, seq uint64) error {
+func (f *slowStream) Ack(ctx context.Context, seq uint64) error {
 	if seq == uint64(f.first) {
 		close(f.begun)
 	}
 	<-f.all
-	return f.stream.Done(ctx, seq)
+	return f.stream.Ack(ctx, seq)
 }
 
 // Reading continues during a slow commit.
@@ -122,7 +122,7 @@ func TestReadingGoesOnBesideACommit(t *testing.T) {
 		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: i + 1, Seq: i + 1,
 			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(i), Machine: "m", Task: "/a", Signal: sample.CPI}}})
 	}
-	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
+	b := newBench(t, func(p *Options) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 100 * time.Millisecond })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
@@ -144,7 +144,7 @@ func TestAFeedBeginsAnew(t *testing.T) {
 			Samples: []sample.Sample{{TS: sample.At(start) + sample.Millis(n), Machine: "m", Task: "/a", Signal: sample.CPI}}}
 	}
 	f := &stream{batches: []store.Batch{batch(1, 101), batch(2, 102)}}
-	b := newBench(t, func(p *Parts) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 50 * time.Millisecond })
+	b := newBench(t, func(p *Options) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 50 * time.Millisecond })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
@@ -168,7 +168,7 @@ func TestAFeedBeginsAnew(t *testing.T) {
 // A query may take longer than the time limit for reading its request.
 func TestAnAnswerMayTakeLongerThanItsRequest(t *testing.T) {
 	const reading = 500 * time.Millisecond
-	b := newBench(t, func(p *Parts) { p.Asker = slow(2 * reading) })
+	b := newBench(t, func(p *Options) { p.Asker = slow(2 * reading) })
 	web := httptest.NewUnstartedServer(b)
 	web.Config.ReadTimeout = reading
 	web.Start()
@@ -218,7 +218,7 @@ func TestRefusalsOutliveAFullDisk(t *testing.T) {
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.Refused(Refusal{Who: "vera", What: "bus: publish", Why: "its credentials do not allow it"})
+	b.Refused(Refusal{Client: "vera", Operation: "bus: publish", Reason: "its credentials do not allow it"})
 	if err := b.keepNotes(t.Context()); err == nil {
 		t.Fatal("it was kept nowhere")
 	}

@@ -111,7 +111,7 @@ func (s *Server) identify(q *request, rt *route) error {
 	if known {
 		who = "token " + q.caller.name
 	}
-	if !s.callers.take(who, known) {
+	if !s.callers.allow(who, known) {
 		return &httpError{http.StatusTooManyRequests, "too many requests", "send fewer requests"}
 	}
 	if q.caller.scope.allows(rt.scope) {
@@ -126,7 +126,7 @@ func (s *Server) identify(q *request, rt *route) error {
 }
 
 func (s *Server) refuse(q *request, rt *route, why string) {
-	s.Refused(Refusal{Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope), What: rt.method + " " + rt.path, Why: why})
+	s.Refused(Refusal{Client: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope), Operation: rt.method + " " + rt.path, Reason: why})
 }
 
 // local reports whether a request comes from a program on this machine that addresses
@@ -209,7 +209,7 @@ func when(name, text string, now sample.Millis) (sample.Millis, error) {
 	if text == "" {
 		return 0, nil
 	}
-	if at, ok := sample.ParseWhen(text, now); ok {
+	if at, ok := sample.ParseTime(text, now); ok {
 		return at, nil
 	}
 	return 0, bad("%s: %.40q: want a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h", name, text)

@@ -19,9 +19,9 @@ type Feed interface {
 	// again from the first message that was not Done, and earlier numbers are no longer
 	// valid.
 	Next(ctx context.Context) ([]store.Batch, error)
-	// Done removes the messages up to that number from the stream. It may be called while
+	// Ack removes the messages up to that number from the stream. It may be called while
 	// Next runs, with a number obtained after Next's last error.
-	Done(ctx context.Context, seq uint64) error
+	Ack(ctx context.Context, seq uint64) error
 }
 
 // intake is a feed being ingested: the last message read and the last one committed.
@@ -59,7 +59,7 @@ func (t *intake) commitTo(ctx context.Context, seq uint64) bool {
 		t.Log.Error("commit; trying again", "reason", err)
 		return false
 	}
-	if err := t.feed.Done(ctx, seq); err != nil {
+	if err := t.feed.Ack(ctx, seq); err != nil {
 		t.Log.Warn("stored messages stay in the stream for now", "reason", err)
 		return false
 	}
@@ -85,8 +85,8 @@ func (t *intake) finish(ctx context.Context) {
 	t.settle()
 }
 
-// take ingests a feed until ctx ends.
-func (s *Server) take(ctx context.Context, f Feed) {
+// ingest ingests a feed until ctx ends.
+func (s *Server) ingest(ctx context.Context, f Feed) {
 	t := &intake{Server: s, feed: f}
 	defer t.finish(ctx)
 	flush := time.NewTicker(s.Config.Store.Flush)
@@ -141,12 +141,12 @@ func (s *Server) Add(b *store.Batch) bool {
 	s.live.add(b)
 	for i := range b.Incidents {
 		inc := &b.Incidents[i]
-		s.hub.tell("incident", map[string]any{"machine": inc.Machine, "id": inc.ID, "kind": inc.Kind, "signal": inc.Signal,
+		s.hub.publish("incident", map[string]any{"machine": inc.Machine, "id": inc.ID, "kind": inc.Kind, "signal": inc.Signal,
 			"victim_job": inc.VictimJob, "victim_task": inc.VictimTask, "suspect_task": inc.SuspectTask, "outcome": inc.Outcome,
 			"updated": inc.Updated, "closed": inc.Closed})
 	}
 	for i := range b.Actions {
-		s.hub.tell("action", &b.Actions[i])
+		s.hub.publish("action", &b.Actions[i])
 	}
 	return true
 }

@@ -26,9 +26,9 @@ func newCallers(perSecond float64, burst int, now func() time.Time) *callers {
 	return &callers{perSecond: perSecond, burst: float64(burst), now: now, by: map[string]*bucket{}}
 }
 
-// take reports whether a caller may send a request now. Callers with a known token are
+// allow reports whether a caller may send a request now. Callers with a known token are
 // few and are always accepted into the table.
-func (c *callers) take(who string, known bool) bool {
+func (c *callers) allow(who string, known bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()

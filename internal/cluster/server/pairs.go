@@ -37,7 +37,7 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	if to > 0 {
 		where = append(where, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
 	}
-	a, err := s.ask(r.Context(), fmt.Sprintf(pairsSQL, strings.Join(where, " AND "), plan.TruePositive, plan.FalsePositive, plan.Noise), from, 0)
+	a, err := s.runQuery(r.Context(), fmt.Sprintf(pairsSQL, strings.Join(where, " AND "), plan.TruePositive, plan.FalsePositive, plan.Noise), from, 0)
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,12 @@ import (
 
 // Refusal is an operation that was refused to a client.
 type Refusal struct {
-	Who   string // name of the token or credentials; empty if unknown
-	From  string // address
-	Scope string // of the token, or the credentials' role
-	What  string // method and path, or the operation of a bus client
-	Of    string // the object of the operation
-	Why   string
+	Client    string // name of the token or credentials; empty if unknown
+	From      string // address
+	Scope     string // of the token, or the credentials' role
+	Operation string // method and path, or the operation of a bus client
+	Target    string // the object of the operation
+	Reason    string
 }
 
 // refusals puts refusals into the audit log without letting a client fill it: the first
@@ -63,14 +63,14 @@ func (r *refusals) rest() (again map[Refusal]uint64, others uint64) {
 func (s *Server) Refused(x Refusal) {
 	s.metrics.refused.Inc()
 	if s.refusals.first(x) {
-		s.note(x, "refused: "+x.Why)
+		s.note(x, "refused: "+x.Reason)
 	}
 }
 
 func (s *Server) note(x Refusal, outcome string) {
-	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: x.Who, From: x.From, Scope: x.Scope, What: x.What, Target: x.Of, Outcome: outcome}}})
+	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: x.Client, From: x.From, Scope: x.Scope, What: x.Operation, Target: x.Target, Outcome: outcome}}})
 	s.noted.Store(true)
-	s.Log.Info("audit", "who", x.Who, "from", x.From, "what", x.What, "target", x.Of, "outcome", outcome)
+	s.Log.Info("audit", "who", x.Client, "from", x.From, "what", x.Operation, "target", x.Target, "outcome", outcome)
 }
 
 // keepNotes commits recorded refusals if no messages cause a commit.
@@ -93,11 +93,11 @@ func (s *Server) noteAgain(context.Context) error {
 	again, others := s.refusals.rest()
 	for x, n := range again {
 		if n > 0 {
-			s.note(x, fmt.Sprintf("refused %d times more: %s", n, x.Why))
+			s.note(x, fmt.Sprintf("refused %d times more: %s", n, x.Reason))
 		}
 	}
 	if others > 0 {
-		s.note(Refusal{What: "anything"}, fmt.Sprintf("refused %d times more, of further kinds", others))
+		s.note(Refusal{Operation: "anything"}, fmt.Sprintf("refused %d times more, of further kinds", others))
 	}
 	return nil
 }

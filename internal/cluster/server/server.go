@@ -20,8 +20,8 @@ import (
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
-// Asker executes a query over a store's segments (duck.Runner).
-type Asker interface {
+// Querier executes a query over a store's segments (duck.Runner).
+type Querier interface {
 	Query(ctx context.Context, job *duck.Job) (*duck.Answer, error)
 }
 
@@ -38,18 +38,18 @@ type Commander interface {
 	CommandAll(ctx context.Context, c *wire.Command, expect int, each func(*wire.Reply)) error
 }
 
-// Holder lets one of several servers at a time do some work, and ends that right by
+// Leaser lets one of several servers at a time do some work, and ends that right by
 // ending do's context (bus.Bus).
-type Holder interface {
-	Hold(ctx context.Context, name, holder string, do func(context.Context)) error
+type Leaser interface {
+	RunWithLease(ctx context.Context, name, holder string, do func(context.Context)) error
 }
 
-// Parts are the components of a server.
-type Parts struct {
+// Options are the components of a server.
+type Options struct {
 	Config  *config.Server
 	Version string
 	Store   *store.Store
-	Asker   Asker
+	Asker   Querier
 	// Learner and Engine compute specs; Engine has precedence. Without either, Asker
 	// does, by SQL.
 	Learner Learner
@@ -65,14 +65,14 @@ type Parts struct {
 	Commander Commander
 	// Holder selects which of several servers of one store ingests messages, maintains
 	// the store and learns specs; nil: this is the only one. All of them answer requests.
-	Holder Holder
+	Holder Leaser
 	// Now is the clock, time.Now if nil.
 	Now func() time.Time
 }
 
 // Server is quell-server without its listeners.
 type Server struct {
-	Parts
+	Options
 	started  time.Time
 	hub      *hub
 	callers  *callers
@@ -86,14 +86,14 @@ type Server struct {
 }
 
 // New makes a server; Run and ServeHTTP operate it.
-func New(p Parts) (*Server, error) {
+func New(p Options) (*Server, error) {
 	if p.Now == nil {
 		p.Now = time.Now
 	}
 	if p.Tokens == nil {
 		p.Tokens = &Tokens{}
 	}
-	s := &Server{Parts: p, started: p.Now(), hub: newHub(p.Config.Limits.Streams),
+	s := &Server{Options: p, started: p.Now(), hub: newHub(p.Config.Limits.Streams),
 		callers: newCallers(p.Config.Limits.PerSecond, p.Config.Limits.Burst, p.Now)}
 	s.live = newLive(p)
 	s.metrics = newMetrics(s)
@@ -111,7 +111,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.Holder == nil {
 		all.Go(func() { s.lead(ctx) })
 	} else {
-		all.Go(func() { s.compete(ctx) })
+		all.Go(func() { s.campaign(ctx) })
 	}
 	all.Go(func() { s.every(ctx, refusedAgain, s.noteAgain) })
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, s.keepNotes) })
@@ -132,19 +132,19 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) lead(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, f := range s.Feeds {
-		all.Go(func() { s.take(ctx, f) })
+		all.Go(func() { s.ingest(ctx, f) })
 	}
 	all.Go(func() { s.every(ctx, s.Config.Store.Upkeep, s.upkeep) })
 	all.Go(func() { s.every(ctx, s.Config.Specs.Every, s.learn) })
 	if d := s.following(); d > 0 {
-		all.Go(func() { s.every(ctx, d, s.follow) })
+		all.Go(func() { s.every(ctx, d, s.announceLive) })
 	}
 	all.Wait()
 }
 
-// compete leads while this server holds the lease, and otherwise follows the leading
+// campaign leads while this server holds the lease, and otherwise follows the leading
 // server.
-func (s *Server) compete(ctx context.Context) {
+func (s *Server) campaign(ctx context.Context) {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "a server"
@@ -178,7 +178,7 @@ func (s *Server) compete(ctx context.Context) {
 		s.lead(ctx)
 	}
 	for ctx.Err() == nil {
-		if err := s.Holder.Hold(ctx, "lead", name, lead); err != nil && ctx.Err() == nil {
+		if err := s.Holder.RunWithLease(ctx, "lead", name, lead); err != nil && ctx.Err() == nil {
 			s.Log.Error("wait for the lease; trying again", "reason", err)
 		}
 		select {
@@ -237,20 +237,20 @@ func (s *Server) job(sql string, from, to sample.Millis) (*duck.Job, *store.Snap
 	return job, sn
 }
 
-// ask executes a query.
-func (s *Server) ask(ctx context.Context, sql string, from, to sample.Millis) (*duck.Answer, error) {
+// runQuery executes a query.
+func (s *Server) runQuery(ctx context.Context, sql string, from, to sample.Millis) (*duck.Answer, error) {
 	job, sn := s.job(sql, from, to)
 	defer sn.Close()
-	if err := bring(ctx, sn, job); err != nil {
+	if err := fetchTables(ctx, sn, job); err != nil {
 		return nil, err
 	}
 	return s.Asker.Query(ctx, job)
 }
 
-// bring fetches the segments of the tables that a statement names, for a remote store. It
+// fetchTables fetches the segments of the tables that a statement names, for a remote store. It
 // removes the other tables' segments from the job, since views of all are created. A
 // view's name starts with that of its table.
-func bring(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
+func fetchTables(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
 	if !sn.Remote() {
 		return nil
 	}

@@ -97,7 +97,7 @@ func tokens(t testing.TB) *Tokens {
 	return known
 }
 
-func newBench(t testing.TB, change func(*Parts)) *bench {
+func newBench(t testing.TB, change func(*Options)) *bench {
 	t.Helper()
 	c := config.DefaultServer()
 	c.Limits.PerSecond, c.Limits.Burst = 1000, 1000
@@ -107,7 +107,7 @@ func newBench(t testing.TB, change func(*Parts)) *bench {
 	}
 	t.Cleanup(func() { st.Close() })
 	f := &fake{}
-	p := Parts{Config: &c, Version: "test", Store: st, Asker: f, Publisher: f, Commander: f, Log: slog.New(slog.DiscardHandler),
+	p := Options{Config: &c, Version: "test", Store: st, Asker: f, Publisher: f, Commander: f, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return start }}
 	if change != nil {
 		change(&p)
@@ -147,7 +147,7 @@ func (b *bench) audits(t testing.TB) []store.Audit {
 
 // TestWhoMayDoWhat tests every route with every kind of caller.
 func TestWhoMayDoWhat(t *testing.T) {
-	open, shut := newBench(t, nil), newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	open, shut := newBench(t, nil), newBench(t, func(p *Options) { p.Tokens = tokens(t) })
 	for _, rt := range table() {
 		if rt.path == "/v1/events" {
 			continue // the stream does not end; see TestEvents
@@ -246,7 +246,7 @@ func TestQueries(t *testing.T) {
 }
 
 func TestOperatorsCommandsAreAudited(t *testing.T) {
-	b := newBench(t, func(p *Parts) { p.Tokens = tokens(t) })
+	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
 	ask := func(body string) *httptest.ResponseRecorder {
 		return b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", body)
 	}
@@ -415,13 +415,13 @@ func TestSlowFollowersMiss(t *testing.T) {
 		t.Fatal("room for one")
 	}
 	for range behind + 5 {
-		h.tell("x", 1)
+		h.publish("x", 1)
 	}
 	if n := h.missed(missed); n != 5 || len(c) != behind {
 		t.Errorf("missed %d, has %d", n, len(c))
 	}
 	h.leave(c)
-	h.tell("x", 1)
+	h.publish("x", 1)
 	if h.count() != 0 {
 		t.Error("still there")
 	}
@@ -497,7 +497,7 @@ func TestReadiness(t *testing.T) {
 
 // FuzzAPI sends arbitrary requests to every route: no answer is a server error.
 func FuzzAPI(f *testing.F) {
-	b := newBench(f, func(p *Parts) { p.Config.Limits.PerSecond, p.Config.Limits.Burst = 1e9, 1e9; p.Tokens = tokens(f) })
+	b := newBench(f, func(p *Options) { p.Config.Limits.PerSecond, p.Config.Limits.Burst = 1e9, 1e9; p.Tokens = tokens(f) })
 	b.fake.reply = &wire.Reply{Ok: true}
 	routes := table()
 	for i := range routes {

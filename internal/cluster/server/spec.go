@@ -20,8 +20,8 @@ import (
 type specs struct {
 	// keeping is held while versions are stored and announced, one set at a time: else an
 	// older message could follow a newer one.
-	keeping sync.Mutex
-	unsaid  map[jobOn]bool // changed and not announced yet; under keeping
+	keeping     sync.Mutex
+	unannounced map[jobPlatform]bool // changed and not announced yet; under keeping
 	// learning is held by a computation: an operator may request one during another, and
 	// only one may use the digests at a time.
 	learning sync.Mutex
@@ -34,8 +34,8 @@ type specs struct {
 	changed int
 }
 
-// jobOn is a job on a platform: the unit of a message to agents.
-type jobOn struct{ job, platform string }
+// jobPlatform is a job on a platform: the unit of a message to agents.
+type jobPlatform struct{ job, platform string }
 
 func keyOf(s *store.Spec) spec.Key {
 	return spec.Key{Job: sample.JobName(s.Job), Platform: sample.Platform(s.Platform), Signal: sample.SignalName(s.Signal), Variant: s.Variant}
@@ -49,7 +49,7 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	job, sn := s.job(`SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
   epoch_ms("last"), epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage FROM specs`, 0, 0)
 	defer sn.Close()
-	if err := bring(ctx, sn, job); err != nil {
+	if err := fetchTables(ctx, sn, job); err != nil {
 		return err
 	}
 	all, err := s.askSpecs(ctx, job, 0)
@@ -112,14 +112,14 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 	case s.Learner == nil:
 		job, sn := s.job(dialect.DuckDB().Specs(p, now), from, now)
 		defer sn.Close()
-		if err := bring(ctx, sn, job); err != nil {
+		if err := fetchTables(ctx, sn, job); err != nil {
 			return nil, err
 		}
 		return s.askSpecs(ctx, job, now)
 	}
 	job, sn := s.job(windowsSQL, from, now)
 	defer sn.Close()
-	if err := bring(ctx, sn, job); err != nil { // the learner fetches the samples without a digest
+	if err := fetchTables(ctx, sn, job); err != nil { // the learner fetches the samples without a digest
 		return nil, err
 	}
 	windows, err := s.windows(ctx, job)
@@ -161,7 +161,7 @@ func (s *Server) windows(ctx context.Context, job *duck.Job) ([]digest.Window, e
 }
 
 // rowsOfSpecs converts specs for the store.
-func rowsOfSpecs(learnt []spec.Learnt) []store.Spec {
+func rowsOfSpecs(learnt []spec.Computed) []store.Spec {
 	all := make([]store.Spec, len(learnt))
 	for i := range learnt {
 		l := &learnt[i]
@@ -186,7 +186,7 @@ func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 		if err := s.Store.Flush(); err != nil {
 			return fmt.Errorf("store specs: %w", err)
 		}
-		s.hub.tell("specs", map[string]any{"at": fresh[0].At, "changed": len(fresh)})
+		s.hub.publish("specs", map[string]any{"at": fresh[0].At, "changed": len(fresh)})
 	}
 	if s.Publisher == nil {
 		return nil
@@ -195,7 +195,7 @@ func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 		if err := s.Publisher.PutSpecs(ctx, m); err != nil {
 			return fmt.Errorf("announce specs: %w", err)
 		}
-		delete(s.specs.unsaid, jobOn{m.Job, m.Platform})
+		delete(s.specs.unannounced, jobPlatform{m.Job, m.Platform})
 	}
 	return nil
 }
@@ -204,8 +204,8 @@ func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unsaid == nil {
-		s.unsaid = map[jobOn]bool{}
+	if s.unannounced == nil {
+		s.unannounced = map[jobPlatform]bool{}
 	}
 	for i := range all {
 		n := &all[i]
@@ -218,7 +218,7 @@ func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 		n.Version = old.Version + 1
 		s.by[keyOf(n)] = *n
 		fresh = append(fresh, *n)
-		s.unsaid[jobOn{n.Job, n.Platform}] = true
+		s.unannounced[jobPlatform{n.Job, n.Platform}] = true
 	}
 	s.changed = len(fresh)
 	return fresh
@@ -226,15 +226,15 @@ func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 
 // messages returns the messages that still have to be announced.
 func (s *specs) messages() (all []*wire.Specs) {
-	if len(s.unsaid) == 0 {
+	if len(s.unannounced) == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	by := map[jobOn][]spec.Spec{}
-	revision := map[jobOn]uint64{}
+	by := map[jobPlatform][]spec.Spec{}
+	revision := map[jobPlatform]uint64{}
 	for _, v := range s.by {
-		if p := (jobOn{v.Job, v.Platform}); s.unsaid[p] {
+		if p := (jobPlatform{v.Job, v.Platform}); s.unannounced[p] {
 			by[p] = append(by[p], SpecOf(&v))
 			revision[p] += uint64(v.Version) // each change increases the sum
 		}

@@ -14,7 +14,7 @@ import (
 // Learner computes specs of a store's samples, except those in windows (digest.Learner).
 // Without one DuckDB does it by SQL.
 type Learner interface {
-	Learn(ctx context.Context, sn *store.Snapshot, windows []digest.Window, p spec.Params, now sample.Millis) ([]spec.Learnt, digest.Stats, error)
+	Learn(ctx context.Context, sn *store.Snapshot, windows []digest.Window, p spec.Params, now sample.Millis) ([]spec.Computed, digest.Stats, error)
 }
 
 // Engine computes specs of a store's samples between from and now on another system, by
@@ -35,14 +35,14 @@ type live struct {
 }
 
 // newLive returns nil without a learner, or if live specs are disabled.
-func newLive(p Parts) *live {
+func newLive(p Options) *live {
 	if p.Learner == nil || p.Engine != nil || p.Config.Specs.Between == 0 {
 		return nil
 	}
 	return &live{by: spec.NewLive(p.Config.SpecParams(), spec.LiveHold, maxHeld)}
 }
 
-func (l *live) rebase(cut sample.Millis, all []spec.Learnt) {
+func (l *live) rebase(cut sample.Millis, all []spec.Computed) {
 	if l == nil {
 		return
 	}
@@ -84,8 +84,8 @@ func (l *live) incident(machine, id string, task sample.TaskName, signal sample.
 	l.by.Incident(machine, id, task, signal, began, ended, follows)
 }
 
-// follow stores and announces the changes caused by samples since the last computation.
-func (s *Server) follow(ctx context.Context) error {
+// announceLive stores and announces the changes caused by samples since the last computation.
+func (s *Server) announceLive(ctx context.Context) error {
 	now := s.now()
 	s.live.mu.Lock()
 	s.live.by.Advance(now)

@@ -26,11 +26,11 @@ import (
 // learner returns given specs and records its arguments.
 type learner struct {
 	windows []digest.Window
-	learnt  []spec.Learnt
+	learnt  []spec.Computed
 	during  func() // called in a computation; nil: nothing
 }
 
-func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.Window, _ spec.Params, now sample.Millis) ([]spec.Learnt, digest.Stats, error) {
+func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.Window, _ spec.Params, now sample.Millis) ([]spec.Computed, digest.Stats, error) {
 	if l.during != nil {
 		l.during()
 	}
@@ -45,7 +45,7 @@ func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.W
 // versions stay in the history.
 func TestVersionsOfASpec(t *testing.T) {
 	l := &learner{}
-	b := newBench(t, func(p *Parts) { p.Learner = l })
+	b := newBench(t, func(p *Options) { p.Learner = l })
 	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
 		if !strings.Contains(job.SQL, "FROM incidents WHERE NOT follows") {
 			t.Errorf("asked %s", job.SQL)
@@ -54,14 +54,14 @@ func TestVersionsOfASpec(t *testing.T) {
 	}
 	b.specs.by = map[spec.Key]store.Spec{}
 	key := spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "v"}
-	one := spec.Learnt{Spec: spec.Spec{Key: key, State: spec.Insufficient, Samples: 10, Tasks: 1, Mean: 1, StdDev: 0.5}, Last: 5000}
+	one := spec.Computed{Spec: spec.Spec{Key: key, State: spec.Insufficient, Samples: 10, Tasks: 1, Mean: 1, StdDev: 0.5}, Last: 5000}
 	ready := one
 	ready.State, ready.Samples, ready.P50, ready.P90, ready.P99, ready.Since = spec.Ready, 600, 1.1, 1.2, 1.3, 4000
 	ready.Usage = []spec.UsageCost{{From: 0.5, Samples: 600, Mean: 1, StdDev: 0.5}}
 	stale := ready
 	stale.State = spec.Stale
-	for _, v := range []spec.Learnt{one, ready, ready, stale} {
-		l.learnt = []spec.Learnt{v}
+	for _, v := range []spec.Computed{one, ready, ready, stale} {
+		l.learnt = []spec.Computed{v}
 		if err := b.learn(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestVersionsAreMadeKnownInOrder(t *testing.T) {
 // would use one folder of digests.
 func TestComputationsDoNotOverlap(t *testing.T) {
 	l := &learner{}
-	b := newBench(t, func(p *Parts) { p.Learner = l })
+	b := newBench(t, func(p *Options) { p.Learner = l })
 	b.specs.by = map[spec.Key]store.Spec{}
 	var running, most, turns atomic.Int64
 	second := make(chan error, 1)
@@ -167,7 +167,7 @@ func TestComputationsDoNotOverlap(t *testing.T) {
 func TestSpecsGoOnBetweenComputations(t *testing.T) {
 	now := start.Add(-45*time.Minute - time.Second)
 	dir := t.TempDir()
-	b := newBench(t, func(p *Parts) {
+	b := newBench(t, func(p *Options) {
 		p.Learner = &digest.Learner{Dir: filepath.Join(dir, "digests")}
 		p.Now = func() time.Time { return now }
 	})
@@ -210,7 +210,7 @@ func TestSpecsGoOnBetweenComputations(t *testing.T) {
 	follow := func(at time.Time) {
 		t.Helper()
 		now = at
-		if err := b.follow(t.Context()); err != nil {
+		if err := b.announceLive(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

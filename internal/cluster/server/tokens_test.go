@@ -66,31 +66,31 @@ func TestCallersAreHeldToTheirRate(t *testing.T) {
 	now := start
 	c := newCallers(2, 3, func() time.Time { return now })
 	for i := range 3 {
-		if !c.take("a", false) {
+		if !c.allow("a", false) {
 			t.Errorf("request %d of the burst was refused", i+1)
 		}
 	}
-	if c.take("a", false) {
+	if c.allow("a", false) {
 		t.Error("a fourth at once was let in")
 	}
-	if !c.take("b", false) {
+	if !c.allow("b", false) {
 		t.Error("another caller was refused")
 	}
 	now = now.Add(500 * time.Millisecond)
-	if !c.take("a", false) || c.take("a", false) {
+	if !c.allow("a", false) || c.allow("a", false) {
 		t.Error("half a second lets one in, at two a second")
 	}
 	for i := range maxCallers {
-		c.take(fmt.Sprint(i), false)
+		c.allow(fmt.Sprint(i), false)
 	}
-	if c.take("one too many", false) {
+	if c.allow("one too many", false) {
 		t.Error("more callers than are remembered")
 	}
-	if !c.take("token alice", true) {
+	if !c.allow("token alice", true) {
 		t.Error("a caller with a token is refused because of callers without one")
 	}
 	now = now.Add(time.Hour)
-	if !c.take("one later", false) || len(c.by) > 10 {
+	if !c.allow("one later", false) || len(c.by) > 10 {
 		t.Errorf("those that are full again are not forgotten: %d", len(c.by))
 	}
 }
@@ -100,15 +100,15 @@ func TestCallersAreHeldToTheirRate(t *testing.T) {
 func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 	b := newBench(t, nil)
 	for range 1000 {
-		b.Refused(Refusal{Who: "agent.m1", From: "192.0.2.1", Scope: "agent", What: "publish", Of: "sample.m2", Why: "no"})
+		b.Refused(Refusal{Client: "agent.m1", From: "192.0.2.1", Scope: "agent", Operation: "publish", Target: "sample.m2", Reason: "no"})
 	}
 	for i := range maxKinds + 9 {
-		b.Refused(Refusal{From: "192.0.2.1", What: "publish", Of: fmt.Sprint("x", i), Why: "no"})
+		b.Refused(Refusal{From: "192.0.2.1", Operation: "publish", Target: fmt.Sprint("x", i), Reason: "no"})
 	}
 	if err := b.noteAgain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.Refused(Refusal{Who: "agent.m1", From: "192.0.2.1", Scope: "agent", What: "publish", Of: "sample.m2", Why: "no"})
+	b.Refused(Refusal{Client: "agent.m1", From: "192.0.2.1", Scope: "agent", Operation: "publish", Target: "sample.m2", Reason: "no"})
 	var m1, all []string
 	for _, a := range b.audits(t) {
 		all = append(all, a.Outcome)

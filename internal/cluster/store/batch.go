@@ -46,8 +46,8 @@ type Mark struct {
 // window is how many batches behind High are distinguished.
 const window = 64
 
-// taken reports whether a batch is already in the store, or too old to tell.
-func (m Mark) taken(n uint64) bool {
+// accepted reports whether a batch is already in the store, or too old to tell.
+func (m Mark) accepted(n uint64) bool {
 	switch {
 	case n > m.High:
 		return false
@@ -59,8 +59,8 @@ func (m Mark) taken(n uint64) bool {
 	return m.Seen&(1<<(m.High-n-1)) != 0
 }
 
-// take records a batch for which taken is false.
-func (m Mark) take(n uint64, at sample.Millis) Mark {
+// accept records a batch for which taken is false.
+func (m Mark) accept(n uint64, at sample.Millis) Mark {
 	m.At = max(m.At, at)
 	if n < m.High {
 		m.Seen |= 1 << (m.High - n - 1)

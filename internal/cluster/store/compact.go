@@ -39,7 +39,7 @@ func (s *Store) Compact() (bool, error) {
 		return false, nil
 	}
 	err := s.merge(from, folder)
-	if err != nil && !errors.Is(err, errOvertaken) { // the other server may have merged the same
+	if err != nil && !errors.Is(err, errConflict) { // the other server may have merged the same
 		return false, fmt.Errorf("compact %s: %w", folder, err)
 	}
 	return true, nil
@@ -202,7 +202,7 @@ func (s *Store) expire(now sample.Millis) error {
 	}
 	slices.Sort(c.Remove)
 	switch err := s.commit(c); {
-	case errors.Is(err, errOvertaken): // the next Retain does it
+	case errors.Is(err, errConflict): // the next Retain does it
 	case err != nil:
 		return fmt.Errorf("retain: %w", err)
 	default:
@@ -220,7 +220,7 @@ func (s *Store) sweep(now sample.Millis) error {
 	s.mu.Lock()
 	errs := []error{s.evict()}
 	var due []string
-	for name, since := range s.doomed {
+	for name, since := range s.replaced {
 		if s.pins[name] == 0 && since <= now.Add(-s.opt.Grace) {
 			due = append(due, name)
 		}
@@ -246,7 +246,7 @@ func (s *Store) sweep(now sample.Millis) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range gone {
-		delete(s.doomed, name)
+		delete(s.replaced, name)
 		// The last file of an hour is removed with its folders; a non-empty folder stays.
 		for dir := filepath.Dir(s.path(name)); alone && dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
 		}

@@ -15,10 +15,10 @@ import (
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
-// flight is the contents of one commit.
-type flight struct {
-	pack      pack
-	known     known // the index's state when writing starts
+// pendingCommit is the contents of one commit.
+type pendingCommit struct {
+	pack      rowBuffer
+	known     seriesTable // the index's state when writing starts
 	incidents []Incident
 	actions   []Action
 	audit     []Audit
@@ -29,20 +29,22 @@ type flight struct {
 	id        string // commit ID, set when writing starts
 }
 
-func newFlight(x *index) *flight {
-	return &flight{pack: newPack(x), marks: map[Source]Mark{}, streams: map[string]Range{}}
+func newFlight(x *index) *pendingCommit {
+	return &pendingCommit{pack: newPack(x), marks: map[Source]Mark{}, streams: map[string]Range{}}
 }
 
-func (f *flight) size() int {
+func (f *pendingCommit) size() int {
 	return len(f.pack.rows) + len(f.incidents) + len(f.actions) + len(f.audit) + len(f.specs)
 }
 
-func (f *flight) empty() bool { return f.size() == 0 && len(f.marks) == 0 && len(f.streams) == 0 }
+func (f *pendingCommit) empty() bool {
+	return f.size() == 0 && len(f.marks) == 0 && len(f.streams) == 0
+}
 
 // clear prepares it for the next commit.
-func (f *flight) clear(x *index) {
+func (f *pendingCommit) clear(x *index) {
 	f.pack.clear(x)
-	f.known = known{}
+	f.known = seriesTable{}
 	f.incidents, f.actions, f.audit, f.specs = nil, nil, nil, nil
 	clear(f.marks)
 	clear(f.streams)
@@ -70,11 +72,11 @@ func (s *Store) Add(b *Batch) bool {
 	}
 	if b.N > 0 {
 		m := s.mark(b.Source)
-		if m.taken(b.N) {
+		if m.accepted(b.N) {
 			s.stats.Duplicates++
 			return false
 		}
-		f.marks[b.Source] = m.take(b.N, now)
+		f.marks[b.Source] = m.accept(b.N, now)
 	}
 	had := len(f.pack.rows)
 	last := s.index.last[b.Source.Machine]
@@ -90,20 +92,20 @@ func (s *Store) Add(b *Batch) bool {
 		s.index.last[s.index.texts[s.index.place(b.Source.Machine)]] = last
 	}
 	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
-	f.incidents, p.incidents = timely(s, f.incidents, Incidents, b.Incidents, func(r *Incident) *int64 { return &r.Updated })
-	f.actions, p.actions = timely(s, f.actions, Actions, b.Actions, func(r *Action) *int64 { return &r.At })
-	f.audit, p.audit = timely(s, f.audit, AuditLog, b.Audit, func(r *Audit) *int64 { return &r.At })
-	f.specs, p.specs = timely(s, f.specs, Specs, b.Specs, func(r *Spec) *int64 { return &r.At })
+	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) *int64 { return &r.Updated })
+	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) *int64 { return &r.At })
+	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) *int64 { return &r.At })
+	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) *int64 { return &r.At })
 	f.spans = append(f.spans, p)
 	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs)
 	s.stats.Batches++
 	return true
 }
 
-// timely appends rows of a table to the gathered ones and returns their number. It drops
+// withinRetention appends rows of a table to the gathered ones and returns their number. It drops
 // rows past the retention time. A row from the future, which would never expire, gets the
 // current time: the machine's clock is wrong, but the row's content is not.
-func timely[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
+func withinRetention[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
 	newest, oldest := int64(now.Add(s.opt.Ahead)), int64(math.MinInt64)
 	if keep := s.opt.Keep[table]; keep > 0 {
@@ -130,8 +132,8 @@ func (s *Store) mark(source Source) Mark {
 	if m, ok := s.next.marks[source]; ok {
 		return m
 	}
-	if s.flying != nil {
-		if m, ok := s.flying.marks[source]; ok {
+	if s.writing != nil {
+		if m, ok := s.writing.marks[source]; ok {
 			return m
 		}
 	}
@@ -150,15 +152,15 @@ func (s *Store) Flush() error {
 			s.mu.Unlock()
 			return s.broken
 		}
-		f, again := s.flying, s.flying != nil
+		f, again := s.writing, s.writing != nil
 		if !again {
 			f = s.next
 			if f.empty() {
 				s.mu.Unlock()
 				return nil
 			}
-			f.known, f.id = s.index.known, s.name()
-			s.flying, s.next = f, s.spare()
+			f.known, f.id = s.index.seriesTable, s.name()
+			s.writing, s.next = f, s.spare()
 		}
 		s.mu.Unlock()
 		if err := s.write(f); err != nil {
@@ -173,7 +175,7 @@ func (s *Store) Flush() error {
 
 // spare returns the flight that gathers while another is written: the previous one, whose
 // memory is reused.
-func (s *Store) spare() *flight {
+func (s *Store) spare() *pendingCommit {
 	if now := sample.At(s.opt.Now()); s.index.old(now) {
 		s.index = newIndex(now)
 	}
@@ -187,11 +189,11 @@ func (s *Store) spare() *flight {
 
 // write writes the segments of a flight and commits them, except what other servers have
 // committed meanwhile.
-func (s *Store) write(f *flight) error {
+func (s *Store) write(f *pendingCommit) error {
 	for {
 		s.mu.Lock()
 		if s.landed { // an attempt whose result was unknown
-			s.landed, s.flying, s.idle = false, nil, f
+			s.landed, s.writing, s.idle = false, nil, f
 			s.mu.Unlock()
 			return nil
 		}
@@ -199,17 +201,17 @@ func (s *Store) write(f *flight) error {
 		err := s.tryWrite(f)
 		if err == nil {
 			s.mu.Lock()
-			s.flying, s.idle = nil, f
+			s.writing, s.idle = nil, f
 			s.mu.Unlock()
 			return nil
 		}
-		if !errors.Is(err, errOvertaken) {
+		if !errors.Is(err, errConflict) {
 			return err
 		}
 	}
 }
 
-func (s *Store) tryWrite(f *flight) error {
+func (s *Store) tryWrite(f *pendingCommit) error {
 	c := &commit{ID: f.id, Streams: f.streams, Marks: listMarks(f.marks)}
 	w := s.writer()
 	for hour, rows := range f.pack.hours() {
@@ -238,7 +240,7 @@ func (s *Store) tryWrite(f *flight) error {
 // failed removes the files of a failed commit, unless the commit may exist.
 func (s *Store) failed(w *writer, err error) error {
 	var broken *brokenError
-	var unsure *unsureError
+	var unsure *unknownResultError
 	switch {
 	case errors.As(err, &broken):
 		s.mu.Lock()
@@ -266,9 +268,9 @@ func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 	}
 }
 
-// errOvertaken means that another server has committed since and that its commits are now
+// errConflict means that another server has committed since and that its commits are now
 // known, or that this commit itself exists although its answer was lost.
-var errOvertaken = errors.New("another server has committed meanwhile")
+var errConflict = errors.New("another server has committed meanwhile")
 
 // commit makes c the newest commit. It takes effect when its file exists. The caller
 // holds committing.
@@ -284,10 +286,10 @@ func (s *Store) commit(c *commit) error {
 		if err := s.refresh(ctx); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
-		return errOvertaken
+		return errConflict
 	}
 	if err != nil && s.remote {
-		err = &unsureError{err}
+		err = &unknownResultError{err}
 	}
 	if err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -295,7 +297,7 @@ func (s *Store) commit(c *commit) error {
 	s.mu.Lock()
 	s.state.apply(c)
 	for _, name := range c.Remove {
-		s.doomed[name] = now
+		s.replaced[name] = now
 	}
 	s.stats.Commits++
 	if c.Generation%everyCommits != 0 {
@@ -321,11 +323,11 @@ func (e *brokenError) Unwrap() error { return e.error }
 
 func (e *brokenError) Error() string { return "commit, and undo the commit: " + e.error.Error() }
 
-// unsureError is a commit that storage may have or may still receive: the next attempt
+// unknownResultError is a commit that storage may have or may still receive: the next attempt
 // shows it.
-type unsureError struct{ error }
+type unknownResultError struct{ error }
 
-func (e *unsureError) Unwrap() error { return e.error }
+func (e *unknownResultError) Unwrap() error { return e.error }
 
 // forgetAfter is how long a source is remembered, ms: longer than any agent spools.
 const forgetAfter = 30 * 24 * 60 * 60 * 1000

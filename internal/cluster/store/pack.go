@@ -20,19 +20,19 @@ type row struct {
 	flags               sample.Flags
 }
 
-// pack gathers samples between two flushes.
-type pack struct {
+// rowBuffer gathers samples between two flushes.
+type rowBuffer struct {
 	index    *index
 	rows     []row
 	extras   []sample.Extras
 	from, to int64 // of rows
 }
 
-func newPack(x *index) pack { return pack{index: x, from: math.MaxInt64, to: math.MinInt64} }
+func newPack(x *index) rowBuffer { return rowBuffer{index: x, from: math.MaxInt64, to: math.MinInt64} }
 
 // add adds a sample and returns the number of its series. before is the series of the
 // previous sample in its batch.
-func (p *pack) add(before uint32, s *sample.Sample) uint32 {
+func (p *rowBuffer) add(before uint32, s *sample.Sample) uint32 {
 	r := row{ts: int64(s.TS), series: p.index.number(before, s), cpu: s.CPU, cost: s.Cost, coverage: s.Coverage, flags: s.Flags}
 	if s.Extras.Len() > 0 {
 		p.extras = append(p.extras, s.Extras)
@@ -44,7 +44,7 @@ func (p *pack) add(before uint32, s *sample.Sample) uint32 {
 }
 
 // clear removes the rows.
-func (p *pack) clear(x *index) {
+func (p *rowBuffer) clear(x *index) {
 	rows, extras := p.rows[:0], p.extras[:0]
 	*p = newPack(x)
 	p.rows, p.extras = rows, extras
@@ -53,7 +53,7 @@ func (p *pack) clear(x *index) {
 const hourMS = 3_600_000
 
 // hours splits the rows by the hour in which they end.
-func (p *pack) hours() iter.Seq2[sample.Millis, []row] {
+func (p *rowBuffer) hours() iter.Seq2[sample.Millis, []row] {
 	return func(yield func(sample.Millis, []row) bool) {
 		rows := p.rows
 		if p.from/hourMS != p.to/hourMS { // a copy: p.rows stay in the order of batches
@@ -75,7 +75,7 @@ func (p *pack) hours() iter.Seq2[sample.Millis, []row] {
 
 // write writes rows as a segment: by series, each in time order. k is the index's state
 // when the rows were complete.
-func (p *pack) write(w *segment.Writer, out io.Writer, k *known, rows []row) error {
+func (p *rowBuffer) write(w *segment.Writer, out io.Writer, k *seriesTable, rows []row) error {
 	// Counting sort: first the start of each series' rows in places, then each row's
 	// place. It is stable, and rows mostly come in time order already.
 	begin := make([]uint32, len(k.series)+1)

@@ -30,7 +30,7 @@ type span struct {
 }
 
 // rebase drops the batches that marks lists as accepted, and returns their number.
-func (f *flight) rebase(marks func(Source) Mark) (dropped uint64) {
+func (f *pendingCommit) rebase(marks func(Source) Mark) (dropped uint64) {
 	at := map[Source]sample.Millis{}
 	for source, m := range f.marks {
 		at[source] = m.At
@@ -43,11 +43,11 @@ func (f *flight) rebase(marks func(Source) Mark) (dropped uint64) {
 		if !ok {
 			m = marks(p.source)
 		}
-		if p.n > 0 && m.taken(p.n) {
+		if p.n > 0 && m.accepted(p.n) {
 			dropped++
 		} else {
 			if p.n > 0 {
-				f.marks[p.source] = m.take(p.n, at[p.source])
+				f.marks[p.source] = m.accept(p.n, at[p.source])
 			}
 			f.spans = append(f.spans, p)
 			f.pack.rows = append(f.pack.rows, rows[:p.rows]...)
@@ -74,12 +74,12 @@ func (s *Store) refresh(ctx context.Context) error {
 	defer s.mu.Unlock()
 	for name := range old.Segments {
 		if _, ok := fresh.Segments[name]; !ok {
-			s.doomed[name] = now
+			s.replaced[name] = now
 		}
 	}
 	s.state = fresh
 	taken := func(source Source) Mark { return s.state.Marks[source] }
-	if f := s.flying; f != nil {
+	if f := s.writing; f != nil {
 		if slices.ContainsFunc(commits, func(c commit) bool { return c.ID == f.id }) {
 			s.landed = true
 		} else {

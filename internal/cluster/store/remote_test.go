@@ -389,8 +389,8 @@ func TestAReaderLetsGoOfCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	copies, err := folder{dir}.List(t.Context(), Samples)
-	if err != nil || len(copies) != 1 || copies[0].Name != sn.Segments[0].File || len(reader.doomed) != 0 {
-		t.Errorf("copies %v, %d doomed, %v; want one, of %s", copies, len(reader.doomed), err, sn.Segments[0].File)
+	if err != nil || len(copies) != 1 || copies[0].Name != sn.Segments[0].File || len(reader.replaced) != 0 {
+		t.Errorf("copies %v, %d doomed, %v; want one, of %s", copies, len(reader.replaced), err, sn.Segments[0].File)
 	}
 }
 

@@ -12,17 +12,17 @@ import (
 // series is a segment.Series as indices into texts.
 type series [len(segment.Series{})]uint32
 
-// known is the series by number, 0 being none, and their texts. Both only grow, so a copy
+// seriesTable is the series by number, 0 being none, and their texts. Both only grow, so a copy
 // may be read without the store's lock. There are hundreds of thousands of series. They
 // are stored as numbers and not as strings because the garbage collector visits each
 // string.
-type known struct {
+type seriesTable struct {
 	series []series
 	texts  []string
 }
 
 // of returns the series with a number.
-func (k *known) of(id uint32) (s segment.Series) {
+func (k *seriesTable) of(id uint32) (s segment.Series) {
 	for i, place := range k.series[id] {
 		s[i] = k.texts[place]
 	}
@@ -31,7 +31,7 @@ func (k *known) of(id uint32) (s segment.Series) {
 
 // is reports whether a sample belongs to the series with a number. The fields that differ
 // most often are compared first.
-func (k *known) is(id uint32, m *sample.Sample) bool {
+func (k *seriesTable) is(id uint32, m *sample.Sample) bool {
 	s, t := &k.series[id], k.texts
 	return t[s[segment.Task]] == string(m.Task) && t[s[segment.Job]] == string(m.Job) && t[s[segment.Machine]] == m.Machine &&
 		t[s[segment.Platform]] == string(m.Platform) && t[s[segment.Signal]] == string(m.Signal) && t[s[segment.Variant]] == m.Variant &&
@@ -39,7 +39,7 @@ func (k *known) is(id uint32, m *sample.Sample) bool {
 }
 
 // compare orders series as files do.
-func (k *known) compare(a, b uint32) int {
+func (k *seriesTable) compare(a, b uint32) int {
 	for i, place := range k.series[a] {
 		if other := k.series[b][i]; place != other {
 			if d := strings.Compare(k.texts[place], k.texts[other]); d != 0 {
@@ -55,7 +55,7 @@ func (k *known) compare(a, b uint32) int {
 // in the same order every tick, so one comparison nearly always identifies the series of
 // a sample.
 type index struct {
-	known
+	seriesTable
 	seed   maphash.Seed
 	ids    map[uint64]uint32 // by hash, the newest with that hash
 	older  []uint32          // by number, the previous one with the same hash
@@ -81,7 +81,7 @@ const textRoom = 64 << 10
 
 func newIndex(now sample.Millis) *index {
 	return &index{seed: maphash.MakeSeed(), ids: map[uint64]uint32{}, places: map[string]uint32{}, last: map[string]uint32{},
-		older: make([]uint32, 1), known: known{series: make([]series, 1), texts: make([]string, 1)}, after: make([]uint32, 1), born: now}
+		older: make([]uint32, 1), seriesTable: seriesTable{series: make([]series, 1), texts: make([]string, 1)}, after: make([]uint32, 1), born: now}
 }
 
 func (x *index) old(now sample.Millis) bool { return now-x.born > indexAge || len(x.series) > indexMax }
@@ -147,7 +147,7 @@ func (x *index) keep(s string) uint32 {
 }
 
 // order returns the numbers of series in the order of files.
-func (x *index) order(k *known) []uint32 {
+func (x *index) order(k *seriesTable) []uint32 {
 	had := len(x.sorted)
 	if had == len(k.series)-1 {
 		return x.sorted

@@ -70,17 +70,17 @@ type Store struct {
 
 	fetching sync.Mutex // one fetch at a time
 
-	mu     sync.Mutex // guards the following fields
-	state  state
-	pins   map[string]int           // files that snapshots hold
-	doomed map[string]sample.Millis // files no longer listed, and since when
-	stats  Stats
-	index  *index  // of the series that next gathers
-	next   *flight // gathers
-	flying *flight // being written, or to be tried again
-	idle   *flight // written, to be reused
-	broken error   // why nothing can be committed any more
-	landed bool    // the flying commit is in the log, as found out later
+	mu       sync.Mutex // guards the following fields
+	state    state
+	pins     map[string]int           // files that snapshots hold
+	replaced map[string]sample.Millis // files no longer listed, and since when
+	stats    Stats
+	index    *index         // of the series that next gathers
+	next     *pendingCommit // gathers
+	writing  *pendingCommit // being written, or to be tried again
+	idle     *pendingCommit // written, to be reused
+	broken   error          // why nothing can be committed any more
+	landed   bool           // the flying commit is in the log, as found out later
 
 	checkpointErr error // of the newest checkpoint
 
@@ -113,7 +113,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, doomed: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]
@@ -193,8 +193,8 @@ func (s *Store) Stats() Stats {
 		st.Bytes += seg.Bytes
 	}
 	st.Pending = s.next.size()
-	if s.flying != nil {
-		st.Pending += s.flying.size()
+	if s.writing != nil {
+		st.Pending += s.writing.size()
 	}
 	return st
 }
@@ -268,11 +268,11 @@ func (sn *Snapshot) Fetch(ctx context.Context, tables ...string) error {
 			of = append(of, sn.Segments[i])
 		}
 	}
-	return sn.Bring(ctx, of)
+	return sn.FetchSegments(ctx, of)
 }
 
-// Bring is Fetch for given segments.
-func (sn *Snapshot) Bring(ctx context.Context, segments []Segment) error {
+// FetchSegments is Fetch for given segments.
+func (sn *Snapshot) FetchSegments(ctx context.Context, segments []Segment) error {
 	if !sn.Remote() {
 		return nil
 	}
@@ -343,8 +343,8 @@ func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.next.size()
-	if s.flying != nil {
-		n += s.flying.size()
+	if s.writing != nil {
+		n += s.writing.size()
 	}
 	return n
 }

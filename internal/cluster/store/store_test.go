@@ -334,11 +334,11 @@ func TestMarkAgreesWithASet(t *testing.T) {
 	high := uint64(0)
 	for i, n := range []uint64{3, 1, 2, 3, 10, 9, 11, 75, 74, 11, 12, 139, 76, 75, 74, 203, 140, 139, 1000, 936, 935, 936, 999} {
 		want := seen[n] || high > n && high-n > window
-		if got := m.taken(n); got != want {
+		if got := m.accepted(n); got != want {
 			t.Fatalf("step %d: %d taken %v, want %v (%+v)", i, n, got, want, m)
 		}
 		if !want {
-			m = m.take(n, 0)
+			m = m.accept(n, 0)
 			seen[n], high = true, max(high, n)
 		}
 	}

@@ -51,8 +51,8 @@ const (
 // kinds are the fields after Why that may be set, in their order.
 var kinds = [...]string{"cap", "uncap", "protect", "unprotect", "enforcement", "pardon"}
 
-// given lists the kinds that are set.
-func (c *Command) given() (names []string) {
+// kindsSet lists the kinds that are set.
+func (c *Command) kindsSet() (names []string) {
 	for i, set := range [...]bool{c.Cap != nil, c.Uncap != nil, c.Protect != nil, c.Unprotect != nil, c.Enforcement != nil, c.Pardon != nil} {
 		if set {
 			names = append(names, kinds[i])
@@ -63,7 +63,7 @@ func (c *Command) given() (names []string) {
 
 // Kind is the command's name, as in JSON; "" unless exactly one kind is set.
 func (c *Command) Kind() string {
-	if names := c.given(); len(names) == 1 {
+	if names := c.kindsSet(); len(names) == 1 {
 		return names[0]
 	}
 	return ""
@@ -119,7 +119,7 @@ func (c *Command) Validate() error { return Invalid(c.Problems()) }
 // Problems lists all that is wrong with the command.
 func (c *Command) Problems() []string {
 	var bad []string
-	if names := c.given(); len(names) != 1 {
+	if names := c.kindsSet(); len(names) != 1 {
 		bad = append(bad, oneOf(kinds[:], names))
 	}
 	target := func(kind string, t *Target) {
@@ -143,7 +143,7 @@ func (c *Command) Problems() []string {
 		if c.Pardon.Job == "" {
 			bad = append(bad, "pardon: want a job")
 		}
-		bad = append(bad, text("job", c.Pardon.Job, MaxName)...)
+		bad = append(bad, textProblems("job", c.Pardon.Job, MaxName)...)
 	}
 	return append(bad, whyProblems(c.Why)...)
 }
@@ -155,11 +155,11 @@ func whyProblems(why string) []string {
 	if strings.TrimSpace(why) == "" {
 		return []string{"why is empty: want a reason, for the audit log"}
 	}
-	return text("why", why, MaxWhy)
+	return textProblems("why", why, MaxWhy)
 }
 
-// text says what is wrong with a text from an operator.
-func text(field, s string, longest int) []string {
+// textProblems says what is wrong with a text from an operator.
+func textProblems(field, s string, longest int) []string {
 	switch {
 	case len(s) > longest:
 		return []string{fmt.Sprintf("%s has %d bytes: want at most %d", field, len(s), longest)}
@@ -189,8 +189,8 @@ type Target struct {
 // targets are the fields of a Target, in their order.
 var targets = [...]string{"task", "job", "class", "all"}
 
-// Many reports whether it names tasks by a common property.
-func (t Target) Many() bool { return t.Task == "" }
+// IsGroup reports whether it names tasks by a common property.
+func (t Target) IsGroup() bool { return t.Task == "" }
 
 // String is for people: "/a/b", "job web", "class batch", "all tasks". For a target that
 // is not valid it lists everything that is set.
@@ -207,9 +207,9 @@ func (t Target) String() string {
 	return strings.Join(all, " and ")
 }
 
-// Covers reports whether a valid target names the task. A single task must be named by
+// Matches reports whether a valid target names the task. A single task must be named by
 // its whole name.
-func (t Target) Covers(k *sample.Task) bool {
+func (t Target) Matches(k *sample.Task) bool {
 	switch {
 	case t.Task != "":
 		return string(k.Name) == t.Task
@@ -231,8 +231,8 @@ func (t Target) problems(kind string) (bad []string) {
 	if len(got) != 1 {
 		bad = append(bad, kind+": "+oneOf(targets[:], got))
 	}
-	bad = append(bad, text("task", t.Task, MaxName)...)
-	bad = append(bad, text("job", t.Job, MaxName)...)
+	bad = append(bad, textProblems("task", t.Task, MaxName)...)
+	bad = append(bad, textProblems("job", t.Job, MaxName)...)
 	if t.Class != "" {
 		if _, err := sample.ParseClass(t.Class); err != nil {
 			bad = append(bad, fmt.Sprintf("class %.40q: want %s, %s or %s", t.Class, sample.LatencySensitive, sample.Batch, sample.BestEffort))

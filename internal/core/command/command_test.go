@@ -86,7 +86,7 @@ func TestCovers(t *testing.T) {
 		{command.Target{Task: "/batch/job-1"}, true}, {command.Target{Task: "job-1"}, false}, {command.Target{Job: "job"}, true}, {command.Target{Job: "other"}, false},
 		{command.Target{Class: "batch"}, true}, {command.Target{Class: "best-effort"}, false}, {command.Target{All: true}, true}, {command.Target{}, false},
 	} {
-		if got := c.Covers(task); got != c.want {
+		if got := c.Matches(task); got != c.want {
 			t.Errorf("%+v: %t", c.Target, got)
 		}
 	}

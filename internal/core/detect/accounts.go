@@ -15,17 +15,17 @@ import (
 
 // Conditions of accounts on a suspect.
 const (
-	// ofExcess is the least part of the victim's excess wait by which the service of a
+	// minExcessShare is the least part of the victim's excess wait by which the service of a
 	// suspect must exceed its usual service.
-	ofExcess = 0.2
-	// accounted is the least part of the wait that must be attributed to tasks.
-	accounted = 0.5
-	// grown is the ratio from which on a demand, or a suspect's use, counts as increased.
-	grown = 1.25
-	// asksMore is the ratio by which a victim's own demand for the queue must have
+	minExcessShare = 0.2
+	// minAttributedShare is the least part of the wait that must be attributed to tasks.
+	minAttributedShare = 0.5
+	// increaseRatio is the ratio from which on a demand, or a suspect's use, counts as increased.
+	increaseRatio = 1.25
+	// ownDemandRatio is the ratio by which a victim's own demand for the queue must have
 	// increased, plus half a CPU (or half a request a second), to be the reason for its
 	// wait: a few more threads wait for each other as soon as another task takes a CPU.
-	asksMore = 2
+	ownDemandRatio = 2
 	// usualOver is about the number of good intervals in the mean of the usual shares.
 	usualOver = 60
 )
@@ -99,8 +99,8 @@ func (u *usual) add(a *account) {
 	}
 }
 
-// sums are the totals of the bad ones of the newest accounts.
-type sums struct {
+// accountTotals are the totals of the bad ones of the newest accounts.
+type accountTotals struct {
 	n                                         int
 	wanted, waited, niced, demand, attributed float64
 	usual                                     *usual
@@ -118,7 +118,7 @@ type use struct{ bad, before float64 }
 
 // rise returns the increase of its usage, 0 if that is below grown.
 func (u use) rise() float64 {
-	if u.bad >= grown*u.before {
+	if u.bad >= increaseRatio*u.before {
 		return u.bad - u.before
 	}
 	return 0
@@ -126,10 +126,10 @@ func (u use) rise() float64 {
 
 // account sums the accounts of a victim's newest bad intervals; nil if too little of its
 // wait is accounted for.
-func (d *Detector) account(s *series, victim int) *sums {
+func (d *Detector) account(s *series, victim int) *accountTotals {
 	a := &s.tasks[victim].accounts
 	t := &d.sums
-	*t = sums{usual: &a.usual, of: t.of[:0], used: t.used[:0]}
+	*t = accountTotals{usual: &a.usual, of: t.of[:0], used: t.used[:0]}
 	for i := range a.newest {
 		x := &a.newest[i]
 		if !x.bad {
@@ -151,7 +151,7 @@ func (d *Detector) account(s *series, victim int) *sums {
 			p.Fair += o.Fair * o.Time
 		}
 	}
-	if t.n == 0 || !(t.waited > 0) || t.attributed < accounted*t.waited {
+	if t.n == 0 || !(t.waited > 0) || t.attributed < minAttributedShare*t.waited {
 		return nil
 	}
 	for i := range t.of {
@@ -161,11 +161,11 @@ func (d *Detector) account(s *series, victim int) *sums {
 	}
 	for i := range s.tasks {
 		u := use{math.NaN(), math.NaN()}
-		if k := &s.tasks[i]; i != victim && k.used && d.unable(s, victim, i) == "" {
+		if k := &s.tasks[i]; i != victim && k.used && d.exclusion(s, victim, i) == "" {
 			u.bad, u.before = d.usedBefore(s, victim, i)
 			t.rises += u.rise()
 			j := slices.IndexFunc(t.of, func(p Served) bool { return p.By == k.task.Key })
-			if j >= 0 && u.bad < grown*u.before && s.signal.Domain == sample.SharedCPU {
+			if j >= 0 && u.bad < increaseRatio*u.before && s.signal.Domain == sample.SharedCPU {
 				t.pushed += max(0, t.of[j].Time/t.wanted-t.usual.of[k.task.Key])
 			}
 		}
@@ -176,8 +176,8 @@ func (d *Detector) account(s *series, victim int) *sums {
 
 // grounds returns the evidence of the accounts against the suspect in a slot; least is the
 // least usage that counts.
-func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
-	g := Grounds{Method: ByAccounts, UsualShare: t.usual.of[by]}
+func (t *accountTotals) grounds(slot int, by sample.TaskKey, least float64) Grounds {
+	g := Grounds{Basis: ByAccounts, UsualShare: t.usual.of[by]}
 	if k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == by }); k >= 0 {
 		g.Share, g.FairShare = t.of[k].Time/t.wanted, t.of[k].Fair
 	}
@@ -188,25 +188,27 @@ func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 	// A new task takes a CPU from the tasks that were there. If one of them then waits for
 	// another, the new task caused that, whatever CPU it runs on itself.
 	use := t.used[slot]
-	if rise := use.rise(); rise > 0 && rise >= max(least, ofExcess*min(1, t.pushed*t.wanted/float64(t.n))) {
-		g.Pushed = t.pushed * rise / t.rises
+	if rise := use.rise(); rise > 0 && rise >= max(least, minExcessShare*min(1, t.pushed*t.wanted/float64(t.n))) {
+		g.Displaced = t.pushed * rise / t.rises
 	}
-	enough := func(share float64) bool { return share-g.UsualShare >= ofExcess*excess && share >= grown*g.UsualShare }
+	enough := func(share float64) bool {
+		return share-g.UsualShare >= minExcessShare*excess && share >= increaseRatio*g.UsualShare
+	}
 	served := enough(g.Share)
-	if !served && !enough(g.Share+g.Pushed) {
-		g.Pushed = 0
+	if !served && !enough(g.Share+g.Displaced) {
+		g.Displaced = 0
 		return g
 	}
 	switch demand := t.demand / float64(t.n); {
-	case use.bad < grown*use.before:
+	case use.bad < increaseRatio*use.before:
 		g.Level, g.Why = Possible, "it used no more than before: it may have been moved to where the victim waits"
-	case t.usual.n > 0 && demand > asksMore*t.usual.demand+0.5:
+	case t.usual.n > 0 && demand > ownDemandRatio*t.usual.demand+0.5:
 		g.Level, g.Why = Possible, fmt.Sprintf("the victim's own demand is %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
 	case t.niced > t.waited/2:
 		g.Level, g.Why = Possible, "the victim's threads have low priority (niced or SCHED_IDLE)"
 	case !served:
 		g.Level = Likely
-	case t.attributed < (1-ofExcess)*t.waited:
+	case t.attributed < (1-minExcessShare)*t.waited:
 		g.Level, g.Why = Likely, fmt.Sprintf("%.0f %% of the wait is not attributed to a known task", 100*(1-t.attributed/t.waited))
 	case g.FairShare == 0:
 		g.Level, g.Why = Likely, "its fair share is unknown"
@@ -216,7 +218,7 @@ func (t *sums) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 		g.Level = Proven
 	}
 	if served {
-		g.Pushed = 0
+		g.Displaced = 0
 	}
 	return g
 }

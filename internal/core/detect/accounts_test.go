@@ -79,16 +79,16 @@ func TestWhoWasServed(t *testing.T) {
 				t.Fatalf("no finding: %+v", f)
 			}
 			s := &f.Suspects[0]
-			if s.Key.Inode != c.who || s.Level != c.level || s.Method != ByAccounts || !strings.Contains(s.Why, c.why) {
-				t.Errorf("task %d, %v by %s: %q; want task %d, %v: %q", s.Key.Inode, s.Level, s.Method, s.Why, c.who, c.level, c.why)
+			if s.Key.Inode != c.who || s.Level != c.level || s.Basis != ByAccounts || !strings.Contains(s.Why, c.why) {
+				t.Errorf("task %d, %v by %s: %q; want task %d, %v: %q", s.Key.Inode, s.Level, s.Basis, s.Why, c.who, c.level, c.why)
 			}
 			waited := c.then.served[c.who] / (c.then.cpu + c.then.served[2] + c.then.served[3] + c.then.nobodys)
 			fair, pushed := fairShare, 0.0
 			if waited == 0 {
 				fair, pushed = 0, 0.5/0.7-0.004/0.204
 			}
-			if math.Abs(s.Share-waited) > 1e-9 || math.Abs(s.FairShare-fair) > 1e-9 || math.Abs(s.Pushed-pushed) > 1e-9 {
-				t.Errorf("share %v, fair %v, pushed %v; want %v, %v and %v", s.Share, s.FairShare, s.Pushed, waited, fair, pushed)
+			if math.Abs(s.Share-waited) > 1e-9 || math.Abs(s.FairShare-fair) > 1e-9 || math.Abs(s.Displaced-pushed) > 1e-9 {
+				t.Errorf("share %v, fair %v, pushed %v; want %v, %v and %v", s.Share, s.FairShare, s.Displaced, waited, fair, pushed)
 			}
 			if named := f.Antagonists > 0; named != (c.level >= Likely) {
 				t.Errorf("%d are named at level %v", f.Antagonists, c.level)
@@ -103,7 +103,7 @@ func TestWithoutAccountsStatisticsTell(t *testing.T) {
 	d := New(evident(t))
 	queue{cpu: 0.2, served: map[uint64]float64{3: 0.004}, used: map[uint64]float64{2: 0.05, 3: 0.3}}.play(t, d, 0, 30)
 	f, found := queue{cpu: 0.2, nobodys: 0.7, served: map[uint64]float64{2: 0.3}, used: map[uint64]float64{2: 0.8, 3: 0.3}}.play(t, d, 30, 4)
-	if !found || f.Suspects[0].Method != ByStatistics || f.Suspects[0].Level == Proven {
+	if !found || f.Suspects[0].Basis != ByStatistics || f.Suspects[0].Level == Proven {
 		t.Errorf("%+v", f.Suspects)
 	}
 }
@@ -113,7 +113,7 @@ func TestWithoutAccountsStatisticsTell(t *testing.T) {
 func TestWhatRunsOutsideAnyTaskIsNobodys(t *testing.T) {
 	for _, c := range []struct {
 		outside float64 // s/s of the wait, of 1
-		method  Method
+		method  Basis
 	}{{0.2, ByAccounts}, {0.8, ByStatistics}} {
 		d := New(evident(t))
 		var f Finding
@@ -133,7 +133,7 @@ func TestWhatRunsOutsideAnyTaskIsNobodys(t *testing.T) {
 				f = one
 			}
 		}
-		if len(f.Suspects) == 0 || f.Suspects[0].Key.Inode != 2 || f.Suspects[0].Method != c.method {
+		if len(f.Suspects) == 0 || f.Suspects[0].Key.Inode != 2 || f.Suspects[0].Basis != c.method {
 			t.Errorf("%g of the wait outside any task: %+v, want task 2 by %s", c.outside, f.Suspects, c.method)
 		}
 	}

@@ -22,15 +22,15 @@ const (
 )
 
 const (
-	// likely and sure are the least differences in standard errors: to count a task as a
+	// candidateErrors and sure are the least differences in standard errors: to count a task as a
 	// possible antagonist, and to confirm one that is accused.
-	likely, sure = 2, 3
-	// moreWork and lessCPU are the least ratios of more work and of less usage that are a
+	candidateErrors, confirmErrors = 2, 3
+	// moreWorkRatio and lessCPURatio are the least ratios of more work and of less usage that are a
 	// change and not chance.
-	moreWork, lessCPU = 1.25, 1 / 1.25
-	// lasting is the number of consecutive bad intervals, up to the newest, that make a new
+	moreWorkRatio, lessCPURatio = 1.25, 1 / 1.25
+	// newLevelIntervals is the number of consecutive bad intervals, up to the newest, that make a new
 	// level: more than what makes an anomaly.
-	lasting = 5
+	newLevelIntervals = 5
 )
 
 // shift is the difference of a quantity between the victim's bad and good intervals: the
@@ -79,12 +79,12 @@ func (d *Detector) leastPressure(s *series) float64 {
 	return d.params.LeastPressure
 }
 
-// wasHeld reports whether quell limited a task in one of the pairs.
-func (d *Detector) wasHeld(task int) bool {
-	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.cause[task] == held })
+// wasLimited reports whether quell limited a task in one of the pairs.
+func (d *Detector) wasLimited(task int) bool {
+	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.cause[task] == limited })
 }
 
-// moreWork reports whether the victim did more work when it was bad. Work is usage ÷ cost
+// moreWorkRatio reports whether the victim did more work when it was bad. Work is usage ÷ cost
 // if the cost is resource per unit of work. If the cost is a wait, work is usage
 // (Signal.PerWork).
 func (d *Detector) moreWork(s *series, victim int) bool {
@@ -95,7 +95,7 @@ func (d *Detector) moreWork(s *series, victim int) bool {
 		}
 		return work
 	})
-	return w.up(likely) && w.bad >= moreWork*w.good
+	return w.up(candidateErrors) && w.bad >= moreWorkRatio*w.good
 }
 
 // change looks for a change of the victim itself if no suspect is accused; "" if there is
@@ -103,14 +103,14 @@ func (d *Detector) moreWork(s *series, victim int) bool {
 func (d *Detector) change(s *series, victim int) Change {
 	u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[victim]) })
 	// A task whose requests take longer makes fewer of them, whatever the cause.
-	fell := s.signal.Domain.OfCPUs() && u.down(likely) && u.bad <= lessCPU*u.good
+	fell := s.signal.Domain.OfCPUs() && u.down(candidateErrors) && u.bad <= lessCPURatio*u.good
 	run := 0
 	for _, p := range d.pairs {
 		if run++; p.row.cause[victim] != byNeighbour {
 			run = 0
 		}
 	}
-	if !fell && run < lasting {
+	if !fell && run < newLevelIntervals {
 		return ""
 	}
 	// A task that moved may be the antagonist although its correlation is too low to accuse
@@ -118,10 +118,10 @@ func (d *Detector) change(s *series, victim int) Change {
 	// task would have had is not known. Tasks are left out if limiting them did not help
 	// the victim.
 	for i := range s.tasks {
-		if d.params.Switches.Evidence && d.denied(s, victim, i) {
+		if d.params.Switches.Evidence && d.limitFailed(s, victim, i) {
 			continue
 		}
-		if i != victim && s.tasks[i].used && d.unable(s, victim, i) == "" && (d.moved(s, victim, i, likely) || d.wasHeld(i)) {
+		if i != victim && s.tasks[i].used && d.exclusion(s, victim, i) == "" && (d.moved(s, victim, i, candidateErrors) || d.wasLimited(i)) {
 			return ""
 		}
 	}

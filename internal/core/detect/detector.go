@@ -75,10 +75,10 @@ type Detector struct {
 	pairs       []pair
 	top, bottom []candidate
 	out         []Suspect
-	bench       bench
-	scales      scales
-	sums        sums
-	weighed     []Weighed
+	regression  regression
+	scales      statisticsBuffers
+	sums        accountTotals
+	weighed     []SuspectStatistics
 	verdicts    []Verdict
 }
 
@@ -125,7 +125,7 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	queued := len(d.queue)
 	for i, slot := 0, -1; i < len(readings); i++ {
 		slot = s.slot(readings[i].Task, slot+1)
-		d.verdicts[i] = d.take(s, row, slot, at, &readings[i])
+		d.verdicts[i] = d.judge(s, row, slot, at, &readings[i])
 	}
 	if d.params.Switches.Evidence {
 		d.review(s)
@@ -138,8 +138,8 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	return d.verdicts
 }
 
-// take stores one reading and judges it.
-func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
+// judge stores one reading and judges it.
+func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
 	var v Verdict
 	t := &s.tasks[slot]
 	if t.task != *r.Task { // a comparison takes less time than a copy
@@ -150,7 +150,7 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 		s.reset(slot)
 	}
 	if r.Flags&sample.Capped != 0 {
-		row.cause[slot] = held
+		row.cause[slot] = limited
 	}
 	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // otherwise it is invalid
 		row.pressure[slot] = float32(r.Pressure)
@@ -169,7 +169,7 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	v.Sane = true
 	if r.Spec == nil || r.Spec.State != spec.Ready {
 		if r.Flags&(sample.Throttled|sample.Stolen) == 0 {
-			row.cause[slot] = early
+			row.cause[slot] = noSpec
 		}
 		return v
 	}
@@ -178,7 +178,7 @@ func (d *Detector) take(s *series, row *row, slot int, at sample.Millis, r *Read
 	}
 	t.limit, t.mild = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev), false
 	if d.params.Switches.Evidence && s.signal.PerWork {
-		t.limit, t.mild = t.level.take(r.Cost, r.Spec.Mean, r.Spec.StdDev, t.limit)
+		t.limit, t.mild = t.level.limitFor(r.Cost, r.Spec.Mean, r.Spec.StdDev, t.limit)
 	}
 	v.Judged, v.Limit = true, t.limit
 	if d.params.Switches.Evidence && s.signal.Domain == sample.SharedCPU && t.unit.unharmed(r.Cost, d.unitOf(r.Task.Key, at), t.limit) {
@@ -221,14 +221,14 @@ func (d *Detector) review(s *series) {
 	row := s.rows[len(s.rows)-1]
 	for i := range s.tasks {
 		t := &s.tasks[i]
-		if !t.used || t.asked == 0 {
+		if !t.used || t.trialRequested == 0 {
 			continue
 		}
-		suspect, known := s.index[t.suspect]
+		suspect, known := s.index[t.trialSuspect]
 		if !known {
 			continue
 		}
-		since, over := s.sinceTrial(suspect, t.asked, d.params.OutlierWindow)
+		since, over := s.sinceTrial(suspect, t.trialRequested, d.params.OutlierWindow)
 		c := row.cause[i]
 		if over && since < d.params.OutlierWindow && (c == byNeighbour || c == good && since == 0) {
 			d.enqueue(anomaly{s, t.task.Key, Neighbour, row.at, true})
@@ -246,13 +246,13 @@ const (
 	byQuota
 	bySteal
 	bySelf
-	held     // not judged: quell limited it
-	early    // not judged: there was no spec yet
+	limited  // not judged: quell limited it
+	noSpec   // not judged: there was no spec yet
 	unharmed // not judged: it waited, and its work took no longer
 )
 
 // judged reports whether the task's cost was compared with its spec.
-func (c cause) judged() bool { return c != absent && c != held && c != early && c != unharmed }
+func (c cause) judged() bool { return c != absent && c != limited && c != noSpec && c != unharmed }
 
 var kindOf = [...]Kind{byNeighbour: Neighbour, byQuota: OwnQuota, bySteal: Steal, bySelf: SelfWait}
 
@@ -260,7 +260,7 @@ func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	outlier, own := r.Cost > limit, d.params.Switches.OwnCauses
 	// Findings on a task's own faults are only for tasks that may be helped: a batch job
 	// that uses up its quota is normal.
-	served := r.Task.Helped()
+	served := r.Task.MayBeHelped()
 	switch {
 	case !outlier && own && served && r.Flags&sample.Throttled != 0:
 		return byQuota

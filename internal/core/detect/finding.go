@@ -82,21 +82,21 @@ func (l *Level) UnmarshalText(b []byte) error {
 	return fmt.Errorf("unknown level %q", b)
 }
 
-// Method is the kind of evidence for the level of a suspect.
-type Method string
+// Basis is the kind of evidence for the level of a suspect.
+type Basis string
 
 // The methods.
 const (
-	ByAccounts   Method = "accounting"  // of the tasks served while the victim waited
-	ByStatistics Method = "statistics"  // a calibrated probability
-	ByTrial      Method = "trial"       // it was limited, and that helped
-	ByFormula    Method = "correlation" // CPI², section 4.2, and rules like it
+	ByAccounts   Basis = "accounting"  // of the tasks served while the victim waited
+	ByStatistics Basis = "statistics"  // a calibrated probability
+	ByTrial      Basis = "trial"       // it was limited, and that helped
+	ByFormula    Basis = "correlation" // CPI², section 4.2, and rules like it
 )
 
 // Grounds are the evidence against a suspect.
 type Grounds struct {
-	Level  Level  `json:"level"`
-	Method Method `json:"method,omitempty"`
+	Level Level `json:"level"`
+	Basis Basis `json:"method,omitempty"`
 	// Probability that it is the antagonist, 0..1, calibrated; 0 if not computed.
 	Probability float64 `json:"probability,omitempty"`
 	// Share is the part of the time in the newest bad intervals in which the victim wanted
@@ -106,18 +106,18 @@ type Grounds struct {
 	Share      float64 `json:"share,omitempty"`
 	UsualShare float64 `json:"usual_share,omitempty"`
 	FairShare  float64 `json:"fair_share,omitempty"`
-	// Pushed is the part of that time in which other tasks were served whose usage did not
+	// Displaced is the part of that time in which other tasks were served whose usage did not
 	// increase, as far as it is attributed to this suspect, whose increased usage displaced
 	// them to where the victim waits; 0 if Share alone is sufficient.
-	Pushed float64 `json:"pushed,omitempty"`
+	Displaced float64 `json:"pushed,omitempty"`
 	// Why says in words what the level is based on, or why it is not higher.
 	Why string `json:"why,omitempty"`
 }
 
 // figure is the value by which suspects of one level are ranked.
 func (g *Grounds) figure() float64 {
-	if g.Method == ByAccounts {
-		return g.Share + g.Pushed - g.UsualShare
+	if g.Basis == ByAccounts {
+		return g.Share + g.Displaced - g.UsualShare
 	}
 	return g.Probability
 }
@@ -173,15 +173,15 @@ type Finding struct {
 	// ones come last. At most Params.Top of each. The slice is the Detector's; it is valid
 	// until the next call of Next.
 	Suspects []Suspect
-	// Weighed are the statistics of all suspects, if Params.Explain; valid as long as
+	// Statistics are the statistics of all suspects, if Params.Explain; valid as long as
 	// Suspects.
-	Weighed []Weighed
+	Statistics []SuspectStatistics
 	// Antagonists is the number of Suspects that reach the bar.
 	Antagonists int
 	// Trial: the first of Suspects explains the victim's cost, but chance or another
 	// suspect may as well (switch Evidence). Limiting it for a short time would decide.
 	Trial bool
-	// Tries is the number of Suspects, from the first on, that are worth a trial, if Trial;
+	// TrialCandidates is the number of Suspects, from the first on, that are worth a trial, if Trial;
 	// 0 is as 1.
-	Tries int
+	TrialCandidates int
 }

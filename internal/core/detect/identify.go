@@ -34,7 +34,7 @@ type candidate struct {
 	correlation float64
 	usage       float64
 	grounds     Grounds
-	try         bool // not proven, but a trial could decide
+	worthTrial  bool // not proven, but a trial could decide
 	rank        int  // 0 reaches the bar, 1 as co-victim, 2 does not
 	excluded    string
 }
@@ -66,13 +66,13 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	}
 	f.Suspects = d.describe(s)
 	if d.params.Explain {
-		f.Weighed = d.weighed
+		f.Statistics = d.weighed
 	}
 	own := d.params.Switches.PhaseChange && goodSamples > 0
-	for f.Tries < len(d.top) && d.top[f.Tries].try {
-		f.Tries++
+	for f.TrialCandidates < len(d.top) && d.top[f.TrialCandidates].worthTrial {
+		f.TrialCandidates++
 	}
-	f.Trial = f.Tries > 0
+	f.Trial = f.TrialCandidates > 0
 	switch {
 	case own && d.moreWork(s, victim):
 		f.Change, f.Trial = MoreWork, false
@@ -91,9 +91,9 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	}
 	switch {
 	case f.Trial && !a.review:
-		t.asked, t.suspect = a.at, f.Suspects[0].Key
+		t.trialRequested, t.trialSuspect = a.at, f.Suspects[0].Key
 	case f.Antagonists > 0 && !f.Trial:
-		t.asked = 0
+		t.trialRequested = 0
 	}
 	return f
 }
@@ -108,14 +108,14 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 	const bad, well, under = 0, 1, 2
 	from := f.First
 	if tried {
-		from = min(from, s.tasks[victim].asked.Add(-d.params.OutlierWindow))
+		from = min(from, s.tasks[victim].trialRequested.Add(-d.params.OutlierWindow))
 	}
 	for _, r := range s.rows {
 		c, is := r.cause[victim], bad
 		if !c.judged() || r.at < from {
 			continue
 		}
-		if slices.Contains(r.cause, held) {
+		if slices.Contains(r.cause, limited) {
 			is, tried = under, true
 		} else if c == good {
 			is = well
@@ -162,9 +162,9 @@ func (d *Detector) align(rows []*row, victim int, threshold float64) (goodSample
 	return goodSamples
 }
 
-// enoughGood is the maximum number of good intervals at the beginning of a window that was
+// maxLookBackGood is the maximum number of good intervals at the beginning of a window that was
 // moved back.
-const enoughGood = 5
+const maxLookBackGood = 5
 
 // lookBack returns the rows around the end of the victim's last good period: its last good
 // intervals and a window's length of bad ones after them. Later intervals do not count: a
@@ -172,7 +172,7 @@ const enoughGood = 5
 // good interval is known.
 func (d *Detector) lookBack(s *series, victim int) []*row {
 	first, n, began := len(s.rows), 0, sample.Millis(0) // of the good ones; end of the first bad one after them
-	for i := len(s.rows) - 1; i >= 0 && n < enoughGood; i-- {
+	for i := len(s.rows) - 1; i >= 0 && n < maxLookBackGood; i-- {
 		switch s.rows[i].cause[victim] {
 		case good:
 			first, n = i, n+1
@@ -208,22 +208,22 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	}
 	d.top, d.bottom = d.top[:0], d.bottom[:0]
 	foremost := -1
-	if d.params.Suspicion != ByCorrelation {
-		foremost = d.foremost(s, victim, d.params.Suspicion)
+	if d.params.Selection != SelectByCorrelation {
+		foremost = d.selectSuspect(s, victim, d.params.Selection)
 	}
-	var proofs []proof
-	var books *sums
+	var proofs []fit
+	var books *accountTotals
 	d.weighed = nil
 	if d.params.Switches.Evidence {
 		books = d.account(s, victim)
-		proofs, d.weighed = d.weigh(s, victim), d.statistics(s, victim)
+		proofs, d.weighed = d.regress(s, victim), d.statistics(s, victim)
 	}
 	cleared := false
 	for i := range s.tasks {
 		if i == victim || !s.tasks[i].used {
 			continue
 		}
-		c := candidate{slot: i, rank: 2, excluded: d.unable(s, victim, i)}
+		c := candidate{slot: i, rank: 2, excluded: d.exclusion(s, victim, i)}
 		if s.tasks[i].flags&sample.Capped != 0 {
 			c.excluded = "capped already"
 		}
@@ -231,13 +231,13 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
 		}
 		clears := i == foremost
-		if d.params.Suspicion == ByCorrelation {
+		if d.params.Selection == SelectByCorrelation {
 			clears = c.correlation >= d.params.Correlation
 		}
 		if d.params.Switches.Evidence {
-			denied := d.denied(s, victim, i)
+			denied := d.limitFailed(s, victim, i)
 			c.grounds = d.grounds(s, victim, i, proofs, books)
-			if denied && c.grounds.Method != ByAccounts {
+			if denied && c.grounds.Basis != ByAccounts {
 				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "limiting it did not help"
 			}
 			clears = c.grounds.Level >= Likely
@@ -245,16 +245,16 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			if s.tasks[victim].mild {
 				tried = triedMild
 			}
-			c.try = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && mayHold(&s.tasks[i].task) &&
-				d.pressed(victim, i) >= d.leastPressure(s)
-		} else if c.grounds.Method = ByFormula; clears {
+			c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && mayLimit(&s.tasks[i].task) &&
+				d.meanBadUsage(victim, i) >= d.leastPressure(s)
+		} else if c.grounds.Basis = ByFormula; clears {
 			c.grounds.Level = Likely
 		}
 		if c.excluded == "" && clears {
 			switch {
-			case d.params.Switches.LeastPressure && d.pressed(victim, i) < d.leastPressure(s):
+			case d.params.Switches.LeastPressure && d.meanBadUsage(victim, i) < d.leastPressure(s):
 				c.excluded = "used almost nothing in the victim's bad intervals"
-			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(s, victim, i, sure):
+			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(s, victim, i, confirmErrors):
 				c.excluded = "used no more in the victim's bad intervals than in its good ones"
 			}
 		}
@@ -278,27 +278,27 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 // grounds returns the evidence against a suspect under switch Evidence: a trial that the
 // regression confirms, the accounts of the queue if it has any, or otherwise the
 // statistics.
-func (d *Detector) grounds(s *series, victim, slot int, proofs []proof, books *sums) Grounds {
+func (d *Detector) grounds(s *series, victim, slot int, proofs []fit, books *accountTotals) Grounds {
 	var g Grounds
 	if books != nil {
 		g = books.grounds(slot, s.tasks[slot].task.Key, d.leastPressure(s))
 	} else if w := d.weighing(slot); w != nil {
 		g = w.grounds()
 	}
-	k := slices.IndexFunc(proofs, func(p proof) bool { return p.slot == slot })
+	k := slices.IndexFunc(proofs, func(p fit) bool { return p.slot == slot })
 	if k < 0 {
 		return g
 	}
 	switch p := &proofs[k]; {
-	case g.Level < Proven && p.held > 0 && p.proven():
-		g.Level, g.Method, g.Why = Proven, ByTrial, "limiting it reduced the victim's cost each time"
+	case g.Level < Proven && p.limits > 0 && p.proves():
+		g.Level, g.Basis, g.Why = Proven, ByTrial, "limiting it reduced the victim's cost each time"
 	}
 	return g
 }
 
 // weighing returns the statistics of a suspect, nil if there are none.
-func (d *Detector) weighing(slot int) *Weighed {
-	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w Weighed, slot int) int { return cmp.Compare(w.slot, slot) })
+func (d *Detector) weighing(slot int) *SuspectStatistics {
+	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w SuspectStatistics, slot int) int { return cmp.Compare(w.slot, slot) })
 	if !found {
 		return nil
 	}
@@ -309,17 +309,17 @@ func (d *Detector) weighing(slot int) *Weighed {
 // antagonists is limited.
 const Relief = 1.0 / 6
 
-// denied reports whether limiting a suspect, in the rows, did not help: it compares the
+// limitFailed reports whether limiting a suspect, in the rows, did not help: it compares the
 // victim's cost under the hold, without the first interval of each hold, with its cost in
 // bad intervals without a hold.
-func (d *Detector) denied(s *series, victim, suspect int) bool {
+func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 	var sum, n [2]float64 // bad without hold; under the hold
 	for i, r := range s.rows {
 		c, is := r.cause[victim], 0
 		switch {
-		case r.cause[suspect] == held && (i == 0 || s.rows[i-1].cause[suspect] != held):
+		case r.cause[suspect] == limited && (i == 0 || s.rows[i-1].cause[suspect] != limited):
 			continue
-		case r.cause[suspect] == held && (c == good || c == byNeighbour):
+		case r.cause[suspect] == limited && (c == good || c == byNeighbour):
 			is = 1
 		case c != byNeighbour:
 			continue
@@ -335,24 +335,24 @@ func (d *Detector) denied(s *series, victim, suspect int) bool {
 
 // fallBack accuses the biggest user that may be limited (Params.Fallback).
 func (d *Detector) fallBack(s *series, victim int) {
-	i := d.foremost(s, victim, ByUsage)
+	i := d.selectSuspect(s, victim, SelectByUsage)
 	if i < 0 {
 		return
 	}
 	d.top = slices.DeleteFunc(d.top, func(c candidate) bool { return c.slot == i })
-	d.top = d.keep(s, d.top, candidate{slot: i, grounds: Grounds{Level: Likely, Method: ByFormula}, correlation: d.num[i] / d.den[i],
+	d.top = d.keep(s, d.top, candidate{slot: i, grounds: Grounds{Level: Likely, Basis: ByFormula}, correlation: d.num[i] / d.den[i],
 		usage: d.den[i] / float64(len(d.pairs))})
 }
 
-// unable returns why a task cannot hurt the victim at any usage; "" if it can.
-func (d *Detector) unable(s *series, victim, suspect int) string {
+// exclusion returns why a task cannot hurt the victim at any usage; "" if it can.
+func (d *Detector) exclusion(s *series, victim, suspect int) string {
 	v, t := &s.tasks[victim], &s.tasks[suspect]
 	switch {
 	case contains(&t.task, &v.task):
 		return "contains the victim"
 	case contains(&v.task, &t.task):
 		return "is part of the victim"
-	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Meets(v.reach):
+	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Intersects(v.reach):
 		return "shares no " + string(s.signal.Domain) + " with the victim"
 	}
 	return ""
@@ -367,8 +367,8 @@ func zeroed(s []float64, n int) []float64 {
 	return s
 }
 
-// pressed returns the suspect's mean usage over the victim's bad intervals.
-func (d *Detector) pressed(victim, suspect int) float64 {
+// meanBadUsage returns the suspect's mean usage over the victim's bad intervals.
+func (d *Detector) meanBadUsage(victim, suspect int) float64 {
 	var sum float64
 	n := 0
 	for _, p := range d.pairs {
@@ -444,7 +444,7 @@ func (d *Detector) describe(s *series) []Suspect {
 	for _, list := range [2][]candidate{d.top, d.bottom} {
 		for _, c := range list {
 			g := c.grounds
-			if w := d.weighing(c.slot); w != nil && g.Method == ByStatistics && g.Level > None && g.Why == "" {
+			if w := d.weighing(c.slot); w != nil && g.Basis == ByStatistics && g.Level > None && g.Why == "" {
 				g.Why = w.why()
 			}
 			d.out = append(d.out, Suspect{Task: s.tasks[c.slot].task, Grounds: g, Correlation: c.correlation, Usage: c.usage,

@@ -276,7 +276,7 @@ func TestEqualSuspectsAreOrderedByUsageThenName(t *testing.T) {
 }
 
 func TestNobodyIsAccusedWhereThereIsNobody(t *testing.T) {
-	for _, r := range []Rule{CPI2, Quell} {
+	for _, r := range []Method{CPI2, Quell} {
 		f := last(t, findings(New(paper(t, r)), signal(t, sample.CPI), rowsOf([]float64{4, 4, 4})...))
 		if f.Kind != Nobody || f.Antagonists != 0 || len(f.Suspects) != 0 {
 			t.Errorf("%s: %+v", r, f)

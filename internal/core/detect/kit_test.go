@@ -15,7 +15,7 @@ import (
 
 const minute = sample.Millis(60_000)
 
-func paper(t testing.TB, r Rule) Params {
+func paper(t testing.TB, r Method) Params {
 	t.Helper()
 	p, err := Paper(r)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestWhoHasNoSamplesInTheWindowIsAccusedOfNothing(t *testing.T) {
 			return row
 		}, true},
 	} {
-		for _, rule := range []Rule{CPI2, Quell} {
+		for _, rule := range []Method{CPI2, Quell} {
 			t.Run(string(rule)+" "+c.name, func(t *testing.T) {
 				rows := rowsOf(costs, []float64{0, 0, 0, 0}, []float64{0, 2, 2, 2})
 				for i := range rows {

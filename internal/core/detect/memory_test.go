@@ -17,7 +17,7 @@ func TestMemoryKeepsMeans(t *testing.T) {
 		for i := range intervals {
 			r := &row{at: sample.Millis(i) * minute}
 			r.grow(1 + min(i, 1)) // the second task comes one interval later
-			r.cost[0], r.cause[0], r.pressure[0] = float32(1+i%7), [...]cause{good, byNeighbour, early, bySteal}[i%4], float32(i%3)
+			r.cost[0], r.cause[0], r.pressure[0] = float32(1+i%7), [...]cause{good, byNeighbour, noSpec, bySteal}[i%4], float32(i%3)
 			if i%4 != 3 {
 				cost, counted = cost+float64(1+i%7), counted+1
 			}

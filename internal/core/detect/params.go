@@ -8,19 +8,19 @@ import (
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
-// Rule names a set of switches.
-type Rule string
+// Method names a set of switches.
+type Method string
 
 const (
 	// CPI2 is the paper's rules and nothing else.
-	CPI2 Rule = "cpi2"
+	CPI2 Method = "cpi2"
 	// Quell is CPI2 with every switch that improves the results.
-	Quell Rule = "quell"
-	// Evident is Quell with the switch Evidence: queue accounts, statistics over all
+	Quell Method = "quell"
+	// EvidenceMethod is Quell with the switch Evidence: queue accounts, statistics over all
 	// suspects, and short trials where the policy allows them (plan.Policy.Trial).
-	Evident Rule = "evidence"
+	EvidenceMethod Method = "evidence"
 	// Default is the rule that applies if none is requested.
-	Default = Evident
+	Default = EvidenceMethod
 )
 
 // Switches are quell's additions to the paper, each independent of the others.
@@ -50,7 +50,7 @@ type Switches struct {
 	// of the victim itself is a separate finding (change.go).
 	PhaseChange bool
 	// Evidence accuses by accounts, statistics and trials over everything that is kept
-	// instead of by Params.Correlation (accounts.go, weighing.go, evidence.go).
+	// instead of by Params.Correlation (accounts.go, statistics.go, regression.go).
 	Evidence bool
 	// OwnCauses makes separate findings of samples that the task's own quota, stolen time
 	// or waiting on itself explain.
@@ -58,20 +58,20 @@ type Switches struct {
 }
 
 // Switches returns the switches that the rule turns on.
-func (r Rule) Switches() (Switches, error) {
+func (r Method) Switches() (Switches, error) {
 	switch r {
 	case CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences:
 		return Switches{}, nil
-	case Quell, Evident:
+	case Quell, EvidenceMethod:
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
-			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == Evident}, nil
+			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == EvidenceMethod}, nil
 	}
-	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Rules())
+	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Methods())
 }
 
 // Params are the parameters of detection. Start from Paper.
 type Params struct {
-	Rule     Rule
+	Method   Method
 	Switches Switches
 	// Sigmas: a cost over mean + Sigmas·σ is an outlier.
 	Sigmas float64
@@ -93,10 +93,10 @@ type Params struct {
 	// cap has no effect on a task that uses less. Signals whose pressure is not CPU usage
 	// have their own (sample.Signal.LeastPressure).
 	LeastPressure float64
-	// Suspicion is the rule's method to select the antagonist. Fallback makes it accuse the
+	// Selection is the rule's method to select the antagonist. Fallback makes it accuse the
 	// biggest user that may be limited if no suspect reaches the bar. Both are for the
-	// rules of others (rules.go).
-	Suspicion Suspicion
+	// rules of others (other_methods.go).
+	Selection Selection
 	Fallback  bool
 	// OwnSpec and UsageBins are the rule's requirements on Reading.Spec: one of the task's
 	// own history, or one of the current range of its usage.
@@ -105,7 +105,7 @@ type Params struct {
 	Pace time.Duration
 	// Top is the maximum number of suspects that a finding lists.
 	Top int
-	// Explain adds the statistics of all suspects to findings (Finding.Weighed).
+	// Explain adds the statistics of all suspects to findings (Finding.Statistics).
 	Explain bool
 	// ThrottledShare and StolenShare are the shares of an interval from which on the flags
 	// Throttled and Stolen are set.
@@ -113,13 +113,13 @@ type Params struct {
 }
 
 // Paper returns CPI²'s parameters (table 2; section 4.2) with the given rule's switches.
-func Paper(r Rule) (Params, error) {
+func Paper(r Method) (Params, error) {
 	if r == "" {
 		r = Default
 	}
 	sw, err := r.Switches()
 	p := Params{
-		Rule: r, Switches: sw,
+		Method: r, Switches: sw,
 		Sigmas: 2, Outliers: 3, OutlierWindow: 5 * time.Minute,
 		Window: 10 * time.Minute, LookBack: time.Hour, Correlation: 0.35, LeastPressure: 0.1, Pace: time.Second, Top: 10,
 		ThrottledShare: 0.05, StolenShare: 0.02,
@@ -127,7 +127,7 @@ func Paper(r Rule) (Params, error) {
 	if sw.Evidence {
 		p.Memory = 24 * time.Hour
 	}
-	p.rival()
+	p.setOtherMethod()
 	return p, err
 }
 

@@ -61,11 +61,11 @@ func TestRulesAreKnownByName(t *testing.T) {
 	evident := all
 	evident.Evidence = true
 	for _, c := range []struct {
-		asked, is Rule
+		asked, is Method
 		want      Switches
-	}{{Quell, Quell, all}, {Evident, Evident, evident}, {"", Evident, evident}} {
+	}{{Quell, Quell, all}, {EvidenceMethod, EvidenceMethod, evident}, {"", EvidenceMethod, evident}} {
 		p, err := Paper(c.asked)
-		if err != nil || p.Switches != c.want || p.Rule != c.is {
+		if err != nil || p.Switches != c.want || p.Method != c.is {
 			t.Errorf("rule %q: %+v, %v", c.asked, p, err)
 		}
 	}

@@ -13,29 +13,29 @@ import (
 type series struct {
 	signal sample.Signal
 	index  map[sample.TaskKey]int
-	tasks  []track
+	tasks  []taskState
 	free   []int
 	rows   []*row // oldest first
 	spare  []*row
 	memory memory // what is older than rows, if it is kept
 }
 
-// track is the state of one task.
-type track struct {
+// taskState is the state of one task.
+type taskState struct {
 	task  sample.Task
 	reach sample.Set
 	flags sample.Flags // of its newest reading
 	spec  spec.Spec
 	limit float64
-	level level  // of the costs that are judged
-	mild  bool   // limit is lower than usual, because of its level
-	unit  unit   // of its own work, in the signal of a queue
-	bad   []mark // of the last OutlierWindow
+	level recentCost // of the costs that are judged
+	mild  bool       // limit is lower than usual, because of its level
+	unit  unit       // of its own work, in the signal of a queue
+	bad   []mark     // of the last OutlierWindow
 	used  bool
-	// asked is when a trial of suspect was requested on this task's behalf; 0 if there was
+	// trialRequested is when a trial of suspect was requested on this task's behalf; 0 if there was
 	// none or a suspect was accused since.
-	asked   sample.Millis
-	suspect sample.TaskKey
+	trialRequested sample.Millis
+	trialSuspect   sample.TaskKey
 	// heldBy is Reading.HeldBy of the newest interval that a quota explains.
 	heldBy string
 	// accounts are of the tasks that were served while it waited.
@@ -114,12 +114,12 @@ func (s *series) slot(t *sample.Task, guess int) int {
 		i, s.free = s.free[n-1], s.free[:n-1]
 	} else {
 		i = len(s.tasks)
-		s.tasks = append(s.tasks, track{})
+		s.tasks = append(s.tasks, taskState{})
 		for _, r := range s.rows {
 			r.grow(i + 1)
 		}
 	}
-	s.tasks[i] = track{used: true, bad: s.tasks[i].bad[:0]}
+	s.tasks[i] = taskState{used: true, bad: s.tasks[i].bad[:0]}
 	s.index[t.Key] = i
 	return i
 }
@@ -132,7 +132,7 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 	for i, r := range s.rows {
 		switch {
 		case r.at <= asked:
-		case r.cause[slot] == held:
+		case r.cause[slot] == limited:
 			end = i + 1
 		case end == 0 && r.at.Sub(asked) >= soon:
 			return 0, false
@@ -147,9 +147,9 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 // reset forgets a task's costs and outliers, but not its usage.
 func (s *series) reset(slot int) {
 	t := &s.tasks[slot]
-	t.bad, t.asked, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, level{}, unit{}
+	t.bad, t.trialRequested, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, recentCost{}, unit{}
 	for _, r := range s.rows {
-		if r.cause[slot] != held {
+		if r.cause[slot] != limited {
 			r.cause[slot], r.cost[slot] = absent, 0
 		}
 	}

@@ -63,7 +63,7 @@ func BenchmarkIdentify1000x10(b *testing.B) {
 // BenchmarkEvidence1000x60 measures the additional time of the switch Evidence: an hour of
 // a thousand suspects, compared with the correlation over the same hour.
 func BenchmarkEvidence1000x60(b *testing.B) {
-	d := New(paper(b, Evident))
+	d := New(paper(b, EvidenceMethod))
 	sig := signal(b, sample.CPI)
 	for at := minute; at <= 60*minute; at += minute {
 		d.Observe(sig, at, crowded(1000, at))

@@ -190,7 +190,7 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 			s.Excluded = "contains the victim"
 		case inside(*r.Task, *v.Task):
 			s.Excluded = "is part of the victim"
-		case w.p.Switches.Reach && r.Reach != nil && v.Reach != nil && !r.Reach.Meets(v.Reach):
+		case w.p.Switches.Reach && r.Reach != nil && v.Reach != nil && !r.Reach.Intersects(v.Reach):
 			s.Excluded = fmt.Sprintf("shares no %s with the victim", w.sig.Domain)
 		case w.p.Switches.LeastPressure && s.Correlation >= w.p.Correlation && pressed < w.p.LeastPressure:
 			s.Excluded = "used almost nothing in the victim's bad intervals"
@@ -308,7 +308,7 @@ func (w *twin) change(pairs []int, victim uint64, known []*Reading, accused int)
 		return ""
 	}
 	for k, r := range known {
-		if r == nil || uint64(k) == victim || r.Reach != nil && known[victim].Reach != nil && w.p.Switches.Reach && !r.Reach.Meets(known[victim].Reach) {
+		if r == nil || uint64(k) == victim || r.Reach != nil && known[victim].Reach != nil && w.p.Switches.Reach && !r.Reach.Intersects(known[victim].Reach) {
 			continue
 		}
 		a, b := string(r.Task.Name)+"/", string(known[victim].Task.Name)+"/"

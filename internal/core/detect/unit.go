@@ -19,7 +19,7 @@ type unit struct {
 
 const (
 	// unitOver is the number of intervals that count as recent.
-	unitOver = levelOf
+	unitOver = recentIntervals
 	// slower is the least relative increase of the time for a unit that is harm,
 	// slowerErrors the least in standard errors of its mean.
 	slower, slowerErrors = 0.05, 2

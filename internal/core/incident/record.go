@@ -73,7 +73,7 @@ type Track struct {
 type Record struct {
 	ID          string            `json:"id"`
 	Machine     string            `json:"machine"`
-	Rule        detect.Rule       `json:"rule"`
+	Rule        detect.Method     `json:"rule"`
 	Signal      sample.SignalName `json:"signal"`
 	Variant     string            `json:"variant"`
 	Analysed    sample.Millis     `json:"analysed,omitempty"` // when its strongest analysis was made
@@ -113,8 +113,8 @@ type Record struct {
 	Usage      []Track         `json:"suspect_usage"`
 }
 
-// Of is the record of an incident with its chart.
-func Of(inc *plan.Incident, chart *pipeline.Chart) *Record {
+// FromPlan is the record of an incident with its chart.
+func FromPlan(inc *plan.Incident, chart *pipeline.Chart) *Record {
 	r := &Record{ID: inc.ID, Machine: inc.Machine, Rule: inc.Rule, Signal: inc.Signal, Variant: inc.Variant, Analysed: inc.Analysed, Kind: inc.Kind,
 		Victim: inc.Victim, Change: inc.Change, Follows: inc.Follows, HeldBy: inc.HeldBy,
 		Began: inc.Began, Opened: inc.Opened, Accused: inc.Accused, Anomaly: inc.Anomaly, Busy: inc.Busy,

@@ -75,7 +75,7 @@ func TestARecordHasEverything(t *testing.T) {
 	n := int64(0)
 	full(reflect.ValueOf(&inc).Elem(), &n)
 	full(reflect.ValueOf(&chart).Elem(), &n)
-	r := Of(&inc, &chart)
+	r := FromPlan(&inc, &chart)
 	var lost []string
 	var look func(v reflect.Value, path string)
 	look = func(v reflect.Value, path string) {

@@ -44,11 +44,11 @@ func (w *world) check(out output) {
 		}
 		if a.Kind == plan.Adjust {
 			switch e := w.books[a.ID]; {
-			case !w.policy.Feedback && w.policy.Longest == 0 || a.By != "quell":
+			case !w.policy.Feedback && w.policy.MaxDuration == 0 || a.By != "quell":
 				wrong(a, "a cap is adjusted that is not to be")
 			case e == nil || !e.live || e.asked:
 				wrong(a, "an adjustment of no cap")
-			case a.Until < e.Until || a.Until > e.Until && a.Until.Sub(e.began) > w.policy.Longest:
+			case a.Until < e.Until || a.Until > e.Until && a.Until.Sub(e.began) > w.policy.MaxDuration:
 				wrong(a, "an adjustment takes from a cap's time, or gives it more than the longest")
 			case a.Until <= w.now.at || a.Task.Key != e.Task.Key:
 				wrong(a, "an adjustment changes more than the rate and the end")
@@ -138,7 +138,7 @@ func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
 func (w *world) checkIncident(inc *pipeline.Change) {
 	w.t.Helper()
 	if inc.Opened == inc.Updated || inc.Closed != 0 { // only then: it is large and updated often
-		text, err := json.Marshal(incident.Of(&inc.Incident, &inc.Chart))
+		text, err := json.Marshal(incident.FromPlan(&inc.Incident, &inc.Chart))
 		var back incident.Record
 		if err == nil {
 			err = json.Unmarshal(text, &back)
@@ -230,7 +230,7 @@ func (w *world) render(out output) string {
 		fmt.Fprintf(&b, "%+v\n", f)
 	}
 	for i := range out.incidents {
-		text, err := json.Marshal(incident.Of(&out.incidents[i].Incident, &out.incidents[i].Chart))
+		text, err := json.Marshal(incident.FromPlan(&out.incidents[i].Incident, &out.incidents[i].Chart))
 		fmt.Fprintln(&b, string(text), err)
 	}
 	return b.String()
@@ -254,7 +254,7 @@ func (w *world) print(out output) {
 			fmt.Fprintf(&w.out, "%s uncap %s", at, a.Task.Name)
 		case plan.Adjust:
 			fmt.Fprintf(&w.out, "%s adjust %s to %.3g", at, a.Task.Name, a.Rate)
-			if w.policy.Longest > 0 {
+			if w.policy.MaxDuration > 0 {
 				fmt.Fprintf(&w.out, " until %s", clock(a.Until))
 			}
 		}

@@ -18,8 +18,8 @@ type Subject struct {
 	// judged by.
 	Spec spec.Spec
 
-	book *spec.Book    // of Key, once there is one
-	held sample.Millis // the newest sample that is held back, 0 if there can be none
+	book *spec.KeyHistory // of Key, once there is one
+	held sample.Millis    // the newest sample that is held back, 0 if there can be none
 }
 
 // Measurement is the result of an interval for one task.
@@ -38,8 +38,8 @@ type Measurement struct {
 	Served []detect.Served
 }
 
-// Of is the measurement in a sample. A sample contains neither HeldBy nor Reach.
-func Of(s *sample.Sample) Measurement {
+// MeasurementOf is the measurement in a sample. A sample contains neither HeldBy nor Reach.
+func MeasurementOf(s *sample.Sample) Measurement {
 	return Measurement{CPU: float64(s.CPU), Cost: float64(s.Cost), Flags: s.Flags, Extras: &s.Extras}
 }
 
@@ -49,7 +49,7 @@ type Interval struct {
 	signal   sample.Signal
 	at       sample.Millis
 	length   time.Duration
-	apart    bool            // costs exclude waits for itself and for the own quota, whatever was counted
+	ownApart bool            // costs exclude waits for itself and for the own quota, whatever was counted
 	served   []detect.Served // of all readings, s/s
 	readings []detect.Reading
 	subjects []*Subject
@@ -63,7 +63,7 @@ func (p *Pipeline) Begin(signal sample.Signal, at sample.Millis, length time.Dur
 		iv = &Interval{pipeline: p}
 		p.intervals[signal.Name] = iv
 	}
-	*iv = Interval{pipeline: p, signal: signal, at: at, length: length, apart: !signal.Domain.OfCPUs() || signal.Name.OfMachine(),
+	*iv = Interval{pipeline: p, signal: signal, at: at, length: length, ownApart: !signal.Domain.OfCPUs() || signal.Name.OfMachine(),
 		served: iv.served[:0], readings: iv.readings[:0], subjects: iv.subjects[:0]}
 	return iv
 }
@@ -93,7 +93,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	iv.subjects = append(iv.subjects, s)
 	r, sig := &iv.readings[n], &iv.signal
 	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach,
-		OwnApart: iv.apart}
+		OwnApart: iv.ownApart}
 	if x := m.Extras; x != nil {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
 		if self, ok := x.Get(sample.WaitSelf); ok {
@@ -113,7 +113,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		r.Pressure = 0 // the machine itself is measured: it exerts no pressure
 	}
 	switch {
-	case sig.Domain == sample.Elsewhere:
+	case sig.Domain == sample.OtherVM:
 		r.Flags, r.Stolen = r.Flags|sample.Stolen, 1 // its cost is stolen time
 	case m.Flags&sample.Stolen != 0:
 		r.Stolen = iv.pipeline.config.Detect.StolenShare // the flag means at least this share
@@ -179,8 +179,8 @@ func (p *Pipeline) spec(s *Subject, at sample.Millis) {
 	if s.book != nil {
 		now = s.book.Spec(at)
 	}
-	if p.config.Given != nil {
-		if given, ok := p.config.Given(s.Key, at); ok {
+	if p.config.External != nil {
+		if given, ok := p.config.External(s.Key, at); ok {
 			now = given
 		}
 	}

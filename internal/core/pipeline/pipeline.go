@@ -16,15 +16,15 @@ type Config struct {
 	Machine string
 	Detect  detect.Params
 	// Policy says how to act. Where levels state the confidence (switch Evidence), only a
-	// proven suspect is capped without a trial (plan.Policy.CapAt), and a cap that helped
+	// proven suspect is capped without a trial (plan.Policy.MinLevel), and a cap that helped
 	// removed at least detect.Relief of the excess cost (plan.Policy.Relief).
 	Policy plan.Policy
 	// History learns what jobs cost; nil: nothing is learnt, and each Subject has the
 	// Spec that its host set.
 	History *spec.History
-	// Given returns a spec from elsewhere (the server's) that takes precedence over what
+	// External returns a spec from elsewhere (the server's) that takes precedence over what
 	// History learnt; nil for none.
-	Given func(spec.Key, sample.Millis) (spec.Spec, bool)
+	External func(spec.Key, sample.Millis) (spec.Spec, bool)
 	// LearnIncidents lets samples that were taken in incidents teach specs too.
 	LearnIncidents bool
 	// Charts keeps the course of each open incident for Change.Chart.
@@ -44,9 +44,9 @@ type Pipeline struct {
 // New returns a Pipeline that has seen nothing.
 func New(c Config) *Pipeline {
 	if c.Detect.Switches.Evidence {
-		c.Policy.CapAt, c.Policy.Relief = detect.Proven, detect.Relief
+		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
-	p := &Pipeline{config: c, detector: detect.New(c.Detect), planner: plan.New(c.Machine, c.Detect.Rule, c.Policy),
+	p := &Pipeline{config: c, detector: detect.New(c.Detect), planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}}
 	if c.Charts {
 		p.charts = charts{}
@@ -109,7 +109,7 @@ func (p *Pipeline) Analyse(now sample.Millis) bool {
 	if !ok {
 		return false
 	}
-	f.Suspects, f.Weighed = slices.Clone(f.Suspects), slices.Clone(f.Weighed)
+	f.Suspects, f.Statistics = slices.Clone(f.Suspects), slices.Clone(f.Statistics)
 	id := p.planner.Finding(now, f, p.window(f.Signal))
 	if p.charts != nil {
 		inc, _ := p.planner.Incident(id)
@@ -119,9 +119,9 @@ func (p *Pipeline) Analyse(now sample.Millis) bool {
 	return true
 }
 
-// Pass advances over the time after from and before to in steps of detect.Params.Pace,
+// Advance advances over the time after from and before to in steps of detect.Params.Pace,
 // with Tick and Analyse at each. Steps at which nothing would happen are left out.
-func (p *Pipeline) Pass(from, to sample.Millis) {
+func (p *Pipeline) Advance(from, to sample.Millis) {
 	pace := max(p.config.Detect.Pace, time.Millisecond)
 	step := sample.Millis(pace.Milliseconds())
 	for now := from + step; now < to; now += step {
@@ -233,8 +233,8 @@ func (p *Pipeline) Roles() map[sample.TaskKey]plan.Role { return p.planner.Roles
 // Offenders lists the jobs on which caps helped others. See also Remember and Pardon.
 func (p *Pipeline) Offenders(now sample.Millis) []plan.Offender { return p.planner.Offenders(now) }
 
-// Remember adopts the offenders of an earlier host.
-func (p *Pipeline) Remember(all []plan.Offender) { p.planner.Remember(all) }
+// RestoreOffenders adopts the offenders of an earlier host.
+func (p *Pipeline) RestoreOffenders(all []plan.Offender) { p.planner.RestoreOffenders(all) }
 
 // Pardon forgets what a job did.
 func (p *Pipeline) Pardon(job sample.JobName) error { return p.planner.Pardon(job) }

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-func byRule(t *testing.T, rule detect.Rule) pipeline.Config {
+func byRule(t *testing.T, rule detect.Method) pipeline.Config {
 	t.Helper()
 	params, err := detect.Paper(rule)
 	if err != nil {
@@ -142,7 +142,7 @@ func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from,
 				fmt.Fprintf(&b, "%d %s %s %v\n", f.Now, f.Incident, f.Kind, f.Suspects)
 			}
 			for i := range r.Incidents {
-				text, err := json.Marshal(incident.Of(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+				text, err := json.Marshal(incident.FromPlan(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
 				fmt.Fprintln(&b, string(text), err)
 			}
 		}
@@ -173,7 +173,7 @@ func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from,
 
 // Pass leaves out only steps at which nothing happens.
 func TestPassIsEveryStep(t *testing.T) {
-	for _, rule := range []detect.Rule{detect.CPI2, detect.Evident} {
+	for _, rule := range []detect.Method{detect.CPI2, detect.EvidenceMethod} {
 		c := byRule(t, rule)
 		want := hour(t, c, func(p *pipeline.Pipeline, from, to sample.Millis) {
 			for now := from + 1000; now < to; now += 1000 {
@@ -182,7 +182,7 @@ func TestPassIsEveryStep(t *testing.T) {
 				}
 			}
 		})
-		got := hour(t, c, (*pipeline.Pipeline).Pass)
+		got := hour(t, c, (*pipeline.Pipeline).Advance)
 		if got != want {
 			t.Errorf("%s: %s", rule, difference(want, got))
 		}
@@ -203,13 +203,13 @@ func TestOutputsAreValues(t *testing.T) {
 			fmt.Fprintf(&b, "%+v\n", f)
 		}
 		for i := range r.Incidents {
-			text, err := json.Marshal(incident.Of(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+			text, err := json.Marshal(incident.FromPlan(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
 			fmt.Fprintln(&b, string(text), err)
 		}
 		return b.String()
 	}
 	hour(t, c, func(p *pipeline.Pipeline, from, to sample.Millis) {
-		p.Pass(from, to)
+		p.Advance(from, to)
 		for {
 			r, more := p.Ready()
 			if !more {
@@ -231,8 +231,8 @@ func TestOutputsAreValues(t *testing.T) {
 // Where levels state the confidence of a finding, only a proven suspect is capped without
 // a trial. A correlation rule caps the task that it names, as the paper does.
 func TestFromWhichLevelOnSuspectsAreCapped(t *testing.T) {
-	for rule, want := range map[detect.Rule]detect.Level{detect.CPI2: detect.Likely, detect.Quell: detect.Likely, detect.Evident: detect.Proven} {
-		if got := pipeline.New(byRule(t, rule)).Policy().CapAt; got != want {
+	for rule, want := range map[detect.Method]detect.Level{detect.CPI2: detect.Likely, detect.Quell: detect.Likely, detect.EvidenceMethod: detect.Proven} {
+		if got := pipeline.New(byRule(t, rule)).Policy().MinLevel; got != want {
 			t.Errorf("%s caps from %s on, want %s", rule, got, want)
 		}
 	}

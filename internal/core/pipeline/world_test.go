@@ -103,7 +103,7 @@ func (w *world) machine(args []string) {
 		ok, err := true, error(nil)
 		switch k {
 		case "rule":
-			rule = detect.Rule(v)
+			rule = detect.Method(v)
 		case "mode":
 			w.policy.Mode, err = plan.ParseMode(v)
 		case "signal":
@@ -115,7 +115,7 @@ func (w *world) machine(args []string) {
 		case "for":
 			w.policy.For = w.duration(v)
 		case "longest":
-			w.policy.Longest = w.duration(v)
+			w.policy.MaxDuration = w.duration(v)
 		case "confine":
 			w.policy.Confine = int(w.number(v))
 		case "calm":

@@ -2,10 +2,10 @@ package placement
 
 import "fmt"
 
-// MostMisses, a second, and the largest loss are beyond any machine.
+// MaxMisses, a second, and the largest loss are beyond any machine.
 const (
-	MostMisses = 1e15
-	mostBy     = 1e6
+	MaxMisses      = 1e15
+	maxDegradation = 1e6
 )
 
 // model gives the losses of tasks that share a machine.
@@ -25,8 +25,8 @@ func newModel(tasks []Task, measured []Degradation) (*model, error) {
 	misses, most := map[string]float64{}, 0.0
 	for _, t := range tasks {
 		switch had, twice := misses[t.Name]; {
-		case !(t.Misses <= MostMisses):
-			return nil, fmt.Errorf("task %s: misses %v: want a number up to %g", t.Name, t.Misses, float64(MostMisses))
+		case !(t.Misses <= MaxMisses):
+			return nil, fmt.Errorf("task %s: misses %v: want a number up to %g", t.Name, t.Misses, float64(MaxMisses))
 		case twice && had != t.Misses:
 			return nil, fmt.Errorf("task %s: misses %v and %v: want one number for all of a name", t.Name, had, t.Misses)
 		}
@@ -37,17 +37,17 @@ func newModel(tasks []Task, measured []Degradation) (*model, error) {
 	for _, d := range measured {
 		k := [2]string{d.Victim, d.Neighbour}
 		switch _, twice := m.measured[k]; {
-		case !(d.By > -1 && d.By <= mostBy):
-			return nil, fmt.Errorf("degradation of %s next to %s: %v: want a number above -1, up to %g", d.Victim, d.Neighbour, d.By, float64(mostBy))
+		case !(d.Ratio > -1 && d.Ratio <= maxDegradation):
+			return nil, fmt.Errorf("degradation of %s next to %s: %v: want a number above -1, up to %g", d.Victim, d.Neighbour, d.Ratio, float64(maxDegradation))
 		case twice:
 			return nil, fmt.Errorf("degradation of %s next to %s is given twice", d.Victim, d.Neighbour)
 		}
-		m.measured[k] = d.By
-		m.mean += d.By / float64(len(measured))
+		m.measured[k] = d.Ratio
+		m.mean += d.Ratio / float64(len(measured))
 		a, known := misses[d.Victim]
 		b, too := misses[d.Neighbour]
 		if known && too && a >= 0 && b >= 0 {
-			xy, xx = xy+a*b*d.By, xx+a*b*a*b
+			xy, xx = xy+a*b*d.Ratio, xx+a*b*a*b
 		}
 	}
 	switch {

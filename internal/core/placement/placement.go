@@ -20,7 +20,7 @@ type Task struct {
 // named Neighbour: 0.3 is 30 %. A measured ratio may be below 0.
 type Degradation struct {
 	Victim, Neighbour string
-	By                float64
+	Ratio             float64
 }
 
 // Basis is what a number rests on.
@@ -40,10 +40,10 @@ type Pinning string
 // The pinnings are paper 003's (figure 1): each task has a chip of its own, or
 // both have one hardware thread of each core.
 const (
-	PerChip    Pinning = "per-chip"
-	PerThread  Pinning = "per-thread"
-	NotPinned  Pinning = ""
-	lightBelow         = 0.5
+	PerChip   Pinning = "per-chip"
+	PerThread Pinning = "per-thread"
+	NotPinned Pinning = ""
+	lightLoad         = 0.5
 )
 
 // Pair is two tasks that should share a machine.
@@ -97,9 +97,9 @@ func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 		}
 	}
 	a := Advice{Exact: n <= exactUpTo}
-	with := exchange(loss)
+	with := localSearch(loss)
 	if a.Exact {
-		with = best(loss)
+		with = exactPairing(loss)
 	}
 	for i, j := range with {
 		for k := range i {
@@ -128,15 +128,15 @@ func Pin(a, b float64) Pinning {
 	switch light := min(a, b); {
 	case !(light >= 0):
 		return NotPinned
-	case light < lightBelow:
+	case light < lightLoad:
 		return PerThread
 	}
 	return PerChip
 }
 
-// best is the pairing with the least loss, from the best pairings of subsets of the
+// exactPairing is the pairing with the least loss, from the best pairings of subsets of the
 // tasks, small ones first. with[i] is the partner of i.
-func best(loss [][]float64) (with []int) {
+func exactPairing(loss [][]float64) (with []int) {
 	n := len(loss)
 	least, last := make([]float64, 1<<n), make([]int, 1<<n)
 	for set := 1; set < 1<<n; set++ {
@@ -164,8 +164,8 @@ func best(loss [][]float64) (with []int) {
 	return with
 }
 
-// exchange is a pairing that no exchange between two of its pairs improves.
-func exchange(loss [][]float64) (with []int) {
+// localSearch is a pairing that no exchange between two of its pairs improves.
+func localSearch(loss [][]float64) (with []int) {
 	n := len(loss)
 	with = make([]int, n)
 	for i := range with {

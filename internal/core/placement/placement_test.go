@@ -113,7 +113,7 @@ func TestExchangeIsNearTheBest(t *testing.T) {
 				loss[j][i] = loss[i][j]
 			}
 		}
-		exact, near := total(loss, best(loss)), total(loss, exchange(loss))
+		exact, near := total(loss, exactPairing(loss)), total(loss, localSearch(loss))
 		if near < exact-1e-9 {
 			t.Fatalf("the best loses %v, another %v", exact, near)
 		}

@@ -93,7 +93,7 @@ func (c *curve) rate(cost, floor float64) float64 {
 	for k := range logs {
 		p := c.shapes.least * math.Pow(2, float64(k)/2)
 		b, misfit := c.fit(p)
-		x := float64(most) // if the cost hardly rises
+		x := float64(maxStepRatio) // if the cost hardly rises
 		if b > 0 {
 			x = min(x, math.Pow((cost-c.calm.cost)/b, 1/p))
 		}

@@ -9,11 +9,11 @@
 //   - no automatic cap unless the mode is On, the victim is latency-sensitive
 //     or protected, and the suspect is neither latency-sensitive nor never-cap;
 //   - every cap has an end, and an Uncap follows it; an Adjust may postpone the end,
-//     only if the policy extends caps, and never beyond Policy.Longest;
+//     only if the policy extends caps, and never beyond Policy.MaxDuration;
 //   - a task has at most one cap at a time;
 //   - a task that was capped in vain, or whose cap an operator lifted or another
 //     program replaced, is not capped again for the same incident;
-//   - a suspect named below Policy.CapAt is capped only for a trial, if the policy
+//   - a suspect named below Policy.MinLevel is capped only for a trial, if the policy
 //     has trials;
 //   - a finding that names no task, or is indeterminate, leads to no cap; only if
 //     the policy has trials, and the finding is worth one (detect.Finding.Trial),

@@ -24,29 +24,29 @@ const (
 	Restart = "restart"
 )
 
-// comingBack is how many caps on a suspect that helped, in one incident, show that
+// recurrentCaps is how many caps on a suspect that helped, in one incident, show that
 // another cap on it has no lasting effect.
-const comingBack = 3
+const recurrentCaps = 3
 
-// comesBack is the advice in addition to another cap on a suspect; "" if there is none.
+// recurrenceAdvice is the advice in addition to another cap on a suspect; "" if there is none.
 // It sets the escalation.
-func (inc *incident) comesBack(s sample.Task) string {
+func (inc *incident) recurrenceAdvice(s sample.Task) string {
 	n := 0
 	for _, r := range inc.rounds {
 		if r.Suspect.Key == s.Key && r.Outcome == TruePositive && !r.Trial {
 			n++
 		}
 	}
-	if n < comingBack {
+	if n < recurrentCaps {
 		return ""
 	}
 	inc.Escalation = &Escalation{Restart, s.Name, s.Job}
 	return fmt.Sprintf("; it came back after each of %d caps that helped: restart it on another machine, or move %s", n, inc.Victim.Name)
 }
 
-// helpless is the advice if no task is left to be capped; "" if nothing was tried. It
+// moveAdvice is the advice if no task is left to be capped; "" if nothing was tried. It
 // sets the escalation.
-func (inc *incident) helpless() string {
+func (inc *incident) moveAdvice() string {
 	n := 0
 	for _, r := range inc.rounds {
 		if r.Outcome == Noise || r.Outcome == FalsePositive {

@@ -12,39 +12,39 @@ import (
 // the rate follows the victim's cost, which is kept just below its threshold. The paper
 // names it as future work (CPI², section 6.2).
 const (
-	// aimBelow is how far below the threshold the victim is kept, as a part of the
+	// targetMargin is how far below the threshold the victim is kept, as a part of the
 	// distance to its mean. At the paper's 2σ that is 0.75σ: one sample in five is an
 	// outlier by noise alone, and three in five, an anomaly, are rare.
-	aimBelow = 0.375
-	// least and most bound a step, as ratios.
-	least, most = 0.5, 2
-	// step is the smallest relative change of a rate that is applied.
-	step = 0.05
-	// binds is the part of its rate that the suspect must use for a cap to bind. slack is
+	targetMargin = 0.375
+	// minStepRatio and most bound a step, as ratios.
+	minStepRatio, maxStepRatio = 0.5, 2
+	// minRateChange is the smallest relative change of a rate that is applied.
+	minRateChange = 0.05
+	// bindingShare is the part of its rate that the suspect must use for a cap to bind. slack is
 	// how many intervals in a row without that end the cap.
-	binds, slack = 0.8, 3
+	bindingShare, maxSlackIntervals = 0.8, 3
 )
 
-// aim is the cost at which a feedback cap keeps the victim.
-func (inc *incident) aim() float64 {
-	return inc.latest.Threshold - aimBelow*(inc.latest.Threshold-inc.SpecMean)
+// targetCost is the cost at which a feedback cap keeps the victim.
+func (inc *incident) targetCost() float64 {
+	return inc.latest.Threshold - targetMargin*(inc.latest.Threshold-inc.SpecMean)
 }
 
-// learnt are the rates at which feedback caps ended, so that the next one on the same
+// feedbackRates are the rates at which feedback caps ended, so that the next one on the same
 // suspect for the same victim starts there.
-type learnt map[[2]sample.TaskKey]float64
+type feedbackRates map[[2]sample.TaskKey]float64
 
 // maxLearnt bounds them; a machine has few pairs that meet repeatedly.
 const maxLearnt = 1024
 
-func (l learnt) keep(victim, suspect sample.TaskKey, rate float64) {
+func (l feedbackRates) keep(victim, suspect sample.TaskKey, rate float64) {
 	if len(l) >= maxLearnt {
 		clear(l)
 	}
 	l[[2]sample.TaskKey{victim, suspect}] = rate
 }
 
-func (l learnt) forget(k sample.TaskKey) {
+func (l feedbackRates) forget(k sample.TaskKey) {
 	for pair := range l {
 		if pair[0] == k || pair[1] == k {
 			delete(l, pair)
@@ -52,10 +52,10 @@ func (l learnt) forget(k sample.TaskKey) {
 	}
 }
 
-// begin returns the initial rate of a feedback cap: the rate at which the last one for
+// initialRate returns the initial rate of a feedback cap: the rate at which the last one for
 // this victim ended, or what the window's curve allows. There is no curve if the suspect
 // used no more in bad intervals than in good ones.
-func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey) []detect.Point) (float64, *curve) {
+func (p *Planner) initialRate(inc *incident, s sample.Task, window func(sample.TaskKey) []detect.Point) (float64, *curve) {
 	used := map[sample.Millis]float64{}
 	for _, u := range window(s.Key) {
 		used[u.At] = u.Pressure
@@ -83,16 +83,16 @@ func (p *Planner) begin(inc *incident, s sample.Task, window func(sample.TaskKey
 	if !(c.top > c.calm.usage) || !(c.top > floor) || !(c.noise > 0) { // also if one is NaN
 		return floor, nil
 	}
-	rate, known := p.learnt[[2]sample.TaskKey{inc.Victim.Key, s.Key}]
+	rate, known := p.feedbackRates[[2]sample.TaskKey{inc.Victim.Key, s.Key}]
 	if !known {
-		rate = c.rate(inc.aim(), floor)
+		rate = c.rate(inc.targetCost(), floor)
 	}
 	return min(max(floor, rate), c.top), c
 }
 
-// hold adapts the rate of the newest cap to the victim's newest sample, and ends a cap
+// adjustFeedback adapts the rate of the newest cap to the victim's newest sample, and ends a cap
 // that has not limited the suspect for some time.
-func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage func(sample.TaskKey) float64) {
+func (p *Planner) adjustFeedback(now sample.Millis, inc *incident, cost float64, usage func(sample.TaskKey) float64) {
 	r := inc.newest()
 	if r == nil || r.Trial || !r.applied || r.Samples == 0 || math.IsNaN(cost) {
 		return // the first sample under a cap is partly from before it
@@ -102,14 +102,14 @@ func (p *Planner) hold(now sample.Millis, inc *incident, cost float64, usage fun
 		return
 	}
 	used := usage(r.Suspect.Key)
-	felt := used >= binds*r.Rate
+	felt := used >= bindingShare*r.Rate
 	switch {
-	case r.curve == nil && p.policy.Longest == 0:
+	case r.curve == nil && p.policy.MaxDuration == 0:
 		return // it ends by the clock
 	case felt || cost > inc.latest.Threshold:
 		r.slack = 0
 	default:
-		if r.slack++; r.slack >= slack {
+		if r.slack++; r.slack >= maxSlackIntervals {
 			p.lift(now, r.ID, "the cap no longer binds", "")
 			return
 		}
@@ -138,25 +138,25 @@ func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 	}
 	r.curve.add(at)
 	floor := p.policy.rate(r.Suspect)
-	rate := r.curve.rate(inc.aim(), floor)
+	rate := r.curve.rate(inc.targetCost(), floor)
 	if at.cost > inc.latest.Threshold {
 		rate = min(rate, r.Rate)
 	}
-	rate = max(floor, min(most*r.Rate, max(least*r.Rate, rate)))
-	if math.Abs(rate-r.Rate) < step*r.Rate {
+	rate = max(floor, min(maxStepRatio*r.Rate, max(minStepRatio*r.Rate, rate)))
+	if math.Abs(rate-r.Rate) < minRateChange*r.Rate {
 		return ""
 	}
-	p.learnt.keep(inc.Victim.Key, r.Suspect.Key, rate)
+	p.feedbackRates.keep(inc.Victim.Key, r.Suspect.Key, rate)
 	r.Rate = rate
 	r.Adjusted++
-	return fmt.Sprintf("%s of %s at %.3g, target %.3g", inc.Signal, inc.Victim.Name, at.cost, inc.aim())
+	return fmt.Sprintf("%s of %s at %.3g, target %.3g", inc.Signal, inc.Victim.Name, at.cost, inc.targetCost())
 }
 
-// renew extends a cap that binds and helps (Policy.Longest), when at most a quarter of
+// renew extends a cap that binds and helps (Policy.MaxDuration), when at most a quarter of
 // Policy.For is left, and says why; "" if its end stays.
 func (p *Planner) renew(now sample.Millis, inc *incident, c *CapState) (why string) {
 	r := c.round
-	until := min(now.Add(p.policy.For), c.From.Add(p.policy.Longest))
+	until := min(now.Add(p.policy.For), c.From.Add(p.policy.MaxDuration))
 	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || r.CostBefore-r.CostUnder <= inc.SpecStdDev {
 		return ""
 	}

@@ -223,7 +223,7 @@ func TestFixedCapsStayAsTheyAre(t *testing.T) {
 	}
 	policy := plan.Paper()
 	policy.Mode, policy.Feedback, policy.Trial = plan.On, true, 3*time.Minute
-	p := plan.New("machine", detect.Evident, policy)
+	p := plan.New("machine", detect.EvidenceMethod, policy)
 	p.Finding(60*second, unsure(60*second, web(), hog()), none)
 	out := take(p)
 	if a := out.Actions[0]; a.Rate != 0.1 {

@@ -98,7 +98,7 @@ type Decision struct {
 type Incident struct {
 	ID      string
 	Machine string
-	Rule    detect.Rule
+	Rule    detect.Method
 	Signal  sample.SignalName
 	Variant string
 	Mode    Mode
@@ -126,14 +126,14 @@ type Incident struct {
 
 // incident is an open Incident as the planner keeps it.
 type incident struct {
-	Incident               // its Analysis, Latest, Findings and Rounds are empty
-	rounds   []*round      // ordered by start
-	unrest   sample.Millis // the last outlier or end of a cap
+	Incident                      // its Analysis, Latest, Findings and Rounds are empty
+	rounds          []*round      // ordered by start
+	lastDisturbance sample.Millis // the last outlier or end of a cap
 	// best is the strongest analysis, latest the latest; they may be the same.
 	best, latest *Analysis
 	named        []*named
-	// told is the Kind of the latest conclusive analysis.
-	told detect.Kind
+	// conclusive is the Kind of the latest conclusive analysis.
+	conclusive detect.Kind
 }
 
 // round is a Round as the planner keeps it.

@@ -31,8 +31,8 @@ func offenderOf(t sample.Task) sample.JobName {
 	return cmp.Or(t.Job, sample.JobName(t.Name))
 }
 
-// offend records a cap that helped.
-func (p *Planner) offend(now sample.Millis, c *CapState) {
+// recordOffence records a cap that helped.
+func (p *Planner) recordOffence(now sample.Millis, c *CapState) {
 	r := c.round
 	if r == nil || r.Trial || r.Outcome != TruePositive {
 		return
@@ -95,9 +95,9 @@ func (p *Planner) Offenders(now sample.Millis) []Offender {
 	return all
 }
 
-// Remember adopts the offenders of an earlier planner. Invalid entries, a job without a
+// RestoreOffenders adopts the offenders of an earlier planner. Invalid entries, a job without a
 // name or without a cap, are left out.
-func (p *Planner) Remember(all []Offender) {
+func (p *Planner) RestoreOffenders(all []Offender) {
 	for _, o := range all {
 		if o.Job == "" || len(o.Helped) == 0 {
 			continue

@@ -49,7 +49,7 @@ func TestARepeatOffenderIsHeldLonger(t *testing.T) {
 	}
 
 	next := hogs(t, plants["linear"](2, 2), strict)
-	next.p.Remember(append(all, plan.Offender{Job: "no-cap"}, plan.Offender{Helped: []sample.Millis{1}}))
+	next.p.RestoreOffenders(append(all, plan.Offender{Job: "no-cap"}, plan.Offender{Helped: []sample.Millis{1}}))
 	if again := next.p.Offenders(l.now); fmt.Sprint(again) != fmt.Sprint(all) {
 		t.Errorf("the next planner knows %+v, want %+v", again, all)
 	}
@@ -58,7 +58,7 @@ func TestARepeatOffenderIsHeldLonger(t *testing.T) {
 	}
 
 	lax := hogs(t, plants["linear"](2, 2), nil)
-	lax.p.Remember(all)
+	lax.p.RestoreOffenders(all)
 	if got := lax.cycle(); got != 20*time.Second || lax.p.Offenders(l.now)[0].Confined {
 		t.Errorf("a policy without confinement capped for %s", got)
 	}
@@ -99,7 +99,7 @@ func TestOffendersAreBounded(t *testing.T) {
 		}
 		many = append(many, o)
 	}
-	p.Remember(many)
+	p.RestoreOffenders(many)
 	all := p.Offenders(1e9)
 	if len(all) != 256 || all[0].Job != "job-299" || all[255].Job != "job-44" || len(all[0].Helped) != 32 || all[0].Helped[31] != 299039 {
 		t.Errorf("%d, %+v … %+v", len(all), all[0], all[len(all)-1])
@@ -108,7 +108,7 @@ func TestOffendersAreBounded(t *testing.T) {
 
 // TestACapThatHelpsGoesOn while it binds, as long as the policy allows.
 func TestACapThatHelpsGoesOn(t *testing.T) {
-	l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.Longest = 70 * time.Second })
+	l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.MaxDuration = 70 * time.Second })
 	inc := l.accuse()
 	r := inc.Rounds[0]
 	for ; r.Ended == 0 && l.now < r.From+200*second; r = l.round(inc.ID, 0) {
@@ -121,17 +121,17 @@ func TestACapThatHelpsGoesOn(t *testing.T) {
 
 // TestACapThatDoesNotHelpEndsByTheClock.
 func TestACapThatDoesNotHelpEndsByTheClock(t *testing.T) {
-	l := hogs(t, func(float64) float64 { return 2 }, func(p *plan.Policy) { p.Longest = 70 * time.Second })
+	l := hogs(t, func(float64) float64 { return 2 }, func(p *plan.Policy) { p.MaxDuration = 70 * time.Second })
 	if got := l.cycle(); got != 20*time.Second || l.adjust != 0 {
 		t.Errorf("it was for %s, %d adjustments", got, l.adjust)
 	}
 }
 
-// TestAFixedCapThatHoldsNothingBackEnds early if Policy.Longest is set, and by the clock
+// TestAFixedCapThatHoldsNothingBackEnds early if Policy.MaxDuration is set, and by the clock
 // otherwise.
 func TestAFixedCapThatHoldsNothingBackEnds(t *testing.T) {
 	for longest, want := range map[time.Duration]time.Duration{0: 20 * time.Second, time.Minute: 10 * time.Second} {
-		l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.Longest = longest })
+		l := hogs(t, plants["linear"](2, 2), func(p *plan.Policy) { p.MaxDuration = longest })
 		inc := l.accuse()
 		r := inc.Rounds[0]
 		for ; r.Ended == 0; r = l.round(inc.ID, 0) {

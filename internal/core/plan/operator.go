@@ -17,7 +17,7 @@ var ErrRefused = errors.New("refused")
 // incident, the cap is a round of it, so that its outcome is measured.
 func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
 	invalid := terms.Validate()
-	switch not := mayCap(t); {
+	switch not := noCapReason(t); {
 	case not != "":
 		return "", fmt.Errorf("cap %s: %w: %s", t.Name, ErrRefused, not)
 	case invalid != nil:

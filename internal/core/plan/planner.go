@@ -20,7 +20,7 @@ const (
 	// Uncap ends the cap with that ID.
 	Uncap
 	// Adjust changes the Rate of the cap with that ID, or sets a later end
-	// (Policy.Longest).
+	// (Policy.MaxDuration).
 	Adjust
 )
 
@@ -69,15 +69,15 @@ func keyOf(s sample.SignalName, victim sample.TaskKey, kind detect.Kind) inciden
 
 // Planner holds open incidents and caps.
 type Planner struct {
-	machine string
-	rule    detect.Rule
-	policy  Policy
-	open    map[incidentKey]*incident
-	victims map[sample.TaskKey]int // of open incidents, with their number
-	caps    map[string]*CapState
-	seq     int
-	busy    float64 // CPU-s/s of all tasks in the newest interval
-	learnt  learnt
+	machine       string
+	rule          detect.Method
+	policy        Policy
+	open          map[incidentKey]*incident
+	victims       map[sample.TaskKey]int // of open incidents, with their number
+	caps          map[string]*CapState
+	seq           int
+	busy          float64 // CPU-s/s of all tasks in the newest interval
+	feedbackRates feedbackRates
 
 	offenders map[sample.JobName]*Offender
 
@@ -88,9 +88,9 @@ type Planner struct {
 }
 
 // New returns a Planner with nothing open.
-func New(machine string, rule detect.Rule, p Policy) *Planner {
+func New(machine string, rule detect.Method, p Policy) *Planner {
 	return &Planner{machine: machine, rule: rule, policy: p,
-		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, learnt: learnt{}, offenders: map[sample.JobName]*Offender{}}
+		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{}}
 }
 
 // Policy returns the planner's parameters.
@@ -110,27 +110,27 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Decision: Decision{Outcome: NotActed}}, told: f.Kind}
+			Decision: Decision{Outcome: NotActed}}, conclusive: f.Kind}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
-	inc.unrest = max(inc.unrest, f.At)
+	inc.lastDisturbance = max(inc.lastDisturbance, f.At)
 	inc.Victim = f.Victim
 	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
 	// A window without information revokes nothing.
-	silent := f.Kind == detect.Indeterminate && (inc.told == detect.Neighbour || inc.told == detect.PhaseChange)
+	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
 	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
-		inc.told = f.Kind
+		inc.conclusive = f.Kind
 	}
 	f.Suspects = inc.graded(f.Suspects)
 	inc.keep(now, &f)
 	if inc.Accused == 0 && inc.latest.Antagonists > 0 {
 		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
-	if inc.Follows = inc.told == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle; inc.Follows && inc.latest.Kind == detect.PhaseChange {
+	if inc.Follows = inc.conclusive == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle; inc.Follows && inc.latest.Kind == detect.PhaseChange {
 		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec adapts to it", p.policy.Settle)
 	}
-	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.again()) {
+	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.stillBad()) {
 		inc.NotDone, inc.Advice, inc.Escalation = "", "", nil
 		p.act(now, inc, f, window)
 	}
@@ -151,22 +151,22 @@ func (inc *incident) newest() *round {
 // capped reports whether a cap is in force for the incident.
 func (inc *incident) capped() bool { return inc.newest() != nil }
 
-// again reports whether the victim stayed above its threshold under the newest cap.
-func (inc *incident) again() bool {
+// stillBad reports whether the victim stayed above its threshold under the newest cap.
+func (inc *incident) stillBad() bool {
 	r := inc.newest()
 	return r == nil || r.failing
 }
 
-// tried says why the incident's rounds so far rule out another cap on the task; "" if
+// ruledOut says why the incident's rounds so far rule out another cap on the task; "" if
 // they do not.
-func (inc *incident) tried(k sample.TaskKey) string {
+func (inc *incident) ruledOut(k sample.TaskKey) string {
 	for _, r := range inc.rounds {
 		switch {
 		case r.Suspect.Key != k:
 		case r.lifted:
 			return "an operator lifted its cap"
-		case r.vain():
-			return inVain
+		case r.didNotHelp():
+			return capDidNotHelp
 		case r.Outcome == CapFailed:
 			return "it could not be capped"
 		case r.Outcome == CapTakenOver:
@@ -183,43 +183,43 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 		suspect, why := p.choose(inc, f)
 		switch {
 		case suspect == nil:
-			inc.NotDone, inc.Advice = why, inc.helpless()
+			inc.NotDone, inc.Advice = why, inc.moveAdvice()
 		case p.policy.Mode == Off:
 			inc.NotDone = "enforcement is off"
-		case suspect.Level < p.policy.CapAt:
-			p.try(now, inc, f, suspect)
+		case suspect.Level < p.policy.MinLevel:
+			p.startTrial(now, inc, f, suspect)
 		default:
-			p.quiet(now, inc, f, suspect, window)
+			p.capSuspect(now, inc, f, suspect, window)
 		}
 	case f.Trial:
 		s := &f.Suspects[0]
-		for i := range f.Suspects[:max(1, min(f.Tries, len(f.Suspects)))] {
-			if inc.tried(f.Suspects[i].Key) == "" {
+		for i := range f.Suspects[:max(1, min(f.TrialCandidates, len(f.Suspects)))] {
+			if inc.ruledOut(f.Suspects[i].Key) == "" {
 				s = &f.Suspects[i]
 				break
 			}
 		}
-		p.try(now, inc, f, s)
+		p.startTrial(now, inc, f, s)
 	}
 }
 
-// unlimited is the advice if quell has no limit for the resource through which a suspect
+// manualLimitAdvice is the advice if quell has no limit for the resource through which a suspect
 // interferes. Its CPU usage is not the cause, so a CPU cap does not help.
-func unlimited(f *detect.Finding, s *detect.Suspect) string {
+func manualLimitAdvice(f *detect.Finding, s *detect.Suspect) string {
 	sig, _ := sample.LookupSignal(f.Signal)
 	return fmt.Sprintf("limit how much %s uses the %s it shares with %s; quell does not limit it", s.Name, sig.Domain, f.Victim.Name)
 }
 
-// quiet caps a suspect, or advises to cap it.
-func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, suspect *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
+// capSuspect caps a suspect, or advises to cap it.
+func (p *Planner) capSuspect(now sample.Millis, inc *incident, f detect.Finding, suspect *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
 	a, ok := p.policy.limited(f.Signal, suspect.Task)
 	if !ok {
-		inc.Advice = unlimited(&f, suspect)
+		inc.Advice = manualLimitAdvice(&f, suspect)
 		return
 	}
 	var follows *curve
 	if p.policy.Feedback && a.Rate > 0 {
-		a.Rate, follows = p.begin(inc, suspect.Task, window)
+		a.Rate, follows = p.initialRate(inc, suspect.Task, window)
 	}
 	lease, job := p.policy.For, offenderOf(suspect.Task)
 	confined := p.confined(now, job)
@@ -241,11 +241,11 @@ func (p *Planner) quiet(now sample.Millis, inc *incident, f detect.Finding, susp
 		inc.NotDone = fmt.Sprintf("the limit of caps is reached (%d); would %s", p.inForce(), what)
 		return
 	}
-	inc.Advice = what + inc.comesBack(suspect.Task)
+	inc.Advice = what + inc.recurrenceAdvice(suspect.Task)
 	a.Until, a.By = now.Add(lease), auto
 	a.Why = fmt.Sprintf("%s of %s at %.3g over %.3g", f.Signal, f.Victim.Name, f.Cost, f.Threshold)
-	switch why := Because(f.Signal, f.Victim.Name, suspect); {
-	case suspect.Method == detect.ByFormula:
+	switch why := Explain(f.Signal, f.Victim.Name, suspect); {
+	case suspect.Basis == detect.ByFormula:
 		a.Why += ", " + why
 	case why != "":
 		a.Why += ": " + why
@@ -262,10 +262,10 @@ func (inc *incident) advise(what string) {
 	}
 }
 
-// try caps a suspect for a short time to find out whether it is the antagonist, at most
+// startTrial caps a suspect for a short time to find out whether it is the antagonist, at most
 // for Policy.For. Where quell may not do that itself, an operator can try a suspect that
 // is named.
-func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect) {
+func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect) {
 	trials, named := 0, s.Level >= detect.Likely
 	for _, r := range inc.rounds {
 		if r.Trial {
@@ -279,14 +279,14 @@ func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *det
 	}
 	what := fmt.Sprintf("cap %s to %s for %s as a trial", s.Name, a.Limit(), lasts)
 	offered := what
-	if command := offer(&a, f.Victim.Name, s, lasts); command != "" {
+	if command := trialCommand(&a, f.Victim.Name, s, lasts); command != "" {
 		offered += ": " + command
 	}
-	switch why := cmp.Or(mayHelp(f.Victim), mayCap(s.Task), inc.tried(s.Key)); {
+	switch why := cmp.Or(noHelpReason(f.Victim), noCapReason(s.Task), inc.ruledOut(s.Key)); {
 	case why != "":
 		inc.NotDone = "not tried: " + why
 	case !ok && named:
-		inc.Advice = unlimited(&f, s)
+		inc.Advice = manualLimitAdvice(&f, s)
 	case !ok || p.policy.Mode == Off || p.policy.Trial <= 0 && !named:
 	case p.policy.Mode == Advise && named:
 		inc.advise(offered)
@@ -315,7 +315,7 @@ func (p *Planner) try(now sample.Millis, inc *incident, f detect.Finding, s *det
 // hardly lowers it. So is a task that ranks behind usage outside any task and used less
 // than that.
 func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
-	if why := mayHelp(f.Victim); why != "" {
+	if why := noHelpReason(f.Victim); why != "" {
 		return nil, why
 	}
 	var reasons []string
@@ -323,7 +323,7 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 	outside := 0.0
 	for i := range f.Suspects[:f.Antagonists] {
 		s := &f.Suspects[i]
-		why := mayCap(s.Task)
+		why := noCapReason(s.Task)
 		if s.Name == detect.OutsideName {
 			outside = s.Usage
 		} else if why == "" && s.Usage < outside {
@@ -333,12 +333,12 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 			why = "it is capped already"
 		}
 		if why == "" {
-			why = inc.tried(s.Key)
+			why = inc.ruledOut(s.Key)
 		}
 		switch {
 		case why != "":
 			reasons = append(reasons, fmt.Sprintf("%s: %s", s.Name, why))
-		case best == nil || s.Level >= p.policy.CapAt && best.Level < p.policy.CapAt:
+		case best == nil || s.Level >= p.policy.MinLevel && best.Level < p.policy.MinLevel:
 			best = s
 		}
 	}
@@ -439,7 +439,7 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 		return
 	}
 	r.Ended = now
-	c.incident.unrest = max(c.incident.unrest, now)
+	c.incident.lastDisturbance = max(c.incident.lastDisturbance, now)
 	sd := c.incident.SpecStdDev
 	enough := max(sd, p.policy.Relief*(r.CostBefore-c.incident.SpecMean))
 	switch fell := r.CostBefore - r.CostUnder; {
@@ -455,10 +455,10 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 		r.Outcome = Noise
 	}
 	c.incident.Outcome = r.Outcome
-	if c.incident.learn(now, r); c.incident.Accused == 0 && len(c.incident.named) > 0 {
+	if c.incident.applyOutcome(now, r); c.incident.Accused == 0 && len(c.incident.named) > 0 {
 		c.incident.Accused, c.incident.Anomaly, c.incident.Busy = now, now, p.busy
 	}
-	p.offend(now, c)
+	p.recordOffence(now, c)
 }
 
 // Applied reports the result of a Cap action.
@@ -500,7 +500,7 @@ func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
 
 // Gone reports that a task ended.
 func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
-	p.learnt.forget(k)
+	p.feedbackRates.forget(k)
 	if c := p.capOf(k); c != nil {
 		p.lift(now, c.ID, "the task ended", SuspectExited)
 	}

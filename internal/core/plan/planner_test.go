@@ -25,7 +25,7 @@ func hog() sample.Task {
 
 // suspects is /hog alone, as a correlation rule names it.
 func suspects() []detect.Suspect {
-	return []detect.Suspect{{Task: hog(), Grounds: detect.Grounds{Level: detect.Likely, Method: detect.ByFormula}, Correlation: 0.5}}
+	return []detect.Suspect{{Task: hog(), Grounds: detect.Grounds{Level: detect.Likely, Basis: detect.ByFormula}, Correlation: 0.5}}
 }
 
 func ptr(t sample.Task) *sample.Task { return &t }

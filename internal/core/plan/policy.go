@@ -39,19 +39,19 @@ type Policy struct {
 	Feedback bool
 	// For is how long a cap lasts.
 	For time.Duration
-	// Longest lets caps end by observation instead of by the clock: a cap that binds and
+	// MaxDuration lets caps end by observation instead of by the clock: a cap that binds and
 	// helps is extended, up to this total, and a cap that does not bind ends early; 0: by
 	// the clock. Not in the paper.
-	Longest time.Duration
+	MaxDuration time.Duration
 	// Confine is the number of caps on a job that helped within ConfineWithin that make
 	// it a repeat offender, whose caps last ConfineFor from then on; 0: no job is one
 	// (offender.go). Not in the paper.
 	Confine                   int
 	ConfineWithin, ConfineFor time.Duration
-	// CapAt is the least level at which a suspect is capped without a trial. The default
+	// MinLevel is the least level at which a suspect is capped without a trial. The default
 	// is the paper's, which caps the task that its correlation names. Where levels state
 	// the confidence, pipeline.New sets Proven.
-	CapAt detect.Level
+	MinLevel detect.Level
 	// Relief is the share of the victim's cost above its mean that must disappear under a
 	// cap that helped; 0, as in the paper: one σ is enough. pipeline.New sets
 	// detect.Relief where detection uses it.
@@ -59,7 +59,7 @@ type Policy struct {
 	// MaxCaps is how many caps may be in force on the machine at once.
 	MaxCaps int
 	// Trial is how long a suspect is capped to find out whether it is the antagonist, if
-	// it is named below CapAt or detection cannot tell (detect.Finding.Trial); at most
+	// it is named below MinLevel or detection cannot tell (detect.Finding.Trial); at most
 	// For; 0 forbids it. Trials is how many an incident may have. Not in the paper.
 	Trial  time.Duration
 	Trials int
@@ -74,12 +74,12 @@ type Policy struct {
 
 // Paper returns CPI²'s numbers (section 5, table 2).
 func Paper() Policy {
-	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, CapAt: detect.Likely, MaxCaps: 8,
+	return Policy{Mode: Advise, Rate: 0.1, BestEffortRate: 0.01, For: 5 * time.Minute, MinLevel: detect.Likely, MaxCaps: 8,
 		ConfineWithin: 24 * time.Hour, ConfineFor: 30 * time.Minute, Trials: 4, Outliers: 3, Calm: 5 * time.Minute, Settle: 30 * time.Minute}
 }
 
-// Tries reports whether suspects may be capped for trials.
-func (p Policy) Tries() bool { return p.Mode == On && p.Trial > 0 && p.Trials > 0 }
+// TrialsEnabled reports whether suspects may be capped for trials.
+func (p Policy) TrialsEnabled() bool { return p.Mode == On && p.Trial > 0 && p.Trials > 0 }
 
 // rate is the cap for a suspect.
 func (p Policy) rate(t sample.Task) float64 {
@@ -89,10 +89,10 @@ func (p Policy) rate(t sample.Task) float64 {
 	return p.Rate
 }
 
-// mayHelp says why no task may be capped for this victim; "" if one may.
-func mayHelp(victim sample.Task) string {
+// noHelpReason says why no task may be capped for this victim; "" if one may.
+func noHelpReason(victim sample.Task) string {
 	switch {
-	case victim.Helped():
+	case victim.MayBeHelped():
 		return ""
 	case victim.Unprotected:
 		return "an operator has ended the victim's protection"
@@ -100,8 +100,8 @@ func mayHelp(victim sample.Task) string {
 	return "the victim is " + victim.Class.String() + " and not protected"
 }
 
-// mayCap says why this task may not be capped; "" if it may.
-func mayCap(t sample.Task) string {
+// noCapReason says why this task may not be capped; "" if it may.
+func noCapReason(t sample.Task) string {
 	switch {
 	case t.Name == detect.OutsideName:
 		return "it runs outside any task"

@@ -23,14 +23,14 @@ type judgement struct {
 
 // TestAnIncidentRemembers, for any findings, caps and measurements: its level falls only
 // by a cap in vain, a task that was named is in its findings until it is closed, no task
-// is capped below Policy.CapAt except for a trial, and a trial that helped proves
+// is capped below Policy.MinLevel except for a trial, and a trial that helped proves
 // nothing: detection decides that from all it remembers.
 func TestAnIncidentRemembers(t *testing.T) {
 	did := map[string]int{}
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 15))
 		policy := plan.Paper()
-		policy.Mode, policy.CapAt = plan.Mode(rng.IntN(3)), detect.Level(2+rng.IntN(2))
+		policy.Mode, policy.MinLevel = plan.Mode(rng.IntN(3)), detect.Level(2+rng.IntN(2))
 		policy.For, policy.Trial, policy.MaxCaps = time.Minute, time.Duration(rng.IntN(2))*30*time.Second, 1+rng.IntN(2)
 		p, now := plan.New("machine", detect.Default, policy), 60*second
 		before := map[string]judgement{}
@@ -69,7 +69,7 @@ func randomFinding(rng *rand.Rand, now sample.Millis) detect.Finding {
 	f := detect.Finding{At: now, Signal: sample.CPI, Kind: []detect.Kind{detect.Nobody, detect.Neighbour, detect.Neighbour, detect.Indeterminate, detect.PhaseChange}[rng.IntN(5)],
 		Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, Threshold: 2, First: now - 20*second, Bad: 3, Cost: 4, Pairs: 10}
 	for _, i := range rng.Perm(10)[:rng.IntN(5)] {
-		s := detect.Suspect{Task: hog(), Grounds: detect.Grounds{Level: detect.Level(rng.IntN(2)), Method: detect.ByStatistics, Probability: rng.Float64()}}
+		s := detect.Suspect{Task: hog(), Grounds: detect.Grounds{Level: detect.Level(rng.IntN(2)), Basis: detect.ByStatistics, Probability: rng.Float64()}}
 		s.Key.Inode, s.Name = uint64(i+2), sample.TaskName(fmt.Sprintf("/t%d", i))
 		s.NeverCap = rng.IntN(5) == 0
 		f.Suspects = append(f.Suspects, s)
@@ -83,7 +83,7 @@ func randomFinding(rng *rand.Rand, now sample.Millis) detect.Finding {
 			s := &f.Suspects[i]
 			s.Level = detect.Level(2 + rng.IntN(2))
 			if s.Level == detect.Proven {
-				s.Method, s.Share, s.Probability = detect.ByAccounts, rng.Float64(), 0
+				s.Basis, s.Share, s.Probability = detect.ByAccounts, rng.Float64(), 0
 			}
 		}
 	}
@@ -106,7 +106,7 @@ func follow(t *testing.T, p *plan.Planner, now sample.Millis, policy plan.Policy
 				latest, trial := inc.Now(), strings.HasPrefix(a.Why, "trial: ")
 				i := slices.IndexFunc(latest.Suspects, func(s detect.Suspect) bool { return s.Key == a.Task.Key })
 				switch {
-				case i < 0, !trial && latest.Suspects[i].Level < policy.CapAt:
+				case i < 0, !trial && latest.Suspects[i].Level < policy.MinLevel:
 					t.Fatalf("capped: %+v in %+v", a, latest)
 				case trial:
 					did["trial"]++
@@ -145,9 +145,9 @@ func judged(t *testing.T, inc *plan.Incident, was judgement, did map[string]int)
 			t.Fatalf("%s was capped in vain and is %s", f.Suspect.Name, f.Suspect.Level)
 		case r != nil && r.Outcome == plan.TruePositive && !r.Trial && f.Suspect.Level != detect.Proven:
 			t.Fatalf("capping %s helped and it is %s", f.Suspect.Name, f.Suspect.Level)
-		case f.Suspect.Method == detect.ByTrial && f.Suspect.Level == detect.Proven && !helped[f.Suspect.Key]:
+		case f.Suspect.Basis == detect.ByTrial && f.Suspect.Level == detect.Proven && !helped[f.Suspect.Key]:
 			t.Fatalf("no cap on %s helped, and it is proven by one: %+v", f.Suspect.Name, inc.Rounds)
-		case f.Suspect.Method == detect.ByTrial && f.Suspect.Level == detect.Proven:
+		case f.Suspect.Basis == detect.ByTrial && f.Suspect.Level == detect.Proven:
 			did["proven by a cap"]++
 		case r != nil && r.Outcome == plan.TruePositive && r.Trial && f.Suspect.Level == detect.Likely:
 			did["trial that alone proves nothing"]++

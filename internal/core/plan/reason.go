@@ -12,27 +12,27 @@ import (
 
 // All texts about findings are here, in the terms of the method that decided.
 
-// Because says what a suspect's level rests on, as a clause that names the suspect. For a
+// Explain says what a suspect's level rests on, as a clause that names the suspect. For a
 // correlation it is only a figure; "" if nothing is known.
-func Because(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) string {
+func Explain(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) string {
 	var text string
 	switch {
-	case s.Method == detect.ByTrial:
+	case s.Basis == detect.ByTrial:
 		return s.Why
-	case s.Method == detect.ByAccounts && s.Pushed > 0:
+	case s.Basis == detect.ByAccounts && s.Displaced > 0:
 		text = fmt.Sprintf("%s uses more than before and displaced other tasks, which %s for %s of the time in which %s was served or waited",
-			s.Name, served(sig), percent(s.Pushed), victim)
-	case s.Method == detect.ByAccounts:
+			s.Name, served(sig), percent(s.Displaced), victim)
+	case s.Basis == detect.ByAccounts:
 		text = fmt.Sprintf("%s %s for %s of the time in which %s was served or waited (usually %s", s.Name, served(sig), percent(s.Share), victim, percent(s.UsualShare))
 		if s.FairShare > 0 {
 			text += ", fair share " + percent(s.FairShare)
 		}
 		text += ")"
-	case s.Method == detect.ByFormula:
+	case s.Basis == detect.ByFormula:
 		text = fmt.Sprintf("correlation %.2f", s.Correlation)
 	case s.Probability > 0:
 		text = fmt.Sprintf("probability %.2f that it is %s", s.Probability, s.Name)
-		if s.Why != "" && !strings.HasPrefix(s.Why, inVain) {
+		if s.Why != "" && !strings.HasPrefix(s.Why, capDidNotHelp) {
 			return text + ": " + s.Why
 		}
 	}
@@ -45,11 +45,11 @@ func Because(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) s
 // Figure is the number that a suspect's level rests on, briefly; "" if there is none.
 func Figure(s *detect.Suspect) string {
 	switch {
-	case s.Method == detect.ByTrial:
+	case s.Basis == detect.ByTrial:
 		return "tried"
-	case s.Method == detect.ByAccounts:
-		return percent(s.Share + s.Pushed)
-	case s.Method == detect.ByFormula:
+	case s.Basis == detect.ByAccounts:
+		return percent(s.Share + s.Displaced)
+	case s.Basis == detect.ByFormula:
 		return fmt.Sprintf("r %.2f", s.Correlation)
 	case s.Probability > 0:
 		return fmt.Sprintf("p %.2f", s.Probability)
@@ -70,17 +70,17 @@ func served(n sample.SignalName) string {
 	return "ran"
 }
 
-// mostSaid is how many antagonists a reason mentions.
-const mostSaid = 3
+// maxReasonSuspects is how many antagonists a reason mentions.
+const maxReasonSuspects = 3
 
 // reason says what an analysis of an incident rests on.
 func reason(inc *Incident, a *Analysis, trial bool) string {
 	says := func(s *detect.Suspect) string {
-		text := Because(inc.Signal, inc.Victim.Name, s)
+		text := Explain(inc.Signal, inc.Victim.Name, s)
 		switch {
 		case text == "":
 			return string(s.Name)
-		case s.Method == detect.ByFormula:
+		case s.Basis == detect.ByFormula:
 			return fmt.Sprintf("%s has %s", s.Name, text)
 		}
 		return text
@@ -92,10 +92,10 @@ func reason(inc *Incident, a *Analysis, trial bool) string {
 	switch a.Kind {
 	case detect.Neighbour:
 		var parts []string
-		for i := range a.Suspects[:min(a.Antagonists, mostSaid)] {
+		for i := range a.Suspects[:min(a.Antagonists, maxReasonSuspects)] {
 			parts = append(parts, says(&a.Suspects[i]))
 		}
-		if more := a.Antagonists - mostSaid; more > 0 {
+		if more := a.Antagonists - maxReasonSuspects; more > 0 {
 			parts = append(parts, fmt.Sprintf("and %d more", more))
 		}
 		if len(parts) == 0 && first != nil { // capped in vain
@@ -106,7 +106,7 @@ func reason(inc *Incident, a *Analysis, trial bool) string {
 		switch {
 		case trial && first != nil:
 			text := fmt.Sprintf("%s explains the cost, but chance or another suspect may explain it too", first.Name)
-			if why := Because(inc.Signal, inc.Victim.Name, first); why != "" {
+			if why := Explain(inc.Signal, inc.Victim.Name, first); why != "" {
 				text += "; " + why
 			}
 			return text
@@ -114,7 +114,7 @@ func reason(inc *Incident, a *Analysis, trial bool) string {
 			return "every sample of the window is bad: the suspects cannot be told apart"
 		case first == nil:
 			return "no suspect is left"
-		case first.Method == detect.ByFormula:
+		case first.Basis == detect.ByFormula:
 			return fmt.Sprintf("no suspect's correlation reaches the threshold; the best, %s, has %.2f", first.Name, first.Correlation)
 		case first.Level >= detect.Possible:
 			return "no suspect is likely; " + says(first)
@@ -146,13 +146,13 @@ func change(c detect.Change) string {
 	return "the task's cost changed to another level and stayed there, and no other task used more since"
 }
 
-// inVain describes a task on which a cap did not help.
-const inVain = "capping it did not help"
+// capDidNotHelp describes a task on which a cap did not help.
+const capDidNotHelp = "capping it did not help"
 
-// shown says what a judged cap has shown about its suspect.
-func shown(inc *Incident, r *Round) string {
-	if r.vain() {
-		return fmt.Sprintf("%s: %s of %s at %.3g under the cap, %.3g before", inVain, inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
+// capResult says what a judged cap has shown about its suspect.
+func capResult(inc *Incident, r *Round) string {
+	if r.didNotHelp() {
+		return fmt.Sprintf("%s: %s of %s at %.3g under the cap, %.3g before", capDidNotHelp, inc.Signal, inc.Victim.Name, r.CostUnder, r.CostBefore)
 	}
 	return fmt.Sprintf("%s of %s fell from %.3g to %.3g while %s was limited to %s", inc.Signal, inc.Victim.Name, r.CostBefore, r.CostUnder, r.Suspect.Name, r.Limit())
 }
@@ -160,9 +160,9 @@ func shown(inc *Incident, r *Round) string {
 // Limit is what the round limited its suspect to, for people.
 func (r *Round) Limit() string { return (&Action{Rate: r.Rate, IO: r.IO, Net: r.Net}).Limit() }
 
-// offer is the command with which an operator makes a trial; "" if there is none:
+// trialCommand is the command with which an operator makes a trial; "" if there is none:
 // commands limit CPU time only.
-func offer(a *Action, victim sample.TaskName, s *detect.Suspect, lasts time.Duration) string {
+func trialCommand(a *Action, victim sample.TaskName, s *detect.Suspect, lasts time.Duration) string {
 	if a.Rate <= 0 {
 		return ""
 	}

@@ -77,14 +77,14 @@ func surer(s, than *detect.Suspect) bool {
 	if s.Level != than.Level {
 		return s.Level > than.Level
 	}
-	return s.Method == than.Method && figure(s) > figure(than)
+	return s.Basis == than.Basis && figure(s) > figure(than)
 }
 
 // figure is the number that a suspect's level rests on.
 func figure(s *detect.Suspect) float64 {
-	switch s.Method {
+	switch s.Basis {
 	case detect.ByAccounts:
-		return s.Share + s.Pushed
+		return s.Share + s.Displaced
 	case detect.ByFormula:
 		return s.Correlation
 	}
@@ -95,11 +95,11 @@ func figure(s *detect.Suspect) float64 {
 func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
 	a := &Analysis{Analysed: now, Kind: f.Kind, Change: f.Change, HeldBy: f.HeldBy, Threshold: f.Threshold, Cost: f.Cost, Bad: f.Bad, Pairs: f.Pairs,
 		Suspects: f.Suspects, Antagonists: f.Antagonists}
-	a.settle(inc)
+	a.demoteFailed(inc)
 	a.Reason = reason(&inc.Incident, a, f.Trial)
 	inc.latest = a
 	// After a cap that may have helped, an analysis without a neighbour replaces nothing.
-	vain := !slices.ContainsFunc(inc.rounds, func(r *round) bool { return !r.vain() })
+	vain := !slices.ContainsFunc(inc.rounds, func(r *round) bool { return !r.didNotHelp() })
 	if inc.best == nil || a.stronger(inc.best) && (vain || a.Kind == detect.Neighbour) {
 		inc.best = a
 	}
@@ -156,33 +156,33 @@ func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
 }
 
 // judged reports whether the victim's cost gave a result for the cap.
-func (r *Round) judged() bool { return r.Outcome == TruePositive || r.vain() }
+func (r *Round) judged() bool { return r.Outcome == TruePositive || r.didNotHelp() }
 
-// vain reports whether the cap did not help.
-func (r *Round) vain() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
+// didNotHelp reports whether the cap did not help.
+func (r *Round) didNotHelp() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
 
 // grade is a suspect with what a cap on it has shown. A suspect that is named again after
 // a cap on it helped is proven; after a trial only if it was served meanwhile (accounts).
 // A suspect that was capped in vain is at most possible.
 func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
-	switch why := shown(&inc.Incident, &r.Round); {
-	case !r.vain() && s.Level == detect.Likely && (!r.Trial || s.Method == detect.ByAccounts):
-		s.Level, s.Method, s.Why = detect.Proven, detect.ByTrial, why
-	case r.vain() && s.Method == detect.ByTrial:
+	switch why := capResult(&inc.Incident, &r.Round); {
+	case !r.didNotHelp() && s.Level == detect.Likely && (!r.Trial || s.Basis == detect.ByAccounts):
+		s.Level, s.Basis, s.Why = detect.Proven, detect.ByTrial, why
+	case r.didNotHelp() && s.Basis == detect.ByTrial:
 		s.Level, s.Why = detect.Possible, why
-	case r.vain() && !strings.Contains(s.Why, inVain):
+	case r.didNotHelp() && !strings.Contains(s.Why, capDidNotHelp):
 		s.Level = min(s.Level, detect.Possible)
 		s.Why = strings.TrimPrefix(s.Why+"; "+why, "; ")
 	}
 	return s
 }
 
-// settle ranks suspects that are no longer named, because a cap on them was in vain,
+// demoteFailed ranks suspects that are no longer named, because a cap on them was in vain,
 // behind those that are.
-func (a *Analysis) settle(inc *incident) {
+func (a *Analysis) demoteFailed(inc *incident) {
 	var is, no []detect.Suspect
 	for _, s := range a.Suspects[:a.Antagonists] {
-		if s.Level < detect.Likely && inc.wasVain(s.Key) {
+		if s.Level < detect.Likely && inc.capFailed(s.Key) {
 			no = append(no, s)
 		} else {
 			is = append(is, s)
@@ -193,12 +193,12 @@ func (a *Analysis) settle(inc *incident) {
 	}
 }
 
-func (inc *incident) wasVain(k sample.TaskKey) bool {
-	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Suspect.Key == k && r.vain() })
+func (inc *incident) capFailed(k sample.TaskKey) bool {
+	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Suspect.Key == k && r.didNotHelp() })
 }
 
-// learn applies what a cap that ended has shown about its suspect.
-func (inc *incident) learn(now sample.Millis, r *round) {
+// applyOutcome applies what a cap that ended has shown about its suspect.
+func (inc *incident) applyOutcome(now sample.Millis, r *round) {
 	if !r.judged() {
 		return
 	}
@@ -214,7 +214,7 @@ func (inc *incident) learn(now sample.Millis, r *round) {
 	}
 	// An improvement during one trial of a suspect that was only possible may be chance:
 	// detection weighs it with everything else (detect.Finding).
-	if !r.vain() && !r.Trial {
+	if !r.didNotHelp() && !r.Trial {
 		inc.prove(now, r)
 	}
 	for _, n := range inc.named {
@@ -233,7 +233,7 @@ func (inc *incident) review(r *round, a *Analysis) {
 		if g := inc.grade(r, a.Suspects[i]); g.Grounds != a.Suspects[i].Grounds {
 			a.Suspects = slices.Clone(a.Suspects)
 			a.Suspects[i] = g
-			a.settle(inc)
+			a.demoteFailed(inc)
 			a.Reason = reason(&inc.Incident, a, false)
 		}
 		return
@@ -258,7 +258,7 @@ func (inc *incident) prove(now sample.Millis, r *round) {
 		}
 		s = x
 	}
-	s.Excluded, s.Level, s.Method, s.Why = "", detect.Proven, detect.ByTrial, shown(&inc.Incident, &r.Round)
+	s.Excluded, s.Level, s.Basis, s.Why = "", detect.Proven, detect.ByTrial, capResult(&inc.Incident, &r.Round)
 	a.Analysed, a.Kind, a.Change, a.Suspects, a.Antagonists = now, detect.Neighbour, "", slices.Insert(rest, 0, s), n
 	a.Reason = reason(&inc.Incident, &a, false)
 	if inc.latest == r.analysis {

@@ -100,7 +100,7 @@ type script struct {
 
 func (w *script) policy(args []string) {
 	w.how = plan.Paper()
-	w.how.CapAt, w.how.Trial = detect.Proven, 3*time.Minute
+	w.how.MinLevel, w.how.Trial = detect.Proven, 3*time.Minute
 	for _, arg := range args {
 		k, v, _ := strings.Cut(arg, "=")
 		var err error
@@ -108,7 +108,7 @@ func (w *script) policy(args []string) {
 		case "mode":
 			w.how.Mode, err = plan.ParseMode(v)
 		case "cap-at":
-			err = w.how.CapAt.UnmarshalText([]byte(v))
+			err = w.how.MinLevel.UnmarshalText([]byte(v))
 		case "trial":
 			w.how.Trial, err = time.ParseDuration(v)
 		case "trials":
@@ -216,13 +216,13 @@ func (w *script) finding(args, table []string) detect.Finding {
 			n := w.number(words[i+1])
 			switch words[i] {
 			case string(detect.ByAccounts):
-				s.Method, s.Share = detect.ByAccounts, n
+				s.Basis, s.Share = detect.ByAccounts, n
 			case string(detect.ByStatistics):
-				s.Method, s.Probability = detect.ByStatistics, n
+				s.Basis, s.Probability = detect.ByStatistics, n
 			case string(detect.ByFormula):
-				s.Method, s.Correlation = detect.ByFormula, n
+				s.Basis, s.Correlation = detect.ByFormula, n
 			case string(detect.ByTrial): // with the earlier probability
-				s.Method, s.Probability = detect.ByTrial, n
+				s.Basis, s.Probability = detect.ByTrial, n
 			case "usual":
 				s.UsualShare = n
 			case "fair":
@@ -263,7 +263,7 @@ func (w *script) drain() {
 			}
 		}
 		for i := range out.Incidents {
-			w.last = incident.Of(&out.Incidents[i], &pipeline.Chart{})
+			w.last = incident.FromPlan(&out.Incidents[i], &pipeline.Chart{})
 		}
 	}
 }
@@ -288,7 +288,7 @@ func (w *script) record() {
 		line("latest", fmt.Sprintf("%s, %s by %d, cost %.3g", w.clock(r.Latest.Analysed), r.Latest.Kind, r.Latest.Antagonists, r.Latest.Cost), r.Latest.Reason)
 	}
 	for _, f := range r.Findings {
-		line("named", fmt.Sprintf("%s from %s to %s, %s by %s, %s", f.Suspect.Name, w.clock(f.From), w.clock(f.Until), f.Suspect.Level, f.Suspect.Method, plan.Figure(&f.Suspect)))
+		line("named", fmt.Sprintf("%s from %s to %s, %s by %s, %s", f.Suspect.Name, w.clock(f.From), w.clock(f.Until), f.Suspect.Level, f.Suspect.Basis, plan.Figure(&f.Suspect)))
 	}
 	line("not done", r.NotDone)
 	line("advice", r.Advice)

@@ -50,7 +50,7 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 			if c.change != nil {
 				c.change(&policy)
 			}
-			p := plan.New("machine", detect.Evident, policy)
+			p := plan.New("machine", detect.EvidenceMethod, policy)
 			p.Finding(60*second, unsure(60*second, c.victim, c.suspect), none)
 			out := take(p)
 			inc := out.Incidents[0]
@@ -74,7 +74,7 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 func TestATrialInVainIsNotMadeAgain(t *testing.T) {
 	policy := plan.Paper()
 	policy.Mode, policy.Trial, policy.Trials = plan.On, time.Minute, 2
-	p := plan.New("machine", detect.Evident, policy)
+	p := plan.New("machine", detect.EvidenceMethod, policy)
 	now := 60 * second
 	ask := func(inode uint64) int {
 		s := hog()

@@ -131,7 +131,7 @@ type Task struct {
 	NeverCap bool `json:"never_cap,omitempty"`
 }
 
-// Helped reports whether other tasks may be capped for it when it is a victim.
-func (t *Task) Helped() bool {
+// MayBeHelped reports whether other tasks may be capped for it when it is a victim.
+func (t *Task) MayBeHelped() bool {
 	return !t.Unprotected && (t.Class == LatencySensitive || t.Protected)
 }

@@ -66,27 +66,27 @@ type Extra uint8
 
 // The extras. Counts are for the interval, seconds are summed over CPUs.
 const (
-	Cycles        Extra = iota // CPU cycles, reference or core: Variant says which
-	Instructions               // retired
-	LLCMisses                  // last-level cache misses
-	Transactions               // counted by the application itself
-	Syscalls                   // system calls entered
-	WaitOther                  // s runnable while the CPU ran another cgroup
-	WaitSelf                   // s runnable while the CPU ran the task itself
-	WaitThrottled              // s throttled by its own quota
-	Wakeups                    // times a thread became runnable; from schedstat: times a thread started to run
-	Threads                    // at the end of the interval
-	CPUStall                   // share of the interval in which some thread waited for a CPU (PSI's some)
-	IOOps                      // requests to disks
-	IOBytes                    // bytes of those requests
-	IOTime                     // s that those requests took, summed
-	NetPackets                 // packets that left interfaces with queues
-	NetBytes                   // bytes handed to those interfaces
-	NetWait                    // s that those packets waited in their queues, summed
-	NetResent                  // TCP segments that were retransmitted
-	NetQueued                  // packets handed to those interfaces, including those that never left
-	StolenShare                // share of the machine's CPU time that the hypervisor took, 0..1
-	WaitNiced                  // s, part of WaitOther: waits of threads that are niced or SCHED_IDLE, which ask to be served last
+	Cycles         Extra = iota // CPU cycles, reference or core: Variant says which
+	Instructions                // retired
+	LLCMisses                   // last-level cache misses
+	Transactions                // counted by the application itself
+	Syscalls                    // system calls entered
+	WaitOther                   // s runnable while the CPU ran another cgroup
+	WaitSelf                    // s runnable while the CPU ran the task itself
+	WaitThrottled               // s throttled by its own quota
+	Wakeups                     // times a thread became runnable; from schedstat: times a thread started to run
+	Threads                     // at the end of the interval
+	CPUStall                    // share of the interval in which some thread waited for a CPU (PSI's some)
+	IOOps                       // requests to disks
+	IOBytes                     // bytes of those requests
+	IOTime                      // s that those requests took, summed
+	NetPackets                  // packets that left interfaces with queues
+	NetBytes                    // bytes handed to those interfaces
+	NetWait                     // s that those packets waited in their queues, summed
+	NetRetransmits              // TCP segments that were retransmitted
+	NetQueued                   // packets handed to those interfaces, including those that never left
+	StolenShare                 // share of the machine's CPU time that the hypervisor took, 0..1
+	WaitNiced                   // s, part of WaitOther: waits of threads that are niced or SCHED_IDLE, which ask to be served last
 	numExtras
 
 	noExtra = numExtras // for a signal that has no such extra

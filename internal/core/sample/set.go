@@ -35,8 +35,8 @@ func (s Set) With(n int) Set {
 // Has reports whether n is in the set.
 func (s Set) Has(n int) bool { return n >= 0 && n/64 < len(s) && s[n/64]&(1<<(n%64)) != 0 }
 
-// Meets reports whether the sets share a number.
-func (s Set) Meets(t Set) bool {
+// Intersects reports whether the sets share a number.
+func (s Set) Intersects(t Set) bool {
 	for i := range min(len(s), len(t)) {
 		if s[i]&t[i] != 0 {
 			return true

@@ -79,8 +79,8 @@ func TestSetIsASet(t *testing.T) {
 		if !slices.Equal(s.Numbers(), numbers) || s.Len() != len(numbers) {
 			t.Fatalf("%v: numbers %v, len %d", numbers, s.Numbers(), s.Len())
 		}
-		if s.Meets(other) != meets || other.Meets(s) != meets {
-			t.Fatalf("%v meets %v: %v, %v; want %v", s, other, s.Meets(other), other.Meets(s), meets)
+		if s.Intersects(other) != meets || other.Intersects(s) != meets {
+			t.Fatalf("%v meets %v: %v, %v; want %v", s, other, s.Intersects(other), other.Intersects(s), meets)
 		}
 		back, err := sample.ParseSet(s.String())
 		if err != nil || !slices.Equal(back.Numbers(), numbers) {

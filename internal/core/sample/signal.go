@@ -37,8 +37,8 @@ const (
 	SharedDevice Domain = "device"
 	// SharedInterface: they sent through the same network interface.
 	SharedInterface Domain = "interface"
-	// Elsewhere: the antagonist is in another virtual machine. No task is ever a suspect.
-	Elsewhere Domain = "host"
+	// OtherVM: the antagonist is in another virtual machine. No task is ever a suspect.
+	OtherVM Domain = "host"
 )
 
 // OfCPUs reports whether the CPUs that tasks may run on determine what they share, and
@@ -121,7 +121,7 @@ var signals = []Signal{
 		EffectAbs: 100e-6, EffectRel: 0.20, Min: 0, Max: 3600},
 	{Name: Probe, Unit: "s/load", Cost: "time of the canary's loads ÷ loads", Pressure: CPUPerSecond, Domain: SharedCache,
 		EffectRel: 0.10, Min: 1e-10, Max: 1e-3},
-	{Name: Steal, Unit: "s/CPU-s", Cost: "stolen time ÷ CPU time", Pressure: "none", Domain: Elsewhere,
+	{Name: Steal, Unit: "s/CPU-s", Cost: "stolen time ÷ CPU time", Pressure: "none", Domain: OtherVM,
 		LeastCPU: 0.25, EffectAbs: 0.02, Min: 0, Max: 1e4},
 }
 

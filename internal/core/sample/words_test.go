@@ -135,7 +135,7 @@ func TestSignals(t *testing.T) {
 		{sample.IO, sample.SharedDevice, math.MaxFloat64, 10, 0, 0.20},
 		{sample.Net, sample.SharedInterface, math.MaxFloat64, 100, 100e-6, 0.20},
 		{sample.Probe, sample.SharedCache, 0, 0, 0, 0.10},
-		{sample.Steal, sample.Elsewhere, 0.25, 0, 0.02, 0},
+		{sample.Steal, sample.OtherVM, 0.25, 0, 0.02, 0},
 	}
 	got := sample.Signals()
 	if len(got) != len(want) {

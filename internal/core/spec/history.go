@@ -11,13 +11,13 @@ import (
 // History learns specs from samples. It is not safe for concurrent use.
 type History struct {
 	params Params
-	books  map[Key]*Book
+	keys   map[Key]*KeyHistory
 	held   map[heldKey][]held
 }
 
-// Book is what is known of one key. Add and Lookup find it by the key; a caller that
+// KeyHistory is what is known of one key. Add and Lookup find it by the key; a caller that
 // keeps it saves the search. It lives as long as its History.
-type Book struct {
+type KeyHistory struct {
 	history         *History
 	cost, self, cpu stat.Moments
 	decayed         sample.Millis          // when the weights were last aged
@@ -53,24 +53,24 @@ const maxHeld = 64
 
 // NewHistory returns an empty history.
 func NewHistory(p Params) *History {
-	return &History{params: p, books: map[Key]*Book{}, held: map[heldKey][]held{}}
+	return &History{params: p, keys: map[Key]*KeyHistory{}, held: map[heldKey][]held{}}
 }
 
 // Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit.
 func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
-	b := h.books[k]
+	b := h.keys[k]
 	if b == nil {
-		b = &Book{history: h, decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
-		h.books[k] = b
+		b = &KeyHistory{history: h, decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
+		h.keys[k] = b
 	}
 	b.Add(task, at, cpu, cost, self)
 }
 
 // Find returns the book of a key; nil if no sample of it was added.
-func (h *History) Find(k Key) *Book { return h.books[k] }
+func (h *History) Find(k Key) *KeyHistory { return h.keys[k] }
 
 // Add adds one sample, as History.Add.
-func (b *Book) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b.age(at, b.history.params)
 	b.cost.Add(cost, 1)
 	b.self.Add(self, 1)
@@ -129,7 +129,7 @@ func (h *History) Forget(task sample.TaskKey) {
 			delete(h.held, hk)
 		}
 	}
-	for _, b := range h.books {
+	for _, b := range h.keys {
 		delete(b.tasks, task)
 	}
 }
@@ -137,7 +137,7 @@ func (h *History) Forget(task sample.TaskKey) {
 // age lowers the weight of the past: AgeWeight per day, by the hour. The paper
 // multiplies "the CPI value from the previous day by about 0.9 before averaging",
 // read here as a weight: a factor on the value would bias the mean.
-func (b *Book) age(now sample.Millis, p Params) {
+func (b *KeyHistory) age(now sample.Millis, p Params) {
 	from, to := HourOf(b.decayed), HourOf(now)
 	if to <= from {
 		return
@@ -153,7 +153,7 @@ func (b *Book) age(now sample.Millis, p Params) {
 // becomes ready as soon as there are enough samples. Then it is fixed for Every, so that
 // the threshold does not move with every sample.
 func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
-	b := h.books[k]
+	b := h.keys[k]
 	if b == nil {
 		return Spec{Key: k}, false
 	}
@@ -161,7 +161,7 @@ func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 }
 
 // Spec returns the spec, as History.Lookup.
-func (b *Book) Spec(now sample.Millis) Spec {
+func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	s, p := &b.published, &b.history.params
 	s.Own = p.MinTasks == 1
 	switch {
@@ -207,7 +207,7 @@ const maxMissed = 10
 
 // counts lists the tasks that are live, or were live when the agent was restarted and
 // have not been seen since, in a fixed order.
-func (b *Book) counts() []TaskCount {
+func (b *KeyHistory) counts() []TaskCount {
 	var all []TaskCount
 	for t, n := range b.tasks {
 		all = append(all, TaskCount{Hierarchy: t.Hierarchy, Inode: t.Inode, Samples: n})
@@ -223,8 +223,8 @@ func (b *Book) counts() []TaskCount {
 
 // Records returns everything that is to be stored, in a fixed order.
 func (h *History) Records() []Record {
-	all := make([]Record, 0, len(h.books))
-	for k, b := range h.books {
+	all := make([]Record, 0, len(h.keys))
+	for k, b := range h.keys {
 		all = append(all, Record{k, b.cost, b.self, b.cpu, b.decayed, b.last, b.full, b.published, b.counts()})
 	}
 	slices.SortFunc(all, func(a, b Record) int {
@@ -238,7 +238,7 @@ func (h *History) Records() []Record {
 // with numbers that no samples can give are left out: it returns how many.
 func (h *History) Restore(records []Record) (refused int) {
 	for _, r := range records {
-		if h.books[r.Key] != nil {
+		if h.keys[r.Key] != nil {
 			continue
 		}
 		if !r.sane() {
@@ -252,7 +252,7 @@ func (h *History) Restore(records []Record) (refused int) {
 				before[cgroup{t.Hierarchy, t.Inode}] = t
 			}
 		}
-		h.books[r.Key] = &Book{history: h, cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
+		h.keys[r.Key] = &KeyHistory{history: h, cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
 			tasks: map[sample.TaskKey]int{}, before: before, published: r.Published}
 	}
 	return refused
@@ -263,7 +263,7 @@ func (h *History) Restore(records []Record) (refused int) {
 func (r *Record) sane() bool {
 	p := &r.Published
 	for _, x := range []float64{p.CPUMean, p.Mean, p.StdDev, p.SelfMean, p.SelfStdDev} {
-		if !(x >= 0 && x < stat.Huge) {
+		if !(x >= 0 && x < stat.MaxValue) {
 			return false
 		}
 	}

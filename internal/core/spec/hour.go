@@ -71,31 +71,31 @@ func UsageFrom(bin int) float64 {
 	return math.Ldexp(1, bin-3)
 }
 
-// Rule is what a sample of one signal must satisfy to teach what is normal: detection
+// Filter is what a sample of one signal must satisfy to teach what is normal: detection
 // would judge it (detect.Observe), and it was not taken under a cap.
-type Rule struct {
+type Filter struct {
 	// Costs outside of Least to Most are not measurements. A task with less usage than
 	// LeastCPU hardly ran.
 	Least, Most, LeastCPU float64
 }
 
-// Unfit are the flags of samples that do not teach.
-const Unfit = sample.Capped | sample.Split
+// ExcludedFlags are the flags of samples that do not teach.
+const ExcludedFlags = sample.Capped | sample.Split
 
-// RuleOf is the rule of a signal; false if the signal is not known. If its activity is
+// FilterOf is the rule of a signal; false if the signal is not known. If its activity is
 // not CPU usage, a sample does not contain the activity, and any usage is accepted.
-func RuleOf(n sample.SignalName) (Rule, bool) {
+func FilterOf(n sample.SignalName) (Filter, bool) {
 	s, ok := sample.LookupSignal(n)
-	r := Rule{s.Min, s.Max, s.LeastCPU}
+	r := Filter{s.Min, s.Max, s.LeastCPU}
 	if r.LeastCPU == math.MaxFloat64 {
 		r.LeastCPU = math.Inf(-1)
 	}
 	return r, ok
 }
 
-// Teaches reports whether a sample of the rule's signal may enter a spec, as far as the
+// Accepts reports whether a sample of the rule's signal may enter a spec, as far as the
 // sample itself shows. It may still be of an incident.
-func (r Rule) Teaches(flags sample.Flags, cpu, cost float32) bool {
+func (r Filter) Accepts(flags sample.Flags, cpu, cost float32) bool {
 	c := float64(cost)
-	return flags&Unfit == 0 && c >= r.Least && c <= r.Most && float64(cpu) >= r.LeastCPU
+	return flags&ExcludedFlags == 0 && c >= r.Least && c <= r.Most && float64(cpu) >= r.LeastCPU
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/stat"
 )
 
-// Learnt is a spec with the other statistics of its samples.
-type Learnt struct {
+// Computed is a spec with the other statistics of its samples.
+type Computed struct {
 	Spec
 	Last sample.Millis // newest sample
 	// Since is the beginning of the history that counts: the distribution shifted there.
@@ -43,9 +43,9 @@ const (
 	// the earlier history to be dropped: by the paper's threshold every other normal
 	// sample would otherwise be an outlier.
 	shiftSigmas = 2
-	// lasting is the least duration of a shift: what changes with the time of day belongs
+	// minShiftDuration is the least duration of a shift: what changes with the time of day belongs
 	// to a job's normal distribution.
-	lasting = sample.Millis(24 * HourMS)
+	minShiftDuration = sample.Millis(24 * HourMS)
 )
 
 // Learn computes a key's spec (CPI², section 3.1) from its hours, as of now. It sorts the
@@ -56,9 +56,9 @@ const (
 // been different for a day, by two standard deviations and by more than the signal's
 // least effect, with enough samples and tasks for a spec: the earlier history describes
 // another program.
-func Learn(p Params, k Key, hours []Hour, now sample.Millis) Learnt {
+func Learn(p Params, k Key, hours []Hour, now sample.Millis) Computed {
 	hours = tidy(hours, now)
-	l := Learnt{Spec: Spec{Key: k, Updated: now}}
+	l := Computed{Spec: Spec{Key: k, Updated: now}}
 	for {
 		at := p.shift(k, hours)
 		if at == 0 {
@@ -186,7 +186,7 @@ func (p Params) shift(k Key, hours []Hour) int {
 	for i := 1; i < len(hours); i++ {
 		a, b := &after[i], before
 		before.Merge(hours[i].Cost)
-		if end-hours[i].Start < lasting || a.N < least {
+		if end-hours[i].Start < minShiftDuration || a.N < least {
 			break
 		}
 		moved, spread := math.Abs(a.Mean-b.Mean), max(a.StdDev(), b.StdDev())

@@ -84,7 +84,7 @@ func TestLearnIsTheWeightedSampleStatistic(t *testing.T) {
 		m2 += weight(s) * (float64(s.cost) - mean) * (float64(s.cost) - mean)
 		costs = append(costs, float64(s.cost))
 	}
-	var first Learnt
+	var first Computed
 	for parts := 1; parts <= 3; parts++ {
 		l := Learn(Paper(), key, hoursOf(parts, all...), now)
 		for name, pair := range map[string][2]float64{"mean": {l.Mean, mean}, "σ": {l.StdDev, math.Sqrt(m2 / (w - w2/w))}, "CPU": {l.CPUMean, cpu}} {
@@ -98,7 +98,7 @@ func TestLearnIsTheWeightedSampleStatistic(t *testing.T) {
 		if parts == 1 {
 			first = l
 		}
-		about := cmp.Options{cmpopts.EquateApprox(1e-9, 0), cmpopts.IgnoreUnexported(Learnt{})}
+		about := cmp.Options{cmpopts.EquateApprox(1e-9, 0), cmpopts.IgnoreUnexported(Computed{})}
 		if diff := cmp.Diff(first, l, about); diff != "" {
 			t.Errorf("in %d parts: %s", parts, diff)
 		}

@@ -18,9 +18,9 @@ type Live struct {
 	most    int // limit of samples held back
 	cut     sample.Millis
 	ids     map[Key]int32
-	books   []*fresh // by id
-	last    int32    // id of the newest sample's key: the next sample often has the same key
-	held    map[sample.Millis][]waiting
+	keys    []*liveKey // by id
+	last    int32      // id of the newest sample's key: the next sample often has the same key
+	held    map[sample.Millis][]heldSample
 	waiting int
 	past    sample.Millis // all minutes before it have been released
 	windows map[victim]map[string]window
@@ -35,20 +35,20 @@ type LiveStats struct {
 	Held    int
 }
 
-// fresh is what arrived for one key since the last computation.
-type fresh struct {
+// liveKey is what arrived for one key since the last computation.
+type liveKey struct {
 	key       Key
-	rule      Rule
-	base      Learnt
+	filter    Filter
+	base      Computed
 	cost, cpu stat.Moments // weighted as of base's hour
 	tasks     map[uint64]int64
 	newest    sample.Millis
-	told      Spec // as last returned by Changed
+	reported  Spec // as last returned by Changed
 	touched   bool
 }
 
-// waiting is a sample that is held back.
-type waiting struct {
+// heldSample is a sample that is held back.
+type heldSample struct {
 	task      uint64
 	id        int32
 	after     uint32 // ms since its minute began
@@ -72,7 +72,7 @@ const minuteMS = 60_000
 // NewLive returns a Live without a base. It holds back at most the given number of
 // samples, of 24 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
-	return &Live{params: p, hold: hold, most: most, ids: map[Key]int32{}, held: map[sample.Millis][]waiting{}, windows: map[victim]map[string]window{}}
+	return &Live{params: p, hold: hold, most: most, ids: map[Key]int32{}, held: map[sample.Millis][]heldSample{}, windows: map[victim]map[string]window{}}
 }
 
 // Stats returns the counts.
@@ -83,21 +83,21 @@ func (l *Live) Stats() LiveStats {
 }
 
 // Rebase makes the result of a computation over all samples up to cut the new base.
-func (l *Live) Rebase(cut sample.Millis, all []Learnt) {
+func (l *Live) Rebase(cut sample.Millis, all []Computed) {
 	l.cut = cut
-	for _, f := range l.books {
-		*f = fresh{key: f.key, rule: f.rule, base: Learnt{Spec: Spec{Key: f.key}}, told: Spec{Key: f.key}}
+	for _, f := range l.keys {
+		*f = liveKey{key: f.key, filter: f.filter, base: Computed{Spec: Spec{Key: f.key}}, reported: Spec{Key: f.key}}
 		f.begin(HourOf(cut))
 	}
 	for i := range all {
-		f := l.books[l.id(all[i].Key)]
-		f.base, f.told = all[i], all[i].Spec
+		f := l.keys[l.id(all[i].Key)]
+		f.base, f.reported = all[i], all[i].Spec
 		f.begin(HourOf(cut))
 	}
 }
 
 // begin creates an empty base if there is none.
-func (f *fresh) begin(hour sample.Millis) {
+func (f *liveKey) begin(hour sample.Millis) {
 	if f.base.base.hour == 0 {
 		f.base.base = base{hour: hour, tasks: map[uint64]int64{}}
 	}
@@ -105,23 +105,23 @@ func (f *fresh) begin(hour sample.Millis) {
 }
 
 func (l *Live) id(k Key) int32 {
-	if int(l.last) < len(l.books) && l.books[l.last].key == k {
+	if int(l.last) < len(l.keys) && l.keys[l.last].key == k {
 		return l.last
 	}
 	id, ok := l.ids[k]
 	if !ok {
-		id = int32(len(l.books))
+		id = int32(len(l.keys))
 		// A sample's strings may be parts of a whole message.
 		k = Key{sample.JobName(strings.Clone(string(k.Job))), sample.Platform(strings.Clone(string(k.Platform))),
 			sample.SignalName(strings.Clone(string(k.Signal))), strings.Clone(k.Variant)}
 		l.ids[k] = id
-		f := &fresh{key: k, told: Spec{Key: k}}
-		f.rule, ok = RuleOf(k.Signal)
+		f := &liveKey{key: k, reported: Spec{Key: k}}
+		f.filter, ok = FilterOf(k.Signal)
 		if !ok {
-			f.rule.Least = math.Inf(1) // samples of an unknown signal do not teach
+			f.filter.Least = math.Inf(1) // samples of an unknown signal do not teach
 		}
 		f.begin(HourOf(l.cut))
-		l.books = append(l.books, f)
+		l.keys = append(l.keys, f)
 	}
 	l.last = id
 	return id
@@ -135,10 +135,10 @@ func (l *Live) Add(s *sample.Sample) {
 		return
 	}
 	id := l.id(Key{s.Job, s.Platform, s.Signal, s.Variant})
-	if !l.books[id].rule.Teaches(s.Flags, s.CPU, s.Cost) {
+	if !l.keys[id].filter.Accepts(s.Flags, s.CPU, s.Cost) {
 		return
 	}
-	l.held[minute] = append(l.held[minute], waiting{HashTask(s.Machine, string(s.Task)), id, uint32(s.TS - minute), s.CPU, s.Cost})
+	l.held[minute] = append(l.held[minute], heldSample{HashTask(s.Machine, string(s.Task)), id, uint32(s.TS - minute), s.CPU, s.Cost})
 	l.waiting++
 }
 
@@ -198,11 +198,11 @@ func (l *Live) Advance(now sample.Millis) {
 }
 
 // enter adds a sample unless it is of an incident or in the base already.
-func (l *Live) enter(at sample.Millis, s *waiting) {
+func (l *Live) enter(at sample.Millis, s *heldSample) {
 	if at <= l.cut {
 		return
 	}
-	f := l.books[s.id]
+	f := l.keys[s.id]
 	for _, w := range l.windows[victim{s.task, f.key.Signal}] {
 		if at >= w.from && at <= w.to {
 			l.stats.Refused++
@@ -219,24 +219,24 @@ func (l *Live) enter(at sample.Millis, s *waiting) {
 	f.newest, f.touched = max(f.newest, at), true
 }
 
-// worthTelling is the part of its standard deviation by which a mean must move, or the
+// minReportedChange is the part of its standard deviation by which a mean must move, or the
 // standard deviation itself must change, to be reported before the next computation.
-const worthTelling = 0.1
+const minReportedChange = 0.1
 
 // Changed returns the specs whose mean or standard deviation moved by more than a tenth
 // of the standard deviation, or whose state changed, since they were last reported.
-func (l *Live) Changed(now sample.Millis) []Learnt {
-	var all []Learnt
-	for _, f := range l.books {
+func (l *Live) Changed(now sample.Millis) []Computed {
+	var all []Computed
+	for _, f := range l.keys {
 		if !f.touched {
 			continue
 		}
 		f.touched = false
 		n := f.merged(l.params, now)
-		if n.State == f.told.State && math.Abs(n.Mean-f.told.Mean) <= worthTelling*f.told.StdDev && math.Abs(n.StdDev-f.told.StdDev) <= worthTelling*f.told.StdDev {
+		if n.State == f.reported.State && math.Abs(n.Mean-f.reported.Mean) <= minReportedChange*f.reported.StdDev && math.Abs(n.StdDev-f.reported.StdDev) <= minReportedChange*f.reported.StdDev {
 			continue
 		}
-		f.told = n.Spec
+		f.reported = n.Spec
 		all = append(all, n)
 	}
 	return all
@@ -244,7 +244,7 @@ func (l *Live) Changed(now sample.Millis) []Learnt {
 
 // merged is the base together with what arrived since. Quantiles and levels of usage are
 // those of the base.
-func (f *fresh) merged(p Params, now sample.Millis) Learnt {
+func (f *liveKey) merged(p Params, now sample.Millis) Computed {
 	n := f.base
 	cost, cpu := n.base.cost, n.base.cpu
 	cost.Merge(f.cost)

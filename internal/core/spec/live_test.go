@@ -42,7 +42,7 @@ func TestLiveGivesWhatAComputationWould(t *testing.T) {
 			before = append(before, s)
 		}
 	}
-	l.Rebase(cut, []Learnt{Learn(Paper(), key, hoursOf(1, named(before)...), cut)})
+	l.Rebase(cut, []Computed{Learn(Paper(), key, hoursOf(1, named(before)...), cut)})
 	told := 0
 	for _, s := range all {
 		l.Add(liveSample(s)) // also samples that are in the base already
@@ -52,7 +52,7 @@ func TestLiveGivesWhatAComputationWould(t *testing.T) {
 	end := change + 5*HourMS
 	l.Advance(end + hold + minuteMS)
 	want := Learn(Paper(), key, hoursOf(1, named(all)...), end)
-	got := l.books[0].merged(Paper(), end)
+	got := l.keys[0].merged(Paper(), end)
 	if math.Abs(got.Mean-want.Mean) > 1e-9 || math.Abs(got.StdDev-want.StdDev) > 1e-9 || math.Abs(got.CPUMean-want.CPUMean) > 1e-9 || got.Samples != want.Samples || got.State != Ready || got.Last != want.Last {
 		t.Errorf("live %+v\nwant %+v", got.Spec, want.Spec)
 	}
@@ -97,7 +97,7 @@ func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 	after := job(r, 1, cut+6*HourMS, cut+7*HourMS, steady(1))
 	play := func(incident func(l *Live, s seen)) (Spec, LiveStats) {
 		l := NewLive(Paper(), hold, 1<<20)
-		l.Rebase(cut, []Learnt{base})
+		l.Rebase(cut, []Computed{base})
 		for _, s := range append(append([]seen(nil), hurt...), after...) {
 			l.Add(liveSample(s))
 			incident(l, s)
@@ -106,7 +106,7 @@ func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 		}
 		l.Advance(cut + 9*HourMS)
 		l.Changed(cut + 9*HourMS)
-		return l.books[0].told, l.Stats()
+		return l.keys[0].reported, l.Stats()
 	}
 	for name, c := range map[string]struct {
 		tell    func(l *Live, s seen)

@@ -2,25 +2,25 @@ package stat
 
 import "math"
 
-// ShareBelow is the lower end of the exact one-sided confidence interval of a share
+// ShareLowerBound is the lower end of the exact one-sided confidence interval of a share
 // (Clopper and Pearson, Biometrika 26, 1934): the least share at which k or more
 // successes of n have at least the probability 1 − confidence. It is 0 if k or n is 0.
-func ShareBelow(k, n int, confidence float64) float64 {
+func ShareLowerBound(k, n int, confidence float64) float64 {
 	if k <= 0 || n <= 0 {
 		return 0
 	}
 	return bisect(0, 1, func(p float64) bool { return binomialFrom(k, n, p) < 1-confidence })
 }
 
-// ShareBetween is the exact two-sided 95 % confidence interval of a share.
-func ShareBetween(k, n int) (low, high float64) {
+// ShareInterval is the exact two-sided 95 % confidence interval of a share.
+func ShareInterval(k, n int) (low, high float64) {
 	const side = 0.975
-	return ShareBelow(k, n, side), 1 - ShareBelow(n-k, n, side)
+	return ShareLowerBound(k, n, side), 1 - ShareLowerBound(n-k, n, side)
 }
 
-// RateAbove is the upper end of the exact one-sided confidence interval of a Poisson mean
+// RateUpperBound is the upper end of the exact one-sided confidence interval of a Poisson mean
 // when k events were seen (Garwood, Biometrika 28, 1936).
-func RateAbove(k int, confidence float64) float64 {
+func RateUpperBound(k int, confidence float64) float64 {
 	high := float64(k) + 10*math.Sqrt(float64(k)+1) + 10
 	return bisect(0, high, func(mean float64) bool { return poissonTo(k, mean) > 1-confidence })
 }

@@ -32,9 +32,9 @@ func (m *Moments) Merge(o Moments) {
 	m.N, m.W, m.W2 = m.N+o.N, w, m.W2+o.W2
 }
 
-// Huge is more than any measured value or weight. Below it nothing that is computed from
+// MaxValue is more than any measured value or weight. Below it nothing that is computed from
 // moments overflows.
-const Huge = 1e75
+const MaxValue = 1e75
 
 // Sane reports whether values that are not negative can have these moments. The moments
 // may come from a damaged file.
@@ -43,7 +43,7 @@ func (m *Moments) Sane() bool {
 		return false
 	}
 	for _, x := range []float64{m.W, m.W2, m.Mean, m.M2} {
-		if !(x >= 0 && x < Huge) {
+		if !(x >= 0 && x < MaxValue) {
 			return false
 		}
 	}

@@ -33,7 +33,7 @@ func bandOf(victim *sample.Task) Band {
 // Evaluation collects incidents. The zero value has none.
 type Evaluation struct {
 	found  []found
-	rounds []round
+	rounds []measuredCap
 	pairs  map[Pair]*tally
 	// Days is the number of machine-days that the incidents cover, 0 if not known.
 	Days float64
@@ -66,8 +66,8 @@ func (e *Evaluation) pair(victim, antagonist *sample.Task) *tally {
 	return e.pairs[p]
 }
 
-// vain reports whether a suspect was capped without effect on the victim.
-func vain(inc *incident.Record, s *detect.Suspect) bool {
+// cappedWithoutEffect reports whether a suspect was capped without effect on the victim.
+func cappedWithoutEffect(inc *incident.Record, s *detect.Suspect) bool {
 	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool {
 		return r.Suspect.Key == s.Key && (r.Outcome == plan.Noise || r.Outcome == plan.FalsePositive)
 	})
@@ -82,8 +82,8 @@ type found struct {
 	degradation float64 // cost ÷ mean of the spec
 }
 
-// round is a cap whose effect was measured.
-type round struct {
+// measuredCap is a cap whose effect was measured.
+type measuredCap struct {
 	band        Band
 	correlation float64
 	sigmas      float64 // cost before it, in σ over the spec's mean
@@ -105,7 +105,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
 	for i := range now.Suspects {
 		// A suspect that was capped in vain is ranked lower now, and was the best before.
-		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && vain(inc, s) || math.IsNaN(f.correlation)) {
+		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && cappedWithoutEffect(inc, s) || math.IsNaN(f.correlation)) {
 			f.correlation = s.Correlation
 		}
 	}
@@ -129,7 +129,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 		t := e.pair(&inc.Victim, &r.Suspect)
 		t.outcomes[r.Outcome]++
 		t.relative = append(t.relative, under/before)
-		e.rounds = append(e.rounds, round{band: f.band, correlation: r.Correlation, sigmas: (before - inc.SpecMean) / inc.SpecStdDev,
+		e.rounds = append(e.rounds, measuredCap{band: f.band, correlation: r.Correlation, sigmas: (before - inc.SpecMean) / inc.SpecStdDev,
 			degradation: before / inc.SpecMean, relative: under / before, outcome: r.Outcome})
 	}
 }

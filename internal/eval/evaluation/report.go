@@ -23,7 +23,7 @@ func shareOf(k, n int) Share {
 	if n == 0 {
 		return Share{High: 1}
 	}
-	low, high := stat.ShareBetween(k, n)
+	low, high := stat.ShareInterval(k, n)
 	return Share{k, n, float64(k) / float64(n), low, high}
 }
 
@@ -137,20 +137,20 @@ func (e *Evaluation) Report() Report {
 		r.Costs = append(r.Costs, quantiles("", name, all))
 	}
 	for _, b := range Bands() {
-		r.OutcomeRate = append(r.OutcomeRate, e.rates(b, math.Inf(-1), func(*round) bool { return true }))
+		r.OutcomeRate = append(r.OutcomeRate, e.rates(b, math.Inf(-1), func(*measuredCap) bool { return true }))
 		r.OutcomeRate[len(r.OutcomeRate)-1].From = 0
 		for _, from := range []float64{0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6} {
-			r.ByThreshold = append(r.ByThreshold, e.rates(b, from, func(x *round) bool { return x.correlation >= from }))
+			r.ByThreshold = append(r.ByThreshold, e.rates(b, from, func(x *measuredCap) bool { return x.correlation >= from }))
 		}
 		for i, edges := 0, []float64{1, 2, 3, 4, 5, 7, 10, 15, math.Inf(1)}; i+1 < len(edges); i++ {
-			rates := e.rates(b, edges[i], func(x *round) bool { return x.sigmas >= edges[i] && x.sigmas < edges[i+1] })
+			rates := e.rates(b, edges[i], func(x *measuredCap) bool { return x.sigmas >= edges[i] && x.sigmas < edges[i+1] })
 			if rates.To = edges[i+1]; math.IsInf(rates.To, 1) {
 				rates.To = 0
 			}
 			r.BySigmas = append(r.BySigmas, rates)
 		}
 		for i, edges := 0, []float64{1, 1.25, 1.5, 2, 3, 5, math.Inf(1)}; i+1 < len(edges); i++ {
-			all := e.relative(b, func(x *round) bool { return x.degradation >= edges[i] && x.degradation < edges[i+1] })
+			all := e.relative(b, func(x *measuredCap) bool { return x.degradation >= edges[i] && x.degradation < edges[i+1] })
 			d := Degraded{Band: b, From: edges[i], To: edges[i+1], N: len(all), Relative: median(all)}
 			if math.IsInf(d.To, 1) {
 				d.To = 0
@@ -158,13 +158,13 @@ func (e *Evaluation) Report() Report {
 			r.ByDegraded = append(r.ByDegraded, d)
 		}
 		r.Relative = append(r.Relative,
-			quantiles(b, "all measured caps", e.relative(b, func(*round) bool { return true })),
-			quantiles(b, "true positives", e.relative(b, func(x *round) bool { return x.outcome == plan.TruePositive })))
+			quantiles(b, "all measured caps", e.relative(b, func(*measuredCap) bool { return true })),
+			quantiles(b, "true positives", e.relative(b, func(x *measuredCap) bool { return x.outcome == plan.TruePositive })))
 	}
 	return r
 }
 
-func (e *Evaluation) rates(b Band, from float64, in func(*round) bool) Rates {
+func (e *Evaluation) rates(b Band, from float64, in func(*measuredCap) bool) Rates {
 	n := map[plan.Outcome]int{}
 	all := 0
 	for i := range e.rounds {
@@ -174,10 +174,10 @@ func (e *Evaluation) rates(b Band, from float64, in func(*round) bool) Rates {
 		}
 	}
 	return Rates{Band: b, From: from, TruePositive: shareOf(n[plan.TruePositive], all), FalsePositive: shareOf(n[plan.FalsePositive], all),
-		Noise: shareOf(n[plan.Noise], all), Relative: median(e.relative(b, func(x *round) bool { return in(x) && x.outcome == plan.TruePositive }))}
+		Noise: shareOf(n[plan.Noise], all), Relative: median(e.relative(b, func(x *measuredCap) bool { return in(x) && x.outcome == plan.TruePositive }))}
 }
 
-func (e *Evaluation) relative(b Band, in func(*round) bool) (all []float64) {
+func (e *Evaluation) relative(b Band, in func(*measuredCap) bool) (all []float64) {
 	for i := range e.rounds {
 		if r := &e.rounds[i]; r.band == b && in(r) {
 			all = append(all, r.relative)

@@ -16,9 +16,9 @@ type Forecast struct {
 	Right bool
 	// Weight is less than 1 for each of several equal forecasts.
 	Weight float64
-	// Of is the group of the forecast, such as a victim of a scene: forecasts of one group
+	// Group is the group of the forecast, such as a victim of a scene: forecasts of one group
 	// are not independent.
-	Of string
+	Group string
 }
 
 // Calibration describes the accuracy of probabilities.
@@ -37,9 +37,9 @@ type Calibration struct {
 
 // CalibrationBin is one tenth of the range of probabilities.
 type CalibrationBin struct {
-	N         int     // forecasts
-	Weight    float64 // total of their weights
-	Said, Was float64 // means; NaN if there are none
+	N              int     // forecasts
+	Weight         float64 // total of their weights
+	Stated, Actual float64 // means; NaN if there are none
 }
 
 // Calibrate compares stated with observed probabilities. ok is false if the slope cannot be
@@ -54,21 +54,21 @@ func Calibrate(all []Forecast) (c Calibration, ok bool) {
 		bin := &c.Bins[b]
 		bin.N++
 		bin.Weight += f.Weight
-		bin.Said += f.Weight * f.P
+		bin.Stated += f.Weight * f.P
 		if f.Right {
 			right[b] += f.Weight
 		}
 		total += f.Weight
-		if groups[f.Of] == nil {
-			of = append(of, f.Of)
+		if groups[f.Group] == nil {
+			of = append(of, f.Group)
 		}
-		groups[f.Of] = append(groups[f.Of], f)
+		groups[f.Group] = append(groups[f.Group], f)
 	}
 	c.N = len(all)
 	for i := range c.Bins {
 		b := &c.Bins[i]
-		c.Error += math.Abs(b.Said-right[i]) / total
-		b.Said, b.Was = b.Said/b.Weight, right[i]/b.Weight
+		c.Error += math.Abs(b.Stated-right[i]) / total
+		b.Stated, b.Actual = b.Stated/b.Weight, right[i]/b.Weight
 	}
 	if c.Slope, c.Intercept, ok = recalibrate(all); !ok {
 		return c, false
@@ -130,11 +130,11 @@ func (c *Calibration) Write(w io.Writer) error {
 		}
 		const width = 40
 		bar := []byte("........................................")
-		for i := range int(math.Round(b.Was * width)) {
+		for i := range int(math.Round(b.Actual * width)) {
 			bar[i] = '#'
 		}
-		bar[min(width-1, int(b.Said*width))] = '|'
-		line("%.3f  %.3f  %8d  %s\n", b.Said, b.Was, b.N, bar)
+		bar[min(width-1, int(b.Stated*width))] = '|'
+		line("%.3f  %.3f  %8d  %s\n", b.Stated, b.Actual, b.N, bar)
 	}
 	return err
 }

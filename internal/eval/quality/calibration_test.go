@@ -15,7 +15,7 @@ func TestCalibrate(t *testing.T) {
 		rng := rand.New(rand.NewPCG(5, 6))
 		for i := range 3000 {
 			z := 6*rng.Float64() - 3
-			all = append(all, Forecast{P: 1 / (1 + math.Exp(-boldness*z)), Right: rng.Float64() < 1/(1+math.Exp(-z)), Weight: 1, Of: fmt.Sprint(i / 3)})
+			all = append(all, Forecast{P: 1 / (1 + math.Exp(-boldness*z)), Right: rng.Float64() < 1/(1+math.Exp(-z)), Weight: 1, Group: fmt.Sprint(i / 3)})
 		}
 		return all
 	}
@@ -34,7 +34,7 @@ func TestCalibrate(t *testing.T) {
 	// A forecast that is repeated a hundred times counts as one.
 	var all []Forecast
 	for i := range 200 {
-		all = append(all, Forecast{P: 0.75, Right: i >= 100 || i%4 != 0, Weight: 1, Of: "a"})
+		all = append(all, Forecast{P: 0.75, Right: i >= 100 || i%4 != 0, Weight: 1, Group: "a"})
 		if i >= 100 {
 			all[i].Weight = 1e-6
 		}

@@ -16,7 +16,7 @@ const Confidence = 0.95
 
 // Study says which cases are played.
 type Study struct {
-	Rules []detect.Rule
+	Rules []detect.Method
 	// Change, if set, modifies a rule's parameters, for an ablation.
 	Change func(*detect.Params)
 	Half   sim.Half
@@ -76,7 +76,7 @@ func shares(k, n int) (share, low float64) {
 	if n == 0 {
 		return 0, 0
 	}
-	return float64(k) / float64(n), stat.ShareBelow(k, n, Confidence)
+	return float64(k) / float64(n), stat.ShareLowerBound(k, n, Confidence)
 }
 
 // FalsePerThousandDays is the number of wrong accusations in a thousand machine-days, with
@@ -84,7 +84,7 @@ func shares(k, n int) (share, low float64) {
 func (c *Count) FalsePerThousandDays() (rate, high float64) {
 	days := float64(c.Minutes) / (24 * 60)
 	wrong := c.Accusations - c.Right
-	return float64(wrong) / days * 1000, stat.RateAbove(wrong, Confidence) / days * 1000
+	return float64(wrong) / days * 1000, stat.RateUpperBound(wrong, Confidence) / days * 1000
 }
 
 // Add adds a case.
@@ -136,15 +136,15 @@ func (c *Count) Median() time.Duration {
 
 // Result is the result of one rule.
 type Result struct {
-	Rule     detect.Rule `json:"rule"`
-	All      Count       `json:"all"`
-	Classes  []*Count    `json:"classes"` // in the scenarios' order
-	Everyday Count       `json:"everyday"`
+	Rule     detect.Method `json:"rule"`
+	All      Count         `json:"all"`
+	Classes  []*Count      `json:"classes"` // in the scenarios' order
+	Everyday Count         `json:"everyday"`
 }
 
 // Run plays the study. progress receives the number of finished cases and of all cases.
 func Run(s Study, progress func(done, all int)) ([]Result, error) {
-	player := sim.NewPlayer(s.Seed)
+	player := sim.NewSimulator(s.Seed)
 	scenarios := sim.Scenarios()
 	var orders, days []sim.Order
 	for i := range scenarios {
@@ -182,7 +182,7 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 		setup := sim.Setup{Params: p, Policy: policy, Minutes: s.Minutes, Outside: s.Outside}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}
-		player.Fleet(orders, setup, s.Workers, func(c sim.Case) {
+		player.RunAll(orders, setup, s.Workers, func(c sim.Case) {
 			class := classes[c.Scenario.Class]
 			if class == nil {
 				class = &Count{Class: c.Scenario.Class}
@@ -195,7 +195,7 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 			progress(done, all)
 		})
 		setup.Minutes = 24 * 60
-		player.Fleet(days, setup, s.Workers, func(c sim.Case) {
+		player.RunAll(days, setup, s.Workers, func(c sim.Case) {
 			r.Everyday.Add(&c)
 			done++
 			progress(done, all)

@@ -52,7 +52,7 @@ func TestCounts(t *testing.T) {
 // half, evidence is right more often than the paper's rule, which is right more often than
 // naming the biggest user.
 func TestRulesInShort(t *testing.T) {
-	results, err := Run(Study{Rules: []detect.Rule{detect.Evident, detect.CPI2, detect.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
+	results, err := Run(Study{Rules: []detect.Method{detect.EvidenceMethod, detect.CPI2, detect.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
 		Days: 2, Seed: 1, Trial: 3 * time.Minute}, func(int, int) {})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestRulesInShort(t *testing.T) {
 }
 
 func TestAnUnknownRuleIsRefused(t *testing.T) {
-	if _, err := Run(Study{Rules: []detect.Rule{"luck"}}, func(int, int) {}); err == nil || !strings.Contains(err.Error(), "luck") {
+	if _, err := Run(Study{Rules: []detect.Method{"luck"}}, func(int, int) {}); err == nil || !strings.Contains(err.Error(), "luck") {
 		t.Error(err)
 	}
 }

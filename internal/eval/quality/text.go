@@ -26,7 +26,7 @@ func Text(w io.Writer, results []Result) error {
 	b.WriteString("\n| rule | CPU-h taken by caps | of innocents | victims under caps | below threshold in most minutes | minutes | below threshold |\n|---|---|---|---|---|---|---|\n")
 	for i := range results {
 		r := &results[i].All.Relief
-		fmt.Fprintf(&b, "| `%s` | %.1f | %.1f | %d | %d | %d | %d |\n", results[i].Rule, r.Taken/3600, r.TakenOfOthers/3600, r.Helped, r.Saved, r.Held, r.Well)
+		fmt.Fprintf(&b, "| `%s` | %.1f | %.1f | %d | %d | %d | %d |\n", results[i].Rule, r.Taken/3600, r.TakenOfOthers/3600, r.Victims, r.Relieved, r.Held, r.Well)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

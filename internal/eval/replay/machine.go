@@ -14,7 +14,7 @@ import (
 // a time.
 type machine struct {
 	name     string
-	player   *Player
+	player   *Replayer
 	pipeline *pipeline.Pipeline
 	at       sample.Millis // end of the interval that is being collected
 	streams  []*stream
@@ -49,7 +49,7 @@ type view struct {
 	costs   *Costs // nil: not collected
 }
 
-func (p *Player) machine(name string) *machine {
+func (p *Replayer) machine(name string) *machine {
 	m := p.machines[name]
 	if m == nil {
 		c := pipeline.Config{Machine: name, Detect: p.options.Detect, Policy: p.options.Policy, Charts: true}
@@ -82,7 +82,7 @@ func (m *machine) add(s *sample.Sample) {
 		st.interval = m.pipeline.Begin(st.signal, s.TS, m.player.options.Sampling)
 	}
 	v := m.view(s, index)
-	measured := pipeline.Of(s)
+	measured := pipeline.MeasurementOf(s)
 	if s.Served != nil {
 		measured.Served = m.serve(s.Served, s.TS)
 	}
@@ -202,7 +202,7 @@ func (m *machine) flush(next sample.Millis) {
 				r := st.interval.Reading(i)
 				m.player.count(st.of[i], r, &v)
 				if told := m.player.options.Judged; told != nil && v.Judged && v.Sane {
-					told(Judged{m.name, r.Task.Name, st.signal.Name, at, v.Outlier})
+					told(JudgedSample{m.name, r.Task.Name, st.signal.Name, at, v.Outlier})
 				}
 			}
 			st.interval, st.of = nil, st.of[:0]
@@ -211,7 +211,7 @@ func (m *machine) flush(next sample.Millis) {
 	m.cursor, m.served = 0, m.served[:0]
 	for m.pipeline.Analyse(at) {
 	}
-	m.pipeline.Pass(at, next)
+	m.pipeline.Advance(at, next)
 	m.sweep(at)
 	m.drain()
 }

@@ -30,7 +30,7 @@ type Options struct {
 	Found func(machine string, f *pipeline.Finding)
 	// Judged, if not nil, is told of each sample that was held against a ready spec; as
 	// Found.
-	Judged func(Judged)
+	Judged func(JudgedSample)
 	// Costs collects what jobs cost, for their distributions.
 	Costs bool
 	// Sampling is how long each sample was taken; counts become rates by it.
@@ -39,15 +39,15 @@ type Options struct {
 
 // Default returns the agent's defaults with a rule's parameters: specs out of
 // each machine's own history.
-func Default(rule detect.Rule) (Options, error) {
+func Default(rule detect.Method) (Options, error) {
 	p, err := detect.Paper(rule)
 	return Options{Detect: p, Policy: plan.Paper(), Spec: spec.OwnHistory(), Sampling: 10 * time.Second, ByTask: p.OwnSpec}, err
 }
 
-// Step scales the rule's windows to a recording with a sample every step: they
+// ScaleTo scales the rule's windows to a recording with a sample every step: they
 // are made for one a minute (CPI², section 3.1), so that 3 outliers in 5 minutes
 // are 3 in 5 samples. What a sample counts it counted since the one before at most.
-func (o *Options) Step(step time.Duration) {
+func (o *Options) ScaleTo(step time.Duration) {
 	scale := func(d *time.Duration) { *d = time.Duration(float64(*d) * step.Minutes()) }
 	scale(&o.Detect.OutlierWindow)
 	scale(&o.Detect.Window)
@@ -89,8 +89,8 @@ func (o *Options) bin(s *sample.Sample) int {
 	return int(math.Floor(2*math.Log2(float64(s.CPU)))) + 20
 }
 
-// Judged is a sample that was held against a ready spec.
-type Judged struct {
+// JudgedSample is a sample that was held against a ready spec.
+type JudgedSample struct {
 	Machine string
 	Task    sample.TaskName
 	Signal  sample.SignalName

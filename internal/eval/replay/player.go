@@ -53,7 +53,7 @@ func (a *Accusation) each(f func(Statement)) {
 
 // Result is the result of a replay.
 type Result struct {
-	Rule detect.Rule
+	Rule detect.Method
 	// Samples are those with a cost that is active and sane, which detection uses. Judged
 	// were compared with a ready spec, Outliers were over the threshold.
 	Samples, Judged, Outliers int
@@ -73,12 +73,12 @@ type Result struct {
 	Costs               []Costs            // jobs with most samples first; if requested
 }
 
-// pictures is the number of incidents that keep their chart, which takes most of an
+// maxCharts is the number of incidents that keep their chart, which takes most of an
 // incident's memory.
-const pictures = 200
+const maxCharts = 200
 
-// Player plays samples of any number of machines. It is used from one goroutine.
-type Player struct {
+// Replayer plays samples of any number of machines. It is used from one goroutine.
+type Replayer struct {
 	options  Options
 	machines map[string]*machine
 	last     *machine
@@ -95,9 +95,9 @@ type accusation struct {
 }
 
 // New returns a Player without samples.
-func New(o Options) *Player {
-	p := &Player{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]int{},
-		result: Result{Rule: o.Detect.Rule}}
+func New(o Options) *Replayer {
+	p := &Replayer{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]int{},
+		result: Result{Rule: o.Detect.Method}}
 	if o.Costs {
 		p.costs = newCosts()
 	}
@@ -105,7 +105,7 @@ func New(o Options) *Player {
 }
 
 // Add processes a sample.
-func (p *Player) Add(s *sample.Sample) {
+func (p *Replayer) Add(s *sample.Sample) {
 	if p.last == nil || p.last.name != s.Machine {
 		p.last = p.machine(s.Machine)
 	}
@@ -113,7 +113,7 @@ func (p *Player) Add(s *sample.Sample) {
 }
 
 // Finish ends every machine's recording and returns the result.
-func (p *Player) Finish() *Result {
+func (p *Replayer) Finish() *Result {
 	for _, name := range slices.Sorted(maps.Keys(p.machines)) {
 		p.machines[name].finish()
 	}
@@ -179,7 +179,7 @@ func (r *Result) span(at sample.Millis) {
 	r.To = max(r.To, at)
 }
 
-func (p *Player) job(name sample.JobName) *Job {
+func (p *Replayer) job(name sample.JobName) *Job {
 	j := p.jobs[name]
 	if j == nil {
 		j = &Job{Job: name}
@@ -189,7 +189,7 @@ func (p *Player) job(name sample.JobName) *Job {
 }
 
 // count adds the verdict on a sample.
-func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
+func (p *Replayer) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 	j := v.job
 	j.Class = max(j.Class, r.Task.Class)
 	switch {
@@ -216,7 +216,7 @@ func (p *Player) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 }
 
 // found processes a finding.
-func (p *Player) found(m *machine, f *pipeline.Finding) {
+func (p *Replayer) found(m *machine, f *pipeline.Finding) {
 	if f.Kind != detect.Neighbour || f.Antagonists == 0 {
 		return
 	}
@@ -239,9 +239,9 @@ func (p *Player) found(m *machine, f *pipeline.Finding) {
 }
 
 // closed keeps an incident in its final state.
-func (p *Player) closed(c *pipeline.Change) {
-	if p.pictures++; p.pictures > pictures {
+func (p *Replayer) closed(c *pipeline.Change) {
+	if p.pictures++; p.pictures > maxCharts {
 		c.Chart = pipeline.Chart{}
 	}
-	p.result.Incidents = append(p.result.Incidents, incident.Of(&c.Incident, &c.Chart))
+	p.result.Incidents = append(p.result.Incidents, incident.FromPlan(&c.Incident, &c.Chart))
 }

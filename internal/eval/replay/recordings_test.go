@@ -20,13 +20,13 @@ const traces = "../../../testdata/traces/"
 // plain is the plain rule of CPI², for recordings too short to learn from: each task is
 // compared with its own samples of the whole recording, at least 20 of them, at any CPU
 // usage; a CPI outside 0.1 to 20 is a bad reading.
-func plain(t *testing.T, rule detect.Rule, step time.Duration) Options {
+func plain(t *testing.T, rule detect.Method, step time.Duration) Options {
 	t.Helper()
 	o, err := Default(rule)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Step(step)
+	o.ScaleTo(step)
 	o.ByTask, o.Spec.MinSamples = true, 20
 	cpi, _ := sample.LookupSignal(sample.CPI)
 	cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
@@ -124,7 +124,7 @@ func TestRecordings(t *testing.T) {
 		{"rezolus_vllm_gemma3.csv.gz", time.Second, 1821, 59, 0, 0},
 	} {
 		k := keep(t, c.file)
-		for _, rule := range []detect.Rule{detect.CPI2, detect.Quell, detect.Evident} {
+		for _, rule := range []detect.Method{detect.CPI2, detect.Quell, detect.EvidenceMethod} {
 			r := play(t, k, plain(t, rule, c.step), true)
 			if len(r.Accusations) != 0 {
 				t.Errorf("%s, %s: %+v", c.file, rule, r.Accusations)
@@ -141,7 +141,7 @@ func TestRecordings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.Step(c.step)
+			o.ScaleTo(c.step)
 			want := 0
 			if rule == detect.CPI2 {
 				want = c.learning

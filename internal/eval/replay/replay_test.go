@@ -72,7 +72,7 @@ func run(t *testing.T, samples []sample.Sample, o Options, workers int) *Result 
 	return r
 }
 
-func byDefault(t *testing.T, rule detect.Rule) Options {
+func byDefault(t *testing.T, rule detect.Method) Options {
 	t.Helper()
 	o, err := Default(rule)
 	if err != nil {
@@ -140,7 +140,7 @@ func TestStep(t *testing.T) {
 		samples[i].TS /= 60
 	}
 	o := byDefault(t, detect.Quell)
-	o.Step(time.Second)
+	o.ScaleTo(time.Second)
 	got := run(t, samples, o, 1)
 	if got.Outliers != want.Outliers || got.Anomalies != want.Anomalies || len(got.Accusations) != len(want.Accusations) || len(got.Incidents) != len(want.Incidents) {
 		t.Errorf("every second %d outliers, %d anomalies, %d accusations, %d incidents; every minute %d, %d, %d, %d",

@@ -25,7 +25,7 @@ const (
 // machines; the result does not depend on that number. It ends early with ctx.
 func Run(ctx context.Context, src Source, o Options, workers int) (*Result, error) {
 	workers = max(workers, 1)
-	players := make([]*Player, workers)
+	players := make([]*Replayer, workers)
 	full := make([]chan []sample.Sample, workers)
 	empty := make(chan []sample.Sample, workers*(queue+2))
 	var wg sync.WaitGroup

@@ -24,7 +24,7 @@ func (s Share) Value() float64 { return float64(s.K) / float64(s.N) }
 func (s Share) Plus(o Share) Share { return shareOf(s.K+o.K, s.N+o.N) }
 
 func shareOf(k, n int) Share {
-	low, high := stat.ShareBetween(k, n)
+	low, high := stat.ShareInterval(k, n)
 	return Share{k, n, low, high}
 }
 
@@ -145,11 +145,11 @@ type stretchKind uint8
 
 const (
 	leftOut stretchKind = iota
-	nobodys
+	noTask
 	episode
 )
 
-type sufferer struct {
+type victimKey struct {
 	machine string
 	victim  sample.TaskName
 }
@@ -187,9 +187,9 @@ func about(all []stretch, suspect sample.TaskName, s Statement) (at int, right b
 func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation) Score {
 	var s Score
 	episodes := Episodes(labels)
-	stretches := map[sufferer][]stretch{}
+	stretches := map[victimKey][]stretch{}
 	add := func(machine string, victim sample.TaskName, st stretch) {
-		k := sufferer{machine, victim}
+		k := victimKey{machine, victim}
 		stretches[k] = append(stretches[k], st)
 	}
 	for _, l := range left {
@@ -197,7 +197,7 @@ func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation)
 	}
 	for _, l := range labels {
 		if l.Antagonist == "" {
-			add(l.Machine, l.Victim, stretch{from: l.From, to: l.To, kind: nobodys, cause: l.Cause})
+			add(l.Machine, l.Victim, stretch{from: l.From, to: l.To, kind: noTask, cause: l.Cause})
 		}
 	}
 	for i := range episodes {
@@ -213,7 +213,7 @@ func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation)
 	}
 	for i := range accusations {
 		a := &accusations[i]
-		there := stretches[sufferer{a.Machine, a.Victim}]
+		there := stretches[victimKey{a.Machine, a.Victim}]
 		seen := map[place]bool{}
 		counted := false
 		a.each(func(said Statement) {

@@ -7,7 +7,7 @@ import (
 
 // Summary is the result of a replay as numbers, for programs.
 type Summary struct {
-	Rule        detect.Rule   `json:"rule"`
+	Rule        detect.Method `json:"rule"`
 	Rows        int           `json:"rows"`    // read
 	Bad         int           `json:"bad"`     // skipped: without a sample
 	Late        int           `json:"late"`    // skipped: not in order of time

@@ -11,10 +11,10 @@ type Order struct {
 	Seed     uint64
 }
 
-// Fleet plays cases, as many in parallel as there are CPUs (workers; 0: all), and passes
+// RunAll plays cases, as many in parallel as there are CPUs (workers; 0: all), and passes
 // each to done in the order of orders, so that results do not depend on which case ends
 // first. done is called from one goroutine at a time.
-func (p *Player) Fleet(orders []Order, setup Setup, workers int, done func(Case)) {
+func (p *Simulator) RunAll(orders []Order, setup Setup, workers int, done func(Case)) {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
@@ -43,7 +43,7 @@ func (p *Player) Fleet(orders []Order, setup Setup, workers int, done func(Case)
 				if n >= len(orders) {
 					return
 				}
-				c := p.Play(orders[n].Scenario, orders[n].Seed, setup)
+				c := p.Run(orders[n].Scenario, orders[n].Seed, setup)
 				mu.Lock()
 				kept[n] = c
 				for {

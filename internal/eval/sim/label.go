@@ -15,10 +15,10 @@ type span struct{ from, to sample.Millis }
 const apart = 3
 
 // label records that a victim suffers in this minute, and which antagonists cause it.
-func (g *game) label(at sample.Millis, victim int) {
+func (g *caseRun) label(at sample.Millis, victim int) {
 	v := &g.tasks[victim]
 	with := g.stress(g.load)
-	for _, i := range g.guilty {
+	for _, i := range g.antagonists {
 		a := &g.tasks[i]
 		if a.gone || v.mean*v.sensitivity*(with-g.stress(g.load-a.weight*a.demand)) < g.least(v) {
 			continue
@@ -34,7 +34,7 @@ func (g *game) label(at sample.Millis, victim int) {
 }
 
 // labels lists the recorded periods, by time.
-func (g *game) labels() []trace.Label {
+func (g *caseRun) labels() []trace.Label {
 	var all []trace.Label
 	for key, spans := range g.spans {
 		for _, s := range spans {

@@ -11,24 +11,24 @@ import (
 
 // machine is the state of one simulated machine.
 type machine struct {
-	scenario Scenario
-	platform Platform
-	signal   sample.Signal
-	rng      *rand.Rand
-	shape    *shape
-	tasks    []task // the victim is the first
-	guilty   []int
-	usual    float64 // stress of the channel in a usual minute
-	extra    float64 // above 0 while a load that cannot be seen presses on the channel
-	trouble  wave    // when the trouble is on
-	severity float64
-	stolen   float64
-	lead     wave // when antagonists are at work
-	turn     int
-	reaction reaction
-	minute   int
-	load     float64
-	past     [memory]past
+	scenario        Scenario
+	platform        Platform
+	signal          sample.Signal
+	rng             *rand.Rand
+	shape           *shape
+	tasks           []task // the victim is the first
+	antagonists     []int
+	usual           float64 // stress of the channel in a usual minute
+	extra           float64 // above 0 while a load that cannot be seen presses on the channel
+	trouble         wave    // when the trouble is on
+	severity        float64
+	stolen          float64
+	antagonistClock wave // when antagonists are at work
+	turn            int
+	reaction        reaction
+	minute          int
+	load            float64
+	past            [memory]past
 }
 
 // reaction is a task's behaviour after a cap on it has ended (CPI², section 6.2).
@@ -62,7 +62,7 @@ func newMachine(s Scenario, seed uint64, shape *shape, specs *Specs) *machine {
 	}
 	switch {
 	case s.Pattern != "":
-		m.addGuilty(specs)
+		m.addAntagonists(specs)
 	default:
 		m.setTrouble()
 	}
@@ -101,11 +101,11 @@ func (m *machine) add(i int, specs *Specs) {
 	}
 	t := m.join(job, specs)
 	usage := m.uniform(0.3, 1.5)
-	if m.named() {
+	if m.countsOperations() {
 		usage = m.rate(2, 20)
 	}
-	t.here = i == 0 || m.rng.Float64() < 0.6
-	t.open = t.id.Class == sample.LatencySensitive && m.rng.Float64() < 0.7
+	t.sharesCache = i == 0 || m.rng.Float64() < 0.6
+	t.openLoop = t.id.Class == sample.LatencySensitive && m.rng.Float64() < 0.7
 	t.wave = wave{kind: steady, high: usage}
 	bursty := 0.3
 	if s.Loud {
@@ -124,13 +124,15 @@ func (m *machine) add(i int, specs *Specs) {
 		t.sensitivity = m.uniform(0.1, 0.6)
 	}
 	if i == 0 {
-		t.sensitivity, t.open = 1, m.rng.Float64() < 0.7
+		t.sensitivity, t.openLoop = 1, m.rng.Float64() < 0.7
 		t.wave.high = max(usage, 0.6)
 	}
 }
 
-// named reports whether pressure is in operations, not in CPU time.
-func (m *machine) named() bool { return m.scenario.Channel == IO || m.scenario.Channel == Net }
+// countsOperations reports whether pressure is in operations, not in CPU time.
+func (m *machine) countsOperations() bool {
+	return m.scenario.Channel == IO || m.scenario.Channel == Net
+}
 
 // join adds a task of a job.
 func (m *machine) join(job Job, specs *Specs) *task {
@@ -143,7 +145,7 @@ func (m *machine) join(job Job, specs *Specs) *task {
 		offset: math.Sqrt(shareTask) * m.rng.NormFloat64(), drift: math.Sqrt(shareDrift) * m.rng.NormFloat64(),
 	})
 	t := &m.tasks[i]
-	t.limit = max(t.mean*(1+2*t.spread), t.mean*(1+m.signal.EffectRel), t.mean+m.signal.EffectAbs)
+	t.threshold = max(t.mean*(1+2*t.spread), t.mean*(1+m.signal.EffectRel), t.mean+m.signal.EffectAbs)
 	return t
 }
 
@@ -152,36 +154,36 @@ func (m *machine) join(job Job, specs *Specs) *task {
 func (m *machine) settle() {
 	var sum float64
 	for i := range m.tasks {
-		if t := &m.tasks[i]; t.here && !t.guilty {
+		if t := &m.tasks[i]; t.sharesCache && !t.antagonist {
 			sum += t.weight * t.wave.mean()
 		}
 	}
 	calm := m.scenario.Channel.calm()
 	for i := range m.tasks {
-		if t := &m.tasks[i]; t.here && !t.guilty {
+		if t := &m.tasks[i]; t.sharesCache && !t.antagonist {
 			t.weight *= calm / sum
-		} else if !t.guilty {
+		} else if !t.antagonist {
 			t.weight = 0
 		}
 	}
 	low, high := calm, m.peak()
-	active := float64(max(len(m.guilty), 1))
+	active := float64(max(len(m.antagonists), 1))
 	if m.scenario.Pattern == Turns || m.scenario.Visits {
 		active = 1
 	}
-	for _, i := range m.guilty {
+	for _, i := range m.antagonists {
 		t := &m.tasks[i]
 		t.weight = (high - calm) / (active * t.wave.high)
-		low += t.weight * t.wave.low / float64(len(m.guilty)) * active
+		low += t.weight * t.wave.low / float64(len(m.antagonists)) * active
 	}
 	m.usual = m.stress(low)
 	v := &m.tasks[0]
-	target := v.limit * m.uniform(1.12, 1.45)
+	target := v.threshold * m.uniform(1.12, 1.45)
 	switch {
 	case m.scenario.Strong:
-		target = v.limit * m.uniform(1.7, 3.5)
+		target = v.threshold * m.uniform(1.7, 3.5)
 	case m.scenario.Visits: // a long tail (CPI², figure 14d)
-		target = v.limit * min(4, 1.05+0.6*m.rng.ExpFloat64())
+		target = v.threshold * min(4, 1.05+0.6*m.rng.ExpFloat64())
 	}
 	if m.scenario.Channel == SMT {
 		target = min(target, v.mean*(1+m.platform.SMT*(m.stress(high)-m.usual)))

@@ -25,8 +25,8 @@ const (
 	packet = 1500 // bytes
 )
 
-// held returns the limit that an action sets, in the unit of the task's pressure.
-func held(a *plan.Action) float64 {
+// limitOf returns the limit that an action sets, in the unit of the task's pressure.
+func limitOf(a *plan.Action) float64 {
 	switch {
 	case a.IO.Ops > 0:
 		return float64(a.IO.Ops)

@@ -25,16 +25,16 @@ func family(t *testing.T, name string) *Scenario {
 // TestWhoHurtsThroughADiskCanBeHeld: with the model's limits an antagonist of a disk or an
 // interface can be tried; with the paper's, which have no limits for those, it cannot.
 func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
-	player := NewPlayer(1)
+	player := NewSimulator(1)
 	for _, name := range []string{"io/onset/strong/plain", "net/onset/strong/plain"} {
 		for _, c := range []struct {
 			policy plan.Policy
 			held   bool
 		}{{Policy(), true}, {plan.Paper(), false}} {
-			s := setup(t, detect.Evident, 90)
+			s := setup(t, detect.EvidenceMethod, 90)
 			s.Policy = c.policy
 			s.Policy.Mode, s.Policy.Trial = plan.On, 3*time.Minute
-			k := player.Play(family(t, name), 2, s)
+			k := player.Run(family(t, name), 2, s)
 			if len(k.Victims) == 0 {
 				t.Fatalf("%s: the case has no victim", name)
 			}
@@ -51,7 +51,7 @@ func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
 		{plan.Action{IO: plan.IORate{Ops: 20}}, 20},
 		{plan.Action{Net: 30000}, 20},
 	} {
-		if got := held(&c.action); got != c.want {
+		if got := limitOf(&c.action); got != c.want {
 			t.Errorf("%+v holds to %v, want %v", c.action, got, c.want)
 		}
 	}
@@ -61,13 +61,13 @@ func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
 // the same; and an antagonist that cannot be seen uses CPU time there if CPU time is the
 // channel.
 func TestOutsideChangesNothingElse(t *testing.T) {
-	player := NewPlayer(1)
+	player := NewSimulator(1)
 	for _, name := range []string{"cpu/turns/strong/plain", "llc/bursts/strong/plain"} {
 		s := setup(t, detect.Quell, 90)
 		s.Policy.Mode = plan.Off
-		without := player.Play(family(t, name), 3, s)
+		without := player.Run(family(t, name), 3, s)
 		s.Outside = true
-		with := player.Play(family(t, name), 3, s)
+		with := player.Run(family(t, name), 3, s)
 		if len(with.Labels) == 0 || !reflect.DeepEqual(with.Labels, without.Labels) || with.Samples != without.Samples {
 			t.Errorf("%s: %d labels, %d samples; %d and %d without", name, len(with.Labels), with.Samples, len(without.Labels), without.Samples)
 		}

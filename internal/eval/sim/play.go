@@ -34,9 +34,9 @@ type Setup struct {
 
 // Accusation is one task named for one victim: the one that would be capped first.
 type Accusation struct {
-	At     sample.Millis
-	Victim sample.TaskName
-	Who    sample.TaskName
+	At      sample.Millis
+	Victim  sample.TaskName
+	Suspect sample.TaskName
 	// Right: it raised the victim's expected cost in the last ten minutes, by at least the
 	// least effect.
 	Right bool
@@ -78,20 +78,20 @@ type Case struct {
 // minute is the sampling period of CPI² (table 2).
 const minute = time.Minute
 
-// Player plays cases, one at a time, and keeps their shared data.
-type Player struct {
+// Simulator plays cases, one at a time, and keeps their shared data.
+type Simulator struct {
 	shape *shape
 	specs *Specs
 }
 
-// NewPlayer learns the specs with the seed.
-func NewPlayer(seed uint64) *Player {
+// NewSimulator learns the specs with the seed.
+func NewSimulator(seed uint64) *Simulator {
 	sh := newShape()
-	return &Player{sh, learn(seed, sh)}
+	return &Simulator{sh, learn(seed, sh)}
 }
 
-// game is one case in play.
-type game struct {
+// caseRun is one case in play.
+type caseRun struct {
 	*machine
 	setup    Setup
 	pipeline *pipeline.Pipeline
@@ -109,11 +109,11 @@ type game struct {
 	outside  *outside       // nil: not requested
 }
 
-// Play plays one case. Shared data is only read, so several cases may be played in
+// Run plays one case. Shared data is only read, so several cases may be played in
 // parallel.
-func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
+func (p *Simulator) Run(s *Scenario, seed uint64, setup Setup) Case {
 	m := newMachine(*s, seed, p.shape, p.specs)
-	g := &game{machine: m, setup: setup,
+	g := &caseRun{machine: m, setup: setup,
 		pipeline: pipeline.New(pipeline.Config{Machine: s.Name, Detect: setup.Params, Policy: setup.Policy, Charts: setup.Incidents}),
 		subjects: make([]pipeline.Subject, len(m.tasks)), extras: make([]sample.Extras, len(m.tasks)), over: make([]uint8, len(m.tasks)), victim: make([]int, len(m.tasks)),
 		accused: map[[2]int]bool{}, spans: map[[2]int][]span{}, name: fmt.Sprintf("%s-%d", s.Name, seed), follow: make([]stat.Moments, len(m.tasks)),
@@ -134,11 +134,11 @@ func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 		g.outside = newOutside(m, seed)
 	}
 	for range setup.Minutes {
-		g.play()
+		g.playMinute()
 	}
 	if setup.Incidents {
 		for _, c := range g.pipeline.Open() {
-			g.result.Incidents = append(g.result.Incidents, *incident.Of(&c.Incident, &c.Chart))
+			g.result.Incidents = append(g.result.Incidents, *incident.FromPlan(&c.Incident, &c.Chart))
 		}
 	}
 	g.relief()
@@ -149,11 +149,11 @@ func (p *Player) Play(s *Scenario, seed uint64, setup Setup) Case {
 // reaches are the domains of tasks: another one, and the victim's cache domain.
 var reaches = [2]sample.Set{{2}, {1}}
 
-// play plays one minute like the agent. Caps whose lease expires end with it.
-func (g *game) play() {
+// playMinute plays one minute like the agent. Caps whose lease expires end with it.
+func (g *caseRun) playMinute() {
 	at := sample.Millis(g.machine.minute+1) * sample.Millis(minute.Milliseconds())
 	g.step()
-	g.suffer(at)
+	g.recordVictims(at)
 	g.relieve()
 	iv := g.pipeline.Begin(g.signal, at, time.Second) // extras are rates per second
 	for i := range g.tasks {
@@ -162,7 +162,7 @@ func (g *game) play() {
 	if g.outside != nil {
 		usage := g.outside.usage(g.machine)
 		m := pipeline.Measurement{CPU: usage, Cost: math.NaN()}
-		if g.named() {
+		if g.countsOperations() {
 			m.Extras = g.operations(&g.outside.extras, usage)
 		}
 		iv.Add(&g.outside.subject, m)
@@ -195,16 +195,16 @@ const sampling = 10 * time.Second
 
 // operations sets a task's extras for a disk or an interface at the given number of
 // operations a second.
-func (g *game) operations(x *sample.Extras, rate float64) *sample.Extras {
+func (g *caseRun) operations(x *sample.Extras, rate float64) *sample.Extras {
 	x.Set(g.signal.Activity, rate)
 	return x
 }
 
 // measure returns the minute's measurement of a task.
-func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
+func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 	t := &g.tasks[i]
 	m := pipeline.Measurement{CPU: t.usage, Cost: t.cost, Flags: t.flags, Reach: reaches[0]}
-	if t.here {
+	if t.sharesCache {
 		m.Reach = reaches[1]
 	}
 	t.flags &^= sample.Restarted
@@ -220,7 +220,7 @@ func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
 	if t.gone {
 		m.Cost, m.CPU, usage = math.NaN(), 0, 0
 	}
-	if g.named() {
+	if g.countsOperations() {
 		m.Extras = g.operations(&g.extras[i], usage)
 		if !t.gone {
 			m.CPU = 0.3
@@ -234,7 +234,7 @@ func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
 			Variant: "sim", Class: t.id.Class, CPU: float32(m.CPU), Cost: float32(m.Cost), Coverage: 1, Flags: m.Flags}
 		if m.Extras != nil {
 			s.Extras = *m.Extras
-			if n, ok := s.Extras.Get(g.signal.Activity); ok && g.named() {
+			if n, ok := s.Extras.Get(g.signal.Activity); ok && g.countsOperations() {
 				s.Extras.Set(g.signal.Activity, n*sampling.Seconds())
 			}
 		}
@@ -246,7 +246,7 @@ func (g *game) measure(i int, at sample.Millis) pipeline.Measurement {
 // bin excludes a task from judgement if its usage is outside the range in which its spec
 // was learnt. That is the effect of a rule with a spec for each range of usage, since the
 // model's calm cost does not depend on the usage.
-func (g *game) bin(i int, usage float64) {
+func (g *caseRun) bin(i int, usage float64) {
 	const margin = 0.1
 	s, u := &g.subjects[i].Spec, &g.usages[i]
 	if g.machine.minute <= calmMinutes {
@@ -264,7 +264,7 @@ func (g *game) bin(i int, usage float64) {
 
 // settleSpec follows a permanent change of a task, like the agent
 // (pipeline.Pipeline.Follows), from thirty samples on.
-func (g *game) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
+func (g *caseRun) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
 	if !v.Sane || !g.pipeline.Follows(g.signal.Name, r.Task.Key) {
 		return
 	}
@@ -279,8 +279,8 @@ func (g *game) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
 	}
 }
 
-// suffer records the truth: which tasks have become victims of antagonists.
-func (g *game) suffer(at sample.Millis) {
+// recordVictims records the truth: which tasks have become victims of antagonists.
+func (g *caseRun) recordVictims(at sample.Millis) {
 	const five, three = 0x1f, 3
 	for i := range g.tasks {
 		if g.tasks[i].id.Class != sample.LatencySensitive {
@@ -302,8 +302,8 @@ func (g *game) suffer(at sample.Millis) {
 	}
 }
 
-// judge records which suspect a finding accuses, and whether that is right.
-func (g *game) judge(f *pipeline.Finding) {
+// recordFinding records which suspect a finding accuses, and whether that is right.
+func (g *caseRun) recordFinding(f *pipeline.Finding) {
 	now := f.Now
 	if g.setup.Found != nil {
 		victim := g.index(f.Victim.Key)
@@ -322,18 +322,18 @@ func (g *game) judge(f *pipeline.Finding) {
 	g.accuse(now, &f.Victim, who)
 }
 
-// bar returns the level from which on a named suspect counts as accused: the level for a
+// accusationLevel returns the level from which on a named suspect counts as accused: the level for a
 // cap if suspects are tried, otherwise the level for advice.
-func (g *game) bar() detect.Level {
-	if g.setup.Policy.Tries() {
-		return g.pipeline.Policy().CapAt
+func (g *caseRun) accusationLevel() detect.Level {
+	if g.setup.Policy.TrialsEnabled() {
+		return g.pipeline.Policy().MinLevel
 	}
 	return detect.Likely
 }
 
 // accuse records an accusation.
-func (g *game) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspect) {
-	if who.Name == detect.OutsideName || who.Level < g.bar() {
+func (g *caseRun) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspect) {
+	if who.Name == detect.OutsideName || who.Level < g.accusationLevel() {
 		return // no task is accused
 	}
 	v, a := g.index(victim.Key), g.index(who.Key)
@@ -354,17 +354,17 @@ func (g *game) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspec
 	}
 }
 
-func (g *game) index(k sample.TaskKey) int { return int(k.Inode) - firstInode }
+func (g *caseRun) index(k sample.TaskKey) int { return int(k.Inode) - firstInode }
 
 // carryOut processes the pipeline's results, and executes its actions at once.
-func (g *game) carryOut(now sample.Millis) {
+func (g *caseRun) carryOut(now sample.Millis) {
 	for {
 		r, more := g.pipeline.Ready()
 		if !more {
 			return
 		}
 		for i := range r.Findings {
-			g.judge(&r.Findings[i])
+			g.recordFinding(&r.Findings[i])
 		}
 		for i := range r.Actions {
 			g.act(now, &r.Actions[i])
@@ -379,18 +379,18 @@ func (g *game) carryOut(now sample.Millis) {
 			if c.Closed == now {
 				g.result.Rounds = append(g.result.Rounds, c.Rounds...)
 				if g.setup.Incidents {
-					g.result.Incidents = append(g.result.Incidents, *incident.Of(&c.Incident, &c.Chart))
+					g.result.Incidents = append(g.result.Incidents, *incident.FromPlan(&c.Incident, &c.Chart))
 				}
 			}
 		}
 	}
 }
 
-func (g *game) act(now sample.Millis, a *plan.Action) {
+func (g *caseRun) act(now sample.Millis, a *plan.Action) {
 	i := g.index(a.Task.Key)
 	switch a.Kind {
 	case plan.Adjust:
-		g.tasks[i].capped = held(a)
+		g.tasks[i].capped = limitOf(a)
 	case plan.Cap:
 		if g.tasks[i].trial = strings.HasPrefix(a.Why, "trial"); g.tasks[i].trial {
 			g.result.Trials++
@@ -398,7 +398,7 @@ func (g *game) act(now sample.Millis, a *plan.Action) {
 				g.result.TrialsRight++
 			}
 		}
-		g.cap(i, held(a))
+		g.cap(i, limitOf(a))
 		g.pipeline.Applied(now, a.ID, nil)
 	case plan.Uncap:
 		g.cap(i, math.Inf(1))

@@ -13,15 +13,15 @@ type Relief struct {
 	// them over the paper's threshold, without noise; Well the number of those below it.
 	Held int `json:"held_minutes"`
 	Well int `json:"well_minutes"`
-	// Helped is the number of victims with such minutes; Saved of them were well in most.
-	Helped int `json:"helped"`
-	Saved  int `json:"saved"`
+	// Victims is the number of victims with such minutes; Saved of them were well in most.
+	Victims  int `json:"helped"`
+	Relieved int `json:"saved"`
 }
 
 // Add adds the relief of another case.
 func (r *Relief) Add(o *Relief) {
 	r.Taken, r.TakenOfOthers = r.Taken+o.Taken, r.TakenOfOthers+o.TakenOfOthers
-	r.Held, r.Well, r.Helped, r.Saved = r.Held+o.Held, r.Well+o.Well, r.Helped+o.Helped, r.Saved+o.Saved
+	r.Held, r.Well, r.Victims, r.Relieved = r.Held+o.Held, r.Well+o.Well, r.Victims+o.Victims, r.Relieved+o.Relieved
 }
 
 // minutes counts a victim's minutes under caps: those in which it would have suffered, and
@@ -29,7 +29,7 @@ func (r *Relief) Add(o *Relief) {
 type minutes struct{ held, well int }
 
 // relieve counts the minute just played.
-func (g *game) relieve() {
+func (g *caseRun) relieve() {
 	back := 0.0 // load that caps prevented
 	for i := range g.tasks {
 		t := &g.tasks[i]
@@ -37,12 +37,12 @@ func (g *game) relieve() {
 			continue
 		}
 		kept := t.wanted - t.demand
-		if t.guilty {
+		if t.antagonist {
 			back += t.weight * kept
 		}
 		switch {
-		case g.named():
-		case t.guilty:
+		case g.countsOperations():
+		case t.antagonist:
 			g.result.Relief.Taken += kept * minute.Seconds()
 		default:
 			g.result.Relief.TakenOfOthers += kept * minute.Seconds()
@@ -54,31 +54,31 @@ func (g *game) relieve() {
 	stress := g.stress(g.load+back) - g.usual
 	for i, n := range g.victim {
 		t := &g.tasks[i]
-		if n < 0 || t.mean*max(0.8, 1+t.sensitivity*stress) <= t.limit {
+		if n < 0 || t.mean*max(0.8, 1+t.sensitivity*stress) <= t.threshold {
 			continue
 		}
 		for len(g.under) <= n {
 			g.under = append(g.under, minutes{})
 		}
 		g.under[n].held++
-		if t.expected <= t.limit {
+		if t.expected <= t.threshold {
 			g.under[n].well++
 		}
 	}
 }
 
 // relief sums over the victims.
-func (g *game) relief() {
+func (g *caseRun) relief() {
 	r := &g.result.Relief
 	for _, u := range g.under {
 		if u.held == 0 {
 			continue
 		}
-		r.Helped++
+		r.Victims++
 		r.Held += u.held
 		r.Well += u.well
 		if 2*u.well > u.held {
-			r.Saved++
+			r.Relieved++
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 // TestRelief: caps take CPU time and help, without caps both are zero; a feedback cap takes
 // much less and helps as many victims.
 func TestRelief(t *testing.T) {
-	p := NewPlayer(1)
+	p := NewSimulator(1)
 	var got [3]Relief
 	for i := range got {
 		st := setup(t, detect.Quell, 120)
@@ -26,7 +26,7 @@ func TestRelief(t *testing.T) {
 				continue
 			}
 			for seed := range uint64(4) {
-				c := p.Play(&s, seed, st)
+				c := p.Run(&s, seed, st)
 				got[i].Add(&c.Relief)
 				if s.Channel == Net || s.Channel == IO {
 					if c.Relief.Taken != 0 {
@@ -41,10 +41,10 @@ func TestRelief(t *testing.T) {
 		t.Errorf("without caps: %+v", got[0])
 	}
 	fixed, feedback := got[1], got[2]
-	if fixed.Helped < 5 || fixed.Saved < fixed.Helped*9/10 || fixed.Well > fixed.Held || fixed.Taken <= 0 {
+	if fixed.Victims < 5 || fixed.Relieved < fixed.Victims*9/10 || fixed.Well > fixed.Held || fixed.Taken <= 0 {
 		t.Errorf("fixed: %+v", fixed)
 	}
-	if feedback.Saved < feedback.Helped*8/10 || feedback.Taken > 0.75*fixed.Taken {
+	if feedback.Relieved < feedback.Victims*8/10 || feedback.Taken > 0.75*fixed.Taken {
 		t.Errorf("feedback: %+v", feedback)
 	}
 }

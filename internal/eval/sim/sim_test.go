@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-func setup(t testing.TB, rule detect.Rule, minutes int) Setup {
+func setup(t testing.TB, rule detect.Method, minutes int) Setup {
 	t.Helper()
 	p, err := detect.Paper(rule)
 	if err != nil {
@@ -65,7 +65,7 @@ func TestSameSeedSameReport(t *testing.T) {
 	}
 	play := func(workers int) string {
 		var b []byte
-		NewPlayer(3).Fleet(orders, setup(t, detect.Quell, 90), workers, func(c Case) {
+		NewSimulator(3).RunAll(orders, setup(t, detect.Quell, 90), workers, func(c Case) {
 			text, err := json.Marshal(c)
 			if err != nil {
 				t.Fatal(err)
@@ -191,13 +191,13 @@ func TestStress(t *testing.T) {
 // TestAntagonistsHurtAndInnocentsDoNot: every family with antagonists has victims in at
 // least one of three cases; a family without has none.
 func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
-	p := NewPlayer(1)
+	p := NewSimulator(1)
 	all := Scenarios()
 	for i := range all {
 		s := &all[i]
 		victims := 0
 		for seed := range uint64(3) {
-			c := p.Play(s, seed, Setup{Params: setup(t, detect.Quell, 0).Params, Policy: plan.Paper(), Minutes: 120})
+			c := p.Run(s, seed, Setup{Params: setup(t, detect.Quell, 0).Params, Policy: plan.Paper(), Minutes: 120})
 			if len(c.Victims) > 0 {
 				victims++
 				break
@@ -216,11 +216,11 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 // come. An everyday one, which is otherwise the same, has none.
 func TestAFleetIsVisited(t *testing.T) {
 	const days = 60
-	p := NewPlayer(1)
+	p := NewSimulator(1)
 	for _, s := range []Scenario{Fleet(), Everyday()} {
 		hurt := 0
 		for seed := range uint64(days) {
-			if c := p.Play(&s, seed, setup(t, detect.CPI2, 24*60)); len(c.Victims) > 0 {
+			if c := p.Run(&s, seed, setup(t, detect.CPI2, 24*60)); len(c.Victims) > 0 {
 				hurt++
 			}
 		}
@@ -250,13 +250,13 @@ func TestACapActsBack(t *testing.T) {
 	if n := over(10); n < 8 {
 		t.Fatalf("the victim suffers in %d of 10 minutes", n)
 	}
-	m.cap(m.guilty[0], 0.1)
+	m.cap(m.antagonists[0], 0.1)
 	if n := over(10); n != 0 {
 		t.Errorf("under the cap it suffers in %d of 10 minutes", n)
 	}
-	m.cap(m.guilty[0], math.Inf(1))
+	m.cap(m.antagonists[0], math.Inf(1))
 	m.reaction = goesOn
-	m.tasks[m.guilty[0]].lame = 0
+	m.tasks[m.antagonists[0]].idleMinutes = 0
 	if n := over(10); n < 8 {
 		t.Errorf("after the cap it suffers in %d of 10 minutes", n)
 	}
@@ -288,10 +288,10 @@ func TestWavesKeepTheirLevels(t *testing.T) {
 // elapsed time is valid only on an idle machine; the ratio by the CPU time used, which
 // assumes two free CPUs, also on a busy one.
 func BenchmarkFleet(b *testing.B) {
-	p := NewPlayer(1)
+	p := NewSimulator(1)
 	s := Everyday()
 	s.Crowded = true
-	for _, rule := range []detect.Rule{detect.Quell, detect.Evident} {
+	for _, rule := range []detect.Method{detect.Quell, detect.EvidenceMethod} {
 		b.Run(string(rule), func(b *testing.B) {
 			orders := make([]Order, 2*b.N)
 			for i := range orders {
@@ -300,7 +300,7 @@ func BenchmarkFleet(b *testing.B) {
 			st := setup(b, rule, 240)
 			samples, before := 0, used(b)
 			b.ResetTimer()
-			p.Fleet(orders, st, 2, func(c Case) { samples += c.Samples })
+			p.RunAll(orders, st, 2, func(c Case) { samples += c.Samples })
 			const perMinute = 10_000 * 50 // samples
 			b.ReportMetric(float64(samples)/b.Elapsed().Seconds()*60/perMinute, "x-real-time")
 			b.ReportMetric(2*float64(samples)/(used(b)-before)*60/perMinute, "x-real-time-by-CPU")

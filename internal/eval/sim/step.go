@@ -10,7 +10,7 @@ import (
 // the costs.
 func (m *machine) step() {
 	if m.scenario.Pattern != "" {
-		m.followLead()
+		m.advanceClock()
 	} else {
 		m.troubles()
 	}
@@ -22,11 +22,11 @@ func (m *machine) step() {
 			continue
 		}
 		t.demand = t.wave.next(m.minute, m.rng) * (1 + 0.08*m.rng.NormFloat64())
-		if !t.guilty {
+		if !t.antagonist {
 			t.demand *= tide * t.work
 		}
-		if t.lame > 0 {
-			t.lame--
+		if t.idleMinutes > 0 {
+			t.idleMinutes--
 			t.demand *= 0.03
 		}
 		t.wanted = max(t.demand, 0)
@@ -48,7 +48,7 @@ func (m *machine) step() {
 			continue
 		}
 		slow := 1.0
-		if t.here {
+		if t.sharesCache {
 			slow = max(0.8, 1+t.sensitivity*stress)
 		}
 		t.expected = t.mean * slow
@@ -62,7 +62,7 @@ func (m *machine) step() {
 		}
 		t.cost = max(cost*(1+t.spread*m.noise(t)), m.signal.Min)
 		t.usage = t.demand
-		if t.open && m.signal.Name == sample.CPI {
+		if t.openLoop && m.signal.Name == sample.CPI {
 			t.usage *= min(3, cost/t.mean) // each minute's work is done in it; waiting takes no CPU
 		}
 		p.demand[i], p.expected[i] = t.demand, t.expected
@@ -81,17 +81,17 @@ func resized(s []float64, n int) []float64 {
 // threshold in the minute just played.
 func (m *machine) suffers(victim int) bool {
 	v := &m.tasks[victim]
-	if !v.here || v.expected <= v.limit || len(m.guilty) == 0 {
+	if !v.sharesCache || v.expected <= v.threshold || len(m.antagonists) == 0 {
 		return false
 	}
 	load := m.load
-	for _, i := range m.guilty {
+	for _, i := range m.antagonists {
 		if t := &m.tasks[i]; !t.gone {
 			load -= t.weight * t.demand
 		}
 	}
 	without := v.mean * max(0.8, 1+v.sensitivity*(m.stress(load)-m.usual))
-	return without <= v.limit && v.expected-without >= m.least(v)
+	return without <= v.threshold && v.expected-without >= m.least(v)
 }
 
 // cap limits a task to the given rate, or removes the limit at math.Inf(1).
@@ -99,9 +99,9 @@ func (m *machine) cap(i int, rate float64) {
 	t := &m.tasks[i]
 	if math.IsInf(rate, 1) && !math.IsInf(t.capped, 1) {
 		switch {
-		case !t.guilty:
+		case !t.antagonist:
 		case m.reaction == lameDuck:
-			t.lame = 10 + m.rng.IntN(20)
+			t.idleMinutes = 10 + m.rng.IntN(20)
 		case m.reaction == exits && t.caps >= 2:
 			t.gone = true
 			t.demand, t.usage = 0, 0

@@ -17,13 +17,13 @@ type task struct {
 	// sensitivity is the relative increase of its cost for one unit of the channel's stress
 	// above the usual one.
 	sensitivity float64
-	// open: requests arrive independently of their cost, so usage rises with cost.
-	open   bool
-	here   bool // in the same cache domain as the victim
-	mean   float64
-	spread float64 // standard deviation ÷ mean of its job
-	spec   spec.Spec
-	limit  float64 // the paper's threshold, to decide the truth
+	// openLoop: requests arrive independently of their cost, so usage rises with cost.
+	openLoop    bool
+	sharesCache bool // in the same cache domain as the victim
+	mean        float64
+	spread      float64 // standard deviation ÷ mean of its job
+	spec        spec.Spec
+	threshold   float64 // the paper's threshold, to decide the truth
 
 	offset, drift float64 // of the noise, in units of spread
 	phase         float64 // factor on the cost of its current work
@@ -32,9 +32,9 @@ type task struct {
 	cold          int // minutes for which it stays expensive after a start
 	capped        float64
 	trial         bool // it is capped for a trial
-	lame          int  // minutes for which it uses almost nothing after a cap
+	idleMinutes   int  // minutes for which it uses almost nothing after a cap
 	caps          int  // number of caps so far
-	guilty        bool
+	antagonist    bool
 	gone          bool
 
 	// of this minute
@@ -62,7 +62,7 @@ const memory = 10
 // channel counts as guilty too if it causes at least a quarter of the damage.
 func (m *machine) hurts(accused, victim int) bool {
 	a, v := &m.tasks[accused], &m.tasks[victim]
-	if a.weight == 0 || v.sensitivity == 0 || !v.here || accused == victim {
+	if a.weight == 0 || v.sensitivity == 0 || !v.sharesCache || accused == victim {
 		return false
 	}
 	for i := 1; i <= min(m.minute, memory); i++ { // m.minute is already the next one
@@ -76,7 +76,7 @@ func (m *machine) hurts(accused, victim int) bool {
 		if effect < m.least(v) {
 			continue
 		}
-		if a.guilty || effect >= (p.expected[victim]-v.mean)/4 {
+		if a.antagonist || effect >= (p.expected[victim]-v.mean)/4 {
 			return true
 		}
 	}

@@ -20,7 +20,7 @@ func (m *machine) setTrouble() {
 	case Racket:
 		for i := range m.tasks {
 			if t := &m.tasks[i]; i > 0 && t.id.Class != sample.LatencySensitive && m.rng.Float64() < 0.4 {
-				t.here, t.weight = true, 0.02 // it computes in registers
+				t.sharesCache, t.weight = true, 0.02 // it computes in registers
 				t.wave = wave{kind: bursts, high: m.uniform(3, 8), low: 0.1, meanOn: m.uniform(3, 20), meanOff: m.uniform(3, 30)}
 			}
 		}
@@ -43,7 +43,7 @@ const (
 func (m *machine) troubles() {
 	v := &m.tasks[0]
 	on := m.trouble.next(m.minute, m.rng) > 0
-	v.phase, v.work, v.flags, m.stolen, m.extra = m.hold(v), 1, v.flags&^sample.Throttled, 0, 0
+	v.phase, v.work, v.flags, m.stolen, m.extra = m.keptPhase(v), 1, v.flags&^sample.Throttled, 0, 0
 	if m.scenario.Trouble == everyday {
 		m.usualDay()
 		return
@@ -78,8 +78,8 @@ func (m *machine) troubles() {
 	}
 }
 
-// hold returns the phase that a task keeps from one minute to the next.
-func (m *machine) hold(t *task) float64 {
+// keptPhase returns the phase that a task keeps from one minute to the next.
+func (m *machine) keptPhase(t *task) float64 {
 	if m.scenario.Trouble == everyday {
 		return t.phase
 	}

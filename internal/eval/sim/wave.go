@@ -21,7 +21,7 @@ const (
 	bursts                 // on and off for random times
 	onset                  // on from a moment on
 	cron                   // on for meanOn minutes in each meanOn+meanOff
-	led                    // on is set from outside, by followLead
+	led                    // on is set from outside, by advanceClock
 )
 
 // next advances to the given minute and returns the demand.

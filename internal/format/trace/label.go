@@ -148,8 +148,8 @@ func (r *Reader) Labels() (labels []Label, labelled bool) { return r.labels, r.l
 // Unlabelled returns the stretches read so far, about which labels say nothing.
 func (r *Reader) Unlabelled() []Stretch { return r.unlabelled }
 
-// remark parses a line that begins with #.
-func (r *Reader) remark(line []byte) error {
+// parseComment parses a line that begins with #.
+func (r *Reader) parseComment(line []byte) error {
 	if string(line) == labelHeader {
 		r.labelled = true
 		return nil

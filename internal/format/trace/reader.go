@@ -49,7 +49,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	t.served.Intern = t.intern
 	line, err := t.rows.Next()
 	for err == nil && bytes.HasPrefix(line, []byte(remark)) {
-		if err := t.remark(line); err != nil {
+		if err := t.parseComment(line); err != nil {
 			t.bad(err)
 		}
 		line, err = t.rows.Next()
@@ -108,7 +108,7 @@ func (r *Reader) Read(s *sample.Sample) error {
 		case len(line) == 0 || bytes.Equal(line, r.header):
 			continue // traces may be joined end to end
 		case bytes.HasPrefix(line, []byte(remark)):
-			if err := r.remark(line); err != nil {
+			if err := r.parseComment(line); err != nil {
 				r.bad(err)
 			}
 			continue

@@ -33,7 +33,7 @@ type Batch struct {
 	// Skipped counts extra columns that are unknown on this side.
 	Skipped int
 
-	read columns // what Decode read last; kept to reuse its memory
+	decodeBuf columns // what Decode read last; kept to reuse its memory
 }
 
 // Encode encodes the batch as Columns. It ignores the samples' Machine.

@@ -13,14 +13,14 @@ import (
 // the memory of b.Samples. The strings of all samples point into data, which must not be
 // changed afterwards. A caller that keeps such a string for long should clone it.
 func (b *Batch) Decode(data []byte) error {
-	c := &b.read
+	c := &b.decodeBuf
 	if err := c.parse(data); err != nil {
 		return fmt.Errorf("decode batch: %w", err)
 	}
 	if c.version == 0 || c.version > Version {
 		return fmt.Errorf("decode batch: %w", &VersionError{c.version})
 	}
-	if err := b.take(c); err != nil {
+	if err := b.setColumns(c); err != nil {
 		return fmt.Errorf("decode batch %s/%s/%d: %w", c.machine, c.boot, c.n, err)
 	}
 	return nil
@@ -28,7 +28,7 @@ func (b *Batch) Decode(data []byte) error {
 
 var errPlace = errors.New("a name is not in the dictionary")
 
-func (b *Batch) take(c *columns) error {
+func (b *Batch) setColumns(c *columns) error {
 	if c.rows > MaxSamples {
 		return fmt.Errorf("%d samples, at most %d", c.rows, MaxSamples)
 	}

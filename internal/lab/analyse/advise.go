@@ -33,7 +33,7 @@ var adviceBy = [...]string{"llc-misses", "l2-misses", "cache-misses"}
 
 // advise returns nil if no event was counted of every machine alone, or if a mapping
 // was not measured of all machines.
-func advise(b *Best, runs []result.Run, factor string) *Advice {
+func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 	cores := map[string]map[string]int{} // of each mapping of the set
 	alone := map[string]map[string][]float64{}
 	var parts []study.Part

@@ -271,7 +271,7 @@ func simulate(t *testing.T, text string, seed uint64) (*study.Study, []result.Ru
 	plan := s.Plan()
 	var runs []result.Run
 	for i, p := range plan {
-		r, _ := synthetic.Run(&p.Cell, synthetic.Where{N: p.N, Order: i, Runs: len(plan), Seed: seed})
+		r, _ := synthetic.Run(&p.Cell, synthetic.RunID{N: p.N, Order: i, Runs: len(plan), Seed: seed})
 		runs = append(runs, *r)
 	}
 	return s, runs
@@ -283,7 +283,7 @@ func TestDriftBiasesNothing(t *testing.T) {
 	sums, n := map[string]float64{}, 0
 	for seed := range uint64(12 * *long) {
 		s, runs := simulate(t, simulated, seed+1)
-		got := Of(s, runs)
+		got := Compute(s, runs)
 		if len(got.Degradations) != 4 || !got.Simulated || got.Noise == nil {
 			t.Fatalf("%+v", got)
 		}
@@ -328,7 +328,7 @@ analysis:
   - {kind: throughput}
 `
 	s, runs := simulate(t, text, 1)
-	got := Of(s, runs)
+	got := Compute(s, runs)
 	if len(got.Interferences) != 2 || len(got.Systems) != 2 {
 		t.Fatalf("%+v", got)
 	}
@@ -477,7 +477,7 @@ func FuzzOf(f *testing.F) {
 		for _, kind := range []string{"score", "degradation", "mapping", "interference", "throughput", "correlation", "migration", "dose-response", "signal-validity"} {
 			s.Analysis = append(s.Analysis, study.Analysis{Kind: kind})
 		}
-		got := Of(s, runs)
+		got := Compute(s, runs)
 		if len(runs) == 0 && len(got.Insufficient) != len(s.Analysis) {
 			t.Errorf("out of nothing: %+v", got)
 		}

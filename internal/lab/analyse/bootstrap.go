@@ -23,8 +23,8 @@ func (l Levels) means() []float64 {
 	return m
 }
 
-// many is the number of runs from which resampling them has the nominal coverage.
-const many = 30
+// minBootstrapRuns is the number of runs from which resampling them has the nominal coverage.
+const minBootstrapRuns = 30
 
 // RatioOfMeans is mean(a) ÷ mean(b), each the mean of its runs' means. With many runs
 // the interval is a hierarchical bootstrap's: runs are drawn with replacement, then
@@ -40,7 +40,7 @@ func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	}
 	out.Value = mean(ma) / mean(mb)
 	if len(ma) >= 2 && len(mb) >= 2 && slices.Min(ma) > 0 && slices.Min(mb) > 0 {
-		if len(ma) < many || len(mb) < many {
+		if len(ma) < minBootstrapRuns || len(mb) < minBootstrapRuns {
 			return welch(ma, mb, out)
 		}
 	}

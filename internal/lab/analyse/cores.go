@@ -30,17 +30,17 @@ func (c *Cores) PerCore() float64 {
 	return float64(c.CPUs) / float64(c.Least)
 }
 
-// sharing is the smallest step, in percent, that counts as the first core shared by two
+// minCoreStep is the smallest step, in percent, that counts as the first core shared by two
 // threads. The paper's smallest is 5.2 (m6a). On a machine with a core for each CPU
 // (m6g) all CPUs together cost each other 0.33 there. The threshold is quell's own.
-const sharing = 2
+const minCoreStep = 2
 
 // cores finds the number of cores from the largest step among at most as many threads
 // as there are CPUs: threads beyond that time-share the CPUs, which says nothing about
 // cores. It returns nil where neighbours are virtual machines, here or rented, since a
 // hypervisor chooses the cores of their threads, and where no threads are added.
 func (d *doseRuns) cores() *Cores {
-	if d.apart {
+	if d.remote {
 		return nil
 	}
 	c := Cores{CPUs: d.cpus}
@@ -58,7 +58,7 @@ func (d *doseRuns) cores() *Cores {
 		}
 		if i > 0 && p.Threads > most {
 			// Of equal steps the first: sharing begins there.
-			if p.Step.Low > 0 && p.Step.Value >= sharing && (c.Knee == nil || p.Step.Value > c.Knee.Step.Value) {
+			if p.Step.Low > 0 && p.Step.Value >= minCoreStep && (c.Knee == nil || p.Step.Value > c.Knee.Step.Value) {
 				c.Knee = &Knee{most, p.Threads, p.Step}
 			}
 		}

@@ -48,7 +48,7 @@ func DoseCosts(runs []result.Run, o DoseOptions) []DoseCost {
 			Lone: d.work(first, price), Full: d.work(last, price), OverBase: Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}}
 		for _, base := range all {
 			other := o.Price(base.node)
-			if !d.against(base, o) || other.Amount == 0 {
+			if !d.comparableTo(base, o) || other.Amount == 0 {
 				continue
 			}
 			_, most := base.ends()

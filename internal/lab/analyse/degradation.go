@@ -143,7 +143,7 @@ func partners(c *study.Cell, p *study.Part) []string {
 	var names []string
 	for i := range c.Parts {
 		q := &c.Parts[i]
-		if q.Name() == p.Name() || q.Idle || c.Mapping != nil && !together(c.Mapping, p.Name(), q.Name()) {
+		if q.Name() == p.Name() || q.Idle || c.Mapping != nil && !shareCore(c.Mapping, p.Name(), q.Name()) {
 			continue
 		}
 		names = append(names, q.Workload.Name)
@@ -152,7 +152,7 @@ func partners(c *study.Cell, p *study.Part) []string {
 	return names
 }
 
-func together(m map[string]int, a, b string) bool {
+func shareCore(m map[string]int, a, b string) bool {
 	for x, core := range m {
 		for y, other := range m {
 			if core == other && strings.HasPrefix(x, a+"/") && strings.HasPrefix(y, b+"/") {
@@ -163,11 +163,11 @@ func together(m map[string]int, a, b string) bool {
 	return false
 }
 
-// Best is figure 4 of paper 000: within one set of workloads each machine's times are
+// MappingResult is figure 4 of paper 000: within one set of workloads each machine's times are
 // compared with those of its own best mapping.
-type Best struct {
-	Set   string   `json:"set"` // the levels without the mapping
-	Parts []OfBest `json:"parts"`
+type MappingResult struct {
+	Set   string        `json:"set"` // the levels without the mapping
+	Parts []MappingPart `json:"parts"`
 	// Average is the arithmetic mean of all machines' degradations in all mappings,
 	// including the 0 % of each best one; Worst is the highest.
 	Average  float64 `json:"average"`
@@ -184,8 +184,8 @@ type Best struct {
 	Advised *Advice `json:"advised,omitempty"`
 }
 
-// OfBest is the part of one machine in a Best.
-type OfBest struct {
+// MappingPart is the part of one machine in a Best.
+type MappingPart struct {
 	Part     string             `json:"part"`
 	Workload string             `json:"workload"`
 	Percent  map[string]float64 `json:"percent"` // by mapping
@@ -211,11 +211,11 @@ func OverBest(times []float64) (percent []float64, average, worst float64) {
 // Mappings ranks the mappings of each set of workloads. The level "default", where the
 // kernel's scheduler decides, is not a mapping: as in the paper it is in Percent,
 // compared with the best mapping, and in no average.
-func Mappings(runs []result.Run, factor string) []Best {
-	var out []Best
+func Mappings(runs []result.Run, factor string) []MappingResult {
+	var out []MappingResult
 	sets, times := mappingTimes(runs, factor)
 	for _, set := range sets {
-		b := Best{Set: set, Worst: math.Inf(-1)}
+		b := MappingResult{Set: set, Worst: math.Inf(-1)}
 		var all []float64
 		blocks := map[int][]float64{} // percentages by repetition
 		for _, m := range times[set] {
@@ -229,7 +229,7 @@ func Mappings(runs []result.Run, factor string) []Best {
 			}
 			percent, average, worst := OverBest(ts)
 			best := names[slices.Index(ts, slices.Min(ts))]
-			o := OfBest{Part: m.part, Workload: m.workload, Percent: map[string]float64{}, Average: average, Worst: worst, Intervals: map[string]Interval{}}
+			o := MappingPart{Part: m.part, Workload: m.workload, Percent: map[string]float64{}, Average: average, Worst: worst, Intervals: map[string]Interval{}}
 			for i, name := range names {
 				o.Percent[name] = percent[i]
 			}
@@ -270,7 +270,7 @@ func Mappings(runs []result.Run, factor string) []Best {
 		}
 		b.Interval = meanInterval(values, "t over repetitions")
 		b.Interval.Value = b.Average
-		b.WorstInterval = worst(b.Worst, times[set], study.Unpinned)
+		b.WorstInterval = worstInterval(b.Worst, times[set], study.Unpinned)
 		b.Advised = advise(&b, runs, factor)
 		out = append(out, b)
 	}

@@ -99,7 +99,7 @@ type doseRuns struct {
 	node     *study.Part // the measured part, from its first run
 	own      map[int]int // the measured part's threads
 	alone    bool        // there is no other part at any dose
-	apart    bool        // some part is on another host than the measured one
+	remote   bool        // some part is on another host than the measured one
 	cpus     int         // the CPUs that it may use according to the records; 0: unknown
 }
 
@@ -128,7 +128,7 @@ func DoseResponse(runs []result.Run, o DoseOptions) ([]Dose, []DoseContrast) {
 						c.Points = append(c.Points, ContrastPoint{n, of.longer(of.values[n], b, o.Seed)})
 					}
 				}
-			case of.against(over, o):
+			case of.comparableTo(over, o):
 				c.Levels, c.Of, c.Over, c.By = without(of.dose.Levels, o.VE), of.ve, over.ve, "threads"
 				for _, n := range sortedKeys(of.values) {
 					for _, m := range sortedKeys(over.values) {
@@ -153,9 +153,9 @@ func (d *doseRuns) alike(e *doseRuns) bool {
 	return d.dose.Part == e.dose.Part && d.metric.Better == e.metric.Better && d.emulated == e.emulated
 }
 
-// against reports whether d is compared with base: the same dose in the base
+// comparableTo reports whether d is compared with base: the same dose in the base
 // environment.
-func (d *doseRuns) against(base *doseRuns, o DoseOptions) bool {
+func (d *doseRuns) comparableTo(base *doseRuns, o DoseOptions) bool {
 	return d.alike(base) && d.ve != base.ve && base.ve == o.Base && d.dose.State == base.dose.State && d.dose.State != "idle" &&
 		slices.Equal(without(d.dose.Levels, o.VE), without(base.dose.Levels, o.VE))
 }
@@ -200,7 +200,7 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 			}
 			d.values[n], d.threads[n], d.own[n] = append(d.values[n], v), busyThreads(&r.Cell), p.Threads()
 			d.alone = d.alone && len(r.Cell.Parts) == 1
-			d.apart = d.apart || slices.ContainsFunc(r.Cell.Parts, func(q study.Part) bool { return q.Host != p.Host })
+			d.remote = d.remote || slices.ContainsFunc(r.Cell.Parts, func(q study.Part) bool { return q.Host != p.Host })
 			d.cpus = max(d.cpus, usable(r.Parts))
 		}
 	}

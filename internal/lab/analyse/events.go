@@ -50,8 +50,8 @@ const perms = 2000
 // per unit.
 type point map[string]float64
 
-// machine is a role's workload: its points are its runs alone and with others.
-type machine struct{ solo, points []point }
+// partPoints is a role's workload: its points are its runs alone and with others.
+type partPoints struct{ solo, points []point }
 
 // column returns the values of two names in the points that have both.
 func column(points []point, a, b string) (x, y []float64) {
@@ -67,7 +67,7 @@ func column(points []point, a, b string) (x, y []float64) {
 
 // relative returns a machine's points, each value divided by its mean alone; nil if the
 // machine was never alone.
-func (m *machine) relative() []point {
+func (m *partPoints) relative() []point {
 	if len(m.solo) == 0 {
 		return nil
 	}
@@ -118,7 +118,7 @@ func Events(runs []result.Run, seed uint64) []Correlations {
 
 // machines returns the machines of the runs, in the order of their first appearance,
 // the events counted on them, and why other events are missing.
-func machines(runs []*result.Run) (all []*machine, names []string, missing map[string]string) {
+func machines(runs []*result.Run) (all []*partPoints, names []string, missing map[string]string) {
 	at, counted := map[string]int{}, map[string]bool{}
 	missing = map[string]string{}
 	for _, r := range runs {
@@ -146,7 +146,7 @@ func machines(runs []*result.Run) (all []*machine, names []string, missing map[s
 			if !known {
 				k = len(all)
 				at[identity(p)] = k
-				all = append(all, &machine{})
+				all = append(all, &partPoints{})
 			}
 			all[k].points = append(all[k].points, pt)
 			if r.Cell.Kind == study.Solo {

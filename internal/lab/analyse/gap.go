@@ -23,37 +23,37 @@ type DoseGap struct {
 	// First is the lone one's time over Over's at as many threads: the loss of the
 	// first virtual machine compared with metal.
 	First Interval `json:"first_percent"`
-	// FromLone is the highest dose over its own lowest, FromBase over Over at the lone
+	// OverOwnLowest is the highest dose over its own lowest, OverBaseLowest over Over at the lone
 	// one's threads.
-	FromLone Interval `json:"from_lone_percent"`
-	FromBase Interval `json:"from_base_percent"`
+	OverOwnLowest  Interval `json:"from_lone_percent"`
+	OverBaseLowest Interval `json:"from_base_percent"`
 	// AtFull compares both at the highest dose's threads.
-	AtFull  Interval `json:"at_full_percent"`
-	Meeting Meeting  `json:"meeting"`
+	AtFull  Interval    `json:"at_full_percent"`
+	Meeting Equivalence `json:"meeting"`
 }
 
-// Meeting says whether two things take equally long at the highest dose.
-type Meeting string
+// Equivalence says whether two things take equally long at the highest dose.
+type Equivalence string
 
 // The meetings. Met means that the whole interval is within the margin: a test of
 // equivalence (Schuirmann 1987), not the failure to find a difference. Apart means that
 // all of it is beyond the margin.
 const (
-	Met     Meeting = "met"
-	Apart   Meeting = "apart"
-	Unknown Meeting = "not decided"
+	Equivalent Equivalence = "met"
+	Different  Equivalence = "apart"
+	Undecided  Equivalence = "not decided"
 )
 
-func meeting(i Interval, margin float64) Meeting {
+func equivalence(i Interval, margin float64) Equivalence {
 	switch {
 	case !finite(i.Low, i.High):
-		return Unknown
+		return Undecided
 	case i.Low > -margin && i.High < margin:
-		return Met
+		return Equivalent
 	case i.Low > margin || i.High < -margin:
-		return Apart
+		return Different
 	}
-	return Unknown
+	return Undecided
 }
 
 // DoseGaps compares each environment with the base of the options.
@@ -62,7 +62,7 @@ func DoseGaps(runs []result.Run, o DoseOptions) []DoseGap {
 	var out []DoseGap
 	for _, of := range all {
 		for _, over := range all {
-			if !of.against(over, o) {
+			if !of.comparableTo(over, o) {
 				continue
 			}
 			first, last := of.ends()
@@ -71,12 +71,12 @@ func DoseGaps(runs []result.Run, o DoseOptions) []DoseGap {
 			if lone == nil && full == nil {
 				continue
 			}
-			g.First, g.FromBase, g.AtFull = of.longer(of.values[first], lone, o.Seed), of.longer(of.values[last], lone, o.Seed), of.longer(of.values[last], full, o.Seed)
-			g.FromLone = Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}
+			g.First, g.OverBaseLowest, g.AtFull = of.longer(of.values[first], lone, o.Seed), of.longer(of.values[last], lone, o.Seed), of.longer(of.values[last], full, o.Seed)
+			g.OverOwnLowest = Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}
 			if first != last {
-				g.FromLone = of.longer(of.values[last], of.values[first], o.Seed)
+				g.OverOwnLowest = of.longer(of.values[last], of.values[first], o.Seed)
 			}
-			g.Meeting = meeting(g.AtFull, o.Margin)
+			g.Meeting = equivalence(g.AtFull, o.Margin)
 			out = append(out, g)
 		}
 	}

@@ -93,12 +93,12 @@ func TestGapsOfThePaper(t *testing.T) {
 	}
 	large, twelve := gaps["large"], gaps["12xlarge"]
 	check("the first large over metal", large.First, 35.4, 0.1) // the paper says 36.6: its metal's percentages are rounded
-	check("a large beside 47 over itself alone", large.FromLone, 13, 0.01)
-	check("the same over metal's two threads", large.FromBase, 53, 0.01)
+	check("a large beside 47 over itself alone", large.OverOwnLowest, 13, 0.01)
+	check("the same over metal's two threads", large.OverBaseLowest, 53, 0.01)
 	check("the first 12xlarge over metal", twelve.First, first, 0.05)
-	check("a 12xlarge beside another over itself alone", twelve.FromLone, 100*(full/(half*(1+first/100))-1), 0.01)
+	check("a 12xlarge beside another over itself alone", twelve.OverOwnLowest, 100*(full/(half*(1+first/100))-1), 0.01)
 	for _, g := range gaps {
-		if g.Meeting != Met || g.Full != host || g.AtFull.Value > 0.1 {
+		if g.Meeting != Equivalent || g.Full != host || g.AtFull.Value > 0.1 {
 			t.Errorf("%s at full: %+v", g.Of, g)
 		}
 	}
@@ -118,12 +118,12 @@ func TestGapsOfThePaper(t *testing.T) {
 func TestMeetings(t *testing.T) {
 	for _, c := range []struct {
 		low, high, margin float64
-		want              Meeting
+		want              Equivalence
 	}{
-		{-1, 1, 2, Met}, {-3, 1, 2, Unknown}, {0.5, 1.5, 2, Met}, {3, 5, 2, Apart}, {-5, -3, 2, Apart}, {1, 3, 2, Unknown},
-		{0, 0, 0, Unknown}, {1, 2, 0, Apart}, {math.NaN(), math.NaN(), 2, Unknown},
+		{-1, 1, 2, Equivalent}, {-3, 1, 2, Undecided}, {0.5, 1.5, 2, Equivalent}, {3, 5, 2, Different}, {-5, -3, 2, Different}, {1, 3, 2, Undecided},
+		{0, 0, 0, Undecided}, {1, 2, 0, Different}, {math.NaN(), math.NaN(), 2, Undecided},
 	} {
-		if got := meeting(Interval{Low: c.low, High: c.high}, c.margin); got != c.want {
+		if got := equivalence(Interval{Low: c.low, High: c.high}, c.margin); got != c.want {
 			t.Errorf("[%g, %g] within %g: %s, want %s", c.low, c.high, c.margin, got, c.want)
 		}
 	}

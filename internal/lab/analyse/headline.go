@@ -8,13 +8,13 @@ import "math"
 // least and the largest have their own set's interval, the means have t over sets (of
 // the logarithms for the geometric mean).
 type Headline struct {
-	Sets    int  `json:"sets"`
-	Average Over `json:"average"`
-	Worst   Over `json:"worst"`
+	Sets    int           `json:"sets"`
+	Average SetStatistics `json:"average"`
+	Worst   SetStatistics `json:"worst"`
 }
 
-// Over holds the statistics of a value over sets of workloads.
-type Over struct {
+// SetStatistics holds the statistics of a value over sets of workloads.
+type SetStatistics struct {
 	Least     Interval `json:"least"`
 	Largest   Interval `json:"largest"`
 	Mean      Interval `json:"mean"`
@@ -22,7 +22,7 @@ type Over struct {
 }
 
 // headline returns nil for fewer than two sets.
-func headline(sets []Best) *Headline {
+func headline(sets []MappingResult) *Headline {
 	if len(sets) < 2 {
 		return nil
 	}
@@ -35,8 +35,8 @@ func headline(sets []Best) *Headline {
 	return h
 }
 
-func over(of []Interval) Over {
-	o := Over{Least: of[0], Largest: of[0]}
+func over(of []Interval) SetStatistics {
+	o := SetStatistics{Least: of[0], Largest: of[0]}
 	var values, logarithms []float64
 	for _, i := range of {
 		if i.Value < o.Least.Value {

@@ -54,7 +54,7 @@ analysis: [{kind: %s}]
 			}
 			runs = append(runs, r)
 		}
-		got := Of(s, runs).Insufficient[c.kind]
+		got := Compute(s, runs).Insufficient[c.kind]
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%s of %s: %q, want %q", c.kind, c.load, got, c.want)
 		}

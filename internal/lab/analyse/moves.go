@@ -5,9 +5,9 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Moves are the migrations of a part's threads in one cell: paper 000, section
+// MigrationStats are the migrations of a part's threads in one cell: paper 000, section
 // 4 (its figures 1 and 2 have 1,066 logical and 219 physical ones in a minute).
-type Moves struct {
+type MigrationStats struct {
 	Levels   []study.Level `json:"levels"`
 	Part     string        `json:"part"` // or AllParts
 	Method   string        `json:"method"`
@@ -27,8 +27,8 @@ const AllParts = "all parts"
 
 // Migrations sums up the placement audits of each cell, by part and, where there are
 // several parts, of all of them.
-func Migrations(runs []result.Run) []Moves {
-	var out []Moves
+func Migrations(runs []result.Run) []MigrationStats {
+	var out []MigrationStats
 	for _, group := range byCell(valid(runs), study.Main) {
 		var names []string
 		for i := range group[0].Parts {
@@ -49,8 +49,8 @@ func Migrations(runs []result.Run) []Moves {
 }
 
 // moves sums up the audits of some parts of a cell's runs; false if none was audited.
-func moves(group []*result.Run, name string, parts []string) (Moves, bool) {
-	m := Moves{Levels: group[0].Cell.Levels, Part: name, OnPlace: 1}
+func moves(group []*result.Run, name string, parts []string) (MigrationStats, bool) {
+	m := MigrationStats{Levels: group[0].Cell.Levels, Part: name, OnPlace: 1}
 	var logical, physical []float64
 	for _, r := range group {
 		audited, l, p := false, 0, 0

@@ -106,8 +106,8 @@ func CombinedScore(t, b []float64) float64 {
 	return sum
 }
 
-// asking returns a cell's parts that are active web clients; a pair has several.
-func asking(c *study.Cell) (parts []*study.Part) {
+// webClients returns a cell's parts that are active web clients; a pair has several.
+func webClients(c *study.Cell) (parts []*study.Part) {
 	for i := range c.Parts {
 		if p := &c.Parts[i]; p.Workload.Builtin == study.HTTPClient && !p.Idle {
 			parts = append(parts, p)
@@ -118,7 +118,7 @@ func asking(c *study.Cell) (parts []*study.Part) {
 
 // atMost reports whether all clients of a cell request the maximum.
 func atMost(c *study.Cell) bool {
-	return !slices.ContainsFunc(asking(c), func(p *study.Part) bool { return p.Target > 0 })
+	return !slices.ContainsFunc(webClients(c), func(p *study.Part) bool { return p.Target > 0 })
 }
 
 // serverOf returns the part whose address a client asks, nil if there is none.
@@ -150,7 +150,7 @@ func alone(c *study.Cell) bool {
 			servers++
 		}
 	}
-	return len(asking(c)) == 1 && servers == 1 && atMost(c)
+	return len(webClients(c)) == 1 && servers == 1 && atMost(c)
 }
 
 // IsBase reports whether a cell is a base case of a study of web servers.
@@ -168,7 +168,7 @@ func BaseRate(runs []result.Run, workload string) (rate float64, ok bool) {
 
 func baseRuns(good []*result.Run, workload string) (out []*result.Run) {
 	for _, r := range good {
-		if IsBase(&r.Cell) && asking(&r.Cell)[0].Workload.Name == workload {
+		if IsBase(&r.Cell) && webClients(&r.Cell)[0].Workload.Name == workload {
 			out = append(out, r)
 		}
 	}
@@ -180,7 +180,7 @@ func rates(runs []*result.Run, part string) (all []float64) {
 	for _, r := range runs {
 		name := part
 		if name == "" {
-			name = asking(&r.Cell)[0].Name()
+			name = webClients(&r.Cell)[0].Name()
 		}
 		if p := partOf(r, name); p != nil {
 			all = append(all, Throughput(p.Iterations, r.Window.From, r.Window.To))
@@ -197,7 +197,7 @@ func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 	bases := map[string][]float64{}
 	for _, group := range byCell(good, study.Main) {
 		c := &group[0].Cell
-		clients := asking(c)
+		clients := webClients(c)
 		for _, p := range clients {
 			n.Points = append(n.Points, netPoint(group, p, c.Level(caseFactor), c.Level(rateFactor)))
 		}
@@ -208,7 +208,7 @@ func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 		}
 	}
 	for _, group := range byCell(good, study.Main) {
-		if c := &group[0].Cell; len(asking(c)) == 2 && atMost(c) {
+		if c := &group[0].Cell; len(webClients(c)) == 2 && atMost(c) {
 			if p, ok := netPair(group, bases, c.Level(caseFactor)); ok {
 				n.Pairs = append(n.Pairs, p)
 			}
@@ -343,7 +343,7 @@ func (d domain) injected() float64 {
 // freedom.
 func netPair(group []*result.Run, bases map[string][]float64, name string) (NetPair, bool) {
 	p := NetPair{Case: name}
-	clients := asking(&group[0].Cell)
+	clients := webClients(&group[0].Cell)
 	var shares [][]float64 // by part, then run
 	var spread, weight float64
 	add := func(v float64, n int) { // a mean of n has variance v

@@ -84,7 +84,7 @@ func netCell(name, rate string, servers int, files ...string) study.Cell {
 	c := study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "case", Value: name}, {Factor: "rate", Value: rate}},
 		Networks: map[string]study.Network{"host": {Rate: 8e6, Uplink: "lan"}, "lan": {}}}
 	var target study.Share
-	if rate != study.Most {
+	if rate != study.MaxRate {
 		if err := target.UnmarshalText([]byte(rate)); err != nil {
 			panic(err)
 		}
@@ -133,14 +133,14 @@ func TestNetworkIO(t *testing.T) {
 	for n := range 3 {
 		d := float64(n - 1)
 		runs = append(runs,
-			netRun(netCell("(1)", study.Most, 1, "get-1", ""), n, 0.95, 200+2*d),
-			netRun(netCell("(100)", study.Most, 1, "get-100", ""), n, 0.3, 1000+d),
-			netRun(netCell("(1,idle)", study.Most, 2, "get-1", ""), n, 0.9, 190),
-			netRun(netCell("(1,100)", study.Most, 2, "get-1", "get-100"), n, 0.5, 160+d, 500-d),
-			netRun(netCell("(1,1)", study.Most, 2, "get-1", "get-1"), n, 0.5, 100+10*d, 100-10*d),
+			netRun(netCell("(1)", study.MaxRate, 1, "get-1", ""), n, 0.95, 200+2*d),
+			netRun(netCell("(100)", study.MaxRate, 1, "get-100", ""), n, 0.3, 1000+d),
+			netRun(netCell("(1,idle)", study.MaxRate, 2, "get-1", ""), n, 0.9, 190),
+			netRun(netCell("(1,100)", study.MaxRate, 2, "get-1", "get-100"), n, 0.5, 160+d, 500-d),
+			netRun(netCell("(1,1)", study.MaxRate, 2, "get-1", "get-1"), n, 0.5, 100+10*d, 100-10*d),
 			netRun(netCell("(1,1)", "50%", 2, "get-1", "get-1"), n, 0.5, 90, 80))
 	}
-	bad := netRun(netCell("(1)", study.Most, 1, "get-1", ""), 3, 0.95, 1e6)
+	bad := netRun(netCell("(1)", study.MaxRate, 1, "get-1", ""), 3, 0.95, 1e6)
 	bad.Verdict = result.Invalid
 	runs = append(runs, bad)
 	if rate, ok := BaseRate(runs, "get-1"); !ok || math.Abs(rate-200) > 1e-9 {

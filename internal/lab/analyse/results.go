@@ -18,28 +18,28 @@ type Results struct {
 	Stamps    []string               `json:"stamps,omitempty"`
 	Noise     *Noise                 `json:"noise,omitempty"`
 
-	Scores        []Score        `json:"scores,omitempty"`
-	Degradations  []Degradation  `json:"degradations,omitempty"`
-	Mappings      []Best         `json:"mappings,omitempty"`
-	Headline      *Headline      `json:"headline,omitempty"`
-	Interferences []Interference `json:"interferences,omitempty"`
-	Systems       []System       `json:"systems,omitempty"`
-	Correlations  []Correlations `json:"correlations,omitempty"`
-	Migrations    []Moves        `json:"migrations,omitempty"`
-	Doses         []Dose         `json:"doses,omitempty"`
-	DoseContrasts []DoseContrast `json:"dose_contrasts,omitempty"`
-	DoseGaps      []DoseGap      `json:"dose_gaps,omitempty"`
-	DoseCosts     []DoseCost     `json:"dose_costs,omitempty"`
-	Variations    []Variation    `json:"variations,omitempty"`
-	Validities    []Validity     `json:"validities,omitempty"`
-	NetIO         *NetIO         `json:"net_io,omitempty"`
-	Tenants       *Tenants       `json:"net_tenants,omitempty"`
+	Scores        []Score          `json:"scores,omitempty"`
+	Degradations  []Degradation    `json:"degradations,omitempty"`
+	Mappings      []MappingResult  `json:"mappings,omitempty"`
+	Headline      *Headline        `json:"headline,omitempty"`
+	Interferences []Interference   `json:"interferences,omitempty"`
+	Systems       []System         `json:"systems,omitempty"`
+	Correlations  []Correlations   `json:"correlations,omitempty"`
+	Migrations    []MigrationStats `json:"migrations,omitempty"`
+	Doses         []Dose           `json:"doses,omitempty"`
+	DoseContrasts []DoseContrast   `json:"dose_contrasts,omitempty"`
+	DoseGaps      []DoseGap        `json:"dose_gaps,omitempty"`
+	DoseCosts     []DoseCost       `json:"dose_costs,omitempty"`
+	Variations    []Variation      `json:"variations,omitempty"`
+	Validities    []Validity       `json:"validities,omitempty"`
+	NetIO         *NetIO           `json:"net_io,omitempty"`
+	Tenants       *Tenants         `json:"net_tenants,omitempty"`
 	// Insufficient names the requested analyses that have no data, with the reason.
 	Insufficient map[string]string `json:"insufficient,omitempty"`
 }
 
-// Of computes the analyses that a study asks for from the records of its runs.
-func Of(s *study.Study, runs []result.Run) Results {
+// Compute computes the analyses that a study asks for from the records of its runs.
+func Compute(s *study.Study, runs []result.Run) Results {
 	out := Results{Study: s.Name, Runs: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}, Insufficient: map[string]string{}}
 	stamps := map[string]bool{}
 	for i := range runs {

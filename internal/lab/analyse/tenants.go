@@ -128,18 +128,18 @@ func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
 	return t, len(t.Doses)+len(t.Latencies) > 0
 }
 
-// tenancy is a tenant: its sender and its receiver.
-type tenancy struct{ from, to *study.Part }
+// flow is a tenant: its sender and its receiver.
+type flow struct{ from, to *study.Part }
 
 // flowsOf returns a cell's tenants.
-func flowsOf(c *study.Cell) (all []tenancy) {
+func flowsOf(c *study.Cell) (all []flow) {
 	for i := range c.Parts {
 		from := &c.Parts[i]
 		if from.Workload.Builtin != study.UDPSend || from.Idle {
 			continue
 		}
 		if to := serverOf(c, from); to != nil && to.Workload.Builtin == study.UDPReceive {
-			all = append(all, tenancy{from, to})
+			all = append(all, flow{from, to})
 		}
 	}
 	return all
@@ -181,7 +181,7 @@ func rateOf(r *result.Run, part string) float64 {
 }
 
 // received returns the rates of all tenants in a run.
-func received(r *result.Run, flows []tenancy) []float64 {
+func received(r *result.Run, flows []flow) []float64 {
 	all := make([]float64, len(flows))
 	for i, f := range flows {
 		all[i] = rateOf(r, f.to.Name())
@@ -191,12 +191,12 @@ func received(r *result.Run, flows []tenancy) []float64 {
 
 func sum(x []float64) float64 { return mean(x) * float64(len(x)) }
 
-// enough is the share of a bound that must be offered before a lower rate is attributed
+// minOffered is the share of a bound that must be offered before a lower rate is attributed
 // to the network.
-const enough = 0.98
+const minOffered = 0.98
 
 // point computes the result for one number of tenants.
-func (d *TenantDose) point(group []*result.Run, flows []tenancy) TenantPoint {
+func (d *TenantDose) point(group []*result.Run, flows []flow) TenantPoint {
 	n := float64(len(flows))
 	p := TenantPoint{Tenants: len(flows)}
 	p.Offered = overRuns(group, func(r *result.Run) float64 {
@@ -211,7 +211,7 @@ func (d *TenantDose) point(group []*result.Run, flows []tenancy) TenantPoint {
 	p.OfHost = overRuns(group, func(r *result.Run) float64 { return sum(received(r, flows)) / float64(d.Host) })
 	below := func(bound Num) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
-			if p.Offered.Value < enough*float64(bound) {
+			if p.Offered.Value < minOffered*float64(bound) {
 				return math.NaN()
 			}
 			return 100 * (1 - mean(received(r, flows))/float64(bound))
@@ -276,7 +276,7 @@ func window(r *result.Run, sender *study.Part) string {
 	if b == nil || b.Burst == 0 || rec == nil {
 		return ""
 	}
-	switch end := rec.Window.From + b.Lasts(); {
+	switch end := rec.Window.From + b.BurstTime(); {
 	case r.Window.To <= end:
 		return BurstWithin
 	case r.Window.From >= end:
@@ -296,7 +296,7 @@ func boxOf(all []float64) Box {
 	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1), len(all)}
 }
 
-func latency(group []*result.Run, part string, flows []tenancy) Latency {
+func latency(group []*result.Run, part string, flows []flow) Latency {
 	said := func(name string) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
 			if p := partOf(r, part); p != nil {

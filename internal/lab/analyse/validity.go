@@ -30,8 +30,8 @@ type Validity struct {
 	// NaN if no two equal runs are driftOver apart. Truly is the same for the time per
 	// unit of work: drift that both have in common is the machine's and not the
 	// signal's.
-	Drift Interval `json:"drift"`
-	Truly Interval `json:"truly"`
+	Drift    Interval `json:"drift"`
+	AppDrift Interval `json:"truly"`
 }
 
 // signalPrefix is the prefix of the names of events that are quell's own signals.
@@ -40,8 +40,8 @@ const signalPrefix = "signal."
 // tailShare is the percentile of Tail.
 const tailShare = 0.95
 
-// watched is a signal of a part in one run.
-type watched struct {
+// signalRun is a signal of a part in one run.
+type signalRun struct {
 	cell            string
 	at              time.Time
 	cost, unit, end float64 // the signal; mean time per unit of work; its 95th percentile, NaN without iterations
@@ -52,7 +52,7 @@ type watched struct {
 // its client; the signals are then the server's.
 func Validities(runs []result.Run, seed uint64) []Validity {
 	type key struct{ signal, part, workload string }
-	all := map[key][]watched{}
+	all := map[key][]signalRun{}
 	for _, r := range valid(runs) {
 		for i := range r.Cell.Parts {
 			p := &r.Cell.Parts[i]
@@ -60,7 +60,7 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 			if rec == nil || !p.Measure {
 				continue
 			}
-			t, end, ok := said(r, rec, &p.Workload)
+			t, end, ok := appPerformance(r, rec, &p.Workload)
 			if !ok {
 				continue
 			}
@@ -73,7 +73,7 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 			for name, cost := range rec.Events {
 				if signal, ok := strings.CutPrefix(name, signalPrefix); ok {
 					k := key{signal, of.Role, p.Workload.Name}
-					all[k] = append(all[k], watched{sameness(&r.Cell), r.Start, cost, t, end})
+					all[k] = append(all[k], signalRun{cellIdentity(&r.Cell), r.Start, cost, t, end})
 				}
 			}
 		}
@@ -99,15 +99,15 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 		out = append(out, Validity{Signal: k.signal, Part: k.part, Workload: k.workload, N: len(of),
 			Pearson: CorrelationInterval(pairs, Pearson), Spearman: CorrelationInterval(pairs, Spearman),
 			P: Num(PermutationP(cost, unit, Pearson, perms, seed)), Tail: CorrelationInterval([]Pairs{{costs, ends}}, Pearson),
-			Drift: drift(of, func(w *watched) float64 { return w.cost }), Truly: drift(of, func(w *watched) float64 { return w.unit })})
+			Drift: drift(of, func(w *signalRun) float64 { return w.cost }), AppDrift: drift(of, func(w *signalRun) float64 { return w.unit })})
 	}
 	return out
 }
 
-// said returns the application's own performance figures of a run: the mean time per
+// appPerformance returns the application's own performance figures of a run: the mean time per
 // unit of work and its 95th percentile, NaN if unknown. A web client measures each
 // request, if any was answered; every other workload measures iterations.
-func said(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, ok bool) {
+func appPerformance(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, ok bool) {
 	if w.Builtin == study.HTTPClient {
 		latency, ok := p.Values[result.HTTPLatency]
 		return latency, valueOf(p.Values, result.HTTPP95), ok
@@ -119,9 +119,9 @@ func said(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, 
 	return unit, math.NaN(), ok
 }
 
-// sameness is a name that is equal for cells in which the same ran: controls repeat
+// cellIdentity is a name that is equal for cells in which the same ran: controls repeat
 // cells of the study.
-func sameness(c *study.Cell) string {
+func cellIdentity(c *study.Cell) string {
 	same := *c
 	if same.Kind == study.AA || same.Kind == study.Sentinel {
 		same.Kind = study.Main
@@ -151,9 +151,9 @@ const driftOver = 10 * time.Minute
 // drift is the common slope over time of a value's logarithm, in percent per hour. Each
 // cell has a level of its own: least squares about the cells' means, with one degree of
 // freedom less for each cell.
-func drift(all []watched, of func(w *watched) float64) Interval {
+func drift(all []signalRun, of func(w *signalRun) float64) Interval {
 	out := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "least squares within equal cells", N: len(all)}
-	groups := map[string][]*watched{}
+	groups := map[string][]*signalRun{}
 	for i := range all {
 		if v := of(&all[i]); v > 0 {
 			groups[all[i].cell] = append(groups[all[i].cell], &all[i])

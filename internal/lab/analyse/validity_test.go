@@ -89,8 +89,8 @@ func TestValidityDrift(t *testing.T) {
 	if !(v.Drift.Low < 2 && 2 < v.Drift.High && v.Drift.High-v.Drift.Low < 0.1) {
 		t.Errorf("drift %+v, want about 2 %%/h", v.Drift)
 	}
-	if !near(v.Truly.Value, 0, 1e-6) {
-		t.Errorf("the application's %+v, want 0", v.Truly)
+	if !near(v.AppDrift.Value, 0, 1e-6) {
+		t.Errorf("the application's %+v, want 0", v.AppDrift)
 	}
 	// Two runs in direct sequence give no drift per hour.
 	two := signalled(2, func(int) study.CellKind { return study.AA }, func(int) string { return "0" }, func(int) float64 { return 1 }, func(int) float64 { return 1 }, func(i int) float64 { return 1 + float64(i)/10 })

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// worst is a set's highest degradation over a machine's best mapping, Best.Worst, with
+// worstInterval is a set's highest degradation over a machine's best mapping, Best.Worst, with
 // an interval that takes into account that worst and best were selected by their
 // measured values. That degradation is the largest of the ratios of two mappings'
 // times, over all machines and ordered pairs of mappings. The largest of K unknown
@@ -17,7 +17,7 @@ import (
 // The model of a machine's times is mapping × repetition × noise (randomised blocks),
 // over the repetitions that have all its mappings, so each machine has one deviation,
 // with (mappings−1)·(repetitions−1) degrees of freedom.
-func worst(value float64, parts []*mappedPart, unpinned string) Interval {
+func worstInterval(value float64, parts []*mappedPart, unpinned string) Interval {
 	out := Interval{Value: value, Low: math.NaN(), High: math.NaN(), Level: level, N: math.MaxInt,
 		Method: "largest of all ratios of two mappings, lower bounds by Bonferroni; randomised blocks"}
 	type blocks struct {

@@ -59,7 +59,7 @@ func TestWorstCovers(t *testing.T) {
 				_, _, w := OverBest(ts)
 				measured = max(measured, w)
 			}
-			i := worst(measured, parts, "default")
+			i := worstInterval(measured, parts, "default")
 			if i.N != c.repetitions {
 				t.Fatalf("%s: %+v", name, i)
 			}
@@ -95,7 +95,7 @@ func TestWorstNeedsWholeRepetitions(t *testing.T) {
 		"two":                     {part(map[string]map[int]float64{"a": {0: 1, 1: 1.1}, "b": {0: 2, 1: 2.1}}), 2, true},
 		"default is none of them": {part(map[string]map[int]float64{"a": {0: 1, 1: 1.1}, "b": {0: 2, 1: 2.1}, "default": {0: 9}}), 2, true},
 	} {
-		i := worst(100, c.parts, "default")
+		i := worstInterval(100, c.parts, "default")
 		if known := !math.IsNaN(i.Low) && !math.IsNaN(i.High); known != c.known || i.N != c.n || i.Value != 100 {
 			t.Errorf("%s: %+v", name, i)
 		}
@@ -107,14 +107,14 @@ func TestWorstNeedsWholeRepetitions(t *testing.T) {
 
 // Paper 000, section 5: arithmetic and geometric mean over the sets of workloads.
 func TestHeadline(t *testing.T) {
-	set := func(average, worst float64) Best {
+	set := func(average, worst float64) MappingResult {
 		i := Interval{Value: worst, Low: worst - 1, High: worst + 1}
-		return Best{Average: average, Worst: worst, Interval: Interval{Value: average, Low: average - 0.5, High: average + 0.5}, WorstInterval: i}
+		return MappingResult{Average: average, Worst: worst, Interval: Interval{Value: average, Low: average - 0.5, High: average + 0.5}, WorstInterval: i}
 	}
-	if h := headline([]Best{set(1, 2)}); h != nil {
+	if h := headline([]MappingResult{set(1, 2)}); h != nil {
 		t.Errorf("of one set: %+v", h)
 	}
-	h := headline([]Best{set(1, 5), set(4, 135), set(16, 25)})
+	h := headline([]MappingResult{set(1, 5), set(4, 135), set(16, 25)})
 	if h.Sets != 3 || h.Average.Least.High != 1.5 || h.Average.Largest.Value != 16 || !near(h.Average.Mean.Value, 7, 1e-12) || !near(h.Average.Geometric.Value, 4, 1e-12) {
 		t.Errorf("%+v", h)
 	}
@@ -125,7 +125,7 @@ func TestHeadline(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	// If a set has no difference there is no geometric mean.
-	if g := headline([]Best{set(0, 0), set(2, 3)}).Average.Geometric; !math.IsNaN(g.Value) || g.N != 2 {
+	if g := headline([]MappingResult{set(0, 0), set(2, 3)}).Average.Geometric; !math.IsNaN(g.Value) || g.N != 2 {
 		t.Errorf("%+v", g)
 	}
 }

@@ -50,11 +50,11 @@ type Audit struct {
 	err  error
 }
 
-// beat is the interval at which rings are emptied or, with Poll, /proc is read. Every
+// pollInterval is the interval at which rings are emptied or, with Poll, /proc is read. Every
 // fresh beats Audit looks for new threads.
 const (
-	beat  = 100 * time.Millisecond
-	fresh = 5
+	pollInterval = 100 * time.Millisecond
+	fresh        = 5
 )
 
 // Open begins a window. It tries the methods in turn; the default is trace, then poll.
@@ -157,7 +157,7 @@ func (a *Audit) placed() []Placed {
 
 func (a *Audit) run() {
 	defer close(a.done)
-	t := time.NewTicker(beat)
+	t := time.NewTicker(pollInterval)
 	defer t.Stop()
 	for i := 1; ; i++ {
 		select {
@@ -273,9 +273,9 @@ type observer struct {
 	got     []result.Audit
 }
 
-// With audits the steady window of a run in addition to the inner observer, and reports
+// WithAudit audits the steady window of a run in addition to the inner observer, and reports
 // parts that ran elsewhere as misplaced, unless their placement changes with the load.
-func With(inner lab.Observer, top host.Topology, o lab.Observed, methods ...string) lab.Observer {
+func WithAudit(inner lab.Observer, top host.Topology, o lab.Observed, methods ...string) lab.Observer {
 	w := &observer{Observer: inner, top: top, methods: methods}
 	for i, e := range o.Envs {
 		p := Part{Name: o.Names[i], Threads: e.Threads}

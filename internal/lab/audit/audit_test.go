@@ -305,7 +305,7 @@ func TestWithFindsTheMisplaced(t *testing.T) {
 			cell.Place.Dynamic = &study.Dynamic{}
 		}
 		inner := &quiet{}
-		w := With(inner, top, lab.Observed{Cell: cell, Names: []string{"fg"}, Envs: []lab.Environment{threads{ids: []int{pid}}}, Sets: [][]sample.Set{{sample.SetOf(cpus[0])}}}, Poll)
+		w := WithAudit(inner, top, lab.Observed{Cell: cell, Names: []string{"fg"}, Envs: []lab.Environment{threads{ids: []int{pid}}}, Sets: [][]sample.Set{{sample.SetOf(cpus[0])}}}, Poll)
 		if err := w.Window(true); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ func (metered) Energy(w result.Window) (float64, string) {
 // The audit of placement passes on the energy of the inner observer.
 func TestEnergyComesThrough(t *testing.T) {
 	energy := func(inner lab.Observer) (float64, string) {
-		m, ok := With(inner, smt(), lab.Observed{Cell: &study.Cell{}}).(interface {
+		m, ok := WithAudit(inner, smt(), lab.Observed{Cell: &study.Cell{}}).(interface {
 			Energy(result.Window) (float64, string)
 		})
 		if !ok {

@@ -48,7 +48,7 @@ type thread struct {
 	on     map[int]int64 // CPU to ns run there
 	cpu    int           // where it ran last, -1: unknown
 	since  int64         // when it went on the CPU, -1: it is off
-	sits   bool          // on its CPU, or preempted there
+	onCPU  bool          // on its CPU, or preempted there
 	moves  int
 	across int // moves between cores
 	path   []result.Stay
@@ -92,8 +92,8 @@ func (l *Ledger) thread(tid int) *thread {
 	return t
 }
 
-// comes records that a thread is on a CPU from an instant on.
-func (l *Ledger) comes(t *thread, cpu int, at int64) {
+// moveTo records that a thread is on a CPU from an instant on.
+func (l *Ledger) moveTo(t *thread, cpu int, at int64) {
 	if t.cpu == cpu {
 		return
 	}
@@ -111,7 +111,7 @@ func (l *Ledger) comes(t *thread, cpu int, at int64) {
 
 // Add processes the next switch.
 func (l *Ledger) Add(s Switch) {
-	l.pass(s.At)
+	l.advance(s.At)
 	t := l.thread(s.TID)
 	if s.On {
 		if old, ok := l.current[s.CPU]; ok && old != s.TID {
@@ -121,12 +121,12 @@ func (l *Ledger) Add(s Switch) {
 		if s.TID == 0 {
 			return // the idle thread is on many CPUs at once
 		}
-		l.comes(t, s.CPU, s.At)
-		t.since, t.sits = s.At, true
+		l.moveTo(t, s.CPU, s.At)
+		t.since, t.onCPU = s.At, true
 		return
 	}
 	if _, known := l.current[s.CPU]; !known && s.TID != 0 && t.cpu < 0 {
-		l.comes(t, s.CPU, l.from) // it is there since the beginning
+		l.moveTo(t, s.CPU, l.from) // it is there since the beginning
 		t.since = l.from
 	}
 	l.off(s.TID, s.CPU, s.At, s.Preempted)
@@ -141,11 +141,11 @@ func (l *Ledger) off(tid, cpu int, at int64, preempted bool) {
 	if t.since >= 0 {
 		t.on[cpu] += at - t.since
 	}
-	t.since, t.sits = -1, preempted
+	t.since, t.onCPU = -1, preempted
 }
 
-// pass advances the time to at; all threads stay where they are.
-func (l *Ledger) pass(at int64) {
+// advance advances the time to at; all threads stay where they are.
+func (l *Ledger) advance(at int64) {
 	span := at - l.now
 	if span <= 0 {
 		return
@@ -156,7 +156,7 @@ func (l *Ledger) pass(at int64) {
 	}
 	sitting := make([][]int, len(l.cores)) // parts on each core
 	for tid, part := range l.part {
-		if t := l.threads[tid]; t != nil && t.sits {
+		if t := l.threads[tid]; t != nil && t.onCPU {
 			k := l.core[t.cpu]
 			sitting[k] = append(sitting[k], part)
 		}
@@ -188,7 +188,7 @@ func (l *Ledger) pass(at int64) {
 // CPU.
 func (l *Ledger) Still(tid, cpu int, ran int64) {
 	if t := l.thread(tid); t.cpu < 0 && ran > 0 {
-		l.comes(t, cpu, l.from)
+		l.moveTo(t, cpu, l.from)
 		t.on[cpu] = ran
 	}
 }
@@ -200,7 +200,7 @@ func (l *Ledger) Ran(at int64, tid, cpu int, ns int64) {
 		return // it may not have run on this CPU at all
 	}
 	t := l.thread(tid)
-	l.comes(t, cpu, at)
+	l.moveTo(t, cpu, at)
 	t.on[cpu] += ns
 }
 
@@ -218,7 +218,7 @@ func (l *Ledger) numbers() []int {
 
 // Close ends the window and returns where the threads of each part ran.
 func (l *Ledger) Close(at int64, parts []Placed, method string) []result.Audit {
-	l.pass(at)
+	l.advance(at)
 	all := make([]result.Audit, len(parts))
 	for i, p := range parts {
 		a := result.Audit{Method: method, OnPlace: 1, Lost: l.Lost, Cores: l.numbers()}

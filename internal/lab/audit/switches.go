@@ -15,8 +15,8 @@ import (
 
 // switches are the context switches of CPUs from the kernel's records.
 type switches struct {
-	rings []*ring
-	held  []Switch // read, but earlier ones may follow
+	rings   []*ring
+	pending []Switch // read, but earlier ones may follow
 }
 
 // ring is the buffer of one CPU's events.
@@ -67,9 +67,9 @@ func openSwitches(cpus sample.Set) (_ *switches, err error) {
 // before the instant are there: the kernel writes a record during the switch.
 func (s *switches) read(before int64, l *Ledger) {
 	for _, r := range s.rings {
-		s.held = r.drain(s.held, &l.Lost)
+		s.pending = r.drain(s.pending, &l.Lost)
 	}
-	slices.SortStableFunc(s.held, func(a, b Switch) int {
+	slices.SortStableFunc(s.pending, func(a, b Switch) int {
 		switch {
 		case a.At < b.At:
 			return -1
@@ -79,11 +79,11 @@ func (s *switches) read(before int64, l *Ledger) {
 		return 0
 	})
 	n := 0
-	for n < len(s.held) && s.held[n].At < before {
-		l.Add(s.held[n])
+	for n < len(s.pending) && s.pending[n].At < before {
+		l.Add(s.pending[n])
 		n++
 	}
-	s.held = append(s.held[:0], s.held[n:]...)
+	s.pending = append(s.pending[:0], s.pending[n:]...)
 }
 
 // drain empties a ring; the mmap layout is documented in perf_event_open(2).

@@ -32,7 +32,7 @@ type Folder struct {
 	bucket, folder string
 	root           string // URL of the bucket
 	region         string
-	who            aws.Credentials
+	credentials    aws.Credentials
 	now            func() time.Time
 }
 
@@ -54,8 +54,8 @@ func Open(address string, o Options) (*Folder, error) {
 		return nil, fmt.Errorf("open %q: not the address of a folder in S3-compatible storage", address)
 	}
 	f := &Folder{bucket: bucket, folder: folder, region: cmp.Or(o.Getenv("AWS_REGION"), "us-east-1"), now: o.Now,
-		who: aws.Credentials{AccessKeyID: o.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: o.Getenv("AWS_SECRET_ACCESS_KEY"), SessionToken: o.Getenv("AWS_SESSION_TOKEN")}}
-	if f.who.AccessKeyID == "" || f.who.SecretAccessKey == "" {
+		credentials: aws.Credentials{AccessKeyID: o.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: o.Getenv("AWS_SECRET_ACCESS_KEY"), SessionToken: o.Getenv("AWS_SESSION_TOKEN")}}
+	if f.credentials.AccessKeyID == "" || f.credentials.SecretAccessKey == "" {
 		return nil, fmt.Errorf("open %s: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not both set", address)
 	}
 	f.root = "https://" + bucket + ".s3." + f.region + ".amazonaws.com"
@@ -82,7 +82,7 @@ func (f *Folder) do(ctx context.Context, method, address string, body io.Reader,
 	r.Header.Set("X-Amz-Content-Sha256", sum)
 	// S3's paths are escaped once.
 	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
-	if err := signer.SignHTTP(ctx, f.who, r, sum, "s3", f.region, f.now()); err != nil {
+	if err := signer.SignHTTP(ctx, f.credentials, r, sum, "s3", f.region, f.now()); err != nil {
 		return nil, err
 	}
 	answer, err := http.DefaultClient.Do(r)

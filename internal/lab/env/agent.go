@@ -56,7 +56,7 @@ func inGuest(tty string, words []string) error {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
 	}
-	if err := obeyWords(words); err != nil {
+	if err := runBootWords(words); err != nil {
 		return err
 	}
 	// Blocking, since the runtime's poller does not support terminals.

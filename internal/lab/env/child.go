@@ -14,7 +14,7 @@ import (
 )
 
 // child is a command that waits at the barrier for a line on its standard input: itself
-// (waits), or by HoldMain in its place.
+// (waits), or by WaitAndExec in its place.
 type child struct {
 	name    string
 	cmd     *exec.Cmd

@@ -24,7 +24,7 @@ import (
 
 // Options configure the environments.
 type Options struct {
-	// Hold is the command line that calls HoldMain with the words that follow it.
+	// Hold is the command line that calls WaitAndExec with the words that follow it.
 	Hold []string
 	// Agent is the command line that calls AgentMain with the words that follow it. Its
 	// first word is a static program. The program is taken into containers and guests
@@ -106,7 +106,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 		return nil, fmt.Errorf("make environment %s: unknown driver %q", p.Environment.Name, d)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make environment of %s: %w", p.Name(), lacking(err))
+		return nil, fmt.Errorf("make environment of %s: %w", p.Name(), asLackError(err))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,9 +114,9 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	return e, nil
 }
 
-// lacking converts other packages' errors about missing things to the engine's error.
-func lacking(err error) error {
-	var env *workload.EnvError
+// asLackError converts other packages' errors about missing things to the engine's error.
+func asLackError(err error) error {
+	var env *workload.MissingError
 	var missing *guest.MissingError
 	switch {
 	case errors.As(err, &env):

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}
 	switch role {
 	case "play-hold":
-		die(HoldMain(os.Args[1:]))
+		die(WaitAndExec(os.Args[1:]))
 	case "play-agent":
 		die(AgentMain(os.Args[1:]))
 	case "play-work":
@@ -173,7 +173,7 @@ func play(t *testing.T, m *Maker, e lab.Environment, exe string, waits bool) {
 		}
 	}
 	placed("before it is started")
-	job := lab.Job{Name: "fg", Argv: []string{exe, "play-work"}, Waits: waits, Stdout: &said{}, Stderr: &said{}}
+	job := lab.Job{Name: "fg", Argv: []string{exe, "play-work"}, WaitsForStart: waits, Stdout: &said{}, Stderr: &said{}}
 	if waits {
 		job.Argv = append(job.Argv, "waits")
 	}
@@ -273,7 +273,7 @@ func TestContainer(t *testing.T) {
 				t.Errorf("it said %q and ended with %v", out, p.Err())
 			}
 			var lack *lab.LackError
-			if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, Waits: true}); !errors.As(err, &lack) {
+			if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, WaitsForStart: true}); !errors.As(err, &lack) {
 				t.Errorf("a program that is missing: %v", err)
 			}
 			c := e.(*container)

@@ -19,8 +19,8 @@ const (
 	wordAddress = "address="
 )
 
-// obeyWords executes the words in their order.
-func obeyWords(words []string) error {
+// runBootWords executes the words in their order.
+func runBootWords(words []string) error {
 	for _, w := range words {
 		var err error
 		if file, ok := strings.CutPrefix(w, wordModule); ok {

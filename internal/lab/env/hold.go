@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HoldMain waits for a line on standard input and then executes the program. It reads
+// WaitAndExec waits for a line on standard input and then executes the program. It reads
 // single bytes, so the rest of the input is left to others. Without a line it does not
 // run the program. It returns only in that case, or with an error.
-func HoldMain(argv []string) error {
+func WaitAndExec(argv []string) error {
 	if len(argv) == 0 {
 		return errors.New("hold: no program given")
 	}

@@ -22,8 +22,8 @@ import (
 // programs, which it sees read-only, with the agent as its init. It needs no template
 // and no image.
 type container struct {
-	*inside
-	*box
+	*agentClient
+	*partCgroup
 	monitor *exec.Cmd // lxc-start
 	ended   chan struct{}
 	once    sync.Once
@@ -67,7 +67,7 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 		return nil, err
 	}
 	defer listener.Close()
-	c := &container{box: b, ended: make(chan struct{})}
+	c := &container{partCgroup: b, ended: make(chan struct{})}
 	log := filepath.Join(dir, "log")
 	c.monitor = exec.Command(lxc, "-P", dir, "-n", b.task, "-f", config, "-F", "-o", log, "-l", "WARN")
 	c.monitor.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -90,10 +90,10 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 	if err != nil {
 		return nil, err
 	}
-	c.inside = newInside(m, insideExe, conn, false, b.thaw)
+	c.agentClient = newInside(m, insideExe, conn, false, b.thaw)
 	select {
 	case <-c.hello:
-	case <-c.inside.gone:
+	case <-c.agentClient.gone:
 		return nil, errors.New("the agent in the container exited immediately")
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -133,7 +133,7 @@ func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, 
 // lxcConfig makes the container's root and writes its configuration
 // (lxc.container.conf(5)). The root contains empty directories. The host's directories
 // are mounted onto them in the container's own mount namespace, read-only.
-func (m *Maker) lxcConfig(b *box, dir string) (string, error) {
+func (m *Maker) lxcConfig(b *partCgroup, dir string) (string, error) {
 	exe, err := exec.LookPath(m.opt.Agent[0])
 	if err == nil {
 		exe, err = filepath.Abs(exe)
@@ -195,7 +195,7 @@ func octal(path string) string {
 
 // Close implements lab.Environment.
 func (c *container) Close() error {
-	c.once.Do(func() { c.err = errors.Join(c.box.thaw(), c.conn.Close(), c.end(), c.tree.Remove(c.task)) })
+	c.once.Do(func() { c.err = errors.Join(c.partCgroup.thaw(), c.conn.Close(), c.end(), c.tree.Remove(c.task)) })
 	return c.err
 }
 
@@ -203,8 +203,8 @@ func (c *container) Close() error {
 // has made in hierarchies outside the tree. The monitor removes its own files if it
 // may, so it gets the time for that.
 func (c *container) end() error {
-	if c.inside != nil {
-		<-c.inside.gone
+	if c.agentClient != nil {
+		<-c.agentClient.gone
 	}
 	if !within(c.ended, grace) {
 		_ = c.monitor.Process.Kill()

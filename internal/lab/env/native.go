@@ -16,7 +16,7 @@ import (
 
 // native is an environment of the host's own processes.
 type native struct {
-	*box
+	*partCgroup
 	maker *Maker
 	mu    sync.Mutex
 	procs []*process
@@ -28,7 +28,7 @@ func (m *Maker) native(p *study.Part) (*native, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &native{box: b, maker: m}, nil
+	return &native{partCgroup: b, maker: m}, nil
 }
 
 // process is a command in the cgroup.
@@ -46,16 +46,16 @@ func (n *native) Start(_ context.Context, j lab.Job) (lab.Process, error) {
 		return nil, &lab.LackError{What: fmt.Sprintf("no program %q: %v", j.Argv[0], err), Remedy: "install it, or name it by its path"}
 	}
 	argv := j.Argv
-	if !j.Waits {
+	if !j.WaitsForStart {
 		argv = slices.Concat(n.maker.opt.Hold, j.Argv)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = j.Dir, j.Stdout, j.Stderr
 	cmd.Env = append(os.Environ(), j.Env...)
-	n.box.mu.Lock()
+	n.partCgroup.mu.Lock()
 	cpus := n.cpus
-	n.box.mu.Unlock()
-	c, err := newChild(j.Argv, j.Waits, cmd, func(cmd *exec.Cmd) error { return n.tree.Launch(n.task, cmd, cpus) })
+	n.partCgroup.mu.Unlock()
+	c, err := newChild(j.Argv, j.WaitsForStart, cmd, func(cmd *exec.Cmd) error { return n.tree.Launch(n.task, cmd, cpus) })
 	if err != nil {
 		return nil, err
 	}

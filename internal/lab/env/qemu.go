@@ -26,27 +26,27 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// machine is a QEMU guest with the agent as its PID 1. All of QEMU's threads are in the
+// qemuGuest is a QEMU guest with the agent as its PID 1. All of QEMU's threads are in the
 // part's cgroup: the host counts its CPU time and freezes it from outside, as for any
 // guest.
-type machine struct {
-	*inside
-	*box
+type qemuGuest struct {
+	*agentClient
+	*partCgroup
 	qemu  *exec.Cmd
 	ended chan struct{}
 	vcpus []int // host threads
 	once  sync.Once
 	err   error
 
-	mu    sync.Mutex
-	apart bool // its virtual CPUs are placed one by one
+	mu            sync.Mutex
+	pinnedPerVCPU bool // its virtual CPUs are placed one by one
 }
 
 func nativeArch() guest.Arch { return guest.Arch(runtime.GOARCH) }
 
-// bootless is the time limit for a guest on KVM to boot, after which KVM counts as not
+// kvmBootTimeout is the time limit for a guest on KVM to boot, after which KVM counts as not
 // working; a boot takes two seconds.
-const bootless = 20 * time.Second
+const kvmBootTimeout = 20 * time.Second
 
 // machine boots a guest on the first accelerator that works.
 func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, error) {
@@ -62,7 +62,7 @@ func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, er
 		}
 		e, err := m.boot(ctx, p, accel)
 		var lack *lab.LackError
-		if ctx.Err() != nil || errors.As(lacking(err), &lack) {
+		if ctx.Err() != nil || errors.As(asLackError(err), &lack) {
 			return nil, err
 		}
 		if err != nil {
@@ -118,7 +118,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 		if err := unix.Close(fd); err != nil {
 			return nil, err
 		}
-		limit = bootless
+		limit = kvmBootTimeout
 	}
 	b, err := m.box(p, false)
 	if err != nil {
@@ -142,7 +142,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	if err != nil {
 		return nil, err
 	}
-	g := &machine{box: b, qemu: cmd, ended: make(chan struct{})}
+	g := &qemuGuest{partCgroup: b, qemu: cmd, ended: make(chan struct{})}
 	console, finish := m.console(p.Name())
 	last := &tail{to: console}
 	cmd.Stdout, cmd.Stderr = last, last
@@ -167,16 +167,16 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	if err != nil {
 		return nil, err
 	}
-	g.inside = newInside(m, "/init", line, true, b.thaw)
+	g.agentClient = newInside(m, "/init", line, true, b.thaw)
 	if err := g.findCPUs(ctx, filepath.Join(dir, "qmp")); err != nil {
 		return nil, err
 	}
 	select {
 	case <-g.hello:
-	case <-g.inside.gone:
-		return nil, fmt.Errorf("the guest ended during boot%s", last.said())
+	case <-g.agentClient.gone:
+		return nil, fmt.Errorf("the guest ended during boot%s", last.bootFailure())
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no message from the guest's agent after %s%s", limit, last.said())
+		return nil, fmt.Errorf("no message from the guest's agent after %s%s", limit, last.bootFailure())
 	}
 	return g, g.measure(ctx)
 }
@@ -295,7 +295,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return t.to.Write(p)
 }
 
-func (t *tail) said() string {
+func (t *tail) bootFailure() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := strings.Join(strings.Fields(strings.ToValidUTF8(string(t.kept), "?")), " ")
@@ -311,7 +311,7 @@ func (t *tail) said() string {
 }
 
 // dial connects to a socket that QEMU makes during its start.
-func (g *machine) dial(ctx context.Context, path string) (net.Conn, error) {
+func (g *qemuGuest) dial(ctx context.Context, path string) (net.Conn, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		conn, err := net.Dial("unix", path)
 		if err == nil {
@@ -330,7 +330,7 @@ func (g *machine) dial(ctx context.Context, path string) (net.Conn, error) {
 	}
 }
 
-func (g *machine) findCPUs(ctx context.Context, path string) error {
+func (g *qemuGuest) findCPUs(ctx context.Context, path string) error {
 	conn, err := g.dial(ctx, path)
 	if err != nil {
 		return err
@@ -350,11 +350,11 @@ func (g *machine) findCPUs(ctx context.Context, path string) error {
 }
 
 // Threads implements lab.Environment: the threads of the virtual CPUs, in order.
-func (g *machine) Threads() ([]int, error) { return slices.Clone(g.vcpus), nil }
+func (g *qemuGuest) Threads() ([]int, error) { return slices.Clone(g.vcpus), nil }
 
 // Pin implements lab.Environment. With a set for each virtual CPU, QEMU's other threads
 // may run on all the sets.
-func (g *machine) Pin(sets []sample.Set) error {
+func (g *qemuGuest) Pin(sets []sample.Set) error {
 	if len(sets) != 1 && len(sets) != len(g.vcpus) {
 		return fmt.Errorf("place guest: %d sets for %d virtual CPUs", len(sets), len(g.vcpus))
 	}
@@ -368,7 +368,7 @@ func (g *machine) Pin(sets []sample.Set) error {
 		return err
 	}
 	g.mu.Lock()
-	g.apart = len(sets) > 1
+	g.pinnedPerVCPU = len(sets) > 1
 	g.mu.Unlock()
 	if len(sets) == 1 {
 		return nil
@@ -382,12 +382,12 @@ func (g *machine) Pin(sets []sample.Set) error {
 }
 
 // Pinned implements lab.Environment.
-func (g *machine) Pinned() ([]sample.Set, error) {
+func (g *qemuGuest) Pinned() ([]sample.Set, error) {
 	g.mu.Lock()
-	apart := g.apart
+	apart := g.pinnedPerVCPU
 	g.mu.Unlock()
 	if !apart {
-		return g.box.Pinned()
+		return g.partCgroup.Pinned()
 	}
 	var sets []sample.Set
 	for i, tid := range g.vcpus {
@@ -401,14 +401,14 @@ func (g *machine) Pinned() ([]sample.Set, error) {
 }
 
 // Close implements lab.Environment. A guest has nothing to save, so QEMU is killed.
-func (g *machine) Close() error {
+func (g *qemuGuest) Close() error {
 	g.once.Do(func() {
-		errs := []error{g.box.thaw()}
+		errs := []error{g.partCgroup.thaw()}
 		_ = g.qemu.Process.Kill() // has ended already: nothing to do
 		<-g.ended
-		if g.inside != nil {
+		if g.agentClient != nil {
 			errs = append(errs, g.conn.Close())
-			<-g.inside.gone
+			<-g.agentClient.gone
 		}
 		g.err = errors.Join(append(errs, g.tree.Remove(g.task))...)
 	})

@@ -54,7 +54,7 @@ func TestGuest(t *testing.T) {
 	p.Environment.CPUs, p.Environment.Memory, p.Environment.Accel = 2, 256<<20, []string{"tcg"}
 	begin := time.Now()
 	e := makeEnv(t, m, p)
-	g := e.(*machine)
+	g := e.(*qemuGuest)
 	t.Logf("booted in %v, clock ±%v", time.Since(begin), g.unsure)
 	ids, err := e.Threads()
 	if err != nil || len(ids) != 2 || ids[0] == ids[1] {
@@ -82,7 +82,7 @@ func TestGuest(t *testing.T) {
 	}
 	t.Logf("drift %v in %v, clock ±%v", time.Duration(g.offset-before), time.Since(begin), g.unsure)
 	var lack *lab.LackError
-	if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, Waits: true}); !errors.As(err, &lack) {
+	if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, WaitsForStart: true}); !errors.As(err, &lack) {
 		t.Errorf("a program that is missing: %v", err)
 	}
 	held := lab.Job{Argv: []string{exe, "play-work"}, Stdout: &said{}}
@@ -125,8 +125,8 @@ func TestAccelerators(t *testing.T) {
 	if _, err := m.Make(ctx, p); err == nil {
 		t.Error("booted after its context ended")
 	}
-	if left := m.trees[false]; left != nil && len(left.Left()) > len(left.Dirs(""))+3 {
-		t.Errorf("left %v", left.Left())
+	if left := m.trees[false]; left != nil && len(left.Leftovers()) > len(left.Dirs(""))+3 {
+		t.Errorf("left %v", left.Leftovers())
 	}
 }
 

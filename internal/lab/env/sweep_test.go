@@ -45,12 +45,12 @@ func labThatIsKilled() error {
 	select {}
 }
 
-func boxOf(e lab.Environment) *box {
+func boxOf(e lab.Environment) *partCgroup {
 	switch e := e.(type) {
 	case *native:
-		return e.box
+		return e.partCgroup
 	case *container:
-		return e.box
+		return e.partCgroup
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func TestWhyAGuestDidNotComeUp(t *testing.T) {
 				}
 				text = text[n:]
 			}
-			got := strings.Join(strings.Fields(last.said()), " ")
+			got := strings.Join(strings.Fields(last.bootFailure()), " ")
 			if want := strings.Join(strings.Fields(c.want), " "); !strings.HasSuffix(got, want) || len(got) > mostSaid+50 {
 				t.Errorf("%q, want it to end with %q", got, want)
 			}

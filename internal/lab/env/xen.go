@@ -41,10 +41,10 @@ type Xen struct {
 	Address        func(p *study.Part) netip.Prefix
 }
 
-// domain is a Xen guest with the agent as its PID 1, reached over its console. It is in
+// xenGuest is a Xen guest with the agent as its PID 1, reached over its console. It is in
 // no cgroup: the hypervisor schedules it and reports its state.
-type domain struct {
-	*inside
+type xenGuest struct {
+	*agentClient
 	tools xen.Tools
 	name  string
 	dir   string
@@ -78,7 +78,7 @@ func firstDomain() error {
 	return nil
 }
 
-func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *domain, err error) {
+func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err error) {
 	if err := firstDomain(); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *domain, err error
 		return nil, err
 	}
 	task := m.name(p)
-	d := &domain{tools: x.Tools, name: filepath.Base(tree.Top()) + "." + task}
+	d := &xenGuest{tools: x.Tools, name: filepath.Base(tree.Top()) + "." + task}
 	if d.dir, err = scratch(tree, task); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *domain, err error
 		return nil, errors.Join(fmt.Errorf("set up the console of %s: %w", d.name, err), unix.Close(fd))
 	}
 	// Non-blocking, so that Close ends a read of it.
-	d.inside = newInside(m, "/init", os.NewFile(uintptr(fd), tty), true, func() error { return nil })
+	d.agentClient = newInside(m, "/init", os.NewFile(uintptr(fd), tty), true, func() error { return nil })
 	if err := d.Freeze(false); err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *domain, err error
 }
 
 // config returns the configuration of a part's guest.
-func (m *Maker) config(p *study.Part, d *domain) (xen.Config, error) {
+func (m *Maker) config(p *study.Part, d *xenGuest) (xen.Config, error) {
 	e, x := &p.Environment, &m.opt.Xen
 	kernel := guest.Kernel{Image: e.Kernel}
 	if kernel.Image == "" {
@@ -178,7 +178,7 @@ func (m *Maker) config(p *study.Part, d *domain) (xen.Config, error) {
 }
 
 // Pin implements lab.Environment, for the physical CPUs as Xen numbers them.
-func (d *domain) Pin(sets []sample.Set) error {
+func (d *xenGuest) Pin(sets []sample.Set) error {
 	ctx, cancel := ask()
 	defer cancel()
 	all, err := d.tools.VCPUs(ctx, d.name)
@@ -197,7 +197,7 @@ func (d *domain) Pin(sets []sample.Set) error {
 }
 
 // Pinned implements lab.Environment.
-func (d *domain) Pinned() ([]sample.Set, error) {
+func (d *xenGuest) Pinned() ([]sample.Set, error) {
 	ctx, cancel := ask()
 	defer cancel()
 	all, err := d.tools.VCPUs(ctx, d.name)
@@ -221,7 +221,7 @@ func (d *domain) Pinned() ([]sample.Set, error) {
 
 // Share returns the guest's weight and its limit of CPU time as a share of one CPU (0:
 // no limit), as Xen reports them.
-func (d *domain) Share() (weight int, limit float64, err error) {
+func (d *xenGuest) Share() (weight int, limit float64, err error) {
 	ctx, cancel := ask()
 	defer cancel()
 	all, err := d.tools.Shares(ctx)
@@ -237,7 +237,7 @@ func (d *domain) Share() (weight int, limit float64, err error) {
 }
 
 // SetShare sets the weight and the limit.
-func (d *domain) SetShare(weight int, limit float64) error {
+func (d *xenGuest) SetShare(weight int, limit float64) error {
 	ctx, cancel := ask()
 	defer cancel()
 	return d.tools.SetShare(ctx, d.name, weight, int(math.Round(limit*100)))
@@ -245,7 +245,7 @@ func (d *domain) SetShare(weight int, limit float64) error {
 
 // Usage implements lab.Environment, to a tenth of a second. The hypervisor does not
 // separate user time from system time, so all of it counts as user time.
-func (d *domain) Usage() (lab.Usage, error) {
+func (d *xenGuest) Usage() (lab.Usage, error) {
 	ctx, cancel := ask()
 	defer cancel()
 	all, err := d.tools.VCPUs(ctx, d.name)
@@ -257,12 +257,12 @@ func (d *domain) Usage() (lab.Usage, error) {
 }
 
 // Threads implements lab.Environment: a Xen guest has no threads on the host.
-func (d *domain) Threads() ([]int, error) { return nil, nil }
+func (d *xenGuest) Threads() ([]int, error) { return nil, nil }
 
 // Ready implements lab.Environment: a virtual CPU that is neither blocked nor offline
 // runs or waits for a CPU, unless its domain is paused, which xl vcpu-list does not
 // show.
-func (d *domain) Ready() (bool, error) {
+func (d *xenGuest) Ready() (bool, error) {
 	if d.still.Load() {
 		return false, nil
 	}
@@ -278,7 +278,7 @@ func (d *domain) Ready() (bool, error) {
 }
 
 // Freeze implements lab.Environment.
-func (d *domain) Freeze(stop bool) error {
+func (d *xenGuest) Freeze(stop bool) error {
 	ctx, cancel := ask()
 	defer cancel()
 	if err := d.tools.Pause(ctx, d.name, stop); err != nil {
@@ -289,12 +289,12 @@ func (d *domain) Freeze(stop bool) error {
 }
 
 // Close implements lab.Environment. A guest has nothing to save.
-func (d *domain) Close() error {
+func (d *xenGuest) Close() error {
 	d.once.Do(func() {
 		ctx, cancel := ask()
 		defer cancel()
 		errs := []error{d.tools.Destroy(ctx, d.name)}
-		if d.inside != nil {
+		if d.agentClient != nil {
 			errs = append(errs, d.conn.Close())
 			<-d.gone
 		}

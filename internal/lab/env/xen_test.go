@@ -46,7 +46,7 @@ func TestXenConfig(t *testing.T) {
 	m := &Maker{opt: Options{Agent: []string{self, "play-agent"}, Kernel: func() (guest.Kernel, error) { return guest.Kernel{Image: "/boot/vmlinux"}, nil },
 		Xen: Xen{Modules: []guest.File{{Path: "/x/00-net.ko", From: module}}, Words: []string{"A=b"}, Bridge: "xenbr0",
 			Address: func(*study.Part) netip.Prefix { return netip.MustParsePrefix("10.0.0.2/24") }}}}
-	d := &domain{name: "quell-lab-1-2.e1.vm", dir: t.TempDir()}
+	d := &xenGuest{name: "quell-lab-1-2.e1.vm", dir: t.TempDir()}
 	got, err := m.config(&study.Part{Role: "vm", Environment: study.Environment{CPUs: 2, Memory: 128 << 20, Weight: 512, Cap: 0.255}}, d)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestXenConfig(t *testing.T) {
 // Malformed words are named in the error.
 func TestWords(t *testing.T) {
 	for word, want := range map[string]string{"speed=1": "unknown word", "module=/no/such.ko": "no such file", "address=10.0.0.2": "address=10.0.0.2", "address=fe80::1/64": "want an IPv4 address"} {
-		if err := obeyWords([]string{word}); err == nil || !strings.Contains(err.Error(), want) {
+		if err := runBootWords([]string{word}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", word, err, want)
 		}
 	}

@@ -21,7 +21,7 @@ func TestKilledAndDisturbed(t *testing.T) {
 func TestLeftIsSeen(t *testing.T) {
 	name, _, born := stat(os.Getpid())
 	living, reused := child{os.Getpid(), name, born}, child{os.Getpid(), name, "an earlier one"}
-	s := &stage{knob: "no such value"}
+	s := &testbed{knob: "no such value"}
 	if all := s.left(1<<30, []child{living, reused}); len(all) != 2 {
 		t.Errorf("%q, want a process and the knob", all)
 	}

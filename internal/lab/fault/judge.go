@@ -12,7 +12,7 @@ import (
 )
 
 // left names what a lab that was killed and restored has left on the machine.
-func (s *stage) left(pid int, children []child) (all []string) {
+func (s *testbed) left(pid int, children []child) (all []string) {
 	for end := time.Now().Add(s.patience); ; time.Sleep(50 * time.Millisecond) {
 		all = nil
 		for _, pattern := range []string{"/sys/fs/cgroup/quell-lab-*%d-*", "/sys/fs/cgroup/*/quell-lab-*%d-*", os.TempDir() + "/quell-lab-*%d-*"} {

@@ -76,11 +76,11 @@ func (l *lab) output() string {
 	return strings.TrimSpace(l.text.String())
 }
 
-func (s *stage) start(ctx context.Context, words ...string) (*lab, error) {
+func (s *testbed) start(ctx context.Context, words ...string) (*lab, error) {
 	return s.launch(exec.CommandContext(ctx, s.quell, append([]string{"lab"}, words...)...))
 }
 
-func (s *stage) launch(cmd *exec.Cmd) (*lab, error) {
+func (s *testbed) launch(cmd *exec.Cmd) (*lab, error) {
 	l := &lab{cmd: cmd, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = l, l
 	// Processes that it starts may keep its output open.

@@ -53,8 +53,8 @@ func main() {
 // updates its memory statistics.
 const knob = "/proc/sys/vm/stat_interval"
 
-// stage is the machine with a folder for this program's files.
-type stage struct {
+// testbed is the machine with a folder for this program's files.
+type testbed struct {
 	quell   string
 	dir     string
 	journal string
@@ -65,7 +65,7 @@ type stage struct {
 }
 
 func inject(ctx context.Context, o options) (err error) {
-	s := &stage{patience: time.Minute}
+	s := &testbed{patience: time.Minute}
 	if s.quell, err = filepath.Abs(o.quell); err == nil {
 		_, err = os.Stat(s.quell)
 	}
@@ -121,7 +121,7 @@ func inject(ctx context.Context, o options) (err error) {
 const longest = 4 * time.Second
 
 // kills runs the same study repeatedly and kills it each time.
-func (s *stage) kills(ctx context.Context, o options) (bad []string, records int, err error) {
+func (s *testbed) kills(ctx context.Context, o options) (bad []string, records int, err error) {
 	r := rand.New(rand.NewPCG(o.seed, 0))
 	study := studyText{repetitions: 2000, length: 300 * time.Millisecond, load: true, knob: s.other()}
 	file, err := s.write("killed.yaml", study.String())
@@ -177,14 +177,14 @@ func (s *stage) kills(ctx context.Context, o options) (bad []string, records int
 }
 
 // other returns a value that differs from the knob's value.
-func (s *stage) other() string {
+func (s *testbed) other() string {
 	if s.knob == "2" {
 		return "3"
 	}
 	return "2"
 }
 
-func (s *stage) write(name, text string) (string, error) {
+func (s *testbed) write(name, text string) (string, error) {
 	file := filepath.Join(s.dir, name)
 	return file, os.WriteFile(file, []byte(text), 0o644)
 }

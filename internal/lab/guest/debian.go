@@ -24,7 +24,7 @@ import (
 // about 30 MB, unpacked 150 MB.
 func Fetch(ctx context.Context, log io.Writer, renew bool, archs ...Arch) error {
 	var missing []Arch
-	return fetching(ctx, func(cache string) bool {
+	return withCacheLock(ctx, func(cache string) bool {
 		missing = slices.DeleteFunc(slices.Clone(archs), func(a Arch) bool {
 			_, err := find(cache, a)
 			return err == nil && !renew
@@ -49,9 +49,9 @@ func Fetch(ctx context.Context, log io.Writer, renew bool, archs ...Arch) error 
 	})
 }
 
-// fetching allows one process at a time to change the cache. If something is missing, do
+// withCacheLock allows one process at a time to change the cache. If something is missing, do
 // gets a view of the archive with a scratch folder in the cache.
-func fetching(ctx context.Context, there func(cache string) bool, do func(cache string, d *debian) error) error {
+func withCacheLock(ctx context.Context, there func(cache string) bool, do func(cache string, d *debian) error) error {
 	cache, err := CacheDir()
 	if err != nil {
 		return err

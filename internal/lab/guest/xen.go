@@ -35,7 +35,7 @@ const (
 // 110 MB of Debian's packages for amd64, unpacked. It includes the generic kernel,
 // because the cloud kernels of Fetch cannot be the first domain's (CONFIG_XEN_DOM0).
 func FetchXen(ctx context.Context, log io.Writer, renew bool) error {
-	return fetching(ctx, func(cache string) bool {
+	return withCacheLock(ctx, func(cache string) bool {
 		_, err := findXen(filepath.Join(cache, xenFolder))
 		return err == nil && !renew
 	}, func(cache string, d *debian) error {

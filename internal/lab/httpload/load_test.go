@@ -212,7 +212,7 @@ func TestGeneratorIsSaturated(t *testing.T) {
 		{time.Millisecond, 995, ""},
 	} {
 		r := &Result{Own: quantiles([]time.Duration{0, c.own})}
-		if got := r.fault(c.given, 1000); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := r.saturation(c.given, 1000); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %q", c, got)
 		}
 	}

@@ -96,13 +96,13 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 	}
 	r := t.result()
 	r.Offered, r.Connections, r.Dropped, r.Own = rate, o.Connections, dropped, quantiles(own)
-	r.Saturated = r.fault(given, rate*o.Duration.Seconds())
+	r.Saturated = r.saturation(given, rate*o.Duration.Seconds())
 	return r, nil
 }
 
-// fault describes why the generator is saturated: it was late, or started too few of
+// saturation describes why the generator is saturated: it was late, or started too few of
 // the wanted requests. "" if it was not.
-func (r *Result) fault(given int, want float64) string {
+func (r *Result) saturation(given int, want float64) string {
 	switch {
 	case r.Own.P99 > ownLate.Seconds():
 		return fmt.Sprintf("the generator was late: p99 %.1f ms, maximum %.1f ms: give it more CPU or reduce the rate", r.Own.P99*1e3, r.Own.Max*1e3)

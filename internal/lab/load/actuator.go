@@ -18,7 +18,7 @@ import (
 // runs any more. A repeated call of either does nothing.
 type Actuator interface {
 	Stop() error
-	Go() error
+	Continue() error
 }
 
 // Freezer stops a cgroup and all its present and future descendants by the kernel's
@@ -75,8 +75,8 @@ func (f *Freezer) Stop() error {
 	}
 }
 
-// Go thaws.
-func (f *Freezer) Go() error {
+// Continue thaws.
+func (f *Freezer) Continue() error {
 	if err := write(f.file, f.run); err != nil {
 		return fmt.Errorf("thaw: %w", err)
 	}
@@ -124,8 +124,8 @@ func NewSignalsOf(list func() ([]int, error), g *Guard) *Signals {
 // Stop sends SIGSTOP to all processes, and repeats that until there are no new ones.
 func (s *Signals) Stop() error { return s.signal(unix.SIGSTOP, true) }
 
-// Go sends SIGCONT.
-func (s *Signals) Go() error { return s.signal(unix.SIGCONT, false) }
+// Continue sends SIGCONT.
+func (s *Signals) Continue() error { return s.signal(unix.SIGCONT, false) }
 
 func (s *Signals) signal(sig syscall.Signal, again bool) error {
 	for sent := map[int]bool{}; ; {

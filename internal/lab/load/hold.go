@@ -43,7 +43,7 @@ func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), l
 	// timers may be a millisecond late.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer func() { err = errors.Join(err, a.Go()) }()
+	defer func() { err = errors.Join(err, a.Continue()) }()
 	law := NewLaw(o.CPUs, o.Period)
 	begin := time.Now()
 	last, err := used()
@@ -85,7 +85,7 @@ func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), l
 // time is exact at the end.
 func turn(a Actuator, duty float64, at time.Time, period time.Duration) error {
 	if duty > 0 {
-		if err := a.Go(); err != nil {
+		if err := a.Continue(); err != nil {
 			return err
 		}
 		sleepUntil(at.Add(time.Duration(duty * float64(period))))

@@ -282,8 +282,8 @@ type fake struct {
 	goes    int
 }
 
-func (f *fake) Stop() error { f.stopped = true; return nil }
-func (f *fake) Go() error   { f.stopped = false; f.goes++; return nil }
+func (f *fake) Stop() error     { f.stopped = true; return nil }
+func (f *fake) Continue() error { f.stopped = false; f.goes++; return nil }
 
 func TestGuardKnowsAProcessFromALaterOne(t *testing.T) {
 	in := fmt.Sprintf("pid %q %q\nwrite \"/no/such/file\" \"0\"\npid \"7", strconv.Itoa(os.Getpid()), "not its start time")

@@ -9,13 +9,13 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Bound limits what the environment itself sends, by a class of htb whose rate is the
+// LimitRate limits what the environment itself sends, by a class of htb whose rate is the
 // baseline, whose ceiling is the burst and whose bucket is the credit, full at first.
 //
 // It does not use tbf, the more obvious choice: a bucket that is given in time holds
 // 4.3 s of the rate at most (sch_tbf.c keeps that in 32 bits of nanoseconds), and the
 // netlink library does not send the attribute that gives it in bytes.
-func (p *Port) Bound(b study.Bandwidth) error {
+func (p *Port) LimitRate(b study.Bandwidth) error {
 	l, err := p.space.link.LinkByName(port)
 	if err != nil {
 		return fmt.Errorf("limit bandwidth: %w", err)

@@ -16,7 +16,7 @@ func TestBound(t *testing.T) {
 	f := open(t, map[string]study.Network{"lan": {}})
 	bounded, free := join(t, f, "lan", "10.77.0.1/16"), join(t, f, "lan", "10.77.1.1/16")
 	b := study.Bandwidth{Baseline: 16e6, Burst: 64e6, Credit: 600e3}
-	can(t, bounded.Bound(b))
+	can(t, bounded.LimitRate(b))
 	l, err := bounded.space.link.LinkByName(port)
 	if err != nil {
 		t.Fatal(err)

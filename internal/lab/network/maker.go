@@ -55,7 +55,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 		return nil, err
 	}
 	if b := p.Environment.Bandwidth; b != nil {
-		if err := joined.Bound(*b); err != nil {
+		if err := joined.LimitRate(*b); err != nil {
 			return nil, errors.Join(err, joined.Close())
 		}
 	}

@@ -22,12 +22,12 @@ import (
 // Fabric is the networks of a study. It is safe for use by several goroutines.
 type Fabric struct {
 	mu    sync.Mutex
-	hubs  map[string]*space
+	hubs  map[string]*namespace
 	ports int // made so far, for names
 }
 
-// space is a network namespace that is held open.
-type space struct {
+// namespace is a network namespace that is held open.
+type namespace struct {
 	file *os.File
 	link *netlink.Handle
 }
@@ -42,7 +42,7 @@ const (
 // Open makes the networks and their uplinks. If the kernel has no namespaces, bridges
 // or shapers, or does not permit them to this process, the error is a *lab.LackError.
 func Open(nets map[string]study.Network) (*Fabric, error) {
-	f := &Fabric{hubs: map[string]*space{}}
+	f := &Fabric{hubs: map[string]*namespace{}}
 	err := f.open(nets)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make networks: %w", lacking(err)), f.Close())
@@ -86,7 +86,7 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 			return err
 		}
 		for _, end := range []struct {
-			s    *space
+			s    *namespace
 			name string
 		}{{here, near}, {there, far}} {
 			if err := end.s.attach(end.name); err != nil {
@@ -138,8 +138,8 @@ func (f *Fabric) Close() error {
 
 // Port is the connection of one environment to a network.
 type Port struct {
-	hub   *space
-	space *space
+	hub   *namespace
+	space *namespace
 	outer string // the end in the network's namespace
 
 	address netip.Addr
@@ -225,9 +225,9 @@ func (p *Port) Close() error {
 }
 
 // newSpace makes a namespace on a thread of its own, which ends with the goroutine.
-func newSpace() (*space, error) {
+func newSpace() (*namespace, error) {
 	type answer struct {
-		s   *space
+		s   *namespace
 		err error
 	}
 	made := make(chan answer)
@@ -244,7 +244,7 @@ func newSpace() (*space, error) {
 	return a.s, nil
 }
 
-func hereSpace() (*space, error) {
+func hereSpace() (*namespace, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, err
 	}
@@ -256,10 +256,10 @@ func hereSpace() (*space, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return &space{file, link}, nil
+	return &namespace{file, link}, nil
 }
 
-func (s *space) close() error {
+func (s *namespace) close() error {
 	s.link.Close()
 	return s.file.Close()
 }
@@ -270,7 +270,7 @@ func attrs(name string) netlink.LinkAttrs {
 	return a
 }
 
-func (s *space) up(name string) error {
+func (s *namespace) up(name string) error {
 	l, err := s.link.LinkByName(name)
 	if err == nil {
 		err = s.link.LinkSetUp(l)
@@ -282,7 +282,7 @@ func (s *space) up(name string) error {
 }
 
 // pair makes a link with one end in s and one in there.
-func (s *space) pair(here string, there *space, peer string) error {
+func (s *namespace) pair(here string, there *namespace, peer string) error {
 	v := &netlink.Veth{LinkAttrs: attrs(here), PeerName: peer, PeerNamespace: netlink.NsFd(int(there.file.Fd()))}
 	if err := s.link.LinkAdd(v); err != nil {
 		return fmt.Errorf("add link %s to %s: %w", here, peer, err)
@@ -291,7 +291,7 @@ func (s *space) pair(here string, there *space, peer string) error {
 }
 
 // attach puts an interface on the bridge and sets it up.
-func (s *space) attach(name string) error {
+func (s *namespace) attach(name string) error {
 	hub, err := s.link.LinkByName(bridge)
 	if err != nil {
 		return fmt.Errorf("find bridge: %w", err)
@@ -311,7 +311,7 @@ func (s *space) attach(name string) error {
 const usualQueue = 50 * time.Millisecond
 
 // shape limits what an interface sends.
-func (s *space) shape(name string, n study.Network) error {
+func (s *namespace) shape(name string, n study.Network) error {
 	if n.Rate <= 0 {
 		return nil
 	}

@@ -58,8 +58,8 @@ func openCaches(h *host.Host, top host.Topology, parts []*part) *caches {
 	return c
 }
 
-// look measures every pair once.
-func (c *caches) look() {
+// measure measures every pair once.
+func (c *caches) measure() {
 	if c == nil {
 		return
 	}
@@ -100,25 +100,25 @@ func (o *Observer) Trips() []map[string]float64 {
 	return all
 }
 
-// apart is the ratio of round trips from which on a cache line crosses to another cache:
+// cacheLossRatio is the ratio of round trips from which on a cache line crosses to another cache:
 // measured in one guest, 70 ns within a cache and 380 ns across.
-const apart = 2.5
+const cacheLossRatio = 2.5
 
-// sharing are the placements that promise a shared last-level cache.
-var sharing = []string{"same-llc", "same-core", "smt-sibling"}
+// sharedCacheRelations are the placements that promise a shared last-level cache.
+var sharedCacheRelations = []string{"same-llc", "same-core", "smt-sibling"}
 
 // judge compares the last look with the first.
 func (c *caches) judge(place study.Placement) *result.Evidence {
-	if c == nil || len(c.trips) < 2 || !slices.Contains(sharing, place.Relation) {
+	if c == nil || len(c.trips) < 2 || !slices.Contains(sharedCacheRelations, place.Relation) {
 		return nil
 	}
 	first, last := c.trips[0], c.trips[len(c.trips)-1]
 	for _, p := range c.pairs {
 		a, b := first[p], last[p]
-		if a == 0 || b == 0 || float64(b) < apart*float64(a) && float64(a) < apart*float64(b) {
+		if a == 0 || b == 0 || float64(b) < cacheLossRatio*float64(a) && float64(a) < cacheLossRatio*float64(b) {
 			continue
 		}
-		return &result.Evidence{Reason: result.CacheLost, Value: max(float64(a), float64(b)) / min(float64(a), float64(b)), Bound: apart, Unit: "times",
+		return &result.Evidence{Reason: result.CacheLost, Value: max(float64(a), float64(b)) / min(float64(a), float64(b)), Bound: cacheLossRatio, Unit: "times",
 			Text: fmt.Sprintf("a cache line went from CPU %d to %d and back in %s before the measured window and in %s after it: the hypervisor moved them", p[0], p[1], a, b)}
 	}
 	return nil

@@ -157,7 +157,7 @@ func BenchmarkObservation(b *testing.B) {
 				used := now - last
 				last = now
 				return used, err
-			}, func() (func() error, error) { return o.inTurn(env, sample.SetOf(1)) })
+			}, func() (func() error, error) { return o.observeEverySecond(env, sample.SetOf(1)) })
 			if err != nil {
 				b.Fatal(err)
 			}

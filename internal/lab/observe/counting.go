@@ -15,19 +15,19 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// sourced are the signals that no event of a part can provide: the waits of packets and
+// sourceSignals are the signals that no event of a part can provide: the waits of packets and
 // of disk requests are known at the device, independent of the task that runs there. The
 // agent's own sources count them, for all parts at once.
-func sourced() map[string]func() (counter.Source, error) {
+func sourceSignals() map[string]func() (counter.Source, error) {
 	return map[string]func() (counter.Source, error){
 		string(sample.IO):  func() (counter.Source, error) { return blockio.Open() },
 		string(sample.Net): func() (counter.Source, error) { return netq.Open() },
 	}
 }
 
-// counting is such a source while a run is watched. It adds no work to the kernel outside
+// signalCounter is such a source while a run is watched. It adds no work to the kernel outside
 // the steady window.
-type counting struct {
+type signalCounter struct {
 	signal string
 	source counter.Source
 	parts  map[sample.TaskKey]*part
@@ -36,25 +36,25 @@ type counting struct {
 
 // openCounting opens the source of a signal for all parts. It returns nil if the source
 // cannot be opened; every part then has the reason.
-func openCounting(signal string, open func() (counter.Source, error), parts []*part) *counting {
+func openCounting(signal string, open func() (counter.Source, error), parts []*part) *signalCounter {
 	source, err := open()
 	if err != nil {
 		for _, p := range parts {
-			p.lack(signal, reason(err))
+			p.setMissing(signal, reason(err))
 		}
 		return nil
 	}
-	c := &counting{signal: signal, source: source, parts: map[sample.TaskKey]*part{}}
+	c := &signalCounter{signal: signal, source: source, parts: map[sample.TaskKey]*part{}}
 	for _, p := range parts {
 		cg, hier, err := p.cgroup()
 		if err != nil {
-			p.lack(signal, err.Error())
+			p.setMissing(signal, err.Error())
 			continue
 		}
 		c.open = append(c.open, cg)
 		key := sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}
 		if err := source.Add(counter.Target{Key: key, Dir: cg.Dir(), Members: cg.Members, Below: cg.Below}); err != nil {
-			p.lack(signal, err.Error())
+			p.setMissing(signal, err.Error())
 			continue
 		}
 		c.parts[key] = p
@@ -63,7 +63,7 @@ func openCounting(signal string, open func() (counter.Source, error), parts []*p
 }
 
 // window starts counting at the beginning of the steady window and stops at its end.
-func (c *counting) window(open bool) {
+func (c *signalCounter) window(open bool) {
 	if c.source == nil {
 		return
 	}
@@ -72,34 +72,34 @@ func (c *counting) window(open bool) {
 		err = c.source.Start()
 	} else {
 		for _, p := range c.parts { // the source may report nothing for some of them
-			p.lack(c.signal, "not counted in the window")
+			p.setMissing(c.signal, "not counted in the window")
 		}
-		err = c.source.Stop(nil, c.take)
+		err = c.source.Stop(nil, c.record)
 	}
 	if err == nil {
 		return
 	}
 	for _, p := range c.parts {
-		p.lack(c.signal, err.Error())
+		p.setMissing(c.signal, err.Error())
 	}
 	_ = c.close() // the reason is already known
 }
 
-// take stores what was counted for one part.
-func (c *counting) take(key sample.TaskKey, r counter.Reading) {
+// record stores what was counted for one part.
+func (c *signalCounter) record(key sample.TaskKey, r counter.Reading) {
 	p := c.parts[key]
 	switch {
 	case !math.IsNaN(r.Cost):
 		delete(p.missing, signalName(c.signal))
 		p.costs[c.signal] = r.Cost
 	case r.Err != nil:
-		p.lack(c.signal, r.Err.Error())
+		p.setMissing(c.signal, r.Err.Error())
 	default:
-		p.lack(c.signal, "no request or packet of this part in the window")
+		p.setMissing(c.signal, "no request or packet of this part in the window")
 	}
 }
 
-func (c *counting) close() error {
+func (c *signalCounter) close() error {
 	if c.source == nil {
 		return nil
 	}
@@ -117,8 +117,8 @@ var errNoCgroup = errors.New("the part has no cgroup of its own")
 // signalName is the name of a signal among a part's events.
 func signalName(signal string) string { return "signal." + signal }
 
-// lack records why the part has no value of a signal.
-func (p *part) lack(signal, why string) { p.missing[signalName(signal)] = why }
+// setMissing records why the part has no value of a signal.
+func (p *part) setMissing(signal, why string) { p.missing[signalName(signal)] = why }
 
 // cgroup opens the part's own cgroup in v2 or, where it has none there, in v1's hierarchy
 // of the cpu controller. The sources distinguish tasks by these cgroups.
@@ -144,15 +144,15 @@ func (p *part) cgroup() (*host.Cgroup, sample.Hierarchy, error) {
 
 // signalNames are the signals that parts can have.
 func signalNames() []string {
-	all := slices.AppendSeq([]string{runqName}, maps.Keys(signals()))
-	return slices.Sorted(slices.Values(slices.AppendSeq(all, maps.Keys(sourced()))))
+	all := slices.AppendSeq([]string{runqName}, maps.Keys(eventSignals()))
+	return slices.Sorted(slices.Values(slices.AppendSeq(all, maps.Keys(sourceSignals()))))
 }
 
 // openCountings opens the sources of the signals that the study asks for.
 func (o *Observer) openCountings() {
 	sources := o.opt.sources
 	if sources == nil {
-		sources = sourced()
+		sources = sourceSignals()
 	}
 	for _, name := range o.opt.Observe.Signals {
 		if open := sources[name]; open != nil {

@@ -32,9 +32,9 @@ type Item struct {
 	Value string `json:"value,omitempty"`
 	// Missing is why there is no value.
 	Missing string `json:"missing,omitempty"`
-	// Passing is true if the value changes by itself, as a temperature does: a change
+	// Transient is true if the value changes by itself, as a temperature does: a change
 	// does not make it a different machine.
-	Passing bool `json:"passing,omitempty"`
+	Transient bool `json:"passing,omitempty"`
 }
 
 // Describe reads everything about a machine that is available in files, and watches for
@@ -44,7 +44,7 @@ func Describe(ctx context.Context, h *host.Host, watch time.Duration, more map[s
 	var d Description
 	for _, s := range sources() {
 		for name, text := range s.read(h) {
-			d.add(name, text, s.passing)
+			d.add(name, text, s.transient)
 		}
 	}
 	for name, text := range more {
@@ -60,7 +60,7 @@ func Describe(ctx context.Context, h *host.Host, watch time.Duration, more map[s
 }
 
 func (d *Description) add(name string, v value, passing bool) {
-	i := Item{Name: name, Value: v.text, Passing: passing}
+	i := Item{Name: name, Value: v.text, Transient: passing}
 	if v.err != nil {
 		i.Value, i.Missing = "", v.err.Error()
 	}
@@ -72,7 +72,7 @@ func (d *Description) add(name string, v value, passing bool) {
 func (d Description) Hash() string {
 	sum := sha256.New()
 	for _, i := range d.Items {
-		if !i.Passing {
+		if !i.Transient {
 			fmt.Fprintf(sum, "%q %q %t\n", i.Name, i.Value, i.Missing != "")
 		}
 	}
@@ -121,7 +121,7 @@ func (d Description) Diff(before Description) []string {
 			continue
 		}
 		line := fmt.Sprintf("%s: %s → %s", name, from, to)
-		if names[name].Passing {
+		if names[name].Transient {
 			passing = append(passing, "~ "+line)
 		} else {
 			lasting = append(lasting, line)
@@ -138,8 +138,8 @@ type value struct {
 
 // source reads items of a machine.
 type source struct {
-	passing bool
-	read    func(h *host.Host) map[string]value
+	transient bool
+	read      func(h *host.Host) map[string]value
 }
 
 // file is one item from one file; its path says what it is.
@@ -153,14 +153,14 @@ func readValue(h *host.Host, path string) value {
 		return value{err: errors.New("file does not exist; is debugfs mounted?")}
 	}
 	if err != nil {
-		return value{err: because(err)}
+		return value{err: cause(err)}
 	}
 	return value{text: text}
 }
 
-// because returns an error's cause without its path, which depends on where the machine
+// cause returns an error's cause without its path, which depends on where the machine
 // is mounted.
-func because(err error) error {
+func cause(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		return p.Err
@@ -168,9 +168,9 @@ func because(err error) error {
 	return err
 }
 
-// one is a single item from code.
-func one(name string, passing bool, read func(h *host.Host) (string, error)) source {
-	return source{passing: passing, read: func(h *host.Host) map[string]value {
+// singleItem is a single item from code.
+func singleItem(name string, passing bool, read func(h *host.Host) (string, error)) source {
+	return source{transient: passing, read: func(h *host.Host) map[string]value {
 		text, err := read(h)
 		return map[string]value{name: {text, err}}
 	}}
@@ -196,7 +196,7 @@ func each(name, pattern, below string) source {
 // distinct is an item that all CPUs (or other places) should have in common: its values,
 // each with the number of places where they differ.
 func distinct(name, pattern string) source {
-	return one(name, false, func(h *host.Host) (string, error) { return common(h, pattern) })
+	return singleItem(name, false, func(h *host.Host) (string, error) { return common(h, pattern) })
 }
 
 func common(h *host.Host, pattern string) (string, error) {

@@ -257,7 +257,7 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestShareOfTime(t *testing.T) {
-	m := &moment{span: 10 * time.Second, last: host.CPUTimes{Total: host.CPUTime{Idle: 15 * time.Second, IOWait: 3 * time.Second, Steal: time.Second}, CPUs: make([]host.CPUTime, 2)}}
+	m := &cpuInterval{span: 10 * time.Second, last: host.CPUTimes{Total: host.CPUTime{Idle: 15 * time.Second, IOWait: 3 * time.Second, Steal: time.Second}, CPUs: make([]host.CPUTime, 2)}}
 	if got, err := m.idle(); err != nil || got != 90 {
 		t.Errorf("idle %v %%, %v; want 90", got, err)
 	}

@@ -22,13 +22,13 @@ import (
 // energy is a source of energy with its readings during the run. Its methods may be
 // called on nil.
 type energy struct {
-	source string
-	zones  []*zone
-	meter  *meter
-	looks  []look // by time, joules since it was opened
+	source   string
+	zones    []*zone
+	meter    *meter
+	readings []energyReading // by time, joules since it was opened
 }
 
-type look struct {
+type energyReading struct {
 	at     time.Time
 	joules float64
 }
@@ -114,7 +114,7 @@ func (e *energy) read(at time.Time) {
 		return
 	}
 	if e.meter != nil {
-		e.looks = e.meter.looks()
+		e.readings = e.meter.readings()
 		return
 	}
 	sum := uint64(0)
@@ -124,19 +124,19 @@ func (e *energy) read(at time.Time) {
 		}
 		sum += z.total
 	}
-	e.looks = append(e.looks, look{at, float64(sum) / 1e6})
+	e.readings = append(e.readings, energyReading{at, float64(sum) / 1e6})
 }
 
 // total is the energy at the last look.
 func (e *energy) total() float64 {
-	if e == nil || len(e.looks) == 0 {
+	if e == nil || len(e.readings) == 0 {
 		return 0
 	}
-	return e.looks[len(e.looks)-1].joules
+	return e.readings[len(e.readings)-1].joules
 }
 
 // fresh reports whether there are at least two looks.
-func (e *energy) fresh() bool { return e != nil && len(e.looks) > 1 }
+func (e *energy) fresh() bool { return e != nil && len(e.readings) > 1 }
 
 // mostSilence is the largest distance between an instant and a source's nearest look.
 const mostSilence = 5 * time.Second
@@ -152,8 +152,8 @@ func (e *energy) between(from, to time.Time) (joules float64, source string) {
 	if !ok || !ok2 {
 		return 0, ""
 	}
-	for i := 1; i < len(e.looks); i++ {
-		if l, m := e.looks[i-1].at, e.looks[i].at; m.After(from) && l.Before(to) && m.Sub(l) > 2*mostSilence {
+	for i := 1; i < len(e.readings); i++ {
+		if l, m := e.readings[i-1].at, e.readings[i].at; m.After(from) && l.Before(to) && m.Sub(l) > 2*mostSilence {
 			return 0, ""
 		}
 	}
@@ -161,15 +161,15 @@ func (e *energy) between(from, to time.Time) (joules float64, source string) {
 }
 
 func (e *energy) at(t time.Time) (joules float64, ok bool) {
-	n := len(e.looks)
-	if n < 2 || t.Before(e.looks[0].at.Add(-mostSilence)) || t.After(e.looks[n-1].at.Add(mostSilence)) {
+	n := len(e.readings)
+	if n < 2 || t.Before(e.readings[0].at.Add(-mostSilence)) || t.After(e.readings[n-1].at.Add(mostSilence)) {
 		return 0, false
 	}
 	i := 1
-	for i < n-1 && e.looks[i].at.Before(t) {
+	for i < n-1 && e.readings[i].at.Before(t) {
 		i++
 	}
-	l, m := e.looks[i-1], e.looks[i]
+	l, m := e.readings[i-1], e.readings[i]
 	if !m.at.After(l.at) {
 		return m.joules, true
 	}
@@ -188,7 +188,7 @@ type meter struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	mu   sync.Mutex
-	seen []look
+	seen []energyReading
 }
 
 func startMeter(command string) (*meter, error) {
@@ -222,16 +222,16 @@ func (m *meter) follow(r io.Reader, now func() time.Time) {
 		at := now()
 		m.mu.Lock()
 		if n := len(m.seen); n == 0 {
-			m.seen = append(m.seen, look{at: at})
+			m.seen = append(m.seen, energyReading{at: at})
 		} else {
 			last := m.seen[n-1]
-			m.seen = append(m.seen, look{at, last.joules + watts*at.Sub(last.at).Seconds()})
+			m.seen = append(m.seen, energyReading{at, last.joules + watts*at.Sub(last.at).Seconds()})
 		}
 		m.mu.Unlock()
 	}
 }
 
-func (m *meter) looks() []look {
+func (m *meter) readings() []energyReading {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.seen)

@@ -11,40 +11,40 @@ import (
 // mostSwap is how much the machine may swap in a steady window.
 const mostSwap = 1 << 20
 
-// early looks for violations that the rest of the window cannot undo: a share of CPU that
+// checkEarly looks for violations that the rest of the window cannot undo: a share of CPU that
 // has already used up its bound for the whole window.
-func (o *Observer) early(cur machine, at time.Duration) {
-	o.blame(o.swapped(o.opened, cur), at)
-	o.blame(o.killed(o.opened, cur), at)
+func (o *Observer) checkEarly(cur machine, at time.Duration) {
+	o.addEvidence(o.swapped(o.opened, cur), at)
+	o.addEvidence(o.killed(o.opened, cur), at)
 	o.throttled(o.opened, cur, at)
 	if o.length <= 0 {
 		return
 	}
 	part := min(1, cur.at.Sub(o.opened.at).Seconds()/o.length.Seconds())
 	d := o.between(o.opened, cur)
-	o.shares(d.foreign*part, d.steal*part, cur, at)
+	o.checkCPUShares(d.foreign*part, d.steal*part, cur, at)
 }
 
-// final compares the whole steady window with its bounds.
-func (o *Observer) final(a, b machine, at time.Duration) {
+// checkFinal compares the whole steady window with its bounds.
+func (o *Observer) checkFinal(a, b machine, at time.Duration) {
 	d := o.between(a, b)
-	o.shares(d.foreign, d.steal, b, at)
-	o.blame(o.swapped(a, b), at)
-	o.blame(o.killed(a, b), at)
+	o.checkCPUShares(d.foreign, d.steal, b, at)
+	o.addEvidence(o.swapped(a, b), at)
+	o.addEvidence(o.killed(a, b), at)
 	o.throttled(a, b, at)
 }
 
-func (o *Observer) shares(foreign, steal float64, cur machine, at time.Duration) {
+func (o *Observer) checkCPUShares(foreign, steal float64, cur machine, at time.Duration) {
 	const unit = "share of the roles' CPUs"
 	if bound := float64(o.opt.Run.MaxForeignCPU); foreign > bound {
 		text := fmt.Sprintf("processes outside the run used %.1f %% of CPUs %s in the measured window, more than %.1f %%", foreign*100, o.cpus, bound*100)
-		if who := o.before.culprits(o); who != "" {
+		if who := o.before.busiestForeign(o); who != "" {
 			text += "; busiest processes allowed on these CPUs: " + who
 		}
-		o.blame(&result.Evidence{Reason: result.ForeignCPU, Value: foreign, Bound: bound, Unit: unit, Text: text}, at)
+		o.addEvidence(&result.Evidence{Reason: result.ForeignCPU, Value: foreign, Bound: bound, Unit: unit, Text: text}, at)
 	}
 	if bound := float64(o.opt.Run.MaxSteal); steal > bound {
-		o.blame(&result.Evidence{Reason: result.Steal, Value: steal, Bound: bound, Unit: unit,
+		o.addEvidence(&result.Evidence{Reason: result.Steal, Value: steal, Bound: bound, Unit: unit,
 			Text: fmt.Sprintf("the hypervisor took %.1f %% of CPUs %s in the measured window, more than %.1f %%", steal*100, o.cpus, bound*100)}, at)
 	}
 }
@@ -73,7 +73,7 @@ func (o *Observer) throttled(a, b machine, at time.Duration) {
 		if d <= 0 {
 			continue
 		}
-		o.blame(&result.Evidence{Reason: result.Throttled, Role: p.name, Value: d.Seconds(), Unit: "s",
+		o.addEvidence(&result.Evidence{Reason: result.Throttled, Role: p.name, Value: d.Seconds(), Unit: "s",
 			Text: fmt.Sprintf("%s was throttled for %s by a CPU quota that the study did not set", p.name, d.Round(time.Millisecond))}, at)
 	}
 }

@@ -80,19 +80,19 @@ func parseLog(record string) (logLine, bool) {
 	return logLine{level: int(n & 7), text: text}, true
 }
 
-// graveLevel is critical: every line at this level or below counts.
-const graveLevel = 2
+// criticalLevel is critical: every line at this level or below counts.
+const criticalLevel = 2
 
-// grave matches lines of any level after which a measurement is not valid: lockups and
+// invalidatingLine matches lines of any level after which a measurement is not valid: lockups and
 // stalls (kernel/watchdog.c, rcu/tree_stall.h), hung tasks, thermal throttling, errors of
 // hardware and devices, a clocksource marked unstable, and out of memory.
-var grave = regexp.MustCompile(`(?i)soft lockup|hard lockup|rcu.*(detected|self-detected) .*stall|blocked for more than|cpu clock (is )?throttled|temperature above threshold|hardware error|machine check|marking clocksource .* unstable|sched: RT throttling activated|out of memory|oom-kill|i/o error|kernel BUG|^WARNING: |Call Trace`)
+var invalidatingLine = regexp.MustCompile(`(?i)soft lockup|hard lockup|rcu.*(detected|self-detected) .*stall|blocked for more than|cpu clock (is )?throttled|temperature above threshold|hardware error|machine check|marking clocksource .* unstable|sched: RT throttling activated|out of memory|oom-kill|i/o error|kernel BUG|^WARNING: |Call Trace`)
 
 // judgeKernel finds the first line that makes a run invalid.
 func judgeKernel(lines []logLine) *result.Evidence {
 	for _, l := range lines {
-		if l.level <= graveLevel || grave.MatchString(l.text) {
-			return &result.Evidence{Reason: result.KernelLog, Value: float64(l.level), Bound: graveLevel, Unit: "level",
+		if l.level <= criticalLevel || invalidatingLine.MatchString(l.text) {
+			return &result.Evidence{Reason: result.KernelLog, Value: float64(l.level), Bound: criticalLevel, Unit: "level",
 				Text: fmt.Sprintf("kernel log: %s", l.text)}
 		}
 	}

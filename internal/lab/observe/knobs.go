@@ -127,13 +127,13 @@ func chosen(text string) string {
 // KnobError reports that a machine has no such knob, or one that cannot be changed.
 type KnobError struct {
 	Name   string
-	Lack   string // what the machine does not have or does not permit
+	Reason string // what the machine does not have or does not permit
 	Remedy string // "" where there is no remedy
 	Err    error  // nil where no access was tried
 }
 
 func (e *KnobError) Error() string {
-	text := fmt.Sprintf("set %s: %s", e.Name, e.Lack)
+	text := fmt.Sprintf("set %s: %s", e.Name, e.Reason)
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
@@ -169,7 +169,7 @@ func (k Knobs) Set(e *enforce.Enforcer, now, until sample.Millis, settings map[s
 	}
 	for _, name := range names {
 		if err == nil {
-			err = k.agreed(name, settings[name])
+			err = k.verifyAllCPUs(name, settings[name])
 		}
 	}
 	if err != nil {
@@ -198,7 +198,7 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 		files = []string{irqbalanceFile}
 	}
 	if len(files) == 0 {
-		none := &KnobError{Name: name, Lack: "this machine has no " + knobs()[name].files}
+		none := &KnobError{Name: name, Reason: "this machine has no " + knobs()[name].files}
 		if name == prefetch {
 			none.Remedy = "modprobe msr"
 		}
@@ -221,7 +221,7 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 			continue
 		}
 		if old == noBalancer {
-			return nil, &KnobError{Name: name, Lack: "irqbalance does not run on this machine"}
+			return nil, &KnobError{Name: name, Reason: "irqbalance does not run on this machine"}
 		}
 		dir := path.Dir(file)
 		inode, err := k.Inode(dir)

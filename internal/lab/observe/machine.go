@@ -225,10 +225,10 @@ func (o *Observer) values(v map[string]float64, a, b machine) {
 		v["sched.delay."+o.parts[i].name] = rate(a.delay[i], b.delay[i])
 	}
 	for i, p := range o.parts {
-		if p.counts1("context-switches") {
+		if p.isCounted("context-switches") {
 			v["sched.switches."+p.name] = (b.switches[i] - a.switches[i]) / span
 		}
-		if p.counts1("migrations") {
+		if p.isCounted("migrations") {
 			v["sched.migrations."+p.name] = (b.moves[i] - a.moves[i]) / span
 		}
 	}

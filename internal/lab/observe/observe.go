@@ -37,7 +37,7 @@ type Observer struct {
 	blamed               map[result.Reason]bool
 	found                []result.Evidence // between two calls
 
-	counting []*counting // for the signals that sources count
+	counting []*signalCounter // for the signals that sources count
 
 	clock  clock
 	kernel *kernelLog // nil where it cannot be read
@@ -74,16 +74,16 @@ func (o Options) open(of lab.Observed) (*Observer, error) {
 	}
 	obs.openCountings()
 	if obs.energy, err = openEnergy(o.Host, o.Observe); err != nil {
-		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.end())
+		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.release())
 	}
 	obs.kernel = openKernelLog(o.Host)
 	obs.caches = openCaches(o.Host, top, obs.parts)
-	obs.caches.look()
+	obs.caches.measure()
 	if obs.clock, err = readClock(); err != nil {
-		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.end())
+		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.release())
 	}
 	if obs.last, err = obs.read(); err != nil {
-		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.end())
+		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.release())
 	}
 	return obs, nil
 }
@@ -125,7 +125,7 @@ func (o *Observer) Second(now time.Time) (result.Sample, []result.Evidence) {
 	o.last = cur
 	o.watch(s)
 	if o.inWindow {
-		o.early(cur, s.At)
+		o.checkEarly(cur, s.At)
 	}
 	evidence := o.found
 	o.found = nil
@@ -139,7 +139,7 @@ func (o *Observer) watch(s result.Sample) {
 		s.Values["clock.offset"] = step.offset.Seconds()
 		o.clock = c
 		if o.inWindow {
-			o.blame(step.judge(), s.At)
+			o.addEvidence(step.judge(), s.At)
 		}
 	}
 	lines := o.kernel.read()
@@ -147,7 +147,7 @@ func (o *Observer) watch(s result.Sample) {
 		s.Values["kmsg.lines"] = float64(len(lines))
 	}
 	if o.inWindow {
-		o.blame(judgeKernel(lines), s.At)
+		o.addEvidence(judgeKernel(lines), s.At)
 	}
 	o.caches.values(s.Values)
 }
@@ -184,14 +184,14 @@ func (o *Observer) Window(open bool) error {
 // watchEnd checks the last, partial second.
 func (o *Observer) watchEnd(at time.Duration) {
 	if c, err := readClock(); err == nil {
-		o.blame(c.since(o.clock).judge(), at)
+		o.addEvidence(c.since(o.clock).judge(), at)
 	}
-	o.blame(judgeKernel(o.kernel.read()), at)
-	o.final(o.opened, o.closed, at)
+	o.addEvidence(judgeKernel(o.kernel.read()), at)
+	o.checkFinal(o.opened, o.closed, at)
 }
 
-// blame records evidence, once for each reason and role.
-func (o *Observer) blame(e *result.Evidence, at time.Duration) {
+// addEvidence records evidence, once for each reason and role.
+func (o *Observer) addEvidence(e *result.Evidence, at time.Duration) {
 	if e == nil || o.blamed[e.Reason+result.Reason("/"+e.Role)] {
 		return
 	}
@@ -207,17 +207,17 @@ func (o *Observer) Close(parts []result.Part) ([]result.Evidence, error) {
 			parts[i].Events, parts[i].Missing = p.counts()
 		}
 	}
-	o.caches.look()
+	o.caches.measure()
 	if e := o.caches.judge(o.of.Cell.Place); !o.closed.at.IsZero() {
-		o.blame(e, o.closed.at.Sub(o.of.Start))
+		o.addEvidence(e, o.closed.at.Sub(o.of.Start))
 	}
 	evidence := o.found
 	o.found = nil
-	return evidence, o.end()
+	return evidence, o.release()
 }
 
-// end releases all resources.
-func (o *Observer) end() error {
+// release releases all resources.
+func (o *Observer) release() error {
 	for _, p := range o.parts {
 		p.close()
 	}

@@ -129,8 +129,8 @@ func TestVerdictOfTheWindow(t *testing.T) {
 			a := machine{at: at, usage: make([]lab.Usage, 2)}
 			b := machine{at: at.Add(10 * time.Second), usage: make([]lab.Usage, 2)}
 			test.end(&b)
-			o.final(a, b, time.Second)
-			o.final(a, b, time.Second) // is reported once only
+			o.checkFinal(a, b, time.Second)
+			o.checkFinal(a, b, time.Second) // is reported once only
 			if test.want == "" {
 				if len(o.found) > 0 {
 					t.Errorf("%+v", o.found)
@@ -158,7 +158,7 @@ func TestEarlyVerdict(t *testing.T) {
 	} {
 		o, _, _ := watched(t, func(c *study.Cell, _ *Options) { c.For = test.length })
 		o.opened = machine{at: time.Now(), usage: make([]lab.Usage, 2)}
-		o.early(machine{at: o.opened.at.Add(time.Second), busy: test.busy, usage: make([]lab.Usage, 2)}, 0)
+		o.checkEarly(machine{at: o.opened.at.Add(time.Second), busy: test.busy, usage: make([]lab.Usage, 2)}, 0)
 		if got := len(o.found) > 0; got != test.want {
 			t.Errorf("%v of %v: %+v", test.busy, test.length, o.found)
 		}

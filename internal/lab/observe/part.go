@@ -28,16 +28,16 @@ type part struct {
 	delays map[int]time.Duration
 	ended  time.Duration
 
-	events  []*counted
+	events  []*eventCounter
 	signals []string
 	missing map[string]string
-	waited  waited             // for the signal runq
+	waited  runqWait           // for the signal runq
 	costs   map[string]float64 // of the signals that sources count, in the window
 }
 
-// waited is how long a part's threads waited for a CPU and how long they had
+// runqWait is how long a part's threads waited for a CPU and how long they had
 // one, over the steady window.
-type waited struct {
+type runqWait struct {
 	on         bool
 	delay, cpu time.Duration // at the window's beginning, then in it
 	err        error
@@ -48,16 +48,16 @@ type waited struct {
 // equal only for parts with one thread.
 const runqName = string(sample.RunQ)
 
-// counted is an event of a part.
-type counted struct {
-	name     string
-	always   bool // it also counts outside the window
-	tallies  []*counter.Tally
-	total    float64 // since it was opened, or in the window
-	atOpen   float64
-	coverage float64
-	in       float64 // in the window
-	done     bool
+// eventCounter is an event of a part.
+type eventCounter struct {
+	name        string
+	always      bool // it also counts outside the window
+	tallies     []*counter.EventCounter
+	total       float64 // since it was opened, or in the window
+	atOpen      float64
+	coverage    float64
+	windowTotal float64 // in the window
+	done        bool
 }
 
 // signal is one of quell's own cost signals, as a ratio of two events of the same part
@@ -67,7 +67,7 @@ type signal struct {
 	scale      float64 // converts the ratio to the signal's unit
 }
 
-func signals() map[string]signal {
+func eventSignals() map[string]signal {
 	return map[string]signal{
 		string(sample.CPI): {"cycles", "instructions", 1},
 		string(sample.CPS): {"task-clock", "raw_syscalls:sys_enter", 1e-9},
@@ -100,11 +100,11 @@ func newPart(name string, env lab.Environment, cpus sample.Set, o *Options) *par
 	for _, name := range o.Observe.Signals {
 		if name == runqName {
 			p.signals, p.waited.on = append(p.signals, name), true
-		} else if s, ok := signals()[name]; ok {
+		} else if s, ok := eventSignals()[name]; ok {
 			p.signals = append(p.signals, name)
 			ask = append(ask, s.cost, s.work)
-		} else if sourced()[name] == nil { // counted for all parts at once
-			p.lack(name, "the lab counts "+strings.Join(signalNames(), ", ")+" only; quell-agent records other signals")
+		} else if sourceSignals()[name] == nil { // counted for all parts at once
+			p.setMissing(name, "the lab counts "+strings.Join(signalNames(), ", ")+" only; quell-agent records other signals")
 		}
 	}
 	for _, name := range ask {
@@ -196,12 +196,12 @@ func shared(a, b string) string {
 
 // open opens an event for the part's cgroup or, where it has no cgroup of its own, for
 // its threads.
-func (p *part) open(name string, threads []int) (*counted, error) {
+func (p *part) open(name string, threads []int) (*eventCounter, error) {
 	e, err := counter.LookupEvent(name)
 	if err != nil {
 		return nil, err
 	}
-	c := &counted{name: name, always: slices.Contains(everySecond, name), coverage: 1}
+	c := &eventCounter{name: name, always: slices.Contains(everySecond, name), coverage: 1}
 	dir := p.dirs[""]
 	if _, ok := p.host.Layout().V1["perf_event"]; ok {
 		dir = p.dirs["perf_event"]
@@ -231,7 +231,7 @@ func (p *part) open(name string, threads []int) (*counted, error) {
 	return c, nil
 }
 
-func (c *counted) toggle(on bool) error {
+func (c *eventCounter) toggle(on bool) error {
 	var all []error
 	for _, t := range c.tallies {
 		all = append(all, t.Toggle(on))
@@ -240,7 +240,7 @@ func (c *counted) toggle(on bool) error {
 }
 
 // read adds the counts since the last reading.
-func (c *counted) read() error {
+func (c *eventCounter) read() error {
 	for _, t := range c.tallies {
 		n, coverage, err := t.Read()
 		if err != nil {
@@ -252,7 +252,7 @@ func (c *counted) read() error {
 	return nil
 }
 
-func (c *counted) close() {
+func (c *eventCounter) close() {
 	for _, t := range c.tallies {
 		t.Close()
 	}
@@ -266,7 +266,7 @@ func (p *part) scheduling() (switches, moves float64) {
 			continue
 		}
 		if err := c.read(); err != nil {
-			p.lose(c, err)
+			p.dropEvent(c, err)
 		}
 		switch c.name {
 		case "context-switches":
@@ -278,13 +278,13 @@ func (p *part) scheduling() (switches, moves float64) {
 	return switches, moves
 }
 
-func (p *part) lose(c *counted, err error) {
+func (p *part) dropEvent(c *eventCounter, err error) {
 	p.missing[c.name] = err.Error()
 	c.close()
 }
 
-func (p *part) counts1(name string) bool {
-	return slices.ContainsFunc(p.events, func(c *counted) bool { return c.name == name && c.tallies != nil })
+func (p *part) isCounted(name string) bool {
+	return slices.ContainsFunc(p.events, func(c *eventCounter) bool { return c.name == name && c.tallies != nil })
 }
 
 // window starts and stops the counters of the steady window.
@@ -304,13 +304,13 @@ func (p *part) window(open bool) error {
 			err = c.read()
 		}
 		if err != nil {
-			p.lose(c, err)
+			p.dropEvent(c, err)
 			continue
 		}
 		if open {
 			c.atOpen, c.coverage = c.total, 1
 		} else {
-			c.in, c.done = c.total-c.atOpen, true
+			c.windowTotal, c.done = c.total-c.atOpen, true
 		}
 	}
 	return nil
@@ -344,24 +344,24 @@ func (p *part) counts() (events map[string]float64, missing map[string]string) {
 		case c.coverage < leastCoverage:
 			missing[c.name] = fmt.Sprintf("counted for only %.0f %% of the time: select fewer events", c.coverage*100)
 		default:
-			events[c.name] = c.in
+			events[c.name] = c.windowTotal
 			if c.coverage < 0.9999 {
 				events[c.name+"/coverage"] = c.coverage
 			}
 		}
 	}
 	for _, name := range p.signals {
-		s := signals()[name]
+		s := eventSignals()[name]
 		if w := &p.waited; name == runqName {
 			if w.err == nil && w.cpu > 0 {
 				events[signalName(name)] = w.delay.Seconds() / w.cpu.Seconds()
 			} else {
-				p.lack(name, "CPU time could not be read or was 0")
+				p.setMissing(name, "CPU time could not be read or was 0")
 			}
 		} else if work := events[s.work]; work > 0 && events[s.cost] > 0 {
 			events[signalName(name)] = events[s.cost] / work * s.scale
 		} else {
-			p.lack(name, s.cost+" or "+s.work+" was not counted or was 0")
+			p.setMissing(name, s.cost+" or "+s.work+" was not counted or was 0")
 		}
 	}
 	for name, cost := range p.costs {

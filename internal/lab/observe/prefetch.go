@@ -60,7 +60,7 @@ func prefetchers(h *host.Host) (register, error) {
 			return register{amdMSR, amdBits}, nil
 		}
 	}
-	return register{}, &KnobError{Name: prefetch, Lack: "no documented prefetch control register for CPU " + string(p)}
+	return register{}, &KnobError{Name: prefetch, Reason: "no documented prefetch control register for CPU " + string(p)}
 }
 
 func isMSR(file string) bool {
@@ -82,12 +82,12 @@ func bits(v uint64) string { return fmt.Sprintf("%#x", v) }
 func (r register) read(h *host.Host, file string) (string, error) {
 	f, err := os.Open(h.Path(file))
 	if err != nil {
-		return "", refused(file, err)
+		return "", msrError(file, err)
 	}
 	defer f.Close()
 	v, err := r.all(f)
 	if err != nil {
-		return "", refused(file, err)
+		return "", msrError(file, err)
 	}
 	return bits(v & r.bits), nil
 }
@@ -108,7 +108,7 @@ func (r register) write(h *host.Host, file, value string) error {
 	}
 	f, err := os.OpenFile(h.Path(file), os.O_RDWR, 0)
 	if err != nil {
-		return refused(file, err)
+		return msrError(file, err)
 	}
 	old, err := r.all(f)
 	if err == nil {
@@ -117,20 +117,20 @@ func (r register) write(h *host.Host, file, value string) error {
 		_, err = f.WriteAt(b[:], r.number)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return refused(file, err)
+		return msrError(file, err)
 	}
 	return nil
 }
 
-// refused explains the driver's errors. The error for a missing file stays recognisable
+// msrError explains the driver's errors. The error for a missing file stays recognisable
 // (enforce.Files).
-func refused(file string, err error) error {
+func msrError(file string, err error) error {
 	k := &KnobError{Name: prefetch, Err: err}
 	switch {
 	case errors.Is(err, unix.EIO):
-		k.Lack, k.Remedy = "the CPU or the hypervisor refuses access to the prefetch register at "+file, "use bare metal or another CPU"
+		k.Reason, k.Remedy = "the CPU or the hypervisor refuses access to the prefetch register at "+file, "use bare metal or another CPU"
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		k.Lack, k.Remedy = "no permission for "+file, "run as root with CAP_SYS_RAWIO, without kernel lockdown, and with msr.allow_writes=on"
+		k.Reason, k.Remedy = "no permission for "+file, "run as root with CAP_SYS_RAWIO, without kernel lockdown, and with msr.allow_writes=on"
 	default:
 		return fmt.Errorf("use %s: %w", file, err)
 	}
@@ -160,9 +160,9 @@ func coreFiles(h *host.Host, files []string) []string {
 	return first
 }
 
-// agreed checks that every CPU's register has the value that was set through its core's
+// verifyAllCPUs checks that every CPU's register has the value that was set through its core's
 // first thread.
-func (k Knobs) agreed(name, want string) error {
+func (k Knobs) verifyAllCPUs(name, want string) error {
 	if name != prefetch {
 		return nil
 	}
@@ -172,7 +172,7 @@ func (k Knobs) agreed(name, want string) error {
 	}
 	for _, file := range places(k.Host, msrFiles) {
 		if v, err := r.read(k.Host, file); err != nil || v != r.value(want) {
-			return errors.Join(err, &KnobError{Name: prefetch, Lack: fmt.Sprintf("the setting does not apply to all CPUs: %s reads %s after %s was set", file, v, r.value(want)),
+			return errors.Join(err, &KnobError{Name: prefetch, Reason: fmt.Sprintf("the setting does not apply to all CPUs: %s reads %s after %s was set", file, v, r.value(want)),
 				Remedy: "offline the second thread of each core"})
 		}
 	}

@@ -180,12 +180,12 @@ func TestPrefetchingThatCannotBeSwitched(t *testing.T) {
 	// A register that may not be used gives an error with a remedy.
 	for name, err := range map[string]error{"the CPU": os.NewSyscallError("pread", unix.EIO), "the kernel": os.NewSyscallError("open", unix.EPERM)} {
 		var lack *KnobError
-		if got := refused("/dev/cpu/0/msr", err); !errors.As(got, &lack) || lack.Remedy == "" || !errors.Is(got, err) {
+		if got := msrError("/dev/cpu/0/msr", err); !errors.As(got, &lack) || lack.Remedy == "" || !errors.Is(got, err) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	// A missing device stays recognisable in the error (enforce.Files).
-	if err := refused("/dev/cpu/0/msr", os.ErrNotExist); !errors.Is(err, os.ErrNotExist) {
+	if err := msrError("/dev/cpu/0/msr", os.ErrNotExist); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }

@@ -21,23 +21,23 @@ import (
 type quantity struct {
 	unit string // "%", "B", "s", "°C" or "" for a plain number
 	help string
-	read func(m *moment) (float64, error)
+	read func(m *cpuInterval) (float64, error)
 }
 
-// moment is the CPU time of a machine over a short time.
-type moment struct {
+// cpuInterval is the CPU time of a machine over a short time.
+type cpuInterval struct {
 	host         *host.Host
 	before, last host.CPUTimes
 	span         time.Duration
 }
 
 func quantities() map[string]quantity {
-	plain := func(read func(h *host.Host) (float64, error)) func(*moment) (float64, error) {
-		return func(m *moment) (float64, error) { return read(m.host) }
+	plain := func(read func(h *host.Host) (float64, error)) func(*cpuInterval) (float64, error) {
+		return func(m *cpuInterval) (float64, error) { return read(m.host) }
 	}
 	return map[string]quantity{
-		"idle_cpu":      {"%", "share of all CPUs that was idle for a second", (*moment).idle},
-		"steal":         {"%", "share of all CPUs that the hypervisor took in a second", (*moment).steal},
+		"idle_cpu":      {"%", "share of all CPUs that was idle for a second", (*cpuInterval).idle},
+		"steal":         {"%", "share of all CPUs that the hypervisor took in a second", (*cpuInterval).steal},
 		"cpus":          {"", "CPUs online", plain(func(h *host.Host) (float64, error) { t, err := h.Topology(); return float64(t.Online.Len()), err })},
 		"packages":      {"", "sockets", plain(packagesOf)},
 		"numa_nodes":    {"", "memory nodes", plain(func(h *host.Host) (float64, error) { t, err := h.Topology(); return float64(len(t.Memory)), err })},
@@ -55,7 +55,7 @@ func quantities() map[string]quantity {
 // knobs.
 func QuantityNames() []string { return slices.Sorted(maps.Keys(quantities())) }
 
-func (m *moment) share(of func(t host.CPUTime) time.Duration) (float64, error) {
+func (m *cpuInterval) share(of func(t host.CPUTime) time.Duration) (float64, error) {
 	n := len(m.last.CPUs)
 	if n == 0 || m.span <= 0 {
 		return 0, errors.New("no time has passed")
@@ -63,12 +63,12 @@ func (m *moment) share(of func(t host.CPUTime) time.Duration) (float64, error) {
 	return 100 * (of(m.last.Total) - of(m.before.Total)).Seconds() / (m.span.Seconds() * float64(n)), nil
 }
 
-func (m *moment) idle() (float64, error) {
+func (m *cpuInterval) idle() (float64, error) {
 	s, err := m.share(func(t host.CPUTime) time.Duration { return t.Idle + t.IOWait })
 	return min(100, s), err
 }
 
-func (m *moment) steal() (float64, error) {
+func (m *cpuInterval) steal() (float64, error) {
 	return m.share(func(t host.CPUTime) time.Duration { return t.Steal })
 }
 
@@ -242,7 +242,7 @@ func (u Unmet) String() string { return fmt.Sprintf("%s is %s, wanted %s", u.Nam
 
 // Measure checks a machine against a study's preconditions over the given time.
 func Measure(ctx context.Context, h *host.Host, p study.Preconditions, over time.Duration) ([]Unmet, error) {
-	m := &moment{host: h}
+	m := &cpuInterval{host: h}
 	var err error
 	if m.before, err = h.CPUTimes(); err != nil {
 		return nil, fmt.Errorf("measure preconditions: %w", err)
@@ -275,7 +275,7 @@ func Measure(ctx context.Context, h *host.Host, p study.Preconditions, over time
 }
 
 // meets returns what a quantity or knob is, and whether that is as wanted.
-func (m *moment) meets(name, want string) (have string, ok bool) {
+func (m *cpuInterval) meets(name, want string) (have string, ok bool) {
 	q, isQuantity := quantities()[name]
 	if !isQuantity {
 		return m.knob(name, want)
@@ -291,7 +291,7 @@ func (m *moment) meets(name, want string) (have string, ok bool) {
 	return strconv.FormatFloat(v, 'g', 6, 64) + q.unit, b.holds(v)
 }
 
-func (m *moment) knob(name, want string) (have string, ok bool) {
+func (m *cpuInterval) knob(name, want string) (have string, ok bool) {
 	k := Knobs{m.host}
 	changes, err := k.changes(name, want)
 	var none *KnobError

@@ -66,7 +66,7 @@ func TestMeter(t *testing.T) {
 	lines := "5\nnonsense\n-1\n100\n50\n"
 	m := &meter{}
 	m.follow(strings.NewReader(lines), func() time.Time { at = at.Add(2 * time.Second); return at })
-	looks := m.looks()
+	looks := m.readings()
 	if len(looks) != 3 || looks[1].joules != 200 || looks[2].joules != 300 {
 		t.Errorf("%+v: want 100 W and 50 W for 2 s each, after the first word", looks)
 	}
@@ -147,14 +147,14 @@ func TestCachesLost(t *testing.T) {
 	now := 70 * time.Nanosecond
 	c := &caches{pairs: [][2]int{{0, 1}}, trip: func(int, int) (time.Duration, error) { return now, nil }}
 	shared, apart := study.Placement{Relation: "same-llc"}, study.Placement{Relation: "neutral"}
-	c.look()
+	c.measure()
 	now = 90 * time.Nanosecond
-	c.look()
+	c.measure()
 	if e := c.judge(shared); e != nil {
 		t.Errorf("%+v", e)
 	}
 	now = 380 * time.Nanosecond
-	c.look()
+	c.measure()
 	if e := c.judge(shared); e == nil || e.Reason != result.CacheLost {
 		t.Errorf("%+v", e)
 	}

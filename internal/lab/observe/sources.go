@@ -24,10 +24,10 @@ const (
 // have hashes of their own.
 func sources() []source {
 	return []source{
-		one("cpu.platform", false, func(h *host.Host) (string, error) { p, err := h.Platform(); return string(p), err }),
-		one("cpu.model", false, func(h *host.Host) (string, error) { return cpuinfo(h, "model name", "CPU part") }),
-		one("cpu.microcode", false, func(h *host.Host) (string, error) { return cpuinfo(h, "microcode") }),
-		one("cpu.topology", false, topology),
+		singleItem("cpu.platform", false, func(h *host.Host) (string, error) { p, err := h.Platform(); return string(p), err }),
+		singleItem("cpu.model", false, func(h *host.Host) (string, error) { return cpuinfo(h, "model name", "CPU part") }),
+		singleItem("cpu.microcode", false, func(h *host.Host) (string, error) { return cpuinfo(h, "microcode") }),
+		singleItem("cpu.topology", false, topology),
 		file("cpu.online", cpus+"/online"),
 		file("cpu.isolated", cpus+"/isolated"),
 		file("cpu.smt", cpus+"/smt/control"),
@@ -36,11 +36,11 @@ func sources() []source {
 		distinct("cpu.min_khz", cpus+"/cpu[0-9]*/cpufreq/scaling_min_freq"),
 		distinct("cpu.max_khz", cpus+"/cpu[0-9]*/cpufreq/scaling_max_freq"),
 		distinct("cpu.energy_preference", cpus+"/cpu[0-9]*/cpufreq/energy_performance_preference"),
-		one("cpu.turbo", false, turbo),
-		one("cpu.prefetching", false, prefetching),
+		singleItem("cpu.turbo", false, turbo),
+		singleItem("cpu.prefetching", false, prefetching),
 		file("cpu.idle_driver", cpus+"/cpuidle/current_driver"),
 		file("cpu.idle_governor", cpus+"/cpuidle/current_governor_ro"),
-		one("cpu.idle_states", false, idleStates),
+		singleItem("cpu.idle_states", false, idleStates),
 		each("cpu.vulnerability", cpus+"/vulnerabilities/*", ""),
 		distinct("cpu.rapl_limits_uw", "/sys/class/powercap/*/constraint_0_power_limit_uw"),
 		file("machine.product", "/sys/class/dmi/id/product_name"),
@@ -51,11 +51,11 @@ func sources() []source {
 		file("kernel.release", sysctl+"/kernel/osrelease"),
 		file("kernel.version", sysctl+"/kernel/version"),
 		file("kernel.cmdline", "/proc/cmdline"),
-		one("kernel.hz", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_HZ") }),
-		one("kernel.irq_time_accounting", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_IRQ_TIME_ACCOUNTING") }),
+		singleItem("kernel.hz", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_HZ") }),
+		singleItem("kernel.irq_time_accounting", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_IRQ_TIME_ACCOUNTING") }),
 		file("kernel.preempt", "/sys/kernel/debug/sched/preempt"),
 		file("kernel.clocksource", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-		file("kernel.tainted", sysctl+"/kernel/tainted").fleeting(),
+		file("kernel.tainted", sysctl+"/kernel/tainted").asTransient(),
 		file("sched.autogroup", sysctl+"/kernel/sched_autogroup_enabled"),
 		file("sched.features", "/sys/kernel/debug/sched/features"),
 		file("sched.base_slice_ns", "/sys/kernel/debug/sched/base_slice_ns"),
@@ -65,11 +65,11 @@ func sources() []source {
 		file("kernel.nmi_watchdog", sysctl+"/kernel/nmi_watchdog"),
 		file("kernel.perf_event_paranoid", sysctl+"/kernel/perf_event_paranoid"),
 		file("kernel.aslr", sysctl+"/kernel/randomize_va_space"),
-		file("kernel.boot_id", sysctl+"/kernel/random/boot_id").fleeting(),
+		file("kernel.boot_id", sysctl+"/kernel/random/boot_id").asTransient(),
 
-		one("memory.total", false, func(h *host.Host) (string, error) { return meminfo(h, "MemTotal") }),
-		one("memory.swap_total", false, func(h *host.Host) (string, error) { return meminfo(h, "SwapTotal") }),
-		one("memory.swap_used", true, swapUsed),
+		singleItem("memory.total", false, func(h *host.Host) (string, error) { return meminfo(h, "MemTotal") }),
+		singleItem("memory.swap_total", false, func(h *host.Host) (string, error) { return meminfo(h, "SwapTotal") }),
+		singleItem("memory.swap_used", true, swapUsed),
 		file("memory.swappiness", sysctl+"/vm/swappiness"),
 		file("memory.overcommit", sysctl+"/vm/overcommit_memory"),
 		file("memory.thp", mm+"/transparent_hugepage/enabled"),
@@ -80,10 +80,10 @@ func sources() []source {
 		file("numa.nodes", "/sys/devices/system/node/online"),
 		file("numa.balancing", sysctl+"/kernel/numa_balancing"),
 
-		one("cgroup.kind", false, cgroupKind),
+		singleItem("cgroup.kind", false, cgroupKind),
 		file("irq.default_affinity", "/proc/irq/default_smp_affinity"),
-		one("irq.affinities", true, func(h *host.Host) (string, error) { return common(h, "/proc/irq/[0-9]*/smp_affinity_list") }),
-		one("irq.balancer", false, irqbalanceState),
+		singleItem("irq.affinities", true, func(h *host.Host) (string, error) { return common(h, "/proc/irq/[0-9]*/smp_affinity_list") }),
+		singleItem("irq.balancer", false, irqbalanceState),
 
 		each("disk.model", "/sys/block/[^lrz]*", "device/model"),
 		each("disk.firmware", "/sys/block/[^lrz]*", "device/firmware_rev"),
@@ -91,24 +91,24 @@ func sources() []source {
 		each("disk.rotational", "/sys/block/[^lrz]*", "queue/rotational"),
 		each("net.mtu", "/sys/class/net/e*", "mtu"),
 		each("net.speed", "/sys/class/net/e*", "speed"),
-		one("net.queues", false, netQueues),
-		one("net.offloads", false, func(*host.Host) (string, error) {
+		singleItem("net.queues", false, netQueues),
+		singleItem("net.offloads", false, func(*host.Host) (string, error) {
 			return "", errors.New("not in any file: see ethtool -k (offloads) and ethtool -g (rings)")
 		}),
-		each("temperature", "/sys/class/thermal/thermal_zone*", "temp").fleeting(),
+		each("temperature", "/sys/class/thermal/thermal_zone*", "temp").asTransient(),
 
-		one("os.name", false, osName),
-		one("os.packages", true, packages),
+		singleItem("os.name", false, osName),
+		singleItem("os.packages", true, packages),
 	}
 }
 
-// fleeting marks a source as changing by itself.
-func (s source) fleeting() source { s.passing = true; return s }
+// asTransient marks a source as changing by itself.
+func (s source) asTransient() source { s.transient = true; return s }
 
 func cpuinfo(h *host.Host, keys ...string) (string, error) {
 	text, err := h.ReadValue("/proc/cpuinfo")
 	if err != nil {
-		return "", because(err)
+		return "", cause(err)
 	}
 	count := map[string]bool{}
 	for line := range strings.Lines(text) {
@@ -170,7 +170,7 @@ func idleStates(h *host.Host) (string, error) {
 func meminfo(h *host.Host, key string) (string, error) {
 	text, err := h.ReadValue("/proc/meminfo")
 	if err != nil {
-		return "", because(err)
+		return "", cause(err)
 	}
 	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, key+":"); ok {
@@ -221,7 +221,7 @@ func netQueues(h *host.Host) (string, error) {
 func osName(h *host.Host) (string, error) {
 	text, err := h.ReadValue("/etc/os-release")
 	if err != nil {
-		return "", because(err)
+		return "", cause(err)
 	}
 	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {

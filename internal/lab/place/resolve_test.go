@@ -107,7 +107,7 @@ func TestRelationsShareWhatTheyShall(t *testing.T) {
 							t.Errorf("%v %s: CPU %d is not allowed", shape, relation, n)
 						}
 					}
-					if !shared[relation] && seen.Meets(sets[0]) {
+					if !shared[relation] && seen.Intersects(sets[0]) {
 						t.Errorf("%v %s %d/%d: %s meets %s", shape, relation, s, slots, sets[0], seen)
 					}
 					for _, n := range sets[0].Numbers() {

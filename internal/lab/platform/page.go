@@ -32,8 +32,8 @@ type Page struct {
 	Trips     []Trip           `json:"round_trips"`
 	// Floors are the noise floors in percent, by study.
 	Floors map[string]analyse.Num `json:"noise_floor_percent"`
-	// Says are the findings in words.
-	Says []string `json:"says"`
+	// Findings are the findings in words.
+	Findings []string `json:"says"`
 }
 
 // Load is the latency of a load that depends on the previous load.
@@ -44,10 +44,10 @@ type Load struct {
 
 // Pair is the loss of one workload next to another.
 type Pair struct {
-	Workload string           `json:"workload"`
-	Beside   string           `json:"beside"`
-	Relation string           `json:"relation"`
-	Percent  analyse.Interval `json:"percent"` // of time
+	Workload  string           `json:"workload"`
+	Neighbour string           `json:"beside"`
+	Relation  string           `json:"relation"`
+	Percent   analyse.Interval `json:"percent"` // of time
 }
 
 // Trip is the round-trip time of a datagram to another network namespace, in seconds.
@@ -57,9 +57,9 @@ type Trip struct {
 	P99      analyse.Interval `json:"p99"`
 }
 
-// Of computes the page from the results of the studies, by name; a study without
+// NewPage computes the page from the results of the studies, by name; a study without
 // results was not run.
-func Of(top host.Topology, results map[string]*analyse.Results) *Page {
+func NewPage(top host.Topology, results map[string]*analyse.Results) *Page {
 	p := &Page{CPUs: top.Online.Len(), Loads: []Load{}, Pairs: []Pair{}, Trips: []Trip{}, Floors: map[string]analyse.Num{},
 		Bandwidth: analyse.Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN()}}
 	cores, packages := map[[2]int]bool{}, map[int]bool{}
@@ -101,7 +101,7 @@ func Of(top host.Topology, results map[string]*analyse.Results) *Page {
 		there       bool
 	}{{"Cores", Threads, p.Threads != nil}, {"Memory", Memory, len(p.Loads) > 0}, {"Neighbours", Pairs, len(p.Pairs) > 0}, {"Network", Network, len(p.Trips) > 0}} {
 		if r := results[of.study]; r != nil && !of.there {
-			p.Says = append(p.Says, fmt.Sprintf("%s: unknown, because no run of %s is valid%s.", of.what, of.study, reasons(r)))
+			p.Findings = append(p.Findings, fmt.Sprintf("%s: unknown, because no run of %s is valid%s.", of.what, of.study, reasons(r)))
 		}
 	}
 	return p
@@ -137,7 +137,7 @@ const far = 1.5
 
 // say writes the findings in words.
 func (p *Page) say() {
-	add := func(format string, args ...any) { p.Says = append(p.Says, fmt.Sprintf(format, args...)) }
+	add := func(format string, args ...any) { p.Findings = append(p.Findings, fmt.Sprintf(format, args...)) }
 	if d := p.Threads; d != nil {
 		switch k := d.Knee; {
 		case len(d.Points) < 2:
@@ -198,7 +198,7 @@ func (p *Page) sayPairs(add func(string, ...any)) {
 		sums[i].percent, sums[i].n = sums[i].percent+x.Percent.Value, sums[i].n+1
 	}
 	if worst.Relation != "same-thread" {
-		add("Sensitivity: the largest loss on separate CPUs is %s, %s next to %s at %s.", percent(worst.Percent), worst.Workload, worst.Beside, worst.Relation)
+		add("Sensitivity: the largest loss on separate CPUs is %s, %s next to %s at %s.", percent(worst.Percent), worst.Workload, worst.Neighbour, worst.Relation)
 	}
 	for i := range sums {
 		sums[i].percent /= float64(sums[i].n)
@@ -225,7 +225,7 @@ func (p *Page) sayPairs(add func(string, ...any)) {
 func (p *Page) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# This platform\n\n%d CPUs; the kernel reports %d cores, %d packages, last-level cache %s.\n\n", p.CPUs, p.Cores, p.Packages, size(p.LLC))
-	for _, s := range p.Says {
+	for _, s := range p.Findings {
 		fmt.Fprintf(&b, "- %s\n", s)
 	}
 	if d := p.Threads; d != nil {
@@ -250,7 +250,7 @@ func (p *Page) Markdown(w io.Writer) error {
 	if len(p.Pairs) > 0 {
 		b.WriteString("\n## Next to a neighbour\n\n| workload | neighbour | CPUs | takes longer |\n|---|---|---|---|\n")
 		for _, x := range p.Pairs {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", x.Workload, x.Beside, x.Relation, percent(x.Percent))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", x.Workload, x.Neighbour, x.Relation, percent(x.Percent))
 		}
 	}
 	if len(p.Trips) > 0 {

@@ -105,7 +105,7 @@ func TestPage(t *testing.T) {
 			{Levels: at("same-thread"), P50: analyse.Interval{Value: 20e-6}, P99: analyse.Interval{Value: 30e-6}}}}},
 	}
 	var b strings.Builder
-	page := Of(top, results)
+	page := NewPage(top, results)
 	if err := page.Markdown(&b); err != nil {
 		t.Fatal(err)
 	}
@@ -129,16 +129,16 @@ func TestPage(t *testing.T) {
 	quiet := map[string]*analyse.Results{Pairs: {Noise: &analyse.Noise{Floor: 0.1}, Degradations: []analyse.Degradation{
 		{Workload: "compute", Partners: []string{"compute"}, Levels: at("same-llc"), Percent: around(1)},
 		{Workload: "compute", Partners: []string{"compute"}, Levels: at("cross-package"), Percent: around(-1)}}}}
-	said := strings.Join(Of(top, quiet).Says, "\n")
+	said := strings.Join(NewPage(top, quiet).Findings, "\n")
 	if !strings.Contains(said, "makes no difference above the noise floor of 10.0 %") || strings.Contains(said, "Cores") || strings.Contains(said, "Memory") {
 		t.Error(said)
 	}
 	// For a study without valid runs the page says that, and the reason.
-	busy := Of(top, map[string]*analyse.Results{Threads: {Reasons: map[result.Reason]int{result.Steal: 2, result.ForeignCPU: 7}}})
-	if said := strings.Join(busy.Says, "\n"); said != "Cores: unknown, because no run of platform-threads is valid (foreign-cpu 7 times, steal 2 times)." {
+	busy := NewPage(top, map[string]*analyse.Results{Threads: {Reasons: map[result.Reason]int{result.Steal: 2, result.ForeignCPU: 7}}})
+	if said := strings.Join(busy.Findings, "\n"); said != "Cores: unknown, because no run of platform-threads is valid (foreign-cpu 7 times, steal 2 times)." {
 		t.Error(said)
 	}
-	if none := Of(top, nil); len(none.Says) != 0 || !math.IsNaN(none.Bandwidth.Value) {
+	if none := NewPage(top, nil); len(none.Findings) != 0 || !math.IsNaN(none.Bandwidth.Value) {
 		t.Errorf("out of nothing: %+v", none)
 	}
 }

@@ -42,7 +42,7 @@ func TestConfigurationIsOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Enforce.Mode != "off" || c.Sampling.Duration != c.Sampling.Period || c.Sampling.Period != 500*time.Millisecond || c.Sampling.MaxTax != 0 || len(c.Rules) != 2 || c.Rules[1].Job != "bystander/0" {
+	if c.Enforce.Mode != "off" || c.Sampling.Duration != c.Sampling.Period || c.Sampling.Period != 500*time.Millisecond || c.Sampling.MaxOverhead != 0 || len(c.Rules) != 2 || c.Rules[1].Job != "bystander/0" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -102,7 +102,7 @@ func TestAgentIsBesideTheRun(t *testing.T) {
 	program := stub(t, `trap 'cp "$2" "`+o.Dir+`/conf"; exit 0' TERM
 echo ready >"`+o.Dir+`/ready"
 while :; do sleep 0.01; done`)
-	w, err := With(inner, o, recording(t, program))
+	w, err := WithAgent(inner, o, recording(t, program))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ while :; do sleep 0.01; done`)
 	}).Energy(result.Window{}); j != 7 || source != "meter" {
 		t.Errorf("energy %g of %q", j, source)
 	}
-	if flips, err := flip(filepath.Join(o.Dir, CachesFile)); err != nil || flips != "CPUs 0-1: 80 ns before, 300 ns after" {
+	if flips, err := cacheChanges(filepath.Join(o.Dir, CachesFile)); err != nil || flips != "CPUs 0-1: 80 ns before, 300 ns after" {
 		t.Errorf("%q, %v", flips, err)
 	}
 }
@@ -128,7 +128,7 @@ func TestAgentThatFailsFailsTheRun(t *testing.T) {
 	for name, script := range map[string]string{"by itself": "echo no such signal >&2\nexit 2\n", "when told to leave": "trap 'echo cannot write >&2; exit 3' TERM\necho >\"$0.ready\"\nwhile :; do sleep 0.01; done"} {
 		o := observed(t)
 		program := stub(t, script)
-		w, err := With(&watched{}, o, recording(t, program))
+		w, err := WithAgent(&watched{}, o, recording(t, program))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,12 +141,12 @@ func TestAgentThatFailsFailsTheRun(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := With(&watched{}, observed(t), recording(t, "/no/such/agent")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := WithAgent(&watched{}, observed(t), recording(t, "/no/such/agent")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("an agent that is not there: %v", err)
 	}
 	o := observed(t)
 	o.Envs = o.Envs[1:]
-	if _, err := With(&watched{}, o, recording(t, "/bin/true")); err == nil {
+	if _, err := WithAgent(&watched{}, o, recording(t, "/bin/true")); err == nil {
 		t.Error("a run in which nothing runs is recorded")
 	}
 }

@@ -18,10 +18,10 @@ type observer struct {
 	dir   string
 }
 
-// With lets an agent sample a run that another observer watches. The agent begins before
+// WithAgent lets an agent sample a run that another observer watches. The agent begins before
 // the run's steady window, in its warm-up, and ends after it. If the agent fails, the run
 // fails.
-func With(inner lab.Observer, o lab.Observed, opt Options) (lab.Observer, error) {
+func WithAgent(inner lab.Observer, o lab.Observed, opt Options) (lab.Observer, error) {
 	a, err := start(o, opt)
 	if err != nil {
 		return nil, err

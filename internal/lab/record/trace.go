@@ -36,8 +36,8 @@ type Run struct {
 	Samples   int       `json:"samples"`
 	// Caches says which CPUs began or ceased to share a cache, "" for none.
 	Caches string `json:"caches,omitempty"`
-	// Left is why it is not in the trace, "" where it is.
-	Left string `json:"left,omitempty"`
+	// LeftOut is why it is not in the trace, "" where it is.
+	LeftOut string `json:"left,omitempty"`
 }
 
 // other is the name of what ran outside any task; it is not renamed.
@@ -113,12 +113,12 @@ func samples(f *result.Folder, r *result.Run) ([]sample.Sample, error) {
 func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []sample.Sample, seconds []result.Sample) error {
 	run := Run{Cell: r.Cell.String(), N: r.N, Stretches: Stretches(r, seconds)}
 	var err error
-	if run.Caches, err = flip(f.RunPath(r, CachesFile)); err != nil {
+	if run.Caches, err = cacheChanges(f.RunPath(r, CachesFile)); err != nil {
 		return err
 	}
 	for _, one := range run.Stretches {
 		if one.Truth == Unclear {
-			run.Left = "unclear: " + one.Why
+			run.LeftOut = "unclear: " + one.Why
 		}
 	}
 	period := time.Second
@@ -145,7 +145,7 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 			continue
 		}
 		run.Samples++
-		if run.Left == "" {
+		if run.LeftOut == "" {
 			one.Machine, one.Task, one.Job = s.Name, task, sample.JobName(jobs[string(one.Job)])
 			one.Served = slices.Clone(one.Served)
 			for k := range one.Served {
@@ -157,10 +157,10 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 		}
 	}
 	if run.Samples == 0 {
-		run.Left = "the agent took no sample in the run's window"
+		run.LeftOut = "the agent took no sample in the run's window"
 	}
 	for _, one := range run.Stretches {
-		if one.Truth == Hurt && run.Left == "" {
+		if one.Truth == Hurt && run.LeftOut == "" {
 			t.Labels = append(t.Labels, trace.Label{Machine: s.Name, Victim: tasks[one.Victim], Antagonist: tasks[one.Antagonist], Cause: one.Cause,
 				From: sample.At(r.Start.Add(one.Window.From)), To: sample.At(r.Start.Add(one.Window.To))})
 		}
@@ -169,13 +169,13 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 	return nil
 }
 
-// apart is the minimum ratio between round trips through another cache and within one
+// cacheRatio is the minimum ratio between round trips through another cache and within one
 // (see package observe).
-const apart = 2.5
+const cacheRatio = 2.5
 
-// flip says which CPUs a hypervisor moved to a common cache or apart during the run, from
+// cacheChanges says which CPUs a hypervisor moved to a common cache or apart during the run, from
 // the first and the last look.
-func flip(file string) (string, error) {
+func cacheChanges(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -193,7 +193,7 @@ func flip(file string) (string, error) {
 	first, last := looks[0], looks[len(looks)-1]
 	var words []string
 	for pair, a := range first {
-		if b := last[pair]; a > 0 && b > 0 && math.Max(a/b, b/a) >= apart {
+		if b := last[pair]; a > 0 && b > 0 && math.Max(a/b, b/a) >= cacheRatio {
 			words = append(words, fmt.Sprintf("CPUs %s: %.0f ns before, %.0f ns after", pair, a, b))
 		}
 	}
@@ -209,8 +209,8 @@ func (t *Trace) Write(w io.Writer) error {
 		if r.Caches != "" {
 			fmt.Fprintf(b, "# cache sharing changed in %s: %s\n", r.Cell, r.Caches)
 		}
-		if r.Left != "" {
-			fmt.Fprintf(b, "# left out %s: %s\n", r.Cell, r.Left)
+		if r.LeftOut != "" {
+			fmt.Fprintf(b, "# left out %s: %s\n", r.Cell, r.LeftOut)
 		}
 	}
 	var used []sample.Extra

@@ -89,7 +89,7 @@ func TestTraces(t *testing.T) {
 		t.Fatalf("%+v, %v", traces, err)
 	}
 	tr := traces[0]
-	if len(tr.Runs) != 4 || tr.Runs[0].Cell != alone.Cell.String() || tr.Runs[3].Left == "" || tr.Runs[1].Caches != "CPUs 0-1: 90 ns before, 380 ns after" || tr.Runs[2].Caches != "" {
+	if len(tr.Runs) != 4 || tr.Runs[0].Cell != alone.Cell.String() || tr.Runs[3].LeftOut == "" || tr.Runs[1].Caches != "CPUs 0-1: 90 ns before, 380 ns after" || tr.Runs[2].Caches != "" {
 		t.Errorf("%+v", tr.Runs)
 	}
 	// From each window of 40 s the 40 intervals within it; none of the stranger, none of

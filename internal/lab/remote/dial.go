@@ -48,7 +48,7 @@ func parseHostKey(line string) (ssh.PublicKey, error) {
 }
 
 // connect logs in, through other hosts if configured. closers end all its connections.
-func connect(ctx context.Context, inv *Inventory, s *Spec) (client *ssh.Client, closers []func() error, err error) {
+func connect(ctx context.Context, inv *Inventory, s *HostConfig) (client *ssh.Client, closers []func() error, err error) {
 	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
 			_ = c() // errors no longer matter
@@ -104,7 +104,7 @@ func withPort(address string) string {
 }
 
 // config is the SSH configuration for the host. done must be called after the handshake.
-func (s *Spec) config(address string) (c *ssh.ClientConfig, done func(), err error) {
+func (s *HostConfig) config(address string) (c *ssh.ClientConfig, done func(), err error) {
 	c = &ssh.ClientConfig{User: s.User, Timeout: patience}
 	if c.User == "" {
 		c.User = "root"
@@ -121,7 +121,7 @@ func (s *Spec) config(address string) (c *ssh.ClientConfig, done func(), err err
 }
 
 // hostKeys returns which keys are accepted from the host.
-func (s *Spec) hostKeys(address string) (ssh.HostKeyCallback, []string, error) {
+func (s *HostConfig) hostKeys(address string) (ssh.HostKeyCallback, []string, error) {
 	if s.HostKey != "" {
 		want, err := parseHostKey(s.HostKey)
 		if err != nil {
@@ -180,7 +180,7 @@ func (noKey) Verify([]byte, *ssh.Signature) error { return errors.New("no key") 
 
 // login returns the ways to authenticate: by a key file, or by the agent's keys and then
 // the keys in the usual files. done closes the connection to the agent.
-func (s *Spec) login() (methods []ssh.AuthMethod, done func(), err error) {
+func (s *HostConfig) login() (methods []ssh.AuthMethod, done func(), err error) {
 	done = func() {}
 	if s.Key != "" {
 		signer, err := readKey(expand(s.Key))

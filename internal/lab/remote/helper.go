@@ -219,7 +219,7 @@ func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
 	h.next++
 	id := h.next
 	h.mu.Unlock()
-	p, err := e.Start(ctx, lab.Job{Name: j.Name, Argv: j.Argv, Dir: j.Dir, Env: j.Env, Waits: j.Waits,
+	p, err := e.Start(ctx, lab.Job{Name: j.Name, Argv: j.Argv, Dir: j.Dir, Env: j.Env, WaitsForStart: j.Waits,
 		Stdout: &outlet{wire: h.wire, proc: id, fd: 1}, Stderr: &outlet{wire: h.wire, proc: id, fd: 2}})
 	if err != nil {
 		return frame{Failed: failureOf(err)}

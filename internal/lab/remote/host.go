@@ -94,10 +94,10 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 		base: time.Now(), baseNS: monotonic(), waiting: map[int]chan frame{}, procs: map[int]*Process{}, early: map[int][]frame{}}
 	defer func() {
 		if err != nil {
-			h.lose(err)
+			h.disconnect(err)
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() { h.lose(ctx.Err()) })
+	stop := context.AfterFunc(ctx, func() { h.disconnect(ctx.Err()) })
 	defer stop()
 	path, facts, err := push(client, name, o.Helper)
 	if err != nil {
@@ -112,11 +112,11 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 	case <-h.gone:
 		return nil, fmt.Errorf("start the helper on host %s: %w: its stderr: %q", name, h.reason(), h.stderr.String())
 	}
-	return h, h.compare(ctx)
+	return h, h.measureClock(ctx)
 }
 
 // serve starts the helper and the goroutines that read from it and send beats.
-func (h *Host) serve(client *ssh.Client, s *Spec, path string) error {
+func (h *Host) serve(client *ssh.Client, s *HostConfig, path string) error {
 	session, err := client.NewSession()
 	if err != nil {
 		return fmt.Errorf("start the helper on host %s: %w", h.Name, err)
@@ -167,8 +167,8 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.text))
 }
 
-// lose ends the connection; the first reason counts.
-func (h *Host) lose(err error) {
+// disconnect ends the connection; the first reason counts.
+func (h *Host) disconnect(err error) {
 	h.once.Do(func() {
 		h.mu.Lock()
 		h.why = err
@@ -222,7 +222,7 @@ func (h *Host) beat() {
 			limit = max(limit, patience) // the helper is still starting
 		}
 		if silent := time.Duration(monotonic() - h.heard.Load()); silent > limit {
-			h.lose(&LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease})
+			h.disconnect(&LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease})
 			return
 		}
 		// A broken connection accepts what its buffers hold and then blocks.
@@ -243,9 +243,9 @@ func (h *Host) listen() {
 		f, err := h.wire.receive()
 		if err != nil {
 			if h.closing.Load() {
-				h.lose(errClosed)
+				h.disconnect(errClosed)
 			}
-			h.lose(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: unexpected(err)})
+			h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: unexpected(err)})
 			return
 		}
 		h.heard.Store(monotonic())
@@ -312,9 +312,9 @@ func (h *Host) call(ctx context.Context, f frame) (frame, error) {
 // pings is the number of round trips from which the best clock offset is taken.
 const pings = 20
 
-// compare measures the host's clock. Half the round trip is the largest error of the
+// measureClock measures the host's clock. Half the round trip is the largest error of the
 // offset.
-func (h *Host) compare(ctx context.Context) error {
+func (h *Host) measureClock(ctx context.Context) error {
 	best, least := int64(0), time.Duration(1<<62)
 	for range pings {
 		from := monotonic()
@@ -372,7 +372,7 @@ func (h *Host) Close() error {
 	case <-h.gone:
 		return h.Err()
 	case <-t.C:
-		h.lose(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: errors.New("the helper does not exit")})
+		h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: errors.New("the helper does not exit")})
 		return h.reason()
 	}
 }

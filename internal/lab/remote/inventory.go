@@ -12,11 +12,11 @@ import (
 
 // Inventory is the hosts that a lab may use.
 type Inventory struct {
-	Hosts []Spec `key:"hosts" help:"by name"`
+	Hosts []HostConfig `key:"hosts" help:"by name"`
 }
 
-// Spec says how a host is reached. It holds no secret.
-type Spec struct {
+// HostConfig says how a host is reached. It holds no secret.
+type HostConfig struct {
 	Name    string `key:"-"`
 	Address string `key:"address" help:"host or host:port"`
 	User    string `key:"user" help:"user to log in as; none: root"`
@@ -29,10 +29,10 @@ type Spec struct {
 }
 
 // SetName implements keyed.Named.
-func (s *Spec) SetName(name string) { s.Name = name }
+func (s *HostConfig) SetName(name string) { s.Name = name }
 
 // Missing implements keyed.Needing.
-func (s *Spec) Missing(seen map[string]bool) []string {
+func (s *HostConfig) Missing(seen map[string]bool) []string {
 	if seen["address"] {
 		return nil
 	}
@@ -72,7 +72,7 @@ func ReadInventory(file string, text []byte) (*Inventory, error) {
 	return &inv, nil
 }
 
-func (inv *Inventory) check(r *keyed.Reader, s *Spec) {
+func (inv *Inventory) check(r *keyed.Reader, s *HostConfig) {
 	key := "hosts." + s.Name
 	if s.Address == "" || strings.ContainsAny(s.Address, " @/") {
 		r.Add(key+".address", s.Address, "a host, or host:port", r.Near(key))
@@ -92,8 +92,8 @@ func (inv *Inventory) check(r *keyed.Reader, s *Spec) {
 }
 
 // Lookup finds a host by its name; nil if there is none.
-func (inv *Inventory) Lookup(name string) *Spec {
-	i := slices.IndexFunc(inv.Hosts, func(s Spec) bool { return s.Name == name })
+func (inv *Inventory) Lookup(name string) *HostConfig {
+	i := slices.IndexFunc(inv.Hosts, func(s HostConfig) bool { return s.Name == name })
 	if i < 0 {
 		return nil
 	}

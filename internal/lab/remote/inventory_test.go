@@ -11,7 +11,7 @@ import (
 const someKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 
 func TestInventory(t *testing.T) {
-	want := []Spec{
+	want := []HostConfig{
 		{Name: "h1", Address: "10.0.0.1", User: "lab", Key: "~/.ssh/lab", Sudo: true},
 		{Name: "h2", Address: "10.0.0.2:2222", Jump: "h1", HostKey: someKey},
 	}

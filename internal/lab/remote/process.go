@@ -50,11 +50,11 @@ func (e *Environment) Run(ctx context.Context, j lab.Job) (*Process, error) {
 			argv[i] = self
 		}
 	}
-	a, err := h.call(ctx, frame{Op: "start", Env: e.id, Job: &job{j.Name, argv, j.Dir, j.Env, j.Waits}})
+	a, err := h.call(ctx, frame{Op: "start", Env: e.id, Job: &job{j.Name, argv, j.Dir, j.Env, j.WaitsForStart}})
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{Told: lab.NewTold(j), host: h, id: a.Proc, name: j.Name}
+	p := &Process{ReportedProcess: lab.NewReportedProcess(j), host: h, id: a.Proc, name: j.Name}
 	h.mu.Lock()
 	if h.procs == nil {
 		h.mu.Unlock()
@@ -120,7 +120,7 @@ func (e *Environment) Close() error {
 
 // Process is a command on a host; it implements lab.Process.
 type Process struct {
-	*lab.Told
+	*lab.ReportedProcess
 	host *Host
 	id   int
 	name string
@@ -141,13 +141,13 @@ func (p *Process) Begin() (time.Time, time.Duration, error) {
 	return b.At, b.Within, b.Err
 }
 
-func (p *Process) begin(ctx context.Context, at int64) Began {
+func (p *Process) begin(ctx context.Context, at int64) BeginResult {
 	a, err := p.host.call(ctx, frame{Op: "begin", Proc: p.id, NS: at})
 	if err != nil {
-		return Began{Err: fmt.Errorf("begin %s: %w", p.name, err)}
+		return BeginResult{Err: fmt.Errorf("begin %s: %w", p.name, err)}
 	}
 	_, unsure := p.host.Clock()
-	return Began{At: p.host.here(a.NS), Within: time.Duration(a.Within) + unsure, There: a.NS}
+	return BeginResult{At: p.host.here(a.NS), Within: time.Duration(a.Within) + unsure, There: a.NS}
 }
 
 // Err implements lab.Process: a *LostError where the host was lost.
@@ -171,8 +171,8 @@ func (p *Process) Stop() error {
 	return err
 }
 
-// Began is when a process began, by this machine's clock.
-type Began struct {
+// BeginResult is when a process began, by this machine's clock.
+type BeginResult struct {
 	At     time.Time
 	Within time.Duration // the largest error of At
 	There  int64         // by its host's CLOCK_MONOTONIC, ns
@@ -186,21 +186,21 @@ const lead = 250 * time.Millisecond
 // Begin releases processes on any hosts at one instant: ahead of now (0: a quarter of a
 // second), by each host's own clock, compared just before. The error joins those of the
 // processes that did not begin; the other processes are not stopped.
-func Begin(ctx context.Context, procs []*Process, ahead time.Duration) ([]Began, error) {
+func Begin(ctx context.Context, procs []*Process, ahead time.Duration) ([]BeginResult, error) {
 	hosts := map[*Host]bool{}
 	for _, p := range procs {
 		hosts[p.host] = true
 	}
 	var wg sync.WaitGroup
 	for h := range hosts {
-		wg.Go(func() { _ = h.compare(ctx) }) // a lost host fails in begin
+		wg.Go(func() { _ = h.measureClock(ctx) }) // a lost host fails in begin
 	}
 	wg.Wait()
 	if ahead <= 0 {
 		ahead = lead
 	}
 	at := time.Now().Add(ahead)
-	all := make([]Began, len(procs))
+	all := make([]BeginResult, len(procs))
 	for i, p := range procs {
 		wg.Go(func() {
 			all[i] = p.begin(ctx, p.host.there(at))
@@ -215,7 +215,7 @@ func Begin(ctx context.Context, procs []*Process, ahead time.Duration) ([]Began,
 }
 
 // Skew is the time between the first and the last begin.
-func Skew(all []Began) time.Duration {
+func Skew(all []BeginResult) time.Duration {
 	var first, last time.Time
 	for _, b := range all {
 		if b.Err != nil {

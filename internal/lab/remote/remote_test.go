@@ -155,7 +155,7 @@ func TestKeysOfHosts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			h, err := Dial(t.Context(), &Inventory{Hosts: []Spec{spec}}, "h0", f.options(10*time.Second))
+			h, err := Dial(t.Context(), &Inventory{Hosts: []HostConfig{spec}}, "h0", f.options(10*time.Second))
 			if !c.want(err) {
 				t.Errorf("%v", err)
 			}
@@ -224,7 +224,7 @@ func (f *farm) barrier(t testing.TB) *barrier {
 	return b
 }
 
-func (b *barrier) round(t testing.TB) []Began {
+func (b *barrier) round(t testing.TB) []BeginResult {
 	t.Helper()
 	var procs []*Process
 	for _, e := range b.envs {
@@ -280,7 +280,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 	if !apart(t) {
 		return
 	}
-	const lease = 3 * time.Second
+	const lease = 10 * time.Second
 	f := hosts(t, 4).ready()
 	var procs []*Process
 	var all []*Host

@@ -47,7 +47,7 @@ func helperMain(word string, args []string) error {
 	}
 	switch word {
 	case "lab-hold":
-		return env.HoldMain(args)
+		return env.WaitAndExec(args)
 	case "lab-remote":
 		lease, err := time.ParseDuration(args[0])
 		if err != nil {

@@ -107,11 +107,11 @@ func everything(t *testing.T) *Report {
 		m, n = append(m, row), append(n, counts)
 	}
 	r.Results.Correlations = []analyse.Correlations{{Names: names, PerVM: m, Pooled: m, Spearman: m, P: m, Q: m, VMs: n, N: 40}}
-	r.Results.Mappings = []analyse.Best{{Set: "workloads=WL1", Average: 20, Interval: bare(20), Worst: 50, WorstInterval: bare(50), WorstOf: "vm1 (mcf)", Mappings: 3,
-		Parts: []analyse.OfBest{{Part: "vm1", Workload: "mcf", Percent: map[string]float64{"0+1|2+3": 0, "0+2|1+3": 10, "0+3|1+2": 50}, Average: 20, Worst: 50}}}}
-	r.Results.Doses = []analyse.Dose{{Part: "fg", State: "busy", Points: []analyse.DosePoint{{Neighbours: 0, Value: bare(10)}, {Neighbours: 4, Value: bare(7)}}, PerNeighbour: bare(-7.5),
-		Full: bare(43), First: bare(13.2), Second: bare(8), Knee: &analyse.Knee{Before: 2, After: 3, Step: bare(25.22)}}}
-	r.Results.DoseContrasts = []analyse.DoseContrast{{Part: "fg", Of: "busy", Over: "idle", By: "neighbours", Points: []analyse.ContrastPoint{{At: 4, Longer: bare(40)}}}}
+	r.Results.Mappings = []analyse.MappingResult{{Set: "workloads=WL1", Average: 20, Interval: noBounds(20), Worst: 50, WorstInterval: noBounds(50), WorstOf: "vm1 (mcf)", Mappings: 3,
+		Parts: []analyse.MappingPart{{Part: "vm1", Workload: "mcf", Percent: map[string]float64{"0+1|2+3": 0, "0+2|1+3": 10, "0+3|1+2": 50}, Average: 20, Worst: 50}}}}
+	r.Results.Doses = []analyse.Dose{{Part: "fg", State: "busy", Points: []analyse.DosePoint{{Neighbours: 0, Value: noBounds(10)}, {Neighbours: 4, Value: noBounds(7)}}, PerNeighbour: noBounds(-7.5),
+		Full: noBounds(43), First: noBounds(13.2), Second: noBounds(8), Knee: &analyse.Knee{Before: 2, After: 3, Step: noBounds(25.22)}}}
+	r.Results.DoseContrasts = []analyse.DoseContrast{{Part: "fg", Of: "busy", Over: "idle", By: "neighbours", Points: []analyse.ContrastPoint{{At: 4, Longer: noBounds(40)}}}}
 	r.Results.Validities = []analyse.Validity{{Signal: "cpi", Part: "fg", Workload: "a", Pearson: analyse.Interval{Value: 0.97, Low: 0.9, High: 0.99}, Spearman: analyse.Interval{Value: 0.9, Low: 0.7, High: 0.97}, P: 0.001, N: 12}}
 	x := Expectations{Source: "paper", Stamps: []string{"simulated"}, Expect: []Expectation{{Name: "a long name of what the paper has in one of its tables", Analysis: "interference", Quantity: "metric"}}}
 	r.Checks = x.Against(&r.Results)

@@ -32,9 +32,9 @@ type Change struct {
 	Difference analyse.Interval
 }
 
-// Seen is the direction of the change: "higher", "lower", "not significant", or "unknown"
+// Direction is the direction of the change: "higher", "lower", "not significant", or "unknown"
 // where a value has no interval.
-func (c *Change) Seen() string {
+func (c *Change) Direction() string {
 	switch d := c.Difference; {
 	case math.IsNaN(d.Low) || math.IsNaN(d.High):
 		return "unknown"
@@ -84,7 +84,7 @@ func stampText(s []string) string {
 }
 
 func difference(a, b *Value) analyse.Interval {
-	i := bare(float64(b.Value - a.Value))
+	i := noBounds(float64(b.Value - a.Value))
 	i.Level, i.Method, i.N = a.Level, "half-widths added in squares", a.N+b.N
 	if a.Level != b.Level {
 		return i
@@ -132,7 +132,7 @@ func (d *Diff) Markdown(w io.Writer) error {
 	judged := 0
 	for i := range d.Changes {
 		c := &d.Changes[i]
-		seen := c.Seen()
+		seen := c.Direction()
 		line := row(c.Earlier.Name(), seen, number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
 		if seen != "unknown" {
 			judged++

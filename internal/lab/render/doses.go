@@ -34,7 +34,7 @@ func (r *Report) doses() section {
 		if k := d.Knee; k != nil {
 			knee, step = fmt.Sprintf("from %d to %d threads", k.Before, k.After), estimate(k.Step)
 		}
-		cpus, cores, each := behind(d.Cores)
+		cpus, cores, each := coreColumns(d.Cores)
 		intervals = append(intervals, d.PerNeighbour)
 		sums.Rows = append(sums.Rows, row(words(d.Levels), d.Part, d.State, number(d.Full.Value), between(d.Full), estimate(d.First), estimate(d.Second), knee, step, cpus, cores, each, number(d.PerNeighbour.Value), between(d.PerNeighbour)))
 	}

@@ -98,7 +98,7 @@ type Check struct {
 	Low, High   float64 // the bounds, infinite where they are open
 	Found       *Value  // nil where there is no such value, or several
 	Outcome     Outcome
-	Why         string // why it is inconclusive
+	Reason      string // why it is inconclusive
 }
 
 // Against compares results with the expectations. A value is reproduced only if its whole
@@ -135,29 +135,29 @@ func (x *Expectations) Against(results *analyse.Results) []Check {
 		}
 		var found []*Value
 		for i := range all {
-			if e.is(&all[i]) {
+			if e.matches(&all[i]) {
 				found = append(found, &all[i])
 			}
 		}
 		switch len(found) {
 		case 0:
-			c.Why = "the results have no matching value"
+			c.Reason = "the results have no matching value"
 		case 1:
 			c.Found = found[0]
 			c.judge()
 			if len(strange) > 0 {
-				c.Outcome, c.Why = Inconclusive, "the expectation does not apply to results with stamps "+strings.Join(strange, ", ")
+				c.Outcome, c.Reason = Inconclusive, "the expectation does not apply to results with stamps "+strings.Join(strange, ", ")
 			}
 		default:
-			c.Why = fmt.Sprintf("%d values match, e.g. %q and %q: give more levels", len(found), found[0].Name(), found[1].Name())
+			c.Reason = fmt.Sprintf("%d values match, e.g. %q and %q: give more levels", len(found), found[0].Name(), found[1].Name())
 		}
 		checks = append(checks, c)
 	}
 	return checks
 }
 
-// is reports whether the expectation refers to a value.
-func (e *Expectation) is(v *Value) bool {
+// matches reports whether the expectation refers to a value.
+func (e *Expectation) matches(v *Value) bool {
 	if v.Analysis != e.Analysis || v.Quantity != e.Quantity || v.At != e.At || e.Part != "" && v.Part != e.Part {
 		return false
 	}
@@ -174,18 +174,18 @@ func (c *Check) judge() {
 	value, low, high := float64(c.Found.Value), float64(c.Found.Low), float64(c.Found.High)
 	switch {
 	case math.IsNaN(value):
-		c.Why = "the value is unknown"
+		c.Reason = "the value is unknown"
 	case math.IsNaN(low) || math.IsNaN(high):
-		c.Why = "the value has no interval, and is outside the bounds"
+		c.Reason = "the value has no interval, and is outside the bounds"
 		if value >= c.Low && value <= c.High {
-			c.Why = "the value has no interval, and is within the bounds"
+			c.Reason = "the value has no interval, and is within the bounds"
 		}
 	case low >= c.Low && high <= c.High:
 		c.Outcome = Reproduced
 	case high < c.Low || low > c.High:
 		c.Outcome = NotReproduced
 	default:
-		c.Why = "the interval includes a bound: more repetitions are needed"
+		c.Reason = "the interval includes a bound: more repetitions are needed"
 	}
 }
 
@@ -214,7 +214,7 @@ func (r *Report) checks() section {
 		if name == "" {
 			name = c.Expectation.Analysis + " " + c.Expectation.Quantity
 		}
-		t.Rows = append(t.Rows, row(name, string(c.Outcome), expected, found, interval, unit, c.Why, c.Source))
+		t.Rows = append(t.Rows, row(name, string(c.Outcome), expected, found, interval, unit, c.Reason, c.Source))
 	}
 	if len(t.Rows) > 0 {
 		s.Notes = append(s.Notes, fmt.Sprintf("%d reproduced, %d not reproduced, %d inconclusive. Reproduced: the whole interval is within the bounds. Not reproduced: the whole interval is outside.",

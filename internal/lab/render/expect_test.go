@@ -51,14 +51,14 @@ func TestExpectations(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := x.Against(c.results)
-		if len(got) != 1 || got[0].Outcome != c.want || !strings.Contains(got[0].Why, c.why) || (c.why == "") != (got[0].Why == "") || got[0].Source != "table Id" {
+		if len(got) != 1 || got[0].Outcome != c.want || !strings.Contains(got[0].Reason, c.why) || (c.why == "") != (got[0].Reason == "") || got[0].Source != "table Id" {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 	}
 	x := Expectations{Stamps: []string{"simulated"}, Expect: []Expectation{{Analysis: "interference", Quantity: "metric", Cell: map[string]string{"ve": "kvm"}}}}
 	results := interfering(1, 2, 3)
 	results.Simulated = true
-	if got := x.Against(results)[0]; got.Outcome != Inconclusive || !strings.Contains(got.Why, "2 values") {
+	if got := x.Against(results)[0]; got.Outcome != Inconclusive || !strings.Contains(got.Reason, "2 values") {
 		t.Errorf("two values are meant: %+v", got)
 	}
 	x.Expect[0].Cell["placement"] = "per-chip"
@@ -154,7 +154,7 @@ func TestDiff(t *testing.T) {
 		t.Fatalf("%v, %+v", err, same)
 	}
 	for _, c := range same.Changes {
-		if s := c.Seen(); s != "not significant" && s != "unknown" {
+		if s := c.Direction(); s != "not significant" && s != "unknown" {
 			t.Errorf("%s is %s than itself", c.Earlier.Name(), s)
 		}
 	}
@@ -166,7 +166,7 @@ func TestDiff(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for _, c := range d.Changes {
-		seen[c.Earlier.Name()] = c.Seen()
+		seen[c.Earlier.Name()] = c.Direction()
 	}
 	want := map[string]string{"degradation percent placement=near fg a": "higher", "degradation beside placement=near fg a": "lower", "degradation percent placement=far fg a": "not significant", "noise floor": "unknown"}
 	for name, change := range want {
@@ -188,7 +188,7 @@ func TestDifference(t *testing.T) {
 		t.Error(d)
 	}
 	b.Level = 0.9
-	if c := (Change{a, b, difference(&a, &b)}); c.Seen() != "unknown" {
+	if c := (Change{a, b, difference(&a, &b)}); c.Direction() != "unknown" {
 		t.Error("intervals of two levels were mixed")
 	}
 }

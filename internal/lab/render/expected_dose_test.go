@@ -85,21 +85,21 @@ func TestExpectationsOfNoisyNeighbour(t *testing.T) {
 		c.Warmup, c.For = 0, 4*time.Second
 		for i := range c.Parts {
 			p := &c.Parts[i]
-			p.Environment.Truth = &study.Truth{Base: 1e9, Slope: 0.01, Noise: 0.001}
+			p.Environment.Truth = &study.Model{Base: 1e9, Slope: 0.01, Noise: 0.001}
 		}
 		for n := range 2 {
-			r, _ := synthetic.Run(&c, synthetic.Where{N: n, Seed: 1})
+			r, _ := synthetic.Run(&c, synthetic.RunID{N: n, Seed: 1})
 			for i := range r.Parts {
 				r.Parts[i].CPUs = []string{"0-95"}
 			}
 			runs = append(runs, *r)
 		}
 	}
-	results := analyse.Of(s, runs)
+	results := analyse.Compute(s, runs)
 	results.Simulated, results.Stamps = false, nil
 	for _, c := range x.Against(&results) {
 		if c.Found == nil && c.Expectation.Quantity != "knee" { // a knee exists only if it is found
-			t.Errorf("%+v: %s", c.Expectation, c.Why)
+			t.Errorf("%+v: %s", c.Expectation, c.Reason)
 		}
 	}
 	if len(results.DoseCosts) != 6 {

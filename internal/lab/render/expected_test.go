@@ -110,7 +110,7 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 		}
 	}
 	// A study's results have values with these names.
-	results := &analyse.Results{Headline: &analyse.Headline{}, Migrations: []analyse.Moves{{Part: analyse.AllParts, Levels: []study.Level{{Factor: "placement", Value: "default"}}}}}
+	results := &analyse.Results{Headline: &analyse.Headline{}, Migrations: []analyse.MigrationStats{{Part: analyse.AllParts, Levels: []study.Level{{Factor: "placement", Value: "default"}}}}}
 	for _, c := range append(x.Against(results), moves.Against(results)...) {
 		if c.Found == nil {
 			t.Errorf("no value of the results is meant by %+v", c.Expectation)

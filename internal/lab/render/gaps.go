@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
-// behind are the CPUs, the cores and the CPUs per core of a dose, for its table.
-func behind(c *analyse.Cores) (cpus, cores, each string) {
+// coreColumns are the CPUs, the cores and the CPUs per core of a dose, for its table.
+func coreColumns(c *analyse.Cores) (cpus, cores, each string) {
 	if c == nil {
 		return "", "", ""
 	}
@@ -37,7 +37,7 @@ func (r *Report) gaps() []exhibit {
 	t := table{Caption: "Increase in time per unit of work, over its own lowest dose and over the base environment, %",
 		Head: []string{"cell", "part", "of", "over", "threads at lowest dose", "lowest dose over base at equal threads", "threads at highest dose", "highest dose over own lowest", "highest dose over base at the lowest dose's threads", "highest dose over base at equal threads", "equal at highest dose?"}}
 	for _, g := range r.Results.DoseGaps {
-		t.Rows = append(t.Rows, row(words(g.Levels), g.Part, g.Of, g.Over, fmt.Sprint(g.Lone), estimate(g.First), fmt.Sprint(g.Full), estimate(g.FromLone), estimate(g.FromBase), estimate(g.AtFull), string(g.Meeting)))
+		t.Rows = append(t.Rows, row(words(g.Levels), g.Part, g.Of, g.Over, fmt.Sprint(g.Lone), estimate(g.First), fmt.Sprint(g.Full), estimate(g.OverOwnLowest), estimate(g.OverBaseLowest), estimate(g.AtFull), string(g.Meeting)))
 	}
 	if len(t.Rows) == 0 {
 		return nil

@@ -23,7 +23,7 @@ func TestGapsAndCostsAndVariations(t *testing.T) {
 	points := []analyse.DosePoint{{Threads: 2, Value: within(1, 0.1)}, {Neighbours: 47, Threads: 96, Value: within(1.53, 0.1), Longer: within(53, 1), Step: within(53, 1)}}
 	r.Results.Doses = []analyse.Dose{{Levels: metal, Part: "test", State: "busy", Unit: "s/addition", Points: points, Knee: &knee, Cores: &analyse.Cores{CPUs: 96, Least: 48, Most: 48, Knee: &knee}},
 		{Levels: large, Part: "test", State: "busy", Unit: "s/addition", Points: points, Cores: &analyse.Cores{Least: 2}}}
-	r.Results.DoseGaps = []analyse.DoseGap{{Part: "test", Of: "12xlarge", Over: "metal", Lone: 48, Full: 96, First: within(36.7, 0.5), FromLone: within(0, 0.3), FromBase: within(36.8, 0.5), AtFull: within(0.2, 0.4), Meeting: analyse.Met}}
+	r.Results.DoseGaps = []analyse.DoseGap{{Part: "test", Of: "12xlarge", Over: "metal", Lone: 48, Full: 96, First: within(36.7, 0.5), OverOwnLowest: within(0, 0.3), OverBaseLowest: within(36.8, 0.5), AtFull: within(0.2, 0.4), Meeting: analyse.Equivalent}}
 	usd := study.Price{Amount: 0.0528, Currency: "USD"}
 	r.Results.DoseCosts = []analyse.DoseCost{{Levels: large, Part: "test", State: "busy", Price: usd, CPUs: 2, Unit: "addition/USD", Lone: within(5.1e13, 1e12), Full: within(4.5e13, 1e12), OverBase: within(-1.5, 0.5)}}
 	r.Results.Variations = []analyse.Variation{{Part: "test", Unit: "s/addition", Instances: []analyse.Instance{{Name: "i7", Value: within(7, 0.1), Slower: -6.7}, {Name: "i3", Value: within(7.5, 0.1)}, {Name: "i1", Value: within(7.7, 0.1), Slower: 2.67}},

@@ -61,7 +61,7 @@ func (r *Report) page() *page {
 			sections = append(sections, r.validities())
 		}
 	}
-	sections = append(sections, r.missing(), r.insufficient(), r.refused())
+	sections = append(sections, r.missing(), r.insufficient(), r.excludedRuns())
 	for _, s := range sections {
 		if len(s.Exhibits) > 0 || len(s.Notes) > 0 {
 			p.Sections = append(p.Sections, s)
@@ -143,8 +143,8 @@ func (r *Report) verdicts() table {
 	return t
 }
 
-// refused lists the runs that are not valid, with the evidence.
-func (r *Report) refused() section {
+// excludedRuns lists the runs that are not valid, with the evidence.
+func (r *Report) excludedRuns() section {
 	s := section{ID: "refused", Title: "Runs that are not valid"}
 	t := table{Caption: "Runs that are excluded from all results, with the reasons", Head: []string{"run", "verdict", "reason", "part", "when", "measured", "bound", "evidence"}}
 	for i := range r.Runs {

@@ -23,7 +23,7 @@ func HTML(w io.Writer, r *Report) error {
 		// The texts in the plots are already escaped.
 		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
 		"swatch": plot.Swatch,
-		"look":   look,
+		"look":   cellAttributes,
 	}).Parse(pageText)
 	if err != nil {
 		return fmt.Errorf("render HTML: %w", err)
@@ -38,8 +38,8 @@ func HTML(w io.Writer, r *Report) error {
 	return nil
 }
 
-// look returns the HTML attributes for a cell's style and shade.
-func look(c cell) template.HTMLAttr {
+// cellAttributes returns the HTML attributes for a cell's style and shade.
+func cellAttributes(c cell) template.HTMLAttr {
 	classes := c.Style
 	var shade string
 	if c.Shaded {

@@ -115,7 +115,7 @@ func (r *Report) migrations() section {
 	t := table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "physical per second", "on its CPUs", "two on a core while another idled", "method", "records lost"}}
 	var intervals []analyse.Interval
 	var e exhibit
-	names, groups := grouped(all, func(m *analyse.Moves) string { return words(m.Levels) })
+	names, groups := grouped(all, func(m *analyse.MigrationStats) string { return words(m.Levels) })
 	for _, name := range names {
 		b := plot.Bars{Title: "Migrations per second, " + name, Unit: "migrations per second", Series: []string{"across logical CPUs", "across physical cores"},
 			About: "Two bars per part; the table below has the numbers."}
@@ -198,7 +198,7 @@ func (r *Report) validities() section {
 		b.Groups = append(b.Groups, plot.Group{Name: v.Signal + " " + v.Workload, Values: []plot.Interval{bounds(v.Pearson), bounds(v.Tail)}})
 		intervals = append(intervals, v.Pearson, v.Drift)
 		t.Rows = append(t.Rows, row(v.Signal, v.Part, v.Workload, decimals(v.Pearson.Value, 2), between(v.Pearson), decimals(v.Spearman.Value, 2), probability(float64(v.P)),
-			decimals(v.Tail.Value, 2), between(v.Tail), estimate(v.Drift), estimate(v.Truly), fmt.Sprint(v.N)))
+			decimals(v.Tail.Value, 2), between(v.Tail), estimate(v.Drift), estimate(v.AppDrift), fmt.Sprint(v.N)))
 	}
 	s.Notes = append(s.Notes, "The 95th percentile is of the iterations' times in a run. For a web server it is of the latencies that its client measures; their mean is the time per unit of work. Drift is the change over the time of the study in equal cells, of the signal and of the application's time per unit of work. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: split(b), Table: t}))

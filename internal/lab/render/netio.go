@@ -163,8 +163,8 @@ func netValues(n *analyse.NetIO, add func(analysis, quantity, cell, part, at, un
 	for _, p := range n.Pairs {
 		add(kind, "score", p.Case, "", "", "", p.Score)
 		add(kind, "advantage", p.Case, "", "", "", p.Advantage)
-		add(kind, "slowdown", p.Case, "", "", "", bare(float64(p.Slowdown)))
-		add(kind, "fairness", p.Case, "", "", "", bare(float64(p.Fairness)))
+		add(kind, "slowdown", p.Case, "", "", "", noBounds(float64(p.Slowdown)))
+		add(kind, "fairness", p.Case, "", "", "", noBounds(float64(p.Fairness)))
 		for _, s := range p.Parts {
 			add(kind, "share", p.Case, s.Part, s.File, "", s.Share)
 		}

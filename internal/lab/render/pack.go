@@ -140,7 +140,7 @@ func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
 			return nil, fmt.Errorf("%q is not in the pack's manifest, or is not a regular file", h.Name)
 		}
 		delete(want, h.Name)
-		got, err := take(t, filepath.Join(dir, filepath.FromSlash(h.Name)))
+		got, err := extract(t, filepath.Join(dir, filepath.FromSlash(h.Name)))
 		if err != nil {
 			return nil, err
 		}
@@ -180,8 +180,8 @@ func readManifest(t *tar.Reader) (map[string]string, error) {
 	return want, nil
 }
 
-// take writes a file of a pack and returns its hash.
-func take(t io.Reader, name string) (string, error) {
+// extract writes a file of a pack and returns its hash.
+func extract(t io.Reader, name string) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return "", err
 	}

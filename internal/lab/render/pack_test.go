@@ -73,7 +73,7 @@ func TestPackGivesTheSameNumbers(t *testing.T) {
 	}
 	var a, b bytes.Buffer
 	here, there := *r, *r
-	here.Results, there.Results = analyse.Of(r.Study, before), analyse.Of(r.Study, after)
+	here.Results, there.Results = analyse.Compute(r.Study, before), analyse.Compute(r.Study, after)
 	if err := errors.Join(CSV(&a, &here), CSV(&b, &there)); err != nil || !bytes.Equal(a.Bytes(), b.Bytes()) {
 		t.Errorf("other numbers: %v", err)
 	}

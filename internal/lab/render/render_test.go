@@ -79,7 +79,7 @@ analysis:
 func simulate(t testing.TB, text string) *Report {
 	t.Helper()
 	s, runs := play(t, text)
-	return &Report{Study: s, Runs: runs, Results: analyse.Of(s, runs), Missed: []string{"governor: powersave, wanted performance"},
+	return &Report{Study: s, Runs: runs, Results: analyse.Compute(s, runs), Missed: []string{"governor: powersave, wanted performance"},
 		Machines: []Machine{{"local", []Fact{{"kernel", "6.1.0"}, {"cpu model", "A CPU"}}}}}
 }
 
@@ -93,7 +93,7 @@ func play(t testing.TB, text string) (*study.Study, []result.Run) {
 	plan := s.Plan()
 	var runs []result.Run
 	for i, p := range plan {
-		r, _ := synthetic.Run(&p.Cell, synthetic.Where{N: p.N, Order: i, Runs: len(plan), Seed: s.Design.Seed})
+		r, _ := synthetic.Run(&p.Cell, synthetic.RunID{N: p.N, Order: i, Runs: len(plan), Seed: s.Design.Seed})
 		runs = append(runs, *r)
 	}
 	return s, runs
@@ -221,7 +221,7 @@ func TestColoursAreOfPlacements(t *testing.T) {
 	r := simulate(t, stairs)
 	for range 2 {
 		o := r.ordered()
-		for _, e := range []exhibit{o.against(), o.systems(nil).Exhibits[0]} {
+		for _, e := range []exhibit{o.loadPlots(), o.systems(nil).Exhibits[0]} {
 			for _, p := range e.Plots {
 				for _, k := range p.Legend {
 					if want := map[bool]int{true: 0, false: 1}[strings.HasPrefix(k.Text, "per-thread")]; k.Series != want {
@@ -272,7 +272,7 @@ analysis: [{kind: interference, exclude_rows: avrora}]
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := analyse.Interference{Role: "fg", Metric: v, Interval: bare(v), Symmetric: true, Significant: v > 0,
+		i := analyse.Interference{Role: "fg", Metric: v, Interval: noBounds(v), Symmetric: true, Significant: v > 0,
 			Levels: []study.Level{{Factor: "ve", Value: c[0]}, {Factor: "placement", Value: c[1]}, {Factor: "fgw", Value: c[2]}, {Factor: "bgw", Value: c[3]}}}
 		r.Results.Interferences = append(r.Results.Interferences, i)
 	}
@@ -312,14 +312,14 @@ func TestNothingKnown(t *testing.T) {
 	for i := range r.Results.Systems {
 		for k := range r.Results.Systems[i].Steps {
 			s := &r.Results.Systems[i].Steps[k]
-			s.Throughput, s.PerWh, s.Relative, s.RelativePerWh = bare(nan), bare(math.Inf(1)), bare(nan), bare(nan)
+			s.Throughput, s.PerWh, s.Relative, s.RelativePerWh = noBounds(nan), noBounds(math.Inf(1)), noBounds(nan), noBounds(nan)
 		}
 	}
-	r.Results.Interferences[0].Interval = bare(nan)
+	r.Results.Interferences[0].Interval = noBounds(nan)
 	r.Results.Interferences[0].Metric = nan
 	r.Study.Analysis = append(r.Study.Analysis, study.Analysis{Kind: "correlation"}, study.Analysis{Kind: "mapping"})
 	r.Results.Correlations = []analyse.Correlations{{Names: []string{"degradation", "cycles"}, PerVM: square(nan), Pooled: square(nan), Spearman: square(nan), P: square(nan), Q: square(nan), VMs: [][]int{{0, 0}, {0, 0}}}}
-	r.Results.Mappings = []analyse.Best{{Set: "s", Average: nan, Worst: math.Inf(-1), WorstInterval: bare(math.Inf(-1)), Parts: []analyse.OfBest{{Part: "vm", Percent: map[string]float64{"0|1": nan}}}}}
+	r.Results.Mappings = []analyse.MappingResult{{Set: "s", Average: nan, Worst: math.Inf(-1), WorstInterval: noBounds(math.Inf(-1)), Parts: []analyse.MappingPart{{Part: "vm", Percent: map[string]float64{"0|1": nan}}}}}
 	for _, text := range []string{htmlOf(t, r), markdownOf(t, r)} {
 		if m := regexp.MustCompile(`.{0,60}(NaN|Inf).{0,60}`).FindString(text); m != "" || !strings.Contains(text, unknown) {
 			t.Errorf("what is not known is not a dash: %s", m)

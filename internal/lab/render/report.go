@@ -189,7 +189,7 @@ func (r *Report) ordered() *Report {
 	x.Degradations = sorted(r, x.Degradations, func(d *analyse.Degradation) []study.Level { return d.Levels })
 	x.Interferences = sorted(r, x.Interferences, func(i *analyse.Interference) []study.Level { return i.Levels })
 	x.Systems = sorted(r, x.Systems, func(y *analyse.System) []study.Level { return y.Levels })
-	x.Migrations = sorted(r, x.Migrations, func(m *analyse.Moves) []study.Level { return m.Levels })
+	x.Migrations = sorted(r, x.Migrations, func(m *analyse.MigrationStats) []study.Level { return m.Levels })
 	x.NetIO = r.netOrder()
 	x.Tenants = r.tenantOrder()
 	x.Doses = sorted(r, x.Doses, func(d *analyse.Dose) []study.Level { return d.Levels })

@@ -45,7 +45,7 @@ func TestLargeReportIsSmall(t *testing.T) {
 			r.Runs = append(r.Runs, run)
 		}
 	}
-	r.Results = analyse.Of(r.Study, r.Runs)
+	r.Results = analyse.Compute(r.Study, r.Runs)
 	if len(r.Runs) < 500 {
 		t.Fatalf("%d runs", len(r.Runs))
 	}
@@ -67,7 +67,7 @@ func BenchmarkReport(b *testing.B) {
 			b.Fatal(err)
 		}
 		var page, md, csv, jsonl bytes.Buffer
-		o := &Report{Study: s, Runs: runs, Results: analyse.Of(s, runs)}
+		o := &Report{Study: s, Runs: runs, Results: analyse.Compute(s, runs)}
 		if err := errors.Join(HTML(&page, o), Markdown(&md, o), CSV(&csv, o), JSONL(&jsonl, o)); err != nil {
 			b.Fatal(err)
 		}

@@ -171,21 +171,21 @@ func tenantValues(t *analyse.Tenants, add func(analysis, quantity, cell, part, a
 	}
 	for _, d := range t.Doses {
 		c := cell(d.Levels)
-		add(kind, "shortfall of the link", c, "", "", "%", bare(float64(d.Shortfall)))
+		add(kind, "shortfall of the link", c, "", "", "%", noBounds(float64(d.Shortfall)))
 		for _, p := range d.Points {
 			at := fmt.Sprint(p.Tenants)
 			for _, v := range []struct {
 				name, unit string
 				of         analyse.Interval
 			}{{"offered", "bit/s", p.Offered}, {"each", "bit/s", p.Each}, {"sum", "bit/s", p.Sum}, {"of the link", "", p.OfHost}, {"below baseline", "%", p.BelowBaseline},
-				{"below burst", "%", p.BelowBurst}, {"evenness", "", p.Evenness}, {"lost", "", p.Lost}, {"fair share", "bit/s", bare(float64(p.Fair))}} {
+				{"below burst", "%", p.BelowBurst}, {"evenness", "", p.Evenness}, {"lost", "", p.Lost}, {"fair share", "bit/s", noBounds(float64(p.Fair))}} {
 				add(kind, v.name, c, "", at, v.unit, v.of)
 			}
 			for _, v := range []struct {
 				name string
 				of   analyse.Num
 			}{{"least", p.Box.Low}, {"lower quartile", p.Box.Q1}, {"median", p.Box.Median}, {"upper quartile", p.Box.Q3}, {"largest", p.Box.High}} {
-				of := bare(float64(v.of))
+				of := noBounds(float64(v.of))
 				of.N = p.Box.N
 				add(kind, v.name, c, "", at, "bit/s", of)
 			}

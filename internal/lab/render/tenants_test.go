@@ -147,8 +147,8 @@ func TestExpectedTenants(t *testing.T) {
 				continue
 			}
 			over := c.Warmup + p.Workload.Time
-			if full := c.Level("credit") == "full"; full != (b.Lasts() > 2*over) || !full && b.Lasts() > c.Warmup {
-				t.Errorf("%s: a credit lasts %s, a run %s", &c, b.Lasts(), over)
+			if full := c.Level("credit") == "full"; full != (b.BurstTime() > 2*over) || !full && b.BurstTime() > c.Warmup {
+				t.Errorf("%s: a credit lasts %s, a run %s", &c, b.BurstTime(), over)
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func Values(x *analyse.Results) []Value {
 			analyse.Num(i.Value), analyse.Num(i.Low), analyse.Num(i.High), i.Level, i.Method, i.N})
 	}
 	if n := x.Noise; n != nil {
-		floor, detectable := bare(100*n.Floor), bare(100*n.Detectable)
+		floor, detectable := noBounds(100*n.Floor), noBounds(100*n.Detectable)
 		floor.N, detectable.N = n.Pairs, n.Pairs
 		add("noise", "floor", "", "", "", "%", floor)
 		add("noise", "detectable", "", "", "", "%", detectable)
@@ -90,14 +90,14 @@ func Values(x *analyse.Results) []Value {
 				at    string
 				value float64
 			}{{"advised", a.Percent}, {"best", a.Best}, {"worst", a.Worst}, {study.Unpinned, float64(a.Default)}} {
-				add("mapping", "of all machines", m.Set, "", one.at, "%", bare(one.value))
+				add("mapping", "of all machines", m.Set, "", one.at, "%", noBounds(one.value))
 			}
 		}
 		for _, p := range m.Parts {
 			for _, name := range slices.Sorted(maps.Keys(p.Percent)) {
 				v, ok := p.Intervals[name]
 				if !ok {
-					v = bare(p.Percent[name])
+					v = noBounds(p.Percent[name])
 				}
 				add("mapping", "percent", m.Set, p.Part, name, "%", v)
 			}
@@ -106,7 +106,7 @@ func Values(x *analyse.Results) []Value {
 	if h := x.Headline; h != nil {
 		for _, one := range []struct {
 			quantity string
-			of       *analyse.Over
+			of       *analyse.SetStatistics
 		}{{"average", &h.Average}, {"worst", &h.Worst}} {
 			add("mapping", one.quantity, "", "", "least of sets", "%", one.of.Least)
 			add("mapping", one.quantity, "", "", "largest of sets", "%", one.of.Largest)
@@ -117,12 +117,12 @@ func Values(x *analyse.Results) []Value {
 	for _, i := range x.Interferences {
 		c := cell(i.Levels)
 		add("interference", "metric", c, i.Role, "", "%", i.Interval)
-		add("interference", "angle", c, i.Role, "", "degrees", bare(i.Angle))
+		add("interference", "angle", c, i.Role, "", "degrees", noBounds(i.Angle))
 		for h, half := range i.Halves {
 			name := []string{"rising", "falling"}[h]
-			add("interference", "metric", c, i.Role, name, "%", bare(half.Metric))
-			add("interference", "p-slope", c, i.Role, name, "", bare(half.Line.PSlope))
-			add("interference", "p-intercept", c, i.Role, name, "", bare(half.Line.PIntercept))
+			add("interference", "metric", c, i.Role, name, "%", noBounds(half.Metric))
+			add("interference", "p-slope", c, i.Role, name, "", noBounds(half.Line.PSlope))
+			add("interference", "p-intercept", c, i.Role, name, "", noBounds(half.Line.PIntercept))
 		}
 	}
 	for _, y := range x.Systems {
@@ -142,7 +142,7 @@ func Values(x *analyse.Results) []Value {
 			for j := i + 1; j < len(e.Names); j++ {
 				at := one + " " + e.Names[j]
 				of := func(quantity string, m, low, high analyse.Matrix, n int, method string) {
-					v := bare(m[i][j])
+					v := noBounds(m[i][j])
 					v.N = n
 					if low != nil && plot.Finite(low[i][j], high[i][j]) {
 						v.Low, v.High, v.Level, v.Method = low[i][j], high[i][j], 0.95, method
@@ -159,13 +159,13 @@ func Values(x *analyse.Results) []Value {
 	}
 	for _, m := range x.Migrations {
 		c := cell(m.Levels)
-		add("migration", "logical", c, m.Part, "", "count", bare(float64(m.Logical)))
-		add("migration", "physical", c, m.Part, "", "count", bare(float64(m.Physical)))
+		add("migration", "logical", c, m.Part, "", "count", noBounds(float64(m.Logical)))
+		add("migration", "physical", c, m.Part, "", "count", noBounds(float64(m.Physical)))
 		add("migration", "per second", c, m.Part, "", "1/s", m.PerSecond)
 		add("migration", "logical in a minute", c, m.Part, "", "count", times(60, m.PerSecond))
 		add("migration", "physical in a minute", c, m.Part, "", "count", times(60, m.PhysicalPerSecond))
-		add("migration", "on place", c, m.Part, "", "share", bare(m.OnPlace))
-		add("migration", "doubled", c, m.Part, "", "share", bare(m.Doubled))
+		add("migration", "on place", c, m.Part, "", "share", noBounds(m.OnPlace))
+		add("migration", "doubled", c, m.Part, "", "share", noBounds(m.Doubled))
 	}
 	for _, d := range x.Doses {
 		c := besides(cell(d.Levels), d.State)
@@ -183,20 +183,20 @@ func Values(x *analyse.Results) []Value {
 		add("dose-response", "second half", c, d.Part, "", "%", d.Second)
 		if k := d.Knee; k != nil {
 			add("dose-response", "knee", c, d.Part, "", "%", k.Step)
-			add("dose-response", "knee after", c, d.Part, "", "threads", bare(float64(k.Before)))
+			add("dose-response", "knee after", c, d.Part, "", "threads", noBounds(float64(k.Before)))
 		}
 		if k := d.Cores; k != nil {
-			add("dose-response", "cores at least", c, d.Part, "", "cores", bare(float64(k.Least)))
+			add("dose-response", "cores at least", c, d.Part, "", "cores", noBounds(float64(k.Least)))
 			if k.Most > 0 {
-				add("dose-response", "cores at most", c, d.Part, "", "cores", bare(float64(k.Most)))
+				add("dose-response", "cores at most", c, d.Part, "", "cores", noBounds(float64(k.Most)))
 			}
 		}
 	}
 	for _, g := range x.DoseGaps {
 		c, at := cell(g.Levels), g.Of+" over "+g.Over
 		add("dose-response", "first gap", c, g.Part, at, "%", g.First)
-		add("dose-response", "from itself alone", c, g.Part, at, "%", g.FromLone)
-		add("dose-response", "from the other's lone threads", c, g.Part, at, "%", g.FromBase)
+		add("dose-response", "from itself alone", c, g.Part, at, "%", g.OverOwnLowest)
+		add("dose-response", "from the other's lone threads", c, g.Part, at, "%", g.OverBaseLowest)
 		add("dose-response", "gap at full", c, g.Part, at, "%", g.AtFull)
 	}
 	for _, d := range x.DoseCosts {
@@ -209,9 +209,9 @@ func Values(x *analyse.Results) []Value {
 		c := cell(v.Levels)
 		add("variation", "mean", c, v.Part, "", v.Unit, v.Mean)
 		add("variation", "between", c, v.Part, "", "%", v.Between)
-		add("variation", "within", c, v.Part, "", "%", bare(float64(v.Within)))
-		add("variation", "span", c, v.Part, "", "%", bare(float64(v.Span)))
-		add("variation", "p", c, v.Part, "", "", bare(float64(v.P)))
+		add("variation", "within", c, v.Part, "", "%", noBounds(float64(v.Within)))
+		add("variation", "span", c, v.Part, "", "%", noBounds(float64(v.Span)))
+		add("variation", "p", c, v.Part, "", "", noBounds(float64(v.P)))
 		for _, i := range v.Instances {
 			add("variation", "value", c, v.Part, i.Name, v.Unit, i.Value)
 		}
@@ -228,12 +228,12 @@ func Values(x *analyse.Results) []Value {
 		}
 		of("correlation", "", v.Pearson)
 		of("rank", "", v.Spearman)
-		p := bare(float64(v.P))
+		p := noBounds(float64(v.P))
 		p.N = v.N
 		of("p", "", p)
 		of("tail", "", v.Tail)
 		of("drift", "%/h", v.Drift)
-		of("drift of the application", "%/h", v.Truly)
+		of("drift of the application", "%/h", v.AppDrift)
 	}
 	return all
 }

@@ -32,8 +32,8 @@ func main() {
 // patience bounds the total time.
 const patience = 3 * time.Minute
 
-// excused are reasons that depend only on how busy the machine was.
-var excused = []result.Reason{result.Stalled, result.Starved, result.LoadUnattainable, result.LoadOffTarget, result.OverlapShort,
+// toleratedReasons are reasons that depend only on how busy the machine was.
+var toleratedReasons = []result.Reason{result.Stalled, result.Starved, result.LoadUnattainable, result.LoadOffTarget, result.OverlapShort,
 	result.ForeignCPU, result.Steal, result.Throttled, result.CacheLost, result.ClockStep, result.KernelLog}
 
 func smoke(quell, file string) (err error) {
@@ -171,7 +171,7 @@ func judge(out string, kept []string) error {
 				return fmt.Errorf("%s is invalid without evidence", name)
 			}
 			for _, e := range r.Evidence {
-				if !slices.Contains(excused, e.Reason) {
+				if !slices.Contains(toleratedReasons, e.Reason) {
 					return fmt.Errorf("%s: %s: %s", name, e.Reason, e.Text)
 				}
 			}

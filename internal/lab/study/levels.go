@@ -121,12 +121,12 @@ func meets(level, meant string) bool {
 	return false
 }
 
-// mapped are the distinct ways to place n virtual machines on cores, up to symmetry of
+// distinctMappings are the distinct ways to place n virtual machines on cores, up to symmetry of
 // the cores: each is one core number per machine, in which a core's first machine comes
 // after those of the cores before it (a restricted growth string). With perCore 0 the
 // cores are filled as evenly as possible. Machines of the same kind are interchangeable
 // too.
-func mapped(kinds []string, cores, perCore int) [][]int {
+func distinctMappings(kinds []string, cores, perCore int) [][]int {
 	n := len(kinds)
 	least := 0
 	if perCore == 0 {

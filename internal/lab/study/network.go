@@ -35,9 +35,9 @@ type Bandwidth struct {
 // kernel's buckets are 32 bits of 64 ns.
 const mostCredit = 270 * time.Second
 
-// Lasts is how long a full credit lasts for a sender at the full burst rate, while the
+// BurstTime is how long a full credit lasts for a sender at the full burst rate, while the
 // credit fills at the baseline. 0 without a burst.
-func (b *Bandwidth) Lasts() time.Duration {
+func (b *Bandwidth) BurstTime() time.Duration {
 	if b.Burst <= b.Baseline {
 		return 0
 	}
@@ -88,7 +88,7 @@ func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 // case, or Most.
 const (
 	Requests = "requests"
-	Most     = "max"
+	MaxRate  = "max"
 )
 
 // The built-in workloads of web servers, of their clients, and of datagrams; they are not
@@ -106,9 +106,9 @@ const (
 // connection means that the server is ready. It is iperf3's port.
 const UDPPort = 5201
 
-// Waits reports whether the workload may have nothing to do for long, so that it is not
+// MayIdle reports whether the workload may have nothing to do for long, so that it is not
 // stalled when it uses no CPU time.
-func (w *Workload) Waits() bool {
+func (w *Workload) MayIdle() bool {
 	return slices.Contains([]string{"idle", HTTPServer, UDPReceive, UDPEcho}, w.Builtin)
 }
 
@@ -178,7 +178,7 @@ func (c *checker) networks() {
 		if r.Load.Control == Requests {
 			for _, v := range c.values(r, key+".load.target", r.Load.Target) {
 				var s Share
-				if v != Most && (s.UnmarshalText([]byte(v)) != nil || s <= 0) {
+				if v != MaxRate && (s.UnmarshalText([]byte(v)) != nil || s <= 0) {
 					c.add(key+".load.target", strconv.Quote(v), "max, or a percentage of that")
 				}
 			}

@@ -65,7 +65,7 @@ func TestNetworkStudy(t *testing.T) {
 	}
 	for _, c := range cells {
 		wantParts := map[string]int{"(1)": 3, "(1,1)": 4}[c.Level("case")]
-		wantTarget := map[string]Share{Most: 0, "50%": 0.5}[c.Level("rate")]
+		wantTarget := map[string]Share{MaxRate: 0, "50%": 0.5}[c.Level("rate")]
 		if len(c.Parts) != wantParts || c.Networks["host"].Rate != 1e8 {
 			t.Errorf("%s: %d parts, networks %v", &c, len(c.Parts), c.Networks)
 		}
@@ -76,7 +76,7 @@ func TestNetworkStudy(t *testing.T) {
 					t.Errorf("%s: %+v", &c, p)
 				}
 			case "vm2":
-				if p.Address != "10.77.3.1/16" || p.Asks != "" || !p.Workload.Waits() {
+				if p.Address != "10.77.3.1/16" || p.Asks != "" || !p.Workload.MayIdle() {
 					t.Errorf("%s: %+v", &c, p)
 				}
 			}
@@ -115,7 +115,7 @@ func TestBandwidthLasts(t *testing.T) {
 		{Bandwidth{Baseline: 5e9, Burst: 10e9, Credit: 187.5e9}, 5 * time.Minute}, // m5.4xlarge
 		{Bandwidth{Baseline: 20e6}, 0},
 	} {
-		if got := c.b.Lasts(); got != c.want {
+		if got := c.b.BurstTime(); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.b, got, c.want)
 		}
 	}

@@ -81,13 +81,13 @@ type Environment struct {
 	// Price is not part of a cell: the price of a run changes nothing in it.
 	Price Price `key:"price" json:"-" help:"price of one of its CPUs for an hour, e.g. 0.0528 USD"`
 	// Truth is the model of a synthetic environment.
-	Truth *Truth `key:"truth"`
+	Truth *Model `key:"truth"`
 }
 
-// Truth is the known model of a synthetic environment: an iteration of role i takes
+// Model is the known model of a synthetic environment: an iteration of role i takes
 // Base·(1 + Σ over the others j of Slope·load_j + Drift·t/T)·(1 + noise). The noise is
 // AR(1) with the given deviation and correlation from sample to sample (seconds).
-type Truth struct {
+type Model struct {
 	Base     time.Duration    `key:"base"`
 	Slope    float64          `key:"slope" help:"slowdown by a neighbour at full load, share of the solo time"`
 	ByPlace  map[string]Share `key:"by_placement" help:"factor on slope per placement name"`

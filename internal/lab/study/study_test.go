@@ -129,7 +129,7 @@ func TestMappings(t *testing.T) {
 		{"abcdefgh", 4, 0, 105}, // pairings of eight
 		{"a", 3, 0, 1},
 	} {
-		got := mapped(strings.Split(c.kinds, ""), c.cores, c.perCore)
+		got := distinctMappings(strings.Split(c.kinds, ""), c.cores, c.perCore)
 		if len(got) != c.want {
 			t.Errorf("%s on %d cores, at most %d: %d mappings, want %d: %v", c.kinds, c.cores, c.perCore, len(got), c.want, got)
 		}

@@ -1,4 +1,4 @@
 // Package synthetic creates records of simulated runs from a model whose truth is known
-// (study.Truth). With them the analyses and reports of full-size studies are tested for
+// (study.Model). With them the analyses and reports of full-size studies are tested for
 // bias and coverage. Every record is marked as simulated.
 package synthetic

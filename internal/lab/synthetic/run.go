@@ -9,8 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-// Where identifies a run of a study: Truth's drift continues from run to run.
-type Where struct {
+// RunID identifies a run of a study: Truth's drift continues from run to run.
+type RunID struct {
 	N, Try int
 	Order  int // place in the sequence of the study's runs
 	Runs   int // number of runs in the sequence
@@ -30,7 +30,7 @@ const tolerance = 0.002
 // the loads of the other busy parts while it runs, t is the share of the study that has
 // passed, and noise is the deviation of a second, correlated from second to second
 // (AR(1)).
-func Run(c *study.Cell, w Where) (*result.Run, []result.Sample) {
+func Run(c *study.Cell, w RunID) (*result.Run, []result.Sample) {
 	key := c.Key()
 	r := rand.New(rand.NewPCG(w.Seed^hash(key), uint64(w.N)<<8|uint64(w.Try)))
 	length := c.Warmup + c.For
@@ -96,7 +96,7 @@ func load(p *study.Part, steps []result.Step, seconds int) []float64 {
 }
 
 // part simulates part i of a cell.
-func part(c *study.Cell, i int, loads [][]float64, w Where, r *rand.Rand, length time.Duration) result.Part {
+func part(c *study.Cell, i int, loads [][]float64, w RunID, r *rand.Rand, length time.Duration) result.Part {
 	p := &c.Parts[i]
 	truth := p.Environment.Truth
 	out := result.Part{Name: p.Name(), Role: p.Role, Command: "simulated", Window: result.Window{To: length}}
@@ -152,7 +152,7 @@ func part(c *study.Cell, i int, loads [][]float64, w Where, r *rand.Rand, length
 }
 
 // energy adds the energy of the window and of each step's cut.
-func energy(run *result.Run, truth *study.Truth, watts []float64) {
+func energy(run *result.Run, truth *study.Model, watts []float64) {
 	if truth.Power == 0 {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 // Datagrams begin with a word that distinguishes them from foreign ones, their number in
 // the flow, and their send time (CLOCK_MONOTONIC of the sender, ns).
 const (
-	word      = 0x716c7564
+	magic     = 0x716c7564
 	leastSize = 4 + 8 + 8
 	// mostSize is the payload that fits into an Ethernet frame of 1500 bytes.
 	mostSize = 1500 - 20 - 8
@@ -17,16 +17,16 @@ const (
 	frame = 14 + 20 + 8
 )
 
-// mark writes the header of a datagram.
-func mark(b []byte, number uint64, at int64) {
-	binary.BigEndian.PutUint32(b, word)
+// putHeader writes the header of a datagram.
+func putHeader(b []byte, number uint64, at int64) {
+	binary.BigEndian.PutUint32(b, magic)
 	binary.BigEndian.PutUint64(b[4:], number)
 	binary.BigEndian.PutUint64(b[12:], uint64(at))
 }
 
 // read reads the header; false for a foreign datagram.
 func read(b []byte) (number uint64, at int64, ok bool) {
-	if len(b) < leastSize || binary.BigEndian.Uint32(b) != word {
+	if len(b) < leastSize || binary.BigEndian.Uint32(b) != magic {
 		return 0, 0, false
 	}
 	return binary.BigEndian.Uint64(b[4:]), int64(binary.BigEndian.Uint64(b[12:])), true

@@ -67,7 +67,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		again := bytes.Clone(b)
-		mark(again, n, at)
+		putHeader(again, n, at)
 		if !bytes.Equal(again, b) {
 			t.Errorf("%x is read as %d at %d, which is %x", b, n, at, again)
 		}
@@ -116,7 +116,7 @@ func TestOfTrips(t *testing.T) {
 		{"one late, one too recent to be lost", []int64{0, 1, 2, 3, 900}, []int64{2 * ms, 4 * ms, 60 * ms, 3 * ms, -1},
 			map[string]float64{result.PingCount: 4, result.PingLost: 0.25, result.PingMean: 0.003, result.PingP50: 0.003, result.PingP90: 0.004, result.PingP99: 0.004, result.PingMax: 0.004}},
 	} {
-		got := ofTrips(c.sent, c.trips, 800, 50*ms)
+		got := pingValues(c.sent, c.trips, 800, 50*ms)
 		for name, v := range got {
 			got[name] = float64(int64(v*1e9+0.5)) / 1e9
 		}

@@ -80,7 +80,7 @@ func (p *pinger) send(ctx context.Context) error {
 	began := time.Now()
 	for k := uint64(0); ctx.Err() == nil; k++ {
 		at := monotonic()
-		mark(b, k, at)
+		putHeader(b, k, at)
 		p.mu.Lock()
 		if p.counts {
 			if len(p.sent) == 0 {
@@ -160,16 +160,16 @@ func (p *pinger) values(time.Duration) map[string]float64 {
 	defer p.mu.Unlock()
 	p.counts = false
 	// The most recent pings cannot be lost yet.
-	v := ofTrips(p.sent, p.trips, monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
+	v := pingValues(p.sent, p.trips, monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
 	if n := p.fails.Load() - p.failed0; n > 0 {
 		v[unreachable] = float64(n)
 	}
 	return v
 }
 
-// ofTrips are the values of pings that were sent before an instant. Pings that took
+// pingValues are the values of pings that were sent before an instant. Pings that took
 // longer than the timeout, or have not returned (-1), are lost.
-func ofTrips(sent, trips []int64, before, timeout int64) map[string]float64 {
+func pingValues(sent, trips []int64, before, timeout int64) map[string]float64 {
 	var back []float64
 	n, sum := 0, 0.0
 	for i, at := range sent {
@@ -205,7 +205,7 @@ type Echo struct {
 }
 
 type echo struct {
-	*post
+	*listener
 	done atomic.Int64
 	said int64
 }
@@ -217,7 +217,7 @@ func (e Echo) open() (session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &echo{post: p}, nil
+	return &echo{listener: p}, nil
 }
 
 func (e *echo) run(ctx context.Context) error {

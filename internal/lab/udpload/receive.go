@@ -25,7 +25,7 @@ type Receiver struct {
 }
 
 type receiver struct {
-	*post
+	*listener
 	port uint16
 
 	mu      sync.Mutex
@@ -40,14 +40,14 @@ type receiver struct {
 // wait for a CPU then loses nothing.
 const roomForBursts = 4 << 20
 
-// post is a listening socket for datagrams. Its port also takes TCP connections, which
+// listener is a listening socket for datagrams. Its port also takes TCP connections, which
 // are never accepted: a successful connection means that the port is ready.
-type post struct {
+type listener struct {
 	conn  *net.UDPConn
 	there net.Listener
 }
 
-func listen(address string) (*post, error) {
+func listen(address string) (*listener, error) {
 	there, err := net.Listen("tcp4", address)
 	if err != nil {
 		return nil, fmt.Errorf("receive datagrams: %w", err)
@@ -57,7 +57,7 @@ func listen(address string) (*post, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("receive datagrams: %w", err), there.Close())
 	}
-	p := &post{c, there}
+	p := &listener{c, there}
 	// Losses because of a smaller buffer are counted.
 	if err := room(c, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, roomForBursts); err != nil {
 		return nil, errors.Join(fmt.Errorf("receive datagrams: %w", err), p.Close())
@@ -65,7 +65,7 @@ func listen(address string) (*post, error) {
 	return p, nil
 }
 
-func (p *post) Close() error { return errors.Join(p.conn.Close(), p.there.Close()) }
+func (p *listener) Close() error { return errors.Join(p.conn.Close(), p.there.Close()) }
 
 func (r Receiver) check() error { return nil }
 
@@ -74,7 +74,7 @@ func (r Receiver) open() (session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &receiver{post: p, port: uint16(p.there.Addr().(*net.TCPAddr).Port)}, nil
+	return &receiver{listener: p, port: uint16(p.there.Addr().(*net.TCPAddr).Port)}, nil
 }
 
 func (r *receiver) run(ctx context.Context) error {

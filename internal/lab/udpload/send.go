@@ -125,7 +125,7 @@ func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap,
 				}
 			}
 		}
-		mark(b, k, monotonic())
+		putHeader(b, k, monotonic())
 		size := s.Size
 		if s.Vary {
 			size = s.Size/2 + rand.IntN(s.Size/2+1)

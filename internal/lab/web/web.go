@@ -45,7 +45,7 @@ func Open(dir string) (Site, error) {
 		}
 	}
 	if _, err := os.Stat(s.path("cert.pem")); errors.Is(err, fs.ErrNotExist) {
-		if err := s.certify(); err != nil {
+		if err := s.writeCertificate(); err != nil {
 			return s, fmt.Errorf("make a certificate: %w", err)
 		}
 	}
@@ -56,9 +56,9 @@ func (s Site) path(names ...string) string {
 	return filepath.Join(append([]string{s.Dir}, names...)...)
 }
 
-// certify makes an RSA key of 2048 bits, whose signatures take most of a server's time
+// writeCertificate makes an RSA key of 2048 bits, whose signatures take most of a server's time
 // for a short request, and a self-signed certificate.
-func (s Site) certify() error {
+func (s Site) writeCertificate() error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return err

@@ -20,12 +20,12 @@ func BenchmarkBesideAStreamer(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		before, err := ChaseStep(two[1], 8<<20, 100*time.Millisecond)
+		before, err := LoadLatency(two[1], 8<<20, 100*time.Millisecond)
 		if err != nil {
 			b.Fatal(err)
 		}
 		stream(true)
-		after, err := ChaseStep(two[1], 8<<20, 200*time.Millisecond)
+		after, err := LoadLatency(two[1], 8<<20, 200*time.Millisecond)
 		stream(false)
 		if err != nil {
 			b.Fatal(err)

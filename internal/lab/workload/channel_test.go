@@ -163,8 +163,8 @@ func channel(t testing.TB, victim, antagonist Spec, on, off int, opt TreeOptions
 		f.p50, f.p99 = said.latency(t)
 		after := distance(t, on, off)
 		f.trips = [2]time.Duration{before.Min, after.Min}
-		switch shared := Shared(before); {
-		case shared != Shared(after):
+		switch shared := SharesCache(before); {
+		case shared != SharesCache(after):
 			f.where = moved
 		case shared:
 			f.where = near

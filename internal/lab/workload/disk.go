@@ -13,13 +13,13 @@ import (
 // reads returns a piece of work that reads random blocks of a file, bypassing the page
 // cache: each read waits for the disk of Dir. The file belongs to the thread and has no
 // name, so that nothing is left of it.
-func (b *band) reads(k Kernel, thread uint64) (piece, func(), error) {
+func (b *kernelRun) reads(k Kernel, thread uint64) (piece, func(), error) {
 	nothing := func() {}
 	f, err := scratch(k.Dir, k.Set)
 	if err != nil {
 		return nil, nothing, fmt.Errorf("run read: make a file in %s: %w (-dir: a folder on a disk)", k.Dir, err)
 	}
-	block, unmap, err := words(k.Block) // page-aligned memory for direct I/O
+	block, unmap, err := mapMemory(k.Block) // page-aligned memory for direct I/O
 	if err != nil {
 		return nil, func() { f.Close() }, err
 	}

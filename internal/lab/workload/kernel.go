@@ -183,7 +183,7 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 	runtime.GOMAXPROCS(max(k.Threads, runtime.GOMAXPROCS(0)))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b := &band{ctx: ctx, out: out}
+	b := &kernelRun{ctx: ctx, out: out}
 	if b.progress, err = openProgress(path); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 		})
 	}
 	ready.Wait()
-	hush()
+	shortenSlices()
 	go func() {
 		// The reader may stay blocked after this returns; the process ends.
 		defer cancel()
@@ -232,8 +232,8 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 	return b.err
 }
 
-// band is the shared state of a kernel's threads.
-type band struct {
+// kernelRun is the shared state of a kernel's threads.
+type kernelRun struct {
 	ctx      context.Context
 	stop     atomic.Bool
 	mu       sync.Mutex
@@ -244,7 +244,7 @@ type band struct {
 }
 
 // fail ends all threads.
-func (b *band) fail(err error) {
+func (b *kernelRun) fail(err error) {
 	b.mu.Lock()
 	b.err = errors.Join(b.err, err)
 	b.mu.Unlock()
@@ -255,7 +255,7 @@ func (b *band) fail(err error) {
 // count.
 type piece func() (units float64)
 
-func (b *band) iterate(p piece) error {
+func (b *kernelRun) iterate(p piece) error {
 	from := monotonic()
 	units := p()
 	b.mu.Lock()
@@ -280,7 +280,7 @@ func (b *band) iterate(p piece) error {
 
 // write bypasses the runtime where possible (see raw): a line is far below the size that
 // a pipe accepts in one piece.
-func (b *band) write() error {
+func (b *kernelRun) write() error {
 	f, ok := b.out.(*os.File)
 	if !ok {
 		_, err := b.out.Write(b.text)

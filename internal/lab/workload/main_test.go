@@ -73,7 +73,7 @@ func ownTree(prefix string) error {
 func openTree(t testing.TB, opt TreeOptions) *Tree {
 	t.Helper()
 	tree, err := OpenTree(testPrefix, opt)
-	if env, ok := errors.AsType[*EnvError](err); ok {
+	if env, ok := errors.AsType[*MissingError](err); ok {
 		quelltest.Skip(t, "cgroups", env)
 	}
 	if err != nil {
@@ -83,7 +83,7 @@ func openTree(t testing.TB, opt TreeOptions) *Tree {
 		if err := tree.Close(); err != nil {
 			t.Error(err)
 		}
-		if left := tree.Left(); len(left) > 0 {
+		if left := tree.Leftovers(); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	})

@@ -15,9 +15,9 @@ import (
 // Where it is 128 each fetch also brings the neighbour line, which has no use.
 const line = 64
 
-// words maps n bytes outside the Go heap, in huge pages where the kernel provides them,
+// mapMemory maps n bytes outside the Go heap, in huge pages where the kernel provides them,
 // so that address translation adds little to the measurement.
-func words(n int64) ([]uint64, func(), error) {
+func mapMemory(n int64) ([]uint64, func(), error) {
 	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes: %w", n, err)
@@ -31,15 +31,15 @@ func words(n int64) ([]uint64, func(), error) {
 // load's address is the last load's value, so neither the prefetcher nor the
 // out-of-order core hides a miss.
 func (w *worker) chase() error {
-	set, free, err := words(w.spec.Set)
+	set, free, err := mapMemory(w.spec.Set)
 	if err != nil {
 		return err
 	}
 	defer free()
-	link(set, w.spec.Seed)
+	buildChain(set, w.spec.Seed)
 	at := uint64(0)
 	for !w.stop.Load() {
-		at = follow(set, at, w.spec.Steps)
+		at = walkChain(set, at, w.spec.Steps)
 		if err := w.progress.add(1); err != nil {
 			return err
 		}
@@ -47,9 +47,9 @@ func (w *worker) chase() error {
 	return nil
 }
 
-// link writes one cycle through all lines of the set: the first word of each
+// buildChain writes one cycle through all lines of the set: the first word of each
 // holds the index of the next one's (Sattolo's algorithm).
-func link(set []uint64, seed uint64) {
+func buildChain(set []uint64, seed uint64) {
 	const per = line / 8
 	n := len(set) / per
 	for i := range n {
@@ -63,7 +63,7 @@ func link(set []uint64, seed uint64) {
 }
 
 //go:noinline
-func follow(set []uint64, at uint64, steps int) uint64 {
+func walkChain(set []uint64, at uint64, steps int) uint64 {
 	for range steps {
 		at = set[at]
 	}
@@ -78,7 +78,7 @@ func (w *worker) stream() error {
 		size = max(4*lastLevelCache(), 128<<20)
 	}
 	size = max(size, line)
-	set, free, err := words(size)
+	set, free, err := mapMemory(size)
 	if err != nil {
 		return err
 	}

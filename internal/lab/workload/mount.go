@@ -10,21 +10,21 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// EnvError says what this machine lacks to run workloads in cgroups, and the remedy.
-type EnvError struct {
+// MissingError says what this machine lacks to run workloads in cgroups, and the remedy.
+type MissingError struct {
 	What   string
 	Remedy string
 	Err    error // the cause, or nil
 }
 
-func (e *EnvError) Error() string {
+func (e *MissingError) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("%s: %v; %s", e.What, e.Err, e.Remedy)
 	}
 	return e.What + "; " + e.Remedy
 }
 
-func (e *EnvError) Unwrap() error { return e.Err }
+func (e *MissingError) Unwrap() error { return e.Err }
 
 // mounts are the mount points of the cgroup hierarchies that a tree uses; "" for a
 // missing one.
@@ -55,7 +55,7 @@ func (m mounts) all() []string {
 func (m *mounts) extend(opt TreeOptions) error {
 	h, err := host.Open("/")
 	if err != nil {
-		return &EnvError{"no /proc", "mount it: mount -t proc proc /proc", err}
+		return &MissingError{"no /proc", "mount it: mount -t proc proc /proc", err}
 	}
 	v1 := h.Layout().V1
 	cpu := m.cpu
@@ -94,22 +94,22 @@ func sweepable(l host.Layout) []string {
 func findMounts() (mounts, error) {
 	h, err := host.Open("/")
 	if err != nil {
-		return mounts{}, &EnvError{"no /proc", "mount it: mount -t proc proc /proc", err}
+		return mounts{}, &MissingError{"no /proc", "mount it: mount -t proc proc /proc", err}
 	}
 	m := mountsOf(h.Layout())
 	if m.unified == "" && m.cpu == "" {
-		return m, &EnvError{"no cgroup file system is mounted",
+		return m, &MissingError{"no cgroup file system is mounted",
 			"mount one: mount -t cgroup2 none /sys/fs/cgroup", nil}
 	}
 	if m.cpu != "" {
 		return m, nil
 	}
 	if !hasWord(m.unified, "cgroup.controllers", "cpu") {
-		return m, &EnvError{"no cgroup hierarchy has a cpu controller",
+		return m, &MissingError{"no cgroup hierarchy has a cpu controller",
 			"needs a kernel with CONFIG_CFS_BANDWIDTH and, in a container, the host's cgroup tree", nil}
 	}
 	if !hasWord(m.unified, "cgroup.subtree_control", "cpu") {
-		return m, &EnvError{"the cpu controller is not enabled for children of " + m.unified,
+		return m, &MissingError{"the cpu controller is not enabled for children of " + m.unified,
 			fmt.Sprintf("enable it: echo +cpu > %s/cgroup.subtree_control", m.unified), nil}
 	}
 	return m, nil

@@ -12,7 +12,7 @@ import (
 )
 
 // prepare creates a thread's piece of work and its memory, which free releases.
-func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error) {
+func (b *kernelRun) prepare(k Kernel, thread uint64) (p piece, free func(), err error) {
 	nothing := func() {}
 	switch k.Name {
 	case "cpu-burn":
@@ -31,14 +31,14 @@ func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error
 	case "triad":
 		return triad(k)
 	case "chase":
-		set, free, err := words(k.Set)
+		set, free, err := mapMemory(k.Set)
 		if err != nil {
 			return nil, nothing, err
 		}
-		link(set, k.Seed+thread)
+		buildChain(set, k.Seed+thread)
 		at := uint64(0)
 		return func() float64 {
-			at = follow(set, at, k.Work)
+			at = walkChain(set, at, k.Work)
 			return float64(k.Work)
 		}, free, nil
 	case "syscall":
@@ -79,7 +79,7 @@ func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error
 			}
 			rested = false
 			//lint:ignore SA4017 the time it takes is what is wanted
-			mix(seed, k.Work)
+			xorshift(seed, k.Work)
 			return float64(k.Work)
 		}, nothing, nil
 	case "idle":
@@ -88,7 +88,7 @@ func (b *band) prepare(k Kernel, thread uint64) (p piece, free func(), err error
 	return nil, nothing, fmt.Errorf("run workload %q: unknown workload", k.Name)
 }
 
-func (b *band) sleep(d time.Duration) {
+func (b *kernelRun) sleep(d time.Duration) {
 	w := worker{ctx: b.ctx}
 	w.sleep(d)
 }
@@ -144,7 +144,7 @@ func triad(k Kernel) (piece, func(), error) {
 		}
 	}
 	for i := range arrays {
-		w, f, err := words(size / 8 * 8)
+		w, f, err := mapMemory(size / 8 * 8)
 		if err != nil {
 			return nil, free, err
 		}
@@ -156,14 +156,14 @@ func triad(k Kernel) (piece, func(), error) {
 	}
 	return func() float64 {
 		for range k.Work {
-			sweep(arrays[0], arrays[1], arrays[2], 3)
+			triadSweep(arrays[0], arrays[1], arrays[2], 3)
 		}
 		return float64(k.Work) * 24 * float64(elements)
 	}, free, nil
 }
 
 //go:noinline
-func sweep(a, b, c []float64, s float64) {
+func triadSweep(a, b, c []float64, s float64) {
 	b, c = b[:len(a)], c[:len(a)]
 	for i := range a {
 		a[i] = b[i] + s*c[i]

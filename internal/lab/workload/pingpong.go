@@ -40,9 +40,9 @@ const (
 var (
 	// ErrOneThread is returned where GOMAXPROCS is 1: two threads cannot run at once.
 	ErrOneThread = errors.New("GOMAXPROCS is 1, needs 2")
-	// ErrNotMet is returned if the CPUs were too busy with other work, or are emulated
+	// ErrNotParallel is returned if the CPUs were too busy with other work, or are emulated
 	// one after the other.
-	ErrNotMet = errors.New("the two threads never ran at once")
+	ErrNotParallel = errors.New("the two threads never ran at once")
 )
 
 // pad keeps each word in its own lines, also with respect to the 128 bytes of the
@@ -55,7 +55,7 @@ type pad struct {
 
 // PingPong passes a cache line between CPUs a and b for about d (50 ms is enough on idle
 // and on busy CPUs, 5 ms for a repeated measurement). The CPUs may be busy: the bursts
-// that were not interrupted determine the result. It gives up with ErrNotMet after some
+// that were not interrupted determine the result. It gives up with ErrNotParallel after some
 // seconds. Built with -race, which makes atomics ten times slower, it measures those
 // instead.
 func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
@@ -74,7 +74,7 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 		failed <- onCPU(b, func() {
 			start := threadTime()
 			defer func() { spent <- threadTime() - start }()
-			if !meet(&atB, &atA, &ball.v) {
+			if !rendezvous(&atB, &atA, &ball.v) {
 				return
 			}
 			for next := int64(1); ; next += 2 {
@@ -97,7 +97,7 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 		failed <- onCPU(a, func() {
 			start := threadTime()
 			defer func() { spent <- threadTime() - start }()
-			if meet(&atA, &atB, &ball.v) {
+			if rendezvous(&atA, &atB, &ball.v) {
 				bursts = serveBall(&ball.v, d, bursts)
 			}
 		})
@@ -107,16 +107,16 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	}
 	rt.CPU = <-spent + <-spent
 	if rt.Bursts = len(bursts); rt.Bursts < leastBursts {
-		return RoundTrip{}, fmt.Errorf("ping-pong %d-%d: %w", a, b, ErrNotMet)
+		return RoundTrip{}, fmt.Errorf("ping-pong %d-%d: %w", a, b, ErrNotParallel)
 	}
 	slices.Sort(bursts)
 	rt.Min, rt.Median = bursts[0], bursts[len(bursts)/2]
 	return rt, nil
 }
 
-// meet marks this side as present and waits for the other. It sleeps in its own thread,
+// rendezvous marks this side as present and waits for the other. It sleeps in its own thread,
 // which has a raised priority; a timer or a channel would not.
-func meet(me, other *atomic.Bool, ball *atomic.Int64) bool {
+func rendezvous(me, other *atomic.Bool, ball *atomic.Int64) bool {
 	me.Store(true)
 	for begin := time.Now(); !other.Load(); {
 		if ball.Load() < 0 || time.Since(begin) > arrival {
@@ -214,22 +214,22 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Near is the round trip below which two CPUs share a last-level cache. On a 2-vCPU AMD
+// MaxSharedTrip is the round trip below which two CPUs share a last-level cache. On a 2-vCPU AMD
 // EPYC (Zen 3) guest, idle and busy, it was 70 to 150 ns with a shared cache, 355 to 480
 // ns without, and no value in between.
-const Near = 220 * time.Nanosecond
+const MaxSharedTrip = 220 * time.Nanosecond
 
-// Shared reports whether the two CPUs of rt currently share a last-level cache. The
+// SharesCache reports whether the two CPUs of rt currently share a last-level cache. The
 // others are pairs of the same machine. Where no pair is below Near (a slow or emulated
 // machine), rt counts as shared if it is at most 1.5 times the nearest pair and some
 // other pair is at least twice the nearest. Without such a contrast the result is false.
-func Shared(rt RoundTrip, others ...RoundTrip) bool {
-	if rt.Min < Near {
+func SharesCache(rt RoundTrip, others ...RoundTrip) bool {
+	if rt.Min < MaxSharedTrip {
 		return true
 	}
 	nearest, farthest := rt.Min, rt.Min
 	for _, o := range others {
 		nearest, farthest = min(nearest, o.Min), max(farthest, o.Min)
 	}
-	return nearest >= Near && farthest >= 2*nearest && 2*rt.Min <= 3*nearest
+	return nearest >= MaxSharedTrip && farthest >= 2*nearest && 2*rt.Min <= 3*nearest
 }

@@ -15,7 +15,7 @@ import (
 func pingPong(t testing.TB, a, b int, d time.Duration) RoundTrip {
 	t.Helper()
 	rt, err := PingPong(a, b, d)
-	if errors.Is(err, ErrNotMet) {
+	if errors.Is(err, ErrNotParallel) {
 		quelltest.Skip(t, "two-cpus-at-once", err)
 	}
 	if err != nil {
@@ -30,7 +30,7 @@ func TestPingPongMeasuresAlsoOnBusyCPUs(t *testing.T) {
 	check := func(state string) {
 		t.Helper()
 		rt := pingPong(t, on[0], on[1], 50*time.Millisecond)
-		t.Logf("%s: %+v, shared %v", state, rt, Shared(rt))
+		t.Logf("%s: %+v, shared %v", state, rt, SharesCache(rt))
 		// Light needs some ns for a centimetre.
 		if rt.Min < 5*time.Nanosecond || rt.Median < rt.Min || rt.Bursts < leastBursts || rt.CPU < rt.Min {
 			t.Errorf("%s: odd round trip %+v", state, rt)
@@ -81,7 +81,7 @@ func TestShared(t *testing.T) {
 		for _, o := range c.others {
 			others = append(others, trip(o))
 		}
-		if got := Shared(trip(c.rt), others...); got != c.want {
+		if got := SharesCache(trip(c.rt), others...); got != c.want {
 			t.Errorf("%d ns among %v: shared %v, want %v", c.rt, c.others, got, c.want)
 		}
 	}

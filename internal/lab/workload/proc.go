@@ -95,7 +95,7 @@ func startOn(cmd *exec.Cmd, cpus sample.Set) error {
 	}
 	for _, c := range cpus.Numbers() {
 		if !all.IsSet(c) {
-			return &EnvError{fmt.Sprintf("CPU %d is not available to this process", c),
+			return &MissingError{fmt.Sprintf("CPU %d is not available to this process", c),
 				"choose others, or lift its affinity and cpuset", nil}
 		}
 		some.Set(c)
@@ -124,7 +124,7 @@ func (p *Proc) Stop() error {
 	_ = p.stdin.Close() // already closed if it has ended
 	select {
 	case <-p.done:
-	case <-time.After(settle):
+	case <-time.After(teardownTimeout):
 		p.kill()
 		<-p.done
 	}

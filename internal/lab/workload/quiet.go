@@ -22,11 +22,11 @@ func raw(trap, a, b, c, d uintptr) (uintptr, unix.Errno) {
 	return r, errno
 }
 
-// hush requests the shortest slice, 0.1 ms, for every thread except the calling one, so
+// shortenSlices requests the shortest slice, 0.1 ms, for every thread except the calling one, so
 // that each preempts the calling thread on wake-up instead of waiting for the end of its
 // slice (sched_setattr(2), Linux 6.12). Older kernels ignore it; before 6.6 a waking
 // thread preempts anyway.
-func hush() {
+func shortenSlices() {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return // without /proc the process is only less quiet

@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// InCache is the longest time of a dependent load whose working set is in the last-level
+// MaxCachedLoad is the longest time of a dependent load whose working set is in the last-level
 // cache. Measured on a 2-vCPU AMD EPYC guest: 13 to 40 ns in the cache, 58 ns and more if
 // part of the set comes from memory.
-const InCache = 50 * time.Nanosecond
+const MaxCachedLoad = 50 * time.Nanosecond
 
-// ChaseStep measures the time of a dependent load on a CPU in a working set of the given
+// LoadLatency measures the time of a dependent load on a CPU in a working set of the given
 // size: the median of about ten passes that take about d in all. It shows whether the
 // cache is available: other tasks may fill it, on a virtual machine also other guests.
-func ChaseStep(cpu int, set int64, d time.Duration) (time.Duration, error) {
-	memory, free, err := words(set)
+func LoadLatency(cpu int, set int64, d time.Duration) (time.Duration, error) {
+	memory, free, err := mapMemory(set)
 	if err != nil {
 		return 0, err
 	}
 	defer free()
-	link(memory, 1)
+	buildChain(memory, 1)
 	turn := len(memory) * 8 / line / 4
 	var turns []time.Duration
 	err = onCPU(cpu, func() {
-		at := follow(memory, 0, 4*turn) // load it into the cache
+		at := walkChain(memory, 0, 4*turn) // load it into the cache
 		for begin := time.Now(); len(turns) < 10 || time.Since(begin) < d; {
 			start := threadTime()
-			at = follow(memory, at, turn)
+			at = walkChain(memory, at, turn)
 			turns = append(turns, (threadTime()-start)/time.Duration(turn))
 		}
 	})

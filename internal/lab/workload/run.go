@@ -51,7 +51,7 @@ func run(ctx context.Context, s Spec, in io.Reader, out io.Writer, path string) 
 	case <-began:
 	}
 
-	hush()
+	shortenSlices()
 	var err error
 	if w.progress, err = openProgress(path); err != nil {
 		return err
@@ -90,11 +90,11 @@ type worker struct {
 	block    [512]byte
 }
 
-// mix is n steps of compute in registers. It is not inlined, so that the call is not
+// xorshift is n steps of compute in registers. It is not inlined, so that the call is not
 // dropped even if its result is not used.
 //
 //go:noinline
-func mix(x uint64, n int) uint64 {
+func xorshift(x uint64, n int) uint64 {
 	for range n {
 		x ^= x << 13
 		x ^= x >> 7
@@ -107,7 +107,7 @@ func mix(x uint64, n int) uint64 {
 // practical Spec, long compared with reading a clock.
 func burn() {
 	//lint:ignore SA4017 the time it takes is what is wanted
-	mix(seed, 20_000)
+	xorshift(seed, 20_000)
 }
 
 // seed is any number except 0, which mix would not change.
@@ -128,7 +128,7 @@ func calibrate(d time.Duration) int {
 	for range 25 {
 		start := cpuTime()
 		//lint:ignore SA4017 the time it takes is what is wanted
-		mix(seed, steps)
+		xorshift(seed, steps)
 		best = min(best, cpuTime()-start)
 	}
 	return max(int(float64(steps)*float64(d)/float64(max(best, 1))), 1)
@@ -143,7 +143,7 @@ func (w *worker) serve() error {
 	printed := due
 	for !w.stop.Load() {
 		//lint:ignore SA4017 the time it takes is what is wanted
-		mix(seed, steps)
+		xorshift(seed, steps)
 		end := time.Now()
 		now.add(end.Sub(due))
 		if err := w.progress.add(1); err != nil {
@@ -208,7 +208,7 @@ func (w *worker) await(k int64) int64 {
 func (w *worker) innocent(chunk func()) error {
 	for !w.stop.Load() {
 		now := time.Now()
-		on, until := w.spec.loud(now)
+		on, until := w.spec.busy(now)
 		if !on {
 			w.sleep(until.Sub(now))
 			continue

@@ -163,7 +163,7 @@ func TestServeReports(t *testing.T) {
 
 func TestLinkMakesOneCycle(t *testing.T) {
 	set := make([]uint64, 1000*line/8)
-	link(set, 3)
+	buildChain(set, 3)
 	seen := map[uint64]bool{}
 	at := uint64(0)
 	for range 1000 {
@@ -171,7 +171,7 @@ func TestLinkMakesOneCycle(t *testing.T) {
 			t.Fatalf("word %d comes again after %d steps, or is not at the start of a line", at, len(seen))
 		}
 		seen[at] = true
-		at = follow(set, at, 1)
+		at = walkChain(set, at, 1)
 	}
 	if at != 0 {
 		t.Errorf("after all lines the chase is at %d, not where it began", at)

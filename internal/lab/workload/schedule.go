@@ -6,10 +6,10 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// loud reports whether an innocent computes at t, and until when that holds. It is a pure
+// busy reports whether an innocent computes at t, and until when that holds. It is a pure
 // function of the spec and the time: cycle k begins at Epoch + Phase + k·Period and is
 // loud for its first Duty·Period, varied by Vary. A counter-phase is the complement.
-func (s Spec) loud(t time.Time) (on bool, until time.Time) {
+func (s Spec) busy(t time.Time) (on bool, until time.Time) {
 	k, into := s.cycle(t)
 	length := min(vary(time.Duration(s.Duty*float64(s.Period)), s.Vary, s.Seed, uint64(k)), s.Period)
 	on = into < length

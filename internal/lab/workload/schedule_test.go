@@ -20,8 +20,8 @@ func TestCounterPhaseIsLoudExactlyWhenTheBurstIsNot(t *testing.T) {
 		counter := burst
 		counter.Kind = CounterPhase
 		at := burst.Epoch.Time().Add(time.Duration(r.Int64N(int64(time.Hour))) - time.Minute)
-		on, until := burst.loud(at)
-		off, same := counter.loud(at)
+		on, until := burst.busy(at)
+		off, same := counter.busy(at)
 		if on == off || !until.Equal(same) {
 			t.Fatalf("%+v at %v: burst %v until %v, counter-phase %v until %v", burst, at, on, until, off, same)
 		}
@@ -33,12 +33,12 @@ func TestAScheduleHoldsUntilItSays(t *testing.T) {
 	for range 5_000 {
 		s := randomSchedule(r)
 		at := s.Epoch.Time().Add(time.Duration(r.Int64N(int64(time.Hour))) - time.Minute)
-		on, until := s.loud(at)
+		on, until := s.busy(at)
 		if !until.After(at) {
 			t.Fatalf("%+v at %v: until %v", s, at, until)
 		}
 		last := until.Add(-1)
-		if still, end := s.loud(last); still != on || !end.Equal(until) {
+		if still, end := s.busy(last); still != on || !end.Equal(until) {
 			t.Fatalf("%+v: %v at %v until %v, but %v until %v at %v", s, on, at, until, still, end, last)
 		}
 	}
@@ -49,7 +49,7 @@ func TestASteadyScheduleSpendsItsDuty(t *testing.T) {
 	begin := time.UnixMilli(0)
 	var loud time.Duration
 	for at := begin; at.Before(begin.Add(time.Minute)); {
-		on, until := s.loud(at)
+		on, until := s.busy(at)
 		if on {
 			loud += until.Sub(at)
 		}
@@ -58,7 +58,7 @@ func TestASteadyScheduleSpendsItsDuty(t *testing.T) {
 	if loud != 15*time.Second {
 		t.Errorf("loud for %v of a minute, want 15s", loud)
 	}
-	if on, until := s.loud(begin.Add(time.Second)); !on || !until.Equal(begin.Add(2*time.Second)) {
+	if on, until := s.busy(begin.Add(time.Second)); !on || !until.Equal(begin.Add(2*time.Second)) {
 		t.Errorf("cycle 0 begins at the phase: loud %v until %v", on, until)
 	}
 }

@@ -212,15 +212,15 @@ func (s Spec) Validate() error {
 	if s.Kind == Chase && (s.Steps < 1 || s.Steps > 1<<40) {
 		bad("steps", s.Steps, "1 or more")
 	}
-	if len(all) == 0 && s.alien() {
+	if len(all) == 0 && s.hasForeignField() {
 		all = append(all, fmt.Errorf("workload %s: %+v sets a field that this kind does not have", s.Kind, s))
 	}
 	return errors.Join(all...)
 }
 
-// alien reports whether a field is set that has no flag for this kind: then the command
+// hasForeignField reports whether a field is set that has no flag for this kind: then the command
 // line would not contain all of s.
-func (s Spec) alien() bool {
+func (s Spec) hasForeignField() bool {
 	only := Default(s.Kind)
 	f := only.flags()
 	if err := f.Parse(s.Args()[1:]); err != nil {

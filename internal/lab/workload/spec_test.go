@@ -81,7 +81,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if has := s.flags(); has.Lookup("duty") != nil {
 			now := time.UnixMilli(1_760_000_000_000)
-			if _, until := s.loud(now); !until.After(now) {
+			if _, until := s.busy(now); !until.After(now) {
 				t.Errorf("%q: the schedule does not move on from %v: %v", text, now, until)
 			}
 		}

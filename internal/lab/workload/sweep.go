@@ -39,7 +39,7 @@ func Sweep(prefix string) (removed []string, err error) {
 			if root == os.TempDir() {
 				err = removeScratch(dir)
 			} else {
-				err = removeCgroups(dir, time.Now().Add(settle))
+				err = removeCgroups(dir, time.Now().Add(teardownTimeout))
 			}
 			if err != nil {
 				all = append(all, err)

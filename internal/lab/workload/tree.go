@@ -61,12 +61,12 @@ type TreeOptions struct {
 	Ungrouped bool
 }
 
-// settle is the time limit for processes to die and cgroups to empty.
-const settle = 10 * time.Second
+// teardownTimeout is the time limit for processes to die and cgroups to empty.
+const teardownTimeout = 10 * time.Second
 
 // OpenTree creates an empty tree. The prefix is one path element of letters, digits, "_"
 // and "-"; Sweep removes trees of dead owners with the same prefix. A missing permission
-// or mount is an *EnvError.
+// or mount is an *MissingError.
 func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if !prefixShape.MatchString(prefix) {
 		return nil, fmt.Errorf("open tree: prefix %q: want letters, digits, '_' and '-'", prefix)
@@ -163,7 +163,7 @@ func (t *Tree) Add(task string) error {
 func (t *Tree) Remove(task string) error {
 	var all []error
 	for _, dir := range t.Dirs(task) {
-		all = append(all, removeCgroups(dir, time.Now().Add(settle)))
+		all = append(all, removeCgroups(dir, time.Now().Add(teardownTimeout)))
 	}
 	if err := errors.Join(all...); err != nil {
 		return fmt.Errorf("remove task %s: %w", task, err)
@@ -266,9 +266,9 @@ func inheritCPUs(dir string) error {
 func mkdirError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return &EnvError{"no permission to make cgroups", "run it as root (sudo)", err}
+		return &MissingError{"no permission to make cgroups", "run it as root (sudo)", err}
 	case errors.Is(err, unix.EROFS):
-		return &EnvError{"the cgroup file system is read-only",
+		return &MissingError{"the cgroup file system is read-only",
 			"in a container: run it privileged, with /sys/fs/cgroup writable", err}
 	}
 	return fmt.Errorf("make cgroup: %w", err)
@@ -308,7 +308,7 @@ func (t *Tree) Close() error {
 func (t *Tree) remove() error {
 	var all []error
 	for _, dir := range t.Dirs("") {
-		all = append(all, removeCgroups(dir, time.Now().Add(settle)))
+		all = append(all, removeCgroups(dir, time.Now().Add(teardownTimeout)))
 	}
 	all = append(all, os.RemoveAll(t.scratch))
 	if err := errors.Join(all...); err != nil {
@@ -317,9 +317,9 @@ func (t *Tree) remove() error {
 	return nil
 }
 
-// Left lists the tree's directories that exist: all of them while it is open, none after
+// Leftovers lists the tree's directories that exist: all of them while it is open, none after
 // a successful Close.
-func (t *Tree) Left() []string {
+func (t *Tree) Leftovers() []string {
 	var left []string
 	for _, top := range append(t.Dirs(""), t.scratch) {
 		_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {

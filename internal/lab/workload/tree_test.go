@@ -136,7 +136,7 @@ func TestCloseEndsStrangersToo(t *testing.T) {
 		_ = stranger.Process.Kill()
 	}
 	<-ended
-	if left := tree.Left(); len(left) > 0 {
+	if left := tree.Leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

@@ -26,8 +26,8 @@ const (
 	// the last-level cache is less, that is used.
 	canarySet = 4 << 20
 	cacheLine = 64
-	// turnsPerPass is the number of timed parts of a pass; the slowest are left out.
-	turnsPerPass = 4
+	// partsPerPass is the number of timed parts of a pass; the slowest are left out.
+	partsPerPass = 4
 	// warmPasses is the number of timed passes in a burst, after one to load the set.
 	warmPasses = 2
 )
@@ -68,12 +68,12 @@ type Canary struct {
 	next   int // the next cache to measure
 
 	stop chan struct{} // nil: no window is open
-	done chan []visit
-	last []visit
+	done chan []cacheTiming
+	last []cacheTiming
 }
 
-// visit is what a window measured of one cache.
-type visit struct {
+// cacheTiming is what a window measured of one cache.
+type cacheTiming struct {
 	cache int
 	turns []time.Duration // CPU time of each timed part
 	err   error
@@ -135,8 +135,8 @@ func (c *Canary) Start() error {
 	if c.stop != nil {
 		return errOverallOpen
 	}
-	c.stop, c.done = make(chan struct{}), make(chan []visit, 1)
-	go func(stop <-chan struct{}, done chan<- []visit) {
+	c.stop, c.done = make(chan struct{}), make(chan []cacheTiming, 1)
+	go func(stop <-chan struct{}, done chan<- []cacheTiming) {
 		runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
 		done <- c.watch(stop)
 	}(c.stop, c.done)
@@ -149,15 +149,15 @@ const canaryPause = 150 * time.Millisecond
 
 // watch visits one cache after the other until it is stopped or has spent its budget.
 // It visits at least one cache once.
-func (c *Canary) watch(stop <-chan struct{}) []visit {
-	var all []visit
+func (c *Canary) watch(stop <-chan struct{}) []cacheTiming {
+	var all []cacheTiming
 	began := threadCPU()
 	for n := 0; ; n++ {
 		cache := c.next % len(c.caches)
 		c.next++
-		i := slices.IndexFunc(all, func(v visit) bool { return v.cache == cache })
+		i := slices.IndexFunc(all, func(v cacheTiming) bool { return v.cache == cache })
 		if i < 0 {
-			i, all = len(all), append(all, visit{cache: cache})
+			i, all = len(all), append(all, cacheTiming{cache: cache})
 		}
 		before := threadCPU()
 		turns, err := c.burst(c.caches[cache].CPUs)
@@ -182,10 +182,10 @@ func (c *Canary) burst(cpus sample.Set) ([]time.Duration, error) {
 	}
 	n := len(c.set) * 8 / cacheLine
 	at := chase(c.set, 0, n)
-	turns := make([]time.Duration, 0, warmPasses*turnsPerPass)
+	turns := make([]time.Duration, 0, warmPasses*partsPerPass)
 	for range cap(turns) {
 		start := threadCPU()
-		at = chase(c.set, at, n/turnsPerPass)
+		at = chase(c.set, at, n/partsPerPass)
 		turns = append(turns, threadCPU()-start)
 	}
 	return turns, nil
@@ -197,7 +197,7 @@ func pinToOne(cpus sample.Set) error {
 	for _, cpu := range slices.Backward(cpus.Numbers()) {
 		var one, is unix.CPUSet
 		one.Set(cpu)
-		move(0, &one)
+		setAffinity(0, &one)
 		if err := unix.SchedGetaffinity(0, &is); err == nil && is == one {
 			return nil
 		}
@@ -232,20 +232,20 @@ func (c *Canary) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
 	return nil
 }
 
-// Overall implements Overall: a reading for each cache that was visited.
-func (c *Canary) Overall(yield func(string, sample.Set, Reading)) {
+// MachineReadings implements Overall: a reading for each cache that was visited.
+func (c *Canary) MachineReadings(yield func(string, sample.Set, Reading)) {
 	for _, v := range c.last {
 		r := Reading{Cost: math.NaN(), Coverage: 1, Err: v.err}
 		if len(v.turns) > 0 {
-			r.Cost = usual(v.turns).Seconds() / float64(len(c.set)*8/cacheLine/turnsPerPass)
+			r.Cost = trimmedMean(v.turns).Seconds() / float64(len(c.set)*8/cacheLine/partsPerPass)
 		}
 		yield(c.caches[v.cache].Name, c.caches[v.cache].CPUs, r)
 	}
 }
 
-// usual sorts the turns and returns their mean without the slowest tenth, at least one:
+// trimmedMean sorts the turns and returns their mean without the slowest tenth, at least one:
 // time that an interrupt or a hypervisor takes from the CPU is not the cache's.
-func usual(turns []time.Duration) time.Duration {
+func trimmedMean(turns []time.Duration) time.Duration {
 	slices.Sort(turns)
 	kept := turns
 	if n := len(turns); n > 1 {

@@ -16,7 +16,7 @@ import (
 
 // BenchmarkCanaryBesideAStreamer measures the effect of a streamer on one CPU on the
 // canary on another. A ping-pong shows whether the two CPUs use one cache now
-// (workload.Shared); a trial in which that changed is counted for neither kind. For
+// (workload.SharesCache); a trial in which that changed is counted for neither kind. For
 // each kind it reports the number of trials, the mean ratio of with the streamer ÷
 // alone, and the mean time of a load in both states.
 func BenchmarkCanaryBesideAStreamer(b *testing.B) {
@@ -38,13 +38,13 @@ func BenchmarkCanaryBesideAStreamer(b *testing.B) {
 	defer c.Close()
 	shared := func() (yes, known bool) {
 		trip, err := workload.PingPong(here, there, 50*time.Millisecond)
-		if errors.Is(err, workload.ErrNotMet) {
+		if errors.Is(err, workload.ErrNotParallel) {
 			return false, false // the CPUs are too busy
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
-		return workload.Shared(trip), true
+		return workload.SharesCache(trip), true
 	}
 	window := func() (cost float64) {
 		if err := c.Start(); err != nil {
@@ -54,7 +54,7 @@ func BenchmarkCanaryBesideAStreamer(b *testing.B) {
 		if err := c.Stop(nil, nil); err != nil {
 			b.Fatal(err)
 		}
-		c.Overall(func(_ string, _ sample.Set, r counter.Reading) { cost = r.Cost })
+		c.MachineReadings(func(_ string, _ sample.Set, r counter.Reading) { cost = r.Cost })
 		return cost
 	}
 	var n, ratio, alone, beside [2]float64

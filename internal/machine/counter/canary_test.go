@@ -100,7 +100,7 @@ func TestCanary(t *testing.T) {
 	if r, ok := first["a"]; len(first) != 1 || !ok || r.Err != nil || !(r.Cost > 1e-10 && r.Cost < 1e-4) {
 		t.Errorf("first %+v", first)
 	}
-	if n := len(c.last[0].turns); n != warmPasses*turnsPerPass {
+	if n := len(c.last[0].turns); n != warmPasses*partsPerPass {
 		t.Errorf("%d turns, want one burst's", n)
 	}
 	second := window()
@@ -123,7 +123,7 @@ func TestTheCanaryLooksMoreThanOnce(t *testing.T) {
 		if err := c.Stop(nil, nil); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(c.last[0].turns); n != 3*warmPasses*turnsPerPass {
+		if n := len(c.last[0].turns); n != 3*warmPasses*partsPerPass {
 			t.Errorf("%d turns, want three bursts'", n)
 		}
 	})
@@ -137,7 +137,7 @@ func TestWhatIsUsual(t *testing.T) {
 		{[]time.Duration{7}, 7}, {[]time.Duration{100, 4}, 4}, {[]time.Duration{2, 900, 4}, 3},
 		{[]time.Duration{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 500, 500}, 1},
 	} {
-		if got := usual(c.turns); got != c.want {
+		if got := trimmedMean(c.turns); got != c.want {
 			t.Errorf("%v: %v, want %v", c.turns, got, c.want)
 		}
 	}

@@ -103,6 +103,6 @@ type Accounting interface {
 	// Unattributed sums, since the source was made, the waits for which the served task
 	// is not known. ok is false if the kernel does not allow to determine that at all.
 	Unattributed() (_ time.Duration, ok bool)
-	// Refused returns how often, since then, there was no room to note a served task.
-	Refused() uint64
+	// PairsDropped returns how often, since then, there was no room to note a served task.
+	PairsDropped() uint64
 }

@@ -42,7 +42,7 @@ func llcMisses() []event {
 // *NotSupportedError.
 func OpenCPI(cpus sample.Set, cgroup2 string) (*Perf, error) { return openCPI(linux{}, cpus, cgroup2) }
 
-func openCPI(sys kernel, cpus sample.Set, cgroup2 string) (*Perf, error) {
+func openCPI(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*Perf, error) {
 	g, err := openPerf(sys, cpus)
 	if err != nil {
 		return nil, err
@@ -77,19 +77,19 @@ func openCPI(sys kernel, cpus sample.Set, cgroup2 string) (*Perf, error) {
 		for _, m := range misses {
 			if err = g.try(fd, c, instructions, m); err == nil {
 				g.events = []event{c, instructions, m}
-				p.variant, p.tolled = c.name, g.toll(fd)
+				p.variant, p.tolled = c.name, g.measureSwitchOverhead(fd)
 				return p, nil
 			}
-			p.missing = append(p.missing, refusal(c.name+", instructions and "+m.name+" in one group", err))
+			p.missing = append(p.missing, notSupported(c.name+", instructions and "+m.name+" in one group", err))
 		}
 		if err = g.try(fd, c, instructions); err == nil {
 			g.events = []event{c, instructions}
-			p.variant, p.tolled = c.name, g.toll(fd)
+			p.variant, p.tolled = c.name, g.measureSwitchOverhead(fd)
 			return p, nil
 		}
-		p.missing = append(p.missing, refusal(c.name+" and instructions in one group", err))
+		p.missing = append(p.missing, notSupported(c.name+" and instructions in one group", err))
 	}
-	return nil, fmt.Errorf("open cpi: %w", refusal("cycles and instructions in one group", err))
+	return nil, fmt.Errorf("open cpi: %w", notSupported("cycles and instructions in one group", err))
 }
 
 // firstOf returns the events that can be opened, and notes those that cannot. The error

@@ -29,7 +29,7 @@ func OpenCPS(cpus sample.Set, cgroup2 string) (*Perf, error) {
 	return openCPS(linux{}, cpus, cgroup2, enter)
 }
 
-func openCPS(sys kernel, cpus sample.Set, cgroup2 string, enter event) (*Perf, error) {
+func openCPS(sys perfSyscalls, cpus sample.Set, cgroup2 string, enter event) (*Perf, error) {
 	g, err := openPerf(sys, cpus)
 	if err != nil {
 		return nil, err

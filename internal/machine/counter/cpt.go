@@ -23,15 +23,15 @@ import (
 // A task is not counted in a window if its counter could not be read at both ends or
 // went back. A task without a progress file is left out.
 type CPT struct {
-	proc    string
-	now     func() time.Time
-	tasks   map[sample.TaskKey]*cptTask
-	order   []*cptTask
-	inOpen  bool
-	scraper *scraper
-	probes  *prober
-	turn    int           // index of the task asked first at a window's end
-	wait    time.Duration // for the answers at a window's end
+	proc       string
+	now        func() time.Time
+	tasks      map[sample.TaskKey]*cptTask
+	order      []*cptTask
+	windowOpen bool
+	scraper    *scraper
+	probes     *uprobes
+	turn       int           // index of the task asked first at a window's end
+	wait       time.Duration // for the answers at a window's end
 }
 
 // transactions is one way to count a task's transactions.
@@ -114,10 +114,10 @@ func (c *CPT) Add(t Target) error {
 // Start implements Source. It finds the tasks' progress files, and starts the other
 // queries without waiting for them.
 func (c *CPT) Start() error {
-	if c.inOpen {
+	if c.windowOpen {
 		return errOpen
 	}
-	c.inOpen = true
+	c.windowOpen = true
 	for _, t := range c.order {
 		t.start()
 		t.from = c.now()
@@ -129,10 +129,10 @@ func (c *CPT) Start() error {
 // Stop implements Source. A task that has no progress file is left out. Stop waits for
 // the tasks that are asked over the network, half a second for all together.
 func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
-	if !c.inOpen {
+	if !c.windowOpen {
 		return errNotOpen
 	}
-	c.inOpen = false
+	c.windowOpen = false
 	end := c.now() // when the CPU time was read, before any wait
 	ctx, cancel := context.WithTimeout(context.Background(), c.wait)
 	defer cancel()
@@ -171,7 +171,7 @@ func (c *CPT) Close() error {
 		t.abort()
 	}
 	clear(c.tasks)
-	c.order, c.inOpen = nil, false
+	c.order, c.windowOpen = nil, false
 	c.probes.stop()
 	c.probes.wait()
 	c.scraper.wg.Wait()

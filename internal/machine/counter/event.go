@@ -127,9 +127,9 @@ func vendor(is string) bool {
 // Name returns the name that it was looked up by.
 func (e Event) Name() string { return e.name }
 
-// Tally counts one event, summed over what it was opened on. It is used from one
+// EventCounter counts one event, summed over what it was opened on. It is used from one
 // goroutine.
-type Tally struct {
+type EventCounter struct {
 	fds  []int
 	last []sample.Count
 }
@@ -137,14 +137,14 @@ type Tally struct {
 // OpenCgroup counts an event in a cgroup and those below it, on the given CPUs, from
 // Toggle on; dir is in the hierarchy that perf uses. CPUs that are offline are left
 // out. Errors: host.ErrGone, *NotSupportedError.
-func (e Event) OpenCgroup(dir string, cpus sample.Set) (*Tally, error) {
+func (e Event) OpenCgroup(dir string, cpus sample.Set) (*EventCounter, error) {
 	fd, inode, err := openCgroup(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
 	for _, way := range append([]event{e.event}, e.lost...) {
-		var t *Tally
+		var t *EventCounter
 		if t, err = openTally(way, fd, cpus.Numbers(), unix.PERF_FLAG_PID_CGROUP, 0); err == nil {
 			return t, nil
 		}
@@ -155,10 +155,10 @@ func (e Event) OpenCgroup(dir string, cpus sample.Set) (*Tally, error) {
 
 // OpenThread counts an event in a thread and in all threads that it starts later, on
 // any CPU.
-func (e Event) OpenThread(tid int) (*Tally, error) {
+func (e Event) OpenThread(tid int) (*EventCounter, error) {
 	var err error
 	for _, way := range append([]event{e.event}, e.lost...) {
-		var t *Tally
+		var t *EventCounter
 		if t, err = openTally(way, tid, []int{-1}, 0, unix.PerfBitInherit); err == nil {
 			return t, nil
 		}
@@ -166,11 +166,11 @@ func (e Event) OpenThread(tid int) (*Tally, error) {
 	if errors.Is(err, unix.ESRCH) {
 		return nil, fmt.Errorf("count %s in thread %d: %w", e.name, tid, err)
 	}
-	return nil, refusal("event "+e.name, err)
+	return nil, notSupported("event "+e.name, err)
 }
 
-func openTally(e event, pid int, cpus []int, flags int, bits uint64) (*Tally, error) {
-	t := &Tally{}
+func openTally(e event, pid int, cpus []int, flags int, bits uint64) (*EventCounter, error) {
+	t := &EventCounter{}
 	for _, cpu := range cpus {
 		attr := e.attr()
 		attr.Bits |= bits
@@ -194,7 +194,7 @@ func openTally(e event, pid int, cpus []int, flags int, bits uint64) (*Tally, er
 }
 
 // Toggle starts or stops counting.
-func (t *Tally) Toggle(on bool) error {
+func (t *EventCounter) Toggle(on bool) error {
 	var all []error
 	for _, fd := range t.fds {
 		all = append(all, linux{}.toggle(fd, on))
@@ -209,7 +209,7 @@ func (t *Tally) Toggle(on bool) error {
 // other events had the counters, and the coverage: the share of the time, weighted by
 // where the task ran, that was really counted. At a coverage of 0 the count says
 // nothing. A task that did not run at all is fully counted, as 0.
-func (t *Tally) Read() (count, coverage float64, err error) {
+func (t *EventCounter) Read() (count, coverage float64, err error) {
 	var enabled, running, unseen uint64
 	for i, fd := range t.fds {
 		var buf [24]byte
@@ -242,7 +242,7 @@ func (t *Tally) Read() (count, coverage float64, err error) {
 }
 
 // Close closes the event's descriptors.
-func (t *Tally) Close() {
+func (t *EventCounter) Close() {
 	for _, fd := range t.fds {
 		unix.Close(fd)
 	}

@@ -115,7 +115,7 @@ func TestHardwareEvents(t *testing.T) {
 	pmu := quelltest.Probe(quelltest.PMU) == nil
 	for _, name := range EventNames() {
 		e, err := LookupEvent(name)
-		var tally *Tally
+		var tally *EventCounter
 		if err == nil {
 			tally, err = e.OpenCgroup(dir, onlineCPUs(t))
 		}

@@ -32,22 +32,22 @@ var (
 //
 // An operation on all groups goes CPU by CPU, from that CPU: see tour.
 type groups struct {
-	sys    kernel
+	sys    perfSyscalls
 	cpus   []int
 	events []event
 	// perWindow opens the groups for each window instead. It is for an event whose open
 	// descriptor alone costs the machine something.
 	perWindow bool
 
-	tasks   map[sample.TaskKey]*groupTask
-	order   []*groupTask // as added, so that all windows are equally long
-	inOpen  bool
-	linger  bool      // leave counting groups enabled at the next stop
-	from    time.Time // of the open window
-	now     func() time.Time
-	tour    tour
-	buf     [8 * (3 + maxEvents)]byte
-	offline map[int]bool // CPUs that Start has just found offline
+	tasks      map[sample.TaskKey]*groupTask
+	order      []*groupTask // as added, so that all windows are equally long
+	windowOpen bool
+	linger     bool      // leave counting groups enabled at the next stop
+	from       time.Time // of the open window
+	now        func() time.Time
+	tour       cpuMover
+	buf        [8 * (3 + maxEvents)]byte
+	offline    map[int]bool // CPUs that Start has just found offline
 }
 
 type groupTask struct {
@@ -92,7 +92,7 @@ func (t total) coverage() float64 {
 	return c
 }
 
-func newGroups(sys kernel, cpus sample.Set) *groups {
+func newGroups(sys perfSyscalls, cpus sample.Set) *groups {
 	return &groups{
 		sys: sys, cpus: cpus.Numbers(), now: time.Now,
 		tasks: map[sample.TaskKey]*groupTask{}, offline: map[int]bool{},
@@ -100,10 +100,10 @@ func newGroups(sys kernel, cpus sample.Set) *groups {
 }
 
 func (g *groups) start() error {
-	if g.inOpen {
+	if g.windowOpen {
 		return errOpen
 	}
-	g.inOpen = true
+	g.windowOpen = true
 	g.reopen()
 	g.from = g.now()
 	g.toggle(true)
@@ -123,10 +123,10 @@ func (g *groups) start() error {
 // what it does later belongs to the next window. idle reports whether a task has not
 // run; it may be nil.
 func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, total)) error {
-	if !g.inOpen {
+	if !g.windowOpen {
 		return errNotOpen
 	}
-	g.inOpen = false
+	g.windowOpen = false
 	span := g.now().Sub(g.from)
 	if !g.linger || g.perWindow {
 		g.toggle(false)
@@ -146,7 +146,7 @@ func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, tot
 	if g.perWindow {
 		g.tour.begin(len(g.order))
 		for i, cpu := range g.cpus {
-			g.tour.visit(cpu)
+			g.tour.moveTo(cpu)
 			for _, t := range g.order {
 				g.close(&t.cpus[i])
 			}
@@ -165,7 +165,7 @@ func (g *groups) toggle(on bool) {
 	g.tour.begin(len(g.order))
 	defer g.tour.end()
 	for i, cpu := range g.cpus {
-		g.tour.visit(cpu)
+		g.tour.moveTo(cpu)
 		for _, t := range g.order {
 			g.switchOne(&t.cpus[i], on)
 		}
@@ -248,7 +248,7 @@ func (g *groups) closeAll() {
 		g.closeTask(t)
 	}
 	clear(g.tasks)
-	g.order, g.inOpen = nil, false
+	g.order, g.windowOpen = nil, false
 }
 
 // read sums what the task's groups counted since the last read. A group that cannot be

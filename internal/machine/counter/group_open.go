@@ -97,7 +97,7 @@ func (g *groups) reopen() {
 	g.tour.begin(closed)
 	defer g.tour.end()
 	for i, cpu := range g.cpus {
-		g.tour.visit(cpu)
+		g.tour.moveTo(cpu)
 		for _, t := range g.order {
 			c := &t.cpus[i]
 			if c.isOpen {
@@ -192,11 +192,11 @@ func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err 
 	}
 	soft := g.try(cgroup, taskClock)
 	if soft == nil {
-		return refusal(what, err)
+		return notSupported(what, err)
 	}
 	var e *NotSupportedError
-	if !errors.As(refusal("perf in cgroup mode", soft), &e) {
-		return refusal(what, err)
+	if !errors.As(notSupported("perf in cgroup mode", soft), &e) {
+		return notSupported(what, err)
 	}
 	switch {
 	case errors.Is(soft, unix.ENOENT):

@@ -2,11 +2,11 @@ package counter
 
 import "github.com/quell-dev/quell/internal/core/sample"
 
-// Overall is a Source that measures the machine and no task: Add accepts every task and
+// MachineSource is a Source that measures the machine and no task: Add accepts every task and
 // counts none. Its readings are judged like a task's, under the names of stand-ins.
-type Overall interface {
+type MachineSource interface {
 	Source
-	// Overall yields the readings of the last window, after Stop: for each the name of
+	// MachineReadings yields the readings of the last window, after Stop: for each the name of
 	// the stand-in, and the CPUs it was measured on, nil for all.
-	Overall(yield func(name string, cpus sample.Set, r Reading))
+	MachineReadings(yield func(name string, cpus sample.Set, r Reading))
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is the part of the kernel that counts: perf_event_open(2) and the calls on its
+// perfSyscalls is the part of the kernel that counts: perf_event_open(2) and the calls on its
 // descriptors. Tests replace it.
-type kernel interface {
+type perfSyscalls interface {
 	// open opens an event of the cgroup (a directory's descriptor) on a CPU;
 	// leader is the descriptor of the group to join, -1 to lead a new one.
 	open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error)
@@ -63,9 +63,9 @@ func (e event) attr() *unix.PerfEventAttr {
 	}
 }
 
-// refusal turns an error of perf_event_open into a NotSupportedError if it says
+// notSupported turns an error of perf_event_open into a NotSupportedError if it says
 // something about the machine, and wraps it if it may be transient.
-func refusal(what string, err error) error {
+func notSupported(what string, err error) error {
 	var errno unix.Errno
 	if !errors.As(err, &errno) {
 		return fmt.Errorf("open %s: %w", what, err)

@@ -78,7 +78,7 @@ func work(t testing.TB, dir string, env ...string) *worker {
 // do makes the worker work and returns the CPU time that it took.
 func (w *worker) do(what string, n int) time.Duration {
 	w.t.Helper()
-	ns, err := strconv.ParseInt(w.Say(what, n), 10, 64)
+	ns, err := strconv.ParseInt(w.Ask(what, n), 10, 64)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -76,9 +76,9 @@ func (p *Perf) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	return p.groups.stop(idle, func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
 }
 
-// Linger sets whether another window follows the next Stop at once. The counters then
+// KeepEnabled sets whether another window follows the next Stop at once. The counters then
 // stay on in between.
-func (p *Perf) Linger(yes bool) { p.groups.linger = yes }
+func (p *Perf) KeepEnabled(yes bool) { p.groups.linger = yes }
 
 // SetCPUs sets which CPUs are online, between windows. New ones are counted from the
 // next window on; the state of the others stays.
@@ -102,7 +102,7 @@ func (p *Perf) reading(t total) Reading {
 }
 
 // openPerf checks what every perf source needs of its caller.
-func openPerf(sys kernel, cpus sample.Set) (*groups, error) {
+func openPerf(sys perfSyscalls, cpus sample.Set) (*groups, error) {
 	if cpus.Len() == 0 {
 		return nil, errors.New("open counters: no CPU given")
 	}

@@ -34,9 +34,9 @@ const (
 	scrapeLast = 500 * time.Millisecond
 	// scrapesAtOnce bounds the connections.
 	scrapesAtOnce = 16
-	// maxScrapeRest is the largest number of windows in which a task that does not
+	// maxScrapeBackoff is the largest number of windows in which a task that does not
 	// answer is not asked.
-	maxScrapeRest = 32
+	maxScrapeBackoff = 32
 	// maxScrapePIDs is the number of processes of a task that are tried. All processes
 	// of a container have the same network, but some may just have ended.
 	maxScrapePIDs = 8
@@ -171,15 +171,15 @@ type scrapeTask struct {
 	begin       scraped
 	err         error // why it was not asked, or not again
 	failed      int   // consecutive windows
-	rest        int   // windows in which it is not asked
+	backoff     int   // windows in which it is not asked
 }
 
 func (t *scrapeTask) variant() string { return variantScrape }
 
 func (t *scrapeTask) start() {
 	t.first, t.last = nil, nil
-	if t.rest > 0 {
-		t.rest--
+	if t.backoff > 0 {
+		t.backoff--
 		return // err stays as it was
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeFirst)
@@ -214,7 +214,7 @@ func (t *scrapeTask) stop() (counted, error) {
 	}
 	if t.err != nil {
 		if t.first != nil {
-			t.rest = min(1<<min(t.failed, 10), maxScrapeRest) - 1
+			t.backoff = min(1<<min(t.failed, 10), maxScrapeBackoff) - 1
 			t.failed++
 		}
 		return counted{}, t.err

@@ -262,7 +262,7 @@ func TestScrapeRests(t *testing.T) {
 	rest := 0
 	for ; !window(); rest++ {
 	}
-	if rest >= maxScrapeRest {
+	if rest >= maxScrapeBackoff {
 		t.Errorf("left alone for %d windows", rest)
 	}
 	for range 3 {

@@ -21,11 +21,11 @@ var (
 // Steal is the Source of the time that the hypervisor took: stolen time of all CPUs ÷
 // the CPU time used, in s/CPU-s, for the machine as a whole (proc(5): steal).
 type Steal struct {
-	times  func() (host.CPUTimes, error)
-	inOpen bool
-	from   host.CPUTimes
-	failed error // error of the reading at the start
-	last   Reading
+	times      func() (host.CPUTimes, error)
+	windowOpen bool
+	from       host.CPUTimes
+	failed     error // error of the reading at the start
+	last       Reading
 }
 
 // OpenSteal prepares a Steal for a virtual machine. Any other machine has no hypervisor
@@ -62,20 +62,20 @@ func (s *Steal) Remove(sample.TaskKey, time.Duration) (Reading, bool) { return R
 
 // Start implements Source.
 func (s *Steal) Start() error {
-	if s.inOpen {
+	if s.windowOpen {
 		return errOverallOpen
 	}
-	s.inOpen = true
+	s.windowOpen = true
 	s.from, s.failed = s.times()
 	return nil
 }
 
 // Stop implements Source; it yields no task's reading.
 func (s *Steal) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
-	if !s.inOpen {
+	if !s.windowOpen {
 		return errOverallNotOpen
 	}
-	s.inOpen = false
+	s.windowOpen = false
 	to, err := s.times()
 	s.last = Reading{Cost: math.NaN(), Coverage: 1}
 	if err := errors.Join(s.failed, err); err != nil {
@@ -95,8 +95,10 @@ func stolen(from, to host.CPUTime) float64 {
 	return steal.Seconds() / busy.Seconds()
 }
 
-// Overall implements Overall.
-func (s *Steal) Overall(yield func(string, sample.Set, Reading)) { yield("(machine)", nil, s.last) }
+// MachineReadings implements Overall.
+func (s *Steal) MachineReadings(yield func(string, sample.Set, Reading)) {
+	yield("(machine)", nil, s.last)
+}
 
 // Close implements Source.
 func (s *Steal) Close() error { return nil }

@@ -22,10 +22,10 @@ func ticks(n ...int) host.CPUTimes {
 }
 
 // overallOf returns the readings of a machine-wide source after a window.
-func overallOf(t *testing.T, s Overall) map[string]Reading {
+func overallOf(t *testing.T, s MachineSource) map[string]Reading {
 	t.Helper()
 	all := map[string]Reading{}
-	s.Overall(func(name string, _ sample.Set, r Reading) { all[name] = r })
+	s.MachineReadings(func(name string, _ sample.Set, r Reading) { all[name] = r })
 	return all
 }
 

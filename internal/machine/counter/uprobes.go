@@ -74,9 +74,9 @@ const (
 	// the longest time between later checks.
 	firstGuard = 20 * time.Millisecond
 	lastGuard  = 250 * time.Millisecond
-	// maxProbeRest is the largest number of windows in which a place that was reached
+	// maxProbeBackoff is the largest number of windows in which a place that was reached
 	// too often is not probed.
-	maxProbeRest = 64
+	maxProbeBackoff = 64
 )
 
 var (
@@ -89,8 +89,8 @@ var (
 // probeTask counts one task by a uprobe.
 type probeTask struct {
 	target *Target
-	prober *prober
-	window *probing
+	prober *uprobes
+	window *uprobeWindow
 }
 
 func (t *probeTask) variant() string        { return variantUprobe }
@@ -108,13 +108,13 @@ func (t *probeTask) stop() (counted, error) {
 	return w.read(t.target)
 }
 
-// prober keeps the uprobes of all tasks. Attaching and above all detaching takes the
+// uprobes keeps the uprobes of all tasks. Attaching and above all detaching takes the
 // kernel a long time, so both happen in a goroutine for each window.
-type prober struct {
+type uprobes struct {
 	proc    string
 	kernel  Prober
 	now     func() time.Time
-	window  *probing // the open one, or the one that is ending
+	window  *uprobeWindow // the open one, or the one that is ending
 	found   map[foundKey]uint64
 	refused map[placeKey]*refusedPlace
 }
@@ -141,14 +141,14 @@ type refusedPlace struct {
 	remain int
 }
 
-func newProber(proc string, k Prober) *prober {
-	return &prober{proc: proc, kernel: k, now: time.Now, found: map[foundKey]uint64{}, refused: map[placeKey]*refusedPlace{}}
+func newProber(proc string, k Prober) *uprobes {
+	return &uprobes{proc: proc, kernel: k, now: time.Now, found: map[foundKey]uint64{}, refused: map[placeKey]*refusedPlace{}}
 }
 
-// probing is one window. Its goroutine attaches, checks the rates and detaches; the
+// uprobeWindow is one window. Its goroutine attaches, checks the rates and detaches; the
 // agent's goroutine reads.
-type probing struct {
-	*prober
+type uprobeWindow struct {
+	*uprobes
 	requests []probeRequest
 	begun    bool
 	ending   bool          // readings from now on are final
@@ -175,11 +175,11 @@ type attached struct {
 	limit float64
 	from  time.Time
 	err   error
-	final *tally // read at the window's end, once for all tasks
+	final *probeHits // read at the window's end, once for all tasks
 }
 
-// tally is what a probe counted.
-type tally struct {
+// probeHits is what a probe counted.
+type probeHits struct {
 	byCgroup  map[uint64]uint64
 	byProcess map[int]uint64
 	at        time.Time
@@ -187,7 +187,7 @@ type tally struct {
 
 // add enters a task for the window that is about to start. It returns nil if the
 // previous window has not finished.
-func (p *prober) add(t *Target) *probing {
+func (p *uprobes) add(t *Target) *uprobeWindow {
 	if p.window != nil && p.window.begun {
 		select {
 		case <-p.window.gone:
@@ -197,7 +197,7 @@ func (p *prober) add(t *Target) *probing {
 		}
 	}
 	if p.window == nil {
-		p.window = &probing{prober: p, end: make(chan struct{}), gone: make(chan struct{}), probes: map[placeKey]*attached{},
+		p.window = &uprobeWindow{uprobes: p, end: make(chan struct{}), gone: make(chan struct{}), probes: map[placeKey]*attached{},
 			places: map[sample.TaskKey]placeKey{}, errs: map[sample.TaskKey]error{}}
 	}
 	r := probeRequest{target: t}
@@ -216,7 +216,7 @@ func (p *prober) add(t *Target) *probing {
 	return p.window
 }
 
-func (p *prober) start() {
+func (p *uprobes) start() {
 	if w := p.window; w != nil && !w.begun {
 		w.begun = true
 		go w.run()
@@ -224,14 +224,14 @@ func (p *prober) start() {
 }
 
 // ending makes the tasks of one probe share one reading.
-func (p *prober) ending() {
+func (p *uprobes) ending() {
 	if p.window != nil {
 		p.window.ending = true
 	}
 }
 
 // stop has the probes removed, without waiting for it.
-func (p *prober) stop() {
+func (p *uprobes) stop() {
 	if w := p.window; w != nil && w.begun {
 		select {
 		case <-w.end:
@@ -241,14 +241,14 @@ func (p *prober) stop() {
 	}
 }
 
-func (p *prober) wait() {
+func (p *uprobes) wait() {
 	if w := p.window; w != nil && w.begun {
 		<-w.gone
 	}
 	p.window = nil
 }
 
-func (w *probing) run() {
+func (w *uprobeWindow) run() {
 	defer close(w.gone)
 	for i := range w.requests {
 		r := &w.requests[i]
@@ -272,7 +272,7 @@ func (w *probing) run() {
 			w.detach()
 			return
 		case <-timer.C:
-			w.guard()
+			w.checkRates()
 			next = min(2*next, lastGuard)
 			timer.Reset(next)
 		}
@@ -280,7 +280,7 @@ func (w *probing) run() {
 }
 
 // detach closes all probes in parallel: each waits for its own grace period.
-func (w *probing) detach() {
+func (w *uprobeWindow) detach() {
 	w.mu.Lock()
 	var wg sync.WaitGroup
 	for key, a := range w.probes {
@@ -295,7 +295,7 @@ func (w *probing) detach() {
 }
 
 // attach finds a task's place and puts a probe there, unless there is one.
-func (w *probing) attach(r *probeRequest) (placeKey, error) {
+func (w *uprobeWindow) attach(r *probeRequest) (placeKey, error) {
 	var file *os.File
 	var id fileID
 	for _, pid := range r.pids[:min(len(r.pids), maxScrapePIDs)] {
@@ -336,18 +336,18 @@ func (w *probing) attach(r *probeRequest) (placeKey, error) {
 		return key, fmt.Errorf("uprobe %s: %w", r.target.Uprobe, err)
 	}
 	w.publish(key, &attached{Probe: probe, place: r.target.Uprobe.String(), limit: limit, from: w.now()})
-	w.guard()
+	w.checkRates()
 	return key, nil
 }
 
-func (w *probing) publish(key placeKey, a *attached) {
+func (w *uprobeWindow) publish(key placeKey, a *attached) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.probes[key] = a
 }
 
 // find looks a place up once for each version of the file.
-func (w *probing) find(file *os.File, id fileID, at *Uprobe) (uint64, error) {
+func (w *uprobeWindow) find(file *os.File, id fileID, at *Uprobe) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return 0, err
@@ -367,9 +367,9 @@ func (w *probing) find(file *os.File, id fileID, at *Uprobe) (uint64, error) {
 	return offset, nil
 }
 
-// guard removes probes that are reached too often: more than the limit per second since
+// checkRates removes probes that are reached too often: more than the limit per second since
 // they were attached, plus one second's worth as an allowance for bursts.
-func (w *probing) guard() {
+func (w *uprobeWindow) checkRates() {
 	w.mu.Lock()
 	var out []Probe
 	for key, a := range w.probes {
@@ -385,7 +385,7 @@ func (w *probing) guard() {
 	}
 }
 
-func (w *probing) excess(key placeKey, a *attached) error {
+func (w *uprobeWindow) excess(key placeKey, a *attached) error {
 	total, err := a.Total()
 	if err != nil {
 		return err
@@ -399,14 +399,14 @@ func (w *probing) excess(key placeKey, a *attached) error {
 		r = &refusedPlace{}
 		w.refused[key] = r
 	}
-	r.remain = min(1<<min(r.times, 10), maxProbeRest)
+	r.remain = min(1<<min(r.times, 10), maxProbeBackoff)
 	r.times++
 	r.err = &RateError{Place: a.place, Rate: float64(total) / max(since, time.Millisecond).Seconds(), Max: a.limit, After: since, Rest: r.remain}
 	return r.err
 }
 
 // read returns the hits of a task's processes in the window so far.
-func (w *probing) read(t *Target) (counted, error) {
+func (w *uprobeWindow) read(t *Target) (counted, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.errs[t.Key]; err != nil {
@@ -434,7 +434,7 @@ func (w *probing) read(t *Target) (counted, error) {
 
 // hits sums those of a task: by cgroup if the task's cgroup is one that the kernel
 // reports with a hit, else by the processes that the task had at either end.
-func (w *probing) hits(t *Target, all *tally) (sum uint64) {
+func (w *uprobeWindow) hits(t *Target, all *probeHits) (sum uint64) {
 	var request probeRequest
 	for _, r := range w.requests {
 		if r.target == t {
@@ -463,12 +463,12 @@ func (w *probing) hits(t *Target, all *tally) (sum uint64) {
 	return sum
 }
 
-func (w *probing) readProbe(p Probe) (*tally, error) {
+func (w *uprobeWindow) readProbe(p Probe) (*probeHits, error) {
 	total, err := p.Total()
 	if err != nil {
 		return nil, err
 	}
-	t := &tally{byCgroup: map[uint64]uint64{}, byProcess: map[int]uint64{}, at: w.now()}
+	t := &probeHits{byCgroup: map[uint64]uint64{}, byProcess: map[int]uint64{}, at: w.now()}
 	told := uint64(0)
 	if err := p.Each(func(cgroup uint64, process int, hits uint64) {
 		t.byCgroup[cgroup] += hits

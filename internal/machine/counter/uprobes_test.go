@@ -246,7 +246,7 @@ func TestUprobeAboveItsRate(t *testing.T) {
 	k.rate = 0
 	k.mu.Unlock()
 	counted := false
-	for range maxProbeRest + 1 {
+	for range maxProbeBackoff + 1 {
 		counted = window(t, c, func() {})[target.Key].Err == nil || counted
 	}
 	if !counted || len(c.probes.refused) != 0 {

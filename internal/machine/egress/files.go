@@ -25,8 +25,8 @@ const (
 	None = "max"
 	// Grace is how long a limit stays in force without being read.
 	Grace = time.Minute
-	// least and most are the lowest and the highest accepted rate, in bytes/s.
-	least, most = 1 << 10, 1 << 33
+	// minRate and most are the lowest and the highest accepted rate, in bytes/s.
+	minRate, maxRate = 1 << 10, 1 << 33
 )
 
 // Inner gives access to the real files; *host.Host implements it.
@@ -41,20 +41,20 @@ type Inner interface {
 // are used from one goroutine.
 type Files struct {
 	Inner
-	held map[string]*held // by directory
+	held map[string]*activeLimit // by directory
 }
 
-// held is a limit in force.
-type held struct {
+// activeLimit is a limit in force.
+type activeLimit struct {
 	inode uint64
 	value string
 	objs  egressObjects
 	link  link.Link
 }
 
-// Over returns files with net.max in addition. Nothing is loaded until a limit
+// NewFiles returns files with net.max in addition. Nothing is loaded until a limit
 // is written.
-func Over(inner Inner) *Files { return &Files{Inner: inner, held: map[string]*held{}} }
+func NewFiles(inner Inner) *Files { return &Files{Inner: inner, held: map[string]*activeLimit{}} }
 
 // Writes returns the write that limits a cgroup to bytesPerSecond. dir is the
 // cgroup's directory in cgroup2.
@@ -94,11 +94,11 @@ func (f *Files) WriteValue(file, value string) error {
 	if err != nil {
 		return err
 	}
-	var next *held
+	var next *activeLimit
 	if value != None {
 		rate, err := strconv.ParseUint(value, 10, 64)
-		if err != nil || rate < least || rate > most {
-			return fmt.Errorf("write %s: %q: want max or %d to %d bytes/s", file, value, least, int64(most))
+		if err != nil || rate < minRate || rate > maxRate {
+			return fmt.Errorf("write %s: %q: want max or %d to %d bytes/s", file, value, minRate, int64(maxRate))
 		}
 		if next, err = attach(dir, rate); err != nil {
 			return fmt.Errorf("write %s: %w", file, err)
@@ -151,11 +151,11 @@ func (f *Files) Close() error {
 }
 
 // attach attaches the program to the cgroup's egress hook.
-func attach(dir string, rate uint64) (_ *held, err error) {
+func attach(dir string, rate uint64) (_ *activeLimit, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
-	h := &held{}
+	h := &activeLimit{}
 	if err := loadEgressObjects(&h.objs, nil); err != nil {
 		return nil, refusal(err)
 	}
@@ -171,14 +171,14 @@ func attach(dir string, rate uint64) (_ *held, err error) {
 }
 
 // renew extends the limit to Grace from now.
-func (h *held) renew() error {
+func (h *activeLimit) renew() error {
 	if err := h.objs.Until.Set(monotonic() + uint64(Grace)); err != nil {
 		return fmt.Errorf("renew limit: %w", err)
 	}
 	return nil
 }
 
-func (h *held) close() error {
+func (h *activeLimit) close() error {
 	var err error
 	if h.link != nil {
 		err = h.link.Close()

@@ -40,7 +40,7 @@ func files(t *testing.T) (f *Files, dir string) {
 	}
 	dir = filepath.Join(h.Layout().Unified, fmt.Sprintf("quell-test-egress-%d", os.Getpid()))
 	quelltest.MakeCgroup(t, dir)
-	f = Over(h)
+	f = NewFiles(h)
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -80,7 +80,7 @@ func TestNetMaxIsLikeAFile(t *testing.T) {
 	if err := f.WriteValue(file, "1048576"); err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range []string{"", "0", "-1", "1023", strconv.FormatUint(most+1, 10), "1M"} {
+	for _, bad := range []string{"", "0", "-1", "1023", strconv.FormatUint(maxRate+1, 10), "1M"} {
 		if err := f.WriteValue(file, bad); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
@@ -89,7 +89,7 @@ func TestNetMaxIsLikeAFile(t *testing.T) {
 		t.Errorf("after what was refused it reads %q", v)
 	}
 	// Another process's limit is not seen: it ends with that process.
-	if v := read(t, Over(f.Inner), file); v != None {
+	if v := read(t, NewFiles(f.Inner), file); v != None {
 		t.Errorf("another process reads %q", v)
 	}
 	if _, err := f.ReadValue(filepath.Join(dir, "cgroup.procs")); err != nil {
@@ -181,7 +181,7 @@ func sender(t *testing.T, dir string) func(packets, size int) {
 	c := quelltest.StartChild(t, cmd, dir)
 	return func(packets, size int) {
 		t.Helper()
-		if answer := c.Say(packets, size); answer != "done" {
+		if answer := c.Ask(packets, size); answer != "done" {
 			t.Fatalf("the sender says %q", answer)
 		}
 	}

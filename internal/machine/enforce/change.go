@@ -144,23 +144,23 @@ func (c *Change) check() error {
 	return nil
 }
 
-// place is one cgroup of a change with its writes, in order.
-type place struct {
+// cgroupWrites is one cgroup of a change with its writes, in order.
+type cgroupWrites struct {
 	dir    string
 	inode  uint64
 	writes []host.Write
 }
 
-// places returns the change's cgroups in the order they are written to: those
+// byCgroup returns the change's cgroups in the order they are written to: those
 // below, if any, and Dir.
-func (c *Change) places() []place {
-	var all []place
+func (c *Change) byCgroup() []cgroupWrites {
+	var all []cgroupWrites
 	for _, w := range c.Writes {
-		p := place{dir: filepath.Dir(w.File), inode: w.Inode}
+		p := cgroupWrites{dir: filepath.Dir(w.File), inode: w.Inode}
 		if p.dir == c.Dir {
 			p.inode = c.Inode
 		}
-		i := slices.IndexFunc(all, func(q place) bool { return q.dir == p.dir })
+		i := slices.IndexFunc(all, func(q cgroupWrites) bool { return q.dir == p.dir })
 		if i < 0 {
 			i, all = len(all), append(all, p)
 		}

@@ -10,7 +10,7 @@ import (
 
 // Enforcer applies and undoes changes. It is used from one goroutine.
 type Enforcer struct {
-	settler
+	restorer
 	journal   journal
 	open      []entry // in the order they were made
 	recovered []Change
@@ -40,7 +40,7 @@ func open(d disk, dir string, files Files) (*Enforcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{settler: s, journal: journal{disk: d, dir: dir}}
+	e := &Enforcer{restorer: s, journal: journal{disk: d, dir: dir}}
 	if e.open, e.damage, err = e.journal.read(); err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 
 // verify makes sure that the cgroups and old values are those of the change.
 func (e *Enforcer) verify(c *Change) error {
-	for _, p := range c.places() {
+	for _, p := range c.byCgroup() {
 		inode, err := e.files.Inode(p.dir)
 		switch {
 		case isGone(err):
@@ -244,7 +244,7 @@ func (e *Enforcer) end(c *entry) (Outcome, error) {
 	if r := e.journal.lifted().of(c); r != nil {
 		return r.outcome(), nil
 	}
-	return e.settle(c)
+	return e.restoreChange(c)
 }
 
 // RestoreAll ends every change, the newest first: this order passes through

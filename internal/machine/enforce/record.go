@@ -113,7 +113,7 @@ type entry struct {
 	applied bool // every write was made
 	// recovered: an earlier process made it.
 	recovered bool
-	stuck     stuck
+	stuck     retryState
 }
 
 // replay returns the open changes in the order they were made.

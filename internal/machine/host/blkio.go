@@ -16,15 +16,15 @@ var blkioFiles = [4]string{"blkio.throttle.read_bps_device", "blkio.throttle.wri
 // noBlkio is the value that removes a v1 limit. The file then has no line for it.
 const noBlkio = "0"
 
-// BlkioHolds says which I/O of a cgroup v1's limits apply to. Only cgroup2 knows which
+// BlkioScope says which I/O of a cgroup v1's limits apply to. Only cgroup2 knows which
 // cgroup wrote to memory what the kernel writes back (cgroup-v2.rst, "Writeback").
-const BlkioHolds = "reads, direct writes and synchronous writes (O_SYNC, fsync), not later writeback by the kernel"
+const BlkioScope = "reads, direct writes and synchronous writes (O_SYNC, fsync), not later writeback by the kernel"
 
-// Unheld says which I/O of a cgroup the writes of IOWrites do not limit, "" if there is none.
-func Unheld(w []Write) string {
+// UnlimitedIO says which I/O of a cgroup the writes of IOWrites do not limit, "" if there is none.
+func UnlimitedIO(w []Write) string {
 	for _, one := range w {
 		if strings.HasPrefix(path.Base(one.File), "blkio.") {
-			return "v1 limits only " + BlkioHolds
+			return "v1 limits only " + BlkioScope
 		}
 	}
 	return ""
@@ -109,9 +109,9 @@ func (c *Cgroup) ioPlace() (string, error) {
 	if len(members) == 0 {
 		return "", fmt.Errorf("%w: it has no processes, so its place in blkio is unknown", ErrNoLimit)
 	}
-	place, reason := c.common(name, members)
+	place, reason := c.commonPlace(name, members)
 	if reason == "" && place != "/" {
-		place, reason = c.alone(name, place, pids, members)
+		place, reason = c.exclusivePlace(name, place, pids, members)
 	}
 	switch {
 	case reason != "":

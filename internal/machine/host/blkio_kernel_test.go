@@ -31,7 +31,7 @@ func startWriter(t *testing.T, disk string) *quelltest.Child {
 // took returns how long the writer takes for a request.
 func took(w *quelltest.Child, how string, n int) time.Duration {
 	began := time.Now()
-	w.Say(how, n)
+	w.Ask(how, n)
 	return time.Since(began)
 }
 
@@ -129,7 +129,7 @@ func TestBlkioOnTheKernel(t *testing.T) {
 	}
 
 	has := writes()
-	a.Say("buffered", 64)
+	a.Ask("buffered", 64)
 	f, err := os.OpenFile(disk, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -141,8 +141,8 @@ func TestBlkioOnTheKernel(t *testing.T) {
 	if n := writes() - has; n != 0 {
 		t.Errorf("of what others wrote back the kernel took %d for the cgroup's", n)
 	}
-	a.Say("buffered", 64)
-	a.Say("fsync", 0)
+	a.Ask("buffered", 64)
+	a.Ask("fsync", 0)
 	if n := writes() - has; n == 0 {
 		t.Error("of what it waited for the kernel took nothing for the cgroup's")
 	}

@@ -39,7 +39,7 @@ type Cgroup struct {
 
 	usage, throttle statFile
 	psi             []pressureFile
-	brief           bool // files are open only while they are read: Keep
+	closeAfterRead  bool // files are open only while they are read: Keep
 	places          Places
 	buf             [1024]byte // every file read here is smaller
 }

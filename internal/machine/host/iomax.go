@@ -125,7 +125,7 @@ func (h *Host) IOLimit(ioPath string, dev Device) (IOLimit, error) {
 //
 // On cgroup2 it is one write to io.max (cgroup-v2.rst, "IO Interface Files"), on
 // v1 one to each of the four files of blkio.throttle that change
-// (cgroup-v1/blkio-controller.rst). What each limits differs: see BlkioHolds. v1
+// (cgroup-v1/blkio-controller.rst). What each limits differs: see BlkioScope. v1
 // limits every cgroup separately, whatever is above it (block/blk-throttle.c,
 // throtl_pd_init), so there a cgroup with processes in cgroups below is refused.
 //

@@ -50,7 +50,7 @@ func (c *Cgroup) Places() (Places, error) {
 		_ = c.dropPressure() // was opened at the former place
 	}
 	c.places = p
-	if c.brief {
+	if c.closeAfterRead {
 		return p, nil
 	}
 	return p, c.openStats()
@@ -90,11 +90,11 @@ func (c *Cgroup) findPlaces() (Places, error) {
 		return p, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(other)) {
-		place, reason := c.common(name, members)
+		place, reason := c.commonPlace(name, members)
 		// Only a cgroup that is capped or counted must belong to the task alone.
 		if name == "cpu" || name == "cpuacct" && c.hier == sample.V1CPU {
 			if reason == "" && place != "/" {
-				place, reason = c.alone(name, place, pids, members)
+				place, reason = c.exclusivePlace(name, place, pids, members)
 			}
 			if reason != "" && !p.Split {
 				p.Split, p.Reason = true, reason
@@ -167,9 +167,9 @@ func (h *Host) treeName(t tree) string {
 	return ""
 }
 
-// common returns the nearest cgroup that holds all members in a tree, or the
+// commonPlace returns the nearest cgroup that holds all members in a tree, or the
 // reason why only the top holds them although some are not at the top.
-func (c *Cgroup) common(name string, members []member) (place, reason string) {
+func (c *Cgroup) commonPlace(name string, members []member) (place, reason string) {
 	first := -1
 	for i, m := range members {
 		q, ok := m.paths[name]
@@ -240,10 +240,10 @@ func parseExiting(text []byte) bool {
 	return ok && flags&flagExiting != 0
 }
 
-// alone checks that a place in another tree holds all threads of the task and
+// exclusivePlace checks that a place in another tree holds all threads of the task and
 // no process of others. Threads that are elsewhere move the place up to the
 // nearest cgroup that holds them too.
-func (c *Cgroup) alone(name, place string, pids []int, members []member) (string, string) {
+func (c *Cgroup) exclusivePlace(name, place string, pids []int, members []member) (string, string) {
 	mount := c.h.trees[name].dir
 	own, err := c.Threads()
 	if err != nil {
@@ -262,7 +262,7 @@ func (c *Cgroup) alone(name, place string, pids []int, members []member) (string
 		}
 		if len(threads) > 0 {
 			var reason string
-			if place, reason = c.common(name, threads); reason != "" || place == "/" {
+			if place, reason = c.commonPlace(name, threads); reason != "" || place == "/" {
 				return place, reason
 			}
 		}
@@ -337,12 +337,12 @@ func (c *Cgroup) openStats() error {
 	if c.hier == sample.Unified {
 		usageFile = "cpu.stat"
 	}
-	return errors.Join(c.keep(&c.usage, usage, usageFile), c.keep(&c.throttle, throttle, "cpu.stat"))
+	return errors.Join(c.openStat(&c.usage, usage, usageFile), c.openStat(&c.throttle, throttle, "cpu.stat"))
 }
 
-// keep sets f to the named file in dir, to none if dir is "". It is no error if
+// openStat sets f to the named file in dir, to none if dir is "". It is no error if
 // another hierarchy lacks the file.
-func (c *Cgroup) keep(f *statFile, dir, name string) error {
+func (c *Cgroup) openStat(f *statFile, dir, name string) error {
 	if f.fd >= 0 && f.from == dir {
 		return nil
 	}

@@ -79,7 +79,7 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 	if f.fd < 0 { // its place in cgroup2 is gone
 		err = ErrNoPSI
 	}
-	if c.brief {
+	if c.closeAfterRead {
 		err = errors.Join(err, c.dropPressure())
 	}
 	if err != nil {

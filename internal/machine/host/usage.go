@@ -21,7 +21,7 @@ type Usage struct {
 // the throttling from cpu.stat of the cpu controller, at the last result of
 // Places. It does not allocate. Errors: ErrGone, ErrNoUsage.
 func (c *Cgroup) Usage() (Usage, error) {
-	if c.brief {
+	if c.closeAfterRead {
 		defer c.drop()
 		if err := c.openStats(); err != nil {
 			return Usage{}, fmt.Errorf("read usage of %s: %w", c.path, err)

@@ -128,7 +128,7 @@ func (w *Watcher) Changes() (*Changes, error) {
 			end := unix.SizeofInotifyEvent + int(e.Len)
 			name := strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00")
 			b = b[end:]
-			if err := w.take(e, name); err != nil {
+			if err := w.handleEvent(e, name); err != nil {
 				return &w.seen, err
 			}
 		}
@@ -139,8 +139,8 @@ func (w *Watcher) Changes() (*Changes, error) {
 	return &w.seen, nil
 }
 
-// take records one event.
-func (w *Watcher) take(e *unix.InotifyEvent, name string) error {
+// handleEvent records one event.
+func (w *Watcher) handleEvent(e *unix.InotifyEvent, name string) error {
 	dir, known := w.dirs[e.Wd]
 	switch {
 	case e.Mask&unix.IN_Q_OVERFLOW != 0:

@@ -8,8 +8,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// OrdinaryWeight is the weight of a cgroup for which none has been set.
-const OrdinaryWeight = 100
+// DefaultWeight is the weight of a cgroup for which none has been set.
+const DefaultWeight = 100
 
 // The kernel's weights of such a cgroup, which are also v1's cpu.shares, and of
 // one with cpu.idle (kernel/sched/sched.h: NICE_0_LOAD, WEIGHT_IDLEPRIO).
@@ -45,7 +45,7 @@ func (h *Host) weight(p string) (float64, error) {
 	}
 	dir, file, scale := path.Join(t.dir, p), "/cpu.weight", 1.0
 	if hier == sample.V1CPU {
-		file, scale = "/cpu.shares", float64(OrdinaryWeight)/kernelOrdinary
+		file, scale = "/cpu.shares", float64(DefaultWeight)/kernelOrdinary
 	}
 	text, err := h.ReadValue(dir + file)
 	if err != nil {
@@ -59,7 +59,7 @@ func (h *Host) weight(p string) (float64, error) {
 		return 0, err
 	}
 	if n == 0 { // the kernel rounds the weight of cpu.idle to 0
-		return kernelIdle * float64(OrdinaryWeight) / kernelOrdinary, nil
+		return kernelIdle * float64(DefaultWeight) / kernelOrdinary, nil
 	}
 	return float64(n) * scale, nil
 }

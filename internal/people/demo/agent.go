@@ -19,8 +19,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/workload"
 )
 
-// daemon is the shipped agent, running on the scene.
-type daemon struct {
+// agentProcess is the shipped agent, running on the scene.
+type agentProcess struct {
 	dir    string // state, socket, configuration, log
 	client *api.Client
 	cmd    *exec.Cmd
@@ -29,9 +29,9 @@ type daemon struct {
 
 // startAgent runs quell-agent with a configuration for the scene only: its rules match
 // the tree and nothing else on the machine.
-func (d *demo) startAgent(ctx context.Context, tree *workload.Tree, sig sample.SignalName) (*daemon, error) {
+func (d *demo) startAgent(ctx context.Context, tree *workload.Tree, sig sample.SignalName) (*agentProcess, error) {
 	dir := filepath.Join(tree.Scratch(), "agent")
-	return launchAgent(ctx, tree, launch{exe: d.Agent, task: agentName, dir: dir, log: d.logPath(dir), cpu: d.b,
+	return launchAgent(ctx, tree, launch{exe: d.Agent, task: agentName, dir: dir, log: d.logPath(dir), cpu: d.otherCPU,
 		conf: d.configuration(dir, tree.Top(), sig)})
 }
 
@@ -44,11 +44,11 @@ type launch struct {
 }
 
 // launchAgent starts a shipped agent and returns when it answers.
-func launchAgent(ctx context.Context, tree *workload.Tree, l launch) (*daemon, error) {
+func launchAgent(ctx context.Context, tree *workload.Tree, l launch) (*agentProcess, error) {
 	if err := os.Mkdir(l.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	g := &daemon{dir: l.dir, client: api.NewClient(filepath.Join(l.dir, "agent.sock")), ended: make(chan error, 1)}
+	g := &agentProcess{dir: l.dir, client: api.NewClient(filepath.Join(l.dir, "agent.sock")), ended: make(chan error, 1)}
 	conf := filepath.Join(l.dir, "agent.yaml")
 	if err := os.WriteFile(conf, []byte(l.conf), 0o600); err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
@@ -109,7 +109,7 @@ func (d *demo) configuration(dir, top string, sig sample.SignalName) string {
 
 // settings are an agent's configuration in addition to its rules: its paths and the
 // shortened times.
-func (t beat) settings(dir string, sig sample.SignalName, m plan.Mode, samples int) string {
+func (t timescale) settings(dir string, sig sample.SignalName, m plan.Mode, samples int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nsignals: [%s]\n", dir, filepath.Join(dir, "agent.sock"), sig)
 	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", t.tick(), t.interval(), t.interval())
@@ -120,7 +120,7 @@ func (t beat) settings(dir string, sig sample.SignalName, m plan.Mode, samples i
 }
 
 // until waits for a condition of the agent, at most for the limit.
-func (g *daemon) until(ctx context.Context, limit time.Duration, what string, cond func() (bool, error)) error {
+func (g *agentProcess) until(ctx context.Context, limit time.Duration, what string, cond func() (bool, error)) error {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	poll := time.NewTicker(100 * time.Millisecond)
@@ -146,7 +146,7 @@ func (g *daemon) until(ctx context.Context, limit time.Duration, what string, co
 var errSlow = errors.New("it did not")
 
 // victim returns the agent's view of the victim, nil if the agent does not follow it yet.
-func (g *daemon) victim(ctx context.Context, name sample.TaskName) (*api.TaskView, error) {
+func (g *agentProcess) victim(ctx context.Context, name sample.TaskName) (*api.TaskView, error) {
 	tasks, err := g.client.Tasks(ctx)
 	for i := range tasks {
 		if tasks[i].Name == name {
@@ -157,13 +157,13 @@ func (g *daemon) victim(ctx context.Context, name sample.TaskName) (*api.TaskVie
 }
 
 // incidents reads the agent's incidents, also after it has ended.
-func (g *daemon) incidents() ([]incident.Record, error) {
+func (g *agentProcess) incidents() ([]incident.Record, error) {
 	return logbook.Load(g.dir)
 }
 
 // stop ends the agent as systemd would. An agent that does not exit is killed, after it
 // has written to its log where it hangs; the error says so.
-func (g *daemon) stop() error {
+func (g *agentProcess) stop() error {
 	var err error
 	if sig := g.cmd.Process.Signal(syscall.SIGTERM); sig == nil || errors.Is(sig, os.ErrProcessDone) {
 		select {

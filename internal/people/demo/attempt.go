@@ -58,7 +58,7 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 	if c == Cache {
 		go d.watchSharing(ctx.Done(), func() { cancel(errFlip) })
 	}
-	if err := s.set(c); err != nil {
+	if err := s.start(c); err != nil {
 		return r, err
 	}
 	if s.daemon, err = d.startAgent(ctx, tree, r.Signal); err != nil {
@@ -94,7 +94,7 @@ func (d *demo) signal(c Channel) sample.SignalName {
 type scene struct {
 	*demo
 	tree   *workload.Tree
-	daemon *daemon
+	daemon *agentProcess
 	result *Result
 	epoch  sample.Millis // start of the first cycle
 	procs  map[string]*workload.Proc
@@ -112,8 +112,8 @@ func (s *scene) nextCycle(now time.Time) time.Time {
 	return now.Add(s.beat.cycle() - into)
 }
 
-// set starts all tasks but holds them before they begin their work.
-func (s *scene) set(c Channel) error {
+// start starts all tasks but holds them before they begin their work.
+func (s *scene) start(c Channel) error {
 	where := map[int][]string{}
 	s.epoch = workload.Epoch()
 	for _, p := range s.cast(c, s.epoch) {
@@ -132,7 +132,7 @@ func (s *scene) set(c Channel) error {
 		s.result.Antagonist = sample.TaskName(s.tree.Path(antagonistName))
 	}
 	s.say("channel %s, signal %s, seed %d: started %d tasks under %s (%s on CPU %d; %s on CPU %d)", c, s.result.Signal, s.Seed,
-		len(s.procs), s.tree.Top(), strings.Join(where[s.a], ", "), s.a, strings.Join(where[s.b], ", "), s.b)
+		len(s.procs), s.tree.Top(), strings.Join(where[s.victimCPU], ", "), s.victimCPU, strings.Join(where[s.otherCPU], ", "), s.otherCPU)
 	s.say("times are shortened: %s", s.beat)
 	return nil
 }
@@ -172,11 +172,11 @@ func (s *scene) play(ctx context.Context) error {
 	return nil
 }
 
-// steady is the largest standard deviation ÷ mean of the cost of a victim that is alone
+// maxVariation is the largest standard deviation ÷ mean of the cost of a victim that is alone
 // on its CPU. 16 to 62 % were measured on a virtual machine where neighbours outside it
 // filled and left the cache from one interval to the next; there a threshold of two
 // deviations is higher than any cost that they or the scene can cause.
-const steady = 0.2
+const maxVariation = 0.2
 
 // learn waits until the agent has a spec of the victim.
 func (s *scene) learn(ctx context.Context) error {
@@ -197,11 +197,11 @@ func (s *scene) learn(ctx context.Context) error {
 		s.result.CostAlone, deviation = incident.Value(c.Spec.Mean), c.Spec.StdDev
 		return true, nil
 	})
-	if load := s.perLoad(); err == nil && load > 3*workload.InCache/2 {
+	if load := s.perLoad(); err == nil && load > 3*workload.MaxCachedLoad/2 {
 		s.say("that is %d ns a load: its data do not stay in the cache", load.Nanoseconds())
 		return errTaken
 	}
-	if err == nil && s.result.Channel == Cache && deviation > steady*float64(s.result.CostAlone) {
+	if err == nil && s.result.Channel == Cache && deviation > maxVariation*float64(s.result.CostAlone) {
 		s.say("the cost is not steady, although no task here disturbs it")
 		return errTaken
 	}
@@ -270,11 +270,11 @@ func (s *scene) trials(inc *incident.Record) {
 	}
 }
 
-// harm is the least factor by which a streamer raises the mean cost of a victim that uses
+// minSlowdown is the least factor by which a streamer raises the mean cost of a victim that uses
 // the same cache, over bursts and pauses. Measured separately, without other load, a load
 // took 18 to 20 ns alone and, with a streamer, either about 120 or the same 18 to 20,
 // alternating every second or so: two CPUs with a short round trip need not share a cache.
-const harm = 1.25
+const minSlowdown = 1.25
 
 // awaitIncident waits until a task is accused and, if that requires a trial before a
 // cap, capped; nil if no task is accused in time.
@@ -314,8 +314,8 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 			s.say("no task was accused: %s", joined(inc.Reason, inc.NotDone))
 		} else {
 			s.say("no anomaly within %s; %s cost %.3g with %s active, %.3g alone", s.beat.detectLimit(), victimName, beside.value(), antagonistName, float64(s.result.CostAlone))
-			if s.result.Channel == Cache && beside.value() < harm*float64(s.result.CostAlone) {
-				return nil, errApart
+			if s.result.Channel == Cache && beside.value() < minSlowdown*float64(s.result.CostAlone) {
+				return nil, errNotSharing
 			}
 		}
 		return nil, nil
@@ -454,7 +454,7 @@ func (s *scene) watchAlone(ctx context.Context) error {
 
 // left lists what remains of the attempt after everything was undone.
 func (s *scene) left() []string {
-	left := s.tree.Left()
+	left := s.tree.Leftovers()
 	for _, p := range s.procs {
 		select {
 		case <-p.Done():

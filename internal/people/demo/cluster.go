@@ -77,14 +77,14 @@ type ClusterResult struct {
 // CPU of the victims; all other tasks are light and share the other CPU.
 var machineNames = [...]string{"m1", "m2", "m3"}
 
-// fleet is a running cluster demo.
-type fleet struct {
+// clusterScene is a running cluster demo.
+type clusterScene struct {
 	demo
 	server string // the program
 	logs   string
 	tree   *workload.Tree
-	hub    *hub
-	agents map[string]*daemon
+	hub    *serverProcess
+	agents map[string]*agentProcess
 	procs  map[string]*workload.Proc
 	result *ClusterResult
 }
@@ -97,8 +97,8 @@ type fleet struct {
 // are as those of Run.
 func RunCluster(ctx context.Context, o ClusterOptions) (r *ClusterResult, err error) {
 	began := time.Now()
-	f := &fleet{demo: demo{Options: Options{Seed: o.Seed, Channel: CPU, Agent: o.Agent, Show: o.Show}, began: began, beat: cpuBeat},
-		server: o.Server, logs: o.Logs, agents: map[string]*daemon{}, procs: map[string]*workload.Proc{}}
+	f := &clusterScene{demo: demo{Options: Options{Seed: o.Seed, Channel: CPU, Agent: o.Agent, Show: o.Show}, began: began, beat: cpuBeat},
+		server: o.Server, logs: o.Logs, agents: map[string]*agentProcess{}, procs: map[string]*workload.Proc{}}
 	if _, err := workload.Sweep(treePrefix); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func RunCluster(ctx context.Context, o ClusterOptions) (r *ClusterResult, err er
 }
 
 // close ends all programs and checks what remains.
-func (f *fleet) close() error {
+func (f *clusterScene) close() error {
 	var errs []error
 	for _, name := range machineNames {
 		if g := f.agents[name]; g != nil {
@@ -141,12 +141,12 @@ func (f *fleet) close() error {
 		}
 	}
 	errs = append(errs, f.tree.Close())
-	f.result.LeftBehind = append(f.result.LeftBehind, f.tree.Left()...)
+	f.result.LeftBehind = append(f.result.LeftBehind, f.tree.Leftovers()...)
 	return errors.Join(errs...)
 }
 
-func (f *fleet) play(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{f.set, f.learn, f.operate, f.suffer, f.tell} {
+func (f *clusterScene) play(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{f.start, f.learn, f.checkCommands, f.outage, f.catchUp} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (f *fleet) play(ctx context.Context) error {
 }
 
 // cast lists the tasks, by machine and name.
-func (f *fleet) cast() []part {
+func (f *clusterScene) cast() []castMember {
 	light := func(k workload.Kind, n uint64) workload.Spec {
 		s := workload.Default(k)
 		s.Seed, s.Duty = f.Seed*16+n, 0.04
@@ -168,18 +168,18 @@ func (f *fleet) cast() []part {
 	noisy := workload.Default(workload.Hog)
 	noisy.Seed, noisy.Epoch = f.Seed*16, workload.Epoch()
 	noisy.Work, noisy.Vary, noisy.Pause, noisy.Period = f.beat.cycle()/4, 0.2, 0, f.beat.cycle()
-	return []part{
-		{"m1/" + victimName, web, f.a}, {"m1/encode", light(workload.Spin, 1), f.b}, {"m1/" + antagonistName, noisy, f.a},
-		{"m2/" + victimName, web, f.a}, {"m2/logship", light(workload.Syscall, 2), f.b},
-		{"m3/" + victimName, web, f.a}, {"m3/encode", light(workload.Spin, 3), f.b},
+	return []castMember{
+		{"m1/" + victimName, web, f.victimCPU}, {"m1/encode", light(workload.Spin, 1), f.otherCPU}, {"m1/" + antagonistName, noisy, f.victimCPU},
+		{"m2/" + victimName, web, f.victimCPU}, {"m2/logship", light(workload.Syscall, 2), f.otherCPU},
+		{"m3/" + victimName, web, f.victimCPU}, {"m3/encode", light(workload.Spin, 3), f.otherCPU},
 	}
 }
 
-// set starts the server, the tasks except the antagonist, and the agents.
-func (f *fleet) set(ctx context.Context) error {
+// start starts the server, the tasks except the antagonist, and the agents.
+func (f *clusterScene) start(ctx context.Context) error {
 	logs := cmp.Or(f.logs, f.tree.Scratch())
 	var err error
-	if f.hub, err = newHub(ctx, f.server, filepath.Join(f.tree.Scratch(), "server"), filepath.Join(logs, "server.log"), f.tree, f.b, machineNames[:]); err != nil {
+	if f.hub, err = newHub(ctx, f.server, filepath.Join(f.tree.Scratch(), "server"), filepath.Join(logs, "server.log"), f.tree, f.otherCPU, machineNames[:]); err != nil {
 		return err
 	}
 	if err := f.hub.start(ctx); err != nil {
@@ -202,11 +202,11 @@ func (f *fleet) set(ctx context.Context) error {
 	for _, m := range machineNames {
 		dir := filepath.Join(f.tree.Scratch(), m)
 		conf := f.beat.settings(dir, sample.RunQ, plan.Advise, 1_000_000) + f.rules(m, dir) // its own learning takes too long for the demo
-		if f.agents[m], err = launchAgent(ctx, f.tree, launch{exe: f.Agent, task: agentName + "-" + m, dir: dir, conf: conf, log: filepath.Join(logs, m+".log"), cpu: f.b}); err != nil {
+		if f.agents[m], err = launchAgent(ctx, f.tree, launch{exe: f.Agent, task: agentName + "-" + m, dir: dir, conf: conf, log: filepath.Join(logs, m+".log"), cpu: f.otherCPU}); err != nil {
 			return err
 		}
 		// Three agents share one CPU with tasks that should wait for neighbours only.
-		if err := stepBack(f.tree, agentName+"-"+m, 10); err != nil {
+		if err := lowerWeight(f.tree, agentName+"-"+m, 10); err != nil {
 			return err
 		}
 	}
@@ -215,7 +215,7 @@ func (f *fleet) set(ctx context.Context) error {
 	return nil
 }
 
-func (f *fleet) rules(machine, dir string) string {
+func (f *clusterScene) rules(machine, dir string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "machine: %q\nrecord: %q\n", machine, filepath.Join(dir, "samples.csv"))
 	fmt.Fprintf(&b, "server: {url: %q, credentials: %q, spool: {max_mb: 8}}\n", "nats://"+f.hub.bus, f.hub.credentials[machine])
@@ -225,8 +225,8 @@ func (f *fleet) rules(machine, dir string) string {
 	return b.String()
 }
 
-// seldom limits a check that costs a process to one every two seconds.
-func seldom(ask func() (bool, error)) func() (bool, error) {
+// rateLimited limits a check that costs a process to one every two seconds.
+func rateLimited(ask func() (bool, error)) func() (bool, error) {
 	var last time.Time
 	return func() (bool, error) {
 		if time.Since(last) < 2*time.Second {
@@ -238,16 +238,16 @@ func seldom(ask func() (bool, error)) func() (bool, error) {
 }
 
 // victim is the view that a machine's agent has of its victim.
-func (f *fleet) victim(ctx context.Context, machine string) (*api.TaskView, error) {
+func (f *clusterScene) victim(ctx context.Context, machine string) (*api.TaskView, error) {
 	return f.agents[machine].victim(ctx, sample.TaskName(f.tree.Path(machine+"/"+victimName)))
 }
 
 // learn waits until the server has enough samples, makes it compute specs, and waits
 // until every agent uses the server's.
-func (f *fleet) learn(ctx context.Context) error {
+func (f *clusterScene) learn(ctx context.Context) error {
 	first := f.agents[machineNames[0]]
 	var counts []int // of each victim's samples, ascending
-	err := first.until(ctx, 2*f.beat.learnLimit(), "send enough samples", seldom(func() (bool, error) {
+	err := first.until(ctx, 2*f.beat.learnLimit(), "send enough samples", rateLimited(func() (bool, error) {
 		var err error
 		counts, err = rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT count(*) FROM samples WHERE job = '%s' AND signal = '%s' AND cost IS NOT NULL GROUP BY task ORDER BY 1", victimName, sample.RunQ),
 			func(n *int) []any { return []any{n} })
@@ -292,8 +292,8 @@ func (f *fleet) learn(ctx context.Context) error {
 	return nil
 }
 
-// operate sends operators' commands, as an operator and as a viewer without that right.
-func (f *fleet) operate(ctx context.Context) error {
+// checkCommands sends operators' commands, as an operator and as a viewer without that right.
+func (f *clusterScene) checkCommands(ctx context.Context) error {
 	capping := cluster.Command{Machine: "m2", Command: command.CapTask(f.tree.Path("m2/logship"), 0.05, time.Minute, "the demo tests a cap")}
 	var refused *api.RefusedError
 	switch _, err := f.hub.viewer.Command(ctx, capping); {
@@ -342,9 +342,9 @@ func (f *fleet) operate(ctx context.Context) error {
 	return nil
 }
 
-// suffer kills the server, starts the antagonist on one machine, and waits for its
+// outage kills the server, starts the antagonist on one machine, and waits for its
 // agent to handle it alone; then the server is restarted.
-func (f *fleet) suffer(ctx context.Context) error {
+func (f *clusterScene) outage(ctx context.Context) error {
 	away := time.Now()
 	if err := f.hub.kill(); err != nil {
 		return fmt.Errorf("kill the server: %w", err)
@@ -357,7 +357,7 @@ func (f *fleet) suffer(ctx context.Context) error {
 	g := f.agents["m1"]
 	var found *incident.Record
 	var all []incident.Record
-	var seen suffering
+	var seen costStats
 	err := g.until(ctx, 3*f.beat.cycle()+f.beat.triedLimit()+f.beat.capFor()+f.beat.times(10), "name and cap a task, and lift the cap", func() (bool, error) {
 		if v, err := f.victim(ctx, "m1"); err == nil && v != nil && len(v.Costs) > 0 {
 			seen.look(&v.Costs[0])
@@ -379,7 +379,7 @@ func (f *fleet) suffer(ctx context.Context) error {
 		f.result.Why = fmt.Sprintf("m1 capped %s, but did not lift the cap in time", short(capped(found).Suspect.Name))
 		f.say("%s", f.result.Why)
 	case errors.Is(err, errSlow):
-		f.result.Why = nobody(all, f.result.Victim, &seen)
+		f.result.Why = whyNotCapped(all, f.result.Victim, &seen)
 		f.say("no task was capped in time: %s", f.result.Why)
 	case err != nil:
 		return err
@@ -396,9 +396,9 @@ func (f *fleet) suffer(ctx context.Context) error {
 	return nil
 }
 
-// tell waits until the server has received everything, and compares its data with the
+// catchUp waits until the server has received everything, and compares its data with the
 // agents' traces.
-func (f *fleet) tell(ctx context.Context) error {
+func (f *clusterScene) catchUp(ctx context.Context) error {
 	back := time.Now()
 	type arrived struct {
 		machine string
@@ -410,7 +410,7 @@ func (f *fleet) tell(ctx context.Context) error {
 	}
 	var seen told
 	var behind []string
-	err := f.agents["m1"].until(ctx, 60*time.Second, "send all newer data to the server", seldom(func() (bool, error) {
+	err := f.agents["m1"].until(ctx, 60*time.Second, "send all newer data to the server", rateLimited(func() (bool, error) {
 		newest, err := rows(ctx, f.hub.viewer, "SELECT machine, max(epoch_ms(ts)) FROM samples GROUP BY machine", func(m *arrived) []any { return []any{&m.machine, &m.at} })
 		if err != nil {
 			return false, err
@@ -467,7 +467,7 @@ type reading struct {
 }
 
 // compare ends the agents and compares their traces with the store.
-func (f *fleet) compare(ctx context.Context) error {
+func (f *clusterScene) compare(ctx context.Context) error {
 	stored, err := rows(ctx, f.hub.viewer, "SELECT machine, task, signal, epoch_ms(ts) FROM samples", func(r *reading) []any { return []any{&r.machine, &r.task, &r.signal, &r.at} })
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func TestJudgeOfTheCluster(t *testing.T) {
 
 // Which task was not capped, and what was missing: an anomaly, an accusation, or a cap.
 func TestWhyNobodyWasCapped(t *testing.T) {
-	var seen suffering
+	var seen costStats
 	nothing := incident.Value(math.NaN())
 	for _, v := range []api.SignalView{{Cost: nothing, Limit: nothing}, {Cost: 0.1, Limit: 0.25}, {Cost: 0.1, Limit: 0.25}, {Cost: 0.3, Limit: 0.25, Outlier: true}, {Cost: 0.2, Limit: nothing}} {
 		seen.look(&v)
@@ -47,15 +47,15 @@ func TestWhyNobodyWasCapped(t *testing.T) {
 	const costs = "mean cost 0.2 s/CPU-s of 3 intervals, maximum 0.3; 1 of them over the threshold, 0.25"
 	for _, c := range []struct {
 		incidents []incident.Record
-		seen      *suffering
+		seen      *costStats
 		want      string
 	}{
 		{[]incident.Record{other}, &seen, "no anomaly of web: " + costs},
-		{nil, &suffering{}, "no anomaly of web: its agent measured no cost"},
+		{nil, &costStats{}, "no anomaly of web: its agent measured no cost"},
 		{[]incident.Record{quiet}, &seen, "an incident of web (nobody), no suspect's correlation reaches the threshold; the first suspect of 11 intervals is encode, none; " + costs},
 		{[]incident.Record{hard, quiet}, &seen, "an incident of web (neighbour), reports has correlation 0.50; enforcement is off; the first suspect of 12 intervals is reports, likely (latency-sensitive); " + costs},
 	} {
-		if got := nobody(c.incidents, victim.Name, c.seen); got != c.want {
+		if got := whyNotCapped(c.incidents, victim.Name, c.seen); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}

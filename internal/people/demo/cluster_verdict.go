@@ -34,8 +34,8 @@ func (r *ClusterResult) judge() {
 	}
 }
 
-// suffering is the agent's view of its victim over the intervals.
-type suffering struct {
+// costStats is the agent's view of its victim over the intervals.
+type costStats struct {
 	costs mean
 	most  float64
 	over  int     // intervals whose cost was over the limit
@@ -43,7 +43,7 @@ type suffering struct {
 }
 
 // look adds the agent's current view; the agent may have reported it before.
-func (s *suffering) look(v *api.SignalView) {
+func (s *costStats) look(v *api.SignalView) {
 	before := s.costs.n
 	if s.costs.add(float64(v.Cost)); s.costs.n == before {
 		return
@@ -57,7 +57,7 @@ func (s *suffering) look(v *api.SignalView) {
 	}
 }
 
-func (s *suffering) String() string {
+func (s *costStats) String() string {
 	if s.costs.n == 0 {
 		return "its agent measured no cost"
 	}
@@ -68,9 +68,9 @@ func (s *suffering) String() string {
 	return text + fmt.Sprintf("; %d of them over the threshold, %.3g", s.over, s.limit)
 }
 
-// nobody says why no antagonist of a victim was capped: what the agent found, and what
+// whyNotCapped says why no antagonist of a victim was capped: what the agent found, and what
 // was missing for a cap.
-func nobody(all []incident.Record, victim sample.TaskName, seen *suffering) string {
+func whyNotCapped(all []incident.Record, victim sample.TaskName, seen *costStats) string {
 	var inc *incident.Record // the one that got furthest
 	for i := range all {
 		if x := &all[i]; x.Victim.Name == victim && (inc == nil || len(x.Named()) >= len(inc.Named())) {

@@ -49,7 +49,7 @@ type Options struct {
 	// Show receives events as they happen.
 	Show func(Event)
 
-	pace beat // 0: the channel's own
+	pace timescale // 0: the channel's own
 }
 
 // Event is one event, for people.
@@ -109,60 +109,60 @@ type Result struct {
 // Incident is the agent's incident in the last attempt; nil if none.
 func (r *Result) Incident() *incident.Record { return r.incident }
 
-// beat is a sampling interval; all other times are multiples of it. The times are
+// timescale is a sampling interval; all other times are multiples of it. The times are
 // shorter than CPI²'s 10 s out of each minute, in the same proportions where that
 // matters, except that the correlation window has 20 intervals instead of 10: so it
 // contains the good samples that the spec was learnt from.
-type beat time.Duration
+type timescale time.Duration
 
 // The cache's beat is short because the CPUs may share it for only a few seconds.
 const (
-	cpuBeat   = beat(500 * time.Millisecond)
-	cacheBeat = beat(250 * time.Millisecond)
+	cpuBeat   = timescale(500 * time.Millisecond)
+	cacheBeat = timescale(250 * time.Millisecond)
 )
 
-func (b beat) times(n int) time.Duration { return time.Duration(n) * time.Duration(b) }
+func (b timescale) times(n int) time.Duration { return time.Duration(n) * time.Duration(b) }
 
-func (b beat) interval() time.Duration      { return b.times(1) }
-func (b beat) tick() time.Duration          { return b.interval() / 2 }
-func (b beat) outlierWindow() time.Duration { return b.times(5) }  // 3 outliers in it (paper: 5 min)
-func (b beat) window() time.Duration        { return b.times(20) } // (paper: 10 min)
-func (b beat) capFor() time.Duration        { return b.times(12) } // (paper: 5 min)
-func (b beat) trial() time.Duration         { return b.times(7) }  // (quell: 3 min)
+func (b timescale) interval() time.Duration      { return b.times(1) }
+func (b timescale) tick() time.Duration          { return b.interval() / 2 }
+func (b timescale) outlierWindow() time.Duration { return b.times(5) }  // 3 outliers in it (paper: 5 min)
+func (b timescale) window() time.Duration        { return b.times(20) } // (paper: 10 min)
+func (b timescale) capFor() time.Duration        { return b.times(12) } // (paper: 5 min)
+func (b timescale) trial() time.Duration         { return b.times(7) }  // (quell: 3 min)
 
 // cycle is the period of the antagonist; it is active for about half of it.
-func (b beat) cycle() time.Duration { return b.times(12) }
+func (b timescale) cycle() time.Duration { return b.times(12) }
 
 // samples is how many a spec needs (paper: 100 a task).
 const samples = 24
 
 // Timeouts.
-func (b beat) learnLimit() time.Duration  { return b.times(4 * samples) }
-func (b beat) detectLimit() time.Duration { return b.times(12) }
+func (b timescale) learnLimit() time.Duration  { return b.times(4 * samples) }
+func (b timescale) detectLimit() time.Duration { return b.times(12) }
 
 // triedLimit is the timeout with trials: up to four of them (enforce.trials), each
 // followed by the antagonist's next burst.
-func (b beat) triedLimit() time.Duration { return b.detectLimit() + 4*(b.trial()+b.cycle()) }
+func (b timescale) triedLimit() time.Duration { return b.detectLimit() + 4*(b.trial()+b.cycle()) }
 
 // String lists the shortened times, for people.
-func (b beat) String() string {
+func (b timescale) String() string {
 	return fmt.Sprintf("an interval is %s, all of it sampled (paper: 10 s of each 60 s); a spec needs %d samples (100); "+
 		"3 outliers in %s (5 min); window %s (10 min); a cap lasts %s (5 min), a trial %s (3 min)", b.interval(), samples, b.outlierWindow(), b.window(), b.capFor(), b.trial())
 }
 
 // Reasons that end an attempt on the cache channel; no task here causes them.
 var (
-	errFlip  = errors.New("the hypervisor moved the CPUs apart, they no longer share a cache")
-	errTaken = errors.New("neighbours outside this machine have filled the cache")
-	errApart = errors.New("the antagonist did not touch the victim's cache")
+	errFlip       = errors.New("the hypervisor moved the CPUs apart, they no longer share a cache")
+	errTaken      = errors.New("neighbours outside this machine have filled the cache")
+	errNotSharing = errors.New("the antagonist did not touch the victim's cache")
 )
 
 // lost reports whether the cache was lost during the run.
 func lost(err error) bool {
-	return errors.Is(err, errFlip) || errors.Is(err, errTaken) || errors.Is(err, errApart)
+	return errors.Is(err, errFlip) || errors.Is(err, errTaken) || errors.Is(err, errNotSharing)
 }
 
-// Run plays the demo. The error is about the environment (*workload.EnvError) or about
+// Run plays the demo. The error is about the environment (*workload.MissingError) or about
 // quell itself; the agent's wrong decisions are in the Result. Everything that was made
 // is removed in all cases, also when ctx ends.
 func Run(ctx context.Context, o Options) (*Result, error) {
@@ -190,7 +190,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 				continue
 			}
 		} else if err != nil {
-			var env *workload.EnvError
+			var env *workload.MissingError
 			if ctx.Err() == nil && !errors.As(err, &env) {
 				if why := d.excuse(); why != "" {
 					err = fmt.Errorf("%w; %s", err, why)
@@ -208,10 +208,10 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 
 type demo struct {
 	Options
-	began time.Time
-	a, b  int   // the CPUs: the victim's, that of all other tasks
-	beat  beat  // of the attempt
-	set   int64 // the victim's working set on the cache channel, bytes
+	began               time.Time
+	victimCPU, otherCPU int       // the CPUs: the victim's, that of all other tasks
+	beat                timescale // of the attempt
+	setBytes            int64     // the victim's working set on the cache channel, bytes
 }
 
 func (d *demo) say(format string, args ...any) {

@@ -69,7 +69,7 @@ func TestTheAgentsConfigurationIsRightAndCoversTheSceneAlone(t *testing.T) {
 // The scene relies on the order of the parts and on the counter-phase.
 func TestOneInnocentIsLoudExactlyWhenTheAntagonistIsNot(t *testing.T) {
 	for _, c := range []Channel{CPU, Cache} {
-		d := &demo{Options: Options{Seed: 3}, a: 1, b: 0, beat: cpuBeat, set: largestSet}
+		d := &demo{Options: Options{Seed: 3}, victimCPU: 1, otherCPU: 0, beat: cpuBeat, setBytes: largestSet}
 		cast := d.cast(c, 1000)
 		antagonist, opposite := cast[len(cast)-1], cast[len(cast)-2]
 		if antagonist.name != antagonistName || opposite.spec.Kind != workload.CounterPhase {
@@ -83,7 +83,7 @@ func TestOneInnocentIsLoudExactlyWhenTheAntagonistIsNot(t *testing.T) {
 			if err := p.spec.Validate(); err != nil {
 				t.Errorf("%s: %s: %v", c, p.name, err)
 			}
-			if victims := p.name == victimName || c == CPU && p.name == antagonistName; victims != (p.cpu == d.a) {
+			if victims := p.name == victimName || c == CPU && p.name == antagonistName; victims != (p.cpu == d.victimCPU) {
 				t.Errorf("%s: %s is on CPU %d", c, p.name, p.cpu)
 			}
 		}
@@ -123,7 +123,7 @@ func TestTheNextCycleIsAheadAndOnTheEpoch(t *testing.T) {
 }
 
 func TestConstantsKeepThePapersOrder(t *testing.T) {
-	for _, b := range []beat{cpuBeat, cacheBeat} {
+	for _, b := range []timescale{cpuBeat, cacheBeat} {
 		c := []time.Duration{b.tick(), b.interval(), b.outlierWindow(), b.capFor(), b.window()}
 		if !slices.IsSorted(c) || b.times(3) > b.outlierWindow() {
 			t.Errorf("out of order: %v", c)

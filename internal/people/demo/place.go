@@ -28,15 +28,15 @@ func (d *demo) choosePair() error {
 		}
 	}
 	if len(cpus) < 2 {
-		return &workload.EnvError{What: fmt.Sprintf("the demo needs 2 CPUs, it may use %d", len(cpus)),
+		return &workload.MissingError{What: fmt.Sprintf("the demo needs 2 CPUs, it may use %d", len(cpus)),
 			Remedy: "extend its affinity or cpuset (taskset -p, docker --cpuset-cpus), or give the machine another CPU"}
 	}
-	d.a, d.b = cpus[len(cpus)-1], cpus[len(cpus)-2]
+	d.victimCPU, d.otherCPU = cpus[len(cpus)-1], cpus[len(cpus)-2]
 	if d.Channel != CPU {
 		// Prefer one that shares a cache with the victim's now.
 		for _, c := range cpus[:len(cpus)-1] {
-			if rt, err := workload.PingPong(d.a, c, look); err == nil && workload.Shared(rt) {
-				d.b = c
+			if rt, err := workload.PingPong(d.victimCPU, c, look); err == nil && workload.SharesCache(rt) {
+				d.otherCPU = c
 				break
 			}
 		}
@@ -49,29 +49,29 @@ func (d *demo) chooseChannel() (Channel, error) {
 	if d.Channel == CPU {
 		return CPU, nil
 	}
-	rt, err := workload.PingPong(d.a, d.b, look)
+	rt, err := workload.PingPong(d.victimCPU, d.otherCPU, look)
 	if err != nil {
 		return "", err
 	}
-	shared := workload.Shared(rt)
-	d.say("measured: CPUs %d and %d %s a last-level cache now (%d ns a round trip)", d.a, d.b, verb(shared), rt.Min.Nanoseconds())
+	shared := workload.SharesCache(rt)
+	d.say("measured: CPUs %d and %d %s a last-level cache now (%d ns a round trip)", d.victimCPU, d.otherCPU, verb(shared), rt.Min.Nanoseconds())
 	if shared {
-		if d.set, err = d.workingSet(); err != nil {
+		if d.setBytes, err = d.workingSet(); err != nil {
 			return "", err
 		}
 	}
 	switch {
-	case d.set > 0:
+	case d.setBytes > 0:
 		return Cache, nil
 	case d.Channel == Auto:
 		d.say("the channel is therefore cpu")
 		return CPU, nil
 	case shared:
-		return "", &workload.EnvError{What: fmt.Sprintf("other tasks fill the cache that CPUs %d and %d share: even %d KiB of data do not stay in it", d.a, d.b, smallestSet>>10),
+		return "", &workload.MissingError{What: fmt.Sprintf("other tasks fill the cache that CPUs %d and %d share: even %d KiB of data do not stay in it", d.victimCPU, d.otherCPU, smallestSet>>10),
 			Remedy: "use --channel cpu or auto, or try again when the machine, or its host, is less busy"}
 	}
-	return "", &workload.EnvError{What: fmt.Sprintf("CPUs %d and %d share no last-level cache now (%d ns a round trip; below %d ns they would)",
-		d.a, d.b, rt.Min.Nanoseconds(), workload.Near.Nanoseconds()), Remedy: "use --channel cpu or auto, or try again: a hypervisor may move them together"}
+	return "", &workload.MissingError{What: fmt.Sprintf("CPUs %d and %d share no last-level cache now (%d ns a round trip; below %d ns they would)",
+		d.victimCPU, d.otherCPU, rt.Min.Nanoseconds(), workload.MaxSharedTrip.Nanoseconds()), Remedy: "use --channel cpu or auto, or try again: a hypervisor may move them together"}
 }
 
 // The victim's data must exceed a core's own caches and fit into the part of the
@@ -86,11 +86,11 @@ const (
 // set down; 0 if no useful size does.
 func (d *demo) workingSet() (int64, error) {
 	for set := int64(largestSet); set >= smallestSet; set -= 512 << 10 {
-		step, err := workload.ChaseStep(d.a, set, look)
+		step, err := workload.LoadLatency(d.victimCPU, set, look)
 		if err != nil {
 			return 0, err
 		}
-		if step <= workload.InCache {
+		if step <= workload.MaxCachedLoad {
 			d.say("measured: %d KiB of data stay in it (%d ns a load)", set>>10, step.Nanoseconds())
 			return set, nil
 		}
@@ -118,10 +118,10 @@ func (d *demo) watchSharing(done <-chan struct{}, flipped func()) {
 			return
 		case <-tick.C:
 		}
-		rt, err := workload.PingPong(d.a, d.b, 5*time.Millisecond)
+		rt, err := workload.PingPong(d.victimCPU, d.otherCPU, 5*time.Millisecond)
 		switch {
 		case err != nil: // too busy to tell
-		case workload.Shared(rt):
+		case workload.SharesCache(rt):
 			apart = 0
 		default:
 			if apart++; apart == 2 {
@@ -132,9 +132,9 @@ func (d *demo) watchSharing(done <-chan struct{}, flipped func()) {
 	}
 }
 
-// part is one task of the scene and its CPU. Names belong to the scene and not to the
+// castMember is one task of the scene and its CPU. Names belong to the scene and not to the
 // kind of workload, so that the agent cannot infer anything from them.
-type part struct {
+type castMember struct {
 	name string
 	spec workload.Spec
 	cpu  int
@@ -152,7 +152,7 @@ func (d *demo) phase() time.Duration {
 }
 
 // cast returns the victim, the innocents and the antagonist, last.
-func (d *demo) cast(c Channel, epoch sample.Millis) []part {
+func (d *demo) cast(c Channel, epoch sample.Millis) []castMember {
 	shape := func(k workload.Kind, n uint64) workload.Spec {
 		s := workload.Default(k)
 		s.Epoch, s.Seed = epoch, d.Seed*16+n
@@ -163,12 +163,12 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	// Loud exactly when the antagonist is not.
 	opposite := shape(workload.CounterPhase, 4)
 	opposite.Period, opposite.Duty, opposite.Vary = d.beat.cycle(), 0.5, 0
-	victim, noisy, at := workload.Default(workload.Serve), shape(workload.Hog, 5), d.a
+	victim, noisy, at := workload.Default(workload.Serve), shape(workload.Hog, 5), d.victimCPU
 	// On the victim's CPU it gets half, so this takes half a cycle.
 	noisy.Work, noisy.Vary = d.beat.cycle()/4, 0.2
 	if c == Cache {
-		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.b
-		victim.Set, victim.Steps = d.set, chaseSteps
+		victim, noisy, at = workload.Default(workload.Chase), shape(workload.Stream, 5), d.otherCPU
+		victim.Set, victim.Steps = d.setBytes, chaseSteps
 		// The innocents leave it most of their CPU; otherwise it could not fill a cache.
 		steady.Duty, calls.Duty, burst.Duty, burst.Period = 0.1, 0.1, 0.2, d.beat.cycle()/3
 		noisy.Work, noisy.Vary = d.beat.cycle()/3, 0.2
@@ -176,12 +176,12 @@ func (d *demo) cast(c Channel, epoch sample.Millis) []part {
 	noisy.Pause, noisy.Period = 0, d.beat.cycle()
 	// The seed determines where in a sampling interval it begins.
 	noisy.Phase, opposite.Phase = d.phase(), d.phase()
-	return []part{
-		{victimName, victim, d.a},
-		{"encode", steady, d.b},
-		{"thumbnails", burst, d.b},
-		{"logship", calls, d.b},
-		{"backfill", opposite, d.b},
+	return []castMember{
+		{victimName, victim, d.victimCPU},
+		{"encode", steady, d.otherCPU},
+		{"thumbnails", burst, d.otherCPU},
+		{"logship", calls, d.otherCPU},
+		{"backfill", opposite, d.otherCPU},
 		{antagonistName, noisy, at},
 	}
 }

@@ -22,8 +22,8 @@ type standstill struct {
 // leastJump is longer than an interrupt and shorter than a time slice of a hypervisor;
 // telling is the share from which on measured waits are not reliable.
 const (
-	leastJump = 2 * time.Millisecond
-	telling   = 0.1
+	leastJump       = 2 * time.Millisecond
+	unreliableShare = 0.1
 )
 
 // standstills measures both CPUs under load for a duration.
@@ -82,12 +82,12 @@ func watchClock(d time.Duration, look func() (time.Time, int64, error)) (s stand
 // excuse says why measured waits are not reliable on this machine; "" if they are, or
 // if that is not known.
 func (d *demo) excuse() string {
-	both, err := standstills(d.a, d.b, time.Second)
-	if err != nil || max(both[0].share, both[1].share) < telling {
+	both, err := standstills(d.victimCPU, d.otherCPU, time.Second)
+	if err != nil || max(both[0].share, both[1].share) < unreliableShare {
 		return ""
 	}
 	return fmt.Sprintf("CPUs %d and %d take turns here: in a second with work for both they stood still for %.0f %% and %.0f %% of it, "+
 		"up to %s without interruption, as in an emulator or if a hypervisor has too few processors. That time is charged to the task on the CPU, "+
-		"so other tasks seem to wait for that task", d.a, d.b, 100*both[0].share, 100*both[1].share,
+		"so other tasks seem to wait for that task", d.victimCPU, d.otherCPU, 100*both[0].share, 100*both[1].share,
 		max(both[0].longest, both[1].longest).Round(time.Millisecond))
 }

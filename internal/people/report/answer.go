@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// AnswerColumn is a column of a query's answer.
-type AnswerColumn struct {
+// Column is a column of a query's answer.
+type Column struct {
 	Name   string
 	Number bool // its values are right-aligned
 }
 
-// Answer writes a query's rows as a table, null as "-"; cut says that there are more rows.
-func Answer(w io.Writer, columns []AnswerColumn, rows [][]string, cut bool, s Style) error {
+// Table writes a query's rows as a table, null as "-"; cut says that there are more rows.
+func Table(w io.Writer, columns []Column, rows [][]string, cut bool, s Style) error {
 	p := &page{Style: s}
 	t := table{}
 	for _, c := range columns {

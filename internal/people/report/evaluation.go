@@ -50,7 +50,7 @@ func interval(s evaluation.Share) string {
 	return fmt.Sprintf("%.2f [%.2f, %.2f]", s.Value, s.Low, s.High)
 }
 
-func maybe(v incident.Value) string {
+func formatValue(v incident.Value) string {
 	if math.IsNaN(float64(v)) {
 		return "–"
 	}
@@ -66,7 +66,7 @@ func bounds(from, to float64) string {
 
 func (s Style) evaluation(r *evaluation.Report) document {
 	d := document{Title: "quell evaluate", Heading: "How well it works, as CPI²'s section 7 measures it",
-		Facts: sheet{Caption: "Summary", Rows: [][]string{{"incidents", fmt.Sprintf("%d that a neighbour may have caused", r.Incidents)},
+		Facts: htmlTable{Caption: "Summary", Rows: [][]string{{"incidents", fmt.Sprintf("%d that a neighbour may have caused", r.Incidents)},
 			{"identified", interval(r.Identified) + " had an antagonist accused"}}}}
 	add := func(name, text string) { d.Facts.Rows = append(d.Facts.Rows, []string{name, text}) }
 	if r.Days > 0 {
@@ -75,23 +75,23 @@ func (s Style) evaluation(r *evaluation.Report) document {
 	for _, o := range r.OutcomeRate {
 		if o.TruePositive.N > 0 {
 			add("outcome rate", fmt.Sprintf("%s of %d measured caps for %s victims helped by more than σ (the paper: 0.70, production); median relative cost of those %s (0.52; 0.82 non-production)",
-				interval(o.TruePositive), o.TruePositive.N, o.Band, maybe(o.Relative)))
+				interval(o.TruePositive), o.TruePositive.N, o.Band, formatValue(o.Relative)))
 		}
 	}
 	if r.Precision != nil {
 		add("labelled precision", fmt.Sprintf("%s: %d of %d accusations named the true antagonist. This is not the outcome rate: it needs labels instead of caps", interval(*r.Precision), r.Precision.K, r.Precision.N))
 	}
-	d.Sections = []chapter{s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r)}
+	d.Sections = []section{s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r)}
 	return d
 }
 
 // loadChapter is figure 14.
-func (s Style) loadChapter(r *evaluation.Report) chapter {
-	c := chapter{ID: "load", Title: "Antagonism and load (figure 14)", Notes: []string{fmt.Sprintf(
-		"Spearman's rank correlation of the machine's load with that of the antagonist: %s. In the paper antagonism does not depend on load.", maybe(r.LoadRank))}}
-	t := sheet{Caption: "Incidents by the load of the machine, in quarters", Head: []string{"CPU-s/s of all tasks", "identified", "of", "median correlation", "median cost ÷ mean"}}
+func (s Style) loadChapter(r *evaluation.Report) section {
+	c := section{ID: "load", Title: "Antagonism and load (figure 14)", Notes: []string{fmt.Sprintf(
+		"Spearman's rank correlation of the machine's load with that of the antagonist: %s. In the paper antagonism does not depend on load.", formatValue(r.LoadRank))}}
+	t := htmlTable{Caption: "Incidents by the load of the machine, in quarters", Head: []string{"CPU-s/s of all tasks", "identified", "of", "median correlation", "median cost ÷ mean"}}
 	for _, l := range r.Load {
-		t.Rows = append(t.Rows, []string{fmt.Sprintf("%.1f to %.1f", l.From, l.To), interval(l.Identified), fmt.Sprint(l.Identified.N), maybe(l.Correlation), maybe(l.Degradation)})
+		t.Rows = append(t.Rows, []string{fmt.Sprintf("%.1f to %.1f", l.From, l.To), interval(l.Identified), fmt.Sprint(l.Identified.N), formatValue(l.Correlation), formatValue(l.Degradation)})
 	}
 	costs := distributions("Cost ÷ mean of the spec, by whether an antagonist was identified (14d)", r.Costs)
 	costs.Plots = []plot.Plot{cumulative("Cost ÷ mean of the spec", "cost ÷ mean", r.Costs)}
@@ -100,8 +100,8 @@ func (s Style) loadChapter(r *evaluation.Report) chapter {
 }
 
 // outcomeChapter is figures 15a, 15b, 16a and 16b.
-func (s Style) outcomeChapter(r *evaluation.Report) chapter {
-	c := chapter{ID: "outcomes", Title: "Outcomes (figures 15 and 16)", Notes: []string{
+func (s Style) outcomeChapter(r *evaluation.Report) section {
+	c := section{ID: "outcomes", Title: "Outcomes (figures 15 and 16)", Notes: []string{
 		"A true positive is a cap under which the victim's cost fell by more than σ of its spec, a false positive one under which it rose by more, all else is noise. " +
 			"Misses and memory requests (figure 15c) are not in incidents and not shown."}}
 	for _, part := range []struct {
@@ -111,7 +111,7 @@ func (s Style) outcomeChapter(r *evaluation.Report) chapter {
 		{"Outcomes by correlation threshold (15a, 16a; median relative cost of true positives: 15b)", "correlation from", "correlation", r.ByThreshold},
 		{"Outcomes by how many σ the cost was over the mean (16b)", "σ over the mean", "σ over the mean", r.BySigmas},
 	} {
-		e := exhibit{Table: sheet{Caption: part.caption, Head: []string{"band", part.head, "caps", "true positive", "false positive", "noise", "relative cost"}}}
+		e := exhibit{Table: htmlTable{Caption: part.caption, Head: []string{"band", part.head, "caps", "true positive", "false positive", "noise", "relative cost"}}}
 		for _, b := range evaluation.Bands() {
 			chart := plot.Chart{Title: string(b) + " victims: outcomes", X: part.x, Y: "share of caps", Zero: true, About: part.caption + "; the table below has the numbers."}
 			lines := []plot.Series{{Name: "true positive", Index: 0, Mark: plot.Dot, Line: true}, {Name: "false positive", Index: 1, Mark: plot.Dot, Line: true}, {Name: "noise", Index: 2, Mark: plot.Dot, Line: true}}
@@ -123,7 +123,7 @@ func (s Style) outcomeChapter(r *evaluation.Report) chapter {
 				if part.x != "correlation" {
 					head = bounds(x.From, x.To)
 				}
-				e.Table.Rows = append(e.Table.Rows, []string{string(b), head, fmt.Sprint(x.TruePositive.N), interval(x.TruePositive), interval(x.FalsePositive), interval(x.Noise), maybe(x.Relative)})
+				e.Table.Rows = append(e.Table.Rows, []string{string(b), head, fmt.Sprint(x.TruePositive.N), interval(x.TruePositive), interval(x.FalsePositive), interval(x.Noise), formatValue(x.Relative)})
 				for i, share := range []evaluation.Share{x.TruePositive, x.FalsePositive, x.Noise} {
 					lines[i].AddInterval(x.From, plot.Interval{Value: share.Value, Low: share.Low, High: share.High})
 				}
@@ -140,12 +140,12 @@ func (s Style) outcomeChapter(r *evaluation.Report) chapter {
 }
 
 // reliefChapter is figures 16c and 16d.
-func (s Style) reliefChapter(r *evaluation.Report) chapter {
-	c := chapter{ID: "relief", Title: "How much caps help (figures 16c and 16d)"}
-	t := sheet{Caption: "Cost under the cap ÷ before it, by how bad the victim was (16c)", Head: []string{"band", "cost before ÷ mean", "caps", "median relative cost"}}
+func (s Style) reliefChapter(r *evaluation.Report) section {
+	c := section{ID: "relief", Title: "How much caps help (figures 16c and 16d)"}
+	t := htmlTable{Caption: "Cost under the cap ÷ before it, by how bad the victim was (16c)", Head: []string{"band", "cost before ÷ mean", "caps", "median relative cost"}}
 	for _, x := range r.ByDegraded {
 		if x.N > 0 {
-			t.Rows = append(t.Rows, []string{string(x.Band), bounds(x.From, x.To), fmt.Sprint(x.N), maybe(x.Relative)})
+			t.Rows = append(t.Rows, []string{string(x.Band), bounds(x.From, x.To), fmt.Sprint(x.N), formatValue(x.Relative)})
 		}
 	}
 	if len(t.Rows) == 0 {
@@ -160,16 +160,16 @@ func (s Style) reliefChapter(r *evaluation.Report) chapter {
 
 // offenderChapter lists jobs that repeatedly hurt others: which to confine, and which
 // to place apart.
-func offenderChapter(r *evaluation.Report) chapter {
-	c := chapter{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Pairs of antagonist and victim: jobs to confine, or to place on different machines."}}
+func offenderChapter(r *evaluation.Report) section {
+	c := section{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Pairs of antagonist and victim: jobs to confine, or to place on different machines."}}
 	const most = 20
-	t := sheet{Caption: "Pairs of jobs, by how often they met in incidents", Head: []string{"antagonist", "victim", "accused", "caps", "helped", "median relative cost"}}
+	t := htmlTable{Caption: "Pairs of jobs, by how often they met in incidents", Head: []string{"antagonist", "victim", "accused", "caps", "helped", "median relative cost"}}
 	for i, o := range r.Offenders {
 		if i == most {
 			t.Caption += fmt.Sprintf(" (the first %d of %d)", most, len(r.Offenders))
 			break
 		}
-		t.Rows = append(t.Rows, []string{string(o.Antagonist), string(o.Pair.Victim), fmt.Sprint(o.Accused), fmt.Sprint(o.Helped.N), interval(o.Helped), maybe(o.Relative)})
+		t.Rows = append(t.Rows, []string{string(o.Antagonist), string(o.Pair.Victim), fmt.Sprint(o.Accused), fmt.Sprint(o.Helped.N), interval(o.Helped), formatValue(o.Relative)})
 	}
 	if len(t.Rows) == 0 {
 		c.Notes = []string{"No task was accused."}
@@ -180,7 +180,7 @@ func offenderChapter(r *evaluation.Report) chapter {
 }
 
 func distributions(caption string, all []evaluation.Quantiles) exhibit {
-	e := exhibit{Table: sheet{Caption: caption, Head: []string{"of", "n"}}}
+	e := exhibit{Table: htmlTable{Caption: caption, Head: []string{"of", "n"}}}
 	for _, level := range evaluation.Levels() {
 		e.Table.Head = append(e.Table.Head, fmt.Sprintf("%g %%", 100*level))
 	}
@@ -188,16 +188,16 @@ func distributions(caption string, all []evaluation.Quantiles) exhibit {
 		if q.N == 0 {
 			continue
 		}
-		row := []string{named(q), fmt.Sprint(q.N)}
+		row := []string{seriesName(q), fmt.Sprint(q.N)}
 		for _, v := range q.Values {
-			row = append(row, maybe(v))
+			row = append(row, formatValue(v))
 		}
 		e.Table.Rows = append(e.Table.Rows, row)
 	}
 	return e
 }
 
-func named(q evaluation.Quantiles) string {
+func seriesName(q evaluation.Quantiles) string {
 	if q.Band == "" {
 		return q.Of
 	}
@@ -210,7 +210,7 @@ func cumulative(title, x string, all []evaluation.Quantiles) plot.Plot {
 		if q.N == 0 {
 			continue
 		}
-		line := plot.Series{Name: named(q), Index: i, Mark: plot.Dot, Line: true}
+		line := plot.Series{Name: seriesName(q), Index: i, Mark: plot.Dot, Line: true}
 		for k, level := range evaluation.Levels() {
 			line.Add(float64(q.Values[k]), level)
 		}

@@ -88,13 +88,13 @@ func quieted() incident.Record {
 // queued is an open run-queue incident with a sample a second, far over a low
 // threshold, without an action. It named two antagonists before and names none now.
 func queued() incident.Record {
-	proven := detect.Suspect{Task: encode, Usage: 0.52, Grounds: detect.Grounds{Level: detect.Proven, Method: detect.ByAccounts, Share: 0.81, UsualShare: 0.03, FairShare: 0.25}}
-	likely := detect.Suspect{Task: index, Usage: 0.3, Grounds: detect.Grounds{Level: detect.Likely, Method: detect.ByStatistics, Probability: 0.93, Why: "it came when the wait began"}}
-	inc := incident.Record{ID: "inc-20251121T120130.000-9", Machine: "node-3", Rule: detect.Evident, Signal: sample.RunQ, Variant: "bpf",
+	proven := detect.Suspect{Task: encode, Usage: 0.52, Grounds: detect.Grounds{Level: detect.Proven, Basis: detect.ByAccounts, Share: 0.81, UsualShare: 0.03, FairShare: 0.25}}
+	likely := detect.Suspect{Task: index, Usage: 0.3, Grounds: detect.Grounds{Level: detect.Likely, Basis: detect.ByStatistics, Probability: 0.93, Why: "it came when the wait began"}}
+	inc := incident.Record{ID: "inc-20251121T120130.000-9", Machine: "node-3", Rule: detect.EvidenceMethod, Signal: sample.RunQ, Variant: "bpf",
 		Kind: detect.Neighbour, Victim: redis, Began: noon.Add(60 * time.Second), Opened: noon.Add(90 * time.Second), Updated: noon.Add(100 * time.Second),
 		Mode: plan.Advise, SpecMean: 0.01, SpecStdDev: 0.004, Threshold: 0.06, Cost: 0.94, Bad: 31, Pairs: 90,
 		Analysed: noon.Add(93 * time.Second), Antagonists: 1, Outcome: plan.WouldCap,
-		Suspects: []detect.Suspect{proven, {Task: web, Usage: 0.2, Grounds: detect.Grounds{Level: detect.Possible, Method: detect.ByStatistics, Probability: 0.2}}, {Task: redis, Usage: 0.1}},
+		Suspects: []detect.Suspect{proven, {Task: web, Usage: 0.2, Grounds: detect.Grounds{Level: detect.Possible, Basis: detect.ByStatistics, Probability: 0.2}}, {Task: redis, Usage: 0.1}},
 		Reason:   "/kubepods/besteffort/pod4712/encode ran for 81 % of the time /kubepods/burstable/pod4711/redis waited (usually 3 %, fair share 25 %)",
 		Latest:   &plan.Analysis{Analysed: noon.Add(100 * time.Second), Kind: detect.Nobody, Threshold: 0.06, Cost: 0.31, Bad: 33, Pairs: 99, Reason: "no evidence against any suspect"},
 		Findings: []plan.Finding{{Suspect: likely, From: noon.Add(90 * time.Second), Until: noon.Add(90 * time.Second)}, {Suspect: proven, From: noon.Add(91 * time.Second), Until: noon.Add(97 * time.Second)}},

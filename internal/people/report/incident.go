@@ -28,7 +28,7 @@ func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
 	}}
 	for i := range list {
 		inc := &list[i]
-		suspect, level := blamed(inc)
+		suspect, level := mainSuspect(inc)
 		t.row(cell{text: s.when(inc.Opened)}, cell{text: shortID(inc.ID)}, cell{text: string(inc.Victim.Name)},
 			cell{text: string(inc.Signal)}, cell{text: inc.Kind.String()}, cell{text: suspect}, cell{text: level},
 			cell{text: action(inc)}, outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
@@ -56,31 +56,31 @@ func rounds(inc *incident.Record) []*incident.Round {
 	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *incident.Round) bool { return r == nil })
 }
 
-// blamed returns the suspect to show in one line, and its level: the last capped one,
+// mainSuspect returns the suspect to show in one line, and its level: the last capped one,
 // else the first that was not excluded.
-func blamed(inc *incident.Record) (name, level string) {
+func mainSuspect(inc *incident.Record) (name, level string) {
 	if all := rounds(inc); len(all) > 0 {
 		r := all[len(all)-1]
 		s := inc.Find(&r.Suspect)
 		if s == nil {
 			s = &detect.Suspect{Task: r.Suspect, Correlation: r.Correlation}
 		}
-		return string(r.Suspect.Name), sure(inc, s)
+		return string(r.Suspect.Name), levelText(inc, s)
 	}
 	if inc.Kind != detect.Neighbour && inc.Kind != detect.Nobody && inc.Kind != detect.Indeterminate {
 		return "-", "-" // not caused by another task
 	}
 	for _, s := range inc.Suspects {
 		if s.Excluded == "" {
-			return string(s.Name), sure(inc, &s)
+			return string(s.Name), levelText(inc, &s)
 		}
 	}
 	return "-", "-"
 }
 
-// sure is a suspect's level with the number that it is based on. Records of older
+// levelText is a suspect's level with the number that it is based on. Records of older
 // agents have no levels.
-func sure(inc *incident.Record, s *detect.Suspect) string {
+func levelText(inc *incident.Record, s *detect.Suspect) string {
 	switch figure := plan.Figure(s); {
 	case inc.Analysed == 0:
 		return fmt.Sprintf("r %.2f", s.Correlation)
@@ -159,7 +159,7 @@ func Incident(w io.Writer, inc incident.Record, s Style) error {
 	p.facts(&inc)
 	p.suspects(&inc)
 	p.rounds(&inc)
-	p.picture(&inc)
+	p.incidentCharts(&inc)
 	return p.flush(w)
 }
 
@@ -170,7 +170,7 @@ func (p *page) facts(inc *incident.Record) {
 		from = "of this machine's own history"
 	}
 	p.fact("incident", inc.ID+" on "+inc.Machine)
-	p.fact("victim", who(inc.Victim))
+	p.fact("victim", taskText(inc.Victim))
 	p.fact("signal", fmt.Sprintf("%s: %s, counted as %s", inc.Signal, sig.Cost, inc.Variant))
 	p.fact("cost", fmt.Sprintf("%s %s; normal is %s ± %s, %s; threshold %s; %s over it when last analysed",
 		p.cost(inc.Signal, inc.Cost), sig.Unit, p.cost(inc.Signal, inc.SpecMean), p.cost(inc.Signal, inc.SpecStdDev), from, p.cost(inc.Signal, inc.Threshold), plural(inc.Bad, "interval")))
@@ -188,7 +188,7 @@ func (p *page) facts(inc *incident.Record) {
 	if inc.Reason != "" {
 		p.fact("reason", inc.Reason)
 	}
-	p.named(inc)
+	p.writeFindings(inc)
 	if now := inc.Latest; now != nil {
 		text := fmt.Sprintf("%s: %s, cost %s", p.clock(now.Analysed), now.Kind, p.cost(inc.Signal, now.Cost))
 		if now.Reason != "" {
@@ -206,8 +206,8 @@ func (p *page) facts(inc *incident.Record) {
 	p.colored("outcome", outcomeColor(inc.Outcome), outcome(inc))
 }
 
-// named lists the antagonists that the incident named, with times.
-func (p *page) named(inc *incident.Record) {
+// writeFindings lists the antagonists that the incident named, with times.
+func (p *page) writeFindings(inc *incident.Record) {
 	for i, f := range inc.Findings {
 		name := ""
 		if i == 0 {
@@ -217,11 +217,11 @@ func (p *page) named(inc *incident.Record) {
 		if f.Until > f.From {
 			when = fmt.Sprintf("from %s to %s", p.clock(f.From), p.clock(f.Until))
 		}
-		p.fact(name, fmt.Sprintf("%s, %s: %s", f.Suspect.Name, when, sure(inc, &f.Suspect)))
+		p.fact(name, fmt.Sprintf("%s, %s: %s", f.Suspect.Name, when, levelText(inc, &f.Suspect)))
 	}
 }
 
-func who(t sample.Task) string {
+func taskText(t sample.Task) string {
 	marks := []string{t.Class.String()}
 	if t.Protected {
 		marks = append(marks, "protected")
@@ -289,7 +289,7 @@ func (p *page) suspects(inc *incident.Record) {
 			rank, why, c = "-", "excluded: "+sus.Excluded, dim
 		case inc.Kind == detect.PhaseChange || inc.Kind == detect.Indeterminate:
 			why = "not accused"
-		case i >= inc.Antagonists && (inc.Analysed == 0 || sus.Method == detect.ByFormula && sus.Level == detect.None):
+		case i >= inc.Antagonists && (inc.Analysed == 0 || sus.Basis == detect.ByFormula && sus.Level == detect.None):
 			why = "below the threshold"
 		case i >= inc.Antagonists:
 			why = "not named"
@@ -312,7 +312,7 @@ func (p *page) suspects(inc *incident.Record) {
 			}
 		}
 		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: class(sus.Task)},
-			cell{sure(inc, &sus), c}, cell{text: p.number(sus.Usage)}, cell{why, c})
+			cell{levelText(inc, &sus), c}, cell{text: p.number(sus.Usage)}, cell{why, c})
 	}
 	t.write(p)
 }

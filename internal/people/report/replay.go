@@ -44,7 +44,7 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	if n.Samples == 0 {
 		p.colored("note", yellow, "no sample was compared with a spec: specs learnt during the replay need 100 samples per task; --specs whole learns them from the whole recording first")
 	}
-	for _, f := range scored(r.Score) {
+	for _, f := range scoreFacts(r.Score) {
 		p.fact(f[0], f[1])
 	}
 	if r.Score != nil {
@@ -86,9 +86,9 @@ func share(k, of int) string {
 	return fmt.Sprintf("%d, %.1f %%", k, 100*float64(k)/float64(of))
 }
 
-// scored says how often the accusations in a labelled recording were right: pairs of
+// scoreFacts says how often the accusations in a labelled recording were right: pairs of
 // name and text.
-func scored(s *replay.Score) (facts [][2]string) {
+func scoreFacts(s *replay.Score) (facts [][2]string) {
 	if s == nil {
 		return nil
 	}

@@ -24,11 +24,11 @@ var replayPage string
 type document struct {
 	Title, Heading string
 
-	Facts    sheet
-	Sections []chapter
+	Facts    htmlTable
+	Sections []section
 }
 
-type chapter struct {
+type section struct {
 	ID, Title string
 	Notes     []string
 	Exhibits  []exhibit
@@ -39,10 +39,10 @@ type exhibit struct {
 	Title string
 	Notes []string
 	Plots []plot.Plot
-	Table sheet
+	Table htmlTable
 }
 
-type sheet struct {
+type htmlTable struct {
 	Caption string
 	Head    []string
 	Rows    [][]string // the first cell of a row is its heading
@@ -81,7 +81,7 @@ func (d document) html(w io.Writer) error {
 
 func (s Style) document(r *Replay) document {
 	n := &r.Summary
-	facts := sheet{Caption: "Recording and results", Rows: [][]string{
+	facts := htmlTable{Caption: "Recording and results", Rows: [][]string{
 		{"recording", fmt.Sprintf("%s, %s, %s to %s", plural(n.Machines, "machine"), plural(n.Jobs, "job"), s.instant(n.From), s.instant(n.To))},
 		{"rows", fmt.Sprintf("%d; skipped: %d bad, %d not in time order, %d of an unknown signal", n.Rows, n.Bad, n.Late, n.Unknown)},
 		{"samples compared with a spec", fmt.Sprint(n.Samples)},
@@ -90,14 +90,14 @@ func (s Style) document(r *Replay) document {
 		{"incidents", fmt.Sprint(n.Incidents)},
 		{"accusations", fmt.Sprint(n.Accusations)},
 	}}
-	for _, f := range scored(r.Score) {
+	for _, f := range scoreFacts(r.Score) {
 		facts.Rows = append(facts.Rows, []string{f[0], f[1]})
 	}
 	for _, note := range r.Notes {
 		facts.Rows = append(facts.Rows, []string{"note", note})
 	}
-	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay with rule " + string(n.Rule), Facts: facts, Sections: []chapter{s.incidentChapter(r)}}
-	for _, c := range []chapter{causeChapter(r.Score), s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
+	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay with rule " + string(n.Rule), Facts: facts, Sections: []section{s.incidentChapter(r)}}
+	for _, c := range []section{causeChapter(r.Score), s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
 		if len(c.Exhibits) > 0 {
 			d.Sections = append(d.Sections, c)
 		}
@@ -109,17 +109,17 @@ func (s Style) instant(m sample.Millis) string { return s.local(m).Format("2006-
 
 // incidentChapter draws incidents as CPI²'s figures 8 to 13: the victim's cost and the
 // suspects' usage over the same time.
-func (s Style) incidentChapter(r *Replay) chapter {
-	c := chapter{ID: "incidents", Title: "Incidents", Notes: []string{
+func (s Style) incidentChapter(r *Replay) section {
+	c := section{ID: "incidents", Title: "Incidents", Notes: []string{
 		"The victim's cost on the left axis, the usage of its main suspects on the right one. No task was capped: a recording cannot react."}}
 	list := accusingFirst(r.Result.Incidents)
 	if len(list) == 0 {
 		c.Notes = []string{"There were none."}
 		return c
 	}
-	table := sheet{Caption: "All incidents", Head: []string{"found", "id", "machine", "victim", "signal", "kind", "best suspect", "level", "outcome", "reason"}, Long: true}
+	table := htmlTable{Caption: "All incidents", Head: []string{"found", "id", "machine", "victim", "signal", "kind", "best suspect", "level", "outcome", "reason"}, Long: true}
 	for i, inc := range list {
-		suspect, level := blamed(inc)
+		suspect, level := mainSuspect(inc)
 		reason := strings.Join(slices.DeleteFunc([]string{inc.Reason, inc.NotDone, inc.Advice}, func(s string) bool { return s == "" }), "; ")
 		table.Rows = append(table.Rows, []string{s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, level, state(inc), reason})
 		if i < drawnIncidents && len(inc.Times) > 1 {
@@ -164,7 +164,7 @@ func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 		against.Series = append(against.Series, points)
 	}
 	e.Plots = []plot.Plot{chart.Draw(), against.Draw()}
-	e.Table = sheet{Caption: "Suspects", Head: []string{"suspect", "job", "class", "level", "CPU-s/s", "why"}}
+	e.Table = htmlTable{Caption: "Suspects", Head: []string{"suspect", "job", "class", "level", "CPU-s/s", "why"}}
 	for i, sus := range inc.Suspects {
 		why := "not named"
 		switch {
@@ -173,15 +173,15 @@ func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 		case i < inc.Antagonists:
 			why = "antagonist"
 		}
-		e.Table.Rows = append(e.Table.Rows, []string{string(sus.Name), string(sus.Job), class(sus.Task), sure(inc, &sus), s.number(sus.Usage), why})
+		e.Table.Rows = append(e.Table.Rows, []string{string(sus.Name), string(sus.Job), class(sus.Task), levelText(inc, &sus), s.number(sus.Usage), why})
 	}
 	return e
 }
 
 // costChapter shows the costs of jobs as CPI²'s figure 7: a histogram and distributions
 // fitted to it.
-func (s Style) costChapter(all []replay.Costs) chapter {
-	c := chapter{ID: "costs", Title: "Costs of jobs", Notes: []string{
+func (s Style) costChapter(all []replay.Costs) section {
+	c := section{ID: "costs", Title: "Costs of jobs", Notes: []string{
 		"Costs of all samples of a job that detection uses, including those of incidents, and four distributions fitted to them: normal and log-normal by moments, gamma by maximum likelihood, GEV by probability-weighted moments. The lowest AIC fits best."}}
 	for _, job := range all {
 		if len(c.Exhibits) == drawnJobs {
@@ -238,7 +238,7 @@ func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) exhibit {
 	}
 	histogram.Add(high, 0)
 	chart.Series = append(chart.Series, histogram)
-	e.Table = sheet{Caption: "Fits", Head: []string{"distribution", "mean", "σ", "AIC over the best", "log likelihood", "parameters"}}
+	e.Table = htmlTable{Caption: "Fits", Head: []string{"distribution", "mean", "σ", "AIC over the best", "log likelihood", "parameters"}}
 	for k, f := range fits {
 		line := plot.Series{Name: f.Name(), Index: k, Line: true}
 		const points = 120
@@ -267,9 +267,9 @@ func (s Style) parameters(d stat.Distribution, limit float64) string {
 	return ""
 }
 
-func jobChapter(all []replay.Job) chapter {
-	c := chapter{ID: "jobs", Title: "Jobs"}
-	t := sheet{Caption: "Findings of each job", Head: []string{"job", "class", "tasks", "samples", "judged", "outliers", "anomalies", "accuses", "accused"}}
+func jobChapter(all []replay.Job) section {
+	c := section{ID: "jobs", Title: "Jobs"}
+	t := htmlTable{Caption: "Findings of each job", Head: []string{"job", "class", "tasks", "samples", "judged", "outliers", "anomalies", "accuses", "accused"}}
 	const most = 2000
 	for i, j := range byImportance(all) {
 		if i == most {
@@ -286,12 +286,12 @@ func jobChapter(all []replay.Job) chapter {
 }
 
 // causeChapter has the shares of a labelled recording by cause.
-func causeChapter(score *replay.Score) chapter {
-	c := chapter{ID: "causes", Title: "By cause"}
+func causeChapter(score *replay.Score) section {
+	c := section{ID: "causes", Title: "By cause"}
 	if score == nil || len(score.ByCause) == 0 {
 		return c
 	}
-	t := sheet{Caption: "How often accusations were right, by the labels' causes, with 95 % intervals; none is outside all labels", Head: causeHead}
+	t := htmlTable{Caption: "How often accusations were right, by the labels' causes, with 95 % intervals; none is outside all labels", Head: causeHead}
 	for i := range score.ByCause {
 		t.Rows = append(t.Rows, causeRow(&score.ByCause[i]))
 	}
@@ -300,20 +300,20 @@ func causeChapter(score *replay.Score) chapter {
 }
 
 // wrongChapter lists every wrong case of a labelled recording.
-func (s Style) wrongChapter(score *replay.Score) chapter {
-	c := chapter{ID: "wrong", Title: "Wrong and missed"}
+func (s Style) wrongChapter(score *replay.Score) section {
+	c := section{ID: "wrong", Title: "Wrong and missed"}
 	if score == nil {
 		return c
 	}
-	wrong := sheet{Caption: "Wrong accusations", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
+	wrong := htmlTable{Caption: "Wrong accusations", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
 	for _, a := range score.Wrong() {
 		wrong.Rows = append(wrong.Rows, []string{s.instant(a.At), a.Machine, string(a.Victim), string(a.Suspect), fmt.Sprintf("%.2f", a.Correlation), a.Cause, a.Incident})
 	}
-	missed := sheet{Caption: "Episodes without a correct accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
+	missed := htmlTable{Caption: "Episodes without a correct accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
 	for _, m := range score.Missed {
 		missed.Rows = append(missed.Rows, []string{s.instant(m.From), s.instant(m.To), m.Machine, string(m.Victim), fmt.Sprint(m.Antagonists), fmt.Sprint(m.Causes)})
 	}
-	for _, t := range []sheet{wrong, missed} {
+	for _, t := range []htmlTable{wrong, missed} {
 		if len(t.Rows) > 0 {
 			c.Exhibits = append(c.Exhibits, exhibit{Table: t})
 		}

@@ -24,14 +24,14 @@ func SortTasks(tasks []api.TaskView, key string) error {
 	of := func(api.TaskView) float64 { return 0 }
 	switch _, known := sample.LookupSignal(sample.SignalName(key)); {
 	case key == "worst":
-		of = strain
+		of = worstRatio
 	case key == "name":
 		slices.SortStableFunc(tasks, func(a, b api.TaskView) int { return cmp.Compare(a.Name, b.Name) })
 		return nil
 	case known:
 		of = func(t api.TaskView) float64 {
 			t.Costs = slices.DeleteFunc(slices.Clone(t.Costs), func(v api.SignalView) bool { return string(v.Signal) != key })
-			return strain(t)
+			return worstRatio(t)
 		}
 	case key != "cpu":
 		return fmt.Errorf("sort by %q: want %s or the name of a signal", key, strings.Join(sortKeys, ", "))
@@ -42,8 +42,8 @@ func SortTasks(tasks []api.TaskView, key string) error {
 	return nil
 }
 
-// strain is a task's highest cost ÷ limit; 0 if it is not judged.
-func strain(t api.TaskView) float64 {
+// worstRatio is a task's highest cost ÷ limit; 0 if it is not judged.
+func worstRatio(t api.TaskView) float64 {
 	highest := 0.0
 	for _, v := range t.Costs {
 		if r := float64(v.Cost / v.Limit); r > highest && !math.IsInf(r, 1) {
@@ -76,7 +76,7 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 			row = append(row, s.costCell(task, sig))
 		}
 		worst := cell{text: "-"}
-		if r := strain(task); r > 0 {
+		if r := worstRatio(task); r > 0 {
 			worst.text = fmt.Sprintf("%.0f%%", 100*r)
 			if r > 1 {
 				worst.color = red

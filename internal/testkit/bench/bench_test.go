@@ -69,7 +69,7 @@ func TestRowsSumUpRounds(t *testing.T) {
 
 // Every target is checked with figures on both sides of it.
 func TestPromises(t *testing.T) {
-	figures := func(times float64) ([]row, []tax) {
+	figures := func(times float64) ([]row, []switchOverhead) {
 		return []row{
 				{contender: sweepName, cgroups: 100, share: 0.0002, scrape: math.NaN()},
 				{contender: defaultName, cgroups: 100, share: times * 0.0002, scrape: math.NaN()},
@@ -80,7 +80,7 @@ func TestPromises(t *testing.T) {
 				{contender: "cAdvisor 1", cgroups: 1000, share: 0.04},
 				{contender: "below 1", cgroups: 1000, share: 0.03},
 				{contender: sweepName, cgroups: 2000, share: times * 0.004},
-			}, []tax{
+			}, []switchOverhead{
 				{Signals: "cpi", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 900*times},
 				{Signals: "cpi + runq", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 1500*times},
 				{Signals: "cpi + cps", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 1500*times},
@@ -90,7 +90,7 @@ func TestPromises(t *testing.T) {
 		times float64
 		kept  bool
 	}{{1, true}, {2.5, false}} {
-		ps := promises(append2(figures(c.times)))
+		ps := targets(append2(figures(c.times)))
 		if len(ps) != 16 {
 			t.Errorf("%d targets", len(ps))
 		}
@@ -99,11 +99,11 @@ func TestPromises(t *testing.T) {
 				t.Errorf("costs × %v: %s is %v, at most %v", c.times, p.what, p.value, p.most)
 			}
 		}
-		if kept := printPromises(io.Discard, ps); kept != c.kept {
+		if kept := printTargets(io.Discard, ps); kept != c.kept {
 			t.Errorf("costs × %v: all kept is %v", c.times, kept)
 		}
 	}
-	if ps := promises(nil, nil, 2); len(ps) != 0 {
+	if ps := targets(nil, nil, 2); len(ps) != 0 {
 		t.Errorf("targets without measurements: %v", ps)
 	}
 }
@@ -170,7 +170,7 @@ func TestKeepAwake(t *testing.T) {
 	}
 }
 
-func append2(all []row, taxes []tax) ([]row, []tax, int) { return all, taxes, 2 }
+func append2(all []row, taxes []switchOverhead) ([]row, []switchOverhead, int) { return all, taxes, 2 }
 
 func newRun(t *testing.T) *run {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
@@ -264,7 +264,7 @@ func TestUsageOfWhatHasEnded(t *testing.T) {
 
 func TestPingPong(t *testing.T) {
 	r := newRun(t)
-	g, err := r.newGame()
+	g, err := r.newPingPong()
 	if err != nil {
 		t.Fatal(err)
 	}

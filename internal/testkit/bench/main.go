@@ -42,7 +42,7 @@ type run struct {
 // kept holds what has been measured, also by an earlier run that was interrupted.
 type kept struct {
 	Results []result
-	Taxes   []tax
+	Taxes   []switchOverhead
 }
 
 func (r *run) say(format string, args ...any) {
@@ -179,7 +179,7 @@ func (r *run) prepare() error {
 // all measures everything that has not been measured yet.
 func (r *run) all(ctx context.Context, sizes []int, full, rounds, taxRounds, trips int, others []contender) error {
 	if taxRounds > 0 && len(r.kept.Taxes) == 0 {
-		taxes, err := r.measureTax(ctx, taxRounds, trips)
+		taxes, err := r.measureOverhead(ctx, taxRounds, trips)
 		if err != nil {
 			return err
 		}
@@ -316,10 +316,10 @@ func (r *run) report(w io.Writer, others []contender) error {
 	}
 	if len(r.kept.Taxes) > 0 {
 		fmt.Fprintln(w)
-		printTaxes(w, r.kept.Taxes)
+		printOverheads(w, r.kept.Taxes)
 	}
 	fmt.Fprintln(w)
-	if !printPromises(w, promises(all, r.kept.Taxes, r.cpus)) {
+	if !printTargets(w, targets(all, r.kept.Taxes, r.cpus)) {
 		return errMissed
 	}
 	return nil

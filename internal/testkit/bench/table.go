@@ -97,7 +97,7 @@ func printRows(w io.Writer, all []row) {
 	}
 }
 
-func printTaxes(w io.Writer, taxes []tax) {
+func printOverheads(w io.Writer, taxes []switchOverhead) {
 	fmt.Fprintln(w, "| signals | switch without the agent, ns | between windows, ns more | in a window that counts, ns more | in a window as shipped, ns more | on average at 10 s in 60 s, as shipped, ns more |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|")
 	for _, t := range taxes {
@@ -109,23 +109,23 @@ func printTaxes(w io.Writer, taxes []tax) {
 	}
 }
 
-// promise is a target that the figures must meet.
-type promise struct {
+// target is a target that the figures must meet.
+type target struct {
 	what        string
 	value, most float64
 	unit        string
 }
 
-func (p promise) kept() bool { return p.value <= p.most }
+func (p target) kept() bool { return p.value <= p.most }
 
 // busySwitches is the number of switches between cgroups per second and CPU on
 // a busy machine with dozens of tasks. The last promise is computed with it.
 const busySwitches = 1000
 
-// promises compares the figures with their targets. What was not measured is left out.
-func promises(all []row, taxes []tax, cpus int) (ps []promise) {
+// targets compares the figures with their targets. What was not measured is left out.
+func targets(all []row, taxes []switchOverhead, cpus int) (ps []target) {
 	add := func(what string, value, most float64, unit string) {
-		ps = append(ps, promise{what, value, most, unit})
+		ps = append(ps, target{what, value, most, unit})
 	}
 	if sweep, ok := find(all, sweepName, 1000); ok {
 		add("CPU at 1,000 cgroups, sweep every 10 s", 100*sweep.share, 0.25, "% of a core")
@@ -169,7 +169,7 @@ func promises(all []row, taxes []tax, cpus int) (ps []promise) {
 	return ps
 }
 
-func printPromises(w io.Writer, ps []promise) (kept bool) {
+func printTargets(w io.Writer, ps []target) (kept bool) {
 	kept = true
 	fmt.Fprintln(w, "| target | measured | at most | |")
 	fmt.Fprintln(w, "|---|---|---|---|")

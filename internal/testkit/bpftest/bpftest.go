@@ -120,7 +120,7 @@ func Cost(b *testing.B, s counter.Source, unit string, programs []*ebpf.Program,
 	}
 }
 
-// Kernel is a bpf.Kernel that counts what a test puts into Counts in an open
+// Kernel is a bpf.CgroupCounts that counts what a test puts into Counts in an open
 // window.
 type Kernel[R any] struct {
 	Counts map[uint64]R // by sample.CgroupID
@@ -138,7 +138,7 @@ type Pair struct {
 	Time      time.Duration
 }
 
-// Served implements bpf.Kernel.
+// Served implements bpf.CgroupCounts.
 func (k *Kernel[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok bool, err error) {
 	for _, p := range k.Pairs {
 		yield(p.Waits, p.By, p.Time)
@@ -146,19 +146,19 @@ func (k *Kernel[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok bo
 	return k.Serves, k.EachErr
 }
 
-// Refused implements bpf.Kernel.
-func (k *Kernel[R]) Refused() uint64 { return k.Missed }
+// PairsDropped implements bpf.CgroupCounts.
+func (k *Kernel[R]) PairsDropped() uint64 { return k.Missed }
 
-// Open implements bpf.Kernel.
+// Open implements bpf.CgroupCounts.
 func (k *Kernel[R]) Open() error {
 	k.Counts, k.Pairs = map[uint64]R{}, nil
 	return k.OpenErr
 }
 
-// Detach implements bpf.Kernel.
+// Detach implements bpf.CgroupCounts.
 func (k *Kernel[R]) Detach() error { return k.DetachErr }
 
-// Each implements bpf.Kernel.
+// Each implements bpf.CgroupCounts.
 func (k *Kernel[R]) Each(yield func(uint64, *R)) error {
 	for id, r := range k.Counts {
 		yield(id, &r)
@@ -166,13 +166,13 @@ func (k *Kernel[R]) Each(yield func(uint64, *R)) error {
 	return k.EachErr
 }
 
-// Of implements bpf.Kernel.
+// Of implements bpf.CgroupCounts.
 func (k *Kernel[R]) Of(cgroup uint64) R { return k.Counts[cgroup] }
 
-// Lost implements bpf.Kernel.
+// Lost implements bpf.CgroupCounts.
 func (k *Kernel[R]) Lost() uint64 { return k.Missed }
 
-// Close implements bpf.Kernel.
+// Close implements bpf.CgroupCounts.
 func (k *Kernel[R]) Close() error {
 	k.Closed++
 	return nil

@@ -49,7 +49,7 @@ func (k *worker) play(p *point) error {
 			if p.life == lifeAgent {
 				var wg sync.WaitGroup
 				if p.scenario == foreignAlive {
-					wg.Go(func() { k.takeOver(ctx) })
+					wg.Go(func() { k.setForeignLimit(ctx) })
 				}
 				k.operate(ctx)
 				wg.Wait()
@@ -87,28 +87,28 @@ func (k *worker) play(p *point) error {
 	}
 	k.r.Capped = at != p.before
 	k.others("at the kill")
-	want, err := k.meddle(p, at)
+	want, err := k.applyScenario(p, at)
 	if err != nil {
 		return err
 	}
-	if err := k.comeBack(p, want); err != nil {
+	if err := k.checkRestore(p, want); err != nil {
 		return err
 	}
 	if p.onSmall() { // once more with a journal that can be written
-		if err := errors.Join(k.mend(p), k.comeBack(p, want)); err != nil {
+		if err := errors.Join(k.mend(p), k.checkRestore(p, want)); err != nil {
 			return err
 		}
 	}
-	if v, err := enforce.Look(k.journal()); err == nil && len(v.Open) > 0 {
+	if v, err := enforce.ReadJournal(k.journal()); err == nil && len(v.Open) > 0 {
 		k.r.Left = append(k.r.Left, fmt.Sprintf("%d changes are still open in the journal", len(v.Open)))
 	}
 	k.others("in the end")
 	return nil
 }
 
-// meddle applies the scenario while no program runs, and returns the limit that
+// applyScenario applies the scenario while no program runs, and returns the limit that
 // is expected at the end; nil: no cgroup.
-func (k *worker) meddle(p *point, at limit) (*limit, error) {
+func (k *worker) applyScenario(p *point, at limit) (*limit, error) {
 	want := p.before
 	var err error
 	switch p.scenario {
@@ -134,8 +134,8 @@ func (k *worker) meddle(p *point, at limit) (*limit, error) {
 	return &want, err
 }
 
-// takeOver sets a limit as another process would, some time after a cap is in force.
-func (k *worker) takeOver(ctx context.Context) {
+// setForeignLimit sets a limit as another process would, some time after a cap is in force.
+func (k *worker) setForeignLimit(ctx context.Context) {
 	for c := api.NewClient(k.socket()); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		if s, err := c.Status(ctx); err == nil && len(s.Caps) == 1 {
 			k.mu.Lock()
@@ -191,10 +191,10 @@ func (k *worker) mend(p *point) error {
 	return os.Remove(k.small + "/filler")
 }
 
-// comeBack starts the program that restores and checks that it does so in time.
-func (k *worker) comeBack(p *point, want *limit) error {
+// checkRestore starts the program that restores and checks that it does so in time.
+func (k *worker) checkRestore(p *point, want *limit) error {
 	var deadline time.Time
-	if v, err := enforce.Look(k.journal()); err == nil {
+	if v, err := enforce.ReadJournal(k.journal()); err == nil {
 		for _, c := range v.Open {
 			deadline = c.Until.Time()
 		}
@@ -215,7 +215,7 @@ func (k *worker) comeBack(p *point, want *limit) error {
 	var fault error
 	asked := start
 	for running := true; ; time.Sleep(2 * time.Millisecond) {
-		right := k.right(want)
+		right := k.restored(want)
 		switch {
 		case right && back.IsZero():
 			back = time.Now()
@@ -267,7 +267,7 @@ func (k *worker) comeBack(p *point, want *limit) error {
 		}
 	}
 	switch {
-	case !k.right(want):
+	case !k.restored(want):
 		k.judge(p, want)
 	case back.Sub(deadline) > patience:
 		k.r.Left = append(k.r.Left, fmt.Sprintf("the limits were restored only %.1f s after deadline and start", back.Sub(deadline).Seconds()))
@@ -281,8 +281,8 @@ func (k *worker) answers() bool {
 	return err == nil
 }
 
-// right reports whether the task's cgroup is as it must be.
-func (k *worker) right(want *limit) bool {
+// restored reports whether the task's cgroup is as it must be.
+func (k *worker) restored(want *limit) bool {
 	if want == nil {
 		return !k.task.exists()
 	}

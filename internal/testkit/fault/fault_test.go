@@ -148,7 +148,7 @@ func TestCourse(t *testing.T) {
 		notIntended, intentNotSynced, intended, halfApplied, notAcknowledged, acknowledgeNotSynced,
 		expired, halfUndone, notRecorded, recordNotSynced,
 		notIntended, intentNotSynced, intended, notAcknowledged, acknowledgeNotSynced, notRecorded, recordNotSynced}
-	var c course
+	var c phaseTracker
 	var got []phase
 	for _, e := range life {
 		got = append(got, c.next(e))
@@ -156,7 +156,7 @@ func TestCourse(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	restore := course{}
+	restore := phaseTracker{}
 	if p := restore.next(writeLimit); p != expired {
 		t.Errorf("a restore begins with %v", p)
 	}

@@ -99,11 +99,11 @@ func (w watched) effect(c call) effect {
 	return none
 }
 
-// course follows a process through the phases. The zero value is at its start.
-type course struct{ at phase }
+// phaseTracker follows a process through the phases. The zero value is at its start.
+type phaseTracker struct{ at phase }
 
 // next returns the phase just before the effect, and advances past it.
-func (c *course) next(e effect) phase {
+func (c *phaseTracker) next(e effect) phase {
 	was := c.at
 	move := func(before, after phase) phase {
 		c.at = after

@@ -38,7 +38,7 @@ type worker struct {
 	r         *result
 
 	mu    sync.Mutex // over requesting a cap and setting another limit
-	taken bool       // takeOver has set a limit
+	taken bool       // setForeignLimit has set a limit
 }
 
 // untouched is the limit of the tasks that may not be capped.
@@ -139,7 +139,7 @@ func (k *worker) kill(p *point, what string, target phase, during func(ctx conte
 	if what == lifeEnforce && target >= notIntended {
 		skip = p.rng.IntN(4) // caps that it may make before
 	}
-	var c course
+	var c phaseTracker
 	w := watched{k.journal(), k.task.dir}
 	end, err := trace(cmd, started, func(call call) bool {
 		e := w.effect(call)
@@ -149,7 +149,7 @@ func (k *worker) kill(p *point, what string, target phase, during func(ctx conte
 		before := c.next(e)
 		if target == inForce && before == acknowledgeNotSynced {
 			if skip--; skip < 0 {
-				k.soon(ctx, cmd.Process.Pid, time.Duration(p.rng.Int64N(int64(map[string]time.Duration{lifeEnforce: lease, lifeAgent: agentLease}[what]))))
+				k.killAfter(ctx, cmd.Process.Pid, time.Duration(p.rng.Int64N(int64(map[string]time.Duration{lifeEnforce: lease, lifeAgent: agentLease}[what]))))
 				hit = inForce
 			}
 			return false
@@ -182,11 +182,11 @@ func (k *worker) watch(ctx context.Context, pid int, random bool, p *point, what
 			after /= 12
 		}
 	}
-	k.soon(ctx, pid, after)
+	k.killAfter(ctx, pid, after)
 }
 
-// soon kills a process after a delay, unless ctx ends first: then the process has ended.
-func (k *worker) soon(ctx context.Context, pid int, after time.Duration) {
+// killAfter kills a process after a delay, unless ctx ends first: then the process has ended.
+func (k *worker) killAfter(ctx context.Context, pid int, after time.Duration) {
 	go func() {
 		select {
 		case <-time.After(after):

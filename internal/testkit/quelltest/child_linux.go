@@ -81,8 +81,8 @@ func (c *Child) Hear() string {
 	return c.out.Text()
 }
 
-// Say writes words to the child as a line, and returns the line that it answers.
-func (c *Child) Say(words ...any) string {
+// Ask writes words to the child as a line, and returns the line that it answers.
+func (c *Child) Ask(words ...any) string {
 	c.t.Helper()
 	if _, err := fmt.Fprintln(c.in, words...); err != nil {
 		c.t.Fatal(err)

@@ -19,7 +19,7 @@ func TestAChildInACgroup(t *testing.T) {
 			ran := t.Run("inside", func(t *testing.T) {
 				MakeCgroup(t, dir)
 				child := StartChild(t, exec.Command("sh", "-c", "while read line; do echo heard $line; done; echo over"), dir)
-				if got := child.Say("one", 2); got != "heard one 2" {
+				if got := child.Ask("one", 2); got != "heard one 2" {
 					t.Errorf("it answers %q", got)
 				}
 				if procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || strings.TrimSpace(string(procs)) != fmt.Sprint(child.PID) {

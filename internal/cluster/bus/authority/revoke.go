@@ -45,7 +45,7 @@ func (a *Authority) remember(i Issued) error {
 	if err != nil {
 		return fmt.Errorf("record credentials: %w", err)
 	}
-	if err = cutTorn(f); err == nil {
+	if err = truncateTornLine(f); err == nil {
 		_, err = f.Write(append(line, '\n'))
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -54,9 +54,9 @@ func (a *Authority) remember(i Issued) error {
 	return nil
 }
 
-// cutTorn removes an incomplete last line, as a full disk leaves it. Its credentials were
+// truncateTornLine removes an incomplete last line, as a full disk leaves it. Its credentials were
 // never handed out, and it would corrupt the next line.
-func cutTorn(f *os.File) error {
+func truncateTornLine(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {
 		return err

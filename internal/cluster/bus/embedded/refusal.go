@@ -17,13 +17,13 @@ import (
 
 // Refusal is an operation that the server refused to a client.
 type Refusal struct {
-	// Who is ROLE.NAME of its credentials; empty if it had none that this authority has
+	// Client is ROLE.NAME of its credentials; empty if it had none that this authority has
 	// signed.
-	Who     string
-	From    string // address
-	What    string // connect, publish, subscribe
-	Subject string // that it wanted to publish or subscribe to
-	Why     string
+	Client    string
+	From      string // address
+	Operation string // connect, publish, subscribe
+	Subject   string // that it wanted to publish or subscribe to
+	Reason    string
 }
 
 // watcher determines which client was refused which operation. NATS reports refused
@@ -32,7 +32,7 @@ type Refusal struct {
 type watcher struct {
 	server *server.Server
 	tell   func(Refusal)
-	lines  chan seen
+	lines  chan violation
 	ended  chan struct{}
 	done   sync.WaitGroup
 
@@ -41,8 +41,8 @@ type watcher struct {
 	missed int
 }
 
-// seen is a log line that reports a refusal.
-type seen struct {
+// violation is a log line that reports a refusal.
+type violation struct {
 	cid           uint64
 	from          string
 	what, subject string
@@ -65,7 +65,7 @@ var (
 )
 
 // parse parses a log line; false if it reports no refusal.
-func parse(text string) (s seen, ok bool) {
+func parse(text string) (s violation, ok bool) {
 	s.what = "connect"
 	m := refusedConnection.FindStringSubmatch(text)
 	if m == nil {
@@ -86,7 +86,7 @@ func parse(text string) (s seen, ok bool) {
 }
 
 func watch(s *server.Server, t authority.Trust, tell func(Refusal)) *watcher {
-	w := &watcher{server: s, trust: t, tell: tell, lines: make(chan seen, maxWaiting), ended: make(chan struct{})}
+	w := &watcher{server: s, trust: t, tell: tell, lines: make(chan violation, maxWaiting), ended: make(chan struct{})}
 	w.done.Go(w.run)
 	return w
 }
@@ -128,7 +128,7 @@ func (w *watcher) run() {
 		w.missed = 0
 		w.mu.Unlock()
 		if missed > 0 {
-			w.tell(Refusal{What: "anything", Why: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
+			w.tell(Refusal{Operation: "anything", Reason: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
 		}
 		select {
 		case <-w.ended:
@@ -142,19 +142,19 @@ func (w *watcher) run() {
 const lookTime = time.Second
 
 // refusal identifies the client of a log line.
-func (w *watcher) refusal(s seen) Refusal {
-	r := Refusal{From: s.from, What: s.what, Subject: s.subject, Why: "its credentials do not allow it"}
+func (w *watcher) refusal(s violation) Refusal {
+	r := Refusal{From: s.from, Operation: s.what, Subject: s.subject, Reason: "its credentials do not allow it"}
 	token, known := w.token(s.cid)
 	w.mu.Lock()
 	trust := w.trust
 	w.mu.Unlock()
 	var why string
-	r.Who, why = judge(token, trust, time.Now())
+	r.Client, why = refusalReason(token, trust, time.Now())
 	switch {
 	case !known:
-		r.Why = "the client is no longer known"
+		r.Reason = "the client is no longer known"
 	case s.what == "connect":
-		r.Why = why
+		r.Reason = why
 	}
 	return r
 }
@@ -175,9 +175,9 @@ func (w *watcher) token(cid uint64) (token string, known bool) {
 	return "", false
 }
 
-// judge returns the name in a JWT, if the authority has signed it, and the reason to
+// refusalReason returns the name in a JWT, if the authority has signed it, and the reason to
 // refuse its holder.
-func judge(token string, t authority.Trust, now time.Time) (who, why string) {
+func refusalReason(token string, t authority.Trust, now time.Time) (who, why string) {
 	if token == "" {
 		return "", "no credentials"
 	}

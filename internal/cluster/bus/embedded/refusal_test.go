@@ -10,18 +10,18 @@ import (
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		line string
-		want seen
+		want violation
 		ok   bool
 	}{
-		{`127.0.0.1:40112 - cid:12 - "v1.48.0:go:m1" - "ACC/USER" - Publish Violation - Subject "sample.m2"`, seen{12, "127.0.0.1", "publish", "sample.m2"}, true},
-		{`[::1]:40112 - cid:3 - "v1:go" - Subscription Violation - Subject "command.>", SID 4`, seen{3, "::1", "subscribe", "command.>"}, true},
-		{`10.0.0.1:5 - cid:3 - Subscription Violation - Subject "a", Queue: "q", SID 4`, seen{3, "10.0.0.1", "subscribe", "a"}, true},
-		{`10.0.0.1:5 - cid:3 - Publish Violation - Reply "b.\"c"`, seen{3, "10.0.0.1", "publish", `b."c`}, true},
-		{`10.0.0.1:5 - cid:9 - authentication error - JWT User "UABC"`, seen{9, "10.0.0.1", "connect", ""}, true},
-		{`10.0.0.1:5 - cid:9 - authentication error`, seen{9, "10.0.0.1", "connect", ""}, true},
-		{`10.0.0.1:5 - cid:9 - "x - cid:1 - Publish Violation - Subject \"y\"" - Publish Violation - Subject "z"`, seen{9, "10.0.0.1", "publish", "z"}, true},
-		{`10.0.0.1:5 - cid:9 - "authentication error" - Client Error`, seen{}, false},
-		{`JetStream resource limits exceeded`, seen{}, false},
+		{`127.0.0.1:40112 - cid:12 - "v1.48.0:go:m1" - "ACC/USER" - Publish Violation - Subject "sample.m2"`, violation{12, "127.0.0.1", "publish", "sample.m2"}, true},
+		{`[::1]:40112 - cid:3 - "v1:go" - Subscription Violation - Subject "command.>", SID 4`, violation{3, "::1", "subscribe", "command.>"}, true},
+		{`10.0.0.1:5 - cid:3 - Subscription Violation - Subject "a", Queue: "q", SID 4`, violation{3, "10.0.0.1", "subscribe", "a"}, true},
+		{`10.0.0.1:5 - cid:3 - Publish Violation - Reply "b.\"c"`, violation{3, "10.0.0.1", "publish", `b."c`}, true},
+		{`10.0.0.1:5 - cid:9 - authentication error - JWT User "UABC"`, violation{9, "10.0.0.1", "connect", ""}, true},
+		{`10.0.0.1:5 - cid:9 - authentication error`, violation{9, "10.0.0.1", "connect", ""}, true},
+		{`10.0.0.1:5 - cid:9 - "x - cid:1 - Publish Violation - Subject \"y\"" - Publish Violation - Subject "z"`, violation{9, "10.0.0.1", "publish", "z"}, true},
+		{`10.0.0.1:5 - cid:9 - "authentication error" - Client Error`, violation{}, false},
+		{`JetStream resource limits exceeded`, violation{}, false},
 	} {
 		got, ok := parse(c.line)
 		if ok != c.ok || ok && got != c.want {

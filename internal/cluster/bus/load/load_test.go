@@ -76,11 +76,11 @@ func (r *rig) options(t *testing.T) Options {
 // machine's batches in order.
 func TestWhatIsAcknowledgedIsThere(t *testing.T) {
 	r := newRig(t)
-	got, err := Play(t.Context(), r.options(t))
+	got, err := Run(t.Context(), r.options(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Batches == 0 || got.Acknowledged != 5*got.Batches || got.WireBytes < 10 || got.Again != 0 || got.AckP50 <= 0 || got.AckP99 < got.AckP50 {
+	if got.Batches == 0 || got.Acknowledged != 5*got.Batches || got.WireBytes < 10 || got.Resends != 0 || got.AckP50 <= 0 || got.AckP99 < got.AckP50 {
 		t.Errorf("%+v", got)
 	}
 	c, err := r.bus.Consume(t.Context(), bus.Samples)
@@ -148,7 +148,7 @@ func TestInterruptedItSaysWhatCameOfIt(t *testing.T) {
 			stop()
 		}
 	}
-	got, err := Play(ctx, o)
+	got, err := Run(ctx, o)
 	if got == nil || got.Acknowledged == 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -167,14 +167,14 @@ func TestNobodyThere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	o.For = time.Second
-	got, err := Play(ctx, o)
+	got, err := Run(ctx, o)
 	if err == nil && got.Acknowledged > 0 {
 		t.Errorf("%+v", got)
 	}
 	o.URL = "nats://127.0.0.1:1"
 	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := Play(ctx, o); err == nil || !strings.Contains(err.Error(), "connect 7 machines, 0 are") {
+	if _, err := Run(ctx, o); err == nil || !strings.Contains(err.Error(), "connect 7 machines, 0 are") {
 		t.Errorf("connected without a server: %v", err)
 	}
 }
@@ -220,8 +220,8 @@ func TestSlowest(t *testing.T) {
 
 func TestText(t *testing.T) {
 	r := &Result{Machines: 6000, Tasks: 50, Period: 1, Seconds: 300, Acknowledged: 90_000_000, Rate: 300_000, Slowest: 299_000, WireBytes: 60.25, AckP50: 0.001, AckP99: 0.05,
-		Again: 2, AgainWhy: "lost", PlayerCPU: 0.5,
-		Server: &ServerResult{Committed: 90_000_000, CommitRate: 298_000, CPU: 1.2, PerSample: 4, PeakRSS: 5e8, StoredBytes: 9.75, Commits: 150, Segments: 20, Twice: 1}}
+		Resends: 2, AgainWhy: "lost", PlayerCPU: 0.5,
+		Server: &ServerResult{Committed: 90_000_000, CommitRate: 298_000, CPU: 1.2, PerSample: 4, PeakRSS: 5e8, StoredBytes: 9.75, Commits: 150, Segments: 20, Duplicates: 1}}
 	var b bytes.Buffer
 	if err := r.Text(&b); err != nil {
 		t.Fatal(err)

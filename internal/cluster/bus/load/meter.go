@@ -15,17 +15,17 @@ import (
 
 // Usage is a server's report about itself; counters count from its start.
 type Usage struct {
-	CPU      float64 // s
-	RSS      float64 // bytes
-	Samples  float64 // accepted
-	Pending  float64 // accepted and not committed; records too
-	Twice    float64 // batches dropped because they were accepted before
-	Rejected float64 // samples
-	Commits  float64
-	Merged   float64 // segments
-	Segments float64
-	Rows     float64 // stored, of all tables
-	Bytes    float64 // of them
+	CPU        float64 // s
+	RSS        float64 // bytes
+	Samples    float64 // accepted
+	Pending    float64 // accepted and not committed; records too
+	Duplicates float64 // batches dropped because they were accepted before
+	Rejected   float64 // samples
+	Commits    float64
+	Merged     float64 // segments
+	Segments   float64
+	Rows       float64 // stored, of all tables
+	Bytes      float64 // of them
 }
 
 // committed is how many samples are on the server's disk.
@@ -63,7 +63,7 @@ func parse(text io.Reader) (u Usage, err error) {
 	for name, into := range map[string]*float64{
 		"process_cpu_seconds_total": &u.CPU, "process_resident_memory_bytes": &u.RSS,
 		"quell_server_samples_total": &u.Samples, "quell_server_pending_rows": &u.Pending,
-		"quell_server_duplicate_batches_total": &u.Twice, "quell_server_rejected_samples_total": &u.Rejected,
+		"quell_server_duplicate_batches_total": &u.Duplicates, "quell_server_rejected_samples_total": &u.Rejected,
 		"quell_server_commits_total": &u.Commits, "quell_server_merged_segments_total": &u.Merged, "quell_server_segments": &u.Segments,
 		"quell_server_stored_rows": &u.Rows, "quell_server_stored_bytes": &u.Bytes,
 	} {
@@ -86,7 +86,7 @@ type reading struct {
 
 // meter watches a run.
 type meter struct {
-	*player
+	*runner
 	first    Usage
 	last     Usage
 	peak     float64 // RSS, bytes
@@ -95,7 +95,7 @@ type meter struct {
 	failed   error   // why the last reading of the server failed
 }
 
-func newMeter(p *player) *meter { return &meter{player: p, own: ownCPU()} }
+func newMeter(p *runner) *meter { return &meter{runner: p, own: ownCPU()} }
 
 // ownCPU is the CPU time of this process, s.
 func ownCPU() float64 {
@@ -163,7 +163,7 @@ type Result struct {
 	Slowest      float64 `json:"slowest"` // rate of acknowledgement in the slowest ten seconds
 	Batches      uint64  `json:"batches"`
 	WireBytes    float64 `json:"wire_bytes"` // per sample
-	Again        uint64  `json:"again"`      // resends of a batch
+	Resends      uint64  `json:"again"`      // resends of a batch
 	AgainWhy     string  `json:"again_why,omitempty"`
 	Late         uint64  `json:"late"`    // batches made a period or more late
 	AckP50       float64 `json:"ack_p50"` // s
@@ -186,14 +186,14 @@ type ServerResult struct {
 	Commits     float64 `json:"commits"`
 	Merged      float64 `json:"merged"` // segments
 	Segments    float64 `json:"segments"`
-	Twice       float64 `json:"twice"` // batches dropped because they were accepted before
+	Duplicates  float64 `json:"twice"` // batches dropped because they were accepted before
 	Rejected    float64 `json:"rejected"`
 }
 
 // result waits for the server to settle and computes the result.
 func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error) {
 	r := &Result{Machines: m.Machines, Tasks: m.Tasks, Period: m.Period.Seconds(), Seconds: took.Seconds(),
-		Acknowledged: m.acknowledged(), Batches: m.batches.Load(), Again: m.again.Load(), Late: m.late.Load(),
+		Acknowledged: m.acknowledged(), Batches: m.batches.Load(), Resends: m.resends.Load(), Late: m.late.Load(),
 		PlayerCPU: (ownCPU() - m.own) / took.Seconds(), Slowest: slowest(m.readings)}
 	r.Rate = float64(r.Acknowledged) / took.Seconds()
 	if r.Acknowledged > 0 {
@@ -229,7 +229,7 @@ func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error)
 		s.StoredBytes = (last.Bytes - m.first.Bytes) / rows
 	}
 	s.Commits, s.Merged, s.Segments = last.Commits-m.first.Commits, last.Merged-m.first.Merged, last.Segments
-	s.Twice, s.Rejected = last.Twice-m.first.Twice, last.Rejected-m.first.Rejected
+	s.Duplicates, s.Rejected = last.Duplicates-m.first.Duplicates, last.Rejected-m.first.Rejected
 	switch {
 	case m.failed != nil:
 		return r, m.failed

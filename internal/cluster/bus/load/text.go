@@ -14,7 +14,7 @@ func (r *Result) Text(w io.Writer) error {
 	line := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	line("sent", "by %s machines × %d tasks, a batch each %s, for %s", thousands(float64(r.Machines)), r.Tasks, seconds(r.Period), seconds(r.Seconds))
 	line("acknowledged", "%s samples, %s/s; %s/s in the slowest 10 s; %.1f B a sample on the wire", thousands(float64(r.Acknowledged)), thousands(r.Rate), thousands(r.Slowest), r.WireBytes)
-	line("", "after %.1f ms (median), %.1f ms (99 %%); %s batches were late, %s were sent again", 1e3*r.AckP50, 1e3*r.AckP99, thousands(float64(r.Late)), thousands(float64(r.Again)))
+	line("", "after %.1f ms (median), %.1f ms (99 %%); %s batches were late, %s were sent again", 1e3*r.AckP50, 1e3*r.AckP99, thousands(float64(r.Late)), thousands(float64(r.Resends)))
 	if r.AgainWhy != "" {
 		line("", "reason: %s", r.AgainWhy)
 	}
@@ -22,8 +22,8 @@ func (r *Result) Text(w io.Writer) error {
 		line("committed", "%s samples; %s/s during the run; all of them %s after the last batch", thousands(s.Committed), thousands(s.CommitRate), seconds(s.SettleAfter))
 		line("stored", "%.1f B a sample, in %s segments; %s commits, %s segments merged", s.StoredBytes, thousands(s.Segments), thousands(s.Commits), thousands(s.Merged))
 		line("server", "%.2f CPU-s/s, %.2f µs a sample; at most %s MB", s.CPU, s.PerSample, thousands(s.PeakRSS/1e6))
-		if s.Twice > 0 || s.Rejected > 0 {
-			line("", "%s batches came twice, %s samples were rejected", thousands(s.Twice), thousands(s.Rejected))
+		if s.Duplicates > 0 || s.Rejected > 0 {
+			line("", "%s batches came twice, %s samples were rejected", thousands(s.Duplicates), thousands(s.Rejected))
 		}
 	}
 	line("load", "%.2f CPU-s/s", r.PlayerCPU)

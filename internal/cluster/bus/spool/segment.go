@@ -60,12 +60,12 @@ func frames(r io.Reader) (offsets []int64, good int64, err error) {
 	head := make([]byte, frameHeader)
 	offsets = []int64{}
 	if _, err := io.ReadFull(in, head); err != nil || string(head) != magic {
-		return offsets, 0, short(err)
+		return offsets, 0, ignoreEOF(err)
 	}
 	good = int64(len(magic))
 	for {
 		if _, err := io.ReadFull(in, head); err != nil {
-			return offsets, good, short(err)
+			return offsets, good, ignoreEOF(err)
 		}
 		n := binary.LittleEndian.Uint32(head)
 		if n == 0 || n > MaxMessage {
@@ -73,7 +73,7 @@ func frames(r io.Reader) (offsets []int64, good int64, err error) {
 		}
 		sum := crc32.New(castagnoli())
 		if _, err := io.CopyN(sum, in, int64(n)); err != nil {
-			return offsets, good, short(err)
+			return offsets, good, ignoreEOF(err)
 		}
 		if sum.Sum32() != binary.LittleEndian.Uint32(head[4:]) {
 			return offsets, good, nil
@@ -83,8 +83,8 @@ func frames(r io.Reader) (offsets []int64, good int64, err error) {
 	}
 }
 
-// short drops the errors that mean the end of a file.
-func short(err error) error {
+// ignoreEOF drops the errors that mean the end of a file.
+func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (g *segment) read(i int) ([]byte, error) {
 	}
 	frame := make([]byte, end-g.offsets[i])
 	if _, err := g.f.ReadAt(frame, g.offsets[i]); err != nil {
-		if short(err) == nil {
+		if ignoreEOF(err) == nil {
 			return nil, errDamaged
 		}
 		return nil, err

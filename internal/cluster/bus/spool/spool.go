@@ -32,7 +32,7 @@ type Spool struct {
 	segments []*segment // oldest first; the last is written to
 	w        *os.File   // of the last segment; nil: the next message starts a segment
 	next     uint64     // number of the next message
-	safe     uint64     // all below are on disk; no other is returned, since its number is reused if writing it fails
+	syncedTo uint64     // all below are on disk; no other is returned, since its number is reused if writing it fails
 	acked    uint64     // all below are acknowledged
 	released uint64     // all below are no longer needed
 	stats    Stats
@@ -114,7 +114,7 @@ func (s *Spool) open() (err error) {
 			return err
 		}
 	}
-	s.safe = s.next
+	s.syncedTo = s.next
 	s.readMark()
 	s.removeReleased()
 	return nil
@@ -201,7 +201,7 @@ func (s *Spool) synced(w *os.File, n uint64) error {
 		s.cut(n)
 		return err
 	}
-	s.safe = s.next
+	s.syncedTo = s.next
 	s.stats.Appended += n
 	return nil
 }
@@ -314,7 +314,7 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.segments {
-		for from = max(from, g.first); from < min(g.end, s.safe); from++ {
+		for from = max(from, g.first); from < min(g.end, s.syncedTo); from++ {
 			if g.offsets == nil {
 				if _, err := g.scan(); err != nil {
 					return 0, nil, fmt.Errorf("read spool: %w", err)

@@ -115,7 +115,7 @@ func number(v float64) string {
 // days, and the divisor is the sum of the weights, not the number of samples. SpecsOf
 // reads the result.
 //
-// Samples that detection would not judge are not learnt from (spec.Rule), nor are samples
+// Samples that detection would not judge are not learnt from (spec.Filter), nor are samples
 // of a victim from the first bad interval of an incident to its end, unless the incident
 // is a lasting change, which the spec follows.
 //
@@ -154,16 +154,16 @@ SELECT job, platform, signal, variant,
             ELSE sqrt(greatest(inner_m2 + outer_m2, 0e0) / (w - w2 / w)) END AS cost_stddev,
        %[10]s AS newest_sample
 FROM keys ORDER BY job, platform, signal, variant`,
-		int64(now), decay(p), int64(now)/spec.HourMS, int(spec.Unfit), p.MinSamples, p.MinTasks,
-		millis("s.ts"), spec.HourMS, d.At(now), millis("newest"), p.StaleAfter.Milliseconds(), d.teaches())
+		int64(now), decay(p), int64(now)/spec.HourMS, int(spec.ExcludedFlags), p.MinSamples, p.MinTasks,
+		millis("s.ts"), spec.HourMS, d.At(now), millis("newest"), p.StaleAfter.Milliseconds(), d.sampleFilter())
 }
 
-// teaches is spec.Rule of each signal. A join with the table of signals would lose the
+// sampleFilter is spec.Filter of each signal. A join with the table of signals would lose the
 // dictionaries by which DuckDB groups: five times as long.
-func (d Dialect) teaches() string {
+func (d Dialect) sampleFilter() string {
 	var all []string
 	for _, s := range sample.Signals() {
-		rule, _ := spec.RuleOf(s.Name) // it is one of those
+		rule, _ := spec.FilterOf(s.Name) // it is one of those
 		c := fmt.Sprintf("s.signal = %s AND s.cost >= %s", d.Quote(string(s.Name)), double(rule.Least))
 		if rule.Most < math.MaxFloat64 {
 			c += " AND s.cost <= " + double(rule.Most)

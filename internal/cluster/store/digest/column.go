@@ -9,8 +9,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// errKind means that a column's type is not that of a segment's column.
-var errKind = errors.New("not in the form of a segment")
+// errNotSegment means that a column's type is not that of a segment's column.
+var errNotSegment = errors.New("not in the form of a segment")
 
 // column reads one column of a segment page by page into one of the slices ids, whole and
 // reals, which hold the remaining rows of the page.
@@ -87,8 +87,8 @@ func (c *column) skip(n int) {
 	}
 }
 
-// turn reads the next page if no rows remain.
-func (c *column) turn() error {
+// nextPage reads the next page if no rows remain.
+func (c *column) nextPage() error {
 	for c.left() == 0 {
 		c.release()
 		p, err := c.pages.ReadPage()
@@ -109,13 +109,13 @@ func (c *column) turn() error {
 func (c *column) take(p parquet.Page) error {
 	rows := int(p.NumRows())
 	if !c.null && int(p.NumValues()) != rows {
-		return errKind
+		return errNotSegment
 	}
 	data := p.Data()
 	kind := p.Type().Kind()
 	if d := p.Dictionary(); d != nil {
 		if d != c.dict {
-			c.learn(d, kind)
+			c.readDictionary(d, kind)
 		}
 		return c.indexed(data.Int32(), kind, rows)
 	}
@@ -123,7 +123,7 @@ func (c *column) take(p parquet.Page) error {
 	case kind == parquet.ByteArray && c.names != nil:
 		text, ends := data.ByteArray()
 		if len(ends) != rows+1 {
-			return errKind
+			return errNotSegment
 		}
 		c.ids = grown(&c.idBuf, rows)
 		for i := range rows {
@@ -141,16 +141,16 @@ func (c *column) take(p parquet.Page) error {
 	case kind == parquet.Float && c.names == nil:
 		c.reals = data.Float()
 	default:
-		return fmt.Errorf("%w: %v", errKind, p.Type())
+		return fmt.Errorf("%w: %v", errNotSegment, p.Type())
 	}
 	if c.left() != rows {
-		return errKind
+		return errNotSegment
 	}
 	return nil
 }
 
-// learn reads a dictionary.
-func (c *column) learn(d parquet.Dictionary, kind parquet.Kind) {
+// readDictionary reads a dictionary.
+func (c *column) readDictionary(d parquet.Dictionary, kind parquet.Kind) {
 	c.dict, c.known, c.values = d, c.known[:0], c.values[:0]
 	for i := range d.Len() {
 		switch v := d.Index(int32(i)); kind {
@@ -169,13 +169,13 @@ func (c *column) learn(d parquet.Dictionary, kind parquet.Kind) {
 // indexed reads a page of dictionary indices.
 func (c *column) indexed(indexes []int32, kind parquet.Kind, rows int) error {
 	if len(indexes) != rows {
-		return errKind
+		return errNotSegment
 	}
 	if kind == parquet.ByteArray && c.names != nil {
 		c.ids = grown(&c.idBuf, rows)
 		for i, k := range indexes {
 			if uint(k) >= uint(len(c.known)) {
-				return errKind
+				return errNotSegment
 			}
 			c.ids[i] = c.known[k]
 		}
@@ -184,7 +184,7 @@ func (c *column) indexed(indexes []int32, kind parquet.Kind, rows int) error {
 	c.whole = grown(&c.inBuf, rows)
 	for i, k := range indexes {
 		if uint(k) >= uint(len(c.values)) {
-			return errKind
+			return errNotSegment
 		}
 		c.whole[i] = c.values[k]
 	}
@@ -195,7 +195,7 @@ func (c *column) indexed(indexes []int32, kind parquet.Kind, rows int) error {
 func (c *column) sparse(p parquet.Page, values []float32, rows int) error {
 	defined := p.DefinitionLevels()
 	if len(defined) != rows {
-		return errKind
+		return errNotSegment
 	}
 	c.reals = grown(&c.reBuf, rows)
 	k := 0
@@ -203,7 +203,7 @@ func (c *column) sparse(p parquet.Page, values []float32, rows int) error {
 		c.reals[i] = float32(math.NaN())
 		if level > 0 {
 			if k == len(values) {
-				return errKind
+				return errNotSegment
 			}
 			c.reals[i] = values[k]
 			k++

@@ -65,7 +65,7 @@ func random(r *rand.Rand, n int) []sample.Sample {
 }
 
 // naive computes specs sample by sample.
-func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Millis) (out []spec.Learnt) {
+func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Millis) (out []spec.Computed) {
 	type place struct {
 		spec.Key
 		hour sample.Millis
@@ -73,8 +73,8 @@ func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Mill
 	by := map[place]*spec.Hour{}
 	for i := range all {
 		s := &all[i]
-		rule, ok := spec.RuleOf(s.Signal)
-		if !ok || !rule.Teaches(s.Flags, s.CPU, s.Cost) || slices.ContainsFunc(windows, func(w Window) bool {
+		rule, ok := spec.FilterOf(s.Signal)
+		if !ok || !rule.Accepts(s.Flags, s.CPU, s.Cost) || slices.ContainsFunc(windows, func(w Window) bool {
 			return w.Machine == s.Machine && w.Task == s.Task && w.Signal == s.Signal && s.TS >= w.From && s.TS <= w.To
 		}) {
 			continue
@@ -100,13 +100,13 @@ func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Mill
 	for k, of := range hours {
 		out = append(out, spec.Learn(p, k, of, now))
 	}
-	slices.SortFunc(out, func(a, b spec.Learnt) int {
+	slices.SortFunc(out, func(a, b spec.Computed) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Variant, b.Variant))
 	})
 	return out
 }
 
-var about = gocmp.Options{cmpopts.EquateApprox(1e-10, 1e-12), cmpopts.IgnoreUnexported(spec.Learnt{}), cmpopts.EquateNaNs()}
+var about = gocmp.Options{cmpopts.EquateApprox(1e-10, 1e-12), cmpopts.IgnoreUnexported(spec.Computed{}), cmpopts.EquateNaNs()}
 
 type bench struct {
 	*testing.T
@@ -139,7 +139,7 @@ func (b *bench) add(all []sample.Sample) {
 	}
 }
 
-func (b *bench) learn(windows ...Window) ([]spec.Learnt, Stats) {
+func (b *bench) learn(windows ...Window) ([]spec.Computed, Stats) {
 	b.Helper()
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
@@ -156,7 +156,7 @@ func (b *bench) check(what string, all []sample.Sample, windows ...Window) Stats
 }
 
 // agrees is check with a result of naive computed before.
-func (b *bench) agrees(what string, want []spec.Learnt, windows ...Window) Stats {
+func (b *bench) agrees(what string, want []spec.Computed, windows ...Window) Stats {
 	b.Helper()
 	got, st := b.learn(windows...)
 	if diff := gocmp.Diff(want, got, about); diff != "" {
@@ -283,7 +283,7 @@ func TestIncidentsTakeSamplesOut(t *testing.T) {
 			t.Errorf("%v: the mean went from %v to %v", before[i].Key, before[i].Mean, after[i].Mean)
 		}
 	}
-	if got, _ := clean.learn(); slices.ContainsFunc(got, func(l spec.Learnt) bool { return l.Signal == sample.RunQ && l.Mean < 5 }) {
+	if got, _ := clean.learn(); slices.ContainsFunc(got, func(l spec.Computed) bool { return l.Signal == sample.RunQ && l.Mean < 5 }) {
 		t.Error("without its incidents the same time moved no mean: the test shows nothing")
 	}
 }

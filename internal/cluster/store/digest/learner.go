@@ -36,7 +36,7 @@ type Stats struct {
 
 // Learn computes the specs of all keys of a snapshot's samples, sorted by key. Hours are
 // whole. Samples in windows are excluded.
-func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, windows []Window, p spec.Params, now sample.Millis) ([]spec.Learnt, Stats, error) {
+func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, windows []Window, p spec.Params, now sample.Millis) ([]spec.Computed, Stats, error) {
 	var all []source
 	for i := range sn.Segments {
 		if seg := &sn.Segments[i]; seg.Table() == store.Samples {
@@ -91,7 +91,7 @@ func name(seg *store.Segment, windows []Window) string {
 }
 
 // merge computes the missing digests, and specs from all of them.
-func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p spec.Params, now sample.Millis, st *Stats) (learnt []spec.Learnt, err error) {
+func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p spec.Params, now sample.Millis, st *Stats) (learnt []spec.Computed, err error) {
 	if err := l.digest(ctx, sn, all, st); err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source, 
 	if len(missing) == 0 {
 		return nil
 	}
-	if err := sn.Bring(ctx, segments); err != nil {
+	if err := sn.FetchSegments(ctx, segments); err != nil {
 		return fmt.Errorf("digest: %w", err)
 	}
 	todo := make(chan source)

@@ -50,7 +50,7 @@ type segment struct {
 // first one, so that their squares do not cancel out.
 type sums struct {
 	signal, variant int32
-	rule            spec.Rule
+	rule            spec.Filter
 	known           bool // whether the signal is known
 	first           float64
 	cost            [spec.UsageBins]sum
@@ -111,7 +111,7 @@ func read(ctx context.Context, path string, windows []Window, emit func(k spec.K
 			}
 			n := int(left)
 			for _, c := range s.all {
-				if err := c.turn(); err != nil {
+				if err := c.nextPage(); err != nil {
 					return err
 				}
 				n = min(n, c.left())
@@ -131,7 +131,7 @@ func (s *segment) columns() (err error) {
 		c := &column{name: name}
 		leaf, ok := s.file.Schema().Lookup(name)
 		if !ok || leaf.MaxRepetitionLevel > 0 || leaf.MaxDefinitionLevel > 0 && name != "cost" {
-			err = fmt.Errorf("column %s: %w", name, errKind)
+			err = fmt.Errorf("column %s: %w", name, errNotSegment)
 			return c
 		}
 		if c.leaf, c.null = leaf.ColumnIndex, leaf.MaxDefinitionLevel > 0; text {
@@ -193,7 +193,7 @@ func (s *segment) of(signal, variant int32) *sums {
 		sm = &sums{bins: make([]uint32, stat.Bins)}
 	}
 	sm.signal, sm.variant, sm.least, sm.most = signal, variant, stat.Bins, -1
-	sm.rule, sm.known = spec.RuleOf(sample.SignalName(s.signal.names.text[signal]))
+	sm.rule, sm.known = spec.FilterOf(sample.SignalName(s.signal.names.text[signal]))
 	s.sums = append(s.sums, sm)
 	return sm
 }
@@ -203,7 +203,7 @@ func (sm *sums) add(ts, flags []int64, cpu, cost []float32, windows []Window) (g
 	usage, newest := 0.0, int64(sm.newest)
 	for i := range cost {
 		c := cost[i]
-		if !sm.rule.Teaches(sample.Flags(flags[i]), cpu[i], c) || windows != nil && within(windows, ts[i]) {
+		if !sm.rule.Accepts(sample.Flags(flags[i]), cpu[i], c) || windows != nil && within(windows, ts[i]) {
 			continue
 		}
 		if sm.most < 0 {
@@ -243,7 +243,7 @@ func (s *segment) turn(job, platform int32) error {
 	if s.atJob >= 0 {
 		was := cmp.Or(cmp.Compare(s.job.names.text[s.atJob], s.job.names.text[job]), cmp.Compare(s.platform.names.text[s.atPlatform], s.platform.names.text[platform]))
 		if was >= 0 {
-			return fmt.Errorf("not sorted by job and platform: %w", errKind)
+			return fmt.Errorf("not sorted by job and platform: %w", errNotSegment)
 		}
 	}
 	err := s.end()

@@ -19,7 +19,7 @@ import (
 // Child is the main function of the process that Runner starts. It sandboxes itself,
 // reads one Job, and writes the answer. dir is the store's folder.
 func Child(dir string, in io.Reader, out io.Writer) error {
-	fences, err := shutIn(dir) // the first call does not return: the process re-executes itself inside
+	fences, err := sandbox(dir) // the first call does not return: the process re-executes itself inside
 	if err != nil {
 		return fmt.Errorf("sandbox the query: %w", err)
 	}
@@ -30,11 +30,11 @@ func Child(dir string, in io.Reader, out io.Writer) error {
 	if err := limit(&job.Limits); err != nil {
 		return fmt.Errorf("limit the query: %w", err)
 	}
-	return carryOut(&job, append(fences, "limits"), out)
+	return runJob(&job, append(fences, "limits"), out)
 }
 
-// carryOut writes the active fences and the answer.
-func carryOut(job *Job, fences []string, out io.Writer) error {
+// runJob writes the active fences and the answer.
+func runJob(job *Job, fences []string, out io.Writer) error {
 	w := bufio.NewWriterSize(out, 1<<16)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -75,19 +75,19 @@ func run(ctx context.Context, job *Job, a *answer) (err error) {
 	defer func() { err = errors.Join(err, e.Close()) }()
 	stmt, err := e.prepare(job.SQL, job.Limits.Rows)
 	if err != nil {
-		return asked(err)
+		return classify(err)
 	}
 	defer func() { err = errors.Join(err, stmt.Close()) }()
 	rows, err := stmt.QueryContext(ctx, nil)
 	if err != nil {
-		return asked(err)
+		return classify(err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	return a.write(rows)
 }
 
-// asked classifies an error of a statement by its cause.
-func asked(err error) error {
+// classify classifies an error of a statement by its cause.
+func classify(err error) error {
 	var own *Error
 	if errors.As(err, &own) {
 		return own
@@ -130,10 +130,10 @@ func (a *answer) write(rows driver.Rows) error {
 			return nil
 		}
 		if err != nil {
-			return asked(err)
+			return classify(err)
 		}
 		for i, v := range values {
-			row[i] = plain(v)
+			row[i] = jsonValue(v)
 		}
 		text, err := json.Marshal(row)
 		if err != nil {
@@ -151,9 +151,9 @@ func (a *answer) write(rows driver.Rows) error {
 	}
 }
 
-// plain converts DuckDB's values for JSON. NaN and infinities become null, a time is UTC
+// jsonValue converts DuckDB's values for JSON. NaN and infinities become null, a time is UTC
 // to the millisecond.
-func plain(v any) any {
+func jsonValue(v any) any {
 	switch v := v.(type) {
 	case float64:
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -175,16 +175,16 @@ func plain(v any) any {
 		return v.String()
 	case []any:
 		for i := range v {
-			v[i] = plain(v[i])
+			v[i] = jsonValue(v[i])
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = plain(v[k])
+			v[k] = jsonValue(v[k])
 		}
 	case duckdb.Map:
 		m := make(map[string]any, len(v))
 		for k, x := range v {
-			m[fmt.Sprint(k)] = plain(x)
+			m[fmt.Sprint(k)] = jsonValue(x)
 		}
 		return m
 	case nil, bool, string, int8, int16, int32, int64, uint8, uint16, uint32, uint64, int, uint:

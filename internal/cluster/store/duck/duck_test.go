@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // unfenced is a child whose DuckDB is unrestricted.
 func unfenced(dir string) {
-	_, err := shutIn(dir)
+	_, err := sandbox(dir)
 	var job Job
 	if err == nil {
 		err = json.NewDecoder(os.Stdin).Decode(&job)

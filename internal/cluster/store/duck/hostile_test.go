@@ -43,14 +43,14 @@ func census(t *testing.T, dir string) string {
 // many is a child that answers one query after the other, each with a new DuckDB inside
 // the same fences. It saves the start of a process per query.
 func many(dir string) {
-	fences, err := shutIn(dir)
+	fences, err := sandbox(dir)
 	if err == nil {
 		err = limit(&Limits{Time: 10 * time.Minute, MemoryMB: hostileLimits().MemoryMB, Threads: 1})
 	}
 	for in := json.NewDecoder(os.Stdin); err == nil; {
 		var job Job
 		if err = in.Decode(&job); err == nil {
-			err = carryOut(&job, fences, os.Stdout)
+			err = runJob(&job, fences, os.Stdout)
 		}
 	}
 	if !errors.Is(err, io.EOF) {

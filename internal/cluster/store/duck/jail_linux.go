@@ -15,9 +15,9 @@ import (
 // fences. Its value names them.
 const inside = "QUELL_QUERY_FENCES"
 
-// shutIn restricts the process and re-executes it: Landlock applies to a thread, and
+// sandbox restricts the process and re-executes it: Landlock applies to a thread, and
 // after exec that thread is the whole process.
-func shutIn(dir string) ([]string, error) {
+func sandbox(dir string) ([]string, error) {
 	if up, ok := os.LookupEnv(inside); ok {
 		if up == "" {
 			return nil, nil

@@ -73,7 +73,7 @@ func open(name string, f *parquet.File) (*source, error) {
 	s.pages = make([]parquet.Pages, len(s.layout.at))
 	n := len(sample.AllExtras())
 	s.block.extras, s.block.room = make([][]float64, n), make([][]float64, n)
-	if err := s.turn(); err != nil {
+	if err := s.nextBlock(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -103,16 +103,16 @@ func (b *block) release() {
 func (s *source) advance(n int) error {
 	s.row += n
 	if s.row == s.block.n {
-		return s.turn()
+		return s.nextBlock()
 	}
 	if s.row == s.until {
-		return s.look()
+		return s.findSeries()
 	}
 	return nil
 }
 
-// look determines the series of the row and where it ends.
-func (s *source) look() error {
+// findSeries determines the series of the row and where it ends.
+func (s *source) findSeries() error {
 	b, r := &s.block, s.row
 	for i := range s.series {
 		place := b.index[i][r]
@@ -132,8 +132,8 @@ func (s *source) look() error {
 	return nil
 }
 
-// turn advances to the next block, in the next row group if needed.
-func (s *source) turn() error {
+// nextBlock advances to the next block, in the next row group if needed.
+func (s *source) nextBlock() error {
 	s.block.release()
 	for s.left == 0 {
 		if err := s.close(); err != nil {
@@ -151,7 +151,7 @@ func (s *source) turn() error {
 	}
 	s.left -= int64(s.block.n)
 	s.row = 0
-	return s.look()
+	return s.findSeries()
 }
 
 // begin opens the columns of a row group.

@@ -136,7 +136,7 @@ func (a *Answer) take(data []byte, most int) error {
 				return errEnough
 			}
 			for j, column := range batch.Columns() {
-				row[j] = plain(column, i)
+				row[j] = jsonValue(column, i)
 			}
 			text, err := json.Marshal(row)
 			if err != nil {
@@ -182,9 +182,9 @@ func typeName(t arrow.DataType) string {
 	return strings.ToUpper(t.Name())
 }
 
-// plain converts a value for JSON as store/duck does: NaN and infinities become null, a
+// jsonValue converts a value for JSON as store/duck does: NaN and infinities become null, a
 // time is UTC to the millisecond.
-func plain(column arrow.Array, i int) any {
+func jsonValue(column arrow.Array, i int) any {
 	if column.IsNull(i) {
 		return nil
 	}

@@ -146,7 +146,7 @@ func (s *Session) signed(ctx context.Context) context.Context {
 }
 
 func (s *Session) call(ctx context.Context, method string, in, out proto.Message) error {
-	return said(s.conn.Invoke(s.signed(ctx), service+method, in, out))
+	return sparkError(s.conn.Invoke(s.signed(ctx), service+method, in, out))
 }
 
 // Error is an error returned by Spark.
@@ -157,8 +157,8 @@ type Error struct {
 
 func (e *Error) Error() string { return "Spark: " + e.Message }
 
-// said converts a gRPC error to an *Error.
-func said(err error) error {
+// sparkError converts a gRPC error to an *Error.
+func sparkError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -189,5 +189,5 @@ func (s *Session) execute(ctx context.Context, plan *Plan, take func(*ExecutePla
 			}
 		}
 	}
-	return said(ended(err))
+	return sparkError(ended(err))
 }

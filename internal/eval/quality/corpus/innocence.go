@@ -14,15 +14,15 @@ import (
 	"github.com/quell-dev/quell/internal/eval/replay"
 )
 
-// ordeal is a scene in which a victim suffers and no task that could be named caused it:
+// innocenceCase is a scene in which a victim suffers and no task that could be named caused it:
 // every accusation of a task is wrong.
-type ordeal struct {
+type innocenceCase struct {
 	scene
 	why string
 }
 
 // ordeals are the cases of innocence (design 0008, "From served to blame").
-func ordeals() []ordeal {
+func ordeals() []innocenceCase {
 	serve := func(name, before, heavy string) *program {
 		return &program{name: name, half: test, needs: "python3", packages: []string{"python3"}, phases: true, run: before + `exec python3 -u -c '
 import os, subprocess, time
@@ -46,11 +46,11 @@ while True:
     time.sleep(0.01)'`}
 	loop := `"python3", "-c", "while True: pass"`
 	popen := `subprocess.Popen([` + loop + `])`
-	one := func(name, why string, victim *program, float bool, s stage) ordeal {
-		return ordeal{scene{name: name, half: test, victims: []*program{victim}, innocents: []*program{steady}, float: float, stages: []stage{s}}, why}
+	one := func(name, why string, victim *program, float bool, s stage) innocenceCase {
+		return innocenceCase{scene{name: name, half: test, victims: []*program{victim}, innocents: []*program{steady}, float: float, stages: []stage{s}}, why}
 	}
 	hog := &program{name: "hog", half: test, needs: "taskset", packages: []string{"util-linux"}, cause: "cpu", run: `taskset -c 0 sh -c 'while :; do :; done' & taskset -c 0 sh -c 'while :; do :; done' & wait`}
-	return []ordeal{
+	return []innocenceCase{
 		one("pushed", "a hog on the first CPU displaces an innocent to the last CPU, where the victim runs", serve("serve", "", popen), false, stage{shape: arrives, antagonists: []*program{hog}}),
 		one("more-work", "the victim starts three CPU loops of its own", serve("serve", "", popen+","+popen+","+popen), false, stage{shape: phase}),
 		one("framing", "200 processes of the victim wait for each other", serve("serve", "", `subprocess.Popen(["stress-ng", "--cpu", "200", "--quiet"])`), false, stage{shape: phase}),
@@ -58,9 +58,9 @@ while True:
 	}
 }
 
-// proveInnocence plays each case the given number of rounds, judges the recording like an
+// checkInnocence plays each case the given number of rounds, judges the recording like an
 // agent in mode advise, and prints the named tasks. It is not ok if any task was named.
-func proveInnocence(ctx context.Context, w io.Writer, agent, only string, rounds int) (ok bool, err error) {
+func checkInnocence(ctx context.Context, w io.Writer, agent, only string, rounds int) (ok bool, err error) {
 	ok = true
 	fmt.Fprintf(w, "| case | rounds | no task named | outliers | named |\n|---|---|---|---|---|\n")
 	for _, o := range ordeals() {
@@ -70,18 +70,18 @@ func proveInnocence(ctx context.Context, w io.Writer, agent, only string, rounds
 		right, outliers := 0, 0
 		var named []string
 		for n := range rounds {
-			p := &player{agent: agent, tell: func(done int) {
+			p := &recorder{agent: agent, tell: func(done int) {
 				fmt.Fprintf(os.Stderr, "\r%s, round %d of %d: %3d of %d s ", o.name, n+1, rounds, done, o.length())
 			}}
 			rec, err := p.play(ctx, &o.scene)
 			if err != nil {
 				return false, fmt.Errorf("%s: %w", o.name, err)
 			}
-			options, err := replay.Default(detect.Evident)
+			options, err := replay.Default(detect.EvidenceMethod)
 			if err != nil {
 				return false, err
 			}
-			options.Step(interval)
+			options.ScaleTo(interval)
 			options.Spec.MinSamples = specSamples
 			r := replay.New(options)
 			for i := range rec.samples {

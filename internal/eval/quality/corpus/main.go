@@ -48,11 +48,11 @@ func run(ctx context.Context) error {
 	long := flag.Bool("v", false, "with -score: list the wrong, late and missing accusations of the default rule")
 	flag.Parse()
 	if *score {
-		return printScore(os.Stdout, *out, *only, detect.Rules(), *long)
+		return printScore(os.Stdout, *out, *only, detect.Methods(), *long)
 	}
 	if *innocence > 0 {
 		fmt.Fprintf(os.Stderr, "cases of innocence, %d rounds of each: %s\n", *innocence, playing(*only, *innocence))
-		ok, err := proveInnocence(ctx, os.Stdout, *agent, *only, *innocence)
+		ok, err := checkInnocence(ctx, os.Stdout, *agent, *only, *innocence)
 		if err == nil && !ok {
 			err = errors.New("an innocent was named")
 		}
@@ -62,7 +62,7 @@ func run(ctx context.Context) error {
 		files, err := filepath.Glob(filepath.Join(*out, *only+"*.csv.gz"))
 		for _, f := range files {
 			if err == nil {
-				if err = again(f); err != nil {
+				if err = relabel(f); err != nil {
 					err = fmt.Errorf("%s: %w", f, err)
 				}
 			}
@@ -87,7 +87,7 @@ func run(ctx context.Context) error {
 	if *list || len(todo) == 0 {
 		return nil
 	}
-	if err := lacking(todo); err != nil {
+	if err := missingPackages(todo); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
@@ -95,7 +95,7 @@ func run(ctx context.Context) error {
 	}
 	for i := range todo {
 		s := &todo[i]
-		p := &player{agent: *agent, tell: func(done int) {
+		p := &recorder{agent: *agent, tell: func(done int) {
 			fmt.Fprintf(os.Stderr, "\r[%d of %d] %s: %3d of %d s ", i+1, len(todo), s.name, done, s.length())
 		}}
 		rec, err := p.play(ctx, s)
@@ -133,9 +133,9 @@ func (s *scene) String() string {
 	return b.String()
 }
 
-// lacking returns an error that names the packages which the scenes need and the machine
+// missingPackages returns an error that names the packages which the scenes need and the machine
 // lacks.
-func lacking(all []scene) error {
+func missingPackages(all []scene) error {
 	var packages []string
 	need := func(ps []*program) {
 		for _, p := range ps {
@@ -169,7 +169,7 @@ func lacking(all []scene) error {
 }
 
 // save writes a recording as a labelled trace, completely or not at all.
-func (r *played) save(file string) error {
+func (r *sceneRecording) save(file string) error {
 	tmp, err := os.Create(file + ".tmp")
 	if err != nil {
 		return err

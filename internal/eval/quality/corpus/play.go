@@ -23,8 +23,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/workload"
 )
 
-// played is the recording of a scene.
-type played struct {
+// sceneRecording is the recording of a scene.
+type sceneRecording struct {
 	scene     *scene
 	samples   []sample.Sample
 	stretches []stretch
@@ -33,8 +33,8 @@ type played struct {
 	others float64            // CPU-s/s used outside the scene's tasks
 }
 
-// player plays scenes on this machine, one at a time.
-type player struct {
+// recorder plays scenes on this machine, one at a time.
+type recorder struct {
 	agent string         // quell-agent
 	tell  func(done int) // reports the scene's intervals that are done
 
@@ -63,7 +63,7 @@ type task struct {
 const prefix = "quell-corpus"
 
 // play plays a scene. Everything it creates is removed, also if ctx ends.
-func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
+func (p *recorder) play(ctx context.Context, s *scene) (_ *sceneRecording, err error) {
 	if _, err := workload.Sweep(prefix); err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 	if err = errors.Join(err, a.stop()); err != nil {
 		return nil, err
 	}
-	rec := &played{scene: s}
+	rec := &sceneRecording{scene: s}
 	if rec.samples, err = p.samples(a.trace); err != nil {
 		return nil, err
 	}
@@ -116,13 +116,13 @@ func (p *player) play(ctx context.Context, s *scene) (_ *played, err error) {
 		done[v.name] = slices.Clone(v.work)
 		v.mu.Unlock()
 	}
-	rec.truths(done)
+	rec.computeLabels(done)
 	return rec, nil
 }
 
 // stages plays the stages and returns the stretches, from the end of learning's first
 // quarter on.
-func (p *player) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]stretch, error) {
+func (p *recorder) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]stretch, error) {
 	done := 0
 	wait := func(intervals int) error {
 		for range intervals {
@@ -231,7 +231,7 @@ func (p *player) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]str
 }
 
 // start runs a program's setup, and then the program until the scene ends.
-func (p *player) start(ctx context.Context, t *task) error {
+func (p *recorder) start(ctx context.Context, t *task) error {
 	if t.setup != "" {
 		cmd, err := p.command(t, t.setup)
 		if err != nil {
@@ -251,7 +251,7 @@ func (p *player) start(ctx context.Context, t *task) error {
 }
 
 // command creates the directory of a task, if needed, and a command in it.
-func (p *player) command(t *task, script string) (*exec.Cmd, error) {
+func (p *recorder) command(t *task, script string) (*exec.Cmd, error) {
 	t.dir = filepath.Join(p.tree.Scratch(), t.name)
 	if err := os.MkdirAll(t.dir, 0o755); err != nil {
 		return nil, err
@@ -270,7 +270,7 @@ func (p *player) command(t *task, script string) (*exec.Cmd, error) {
 func (t *task) progress() string { return filepath.Join(t.dir, "progress") }
 
 // launch starts a task's program.
-func (p *player) launch(t *task) error {
+func (p *recorder) launch(t *task) error {
 	cmd, err := p.command(t, t.run)
 	if err != nil {
 		return err
@@ -332,7 +332,7 @@ func (t *task) count(out io.ReadCloser, file *os.File) {
 }
 
 // weigh sets a task's CPU weight to a multiple of the default weight.
-func (p *player) weigh(t *task, weight float64) error {
+func (p *recorder) weigh(t *task, weight float64) error {
 	dir, v1 := p.tree.CPUDir(t.name)
 	file, usual := "cpu.weight", 100.0
 	if v1 {
@@ -342,7 +342,7 @@ func (p *player) weigh(t *task, weight float64) error {
 }
 
 // kill ends all processes in a task's cgroup, and keeps the cgroup.
-func (p *player) kill(t *task) error {
+func (p *recorder) kill(t *task) error {
 	p.mu.Lock()
 	t.stopped = true
 	p.mu.Unlock()
@@ -378,7 +378,7 @@ type agent struct {
 
 // startAgent starts an agent that records all tasks of the scene, by every signal that the
 // machine has.
-func (p *player) startAgent(vs []*task) (*agent, error) {
+func (p *recorder) startAgent(vs []*task) (*agent, error) {
 	dir := filepath.Join(p.tree.Scratch(), "agent")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -422,7 +422,7 @@ func (a *agent) stop() error {
 
 // samples reads the agent's trace and gives tasks the names that are the same in every
 // recording.
-func (p *player) samples(file string) ([]sample.Sample, error) {
+func (p *recorder) samples(file string) ([]sample.Sample, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err

@@ -77,8 +77,8 @@ func (s *scene) length() int {
 	return n
 }
 
-// of returns the programs of a half for a place.
-func of(all []program, h half, on place) (some []*program) {
+// programsOf returns the programs of a half for a place.
+func programsOf(all []program, h half, on place) (some []*program) {
 	for i := range all {
 		if all[i].half == h && all[i].on == on {
 			some = append(some, &all[i])
@@ -101,7 +101,7 @@ func allScenes() (all []scene) {
 func scenes(h half, on place, n int) []scene {
 	const stages = 8
 	var all []scene
-	vs, as, is := of(victims(), h, on), of(antagonists(), h, on), of(innocents(), h, onCPUs)
+	vs, as, is := programsOf(victims(), h, on), programsOf(antagonists(), h, on), programsOf(innocents(), h, onCPUs)
 	seed := fnv.New64a()
 	fmt.Fprint(seed, h, on)
 	r := rand.New(rand.NewPCG(seed.Sum64(), 1))
@@ -131,7 +131,7 @@ func scenes(h half, on place, n int) []scene {
 			s.victims[1] = vs[(i+1)%len(vs)]
 		}
 		if on != onCPUs {
-			s.innocents = of(innocents(), h, on)
+			s.innocents = programsOf(innocents(), h, on)
 		}
 		for _, k := range r.Perm(len(is))[:2+i%2] {
 			s.innocents = append(s.innocents, is[k])

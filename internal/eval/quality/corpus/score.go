@@ -22,8 +22,8 @@ import (
 // specSamples is how many samples a spec needs: those of the first calm stretch.
 const specSamples = 30
 
-// sum is how often a rule was right over several recordings.
-type sum struct {
+// totals is how often a rule was right over several recordings.
+type totals struct {
 	precision, recall, top1 replay.Share
 	after                   []time.Duration
 	soon                    int // episodes that were found within soon intervals
@@ -33,7 +33,7 @@ type sum struct {
 	alone, framed int
 }
 
-func (s *sum) add(r *replay.Result, score *replay.Score, e ends) {
+func (s *totals) add(r *replay.Result, score *replay.Score, e ends) {
 	s.precision, s.recall, s.top1 = s.precision.Plus(score.Precision), s.recall.Plus(score.Recall), s.top1.Plus(score.Top1)
 	s.judged += r.Judged
 	for i := range score.Found {
@@ -64,7 +64,7 @@ func (e ends) since(from, to sample.Millis) (n int) {
 
 // printScore plays every recording by every rule, as an agent that only advises and
 // knows of nothing else, and prints a table for each half and place.
-func printScore(w io.Writer, dir, only string, rules []detect.Rule, long bool) error {
+func printScore(w io.Writer, dir, only string, rules []detect.Method, long bool) error {
 	files, err := filepath.Glob(filepath.Join(dir, only+"*.csv.gz"))
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("no recordings in %s: run make corpus", dir)
@@ -84,7 +84,7 @@ func printScore(w io.Writer, dir, only string, rules []detect.Rule, long bool) e
 			where := map[place]string{onCPUs: "CPUs", onDisk: "a disk", onLink: "a link"}[on]
 			fmt.Fprintf(w, "%s programs that share %s, %d scenes, intervals of %s:\n\n| rule | samples judged | precision | recall | top-1 | found within 5 intervals | median | false accusations without an antagonist |\n|---|---|---|---|---|---|---|---|\n", h, where, len(of), interval)
 			for _, rule := range rules {
-				var all sum
+				var all totals
 				for _, f := range of {
 					if err := all.play(f, rule, &said); err != nil {
 						return fmt.Errorf("%s: %w", f, err)
@@ -94,7 +94,7 @@ func printScore(w io.Writer, dir, only string, rules []detect.Rule, long bool) e
 				if slices.Sort(all.after); len(all.after) > 0 {
 					median = all.after[len(all.after)/2].Round(time.Second).String()
 				}
-				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, of3(all.precision), of3(all.recall), of3(all.top1), all.soon, all.recall.N, median, all.framed, all.alone)
+				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, formatShare(all.precision), formatShare(all.recall), formatShare(all.top1), all.soon, all.recall.N, median, all.framed, all.alone)
 			}
 			fmt.Fprintln(w)
 		}
@@ -116,7 +116,7 @@ func sceneOf(file string) *scene {
 	return nil
 }
 
-func of3(s replay.Share) string {
+func formatShare(s replay.Share) string {
 	if s.N == 0 {
 		return "-"
 	}
@@ -125,12 +125,12 @@ func of3(s replay.Share) string {
 
 // play adds what a rule makes of a recording; of the default rule it says what was
 // wrong and what was missed.
-func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
+func (s *totals) play(file string, rule detect.Method, said io.Writer) error {
 	o, err := replay.Default(rule)
 	if err != nil {
 		return err
 	}
-	o.Step(interval)
+	o.ScaleTo(interval)
 	o.Spec.MinSamples = specSamples
 	r, err := recording.Open(file, recording.Options{})
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 	}
 	alone := map[sample.TaskName][]sample.Millis{}
 	bad, intervals := map[badKey][]sample.Millis{}, ends{}
-	o.Judged = func(j replay.Judged) {
+	o.Judged = func(j replay.JudgedSample) {
 		intervals[j.At] = true
 		alone[j.Task] = append(alone[j.Task], j.At)
 		if j.Outlier {
@@ -178,7 +178,7 @@ func (s *sum) play(file string, rule detect.Rule, said io.Writer) error {
 			s.framed++
 		}
 	}
-	if rule != detect.Evident {
+	if rule != detect.EvidenceMethod {
 		return nil
 	}
 	name, at := strings.TrimSuffix(filepath.Base(file), ".csv.gz"), func(ms int64) time.Duration {

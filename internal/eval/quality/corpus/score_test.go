@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the golden file")
 func TestScore(t *testing.T) {
 	const dir = "../../../../testdata/corpus"
 	var b bytes.Buffer
-	if err := printScore(&b, dir, "", []detect.Rule{detect.Evident}, true); err != nil {
+	if err := printScore(&b, dir, "", []detect.Method{detect.EvidenceMethod}, true); err != nil {
 		t.Fatal(err)
 	}
 	golden := dir + "/found.txt"

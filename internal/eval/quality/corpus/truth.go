@@ -63,9 +63,9 @@ type stretch struct {
 	foreign float64
 }
 
-// tooMuch is the load outside a scene, in CPU-s/s, above which it may be the cause of an
+// maxOutsideLoad is the load outside a scene, in CPU-s/s, above which it may be the cause of an
 // effect that is attributed to an antagonist.
-const tooMuch = 0.25
+const maxOutsideLoad = 0.25
 
 // antagonist is an antagonist that was present in a stretch.
 type antagonist struct {
@@ -130,7 +130,7 @@ func judge(machine string, victim sample.TaskName, w work, all []stretch) (j jud
 		}
 		now := paces[i]
 		switch {
-		case low.rate <= 0 || s.foreign > tooMuch:
+		case low.rate <= 0 || s.foreign > maxOutsideLoad:
 			unknown(s)
 		case len(s.antagonists) == 0:
 			// No antagonist. A decrease is the victim's own phase, or it is not known.

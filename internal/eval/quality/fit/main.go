@@ -1,5 +1,5 @@
 // Fit estimates the coefficients by which rule evidence computes a suspect's probability
-// (package detect, weighing.go). It uses findings with known antagonists: those of labelled
+// (package detect, statistics.go). It uses findings with known antagonists: those of labelled
 // recordings of CPI, given as STEP:FILE, of scenes of the corpus, given as corpus:FILE, and
 // of the simulator's tuning half. Half of the machines are for the fit, the others for the
 // judgement. It also prints the calibration of the built-in probabilities.
@@ -48,9 +48,9 @@ type finding struct {
 	// decided: the finding's statement is that probability, and not accounts of a queue, a
 	// change of the victim itself or the load outside, and the first suspect is not
 	// excluded.
-	decided         bool
-	right, somebody bool // the first is an antagonist; there is any antagonist
-	weight          float64
+	decided              bool
+	right, hasAntagonist bool // the first is an antagonist; there is any antagonist
+	weight               float64
 }
 
 type findings struct {
@@ -60,13 +60,13 @@ type findings struct {
 
 // add adds a finding, with the features of its best suspect.
 func (d *findings) add(source, machine string, f *pipeline.Finding) *finding {
-	if len(f.Weighed) == 0 || f.Kind == detect.OwnQuota || f.Kind == detect.SelfWait || f.Kind == detect.Steal {
+	if len(f.Statistics) == 0 || f.Kind == detect.OwnQuota || f.Kind == detect.SelfWait || f.Kind == detect.Steal {
 		return nil
 	}
-	w := slices.MaxFunc(f.Weighed, func(a, b detect.Weighed) int { return cmp.Compare(a.Score, b.Score) })
+	w := slices.MaxFunc(f.Statistics, func(a, b detect.SuspectStatistics) int { return cmp.Compare(a.Score, b.Score) })
 	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, began: f.First, at: f.At, features: w.Features(), p: w.Probability(),
 		decided: f.Change == "" && len(f.Suspects) > 0 && f.Suspects[0].Key == w.Task.Key && f.Suspects[0].Excluded == "" &&
-			w.Task.Name != detect.OutsideName && f.Suspects[0].Method == detect.ByStatistics})
+			w.Task.Name != detect.OutsideName && f.Suspects[0].Basis == detect.ByStatistics})
 	return &d.all[len(d.all)-1]
 }
 
@@ -130,7 +130,7 @@ func (d *findings) calibration(source string) error {
 	var said []quality.Forecast
 	for _, f := range d.all {
 		if f.source == source && f.decided {
-			said = append(said, quality.Forecast{P: f.p, Right: f.right, Weight: f.weight, Of: f.machine + " " + string(f.victim)})
+			said = append(said, quality.Forecast{P: f.p, Right: f.right, Weight: f.weight, Group: f.machine + " " + string(f.victim)})
 		}
 	}
 	c, ok := quality.Calibrate(said)
@@ -162,7 +162,7 @@ func (d *findings) report(l *stat.Logistic, source string, of bool) {
 		b.n++
 		b.w, b.p = b.w+f.weight, b.p+f.weight*p
 		all++
-		if f.somebody {
+		if f.hasAntagonist {
 			somebody++
 		}
 		if f.right {
@@ -174,7 +174,7 @@ func (d *findings) report(l *stat.Logistic, source string, of bool) {
 				named[k]++
 				if f.right {
 					hit[k]++
-				} else if !f.somebody {
+				} else if !f.hasAntagonist {
 					wrongly[k]++
 				}
 			}
@@ -195,20 +195,20 @@ func (d *findings) report(l *stat.Logistic, source string, of bool) {
 }
 
 func (d *findings) recording(step, name string) error {
-	o, err := replay.Default(detect.Evident)
+	o, err := replay.Default(detect.EvidenceMethod)
 	if err != nil {
 		return err
 	}
 	source, length := "recording", time.Second
 	if step == "corpus" {
 		source = step
-		o.Step(length)
+		o.ScaleTo(length)
 		o.Spec.MinSamples = 30
 	} else {
 		if length, err = time.ParseDuration(step); err != nil {
 			return err
 		}
-		o.Step(length)
+		o.ScaleTo(length)
 		cpi, _ := sample.LookupSignal(sample.CPI)
 		cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
 		o.Signals, o.ByTask = map[sample.SignalName]sample.Signal{sample.CPI: cpi}, true
@@ -236,7 +236,7 @@ next:
 		for _, l := range labels {
 			// The finding covers all of the anomaly, as in replay.Judge.
 			if l.Machine == f.machine && l.Victim == f.victim && f.at >= l.From && f.began <= l.To {
-				f.somebody, f.right = true, f.right || l.Antagonist == f.first
+				f.hasAntagonist, f.right = true, f.right || l.Antagonist == f.first
 			}
 		}
 		f.machine, f.step = name+" "+f.machine, length
@@ -247,7 +247,7 @@ next:
 }
 
 func (d *findings) simulate(seeds, days int) error {
-	player := sim.NewPlayer(1)
+	player := sim.NewSimulator(1)
 	scenarios := sim.Scenarios()
 	var orders, daily []sim.Order
 	for i := range scenarios {
@@ -262,7 +262,7 @@ func (d *findings) simulate(seeds, days int) error {
 	for n := range days {
 		daily = append(daily, sim.Order{Scenario: &everyday, Seed: 1 + uint64(n)})
 	}
-	p, err := detect.Paper(detect.Evident)
+	p, err := detect.Paper(detect.EvidenceMethod)
 	if err != nil {
 		return err
 	}
@@ -279,15 +279,15 @@ func (d *findings) simulate(seeds, days int) error {
 			return
 		}
 		one.step = time.Minute
-		for i := range f.Weighed {
-			if w := &f.Weighed[i]; hurts(w.Task.Key) {
-				one.somebody = true
+		for i := range f.Statistics {
+			if w := &f.Statistics[i]; hurts(w.Task.Key) {
+				one.hasAntagonist = true
 				one.right = one.right || w.Task.Name == one.first
 			}
 		}
 	}
-	player.Fleet(orders, setup, 0, func(sim.Case) {})
+	player.RunAll(orders, setup, 0, func(sim.Case) {})
 	setup.Minutes, source = 24*60, "everyday"
-	player.Fleet(daily, setup, 0, func(sim.Case) {})
+	player.RunAll(daily, setup, 0, func(sim.Case) {})
 	return nil
 }

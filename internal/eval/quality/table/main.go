@@ -27,7 +27,7 @@ func main() {
 func run() error {
 	s := quality.Study{}
 	var rules []string
-	for _, r := range detect.Rules() {
+	for _, r := range detect.Methods() {
 		rules = append(rules, string(r))
 	}
 	names := flag.String("rules", strings.Join(rules, ","), "rules to play, separated by commas")
@@ -48,7 +48,7 @@ func run() error {
 	asJSON := flag.Bool("json", false, "write JSON")
 	flag.Parse()
 	for name := range strings.SplitSeq(*names, ",") {
-		s.Rules = append(s.Rules, detect.Rule(name))
+		s.Rules = append(s.Rules, detect.Method(name))
 	}
 	s.Half, s.Channel, s.Only = sim.Half(*half), sim.Channel(*channel), sim.Channel(*only)
 	for _, c := range []sim.Channel{s.Channel, s.Only} {

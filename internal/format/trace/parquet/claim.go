@@ -17,19 +17,19 @@ const (
 	maxPageRows = 1 << 24
 )
 
-// errClaim means that a page claims to hold more than it can.
-var errClaim = errors.New("damaged: page size or row count exceeds the file")
+// errPageSize means that a page claims to hold more than it can.
+var errPageSize = errors.New("damaged: page size or row count exceeds the file")
 
-// claims checks what the pages of a column of a row group claim, since memory is
+// checkPages checks what the pages of a column of a row group claim, since memory is
 // allocated by that before they are read: a few malformed bytes must not take
 // gigabytes. Values within a page are not checked.
-func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) error {
+func checkPages(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) error {
 	at := m.DataPageOffset
 	if d := m.DictionaryPageOffset; d > 0 && d < at {
 		at = d
 	}
 	if at < 0 || m.TotalCompressedSize < 0 || at > size || m.TotalCompressedSize > size-at || m.NumValues != rows {
-		return fmt.Errorf("%w: %d values for %d rows at byte %d, length %d, in a file of %d bytes", errClaim, m.NumValues, rows, at, m.TotalCompressedSize, size)
+		return fmt.Errorf("%w: %d values for %d rows at byte %d, length %d, in a file of %d bytes", errPageSize, m.NumValues, rows, at, m.TotalCompressedSize, size)
 	}
 	end := at + m.TotalCompressedSize
 	for left := rows; left > 0; {
@@ -48,12 +48,12 @@ func claims(r io.ReaderAt, size int64, m *format.ColumnMetaData, rows int64) err
 			left -= int64(values)
 		case h.DictionaryPageHeader.Valid:
 			if values = h.DictionaryPageHeader.V.NumValues; values > h.UncompressedPageSize {
-				return fmt.Errorf("%w: %d values in %d bytes", errClaim, values, h.UncompressedPageSize)
+				return fmt.Errorf("%w: %d values in %d bytes", errPageSize, values, h.UncompressedPageSize)
 			}
 		}
 		if h.UncompressedPageSize < 0 || h.UncompressedPageSize > maxPage || values < 0 || values > maxPageRows || left < 0 ||
 			h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > end-at {
-			return fmt.Errorf("%w: %d values in %d bytes, compressed %d", errClaim, values, h.UncompressedPageSize, h.CompressedPageSize)
+			return fmt.Errorf("%w: %d values in %d bytes, compressed %d", errPageSize, values, h.UncompressedPageSize, h.CompressedPageSize)
 		}
 		at += int64(h.CompressedPageSize)
 	}

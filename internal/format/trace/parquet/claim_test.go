@@ -65,14 +65,14 @@ func TestClaims(t *testing.T) {
 		if c.change != nil {
 			c.change(&m)
 		}
-		if err := claims(bytes.NewReader(file), int64(len(file)), &m, c.rows); (err == nil) != c.ok || err != nil && !errors.Is(err, errClaim) {
+		if err := checkPages(bytes.NewReader(file), int64(len(file)), &m, c.rows); (err == nil) != c.ok || err != nil && !errors.Is(err, errPageSize) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// Pages that end too early.
 	file := pages(t, data(60, 10, 10))
 	m := format.ColumnMetaData{NumValues: 100, TotalCompressedSize: int64(len(file))}
-	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); err == nil {
+	if err := checkPages(bytes.NewReader(file), int64(len(file)), &m, 100); err == nil {
 		t.Error("40 rows have no page")
 	}
 }
@@ -84,7 +84,7 @@ func TestALongListOfNothing(t *testing.T) {
 	const unknownMap, doubles = 0xfb, 0x77 // of the compact protocol
 	file := []byte{unknownMap, 0xff, 0xff, 0xff, 0xff, 0x07, doubles, 1, 2, 3}
 	m := format.ColumnMetaData{NumValues: 100, TotalCompressedSize: int64(len(file))}
-	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := checkPages(bytes.NewReader(file), int64(len(file)), &m, 100); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}
 	// The largest value of a page may be long, as long as the file holds it.
@@ -92,7 +92,7 @@ func TestALongListOfNothing(t *testing.T) {
 	long.DataPageHeader.V.Statistics.MaxValue = bytes.Repeat([]byte("z"), 4000)
 	file = pages(t, long)
 	m.TotalCompressedSize = int64(len(file))
-	if err := claims(bytes.NewReader(file), int64(len(file)), &m, 100); err != nil {
+	if err := checkPages(bytes.NewReader(file), int64(len(file)), &m, 100); err != nil {
 		t.Error(err)
 	}
 }

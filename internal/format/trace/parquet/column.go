@@ -38,9 +38,9 @@ type column struct {
 	numbers []float64
 }
 
-// errKind means that a column holds another type than a sample has there, or that its
+// errColumnType means that a column holds another type than a sample has there, or that its
 // pages are malformed.
-var errKind = errors.New("wrong column type")
+var errColumnType = errors.New("wrong column type")
 
 // open begins a row group.
 func (c *column) open(g parquet.RowGroup) {
@@ -66,8 +66,8 @@ func (c *column) release() {
 	c.page, c.defined, c.indexes, c.ints, c.int32s, c.f32s, c.f64s, c.text, c.ends = nil, nil, nil, nil, nil, nil, nil, nil, nil
 }
 
-// turn continues with the next page that has rows, if this one has none left.
-func (c *column) turn() error {
+// nextPage continues with the next page that has rows, if this one has none left.
+func (c *column) nextPage() error {
 	for c.rows == 0 {
 		c.release()
 		p, err := c.pages.ReadPage()
@@ -87,7 +87,7 @@ func (c *column) turn() error {
 		if d := p.Dictionary(); d != nil {
 			c.indexes = values.Int32()
 			if d != c.dict {
-				c.learn(d)
+				c.readDictionary(d)
 			}
 			continue
 		}
@@ -103,14 +103,14 @@ func (c *column) turn() error {
 		case parquet.ByteArray:
 			c.text, c.ends = values.ByteArray()
 		default:
-			return fmt.Errorf("%s: %w: %v", c.name, errKind, p.Type())
+			return fmt.Errorf("%s: %w: %v", c.name, errColumnType, p.Type())
 		}
 	}
 	return nil
 }
 
-// learn stores the values of a dictionary.
-func (c *column) learn(d parquet.Dictionary) {
+// readDictionary stores the values of a dictionary.
+func (c *column) readDictionary(d parquet.Dictionary) {
 	c.dict, c.names, c.numbers = d, c.names[:0], c.numbers[:0]
 	for i := range d.Len() {
 		switch v := d.Index(int32(i)); v.Kind() {
@@ -135,12 +135,12 @@ func (c *column) each(n int, fill func(at, n int) bool) error {
 		return nil
 	}
 	for at := 0; at < n; {
-		if err := c.turn(); err != nil {
+		if err := c.nextPage(); err != nil {
 			return err
 		}
 		k := min(n-at, c.rows)
 		if !fill(at, k) {
-			return fmt.Errorf("%s: %w", c.name, errKind)
+			return fmt.Errorf("%s: %w", c.name, errColumnType)
 		}
 		if at, c.rows = at+k, c.rows-k; c.defined != nil {
 			c.defined = c.defined[k:]

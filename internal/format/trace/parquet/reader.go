@@ -59,7 +59,7 @@ type Reader struct {
 	labels []trace.Label
 	// unlabelled are the stretches about which labels say nothing.
 	unlabelled []trace.Stretch
-	known      bool // labelled
+	labelled   bool // labelled
 }
 
 type extraColumn struct {
@@ -117,13 +117,13 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 		}
 	}
 	if text, ok := f.Lookup(labelsKey); ok {
-		t.known = true
+		t.labelled = true
 		if err := json.Unmarshal([]byte(text), &t.labels); err != nil {
 			return nil, fmt.Errorf("read Parquet: labels: %w", err)
 		}
 	}
 	if text, ok := f.Lookup(unlabelledKey); ok {
-		t.known = true
+		t.labelled = true
 		if err := json.Unmarshal([]byte(text), &t.unlabelled); err != nil {
 			return nil, fmt.Errorf("read Parquet: labels: %w", err)
 		}
@@ -149,7 +149,7 @@ func recovered(err *error) {
 func (r *Reader) Report() trace.Report { return r.report }
 
 // Labels returns the trace's labels, and whether it is labelled at all.
-func (r *Reader) Labels() ([]trace.Label, bool) { return r.labels, r.known }
+func (r *Reader) Labels() ([]trace.Label, bool) { return r.labels, r.labelled }
 
 // Unlabelled returns the stretches about which labels say nothing.
 func (r *Reader) Unlabelled() []trace.Stretch { return r.unlabelled }
@@ -224,7 +224,7 @@ func (r *Reader) begin() (err error) {
 	all := r.file.Metadata().RowGroups
 	g := &all[len(all)-len(r.groups)]
 	for _, c := range r.all {
-		if err := claims(r.raw, r.size, &g.Columns[c.leaf].MetaData, r.left); err != nil {
+		if err := checkPages(r.raw, r.size, &g.Columns[c.leaf].MetaData, r.left); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}

@@ -54,16 +54,16 @@ func (r reading) since(prev reading, s *sample.Sample) bool {
 	return true
 }
 
-// held are samples that had to be read completely, because their file is not in order
+// buffered are samples that had to be read completely, because their file is not in order
 // of time.
-type held struct {
+type buffered struct {
 	samples []sample.Sample
 	next    int
 	report  trace.Report
 }
 
 // add stores a sample; one that no trace can hold is counted as bad.
-func (h *held) add(s *sample.Sample) {
+func (h *buffered) add(s *sample.Sample) {
 	if err := trace.Check(s); err != nil {
 		h.bad(fmt.Sprintf("%s at %d: %v", s.Task, s.TS, err))
 		return
@@ -74,7 +74,7 @@ func (h *held) add(s *sample.Sample) {
 // maxReasons is how many bad rows are explained; the rest are only counted.
 const maxReasons = 5
 
-func (h *held) bad(why string) {
+func (h *buffered) bad(why string) {
 	h.report.Bad++
 	if len(h.report.Reasons) < maxReasons {
 		h.report.Reasons = append(h.report.Reasons, why)
@@ -82,14 +82,14 @@ func (h *held) bad(why string) {
 }
 
 // sort puts them in order of time, and at one time in order of machine and task.
-func (h *held) sort() {
+func (h *buffered) sort() {
 	slices.SortStableFunc(h.samples, func(a, b sample.Sample) int {
 		return cmp.Or(cmp.Compare(a.TS, b.TS), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Task, b.Task))
 	})
 }
 
 // Read implements Reader.
-func (h *held) Read(s *sample.Sample) error {
+func (h *buffered) Read(s *sample.Sample) error {
 	if h.next == len(h.samples) {
 		return io.EOF
 	}
@@ -100,10 +100,10 @@ func (h *held) Read(s *sample.Sample) error {
 }
 
 // Report implements Reader.
-func (h *held) Report() trace.Report { return h.report }
+func (h *buffered) Report() trace.Report { return h.report }
 
 // Labels implements Reader: it has no labels.
-func (h *held) Labels() ([]trace.Label, bool) { return nil, false }
+func (h *buffered) Labels() ([]trace.Label, bool) { return nil, false }
 
 // Unlabelled implements Reader.
-func (h *held) Unlabelled() []trace.Stretch { return nil }
+func (h *buffered) Unlabelled() []trace.Stretch { return nil }

@@ -38,7 +38,7 @@ type container struct{ node, exporter, namespace, pod, name, id string }
 // such answers by metric, as Kepler's tests keep them. Series follow each other in the
 // file, so the needed ones are held in memory.
 type prometheus struct {
-	held
+	buffered
 	tasks map[container]map[sample.Millis]reading
 }
 
@@ -57,7 +57,7 @@ func newPrometheus(r io.Reader) (Reader, error) {
 		return nil, errors.New("read Prometheus JSON: no series of Kepler's cycles, instructions and CPU time of containers")
 	}
 	p.assemble()
-	return &p.held, nil
+	return &p.buffered, nil
 }
 
 // maxDepth bounds the nesting of the JSON.

@@ -29,7 +29,7 @@ var rezolusCounters = [...]struct {
 // rezolus reads Rezolus' Parquet, one row group at a time: it holds the counters of one
 // in memory.
 type rezolus struct {
-	held
+	buffered
 	file    *parquet.File
 	groups  []parquet.RowGroup
 	ts      int // column
@@ -97,7 +97,7 @@ func (c *cgroup) forget() { c.before = reading{at: math.MinInt64} }
 // Read implements Reader.
 func (z *rezolus) Read(s *sample.Sample) error {
 	for {
-		if err := z.held.Read(s); err == nil {
+		if err := z.buffered.Read(s); err == nil {
 			return nil
 		}
 		if len(z.groups) == 0 {
@@ -143,14 +143,14 @@ func (z *rezolus) group(g parquet.RowGroup) (err error) {
 				}
 			}
 		}
-		c.samples(&z.held, ts, sums)
+		c.samples(&z.buffered, ts, sums)
 	}
 	z.sort()
 	return nil
 }
 
 // samples makes a sample of each two consecutive readings.
-func (c *cgroup) samples(h *held, ts []float64, sums [len(rezolusCounters)][]float64) {
+func (c *cgroup) samples(h *buffered, ts []float64, sums [len(rezolusCounters)][]float64) {
 	s := sample.Sample{Machine: "rezolus", Variant: "rezolus", Job: sample.JobName(c.path), Task: sample.TaskName(c.path + "/" + c.id)}
 	for n, at := range ts {
 		now := reading{at: sample.Millis(math.Round(at / 1e6)), cycles: sums[0][n], instructions: sums[1][n], s: math.NaN(), misses: math.NaN()}

@@ -66,9 +66,9 @@ func (s *subject) closed(ctx context.Context, a load.Actuator, target float64, e
 // openLoop is a duty cycle without feedback.
 func openLoop(ctx context.Context, s *subject, target float64, _ func(load.Period)) (err error) {
 	a := load.NewSignals(filepath.Join(s.dirs[0], "cgroup.procs"), s.bench.guard)
-	defer func() { err = errors.Join(err, a.Go()) }()
+	defer func() { err = errors.Join(err, a.Continue()) }()
 	for at := time.Now(); ; at = at.Add(period) {
-		if err := a.Go(); err != nil {
+		if err := a.Continue(); err != nil {
 			return err
 		}
 		if err := pass(ctx, time.Until(at.Add(time.Duration(target*float64(period))))); err != nil {

@@ -29,7 +29,7 @@ func BenchmarkRequest(b *testing.B) {
 			w := start(b, task.Dir)
 			bpftest.Cost(b, s, "read", k.Programs(), func() float64 {
 				began := time.Now()
-				w.Say("r", blocks)
+				w.Ask("r", blocks)
 				return float64(time.Since(began).Nanoseconds()) / blocks
 			})
 		})

@@ -6,9 +6,9 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 )
 
-// underWay is the number of requests whose makers are known at once. A queue holds some
+// maxRequests is the number of requests whose makers are known at once. A queue holds some
 // hundreds at most (nr_requests), and there are few disks.
-const underWay = 16 << 10
+const maxRequests = 16 << 10
 
 // load loads blockio.bpf.c. If the kernel refuses programs that report served tasks
 // (before 5.17), it loads them without that.
@@ -25,7 +25,7 @@ func load() (*bpf.Programs[blockioDone], error) {
 }
 
 func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
-	if err := bpf.Unlock(); err != nil {
+	if err := bpf.RemoveMemlock(); err != nil {
 		return nil, err
 	}
 	spec, err := loadBlockio()
@@ -33,7 +33,7 @@ func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 		return nil, err
 	}
 	spec.Maps[blockioMapWork].MaxEntries = bpf.MaxCgroups
-	spec.Maps[blockioMapMakers].MaxEntries = underWay
+	spec.Maps[blockioMapMakers].MaxEntries = maxRequests
 	spec.Maps[blockioMapPairs].MaxEntries = bpf.MaxPairs
 	if err := spec.Variables[blockioVarUnserved].Set(unserved); err != nil {
 		return nil, fmt.Errorf("set %s: %w", blockioVarUnserved, err)
@@ -42,7 +42,7 @@ func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 	if err := spec.LoadAndAssign(&objs, nil); err != nil {
 		return nil, err
 	}
-	k := bpf.Loaded[blockioDone](objs.Work, objs.Lost, objs.Close, objs.OnMake, objs.OnComplete)
+	k := bpf.NewPrograms[blockioDone](objs.Work, objs.Lost, objs.Close, objs.OnMake, objs.OnComplete)
 	if !unserved {
 		k.Serving(bpf.Service{Pairs: objs.Pairs, Places: objs.Places, Refused: objs.Refused})
 	}
@@ -51,5 +51,5 @@ func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 
 // refusal says what the kernel's answer means for this machine.
 func refusal(err error) error {
-	return bpf.Refusal("block I/O by eBPF", "Linux 5.12 or newer with BTF and CONFIG_BLK_CGROUP", err)
+	return bpf.NotSupported("block I/O by eBPF", "Linux 5.12 or newer with BTF and CONFIG_BLK_CGROUP", err)
 }

@@ -130,10 +130,10 @@ func TestServedAsATwinSays(t *testing.T) {
 		bpftest.Start(t, s)
 		work := []func(){}
 		for _, c := range readers {
-			work = append(work, func() { c.Say("r", scene.reads) })
+			work = append(work, func() { c.Ask("r", scene.reads) })
 		}
 		for i, c := range writers {
-			work = append(work, func() { c.Say([]string{"r", "w"}[i%2], scene.loads) })
+			work = append(work, func() { c.Ask([]string{"r", "w"}[i%2], scene.loads) })
 		}
 		together(work)
 		all := bpftest.Stop(t, s)
@@ -174,7 +174,7 @@ func TestServedAsATwinSays(t *testing.T) {
 	if behind == 0 {
 		t.Error("the readers never waited for the others")
 	}
-	if n := s.Refused(); n > 0 {
+	if n := s.PairsDropped(); n > 0 {
 		t.Errorf("%d services had no room", n)
 	}
 }

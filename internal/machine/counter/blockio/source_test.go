@@ -202,12 +202,12 @@ func TestRequestsByTask(t *testing.T) {
 	a, b, c, outside := start(t, reader.Dir), start(t, writer.Dir), start(t, inner.Dir), start(t, "")
 	unseen := hidden(t, k)
 	bpftest.Start(t, s)
-	a.Say("r", 200)
+	a.Ask("r", 200)
 	if writer.Key != reader.Key {
-		b.Say("w", 100)
+		b.Ask("w", 100)
 	}
-	c.Say("r", 50)
-	outside.Say("r", 300)
+	c.Ask("r", 50)
+	outside.Ask("r", 300)
 	all := bpftest.Stop(t, s)
 	missing := unseen()
 	check := func(name string, k sample.TaskKey, ops float64) {
@@ -227,7 +227,7 @@ func TestRequestsByTask(t *testing.T) {
 	check("reader", reader.Key, 250)
 	if writer.Key != reader.Key {
 		check("writer", writer.Key, 100)
-		if !all[reader.Key].Reach.Meets(all[writer.Key].Reach) {
+		if !all[reader.Key].Reach.Intersects(all[writer.Key].Reach) {
 			t.Errorf("the tasks' files are on one disk, but they reach %v and %v", all[reader.Key].Reach, all[writer.Key].Reach)
 		}
 	}
@@ -239,10 +239,10 @@ func TestRequestsByTask(t *testing.T) {
 		t.Errorf("others made %v requests, want at least %v", n, 300-missing)
 	}
 
-	a.Say("r", 100) // in no window
+	a.Ask("r", 100) // in no window
 	unseen()
 	bpftest.Start(t, s)
-	a.Say("r", 30)
+	a.Ask("r", 30)
 	r, ok := s.Remove(reader.Key, 0)
 	if n := bpftest.Count(r, sample.IOOps); !ok || n > 30 || n < 30-unseen() {
 		t.Errorf("removed in an open window: %v, %+v", ok, r)

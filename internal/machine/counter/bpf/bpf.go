@@ -18,9 +18,9 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
-// Unlock lifts RLIMIT_MEMLOCK, to which kernels before 5.11 charge maps. On
+// RemoveMemlock lifts RLIMIT_MEMLOCK, to which kernels before 5.11 charge maps. On
 // later ones it does nothing.
-func Unlock() error {
+func RemoveMemlock() error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
@@ -81,9 +81,9 @@ func Close(all ...io.Closer) error {
 	return errors.Join(errs...)
 }
 
-// Refusal says what the kernel's answer to loading or attaching means for this machine.
+// NotSupported says what the kernel's answer to loading or attaching means for this machine.
 // what is the thing that is missing, and kernel the kernel that is needed.
-func Refusal(what, kernel string, err error) error {
+func NotSupported(what, kernel string, err error) error {
 	e := &counter.NotSupportedError{What: what, Reason: err.Error(), Err: err}
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

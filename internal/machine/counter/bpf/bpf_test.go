@@ -29,7 +29,7 @@ func TestRefusal(t *testing.T) {
 		{unix.ENOMEM, "fewer tasks"},
 		{unix.EINVAL, "use Linux 9.9 with luck"},
 	} {
-		err := Refusal("the thing", "Linux 9.9 with luck", c.err)
+		err := NotSupported("the thing", "Linux 9.9 with luck", c.err)
 		var e *counter.NotSupportedError
 		if !errors.As(err, &e) || !errors.Is(err, c.err) || e.What != "the thing" || !strings.Contains(e.Remedy, c.remedy) {
 			t.Errorf("%v becomes %+v; want a remedy with %q", c.err, e, c.remedy)
@@ -39,7 +39,7 @@ func TestRefusal(t *testing.T) {
 
 func TestClearEmptiesAMapAndMayDoSoTwice(t *testing.T) {
 	quelltest.Need(t, quelltest.EBPF)
-	if err := Unlock(); err != nil {
+	if err := RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "quell_test", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 500})

@@ -35,10 +35,10 @@ func (p *Programs[R]) Serving(s Service) *Programs[R] {
 	return p
 }
 
-// Loaded returns programs that are attached in the order given. They keep an R in work,
+// NewPrograms returns programs that are attached in the order given. They keep an R in work,
 // by sample.CgroupID, and in lost, a uint64, how much had no room there. unload closes
 // all of that.
-func Loaded[R any](work *ebpf.Map, lost *ebpf.Variable, unload func() error, programs ...*ebpf.Program) *Programs[R] {
+func NewPrograms[R any](work *ebpf.Map, lost *ebpf.Variable, unload func() error, programs ...*ebpf.Program) *Programs[R] {
 	return &Programs[R]{work: work, lost: lost, unload: unload, programs: programs}
 }
 
@@ -118,8 +118,8 @@ func (p *Programs[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok 
 	return true, nil
 }
 
-// Refused implements Kernel.
-func (p *Programs[R]) Refused() (n uint64) {
+// PairsDropped implements Kernel.
+func (p *Programs[R]) PairsDropped() (n uint64) {
 	if p.service != nil {
 		_ = p.service.Refused.Get(&n) // does not fail, since the map exists
 	}

@@ -39,9 +39,9 @@ type Record[R any] interface {
 	Waited() time.Duration
 }
 
-// Kernel is what counts, by cgroups' ids as sample.CgroupID makes them; *Programs is
+// CgroupCounts is what counts, by cgroups' ids as sample.CgroupID makes them; *Programs is
 // one.
-type Kernel[R any] interface {
+type CgroupCounts[R any] interface {
 	// Open discards what was counted and begins to count; Detach ends that.
 	Open() error
 	Detach() error
@@ -54,7 +54,7 @@ type Kernel[R any] interface {
 	// Lost is how much could not be counted since the programs were loaded, Refused how
 	// often there was no room to note a served cgroup.
 	Lost() uint64
-	Refused() uint64
+	PairsDropped() uint64
 	Close() error
 }
 
@@ -62,23 +62,23 @@ type Kernel[R any] interface {
 // It knows the owner of each cgroup, what a task's cgroups did together in a window,
 // and which places the task has used since it is followed.
 type Windows[R any, P Record[R]] struct {
-	kernel Kernel[R]
-	tasks  map[sample.TaskKey]*followed[R]
-	number map[uint64]int // small numbers for the places that tasks have used
-	places []uint64       // by those numbers; 0: free
-	free   []int          // the one free for the longest time first
-	inOpen bool
-	lost   uint64
-	others counter.Reading
-	beyond places // that others used
+	kernel     CgroupCounts[R]
+	tasks      map[sample.TaskKey]*monitored[R]
+	number     map[uint64]int // small numbers for the places that tasks have used
+	places     []uint64       // by those numbers; 0: free
+	free       []int          // the one free for the longest time first
+	windowOpen bool
+	lost       uint64
+	others     counter.Reading
+	beyond     places // that others used
 
 	gone         map[uint64]sample.TaskKey // cgroups of tasks that were removed in this window
 	serves       bool                      // served tasks are reported
 	unattributed time.Duration             // waits for which the served task is not known
 }
 
-// followed is a followed task.
-type followed[R any] struct {
+// monitored is a followed task.
+type monitored[R any] struct {
 	target counter.Target
 	ids    []uint64 // the cgroups that are the task's in this window; nil: not counted
 	sum    R
@@ -94,7 +94,7 @@ type places struct {
 
 // Open returns windows over a kernel, which they own. The kernel is closed if it does
 // not attach: a kernel or a sandbox may allow loading and refuse the rest.
-func Open[R any, P Record[R]](k Kernel[R]) (*Windows[R, P], error) {
+func Open[R any, P Record[R]](k CgroupCounts[R]) (*Windows[R, P], error) {
 	if err := errors.Join(k.Open(), k.Detach()); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -102,15 +102,15 @@ func Open[R any, P Record[R]](k Kernel[R]) (*Windows[R, P], error) {
 	if err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
-	return &Windows[R, P]{kernel: k, tasks: map[sample.TaskKey]*followed[R]{}, number: map[uint64]int{},
+	return &Windows[R, P]{kernel: k, tasks: map[sample.TaskKey]*monitored[R]{}, number: map[uint64]int{},
 		gone: map[uint64]sample.TaskKey{}, serves: serves}, nil
 }
 
 // Unattributed implements counter.Accounting.
 func (w *Windows[R, P]) Unattributed() (time.Duration, bool) { return w.unattributed, w.serves }
 
-// Refused implements counter.Accounting.
-func (w *Windows[R, P]) Refused() uint64 { return w.kernel.Refused() }
+// PairsDropped implements counter.Accounting.
+func (w *Windows[R, P]) PairsDropped() uint64 { return w.kernel.PairsDropped() }
 
 // Lost returns how much, since Open, could not be counted.
 func (w *Windows[R, P]) Lost() uint64 { return w.lost }
@@ -140,17 +140,17 @@ func (w *Windows[R, P]) Add(t counter.Target) error {
 	if w.tasks[t.Key] != nil {
 		return fmt.Errorf("add %s: already monitored", t.Key)
 	}
-	w.tasks[t.Key] = &followed[R]{target: t}
+	w.tasks[t.Key] = &monitored[R]{target: t}
 	return nil
 }
 
 // Start implements counter.Source.
 func (w *Windows[R, P]) Start() error {
-	if w.inOpen {
+	if w.windowOpen {
 		return ErrOpen
 	}
 	clear(w.gone)
-	claims := make([]counter.Claim[*followed[R]], 0, len(w.tasks))
+	claims := make([]counter.Claim[*monitored[R]], 0, len(w.tasks))
 	for _, t := range w.tasks {
 		var none R
 		t.ids, t.sum = nil, none
@@ -167,16 +167,16 @@ func (w *Windows[R, P]) Start() error {
 	if err := w.kernel.Open(); err != nil {
 		return fmt.Errorf("start window: %w", err)
 	}
-	w.inOpen = true
+	w.windowOpen = true
 	return nil
 }
 
 // Stop implements counter.Source.
 func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
-	if !w.inOpen {
+	if !w.windowOpen {
 		return ErrNotOpen
 	}
-	w.inOpen = false
+	w.windowOpen = false
 	if err := w.kernel.Detach(); err != nil {
 		return fmt.Errorf("stop window: %w", err)
 	}
@@ -204,8 +204,8 @@ func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, count
 }
 
 // owners returns the tasks by the cgroups that are theirs in this window.
-func (w *Windows[R, P]) owners() map[uint64]*followed[R] {
-	owners := map[uint64]*followed[R]{}
+func (w *Windows[R, P]) owners() map[uint64]*monitored[R] {
+	owners := map[uint64]*monitored[R]{}
 	for _, t := range w.tasks {
 		for _, id := range t.ids {
 			owners[id] = t
@@ -215,7 +215,7 @@ func (w *Windows[R, P]) owners() map[uint64]*followed[R] {
 }
 
 // attribute records which tasks were served while tasks, or one task only, waited.
-func (w *Windows[R, P]) attribute(owners map[uint64]*followed[R], only *followed[R]) error {
+func (w *Windows[R, P]) attribute(owners map[uint64]*monitored[R], only *monitored[R]) error {
 	_, err := w.kernel.Served(func(waits, by uint64, d time.Duration) {
 		t := owners[waits]
 		if t == nil || only != nil && t != only {
@@ -239,7 +239,7 @@ func (w *Windows[R, P]) Remove(key sample.TaskKey, _ time.Duration) (counter.Rea
 	if t == nil {
 		return counter.Reading{}, false
 	}
-	if !w.inOpen || t.ids == nil {
+	if !w.windowOpen || t.ids == nil {
 		delete(w.tasks, key)
 		return counter.Reading{}, false
 	}
@@ -273,15 +273,15 @@ func (w *Windows[R, P]) add(sum *R, used *places, r *R) {
 		}
 		n, known := w.number[place]
 		if !known {
-			n = w.take()
+			n = w.allocNumber()
 			w.number[place], w.places[n] = n, place
 		}
 		used.known = used.known.With(n)
 	}
 }
 
-// take returns a number for a place.
-func (w *Windows[R, P]) take() int {
+// allocNumber returns a number for a place.
+func (w *Windows[R, P]) allocNumber() int {
 	if len(w.free) == 0 {
 		w.places = append(w.places, 0)
 		return len(w.places) - 1
@@ -316,7 +316,7 @@ func (w *Windows[R, P]) forget() {
 }
 
 // reading returns a task's reading, with the tasks that were served while it waited.
-func (w *Windows[R, P]) reading(t *followed[R]) counter.Reading {
+func (w *Windows[R, P]) reading(t *monitored[R]) counter.Reading {
 	r := reading[R, P](&t.sum, t.used)
 	if !w.serves {
 		return r

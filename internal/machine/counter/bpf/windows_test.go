@@ -199,11 +199,11 @@ func TestReach(t *testing.T) {
 		t.Errorf("a task that used no place reaches %v", r)
 	}
 	a, b := got[one.Key].Reach, got[two.Key].Reach
-	if a.Len() != 2 || b.Len() != 1 || !a.Meets(b) {
+	if a.Len() != 2 || b.Len() != 1 || !a.Intersects(b) {
 		t.Errorf("they reach %v and %v", a, b)
 	}
 	got = window(map[uint64]work{1: {at: [2]uint64{900}}, 2: {at: [2]uint64{700}}})
-	if a, b := got[one.Key].Reach, got[two.Key].Reach; a.Len() != 3 || b.Len() != 2 || !a.Meets(b) {
+	if a, b := got[one.Key].Reach, got[two.Key].Reach; a.Len() != 3 || b.Len() != 2 || !a.Intersects(b) {
 		t.Errorf("after a second window they reach %v and %v", a, b)
 	}
 	for _, pair := range [][2]sample.TaskKey{{one.Key, two.Key}, {two.Key, one.Key}} {
@@ -218,7 +218,7 @@ func TestReach(t *testing.T) {
 	if r := got[one.Key].Reach; r != nil {
 		t.Errorf("a task that used more places than are reported reaches %v", r)
 	}
-	if r := s.Others().Reach; r.Len() != 1 || r.Meets(got[two.Key].Reach) {
+	if r := s.Others().Reach; r.Len() != 1 || r.Intersects(got[two.Key].Reach) {
 		t.Errorf("others reach %v; want 900, and not 77, which no task uses", r)
 	}
 }
@@ -238,7 +238,7 @@ func TestPlacesAreForgotten(t *testing.T) {
 		bpftest.Start(t, s)
 		k.Counts = map[uint64]work{10 + i: {at: [2]uint64{1000 + i, 5}}, 9: {at: [2]uint64{2000 + i, 1000 + i}}}
 		got := bpftest.Stop(t, s)
-		if a, b := got[pod.Key].Reach, s.Others().Reach; a.Len() != 2 || !a.Meets(got[stays.Key].Reach) || b.Len() != 1 || b.Meets(got[stays.Key].Reach) {
+		if a, b := got[pod.Key].Reach, s.Others().Reach; a.Len() != 2 || !a.Intersects(got[stays.Key].Reach) || b.Len() != 1 || b.Intersects(got[stays.Key].Reach) {
 			t.Fatalf("pod %d reaches %v, others %v", i, a, b)
 		}
 		if got := s.Common(stays.Key, pod.Key); !slices.Equal(got, []uint64{5}) {

@@ -30,7 +30,7 @@ func BenchmarkPacket(b *testing.B) {
 			const packets = 20000
 			bpftest.Cost(b, s, "packet", k.Programs(), func() float64 {
 				began := time.Now()
-				w.Say(packets, 100)
+				w.Ask(packets, 100)
 				return float64(time.Since(began).Nanoseconds()) / packets
 			})
 		})

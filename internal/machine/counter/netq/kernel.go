@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// underWay is the number of packets that are followed at once: those in queues. A
+	// maxQueuedPackets is the number of packets that are followed at once: those in queues. A
 	// queue usually holds a thousand (txqueuelen).
-	underWay = 64 << 10
+	maxQueuedPackets = 64 << 10
 	// sockets is the number of sockets whose last sender is kept.
 	sockets = 64 << 10
 )
@@ -40,7 +40,7 @@ func load() (k *bpf.Programs[netqDone], without []string, err error) {
 }
 
 func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, err error) {
-	if err := bpf.Unlock(); err != nil {
+	if err := bpf.RemoveMemlock(); err != nil {
 		return nil, nil, err
 	}
 	spec, err := loadNetq()
@@ -48,7 +48,7 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 		return nil, nil, err
 	}
 	spec.Maps[netqMapWork].MaxEntries = bpf.MaxCgroups
-	spec.Maps[netqMapPackets].MaxEntries = underWay
+	spec.Maps[netqMapPackets].MaxEntries = maxQueuedPackets
 	spec.Maps[netqMapSenders].MaxEntries = sockets
 	spec.Maps[netqMapPairs].MaxEntries = bpf.MaxPairs
 	if err := spec.Variables[netqVarUnserved].Set(unserved); err != nil {
@@ -101,7 +101,7 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 		}
 	}
 	unload := func() error { all.Close(); return nil }
-	k = bpf.Loaded[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, programs...)
+	k = bpf.NewPrograms[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, programs...)
 	if !unserved {
 		k.Serving(bpf.Service{Pairs: all.Maps[netqMapPairs], Places: all.Maps[netqMapPlaces], Refused: all.Variables[netqVarRefused]})
 	}
@@ -110,5 +110,5 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 
 // refusal says what the kernel's answer means for this machine.
 func refusal(err error) error {
-	return bpf.Refusal("network queues by eBPF", "Linux 5.11 or newer with BTF and CONFIG_NET_SCHED", err)
+	return bpf.NotSupported("network queues by eBPF", "Linux 5.11 or newer with BTF and CONFIG_NET_SCHED", err)
 }

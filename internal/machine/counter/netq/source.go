@@ -73,7 +73,7 @@ func (d *netqDone) Reading() counter.Reading {
 	r.Extras.Set(sample.NetBytes, float64(d.Bytes))
 	r.Extras.Set(sample.NetQueued, float64(d.Queued)) // packets that a full queue drops are pressure as well
 	r.Extras.Set(sample.NetWait, waited)
-	r.Extras.Set(sample.NetResent, float64(d.Resent))
+	r.Extras.Set(sample.NetRetransmits, float64(d.Resent))
 	if d.Sent > 0 {
 		r.Cost = waited / float64(d.Sent)
 	}

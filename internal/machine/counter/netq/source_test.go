@@ -229,26 +229,26 @@ func TestPacketsByTask(t *testing.T) {
 	a, in, box, tcp := start(t, to, plain.Dir, sends), start(t, to, inner.Dir, sends), start(t, to, boxed.Dir, container), start(t, to, bulk.Dir, sends)
 	outside := start(t, to, "", sends)
 	for _, p := range []*quelltest.Child{a, in, box, outside} {
-		p.Say(1, 100) // the kernel knows the addresses (ARP)
+		p.Ask(1, 100) // the kernel knows the addresses (ARP)
 	}
 	exact(t, func() (missing []string) {
 		lacks := func(format string, args ...any) { missing = append(missing, fmt.Sprintf(format, args...)) }
 		before, _ := sent(t, sends)
 		bpftest.Start(t, s)
 		udp := 20 + 10 + 30 + 7
-		a.Say(20, 1000)
-		in.Say(10, 1000)
-		box.Say(30, 500)
-		outside.Say(7, 1000)
+		a.Ask(20, 1000)
+		in.Ask(10, 1000)
+		box.Ask(30, 500)
+		outside.Ask(7, 1000)
 		if v1 {
 			o := start(t, to, old.Dir, sends)
-			o.Say(1, 1000) // where functions may not be hooked, a socket's first packet belongs to no task
-			o.Say(25, 1000)
+			o.Ask(1, 1000) // where functions may not be hooked, a socket's first packet belongs to no task
+			o.Ask(25, 1000)
 			o.End()
 			udp += 26
 		}
 		allSent(t, sends, before, udp)
-		tcp.Say("t", 1, tcpBytes)
+		tcp.Ask("t", 1, tcpBytes)
 		allSent(t, sends, before, udp)
 		all := bpftest.Stop(t, s)
 		check := func(name string, key sample.TaskKey, packets, bytes float64) {
@@ -269,7 +269,7 @@ func TestPacketsByTask(t *testing.T) {
 			if wait := bpftest.Count(r, sample.NetWait); wait <= 0 || math.Abs(r.Cost*n-wait) > 1e-9*wait || r.Reach.Len() != 1 {
 				t.Errorf("%s: waited %v s, %+v", name, wait, r)
 			}
-			if other := all[plain.Key]; other.Reach.Len() > 0 && !r.Reach.Meets(other.Reach) {
+			if other := all[plain.Key]; other.Reach.Len() > 0 && !r.Reach.Intersects(other.Reach) {
 				t.Errorf("%s reaches %v, plain %v: both sent through q0", name, r.Reach, other.Reach)
 			}
 		}
@@ -304,10 +304,10 @@ func TestPacketsByTask(t *testing.T) {
 	// What was sent in no window is in none.
 	exact(t, func() []string {
 		before, _ := sent(t, sends)
-		a.Say(5, 1000)
+		a.Ask(5, 1000)
 		allSent(t, sends, before, 5)
 		bpftest.Start(t, s)
-		a.Say(3, 1000)
+		a.Ask(3, 1000)
 		allSent(t, sends, before, 8)
 		r := bpftest.Stop(t, s)[plain.Key]
 		n := bpftest.Count(r, sample.NetPackets)
@@ -342,7 +342,7 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 	s, _ := open(t, victim, loud)
 	const to = "10.78.0.2:9000"
 	v, l := start(t, to, victim.Dir, sends), start(t, to, loud.Dir, sends)
-	v.Say(1, 100)
+	v.Ask(1, 100)
 	// play returns what a packet of the victim's waited, and for what part of that the
 	// link sent the other's.
 	play := func(noise int) (cost, behind float64) {
@@ -350,9 +350,9 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 		bpftest.Start(t, s)
 		for range 20 {
 			if noise > 0 {
-				l.Say(noise, 1400)
+				l.Ask(noise, 1400)
 			}
-			v.Say(1, 100)
+			v.Ask(1, 100)
 		}
 		allSent(t, sends, before, 20*(noise+1))
 		all := bpftest.Stop(t, s)
@@ -392,7 +392,7 @@ func TestReading(t *testing.T) {
 	sum.Add(&netqDone{Queued: 3, Bytes: sample.PacketBytes, Sent: 2, Ns: 5e6, Resent: 1})
 	r := sum.Reading()
 	if r.Cost != 0.002 || bpftest.Count(r, sample.NetQueued) != 4 || bpftest.Count(r, sample.NetWait) != 0.006 || bpftest.Count(r, sample.NetPackets) != 3 ||
-		bpftest.Count(r, sample.NetBytes) != 2*sample.PacketBytes || bpftest.Count(r, sample.NetResent) != 1 {
+		bpftest.Count(r, sample.NetBytes) != 2*sample.PacketBytes || bpftest.Count(r, sample.NetRetransmits) != 1 {
 		t.Errorf("%+v", r)
 	}
 	if r := new(netqDone).Reading(); !math.IsNaN(r.Cost) || bpftest.Count(r, sample.NetQueued) != 0 {

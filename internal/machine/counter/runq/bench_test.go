@@ -179,7 +179,7 @@ func BenchmarkCut(b *testing.B) {
 	defer down.Wait()
 	defer close(done)
 	for b.Loop() {
-		if err := p.k.cut(); err != nil {
+		if err := p.k.settleWaits(); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -76,7 +76,7 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 }
 
 // ask waits until it has answered a line.
-func (b *burning) ask() { b.Say("line") }
+func (b *burning) ask() { b.Ask("line") }
 
 // cpuTime returns the process's CPU time, by its CPU clock: clock_getcpuclockid(3).
 func (b *burning) cpuTime(t testing.TB) time.Duration {

@@ -38,7 +38,7 @@ func FuzzDecode(f *testing.F) {
 		pairs, _ := decodePairs(nil, table, uint32(now))
 		a.settle(pairs)
 		for _, p := range a.pairs {
-			if served, known := a.of(uint32(p.waits), sum.other, make([]sample.TaskKey, 1<<16)); known > sum.other || len(served) > len(a.pairs) {
+			if served, known := a.servedFor(uint32(p.waits), sum.other, make([]sample.TaskKey, 1<<16)); known > sum.other || len(served) > len(a.pairs) {
 				t.Errorf("%d of %d ns, %v", known, sum.other, served)
 			}
 		}

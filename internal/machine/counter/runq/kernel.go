@@ -14,8 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 )
 
-// kernel is the loaded half of runq.bpf.c.
-type kernel struct {
+// bpfPrograms is the loaded half of runq.bpf.c.
+type bpfPrograms struct {
 	objs    runqObjects
 	records *ebpf.Memory
 	served  *ebpf.Memory // nil: served tasks are not reported
@@ -31,8 +31,8 @@ const (
 	tableSize  = int(unsafe.Sizeof(runqPairs{}))
 )
 
-// without lists what the programs do without. The zero value omits nothing.
-type without struct {
+// unsupported lists what the programs do without. The zero value omits nothing.
+type unsupported struct {
 	throttled bool   // the clock of throttling, as before 6.6
 	served    bool   // reporting served tasks, as before 5.17
 	pairs     uint32 // places used in a table of pairs, a power of two; 0: all
@@ -40,7 +40,7 @@ type without struct {
 
 // loadKernel does without reporting served tasks if the kernel refuses the programs
 // that do.
-func loadKernel(opts Options, w without) (*kernel, error) {
+func loadKernel(opts Options, w unsupported) (*bpfPrograms, error) {
 	k, err := loadPrograms(opts, w)
 	if err == nil || w.served {
 		return k, err
@@ -53,14 +53,14 @@ func loadKernel(opts Options, w without) (*kernel, error) {
 	return k, nil
 }
 
-func loadPrograms(opts Options, w without) (_ *kernel, err error) {
-	k := &kernel{table: make([]byte, tableSize)}
+func loadPrograms(opts Options, w unsupported) (_ *bpfPrograms, err error) {
+	k := &bpfPrograms{table: make([]byte, tableSize)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
 		}
 	}()
-	if err := bpf.Unlock(); err != nil {
+	if err := bpf.RemoveMemlock(); err != nil {
 		return nil, err
 	}
 	if k.ncpu, err = ebpf.PossibleCPU(); err != nil {
@@ -111,7 +111,7 @@ func loadPrograms(opts Options, w without) (_ *kernel, err error) {
 
 // open attaches the programs and tells them what each CPU runs. They settle
 // waits only after begin.
-func (k *kernel) open() error {
+func (k *bpfPrograms) open() error {
 	if err := k.number(k.window | 1); err != nil {
 		return err
 	}
@@ -126,15 +126,15 @@ func (k *kernel) open() error {
 
 // begin begins the window that is open, including threads that wait already. What was
 // counted until now belongs to earlier windows.
-func (k *kernel) begin() error {
-	if err := errors.Join(k.number(k.window+1), k.cut()); err != nil {
+func (k *bpfPrograms) begin() error {
+	if err := errors.Join(k.number(k.window+1), k.settleWaits()); err != nil {
 		return errors.Join(err, k.detach())
 	}
 	return nil
 }
 
 // number numbers the window: odd while it opens, even once it has begun.
-func (k *kernel) number(n uint32) error {
+func (k *bpfPrograms) number(n uint32) error {
 	k.window = n
 	if err := k.objs.Window.Set(n); err != nil {
 		return fmt.Errorf("set window number: %w", err)
@@ -145,11 +145,11 @@ func (k *kernel) number(n uint32) error {
 // detach ends a window. What a program that still runs writes has the number of its own
 // window, which separates it from the next window's, or is a clock, whose value at a
 // window's start does not matter.
-func (k *kernel) detach() error { return k.hooks.Detach() }
+func (k *bpfPrograms) detach() error { return k.hooks.Detach() }
 
 // sync runs on each CPU, one after the other, since only there is it known what the CPU
 // runs.
-func (k *kernel) sync() error {
+func (k *bpfPrograms) sync() error {
 	const onCPU = 1 // BPF_F_TEST_RUN_ON_CPU, 5.10
 	for cpu := range k.ncpu {
 		_, err := k.objs.Sync.Run(&ebpf.RunOptions{CPU: uint32(cpu), Flags: onCPU})
@@ -160,9 +160,9 @@ func (k *kernel) sync() error {
 	return nil
 }
 
-// cut settles the waits of all threads that are waiting now and begins them
+// settleWaits settles the waits of all threads that are waiting now and begins them
 // anew. The iterator shows the threads of the reader's own PID namespace.
-func (k *kernel) cut() error {
+func (k *bpfPrograms) settleWaits() error {
 	r, err := k.edge.Open()
 	if err != nil {
 		return fmt.Errorf("iterate threads: %w", err)
@@ -174,9 +174,9 @@ func (k *kernel) cut() error {
 	return nil
 }
 
-func (k *kernel) own(cgroup uint64, o runqOwner) error { return k.objs.Owners.Put(cgroup, o) }
+func (k *bpfPrograms) setOwner(cgroup uint64, o runqOwner) error { return k.objs.Owners.Put(cgroup, o) }
 
-func (k *kernel) disown(cgroup uint64) error {
+func (k *bpfPrograms) deleteOwner(cgroup uint64) error {
 	if err := k.objs.Owners.Delete(cgroup); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
@@ -185,7 +185,7 @@ func (k *kernel) disown(cgroup uint64) error {
 
 // read returns the records of a slot, one per CPU. Each word is consistent, the record
 // is not: the kernel continues to write.
-func (k *kernel) read(slot uint32) ([]record, error) {
+func (k *bpfPrograms) read(slot uint32) ([]record, error) {
 	buf := make([]byte, k.ncpu*recordSize)
 	if _, err := k.records.ReadAt(buf, int64(slot)*int64(len(buf))); err != nil {
 		return nil, fmt.Errorf("read records: %w", err)
@@ -196,7 +196,7 @@ func (k *kernel) read(slot uint32) ([]record, error) {
 // pairs appends to buf the pairs of the window that has begun, in any order and
 // possibly repeated. It returns how many slices, since the programs were loaded, had no
 // place among them.
-func (k *kernel) pairs(buf []pair) (_ []pair, refused uint64, err error) {
+func (k *bpfPrograms) pairs(buf []pair) (_ []pair, refused uint64, err error) {
 	if k.served == nil {
 		return buf, 0, nil
 	}
@@ -211,7 +211,7 @@ func (k *kernel) pairs(buf []pair) (_ []pair, refused uint64, err error) {
 	return buf, refused, nil
 }
 
-func (k *kernel) close() error {
+func (k *bpfPrograms) close() error {
 	errs := []error{k.detach()}
 	if k.edge != nil {
 		errs = append(errs, k.edge.Close())
@@ -230,5 +230,5 @@ func now() uint64 {
 
 // refusal says what the kernel's answer means for this machine.
 func refusal(err error) error {
-	return bpf.Refusal("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
+	return bpf.NotSupported("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
 }

@@ -14,8 +14,8 @@ import (
 // Program counts with eBPF. It is a counter.Source with the additional methods CPUs,
 // Lost, Unattributed, Refused and Fallback.
 type Program struct {
-	k       *kernel
-	tasks   map[sample.TaskKey]*followed
+	k       *bpfPrograms
+	tasks   map[sample.TaskKey]*monitored
 	free    []uint32             // slots
 	serial  uint32               // of the last owner
 	owned   map[uint64]runqOwner // what the kernel's map holds
@@ -28,17 +28,17 @@ type Program struct {
 	refused      uint64
 }
 
-type followed struct {
+type monitored struct {
 	target counter.Target
 	owner  runqOwner
 	base   []record // by CPU, at the window's start; nil: not counted
 	ran    sample.Set
 }
 
-func openProgram(opts Options) (*Program, error) { return openWith(opts, without{}) }
+func openProgram(opts Options) (*Program, error) { return openWith(opts, unsupported{}) }
 
 // openWith can make the programs do without features that some kernels lack.
-func openWith(opts Options, w without) (*Program, error) {
+func openWith(opts Options, w unsupported) (*Program, error) {
 	k, err := loadKernel(opts, w)
 	if err != nil {
 		return nil, refusal(err)
@@ -48,7 +48,7 @@ func openWith(opts Options, w without) (*Program, error) {
 	if err := errors.Join(k.open(), k.begin(), k.detach()); err != nil {
 		return nil, refusal(errors.Join(err, k.close()))
 	}
-	p := &Program{k: k, tasks: map[sample.TaskKey]*followed{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, opts.Tasks+1)}
+	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, opts.Tasks+1)}
 	for slot := uint32(opts.Tasks); slot > 0; slot-- {
 		p.free = append(p.free, slot)
 	}
@@ -77,9 +77,9 @@ func (p *Program) Lost() uint64 { return p.dropped }
 // all.
 func (p *Program) Unattributed() (d time.Duration, ok bool) { return p.unattributed, p.k.served != nil }
 
-// Refused counts, since Open, the slices of waits that had no place among the
+// PairsDropped counts, since Open, the slices of waits that had no place among the
 // pairs of their CPU.
-func (p *Program) Refused() uint64 { return p.refused }
+func (p *Program) PairsDropped() uint64 { return p.refused }
 
 // CPUs returns the CPUs that the task ran on in the last closed window; nil if
 // it did not run or was not counted.
@@ -103,7 +103,7 @@ func (p *Program) Add(t counter.Target) error {
 	slot := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
 	p.serial++
-	p.tasks[t.Key] = &followed{target: t, owner: runqOwner{Slot: slot, Serial: p.serial}}
+	p.tasks[t.Key] = &monitored{target: t, owner: runqOwner{Slot: slot, Serial: p.serial}}
 	return nil
 }
 
@@ -133,7 +133,7 @@ func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading
 		if o == t.owner {
 			// If it fails the cgroup has an owner that is not read, until the next
 			// window removes it.
-			if p.k.disown(id) == nil {
+			if p.k.deleteOwner(id) == nil {
 				delete(p.owned, id)
 			}
 		}
@@ -191,7 +191,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 	want := counter.Assign(claims)
 	for id := range p.owned {
 		if _, ok := want[id]; !ok {
-			if err := p.k.disown(id); err != nil {
+			if err := p.k.deleteOwner(id); err != nil {
 				return nil, fmt.Errorf("remove cgroup owner: %w", err)
 			}
 			delete(p.owned, id)
@@ -201,7 +201,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 		if p.owned[id] == o {
 			continue
 		}
-		switch err := p.k.own(id, o); {
+		switch err := p.k.setOwner(id, o); {
 		case errors.Is(err, unix.E2BIG):
 			unfit[o.Slot] = true
 		case err != nil:
@@ -219,7 +219,7 @@ func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.R
 		return errNotOpen
 	}
 	p.open = false
-	if err := p.k.cut(); err != nil {
+	if err := p.k.settleWaits(); err != nil {
 		return fmt.Errorf("stop window: %w", errors.Join(err, p.k.detach()))
 	}
 	// Still attached, so that usage and waits are of the same moment.
@@ -242,7 +242,7 @@ func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.R
 	return nil
 }
 
-func (p *Program) reading(t *followed, a *account, cpu time.Duration, known bool) (counter.Reading, bool) {
+func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known bool) (counter.Reading, bool) {
 	t.ran = nil
 	if t.base == nil {
 		return counter.Reading{}, false
@@ -257,7 +257,7 @@ func (p *Program) reading(t *followed, a *account, cpu time.Duration, known bool
 	r := sum.reading(cpu, known)
 	if p.k.served != nil {
 		var known uint64
-		r.Served, known = a.of(t.owner.Slot, sum.other, p.keys)
+		r.Served, known = a.servedFor(t.owner.Slot, sum.other, p.keys)
 		p.unattributed += time.Duration(sum.other - known)
 	}
 	return r, true

@@ -24,10 +24,10 @@ const window = 600 * time.Millisecond
 
 func program(t testing.TB, opts Options, groups ...*group) *Program {
 	t.Helper()
-	return programWith(t, opts, without{}, groups...)
+	return programWith(t, opts, unsupported{}, groups...)
 }
 
-func programWith(t testing.TB, opts Options, w without, groups ...*group) *Program {
+func programWith(t testing.TB, opts Options, w unsupported, groups ...*group) *Program {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
 	p, err := openWith(opts.withDefaults(), w)
@@ -138,7 +138,7 @@ func TestOwnQuota(t *testing.T) {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
 			a := capped(t, "a", 20)
 			a.burn(t, burner{cpu: 1})
-			p := programWith(t, Options{}, without{throttled: marks}, a)
+			p := programWith(t, Options{}, unsupported{throttled: marks}, a)
 			var stat float64 // s throttled, as the kernel counts it
 			expect(t, p, []*group{a}, func(ctx context.Context) {
 				before := throttledTime(t, a)
@@ -165,7 +165,7 @@ func TestOwnQuotaBesideNeighbour(t *testing.T) {
 			b := unified(t, "b")
 			a.burn(t, burner{cpu: 1})
 			b.burn(t, burner{cpu: 1})
-			expect(t, programWith(t, Options{}, without{throttled: marks}, a), []*group{a}, nil, func(m []measured) []band {
+			expect(t, programWith(t, Options{}, unsupported{throttled: marks}, a), []*group{a}, nil, func(m []measured) []band {
 				return []band{
 					{"cpu", m[0].cpu, 0.15, 0.25}, {"other", m[0].other, 0, 0.32},
 					{"throttled", m[0].throttled, 0.45, 0.85}, whole(m[0], 1),

@@ -51,9 +51,9 @@ func (a *account) settle(pairs []pair) {
 	a.served = slices.Grow(a.served[:0], len(a.pairs))
 }
 
-// of returns the tasks served while a slot's threads waited, the longest first, and the
+// servedFor returns the tasks served while a slot's threads waited, the longest first, and the
 // sum of that, at most the time that they waited for others. keys are by slot.
-func (a *account) of(slot uint32, other uint64, keys []sample.TaskKey) (_ []counter.Served, sum uint64) {
+func (a *account) servedFor(slot uint32, other uint64, keys []sample.TaskKey) (_ []counter.Served, sum uint64) {
 	at, _ := slices.BinarySearchFunc(a.pairs, slot, func(p pair, slot uint32) int { return cmp.Compare(uint32(p.waits), slot) })
 	from := len(a.served)
 	for _, p := range a.pairs[at:] {

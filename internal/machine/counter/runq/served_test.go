@@ -152,7 +152,7 @@ func TestServedBesideOwnQuota(t *testing.T) {
 			a, b := capped(t, "a", 20), unified(t, "b")
 			a.burn(t, burner{cpu: 1})
 			b.burn(t, burner{cpu: 1})
-			expect(t, programWith(t, Options{}, without{throttled: marks}, a, b), []*group{a, b}, nil, func(m []measured) []band {
+			expect(t, programWith(t, Options{}, unsupported{throttled: marks}, a, b), []*group{a, b}, nil, func(m []measured) []band {
 				return []band{{"throttled", m[0].throttled, 0.45, 0.85}, {"b's share of what is left", m[0].by(b.Key), 0.8, 1}}
 			})
 		})
@@ -188,21 +188,21 @@ func TestPairsThatHaveNoPlace(t *testing.T) {
 		groups[i] = unified(t, string(rune('a'+i)))
 		groups[i].burn(t, burner{cpu: 1})
 	}
-	p := programWith(t, Options{}, without{pairs: 4}, groups...) // of 12 pairs, and more with outside
+	p := programWith(t, Options{}, unsupported{pairs: 4}, groups...) // of 12 pairs, and more with outside
 	before, _ := p.Unattributed()
 	expect(t, p, groups, nil, func(m []measured) []band {
 		var lost float64
 		for _, x := range m {
 			lost += x.unattributed() / 4
 		}
-		return []band{{"unattributed", lost, 0.3, 0.9}, {"refused", float64(p.Refused()), 10, 1e6}}
+		return []band{{"unattributed", lost, 0.3, 0.9}, {"refused", float64(p.PairsDropped()), 10, 1e6}}
 	})
 	if after, ok := p.Unattributed(); after == before || !ok {
 		t.Errorf("%v, %v is unattributed", after, ok)
 	}
-	p = programWith(t, Options{}, without{pairs: 32}, groups...)
+	p = programWith(t, Options{}, unsupported{pairs: 32}, groups...)
 	expect(t, p, groups, nil, func(m []measured) []band {
-		return []band{{"unattributed", m[0].unattributed(), 0, 0.1}, {"refused", float64(p.Refused()), 0, 0}}
+		return []band{{"unattributed", m[0].unattributed(), 0, 0.1}, {"refused", float64(p.PairsDropped()), 0, 0}}
 	})
 }
 
@@ -211,7 +211,7 @@ func TestWithoutServed(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	p := programWith(t, Options{}, without{served: true}, a)
+	p := programWith(t, Options{}, unsupported{served: true}, a)
 	expect(t, p, []*group{a}, nil, func(m []measured) []band {
 		if m[0].Served != nil {
 			t.Errorf("served %v", m[0].Served)
@@ -285,13 +285,13 @@ func TestAccount(t *testing.T) {
 		{2, 5, 5, []counter.Served{{By: outside, Time: 5}}},
 		{1, 9, 0, []counter.Served{}}, // counted, and no task
 	} {
-		got, sum := a.of(tt.slot, tt.other, keys)
+		got, sum := a.servedFor(tt.slot, tt.other, keys)
 		if sum != tt.sum || got == nil || !slices.Equal(got, tt.want) {
 			t.Errorf("slot %d of %d: %v, sum %d; want %v, %d", tt.slot, tt.other, got, sum, tt.want, tt.sum)
 		}
 	}
 	a.settle(nil)
-	if got, _ := a.of(3, 100, keys); len(got) != 0 || got == nil {
+	if got, _ := a.servedFor(3, 100, keys); len(got) != 0 || got == nil {
 		t.Errorf("of an empty account: %v", got)
 	}
 }

@@ -39,7 +39,7 @@ type recorder struct {
 
 func recordEvents(t testing.TB) *recorder {
 	t.Helper()
-	if err := bpf.Unlock(); err != nil {
+	if err := bpf.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
 	spec, err := loadTwin()
@@ -318,7 +318,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	}
 	<-ctx.Done()
 	shortTo := now()
-	must(p.k.cut())
+	must(p.k.settleWaits())
 	longTo := now()
 	must(p.k.number(p.k.window + 1)) // nothing is settled from here on
 	p.k.window--

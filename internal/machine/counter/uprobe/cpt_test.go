@@ -55,7 +55,7 @@ func target(cg *host.Cgroup, h sample.Hierarchy, binary string, rate float64) co
 func openCPT(t *testing.T, targets ...counter.Target) *counter.CPT {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Cgroup2)
-	c, err := counter.OpenCPT("/proc", Kernel{})
+	c, err := counter.OpenCPT("/proc", Prober{})
 	if err != nil {
 		t.Fatal(err)
 	}

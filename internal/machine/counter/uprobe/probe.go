@@ -14,14 +14,14 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
-// Kernel is the counter.Prober of the running kernel.
-type Kernel struct{}
+// Prober is the counter.Prober of the running kernel.
+type Prober struct{}
 
 // Find implements counter.Prober.
-func (Kernel) Find(file *os.File, at *counter.Uprobe) (uint64, error) { return Find(file, at) }
+func (Prober) Find(file *os.File, at *counter.Uprobe) (uint64, error) { return Find(file, at) }
 
 // Attach implements counter.Prober.
-func (Kernel) Attach(file *os.File, offset uint64) (counter.Probe, error) {
+func (Prober) Attach(file *os.File, offset uint64) (counter.Probe, error) {
 	p, err := Attach(file, offset)
 	if err != nil {
 		return nil, err // and no Probe that is a nil pointer

@@ -24,11 +24,11 @@ import (
 
 // Promises for the runs with an antagonist.
 const (
-	mostRelative  = 0.5 // relative cost under the cap (the paper's median: 0.63)
-	mostIntervals = 4   // from the antagonist's start to the accusation, without trials
-	mostTrial     = 19  // additionally for each trial: its length, and the antagonist's next burst
-	mostSeconds   = 0.5 // from the third outlier to the accusation: the same tick
-	mayAbstain    = 1   // of 20
+	maxRelativeCost = 0.5 // relative cost under the cap (the paper's median: 0.63)
+	mostIntervals   = 4   // from the antagonist's start to the accusation, without trials
+	mostTrial       = 19  // additionally for each trial: its length, and the antagonist's next burst
+	mostSeconds     = 0.5 // from the third outlier to the accusation: the same tick
+	mayAbstain      = 1   // of 20
 )
 
 func main() {
@@ -56,7 +56,7 @@ func play(ctx context.Context, w io.Writer, quell string, cpu, alone, cache int,
 		if err != nil {
 			return err
 		}
-		all.take(w, r)
+		all.add(w, r)
 	}
 	errs = append(errs, all.promise(w, "cpu"))
 	var none tally
@@ -65,7 +65,7 @@ func play(ctx context.Context, w io.Writer, quell string, cpu, alone, cache int,
 		if err != nil {
 			return err
 		}
-		none.take(w, r)
+		none.add(w, r)
 	}
 	if none.wrong+none.left > 0 {
 		errs = append(errs, fmt.Errorf("without an antagonist: %d accusations, %d left something behind", none.wrong, none.left))
@@ -87,7 +87,7 @@ func play(ctx context.Context, w io.Writer, quell string, cpu, alone, cache int,
 			flips++
 			fmt.Fprintf(w, "| cache | %d | (the cache was lost) |\n", seed)
 		default:
-			shared.take(w, r)
+			shared.add(w, r)
 		}
 	}
 	fmt.Fprintf(w, "\ncache: %d runs ended because the cache was lost, not counted\n", flips)
@@ -131,7 +131,7 @@ type tally struct {
 	relative                                        []float64
 }
 
-func (t *tally) take(w io.Writer, r *demo.Result) {
+func (t *tally) add(w io.Writer, r *demo.Result) {
 	t.runs++
 	if len(r.LeftBehind) > 0 {
 		t.left++
@@ -171,7 +171,7 @@ func (t *tally) promise(w io.Writer, channel string) error {
 	slices.Sort(t.relative)
 	above := 0
 	for _, r := range t.relative {
-		if !(r <= mostRelative) {
+		if !(r <= maxRelativeCost) {
 			above++
 		}
 	}
@@ -183,7 +183,7 @@ func (t *tally) promise(w io.Writer, channel string) error {
 		channel, t.runs, t.right, t.abstained, t.wrong, median, worst, t.late, mostIntervals, mostTrial, t.slow, mostSeconds)
 	if t.wrong+t.left+above+t.late+t.slow > 0 || t.abstained > mayAbstain {
 		return fmt.Errorf("%s: %d wrong, %d abstained, %d left something behind, %d above a relative cost of %.1f, %d late, %d slow",
-			channel, t.wrong, t.abstained, t.left, above, mostRelative, t.late, t.slow)
+			channel, t.wrong, t.abstained, t.left, above, maxRelativeCost, t.late, t.slow)
 	}
 	return nil
 }

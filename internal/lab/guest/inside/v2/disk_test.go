@@ -193,7 +193,7 @@ func playOnASlowDisk(t *testing.T, by limiter) {
 		t.Fatalf("incident %+v, round %+v", capped, first)
 	}
 	// On each kernel the disk's accounts during the reader's waits identify it.
-	if s := capped.Suspects[0]; s.Name != writer || s.Method != detect.ByAccounts || s.Share < 0.3 {
+	if s := capped.Suspects[0]; s.Name != writer || s.Basis != detect.ByAccounts || s.Share < 0.3 {
 		t.Errorf("the first suspect is %+v", s)
 	}
 	for _, s := range capped.Suspects {

@@ -29,7 +29,7 @@ func TestNetworkPrograms(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	f := egress.Over(h)
+	f := egress.NewFiles(h)
 	file := filepath.Join(h.Layout().Unified, cgroup(t, "/quell-test-sends"), egress.Name)
 	for _, value := range []string{"65536", egress.None} {
 		if err := f.WriteValue(file, value); err != nil {

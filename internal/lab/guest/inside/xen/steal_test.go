@@ -56,7 +56,7 @@ func feel() error {
 		used := after.Total.Busy() - before.Total.Busy()
 		noted := used + after.Total.Idle - before.Total.Idle + after.Total.Steal - before.Total.Steal
 		cpu := used.Seconds() / noted.Seconds()
-		s.Overall(func(_ string, _ sample.Set, r counter.Reading) { fmt.Println(feltLine, r.Cost, cpu) })
+		s.MachineReadings(func(_ string, _ sample.Set, r counter.Reading) { fmt.Println(feltLine, r.Cost, cpu) })
 	}
 }
 

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	case "lab-agent":
 		err = env.AgentMain(os.Args[2:])
 	case "lab-hold":
-		err = env.HoldMain(os.Args[2:])
+		err = env.WaitAndExec(os.Args[2:])
 	case "serve":
 		err = serve()
 	case "feel":
@@ -198,7 +198,7 @@ func console(t *testing.T) {
 // out.
 func start(t *testing.T, e shared, role string, out io.Writer) {
 	t.Helper()
-	p, err := e.Start(t.Context(), lab.Job{Name: role, Argv: []string{os.Args[0], role}, Env: []string{calm}, Waits: true, Stdout: out, Stderr: os.Stdout})
+	p, err := e.Start(t.Context(), lab.Job{Name: role, Argv: []string{os.Args[0], role}, Env: []string{calm}, WaitsForStart: true, Stdout: out, Stderr: os.Stdout})
 	if err != nil {
 		t.Fatal(err)
 	}

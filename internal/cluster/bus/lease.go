@@ -1,0 +1,106 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// leases is the bucket of leases for work that only one server may do at a time.
+const leases = "leases"
+
+// leaseTime is the life of a lease. The holder renews it three times before it expires,
+// and stops in time if renewal fails. A store's commits are safe in any case.
+const leaseTime = 15 * time.Second
+
+// RunWithLease waits for the lease of a name and calls do while it is held, again after each loss
+// and new acquisition, until ctx ends. The context of do ends when the lease is lost; do
+// must then return soon. If do returns earlier, this server cannot do the work, and
+// another may try first. holder identifies this server in the bucket.
+func (b *Bus) RunWithLease(ctx context.Context, name, holder string, do func(context.Context)) error {
+	ttl := b.leaseTime
+	if ttl == 0 {
+		ttl = leaseTime
+	}
+	kv, err := b.leases(ctx, ttl)
+	if err != nil {
+		return err
+	}
+	said := ""
+	for ctx.Err() == nil {
+		revision, err := kv.Create(ctx, name, []byte(holder))
+		if err == nil {
+			b.log.Info("this server has the lease", "of", name)
+			b.renewLease(ctx, kv, name, holder, revision, ttl, do)
+			said = ""
+		} else {
+			reason := "another server has it"
+			if !errors.Is(err, jetstream.ErrKeyExists) {
+				reason = err.Error()
+			}
+			if reason != said && ctx.Err() == nil {
+				b.log.Info("waiting for the lease", "of", name, "reason", reason)
+				said = reason
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(ttl / 5):
+		}
+	}
+	return nil
+}
+
+func (b *Bus) leases(ctx context.Context, ttl time.Duration) (kv jetstream.KeyValue, err error) {
+	err = retry(ctx, func(ctx context.Context) error {
+		kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: leases, Storage: jetstream.FileStorage, Replicas: b.replicas,
+			History: 1, TTL: ttl, Description: "leases of work that only one server at a time does"})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make bucket %s: %w", leases, err)
+	}
+	return kv, nil
+}
+
+// renewLease calls do and renews the lease in parallel.
+func (b *Bus) renewLease(ctx context.Context, kv jetstream.KeyValue, name, holder string, revision uint64, ttl time.Duration, do func(context.Context)) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do(ctx)
+	}()
+	good := time.Now() // when this server last certainly held the lease
+	tick := time.NewTicker(ttl / 4)
+	defer tick.Stop()
+	for alive := true; alive; {
+		select {
+		case <-done:
+			alive = false
+		case <-ctx.Done():
+			alive = false
+		case <-tick.C:
+			asked := time.Now()
+			ask, stop := context.WithTimeout(ctx, ttl/4)
+			next, err := kv.Update(ask, name, []byte(holder), revision)
+			stop()
+			switch {
+			case err == nil:
+				revision, good = next, asked
+			case time.Since(good) > ttl/2:
+				b.log.Warn("this server has lost the lease", "of", name, "reason", err)
+				alive = false
+			}
+		}
+	}
+	cancel()
+	<-done
+	// Lets another server take over at once; no effect if another holds it already.
+	bye, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer stop()
+	_ = kv.Delete(bye, name, jetstream.LastRevision(revision))
+}

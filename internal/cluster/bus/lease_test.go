@@ -1,0 +1,110 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// TestOneHoldsALease: one of several servers holds a lease. When it ends, or dies
+// silently, another takes over, and never do two hold it at once.
+func TestOneHoldsALease(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	var holding, most, turns atomic.Int64
+	last := make([]atomic.Int64, 3) // sequence number of the start of each one's last term
+	stop := make([]context.CancelFunc, 3)
+	hubs := make([]*Bus, 3)
+	done := make(chan error, 3)
+	for i := range hubs {
+		hubs[i] = openBus(t, a, url, 1)
+		hubs[i].leaseTime = 2 * time.Second
+		ctx, cancel := context.WithCancel(t.Context())
+		stop[i] = cancel
+		go func() {
+			done <- hubs[i].RunWithLease(ctx, "ingest", fmt.Sprint(i), func(ctx context.Context) {
+				most.Store(max(most.Load(), holding.Add(1)))
+				last[i].Store(turns.Add(1))
+				<-ctx.Done()
+				holding.Add(-1)
+			})
+		}()
+	}
+	holder := func() int {
+		for i := range last {
+			if n := last[i].Load(); n > 0 && n == turns.Load() {
+				return i
+			}
+		}
+		return -1
+	}
+	// A machine that stalls for longer than the lease may lose it to another by itself.
+	quelltest.Until(t, "one holds it", func() bool { return holder() >= 0 })
+	first := holder()
+	stop[first]() // it releases the lease
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ended := turns.Load()
+	second := -1
+	quelltest.Until(t, "another holds it", func() bool {
+		second = holder()
+		return second >= 0 && second != first
+	})
+	if last[first].Load() > ended {
+		t.Fatal("it has ended and holds it again")
+	}
+	hubs[second].Close() // it is disconnected: it must stop by itself, and the third takes over
+	quelltest.Until(t, "the third holds it", func() bool { n := holder(); return n >= 0 && n != second && n != first })
+	for _, f := range stop {
+		f()
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most.Load() != 1 {
+		t.Errorf("%d held it at once", most.Load())
+	}
+}
+
+// TestWhoCannotLeadMakesRoom: a holder that cannot do the lease's work, such as a server
+// without its storage, leaves the lease to another.
+func TestWhoCannotLeadMakesRoom(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	var failed atomic.Int64
+	led := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 2)
+	hold := func(do func(context.Context)) {
+		b := openBus(t, a, url, 1)
+		b.leaseTime = time.Second
+		go func() { done <- b.RunWithLease(ctx, "lead", "a server", do) }()
+	}
+	hold(func(context.Context) { failed.Add(1) })
+	quelltest.Until(t, "the first has failed", func() bool { return failed.Load() > 0 })
+	var once sync.Once
+	hold(func(ctx context.Context) { once.Do(func() { close(led) }); <-ctx.Done() })
+	select {
+	case <-led:
+	case <-time.After(4 * time.Minute):
+		t.Errorf("no other server leads, while one has failed %d times", failed.Load())
+	}
+	stop()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := failed.Load(); n > 50 {
+		t.Errorf("it has tried %d times", n)
+	}
+}

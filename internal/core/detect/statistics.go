@@ -1,0 +1,496 @@
+package detect
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// SuspectStatistics are the statistics of a suspect, from everything that is remembered of it and the
+// victim (docs/design/0009).
+type SuspectStatistics struct {
+	slot int
+	Task sample.Task
+	// Correlation of the logarithm of the victim's cost with the suspect's work, −1 to 1.
+	// Work is its pressure ÷ (its own cost ÷ its usual cost): a co-victim uses more for the
+	// same work.
+	Correlation float64
+	// Intervals is the effective number of independent intervals of that correlation
+	// (Bartlett's formula for series of order 1).
+	Intervals float64
+	// Share is its part of the increase of all suspects' work from good intervals to the
+	// newest bad ones, 0..1.
+	Share float64
+	// WorkRatio is the ratio of its work in the newest bad intervals to that in good ones.
+	WorkRatio float64
+	// Step is the rank of its step at the onset of the victim's excess among all its steps,
+	// 0..1.
+	Step float64
+	// Cover is the part of the bad intervals since the victim's last good period with more
+	// than half of its increase: a task that came later did not cause them.
+	Cover float64
+	// Score is the value by which suspects are ranked, Lead its difference from the best
+	// other suspect's.
+	Score, Lead float64
+	// Others is the number of other suspects.
+	Others int
+	// Episodes is how many times the victim became bad, Bad the number of bad intervals.
+	Episodes, Bad float64
+	// LevelChanges is how often the suspect's work crossed the middle between its levels. Arrivals
+	// is the mean number of such crossings upwards, of all suspects, in as many intervals
+	// as an anomaly takes: the rate of coincidences.
+	LevelChanges, Arrivals float64
+	// Excess is the mean logarithm of the victim's cost over its threshold in the newest
+	// bad intervals.
+	Excess float64
+	// Mild says that the victim is mildly worse for long (level).
+	Mild bool
+}
+
+// score ranks suspects: by the correlation after Fisher's variance-stabilising transform,
+// and with small weights by Share and Step.
+func (w *SuspectStatistics) score() float64 {
+	return fisher(w.Correlation) + 0.1*math.Log(w.Share+0.1) + 0.2*w.Step
+}
+
+func fisher(r float64) float64 { return math.Atanh(min(max(r, -0.98), 0.98)) }
+
+// Features are the inputs of the probability.
+func (w *SuspectStatistics) Features() []float64 {
+	n := max(w.Intervals, 2)
+	r := min(max(w.Correlation, 0), 0.995)
+	return []float64{fisher(w.Correlation), math.Sqrt(min(-n/2*math.Log(1-r*r), 60)), w.Lead, math.Log(w.Share + 0.1), w.Step,
+		math.Log(n), min(max(w.Excess, 0), 1.5),
+		math.Log1p(w.Episodes), math.Log1p(w.Bad), math.Log(w.Arrivals+0.02) / max(w.Episodes, 1), w.Cover}
+}
+
+// Coefficients of the logistic regression over Features, fitted by quality/fit on labelled
+// recordings and the simulator's tuning half (docs/design/0009).
+var (
+	intercept    = -3.293
+	coefficients = [...]float64{1.790, 2.526, 1.958, 1.115, 1.479, -0.516, 1.976, 0.474, -0.194, -0.533, 0.849}
+)
+
+// The probabilities from which on a suspect is possible, worth a trial, and likely. The
+// latter two are higher if the victim is only mildly worse (level), since a task's own
+// variation looks similar.
+const (
+	possibleFrom = 0.3
+	triedFrom    = 0.5
+	triedMild    = 0.8
+	likelyFrom   = 0.9
+	likelyMild   = 0.97
+)
+
+// minScoreLead is the least difference of two scores that tells two suspects apart.
+const minScoreLead = 0.1
+
+// minWorkRatio is the least ratio of a suspect's work now to that while the victim was good.
+const minWorkRatio = 1.1
+
+// Probability is the probability that the suspect is the antagonist, 0..1.
+func (w *SuspectStatistics) Probability() float64 {
+	z := intercept
+	for i, x := range w.Features() {
+		z += coefficients[i] * x
+	}
+	p := 1 / (1 + math.Exp(-z))
+	if w.Episodes <= 1 && w.Bad <= 2*stepIntervals {
+		// One recent coincidence: bounded by the chance that any suspect arrives.
+		p = min(p, 1+math.Expm1(-w.Arrivals)/2)
+	}
+	if w.WorkRatio < minWorkRatio {
+		p = min(p, possibleFrom/2) // it did as much while the victim was good
+	}
+	if math.Abs(w.Lead) < minScoreLead {
+		p = min(p, 0.75) // another suspect explains it as well
+	}
+	return p
+}
+
+// grounds converts the statistics of a suspect to its level.
+func (w *SuspectStatistics) grounds() Grounds {
+	g := Grounds{Basis: ByStatistics, Probability: w.Probability()}
+	likely := likelyFrom
+	if w.Mild {
+		likely = likelyMild
+	}
+	switch {
+	case g.Probability >= likely:
+		g.Level = Likely
+	case g.Probability >= possibleFrom:
+		g.Level = Possible
+	}
+	return g
+}
+
+// why says in words what the probability depends on most.
+func (w *SuspectStatistics) why() string {
+	return fmt.Sprintf("its work and the victim's cost have a correlation of %.2f over %.0f independent intervals; its share of the increase in all suspects' work is %.0f %%",
+		w.Correlation, w.Intervals, 100*w.Share)
+}
+
+// constantTolerance is the relative deviation below which a suspect's work counts as constant.
+const constantTolerance = 1e-6
+
+// stepIntervals is the number of intervals that are compared on each side of a step.
+const stepIntervals = 5
+
+// statisticsBuffers is the workspace of the statistics.
+type statisticsBuffers struct {
+	y, weight  []float64 // the victim's log cost over its threshold; number of intervals
+	good, now  []bool    // under the threshold; among the newest bad ones
+	x, own     []float64 // a suspect's work, and its own cost if that was counted
+	part       []float64 // weight, 0 where the suspect did other work than now
+	whole      int       // index where the blocks end and the rows begin
+	sums, step []float64
+	out        []SuspectStatistics
+}
+
+// addInterval adds an interval, or a block of them, to the victim's time series.
+func (t *statisticsBuffers) addInterval(cost, limit, weight float64, now bool) {
+	y := math.Log(cost / limit)
+	if math.IsInf(y, 0) || math.IsNaN(y) {
+		y = -3
+	}
+	t.y, t.weight = append(t.y, min(max(y, -3), 3)), append(t.weight, weight)
+	t.good, t.now = append(t.good, y <= 0), append(t.now, now && y > 0)
+}
+
+// statistics computes Weighed for every possible suspect; nil if too little is known. The
+// slice is valid until the next call.
+func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
+	t := &d.scales
+	t.y, t.weight, t.good, t.now, t.out = t.y[:0], t.weight[:0], t.good[:0], t.now[:0], t.out[:0]
+	limit := s.tasks[victim].limit
+	if !(limit > 0) {
+		return nil
+	}
+	for b := range s.memory.blocks {
+		if victim < len(b.counted) && b.counted[victim] > 0 {
+			t.addInterval(float64(b.cost[victim]), limit, float64(b.counted[victim]), false)
+		}
+	}
+	t.whole = len(t.y)
+	newest := s.rows[len(s.rows)-1].at
+	for _, r := range s.rows {
+		if c := r.cause[victim]; c == good || c == byNeighbour || c == noSpec {
+			t.addInterval(float64(r.cost[victim]), limit, 1, newest.Sub(r.at) < d.params.OutlierWindow)
+		}
+	}
+	ngood, nnow, excess := 0.0, 0, 0.0
+	for i, good := range t.good {
+		if good {
+			ngood += t.weight[i]
+		}
+		if t.now[i] {
+			nnow, excess = nnow+1, excess+t.y[i]
+		}
+	}
+	excess /= float64(max(nnow, 1))
+	bouts, nbad := t.bouts()
+	if len(t.y) < minIntervals || ngood < float64(d.params.Outliers) || nnow == 0 {
+		return nil
+	}
+	onset := t.onset()
+	rises, arrivals := 0.0, 0.0
+	for i := range s.tasks {
+		k := &s.tasks[i]
+		if i == victim || !k.used || d.exclusion(s, victim, i) != "" || !d.gather(s, victim, i) {
+			continue
+		}
+		w := SuspectStatistics{slot: i, Mild: s.tasks[victim].mild, Task: k.task, Excess: excess, Episodes: bouts, Bad: nbad}
+		rise, changed := t.correlate(&w)
+		if !changed {
+			continue
+		}
+		w.Share = max(0, rise)
+		rises += w.Share
+		w.Step = t.rank(t.x[t.whole:], onset)
+		w.LevelChanges = float64(levelChanges(t.x))
+		w.Intervals = min(w.Intervals, 2+w.LevelChanges)
+		arrivals += w.LevelChanges / 2
+		t.out = append(t.out, w)
+	}
+	first, second := math.Inf(-1), math.Inf(-1)
+	for i := range t.out {
+		w := &t.out[i]
+		if rises > 0 {
+			w.Share /= rises
+		}
+		w.Others = len(t.out) - 1
+		w.Arrivals = arrivals * stepIntervals / float64(len(t.y))
+		if w.Score = w.score(); w.Score > first {
+			first, second = w.Score, first
+		} else {
+			second = max(second, w.Score)
+		}
+	}
+	for i := range t.out {
+		w := &t.out[i]
+		switch {
+		case len(t.out) == 1:
+			w.Lead = 1
+		case w.Score == first:
+			w.Lead = min(first-second, 1)
+		default:
+			w.Lead = max(w.Score-first, -1)
+		}
+	}
+	return t.out
+}
+
+// bouts counts how many times the victim became bad, for at least two intervals after two
+// that were not, and the number of its bad intervals.
+func (t *statisticsBuffers) bouts() (bouts, bad float64) {
+	in, run := false, 0
+	for i, good := range t.good {
+		if !good {
+			bad += t.weight[i]
+		}
+		if good == in {
+			run++
+		} else {
+			run = 0
+		}
+		if run >= 2 || run == 1 && t.weight[i] > 1 {
+			if in = !in; in {
+				bouts++
+			}
+			run = 0
+		}
+	}
+	return bouts, bad
+}
+
+// gather makes a suspect's series, aligned with the victim's; false if it used nothing.
+func (d *Detector) gather(s *series, victim, slot int) bool {
+	t := &d.scales
+	t.x, t.own = t.x[:0], t.own[:0]
+	for b := range s.memory.blocks {
+		if victim >= len(b.counted) || b.counted[victim] == 0 {
+			continue
+		}
+		u, c := 0.0, 0.0
+		if slot < len(b.pressure) {
+			u, c = float64(b.pressure[slot]), float64(b.cost[slot])
+		}
+		t.x, t.own = append(t.x, u), append(t.own, c)
+	}
+	other, column := d.costsOf(s, slot)
+	k := 0 // row index in other
+	for _, r := range s.rows {
+		switch r.cause[victim] {
+		case good, byNeighbour, noSpec:
+		default:
+			continue
+		}
+		c := 0.0
+		for other != nil && k < len(other.rows) && other.rows[k].at < r.at {
+			k++
+		}
+		if other != nil && k < len(other.rows) && other.rows[k].at == r.at {
+			c = other.rows[k].ownCost(column)
+		}
+		t.x, t.own = append(t.x, float64(r.pressure[slot])), append(t.own, c)
+	}
+	did := false
+	var sum, n float64
+	for i, c := range t.own {
+		did = did || t.x[i] > 0
+		if c > 0 {
+			sum, n = sum+c*t.weight[i], n+t.weight[i]
+		}
+	}
+	if !did {
+		return false
+	}
+	t.part = append(t.part[:0], t.weight...)
+	if s.signal.PerWork && n > 0 {
+		t.dropOtherWork()
+		// Blocks keep the cost only of judged intervals. Where they have none, the usage in
+		// them cannot be compared with work.
+		if !slices.ContainsFunc(t.own[:t.whole], func(c float64) bool { return c > 0 }) {
+			for i := range t.whole {
+				if t.x[i] > 0 {
+					t.part[i] = 0
+				}
+			}
+		}
+		for i, c := range t.own {
+			if c > 0 {
+				t.x[i] *= sum / n / c
+			}
+		}
+	}
+	return true
+}
+
+// costsOf returns the series, and the column in it, with a task's own cost for a unit of
+// its work: that of the signal itself, or of another one per unit of work if the signal
+// does not count the task's; nil if there is none.
+func (d *Detector) costsOf(s *series, slot int) (*series, int) {
+	if !s.signal.PerWork || s.counts(slot) {
+		return s, slot
+	}
+	for _, name := range [...]sample.SignalName{sample.CPI, sample.CPT, sample.CPS} {
+		o := d.series[name]
+		if o == nil || o == s || !o.signal.PerWork {
+			continue
+		}
+		if i, ok := o.index[s.tasks[slot].task.Key]; ok && o.counts(i) {
+			return o, i
+		}
+	}
+	return nil, 0
+}
+
+// counts reports whether the cost of a task was ever counted in the rows.
+func (s *series) counts(slot int) bool {
+	return slices.ContainsFunc(s.rows, func(r *row) bool { return r.ownCost(slot) > 0 })
+}
+
+// ownCost returns a task's cost for a unit of its work, 0 if that was not counted or is not
+// reliable. It includes tasks that did too little to be judged: their cost still shows how
+// much more CPU time the same work took.
+func (r *row) ownCost(slot int) float64 {
+	switch r.cause[slot] {
+	case good, byNeighbour, noSpec, absent:
+		return float64(r.cost[slot])
+	}
+	return 0
+}
+
+// otherWorkRatio is the least ratio between a suspect's own costs that indicates different work.
+// Of several programs of one task, such as a stressor's, some hurt and some do not; on the
+// recordings of design 0009 1.5 and 1.75 put the right one first, 2.5 separates none.
+const otherWorkRatio = 1.75
+
+// dropOtherWork gives weight 0 to intervals in which a suspect did much work at another cost
+// than in the newest bad ones: that was other work and is no evidence on the current one.
+func (t *statisticsBuffers) dropOtherWork() {
+	var cost, did, n float64
+	for i, c := range t.own {
+		if t.now[i] && c > 0 {
+			cost, did, n = cost+c, did+t.x[i], n+1
+		}
+	}
+	if n == 0 {
+		return
+	}
+	cost, did = cost/n, did/n
+	for i, c := range t.own {
+		if c > 0 && t.x[i] > did/2 && (c > cost*otherWorkRatio || c*otherWorkRatio < cost) {
+			t.part[i] = 0
+		}
+	}
+}
+
+// correlate compares a suspect's time series with the victim's. It returns the increase of its
+// work from good intervals to the newest bad ones; false if its work was constant.
+func (t *statisticsBuffers) correlate(w *SuspectStatistics) (rise float64, changed bool) {
+	var n, mx, my, gx, gn, bx, bn float64
+	for i, x := range t.x {
+		k := t.part[i]
+		n, mx, my = n+k, mx+k*x, my+k*t.y[i]
+		if t.good[i] {
+			gx, gn = gx+k*x, gn+k
+		}
+		if t.now[i] {
+			bx, bn = bx+x, bn+1
+		}
+	}
+	if gn == 0 || bn == 0 {
+		return 0, false // it always does other work when the victim is good
+	}
+	mx, my, gx, bx = mx/n, my/n, gx/gn, bx/bn
+	var xx, yy, xy, lagx, lagy float64
+	for i, x := range t.x {
+		k, dx, dy := t.part[i], x-mx, t.y[i]-my
+		xx, yy, xy = xx+k*dx*dx, yy+k*dy*dy, xy+k*dx*dy
+		if i > 0 {
+			lagx += math.Sqrt(k*t.part[i-1]) * dx * (t.x[i-1] - mx)
+			lagy += math.Sqrt(k*t.part[i-1]) * dy * (t.y[i-1] - my)
+		}
+	}
+	if !(xx > n*constantTolerance*constantTolerance*mx*mx) || yy <= 0 {
+		return 0, false
+	}
+	w.Correlation = xy / math.Sqrt(xx*yy)
+	f := max(0, lagx/xx) * max(0, lagy/yy)
+	w.Intervals = n * (1 - f) / (1 + f)
+	w.Cover, w.WorkRatio = t.cover(gx, bx), bx/max(gx, 1e-9)
+	return bx - gx, true
+}
+
+// recoveryIntervals is the number of consecutive good intervals that end a bad period of a victim.
+const recoveryIntervals = 3
+
+// cover computes Weighed.Cover.
+func (t *statisticsBuffers) cover(good, now float64) float64 {
+	if now <= good {
+		return 0
+	}
+	n, up, run := 0.0, 0.0, 0
+	for i := len(t.x) - 1; i >= t.whole && run < recoveryIntervals; i-- {
+		if t.good[i] {
+			run++
+			continue
+		}
+		run = 0
+		n++
+		if t.x[i] > (good+now)/2 {
+			up++
+		}
+	}
+	return up / max(n, 1)
+}
+
+// differences returns, for each point of a time series with enough intervals on both sides,
+// the mean after it less the mean before it.
+func (t *statisticsBuffers) differences(x []float64) []float64 {
+	n := len(x)
+	t.step = t.step[:0]
+	if n < 2*stepIntervals {
+		return t.step
+	}
+	t.sums = append(t.sums[:0], 0)
+	for _, v := range x {
+		t.sums = append(t.sums, t.sums[len(t.sums)-1]+v)
+	}
+	for i := stepIntervals; i+stepIntervals <= n; i++ {
+		t.step = append(t.step, (t.sums[i+stepIntervals]-2*t.sums[i]+t.sums[i-stepIntervals])/stepIntervals)
+	}
+	return t.step
+}
+
+// onset returns the index, in the differences of the rows, of the largest increase of the
+// victim's cost; −1 if they are too few.
+func (t *statisticsBuffers) onset() int {
+	steps := t.differences(t.y[t.whole:])
+	if len(steps) == 0 {
+		return -1
+	}
+	return slices.Index(steps, slices.Max(steps))
+}
+
+// rank returns the share of a series' steps that are smaller than the one at the onset.
+func (t *statisticsBuffers) rank(x []float64, onset int) float64 {
+	steps := t.differences(x)
+	if onset < 0 || len(steps) == 0 {
+		return 0
+	}
+	most := 0.0
+	for i := max(0, onset-1); i < min(len(steps), onset+2); i++ {
+		most = max(most, math.Abs(steps[i]))
+	}
+	n := 0
+	for _, v := range steps {
+		if math.Abs(v) < most {
+			n++
+		}
+	}
+	return float64(n) / float64(len(steps))
+}

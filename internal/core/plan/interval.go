@@ -1,0 +1,107 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Interval processes one interval, as given to and judged by detect.Observe, and updates
+// the signal's open incidents.
+func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) {
+	micros := int64(0) // integers: the sum must not depend on the order
+	for i := range readings {
+		if u := readings[i].CPU; u < 1e6 { // also false for NaN
+			micros += int64(u * 1e6)
+		}
+	}
+	p.busy = float64(micros) / 1e6
+	if len(p.open) == 0 {
+		return
+	}
+	// An incident needs few tasks: a linear search is cheaper than an index.
+	find := func(k sample.TaskKey) int {
+		for i := range readings {
+			if readings[i].Task.Key == k {
+				return i
+			}
+		}
+		return -1
+	}
+	usage := func(k sample.TaskKey) float64 {
+		if i := find(k); i >= 0 {
+			return readings[i].Pressure
+		}
+		return math.NaN()
+	}
+	for _, inc := range p.inOrder() {
+		if inc.Signal != sig {
+			continue
+		}
+		if i := find(inc.Victim.Key); i >= 0 && verdicts[i].Judged {
+			cost := readings[i].Cost
+			if verdicts[i].Outlier {
+				inc.lastDisturbance = max(inc.lastDisturbance, at)
+			}
+			inc.addSample(at, cost, verdicts[i].Outlier, p.policy.Outliers)
+			p.adjustFeedback(now, inc, cost, usage)
+		}
+		if inc.capped() {
+			p.changed(inc, now)
+		}
+	}
+}
+
+// addSample adds the victim's sample to the newest round whose cap is in force: a change now
+// must not be credited to an older cap that is still in force. The first sample under a
+// cap is partly from before it and is left out.
+func (inc *incident) addSample(at sample.Millis, cost float64, outlier bool, enough int) {
+	r := inc.newest()
+	switch {
+	case r == nil || !r.applied || at <= r.From:
+	case !r.first:
+		r.first = true
+	default:
+		r.under.Add(cost, 1)
+		r.Samples, r.CostUnder = r.under.N, r.under.Mean
+		if r.CostBefore > 0 {
+			r.RelativeCost = r.CostUnder / r.CostBefore
+		}
+		if outlier {
+			r.outliers++
+		}
+		r.failing = r.outliers >= enough
+	}
+}
+
+// Tick ends caps whose lease has expired and closes incidents that are calm.
+func (p *Planner) Tick(now sample.Millis) {
+	for _, c := range p.Caps() {
+		if now >= c.Until {
+			p.lift(now, c.ID, "the lease expired", "")
+		}
+	}
+	for _, inc := range p.inOrder() {
+		if !inc.capped() && now.Sub(inc.lastDisturbance) >= p.policy.Calm {
+			p.close(now, inc)
+		}
+	}
+}
+
+// Due returns when Tick next has something to do if nothing else happens, and whether
+// there is such a time.
+func (p *Planner) Due() (at sample.Millis, ok bool) {
+	at = math.MaxInt64
+	for _, c := range p.caps {
+		if !c.ended {
+			at = min(at, c.Until)
+		}
+	}
+	for _, inc := range p.open {
+		if !inc.capped() {
+			at = min(at, inc.lastDisturbance.Add(p.policy.Calm))
+		}
+	}
+	return at, at < math.MaxInt64
+}

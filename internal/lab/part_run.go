@@ -1,0 +1,332 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// partRun is one part of a run while it is played.
+type partRun struct {
+	part   *study.Part
+	env    Environment
+	remote bool         // the part is on another host and is not observed
+	sets   []sample.Set // nil: the part stays where its environment is
+	pinned []string
+	job    Job
+	out    *output
+	files  []*os.File
+
+	// The part's processes, in sequence where it is restarted; process is the current
+	// one. Only the engine's goroutine uses these fields.
+	process Process
+	exit    chan time.Time // receives the time at which the current process ended
+	began   time.Time
+	ended   time.Time // zero while it runs
+	gaps    []result.Window
+	died    error
+	metric  float64 // the value of the command's own metric
+
+	used0, used Usage // at the start and the end of the window
+	seen        Usage // at the last look
+	quiet       int   // successive looks without progress
+	ready       bool  // it wanted to run at one of these looks
+
+	mu      sync.Mutex
+	periods []Period // of a held load
+	held    chan error
+	stop    context.CancelFunc
+}
+
+// output collects a part's output: its iterations, its values, and the remaining text
+// for its metric.
+type output struct {
+	mu         sync.Mutex
+	clock      func(ns int64) time.Time
+	iterations []iteration
+	values     map[string]float64
+	partial    []byte
+	copy       *os.File
+	tail       bytes.Buffer // the remaining text, at most mostOutput
+}
+
+type iteration struct {
+	from, to time.Time
+	units    float64
+}
+
+// mostOutput is the number of bytes of a command's output that are kept for its parser.
+const mostOutput = 1 << 20
+
+// IterationLine is the prefix of the line that a workload prints for each iteration.
+// Its times from and to are the workload's CLOCK_MONOTONIC in nanoseconds.
+const IterationLine = "quell-lab iteration "
+
+// ValueLine is the prefix of the line by which a workload reports a value in addition
+// to its iterations: a name and a number, stored in the part's record as Values.
+const ValueLine = "quell-lab value "
+
+// SaturatedValue, if not 0, is a load generator's report that it fell behind its own
+// schedule. UnreachableValue is its report that the server was not there. Either makes
+// the run invalid.
+const (
+	SaturatedValue   = "generator-saturated"
+	UnreachableValue = "unreachable"
+)
+
+// Write implements io.Writer.
+func (w *output) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.partial = append(w.partial, p...)
+	for {
+		line, rest, ok := bytes.Cut(w.partial, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		w.line(string(line))
+		w.partial = rest
+	}
+}
+
+func (w *output) line(text string) {
+	if _, err := w.copy.WriteString(text + "\n"); err != nil {
+		return // the disk is full; Finish reports it
+	}
+	if words, ok := strings.CutPrefix(text, ValueLine); ok {
+		w.value(words)
+		return
+	}
+	words, ok := strings.CutPrefix(text, IterationLine)
+	if !ok {
+		if w.tail.Len() < mostOutput {
+			w.tail.WriteString(text + "\n")
+		}
+		return
+	}
+	f := strings.Fields(words)
+	if len(f) != 3 {
+		return
+	}
+	from, err1 := strconv.ParseInt(f[0], 10, 64)
+	to, err2 := strconv.ParseInt(f[1], 10, 64)
+	units, err3 := strconv.ParseFloat(f[2], 64)
+	if errors.Join(err1, err2, err3) != nil || to < from {
+		return
+	}
+	w.iterations = append(w.iterations, iteration{w.clock(from), w.clock(to), units})
+}
+
+func (w *output) value(words string) {
+	name, number, _ := strings.Cut(words, " ")
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return
+	}
+	if w.values == nil {
+		w.values = map[string]float64{}
+	}
+	w.values[name] = v
+}
+
+func (w *output) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.iterations)
+}
+
+// concluded reports whether the part has reported any value.
+func (w *output) concluded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.values) > 0
+}
+
+// prepare starts the part's command and stops it at the barrier.
+func (a *partRun) prepare(ctx context.Context, s *execution) error {
+	job, err := s.Command(a.part)
+	if err != nil {
+		return fmt.Errorf("prepare %s: %w", a.part.Name(), err)
+	}
+	name := strings.ReplaceAll(a.part.Name(), "/", ".")
+	out, err := s.attempt.Create(name + ".out")
+	if err != nil {
+		return err
+	}
+	a.files = append(a.files, out)
+	errFile, err := s.attempt.Create(name + ".err")
+	if err != nil {
+		return err
+	}
+	a.files = append(a.files, errFile)
+	a.out = &output{copy: out, clock: func(ns int64) time.Time {
+		if a.process == nil {
+			return time.Time{}
+		}
+		return a.process.Clock(ns)
+	}}
+	job.Name, job.Stdout, job.Stderr = a.part.Name(), a.out, errFile
+	a.job = job
+	a.process, err = a.env.Start(ctx, job)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", a.part.Name(), err)
+	}
+	a.exit = stamp(a.process)
+	return nil
+}
+
+// stamp records the time at which a process ends; polling would be too coarse.
+func stamp(p Process) chan time.Time {
+	exit := make(chan time.Time, 1)
+	go func() {
+		<-p.Done()
+		exit <- time.Now()
+	}()
+	return exit
+}
+
+// busy reports whether the part has a process.
+func (a *partRun) busy() bool { return a.process != nil }
+
+// restart starts the part's command anew and releases it from the barrier at once.
+func (a *partRun) restart(ctx context.Context, start time.Time) error {
+	p, err := a.env.Start(ctx, a.job)
+	if err != nil {
+		return fmt.Errorf("start %s again: %w", a.part.Name(), err)
+	}
+	a.out.mu.Lock()
+	a.process = p
+	a.out.mu.Unlock()
+	a.exit = stamp(p)
+	at, _, err := p.Begin()
+	if err != nil {
+		return fmt.Errorf("start %s again: %w", a.part.Name(), err)
+	}
+	a.gaps = append(a.gaps, result.Window{From: a.ended.Sub(start), To: at.Sub(start)})
+	a.ended = time.Time{}
+	return nil
+}
+
+// hold keeps the part at its levels of load in the background.
+func (a *partRun) hold(ctx context.Context, s *execution, levels []Level) {
+	ctx, a.stop = context.WithCancel(ctx)
+	a.held = make(chan error, 1)
+	go func() {
+		a.held <- s.Hold(ctx, a.env, a.cpus(), a.part, levels, func(p Period) {
+			a.mu.Lock()
+			a.periods = append(a.periods, p)
+			a.mu.Unlock()
+		})
+	}()
+}
+
+// cpus is the number of CPUs that a share of the part's load refers to.
+func (a *partRun) cpus() float64 {
+	if n := a.part.Environment.CPUs; n > 0 {
+		return float64(n)
+	}
+	var all sample.Set
+	for _, s := range a.sets {
+		for _, n := range s.Numbers() {
+			all = all.With(n)
+		}
+	}
+	return float64(all.Len())
+}
+
+// achieved returns the load between two instants as a share of the part's CPUs, and
+// whether the load was unattainable there.
+func (a *partRun) achieved(from, to time.Time) (load float64, unattainable bool, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var used, length time.Duration
+	for _, p := range a.periods {
+		if p.At.After(from) && !p.At.After(to) {
+			used += p.Used
+			length += p.Length
+			unattainable = unattainable || p.Unattainable
+		}
+	}
+	if length == 0 {
+		return 0, unattainable, false
+	}
+	return used.Seconds() / length.Seconds() / a.cpus(), unattainable, true
+}
+
+// targetWindow is the time over which a held load is compared with its target.
+const targetWindow = 10 * time.Second
+
+// aheadOfTarget reports whether a held part has used at least the CPU time that its present
+// target gives it. The lab then keeps the part stopped until it is no longer ahead (at
+// 3 % of a CPU one tick too many takes a second or more), so a part that stands still
+// is not stalled.
+func (a *partRun) aheadOfTarget() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.periods) == 0 {
+		return false
+	}
+	last := &a.periods[len(a.periods)-1]
+	var used, due float64
+	for _, p := range slices.Backward(a.periods) {
+		if p.Target != last.Target || last.At.Sub(p.At) > targetWindow {
+			break
+		}
+		used += p.Used.Seconds()
+		due += p.Target * p.Length.Seconds() * a.cpus()
+	}
+	return used >= due
+}
+
+// end stops the part's process; after it no process of the part uses CPU time.
+func (a *partRun) end() error {
+	var errs []error
+	if a.held != nil {
+		a.stop()
+		if err := <-a.held; err != nil && !errors.Is(err, context.Canceled) {
+			errs = append(errs, fmt.Errorf("hold the load of %s: %w", a.part.Name(), err))
+		}
+		a.held = nil
+	}
+	if a.process != nil {
+		if a.ended.IsZero() {
+			a.ended = time.Now()
+		}
+		errs = append(errs, a.process.Stop())
+	}
+	for _, f := range a.files {
+		errs = append(errs, f.Close())
+	}
+	a.files = nil
+	return errors.Join(errs...)
+}
+
+// record returns what the part did, in times relative to start.
+func (a *partRun) record(start time.Time) result.Part {
+	p := result.Part{Name: a.part.Name(), Role: a.part.Role, Command: strings.Join(a.job.Argv, " "), CPUs: a.pinned, Restarts: a.gaps, Metric: a.metric}
+	p.User, p.System = a.used.User-a.used0.User, a.used.System-a.used0.System
+	p.CPUTime = p.User + p.System
+	if a.out == nil || start.IsZero() {
+		return p
+	}
+	p.Window = result.Window{From: a.began.Sub(start), To: a.ended.Sub(start)}
+	a.out.mu.Lock()
+	defer a.out.mu.Unlock()
+	p.Values = a.out.values
+	for _, it := range a.out.iterations {
+		p.Iterations = append(p.Iterations, result.Iteration{From: it.from.Sub(start), To: it.to.Sub(start), Units: it.units})
+	}
+	return p
+}

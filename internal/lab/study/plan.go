@@ -1,0 +1,404 @@
+package study
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Unpinned is the level of mappings in which nothing is pinned.
+const Unpinned = "default"
+
+// Key is a cell's identity: the hash of everything that is resolved in it. Two studies
+// with the same cell have the same key for it.
+func (c *Cell) Key() string {
+	text, err := json.Marshal(c)
+	if err != nil { // a cell is made of strings and numbers
+		panic(fmt.Sprintf("marshal cell: %v", err))
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Level is a factor's value in the cell, "" if it has none.
+func (c *Cell) Level(factor string) string {
+	for _, l := range c.Levels {
+		if l.Factor == factor {
+			return l.Value
+		}
+	}
+	return ""
+}
+
+// String names the cell for people: "solo ve=kvm fgw=h2".
+func (c *Cell) String() string {
+	words := []string{string(c.Kind)}
+	for _, l := range c.Levels {
+		words = append(words, l.Factor+"="+l.Value)
+	}
+	return strings.Join(words, " ")
+}
+
+// Name is the role, with the index where there are several of it.
+func (p *Part) Name() string {
+	if p.Index == 0 && !p.Several {
+		return p.Role
+	}
+	return p.Role + "/" + strconv.Itoa(p.Index)
+}
+
+// Cells are all cells of the study: the main cells first, then the controls. Each cell
+// occurs once.
+func (s *Study) Cells() []Cell {
+	levels := map[string][]string{}
+	for i := range s.Factors {
+		f := &s.Factors[i]
+		if f.Mappings != nil {
+			levels[f.Name] = []string{""} // one for all; mappedCells expands it once the machines are known
+			continue
+		}
+		levels[f.Name] = f.levels()
+	}
+	var cells []Cell
+	seen := map[string]bool{}
+	add := func(c Cell) {
+		if k := c.Key(); !seen[k] {
+			seen[k] = true
+			cells = append(cells, c)
+		}
+	}
+	var main []Cell
+	for _, ls := range s.combinations(levels) {
+		for _, c := range s.mappedCells(s.cell(ls)) {
+			main = append(main, c)
+			add(c)
+		}
+	}
+	for i := range main {
+		if s.Controls.Solo {
+			for _, c := range s.solos(&main[i]) {
+				add(c)
+			}
+		}
+		if s.Controls.IdleNeighbour {
+			if c, ok := idle(&main[i]); ok {
+				add(c)
+			}
+		}
+	}
+	return cells
+}
+
+// cell resolves one combination of levels.
+func (s *Study) cell(ls []Level) Cell {
+	c := Cell{Kind: Main, Levels: ls, For: s.Run.For}
+	for i := range s.Roles {
+		r := &s.Roles[i]
+		n, _ := strconv.Atoi(s.resolve(r, r.Count, ls))
+		for k := range n {
+			w := s.Workloads[s.resolve(r, r.Workload, ls)]
+			if r.Threads != "" {
+				w.Threads, _ = strconv.Atoi(s.resolve(r, r.Threads, ls))
+			}
+			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.hostOf(s.resolve(r, r.Host, ls), k),
+				Environment: s.Environments[s.resolve(r, r.Environment, ls)], Workload: w,
+				Measure: r.Measure, Idle: s.resolve(r, r.State, ls) == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
+			if r.Load.Control == "duty-cycle" {
+				// The targets of a staircase are in its steps.
+				_ = p.Target.UnmarshalText([]byte(s.resolve(r, r.Load.Target, ls)))
+			}
+			if v := s.resolve(r, r.Load.Target, ls); r.Load.Control == Requests && v != MaxRate {
+				_ = p.Target.UnmarshalText([]byte(v))
+			}
+			c.Warmup = max(c.Warmup, w.Warmup.For)
+			c.Parts = append(c.Parts, p)
+		}
+	}
+	for i := range c.Parts {
+		c.Parts[i].Slot, c.Parts[i].Slots = i, len(c.Parts)
+	}
+	s.connect(&c)
+	for _, f := range s.Factors {
+		for _, p := range f.Placements {
+			if p.Name == c.Level(f.Name) {
+				c.Place = p
+			}
+		}
+		if f.Knob != "" {
+			if c.Knobs == nil {
+				c.Knobs = map[string]string{}
+			}
+			c.Knobs[f.Knob] = c.Level(f.Name)
+		}
+	}
+	if f := s.staircase(); f != nil {
+		for _, r := range s.Roles {
+			if r.Load.Target == "$"+f.Name {
+				c.Steps = f.Staircase.Steps(r.Name, c.Warmup)
+			}
+		}
+	}
+	return c
+}
+
+// resolve replaces $factor in a role's field by the level of that factor.
+func (s *Study) resolve(r *Role, field string, ls []Level) string {
+	name, ok := strings.CutPrefix(field, "$")
+	if !ok {
+		return field
+	}
+	for _, l := range ls {
+		if l.Factor != name {
+			continue
+		}
+		f := s.Factor(name)
+		for _, set := range f.Sets {
+			if set.Name == l.Value {
+				return set.Values[r.Name]
+			}
+		}
+		return l.Value
+	}
+	return ""
+}
+
+// mappedCells expands a cell by the factor of mappings.
+func (s *Study) mappedCells(c Cell) []Cell {
+	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Mappings != nil })
+	if i < 0 {
+		return []Cell{c}
+	}
+	f := &s.Factors[i]
+	var names, kinds []string // of the virtual CPUs that are mapped
+	for j := range c.Parts {
+		p := &c.Parts[j]
+		if len(f.Mappings.Roles) > 0 && !slices.Contains(f.Mappings.Roles, p.Role) {
+			continue
+		}
+		// Equal machines are interchangeable, but a virtual CPU of one is not
+		// interchangeable with one of another: it matters whether CPUs of the same
+		// machine share a core.
+		kind := p.Workload.Name + "@" + p.Environment.Name
+		if p.Environment.CPUs > 1 {
+			kind = p.Name()
+		}
+		for v := range max(p.Environment.CPUs, 1) {
+			names = append(names, fmt.Sprintf("%s/%d", p.Name(), v))
+			kinds = append(kinds, kind)
+		}
+	}
+	var cells []Cell
+	take := func(name string, mapping map[string]int) {
+		m := c
+		m.Levels = slices.Clone(c.Levels)
+		for k := range m.Levels {
+			if m.Levels[k].Factor == f.Name {
+				m.Levels[k].Value = name
+			}
+		}
+		m.Mapping = mapping
+		if mapping == nil {
+			m.Place = Placement{Name: Unpinned, Relation: "neutral"}
+		}
+		if !s.excluded(m.Levels) {
+			cells = append(cells, m)
+		}
+	}
+	for _, at := range distinctMappings(kinds, f.Mappings.Cores, f.Mappings.PerCore) {
+		mapping := map[string]int{}
+		groups := make([]string, slices.Max(at)+1)
+		for k, core := range at {
+			mapping[names[k]] = core
+			// A machine with one virtual CPU has its own name.
+			short := strings.TrimSuffix(names[k], "/0")
+			if slices.Contains(names, short+"/1") {
+				short = names[k]
+			}
+			groups[core] = strings.TrimPrefix(groups[core]+"+"+short, "+")
+		}
+		take(strings.Join(groups, "|"), mapping)
+	}
+	if f.Mappings.Default {
+		take(Unpinned, nil)
+	}
+	return cells
+}
+
+// solos are a cell's measured parts, each alone, at the same place and load.
+func (s *Study) solos(c *Cell) []Cell {
+	var cells []Cell
+	for i := range c.Parts {
+		p := c.Parts[i]
+		if !p.Measure || len(c.Parts) == 1 {
+			continue
+		}
+		p.Index, p.Several = 0, false
+		solo := Cell{Kind: Solo, Parts: []Part{p}, Place: c.Place, For: c.For, Warmup: p.Workload.Warmup.For, Knobs: c.Knobs}
+		if len(c.Steps) > 0 {
+			// Alone it needs no steps, but a window.
+			last := c.Steps[len(c.Steps)-1]
+			solo.For = max(solo.For, min(last.To-solo.Warmup, 4*(last.To-last.From)))
+			if c.Steps[0].Role == p.Role {
+				solo.For, solo.Steps = c.For, slices.Clone(c.Steps)
+				for k := range solo.Steps { // its own warm-up, not its neighbours'
+					solo.Steps[k].From += solo.Warmup - c.Steps[0].From
+					solo.Steps[k].To += solo.Warmup - c.Steps[0].From
+				}
+			}
+		}
+		for name := range c.Mapping {
+			if vcpu, ok := strings.CutPrefix(name, c.Parts[i].Name()+"/"); ok {
+				if solo.Mapping == nil {
+					solo.Mapping = map[string]int{}
+				}
+				// Alone the core number does not matter; which of its own CPUs share a
+				// core does.
+				solo.Mapping[p.Name()+"/"+vcpu] = c.Mapping[name]
+			}
+		}
+		solo.Mapping = renumber(solo.Mapping)
+		// Only the levels on which this part depends. Others would duplicate the cell.
+		solo.Levels = []Level{{"role", p.Role}, {"workload", p.Workload.Name}, {"environment", p.Environment.Name}}
+		if c.Place.Name != "" {
+			solo.Levels = append(solo.Levels, Level{"placement", c.Place.Name})
+		}
+		for _, f := range s.Factors {
+			if f.Knob != "" {
+				solo.Levels = append(solo.Levels, Level{f.Name, c.Level(f.Name)})
+			}
+		}
+		cells = append(cells, solo)
+	}
+	return cells
+}
+
+// renumber gives the cores of a mapping the smallest numbers, in the order of the virtual
+// CPUs' names.
+func renumber(m map[string]int) map[string]int {
+	if m == nil {
+		return nil
+	}
+	numbers, out := map[int]int{}, map[string]int{}
+	for _, name := range sorted(m) {
+		n, ok := numbers[m[name]]
+		if !ok {
+			n = len(numbers)
+			numbers[m[name]] = n
+		}
+		out[name] = n
+	}
+	return out
+}
+
+// idle is the cell in which the other environments exist and run nothing; false where
+// every part is measured.
+func idle(c *Cell) (Cell, bool) {
+	d := *c
+	d.Kind, d.Steps = Idle, nil
+	d.Parts = slices.Clone(c.Parts)
+	any := false
+	for i := range d.Parts {
+		p := &d.Parts[i]
+		if !p.Measure && !p.Idle {
+			p.Idle, any = true, true
+			p.Load, p.Target = Load{Control: "none"}, 0
+		}
+	}
+	if len(c.Steps) > 0 {
+		d.For = max(d.For, 4*(c.Steps[0].To-c.Steps[0].From))
+	}
+	return d, any
+}
+
+// Plan is the study's runs in order: every repetition is a block of all cells, shuffled
+// by the seed, so that a drift of the machine biases no cell. A-A pairs are in the first
+// block, sentinels between the other runs.
+func (s *Study) Plan() []Planned {
+	cells := s.Cells()
+	r := rand.New(rand.NewPCG(s.Design.Seed, 0))
+	var plan []Planned
+	since := 0
+	sentinel := 0
+	take := func(c Cell, n int) {
+		plan = append(plan, Planned{Cell: c, N: n, Takes: s.takes(&c)})
+		if since++; s.Controls.SentinelEvery > 0 && since == s.Controls.SentinelEvery {
+			c := cells[0]
+			c.Kind = Sentinel
+			plan = append(plan, Planned{Cell: c, N: sentinel, Takes: s.takes(&c)})
+			sentinel, since = sentinel+1, 0
+		}
+	}
+	for n := range s.Design.Repetitions {
+		block := slices.Clone(cells)
+		if s.Design.Order == "blocked-random" {
+			r.Shuffle(len(block), func(i, j int) { block[i], block[j] = block[j], block[i] })
+		}
+		for _, c := range block {
+			take(c, n)
+		}
+		if n == 0 && len(cells) > 0 {
+			for pair := range s.Controls.AAPairs {
+				c := aa(cells)
+				take(c, 2*pair)
+				take(c, 2*pair+1)
+			}
+		}
+	}
+	return plan
+}
+
+// aa is the cell that is run twice to measure the noise between equal runs: the cheapest
+// main cell.
+func aa(cells []Cell) Cell {
+	main := slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return c.Kind != Main })
+	c := slices.MinFunc(main, func(a, b Cell) int {
+		return cmp.Or(cmp.Compare(len(a.Steps), len(b.Steps)), cmp.Compare(a.For, b.For))
+	})
+	c.Kind = AA
+	return c
+}
+
+// Times to create environments, one after the other. Measured on the two CPUs of a
+// virtual machine, where an emulated guest takes about 6 s of a CPU to boot.
+const (
+	startTakes    = 2 * time.Second // of any run
+	guestTakes    = 2 * time.Second
+	emulatedTakes = 6 * time.Second
+	boxTakes      = time.Second // a container
+)
+
+// takes estimates a run's length: warm-up, steady window, cool-down, and the time to
+// create its environments.
+func (s *Study) takes(c *Cell) time.Duration {
+	d := c.Warmup + s.Run.Cooldown + startTakes
+	steady := c.For
+	for _, p := range c.Parts {
+		switch p.Environment.Driver {
+		case QEMU:
+			if slices.Equal(p.Environment.Accel, []string{"kvm"}) {
+				d += guestTakes
+			} else {
+				d += emulatedTakes
+			}
+		case LXC:
+			d += boxTakes
+		}
+		if p.Measure {
+			steady = max(steady, p.Workload.Time)
+		}
+		if p.Environment.Driver == Synthetic {
+			return 0
+		}
+	}
+	if n := len(c.Steps); n > 0 {
+		steady = max(steady, c.Steps[n-1].To-c.Warmup)
+	}
+	return d + steady
+}

@@ -1,0 +1,109 @@
+//go:build linux
+
+package counter
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"golang.org/x/sys/unix"
+)
+
+// Capabilities tries each thing that the perf sources need: perf in cgroup mode, every
+// hardware event alone, the system call tracepoint and how many tasks the file
+// descriptors are enough for. cgroup2 is the root of the cgroup tree that perf uses, ""
+// if there is none.
+func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
+	g := newGroups(linux{}, cpus)
+	root, inode, rootErr := -1, uint64(0), error(&NotSupportedError{What: "perf in cgroup mode",
+		Reason: "no cgroup2 file system is mounted", Remedy: "mount -t cgroup2 none /sys/fs/cgroup/unified"})
+	if cgroup2 != "" {
+		root, inode, rootErr = openCgroup(cgroup2)
+	}
+	if rootErr == nil {
+		defer unix.Close(root)
+	}
+	try := func(what string, e event) error {
+		if rootErr != nil {
+			return rootErr
+		}
+		if err := g.try(root, e); err != nil {
+			return g.explain(what, root, cgroup2, inode, err)
+		}
+		return nil
+	}
+	all := []host.Capability{CapabilityOf("perf cgroup mode", "software events are counted per cgroup", try("event "+taskClock.name, taskClock))}
+	for _, e := range append(append(cpiCycles[:], instructions), llcMisses()...) {
+		c := CapabilityOf("perf "+e.name, "counted per cgroup", try("event "+e.name, e))
+		if c.OK && watchdog() {
+			c.Detail += "; the NMI watchdog holds one of the counters"
+		}
+		if c.OK {
+			g.events = []event{e}
+			c.Detail += fmt.Sprintf("; switching it on and off takes %s", g.measureSwitchOverhead(root).Round(100*time.Nanosecond))
+		}
+		all = append(all, c)
+	}
+	enter, tpErr := tracepoint("raw_syscalls/sys_enter")
+	if tpErr == nil {
+		tpErr = try("tracepoint "+enter.name, enter)
+	}
+	return append(all, CapabilityOf("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr), tracefs(), fdBudget(cpus.Len()))
+}
+
+// CapabilityOf returns the capability for err, with detail if err is nil.
+func CapabilityOf(name, detail string, err error) host.Capability {
+	if err == nil {
+		return host.Capability{Name: name, OK: true, Detail: detail}
+	}
+	c := host.Capability{Name: name, Reason: err.Error()}
+	if e := (*NotSupportedError)(nil); errors.As(err, &e) {
+		c.Reason, c.Remedy = e.Reason, e.Remedy
+	}
+	return c
+}
+
+func watchdog() bool {
+	text, err := os.ReadFile("/proc/sys/kernel/nmi_watchdog")
+	return err == nil && strings.TrimSpace(string(text)) == "1"
+}
+
+func tracefs() host.Capability {
+	for _, root := range tracefsMounts {
+		if _, err := os.Stat(root + "/events"); err == nil {
+			return host.Capability{Name: "tracefs", OK: true, Detail: "mounted at " + root}
+		}
+	}
+	fd, err := detachedTracefs()
+	if err != nil {
+		return host.Capability{Name: "tracefs", Reason: "not mounted: " + err.Error(), Remedy: "mount -t tracefs tracefs /sys/kernel/tracing"}
+	}
+	unix.Close(fd)
+	return host.Capability{Name: "tracefs", OK: true, Detail: "not mounted; a detached mount is used"}
+}
+
+// leastTasks is the number of tasks that the descriptors should be enough for: the pods
+// of a Kubernetes node by default.
+const leastTasks = 110
+
+// fdBudget says how many tasks all perf sources together can count at once within
+// RLIMIT_NOFILE. If there are more, they take turns.
+func fdBudget(cpus int) host.Capability {
+	c := host.Capability{Name: "file descriptors"}
+	limit := fdLimit()
+	perTask := uint64(max(1, cpus)) * (maxEvents + 2) // cpi and cps
+	tasks := limit / perTask
+	text := fmt.Sprintf("%d descriptors are enough to count about %d tasks at once on %d CPUs; more take turns", limit, tasks, cpus)
+	if c.OK = tasks >= leastTasks; c.OK {
+		c.Detail = text
+	} else {
+		c.Reason = text
+		c.Remedy = fmt.Sprintf("raise LimitNOFILE to %d", leastTasks*perTask)
+	}
+	return c
+}
