@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/agent/logbook"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+// addServer adds the flags for quell-server's address and the token.
+func (a *app) addServer(cmd *cobra.Command, c *cluster.Client) {
+	c.Token = a.getenv("QUELL_TOKEN")
+	cmd.Flags().StringVar(&c.URL, "server", cmp.Or(a.getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
+	cmd.Flags().StringVar(&c.TokenFile, "token-file", "", "file that holds the token (default: $QUELL_TOKEN is the token)")
+}
+
+// scope selects where a command applies: this machine's agent, or another machine or the
+// whole cluster through quell-server.
+type scope struct {
+	*cluster.Client
+	machine string
+	cluster bool
+}
+
+func (a *app) addScope(cmd *cobra.Command) *scope {
+	s := &scope{Client: &cluster.Client{}}
+	a.addServer(cmd, s.Client)
+	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, through quell-server")
+	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, through quell-server")
+	s.completeMachines(cmd)
+	return s
+}
+
+// here reports whether the command is for this machine's agent.
+func (s *scope) here(cmd *cobra.Command) (bool, error) {
+	switch {
+	case s.machine != "" && s.cluster:
+		return false, &usageError{errors.New("--machine and --cluster"), "choose one"}
+	case s.machine != "" || s.cluster:
+		return false, nil
+	case cmd.Flags().Changed("server") || cmd.Flags().Changed("token-file"):
+		return false, &usageError{errors.New("--server or --token-file without --machine or --cluster"), "add --machine NAME or --cluster; without --server the command goes to this machine's agent"}
+	}
+	return true, nil
+}
+
+// completeMachines completes the names of the server's machines.
+func (s *scope) completeMachines(cmd *cobra.Command) {
+	// The flag exists, so there is no error.
+	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		if all, err := s.Machines(cmd.Context()); err == nil {
+			for _, m := range all {
+				names = append(names, m.Machine)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+func (a *app) machines() *cobra.Command {
+	c := &cluster.Client{}
+	cmd := &cobra.Command{
+		Use: "machines", Short: "list the cluster's machines and when they last sent data", Args: cobra.NoArgs,
+		Long: `machines lists every machine that has sent data to quell-server: when its newest data
+arrived, the number of its newest batch of samples and of its newest incident or audit
+entry (both counted from the last start of its agent), and how many starts are remembered.`,
+		Example: "  quell machines\n  quell machines --json | jq -r '.[].machine'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.Machines(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.writeJSON(list(all))
+			}
+			columns := []report.Column{{Name: "machine"}, {Name: "last seen"}, {Name: "ago", Number: true}, {Name: "batch", Number: true}, {Name: "record", Number: true}, {Name: "lives", Number: true}}
+			var rows [][]string
+			for _, m := range all {
+				rows = append(rows, []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)})
+			}
+			return report.Table(a.out, columns, rows, false, a.style())
+		},
+	}
+	a.addServer(cmd, c)
+	return a.withJSON(cmd)
+}
+
+func (a *app) at(t sample.Millis) string { return t.Time().In(a.zone).Format("2006-01-02 15:04:05") }
+
+func (a *app) ago(t sample.Millis) string {
+	return sample.At(a.now()).Sub(t).Round(time.Second).String()
+}
+
+func (a *app) specs() *cobra.Command {
+	c := &cluster.Client{}
+	var job, platform string
+	cmd := &cobra.Command{
+		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster", Args: cobra.NoArgs,
+		Long: `specs lists what quell-server has learnt for each job, platform and signal: the number of
+tasks and samples, the mean and standard deviation of the cost, the CPU usage, and the
+version. A cost above MEAN + 2 STDDEV is an outlier, if it also exceeds the signal's least
+effect.`,
+		Example: "  quell specs --job web\n  quell specs --json | jq '.[] | select(.state == \"ready\")'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.Specs(cmd.Context(), job, platform)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.writeJSON(list(all))
+			}
+			columns := []report.Column{{Name: "job"}, {Name: "platform"}, {Name: "signal"}, {Name: "variant"}, {Name: "state"}, {Name: "tasks", Number: true},
+				{Name: "samples", Number: true}, {Name: "mean", Number: true}, {Name: "stddev", Number: true}, {Name: "cpu", Number: true}, {Name: "version", Number: true}}
+			var rows [][]string
+			for _, s := range all {
+				rows = append(rows, []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
+					fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)})
+			}
+			return report.Table(a.out, columns, rows, false, a.style())
+		},
+	}
+	cmd.Flags().StringVar(&job, "job", "", "only this job's")
+	cmd.Flags().StringVar(&platform, "platform", "", "only this platform's")
+	a.addServer(cmd, c)
+	return a.withJSON(cmd)
+}
+
+// fourDigits formats a number with four digits.
+func fourDigits(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+
+// clusterIncidents shows incidents of other machines, from quell-server.
+func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id string) error {
+	if f.stateDir != "" {
+		return &usageError{errors.New("--state-dir and --machine or --cluster"), "choose one"}
+	}
+	q := cluster.IncidentQuery{ID: id, Machine: s.machine, Open: f.open}
+	if id == "last" {
+		q.ID = ""
+	}
+	if f.since > 0 {
+		q.Since = f.since.String()
+	}
+	all, err := s.Incidents(cmd.Context(), q)
+	if err != nil {
+		return err
+	}
+	switch {
+	case id == "":
+		return a.listClusterIncidents(all, f)
+	case len(all) == 0:
+		return &negativeResult{fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`"}
+	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc incident.Record) bool { return inc.ID == id }):
+		return &negativeResult{fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID"}
+	}
+	inc := all[0]
+	if i := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }); i >= 0 {
+		inc = all[i]
+	}
+	if a.json {
+		return a.writeJSON(inc)
+	}
+	return report.Incident(a.out, inc, a.style())
+}
+
+// listClusterIncidents lists them like those of one machine, oldest first, each with its
+// machine.
+func (a *app) listClusterIncidents(all []incident.Record, f incidentFlags) error {
+	all = slices.DeleteFunc(all, func(inc incident.Record) bool {
+		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
+	})
+	older := 0
+	if f.limit > 0 && len(all) > f.limit {
+		all, older = all[:f.limit], len(all)-f.limit
+	}
+	slices.Reverse(all)
+	if a.json {
+		return a.writeJSON(list(all))
+	}
+	for i := range all { // the victim's name gets its machine as prefix
+		all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
+	}
+	return report.Incidents(a.out, all, older, a.style())
+}
+
+// printReplies prints each machine's reply, as text or JSON. It returns an error if a
+// machine refused or was silent, or if no machine had a matching task.
+func (a *app) printReplies(r cluster.Replies, err error) error {
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if err := a.writeJSON(r); err != nil {
+			return err
+		}
+	}
+	done, bad := 0, len(r.Silent)
+	for _, m := range r.Replies {
+		mark := "done"
+		switch {
+		case m.OK && len(m.Refused) > 0:
+			mark, done, bad = "in part", done+1, bad+1
+		case m.OK:
+			done++
+		case m.NoMatch:
+			mark = "none"
+		default:
+			mark = "refused"
+			bad++
+		}
+		if a.json {
+			continue
+		}
+		fmt.Fprintf(a.out, "%s: %s: %s\n", m.Machine, mark, m.Message)
+		for _, why := range m.Refused {
+			fmt.Fprintf(a.out, "%s: refused: %s\n", m.Machine, why)
+		}
+	}
+	if len(r.Silent) > 0 && !a.json {
+		fmt.Fprintf(a.out, "no answer from %s\n", strings.Join(r.Silent, ", "))
+	}
+	switch {
+	case bad > 0:
+		return &negativeResult{fmt.Errorf("%d of %d machines did not complete the command", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` shows when each machine last sent data"}
+	case done == 0:
+		return &negativeResult{errors.New("no machine has a matching task"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`"}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
+)
+
+// helper runs the hidden commands of this program that the lab starts.
+func helper(args []string) (code int, ok bool) {
+	if len(args) < 2 || !slices.Contains([]string{"lab-guard", "lab-hold", "lab-remote", "workload"}, args[1]) || args[1] == "workload" && (len(args) < 3 || args[2] != "lab") {
+		return 0, false
+	}
+	a := &app{out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now, zone: time.UTC,
+		terminal: func() (int, int, bool) { return 0, 0, false }}
+	return a.run(context.Background(), args[1:]), true
+}
+
+const simulatedStudy = `version: 1
+study: simulated
+question: does the command line do what it says?
+environments: {ve: {driver: synthetic, cpus: 1, truth: {base: 1s, slope: 0.5, noise: 1%, ar1: 0.3, fail: 50%}}}
+workloads: {work: {builtin: primes}}
+roles:
+  fg: {workload: work, environment: ve, measure: true}
+  bg: {workload: work, environment: ve, load: {target: $load}}
+factors:
+  load: {staircase: {from: 10%, to: 90%, step: 20%, hold: 30s, settle: 5s, trail: 5s}}
+  placement:
+    - {name: apart, relation: per-core}
+    - {name: free, relation: neutral}
+design: {repetitions: 3}
+run: {retries: 20}
+analysis: [{kind: interference}]
+`
+
+func studyFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "study.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestLabFromFileToResults: the command line alone takes a study from its file to its
+// results. Existing runs are not repeated, and the results match the truth.
+func TestLabFromFileToResults(t *testing.T) {
+	t.Parallel()
+	file := studyFile(t, simulatedStudy)
+	out := filepath.Join(t.TempDir(), "out")
+	env := utf8("/nowhere")
+
+	if r := quell(t, env, "lab", "check", file); r.code != exitOK || !strings.Contains(r.out, "study simulated is valid: 4 cells, 14 runs") {
+		t.Errorf("check: %+v", r)
+	}
+	golden(t, "lab-plan", strings.ReplaceAll(quell(t, env, "lab", "plan", "--runs", file).out, file, "STUDY"))
+	if r := quell(t, env, "lab", "run", "--out", out, file); r.code != exitOK || !strings.Contains(r.out, "14 runs planned, 0 already complete, 0 left") ||
+		!strings.Contains(r.out, "corunner-died") {
+		t.Errorf("run: %+v", r)
+	}
+	r := quell(t, env, "lab", "status", "--json", out)
+	var st status
+	if err := json.Unmarshal([]byte(r.out), &st); err != nil || r.code != exitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {
+		t.Errorf("status: %+v, %v", r, err)
+	}
+	// A lost run is the only one that is repeated.
+	folder, err := result.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := folder.Runs()
+	lost := slices.IndexFunc(runs, func(r result.Run) bool { return r.Verdict == result.Valid })
+	if err != nil || lost < 0 {
+		t.Fatal(runs, err)
+	}
+	if err := os.RemoveAll(folder.Path("runs", runs[lost].CellKey, fmt.Sprintf("%d.%d", runs[lost].N, runs[lost].Try))); err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, env, "lab", "status", out); r.code != exitNegative || !strings.Contains(r.err, "1 of 14 runs are left") || !strings.Contains(r.err, "quell lab resume "+out) {
+		t.Errorf("status: %+v", r)
+	}
+	if r := quell(t, env, "lab", "resume", out); r.code != exitOK || !strings.Contains(r.out, "13 already complete, 0 left") {
+		t.Errorf("resume: %+v", r)
+	}
+	r = quell(t, env, "lab", "analyse", "--json", out)
+	var res analyse.Results
+	if err := json.Unmarshal([]byte(r.out), &res); err != nil || !res.Simulated || len(res.Interferences) != 2 {
+		t.Fatalf("analyse: %+v, %v", r, err)
+	}
+	// A slowdown of 1 + 0.5·load has this throughput, fitted over 10 to 90 %.
+	for _, i := range res.Interferences {
+		if i.Metric < 31 || i.Metric > 36 || i.Style() != "bold" {
+			t.Errorf("metric %.2f, %s", i.Metric, i.Style())
+		}
+	}
+	if r := quell(t, env, "lab", "analyse", out); r.code != exitOK || !strings.Contains(r.out, "SIMULATED") {
+		t.Errorf("analyse: %+v", r)
+	}
+}
+
+func TestLabSaysWhatIsWrong(t *testing.T) {
+	env := utf8("/nowhere")
+	bad := studyFile(t, strings.Replace(strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1), "from: 10%", "from: 10", 1))
+	worse := studyFile(t, strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1))
+	real := studyFile(t, strings.Replace(simulatedStudy, "{driver: synthetic, cpus: 1, truth: {base: 1s, slope: 0.5, noise: 1%, ar1: 0.3, fail: 50%}}", "{driver: synthetic}", 1))
+	odd := studyFile(t, simulatedStudy+"preconditions: {require: {idel_cpu: '>=97%'}}\n")
+	folder := t.TempDir()
+	for _, c := range []struct {
+		args []string
+		code int
+		err  string
+	}{
+		{[]string{"check", bad}, exitNegative, bad + ":10: factors.load.staircase.from"},
+		{[]string{"check", worse}, exitNegative, "workloads.work.options"},
+		{[]string{"check", real}, exitNegative, "environments.ve.truth"},
+		{[]string{"check", odd}, exitNegative, "preconditions.require.idel_cpu"},
+		{[]string{"check", "/nowhere.yaml"}, exitUsage, "name a study's file"},
+		{[]string{"run", bad}, exitNegative, "staircase.from"},
+		{[]string{"status", folder}, exitUsage, "not a study folder"},
+		{[]string{"resume", folder}, exitUsage, "quell lab run"},
+		{[]string{"analyse", folder}, exitUsage, "lab-results/smoke"},
+	} {
+		r := quell(t, env, append([]string{"lab"}, c.args...)...)
+		if r.code != c.code || !strings.Contains(r.err, c.err) {
+			t.Errorf("lab %q: exit code %d, want %d with %q: %s", c.args, r.code, c.code, c.err, r.err)
+		}
+	}
+	r := quell(t, env, "lab", "check", "--json", bad)
+	var got check
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.OK || len(got.Problems) != 1 || !strings.HasSuffix(got.Problems[0].Where, ":10") {
+		t.Errorf("%s: %v", r.out, err)
+	}
+}
+
+// Two labs at once would mix their runs.
+func TestLabRunsOneAtATime(t *testing.T) {
+	t.Parallel()
+	file := studyFile(t, simulatedStudy)
+	out := filepath.Join(t.TempDir(), "out")
+	if r := quell(t, utf8("/nowhere"), "lab", "run", "--out", out, file); r.code != exitOK {
+		t.Fatalf("%+v", r)
+	}
+	f, _, err := openStudy(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, err := lockFolder(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, utf8("/nowhere"), "lab", "resume", out); r.code != exitUsage || !strings.Contains(r.err, "another quell runs its study") {
+		t.Errorf("%+v", r)
+	}
+	if r := quell(t, utf8("/nowhere"), "lab", "status", out); !strings.Contains(r.out, "simulated, running") {
+		t.Errorf("%+v", r)
+	}
+	free()
+	if r := quell(t, utf8("/nowhere"), "lab", "resume", out); r.code != exitOK {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestAbout(t *testing.T) {
+	var got bytes.Buffer
+	for _, d := range []time.Duration{0, time.Second, 61 * time.Second, 2 * time.Minute, 23*time.Minute + 40*time.Second, 59*time.Minute + 59*time.Second, 26*time.Hour + 29*time.Second} {
+		fmt.Fprintln(&got, formatDuration(d))
+	}
+	if want := "no time\n1 s\n1 min 1 s\n2 min\n24 min\n1 h 0 min\n26 h 0 min\n"; got.String() != want {
+		t.Errorf("got %q, want %q", got.String(), want)
+	}
+}

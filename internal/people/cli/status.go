@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+func (a *app) status() *cobra.Command {
+	return a.withJSON(&cobra.Command{
+		Use: "status", Short: "show the agent: signals, enforcement, caps, what is degraded", Args: cobra.NoArgs,
+		Long: `status shows the state of the agent: which signals it counts and why others are missing,
+the enforcement mode, the caps in force, and everything that is degraded.`,
+		Example: "  quell status\n  quell status --json | jq -r .mode",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := a.client().Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.writeJSON(st)
+			}
+			return report.Status(a.out, st, a.style())
+		},
+	})
+}
