@@ -12,6 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // reasonFlag adds --reason to a command: the agent records the operator and the reason.
@@ -22,7 +23,7 @@ func reasonFlag(cmd *cobra.Command, why *string) {
 // explained adds a remedy to the error of an invalid command.
 func explained(err error, why string) error {
 	if err != nil && command.ValidateWhy(why) != nil {
-		return &usageError{err, `add --reason "why"`}
+		return app.Usage(err, `add --reason "why"`)
 	}
 	return err
 }
@@ -57,26 +58,26 @@ func setTargetTask(t *command.Target, args []string) {
 
 // done prints what the agent did, as text or JSON. With several tasks it returns an error
 // if one was refused.
-func (a *app) done(d api.Done, err error) error {
+func (a *commands) done(d api.Done, err error) error {
 	switch {
 	case err != nil:
 		return err
-	case a.json:
-		err = a.writeJSON(d)
+	case a.JSON:
+		err = a.WriteJSON(d)
 	default:
-		if _, err = fmt.Fprintln(a.out, d.Message); err == nil {
+		if _, err = fmt.Fprintln(a.Out, d.Message); err == nil {
 			for _, why := range d.Refused {
-				fmt.Fprintln(a.out, "refused:", why)
+				fmt.Fprintln(a.Out, "refused:", why)
 			}
 		}
 	}
 	if err == nil && len(d.Refused) > 0 {
-		return &negativeResult{fmt.Errorf("%d tasks were refused", len(d.Refused)), "see above"}
+		return app.Negative(fmt.Errorf("%d tasks were refused", len(d.Refused)), "see above")
 	}
 	return err
 }
 
-func (a *app) cap() *cobra.Command {
+func (a *commands) cap() *cobra.Command {
 	var why string
 	var c command.Cap
 	var at *scope
@@ -105,10 +106,10 @@ which requires an operator's token ($QUELL_TOKEN or --token-file).`,
 	targetFlags(cmd, &c.Target)
 	at = a.addScope(cmd)
 	reasonFlag(cmd, &why)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) uncap() *cobra.Command {
+func (a *commands) uncap() *cobra.Command {
 	var why string
 	var target command.Target
 	var at *scope
@@ -127,10 +128,10 @@ func (a *app) uncap() *cobra.Command {
 	targetFlags(cmd, &target)
 	at = a.addScope(cmd)
 	reasonFlag(cmd, &why)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) protect() *cobra.Command {
+func (a *commands) protect() *cobra.Command {
 	var why string
 	var target command.Target
 	var off bool
@@ -162,10 +163,10 @@ Settings survive a restart of the agent.`,
 	targetFlags(cmd, &target)
 	at = a.addScope(cmd)
 	reasonFlag(cmd, &why)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) enforcement() *cobra.Command {
+func (a *commands) enforcement() *cobra.Command {
 	var why string
 	var at *scope
 	cmd := &cobra.Command{
@@ -182,7 +183,7 @@ at once the caps that quell has set by itself; operators' caps stay until they e
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				if here, err := at.here(cmd); err != nil || !here {
-					return cmp.Or[error](err, &usageError{errors.New("the mode of other machines cannot be printed"), "name the mode to set: off, advise or on"})
+					return cmp.Or(err, app.Usage(errors.New("the mode of other machines cannot be printed"), "name the mode to set: off, advise or on"))
 				}
 				return a.printMode(cmd.Context())
 			}
@@ -191,12 +192,12 @@ at once the caps that quell has set by itself; operators' caps stay until they e
 	}
 	at = a.addScope(cmd)
 	reasonFlag(cmd, &why)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 // act sends a command to this machine's agent, or to others through quell-server. An
 // invalid command is not sent.
-func (a *app) act(cmd *cobra.Command, at *scope, c command.Command) error {
+func (a *commands) act(cmd *cobra.Command, at *scope, c command.Command) error {
 	if err := c.Validate(); err != nil {
 		return explained(err, c.Why)
 	}
@@ -210,20 +211,20 @@ func (a *app) act(cmd *cobra.Command, at *scope, c command.Command) error {
 	return a.printReplies(at.Command(cmd.Context(), cluster.Command{Machine: at.machine, Cluster: at.cluster, Command: c}))
 }
 
-func (a *app) printMode(ctx context.Context) error {
+func (a *commands) printMode(ctx context.Context) error {
 	st, err := a.client().Status(ctx)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.writeJSON(map[string]plan.Mode{"mode": st.Mode})
+	if a.JSON {
+		return a.WriteJSON(map[string]plan.Mode{"mode": st.Mode})
 	}
-	_, err = fmt.Fprintln(a.out, st.Mode)
+	_, err = fmt.Fprintln(a.Out, st.Mode)
 	return err
 }
 
 // completeTask completes the names of the agent's tasks.
-func (a *app) completeTask(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (a *commands) completeTask(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if len(args) == 0 {
 		if tasks, err := a.client().Tasks(cmd.Context()); err == nil {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/command/commandtest"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 // TestCommandsAtTheCommandLine: the command line validates a command as all other entry
@@ -16,21 +18,21 @@ func TestCommandsAtTheCommandLine(t *testing.T) {
 			continue
 		}
 		f, before := newFake(t), toServer()
-		here := quell(t, utf8(f.socket), c.Args...)
+		here := quell(t, clitest.Env(f.socket), c.Args...)
 		there := quell(t, env, append(c.Args, "--machine", "host-1")...)
 		asked := f.requests()
 		if c.Want == "" {
-			if want := "POST /v1/commands " + c.JSON; here.code != exitOK || len(asked) != 1 || asked[0] != want {
-				t.Errorf("%s: exit code %d, asked %q, want %q\n%s", c.Name, here.code, asked, want, here.err)
+			if want := "POST /v1/commands " + c.JSON; here.Code != app.ExitOK || len(asked) != 1 || asked[0] != want {
+				t.Errorf("%s: exit code %d, asked %q, want %q\n%s", c.Name, here.Code, asked, want, here.Err)
 			}
-			if want := "POST /v1/commands " + strings.Replace(c.JSON, "{", `{"machine":"host-1",`, 1); there.code != exitOK || toServer() != want {
-				t.Errorf("%s: exit code %d, asked %q, want %q\n%s", c.Name, there.code, toServer(), want, there.err)
+			if want := "POST /v1/commands " + strings.Replace(c.JSON, "{", `{"machine":"host-1",`, 1); there.Code != app.ExitOK || toServer() != want {
+				t.Errorf("%s: exit code %d, asked %q, want %q\n%s", c.Name, there.Code, toServer(), want, there.Err)
 			}
 			continue
 		}
-		for _, got := range []answer{here, there} {
-			if got.code != exitUsage || !strings.Contains(got.err, c.Want) || len(asked) != 0 || toServer() != before {
-				t.Errorf("%s: exit code %d, asked %q: %q, want %q", c.Name, got.code, asked, got.err, c.Want)
+		for _, got := range []clitest.Answer{here, there} {
+			if got.Code != app.ExitUsage || !strings.Contains(got.Err, c.Want) || len(asked) != 0 || toServer() != before {
+				t.Errorf("%s: exit code %d, asked %q: %q, want %q", c.Name, got.Code, asked, got.Err, c.Want)
 			}
 		}
 	}
@@ -39,7 +41,7 @@ func TestCommandsAtTheCommandLine(t *testing.T) {
 // An unset variable as TASK does not make a command for all tasks.
 func TestAnEmptyTaskIsNone(t *testing.T) {
 	f := newFake(t)
-	if got := quell(t, utf8(f.socket), "uncap", "", "--all", "--reason", "r"); got.code != exitUsage || len(f.requests()) != 0 {
-		t.Errorf("exit code %d, asked %q: %s", got.code, f.requests(), got.err)
+	if got := quell(t, clitest.Env(f.socket), "uncap", "", "--all", "--reason", "r"); got.Code != app.ExitUsage || len(f.requests()) != 0 {
+		t.Errorf("exit code %d, asked %q: %s", got.Code, f.requests(), got.Err)
 	}
 }

@@ -13,10 +13,11 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-func (a *app) advise() *cobra.Command {
+func (a *commands) advise() *cobra.Command {
 	c := &cluster.Client{}
 	var job, since, label string
 	var incidents int
@@ -43,8 +44,8 @@ advise-scheduler place computes which tasks should share a machine.`,
   kubectl patch deployment web --patch "$(quell advise-scheduler --yaml --job web)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case asYAML && a.json:
-				return &usageError{errors.New("--json and --yaml"), "choose one"}
+			case asYAML && a.JSON:
+				return app.Usage(errors.New("--json and --yaml"), "choose one")
 			case !(confidence >= 0 && confidence <= 1):
 				return fmt.Errorf("--min-confidence %v: want 0 to 1", confidence)
 			case incidents < 1:
@@ -58,10 +59,10 @@ advise-scheduler place computes which tasks should share a machine.`,
 			}
 			all = slices.DeleteFunc(all, func(p cluster.Pair) bool { return p.Incidents < incidents || p.Confidence < confidence })
 			switch {
-			case a.json:
-				return a.writeJSON(list(all))
+			case a.JSON:
+				return a.WriteJSON(app.List(all))
 			case asYAML:
-				return writeAntiAffinity(a.out, all, label, required)
+				return writeAntiAffinity(a.Out, all, label, required)
 			}
 			return a.printPairs(all)
 		},
@@ -76,10 +77,10 @@ advise-scheduler place computes which tasks should share a machine.`,
 	f.BoolVar(&required, "required", false, "with --yaml: required instead of preferred anti-affinity")
 	a.addServer(cmd, c)
 	cmd.AddCommand(a.place())
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) printPairs(all []cluster.Pair) error {
+func (a *commands) printPairs(all []cluster.Pair) error {
 	columns := []report.Column{{Name: "victim"}, {Name: "antagonist"}, {Name: "incidents", Number: true}, {Name: "machines", Number: true},
 		{Name: "strength", Number: true}, {Name: "correlation", Number: true}, {Name: "caps", Number: true}, {Name: "helped", Number: true}, {Name: "confidence", Number: true}}
 	var rows [][]string
@@ -91,7 +92,7 @@ func (a *app) printPairs(all []cluster.Pair) error {
 		rows = append(rows, []string{string(p.Victim), string(p.Antagonist), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), fourDigits(p.Strength),
 			fmt.Sprintf("%.2f", p.Correlation), fmt.Sprint(p.Caps), fmt.Sprint(p.Helped), confidence})
 	}
-	return report.Table(a.out, columns, rows, false, a.style())
+	return report.Table(a.Out, columns, rows, false, a.Style())
 }
 
 var (

@@ -18,6 +18,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -115,8 +117,8 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 		}
 	}
 	t.Cleanup(stop) // before the tree is closed
-	env = utf8(filepath.Join(state, "agent.sock"))
-	quelltest.Until(t, "the agent answers", func() bool { return quell(t, env, "status").code == exitOK })
+	env = clitest.Env(filepath.Join(state, "agent.sock"))
+	quelltest.Until(t, "the agent answers", func() bool { return quell(t, env, "status").Code == app.ExitOK })
 	return tree, env, state, stop
 }
 
@@ -124,7 +126,7 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
 	quelltest.Until(t, "the victim's job has a spec", func() bool {
-		for line := range strings.Lines(quell(t, env, "top", "--once").out) {
+		for line := range strings.Lines(quell(t, env, "top", "--once").Out) {
 			if strings.Contains(line, "/victim") && strings.Contains(line, "ready") {
 				return true
 			}
@@ -157,15 +159,15 @@ func TestTheRealAgent(t *testing.T) {
 	ok := func(args ...string) string {
 		t.Helper()
 		r := quell(t, env, args...)
-		if r.code != exitOK {
-			t.Fatalf("%q: exit code %d: %s", args, r.code, r.err)
+		if r.Code != app.ExitOK {
+			t.Fatalf("%q: exit code %d: %s", args, r.Code, r.Err)
 		}
-		return r.out
+		return r.Out
 	}
 	no := func(sign string, args ...string) {
 		t.Helper()
-		if r := quell(t, env, args...); r.code != exitNegative || !strings.Contains(r.err, sign) {
-			t.Errorf("%q: exit code %d, want %d with %q:\n%s", args, r.code, exitNegative, sign, r.err)
+		if r := quell(t, env, args...); r.Code != app.ExitNegative || !strings.Contains(r.Err, sign) {
+			t.Errorf("%q: exit code %d, want %d with %q:\n%s", args, r.Code, app.ExitNegative, sign, r.Err)
 		}
 	}
 	task := func(name string) (v api.TaskView) {
@@ -243,7 +245,7 @@ func TestTheRealAgent(t *testing.T) {
 	if got := limit(t, tree, "loud"); got != free {
 		t.Errorf("after the agent stopped the limit is %q, was %q", got, free)
 	}
-	if r := quell(t, env, "status"); r.code != exitUsage || !strings.Contains(r.err, "what to do: start quell-agent") {
-		t.Errorf("without the agent: exit code %d: %s", r.code, r.err)
+	if r := quell(t, env, "status"); r.Code != app.ExitUsage || !strings.Contains(r.Err, "what to do: start quell-agent") {
+		t.Errorf("without the agent: exit code %d: %s", r.Code, r.Err)
 	}
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // addServer adds the flags for quell-server's address and the token.
-func (a *app) addServer(cmd *cobra.Command, c *cluster.Client) {
-	c.Token = a.getenv("QUELL_TOKEN")
-	cmd.Flags().StringVar(&c.URL, "server", cmp.Or(a.getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
+func (a *commands) addServer(cmd *cobra.Command, c *cluster.Client) {
+	c.Token = a.Getenv("QUELL_TOKEN")
+	cmd.Flags().StringVar(&c.URL, "server", cmp.Or(a.Getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
 	cmd.Flags().StringVar(&c.TokenFile, "token-file", "", "file that holds the token (default: $QUELL_TOKEN is the token)")
 }
 
@@ -33,7 +34,7 @@ type scope struct {
 	cluster bool
 }
 
-func (a *app) addScope(cmd *cobra.Command) *scope {
+func (a *commands) addScope(cmd *cobra.Command) *scope {
 	s := &scope{Client: &cluster.Client{}}
 	a.addServer(cmd, s.Client)
 	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, through quell-server")
@@ -46,11 +47,11 @@ func (a *app) addScope(cmd *cobra.Command) *scope {
 func (s *scope) here(cmd *cobra.Command) (bool, error) {
 	switch {
 	case s.machine != "" && s.cluster:
-		return false, &usageError{errors.New("--machine and --cluster"), "choose one"}
+		return false, app.Usage(errors.New("--machine and --cluster"), "choose one")
 	case s.machine != "" || s.cluster:
 		return false, nil
 	case cmd.Flags().Changed("server") || cmd.Flags().Changed("token-file"):
-		return false, &usageError{errors.New("--server or --token-file without --machine or --cluster"), "add --machine NAME or --cluster; without --server the command goes to this machine's agent"}
+		return false, app.Usage(errors.New("--server or --token-file without --machine or --cluster"), "add --machine NAME or --cluster; without --server the command goes to this machine's agent")
 	}
 	return true, nil
 }
@@ -69,7 +70,7 @@ func (s *scope) completeMachines(cmd *cobra.Command) {
 	})
 }
 
-func (a *app) machines() *cobra.Command {
+func (a *commands) machines() *cobra.Command {
 	c := &cluster.Client{}
 	cmd := &cobra.Command{
 		Use: "machines", Short: "list the cluster's machines and when they last sent data", Args: cobra.NoArgs,
@@ -82,28 +83,30 @@ entry (both counted from the last start of its agent), and how many starts are r
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.writeJSON(list(all))
+			if a.JSON {
+				return a.WriteJSON(app.List(all))
 			}
 			columns := []report.Column{{Name: "machine"}, {Name: "last seen"}, {Name: "ago", Number: true}, {Name: "batch", Number: true}, {Name: "record", Number: true}, {Name: "lives", Number: true}}
 			var rows [][]string
 			for _, m := range all {
 				rows = append(rows, []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)})
 			}
-			return report.Table(a.out, columns, rows, false, a.style())
+			return report.Table(a.Out, columns, rows, false, a.Style())
 		},
 	}
 	a.addServer(cmd, c)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) at(t sample.Millis) string { return t.Time().In(a.zone).Format("2006-01-02 15:04:05") }
-
-func (a *app) ago(t sample.Millis) string {
-	return sample.At(a.now()).Sub(t).Round(time.Second).String()
+func (a *commands) at(t sample.Millis) string {
+	return t.Time().In(a.Zone).Format("2006-01-02 15:04:05")
 }
 
-func (a *app) specs() *cobra.Command {
+func (a *commands) ago(t sample.Millis) string {
+	return sample.At(a.Now()).Sub(t).Round(time.Second).String()
+}
+
+func (a *commands) specs() *cobra.Command {
 	c := &cluster.Client{}
 	var job, platform string
 	cmd := &cobra.Command{
@@ -118,8 +121,8 @@ effect.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.writeJSON(list(all))
+			if a.JSON {
+				return a.WriteJSON(app.List(all))
 			}
 			columns := []report.Column{{Name: "job"}, {Name: "platform"}, {Name: "signal"}, {Name: "variant"}, {Name: "state"}, {Name: "tasks", Number: true},
 				{Name: "samples", Number: true}, {Name: "mean", Number: true}, {Name: "stddev", Number: true}, {Name: "cpu", Number: true}, {Name: "version", Number: true}}
@@ -128,22 +131,22 @@ effect.`,
 				rows = append(rows, []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
 					fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)})
 			}
-			return report.Table(a.out, columns, rows, false, a.style())
+			return report.Table(a.Out, columns, rows, false, a.Style())
 		},
 	}
 	cmd.Flags().StringVar(&job, "job", "", "only this job's")
 	cmd.Flags().StringVar(&platform, "platform", "", "only this platform's")
 	a.addServer(cmd, c)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 // fourDigits formats a number with four digits.
 func fourDigits(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
 // clusterIncidents shows incidents of other machines, from quell-server.
-func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id string) error {
+func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id string) error {
 	if f.stateDir != "" {
-		return &usageError{errors.New("--state-dir and --machine or --cluster"), "choose one"}
+		return app.Usage(errors.New("--state-dir and --machine or --cluster"), "choose one")
 	}
 	q := cluster.IncidentQuery{ID: id, Machine: s.machine, Open: f.open}
 	if id == "last" {
@@ -160,23 +163,23 @@ func (a *app) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id
 	case id == "":
 		return a.listClusterIncidents(all, f)
 	case len(all) == 0:
-		return &negativeResult{fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`"}
+		return app.Negative(fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`")
 	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc incident.Record) bool { return inc.ID == id }):
-		return &negativeResult{fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID"}
+		return app.Negative(fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID")
 	}
 	inc := all[0]
 	if i := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }); i >= 0 {
 		inc = all[i]
 	}
-	if a.json {
-		return a.writeJSON(inc)
+	if a.JSON {
+		return a.WriteJSON(inc)
 	}
-	return report.Incident(a.out, inc, a.style())
+	return report.Incident(a.Out, inc, a.Style())
 }
 
 // listClusterIncidents lists them like those of one machine, oldest first, each with its
 // machine.
-func (a *app) listClusterIncidents(all []incident.Record, f incidentFlags) error {
+func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) error {
 	all = slices.DeleteFunc(all, func(inc incident.Record) bool {
 		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
 	})
@@ -185,23 +188,23 @@ func (a *app) listClusterIncidents(all []incident.Record, f incidentFlags) error
 		all, older = all[:f.limit], len(all)-f.limit
 	}
 	slices.Reverse(all)
-	if a.json {
-		return a.writeJSON(list(all))
+	if a.JSON {
+		return a.WriteJSON(app.List(all))
 	}
 	for i := range all { // the victim's name gets its machine as prefix
 		all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
 	}
-	return report.Incidents(a.out, all, older, a.style())
+	return report.Incidents(a.Out, all, older, a.Style())
 }
 
 // printReplies prints each machine's reply, as text or JSON. It returns an error if a
 // machine refused or was silent, or if no machine had a matching task.
-func (a *app) printReplies(r cluster.Replies, err error) error {
+func (a *commands) printReplies(r cluster.Replies, err error) error {
 	if err != nil {
 		return err
 	}
-	if a.json {
-		if err := a.writeJSON(r); err != nil {
+	if a.JSON {
+		if err := a.WriteJSON(r); err != nil {
 			return err
 		}
 	}
@@ -219,22 +222,22 @@ func (a *app) printReplies(r cluster.Replies, err error) error {
 			mark = "refused"
 			bad++
 		}
-		if a.json {
+		if a.JSON {
 			continue
 		}
-		fmt.Fprintf(a.out, "%s: %s: %s\n", m.Machine, mark, m.Message)
+		fmt.Fprintf(a.Out, "%s: %s: %s\n", m.Machine, mark, m.Message)
 		for _, why := range m.Refused {
-			fmt.Fprintf(a.out, "%s: refused: %s\n", m.Machine, why)
+			fmt.Fprintf(a.Out, "%s: refused: %s\n", m.Machine, why)
 		}
 	}
-	if len(r.Silent) > 0 && !a.json {
-		fmt.Fprintf(a.out, "no answer from %s\n", strings.Join(r.Silent, ", "))
+	if len(r.Silent) > 0 && !a.JSON {
+		fmt.Fprintf(a.Out, "no answer from %s\n", strings.Join(r.Silent, ", "))
 	}
 	switch {
 	case bad > 0:
-		return &negativeResult{fmt.Errorf("%d of %d machines did not complete the command", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` shows when each machine last sent data"}
+		return app.Negative(fmt.Errorf("%d of %d machines did not complete the command", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` shows when each machine last sent data")
 	case done == 0:
-		return &negativeResult{errors.New("no machine has a matching task"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`"}
+		return app.Negative(errors.New("no machine has a matching task"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`")
 	}
 	return nil
 }

@@ -8,6 +8,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 // clusterAnswers are the fake quell-server's answers, by path.
@@ -78,14 +81,14 @@ func TestClusterPrints(t *testing.T) {
 		{"cluster_incident", []string{"incidents", "--machine", "m1", "last"}},
 	} {
 		got := quell(t, env, c.args...)
-		if got.code != exitOK {
-			t.Fatalf("%v: %d %s", c.args, got.code, got.err)
+		if got.Code != app.ExitOK {
+			t.Fatalf("%v: %d %s", c.args, got.Code, got.Err)
 		}
-		golden(t, c.golden, got.out)
+		clitest.Golden(t, *update, c.golden, got.Out)
 	}
 	for _, args := range [][]string{{"machines"}, {"specs"}, {"advise-scheduler"}, {"incidents", "--cluster"}} {
 		var rows []map[string]any
-		if err := json.Unmarshal([]byte(quell(t, env, append(args, "--json")...).out), &rows); err != nil || len(rows) == 0 {
+		if err := json.Unmarshal([]byte(quell(t, env, append(args, "--json")...).Out), &rows); err != nil || len(rows) == 0 {
 			t.Errorf("%v --json: %d rows, %v", args, len(rows), err)
 		}
 	}
@@ -100,24 +103,24 @@ func TestClusterAsks(t *testing.T) {
 		want string // the expected request
 		says string
 	}{
-		{"cap encode --machine host-1 --rate 0.1 --for 5m --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "host-1: done: it is done"},
-		{"uncap encode --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","uncap":{"task":"encode"}}`, "it is done"},
-		{"protect --class batch --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","protect":{"class":"batch"}}`, "it is done"},
-		{"protect --all --off --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","unprotect":{"all":true}}`, "it is done"},
-		{"pardon encode --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","pardon":{"job":"encode"}}`, "it is done"},
-		{"enforcement on --machine host-1 --reason r", exitOK, `POST /v1/commands {"machine":"host-1","why":"r","enforcement":{"mode":"on"}}`, "it is done"},
-		{"cap --job encode --cluster --rate 0.1 --for 5m --reason r", exitNegative, `POST /v1/commands {"cluster":true,"why":"r","cap":{"job":"encode","rate":0.1,"for":"5m"}}`,
+		{"cap encode --machine host-1 --rate 0.1 --for 5m --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "host-1: done: it is done"},
+		{"uncap encode --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","uncap":{"task":"encode"}}`, "it is done"},
+		{"protect --class batch --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","protect":{"class":"batch"}}`, "it is done"},
+		{"protect --all --off --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","unprotect":{"all":true}}`, "it is done"},
+		{"pardon encode --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","pardon":{"job":"encode"}}`, "it is done"},
+		{"enforcement on --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","enforcement":{"mode":"on"}}`, "it is done"},
+		{"cap --job encode --cluster --rate 0.1 --for 5m --reason r", app.ExitNegative, `POST /v1/commands {"cluster":true,"why":"r","cap":{"job":"encode","rate":0.1,"for":"5m"}}`,
 			"host-1: in part: capped 1 of 2 tasks on this machine (job encode)\nhost-1: refused: cap /b: refused: it is capped already\nhost-2: refused: it is never-cap\nhost-4: none: no task on this machine matches job encode\nno answer from host-3"},
-		{"uncap --job nobody --cluster --reason r", exitNegative, `POST /v1/commands {"cluster":true,"why":"r","uncap":{"job":"nobody"}}`, "host-1: none"},
-		{"cap encode --machine host-9 --rate 0.1 --for 5m --reason r", exitNegative, `POST /v1/commands {"machine":"host-9","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "what to do: see quell machines"},
-		{"incidents --cluster --since 24h --open", exitOK, "GET /v1/incidents?open=true&since=24h0m0s", ""},
-		{"incidents --machine m1 nothing", exitNegative, "GET /v1/incidents?id=nothing&machine=m1", `no incident ID contains "nothing"`},
-		{"advise-scheduler --job web --since 168h", exitOK, "GET /v1/pairs?job=web&since=168h", "reports"},
-		{"specs --job web --platform p", exitOK, "GET /v1/specs?job=web&platform=p", "1.812"},
+		{"uncap --job nobody --cluster --reason r", app.ExitNegative, `POST /v1/commands {"cluster":true,"why":"r","uncap":{"job":"nobody"}}`, "host-1: none"},
+		{"cap encode --machine host-9 --rate 0.1 --for 5m --reason r", app.ExitNegative, `POST /v1/commands {"machine":"host-9","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "what to do: see quell machines"},
+		{"incidents --cluster --since 24h --open", app.ExitOK, "GET /v1/incidents?open=true&since=24h0m0s", ""},
+		{"incidents --machine m1 nothing", app.ExitNegative, "GET /v1/incidents?id=nothing&machine=m1", `no incident ID contains "nothing"`},
+		{"advise-scheduler --job web --since 168h", app.ExitOK, "GET /v1/pairs?job=web&since=168h", "reports"},
+		{"specs --job web --platform p", app.ExitOK, "GET /v1/specs?job=web&platform=p", "1.812"},
 	} {
 		got := quell(t, env, strings.Fields(c.args)...)
-		if got.code != c.code || asked() != c.want || !strings.Contains(got.out+got.err, c.says) {
-			t.Errorf("%s: %d, asked %s\n%s%s\nwant %d, %s\n%s", c.args, got.code, asked(), got.out, got.err, c.code, c.want, c.says)
+		if got.Code != c.code || asked() != c.want || !strings.Contains(got.Out+got.Err, c.says) {
+			t.Errorf("%s: %d, asked %s\n%s%s\nwant %d, %s\n%s", c.args, got.Code, asked(), got.Out, got.Err, c.code, c.want, c.says)
 		}
 	}
 }
@@ -139,8 +142,8 @@ func TestClusterCommandLines(t *testing.T) {
 		{"machines --server http://quell.example --token-file /proc/self/comm", "a token is not sent without TLS"},
 	} {
 		got := quell(t, env, strings.Fields(c.args)...)
-		if got.code != exitUsage || !strings.Contains(got.err, c.want) {
-			t.Errorf("%s: %d %q; want %q", c.args, got.code, got.err, c.want)
+		if got.Code != app.ExitUsage || !strings.Contains(got.Err, c.want) {
+			t.Errorf("%s: %d %q; want %q", c.args, got.Code, got.Err, c.want)
 		}
 	}
 }
@@ -148,8 +151,8 @@ func TestClusterCommandLines(t *testing.T) {
 func TestClusterCompletes(t *testing.T) {
 	env, _ := fakeCluster(t)
 	for args, want := range map[string]string{"__complete cap encode --machine h": "host-17", "__complete protect --class b": "best-effort"} {
-		if got := quell(t, env, strings.Fields(args)...); !strings.Contains(got.out, want) {
-			t.Errorf("%s: %q", args, got.out)
+		if got := quell(t, env, strings.Fields(args)...); !strings.Contains(got.Out, want) {
+			t.Errorf("%s: %q", args, got.Out)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,11 +23,12 @@ import (
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/demo"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-func (a *app) demo() *cobra.Command {
+func (a *commands) demo() *cobra.Command {
 	o := demo.Options{Channel: demo.CPU, Mode: plan.On}
 	var mode, channel, signal string
 	var seed uint64
@@ -95,10 +95,10 @@ Exit codes: 0 the right task was named, the victim recovered, nothing was left b
 	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file, or with --cluster all logs in this folder")
 	f.BoolVar(&cluster, "cluster", false, "run it on a cluster: quell-server and three agents")
 	f.StringVar(&server, "quell-server", "", "with --cluster: the quell-server program (default: next to quell, else in PATH)")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
+func (a *commands) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 	var err error
 	if o.Agent, err = demoAgent(o.Agent); err != nil {
 		return err
@@ -112,15 +112,15 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 	if err != nil {
 		return demoError(err, "run it with --agent-log FILE to see the agent's log")
 	}
-	if a.json {
-		if err := json.NewEncoder(a.out).Encode(r); err != nil {
+	if a.JSON {
+		if err := json.NewEncoder(a.Out).Encode(r); err != nil {
 			return fmt.Errorf("write JSON: %w", err)
 		}
 	} else {
 		printDemo(out, r)
 		if inc := r.Incident(); inFull && inc != nil {
 			fmt.Fprintln(out)
-			if err := report.Incident(out, *inc, a.style()); err != nil {
+			if err := report.Incident(out, *inc, a.Style()); err != nil {
 				return err
 			}
 		}
@@ -131,32 +131,32 @@ func (a *app) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
 // demoAgent finds the agent's program, if the demo can run at all.
 func demoAgent(named string) (string, error) {
 	if os.Geteuid() != 0 {
-		return "", &usageError{errors.New("demo: not root: it creates cgroups and uses kernel counters"), "run it as root (sudo)"}
+		return "", app.Usage(errors.New("demo: not root: it creates cgroups and uses kernel counters"), "run it as root (sudo)")
 	}
-	path, err := program("quell-agent", named)
+	path, err := app.Program("quell-agent", named)
 	if err != nil {
-		return "", &usageError{err, "build it (make build) or name it with --agent"}
+		return "", app.Usage(err, "build it (make build) or name it with --agent")
 	}
 	return path, nil
 }
 
 // stage returns the output for the demo's events.
-func (a *app) stage() (io.Writer, *eventPrinter) {
-	out := a.out
-	if a.json {
-		out = a.err // the last line of standard output is the result
+func (a *commands) stage() (io.Writer, *eventPrinter) {
+	out := a.Out
+	if a.JSON {
+		out = a.Err // the last line of standard output is the result
 	}
-	_, _, ok := a.terminal()
-	return out, &eventPrinter{w: out, live: ok && !a.json}
+	_, _, ok := a.Terminal()
+	return out, &eventPrinter{w: out, live: ok && !a.JSON}
 }
 
 // demoError is the error of a demo that could not finish; look says where to find more.
 func demoError(err error, look string) error {
 	var env *workload.MissingError
 	if errors.As(err, &env) {
-		return &usageError{fmt.Errorf("demo: %w", err), env.Remedy}
+		return app.Usage(fmt.Errorf("demo: %w", err), env.Remedy)
 	}
-	return &negativeResult{fmt.Errorf("demo: %w", err), "everything it made was removed; " + look}
+	return app.Negative(fmt.Errorf("demo: %w", err), "everything it made was removed; "+look)
 }
 
 // demoVerdict is the error of a demo with a bad result.
@@ -165,31 +165,9 @@ func demoVerdict(ok bool, verdict, excuse, look string) error {
 	case ok:
 		return nil
 	case excuse != "":
-		return &negativeResult{fmt.Errorf("demo: %s", verdict), "run it on a machine whose CPUs run at the same time"}
+		return app.Negative(fmt.Errorf("demo: %s", verdict), "run it on a machine whose CPUs run at the same time")
 	}
-	return &negativeResult{fmt.Errorf("demo: %s", verdict), "try again; if it fails again, " + look}
-}
-
-// findAgent finds the agent's program.
-func findAgent() (string, error) { return program("quell-agent", "") }
-
-// program finds another program of quell: the named one, else next to this one, else in
-// PATH.
-func program(name, named string) (string, error) {
-	if named != "" {
-		return named, nil
-	}
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if _, err := os.Stat(beside); err == nil {
-			return beside, nil
-		}
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("find %s: %w", name, err)
-	}
-	return path, nil
+	return app.Negative(fmt.Errorf("demo: %s", verdict), "try again; if it fails again, "+look)
 }
 
 // hasPMU tries to open the cpi signal.

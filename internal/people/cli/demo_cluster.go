@@ -13,21 +13,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/demo"
 )
 
 // playCluster runs the demo of a cluster.
-func (a *app) playCluster(cmd *cobra.Command, o demo.ClusterOptions) error {
+func (a *commands) playCluster(cmd *cobra.Command, o demo.ClusterOptions) error {
 	var err error
 	if o.Agent, err = demoAgent(o.Agent); err != nil {
 		return err
 	}
-	if o.Server, err = program("quell-server", o.Server); err != nil {
-		return &usageError{err, "build it (make bin/quell-server, which needs a C++ compiler) or name it with --quell-server"}
+	if o.Server, err = app.Program("quell-server", o.Server); err != nil {
+		return app.Usage(err, "build it (make bin/quell-server, which needs a C++ compiler) or name it with --quell-server")
 	}
 	if o.Logs != "" {
 		if err := os.MkdirAll(o.Logs, 0o700); err != nil {
-			return &usageError{fmt.Errorf("make folder of logs: %w", err), "name another with --agent-log"}
+			return app.Usage(fmt.Errorf("make folder of logs: %w", err), "name another with --agent-log")
 		}
 	}
 	out, show := a.stage()
@@ -38,8 +39,8 @@ func (a *app) playCluster(cmd *cobra.Command, o demo.ClusterOptions) error {
 	if err != nil {
 		return demoError(err, "run it with --agent-log FOLDER to see the programs' logs")
 	}
-	if a.json {
-		err = json.NewEncoder(a.out).Encode(r)
+	if a.JSON {
+		err = json.NewEncoder(a.Out).Encode(r)
 	} else {
 		err = printCluster(out, r)
 	}

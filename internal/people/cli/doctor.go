@@ -19,10 +19,11 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter/runq"
 	"github.com/quell-dev/quell/internal/machine/counter/uprobe"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-func (a *app) doctor() *cobra.Command {
+func (a *commands) doctor() *cobra.Command {
 	var require []string
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "show what can be counted and capped on this machine, and why the rest cannot", Args: cobra.NoArgs,
@@ -36,17 +37,17 @@ virtual machine the kernel's information may be wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.diagnose(cmd.Context())
 			if err != nil {
-				return &usageError{err, "mount /proc"}
+				return app.Usage(err, "mount /proc")
 			}
 			for _, name := range require {
 				if _, ok := d.Lookup(name); !ok {
 					return fmt.Errorf("--require %q: unknown capability, want some of %s", name, strings.Join(d.Names(), ", "))
 				}
 			}
-			if a.json {
-				err = a.writeJSON(d)
+			if a.JSON {
+				err = a.WriteJSON(d)
 			} else {
-				err = report.Doctor(a.out, d, a.style())
+				err = report.Doctor(a.Out, d, a.Style())
 			}
 			if err != nil {
 				return err
@@ -55,7 +56,7 @@ virtual machine the kernel's information may be wrong.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&require, "require", nil, "exit with 1 if one of these is missing; the names are those that doctor prints")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 func requireError(d report.Diagnosis, require []string) error {
@@ -71,11 +72,11 @@ func requireError(d report.Diagnosis, require []string) error {
 	if len(lacking) == 0 {
 		return nil
 	}
-	return &negativeResult{fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; ")}
+	return app.Negative(fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; "))
 }
 
 // diagnose tests what quell needs.
-func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
+func (a *commands) diagnose(ctx context.Context) (report.Diagnosis, error) {
 	h, err := host.Open("/")
 	if err != nil {
 		return nil, err
@@ -181,7 +182,7 @@ func quotaCapability(machine []host.Capability) host.Capability {
 }
 
 // agentCapability reports whether an agent answers.
-func (a *app) agentCapability(ctx context.Context) host.Capability {
+func (a *commands) agentCapability(ctx context.Context) host.Capability {
 	c := host.Capability{Name: "agent"}
 	st, err := a.client().Status(ctx)
 	var unreachable *api.UnreachableError

@@ -7,19 +7,21 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func TestDoctorSaysOfEverythingWhetherAndWhyNot(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	r := quell(t, utf8(f.socket), "doctor", "--json")
-	if r.code != exitOK {
-		t.Fatalf("exit code %d: %s", r.code, r.err)
+	r := quell(t, clitest.Env(f.socket), "doctor", "--json")
+	if r.Code != app.ExitOK {
+		t.Fatalf("exit code %d: %s", r.Code, r.Err)
 	}
 	var d report.Diagnosis
-	if err := json.Unmarshal([]byte(r.out), &d); err != nil {
+	if err := json.Unmarshal([]byte(r.Out), &d); err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
@@ -46,7 +48,7 @@ func TestDoctorSaysOfEverythingWhetherAndWhyNot(t *testing.T) {
 func TestDoctorAgreesWithTheTestKit(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root) // else the probes may count themselves, not cgroups
-	d, err := (&app{socket: "/nowhere"}).diagnose(t.Context())
+	d, err := (&commands{socket: "/nowhere"}).diagnose(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,19 +64,19 @@ func TestDoctorAgreesWithTheTestKit(t *testing.T) {
 func TestDoctorRequire(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	if r := quell(t, utf8(f.socket), "doctor", "--require", "agent,cpt"); r.code != exitOK || r.err != "" {
-		t.Errorf("what is there: exit code %d, %s", r.code, r.err)
+	if r := quell(t, clitest.Env(f.socket), "doctor", "--require", "agent,cpt"); r.Code != app.ExitOK || r.Err != "" {
+		t.Errorf("what is there: exit code %d, %s", r.Code, r.Err)
 	}
-	r := quell(t, utf8("/nowhere"), "doctor", "--require", "cpt,agent")
+	r := quell(t, clitest.Env("/nowhere"), "doctor", "--require", "cpt,agent")
 	if want := "quell: required but missing: agent (reach the agent at /nowhere: connect: no such file or directory)\n" +
-		"what to do: start quell-agent, or name its socket with --socket\n"; r.code != exitNegative || r.err != want {
-		t.Errorf("what is missing: exit code %d, stderr %q", r.code, r.err)
+		"what to do: start quell-agent, or name its socket with --socket\n"; r.Code != app.ExitNegative || r.Err != want {
+		t.Errorf("what is missing: exit code %d, stderr %q", r.Code, r.Err)
 	}
-	if !strings.Contains(r.out, "run-queue eBPF") {
-		t.Errorf("it does not show the rest: %s", r.out)
+	if !strings.Contains(r.Out, "run-queue eBPF") {
+		t.Errorf("it does not show the rest: %s", r.Out)
 	}
-	if r := quell(t, utf8("/nowhere"), "doctor", "--require", "gpu"); r.code != exitUsage || !strings.Contains(r.err, `--require "gpu": unknown capability, want some of cpi, cpt`) {
-		t.Errorf("an odd name: exit code %d, stderr %q", r.code, r.err)
+	if r := quell(t, clitest.Env("/nowhere"), "doctor", "--require", "gpu"); r.Code != app.ExitUsage || !strings.Contains(r.Err, `--require "gpu": unknown capability, want some of cpi, cpt`) {
+		t.Errorf("an odd name: exit code %d, stderr %q", r.Code, r.Err)
 	}
 }
 

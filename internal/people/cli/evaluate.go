@@ -14,6 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
@@ -23,7 +24,7 @@ type evaluating struct {
 	days          float64
 }
 
-func (a *app) evaluate() *cobra.Command {
+func (a *commands) evaluate() *cobra.Command {
 	var f evaluating
 	cmd := &cobra.Command{
 		Use: "evaluate [FILE...]", Short: "measure how well detection and caps work, as CPI²'s section 7 does",
@@ -47,10 +48,10 @@ simulations with known antagonists, is the share of accusations that were right.
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
 	flags.Float64Var(&f.days, "machine-days", 0, "monitored machine-days, for rates; 0: from the files")
 	flags.StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) runEvaluate(ctx context.Context, f *evaluating, files []string) error {
+func (a *commands) runEvaluate(ctx context.Context, f *evaluating, files []string) error {
 	if f.days < 0 {
 		return fmt.Errorf("--machine-days %v: want a number above 0", f.days)
 	}
@@ -75,17 +76,17 @@ func (a *app) runEvaluate(ctx context.Context, f *evaluating, files []string) er
 	return a.showEvaluation(&e, f.out)
 }
 
-func (a *app) showEvaluation(e *evaluation.Evaluation, out string) error {
+func (a *commands) showEvaluation(e *evaluation.Evaluation, out string) error {
 	r := e.Report()
 	if out != "" {
-		if err := writeFile(out, func(w io.Writer) error { return report.EvaluationHTML(w, &r, a.style()) }); err != nil {
+		if err := app.WriteFile(out, func(w io.Writer) error { return report.EvaluationHTML(w, &r, a.Style()) }); err != nil {
 			return fmt.Errorf("write report: %w", err)
 		}
 	}
-	if a.json {
-		return a.writeJSON(&r)
+	if a.JSON {
+		return a.WriteJSON(&r)
 	}
-	return report.EvaluationText(a.out, &r, a.style())
+	return report.EvaluationText(a.Out, &r, a.Style())
 }
 
 // readIncidents reads a file of JSON values: incidents, lists of them, and summaries of

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 // TestEvaluateASimulation: the output of the simulator becomes section 7's report, with
@@ -16,21 +18,21 @@ func TestEvaluateASimulation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	lines, page := filepath.Join(dir, "run.jsonl"), filepath.Join(dir, "report.html")
-	if r := quell(t, utf8(""), strings.Fields("sim --scenario */bursts/strong/plain --rule cpi2 --for 120m --machines 2 --json --incidents "+lines)...); r.code != exitOK {
-		t.Fatalf("exit code %d, %q", r.code, r.err)
+	if r := quell(t, clitest.Env(""), strings.Fields("sim --scenario */bursts/strong/plain --rule cpi2 --for 120m --machines 2 --json --incidents "+lines)...); r.Code != app.ExitOK {
+		t.Fatalf("exit code %d, %q", r.Code, r.Err)
 	}
-	r := quell(t, utf8(""), "evaluate", "--json", lines)
+	r := quell(t, clitest.Env(""), "evaluate", "--json", lines)
 	var e evaluation.Report
-	if err := json.Unmarshal([]byte(r.out), &e); err != nil || r.code != exitOK {
-		t.Fatalf("exit code %d, %v, %q", r.code, err, r.err)
+	if err := json.Unmarshal([]byte(r.Out), &e); err != nil || r.Code != app.ExitOK {
+		t.Fatalf("exit code %d, %v, %q", r.Code, err, r.Err)
 	}
 	if e.Incidents < 10 || e.Days < 0.8 || e.Days > 0.9 || e.OutcomeRate[0].TruePositive.N < 5 || e.Precision == nil || e.Precision.N < 5 || !(e.PerDay > 0) {
 		t.Errorf("%+v", e)
 	}
-	text := quell(t, utf8(""), "evaluate", "--out", page, lines)
+	text := quell(t, clitest.Env(""), "evaluate", "--out", page, lines)
 	for _, want := range []string{"outcome rate", "labelled precision", "16b", "14d"} {
-		if !strings.Contains(text.out, want) {
-			t.Errorf("%q is missing in\n%s", want, text.out)
+		if !strings.Contains(text.Out, want) {
+			t.Errorf("%q is missing in\n%s", want, text.Out)
 		}
 	}
 	html, err := os.ReadFile(page)
@@ -61,16 +63,16 @@ func TestEvaluateReads(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := quell(t, utf8(""), "evaluate", "--json", name)
+		r := quell(t, clitest.Env(""), "evaluate", "--json", name)
 		if want.bad != "" {
-			if r.code == exitOK || !strings.Contains(r.err, want.bad) {
-				t.Errorf("%s: exit code %d, %q", text, r.code, r.err)
+			if r.Code == app.ExitOK || !strings.Contains(r.Err, want.bad) {
+				t.Errorf("%s: exit code %d, %q", text, r.Code, r.Err)
 			}
 			continue
 		}
 		var e evaluation.Report
-		if err := json.Unmarshal([]byte(r.out), &e); err != nil || r.code != exitOK {
-			t.Errorf("%s: exit code %d, %v, %q", text, r.code, err, r.err)
+		if err := json.Unmarshal([]byte(r.Out), &e); err != nil || r.Code != app.ExitOK {
+			t.Errorf("%s: exit code %d, %v, %q", text, r.Code, err, r.Err)
 			continue
 		}
 		n := 0
@@ -92,8 +94,8 @@ func TestTrialRefuses(t *testing.T) {
 		"trial --budget 1 --reason x --within 0s":                  "--within",
 		"trial --budget 1 --reason x --socket /nowhere/agent.sock": "reach the agent",
 	} {
-		if r := quell(t, utf8(""), strings.Fields(args)...); r.code != exitUsage || !strings.Contains(r.err, says) {
-			t.Errorf("%s: exit code %d, %q", args, r.code, r.err)
+		if r := quell(t, clitest.Env(""), strings.Fields(args)...); r.Code != app.ExitUsage || !strings.Contains(r.Err, says) {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
@@ -24,7 +25,7 @@ type incidentFlags struct {
 	stateDir string
 }
 
-func (a *app) incidents() *cobra.Command {
+func (a *commands) incidents() *cobra.Command {
 	var f incidentFlags
 	var at *scope
 	cmd := &cobra.Command{
@@ -66,10 +67,10 @@ With --cluster or --machine the incidents of all machines or of one come from qu
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.writeJSON(list(found.Incidents))
+			if a.JSON {
+				return a.WriteJSON(app.List(found.Incidents))
 			}
-			return report.Incidents(a.out, found.Incidents, found.Older, a.style())
+			return report.Incidents(a.Out, found.Incidents, found.Older, a.Style())
 		},
 	}
 	at = a.addScope(cmd)
@@ -78,17 +79,17 @@ With --cluster or --machine the incidents of all machines or of one come from qu
 	cmd.Flags().StringVar(&f.victim, "victim", "", "only victims whose name matches; * matches any characters")
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "maximum number of incidents, the newest ones; 0: all")
 	cmd.Flags().StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 // book opens the log in the agent's state directory.
-func (a *app) book(dir string) (*logbook.Book, error) {
+func (a *commands) book(dir string) (*logbook.Book, error) {
 	b, err := logbook.Read(dir)
 	if err != nil {
-		return nil, &usageError{err, "name the directory that is state_dir in the agent's configuration, and run as root"}
+		return nil, app.Usage(err, "name the directory that is state_dir in the agent's configuration, and run as root")
 	}
 	if n := b.Skipped(); n > 0 {
-		fmt.Fprintf(a.err, "quell: skipped %d damaged line(s) of the log in %s\n", n, dir)
+		fmt.Fprintf(a.Err, "quell: skipped %d damaged line(s) of the log in %s\n", n, dir)
 	}
 	return b, nil
 }
@@ -97,12 +98,12 @@ func (a *app) book(dir string) (*logbook.Book, error) {
 func noAgent(err error) error {
 	var e *api.UnreachableError
 	if errors.As(err, &e) {
-		return &usageError{err, e.Remedy() + "; or read its log with --state-dir /var/lib/quell"}
+		return app.Usage(err, e.Remedy()+"; or read its log with --state-dir /var/lib/quell")
 	}
 	return err
 }
 
-func (a *app) findIncidents(ctx context.Context, f incidentFlags) (found api.Incidents, err error) {
+func (a *commands) findIncidents(ctx context.Context, f incidentFlags) (found api.Incidents, err error) {
 	switch {
 	case f.since < 0:
 		return found, fmt.Errorf("--since %v: want a duration above 0", f.since)
@@ -111,7 +112,7 @@ func (a *app) findIncidents(ctx context.Context, f incidentFlags) (found api.Inc
 	}
 	q := logbook.Query{Open: f.open, Victim: f.victim, Limit: f.limit}
 	if f.since > 0 {
-		q.Since = sample.At(a.now().Add(-f.since))
+		q.Since = sample.At(a.Now().Add(-f.since))
 	}
 	if f.stateDir == "" {
 		found, err = a.client().Incidents(ctx, q)
@@ -125,7 +126,7 @@ func (a *app) findIncidents(ctx context.Context, f incidentFlags) (found api.Inc
 }
 
 // incident shows the incident with an ID.
-func (a *app) incident(ctx context.Context, f incidentFlags, id string) (err error) {
+func (a *commands) incident(ctx context.Context, f incidentFlags, id string) (err error) {
 	var inc incident.Record
 	if f.stateDir == "" {
 		inc, err = a.client().Incident(ctx, id)
@@ -138,19 +139,19 @@ func (a *app) incident(ctx context.Context, f incidentFlags, id string) (err err
 	var many *logbook.AmbiguousError
 	switch {
 	case errors.As(err, &many):
-		return &negativeResult{err, "give more of its ID"}
+		return app.Negative(err, "give more of its ID")
 	case errors.Is(err, logbook.ErrNotFound):
-		return &negativeResult{err, "see `quell incidents`"}
+		return app.Negative(err, "see `quell incidents`")
 	case err != nil:
 		return err
-	case a.json:
-		return a.writeJSON(inc)
+	case a.JSON:
+		return a.WriteJSON(inc)
 	}
-	return report.Incident(a.out, inc, a.style())
+	return report.Incident(a.Out, inc, a.Style())
 }
 
 // completeIncident completes incident IDs, newest first.
-func (a *app) completeIncident(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (a *commands) completeIncident(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var ids []string
 	if len(args) == 0 {
 		if found, err := a.client().Incidents(cmd.Context(), logbook.Query{Limit: 100}); err == nil {

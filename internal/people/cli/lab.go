@@ -19,10 +19,11 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // lab runs studies and shows their results.
-func (a *app) lab() *cobra.Command {
+func (a *commands) lab() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "lab", Short: "run controlled co-location experiments", Args: cobra.NoArgs,
 		Long: `lab runs studies: workloads side by side in virtual environments, placed on CPUs, held at
@@ -44,7 +45,7 @@ current run is lost.`,
 }
 
 // labHelpers are the hidden commands of this program that the lab starts.
-func (a *app) labHelpers() []*cobra.Command {
+func (a *commands) labHelpers() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "lab-guard", Hidden: true, Args: cobra.NoArgs, Short: "continue processes that an ended lab has stopped",
 			RunE: func(*cobra.Command, []string) error { return load.GuardMain(os.Stdin, os.Stdout) }},
@@ -66,7 +67,7 @@ func known() study.Known {
 func readStudy(file string) (*study.Study, []byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, nil, &usageError{fmt.Errorf("read study: %w", err), "name a study's file, e.g. studies/smoke.yaml"}
+		return nil, nil, app.Usage(fmt.Errorf("read study: %w", err), "name a study's file, e.g. studies/smoke.yaml")
 	}
 	s, err := study.Parse(file, text, known())
 	if err == nil {
@@ -83,9 +84,9 @@ func remedied(err error, file string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &invalid):
-		return &negativeResult{err, "correct " + file + "; docs/lab.md explains every key"}
+		return app.Negative(err, "correct "+file+"; docs/lab.md explains every key")
 	}
-	return &usageError{err, "a study is one YAML document; docs/lab.md has an example"}
+	return app.Usage(err, "a study is one YAML document; docs/lab.md has an example")
 }
 
 // openStudy opens a folder of results and reads its study, as it was when the folder was
@@ -93,40 +94,40 @@ func remedied(err error, file string) error {
 func openStudy(dir string) (*result.Folder, *study.Study, error) {
 	f, err := result.Open(dir)
 	if err != nil {
-		return nil, nil, &usageError{err, "name the folder that `quell lab run` wrote, e.g. lab-results/smoke"}
+		return nil, nil, app.Usage(err, "name the folder that `quell lab run` wrote, e.g. lab-results/smoke")
 	}
 	l, err := f.Lock()
 	if err != nil {
-		return nil, nil, &usageError{err, "read it with the version of quell that wrote it"}
+		return nil, nil, app.Usage(err, "read it with the version of quell that wrote it")
 	}
 	s, err := study.Parse(filepath.Join(dir, l.Study), []byte(l.File), known())
 	if err != nil {
-		return nil, nil, &usageError{err, "read it with the version of quell that wrote it, " + l.Program}
+		return nil, nil, app.Usage(err, "read it with the version of quell that wrote it, "+l.Program)
 	}
 	return f, s, nil
 }
 
-func (a *app) lockOf(s *study.Study, text []byte) result.Lock {
+func (a *commands) lockOf(s *study.Study, text []byte) result.Lock {
 	sum := sha256.Sum256(text)
-	return result.Lock{Study: s.Name, File: string(text), Hash: hex.EncodeToString(sum[:]), Program: "quell " + a.program, Created: a.now()}
+	return result.Lock{Study: s.Name, File: string(text), Hash: hex.EncodeToString(sum[:]), Program: "quell " + a.Version, Created: a.Now()}
 }
 
-func (a *app) labCheck() *cobra.Command {
-	return a.withJSON(&cobra.Command{
+func (a *commands) labCheck() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
 		Use: "check STUDY.yaml", Short: "list every problem of a study's file", Args: cobra.ExactArgs(1),
 		Long:              "check reads a study's file and lists every problem with its line and what is allowed there.\nExit codes: 0 valid; 1 invalid.",
 		Example:           "  quell lab check studies/smoke.yaml\n  quell lab check --json mine.yaml | jq -r '.problems[].where'",
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, _, err := readStudy(args[0])
-			if a.json {
-				return errors.Join(err, a.writeJSON(checked(s, err)))
+			if a.JSON {
+				return errors.Join(err, a.WriteJSON(checked(s, err)))
 			}
 			if err != nil {
 				return err
 			}
 			plan := s.Plan()
-			fmt.Fprintf(a.out, "%s: study %s is valid: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), formatDuration(total(plan)))
+			fmt.Fprintf(a.Out, "%s: study %s is valid: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), formatDuration(total(plan)))
 			return nil
 		},
 	})

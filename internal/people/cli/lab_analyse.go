@@ -12,8 +12,8 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
-func (a *app) labAnalyse() *cobra.Command {
-	return a.withJSON(&cobra.Command{
+func (a *commands) labAnalyse() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
 		Use: "analyse FOLDER|PACK", Short: "compute a study's results", Args: cobra.ExactArgs(1), Aliases: []string{"analyze"},
 		Long:              "analyse computes the study's analyses, with intervals, from the records in a folder. It runs nothing.\nThe same records give the same numbers on any machine.",
 		Example:           "  quell lab analyse lab-results/smoke\n  quell lab analyse --json smoke.tar.gz | jq '.interferences[].metric'",
@@ -24,10 +24,10 @@ func (a *app) labAnalyse() *cobra.Command {
 				return err
 			}
 			defer done()
-			if a.json {
-				return a.writeJSON(r.Results)
+			if a.JSON {
+				return a.WriteJSON(r.Results)
 			}
-			return printResults(a.out, &r.Results)
+			return printResults(a.Out, &r.Results)
 		},
 	})
 }

@@ -19,10 +19,11 @@ import (
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // labHosts checks the hosts of an inventory and runs commands on them.
-func (a *app) labHosts() *cobra.Command {
+func (a *commands) labHosts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "hosts", Short: "use other hosts over SSH", Args: cobra.NoArgs,
 		Long: `hosts connects to the hosts of an inventory over SSH. Nothing needs to be installed there:
@@ -60,15 +61,15 @@ func (f *hostSelection) flags(cmd *cobra.Command) {
 func (f *hostSelection) read(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return &usageError{fmt.Errorf("read inventory: %w", err), "name an inventory's file; quell lab hosts --help has an example"}
+		return app.Usage(fmt.Errorf("read inventory: %w", err), "name an inventory's file; quell lab hosts --help has an example")
 	}
 	f.inv, err = remote.ReadInventory(file, text)
 	var invalid *keyed.InvalidError
 	switch {
 	case errors.As(err, &invalid):
-		return &negativeResult{err, "correct " + file}
+		return app.Negative(err, "correct "+file)
 	case err != nil:
-		return &usageError{err, "quell lab hosts --help has an example"}
+		return app.Usage(err, "quell lab hosts --help has an example")
 	}
 	if len(f.names) == 0 {
 		for _, s := range f.inv.Hosts {
@@ -77,7 +78,7 @@ func (f *hostSelection) read(file string) error {
 	}
 	for _, n := range f.names {
 		if f.inv.Lookup(n) == nil {
-			return &usageError{fmt.Errorf("--host %s: not in %s", n, file), "name one of its hosts"}
+			return app.Usage(fmt.Errorf("--host %s: not in %s", n, file), "name one of its hosts")
 		}
 	}
 	if f.helper == "" {
@@ -158,7 +159,7 @@ func (v *hostView) judge(err error) {
 	}
 }
 
-func (a *app) labHostsCheck() *cobra.Command {
+func (a *commands) labHostsCheck() *cobra.Command {
 	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "check INVENTORY", Short: "check the connection, system and clock of every host", Args: cobra.ExactArgs(1),
@@ -182,10 +183,10 @@ func (a *app) labHostsCheck() *cobra.Command {
 		},
 	}
 	f.flags(cmd)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) labHostsRun() *cobra.Command {
+func (a *commands) labHostsRun() *cobra.Command {
 	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "run INVENTORY -- PROGRAM [WORD...]", Short: "run a command on every host, started at the same time", Args: cobra.MinimumNArgs(2),
@@ -206,11 +207,11 @@ With --json the commands' output goes to standard error.`,
 		},
 	}
 	f.flags(cmd)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 // runOnHosts runs a command; skew is the time between the first and last start.
-func (a *app) runOnHosts(ctx context.Context, f *hostSelection, argv []string) (views []hostView, skew time.Duration) {
+func (a *commands) runOnHosts(ctx context.Context, f *hostSelection, argv []string) (views []hostView, skew time.Duration) {
 	views = make([]hostView, len(f.names))
 	began := make([]remote.BeginResult, len(f.names))
 	procs := make([]*remote.Process, len(f.names))
@@ -236,9 +237,9 @@ func (a *app) runOnHosts(ctx context.Context, f *hostSelection, argv []string) (
 		gate.Done()
 	}()
 	counted := make([]sync.Once, len(f.names))
-	to := a.out
-	if a.json {
-		to = a.err // out is for the verdicts
+	to := a.Out
+	if a.JSON {
+		to = a.Err // out is for the verdicts
 	}
 	errs := f.each(ctx, func(i int, h *remote.Host) error {
 		views[i].Facts = &h.Facts
@@ -303,16 +304,16 @@ func (p *prefixed) Write(b []byte) (int, error) {
 }
 
 // printHosts prints the results of hosts; its error says that some failed.
-func (a *app) printHosts(views []hostView, skew time.Duration) error {
-	if a.json {
-		if err := a.writeJSON(struct {
+func (a *commands) printHosts(views []hostView, skew time.Duration) error {
+	if a.JSON {
+		if err := a.WriteJSON(struct {
 			Hosts  []hostView `json:"hosts"`
 			SkewNS int64      `json:"skew_ns"`
 		}{views, int64(skew)}); err != nil {
 			return err
 		}
 	} else {
-		w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+		w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "HOST\tVERDICT\tSYSTEM\tCLOCK BEHIND\tWHY")
 		for _, v := range views {
 			system, clock := "-", "-"
@@ -326,7 +327,7 @@ func (a *app) printHosts(views []hostView, skew time.Duration) error {
 			return err
 		}
 		if skew > 0 {
-			fmt.Fprintf(a.out, "The commands started within %s of each other.\n", skew.Round(time.Microsecond))
+			fmt.Fprintf(a.Out, "The commands started within %s of each other.\n", skew.Round(time.Microsecond))
 		}
 	}
 	bad := slices.DeleteFunc(slices.Clone(views), func(v hostView) bool { return v.Verdict == hostOK })
@@ -337,7 +338,7 @@ func (a *app) printHosts(views []hostView, skew time.Duration) error {
 	for _, v := range bad {
 		names = append(names, v.Host+" ("+v.Verdict+")")
 	}
-	return &negativeResult{fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; the other hosts are finished and cleaned up"}
+	return app.Negative(fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; the other hosts are finished and cleaned up")
 }
 
 // labRemote is the helper that is copied to hosts: see package remote.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/lab/remote"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 // The verdict on a host depends on the kind of error, not on its text.
@@ -50,21 +51,16 @@ func TestHostsThatAreNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"check", file}, {"run", file, "--", "true"}} {
-		var out bytes.Buffer
-		a := &app{out: &out, err: &out}
-		cmd := a.labHosts()
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(append([]string{args[0], "--json"}, args[1:]...))
-		err := cmd.ExecuteContext(t.Context())
+		r := quell(t, clitest.Env(""), append([]string{"lab", "hosts", args[0], "--json"}, args[1:]...)...)
 		var said struct {
 			Hosts []hostView `json:"hosts"`
 		}
-		if bad := json.Unmarshal(out.Bytes(), &said); bad != nil {
-			t.Fatalf("%v in %s", bad, out.String())
+		if bad := json.Unmarshal([]byte(r.Out), &said); bad != nil {
+			t.Fatalf("%v in %s", bad, r.Out)
 		}
-		if err == nil || !strings.Contains(err.Error(), "2 of 2 hosts are not ok") || len(said.Hosts) != 2 ||
+		if r.Code != app.ExitNegative || !strings.Contains(r.Err, "2 of 2 hosts are not ok") || len(said.Hosts) != 2 ||
 			said.Hosts[0].Verdict != hostNone || said.Hosts[1].Host != "h2" {
-			t.Errorf("%v: %v, %+v", args, err, said)
+			t.Errorf("%v: %v, %+v", args, r, said)
 		}
 	}
 }

@@ -7,10 +7,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/lab/httpload"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // labHTTP loads a web server manually, as the studies do.
-func (a *app) labHTTP() *cobra.Command {
+func (a *commands) labHTTP() *cobra.Command {
 	o := httpload.Options{}
 	var rate float64
 	cmd := &cobra.Command{
@@ -38,13 +39,13 @@ describe the server.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				err = a.writeJSON(r)
+			if a.JSON {
+				err = a.WriteJSON(r)
 			} else {
 				a.showHTTP(r)
 			}
 			if err == nil && r.Saturated != "" {
-				return &negativeResult{fmt.Errorf("load %s: %s", o.URL, r.Saturated), "run it on other CPUs than the server's, or on another machine"}
+				return app.Negative(fmt.Errorf("load %s: %s", o.URL, r.Saturated), "run it on other CPUs than the server's, or on another machine")
 			}
 			return err
 		},
@@ -54,13 +55,13 @@ describe the server.`,
 	cmd.Flags().DurationVar(&o.Duration, "duration", 10*time.Second, "duration after the warm-up")
 	cmd.Flags().DurationVar(&o.Warmup, "warmup", time.Second, "duration of the warm-up, which does not count")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 10*time.Second, "timeout of a request")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) httpMaximum(cmd *cobra.Command, o httpload.Options) error {
+func (a *commands) httpMaximum(cmd *cobra.Command, o httpload.Options) error {
 	each := func(r *httpload.Result) {
-		if !a.json {
-			fmt.Fprintf(a.out, "%4d connections  %9.1f answers/s  %8.2f MB/s  p50 %s  errors %d\n",
+		if !a.JSON {
+			fmt.Fprintf(a.Out, "%4d connections  %9.1f answers/s  %8.2f MB/s  p50 %s  errors %d\n",
 				r.Connections, r.Rate, r.Throughput/1e6, seconds(r.Latency.P50), r.Errors.Sum())
 		}
 	}
@@ -69,28 +70,28 @@ func (a *app) httpMaximum(cmd *cobra.Command, o httpload.Options) error {
 		return err
 	}
 	if best.Done == 0 {
-		return &negativeResult{fmt.Errorf("load %s: no good answer; the first error: %s", o.URL, best.FirstError), "check that the server answers there, e.g. with curl"}
+		return app.Negative(fmt.Errorf("load %s: no good answer; the first error: %s", o.URL, best.FirstError), "check that the server answers there, e.g. with curl")
 	}
-	if a.json {
-		return a.writeJSON(map[string]any{"best": best, "steps": all})
+	if a.JSON {
+		return a.WriteJSON(map[string]any{"best": best, "steps": all})
 	}
-	fmt.Fprintf(a.out, "the maximum: %.1f answers/s with %d connections\n", best.Rate, best.Connections)
+	fmt.Fprintf(a.Out, "the maximum: %.1f answers/s with %d connections\n", best.Rate, best.Connections)
 	return nil
 }
 
-func (a *app) showHTTP(r *httpload.Result) {
-	fmt.Fprintf(a.out, "offered   %.1f requests/s for %.0f s over at most %d connections\n", r.Offered, r.Seconds, r.Connections)
-	fmt.Fprintf(a.out, "achieved  %.1f good answers/s, %.2f MB/s\n", r.Rate, r.Throughput/1e6)
-	fmt.Fprintf(a.out, "requests  %d started, %d answered, %d failed, %d dropped\n", r.Sent, r.Done, r.Errors.Sum(), r.Dropped)
+func (a *commands) showHTTP(r *httpload.Result) {
+	fmt.Fprintf(a.Out, "offered   %.1f requests/s for %.0f s over at most %d connections\n", r.Offered, r.Seconds, r.Connections)
+	fmt.Fprintf(a.Out, "achieved  %.1f good answers/s, %.2f MB/s\n", r.Rate, r.Throughput/1e6)
+	fmt.Fprintf(a.Out, "requests  %d started, %d answered, %d failed, %d dropped\n", r.Sent, r.Done, r.Errors.Sum(), r.Dropped)
 	if r.FirstError != "" {
 		e := r.Errors
-		fmt.Fprintf(a.out, "failures  %d no connection, %d too slow, %d refused, %d other; the first error: %s\n", e.Connect, e.Timeout, e.Status, e.Other, r.FirstError)
+		fmt.Fprintf(a.Out, "failures  %d no connection, %d too slow, %d refused, %d other; the first error: %s\n", e.Connect, e.Timeout, e.Status, e.Other, r.FirstError)
 	}
 	for _, q := range []struct {
 		name string
 		of   httpload.Quantiles
 	}{{"latency   from the intended start", r.Latency}, {"service   from sending", r.Service}, {"late      intended to sent", r.Late}, {"own       the generator's part of that", r.Own}} {
-		fmt.Fprintf(a.out, "%-38s p50 %s  p90 %s  p99 %s  max %s\n", q.name,
+		fmt.Fprintf(a.Out, "%-38s p50 %s  p90 %s  p99 %s  max %s\n", q.name,
 			seconds(q.of.P50), seconds(q.of.P90), seconds(q.of.P99), seconds(q.of.Max))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // labJournal is the journal of changes of the machine's knobs: one for all studies, so
@@ -54,7 +55,7 @@ func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*
 	var err error
 	t.enforcer, err = enforce.Open(dir, t.knobs)
 	if errors.Is(err, enforce.ErrLocked) {
-		return nil, &usageError{fmt.Errorf("set knobs: another lab has changed some: %w", err), "wait until it ends"}
+		return nil, app.Usage(fmt.Errorf("set knobs: another lab has changed some: %w", err), "wait until it ends")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("set knobs: %w", err)
@@ -69,7 +70,7 @@ func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*
 		if errors.As(err, &lack) && lack.Remedy != "" {
 			remedy = lack.Remedy
 		}
-		return nil, errors.Join(&negativeResult{err, remedy}, t.close())
+		return nil, errors.Join(app.Negative(err, remedy), t.close())
 	}
 	return t, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // missedFile lists the preferred preconditions that a machine does not meet.
@@ -42,7 +43,7 @@ func (l *labMachine) require(ctx context.Context, s *study.Study, f *result.Fold
 		missed = append(missed, u.String())
 	}
 	if err := errors.Join(required...); err != nil {
-		return &negativeResult{fmt.Errorf("run study: the machine does not meet the study's requirements: %w", err), "change the machine, or move the condition from require to prefer"}
+		return app.Negative(fmt.Errorf("run study: the machine does not meet the study's requirements: %w", err), "change the machine, or move the condition from require to prefer")
 	}
 	return writeJSONFile(f.Path(missedFile), missed)
 }
@@ -66,7 +67,7 @@ func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Fol
 // changed returns the differences of this machine from that of a series of records. It is
 // nil if there are none, or if they cannot be determined: users other than root read
 // less, and a folder may come from elsewhere without its descriptions.
-func (a *app) changed(ctx context.Context, f *result.Folder, s *study.Study, series string) ([]string, error) {
+func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study, series string) ([]string, error) {
 	if series == "" || len(realDrivers(s)) == 0 || os.Geteuid() != 0 {
 		return nil, nil
 	}
@@ -80,7 +81,7 @@ func (a *app) changed(ctx context.Context, f *result.Folder, s *study.Study, ser
 	if err != nil {
 		return nil, err
 	}
-	now, err := observe.Describe(ctx, h, 0, map[string]string{"quell.version": a.program})
+	now, err := observe.Describe(ctx, h, 0, map[string]string{"quell.version": a.Version})
 	if err != nil || now.Hash() == series {
 		return nil, err
 	}

@@ -11,9 +11,10 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
-func (a *app) labPlan() *cobra.Command {
+func (a *commands) labPlan() *cobra.Command {
 	all := false
 	cmd := &cobra.Command{
 		Use: "plan STUDY.yaml", Short: "show a study's cells, their order and how long it takes", Args: cobra.ExactArgs(1),
@@ -24,14 +25,14 @@ func (a *app) labPlan() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.writeJSON(plannedOf(s))
+			if a.JSON {
+				return a.WriteJSON(plannedOf(s))
 			}
-			return printPlan(a.out, s, all, a.now().In(a.zone))
+			return printPlan(a.Out, s, all, a.Now().In(a.Zone))
 		},
 	}
 	cmd.Flags().BoolVar(&all, "runs", false, "list every run in its order")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 type planned struct {
@@ -112,8 +113,8 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 	return nil
 }
 
-func (a *app) labStatus() *cobra.Command {
-	return a.withJSON(&cobra.Command{
+func (a *commands) labStatus() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
 		Use: "status FOLDER", Short: "show the progress of a study", Args: cobra.ExactArgs(1),
 		Long:              "status counts the runs in a folder of results, while the study runs or afterwards.\nExit codes: 0 every run of the plan is complete; 1 some are left.",
 		Example:           "  quell lab status lab-results/smoke\n  quell lab status --json lab-results/smoke | jq .left",
@@ -130,15 +131,15 @@ func (a *app) labStatus() *cobra.Command {
 			if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series); err != nil {
 				return err
 			}
-			if a.json {
-				if err := a.writeJSON(st); err != nil {
+			if a.JSON {
+				if err := a.WriteJSON(st); err != nil {
 					return err
 				}
 			} else {
-				printStatus(a.out, st)
+				printStatus(a.Out, st)
 			}
 			if st.Left > 0 && !st.Running {
-				return &negativeResult{fmt.Errorf("%d of %d runs are left", st.Left, st.Planned), "quell lab resume " + args[0]}
+				return app.Negative(fmt.Errorf("%d of %d runs are left", st.Left, st.Planned), "quell lab resume "+args[0])
 			}
 			return nil
 		},

@@ -15,12 +15,13 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // platformFile is the JSON form of a platform's page, in its folder.
 const platformFile = "platform.json"
 
-func (a *app) labPlatform() *cobra.Command {
+func (a *commands) labPlatform() *cobra.Command {
 	var o runOptions
 	repetitions, seconds := 3, 3
 	cmd := &cobra.Command{
@@ -37,7 +38,7 @@ cannot run.`,
 		Example: "  quell lab platform --out lab-results/m5\n  quell lab platform --json | jq -r '.says[]'\n  quell lab diff lab-results/m5 lab-results/m6i",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if repetitions < 1 || seconds < 1 {
-				return &usageError{fmt.Errorf("test platform: %d repetitions of %d s", repetitions, seconds), "use at least 1 repetition of at least 1 s"}
+				return app.Usage(fmt.Errorf("test platform: %d repetitions of %d s", repetitions, seconds), "use at least 1 repetition of at least 1 s")
 			}
 			return a.testPlatform(cmd.Context(), o, repetitions, seconds)
 		},
@@ -46,17 +47,17 @@ cannot run.`,
 	cmd.Flags().IntVar(&repetitions, "repetitions", repetitions, "runs of each cell")
 	cmd.Flags().IntVar(&seconds, "seconds", seconds, "length of a run")
 	journalFlag(cmd, &o.journal)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, seconds int) error {
+func (a *commands) testPlatform(ctx context.Context, o runOptions, repetitions, seconds int) error {
 	h, err := host.Open("/")
 	if err != nil {
-		return &usageError{err, "mount /proc"}
+		return app.Usage(err, "mount /proc")
 	}
 	top, err := h.Topology()
 	if err != nil {
-		return &usageError{err, "mount /sys"}
+		return app.Usage(err, "mount /sys")
 	}
 	allowed, err := allowedCPUs()
 	if err != nil {
@@ -66,10 +67,11 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 	if err != nil {
 		return err
 	}
-	quiet := *a // the studies' own output is not part of the page
-	if a.json {
-		quiet.out, quiet.json = a.err, false
+	inner := *a.App // the studies' own output is not part of the page
+	if a.JSON {
+		inner.Out, inner.JSON = a.Err, false
 	}
+	quiet := &commands{App: &inner}
 	results := map[string]*analyse.Results{}
 	var missing error
 	for _, file := range files {
@@ -77,13 +79,13 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(quiet.out, "== %s: %s\n", s.Name, s.Question)
+		fmt.Fprintf(quiet.Out, "== %s: %s\n", s.Name, s.Question)
 		f, err := result.Create(filepath.Join(o.out, s.Name), a.lockOf(s, file.Text))
 		if err != nil {
-			return &usageError{err, "name another folder with --out: this one has results of another machine or other options"}
+			return app.Usage(err, "name another folder with --out: this one has results of another machine or other options")
 		}
 		err = quiet.runStudy(ctx, f, s, o)
-		if no := (*negativeResult)(nil); ctx.Err() == nil && errors.As(err, &no) {
+		if ctx.Err() == nil && app.IsNegative(err) {
 			missing = errors.Join(missing, fmt.Errorf("%s: %w", s.Name, err))
 		} else if err != nil {
 			return err
@@ -97,19 +99,19 @@ func (a *app) testPlatform(ctx context.Context, o runOptions, repetitions, secon
 	}
 	page := platform.NewPage(top, results)
 	asJSON := func(w io.Writer) error {
-		to := *a
-		to.out = w
-		return to.writeJSON(page)
+		to := *a.App
+		to.Out = w
+		return to.WriteJSON(page)
 	}
-	err = errors.Join(writeFile(filepath.Join(o.out, "platform.md"), page.Markdown), writeFile(filepath.Join(o.out, platformFile), asJSON))
+	err = errors.Join(app.WriteFile(filepath.Join(o.out, "platform.md"), page.Markdown), app.WriteFile(filepath.Join(o.out, platformFile), asJSON))
 	if err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}
-	if a.json {
-		return errors.Join(a.writeJSON(page), missing)
+	if a.JSON {
+		return errors.Join(a.WriteJSON(page), missing)
 	}
-	fmt.Fprintln(a.out)
-	return errors.Join(page.Markdown(a.out), missing)
+	fmt.Fprintln(a.Out)
+	return errors.Join(page.Markdown(a.Out), missing)
 }
 
 // compared returns the pairs of folders to compare: those of the platforms' studies if

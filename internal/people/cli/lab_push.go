@@ -19,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/depot"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // packs is the results of studies in a folder of S3-compatible storage: one pack each,
@@ -34,10 +35,10 @@ var packName = regexp.MustCompile(`-([0-9a-f]{16})\.tar\.gz$`)
 const storageHelp = "s3://BUCKET/FOLDER, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for storage other than AWS; see quell lab push --help"
 
 // openPacks does not connect yet.
-func (a *app) openPacks(address string) (*packs, error) {
-	f, err := depot.Open(address, depot.Options{Getenv: a.getenv, Now: time.Now}) // storage refuses a signature of another day
+func (a *commands) openPacks(address string) (*packs, error) {
+	f, err := depot.Open(address, depot.Options{Getenv: a.Getenv, Now: time.Now}) // storage refuses a signature of another day
 	if err != nil {
-		return nil, &usageError{err, storageHelp}
+		return nil, app.Usage(err, storageHelp)
 	}
 	return &packs{f}, nil
 }
@@ -113,8 +114,8 @@ func (p *packs) get(ctx context.Context, name, file string) error {
 	return nil
 }
 
-func (a *app) labPush() *cobra.Command {
-	return a.withJSON(&cobra.Command{
+func (a *commands) labPush() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
 		Use: "push FOLDER|PACK s3://BUCKET/FOLDER", Short: "copy a study's records to S3-compatible storage", Args: cobra.ExactArgs(2),
 		Long: `push packs a study's records (lab pack) and writes the pack to a folder of S3-compatible
 storage as STUDY-HASH.tar.gz. Pushing the same records again writes the same file; more
@@ -137,19 +138,19 @@ AWS_ENDPOINT_URL for storage other than AWS. Permission to write is enough.`,
 			defer done()
 			p, err := to.push(cmd.Context(), f, s.Name)
 			if err != nil {
-				return &negativeResult{err, storageHelp}
+				return app.Negative(err, storageHelp)
 			}
-			if a.json {
-				return a.writeJSON(p)
+			if a.JSON {
+				return a.WriteJSON(p)
 			}
-			fmt.Fprintln(a.out, p.URL)
+			fmt.Fprintln(a.Out, p.URL)
 			return nil
 		},
 	})
 }
 
-func (a *app) labPull() *cobra.Command {
-	return a.withJSON(&cobra.Command{
+func (a *commands) labPull() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
 		Use: "pull s3://BUCKET/FOLDER [FOLDER]", Short: "copy packs of studies from S3-compatible storage", Args: cobra.RangeArgs(1, 2),
 		Long: `pull copies the packs of a folder in S3-compatible storage that are missing locally, by
 default to the current folder, and checks each against the hash in its name. lab analyse,
@@ -166,17 +167,17 @@ report and diff accept packs. The storage is configured as for lab push.`,
 			}
 			all, err := from.pull(cmd.Context(), dir)
 			if err != nil {
-				return &negativeResult{err, storageHelp}
+				return app.Negative(err, storageHelp)
 			}
-			if a.json {
-				return a.writeJSON(all)
+			if a.JSON {
+				return a.WriteJSON(all)
 			}
 			got := slices.DeleteFunc(slices.Clone(all), func(p pulled) bool { return p.There })
 			for _, p := range got {
-				fmt.Fprintln(a.out, p.File)
+				fmt.Fprintln(a.Out, p.File)
 			}
 			if len(got) == 0 {
-				fmt.Fprintf(a.out, "nothing new: all of %d packs exist here\n", len(all))
+				fmt.Fprintf(a.Out, "nothing new: all of %d packs exist here\n", len(all))
 			}
 			return nil
 		},

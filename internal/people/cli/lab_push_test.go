@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -92,43 +94,43 @@ func storage(t *testing.T) (url string, damage func(name string)) {
 // however often they are pushed, and pulled completely or not at all.
 func TestResultsInStorage(t *testing.T) {
 	url, damage := storage(t)
-	env := utf8("/nowhere")
+	env := clitest.Env("/nowhere")
 	env["AWS_ENDPOINT_URL"], env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"] = url, quelltest.S3Key, quelltest.S3Secret
 	dir := t.TempDir()
 	out, here, file := filepath.Join(dir, "out"), filepath.Join(dir, "here"), studyFile(t, simulatedStudy)
 	const address = "s3://results/lab/one"
 
 	r := quell(t, env, "lab", "run", "--out", out, "--to", address, file)
-	if r.code != exitOK || !strings.Contains(r.out, "pushed: "+address+"/simulated-") {
+	if r.Code != app.ExitOK || !strings.Contains(r.Out, "pushed: "+address+"/simulated-") {
 		t.Fatalf("run: %+v", r)
 	}
-	if r = quell(t, env, "lab", "push", "--json", out, address); r.code != exitOK {
+	if r = quell(t, env, "lab", "push", "--json", out, address); r.Code != app.ExitOK {
 		t.Fatalf("push: %+v", r)
 	}
 	var p pushed
-	if err := json.Unmarshal([]byte(r.out), &p); err != nil || p.Bytes < 1000 || !strings.HasPrefix(p.URL, address+"/simulated-"+p.SHA256[:hashDigits]) {
-		t.Fatalf("%s: %v", r.out, err)
+	if err := json.Unmarshal([]byte(r.Out), &p); err != nil || p.Bytes < 1000 || !strings.HasPrefix(p.URL, address+"/simulated-"+p.SHA256[:hashDigits]) {
+		t.Fatalf("%s: %v", r.Out, err)
 	}
 	pull := func(want string, there bool) {
 		t.Helper()
 		r := quell(t, env, "lab", "pull", "--json", address, here)
 		var all []pulled
-		if err := json.Unmarshal([]byte(r.out), &all); err != nil || r.code != exitOK || len(all) != 1 || filepath.Base(all[0].File) != want || all[0].There != there {
+		if err := json.Unmarshal([]byte(r.Out), &all); err != nil || r.Code != app.ExitOK || len(all) != 1 || filepath.Base(all[0].File) != want || all[0].There != there {
 			t.Fatalf("pull: %+v, %v", r, err)
 		}
 	}
 	name := filepath.Base(p.URL)
 	pull(name, false)
 	pull(name, true)
-	if r := quell(t, env, "lab", "pull", address, here); r.code != exitOK || !strings.Contains(r.out, "all of 1 packs exist here") {
+	if r := quell(t, env, "lab", "pull", address, here); r.Code != app.ExitOK || !strings.Contains(r.Out, "all of 1 packs exist here") {
 		t.Errorf("nothing new: %+v", r)
 	}
 	// The pack is equivalent to the study: the same numbers, and the same pack again.
 	whole, packed := quell(t, env, "lab", "analyse", "--json", out), quell(t, env, "lab", "analyse", "--json", filepath.Join(here, name))
-	if whole.code != exitOK || whole.out != packed.out {
+	if whole.Code != app.ExitOK || whole.Out != packed.Out {
 		t.Errorf("analysed: %+v, %+v", whole, packed)
 	}
-	if r := quell(t, env, "lab", "push", filepath.Join(here, name), address); r.code != exitOK || strings.TrimSpace(r.out) != p.URL {
+	if r := quell(t, env, "lab", "push", filepath.Join(here, name), address); r.Code != app.ExitOK || strings.TrimSpace(r.Out) != p.URL {
 		t.Errorf("pushed again: %+v", r)
 	}
 	// A part of the study makes a different pack.
@@ -139,7 +141,7 @@ func TestResultsInStorage(t *testing.T) {
 	if err := os.RemoveAll(runs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if r := quell(t, env, "lab", "push", out, address); r.code != exitOK || strings.Contains(r.out, name) {
+	if r := quell(t, env, "lab", "push", out, address); r.Code != app.ExitOK || strings.Contains(r.Out, name) {
 		t.Errorf("less of it: %+v", r)
 	}
 	// A pack that is damaged in storage is reported and not kept.
@@ -147,7 +149,7 @@ func TestResultsInStorage(t *testing.T) {
 	if err := os.RemoveAll(here); err != nil {
 		t.Fatal(err)
 	}
-	if r := quell(t, env, "lab", "pull", address, here); r.code != exitNegative || !strings.Contains(r.err, "damaged") {
+	if r := quell(t, env, "lab", "pull", address, here); r.Code != app.ExitNegative || !strings.Contains(r.Err, "damaged") {
 		t.Errorf("damaged: %+v", r)
 	}
 	if _, err := os.Stat(filepath.Join(here, name)); err == nil {
@@ -155,7 +157,7 @@ func TestResultsInStorage(t *testing.T) {
 	}
 
 	for _, bad := range []string{"results", "s3://results", "s3:///x", "s3://results/a/../b"} {
-		if r := quell(t, env, "lab", "push", out, bad); r.code != exitUsage || !strings.Contains(r.err, "s3://BUCKET/FOLDER") {
+		if r := quell(t, env, "lab", "push", out, bad); r.Code != app.ExitUsage || !strings.Contains(r.Err, "s3://BUCKET/FOLDER") {
 			t.Errorf("%s: %+v", bad, r)
 		}
 	}
@@ -164,10 +166,10 @@ func TestResultsInStorage(t *testing.T) {
 	defer closed.Close()
 	env["AWS_ENDPOINT_URL"] = closed.URL
 	again := filepath.Join(dir, "again")
-	if r := quell(t, env, "lab", "run", "--out", again, "--to", address, file); r.code != exitNegative || !strings.Contains(r.err, "quell lab push "+again+" "+address) {
+	if r := quell(t, env, "lab", "run", "--out", again, "--to", address, file); r.Code != app.ExitNegative || !strings.Contains(r.Err, "quell lab push "+again+" "+address) {
 		t.Errorf("no storage: %+v", r)
 	}
-	if r := quell(t, env, "lab", "status", again); r.code != exitOK {
+	if r := quell(t, env, "lab", "status", again); r.Code != app.ExitOK {
 		t.Errorf("its records: %+v", r)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // remoteMaker makes the environments of parts on other hosts. It implements lab.Maker.
@@ -49,7 +50,7 @@ func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
 			continue
 		}
 		if o.hosts != "" {
-			return nil, &usageError{fmt.Errorf("run study: host %s: not in %s", name, o.hosts), "add it there under the study's name for it"}
+			return nil, app.Usage(fmt.Errorf("run study: host %s: not in %s", name, o.hosts), "add it there under the study's name for it")
 		}
 		spec := remote.HostConfig{Name: name, Address: h.Address}
 		if user, address, ok := strings.Cut(h.Address, "@"); ok {

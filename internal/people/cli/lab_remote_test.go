@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -83,7 +85,7 @@ func TestStudyElsewhere(t *testing.T) {
 	t.Parallel()
 	pid, inventory := sshd(t)
 	file, out := studyFile(t, studyElsewhere), filepath.Join(t.TempDir(), "out")
-	env := utf8("/nowhere")
+	env := clitest.Env("/nowhere")
 	cut, over := make(chan error, 1), make(chan struct{})
 	go func() {
 		cut <- cutOff(pid, over, func() bool {
@@ -104,10 +106,10 @@ func TestStudyElsewhere(t *testing.T) {
 	if err := <-cut; err != nil {
 		t.Fatalf("%v: %+v", err, r)
 	}
-	if r.code != exitNegative || !strings.Contains(r.out, "host-lost") || !strings.Contains(r.err, "quell lab resume "+out) {
+	if r.Code != app.ExitNegative || !strings.Contains(r.Out, "host-lost") || !strings.Contains(r.Err, "quell lab resume "+out) {
 		t.Fatalf("cut off: %+v", r)
 	}
-	if r := quell(t, env, "lab", "resume", "--hosts", inventory, out); r.code != exitOK || !strings.Contains(r.out, "valid    1") {
+	if r := quell(t, env, "lab", "resume", "--hosts", inventory, out); r.Code != app.ExitOK || !strings.Contains(r.Out, "valid    1") {
 		t.Fatalf("resume: %+v", r)
 	}
 	f, err := result.Open(out)
@@ -128,7 +130,7 @@ func TestStudyElsewhere(t *testing.T) {
 			}
 		}
 	}
-	if r := quell(t, env, "lab", "run", "--hosts", studyFile(t, "hosts: {other: {address: 127.0.0.1}}\n"), "--out", out+"2", file); r.code != exitUsage || !strings.Contains(r.err, "host far: not in") {
+	if r := quell(t, env, "lab", "run", "--hosts", studyFile(t, "hosts: {other: {address: 127.0.0.1}}\n"), "--out", out+"2", file); r.Code != app.ExitUsage || !strings.Contains(r.Err, "host far: not in") {
 		t.Errorf("a host that the inventory lacks: %+v", r)
 	}
 }

@@ -16,9 +16,10 @@ import (
 	"github.com/quell-dev/quell/internal/lab/render/parquet"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
-func (a *app) labReport() *cobra.Command {
+func (a *commands) labReport() *cobra.Command {
 	var formats []string
 	var out, expect string
 	cmd := &cobra.Command{
@@ -41,7 +42,7 @@ file of expected values, the results are compared with them.`,
 					out = r.Study.Name + "-report"
 				}
 			}
-			return writeReport(a.out, r, out, formats)
+			return writeReport(a.Out, r, out, formats)
 		},
 	}
 	cmd.Flags().StringSliceVar(&formats, "format", nil, "html, md, csv, jsonl, parquet (default: the study's)")
@@ -65,10 +66,10 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 	for _, format := range formats {
 		write := rendererOf(format)
 		if write == nil {
-			return &usageError{fmt.Errorf("write report: unknown format %q", format), "use html, md, csv, jsonl or parquet"}
+			return app.Usage(fmt.Errorf("write report: unknown format %q", format), "use html, md, csv, jsonl or parquet")
 		}
 		name := filepath.Join(dir, r.Study.Name+"."+format)
-		if err := writeFile(name, func(w io.Writer) error { return write(w, r) }); err != nil {
+		if err := app.WriteFile(name, func(w io.Writer) error { return write(w, r) }); err != nil {
 			return fmt.Errorf("write report: %w", err)
 		}
 		fmt.Fprintln(w, name)
@@ -92,14 +93,6 @@ func rendererOf(format string) func(io.Writer, *render.Report) error {
 	return nil
 }
 
-func writeFile(name string, fill func(io.Writer) error) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(fill(f), f.Close())
-}
-
 // openResults opens a folder of results or a pack, which it unpacks to a temporary folder
 // that done removes.
 func openResults(name string) (f *result.Folder, s *study.Study, done func(), err error) {
@@ -120,7 +113,7 @@ func openResults(name string) (f *result.Folder, s *study.Study, done func(), er
 	}
 	if err != nil {
 		done()
-		return nil, nil, nil, &usageError{fmt.Errorf("unpack %s: %w", name, err), "name a folder of results, or what `quell lab pack` wrote"}
+		return nil, nil, nil, app.Usage(fmt.Errorf("unpack %s: %w", name, err), "name a folder of results, or what `quell lab pack` wrote")
 	}
 	if f, s, err = openStudy(filepath.Join(dir, "study")); err != nil {
 		done()
@@ -133,20 +126,20 @@ const expectFile = "expect.yaml"
 
 // openReport computes everything that a report shows. Unreadable records are named and
 // excluded.
-func (a *app) openReport(name, expect string) (*render.Report, func(), error) {
+func (a *commands) openReport(name, expect string) (*render.Report, func(), error) {
 	f, s, done, err := openResults(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	runs, err := f.Runs()
 	if err != nil {
-		fmt.Fprintln(a.err, "left out:", err)
+		fmt.Fprintln(a.Err, "left out:", err)
 	}
 	series := seriesOf(runs)
 	all := len(runs)
 	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return r.Env != series && !r.Simulated })
 	if left := all - len(runs); left > 0 {
-		fmt.Fprintf(a.err, "left out: %d runs of another machine, or of this one before it changed\n", left)
+		fmt.Fprintf(a.Err, "left out: %d runs of another machine, or of this one before it changed\n", left)
 	}
 	r := &render.Report{Study: s, Results: analyse.Compute(s, runs), Runs: runs}
 	r.Lock, err = f.Lock()
@@ -177,7 +170,7 @@ func expected(r *render.Report, f *result.Folder, file string) error {
 		return nil
 	}
 	if err != nil {
-		return &usageError{fmt.Errorf("read expected values: %w", err), "name their file with --expect"}
+		return app.Usage(fmt.Errorf("read expected values: %w", err), "name their file with --expect")
 	}
 	x, err := render.ParseExpectations(file, text)
 	if err != nil {
@@ -188,7 +181,7 @@ func expected(r *render.Report, f *result.Folder, file string) error {
 }
 
 // diff compares two folders or packs of a study.
-func (a *app) diff(one, other string, force bool) (*render.Diff, error) {
+func (a *commands) diff(one, other string, force bool) (*render.Diff, error) {
 	earlier, done, err := a.openReport(one, "")
 	if err != nil {
 		return nil, err
@@ -201,12 +194,12 @@ func (a *app) diff(one, other string, force bool) (*render.Diff, error) {
 	defer done2()
 	d, err := render.Compare(earlier, later, force)
 	if err != nil {
-		return nil, &negativeResult{err, "see `quell lab diff --help`"}
+		return nil, app.Negative(err, "see `quell lab diff --help`")
 	}
 	return d, nil
 }
 
-func (a *app) labDiff() *cobra.Command {
+func (a *commands) labDiff() *cobra.Command {
 	force := false
 	cmd := &cobra.Command{
 		Use: "diff EARLIER LATER", Short: "compare the results of two runs of a study", Args: cobra.ExactArgs(2),
@@ -226,13 +219,13 @@ compared only with --force. For two platforms (lab platform) it compares each st
 				all = append(all, d)
 			}
 			switch {
-			case a.json && len(all) == 1:
-				return a.writeJSON(all[0])
-			case a.json:
-				return a.writeJSON(all)
+			case a.JSON && len(all) == 1:
+				return a.WriteJSON(all[0])
+			case a.JSON:
+				return a.WriteJSON(all)
 			}
 			for _, d := range all {
-				if err := d.Markdown(a.out); err != nil {
+				if err := d.Markdown(a.Out); err != nil {
 					return err
 				}
 			}
@@ -240,10 +233,10 @@ compared only with --force. For two platforms (lab platform) it compares each st
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also compare results of different kinds")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) labPack() *cobra.Command {
+func (a *commands) labPack() *cobra.Command {
 	return &cobra.Command{
 		Use: "pack FOLDER [FILE.tar.gz]", Short: "pack a study's records into one file", Args: cobra.RangeArgs(1, 2),
 		Long:              "pack writes the records of a study to one file, from which lab analyse and lab report compute the same numbers\nanywhere.",
@@ -258,10 +251,10 @@ func (a *app) labPack() *cobra.Command {
 			if len(args) > 1 {
 				name = args[1]
 			}
-			if err := writeFile(name, func(w io.Writer) error { return render.Pack(w, f) }); err != nil {
+			if err := app.WriteFile(name, func(w io.Writer) error { return render.Pack(w, f) }); err != nil {
 				return fmt.Errorf("write pack: %w", err)
 			}
-			fmt.Fprintln(a.out, name)
+			fmt.Fprintln(a.Out, name)
 			return nil
 		},
 	}

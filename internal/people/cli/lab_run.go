@@ -25,9 +25,10 @@ import (
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
-func (a *app) labRun() *cobra.Command {
+func (a *commands) labRun() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use: "run STUDY.yaml", Short: "run a study", Args: cobra.ExactArgs(1),
@@ -50,7 +51,7 @@ Exit codes: 0 all runs are complete; 1 it was stopped, or runs are missing; 2 it
 			}
 			f, err := result.Create(o.out, a.lockOf(s, text))
 			if err != nil {
-				return &usageError{err, "name another folder with --out"}
+				return app.Usage(err, "name another folder with --out")
 			}
 			if s.Report.Expect != "" {
 				if err := keepExpected(f, filepath.Join(filepath.Dir(args[0]), s.Report.Expect)); err != nil {
@@ -62,10 +63,10 @@ Exit codes: 0 all runs are complete; 1 it was stopped, or runs are missing; 2 it
 	}
 	cmd.Flags().StringVar(&o.out, "out", "", "folder for its results (default lab-results/NAME)")
 	o.flags(cmd)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) labResume() *cobra.Command {
+func (a *commands) labResume() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use: "resume FOLDER", Short: "continue a study that was stopped", Args: cobra.ExactArgs(1),
@@ -81,7 +82,7 @@ func (a *app) labResume() *cobra.Command {
 		},
 	}
 	o.flags(cmd)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 // keepExpected copies a study's expected values, whose file is named relative to the
@@ -147,7 +148,7 @@ func lockFolder(f *result.Folder) (free func(), err error) {
 	return func() { d.Close() }, nil
 }
 
-func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o runOptions) error {
+func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o runOptions) error {
 	if o.budget > 0 {
 		s.Design.Budget = o.budget
 	}
@@ -160,7 +161,7 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	}
 	free, err := lockFolder(f)
 	if err != nil {
-		return &usageError{err, "wait for it, or name another folder with --out"}
+		return app.Usage(err, "wait for it, or name another folder with --out")
 	}
 	defer free()
 	far, err := hostsOf(s, o)
@@ -174,16 +175,16 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 	if far != nil {
 		far.here, far.self = l.maker, l.self
 	}
-	series, err := l.ready(ctx, s, f, o.journal, a.now)
+	series, err := l.ready(ctx, s, f, o.journal, a.Now)
 	if err != nil {
 		return errors.Join(err, l.close())
 	}
-	show := &labProgress{w: a.out, now: a.now}
-	if _, _, ok := a.terminal(); ok && !a.json {
+	show := &labProgress{w: a.Out, now: a.Now}
+	if _, _, ok := a.Terminal(); ok && !a.JSON {
 		show.live = true
 	}
-	if a.json {
-		show.w = a.err
+	if a.JSON {
+		show.w = a.Err
 	}
 	var maker lab.Maker = l.maker
 	if far != nil {
@@ -193,14 +194,14 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
 	show.end()
 	err = errors.Join(err, far.close(), l.close())
-	if a.json {
-		if err := a.writeJSON(sum); err != nil {
+	if a.JSON {
+		if err := a.WriteJSON(sum); err != nil {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "\n%d runs planned, %d already complete, %d left\n", sum.Planned, sum.Existing, sum.Left)
-		printVerdicts(a.out, sum.Verdicts, sum.Reasons)
-		fmt.Fprintf(a.out, "records: %s\n", f.Dir())
+		fmt.Fprintf(a.Out, "\n%d runs planned, %d already complete, %d left\n", sum.Planned, sum.Existing, sum.Left)
+		printVerdicts(a.Out, sum.Verdicts, sum.Reasons)
+		fmt.Fprintf(a.Out, "records: %s\n", f.Dir())
 	}
 	again := "quell lab resume " + f.Dir()
 	if err == nil || errors.Is(err, lab.ErrBudget) || errors.Is(err, lab.ErrStopped) {
@@ -208,43 +209,43 @@ func (a *app) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o 
 		if to != nil {
 			p, pushErr := to.push(ctx, f, s.Name)
 			if pushErr != nil {
-				fmt.Fprintf(a.err, "the records were not copied to %s; to retry: quell lab push %s %s\n", o.to, f.Dir(), o.to)
-			} else if !a.json {
-				fmt.Fprintln(a.out, "pushed:", p.URL)
+				fmt.Fprintf(a.Err, "the records were not copied to %s; to retry: quell lab push %s %s\n", o.to, f.Dir(), o.to)
+			} else if !a.JSON {
+				fmt.Fprintln(a.Out, "pushed:", p.URL)
 			}
 			err = errors.Join(err, pushErr)
 		}
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &negativeResult{errors.New("stopped; everything that was made is removed"), "to continue: " + again}
+		return app.Negative(errors.New("stopped; everything that was made is removed"), "to continue: "+again)
 	case errors.Is(err, lab.ErrBudget):
-		return &negativeResult{err, again + " --budget TIME"}
+		return app.Negative(err, again+" --budget TIME")
 	case errors.Is(err, lab.ErrStopped):
-		return &negativeResult{err, "see the run's record; to continue: " + again}
+		return app.Negative(err, "see the run's record; to continue: "+again)
 	case errors.Is(err, unix.ENOSPC):
-		return &negativeResult{err, "free space on its disk, then: " + again}
+		return app.Negative(err, "free space on its disk, then: "+again)
 	case err != nil:
-		return &negativeResult{err, again}
+		return app.Negative(err, again)
 	}
 	st, err := statusOf(f, s, series)
 	if err == nil && st.Left > 0 {
-		err = &negativeResult{fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: " + again}
+		err = app.Negative(fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: "+again)
 	}
 	return err
 }
 
 // reportOf writes the report of the existing runs, also for an incomplete study: the
 // report names what is missing.
-func (a *app) reportOf(f *result.Folder) error {
+func (a *commands) reportOf(f *result.Folder) error {
 	r, done, err := a.openReport(f.Dir(), "")
 	if err != nil {
 		return err
 	}
 	defer done()
-	w := a.out
-	if a.json {
-		w = a.err
+	w := a.Out
+	if a.JSON {
+		w = a.Err
 	} else {
 		fmt.Fprintln(w, "report:")
 	}
@@ -265,23 +266,23 @@ type labMachine struct {
 }
 
 // openLab prepares what a study's runs need from the machine.
-func (a *app) openLab(s *study.Study) (l *labMachine, err error) {
-	l = &labMachine{version: a.program}
+func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
+	l = &labMachine{version: a.Version}
 	if l.self, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	if s.Observe.Agent != nil {
-		if l.agent, err = findAgent(); err != nil {
+		if l.agent, err = app.Program("quell-agent", ""); err != nil {
 			return nil, err
 		}
 	}
 	h, err := host.Open("/")
 	if err != nil {
-		return nil, &usageError{err, "mount /proc"}
+		return nil, app.Usage(err, "mount /proc")
 	}
 	l.host = h
 	if l.topology, err = h.Topology(); err != nil {
-		return nil, &usageError{err, "mount /sys"}
+		return nil, app.Usage(err, "mount /sys")
 	}
 	if l.allowed, err = allowedCPUs(); err != nil {
 		return nil, err
@@ -289,7 +290,7 @@ func (a *app) openLab(s *study.Study) (l *labMachine, err error) {
 	o := env.Options{Hold: []string{l.self, "lab-hold"}, Agent: []string{l.self, "lab-agent"}}
 	if real := realDrivers(s); len(real) > 0 {
 		if os.Geteuid() != 0 {
-			return nil, &usageError{fmt.Errorf("run study: not root: environments of driver %s are made with cgroups", real[0]), "run it as root (sudo)"}
+			return nil, app.Usage(fmt.Errorf("run study: not root: environments of driver %s are made with cgroups", real[0]), "run it as root (sudo)")
 		}
 		if l.guard, err = load.StartGuard(l.self, "lab-guard"); err != nil {
 			return nil, err
@@ -455,7 +456,7 @@ type freezing struct{ e lab.Environment }
 func (f freezing) Stop() error     { return f.e.Freeze(true) }
 func (f freezing) Continue() error { return f.e.Freeze(false) }
 
-func (a *app) labRestore() *cobra.Command {
+func (a *commands) labRestore() *cobra.Command {
 	var journal string
 	cmd := &cobra.Command{
 		Use: "restore", Short: "remove and undo what a killed lab has left behind", Args: cobra.NoArgs,
@@ -471,23 +472,23 @@ first.`,
 			}
 			m, err := env.Open(env.Options{Hold: []string{self, "lab-hold"}, Agent: []string{self, "lab-agent"}})
 			if err != nil {
-				return &usageError{err, "mount /proc and /sys"}
+				return app.Usage(err, "mount /proc and /sys")
 			}
 			if err := m.Sweep(); err != nil {
-				return &negativeResult{err, "run it as root (sudo)"}
+				return app.Negative(err, "run it as root (sudo)")
 			}
 			h, err := host.Open("/")
 			if err != nil {
-				return &usageError{err, "mount /proc"}
+				return app.Usage(err, "mount /proc")
 			}
-			outcomes, err := restoreKnobs(journal, h, a.now())
+			outcomes, err := restoreKnobs(journal, h, a.Now())
 			for _, o := range outcomes {
-				fmt.Fprintf(a.out, "%s: %s %s\n", o.Change.Task, o.Result, o.Note)
+				fmt.Fprintf(a.Out, "%s: %s %s\n", o.Change.Task, o.Result, o.Note)
 			}
 			if err != nil {
-				return &negativeResult{err, "run it as root (sudo)"}
+				return app.Negative(err, "run it as root (sudo)")
 			}
-			fmt.Fprintln(a.out, "nothing of a killed lab is left")
+			fmt.Fprintln(a.Out, "nothing of a killed lab is left")
 			return nil
 		},
 	}

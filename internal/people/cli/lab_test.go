@@ -14,6 +14,8 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 // helper runs the hidden commands of this program that the lab starts.
@@ -21,9 +23,9 @@ func helper(args []string) (code int, ok bool) {
 	if len(args) < 2 || !slices.Contains([]string{"lab-guard", "lab-hold", "lab-remote", "workload"}, args[1]) || args[1] == "workload" && (len(args) < 3 || args[2] != "lab") {
 		return 0, false
 	}
-	a := &app{out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now, zone: time.UTC,
-		terminal: func() (int, int, bool) { return 0, 0, false }}
-	return a.run(context.Background(), args[1:]), true
+	a := &app.App{Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now, Zone: time.UTC,
+		Terminal: func() (int, int, bool) { return 0, 0, false }}
+	return a.Run(context.Background(), newRoot(a), args[1:]), true
 }
 
 const simulatedStudy = `version: 1
@@ -59,19 +61,19 @@ func TestLabFromFileToResults(t *testing.T) {
 	t.Parallel()
 	file := studyFile(t, simulatedStudy)
 	out := filepath.Join(t.TempDir(), "out")
-	env := utf8("/nowhere")
+	env := clitest.Env("/nowhere")
 
-	if r := quell(t, env, "lab", "check", file); r.code != exitOK || !strings.Contains(r.out, "study simulated is valid: 4 cells, 14 runs") {
+	if r := quell(t, env, "lab", "check", file); r.Code != app.ExitOK || !strings.Contains(r.Out, "study simulated is valid: 4 cells, 14 runs") {
 		t.Errorf("check: %+v", r)
 	}
-	golden(t, "lab-plan", strings.ReplaceAll(quell(t, env, "lab", "plan", "--runs", file).out, file, "STUDY"))
-	if r := quell(t, env, "lab", "run", "--out", out, file); r.code != exitOK || !strings.Contains(r.out, "14 runs planned, 0 already complete, 0 left") ||
-		!strings.Contains(r.out, "corunner-died") {
+	clitest.Golden(t, *update, "lab-plan", strings.ReplaceAll(quell(t, env, "lab", "plan", "--runs", file).Out, file, "STUDY"))
+	if r := quell(t, env, "lab", "run", "--out", out, file); r.Code != app.ExitOK || !strings.Contains(r.Out, "14 runs planned, 0 already complete, 0 left") ||
+		!strings.Contains(r.Out, "corunner-died") {
 		t.Errorf("run: %+v", r)
 	}
 	r := quell(t, env, "lab", "status", "--json", out)
 	var st status
-	if err := json.Unmarshal([]byte(r.out), &st); err != nil || r.code != exitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {
+	if err := json.Unmarshal([]byte(r.Out), &st); err != nil || r.Code != app.ExitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {
 		t.Errorf("status: %+v, %v", r, err)
 	}
 	// A lost run is the only one that is repeated.
@@ -87,15 +89,15 @@ func TestLabFromFileToResults(t *testing.T) {
 	if err := os.RemoveAll(folder.Path("runs", runs[lost].CellKey, fmt.Sprintf("%d.%d", runs[lost].N, runs[lost].Try))); err != nil {
 		t.Fatal(err)
 	}
-	if r := quell(t, env, "lab", "status", out); r.code != exitNegative || !strings.Contains(r.err, "1 of 14 runs are left") || !strings.Contains(r.err, "quell lab resume "+out) {
+	if r := quell(t, env, "lab", "status", out); r.Code != app.ExitNegative || !strings.Contains(r.Err, "1 of 14 runs are left") || !strings.Contains(r.Err, "quell lab resume "+out) {
 		t.Errorf("status: %+v", r)
 	}
-	if r := quell(t, env, "lab", "resume", out); r.code != exitOK || !strings.Contains(r.out, "13 already complete, 0 left") {
+	if r := quell(t, env, "lab", "resume", out); r.Code != app.ExitOK || !strings.Contains(r.Out, "13 already complete, 0 left") {
 		t.Errorf("resume: %+v", r)
 	}
 	r = quell(t, env, "lab", "analyse", "--json", out)
 	var res analyse.Results
-	if err := json.Unmarshal([]byte(r.out), &res); err != nil || !res.Simulated || len(res.Interferences) != 2 {
+	if err := json.Unmarshal([]byte(r.Out), &res); err != nil || !res.Simulated || len(res.Interferences) != 2 {
 		t.Fatalf("analyse: %+v, %v", r, err)
 	}
 	// A slowdown of 1 + 0.5·load has this throughput, fitted over 10 to 90 %.
@@ -104,13 +106,13 @@ func TestLabFromFileToResults(t *testing.T) {
 			t.Errorf("metric %.2f, %s", i.Metric, i.Style())
 		}
 	}
-	if r := quell(t, env, "lab", "analyse", out); r.code != exitOK || !strings.Contains(r.out, "SIMULATED") {
+	if r := quell(t, env, "lab", "analyse", out); r.Code != app.ExitOK || !strings.Contains(r.Out, "SIMULATED") {
 		t.Errorf("analyse: %+v", r)
 	}
 }
 
 func TestLabSaysWhatIsWrong(t *testing.T) {
-	env := utf8("/nowhere")
+	env := clitest.Env("/nowhere")
 	bad := studyFile(t, strings.Replace(strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1), "from: 10%", "from: 10", 1))
 	worse := studyFile(t, strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1))
 	real := studyFile(t, strings.Replace(simulatedStudy, "{driver: synthetic, cpus: 1, truth: {base: 1s, slope: 0.5, noise: 1%, ar1: 0.3, fail: 50%}}", "{driver: synthetic}", 1))
@@ -121,25 +123,25 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 		code int
 		err  string
 	}{
-		{[]string{"check", bad}, exitNegative, bad + ":10: factors.load.staircase.from"},
-		{[]string{"check", worse}, exitNegative, "workloads.work.options"},
-		{[]string{"check", real}, exitNegative, "environments.ve.truth"},
-		{[]string{"check", odd}, exitNegative, "preconditions.require.idel_cpu"},
-		{[]string{"check", "/nowhere.yaml"}, exitUsage, "name a study's file"},
-		{[]string{"run", bad}, exitNegative, "staircase.from"},
-		{[]string{"status", folder}, exitUsage, "not a study folder"},
-		{[]string{"resume", folder}, exitUsage, "quell lab run"},
-		{[]string{"analyse", folder}, exitUsage, "lab-results/smoke"},
+		{[]string{"check", bad}, app.ExitNegative, bad + ":10: factors.load.staircase.from"},
+		{[]string{"check", worse}, app.ExitNegative, "workloads.work.options"},
+		{[]string{"check", real}, app.ExitNegative, "environments.ve.truth"},
+		{[]string{"check", odd}, app.ExitNegative, "preconditions.require.idel_cpu"},
+		{[]string{"check", "/nowhere.yaml"}, app.ExitUsage, "name a study's file"},
+		{[]string{"run", bad}, app.ExitNegative, "staircase.from"},
+		{[]string{"status", folder}, app.ExitUsage, "not a study folder"},
+		{[]string{"resume", folder}, app.ExitUsage, "quell lab run"},
+		{[]string{"analyse", folder}, app.ExitUsage, "lab-results/smoke"},
 	} {
 		r := quell(t, env, append([]string{"lab"}, c.args...)...)
-		if r.code != c.code || !strings.Contains(r.err, c.err) {
-			t.Errorf("lab %q: exit code %d, want %d with %q: %s", c.args, r.code, c.code, c.err, r.err)
+		if r.Code != c.code || !strings.Contains(r.Err, c.err) {
+			t.Errorf("lab %q: exit code %d, want %d with %q: %s", c.args, r.Code, c.code, c.err, r.Err)
 		}
 	}
 	r := quell(t, env, "lab", "check", "--json", bad)
 	var got check
-	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.OK || len(got.Problems) != 1 || !strings.HasSuffix(got.Problems[0].Where, ":10") {
-		t.Errorf("%s: %v", r.out, err)
+	if err := json.Unmarshal([]byte(r.Out), &got); err != nil || got.OK || len(got.Problems) != 1 || !strings.HasSuffix(got.Problems[0].Where, ":10") {
+		t.Errorf("%s: %v", r.Out, err)
 	}
 }
 
@@ -148,7 +150,7 @@ func TestLabRunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	file := studyFile(t, simulatedStudy)
 	out := filepath.Join(t.TempDir(), "out")
-	if r := quell(t, utf8("/nowhere"), "lab", "run", "--out", out, file); r.code != exitOK {
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, file); r.Code != app.ExitOK {
 		t.Fatalf("%+v", r)
 	}
 	f, _, err := openStudy(out)
@@ -159,14 +161,14 @@ func TestLabRunsOneAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := quell(t, utf8("/nowhere"), "lab", "resume", out); r.code != exitUsage || !strings.Contains(r.err, "another quell runs its study") {
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "resume", out); r.Code != app.ExitUsage || !strings.Contains(r.Err, "another quell runs its study") {
 		t.Errorf("%+v", r)
 	}
-	if r := quell(t, utf8("/nowhere"), "lab", "status", out); !strings.Contains(r.out, "simulated, running") {
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "status", out); !strings.Contains(r.Out, "simulated, running") {
 		t.Errorf("%+v", r)
 	}
 	free()
-	if r := quell(t, utf8("/nowhere"), "lab", "resume", out); r.code != exitOK {
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "resume", out); r.Code != app.ExitOK {
 		t.Errorf("%+v", r)
 	}
 }

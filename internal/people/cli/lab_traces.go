@@ -12,9 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/lab/record"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
-func (a *app) labTraces() *cobra.Command {
+func (a *commands) labTraces() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use: "traces FOLDER", Short: "make labelled traces of a study whose runs an agent has sampled", Args: cobra.ExactArgs(1),
@@ -39,7 +40,7 @@ that the lab cannot label are left out; the table has the reasons.`,
 				return err
 			}
 			if len(traces) == 0 {
-				return &negativeResult{fmt.Errorf("make traces of %s: no valid run has samples of an agent", args[0]), "set observe.agent in the study, and run it"}
+				return app.Negative(fmt.Errorf("make traces of %s: no valid run has samples of an agent", args[0]), "set observe.agent in the study, and run it")
 			}
 			if out == "" {
 				out = filepath.Join(args[0], "traces")
@@ -55,18 +56,18 @@ that the lab cannot label are left out; the table has the reasons.`,
 					return err
 				}
 			}
-			if a.json {
-				return a.writeJSON(tracesJSON(traces))
+			if a.JSON {
+				return a.WriteJSON(tracesJSON(traces))
 			}
-			return printTraces(a.out, out, traces)
+			return printTraces(a.Out, out, traces)
 		},
 	}
 	cmd.Flags().StringVar(&out, "out", "", "folder to write to (default FOLDER/traces)")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 func writeTrace(name string, t *record.Trace) error {
-	return writeFile(name, func(w io.Writer) error {
+	return app.WriteFile(name, func(w io.Writer) error {
 		z := gzip.NewWriter(w)
 		return errors.Join(t.Write(z), z.Close())
 	})

@@ -23,7 +23,7 @@ func udpKinds() []string {
 }
 
 // udpHelper is the hidden command of this program for UDP studies.
-func (a *app) udpHelper() *cobra.Command {
+func (a *commands) udpHelper() *cobra.Command {
 	return &cobra.Command{Use: "lab-udp KIND", Hidden: true, DisableFlagParsing: true, Short: "send, count or send back datagrams until the standard input closes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -27,7 +27,7 @@ import (
 )
 
 // webHelpers are the hidden commands of this program for network studies.
-func (a *app) webHelpers() []*cobra.Command {
+func (a *commands) webHelpers() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "lab-net NETWORK PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "run a program on a network",
 			RunE: func(_ *cobra.Command, args []string) error {

@@ -7,10 +7,11 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-func (a *app) offenders() *cobra.Command {
+func (a *commands) offenders() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "offenders", Short: "list jobs whose caps helped a victim, and which are confined", Args: cobra.NoArgs,
 		Long: `offenders lists the jobs whose caps helped a victim: how often, when last, the task and
@@ -25,16 +26,16 @@ most recent offenders. quell pardon removes a job from it.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.writeJSON(list(all))
+			if a.JSON {
+				return a.WriteJSON(app.List(all))
 			}
 			return a.printOffenders(all)
 		},
 	}
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) printOffenders(all []plan.Offender) error {
+func (a *commands) printOffenders(all []plan.Offender) error {
 	columns := []report.Column{{Name: "job"}, {Name: "confined"}, {Name: "helped", Number: true}, {Name: "last"}, {Name: "task"}, {Name: "victim"}}
 	var rows [][]string
 	for _, o := range all {
@@ -44,14 +45,14 @@ func (a *app) printOffenders(all []plan.Offender) error {
 		}
 		last := "-"
 		if n := len(o.Helped); n > 0 {
-			last = o.Helped[n-1].Time().In(a.zone).Format("2006-01-02 15:04")
+			last = o.Helped[n-1].Time().In(a.Zone).Format("2006-01-02 15:04")
 		}
 		rows = append(rows, []string{string(o.Job), confined, fmt.Sprint(len(o.Helped)), last, string(o.Task), string(o.Victim)})
 	}
-	return report.Table(a.out, columns, rows, false, a.style())
+	return report.Table(a.Out, columns, rows, false, a.Style())
 }
 
-func (a *app) pardon() *cobra.Command {
+func (a *commands) pardon() *cobra.Command {
 	var why string
 	var at *scope
 	cmd := &cobra.Command{
@@ -80,5 +81,5 @@ machine's agent, or to all, through quell-server.`,
 	}
 	at = a.addScope(cmd)
 	reasonFlag(cmd, &why)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }

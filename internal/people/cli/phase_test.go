@@ -42,14 +42,14 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 	})
 	all := func() (all []incident.Record) {
 		t.Helper()
-		if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").out), &all); err != nil {
+		if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").Out), &all); err != nil {
 			t.Fatal(err)
 		}
 		return all
 	}
 	defer func() {
 		if t.Failed() {
-			t.Log(quell(t, env, "top", "--once").out, quell(t, env, "incidents", "--json").out)
+			t.Log(quell(t, env, "top", "--once").Out, quell(t, env, "incidents", "--json").Out)
 		}
 	}()
 	learnt(t, env)

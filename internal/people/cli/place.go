@@ -14,10 +14,11 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/placement"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-func (a *app) place() *cobra.Command {
+func (a *commands) place() *cobra.Command {
 	c := &cluster.Client{}
 	var degradation, tasks, since string
 	cmd := &cobra.Command{
@@ -63,9 +64,9 @@ It is advice only: quell starts and moves nothing.`,
 			advice, err := placement.Advise(all, measured)
 			switch {
 			case err != nil:
-				return &usageError{err, "see `quell advise-scheduler place --help`"}
-			case a.json:
-				return a.writeJSON(advice)
+				return app.Usage(err, "see `quell advise-scheduler place --help`")
+			case a.JSON:
+				return a.WriteJSON(advice)
 			}
 			return a.printPlacement(advice)
 		},
@@ -75,23 +76,23 @@ It is advice only: quell starts and moves nothing.`,
 	f.StringVar(&tasks, "tasks", "", "CSV file of tasks' misses and loads")
 	f.StringVar(&since, "since", "", "without --degradation: only incidents since a time, a day, or a duration ago (168h)")
 	a.addServer(cmd, c)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) printPlacement(advice placement.Advice) error {
+func (a *commands) printPlacement(advice placement.Advice) error {
 	columns := []report.Column{{Name: "task"}, {Name: "with"}, {Name: "loss %", Number: true}, {Name: "by"}, {Name: "pinning"}}
 	var rows [][]string
 	for _, p := range advice.Pairs {
 		rows = append(rows, []string{p.A, orDash(p.B), fmt.Sprintf("%.1f", 100*p.Loss), string(p.Basis), orDash(string(p.Pinning))})
 	}
-	if err := report.Table(a.out, columns, rows, false, a.style()); err != nil {
+	if err := report.Table(a.Out, columns, rows, false, a.Style()); err != nil {
 		return err
 	}
 	exact := "no pairing loses less"
 	if !advice.Exact {
 		exact = "no exchange between two pairs reduces it"
 	}
-	_, err := fmt.Fprintf(a.out, "total %.1f %%: %s; a random pairing loses %.1f %%\n", 100*advice.Loss, exact, 100*advice.Random)
+	_, err := fmt.Fprintf(a.Out, "total %.1f %%: %s; a random pairing loses %.1f %%\n", 100*advice.Loss, exact, 100*advice.Random)
 	return err
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/placement"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 const (
@@ -32,18 +34,18 @@ func TestPlace(t *testing.T) {
 		{"place_incidents", []string{"web=2", "reports", "encode", "db"}},
 	} {
 		got := quell(t, env, append([]string{"advise-scheduler", "place"}, c.args...)...)
-		if got.code != exitOK {
-			t.Fatalf("%v: %d %s", c.args, got.code, got.err)
+		if got.Code != app.ExitOK {
+			t.Fatalf("%v: %d %s", c.args, got.Code, got.Err)
 		}
-		golden(t, c.golden, got.out)
+		clitest.Golden(t, *update, c.golden, got.Out)
 	}
 	if got := asked(); got != "GET /v1/pairs" {
 		t.Errorf("the server was asked %q", got)
 	}
 	var a placement.Advice
 	got := quell(t, env, "advise-scheduler", "place", "web=2", "db", "encode", "--degradation", loss, "--json")
-	if err := json.Unmarshal([]byte(got.out), &a); err != nil || len(a.Pairs) != 2 || !a.Exact {
-		t.Errorf("%v: %s", err, got.out)
+	if err := json.Unmarshal([]byte(got.Out), &a); err != nil || len(a.Pairs) != 2 || !a.Exact {
+		t.Errorf("%v: %s", err, got.Out)
 	}
 	for args, want := range map[string]string{
 		"":                               "requires at least 1 arg",
@@ -57,8 +59,8 @@ func TestPlace(t *testing.T) {
 		"web --degradation " + dir + "/": "is a directory",
 	} {
 		got := quell(t, env, append([]string{"advise-scheduler", "place"}, strings.Fields(args)...)...)
-		if got.code != exitUsage || !strings.Contains(got.err, want) {
-			t.Errorf("%s: %d %q, want %q", args, got.code, got.err, want)
+		if got.Code != app.ExitUsage || !strings.Contains(got.Err, want) {
+			t.Errorf("%s: %d %q, want %q", args, got.Code, got.Err, want)
 		}
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // listCanned is the value of --canned without a name.
 const listCanned = "list"
 
-func (a *app) query() *cobra.Command {
+func (a *commands) query() *cobra.Command {
 	f := &cluster.Client{}
 	var in cluster.Query
 	var e engineFlags
@@ -45,9 +46,9 @@ query runs on Apache Spark over the same files, in Spark's SQL.`,
 			}
 			switch {
 			case (in.SQL == "") == (in.Canned == ""):
-				return &usageError{errors.New("want SQL, or --canned"), "see `quell query --help`"}
-			case a.json && asCSV:
-				return &usageError{errors.New("--json and --csv"), "choose one"}
+				return app.Usage(errors.New("want SQL, or --canned"), "see `quell query --help`")
+			case a.JSON && asCSV:
+				return app.Usage(errors.New("--json and --csv"), "choose one")
 			case in.Canned == listCanned:
 				return a.listCanned(cmd.Context(), f)
 			}
@@ -79,27 +80,27 @@ query runs on Apache Spark over the same files, in Spark's SQL.`,
 	cmd.Flags().StringVar(&in.Since, "since", "", "samples since a time, a day, or a duration ago (24h)")
 	cmd.Flags().StringVar(&in.Until, "until", "", "samples until then")
 	cmd.Flags().BoolVar(&asCSV, "csv", false, "write CSV")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) listCanned(ctx context.Context, f *cluster.Client) error {
+func (a *commands) listCanned(ctx context.Context, f *cluster.Client) error {
 	all, err := f.Queries(ctx)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.writeJSON(list(all))
+	if a.JSON {
+		return a.WriteJSON(app.List(all))
 	}
 	var rows [][]string
 	for _, c := range all {
 		rows = append(rows, []string{c.Name, strings.Join(c.Params, " "), c.Help})
 	}
-	return report.Table(a.out, []report.Column{{Name: "name"}, {Name: "needs"}, {Name: "description"}}, rows, false, a.style())
+	return report.Table(a.Out, []report.Column{{Name: "name"}, {Name: "needs"}, {Name: "description"}}, rows, false, a.Style())
 }
 
 // writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.
-func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
-	if a.json {
+func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
+	if a.JSON {
 		return a.writeObjects(answer)
 	}
 	var columns []report.Column
@@ -120,9 +121,9 @@ func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 		}
 	}
 	if !asCSV {
-		return report.Table(a.out, columns, rows, answer.Truncated, a.style())
+		return report.Table(a.Out, columns, rows, answer.Truncated, a.Style())
 	}
-	w := csv.NewWriter(a.out)
+	w := csv.NewWriter(a.Out)
 	err := w.Write(head)
 	if err == nil {
 		err = w.WriteAll(rows)
@@ -134,15 +135,15 @@ func (a *app) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 }
 
 // cutOff reports on standard error that machine-readable output is incomplete.
-func (a *app) cutOff(answer *cluster.Answer) error {
+func (a *commands) cutOff(answer *cluster.Answer) error {
 	if answer.Truncated {
-		fmt.Fprintf(a.err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
+		fmt.Fprintf(a.Err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
 	}
 	return nil
 }
 
 // writeObjects keeps the order of the columns, which a map would not.
-func (a *app) writeObjects(answer *cluster.Answer) error {
+func (a *commands) writeObjects(answer *cluster.Answer) error {
 	objects := make([]json.RawMessage, len(answer.Rows))
 	for i, r := range answer.Rows {
 		var b bytes.Buffer
@@ -162,7 +163,7 @@ func (a *app) writeObjects(answer *cluster.Answer) error {
 		b.WriteByte('}')
 		objects[i] = b.Bytes()
 	}
-	if err := a.writeJSON(objects); err != nil {
+	if err := a.WriteJSON(objects); err != nil {
 		return err
 	}
 	return a.cutOff(answer)

@@ -13,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/spark"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // engineFlags select an engine other than quell-server for a query.
@@ -28,31 +29,31 @@ func (f *engineFlags) add(cmd *cobra.Command) {
 }
 
 // query runs a query on Spark over the store's current files.
-func (f *engineFlags) query(ctx context.Context, a *app, in *cluster.Query) (answer cluster.Answer, err error) {
+func (f *engineFlags) query(ctx context.Context, a *commands, in *cluster.Query) (answer cluster.Answer, err error) {
 	if in.SQL == "" || f.store == "" || f.rows < 1 {
-		return answer, &usageError{errors.New("--engine: want SQL, --store DIR and at least one of --rows"), "see `quell query --help`"}
+		return answer, app.Usage(errors.New("--engine: want SQL, --store DIR and at least one of --rows"), "see `quell query --help`")
 	}
 	var from, to sample.Millis
 	for name, b := range map[string]struct {
 		text string
 		at   *sample.Millis
 	}{"since": {in.Since, &from}, "until": {in.Until, &to}} {
-		at, ok := sample.ParseTime(b.text, sample.At(a.now()))
+		at, ok := sample.ParseTime(b.text, sample.At(a.Now()))
 		if b.text != "" && !ok {
-			return answer, &usageError{fmt.Errorf("--%s: %q", name, b.text), "give a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h"}
+			return answer, app.Usage(fmt.Errorf("--%s: %q", name, b.text), "give a time such as 2026-11-21T13:00:00Z, a day, or how long ago, such as 24h")
 		}
 		*b.at = at
 	}
 	if err := spark.Check(f.engine); err != nil {
-		return answer, &usageError{fmt.Errorf("--engine: %w", err), "name Spark's Connect server"}
+		return answer, app.Usage(fmt.Errorf("--engine: %w", err), "name Spark's Connect server")
 	}
 	sn, err := store.Read(f.store)
 	if err != nil {
-		return answer, &usageError{err, "name quell-server's folder STATE_DIR/store with --store"}
+		return answer, app.Usage(err, "name quell-server's folder STATE_DIR/store with --store")
 	}
-	s, err := spark.Open(ctx, f.engine, a.getenv("QUELL_SPARK_TOKEN"))
+	s, err := spark.Open(ctx, f.engine, a.Getenv("QUELL_SPARK_TOKEN"))
 	if err != nil {
-		return answer, &usageError{err, "start Spark's Connect server, or name it with --engine"}
+		return answer, app.Usage(err, "start Spark's Connect server, or name it with --engine")
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	sn.Segments = slices.DeleteFunc(sn.Segments, func(seg store.Segment) bool {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // TestQueryEngineFails: errors in a query for Spark are reported with a remedy before
@@ -38,8 +39,8 @@ func TestQueryEngineFails(t *testing.T) {
 		{[]string{"SELECT 1", "--engine", nobody, "--store", dir}, "reach Spark at " + nobody},
 	} {
 		got := quell(t, map[string]string{}, append([]string{"query"}, c.args...)...)
-		if got.code != exitUsage || !strings.Contains(got.err, c.want) {
-			t.Errorf("%v: exit %d, %s; want %d and %q", c.args, got.code, got.err, exitUsage, c.want)
+		if got.Code != app.ExitUsage || !strings.Contains(got.Err, c.want) {
+			t.Errorf("%v: exit %d, %s; want %d and %q", c.args, got.Code, got.Err, app.ExitUsage, c.want)
 		}
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 // fakeServer is a quell-server that answers queries from a file and records requests.
@@ -45,16 +48,16 @@ func TestQueryPrints(t *testing.T) {
 		{"query_canned", []string{"query", "--canned"}},
 	} {
 		got := quell(t, env, c.args...)
-		if got.code != exitOK {
-			t.Fatalf("%v: %d %s", c.args, got.code, got.err)
+		if got.Code != app.ExitOK {
+			t.Fatalf("%v: %d %s", c.args, got.Code, got.Err)
 		}
-		golden(t, c.golden, got.out)
-		if c.golden == "query_csv" && !strings.Contains(got.err, "truncated the result after 2 rows") {
-			t.Errorf("that rows are missing is not told: %q", got.err)
+		clitest.Golden(t, *update, c.golden, got.Out)
+		if c.golden == "query_csv" && !strings.Contains(got.Err, "truncated the result after 2 rows") {
+			t.Errorf("that rows are missing is not told: %q", got.Err)
 		}
 	}
 	var rows []map[string]any
-	if err := json.Unmarshal([]byte(quell(t, env, "query", "SELECT *", "--json").out), &rows); err != nil || len(rows) != 2 {
+	if err := json.Unmarshal([]byte(quell(t, env, "query", "SELECT *", "--json").Out), &rows); err != nil || len(rows) != 2 {
 		t.Errorf("%v rows, %v", rows, err)
 	}
 	if want := `POST /v1/query Bearer secret {"sql":"SELECT *"}`; (*asked)[0] != want {
@@ -80,17 +83,17 @@ func TestQueryFails(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"query", "DROP TABLE x"}, exitNegative, "what to do: send one SELECT"},
-		{[]string{"query"}, exitUsage, "want SQL, or --canned"},
-		{[]string{"query", "SELECT 1", "--canned=x"}, exitUsage, "want SQL, or --canned"},
-		{[]string{"query", "SELECT 1", "--json", "--csv"}, exitUsage, "choose one"},
-		{[]string{"query", "SELECT 1", "--server", "http://127.0.0.1:1"}, exitUsage, "start quell-server, or name it"},
-		{[]string{"query", "SELECT 1", "--server", "http://quell.example", "--token-file", token}, exitUsage, "a token is not sent without TLS"},
-		{[]string{"query", "SELECT 1", "--token-file", token + ".none"}, exitUsage, "read token"},
+		{[]string{"query", "DROP TABLE x"}, app.ExitNegative, "what to do: send one SELECT"},
+		{[]string{"query"}, app.ExitUsage, "want SQL, or --canned"},
+		{[]string{"query", "SELECT 1", "--canned=x"}, app.ExitUsage, "want SQL, or --canned"},
+		{[]string{"query", "SELECT 1", "--json", "--csv"}, app.ExitUsage, "choose one"},
+		{[]string{"query", "SELECT 1", "--server", "http://127.0.0.1:1"}, app.ExitUsage, "start quell-server, or name it"},
+		{[]string{"query", "SELECT 1", "--server", "http://quell.example", "--token-file", token}, app.ExitUsage, "a token is not sent without TLS"},
+		{[]string{"query", "SELECT 1", "--token-file", token + ".none"}, app.ExitUsage, "read token"},
 	} {
 		got := quell(t, env, c.args...)
-		if got.code != c.code || !strings.Contains(got.err, c.want) {
-			t.Errorf("%v: %d %q; want %d %q", c.args, got.code, got.err, c.code, c.want)
+		if got.Code != c.code || !strings.Contains(got.Err, c.want) {
+			t.Errorf("%v: %d %q; want %d %q", c.args, got.Code, got.Err, c.code, c.want)
 		}
 	}
 }

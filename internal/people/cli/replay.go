@@ -22,6 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/format/keyed"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/format/trace/recording"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
@@ -38,7 +39,7 @@ type replayFlags struct {
 	step                                  time.Duration
 }
 
-func (a *app) replay() *cobra.Command {
+func (a *commands) replay() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
 		Use: "replay FILE...", Short: "run the real detection on recorded samples", Args: cobra.MinimumNArgs(1),
@@ -93,14 +94,14 @@ every line is the summary of a rule.`,
 	for _, flag := range []string{"columns", "innocents-columns"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(slices.Sorted(maps.Keys(recording.Maps())), cobra.ShellCompDirectiveDefault))
 	}
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 // options converts the flags to replay.Options.
 func (f *replayFlags) options(rule string, changed func(string) bool) (replay.Options, error) {
 	o, err := replay.Default(detect.Method(rule))
 	if err != nil {
-		return o, &usageError{fmt.Errorf("--rule: %w", err), "see `quell replay --help`"}
+		return o, app.Usage(fmt.Errorf("--rule: %w", err), "see `quell replay --help`")
 	}
 	switch {
 	case f.specs != "learn" && f.specs != "whole":
@@ -133,7 +134,7 @@ func (f *replayFlags) options(rule string, changed func(string) bool) (replay.Op
 	return o, nil
 }
 
-func (a *app) runReplay(cmd *cobra.Command, f *replayFlags, files []string) error {
+func (a *commands) runReplay(cmd *cobra.Command, f *replayFlags, files []string) error {
 	p := &replayer{app: a, flags: f, files: files, changed: cmd.Flags().Changed}
 	if err := p.load(cmd.Context()); err != nil {
 		return err
@@ -146,24 +147,24 @@ func (a *app) runReplay(cmd *cobra.Command, f *replayFlags, files []string) erro
 		return err
 	}
 	if f.out != "" {
-		if err := writeFile(f.out, func(w io.Writer) error { return report.ReplayHTML(w, r, a.style()) }); err != nil {
+		if err := app.WriteFile(f.out, func(w io.Writer) error { return report.ReplayHTML(w, r, a.Style()) }); err != nil {
 			return fmt.Errorf("write report: %w", err)
 		}
 	}
-	if a.json {
+	if a.JSON {
 		return a.replayJSON(r)
 	}
-	return report.ReplayText(a.out, r, f.limit, a.style())
+	return report.ReplayText(a.Out, r, f.limit, a.Style())
 }
 
 // compareRules plays the same recordings with several rules.
-func (a *app) compareRules(ctx context.Context, p *replayer) error {
+func (a *commands) compareRules(ctx context.Context, p *replayer) error {
 	f := p.flags
 	if f.out != "" || f.save != "" {
-		return &usageError{errors.New("--rules cannot be combined with --out or --save"), "use --rule with one rule"}
+		return app.Usage(errors.New("--rules cannot be combined with --out or --save"), "use --rule with one rule")
 	}
 	if slices.Contains(p.files, "-") {
-		return &usageError{errors.New("--rules reads the recording once per rule, and standard input can be read only once"), "write it to a file first"}
+		return app.Usage(errors.New("--rules reads the recording once per rule, and standard input can be read only once"), "write it to a file first")
 	}
 	rules := f.rules
 	if slices.Equal(rules, []string{"all"}) {
@@ -177,10 +178,10 @@ func (a *app) compareRules(ctx context.Context, p *replayer) error {
 		}
 		all = append(all, r)
 	}
-	if !a.json {
-		return report.RulesText(a.out, all)
+	if !a.JSON {
+		return report.RulesText(a.Out, all)
 	}
-	e := json.NewEncoder(a.out)
+	e := json.NewEncoder(a.Out)
 	for _, r := range all {
 		if err := e.Encode(r.Summary); err != nil {
 			return fmt.Errorf("write JSON: %w", err)
@@ -192,14 +193,14 @@ func (a *app) compareRules(ctx context.Context, p *replayer) error {
 func columnsError(err error) error {
 	var invalid *keyed.InvalidError
 	if errors.As(err, &invalid) {
-		return &usageError{err, "docs/replay.md describes column maps"}
+		return app.Usage(err, "docs/replay.md describes column maps")
 	}
-	return &usageError{err, "name a YAML file, or one of " + strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", ")}
+	return app.Usage(err, "name a YAML file, or one of "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
 }
 
 // replayJSON writes a line for each incident, and the summary last.
-func (a *app) replayJSON(r *report.Replay) error {
-	e := json.NewEncoder(a.out)
+func (a *commands) replayJSON(r *report.Replay) error {
+	e := json.NewEncoder(a.Out)
 	e.SetEscapeHTML(false)
 	for _, inc := range r.Result.Incidents {
 		if err := e.Encode(inc); err != nil {
@@ -207,7 +208,7 @@ func (a *app) replayJSON(r *report.Replay) error {
 		}
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintln(a.err, "quell: "+note)
+		fmt.Fprintln(a.Err, "quell: "+note)
 	}
 	if err := e.Encode(r.Summary); err != nil {
 		return fmt.Errorf("write JSON: %w", err)
@@ -236,7 +237,7 @@ func readAll(ctx context.Context, src *fileSource, take func(*sample.Sample)) er
 
 // fileSource is a replay.Source of several files, which shows its progress.
 type fileSource struct {
-	app     *app
+	app     *commands
 	files   []string
 	options recording.Options
 	what    string
@@ -307,18 +308,18 @@ func (r *fileSource) close() error {
 
 // show draws a progress bar on a terminal.
 func (r *fileSource) show() {
-	if _, _, ok := r.app.terminal(); !ok || r.app.json || r.app.now().Sub(r.shown) < 200*time.Millisecond {
+	if _, _, ok := r.app.Terminal(); !ok || r.app.JSON || r.app.Now().Sub(r.shown) < 200*time.Millisecond {
 		return
 	}
-	r.shown = r.app.now()
+	r.shown = r.app.Now()
 	const wide = 30
 	part := (float64(r.at) + r.open.Progress()) / float64(len(r.files))
 	full := int(part * wide)
-	fmt.Fprintf(r.app.err, "\r\x1b[K%s [%s%s] %.0f %%, %d samples", r.what, strings.Repeat("#", full), strings.Repeat("-", wide-full), 100*part, r.read)
+	fmt.Fprintf(r.app.Err, "\r\x1b[K%s [%s%s] %.0f %%, %d samples", r.what, strings.Repeat("#", full), strings.Repeat("-", wide-full), 100*part, r.read)
 }
 
 func (r *fileSource) clear() {
 	if !r.shown.IsZero() {
-		fmt.Fprint(r.app.err, "\r\x1b[K")
+		fmt.Fprint(r.app.Err, "\r\x1b[K")
 	}
 }

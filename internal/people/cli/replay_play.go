@@ -12,12 +12,13 @@ import (
 	"github.com/quell-dev/quell/internal/eval/replay"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/format/trace/recording"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // replayer plays recordings according to its flags, any number of times.
 type replayer struct {
-	app     *app
+	app     *commands
 	flags   *replayFlags
 	files   []string
 	changed func(flag string) bool
@@ -45,7 +46,7 @@ func (p *replayer) load(ctx context.Context) error {
 	}
 	for i, name := range f.innocents {
 		if name == "-" {
-			return &usageError{errors.New("--innocents reads its recording twice, and standard input can be read only once"), "write it to a file first"}
+			return app.Usage(errors.New("--innocents reads its recording twice, and standard input can be read only once"), "write it to a file first")
 		}
 		in, err := replay.LoadInnocents(i+1, f.innocentsTasks, func(take func(*sample.Sample)) error {
 			r, err := p.openInnocents(name)
@@ -101,7 +102,7 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 		return nil, err
 	}
 	if f.specs == "whole" && slices.Contains(p.files, "-") {
-		return nil, &usageError{errors.New("--specs whole reads the recording twice, and standard input can be read only once"), "write it to a file first"}
+		return nil, app.Usage(errors.New("--specs whole reads the recording twice, and standard input can be read only once"), "write it to a file first")
 	}
 	if f.specs == "whole" {
 		learner := replay.NewLearner(&o)

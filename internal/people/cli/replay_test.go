@@ -11,6 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 const kepler = "../../../testdata/traces/kepler_coremark_2023.json.gz"
@@ -39,21 +41,21 @@ func labelled(t *testing.T) string {
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "report.html")
-	got := quell(t, utf8(""), "replay", "--out", page, labelled(t))
-	if got.code != exitOK {
+	got := quell(t, clitest.Env(""), "replay", "--out", page, labelled(t))
+	if got.Code != app.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "Costs of jobs") {
 		t.Errorf("%v, %.200s", err, html)
 	}
-	golden(t, "replay", got.out)
+	clitest.Golden(t, *update, "replay", got.Out)
 
-	got = quell(t, utf8(""), "replay", "--rule", "cpi2", "--step", "3s", "--specs", "whole", "--by-task", "--least-samples", "20",
+	got = quell(t, clitest.Env(""), "replay", "--rule", "cpi2", "--step", "3s", "--specs", "whole", "--by-task", "--least-samples", "20",
 		"--least-cpu", "0", "--sane", "0.1:20", "--json", kepler)
-	lines := strings.Split(strings.TrimSpace(got.out), "\n")
+	lines := strings.Split(strings.TrimSpace(got.Out), "\n")
 	var inc incident.Record
 	var s replay.Summary
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil || got.code != exitOK {
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil || got.Code != app.ExitOK {
 		t.Fatal(err, got)
 	}
 	if s.Rule != "cpi2" || s.Rows != 4302 || s.Samples != 2491 || s.Outliers != 103 || s.Anomalies != 1 || s.Accusations != 0 || s.Precision != nil {
@@ -66,8 +68,8 @@ func TestReplay(t *testing.T) {
 
 func TestReplayScores(t *testing.T) {
 	t.Parallel()
-	got := quell(t, utf8(""), "replay", "--json", labelled(t))
-	lines := strings.Split(strings.TrimSpace(got.out), "\n")
+	got := quell(t, clitest.Env(""), "replay", "--json", labelled(t))
+	lines := strings.Split(strings.TrimSpace(got.Out), "\n")
 	var s replay.Summary
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil {
 		t.Fatal(err)
@@ -79,8 +81,8 @@ func TestReplayScores(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for _, want := range []string{"bad rows skipped: 1: line 405", "not in time order: 1"} {
-		if !strings.Contains(got.err, want) {
-			t.Errorf("%q is not in %q", want, got.err)
+		if !strings.Contains(got.Err, want) {
+			t.Errorf("%q is not in %q", want, got.Err)
 		}
 	}
 }
@@ -89,11 +91,11 @@ func TestReplayScores(t *testing.T) {
 func TestReplaySaves(t *testing.T) {
 	t.Parallel()
 	summary := func(args ...string) string {
-		got := quell(t, utf8(""), append([]string{"replay", "--json"}, args...)...)
-		if got.code != exitOK {
+		got := quell(t, clitest.Env(""), append([]string{"replay", "--json"}, args...)...)
+		if got.Code != app.ExitOK {
 			t.Fatalf("%+v", got)
 		}
-		return got.out
+		return got.Out
 	}
 	dir := t.TempDir()
 	columns, csv := filepath.Join(dir, "a.parquet"), filepath.Join(dir, "a.csv")
@@ -117,14 +119,14 @@ func TestReplaySaves(t *testing.T) {
 func TestReplayInnocents(t *testing.T) {
 	t.Parallel()
 	saved := filepath.Join(t.TempDir(), "spliced.parquet")
-	got := quell(t, utf8(""), "replay", "--json", "--innocents", kepler, "--innocents", "../../../testdata/traces/rezolus_AB_base.csv.gz", "--innocents-columns", "cgroup-counters",
+	got := quell(t, clitest.Env(""), "replay", "--json", "--innocents", kepler, "--innocents", "../../../testdata/traces/rezolus_AB_base.csv.gz", "--innocents-columns", "cgroup-counters",
 		"--innocents-tasks", "3", "--save", saved, labelled(t))
-	if got.code != exitOK {
+	if got.Code != app.ExitOK {
 		t.Fatalf("%+v", got)
 	}
 	for _, want := range []string{"3 innocents of kepler_coremark_2023.json.gz on each machine", "3 innocents of rezolus_AB_base.csv.gz on each machine", "it is repeated, up to 21."} {
-		if !strings.Contains(got.err, want) {
-			t.Errorf("%q is not in %q", want, got.err)
+		if !strings.Contains(got.Err, want) {
+			t.Errorf("%q is not in %q", want, got.Err)
 		}
 	}
 	summary := func(out string) (s replay.Summary) {
@@ -134,27 +136,27 @@ func TestReplayInnocents(t *testing.T) {
 		}
 		return s
 	}
-	s := summary(got.out)
+	s := summary(got.Out)
 	if s.Jobs <= 2 || *s.Recall.Value != 1 {
 		t.Errorf("%+v", s)
 	}
-	if again := summary(quell(t, utf8(""), "replay", "--json", saved).out); again.Jobs != s.Jobs || again.Samples != s.Samples || *again.Recall.Value != 1 {
+	if again := summary(quell(t, clitest.Env(""), "replay", "--json", saved).Out); again.Jobs != s.Jobs || again.Samples != s.Samples || *again.Recall.Value != 1 {
 		t.Errorf("saved: %+v, before: %+v", again, s)
 	}
-	if got := quell(t, utf8(""), "replay", "--innocents", kepler, saved); got.code == exitOK || !strings.Contains(got.err, "already has innocents") {
+	if got := quell(t, clitest.Env(""), "replay", "--innocents", kepler, saved); got.Code == app.ExitOK || !strings.Contains(got.Err, "already has innocents") {
 		t.Errorf("innocents twice: %+v", got)
 	}
 }
 
 func TestReplayRules(t *testing.T) {
 	t.Parallel()
-	got := quell(t, utf8(""), "replay", "--rules", "evidence,2sigma-biggest", labelled(t))
-	if got.code != exitOK {
+	got := quell(t, clitest.Env(""), "replay", "--rules", "evidence,2sigma-biggest", labelled(t))
+	if got.Code != app.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	golden(t, "replay-rules", got.out)
-	got = quell(t, utf8(""), "replay", "--rules", "all", "--json", labelled(t))
-	lines := strings.Split(strings.TrimSpace(got.out), "\n")
+	clitest.Golden(t, *update, "replay-rules", got.Out)
+	got = quell(t, clitest.Env(""), "replay", "--rules", "all", "--json", labelled(t))
+	lines := strings.Split(strings.TrimSpace(got.Out), "\n")
 	for i, rule := range detect.Methods() {
 		var s replay.Summary
 		if err := json.Unmarshal([]byte(lines[i]), &s); err != nil || s.Rule != rule || s.Precision == nil {
@@ -184,9 +186,9 @@ func TestReplayRefuses(t *testing.T) {
 		"--innocents-tasks 0": {"--innocents-tasks", "0", csv}, "--innocents reads": {"--innocents", "-", csv}, "--innocents none": {"--innocents", "none", csv},
 		"no task with two samples": {"--innocents", empty, csv}, "open nope": {"--innocents-columns", "nope", csv},
 	} {
-		got := quell(t, utf8(""), append([]string{"replay"}, args...)...)
-		if got.code != exitUsage || !strings.Contains(got.err, want) {
-			t.Errorf("%v: %d, %q, want %q", args, got.code, got.err, want)
+		got := quell(t, clitest.Env(""), append([]string{"replay"}, args...)...)
+		if got.Code != app.ExitUsage || !strings.Contains(got.Err, want) {
+			t.Errorf("%v: %d, %q, want %q", args, got.Code, got.Err, want)
 		}
 	}
 }

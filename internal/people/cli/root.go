@@ -3,12 +3,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -16,93 +13,29 @@ import (
 	"golang.org/x/term"
 
 	"github.com/quell-dev/quell/internal/agent/api"
-	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/people/report"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
-// Exit codes, the same for every command.
-const (
-	exitOK       = iota
-	exitNegative // the answer is negative
-	exitUsage
-)
-
-// negativeResult is a negative answer that is not an error of quell: the object does not exist,
-// the request was refused, or the result was bad.
-type negativeResult struct {
-	error
-	remedy string
-}
-
-func (e *negativeResult) Unwrap() error  { return e.error }
-func (e *negativeResult) Remedy() string { return e.remedy }
-
-// usageError is an error with a remedy.
-type usageError struct {
-	error
-	remedy string
-}
-
-func (e *usageError) Unwrap() error  { return e.error }
-func (e *usageError) Remedy() string { return e.remedy }
-
-// app is what all commands share: input, output, and the global flags.
-type app struct {
-	out, err io.Writer
-	getenv   func(string) string
-	// terminal returns the size of the terminal if out is one.
-	terminal func() (width, height int, ok bool)
-	now      func() time.Time
-	zone     *time.Location
-	program  string // quell's version
-
-	socket               string
-	json, noColor, ascii bool
+// commands is the App with the flags that only these commands have.
+type commands struct {
+	*app.App
+	socket string
 }
 
 // Main executes the command line of a version of quell, and returns the exit code.
 func Main(version string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	a := &app{out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now, zone: time.Local, program: version,
-		terminal: func() (width, height int, ok bool) {
+	defer stop()
+	a := &app.App{Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now, Zone: time.Local, Version: version,
+		Terminal: func() (width, height int, ok bool) {
 			width, height, err := term.GetSize(int(os.Stdout.Fd()))
 			return width, height, err == nil
 		}}
-	defer stop()
-	return a.run(ctx, args)
+	return a.Run(ctx, newRoot(a), args)
 }
 
-// run executes a command line and returns the exit code.
-func (a *app) run(ctx context.Context, args []string) int {
-	root := a.command()
-	root.SetArgs(args)
-	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return exitOK
-	}
-	fmt.Fprintln(a.err, "quell:", err)
-	var refused *api.RefusedError
-	var remedied interface{ Remedy() string }
-	remedy := ""
-	switch {
-	case errors.As(err, &refused):
-		remedy = refused.Failure.Remedy
-	case errors.As(err, &remedied):
-		remedy = remedied.Remedy()
-	default:
-		remedy = "see `" + cmd.CommandPath() + " --help`"
-	}
-	if remedy != "" {
-		fmt.Fprintln(a.err, "what to do:", remedy)
-	}
-	var no *negativeResult
-	if errors.As(err, &no) || refused != nil {
-		return exitNegative
-	}
-	return exitUsage
-}
-
-func (a *app) command() *cobra.Command {
+func newRoot(shared *app.App) *cobra.Command {
+	a := &commands{App: shared}
 	root := &cobra.Command{
 		Use:   "quell",
 		Short: "find the noisy neighbour, prove it, quiet it",
@@ -118,20 +51,17 @@ capability is missing); 2 the command line or the environment is invalid.`,
   quell incidents             # what was found and done
   quell incidents last        # the newest in full, with charts
   quell cap encode --rate 0.1 --for 10m --reason "redis suffers, ticket 4711"`,
-		SilenceUsage: true, SilenceErrors: true,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetOut(a.out)
-	root.SetErr(a.err)
 	flags := root.PersistentFlags()
-	socket := a.getenv("QUELL_SOCKET")
+	socket := a.Getenv("QUELL_SOCKET")
 	if socket == "" {
 		socket = "/run/quell/agent.sock"
 	}
 	flags.StringVar(&a.socket, "socket", socket, "the agent's socket ($QUELL_SOCKET)")
-	flags.BoolVar(&a.noColor, "no-color", false, "no colours ($NO_COLOR)")
-	flags.BoolVar(&a.ascii, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
+	flags.BoolVar(&a.NoColor, "no-color", false, "no colours ($NO_COLOR)")
+	flags.BoolVar(&a.ASCII, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
 	root.AddCommand(
 		a.demo(), a.incidents(), a.top(), a.status(), a.doctor(),
 		a.cap(), a.uncap(), a.protect(), a.enforcement(), a.offenders(), a.pardon(),
@@ -141,43 +71,17 @@ capability is missing); 2 the command line or the environment is invalid.`,
 	return root
 }
 
-// withJSON adds --json to a command with structured output.
-func (a *app) withJSON(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().BoolVar(&a.json, "json", false, "write JSON instead of text")
-	return cmd
-}
+func (a *commands) client() *api.Client { return api.NewClient(a.socket) }
 
-func (a *app) client() *api.Client { return api.NewClient(a.socket) }
-
-// style is computed each time: a terminal may have been resized.
-func (a *app) style() report.Style {
-	s := report.Style{ASCII: a.ascii || !a.utf8(), Zone: a.zone, Now: sample.At(a.now())}
-	if width, _, ok := a.terminal(); ok {
-		s.Width = width
-		s.Color = !a.noColor && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
-	}
-	return s
-}
-
-// utf8 checks the locale (POSIX, 8.2): the first variable that is set counts.
-func (a *app) utf8() bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if v := strings.ToLower(a.getenv(name)); v != "" {
-			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
-		}
-	}
-	return false
-}
-
-func (a *app) version() *cobra.Command {
-	return a.withJSON(&cobra.Command{
+func (a *commands) version() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
 		Use: "version", Short: "print the version", Args: cobra.NoArgs,
 		Example: "  quell version\n  quell version --json",
 		RunE: func(*cobra.Command, []string) error {
-			if a.json {
-				return a.writeJSON(map[string]string{"version": a.program})
+			if a.JSON {
+				return a.WriteJSON(map[string]string{"version": a.Version})
 			}
-			_, err := fmt.Fprintln(a.out, "quell", a.program)
+			_, err := fmt.Fprintln(a.Out, "quell", a.Version)
 			return err
 		},
 	})

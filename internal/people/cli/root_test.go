@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +22,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -102,44 +103,9 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-// answer is the result of a command line.
-type answer struct {
-	code     int
-	out, err string
-}
-
-// quell runs a command line at 12:30 UTC of the day of testdata.
-func quell(t *testing.T, env map[string]string, args ...string) answer {
+func quell(t *testing.T, env map[string]string, args ...string) clitest.Answer {
 	t.Helper()
-	var out, errs bytes.Buffer
-	a := &app{out: &out, err: &errs, zone: time.UTC, program: "devel",
-		getenv:   func(name string) string { return env[name] },
-		terminal: func() (int, int, bool) { return 0, 0, false },
-		now:      func() time.Time { return time.Date(2025, 11, 21, 12, 30, 0, 0, time.UTC) }}
-	code := a.run(t.Context(), args)
-	return answer{code, out.String(), errs.String()}
-}
-
-// utf8 is the usual environment, with the socket.
-func utf8(socket string) map[string]string {
-	return map[string]string{"LANG": "C.UTF-8", "QUELL_SOCKET": socket}
-}
-
-func golden(t *testing.T, name, text string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text != string(want) {
-		t.Errorf("%s differs (-update accepts):\n%s", file, text)
-	}
+	return clitest.Run(t, newRoot, env, args...)
 }
 
 func TestWhatCommandsPrint(t *testing.T) {
@@ -159,11 +125,11 @@ func TestWhatCommandsPrint(t *testing.T) {
 	} {
 		t.Run(c.golden, func(t *testing.T) {
 			f := newFake(t)
-			r := quell(t, utf8(f.socket), strings.Fields(c.args)...)
-			if r.code != exitOK || r.err != "" {
-				t.Errorf("exit code %d, stderr %q", r.code, r.err)
+			r := quell(t, clitest.Env(f.socket), strings.Fields(c.args)...)
+			if r.Code != app.ExitOK || r.Err != "" {
+				t.Errorf("exit code %d, stderr %q", r.Code, r.Err)
 			}
-			golden(t, c.golden, r.out)
+			clitest.Golden(t, *update, c.golden, r.Out)
 		})
 	}
 }
@@ -186,14 +152,14 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 		{"protect encode --reason why", new(api.Done), ""},
 		{"version", new(struct{ Version string }), ""},
 	} {
-		r := quell(t, utf8(f.socket), append(strings.Fields(c.args), "--json")...)
-		if r.code != exitOK {
-			t.Fatalf("%s: exit code %d, %s", c.args, r.code, r.err)
+		r := quell(t, clitest.Env(f.socket), append(strings.Fields(c.args), "--json")...)
+		if r.Code != app.ExitOK {
+			t.Fatalf("%s: exit code %d, %s", c.args, r.Code, r.Err)
 		}
-		d := json.NewDecoder(strings.NewReader(r.out))
+		d := json.NewDecoder(strings.NewReader(r.Out))
 		d.DisallowUnknownFields()
 		if err := d.Decode(c.into); err != nil || d.More() {
-			t.Errorf("%s --json: %v, more %t:\n%s", c.args, err, d.More(), r.out)
+			t.Errorf("%s --json: %v, more %t:\n%s", c.args, err, d.More(), r.Out)
 		}
 		if c.file == "" {
 			continue
@@ -205,12 +171,12 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 		if c.args == "incidents" {
 			text = withoutPictures(t, text)
 		}
-		if got, want := compact(t, r.out), compact(t, string(text)); got != want {
+		if got, want := compact(t, r.Out), compact(t, string(text)); got != want {
 			t.Errorf("%s --json is\n%s\nthe agent said\n%s", c.args, got, want)
 		}
 	}
-	if r := quell(t, utf8(f.socket), "incidents", "--victim", "/none", "--json"); r.out != "[]\n" || r.code != exitOK {
-		t.Errorf("no incidents: %q, exit code %d", r.out, r.code)
+	if r := quell(t, clitest.Env(f.socket), "incidents", "--victim", "/none", "--json"); r.Out != "[]\n" || r.Code != app.ExitOK {
+		t.Errorf("no incidents: %q, exit code %d", r.Out, r.Code)
 	}
 }
 
@@ -261,9 +227,9 @@ func TestWhatTheAgentIsTold(t *testing.T) {
 		{[]string{"incidents", "last"}, `GET /v1/incidents?id=last`},
 	} {
 		f := newFake(t)
-		r := quell(t, utf8(f.socket), c.args...)
-		if got := f.requests(); r.code != exitOK || len(got) != 1 || got[0] != c.want {
-			t.Errorf("%q: exit code %d, asked %q, want %q", c.args, r.code, got, c.want)
+		r := quell(t, clitest.Env(f.socket), c.args...)
+		if got := f.requests(); r.Code != app.ExitOK || len(got) != 1 || got[0] != c.want {
+			t.Errorf("%q: exit code %d, asked %q, want %q", c.args, r.Code, got, c.want)
 		}
 	}
 }
@@ -285,35 +251,35 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		code int
 		err  string // with its remedy
 	}{
-		{"no agent", []string{"status", "--socket", missing}, exitUsage,
+		{"no agent", []string{"status", "--socket", missing}, app.ExitUsage,
 			"quell: reach the agent at " + missing + ": connect: no such file or directory\nwhat to do: start quell-agent, or name its socket with --socket\n"},
-		{"dead agent", []string{"top", "--once", "--socket", deaf}, exitUsage,
+		{"dead agent", []string{"top", "--once", "--socket", deaf}, app.ExitUsage,
 			"quell: reach the agent at " + deaf + ": connect: connection refused\nwhat to do: start quell-agent, or name its socket with --socket\n"},
-		{"no agent for incidents", []string{"incidents", "--socket", missing}, exitUsage,
+		{"no agent for incidents", []string{"incidents", "--socket", missing}, app.ExitUsage,
 			"quell: reach the agent at " + missing + ": connect: no such file or directory\nwhat to do: start quell-agent, or name its socket with --socket; or read its log with --state-dir /var/lib/quell\n"},
-		{"live view without agent", []string{"top", "--socket", missing}, exitUsage,
+		{"live view without agent", []string{"top", "--socket", missing}, app.ExitUsage,
 			"quell: reach the agent at " + missing + ": connect: no such file or directory\nwhat to do: start quell-agent, or name its socket with --socket\n"},
-		{"refused", append([]string{"uncap", "nobody"}, reason...), exitNegative, "quell: unknown task \"nobody\"\nwhat to do: see quell top --once\n"},
-		{"no such incident", []string{"incidents", "xyz"}, exitNegative, "quell: find incident \"xyz\": not found among 3 incidents\nwhat to do: see `quell incidents`\n"},
-		{"many such incidents", []string{"incidents", "20251121"}, exitNegative,
+		{"refused", append([]string{"uncap", "nobody"}, reason...), app.ExitNegative, "quell: unknown task \"nobody\"\nwhat to do: see quell top --once\n"},
+		{"no such incident", []string{"incidents", "xyz"}, app.ExitNegative, "quell: find incident \"xyz\": not found among 3 incidents\nwhat to do: see `quell incidents`\n"},
+		{"many such incidents", []string{"incidents", "20251121"}, app.ExitNegative,
 			"quell: find incident \"20251121\": it matches inc-20251121T120905.250-7, inc-20251121T122815.000-9\nwhat to do: give more of its ID\n"},
-		{"no reason", []string{"uncap", "x"}, exitUsage, "quell: why is empty: want a reason, for the audit log\nwhat to do: add --reason \"why\"\n"},
-		{"blank reason", []string{"enforcement", "on", "--reason", " "}, exitUsage, "quell: why is empty: want a reason, for the audit log\nwhat to do: add --reason \"why\"\n"},
-		{"no rate", append([]string{"cap", "x", "--for", "5m"}, reason...), exitUsage, "quell: rate 0: want 0.001 to 1024 CPU-s/s\nwhat to do: see `quell cap --help`\n"},
-		{"odd rate", append([]string{"cap", "x", "--for", "5m", "--rate", "inf"}, reason...), exitUsage, "quell: rate +Inf: want 0.001 to 1024 CPU-s/s\nwhat to do: see `quell cap --help`\n"},
-		{"no duration", append([]string{"cap", "x", "--rate", "1"}, reason...), exitUsage, "quell: for 0s: want a duration from 1s to 24h\nwhat to do: see `quell cap --help`\n"},
-		{"no task", append([]string{"protect"}, reason...), exitUsage, "quell: protect: want one of task, job, class, all; got none\nwhat to do: see `quell protect --help`\n"},
-		{"odd mode", append([]string{"enforcement", "maybe"}, reason...), exitUsage, "quell: mode \"maybe\": want off, advise or on\nwhat to do: see `quell enforcement --help`\n"},
-		{"odd since", []string{"incidents", "--since", "-1h"}, exitUsage, "quell: --since -1h0m0s: want a duration above 0\nwhat to do: see `quell incidents --help`\n"},
-		{"no state directory", []string{"incidents", "--state-dir", missing}, exitUsage,
+		{"no reason", []string{"uncap", "x"}, app.ExitUsage, "quell: why is empty: want a reason, for the audit log\nwhat to do: add --reason \"why\"\n"},
+		{"blank reason", []string{"enforcement", "on", "--reason", " "}, app.ExitUsage, "quell: why is empty: want a reason, for the audit log\nwhat to do: add --reason \"why\"\n"},
+		{"no rate", append([]string{"cap", "x", "--for", "5m"}, reason...), app.ExitUsage, "quell: rate 0: want 0.001 to 1024 CPU-s/s\nwhat to do: see `quell cap --help`\n"},
+		{"odd rate", append([]string{"cap", "x", "--for", "5m", "--rate", "inf"}, reason...), app.ExitUsage, "quell: rate +Inf: want 0.001 to 1024 CPU-s/s\nwhat to do: see `quell cap --help`\n"},
+		{"no duration", append([]string{"cap", "x", "--rate", "1"}, reason...), app.ExitUsage, "quell: for 0s: want a duration from 1s to 24h\nwhat to do: see `quell cap --help`\n"},
+		{"no task", append([]string{"protect"}, reason...), app.ExitUsage, "quell: protect: want one of task, job, class, all; got none\nwhat to do: see `quell protect --help`\n"},
+		{"odd mode", append([]string{"enforcement", "maybe"}, reason...), app.ExitUsage, "quell: mode \"maybe\": want off, advise or on\nwhat to do: see `quell enforcement --help`\n"},
+		{"odd since", []string{"incidents", "--since", "-1h"}, app.ExitUsage, "quell: --since -1h0m0s: want a duration above 0\nwhat to do: see `quell incidents --help`\n"},
+		{"no state directory", []string{"incidents", "--state-dir", missing}, app.ExitUsage,
 			"quell: open incident log: open " + missing + ": no such file or directory\nwhat to do: name the directory that is state_dir in the agent's configuration, and run as root\n"},
-		{"odd flag", []string{"status", "--nope"}, exitUsage, "quell: unknown flag: --nope\nwhat to do: see `quell status --help`\n"},
-		{"odd command", []string{"nope"}, exitUsage, "quell: unknown command \"nope\" for \"quell\"\nwhat to do: see `quell --help`\n"},
+		{"odd flag", []string{"status", "--nope"}, app.ExitUsage, "quell: unknown flag: --nope\nwhat to do: see `quell status --help`\n"},
+		{"odd command", []string{"nope"}, app.ExitUsage, "quell: unknown command \"nope\" for \"quell\"\nwhat to do: see `quell --help`\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := quell(t, utf8(f.socket), c.args...)
-			if r.code != c.code || r.err != c.err || r.out != "" {
-				t.Errorf("exit code %d, want %d; stdout %q; stderr\n%swant\n%s", r.code, c.code, r.out, r.err, c.err)
+			r := quell(t, clitest.Env(f.socket), c.args...)
+			if r.Code != c.code || r.Err != c.err || r.Out != "" {
+				t.Errorf("exit code %d, want %d; stdout %q; stderr\n%swant\n%s", r.Code, c.code, r.Out, r.Err, c.err)
 			}
 		})
 	}
@@ -348,15 +314,15 @@ func incidentLog(t *testing.T, more string) string {
 
 func TestIncidentsWithoutAnAgent(t *testing.T) {
 	dir := incidentLog(t, `{"id":"inc-torn`)
-	r := quell(t, utf8("/nowhere"), "incidents", "--state-dir", dir)
-	if want := "quell: skipped 1 damaged line(s) of the log in " + dir + "\n"; r.code != exitOK || r.err != want {
-		t.Errorf("exit code %d, stderr %q, want %q", r.code, r.err, want)
+	r := quell(t, clitest.Env("/nowhere"), "incidents", "--state-dir", dir)
+	if want := "quell: skipped 1 damaged line(s) of the log in " + dir + "\n"; r.Code != app.ExitOK || r.Err != want {
+		t.Errorf("exit code %d, stderr %q, want %q", r.Code, r.Err, want)
 	}
-	golden(t, "incidents", r.out)
-	if r := quell(t, utf8("/nowhere"), "incidents", "--state-dir", dir, "--open"); r.code != exitOK {
-		t.Errorf("exit code %d: %s", r.code, r.err)
+	clitest.Golden(t, *update, "incidents", r.Out)
+	if r := quell(t, clitest.Env("/nowhere"), "incidents", "--state-dir", dir, "--open"); r.Code != app.ExitOK {
+		t.Errorf("exit code %d: %s", r.Code, r.Err)
 	} else {
-		golden(t, "incidents_open", r.out)
+		clitest.Golden(t, *update, "incidents_open", r.Out)
 	}
 }
 
@@ -375,37 +341,13 @@ func TestLocaleChoosesTheCharacters(t *testing.T) {
 	} {
 		c.env["QUELL_SOCKET"] = f.socket
 		r := quell(t, c.env, "incidents", "last")
-		if got := !strings.ContainsFunc(r.out, func(r rune) bool { return r > 127 }); got != c.ascii {
+		if got := !strings.ContainsFunc(r.Out, func(r rune) bool { return r > 127 }); got != c.ascii {
 			t.Errorf("%v: ASCII %t, want %t", c.env, got, c.ascii)
 		}
 	}
 }
 
-func TestColourNeedsATerminalAndNobodyAgainstIt(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		tty  bool
-		env  map[string]string
-		flag bool
-		want bool
-	}{
-		{"terminal", true, nil, false, true},
-		{"pipe", false, nil, false, false},
-		{"NO_COLOR", true, map[string]string{"NO_COLOR": "1"}, false, false},
-		{"dumb", true, map[string]string{"TERM": "dumb"}, false, false},
-		{"--no-color", true, nil, true, false},
-	} {
-		a := &app{getenv: func(name string) string { return c.env[name] }, now: time.Now, noColor: c.flag,
-			terminal: func() (int, int, bool) { return 97, 40, c.tty }}
-		s := a.style()
-		if s.Color != c.want || (s.Width == 97) != c.tty {
-			t.Errorf("%s: colour %t at width %d", c.name, s.Color, s.Width)
-		}
-	}
-}
-
 func TestEveryCommandHasAnExample(t *testing.T) {
-	a := &app{getenv: func(string) string { return "" }}
 	var walk func(cmd *cobra.Command)
 	seen := 0
 	walk = func(cmd *cobra.Command) {
@@ -420,7 +362,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(a.command())
+	walk(newRoot(&app.App{Getenv: func(string) string { return "" }}))
 	if seen < 10 {
 		t.Errorf("saw %d commands", seen)
 	}
@@ -429,8 +371,8 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	f := newFake(t)
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if r := quell(t, utf8(f.socket), "completion", shell); r.code != exitOK || !strings.Contains(r.out, "quell") {
-			t.Errorf("%s: exit code %d, %d bytes", shell, r.code, len(r.out))
+		if r := quell(t, clitest.Env(f.socket), "completion", shell); r.Code != app.ExitOK || !strings.Contains(r.Out, "quell") {
+			t.Errorf("%s: exit code %d, %d bytes", shell, r.Code, len(r.Out))
 		}
 	}
 	for _, c := range []struct {
@@ -441,12 +383,12 @@ func TestCompletion(t *testing.T) {
 		{[]string{"incidents", ""}, "inc-20251121T122815.000-9\t/kubepods/burstable/pod4711/redis"},
 		{[]string{"enforcement", "a"}, "advise"},
 	} {
-		r := quell(t, utf8(f.socket), append([]string{"__complete"}, c.args...)...)
-		if !strings.Contains(r.out, c.want+"\n") {
-			t.Errorf("%q completes to %q, want %q", c.args, r.out, c.want)
+		r := quell(t, clitest.Env(f.socket), append([]string{"__complete"}, c.args...)...)
+		if !strings.Contains(r.Out, c.want+"\n") {
+			t.Errorf("%q completes to %q, want %q", c.args, r.Out, c.want)
 		}
 	}
-	if r := quell(t, utf8("/nowhere"), "__complete", "cap", ""); r.code != exitOK || r.out != ":4\n" {
-		t.Errorf("without an agent: %q, exit code %d", r.out, r.code)
+	if r := quell(t, clitest.Env("/nowhere"), "__complete", "cap", ""); r.Code != app.ExitOK || r.Out != ":4\n" {
+		t.Errorf("without an agent: %q, exit code %d", r.Out, r.Code)
 	}
 }

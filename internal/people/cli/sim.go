@@ -19,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/eval/quality"
 	"github.com/quell-dev/quell/internal/eval/sim"
 	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // simulation holds the flags of quell sim.
@@ -31,7 +32,7 @@ type simulation struct {
 	list                        bool
 }
 
-func (a *app) sim() *cobra.Command {
+func (a *commands) sim() *cobra.Command {
 	var s simulation
 	cmd := &cobra.Command{
 		Use: "sim", Short: "run the real detection on a simulated fleet with known antagonists", Args: cobra.NoArgs,
@@ -73,7 +74,7 @@ without antagonists, "fleet" a machine with occasional antagonists.`,
 		}
 		return all, cobra.ShellCompDirectiveNoFileComp
 	})
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
 func ruleNames(rules []detect.Method) string {
@@ -94,19 +95,19 @@ func matchScenarios(all []sim.Scenario, pattern string) ([]*sim.Scenario, error)
 	for i := range all {
 		ok, err := path.Match(pattern, all[i].Name)
 		if err != nil {
-			return nil, &usageError{fmt.Errorf("--scenario %q: %w", pattern, err), "see `quell sim --list` for the names"}
+			return nil, app.Usage(fmt.Errorf("--scenario %q: %w", pattern, err), "see `quell sim --list` for the names")
 		}
 		if ok && pattern != "*" || pattern == "*" && all[i].Trouble != sim.Everyday().Trouble {
 			some = append(some, &all[i])
 		}
 	}
 	if len(some) == 0 {
-		return nil, &usageError{fmt.Errorf("--scenario %q: unknown scenario", pattern), "see `quell sim --list` for the names"}
+		return nil, app.Usage(fmt.Errorf("--scenario %q: unknown scenario", pattern), "see `quell sim --list` for the names")
 	}
 	return some, nil
 }
 
-func (a *app) runSim(s *simulation) error {
+func (a *commands) runSim(s *simulation) error {
 	all := scenarios()
 	some, err := matchScenarios(all, s.scenario)
 	if err != nil {
@@ -114,7 +115,7 @@ func (a *app) runSim(s *simulation) error {
 	}
 	if s.list {
 		for _, f := range some {
-			if _, err := fmt.Fprintf(a.out, "%-40s %s\n", f.Name, f.Half); err != nil {
+			if _, err := fmt.Fprintf(a.Out, "%-40s %s\n", f.Name, f.Half); err != nil {
 				return fmt.Errorf("list scenarios: %w", err)
 			}
 		}
@@ -122,18 +123,18 @@ func (a *app) runSim(s *simulation) error {
 	}
 	params, err := detect.Paper(detect.Method(s.rule))
 	if err != nil {
-		return &usageError{fmt.Errorf("--rule: %w", err), "see `quell sim --help`"}
+		return app.Usage(fmt.Errorf("--rule: %w", err), "see `quell sim --help`")
 	}
 	policy := sim.Policy()
 	if policy.Mode, err = plan.ParseMode(s.mode); err != nil {
-		return &usageError{fmt.Errorf("--enforcement: %w", err), "see `quell sim --help`"}
+		return app.Usage(fmt.Errorf("--enforcement: %w", err), "see `quell sim --help`")
 	}
 	if policy.Feedback = s.cap == "feedback"; !policy.Feedback && s.cap != "fixed" {
-		return &usageError{fmt.Errorf("--cap %q: want fixed or feedback", s.cap), "see `quell sim --help`"}
+		return app.Usage(fmt.Errorf("--cap %q: want fixed or feedback", s.cap), "see `quell sim --help`")
 	}
 	policy.Trial = s.trial
 	if s.machines < 1 || s.takes < time.Minute {
-		return &usageError{fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`"}
+		return app.Usage(fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`")
 	}
 	var orders []sim.Order
 	for _, f := range some {
@@ -146,7 +147,7 @@ func (a *app) runSim(s *simulation) error {
 }
 
 // playSim plays the orders, and writes the trace if requested.
-func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err error) {
+func (a *commands) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err error) {
 	var labelled *trace.Writer
 	var broken error
 	if s.trace != "" {
@@ -186,9 +187,9 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 		}()
 		lines, setup.Incidents = json.NewEncoder(kept), true
 	}
-	_, _, live := a.terminal()
+	_, _, live := a.Terminal()
 	report := simReport{Rule: setup.Params.Method, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
-	began := a.now()
+	began := a.Now()
 	sim.NewSimulator(s.seed).RunAll(orders, setup, s.workers, func(c sim.Case) {
 		report.Count.Add(&c)
 		report.Outliers += c.Outliers
@@ -201,12 +202,12 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 				broken = lines.Encode(&c.Incidents[i])
 			}
 		}
-		if live && !a.json {
-			bar(a.err, report.Count.Cases, len(orders))
+		if live && !a.JSON {
+			bar(a.Err, report.Count.Cases, len(orders))
 		}
 	})
-	if live && !a.json {
-		fmt.Fprint(a.err, "\r\x1b[K")
+	if live && !a.JSON {
+		fmt.Fprint(a.Err, "\r\x1b[K")
 	}
 	if labelled != nil && broken == nil {
 		broken = labelled.Flush()
@@ -220,10 +221,10 @@ func (a *app) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (err e
 			return fmt.Errorf("write incidents: %w", err)
 		}
 	}
-	if a.json {
-		return a.writeJSON(&report)
+	if a.JSON {
+		return a.WriteJSON(&report)
 	}
-	return report.text(a.out, a.now().Sub(began))
+	return report.text(a.Out, a.Now().Sub(began))
 }
 
 // bar draws a progress bar.

@@ -11,30 +11,32 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 func TestSim(t *testing.T) {
 	t.Parallel()
 	args := strings.Fields("sim --scenario llc/bursts/strong/* --rule evidence --trial 3m --for 90m --seed 3 --json")
-	one, two := quell(t, utf8(""), args...), quell(t, utf8(""), append(args, "--workers", "3")...)
-	if one.code != exitOK || one.err != "" {
-		t.Fatalf("exit code %d, stderr %q", one.code, one.err)
+	one, two := quell(t, clitest.Env(""), args...), quell(t, clitest.Env(""), append(args, "--workers", "3")...)
+	if one.Code != app.ExitOK || one.Err != "" {
+		t.Fatalf("exit code %d, stderr %q", one.Code, one.Err)
 	}
-	if one.out != two.out {
-		t.Errorf("two plays of one seed differ:\n%s\n%s", one.out, two.out)
+	if one.Out != two.Out {
+		t.Errorf("two plays of one seed differ:\n%s\n%s", one.Out, two.Out)
 	}
 	var r struct {
 		Rule                                    string
 		Cases, Samples, Victims, Accusations    int
 		Precision, Recall, Top1, Outliers, Seed float64
 	}
-	if err := json.Unmarshal([]byte(one.out), &r); err != nil {
+	if err := json.Unmarshal([]byte(one.Out), &r); err != nil {
 		t.Fatal(err)
 	}
 	if r.Rule != "evidence" || r.Cases != 4 || r.Victims < 4 || r.Accusations == 0 || r.Precision < 0.9 || r.Seed != 3 {
 		t.Errorf("%+v", r)
 	}
-	if other := quell(t, utf8(""), strings.Fields("sim --scenario llc/bursts/strong/* --rule evidence --trial 3m --for 90m --seed 4 --json")...); other.out == one.out {
+	if other := quell(t, clitest.Env(""), strings.Fields("sim --scenario llc/bursts/strong/* --rule evidence --trial 3m --for 90m --seed 4 --json")...); other.Out == one.Out {
 		t.Error("another seed says the same")
 	}
 }
@@ -48,17 +50,17 @@ func TestSimRefuses(t *testing.T) {
 		"sim --machines 0":       "at least one machine",
 		"sim --for 1s":           "at least one machine and one minute",
 	} {
-		if r := quell(t, utf8(""), strings.Fields(args)...); r.code != exitUsage || !strings.Contains(r.err, says) {
-			t.Errorf("%s: exit code %d, %q", args, r.code, r.err)
+		if r := quell(t, clitest.Env(""), strings.Fields(args)...); r.Code != app.ExitUsage || !strings.Contains(r.Err, says) {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Err)
 		}
 	}
 }
 
 func TestSimListsFamilies(t *testing.T) {
 	t.Parallel()
-	r := quell(t, utf8(""), "sim", "--list")
-	if n := strings.Count(r.out, "\n"); r.code != exitOK || n < 200 || !strings.Contains(r.out, "llc/onset/mild/plain") {
-		t.Errorf("exit code %d, %d families", r.code, n)
+	r := quell(t, clitest.Env(""), "sim", "--list")
+	if n := strings.Count(r.Out, "\n"); r.Code != app.ExitOK || n < 200 || !strings.Contains(r.Out, "llc/onset/mild/plain") {
+		t.Errorf("exit code %d, %d families", r.Code, n)
 	}
 }
 
@@ -66,9 +68,9 @@ func TestSimListsFamilies(t *testing.T) {
 func TestSimTrace(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "t.csv")
-	r := quell(t, utf8(""), strings.Fields("sim --scenario llc/bursts/strong/plain --for 90m --json --trace "+name)...)
-	if r.code != exitOK {
-		t.Fatalf("exit code %d, %q", r.code, r.err)
+	r := quell(t, clitest.Env(""), strings.Fields("sim --scenario llc/bursts/strong/plain --for 90m --json --trace "+name)...)
+	if r.Code != app.ExitOK {
+		t.Fatalf("exit code %d, %q", r.Code, r.Err)
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -90,7 +92,7 @@ func TestSimTrace(t *testing.T) {
 		rows++
 	}
 	var report struct{ Samples int }
-	if err := json.Unmarshal([]byte(r.out), &report); err != nil {
+	if err := json.Unmarshal([]byte(r.Out), &report); err != nil {
 		t.Fatal(err)
 	}
 	labels, labelled := in.Labels()

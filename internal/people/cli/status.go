@@ -6,8 +6,8 @@ import (
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
-func (a *app) status() *cobra.Command {
-	return a.withJSON(&cobra.Command{
+func (a *commands) status() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
 		Use: "status", Short: "show the agent: signals, enforcement, caps, what is degraded", Args: cobra.NoArgs,
 		Long: `status shows the state of the agent: which signals it counts and why others are missing,
 the enforcement mode, the caps in force, and everything that is degraded.`,
@@ -17,10 +17,10 @@ the enforcement mode, the caps in force, and everything that is degraded.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.writeJSON(st)
+			if a.JSON {
+				return a.WriteJSON(st)
 			}
-			return report.Status(a.out, st, a.style())
+			return report.Status(a.Out, st, a.Style())
 		},
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
@@ -22,7 +23,7 @@ const (
 	pageEnd = "\x1b[J"  // clear everything below
 )
 
-func (a *app) top() *cobra.Command {
+func (a *commands) top() *cobra.Command {
 	var once bool
 	var sort string
 	cmd := &cobra.Command{
@@ -49,10 +50,10 @@ follow one another. With --json it writes one line of JSON per second.`,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "print the table once")
 	cmd.Flags().StringVar(&sort, "sort", "worst", "sort by: worst, cpu, name, or a signal such as cpi")
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) tasksOnce(ctx context.Context, sort string) error {
+func (a *commands) tasksOnce(ctx context.Context, sort string) error {
 	tasks, err := a.client().Tasks(ctx)
 	if err != nil {
 		return err
@@ -60,16 +61,16 @@ func (a *app) tasksOnce(ctx context.Context, sort string) error {
 	if err := report.SortTasks(tasks, sort); err != nil {
 		return err
 	}
-	if a.json {
-		return a.writeJSON(list(tasks))
+	if a.JSON {
+		return a.WriteJSON(app.List(tasks))
 	}
-	return report.Tasks(a.out, tasks, a.style())
+	return report.Tasks(a.Out, tasks, a.Style())
 }
 
 // live writes the tasks repeatedly until ctx ends, which is no error.
-func (a *app) live(ctx context.Context, sort string, every time.Duration) error {
-	_, _, screen := a.terminal()
-	screen = screen && !a.json
+func (a *commands) live(ctx context.Context, sort string, every time.Duration) error {
+	_, _, screen := a.Terminal()
+	screen = screen && !a.JSON
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for first := true; ; first = false {
@@ -81,12 +82,12 @@ func (a *app) live(ctx context.Context, sort string, every time.Duration) error 
 			return err
 		}
 		if screen && first {
-			if _, err := io.WriteString(a.out, enter); err != nil {
+			if _, err := io.WriteString(a.Out, enter); err != nil {
 				return err
 			}
-			defer io.WriteString(a.out, leave)
+			defer io.WriteString(a.Out, leave)
 		}
-		if _, err := io.WriteString(a.out, text); err != nil {
+		if _, err := io.WriteString(a.Out, text); err != nil {
 			return fmt.Errorf("write tasks: %w", err)
 		}
 		select {
@@ -98,7 +99,7 @@ func (a *app) live(ctx context.Context, sort string, every time.Duration) error 
 }
 
 // frame returns one complete frame of the live view, so that it does not flicker.
-func (a *app) frame(ctx context.Context, sort string, screen bool) (string, error) {
+func (a *commands) frame(ctx context.Context, sort string, screen bool) (string, error) {
 	tasks, err := a.client().Tasks(ctx)
 	if err != nil {
 		return "", err
@@ -106,16 +107,16 @@ func (a *app) frame(ctx context.Context, sort string, screen bool) (string, erro
 	if err := report.SortTasks(tasks, sort); err != nil {
 		return "", err
 	}
-	if a.json {
-		line, err := json.Marshal(list(tasks))
+	if a.JSON {
+		line, err := json.Marshal(app.List(tasks))
 		return string(line) + "\n", err
 	}
 	st, err := a.client().Status(ctx)
 	if err != nil {
 		return "", err
 	}
-	s := a.style()
-	if _, height, ok := a.terminal(); ok {
+	s := a.Style()
+	if _, height, ok := a.Terminal(); ok {
 		s.Height = max(height-5, 1) // heading, blank, table's head, "and N more", last line
 	}
 	var b strings.Builder

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -18,13 +20,13 @@ func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int
 	t.Helper()
 	f := newFake(t)
 	var b quelltest.Output
-	a := &app{out: &b, err: io.Discard, zone: time.UTC, now: time.Now,
-		getenv:   func(name string) string { return utf8(f.socket)[name] },
-		terminal: func() (int, int, bool) { return 80, 7, tty }}
+	a := &app.App{Out: &b, Err: io.Discard, Zone: time.UTC, Now: time.Now,
+		Getenv:   func(name string) string { return clitest.Env(f.socket)[name] },
+		Terminal: func() (int, int, bool) { return 80, 7, tty }}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan int)
-	go func() { done <- a.run(ctx, append([]string{"top"}, args...)) }()
+	go func() { done <- a.Run(ctx, newRoot(a), append([]string{"top"}, args...)) }()
 	quelltest.Until(t, "the view was drawn", func() bool { return strings.Count(b.String(), sign) >= n })
 	cancel()
 	return <-done, b.String()
@@ -33,7 +35,7 @@ func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int
 func TestTopRedrawsAndLeavesTheTerminalAsItWas(t *testing.T) {
 	t.Parallel()
 	code, out := watch(t, true, home, 2)
-	if code != exitOK {
+	if code != app.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
 	if !strings.HasPrefix(out, enter) || !strings.HasSuffix(out, leave) || strings.Count(out, enter) != 1 {
@@ -51,7 +53,7 @@ func TestTopRedrawsAndLeavesTheTerminalAsItWas(t *testing.T) {
 func TestTopIntoAPipe(t *testing.T) {
 	t.Parallel()
 	code, out := watch(t, false, "TASK", 2)
-	if code != exitOK || strings.Contains(out, "\x1b") {
+	if code != app.ExitOK || strings.Contains(out, "\x1b") {
 		t.Errorf("exit code %d:\n%q", code, out)
 	}
 }
@@ -59,7 +61,7 @@ func TestTopIntoAPipe(t *testing.T) {
 func TestTopAsJSONIsOneLineATime(t *testing.T) {
 	t.Parallel()
 	code, out := watch(t, true, "\n", 2, "--json")
-	if code != exitOK {
+	if code != app.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
 	for line := range strings.Lines(out) {
@@ -74,10 +76,10 @@ func TestTopIsSortedAsAsked(t *testing.T) {
 	f := newFake(t)
 	first := func(args ...string) string {
 		t.Helper()
-		r := quell(t, utf8(f.socket), append([]string{"top", "--once", "--json"}, args...)...)
+		r := quell(t, clitest.Env(f.socket), append([]string{"top", "--once", "--json"}, args...)...)
 		var tasks []api.TaskView
-		if err := json.Unmarshal([]byte(r.out), &tasks); err != nil || len(tasks) != 4 {
-			t.Fatalf("%d tasks, %v, %s", len(tasks), err, r.err)
+		if err := json.Unmarshal([]byte(r.Out), &tasks); err != nil || len(tasks) != 4 {
+			t.Fatalf("%d tasks, %v, %s", len(tasks), err, r.Err)
 		}
 		return string(tasks[0].Job)
 	}
@@ -86,7 +88,7 @@ func TestTopIsSortedAsAsked(t *testing.T) {
 			t.Errorf("by %s %s is first, want %s", key, got, want)
 		}
 	}
-	if r := quell(t, utf8(f.socket), "top", "--once", "--sort", "size"); r.code != exitUsage || !strings.Contains(r.err, "worst, cpu, name") {
-		t.Errorf("by size: exit code %d, %s", r.code, r.err)
+	if r := quell(t, clitest.Env(f.socket), "top", "--once", "--sort", "size"); r.Code != app.ExitUsage || !strings.Contains(r.Err, "worst, cpu, name") {
+		t.Errorf("by size: exit code %d, %s", r.Code, r.Err)
 	}
 }

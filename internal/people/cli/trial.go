@@ -36,7 +36,7 @@ type trialRun struct {
 // trialKey is a capped suspect and its victim: each pair is tried once.
 type trialKey struct{ victim, suspect sample.TaskName }
 
-func (a *app) trial() *cobra.Command {
+func (a *commands) trial() *cobra.Command {
 	p := plan.Paper()
 	t := trialRun{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
 	cmd := &cobra.Command{
@@ -63,10 +63,10 @@ audit log.`,
 	flags.BoolVar(&t.includeUnaccused, "any", false, "also cap the best suspect if none is accused, as the paper did to plot correlations below its threshold")
 	flags.StringVar(&t.out, "out", "", "also write a report with plots to this file (HTML)")
 	reasonFlag(cmd, &t.reason)
-	return a.withJSON(cmd)
+	return a.WithJSON(cmd)
 }
 
-func (a *app) runTrials(ctx context.Context, t *trialRun) error {
+func (a *commands) runTrials(ctx context.Context, t *trialRun) error {
 	switch {
 	case t.budget < 1:
 		return fmt.Errorf("--budget %d: want 1 or more caps", t.budget)
@@ -103,7 +103,7 @@ func (a *app) runTrials(ctx context.Context, t *trialRun) error {
 		}
 		e.Add(&inc)
 	}
-	fmt.Fprintf(a.err, "quell: %d of %d caps were made\n", t.made, t.budget)
+	fmt.Fprintf(a.Err, "quell: %d of %d caps were made\n", t.made, t.budget)
 	return a.showEvaluation(&e, t.out)
 }
 
@@ -117,7 +117,7 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // nextSuspect finds an open incident with a suspect to cap, nil if there is none.
-func (a *app) nextSuspect(ctx context.Context, t *trialRun) (*incident.Record, *detect.Suspect, error) {
+func (a *commands) nextSuspect(ctx context.Context, t *trialRun) (*incident.Record, *detect.Suspect, error) {
 	found, err := a.client().Incidents(ctx, logbook.Query{Open: true})
 	if err != nil {
 		return nil, nil, err
@@ -154,13 +154,13 @@ func (t *trialRun) capCommand(task string) command.Command {
 }
 
 // capAndWait caps a suspect and waits until the cap ends.
-func (a *app) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record, s *detect.Suspect) error {
+func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record, s *detect.Suspect) error {
 	t.tried[trialKey{inc.Victim.Name, s.Name}] = true
 	task := string(s.Name)
 	done, err := a.client().Command(ctx, t.capCommand(task))
 	var refused *api.RefusedError
 	if errors.As(err, &refused) {
-		fmt.Fprintf(a.err, "quell: %s was not capped: %v\n", task, err)
+		fmt.Fprintf(a.Err, "quell: %s was not capped: %v\n", task, err)
 		return nil
 	}
 	if err != nil {
@@ -172,7 +172,7 @@ func (a *app) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record,
 	if why != "" {
 		why = " (" + why + ")"
 	}
-	fmt.Fprintf(a.err, "quell: %d of %d: %s of %s is over its threshold; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, why, t.terms.For)
+	fmt.Fprintf(a.Err, "quell: %d of %d: %s of %s is over its threshold; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, why, t.terms.For)
 	for ctx.Err() == nil {
 		now, err := a.client().Incident(ctx, inc.ID)
 		if err != nil && ctx.Err() == nil {
@@ -180,7 +180,7 @@ func (a *app) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record,
 		}
 		for _, r := range now.Rounds {
 			if r.ID == done.ID && r.Ended != 0 {
-				fmt.Fprintf(a.err, "quell: %s: relative cost %s\n", r.Outcome, relative(r))
+				fmt.Fprintf(a.Err, "quell: %s: relative cost %s\n", r.Outcome, relative(r))
 				return nil
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
 	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 const trialConfig = `
@@ -42,21 +43,21 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 	})
 	defer func() {
 		if t.Failed() {
-			t.Log(quell(t, env, "top", "--once").out, quell(t, env, "incidents").out)
+			t.Log(quell(t, env, "top", "--once").Out, quell(t, env, "incidents").Out)
 		}
 	}()
 	learnt(t, env)
 	send(t, loud, syscall.SIGCONT)
 	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 2s --within 240s --poll 100ms --reason test --json")...)
 	var e evaluation.Report
-	if err := json.Unmarshal([]byte(r.out), &e); err != nil || r.code != exitOK {
-		t.Fatalf("exit code %d, %v, %q", r.code, err, r.err)
+	if err := json.Unmarshal([]byte(r.Out), &e); err != nil || r.Code != app.ExitOK {
+		t.Fatalf("exit code %d, %v, %q", r.Code, err, r.Err)
 	}
-	if !strings.Contains(r.err, "1 of 1 caps were made") || e.Incidents != 1 || e.OutcomeRate[0].TruePositive.N != 1 {
-		t.Errorf("%+v, it says %q", e.OutcomeRate, r.err)
+	if !strings.Contains(r.Err, "1 of 1 caps were made") || e.Incidents != 1 || e.OutcomeRate[0].TruePositive.N != 1 {
+		t.Errorf("%+v, it says %q", e.OutcomeRate, r.Err)
 	}
 	var all []incident.Record // others may be caused by stolen time
-	if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").out), &all); err != nil {
+	if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").Out), &all); err != nil {
 		t.Fatal(err)
 	}
 	all = slices.DeleteFunc(all, func(i incident.Record) bool { return len(i.Rounds) == 0 })

@@ -13,7 +13,7 @@ import (
 
 // workload is the hidden command with which the demo and the lab start processes. It is
 // of no use to users.
-func (a *app) workload() *cobra.Command {
+func (a *commands) workload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "workload KIND [flags]", Short: "play a victim, an innocent or an antagonist", Hidden: true,
 		Long: "workload runs one task of a scene until its standard input closes. It starts when it reads a line.\nKinds: " +

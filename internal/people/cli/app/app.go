@@ -1,0 +1,169 @@
+// Package app is what all commands of quell share: input and output, the global flags,
+// errors with exit codes, and JSON.
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+// Exit codes, the same for every command.
+const (
+	ExitOK       = iota
+	ExitNegative // the answer is negative
+	ExitUsage
+)
+
+// codedError is an error with a remedy and an exit code.
+type codedError struct {
+	error
+	remedy string
+	code   int
+}
+
+func (e *codedError) Unwrap() error  { return e.error }
+func (e *codedError) Remedy() string { return e.remedy }
+
+// Negative returns a negative answer that is not an error of quell: the object does not
+// exist, the request was refused, or the result was bad.
+func Negative(err error, remedy string) error { return &codedError{err, remedy, ExitNegative} }
+
+// IsNegative reports whether an error is a negative answer.
+func IsNegative(err error) bool {
+	var e *codedError
+	return errors.As(err, &e) && e.code == ExitNegative
+}
+
+// Usage returns an error of the command line or of the environment.
+func Usage(err error, remedy string) error { return &codedError{err, remedy, ExitUsage} }
+
+// App is the surroundings of a command.
+type App struct {
+	Out, Err io.Writer
+	Getenv   func(string) string
+	// Terminal returns the size of the terminal if Out is one.
+	Terminal func() (width, height int, ok bool)
+	Now      func() time.Time
+	Zone     *time.Location
+	Version  string // quell's
+
+	JSON, NoColor, ASCII bool
+}
+
+// Run executes a command line and returns the exit code.
+func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	fmt.Fprintln(a.Err, "quell:", err)
+	var refused *api.RefusedError
+	var remedied interface{ Remedy() string }
+	remedy := ""
+	switch {
+	case errors.As(err, &refused):
+		remedy = refused.Failure.Remedy
+	case errors.As(err, &remedied):
+		remedy = remedied.Remedy()
+	default:
+		remedy = "see `" + cmd.CommandPath() + " --help`"
+	}
+	if remedy != "" {
+		fmt.Fprintln(a.Err, "what to do:", remedy)
+	}
+	if refused != nil || IsNegative(err) {
+		return ExitNegative
+	}
+	return ExitUsage
+}
+
+// WithJSON adds --json to a command with structured output.
+func (a *App) WithJSON(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVar(&a.JSON, "json", false, "write JSON instead of text")
+	return cmd
+}
+
+// WriteJSON writes a value as JSON, indented for readability.
+func (a *App) WriteJSON(v any) error {
+	e := json.NewEncoder(a.Out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("write JSON: %w", err)
+	}
+	return nil
+}
+
+// List turns nil into an empty list for JSON.
+func List[T any](all []T) []T {
+	if all == nil {
+		return []T{}
+	}
+	return all
+}
+
+// Style is computed each time: a terminal may have been resized.
+func (a *App) Style() report.Style {
+	s := report.Style{ASCII: a.ASCII || !a.utf8(), Zone: a.Zone, Now: sample.At(a.Now())}
+	if width, _, ok := a.Terminal(); ok {
+		s.Width = width
+		s.Color = !a.NoColor && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
+	}
+	return s
+}
+
+// utf8 checks the locale (POSIX, 8.2): the first variable that is set counts.
+func (a *App) utf8() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToLower(a.Getenv(name)); v != "" {
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return false
+}
+
+// WriteFile makes a file and fills it.
+func WriteFile(name string, fill func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fill(f), f.Close())
+}
+
+// Program finds another program of quell: the named one, else next to this one, else in
+// PATH.
+func Program(name, named string) (string, error) {
+	if named != "" {
+		return named, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		sibling := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(sibling); err == nil {
+			return sibling, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", name, err)
+	}
+	return path, nil
+}
