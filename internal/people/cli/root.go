@@ -14,6 +14,8 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/cli/labcmd"
+	"github.com/quell-dev/quell/internal/people/cli/replaycmd"
 )
 
 // commands is the App with the flags that only these commands have.
@@ -65,9 +67,9 @@ capability is missing); 2 the command line or the environment is invalid.`,
 	root.AddCommand(
 		a.demo(), a.incidents(), a.top(), a.status(), a.doctor(),
 		a.cap(), a.uncap(), a.protect(), a.enforcement(), a.offenders(), a.pardon(),
-		a.query(), a.machines(), a.specs(), a.advise(), a.version(), a.workload(), a.lab(), a.replay(), a.sim(), a.evaluate(), a.trial(),
+		a.query(), a.machines(), a.specs(), a.advise(), a.version(), a.workload(), labcmd.Command(shared), replaycmd.Replay(shared), replaycmd.Sim(shared), a.evaluate(), a.trial(),
 	)
-	root.AddCommand(append(a.labHelpers(), a.webHelpers()...)...)
+	root.AddCommand(labcmd.Helpers()...)
 	return root
 }
 

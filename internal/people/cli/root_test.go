@@ -31,9 +31,6 @@ var update = flag.Bool("update", false, "write the golden files")
 
 // TestMain makes the test binary the program that workload trees start.
 func TestMain(m *testing.M) {
-	if code, ok := helper(os.Args); ok {
-		os.Exit(code)
-	}
 	if len(os.Args) > 1 && os.Args[1] == "workload" {
 		s, err := workload.Parse(os.Args[2:])
 		if err == nil {
