@@ -14,7 +14,6 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/people/cli/app"
-	"github.com/quell-dev/quell/internal/people/report"
 )
 
 func (a *commands) advise() *cobra.Command {
@@ -58,10 +57,7 @@ advise-scheduler place computes which tasks should share a machine.`,
 				return err
 			}
 			all = slices.DeleteFunc(all, func(p cluster.Pair) bool { return p.Incidents < incidents || p.Confidence < confidence })
-			switch {
-			case a.JSON:
-				return a.WriteJSON(app.List(all))
-			case asYAML:
+			if asYAML {
 				return writeAntiAffinity(a.Out, all, label, required)
 			}
 			return a.printPairs(all)
@@ -81,18 +77,15 @@ advise-scheduler place computes which tasks should share a machine.`,
 }
 
 func (a *commands) printPairs(all []cluster.Pair) error {
-	columns := []report.Column{{Name: "victim"}, {Name: "antagonist"}, {Name: "incidents", Number: true}, {Name: "machines", Number: true},
-		{Name: "strength", Number: true}, {Name: "correlation", Number: true}, {Name: "caps", Number: true}, {Name: "helped", Number: true}, {Name: "confidence", Number: true}}
-	var rows [][]string
-	for _, p := range all {
+	columns := []string{"victim", "antagonist", "#incidents", "#machines", "#strength", "#correlation", "#caps", "#helped", "#confidence"}
+	return app.Table(a.App, all, columns, func(p cluster.Pair) []string {
 		confidence := "-"
 		if p.Caps > 0 {
 			confidence = fmt.Sprintf("%.2f", p.Confidence)
 		}
-		rows = append(rows, []string{string(p.Victim), string(p.Antagonist), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), fourDigits(p.Strength),
-			fmt.Sprintf("%.2f", p.Correlation), fmt.Sprint(p.Caps), fmt.Sprint(p.Helped), confidence})
-	}
-	return report.Table(a.Out, columns, rows, false, a.Style())
+		return []string{string(p.Victim), string(p.Antagonist), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), fourDigits(p.Strength),
+			fmt.Sprintf("%.2f", p.Correlation), fmt.Sprint(p.Caps), fmt.Sprint(p.Helped), confidence}
+	})
 }
 
 var (

@@ -83,15 +83,10 @@ entry (both counted from the last start of its agent), and how many starts are r
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.WriteJSON(app.List(all))
-			}
-			columns := []report.Column{{Name: "machine"}, {Name: "last seen"}, {Name: "ago", Number: true}, {Name: "batch", Number: true}, {Name: "record", Number: true}, {Name: "lives", Number: true}}
-			var rows [][]string
-			for _, m := range all {
-				rows = append(rows, []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)})
-			}
-			return report.Table(a.Out, columns, rows, false, a.Style())
+			columns := []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives"}
+			return app.Table(a.App, all, columns, func(m cluster.Machine) []string {
+				return []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
+			})
 		},
 	}
 	a.addServer(cmd, c)
@@ -121,17 +116,11 @@ effect.`,
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.WriteJSON(app.List(all))
-			}
-			columns := []report.Column{{Name: "job"}, {Name: "platform"}, {Name: "signal"}, {Name: "variant"}, {Name: "state"}, {Name: "tasks", Number: true},
-				{Name: "samples", Number: true}, {Name: "mean", Number: true}, {Name: "stddev", Number: true}, {Name: "cpu", Number: true}, {Name: "version", Number: true}}
-			var rows [][]string
-			for _, s := range all {
-				rows = append(rows, []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
-					fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)})
-			}
-			return report.Table(a.Out, columns, rows, false, a.Style())
+			columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version"}
+			return app.Table(a.App, all, columns, func(s cluster.Spec) []string {
+				return []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
+					fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)}
+			})
 		},
 	}
 	cmd.Flags().StringVar(&job, "job", "", "only this job's")
@@ -171,10 +160,7 @@ func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlag
 	if i := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }); i >= 0 {
 		inc = all[i]
 	}
-	if a.JSON {
-		return a.WriteJSON(inc)
-	}
-	return report.Incident(a.Out, inc, a.Style())
+	return app.Show(a.App, inc, report.Incident)
 }
 
 // listClusterIncidents lists them like those of one machine, oldest first, each with its

@@ -44,12 +44,7 @@ virtual machine the kernel's information may be wrong.`,
 					return fmt.Errorf("--require %q: unknown capability, want some of %s", name, strings.Join(d.Names(), ", "))
 				}
 			}
-			if a.JSON {
-				err = a.WriteJSON(d)
-			} else {
-				err = report.Doctor(a.Out, d, a.Style())
-			}
-			if err != nil {
+			if err := app.Show(a.App, d, report.Doctor); err != nil {
 				return err
 			}
 			return requireError(d, require)

@@ -83,10 +83,7 @@ func (a *commands) showEvaluation(e *evaluation.Evaluation, out string) error {
 			return fmt.Errorf("write report: %w", err)
 		}
 	}
-	if a.JSON {
-		return a.WriteJSON(&r)
-	}
-	return report.EvaluationText(a.Out, &r, a.Style())
+	return app.Show(a.App, &r, report.EvaluationText)
 }
 
 // readIncidents reads a file of JSON values: incidents, lists of them, and summaries of

@@ -144,10 +144,8 @@ func (a *commands) incident(ctx context.Context, f incidentFlags, id string) (er
 		return app.Negative(err, "see `quell incidents`")
 	case err != nil:
 		return err
-	case a.JSON:
-		return a.WriteJSON(inc)
 	}
-	return report.Incident(a.Out, inc, a.Style())
+	return app.Show(a.App, inc, report.Incident)
 }
 
 // completeIncident completes incident IDs, newest first.

@@ -8,7 +8,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/people/cli/app"
-	"github.com/quell-dev/quell/internal/people/report"
 )
 
 func (a *commands) offenders() *cobra.Command {
@@ -26,9 +25,6 @@ most recent offenders. quell pardon removes a job from it.`,
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.WriteJSON(app.List(all))
-			}
 			return a.printOffenders(all)
 		},
 	}
@@ -36,9 +32,8 @@ most recent offenders. quell pardon removes a job from it.`,
 }
 
 func (a *commands) printOffenders(all []plan.Offender) error {
-	columns := []report.Column{{Name: "job"}, {Name: "confined"}, {Name: "helped", Number: true}, {Name: "last"}, {Name: "task"}, {Name: "victim"}}
-	var rows [][]string
-	for _, o := range all {
+	columns := []string{"job", "confined", "#helped", "last", "task", "victim"}
+	return app.Table(a.App, all, columns, func(o plan.Offender) []string {
 		confined := "-"
 		if o.Confined {
 			confined = "yes"
@@ -47,9 +42,8 @@ func (a *commands) printOffenders(all []plan.Offender) error {
 		if n := len(o.Helped); n > 0 {
 			last = o.Helped[n-1].Time().In(a.Zone).Format("2006-01-02 15:04")
 		}
-		rows = append(rows, []string{string(o.Job), confined, fmt.Sprint(len(o.Helped)), last, string(o.Task), string(o.Victim)})
-	}
-	return report.Table(a.Out, columns, rows, false, a.Style())
+		return []string{string(o.Job), confined, fmt.Sprint(len(o.Helped)), last, string(o.Task), string(o.Victim)}
+	})
 }
 
 func (a *commands) pardon() *cobra.Command {

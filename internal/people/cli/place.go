@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/placement"
 	"github.com/quell-dev/quell/internal/people/cli/app"
-	"github.com/quell-dev/quell/internal/people/report"
 )
 
 func (a *commands) place() *cobra.Command {
@@ -80,27 +80,19 @@ It is advice only: quell starts and moves nothing.`,
 }
 
 func (a *commands) printPlacement(advice placement.Advice) error {
-	columns := []report.Column{{Name: "task"}, {Name: "with"}, {Name: "loss %", Number: true}, {Name: "by"}, {Name: "pinning"}}
-	var rows [][]string
-	for _, p := range advice.Pairs {
-		rows = append(rows, []string{p.A, orDash(p.B), fmt.Sprintf("%.1f", 100*p.Loss), string(p.Basis), orDash(string(p.Pinning))})
-	}
-	if err := report.Table(a.Out, columns, rows, false, a.Style()); err != nil {
+	columns := []string{"task", "with", "#loss %", "by", "pinning"}
+	err := app.Table(a.App, advice.Pairs, columns, func(p placement.Pair) []string {
+		return []string{p.A, cmp.Or(p.B, "-"), fmt.Sprintf("%.1f", 100*p.Loss), string(p.Basis), cmp.Or(string(p.Pinning), "-")}
+	})
+	if err != nil {
 		return err
 	}
 	exact := "no pairing loses less"
 	if !advice.Exact {
 		exact = "no exchange between two pairs reduces it"
 	}
-	_, err := fmt.Fprintf(a.Out, "total %.1f %%: %s; a random pairing loses %.1f %%\n", 100*advice.Loss, exact, 100*advice.Random)
+	_, err = fmt.Fprintf(a.Out, "total %.1f %%: %s; a random pairing loses %.1f %%\n", 100*advice.Loss, exact, 100*advice.Random)
 	return err
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 // placed returns the named tasks with their data from the file.

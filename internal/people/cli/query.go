@@ -88,14 +88,9 @@ func (a *commands) listCanned(ctx context.Context, f *cluster.Client) error {
 	if err != nil {
 		return err
 	}
-	if a.JSON {
-		return a.WriteJSON(app.List(all))
-	}
-	var rows [][]string
-	for _, c := range all {
-		rows = append(rows, []string{c.Name, strings.Join(c.Params, " "), c.Help})
-	}
-	return report.Table(a.Out, []report.Column{{Name: "name"}, {Name: "needs"}, {Name: "description"}}, rows, false, a.Style())
+	return app.Table(a.App, all, []string{"name", "needs", "description"}, func(c cluster.Canned) []string {
+		return []string{c.Name, strings.Join(c.Params, " "), c.Help}
+	})
 }
 
 // writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.

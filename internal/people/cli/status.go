@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
@@ -17,10 +18,7 @@ the enforcement mode, the caps in force, and everything that is degraded.`,
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.WriteJSON(st)
-			}
-			return report.Status(a.Out, st, a.Style())
+			return app.Show(a.App, st, report.Status)
 		},
 	})
 }

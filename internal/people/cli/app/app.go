@@ -112,6 +112,31 @@ func (a *App) WriteJSON(v any) error {
 	return nil
 }
 
+// Show writes a value as JSON or, without --json, as text.
+func Show[T any](a *App, v T, text func(io.Writer, T, report.Style) error) error {
+	if a.JSON {
+		return a.WriteJSON(v)
+	}
+	return text(a.Out, v, a.Style())
+}
+
+// Table writes values as a JSON list or, without --json, as a table. The names of columns
+// of numbers begin with #.
+func Table[T any](a *App, all []T, columns []string, row func(T) []string) error {
+	if a.JSON {
+		return a.WriteJSON(List(all))
+	}
+	heads := make([]report.Column, len(columns))
+	for i, name := range columns {
+		heads[i].Name, heads[i].Number = strings.CutPrefix(name, "#")
+	}
+	rows := make([][]string, len(all))
+	for i, v := range all {
+		rows[i] = row(v)
+	}
+	return report.Table(a.Out, heads, rows, false, a.Style())
+}
+
 // List turns nil into an empty list for JSON.
 func List[T any](all []T) []T {
 	if all == nil {
