@@ -108,7 +108,7 @@ func (a *commands) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) err
 	o.Show = show.event
 	fmt.Fprintln(out, "quell demo: real processes, real cgroups, the shipped agent")
 	r, err := demo.Run(cmd.Context(), o)
-	show.end()
+	show.Clear()
 	if err != nil {
 		return demoError(err, "run it with --agent-log FILE to see the agent's log")
 	}
@@ -142,12 +142,8 @@ func demoAgent(named string) (string, error) {
 
 // stage returns the output for the demo's events.
 func (a *commands) stage() (io.Writer, *eventPrinter) {
-	out := a.Out
-	if a.JSON {
-		out = a.Err // the last line of standard output is the result
-	}
-	_, _, ok := a.Terminal()
-	return out, &eventPrinter{w: out, live: ok && !a.JSON}
+	out := a.Text()
+	return out, &eventPrinter{Progress: a.Progress(out), w: out}
 }
 
 // demoError is the error of a demo that could not finish; look says where to find more.
@@ -190,37 +186,26 @@ func hasPMU() bool {
 
 // eventPrinter shows events: one line each, and a progress bar on a terminal.
 type eventPrinter struct {
+	*app.Progress
 	w    io.Writer
-	live bool
-	bar  bool // the cursor is after a bar
 	last string
 }
 
 func (t *eventPrinter) event(e demo.Event) {
 	line := fmt.Sprintf("[%5.1fs] %s", e.After.Seconds(), e.Text)
 	if e.Of == 0 {
-		t.end()
+		t.Clear()
 		fmt.Fprintln(t.w, line)
 		return
 	}
-	if !t.live {
+	if !t.Live() {
 		if e.Text != t.last && !strings.Contains(e.Text, ":") {
 			fmt.Fprintln(t.w, line+" …")
 		}
 		t.last = e.Text
 		return
 	}
-	const width = 24
-	n := min(width*e.Done/e.Of, width)
-	fmt.Fprintf(t.w, "\r\x1b[K%s %s%s %d/%d", line, strings.Repeat("█", n), strings.Repeat("░", width-n), e.Done, e.Of)
-	t.bar = true
-}
-
-func (t *eventPrinter) end() {
-	if t.bar {
-		fmt.Fprint(t.w, "\r\x1b[K")
-		t.bar = false
-	}
+	t.Draw("%s %s %d/%d", line, app.Bar(float64(e.Done)/float64(e.Of), 24, "█", "░"), e.Done, e.Of)
 }
 
 // demoRows returns a function that prints rows of the table at the end of a demo.

@@ -35,7 +35,7 @@ func (a *commands) playCluster(cmd *cobra.Command, o demo.ClusterOptions) error 
 	o.Show = show.event
 	fmt.Fprintln(out, "quell demo: a cluster of real processes on this machine, the shipped server and agents")
 	r, err := demo.RunCluster(cmd.Context(), o)
-	show.end()
+	show.Clear()
 	if err != nil {
 		return demoError(err, "run it with --agent-log FOLDER to see the programs' logs")
 	}

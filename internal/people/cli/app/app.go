@@ -165,6 +165,52 @@ func (a *App) utf8() bool {
 	return false
 }
 
+// Text is the writer for text: with --json, standard output is for the result.
+func (a *App) Text() io.Writer {
+	if a.JSON {
+		return a.Err
+	}
+	return a.Out
+}
+
+// Progress is a line that is redrawn on a terminal.
+type Progress struct {
+	w           io.Writer
+	live, drawn bool
+}
+
+// Progress returns a progress line on w, which is never drawn without a terminal or with
+// --json.
+func (a *App) Progress(w io.Writer) *Progress {
+	_, _, ok := a.Terminal()
+	return &Progress{w: w, live: ok && !a.JSON}
+}
+
+// Live reports whether the line is drawn.
+func (p *Progress) Live() bool { return p.live }
+
+// Draw replaces the line.
+func (p *Progress) Draw(format string, args ...any) {
+	if p.live {
+		fmt.Fprintf(p.w, "\r\x1b[K"+format, args...)
+		p.drawn = true
+	}
+}
+
+// Clear removes the line.
+func (p *Progress) Clear() {
+	if p.drawn {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.drawn = false
+	}
+}
+
+// Bar is a bar of width characters for a share from 0 to 1.
+func Bar(share float64, width int, full, empty string) string {
+	n := min(int(share*float64(width)), width)
+	return strings.Repeat(full, n) + strings.Repeat(empty, width-n)
+}
+
 // WriteFile makes a file and fills it.
 func WriteFile(name string, fill func(io.Writer) error) error {
 	f, err := os.Create(name)

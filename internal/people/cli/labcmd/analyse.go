@@ -43,73 +43,50 @@ func printResults(w io.Writer, r *analyse.Results) error {
 		fmt.Fprintf(w, "noise floor %.2f %% between two runs; %.2f %% detectable with %d repetitions (%d pairs)\n", 100*n.Floor, 100*n.Detectable, n.Repetitions, n.Pairs)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	head := func(title string, columns ...string) {
-		fmt.Fprintf(t, "\n%s\n%s\n", title, strings.Join(columns, "\t"))
-	}
-	if len(r.Degradations) > 0 {
-		head("degradation against solo", "cell", "role", "solo", "with others", "unit", "worse by %")
-		for _, d := range r.Degradations {
-			fmt.Fprintf(t, "%s\t%s\t%.4g\t%.4g\t%s\t%s\n", levels(d.Levels), d.Part, d.Solo.Value, d.Co.Value, d.Unit, interval(d.Percent))
-		}
-	}
-	if len(r.Interferences) > 0 {
-		head("performance interference", "cell", "role", "metric %", "interval %", "halves", "angle°", "style")
-		for _, i := range r.Interferences {
-			fmt.Fprintf(t, "%s\t%s\t%.2f\t%s\t%.2f, %.2f\t%.2f\t%s\n", levels(i.Levels), i.Role, i.Metric, interval(i.Interval), i.Halves[0].Metric, i.Halves[1].Metric, i.Angle, i.Style())
-		}
-	}
-	if len(r.Mappings) > 0 {
-		head("mappings, against each machine's best", "set", "mappings", "average %", "worst %", "of")
-		for _, b := range r.Mappings {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", b.Set, b.Mappings, interval(b.Interval), interval(b.WorstInterval), b.WorstOf)
-		}
-	}
-	if len(r.Systems) > 0 {
-		head("system throughput", "cell", "steps", "unit", "symmetric")
-		for _, s := range r.Systems {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%v\n", levels(s.Levels), len(s.Steps), s.Unit, s.Symmetric)
-		}
-	}
-	if len(r.Migrations) > 0 {
-		head("migrations", "cell", "part", "per second", "logical", "physical", "in s", "on place")
-		for _, m := range r.Migrations {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%.0f\t%.3f\n", levels(m.Levels), m.Part, interval(m.PerSecond), m.Logical, m.Physical, m.Seconds, m.OnPlace)
-		}
-	}
-	if len(r.Doses) > 0 {
-		head("dose and response", "cell", "role", "per neighbour")
-		for _, d := range r.Doses {
-			fmt.Fprintf(t, "%s\t%s\t%s\n", levels(d.Levels), d.Part, interval(d.PerNeighbour))
-		}
-	}
-	if len(r.DoseGaps) > 0 {
-		head("difference between two doses, %", "cell", "role", "of", "over", "at the first", "full over itself alone", "full over the other full", "do they meet?")
-		for _, g := range r.DoseGaps {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", levels(g.Levels), g.Part, g.Of, g.Over, interval(g.First), interval(g.OverOwnLowest), interval(g.AtFull), g.Meeting)
-		}
-	}
-	if len(r.DoseCosts) > 0 {
-		head("cost of work", "cell", "role", "price per CPU-hour", "lowest dose", "highest dose", "unit")
-		for _, c := range r.DoseCosts {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", levels(c.Levels), c.Part, c.Price, interval(c.Lone), interval(c.Full), c.Unit)
-		}
-	}
-	if len(r.Variations) > 0 {
-		head("between instances", "cell", "role", "instances", "between %", "within %", "slowest over fastest %")
-		for _, v := range r.Variations {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%.3g\t%.3g\n", levels(v.Levels), v.Part, len(v.Instances), interval(v.Between), v.Within, v.Span)
-		}
-	}
-	if len(r.Validities) > 0 {
-		head("signal validity", "signal", "part", "workload", "Pearson", "Spearman", "p", "Pearson with the 95th percentile", "drift %/h", "runs")
-		for _, v := range r.Validities {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.3f\t%.3g\t%s\t%s\t%d\n", v.Signal, v.Part, v.Workload, interval(v.Pearson), v.Spearman.Value, v.P, interval(v.Tail), interval(v.Drift), v.N)
-		}
-	}
+	section(t, "degradation against solo", "cell\trole\tsolo\twith others\tunit\tworse by %", r.Degradations, func(d analyse.Degradation) string {
+		return fmt.Sprintf("%s\t%s\t%.4g\t%.4g\t%s\t%s", levels(d.Levels), d.Part, d.Solo.Value, d.Co.Value, d.Unit, interval(d.Percent))
+	})
+	section(t, "performance interference", "cell\trole\tmetric %\tinterval %\thalves\tangle°\tstyle", r.Interferences, func(i analyse.Interference) string {
+		return fmt.Sprintf("%s\t%s\t%.2f\t%s\t%.2f, %.2f\t%.2f\t%s", levels(i.Levels), i.Role, i.Metric, interval(i.Interval), i.Halves[0].Metric, i.Halves[1].Metric, i.Angle, i.Style())
+	})
+	section(t, "mappings, against each machine's best", "set\tmappings\taverage %\tworst %\tof", r.Mappings, func(b analyse.MappingResult) string {
+		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", b.Set, b.Mappings, interval(b.Interval), interval(b.WorstInterval), b.WorstOf)
+	})
+	section(t, "system throughput", "cell\tsteps\tunit\tsymmetric", r.Systems, func(s analyse.System) string {
+		return fmt.Sprintf("%s\t%d\t%s\t%v", levels(s.Levels), len(s.Steps), s.Unit, s.Symmetric)
+	})
+	section(t, "migrations", "cell\tpart\tper second\tlogical\tphysical\tin s\ton place", r.Migrations, func(m analyse.MigrationStats) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%.0f\t%.3f", levels(m.Levels), m.Part, interval(m.PerSecond), m.Logical, m.Physical, m.Seconds, m.OnPlace)
+	})
+	section(t, "dose and response", "cell\trole\tper neighbour", r.Doses, func(d analyse.Dose) string {
+		return fmt.Sprintf("%s\t%s\t%s", levels(d.Levels), d.Part, interval(d.PerNeighbour))
+	})
+	section(t, "difference between two doses, %", "cell\trole\tof\tover\tat the first\tfull over itself alone\tfull over the other full\tdo they meet?", r.DoseGaps, func(g analyse.DoseGap) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", levels(g.Levels), g.Part, g.Of, g.Over, interval(g.First), interval(g.OverOwnLowest), interval(g.AtFull), g.Meeting)
+	})
+	section(t, "cost of work", "cell\trole\tprice per CPU-hour\tlowest dose\thighest dose\tunit", r.DoseCosts, func(c analyse.DoseCost) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", levels(c.Levels), c.Part, c.Price, interval(c.Lone), interval(c.Full), c.Unit)
+	})
+	section(t, "between instances", "cell\trole\tinstances\tbetween %\twithin %\tslowest over fastest %", r.Variations, func(v analyse.Variation) string {
+		return fmt.Sprintf("%s\t%s\t%d\t%s\t%.3g\t%.3g", levels(v.Levels), v.Part, len(v.Instances), interval(v.Between), v.Within, v.Span)
+	})
+	section(t, "signal validity", "signal\tpart\tworkload\tPearson\tSpearman\tp\tPearson with the 95th percentile\tdrift %/h\truns", r.Validities, func(v analyse.Validity) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%.3f\t%.3g\t%s\t%s\t%d", v.Signal, v.Part, v.Workload, interval(v.Pearson), v.Spearman.Value, v.P, interval(v.Tail), interval(v.Drift), v.N)
+	})
 	for _, k := range sortedKeys(r.Insufficient) {
 		fmt.Fprintf(t, "\n%s: %s\n", k, r.Insufficient[k])
 	}
 	return t.Flush()
+}
+
+// section prints a table with a row for each result, if there are any.
+func section[T any](w io.Writer, title, columns string, all []T, row func(T) string) {
+	for i, one := range all {
+		if i == 0 {
+			fmt.Fprintf(w, "\n%s\n%s\n", title, columns)
+		}
+		fmt.Fprintln(w, row(one))
+	}
 }
 
 func levels(ls []study.Level) string {

@@ -237,13 +237,9 @@ func (a *commands) runOnHosts(ctx context.Context, f *hostSelection, argv []stri
 		gate.Done()
 	}()
 	counted := make([]sync.Once, len(f.names))
-	to := a.Out
-	if a.JSON {
-		to = a.Err // out is for the verdicts
-	}
 	errs := f.each(ctx, func(i int, h *remote.Host) error {
 		views[i].Facts = &h.Facts
-		p, err := hostProcess(ctx, h, argv, &prefixed{to, &out, h.Name + "  "})
+		p, err := hostProcess(ctx, h, argv, &prefixed{a.Text(), &out, h.Name + "  "})
 		if err != nil {
 			return err
 		}

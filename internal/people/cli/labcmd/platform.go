@@ -68,9 +68,7 @@ func (a *commands) testPlatform(ctx context.Context, o runOptions, repetitions, 
 		return err
 	}
 	inner := *a.App // the studies' own output is not part of the page
-	if a.JSON {
-		inner.Out, inner.JSON = a.Err, false
-	}
+	inner.Out, inner.JSON = a.Text(), false
 	quiet := &commands{&inner}
 	results := map[string]*analyse.Results{}
 	var missing error

@@ -10,13 +10,14 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // labProgress is a lab.Progress with text output: one line per run, and on a terminal a
 // progress line.
 type labProgress struct {
+	*app.Progress
 	w     io.Writer
-	live  bool
 	now   func() time.Time
 	began time.Time
 	runs  int
@@ -24,7 +25,6 @@ type labProgress struct {
 	of    time.Duration // of the current run
 	done  time.Duration // planned time of the finished runs
 	line  string
-	shown bool
 }
 
 // Plan implements lab.Progress.
@@ -45,20 +45,16 @@ func (p *labProgress) Run(i int, r *study.Planned, try int) {
 
 // Phase implements lab.Progress.
 func (p *labProgress) Phase(name string, part, whole time.Duration) {
-	if !p.live {
-		return
-	}
 	share := ""
 	if whole > time.Second {
 		share = fmt.Sprintf(" %.0f/%.0f s", part.Seconds(), whole.Seconds())
 	}
-	fmt.Fprintf(p.w, "\r\x1b[K%s: %s%s; %s left", p.line, name, share, formatDuration(p.remaining()))
-	p.shown = true
+	p.Draw("%s: %s%s; %s left", p.line, name, share, formatDuration(p.remaining()))
 }
 
 // Done implements lab.Progress.
 func (p *labProgress) Done(r *result.Run) {
-	p.end()
+	p.Clear()
 	p.left, p.done = max(0, p.left-p.of), p.done+p.of
 	fmt.Fprintf(p.w, "%s: %s", p.line, r.Verdict)
 	for i, e := range r.Evidence {
@@ -77,13 +73,6 @@ func (p *labProgress) remaining() time.Duration {
 		return p.left
 	}
 	return time.Duration(float64(p.left) * p.now().Sub(p.began).Seconds() / p.done.Seconds())
-}
-
-func (p *labProgress) end() {
-	if p.shown {
-		fmt.Fprint(p.w, "\r\x1b[K")
-		p.shown = false
-	}
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -179,20 +179,14 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	if err != nil {
 		return errors.Join(err, l.close())
 	}
-	show := &labProgress{w: a.Out, now: a.Now}
-	if _, _, ok := a.Terminal(); ok && !a.JSON {
-		show.live = true
-	}
-	if a.JSON {
-		show.w = a.Err
-	}
+	show := &labProgress{Progress: a.Progress(a.Out), w: a.Text(), now: a.Now}
 	var maker lab.Maker = l.maker
 	if far != nil {
 		maker = far
 	}
 	sum, err := l.run(ctx, f, lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold, SetKnobs: l.tune(),
 		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
-	show.end()
+	show.Clear()
 	err = errors.Join(err, far.close(), l.close())
 	if a.JSON {
 		if err := a.WriteJSON(sum); err != nil {
@@ -243,13 +237,10 @@ func (a *commands) reportOf(f *result.Folder) error {
 		return err
 	}
 	defer done()
-	w := a.Out
-	if a.JSON {
-		w = a.Err
-	} else {
-		fmt.Fprintln(w, "report:")
+	if !a.JSON {
+		fmt.Fprintln(a.Out, "report:")
 	}
-	return writeReport(w, r, f.Path(reportDir), nil)
+	return writeReport(a.Text(), r, f.Path(reportDir), nil)
 }
 
 // labMachine is a machine prepared for running studies.

@@ -87,7 +87,7 @@ func (p *replayer) openInnocents(name string) (*recording.Recording, error) {
 }
 
 func (p *replayer) reel(what string) *fileSource {
-	r := &fileSource{app: p.app, files: p.files, options: recording.Options{Columns: p.columns}, what: what}
+	r := &fileSource{now: p.app.Now, progress: p.app.Progress(p.app.Err), files: p.files, options: recording.Options{Columns: p.columns}, what: what}
 	if len(p.innocents) > 0 {
 		r.splice = replay.NewSplicer(p.flags.step, p.innocents...)
 	}

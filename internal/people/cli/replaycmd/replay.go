@@ -242,12 +242,13 @@ func readAll(ctx context.Context, src *fileSource, take func(*sample.Sample)) er
 
 // fileSource is a replay.Source of several files, which shows its progress.
 type fileSource struct {
-	app     *commands
-	files   []string
-	options recording.Options
-	what    string
-	save    *traceWriter    // nil: not saved
-	splice  *replay.Splicer // nil: without innocents
+	now      func() time.Time
+	progress *app.Progress
+	files    []string
+	options  recording.Options
+	what     string
+	save     *traceWriter    // nil: not saved
+	splice   *replay.Splicer // nil: without innocents
 
 	at       int // file
 	open     *recording.Recording
@@ -290,7 +291,7 @@ func (r *fileSource) Next() ([]sample.Sample, error) {
 
 // close closes the open file and records its report.
 func (r *fileSource) close() error {
-	r.clear()
+	r.progress.Clear()
 	if r.open == nil {
 		return nil
 	}
@@ -311,20 +312,11 @@ func (r *fileSource) close() error {
 	return open.Close()
 }
 
-// show draws a progress bar on a terminal.
+// show draws a progress bar.
 func (r *fileSource) show() {
-	if _, _, ok := r.app.Terminal(); !ok || r.app.JSON || r.app.Now().Sub(r.shown) < 200*time.Millisecond {
-		return
-	}
-	r.shown = r.app.Now()
-	const wide = 30
-	part := (float64(r.at) + r.open.Progress()) / float64(len(r.files))
-	full := int(part * wide)
-	fmt.Fprintf(r.app.Err, "\r\x1b[K%s [%s%s] %.0f %%, %d samples", r.what, strings.Repeat("#", full), strings.Repeat("-", wide-full), 100*part, r.read)
-}
-
-func (r *fileSource) clear() {
-	if !r.shown.IsZero() {
-		fmt.Fprint(r.app.Err, "\r\x1b[K")
+	if now := r.now(); now.Sub(r.shown) >= 200*time.Millisecond {
+		r.shown = now
+		part := (float64(r.at) + r.open.Progress()) / float64(len(r.files))
+		r.progress.Draw("%s [%s] %.0f %%, %d samples", r.what, app.Bar(part, 30, "#", "-"), 100*part, r.read)
 	}
 }

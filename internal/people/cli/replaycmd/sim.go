@@ -189,7 +189,7 @@ func (a *commands) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (
 		}()
 		lines, setup.Incidents = json.NewEncoder(kept), true
 	}
-	_, _, live := a.Terminal()
+	progress := a.Progress(a.Err)
 	report := simReport{Rule: setup.Params.Method, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
 	began := a.Now()
 	sim.NewSimulator(s.seed).RunAll(orders, setup, s.workers, func(c sim.Case) {
@@ -204,13 +204,10 @@ func (a *commands) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (
 				broken = lines.Encode(&c.Incidents[i])
 			}
 		}
-		if live && !a.JSON {
-			bar(a.Err, report.Count.Cases, len(orders))
-		}
+		done, all := report.Count.Cases, len(orders)
+		progress.Draw("[%s] %d of %d machines", app.Bar(float64(done)/float64(all), 40, "#", "."), done, all)
 	})
-	if live && !a.JSON {
-		fmt.Fprint(a.Err, "\r\x1b[K")
-	}
+	progress.Clear()
 	if labelled != nil && broken == nil {
 		broken = labelled.Flush()
 	}
@@ -227,13 +224,6 @@ func (a *commands) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (
 		return a.WriteJSON(&report)
 	}
 	return report.text(a.Out, a.Now().Sub(began))
-}
-
-// bar draws a progress bar.
-func bar(w io.Writer, done, all int) {
-	const width = 40
-	n := done * width / all
-	fmt.Fprintf(w, "\r[%s%s] %d of %d machines", strings.Repeat("#", n), strings.Repeat(".", width-n), done, all)
 }
 
 // simReport is the report of quell sim.
