@@ -89,24 +89,19 @@ func (f *hostSelection) read(file string) error {
 	return nil
 }
 
-// each calls do for each reachable host in parallel, and then over in any case. Errors
-// are in the order of names.
-func (f *hostSelection) each(ctx context.Context, do func(i int, h *remote.Host) error, over func(i int)) []error {
+// parallel calls do for all hosts at the same time; errors are in the order of names.
+func (f *hostSelection) parallel(do func(i int) error) []error {
 	errs := make([]error, len(f.names))
 	var wg sync.WaitGroup
-	for i, name := range f.names {
-		wg.Go(func() {
-			defer over(i)
-			h, err := remote.Dial(ctx, f.inv, name, remote.Options{Helper: f.helper, Words: []string{"lab-remote"}, Lease: f.lease})
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			errs[i] = errors.Join(do(i, h), h.Close())
-		})
+	for i := range f.names {
+		wg.Go(func() { errs[i] = do(i) })
 	}
 	wg.Wait()
 	return errs
+}
+
+func (f *hostSelection) dial(ctx context.Context, i int) (*remote.Host, error) {
+	return remote.Dial(ctx, f.inv, f.names[i], remote.Options{Helper: f.helper, Words: []string{"lab-remote"}, Lease: f.lease})
 }
 
 // Verdicts on a host.
@@ -170,11 +165,15 @@ func (a *commands) labHostsCheck() *cobra.Command {
 				return err
 			}
 			views := make([]hostView, len(f.names))
-			errs := f.each(cmd.Context(), func(i int, h *remote.Host) error {
+			errs := f.parallel(func(i int) error {
+				h, err := f.dial(cmd.Context(), i)
+				if err != nil {
+					return err
+				}
 				offset, within := h.Clock()
 				views[i] = hostView{Facts: &h.Facts, OffsetNS: int64(offset), WithinNS: int64(within)}
-				return nil
-			}, func(int) {})
+				return h.Close()
+			})
 			for i := range views {
 				views[i].Host = f.names[i]
 				views[i].judge(errs[i])
@@ -213,66 +212,57 @@ With --json the commands' output goes to standard error.`,
 // runOnHosts runs a command; skew is the time between the first and last start.
 func (a *commands) runOnHosts(ctx context.Context, f *hostSelection, argv []string) (views []hostView, skew time.Duration) {
 	views = make([]hostView, len(f.names))
-	began := make([]remote.BeginResult, len(f.names))
-	procs := make([]*remote.Process, len(f.names))
-	// Each host is counted when it is ready or has failed; then all begin.
-	var ready, gate sync.WaitGroup
-	ready.Add(len(f.names))
-	gate.Add(1)
+	hosts, procs := make([]*remote.Host, len(f.names)), make([]*remote.Process, len(f.names))
 	var out sync.Mutex
-	go func() {
-		ready.Wait()
-		var all []*remote.Process
-		var at []int
-		for i, p := range procs {
-			if p != nil {
-				all, at = append(all, p), append(at, i)
-			}
-		}
-		got, _ := remote.Begin(ctx, all, 0) // each host's error is handled below
-		for k, i := range at {
-			began[i] = got[k]
-		}
-		skew = remote.Skew(got)
-		gate.Done()
-	}()
-	counted := make([]sync.Once, len(f.names))
-	errs := f.each(ctx, func(i int, h *remote.Host) error {
-		views[i].Facts = &h.Facts
-		p, err := hostProcess(ctx, h, argv, &prefixed{a.Text(), &out, h.Name + "  "})
+	errs := f.parallel(func(i int) error {
+		h, err := f.dial(ctx, i)
 		if err != nil {
 			return err
 		}
-		procs[i] = p
-		counted[i].Do(ready.Done)
-		gate.Wait()
-		offset, within := h.Clock()
-		views[i].OffsetNS, views[i].WithinNS = int64(offset), int64(within)
-		if began[i].Err != nil {
-			return began[i].Err
+		hosts[i], views[i].Facts = h, &h.Facts
+		p, err := hostProcess(ctx, h, argv, &prefixed{a.Text(), &out, h.Name + "  "})
+		if err == nil {
+			procs[i] = p
 		}
-		select {
-		case <-p.Done():
-			return p.Err()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}, func(i int) { counted[i].Do(ready.Done) })
-	gate.Wait() // also if no host was ready
+		return err
+	})
+	ready := slices.DeleteFunc(slices.Clone(procs), func(p *remote.Process) bool { return p == nil })
+	began, _ := remote.Begin(ctx, ready, 0) // each host's error is handled below
 	var first time.Time
 	for _, b := range began {
 		if !b.At.IsZero() && (first.IsZero() || b.At.Before(first)) {
 			first = b.At
 		}
 	}
+	ended := f.parallel(func(i int) error {
+		h, p := hosts[i], procs[i]
+		if h == nil {
+			return nil
+		}
+		if p == nil {
+			return h.Close()
+		}
+		offset, within := h.Clock()
+		views[i].OffsetNS, views[i].WithinNS = int64(offset), int64(within)
+		b := began[slices.Index(ready, p)]
+		if !b.At.IsZero() {
+			views[i].BeganNS = int64(b.At.Sub(first))
+		}
+		if b.Err == nil {
+			select {
+			case <-p.Done():
+				b.Err = p.Err()
+			case <-ctx.Done():
+				b.Err = ctx.Err()
+			}
+		}
+		return errors.Join(b.Err, h.Close())
+	})
 	for i := range views {
 		views[i].Host = f.names[i]
-		if !began[i].At.IsZero() {
-			views[i].BeganNS = int64(began[i].At.Sub(first))
-		}
-		views[i].judge(errs[i])
+		views[i].judge(errors.Join(errs[i], ended[i]))
 	}
-	return views, skew
+	return views, remote.Skew(began)
 }
 
 func hostProcess(ctx context.Context, h *remote.Host, argv []string, out io.Writer) (*remote.Process, error) {

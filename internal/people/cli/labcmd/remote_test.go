@@ -79,6 +79,32 @@ func sshd(t *testing.T) (pid int, inventory string) {
 	return cmd.Process.Pid, inventory
 }
 
+// TestHostsRun: a command runs on the hosts that can be reached, and its failure is theirs.
+func TestHostsRun(t *testing.T) {
+	t.Parallel()
+	_, inventory := sshd(t)
+	text, err := os.ReadFile(inventory)
+	if err == nil {
+		err = os.WriteFile(inventory, append(text, "  gone: {address: \"127.0.0.1:1\"}\n"...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := clitest.Env("")
+	run := []string{"lab", "hosts", "run", inventory, "--"}
+	r := quell(t, env, append(run, "echo", "hello")...)
+	if r.Code != app.ExitNegative || !strings.Contains(r.Out, "far  hello\n") || !strings.Contains(r.Err, "1 of 2 hosts are not ok: gone (not reached)") {
+		t.Errorf("%+v", r)
+	}
+	r = quell(t, env, append(run[:4:4], "--host", "far", "--", "false")...)
+	if r.Code != app.ExitNegative || !strings.Contains(r.Err, "1 of 1 hosts are not ok: far (failed)") {
+		t.Errorf("%+v", r)
+	}
+	if r = quell(t, env, "lab", "hosts", "check", inventory, "--host", "far"); r.Code != app.ExitOK {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestStudyElsewhere: a study with a role on another host runs. If that host's connection
 // is lost during a run, the study reports it and can be resumed.
 func TestStudyElsewhere(t *testing.T) {
