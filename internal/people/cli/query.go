@@ -95,6 +95,9 @@ func (a *commands) listCanned(ctx context.Context, f *cluster.Client) error {
 
 // writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.
 func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
+	if answer.Truncated && (a.JSON || asCSV) { // a table says it itself
+		fmt.Fprintf(a.Err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
+	}
 	if a.JSON {
 		return a.writeObjects(answer)
 	}
@@ -126,14 +129,6 @@ func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 	if err != nil {
 		return fmt.Errorf("write CSV: %w", err)
 	}
-	return a.cutOff(answer)
-}
-
-// cutOff reports on standard error that machine-readable output is incomplete.
-func (a *commands) cutOff(answer *cluster.Answer) error {
-	if answer.Truncated {
-		fmt.Fprintf(a.Err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
-	}
 	return nil
 }
 
@@ -158,10 +153,7 @@ func (a *commands) writeObjects(answer *cluster.Answer) error {
 		b.WriteByte('}')
 		objects[i] = b.Bytes()
 	}
-	if err := a.WriteJSON(objects); err != nil {
-		return err
-	}
-	return a.cutOff(answer)
+	return a.WriteJSON(objects)
 }
 
 // isNumber interprets DuckDB's type names.

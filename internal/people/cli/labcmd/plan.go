@@ -36,12 +36,11 @@ func (a *commands) labPlan() *cobra.Command {
 }
 
 type planned struct {
-	Study  string            `json:"study"`
-	Cells  []plannedCell     `json:"cells"`
-	Runs   []plannedRun      `json:"runs"`
-	Takes  float64           `json:"takes_s"`
-	Budget float64           `json:"budget_s,omitempty"`
-	Levels map[string]string `json:"-"`
+	Study  string        `json:"study"`
+	Cells  []plannedCell `json:"cells"`
+	Runs   []plannedRun  `json:"runs"`
+	Takes  float64       `json:"takes_s"`
+	Budget float64       `json:"budget_s,omitempty"`
 }
 
 type plannedCell struct {

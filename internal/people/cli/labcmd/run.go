@@ -352,18 +352,10 @@ func allowedCPUs() (sample.Set, error) {
 	return set, nil
 }
 
-func driversOf(s *study.Study) []study.Driver {
-	var ds []study.Driver
-	for _, name := range sortedKeys(s.Environments) {
-		ds = append(ds, s.Environments[name].Driver)
-	}
-	return ds
-}
-
 func realDrivers(s *study.Study) []study.Driver {
 	var ds []study.Driver
-	for _, d := range driversOf(s) {
-		if d != study.Synthetic {
+	for _, name := range sortedKeys(s.Environments) {
+		if d := s.Environments[name].Driver; d != study.Synthetic {
 			ds = append(ds, d)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 
@@ -53,20 +52,7 @@ func (p *replayer) load(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			for err == nil {
-				var some []sample.Sample
-				some, err = r.Next()
-				for k := range some {
-					take(&some[k])
-				}
-				if err == nil {
-					err = ctx.Err()
-				}
-			}
-			if err == io.EOF {
-				err = nil
-			}
-			return errors.Join(err, r.Close())
+			return readAll(ctx, r, r.Close, take)
 		})
 		if err != nil {
 			return fmt.Errorf("--innocents %s: %w", name, err)
@@ -106,7 +92,8 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 	}
 	if f.specs == "whole" {
 		learner := replay.NewLearner(&o)
-		if err := readAll(ctx, p.reel("learning"), learner.Add); err != nil {
+		film := p.reel("learning")
+		if err := readAll(ctx, film, film.close, learner.Add); err != nil {
 			return nil, err
 		}
 		o.Specs = learner.Specs(o.Spec.MinSamples)

@@ -221,8 +221,8 @@ func (a *commands) replayJSON(r *report.Replay) error {
 	return nil
 }
 
-// readAll reads all of a source.
-func readAll(ctx context.Context, src *fileSource, take func(*sample.Sample)) error {
+// readAll reads all of a source and closes it.
+func readAll(ctx context.Context, src replay.Source, end func() error, take func(*sample.Sample)) error {
 	for {
 		some, err := src.Next()
 		if err == nil {
@@ -232,10 +232,10 @@ func readAll(ctx context.Context, src *fileSource, take func(*sample.Sample)) er
 			take(&some[i])
 		}
 		if err == io.EOF {
-			return src.close()
+			return end()
 		}
 		if err != nil {
-			return errors.Join(err, src.close())
+			return errors.Join(err, end())
 		}
 	}
 }
