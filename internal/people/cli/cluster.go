@@ -148,19 +148,16 @@ func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlag
 	if err != nil {
 		return err
 	}
+	exact := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id })
 	switch {
 	case id == "":
 		return a.listClusterIncidents(all, f)
 	case len(all) == 0:
 		return app.Negative(fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`")
-	case len(all) > 1 && id != "last" && !slices.ContainsFunc(all, func(inc incident.Record) bool { return inc.ID == id }):
+	case len(all) > 1 && id != "last" && exact < 0:
 		return app.Negative(fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID")
 	}
-	inc := all[0]
-	if i := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }); i >= 0 {
-		inc = all[i]
-	}
-	return app.Show(a.App, inc, report.Incident)
+	return app.Show(a.App, all[max(exact, 0)], report.Incident)
 }
 
 // listClusterIncidents lists them like those of one machine, oldest first, each with its
