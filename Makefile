@@ -50,7 +50,7 @@ scale: bin/quell-server ## send 300,000 samples per second from 6,000 machines f
 test-s3: $(S3BIN)/versitygw ## the tests of make test that store in S3: a real S3 server that is killed, and two quell-servers on it, one of them killed
 	go test -count 1 -v ./internal/cluster/store/s3
 	go test -count 1 -v -run '^TestOneOfTwoServersIsKilled$$' ./cmd/quell-server
-	go test -count 1 -v -run '^TestResultsInStorage$$' ./cmd/quell
+	go test -count 1 -v -run '^TestResultsInStorage$$' ./internal/people/cli/labcmd
 
 $(S3BIN)/versitygw:
 	GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(S3VERSION)
@@ -61,7 +61,7 @@ fault: bin/quell-agent ## kill -9 the agent at 1,000 points: every limit must be
 # Packages whose tests need a capability of the machine may measure it, and would
 # disturb each other: they run one at a time (ALONE), after all others. The packages in
 # BESIDE need a tool, root or cgroups, but do not depend on speed: they run with the others.
-BESIDE = $(addprefix internal/,agent testkit/archtest format/atomicfile testkit/bench cluster/bus machine/counter/blockio machine/counter/uprobe machine/egress machine/enforce testkit/fault lab/guest machine/host lab/audit lab/env lab/fault lab/network lab/remote) cmd/quell cmd/quell-agent
+BESIDE = $(addprefix internal/,agent testkit/archtest format/atomicfile testkit/bench cluster/bus machine/counter/blockio machine/counter/uprobe machine/egress machine/enforce testkit/fault lab/guest machine/host lab/audit lab/env lab/fault lab/network lab/remote people/cli people/cli/labcmd) cmd/quell-agent
 ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 

@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+)
+
+// reasonFlag adds --reason to a command: the agent records the operator and the reason.
+func reasonFlag(cmd *cobra.Command, why *string) {
+	cmd.Flags().StringVar(why, "reason", "", "reason, for the audit log (required)")
+}
+
+// explained adds a remedy to the error of an invalid command.
+func explained(err error, why string) error {
+	if err != nil && command.ValidateWhy(why) != nil {
+		return app.Usage(err, `add --reason "why"`)
+	}
+	return err
+}
+
+// leaseFlag adds the duration of a cap.
+func leaseFlag(cmd *cobra.Command, lease *command.Duration, usage string) {
+	cmd.Flags().TextVar(lease, "for", *lease, usage+", a `duration` from 1s to 24h")
+	if *lease == 0 {
+		cmd.Flags().Lookup("for").DefValue = "" // help shows no default
+	}
+}
+
+// targetFlags adds the flags that select tasks by other means than their name.
+func targetFlags(cmd *cobra.Command, t *command.Target) {
+	cmd.Flags().StringVar(&t.Job, "job", "", "all tasks of a job, instead of TASK")
+	cmd.Flags().StringVar(&t.Class, "class", "", "all tasks of a class: latency-sensitive, batch or best-effort")
+	cmd.Flags().BoolVar(&t.All, "all", false, "all tasks")
+	// The flag exists, so there is no error.
+	_ = cmd.RegisterFlagCompletionFunc("class", cobra.FixedCompletions([]string{"latency-sensitive", "batch", "best-effort"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// setTargetTask sets the task of a target. An empty name, for example from an unset variable,
+// clears the target, whatever the flags.
+func setTargetTask(t *command.Target, args []string) {
+	switch {
+	case len(args) == 1 && args[0] == "":
+		*t = command.Target{}
+	case len(args) == 1:
+		t.Task = args[0]
+	}
+}
+
+// done prints what the agent did, as text or JSON. With several tasks it returns an error
+// if one was refused.
+func (a *commands) done(d api.Done, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case a.JSON:
+		err = a.WriteJSON(d)
+	default:
+		if _, err = fmt.Fprintln(a.Out, d.Message); err == nil {
+			for _, why := range d.Refused {
+				fmt.Fprintln(a.Out, "refused:", why)
+			}
+		}
+	}
+	if err == nil && len(d.Refused) > 0 {
+		return app.Negative(fmt.Errorf("%d tasks were refused", len(d.Refused)), "see above")
+	}
+	return err
+}
+
+func (a *commands) cap() *cobra.Command {
+	var why string
+	var c command.Cap
+	var at *scope
+	cmd := &cobra.Command{
+		Use: "cap TASK --rate R --for D --reason TEXT", Short: "limit the CPU usage of a task for a limited time", Args: cobra.MaximumNArgs(1),
+		Long: `cap limits a task to a number of CPUs until the lease expires, quell uncap removes the cap,
+or the agent stops. It works in every enforcement mode. The agent refuses to cap tasks that
+are latency-sensitive or marked never-cap. If the task is a suspect of an open incident,
+the cap is a round of that incident, so that its effect is measured.
+
+Instead of TASK, --job or --class selects several tasks; the limit applies to each. With
+--machine or --cluster the command goes to another machine, or to all, through quell-server,
+which requires an operator's token ($QUELL_TOKEN or --token-file).`,
+		Example: `  quell cap encode --rate 0.1 --for 5m --reason "redis suffers, ticket 4711"
+  quell cap /machine.slice/vm-7.scope --rate 0.5 --for 1h --reason "until the batch run is moved"
+  quell cap --job encode --cluster --rate 0.2 --for 30m --reason "ticket 4711"
+  quell cap encode --machine host-17 --rate 0.1 --for 5m --reason "redis suffers there"`,
+		ValidArgsFunction: a.completeTask,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			setTargetTask(&c.Target, args)
+			return a.act(cmd, at, command.Command{Why: why, Cap: &c})
+		},
+	}
+	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "limit in CPUs (CPU-s/s), 0.001 to 1024 (required)")
+	leaseFlag(cmd, &c.For, "lease (required)")
+	targetFlags(cmd, &c.Target)
+	at = a.addScope(cmd)
+	reasonFlag(cmd, &why)
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) uncap() *cobra.Command {
+	var why string
+	var target command.Target
+	var at *scope
+	cmd := &cobra.Command{
+		Use: "uncap TASK --reason TEXT", Short: "remove a cap before it expires", Args: cobra.MaximumNArgs(1),
+		Long: "uncap removes a cap that an operator or quell itself has set, and restores the previous limit.",
+		Example: `  quell uncap encode --reason "moved to another machine"
+  quell uncap --job encode --cluster --reason "ticket 4711 is closed"
+  quell uncap --all --reason "maintenance"`,
+		ValidArgsFunction: a.completeTask,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			setTargetTask(&target, args)
+			return a.act(cmd, at, command.Command{Why: why, Uncap: &target})
+		},
+	}
+	targetFlags(cmd, &target)
+	at = a.addScope(cmd)
+	reasonFlag(cmd, &why)
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) protect() *cobra.Command {
+	var why string
+	var target command.Target
+	var off bool
+	var at *scope
+	cmd := &cobra.Command{
+		Use: "protect TASK [--off] --reason TEXT", Short: "allow quell to cap other tasks when this task suffers", Args: cobra.MaximumNArgs(1),
+		Long: `protect allows quell to cap other tasks when this task suffers, although it is not
+latency-sensitive. With --off no other task is capped for it, even if it is
+latency-sensitive. It does not prevent the task itself from being capped.
+
+Instead of TASK, --job, --class or --all selects tasks, including tasks that start later.
+The setting of a task takes precedence over that of its job, then its class, then all.
+Settings survive a restart of the agent.`,
+		Example: `  quell protect index --reason "nightly build must be done by 6"
+  quell protect index --off --reason "build is done"
+  quell protect --job index --cluster --reason "release week"
+  quell protect --all --off --machine host-17 --reason "load test there"`,
+		ValidArgsFunction: a.completeTask,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			setTargetTask(&target, args)
+			c := command.Command{Why: why, Protect: &target}
+			if off {
+				c.Protect, c.Unprotect = nil, &target
+			}
+			return a.act(cmd, at, c)
+		},
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "end the protection")
+	targetFlags(cmd, &target)
+	at = a.addScope(cmd)
+	reasonFlag(cmd, &why)
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) enforcement() *cobra.Command {
+	var why string
+	var at *scope
+	cmd := &cobra.Command{
+		Use: "enforcement [off|advise|on] --reason TEXT", Short: "print or change the enforcement mode", Args: cobra.MaximumNArgs(1),
+		Long: `enforcement prints or changes the mode in which the agent acts by itself: off only
+records, advise also reports what it would do, on caps antagonists. Leaving mode on removes
+at once the caps that quell has set by itself; operators' caps stay until they expire. With
+--machine or --cluster it changes another machine's agent, or all, through quell-server.`,
+		Example: `  quell enforcement
+  quell enforcement on --reason "advice was right for two weeks"
+  quell enforcement off --reason "maintenance"
+  quell enforcement advise --cluster --reason "too many caps last night"`,
+		ValidArgs: []string{"off", "advise", "on"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				if here, err := at.here(cmd); err != nil || !here {
+					return cmp.Or(err, app.Usage(errors.New("the mode of other machines cannot be printed"), "name the mode to set: off, advise or on"))
+				}
+				return a.printMode(cmd.Context())
+			}
+			return a.act(cmd, at, command.Command{Why: why, Enforcement: &command.Enforcement{Mode: args[0]}})
+		},
+	}
+	at = a.addScope(cmd)
+	reasonFlag(cmd, &why)
+	return a.WithJSON(cmd)
+}
+
+// act sends a command to this machine's agent, or to others through quell-server. An
+// invalid command is not sent.
+func (a *commands) act(cmd *cobra.Command, at *scope, c command.Command) error {
+	if err := c.Validate(); err != nil {
+		return explained(err, c.Why)
+	}
+	here, err := at.here(cmd)
+	if err != nil {
+		return err
+	}
+	if here {
+		return a.done(a.client().Command(cmd.Context(), c))
+	}
+	return a.printReplies(at.Command(cmd.Context(), cluster.Command{Machine: at.machine, Cluster: at.cluster, Command: c}))
+}
+
+func (a *commands) printMode(ctx context.Context) error {
+	st, err := a.client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	if a.JSON {
+		return a.WriteJSON(map[string]plan.Mode{"mode": st.Mode})
+	}
+	_, err = fmt.Fprintln(a.Out, st.Mode)
+	return err
+}
+
+// completeTask completes the names of the agent's tasks.
+func (a *commands) completeTask(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if len(args) == 0 {
+		if tasks, err := a.client().Tasks(cmd.Context()); err == nil {
+			for _, t := range tasks {
+				names = append(names, cobra.CompletionWithDesc(string(t.Name), string(t.Job)+", "+t.Class.String()))
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

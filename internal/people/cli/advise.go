@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+)
+
+func (a *commands) advise() *cobra.Command {
+	c := &cluster.Client{}
+	var job, since, label string
+	var incidents int
+	var confidence float64
+	var asYAML, required bool
+	cmd := &cobra.Command{
+		Use: "advise-scheduler", Short: "list jobs that should not share a machine, for the cluster's scheduler", Args: cobra.NoArgs,
+		Long: `advise-scheduler lists pairs of jobs where one hurts the other when they share a machine.
+quell-server computes them from the incidents of all machines.
+
+STRENGTH is the median of the victim's cost ÷ its threshold in the incidents. CORRELATION is
+the mean correlation of the suspect. CONFIDENCE is the evidence from caps: the lower end of
+the 95 % interval of the share of the antagonist's caps under which the victim recovered.
+"-" means that the antagonist was never capped: a correlation without proof.
+
+With --yaml it writes Kubernetes anti-affinity that keeps the pairs apart: for each victim
+a patch of its pod template, preferred with a weight of 100 × confidence (1 without one),
+or required with --required. It is advice only: review and apply it yourself.
+
+advise-scheduler place computes which tasks should share a machine.`,
+		Example: `  quell advise-scheduler
+  quell advise-scheduler --job web --since 168h --json
+  quell advise-scheduler --yaml --label app.kubernetes.io/name --min-confidence 0.5 > anti-affinity.yaml
+  kubectl patch deployment web --patch "$(quell advise-scheduler --yaml --job web)"`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case asYAML && a.JSON:
+				return app.Usage(errors.New("--json and --yaml"), "choose one")
+			case !(confidence >= 0 && confidence <= 1):
+				return fmt.Errorf("--min-confidence %v: want 0 to 1", confidence)
+			case incidents < 1:
+				return fmt.Errorf("--min-incidents %d: want 1 or more", incidents)
+			case !labelShape.MatchString(label):
+				return fmt.Errorf("--label %q: want a label's name, such as app", label)
+			}
+			all, err := c.Pairs(cmd.Context(), job, since)
+			if err != nil {
+				return err
+			}
+			all = slices.DeleteFunc(all, func(p cluster.Pair) bool { return p.Incidents < incidents || p.Confidence < confidence })
+			if asYAML {
+				return writeAntiAffinity(a.Out, all, label, required)
+			}
+			return a.printPairs(all)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&job, "job", "", "only pairs in which this job is the victim")
+	f.StringVar(&since, "since", "", "only incidents since a time, a day, or a duration ago (168h)")
+	f.IntVar(&incidents, "min-incidents", 1, "only pairs with at least this many incidents")
+	f.Float64Var(&confidence, "min-confidence", 0, "only pairs of at least this confidence, 0 to 1")
+	f.BoolVar(&asYAML, "yaml", false, "write Kubernetes anti-affinity")
+	f.StringVar(&label, "label", "app", "pod label that holds the job's name")
+	f.BoolVar(&required, "required", false, "with --yaml: required instead of preferred anti-affinity")
+	a.addServer(cmd, c)
+	cmd.AddCommand(a.place())
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) printPairs(all []cluster.Pair) error {
+	columns := []string{"victim", "antagonist", "#incidents", "#machines", "#strength", "#correlation", "#caps", "#helped", "#confidence"}
+	return app.Table(a.App, all, columns, func(p cluster.Pair) []string {
+		confidence := "-"
+		if p.Caps > 0 {
+			confidence = fmt.Sprintf("%.2f", p.Confidence)
+		}
+		return []string{string(p.Victim), string(p.Antagonist), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), fourDigits(p.Strength),
+			fmt.Sprintf("%.2f", p.Correlation), fmt.Sprint(p.Caps), fmt.Sprint(p.Helped), confidence}
+	})
+}
+
+var (
+	// labelShape matches a label's name (Kubernetes, "Labels and Selectors": syntax).
+	labelShape = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	// valueShape matches a label's value.
+	valueShape = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+)
+
+// writeAntiAffinity writes a patch of a pod template for each victim, as documents of a
+// YAML stream (Kubernetes API, PodAntiAffinity).
+func writeAntiAffinity(w io.Writer, all []cluster.Pair, label string, required bool) error {
+	var b strings.Builder
+	var victims []sample.JobName
+	for _, p := range all {
+		switch {
+		case !valueShape.MatchString(string(p.Victim)) || !valueShape.MatchString(string(p.Antagonist)):
+			fmt.Fprintf(&b, "# left out: %q and %q are not both valid as a label's value\n", p.Victim, p.Antagonist)
+		case !slices.Contains(victims, p.Victim):
+			victims = append(victims, p.Victim)
+		}
+	}
+	if len(victims) == 0 {
+		b.WriteString("# no pair\n")
+	}
+	for i, victim := range victims {
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		fmt.Fprintf(&b, "# for the pods of %s\nspec:\n  template:\n    spec:\n      affinity:\n        podAntiAffinity:\n", victim)
+		kind := "preferredDuringSchedulingIgnoredDuringExecution"
+		if required {
+			kind = "requiredDuringSchedulingIgnoredDuringExecution"
+		}
+		fmt.Fprintf(&b, "          %s:\n", kind)
+		for _, p := range all {
+			if p.Victim == victim && valueShape.MatchString(string(p.Antagonist)) {
+				antiAffinity(&b, p, label, required)
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func antiAffinity(b *strings.Builder, p cluster.Pair, label string, required bool) {
+	fmt.Fprintf(b, "            # %s: %d incidents on %d machines, %.3g × the threshold, %d of %d caps helped\n", p.Antagonist, p.Incidents, p.Machines, p.Strength, p.Helped, p.Caps)
+	indent := "              "
+	if required {
+		fmt.Fprint(b, "            - ")
+	} else {
+		weight := max(1, min(100, int(math.Round(100*p.Confidence))))
+		fmt.Fprintf(b, "            - weight: %d\n              podAffinityTerm:\n", weight)
+		indent += "  "
+		fmt.Fprint(b, indent)
+	}
+	fmt.Fprintf(b, "topologyKey: kubernetes.io/hostname\n%[1]slabelSelector:\n%[1]s  matchExpressions:\n%[1]s    - {key: %[2]q, operator: In, values: [%[3]q]}\n", indent, label, p.Antagonist)
+}

@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/agent/logbook"
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+// addServer adds the flags for quell-server's address and the token.
+func (a *commands) addServer(cmd *cobra.Command, c *cluster.Client) {
+	c.Token = a.Getenv("QUELL_TOKEN")
+	cmd.Flags().StringVar(&c.URL, "server", cmp.Or(a.Getenv("QUELL_SERVER"), "http://127.0.0.1:9781"), "quell-server's address ($QUELL_SERVER)")
+	cmd.Flags().StringVar(&c.TokenFile, "token-file", "", "file that holds the token (default: $QUELL_TOKEN is the token)")
+}
+
+// scope selects where a command applies: this machine's agent, or another machine or the
+// whole cluster through quell-server.
+type scope struct {
+	*cluster.Client
+	machine string
+	cluster bool
+}
+
+func (a *commands) addScope(cmd *cobra.Command) *scope {
+	s := &scope{Client: &cluster.Client{}}
+	a.addServer(cmd, s.Client)
+	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, through quell-server")
+	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, through quell-server")
+	s.completeMachines(cmd)
+	return s
+}
+
+// here reports whether the command is for this machine's agent.
+func (s *scope) here(cmd *cobra.Command) (bool, error) {
+	switch {
+	case s.machine != "" && s.cluster:
+		return false, app.Usage(errors.New("--machine and --cluster"), "choose one")
+	case s.machine != "" || s.cluster:
+		return false, nil
+	case cmd.Flags().Changed("server") || cmd.Flags().Changed("token-file"):
+		return false, app.Usage(errors.New("--server or --token-file without --machine or --cluster"), "add --machine NAME or --cluster; without --server the command goes to this machine's agent")
+	}
+	return true, nil
+}
+
+// completeMachines completes the names of the server's machines.
+func (s *scope) completeMachines(cmd *cobra.Command) {
+	// The flag exists, so there is no error.
+	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		if all, err := s.Machines(cmd.Context()); err == nil {
+			for _, m := range all {
+				names = append(names, m.Machine)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+func (a *commands) machines() *cobra.Command {
+	c := &cluster.Client{}
+	cmd := &cobra.Command{
+		Use: "machines", Short: "list the cluster's machines and when they last sent data", Args: cobra.NoArgs,
+		Long: `machines lists every machine that has sent data to quell-server: when its newest data
+arrived, the number of its newest batch of samples and of its newest incident or audit
+entry (both counted from the last start of its agent), and how many starts are remembered.`,
+		Example: "  quell machines\n  quell machines --json | jq -r '.[].machine'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.Machines(cmd.Context())
+			if err != nil {
+				return err
+			}
+			columns := []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives"}
+			return app.Table(a.App, all, columns, func(m cluster.Machine) []string {
+				return []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
+			})
+		},
+	}
+	a.addServer(cmd, c)
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) at(t sample.Millis) string {
+	return t.Time().In(a.Zone).Format("2006-01-02 15:04:05")
+}
+
+func (a *commands) ago(t sample.Millis) string {
+	return sample.At(a.Now()).Sub(t).Round(time.Second).String()
+}
+
+func (a *commands) specs() *cobra.Command {
+	c := &cluster.Client{}
+	var job, platform string
+	cmd := &cobra.Command{
+		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster", Args: cobra.NoArgs,
+		Long: `specs lists what quell-server has learnt for each job, platform and signal: the number of
+tasks and samples, the mean and standard deviation of the cost, the CPU usage, and the
+version. A cost above MEAN + 2 STDDEV is an outlier, if it also exceeds the signal's least
+effect.`,
+		Example: "  quell specs --job web\n  quell specs --json | jq '.[] | select(.state == \"ready\")'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.Specs(cmd.Context(), job, platform)
+			if err != nil {
+				return err
+			}
+			columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version"}
+			return app.Table(a.App, all, columns, func(s cluster.Spec) []string {
+				return []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
+					fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)}
+			})
+		},
+	}
+	cmd.Flags().StringVar(&job, "job", "", "only this job's")
+	cmd.Flags().StringVar(&platform, "platform", "", "only this platform's")
+	a.addServer(cmd, c)
+	return a.WithJSON(cmd)
+}
+
+// fourDigits formats a number with four digits.
+func fourDigits(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+
+// clusterIncidents shows incidents of other machines, from quell-server.
+func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlags, id string) error {
+	if f.stateDir != "" {
+		return app.Usage(errors.New("--state-dir and --machine or --cluster"), "choose one")
+	}
+	q := cluster.IncidentQuery{ID: id, Machine: s.machine, Open: f.open}
+	if id == "last" {
+		q.ID = ""
+	}
+	if f.since > 0 {
+		q.Since = f.since.String()
+	}
+	all, err := s.Incidents(cmd.Context(), q)
+	if err != nil {
+		return err
+	}
+	exact := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id })
+	switch {
+	case id == "":
+		return a.listClusterIncidents(all, f)
+	case len(all) == 0:
+		return app.Negative(fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`")
+	case len(all) > 1 && id != "last" && exact < 0:
+		return app.Negative(fmt.Errorf("%q matches %d incidents", id, len(all)), "give more of its ID")
+	}
+	return app.Show(a.App, all[max(exact, 0)], report.Incident)
+}
+
+// listClusterIncidents lists them like those of one machine, oldest first, each with its
+// machine.
+func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) error {
+	all = slices.DeleteFunc(all, func(inc incident.Record) bool {
+		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
+	})
+	older := 0
+	if f.limit > 0 && len(all) > f.limit {
+		all, older = all[:f.limit], len(all)-f.limit
+	}
+	slices.Reverse(all)
+	if a.JSON {
+		return a.WriteJSON(app.List(all))
+	}
+	for i := range all { // the victim's name gets its machine as prefix
+		all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
+	}
+	return report.Incidents(a.Out, all, older, a.Style())
+}
+
+// printReplies prints each machine's reply, as text or JSON. It returns an error if a
+// machine refused or was silent, or if no machine had a matching task.
+func (a *commands) printReplies(r cluster.Replies, err error) error {
+	if err != nil {
+		return err
+	}
+	if a.JSON {
+		if err := a.WriteJSON(r); err != nil {
+			return err
+		}
+	}
+	done, bad := 0, len(r.Silent)
+	for _, m := range r.Replies {
+		mark := "done"
+		switch {
+		case m.OK && len(m.Refused) > 0:
+			mark, done, bad = "in part", done+1, bad+1
+		case m.OK:
+			done++
+		case m.NoMatch:
+			mark = "none"
+		default:
+			mark = "refused"
+			bad++
+		}
+		if a.JSON {
+			continue
+		}
+		fmt.Fprintf(a.Out, "%s: %s: %s\n", m.Machine, mark, m.Message)
+		for _, why := range m.Refused {
+			fmt.Fprintf(a.Out, "%s: refused: %s\n", m.Machine, why)
+		}
+	}
+	if len(r.Silent) > 0 && !a.JSON {
+		fmt.Fprintf(a.Out, "no answer from %s\n", strings.Join(r.Silent, ", "))
+	}
+	switch {
+	case bad > 0:
+		return app.Negative(fmt.Errorf("%d of %d machines did not complete the command", bad, len(r.Replies)+len(r.Silent)), "see above; `quell machines` shows when each machine last sent data")
+	case done == 0:
+		return app.Negative(errors.New("no machine has a matching task"), "see `quell query \"SELECT DISTINCT machine, job, task FROM samples\" --since 1h`")
+	}
+	return nil
+}

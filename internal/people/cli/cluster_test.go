@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
+)
+
+// clusterAnswers are the fake quell-server's answers, by path.
+var clusterAnswers = map[string]string{
+	"/v1/machines": `[{"machine":"host-1","last_seen":1763726400000,"boot":"a","batch":812,"record":4,"lives":2},
+{"machine":"host-17","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1}]`,
+	"/v1/specs": `[{"job":"web","platform":"Intel-6-85-7","signal":"cpi","variant":"ref-cycles","state":"ready","samples":120000,"tasks":250,"cpu_mean":1.2,"mean":1.8123,"stddev":0.1634,"version":31,"last":1763726400000}]`,
+	"/v1/pairs": `[{"victim_job":"web","antagonist_job":"reports","incidents":14,"machines":3,"strength":2.5,"correlation":0.61,"caps":9,"helped":8,"confidence":0.565,"newest":1763726400000},
+{"victim_job":"web","antagonist_job":"encode","incidents":2,"machines":1,"strength":1.2,"correlation":0.4,"caps":0,"helped":0,"confidence":0,"newest":1763726400000},
+{"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0,"newest":1763726400000}]`,
+}
+
+// fakeCluster is a quell-server that answers from clusterAnswers and records requests.
+// Commands succeed on host-1. Of a command to all machines host-2 refuses and host-3 is
+// silent.
+func fakeCluster(t *testing.T) (env map[string]string, asked func() string) {
+	t.Helper()
+	last := ""
+	incidents, err := os.ReadFile("testdata/incidents.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		last = strings.TrimSpace(r.Method + " " + r.URL.RequestURI() + " " + string(body))
+		text, known := clusterAnswers[r.URL.Path]
+		var c struct {
+			Machine string
+			Cluster bool
+		}
+		switch {
+		case known:
+			io.WriteString(w, text)
+		case r.URL.Path == "/v1/incidents" && r.URL.Query().Get("id") == "nothing":
+			io.WriteString(w, "[]")
+		case r.URL.Path == "/v1/incidents":
+			w.Write(incidents)
+		case r.URL.Path != "/v1/commands" || json.Unmarshal(body, &c) != nil:
+			w.WriteHeader(http.StatusTeapot)
+		case c.Cluster && strings.Contains(string(body), `"job":"nobody"`):
+			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":false,"none":true,"message":"no task on this machine matches job nobody","tasks":0}],"silent":[]}`)
+		case c.Cluster:
+			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":true,"message":"capped 1 of 2 tasks on this machine (job encode)","tasks":1,"refused":["cap /b: refused: it is capped already"]},
+{"machine":"host-2","ok":false,"message":"it is never-cap","tasks":0},{"machine":"host-4","ok":false,"none":true,"message":"no task on this machine matches job encode","tasks":0}],"silent":["host-3"]}`)
+		case c.Machine == "host-1":
+			io.WriteString(w, `{"replies":[{"machine":"host-1","ok":true,"message":"it is done","cap":"cap-1","tasks":1}],"silent":[]}`)
+		default:
+			w.WriteHeader(http.StatusBadGateway)
+			io.WriteString(w, `{"error":"command host-9: the machine is not connected","remedy":"see quell machines"}`)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}, func() string { return last }
+}
+
+func TestClusterPrints(t *testing.T) {
+	env, _ := fakeCluster(t)
+	for _, c := range []struct {
+		golden string
+		args   []string
+	}{
+		{"cluster_machines", []string{"machines"}},
+		{"cluster_specs", []string{"specs", "--job", "web"}},
+		{"cluster_pairs", []string{"advise-scheduler"}},
+		{"cluster_pairs_yaml", []string{"advise-scheduler", "--yaml"}},
+		{"cluster_pairs_required", []string{"advise-scheduler", "--yaml", "--required", "--min-confidence", "0.5", "--label", "app.kubernetes.io/name"}},
+		{"cluster_incidents", []string{"incidents", "--cluster"}},
+		{"cluster_incident", []string{"incidents", "--machine", "m1", "last"}},
+	} {
+		got := quell(t, env, c.args...)
+		if got.Code != app.ExitOK {
+			t.Fatalf("%v: %d %s", c.args, got.Code, got.Err)
+		}
+		clitest.Golden(t, *update, c.golden, got.Out)
+	}
+	for _, args := range [][]string{{"machines"}, {"specs"}, {"advise-scheduler"}, {"incidents", "--cluster"}} {
+		var rows []map[string]any
+		if err := json.Unmarshal([]byte(quell(t, env, append(args, "--json")...).Out), &rows); err != nil || len(rows) == 0 {
+			t.Errorf("%v --json: %d rows, %v", args, len(rows), err)
+		}
+	}
+}
+
+// The request to the server corresponds to the command line.
+func TestClusterAsks(t *testing.T) {
+	env, asked := fakeCluster(t)
+	for _, c := range []struct {
+		args string
+		code int
+		want string // the expected request
+		says string
+	}{
+		{"cap encode --machine host-1 --rate 0.1 --for 5m --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "host-1: done: it is done"},
+		{"uncap encode --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","uncap":{"task":"encode"}}`, "it is done"},
+		{"protect --class batch --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","protect":{"class":"batch"}}`, "it is done"},
+		{"protect --all --off --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","unprotect":{"all":true}}`, "it is done"},
+		{"pardon encode --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","pardon":{"job":"encode"}}`, "it is done"},
+		{"enforcement on --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","enforcement":{"mode":"on"}}`, "it is done"},
+		{"cap --job encode --cluster --rate 0.1 --for 5m --reason r", app.ExitNegative, `POST /v1/commands {"cluster":true,"why":"r","cap":{"job":"encode","rate":0.1,"for":"5m"}}`,
+			"host-1: in part: capped 1 of 2 tasks on this machine (job encode)\nhost-1: refused: cap /b: refused: it is capped already\nhost-2: refused: it is never-cap\nhost-4: none: no task on this machine matches job encode\nno answer from host-3"},
+		{"uncap --job nobody --cluster --reason r", app.ExitNegative, `POST /v1/commands {"cluster":true,"why":"r","uncap":{"job":"nobody"}}`, "host-1: none"},
+		{"cap encode --machine host-9 --rate 0.1 --for 5m --reason r", app.ExitNegative, `POST /v1/commands {"machine":"host-9","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "what to do: see quell machines"},
+		{"incidents --cluster --since 24h --open", app.ExitOK, "GET /v1/incidents?open=true&since=24h0m0s", ""},
+		{"incidents --machine m1 nothing", app.ExitNegative, "GET /v1/incidents?id=nothing&machine=m1", `no incident ID contains "nothing"`},
+		{"advise-scheduler --job web --since 168h", app.ExitOK, "GET /v1/pairs?job=web&since=168h", "reports"},
+		{"specs --job web --platform p", app.ExitOK, "GET /v1/specs?job=web&platform=p", "1.812"},
+	} {
+		got := quell(t, env, strings.Fields(c.args)...)
+		if got.Code != c.code || asked() != c.want || !strings.Contains(got.Out+got.Err, c.says) {
+			t.Errorf("%s: %d, asked %s\n%s%s\nwant %d, %s\n%s", c.args, got.Code, asked(), got.Out, got.Err, c.code, c.want, c.says)
+		}
+	}
+}
+
+func TestClusterCommandLines(t *testing.T) {
+	env, _ := fakeCluster(t)
+	for _, c := range []struct{ args, want string }{
+		{"cap encode --machine a --cluster --rate 0.1 --for 5m --reason r", "choose one"},
+		{"cap encode --server http://127.0.0.1:1 --rate 0.1 --for 5m --reason r", "without --machine or --cluster"},
+		{"cap encode --job web --cluster --rate 0.1 --for 5m --reason r", "want one of task, job, class, all; got task and job"},
+		{"uncap --class web --cluster --reason r", `class "web": want`},
+		{"protect --job web --cluster", "why is empty: want a reason"},
+		{"enforcement --cluster", "name the mode to set"},
+		{"incidents --cluster --state-dir /tmp", "choose one"},
+		{"advise-scheduler --yaml --json", "choose one"},
+		{"advise-scheduler --label a:b --yaml", "a label's name"},
+		{"advise-scheduler --min-confidence 2", "want 0 to 1"},
+		{"machines --server http://127.0.0.1:1", "start quell-server"},
+		{"machines --server http://quell.example --token-file /proc/self/comm", "a token is not sent without TLS"},
+	} {
+		got := quell(t, env, strings.Fields(c.args)...)
+		if got.Code != app.ExitUsage || !strings.Contains(got.Err, c.want) {
+			t.Errorf("%s: %d %q; want %q", c.args, got.Code, got.Err, c.want)
+		}
+	}
+}
+
+func TestClusterCompletes(t *testing.T) {
+	env, _ := fakeCluster(t)
+	for args, want := range map[string]string{"__complete cap encode --machine h": "host-17", "__complete protect --class b": "best-effort"} {
+		if got := quell(t, env, strings.Fields(args)...); !strings.Contains(got.Out, want) {
+			t.Errorf("%s: %q", args, got.Out)
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/demo"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+func (a *commands) demo() *cobra.Command {
+	o := demo.Options{Channel: demo.CPU, Mode: plan.On}
+	var mode, channel, signal string
+	var seed uint64
+	var inFull, cluster bool
+	var server string
+	cmd := &cobra.Command{
+		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
+		Long: `demo starts six real tasks in separate cgroups: a latency-sensitive victim, four innocent
+tasks, and a batch job, the antagonist, that hurts the victim in bursts. The shipped
+quell-agent learns what the victim costs alone, detects that it suffers, names the
+antagonist, caps it, and removes the cap. Nothing else on the machine is changed, and
+everything is removed at the end, also after Ctrl-C.
+
+Channels: cpu (both on one CPU; works on any machine), cache (the antagonist streams
+through the last-level cache that holds the victim's data; works only if two CPUs share
+one, which is measured, because a hypervisor may report it wrong), auto (cache if it is
+shared now and stays shared, else cpu).
+
+With --cluster it runs a cluster on this machine: quell-server and three agents, each with
+its own tasks. The server learns the normal cost of the victims' job from all three, an
+operator sends commands through it, and it is killed. One agent then handles a noisy
+neighbour alone, with the spec that it has from the server. When the server is back, it
+receives everything once.
+
+Exit codes: 0 the right task was named, the victim recovered, nothing was left behind;
+1 otherwise; 2 the machine lacks something that the demo needs, and the error names it.`,
+		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with charts of the incident\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # no task may be accused\n  quell demo --cluster            # a server and three agents\n  quell demo --json | tail -n 1 | jq .",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if o.Mode, err = plan.ParseMode(mode); err != nil {
+				return fmt.Errorf("--enforce: %w", err)
+			}
+			o.Channel = demo.Channel(channel)
+			if !slices.Contains([]demo.Channel{demo.CPU, demo.Cache, demo.Auto}, o.Channel) {
+				return fmt.Errorf("--channel %q: want cpu, cache or auto", channel)
+			}
+			o.Signal = sample.SignalName(signal)
+			if _, ok := sample.LookupSignal(o.Signal); signal != "" && !ok {
+				return fmt.Errorf("--signal %q: want cpi, cpt, cps or runq", signal)
+			}
+			o.Seed = seed
+			if !cmd.Flags().Changed("seed") {
+				o.Seed = rand.Uint64N(1_000_000)
+			}
+			if cluster {
+				for _, flag := range []string{"channel", "signal", "enforce", "no-antagonist", "incident"} {
+					if cmd.Flags().Changed(flag) {
+						return fmt.Errorf("--cluster and --%s: choose one", flag)
+					}
+				}
+				return a.playCluster(cmd, demo.ClusterOptions{Seed: o.Seed, Agent: o.Agent, Server: server, Logs: o.AgentLog})
+			}
+			return a.playDemo(cmd, o, inFull)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&channel, "channel", string(demo.CPU), "cpu, cache or auto")
+	f.StringVar(&signal, "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
+	f.StringVar(&mode, "enforce", plan.On.String(), "off, advise or on")
+	f.Uint64Var(&seed, "seed", 0, "seed of lengths and times (default: random)")
+	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
+	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: next to quell, else in PATH)")
+	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with charts")
+	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file, or with --cluster all logs in this folder")
+	f.BoolVar(&cluster, "cluster", false, "run it on a cluster: quell-server and three agents")
+	f.StringVar(&server, "quell-server", "", "with --cluster: the quell-server program (default: next to quell, else in PATH)")
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {
+	var err error
+	if o.Agent, err = demoAgent(o.Agent); err != nil {
+		return err
+	}
+	o.PMU = hasPMU()
+	out, show := a.stage()
+	o.Show = show.event
+	fmt.Fprintln(out, "quell demo: real processes, real cgroups, the shipped agent")
+	r, err := demo.Run(cmd.Context(), o)
+	show.Clear()
+	if err != nil {
+		return demoError(err, "run it with --agent-log FILE to see the agent's log")
+	}
+	if a.JSON {
+		if err := json.NewEncoder(a.Out).Encode(r); err != nil {
+			return fmt.Errorf("write JSON: %w", err)
+		}
+	} else {
+		printDemo(out, r)
+		if inc := r.Incident(); inFull && inc != nil {
+			fmt.Fprintln(out)
+			if err := report.Incident(out, *inc, a.Style()); err != nil {
+				return err
+			}
+		}
+	}
+	return demoVerdict(r.OK, r.Verdict, r.Excuse, "run it with --agent-log FILE and look there")
+}
+
+// demoAgent finds the agent's program, if the demo can run at all.
+func demoAgent(named string) (string, error) {
+	if os.Geteuid() != 0 {
+		return "", app.Usage(errors.New("demo: not root: it creates cgroups and uses kernel counters"), "run it as root (sudo)")
+	}
+	path, err := app.Program("quell-agent", named)
+	if err != nil {
+		return "", app.Usage(err, "build it (make build) or name it with --agent")
+	}
+	return path, nil
+}
+
+// stage returns the output for the demo's events.
+func (a *commands) stage() (io.Writer, *eventPrinter) {
+	out := a.Text()
+	return out, &eventPrinter{Progress: a.Progress(out), w: out}
+}
+
+// demoError is the error of a demo that could not finish; look says where to find more.
+func demoError(err error, look string) error {
+	var env *workload.MissingError
+	if errors.As(err, &env) {
+		return app.Usage(fmt.Errorf("demo: %w", err), env.Remedy)
+	}
+	return app.Negative(fmt.Errorf("demo: %w", err), "everything it made was removed; "+look)
+}
+
+// demoVerdict is the error of a demo with a bad result.
+func demoVerdict(ok bool, verdict, excuse, look string) error {
+	switch {
+	case ok:
+		return nil
+	case excuse != "":
+		return app.Negative(fmt.Errorf("demo: %s", verdict), "run it on a machine whose CPUs run at the same time")
+	}
+	return app.Negative(fmt.Errorf("demo: %s", verdict), "try again; if it fails again, "+look)
+}
+
+// hasPMU tries to open the cpi signal.
+func hasPMU() bool {
+	h, err := host.Open("/")
+	if err != nil {
+		return false
+	}
+	topo, err := h.Topology()
+	if err != nil {
+		return false
+	}
+	s, err := counter.OpenCPI(topo.Online, h.Layout().Unified)
+	if err != nil {
+		return false
+	}
+	s.Close()
+	return true
+}
+
+// eventPrinter shows events: one line each, and a progress bar on a terminal.
+type eventPrinter struct {
+	*app.Progress
+	w    io.Writer
+	last string
+}
+
+func (t *eventPrinter) event(e demo.Event) {
+	line := fmt.Sprintf("[%5.1fs] %s", e.After.Seconds(), e.Text)
+	if e.Of == 0 {
+		t.Clear()
+		fmt.Fprintln(t.w, line)
+		return
+	}
+	if !t.Live() {
+		if e.Text != t.last && !strings.Contains(e.Text, ":") {
+			fmt.Fprintln(t.w, line+" …")
+		}
+		t.last = e.Text
+		return
+	}
+	t.Draw("%s %s %d/%d", line, app.Bar(float64(e.Done)/float64(e.Of), 24, "█", "░"), e.Done, e.Of)
+}
+
+// demoRows returns a function that prints rows of the table at the end of a demo.
+func demoRows(w io.Writer) func(name, format string, args ...any) {
+	return func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+}
+
+// printDemo prints a short table and the verdict.
+func printDemo(w io.Writer, r *demo.Result) {
+	sig, _ := sample.LookupSignal(r.Signal)
+	row := demoRows(w)
+	num := func(v incident.Value) string {
+		if math.IsNaN(float64(v)) {
+			return "-"
+		}
+		return fmt.Sprintf("%.3g", float64(v))
+	}
+	fmt.Fprintln(w)
+	row("channel", "%s, signal %s (%s)", r.Channel, r.Signal, r.Variant)
+	row("victim", "%s", filepath.Base(string(r.Victim)))
+	switch {
+	case r.Antagonist == "":
+		row("antagonist", "left out")
+	default:
+		row("antagonist", "%s", filepath.Base(string(r.Antagonist)))
+	}
+	if r.Named != "" {
+		s := detect.Suspect{Grounds: r.Grounds, Correlation: float64(r.Correlation)}
+		row("named", "%s, %s", filepath.Base(string(r.Named)), strings.TrimSuffix(s.Level.String()+", "+plan.Figure(&s), ", "))
+		if u := r.RunnerUp; u != nil {
+			why := ""
+			if u.Excluded != "" {
+				why = " (" + u.Excluded + ")"
+			}
+			row("runner-up", "%s, correlation %.2f%s", filepath.Base(string(u.Task)), u.Correlation, why)
+		}
+		from := "the third outlier"
+		if r.Trials > 0 {
+			from = fmt.Sprintf("the result of trial %d", r.Trials)
+		}
+		row("found after", "%s s from %s, %s intervals from the antagonist's start", num(r.SecondsToIncident), from, num(r.IntervalsToIncident))
+	}
+	row("cost", "%s alone, %s contended, %s capped (%s)", num(r.CostAlone), num(r.CostContended), num(r.CostCapped), sig.Unit)
+	if c := float64(r.RelativeCost); c == c {
+		row("relative", "%s of the contended cost under the cap (the paper's median: 0.63)", num(r.RelativeCost))
+	}
+	row("left behind", "%s", cmp.Or(strings.Join(r.LeftBehind, ", "), "nothing"))
+	took := time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond)
+	fmt.Fprintf(w, "\n%s (seed %d, %s, %d attempt(s), %d flip(s))\n", r.Verdict, r.Seed, took, r.Attempts, r.Flips)
+	if r.Excuse != "" {
+		fmt.Fprintln(w, r.Excuse)
+	}
+}

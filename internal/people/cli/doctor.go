@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/counter/blockio"
+	"github.com/quell-dev/quell/internal/machine/counter/netq"
+	"github.com/quell-dev/quell/internal/machine/counter/runq"
+	"github.com/quell-dev/quell/internal/machine/counter/uprobe"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+func (a *commands) doctor() *cobra.Command {
+	var require []string
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "show what can be counted and capped on this machine, and why the rest cannot", Args: cobra.NoArgs,
+		Long: `doctor tests every capability of the machine that quell can use, and changes nothing. For
+a missing one it prints the reason and what to do. Run it as the user that the agent runs as.
+
+The exit code is 0, also if capabilities are missing, unless --require names one of them.
+It takes some hundred milliseconds: it measures whether CPUs share a cache, because in a
+virtual machine the kernel's information may be wrong.`,
+		Example: "  quell doctor\n  quell doctor --require cpi,caps && echo ready\n  quell doctor --json | jq -r '.[].capabilities[] | select(.ok | not) | .name'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := a.diagnose(cmd.Context())
+			if err != nil {
+				return app.Usage(err, "mount /proc")
+			}
+			for _, name := range require {
+				if _, ok := d.Lookup(name); !ok {
+					return fmt.Errorf("--require %q: unknown capability, want some of %s", name, strings.Join(d.Names(), ", "))
+				}
+			}
+			if err := app.Show(a.App, d, report.Doctor); err != nil {
+				return err
+			}
+			return requireError(d, require)
+		},
+	}
+	cmd.Flags().StringSliceVar(&require, "require", nil, "exit with 1 if one of these is missing; the names are those that doctor prints")
+	return a.WithJSON(cmd)
+}
+
+func requireError(d report.Diagnosis, require []string) error {
+	var lacking, remedies []string
+	for _, name := range require {
+		if c, _ := d.Lookup(name); !c.OK {
+			lacking = append(lacking, name+" ("+c.Reason+")")
+			if c.Remedy != "" && !slices.Contains(remedies, c.Remedy) {
+				remedies = append(remedies, c.Remedy)
+			}
+		}
+	}
+	if len(lacking) == 0 {
+		return nil
+	}
+	return app.Negative(fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; "))
+}
+
+// diagnose tests what quell needs.
+func (a *commands) diagnose(ctx context.Context) (report.Diagnosis, error) {
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	topology, err := h.Topology()
+	if err != nil {
+		return nil, err
+	}
+	machine := h.Capabilities()
+	perf := counter.Capabilities(h.Layout().Unified, topology.Online)
+	return report.Diagnosis{
+		{Name: "signals that can be counted here", Capabilities: signalCapabilities(h, topology)},
+		{Name: "enforcement", Capabilities: []host.Capability{quotaCapability(machine), ioCaps(h), a.agentCapability(ctx)}},
+		{Name: "cache sharing of CPUs", Capabilities: sharing(topology)},
+		{Name: "machine", Capabilities: machine},
+		{Name: "perf events", Capabilities: perf},
+		{Name: "run queue", Capabilities: runq.Capabilities()},
+		{Name: "transactions", Capabilities: []host.Capability{uprobe.Capability(), counter.NetworkCapability()}},
+		{Name: "disks", Capabilities: []host.Capability{blockio.Capability()}},
+		{Name: "network", Capabilities: []host.Capability{netq.Capability()}},
+	}, nil
+}
+
+// ioCaps reports whether tasks can be limited on disks.
+func ioCaps(h *host.Host) host.Capability {
+	c := host.Capability{Name: "io caps"}
+	mount, v1 := h.Layout().IO()
+	switch {
+	case mount == "":
+		c.Reason = "no mounted hierarchy has the io controller"
+		c.Remedy = "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) or mount the v1 blkio hierarchy; until then signal io names suspects but cannot cap them"
+	case !v1:
+		c.OK, c.Detail = true, "io.max, for tasks that have the io controller"
+	default:
+		if _, err := h.ReadValue(mount + "/blkio.throttle.read_bps_device"); err != nil {
+			c.Reason, c.Remedy = err.Error(), "use a kernel with CONFIG_BLK_DEV_THROTTLING"
+			return c
+		}
+		c.OK, c.Detail = true, "v1 blkio.throttle, for tasks that have a cgroup in that hierarchy"
+		c.Reason, c.Remedy = "v1 limits only "+host.BlkioScope, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to limit that too"
+	}
+	return c
+}
+
+// signalCapabilities opens each source, as the agent does.
+func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability {
+	cpus := topology.Online
+	cgroup2 := h.Layout().Unified
+	all := make([]host.Capability, 0, 4)
+	for _, sig := range sample.Signals() {
+		var s counter.Source
+		var err error
+		switch sig.Name {
+		case sample.CPI:
+			s, err = counter.OpenCPI(cpus, cgroup2)
+		case sample.CPS:
+			s, err = counter.OpenCPS(cpus, cgroup2)
+		case sample.CPT:
+			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
+		case sample.RunQ:
+			s, err = runq.Open(runq.Options{})
+		case sample.IO:
+			s, err = blockio.Open()
+		case sample.Net:
+			s, err = netq.Open()
+		case sample.Probe:
+			s, err = counter.OpenCanary(counter.Caches(topology), time.Second)
+		case sample.Steal:
+			s, err = counter.OpenSteal(h)
+		default:
+			continue
+		}
+		c := host.Capability{Name: string(sig.Name), OK: err == nil}
+		var unsupported *counter.NotSupportedError
+		switch {
+		case err == nil:
+			c.Detail = sig.Cost + ", counted as " + s.Variant()
+			if f, ok := s.(interface{ Fallback() string }); ok {
+				c.Reason = f.Fallback()
+			}
+			if d, ok := s.(interface{ Expensive() string }); ok && c.Reason == "" {
+				c.Reason = d.Expensive()
+			}
+			if err := s.Close(); err != nil {
+				c.OK, c.Reason = false, err.Error()
+			}
+		case errors.As(err, &unsupported):
+			c.Reason, c.Remedy = err.Error(), unsupported.Remedy
+		default:
+			c.Reason = err.Error()
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// quotaCapability is the machine's CPU quota capability under its user-visible name.
+func quotaCapability(machine []host.Capability) host.Capability {
+	i := slices.IndexFunc(machine, func(c host.Capability) bool { return c.Name == "cpu quota" })
+	c := machine[i]
+	c.Name = "caps"
+	return c
+}
+
+// agentCapability reports whether an agent answers.
+func (a *commands) agentCapability(ctx context.Context) host.Capability {
+	c := host.Capability{Name: "agent"}
+	st, err := a.client().Status(ctx)
+	var unreachable *api.UnreachableError
+	switch {
+	case errors.As(err, &unreachable):
+		c.Reason, c.Remedy = err.Error(), unreachable.Remedy()
+	case err != nil:
+		c.Reason = err.Error()
+	default:
+		c.OK, c.Detail = true, fmt.Sprintf("quell-agent %s answers at %s, enforcement %s", st.Version, a.socket, st.Mode)
+	}
+	return c
+}
+
+// look is the measuring time for each pair of CPUs.
+const look = 50 * time.Millisecond
+
+// sharing compares sysfs on last-level caches with the measured round trip of a cache
+// line between CPUs. In a virtual machine they often differ, and the measured result
+// changes when the hypervisor moves virtual CPUs.
+func sharing(t host.Topology) []host.Capability {
+	pairs := cpuPairs(t)
+	trips, errs := make([]workload.RoundTrip, len(pairs)), make([]error, len(pairs))
+	var measured []workload.RoundTrip
+	for i, p := range pairs {
+		trips[i], errs[i] = workload.PingPong(p[0].ID, p[1].ID, look)
+		if errs[i] == nil {
+			measured = append(measured, trips[i])
+		}
+	}
+	var all []host.Capability
+	for i, p := range pairs {
+		c := host.Capability{Name: fmt.Sprintf("cache of CPUs %d and %d", p[0].ID, p[1].ID)}
+		said := "sysfs says: nothing"
+		told := p[0].LLC.ID >= 0 && p[1].LLC.ID >= 0
+		sameCache := p[0].LLC.CPUs.Has(p[1].ID)
+		if told {
+			said = "sysfs says: " + sharedText(sameCache)
+		}
+		now := workload.SharesCache(trips[i], measured...)
+		text := fmt.Sprintf("%s; measured now: %s, %d ns a round trip", said, sharedText(now), trips[i].Min.Nanoseconds())
+		switch {
+		case errs[i] != nil:
+			c.Reason = fmt.Sprintf("%s; not measured: %v", said, errs[i])
+		case told && now != sameCache:
+			c.Reason = text
+			c.Remedy = "trust the measurement, and expect it to change: the hypervisor may move virtual CPUs"
+		default:
+			c.OK, c.Detail = true, text
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func sharedText(shared bool) string {
+	if shared {
+		return "shared"
+	}
+	return "not shared"
+}
+
+// cpuPairs selects the CPUs to measure: the first with some under its own last-level cache,
+// and with one under each of some others.
+func cpuPairs(t host.Topology) [][2]host.CPU {
+	const each = 3
+	var near, far [][2]host.CPU
+	seen := map[int]bool{}
+	for i, c := range t.CPUs {
+		first := t.CPUs[0]
+		switch {
+		case i == 0 || first.Siblings.Has(c.ID): // siblings share more than the last-level cache
+		case first.LLC.CPUs.Has(c.ID) || c.LLC.ID < 0:
+			if len(near) < each {
+				near = append(near, [2]host.CPU{first, c})
+			}
+		case len(far) < each && !seen[c.LLC.ID]:
+			seen[c.LLC.ID] = true
+			far = append(far, [2]host.CPU{first, c})
+		}
+	}
+	return append(near, far...)
+}

@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+// evaluating holds the flags of quell evaluate.
+type evaluating struct {
+	out, stateDir string
+	days          float64
+}
+
+func (a *commands) evaluate() *cobra.Command {
+	var f evaluating
+	cmd := &cobra.Command{
+		Use: "evaluate [FILE...]", Short: "measure how well detection and caps work, as CPI²'s section 7 does",
+		Long: `evaluate makes the tables and plots of CPI²'s section 7 (figures 14 to 16) from
+incidents: antagonism against the machine's load, outcomes of caps against the correlation
+and against σ, how much caps help, incidents per machine-day; separately for production
+(latency-sensitive) and other victims.
+
+Without FILE it reads the agent's log. FILE is the JSON output of quell incidents, replay,
+or sim --incidents; - is standard input. A recording has no caps, so it has no outcomes.
+
+The outcome rate is the share of caps that helped. The labelled precision, of replays and
+simulations with known antagonists, is the share of accusations that were right.`,
+		Example: `  quell evaluate
+  quell evaluate --out evaluation.html
+  quell replay --json trace.parquet | quell evaluate -
+  quell sim --json --incidents run.jsonl && quell evaluate run.jsonl`,
+		RunE: func(cmd *cobra.Command, files []string) error { return a.runEvaluate(cmd.Context(), &f, files) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
+	flags.Float64Var(&f.days, "machine-days", 0, "monitored machine-days, for rates; 0: from the files")
+	flags.StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) runEvaluate(ctx context.Context, f *evaluating, files []string) error {
+	if f.days < 0 {
+		return fmt.Errorf("--machine-days %v: want a number above 0", f.days)
+	}
+	var e evaluation.Evaluation
+	if len(files) == 0 {
+		all, err := a.findIncidents(ctx, incidentFlags{stateDir: f.stateDir})
+		if err != nil {
+			return err
+		}
+		for i := range all.Incidents {
+			e.Add(&all.Incidents[i])
+		}
+	}
+	for _, name := range files {
+		if err := readIncidents(name, &e); err != nil {
+			return fmt.Errorf("read incidents of %s: %w", name, err)
+		}
+	}
+	if f.days > 0 {
+		e.Days = f.days
+	}
+	return a.showEvaluation(&e, f.out)
+}
+
+func (a *commands) showEvaluation(e *evaluation.Evaluation, out string) error {
+	r := e.Report()
+	if out != "" {
+		if err := app.WriteFile(out, func(w io.Writer) error { return report.EvaluationHTML(w, &r, a.Style()) }); err != nil {
+			return fmt.Errorf("write report: %w", err)
+		}
+	}
+	return app.Show(a.App, &r, report.EvaluationText)
+}
+
+// readIncidents reads a file of JSON values: incidents, lists of them, and summaries of
+// replays and simulations.
+func readIncidents(name string, e *evaluation.Evaluation) error {
+	in := os.Stdin
+	if name != "-" {
+		var err error
+		if in, err = os.Open(name); err != nil {
+			return err
+		}
+		defer in.Close()
+	}
+	for d := json.NewDecoder(in); ; {
+		var v json.RawMessage
+		if err := d.Decode(&v); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := addIncidents(v, e); err != nil {
+			return err
+		}
+	}
+}
+
+func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
+	if v[0] == '[' {
+		var list []json.RawMessage
+		if err := json.Unmarshal(v, &list); err != nil {
+			return err
+		}
+		for _, one := range list {
+			if err := addIncidents(one, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var what struct {
+		Victim   json.RawMessage `json:"victim"`
+		Rule     string          `json:"rule"`
+		Machines int             `json:"machines"` // of a replay
+		From     sample.Millis   `json:"from"`
+		To       sample.Millis   `json:"to"`
+		Minutes  int             `json:"minutes"` // of a simulation
+		// Precision is a share with k and n, or a number next to right.
+		Precision   json.RawMessage `json:"precision"`
+		Accusations int             `json:"accusations"`
+		Right       int             `json:"right"`
+	}
+	if err := json.Unmarshal(v, &what); err != nil {
+		return err
+	}
+	switch {
+	case what.Victim != nil:
+		var inc incident.Record
+		if err := json.Unmarshal(v, &inc); err != nil {
+			return err
+		}
+		e.Add(&inc)
+	case what.Rule == "":
+		return errors.New("neither an incident nor the summary of a replay or a simulation")
+	case what.Minutes > 0:
+		e.Days += float64(what.Minutes) / (24 * 60)
+		e.Right, e.Accusations = e.Right+what.Right, e.Accusations+what.Accusations
+	default:
+		e.Days += what.To.Sub(what.From).Hours() / 24 * float64(max(what.Machines, 1))
+		var share struct{ K, N int }
+		if what.Precision != nil && json.Unmarshal(what.Precision, &share) == nil {
+			e.Right, e.Accusations = e.Right+share.K, e.Accusations+share.N
+		}
+	}
+	return nil
+}
+
+// fresh returns a context for cleanup after the caller's context has ended.
+func fresh(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+}

@@ -1,0 +1,214 @@
+package labcmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// TestMain makes the test binary the program that the lab starts.
+func TestMain(m *testing.M) {
+	words := os.Args[1:]
+	switch {
+	case len(words) > 0 && slices.Contains([]string{"lab-guard", "lab-hold", "lab-remote"}, words[0]):
+		a := &app.App{Out: os.Stdout, Err: os.Stderr}
+		os.Exit(a.Run(context.Background(), newRoot(a), words))
+	case len(words) > 1 && words[0] == "workload" && words[1] == "lab":
+		k, err := workload.ParseKernel(words[2:])
+		if err == nil {
+			err = workload.RunKernel(context.Background(), k)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	quelltest.Main(m)
+}
+
+func quell(t *testing.T, env map[string]string, args ...string) clitest.Answer {
+	t.Helper()
+	return clitest.Run(t, newRoot, env, args...)
+}
+
+func newRoot(a *app.App) *cobra.Command {
+	root := &cobra.Command{Use: "quell"}
+	root.AddCommand(Command(a))
+	root.AddCommand(Helpers()...)
+	return root
+}
+
+const simulatedStudy = `version: 1
+study: simulated
+question: does the command line do what it says?
+environments: {ve: {driver: synthetic, cpus: 1, truth: {base: 1s, slope: 0.5, noise: 1%, ar1: 0.3, fail: 50%}}}
+workloads: {work: {builtin: primes}}
+roles:
+  fg: {workload: work, environment: ve, measure: true}
+  bg: {workload: work, environment: ve, load: {target: $load}}
+factors:
+  load: {staircase: {from: 10%, to: 90%, step: 20%, hold: 30s, settle: 5s, trail: 5s}}
+  placement:
+    - {name: apart, relation: per-core}
+    - {name: free, relation: neutral}
+design: {repetitions: 3}
+run: {retries: 20}
+analysis: [{kind: interference}]
+`
+
+func studyFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "study.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestLabFromFileToResults: the command line alone takes a study from its file to its
+// results. Existing runs are not repeated, and the results match the truth.
+func TestLabFromFileToResults(t *testing.T) {
+	t.Parallel()
+	file := studyFile(t, simulatedStudy)
+	out := filepath.Join(t.TempDir(), "out")
+	env := clitest.Env("/nowhere")
+
+	if r := quell(t, env, "lab", "check", file); r.Code != app.ExitOK || !strings.Contains(r.Out, "study simulated is valid: 4 cells, 14 runs") {
+		t.Errorf("check: %+v", r)
+	}
+	clitest.Golden(t, *update, "lab-plan", strings.ReplaceAll(quell(t, env, "lab", "plan", "--runs", file).Out, file, "STUDY"))
+	if r := quell(t, env, "lab", "run", "--out", out, file); r.Code != app.ExitOK || !strings.Contains(r.Out, "14 runs planned, 0 already complete, 0 left") ||
+		!strings.Contains(r.Out, "corunner-died") {
+		t.Errorf("run: %+v", r)
+	}
+	r := quell(t, env, "lab", "status", "--json", out)
+	var st status
+	if err := json.Unmarshal([]byte(r.Out), &st); err != nil || r.Code != app.ExitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {
+		t.Errorf("status: %+v, %v", r, err)
+	}
+	// A lost run is the only one that is repeated.
+	folder, err := result.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := folder.Runs()
+	lost := slices.IndexFunc(runs, func(r result.Run) bool { return r.Verdict == result.Valid })
+	if err != nil || lost < 0 {
+		t.Fatal(runs, err)
+	}
+	if err := os.RemoveAll(folder.Path("runs", runs[lost].CellKey, fmt.Sprintf("%d.%d", runs[lost].N, runs[lost].Try))); err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, env, "lab", "status", out); r.Code != app.ExitNegative || !strings.Contains(r.Err, "1 of 14 runs are left") || !strings.Contains(r.Err, "quell lab resume "+out) {
+		t.Errorf("status: %+v", r)
+	}
+	if r := quell(t, env, "lab", "resume", out); r.Code != app.ExitOK || !strings.Contains(r.Out, "13 already complete, 0 left") {
+		t.Errorf("resume: %+v", r)
+	}
+	r = quell(t, env, "lab", "analyse", "--json", out)
+	var res analyse.Results
+	if err := json.Unmarshal([]byte(r.Out), &res); err != nil || !res.Simulated || len(res.Interferences) != 2 {
+		t.Fatalf("analyse: %+v, %v", r, err)
+	}
+	// A slowdown of 1 + 0.5·load has this throughput, fitted over 10 to 90 %.
+	for _, i := range res.Interferences {
+		if i.Metric < 31 || i.Metric > 36 || i.Style() != "bold" {
+			t.Errorf("metric %.2f, %s", i.Metric, i.Style())
+		}
+	}
+	if r := quell(t, env, "lab", "analyse", out); r.Code != app.ExitOK || !strings.Contains(r.Out, "SIMULATED") {
+		t.Errorf("analyse: %+v", r)
+	}
+}
+
+func TestLabSaysWhatIsWrong(t *testing.T) {
+	env := clitest.Env("/nowhere")
+	bad := studyFile(t, strings.Replace(strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1), "from: 10%", "from: 10", 1))
+	worse := studyFile(t, strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1))
+	real := studyFile(t, strings.Replace(simulatedStudy, "{driver: synthetic, cpus: 1, truth: {base: 1s, slope: 0.5, noise: 1%, ar1: 0.3, fail: 50%}}", "{driver: synthetic}", 1))
+	odd := studyFile(t, simulatedStudy+"preconditions: {require: {idel_cpu: '>=97%'}}\n")
+	folder := t.TempDir()
+	for _, c := range []struct {
+		args []string
+		code int
+		err  string
+	}{
+		{[]string{"check", bad}, app.ExitNegative, bad + ":10: factors.load.staircase.from"},
+		{[]string{"check", worse}, app.ExitNegative, "workloads.work.options"},
+		{[]string{"check", real}, app.ExitNegative, "environments.ve.truth"},
+		{[]string{"check", odd}, app.ExitNegative, "preconditions.require.idel_cpu"},
+		{[]string{"check", "/nowhere.yaml"}, app.ExitUsage, "name a study's file"},
+		{[]string{"run", bad}, app.ExitNegative, "staircase.from"},
+		{[]string{"status", folder}, app.ExitUsage, "not a study folder"},
+		{[]string{"resume", folder}, app.ExitUsage, "quell lab run"},
+		{[]string{"analyse", folder}, app.ExitUsage, "lab-results/smoke"},
+	} {
+		r := quell(t, env, append([]string{"lab"}, c.args...)...)
+		if r.Code != c.code || !strings.Contains(r.Err, c.err) {
+			t.Errorf("lab %q: exit code %d, want %d with %q: %s", c.args, r.Code, c.code, c.err, r.Err)
+		}
+	}
+	r := quell(t, env, "lab", "check", "--json", bad)
+	var got check
+	if err := json.Unmarshal([]byte(r.Out), &got); err != nil || got.OK || len(got.Problems) != 1 || !strings.HasSuffix(got.Problems[0].Where, ":10") {
+		t.Errorf("%s: %v", r.Out, err)
+	}
+}
+
+// Two labs at once would mix their runs.
+func TestLabRunsOneAtATime(t *testing.T) {
+	t.Parallel()
+	file := studyFile(t, simulatedStudy)
+	out := filepath.Join(t.TempDir(), "out")
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, file); r.Code != app.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	f, _, err := openStudy(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, err := lockFolder(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "resume", out); r.Code != app.ExitUsage || !strings.Contains(r.Err, "another quell runs its study") {
+		t.Errorf("%+v", r)
+	}
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "status", out); !strings.Contains(r.Out, "simulated, running") {
+		t.Errorf("%+v", r)
+	}
+	free()
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "resume", out); r.Code != app.ExitOK {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestAbout(t *testing.T) {
+	var got bytes.Buffer
+	for _, d := range []time.Duration{0, time.Second, 61 * time.Second, 2 * time.Minute, 23*time.Minute + 40*time.Second, 59*time.Minute + 59*time.Second, 26*time.Hour + 29*time.Second} {
+		fmt.Fprintln(&got, formatDuration(d))
+	}
+	if want := "no time\n1 s\n1 min 1 s\n2 min\n24 min\n1 h 0 min\n26 h 0 min\n"; got.String() != want {
+		t.Errorf("got %q, want %q", got.String(), want)
+	}
+}

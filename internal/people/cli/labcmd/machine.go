@@ -1,0 +1,136 @@
+package labcmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/observe"
+	"github.com/quell-dev/quell/internal/lab/render"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+)
+
+// missedFile lists the preferred preconditions that a machine does not meet.
+const missedFile = "missed.json"
+
+// require checks the machine against the study's preconditions: required ones must be
+// met, unmet preferred ones are recorded for the report.
+func (l *labMachine) require(ctx context.Context, s *study.Study, f *result.Folder) error {
+	if len(s.Preconditions.Require)+len(s.Preconditions.Prefer) == 0 {
+		return nil
+	}
+	unmet, err := observe.Measure(ctx, l.host, s.Preconditions, time.Second)
+	if err != nil {
+		return err
+	}
+	missed := []string{}
+	var required []error
+	for _, u := range unmet {
+		if u.Required {
+			required = append(required, errors.New(u.String()))
+			continue
+		}
+		missed = append(missed, u.String())
+	}
+	if err := errors.Join(required...); err != nil {
+		return app.Negative(fmt.Errorf("run study: the machine does not meet the study's requirements: %w", err), "change the machine, or move the condition from require to prefer")
+	}
+	return writeJSONFile(f.Path(missedFile), missed)
+}
+
+// describe records the machine's description and returns its hash: records of another
+// machine, or of this one after a change, are another series.
+func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Folder) (hash string, err error) {
+	if len(realDrivers(s)) == 0 {
+		return "", nil
+	}
+	d, err := observe.Describe(ctx, l.host, 0, map[string]string{"quell.version": l.version})
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(f.Path("env"), 0o755); err != nil {
+		return "", fmt.Errorf("describe the machine: %w", err)
+	}
+	return d.Hash(), writeJSONFile(f.Path("env", d.Hash()+".json"), d)
+}
+
+// changed returns the differences of this machine from that of a series of records. It is
+// nil if there are none, or if they cannot be determined: users other than root read
+// less, and a folder may come from elsewhere without its descriptions.
+func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study, series string) ([]string, error) {
+	if series == "" || len(realDrivers(s)) == 0 || os.Geteuid() != 0 {
+		return nil, nil
+	}
+	var was observe.Description
+	if err := readJSONFile(f.Path("env", series+".json"), &was); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	now, err := observe.Describe(ctx, h, 0, map[string]string{"quell.version": a.Version})
+	if err != nil || now.Hash() == series {
+		return nil, err
+	}
+	return slices.DeleteFunc(now.Diff(was), func(line string) bool { return strings.HasPrefix(line, "~") }), nil
+}
+
+func writeJSONFile(name string, v any) error {
+	text, err := json.MarshalIndent(v, "", " ")
+	if err == nil {
+		err = os.WriteFile(name, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// machines reads what describe and require have written.
+func machines(f *result.Folder) (ms []render.Machine, missed []string, err error) {
+	names, err := filepath.Glob(f.Path("env", "*.json"))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		var d observe.Description
+		if err := readJSONFile(name, &d); err != nil {
+			return nil, nil, err
+		}
+		m := render.Machine{Name: strings.TrimSuffix(filepath.Base(name), ".json")}
+		for _, i := range d.Items {
+			if i.Missing == "" {
+				m.Facts = append(m.Facts, render.Fact{Name: strings.ReplaceAll(i.Name, ".", " "), Value: i.Value})
+			}
+		}
+		ms = append(ms, m)
+	}
+	if err := readJSONFile(f.Path(missedFile), &missed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	return ms, missed, nil
+}
+
+func readJSONFile(name string, v any) error {
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return nil
+}

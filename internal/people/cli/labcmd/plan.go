@@ -1,0 +1,256 @@
+package labcmd
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+)
+
+func (a *commands) labPlan() *cobra.Command {
+	all := false
+	cmd := &cobra.Command{
+		Use: "plan STUDY.yaml", Short: "show a study's cells, their order and how long it takes", Args: cobra.ExactArgs(1),
+		Example:           "  quell lab plan studies/vm-mapping-small.yaml\n  quell lab plan --runs studies/smoke.yaml\n  quell lab plan --json studies/smoke.yaml | jq '.takes_s'",
+		ValidArgsFunction: files("yaml", "yml"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, _, err := readStudy(args[0])
+			if err != nil {
+				return err
+			}
+			if a.JSON {
+				return a.WriteJSON(plannedOf(s))
+			}
+			return printPlan(a.Out, s, all, a.Now().In(a.Zone))
+		},
+	}
+	cmd.Flags().BoolVar(&all, "runs", false, "list every run in its order")
+	return a.WithJSON(cmd)
+}
+
+type planned struct {
+	Study  string        `json:"study"`
+	Cells  []plannedCell `json:"cells"`
+	Runs   []plannedRun  `json:"runs"`
+	Takes  float64       `json:"takes_s"`
+	Budget float64       `json:"budget_s,omitempty"`
+}
+
+type plannedCell struct {
+	Key  string `json:"key"`
+	Name string `json:"name"`
+	// Takes is the duration of one run, seconds; Runs is their number.
+	Takes float64 `json:"takes_s"`
+	Runs  int     `json:"runs"`
+}
+
+type plannedRun struct {
+	Key   string         `json:"cell"`
+	Kind  study.CellKind `json:"kind"`
+	N     int            `json:"n"`
+	Takes float64        `json:"takes_s"`
+}
+
+func plannedOf(s *study.Study) planned {
+	p := planned{Study: s.Name, Budget: s.Design.Budget.Seconds()}
+	at := map[string]int{}
+	for _, r := range s.Plan() {
+		key := r.Cell.Key()
+		i, ok := at[key]
+		if !ok {
+			i = len(p.Cells)
+			at[key] = i
+			p.Cells = append(p.Cells, plannedCell{Key: key, Name: r.Cell.String(), Takes: r.Takes.Seconds()})
+		}
+		p.Cells[i].Runs++
+		p.Runs = append(p.Runs, plannedRun{key, r.Cell.Kind, r.N, r.Takes.Seconds()})
+		p.Takes += r.Takes.Seconds()
+	}
+	return p
+}
+
+func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
+	p := plannedOf(s)
+	takes := time.Duration(p.Takes * float64(time.Second))
+	fmt.Fprintf(w, "study %s: %d cells, %d runs, %s, order %s with seed %d\n", s.Name, len(p.Cells), len(p.Runs), formatDuration(takes), s.Design.Order, s.Design.Seed)
+	if s.Question != "" {
+		fmt.Fprintln(w, "question:", strings.TrimSpace(s.Question))
+	}
+	switch b := s.Design.Budget; {
+	case b > 0 && takes > b:
+		fmt.Fprintf(w, "budget: %s is not enough: the runs that do not fit are left for lab resume with a larger budget\n", formatDuration(b))
+	case b > 0:
+		fmt.Fprintf(w, "budget: %s\n", formatDuration(b))
+	}
+	if takes > 0 {
+		fmt.Fprintf(w, "if started now it ends at %s, without retries\n", now.Add(takes).Format("15:04 on 2 January"))
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "cell\truns\teach takes\tname")
+	for _, c := range p.Cells {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", c.Key, c.Runs, formatDuration(time.Duration(c.Takes*float64(time.Second))), c.Name)
+	}
+	if err := t.Flush(); err != nil || !all {
+		return err
+	}
+	fmt.Fprintln(w)
+	names := map[string]string{}
+	for _, c := range p.Cells {
+		names[c.Key] = c.Name
+	}
+	for i, r := range p.Runs {
+		fmt.Fprintf(w, "%4d  %s  repetition %d  %s\n", i+1, r.Key, r.N, names[r.Key])
+	}
+	return nil
+}
+
+func (a *commands) labStatus() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
+		Use: "status FOLDER", Short: "show the progress of a study", Args: cobra.ExactArgs(1),
+		Long:              "status counts the runs in a folder of results, while the study runs or afterwards.\nExit codes: 0 every run of the plan is complete; 1 some are left.",
+		Example:           "  quell lab status lab-results/smoke\n  quell lab status --json lab-results/smoke | jq .left",
+		ValidArgsFunction: folders,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, s, err := openStudy(args[0])
+			if err != nil {
+				return err
+			}
+			st, err := statusOf(f, s, "")
+			if err != nil {
+				return err
+			}
+			if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series); err != nil {
+				return err
+			}
+			if a.JSON {
+				if err := a.WriteJSON(st); err != nil {
+					return err
+				}
+			} else {
+				printStatus(a.Out, st)
+			}
+			if st.Left > 0 && !st.Running {
+				return app.Negative(fmt.Errorf("%d of %d runs are left", st.Left, st.Planned), "quell lab resume "+args[0])
+			}
+			return nil
+		},
+	})
+}
+
+type status struct {
+	Study    string                 `json:"study"`
+	Running  bool                   `json:"running"`
+	Planned  int                    `json:"planned"`
+	Left     int                    `json:"left"`
+	Takes    float64                `json:"takes_s"` // of the remaining runs, without retries
+	Verdicts map[result.Verdict]int `json:"verdicts"`
+	Reasons  map[result.Reason]int  `json:"reasons,omitempty"`
+	// Broken describes records that cannot be read.
+	Broken string `json:"broken,omitempty"`
+	// Series is the hash of the machine whose records count; Others counts those of other
+	// machines, or of this one before a change, which do not.
+	Series string `json:"series,omitempty"`
+	Others int    `json:"others,omitempty"`
+	// Changed lists differences of the machine from the series: lab resume would start
+	// another series.
+	Changed []string `json:"changed,omitempty"`
+}
+
+// seriesOf returns the machine of the newest record.
+func seriesOf(runs []result.Run) string {
+	series, newest := "", -1
+	for i := range runs {
+		if r := &runs[i]; !r.Simulated && r.Order > newest {
+			series, newest = r.Env, r.Order
+		}
+	}
+	return series
+}
+
+// statusOf counts the records of a series; "" selects that of the newest.
+func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
+	st := status{Study: s.Name, Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
+	free, err := lockFolder(f)
+	if err != nil {
+		st.Running = true
+	} else {
+		free()
+	}
+	runs, err := f.Runs()
+	if err != nil {
+		st.Broken = err.Error()
+	}
+	type slot struct {
+		cell string
+		n    int
+	}
+	if st.Series = series; series == "" {
+		st.Series = seriesOf(runs)
+	}
+	done := map[slot]bool{}
+	for _, r := range runs {
+		if r.Env != st.Series && !r.Simulated {
+			st.Others++
+			continue
+		}
+		st.Verdicts[r.Verdict]++
+		for _, e := range r.Evidence {
+			st.Reasons[e.Reason]++
+		}
+		if r.Verdict == result.Valid || r.Verdict == result.Skipped {
+			done[slot{r.CellKey, r.N}] = true
+		}
+	}
+	for _, p := range s.Plan() {
+		st.Planned++
+		if !done[slot{p.Cell.Key(), p.N}] {
+			st.Left++
+			st.Takes += p.Takes.Seconds()
+		}
+	}
+	return st, nil
+}
+
+func printStatus(w io.Writer, st status) {
+	state := "not running"
+	if st.Running {
+		state = "running"
+	}
+	fmt.Fprintf(w, "study %s, %s: %d of %d runs are complete", st.Study, state, st.Planned-st.Left, st.Planned)
+	if st.Left > 0 {
+		fmt.Fprintf(w, ", the rest takes %s", formatDuration(time.Duration(st.Takes*float64(time.Second))))
+	}
+	fmt.Fprintln(w)
+	printVerdicts(w, st.Verdicts, st.Reasons)
+	if st.Others > 0 {
+		fmt.Fprintf(w, "not counted: %d records of another machine, or of this one before it changed\n", st.Others)
+	}
+	if len(st.Changed) > 0 {
+		fmt.Fprintln(w, "the machine has changed since; lab resume would do all runs again:")
+		for _, line := range st.Changed {
+			fmt.Fprintln(w, "  "+line)
+		}
+	}
+	if st.Broken != "" {
+		fmt.Fprintln(w, "unreadable records:", st.Broken)
+	}
+}
+
+func printVerdicts(w io.Writer, verdicts map[result.Verdict]int, reasons map[result.Reason]int) {
+	for _, v := range []result.Verdict{result.Valid, result.Invalid, result.Failed, result.Skipped} {
+		if verdicts[v] > 0 {
+			fmt.Fprintf(w, "  %-8s %d\n", v, verdicts[v])
+		}
+	}
+	for _, r := range sortedKeys(reasons) {
+		fmt.Fprintf(w, "  because  %s (%d)\n", r, reasons[r])
+	}
+}

@@ -1,0 +1,261 @@
+package labcmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/render"
+	"github.com/quell-dev/quell/internal/lab/render/parquet"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+)
+
+func (a *commands) labReport() *cobra.Command {
+	var formats []string
+	var out, expect string
+	cmd := &cobra.Command{
+		Use: "report FOLDER", Short: "write a study's results as a page and as tables", Args: cobra.ExactArgs(1),
+		Long: `report computes the study's analyses and writes them: html is one file with its plots
+that needs no network, md is text, csv and jsonl are the numbers one by one. Without
+--format it writes the formats that the study names. If the study, or --expect, names a
+file of expected values, the results are compared with them.`,
+		Example:           "  quell lab report lab-results/smoke\n  quell lab report --format html --out /srv/www smoke.tar.gz",
+		ValidArgsFunction: folders,
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, done, err := a.openReport(args[0], expect)
+			if err != nil {
+				return err
+			}
+			defer done()
+			if out == "" {
+				out = filepath.Join(args[0], reportDir)
+				if st, err := os.Stat(args[0]); err == nil && !st.IsDir() {
+					out = r.Study.Name + "-report"
+				}
+			}
+			return writeReport(a.Out, r, out, formats)
+		},
+	}
+	cmd.Flags().StringSliceVar(&formats, "format", nil, "html, md, csv, jsonl, parquet (default: the study's)")
+	cmd.Flags().StringVar(&out, "out", "", "folder to write to (default FOLDER/report)")
+	cmd.Flags().StringVar(&expect, "expect", "", "file of expected values (default: the study's)")
+	return cmd
+}
+
+// reportDir is the folder of the report in a study's folder.
+const reportDir = "report"
+
+// writeReport writes a report in the formats, by default those of the study, and prints
+// the names of the files.
+func writeReport(w io.Writer, r *render.Report, dir string, formats []string) error {
+	if len(formats) == 0 {
+		formats = r.Study.Report.Formats
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	for _, format := range formats {
+		write := rendererOf(format)
+		if write == nil {
+			return app.Usage(fmt.Errorf("write report: unknown format %q", format), "use html, md, csv, jsonl or parquet")
+		}
+		name := filepath.Join(dir, r.Study.Name+"."+format)
+		if err := app.WriteFile(name, func(w io.Writer) error { return write(w, r) }); err != nil {
+			return fmt.Errorf("write report: %w", err)
+		}
+		fmt.Fprintln(w, name)
+	}
+	return nil
+}
+
+func rendererOf(format string) func(io.Writer, *render.Report) error {
+	switch format {
+	case "html":
+		return render.HTML
+	case "md":
+		return render.Markdown
+	case "csv":
+		return render.CSV
+	case "jsonl":
+		return render.JSONL
+	case "parquet":
+		return func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }
+	}
+	return nil
+}
+
+// openResults opens a folder of results or a pack, which it unpacks to a temporary folder
+// that done removes.
+func openResults(name string) (f *result.Folder, s *study.Study, done func(), err error) {
+	st, err := os.Stat(name)
+	if err != nil || st.IsDir() {
+		f, s, err = openStudy(name)
+		return f, s, func() {}, err
+	}
+	dir, err := os.MkdirTemp("", "quell-lab-pack-")
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("unpack %s: %w", name, err)
+	}
+	done = func() { os.RemoveAll(dir) }
+	file, err := os.Open(name)
+	if err == nil {
+		_, err = render.Unpack(file, filepath.Join(dir, "study"))
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		done()
+		return nil, nil, nil, app.Usage(fmt.Errorf("unpack %s: %w", name, err), "name a folder of results, or what `quell lab pack` wrote")
+	}
+	if f, s, err = openStudy(filepath.Join(dir, "study")); err != nil {
+		done()
+	}
+	return f, s, done, err
+}
+
+// expectFile is a study's expected values at the time of the run.
+const expectFile = "expect.yaml"
+
+// openReport computes everything that a report shows. Unreadable records are named and
+// excluded.
+func (a *commands) openReport(name, expect string) (*render.Report, func(), error) {
+	f, s, done, err := openResults(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	runs, err := f.Runs()
+	if err != nil {
+		fmt.Fprintln(a.Err, "left out:", err)
+	}
+	series := seriesOf(runs)
+	all := len(runs)
+	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return r.Env != series && !r.Simulated })
+	if left := all - len(runs); left > 0 {
+		fmt.Fprintf(a.Err, "left out: %d runs of another machine, or of this one before it changed\n", left)
+	}
+	r := &render.Report{Study: s, Results: analyse.Compute(s, runs), Runs: runs}
+	r.Lock, err = f.Lock()
+	if err == nil {
+		r.Machines, r.Missed, err = machines(f)
+	}
+	if err == nil {
+		r.Overhead, err = costOf(f)
+	}
+	if err == nil {
+		err = expected(r, f, expect)
+	}
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return r, done, nil
+}
+
+// expected compares a file of expected values, if there is one, with the results.
+func expected(r *render.Report, f *result.Folder, file string) error {
+	given := file != ""
+	if !given {
+		file = f.Path(expectFile)
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && !given {
+		return nil
+	}
+	if err != nil {
+		return app.Usage(fmt.Errorf("read expected values: %w", err), "name their file with --expect")
+	}
+	x, err := render.ParseExpectations(file, text)
+	if err != nil {
+		return remedied(err, file)
+	}
+	r.Checks = x.Against(&r.Results)
+	return nil
+}
+
+// diff compares two folders or packs of a study.
+func (a *commands) diff(one, other string, force bool) (*render.Diff, error) {
+	earlier, done, err := a.openReport(one, "")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	later, done2, err := a.openReport(other, "")
+	if err != nil {
+		return nil, err
+	}
+	defer done2()
+	d, err := render.Compare(earlier, later, force)
+	if err != nil {
+		return nil, app.Negative(err, "see `quell lab diff --help`")
+	}
+	return d, nil
+}
+
+func (a *commands) labDiff() *cobra.Command {
+	force := false
+	cmd := &cobra.Command{
+		Use: "diff EARLIER LATER", Short: "compare the results of two runs of a study", Args: cobra.ExactArgs(2),
+		Long: `diff shows which results of two folders, or packs, differ, and by how much relative to
+their intervals. Results of different kinds, such as emulated and real processors, are
+compared only with --force. For two platforms (lab platform) it compares each study;
+--json is then a list.`,
+		Example:           "  quell lab diff lab-results/smoke /srv/smoke-1\n  quell lab diff --json before.tar.gz after.tar.gz",
+		ValidArgsFunction: folders,
+		RunE: func(_ *cobra.Command, args []string) error {
+			var all []*render.Diff
+			for _, pair := range compared(args[0], args[1]) {
+				d, err := a.diff(pair[0], pair[1], force)
+				if err != nil {
+					return err
+				}
+				all = append(all, d)
+			}
+			switch {
+			case a.JSON && len(all) == 1:
+				return a.WriteJSON(all[0])
+			case a.JSON:
+				return a.WriteJSON(all)
+			}
+			for _, d := range all {
+				if err := d.Markdown(a.Out); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also compare results of different kinds")
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) labPack() *cobra.Command {
+	return &cobra.Command{
+		Use: "pack FOLDER [FILE.tar.gz]", Short: "pack a study's records into one file", Args: cobra.RangeArgs(1, 2),
+		Long:              "pack writes the records of a study to one file, from which lab analyse and lab report compute the same numbers\nanywhere.",
+		Example:           "  quell lab pack lab-results/smoke\n  quell lab pack lab-results/smoke /srv/smoke.tar.gz",
+		ValidArgsFunction: folders,
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, s, err := openStudy(args[0])
+			if err != nil {
+				return err
+			}
+			name := s.Name + ".tar.gz"
+			if len(args) > 1 {
+				name = args[1]
+			}
+			if err := app.WriteFile(name, func(w io.Writer) error { return render.Pack(w, f) }); err != nil {
+				return fmt.Errorf("write pack: %w", err)
+			}
+			fmt.Fprintln(a.Out, name)
+			return nil
+		},
+	}
+}

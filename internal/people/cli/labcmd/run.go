@@ -1,0 +1,480 @@
+package labcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/audit"
+	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/observe"
+	"github.com/quell-dev/quell/internal/lab/record"
+	"github.com/quell-dev/quell/internal/lab/render"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+)
+
+func (a *commands) labRun() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use: "run STUDY.yaml", Short: "run a study", Args: cobra.ExactArgs(1),
+		Long: `run executes a study's plan, in its order, and writes a folder with a record of every run.
+Invalid runs are repeated, as often as the study allows. If the folder has runs of the same
+file already, it continues with the missing ones.
+
+Ctrl-C ends the current run and removes everything that was made; after a kill -9, lab
+resume or lab restore does that.
+Exit codes: 0 all runs are complete; 1 it was stopped, or runs are missing; 2 it cannot run.`,
+		Example:           "  quell lab run studies/smoke.yaml\n  quell lab run --out /srv/smoke-1 --budget 1h studies/smoke.yaml",
+		ValidArgsFunction: files("yaml", "yml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, text, err := readStudy(args[0])
+			if err != nil {
+				return err
+			}
+			if o.out == "" {
+				o.out = filepath.Join("lab-results", s.Name)
+			}
+			f, err := result.Create(o.out, a.lockOf(s, text))
+			if err != nil {
+				return app.Usage(err, "name another folder with --out")
+			}
+			if s.Report.Expect != "" {
+				if err := keepExpected(f, filepath.Join(filepath.Dir(args[0]), s.Report.Expect)); err != nil {
+					return err
+				}
+			}
+			return a.runStudy(cmd.Context(), f, s, o)
+		},
+	}
+	cmd.Flags().StringVar(&o.out, "out", "", "folder for its results (default lab-results/NAME)")
+	o.flags(cmd)
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) labResume() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use: "resume FOLDER", Short: "continue a study that was stopped", Args: cobra.ExactArgs(1),
+		Long:              "resume executes the missing runs of the study in a folder, by the study's file as it was.",
+		Example:           "  quell lab resume lab-results/smoke",
+		ValidArgsFunction: folders,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, s, err := openStudy(args[0])
+			if err != nil {
+				return err
+			}
+			return a.runStudy(cmd.Context(), f, s, o)
+		},
+	}
+	o.flags(cmd)
+	return a.WithJSON(cmd)
+}
+
+// keepExpected copies a study's expected values, whose file is named relative to the
+// study's, into the folder of its records.
+func keepExpected(f *result.Folder, file string) error {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		_, err = render.ParseExpectations(file, text)
+	}
+	if err != nil {
+		return remedied(fmt.Errorf("read expected values: %w", err), file)
+	}
+	if err := os.WriteFile(f.Path(expectFile), text, 0o644); err != nil {
+		return fmt.Errorf("copy expected values: %w", err)
+	}
+	return nil
+}
+
+type runOptions struct {
+	out     string
+	budget  time.Duration
+	journal string
+	cell    string
+	hosts   string
+	lease   time.Duration
+	to      string
+}
+
+// only is lab.Options.Only for cells selected by words of their names.
+func (o *runOptions) only() func(c *study.Cell) bool {
+	words := strings.Fields(o.cell)
+	if len(words) == 0 {
+		return nil
+	}
+	return func(c *study.Cell) bool {
+		has := append(strings.Fields(c.String()), c.Key())
+		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(has, w) })
+	}
+}
+
+func (o *runOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&o.budget, "budget", 0, "time budget of this call; 0: the study's")
+	cmd.Flags().StringVar(&o.cell, "cell", "", "only cells with all of these words in their name, as printed by lab plan (e.g. 'solo ve=lxc')")
+	cmd.Flags().StringVar(&o.hosts, "hosts", "", "inventory of the study's other hosts, with the study's names for them (quell lab hosts --help)")
+	cmd.Flags().DurationVar(&o.lease, "lease", 10*time.Second, "how long processes on other hosts may outlive this program")
+	cmd.Flags().StringVar(&o.to, "to", "", "also copy the records to a folder of S3-compatible storage at the end, s3://BUCKET/FOLDER (quell lab push --help)")
+	journalFlag(cmd, &o.journal)
+}
+
+func journalFlag(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "journal", labJournal, "directory of the journal of changes to the machine's knobs")
+}
+
+// lockFolder ensures that only one process runs a study in a folder; free releases it.
+func lockFolder(f *result.Folder) (free func(), err error) {
+	d, err := os.Open(f.Dir())
+	if err != nil {
+		return nil, fmt.Errorf("open results: %w", err)
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: another quell runs its study: %w", f.Dir(), err), d.Close())
+	}
+	return func() { d.Close() }, nil
+}
+
+func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o runOptions) error {
+	if o.budget > 0 {
+		s.Design.Budget = o.budget
+	}
+	var to *packs
+	var err error
+	if o.to != "" {
+		if to, err = a.openPacks(o.to); err != nil {
+			return err
+		}
+	}
+	free, err := lockFolder(f)
+	if err != nil {
+		return app.Usage(err, "wait for it, or name another folder with --out")
+	}
+	defer free()
+	far, err := hostsOf(s, o)
+	if err != nil {
+		return err
+	}
+	l, err := a.openLab(s)
+	if err != nil {
+		return err
+	}
+	if far != nil {
+		far.here, far.self = l.maker, l.self
+	}
+	series, err := l.ready(ctx, s, f, o.journal, a.Now)
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
+	show := &labProgress{Progress: a.Progress(a.Out), w: a.Text(), now: a.Now}
+	var maker lab.Maker = l.maker
+	if far != nil {
+		maker = far
+	}
+	sum, err := l.run(ctx, f, lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold, SetKnobs: l.tune(),
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
+	show.Clear()
+	err = errors.Join(err, far.close(), l.close())
+	if a.JSON {
+		if err := a.WriteJSON(sum); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(a.Out, "\n%d runs planned, %d already complete, %d left\n", sum.Planned, sum.Existing, sum.Left)
+		printVerdicts(a.Out, sum.Verdicts, sum.Reasons)
+		fmt.Fprintf(a.Out, "records: %s\n", f.Dir())
+	}
+	again := "quell lab resume " + f.Dir()
+	if err == nil || errors.Is(err, lab.ErrBudget) || errors.Is(err, lab.ErrStopped) {
+		err = errors.Join(err, a.reportOf(f))
+		if to != nil {
+			p, pushErr := to.push(ctx, f, s.Name)
+			if pushErr != nil {
+				fmt.Fprintf(a.Err, "the records were not copied to %s; to retry: quell lab push %s %s\n", o.to, f.Dir(), o.to)
+			} else if !a.JSON {
+				fmt.Fprintln(a.Out, "pushed:", p.URL)
+			}
+			err = errors.Join(err, pushErr)
+		}
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return app.Negative(errors.New("stopped; everything that was made is removed"), "to continue: "+again)
+	case errors.Is(err, lab.ErrBudget):
+		return app.Negative(err, again+" --budget TIME")
+	case errors.Is(err, lab.ErrStopped):
+		return app.Negative(err, "see the run's record; to continue: "+again)
+	case errors.Is(err, unix.ENOSPC):
+		return app.Negative(err, "free space on its disk, then: "+again)
+	case err != nil:
+		return app.Negative(err, again)
+	}
+	st, err := statusOf(f, s, series)
+	if err == nil && st.Left > 0 {
+		err = app.Negative(fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: "+again)
+	}
+	return err
+}
+
+// reportOf writes the report of the existing runs, also for an incomplete study: the
+// report names what is missing.
+func (a *commands) reportOf(f *result.Folder) error {
+	r, done, err := a.openReport(f.Dir(), "")
+	if err != nil {
+		return err
+	}
+	defer done()
+	if !a.JSON {
+		fmt.Fprintln(a.Out, "report:")
+	}
+	return writeReport(a.Text(), r, f.Path(reportDir), nil)
+}
+
+// labMachine is a machine prepared for running studies.
+type labMachine struct {
+	self     string
+	version  string // of quell
+	agent    string // quell-agent, if the study samples its runs with it
+	guard    *load.Guard
+	maker    *env.Maker
+	host     *host.Host
+	topology host.Topology
+	allowed  sample.Set
+	turner   *knobSetter // of the machine's knobs; nil if none are changed
+}
+
+// openLab prepares what a study's runs need from the machine.
+func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
+	l = &labMachine{version: a.Version}
+	if l.self, err = os.Executable(); err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	if s.Observe.Agent != nil {
+		if l.agent, err = app.Program("quell-agent", ""); err != nil {
+			return nil, err
+		}
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, app.Usage(err, "mount /proc")
+	}
+	l.host = h
+	if l.topology, err = h.Topology(); err != nil {
+		return nil, app.Usage(err, "mount /sys")
+	}
+	if l.allowed, err = allowedCPUs(); err != nil {
+		return nil, err
+	}
+	o := env.Options{Hold: []string{l.self, "lab-hold"}, Agent: []string{l.self, "lab-agent"}}
+	if real := realDrivers(s); len(real) > 0 {
+		if os.Geteuid() != 0 {
+			return nil, app.Usage(fmt.Errorf("run study: not root: environments of driver %s are made with cgroups", real[0]), "run it as root (sudo)")
+		}
+		if l.guard, err = load.StartGuard(l.self, "lab-guard"); err != nil {
+			return nil, err
+		}
+		o.Guard = l.guard
+	}
+	if l.maker, err = env.Open(o); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+// ready puts the machine into the state that the study requires, checks that state, and
+// records the machine's description: its hash names the series of runs.
+func (l *labMachine) ready(ctx context.Context, s *study.Study, f *result.Folder, journal string, now func() time.Time) (series string, err error) {
+	if len(realDrivers(s)) > 0 {
+		if _, err := restoreKnobs(journal, l.host, now()); err != nil {
+			return "", err
+		}
+	}
+	if changesKnobs(s) {
+		if l.turner, err = setKnobs(journal, l.host, s, now); err != nil {
+			return "", err
+		}
+	}
+	if err := l.require(ctx, s, f); err != nil {
+		return "", err
+	}
+	if series, err = l.describe(ctx, s, f); err != nil {
+		return "", err
+	}
+	return series, l.cost(ctx, s, f)
+}
+
+func (l *labMachine) close() error {
+	var errs []error
+	if l.maker != nil {
+		errs = append(errs, l.maker.Close())
+	}
+	if l.guard != nil {
+		errs = append(errs, l.guard.Close())
+	}
+	if l.turner != nil {
+		errs = append(errs, l.turner.close())
+	}
+	return errors.Join(errs...)
+}
+
+// tune is lab.Options.SetKnobs, nil if the study changes no knobs.
+func (l *labMachine) tune() func(map[string]string) (func() error, error) {
+	if l.turner == nil {
+		return nil
+	}
+	return l.turner.setForRun
+}
+
+func allowedCPUs() (sample.Set, error) {
+	var mask unix.CPUSet
+	var set sample.Set
+	if err := unix.SchedGetaffinity(0, &mask); err != nil {
+		return set, fmt.Errorf("read the CPU affinity: %w", err)
+	}
+	for n := range 64 * len(mask) {
+		if mask.IsSet(n) {
+			set = set.With(n)
+		}
+	}
+	return set, nil
+}
+
+func realDrivers(s *study.Study) []study.Driver {
+	var ds []study.Driver
+	for _, name := range sortedKeys(s.Environments) {
+		if d := s.Environments[name].Driver; d != study.Synthetic {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}
+
+// observe watches a run's parts and audits their placement.
+func (l *labMachine) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
+	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}
+	return func(o lab.Observed) (lab.Observer, error) {
+		seen, err := watch.Open(o)
+		if err != nil {
+			return nil, err
+		}
+		var inner lab.Observer = seen
+		if a := s.Observe.Agent; a != nil {
+			if inner, err = record.WithAgent(seen, o, record.Options{Program: l.agent, Recording: *a}); err != nil {
+				return nil, errors.Join(err, end(seen))
+			}
+		}
+		if len(s.Observe.Placement) == 0 {
+			return inner, nil
+		}
+		return audit.WithAudit(inner, l.topology, o, s.Observe.Placement...), nil
+	}
+}
+
+// end closes an observer of a run that does not take place.
+func end(o lab.Observer) error {
+	_, err := o.Close(nil)
+	return err
+}
+
+// command returns the job of a part: a kernel of this program, or the study's command.
+func (l *labMachine) command(p *study.Part) (lab.Job, error) {
+	w := &p.Workload
+	switch {
+	case w.Builtin == "" && w.Metric.Parse == workload.Lines:
+		return lab.Job{Argv: w.Command, Dir: w.Dir, Env: w.Env}, nil
+	case w.Builtin == "":
+		argv := append([]string{l.self, "workload", "command"}, w.Command...)
+		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
+	}
+	argv := []string{l.self, "workload", "lab", w.Builtin}
+	// The file's own options come last, so that they take precedence.
+	argv = append(argv, fmt.Sprintf("-threads=%d", p.Threads()))
+	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
+}
+
+func metric(w *study.Workload, output []byte) (float64, error) {
+	return workload.MeanMetric(w.Metric.Parse, output)
+}
+
+// hold is lab.Options.Hold, implemented by package load.
+func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []lab.Level, each func(lab.Period)) error {
+	var act load.Actuator
+	switch p.Load.Actuator {
+	case "freezer":
+		act = freezing{e}
+	case "sigstop":
+		act = load.NewSignalsOf(e.Threads, l.guard)
+	default:
+		return &lab.LackError{What: "unknown actuator " + p.Load.Actuator, Remedy: "use freezer or sigstop"}
+	}
+	var ls []load.Level
+	for _, v := range levels {
+		ls = append(ls, load.Level(v))
+	}
+	used := func() (time.Duration, error) {
+		u, err := e.Usage()
+		return u.Total(), err
+	}
+	return load.Hold(ctx, act, used, ls, load.Options{CPUs: cpus, Period: p.Load.Period, Tolerance: float64(p.Load.Tolerance)}, func(q load.Period) {
+		each(lab.Period{At: q.At, Target: q.Target, Used: q.Used, Length: q.Length, Unattainable: q.Unattainable})
+	})
+}
+
+// freezing stops an environment with its freezer.
+type freezing struct{ e lab.Environment }
+
+func (f freezing) Stop() error     { return f.e.Freeze(true) }
+func (f freezing) Continue() error { return f.e.Freeze(false) }
+
+func (a *commands) labRestore() *cobra.Command {
+	var journal string
+	cmd := &cobra.Command{
+		Use: "restore", Short: "remove and undo what a killed lab has left behind", Args: cobra.NoArgs,
+		Long: `restore ends the processes, guests and containers of labs that were killed, removes their
+cgroups, frozen ones too, and restores the knobs of the machine that a study's
+preconditions.set has changed. A running lab is not touched. lab run and lab resume do this
+first.`,
+		Example: "  sudo quell lab restore",
+		RunE: func(*cobra.Command, []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
+			m, err := env.Open(env.Options{Hold: []string{self, "lab-hold"}, Agent: []string{self, "lab-agent"}})
+			if err != nil {
+				return app.Usage(err, "mount /proc and /sys")
+			}
+			if err := m.Sweep(); err != nil {
+				return app.Negative(err, "run it as root (sudo)")
+			}
+			h, err := host.Open("/")
+			if err != nil {
+				return app.Usage(err, "mount /proc")
+			}
+			outcomes, err := restoreKnobs(journal, h, a.Now())
+			for _, o := range outcomes {
+				fmt.Fprintf(a.Out, "%s: %s %s\n", o.Change.Task, o.Result, o.Note)
+			}
+			if err != nil {
+				return app.Negative(err, "run it as root (sudo)")
+			}
+			fmt.Fprintln(a.Out, "nothing of a killed lab is left")
+			return nil
+		},
+	}
+	journalFlag(cmd, &journal)
+	return cmd
+}

@@ -1,0 +1,202 @@
+package labcmd
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/httpload"
+	"github.com/quell-dev/quell/internal/lab/network"
+	"github.com/quell-dev/quell/internal/lab/observe"
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/web"
+	"github.com/quell-dev/quell/internal/lab/workload"
+)
+
+func serveSite(ctx context.Context, dir string) error {
+	plain, err := net.Listen("tcp", ":80")
+	if err != nil {
+		return err
+	}
+	secure, err := net.Listen("tcp", ":443")
+	if err != nil {
+		return errors.Join(err, plain.Close())
+	}
+	return web.Serve(ctx, dir, plain, secure)
+}
+
+// clientFlags is a role's requests, as the flags of the built-in workload http-client; the lab
+// sets host, rate and the times.
+type clientFlags struct {
+	file, host         string
+	tls, fresh         bool
+	connections        int
+	rate               float64
+	warmup, span, wait time.Duration
+}
+
+func parseAsk(args []string) (clientFlags, error) {
+	var q clientFlags
+	fs := flag.NewFlagSet(study.HTTPClient, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&q.file, "file", "1k", "")
+	fs.StringVar(&q.host, "host", "127.0.0.1", "")
+	fs.BoolVar(&q.tls, "tls", false, "")
+	fs.BoolVar(&q.fresh, "fresh", false, "")
+	fs.IntVar(&q.connections, "connections", 32, "")
+	fs.Float64Var(&q.rate, "rate", 0, "")
+	fs.DurationVar(&q.warmup, "warmup", 0, "")
+	fs.DurationVar(&q.span, "time", time.Second, "")
+	fs.DurationVar(&q.wait, "timeout", time.Second, "")
+	if err := fs.Parse(args); err != nil {
+		return q, err
+	}
+	if fs.NArg() > 0 {
+		return q, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if !slices.ContainsFunc(web.Sizes(), func(n int) bool { return q.file == fmt.Sprintf("%dk", n) }) {
+		return q, fmt.Errorf("-file=%s: want one of %v, with a k", q.file, web.Sizes())
+	}
+	if q.connections < 1 || q.wait <= 0 {
+		return q, errors.New("want at least one connection, and a timeout")
+	}
+	return q, nil
+}
+
+func (q *clientFlags) client() httpload.Client {
+	scheme := "http"
+	if q.tls {
+		scheme = "https"
+	}
+	return httpload.Client{Rate: q.rate, Options: httpload.Options{URL: scheme + "://" + q.host + "/" + q.file, Connections: q.connections,
+		Warmup: q.warmup, Duration: q.span, Timeout: q.wait, Fresh: q.fresh, Insecure: true}}
+}
+
+// parseServer parses the flags of the built-in workload http-server.
+func parseServer(args []string) (kind string, err error) {
+	fs := flag.NewFlagSet(study.HTTPServer, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&kind, "server", web.Nginx, "")
+	if err := fs.Parse(args); err != nil {
+		return "", err
+	}
+	if fs.NArg() > 0 || !slices.Contains(web.Kinds(), kind) {
+		return "", fmt.Errorf("-server=%s %s: want one of %s", kind, strings.Join(fs.Args(), " "), strings.Join(web.Kinds(), ", "))
+	}
+	return kind, nil
+}
+
+// builtins returns the kernels and the other built-in workloads.
+func builtins() []string {
+	return append(append(workload.KernelNames(), study.HTTPServer, study.HTTPClient), udpKinds()...)
+}
+
+// checkOptions validates a built-in workload's flags.
+func checkOptions(builtin string, flags []string) error {
+	var err error
+	switch builtin {
+	case study.HTTPServer:
+		_, err = parseServer(flags)
+	case study.HTTPClient:
+		_, err = parseAsk(flags)
+	case study.UDPSend, study.UDPReceive, study.UDPPing, study.UDPEcho:
+		_, _, err = parseUDP(builtin, flags)
+	default:
+		_, err = workload.ParseKernel(append([]string{builtin}, flags...))
+	}
+	return err
+}
+
+// run is lab.Run for studies with networks and web servers. If a role's rate is a share
+// of its base case, base cases run first.
+func (l *labMachine) run(ctx context.Context, f *result.Folder, o lab.Options) (sum lab.Summary, err error) {
+	s := o.Study
+	nets := network.With(o.Maker, s.Networks, []string{l.self, "lab-net"})
+	defer func() { err = errors.Join(err, nets.Close()) }()
+	o.Maker, o.Command = nets, l.webCommand(f, l.udpCommand(o.Command))
+	if inner := o.Observe; slices.Contains(s.Observe.Sets, "domains") {
+		o.Observe = func(of lab.Observed) (lab.Observer, error) {
+			seen, err := inner(of)
+			if err != nil {
+				return nil, err
+			}
+			return observe.WithDomains(seen, l.host, of), nil
+		}
+	}
+	if needsBaseRates(s) {
+		first := o
+		first.Only = func(c *study.Cell) bool { return analyse.IsBase(c) && (o.Only == nil || o.Only(c)) }
+		if sum, err := lab.Run(ctx, first); err != nil {
+			return sum, err
+		}
+	}
+	return lab.Run(ctx, o)
+}
+
+// needsBaseRates reports whether any role's rate is a share of a base case.
+func needsBaseRates(s *study.Study) bool {
+	return slices.ContainsFunc(s.Roles, func(r study.Role) bool { return r.Load.Control == study.Requests && r.Load.Target != study.MaxRate })
+}
+
+// webCommand is lab.Options.Command for web servers and their clients.
+func (l *labMachine) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
+	site := sync.OnceValues(func() (web.Site, error) { return web.Open(f.Path("web")) })
+	return func(p *study.Part) (lab.Job, error) {
+		w := &p.Workload
+		flags := strings.Fields(w.Options)
+		switch w.Builtin {
+		default:
+			return inner(p)
+		case study.HTTPServer:
+			kind, err := parseServer(flags)
+			if err != nil {
+				return lab.Job{}, err
+			}
+			s, err := site()
+			if err != nil {
+				return lab.Job{}, err
+			}
+			argv, err := s.Command(kind, strings.ReplaceAll(p.Name(), "/", "."), []string{l.self, "lab-serve"})
+			if errors.Is(err, web.ErrNoServer) {
+				return lab.Job{}, &lab.LackError{What: err.Error(), Remedy: "or use another: options: -server=" + web.Go}
+			}
+			return lab.Job{Argv: argv, Env: w.Env}, err
+		case study.HTTPClient:
+			if w.Time == 0 {
+				return lab.Job{}, fmt.Errorf("workload %s: want time, the length of the measurement", w.Name)
+			}
+			rate, err := rateOf(f, p)
+			if err != nil {
+				return lab.Job{}, err
+			}
+			argv := []string{l.self, "lab-ask", "-host=" + p.Asks, fmt.Sprintf("-rate=%g", rate), "-warmup=" + w.Warmup.For.String(), "-time=" + w.Time.String()}
+			return lab.Job{Argv: append(argv, flags...), Env: w.Env, WaitsForStart: true}, nil
+		}
+	}
+}
+
+// rateOf is the request rate of a part, per second; 0: as fast as possible.
+func rateOf(f *result.Folder, p *study.Part) (float64, error) {
+	if p.Load.Control != study.Requests || p.Target == 0 {
+		return 0, nil
+	}
+	runs, err := f.Runs()
+	if err != nil {
+		return 0, fmt.Errorf("read the base cases: %w", err)
+	}
+	base, ok := analyse.BaseRate(runs, p.Workload.Name)
+	if !ok || base <= 0 { // 0 would be a closed loop
+		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: "add a case with one server and the rate " + study.MaxRate}
+	}
+	return float64(p.Target) * base, nil
+}

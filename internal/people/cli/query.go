@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+// listCanned is the value of --canned without a name.
+const listCanned = "list"
+
+func (a *commands) query() *cobra.Command {
+	f := &cluster.Client{}
+	var in cluster.Query
+	var e engineFlags
+	var asCSV bool
+	var job, incident string
+	cmd := &cobra.Command{
+		Use: `query ["SQL"]`, Short: "run SQL on quell-server", Args: cobra.MaximumNArgs(1),
+		Long: `query runs one SELECT on quell-server, over samples, incidents, actions, specs and machines
+of the whole cluster (docs/sql.md), or one of its canned queries. --since and --until are
+the time range of the samples; the default is everything that is stored. With --engine the
+query runs on Apache Spark over the same files, in Spark's SQL.`,
+		Example: `  quell query "SELECT job, avg(cost) FROM samples GROUP BY job" --since 24h
+  quell query "FROM incidents WHERE closed IS NULL" --json
+  quell query --canned                                # list them
+  quell query --canned worst-antagonists --job web
+  quell query "FROM specs" --csv > specs.csv
+  quell query --engine sc://spark:15002 --store /mnt/quell/store "SELECT count(*) FROM samples"`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 1 && in.Canned == listCanned:
+				in.Canned = args[0] // pflag passes no separate argument to a flag with an optional value
+			case len(args) == 1:
+				in.SQL = args[0]
+			}
+			switch {
+			case (in.SQL == "") == (in.Canned == ""):
+				return app.Usage(errors.New("want SQL, or --canned"), "see `quell query --help`")
+			case a.JSON && asCSV:
+				return app.Usage(errors.New("--json and --csv"), "choose one")
+			case in.Canned == listCanned:
+				return a.listCanned(cmd.Context(), f)
+			}
+			for name, value := range map[string]string{"job": job, "incident": incident} {
+				if value != "" {
+					if in.Params == nil {
+						in.Params = map[string]string{}
+					}
+					in.Params[name] = value
+				}
+			}
+			ask := f.Query
+			if e.engine != "" {
+				ask = func(ctx context.Context, in cluster.Query) (cluster.Answer, error) { return e.query(ctx, a, &in) }
+			}
+			answer, err := ask(cmd.Context(), in)
+			if err != nil {
+				return err
+			}
+			return a.writeAnswer(&answer, asCSV)
+		},
+	}
+	a.addServer(cmd, f)
+	e.add(cmd)
+	cmd.Flags().StringVar(&in.Canned, "canned", "", "a canned query; without a name: list them")
+	cmd.Flags().Lookup("canned").NoOptDefVal = listCanned
+	cmd.Flags().StringVar(&job, "job", "", "parameter of canned queries")
+	cmd.Flags().StringVar(&incident, "incident", "", "parameter of canned queries: an incident's ID")
+	cmd.Flags().StringVar(&in.Since, "since", "", "samples since a time, a day, or a duration ago (24h)")
+	cmd.Flags().StringVar(&in.Until, "until", "", "samples until then")
+	cmd.Flags().BoolVar(&asCSV, "csv", false, "write CSV")
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) listCanned(ctx context.Context, f *cluster.Client) error {
+	all, err := f.Queries(ctx)
+	if err != nil {
+		return err
+	}
+	return app.Table(a.App, all, []string{"name", "needs", "description"}, func(c cluster.Canned) []string {
+		return []string{c.Name, strings.Join(c.Params, " "), c.Help}
+	})
+}
+
+// writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.
+func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
+	if answer.Truncated && (a.JSON || asCSV) { // a table says it itself
+		fmt.Fprintf(a.Err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
+	}
+	if a.JSON {
+		return a.writeObjects(answer)
+	}
+	var columns []report.Column
+	head := make([]string, len(answer.Columns))
+	for i, c := range answer.Columns {
+		columns = append(columns, report.Column{Name: c.Name, Number: isNumber(c.Type)})
+		head[i] = c.Name
+	}
+	none := "-"
+	if asCSV {
+		none = ""
+	}
+	rows := make([][]string, len(answer.Rows))
+	for i, r := range answer.Rows {
+		rows[i] = make([]string, len(columns))
+		for j := range min(len(r), len(columns)) {
+			rows[i][j] = plainText(r[j], none)
+		}
+	}
+	if !asCSV {
+		return report.Table(a.Out, columns, rows, answer.Truncated, a.Style())
+	}
+	w := csv.NewWriter(a.Out)
+	err := w.Write(head)
+	if err == nil {
+		err = w.WriteAll(rows)
+	}
+	if err != nil {
+		return fmt.Errorf("write CSV: %w", err)
+	}
+	return nil
+}
+
+// writeObjects keeps the order of the columns, which a map would not.
+func (a *commands) writeObjects(answer *cluster.Answer) error {
+	objects := make([]json.RawMessage, len(answer.Rows))
+	for i, r := range answer.Rows {
+		var b bytes.Buffer
+		b.WriteByte('{')
+		for j := range min(len(r), len(answer.Columns)) {
+			if j > 0 {
+				b.WriteByte(',')
+			}
+			name, err := json.Marshal(answer.Columns[j].Name)
+			if err != nil {
+				return fmt.Errorf("write JSON: %w", err)
+			}
+			b.Write(name)
+			b.WriteByte(':')
+			b.Write(r[j])
+		}
+		b.WriteByte('}')
+		objects[i] = b.Bytes()
+	}
+	return a.WriteJSON(objects)
+}
+
+// isNumber interprets DuckDB's type names.
+func isNumber(kind string) bool {
+	kind, _, _ = strings.Cut(kind, "(")
+	switch strings.TrimPrefix(kind, "U") {
+	case "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL":
+		return true
+	}
+	return false
+}
+
+// plainText formats a JSON value as text: strings without quotes.
+func plainText(v json.RawMessage, none string) string {
+	var text string
+	switch {
+	case len(v) == 0 || string(v) == "null":
+		return none
+	case json.Unmarshal(v, &text) == nil:
+		return text
+	}
+	return string(v)
+}

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
+)
+
+// fakeServer is a quell-server that answers queries from a file and records requests.
+func fakeServer(t *testing.T) (url string, asked *[]string) {
+	t.Helper()
+	asked = &[]string{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		*asked = append(*asked, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+string(body)))
+		switch {
+		case strings.Contains(string(body), "DROP"):
+			w.WriteHeader(http.StatusBadRequest)
+			io.WriteString(w, `{"error":"only SELECT is allowed","remedy":"send one SELECT"}`)
+		case r.URL.Path == "/v1/queries":
+			io.WriteString(w, `[{"name":"worst-antagonists","help":"worst antagonists of a job","params":["job"],"sql":"SELECT 1"},{"name":"cap-outcomes","help":"outcomes of caps","sql":"SELECT 2"}]`)
+		default:
+			http.ServeFile(w, r, "testdata/answer.json")
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, asked
+}
+
+func TestQueryPrints(t *testing.T) {
+	url, asked := fakeServer(t)
+	env := map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": url, "QUELL_TOKEN": "secret"}
+	for _, c := range []struct {
+		golden string
+		args   []string
+	}{
+		{"query", []string{"query", "SELECT *"}},
+		{"query_csv", []string{"query", "SELECT *", "--csv"}},
+		{"query_json", []string{"query", "SELECT *", "--json"}},
+		{"query_canned", []string{"query", "--canned"}},
+	} {
+		got := quell(t, env, c.args...)
+		if got.Code != app.ExitOK {
+			t.Fatalf("%v: %d %s", c.args, got.Code, got.Err)
+		}
+		clitest.Golden(t, *update, c.golden, got.Out)
+		if c.golden == "query_csv" && !strings.Contains(got.Err, "truncated the result after 2 rows") {
+			t.Errorf("that rows are missing is not told: %q", got.Err)
+		}
+	}
+	var rows []map[string]any
+	if err := json.Unmarshal([]byte(quell(t, env, "query", "SELECT *", "--json").Out), &rows); err != nil || len(rows) != 2 {
+		t.Errorf("%v rows, %v", rows, err)
+	}
+	if want := `POST /v1/query Bearer secret {"sql":"SELECT *"}`; (*asked)[0] != want {
+		t.Errorf("asked %s, want %s", (*asked)[0], want)
+	}
+	for _, canned := range [][]string{{"--canned=worst-antagonists"}, {"--canned", "worst-antagonists"}} {
+		quell(t, env, append(append([]string{"query"}, canned...), "--job", "web", "--since", "24h", "--until", "1h")...)
+		if want := `{"canned":"worst-antagonists","params":{"job":"web"},"since":"24h","until":"1h"}`; !strings.HasSuffix((*asked)[len(*asked)-1], want) {
+			t.Errorf("asked %s, want %s", (*asked)[len(*asked)-1], want)
+		}
+	}
+}
+
+func TestQueryFails(t *testing.T) {
+	url, _ := fakeServer(t)
+	env := map[string]string{"QUELL_SERVER": url}
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"query", "DROP TABLE x"}, app.ExitNegative, "what to do: send one SELECT"},
+		{[]string{"query"}, app.ExitUsage, "want SQL, or --canned"},
+		{[]string{"query", "SELECT 1", "--canned=x"}, app.ExitUsage, "want SQL, or --canned"},
+		{[]string{"query", "SELECT 1", "--json", "--csv"}, app.ExitUsage, "choose one"},
+		{[]string{"query", "SELECT 1", "--server", "http://127.0.0.1:1"}, app.ExitUsage, "start quell-server, or name it"},
+		{[]string{"query", "SELECT 1", "--server", "http://quell.example", "--token-file", token}, app.ExitUsage, "a token is not sent without TLS"},
+		{[]string{"query", "SELECT 1", "--token-file", token + ".none"}, app.ExitUsage, "read token"},
+	} {
+		got := quell(t, env, c.args...)
+		if got.Code != c.code || !strings.Contains(got.Err, c.want) {
+			t.Errorf("%v: %d %q; want %d %q", c.args, got.Code, got.Err, c.code, c.want)
+		}
+	}
+}

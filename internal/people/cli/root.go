@@ -1,0 +1,90 @@
+// Package cli is the commands of quell, the command-line tool for users.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/cli/labcmd"
+	"github.com/quell-dev/quell/internal/people/cli/replaycmd"
+)
+
+// commands is the App with the flags that only these commands have.
+type commands struct {
+	*app.App
+	socket string
+}
+
+// Main executes the command line of a version of quell, and returns the exit code.
+func Main(version string, args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	a := &app.App{Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now, Zone: time.Local, Version: version,
+		Terminal: func() (width, height int, ok bool) {
+			width, height, err := term.GetSize(int(os.Stdout.Fd()))
+			return width, height, err == nil
+		}}
+	return a.Run(ctx, newRoot(a), args)
+}
+
+func newRoot(shared *app.App) *cobra.Command {
+	a := &commands{App: shared}
+	root := &cobra.Command{
+		Use:   "quell",
+		Short: "find the noisy neighbour, prove it, quiet it",
+		Long: `quell queries this machine's quell-agent: which tasks suffer from their neighbours, and
+which neighbour is the cause. It also sends commands to the agent.
+
+A task is named by its cgroup path, or by an ending of it that no other task has.
+
+Exit codes: 0 success; 1 negative result (nothing found, refused, a required
+capability is missing); 2 the command line or the environment is invalid.`,
+		Example: `  quell doctor                # what can be counted and capped on this machine
+  quell top                   # which tasks suffer now
+  quell incidents             # what was found and done
+  quell incidents last        # the newest in full, with charts
+  quell cap encode --rate 0.1 --for 10m --reason "redis suffers, ticket 4711"`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	flags := root.PersistentFlags()
+	socket := a.Getenv("QUELL_SOCKET")
+	if socket == "" {
+		socket = "/run/quell/agent.sock"
+	}
+	flags.StringVar(&a.socket, "socket", socket, "the agent's socket ($QUELL_SOCKET)")
+	flags.BoolVar(&a.NoColor, "no-color", false, "no colours ($NO_COLOR)")
+	flags.BoolVar(&a.ASCII, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
+	root.AddCommand(
+		a.demo(), a.incidents(), a.top(), a.status(), a.doctor(),
+		a.cap(), a.uncap(), a.protect(), a.enforcement(), a.offenders(), a.pardon(),
+		a.query(), a.machines(), a.specs(), a.advise(), a.version(), a.workload(), labcmd.Command(shared), replaycmd.Replay(shared), replaycmd.Sim(shared), a.evaluate(), a.trial(),
+	)
+	root.AddCommand(labcmd.Helpers()...)
+	return root
+}
+
+func (a *commands) client() *api.Client { return api.NewClient(a.socket) }
+
+func (a *commands) version() *cobra.Command {
+	return a.WithJSON(&cobra.Command{
+		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		Example: "  quell version\n  quell version --json",
+		RunE: func(*cobra.Command, []string) error {
+			if a.JSON {
+				return a.WriteJSON(map[string]string{"version": a.Version})
+			}
+			_, err := fmt.Fprintln(a.Out, "quell", a.Version)
+			return err
+		},
+	})
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/report"
+)
+
+// Control sequences of the live view (ECMA-48; the alternate screen is xterm's).
+const (
+	enter   = "\x1b[?1049h\x1b[?25l\x1b[?7l" // alternate screen, no cursor, no wrapping
+	leave   = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+	home    = "\x1b[H"
+	line    = "\x1b[2K" // clear the line; after a full line it would clear the last character
+	pageEnd = "\x1b[J"  // clear everything below
+)
+
+func (a *commands) top() *cobra.Command {
+	var once bool
+	var sort string
+	cmd := &cobra.Command{
+		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
+		Long: `top shows every task that the agent monitors: its CPU usage and, for each signal, its
+cost in the last interval and its threshold ("!" marks an outlier, "-" means not counted).
+WORST is the highest cost ÷ threshold; by default the table is sorted by it. STATE is the
+current state: capped, victim or suspect of an open incident, or outlier. COUNTED is the
+share of the interval that was counted, if not all of it. SPEC is the state of the job's
+spec, its normal cost.
+
+The table is updated every second until Ctrl-C. If the output is not a terminal, the tables
+follow one another. With --json it writes one line of JSON per second.`,
+		Example: "  quell top\n  quell top --once\n  quell top --sort cpu\n  quell top --once --json | jq '.[] | select(.capped)'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := report.SortTasks(nil, sort); err != nil {
+				return err
+			}
+			if once {
+				return a.tasksOnce(cmd.Context(), sort)
+			}
+			return a.live(cmd.Context(), sort, time.Second)
+		},
+	}
+	cmd.Flags().BoolVar(&once, "once", false, "print the table once")
+	cmd.Flags().StringVar(&sort, "sort", "worst", "sort by: worst, cpu, name, or a signal such as cpi")
+	return a.WithJSON(cmd)
+}
+
+func (a *commands) tasksOnce(ctx context.Context, sort string) error {
+	tasks, err := a.client().Tasks(ctx)
+	if err != nil {
+		return err
+	}
+	if err := report.SortTasks(tasks, sort); err != nil {
+		return err
+	}
+	if a.JSON {
+		return a.WriteJSON(app.List(tasks))
+	}
+	return report.Tasks(a.Out, tasks, a.Style())
+}
+
+// live writes the tasks repeatedly until ctx ends, which is no error.
+func (a *commands) live(ctx context.Context, sort string, every time.Duration) error {
+	_, _, screen := a.Terminal()
+	screen = screen && !a.JSON
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	for first := true; ; first = false {
+		text, err := a.frame(ctx, sort, screen)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		if screen && first {
+			if _, err := io.WriteString(a.Out, enter); err != nil {
+				return err
+			}
+			defer io.WriteString(a.Out, leave)
+		}
+		if _, err := io.WriteString(a.Out, text); err != nil {
+			return fmt.Errorf("write tasks: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+	}
+}
+
+// frame returns one complete frame of the live view, so that it does not flicker.
+func (a *commands) frame(ctx context.Context, sort string, screen bool) (string, error) {
+	tasks, err := a.client().Tasks(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := report.SortTasks(tasks, sort); err != nil {
+		return "", err
+	}
+	if a.JSON {
+		line, err := json.Marshal(app.List(tasks))
+		return string(line) + "\n", err
+	}
+	st, err := a.client().Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	s := a.Style()
+	if _, height, ok := a.Terminal(); ok {
+		s.Height = max(height-5, 1) // heading, blank, table's head, "and N more", last line
+	}
+	var b strings.Builder
+	b.WriteString(report.Heading(st, s) + "\n\n")
+	if err := report.Tasks(&b, tasks, s); err != nil {
+		return "", err
+	}
+	if !screen {
+		return b.String() + "\n", nil
+	}
+	return home + line + strings.ReplaceAll(b.String(), "\n", "\n"+line) + pageEnd, nil
+}

@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// watch runs the live view until it has written sign n times, and then ends it as Ctrl-C
+// does.
+func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int, out string) {
+	t.Helper()
+	f := newFake(t)
+	var b quelltest.Output
+	a := &app.App{Out: &b, Err: io.Discard, Zone: time.UTC, Now: time.Now,
+		Getenv:   func(name string) string { return clitest.Env(f.socket)[name] },
+		Terminal: func() (int, int, bool) { return 80, 7, tty }}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan int)
+	go func() { done <- a.Run(ctx, newRoot(a), append([]string{"top"}, args...)) }()
+	quelltest.Until(t, "the view was drawn", func() bool { return strings.Count(b.String(), sign) >= n })
+	cancel()
+	return <-done, b.String()
+}
+
+func TestTopRedrawsAndLeavesTheTerminalAsItWas(t *testing.T) {
+	t.Parallel()
+	code, out := watch(t, true, home, 2)
+	if code != app.ExitOK {
+		t.Errorf("exit code %d", code)
+	}
+	if !strings.HasPrefix(out, enter) || !strings.HasSuffix(out, leave) || strings.Count(out, enter) != 1 {
+		t.Errorf("the alternate screen is not entered once and left: %q", out)
+	}
+	frame, _, _ := strings.Cut(strings.TrimPrefix(out, enter+home), pageEnd)
+	if rows := strings.Count(frame, "\n"); rows > 6 {
+		t.Errorf("a frame of %d rows scrolls a terminal of 7:\n%s", rows, frame)
+	}
+	if !strings.Contains(frame, "node-3") || !strings.Contains(frame, "redis") || !strings.Contains(frame, "and 2 more") {
+		t.Errorf("frame is\n%s", frame)
+	}
+}
+
+func TestTopIntoAPipe(t *testing.T) {
+	t.Parallel()
+	code, out := watch(t, false, "TASK", 2)
+	if code != app.ExitOK || strings.Contains(out, "\x1b") {
+		t.Errorf("exit code %d:\n%q", code, out)
+	}
+}
+
+func TestTopAsJSONIsOneLineATime(t *testing.T) {
+	t.Parallel()
+	code, out := watch(t, true, "\n", 2, "--json")
+	if code != app.ExitOK {
+		t.Errorf("exit code %d", code)
+	}
+	for line := range strings.Lines(out) {
+		var tasks []api.TaskView
+		if err := json.Unmarshal([]byte(line), &tasks); err != nil || len(tasks) != 4 {
+			t.Errorf("%d tasks, %v in %q", len(tasks), err, line)
+		}
+	}
+}
+
+func TestTopIsSortedAsAsked(t *testing.T) {
+	f := newFake(t)
+	first := func(args ...string) string {
+		t.Helper()
+		r := quell(t, clitest.Env(f.socket), append([]string{"top", "--once", "--json"}, args...)...)
+		var tasks []api.TaskView
+		if err := json.Unmarshal([]byte(r.Out), &tasks); err != nil || len(tasks) != 4 {
+			t.Fatalf("%d tasks, %v, %s", len(tasks), err, r.Err)
+		}
+		return string(tasks[0].Job)
+	}
+	for key, want := range map[string]string{"worst": "redis", "cpu": "encode", "cpt": "x"} {
+		if got := first("--sort", key); got != want {
+			t.Errorf("by %s %s is first, want %s", key, got, want)
+		}
+	}
+	if r := quell(t, clitest.Env(f.socket), "top", "--once", "--sort", "size"); r.Code != app.ExitUsage || !strings.Contains(r.Err, "worst, cpu, name") {
+		t.Errorf("by size: exit code %d, %s", r.Code, r.Err)
+	}
+}

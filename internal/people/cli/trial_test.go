@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/people/cli/app"
+)
+
+const trialConfig = `
+signals: [runq]
+sampling: {duration: 200ms, period: 250ms}
+spec: {min_samples: 20}
+detect: {outlier_window: 2500ms, window: 5s, look_back: 1m}
+enforce: {mode: advise, calm: 2500ms}
+`
+
+// Real processes on one CPU, and an agent that only advises: trial caps the suspect of
+// the incident, measures the effect, and restores the limit.
+func TestTrialCapsARealSuspect(t *testing.T) {
+	var loud *workload.Proc
+	tree, env, _, _ := startAgentOver(t, trialConfig, 100, func(tree *workload.Tree) {
+		on := func(task string, s workload.Spec) *workload.Proc {
+			p, err := tree.Start(task, s, workload.StartOptions{CPUs: sample.SetOf(0)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Begin(); err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		on("victim", workload.Default(workload.Serve))
+		loud = on("loud", workload.Default(workload.Spin))
+		send(t, loud, syscall.SIGSTOP)
+	})
+	defer func() {
+		if t.Failed() {
+			t.Log(quell(t, env, "top", "--once").Out, quell(t, env, "incidents").Out)
+		}
+	}()
+	learnt(t, env)
+	send(t, loud, syscall.SIGCONT)
+	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 2s --within 240s --poll 100ms --reason test --json")...)
+	var e evaluation.Report
+	if err := json.Unmarshal([]byte(r.Out), &e); err != nil || r.Code != app.ExitOK {
+		t.Fatalf("exit code %d, %v, %q", r.Code, err, r.Err)
+	}
+	if !strings.Contains(r.Err, "1 of 1 caps were made") || e.Incidents != 1 || e.OutcomeRate[0].TruePositive.N != 1 {
+		t.Errorf("%+v, it says %q", e.OutcomeRate, r.Err)
+	}
+	var all []incident.Record // others may be caused by stolen time
+	if err := json.Unmarshal([]byte(quell(t, env, "incidents", "--json").Out), &all); err != nil {
+		t.Fatal(err)
+	}
+	all = slices.DeleteFunc(all, func(i incident.Record) bool { return len(i.Rounds) == 0 })
+	if len(all) != 1 {
+		t.Fatalf("%d incidents with a cap", len(all))
+	}
+	if c := all[0].Rounds[0]; c.By == "quell" || !strings.Contains(c.Why, "trial: test") || c.Suspect.Name != sample.TaskName(tree.Path("loud")) {
+		t.Errorf("%+v", c)
+	}
+	if got := strings.Fields(limit(t, tree, "loud")); got[0] != "-1" && got[0] != "max" {
+		t.Errorf("the limit is %q after the trial", got)
+	}
+}
