@@ -20,7 +20,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-cluster demo cluster demo-figures corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -33,9 +33,6 @@ cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a 
 
 test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothing left behind (root, 2 minutes)
 	go vet -tags cluster ./internal/people/demo && $(GORUN) ./internal/testkit/quelltest/tally -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo
-
-demo-figures: bin/quell bin/quell-agent ## run the demo 45 times and compare the results with the promised ones (half an hour)
-	go run ./internal/people/demo/figures
 
 # QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
@@ -133,9 +130,6 @@ lab-smoke: bin/quell ## run a study from its file to its report, killed in the m
 
 lab-fault: bin/quell ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes)
 	go run ./internal/lab/fault -quell bin/quell
-
-lab-load: ## how exactly a load is held, compared with stress-ng and others (root, 7 minutes of a quiet CPU)
-	go run ./internal/lab/load/compare
 
 quality: ## how often each rule is right over the recorded corpus, then over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
 	go run ./internal/eval/quality/corpus -score
