@@ -103,8 +103,8 @@ soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, wi
 	@$(GORUN) ./internal/testkit/quelltest/deps soak
 	@$(GORUN) ./internal/testkit/quelltest/soak $(SOAK)
 
-fuzz-api: bin/quell-server ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')
-	go run ./internal/cluster/server/apifuzz $(FUZZAPI)
+fuzz-api: ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')
+	go test -count 1 -v -timeout 0 ./cmd/quell-server -run '^TestAPIFuzz$$' -args -for 10m -seed 0 $(FUZZAPI)
 
 # ulimit -n must exceed the number of connections by two, for the server and for the clients each.
 cluster-specs: ## the time until a changed spec reaches the connections of 10,000 agents (2 minutes)
