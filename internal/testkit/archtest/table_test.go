@@ -99,7 +99,6 @@ var table = []row{
 	{pkg: "eval/evaluation", may: "core/sample core/stat core/detect core/plan core/incident", why: "counts incidents as the paper's section 7 does"},
 	{pkg: "eval/replay", may: "core/sample core/stat core/spec core/detect core/plan format/trace format/trace/recording core/pipeline core/incident", why: "the real detect and plan over a recording"},
 	{pkg: "eval/quality/fit", may: "core/sample core/stat core/detect core/plan eval/sim format/trace/recording core/pipeline eval/replay eval/quality", why: "fits the numbers of rule evidence on recordings and the simulator"},
-	{pkg: "eval/quality/noise", may: "core/sample core/stat format/trace format/trace/recording", why: "variation of cost in recordings and in the simulator"},
 	{pkg: "eval/quality/corpus", may: "core/sample core/detect format/trace format/trace/recording eval/replay lab/workload", why: "make corpus; runs quell-agent as a program"},
 	{pkg: "people/report", may: "core/sample core/stat core/spec core/detect core/plan format/plot eval/evaluation eval/replay machine/host agent/api core/incident core/pipeline", why: "incidents, the agent's status and host.Capability as text for people"},
 	{pkg: "people/demo", may: "core/sample core/spec core/detect core/command core/plan format/trace machine/host machine/counter machine/enforce lab/workload agent/config agent/logbook agent/api cluster/api people/report agent core/incident", outside: "golang.org/x/sys golang.org/x/term",
