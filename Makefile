@@ -126,7 +126,7 @@ bench-agent: bin/quell-agent ## the cost of the agent, compared with other agent
 	bin/bench $(BENCH)
 
 lab-smoke: bin/quell ## run a study from its file to its report, killed in the middle (root, 2 minutes)
-	$(GORUN) ./internal/lab/smoke bin/quell studies/smoke.yaml
+	$(GORUN) ./internal/lab/fault -quell bin/quell -smoke studies/smoke.yaml
 
 lab-fault: bin/quell ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes)
 	go run ./internal/lab/fault -quell bin/quell

@@ -91,7 +91,6 @@ var table = []row{
 	{pkg: "lab/platform", may: "core/sample machine/host lab/study lab/result lab/place lab/analyse", why: "short studies of the present machine, and a page of their results; runs nothing"},
 	{pkg: "lab/render/parquet", may: "lab/study lab/result lab/analyse lab/render", outside: "github.com/parquet-go", why: "a study's numbers and seconds as Parquet; separate, so that nothing else links Parquet"},
 	{pkg: "lab/depot", outside: "github.com/aws/aws-sdk-go-v2/aws", why: "files to and from S3-compatible storage; links only AWS's signer, since guests boot quell"},
-	{pkg: "lab/smoke", may: "lab/result", why: "runs, kills and judges the shipped quell lab"},
 	{pkg: "lab/fault", may: "lab/result", outside: "golang.org/x/sys", why: "kills and disturbs the shipped quell lab, and checks the remaining state"},
 	{pkg: "eval/sim", may: "core/sample core/stat core/spec core/detect core/plan format/trace core/pipeline core/incident", why: "the real detect and plan on simulated machines; writes labelled traces"},
 	{pkg: "eval/quality", may: "core/stat core/detect core/plan eval/sim", why: "counts how often rules are right on the simulator's scenarios"},
