@@ -63,7 +63,7 @@ ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) 
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
 test-deps: ## install the programs that the tests need and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
-	@$(GORUN) ./internal/testkit/quelltest/deps
+	@internal/testkit/quelltest/deps.sh
 	@$(GORUN) ./internal/lab/guest/fetch
 	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
 
@@ -71,36 +71,36 @@ test-deps: ## install the programs that the tests need and this machine lacks: D
 # -race as for go vet, and the programs that they start, built as quelltest.Program does.
 test: ## go vet, then every test with -race; lists failed and skipped tests
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
-	@$(GORUN) ./internal/testkit/quelltest/deps -n test
+	@internal/testkit/quelltest/deps.sh -n test
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
 	GORACE=atexit_sleep_ms=0 $(GORUN) ./internal/testkit/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test there what this machine's kernel lacks (docs/guests.md)
-	@$(GORUN) ./internal/testkit/quelltest/deps guests
+	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/lab/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/lab/guest || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || status=1; exit $$status
 
 disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited and released (10 minutes)
-	@$(GORUN) ./internal/testkit/quelltest/deps guests
+	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	QUELL_TEST_ROUNDS=10 $(GORUN) ./internal/testkit/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/lab/guest
 
 test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
-	@$(GORUN) ./internal/testkit/quelltest/deps guests
+	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch -xen
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/lab/guest || status=1; exit $$status
 
 test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
-	@$(GORUN) ./internal/testkit/quelltest/deps -n browser
+	@internal/testkit/quelltest/deps.sh -n browser
 	@status=0; go vet $(RACE) -tags browser ./internal/lab/render || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
-	@$(GORUN) ./internal/testkit/quelltest/deps soak
+	@internal/testkit/quelltest/deps.sh soak
 	@$(GORUN) ./internal/testkit/quelltest/soak $(SOAK)
 
 fuzz-api: ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')

@@ -104,7 +104,6 @@ var table = []row{
 		why: "runs a scenario with the shipped agent: starts workloads, reads incidents"},
 	{pkg: "testkit/quelltest", outside: "golang.org/x/sys", why: "probes the kernel's capabilities; imported by every test, so it imports nothing of quell"},
 	{pkg: "testkit/quelltest/tally", why: "reads go test -json"},
-	{pkg: "testkit/quelltest/deps", why: "a table of programs and their Debian packages"},
 	{pkg: "testkit/archtest", why: "tests only"},
 	{pkg: "testkit/quelltest/soak", may: "format/atomicfile", outside: "golang.org/x/sys", why: "runs the tests many times, and keeps a record"},
 	{pkg: "testkit/bpftest", may: "testkit/quelltest core/sample machine/host machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "tasks, windows and a fake kernel for tests of signals over counter/bpf"},
