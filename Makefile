@@ -20,7 +20,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-cluster demo cluster demo-figures corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault lab-load quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz lint build generate clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -33,9 +33,6 @@ cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a 
 
 test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothing left behind (root, 2 minutes)
 	go vet -tags cluster ./internal/people/demo && $(GORUN) ./internal/testkit/quelltest/tally -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo
-
-demo-figures: bin/quell bin/quell-agent ## run the demo 45 times and compare the results with the promised ones (half an hour)
-	go run ./internal/people/demo/figures
 
 # QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
@@ -66,7 +63,7 @@ ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) 
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 
 test-deps: ## install the programs that the tests need and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
-	@$(GORUN) ./internal/testkit/quelltest/deps
+	@internal/testkit/quelltest/deps.sh
 	@$(GORUN) ./internal/lab/guest/fetch
 	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
 
@@ -74,40 +71,40 @@ test-deps: ## install the programs that the tests need and this machine lacks: D
 # -race as for go vet, and the programs that they start, built as quelltest.Program does.
 test: ## go vet, then every test with -race; lists failed and skipped tests
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
-	@$(GORUN) ./internal/testkit/quelltest/deps -n test
+	@internal/testkit/quelltest/deps.sh -n test
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
 	GORACE=atexit_sleep_ms=0 $(GORUN) ./internal/testkit/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test there what this machine's kernel lacks (docs/guests.md)
-	@$(GORUN) ./internal/testkit/quelltest/deps guests
+	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/lab/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/lab/guest || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || status=1; exit $$status
 
 disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited and released (10 minutes)
-	@$(GORUN) ./internal/testkit/quelltest/deps guests
+	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	QUELL_TEST_ROUNDS=10 $(GORUN) ./internal/testkit/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/lab/guest
 
 test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
-	@$(GORUN) ./internal/testkit/quelltest/deps guests
+	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch -xen
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/lab/guest || status=1; exit $$status
 
 test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
-	@$(GORUN) ./internal/testkit/quelltest/deps -n browser
+	@internal/testkit/quelltest/deps.sh -n browser
 	@status=0; go vet $(RACE) -tags browser ./internal/lab/render || status=1; \
 	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
-	@$(GORUN) ./internal/testkit/quelltest/deps soak
+	@internal/testkit/quelltest/deps.sh soak
 	@$(GORUN) ./internal/testkit/quelltest/soak $(SOAK)
 
-fuzz-api: bin/quell-server ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')
-	go run ./internal/cluster/server/apifuzz $(FUZZAPI)
+fuzz-api: ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')
+	go test -count 1 -v -timeout 0 ./cmd/quell-server -run '^TestAPIFuzz$$' -args -for 10m -seed 0 $(FUZZAPI)
 
 # ulimit -n must exceed the number of connections by two, for the server and for the clients each.
 cluster-specs: ## the time until a changed spec reaches the connections of 10,000 agents (2 minutes)
@@ -129,13 +126,10 @@ bench-agent: bin/quell-agent ## the cost of the agent, compared with other agent
 	bin/bench $(BENCH)
 
 lab-smoke: bin/quell ## run a study from its file to its report, killed in the middle (root, 2 minutes)
-	$(GORUN) ./internal/lab/smoke bin/quell studies/smoke.yaml
+	$(GORUN) ./internal/lab/fault -quell bin/quell -smoke studies/smoke.yaml
 
 lab-fault: bin/quell ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes)
 	go run ./internal/lab/fault -quell bin/quell
-
-lab-load: ## how exactly a load is held, compared with stress-ng and others (root, 7 minutes of a quiet CPU)
-	go run ./internal/lab/load/compare
 
 quality: ## how often each rule is right over the recorded corpus, then over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
 	go run ./internal/eval/quality/corpus -score

@@ -31,7 +31,7 @@ type guarded struct {
 	secret map[string]string // by name
 }
 
-func startGuarded(t *testing.T) *guarded {
+func startGuarded(t *testing.T, set ...string) *guarded {
 	t.Helper()
 	g := &guarded{lines: map[string]string{}, secret: map[string]string{}, file: filepath.Join(t.TempDir(), "tokens")}
 	for _, k := range []struct {
@@ -46,7 +46,7 @@ func startGuarded(t *testing.T) *guarded {
 		g.secret[k.name], g.lines[k.name] = secret, line
 	}
 	g.write(t)
-	g.running = start(t, "tokens_file="+g.file, "limits.per_second=1000", "limits.burst=1000")
+	g.running = start(t, append([]string{"tokens_file=" + g.file, "limits.per_second=1000", "limits.burst=1000"}, set...)...)
 	g.token = g.secret["victor"]
 	var err error
 	if g.keys, err = authority.Load(filepath.Join(g.state, "keys")); err != nil {

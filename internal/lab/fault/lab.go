@@ -82,7 +82,9 @@ func (s *testbed) start(ctx context.Context, words ...string) (*lab, error) {
 
 func (s *testbed) launch(cmd *exec.Cmd) (*lab, error) {
 	l := &lab{cmd: cmd, done: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = l, l
+	if cmd.Stdout == nil {
+		cmd.Stdout, cmd.Stderr = l, l
+	}
 	// Processes that it starts may keep its output open.
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {

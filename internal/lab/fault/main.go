@@ -8,6 +8,9 @@
 // stopped, a foreign process on a part's CPU, a full disk. It checks that the run's
 // verdict reports each.
 //
+// With -smoke it runs one study from its file to its report, with one kill and a resume
+// (`make lab-smoke`).
+//
 // It exits with 1 if anything was left or lost, or if a disturbed run counted as valid.
 package main
 
@@ -32,6 +35,7 @@ type options struct {
 	kills  int
 	seed   uint64
 	scenes bool
+	smoke  string
 }
 
 func main() {
@@ -40,6 +44,7 @@ func main() {
 	flag.IntVar(&o.kills, "kills", 50, "number of kills")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "random seed of the moments")
 	flag.BoolVar(&o.scenes, "scenes", true, "also test disturbances of a run")
+	flag.StringVar(&o.smoke, "smoke", "", "instead run this study, studies/smoke.yaml, to its report, with one kill")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -91,6 +96,9 @@ func inject(ctx context.Context, o options) (err error) {
 			err = fmt.Errorf("%w (folder: %s)", err, s.dir)
 		}
 	}()
+	if o.smoke != "" {
+		return s.smoke(ctx, o.smoke)
+	}
 	began := time.Now()
 	fmt.Printf("seed %d: repeat with -seed\n", o.seed)
 	bad, records, err := s.kills(ctx, o)

@@ -126,7 +126,7 @@ func cpuTime(pid int) func() (time.Duration, error) {
 }
 
 // With each actuator the achieved load is the law's, and the role runs on afterwards.
-// Command compare measures the accuracy on a quiet machine.
+// docs/lab.md has the accuracy on a quiet machine.
 func TestHoldARealProcess(t *testing.T) {
 	for name, dir := range freezers(t) {
 		for _, how := range []string{"freezer", "signals"} {

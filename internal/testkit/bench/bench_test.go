@@ -29,19 +29,6 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-func TestParseStat(t *testing.T) {
-	const line = "7 (a) (b c) S 1 7 7 0 -1 4194560 100 0 0 0 250 51 0 0 20 0 9 0 100 1000 200"
-	got, err := parseStat([]byte(line))
-	if err != nil || math.Abs(got-3.01) > 1e-9 {
-		t.Errorf("got %v, %v; want 3.01", got, err)
-	}
-	for _, bad := range []string{"", "7 (x) S 1 2", strings.Replace(line, "250", "x", 1)} {
-		if v, err := parseStat([]byte(bad)); err == nil {
-			t.Errorf("%q gives %v", bad, v)
-		}
-	}
-}
-
 func TestParseStatus(t *testing.T) {
 	rss, peak := parseStatus([]byte("Name:\tVmRSS: 7 kB x\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\nThreads:\t3\n"))
 	if rss != 1<<20 || peak != 2<<20 {

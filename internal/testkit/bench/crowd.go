@@ -104,16 +104,11 @@ func (t *tree) usage(name string) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read usage: %w", err)
 	}
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
-			us, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("read usage: %s: %w", file, err)
-			}
-			return float64(us) / 1e6, nil
-		}
+	var us uint64
+	if _, err := fmt.Sscanf(string(text), "usage_usec %d", &us); err != nil { // the first line
+		return 0, fmt.Errorf("read usage: %s: %w", file, err)
 	}
-	return 0, fmt.Errorf("read usage: no usage_usec in %s", file)
+	return float64(us) / 1e6, nil
 }
 
 const (

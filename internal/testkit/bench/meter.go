@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // result is one measurement of one contender.
@@ -21,8 +23,6 @@ type result struct {
 	Round     int
 	Window    float64 // s
 	CPU       float64 // s of CPU time in the window: the cgroup's usage_usec
-	Stat      float64 // the same according to /proc/PID/stat, in ticks of 10 ms
-	Schedstat float64 // the same according to schedstat of the living threads
 	RSS       int64   // bytes at the window's end, all processes
 	PeakRSS   int64
 	FDs       int
@@ -77,17 +77,11 @@ func (r *run) measure(ctx context.Context, all []*started, n, round int, window 
 	return results, nil
 }
 
+// loadAverage returns the machine's load over the last minute, 0 if it is unknown.
 func loadAverage() float64 {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return 0
-	}
-	first, _, _ := strings.Cut(string(text), " ")
-	v, err := strconv.ParseFloat(first, 64)
-	if err != nil {
-		return 0
-	}
-	return v
+	var info unix.Sysinfo_t
+	_ = unix.Sysinfo(&info)
+	return float64(info.Loads[0]) / (1 << 16) // sysinfo(2)
 }
 
 // pause waits, or fails when ctx ends.
@@ -111,66 +105,17 @@ func (r *run) take(s *started, into *result, sign float64) error {
 	into.RSS, into.PeakRSS, into.FDs = 0, 0, 0
 	for _, p := range s.procs {
 		dir := filepath.Join("/proc", strconv.Itoa(p.Process.Pid))
-		used, err := readProcess(dir)
-		if err != nil {
+		status, err1 := os.ReadFile(filepath.Join(dir, "status"))
+		fds, err2 := os.ReadDir(filepath.Join(dir, "fd"))
+		if err := errors.Join(err1, err2); err != nil {
 			return fmt.Errorf("%s: %w: %s", s.name, err, s.tail())
 		}
-		into.Stat += sign * used.stat
-		into.Schedstat += sign * used.schedstat
-		into.RSS += used.rss
-		into.PeakRSS += used.peak
-		into.FDs += used.fds
+		rss, peak := parseStatus(status)
+		into.RSS += rss
+		into.PeakRSS += peak
+		into.FDs += len(fds)
 	}
 	return nil
-}
-
-// process holds the figures that /proc/PID gives for a process.
-type process struct {
-	stat, schedstat float64 // s
-	rss, peak       int64   // bytes
-	fds             int
-}
-
-func readProcess(dir string) (p process, err error) {
-	read := func(name string) []byte {
-		text, e := os.ReadFile(filepath.Join(dir, name))
-		err = errors.Join(err, e)
-		return text
-	}
-	if p.stat, err = parseStat(read("stat")); err != nil {
-		return p, err
-	}
-	p.rss, p.peak = parseStatus(read("status"))
-	threads, e := filepath.Glob(filepath.Join(dir, "task/*/schedstat"))
-	err = errors.Join(err, e)
-	for _, file := range threads {
-		text, e := os.ReadFile(file)
-		if e != nil {
-			continue // the thread has ended
-		}
-		ns, _, _ := strings.Cut(string(text), " ")
-		n, e := strconv.ParseUint(ns, 10, 64)
-		err = errors.Join(err, e)
-		p.schedstat += float64(n) / 1e9
-	}
-	fds, e := os.ReadDir(filepath.Join(dir, "fd"))
-	p.fds = len(fds)
-	return p, errors.Join(err, e)
-}
-
-// ticksPerSecond is USER_HZ, which is 100 wherever Linux runs Go.
-const ticksPerSecond = 100
-
-// parseStat returns utime + stime of /proc/PID/stat (proc(5), fields 14 and
-// 15), in s. The command, field 2, may contain any character.
-func parseStat(text []byte) (float64, error) {
-	f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(f) < 13 {
-		return 0, fmt.Errorf("parse stat: %d fields after the command", len(f))
-	}
-	user, err1 := strconv.ParseUint(string(f[11]), 10, 64)
-	system, err2 := strconv.ParseUint(string(f[12]), 10, 64)
-	return float64(user+system) / ticksPerSecond, errors.Join(err1, err2)
 }
 
 // parseStatus returns VmRSS and VmHWM of /proc/PID/status, in bytes.
