@@ -97,7 +97,7 @@ type Machine interface {
 	Weight(cpuPath string) (float64, error)
 }
 
-// Parts are the components of an agent. The caller closes Sources and Enforcer after Run.
+// Parts are the components of an agent. The caller closes the sources and Enforcer after Run.
 type Parts struct {
 	Config   *config.Agent
 	Version  string
@@ -106,7 +106,11 @@ type Parts struct {
 	Machine  Machine
 	Finder   Finder
 	Sources  []counter.Source
-	Enforcer Enforcer
+	// MachineSources measure the machine; their signals are judged after those of Sources.
+	MachineSources []counter.MachineSource
+	// SharedDisks returns the disks that two tasks have both used; nil if that is not known.
+	SharedDisks func(a, b sample.TaskKey) []host.Device
+	Enforcer    Enforcer
 	// NetWrites lists the writes that limit the cgroup (v2) in a directory to
 	// bytesPerSecond; nil if that is not possible.
 	NetWrites func(dir string, bytesPerSecond uint64) []host.Write
@@ -136,9 +140,10 @@ type Agent struct {
 	jobs        jobs
 	snapshot    snapshot
 	window      window
-	allocations []allocation // by source, of the newest window
-	eligible    [][]*task    // by source: tasks that it could count in that window
-	taxes       []overhead   // by source
+	allocations []allocation     // by source, of the newest window
+	eligible    [][]*task        // by source: tasks that it could count in that window
+	taxes       []overhead       // by source
+	totals      []counter.Totals // by source, as of the newest window
 	machine     string
 	disk        *stateDir
 	stats       stats
@@ -185,7 +190,7 @@ func New(p Parts) (*Agent, error) {
 		tasks: map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, standIns: map[string]*task{},
 		requests: make(chan func()), done: make(chan struct{}),
 		degraded: map[string]string{}, pendingUndo: map[string]string{},
-		taxes: make([]overhead, len(p.Sources)), stats: newStats(), snapshot: newSnapshot(),
+		taxes: make([]overhead, len(p.Sources)), totals: make([]counter.Totals, len(p.Sources)), stats: newStats(), snapshot: newSnapshot(),
 	}
 	for _, c := range p.Enforcer.Active() {
 		a.pendingUndo[c.ID] = LeftOver
@@ -299,8 +304,11 @@ func (a *Agent) stop(now time.Time) error {
 	_, restored := a.Enforcer.RestoreAll(ms, "the agent stops")
 	errs := []error{restored, a.disk.saveSpecs(a.pipeline.History())}
 	if a.window.open {
-		for _, s := range a.window.sources {
-			errs = append(errs, s.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, false }, func(sample.TaskKey, counter.Reading) {}))
+		for _, i := range a.window.sources {
+			errs = append(errs, a.Sources[i].Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, false }}, func(sample.TaskKey, counter.Reading) {}))
+		}
+		for _, s := range a.window.machineSources {
+			errs = append(errs, s.Stop())
 		}
 	}
 	for _, t := range a.roster.order {

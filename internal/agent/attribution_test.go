@@ -20,7 +20,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=advise", "signals=runq")
 		r.source = r.machine.source(sample.RunQ)
-		r.source.accounts = true
+		r.source.info.Accounts = true
 		for i := range r.config.Rules {
 			if r.config.Rules[i].Class == sample.BestEffort {
 				r.config.Rules[i].Signals = []string{"cpi"}

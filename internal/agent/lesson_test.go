@@ -115,8 +115,8 @@ func TestAStopWaitsForNothing(t *testing.T) {
 // half is a source that could count half of the time only.
 type half struct{ *source }
 
-func (h half) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
-	return h.source.Stop(cpu, func(k sample.TaskKey, r counter.Reading) {
+func (h half) Stop(end counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
+	return h.source.Stop(end, func(k sample.TaskKey, r counter.Reading) {
 		r.Coverage = 0.5
 		yield(k, r)
 	})

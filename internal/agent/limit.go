@@ -33,7 +33,10 @@ func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w 
 	if err != nil {
 		return "", 0, nil, err
 	}
-	disks := a.sharedDisks(act.Victim, t.Key)
+	var disks []host.Device
+	if a.SharedDisks != nil {
+		disks = a.SharedDisks(act.Victim, t.Key)
+	}
 	if len(disks) == 0 {
 		return "", 0, nil, errors.New("no known disk is shared with the victim")
 	}
@@ -78,19 +81,4 @@ func lower(wish, has uint64) uint64 {
 		return 0
 	}
 	return wish
-}
-
-// sharedDisks returns the disks that both tasks have used, as far as a signal's source
-// knows them.
-func (a *Agent) sharedDisks(victim, suspect sample.TaskKey) []host.Device {
-	for _, s := range a.Sources {
-		if d, ok := s.(interface {
-			Shared(a, b sample.TaskKey) []host.Device
-		}); ok {
-			if disks := d.Shared(victim, suspect); len(disks) > 0 {
-				return disks
-			}
-		}
-	}
-	return nil
 }

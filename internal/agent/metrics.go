@@ -5,7 +5,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // stats are the loop's counters.
@@ -96,28 +95,28 @@ func tickMetrics() []metric {
 			one(func(a *Agent) float64 { return float64(len(a.degraded)) })},
 		{"quell_signal_tasks", "Tasks that a signal counts in the newest window, and those that wait for their turn.", gauge, []string{"signal", "state"},
 			func(a *Agent, e *exposition) {
-				for i, g := range a.allocations {
-					e.add(float64(g.taken), string(a.Sources[i].Signal()), "counted")
-					e.add(float64(g.eligible-g.taken), string(a.Sources[i].Signal()), "waiting")
+				for _, g := range a.allocations {
+					e.add(float64(g.taken), string(g.signal), "counted")
+					e.add(float64(g.eligible-g.taken), string(g.signal), "waiting")
 				}
 			}},
 		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 if all are counted in each, 0 if some are never counted.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
-				for i, g := range a.allocations {
-					e.add(float64(g.wait), string(a.Sources[i].Signal()))
+				for _, g := range a.allocations {
+					e.add(float64(g.wait), string(g.signal))
 				}
 			}},
 		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the present tasks.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
-				for i, g := range a.allocations {
-					e.add(g.coverage, string(a.Sources[i].Signal()))
+				for _, g := range a.allocations {
+					e.add(g.coverage, string(g.signal))
 				}
 			}},
 		{"quell_signal_tax_ratio", "Upper bound of the share of the machine's CPU time that counting a signal costs: its cost per context switch times the rate of switches in the newest window.", gauge, []string{"signal"},
 			func(a *Agent, e *exposition) {
 				for i, x := range a.taxes {
 					if x.known {
-						e.add(x.share, string(a.Sources[i].Signal()))
+						e.add(x.share, string(a.Sources[i].Info().Signal))
 					}
 				}
 			}},
@@ -125,7 +124,7 @@ func tickMetrics() []metric {
 			func(a *Agent, e *exposition) {
 				for i, x := range a.taxes {
 					if x.known {
-						e.add(truth(x.paused), string(a.Sources[i].Signal()))
+						e.add(truth(x.paused), string(a.Sources[i].Info().Signal))
 					}
 				}
 			}},
@@ -145,27 +144,25 @@ func tickMetrics() []metric {
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.addFailed })},
 		{"quell_signal_lost_total", "Events that a signal's programs in the kernel saw and could not count: waits (runq), requests (io).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
-				for _, s := range a.Sources {
-					if l, ok := s.(interface{ Lost() uint64 }); ok {
-						e.add(float64(l.Lost()), string(s.Signal()))
+				for i, s := range a.Sources {
+					if info := s.Info(); info.CountsLosses {
+						e.add(float64(a.totals[i].Lost), string(info.Signal))
 					}
 				}
 			}},
 		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited while it is unknown which task was served (runq, io, net).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
-				for _, s := range a.Sources {
-					if u, ok := s.(counter.Accounting); ok {
-						if d, counted := u.Unattributed(); counted {
-							e.add(d.Seconds(), string(s.Signal()))
-						}
+				for i, s := range a.Sources {
+					if info := s.Info(); info.Accounts {
+						e.add(a.totals[i].Unattributed.Seconds(), string(info.Signal))
 					}
 				}
 			}},
 		{"quell_signal_refused_pairs_total", "Times that a task was served while another one waited and the pair could not be recorded for lack of room (runq, io, net).", count, []string{"signal"},
 			func(a *Agent, e *exposition) {
-				for _, s := range a.Sources {
-					if r, ok := s.(counter.Accounting); ok {
-						e.add(float64(r.PairsDropped()), string(s.Signal()))
+				for i, s := range a.Sources {
+					if info := s.Info(); info.CountsLosses {
+						e.add(float64(a.totals[i].PairsDropped), string(info.Signal))
 					}
 				}
 			}},

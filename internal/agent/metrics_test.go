@@ -16,6 +16,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 var update = flag.Bool("update", false, "bring docs/metrics.md up to date")
@@ -54,7 +55,8 @@ func TestMetrics(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.agent.Signals = append(r.agent.Signals, api.SignalStatus{Signal: sample.RunQ, Reason: "no"})
-		r.source.lost = 7
+		r.source.info.Accounts, r.source.info.CountsLosses = true, true
+		r.source.totals = counter.Totals{Lost: 7, PairsDropped: 21, Unattributed: 7 * time.Second / 2}
 		r.learn()
 		noisy.set(1.5)
 		r.pass(8*time.Minute + 30*time.Second) // an incident, a cap, its end

@@ -22,9 +22,7 @@ func (a *Agent) updateTopology() {
 	a.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", a.Topology.Online.String())
 	a.Topology, a.reaches = t, reaches{}
 	for _, s := range a.Sources {
-		if c, ok := s.(interface{ SetCPUs(sample.Set) }); ok {
-			c.SetCPUs(t.Online)
-		}
+		s.SetCPUs(t.Online)
 	}
 	for _, t := range a.roster.order {
 		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again

@@ -25,6 +25,7 @@ type slot struct {
 
 // allocation is how a source's seats were assigned for the newest window.
 type allocation struct {
+	signal   sample.SignalName
 	eligible int // tasks that it could count
 	capacity int // seats that it has for them; claimed if they suffice
 	taken    int
@@ -67,21 +68,13 @@ func (a *Agent) budget(need int) budget {
 		held += t.cgroup.OpenFiles()
 		for i, s := range a.Sources {
 			if t.seats[i].counting {
-				_, between := fds(s)
-				held += between
+				held += s.Info().IdleFDs
 			}
 		}
 	}
 	b := budget{limit: limit, free: max(0, limit-reserve(limit)-max(0, open-held))}
 	b.keep = need+keptFiles*len(a.tasks) <= b.free
 	return b
-}
-
-func fds(s counter.Source) (window, between int) {
-	if b, ok := s.(counter.Bounded); ok {
-		return b.FDs()
-	}
-	return 0, 0
 }
 
 // schedule decides, before a window opens, which tasks each source counts in it.
@@ -96,15 +89,15 @@ func (a *Agent) schedule() {
 	}
 	claims, each, need := a.eligible, 0, 0
 	for i, s := range a.Sources {
-		sig := s.Signal()
+		info := s.Info()
 		claims[i] = claims[i][:0]
-		all := countsSuspects(s)
+		all := countsSuspects(&info)
 		for _, t := range a.roster.order {
-			if (all || t.judges(sig)) && !t.seats[i].unsupported {
+			if (all || t.judges(info.Signal)) && !t.seats[i].unsupported {
 				claims[i] = append(claims[i], t)
 			}
 		}
-		window, _ := fds(s)
+		window := info.WindowFDs
 		if window > 0 && len(claims[i]) > 0 {
 			each += window
 			need += window * len(claims[i])
@@ -118,43 +111,38 @@ func (a *Agent) schedule() {
 	}
 	a.allocations = a.allocations[:0]
 	for i, s := range a.Sources {
-		seats := len(claims[i])
-		if window, _ := fds(s); window > 0 && b.free >= 0 && need > b.free {
+		info, seats := s.Info(), len(claims[i])
+		if info.WindowFDs > 0 && b.free >= 0 && need > b.free {
 			seats = min(seats, b.free/each)
 		}
-		if l, ok := s.(counter.Bounded); ok && l.Most() > 0 {
-			seats = min(seats, l.Most())
+		if info.MaxTasks > 0 {
+			seats = min(seats, info.MaxTasks)
 		}
-		a.allocations = append(a.allocations, a.seatSource(i, claims[i], seats))
+		a.allocations = append(a.allocations, a.seatSource(i, info.Signal, claims[i], seats))
 	}
-	a.degrade("file descriptors", b.shortage(need, each, a.Sources, a.allocations))
+	for _, s := range a.MachineSources { // they count no task
+		a.allocations = append(a.allocations, allocation{signal: s.Info().Signal, coverage: 1})
+	}
+	a.degrade("file descriptors", b.shortage(need, each, a.allocations))
 }
 
 // countsSuspects reports whether a source follows also tasks that its signal does not
 // judge: only the source knows which tasks they share its resource with, or which tasks
 // they serve.
-func countsSuspects(s counter.Source) bool {
-	sig, ok := sample.LookupSignal(s.Signal())
-	if !ok || sig.Name.OfMachine() {
-		return false
-	}
-	if accounts, is := s.(counter.Accounting); is {
-		if _, ok := accounts.Unattributed(); ok {
-			return true
-		}
-	}
-	return !sig.Domain.OfCPUs()
+func countsSuspects(info *counter.Info) bool {
+	sig, ok := sample.LookupSignal(info.Signal)
+	return ok && (info.Accounts || !sig.Domain.OfCPUs())
 }
 
 // shortage says how many descriptors are missing and how to fix that.
-func (b budget) shortage(need, each int, sources []counter.Source, seatings []allocation) error {
+func (b budget) shortage(need, each int, seatings []allocation) error {
 	if b.free < 0 || need <= b.free {
 		return nil
 	}
 	var text []string
-	for i, s := range sources {
-		if g := seatings[i]; g.capacity < g.eligible {
-			text = append(text, fmt.Sprintf("%s %d of %d", s.Signal(), g.capacity, g.eligible))
+	for _, g := range seatings {
+		if g.capacity < g.eligible {
+			text = append(text, fmt.Sprintf("%s %d of %d", g.signal, g.capacity, g.eligible))
 		}
 	}
 	// The reserve is 64 and a sixteenth of the limit.
@@ -181,9 +169,9 @@ func (a *Agent) rankAll(tasks []*task) {
 }
 
 // seatSource assigns the seats of one source to the tasks in turns.
-func (a *Agent) seatSource(i int, claims []*task, seats int) allocation {
+func (a *Agent) seatSource(i int, sig sample.SignalName, claims []*task, seats int) allocation {
 	turn := max(1, a.config.Detect.Outliers)
-	g := allocation{eligible: len(claims), capacity: seats, wait: min(1, len(claims))}
+	g := allocation{signal: sig, eligible: len(claims), capacity: seats, wait: min(1, len(claims))}
 	var chosen []bool // nil: all
 	if seats < len(claims) {
 		chosen, g.wait = a.choose(i, claims, seats, turn)
@@ -249,8 +237,8 @@ func (a *Agent) seatTask(i int, t *task) error {
 		return nil
 	}
 	if st.lastErr == "" {
-		a.stats.addFailed[s.Signal()]++
-		a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
+		a.stats.addFailed[s.Info().Signal]++
+		a.Log.Debug("task not counted", "task", t.Name, "signal", s.Info().Signal, "reason", err)
 	}
 	st.lastErr = err.Error()
 	var missing *counter.NotSupportedError
@@ -268,7 +256,7 @@ func (a *Agent) removeFromSources(t *task) {
 		}
 		t.seats[i].counting = false
 		if r, ok := s.Remove(t.Key, t.usageNow.CPU-t.usageStart.CPU); ok {
-			t.final[s.Signal()] = r
+			t.final[s.Info().Signal] = r
 		}
 	}
 }
@@ -276,8 +264,8 @@ func (a *Agent) removeFromSources(t *task) {
 // signals is Parts.Signals with the result of the newest window.
 func (a *Agent) signals() []api.SignalStatus {
 	all := slices.Clone(a.Signals)
-	for i, g := range a.allocations {
-		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == a.Sources[i].Signal() })
+	for _, g := range a.allocations {
+		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == g.signal })
 		if j >= 0 {
 			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.eligible, g.taken, g.wait, g.coverage
 		}
@@ -296,9 +284,9 @@ func (a *Agent) note(t *task) string {
 	for i, s := range a.Sources {
 		switch st := &t.seats[i]; {
 		case st.lastErr != "":
-			said = append(said, string(s.Signal())+": "+st.lastErr)
+			said = append(said, string(s.Info().Signal)+": "+st.lastErr)
 		case st.countedWindows < st.windows:
-			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.Signal(), st.countedWindows, st.windows))
+			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.Info().Signal, st.countedWindows, st.windows))
 		}
 	}
 	return strings.Join(said, "; ")

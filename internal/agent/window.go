@@ -29,16 +29,18 @@ type window struct {
 	read      time.Time // when usage was read at the end of the newest one
 	times     host.CPUTimes
 	timesOK   bool
-	busy      time.Duration    // of all CPUs in the window; below 0: not known
-	outside   float64          // CPU-s/s used outside any task
-	length    time.Duration    // of the newest
-	stolen    float64          // share of the machine's CPU time in it that the hypervisor took
-	caps      []plan.CapState  // in force at the window's start, then at its end
-	sources   []counter.Source // that were started
-	counted   []counted        // by the source that was stopped last, ordered as roster.order
-	others    counter.Reading  // by that source, for everything outside all tasks
-	served    served
-	sample    sample.Sample // the one that is being made
+	busy      time.Duration   // of all CPUs in the window; below 0: not known
+	outside   float64         // CPU-s/s used outside any task
+	length    time.Duration   // of the newest
+	stolen    float64         // share of the machine's CPU time in it that the hypervisor took
+	caps      []plan.CapState // in force at the window's start, then at its end
+	// Those that were started, the tasks' sources by their indices.
+	sources        []int
+	machineSources []counter.MachineSource
+	counted        []counted       // by the source that was stopped last, ordered as roster.order
+	others         counter.Reading // by that source, for everything outside all tasks
+	served         served
+	sample         sample.Sample // the one that is being made
 }
 
 // counted is what a source counted for a task, if it did.
@@ -105,10 +107,14 @@ func (a *Agent) openWindow(now time.Time) {
 		if a.taxes[i].paused {
 			continue
 		}
-		err := s.Start()
-		a.degrade("counting "+string(s.Signal()), err)
-		if err == nil {
-			w.sources = append(w.sources, s)
+		if a.counting(s.Info().Signal, s.Start()) {
+			w.sources = append(w.sources, i)
+		}
+	}
+	w.machineSources = w.machineSources[:0]
+	for _, s := range a.MachineSources {
+		if a.counting(s.Info().Signal, s.Start()) {
+			w.machineSources = append(w.machineSources, s)
 		}
 	}
 	a.beginQuotas()
@@ -131,6 +137,12 @@ func (a *Agent) openWindow(now time.Time) {
 		w.halved = w.halved && !t.busy()
 		t.usageStart, t.counted, t.capped = t.usageNow, true, a.underCap(t)
 	}
+}
+
+// counting records whether a signal is counted, and returns that.
+func (a *Agent) counting(sig sample.SignalName, err error) bool {
+	a.degrade("counting "+string(sig), err)
+	return err == nil
 }
 
 func (a *Agent) cpuTimes() (host.CPUTimes, bool) {
@@ -169,22 +181,27 @@ func (a *Agent) closeWindow(now time.Time) {
 	w.outside = a.outside(wall)
 	a.overall = a.overall[:0]
 	at := sample.At(end)
-	for _, s := range w.sources {
-		sig, ok := sample.LookupSignal(s.Signal())
+	for _, i := range w.sources {
+		info := a.Sources[i].Info()
+		sig, ok := sample.LookupSignal(info.Signal)
 		if !ok {
 			continue
 		}
-		if l, ok := s.(interface{ KeepEnabled(bool) }); ok {
-			l.KeepEnabled(contiguous && !a.paused(s)) // else it would stay on while it is paused
+		began := time.Now()
+		a.collect(i, sig.Name, contiguous)
+		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
+		a.judge(sample.At(now), at, sig, info.Variant)
+	}
+	for _, s := range w.machineSources {
+		info := s.Info()
+		sig, ok := sample.LookupSignal(info.Signal)
+		if !ok {
+			continue
 		}
 		began := time.Now()
-		a.collect(s)
+		a.counting(sig.Name, s.Stop())
 		a.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		if o, ok := s.(counter.MachineSource); ok {
-			a.judgeMachine(sample.At(now), at, sig, s.Variant(), o)
-		} else {
-			a.judge(sample.At(now), at, sig, s.Variant())
-		}
+		a.judgeMachine(sample.At(now), at, sig, info.Variant, s)
 	}
 	a.sendSamples(at)
 	a.stats.intervals++
@@ -240,33 +257,33 @@ func (a *Agent) measure(t *task, now time.Time, wall float64) {
 }
 
 // collect stops a source and gathers its readings, including those of ended tasks.
-func (a *Agent) collect(s counter.Source) {
-	w := &a.window
+func (a *Agent) collect(i int, sig sample.SignalName, contiguous bool) {
+	w, s := &a.window, a.Sources[i]
 	n := len(a.roster.order)
 	w.counted = slices.Grow(w.counted[:0], n)[:n]
 	clear(w.counted)
-	err := s.Stop(func(k sample.TaskKey) (time.Duration, bool) {
+	cpu := func(k sample.TaskKey) (time.Duration, bool) {
 		t := a.tasks[k]
 		if t == nil || !t.counted {
 			return 0, false
 		}
 		return t.usageNow.CPU - t.usageStart.CPU, t.notes[noteUsage] == ""
-	}, func(k sample.TaskKey, r counter.Reading) {
+	}
+	// A source that is paused next must not stay on.
+	err := s.Stop(counter.WindowEnd{CPU: cpu, Next: contiguous && !a.taxes[i].paused}, func(k sample.TaskKey, r counter.Reading) {
 		if t := a.tasks[k]; t != nil {
 			w.counted[t.index] = counted{r, true}
 		}
 	})
-	a.degrade("counting "+string(s.Signal()), err)
-	w.others = counter.Reading{}
-	if o, ok := s.(interface{ Others() counter.Reading }); ok {
-		w.others = o.Others()
-	}
+	a.counting(sig, err)
+	a.totals[i] = s.Totals()
+	w.others = a.totals[i].Others
 	for i, t := range a.roster.order {
-		if r, ok := t.final[s.Signal()]; ok {
+		if r, ok := t.final[sig]; ok {
 			w.counted[i] = counted{r, true}
 		}
 	}
-	a.explain(s.Signal())
+	a.explain(sig)
 }
 
 // explain records why tasks were not counted. A uprobe that was removed because it cost
