@@ -6,7 +6,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 )
 
@@ -71,14 +70,4 @@ func endEntry(c enforce.Change, why string, how enforce.Result) auditEntry {
 func cut(s string) string {
 	const most = 256
 	return s[:min(len(s), most)]
-}
-
-// audit writes an entry with its result.
-func (a *Agent) audit(now sample.Millis, e auditEntry, err error) {
-	e.At, e.Result = now, "ok"
-	if err != nil {
-		e.Result = err.Error()
-	}
-	a.degrade("audit log", a.disk.audit.Write(e))
-	a.sendRecord(now, wire.Record_KIND_AUDIT, e.ID, e)
 }

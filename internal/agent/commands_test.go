@@ -105,8 +105,8 @@ func TestProtectMany(t *testing.T) {
 		defer r.stop()
 		helped("/batch/job-2")
 		r.do(protecting(command.Target{Task: "job-2"}, false, "r")) // same as its job: no entry is needed
-		if n := len(r.agent.overrides.Protect); n != 3 {
-			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.overrides.Protect)
+		if n := len(r.agent.operator.overrides.Protect); n != 3 {
+			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.operator.overrides.Protect)
 		}
 		r.do(protecting(command.Target{Job: "later"}, true, "r"))
 		r.add("/batch/later-1", 0.5)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Counting a signal may cost the machine more than it costs the agent: in a window each
@@ -40,25 +39,6 @@ func (x overhead) next(toll time.Duration, switches float64, cpus int, duty, lim
 	}
 	n.paused = limit > 0 && n.share > limit
 	return n
-}
-
-// updateOverheads computes what each source would cost in the next window, from the context
-// switches of the window that has ended, which lasted wall seconds.
-func (a *Agent) updateOverheads(from, to host.CPUTimes, wall float64) {
-	if from.Switches == 0 || to.Switches < from.Switches || wall <= 0 {
-		return // the rate is not known: nothing changes
-	}
-	rate := float64(to.Switches-from.Switches) / wall
-	duty := min(1, a.config.Sampling.Duration.Seconds()/a.config.Sampling.Period.Seconds())
-	for i, s := range a.Sources {
-		info := s.Info()
-		a.taxes[i] = a.taxes[i].next(info.SwitchOverhead, rate, a.Topology.Online.Len(), duty, a.config.Sampling.MaxOverhead)
-		var err error
-		if a.taxes[i].paused {
-			err = pausedError{info.Signal, info.SwitchOverhead, a.config.Sampling.MaxOverhead}
-		}
-		a.degrade("overhead of "+string(info.Signal), err)
-	}
 }
 
 // pausedError says why a signal is paused. Its cost is in quell_signal_tax_ratio and not

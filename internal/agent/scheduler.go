@@ -3,24 +3,29 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// slot is the state of a task for one source.
-type slot struct {
-	slotRequest
-	counting    bool   // the source follows the task
-	lastErr     string // why the last attempt to follow it failed; "" if it succeeded
-	unsupported bool   // every further attempt would fail too
-	// Windows in which the task was present, and those of them in which it was counted:
-	// their ratio is the task's coverage in time.
-	windows, countedWindows uint64
+// scheduler decides which tasks each source counts.
+type scheduler struct {
+	sources     []counter.Source
+	machines    []counter.MachineSource
+	descriptors func() (open, limit int, err error)
+	config      *config.Agent
+	number      uint64           // of windows opened
+	allocations []allocation     // by source, of the newest window
+	eligible    [][]*task        // by source: tasks that it could count in that window
+	taxes       []overhead       // by source
+	totals      []counter.Totals // by source, as of the newest window
+	health      *health
+	stats       *stats
+	tasks       *taskSet
 }
 
 // allocation is how a source's seats were assigned for the newest window.
@@ -51,48 +56,48 @@ type budget struct {
 
 // budget computes how many descriptors the process may open for tasks, after those that
 // it has open for other purposes.
-func (a *Agent) budget(need int) budget {
-	if a.Descriptors == nil {
+func (sc *scheduler) budget(need int) budget {
+	if sc.descriptors == nil {
 		return budget{free: -1, keep: true}
 	}
-	open, limit, err := a.Descriptors()
-	a.degrade("counting file descriptors", err)
+	open, limit, err := sc.descriptors()
+	sc.health.degrade("counting file descriptors", err)
 	if err != nil {
 		return budget{free: -1, keep: true}
 	}
 	held := 0
-	for _, t := range a.roster.order {
+	for _, t := range sc.tasks.roster.order {
 		if t.ended {
 			continue
 		}
 		held += t.cgroup.OpenFiles()
-		for i, s := range a.Sources {
+		for i, s := range sc.sources {
 			if t.seats[i].counting {
 				held += s.Info().IdleFDs
 			}
 		}
 	}
 	b := budget{limit: limit, free: max(0, limit-reserve(limit)-max(0, open-held))}
-	b.keep = need+keptFiles*len(a.tasks) <= b.free
+	b.keep = need+keptFiles*len(sc.tasks.byKey) <= b.free
 	return b
 }
 
 // schedule decides, before a window opens, which tasks each source counts in it.
 // Counters are opened here and not when a task is found, so that a task that ends
 // before the next window costs none.
-func (a *Agent) schedule() {
-	a.window.number++
-	a.roster.settle() // no task in it has ended
-	a.rankAll(a.roster.order)
-	if a.eligible == nil {
-		a.eligible = make([][]*task, len(a.Sources))
+func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
+	sc.number++
+	sc.tasks.roster.settle() // no task in it has ended
+	rankAll(sc.tasks.roster.order, roles)
+	if sc.eligible == nil {
+		sc.eligible = make([][]*task, len(sc.sources))
 	}
-	claims, each, need := a.eligible, 0, 0
-	for i, s := range a.Sources {
+	claims, each, need := sc.eligible, 0, 0
+	for i, s := range sc.sources {
 		info := s.Info()
 		claims[i] = claims[i][:0]
 		all := countsSuspects(&info)
-		for _, t := range a.roster.order {
+		for _, t := range sc.tasks.roster.order {
 			if (all || t.judges(info.Signal)) && !t.seats[i].unsupported {
 				claims[i] = append(claims[i], t)
 			}
@@ -103,14 +108,14 @@ func (a *Agent) schedule() {
 			need += window * len(claims[i])
 		}
 	}
-	b := a.budget(need)
-	for _, t := range a.roster.order {
+	b := sc.budget(need)
+	for _, t := range sc.tasks.roster.order {
 		if err := t.cgroup.KeepOpen(b.keep); err != nil {
 			t.notes[noteUsage] = err.Error()
 		}
 	}
-	a.allocations = a.allocations[:0]
-	for i, s := range a.Sources {
+	sc.allocations = sc.allocations[:0]
+	for i, s := range sc.sources {
 		info, seats := s.Info(), len(claims[i])
 		if info.WindowFDs > 0 && b.free >= 0 && need > b.free {
 			seats = min(seats, b.free/each)
@@ -118,12 +123,12 @@ func (a *Agent) schedule() {
 		if info.MaxTasks > 0 {
 			seats = min(seats, info.MaxTasks)
 		}
-		a.allocations = append(a.allocations, a.seatSource(i, info.Signal, claims[i], seats))
+		sc.allocations = append(sc.allocations, sc.seatSource(i, info.Signal, claims[i], seats))
 	}
-	for _, s := range a.MachineSources { // they count no task
-		a.allocations = append(a.allocations, allocation{signal: s.Info().Signal, coverage: 1})
+	for _, s := range sc.machines { // they count no task
+		sc.allocations = append(sc.allocations, allocation{signal: s.Info().Signal, coverage: 1})
 	}
-	a.degrade("file descriptors", b.shortage(need, each, a.allocations))
+	sc.health.degrade("file descriptors", b.shortage(need, each, sc.allocations))
 }
 
 // countsSuspects reports whether a source follows also tasks that its signal does not
@@ -152,8 +157,7 @@ func (b budget) shortage(need, each int, seatings []allocation) error {
 }
 
 // rankAll ranks the tasks by how much their cost is needed.
-func (a *Agent) rankAll(tasks []*task) {
-	roles := a.pipeline.Roles()
+func rankAll(tasks []*task, roles map[sample.TaskKey]plan.Role) {
 	for _, t := range tasks {
 		r := ordinary
 		switch {
@@ -169,12 +173,12 @@ func (a *Agent) rankAll(tasks []*task) {
 }
 
 // seatSource assigns the seats of one source to the tasks in turns.
-func (a *Agent) seatSource(i int, sig sample.SignalName, claims []*task, seats int) allocation {
-	turn := max(1, a.config.Detect.Outliers)
+func (sc *scheduler) seatSource(i int, sig sample.SignalName, claims []*task, seats int) allocation {
+	turn := max(1, sc.config.Detect.Outliers)
 	g := allocation{signal: sig, eligible: len(claims), capacity: seats, wait: min(1, len(claims))}
 	var chosen []bool // nil: all
 	if seats < len(claims) {
-		chosen, g.wait = a.choose(i, claims, seats, turn)
+		chosen, g.wait = sc.choose(i, claims, seats, turn)
 	}
 	var windows, counted uint64
 	full := false // further attempts would fail for the same reason
@@ -182,12 +186,12 @@ func (a *Agent) seatSource(i int, sig sample.SignalName, claims []*task, seats i
 		st := &t.seats[i]
 		if !st.counting && !full && (chosen == nil || chosen[j]) {
 			var limit *counter.FDLimitError
-			err := a.seatTask(i, t)
+			err := sc.seatTask(i, t)
 			full = errors.As(err, &limit)
 		}
-		st.slotRequest = st.slotRequest.next(st.counting, a.window.number, turn)
+		st.slotRequest = st.slotRequest.next(st.counting, sc.number, turn)
 		st.windows++
-		if st.counting && !a.taxes[i].paused {
+		if st.counting && !sc.taxes[i].paused {
 			g.taken++
 			st.countedWindows++
 		}
@@ -202,7 +206,7 @@ func (a *Agent) seatSource(i int, sig sample.SignalName, claims []*task, seats i
 
 // choose selects the tasks that are counted if there are too few seats, and returns in how
 // many windows each is counted at least once. Tasks that lose their seat free it at once.
-func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, wait int) {
+func (sc *scheduler) choose(i int, claims []*task, seats, turn int) (chosen []bool, wait int) {
 	all := make([]slotRequest, len(claims))
 	var n [numRanks]int
 	for j, t := range claims {
@@ -220,7 +224,7 @@ func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, w
 	}
 	for j, t := range claims {
 		if st := &t.seats[i]; st.counting && !chosen[j] {
-			a.Sources[i].Remove(t.Key, 0)
+			sc.sources[i].Remove(t.Key, 0)
 			st.counting = false
 		}
 	}
@@ -228,17 +232,17 @@ func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, w
 }
 
 // seatTask makes a source follow a task.
-func (a *Agent) seatTask(i int, t *task) error {
-	s, st := a.Sources[i], &t.seats[i]
-	err := s.Add(a.target(t))
+func (sc *scheduler) seatTask(i int, t *task) error {
+	s, st := sc.sources[i], &t.seats[i]
+	err := s.Add(t.target())
 	st.counting = err == nil
 	if err == nil {
 		st.lastErr = ""
 		return nil
 	}
 	if st.lastErr == "" {
-		a.stats.addFailed[s.Info().Signal]++
-		a.Log.Debug("task not counted", "task", t.Name, "signal", s.Info().Signal, "reason", err)
+		sc.stats.addFailed[s.Info().Signal]++
+		sc.health.log.Debug("task not counted", "task", t.Name, "signal", s.Info().Signal, "reason", err)
 	}
 	st.lastErr = err.Error()
 	var missing *counter.NotSupportedError
@@ -248,9 +252,9 @@ func (a *Agent) seatTask(i int, t *task) error {
 
 // removeFromSources stops following a task in all sources; what they counted in the open window
 // becomes its final readings.
-func (a *Agent) removeFromSources(t *task) {
+func (sc *scheduler) removeFromSources(t *task) {
 	t.final = map[sample.SignalName]counter.Reading{}
-	for i, s := range a.Sources {
+	for i, s := range sc.sources {
 		if !t.seats[i].counting {
 			continue
 		}
@@ -261,33 +265,22 @@ func (a *Agent) removeFromSources(t *task) {
 	}
 }
 
-// signals is Parts.Signals with the result of the newest window.
-func (a *Agent) signals() []api.SignalStatus {
-	all := slices.Clone(a.Signals)
-	for _, g := range a.allocations {
-		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == g.signal })
-		if j >= 0 {
-			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.eligible, g.taken, g.wait, g.coverage
-		}
+// updateOverheads computes what each source would cost in the next window, from the context
+// switches of the window that has ended, which lasted wall seconds
+// and was on so many CPUs.
+func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus int) {
+	if from.Switches == 0 || to.Switches < from.Switches || wall <= 0 {
+		return // the rate is not known: nothing changes
 	}
-	return all
-}
-
-// note says what is not known of a task, and why.
-func (a *Agent) note(t *task) string {
-	var said []string
-	for _, n := range t.notes {
-		if n != "" {
-			said = append(said, n)
+	rate := float64(to.Switches-from.Switches) / wall
+	duty := min(1, sc.config.Sampling.Duration.Seconds()/sc.config.Sampling.Period.Seconds())
+	for i, s := range sc.sources {
+		info := s.Info()
+		sc.taxes[i] = sc.taxes[i].next(info.SwitchOverhead, rate, cpus, duty, sc.config.Sampling.MaxOverhead)
+		var err error
+		if sc.taxes[i].paused {
+			err = pausedError{info.Signal, info.SwitchOverhead, sc.config.Sampling.MaxOverhead}
 		}
+		sc.health.degrade("overhead of "+string(info.Signal), err)
 	}
-	for i, s := range a.Sources {
-		switch st := &t.seats[i]; {
-		case st.lastErr != "":
-			said = append(said, string(s.Info().Signal)+": "+st.lastErr)
-		case st.countedWindows < st.windows:
-			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.Info().Signal, st.countedWindows, st.windows))
-		}
-	}
-	return strings.Join(said, "; ")
 }

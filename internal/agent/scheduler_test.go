@@ -179,8 +179,8 @@ func TestShortLivedTasksOpenNoCounters(t *testing.T) {
 			g.remove()
 		}
 		r.pass(time.Second)
-		if r.source.added != 0 || len(r.agent.tasks) != 0 {
-			t.Errorf("%d were added to the source, %d are left", r.source.added, len(r.agent.tasks))
+		if r.source.added != 0 || len(r.agent.tasks.byKey) != 0 {
+			t.Errorf("%d were added to the source, %d are left", r.source.added, len(r.agent.tasks.byKey))
 		}
 	})
 }
