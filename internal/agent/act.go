@@ -16,6 +16,7 @@ import (
 
 // actor carries out what the pipeline asks for.
 type actor struct {
+	base
 	pipeline     *pipeline.Pipeline
 	enforcer     Enforcer
 	machine      Machine
@@ -24,10 +25,6 @@ type actor struct {
 	period       time.Duration // of CPU quotas
 	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
 	pendingUndo map[string]string
-	health      *health
-	clock       *clock
-	stats       *stats
-	tasks       *taskSet
 	placement   *placement
 	recorder    *recorder
 }

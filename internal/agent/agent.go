@@ -19,14 +19,9 @@ import (
 // Agent is the loop and its parts. A part holds its own state and pointers to parts that
 // are declared in files above its own; no part holds the Agent.
 type Agent struct {
+	base
 	config    *config.Agent
 	pipeline  *pipeline.Pipeline
-	health    *health
-	clock     *clock
-	stats     *stats
-	tasks     *taskSet
-	placement *placement
-	scheduler *scheduler
 	recorder  *recorder
 	actor     *actor
 	discovery *discovery
@@ -56,8 +51,9 @@ func New(p Parts) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, st, tasks, js, o, name := &health{problems: map[string]string{}, log: p.Log}, newStats(), newTaskSet(), &jobs{}, &overrides{}, p.Config.MachineName()
-	rec := &recorder{disk: d, trace: p.Record, uplink: p.Uplink, platform: p.Platform, staleAfter: p.Config.Spec.StaleAfter, health: h, stats: st}
+	h, js, o, name := &health{problems: map[string]string{}, log: p.Log}, &jobs{}, &overrides{}, p.Config.MachineName()
+	b := base{health: h, clock: &clock{health: h}, stats: newStats(), tasks: newTaskSet()}
+	rec := &recorder{base: b, disk: d, trace: p.Record, uplink: p.Uplink, platform: p.Platform, staleAfter: p.Config.Spec.StaleAfter}
 	for _, s := range p.Signals {
 		if !s.OK {
 			h.degrade("signal "+string(s.Signal), errors.New(s.Reason))
@@ -77,24 +73,22 @@ func New(p Parts) (*Agent, error) {
 	h.degrade("offenders", err)
 	pipe.RestoreOffenders(known)
 
-	cl := &clock{health: h}
-	pl := &placement{machine: p.Machine, topology: p.Topology, health: h, tasks: tasks}
-	sc := &scheduler{sources: p.Sources, machines: p.MachineSources, descriptors: p.Descriptors, config: p.Config,
-		taxes: make([]overhead, len(p.Sources)), totals: make([]counter.Totals, len(p.Sources)), health: h, stats: st, tasks: tasks}
-	ac := &actor{pipeline: pipe, enforcer: p.Enforcer, machine: p.Machine, egressWrites: p.NetWrites, sharedDisks: p.SharedDisks, period: p.Config.Enforce.Period,
-		pendingUndo: map[string]string{}, health: h, clock: cl, stats: st, tasks: tasks, placement: pl, recorder: rec}
+	pl := &placement{base: b, machine: p.Machine, topology: p.Topology}
+	sc := &scheduler{base: b, sources: p.Sources, machines: p.MachineSources, descriptors: p.Descriptors, config: p.Config,
+		taxes: make([]overhead, len(p.Sources)), totals: make([]counter.Totals, len(p.Sources))}
+	ac := &actor{base: b, pipeline: pipe, enforcer: p.Enforcer, machine: p.Machine, egressWrites: p.NetWrites, sharedDisks: p.SharedDisks,
+		period: p.Config.Enforce.Period, pendingUndo: map[string]string{}, placement: pl, recorder: rec}
 	for _, c := range p.Enforcer.Active() {
 		ac.pendingUndo[c.ID] = LeftOver
 	}
-	dc := &discovery{finder: p.Finder, overrides: o, jobs: js, pipeline: pipe, health: h, tasks: tasks, placement: pl, scheduler: sc, actor: ac}
-	sm := &sampler{jobs: js, config: p.Config, machine: p.Machine, machineName: name, platform: p.Platform, pipeline: pipe,
-		health: h, clock: cl, stats: st, tasks: tasks, placement: pl, scheduler: sc, recorder: rec, actor: ac, discovery: dc}
+	dc := &discovery{base: b, finder: p.Finder, overrides: o, jobs: js, pipeline: pipe, placement: pl, scheduler: sc, actor: ac}
+	sm := &sampler{base: b, jobs: js, config: p.Config, machine: p.Machine, machineName: name, platform: p.Platform, pipeline: pipe,
+		placement: pl, scheduler: sc, recorder: rec, actor: ac, discovery: dc}
 	sm.window.fastStart = ready
 	sm.outsideSubject.Task = detect.Outside()
-	return &Agent{config: p.Config, pipeline: pipe, health: h, clock: cl, stats: st, tasks: tasks, placement: pl, scheduler: sc, recorder: rec, actor: ac,
-		discovery: dc, sampler: sm, operator: &operator{overrides: o, pipeline: pipe, tasks: tasks, actor: ac, recorder: rec},
-		view: &view{version: p.Version, platform: p.Platform, requested: p.Signals, pipeline: pipe, health: h, clock: cl, stats: st, tasks: tasks,
-			scheduler: sc, recorder: rec, actor: ac, sampler: sm},
+	v := &view{base: b, version: p.Version, platform: p.Platform, requested: p.Signals, pipeline: pipe, scheduler: sc, recorder: rec, actor: ac, sampler: sm}
+	return &Agent{base: b, config: p.Config, pipeline: pipe, recorder: rec, actor: ac, discovery: dc, sampler: sm, view: v,
+		operator: &operator{base: b, overrides: o, pipeline: pipe, actor: ac, recorder: rec},
 		snapshot: newSnapshot(), requests: make(chan func()), done: make(chan struct{})}, nil
 }
 

@@ -81,7 +81,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 		}
 		err := r.agent.ask(context.Background(), func() {
 			name := func(t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
-				return r.agent.sampler.window.served.name(r.agent.tasks.byKey, &r.agent.placement.groups, t, d, all)
+				return r.agent.sampler.window.served.name(r.agent.tasks.byKey, &r.agent.sampler.placement.groups, t, d, all)
 			}
 			task := r.agent.tasks.byKey[key("/web/1")]
 			names, got := name(task, sample.SharedCPU, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}, {Time: 2 * time.Second}})
@@ -97,7 +97,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 			if names, got := name(task, sample.SharedCPU, nil); names != nil || got != nil {
 				t.Errorf("of what was not counted: %v, %v", names, got)
 			}
-			if n := len(r.agent.placement.groups.byPath); n != 4 { // the one of the ended task is removed
+			if n := len(r.agent.sampler.placement.groups.byPath); n != 4 { // the one of the ended task is removed
 				t.Errorf("%d groups are kept, want 4", n)
 			}
 		})

@@ -11,14 +11,13 @@ import (
 
 // discovery follows the tasks that exist.
 type discovery struct {
+	base
 	finder Finder
 	// monitorErrs are the tasks that could not be followed at the last Find, with the error.
 	monitorErrs map[string]error
 	overrides   *overrides
 	jobs        *jobs
 	pipeline    *pipeline.Pipeline
-	health      *health
-	tasks       *taskSet
 	placement   *placement
 	scheduler   *scheduler
 	actor       *actor

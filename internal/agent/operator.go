@@ -19,9 +19,9 @@ import (
 
 // operator carries out operators' commands.
 type operator struct {
+	base
 	overrides *overrides
 	pipeline  *pipeline.Pipeline
-	tasks     *taskSet
 	actor     *actor
 	recorder  *recorder
 }

@@ -13,13 +13,12 @@ import (
 // placement knows where tasks run: the machine's CPUs, and the cgroups above the tasks with
 // their weights and quotas.
 type placement struct {
+	base
 	machine  Machine
 	topology host.Topology
 	reaches  reaches
 	groups   weightTree
 	quotas   quotas
-	health   *health
-	tasks    *taskSet
 }
 
 // updateTopology reads the topology again when CPUs have gone online or offline, and reports

@@ -124,7 +124,7 @@ func TestCPUsThatComeAndGo(t *testing.T) {
 			if near, _ := reached(); near != step.near {
 				t.Errorf("with CPUs %s online it reaches %d caches and nodes, want %d", step.online, near, step.near)
 			}
-			if got := r.agent.placement.topology.Online.String(); got != step.online {
+			if got := r.agent.sampler.placement.topology.Online.String(); got != step.online {
 				t.Errorf("CPUs %s are online, want %s", got, step.online)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 // recorder writes what leaves the agent: the state directory, the trace, and what the
 // server gets.
 type recorder struct {
+	base
 	disk     *stateDir
 	trace    func(*sample.Sample) error // nil: no trace
 	uplink   Uplink                     // nil: no server
@@ -23,8 +24,6 @@ type recorder struct {
 	platform sample.Platform
 	// staleAfter is the age from which on the server's specs are not used.
 	staleAfter time.Duration
-	health     *health
-	stats      *stats
 }
 
 // serverState is the data for the server and from it.

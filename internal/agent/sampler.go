@@ -14,6 +14,7 @@ import (
 
 // sampler measures one window after the other.
 type sampler struct {
+	base
 	window  window
 	overall []machineCost // what machine-wide signals measured in the newest window
 	// outsideSubject is the suspect for all CPU usage outside any task.
@@ -24,10 +25,6 @@ type sampler struct {
 	machineName    string
 	platform       sample.Platform
 	pipeline       *pipeline.Pipeline
-	health         *health
-	clock          *clock
-	stats          *stats
-	tasks          *taskSet
 	placement      *placement
 	scheduler      *scheduler
 	recorder       *recorder

@@ -14,6 +14,7 @@ import (
 
 // scheduler decides which tasks each source counts.
 type scheduler struct {
+	base
 	sources     []counter.Source
 	machines    []counter.MachineSource
 	descriptors func() (open, limit int, err error)
@@ -23,9 +24,6 @@ type scheduler struct {
 	eligible    [][]*task        // by source: tasks that it could count in that window
 	taxes       []overhead       // by source
 	totals      []counter.Totals // by source, as of the newest window
-	health      *health
-	stats       *stats
-	tasks       *taskSet
 }
 
 // allocation is how a source's seats were assigned for the newest window.

@@ -14,15 +14,12 @@ import (
 
 // view is what status, the list of tasks and the metrics read. It changes nothing.
 type view struct {
+	base
 	version   string
 	platform  sample.Platform
 	requested []api.SignalStatus // the status of every signal that was requested
 	started   sample.Millis
 	pipeline  *pipeline.Pipeline
-	health    *health
-	clock     *clock
-	stats     *stats
-	tasks     *taskSet
 	scheduler *scheduler
 	recorder  *recorder
 	actor     *actor

@@ -20,6 +20,14 @@ type taskSet struct {
 	pseudo map[string]*task
 }
 
+// base are the lowest parts; the others embed it.
+type base struct {
+	health *health
+	clock  *clock
+	stats  *stats
+	tasks  *taskSet
+}
+
 func newTaskSet() *taskSet {
 	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, pseudo: map[string]*task{}}
 }
