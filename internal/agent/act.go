@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -13,21 +12,6 @@ import (
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
-
-// actor carries out what the pipeline asks for.
-type actor struct {
-	base
-	pipeline     *pipeline.Pipeline
-	enforcer     Enforcer
-	machine      Machine
-	egressWrites func(dir string, bytesPerSecond uint64) []host.Write
-	sharedDisks  func(a, b sample.TaskKey) []host.Device
-	period       time.Duration // of CPU quotas
-	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
-	pendingUndo map[string]string
-	placement   *placement
-	recorder    *recorder
-}
 
 // carryOut executes what the pipeline asks for, and what it asks for in response. The
 // error joins all failures; the pipeline already knows of them.

@@ -9,6 +9,12 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
+// counted is what a source counted for a task, if it did.
+type counted struct {
+	counter.Reading
+	ok bool
+}
+
 // served holds which tasks were served while others waited, for all samples of a
 // window: by name for the trace and the server, by key for detection.
 type served struct {

@@ -3,11 +3,28 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
+
+// actor carries out what the pipeline asks for.
+type actor struct {
+	base
+	pipeline     *pipeline.Pipeline
+	enforcer     Enforcer
+	machine      Machine
+	egressWrites func(dir string, bytesPerSecond uint64) []host.Write
+	sharedDisks  func(a, b sample.TaskKey) []host.Device
+	period       time.Duration // of CPU quotas
+	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
+	pendingUndo map[string]string
+	placement   *placement
+	recorder    *recorder
+}
 
 // writes lists the writes that limit a task as an action asks, and the cgroup to write to.
 func (ac *actor) writes(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {

@@ -56,12 +56,6 @@ type window struct {
 	sample         sample.Sample // the one that is being made
 }
 
-// counted is what a source counted for a task, if it did.
-type counted struct {
-	counter.Reading
-	ok bool
-}
-
 // machineCost is the newest cost of a machine-wide signal.
 type machineCost struct {
 	signal sample.SignalName
