@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -137,15 +136,6 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 			t.Errorf("the limit is %s", got)
 		}
 	})
-}
-
-// Protected tasks in the file of an older agent stay protected.
-func TestProtectedByAnOlderAgent(t *testing.T) {
-	o := overrides{Protected: []string{"/a"}}
-	o.migrate()
-	if on, said := o.lookup(&sample.Task{Name: "/a"}); !on || !said || o.Protected != nil {
-		t.Errorf("%+v", o)
-	}
 }
 
 // The answer to a server's command about many says how many tasks it changed, or that

@@ -10,10 +10,8 @@ import (
 
 // overrides are what operators changed at run time.
 type overrides struct {
-	Mode string `json:"mode,omitempty"` // "" as configured
-	// Protected is Protect as written by older agents, which knew single tasks only.
-	Protected []string     `json:"protected,omitempty"`
-	Protect   []protection `json:"protect,omitempty"`
+	Mode    string       `json:"mode,omitempty"` // "" as configured
+	Protect []protection `json:"protect,omitempty"`
 }
 
 // protection is an operator's setting for one task, by its full name, or for many:
@@ -71,12 +69,4 @@ func (o *overrides) tidy(t *task, on bool) {
 	if alone.MayBeHelped() == on {
 		o.Protect = without.Protect
 	}
-}
-
-// migrate converts what an older agent wrote.
-func (o *overrides) migrate() {
-	for _, name := range o.Protected {
-		o.set(protection{Target: command.Target{Task: name}, On: true})
-	}
-	o.Protected = nil
 }
