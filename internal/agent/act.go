@@ -130,7 +130,7 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 	delete(ac.pendingUndo, id)
 	ac.health.degrade("undoing cap "+id, nil)
 	ac.health.log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
-	ac.recorder.audit(now, endEntry(o.Change, why, o.Result), err)
+	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + o.Result.String()}, err)
 	ac.stats.capsEnded[o.Result.String()]++
 	ac.pipeline.Lifted(now, id, o.Result == enforce.TakenOver)
 	return nil

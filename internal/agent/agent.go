@@ -13,7 +13,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
-	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 // Agent is the loop and its parts. A part holds its own state and pointers to parts that
@@ -74,8 +73,7 @@ func New(p Parts) (*Agent, error) {
 	pipe.RestoreOffenders(known)
 
 	pl := &placement{base: b, machine: p.Machine, topology: p.Topology}
-	sc := &scheduler{base: b, sources: p.Sources, machines: p.MachineSources, descriptors: p.Descriptors, config: p.Config,
-		taxes: make([]overhead, len(p.Sources)), totals: make([]counter.Totals, len(p.Sources))}
+	sc := &scheduler{base: b, sources: newSources(p.Sources), machines: p.MachineSources, descriptors: p.Descriptors, config: p.Config}
 	ac := &actor{base: b, pipeline: pipe, enforcer: p.Enforcer, machine: p.Machine, egressWrites: p.NetWrites, sharedDisks: p.SharedDisks,
 		period: p.Config.Enforce.Period, pendingUndo: map[string]string{}, placement: pl, recorder: rec}
 	for _, c := range p.Enforcer.Active() {

@@ -6,7 +6,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/machine/enforce"
 )
 
 // auditEntry is one line of the audit log: an operator's command, or a change to a cap,
@@ -59,11 +58,6 @@ func unreadEntry(operator, why string) auditEntry {
 // capEntry is the entry for setting a cap, or for setting it again at another rate.
 func capEntry(what string, act *plan.Action) auditEntry {
 	return auditEntry{Who: act.By, What: what, ID: act.ID, Task: act.Task.Name, Rate: act.Rate, IO: act.IO, Net: act.Net, Until: act.Until, Why: act.Why}
-}
-
-// endEntry is the entry for a cap that was undone.
-func endEntry(c enforce.Change, why string, how enforce.Result) auditEntry {
-	return auditEntry{Who: "quell", What: "uncap", ID: c.ID, Task: c.Task, Why: why + ": " + how.String()}
 }
 
 // cut is the beginning of a text of unbounded length.

@@ -132,7 +132,7 @@ func TestCoverageIsKeptWithTheSample(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.pass(11 * time.Second)
-		if err := r.agent.ask(t.Context(), func() { r.agent.sampler.scheduler.sources[0] = half{r.source} }); err != nil {
+		if err := r.agent.ask(t.Context(), func() { r.agent.sampler.scheduler.sources[0].Source = half{r.source} }); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(time.Minute)

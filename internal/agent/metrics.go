@@ -60,17 +60,17 @@ func tickMetrics() []metric {
 			}},
 		{"quell_signal_tax_ratio", "Upper bound of the share of the machine's CPU time that counting a signal costs: its cost per context switch times the rate of switches in the newest window.", gauge, []string{"signal"},
 			func(v *view, e *exposition) {
-				for i, x := range v.scheduler.taxes {
-					if x.known {
-						e.add(x.share, string(v.scheduler.sources[i].Info().Signal))
+				for _, s := range v.scheduler.sources {
+					if s.tax.known {
+						e.add(s.tax.share, string(s.info.Signal))
 					}
 				}
 			}},
 		{"quell_signal_resting", "Whether a signal is paused because counting it would cost more than sampling.max_tax.", gauge, []string{"signal"},
 			func(v *view, e *exposition) {
-				for i, x := range v.scheduler.taxes {
-					if x.known {
-						e.add(truth(x.paused), string(v.scheduler.sources[i].Info().Signal))
+				for _, s := range v.scheduler.sources {
+					if s.tax.known {
+						e.add(truth(s.tax.paused), string(s.info.Signal))
 					}
 				}
 			}},
@@ -90,25 +90,25 @@ func tickMetrics() []metric {
 			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.addFailed })},
 		{"quell_signal_lost_total", "Events that a signal's programs in the kernel saw and could not count: waits (runq), requests (io).", count, []string{"signal"},
 			func(v *view, e *exposition) {
-				for i, s := range v.scheduler.sources {
-					if info := s.Info(); info.CountsLosses {
-						e.add(float64(v.scheduler.totals[i].Lost), string(info.Signal))
+				for _, s := range v.scheduler.sources {
+					if s.info.CountsLosses {
+						e.add(float64(s.totals.Lost), string(s.info.Signal))
 					}
 				}
 			}},
 		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited while it is unknown which task was served (runq, io, net).", count, []string{"signal"},
 			func(v *view, e *exposition) {
-				for i, s := range v.scheduler.sources {
-					if info := s.Info(); info.Accounts {
-						e.add(v.scheduler.totals[i].Unattributed.Seconds(), string(info.Signal))
+				for _, s := range v.scheduler.sources {
+					if s.info.Accounts {
+						e.add(s.totals.Unattributed.Seconds(), string(s.info.Signal))
 					}
 				}
 			}},
 		{"quell_signal_refused_pairs_total", "Times that a task was served while another one waited and the pair could not be recorded for lack of room (runq, io, net).", count, []string{"signal"},
 			func(v *view, e *exposition) {
-				for i, s := range v.scheduler.sources {
-					if info := s.Info(); info.CountsLosses {
-						e.add(float64(v.scheduler.totals[i].PairsDropped), string(info.Signal))
+				for _, s := range v.scheduler.sources {
+					if s.info.CountsLosses {
+						e.add(float64(s.totals.PairsDropped), string(s.info.Signal))
 					}
 				}
 			}},

@@ -15,15 +15,29 @@ import (
 // scheduler decides which tasks each source counts.
 type scheduler struct {
 	base
-	sources     []counter.Source
+	sources     []*sourceState
 	machines    []counter.MachineSource
 	descriptors func() (open, limit int, err error)
 	config      *config.Agent
-	number      uint64           // of windows opened
-	allocations []allocation     // by source, of the newest window
-	eligible    [][]*task        // by source: tasks that it could count in that window
-	taxes       []overhead       // by source
-	totals      []counter.Totals // by source, as of the newest window
+	number      uint64       // of windows opened
+	allocations []allocation // of the newest window
+}
+
+// sourceState is a source, and what is known of it as of the newest window.
+type sourceState struct {
+	counter.Source
+	info     counter.Info
+	eligible []*task // tasks that it could count
+	tax      overhead
+	totals   counter.Totals
+}
+
+func newSources(all []counter.Source) []*sourceState {
+	states := make([]*sourceState, len(all))
+	for i, s := range all {
+		states[i] = &sourceState{Source: s, info: s.Info()}
+	}
+	return states
 }
 
 // allocation is how a source's seats were assigned for the newest window.
@@ -71,7 +85,7 @@ func (sc *scheduler) budget(need int) budget {
 		held += t.cgroup.OpenFiles()
 		for i, s := range sc.sources {
 			if t.seats[i].counting {
-				held += s.Info().IdleFDs
+				held += s.info.IdleFDs
 			}
 		}
 	}
@@ -87,23 +101,19 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 	sc.number++
 	sc.tasks.roster.settle() // no task in it has ended
 	rankAll(sc.tasks.roster.order, roles)
-	if sc.eligible == nil {
-		sc.eligible = make([][]*task, len(sc.sources))
-	}
-	claims, each, need := sc.eligible, 0, 0
+	each, need := 0, 0
 	for i, s := range sc.sources {
-		info := s.Info()
-		claims[i] = claims[i][:0]
-		all := countsSuspects(&info)
+		s.info = s.Info() // the CPUs may have changed
+		s.eligible = s.eligible[:0]
+		all := countsSuspects(&s.info)
 		for _, t := range sc.tasks.roster.order {
-			if (all || t.judges(info.Signal)) && !t.seats[i].unsupported {
-				claims[i] = append(claims[i], t)
+			if (all || t.judges(s.info.Signal)) && !t.seats[i].unsupported {
+				s.eligible = append(s.eligible, t)
 			}
 		}
-		window := info.WindowFDs
-		if window > 0 && len(claims[i]) > 0 {
-			each += window
-			need += window * len(claims[i])
+		if n := len(s.eligible); n > 0 {
+			each += s.info.WindowFDs
+			need += s.info.WindowFDs * n
 		}
 	}
 	b := sc.budget(need)
@@ -114,14 +124,14 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 	}
 	sc.allocations = sc.allocations[:0]
 	for i, s := range sc.sources {
-		info, seats := s.Info(), len(claims[i])
-		if info.WindowFDs > 0 && b.free >= 0 && need > b.free {
+		seats := len(s.eligible)
+		if s.info.WindowFDs > 0 && b.free >= 0 && need > b.free {
 			seats = min(seats, b.free/each)
 		}
-		if info.MaxTasks > 0 {
-			seats = min(seats, info.MaxTasks)
+		if s.info.MaxTasks > 0 {
+			seats = min(seats, s.info.MaxTasks)
 		}
-		sc.allocations = append(sc.allocations, sc.seatSource(i, info.Signal, claims[i], seats))
+		sc.allocations = append(sc.allocations, sc.seatSource(i, s, seats))
 	}
 	for _, s := range sc.machines { // they count no task
 		sc.allocations = append(sc.allocations, allocation{signal: s.Info().Signal, coverage: 1})
@@ -171,16 +181,17 @@ func rankAll(tasks []*task, roles map[sample.TaskKey]plan.Role) {
 }
 
 // seatSource assigns the seats of one source to the tasks in turns.
-func (sc *scheduler) seatSource(i int, sig sample.SignalName, claims []*task, seats int) allocation {
+func (sc *scheduler) seatSource(i int, s *sourceState, seats int) allocation {
 	turn := max(1, sc.config.Detect.Outliers)
-	g := allocation{signal: sig, eligible: len(claims), capacity: seats, wait: min(1, len(claims))}
+	n := len(s.eligible)
+	g := allocation{signal: s.info.Signal, eligible: n, capacity: seats, wait: min(1, n)}
 	var chosen []bool // nil: all
-	if seats < len(claims) {
-		chosen, g.wait = sc.choose(i, claims, seats, turn)
+	if seats < n {
+		chosen, g.wait = choose(i, s, seats, turn)
 	}
 	var windows, counted uint64
 	full := false // further attempts would fail for the same reason
-	for j, t := range claims {
+	for j, t := range s.eligible {
 		st := &t.seats[i]
 		if !st.counting && !full && (chosen == nil || chosen[j]) {
 			var limit *counter.FDLimitError
@@ -189,7 +200,7 @@ func (sc *scheduler) seatSource(i int, sig sample.SignalName, claims []*task, se
 		}
 		st.slotRequest = st.slotRequest.next(st.counting, sc.number, turn)
 		st.windows++
-		if st.counting && !sc.taxes[i].paused {
+		if st.counting && !s.tax.paused {
 			g.taken++
 			st.countedWindows++
 		}
@@ -204,14 +215,14 @@ func (sc *scheduler) seatSource(i int, sig sample.SignalName, claims []*task, se
 
 // choose selects the tasks that are counted if there are too few seats, and returns in how
 // many windows each is counted at least once. Tasks that lose their seat free it at once.
-func (sc *scheduler) choose(i int, claims []*task, seats, turn int) (chosen []bool, wait int) {
-	all := make([]slotRequest, len(claims))
+func choose(i int, s *sourceState, seats, turn int) (chosen []bool, wait int) {
+	all := make([]slotRequest, len(s.eligible))
 	var n [numRanks]int
-	for j, t := range claims {
+	for j, t := range s.eligible {
 		all[j] = t.seats[i].slotRequest
 		n[all[j].rank]++
 	}
-	chosen = make([]bool, len(claims))
+	chosen = make([]bool, len(all))
 	for _, j := range rotate(all, seats, turn) {
 		chosen[j] = true
 	}
@@ -220,9 +231,9 @@ func (sc *scheduler) choose(i int, claims []*task, seats, turn int) (chosen []bo
 			wait = max(wait, w)
 		}
 	}
-	for j, t := range claims {
+	for j, t := range s.eligible {
 		if st := &t.seats[i]; st.counting && !chosen[j] {
-			sc.sources[i].Remove(t.Key, 0)
+			s.Remove(t.Key, 0)
 			st.counting = false
 		}
 	}
@@ -239,8 +250,8 @@ func (sc *scheduler) seatTask(i int, t *task) error {
 		return nil
 	}
 	if st.lastErr == "" {
-		sc.stats.addFailed[s.Info().Signal]++
-		sc.health.log.Debug("task not counted", "task", t.Name, "signal", s.Info().Signal, "reason", err)
+		sc.stats.addFailed[s.info.Signal]++
+		sc.health.log.Debug("task not counted", "task", t.Name, "signal", s.info.Signal, "reason", err)
 	}
 	st.lastErr = err.Error()
 	var missing *counter.NotSupportedError
@@ -258,27 +269,27 @@ func (sc *scheduler) removeFromSources(t *task) {
 		}
 		t.seats[i].counting = false
 		if r, ok := s.Remove(t.Key, t.usageNow.CPU-t.usageStart.CPU); ok {
-			t.final[s.Info().Signal] = r
+			t.final[s.info.Signal] = r
 		}
 	}
 }
 
 // updateOverheads computes what each source would cost in the next window, from the context
-// switches of the window that has ended, which lasted wall seconds
-// and was on so many CPUs.
+// switches of the window that has ended, which lasted wall seconds;
+// cpus is how many are online.
 func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus int) {
 	if from.Switches == 0 || to.Switches < from.Switches || wall <= 0 {
 		return // the rate is not known: nothing changes
 	}
 	rate := float64(to.Switches-from.Switches) / wall
 	duty := min(1, sc.config.Sampling.Duration.Seconds()/sc.config.Sampling.Period.Seconds())
-	for i, s := range sc.sources {
-		info := s.Info()
-		sc.taxes[i] = sc.taxes[i].next(info.SwitchOverhead, rate, cpus, duty, sc.config.Sampling.MaxOverhead)
+	limit := sc.config.Sampling.MaxOverhead
+	for _, s := range sc.sources {
+		s.tax = s.tax.next(s.info.SwitchOverhead, rate, cpus, duty, limit)
 		var err error
-		if sc.taxes[i].paused {
-			err = pausedError{info.Signal, info.SwitchOverhead, sc.config.Sampling.MaxOverhead}
+		if s.tax.paused {
+			err = pausedError{s.info.Signal, s.info.SwitchOverhead, limit}
 		}
-		sc.health.degrade("overhead of "+string(info.Signal), err)
+		sc.health.degrade("overhead of "+string(s.info.Signal), err)
 	}
 }

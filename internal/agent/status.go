@@ -63,9 +63,9 @@ func (v *view) note(t *task) string {
 	for i, s := range v.scheduler.sources {
 		switch st := &t.seats[i]; {
 		case st.lastErr != "":
-			said = append(said, string(s.Info().Signal)+": "+st.lastErr)
+			said = append(said, string(s.info.Signal)+": "+st.lastErr)
 		case st.countedWindows < st.windows:
-			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.Info().Signal, st.countedWindows, st.windows))
+			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.info.Signal, st.countedWindows, st.windows))
 		}
 	}
 	return strings.Join(said, "; ")

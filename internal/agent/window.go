@@ -33,12 +33,12 @@ func (sm *sampler) openWindow(now time.Time) {
 		}
 	}
 	w.sources = w.sources[:0]
-	for i, s := range sm.scheduler.sources {
-		if sm.scheduler.taxes[i].paused {
+	for _, s := range sm.scheduler.sources {
+		if s.tax.paused {
 			continue
 		}
-		if sm.counting(s.Info().Signal, s.Start()) {
-			w.sources = append(w.sources, i)
+		if sm.counting(s.info.Signal, s.Start()) {
+			w.sources = append(w.sources, s)
 		}
 	}
 	w.machineSources = w.machineSources[:0]
@@ -99,16 +99,15 @@ func (sm *sampler) closeWindow(now time.Time) {
 	w.outside = sm.outside(wall)
 	sm.overall = sm.overall[:0]
 	at := sample.At(end)
-	for _, i := range w.sources {
-		info := sm.scheduler.sources[i].Info()
-		sig, ok := sample.LookupSignal(info.Signal)
+	for _, s := range w.sources {
+		sig, ok := sample.LookupSignal(s.info.Signal)
 		if !ok {
 			continue
 		}
 		began := time.Now()
-		sm.collect(i, sig.Name, contiguous)
+		sm.collect(s, contiguous)
 		sm.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		sm.judge(sample.At(now), at, sig, info.Variant)
+		sm.judge(sample.At(now), at, sig, s.info.Variant)
 	}
 	for _, s := range w.machineSources {
 		info := s.Info()
@@ -158,8 +157,8 @@ func (sm *sampler) measure(t *task, now time.Time, wall float64) {
 }
 
 // collect stops a source and gathers its readings, including those of ended tasks.
-func (sm *sampler) collect(i int, sig sample.SignalName, contiguous bool) {
-	w, s := &sm.window, sm.scheduler.sources[i]
+func (sm *sampler) collect(s *sourceState, contiguous bool) {
+	w, sig := &sm.window, s.info.Signal
 	n := len(sm.tasks.roster.order)
 	w.counted = slices.Grow(w.counted[:0], n)[:n]
 	clear(w.counted)
@@ -171,14 +170,14 @@ func (sm *sampler) collect(i int, sig sample.SignalName, contiguous bool) {
 		return t.usageNow.CPU - t.usageStart.CPU, t.notes[noteUsage] == ""
 	}
 	// A source that is paused next must not stay on.
-	err := s.Stop(counter.WindowEnd{CPU: cpu, Next: contiguous && !sm.scheduler.taxes[i].paused}, func(k sample.TaskKey, r counter.Reading) {
+	err := s.Stop(counter.WindowEnd{CPU: cpu, Next: contiguous && !s.tax.paused}, func(k sample.TaskKey, r counter.Reading) {
 		if t := sm.tasks.byKey[k]; t != nil {
 			w.counted[t.index] = counted{r, true}
 		}
 	})
 	sm.counting(sig, err)
-	sm.scheduler.totals[i] = s.Totals()
-	w.others = sm.scheduler.totals[i].Others
+	s.totals = s.Totals()
+	w.others = s.totals.Others
 	for i, t := range sm.tasks.roster.order {
 		if r, ok := t.final[sig]; ok {
 			w.counted[i] = counted{r, true}
@@ -211,8 +210,8 @@ func (sm *sampler) stop() error {
 		return nil
 	}
 	var errs []error
-	for _, i := range sm.window.sources {
-		errs = append(errs, sm.scheduler.sources[i].Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, false }}, func(sample.TaskKey, counter.Reading) {}))
+	for _, s := range sm.window.sources {
+		errs = append(errs, s.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, false }}, func(sample.TaskKey, counter.Reading) {}))
 	}
 	for _, s := range sm.window.machineSources {
 		errs = append(errs, s.Stop())
