@@ -67,6 +67,9 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 		for _, s := range p.Sources {
 			err = errors.Join(err, s.Close())
 		}
+		for _, s := range p.MachineSources {
+			err = errors.Join(err, s.Close())
+		}
 	}()
 	closeTrace, err := openTrace(c, &p)
 	if err != nil {
@@ -104,41 +107,22 @@ func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 
 // openSources opens the requested signals that the machine can count.
 func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
-	cpus, cgroup2 := p.Topology.Online, h.Layout().Unified
-	open := map[sample.SignalName]func() (counter.Source, error){
-		sample.CPI:  func() (counter.Source, error) { return nonNil(counter.OpenCPI(cpus, cgroup2)) },
-		sample.CPS:  func() (counter.Source, error) { return nonNil(counter.OpenCPS(cpus, cgroup2)) },
-		sample.CPT:  func() (counter.Source, error) { return nonNil(counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})) },
-		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
-		sample.IO:   func() (counter.Source, error) { return nonNil(blockio.Open()) },
-		sample.Net:  func() (counter.Source, error) { return nonNil(netq.Open()) },
-		sample.Probe: func() (counter.Source, error) {
-			return nonNil(counter.OpenCanary(counter.Caches(p.Topology), canaryBudget(c)))
-		},
-		sample.Steal: func() (counter.Source, error) { return nonNil(counter.OpenSteal(h)) },
-	}
 	for _, sig := range sample.Signals() {
 		if !c.Counts(sig.Name) {
 			continue
 		}
 		st := api.SignalStatus{Signal: sig.Name}
-		s, err := open[sig.Name]()
+		info, err := openSource(sig.Name, c, h, p)
 		var missing *counter.NotSupportedError
 		switch {
 		case err == nil:
-			p.Sources = append(p.Sources, s)
-			st.OK, st.Variant = true, s.Variant()
-			if f, ok := s.(interface{ Fallback() string }); ok {
-				st.Reason = f.Fallback()
-			}
-			if d, ok := s.(interface{ Expensive() string }); ok && d.Expensive() != "" {
-				st.Reason = d.Expensive()
+			st.OK, st.Variant, st.Reason = true, info.Variant, info.Fallback
+			if info.Expensive != "" {
+				st.Reason = info.Expensive
 				p.Log.Warn("signal is expensive to count", "signal", sig.Name, "reason", st.Reason)
 			}
-			if m, ok := s.(interface{ Missing() []error }); ok {
-				for _, err := range m.Missing() {
-					p.Log.Info("signal is counted without some counters", "signal", sig.Name, "variant", st.Variant, "reason", err)
-				}
+			for _, err := range info.Missing {
+				p.Log.Info("signal is counted without some counters", "signal", sig.Name, "variant", st.Variant, "reason", err)
 			}
 		case errors.As(err, &missing):
 			st.Reason, st.Remedy = err.Error(), missing.Remedy
@@ -149,17 +133,48 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 	}
 }
 
+// openSource opens the source of one signal and adds it to the parts.
+func openSource(sig sample.SignalName, c *config.Agent, h *host.Host, p *agent.Parts) (counter.Info, error) {
+	cpus, cgroup2 := p.Topology.Online, h.Layout().Unified
+	var s counter.Source
+	var m counter.MachineSource
+	var disks *blockio.Source
+	var err error
+	switch sig {
+	case sample.CPI:
+		s, err = counter.OpenCPI(cpus, cgroup2)
+	case sample.CPS:
+		s, err = counter.OpenCPS(cpus, cgroup2)
+	case sample.CPT:
+		s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
+	case sample.RunQ:
+		s, err = runq.Open(runq.Options{})
+	case sample.IO:
+		disks, err = blockio.Open()
+		s = disks
+	case sample.Net:
+		s, err = netq.Open()
+	case sample.Probe:
+		m, err = counter.OpenCanary(counter.Caches(p.Topology), canaryBudget(c))
+	case sample.Steal:
+		m, err = counter.OpenSteal(h)
+	}
+	switch {
+	case err != nil:
+		return counter.Info{}, err
+	case m != nil:
+		p.MachineSources = append(p.MachineSources, m)
+		return m.Info(), nil
+	case disks != nil:
+		p.SharedDisks = disks.Shared
+	}
+	p.Sources = append(p.Sources, s)
+	return s.Info(), nil
+}
+
 // canaryBudget is the canary's CPU time in a window: with it, and occasional bursts
 // beyond it, the canary uses less than a thousandth of a CPU.
 func canaryBudget(c *config.Agent) time.Duration { return c.Sampling.Period / 2000 }
-
-// nonNil keeps a nil pointer from becoming a Source that is not nil.
-func nonNil[S counter.Source](s S, err error) (counter.Source, error) {
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
 
 // openTrace sets Parts.Record.
 func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {

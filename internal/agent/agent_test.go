@@ -234,7 +234,7 @@ func TestTaskThatEnds(t *testing.T) {
 		if again.files != 1 {
 			t.Errorf("the new one has %d files open", again.files)
 		}
-		if got := r.agent.tasks[sample.TaskKey{Inode: g.inode, FirstSeen: r.agent.started}]; got == nil || !got.ended {
+		if got := r.agent.tasks.byKey[sample.TaskKey{Inode: g.inode, FirstSeen: r.agent.view.started}]; got == nil || !got.ended {
 			t.Errorf("it is not kept until the window is closed: %+v", got)
 		}
 		r.do(capping(command.Target{Task: "job-1"}, 0.7, "2s", "the new one is meant"))

@@ -9,6 +9,12 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
+// counted is what a source counted for a task, if it did.
+type counted struct {
+	counter.Reading
+	ok bool
+}
+
 // served holds which tasks were served while others waited, for all samples of a
 // window: by name for the trace and the server, by key for detection.
 type served struct {
@@ -29,18 +35,17 @@ func (s *served) grow(all []counted) {
 	s.names, s.keys = slices.Grow(s.names, n), slices.Grow(s.keys, n)
 }
 
-// nameServed translates a reading's served tasks to names and keys; nil if nothing was
+// name translates a reading's served tasks to names and keys; nil if nothing was
 // counted. An unknown key means outside any task. The result is valid until the next
 // window closes. CPU weights give no fair share of other queues.
-func (a *Agent) nameServed(t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
+func (s *served) name(tasks map[sample.TaskKey]*task, groups *weightTree, t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
 	if all == nil {
 		return nil, nil
 	}
-	s := &a.window.served
 	from, outside := len(s.names), 0.0
 	s.groups = s.groups[:0]
 	for _, o := range all {
-		by := a.tasks[o.By]
+		by := tasks[o.By]
 		if by == nil {
 			outside += o.Time.Seconds()
 			continue
@@ -50,7 +55,7 @@ func (a *Agent) nameServed(t *task, d sample.Domain, all []counter.Served) ([]sa
 		s.keys = append(s.keys, detect.Served{By: o.By, Time: o.Time.Seconds()})
 	}
 	if d == sample.SharedCPU {
-		a.fair(t.group, s.names[from:], s.keys[from:])
+		groups.setFair(t.group, s.groups, s.names[from:], s.keys[from:])
 	}
 	if outside > 0 { // it was one of all, so the capacity suffices
 		at, _ := slices.BinarySearchFunc(s.names[from:], outside, func(x sample.Served, d float64) int { return cmp.Compare(d, x.Time) })
@@ -58,21 +63,4 @@ func (a *Agent) nameServed(t *task, d sample.Domain, all []counter.Served) ([]sa
 		s.keys = slices.Insert(s.keys, from+at, detect.Served{By: detect.Outside().Key, Time: outside})
 	}
 	return slices.Clip(s.names[from:]), slices.Clip(s.keys[from:])
-}
-
-// fair sets the share that the weights give each served task when it competes with a
-// task in the victim's group. Within the same group the share depends on their threads
-// and is not known.
-func (a *Agent) fair(victim *weightNode, names []sample.Served, keys []detect.Served) {
-	if victim == nil {
-		return
-	}
-	groups := a.window.served.groups
-	a.groups.contend(victim, groups)
-	for i, g := range groups {
-		if g != victim {
-			names[i].Fair = a.groups.share(g)
-			keys[i].Fair = names[i].Fair
-		}
-	}
 }

@@ -20,7 +20,7 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=advise", "signals=runq")
 		r.source = r.machine.source(sample.RunQ)
-		r.source.accounts = true
+		r.source.info.Accounts = true
 		for i := range r.config.Rules {
 			if r.config.Rules[i].Class == sample.BestEffort {
 				r.config.Rules[i].Signals = []string{"cpi"}
@@ -80,21 +80,24 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 			t.Errorf("of one that did not wait the trace has %v", got)
 		}
 		err := r.agent.ask(context.Background(), func() {
-			task := r.agent.tasks[key("/web/1")]
-			names, got := r.agent.nameServed(task, sample.SharedCPU, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}, {Time: 2 * time.Second}})
+			name := func(t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
+				return r.agent.sampler.window.served.name(r.agent.tasks.byKey, &r.agent.sampler.placement.groups, t, d, all)
+			}
+			task := r.agent.tasks.byKey[key("/web/1")]
+			names, got := name(task, sample.SharedCPU, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}, {Time: 2 * time.Second}})
 			if len(got) != 2 || got[0] != (detect.Served{Time: 2}) || got[1] != (detect.Served{By: keys["/batch/a-1"], Time: 1, Fair: batch}) {
 				t.Errorf("detection is told %+v", got)
 			}
 			if len(names) != 2 || names[0].By != detect.OutsideName {
 				t.Errorf("and the trace %+v", names)
 			}
-			if _, got := r.agent.nameServed(task, sample.SharedDevice, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}}); len(got) != 1 || got[0].Fair != 0 {
+			if _, got := name(task, sample.SharedDevice, []counter.Served{{By: keys["/batch/a-1"], Time: time.Second}}); len(got) != 1 || got[0].Fair != 0 {
 				t.Errorf("of a disk detection is told %+v, by weights of the CPU's", got)
 			}
-			if names, got := r.agent.nameServed(task, sample.SharedCPU, nil); names != nil || got != nil {
+			if names, got := name(task, sample.SharedCPU, nil); names != nil || got != nil {
 				t.Errorf("of what was not counted: %v, %v", names, got)
 			}
-			if n := len(r.agent.groups.byPath); n != 4 { // the one of the ended task is removed
+			if n := len(r.agent.sampler.placement.groups.byPath); n != 4 { // the one of the ended task is removed
 				t.Errorf("%d groups are kept, want 4", n)
 			}
 		})

@@ -6,8 +6,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/format/wire"
-	"github.com/quell-dev/quell/internal/machine/enforce"
 )
 
 // auditEntry is one line of the audit log: an operator's command, or a change to a cap,
@@ -62,23 +60,8 @@ func capEntry(what string, act *plan.Action) auditEntry {
 	return auditEntry{Who: act.By, What: what, ID: act.ID, Task: act.Task.Name, Rate: act.Rate, IO: act.IO, Net: act.Net, Until: act.Until, Why: act.Why}
 }
 
-// endEntry is the entry for a cap that was undone.
-func endEntry(c enforce.Change, why string, how enforce.Result) auditEntry {
-	return auditEntry{Who: "quell", What: "uncap", ID: c.ID, Task: c.Task, Why: why + ": " + how.String()}
-}
-
 // cut is the beginning of a text of unbounded length.
 func cut(s string) string {
 	const most = 256
 	return s[:min(len(s), most)]
-}
-
-// audit writes an entry with its result.
-func (a *Agent) audit(now sample.Millis, e auditEntry, err error) {
-	e.At, e.Result = now, "ok"
-	if err != nil {
-		e.Result = err.Error()
-	}
-	a.degrade("audit log", a.disk.audit.Write(e))
-	a.sendRecord(now, wire.Record_KIND_AUDIT, e.ID, e)
 }

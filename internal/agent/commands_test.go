@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -105,8 +104,8 @@ func TestProtectMany(t *testing.T) {
 		defer r.stop()
 		helped("/batch/job-2")
 		r.do(protecting(command.Target{Task: "job-2"}, false, "r")) // same as its job: no entry is needed
-		if n := len(r.agent.overrides.Protect); n != 3 {
-			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.overrides.Protect)
+		if n := len(r.agent.operator.overrides.Protect); n != 3 {
+			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.operator.overrides.Protect)
 		}
 		r.do(protecting(command.Target{Job: "later"}, true, "r"))
 		r.add("/batch/later-1", 0.5)
@@ -137,15 +136,6 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 			t.Errorf("the limit is %s", got)
 		}
 	})
-}
-
-// Protected tasks in the file of an older agent stay protected.
-func TestProtectedByAnOlderAgent(t *testing.T) {
-	o := overrides{Protected: []string{"/a"}}
-	o.migrate()
-	if on, said := o.lookup(&sample.Task{Name: "/a"}); !on || !said || o.Protected != nil {
-		t.Errorf("%+v", o)
-	}
 }
 
 // The answer to a server's command about many says how many tasks it changed, or that

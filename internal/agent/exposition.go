@@ -6,6 +6,16 @@ import (
 	"unicode/utf8"
 )
 
+// metric is one row of the table of metrics.
+type metric struct {
+	name   string
+	help   string
+	kind   string
+	labels []string // sorted
+	// collect adds the values; it runs in the loop's goroutine.
+	collect func(v *view, e *exposition)
+}
+
 // exposition is values in Prometheus' text format 0.0.4. It is rewritten into the same
 // memory, so that a snapshot costs the loop no allocation.
 type exposition struct {
@@ -16,7 +26,7 @@ type exposition struct {
 func (e *exposition) reset() { e.text = e.text[:0] }
 
 // collect writes one metric with all of its series together, as the format requires.
-func (e *exposition) collect(a *Agent, m *metric) {
+func (e *exposition) collect(v *view, m *metric) {
 	e.row = m
 	start := len(e.text)
 	e.text = append(e.text, "# HELP "...)
@@ -29,7 +39,7 @@ func (e *exposition) collect(a *Agent, m *metric) {
 	e.text = append(e.text, m.kind...)
 	e.text = append(e.text, '\n')
 	head := len(e.text)
-	if m.collect(a, e); len(e.text) == head { // no series now
+	if m.collect(v, e); len(e.text) == head { // no series now
 		e.text = e.text[:start]
 	}
 }

@@ -30,7 +30,7 @@ func FuzzExposition(f *testing.F) {
 	f.Add(`\`, "ü", math.NaN())
 	f.Fuzz(func(t *testing.T, first, second string, v float64) {
 		m := metric{name: "quell_x", help: "Half a\nline, " + strings.ToValidUTF8(first, "?"), kind: gauge, labels: []string{"a", "b"},
-			collect: func(_ *Agent, e *exposition) { e.add(v, first, second) }}
+			collect: func(_ *view, e *exposition) { e.add(v, first, second) }}
 		var e exposition
 		e.collect(nil, &m)
 		got := parse(t, e.text)["quell_x"]
@@ -54,11 +54,11 @@ func FuzzExposition(f *testing.F) {
 // A metric without series writes nothing.
 func TestExpositionOfNothing(t *testing.T) {
 	e := exposition{text: []byte("before\n")}
-	e.collect(nil, &metric{name: "quell_x", help: "Help.", kind: count, collect: func(*Agent, *exposition) {}})
+	e.collect(nil, &metric{name: "quell_x", help: "Help.", kind: count, collect: func(*view, *exposition) {}})
 	if string(e.text) != "before\n" {
 		t.Errorf("%q", e.text)
 	}
-	e.collect(nil, &metric{name: "quell_x_total", help: "Help.", kind: count, collect: func(_ *Agent, e *exposition) { e.add(3) }})
+	e.collect(nil, &metric{name: "quell_x_total", help: "Help.", kind: count, collect: func(_ *view, e *exposition) { e.add(3) }})
 	if want := "before\n# HELP quell_x_total Help.\n# TYPE quell_x_total counter\nquell_x_total 3\n"; string(e.text) != want {
 		t.Errorf("%q, want %q", e.text, want)
 	}
@@ -69,7 +69,7 @@ func TestExpositionAllocatesNothing(t *testing.T) {
 	for i := range jobs {
 		jobs[i] = fmt.Sprintf("job \"%d\"", i)
 	}
-	m := metric{name: "quell_x", help: "Help.", kind: gauge, labels: []string{"job"}, collect: func(_ *Agent, e *exposition) {
+	m := metric{name: "quell_x", help: "Help.", kind: gauge, labels: []string{"job"}, collect: func(_ *view, e *exposition) {
 		for i, j := range jobs {
 			e.add(float64(i)/3, j)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
@@ -64,40 +65,42 @@ func (js *jobs) of(name sample.JobName) *job {
 	return j
 }
 
-// sum aggregates a window. Jobs without tasks are removed.
-func (js *jobs) sum(tasks []*task) {
+// begin begins a window.
+func (js *jobs) begin() {
 	for _, j := range js.all {
 		*j = job{name: j.name, costs: j.costs[:0], specs: j.specs[:0]}
 	}
-	for _, t := range tasks {
-		j := t.job
-		j.tasks++
-		j.cpu += t.cpu
-		if t.pressure.said {
-			j.stall += t.pressure.share
-			j.stalls++
+}
+
+// add adds what a task of the job did in the window; stalled is the share of it in which
+// the task waited for a CPU, if known.
+func (j *job) add(cpu, stalled float64, known bool, views []api.SignalView) {
+	j.tasks++
+	j.cpu += cpu
+	if known {
+		j.stall += stalled
+		j.stalls++
+	}
+	for i := range views {
+		v := &views[i]
+		if c := float64(v.Cost); c == c {
+			j.addCost(v.Signal, c)
 		}
-		for i := range t.views {
-			v := &t.views[i]
-			if c := float64(v.Cost); c == c {
-				j.addCost(v.Signal, c)
-			}
-			if v.Spec.Key.Job != "" { // else the signal did not count the task
-				j.addSpec(jobSpec{v.Signal, v.Spec.Variant, v.Spec.State})
-			}
+		if v.Spec.Key.Job != "" { // else the signal did not count the task
+			j.addSpec(jobSpec{v.Signal, v.Spec.Variant, v.Spec.State})
 		}
 	}
+}
+
+// end ends a window: jobs without tasks are removed, the others are sorted, and their specs
+// are counted.
+func (js *jobs) end() {
 	js.all = slices.DeleteFunc(js.all, func(j *job) bool {
 		if j.tasks == 0 {
 			delete(js.byName, sample.JobName(j.name))
 		}
 		return j.tasks == 0
 	})
-	js.rank()
-}
-
-// rank sorts the jobs and counts their specs.
-func (js *jobs) rank() {
 	slices.SortFunc(js.all, func(x, y *job) int {
 		return cmp.Or(cmp.Compare(y.cpu, x.cpu), cmp.Compare(x.name, y.name))
 	})

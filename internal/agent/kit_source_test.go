@@ -21,14 +21,13 @@ type source struct {
 	added         int // calls of Add
 	open          bool
 	on            bool // it counts, also while it lingers
-	linger        bool
 	targets       map[sample.TaskKey]*followed
 	order         []sample.TaskKey                      // of targets, at the last stop
 	change        func(path string, r *counter.Reading) // modifies the reading of a guest
 	starting      func()                                // called in Start
 	shared        []host.Device                         // by any two tasks
-	lost          uint64
-	accounts      bool // it reports which tasks were served
+	info          counter.Info                          // the abilities, apart from the signal and the variant
+	totals        counter.Totals
 }
 
 type followed struct {
@@ -40,26 +39,23 @@ func (m *machine) source(s sample.SignalName) *source {
 	return &source{m: m, signal: s, targets: map[sample.TaskKey]*followed{}}
 }
 
-func (s *source) Signal() sample.SignalName     { return s.signal }
-func (s *source) Variant() string               { return "by-heart" }
-func (s *source) Close() error                  { return nil }
-func (s *source) SetCPUs(online sample.Set)     { s.m.online = append(s.m.online, online.String()) }
-func (s *source) SwitchOverhead() time.Duration { return s.m.toll }
-func (s *source) KeepEnabled(yes bool)          { s.linger = yes }
-
-func (s *source) Lost() uint64         { return s.lost }
-func (s *source) PairsDropped() uint64 { return 3 * s.lost }
-
-func (s *source) Unattributed() (time.Duration, bool) {
-	return time.Duration(s.lost) * time.Second / 2, s.lost > 0 || s.accounts
+func (s *source) Info() counter.Info {
+	i := s.info
+	i.Signal, i.Variant, i.SwitchOverhead = s.signal, "by-heart", s.m.toll
+	return i
 }
 
-func (s *source) Shared(a, b sample.TaskKey) []host.Device {
+// sharedDisks is Parts.SharedDisks.
+func (s *source) sharedDisks(a, b sample.TaskKey) []host.Device {
 	if s.targets[a] == nil || s.targets[b] == nil {
 		return nil
 	}
 	return s.shared
 }
+
+func (s *source) Close() error              { return nil }
+func (s *source) SetCPUs(online sample.Set) { s.m.online = append(s.m.online, online.String()) }
+func (s *source) Totals() counter.Totals    { return s.totals }
 
 func (s *source) Add(t counter.Target) error {
 	s.added++
@@ -112,18 +108,18 @@ func (s *source) Start() error {
 	return nil
 }
 
-func (s *source) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+func (s *source) Stop(end counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	if !s.open {
 		return errors.New("stopped without a start")
 	}
-	s.open, s.on = false, s.linger
+	s.open, s.on = false, end.Next
 	// In a fixed order, so that a story in which costs depend on each other is
 	// reproducible.
 	s.order = slices.AppendSeq(s.order[:0], maps.Keys(s.targets))
 	slices.SortFunc(s.order, func(a, b sample.TaskKey) int { return cmp.Compare(a.Inode, b.Inode) })
 	for _, k := range s.order {
 		f := s.targets[k]
-		if _, ok := cpu(k); ok && f.counting {
+		if _, ok := end.CPU(k); ok && f.counting {
 			yield(k, s.reading(f))
 		}
 		f.counting = false

@@ -331,12 +331,12 @@ type rig struct {
 	source   *source
 	agent    *Agent
 	end      func() error
-	// bounds are the source's, nil for none; descriptors is Parts.Descriptors.
-	bounds      *bounds
+	// descriptors is Parts.Descriptors.
 	descriptors func() (open, limit int, err error)
 	uplink      Uplink
-	// as wraps the rig's source in another one; nil keeps it.
-	as func(*source) counter.Source
+	// asMachine makes a source of the machine from the rig's, which is then not used
+	// itself; nil keeps that.
+	asMachine func(*source) counter.MachineSource
 }
 
 // baseRules are the rig's rules: the path determines job and class.
@@ -377,8 +377,12 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	sources, machine := []counter.Source{r.source}, []counter.MachineSource(nil)
+	if r.asMachine != nil {
+		sources, machine = nil, []counter.MachineSource{r.asMachine(r.source)}
+	}
 	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Topology: topology, Machine: r.machine, Finder: finder{r.machine, r.config},
-		Sources: []counter.Source{r.counts()}, Descriptors: r.descriptors, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Sources: sources, MachineSources: machine, SharedDisks: r.source.sharedDisks, Descriptors: r.descriptors, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
 		Record: func(s *sample.Sample) error {
 			kept := *s
@@ -398,29 +402,6 @@ func (r *rig) start() {
 	}
 	synctest.Wait()
 }
-
-// counts is the rig's source, bounded if the test has bounded it.
-func (r *rig) counts() counter.Source {
-	if r.as != nil {
-		return r.as(r.source)
-	}
-	if r.bounds == nil {
-		return r.source
-	}
-	return boundedSource{r.source, r.bounds}
-}
-
-// bounds is what a source uses of the machine for each task.
-type bounds struct{ window, between, most int }
-
-// boundedSource implements counter.Bounded.
-type boundedSource struct {
-	*source
-	*bounds
-}
-
-func (s boundedSource) FDs() (window, between int) { return s.window, s.between }
-func (s boundedSource) Most() int                  { return s.most }
 
 // stop ends the agent as SIGTERM does.
 func (r *rig) stop() {

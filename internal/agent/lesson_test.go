@@ -115,8 +115,8 @@ func TestAStopWaitsForNothing(t *testing.T) {
 // half is a source that could count half of the time only.
 type half struct{ *source }
 
-func (h half) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
-	return h.source.Stop(cpu, func(k sample.TaskKey, r counter.Reading) {
+func (h half) Stop(end counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
+	return h.source.Stop(end, func(k sample.TaskKey, r counter.Reading) {
 		r.Coverage = 0.5
 		yield(k, r)
 	})
@@ -132,7 +132,7 @@ func TestCoverageIsKeptWithTheSample(t *testing.T) {
 		r.start()
 		defer r.stop()
 		r.pass(11 * time.Second)
-		if err := r.agent.ask(t.Context(), func() { r.agent.Sources[0] = half{r.source} }); err != nil {
+		if err := r.agent.ask(t.Context(), func() { r.agent.sampler.scheduler.sources[0].Source = half{r.source} }); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(time.Minute)

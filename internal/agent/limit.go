@@ -3,42 +3,62 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
+// actor carries out what the pipeline asks for.
+type actor struct {
+	base
+	pipeline     *pipeline.Pipeline
+	enforcer     Enforcer
+	machine      Machine
+	egressWrites func(dir string, bytesPerSecond uint64) []host.Write
+	sharedDisks  func(a, b sample.TaskKey) []host.Device
+	period       time.Duration // of CPU quotas
+	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
+	pendingUndo map[string]string
+	placement   *placement
+	recorder    *recorder
+}
+
 // writes lists the writes that limit a task as an action asks, and the cgroup to write to.
-func (a *Agent) writes(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+func (ac *actor) writes(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
 	switch {
 	case !act.IO.IsZero():
-		return a.ioWrites(t, act)
+		return ac.ioWrites(t, act)
 	case act.Net > 0:
-		return a.netWrites(t, act)
+		return ac.netWrites(t, act)
 	case t.places.Split:
 		err = fmt.Errorf("its processes are in different cgroups: %s", t.places.Reason)
 	case t.places.CPU == "":
 		err = errors.New("it has no processes, so its CPU limit is unknown")
 	default:
-		return a.Machine.CapWrites(t.places.CPU, act.Rate, a.config.Enforce.Period)
+		return ac.machine.CapWrites(t.places.CPU, act.Rate, ac.period)
 	}
 	return "", 0, nil, err
 }
 
 // ioWrites lists the writes that limit a task on every disk that it shares with the
 // victim. An existing limit of the task that is lower stays in force.
-func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+func (ac *actor) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
 	place, err := t.cgroup.IOPlace()
 	if err != nil {
 		return "", 0, nil, err
 	}
-	disks := a.sharedDisks(act.Victim, t.Key)
+	var disks []host.Device
+	if ac.sharedDisks != nil {
+		disks = ac.sharedDisks(act.Victim, t.Key)
+	}
 	if len(disks) == 0 {
 		return "", 0, nil, errors.New("no known disk is shared with the victim")
 	}
 	for _, disk := range disks {
-		has, err := a.Machine.IOLimit(place, disk)
+		has, err := ac.machine.IOLimit(place, disk)
 		if err != nil {
 			return "", 0, nil, err
 		}
@@ -48,7 +68,7 @@ func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w 
 			continue
 		}
 		var one []host.Write
-		if dir, inode, one, err = a.Machine.IOWrites(place, disk, limit); err != nil {
+		if dir, inode, one, err = ac.machine.IOWrites(place, disk, limit); err != nil {
 			return "", 0, nil, err
 		}
 		w = append(w, one...)
@@ -60,15 +80,15 @@ func (a *Agent) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w 
 }
 
 // netWrites lists the write that limits what a task sends.
-func (a *Agent) netWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+func (ac *actor) netWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
 	switch {
 	case t.Key.Hierarchy != sample.Unified:
 		return "", 0, nil, errors.New("cannot limit its network traffic: the task is a v1 cgroup")
-	case a.NetWrites == nil:
+	case ac.egressWrites == nil:
 		return "", 0, nil, errors.New("cannot limit network traffic on this machine")
 	}
 	dir = t.cgroup.Dir()
-	return dir, t.Key.Inode, a.NetWrites(dir, act.Net), nil
+	return dir, t.Key.Inode, ac.egressWrites(dir, act.Net), nil
 }
 
 // lower returns the wished limit if it is lower than the existing one, else 0, which
@@ -78,19 +98,4 @@ func lower(wish, has uint64) uint64 {
 		return 0
 	}
 	return wish
-}
-
-// sharedDisks returns the disks that both tasks have used, as far as a signal's source
-// knows them.
-func (a *Agent) sharedDisks(victim, suspect sample.TaskKey) []host.Device {
-	for _, s := range a.Sources {
-		if d, ok := s.(interface {
-			Shared(a, b sample.TaskKey) []host.Device
-		}); ok {
-			if disks := d.Shared(victim, suspect); len(disks) > 0 {
-				return disks
-			}
-		}
-	}
-	return nil
 }

@@ -18,6 +18,11 @@ type overallSource struct {
 	cost func() float64
 }
 
+// Stop implements counter.MachineSource.
+func (s overallSource) Stop() error {
+	return s.source.Stop(counter.WindowEnd{}, nil)
+}
+
 func (s overallSource) MachineReadings(yield func(string, sample.Set, counter.Reading)) {
 	yield(s.name, nil, counter.Reading{Cost: s.cost(), Coverage: 1})
 }
@@ -30,7 +35,7 @@ func overall(t *testing.T, sig sample.SignalName, name string, cost func(usage f
 	loud = r.add("/batch/loud-1", 0.1)
 	r.source = r.machine.source(sig)
 	n := 0
-	r.as = func(s *source) counter.Source {
+	r.asMachine = func(s *source) counter.MachineSource {
 		return overallSource{s, name, func() float64 { n++; return cost(loud.rate()) * (1 + 0.01*float64(n%5)) }}
 	}
 	r.start()

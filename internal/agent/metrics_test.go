@@ -16,6 +16,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 var update = flag.Bool("update", false, "bring docs/metrics.md up to date")
@@ -53,8 +54,9 @@ func TestMetrics(t *testing.T) {
 		r.add("/batch/split-1", 1).split = "it is"
 		r.start()
 		defer r.stop()
-		r.agent.Signals = append(r.agent.Signals, api.SignalStatus{Signal: sample.RunQ, Reason: "no"})
-		r.source.lost = 7
+		r.agent.view.requested = append(r.agent.view.requested, api.SignalStatus{Signal: sample.RunQ, Reason: "no"})
+		r.source.info.Accounts, r.source.info.CountsLosses = true, true
+		r.source.totals = counter.Totals{Lost: 7, PairsDropped: 21, Unattributed: 7 * time.Second / 2}
 		r.learn()
 		noisy.set(1.5)
 		r.pass(8*time.Minute + 30*time.Second) // an incident, a cap, its end
@@ -114,7 +116,7 @@ func TestMetricsOfWhatIsNotCounted(t *testing.T) {
 		r.add("/batch/job-1", 1).cost = func() float64 { return 0.1 }
 		r.start()
 		defer r.stop()
-		r.agent.Signals = []api.SignalStatus{{Signal: sample.CPI, Reason: "no PMU"}, {Signal: sample.RunQ, Variant: "v", OK: true}}
+		r.agent.view.requested = []api.SignalStatus{{Signal: sample.CPI, Reason: "no PMU"}, {Signal: sample.RunQ, Variant: "v", OK: true}}
 		r.pass(time.Minute)
 		_, got := r.scrape()
 		for series, value := range got {

@@ -204,7 +204,7 @@ func TestProtect(t *testing.T) {
 		if r.task("/batch/job-1").Protected {
 			t.Error("still protected")
 		}
-		if got := r.agent.overrides.Protect; len(got) != 0 {
+		if got := r.agent.operator.overrides.Protect; len(got) != 0 {
 			t.Errorf("still kept: %+v", got)
 		}
 	})

@@ -12,13 +12,13 @@ import (
 // machine's busy time minus the usage of the tasks. It is 0 if that is not known. Small
 // negative values count as 0: the kernel may charge tasks for stolen time, and it
 // counts busy time in ticks.
-func (a *Agent) outside(wall float64) float64 {
-	w := &a.window
+func (sm *sampler) outside(wall float64) float64 {
+	w := &sm.window
 	if w.busy < 0 || wall <= 0 {
 		return 0
 	}
 	used := 0.0
-	for _, t := range a.roster.order {
+	for _, t := range sm.tasks.roster.order {
 		if !t.inner { // else it is counted with the task that contains it
 			used += t.cpu
 		}
@@ -33,10 +33,10 @@ func (a *Agent) outside(wall float64) float64 {
 // writes it to the trace, as a row without a cost and with a name that no task has: a
 // rule that is replayed on the trace needs it as the agent's rule does. If the signal's
 // domain is not CPUs, the extras and the reach come from the signal's source.
-func (a *Agent) addOutside(iv *pipeline.Interval, sig sample.Signal, variant string) {
-	w := &a.window
+func (sm *sampler) addOutside(iv *pipeline.Interval, sig sample.Signal, variant string) {
+	w := &sm.window
 	s := &w.sample
-	*s = sample.Sample{TS: iv.At(), Machine: a.machine, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: a.Platform,
+	*s = sample.Sample{TS: iv.At(), Machine: sm.machineName, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: sm.platform,
 		Signal: sig.Name, Variant: variant, Class: sample.BestEffort, CPU: float32(w.outside), Cost: float32(math.NaN()), Coverage: 1}
 	var reach sample.Set
 	if !sig.Domain.OfCPUs() {
@@ -45,8 +45,8 @@ func (a *Agent) addOutside(iv *pipeline.Interval, sig sample.Signal, variant str
 	if !(sig.PressureOf(w.outside, &s.Extras, w.length) > 0) {
 		return
 	}
-	a.traceSample(s)
+	sm.recorder.traceSample(s)
 	m := pipeline.MeasurementOf(s)
 	m.CPU, m.Reach = w.outside, reach
-	iv.Add(&a.outsideSubject, m)
+	iv.Add(&sm.outsideSubject, m)
 }

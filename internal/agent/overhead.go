@@ -2,11 +2,9 @@ package agent
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/machine/counter"
-	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // Counting a signal may cost the machine more than it costs the agent: in a window each
@@ -23,9 +21,6 @@ type overhead struct {
 	share  float64
 	paused bool
 }
-
-// switchCost is a source that knows what it adds to a context switch in a window.
-type switchCost interface{ SwitchOverhead() time.Duration }
 
 // resumeFraction is the fraction of the limit below which the tax must fall before a paused
 // signal is counted again; this hysteresis prevents it from toggling.
@@ -46,43 +41,15 @@ func (x overhead) next(toll time.Duration, switches float64, cpus int, duty, lim
 	return n
 }
 
-// updateOverheads computes what each source would cost in the next window, from the context
-// switches of the window that has ended, which lasted wall seconds.
-func (a *Agent) updateOverheads(from, to host.CPUTimes, wall float64) {
-	if from.Switches == 0 || to.Switches < from.Switches || wall <= 0 {
-		return // the rate is not known: nothing changes
-	}
-	rate := float64(to.Switches-from.Switches) / wall
-	duty := min(1, a.config.Sampling.Duration.Seconds()/a.config.Sampling.Period.Seconds())
-	for i, s := range a.Sources {
-		t, ok := s.(switchCost)
-		if !ok {
-			continue
-		}
-		a.taxes[i] = a.taxes[i].next(t.SwitchOverhead(), rate, a.Topology.Online.Len(), duty, a.config.Sampling.MaxOverhead)
-		var err error
-		if a.taxes[i].paused {
-			err = pausedError{s, t.SwitchOverhead(), a.config.Sampling.MaxOverhead}
-		}
-		a.degrade("overhead of "+string(s.Signal()), err)
-	}
-}
-
-// paused reports whether a source is paused in the next window.
-func (a *Agent) paused(s counter.Source) bool {
-	i := slices.Index(a.Sources, s)
-	return i >= 0 && a.taxes[i].paused
-}
-
 // pausedError says why a signal is paused. Its cost is in quell_signal_tax_ratio and not
 // in the text: a text that changes is logged each time.
 type pausedError struct {
-	source counter.Source
+	signal sample.SignalName
 	toll   time.Duration
 	most   float64
 }
 
 func (e pausedError) Error() string {
 	return fmt.Sprintf("%s is paused: with %s more for each context switch, counting it would cost the machine more CPU time than sampling.max_tax allows (%.3g %%); "+
-		"reduce sampling.duration, or raise sampling.max_tax (0: no limit)", e.source.Signal(), e.toll.Round(100*time.Nanosecond), 100*e.most)
+		"reduce sampling.duration, or raise sampling.max_tax (0: no limit)", e.signal, e.toll.Round(100*time.Nanosecond), 100*e.most)
 }

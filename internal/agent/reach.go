@@ -2,34 +2,10 @@ package agent
 
 import (
 	"slices"
-	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
-
-// updateTopology reads the topology again when CPUs have gone online or offline.
-func (a *Agent) updateTopology() {
-	online, err := a.Machine.Online()
-	t, changed := a.Topology, err == nil && !slices.Equal(online, a.Topology.Online)
-	if changed {
-		t, err = a.Machine.Topology()
-	}
-	a.degrade("reading the topology", err)
-	if err != nil || !changed {
-		return
-	}
-	a.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", a.Topology.Online.String())
-	a.Topology, a.reaches = t, reaches{}
-	for _, s := range a.Sources {
-		if c, ok := s.(interface{ SetCPUs(sample.Set) }); ok {
-			c.SetCPUs(t.Online)
-		}
-	}
-	for _, t := range a.roster.order {
-		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
-	}
-}
 
 // reach is the set of shared resources that a task can use, as numbered sets. nil means
 // unknown and reaches everything.

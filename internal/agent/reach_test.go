@@ -108,7 +108,7 @@ func TestCPUsThatComeAndGo(t *testing.T) {
 		r.start()
 		defer r.stop()
 		reached := func() (caches, cpus int) {
-			t := r.agent.roster.order[0]
+			t := r.agent.tasks.roster.order[0]
 			return t.reach.in(sample.SharedCache).Len(), t.reach.in(sample.SharedCPU).Len()
 		}
 		r.pass(30 * time.Second)
@@ -124,7 +124,7 @@ func TestCPUsThatComeAndGo(t *testing.T) {
 			if near, _ := reached(); near != step.near {
 				t.Errorf("with CPUs %s online it reaches %d caches and nodes, want %d", step.online, near, step.near)
 			}
-			if got := r.agent.Topology.Online.String(); got != step.online {
+			if got := r.agent.sampler.placement.topology.Online.String(); got != step.online {
 				t.Errorf("CPUs %s are online, want %s", got, step.online)
 			}
 		}

@@ -51,13 +51,6 @@ func guaranteedSlots(seats int) (g [numRanks]int, ok bool) {
 // it is counted after at most ⌈(n−1)·turn/g⌉ windows. (With fewer than three seats, n
 // and g are those of all ranks together.) New tasks enter behind it.
 func rotate(all []slotRequest, seats, turn int) []int {
-	if seats >= len(all) {
-		seated := make([]int, len(all))
-		for i := range seated {
-			seated[i] = i
-		}
-		return seated
-	}
 	share, shared := guaranteedSlots(seats)
 	var queues [numRanks][]int
 	for i, c := range all {
@@ -111,18 +104,14 @@ func (c slotRequest) next(counted bool, window uint64, turn int) slotRequest {
 }
 
 // longestWait is the number of windows in which rotate counts a task of a rank at
-// least once; n is the number of tasks of each rank. 0 means never.
+// least once; n is the number of tasks of each rank, more than there are seats. 0 means
+// never.
 func longestWait(n [numRanks]int, r priority, seats, turn int) int {
-	all := 0
-	for _, m := range n {
-		all += m
-	}
+	all := n[urgent] + n[preferred] + n[ordinary]
 	share, shared := guaranteedSlots(seats)
 	mine := n[r]
 	g := max(share[r], seats-(all-mine)) // the others take at most one seat each
 	switch {
-	case seats >= all:
-		return 1
 	case seats <= 0:
 		return 0
 	case !shared:

@@ -50,7 +50,7 @@ func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sampl
 		}
 	}
 	if sig.Name.OfMachine() {
-		r.as = func(s *source) counter.Source { return overallSource{s, "(machine)", cost} }
+		r.asMachine = func(s *source) counter.MachineSource { return overallSource{s, "(machine)", cost} }
 	}
 	r.start()
 	r.pass(15*time.Minute - 30*time.Second)

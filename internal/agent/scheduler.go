@@ -3,28 +3,46 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// slot is the state of a task for one source.
-type slot struct {
-	slotRequest
-	counting    bool   // the source follows the task
-	lastErr     string // why the last attempt to follow it failed; "" if it succeeded
-	unsupported bool   // every further attempt would fail too
-	// Windows in which the task was present, and those of them in which it was counted:
-	// their ratio is the task's coverage in time.
-	windows, countedWindows uint64
+// scheduler decides which tasks each source counts.
+type scheduler struct {
+	base
+	sources     []*sourceState
+	machines    []counter.MachineSource
+	descriptors func() (open, limit int, err error)
+	config      *config.Agent
+	number      uint64       // of windows opened
+	allocations []allocation // of the newest window
+}
+
+// sourceState is a source, and what is known of it as of the newest window.
+type sourceState struct {
+	counter.Source
+	info     counter.Info
+	eligible []*task // tasks that it could count
+	tax      overhead
+	totals   counter.Totals
+}
+
+func newSources(all []counter.Source) []*sourceState {
+	states := make([]*sourceState, len(all))
+	for i, s := range all {
+		states[i] = &sourceState{Source: s, info: s.Info()}
+	}
+	return states
 }
 
 // allocation is how a source's seats were assigned for the newest window.
 type allocation struct {
+	signal   sample.SignalName
 	eligible int // tasks that it could count
 	capacity int // seats that it has for them; claimed if they suffice
 	taken    int
@@ -50,111 +68,94 @@ type budget struct {
 
 // budget computes how many descriptors the process may open for tasks, after those that
 // it has open for other purposes.
-func (a *Agent) budget(need int) budget {
-	if a.Descriptors == nil {
+func (sc *scheduler) budget(need int) budget {
+	if sc.descriptors == nil {
 		return budget{free: -1, keep: true}
 	}
-	open, limit, err := a.Descriptors()
-	a.degrade("counting file descriptors", err)
+	open, limit, err := sc.descriptors()
+	sc.health.degrade("counting file descriptors", err)
 	if err != nil {
 		return budget{free: -1, keep: true}
 	}
 	held := 0
-	for _, t := range a.roster.order {
+	for _, t := range sc.tasks.roster.order {
 		if t.ended {
 			continue
 		}
 		held += t.cgroup.OpenFiles()
-		for i, s := range a.Sources {
+		for i, s := range sc.sources {
 			if t.seats[i].counting {
-				_, between := fds(s)
-				held += between
+				held += s.info.IdleFDs
 			}
 		}
 	}
 	b := budget{limit: limit, free: max(0, limit-reserve(limit)-max(0, open-held))}
-	b.keep = need+keptFiles*len(a.tasks) <= b.free
+	b.keep = need+keptFiles*len(sc.tasks.byKey) <= b.free
 	return b
-}
-
-func fds(s counter.Source) (window, between int) {
-	if b, ok := s.(counter.Bounded); ok {
-		return b.FDs()
-	}
-	return 0, 0
 }
 
 // schedule decides, before a window opens, which tasks each source counts in it.
 // Counters are opened here and not when a task is found, so that a task that ends
 // before the next window costs none.
-func (a *Agent) schedule() {
-	a.window.number++
-	a.roster.settle() // no task in it has ended
-	a.rankAll(a.roster.order)
-	if a.eligible == nil {
-		a.eligible = make([][]*task, len(a.Sources))
-	}
-	claims, each, need := a.eligible, 0, 0
-	for i, s := range a.Sources {
-		sig := s.Signal()
-		claims[i] = claims[i][:0]
-		all := countsSuspects(s)
-		for _, t := range a.roster.order {
-			if (all || t.judges(sig)) && !t.seats[i].unsupported {
-				claims[i] = append(claims[i], t)
+func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
+	sc.number++
+	sc.tasks.roster.settle() // no task in it has ended
+	rankAll(sc.tasks.roster.order, roles)
+	each, need := 0, 0
+	for i, s := range sc.sources {
+		s.info = s.Info() // the CPUs may have changed
+		s.eligible = s.eligible[:0]
+		all := countsSuspects(&s.info)
+		for _, t := range sc.tasks.roster.order {
+			if (all || t.judges(s.info.Signal)) && !t.seats[i].unsupported {
+				s.eligible = append(s.eligible, t)
 			}
 		}
-		window, _ := fds(s)
-		if window > 0 && len(claims[i]) > 0 {
-			each += window
-			need += window * len(claims[i])
+		if n := len(s.eligible); n > 0 {
+			each += s.info.WindowFDs
+			need += s.info.WindowFDs * n
 		}
 	}
-	b := a.budget(need)
-	for _, t := range a.roster.order {
+	b := sc.budget(need)
+	for _, t := range sc.tasks.roster.order {
 		if err := t.cgroup.KeepOpen(b.keep); err != nil {
 			t.notes[noteUsage] = err.Error()
 		}
 	}
-	a.allocations = a.allocations[:0]
-	for i, s := range a.Sources {
-		seats := len(claims[i])
-		if window, _ := fds(s); window > 0 && b.free >= 0 && need > b.free {
+	sc.allocations = sc.allocations[:0]
+	for i, s := range sc.sources {
+		seats := len(s.eligible)
+		if s.info.WindowFDs > 0 && b.free >= 0 && need > b.free {
 			seats = min(seats, b.free/each)
 		}
-		if l, ok := s.(counter.Bounded); ok && l.Most() > 0 {
-			seats = min(seats, l.Most())
+		if s.info.MaxTasks > 0 {
+			seats = min(seats, s.info.MaxTasks)
 		}
-		a.allocations = append(a.allocations, a.seatSource(i, claims[i], seats))
+		sc.allocations = append(sc.allocations, sc.seatSource(i, s, seats))
 	}
-	a.degrade("file descriptors", b.shortage(need, each, a.Sources, a.allocations))
+	for _, s := range sc.machines { // they count no task
+		sc.allocations = append(sc.allocations, allocation{signal: s.Info().Signal, coverage: 1})
+	}
+	sc.health.degrade("file descriptors", b.shortage(need, each, sc.allocations))
 }
 
 // countsSuspects reports whether a source follows also tasks that its signal does not
 // judge: only the source knows which tasks they share its resource with, or which tasks
 // they serve.
-func countsSuspects(s counter.Source) bool {
-	sig, ok := sample.LookupSignal(s.Signal())
-	if !ok || sig.Name.OfMachine() {
-		return false
-	}
-	if accounts, is := s.(counter.Accounting); is {
-		if _, ok := accounts.Unattributed(); ok {
-			return true
-		}
-	}
-	return !sig.Domain.OfCPUs()
+func countsSuspects(info *counter.Info) bool {
+	sig, ok := sample.LookupSignal(info.Signal)
+	return ok && (info.Accounts || !sig.Domain.OfCPUs())
 }
 
 // shortage says how many descriptors are missing and how to fix that.
-func (b budget) shortage(need, each int, sources []counter.Source, seatings []allocation) error {
+func (b budget) shortage(need, each int, seatings []allocation) error {
 	if b.free < 0 || need <= b.free {
 		return nil
 	}
 	var text []string
-	for i, s := range sources {
-		if g := seatings[i]; g.capacity < g.eligible {
-			text = append(text, fmt.Sprintf("%s %d of %d", s.Signal(), g.capacity, g.eligible))
+	for _, g := range seatings {
+		if g.capacity < g.eligible {
+			text = append(text, fmt.Sprintf("%s %d of %d", g.signal, g.capacity, g.eligible))
 		}
 	}
 	// The reserve is 64 and a sixteenth of the limit.
@@ -164,8 +165,7 @@ func (b budget) shortage(need, each int, sources []counter.Source, seatings []al
 }
 
 // rankAll ranks the tasks by how much their cost is needed.
-func (a *Agent) rankAll(tasks []*task) {
-	roles := a.pipeline.Roles()
+func rankAll(tasks []*task, roles map[sample.TaskKey]plan.Role) {
 	for _, t := range tasks {
 		r := ordinary
 		switch {
@@ -181,25 +181,26 @@ func (a *Agent) rankAll(tasks []*task) {
 }
 
 // seatSource assigns the seats of one source to the tasks in turns.
-func (a *Agent) seatSource(i int, claims []*task, seats int) allocation {
-	turn := max(1, a.config.Detect.Outliers)
-	g := allocation{eligible: len(claims), capacity: seats, wait: min(1, len(claims))}
+func (sc *scheduler) seatSource(i int, s *sourceState, seats int) allocation {
+	turn := max(1, sc.config.Detect.Outliers)
+	n := len(s.eligible)
+	g := allocation{signal: s.info.Signal, eligible: n, capacity: seats, wait: min(1, n)}
 	var chosen []bool // nil: all
-	if seats < len(claims) {
-		chosen, g.wait = a.choose(i, claims, seats, turn)
+	if seats < n {
+		chosen, g.wait = choose(i, s, seats, turn)
 	}
 	var windows, counted uint64
 	full := false // further attempts would fail for the same reason
-	for j, t := range claims {
+	for j, t := range s.eligible {
 		st := &t.seats[i]
 		if !st.counting && !full && (chosen == nil || chosen[j]) {
 			var limit *counter.FDLimitError
-			err := a.seatTask(i, t)
+			err := sc.seatTask(i, t)
 			full = errors.As(err, &limit)
 		}
-		st.slotRequest = st.slotRequest.next(st.counting, a.window.number, turn)
+		st.slotRequest = st.slotRequest.next(st.counting, sc.number, turn)
 		st.windows++
-		if st.counting && !a.taxes[i].paused {
+		if st.counting && !s.tax.paused {
 			g.taken++
 			st.countedWindows++
 		}
@@ -214,14 +215,14 @@ func (a *Agent) seatSource(i int, claims []*task, seats int) allocation {
 
 // choose selects the tasks that are counted if there are too few seats, and returns in how
 // many windows each is counted at least once. Tasks that lose their seat free it at once.
-func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, wait int) {
-	all := make([]slotRequest, len(claims))
+func choose(i int, s *sourceState, seats, turn int) (chosen []bool, wait int) {
+	all := make([]slotRequest, len(s.eligible))
 	var n [numRanks]int
-	for j, t := range claims {
+	for j, t := range s.eligible {
 		all[j] = t.seats[i].slotRequest
 		n[all[j].rank]++
 	}
-	chosen = make([]bool, len(claims))
+	chosen = make([]bool, len(all))
 	for _, j := range rotate(all, seats, turn) {
 		chosen[j] = true
 	}
@@ -230,9 +231,9 @@ func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, w
 			wait = max(wait, w)
 		}
 	}
-	for j, t := range claims {
+	for j, t := range s.eligible {
 		if st := &t.seats[i]; st.counting && !chosen[j] {
-			a.Sources[i].Remove(t.Key, 0)
+			s.Remove(t.Key, 0)
 			st.counting = false
 		}
 	}
@@ -240,17 +241,17 @@ func (a *Agent) choose(i int, claims []*task, seats, turn int) (chosen []bool, w
 }
 
 // seatTask makes a source follow a task.
-func (a *Agent) seatTask(i int, t *task) error {
-	s, st := a.Sources[i], &t.seats[i]
-	err := s.Add(a.target(t))
+func (sc *scheduler) seatTask(i int, t *task) error {
+	s, st := sc.sources[i], &t.seats[i]
+	err := s.Add(t.target())
 	st.counting = err == nil
 	if err == nil {
 		st.lastErr = ""
 		return nil
 	}
 	if st.lastErr == "" {
-		a.stats.addFailed[s.Signal()]++
-		a.Log.Debug("task not counted", "task", t.Name, "signal", s.Signal(), "reason", err)
+		sc.stats.addFailed[s.info.Signal]++
+		sc.health.log.Debug("task not counted", "task", t.Name, "signal", s.info.Signal, "reason", err)
 	}
 	st.lastErr = err.Error()
 	var missing *counter.NotSupportedError
@@ -260,46 +261,35 @@ func (a *Agent) seatTask(i int, t *task) error {
 
 // removeFromSources stops following a task in all sources; what they counted in the open window
 // becomes its final readings.
-func (a *Agent) removeFromSources(t *task) {
+func (sc *scheduler) removeFromSources(t *task) {
 	t.final = map[sample.SignalName]counter.Reading{}
-	for i, s := range a.Sources {
+	for i, s := range sc.sources {
 		if !t.seats[i].counting {
 			continue
 		}
 		t.seats[i].counting = false
 		if r, ok := s.Remove(t.Key, t.usageNow.CPU-t.usageStart.CPU); ok {
-			t.final[s.Signal()] = r
+			t.final[s.info.Signal] = r
 		}
 	}
 }
 
-// signals is Parts.Signals with the result of the newest window.
-func (a *Agent) signals() []api.SignalStatus {
-	all := slices.Clone(a.Signals)
-	for i, g := range a.allocations {
-		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == a.Sources[i].Signal() })
-		if j >= 0 {
-			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.eligible, g.taken, g.wait, g.coverage
-		}
+// updateOverheads computes what each source would cost in the next window, from the context
+// switches of the window that has ended, which lasted wall seconds;
+// cpus is how many are online.
+func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus int) {
+	if from.Switches == 0 || to.Switches < from.Switches || wall <= 0 {
+		return // the rate is not known: nothing changes
 	}
-	return all
-}
-
-// note says what is not known of a task, and why.
-func (a *Agent) note(t *task) string {
-	var said []string
-	for _, n := range t.notes {
-		if n != "" {
-			said = append(said, n)
+	rate := float64(to.Switches-from.Switches) / wall
+	duty := min(1, sc.config.Sampling.Duration.Seconds()/sc.config.Sampling.Period.Seconds())
+	limit := sc.config.Sampling.MaxOverhead
+	for _, s := range sc.sources {
+		s.tax = s.tax.next(s.info.SwitchOverhead, rate, cpus, duty, limit)
+		var err error
+		if s.tax.paused {
+			err = pausedError{s.info.Signal, s.info.SwitchOverhead, limit}
 		}
+		sc.health.degrade("overhead of "+string(s.info.Signal), err)
 	}
-	for i, s := range a.Sources {
-		switch st := &t.seats[i]; {
-		case st.lastErr != "":
-			said = append(said, string(s.Signal())+": "+st.lastErr)
-		case st.countedWindows < st.windows:
-			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.Signal(), st.countedWindows, st.windows))
-		}
-	}
-	return strings.Join(said, "; ")
 }

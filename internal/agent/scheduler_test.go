@@ -21,7 +21,7 @@ func crowded(t *testing.T, n, seats int, others *int) *rig {
 	for i := range 2 {
 		r.add(fmt.Sprintf("/web/%d", i), 0.5).cost = func() float64 { return 1 }
 	}
-	r.bounds = &bounds{window: 6, between: 6}
+	r.source.info.WindowFDs, r.source.info.IdleFDs = 6, 6
 	limit := 1600
 	*others = limit - reserve(limit) - 6*seats
 	r.descriptors = func() (int, int, error) {
@@ -101,7 +101,7 @@ func TestVictimKeepsItsSeat(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
 		noisy := r.add("/batch/noisy-1", 0.05)
 		r.suffering(noisy)
-		r.bounds = &bounds{most: 100}
+		r.source.info.MaxTasks = 100
 		r.start()
 		defer r.stop()
 		r.learn()
@@ -113,7 +113,7 @@ func TestVictimKeepsItsSeat(t *testing.T) {
 		if len(r.incidents()) != 1 {
 			t.Fatalf("%d incidents", len(r.incidents()))
 		}
-		r.bounds.most = 4
+		r.source.info.MaxTasks = 4
 		before := len(r.samples)
 		r.pass(10 * time.Minute)
 		n := 0
@@ -179,8 +179,8 @@ func TestShortLivedTasksOpenNoCounters(t *testing.T) {
 			g.remove()
 		}
 		r.pass(time.Second)
-		if r.source.added != 0 || len(r.agent.tasks) != 0 {
-			t.Errorf("%d were added to the source, %d are left", r.source.added, len(r.agent.tasks))
+		if r.source.added != 0 || len(r.agent.tasks.byKey) != 0 {
+			t.Errorf("%d were added to the source, %d are left", r.source.added, len(r.agent.tasks.byKey))
 		}
 	})
 }

@@ -9,17 +9,18 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // ListenSocket opens the control socket for root, the agent's own user and, if one is
@@ -90,13 +91,13 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 // SocketServer answers the control socket.
 func (a *Agent) SocketServer() *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+api.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.status) })
-	mux.HandleFunc("GET "+api.PathTasks, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.taskViews) })
-	mux.HandleFunc("GET "+api.PathIncidents, api.IncidentsHandler(a.disk.incidents))
-	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.offenders) })
+	mux.HandleFunc("GET "+api.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.status) })
+	mux.HandleFunc("GET "+api.PathTasks, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.taskViews) })
+	mux.HandleFunc("GET "+api.PathIncidents, api.IncidentsHandler(a.recorder.disk.incidents))
+	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.offenders) })
 	mux.HandleFunc("POST "+api.PathCommands, a.serveCommand)
 	mux.HandleFunc("POST /v1/{other}", func(w http.ResponseWriter, r *http.Request) {
-		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.Version)
+		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.view.version)
 	})
 	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
 }
@@ -114,22 +115,29 @@ func answer[T any](a *Agent, w http.ResponseWriter, r *http.Request, get func() 
 // maxBody is the largest request to the socket, in bytes.
 const maxBody = 64 << 10
 
-// serveCommand reads a command and carries it out in the loop's goroutine. The result
-// is in the audit log before the answer is sent.
-func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
-	operator, _ := r.Context().Value(peerKey{}).(string)
-	var c command.Command
-	unread := api.Decode(http.MaxBytesReader(w, r.Body, maxBody), &c)
-	var done api.Done
-	var refused error
-	err := a.ask(r.Context(), func() {
-		now := sample.At(a.now())
-		if refused = unread; unread != nil {
-			a.audit(now, unreadEntry(operator, ""), errors.New(cut(unread.Error())))
+// submit carries out an operator's command in the loop's goroutine, unless unread says why it
+// could not be read. The result is in the audit log before submit returns. stopped is
+// ErrStopped or the
+// context's error.
+func (a *Agent) submit(ctx context.Context, name, why string, c *command.Command, unread error) (done api.Done, refused, stopped error) {
+	stopped = a.ask(ctx, func() {
+		now := sample.At(a.clock.now())
+		if unread != nil {
+			a.recorder.audit(now, unreadEntry(name, why), errors.New(cut(unread.Error())))
+			refused = unread
 			return
 		}
-		done, refused = a.operate(now, operator, &c)
+		done, refused = a.operator.operate(now, name, c)
 	})
+	return done, refused, stopped
+}
+
+// serveCommand reads a command and carries it out.
+func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
+	name, _ := r.Context().Value(peerKey{}).(string)
+	var c command.Command
+	unread := api.Decode(http.MaxBytesReader(w, r.Body, maxBody), &c)
+	done, refused, err := a.submit(r.Context(), name, "", &c, unread)
 	var none *notFoundError
 	var invalid *command.InvalidError
 	switch {
@@ -138,7 +146,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	case errors.As(refused, &invalid):
 		api.Fail(w, http.StatusBadRequest, refused, "")
 	case unread != nil:
-		api.Fail(w, http.StatusBadRequest, unread, "use quell of the agent's version, "+a.Version)
+		api.Fail(w, http.StatusBadRequest, unread, "use quell of the agent's version, "+a.view.version)
 	case errors.As(refused, &none):
 		api.Fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
 	case refused != nil:
@@ -148,30 +156,67 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *Agent) status() api.Status {
-	s := api.Status{Version: a.Version, PID: os.Getpid(), Machine: a.config.MachineName(), Platform: a.Platform,
-		Started: a.started, Now: sample.At(a.now()), Rule: string(a.pipeline.Params().Method), Mode: a.pipeline.Policy().Mode,
-		Signals: a.signals(), Tasks: len(a.tasks), Outside: a.window.outside, Caps: []api.CapView{}, Open: a.pipeline.OpenCount(), Intervals: a.stats.intervals}
-	for _, c := range a.pipeline.Caps() {
-		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, IO: c.IO, Net: c.Net, From: c.From, Until: c.Until,
-			By: c.By, Why: c.Why, Incident: c.Incident})
+// Command carries out an operator's command that came over the bus, which has
+// authenticated the operator. It is in the audit log before the answer is sent.
+func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
+	c, unread := wire.DecodeCommand(m)
+	if unread != nil {
+		unread = fmt.Errorf("unknown command for quell-agent %s: upgrade it", a.view.version)
 	}
-	for what, why := range a.degraded {
-		s.Degraded = append(s.Degraded, what+": "+why)
+	done, refused, err := a.submit(ctx, m.Who+" (server)", m.Why, c, unread)
+	var none *notFoundError
+	switch {
+	case err != nil:
+		return &wire.Reply{Message: err.Error()}
+	case refused != nil:
+		return &wire.Reply{Message: refused.Error(), None: errors.As(refused, &none)}
 	}
-	slices.Sort(s.Degraded)
-	return s
+	return &wire.Reply{Ok: true, Message: done.Message, Cap: done.ID, Tasks: uint32(done.Tasks), Refused: done.Refused}
 }
 
-func (a *Agent) offenders() []plan.Offender { return a.pipeline.Offenders(sample.At(a.now())) }
+// Alive returns nil once the loop has served the request, else why it has not.
+func (a *Agent) Alive(ctx context.Context) error { return a.ask(ctx, func() {}) }
 
-func (a *Agent) taskViews() []api.TaskView {
-	views := make([]api.TaskView, 0, len(a.tasks))
-	roles := a.pipeline.Roles()
-	for _, t := range a.tasks {
-		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
-			Capped: a.pipeline.Capped(t.Key), Note: a.note(t), Costs: slices.Clone(t.views)})
+// MetricsServer serves /metrics and /healthz.
+func (a *Agent) MetricsServer() *http.Server {
+	process := prometheus.NewRegistry()
+	process.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { a.serveMetrics(w, process) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, req *http.Request) {
+		if err := a.Alive(req.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+}
+
+// serveMetrics writes the snapshot, then the metrics of the process and of Go's
+// runtime. It is not compressed: that costs more than all the rest.
+func (a *Agent) serveMetrics(w http.ResponseWriter, process prometheus.Gatherer) {
+	var err error
+	select {
+	case <-a.done:
+		err = ErrStopped
+	default:
 	}
-	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
-	return views
+	var text []byte
+	if err == nil {
+		text, err = a.snapshot.read(nil, time.Now())
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	_, _ = w.Write(text) // on an error the client has gone
+	families, err := process.Gather()
+	if err != nil {
+		a.health.log.Debug("read the process's own metrics", "reason", err)
+	}
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
+			return
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
 // stateDir is the state directory: specs.json, overrides.json, offenders.json, incidents.jsonl,
@@ -70,7 +71,6 @@ func (d *stateDir) loadOverrides(o *overrides) error {
 	if err := d.load("overrides.json", &read); err != nil {
 		return err
 	}
-	read.migrate()
 	*o = read
 	return nil
 }
@@ -92,19 +92,7 @@ func (d *stateDir) save(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	path := filepath.Join(d.dir, name)
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	return nil
+	return atomicfile.Write(filepath.Join(d.dir, name), text, 0o600)
 }
 
 // load reads a file that save wrote. A file that does not exist changes nothing; one

@@ -139,7 +139,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	for _, c := range []struct{ file, text, what string }{
 		{"specs.json", `{"version":1,"records":[{"job":"we`, "specs: read specs.json: unexpected end of JSON input"},
 		{"specs.json", `{"version":2,"records":[{}]}`, "specs: read specs.json: version 2, want 1"},
-		{"overrides.json", `{"mode":"on","protected":"web"}`, "overrides: read overrides.json: "},
+		{"overrides.json", `{"mode":"on","protect":"web"}`, "overrides: read overrides.json: "},
 		{"overrides.json", "\x00\x00\x00", "overrides: read overrides.json: "},
 		{"offenders.json", `[{"job":"encode","helped":[1`, "offenders: read offenders.json: "},
 	} {
@@ -178,11 +178,11 @@ func TestStateDirectoryThatCannotBeWritten(t *testing.T) {
 		r := newRig(t, newMachine(t), dir, "spec.save=1m")
 		r.start()
 		// A directory in place of the file: root cannot write it either.
-		if err := os.Mkdir(filepath.Join(dir, "specs.json.new"), 0o700); err != nil {
+		if err := os.Mkdir(filepath.Join(dir, "specs.json"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(time.Minute)
-		if got := r.status().Degraded; len(got) != 1 || !strings.HasPrefix(got[0], "specs: write specs.json: ") {
+		if got := r.status().Degraded; len(got) != 1 || !strings.HasPrefix(got[0], "specs: write "+filepath.Join(dir, "specs.json")+": ") {
 			t.Errorf("degraded %q", got)
 		}
 		if err := r.end(); err == nil || !strings.Contains(err.Error(), "specs.json") {

@@ -19,21 +19,22 @@ func sweeper(t testing.TB, n int) (r *rig, sweep func()) {
 	r.start()
 	r.stop() // the loop; from here on the caller takes its place
 	a := r.agent
-	a.Record = nil // writing a trace is optional
-	a.disk, _ = openDisk(r.config)
-	t.Cleanup(func() { a.disk.close() })
-	a.tasks, a.byCgroup, a.roster = map[sample.TaskKey]*task{}, map[cgroupID]*task{}, roster{}
-	a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
+	a.recorder.trace = nil // writing a trace is optional
+	a.recorder.disk, _ = openDisk(r.config)
+	t.Cleanup(func() { a.recorder.disk.close() })
+	*a.tasks = *newTaskSet()
+	a.sampler.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
 	r.fresh = true
-	a.updateTasks(time.Now())
-	a.openWindow(time.Now())
+	a.discovery.updateTasks(time.Now(), false, false)
+	a.sampler.openWindow(time.Now())
 	return r, func() {
 		<-time.After(10 * time.Second)
 		now := time.Now()
-		a.closeWindow(now)
-		a.analyse()
-		a.openWindow(now)
-		a.snapshot.take(a, now)
+		a.sampler.closeWindow(now)
+		a.snapshot.takeWindow(a.view)
+		a.actor.analyse()
+		a.sampler.openWindow(now)
+		a.snapshot.take(a.view, now)
 	}
 }
 

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 	"time"
 
@@ -66,6 +65,17 @@ const (
 	noteReading
 	numNotes
 )
+
+// slot is the state of a task for one source.
+type slot struct {
+	slotRequest
+	counting    bool   // the source follows the task
+	lastErr     string // why the last attempt to follow it failed; "" if it succeeded
+	unsupported bool   // every further attempt would fail too
+	// Windows in which the task was present, and those of them in which it was counted:
+	// their ratio is the task's coverage in time.
+	windows, countedWindows uint64
+}
 
 // readUsage reads the task's usage, and records why it cannot be read. Usage from before the
 // first reading does not belong to this window.
@@ -141,89 +151,8 @@ func (t *task) dueLook(now time.Time) bool {
 	return t.cpus.Len() == 0 || now.Sub(t.placementRead) >= pause
 }
 
-// updateTasks follows new tasks and stops following ended ones. Reading a task's usage also
-// shows that it is gone, but between windows usage is not needed: if the kernel reports
-// removed cgroups, only tasks that are no longer found are read. In the middle of a
-// window busy tasks are read once more, so that for a task that ends before the window
-// does, at most the usage of half a window is lost.
-func (a *Agent) updateTasks(now time.Time) {
-	found, fresh, err := a.Finder.Find(now)
-	a.degrade("finding tasks", err)
-	unwatched := a.Finder.Unwatched()
-	a.degrade("watching cgroups", unwatched)
-	var there map[cgroupID]bool
-	if fresh && err == nil {
-		there = make(map[cgroupID]bool, len(found))
-		failed := map[string]error{}
-		for _, f := range found {
-			id := cgroupID{f.Hierarchy, f.Inode}
-			there[id] = true
-			if a.byCgroup[id] == nil {
-				if err := a.monitor(now, f); err != nil {
-					failed["monitoring "+f.Path] = err
-				}
-			}
-		}
-		for what := range a.monitorErrs {
-			a.degrade(what, failed[what]) // nil also if it is gone
-		}
-		for what, err := range failed {
-			a.degrade(what, err)
-		}
-		a.monitorErrs = failed
-	}
-	half := a.window.half(now, a.config)
-	if !half && there == nil {
-		return
-	}
-	ended := false
-	for _, t := range a.roster.order {
-		gone := there != nil && !there[cgroupID{t.Key.Hierarchy, t.Key.Inode}]
-		if t.ended || !gone && !(half && t.busy()) {
-			continue
-		}
-		if err := t.readUsage(); errors.Is(err, host.ErrGone) {
-			a.endTask(now, t)
-			ended = true
-		}
-	}
-	if ended && !a.window.open {
-		a.roster.dropEnded(a.dropTask)
-	}
-}
-
-func (a *Agent) monitor(now time.Time, f Found) error {
-	cg, err := a.Finder.Open(f)
-	if errors.Is(err, host.ErrGone) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	// It keeps its files open after its first window, if there are enough descriptors.
-	if err := cg.KeepOpen(false); err != nil {
-		return errors.Join(err, cg.Close())
-	}
-	t := &task{cgroup: cg, rule: f.Rule, job: a.jobs.of(f.Job), seats: make([]slot, len(a.Sources)), Task: sample.Task{
-		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
-		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
-		NeverCap: f.Rule.NeverCap || f.Own,
-	}}
-	a.applyProtection(t)
-	if err := t.readUsage(); errors.Is(err, host.ErrGone) {
-		return cg.Close()
-	}
-	for i := range t.seats {
-		t.seats[i].waitingSince = a.window.number + 1
-	}
-	a.tasks[t.Key] = t
-	a.roster.add(t)
-	a.byCgroup[cgroupID{f.Hierarchy, f.Inode}] = t
-	a.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
-	return nil
-}
-
-func (a *Agent) target(t *task) counter.Target {
+// target is the task as a source sees it.
+func (t *task) target() counter.Target {
 	c := counter.Target{Key: t.Key, Dir: t.cgroup.Dir(), Progress: t.rule.Progress, Members: t.cgroup.Members, Below: t.cgroup.Below}
 	if t.Key.Hierarchy == sample.Unified {
 		c.PerfDir = c.Dir
@@ -236,68 +165,6 @@ func (a *Agent) target(t *task) counter.Target {
 			MaxRate: cmp.Or(u.MaxRate, config.DefaultMaxRate)}
 	}
 	return c
-}
-
-// readPlacement reads where a task's processes are and where they may run.
-func (a *Agent) readPlacement(now time.Time, t *task) {
-	first, places, cpus := t.placementRead.IsZero(), t.places, t.cpus
-	t.placementRead = now
-	a.updatePlacement(t)
-	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
-		for _, o := range a.roster.order {
-			o.placementInterval = 0
-		}
-	}
-}
-
-// lookAgain is a look because of elapsed time only.
-func (a *Agent) lookAgain(now time.Time, t *task) {
-	t.placementInterval = min(lookMost, max(lookEvery, 2*t.placementInterval)) // unless it finds a change
-	a.readPlacement(now, t)
-}
-
-func (a *Agent) updatePlacement(t *task) {
-	places, err := t.cgroup.Places()
-	if err != nil {
-		t.notes[notePlaces] = err.Error()
-		return
-	}
-	if places.CPU != t.places.CPU {
-		a.quotas.stale = true
-	}
-	t.places, t.notes[notePlaces] = places, ""
-	was := t.group
-	t.group = a.groups.enter(places.CPU, a.Machine.Weight)
-	a.groups.leave(was)
-	if places.Split {
-		t.notes[notePlaces] = "split: " + places.Reason
-	}
-	if cpus, err := t.cgroup.AllowedCPUs(); err == nil && !slices.Equal(cpus, t.cpus) {
-		t.reach = a.reaches.of(&a.Topology, cpus)
-		t.cpus = t.reach.cpus
-	}
-}
-
-// endTask stops following a task whose cgroup is gone. Its last usage counts in the open
-// window, so it is kept until that is closed.
-func (a *Agent) endTask(now time.Time, t *task) {
-	t.ended = true
-	delete(a.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
-	a.removeFromSources(t)
-	if err := t.cgroup.Close(); err != nil {
-		a.Log.Warn("close task's files", "task", t.Name, "reason", err)
-	}
-	ms := sample.At(now)
-	a.pipeline.Gone(ms, t.Key)
-	a.carryOut(ms)
-	a.Log.Debug("task gone", "task", t.Name)
-}
-
-func (a *Agent) dropTask(t *task) {
-	delete(a.tasks, t.Key)
-	a.groups.leave(t.group)
-	a.quotas.stale = true
-	a.pipeline.Forget(t.Key)
 }
 
 // subject is the task as judged by the signal of a sample.
@@ -321,4 +188,11 @@ func (t *task) subject(p sample.Platform, s *sample.Sample) *pipeline.Subject {
 // judges reports whether a signal judges this task.
 func (t *task) judges(s sample.SignalName) bool {
 	return !s.OfMachine() && (len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s)))
+}
+
+// measurement is the pipeline's input for a task: its sample, without the rounding.
+func (t *task) measurement(s *sample.Sample, cost float64) pipeline.Measurement {
+	m := pipeline.MeasurementOf(s)
+	m.CPU, m.Cost, m.HeldBy = t.cpu, cost, t.throttledBy
+	return m
 }

@@ -1,6 +1,11 @@
 package agent
 
-import "path"
+import (
+	"path"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
 
 // weightTree are the cgroups in the cpu controller's hierarchy that contain tasks, and the
 // cgroups above those, with their weights. The zero value is empty.
@@ -118,4 +123,20 @@ func (gs *weightTree) share(g *weightNode) float64 {
 		share *= g.weight / within
 	}
 	return share
+}
+
+// setFair sets the share that the weights give each served task when it competes with a
+// task in the victim's group; groups are those of the served tasks. Within the same group
+// the share depends on their threads and is not known.
+func (gs *weightTree) setFair(victim *weightNode, groups []*weightNode, names []sample.Served, keys []detect.Served) {
+	if victim == nil {
+		return
+	}
+	gs.contend(victim, groups)
+	for i, g := range groups {
+		if g != victim {
+			names[i].Fair = gs.share(g)
+			keys[i].Fair = names[i].Fair
+		}
+	}
 }

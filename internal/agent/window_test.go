@@ -144,9 +144,9 @@ func TestWindowsWithJitteredTicks(t *testing.T) {
 		r.stop()
 		a := r.agent
 		r.fresh = true
-		a.disk, _ = openDisk(r.config)
-		a.tasks, a.byCgroup, a.roster = map[sample.TaskKey]*task{}, map[cgroupID]*task{}, roster{}
-		a.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
+		a.recorder.disk, _ = openDisk(r.config)
+		*a.tasks = *newTaskSet()
+		a.sampler.window, r.source.open, r.source.targets = window{}, false, map[sample.TaskKey]*followed{}
 
 		begin := time.Now()
 		var opened, closed []time.Duration
@@ -154,12 +154,12 @@ func TestWindowsWithJitteredTicks(t *testing.T) {
 		for tick := range 600 {
 			due := begin.Add(time.Duration(tick)*time.Second + time.Duration(lag[tick%len(lag)])*time.Millisecond)
 			<-time.After(time.Until(due))
-			before := a.window.open
+			before := a.sampler.window.open
 			a.tick(time.Now())
 			switch {
-			case !before && a.window.open:
+			case !before && a.sampler.window.open:
 				opened = append(opened, time.Since(begin))
-			case before && !a.window.open:
+			case before && !a.sampler.window.open:
 				closed = append(closed, time.Since(begin))
 			}
 		}
@@ -180,10 +180,10 @@ func TestWindowsWithJitteredTicks(t *testing.T) {
 		if mean := sum / 10; mean < 9800*time.Millisecond || mean > 10200*time.Millisecond {
 			t.Errorf("windows were open for %v in the mean", mean)
 		}
-		for _, t := range a.tasks {
+		for _, t := range a.tasks.byKey {
 			t.cgroup.Close()
 		}
-		a.disk.close()
+		a.recorder.disk.close()
 	})
 }
 
@@ -349,7 +349,7 @@ func TestLooksBecomeRare(t *testing.T) {
 		if n := looks(10 * time.Minute); n[1] < 2 {
 			t.Errorf("after another task moved, a busy one was looked at %d times in 10 minutes", n[1])
 		}
-		if p := r.agent.roster.order[0].places.CPU; p != "/elsewhere" {
+		if p := r.agent.tasks.roster.order[0].places.CPU; p != "/elsewhere" {
 			t.Errorf("the task is thought to be in %s", p)
 		}
 	})

@@ -74,7 +74,7 @@ func (c *signalCounter) window(open bool) {
 		for _, p := range c.parts { // the source may report nothing for some of them
 			p.setMissing(c.signal, "not counted in the window")
 		}
-		err = c.source.Stop(nil, c.record)
+		err = c.source.Stop(counter.WindowEnd{}, c.record)
 	}
 	if err == nil {
 		return

@@ -36,7 +36,7 @@ func (s *toldSource) Start() error {
 	return s.refuses
 }
 
-func (s *toldSource) Stop(_ counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+func (s *toldSource) Stop(_ counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	s.calls = append(s.calls, "stop")
 	for i, r := range s.says {
 		yield(s.keys[i], r)

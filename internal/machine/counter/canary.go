@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// CanaryVariant is Canary's Variant.
+	// CanaryVariant is the variant of Canary.
 	CanaryVariant = "chase"
 	// canarySet is the canary's working set in bytes. It exceeds a core's own cache
 	// (L2: 0.25 to 2 MiB), and another pass over it takes only 1 ms. If an eighth of
@@ -55,7 +55,7 @@ func Caches(t host.Topology) []Cache {
 	return all
 }
 
-// Canary is the Source of the time of a load that the last-level cache could answer, in
+// Canary is the MachineSource of the time of a load that the last-level cache could answer, in
 // s/load: a pointer chase through a small working set, read once to load it into the
 // cache and then timed. It needs no hardware counter. Its bursts of some ms are spread
 // over a window. They take at most the given CPU time; if one burst takes more, there
@@ -118,19 +118,10 @@ func (c *Canary) link() {
 	}
 }
 
-// Signal implements Source.
-func (c *Canary) Signal() sample.SignalName { return sample.Probe }
+// Info implements MachineSource.
+func (c *Canary) Info() Info { return Info{Signal: sample.Probe, Variant: CanaryVariant} }
 
-// Variant implements Source.
-func (c *Canary) Variant() string { return CanaryVariant }
-
-// Add implements Source.
-func (c *Canary) Add(Target) error { return nil }
-
-// Remove implements Source.
-func (c *Canary) Remove(sample.TaskKey, time.Duration) (Reading, bool) { return Reading{}, false }
-
-// Start implements Source. The canary runs in a thread of its own until Stop.
+// Start implements MachineSource. The canary runs in a thread of its own until Stop.
 func (c *Canary) Start() error {
 	if c.stop != nil {
 		return errOverallOpen
@@ -221,8 +212,8 @@ func threadCPU() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Stop implements Source; it yields no task's reading.
-func (c *Canary) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
+// Stop implements MachineSource.
+func (c *Canary) Stop() error {
 	if c.stop == nil {
 		return errOverallNotOpen
 	}
@@ -232,7 +223,7 @@ func (c *Canary) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
 	return nil
 }
 
-// MachineReadings implements Overall: a reading for each cache that was visited.
+// MachineReadings implements MachineSource: a reading for each cache that was visited.
 func (c *Canary) MachineReadings(yield func(string, sample.Set, Reading)) {
 	for _, v := range c.last {
 		r := Reading{Cost: math.NaN(), Coverage: 1, Err: v.err}
@@ -258,11 +249,11 @@ func trimmedMean(turns []time.Duration) time.Duration {
 	return sum / time.Duration(len(kept))
 }
 
-// Close implements Source.
+// Close implements MachineSource.
 func (c *Canary) Close() error {
 	var err error
 	if c.stop != nil {
-		err = c.Stop(nil, nil)
+		err = c.Stop()
 	}
 	c.free()
 	return err

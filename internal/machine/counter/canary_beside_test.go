@@ -51,7 +51,7 @@ func BenchmarkCanaryBesideAStreamer(b *testing.B) {
 			b.Fatal(err)
 		}
 		<-time.After(500 * time.Millisecond)
-		if err := c.Stop(nil, nil); err != nil {
+		if err := c.Stop(); err != nil {
 			b.Fatal(err)
 		}
 		c.MachineReadings(func(_ string, _ sample.Set, r counter.Reading) { cost = r.Cost })

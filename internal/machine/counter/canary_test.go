@@ -79,7 +79,7 @@ func TestTheChaseSeesEveryLine(t *testing.T) {
 // that is stopped at once has run one burst.
 func TestCanary(t *testing.T) {
 	c := canary(t, time.Nanosecond, Cache{Name: "a", CPUs: anyCPU(t)}, Cache{Name: "b", CPUs: sample.SetOf(1 << 14)})
-	if err := c.Stop(nil, nil); err != errOverallNotOpen {
+	if err := c.Stop(); err != errOverallNotOpen {
 		t.Errorf("stopped before it was started: %v", err)
 	}
 	window := func() map[string]Reading {
@@ -90,7 +90,7 @@ func TestCanary(t *testing.T) {
 		if err := c.Start(); err != errOverallOpen {
 			t.Errorf("started twice: %v", err)
 		}
-		if err := c.Stop(nil, nil); err != nil {
+		if err := c.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		return overallOf(t, c)
@@ -120,7 +120,7 @@ func TestTheCanaryLooksMoreThanOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(3*canaryPause - 1)
-		if err := c.Stop(nil, nil); err != nil {
+		if err := c.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(c.last[0].turns); n != 3*warmPasses*partsPerPass {

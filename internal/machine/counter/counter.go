@@ -68,11 +68,61 @@ type Served struct {
 // and whether that is known.
 type CPUTime func(sample.TaskKey) (time.Duration, bool)
 
+// WindowEnd is what a source is told when a window ends.
+type WindowEnd struct {
+	CPU CPUTime
+	// Next: another window opens at once, so counters may stay on.
+	Next bool
+}
+
+// Info is what is known of a source since it is open. A source has no other abilities
+// than those described here: nothing depends on further methods of its type, which a
+// wrapper could hide.
+type Info struct {
+	Signal sample.SignalName
+	// Variant says what is counted, e.g. "ref-cycles"; part of a spec's key.
+	Variant string
+	// Fallback says what this machine's way of counting leaves out, "" for nothing.
+	Fallback string
+	// Expensive says why counting is expensive on this machine, and what to do; "" if it
+	// is not.
+	Expensive string
+	// Missing are the optional counters that this machine lacks, one error each.
+	Missing []error
+	// SwitchOverhead is an upper bound of what counting adds to a context switch between
+	// cgroups in a window; 0: not known.
+	SwitchOverhead time.Duration
+	// Accounts: readings say which tasks were served while others waited. Such a source
+	// must also follow tasks whose cost is not asked for: a task that it does not follow
+	// is outside any task for it.
+	Accounts bool
+	// CountsLosses: Totals.Lost and Totals.PairsDropped are counted.
+	CountsLosses bool
+	// MaxTasks is how many tasks can be followed at once apart from the limit of
+	// descriptors, 0 for any number.
+	MaxTasks int
+	// WindowFDs and IdleFDs are how many file descriptors each task takes in an open
+	// window and between windows. They change with the CPUs that are online.
+	WindowFDs, IdleFDs int
+}
+
+// Totals are values that belong to no task.
+type Totals struct {
+	// Others is what the last window counted outside all tasks; its zero value if the
+	// source does not distinguish that.
+	Others Reading
+	// Lost is how much could not be counted since the source was opened, and PairsDropped
+	// how often there was no room to note a served task.
+	Lost, PairsDropped uint64
+	// Unattributed sums, since then, the waits for which the served task is not known.
+	Unattributed time.Duration
+}
+
 // Source counts one signal for many tasks. It is used from one goroutine.
 type Source interface {
-	Signal() sample.SignalName
-	// Variant says what is counted, e.g. "ref-cycles"; part of a spec's key.
-	Variant() string
+	Info() Info
+	// SetCPUs sets which CPUs are online, between windows.
+	SetCPUs(online sample.Set)
 	// Add begins to follow a task; the task is counted from the next window.
 	Add(Target) error
 	// Remove stops following a task and closes what was open for it. In an open window
@@ -82,27 +132,20 @@ type Source interface {
 	// Start opens a window; a Start in an open window is an error.
 	Start() error
 	// Stop closes the window and yields a reading per task counted.
-	Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error
+	Stop(end WindowEnd, yield func(sample.TaskKey, Reading)) error
+	// Totals returns the values as of the last Stop or Remove.
+	Totals() Totals
 	Close() error
 }
 
-// Bounded is a Source that can follow only a limited number of tasks at once. It is
-// asked before tasks are added.
-type Bounded interface {
-	// FDs returns how many file descriptors each task takes, in an open window and
-	// between windows.
-	FDs() (window, between int)
-	// Most returns how many tasks can be followed apart from that, 0 for any number.
-	Most() int
-}
-
-// Accounting is a Source that reports which tasks were served while others waited
-// (Reading.Served). It must also follow tasks whose cost is not asked for: a task that
-// it does not follow is outside any task for it.
-type Accounting interface {
-	// Unattributed sums, since the source was made, the waits for which the served task
-	// is not known. ok is false if the kernel does not allow to determine that at all.
-	Unattributed() (_ time.Duration, ok bool)
-	// PairsDropped returns how often, since then, there was no room to note a served task.
-	PairsDropped() uint64
+// MachineSource measures the machine or its caches and no task. Its readings are judged
+// like a task's, under the names of stand-ins. It is used from one goroutine.
+type MachineSource interface {
+	Info() Info
+	Start() error
+	Stop() error
+	// MachineReadings yields the readings of the last window, after Stop: for each the name of
+	// the stand-in, and the CPUs it was measured on, nil for all.
+	MachineReadings(yield func(name string, cpus sample.Set, r Reading))
+	Close() error
 }

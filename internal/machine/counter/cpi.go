@@ -62,12 +62,12 @@ func openCPI(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*Perf, error) {
 	if err := check(instructions); err != nil {
 		return nil, fmt.Errorf("open cpi: %w", err)
 	}
-	p := &Perf{signal: sample.CPI, fill: fillCPI, groups: g}
-	cycles, err := firstOf(check, cpiCycles[:], &p.missing)
+	p := &Perf{info: Info{Signal: sample.CPI}, fill: fillCPI, groups: g}
+	cycles, err := firstOf(check, cpiCycles[:], &p.info.Missing)
 	if err != nil {
 		return nil, fmt.Errorf("open cpi: %w", err)
 	}
-	misses, err := firstOf(check, llcMisses(), &p.missing)
+	misses, err := firstOf(check, llcMisses(), &p.info.Missing)
 	if err != nil && !unsupported(err) {
 		return nil, fmt.Errorf("open cpi: %w", err)
 	}
@@ -77,17 +77,19 @@ func openCPI(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*Perf, error) {
 		for _, m := range misses {
 			if err = g.try(fd, c, instructions, m); err == nil {
 				g.events = []event{c, instructions, m}
-				p.variant, p.tolled = c.name, g.measureSwitchOverhead(fd)
+				p.info.Variant = c.name
+				p.info.setSwitchOverhead(g.measureSwitchOverhead(fd))
 				return p, nil
 			}
-			p.missing = append(p.missing, notSupported(c.name+", instructions and "+m.name+" in one group", err))
+			p.info.Missing = append(p.info.Missing, notSupported(c.name+", instructions and "+m.name+" in one group", err))
 		}
 		if err = g.try(fd, c, instructions); err == nil {
 			g.events = []event{c, instructions}
-			p.variant, p.tolled = c.name, g.measureSwitchOverhead(fd)
+			p.info.Variant = c.name
+			p.info.setSwitchOverhead(g.measureSwitchOverhead(fd))
 			return p, nil
 		}
-		p.missing = append(p.missing, notSupported(c.name+" and instructions in one group", err))
+		p.info.Missing = append(p.info.Missing, notSupported(c.name+" and instructions in one group", err))
 	}
 	return nil, fmt.Errorf("open cpi: %w", notSupported("cycles and instructions in one group", err))
 }

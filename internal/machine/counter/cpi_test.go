@@ -73,7 +73,7 @@ func TestOpenCPI(t *testing.T) {
 				t.Fatal(err)
 			}
 			var missing []string
-			for _, m := range p.Missing() {
+			for _, m := range p.Info().Missing {
 				if !errors.As(m, &e) {
 					t.Fatalf("missing %v: want a NotSupportedError", m)
 				}
@@ -86,8 +86,8 @@ func TestOpenCPI(t *testing.T) {
 			if got := strings.Join(missing, ", "); got != want {
 				t.Errorf("missing %q, want %q", got, want)
 			}
-			if p.Variant() != tc.variant || len(p.groups.events) != tc.events {
-				t.Errorf("variant %s with %d events, want %s with %d", p.Variant(), len(p.groups.events), tc.variant, tc.events)
+			if p.Info().Variant != tc.variant || len(p.groups.events) != tc.events {
+				t.Errorf("variant %s with %d events, want %s with %d", p.Info().Variant, len(p.groups.events), tc.variant, tc.events)
 			}
 		})
 	}

@@ -43,7 +43,7 @@ func openCPS(sys perfSyscalls, cpus sample.Set, cgroup2 string, enter event) (*P
 	if err := g.try(fd, g.events...); err != nil {
 		return nil, fmt.Errorf("open cps: %w", g.explain("tracepoint "+enter.name, fd, cgroup2, inode, err))
 	}
-	return &Perf{signal: sample.CPS, variant: "sys-enter", fill: fillCPS, groups: g}, nil
+	return &Perf{info: Info{Signal: sample.CPS, Variant: "sys-enter"}, fill: fillCPS, groups: g}, nil
 }
 
 func fillCPS(r Reading, t total) Reading {

@@ -81,11 +81,14 @@ func OpenCPT(proc string, k Prober) (*CPT, error) {
 	return &CPT{proc: proc, now: time.Now, tasks: map[sample.TaskKey]*cptTask{}, scraper: newScraper(proc), probes: newProber(proc, k), wait: scrapeLast}, nil
 }
 
-// Signal implements Source.
-func (c *CPT) Signal() sample.SignalName { return sample.CPT }
+// Info implements Source. A Reading that was counted in another way names its variant.
+func (c *CPT) Info() Info { return Info{Signal: sample.CPT, Variant: variantFile} }
 
-// Variant implements Source. A Reading that was counted in another way names it.
-func (c *CPT) Variant() string { return variantFile }
+// Totals implements Source: there are none.
+func (c *CPT) Totals() Totals { return Totals{} }
+
+// SetCPUs implements Source: transactions do not depend on CPUs.
+func (c *CPT) SetCPUs(sample.Set) {}
 
 // Add implements Source. Nothing is opened before Start.
 func (c *CPT) Add(t Target) error {
@@ -128,7 +131,7 @@ func (c *CPT) Start() error {
 
 // Stop implements Source. A task that has no progress file is left out. Stop waits for
 // the tasks that are asked over the network, half a second for all together.
-func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
+func (c *CPT) Stop(w WindowEnd, yield func(sample.TaskKey, Reading)) error {
 	if !c.windowOpen {
 		return errNotOpen
 	}
@@ -142,7 +145,7 @@ func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	c.turn++ // so that the last task is not always the same
 	c.probes.ending()
 	for _, t := range c.order {
-		used, ok := cpu(t.target.Key)
+		used, ok := w.CPU(t.target.Key)
 		if r, ok := c.finish(t, end, used, ok); ok {
 			yield(t.target.Key, r)
 		}

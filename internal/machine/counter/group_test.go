@@ -372,7 +372,7 @@ func TestFDLimit(t *testing.T) {
 
 func TestWindowOrder(t *testing.T) {
 	_, p, _ := fakeCPI(t)
-	if err := p.Stop(nil, nil); err == nil {
+	if err := p.Stop(WindowEnd{}, nil); err == nil {
 		t.Error("Stop without a window gave no error")
 	}
 	start(t, p)

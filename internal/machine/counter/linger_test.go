@@ -24,7 +24,7 @@ func TestLinger(t *testing.T) {
 		return n
 	}
 	start(t, p)
-	p.KeepEnabled(true)
+	p.groups.linger = true
 	f.run(inode, 0, tick{100, 100, [3]uint64{300, 100, 0}})
 	if r := stopped(t, p, nil)[key(1)]; r.Cost != 3 {
 		t.Errorf("the first window: cost %v, want 3", r.Cost)
@@ -44,7 +44,7 @@ func TestLinger(t *testing.T) {
 	}
 	f.run(inode, 0, tick{100, 100, [3]uint64{500, 100, 0}})
 	f.run(inodeOf(t, dir), 0, tick{100, 100, [3]uint64{700, 100, 0}})
-	p.KeepEnabled(false)
+	p.groups.linger = false
 	got := stopped(t, p, nil)
 	if r := got[key(1)]; r.Cost != 5 {
 		t.Errorf("the second window: cost %v, want 5", r.Cost)
@@ -58,13 +58,13 @@ func TestLinger(t *testing.T) {
 
 	// Removed while they linger: the task's groups are closed, without a reading.
 	start(t, p)
-	p.KeepEnabled(true)
+	p.groups.linger = true
 	stopped(t, p, nil)
 	if _, ok := p.Remove(key(2), 0); ok {
 		t.Error("a reading between windows")
 	}
 	start(t, p)
-	p.KeepEnabled(false)
+	p.groups.linger = false
 	stopped(t, p, nil)
 }
 
@@ -85,7 +85,7 @@ func TestIdleTasksAreNotRead(t *testing.T) {
 		}
 		return r, f.reads - before
 	}
-	p.KeepEnabled(true)
+	p.groups.linger = true
 	used = 1
 	zero, reads := window()
 	if reads == 0 {
@@ -110,7 +110,7 @@ func TestIdleTasksAreNotRead(t *testing.T) {
 		t.Errorf("%d reads where the usage is not known, want %d", n, reads)
 	}
 	known = true
-	p.KeepEnabled(false) // a group that is switched off is read
+	p.groups.linger = false // a group that is switched off is read
 	if _, n := window(); n != reads {
 		t.Errorf("%d reads at the last window's end, want %d", n, reads)
 	}
@@ -122,7 +122,7 @@ func TestCPUsThatCome(t *testing.T) {
 	f := newFake(t)
 	g := newGroups(f, sample.SetOf(0))
 	g.events = []event{cpiCycles[0], instructions}
-	p := &Perf{signal: sample.CPI, fill: fillCPI, groups: g}
+	p := &Perf{info: Info{Signal: sample.CPI}, fill: fillCPI, groups: g}
 	defer p.Close()
 	dir := t.TempDir()
 	inode := inodeOf(t, dir)
@@ -144,7 +144,7 @@ func TestCPUsThatCome(t *testing.T) {
 			t.Errorf("on both the cost is %v with a coverage of %v, want 5 and 1", r.Cost, r.Coverage)
 		}
 	}
-	if n, _ := p.FDs(); n != 4 || len(f.events) != 4 {
+	if n := p.Info().WindowFDs; n != 4 || len(f.events) != 4 {
 		t.Errorf("%d descriptors, %d events open, want 4", n, len(f.events))
 	}
 	p.SetCPUs(sample.SetOf(1)) // the kernel reports when a CPU is gone

@@ -110,7 +110,7 @@ func BenchmarkSyscallTax(b *testing.B) {
 			b.Fatal(err)
 		}
 		measure(2)
-		if err := errors.Join(p.Stop(nil, func(sample.TaskKey, Reading) {}), p.Close()); err != nil {
+		if err := errors.Join(p.Stop(WindowEnd{}, func(sample.TaskKey, Reading) {}), p.Close()); err != nil {
 			b.Fatal(err)
 		}
 	}

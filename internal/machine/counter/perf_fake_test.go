@@ -153,7 +153,11 @@ func key(n uint64) sample.TaskKey { return sample.TaskKey{Inode: n, FirstSeen: 1
 func stopped(t *testing.T, s Source, cpu CPUTime) map[sample.TaskKey]Reading {
 	t.Helper()
 	got := map[sample.TaskKey]Reading{}
-	if err := s.Stop(cpu, func(k sample.TaskKey, r Reading) {
+	end := WindowEnd{CPU: cpu}
+	if p, ok := s.(*Perf); ok {
+		end.Next = p.groups.linger // as the test has set it
+	}
+	if err := s.Stop(end, func(k sample.TaskKey, r Reading) {
 		if _, twice := got[k]; twice {
 			t.Errorf("two readings for %s", k)
 		}

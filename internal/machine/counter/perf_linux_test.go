@@ -306,8 +306,8 @@ func TestCPS(t *testing.T) {
 	if !between(r.Cost*n*1e9, used, passed) {
 		t.Errorf("cost %v s/call, want %v to %v", r.Cost, used/calls, passed/calls)
 	}
-	if r.Coverage != 1 || p.Signal() != sample.CPS || p.Variant() != "sys-enter" {
-		t.Errorf("coverage %v of %s %s", r.Coverage, p.Signal(), p.Variant())
+	if r.Coverage != 1 || p.Info().Signal != sample.CPS || p.Info().Variant != "sys-enter" {
+		t.Errorf("coverage %v of %s %s", r.Coverage, p.Info().Signal, p.Info().Variant)
 	}
 }
 

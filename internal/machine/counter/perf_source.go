@@ -12,29 +12,27 @@ import (
 
 // Perf is a Source over perf groups in cgroup mode: one group per task and CPU, read as
 // a whole, each difference scaled by its own enabled/running. It holds CPUs × events
-// file descriptors per task (FDs), for cps only in windows. Add returns a *FDLimitError
+// file descriptors per task, for cps only in windows. Add returns a *FDLimitError
 // when they run out.
 //
 // In addition to Cost and Coverage a reading has its signal's Extras if every CPU that
 // the task ran on was counted.
 type Perf struct {
-	signal  sample.SignalName
-	variant string
-	fill    func(Reading, total) Reading
-	groups  *groups
-	missing []error
-	tolled  time.Duration
+	info   Info // without the descriptors
+	fill   func(Reading, total) Reading
+	groups *groups
 }
 
-// Signal implements Source.
-func (p *Perf) Signal() sample.SignalName { return p.signal }
-
-// Variant implements Source.
-func (p *Perf) Variant() string { return p.variant }
-
-// Missing returns the optional events, or better variants, that this machine lacks: one
-// *NotSupportedError each.
-func (p *Perf) Missing() []error { return p.missing }
+// Info implements Source. Missing holds the optional events, or better variants, that
+// this machine lacks: one *NotSupportedError each.
+func (p *Perf) Info() Info {
+	i := p.info
+	i.WindowFDs = len(p.groups.cpus) * len(p.groups.events)
+	if !p.groups.perWindow {
+		i.IdleFDs = i.WindowFDs
+	}
+	return i
+}
 
 // Add implements Source. Its errors: host.ErrGone, ErrNoPerfDir, *FDLimitError,
 // *NotSupportedError.
@@ -49,39 +47,27 @@ func (p *Perf) Remove(key sample.TaskKey, _ time.Duration) (Reading, bool) {
 	return p.reading(sum), true
 }
 
-// FDs implements Bounded.
-func (p *Perf) FDs() (window, between int) {
-	window = len(p.groups.cpus) * len(p.groups.events)
-	if p.groups.perWindow {
-		return window, 0
-	}
-	return window, window
-}
-
-// Most implements Bounded.
-func (p *Perf) Most() int { return 0 }
-
 // Start implements Source.
 func (p *Perf) Start() error { return p.groups.start() }
 
-// Stop implements Source.
-func (p *Perf) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
+// Stop implements Source. If another window opens at once, the counters stay on.
+func (p *Perf) Stop(end WindowEnd, yield func(sample.TaskKey, Reading)) error {
 	var idle func(sample.TaskKey) bool
-	if cpu != nil {
+	if end.CPU != nil {
 		idle = func(k sample.TaskKey) bool {
-			used, known := cpu(k)
+			used, known := end.CPU(k)
 			return known && used == 0
 		}
 	}
+	p.groups.linger = end.Next
 	return p.groups.stop(idle, func(t *groupTask, sum total) { yield(t.key, p.reading(sum)) })
 }
 
-// KeepEnabled sets whether another window follows the next Stop at once. The counters then
-// stay on in between.
-func (p *Perf) KeepEnabled(yes bool) { p.groups.linger = yes }
+// Totals implements Source: there are none.
+func (p *Perf) Totals() Totals { return Totals{} }
 
-// SetCPUs sets which CPUs are online, between windows. New ones are counted from the
-// next window on; the state of the others stays.
+// SetCPUs implements Source. New CPUs are counted from the next window on; the state of
+// the others stays.
 func (p *Perf) SetCPUs(online sample.Set) { p.groups.addCPUs(online) }
 
 // Close implements Source.

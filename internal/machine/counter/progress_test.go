@@ -395,7 +395,7 @@ func TestCPTRemove(t *testing.T) {
 	if err := c.Add(p.target("/a")); err == nil {
 		t.Error("the same key twice gave no error")
 	}
-	if err := c.Stop(twoSeconds, nil); err == nil {
+	if err := c.Stop(WindowEnd{CPU: twoSeconds}, nil); err == nil {
 		t.Error("Stop without a window gave no error")
 	}
 	start(t, c)

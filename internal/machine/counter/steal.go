@@ -4,13 +4,12 @@ import (
 	"errors"
 	"math"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// StealVariant is Steal's Variant.
+// StealVariant is the variant of Steal.
 const StealVariant = "proc-stat"
 
 var (
@@ -18,7 +17,7 @@ var (
 	errOverallNotOpen = errors.New("stop window: none is open")
 )
 
-// Steal is the Source of the time that the hypervisor took: stolen time of all CPUs ÷
+// Steal is the MachineSource of the time that the hypervisor took: stolen time of all CPUs ÷
 // the CPU time used, in s/CPU-s, for the machine as a whole (proc(5): steal).
 type Steal struct {
 	times      func() (host.CPUTimes, error)
@@ -48,19 +47,10 @@ func newSteal(times func() (host.CPUTimes, error)) *Steal {
 	return &Steal{times: times, last: Reading{Cost: math.NaN()}}
 }
 
-// Signal implements Source.
-func (s *Steal) Signal() sample.SignalName { return sample.Steal }
+// Info implements MachineSource.
+func (s *Steal) Info() Info { return Info{Signal: sample.Steal, Variant: StealVariant} }
 
-// Variant implements Source.
-func (s *Steal) Variant() string { return StealVariant }
-
-// Add implements Source.
-func (s *Steal) Add(Target) error { return nil }
-
-// Remove implements Source.
-func (s *Steal) Remove(sample.TaskKey, time.Duration) (Reading, bool) { return Reading{}, false }
-
-// Start implements Source.
+// Start implements MachineSource.
 func (s *Steal) Start() error {
 	if s.windowOpen {
 		return errOverallOpen
@@ -70,8 +60,8 @@ func (s *Steal) Start() error {
 	return nil
 }
 
-// Stop implements Source; it yields no task's reading.
-func (s *Steal) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
+// Stop implements MachineSource.
+func (s *Steal) Stop() error {
 	if !s.windowOpen {
 		return errOverallNotOpen
 	}
@@ -95,10 +85,10 @@ func stolen(from, to host.CPUTime) float64 {
 	return steal.Seconds() / busy.Seconds()
 }
 
-// MachineReadings implements Overall.
+// MachineReadings implements MachineSource.
 func (s *Steal) MachineReadings(yield func(string, sample.Set, Reading)) {
 	yield("(machine)", nil, s.last)
 }
 
-// Close implements Source.
+// Close implements MachineSource.
 func (s *Steal) Close() error { return nil }

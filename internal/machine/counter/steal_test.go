@@ -51,7 +51,7 @@ func TestSteal(t *testing.T) {
 				reads = reads[1:]
 				return next, nil
 			})
-			if err := errors.Join(s.Start(), s.Stop(nil, nil)); err != nil {
+			if err := errors.Join(s.Start(), s.Stop()); err != nil {
 				t.Fatal(err)
 			}
 			all := overallOf(t, s)
@@ -78,7 +78,7 @@ func TestStealThatCannotBeRead(t *testing.T) {
 			if err := s.Start(); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Stop(nil, nil); !errors.Is(err, bad) {
+			if err := s.Stop(); !errors.Is(err, bad) {
 				t.Errorf("stop: %v", err)
 			}
 			if r := overallOf(t, s)["(machine)"]; !math.IsNaN(r.Cost) {
@@ -112,10 +112,10 @@ func TestStealHere(t *testing.T) {
 		now, err := h.CPUTimes()
 		return err == nil && now.Total.Busy()-from.Busy() >= 50*time.Millisecond
 	})
-	if err := s.Stop(nil, nil); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Stop(nil, nil); err != errOverallNotOpen {
+	if err := s.Stop(); err != errOverallNotOpen {
 		t.Errorf("stopped twice: %v", err)
 	}
 	if r := overallOf(t, s)["(machine)"]; !(r.Cost >= 0) {

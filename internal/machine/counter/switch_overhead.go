@@ -50,16 +50,12 @@ func (g *groups) measureSwitchOverhead(cgroup int) (least time.Duration) {
 	return 0
 }
 
-// SwitchOverhead returns an upper bound of what counting adds to a context switch between cgroups
-// in a window: the system calls of the measurement are included. It is 0 if not known.
-func (p *Perf) SwitchOverhead() time.Duration { return p.tolled }
-
-// Expensive returns a text that says that counting is expensive on this machine and what to
-// do, "" if it is not.
-func (p *Perf) Expensive() string {
-	if p.tolled < expensiveSwitch {
-		return ""
+// setSwitchOverhead sets what the measurement says: the overhead, which includes the
+// measurement's system calls, and whether that makes counting expensive.
+func (i *Info) setSwitchOverhead(d time.Duration) {
+	if i.SwitchOverhead = d; d < expensiveSwitch {
+		return
 	}
-	return fmt.Sprintf("in a window, counting costs up to %s per context switch: the hypervisor seems to trap every access to a counter. "+
-		"When the switches cost more than sampling.max_tax, %s is paused. Shorter or less frequent windows (sampling) cost less", p.tolled.Round(time.Microsecond), p.signal)
+	i.Expensive = fmt.Sprintf("in a window, counting costs up to %s per context switch: the hypervisor seems to trap every access to a counter. "+
+		"When the switches cost more than sampling.max_tax, %s is paused. Shorter or less frequent windows (sampling) cost less", d.Round(time.Microsecond), i.Signal)
 }

@@ -63,11 +63,12 @@ func TestToll(t *testing.T) {
 			g := newGroups(k, sample.SetOf(0, 1))
 			g.events = []event{cpiCycles[0], instructions}
 			g.now = func() time.Time { return k.clock }
-			p := &Perf{signal: sample.CPI, groups: g, tolled: g.measureSwitchOverhead(fd)}
-			if p.SwitchOverhead() != tc.want {
-				t.Errorf("toll %s, want %s", p.SwitchOverhead(), tc.want)
+			p := Info{Signal: sample.CPI}
+			p.setSwitchOverhead(g.measureSwitchOverhead(fd))
+			if p.SwitchOverhead != tc.want {
+				t.Errorf("toll %s, want %s", p.SwitchOverhead, tc.want)
 			}
-			if text := p.Expensive(); (text != "") != tc.dear || tc.dear && !strings.Contains(text, tc.want.String()) {
+			if text := p.Expensive; (text != "") != tc.dear || tc.dear && !strings.Contains(text, tc.want.String()) {
 				t.Errorf("says %q", text)
 			}
 		})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,7 +123,10 @@ func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability 
 	cgroup2 := h.Layout().Unified
 	all := make([]host.Capability, 0, 4)
 	for _, sig := range sample.Signals() {
-		var s counter.Source
+		var s interface { // of tasks or of the machine
+			Info() counter.Info
+			Close() error
+		}
 		var err error
 		switch sig.Name {
 		case sample.CPI:
@@ -148,13 +152,8 @@ func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability 
 		var unsupported *counter.NotSupportedError
 		switch {
 		case err == nil:
-			c.Detail = sig.Cost + ", counted as " + s.Variant()
-			if f, ok := s.(interface{ Fallback() string }); ok {
-				c.Reason = f.Fallback()
-			}
-			if d, ok := s.(interface{ Expensive() string }); ok && c.Reason == "" {
-				c.Reason = d.Expensive()
-			}
+			info := s.Info()
+			c.Detail, c.Reason = sig.Cost+", counted as "+info.Variant, cmp.Or(info.Fallback, info.Expensive)
 			if err := s.Close(); err != nil {
 				c.OK, c.Reason = false, err.Error()
 			}

@@ -65,7 +65,7 @@ func Start(t testing.TB, s counter.Source) {
 func Stop(t testing.TB, s counter.Source) map[sample.TaskKey]counter.Reading {
 	t.Helper()
 	all := map[sample.TaskKey]counter.Reading{}
-	if err := s.Stop(nil, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
+	if err := s.Stop(counter.WindowEnd{}, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
 		t.Fatal(err)
 	}
 	return all

@@ -110,7 +110,7 @@ func TestServedAsATwinSays(t *testing.T) {
 	}
 	web, loud := bpftest.Task(t, h, sample.Unified, "web"), bpftest.Task(t, h, sample.Unified, "loud")
 	s, k := open(t, web, loud)
-	if _, ok := s.Unattributed(); !ok {
+	if !s.Info().Accounts {
 		quelltest.Skip(t, "bpf-loop", errors.New("this kernel cannot report served tasks"))
 	}
 	readers := []*quelltest.Child{start(t, web.Dir), start(t, web.Dir)}
@@ -174,7 +174,7 @@ func TestServedAsATwinSays(t *testing.T) {
 	if behind == 0 {
 		t.Error("the readers never waited for the others")
 	}
-	if n := s.PairsDropped(); n > 0 {
+	if n := s.Totals().PairsDropped; n > 0 {
 		t.Errorf("%d services had no room", n)
 	}
 }

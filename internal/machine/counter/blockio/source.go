@@ -32,11 +32,8 @@ func Open() (*Source, error) {
 	return &Source{w}, nil
 }
 
-// Signal implements counter.Source.
-func (s *Source) Signal() sample.SignalName { return sample.IO }
-
-// Variant implements counter.Source.
-func (s *Source) Variant() string { return Variant }
+// Info implements counter.Source.
+func (s *Source) Info() counter.Info { return s.InfoOf(sample.IO, Variant) }
 
 // Shared lists the disks that two tasks have both used since they are followed, as far
 // as they are reported: the first four of each task.

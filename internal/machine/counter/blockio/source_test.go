@@ -234,7 +234,7 @@ func TestRequestsByTask(t *testing.T) {
 	if r, ok := all[idle.Key]; !ok || !math.IsNaN(r.Cost) || bpftest.Count(r, sample.IOOps) != 0 || r.Reach == nil || r.Reach.Len() != 0 {
 		t.Errorf("idle: %v, %+v", ok, r)
 	}
-	others := s.Others()
+	others := s.Totals().Others
 	if n := bpftest.Count(others, sample.IOOps); n < 300-missing {
 		t.Errorf("others made %v requests, want at least %v", n, 300-missing)
 	}
@@ -250,8 +250,8 @@ func TestRequestsByTask(t *testing.T) {
 	if all := bpftest.Stop(t, s); len(all) != len(targets)-1 {
 		t.Errorf("%v", all)
 	}
-	if s.Lost() > 0 {
-		t.Errorf("%d requests were lost", s.Lost())
+	if s.Totals().Lost > 0 {
+		t.Errorf("%d requests were lost", s.Totals().Lost)
 	}
 }
 

@@ -58,7 +58,7 @@ type CgroupCounts[R any] interface {
 	Close() error
 }
 
-// Windows implements counter.Source over such programs, except for Signal and Variant.
+// Windows implements counter.Source over such programs, except for Info.
 // It knows the owner of each cgroup, what a task's cgroups did together in a window,
 // and which places the task has used since it is followed.
 type Windows[R any, P Record[R]] struct {
@@ -106,17 +106,18 @@ func Open[R any, P Record[R]](k CgroupCounts[R]) (*Windows[R, P], error) {
 		gone: map[uint64]sample.TaskKey{}, serves: serves}, nil
 }
 
-// Unattributed implements counter.Accounting.
-func (w *Windows[R, P]) Unattributed() (time.Duration, bool) { return w.unattributed, w.serves }
+// InfoOf returns the counter.Info of a signal over these windows.
+func (w *Windows[R, P]) InfoOf(signal sample.SignalName, variant string) counter.Info {
+	return counter.Info{Signal: signal, Variant: variant, Accounts: w.serves, CountsLosses: true}
+}
 
-// PairsDropped implements counter.Accounting.
-func (w *Windows[R, P]) PairsDropped() uint64 { return w.kernel.PairsDropped() }
+// Totals implements counter.Source.
+func (w *Windows[R, P]) Totals() counter.Totals {
+	return counter.Totals{Others: w.others, Lost: w.lost, PairsDropped: w.kernel.PairsDropped(), Unattributed: w.unattributed}
+}
 
-// Lost returns how much, since Open, could not be counted.
-func (w *Windows[R, P]) Lost() uint64 { return w.lost }
-
-// Others returns what the last window counted outside of all tasks.
-func (w *Windows[R, P]) Others() counter.Reading { return w.others }
+// SetCPUs implements counter.Source: the programs run on all CPUs.
+func (w *Windows[R, P]) SetCPUs(sample.Set) {}
 
 // Common lists the places that two tasks have both used since they are followed, as far
 // as they are reported.
@@ -172,7 +173,7 @@ func (w *Windows[R, P]) Start() error {
 }
 
 // Stop implements counter.Source.
-func (w *Windows[R, P]) Stop(_ counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+func (w *Windows[R, P]) Stop(_ counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	if !w.windowOpen {
 		return ErrNotOpen
 	}

@@ -28,8 +28,7 @@ func (w *work) Reading() counter.Reading { return counter.Reading{Cost: float64(
 // source is windows over a kernel that counts what the test says.
 type source struct{ *Windows[work, *work] }
 
-func (source) Signal() sample.SignalName { return "work" }
-func (source) Variant() string           { return "told" }
+func (s source) Info() counter.Info { return s.InfoOf("work", "told") }
 
 func told(t *testing.T, tasks ...counter.Target) (source, *bpftest.Kernel[work]) {
 	t.Helper()
@@ -72,8 +71,8 @@ func TestWhoseEachCgroupIs(t *testing.T) {
 	if len(got) != len(want) {
 		t.Errorf("readings of %v; want none of tasks that were unknown or came in the window", got)
 	}
-	if n := s.Others().Cost; n != 90 || s.Lost() != 5 {
-		t.Errorf("others did %v, %d were lost; want 90, 5", n, s.Lost())
+	if n := s.Totals().Others.Cost; n != 90 || s.Totals().Lost != 5 {
+		t.Errorf("others did %v, %d were lost; want 90, 5", n, s.Totals().Lost)
 	}
 
 	bpftest.Start(t, s)
@@ -124,8 +123,8 @@ func TestWhoWasServed(t *testing.T) {
 	if r := all[loud.Key]; r.Served == nil || len(r.Served) != 0 || bpftest.Count(r, sample.WaitOther) != 0 {
 		t.Errorf("it waited for itself only: %+v", r)
 	}
-	if d, ok := s.Unattributed(); !ok || d != 90-46 {
-		t.Errorf("not known of %d ns, %v", d, ok)
+	if d := s.Totals().Unattributed; !s.Info().Accounts || d != 90-46 {
+		t.Errorf("not known of %d ns, %v", d, s.Info().Accounts)
 	}
 	bpftest.Start(t, s)
 	if r := bpftest.Stop(t, s)[web.Key]; r.Served == nil || len(r.Served) > 0 {
@@ -145,7 +144,7 @@ func (s source) windows() *Windows[work, *work] { return s.Windows }
 
 func TestWindowsOpenAndCloseOnce(t *testing.T) {
 	s, _ := told(t, at(1))
-	if err := s.Stop(nil, nil); err != ErrNotOpen {
+	if err := s.Stop(counter.WindowEnd{}, nil); err != ErrNotOpen {
 		t.Error(err)
 	}
 	bpftest.Start(t, s)
@@ -174,12 +173,12 @@ func TestAKernelThatRefuses(t *testing.T) {
 	for _, fail := range []*error{&k.DetachErr, &k.EachErr} {
 		bpftest.Start(t, s)
 		*fail = no
-		if err := s.Stop(nil, func(sample.TaskKey, counter.Reading) { t.Error("a reading") }); !errors.Is(err, no) {
+		if err := s.Stop(counter.WindowEnd{}, func(sample.TaskKey, counter.Reading) { t.Error("a reading") }); !errors.Is(err, no) {
 			t.Errorf("stop: %v", err)
 		}
 		*fail = nil
 	}
-	if err := s.Stop(nil, nil); err != ErrNotOpen {
+	if err := s.Stop(counter.WindowEnd{}, nil); err != ErrNotOpen {
 		t.Errorf("after that: %v", err)
 	}
 }
@@ -218,7 +217,7 @@ func TestReach(t *testing.T) {
 	if r := got[one.Key].Reach; r != nil {
 		t.Errorf("a task that used more places than are reported reaches %v", r)
 	}
-	if r := s.Others().Reach; r.Len() != 1 || r.Intersects(got[two.Key].Reach) {
+	if r := s.Totals().Others.Reach; r.Len() != 1 || r.Intersects(got[two.Key].Reach) {
 		t.Errorf("others reach %v; want 900, and not 77, which no task uses", r)
 	}
 }
@@ -238,7 +237,7 @@ func TestPlacesAreForgotten(t *testing.T) {
 		bpftest.Start(t, s)
 		k.Counts = map[uint64]work{10 + i: {at: [2]uint64{1000 + i, 5}}, 9: {at: [2]uint64{2000 + i, 1000 + i}}}
 		got := bpftest.Stop(t, s)
-		if a, b := got[pod.Key].Reach, s.Others().Reach; a.Len() != 2 || !a.Intersects(got[stays.Key].Reach) || b.Len() != 1 || b.Intersects(got[stays.Key].Reach) {
+		if a, b := got[pod.Key].Reach, s.Totals().Others.Reach; a.Len() != 2 || !a.Intersects(got[stays.Key].Reach) || b.Len() != 1 || b.Intersects(got[stays.Key].Reach) {
 			t.Fatalf("pod %d reaches %v, others %v", i, a, b)
 		}
 		if got := s.Common(stays.Key, pod.Key); !slices.Equal(got, []uint64{5}) {

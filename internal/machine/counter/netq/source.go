@@ -18,7 +18,7 @@ const Variant = "bpf"
 // packet; Lost counts packets.
 type Source struct {
 	*windows
-	without []string
+	fallback string
 }
 
 type windows = bpf.Windows[netqDone, *netqDone]
@@ -33,21 +33,21 @@ func Open() (*Source, error) {
 	if err != nil {
 		return nil, refusal(err)
 	}
-	return &Source{w, without}, nil
+	return &Source{w, fallback(without)}, nil
 }
 
-// Signal implements counter.Source.
-func (s *Source) Signal() sample.SignalName { return sample.Net }
+// Info implements counter.Source. Fallback says what this kernel's count leaves out.
+func (s *Source) Info() counter.Info {
+	i := s.InfoOf(sample.Net, Variant)
+	i.Fallback = s.fallback
+	return i
+}
 
-// Variant implements counter.Source.
-func (s *Source) Variant() string { return Variant }
-
-// Fallback says what this kernel's count leaves out, "" if nothing.
-func (s *Source) Fallback() string {
-	if len(s.without) == 0 {
+func fallback(without []string) string {
+	if len(without) == 0 {
 		return ""
 	}
-	return "without " + strings.Join(s.without, ", ")
+	return "without " + strings.Join(without, ", ")
 }
 
 // Add implements bpf.Record.
@@ -88,7 +88,7 @@ func Capability() host.Capability {
 	s, err := Open()
 	detail := "packets in interfaces' queues are counted by task"
 	if err == nil {
-		if f := s.Fallback(); f != "" {
+		if f := s.Info().Fallback; f != "" {
 			detail += ", " + f
 		}
 		err = s.Close()

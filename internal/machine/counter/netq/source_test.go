@@ -150,7 +150,7 @@ func follow(t testing.TB, k *bpf.Programs[netqDone], without []string, tasks ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Source{w, without}
+	s := &Source{w, fallback(without)}
 	bpftest.Follow(t, s, tasks...)
 	return s
 }
@@ -295,7 +295,7 @@ func TestPacketsByTask(t *testing.T) {
 		if !(b.Cost > 0) {
 			lacks("bulk: a packet waited %v s", b.Cost)
 		}
-		if n := bpftest.Count(s.Others(), sample.NetPackets); n < 7 {
+		if n := bpftest.Count(s.Totals().Others, sample.NetPackets); n < 7 {
 			lacks("others: %v packets", n)
 		}
 		return missing
@@ -326,8 +326,8 @@ func TestPacketsByTask(t *testing.T) {
 	if got := bpftest.Stop(t, s); len(got) != len(targets)-1 {
 		t.Errorf("%d readings", len(got))
 	}
-	if s.Lost() > 0 {
-		t.Errorf("%d packets were lost", s.Lost())
+	if s.Totals().Lost > 0 {
+		t.Errorf("%d packets were lost", s.Totals().Lost)
 	}
 }
 
@@ -360,7 +360,7 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 			t.Errorf("pressure %v of no packets", got)
 		}
 		r := all[victim.Key]
-		if _, ok := s.Unattributed(); ok && r.Served == nil {
+		if s.Info().Accounts && r.Served == nil {
 			t.Error("served tasks are not reported")
 		}
 		for _, o := range r.Served {
@@ -376,7 +376,7 @@ func TestASenderMakesAnotherWait(t *testing.T) {
 		alone, none := play(0)
 		beside, behind := play(5)
 		t.Logf("a packet waits %.3g ms alone, %.3g ms with a sender, %.2f of it while the other's were sent", 1e3*alone, 1e3*beside, behind)
-		if _, ok := s.Unattributed(); none > 0 || !ok {
+		if none > 0 || !s.Info().Accounts {
 			t.Errorf("%.2f of the wait was behind one that sent nothing", none)
 		}
 		if !(beside > 2*alone) || behind < 0.9 {

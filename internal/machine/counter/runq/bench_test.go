@@ -136,7 +136,7 @@ func open(b *testing.B, p *Program) {
 }
 
 func stop(b *testing.B, p *Program) {
-	err := p.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, true }, func(sample.TaskKey, counter.Reading) {})
+	err := p.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, true }}, func(sample.TaskKey, counter.Reading) {})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -277,7 +277,7 @@ func measure(t testing.TB, src counter.Source, length time.Duration, groups []*g
 	spent := map[sample.TaskKey]time.Duration{}
 	var wall float64
 	got := map[sample.TaskKey]counter.Reading{}
-	err := src.Stop(func(k sample.TaskKey) (time.Duration, bool) {
+	err := src.Stop(counter.WindowEnd{CPU: func(k sample.TaskKey) (time.Duration, bool) {
 		if wall == 0 { // the first call: the window is over now
 			wall = time.Since(began).Seconds()
 			for _, g := range groups {
@@ -286,7 +286,7 @@ func measure(t testing.TB, src counter.Source, length time.Duration, groups []*g
 		}
 		d, ok := spent[k]
 		return d, ok
-	}, func(k sample.TaskKey, r counter.Reading) { got[k] = r })
+	}}, func(k sample.TaskKey, r counter.Reading) { got[k] = r })
 	if err != nil {
 		t.Fatal(err)
 	}

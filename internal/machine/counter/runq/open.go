@@ -25,7 +25,7 @@ var (
 // Options bound what the eBPF programs keep in the kernel's memory, in addition to some
 // 100 bytes for each thread of a followed task, as long as it lives. The zero value
 // takes the defaults. Nothing grows later: what does not fit is refused with [ErrFull]
-// or counted by [Program.Lost].
+// or counted by [Program.Totals].
 type Options struct {
 	// Tasks is how many tasks may be followed at once, 64 bytes each for every possible
 	// CPU, which takes 96 KiB in addition. 0: 1024; at most 65534.

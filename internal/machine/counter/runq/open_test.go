@@ -24,7 +24,7 @@ func sayOpen() {
 		return
 	}
 	defer src.Close()
-	fmt.Println(src.Variant(), src.(interface{ Fallback() string }).Fallback())
+	fmt.Println(src.Info().Variant, src.Info().Fallback)
 	for _, c := range Capabilities() {
 		fmt.Printf("%s %t %q %q\n", c.Name, c.OK, c.Reason, c.Remedy)
 	}
@@ -63,9 +63,9 @@ func TestOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		why := src.(interface{ Fallback() string }).Fallback()
-		if src.Variant() != tt.variant || src.Signal() != sample.RunQ || (why == "") != (tt.variant == VariantBPF) {
-			t.Errorf("%+v: variant %q, signal %q, fallback %q", tt.opts, src.Variant(), src.Signal(), why)
+		why := src.Info().Fallback
+		if src.Info().Variant != tt.variant || src.Info().Signal != sample.RunQ || (why == "") != (tt.variant == VariantBPF) {
+			t.Errorf("%+v: variant %q, signal %q, fallback %q", tt.opts, src.Info().Variant, src.Info().Signal, why)
 		}
 		if err := src.Close(); err != nil {
 			t.Error(err)

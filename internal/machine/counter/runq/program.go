@@ -11,8 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
-// Program counts with eBPF. It is a counter.Source with the additional methods CPUs,
-// Lost, Unattributed, Refused and Fallback.
+// Program counts with eBPF. It is a counter.Source with the additional method CPUs.
 type Program struct {
 	k       *bpfPrograms
 	tasks   map[sample.TaskKey]*monitored
@@ -55,31 +54,26 @@ func openWith(opts Options, w unsupported) (*Program, error) {
 	return p, nil
 }
 
-// Signal implements counter.Source.
-func (p *Program) Signal() sample.SignalName { return signal }
+// Info implements counter.Source. Some kernels do not allow to report served tasks. A
+// task takes memory, not descriptors.
+func (p *Program) Info() counter.Info {
+	return counter.Info{Signal: signal, Variant: VariantBPF, Accounts: p.k.served != nil, CountsLosses: true, MaxTasks: len(p.tasks) + len(p.free)}
+}
 
-// Variant implements counter.Source.
-func (p *Program) Variant() string { return VariantBPF }
-
-// Fallback is "": this is the variant that was asked for.
-func (p *Program) Fallback() string { return "" }
-
-// Lost counts, since Open, the waits of followed tasks that could not be noted, above
-// all those of threads that were moved into the task in an open window. It also counts
+// Totals implements counter.Source. Lost are the waits of followed tasks that could not be
+// noted, above all those of threads that were moved into the task in an open window, and
 // the windows in which a task was not counted because its cgroups were not known or did
-// not fit.
-func (p *Program) Lost() uint64 { return p.dropped }
-
-// Unattributed sums, since Open, the part of the tasks' waits behind others that is in
+// not fit. Unattributed is the part of the tasks' waits behind others that is in
 // no Reading's Served: time lost to interrupts and the hypervisor if the kernel
 // accounts that, slices that a CPU no longer remembered when the wait ended, and
-// refused slices. ok is false if the kernel does not allow to report served tasks at
-// all.
-func (p *Program) Unattributed() (d time.Duration, ok bool) { return p.unattributed, p.k.served != nil }
+// refused slices. PairsDropped are the slices of waits that had no place among the pairs
+// of their CPU.
+func (p *Program) Totals() counter.Totals {
+	return counter.Totals{Lost: p.dropped, PairsDropped: p.refused, Unattributed: p.unattributed}
+}
 
-// PairsDropped counts, since Open, the slices of waits that had no place among the
-// pairs of their CPU.
-func (p *Program) PairsDropped() uint64 { return p.refused }
+// SetCPUs implements counter.Source: all possible CPUs are counted.
+func (p *Program) SetCPUs(sample.Set) {}
 
 // CPUs returns the CPUs that the task ran on in the last closed window; nil if
 // it did not run or was not counted.
@@ -106,12 +100,6 @@ func (p *Program) Add(t counter.Target) error {
 	p.tasks[t.Key] = &monitored{target: t, owner: runqOwner{Slot: slot, Serial: p.serial}}
 	return nil
 }
-
-// FDs implements counter.Bounded: a task takes memory, not descriptors.
-func (p *Program) FDs() (window, between int) { return 0, 0 }
-
-// Most implements counter.Bounded.
-func (p *Program) Most() int { return len(p.tasks) + len(p.free) }
 
 // Remove implements counter.Source. Unfinished waits are not in the reading.
 func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
@@ -214,7 +202,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 }
 
 // Stop implements counter.Source. Unfinished waits count up to here.
-func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+func (p *Program) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	if !p.open {
 		return errNotOpen
 	}
@@ -230,7 +218,7 @@ func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.R
 	p.account.settle(pairs)
 	p.refused = refused
 	for key, t := range p.tasks {
-		used, known := cpu(key)
+		used, known := w.CPU(key)
 		if r, ok := p.reading(t, &p.account, used, known); ok {
 			yield(key, r)
 		}

@@ -363,11 +363,11 @@ func TestDroppedIsCoverage(t *testing.T) {
 	guest := b.burn(t, burner{cpu: 1})
 	p := program(t, Options{}, a)
 	expect(t, p, []*group{a}, func(context.Context) {
-		if p.Lost() == 0 {
+		if p.Totals().Lost == 0 {
 			toCgroup(t, a.Dir, guest.PID)
 		}
 	}, func(m []measured) []band {
-		return []band{{"coverage", m[0].Coverage, 0.4, 0.75}, {"dropped", float64(p.Lost()), 10, 1000}}
+		return []band{{"coverage", m[0].Coverage, 0.4, 0.75}, {"dropped", float64(p.Totals().Lost), 10, 1000}}
 	})
 	// From the next window on the thread belongs to the task.
 	a.burners = append(a.burners, guest)
@@ -384,7 +384,7 @@ func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var yielded []sample.TaskKey
-	err := p.Stop(func(sample.TaskKey) (time.Duration, bool) { return 0, true }, func(k sample.TaskKey, r counter.Reading) {
+	err := p.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, true }}, func(k sample.TaskKey, r counter.Reading) {
 		yielded = append(yielded, k)
 		if !math.IsNaN(r.Cost) {
 			t.Errorf("cost %v of a task that did nothing", r.Cost)
@@ -393,14 +393,14 @@ func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
 	if err != nil || len(yielded) != 1 || yielded[0] != a.Key {
 		t.Errorf("Stop yields %v, %v; want a alone", yielded, err)
 	}
-	if p.Lost() != 1 {
-		t.Errorf("dropped %d, want 1", p.Lost())
+	if p.Totals().Lost != 1 {
+		t.Errorf("dropped %d, want 1", p.Totals().Lost)
 	}
 }
 
 func TestWindowOrder(t *testing.T) {
 	p := program(t, Options{})
-	if err := p.Stop(nil, nil); !errors.Is(err, errNotOpen) {
+	if err := p.Stop(counter.WindowEnd{}, nil); !errors.Is(err, errNotOpen) {
 		t.Errorf("Stop before Start: %v", err)
 	}
 	if err := p.Start(); err != nil {
@@ -409,7 +409,7 @@ func TestWindowOrder(t *testing.T) {
 	if err := p.Start(); !errors.Is(err, errOpen) {
 		t.Errorf("Start again: %v", err)
 	}
-	if err := p.Stop(nil, nil); err != nil {
+	if err := p.Stop(counter.WindowEnd{}, nil); err != nil {
 		t.Error(err)
 	}
 }

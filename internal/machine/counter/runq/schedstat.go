@@ -56,14 +56,16 @@ func openSchedstat(opts Options, refused error) (*Schedstat, error) {
 	return &Schedstat{proc: opts.Proc, refused: refused.Error(), tasks: map[sample.TaskKey]*members{}}, nil
 }
 
-// Signal implements counter.Source.
-func (s *Schedstat) Signal() sample.SignalName { return signal }
+// Info implements counter.Source. Fallback says why eBPF does not count.
+func (s *Schedstat) Info() counter.Info {
+	return counter.Info{Signal: signal, Variant: VariantSchedstat, Fallback: s.refused}
+}
 
-// Variant implements counter.Source.
-func (s *Schedstat) Variant() string { return VariantSchedstat }
+// Totals implements counter.Source: there are none.
+func (s *Schedstat) Totals() counter.Totals { return counter.Totals{} }
 
-// Fallback says why eBPF does not count.
-func (s *Schedstat) Fallback() string { return s.refused }
+// SetCPUs implements counter.Source: the threads' own counters are read.
+func (s *Schedstat) SetCPUs(sample.Set) {}
 
 // Add implements counter.Source.
 func (s *Schedstat) Add(t counter.Target) error {
@@ -105,14 +107,14 @@ func (s *Schedstat) Start() error {
 }
 
 // Stop implements counter.Source.
-func (s *Schedstat) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
+func (s *Schedstat) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	if !s.open {
 		return errNotOpen
 	}
 	s.open = false
 	for key, t := range s.tasks {
 		if t.base != nil {
-			used, known := cpu(key)
+			used, known := w.CPU(key)
 			if r, ok := s.reading(t, used, known); ok {
 				yield(key, r)
 			}

@@ -103,7 +103,7 @@ func TestSchedstatWindows(t *testing.T) {
 		change()
 		var r counter.Reading
 		n := 0
-		if err := src.Stop(func(sample.TaskKey) (time.Duration, bool) { return cpu, true },
+		if err := src.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return cpu, true }},
 			func(_ sample.TaskKey, got counter.Reading) { r, n = got, n+1 }); err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestSchedstatWindows(t *testing.T) {
 	if _, ok := src.Remove(key, 0); ok {
 		t.Error("a reading of a task that is not followed")
 	}
-	if err := src.Stop(nil, nil); !errors.Is(err, errNotOpen) {
+	if err := src.Stop(counter.WindowEnd{}, nil); !errors.Is(err, errNotOpen) {
 		t.Errorf("Stop without Start: %v", err)
 	}
 }
@@ -185,7 +185,7 @@ type both struct {
 
 func (b both) Start() error { return errors.Join(b.Program.Start(), b.other.Start()) }
 
-func (b both) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
-	err := b.other.Stop(cpu, func(k sample.TaskKey, r counter.Reading) { b.second[k] = r })
-	return errors.Join(err, b.Program.Stop(cpu, yield))
+func (b both) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
+	err := b.other.Stop(w, func(k sample.TaskKey, r counter.Reading) { b.second[k] = r })
+	return errors.Join(err, b.Program.Stop(w, yield))
 }

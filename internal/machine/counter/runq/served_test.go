@@ -189,20 +189,20 @@ func TestPairsThatHaveNoPlace(t *testing.T) {
 		groups[i].burn(t, burner{cpu: 1})
 	}
 	p := programWith(t, Options{}, unsupported{pairs: 4}, groups...) // of 12 pairs, and more with outside
-	before, _ := p.Unattributed()
+	before := p.Totals().Unattributed
 	expect(t, p, groups, nil, func(m []measured) []band {
 		var lost float64
 		for _, x := range m {
 			lost += x.unattributed() / 4
 		}
-		return []band{{"unattributed", lost, 0.3, 0.9}, {"refused", float64(p.PairsDropped()), 10, 1e6}}
+		return []band{{"unattributed", lost, 0.3, 0.9}, {"refused", float64(p.Totals().PairsDropped), 10, 1e6}}
 	})
-	if after, ok := p.Unattributed(); after == before || !ok {
-		t.Errorf("%v, %v is unattributed", after, ok)
+	if after := p.Totals().Unattributed; after == before || !p.Info().Accounts {
+		t.Errorf("%v is unattributed", after)
 	}
 	p = programWith(t, Options{}, unsupported{pairs: 32}, groups...)
 	expect(t, p, groups, nil, func(m []measured) []band {
-		return []band{{"unattributed", m[0].unattributed(), 0, 0.1}, {"refused", float64(p.PairsDropped()), 0, 0}}
+		return []band{{"unattributed", m[0].unattributed(), 0, 0.1}, {"refused", float64(p.Totals().PairsDropped), 0, 0}}
 	})
 }
 
@@ -218,7 +218,7 @@ func TestWithoutServed(t *testing.T) {
 		}
 		return []band{{"a's cost", m[0].Cost, 0.85, 1.2}, whole(m[0], 1)}
 	})
-	if d, ok := p.Unattributed(); ok {
+	if d := p.Totals().Unattributed; p.Info().Accounts {
 		t.Errorf("%v unattributed where nothing is attributed", d)
 	}
 }

@@ -307,7 +307,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 		f.base, err = p.k.read(f.owner.Slot)
 		must(err)
 	}
-	lost := p.Lost()
+	lost := p.Totals().Lost
 	longFrom := now()
 	must(p.k.begin())
 	shortFrom := now()
@@ -323,7 +323,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	must(p.k.number(p.k.window + 1)) // nothing is settled from here on
 	p.k.window--
 	got := map[sample.TaskKey]counter.Reading{}
-	must(p.Stop(func(sample.TaskKey) (time.Duration, bool) { return time.Second, true },
+	must(p.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return time.Second, true }},
 		func(k sample.TaskKey, r counter.Reading) { got[k] = r }))
 
 	<-time.After(200 * time.Millisecond) // until quotas are back: for an unfinished wait it is not known how long it was held
@@ -340,7 +340,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 	least, most := judge(stories, owners, shortFrom, shortTo, true), judge(stories, owners, longFrom, longTo, false)
 	// A switch may be hidden from the programs and shown to the recorder. Waits that
 	// end with it are lost, and counted as lost.
-	if lost = p.Lost() - lost; lost > 0 {
+	if lost = p.Totals().Lost - lost; lost > 0 {
 		t.Logf("%d waits were lost: what is missing is not judged", lost)
 	}
 	check := func(what string, ns, least, most float64) {

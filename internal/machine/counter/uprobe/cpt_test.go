@@ -76,7 +76,7 @@ func stop(t *testing.T, c *counter.CPT) map[sample.TaskKey]counter.Reading {
 	t.Helper()
 	all := map[sample.TaskKey]counter.Reading{}
 	second := func(sample.TaskKey) (time.Duration, bool) { return time.Second, true }
-	if err := c.Stop(second, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
+	if err := c.Stop(counter.WindowEnd{CPU: second}, func(k sample.TaskKey, r counter.Reading) { all[k] = r }); err != nil {
 		t.Fatal(err)
 	}
 	return all

@@ -3,17 +3,26 @@ package agent
 import (
 	"context"
 	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// longestSleep is how long the loop sleeps at most. Changes that are not reported are
-// noticed this late, such as the first process of a v1 cgroup, or a due save of the specs.
-const longestSleep = 10 * time.Second
+// Run is the loop. When ctx ends, it undoes every cap and saves what was learnt; the
+// error tells which of these failed.
+func (a *Agent) Run(ctx context.Context) error {
+	defer close(a.done)
+	a.saved = a.clock.now()
+	a.view.started = sample.At(a.saved)
+	a.health.degrade("incident log", a.recorder.closeLeftOver(a.view.started))
+	a.loop(ctx)
+	return a.stop(a.clock.now())
+}
 
 // loop runs a tick whenever one is due, until ctx ends. Ticks are at least a tick
 // interval apart: a change in between is seen at the next. For an almost idle program
 // waking up costs more than the work it then does.
 func (a *Agent) loop(ctx context.Context) {
-	last := a.now()
+	last := a.clock.now()
 	a.tick(last)
 	next := a.wake(last)
 	timer := time.NewTimer(next.Sub(last))
@@ -21,7 +30,7 @@ func (a *Agent) loop(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	waiting, seen := false, true // seen: Find was called since the last report on changed
 	for {
-		if wait := a.Finder.Wait(); wait != nil && !waiting && seen {
+		if wait := a.discovery.finder.Wait(); wait != nil && !waiting && seen {
 			waiting = true
 			go func() {
 				_ = wait() // Find reports the error
@@ -32,7 +41,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			last = a.now()
+			last = a.clock.now()
 			if last.Sub(next) > a.config.Tick {
 				a.stats.late++
 			}
@@ -47,7 +56,7 @@ func (a *Agent) loop(ctx context.Context) {
 				next = w
 			}
 		}
-		timer.Reset(next.Sub(a.now()))
+		timer.Reset(next.Sub(a.clock.now()))
 	}
 }
 
@@ -56,11 +65,11 @@ func (a *Agent) loop(ctx context.Context) {
 // changes. Otherwise it is when a window opens, closes, or is half over.
 func (a *Agent) wake(last time.Time) time.Time {
 	next := last.Add(a.config.Tick)
-	if a.Finder.Wait() == nil || a.watchful() {
+	if a.discovery.finder.Wait() == nil || a.watchful() {
 		return next
 	}
 	due := last.Add(longestSleep)
-	if d := a.window.nextDue(a.config); d.Before(due) {
+	if d := a.sampler.window.nextDue(a.config); d.Before(due) {
 		due = d
 	}
 	if due.Before(next) {
@@ -69,9 +78,8 @@ func (a *Agent) wake(last time.Time) time.Time {
 	return due
 }
 
-// watchful reports whether something is in progress that needs every tick: a cap, which
-// another process may change, an incident, a queued anomaly.
+// watchful reports whether something is in progress that needs every tick: a cap, an
+// incident, a queued anomaly.
 func (a *Agent) watchful() bool {
-	return len(a.Enforcer.Active()) > 0 || len(a.Enforcer.Stuck()) > 0 || len(a.pendingUndo) > 0 ||
-		len(a.pipeline.Caps()) > 0 || a.pipeline.OpenCount() > 0 || a.pipeline.Waiting()
+	return a.actor.pending() || len(a.pipeline.Caps()) > 0 || a.pipeline.OpenCount() > 0 || a.pipeline.Waiting()
 }

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"errors"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+// discovery follows the tasks that exist.
+type discovery struct {
+	base
+	finder Finder
+	// monitorErrs are the tasks that could not be followed at the last Find, with the error.
+	monitorErrs map[string]error
+	overrides   *overrides
+	jobs        *jobs
+	pipeline    *pipeline.Pipeline
+	placement   *placement
+	scheduler   *scheduler
+	actor       *actor
+}
+
+// updateTasks follows new tasks and stops following ended ones. Reading a task's usage also
+// shows that it is gone, but between windows usage is not needed: if the kernel reports
+// removed cgroups, only tasks that are no longer found are read. In the middle of a
+// window (half) busy tasks are read once more, so that for a task that ends before the window
+// does, at most the usage of half a window is lost.
+func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
+	found, fresh, err := dc.finder.Find(now)
+	dc.health.degrade("finding tasks", err)
+	unwatched := dc.finder.Unwatched()
+	dc.health.degrade("watching cgroups", unwatched)
+	var there map[cgroupID]bool
+	if fresh && err == nil {
+		there = make(map[cgroupID]bool, len(found))
+		failed := map[string]error{}
+		for _, f := range found {
+			id := cgroupID{f.Hierarchy, f.Inode}
+			there[id] = true
+			if dc.tasks.byCgroup[id] == nil {
+				if err := dc.monitor(now, f); err != nil {
+					failed["monitoring "+f.Path] = err
+				}
+			}
+		}
+		for what := range dc.monitorErrs {
+			dc.health.degrade(what, failed[what]) // nil also if it is gone
+		}
+		for what, err := range failed {
+			dc.health.degrade(what, err)
+		}
+		dc.monitorErrs = failed
+	}
+	if !half && there == nil {
+		return
+	}
+	ended := false
+	for _, t := range dc.tasks.roster.order {
+		gone := there != nil && !there[cgroupID{t.Key.Hierarchy, t.Key.Inode}]
+		if t.ended || !gone && !(half && t.busy()) {
+			continue
+		}
+		if err := t.readUsage(); errors.Is(err, host.ErrGone) {
+			dc.endTask(now, t)
+			ended = true
+		}
+	}
+	if ended && !windowOpen {
+		dc.tasks.roster.dropEnded(dc.dropTask)
+	}
+}
+
+func (dc *discovery) monitor(now time.Time, f Found) error {
+	cg, err := dc.finder.Open(f)
+	if errors.Is(err, host.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// It keeps its files open after its first window, if there are enough descriptors.
+	if err := cg.KeepOpen(false); err != nil {
+		return errors.Join(err, cg.Close())
+	}
+	t := &task{cgroup: cg, rule: f.Rule, job: dc.jobs.of(f.Job), seats: make([]slot, len(dc.scheduler.sources)), Task: sample.Task{
+		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
+		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
+		NeverCap: f.Rule.NeverCap || f.Own,
+	}}
+	dc.overrides.apply(&t.Task, t.rule)
+	if err := t.readUsage(); errors.Is(err, host.ErrGone) {
+		return cg.Close()
+	}
+	for i := range t.seats {
+		t.seats[i].waitingSince = dc.scheduler.number + 1
+	}
+	dc.tasks.add(t)
+	dc.health.log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
+	return nil
+}
+
+// endTask stops following a task whose cgroup is gone. Its last usage counts in the open
+// window, so it is kept until that is closed.
+func (dc *discovery) endTask(now time.Time, t *task) {
+	t.ended = true
+	delete(dc.tasks.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
+	dc.scheduler.removeFromSources(t)
+	if err := t.cgroup.Close(); err != nil {
+		dc.health.log.Warn("close task's files", "task", t.Name, "reason", err)
+	}
+	ms := sample.At(now)
+	dc.pipeline.Gone(ms, t.Key)
+	dc.actor.carryOut(ms)
+	dc.health.log.Debug("task gone", "task", t.Name)
+}
+
+func (dc *discovery) dropTask(t *task) {
+	delete(dc.tasks.byKey, t.Key)
+	dc.placement.forget(t)
+	dc.pipeline.Forget(t.Key)
+}

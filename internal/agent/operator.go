@@ -1,0 +1,180 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Operators' commands, whether they come over the local socket or from the server
+// (serve.go).
+
+// operator carries out operators' commands.
+type operator struct {
+	base
+	overrides *overrides
+	pipeline  *pipeline.Pipeline
+	actor     *actor
+	recorder  *recorder
+}
+
+// each runs do for each of a target's tasks. For one task it returns do's own answer.
+// For several it returns how many were done and which were refused; it is an error if
+// none was done.
+func each(target command.Target, tasks []*task, what string, do func(*task) (api.Done, error)) (api.Done, error) {
+	if !target.IsGroup() {
+		d, err := do(tasks[0])
+		d.Tasks = 1
+		return d, err
+	}
+	var sum api.Done
+	var errs []error
+	for _, t := range tasks {
+		if _, err := do(t); err != nil {
+			sum.Refused = append(sum.Refused, err.Error())
+			errs = append(errs, err)
+			continue
+		}
+		sum.Tasks++
+	}
+	if sum.Tasks == 0 {
+		return api.Done{}, errors.Join(errs...)
+	}
+	sum.Message = fmt.Sprintf("%s %d of %d tasks on this machine (%s)", what, sum.Tasks, len(tasks), target)
+	return sum, nil
+}
+
+// operate carries out an operator's command, whichever interface it came through. The
+// result is in the audit log when it returns. An invalid command is refused with an
+// *command.InvalidError.
+func (op *operator) operate(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	if err := c.Validate(); err != nil {
+		op.recorder.audit(now, invalidEntry(operator, c), err)
+		return api.Done{}, err
+	}
+	switch {
+	case c.Cap != nil:
+		return op.cap(now, operator, c)
+	case c.Uncap != nil:
+		return op.uncap(now, operator, c)
+	case c.Protect != nil:
+		return op.protect(now, operator, c, *c.Protect, true)
+	case c.Unprotect != nil:
+		return op.protect(now, operator, c, *c.Unprotect, false)
+	case c.Enforcement != nil:
+		return op.setMode(now, operator, c)
+	default: // exactly one is set
+		return op.pardon(now, operator, c)
+	}
+}
+
+func (op *operator) cap(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	tasks, err := op.tasks.resolve(c.Cap.Target)
+	if err != nil {
+		op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
+		return api.Done{}, err
+	}
+	return each(c.Cap.Target, tasks, "capped", func(t *task) (api.Done, error) {
+		id, err := op.pipeline.Cap(now, t.Task, c.Cap.Terms, operator, c.Why)
+		if err != nil {
+			op.recorder.audit(now, commandEntry(operator, c, cmp.Or(c.Cap.Task, string(t.Name))), err) // as it was requested
+			return api.Done{}, err
+		}
+		if err := op.actor.carryOut(now); err != nil { // the failure is in the audit log
+			return api.Done{}, fmt.Errorf("cap %s: %w", t.Name, err)
+		}
+		return api.Done{ID: id, Message: fmt.Sprintf("capped %s to %g CPU-s/s until %s", t.Name, c.Cap.Rate, now.Add(time.Duration(c.Cap.For)).Time().Format(time.RFC3339))}, nil
+	})
+}
+
+func (op *operator) uncap(now sample.Millis, operator string, c *command.Command) (d api.Done, err error) {
+	defer func() { op.recorder.audit(now, commandEntry(operator, c, c.Object()), err) }()
+	target := *c.Uncap
+	tasks, err := op.tasks.resolve(target)
+	if err != nil {
+		return api.Done{}, err
+	}
+	if target.IsGroup() { // only the tasks that have a cap
+		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return !op.pipeline.Capped(t.Key) })
+		if len(tasks) == 0 {
+			return api.Done{}, &notFoundError{fmt.Sprintf("no task on this machine that matches %s has a cap set by quell", target)}
+		}
+	}
+	d, err = each(target, tasks, "uncapped", func(t *task) (api.Done, error) {
+		if err := op.pipeline.Uncap(now, t.Key, c.Why); err != nil {
+			return api.Done{}, err
+		}
+		if err := op.actor.carryOut(now); err != nil {
+			return api.Done{}, fmt.Errorf("uncap %s: %w", t.Name, err)
+		}
+		return api.Done{Message: fmt.Sprintf("uncapped %s", t.Name)}, nil
+	})
+	if err == nil && target.IsGroup() {
+		d.Message = fmt.Sprintf("uncapped %d tasks on this machine (%s)", d.Tasks, target)
+	}
+	return d, err
+}
+
+// protect sets whether other tasks may be capped for a target's tasks, present and future.
+func (op *operator) protect(now sample.Millis, operator string, c *command.Command, target command.Target, on bool) (api.Done, error) {
+	tasks, err := op.tasks.resolve(target)
+	var none *notFoundError
+	if target.IsGroup() && errors.As(err, &none) {
+		err = nil // it applies to future tasks
+	}
+	if err == nil {
+		if !target.IsGroup() {
+			target.Task = string(tasks[0].Name)
+		}
+		op.overrides.set(protection{Target: target, On: on})
+		for _, t := range op.tasks.byKey {
+			op.overrides.apply(&t.Task, t.rule)
+		}
+		if !target.IsGroup() && on == tasks[0].MayBeHelped() {
+			op.overrides.tidy(tasks[0], on)
+		}
+		err = op.recorder.disk.saveOverrides(op.overrides)
+	}
+	op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
+	switch {
+	case err != nil:
+		return api.Done{}, err
+	case !target.IsGroup():
+		return api.Done{Message: fmt.Sprintf("%sed %s", c.Kind(), target), Tasks: 1}, nil
+	}
+	return api.Done{Message: fmt.Sprintf("%sed %s: %d tasks on this machine now", c.Kind(), target, len(tasks)), Tasks: len(tasks)}, nil
+}
+
+func (op *operator) setMode(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	m, err := plan.ParseMode(c.Enforcement.Mode)
+	if err == nil {
+		op.overrides.Mode = m.String()
+		op.pipeline.SetMode(now, m)
+		err = errors.Join(op.actor.carryOut(now), op.recorder.disk.saveOverrides(op.overrides))
+	}
+	op.recorder.audit(now, commandEntry(operator, c, ""), err)
+	if err != nil {
+		return api.Done{}, err
+	}
+	return api.Done{Message: "enforcement is " + m.String()}, nil
+}
+
+func (op *operator) pardon(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+	err := op.pipeline.Pardon(sample.JobName(c.Pardon.Job))
+	if err == nil {
+		err = op.recorder.disk.saveOffenders(op.pipeline.Offenders(now))
+	}
+	op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
+	if err != nil {
+		return api.Done{}, err
+	}
+	return api.Done{Message: "removed job " + c.Pardon.Job + " from the repeat offenders"}, nil
+}

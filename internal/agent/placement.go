@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+// placement knows where tasks run: the machine's CPUs, and the cgroups above the tasks with
+// their weights and quotas.
+type placement struct {
+	base
+	machine  Machine
+	topology host.Topology
+	reaches  reaches
+	groups   weightTree
+	quotas   quotas
+}
+
+// updateTopology reads the topology again when CPUs have gone online or offline, and reports
+// whether it has changed.
+func (pl *placement) updateTopology() bool {
+	online, err := pl.machine.Online()
+	t, changed := pl.topology, err == nil && !slices.Equal(online, pl.topology.Online)
+	if changed {
+		t, err = pl.machine.Topology()
+	}
+	pl.health.degrade("reading the topology", err)
+	if err != nil || !changed {
+		return false
+	}
+	pl.health.log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
+	pl.topology, pl.reaches = t, reaches{}
+	for _, t := range pl.tasks.roster.order {
+		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
+	}
+	return true
+}
+
+// readPlacement reads where a task's processes are and where they may run.
+func (pl *placement) readPlacement(now time.Time, t *task) {
+	first, places, cpus := t.placementRead.IsZero(), t.places, t.cpus
+	t.placementRead = now
+	pl.updatePlacement(t)
+	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
+		for _, o := range pl.tasks.roster.order {
+			o.placementInterval = 0
+		}
+	}
+}
+
+// lookAgain is a look because of elapsed time only.
+func (pl *placement) lookAgain(now time.Time, t *task) {
+	t.placementInterval = min(lookMost, max(lookEvery, 2*t.placementInterval)) // unless it finds a change
+	pl.readPlacement(now, t)
+}
+
+func (pl *placement) updatePlacement(t *task) {
+	places, err := t.cgroup.Places()
+	if err != nil {
+		t.notes[notePlaces] = err.Error()
+		return
+	}
+	if places.CPU != t.places.CPU {
+		pl.quotas.stale = true
+	}
+	t.places, t.notes[notePlaces] = places, ""
+	was := t.group
+	t.group = pl.groups.enter(places.CPU, pl.machine.Weight)
+	pl.groups.leave(was)
+	if places.Split {
+		t.notes[notePlaces] = "split: " + places.Reason
+	}
+	if cpus, err := t.cgroup.AllowedCPUs(); err == nil && !slices.Equal(cpus, t.cpus) {
+		t.reach = pl.reaches.of(&pl.topology, cpus)
+		t.cpus = t.reach.cpus
+	}
+}
+
+// forget is called when a task is dropped.
+func (pl *placement) forget(t *task) {
+	pl.groups.leave(t.group)
+	pl.quotas.stale = true
+}
+
+// beginQuotas reads the quotas at the start of a window.
+func (pl *placement) beginQuotas() {
+	q := &pl.quotas
+	if q.stale {
+		q.find(pl.tasks.roster.order)
+	}
+	for i := range q.all {
+		q.all[i].throttled, q.all[i].before = 0, pl.throttledTime(q.all[i].path)
+	}
+}
+
+// throttledTime returns -1 also if the value cannot be read; the next window tries again.
+func (pl *placement) throttledTime(p string) time.Duration {
+	d, err := pl.machine.Throttled(p)
+	if err != nil {
+		return -1
+	}
+	return d
+}
+
+// lackQuotas reads the quotas at the end of a window.
+func (pl *placement) lackQuotas() {
+	for i := range pl.quotas.all {
+		if q := &pl.quotas.all[i]; q.before >= 0 {
+			q.throttled = max(0, pl.throttledTime(q.path)-q.before)
+		}
+	}
+}
+
+// underCap reports whether a quell cap limits the task: a cap on the task itself or on
+// a task that contains it.
+func underCap(t *task, caps []plan.CapState) bool {
+	return len(caps) > 0 && slices.ContainsFunc(caps, func(c plan.CapState) bool { return c.Task.Key == t.Key || within(t.Task, c.Task) })
+}
+
+// within reports whether the first task's cgroup is below the other's.
+func within(inner, outer sample.Task) bool {
+	o, i := string(outer.Name), string(inner.Name)
+	return inner.Key.Hierarchy == outer.Key.Hierarchy && len(i) > len(o) && i[:len(o)] == o && i[len(o)] == '/'
+}
+
+// throttled returns the flag for a window in which a quota limited the task: Capped for
+// a quell cap, Throttled for another quota on the task or above it that held it back for at
+// least some seconds, or none.
+func (pl *placement) throttled(t *task, caps []plan.CapState, least float64) sample.Flags {
+	t.notes[noteQuota], t.throttledBy = "", ""
+	above, held := pl.quotas.above(t)
+	switch {
+	case t.capped || underCap(t, caps):
+		return sample.Capped
+	case (t.usageNow.Throttled - t.usageStart.Throttled).Seconds() >= least:
+		return sample.Throttled
+	case above == "" || held.Seconds() < least:
+		return 0
+	}
+	t.throttledBy = above
+	t.notes[noteQuota] = fmt.Sprintf("throttled by the CPU quota of %s above it", above)
+	return sample.Throttled
+}

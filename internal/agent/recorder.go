@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/logbook"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// recorder writes what leaves the agent: the state directory, the trace, and what the
+// server gets.
+type recorder struct {
+	base
+	disk     *stateDir
+	trace    func(*sample.Sample) error // nil: no trace
+	uplink   Uplink                     // nil: no server
+	upward   serverState
+	platform sample.Platform
+	// staleAfter is the age from which on the server's specs are not used.
+	staleAfter time.Duration
+}
+
+// serverState is the data for the server and from it.
+type serverState struct {
+	samples  []sample.Sample // of this window
+	specs    map[spec.Key]spec.Spec
+	followed []sample.JobName // sorted
+}
+
+// receiveSpecs takes the specs that have arrived.
+func (rec *recorder) receiveSpecs() {
+	if rec.uplink == nil {
+		return
+	}
+	for _, s := range rec.uplink.Specs() {
+		if rec.upward.specs == nil {
+			rec.upward.specs = map[spec.Key]spec.Spec{}
+		}
+		rec.upward.specs[s.Key] = s
+	}
+	rec.health.degrade("server", rec.uplink.Err())
+}
+
+// serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes
+// precedence over this machine's own spec.
+func (rec *recorder) serverSpec(k spec.Key, at sample.Millis) (spec.Spec, bool) {
+	s, ok := rec.upward.specs[k]
+	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= rec.staleAfter
+}
+
+// sendSamples sends the window's samples, and the jobs whose specs are wanted.
+func (rec *recorder) sendSamples(at sample.Millis, tasks []*task) {
+	if rec.uplink == nil {
+		return
+	}
+	u := &rec.upward
+	rec.uplink.Samples(at, u.samples)
+	clear(u.samples) // its strings may belong to tasks that have ended
+	u.samples = u.samples[:0]
+	jobs := make([]sample.JobName, 0, len(tasks))
+	for _, t := range tasks {
+		jobs = append(jobs, t.Job)
+	}
+	slices.Sort(jobs)
+	if jobs = slices.Compact(jobs); slices.Equal(jobs, u.followed) {
+		return
+	}
+	u.followed = jobs
+	rec.uplink.WatchSpecs(rec.platform, jobs)
+	for k := range u.specs {
+		if _, found := slices.BinarySearch(jobs, k.Job); !found {
+			delete(u.specs, k)
+		}
+	}
+}
+
+// sendRecord sends an incident or audit entry as it is in the log.
+func (rec *recorder) sendRecord(at sample.Millis, kind wire.Record_Kind, id string, entry any) {
+	if rec.uplink == nil {
+		return
+	}
+	document, err := json.Marshal(entry)
+	if err == nil {
+		rec.uplink.Record(at, kind, id, document)
+	}
+	rec.health.degrade("sending to the server", err)
+}
+
+// audit writes an entry with its result.
+func (rec *recorder) audit(now sample.Millis, e auditEntry, err error) {
+	e.At, e.Result = now, "ok"
+	if err != nil {
+		e.Result = err.Error()
+	}
+	rec.health.degrade("audit log", rec.disk.audit.Write(e))
+	rec.sendRecord(now, wire.Record_KIND_AUDIT, e.ID, e)
+}
+
+// record writes the sample to the trace, keeps it for the server, and counts it.
+func (rec *recorder) record(s *sample.Sample) {
+	rec.stats.samples[s.Signal]++
+	if rec.uplink != nil {
+		rec.upward.samples = append(rec.upward.samples, *s)
+	}
+	rec.traceSample(s)
+}
+
+// traceSample writes a sample to the trace only: usage that a replay of the trace needs,
+// but the server, which has specs of tasks, does not.
+func (rec *recorder) traceSample(s *sample.Sample) {
+	if rec.trace != nil {
+		rec.health.degrade("recording samples", rec.trace(s))
+	}
+}
+
+// incident writes an incident to the log and sends it.
+func (rec *recorder) incident(now sample.Millis, record *incident.Record) {
+	rec.health.degrade("incident log", rec.disk.incidents.Add(record))
+	rec.sendRecord(now, wire.Record_KIND_INCIDENT, record.ID, record)
+}
+
+// closeLeftOver closes the incidents that an earlier agent left open.
+func (rec *recorder) closeLeftOver(now sample.Millis) error {
+	left, _, err := rec.disk.incidents.List(logbook.Query{Open: true})
+	errs := []error{rec.disk.unread, err}
+	for i := range left {
+		inc, err := rec.disk.incidents.Incident(left[i].ID) // the complete record
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		inc.End(now, "the agent was restarted")
+		errs = append(errs, rec.disk.incidents.Add(&inc))
+		rec.sendRecord(now, wire.Record_KIND_INCIDENT, inc.ID, &inc)
+	}
+	return errors.Join(errs...)
+}

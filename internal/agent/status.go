@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// view is what status, the list of tasks and the metrics read. It changes nothing.
+type view struct {
+	base
+	version   string
+	platform  sample.Platform
+	requested []api.SignalStatus // the status of every signal that was requested
+	started   sample.Millis
+	pipeline  *pipeline.Pipeline
+	scheduler *scheduler
+	recorder  *recorder
+	actor     *actor
+	sampler   *sampler
+}
+
+func (v *view) status() api.Status {
+	s := api.Status{Version: v.version, PID: os.Getpid(), Machine: v.sampler.machineName, Platform: v.platform,
+		Started: v.started, Now: sample.At(v.clock.now()), Rule: string(v.pipeline.Params().Method), Mode: v.pipeline.Policy().Mode,
+		Signals: v.signals(), Tasks: len(v.tasks.byKey), Outside: v.sampler.window.outside, Caps: []api.CapView{}, Open: v.pipeline.OpenCount(), Intervals: v.stats.intervals}
+	for _, c := range v.pipeline.Caps() {
+		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, IO: c.IO, Net: c.Net, From: c.From, Until: c.Until,
+			By: c.By, Why: c.Why, Incident: c.Incident})
+	}
+	s.Degraded = v.health.lines()
+	return s
+}
+
+func (v *view) offenders() []plan.Offender { return v.pipeline.Offenders(sample.At(v.clock.now())) }
+
+// signals is the requested ones with the result of the newest window.
+func (v *view) signals() []api.SignalStatus {
+	all := slices.Clone(v.requested)
+	for _, g := range v.scheduler.allocations {
+		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == g.signal })
+		if j >= 0 {
+			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.eligible, g.taken, g.wait, g.coverage
+		}
+	}
+	return all
+}
+
+// note says what is not known of a task, and why.
+func (v *view) note(t *task) string {
+	var said []string
+	for _, n := range t.notes {
+		if n != "" {
+			said = append(said, n)
+		}
+	}
+	for i, s := range v.scheduler.sources {
+		switch st := &t.seats[i]; {
+		case st.lastErr != "":
+			said = append(said, string(s.info.Signal)+": "+st.lastErr)
+		case st.countedWindows < st.windows:
+			said = append(said, fmt.Sprintf("%s: counted in %d of %d windows", s.info.Signal, st.countedWindows, st.windows))
+		}
+	}
+	return strings.Join(said, "; ")
+}
+
+func (v *view) taskViews() []api.TaskView {
+	views := make([]api.TaskView, 0, len(v.tasks.byKey))
+	roles := v.pipeline.Roles()
+	for _, t := range v.tasks.byKey {
+		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
+			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: slices.Clone(t.views)})
+	}
+	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
+	return views
+}

@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// taskSet is the followed tasks.
+type taskSet struct {
+	byKey    map[sample.TaskKey]*task
+	byCgroup map[cgroupID]*task
+	roster   roster // the same tasks, sorted
+	// pseudo are the stand-ins that machine-wide signals judge, by signal and name.
+	pseudo map[string]*task
+}
+
+// base are the lowest parts; the others embed it.
+type base struct {
+	health *health
+	clock  *clock
+	stats  *stats
+	tasks  *taskSet
+}
+
+func newTaskSet() *taskSet {
+	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, pseudo: map[string]*task{}}
+}
+
+func (ts *taskSet) add(t *task) {
+	ts.byKey[t.Key], ts.byCgroup[cgroupID{t.Key.Hierarchy, t.Key.Inode}] = t, t
+	ts.roster.add(t)
+}
+
+// roster is all followed tasks, and those that ended in the open window, in the order
+// in which they were found. Values that depend only on which tasks exist are computed
+// when that changes and not in each window.
+type roster struct {
+	order []*task
+	stale bool // tasks came or ended since settle
+}
+
+// add adds a task.
+func (c *roster) add(t *task) {
+	c.order = append(c.order, t)
+	c.stale = true
+}
+
+// dropEnded removes the tasks that have ended and calls gone for each.
+func (c *roster) dropEnded(gone func(*task)) {
+	c.order = slices.DeleteFunc(c.order, func(t *task) bool {
+		if t.ended {
+			gone(t)
+			c.stale = true
+		}
+		return t.ended
+	})
+}
+
+// settle sorts the roster.
+func (c *roster) settle() {
+	if !c.stale {
+		return
+	}
+	c.stale = false
+	slices.SortFunc(c.order, func(x, y *task) int {
+		return cmp.Or(cmp.Compare(x.Key.FirstSeen, y.Key.FirstSeen), cmp.Compare(x.Key.Inode, y.Key.Inode), cmp.Compare(x.Key.Hierarchy, y.Key.Hierarchy))
+	})
+	type place struct {
+		hierarchy sample.Hierarchy
+		path      string
+	}
+	follows := make(map[place]bool, len(c.order))
+	for _, t := range c.order {
+		follows[place{t.Key.Hierarchy, string(t.Name)}] = true
+	}
+	for i, t := range c.order {
+		t.index, t.inner = i, false
+		for p := path.Dir(string(t.Name)); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
+			t.inner = follows[place{t.Key.Hierarchy, p}]
+		}
+	}
+}
+
+type notFoundError struct{ what string }
+
+func (e *notFoundError) Error() string { return e.what }
+
+// find resolves a task's name, or an unambiguous suffix of one.
+func (ts *taskSet) find(name string) (*task, error) {
+	var hits []*task
+	for _, t := range ts.byKey {
+		switch full := string(t.Name); {
+		case t.ended:
+		case full == name:
+			return t, nil
+		case name != "" && strings.HasSuffix(full, "/"+strings.TrimPrefix(name, "/")):
+			hits = append(hits, t)
+		}
+	}
+	switch len(hits) {
+	case 0:
+		return nil, &notFoundError{fmt.Sprintf("unknown task %q", name)}
+	case 1:
+		return hits[0], nil
+	}
+	names := make([]string, len(hits))
+	for i, t := range hits {
+		names[i] = string(t.Name)
+	}
+	slices.Sort(names)
+	return nil, &notFoundError{fmt.Sprintf("task %q is ambiguous: it matches %s", name, strings.Join(names, ", "))}
+}
+
+// resolve finds the tasks that a target names: one task, or all tasks that match the
+// target, sorted by name.
+func (ts *taskSet) resolve(target command.Target) ([]*task, error) {
+	if !target.IsGroup() {
+		t, err := ts.find(target.Task)
+		return []*task{t}, err
+	}
+	var all []*task
+	for _, t := range ts.byKey {
+		if !t.ended && target.Matches(&t.Task) {
+			all = append(all, t)
+		}
+	}
+	if len(all) == 0 {
+		return nil, &notFoundError{"no task on this machine matches " + target.String()}
+	}
+	slices.SortFunc(all, func(x, y *task) int { return strings.Compare(string(x.Name), string(y.Name)) })
+	return all, nil
+}
+
+// pseudoTask returns what is judged in place of a task. It is not in the roster, and its
+// name cannot be a task's: those begin with "/".
+func (ts *taskSet) pseudoTask(sig sample.SignalName, name string) *task {
+	key := string(sig) + name
+	if t := ts.pseudo[key]; t != nil {
+		return t
+	}
+	t := &task{Task: sample.Task{Name: sample.TaskName(name), Job: sample.JobName("(" + string(sig) + ")"), Class: sample.Batch, NeverCap: true,
+		Key: sample.TaskKey{Hierarchy: sample.Unified, FirstSeen: sample.Millis(1 + len(ts.pseudo))}}}
+	ts.pseudo[key] = t
+	return t
+}
