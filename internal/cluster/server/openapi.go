@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -145,13 +144,4 @@ func fields(t reflect.Type, properties object, required *[]string) {
 	for _, t := range embedded {
 		fields(t, properties, required)
 	}
-}
-
-// Paths lists the API's paths, for tests of the documentation.
-func Paths() []string {
-	paths := map[string]bool{}
-	for _, rt := range table() {
-		paths[rt.path] = true
-	}
-	return slices.Sorted(maps.Keys(paths))
 }

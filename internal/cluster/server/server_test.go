@@ -62,7 +62,7 @@ func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
 	return nil
 }
 
-func (f *fake) CommandAll(ctx context.Context, c *wire.Command, _ int, each func(*wire.Reply)) error {
+func (f *fake) CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error {
 	f.commands = append(f.commands, c)
 	for _, r := range f.all {
 		each(r)

@@ -235,7 +235,7 @@ func (s *specs) messages() (all []*wire.Specs) {
 	revision := map[jobPlatform]uint64{}
 	for _, v := range s.by {
 		if p := (jobPlatform{v.Job, v.Platform}); s.unannounced[p] {
-			by[p] = append(by[p], SpecOf(&v))
+			by[p] = append(by[p], specOf(&v))
 			revision[p] += uint64(v.Version) // each change increases the sum
 		}
 	}
@@ -245,8 +245,8 @@ func (s *specs) messages() (all []*wire.Specs) {
 	return all
 }
 
-// SpecOf converts a stored version to a spec.Spec.
-func SpecOf(v *store.Spec) spec.Spec {
+// specOf converts a stored version to a spec.Spec.
+func specOf(v *store.Spec) spec.Spec {
 	out := spec.Spec{Key: keyOf(v), Samples: v.Samples, Tasks: int(v.Tasks), CPUMean: v.CPUMean, Mean: v.Mean, StdDev: v.StdDev, Updated: sample.Millis(v.At)}
 	if out.State.UnmarshalText([]byte(v.State)) != nil {
 		out.State = spec.Insufficient
