@@ -50,10 +50,7 @@ type Options struct {
 	Version string
 	Store   *store.Store
 	Asker   Querier
-	// Learner and Engine compute specs; Engine has precedence. Without either, Asker
-	// does, by SQL.
 	Learner Learner
-	Engine  Engine
 	Log     *slog.Logger
 	Tokens  *Tokens
 	// Feeds are the sources of batches; none: only imports.

@@ -25,12 +25,12 @@ import (
 
 // learner returns given specs and records its arguments.
 type learner struct {
-	windows []digest.Window
+	windows []store.Window
 	learnt  []spec.Computed
 	during  func() // called in a computation; nil: nothing
 }
 
-func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.Window, _ spec.Params, now sample.Millis) ([]spec.Computed, digest.Stats, error) {
+func (l *learner) Learn(_ context.Context, _ *store.Snapshot, _ sample.Millis, windows []store.Window, _ spec.Params, now sample.Millis) ([]spec.Computed, error) {
 	if l.during != nil {
 		l.during()
 	}
@@ -38,7 +38,7 @@ func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.W
 	for i := range l.learnt {
 		l.learnt[i].Updated = now
 	}
-	return l.learnt, digest.Stats{}, nil
+	return l.learnt, nil
 }
 
 // TestVersionsOfASpec: each state of a spec is a version with all its fields, and earlier
@@ -66,7 +66,7 @@ func TestVersionsOfASpec(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]digest.Window{{Machine: "m1", Task: "/a", Signal: "runq", From: 100, To: 200}}, l.windows); diff != "" {
+	if diff := cmp.Diff([]store.Window{{Machine: "m1", Task: "/a", Signal: "runq", From: 100, To: 200}}, l.windows); diff != "" {
 		t.Error(diff)
 	}
 	at := start.UnixMilli()

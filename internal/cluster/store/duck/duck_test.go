@@ -262,7 +262,7 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
 	learner := digest.Learner{Dir: t.TempDir()}
-	all, _, err := learner.Learn(t.Context(), sn, nil, p, now)
+	all, err := learner.Learn(t.Context(), sn, 0, nil, p, now)
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%d specs by digests, %v", len(all), err)
 	}

@@ -203,18 +203,19 @@ func jsonValue(column arrow.Array, i int) any {
 	return column.GetOneForMarshal(i)
 }
 
-// Engine computes specs of a store's samples on Spark, in a session for each computation.
-type Engine struct {
+// Learner computes specs of a store's samples on Spark, in a session for each computation.
+type Learner struct {
 	Address, Token string
 }
 
 // maxSpecs bounds the result of a computation.
 const maxSpecs = 5_000_000
 
-// Specs computes the specs of a snapshot's samples between from and now. It omits
-// quantiles, levels of usage, and whether the distribution has shifted.
-func (e *Engine) Specs(ctx context.Context, sn *store.Snapshot, from sample.Millis, p spec.Params, now sample.Millis) (all []store.Spec, err error) {
-	s, err := Open(ctx, e.Address, e.Token)
+// Learn computes the specs of a snapshot's samples between from and now. It omits
+// quantiles, levels of usage, and whether the distribution has shifted. It finds the
+// windows itself, among the snapshot's incidents.
+func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, from sample.Millis, _ []store.Window, p spec.Params, now sample.Millis) (learnt []spec.Computed, err error) {
+	s, err := Open(ctx, l.Address, l.Token)
 	if err != nil {
 		return nil, err
 	}
@@ -229,5 +230,9 @@ func (e *Engine) Specs(ctx context.Context, sn *store.Snapshot, from sample.Mill
 	if a.Truncated {
 		return nil, fmt.Errorf("too many specs from Spark: more than %d", maxSpecs)
 	}
-	return dialect.SpecsOf(a.Rows, now)
+	all, err := dialect.SpecsOf(a.Rows, now)
+	for i := range all {
+		learnt = append(learnt, spec.Computed{Spec: dialect.SpecOf(&all[i]), Last: sample.Millis(all[i].Last)})
+	}
+	return learnt, err
 }
