@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -106,13 +105,6 @@ func (s *Session) Query(ctx context.Context, text string, rows int) (*Answer, er
 		return nil, err
 	}
 	return a, nil
-}
-
-func ended(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 // take reads a batch, which is a complete Arrow stream.
