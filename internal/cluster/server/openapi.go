@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/cluster/api"
 )
 
@@ -56,7 +57,7 @@ func responses(rt *route) object {
 	}
 	content[media] = object{"schema": schema(reflect.TypeOf(rt.out))}
 	all := object{"200": object{"description": "success", "content": content}}
-	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[Failure]())}}
+	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[api.Failure]())}}
 	add := func(status, why string) { all[status] = object{"description": why, "content": failure} }
 	add("429", "too many requests of this caller")
 	if rt.scope != Public {

@@ -22,6 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -50,7 +51,7 @@ func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
 	if f.answer != nil {
 		return f.answer(job)
 	}
-	return &duck.Answer{Columns: []duck.Column{}, Rows: []json.RawMessage{}}, nil
+	return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{}, Rows: []json.RawMessage{}}}, nil
 }
 
 func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
@@ -209,7 +210,7 @@ func TestQueries(t *testing.T) {
 		case strings.Contains(job.SQL, "broken"):
 			return nil, &duck.Error{Kind: duck.Broken, Message: "the store"}
 		}
-		return &duck.Answer{Columns: []duck.Column{{Name: "a", Type: "INTEGER"}}, Rows: []json.RawMessage{json.RawMessage("[1]")}, End: duck.End{Rows: 1}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{{Name: "a", Type: "INTEGER"}}, Rows: []json.RawMessage{json.RawMessage("[1]")}}}, nil
 	}
 	for _, c := range []struct {
 		body, want string

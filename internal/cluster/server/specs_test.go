@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/digest"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -50,7 +51,7 @@ func TestVersionsOfASpec(t *testing.T) {
 		if !strings.Contains(job.SQL, "FROM incidents WHERE NOT follows") {
 			t.Errorf("asked %s", job.SQL)
 		}
-		return &duck.Answer{Rows: []json.RawMessage{json.RawMessage(`["m1","/a","runq",100,200,"i1",false]`)}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["m1","/a","runq",100,200,"i1",false]`)}}}, nil
 	}
 	b.specs.by = map[spec.Key]store.Spec{}
 	key := spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "v"}

@@ -3,6 +3,7 @@
 package dialect
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
@@ -53,6 +54,19 @@ func (d Dialect) Between(from, to sample.Millis) string {
 		return ""
 	}
 	return " WHERE " + strings.Join(where, " AND ")
+}
+
+// Column is a column of an answer.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"` // DuckDB's name, for every engine
+}
+
+// Answer is the result of a query.
+type Answer struct {
+	Columns   []Column          `json:"columns"`
+	Rows      []json.RawMessage `json:"rows"`                // each a JSON list with a value for each column
+	Truncated bool              `json:"truncated,omitempty"` // there are more rows
 }
 
 // View is a table for users' queries that is derived from another.

@@ -21,19 +21,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
-// Column is a column of an answer.
-type Column struct {
-	Name string `json:"name"`
-	Type string `json:"type"` // DuckDB's name
-}
-
-// Answer is the result of a query.
-type Answer struct {
-	Columns   []Column          `json:"columns"`
-	Rows      []json.RawMessage `json:"rows"`                // each a JSON list with a value for each column
-	Truncated bool              `json:"truncated,omitempty"` // there are more rows
-}
-
 // Tables creates the tables for users' queries (docs/sql.md) from a store's files, under
 // the paths that Spark's executors use; samples are limited to from…to, 0 being no bound.
 // There is no table machines: it is not in the files.
@@ -93,11 +80,11 @@ func (s *Session) view(ctx context.Context, name string, of *Relation) error {
 var errEnough = errors.New("rows enough")
 
 // Query executes a statement and returns at most rows rows of its answer.
-func (s *Session) Query(ctx context.Context, text string, rows int) (*Answer, error) {
-	a := &Answer{Columns: []Column{}, Rows: []json.RawMessage{}}
+func (s *Session) Query(ctx context.Context, text string, rows int) (*dialect.Answer, error) {
+	a := &dialect.Answer{Columns: []dialect.Column{}, Rows: []json.RawMessage{}}
 	err := s.execute(ctx, &Plan{Root: &Relation{Sql: &SQL{Query: text}}}, func(part *ExecutePlanResponse) error {
 		if b := part.GetArrowBatch(); b != nil {
-			return a.take(b.GetData(), rows)
+			return addBatch(a, b.GetData(), rows)
 		}
 		return nil
 	})
@@ -107,8 +94,8 @@ func (s *Session) Query(ctx context.Context, text string, rows int) (*Answer, er
 	return a, nil
 }
 
-// take reads a batch, which is a complete Arrow stream.
-func (a *Answer) take(data []byte, most int) error {
+// addBatch reads a batch, which is a complete Arrow stream.
+func addBatch(a *dialect.Answer, data []byte, most int) error {
 	r, err := ipc.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return fmt.Errorf("read Spark's answer: %w", err)
@@ -116,7 +103,7 @@ func (a *Answer) take(data []byte, most int) error {
 	defer r.Release()
 	if len(a.Columns) == 0 {
 		for _, f := range r.Schema().Fields() {
-			a.Columns = append(a.Columns, Column{f.Name, typeName(f.Type)})
+			a.Columns = append(a.Columns, dialect.Column{Name: f.Name, Type: typeName(f.Type)})
 		}
 	}
 	for r.Next() {
