@@ -17,16 +17,9 @@ import (
 // roles are the roles for which credentials can be requested.
 var roles = []string{string(authority.Agent), string(authority.Viewer), string(authority.Operator), string(authority.Server)}
 
-func role(word string) (authority.Role, error) {
-	if !slices.Contains(roles, word) {
-		return "", daemon.Usage(fmt.Errorf("%q: want %s", word, strings.Join(roles, ", ")))
-	}
-	return authority.Role(word), nil
-}
-
 // keys opens the authority of the configuration.
 func (f *flags) keys() (*authority.Authority, error) {
-	c, err := f.load()
+	c, err := f.Load()
 	if err != nil {
 		return nil, err
 	}
@@ -35,12 +28,11 @@ func (f *flags) keys() (*authority.Authority, error) {
 
 // keysFor is keys for a command on credentials of a role.
 func (f *flags) keysFor(word string) (*authority.Authority, authority.Role, error) {
-	role, err := role(word)
-	if err != nil {
-		return nil, "", err
+	if !slices.Contains(roles, word) {
+		return nil, "", daemon.Usage(fmt.Errorf("%q: want %s", word, strings.Join(roles, ", ")))
 	}
 	a, err := f.keys()
-	return a, role, err
+	return a, authority.Role(word), err
 }
 
 func credentialsCommand(f *flags) *cobra.Command {

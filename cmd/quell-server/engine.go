@@ -12,11 +12,9 @@ import (
 // setSpecEngine sets the component that computes the server's specs.
 func setSpecEngine(p *server.Options) {
 	c := p.Config
-	switch c.Specs.Engine {
-	case "":
+	if c.Specs.Engine == "" {
 		p.Learner = &digest.Learner{Dir: filepath.Join(c.StateDir, "digests"), Threads: c.Query.Threads}
-	case "duckdb": // the engine that answers queries
-	default:
-		p.Engine = &spark.Engine{Address: c.Specs.Engine, Token: os.Getenv("QUELL_SPARK_TOKEN")}
+	} else {
+		p.Learner = &spark.Learner{Address: c.Specs.Engine, Token: os.Getenv("QUELL_SPARK_TOKEN")}
 	}
 }

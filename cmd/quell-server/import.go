@@ -24,7 +24,7 @@ identified by its contents: samples that were imported before are skipped, also 
 interrupted import.`,
 		Example: "  quell-server import /var/lib/quell/samples.csv",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			c, err := f.load()
+			c, err := f.Load()
 			if err != nil {
 				return err
 			}

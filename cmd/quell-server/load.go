@@ -106,7 +106,7 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 		defer own.stop()
 		f = own.flags
 	}
-	c, err := f.load()
+	c, err := f.Load()
 	if err != nil {
 		return err
 	}

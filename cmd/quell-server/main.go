@@ -23,14 +23,6 @@ var version = "devel"
 
 type flags struct {
 	*daemon.Config[config.Server]
-	engine string
-}
-
-func (f *flags) load() (*config.Server, error) {
-	if f.engine != "" {
-		return f.Load("specs.engine=" + f.engine)
-	}
-	return f.Load()
 }
 
 func main() { os.Exit(daemon.Main(context.Background(), command(), os.Stderr)) }
@@ -65,11 +57,10 @@ Keys of the configuration can be set in the file, in the environment
   quell-server revoke agent host-17          # disconnects it
   quell-server token alice operator          # a token for the API
   quell-server import trace.csv              # adds samples of a trace, once
-  quell-server --engine sc://spark:15002     # specs by Apache Spark
   quell-server load --self --machines 1000   # the capacity of a server on this machine`,
 		Args: args(0, "none"), Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.load()
+			c, err := f.Load()
 			if err != nil {
 				return err
 			}
@@ -77,7 +68,6 @@ Keys of the configuration can be set in the file, in the environment
 		},
 	}
 	f.Config = daemon.AddConfig(root, config.LoadServer, config.ServerReference, "server.yaml", "store.flush=1s")
-	root.Flags().StringVar(&f.engine, "engine", "", "the engine that computes specs, as the key specs.engine: duckdb, or sc://HOST:PORT for Apache Spark")
 	root.AddCommand(
 		tokenCommand(), credentialsCommand(&f), revokeCommand(&f), trustCommand(&f), segmentsCommand(&f), importCommand(&f), loadCommand(&f),
 		&cobra.Command{Use: childCommand + " DIR", Hidden: true, Args: args(1, "DIR"),
@@ -116,7 +106,7 @@ func segmentsCommand(f *flags) *cobra.Command {
 		Example: "  quell-server segments samples\n  duckdb -c \"SELECT count(*) FROM read_parquet([$(quell-server segments samples | sed \"s/.*/'&'/\" | paste -sd,)])\"",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dir == "" {
-				c, err := f.load()
+				c, err := f.Load()
 				if err != nil {
 					return err
 				}

@@ -43,7 +43,7 @@ func (e *UnreachableError) Remedy() string {
 	return "see the agent's log"
 }
 
-// RefusedError is the agent's answer to a request that it did not carry out.
+// RefusedError is the answer to a request that the agent or the server did not carry out.
 type RefusedError struct {
 	Failure
 	Status int // HTTP
@@ -70,6 +70,22 @@ func NewClient(socket string) *Client {
 }
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	err := Do(ctx, &c.http, method, "http://agent"+path, "", in, out)
+	var unreached *url.Error
+	if !errors.As(err, &unreached) {
+		return err
+	}
+	var op *net.OpError
+	if err = unreached; errors.As(err, &op) {
+		err = op.Err
+	}
+	return &UnreachableError{c.socket, err}
+}
+
+// Do sends a request with a token, if it is not empty, and in as JSON, if it is not nil, and
+// reads the answer's JSON into out. It returns a *url.Error if there is no answer, and a
+// *RefusedError if the answer is not a success.
+func Do(ctx context.Context, c *http.Client, method, to, token string, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)
@@ -78,28 +94,27 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		}
 		body = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, to, body)
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
 	}
-	resp, err := c.http.Do(req)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.Do(req)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err
-		}
-		return &UnreachableError{c.socket, err}
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		r := &RefusedError{Status: resp.StatusCode}
-		if err := json.NewDecoder(resp.Body).Decode(&r.Failure); err != nil {
+		if err := json.NewDecoder(resp.Body).Decode(&r.Failure); err != nil || r.Failure.Error == "" {
 			r.Failure.Error = resp.Status
 		}
 		return r
 	}
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
+		return fmt.Errorf("read the answer: %w", err)
 	}
 	return nil
 }

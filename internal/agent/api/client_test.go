@@ -113,7 +113,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	c, _ := agent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "[") })
-	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "read the agent's answer") {
+	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "read the answer") {
 		t.Errorf("an answer that is cut off: %v", err)
 	}
 }

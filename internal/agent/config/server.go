@@ -72,7 +72,7 @@ type ServerS3 struct {
 type ServerSpecs struct {
 	Every      time.Duration `key:"every" help:"recompute all specs this often" min:"10s" max:"168h"`
 	Between    time.Duration `key:"between" help:"between computations, update specs with new samples and publish changes this often; 0: never" min:"0s" max:"1h"`
-	Engine     string        `key:"engine" help:"engine that computes specs; empty: quell-server, which reads each segment once; duckdb: one SQL statement; sc://HOST:PORT: the same on Apache Spark, by Spark Connect"`
+	Engine     string        `key:"engine" help:"engine that computes specs; empty: quell-server, which reads each segment once; sc://HOST:PORT: Apache Spark, by one SQL statement through Spark Connect"`
 	LookBack   time.Duration `key:"look_back" help:"use samples up to this age" min:"1h" max:"87600h"`
 	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs" min:"1" max:"1000000"`
 	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
@@ -147,8 +147,8 @@ func (s *Server) Validate() []Problem {
 			add("bus.listen", strconv.Quote(s.Bus.Listen), "an address of loopback, or a certificate in tls.cert")
 		}
 	}
-	if e := s.Specs.Engine; e != "" && e != "duckdb" && !strings.HasPrefix(e, "sc://") {
-		add("specs.engine", strconv.Quote(e), "empty, duckdb, or sc://HOST:PORT")
+	if e := s.Specs.Engine; e != "" && !strings.HasPrefix(e, "sc://") {
+		add("specs.engine", strconv.Quote(e), "empty, or sc://HOST:PORT")
 	}
 	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
 		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")

@@ -1,11 +1,9 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -49,43 +47,23 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		}
 		token = strings.TrimSpace(string(text))
 	}
-	var body io.Reader
-	if in != nil {
-		text, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encode request: %w", err)
-		}
-		body = bytes.NewReader(text)
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(c.URL, "/")+path, body)
+	to := strings.TrimRight(c.URL, "/") + path
+	u, err := url.Parse(to)
 	if err != nil {
 		return &Error{fmt.Errorf("ask %s: %w", c.URL, err), "name the server as http://HOST:PORT or https://HOST:PORT"}
 	}
-	if token != "" {
-		// An eavesdropper could read it.
-		if ip := net.ParseIP(req.URL.Hostname()); req.URL.Scheme != "https" && req.URL.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return &Error{fmt.Errorf("ask %s: a token is not sent without TLS", c.URL), "use https://"}
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
+	// An eavesdropper could read the token.
+	if ip := net.ParseIP(u.Hostname()); token != "" && u.Scheme != "https" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return &Error{fmt.Errorf("ask %s: a token is not sent without TLS", c.URL), "use https://"}
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err = api.Do(ctx, http.DefaultClient, method, to, token, in, out)
+	var unreached *url.Error
+	if errors.As(err, &unreached) {
 		return &Error{fmt.Errorf("reach quell-server: %w", err), "start quell-server, or name it with --server or $QUELL_SERVER"}
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		r := &api.RefusedError{Status: resp.StatusCode}
-		if err := json.NewDecoder(resp.Body).Decode(&r.Failure); err != nil || r.Failure.Error == "" {
-			r.Failure.Error = resp.Status
-		}
-		return r
-	}
-	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return fmt.Errorf("read the server's answer: %w", err)
-	}
-	return nil
+	return err
 }
 
 // get requests a list by path and filters; empty filters are left out.

@@ -162,19 +162,6 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 	return nil
 }
 
-// Specs returns the stored specs of a job on a platform, nil if there are none.
-func (b *Bus) Specs(ctx context.Context, job, platform string) (*wire.Specs, error) {
-	entry, err := b.kv.Get(ctx, wire.SpecKey(job, platform))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read specs of %s: %w", job, err)
-	}
-	var m wire.Specs
-	return &m, wire.Unmarshal(entry.Value(), &m)
-}
-
 // ErrNoMachine means that a command was not carried out because no machine of that name
 // is connected.
 var ErrNoMachine = errors.New("the machine is not connected")
@@ -200,9 +187,8 @@ func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wi
 }
 
 // CommandAll sends a command to all machines and passes on each reply as it comes, until
-// the expected number of replies (if expect is not 0) has come or ctx ends. The end of
-// ctx is no error.
-func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, expect int, each func(*wire.Reply)) error {
+// ctx ends, which is no error.
+func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error {
 	data, err := wire.Marshal(c)
 	if err != nil {
 		return err
@@ -216,7 +202,7 @@ func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, expect int, each 
 	if err := b.nc.PublishRequest(wire.CommandAll, inbox, data); err != nil {
 		return fmt.Errorf("command all: %w", err)
 	}
-	for n := 0; expect == 0 || n < expect; {
+	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		switch {
 		case errors.Is(err, nats.ErrNoResponders) || ctx.Err() != nil:
@@ -229,8 +215,6 @@ func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, expect int, each 
 			b.log.Warn("malformed reply", "reason", err)
 			continue
 		}
-		n++
 		each(&r)
 	}
-	return nil
 }

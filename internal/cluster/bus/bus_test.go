@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
@@ -80,8 +81,8 @@ func TestFromAgentToReader(t *testing.T) {
 	if err := c.Ack(t.Context(), m.Seq); err != nil {
 		t.Fatal(err)
 	}
-	if n, _, err := c.State(t.Context()); n != 0 || err != nil {
-		t.Errorf("%d messages are left, %v", n, err)
+	if info, err := c.stream.Info(t.Context()); err != nil || info.State.Msgs != 0 {
+		t.Errorf("messages are left: %+v, %v", info, err)
 	}
 }
 
@@ -337,11 +338,11 @@ func TestSpecsReachAgents(t *testing.T) {
 			t.Errorf("got %+v", s)
 		}
 	}
-	kept, err := b.Specs(t.Context(), "web.front", "p")
+	kept, err := storedSpecs(t.Context(), b, "web.front", "p")
 	if err != nil || kept.Revision != 3 {
 		t.Errorf("kept %v, %v", kept, err)
 	}
-	if none, err := b.Specs(t.Context(), "nobody", "p"); none != nil || err != nil {
+	if none, err := storedSpecs(t.Context(), b, "nobody", "p"); none != nil || err != nil {
 		t.Errorf("kept %v, %v", none, err)
 	}
 }
@@ -360,11 +361,11 @@ func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	if err := b.PutSpecs(ctx, wire.SpecsOf("web", "p", 1, nil)); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := b.Specs(ctx, "web", "p"); err != nil || m == nil {
+	if m, err := storedSpecs(ctx, b, "web", "p"); err != nil || m == nil {
 		t.Errorf("kept %v, %v", m, err)
 	}
 	quelltest.Until(t, "nothing is kept of it", func() bool {
-		m, err := b.Specs(ctx, "web", "p")
+		m, err := storedSpecs(ctx, b, "web", "p")
 		return m == nil && err == nil
 	})
 }
@@ -418,8 +419,14 @@ func TestCommands(t *testing.T) {
 		t.Errorf("%v, %v", r, err)
 	}
 	var machines []string
-	err = b.CommandAll(ctx, &wire.Command{Id: "c2", Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}}, 2,
-		func(r *wire.Reply) { machines = append(machines, fmt.Sprint(r.Machine, r.Ok)) })
+	all, enough := context.WithCancel(ctx)
+	defer enough()
+	err = b.CommandAll(all, &wire.Command{Id: "c2", Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}},
+		func(r *wire.Reply) {
+			if machines = append(machines, fmt.Sprint(r.Machine, r.Ok)); len(machines) == 2 {
+				enough()
+			}
+		})
 	slices.Sort(machines)
 	if err != nil || !slices.Equal(machines, []string{"onetrue", "two.exampletrue"}) {
 		t.Errorf("%q, %v", machines, err)
@@ -436,4 +443,17 @@ func TestCommands(t *testing.T) {
 	if want := []string{"one off", "two.example /t", "two.example off"}; !slices.Equal(done, want) {
 		t.Errorf("carried out %q, want %q", done, want)
 	}
+}
+
+// storedSpecs returns the specs of a job on a platform in the bucket, nil if there are none.
+func storedSpecs(ctx context.Context, b *Bus, job, platform string) (*wire.Specs, error) {
+	entry, err := b.kv.Get(ctx, wire.SpecKey(job, platform))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m wire.Specs
+	return &m, wire.Unmarshal(entry.Value(), &m)
 }

@@ -39,7 +39,7 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 	}
 	opts := []nats.Option{
 		nats.Name(o.Name),
-		nats.CustomInboxPrefix(InboxPrefix(o.Name)),
+		nats.CustomInboxPrefix(inboxPrefix(o.Name)),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(pause), nats.ReconnectJitter(jitter, jitter),
 		nats.IgnoreAuthErrorAbort(), // credentials may be renewed
@@ -63,9 +63,9 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// InboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its
+// inboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its
 // own.
-func InboxPrefix(name string) string { return "inbox." + wire.Token(name) }
+func inboxPrefix(name string) string { return "inbox." + wire.Token(name) }
 
 // ErrNotConnected means that a message was not sent because there is no connection.
 var ErrNotConnected = errors.New("not connected to the server")

@@ -15,7 +15,6 @@ type Message struct {
 	Seq     uint64 // sequence number in the stream: it increases from one message of a consumer to the next
 	Subject string // NATS has checked that the sender may use it; Data is not checked
 	Data    []byte
-	At      time.Time // when the stream accepted it
 }
 
 // Consumer reads a stream in order, from the first message that is not Done. The server
@@ -85,7 +84,7 @@ func (c *Consumer) pump(ctx context.Context) {
 			return
 		}
 		select {
-		case c.ready <- Message{meta.Sequence.Stream, m.Subject(), m.Data(), meta.Timestamp}:
+		case c.ready <- Message{meta.Sequence.Stream, m.Subject(), m.Data()}:
 		case <-ctx.Done():
 			return
 		}
@@ -155,15 +154,6 @@ func (c *Consumer) Ack(ctx context.Context, seq uint64) error {
 		return fmt.Errorf("remove stored messages: %w", err)
 	}
 	return nil
-}
-
-// State returns the size of what is still in the stream.
-func (c *Consumer) State(ctx context.Context) (messages, bytes uint64, err error) {
-	info, err := c.stream.Info(ctx)
-	if err != nil {
-		return 0, 0, fmt.Errorf("get the stream's state: %w", err)
-	}
-	return info.State.Msgs, info.State.Bytes, nil
 }
 
 // Close ends reading. It is called once, when Fetch has returned.

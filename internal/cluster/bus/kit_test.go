@@ -4,17 +4,23 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
@@ -153,18 +159,55 @@ func serve(text string) {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		panic(err)
 	}
-	opts := embedded.Options{Dir: o.Dir, Listen: o.Listen, Name: o.Name,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))}
 	if o.Peer != "" {
-		opts.Cluster = &embedded.Cluster{Name: "test", Listen: o.Peer, Peers: o.Peers, Secret: "secret"}
+		s := startNode(o)
+		fmt.Println(s.ClientURL())
+		io.Copy(io.Discard, os.Stdin)
+		s.Shutdown()
+		s.WaitForShutdown()
+		return
 	}
-	s, err := embedded.Start(opts, o.Trust)
+	s, err := embedded.Start(embedded.Options{Dir: o.Dir, Listen: o.Listen,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))}, o.Trust)
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println(s.URL())
 	io.Copy(io.Discard, os.Stdin)
 	s.Close()
+}
+
+// startNode starts one of several NATS servers that hold the same streams, with the
+// authority's trust: what users with such a cluster run, which is never the embedded one.
+func startNode(o serverOptions) *server.Server {
+	operator, err := jwt.DecodeOperatorClaims(o.Trust.Operator)
+	resolver := &server.MemAccResolver{}
+	err = errors.Join(err, resolver.Store(o.Trust.Account, o.Trust.AccountJWT), resolver.Store(o.Trust.System, o.Trust.SystemJWT))
+	opts := &server.Options{ServerName: o.Name, JetStream: true, StoreDir: o.Dir, SyncInterval: time.Second, NoSigs: true, MaxPayload: 1 << 20,
+		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: o.Trust.System, AccountResolver: resolver,
+		Cluster: server.ClusterOpts{Name: "test", Username: "quell", Password: "secret"}}
+	listen := func(address string, host *string, port *int) {
+		h, p, e := net.SplitHostPort(address)
+		n, e2 := strconv.Atoi(p)
+		*host, *port, err = h, n, errors.Join(err, e, e2)
+	}
+	listen(o.Listen, &opts.Host, &opts.Port)
+	listen(o.Peer, &opts.Cluster.Host, &opts.Cluster.Port)
+	for _, peer := range o.Peers {
+		opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword("quell", "secret"), Host: peer})
+	}
+	if err != nil {
+		panic(err)
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		panic(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(time.Minute) {
+		panic("a node is not ready after a minute")
+	}
+	return s
 }
 
 func newAuthority(t testing.TB) *authority.Authority {

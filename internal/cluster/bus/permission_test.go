@@ -24,7 +24,7 @@ type guest struct{ *nats.Conn }
 func connect(t *testing.T, url, creds string) *guest {
 	t.Helper()
 	name := strings.TrimSuffix(filepath.Base(creds), ".creds")
-	nc, err := nats.Connect(url, nats.UserCredentials(creds), nats.CustomInboxPrefix(InboxPrefix(name)),
+	nc, err := nats.Connect(url, nats.UserCredentials(creds), nats.CustomInboxPrefix(inboxPrefix(name)),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // errors must not go to standard error
 	if err != nil {
 		t.Fatal(err)
@@ -64,19 +64,19 @@ func TestPermissions(t *testing.T) {
 	publish := []string{wire.SampleSubject(own), wire.SampleSubject(other), wire.RecordSubject(own), wire.RecordSubject(other),
 		"spec.web.p", "command.all", wire.CommandSubject(own), wire.CommandSubject(other), "$KV.specs.web.p", directGet("web.p"),
 		js + "PURGE.samples", js + "DELETE.samples", js + "MSG.GET.samples", js + "INFO.samples", "$JS.API.CONSUMER.CREATE.samples",
-		InboxPrefix(other) + ".x", "$SYS.REQ.SERVER.PING", "anything"}
+		inboxPrefix(other) + ".x", "$SYS.REQ.SERVER.PING", "anything"}
 	subscribe := []string{wire.SampleSubject(own), wire.AllSamples, wire.AllRecords, wire.AllSpecs, "spec.web.p", "command.all", "command.>",
-		wire.CommandSubject(own), wire.CommandSubject(other), InboxPrefix(own) + ".>", InboxPrefix(other) + ".>", ">", "$JS.>", "$KV.specs.>", "anything"}
+		wire.CommandSubject(own), wire.CommandSubject(other), inboxPrefix(own) + ".>", inboxPrefix(other) + ".>", ">", "$JS.>", "$KV.specs.>", "anything"}
 	for _, c := range []struct {
 		role authority.Role
 		may  []string // "+" publishes, "-" subscribes
 	}{
 		{authority.Agent, []string{"+" + wire.SampleSubject(own), "+" + wire.RecordSubject(own), "+" + directGet("web.p"),
-			"-" + wire.AllSpecs, "-spec.web.p", "-command.all", "-" + wire.CommandSubject(own), "-" + InboxPrefix(own) + ".>"}},
+			"-" + wire.AllSpecs, "-spec.web.p", "-command.all", "-" + wire.CommandSubject(own), "-" + inboxPrefix(own) + ".>"}},
 		{authority.Viewer, []string{"+" + directGet("web.p"),
-			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + InboxPrefix(own) + ".>"}},
+			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"}},
 		{authority.Operator, []string{"+command.all", "+" + wire.CommandSubject(own), "+" + wire.CommandSubject(other), "+" + directGet("web.p"),
-			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + InboxPrefix(own) + ".>"}},
+			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"}},
 	} {
 		t.Run(string(c.role), func(t *testing.T) {
 			g := connect(t, url, credentials(t, a, c.role, own, 0))

@@ -39,7 +39,7 @@ func OpenSender(ctx context.Context, o Options) (*Sender, error) {
 		nc.Close()
 		return nil, fmt.Errorf("connect to %s as %s: %w", o.URL, o.Name, cause(ctx, err))
 	}
-	s := &Sender{nc: nc, subject: wire.SampleSubject(o.Name), inbox: InboxPrefix(o.Name) + ".ack.", acks: make(chan *nats.Msg, 4), timer: time.NewTimer(0)}
+	s := &Sender{nc: nc, subject: wire.SampleSubject(o.Name), inbox: inboxPrefix(o.Name) + ".ack.", acks: make(chan *nats.Msg, 4), timer: time.NewTimer(0)}
 	if _, err := nc.ChanSubscribe(s.inbox+"*", s.acks); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("listen for acknowledgements of %s: %w", o.Name, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -118,7 +119,7 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 	s.specs.mu.Lock()
 	for _, v := range s.specs.by {
 		if (q.Get("job") == "" || q.Get("job") == v.Job) && (q.Get("platform") == "" || q.Get("platform") == v.Platform) {
-			views = append(views, cluster.Spec{Spec: SpecOf(&v), Version: v.Version, Last: sample.Millis(v.Last)})
+			views = append(views, cluster.Spec{Spec: dialect.SpecOf(&v), Version: v.Version, Last: sample.Millis(v.Last)})
 		}
 	}
 	s.specs.mu.Unlock()

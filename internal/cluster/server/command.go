@@ -81,7 +81,7 @@ func (s *Server) commandAll(ctx context.Context, c *wire.Command) (cluster.Repli
 	all := len(missing) > 0
 	out := cluster.Replies{Replies: []cluster.Reply{}, Silent: []string{}}
 	var timer *time.Timer
-	err := s.Commander.CommandAll(ctx, c, 0, func(r *wire.Reply) {
+	err := s.Commander.CommandAll(ctx, c, func(r *wire.Reply) {
 		out.Replies = append(out.Replies, replyOf(r))
 		if delete(missing, r.Machine); all && len(missing) == 0 && timer == nil {
 			timer = time.AfterFunc(grace, cancel)

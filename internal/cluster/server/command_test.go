@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/command/commandtest"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -83,7 +85,7 @@ func TestCommandsAtTheAPI(t *testing.T) {
 		}
 		w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", strings.Replace(c.JSON, "{", `{"machine":"m1",`, 1))
 		if c.Want != "" {
-			var f Failure
+			var f api.Failure
 			if err := json.Unmarshal(w.Body.Bytes(), &f); w.Code != 400 || err != nil || !strings.Contains(f.Error, c.Want) {
 				t.Errorf("%s: %d %s, want %q", c.Name, w.Code, w.Body, c.Want)
 			}
@@ -136,7 +138,7 @@ func TestMachines(t *testing.T) {
 func TestPairs(t *testing.T) {
 	b := newBench(t, nil)
 	b.fake.answer = func(*duck.Job) (*duck.Answer, error) {
-		return &duck.Answer{Rows: []json.RawMessage{json.RawMessage(`["web","reports",14,3,2.5,0.61,9,8,1763726400000]`), json.RawMessage(`["web","it's",1,1,null,null,0,0,5]`)}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["web","reports",14,3,2.5,0.61,9,8,1763726400000]`), json.RawMessage(`["web","it's",1,1,null,null,0,0,5]`)}}}, nil
 	}
 	var pairs []cluster.Pair
 	w := b.local("GET", "/v1/pairs?job=it%27s&since=24h", "")

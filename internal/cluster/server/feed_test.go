@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -204,7 +205,7 @@ func (s slow) Query(ctx context.Context, _ *duck.Job) (*duck.Answer, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(time.Duration(s)):
-		return &duck.Answer{Columns: []duck.Column{}, Rows: []json.RawMessage{}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{}, Rows: []json.RawMessage{}}}, nil
 	}
 }
 

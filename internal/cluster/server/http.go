@@ -35,12 +35,6 @@ func bad(format string, args ...any) error {
 	return &httpError{http.StatusBadRequest, fmt.Sprintf(format, args...), "see /openapi.json"}
 }
 
-// Failure is the body of every answer that is not a success.
-type Failure struct {
-	Error  string `json:"error"`
-	Remedy string `json:"remedy,omitempty"`
-}
-
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -155,7 +149,7 @@ func (s *Server) audit(q *request, rt *route, target, why, outcome string) {
 
 // fail answers with an error.
 func fail(w http.ResponseWriter, err error, s *Server) {
-	status, f := http.StatusInternalServerError, Failure{Error: err.Error()}
+	status, f := http.StatusInternalServerError, api.Failure{Error: err.Error()}
 	var own *httpError
 	var asked *duck.Error
 	var large *http.MaxBytesError

@@ -2,12 +2,12 @@ package server
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
 	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/cluster/api"
 )
 
@@ -57,7 +57,7 @@ func responses(rt *route) object {
 	}
 	content[media] = object{"schema": schema(reflect.TypeOf(rt.out))}
 	all := object{"200": object{"description": "success", "content": content}}
-	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[Failure]())}}
+	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[api.Failure]())}}
 	add := func(status, why string) { all[status] = object{"description": why, "content": failure} }
 	add("429", "too many requests of this caller")
 	if rt.scope != Public {
@@ -145,13 +145,4 @@ func fields(t reflect.Type, properties object, required *[]string) {
 	for _, t := range embedded {
 		fields(t, properties, required)
 	}
-}
-
-// Paths lists the API's paths, for tests of the documentation.
-func Paths() []string {
-	paths := map[string]bool{}
-	for _, rt := range table() {
-		paths[rt.path] = true
-	}
-	return slices.Sorted(maps.Keys(paths))
 }

@@ -34,8 +34,8 @@ type Publisher interface {
 type Commander interface {
 	Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error)
 	// CommandAll sends one to all machines, and passes on each reply as it comes until
-	// ctx ends or, if expect is not 0, that number has come.
-	CommandAll(ctx context.Context, c *wire.Command, expect int, each func(*wire.Reply)) error
+	// ctx ends.
+	CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error
 }
 
 // Leaser lets one of several servers at a time do some work, and ends that right by
@@ -50,10 +50,7 @@ type Options struct {
 	Version string
 	Store   *store.Store
 	Asker   Querier
-	// Learner and Engine compute specs; Engine has precedence. Without either, Asker
-	// does, by SQL.
 	Learner Learner
-	Engine  Engine
 	Log     *slog.Logger
 	Tokens  *Tokens
 	// Feeds are the sources of batches; none: only imports.
@@ -73,7 +70,6 @@ type Options struct {
 // Server is quell-server without its listeners.
 type Server struct {
 	Options
-	started  time.Time
 	hub      *hub
 	callers  *callers
 	refusals refusals
@@ -93,7 +89,7 @@ func New(p Options) (*Server, error) {
 	if p.Tokens == nil {
 		p.Tokens = &Tokens{}
 	}
-	s := &Server{Options: p, started: p.Now(), hub: newHub(p.Config.Limits.Streams),
+	s := &Server{Options: p, hub: newHub(p.Config.Limits.Streams),
 		callers: newCallers(p.Config.Limits.PerSecond, p.Config.Limits.Burst, p.Now)}
 	s.live = newLive(p)
 	s.metrics = newMetrics(s)

@@ -22,8 +22,10 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -49,7 +51,7 @@ func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
 	if f.answer != nil {
 		return f.answer(job)
 	}
-	return &duck.Answer{Columns: []duck.Column{}, Rows: []json.RawMessage{}}, nil
+	return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{}, Rows: []json.RawMessage{}}}, nil
 }
 
 func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
@@ -62,7 +64,7 @@ func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
 	return nil
 }
 
-func (f *fake) CommandAll(ctx context.Context, c *wire.Command, _ int, each func(*wire.Reply)) error {
+func (f *fake) CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error {
 	f.commands = append(f.commands, c)
 	for _, r := range f.all {
 		each(r)
@@ -107,7 +109,7 @@ func newBench(t testing.TB, change func(*Options)) *bench {
 	}
 	t.Cleanup(func() { st.Close() })
 	f := &fake{}
-	p := Options{Config: &c, Version: "test", Store: st, Asker: f, Publisher: f, Commander: f, Log: slog.New(slog.DiscardHandler),
+	p := Options{Config: &c, Version: "test", Store: st, Asker: f, Learner: &learner{}, Publisher: f, Commander: f, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return start }}
 	if change != nil {
 		change(&p)
@@ -208,7 +210,7 @@ func TestQueries(t *testing.T) {
 		case strings.Contains(job.SQL, "broken"):
 			return nil, &duck.Error{Kind: duck.Broken, Message: "the store"}
 		}
-		return &duck.Answer{Columns: []duck.Column{{Name: "a", Type: "INTEGER"}}, Rows: []json.RawMessage{json.RawMessage("[1]")}, End: duck.End{Rows: 1}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{{Name: "a", Type: "INTEGER"}}, Rows: []json.RawMessage{json.RawMessage("[1]")}}}, nil
 	}
 	for _, c := range []struct {
 		body, want string
@@ -296,12 +298,13 @@ func TestOperatorsCommandsAreAudited(t *testing.T) {
 
 // Changed specs get a version and are announced; unchanged ones are not.
 func TestSpecsGetVersions(t *testing.T) {
-	b := newBench(t, nil)
-	row := func(job, signal string, mean float64) json.RawMessage {
-		return json.RawMessage(fmt.Sprintf(`["%s","p","%s","v","ready",5,500,1.5,%g,0.1,1795262400000]`, job, signal, mean))
+	l := &learner{}
+	b := newBench(t, func(p *Options) { p.Learner = l })
+	computed := func(job, signal string, mean float64) spec.Computed {
+		return spec.Computed{Spec: spec.Spec{Key: spec.Key{Job: sample.JobName(job), Platform: "p", Signal: sample.SignalName(signal), Variant: "v"},
+			State: spec.Ready, Tasks: 5, Samples: 500, CPUMean: 1.5, Mean: mean, StdDev: 0.1}, Last: 1795262400000}
 	}
-	var rows []json.RawMessage
-	b.fake.answer = func(*duck.Job) (*duck.Answer, error) { return &duck.Answer{Rows: rows}, nil }
+	b.fake.answer = func(*duck.Job) (*duck.Answer, error) { return &duck.Answer{}, nil }
 	ctx := t.Context()
 	if err := b.loadSpecs(ctx); err != nil {
 		t.Fatal(err)
@@ -313,7 +316,7 @@ func TestSpecsGetVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rows = []json.RawMessage{row("web", "cpi", 1.8), row("web", "runq", 0.1), row("db", "cpi", 2)}
+	l.learnt = []spec.Computed{computed("web", "cpi", 1.8), computed("web", "runq", 0.1), computed("db", "cpi", 2)}
 	learn()
 	if len(b.fake.specs) != 2 {
 		t.Errorf("%d messages, want one for each job", len(b.fake.specs))
@@ -322,7 +325,7 @@ func TestSpecsGetVersions(t *testing.T) {
 	if len(b.fake.specs) != 0 {
 		t.Errorf("nothing changed, and %d messages went out", len(b.fake.specs))
 	}
-	rows = []json.RawMessage{row("web", "cpi", 1.9), row("web", "runq", 0.1)}
+	l.learnt = []spec.Computed{computed("web", "cpi", 1.9), computed("web", "runq", 0.1)}
 	learn()
 	if len(b.fake.specs) != 1 || b.fake.specs[0].Job != "web" || b.fake.specs[0].Revision != 3 || len(b.fake.specs[0].Specs) != 2 {
 		t.Errorf("got %v, want web's two with a higher revision", b.fake.specs)

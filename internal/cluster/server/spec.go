@@ -9,7 +9,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
-	"github.com/quell-dev/quell/internal/cluster/store/digest"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -37,10 +36,6 @@ type specs struct {
 // jobPlatform is a job on a platform: the unit of a message to agents.
 type jobPlatform struct{ job, platform string }
 
-func keyOf(s *store.Spec) spec.Key {
-	return spec.Key{Job: sample.JobName(s.Job), Platform: sample.Platform(s.Platform), Signal: sample.SignalName(s.Signal), Variant: s.Variant}
-}
-
 // maxSpecs bounds the result of a computation.
 const maxSpecs = 5_000_000
 
@@ -52,7 +47,11 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	if err := fetchTables(ctx, sn, job); err != nil {
 		return err
 	}
-	all, err := s.askSpecs(ctx, job, 0)
+	a, err := s.askAll(ctx, job)
+	if err != nil {
+		return err
+	}
+	all, err := dialect.SpecsOf(a.Rows, 0)
 	if err != nil {
 		return err
 	}
@@ -60,21 +59,12 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	defer s.specs.mu.Unlock()
 	s.specs.by = make(map[spec.Key]store.Spec, len(all))
 	for i := range all {
-		s.specs.by[keyOf(&all[i])] = all[i]
+		s.specs.by[dialect.KeyOf(&all[i])] = all[i]
 	}
 	return nil
 }
 
-// askSpecs executes a query that returns specs, within separate limits.
-func (s *Server) askSpecs(ctx context.Context, job *duck.Job, now sample.Millis) ([]store.Spec, error) {
-	a, err := s.askAll(ctx, job)
-	if err != nil {
-		return nil, err
-	}
-	return dialect.SpecsOf(a.Rows, now)
-}
-
-// askAll executes one of the server's own queries. Its answer must be complete.
+// askAll executes one of the server's own queries, within separate limits. Its answer must be complete.
 func (s *Server) askAll(ctx context.Context, job *duck.Job) (*duck.Answer, error) {
 	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
 	a, err := s.Asker.Query(ctx, job)
@@ -104,19 +94,6 @@ func (s *Server) learn(ctx context.Context) error {
 // compute computes specs from everything stored, up to now.
 func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, error) {
 	p, from := s.Config.SpecParams(), now.Add(-s.Config.Specs.LookBack)
-	switch {
-	case s.Engine != nil:
-		sn := s.Store.Snapshot(from, now)
-		defer sn.Close()
-		return s.Engine.Specs(ctx, sn, from, p, now)
-	case s.Learner == nil:
-		job, sn := s.job(dialect.DuckDB().Specs(p, now), from, now)
-		defer sn.Close()
-		if err := fetchTables(ctx, sn, job); err != nil {
-			return nil, err
-		}
-		return s.askSpecs(ctx, job, now)
-	}
 	job, sn := s.job(windowsSQL, from, now)
 	defer sn.Close()
 	if err := fetchTables(ctx, sn, job); err != nil { // the learner fetches the samples without a digest
@@ -126,7 +103,7 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 	if err != nil {
 		return nil, err
 	}
-	learnt, _, err := s.Learner.Learn(ctx, sn, windows, p, now)
+	learnt, err := s.Learner.Learn(ctx, sn, from, windows, p, now)
 	if err != nil {
 		return nil, err
 	}
@@ -140,14 +117,14 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 const windowsSQL = `SELECT machine, victim_task, signal, epoch_ms(began), epoch_ms(coalesce(closed, updated)), id, closed IS NULL
 FROM incidents WHERE NOT follows`
 
-func (s *Server) windows(ctx context.Context, job *duck.Job) ([]digest.Window, error) {
+func (s *Server) windows(ctx context.Context, job *duck.Job) ([]store.Window, error) {
 	a, err := s.askAll(ctx, job)
 	if err != nil {
 		return nil, fmt.Errorf("read incidents: %w", err)
 	}
-	all := make([]digest.Window, 0, len(a.Rows))
+	all := make([]store.Window, 0, len(a.Rows))
 	for _, row := range a.Rows {
-		var w digest.Window
+		var w store.Window
 		var id string
 		var open bool
 		into := []any{&w.Machine, &w.Task, &w.Signal, &w.From, &w.To, &id, &open}
@@ -209,14 +186,14 @@ func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 	}
 	for i := range all {
 		n := &all[i]
-		old, known := s.by[keyOf(n)]
+		old, known := s.by[dialect.KeyOf(n)]
 		same := old
 		same.At, same.Version = n.At, n.Version
 		if known && same == *n {
 			continue
 		}
 		n.Version = old.Version + 1
-		s.by[keyOf(n)] = *n
+		s.by[dialect.KeyOf(n)] = *n
 		fresh = append(fresh, *n)
 		s.unannounced[jobPlatform{n.Job, n.Platform}] = true
 	}
@@ -235,7 +212,7 @@ func (s *specs) messages() (all []*wire.Specs) {
 	revision := map[jobPlatform]uint64{}
 	for _, v := range s.by {
 		if p := (jobPlatform{v.Job, v.Platform}); s.unannounced[p] {
-			by[p] = append(by[p], SpecOf(&v))
+			by[p] = append(by[p], dialect.SpecOf(&v))
 			revision[p] += uint64(v.Version) // each change increases the sum
 		}
 	}
@@ -243,13 +220,4 @@ func (s *specs) messages() (all []*wire.Specs) {
 		all = append(all, wire.SpecsOf(sample.JobName(p.job), sample.Platform(p.platform), revision[p], of))
 	}
 	return all
-}
-
-// SpecOf converts a stored version to a spec.Spec.
-func SpecOf(v *store.Spec) spec.Spec {
-	out := spec.Spec{Key: keyOf(v), Samples: v.Samples, Tasks: int(v.Tasks), CPUMean: v.CPUMean, Mean: v.Mean, StdDev: v.StdDev, Updated: sample.Millis(v.At)}
-	if out.State.UnmarshalText([]byte(v.State)) != nil {
-		out.State = spec.Insufficient
-	}
-	return out
 }

@@ -6,21 +6,14 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
-	"github.com/quell-dev/quell/internal/cluster/store/digest"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
-// Learner computes specs of a store's samples, except those in windows (digest.Learner).
-// Without one DuckDB does it by SQL.
+// Learner computes specs of a store's samples between from and now, except those in
+// windows (digest.Learner, spark.Learner).
 type Learner interface {
-	Learn(ctx context.Context, sn *store.Snapshot, windows []digest.Window, p spec.Params, now sample.Millis) ([]spec.Computed, digest.Stats, error)
-}
-
-// Engine computes specs of a store's samples between from and now on another system, by
-// the SQL of package dialect (spark.Engine).
-type Engine interface {
-	Specs(ctx context.Context, sn *store.Snapshot, from sample.Millis, p spec.Params, now sample.Millis) ([]store.Spec, error)
+	Learn(ctx context.Context, sn *store.Snapshot, from sample.Millis, windows []store.Window, p spec.Params, now sample.Millis) ([]spec.Computed, error)
 }
 
 // maxHeld is the maximum number of samples that the live specs hold back: some 30 MB.
@@ -34,9 +27,10 @@ type live struct {
 	by *spec.Live
 }
 
-// newLive returns nil without a learner, or if live specs are disabled.
+// newLive returns nil if live specs are disabled, or if another system computes specs: its
+// result is not a state that learning can continue from.
 func newLive(p Options) *live {
-	if p.Learner == nil || p.Engine != nil || p.Config.Specs.Between == 0 {
+	if p.Config.Specs.Engine != "" || p.Config.Specs.Between == 0 {
 		return nil
 	}
 	return &live{by: spec.NewLive(p.Config.SpecParams(), spec.LiveHold, maxHeld)}

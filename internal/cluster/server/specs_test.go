@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/digest"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -25,12 +26,12 @@ import (
 
 // learner returns given specs and records its arguments.
 type learner struct {
-	windows []digest.Window
+	windows []store.Window
 	learnt  []spec.Computed
 	during  func() // called in a computation; nil: nothing
 }
 
-func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.Window, _ spec.Params, now sample.Millis) ([]spec.Computed, digest.Stats, error) {
+func (l *learner) Learn(_ context.Context, _ *store.Snapshot, _ sample.Millis, windows []store.Window, _ spec.Params, now sample.Millis) ([]spec.Computed, error) {
 	if l.during != nil {
 		l.during()
 	}
@@ -38,7 +39,7 @@ func (l *learner) Learn(_ context.Context, _ *store.Snapshot, windows []digest.W
 	for i := range l.learnt {
 		l.learnt[i].Updated = now
 	}
-	return l.learnt, digest.Stats{}, nil
+	return l.learnt, nil
 }
 
 // TestVersionsOfASpec: each state of a spec is a version with all its fields, and earlier
@@ -50,7 +51,7 @@ func TestVersionsOfASpec(t *testing.T) {
 		if !strings.Contains(job.SQL, "FROM incidents WHERE NOT follows") {
 			t.Errorf("asked %s", job.SQL)
 		}
-		return &duck.Answer{Rows: []json.RawMessage{json.RawMessage(`["m1","/a","runq",100,200,"i1",false]`)}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["m1","/a","runq",100,200,"i1",false]`)}}}, nil
 	}
 	b.specs.by = map[spec.Key]store.Spec{}
 	key := spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "v"}
@@ -66,7 +67,7 @@ func TestVersionsOfASpec(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]digest.Window{{Machine: "m1", Task: "/a", Signal: "runq", From: 100, To: 200}}, l.windows); diff != "" {
+	if diff := cmp.Diff([]store.Window{{Machine: "m1", Task: "/a", Signal: "runq", From: 100, To: 200}}, l.windows); diff != "" {
 		t.Error(diff)
 	}
 	at := start.UnixMilli()

@@ -24,13 +24,12 @@ type pendingCommit struct {
 	audit     []Audit
 	specs     []Spec
 	marks     map[Source]Mark
-	streams   map[string]Range
 	spans     []span
 	id        string // commit ID, set when writing starts
 }
 
 func newFlight(x *index) *pendingCommit {
-	return &pendingCommit{pack: newPack(x), marks: map[Source]Mark{}, streams: map[string]Range{}}
+	return &pendingCommit{pack: newPack(x), marks: map[Source]Mark{}}
 }
 
 func (f *pendingCommit) size() int {
@@ -38,7 +37,7 @@ func (f *pendingCommit) size() int {
 }
 
 func (f *pendingCommit) empty() bool {
-	return f.size() == 0 && len(f.marks) == 0 && len(f.streams) == 0
+	return f.size() == 0 && len(f.marks) == 0
 }
 
 // clear prepares it for the next commit.
@@ -47,7 +46,6 @@ func (f *pendingCommit) clear(x *index) {
 	f.known = seriesTable{}
 	f.incidents, f.actions, f.audit, f.specs = nil, nil, nil, nil
 	clear(f.marks)
-	clear(f.streams)
 	f.spans, f.id = f.spans[:0], ""
 }
 
@@ -63,13 +61,6 @@ func (s *Store) Add(b *Batch) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.next
-	if b.Seq > 0 {
-		r, ok := f.streams[b.Source.Stream]
-		if !ok {
-			r.First = b.Seq
-		}
-		f.streams[b.Source.Stream] = Range{min(r.First, b.Seq), max(r.Last, b.Seq)}
-	}
 	if b.N > 0 {
 		m := s.mark(b.Source)
 		if m.accepted(b.N) {
@@ -212,7 +203,7 @@ func (s *Store) write(f *pendingCommit) error {
 }
 
 func (s *Store) tryWrite(f *pendingCommit) error {
-	c := &commit{ID: f.id, Streams: f.streams, Marks: listMarks(f.marks)}
+	c := &commit{ID: f.id, Marks: listMarks(f.marks)}
 	w := s.writer()
 	for hour, rows := range f.pack.hours() {
 		from, to := rows[0].ts, rows[0].ts

@@ -16,19 +16,12 @@ import (
 
 // commit is one file of the log: the manifest of its additions.
 type commit struct {
-	Generation uint64           `json:"generation"`   // number in the log, from 1
-	ID         string           `json:"id,omitempty"` // the same for every attempt
-	At         sample.Millis    `json:"at"`
-	Add        []Segment        `json:"add,omitempty"`
-	Remove     []string         `json:"remove,omitempty"` // files
-	Marks      sourceMarks      `json:"marks,omitempty"`  // the changed ones
-	Streams    map[string]Range `json:"streams,omitempty"`
-}
-
-// Range is the range of stream messages in a commit, both ends included.
-type Range struct {
-	First uint64 `json:"first"`
-	Last  uint64 `json:"last"`
+	Generation uint64        `json:"generation"`   // number in the log, from 1
+	ID         string        `json:"id,omitempty"` // the same for every attempt
+	At         sample.Millis `json:"at"`
+	Add        []Segment     `json:"add,omitempty"`
+	Remove     []string      `json:"remove,omitempty"` // files
+	Marks      sourceMarks   `json:"marks,omitempty"`  // the changed ones
 }
 
 // state is the result of all commits so far.
@@ -36,7 +29,6 @@ type state struct {
 	Generation uint64             `json:"generation"`
 	Segments   map[string]Segment `json:"-"`
 	Marks      map[Source]Mark    `json:"-"`
-	Streams    map[string]uint64  `json:"streams,omitempty"` // the last message stored
 }
 
 // checkpoint is the file form of a state.
@@ -54,7 +46,7 @@ const (
 )
 
 func newState() state {
-	return state{Segments: map[string]Segment{}, Marks: map[Source]Mark{}, Streams: map[string]uint64{}}
+	return state{Segments: map[string]Segment{}, Marks: map[Source]Mark{}}
 }
 
 func (s *state) apply(c *commit) {
@@ -67,9 +59,6 @@ func (s *state) apply(c *commit) {
 	}
 	for _, m := range c.Marks {
 		s.Marks[m.Source] = m.Mark
-	}
-	for stream, r := range c.Streams {
-		s.Streams[stream] = max(s.Streams[stream], r.Last)
 	}
 }
 
@@ -132,7 +121,6 @@ func readCheckpoint(ctx context.Context, b Bucket, n uint64) (state, error) {
 		return s, err
 	}
 	s.Generation = c.Generation
-	maps.Copy(s.Streams, c.Streams)
 	for _, seg := range c.List {
 		s.Segments[seg.File] = seg
 	}
@@ -143,7 +131,7 @@ func readCheckpoint(ctx context.Context, b Bucket, n uint64) (state, error) {
 }
 
 func (s *state) clone() state {
-	return state{Generation: s.Generation, Segments: maps.Clone(s.Segments), Marks: maps.Clone(s.Marks), Streams: maps.Clone(s.Streams)}
+	return state{Generation: s.Generation, Segments: maps.Clone(s.Segments), Marks: maps.Clone(s.Marks)}
 }
 
 func readJSON(ctx context.Context, b Bucket, name string, v any) error {

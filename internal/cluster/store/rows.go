@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // Incident is the state of an incident when its agent reported it. An agent reports again
@@ -130,4 +131,14 @@ type Spec struct {
 	P90   float64 `parquet:"cost_p90,optional"`
 	P99   float64 `parquet:"cost_p99,optional"`
 	Usage string  `parquet:"by_usage,optional"` // JSON: a list of spec.UsageCost
+}
+
+// Window is a time when a task's cost is not normal: from the end of an incident's first
+// bad interval to its end, or as far as the incident is known to last.
+type Window struct {
+	Machine string
+	Task    sample.TaskName
+	Signal  sample.SignalName
+	From    sample.Millis
+	To      sample.Millis
 }

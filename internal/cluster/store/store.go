@@ -220,13 +220,6 @@ func (s *Store) Marks() map[Source]Mark {
 	return maps.Clone(s.state.Marks)
 }
 
-// Stream returns the last message of a stream that is in the store.
-func (s *Store) Stream(name string) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.Streams[name]
-}
-
 // Snapshot is the segments that were live at one commit. They stay on disk until Close.
 type Snapshot struct {
 	Dir        string

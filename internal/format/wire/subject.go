@@ -47,31 +47,3 @@ func Token(name string) string {
 	}
 	return b.String()
 }
-
-// Name is the inverse of Token.
-func Name(token string) (string, error) {
-	if token == "=" {
-		return "", nil
-	}
-	var b strings.Builder
-	for rest := token; rest != ""; {
-		if rest[0] != '=' {
-			b.WriteByte(rest[0])
-			rest = rest[1:]
-			continue
-		}
-		var c byte
-		if len(rest) < 3 {
-			return "", fmt.Errorf("token %q of a subject is truncated", token)
-		}
-		if _, err := fmt.Sscanf(rest[1:3], "%02X", &c); err != nil {
-			return "", fmt.Errorf("token %q of a subject: %w", token, err)
-		}
-		b.WriteByte(c)
-		rest = rest[3:]
-	}
-	if Token(b.String()) != token {
-		return "", fmt.Errorf("token %q of a subject is not the encoding of %q", token, b.String())
-	}
-	return b.String(), nil
-}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -26,29 +25,13 @@ type Options struct {
 	Listen string
 	// TLS is the configuration of the listeners; nil: plain text, for loopback.
 	TLS *tls.Config
-	// Name must be unique in a cluster; empty: generated.
-	Name    string
-	Cluster *Cluster // nil: single server
-	// SyncEvery is how often streams are fsynced; 0: every second. Agents keep
-	// acknowledged messages for ten seconds.
-	SyncEvery time.Duration
-	// SyncAlways fsyncs before each acknowledgement instead.
+	// SyncAlways fsyncs before each acknowledgement. Otherwise streams are fsynced every
+	// second; agents keep acknowledged messages for ten seconds.
 	SyncAlways bool
-	MaxBytes   int64 // of all streams on disk; 0: most of the free space
 	Log        *slog.Logger
 	// Refused is called with each operation that was refused to a client, in a separate
 	// goroutine; nil: refusals are not reported.
 	Refused func(Refusal)
-}
-
-// Cluster is a server's part in a cluster of servers that hold the same streams.
-type Cluster struct {
-	Name   string
-	Listen string   // HOST:PORT for the other servers
-	Peers  []string // addresses of the other servers
-	// Secret authenticates the servers to each other; all have the same.
-	Secret string
-	TLS    *tls.Config
 }
 
 // Server is a NATS server in this process.
@@ -100,29 +83,17 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		}
 	}
 	opts := &server.Options{
-		ServerName: o.Name, JetStream: true, StoreDir: o.Dir, DontListen: o.Listen == "",
-		SyncInterval: time.Second, SyncAlways: o.SyncAlways, JetStreamMaxStore: o.MaxBytes,
+		JetStream: true, StoreDir: o.Dir, DontListen: o.Listen == "",
+		SyncInterval: time.Second, SyncAlways: o.SyncAlways,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
 		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20,
 		// The cache maps subjects to subscribers. Each acknowledgement has its own
 		// subject, which would evict the useful entries.
 		NoSublistCache: true,
 	}
-	if o.SyncEvery != 0 {
-		opts.SyncInterval = o.SyncEvery
-	}
 	if o.Listen != "" {
 		if opts.Host, opts.Port, err = split(o.Listen); err != nil {
 			return nil, err
-		}
-	}
-	if c := o.Cluster; c != nil {
-		opts.Cluster = server.ClusterOpts{Name: c.Name, Username: "quell", Password: c.Secret, TLSConfig: c.TLS, TLSTimeout: 5}
-		if opts.Cluster.Host, opts.Cluster.Port, err = split(c.Listen); err != nil {
-			return nil, err
-		}
-		for _, peer := range c.Peers {
-			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword("quell", c.Secret), Host: peer})
 		}
 	}
 	return opts, nil

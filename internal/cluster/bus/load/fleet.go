@@ -27,7 +27,7 @@ type machine struct {
 // fleet, are named as a kubelet names them, and have one of three platforms. Costs vary
 // within a task as in the paper's figure 7 (a tenth of the mean), and more between tasks.
 func newMachine(o *Options, i int, boot string) (*machine, error) {
-	m := &machine{name: MachineName(i), rng: rand.New(rand.NewPCG(o.Seed, uint64(i))), cpu: make([]float32, o.Tasks), cost: make([]float32, o.Tasks)}
+	m := &machine{name: machineName(i), rng: rand.New(rand.NewPCG(o.Seed, uint64(i))), cpu: make([]float32, o.Tasks), cost: make([]float32, o.Tasks)}
 	tasks := wire.Batch{Key: wire.Key{Machine: m.name, Boot: boot}}
 	platform := sample.Platform(fmt.Sprintf("AuthenticAMD/25/%d/1", i%3))
 	jobs := max(1, o.Machines*o.Tasks/tasksPerJob)
@@ -43,8 +43,8 @@ func newMachine(o *Options, i int, boot string) (*machine, error) {
 	return m, err
 }
 
-// MachineName returns the name of machine number i.
-func MachineName(i int) string { return fmt.Sprintf("load-%05d", i) }
+// machineName returns the name of machine number i.
+func machineName(i int) string { return fmt.Sprintf("load-%05d", i) }
 
 // tick encodes the machine's next batch. The result is valid until the next call.
 func (m *machine) tick(at sample.Millis) []byte {

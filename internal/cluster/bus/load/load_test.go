@@ -153,7 +153,7 @@ func TestInterruptedItSaysWhatCameOfIt(t *testing.T) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	// The server of this test has committed nothing.
-	if !errors.Is(err, ErrNotCommitted) {
+	if !errors.Is(err, errNotCommitted) {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -234,7 +234,7 @@ func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error)
 	case m.failed != nil:
 		return r, m.failed
 	case !settled():
-		return r, fmt.Errorf("%w: %d of %d after %s", ErrNotCommitted, int64(s.Committed), r.Acknowledged, m.Settle)
+		return r, fmt.Errorf("%w: %d of %d after %s", errNotCommitted, int64(s.Committed), r.Acknowledged, m.Settle)
 	}
 	return r, nil
 }

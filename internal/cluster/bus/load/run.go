@@ -233,5 +233,5 @@ func wait(ctx context.Context, d time.Duration) bool {
 // acknowledged is the number of acknowledged samples.
 func (p *runner) acknowledged() uint64 { return p.batches.Load() * uint64(p.Tasks) }
 
-// ErrNotCommitted means that the server acknowledged samples that it has not committed.
-var ErrNotCommitted = errors.New("the server has not committed all acknowledged samples")
+// errNotCommitted means that the server acknowledged samples that it has not committed.
+var errNotCommitted = errors.New("the server has not committed all acknowledged samples")

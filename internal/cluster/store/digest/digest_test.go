@@ -65,7 +65,7 @@ func random(r *rand.Rand, n int) []sample.Sample {
 }
 
 // naive computes specs sample by sample.
-func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Millis) (out []spec.Computed) {
+func naive(all []sample.Sample, windows []store.Window, p spec.Params, now sample.Millis) (out []spec.Computed) {
 	type place struct {
 		spec.Key
 		hour sample.Millis
@@ -74,7 +74,7 @@ func naive(all []sample.Sample, windows []Window, p spec.Params, now sample.Mill
 	for i := range all {
 		s := &all[i]
 		rule, ok := spec.FilterOf(s.Signal)
-		if !ok || !rule.Accepts(s.Flags, s.CPU, s.Cost) || slices.ContainsFunc(windows, func(w Window) bool {
+		if !ok || !rule.Accepts(s.Flags, s.CPU, s.Cost) || slices.ContainsFunc(windows, func(w store.Window) bool {
 			return w.Machine == s.Machine && w.Task == s.Task && w.Signal == s.Signal && s.TS >= w.From && s.TS <= w.To
 		}) {
 			continue
@@ -127,7 +127,7 @@ func newBench(t *testing.T) *bench {
 	t.Cleanup(func() { s.Close() })
 	p := spec.Paper()
 	p.MinSamples = 20
-	return &bench{T: t, store: s, learner: Learner{filepath.Join(t.TempDir(), "digests"), 2}, params: p, now: sample.At(now)}
+	return &bench{T: t, store: s, learner: Learner{Dir: filepath.Join(t.TempDir(), "digests"), Threads: 2}, params: p, now: sample.At(now)}
 }
 
 func (b *bench) add(all []sample.Sample) {
@@ -139,24 +139,24 @@ func (b *bench) add(all []sample.Sample) {
 	}
 }
 
-func (b *bench) learn(windows ...Window) ([]spec.Computed, Stats) {
+func (b *bench) learn(windows ...store.Window) ([]spec.Computed, Stats) {
 	b.Helper()
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
-	got, st, err := b.learner.Learn(b.Context(), sn, windows, b.params, b.now)
+	got, err := b.learner.Learn(b.Context(), sn, 0, windows, b.params, b.now)
 	if err != nil {
 		b.Fatal(err)
 	}
-	return got, st
+	return got, b.learner.Stats
 }
 
-func (b *bench) check(what string, all []sample.Sample, windows ...Window) Stats {
+func (b *bench) check(what string, all []sample.Sample, windows ...store.Window) Stats {
 	b.Helper()
 	return b.agrees(what, naive(all, windows, b.params, b.now), windows...)
 }
 
 // agrees is check with a result of naive computed before.
-func (b *bench) agrees(what string, want []spec.Computed, windows ...Window) Stats {
+func (b *bench) agrees(what string, want []spec.Computed, windows ...store.Window) Stats {
 	b.Helper()
 	got, st := b.learn(windows...)
 	if diff := gocmp.Diff(want, got, about); diff != "" {
@@ -245,8 +245,8 @@ func TestIncidentsTakeSamplesOut(t *testing.T) {
 	b.add(all)
 	b.check("before", all)
 	at := func(d time.Duration) sample.Millis { return sample.At(start.Add(d)) }
-	w := Window{"m1", "/j2/3", sample.RunQ, at(70 * time.Minute), at(80 * time.Minute)}
-	told := naive(all, []Window{w}, b.params, b.now)
+	w := store.Window{Machine: "m1", Task: "/j2/3", Signal: sample.RunQ, From: at(70 * time.Minute), To: at(80 * time.Minute)}
+	told := naive(all, []store.Window{w}, b.params, b.now)
 	if st := b.agrees("an incident in the second hour", told, w); st.Read != 1 {
 		t.Errorf("%+v: want one hour read again", st)
 	}
@@ -263,11 +263,11 @@ func TestIncidentsTakeSamplesOut(t *testing.T) {
 	}
 	// A long incident of all tasks does not distort the mean.
 	var poisoned []sample.Sample
-	var windows []Window
+	var windows []store.Window
 	for _, s := range all {
 		if s.Signal == sample.RunQ && s.TS > at(2*time.Hour) {
 			s.Cost *= 50
-			windows = append(windows, Window{s.Machine, s.Task, s.Signal, at(2 * time.Hour), at(3 * time.Hour)})
+			windows = append(windows, store.Window{Machine: s.Machine, Task: s.Task, Signal: s.Signal, From: at(2 * time.Hour), To: at(3 * time.Hour)})
 		}
 		poisoned = append(poisoned, s)
 	}
@@ -353,13 +353,13 @@ func TestWhatIsNoSegment(t *testing.T) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := b.learner.Learn(t.Context(), sn, nil, b.params, b.now); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+		if _, err := b.learner.Learn(t.Context(), sn, 0, nil, b.params, b.now); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("got %v, want it to name %s and say %q", err, path, want)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := b.learner.Learn(ctx, sn, nil, b.params, b.now); !errors.Is(err, context.Canceled) {
+	if _, err := b.learner.Learn(ctx, sn, 0, nil, b.params, b.now); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled computation: %v", err)
 	}
 }
@@ -376,7 +376,7 @@ func TestOnlyWhatIsNewIsBrought(t *testing.T) {
 	defer s.Close()
 	p := spec.Paper()
 	p.MinSamples = 20
-	l := Learner{filepath.Join(t.TempDir(), "digests"), 2}
+	l := Learner{Dir: filepath.Join(t.TempDir(), "digests"), Threads: 2}
 	r := rand.New(rand.NewPCG(15, 16))
 	var all []sample.Sample
 	for n, want := range []int{3, 3, 0} { // new segments: three hours, twice
@@ -393,7 +393,7 @@ func TestOnlyWhatIsNewIsBrought(t *testing.T) {
 		}
 		b.got.Store(0)
 		sn := s.Snapshot(0, 0)
-		learnt, _, err := l.Learn(t.Context(), sn, nil, p, sample.At(now))
+		learnt, err := l.Learn(t.Context(), sn, 0, nil, p, sample.At(now))
 		sn.Close()
 		if err != nil {
 			t.Fatal(err)

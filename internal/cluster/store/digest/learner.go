@@ -25,6 +25,8 @@ type Learner struct {
 	Dir string
 	// Threads is how many segments are read in parallel.
 	Threads int
+	// Stats describes the last computation.
+	Stats Stats
 }
 
 // Stats describes the work of a computation.
@@ -35,8 +37,8 @@ type Stats struct {
 }
 
 // Learn computes the specs of all keys of a snapshot's samples, sorted by key. Hours are
-// whole. Samples in windows are excluded.
-func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, windows []Window, p spec.Params, now sample.Millis) ([]spec.Computed, Stats, error) {
+// whole, hence from is not needed: the snapshot begins there. Samples in windows are excluded.
+func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, _ sample.Millis, windows []store.Window, p spec.Params, now sample.Millis) ([]spec.Computed, error) {
 	var all []source
 	for i := range sn.Segments {
 		if seg := &sn.Segments[i]; seg.Table() == store.Samples {
@@ -44,34 +46,34 @@ func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, windows []Windo
 			all = append(all, source{seg, filepath.Join(sn.Dir, filepath.FromSlash(seg.File)), filepath.Join(l.Dir, name(seg, of)), of})
 		}
 	}
-	st := Stats{Segments: len(all)}
-	learnt, err := l.merge(ctx, sn, all, p, now, &st)
+	l.Stats = Stats{Segments: len(all)}
+	learnt, err := l.merge(ctx, sn, all, p, now)
 	if errors.Is(err, errDamaged) { // and removed: it is computed again
-		learnt, err = l.merge(ctx, sn, all, p, now, &st)
+		learnt, err = l.merge(ctx, sn, all, p, now)
 	}
 	if err != nil {
-		return nil, st, err
+		return nil, err
 	}
-	return learnt, st, l.sweep(all)
+	return learnt, l.sweep(all)
 }
 
 // source is a segment and the path of its digest.
 type source struct {
 	seg          *store.Segment
 	path, digest string
-	windows      []Window
+	windows      []store.Window
 }
 
 // overlapping returns the windows that exclude samples of a segment, clipped to it. A
 // window that is extended beyond the segment later is thus unchanged.
-func overlapping(windows []Window, seg *store.Segment) (of []Window) {
+func overlapping(windows []store.Window, seg *store.Segment) (of []store.Window) {
 	for _, w := range windows {
 		if w.From <= seg.To && w.To >= seg.From {
 			w.From, w.To = max(w.From, seg.From), min(w.To, seg.To)
 			of = append(of, w)
 		}
 	}
-	slices.SortFunc(of, func(a, b Window) int {
+	slices.SortFunc(of, func(a, b store.Window) int {
 		return cmp.Or(cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 	})
 	return slices.Compact(of)
@@ -81,7 +83,7 @@ func overlapping(windows []Window, seg *store.Segment) (of []Window) {
 const format = 1
 
 // name returns the name of a segment's digest without the samples of some windows.
-func name(seg *store.Segment, windows []Window) string {
+func name(seg *store.Segment, windows []store.Window) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %d %d", format, seg.Rows, seg.Bytes)
 	for _, w := range windows {
@@ -91,8 +93,8 @@ func name(seg *store.Segment, windows []Window) string {
 }
 
 // merge computes the missing digests, and specs from all of them.
-func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p spec.Params, now sample.Millis, st *Stats) (learnt []spec.Computed, err error) {
-	if err := l.digest(ctx, sn, all, st); err != nil {
+func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p spec.Params, now sample.Millis) (learnt []spec.Computed, err error) {
+	if err := l.digest(ctx, sn, all); err != nil {
 		return nil, err
 	}
 	var open queue
@@ -155,7 +157,7 @@ func opened(path string) (*digest, error) {
 }
 
 // digest computes the missing digests.
-func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source, st *Stats) error {
+func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var missing []source
@@ -163,8 +165,8 @@ func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source, 
 	for _, s := range all {
 		if _, err := os.Stat(s.digest); errors.Is(err, fs.ErrNotExist) {
 			missing, segments = append(missing, s), append(segments, *s.seg)
-			st.Read++
-			st.Rows += s.seg.Rows
+			l.Stats.Read++
+			l.Stats.Rows += s.seg.Rows
 		} else if err != nil {
 			return fmt.Errorf("look for digest: %w", err)
 		}

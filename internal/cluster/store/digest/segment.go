@@ -10,20 +10,11 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/core/stat"
 )
-
-// Window is a time when a task's cost is not normal: from the end of an incident's first
-// bad interval to its end, or as far as the incident is known to last.
-type Window struct {
-	Machine string
-	Task    sample.TaskName
-	Signal  sample.SignalName
-	From    sample.Millis
-	To      sample.Millis
-}
 
 // whose identifies the samples that windows apply to.
 type whose struct {
@@ -32,7 +23,7 @@ type whose struct {
 
 // segment reads one file.
 type segment struct {
-	windows map[whose][]Window
+	windows map[whose][]store.Window
 	file    *parquet.File
 	all     []*column
 
@@ -67,7 +58,7 @@ type sum struct {
 }
 
 // read digests a segment: it calls emit with the hour of each key, in the order of keys.
-func read(ctx context.Context, path string, windows []Window, emit func(k spec.Key, h *spec.Hour) error) (err error) {
+func read(ctx context.Context, path string, windows []store.Window, emit func(k spec.Key, h *spec.Hour) error) (err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("digest: %w", err)
@@ -85,7 +76,7 @@ func read(ctx context.Context, path string, windows []Window, emit func(k spec.K
 			err = fmt.Errorf("digest %s: %w", path, err)
 		}
 	}()
-	s := &segment{emit: emit, windows: map[whose][]Window{}, atJob: -1, atPlatform: -1}
+	s := &segment{emit: emit, windows: map[whose][]store.Window{}, atJob: -1, atPlatform: -1}
 	for _, w := range windows {
 		k := whose{w.Machine, string(w.Task), string(w.Signal)}
 		s.windows[k] = append(s.windows[k], w)
@@ -163,7 +154,7 @@ func (s *segment) rows(n int) error {
 		}
 		sm := s.of(signal[i], variant[i])
 		if sm.known {
-			var windows []Window
+			var windows []store.Window
 			if len(s.windows) > 0 {
 				windows = s.windows[whose{s.machine.names.text[machine[i]], s.task.names.text[task[i]], s.signal.names.text[signal[i]]}]
 			}
@@ -199,7 +190,7 @@ func (s *segment) of(signal, variant int32) *sums {
 }
 
 // add adds a task's samples and returns how many of them are used for the spec.
-func (sm *sums) add(ts, flags []int64, cpu, cost []float32, windows []Window) (got int64) {
+func (sm *sums) add(ts, flags []int64, cpu, cost []float32, windows []store.Window) (got int64) {
 	usage, newest := 0.0, int64(sm.newest)
 	for i := range cost {
 		c := cost[i]
@@ -226,8 +217,8 @@ func (sm *sums) add(ts, flags []int64, cpu, cost []float32, windows []Window) (g
 	return got
 }
 
-func within(windows []Window, at int64) bool {
-	return slices.ContainsFunc(windows, func(w Window) bool { return at >= int64(w.From) && at <= int64(w.To) })
+func within(windows []store.Window, at int64) bool {
+	return slices.ContainsFunc(windows, func(w store.Window) bool { return at >= int64(w.From) && at <= int64(w.To) })
 }
 
 func (sm *sums) task(hash uint64, n int64) {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
+
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 )
 
 // Child is the main function of the process that Runner starts. It sandboxes itself,
@@ -50,7 +52,7 @@ func runJob(job *Job, fences []string, out io.Writer) error {
 		if err := enc.Encode(line{Err: e}); err != nil {
 			return err
 		}
-	} else if err := enc.Encode(line{End: &a.end}); err != nil {
+	} else if err := enc.Encode(line{End: &a.truncated}); err != nil {
 		return err
 	}
 	return w.Flush()
@@ -58,10 +60,9 @@ func runJob(job *Job, fences []string, out io.Writer) error {
 
 // answer writes columns and rows up to the limits.
 type answer struct {
-	limits Limits
-	enc    *json.Encoder
-	bytes  int64
-	end    End
+	limits    Limits
+	enc       *json.Encoder
+	truncated bool
 }
 
 func run(ctx context.Context, job *Job, a *answer) (err error) {
@@ -111,10 +112,10 @@ func classify(err error) error {
 }
 
 func (a *answer) write(rows driver.Rows) error {
-	var columns []Column
+	var columns []dialect.Column
 	typed, _ := rows.(driver.RowsColumnTypeDatabaseTypeName)
 	for i, name := range rows.Columns() {
-		c := Column{Name: name}
+		c := dialect.Column{Name: name}
 		if typed != nil {
 			c.Type = typed.ColumnTypeDatabaseTypeName(i)
 		}
@@ -124,6 +125,7 @@ func (a *answer) write(rows driver.Rows) error {
 		return err
 	}
 	values, row := make([]driver.Value, len(columns)), make([]any, len(columns))
+	n, size := 0, int64(0)
 	for {
 		err := rows.Next(values)
 		if err == io.EOF {
@@ -139,12 +141,11 @@ func (a *answer) write(rows driver.Rows) error {
 		if err != nil {
 			return &Error{Wrong, "a value of the result cannot be encoded: " + err.Error()}
 		}
-		if a.end.Rows == a.limits.Rows || a.bytes+int64(len(text)) > a.limits.Bytes {
-			a.end.Truncated = true
+		n, size = n+1, size+int64(len(text))
+		if n > a.limits.Rows || size > a.limits.Bytes {
+			a.truncated = true
 			return nil
 		}
-		a.end.Rows++
-		a.bytes += int64(len(text))
 		if err := a.enc.Encode(line{Row: text}); err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ func unfenced(dir string) {
 	if err == nil {
 		_, err = db.Exec(job.SQL)
 	}
-	l := line{End: &End{}}
+	l := line{End: new(bool)}
 	if err != nil {
 		l = line{Err: &Error{Wrong, err.Error()}}
 	}
@@ -141,7 +141,7 @@ func TestAQueryAnswers(t *testing.T) {
 	if got, want := rows(a), `["2026-11-21T13:00:00Z","/a",2,null,0] ["2026-11-21T13:01:00Z","/a",null,7,0]`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if len(a.Columns) != 5 || a.Columns[0] != (Column{"ts", "TIMESTAMPTZ"}) {
+	if len(a.Columns) != 5 || a.Columns[0] != (dialect.Column{Name: "ts", Type: "TIMESTAMPTZ"}) {
 		t.Errorf("columns %v", a.Columns)
 	}
 	if !slices.Contains(a.Fences, "limits") {
@@ -262,7 +262,7 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
 	learner := digest.Learner{Dir: t.TempDir()}
-	all, _, err := learner.Learn(t.Context(), sn, nil, p, now)
+	all, err := learner.Learn(t.Context(), sn, 0, nil, p, now)
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%d specs by digests, %v", len(all), err)
 	}

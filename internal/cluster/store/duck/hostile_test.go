@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -99,7 +100,7 @@ func (a *asker) query(job *Job) (*Answer, error) {
 		a.end()
 		a.t.Fatalf("ask: %v; it said: %s", err, a.errs.String())
 	}
-	answer := &Answer{Rows: []json.RawMessage{}}
+	answer := &Answer{Answer: dialect.Answer{Rows: []json.RawMessage{}}}
 	late := time.AfterFunc(job.Limits.Time+grace+10*time.Second, func() { a.cmd.Process.Kill() })
 	defer late.Stop()
 	bad, ended := answer.read(a.out)

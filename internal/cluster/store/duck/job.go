@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -34,12 +35,6 @@ type Job struct {
 	From, To sample.Millis       // samples outside are not shown; 0: no bound
 	Machines []Machine           `json:"machines"`
 	Limits   Limits              `json:"limits"`
-}
-
-// Column is a column of an answer.
-type Column struct {
-	Name string `json:"name"`
-	Type string `json:"type"` // DuckDB's name
 }
 
 // Kind classifies an error by its cause.
@@ -78,18 +73,12 @@ func refused(format string, args ...any) *Error {
 	return &Error{Refused, fmt.Sprintf(format, args...)}
 }
 
-// End follows the rows.
-type End struct {
-	Rows      int  `json:"rows"`
-	Truncated bool `json:"truncated,omitempty"` // there are more rows
-}
-
 // line is a line of the child's output: one of its fields, as JSON.
 type line struct {
-	Columns []Column        `json:"columns,omitempty"`
-	Row     json.RawMessage `json:"row,omitempty"`
-	End     *End            `json:"end,omitempty"`
-	Err     *Error          `json:"error,omitempty"`
+	Columns []dialect.Column `json:"columns,omitempty"`
+	Row     json.RawMessage  `json:"row,omitempty"`
+	End     *bool            `json:"end,omitempty"` // follows the rows; true: there are more
+	Err     *Error           `json:"error,omitempty"`
 	// Fences lists the active ones; it comes first.
 	Fences []string `json:"fences,omitempty"`
 }

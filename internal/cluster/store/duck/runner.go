@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 )
 
 // Runner starts a process for each query.
@@ -27,9 +29,7 @@ func NewRunner(atOnce int, program string, args ...string) *Runner {
 
 // Answer is the result of a query.
 type Answer struct {
-	Columns []Column          `json:"columns"`
-	Rows    []json.RawMessage `json:"rows"` // each a JSON list with a value for each column
-	End
+	dialect.Answer
 	Fences []string      `json:"-"` // active around it
 	Took   time.Duration `json:"-"`
 }
@@ -65,7 +65,7 @@ func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start query: %w", err)
 	}
-	a := &Answer{Rows: []json.RawMessage{}}
+	a := &Answer{Answer: dialect.Answer{Rows: []json.RawMessage{}}}
 	bad, ended := a.read(bufio.NewReaderSize(out, 1<<16))
 	if !ended && bad == nil || bad != nil {
 		cancel() // its further output is not needed
@@ -95,7 +95,7 @@ func (a *Answer) read(in *bufio.Reader) (bad error, ended bool) {
 		case l.Err != nil:
 			return l.Err, true
 		case l.End != nil:
-			a.End = *l.End
+			a.Truncated = *l.End
 			return nil, true
 		case l.Columns != nil:
 			a.Columns = l.Columns

@@ -205,9 +205,9 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 	now := sample.At(clock())
 	from := now.Add(-90 * time.Hour)
 
-	engine := spark.Engine{Address: c.address}
+	onCluster := spark.Learner{Address: c.address}
 	begun := time.Now()
-	onSpark, err := engine.Specs(t.Context(), sn, from, p, now)
+	onSpark, err := onCluster.Learn(t.Context(), sn, from, nil, p, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,24 +226,24 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 	states := map[string]int{}
 	for i, d := range onDuck {
 		s := onSpark[i]
-		states[s.State]++
-		if s.Job != d.Job || s.Platform != d.Platform || s.Signal != d.Signal || s.Variant != d.Variant || s.State != d.State || s.Tasks != d.Tasks || s.Samples != d.Samples || s.Last != d.Last ||
+		states[d.State]++
+		if s.Key != dialect.KeyOf(&d) || s.State.String() != d.State || s.Tasks != int(d.Tasks) || s.Samples != d.Samples || int64(s.Last) != d.Last ||
 			!near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || !near(s.CPUMean, d.CPUMean) {
 			t.Errorf("on Spark  %+v\nby DuckDB %+v", s, d)
 		}
 	}
 	t.Logf("states: %v", states)
-	whole, err := engine.Specs(t.Context(), sn, 0, p, now) // digests have whole hours only
+	whole, err := onCluster.Learn(t.Context(), sn, 0, nil, p, now) // digests have whole hours only
 	if err != nil {
 		t.Fatal(err)
 	}
 	learner := digest.Learner{Dir: t.TempDir(), Threads: 2}
-	by, _, err := learner.Learn(t.Context(), sn, windowsOf(t, b), p, now)
+	by, err := learner.Learn(t.Context(), sn, 0, windowsOf(t, b), p, now)
 	if err != nil || len(by) != len(whole) {
 		t.Fatalf("%d specs by digests, %d by Spark, %v", len(by), len(whole), err)
 	}
 	for i, d := range by {
-		if s := whole[i]; s.Job != string(d.Job) || s.Samples != d.Samples || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) {
+		if s := whole[i]; s.Key != d.Key || s.Samples != d.Samples || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) {
 			t.Errorf("on Spark  %+v\nby digests %+v", s, d.Spec)
 		}
 	}
@@ -317,10 +317,10 @@ func tablesAgree(t *testing.T, b *bench, session *spark.Session) {
 	}
 }
 
-func windowsOf(t *testing.T, b *bench) (all []digest.Window) {
+func windowsOf(t *testing.T, b *bench) (all []store.Window) {
 	t.Helper()
 	for _, row := range b.ask(t, "SELECT machine, victim_task, signal, epoch_ms(began), epoch_ms(coalesce(closed, updated)) FROM incidents WHERE NOT follows").Rows {
-		var w digest.Window
+		var w store.Window
 		into := []any{&w.Machine, &w.Task, &w.Signal, &w.From, &w.To}
 		if err := json.Unmarshal(row, &into); err != nil {
 			t.Fatal(err)

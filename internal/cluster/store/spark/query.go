@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,19 +20,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
-
-// Column is a column of an answer.
-type Column struct {
-	Name string `json:"name"`
-	Type string `json:"type"` // DuckDB's name
-}
-
-// Answer is the result of a query.
-type Answer struct {
-	Columns   []Column          `json:"columns"`
-	Rows      []json.RawMessage `json:"rows"`                // each a JSON list with a value for each column
-	Truncated bool              `json:"truncated,omitempty"` // there are more rows
-}
 
 // Tables creates the tables for users' queries (docs/sql.md) from a store's files, under
 // the paths that Spark's executors use; samples are limited to from…to, 0 being no bound.
@@ -94,11 +80,11 @@ func (s *Session) view(ctx context.Context, name string, of *Relation) error {
 var errEnough = errors.New("rows enough")
 
 // Query executes a statement and returns at most rows rows of its answer.
-func (s *Session) Query(ctx context.Context, text string, rows int) (*Answer, error) {
-	a := &Answer{Columns: []Column{}, Rows: []json.RawMessage{}}
+func (s *Session) Query(ctx context.Context, text string, rows int) (*dialect.Answer, error) {
+	a := &dialect.Answer{Columns: []dialect.Column{}, Rows: []json.RawMessage{}}
 	err := s.execute(ctx, &Plan{Root: &Relation{Sql: &SQL{Query: text}}}, func(part *ExecutePlanResponse) error {
 		if b := part.GetArrowBatch(); b != nil {
-			return a.take(b.GetData(), rows)
+			return addBatch(a, b.GetData(), rows)
 		}
 		return nil
 	})
@@ -108,15 +94,8 @@ func (s *Session) Query(ctx context.Context, text string, rows int) (*Answer, er
 	return a, nil
 }
 
-func ended(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
-}
-
-// take reads a batch, which is a complete Arrow stream.
-func (a *Answer) take(data []byte, most int) error {
+// addBatch reads a batch, which is a complete Arrow stream.
+func addBatch(a *dialect.Answer, data []byte, most int) error {
 	r, err := ipc.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return fmt.Errorf("read Spark's answer: %w", err)
@@ -124,7 +103,7 @@ func (a *Answer) take(data []byte, most int) error {
 	defer r.Release()
 	if len(a.Columns) == 0 {
 		for _, f := range r.Schema().Fields() {
-			a.Columns = append(a.Columns, Column{f.Name, typeName(f.Type)})
+			a.Columns = append(a.Columns, dialect.Column{Name: f.Name, Type: typeName(f.Type)})
 		}
 	}
 	for r.Next() {
@@ -203,18 +182,19 @@ func jsonValue(column arrow.Array, i int) any {
 	return column.GetOneForMarshal(i)
 }
 
-// Engine computes specs of a store's samples on Spark, in a session for each computation.
-type Engine struct {
+// Learner computes specs of a store's samples on Spark, in a session for each computation.
+type Learner struct {
 	Address, Token string
 }
 
 // maxSpecs bounds the result of a computation.
 const maxSpecs = 5_000_000
 
-// Specs computes the specs of a snapshot's samples between from and now. It omits
-// quantiles, levels of usage, and whether the distribution has shifted.
-func (e *Engine) Specs(ctx context.Context, sn *store.Snapshot, from sample.Millis, p spec.Params, now sample.Millis) (all []store.Spec, err error) {
-	s, err := Open(ctx, e.Address, e.Token)
+// Learn computes the specs of a snapshot's samples between from and now. It omits
+// quantiles, levels of usage, and whether the distribution has shifted. It finds the
+// windows itself, among the snapshot's incidents.
+func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, from sample.Millis, _ []store.Window, p spec.Params, now sample.Millis) (learnt []spec.Computed, err error) {
+	s, err := Open(ctx, l.Address, l.Token)
 	if err != nil {
 		return nil, err
 	}
@@ -229,5 +209,9 @@ func (e *Engine) Specs(ctx context.Context, sn *store.Snapshot, from sample.Mill
 	if a.Truncated {
 		return nil, fmt.Errorf("too many specs from Spark: more than %d", maxSpecs)
 	}
-	return dialect.SpecsOf(a.Rows, now)
+	all, err := dialect.SpecsOf(a.Rows, now)
+	for i := range all {
+		learnt = append(learnt, spec.Computed{Spec: dialect.SpecOf(&all[i]), Last: sample.Millis(all[i].Last)})
+	}
+	return learnt, err
 }

@@ -2,17 +2,17 @@ package spark
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -62,7 +62,7 @@ func Open(ctx context.Context, address, token string) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach Spark at %s: %w", address, err)
 	}
-	s := &Session{conn: conn, id: uuid(), token: token}
+	s := &Session{conn: conn, id: uuid.NewString(), token: token}
 	if err := s.begin(ctx); err != nil {
 		return nil, fmt.Errorf("reach Spark at %s: %w", address, errors.Join(err, conn.Close()))
 	}
@@ -106,14 +106,6 @@ func loopback(target string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// uuid returns a random UUID (RFC 9562, version 4), as sessions are named.
-func uuid() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
-
 func user() *UserContext { return &UserContext{UserId: client} }
 
 // begin checks that the server answers, and sets the time zone to UTC.
@@ -149,25 +141,20 @@ func (s *Session) call(ctx context.Context, method string, in, out proto.Message
 	return sparkError(s.conn.Invoke(s.signed(ctx), service+method, in, out))
 }
 
-// Error is an error returned by Spark.
-type Error struct {
-	Code    codes.Code
-	Message string // its first line
-}
+// Error is an error returned by Spark: the first line of its message.
+type Error string
 
-func (e *Error) Error() string { return "Spark: " + e.Message }
+func (e Error) Error() string { return "Spark: " + string(e) }
 
-// sparkError converts a gRPC error to an *Error.
+// sparkError converts a gRPC error to an Error; the end of a stream is none.
 func sparkError(err error) error {
-	if err == nil {
+	if st, ok := status.FromError(err); ok && err != nil {
+		message, _, _ := strings.Cut(strings.TrimSpace(st.Message()), "\n")
+		return Error(message)
+	} else if errors.Is(err, io.EOF) {
 		return nil
 	}
-	st, ok := status.FromError(err)
-	if !ok {
-		return err
-	}
-	message, _, _ := strings.Cut(strings.TrimSpace(st.Message()), "\n")
-	return &Error{st.Code(), message}
+	return err
 }
 
 // execute executes a plan and calls take with each part of the result.
@@ -189,5 +176,5 @@ func (s *Session) execute(ctx context.Context, plan *Plan, take func(*ExecutePla
 			}
 		}
 	}
-	return sparkError(ended(err))
+	return sparkError(err)
 }
