@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -96,12 +95,7 @@ func (a *commands) testPlatform(ctx context.Context, o runOptions, repetitions, 
 		done()
 	}
 	page := platform.NewPage(top, results)
-	asJSON := func(w io.Writer) error {
-		to := *a.App
-		to.Out = w
-		return to.WriteJSON(page)
-	}
-	err = errors.Join(app.WriteFile(filepath.Join(o.out, "platform.md"), page.Markdown), app.WriteFile(filepath.Join(o.out, platformFile), asJSON))
+	err = errors.Join(app.WriteFile(filepath.Join(o.out, "platform.md"), page.Markdown), writeJSONFile(filepath.Join(o.out, platformFile), page))
 	if err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}
