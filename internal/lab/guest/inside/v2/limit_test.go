@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -101,84 +100,6 @@ func TestNestedLimits(t *testing.T) {
 	})
 	if got := text(t, app, "cpu.max"); got != "80000 100000\n" {
 		t.Errorf("after the undo cpu.max is %q", got)
-	}
-}
-
-// A cgroup without a placement has an empty list, and has it again afterwards, also if
-// the process that placed it died.
-func TestPlacement(t *testing.T) {
-	quelltest.Need(t, quelltest.TwoCPUs)
-	h := machine(t)
-	for _, list := range []string{"\n", "0-1\n"} {
-		for _, dies := range []bool{false, true} {
-			t.Run(fmt.Sprintf("list %q, dies %t", list, dies), func(t *testing.T) {
-				p := cgroup(t, "/quell-test-set", "cpuset.cpus="+list)
-				pid := spin()
-				t.Cleanup(func() { end(t, pid) })
-				put(t, filepath.Join(root, p, "cgroup.procs"), strconv.Itoa(pid))
-				on := func(want ...int) {
-					t.Helper()
-					var got unix.CPUSet
-					if err := unix.SchedGetaffinity(pid, &got); err != nil {
-						t.Fatal(err)
-					}
-					for _, cpu := range want {
-						if !got.IsSet(cpu) || got.Count() != len(want) {
-							t.Errorf("it may run on %d CPUs, want %v", got.Count(), want)
-						}
-					}
-				}
-				on(0, 1)
-				dir, inode, w, err := h.CPUSetWrites(p, sample.SetOf(1))
-				if err != nil {
-					t.Fatal(err)
-				}
-				state := t.TempDir()
-				e, err := enforce.Open(state, h)
-				if err != nil {
-					t.Fatal(err)
-				}
-				c := change(dir, inode, w)
-				if err := e.Apply(c.From, c); err != nil {
-					t.Fatal(err)
-				}
-				on(1)
-				if got := text(t, p, "cpuset.cpus"); got != "1\n" {
-					t.Errorf("placed, the list is %q", got)
-				}
-				if dies { // only its journal is left
-					e.Close()
-					if e, err = enforce.Open(state, h); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if out, err := e.RestoreAll(c.From, "test"); err != nil || len(out) != 1 || out[0].Result != enforce.Restored {
-					t.Errorf("restored %+v, %v", out, err)
-				}
-				if err := e.Close(); err != nil {
-					t.Error(err)
-				}
-				on(0, 1)
-				// The kernel does not empty a list while there are processes: all CPUs
-				// then have the same meaning.
-				if got := text(t, p, "cpuset.cpus"); got != list && got != "0-1\n" {
-					t.Errorf("after the undo the list is %q, was %q", got, list)
-				}
-				end(t, pid)
-				if list != "\n" {
-					return
-				}
-				// Without processes it is empty again, to the byte.
-				put(t, filepath.Join(root, p, "cpuset.cpus"), "\n")
-				if dir, inode, w, err = h.CPUSetWrites(p, sample.SetOf(0)); err != nil {
-					t.Fatal(err)
-				}
-				apply(t, h, dir, inode, w, func() {})
-				if got := text(t, p, "cpuset.cpus"); got != list {
-					t.Errorf("after the undo in an empty cgroup the list is %q", got)
-				}
-			})
-		}
 	}
 }
 
