@@ -127,7 +127,7 @@ func (h *Host) capWrites(p string, rate float64, period time.Duration) (dir stri
 	if err != nil {
 		return "", 0, nil, err
 	}
-	effective, _, err := h.lowest(hier, t.dir, p, own)
+	effective, err := h.lowest(hier, t.dir, p, own)
 	if err != nil {
 		return "", 0, nil, err
 	}

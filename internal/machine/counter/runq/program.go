@@ -11,8 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
-// Program counts with eBPF. It is a counter.Source with the additional methods CPUs,
-// Lost, Unattributed, Refused and Fallback.
+// Program counts with eBPF. It is a counter.Source with the additional methods Lost,
+// Unattributed, PairsDropped and Fallback.
 type Program struct {
 	k       *bpfPrograms
 	tasks   map[sample.TaskKey]*monitored
@@ -32,7 +32,6 @@ type monitored struct {
 	target counter.Target
 	owner  runqOwner
 	base   []record // by CPU, at the window's start; nil: not counted
-	ran    sample.Set
 }
 
 func openProgram(opts Options) (*Program, error) { return openWith(opts, unsupported{}) }
@@ -80,15 +79,6 @@ func (p *Program) Unattributed() (d time.Duration, ok bool) { return p.unattribu
 // PairsDropped counts, since Open, the slices of waits that had no place among the
 // pairs of their CPU.
 func (p *Program) PairsDropped() uint64 { return p.refused }
-
-// CPUs returns the CPUs that the task ran on in the last closed window; nil if
-// it did not run or was not counted.
-func (p *Program) CPUs(key sample.TaskKey) sample.Set {
-	if t := p.tasks[key]; t != nil {
-		return t.ran
-	}
-	return nil
-}
 
 // Add implements counter.Source. It takes effect when a window is opened, which is also
 // when Target.Below is called: a cgroup that is made below the task's in an open window
@@ -243,7 +233,6 @@ func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.R
 }
 
 func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known bool) (counter.Reading, bool) {
-	t.ran = nil
 	if t.base == nil {
 		return counter.Reading{}, false
 	}
@@ -251,8 +240,7 @@ func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known boo
 	if err != nil {
 		return counter.Reading{}, false
 	}
-	var sum record
-	sum, t.ran = since(cur, t.base)
+	sum := since(cur, t.base)
 	p.dropped += uint64(sum.dropped)
 	r := sum.reading(cpu, known)
 	if p.k.served != nil {
