@@ -109,7 +109,7 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 		sample.CPI:  func() (counter.Source, error) { return nonNil(counter.OpenCPI(cpus, cgroup2)) },
 		sample.CPS:  func() (counter.Source, error) { return nonNil(counter.OpenCPS(cpus, cgroup2)) },
 		sample.CPT:  func() (counter.Source, error) { return nonNil(counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})) },
-		sample.RunQ: func() (counter.Source, error) { return runq.Open(runq.Options{}) },
+		sample.RunQ: func() (counter.Source, error) { return runq.Open() },
 		sample.IO:   func() (counter.Source, error) { return nonNil(blockio.Open()) },
 		sample.Net:  func() (counter.Source, error) { return nonNil(netq.Open()) },
 		sample.Probe: func() (counter.Source, error) {

@@ -136,7 +136,7 @@ func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability 
 		case sample.CPT:
 			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
 		case sample.RunQ:
-			s, err = runq.Open(runq.Options{})
+			s, err = runq.Open()
 		case sample.IO:
 			s, err = blockio.Open()
 		case sample.Net:

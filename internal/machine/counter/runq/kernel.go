@@ -40,20 +40,20 @@ type unsupported struct {
 
 // loadKernel does without reporting served tasks if the kernel refuses the programs
 // that do.
-func loadKernel(opts Options, w unsupported) (*bpfPrograms, error) {
-	k, err := loadPrograms(opts, w)
+func loadKernel(tasks int, w unsupported) (*bpfPrograms, error) {
+	k, err := loadPrograms(tasks, w)
 	if err == nil || w.served {
 		return k, err
 	}
 	w.served = true
-	k, again := loadPrograms(opts, w)
+	k, again := loadPrograms(tasks, w)
 	if again != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
-func loadPrograms(opts Options, w unsupported) (_ *bpfPrograms, err error) {
+func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 	k := &bpfPrograms{table: make([]byte, tableSize)}
 	defer func() {
 		if err != nil {
@@ -70,11 +70,11 @@ func loadPrograms(opts Options, w unsupported) (_ *bpfPrograms, err error) {
 	if err != nil {
 		return nil, err
 	}
-	slots := opts.Tasks + 1 // slot 0 is no task
+	slots := tasks + 1 // slot 0 is no task
 	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 || slots > math.MaxUint16 {
-		return nil, fmt.Errorf("size records for %d tasks on %d CPUs: %w", opts.Tasks, k.ncpu, unix.E2BIG)
+		return nil, fmt.Errorf("size records for %d tasks on %d CPUs: %w", tasks, k.ncpu, unix.E2BIG)
 	}
-	spec.Maps[runqMapOwners].MaxEntries = uint32(opts.Cgroups)
+	spec.Maps[runqMapOwners].MaxEntries = 8 * uint32(tasks) // nested ones included; about 80 bytes each
 	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
 	spec.Maps[runqMapRecords].MaxEntries = uint32(slots * k.ncpu)
 	values := map[string]any{

@@ -34,11 +34,9 @@ type monitored struct {
 	base   []record // by CPU, at the window's start; nil: not counted
 }
 
-func openProgram(opts Options) (*Program, error) { return openWith(opts, unsupported{}) }
-
-// openWith can make the programs do without features that some kernels lack.
-func openWith(opts Options, w unsupported) (*Program, error) {
-	k, err := loadKernel(opts, w)
+// openProgram can make the programs do without features that some kernels lack.
+func openProgram(tasks int, w unsupported) (*Program, error) {
+	k, err := loadKernel(tasks, w)
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -47,8 +45,8 @@ func openWith(opts Options, w unsupported) (*Program, error) {
 	if err := errors.Join(k.open(), k.begin(), k.detach()); err != nil {
 		return nil, refusal(errors.Join(err, k.close()))
 	}
-	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, opts.Tasks+1)}
-	for slot := uint32(opts.Tasks); slot > 0; slot-- {
+	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, tasks+1)}
+	for slot := uint32(tasks); slot > 0; slot-- {
 		p.free = append(p.free, slot)
 	}
 	return p, nil

@@ -39,8 +39,11 @@ type members struct {
 	base   map[int]threadStat // by thread id; nil: not counted
 }
 
-func openSchedstat(opts Options, refused error) (*Schedstat, error) {
-	path := filepath.Join(opts.Proc, "thread-self", "schedstat")
+// procDir is where procfs is mounted.
+const procDir = "/proc"
+
+func openSchedstat(proc string, refused error) (*Schedstat, error) {
+	path := filepath.Join(proc, "thread-self", "schedstat")
 	own, err := readSchedstat(path)
 	e := &counter.NotSupportedError{What: "run queue by schedstat", Err: err}
 	switch {
@@ -53,7 +56,7 @@ func openSchedstat(opts Options, refused error) (*Schedstat, error) {
 		e.Remedy = "sysctl kernel.task_delayacct=1"
 		return nil, e
 	}
-	return &Schedstat{proc: opts.Proc, refused: refused.Error(), tasks: map[sample.TaskKey]*members{}}, nil
+	return &Schedstat{proc: proc, refused: refused.Error(), tasks: map[sample.TaskKey]*members{}}, nil
 }
 
 // Signal implements counter.Source.

@@ -571,7 +571,7 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			s := tt.make(t)
 			r := recordEvents(t)
 			<-time.After(150 * time.Millisecond) // until every thread has been seen
-			against(t, program(t, Options{}, s.groups...), r, length, s.during)
+			against(t, program(t, maxTasks, s.groups...), r, length, s.during)
 		})
 	}
 }
