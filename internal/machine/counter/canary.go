@@ -133,7 +133,7 @@ func (c *Canary) Remove(sample.TaskKey, time.Duration) (Reading, bool) { return 
 // Start implements Source. The canary runs in a thread of its own until Stop.
 func (c *Canary) Start() error {
 	if c.stop != nil {
-		return errOverallOpen
+		return ErrOpen
 	}
 	c.stop, c.done = make(chan struct{}), make(chan []cacheTiming, 1)
 	go func(stop <-chan struct{}, done chan<- []cacheTiming) {
@@ -224,7 +224,7 @@ func threadCPU() time.Duration {
 // Stop implements Source; it yields no task's reading.
 func (c *Canary) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
 	if c.stop == nil {
-		return errOverallNotOpen
+		return ErrNotOpen
 	}
 	close(c.stop)
 	c.last = <-c.done

@@ -115,7 +115,7 @@ func (c *CPT) Add(t Target) error {
 // queries without waiting for them.
 func (c *CPT) Start() error {
 	if c.windowOpen {
-		return errOpen
+		return ErrOpen
 	}
 	c.windowOpen = true
 	for _, t := range c.order {
@@ -130,7 +130,7 @@ func (c *CPT) Start() error {
 // the tasks that are asked over the network, half a second for all together.
 func (c *CPT) Stop(cpu CPUTime, yield func(sample.TaskKey, Reading)) error {
 	if !c.windowOpen {
-		return errNotOpen
+		return ErrNotOpen
 	}
 	c.windowOpen = false
 	end := c.now() // when the CPU time was read, before any wait

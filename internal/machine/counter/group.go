@@ -20,11 +20,6 @@ const (
 	leastCoverage = 0.5
 )
 
-var (
-	errOpen    = errors.New("start window: one is open already")
-	errNotOpen = errors.New("stop window: none is open")
-)
-
 // groups holds one perf group per task and CPU. A group is opened once, stays disabled
 // between windows and is enabled for a window. Measured, an enabled group costs a
 // context switch between cgroups 1.2 to 1.4 µs, so only while a window is open;
@@ -101,7 +96,7 @@ func newGroups(sys perfSyscalls, cpus sample.Set) *groups {
 
 func (g *groups) start() error {
 	if g.windowOpen {
-		return errOpen
+		return ErrOpen
 	}
 	g.windowOpen = true
 	g.reopen()
@@ -124,7 +119,7 @@ func (g *groups) start() error {
 // run; it may be nil.
 func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, total)) error {
 	if !g.windowOpen {
-		return errNotOpen
+		return ErrNotOpen
 	}
 	g.windowOpen = false
 	span := g.now().Sub(g.from)

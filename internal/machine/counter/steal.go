@@ -13,11 +13,6 @@ import (
 // StealVariant is Steal's Variant.
 const StealVariant = "proc-stat"
 
-var (
-	errOverallOpen    = errors.New("start window: one is open already")
-	errOverallNotOpen = errors.New("stop window: none is open")
-)
-
 // Steal is the Source of the time that the hypervisor took: stolen time of all CPUs ÷
 // the CPU time used, in s/CPU-s, for the machine as a whole (proc(5): steal).
 type Steal struct {
@@ -63,7 +58,7 @@ func (s *Steal) Remove(sample.TaskKey, time.Duration) (Reading, bool) { return R
 // Start implements Source.
 func (s *Steal) Start() error {
 	if s.windowOpen {
-		return errOverallOpen
+		return ErrOpen
 	}
 	s.windowOpen = true
 	s.from, s.failed = s.times()
@@ -73,7 +68,7 @@ func (s *Steal) Start() error {
 // Stop implements Source; it yields no task's reading.
 func (s *Steal) Stop(CPUTime, func(sample.TaskKey, Reading)) error {
 	if !s.windowOpen {
-		return errOverallNotOpen
+		return ErrNotOpen
 	}
 	s.windowOpen = false
 	to, err := s.times()

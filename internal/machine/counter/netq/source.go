@@ -25,15 +25,15 @@ type windows = bpf.Windows[netqDone, *netqDone]
 
 // Open loads the programs, or returns a *counter.NotSupportedError.
 func Open() (*Source, error) {
-	k, without, err := load()
-	if err != nil {
-		return nil, refusal(err)
+	var w *windows
+	k, err := bpf.Load(loadPrograms)
+	if err == nil {
+		w, err = bpf.Open[netqDone](k.counts)
 	}
-	w, err := bpf.Open[netqDone](k)
 	if err != nil {
-		return nil, refusal(err)
+		return nil, bpf.NotSupported("network queues by eBPF", "Linux 5.11 or newer with BTF and CONFIG_NET_SCHED", err)
 	}
-	return &Source{w, without}, nil
+	return &Source{w, k.without}, nil
 }
 
 // Signal implements counter.Source.

@@ -18,8 +18,6 @@ var (
 	ErrFull = errors.New("run queue: too many tasks")
 
 	errFollowed = errors.New("run queue: task is already monitored")
-	errOpen     = errors.New("start window: one is open already")
-	errNotOpen  = errors.New("stop window: none is open")
 )
 
 // maxTasks is how many tasks may be followed at once. In the kernel's memory each takes

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 )
 
 // Program counts with eBPF. It is a counter.Source with the additional methods Lost,
@@ -36,14 +37,19 @@ type monitored struct {
 
 // openProgram can make the programs do without features that some kernels lack.
 func openProgram(tasks int, w unsupported) (*Program, error) {
-	k, err := loadKernel(tasks, w)
-	if err != nil {
-		return nil, refusal(err)
+	k, err := bpf.Load(func(unserved bool) (*bpfPrograms, error) {
+		w.served = w.served || unserved
+		return loadPrograms(tasks, w)
+	})
+	if err == nil {
+		// A kernel or a sandbox may allow loading and refuse the rest: try it here, while
+		// there is still a fallback.
+		if err = errors.Join(k.open(), k.begin(), k.detach()); err != nil {
+			err = errors.Join(err, k.close())
+		}
 	}
-	// A kernel or a sandbox may allow loading and refuse the rest: try it here, while
-	// there is still a fallback.
-	if err := errors.Join(k.open(), k.begin(), k.detach()); err != nil {
-		return nil, refusal(errors.Join(err, k.close()))
+	if err != nil {
+		return nil, bpf.NotSupported("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
 	}
 	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, tasks+1)}
 	for slot := uint32(tasks); slot > 0; slot-- {
@@ -134,7 +140,7 @@ func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading
 // Start implements counter.Source.
 func (p *Program) Start() error {
 	if p.open {
-		return errOpen
+		return counter.ErrOpen
 	}
 	unfit, err := p.setOwners()
 	if err != nil {
@@ -204,7 +210,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 // Stop implements counter.Source. Unfinished waits count up to here.
 func (p *Program) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
 	if !p.open {
-		return errNotOpen
+		return counter.ErrNotOpen
 	}
 	p.open = false
 	if err := p.k.settleWaits(); err != nil {

@@ -394,13 +394,13 @@ func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
 
 func TestWindowOrder(t *testing.T) {
 	p := program(t, maxTasks)
-	if err := p.Stop(nil, nil); !errors.Is(err, errNotOpen) {
+	if err := p.Stop(nil, nil); !errors.Is(err, counter.ErrNotOpen) {
 		t.Errorf("Stop before Start: %v", err)
 	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Start(); !errors.Is(err, errOpen) {
+	if err := p.Start(); !errors.Is(err, counter.ErrOpen) {
 		t.Errorf("Start again: %v", err)
 	}
 	if err := p.Stop(nil, nil); err != nil {

@@ -95,7 +95,7 @@ func (s *Schedstat) Remove(key sample.TaskKey, cpu time.Duration) (counter.Readi
 // not counted.
 func (s *Schedstat) Start() error {
 	if s.open {
-		return errOpen
+		return counter.ErrOpen
 	}
 	s.open, s.began = true, now()
 	for _, t := range s.tasks {
@@ -110,7 +110,7 @@ func (s *Schedstat) Start() error {
 // Stop implements counter.Source.
 func (s *Schedstat) Stop(cpu counter.CPUTime, yield func(sample.TaskKey, counter.Reading)) error {
 	if !s.open {
-		return errNotOpen
+		return counter.ErrNotOpen
 	}
 	s.open = false
 	for key, t := range s.tasks {

@@ -97,7 +97,7 @@ func TestSchedstatWindows(t *testing.T) {
 		if err := src.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if err := src.Start(); !errors.Is(err, errOpen) {
+		if err := src.Start(); !errors.Is(err, counter.ErrOpen) {
 			t.Errorf("Start again: %v", err)
 		}
 		change()
@@ -142,7 +142,7 @@ func TestSchedstatWindows(t *testing.T) {
 	if _, ok := src.Remove(key, 0); ok {
 		t.Error("a reading of a task that is not followed")
 	}
-	if err := src.Stop(nil, nil); !errors.Is(err, errNotOpen) {
+	if err := src.Stop(nil, nil); !errors.Is(err, counter.ErrNotOpen) {
 		t.Errorf("Stop without Start: %v", err)
 	}
 }

@@ -167,15 +167,7 @@ func (p *Probe) Close() error {
 	if p.at != nil {
 		errs = append(errs, p.at.Close())
 	}
-	if p.program != nil {
-		errs = append(errs, p.program.Close())
-	}
-	for _, m := range []*ebpf.Map{p.hitters, p.total} {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.program.Close(), p.hitters.Close(), p.total.Close())...)
 }
 
 // refusal says what is missing if that is known.
