@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/core/command/commandtest"
+	"github.com/quell-dev/quell/internal/testkit/commandtest"
 )
 
 // TestCommandsAtTheCommandLine: the command line validates a command as all other entry

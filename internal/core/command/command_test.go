@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/command/commandtest"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/commandtest"
 )
 
 // Each entry point has its own test of these cases; this tests what they rely on.
