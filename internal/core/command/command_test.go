@@ -92,6 +92,14 @@ func TestCovers(t *testing.T) {
 	}
 }
 
+func TestRank(t *testing.T) {
+	for i, target := range []command.Target{{All: true}, {Class: "batch"}, {Job: "job"}, {Task: "/batch/job-1"}} {
+		if got := target.Rank(); got != i+1 {
+			t.Errorf("%s: %d, want %d", target, got, i+1)
+		}
+	}
+}
+
 // Text that JSON or protobuf would change in transit is refused at the entry.
 func TestTextThatIsNone(t *testing.T) {
 	c := command.Command{Why: "r\xff", Uncap: &command.Target{Task: "/a\xfe"}}
