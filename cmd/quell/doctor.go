@@ -94,8 +94,6 @@ func (a *app) diagnose(ctx context.Context) (report.Diagnosis, error) {
 		{Name: "perf events", Capabilities: perf},
 		{Name: "run queue", Capabilities: runq.Capabilities()},
 		{Name: "transactions", Capabilities: []host.Capability{uprobe.Capability(), counter.NetworkCapability()}},
-		{Name: "disks", Capabilities: []host.Capability{blockio.Capability()}},
-		{Name: "network", Capabilities: []host.Capability{netq.Capability()}},
 	}, nil
 }
 

@@ -72,15 +72,3 @@ func (d *blockioDone) Reading() counter.Reading {
 	}
 	return r
 }
-
-// CapBlockIO is the name of what Capability checks.
-const CapBlockIO = "block I/O eBPF"
-
-// Capability loads and attaches the programs once.
-func Capability() host.Capability {
-	s, err := Open()
-	if err == nil {
-		err = s.Close()
-	}
-	return counter.CapabilityOf(CapBlockIO, "requests to disks are counted by task", err)
-}

@@ -8,7 +8,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Variant is what is counted, part of a spec's key.
@@ -78,20 +77,4 @@ func (d *netqDone) Reading() counter.Reading {
 		r.Cost = waited / float64(d.Sent)
 	}
 	return r
-}
-
-// CapNetQueues is the name of what Capability checks.
-const CapNetQueues = "network eBPF"
-
-// Capability loads and attaches the programs once.
-func Capability() host.Capability {
-	s, err := Open()
-	detail := "packets in interfaces' queues are counted by task"
-	if err == nil {
-		if f := s.Fallback(); f != "" {
-			detail += ", " + f
-		}
-		err = s.Close()
-	}
-	return counter.CapabilityOf(CapNetQueues, detail, err)
 }
