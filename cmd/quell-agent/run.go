@@ -148,7 +148,7 @@ func openSource(sig sample.SignalName, c *config.Agent, h *host.Host, p *agent.P
 	case sample.CPT:
 		s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
 	case sample.RunQ:
-		s, err = runq.Open(runq.Options{})
+		s, err = runq.Open()
 	case sample.IO:
 		disks, err = blockio.Open()
 		s = disks

@@ -8,8 +8,8 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/command/commandtest"
 	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/commandtest"
 )
 
 // A command is judged alike, with the same messages, at the agent's socket and over the

@@ -21,25 +21,12 @@ type protection struct {
 	On bool `json:"on"`
 }
 
-// rank is how specific the protection is; the most specific one applies.
-func (p *protection) rank() int {
-	switch {
-	case p.Task != "":
-		return 4
-	case p.Job != "":
-		return 3
-	case p.Class != "":
-		return 2
-	}
-	return 1
-}
-
-// lookup returns the setting that applies to a task, if there is one.
+// lookup returns the setting that applies to a task, the most specific one, if there is one.
 func (o *overrides) lookup(t *sample.Task) (on, said bool) {
 	best := 0
 	for i := range o.Protect {
-		if p := &o.Protect[i]; p.Matches(t) && p.rank() > best {
-			best, on = p.rank(), p.On
+		if p := &o.Protect[i]; p.Matches(t) && p.Rank() > best {
+			best, on = p.Rank(), p.On
 		}
 	}
 	return on, best > 0

@@ -12,9 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
-	"github.com/quell-dev/quell/internal/core/command/commandtest"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/commandtest"
 )
 
 // TestCommandToAll: the answer to a command to all has each machine's reply and the

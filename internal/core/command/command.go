@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -186,8 +187,26 @@ type Target struct {
 	All   bool   `json:"all,omitempty"`
 }
 
-// targets are the fields of a Target, in their order.
+// targets are the fields of a Target, the most specific first.
 var targets = [...]string{"task", "job", "class", "all"}
+
+// set lists the fields that are set, by their names and for people.
+func (t Target) set() (names, texts []string) {
+	texts = []string{t.Task, "job " + t.Job, "class " + t.Class, "all tasks"}
+	for i, set := range [...]bool{t.Task != "", t.Job != "", t.Class != "", t.All} {
+		if set {
+			names = append(names, targets[i])
+			texts[len(names)-1] = texts[i]
+		}
+	}
+	return names, texts[:len(names)]
+}
+
+// Rank is how specific a valid target is: 4 for a single task, 1 for all.
+func (t Target) Rank() int {
+	names, _ := t.set()
+	return len(targets) - slices.Index(targets[:], names[0])
+}
 
 // IsGroup reports whether it names tasks by a common property.
 func (t Target) IsGroup() bool { return t.Task == "" }
@@ -195,16 +214,8 @@ func (t Target) IsGroup() bool { return t.Task == "" }
 // String is for people: "/a/b", "job web", "class batch", "all tasks". For a target that
 // is not valid it lists everything that is set.
 func (t Target) String() string {
-	var all []string
-	for _, part := range [...]struct{ prefix, name string }{{"", t.Task}, {"job ", t.Job}, {"class ", t.Class}} {
-		if part.name != "" {
-			all = append(all, part.prefix+part.name)
-		}
-	}
-	if t.All {
-		all = append(all, "all tasks")
-	}
-	return strings.Join(all, " and ")
+	_, texts := t.set()
+	return strings.Join(texts, " and ")
 }
 
 // Matches reports whether a valid target names the task. A single task must be named by
@@ -222,13 +233,7 @@ func (t Target) Matches(k *sample.Task) bool {
 }
 
 func (t Target) problems(kind string) (bad []string) {
-	var got []string
-	for i, set := range [...]bool{t.Task != "", t.Job != "", t.Class != "", t.All} {
-		if set {
-			got = append(got, targets[i])
-		}
-	}
-	if len(got) != 1 {
+	if got, _ := t.set(); len(got) != 1 {
 		bad = append(bad, kind+": "+oneOf(targets[:], got))
 	}
 	bad = append(bad, textProblems("task", t.Task, MaxName)...)

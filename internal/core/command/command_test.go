@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/command/commandtest"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/commandtest"
 )
 
 // Each entry point has its own test of these cases; this tests what they rely on.
@@ -88,6 +88,14 @@ func TestCovers(t *testing.T) {
 	} {
 		if got := c.Matches(task); got != c.want {
 			t.Errorf("%+v: %t", c.Target, got)
+		}
+	}
+}
+
+func TestRank(t *testing.T) {
+	for i, target := range []command.Target{{All: true}, {Class: "batch"}, {Job: "job"}, {Task: "/batch/job-1"}} {
+		if got := target.Rank(); got != i+1 {
+			t.Errorf("%s: %d, want %d", target, got, i+1)
 		}
 	}
 }

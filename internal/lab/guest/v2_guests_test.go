@@ -58,7 +58,7 @@ func (b box) programs(t *testing.T, names ...string) box {
 
 // TestV2 runs quell on kernels that have only cgroup v2. Measurements use virtual time,
 // which a busy host cannot disturb; on amd64 that requires a machine with one CPU. The
-// tests of placements and pressure measure nothing and have two.
+// tests of pressure measure nothing and have two.
 func TestV2(t *testing.T) {
 	const pkg = "internal/lab/guest/inside/v2"
 	t.Run("limits", func(t *testing.T) {
@@ -67,10 +67,10 @@ func TestV2(t *testing.T) {
 			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Caps|Limit|Delegation|Another|Network"}}},
 		}.modules(t, "null_blk").programs(t, "quell-agent").run(t)
 	})
-	t.Run("placements", func(t *testing.T) {
+	t.Run("pressure", func(t *testing.T) {
 		box{
 			Machine: Machine{Arch: AMD64, CPUs: CPUs{Cores: 2}},
-			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Placement|Pressure"}}},
+			tests:   []insideTest{{pkg: pkg, args: []string{"-test.run=Pressure"}}},
 		}.run(t)
 	})
 	// In virtual time with several CPUs, and so with the kernel of arm64: see

@@ -1,5 +1,3 @@
-//go:build linux
-
 package counter
 
 import (
@@ -124,7 +122,7 @@ func (c *Canary) Info() Info { return Info{Signal: sample.Probe, Variant: Canary
 // Start implements MachineSource. The canary runs in a thread of its own until Stop.
 func (c *Canary) Start() error {
 	if c.stop != nil {
-		return errOverallOpen
+		return ErrOpen
 	}
 	c.stop, c.done = make(chan struct{}), make(chan []cacheTiming, 1)
 	go func(stop <-chan struct{}, done chan<- []cacheTiming) {
@@ -215,7 +213,7 @@ func threadCPU() time.Duration {
 // Stop implements MachineSource.
 func (c *Canary) Stop() error {
 	if c.stop == nil {
-		return errOverallNotOpen
+		return ErrNotOpen
 	}
 	close(c.stop)
 	c.last = <-c.done

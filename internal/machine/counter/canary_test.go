@@ -1,5 +1,3 @@
-//go:build linux
-
 package counter
 
 import (
@@ -79,7 +77,7 @@ func TestTheChaseSeesEveryLine(t *testing.T) {
 // that is stopped at once has run one burst.
 func TestCanary(t *testing.T) {
 	c := canary(t, time.Nanosecond, Cache{Name: "a", CPUs: anyCPU(t)}, Cache{Name: "b", CPUs: sample.SetOf(1 << 14)})
-	if err := c.Stop(); err != errOverallNotOpen {
+	if err := c.Stop(); err != ErrNotOpen {
 		t.Errorf("stopped before it was started: %v", err)
 	}
 	window := func() map[string]Reading {
@@ -87,7 +85,7 @@ func TestCanary(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Start(); err != errOverallOpen {
+		if err := c.Start(); err != ErrOpen {
 			t.Errorf("started twice: %v", err)
 		}
 		if err := c.Stop(); err != nil {

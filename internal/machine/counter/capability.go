@@ -1,5 +1,3 @@
-//go:build linux
-
 package counter
 
 import (
@@ -53,7 +51,7 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	if tpErr == nil {
 		tpErr = try("tracepoint "+enter.name, enter)
 	}
-	return append(all, CapabilityOf("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr), tracefs(), fdBudget(cpus.Len()))
+	return append(all, CapabilityOf("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr), fdBudget(cpus.Len()))
 }
 
 // CapabilityOf returns the capability for err, with detail if err is nil.
@@ -71,20 +69,6 @@ func CapabilityOf(name, detail string, err error) host.Capability {
 func watchdog() bool {
 	text, err := os.ReadFile("/proc/sys/kernel/nmi_watchdog")
 	return err == nil && strings.TrimSpace(string(text)) == "1"
-}
-
-func tracefs() host.Capability {
-	for _, root := range tracefsMounts {
-		if _, err := os.Stat(root + "/events"); err == nil {
-			return host.Capability{Name: "tracefs", OK: true, Detail: "mounted at " + root}
-		}
-	}
-	fd, err := detachedTracefs()
-	if err != nil {
-		return host.Capability{Name: "tracefs", Reason: "not mounted: " + err.Error(), Remedy: "mount -t tracefs tracefs /sys/kernel/tracing"}
-	}
-	unix.Close(fd)
-	return host.Capability{Name: "tracefs", OK: true, Detail: "not mounted; a detached mount is used"}
 }
 
 // leastTasks is the number of tasks that the descriptors should be enough for: the pods

@@ -9,9 +9,17 @@
 package counter
 
 import (
+	"errors"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+var (
+	// ErrOpen is the error of Start in an open window.
+	ErrOpen = errors.New("start window: one is open already")
+	// ErrNotOpen is the error of Stop without an open window.
+	ErrNotOpen = errors.New("stop window: none is open")
 )
 
 // Target is a task as a source sees it.

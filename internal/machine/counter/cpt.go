@@ -1,5 +1,3 @@
-//go:build linux
-
 package counter
 
 import (
@@ -118,7 +116,7 @@ func (c *CPT) Add(t Target) error {
 // queries without waiting for them.
 func (c *CPT) Start() error {
 	if c.windowOpen {
-		return errOpen
+		return ErrOpen
 	}
 	c.windowOpen = true
 	for _, t := range c.order {
@@ -133,7 +131,7 @@ func (c *CPT) Start() error {
 // the tasks that are asked over the network, half a second for all together.
 func (c *CPT) Stop(w WindowEnd, yield func(sample.TaskKey, Reading)) error {
 	if !c.windowOpen {
-		return errNotOpen
+		return ErrNotOpen
 	}
 	c.windowOpen = false
 	end := c.now() // when the CPU time was read, before any wait

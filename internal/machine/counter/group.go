@@ -1,5 +1,3 @@
-//go:build linux
-
 package counter
 
 import (
@@ -18,11 +16,6 @@ const (
 	// leastCoverage is the share of a window that must really have been counted for its
 	// scaled-up counts to be used.
 	leastCoverage = 0.5
-)
-
-var (
-	errOpen    = errors.New("start window: one is open already")
-	errNotOpen = errors.New("stop window: none is open")
 )
 
 // groups holds one perf group per task and CPU. A group is opened once, stays disabled
@@ -101,7 +94,7 @@ func newGroups(sys perfSyscalls, cpus sample.Set) *groups {
 
 func (g *groups) start() error {
 	if g.windowOpen {
-		return errOpen
+		return ErrOpen
 	}
 	g.windowOpen = true
 	g.reopen()
@@ -124,7 +117,7 @@ func (g *groups) start() error {
 // run; it may be nil.
 func (g *groups) stop(idle func(sample.TaskKey) bool, yield func(*groupTask, total)) error {
 	if !g.windowOpen {
-		return errNotOpen
+		return ErrNotOpen
 	}
 	g.windowOpen = false
 	span := g.now().Sub(g.from)

@@ -12,11 +12,6 @@ import (
 // StealVariant is the variant of Steal.
 const StealVariant = "proc-stat"
 
-var (
-	errOverallOpen    = errors.New("start window: one is open already")
-	errOverallNotOpen = errors.New("stop window: none is open")
-)
-
 // Steal is the MachineSource of the time that the hypervisor took: stolen time of all CPUs ÷
 // the CPU time used, in s/CPU-s, for the machine as a whole (proc(5): steal).
 type Steal struct {
@@ -53,7 +48,7 @@ func (s *Steal) Info() Info { return Info{Signal: sample.Steal, Variant: StealVa
 // Start implements MachineSource.
 func (s *Steal) Start() error {
 	if s.windowOpen {
-		return errOverallOpen
+		return ErrOpen
 	}
 	s.windowOpen = true
 	s.from, s.failed = s.times()
@@ -63,7 +58,7 @@ func (s *Steal) Start() error {
 // Stop implements MachineSource.
 func (s *Steal) Stop() error {
 	if !s.windowOpen {
-		return errOverallNotOpen
+		return ErrNotOpen
 	}
 	s.windowOpen = false
 	to, err := s.times()

@@ -104,7 +104,7 @@ func TestStealHere(t *testing.T) {
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(); err != errOverallOpen {
+	if err := s.Start(); err != ErrOpen {
 		t.Errorf("started twice: %v", err)
 	}
 	from := s.from.Total
@@ -115,7 +115,7 @@ func TestStealHere(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Stop(); err != errOverallNotOpen {
+	if err := s.Stop(); err != ErrNotOpen {
 		t.Errorf("stopped twice: %v", err)
 	}
 	if r := overallOf(t, s)["(machine)"]; !(r.Cost >= 0) {

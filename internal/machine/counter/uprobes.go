@@ -1,11 +1,10 @@
-//go:build linux
-
 package counter
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -38,7 +37,7 @@ func (u *Uprobe) String() string {
 // Prober puts uprobes into the kernel.
 type Prober interface {
 	// Find returns the place's offset in the file.
-	Find(file *os.File, at *Uprobe) (offset uint64, err error)
+	Find(file io.ReaderAt, at *Uprobe) (offset uint64, err error)
 	Attach(file *os.File, offset uint64) (Probe, error)
 }
 

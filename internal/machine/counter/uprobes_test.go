@@ -1,10 +1,9 @@
-//go:build linux
-
 package counter
 
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"os"
 	"strings"
@@ -39,7 +38,7 @@ type fakeHitter struct {
 	process int
 }
 
-func (p *fakeProber) Find(*os.File, *Uprobe) (uint64, error) {
+func (p *fakeProber) Find(io.ReaderAt, *Uprobe) (uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.finds++

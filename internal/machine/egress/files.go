@@ -3,7 +3,6 @@ package egress
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -125,19 +124,6 @@ func (f *Files) WriteValue(file, value string) error {
 func (f *Files) mine(file string) (dir string, ok bool) {
 	dir, name := filepath.Split(file)
 	return filepath.Clean(dir), name == Name
-}
-
-// Stats returns how many bytes the limit of a directory has passed and dropped.
-func (f *Files) Stats(dir string) (passed, dropped uint64, err error) {
-	h := f.held[dir]
-	if h == nil {
-		return 0, 0, fs.ErrNotExist
-	}
-	var b egressBucket
-	if err := h.objs.Buckets.LookupWithFlags(uint32(0), &b, ebpf.LookupLock); err != nil {
-		return 0, 0, fmt.Errorf("read limit of %s: %w", dir, err)
-	}
-	return b.Passed, b.Dropped, nil
 }
 
 // Close ends every limit.

@@ -127,10 +127,8 @@ func (c *Change) check() error {
 			return refuse("%s has two inodes, %d and %d", dir, other, w.Inode)
 		case !utf8.ValidString(w.File + w.Old + w.New):
 			return refuse("%q or its values are not UTF-8", w.File)
-		case w.Old == "" && !w.Empty:
+		case w.Old == "":
 			return refuse("%s has no old value", w.File)
-		case w.Old != "" && w.Empty:
-			return refuse("%s is marked empty and has old value %q", w.File, w.Old)
 		case w.New == "":
 			return refuse("%s has no new value", w.File)
 		case seen[w.File]:

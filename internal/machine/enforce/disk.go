@@ -95,6 +95,27 @@ func (d *osDisk) acquire(name string) error {
 	return nil
 }
 
+// writeFile replaces a file by one with the text, and returns it open when it is on disk.
+func writeFile(d disk, name string, text []byte) (file, error) {
+	f, err := d.Create(name + ".new")
+	if err != nil {
+		return nil, err
+	}
+	if _, err = f.Write(text); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = d.Rename(name+".new", name)
+	}
+	if err == nil {
+		err = d.Sync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 func (d *osDisk) Create(name string) (file, error) {
 	return d.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 }

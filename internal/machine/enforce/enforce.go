@@ -11,15 +11,14 @@ import (
 // Enforcer applies and undoes changes. It is used from one goroutine.
 type Enforcer struct {
 	restorer
-	journal   journal
-	open      []entry // in the order they were made
-	recovered []Change
-	damage    string
+	journal journal
+	open    []entry // in the order they were made
+	damage  string
 }
 
 // Open opens the journal in dir, made if needed, for this process alone:
 // ErrLocked names the pid of the process that holds it. Changes that an earlier
-// process left behind are active again (Recovered) until RestoreAll.
+// process left behind are active again until RestoreAll.
 //
 // A journal that cannot be written is an error, except if changes must be
 // undone: then Err returns the reason, and Apply refuses.
@@ -44,7 +43,6 @@ func open(d disk, dir string, files Files) (*Enforcer, error) {
 	if e.open, e.damage, err = e.journal.read(); err != nil {
 		return nil, err
 	}
-	e.recovered = e.Active()
 	for i := range e.open {
 		e.open[i].recovered = true
 	}
@@ -59,9 +57,6 @@ func open(d disk, dir string, files Files) (*Enforcer, error) {
 	}
 	return e, nil
 }
-
-// Recovered returns the changes that were found open in the journal.
-func (e *Enforcer) Recovered() []Change { return e.recovered }
 
 // Damage describes which part of the journal could not be read at Open and
 // where a copy is kept, "" if all was read. What that part recorded is unknown.

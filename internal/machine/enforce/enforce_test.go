@@ -82,8 +82,8 @@ func TestApplyRefuses(t *testing.T) {
 			if len(w.log) > 0 || len(e.Active()) > 0 {
 				t.Errorf("wrote %v, active %v; want neither", w.log, e.Active())
 			}
-			if again := mustStart(t, w.clone()); len(again.Recovered()) > 0 {
-				t.Errorf("journal still has %v open", again.Recovered())
+			if again := mustStart(t, w.clone()); len(again.Active()) > 0 {
+				t.Errorf("journal still has %v open", again.Active())
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestApplyUndoesWhatItMadeWhenAWriteFails(t *testing.T) {
 		if d := cmp.Diff(before, w.values); d != "" || len(e.Active()) > 0 {
 			t.Errorf("%s: active %v, values %s", bad, e.Active(), d)
 		}
-		if again := mustStart(t, w.clone()); len(again.Recovered()) > 0 {
+		if again := mustStart(t, w.clone()); len(again.Active()) > 0 {
 			t.Errorf("%s: journal still has it open", bad)
 		}
 	}
@@ -164,7 +164,7 @@ func TestAWriteThatFailsStaysActiveUntilItCanBeUndone(t *testing.T) {
 	}
 	busy = false
 	again := mustStart(t, w.clone())
-	if len(again.Recovered()) != 1 {
+	if len(again.Active()) != 1 {
 		t.Fatal("a restart has forgotten the change")
 	}
 	out, err := e.RestoreAll(3000, "stop")
@@ -347,8 +347,8 @@ func TestAJournalThatFails(t *testing.T) {
 				if e.Err() != nil {
 					t.Errorf("mended, but Err says %v", e.Err())
 				}
-				if again := mustStart(t, w.clone()); len(again.Recovered()) != 1 || again.Recovered()[0].ID != "C" || again.Damage() != "" {
-					t.Errorf("journal has %v, damage %q; want C alone", again.Recovered(), again.Damage())
+				if again := mustStart(t, w.clone()); len(again.Active()) != 1 || again.Active()[0].ID != "C" || again.Damage() != "" {
+					t.Errorf("journal has %v, damage %q; want C alone", again.Active(), again.Damage())
 				}
 				e = mustStart(t, crashed)
 				if op != "truncate" && e.Damage() != "" {
@@ -426,7 +426,7 @@ func TestTheJournalStaysSmall(t *testing.T) {
 	if most > slack+4096 || most < slack {
 		t.Errorf("the journal grew to %d bytes, want about %d", most, slack)
 	}
-	if again := mustStart(t, w.clone()); len(again.Recovered()) != 1 || again.Recovered()[0].ID != "keep" {
-		t.Errorf("rewriting lost what was active: %v", again.Recovered())
+	if again := mustStart(t, w.clone()); len(again.Active()) != 1 || again.Active()[0].ID != "keep" {
+		t.Errorf("rewriting lost what was active: %v", again.Active())
 	}
 }

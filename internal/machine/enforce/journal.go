@@ -27,7 +27,6 @@ type file interface {
 
 const (
 	journalName = "journal"
-	newName     = "journal.new"
 	maxAside    = 9
 	// slack is how many bytes a journal may grow after its last rewrite.
 	slack = 64 << 10
@@ -85,14 +84,11 @@ func (j *journal) keepAside(data []byte) (string, error) {
 			break
 		}
 	}
-	f, err := j.disk.Create(name)
+	f, err := writeFile(j.disk, name, data)
+	if err == nil {
+		err = f.Close()
+	}
 	if err != nil {
-		return "", j.fail(err)
-	}
-	if _, err = f.Write(data); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
 		return "", j.fail(err)
 	}
 	return name, nil
@@ -134,21 +130,9 @@ func (j *journal) rewrite(open []entry) error {
 		}
 		text = append(text, lines...)
 	}
-	f, err := j.disk.Create(newName)
+	f, err := writeFile(j.disk, journalName, text)
 	if err != nil {
 		return j.fail(err)
-	}
-	if _, err = f.Write(text); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = j.disk.Rename(newName, journalName)
-	}
-	if err == nil {
-		err = j.disk.Sync()
-	}
-	if err != nil {
-		return j.fail(errors.Join(err, f.Close()))
 	}
 	j.drop()
 	j.f, j.err = f, nil

@@ -113,7 +113,7 @@ func TestANewerChangeClosesAnOlderOneOnTheSameFile(t *testing.T) {
 	}
 	journal.data = kept
 	e = mustStart(t, w)
-	if got := e.Recovered(); len(got) != 1 || got[0].ID != "B" {
+	if got := e.Active(); len(got) != 1 || got[0].ID != "B" {
 		t.Errorf("recovered %v, want B alone", got)
 	}
 	_, err = e.RestoreAll(3000, "start")

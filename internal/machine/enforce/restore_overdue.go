@@ -135,19 +135,9 @@ func (l liftedRecords) write(d disk) error {
 		}
 		text = append(text, line...)
 	}
-	const name = liftedName + ".new"
-	f, err := d.Create(name)
+	f, err := writeFile(d, liftedName, text)
 	if err == nil {
-		if _, err = f.Write(text); err == nil {
-			err = f.Sync()
-		}
-		err = errors.Join(err, f.Close())
-	}
-	if err == nil {
-		err = d.Rename(name, liftedName)
-	}
-	if err == nil {
-		err = d.Sync()
+		err = f.Close()
 	}
 	if err != nil {
 		return fmt.Errorf("%w: record lifted changes: %w", ErrJournal, err)

@@ -80,8 +80,8 @@ func TestLiftOnce(t *testing.T) {
 				must(t, e.journal.close()) // as if killed
 				again, err := Open(dir, w)
 				must(t, err)
-				if len(again.Recovered()) > 0 {
-					t.Errorf("recovered %v", again.Recovered())
+				if len(again.Active()) > 0 {
+					t.Errorf("recovered %v", again.Active())
 				}
 				must(t, again.Close())
 				if _, err := os.Stat(filepath.Join(dir, liftedName)); !errors.Is(err, fs.ErrNotExist) {

@@ -21,9 +21,6 @@ type Write struct {
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
-	// Empty says that Old is empty because the file held nothing, which an empty
-	// line restores: cpuset.cpus of a cgroup2 that has the CPUs of the one above.
-	Empty bool `json:"empty,omitempty"`
 	// Inode is that of the file's cgroup if this is below the cgroup that is to
 	// be limited; 0 if it is that cgroup.
 	Inode uint64 `json:"inode,omitempty"`
@@ -31,8 +28,7 @@ type Write struct {
 
 var (
 	// ErrNoLimit means that the cgroup has nothing that could be set: it is the
-	// top, or the controller (cpu, for a placement cpuset, for a device io) is
-	// not enabled for it.
+	// top, or the controller (cpu, for a device io) is not enabled for it.
 	ErrNoLimit = errors.New("limit not available for this cgroup")
 	// ErrNotLower means that the cgroup already has this limit or a lower one,
 	// its own or that of a cgroup above it.
@@ -131,7 +127,7 @@ func (h *Host) capWrites(p string, rate float64, period time.Duration) (dir stri
 	if err != nil {
 		return "", 0, nil, err
 	}
-	effective, _, err := h.lowest(hier, t.dir, p, own)
+	effective, err := h.lowest(hier, t.dir, p, own)
 	if err != nil {
 		return "", 0, nil, err
 	}

@@ -33,9 +33,7 @@ func (h *Host) Capabilities() []Capability {
 		h.cpusetCapability(),
 		h.psiCapability(),
 		h.cgroupPSICapability(),
-		h.schedstatCapability(),
 		h.resctrlCapability(),
-		h.filesCapability(topology.Online.Len()),
 	}
 	all = append(all, h.virtualCapabilities()...)
 	all = append(all, topologyCapabilities(topology, topologyErr)...)
@@ -145,16 +143,6 @@ func (h *Host) cgroupPSICapability() Capability {
 	return c
 }
 
-func (h *Host) schedstatCapability() Capability {
-	c := Capability{Name: "schedstat per thread"}
-	if _, err := h.ReadValue("/proc/self/schedstat"); err != nil {
-		c.Reason, c.Remedy = err.Error(), "needs a kernel with CONFIG_SCHED_INFO"
-		return c
-	}
-	c.OK = true
-	return c
-}
-
 func (h *Host) resctrlCapability() Capability {
 	c := Capability{Name: "resctrl"}
 	if _, err := h.Inode("/sys/fs/resctrl/info"); err == nil {
@@ -168,49 +156,6 @@ func (h *Host) resctrlCapability() Capability {
 		c.Reason = "not supported by the kernel or the CPU; most virtual machines lack it"
 	}
 	return c
-}
-
-// filesCapability reports how many cgroups the limit on open files suffices
-// for: a perf event takes one file for each cgroup and CPU.
-func (h *Host) filesCapability(cpus int) Capability {
-	const events, reserve = 2, 256
-	c := Capability{Name: "open files"}
-	text, err := h.ReadValue("/proc/self/limits")
-	if err != nil {
-		c.Reason = err.Error()
-		return c
-	}
-	soft, hard, ok := parseOpenFiles(text)
-	if !ok {
-		c.Reason = "no line for open files in /proc/self/limits"
-		return c
-	}
-	c.Detail = fmt.Sprintf("soft %s, hard %s", soft, hard)
-	n, err := strconv.Atoi(hard)
-	if err != nil { // unlimited
-		c.OK = true
-		return c
-	}
-	cgroups := max(0, n-reserve) / (max(1, cpus)*events + 2)
-	c.Detail += fmt.Sprintf(": %d cgroups × %d CPUs × %d events", cgroups, max(1, cpus), events)
-	if c.OK = cgroups >= 100; !c.OK {
-		c.Reason, c.Remedy = "further tasks take turns", "raise the hard limit (LimitNOFILE=)"
-	}
-	return c
-}
-
-// parseOpenFiles finds the soft and hard limit in /proc/PID/limits.
-func parseOpenFiles(text string) (soft, hard string, ok bool) {
-	for line := range strings.Lines(text) {
-		if rest, found := strings.CutPrefix(line, "Max open files"); found {
-			f := strings.Fields(rest)
-			if len(f) < 2 {
-				return "", "", false
-			}
-			return f[0], f[1], true
-		}
-	}
-	return "", "", false
 }
 
 func (h *Host) virtualCapabilities() []Capability {

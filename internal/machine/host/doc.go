@@ -11,8 +11,8 @@
 // other hierarchies; Cgroup.Places says where.
 //
 // The package makes no decisions and keeps nothing between calls except open files. It
-// returns the writes that would limit a cgroup or place it on CPUs, in an order that the
-// kernel accepts forwards and backwards. The caller makes them and keeps the journal.
+// returns the writes that would limit a cgroup, in an order that the kernel accepts
+// forwards and backwards. The caller makes them and keeps the journal.
 //
 // Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/,
 // scheduler/sched-bwc.rst, accounting/psi.rst and proc(5).

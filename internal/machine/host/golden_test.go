@@ -79,7 +79,7 @@ func describe(t *testing.T, h *Host) string {
 			continue
 		}
 		out("cgroups of %s below %s", hier, tree.dir)
-		must(h.Walk(hier, func(p string, inode uint64) error {
+		must(h.WalkAt(Place{hier, "/"}, func(p string, inode uint64) error {
 			out("%s", p)
 			if p == "/" { // its processes are all of the machine's
 				return nil
@@ -97,11 +97,8 @@ func describe(t *testing.T, h *Host) string {
 			out("  places %+v", places)
 			usage, err := c.Usage()
 			out("  usage %+v %v", usage, errorText(err))
-			psi, err := c.PSI("cpu")
-			out("  cpu pressure %+v %v", psi, errorText(err))
-			if d, again := c.Stalled("cpu"); d != psi.Some.Total || errorText(again) != errorText(err) {
-				t.Errorf("%s: stalled %v, %v; PSI says %v, %v", p, d, again, psi.Some.Total, err)
-			}
+			stalled, err := c.Stalled("cpu")
+			out("  stalled on cpu %v %v", stalled, errorText(err))
 			members, err := c.Members()
 			must(err)
 			threads, err := c.Threads()

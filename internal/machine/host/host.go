@@ -76,18 +76,12 @@ func (h *Host) WriteValue(file, value string) error {
 	if device != "" {
 		value = device + " " + value
 	}
-	if value == "" {
-		value = "\n" // a write of nothing may not reach the kernel's file
-	}
 	f, err := os.OpenFile(h.Path(file), os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("write value: %w", orNotPermitted(file, err))
 	}
 	defer f.Close()
 	_, err = f.WriteString(value)
-	if all, ok := h.emptyCPUs(file, err); ok && value == "\n" {
-		_, err = f.WriteString(all)
-	}
 	if err != nil {
 		return fmt.Errorf("write value %q: %w", value, orNotPermitted(file, err))
 	}

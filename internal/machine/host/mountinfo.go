@@ -3,7 +3,6 @@ package host
 import (
 	"bytes"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -118,7 +117,7 @@ func parseMountinfo(text []byte, root string) map[string]tree {
 		if !ok || len(l) < 5 || len(r) < 3 {
 			continue
 		}
-		m := mount{tree: tree{dir: unescape(l[4]), top: unescape(l[3])}}
+		m := mount{tree: tree{dir: unescaper.Replace(l[4]), top: unescaper.Replace(l[3])}}
 		if rest, ok := strings.CutPrefix(m.dir, root+"/"); ok {
 			m.dir = "/" + rest
 		}
@@ -146,21 +145,5 @@ func parseMountinfo(text []byte, root string) map[string]tree {
 	return trees
 }
 
-// unescape decodes mountinfo's octal escapes (\040 is a space).
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
+// unescaper decodes what the kernel escapes in mountinfo (fs/proc_namespace.c).
+var unescaper = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\043`, "#", `\134`, `\`)

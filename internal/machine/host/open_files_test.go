@@ -33,7 +33,7 @@ func TestKeep(t *testing.T) {
 			if _, err := c.Usage(); !read(err) || c.OpenFiles() != 0 {
 				t.Errorf("usage: %v, %d files", err, c.OpenFiles())
 			}
-			if _, err := c.PSI("cpu"); err != nil && !errors.Is(err, ErrNoPSI) || c.OpenFiles() != 0 {
+			if _, err := c.Stalled("cpu"); err != nil && !errors.Is(err, ErrNoPSI) || c.OpenFiles() != 0 {
 				t.Errorf("pressure: %v, %d files", err, c.OpenFiles())
 			}
 			if err := c.KeepOpen(true); err != nil || c.OpenFiles() != kept {

@@ -63,8 +63,8 @@ func TestProcCgroupInAContainerSeesOnlyItsPart(t *testing.T) {
 
 func TestUsageParse(t *testing.T) {
 	for text, want := range map[string]Usage{
-		"usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnr_periods 9\nnr_throttled 2\nthrottled_usec 30\n": {1500 * time.Microsecond, 2, 30 * time.Microsecond},
-		"nr_periods 9\nnr_throttled 2\nthrottled_time 30\nnr_bursts 0\nburst_time 0\n":                        {0, 2, 30},
+		"usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnr_periods 9\nnr_throttled 2\nthrottled_usec 30\n": {1500 * time.Microsecond, 30 * time.Microsecond},
+		"nr_periods 9\nnr_throttled 2\nthrottled_time 30\nnr_bursts 0\nburst_time 0\n":                        {0, 30},
 		"123456789\n": {CPU: 123456789},
 		"usage_usec 9999999999999999999\nnr_throttled 99999999999999999999\nusage_usec\nusage_usec -1\n": {CPU: math.MaxInt64},
 		"": {},
@@ -94,7 +94,7 @@ func TestParseStalled(t *testing.T) {
 
 func TestParsePSI(t *testing.T) {
 	got, err := parsePSI([]byte("some avg10=1.27 avg60=1.12 avg300=0.75 total=9684323\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=7\n"))
-	want := PSI{Stall{1.27, 1.12, 0.75, 9684323 * time.Microsecond}, Stall{0.1, 0, 0, 7 * time.Microsecond}}
+	want := PSI{Stall{1.27, 9684323 * time.Microsecond}, Stall{0.1, 7 * time.Microsecond}}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -18,7 +18,7 @@ import (
 // uses: paths below the mounts, "/" at the top, "" if the hierarchy is not
 // mounted or the place is not known yet because the cgroup has no processes.
 type Places struct {
-	CPU, CPUAcct, CPUSet, Unified string
+	CPU, CPUAcct, Unified string
 	// Split: the processes are not in one cgroup of the cpu controller's hierarchy (for a v1
 	// task, also of cpuacct's), or share it with others. A limit on it would not limit this
 	// task, or not this task alone. The place is "" then and Reason names the processes.
@@ -61,7 +61,7 @@ func (c *Cgroup) findPlaces() (Places, error) {
 	p.Split, p.Reason = false, ""
 	// The hierarchies to search: those other than its own.
 	other := make(map[string]tree)
-	for _, name := range [...]string{"cpu", "cpuacct", "cpuset", ""} {
+	for _, name := range [...]string{"cpu", "cpuacct", ""} {
 		t, ok := c.h.trees[name]
 		switch {
 		case ok && t.dir == c.tree.dir:
@@ -105,11 +105,9 @@ func (c *Cgroup) findPlaces() (Places, error) {
 		}
 		p.set(name, place)
 	}
-	// For controllers that are in cgroup2, a v1 task's place is the one there.
-	for _, name := range [...]string{"cpuacct", "cpuset"} {
-		if _, ok := c.h.trees[name]; !ok && c.hier == sample.V1CPU {
-			p.set(name, p.Unified)
-		}
+	// If cpuacct is in cgroup2, a v1 task's place is the one there.
+	if _, ok := c.h.trees["cpuacct"]; !ok && c.hier == sample.V1CPU {
+		p.CPUAcct = p.Unified
 	}
 	return p, nil
 }
@@ -120,8 +118,6 @@ func (p *Places) set(tree, place string) {
 		p.CPU = place
 	case "cpuacct":
 		p.CPUAcct = place
-	case "cpuset":
-		p.CPUSet = place
 	case "":
 		p.Unified = place
 	}

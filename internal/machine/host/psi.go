@@ -20,11 +20,11 @@ import (
 // did at once. Kernels before 5.13 have no Full for cpu; it is zero then.
 type PSI struct{ Some, Full Stall }
 
-// Stall is one line of a pressure file: averages in percent over the last 10,
-// 60 and 300 s, and the total.
+// Stall is from one line of a pressure file: the average in percent over the last
+// 10 s, and the total.
 type Stall struct {
-	Avg10, Avg60, Avg300 float64
-	Total                time.Duration
+	Avg10 float64
+	Total time.Duration
 }
 
 // PSI reads the machine's pressure on a resource ("cpu", "memory", "io") from
@@ -37,19 +37,10 @@ func (h *Host) PSI(resource string) (PSI, error) {
 	return parsePSI(text)
 }
 
-// PSI reads the cgroup's pressure on a resource, which only cgroup2 keeps: a
-// task of the v1 cpu hierarchy has it if its processes share a cgroup there
-// that is not the top. Errors: ErrGone, ErrNoPSI.
-func (c *Cgroup) PSI(resource string) (PSI, error) {
-	text, err := c.readPressure(resource)
-	if err != nil {
-		return PSI{}, err
-	}
-	return parsePSI(text)
-}
-
-// Stalled returns PSI's total of Some alone. It does not allocate, for callers
-// that read many cgroups often.
+// Stalled reads the total of Some of the cgroup's pressure on a resource, which
+// only cgroup2 keeps: a task of the v1 cpu hierarchy has it if its processes share
+// a cgroup there that is not the top. It does not allocate, for callers that read
+// many cgroups often. Errors: ErrGone, ErrNoPSI.
 func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 	text, err := c.readPressure(resource)
 	if err != nil {
@@ -151,10 +142,6 @@ func parsePSI(text []byte) (PSI, error) {
 			switch string(key) {
 			case "avg10":
 				s.Avg10, err = strconv.ParseFloat(string(value), 64)
-			case "avg60":
-				s.Avg60, err = strconv.ParseFloat(string(value), 64)
-			case "avg300":
-				s.Avg300, err = strconv.ParseFloat(string(value), 64)
 			case "total":
 				n, ok := parseUint(value)
 				if s.Total = duration(n, time.Microsecond); !ok {

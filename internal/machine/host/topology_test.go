@@ -2,7 +2,6 @@ package host
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/tools/txtar"
@@ -17,12 +16,8 @@ const twoNodes = `
 0,2-3
 -- sys/devices/system/node/node10/cpulist --
 
--- sys/devices/system/node/node10/distance --
-21 40 10
 -- sys/devices/system/node/node0/cpulist --
 0
--- sys/devices/system/node/node0/distance --
-10 21 21
 -- sys/devices/system/node/node2/cpulist --
 2-3
 -- sys/devices/system/node/possible --
@@ -35,9 +30,9 @@ func TestMemoryNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Node{{0, sample.SetOf(0), []int{10, 21, 21}}, {2, sample.SetOf(2, 3), nil}, {10, sample.SetOf(), []int{21, 40, 10}}}
+	want := []Node{{0, sample.SetOf(0)}, {2, sample.SetOf(2, 3)}, {10, sample.SetOf()}}
 	if !slices.EqualFunc(topo.Memory, want, func(a, b Node) bool {
-		return a.ID == b.ID && a.CPUs.String() == b.CPUs.String() && slices.Equal(a.Distances, b.Distances)
+		return a.ID == b.ID && a.CPUs.String() == b.CPUs.String()
 	}) {
 		t.Errorf("got %v, want %v", topo.Memory, want)
 	}
@@ -45,9 +40,5 @@ func TestMemoryNodes(t *testing.T) {
 		if node := map[int]int{0: 0, 2: 2, 3: 2}[c.ID]; c.Node != node {
 			t.Errorf("CPU %d is in node %d, want %d", c.ID, c.Node, node)
 		}
-	}
-	bad := unpack(t, txtar.Parse([]byte(strings.Replace(twoNodes, "10 21 21", "10 far", 1))))
-	if _, err := bad.Topology(); err == nil || !strings.Contains(err.Error(), "node0") {
-		t.Errorf("distances that are no numbers: %v", err)
 	}
 }

@@ -10,11 +10,9 @@ import (
 // Usage is what a cgroup and those below it have used since it was made.
 type Usage struct {
 	CPU time.Duration // CPU time
-	// NrThrottled counts the periods in which the cgroup used up its quota,
-	// Throttled how long its CPUs were throttled for it. Both are 0 if the
-	// cgroup has no place of its own in the cpu controller.
-	NrThrottled uint64
-	Throttled   time.Duration
+	// Throttled is how long the cgroup's CPUs were throttled because it used up its
+	// quota. It is 0 if the cgroup has no place of its own in the cpu controller.
+	Throttled time.Duration
 }
 
 // Usage reads the CPU time from cpu.stat (cgroup2) or cpuacct.usage (v1), and
@@ -85,8 +83,6 @@ func (u *Usage) parse(text []byte) {
 		switch string(line[:i]) {
 		case "usage_usec":
 			u.CPU = duration(n, time.Microsecond)
-		case "nr_throttled":
-			u.NrThrottled = n
 		case "throttled_usec": // cgroup2
 			u.Throttled = duration(n, time.Microsecond)
 		case "throttled_time": // v1

@@ -28,15 +28,10 @@ func (h *Host) tree(hier sample.Hierarchy) (tree, error) {
 	return t, nil
 }
 
-// Walk calls fn for every cgroup of a hierarchy with its path below the mount,
-// parents first and siblings in order, "/" first of all. Cgroups that vanish
-// meanwhile are skipped. fn may return fs.SkipDir to leave out what is below;
+// WalkAt calls fn for the cgroup at a place and every one below it with its path below
+// the mount, parents first and siblings in order; for none if it does not exist. Cgroups
+// that vanish meanwhile are skipped. fn may return fs.SkipDir to leave out what is below;
 // any other error ends the walk and is returned.
-func (h *Host) Walk(hier sample.Hierarchy, fn func(path string, inode uint64) error) error {
-	return h.WalkAt(Place{hier, "/"}, fn)
-}
-
-// WalkAt is Walk for the cgroup at a place and those below it; for none if it does not exist.
 func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) error {
 	t, err := h.tree(at.Hierarchy)
 	if err != nil {
@@ -45,7 +40,7 @@ func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) error 
 	return h.walk(t.dir, at.Path, fn)
 }
 
-// walk is Walk for the cgroup at p in the hierarchy mounted at mount.
+// walk is WalkAt for the cgroup at p in the hierarchy mounted at mount.
 func (h *Host) walk(mount, p string, fn func(string, uint64) error) error {
 	dir := h.Path(path.Join(mount, p))
 	var st unix.Stat_t

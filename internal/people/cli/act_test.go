@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/core/command/commandtest"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
+	"github.com/quell-dev/quell/internal/testkit/commandtest"
 )
 
 // TestCommandsAtTheCommandLine: the command line validates a command as all other entry

@@ -91,8 +91,6 @@ func (a *commands) diagnose(ctx context.Context) (report.Diagnosis, error) {
 		{Name: "perf events", Capabilities: perf},
 		{Name: "run queue", Capabilities: runq.Capabilities()},
 		{Name: "transactions", Capabilities: []host.Capability{uprobe.Capability(), counter.NetworkCapability()}},
-		{Name: "disks", Capabilities: []host.Capability{blockio.Capability()}},
-		{Name: "network", Capabilities: []host.Capability{netq.Capability()}},
 	}, nil
 }
 
@@ -136,7 +134,7 @@ func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability 
 		case sample.CPT:
 			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
 		case sample.RunQ:
-			s, err = runq.Open(runq.Options{})
+			s, err = runq.Open()
 		case sample.IO:
 			s, err = blockio.Open()
 		case sample.Net:

@@ -10,24 +10,8 @@ import (
 // hundreds at most (nr_requests), and there are few disks.
 const maxRequests = 16 << 10
 
-// load loads blockio.bpf.c. If the kernel refuses programs that report served tasks
-// (before 5.17), it loads them without that.
-func load() (*bpf.Programs[blockioDone], error) {
-	k, err := loadPrograms(false)
-	if err == nil {
-		return k, nil
-	}
-	k, again := loadPrograms(true)
-	if again != nil {
-		return nil, err
-	}
-	return k, nil
-}
-
+// loadPrograms loads blockio.bpf.c.
 func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
-	if err := bpf.RemoveMemlock(); err != nil {
-		return nil, err
-	}
 	spec, err := loadBlockio()
 	if err != nil {
 		return nil, err
@@ -47,9 +31,4 @@ func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 		k.Serving(bpf.Service{Pairs: objs.Pairs, Places: objs.Places, Refused: objs.Refused})
 	}
 	return k, nil
-}
-
-// refusal says what the kernel's answer means for this machine.
-func refusal(err error) error {
-	return bpf.NotSupported("block I/O by eBPF", "Linux 5.12 or newer with BTF and CONFIG_BLK_CGROUP", err)
 }

@@ -21,13 +21,13 @@ type windows = bpf.Windows[blockioDone, *blockioDone]
 
 // Open loads the programs, or returns a *counter.NotSupportedError.
 func Open() (*Source, error) {
-	k, err := load()
-	if err != nil {
-		return nil, refusal(err)
+	var w *windows
+	k, err := bpf.Load(loadPrograms)
+	if err == nil {
+		w, err = bpf.Open[blockioDone](k)
 	}
-	w, err := bpf.Open[blockioDone](k)
 	if err != nil {
-		return nil, refusal(err)
+		return nil, bpf.NotSupported("block I/O by eBPF", "Linux 5.12 or newer with BTF and CONFIG_BLK_CGROUP", err)
 	}
 	return &Source{w}, nil
 }
@@ -68,16 +68,4 @@ func (d *blockioDone) Reading() counter.Reading {
 		r.Cost = took / float64(d.Ops)
 	}
 	return r
-}
-
-// CapBlockIO is the name of what Capability checks.
-const CapBlockIO = "block I/O eBPF"
-
-// Capability loads and attaches the programs once.
-func Capability() host.Capability {
-	s, err := Open()
-	if err == nil {
-		err = s.Close()
-	}
-	return counter.CapabilityOf(CapBlockIO, "requests to disks are counted by task", err)
 }

@@ -103,7 +103,7 @@ func start(t testing.TB, dir string) *quelltest.Child {
 // open loads the programs and follows the tasks.
 func open(t testing.TB, tasks ...counter.Target) (*Source, *bpf.Programs[blockioDone]) {
 	t.Helper()
-	k, err := load()
+	k, err := bpf.Load(loadPrograms)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/cilium/ebpf"
@@ -18,13 +17,22 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
-// RemoveMemlock lifts RLIMIT_MEMLOCK, to which kernels before 5.11 charge maps. On
-// later ones it does nothing.
-func RemoveMemlock() error {
+// Load loads programs with load. If the kernel refuses those that report served tasks
+// (before 5.17), it loads them without that.
+func Load[K any](load func(unserved bool) (K, error)) (K, error) {
+	// Kernels before 5.11 charge maps to RLIMIT_MEMLOCK. On later ones this does nothing.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
+		return *new(K), fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
-	return nil
+	k, err := load(false)
+	if err == nil {
+		return k, nil
+	}
+	k, again := load(true)
+	if again != nil {
+		return k, err
+	}
+	return k, nil
 }
 
 // Hooks are programs on tracepoints. The zero value has none.
@@ -70,15 +78,6 @@ func Clear[K any](m *ebpf.Map) error {
 		}
 	}
 	return nil
-}
-
-// Close closes all of them. A nil map or program may be closed.
-func Close(all ...io.Closer) error {
-	var errs []error
-	for _, c := range all {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // NotSupported says what the kernel's answer to loading or attaching means for this machine.

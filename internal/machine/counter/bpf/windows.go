@@ -15,13 +15,6 @@ import (
 // what further cgroups do.
 const MaxCgroups = 16 << 10
 
-var (
-	// ErrOpen is the error of Start in an open window.
-	ErrOpen = errors.New("start window: one is open already")
-	// ErrNotOpen is the error of Stop without an open window.
-	ErrNotOpen = errors.New("stop window: none is open")
-)
-
 // Record is what a signal's programs keep for each cgroup: R, as bpf2go makes it of the
 // C struct, with the signal's methods.
 type Record[R any] interface {
@@ -148,7 +141,7 @@ func (w *Windows[R, P]) Add(t counter.Target) error {
 // Start implements counter.Source.
 func (w *Windows[R, P]) Start() error {
 	if w.windowOpen {
-		return ErrOpen
+		return counter.ErrOpen
 	}
 	clear(w.gone)
 	claims := make([]counter.Claim[*monitored[R]], 0, len(w.tasks))
@@ -175,7 +168,7 @@ func (w *Windows[R, P]) Start() error {
 // Stop implements counter.Source.
 func (w *Windows[R, P]) Stop(_ counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	if !w.windowOpen {
-		return ErrNotOpen
+		return counter.ErrNotOpen
 	}
 	w.windowOpen = false
 	if err := w.kernel.Detach(); err != nil {

@@ -144,11 +144,11 @@ func (s source) windows() *Windows[work, *work] { return s.Windows }
 
 func TestWindowsOpenAndCloseOnce(t *testing.T) {
 	s, _ := told(t, at(1))
-	if err := s.Stop(counter.WindowEnd{}, nil); err != ErrNotOpen {
+	if err := s.Stop(counter.WindowEnd{}, nil); err != counter.ErrNotOpen {
 		t.Error(err)
 	}
 	bpftest.Start(t, s)
-	if err := s.Start(); err != ErrOpen {
+	if err := s.Start(); err != counter.ErrOpen {
 		t.Error(err)
 	}
 	bpftest.Stop(t, s)
@@ -178,7 +178,7 @@ func TestAKernelThatRefuses(t *testing.T) {
 		}
 		*fail = nil
 	}
-	if err := s.Stop(counter.WindowEnd{}, nil); err != ErrNotOpen {
+	if err := s.Stop(counter.WindowEnd{}, nil); err != counter.ErrNotOpen {
 		t.Errorf("after that: %v", err)
 	}
 }

@@ -21,14 +21,14 @@ func BenchmarkPacket(b *testing.B) {
 	for name, unserved := range map[string]bool{"served": false, "unserved": true} {
 		b.Run(name, func(b *testing.B) {
 			task := bpftest.Task(b, h, sample.Unified, "bench")
-			k, without, err := loadPrograms(unserved)
+			k, err := loadPrograms(unserved)
 			if err != nil {
 				b.Fatal(err)
 			}
-			s := follow(b, k, without, task)
+			s := follow(b, k, task)
 			w := start(b, "10.78.0.2:9000", task.Dir, sends)
 			const packets = 20000
-			bpftest.Cost(b, s, "packet", k.Programs(), func() float64 {
+			bpftest.Cost(b, s, "packet", k.counts.Programs(), func() float64 {
 				began := time.Now()
 				w.Ask(packets, 100)
 				return float64(time.Since(began).Nanoseconds()) / packets

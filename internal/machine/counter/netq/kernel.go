@@ -25,34 +25,24 @@ var (
 	optional = []string{netqProgOnSend, netqProgOnSend6, netqProgOnSent, netqProgOnCut, netqProgOnResend}
 )
 
-// load loads netq.bpf.c. If the kernel refuses programs that report served tasks
-// (before 5.17), it loads them without that. without names what is not counted because
-// this kernel has no hook for an optional program.
-func load() (k *bpf.Programs[netqDone], without []string, err error) {
-	if k, without, err = loadPrograms(false); err == nil {
-		return k, without, nil
-	}
-	k, without, again := loadPrograms(true)
-	if again != nil {
-		return nil, nil, err
-	}
-	return k, without, nil
+type programs struct {
+	counts  *bpf.Programs[netqDone]
+	without []string // what is not counted because this kernel has no hook for an optional program
 }
 
-func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, err error) {
-	if err := bpf.RemoveMemlock(); err != nil {
-		return nil, nil, err
-	}
+// loadPrograms loads netq.bpf.c.
+func loadPrograms(unserved bool) (*programs, error) {
 	spec, err := loadNetq()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	var k programs
 	spec.Maps[netqMapWork].MaxEntries = bpf.MaxCgroups
 	spec.Maps[netqMapPackets].MaxEntries = maxQueuedPackets
 	spec.Maps[netqMapSenders].MaxEntries = sockets
 	spec.Maps[netqMapPairs].MaxEntries = bpf.MaxPairs
 	if err := spec.Variables[netqVarUnserved].Set(unserved); err != nil {
-		return nil, nil, fmt.Errorf("set %s: %w", netqVarUnserved, err)
+		return nil, fmt.Errorf("set %s: %w", netqVarUnserved, err)
 	}
 	// Functions cannot be hooked everywhere (no trampolines on arm64 before 6.4, no
 	// ftrace, a sandbox), and IPv6 may be a module.
@@ -70,7 +60,7 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 			delete(spec.Programs, n)
 		}
 		if lost != "" {
-			without = append(without, lost)
+			k.without = append(k.without, lost)
 		}
 	}
 	switch {
@@ -92,23 +82,18 @@ func loadPrograms(unserved bool) (k *bpf.Programs[netqDone], without []string, e
 	}
 	all, err := ebpf.NewCollection(spec)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var programs []*ebpf.Program
+	var hooks []*ebpf.Program
 	for _, name := range slices.Concat(needed, optional) {
 		if p := all.Programs[name]; p != nil {
-			programs = append(programs, p)
+			hooks = append(hooks, p)
 		}
 	}
 	unload := func() error { all.Close(); return nil }
-	k = bpf.NewPrograms[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, programs...)
+	k.counts = bpf.NewPrograms[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, hooks...)
 	if !unserved {
-		k.Serving(bpf.Service{Pairs: all.Maps[netqMapPairs], Places: all.Maps[netqMapPlaces], Refused: all.Variables[netqVarRefused]})
+		k.counts.Serving(bpf.Service{Pairs: all.Maps[netqMapPairs], Places: all.Maps[netqMapPlaces], Refused: all.Variables[netqVarRefused]})
 	}
-	return k, without, nil
-}
-
-// refusal says what the kernel's answer means for this machine.
-func refusal(err error) error {
-	return bpf.NotSupported("network queues by eBPF", "Linux 5.11 or newer with BTF and CONFIG_NET_SCHED", err)
+	return &k, nil
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Variant is what is counted, part of a spec's key.
@@ -25,15 +24,15 @@ type windows = bpf.Windows[netqDone, *netqDone]
 
 // Open loads the programs, or returns a *counter.NotSupportedError.
 func Open() (*Source, error) {
-	k, without, err := load()
-	if err != nil {
-		return nil, refusal(err)
+	var w *windows
+	k, err := bpf.Load(loadPrograms)
+	if err == nil {
+		w, err = bpf.Open[netqDone](k.counts)
 	}
-	w, err := bpf.Open[netqDone](k)
 	if err != nil {
-		return nil, refusal(err)
+		return nil, bpf.NotSupported("network queues by eBPF", "Linux 5.11 or newer with BTF and CONFIG_NET_SCHED", err)
 	}
-	return &Source{w, fallback(without)}, nil
+	return &Source{w, fallback(k.without)}, nil
 }
 
 // Info implements counter.Source. Fallback says what this kernel's count leaves out.
@@ -78,20 +77,4 @@ func (d *netqDone) Reading() counter.Reading {
 		r.Cost = waited / float64(d.Sent)
 	}
 	return r
-}
-
-// CapNetQueues is the name of what Capability checks.
-const CapNetQueues = "network eBPF"
-
-// Capability loads and attaches the programs once.
-func Capability() host.Capability {
-	s, err := Open()
-	detail := "packets in interfaces' queues are counted by task"
-	if err == nil {
-		if f := s.Info().Fallback; f != "" {
-			detail += ", " + f
-		}
-		err = s.Close()
-	}
-	return counter.CapabilityOf(CapNetQueues, detail, err)
 }

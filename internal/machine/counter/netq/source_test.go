@@ -137,20 +137,20 @@ func shaped(t testing.TB) (sends, container *quelltest.Net) {
 // open loads the programs and follows the tasks.
 func open(t testing.TB, tasks ...counter.Target) (*Source, *bpf.Programs[netqDone]) {
 	t.Helper()
-	k, without, err := load()
+	k, err := bpf.Load(loadPrograms)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return follow(t, k, without, tasks...), k
+	return follow(t, k, tasks...), k.counts
 }
 
-func follow(t testing.TB, k *bpf.Programs[netqDone], without []string, tasks ...counter.Target) *Source {
+func follow(t testing.TB, k *programs, tasks ...counter.Target) *Source {
 	t.Helper()
-	w, err := bpf.Open[netqDone](k)
+	w, err := bpf.Open[netqDone](k.counts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Source{w, fallback(without)}
+	s := &Source{w, fallback(k.without)}
 	bpftest.Follow(t, s, tasks...)
 	return s
 }

@@ -55,7 +55,7 @@ func BenchmarkSwitch(b *testing.B) {
 		}
 		return float64(now()-began) / trips
 	}
-	programs := map[string]*Program{"closed": nil, "neither": program(b, Options{}, neither), "both": program(b, Options{}, pair)}
+	programs := map[string]*Program{"closed": nil, "neither": program(b, maxTasks, neither), "both": program(b, maxTasks, pair)}
 	best := map[string]float64{"closed": math.Inf(1), "neither": math.Inf(1), "both": math.Inf(1)}
 	for range b.N {
 		for name, p := range programs {
@@ -104,7 +104,7 @@ func BenchmarkSwitch(b *testing.B) {
 func BenchmarkWindow(b *testing.B) {
 	for _, tasks := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("tasks=%d", tasks), func(b *testing.B) {
-			p := program(b, Options{})
+			p := program(b, maxTasks)
 			for i := range tasks {
 				err := p.Add(counter.Target{
 					Key:   sample.TaskKey{Inode: 1<<40 + uint64(i)},
@@ -163,7 +163,7 @@ func pipe(b *testing.B) (r, w *os.File) {
 // BenchmarkCut walks over all threads of the machine, after adding 2000.
 func BenchmarkCut(b *testing.B) {
 	const threads = 2000
-	p := program(b, Options{})
+	p := program(b, maxTasks)
 	done := make(chan struct{})
 	var up, down sync.WaitGroup
 	for range threads {

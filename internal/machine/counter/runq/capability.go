@@ -1,7 +1,7 @@
 package runq
 
 import (
-	"os"
+	"errors"
 
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -9,26 +9,18 @@ import (
 
 // The names of what Capabilities checks.
 const (
-	CapBTF       = "kernel BTF"
 	CapProgram   = "run-queue eBPF"
 	CapSchedstat = "thread schedstat"
 )
 
 // Capabilities tries what this package can use on this machine: it loads and attaches
-// its programs once. The signal needs either the last capability or the first two.
+// its programs once. The signal needs either of the two.
 func Capabilities() []host.Capability {
-	opts := Options{Tasks: 1}.withDefaults()
-	const btf = "/sys/kernel/btf/vmlinux"
-	_, err := os.Stat(btf)
-	all := []host.Capability{counter.CapabilityOf(CapBTF, btf, err)}
-	if err != nil {
-		all[0].Remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF"
-	}
-	p, err := openProgram(opts)
+	p, err := openProgram(1, unsupported{})
 	if err == nil {
 		err = p.Close()
 	}
-	all = append(all, counter.CapabilityOf(CapProgram, "loads and attaches", err))
-	_, err = openSchedstat(opts, errNoBPF)
-	return append(all, counter.CapabilityOf(CapSchedstat, opts.Proc+"/PID/task/TID/schedstat", err))
+	_, refused := openSchedstat(procDir, errors.New("not tried"))
+	return []host.Capability{counter.CapabilityOf(CapProgram, "loads and attaches", err),
+		counter.CapabilityOf(CapSchedstat, procDir+"/PID/task/TID/schedstat", refused)}
 }

@@ -38,31 +38,13 @@ type unsupported struct {
 	pairs     uint32 // places used in a table of pairs, a power of two; 0: all
 }
 
-// loadKernel does without reporting served tasks if the kernel refuses the programs
-// that do.
-func loadKernel(opts Options, w unsupported) (*bpfPrograms, error) {
-	k, err := loadPrograms(opts, w)
-	if err == nil || w.served {
-		return k, err
-	}
-	w.served = true
-	k, again := loadPrograms(opts, w)
-	if again != nil {
-		return nil, err
-	}
-	return k, nil
-}
-
-func loadPrograms(opts Options, w unsupported) (_ *bpfPrograms, err error) {
+func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 	k := &bpfPrograms{table: make([]byte, tableSize)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
 		}
 	}()
-	if err := bpf.RemoveMemlock(); err != nil {
-		return nil, err
-	}
 	if k.ncpu, err = ebpf.PossibleCPU(); err != nil {
 		return nil, fmt.Errorf("count possible CPUs: %w", err)
 	}
@@ -70,11 +52,11 @@ func loadPrograms(opts Options, w unsupported) (_ *bpfPrograms, err error) {
 	if err != nil {
 		return nil, err
 	}
-	slots := opts.Tasks + 1 // slot 0 is no task
+	slots := tasks + 1 // slot 0 is no task
 	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 || slots > math.MaxUint16 {
-		return nil, fmt.Errorf("size records for %d tasks on %d CPUs: %w", opts.Tasks, k.ncpu, unix.E2BIG)
+		return nil, fmt.Errorf("size records for %d tasks on %d CPUs: %w", tasks, k.ncpu, unix.E2BIG)
 	}
-	spec.Maps[runqMapOwners].MaxEntries = uint32(opts.Cgroups)
+	spec.Maps[runqMapOwners].MaxEntries = 8 * uint32(tasks) // nested ones included; about 80 bytes each
 	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
 	spec.Maps[runqMapRecords].MaxEntries = uint32(slots * k.ncpu)
 	values := map[string]any{
@@ -216,8 +198,7 @@ func (k *bpfPrograms) close() error {
 	if k.edge != nil {
 		errs = append(errs, k.edge.Close())
 	}
-	return errors.Join(append(errs, bpf.Close(k.objs.Owners, k.objs.Waits, k.objs.Cpus, k.objs.Records, k.objs.Served, k.objs.Edge, k.objs.Sync,
-		k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate, k.objs.OnNewtask))...)
+	return errors.Join(append(errs, k.objs.Close())...)
 }
 
 // now reads the clock of bpf_ktime_get_ns.
@@ -226,9 +207,4 @@ func now() uint64 {
 	// It fails only for a clock that does not exist.
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return uint64(ts.Nano())
-}
-
-// refusal says what the kernel's answer means for this machine.
-func refusal(err error) error {
-	return bpf.NotSupported("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
 }

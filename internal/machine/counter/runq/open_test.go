@@ -18,7 +18,7 @@ import (
 
 // sayOpen is the main of a child that must not run as root.
 func sayOpen() {
-	src, err := Open(Options{})
+	src, err := Open()
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -52,20 +52,19 @@ func TestOpenWithoutPrivileges(t *testing.T) {
 func TestOpen(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.Schedstat)
 	for _, tt := range []struct {
-		opts    Options
+		tasks   int
 		variant string
 	}{
-		{Options{}, VariantBPF},
-		{Options{NoBPF: true}, VariantSchedstat},
-		{Options{Tasks: 1 << 30}, VariantSchedstat}, // more than fits
+		{maxTasks, VariantBPF},
+		{1 << 30, VariantSchedstat}, // more than fits
 	} {
-		src, err := Open(tt.opts)
+		src, err := openFor(tt.tasks)
 		if err != nil {
 			t.Fatal(err)
 		}
 		why := src.Info().Fallback
 		if src.Info().Variant != tt.variant || src.Info().Signal != sample.RunQ || (why == "") != (tt.variant == VariantBPF) {
-			t.Errorf("%+v: variant %q, signal %q, fallback %q", tt.opts, src.Info().Variant, src.Info().Signal, why)
+			t.Errorf("%d tasks: variant %q, signal %q, fallback %q", tt.tasks, src.Info().Variant, src.Info().Signal, why)
 		}
 		if err := src.Close(); err != nil {
 			t.Error(err)
@@ -73,15 +72,18 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// errNoBPF is the reason that tests give for counting with schedstat.
+var errNoBPF = errors.New("eBPF is switched off")
+
 func TestOpenNothing(t *testing.T) {
 	proc := t.TempDir()
-	_, err := Open(Options{NoBPF: true, Proc: proc})
+	_, err := openSchedstat(proc, errNoBPF)
 	var e *counter.NotSupportedError
-	if !errors.As(err, &e) || e.Reason == "" || e.Remedy == "" || !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, errNoBPF) {
+	if !errors.As(err, &e) || e.Reason == "" || e.Remedy == "" || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a schedstat: %v", err)
 	}
 	write(t, proc, "thread-self/schedstat", "0 0 0\n")
-	_, err = Open(Options{NoBPF: true, Proc: proc})
+	_, err = openSchedstat(proc, errNoBPF)
 	if !errors.As(err, &e) || !strings.Contains(e.Remedy, "task_delayacct") {
 		t.Errorf("with schedstat switched off: %v", err)
 	}

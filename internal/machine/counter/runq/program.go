@@ -9,9 +9,10 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 )
 
-// Program counts with eBPF. It is a counter.Source with the additional method CPUs.
+// Program counts with eBPF. It is a counter.Source.
 type Program struct {
 	k       *bpfPrograms
 	tasks   map[sample.TaskKey]*monitored
@@ -31,24 +32,26 @@ type monitored struct {
 	target counter.Target
 	owner  runqOwner
 	base   []record // by CPU, at the window's start; nil: not counted
-	ran    sample.Set
 }
 
-func openProgram(opts Options) (*Program, error) { return openWith(opts, unsupported{}) }
-
-// openWith can make the programs do without features that some kernels lack.
-func openWith(opts Options, w unsupported) (*Program, error) {
-	k, err := loadKernel(opts, w)
+// openProgram can make the programs do without features that some kernels lack.
+func openProgram(tasks int, w unsupported) (*Program, error) {
+	k, err := bpf.Load(func(unserved bool) (*bpfPrograms, error) {
+		w.served = w.served || unserved
+		return loadPrograms(tasks, w)
+	})
+	if err == nil {
+		// A kernel or a sandbox may allow loading and refuse the rest: try it here, while
+		// there is still a fallback.
+		if err = errors.Join(k.open(), k.begin(), k.detach()); err != nil {
+			err = errors.Join(err, k.close())
+		}
+	}
 	if err != nil {
-		return nil, refusal(err)
+		return nil, bpf.NotSupported("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
 	}
-	// A kernel or a sandbox may allow loading and refuse the rest: try it here, while
-	// there is still a fallback.
-	if err := errors.Join(k.open(), k.begin(), k.detach()); err != nil {
-		return nil, refusal(errors.Join(err, k.close()))
-	}
-	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, opts.Tasks+1)}
-	for slot := uint32(opts.Tasks); slot > 0; slot-- {
+	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, tasks+1)}
+	for slot := uint32(tasks); slot > 0; slot-- {
 		p.free = append(p.free, slot)
 	}
 	return p, nil
@@ -74,15 +77,6 @@ func (p *Program) Totals() counter.Totals {
 
 // SetCPUs implements counter.Source: all possible CPUs are counted.
 func (p *Program) SetCPUs(sample.Set) {}
-
-// CPUs returns the CPUs that the task ran on in the last closed window; nil if
-// it did not run or was not counted.
-func (p *Program) CPUs(key sample.TaskKey) sample.Set {
-	if t := p.tasks[key]; t != nil {
-		return t.ran
-	}
-	return nil
-}
 
 // Add implements counter.Source. It takes effect when a window is opened, which is also
 // when Target.Below is called: a cgroup that is made below the task's in an open window
@@ -134,7 +128,7 @@ func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading
 // Start implements counter.Source.
 func (p *Program) Start() error {
 	if p.open {
-		return errOpen
+		return counter.ErrOpen
 	}
 	unfit, err := p.setOwners()
 	if err != nil {
@@ -204,7 +198,7 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 // Stop implements counter.Source. Unfinished waits count up to here.
 func (p *Program) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	if !p.open {
-		return errNotOpen
+		return counter.ErrNotOpen
 	}
 	p.open = false
 	if err := p.k.settleWaits(); err != nil {
@@ -231,7 +225,6 @@ func (p *Program) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.R
 }
 
 func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known bool) (counter.Reading, bool) {
-	t.ran = nil
 	if t.base == nil {
 		return counter.Reading{}, false
 	}
@@ -239,8 +232,7 @@ func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known boo
 	if err != nil {
 		return counter.Reading{}, false
 	}
-	var sum record
-	sum, t.ran = since(cur, t.base)
+	sum := since(cur, t.base)
 	p.dropped += uint64(sum.dropped)
 	r := sum.reading(cpu, known)
 	if p.k.served != nil {

@@ -22,15 +22,15 @@ import (
 
 const window = 600 * time.Millisecond
 
-func program(t testing.TB, opts Options, groups ...*group) *Program {
+func program(t testing.TB, tasks int, groups ...*group) *Program {
 	t.Helper()
-	return programWith(t, opts, unsupported{}, groups...)
+	return programWith(t, tasks, unsupported{}, groups...)
 }
 
-func programWith(t testing.TB, opts Options, w unsupported, groups ...*group) *Program {
+func programWith(t testing.TB, tasks int, w unsupported, groups ...*group) *Program {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
-	p, err := openWith(opts.withDefaults(), w)
+	p, err := openProgram(tasks, w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestTwoTasksOnOneCPU(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	p := program(t, Options{}, a, b)
+	p := program(t, maxTasks, a, b)
 	groups := []*group{a, b}
 	expect(t, p, groups, nil, func(m []measured) []band {
 		return []band{
@@ -97,15 +97,12 @@ func TestTwoTasksOnOneCPU(t *testing.T) {
 			{"a's coverage", m[0].Coverage, 0.9, 1}, {"b's coverage", m[1].Coverage, 0.9, 1},
 		}
 	})
-	if got := p.CPUs(a.Key).String(); got != "1" {
-		t.Errorf("a ran on CPUs %q, want 1", got)
-	}
 }
 
 func TestAlone(t *testing.T) {
 	a := unified(t, "a")
 	a.burn(t, burner{cpu: 1})
-	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a), []*group{a}, nil, func(m []measured) []band {
 		return []band{{"cost", m[0].Cost, 0, 0.05}, {"cpu", m[0].cpu, 0.9, 1.01}}
 	})
 }
@@ -115,7 +112,7 @@ func TestCappedNeighbour(t *testing.T) {
 	b := capped(t, "b", 10)
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	expect(t, program(t, Options{}, a, b), []*group{a, b}, nil, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a, b), []*group{a, b}, nil, func(m []measured) []band {
 		return []band{
 			{"victim's cost", m[0].Cost, 0.05, 0.25}, {"victim's throttled", m[0].throttled, 0, 0},
 			{"neighbour's throttled", m[1].throttled, 0.6, 0.9}, whole(m[0], 1), whole(m[1], 1),
@@ -127,7 +124,7 @@ func TestOwnThreads(t *testing.T) {
 	a := unified(t, "a")
 	a.burn(t, burner{cpu: 1})
 	a.burn(t, burner{cpu: 1})
-	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a), []*group{a}, nil, func(m []measured) []band {
 		return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
 	})
 }
@@ -138,7 +135,7 @@ func TestOwnQuota(t *testing.T) {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
 			a := capped(t, "a", 20)
 			a.burn(t, burner{cpu: 1})
-			p := programWith(t, Options{}, unsupported{throttled: marks}, a)
+			p := programWith(t, maxTasks, unsupported{throttled: marks}, a)
 			var stat float64 // s throttled, as the kernel counts it
 			expect(t, p, []*group{a}, func(ctx context.Context) {
 				before := throttledTime(t, a)
@@ -165,7 +162,7 @@ func TestOwnQuotaBesideNeighbour(t *testing.T) {
 			b := unified(t, "b")
 			a.burn(t, burner{cpu: 1})
 			b.burn(t, burner{cpu: 1})
-			expect(t, programWith(t, Options{}, unsupported{throttled: marks}, a), []*group{a}, nil, func(m []measured) []band {
+			expect(t, programWith(t, maxTasks, unsupported{throttled: marks}, a), []*group{a}, nil, func(m []measured) []band {
 				return []band{
 					{"cpu", m[0].cpu, 0.15, 0.25}, {"other", m[0].other, 0, 0.32},
 					{"throttled", m[0].throttled, 0.45, 0.85}, whole(m[0], 1),
@@ -188,7 +185,7 @@ func TestQuotaOfTwoThreads(t *testing.T) {
 	if !throttledClock(t) {
 		leastSelf = 0
 	}
-	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a), []*group{a}, nil, func(m []measured) []band {
 		return []band{{"cpu", m[0].cpu, 0.3, 0.45}, {"self", m[0].self, leastSelf, 0.5}, whole(m[0], 2)}
 	})
 }
@@ -221,7 +218,7 @@ func TestNestedCgroupsAreOneTask(t *testing.T) {
 			y.burn(t, burner{cpu: 1})
 			a.burners = append(x.burners, y.burners...)
 			a.Below = func() ([]uint64, error) { return []uint64{x.Key.Inode, y.Key.Inode}, nil }
-			expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+			expect(t, program(t, maxTasks, a), []*group{a}, nil, func(m []measured) []band {
 				return []band{{"cost", m[0].Cost, 0, 0.05}, {"self", m[0].selfCost(), 0.9, 1.1}, whole(m[0], 2)}
 			})
 		})
@@ -236,7 +233,7 @@ func TestMigrationWhileWaiting(t *testing.T) {
 	moved := a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 0})
 	b.burn(t, burner{cpu: 1})
-	p := program(t, Options{}, a, b)
+	p := program(t, maxTasks, a, b)
 	during := func(ctx context.Context) {
 		tick := time.NewTicker(3 * time.Millisecond)
 		defer tick.Stop()
@@ -252,9 +249,6 @@ func TestMigrationWhileWaiting(t *testing.T) {
 	expect(t, p, []*group{a, b}, during, func(m []measured) []band {
 		return []band{{"other", m[0].other, 0.3, 0.8}, {"self", m[0].self, 0, 0.05}, whole(m[0], 1), whole(m[1], 2)}
 	})
-	if got := p.CPUs(a.Key).String(); got != "0-1" {
-		t.Errorf("a ran on CPUs %q, want 0-1", got)
-	}
 }
 
 // A thread that waits before the window, throughout it and after it.
@@ -268,7 +262,7 @@ func TestStarved(t *testing.T) {
 		}
 	}
 	b.burn(t, burner{cpu: 1})
-	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a), []*group{a}, nil, func(m []measured) []band {
 		return []band{{"other", m[0].other, 0.95, 1.02}, {"cost", m[0].Cost, 20, 1000}, whole(m[0], 1)}
 	})
 }
@@ -284,7 +278,7 @@ func TestWakeups(t *testing.T) {
 	woken := a.burn(t, burner{cpu: 1, echo: true})
 	b.burn(t, burner{cpu: 1})
 	var written float64
-	expect(t, program(t, Options{}, a), []*group{a}, func(ctx context.Context) {
+	expect(t, program(t, maxTasks, a), []*group{a}, func(ctx context.Context) {
 		written = 0
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
@@ -308,7 +302,7 @@ func TestRemove(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	p := program(t, Options{Tasks: 2}, a, b)
+	p := program(t, 2, a, b)
 	if _, ok := p.Remove(sample.TaskKey{Inode: 1}, 0); ok {
 		t.Error("a reading of a task that is not followed")
 	}
@@ -348,7 +342,7 @@ func TestRemove(t *testing.T) {
 		}
 	}
 	if err := p.Add(counter.Target{Key: sample.TaskKey{Inode: 1}}); !errors.Is(err, ErrFull) {
-		t.Errorf("Add beyond Options.Tasks: %v", err)
+		t.Errorf("Add beyond the last place: %v", err)
 	}
 	expect(t, p, []*group{a, b}, nil, func(m []measured) []band {
 		return []band{whole(m[0], 1), whole(m[1], 1)}
@@ -361,7 +355,7 @@ func TestDroppedIsCoverage(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	guest := b.burn(t, burner{cpu: 1})
-	p := program(t, Options{}, a)
+	p := program(t, maxTasks, a)
 	expect(t, p, []*group{a}, func(context.Context) {
 		if p.Totals().Lost == 0 {
 			toCgroup(t, a.Dir, guest.PID)
@@ -379,7 +373,7 @@ func TestDroppedIsCoverage(t *testing.T) {
 func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	b.Below = func() ([]uint64, error) { return nil, os.ErrPermission }
-	p := program(t, Options{}, a, b)
+	p := program(t, maxTasks, a, b)
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -399,14 +393,14 @@ func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
 }
 
 func TestWindowOrder(t *testing.T) {
-	p := program(t, Options{})
-	if err := p.Stop(counter.WindowEnd{}, nil); !errors.Is(err, errNotOpen) {
+	p := program(t, maxTasks)
+	if err := p.Stop(counter.WindowEnd{}, nil); !errors.Is(err, counter.ErrNotOpen) {
 		t.Errorf("Stop before Start: %v", err)
 	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Start(); !errors.Is(err, errOpen) {
+	if err := p.Start(); !errors.Is(err, counter.ErrOpen) {
 		t.Errorf("Start again: %v", err)
 	}
 	if err := p.Stop(counter.WindowEnd{}, nil); err != nil {

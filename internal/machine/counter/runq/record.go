@@ -36,15 +36,13 @@ func decode(b []byte, now uint64) []record {
 	return rs
 }
 
-// since sums the differences from an earlier reading over all CPUs, and returns on
-// which of them the task ran.
-func since(cur, prev []record) (sum record, ran sample.Set) {
+// since sums the differences from an earlier reading over all CPUs.
+func since(cur, prev []record) (sum record) {
 	for i, c := range cur {
 		p := prev[i]
 		// The run clock is read while it is written and may seem to step back.
 		if c.run > p.run {
 			sum.run += c.run - p.run
-			ran = ran.With(i)
 		}
 		sum.other += c.other - p.other
 		sum.self += c.self - p.self
@@ -54,7 +52,7 @@ func since(cur, prev []record) (sum record, ran sample.Set) {
 		sum.waits += c.waits - p.waits
 		sum.dropped += c.dropped - p.dropped
 	}
-	return sum, ran
+	return sum
 }
 
 // leastCPU bounds the cost of a task that waited and hardly ran: less CPU time than

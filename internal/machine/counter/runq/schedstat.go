@@ -39,8 +39,11 @@ type members struct {
 	base   map[int]threadStat // by thread id; nil: not counted
 }
 
-func openSchedstat(opts Options, refused error) (*Schedstat, error) {
-	path := filepath.Join(opts.Proc, "thread-self", "schedstat")
+// procDir is where procfs is mounted.
+const procDir = "/proc"
+
+func openSchedstat(proc string, refused error) (*Schedstat, error) {
+	path := filepath.Join(proc, "thread-self", "schedstat")
 	own, err := readSchedstat(path)
 	e := &counter.NotSupportedError{What: "run queue by schedstat", Err: err}
 	switch {
@@ -53,7 +56,7 @@ func openSchedstat(opts Options, refused error) (*Schedstat, error) {
 		e.Remedy = "sysctl kernel.task_delayacct=1"
 		return nil, e
 	}
-	return &Schedstat{proc: opts.Proc, refused: refused.Error(), tasks: map[sample.TaskKey]*members{}}, nil
+	return &Schedstat{proc: proc, refused: refused.Error(), tasks: map[sample.TaskKey]*members{}}, nil
 }
 
 // Info implements counter.Source. Fallback says why eBPF does not count.
@@ -94,7 +97,7 @@ func (s *Schedstat) Remove(key sample.TaskKey, cpu time.Duration) (counter.Readi
 // not counted.
 func (s *Schedstat) Start() error {
 	if s.open {
-		return errOpen
+		return counter.ErrOpen
 	}
 	s.open, s.began = true, now()
 	for _, t := range s.tasks {
@@ -109,7 +112,7 @@ func (s *Schedstat) Start() error {
 // Stop implements counter.Source.
 func (s *Schedstat) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.Reading)) error {
 	if !s.open {
-		return errNotOpen
+		return counter.ErrNotOpen
 	}
 	s.open = false
 	for key, t := range s.tasks {

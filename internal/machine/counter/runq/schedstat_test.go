@@ -77,7 +77,7 @@ func TestSumThreads(t *testing.T) {
 func TestSchedstatWindows(t *testing.T) {
 	proc := t.TempDir()
 	write(t, proc, "thread-self/schedstat", "1 0 1\n")
-	src, err := Open(Options{NoBPF: true, Proc: proc})
+	src, err := openSchedstat(proc, errNoBPF)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestSchedstatWindows(t *testing.T) {
 		if err := src.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if err := src.Start(); !errors.Is(err, errOpen) {
+		if err := src.Start(); !errors.Is(err, counter.ErrOpen) {
 			t.Errorf("Start again: %v", err)
 		}
 		change()
@@ -142,7 +142,7 @@ func TestSchedstatWindows(t *testing.T) {
 	if _, ok := src.Remove(key, 0); ok {
 		t.Error("a reading of a task that is not followed")
 	}
-	if err := src.Stop(counter.WindowEnd{}, nil); !errors.Is(err, errNotOpen) {
+	if err := src.Stop(counter.WindowEnd{}, nil); !errors.Is(err, counter.ErrNotOpen) {
 		t.Errorf("Stop without Start: %v", err)
 	}
 }
@@ -154,8 +154,8 @@ func TestVariantsAgree(t *testing.T) {
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	p := program(t, Options{}, a, b)
-	s, err := Open(Options{NoBPF: true})
+	p := program(t, maxTasks, a, b)
+	s, err := openSchedstat(procDir, errNoBPF)
 	if err != nil {
 		t.Fatal(err)
 	}

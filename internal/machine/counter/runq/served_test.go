@@ -83,7 +83,7 @@ func TestServed(t *testing.T) {
 			a.burn(t, burner{cpu: 1})
 			c.burn(t, burner{cpu: 0})
 			b.burn(t, tt.beside)
-			expect(t, program(t, Options{}, a, b, c), []*group{a, b, c}, nil, func(m []measured) []band {
+			expect(t, program(t, maxTasks, a, b, c), []*group{a, b, c}, nil, func(m []measured) []band {
 				return []band{
 					{"a's wait", m[0].other, tt.least, 1.1}, {"b's share of it", m[0].by(b.Key), 0.9, 1},
 					{"c's, on another CPU", m[0].by(c.Key), 0, 0}, {"unattributed", m[0].unattributed(), 0, 0.1},
@@ -99,7 +99,7 @@ func TestServedOutsideAnyTask(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	expect(t, program(t, Options{}, a), []*group{a}, nil, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a), []*group{a}, nil, func(m []measured) []band {
 		return []band{{"outside's share", m[0].by(outside), 0.9, 1}, {"b's", m[0].by(b.Key), 0, 0}}
 	})
 }
@@ -114,7 +114,7 @@ func TestServedFoldsToTheNearestTask(t *testing.T) {
 	a.burn(t, burner{cpu: 1})
 	deep.burn(t, burner{cpu: 1})
 	side.burn(t, burner{cpu: 1})
-	expect(t, program(t, Options{}, a, pod, inner), []*group{a, pod, inner}, nil, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a, pod, inner), []*group{a, pod, inner}, nil, func(m []measured) []band {
 		return []band{{"inner's share", m[0].by(inner.Key), 0.35, 0.65}, {"pod's", m[0].by(pod.Key), 0.35, 0.65},
 			{"of inner's waits a and pod", m[2].by(a.Key) + m[2].by(pod.Key), 0.9, 1}}
 	})
@@ -139,7 +139,7 @@ func TestServedAfterMigration(t *testing.T) {
 			}
 		}
 	}
-	expect(t, program(t, Options{}, a, b, c), []*group{a, b, c}, during, func(m []measured) []band {
+	expect(t, program(t, maxTasks, a, b, c), []*group{a, b, c}, during, func(m []measured) []band {
 		return []band{{"b's share", m[0].by(b.Key), 0.2, 0.8}, {"c's", m[0].by(c.Key), 0.2, 0.8},
 			{"unattributed", m[0].unattributed(), 0, 0.1}, {"a's of b's waits", m[1].by(a.Key), 0.7, 1}}
 	})
@@ -152,7 +152,7 @@ func TestServedBesideOwnQuota(t *testing.T) {
 			a, b := capped(t, "a", 20), unified(t, "b")
 			a.burn(t, burner{cpu: 1})
 			b.burn(t, burner{cpu: 1})
-			expect(t, programWith(t, Options{}, unsupported{throttled: marks}, a, b), []*group{a, b}, nil, func(m []measured) []band {
+			expect(t, programWith(t, maxTasks, unsupported{throttled: marks}, a, b), []*group{a, b}, nil, func(m []measured) []band {
 				return []band{{"throttled", m[0].throttled, 0.45, 0.85}, {"b's share of what is left", m[0].by(b.Key), 0.8, 1}}
 			})
 		})
@@ -173,7 +173,7 @@ func TestServedLastByItsOwnWish(t *testing.T) {
 				b.burn(t, burner{cpu: 1})
 			}
 			a.burn(t, wish)
-			expect(t, program(t, Options{}, a, b), []*group{a, b}, nil, func(m []measured) []band {
+			expect(t, program(t, maxTasks, a, b), []*group{a, b}, nil, func(m []measured) []band {
 				return []band{{"a's wait", m[0].other, 0.2, 1.1}, {"niced", m[0].niced(), want - 0.01, want + 0.01},
 					{"b's share", m[0].by(b.Key), 0.9, 1}}
 			})
@@ -188,7 +188,7 @@ func TestPairsThatHaveNoPlace(t *testing.T) {
 		groups[i] = unified(t, string(rune('a'+i)))
 		groups[i].burn(t, burner{cpu: 1})
 	}
-	p := programWith(t, Options{}, unsupported{pairs: 4}, groups...) // of 12 pairs, and more with outside
+	p := programWith(t, maxTasks, unsupported{pairs: 4}, groups...) // of 12 pairs, and more with outside
 	before := p.Totals().Unattributed
 	expect(t, p, groups, nil, func(m []measured) []band {
 		var lost float64
@@ -200,7 +200,7 @@ func TestPairsThatHaveNoPlace(t *testing.T) {
 	if after := p.Totals().Unattributed; after == before || !p.Info().Accounts {
 		t.Errorf("%v is unattributed", after)
 	}
-	p = programWith(t, Options{}, unsupported{pairs: 32}, groups...)
+	p = programWith(t, maxTasks, unsupported{pairs: 32}, groups...)
 	expect(t, p, groups, nil, func(m []measured) []band {
 		return []band{{"unattributed", m[0].unattributed(), 0, 0.1}, {"refused", float64(p.Totals().PairsDropped), 0, 0}}
 	})
@@ -211,7 +211,7 @@ func TestWithoutServed(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	p := programWith(t, Options{}, unsupported{served: true}, a)
+	p := programWith(t, maxTasks, unsupported{served: true}, a)
 	expect(t, p, []*group{a}, nil, func(m []measured) []band {
 		if m[0].Served != nil {
 			t.Errorf("served %v", m[0].Served)
@@ -229,7 +229,7 @@ func TestServedByOneThatIsGone(t *testing.T) {
 	a, b, c := unified(t, "a"), unified(t, "b"), unified(t, "c")
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	p := program(t, Options{Tasks: 2}, a, b)
+	p := program(t, 2, a, b)
 	got := measure(t, p, window, []*group{a}, func(ctx context.Context) {
 		<-time.After(window / 2)
 		last, ok := p.Remove(b.Key, window/4)
@@ -248,7 +248,7 @@ func TestServedByOneThatIsGone(t *testing.T) {
 // A kernel that can report served tasks must be asked for it. If it refuses the
 // programs they are loaded without, which must not happen unnoticed.
 func TestServedIsCounted(t *testing.T) {
-	p := program(t, Options{})
+	p := program(t, maxTasks)
 	if p.k.served == nil {
 		t.Error("served tasks are not counted on this kernel")
 	}

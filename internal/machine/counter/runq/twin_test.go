@@ -16,11 +16,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
-	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -39,7 +39,7 @@ type recorder struct {
 
 func recordEvents(t testing.TB) *recorder {
 	t.Helper()
-	if err := bpf.RemoveMemlock(); err != nil {
+	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
 	spec, err := loadTwin()
@@ -571,7 +571,7 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			s := tt.make(t)
 			r := recordEvents(t)
 			<-time.After(150 * time.Millisecond) // until every thread has been seen
-			against(t, program(t, Options{}, s.groups...), r, length, s.during)
+			against(t, program(t, maxTasks, s.groups...), r, length, s.during)
 		})
 	}
 }

@@ -1,5 +1,3 @@
-//go:build linux
-
 package uprobe
 
 import (
@@ -32,7 +30,7 @@ func try(name string) error {
 	}
 	for _, s := range f.Progs {
 		if s.Type == elf.PT_LOAD && f.Entry >= s.Vaddr && f.Entry-s.Vaddr < s.Filesz {
-			p, err := Attach(file, f.Entry-s.Vaddr+s.Off)
+			p, err := Prober{}.Attach(file, f.Entry-s.Vaddr+s.Off)
 			if err != nil {
 				return err
 			}

@@ -25,7 +25,7 @@ const (
 // Find returns the place's offset from the beginning of the ELF file, as the kernel
 // expects it; for position-independent programs too. Functions are looked up in
 // .symtab, .dynsym and Go's own table, which strip does not remove.
-func Find(file io.ReaderAt, p *counter.Uprobe) (offset uint64, err error) {
+func (Prober) Find(file io.ReaderAt, p *counter.Uprobe) (offset uint64, err error) {
 	// debug/elf and debug/gosym guard against most of what a file can hold.
 	defer func() {
 		if r := recover(); r != nil {

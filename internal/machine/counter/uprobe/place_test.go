@@ -19,7 +19,7 @@ func TestFindAgreesWithNM(t *testing.T) {
 	quelltest.Need(t, "nm", "readelf")
 	binary := buildC(t, "-no-pie")
 	f := open(t, binary)
-	got, err := Find(f, &counter.Uprobe{Symbol: "hit"})
+	got, err := Prober{}.Find(f, &counter.Uprobe{Symbol: "hit"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestOffsetNeedsItsBuild(t *testing.T) {
 	quelltest.Need(t, "readelf")
 	binary := buildC(t)
 	f := open(t, binary)
-	offset, err := Find(f, &counter.Uprobe{Symbol: "hit"})
+	offset, err := Prober{}.Find(f, &counter.Uprobe{Symbol: "hit"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestOffsetNeedsItsBuild(t *testing.T) {
 		{"past the end", f, counter.Uprobe{Offset: 1 << 40, BuildID: m[1]}, "no executable segment of the file"},
 		{"a file that has none", none, counter.Uprobe{Offset: offset, BuildID: m[1]}, "no build id"},
 	} {
-		got, err := Find(c.file, &c.at)
+		got, err := Prober{}.Find(c.file, &c.at)
 		switch {
 		case c.want == "" && (err != nil || got != offset):
 			t.Errorf("%s: %#x, %v; want %#x", c.name, got, err, offset)
@@ -103,7 +103,7 @@ func TestWhatCannotBeFound(t *testing.T) {
 		{"stripped", "hit", stripped, "give offset and build_id"},
 		{"no program", "hit", script, "read program"},
 	} {
-		if got, err := Find(c.file, &counter.Uprobe{Symbol: c.symbol}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if got, err := (Prober{}).Find(c.file, &counter.Uprobe{Symbol: c.symbol}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %#x, %v; want %q", c.name, got, err, c.want)
 		}
 	}
@@ -128,7 +128,7 @@ func FuzzFind(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte, symbol string, offset uint64, id string) {
 		for _, at := range []counter.Uprobe{{Symbol: symbol}, {Offset: offset, BuildID: id}} {
-			got, err := Find(bytes.NewReader(text), &at)
+			got, err := Prober{}.Find(bytes.NewReader(text), &at)
 			if err == nil && !isRun(t, text, got) {
 				t.Errorf("offset %#x is in no executable segment", got)
 			}

@@ -1,5 +1,3 @@
-//go:build linux
-
 package uprobe
 
 import (
@@ -16,18 +14,6 @@ import (
 
 // Prober is the counter.Prober of the running kernel.
 type Prober struct{}
-
-// Find implements counter.Prober.
-func (Prober) Find(file *os.File, at *counter.Uprobe) (uint64, error) { return Find(file, at) }
-
-// Attach implements counter.Prober.
-func (Prober) Attach(file *os.File, offset uint64) (counter.Probe, error) {
-	p, err := Attach(file, offset)
-	if err != nil {
-		return nil, err // and no Probe that is a nil pointer
-	}
-	return p, nil
-}
 
 // maxHitters is the number of (cgroup, process) pairs that one Probe distinguishes.
 // Hits of further pairs are in Total only.
@@ -53,32 +39,31 @@ type hitter struct {
 // offset must be the first byte of an instruction, or the programs that run it are
 // broken: the caller must make sure of that. A kernel that does not support it gives a
 // *counter.NotSupportedError.
-func Attach(file *os.File, offset uint64) (p *Probe, err error) {
-	p = &Probe{}
+func (Prober) Attach(file *os.File, offset uint64) (_ counter.Probe, err error) {
+	p := &Probe{}
 	defer func() {
 		if err != nil {
 			err = refusal(errors.Join(err, p.Close()))
-			p = nil
 		}
 	}()
 	if p.total, err = ebpf.NewMap(&ebpf.MapSpec{Name: "quell_total", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}); err != nil {
-		return p, fmt.Errorf("make map: %w", err)
+		return nil, fmt.Errorf("make map: %w", err)
 	}
 	if p.hitters, err = ebpf.NewMap(&ebpf.MapSpec{Name: "quell_hitters", Type: ebpf.Hash, KeySize: 16, ValueSize: 8, MaxEntries: maxHitters}); err != nil {
-		return p, fmt.Errorf("make map: %w", err)
+		return nil, fmt.Errorf("make map: %w", err)
 	}
 	p.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "quell_uprobe", Type: ebpf.Kprobe, License: "GPL",
 		Instructions: count(p.total, p.hitters)})
 	if err != nil {
-		return p, fmt.Errorf("load program: %w", err)
+		return nil, fmt.Errorf("load program: %w", err)
 	}
 	// The descriptor's path leads to the file whatever mount namespace it is in.
 	exe, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
 	if err != nil {
-		return p, fmt.Errorf("open %s: %w", file.Name(), err)
+		return nil, fmt.Errorf("open %s: %w", file.Name(), err)
 	}
 	if p.at, err = exe.Uprobe("", p.program, &link.UprobeOptions{Address: offset}); err != nil {
-		return p, fmt.Errorf("attach to %s at %#x: %w", file.Name(), offset, err)
+		return nil, fmt.Errorf("attach to %s at %#x: %w", file.Name(), offset, err)
 	}
 	return p, nil
 }
@@ -167,15 +152,7 @@ func (p *Probe) Close() error {
 	if p.at != nil {
 		errs = append(errs, p.at.Close())
 	}
-	if p.program != nil {
-		errs = append(errs, p.program.Close())
-	}
-	for _, m := range []*ebpf.Map{p.hitters, p.total} {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.program.Close(), p.hitters.Close(), p.total.Close())...)
 }
 
 // refusal says what is missing if that is known.

@@ -185,15 +185,15 @@ func open(t testing.TB, name string) *os.File {
 }
 
 // attach attaches a probe to a function of a program.
-func attach(t testing.TB, binary, symbol string) *Probe {
+func attach(t testing.TB, binary, symbol string) counter.Probe {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
 	f := open(t, binary)
-	offset, err := Find(f, &counter.Uprobe{Symbol: symbol})
+	offset, err := Prober{}.Find(f, &counter.Uprobe{Symbol: symbol})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Attach(f, offset)
+	p, err := Prober{}.Attach(f, offset)
 	if err != nil {
 		t.Fatal(err)
 	}
