@@ -54,7 +54,7 @@ var table = []row{
 	{pkg: "cluster/store/segment", may: "core/sample format/trace/parquet", outside: "golang.org/x/sys github.com/parquet-go github.com/klauspost/compress", why: "writes and merges Parquet by series; independent of folders and commits"},
 	{pkg: "cluster/store", may: "core/sample core/plan format/atomicfile format/trace/parquet cluster/store/segment core/incident", outside: "golang.org/x/sys github.com/parquet-go github.com/klauspost/compress", why: "samples and records in Parquet segments: trace/parquet's columns, plan's incidents"},
 	{pkg: "cluster/store/dialect", may: "core/sample core/spec cluster/store", why: "a store's tables and specs in each engine's SQL; runs nothing"},
-	{pkg: "cluster/store/digest", may: "core/sample core/stat core/spec format/atomicfile cluster/store", outside: "github.com/parquet-go", why: "turns segments into stored spec.Hours, and those into specs"},
+	{pkg: "cluster/store/digest", may: "core/sample core/stat core/spec format/atomicfile cluster/store/segment cluster/store", outside: "github.com/parquet-go", why: "turns segments into stored spec.Hours, and those into specs"},
 	{pkg: "cluster/store/s3", may: "cluster/store", outside: "github.com/aws", why: "a store.Bucket; the only package that links AWS's client"},
 	{pkg: "cluster/store/duck", may: "core/sample cluster/store cluster/store/dialect", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "cluster/store/spark", may: "core/sample core/spec cluster/store cluster/store/dialect", outside: "google.golang.org/grpc google.golang.org/protobuf github.com/google/uuid github.com/apache/arrow-go", why: "the same SQL on Apache Spark"},

@@ -11,6 +11,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/segment"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/core/stat"
@@ -21,26 +22,22 @@ type whose struct {
 	machine, task, signal string
 }
 
-// segment reads one file.
-type segment struct {
+// digester reads one file.
+type digester struct {
+	*segment.Reader
 	windows map[whose][]store.Window
-	file    *parquet.File
-	all     []*column
 
-	job, platform, task, machine, signal, variant *column
-	ts, flags, cpu, cost                          *column
-
-	// Index of the current key's job and platform, −1 before the first.
-	atJob, atPlatform int32
-	sums              []*sums // of that job and platform, by signal and variant
-	spare             []*sums
-	emit              func(k spec.Key, h *spec.Hour) error
+	job, platform string  // the current key's
+	begun         bool    // these are set
+	sums          []*sums // of that job and platform, by signal and variant
+	spare         []*sums
+	emit          func(k spec.Key, h *spec.Hour) error
 }
 
 // sums are the running sums of a key's samples. Costs are summed as differences from the
 // first one, so that their squares do not cancel out.
 type sums struct {
-	signal, variant int32
+	signal, variant string
 	rule            spec.Filter
 	known           bool // whether the signal is known
 	first           float64
@@ -76,102 +73,63 @@ func read(ctx context.Context, path string, windows []store.Window, emit func(k 
 			err = fmt.Errorf("digest %s: %w", path, err)
 		}
 	}()
-	s := &segment{emit: emit, windows: map[whose][]store.Window{}, atJob: -1, atPlatform: -1}
+	s := &digester{emit: emit, windows: map[whose][]store.Window{}}
 	for _, w := range windows {
 		k := whose{w.Machine, string(w.Task), string(w.Signal)}
 		s.windows[k] = append(s.windows[k], w)
 	}
-	if s.file, err = parquet.OpenFile(f, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<18)); err != nil {
+	file, err := parquet.OpenFile(f, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<18))
+	if err != nil {
 		return err
 	}
-	if err := s.columns(); err != nil {
+	if s.Reader, err = segment.NewReader(file, "job", "platform", "task", "machine", "signal", "variant", "ts", "flags", "cpu", "cost"); err != nil {
 		return err
 	}
-	defer func() {
-		for _, c := range s.all {
-			c.close()
+	defer s.Close() // it was only read
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-	}()
-	for _, g := range s.file.RowGroups() {
-		for _, c := range s.all {
-			c.open(g)
+		more, err := s.Next()
+		if err != nil {
+			return err
 		}
-		for left := g.NumRows(); left > 0; {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			n := int(left)
-			for _, c := range s.all {
-				if err := c.nextPage(); err != nil {
-					return err
-				}
-				n = min(n, c.left())
-			}
-			if err := s.rows(n); err != nil {
-				return err
-			}
-			left -= int64(n)
+		if !more {
+			return s.end()
+		}
+		if err := s.rows(); err != nil {
+			return err
 		}
 	}
-	return s.end()
 }
 
-// columns looks up the columns.
-func (s *segment) columns() (err error) {
-	open := func(name string, text bool) *column {
-		c := &column{name: name}
-		leaf, ok := s.file.Schema().Lookup(name)
-		if !ok || leaf.MaxRepetitionLevel > 0 || leaf.MaxDefinitionLevel > 0 && name != "cost" {
-			err = fmt.Errorf("column %s: %w", name, errNotSegment)
-			return c
-		}
-		if c.leaf, c.null = leaf.ColumnIndex, leaf.MaxDefinitionLevel > 0; text {
-			c.names = &names{id: map[string]int32{}}
-		}
-		s.all = append(s.all, c)
-		return c
-	}
-	s.job, s.platform, s.task = open("job", true), open("platform", true), open("task", true)
-	s.machine, s.signal, s.variant = open("machine", true), open("signal", true), open("variant", true)
-	s.ts, s.flags, s.cpu, s.cost = open("ts", false), open("flags", false), open("cpu", false), open("cost", false)
-	return err
-}
-
-// rows reads the next n rows, which are in one page of every column, one run of a task's
-// samples at a time.
-func (s *segment) rows(n int) error {
-	job, platform, task, machine, signal, variant := s.job.ids[:n], s.platform.ids[:n], s.task.ids[:n], s.machine.ids[:n], s.signal.ids[:n], s.variant.ids[:n]
-	ts, flags, cpu, cost := s.ts.whole[:n], s.flags.whole[:n], s.cpu.reals[:n], s.cost.reals[:n]
-	for i := 0; i < n; {
-		j := i + 1
-		for j < n && task[j] == task[i] && signal[j] == signal[i] && machine[j] == machine[i] && variant[j] == variant[i] && job[j] == job[i] && platform[j] == platform[i] {
-			j++
-		}
-		if job[i] != s.atJob || platform[i] != s.atPlatform {
-			if err := s.turn(job[i], platform[i]); err != nil {
+// rows reads the rows of a block, one run of a task's samples at a time.
+func (s *digester) rows() error {
+	for i, j := 0, 0; i < s.N; i = j {
+		j = s.EndOfSeries(i)
+		text := func(column int) string { return s.Names[column][s.Index[column][i]] }
+		if job, platform := text(segment.Job), text(segment.Platform); !s.begun || job != s.job || platform != s.platform {
+			if err := s.turn(job, platform); err != nil {
 				return err
 			}
 		}
-		sm := s.of(signal[i], variant[i])
+		sm := s.of(text(segment.Signal), text(segment.Variant))
 		if sm.known {
+			machine, task := text(segment.Machine), text(segment.Task)
 			var windows []store.Window
 			if len(s.windows) > 0 {
-				windows = s.windows[whose{s.machine.names.text[machine[i]], s.task.names.text[task[i]], s.signal.names.text[signal[i]]}]
+				windows = s.windows[whose{machine, task, sm.signal}]
 			}
-			if got := sm.add(ts[i:j], flags[i:j], cpu[i:j], cost[i:j], windows); got > 0 {
-				sm.task(spec.HashTask(s.machine.names.text[machine[i]], s.task.names.text[task[i]]), got)
+			if got := sm.add(s.TS[i:j], s.Flags[i:j], s.CPU[i:j], s.Cost[i:j], windows); got > 0 {
+				sm.task(spec.HashTask(machine, task), got)
 			}
 		}
-		i = j
-	}
-	for _, c := range s.all {
-		c.skip(n)
 	}
 	return nil
 }
 
 // of returns the sums of a signal and variant of the current job and platform.
-func (s *segment) of(signal, variant int32) *sums {
+func (s *digester) of(signal, variant string) *sums {
 	for _, sm := range s.sums {
 		if sm.signal == signal && sm.variant == variant {
 			return sm
@@ -184,13 +142,13 @@ func (s *segment) of(signal, variant int32) *sums {
 		sm = &sums{bins: make([]uint32, stat.Bins)}
 	}
 	sm.signal, sm.variant, sm.least, sm.most = signal, variant, stat.Bins, -1
-	sm.rule, sm.known = spec.FilterOf(sample.SignalName(s.signal.names.text[signal]))
+	sm.rule, sm.known = spec.FilterOf(sample.SignalName(signal))
 	s.sums = append(s.sums, sm)
 	return sm
 }
 
 // add adds a task's samples and returns how many of them are used for the spec.
-func (sm *sums) add(ts, flags []int64, cpu, cost []float32, windows []store.Window) (got int64) {
+func (sm *sums) add(ts []int64, flags []int32, cpu, cost []float32, windows []store.Window) (got int64) {
 	usage, newest := 0.0, int64(sm.newest)
 	for i := range cost {
 		c := cost[i]
@@ -230,28 +188,24 @@ func (sm *sums) task(hash uint64, n int64) {
 }
 
 // turn ends a job and platform and starts the next.
-func (s *segment) turn(job, platform int32) error {
-	if s.atJob >= 0 {
-		was := cmp.Or(cmp.Compare(s.job.names.text[s.atJob], s.job.names.text[job]), cmp.Compare(s.platform.names.text[s.atPlatform], s.platform.names.text[platform]))
-		if was >= 0 {
-			return fmt.Errorf("not sorted by job and platform: %w", errNotSegment)
-		}
+func (s *digester) turn(job, platform string) error {
+	if s.begun && cmp.Or(cmp.Compare(s.job, job), cmp.Compare(s.platform, platform)) >= 0 {
+		return fmt.Errorf("not sorted by job and platform: %w", segment.ErrNotSegment)
 	}
 	err := s.end()
-	s.atJob, s.atPlatform = job, platform
+	s.job, s.platform, s.begun = job, platform, true
 	return err
 }
 
 // end emits the hours of the current job and platform.
-func (s *segment) end() error {
+func (s *digester) end() error {
 	slices.SortFunc(s.sums, func(a, b *sums) int {
-		return cmp.Or(cmp.Compare(s.signal.names.text[a.signal], s.signal.names.text[b.signal]), cmp.Compare(s.variant.names.text[a.variant], s.variant.names.text[b.variant]))
+		return cmp.Or(cmp.Compare(a.signal, b.signal), cmp.Compare(a.variant, b.variant))
 	})
 	for _, sm := range s.sums {
 		if sm.most >= 0 {
 			h := sm.hour()
-			k := spec.Key{Job: sample.JobName(s.job.names.text[s.atJob]), Platform: sample.Platform(s.platform.names.text[s.atPlatform]),
-				Signal: sample.SignalName(s.signal.names.text[sm.signal]), Variant: s.variant.names.text[sm.variant]}
+			k := spec.Key{Job: sample.JobName(s.job), Platform: sample.Platform(s.platform), Signal: sample.SignalName(sm.signal), Variant: sm.variant}
 			if err := s.emit(k, &h); err != nil {
 				return err
 			}

@@ -7,7 +7,8 @@
 // rest. (Per row it was ten times as much work: docs/scale.md.)
 //
 // The files are plain Parquet with the columns of trace/parquet, and any reader reads
-// them. In addition, a merge requires that the pages of all columns of a row group begin
-// at the same rows. Files that declare this in their metadata are merged here; the caller
-// must merge others by rows.
+// them. Reader reads them by column, in blocks, for a merge and for the digests of specs.
+// The pages of all columns of a row group begin at the same rows, so that a block is a
+// page; a Reader needs no such file. A file declares it in its metadata, which also says
+// that a Writer wrote it. Such files are merged here; the caller must merge others by rows.
 package segment

@@ -20,7 +20,7 @@ func Merge(w *Writer, files []Input) (rows int64, err error) {
 	var all []*source
 	defer func() {
 		for _, s := range all {
-			err = errors.Join(err, s.close())
+			err = errors.Join(err, s.Close())
 		}
 	}()
 	for _, f := range files {
@@ -91,7 +91,7 @@ func zip(w *Writer, series *Series, same []*source) (rows int64, err error) {
 		}
 		s := same[best]
 		n := s.before(other, best, same)
-		w.copy(&s.block, s.row, s.row+n)
+		w.copy(&s.Block, s.row, s.row+n)
 		rows += int64(n)
 		if err := s.advance(n); err != nil {
 			return rows, err
@@ -103,8 +103,63 @@ func zip(w *Writer, series *Series, same []*source) (rows int64, err error) {
 	return rows, nil
 }
 
+// source is one file of a merge, positioned at a row of a known series.
+type source struct {
+	*Reader
+	name   string
+	row    int // in the block
+	until  int // where the series ends in the block
+	series Series
+	done   bool
+}
+
+func open(name string, f *parquet.File) (*source, error) {
+	if !Mergeable(f) {
+		return nil, fmt.Errorf("%s: %w of this version", name, ErrNotSegment)
+	}
+	r, err := NewReader(f)
+	s := &source{Reader: r, name: name}
+	if err == nil {
+		err = s.nextBlock()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, errors.Join(err, s.Close()))
+	}
+	return s, nil
+}
+
+// advance advances by n rows, at most to the end of the series in the block.
+func (s *source) advance(n int) error {
+	s.row += n
+	if s.row == s.N {
+		if err := s.nextBlock(); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	} else if s.row == s.until {
+		s.findSeries()
+	}
+	return nil
+}
+
+// nextBlock advances to the next block.
+func (s *source) nextBlock() error {
+	more, err := s.Next()
+	if s.row, s.done = 0, !more; more {
+		s.findSeries()
+	}
+	return err
+}
+
+// findSeries determines the series of the row and where it ends.
+func (s *source) findSeries() {
+	for i := range s.series {
+		s.series[i] = s.Names[i][s.Index[i][s.row]]
+	}
+	s.until = s.EndOfSeries(s.row)
+}
+
 // now is the time of the source's current row.
-func (s *source) now() int64 { return s.block.ts[s.row] }
+func (s *source) now() int64 { return s.TS[s.row] }
 
 // before counts the series' rows in the block that come before the others' rows at time
 // other; at least one. At equal times the earlier file's rows come first.
@@ -116,11 +171,11 @@ func (s *source) before(other int64, at int, same []*source) int {
 			break
 		}
 	}
-	if s.block.ts[s.until-1] <= last {
+	if s.TS[s.until-1] <= last {
 		return s.until - s.row
 	}
 	n := 1
-	for s.block.ts[s.row+n] <= last {
+	for s.TS[s.row+n] <= last {
 		n++
 	}
 	return n

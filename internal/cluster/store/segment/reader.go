@@ -19,289 +19,318 @@ func Mergeable(f *parquet.File) bool {
 	if text, ok := f.Lookup(alignedKey); !ok || text != aligned {
 		return false
 	}
-	known := map[string]bool{"ts": true, "cpu": true, "cost": true, "coverage": true, "flags": true}
-	for _, name := range textNames() {
-		known[name] = true
-	}
+	names := textNames()
+	known := append(names[:], "ts", "cpu", "cost", "coverage", "flags")
 	for _, e := range sample.AllExtras() {
-		known[e.String()] = true
+		known = append(known, e.String())
 	}
-	for _, path := range f.Schema().Columns() {
-		if len(path) != 1 || !known[path[0]] {
-			return false
+	return !slices.ContainsFunc(f.Schema().Columns(), func(path []string) bool { return len(path) != 1 || !slices.Contains(known, path[0]) })
+}
+
+// Block is consecutive rows of a row group. Columns that are not read are nil.
+type Block struct {
+	N         int
+	TS        []int64
+	CPU, Cost []float32 // a cost of NaN is null
+	Coverage  []float32
+	Flags     []int32
+	Extras    [][]float64     // by sample.Extra; NaN for null; nil: no values
+	Index     [texts][]int32  // of a Series' fields, into Names
+	Names     [texts][]string // of the row group
+}
+
+// Reader reads a file of samples in order. Pages of its columns need not begin at the same
+// rows. The Block is valid until the next call.
+type Reader struct {
+	Block
+	groups  []parquet.RowGroup // not yet started
+	left    int64              // rows of the current group that are in no block yet
+	columns []column
+}
+
+// column is a column of a Reader.
+type column interface {
+	begin(g parquet.RowGroup) error
+	fill() (left int, err error) // reads a page if no rows of the last one are left
+	give(n int)                  // moves rows of the page to the block
+	close() error
+}
+
+// ErrNotSegment means that a file is not in the form of a segment.
+var ErrNotSegment = errors.New("not in the form of a segment")
+
+// NewReader returns a Reader of some of a file's columns, of all if none is named. The
+// caller must close it.
+func NewReader(f *parquet.File, columns ...string) (*Reader, error) {
+	r := &Reader{groups: f.RowGroups()}
+	r.Extras = make([][]float64, len(sample.AllExtras()))
+	var failed error
+	leaf := func(name string) (leafColumn, bool) {
+		if len(columns) > 0 && !slices.Contains(columns, name) {
+			return leafColumn{}, false
+		}
+		l, ok := f.Schema().Lookup(name)
+		if !ok || l.MaxRepetitionLevel > 0 || l.MaxDefinitionLevel > 0 && name != "cost" && l.Node.Type().Kind() != parquet.Double {
+			failed = errors.Join(failed, fmt.Errorf("column %s: %w", name, ErrNotSegment))
+		}
+		return leafColumn{name, l.ColumnIndex, l.MaxDefinitionLevel > 0}, ok
+	}
+	for i, name := range textNames() {
+		if l, ok := leaf(name); ok {
+			r.columns = append(r.columns, &textColumn{numbers[int32]{leafColumn: l, to: &r.Index[i], kind: parquet.ByteArray}, &r.Names[i], nil})
 		}
 	}
-	return true
-}
-
-// source is one file of a merge, positioned at a row of a known series.
-type source struct {
-	name   string
-	layout *layout
-	groups []parquet.RowGroup // not yet started
-	pages  []parquet.Pages    // of the current group; nil: a column without values
-	left   int64              // its rows that are not read yet
-	block  block
-	row    int // in the block
-	until  int // where the series ends in the block
-	series Series
-	done   bool
-}
-
-// block is the rows of one page of each column.
-type block struct {
-	n         int
-	ts        []int64
-	cpu, cost []float32
-	coverage  []float32
-	flags     []int32
-	extras    [][]float64 // by sample.Extra; nil: no values
-	index     [texts][]int32
-	names     [texts][]string
-	held      []parquet.Page // the memory of ts, cpu and index
-	room      [][]float64    // buffers for extras
-}
-
-func open(name string, f *parquet.File) (*source, error) {
-	if !Mergeable(f) {
-		return nil, fmt.Errorf("%s: not a segment of this version", name)
+	nan := float32(math.NaN())
+	add(r, leaf, "ts", &r.TS, parquet.Int64, 0, (*encoding.Values).Int64, parquet.Value.Int64)
+	add(r, leaf, "cpu", &r.CPU, parquet.Float, nan, (*encoding.Values).Float, parquet.Value.Float)
+	add(r, leaf, "cost", &r.Cost, parquet.Float, nan, (*encoding.Values).Float, parquet.Value.Float)
+	add(r, leaf, "coverage", &r.Coverage, parquet.Float, nan, (*encoding.Values).Float, parquet.Value.Float)
+	add(r, leaf, "flags", &r.Flags, parquet.Int32, 0, (*encoding.Values).Int32, parquet.Value.Int32)
+	for e := range r.Extras {
+		if _, ok := f.Schema().Lookup(sample.Extra(e).String()); ok {
+			add(r, leaf, sample.Extra(e).String(), &r.Extras[e], parquet.Double, math.NaN(), (*encoding.Values).Double, parquet.Value.Double)
+		}
 	}
-	s := &source{name: name, layout: &layout{at: map[string]int{}}, groups: f.RowGroups()}
-	for i, path := range f.Schema().Columns() {
-		s.layout.at[path[0]] = i
-	}
-	s.pages = make([]parquet.Pages, len(s.layout.at))
-	n := len(sample.AllExtras())
-	s.block.extras, s.block.room = make([][]float64, n), make([][]float64, n)
-	if err := s.nextBlock(); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
+	return r, failed
 }
 
-// close ends reading. It may be called at any time.
-func (s *source) close() error {
-	s.block.release()
+func add[T any](r *Reader, leaf func(string) (leafColumn, bool), name string, to *[]T, kind parquet.Kind, none T, plain func(*encoding.Values) []T, one func(parquet.Value) T) {
+	if l, ok := leaf(name); ok {
+		r.columns = append(r.columns, &numbers[T]{leafColumn: l, to: to, kind: kind, none: none, plain: plain, one: one})
+	}
+}
+
+// Close ends reading. It may be called at any time.
+func (r *Reader) Close() error {
 	var errs []error
-	for i, p := range s.pages {
-		if p != nil {
-			errs = append(errs, p.Close())
-			s.pages[i] = nil
-		}
+	for _, c := range r.columns {
+		errs = append(errs, c.close())
 	}
 	return errors.Join(errs...)
 }
 
-func (b *block) release() {
-	for _, p := range b.held {
-		parquet.Release(p)
-	}
-	b.held = b.held[:0]
-}
-
-// advance advances by n rows, at most to the end of the series in the block.
-func (s *source) advance(n int) error {
-	s.row += n
-	if s.row == s.block.n {
-		return s.nextBlock()
-	}
-	if s.row == s.until {
-		return s.findSeries()
-	}
-	return nil
-}
-
-// findSeries determines the series of the row and where it ends.
-func (s *source) findSeries() error {
-	b, r := &s.block, s.row
-	for i := range s.series {
-		place := b.index[i][r]
-		if uint(place) >= uint(len(b.names[i])) {
-			return fmt.Errorf("%s: row %d has dictionary index %d of %d", s.name, r, place, len(b.names[i]))
+// Next reads the next block, and reports whether there is one.
+func (r *Reader) Next() (bool, error) {
+	for r.left == 0 {
+		if len(r.groups) == 0 {
+			r.N = 0
+			return false, r.Close()
 		}
-		s.series[i] = b.names[i][place]
+		for _, c := range r.columns {
+			if err := c.begin(r.groups[0]); err != nil {
+				return false, err
+			}
+		}
+		r.left, r.groups = r.groups[0].NumRows(), r.groups[1:]
 	}
-	end := r + 1
-	task, machine, job := b.index[Task], b.index[Machine], b.index[Job]
-	signal, variant, class, platform := b.index[Signal], b.index[Variant], b.index[Class], b.index[Platform]
-	for end < b.n && task[end] == task[r] && machine[end] == machine[r] && job[end] == job[r] &&
-		signal[end] == signal[r] && variant[end] == variant[r] && class[end] == class[r] && platform[end] == platform[r] {
+	n := int(r.left)
+	for _, c := range r.columns {
+		left, err := c.fill()
+		if err != nil {
+			return false, err
+		}
+		n = min(n, left)
+	}
+	for _, c := range r.columns {
+		c.give(n)
+	}
+	r.N = n
+	r.left -= int64(n)
+	return true, nil
+}
+
+// EndOfSeries returns the end of the series of a row in the block. It does not compare
+// columns that are not read.
+func (b *Block) EndOfSeries(row int) int {
+	end := row + 1
+	task, machine, job := b.Index[Task], b.Index[Machine], b.Index[Job]
+	signal, variant, platform := b.Index[Signal], b.Index[Variant], b.Index[Platform]
+	class := b.Index[Class]
+	if class == nil {
+		class = task
+	}
+	for end < b.N && task[end] == task[row] && machine[end] == machine[row] && job[end] == job[row] &&
+		signal[end] == signal[row] && variant[end] == variant[row] && class[end] == class[row] && platform[end] == platform[row] {
 		end++
 	}
-	s.until = end
-	return nil
+	return end
 }
 
-// nextBlock advances to the next block, in the next row group if needed.
-func (s *source) nextBlock() error {
-	s.block.release()
-	for s.left == 0 {
-		if err := s.close(); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		if len(s.groups) == 0 {
-			s.done = true
-			return nil
-		}
-		s.begin(s.groups[0])
-		s.groups = s.groups[1:]
-	}
-	if err := s.read(); err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
-	}
-	s.left -= int64(s.block.n)
-	s.row = 0
-	return s.findSeries()
+// leafColumn is a column in the file's schema.
+type leafColumn struct {
+	name     string
+	index    int
+	nullable bool
 }
 
-// begin opens the columns of a row group.
-func (s *source) begin(g parquet.RowGroup) {
-	s.left = g.NumRows()
-	clear(s.block.names[:])
-	for i, c := range g.ColumnChunks() {
-		if f, ok := c.(*parquet.FileColumnChunk); ok && f.NullCount() == f.NumValues() && f.NumValues() > 0 {
-			continue
-		}
-		s.pages[i] = c.Pages()
-	}
+// numbers reads a column of numbers.
+type numbers[T any] struct {
+	leafColumn
+	to    *[]T // of the block
+	kind  parquet.Kind
+	none  T // for null
+	plain func(*encoding.Values) []T
+	one   func(parquet.Value) T
+
+	pages  parquet.Pages // nil: the row group has no values
+	page   parquet.Page  // the memory of rows
+	rows   []T           // of the page, in no block yet
+	room   []T
+	dict   parquet.Dictionary
+	values []T // of dict
 }
 
-// errKind means that a file declared as a segment is none.
-var errKind = errors.New("not in the form of a segment")
-
-// page reads the next page of a column, which must have that kind and a dictionary
-// exactly if places is set; nil if the column has no values.
-func (s *source) page(name string, kind parquet.Kind, places bool) (parquet.Page, error) {
-	i, ok := s.layout.at[name]
-	if !ok || s.pages[i] == nil {
-		return nil, nil
-	}
-	p, err := s.pages[i].ReadPage()
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		return nil, fmt.Errorf("column %s: %w", name, err)
-	}
-	s.block.held = append(s.block.held, p)
-	if p.Type().Kind() != kind || (p.Dictionary() != nil) != places {
-		return nil, fmt.Errorf("column %s: %w", name, errKind)
-	}
-	if n := int(p.NumRows()); s.block.n < 0 {
-		s.block.n = n
-	} else if n != s.block.n {
-		return nil, fmt.Errorf("column %s: a page of %d rows, other columns have %d", name, n, s.block.n)
-	}
-	return p, nil
-}
-
-// read reads the next page of every column.
-func (s *source) read() error {
-	b := &s.block
-	b.n = -1
-	p, err := s.page("ts", parquet.Int64, false)
-	if err != nil || p == nil {
-		return errors.Join(err, missing(p))
-	}
-	b.ts = values(p).Int64()
-	for i, name := range textNames() {
-		if p, err = s.page(name, parquet.ByteArray, true); err != nil || p == nil {
-			return errors.Join(err, missing(p))
-		}
-		if b.names[i] == nil {
-			b.names[i] = textsOf(p.Dictionary())
-		}
-		b.index[i] = values(p).Int32()
-	}
-	if p, err = s.page("cpu", parquet.Float, false); err != nil || p == nil {
-		return errors.Join(err, missing(p))
-	}
-	b.cpu = values(p).Float()
-	if err := s.numbers(); err != nil {
+func (c *numbers[T]) begin(g parquet.RowGroup) error {
+	if err := c.close(); err != nil {
 		return err
 	}
-	for e := range b.extras {
-		if p, err = s.page(sample.Extra(e).String(), parquet.Double, false); err != nil {
-			return err
-		}
-		b.extras[e] = nil
-		if p != nil {
-			b.room[e] = spread(b.room[e][:0], p.DefinitionLevels(), values(p).Double(), math.NaN())
-			b.extras[e] = b.room[e]
-		}
-	}
-	for _, n := range []int{len(b.ts), len(b.cpu), len(b.cost), len(b.coverage), len(b.flags)} {
-		if n != b.n {
-			return errKind
-		}
-	}
-	for i := range b.index {
-		if len(b.index[i]) != b.n {
-			return errKind
-		}
-	}
-	for e := range b.extras {
-		if b.extras[e] != nil && len(b.extras[e]) != b.n {
-			return errKind
-		}
+	chunk := g.ColumnChunks()[c.index]
+	if f, ok := chunk.(*parquet.FileColumnChunk); !ok || !c.nullable || f.NullCount() != f.NumValues() || f.NumValues() == 0 {
+		c.pages = chunk.Pages()
 	}
 	return nil
 }
 
-func missing(p parquet.Page) error {
-	if p == nil {
-		return errKind
+func (c *numbers[T]) close() (err error) {
+	c.release()
+	if c.pages != nil {
+		err = c.pages.Close()
+		c.pages = nil
 	}
-	return nil
+	c.dict = nil
+	return err
 }
 
-// numbers reads the columns that are copied into the block: costs with NaN for null, and
-// those with a dictionary.
-func (s *source) numbers() error {
-	b := &s.block
-	p, err := s.page("cost", parquet.Float, false)
+func (c *numbers[T]) release() {
+	if c.page != nil {
+		parquet.Release(c.page)
+	}
+	c.page, c.rows = nil, nil
+}
+
+func (c *numbers[T]) fill() (int, error) { return c.fillBy(c.take) }
+
+func (c *numbers[T]) fillBy(take func(parquet.Page, *encoding.Values) error) (int, error) {
+	if c.pages == nil {
+		return math.MaxInt, nil
+	}
+	for len(c.rows) == 0 {
+		c.release()
+		p, err := c.pages.ReadPage()
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err == nil {
+			c.page = p
+			values := p.Data()
+			if err = ErrNotSegment; p.Type().Kind() == c.kind {
+				err = take(p, &values)
+			}
+			if err == nil && len(c.rows) != int(p.NumRows()) {
+				err = ErrNotSegment
+			}
+		}
+		if err != nil {
+			return 0, fmt.Errorf("column %s: %w", c.name, err)
+		}
+	}
+	return len(c.rows), nil
+}
+
+// take sets rows to those of a page.
+func (c *numbers[T]) take(p parquet.Page, values *encoding.Values) error {
+	d := p.Dictionary()
 	switch {
-	case err != nil:
-		return err
-	case p == nil: // no row has a cost
-		b.cost = spread(b.cost[:0], make([]byte, b.n), nil, float32(math.NaN()))
+	case d != nil:
+		if d != c.dict {
+			c.dict, c.values = d, c.values[:0]
+			for i := range d.Len() {
+				c.values = append(c.values, c.one(d.Index(int32(i))))
+			}
+		}
+		c.room = c.room[:0]
+		for _, at := range values.Int32() {
+			if uint(at) >= uint(len(c.values)) {
+				return ErrNotSegment
+			}
+			c.room = append(c.room, c.values[at])
+		}
+		c.rows = c.room
+	case c.nullable && p.NumNulls() > 0:
+		c.room = spread(c.room[:0], p.DefinitionLevels(), c.plain(values), c.none)
+		c.rows = c.room
 	default:
-		b.cost = spread(b.cost[:0], p.DefinitionLevels(), values(p).Float(), float32(math.NaN()))
+		c.rows = c.plain(values)
 	}
-	if p, err = s.page("coverage", parquet.Float, true); err != nil || p == nil {
-		return errors.Join(err, missing(p))
+	return nil
+}
+
+// give moves n rows to the block. An extra without values in the row group stays nil.
+func (c *numbers[T]) give(n int) {
+	if c.pages != nil {
+		*c.to, c.rows = c.rows[:n:n], c.rows[n:]
+		return
 	}
-	d, places := p.Dictionary(), values(p).Int32()
-	b.coverage = b.coverage[:0]
-	for last, v := int32(-1), float32(0); len(b.coverage) < len(places); b.coverage = append(b.coverage, v) {
-		if place := places[len(b.coverage)]; place != last {
-			if uint(place) >= uint(d.Len()) {
-				return errKind
+	*c.to = nil
+	if c.kind != parquet.Double {
+		for c.room = c.room[:0]; len(c.room) < n; {
+			c.room = append(c.room, c.none)
+		}
+		*c.to = c.room
+	}
+}
+
+// textColumn reads a column of texts as indices into its names.
+type textColumn struct {
+	numbers[int32]
+	names *[]string
+	at    map[string]int32 // of names; nil: no page was without a dictionary
+}
+
+func (c *textColumn) begin(g parquet.RowGroup) error {
+	*c.names, c.at = nil, nil
+	return c.numbers.begin(g)
+}
+
+func (c *textColumn) fill() (int, error) { return c.fillBy(c.take) }
+
+func (c *textColumn) take(p parquet.Page, values *encoding.Values) error {
+	if d := p.Dictionary(); d != nil {
+		if *c.names == nil {
+			*c.names = textsOf(d)
+		}
+		c.rows = values.Int32()
+		for _, at := range c.rows {
+			if uint(at) >= uint(len(*c.names)) {
+				return ErrNotSegment
 			}
-			last, v = place, d.Index(place).Float()
+		}
+		return nil
+	}
+	if c.at == nil {
+		c.at = map[string]int32{}
+		for i, name := range *c.names {
+			c.at[name] = int32(i)
 		}
 	}
-	if p, err = s.page("flags", parquet.Int32, true); err != nil || p == nil {
-		return errors.Join(err, missing(p))
-	}
-	d, places = p.Dictionary(), values(p).Int32()
-	b.flags = b.flags[:0]
-	for last, v := int32(-1), int32(0); len(b.flags) < len(places); b.flags = append(b.flags, v) {
-		if place := places[len(b.flags)]; place != last {
-			if uint(place) >= uint(d.Len()) {
-				return errKind
-			}
-			last, v = place, d.Index(place).Int32()
+	text, ends := values.ByteArray()
+	c.room = c.room[:0]
+	for i := range max(1, len(ends)) - 1 {
+		b := text[ends[i]:ends[i+1]]
+		at, ok := c.at[string(b)]
+		if !ok {
+			at = int32(len(*c.names))
+			*c.names = append(*c.names, string(b))
+			c.at[string(b)] = at
 		}
+		c.room = append(c.room, at)
 	}
+	c.rows = c.room
 	return nil
 }
 
 // spread places the values at the rows that have one.
 func spread[T any](dst []T, levels []byte, values []T, none T) []T {
-	if len(levels) == len(values) {
-		return append(dst, values...)
-	}
 	dst = slices.Grow(dst, len(levels))
 	for _, level := range levels {
 		v := none
@@ -315,17 +344,12 @@ func spread[T any](dst []T, levels []byte, values []T, none T) []T {
 
 // textsOf returns a dictionary's texts. They share memory.
 func textsOf(d parquet.Dictionary) []string {
-	text, ends := values(d.Page()).ByteArray()
+	values := d.Page().Data()
+	text, ends := values.ByteArray()
 	all := string(text)
 	names := make([]string, 0, d.Len())
 	for i := range d.Len() {
 		names = append(names, all[ends[i]:ends[i+1]])
 	}
 	return names
-}
-
-// values returns the values of a page.
-func values(p parquet.Page) *encoding.Values {
-	v := p.Data()
-	return &v
 }

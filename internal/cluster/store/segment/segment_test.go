@@ -331,3 +331,59 @@ func TestDamage(t *testing.T) {
 		t.Error("no damage was noticed")
 	}
 }
+
+// TestReaderAlignsPages: the pages of other writers begin at different rows in each
+// column, and may be without a dictionary.
+func TestReaderAlignsPages(t *testing.T) {
+	all := random(rand.New(rand.NewPCG(6, 7)), 700)
+	var b bytes.Buffer
+	w := parquet.NewGenericWriter[trace.Row](&b, append(trace.Options(), parquet.PageBufferSize(300), parquet.MaxRowsPerRowGroup(300), parquet.DictionaryMaxBytes(200))...)
+	for i := range all {
+		var row trace.Row
+		row.Set(&all[i], nil)
+		if _, err := w.Write([]trace.Row{row}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewReader(input(t, "f", b.Bytes()).File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	at, blocks := 0, 0
+	for {
+		more, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			break
+		}
+		blocks++
+		for i := range r.N {
+			m := &all[at]
+			var want, got Series
+			want.Of(m)
+			for k := range got {
+				got[k] = r.Names[k][r.Index[k][i]]
+			}
+			sameCost := r.Cost[i] == m.Cost || r.Cost[i] != r.Cost[i] && m.Cost != m.Cost
+			if got != want || r.TS[i] != int64(m.TS) || r.CPU[i] != m.CPU || !sameCost || r.Coverage[i] != m.Coverage || r.Flags[i] != int32(m.Flags) {
+				t.Fatalf("row %d is %v, want %+v", at, got, m)
+			}
+			for e := range r.Extras {
+				v, ok := m.Extras.Get(sample.Extra(e))
+				if has := r.Extras[e] != nil && r.Extras[e][i] == r.Extras[e][i]; has != ok || has && r.Extras[e][i] != v {
+					t.Fatalf("row %d, %v: %v, want %v", at, sample.Extra(e), r.Extras[e], v)
+				}
+			}
+			at++
+		}
+	}
+	if at != len(all) || blocks < 10 {
+		t.Errorf("%d rows of %d in %d blocks", at, len(all), blocks)
+	}
+}

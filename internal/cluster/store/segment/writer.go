@@ -178,18 +178,18 @@ func (w *Writer) room() *group {
 }
 
 // copy adds rows of a block, all of the current series.
-func (w *Writer) copy(b *block, from, to int) {
+func (w *Writer) copy(b *Block, from, to int) {
 	for from < to {
 		g := w.room()
 		n := min(to-from, w.groupRows-len(g.ts))
 		had := len(g.ts)
-		g.ts = append(g.ts, b.ts[from:from+n]...)
-		g.cpu, g.cost = append(g.cpu, b.cpu[from:from+n]...), append(g.cost, b.cost[from:from+n]...)
-		g.coverage, g.flags = append(g.coverage, b.coverage[from:from+n]...), append(g.flags, b.flags[from:from+n]...)
-		for e := range b.extras {
-			if b.extras[e] != nil {
+		g.ts = append(g.ts, b.TS[from:from+n]...)
+		g.cpu, g.cost = append(g.cpu, b.CPU[from:from+n]...), append(g.cost, b.Cost[from:from+n]...)
+		g.coverage, g.flags = append(g.coverage, b.Coverage[from:from+n]...), append(g.flags, b.Flags[from:from+n]...)
+		for e := range b.Extras {
+			if b.Extras[e] != nil {
 				g.extra(e, had)
-				g.extras[e] = append(g.extras[e], b.extras[e][from:from+n]...)
+				g.extras[e] = append(g.extras[e], b.Extras[e][from:from+n]...)
 			}
 		}
 		g.extend(&w.place, n)
