@@ -142,7 +142,7 @@ func (a *Agent) stop(now time.Time) error {
 	a.actor.carryOut(ms)
 	_, restored := a.actor.enforcer.RestoreAll(ms, "the agent stops")
 	errs := []error{restored, a.recorder.disk.saveSpecs(a.pipeline.History()), a.sampler.stop()}
-	for _, t := range a.tasks.roster.order {
+	for _, t := range a.tasks.order {
 		if !t.ended { // else it is closed already
 			errs = append(errs, t.cgroup.Close())
 		}

@@ -22,7 +22,7 @@ func (sm *sampler) outside(wall float64) float64 {
 		return 0
 	}
 	used := 0.0
-	for _, t := range sm.tasks.roster.order {
+	for _, t := range sm.tasks.order {
 		if !t.inner { // else it is counted with the task that contains it
 			used += t.cpu
 		}
@@ -60,7 +60,7 @@ func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant strin
 	w := &sm.window
 	iv := sm.pipeline.Begin(sig, at, w.length)
 	w.served.grow(w.counted)
-	for i, t := range sm.tasks.roster.order {
+	for i, t := range sm.tasks.order {
 		c := &w.counted[i]
 		cost, flags := math.NaN(), t.flags
 		var names []sample.Served
@@ -85,7 +85,7 @@ func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant strin
 	sm.addOutside(iv, sig, variant)
 	verdicts := iv.End(now)
 	sm.actor.carryOut(now)
-	for i, t := range sm.tasks.roster.order {
+	for i, t := range sm.tasks.order {
 		r, v := iv.Reading(i), &verdicts[i]
 		view := api.SignalView{Signal: sig.Name, Cost: incident.Value(r.Cost), Limit: incident.Value(math.NaN()), Outlier: v.Outlier,
 			Coverage: w.counted[i].Coverage}
@@ -111,7 +111,7 @@ func (sm *sampler) judgeMachine(now, at sample.Millis, sig sample.Signal, varian
 	var nothing counter.Reading
 	iv := sm.pipeline.Begin(sig, at, w.length)
 	if sig.Domain != sample.OtherVM {
-		for _, t := range sm.tasks.roster.order {
+		for _, t := range sm.tasks.order {
 			s := sm.sampled(t, sig.Name, variant, at, math.NaN(), &nothing)
 			sm.recorder.traceSample(s)
 			m := t.measurement(s, math.NaN())

@@ -83,7 +83,7 @@ func (pl *placement) updateTopology() bool {
 	}
 	pl.health.log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
 	pl.topology, pl.reaches = t, reaches{}
-	for _, t := range pl.tasks.roster.order {
+	for _, t := range pl.tasks.order {
 		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
 	}
 	return true
@@ -95,7 +95,7 @@ func (pl *placement) readPlacement(now time.Time, t *task) {
 	t.placementRead = now
 	pl.updatePlacement(t)
 	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
-		for _, o := range pl.tasks.roster.order {
+		for _, o := range pl.tasks.order {
 			o.placementInterval = 0
 		}
 	}
@@ -139,7 +139,7 @@ func (pl *placement) forget(t *task) {
 func (pl *placement) beginQuotas() {
 	q := &pl.quotas
 	if q.stale {
-		q.find(pl.tasks.roster.order)
+		q.find(pl.tasks.order)
 	}
 	for i := range q.all {
 		q.all[i].throttled, q.all[i].before = 0, pl.throttledTime(q.all[i].path)
