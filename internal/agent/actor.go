@@ -123,7 +123,7 @@ func (ac *actor) carryOut(now sample.Millis) error {
 			errs = append(errs, ac.act(now, act))
 		}
 		if r.Offenders {
-			ac.health.degrade("offenders", ac.recorder.disk.saveOffenders(ac.pipeline.Offenders(now)))
+			ac.health.degrade("offenders", ac.recorder.disk.save(offendersFile, ac.pipeline.Offenders(now)))
 		}
 		for i := range r.Incidents {
 			ac.writeIncident(now, &r.Incidents[i])

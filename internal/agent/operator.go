@@ -141,7 +141,7 @@ func (op *operator) protect(now sample.Millis, operator string, c *command.Comma
 		if !target.IsGroup() && on == tasks[0].MayBeHelped() {
 			op.overrides.tidy(tasks[0], on)
 		}
-		err = op.recorder.disk.saveOverrides(op.overrides)
+		err = op.recorder.disk.save(overridesFile, op.overrides)
 	}
 	op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
 	switch {
@@ -158,7 +158,7 @@ func (op *operator) setMode(now sample.Millis, operator string, c *command.Comma
 	if err == nil {
 		op.overrides.Mode = m.String()
 		op.pipeline.SetMode(now, m)
-		err = errors.Join(op.actor.carryOut(now), op.recorder.disk.saveOverrides(op.overrides))
+		err = errors.Join(op.actor.carryOut(now), op.recorder.disk.save(overridesFile, op.overrides))
 	}
 	op.recorder.audit(now, commandEntry(operator, c, ""), err)
 	if err != nil {
@@ -170,7 +170,7 @@ func (op *operator) setMode(now sample.Millis, operator string, c *command.Comma
 func (op *operator) pardon(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
 	err := op.pipeline.Pardon(sample.JobName(c.Pardon.Job))
 	if err == nil {
-		err = op.recorder.disk.saveOffenders(op.pipeline.Offenders(now))
+		err = op.recorder.disk.save(offendersFile, op.pipeline.Offenders(now))
 	}
 	op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
 	if err != nil {
