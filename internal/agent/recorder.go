@@ -32,15 +32,14 @@ type auditEntry struct {
 	Result string          `json:"result"` // "ok", or why not
 }
 
-// commandEntry is the entry for an operator's command about one task, or about
-// everything that the command names.
-func commandEntry(operator string, c *command.Command, object string) auditEntry {
-	e := auditEntry{Who: operator, What: c.Kind(), Task: sample.TaskName(object), Why: c.Why}
+// commandEntry is the entry for an operator's command.
+func commandEntry(operator string, c *command.Command) auditEntry {
+	e := auditEntry{Who: operator, What: c.Kind(), Task: sample.TaskName(c.Object()), Why: c.Why}
 	switch {
 	case c.Cap != nil:
 		e.Rate = c.Cap.Rate
 	case c.Enforcement != nil:
-		e.What += " " + c.Enforcement.Mode
+		e.What, e.Task = e.What+" "+c.Enforcement.Mode, ""
 	}
 	return e
 }
