@@ -50,7 +50,7 @@ func New(p Parts) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, js, o, name := &health{problems: map[string]string{}, log: p.Log}, &jobs{}, &overrides{}, p.Config.MachineName()
+	h, js, name := &health{problems: map[string]string{}, log: p.Log}, &jobs{}, p.Config.MachineName()
 	b := base{health: h, clock: &clock{health: h}, stats: newStats(), tasks: newTaskSet()}
 	rec := &recorder{base: b, disk: d, trace: p.Record, uplink: p.Uplink, platform: p.Platform, staleAfter: p.Config.Spec.StaleAfter}
 	for _, s := range p.Signals {
@@ -61,14 +61,15 @@ func New(p Parts) (*Agent, error) {
 	history := spec.NewHistory(p.Config.SpecParams())
 	h.degrade("specs", d.loadSpecs(history))
 	ready := slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
-	h.degrade("overrides", d.loadOverrides(o))
+	o, err := load[overrides](d, overridesFile)
+	h.degrade("overrides", err)
 	if m, err := plan.ParseMode(o.Mode); err == nil && m != policy.Mode {
 		p.Log.Warn("enforcement mode set by an operator overrides the configuration", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
 	pipe := pipeline.New(pipeline.Config{Machine: name, Detect: params, Policy: policy,
 		History: history, External: rec.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
-	known, err := d.loadOffenders()
+	known, err := load[[]plan.Offender](d, offendersFile)
 	h.degrade("offenders", err)
 	pipe.RestoreOffenders(known)
 
@@ -79,14 +80,14 @@ func New(p Parts) (*Agent, error) {
 	for _, c := range p.Enforcer.Active() {
 		ac.pendingUndo[c.ID] = LeftOver
 	}
-	dc := &discovery{base: b, finder: p.Finder, overrides: o, jobs: js, pipeline: pipe, placement: pl, scheduler: sc, actor: ac}
+	dc := &discovery{base: b, finder: p.Finder, overrides: &o, jobs: js, pipeline: pipe, placement: pl, scheduler: sc, actor: ac}
 	sm := &sampler{base: b, jobs: js, config: p.Config, machine: p.Machine, machineName: name, platform: p.Platform, pipeline: pipe,
 		placement: pl, scheduler: sc, recorder: rec, actor: ac, discovery: dc}
 	sm.window.fastStart = ready
 	sm.outsideSubject.Task = detect.Outside()
 	v := &view{base: b, version: p.Version, platform: p.Platform, requested: p.Signals, pipeline: pipe, scheduler: sc, recorder: rec, actor: ac, sampler: sm}
 	return &Agent{base: b, config: p.Config, pipeline: pipe, recorder: rec, actor: ac, discovery: dc, sampler: sm, view: v,
-		operator: &operator{base: b, overrides: o, pipeline: pipe, actor: ac, recorder: rec},
+		operator: &operator{base: b, overrides: &o, pipeline: pipe, actor: ac, recorder: rec},
 		snapshot: newSnapshot(), requests: make(chan func()), done: make(chan struct{})}, nil
 }
 
@@ -142,7 +143,7 @@ func (a *Agent) stop(now time.Time) error {
 	a.actor.carryOut(ms)
 	_, restored := a.actor.enforcer.RestoreAll(ms, "the agent stops")
 	errs := []error{restored, a.recorder.disk.saveSpecs(a.pipeline.History()), a.sampler.stop()}
-	for _, t := range a.tasks.roster.order {
+	for _, t := range a.tasks.order {
 		if !t.ended { // else it is closed already
 			errs = append(errs, t.cgroup.Close())
 		}

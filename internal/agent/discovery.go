@@ -58,7 +58,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 		return
 	}
 	ended := false
-	for _, t := range dc.tasks.roster.order {
+	for _, t := range dc.tasks.order {
 		gone := there != nil && !there[cgroupID{t.Key.Hierarchy, t.Key.Inode}]
 		if t.ended || !gone && !(half && t.busy()) {
 			continue
@@ -69,7 +69,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 		}
 	}
 	if ended && !windowOpen {
-		dc.tasks.roster.dropEnded(dc.dropTask)
+		dc.tasks.dropEnded(dc.dropTask)
 	}
 }
 

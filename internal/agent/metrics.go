@@ -4,10 +4,40 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-func bySignal[N uint64 | float64](of func(*stats) map[sample.SignalName]N) func(*view, *exposition) {
+// byLabel is for counters that have one label.
+func byLabel[K ~string, N uint64 | float64](of func(*stats) map[K]N) func(*view, *exposition) {
 	return func(v *view, e *exposition) {
 		for name, n := range of(v.stats) {
 			e.add(float64(n), string(name))
+		}
+	}
+}
+
+// byKind is for counters by signal and kind.
+func byKind(of func(*stats) map[[2]string]uint64) func(*view, *exposition) {
+	return func(v *view, e *exposition) {
+		for k, n := range of(v.stats) {
+			e.add(float64(n), k[1], k[0])
+		}
+	}
+}
+
+// bySource is for values of the tasks' sources; ok is false for a source that has none.
+func bySource(of func(*sourceState) (_ float64, ok bool)) func(*view, *exposition) {
+	return func(v *view, e *exposition) {
+		for _, s := range v.scheduler.sources {
+			if x, ok := of(s); ok {
+				e.add(x, string(s.info.Signal))
+			}
+		}
+	}
+}
+
+func byAllocation(of func(*allocation) float64) func(*view, *exposition) {
+	return func(v *view, e *exposition) {
+		for i := range v.scheduler.allocations {
+			g := &v.scheduler.allocations[i]
+			e.add(of(g), string(g.signal))
 		}
 	}
 }
@@ -47,33 +77,13 @@ func tickMetrics() []metric {
 				}
 			}},
 		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 if all are counted in each, 0 if some are never counted.", gauge, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, g := range v.scheduler.allocations {
-					e.add(float64(g.wait), string(g.signal))
-				}
-			}},
+			byAllocation(func(g *allocation) float64 { return float64(g.wait) })},
 		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the present tasks.", gauge, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, g := range v.scheduler.allocations {
-					e.add(g.coverage, string(g.signal))
-				}
-			}},
+			byAllocation(func(g *allocation) float64 { return g.coverage })},
 		{"quell_signal_tax_ratio", "Upper bound of the share of the machine's CPU time that counting a signal costs: its cost per context switch times the rate of switches in the newest window.", gauge, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, s := range v.scheduler.sources {
-					if s.tax.known {
-						e.add(s.tax.share, string(s.info.Signal))
-					}
-				}
-			}},
+			bySource(func(s *sourceState) (float64, bool) { return s.tax.share, s.tax.known })},
 		{"quell_signal_resting", "Whether a signal is paused because counting it would cost more than sampling.max_tax.", gauge, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, s := range v.scheduler.sources {
-					if s.tax.known {
-						e.add(truth(s.tax.paused), string(s.info.Signal))
-					}
-				}
-			}},
+			bySource(func(s *sourceState) (float64, bool) { return truth(s.tax.paused), s.tax.known })},
 		{"quell_enforcement_mode", "0 off, 1 advise, 2 on.", gauge, nil,
 			one(func(v *view) float64 { return float64(v.pipeline.Policy().Mode) })},
 		{"quell_tasks", "Monitored tasks.", gauge, nil,
@@ -85,37 +95,19 @@ func tickMetrics() []metric {
 		{"quell_ticks_late_total", "Iterations that began more than a tick late.", count, nil, one(func(v *view) float64 { return float64(v.stats.late) })},
 		{"quell_intervals_total", "Sampling intervals finished.", count, nil, one(func(v *view) float64 { return float64(v.stats.intervals) })},
 		{"quell_source_seconds_total", "Time spent reading a signal's counters.", count, []string{"signal"},
-			bySignal(func(s *stats) map[sample.SignalName]float64 { return s.sourceSeconds })},
+			byLabel(func(s *stats) map[sample.SignalName]float64 { return s.sourceSeconds })},
 		{"quell_source_failed_tasks_total", "Tasks that a signal could not monitor.", count, []string{"signal"},
-			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.addFailed })},
+			byLabel(func(s *stats) map[sample.SignalName]uint64 { return s.addFailed })},
 		{"quell_signal_lost_total", "Events that a signal's programs in the kernel saw and could not count: waits (runq), requests (io).", count, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, s := range v.scheduler.sources {
-					if s.info.CountsLosses {
-						e.add(float64(s.totals.Lost), string(s.info.Signal))
-					}
-				}
-			}},
+			bySource(func(s *sourceState) (float64, bool) { return float64(s.totals.Lost), s.info.CountsLosses })},
 		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited while it is unknown which task was served (runq, io, net).", count, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, s := range v.scheduler.sources {
-					if s.info.Accounts {
-						e.add(s.totals.Unattributed.Seconds(), string(s.info.Signal))
-					}
-				}
-			}},
+			bySource(func(s *sourceState) (float64, bool) { return s.totals.Unattributed.Seconds(), s.info.Accounts })},
 		{"quell_signal_refused_pairs_total", "Times that a task was served while another one waited and the pair could not be recorded for lack of room (runq, io, net).", count, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, s := range v.scheduler.sources {
-					if s.info.CountsLosses {
-						e.add(float64(s.totals.PairsDropped), string(s.info.Signal))
-					}
-				}
-			}},
+			bySource(func(s *sourceState) (float64, bool) { return float64(s.totals.PairsDropped), s.info.CountsLosses })},
 		{"quell_samples_total", "Samples taken; each has at least the task's usage.", count, []string{"signal"},
-			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.samples })},
+			byLabel(func(s *stats) map[sample.SignalName]uint64 { return s.samples })},
 		{"quell_not_counted_total", "Samples whose cost could not be counted.", count, []string{"signal"},
-			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.notCounted })},
+			byLabel(func(s *stats) map[sample.SignalName]uint64 { return s.notCounted })},
 		{"quell_rejected_total", "Samples whose cost was outside the signal's sane range.", count, []string{"signal"},
 			func(v *view, e *exposition) {
 				for _, s := range v.requested {
@@ -123,20 +115,12 @@ func tickMetrics() []metric {
 				}
 			}},
 		{"quell_outliers_total", "Samples over their job's threshold.", count, []string{"signal"},
-			bySignal(func(s *stats) map[sample.SignalName]uint64 { return s.outliers })},
+			byLabel(func(s *stats) map[sample.SignalName]uint64 { return s.outliers })},
 		{"quell_analyses_total", "Anomalies analysed.", count, nil, one(func(v *view) float64 { return float64(v.stats.analyses) })},
 		{"quell_findings_total", "Analyses, by what was found: nobody, neighbour, indeterminate, own-quota, steal, self-wait or phase-change.", count, []string{"kind", "signal"},
-			func(v *view, e *exposition) {
-				for k, n := range v.stats.findings {
-					e.add(float64(n), k[1], k[0])
-				}
-			}},
+			byKind(func(s *stats) map[[2]string]uint64 { return s.findings })},
 		{"quell_incidents_total", "Incidents, by what was found first.", count, []string{"kind", "signal"},
-			func(v *view, e *exposition) {
-				for k, n := range v.stats.incidents {
-					e.add(float64(n), k[1], k[0])
-				}
-			}},
+			byKind(func(s *stats) map[[2]string]uint64 { return s.incidents })},
 		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(v *view) float64 { return float64(v.pipeline.OpenCount()) })},
 		{"quell_caps", "Caps in force.", gauge, nil, one(func(v *view) float64 { return float64(len(v.actor.enforcer.Active())) })},
 		{"quell_caps_stuck", "Caps that could not be undone; retried at least every 30 s.", gauge, nil,
@@ -144,17 +128,9 @@ func tickMetrics() []metric {
 		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
 			one(func(v *view) float64 { return float64(v.stats.undoFailed) })},
 		{"quell_caps_ended_total", "Caps ended, by how: restored, taken-over by another program, or gone with the task.", count, []string{"result"},
-			func(v *view, e *exposition) {
-				for k, n := range v.stats.capsEnded {
-					e.add(float64(n), k)
-				}
-			}},
+			byLabel(func(s *stats) map[string]uint64 { return s.capsEnded })},
 		{"quell_outcomes_total", "Outcomes of caps.", count, []string{"outcome"},
-			func(v *view, e *exposition) {
-				for k, n := range v.stats.outcomes {
-					e.add(float64(n), k)
-				}
-			}},
+			byLabel(func(s *stats) map[string]uint64 { return s.outcomes })},
 	}
 }
 

@@ -53,39 +53,43 @@ func each(target command.Target, tasks []*task, what string, do func(*task) (api
 }
 
 // operate carries out an operator's command, whichever interface it came through. The
-// result is in the audit log when it returns. An invalid command is refused with an
-// *command.InvalidError.
-func (op *operator) operate(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
+// result is in the audit log when it returns; with an error api.Done says nothing. An
+// invalid command is refused with an *command.InvalidError.
+func (op *operator) operate(now sample.Millis, operator string, c *command.Command) (d api.Done, err error) {
 	if err := c.Validate(); err != nil {
 		op.recorder.audit(now, invalidEntry(operator, c), err)
 		return api.Done{}, err
 	}
 	switch {
 	case c.Cap != nil:
-		return op.cap(now, operator, c)
+		return op.cap(now, operator, c) // each task has its entry
 	case c.Uncap != nil:
-		return op.uncap(now, operator, c)
+		d, err = op.uncap(now, *c.Uncap, c.Why)
 	case c.Protect != nil:
-		return op.protect(now, operator, c, *c.Protect, true)
+		d, err = op.protect(c.Kind(), *c.Protect, true)
 	case c.Unprotect != nil:
-		return op.protect(now, operator, c, *c.Unprotect, false)
+		d, err = op.protect(c.Kind(), *c.Unprotect, false)
 	case c.Enforcement != nil:
-		return op.setMode(now, operator, c)
+		d, err = op.setMode(now, c.Enforcement.Mode)
 	default: // exactly one is set
-		return op.pardon(now, operator, c)
+		d, err = op.pardon(now, c.Pardon.Job)
 	}
+	op.recorder.audit(now, commandEntry(operator, c), err)
+	return d, err
 }
 
 func (op *operator) cap(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
 	tasks, err := op.tasks.resolve(c.Cap.Target)
 	if err != nil {
-		op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
+		op.recorder.audit(now, commandEntry(operator, c), err)
 		return api.Done{}, err
 	}
 	return each(c.Cap.Target, tasks, "capped", func(t *task) (api.Done, error) {
 		id, err := op.pipeline.Cap(now, t.Task, c.Cap.Terms, operator, c.Why)
 		if err != nil {
-			op.recorder.audit(now, commandEntry(operator, c, cmp.Or(c.Cap.Task, string(t.Name))), err) // as it was requested
+			e := commandEntry(operator, c)
+			e.Task = sample.TaskName(cmp.Or(c.Cap.Task, string(t.Name))) // as it was requested
+			op.recorder.audit(now, e, err)
 			return api.Done{}, err
 		}
 		if err := op.actor.carryOut(now); err != nil { // the failure is in the audit log
@@ -95,9 +99,7 @@ func (op *operator) cap(now sample.Millis, operator string, c *command.Command) 
 	})
 }
 
-func (op *operator) uncap(now sample.Millis, operator string, c *command.Command) (d api.Done, err error) {
-	defer func() { op.recorder.audit(now, commandEntry(operator, c, c.Object()), err) }()
-	target := *c.Uncap
+func (op *operator) uncap(now sample.Millis, target command.Target, why string) (api.Done, error) {
 	tasks, err := op.tasks.resolve(target)
 	if err != nil {
 		return api.Done{}, err
@@ -108,8 +110,8 @@ func (op *operator) uncap(now sample.Millis, operator string, c *command.Command
 			return api.Done{}, &notFoundError{fmt.Sprintf("no task on this machine that matches %s has a cap set by quell", target)}
 		}
 	}
-	d, err = each(target, tasks, "uncapped", func(t *task) (api.Done, error) {
-		if err := op.pipeline.Uncap(now, t.Key, c.Why); err != nil {
+	d, err := each(target, tasks, "uncapped", func(t *task) (api.Done, error) {
+		if err := op.pipeline.Uncap(now, t.Key, why); err != nil {
 			return api.Done{}, err
 		}
 		if err := op.actor.carryOut(now); err != nil {
@@ -124,57 +126,40 @@ func (op *operator) uncap(now sample.Millis, operator string, c *command.Command
 }
 
 // protect sets whether other tasks may be capped for a target's tasks, present and future.
-func (op *operator) protect(now sample.Millis, operator string, c *command.Command, target command.Target, on bool) (api.Done, error) {
+func (op *operator) protect(kind string, target command.Target, on bool) (api.Done, error) {
 	tasks, err := op.tasks.resolve(target)
 	var none *notFoundError
-	if target.IsGroup() && errors.As(err, &none) {
-		err = nil // it applies to future tasks
-	}
-	if err == nil {
-		if !target.IsGroup() {
-			target.Task = string(tasks[0].Name)
-		}
-		op.overrides.set(protection{Target: target, On: on})
-		for _, t := range op.tasks.byKey {
-			op.overrides.apply(&t.Task, t.rule)
-		}
-		if !target.IsGroup() && on == tasks[0].MayBeHelped() {
-			op.overrides.tidy(tasks[0], on)
-		}
-		err = op.recorder.disk.saveOverrides(op.overrides)
-	}
-	op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
-	switch {
-	case err != nil:
+	if err != nil && !(target.IsGroup() && errors.As(err, &none)) { // of a group it applies to future tasks
 		return api.Done{}, err
-	case !target.IsGroup():
-		return api.Done{Message: fmt.Sprintf("%sed %s", c.Kind(), target), Tasks: 1}, nil
 	}
-	return api.Done{Message: fmt.Sprintf("%sed %s: %d tasks on this machine now", c.Kind(), target, len(tasks)), Tasks: len(tasks)}, nil
+	d := api.Done{Message: fmt.Sprintf("%sed %s: %d tasks on this machine now", kind, target, len(tasks)), Tasks: len(tasks)}
+	if !target.IsGroup() {
+		target.Task = string(tasks[0].Name)
+		d = api.Done{Message: fmt.Sprintf("%sed %s", kind, target), Tasks: 1}
+	}
+	op.overrides.set(protection{Target: target, On: on})
+	for _, t := range op.tasks.byKey {
+		op.overrides.apply(&t.Task, t.rule)
+	}
+	if !target.IsGroup() && on == tasks[0].MayBeHelped() {
+		op.overrides.tidy(tasks[0], on)
+	}
+	return d, op.recorder.disk.save(overridesFile, op.overrides)
 }
 
-func (op *operator) setMode(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
-	m, err := plan.ParseMode(c.Enforcement.Mode)
-	if err == nil {
-		op.overrides.Mode = m.String()
-		op.pipeline.SetMode(now, m)
-		err = errors.Join(op.actor.carryOut(now), op.recorder.disk.saveOverrides(op.overrides))
-	}
-	op.recorder.audit(now, commandEntry(operator, c, ""), err)
+func (op *operator) setMode(now sample.Millis, mode string) (api.Done, error) {
+	m, err := plan.ParseMode(mode)
 	if err != nil {
 		return api.Done{}, err
 	}
-	return api.Done{Message: "enforcement is " + m.String()}, nil
+	op.overrides.Mode = m.String()
+	op.pipeline.SetMode(now, m)
+	return api.Done{Message: "enforcement is " + m.String()}, errors.Join(op.actor.carryOut(now), op.recorder.disk.save(overridesFile, op.overrides))
 }
 
-func (op *operator) pardon(now sample.Millis, operator string, c *command.Command) (api.Done, error) {
-	err := op.pipeline.Pardon(sample.JobName(c.Pardon.Job))
-	if err == nil {
-		err = op.recorder.disk.saveOffenders(op.pipeline.Offenders(now))
-	}
-	op.recorder.audit(now, commandEntry(operator, c, c.Object()), err)
-	if err != nil {
+func (op *operator) pardon(now sample.Millis, job string) (api.Done, error) {
+	if err := op.pipeline.Pardon(sample.JobName(job)); err != nil {
 		return api.Done{}, err
 	}
-	return api.Done{Message: "removed job " + c.Pardon.Job + " from the repeat offenders"}, nil
+	return api.Done{Message: "removed job " + job + " from the repeat offenders"}, op.recorder.disk.save(offendersFile, op.pipeline.Offenders(now))
 }

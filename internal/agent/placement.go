@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"time"
 
@@ -9,6 +10,53 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
+
+// A task is also throttled when a cgroup above it (a pod, a slice) is out of quota. The
+// kernel counts that only for the cgroup that has the quota, so the quotas above the
+// tasks are read at both ends of a window.
+
+// quotas is how long each cgroup above a task was throttled. A cgroup is read once for
+// all tasks below it.
+type quotas struct {
+	all   []quota
+	stale bool // tasks came, ended or moved since quotas.find listed these cgroups
+}
+
+// quota is the throttled time of one cgroup, by its path in the cpu controller's hierarchy.
+type quota struct {
+	path      string
+	before    time.Duration // at the window's start; -1 if it has no quota
+	throttled time.Duration // in the window; 0 also if it is not known
+}
+
+// find lists the cgroups above the tasks.
+func (q *quotas) find(tasks []*task) {
+	q.stale, q.all = false, q.all[:0]
+	known := map[string]int{}
+	for _, t := range tasks {
+		t.above = t.above[:0]
+		for p := path.Dir(t.places.CPU); len(p) > 1; p = path.Dir(p) {
+			i, ok := known[p]
+			if !ok {
+				i = len(q.all)
+				known[p] = i
+				q.all = append(q.all, quota{path: p})
+			}
+			t.above = append(t.above, i)
+		}
+	}
+}
+
+// above returns the cgroup above a task that was throttled longest in the window, and
+// for how long; "" if none was.
+func (q *quotas) above(t *task) (p string, held time.Duration) {
+	for _, i := range t.above {
+		if d := q.all[i].throttled; d > held {
+			p, held = q.all[i].path, d
+		}
+	}
+	return p, held
+}
 
 // placement knows where tasks run: the machine's CPUs, and the cgroups above the tasks with
 // their weights and quotas.
@@ -35,7 +83,7 @@ func (pl *placement) updateTopology() bool {
 	}
 	pl.health.log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
 	pl.topology, pl.reaches = t, reaches{}
-	for _, t := range pl.tasks.roster.order {
+	for _, t := range pl.tasks.order {
 		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
 	}
 	return true
@@ -47,7 +95,7 @@ func (pl *placement) readPlacement(now time.Time, t *task) {
 	t.placementRead = now
 	pl.updatePlacement(t)
 	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
-		for _, o := range pl.tasks.roster.order {
+		for _, o := range pl.tasks.order {
 			o.placementInterval = 0
 		}
 	}
@@ -91,7 +139,7 @@ func (pl *placement) forget(t *task) {
 func (pl *placement) beginQuotas() {
 	q := &pl.quotas
 	if q.stale {
-		q.find(pl.tasks.roster.order)
+		q.find(pl.tasks.order)
 	}
 	for i := range q.all {
 		q.all[i].throttled, q.all[i].before = 0, pl.throttledTime(q.all[i].path)

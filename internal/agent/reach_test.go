@@ -108,7 +108,7 @@ func TestCPUsThatComeAndGo(t *testing.T) {
 		r.start()
 		defer r.stop()
 		reached := func() (caches, cpus int) {
-			t := r.agent.tasks.roster.order[0]
+			t := r.agent.tasks.order[0]
 			return t.reach.in(sample.SharedCache).Len(), t.reach.in(sample.SharedCPU).Len()
 		}
 		r.pass(30 * time.Second)

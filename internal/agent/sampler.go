@@ -49,7 +49,7 @@ type window struct {
 	caps           []plan.CapState // in force at the window's start, then at its end
 	sources        []*sourceState  // that were started
 	machineSources []counter.MachineSource
-	counted        []counted       // by the source that was stopped last, ordered as roster.order
+	counted        []counted       // by the source that was stopped last, ordered as taskSet.order
 	others         counter.Reading // by that source, for everything outside all tasks
 	served         served
 	sample         sample.Sample // the one that is being made

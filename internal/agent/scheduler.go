@@ -78,7 +78,7 @@ func (sc *scheduler) budget(need int) budget {
 		return budget{free: -1, keep: true}
 	}
 	held := 0
-	for _, t := range sc.tasks.roster.order {
+	for _, t := range sc.tasks.order {
 		if t.ended {
 			continue
 		}
@@ -99,14 +99,14 @@ func (sc *scheduler) budget(need int) budget {
 // before the next window costs none.
 func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 	sc.number++
-	sc.tasks.roster.settle() // no task in it has ended
-	rankAll(sc.tasks.roster.order, roles)
+	sc.tasks.settle() // no task in it has ended
+	rankAll(sc.tasks.order, roles)
 	each, need := 0, 0
 	for i, s := range sc.sources {
 		s.info = s.Info() // the CPUs may have changed
 		s.eligible = s.eligible[:0]
 		all := countsSuspects(&s.info)
-		for _, t := range sc.tasks.roster.order {
+		for _, t := range sc.tasks.order {
 			if (all || t.judges(s.info.Signal)) && !t.seats[i].unsupported {
 				s.eligible = append(s.eligible, t)
 			}
@@ -117,7 +117,7 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 		}
 	}
 	b := sc.budget(need)
-	for _, t := range sc.tasks.roster.order {
+	for _, t := range sc.tasks.order {
 		if err := t.cgroup.KeepOpen(b.keep); err != nil {
 			t.notes[noteUsage] = err.Error()
 		}

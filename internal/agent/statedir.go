@@ -10,7 +10,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/logbook"
-	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
@@ -43,46 +42,31 @@ type specFile struct {
 
 const specVersion = 1
 
+// The names of files that are replaced as a whole.
+const (
+	specsFile     = "specs.json"
+	overridesFile = "overrides.json"
+	offendersFile = "offenders.json"
+)
+
 func (d *stateDir) saveSpecs(h *spec.History) error {
-	return d.save("specs.json", specFile{specVersion, h.Records()})
+	return d.save(specsFile, specFile{specVersion, h.Records()})
 }
 
 // loadSpecs restores what an earlier agent learnt. A file that cannot be read is moved
 // aside and learning starts again; the error says so.
 func (d *stateDir) loadSpecs(h *spec.History) error {
-	var f specFile
-	if err := d.load("specs.json", &f); err != nil {
+	f, err := load[specFile](d, specsFile)
+	if err != nil {
 		return err
 	}
 	if f.Version != specVersion && f.Records != nil {
-		return d.aside("specs.json", fmt.Errorf("version %d, want %d: learning starts again", f.Version, specVersion))
+		return d.aside(specsFile, fmt.Errorf("version %d, want %d: learning starts again", f.Version, specVersion))
 	}
 	if n := h.Restore(f.Records); n > 0 {
 		return fmt.Errorf("specs.json: %d of %d histories are invalid and were skipped", n, len(f.Records))
 	}
 	return nil
-}
-
-func (d *stateDir) saveOverrides(o *overrides) error { return d.save("overrides.json", o) }
-
-// loadOverrides loads the complete file or nothing.
-func (d *stateDir) loadOverrides(o *overrides) error {
-	var read overrides
-	if err := d.load("overrides.json", &read); err != nil {
-		return err
-	}
-	*o = read
-	return nil
-}
-
-func (d *stateDir) saveOffenders(all []plan.Offender) error { return d.save("offenders.json", all) }
-
-// loadOffenders returns the complete file or nothing.
-func (d *stateDir) loadOffenders() (all []plan.Offender, err error) {
-	if err := d.load("offenders.json", &all); err != nil {
-		return nil, err
-	}
-	return all, nil
 }
 
 // save replaces a file atomically: a reader sees the old or the new content, also after
@@ -95,21 +79,22 @@ func (d *stateDir) save(name string, v any) error {
 	return atomicfile.Write(filepath.Join(d.dir, name), text, 0o600)
 }
 
-// load reads a file that save wrote. A file that does not exist changes nothing; one
-// that cannot be parsed is moved aside.
-func (d *stateDir) load(name string, v any) error {
-	path := filepath.Join(d.dir, name)
-	text, err := os.ReadFile(path)
+// load reads a file that save wrote, completely or not at all: v is the zero value if the
+// file does not exist or, with an error, cannot be read. A file that cannot be parsed is
+// moved aside.
+func load[T any](d *stateDir, name string) (v T, err error) {
+	text, err := os.ReadFile(filepath.Join(d.dir, name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil
+		return v, nil
 	case err != nil:
-		return fmt.Errorf("read %s: %w", name, err)
+		return v, fmt.Errorf("read %s: %w", name, err)
 	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return d.aside(name, err)
+	var read T
+	if err := json.Unmarshal(text, &read); err != nil {
+		return v, d.aside(name, err)
 	}
-	return nil
+	return read, nil
 }
 
 // aside renames a file that cannot be used, so that it is not overwritten, and returns why.

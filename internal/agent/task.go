@@ -28,7 +28,7 @@ type task struct {
 	places host.Places
 	notes  [numNotes]string // why something is not known of it
 	seats  []slot           // by source, as Parts.Sources
-	index  int              // in roster.order
+	index  int              // in taskSet.order
 	above  []int            // cgroups above it, nearest first, in quotas.all
 	inner  bool             // it is part of another task, whose usage includes its own
 

@@ -15,7 +15,10 @@ import (
 type taskSet struct {
 	byKey    map[sample.TaskKey]*task
 	byCgroup map[cgroupID]*task
-	roster   roster // the same tasks, sorted
+	// order is the same tasks, and those that ended in the open window, in the order in which
+	// they were found.
+	order []*task
+	stale bool // tasks came or ended since settle
 	// pseudo are the stand-ins that machine-wide signals judge, by signal and name.
 	pseudo map[string]*task
 }
@@ -34,52 +37,39 @@ func newTaskSet() *taskSet {
 
 func (ts *taskSet) add(t *task) {
 	ts.byKey[t.Key], ts.byCgroup[cgroupID{t.Key.Hierarchy, t.Key.Inode}] = t, t
-	ts.roster.add(t)
-}
-
-// roster is all followed tasks, and those that ended in the open window, in the order
-// in which they were found. Values that depend only on which tasks exist are computed
-// when that changes and not in each window.
-type roster struct {
-	order []*task
-	stale bool // tasks came or ended since settle
-}
-
-// add adds a task.
-func (c *roster) add(t *task) {
-	c.order = append(c.order, t)
-	c.stale = true
+	ts.order = append(ts.order, t)
+	ts.stale = true
 }
 
 // dropEnded removes the tasks that have ended and calls gone for each.
-func (c *roster) dropEnded(gone func(*task)) {
-	c.order = slices.DeleteFunc(c.order, func(t *task) bool {
+func (ts *taskSet) dropEnded(gone func(*task)) {
+	ts.order = slices.DeleteFunc(ts.order, func(t *task) bool {
 		if t.ended {
 			gone(t)
-			c.stale = true
+			ts.stale = true
 		}
 		return t.ended
 	})
 }
 
-// settle sorts the roster.
-func (c *roster) settle() {
-	if !c.stale {
+// settle sorts order, and computes what depends only on which tasks exist.
+func (ts *taskSet) settle() {
+	if !ts.stale {
 		return
 	}
-	c.stale = false
-	slices.SortFunc(c.order, func(x, y *task) int {
+	ts.stale = false
+	slices.SortFunc(ts.order, func(x, y *task) int {
 		return cmp.Or(cmp.Compare(x.Key.FirstSeen, y.Key.FirstSeen), cmp.Compare(x.Key.Inode, y.Key.Inode), cmp.Compare(x.Key.Hierarchy, y.Key.Hierarchy))
 	})
 	type place struct {
 		hierarchy sample.Hierarchy
 		path      string
 	}
-	follows := make(map[place]bool, len(c.order))
-	for _, t := range c.order {
+	follows := make(map[place]bool, len(ts.order))
+	for _, t := range ts.order {
 		follows[place{t.Key.Hierarchy, string(t.Name)}] = true
 	}
-	for i, t := range c.order {
+	for i, t := range ts.order {
 		t.index, t.inner = i, false
 		for p := path.Dir(string(t.Name)); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
 			t.inner = follows[place{t.Key.Hierarchy, p}]
@@ -137,7 +127,7 @@ func (ts *taskSet) resolve(target command.Target) ([]*task, error) {
 	return all, nil
 }
 
-// pseudoTask returns what is judged in place of a task. It is not in the roster, and its
+// pseudoTask returns what is judged in place of a task. It is not in the set, and its
 // name cannot be a task's: those begin with "/".
 func (ts *taskSet) pseudoTask(sig sample.SignalName, name string) *task {
 	key := string(sig) + name

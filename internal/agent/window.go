@@ -56,7 +56,7 @@ func (sm *sampler) openWindow(now time.Time) {
 	// Usage of an idle task between two readings counts for the second. That is usually
 	// nothing, but the analysis of the previous window may have taken long.
 	justRead := w.start.Sub(w.read) < sm.config.Sampling.Duration/100
-	for _, t := range sm.tasks.roster.order {
+	for _, t := range sm.tasks.order {
 		if t.busy() || !justRead {
 			_ = t.readUsage() // the error is in t.notes
 		}
@@ -74,8 +74,8 @@ func (sm *sampler) closeWindow(now time.Time) {
 	w := &sm.window
 	w.open = false
 	w.served.reset()
-	sm.tasks.roster.settle()
-	for _, t := range sm.tasks.roster.order {
+	sm.tasks.settle()
+	for _, t := range sm.tasks.order {
 		if !t.ended {
 			_ = t.readUsage() // the error is in t.notes
 		}
@@ -86,14 +86,14 @@ func (sm *sampler) closeWindow(now time.Time) {
 	wall := w.length.Seconds()
 	w.stolen = sm.stolen(wall)
 	contiguous := w.due(now, sm.config)
-	for _, t := range sm.tasks.roster.order {
+	for _, t := range sm.tasks.order {
 		if !t.ended {
 			t.pressure.end(t.cgroup, w.length, contiguous)
 		}
 	}
 	sm.placement.lackQuotas()
 	w.caps = sm.pipeline.Caps()
-	for _, t := range sm.tasks.roster.order {
+	for _, t := range sm.tasks.order {
 		sm.measure(t, end, wall)
 	}
 	w.outside = sm.outside(wall)
@@ -120,11 +120,11 @@ func (sm *sampler) closeWindow(now time.Time) {
 		sm.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
 		sm.judgeMachine(sample.At(now), at, sig, info.Variant, s)
 	}
-	sm.recorder.sendSamples(at, sm.tasks.roster.order)
+	sm.recorder.sendSamples(at, sm.tasks.order)
 	sm.stats.intervals++
-	sm.tasks.roster.dropEnded(sm.discovery.dropTask)
+	sm.tasks.dropEnded(sm.discovery.dropTask)
 	sm.jobs.begin()
-	for _, t := range sm.tasks.roster.order {
+	for _, t := range sm.tasks.order {
 		t.job.add(t.cpu, t.pressure.share, t.pressure.said, t.views)
 	}
 	sm.jobs.end()
@@ -159,7 +159,7 @@ func (sm *sampler) measure(t *task, now time.Time, wall float64) {
 // collect stops a source and gathers its readings, including those of ended tasks.
 func (sm *sampler) collect(s *sourceState, contiguous bool) {
 	w, sig := &sm.window, s.info.Signal
-	n := len(sm.tasks.roster.order)
+	n := len(sm.tasks.order)
 	w.counted = slices.Grow(w.counted[:0], n)[:n]
 	clear(w.counted)
 	cpu := func(k sample.TaskKey) (time.Duration, bool) {
@@ -178,7 +178,7 @@ func (sm *sampler) collect(s *sourceState, contiguous bool) {
 	sm.counting(sig, err)
 	s.totals = s.Totals()
 	w.others = s.totals.Others
-	for i, t := range sm.tasks.roster.order {
+	for i, t := range sm.tasks.order {
 		if r, ok := t.final[sig]; ok {
 			w.counted[i] = counted{r, true}
 		}
@@ -191,7 +191,7 @@ func (sm *sampler) collect(s *sourceState, contiguous bool) {
 func (sm *sampler) explain(sig sample.SignalName) {
 	w := &sm.window
 	var refused []error
-	for i, t := range sm.tasks.roster.order {
+	for i, t := range sm.tasks.order {
 		err := w.counted[i].Err
 		if err == nil {
 			continue

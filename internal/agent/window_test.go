@@ -349,7 +349,7 @@ func TestLooksBecomeRare(t *testing.T) {
 		if n := looks(10 * time.Minute); n[1] < 2 {
 			t.Errorf("after another task moved, a busy one was looked at %d times in 10 minutes", n[1])
 		}
-		if p := r.agent.tasks.roster.order[0].places.CPU; p != "/elsewhere" {
+		if p := r.agent.tasks.order[0].places.CPU; p != "/elsewhere" {
 			t.Errorf("the task is thought to be in %s", p)
 		}
 	})
