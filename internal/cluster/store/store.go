@@ -122,7 +122,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	}
 	ctx, cancel := s.long()
 	defer cancel()
-	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrLocked
 	}
 	if err == nil {

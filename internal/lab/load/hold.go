@@ -50,7 +50,7 @@ func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), l
 	if err != nil {
 		return err
 	}
-	duty, at := 1.0, begin
+	at := begin
 	for _, level := range levels {
 		law.Hold(at.Sub(begin), last, level.Share)
 		for at.Before(level.Until) {
@@ -58,7 +58,7 @@ func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), l
 				return ctx.Err()
 			}
 			now := time.Now()
-			duty = law.Duty(now.Sub(begin), last)
+			duty := law.Duty(now.Sub(begin), last)
 			if err := turn(a, duty, at, o.Period); err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -52,7 +53,7 @@ func (c *Cgroup) Usage() (Usage, error) {
 func (c *Cgroup) readStat(f *statFile, u *Usage) error {
 	text, err := c.read(f)
 	if err != nil {
-		if err == ErrGone {
+		if errors.Is(err, ErrGone) {
 			return err
 		}
 		return fmt.Errorf("read usage of %s: %w", c.path, err)

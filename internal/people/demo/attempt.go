@@ -51,7 +51,7 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 		}
 		err = errors.Join(err, tree.Close())
 		r.LeftBehind = append(r.LeftBehind, s.left()...)
-		if context.Cause(ctx) == errFlip && !realTrouble(err) {
+		if errors.Is(context.Cause(ctx), errFlip) && !realTrouble(err) {
 			err = errFlip
 		}
 	}()

@@ -34,10 +34,10 @@ var table = []row{
 	{pkg: "machine/counter", may: "core/sample machine/host", outside: "golang.org/x/sys github.com/prometheus/common", why: "readings by task; host.Capability for what is missing; Prometheus's own parser for tasks' counters"},
 	{pkg: "machine/counter/bpf", may: "core/sample machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "shared code of eBPF loaders: a counter.Source's windows, counter.NotSupportedError if the kernel refuses"},
 	{pkg: "machine/counter/runq", may: "core/sample machine/host machine/counter machine/counter/bpf", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
-	{pkg: "machine/counter/uprobe", may: "core/sample machine/host machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Prober over eBPF"},
-	{pkg: "machine/counter/blockio", may: "core/sample machine/host machine/counter machine/counter/bpf", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
-	{pkg: "machine/counter/netq", may: "core/sample machine/host machine/counter machine/counter/bpf", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
-	{pkg: "machine/enforce", may: "core/sample machine/host", outside: "golang.org/x/sys", why: "journals host.Write; times are sample.Millis"},
+	{pkg: "machine/counter/uprobe", may: "machine/host machine/counter", outside: "github.com/cilium/ebpf", why: "a counter.Prober over eBPF"},
+	{pkg: "machine/counter/blockio", may: "core/sample machine/host machine/counter machine/counter/bpf", outside: "github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
+	{pkg: "machine/counter/netq", may: "core/sample machine/host machine/counter machine/counter/bpf", outside: "github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
+	{pkg: "machine/enforce", may: "core/sample machine/host", why: "journals host.Write; times are sample.Millis"},
 	{pkg: "machine/egress", may: "machine/host", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "limits a cgroup's sent traffic by an eBPF program, as a file for enforce"},
 	{pkg: "agent/config", may: "core/sample core/spec core/detect core/plan format/keyed", why: "one struct per program, with the core's parameters"},
 	{pkg: "agent/logbook", may: "core/sample core/plan core/incident", why: "stores and finds incident.Records; the agent writes, the agent and the command line read"},
@@ -45,14 +45,14 @@ var table = []row{
 	{pkg: "agent", may: "core/sample core/stat core/spec core/detect core/command core/plan format/atomicfile format/trace format/wire machine/host machine/counter machine/enforce agent/config agent/logbook agent/api core/pipeline core/incident", outside: "golang.org/x/sys github.com/prometheus/client_golang github.com/prometheus/common",
 		why: "the loop over the core; its inputs are its own interfaces with other packages' types"},
 	{pkg: "agent/daemon", outside: "github.com/spf13/cobra", why: "shared code of the daemons' command lines"},
-	{pkg: "cluster/api", may: "core/sample core/spec core/command core/plan agent/api core/incident", why: "the server's API and its client; separate from the server, which links DuckDB"},
+	{pkg: "cluster/api", may: "core/sample core/spec core/command agent/api core/incident", why: "the server's API and its client; separate from the server, which links DuckDB"},
 	{pkg: "cluster/bus/spool", may: "format/atomicfile", why: "messages on disk, as bytes"},
 	{pkg: "cluster/bus/authority", may: "format/atomicfile format/wire", outside: "github.com/nats-io/jwt github.com/nats-io/nkeys", why: "access to wire's subjects, as NATS credentials"},
 	{pkg: "cluster/bus", may: "core/sample core/spec format/wire cluster/bus/spool", outside: "github.com/nats-io/nats.go", why: "wire's messages over NATS, from an agent's spool to a server's reader"},
 	{pkg: "cluster/bus/embedded", may: "cluster/bus/authority", outside: "github.com/nats-io/nats-server github.com/nats-io/jwt", why: "a NATS server inside quell-server; separate, so that the agent links none"},
 	{pkg: "cluster/bus/load", may: "core/sample format/wire cluster/bus", outside: "golang.org/x/sys github.com/prometheus/common", why: "simulates machines against a server with wire's messages; reads the server's metrics"},
-	{pkg: "cluster/store/segment", may: "core/sample format/trace/parquet", outside: "golang.org/x/sys github.com/parquet-go github.com/klauspost/compress", why: "writes and merges Parquet by series; independent of folders and commits"},
-	{pkg: "cluster/store", may: "core/sample core/plan format/atomicfile format/trace/parquet cluster/store/segment core/incident", outside: "golang.org/x/sys github.com/parquet-go github.com/klauspost/compress", why: "samples and records in Parquet segments: trace/parquet's columns, plan's incidents"},
+	{pkg: "cluster/store/segment", may: "core/sample format/trace/parquet", outside: "github.com/parquet-go github.com/klauspost/compress", why: "writes and merges Parquet by series; independent of folders and commits"},
+	{pkg: "cluster/store", may: "core/sample format/atomicfile format/trace/parquet cluster/store/segment core/incident", outside: "golang.org/x/sys github.com/parquet-go github.com/klauspost/compress", why: "samples and records in Parquet segments: trace/parquet's columns, plan's incidents"},
 	{pkg: "cluster/store/dialect", may: "core/sample core/spec cluster/store", why: "a store's tables and specs in each engine's SQL; runs nothing"},
 	{pkg: "cluster/store/digest", may: "core/sample core/stat core/spec format/atomicfile cluster/store/segment cluster/store", outside: "github.com/parquet-go", why: "turns segments into stored spec.Hours, and those into specs"},
 	{pkg: "cluster/store/s3", may: "cluster/store", outside: "github.com/aws", why: "a store.Bucket; the only package that links AWS's client"},
@@ -75,7 +75,7 @@ var table = []row{
 	{pkg: "lab/analyse", may: "lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "computes results with intervals from records; distributions from gonum"},
 	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
 	{pkg: "lab", may: "core/sample machine/host lab/study lab/result lab/place lab/synthetic", why: "the engine: runs a plan and writes records; environments, load and observers are its inputs"},
-	{pkg: "lab/audit", may: "core/sample machine/host lab/study lab/result lab", outside: "golang.org/x/sys", why: "a lab.Observer of perf's context-switch records"},
+	{pkg: "lab/audit", may: "core/sample machine/host lab/result lab", outside: "golang.org/x/sys", why: "a lab.Observer of perf's context-switch records"},
 	{pkg: "lab/xen", why: "runs Xen's tools and parses their output; independent of studies"},
 	{pkg: "lab/env", may: "core/sample machine/host lab/workload lab/guest lab/study lab/load lab lab/xen", outside: "github.com/klauspost/compress golang.org/x/sys", why: "environments of the engine's roles, from workload (cgroups, processes), guest (machines), xen (domains) and load (stopping)"},
 	{pkg: "lab/network", may: "lab/study lab", outside: "golang.org/x/sys github.com/vishvananda/netlink", why: "puts environments on networks of namespaces, by netlink"},
@@ -86,20 +86,20 @@ var table = []row{
 	{pkg: "lab/udpload", may: "lab/result", outside: "golang.org/x/sys", why: "sends and counts datagrams; uses only the names of figures in a record"},
 	{pkg: "lab/web", why: "commands and configurations of web servers; starts none"},
 	{pkg: "lab/guest/inside/xen", why: "tests only, of the lab's Xen environment, in Xen's first domain"},
-	{pkg: "lab/render", may: "format/keyed format/plot lab/study lab/result lab/analyse", outside: "go.yaml.in/yaml", why: "renders results for people and tools, computes nothing; expectations are strict YAML"},
+	{pkg: "lab/render", may: "format/keyed format/plot lab/study lab/result lab/analyse", why: "renders results for people and tools, computes nothing; expectations are strict YAML"},
 	{pkg: "lab/platform", may: "core/sample machine/host lab/study lab/result lab/place lab/analyse", why: "short studies of the present machine, and a page of their results; runs nothing"},
-	{pkg: "lab/render/parquet", may: "lab/study lab/result lab/analyse lab/render", outside: "github.com/parquet-go", why: "a study's numbers and seconds as Parquet; separate, so that nothing else links Parquet"},
+	{pkg: "lab/render/parquet", may: "lab/result lab/analyse lab/render", outside: "github.com/parquet-go", why: "a study's numbers and seconds as Parquet; separate, so that nothing else links Parquet"},
 	{pkg: "lab/depot", outside: "github.com/aws/aws-sdk-go-v2/aws", why: "files to and from S3-compatible storage; links only AWS's signer, since guests boot quell"},
 	{pkg: "lab/fault", may: "lab/result", outside: "golang.org/x/sys", why: "kills and disturbs the shipped quell lab, and checks the remaining state"},
 	{pkg: "eval/sim", may: "core/sample core/stat core/spec core/detect core/plan format/trace core/pipeline core/incident", why: "the real detect and plan on simulated machines; writes labelled traces"},
 	{pkg: "eval/quality", may: "core/stat core/detect core/plan eval/sim", why: "counts how often rules are right on the simulator's scenarios"},
 	{pkg: "eval/quality/table", may: "core/detect eval/sim eval/quality", why: "make quality"},
 	{pkg: "eval/evaluation", may: "core/sample core/stat core/detect core/plan core/incident", why: "counts incidents as the paper's section 7 does"},
-	{pkg: "eval/replay", may: "core/sample core/stat core/spec core/detect core/plan format/trace format/trace/recording core/pipeline core/incident", why: "the real detect and plan over a recording"},
+	{pkg: "eval/replay", may: "core/sample core/stat core/spec core/detect core/plan format/trace core/pipeline core/incident", why: "the real detect and plan over a recording"},
 	{pkg: "eval/quality/fit", may: "core/sample core/stat core/detect core/plan eval/sim format/trace/recording core/pipeline eval/replay eval/quality", why: "fits the numbers of rule evidence on recordings and the simulator"},
 	{pkg: "eval/quality/corpus", may: "core/sample core/detect format/trace format/trace/recording eval/replay lab/workload", why: "make corpus; runs quell-agent as a program"},
-	{pkg: "people/report", may: "core/sample core/stat core/spec core/detect core/plan format/plot eval/evaluation eval/replay machine/host agent/api core/incident core/pipeline", why: "incidents, the agent's status and host.Capability as text for people"},
-	{pkg: "people/demo", may: "core/sample core/spec core/detect core/command core/plan format/trace machine/host machine/counter machine/enforce lab/workload agent/config agent/logbook agent/api cluster/api people/report agent core/incident", outside: "golang.org/x/sys golang.org/x/term",
+	{pkg: "people/report", may: "core/sample core/stat core/spec core/detect core/plan format/plot eval/evaluation eval/replay machine/host agent/api core/incident", why: "incidents, the agent's status and host.Capability as text for people"},
+	{pkg: "people/demo", may: "core/sample core/spec core/detect core/command core/plan lab/workload agent/logbook agent/api cluster/api core/incident", outside: "golang.org/x/sys",
 		why: "runs a scenario with the shipped agent: starts workloads, reads incidents"},
 	{pkg: "people/cli/app", may: "core/sample agent/api people/report", outside: "github.com/spf13", why: "what all commands of quell share"},
 	{pkg: "people/cli/replaycmd", may: "core/sample core/detect core/plan format/trace format/trace/parquet format/keyed format/trace/recording agent/config eval/sim eval/quality eval/replay people/report people/cli/app", outside: "github.com/spf13", why: "the commands quell replay and quell sim"},
@@ -121,26 +121,22 @@ var table = []row{
 
 // mutable lists the package-level variables that may change, with the reason.
 var mutable = map[string]string{
-	"internal/lab/workload.sink": "keeps the compiler from removing the loops; written, never read",
-	"cmd/quell.version":          "stamped by the linker",
-	"cmd/quell-agent.version":    "stamped by the linker",
-	"cmd/quell-server.version":   "stamped by the linker",
+	"cmd/quell.version":        "stamped by the linker",
+	"cmd/quell-agent.version":  "stamped by the linker",
+	"cmd/quell-server.version": "stamped by the linker",
 }
 
 // coreStd are the standard packages that the pure core may use: none of them
-// reaches the operating system, a clock or another goroutine. (time and
-// math/rand are here for their types; rules_test.go bars the rest of them.)
+// reaches the operating system, a clock or another goroutine. (time is
+// here for its types; impure bars the rest.)
 var coreStd = words("bytes cmp container/heap container/list container/ring encoding encoding/binary encoding/json " +
-	"errors fmt hash hash/fnv hash/maphash iter maps math math/big math/bits math/cmplx math/rand math/rand/v2 slices sort strconv strings time unicode unicode/utf8")
+	"errors fmt hash hash/fnv hash/maphash iter maps math math/big math/bits math/cmplx slices sort strconv strings time unicode unicode/utf8")
 
 // impure are the functions of those packages that the core may not call.
 var impure = map[string][]string{
 	"time": words("Now Since Until After AfterFunc Tick NewTimer NewTicker Sleep LoadLocation"),
 	"fmt":  words("Print Printf Println Scan Scanf Scanln"),
 }
-
-// randOK are the names of math/rand and math/rand/v2 that use no global source.
-var randOK = words("New NewSource NewPCG NewChaCha8 NewZipf Rand Source Source64 PCG ChaCha8 Zipf")
 
 // agentNever are import paths that must not be linked into the agent.
 var agentNever = words("github.com/quell-dev/quell/internal/cluster/bus/embedded github.com/quell-dev/quell/internal/cluster/bus/authority github.com/nats-io/nats-server github.com/quell-dev/quell/internal/format/trace/parquet github.com/marcboeker github.com/duckdb github.com/parquet-go github.com/apache/arrow")

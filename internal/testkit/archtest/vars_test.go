@@ -61,7 +61,7 @@ func text(g *ast.CommentGroup) string {
 	return b.String()
 }
 
-var constantCalls = words("errors.New fmt.Errorf regexp.MustCompile strings.NewReplacer template.Must netip.MustParsePrefix")
+var constantCalls = words("errors.New fmt.Errorf regexp.MustCompile strings.NewReplacer")
 
 func constant(e ast.Expr) bool {
 	ok := true

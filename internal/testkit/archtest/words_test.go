@@ -1,10 +1,13 @@
 package archtest
 
 import (
+	"go/ast"
+	"go/token"
 	"io/fs"
 	"os"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -19,6 +22,7 @@ var riddles = []struct{ word, instead string }{
 	{"beside", "next to, with, in addition to, compared with"},
 	{"spoilt", "malformed"},
 	{"by the median", "median"},
+	{"dear", "expensive"},
 }
 
 var riddle = func() *regexp.Regexp {
@@ -39,7 +43,8 @@ func instead(word string) string {
 	return ""
 }
 
-// checkWords: comments name what they are about.
+// checkWords: comments, and strings of three words or more that a program prints, name what
+// they are about. The word "nobody" is a stored value in some strings.
 func checkWords(_ *pkg, f *file, report func(string, ...any)) {
 	if f.generated || strings.HasPrefix(f.name, "internal/testkit/archtest/") {
 		return
@@ -56,6 +61,25 @@ func checkWords(_ *pkg, f *file, report func(string, ...any)) {
 			}
 		}
 	}
+	if f.test {
+		return
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		lit, ok := n.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING {
+			return true
+		}
+		text, err := strconv.Unquote(lit.Value)
+		if err != nil || len(strings.Fields(text)) < 3 {
+			return true
+		}
+		for _, word := range riddle.FindAllString(text, -1) {
+			if !strings.EqualFold(word, "nobody") {
+				report("%s: %q in a string: %s", f.at(lit), word, instead(word))
+			}
+		}
+		return true
+	})
 }
 
 var quoted = regexp.MustCompile(`"[^"\n]*"`)
