@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -191,7 +192,7 @@ func TestHTMLStandsAlone(t *testing.T) {
 func TestEveryPlotHasItsTable(t *testing.T) {
 	for _, text := range []string{stairs, pairs} {
 		plots := 0
-		for _, s := range simulate(t, text).ordered().page().Sections {
+		for _, s := range simulate(t, text).page().Sections {
 			for _, e := range s.Exhibits {
 				plots += len(e.Plots)
 				if len(e.Plots) > 0 && len(e.Table.Rows) == 0 {
@@ -221,7 +222,7 @@ func TestColoursAreOfPlacements(t *testing.T) {
 	r := simulate(t, stairs)
 	for range 2 {
 		o := r.ordered()
-		for _, e := range []exhibit{o.loadPlots(), o.systems(nil).Exhibits[0]} {
+		for _, e := range []page.Exhibit{o.loadPlots(), o.systems(nil).Exhibits[0]} {
 			for _, p := range e.Plots {
 				for _, k := range p.Legend {
 					if want := map[bool]int{true: 0, false: 1}[strings.HasPrefix(k.Text, "per-thread")]; k.Series != want {
@@ -353,7 +354,7 @@ func TestNumber(t *testing.T) {
 }
 
 // tableText is an exhibit's table as text, one line per row.
-func tableText(e exhibit) string {
+func tableText(e page.Exhibit) string {
 	var b strings.Builder
 	for _, row := range e.Table.Rows {
 		for _, c := range row {
