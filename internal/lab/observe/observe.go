@@ -224,8 +224,7 @@ func (o *Observer) release() error {
 	return errors.Join(o.kernel.close(), o.energy.close(), o.closeCountings())
 }
 
-// Energy returns the joules of a part of the run and the source that measured them. The
-// source is "" if there is none, or if it does not cover the whole window.
+// Energy implements lab.Observer.
 func (o *Observer) Energy(w result.Window) (joules float64, source string) {
 	return o.energy.between(o.of.Start.Add(w.From), o.of.Start.Add(w.To))
 }
