@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -240,7 +241,7 @@ func (d *doseRuns) fill(seed uint64) {
 	out, ns := &d.dose, sortedKeys(d.values)
 	none := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}
 	out.Full, out.First, out.Second = none, none, none
-	base := mean(d.values[ns[0]].means())
+	base := stat.Mean(d.values[ns[0]].means())
 	var x, y []float64
 	for i, n := range ns {
 		p := DosePoint{n, d.threads[n], meanInterval(d.values[n].means(), "t over runs"), none, none}

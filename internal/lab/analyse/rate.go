@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -79,7 +80,7 @@ func unitTime(run *result.Run, p *result.Part, m *study.Metric) (float64, bool) 
 	if len(v) == 0 {
 		return 0, false
 	}
-	t := mean(v)
+	t := stat.Mean(v)
 	if m.Better != "lower" {
 		t = 1 / t
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -32,7 +33,7 @@ type Page struct {
 	Pairs     []Pair           `json:"pairs"`
 	Trips     []Trip           `json:"round_trips"`
 	// Floors are the noise floors in percent, by study.
-	Floors map[string]analyse.Num `json:"noise_floor_percent"`
+	Floors map[string]stat.Float `json:"noise_floor_percent"`
 	// Findings are the findings in words.
 	Findings []string `json:"says"`
 }
@@ -61,7 +62,7 @@ type Trip struct {
 // NewPage computes the page from the results of the studies, by name; a study without
 // results was not run.
 func NewPage(top host.Topology, results map[string]*analyse.Results) *Page {
-	p := &Page{CPUs: top.Online.Len(), Loads: []Load{}, Pairs: []Pair{}, Trips: []Trip{}, Floors: map[string]analyse.Num{},
+	p := &Page{CPUs: top.Online.Len(), Loads: []Load{}, Pairs: []Pair{}, Trips: []Trip{}, Floors: map[string]stat.Float{},
 		Bandwidth: analyse.Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN()}}
 	cores, packages := map[[2]int]bool{}, map[int]bool{}
 	for _, c := range top.CPUs {
@@ -71,7 +72,7 @@ func NewPage(top host.Topology, results map[string]*analyse.Results) *Page {
 	p.Cores, p.Packages = len(cores), len(packages)
 	for name, r := range results {
 		if r.Noise != nil {
-			p.Floors[name] = analyse.Num(100 * r.Noise.Floor)
+			p.Floors[name] = stat.Float(100 * r.Noise.Floor)
 		}
 	}
 	if r := results[Threads]; r != nil && len(r.Doses) > 0 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
@@ -90,7 +91,7 @@ func difference(a, b *Value) analyse.Interval {
 		return i
 	}
 	// Intervals of ratios are asymmetric: each bound has its own half-width.
-	half := func(p, q analyse.Num) float64 { return math.Hypot(float64(p), float64(q)) }
+	half := func(p, q stat.Float) float64 { return math.Hypot(float64(p), float64(q)) }
 	i.Low = i.Value - half(b.Value-b.Low, a.High-a.Value)
 	i.High = i.Value + half(b.High-b.Value, a.Value-a.Low)
 	return i

@@ -59,7 +59,7 @@ func matrices(c *analyse.Correlations, of string) []page.Exhibit {
 		for i, name := range c.Names {
 			cells := page.Row(name)
 			for j := range c.Names {
-				switch v := m.values[i][j]; {
+				switch v := m.values.At(i, j); {
 				case i == j:
 					cells = append(cells, page.Cell{Text: "1"})
 				case math.IsNaN(v):
@@ -86,21 +86,21 @@ func pairTable(c *analyse.Correlations, of string) page.Table {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b pair) int {
-		return cmp.Or(cmp.Compare(a.i, b.i), cmp.Compare(math.Abs(c.Pooled[b.i][b.j]), math.Abs(c.Pooled[a.i][a.j])))
+		return cmp.Or(cmp.Compare(a.i, b.i), cmp.Compare(math.Abs(c.Pooled.At(b.i, b.j)), math.Abs(c.Pooled.At(a.i, a.j))))
 	})
 	t := page.Table{Caption: "Pairs, strongest first" + of,
 		Head: []string{"event", "other event", "averaged r", "interval", "machines", "pooled r", "interval", "rank r", "interval", "p", "q"}}
 	for _, p := range all {
 		i, j := p.i, p.j
 		in := func(low, high analyse.Matrix) string {
-			if low == nil || !plot.Finite(low[i][j], high[i][j]) {
+			if low == nil || !plot.Finite(low.At(i, j), high.At(i, j)) {
 				return ""
 			}
-			return decimals(low[i][j], 2) + " to " + decimals(high[i][j], 2)
+			return decimals(low.At(i, j), 2) + " to " + decimals(high.At(i, j), 2)
 		}
-		t.Rows = append(t.Rows, page.Row(c.Names[i], c.Names[j], decimals(c.PerVM[i][j], 2), in(c.PerVMLow, c.PerVMHigh), fmt.Sprint(c.VMs[i][j]),
-			decimals(c.Pooled[i][j], 2), in(c.PooledLow, c.PooledHigh), decimals(c.Spearman[i][j], 2), in(c.SpearmanLow, c.SpearmanHigh),
-			probability(c.P[i][j]), probability(c.Q[i][j])))
+		t.Rows = append(t.Rows, page.Row(c.Names[i], c.Names[j], decimals(c.PerVM.At(i, j), 2), in(c.PerVMLow, c.PerVMHigh), fmt.Sprint(c.VMs[i][j]),
+			decimals(c.Pooled.At(i, j), 2), in(c.PooledLow, c.PooledHigh), decimals(c.Spearman.At(i, j), 2), in(c.SpearmanLow, c.SpearmanHigh),
+			probability(c.P.At(i, j)), probability(c.Q.At(i, j))))
 	}
 	return t
 }

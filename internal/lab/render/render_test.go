@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -331,7 +332,10 @@ func TestNothingKnown(t *testing.T) {
 	}
 }
 
-func square(v float64) analyse.Matrix { return analyse.Matrix{{v, v}, {v, v}} }
+func square(v float64) analyse.Matrix {
+	f := stat.Float(v)
+	return analyse.Matrix{{f, f}, {f, f}}
+}
 
 func TestFacts(t *testing.T) {
 	facts, err := Facts([]byte(`{"kernel": "6.1", "cpu": {"model_name": "x", "count": 2, "off": null}, "flags": ["a", "b"], "nodes": [{"cpus": "0"}, {"cpus": "1"}], "smt": false, "none": []}`))

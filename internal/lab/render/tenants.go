@@ -3,6 +3,7 @@ package render
 import (
 	"fmt"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
@@ -184,7 +185,7 @@ func tenantValues(t *analyse.Tenants, add func(analysis, quantity, cell, part, a
 			}
 			for _, v := range []struct {
 				name string
-				of   analyse.Num
+				of   stat.Float
 			}{{"least", p.Box.Low}, {"lower quartile", p.Box.Q1}, {"median", p.Box.Median}, {"upper quartile", p.Box.Q3}, {"largest", p.Box.High}} {
 				of := noBounds(float64(v.of))
 				of.N = p.Box.N
