@@ -39,7 +39,9 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 	alone := map[string]map[string][]float64{}
 	var parts []study.Part
 	good := valid(runs)
-	of := func(r *result.Run) bool { return r.Cell.Kind == study.Main && setOf(&r.Cell, factor) == b.Set }
+	of := func(r *result.Run) bool {
+		return r.Cell.Kind == study.Main && study.LevelText(r.Cell.Levels, factor) == b.Set
+	}
 	var knobs map[string]string // of the set's runs
 	if i := slices.IndexFunc(good, of); i >= 0 {
 		knobs = good[i].Cell.Knobs
@@ -125,15 +127,4 @@ func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Par
 // identity is equal for a part that is alone in one run and with others in another.
 func identity(p *study.Part) string {
 	return p.Role + "/" + p.Workload.Name + "/" + p.Environment.Name
-}
-
-// setOf returns a cell's levels without the factor of mappings.
-func setOf(c *study.Cell, factor string) string {
-	var set []string
-	for _, l := range c.Levels {
-		if l.Factor != factor {
-			set = append(set, l.Factor+"="+l.Value)
-		}
-	}
-	return strings.Join(set, " ")
 }

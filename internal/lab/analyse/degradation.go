@@ -294,7 +294,7 @@ func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[st
 		if c.Kind != study.Main || mapping == "" {
 			continue
 		}
-		name := setOf(c, factor)
+		name := study.LevelText(c.Levels, factor)
 		if !slices.Contains(sets, name) {
 			sets = append(sets, name)
 		}

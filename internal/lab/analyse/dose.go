@@ -176,10 +176,7 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 			continue
 		}
 		rest := without(without(r.Cell.Levels, o.Count), o.State)
-		name := ""
-		for _, l := range rest {
-			name += l.Factor + "=" + l.Value + " "
-		}
+		name := study.LevelText(rest)
 		for i := range r.Cell.Parts {
 			p := &r.Cell.Parts[i]
 			rec := partOf(r, p.Name())

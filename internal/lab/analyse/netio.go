@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -98,15 +99,6 @@ const (
 // pageSize is the size of the pages that Xen exchanged.
 const pageSize = 4096
 
-// CombinedScore is Σ Tᵢ/Bᵢ of throughputs and their base cases' (section III).
-func CombinedScore(t, b []float64) float64 {
-	var sum float64
-	for i := range t {
-		sum += t[i] / b[i]
-	}
-	return sum
-}
-
 // webClients returns a cell's parts that are active web clients; a pair has several.
 func webClients(c *study.Cell) (parts []*study.Part) {
 	for i := range c.Parts {
@@ -126,20 +118,11 @@ func atMost(c *study.Cell) bool {
 func serverOf(c *study.Cell, client *study.Part) *study.Part {
 	for i := range c.Parts {
 		p := &c.Parts[i]
-		if host, _, ok := cutLength(p.Address); ok && host == client.Asks {
+		if host, _, ok := strings.Cut(p.Address, "/"); ok && host == client.Asks {
 			return p
 		}
 	}
 	return nil
-}
-
-func cutLength(address string) (host, length string, ok bool) {
-	for i := range address {
-		if address[i] == '/' {
-			return address[:i], address[i+1:], true
-		}
-	}
-	return address, "", false
 }
 
 // alone reports whether a cell is a base case: one client requests the maximum, and

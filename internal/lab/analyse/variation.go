@@ -61,10 +61,7 @@ func Variations(runs []result.Run, factor string) []Variation {
 			continue
 		}
 		rest := without(r.Cell.Levels, factor)
-		k := key{}
-		for _, l := range rest {
-			k.rest += l.Factor + "=" + l.Value + " "
-		}
+		k := key{rest: study.LevelText(rest)}
 		for i := range r.Cell.Parts {
 			p := &r.Cell.Parts[i]
 			rec := partOf(r, p.Name())

@@ -89,12 +89,12 @@ func NewPage(top host.Topology, results map[string]*analyse.Results) *Page {
 	}
 	if r := results[Pairs]; r != nil {
 		for _, d := range r.Degradations {
-			p.Pairs = append(p.Pairs, Pair{d.Workload, strings.Join(d.Partners, " "), level(d.Levels, "placement"), d.Percent})
+			p.Pairs = append(p.Pairs, Pair{d.Workload, strings.Join(d.Partners, " "), study.LevelOf(d.Levels, "placement"), d.Percent})
 		}
 	}
 	if r := results[Network]; r != nil && r.Tenants != nil {
 		for _, l := range r.Tenants.Latencies {
-			p.Trips = append(p.Trips, Trip{level(l.Levels, "placement"), l.P50, l.P99})
+			p.Trips = append(p.Trips, Trip{study.LevelOf(l.Levels, "placement"), l.P50, l.P99})
 		}
 	}
 	p.say()
@@ -122,15 +122,6 @@ func reasons(r *analyse.Results) string {
 		return ""
 	}
 	return " (" + strings.Join(texts, ", ") + ")"
-}
-
-func level(ls []study.Level, factor string) string {
-	for _, l := range ls {
-		if l.Factor == factor {
-			return l.Value
-		}
-	}
-	return ""
 }
 
 // far is the ratio of the latencies of two successive sets from which they count as

@@ -75,7 +75,7 @@ func (r *Report) kind(role string, ls []study.Level) string {
 	}
 	name := o.Environment
 	if f := factorOf(name); f != "" {
-		name = level(ls, f)
+		name = study.LevelOf(ls, f)
 	}
 	return string(r.Study.Environments[name].Driver)
 }
@@ -88,7 +88,7 @@ func (r *Report) shaded(exclude string) (tables []page.Table, excluded string) {
 	values := map[string][]float64{}
 	for _, i := range all {
 		rows, _, _ := r.axes(i.Role)
-		if !slices.Contains(barred, level(i.Levels, rows)) {
+		if !slices.Contains(barred, study.LevelOf(i.Levels, rows)) {
 			k := r.kind(i.Role, i.Levels)
 			values[k] = append(values[k], i.Metric)
 		}
@@ -102,10 +102,10 @@ func (r *Report) shaded(exclude string) (tables []page.Table, excluded string) {
 		rows, columns, _ := r.axes(g[0].Role)
 		var across, along []string
 		for _, i := range g {
-			if c := level(i.Levels, columns); !slices.Contains(across, c) {
+			if c := study.LevelOf(i.Levels, columns); !slices.Contains(across, c) {
 				across = append(across, c)
 			}
-			if c := level(i.Levels, rows); !slices.Contains(along, c) {
+			if c := study.LevelOf(i.Levels, rows); !slices.Contains(along, c) {
 				along = append(along, c)
 			}
 		}
@@ -121,7 +121,7 @@ func (r *Report) shaded(exclude string) (tables []page.Table, excluded string) {
 			}
 			for _, c := range across {
 				at := slices.IndexFunc(g, func(i *analyse.Interference) bool {
-					return level(i.Levels, rows) == a && level(i.Levels, columns) == c
+					return study.LevelOf(i.Levels, rows) == a && study.LevelOf(i.Levels, columns) == c
 				})
 				if at < 0 {
 					cells = append(cells, page.Cell{Text: unknown})

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -100,10 +101,6 @@ func curves() []curve {
 	}
 }
 
-func scaled(i analyse.Interval, by float64) plot.Interval {
-	return plot.Interval{Value: by * i.Value, Low: by * i.Low, High: by * i.High}
-}
-
 // netPoints is table II at every rate, and figures 4 and 5.
 func netPoints(n *analyse.NetIO) page.Exhibit {
 	e := page.Exhibit{Table: page.Table{Caption: "The eight measures of each server at each rate (table II)", Long: true,
@@ -118,38 +115,24 @@ func netPoints(n *analyse.NetIO) page.Exhibit {
 	for _, c := range curves() {
 		chart := plot.Chart{Title: c.title, X: "requested rate, % of the base case", Y: c.unit, Zero: true,
 			About: c.title + " over the requested rate, a line for each case and server; the table below has the numbers."}
-		lines := 0
-		for _, name := range names {
-			clients, of := grouped(dereference(groups[name]), func(p *analyse.NetPoint) string { return p.Client })
-			for _, client := range clients {
-				points := slices.DeleteFunc(of[client], func(p *analyse.NetPoint) bool { return p.Offered == 0 })
-				if len(points) < 2 {
-					continue
-				}
-				slices.SortFunc(points, func(a, b *analyse.NetPoint) int {
-					return int(1e6*a.Offered) - int(1e6*b.Offered)
-				})
-				line := plot.Series{Name: name + " " + points[0].Server, Index: lines, Mark: plot.Dot, Line: true}
-				for _, p := range points {
-					line.AddInterval(100*p.Offered, scaled(c.of(p), c.scale))
-				}
-				chart.Series = append(chart.Series, line)
-				lines++
+		clients, of := grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case + " " + p.Client })
+		for _, client := range clients {
+			points := slices.DeleteFunc(of[client], func(p *analyse.NetPoint) bool { return p.Offered == 0 })
+			if len(points) < 2 {
+				continue
 			}
+			slices.SortFunc(points, func(a, b *analyse.NetPoint) int { return cmp.Compare(a.Offered, b.Offered) })
+			line := plot.Series{Name: points[0].Case + " " + points[0].Server, Index: len(chart.Series), Mark: plot.Dot, Line: true}
+			for _, p := range points {
+				line.AddInterval(100*p.Offered, bounds(times(c.scale, c.of(p))))
+			}
+			chart.Series = append(chart.Series, line)
 		}
 		if len(chart.Series) > 0 {
 			e.Plots = append(e.Plots, chart.Draw())
 		}
 	}
 	return e
-}
-
-func dereference[T any](all []*T) []T {
-	out := make([]T, len(all))
-	for i, p := range all {
-		out[i] = *p
-	}
-	return out
 }
 
 // netValues adds all numbers of the analysis, for Values.
