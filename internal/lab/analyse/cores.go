@@ -86,9 +86,7 @@ func usable(parts []result.Part) int {
 			if err != nil || len(cpus) == 0 {
 				return 0
 			}
-			for _, n := range cpus.Numbers() {
-				on = on.With(n)
-			}
+			on = on.Union(cpus)
 		}
 	}
 	return on.Len()

@@ -73,7 +73,7 @@ var table = []row{
 	{pkg: "lab/guest/inside/fakepmu", why: "tests only, of the agent's whole loop, in a guest"},
 	{pkg: "lab/study", may: "format/keyed", outside: "go.yaml.in/yaml", why: "study files and their plans; touches no machine"},
 	{pkg: "lab/result", may: "format/atomicfile lab/study", why: "records on disk, used by the whole lab"},
-	{pkg: "lab/load", outside: "golang.org/x/sys", why: "stops and continues processes; independent of studies"},
+	{pkg: "lab/load", may: "machine/host", outside: "golang.org/x/sys", why: "stops and continues processes; independent of studies"},
 	{pkg: "lab/load/compare", may: "core/sample machine/host lab/workload lab/load", outside: "golang.org/x/sys", why: "compares the lab's load control with others; independent of studies"},
 	{pkg: "lab/place", may: "core/sample machine/host lab/study", why: "places a cell's parts on CPUs; touches no machine"},
 	{pkg: "lab/analyse", may: "core/sample core/stat lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "computes results with intervals from records; distributions from gonum"},
