@@ -298,12 +298,7 @@ func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[st
 		if !slices.Contains(sets, name) {
 			sets = append(sets, name)
 		}
-		for i := range c.Parts {
-			p := &c.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			t, ok := unitTime(r, rec, &p.Workload.Metric)
 			if !ok {
 				continue

@@ -177,12 +177,7 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 		}
 		rest := without(without(r.Cell.Levels, o.Count), o.State)
 		name := study.LevelText(rest)
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			v := figure(r, rec, &p.Workload.Metric)
 			if len(v) == 0 {
 				continue

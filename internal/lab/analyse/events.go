@@ -123,12 +123,7 @@ func machines(runs []*result.Run) (all []*partPoints, names []string, missing ma
 	at, counted := map[string]int{}, map[string]bool{}
 	missing = map[string]string{}
 	for _, r := range runs {
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			maps.Copy(missing, rec.Missing)
 			t, ok := unitTime(r, rec, &p.Workload.Metric)
 			if !ok {

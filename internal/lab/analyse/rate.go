@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"iter"
 	"math"
 	"time"
 
@@ -95,6 +96,18 @@ func partOf(run *result.Run, name string) *result.Part {
 		}
 	}
 	return nil
+}
+
+// measured are the measured parts of a run that have a record.
+func measured(r *result.Run) iter.Seq2[*study.Part, *result.Part] {
+	return func(yield func(*study.Part, *result.Part) bool) {
+		for i := range r.Cell.Parts {
+			p := &r.Cell.Parts[i]
+			if rec := partOf(r, p.Name()); rec != nil && p.Measure && !yield(p, rec) {
+				return
+			}
+		}
+	}
 }
 
 // valid returns the runs with the verdict Valid.

@@ -55,12 +55,7 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 	type key struct{ signal, part, workload string }
 	all := map[key][]signalRun{}
 	for _, r := range valid(runs) {
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			t, end, ok := appPerformance(r, rec, &p.Workload)
 			if !ok {
 				continue

@@ -62,12 +62,7 @@ func Variations(runs []result.Run, factor string) []Variation {
 		}
 		rest := without(r.Cell.Levels, factor)
 		k := key{rest: study.LevelText(rest)}
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			values := figure(r, rec, &p.Workload.Metric)
 			if len(values) == 0 || stat.Mean(values) <= 0 {
 				continue
