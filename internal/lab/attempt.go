@@ -209,15 +209,9 @@ func (s *execution) teardown() error {
 
 // energy puts the observer's energy figures into the record.
 func (s *execution) energy() {
-	m, ok := s.observer.(interface {
-		Energy(w result.Window) (joules float64, source string)
-	})
-	if !ok {
-		return
-	}
-	s.run.Joules, s.run.Energy = m.Energy(s.run.Window)
+	s.run.Joules, s.run.Energy = s.observer.Energy(s.run.Window)
 	for i := range s.run.Steps {
 		step := &s.run.Steps[i]
-		step.Joules, _ = m.Energy(result.Window{From: step.From + step.Settle, To: step.To - step.Trail})
+		step.Joules, _ = s.observer.Energy(result.Window{From: step.From + step.Settle, To: step.To - step.Trail})
 	}
 }

@@ -43,6 +43,7 @@ type watcher struct {
 
 func (w *watcher) Second(time.Time) (result.Sample, []result.Evidence) { return result.Sample{}, nil }
 func (w *watcher) Window(bool) error                                   { return nil }
+func (w *watcher) Energy(result.Window) (float64, string)              { return 0, "" }
 func (w *watcher) Close(parts []result.Part) ([]result.Evidence, error) {
 	for i := range parts {
 		parts[i].Events = map[string]float64{"seen": float64(len(parts))}

@@ -22,8 +22,4 @@ func TestEnergyOfWindowAndSteps(t *testing.T) {
 	if s.run.Joules != 20 || s.run.Energy != "meter" || s.run.Steps[0].Joules != 4 {
 		t.Errorf("%v J by %q, a step %v J; want 20, meter, 4", s.run.Joules, s.run.Energy, s.run.Steps[0].Joules)
 	}
-	s = &execution{run: &result.Run{}, observer: struct{ Observer }{}}
-	if s.energy(); s.run.Energy != "" {
-		t.Error("energy of an observer that knows of none")
-	}
 }

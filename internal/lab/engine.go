@@ -81,8 +81,7 @@ type Maker interface {
 	Sweep() error
 }
 
-// Observer watches a run from its common start on. One that measures energy also has
-// Energy(w result.Window) (joules float64, source string), which is called after Close.
+// Observer watches a run from its common start on.
 type Observer interface {
 	// Second returns the sample of the last second.
 	Second(now time.Time) (result.Sample, []result.Evidence)
@@ -90,6 +89,9 @@ type Observer interface {
 	Window(open bool) error
 	// Close ends the observation and puts the counts into the parts.
 	Close(parts []result.Part) ([]result.Evidence, error)
+	// Energy returns the joules of a part of the run and the source that measured them; ""
+	// if there is none, or if it does not cover the whole window. It is called after Close.
+	Energy(w result.Window) (joules float64, source string)
 }
 
 // Progress receives the progress of a study.

@@ -4,34 +4,15 @@
 package incident
 
 import (
-	"encoding/json"
-	"math"
-
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
-// Value is a number that may be missing: NaN, which JSON lacks, is written as null.
-type Value float64
-
-// MarshalJSON implements json.Marshaler.
-func (v Value) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-		return []byte("null"), nil
-	}
-	return json.Marshal(float64(v))
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (v *Value) UnmarshalJSON(b []byte) error {
-	if string(b) == "null" {
-		*v = Value(math.NaN())
-		return nil
-	}
-	return json.Unmarshal(b, (*float64)(v))
-}
+// Value is a number that may be missing: NaN is null in JSON.
+type Value = stat.Float
 
 // Round is a plan.Round.
 type Round struct {

@@ -3,6 +3,7 @@ package sample
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -43,6 +44,15 @@ func (s Set) Intersects(t Set) bool {
 		}
 	}
 	return false
+}
+
+// Union is all numbers of both sets.
+func (s Set) Union(t Set) Set {
+	all := slices.Clone(s)
+	for _, n := range t.Numbers() {
+		all = all.With(n)
+	}
+	return all
 }
 
 // Len returns how many numbers are in the set.

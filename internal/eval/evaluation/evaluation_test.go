@@ -109,16 +109,6 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-func TestRanks(t *testing.T) {
-	got := ranks([]float64{3, 1, 3, 2})
-	for i, want := range []float64{3.5, 1, 3.5, 2} {
-		if got[i] != want {
-			t.Errorf("%v", got)
-			break
-		}
-	}
-}
-
 // TestOffenders: the most frequent pair is first, with the effects of caps.
 func TestOffenders(t *testing.T) {
 	var e Evaluation

@@ -236,58 +236,18 @@ func (e *Evaluation) loadRank() float64 {
 	if len(load) < 3 {
 		return math.NaN()
 	}
-	x, y := ranks(load), ranks(correlation)
-	mean := float64(len(x)+1) / 2
-	var xy, xx, yy float64
-	for i := range x {
-		xy += (x[i] - mean) * (y[i] - mean)
-		xx += (x[i] - mean) * (x[i] - mean)
-		yy += (y[i] - mean) * (y[i] - mean)
-	}
-	return xy / math.Sqrt(xx*yy)
+	return stat.Spearman(load, correlation)
 }
 
-// ranks returns the ranks of values from 1, equal ones with their mean rank.
-func ranks(values []float64) []float64 {
-	order := make([]int, len(values))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(values[a], values[b]) })
-	r := make([]float64, len(values))
-	for i := 0; i < len(order); {
-		j := i
-		for j < len(order) && values[order[j]] == values[order[i]] {
-			j++
-		}
-		for k := i; k < j; k++ {
-			r[order[k]] = float64(i+j+1) / 2
-		}
-		i = j
-	}
-	return r
-}
-
-func median(all []float64) incident.Value { return quantile(slices.Sorted(slices.Values(all)), 0.5) }
-
-// quantile of sorted values, with linear interpolation.
-func quantile(sorted []float64, level float64) incident.Value {
-	if len(sorted) == 0 {
-		return incident.Value(math.NaN())
-	}
-	at := level * float64(len(sorted)-1)
-	i := int(at)
-	if i+1 == len(sorted) {
-		return incident.Value(sorted[i])
-	}
-	return incident.Value(sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i]))
+func median(all []float64) incident.Value {
+	return incident.Value(stat.Quantile(slices.Sorted(slices.Values(all)), 0.5))
 }
 
 func quantiles(b Band, of string, all []float64) Quantiles {
 	sorted := slices.Sorted(slices.Values(all))
 	q := Quantiles{Band: b, Of: of, N: len(all)}
 	for _, level := range Levels() {
-		q.Values = append(q.Values, quantile(sorted, level))
+		q.Values = append(q.Values, incident.Value(stat.Quantile(sorted, level)))
 	}
 	return q
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -20,12 +21,12 @@ type Advice struct {
 	// Averages over machines of the degradation over each machine's own best mapping,
 	// percent: in the advised mapping, in the best and in the worst for all together,
 	// and where the kernel's scheduler decides (NaN if that was not tried).
-	Percent      float64 `json:"percent"`
-	Best         float64 `json:"best"`
-	BestMapping  string  `json:"best_mapping"`
-	Worst        float64 `json:"worst"`
-	WorstMapping string  `json:"worst_mapping"`
-	Default      Num     `json:"default"`
+	Percent      float64    `json:"percent"`
+	Best         float64    `json:"best"`
+	BestMapping  string     `json:"best_mapping"`
+	Worst        float64    `json:"worst"`
+	WorstMapping string     `json:"worst_mapping"`
+	Default      stat.Float `json:"default"`
 }
 
 // adviceBy are the events that advice may be based on, the best first.
@@ -38,7 +39,9 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 	alone := map[string]map[string][]float64{}
 	var parts []study.Part
 	good := valid(runs)
-	of := func(r *result.Run) bool { return r.Cell.Kind == study.Main && setOf(&r.Cell, factor) == b.Set }
+	of := func(r *result.Run) bool {
+		return r.Cell.Kind == study.Main && study.LevelText(r.Cell.Levels, factor) == b.Set
+	}
 	var knobs map[string]string // of the set's runs
 	if i := slices.IndexFunc(good, of); i >= 0 {
 		knobs = good[i].Cell.Knobs
@@ -75,14 +78,14 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 				if len(rates) == 0 {
 					return math.NaN()
 				}
-				return mean(rates)
+				return stat.Mean(rates)
 			})
 		}
 		names := sortedKeys(cost)
 		if len(names) < 2 || slices.ContainsFunc(names, func(n string) bool { return math.IsNaN(cost[n]) || math.IsNaN(average[n]) }) {
 			continue
 		}
-		a := &Advice{By: event, Mapping: names[0], BestMapping: names[0], WorstMapping: names[0], Default: Num(math.NaN())}
+		a := &Advice{By: event, Mapping: names[0], BestMapping: names[0], WorstMapping: names[0], Default: stat.Float(math.NaN())}
 		for _, n := range names {
 			if cost[n] < cost[a.Mapping] {
 				a.Mapping = n
@@ -96,7 +99,7 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 		}
 		a.Percent, a.Best, a.Worst = average[a.Mapping], average[a.BestMapping], average[a.WorstMapping]
 		if v, ok := average[study.Unpinned]; ok {
-			a.Default = Num(v)
+			a.Default = stat.Float(v)
 		}
 		return a
 	}
@@ -124,15 +127,4 @@ func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Par
 // identity is equal for a part that is alone in one run and with others in another.
 func identity(p *study.Part) string {
 	return p.Role + "/" + p.Workload.Name + "/" + p.Environment.Name
-}
-
-// setOf returns a cell's levels without the factor of mappings.
-func setOf(c *study.Cell, factor string) string {
-	var set []string
-	for _, l := range c.Levels {
-		if l.Factor != factor {
-			set = append(set, l.Factor+"="+l.Value)
-		}
-	}
-	return strings.Join(set, " ")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/synthetic"
@@ -148,7 +149,7 @@ func TestScaleOfThePaper(t *testing.T) {
 		}
 		// "close to zero, even mostly negative in the per-chip case", light;
 		// "neutral and per-thread yield high values", dark.
-		if light, dark := s.Shade(mean(all[ve+" per-chip"])), s.Shade(mean(all[ve+" per-thread"])); light > 0.05 || dark < 0.6 {
+		if light, dark := s.Shade(stat.Mean(all[ve+" per-chip"])), s.Shade(stat.Mean(all[ve+" per-thread"])); light > 0.05 || dark < 0.6 {
 			t.Errorf("%s: per-chip is %.2f, per-thread %.2f", ve, light, dark)
 		}
 		for _, v := range all[ve+" per-chip"] {
@@ -191,7 +192,7 @@ func TestCoverage(t *testing.T) {
 		return e
 	}
 	// The mean of a step: one minute of AR(1) seconds.
-	step := func(r *rand.Rand) float64 { return mean(ar1(r, 60, 0.05, 0.8)) }
+	step := func(r *rand.Rand) float64 { return stat.Mean(ar1(r, 60, 0.05, 0.8)) }
 	staircase := func(r *rand.Rand, slope float64) []Point {
 		var ps []Point
 		for i := range 38 {
@@ -370,20 +371,20 @@ analysis:
 
 func TestCorrelation(t *testing.T) {
 	x, y := []float64{1, 2, 3, 4}, []float64{1, 4, 9, 16}
-	if r := Pearson(x, y); !near(r, 0.9843740, 1e-6) {
+	if r := stat.Pearson(x, y); !near(r, 0.9843740, 1e-6) {
 		t.Errorf("Pearson %g", r)
 	}
-	if r := Spearman(x, y); !near(r, 1, 1e-12) {
+	if r := stat.Spearman(x, y); !near(r, 1, 1e-12) {
 		t.Errorf("Spearman %g", r)
 	}
-	if r := Spearman([]float64{1, 2, 2, 3}, []float64{1, 2, 3, 4}); !near(r, 0.9486833, 1e-6) {
+	if r := stat.Spearman([]float64{1, 2, 2, 3}, []float64{1, 2, 3, 4}); !near(r, 0.9486833, 1e-6) {
 		t.Errorf("Spearman with ties %g", r)
 	}
 	// All 24 orders: 2 are as extreme as a perfect one.
-	if p := PermutationP(x, []float64{1, 2, 3, 4}, Pearson, 0, 1); !near(p, 2.0/24, 1e-12) {
+	if p := PermutationP(x, []float64{1, 2, 3, 4}, stat.Pearson, 0, 1); !near(p, 2.0/24, 1e-12) {
 		t.Errorf("p %g", p)
 	}
-	if r := Pearson([]float64{1, 1}, []float64{2, 3}); !math.IsNaN(r) {
+	if r := stat.Pearson([]float64{1, 1}, []float64{2, 3}); !math.IsNaN(r) {
 		t.Errorf("correlation with a constant: %g", r)
 	}
 	// Benjamini and Hochberg's own rule: q_i = min over j ≥ i of p_j·m/j.
@@ -407,7 +408,7 @@ func TestNullMatrix(t *testing.T) {
 		}
 		for i := range columns {
 			for j := range i {
-				ps = append(ps, PermutationP(columns[i], columns[j], Pearson, 300, r.Uint64()))
+				ps = append(ps, PermutationP(columns[i], columns[j], stat.Pearson, 300, r.Uint64()))
 			}
 		}
 		if slices.ContainsFunc(Adjust(ps), func(q float64) bool { return q < 0.05 }) {
@@ -443,11 +444,11 @@ func TestEventsFollowThePaper(t *testing.T) {
 	if !slices.Equal(c.Names, []string{DegradationName, "cycles", "misses"}) || c.N != 6 || c.Missing["llc"] == "" {
 		t.Fatalf("%+v", c)
 	}
-	lbm := Pearson([]float64{1, 1.2, 1.5}, []float64{1, 2, 3})
-	if !near(c.PerVM[0][1], 1, 1e-9) || !near(c.PerVM[0][2], (1+lbm)/2, 1e-9) || c.VMs[0][2] != 2 {
+	lbm := stat.Pearson([]float64{1, 1.2, 1.5}, []float64{1, 2, 3})
+	if !near(c.PerVM.At(0, 1), 1, 1e-9) || !near(c.PerVM.At(0, 2), (1+lbm)/2, 1e-9) || c.VMs[0][2] != 2 {
 		t.Errorf("per machine %v over %v", c.PerVM, c.VMs)
 	}
-	if c.Q[0][1] < c.P[0][1] || c.Pooled[1][0] != c.Pooled[0][1] {
+	if c.Q.At(0, 1) < c.P.At(0, 1) || c.Pooled.At(1, 0) != c.Pooled.At(0, 1) {
 		t.Errorf("p %v, q %v", c.P, c.Q)
 	}
 }
@@ -493,10 +494,10 @@ func TestTimeWithoutAUnit(t *testing.T) {
 		at := time.Duration(i) * 100 * time.Millisecond
 		p.Iterations = append(p.Iterations, result.Iteration{From: at, To: at + 100*time.Millisecond, Units: units})
 	}
-	if got := mean(figure(run, p, &study.Metric{Better: "higher"})); !near(got, 50, 1e-9) {
+	if got := stat.Mean(figure(run, p, &study.Metric{Better: "higher"})); !near(got, 50, 1e-9) {
 		t.Errorf("%v answers a second, want 50", got)
 	}
-	if got := mean(figure(run, p, &study.Metric{Better: "lower"})); !near(got, 0.01, 1e-9) {
+	if got := stat.Mean(figure(run, p, &study.Metric{Better: "lower"})); !near(got, 0.01, 1e-9) {
 		t.Errorf("%v s an answer, want 0.01", got)
 	}
 	p.Iterations = p.Iterations[1:6]

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // draws is the number of resamples of a bootstrap.
@@ -17,7 +19,7 @@ func (l Levels) means() []float64 {
 	m := make([]float64, 0, len(l))
 	for _, run := range l {
 		if len(run) > 0 {
-			m = append(m, mean(run))
+			m = append(m, stat.Mean(run))
 		}
 	}
 	return m
@@ -26,7 +28,7 @@ func (l Levels) means() []float64 {
 // minBootstrapRuns is the number of runs from which resampling them has the nominal coverage.
 const minBootstrapRuns = 30
 
-// RatioOfMeans is mean(a) ÷ mean(b), each the mean of its runs' means. With many runs
+// RatioOfMeans is stat.Mean(a) ÷ stat.Mean(b), each the mean of its runs' means. With many runs
 // the interval is a hierarchical bootstrap's: runs are drawn with replacement, then
 // iterations within each (Kalibera and Jones, ISMM 2013, section 6). With few runs
 // resampling is too narrow, and the interval is Welch's, of the runs' logarithms. With
@@ -35,10 +37,10 @@ const minBootstrapRuns = 30
 func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	ma, mb := a.means(), b.means()
 	out := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, N: min(len(ma), len(mb)), Method: "none"}
-	if len(ma) == 0 || len(mb) == 0 || mean(mb) == 0 {
+	if len(ma) == 0 || len(mb) == 0 || stat.Mean(mb) == 0 {
 		return out
 	}
-	out.Value = mean(ma) / mean(mb)
+	out.Value = stat.Mean(ma) / stat.Mean(mb)
 	if len(ma) >= 2 && len(mb) >= 2 && slices.Min(ma) > 0 && slices.Min(mb) > 0 {
 		if len(ma) < minBootstrapRuns || len(mb) < minBootstrapRuns {
 			return welch(ma, mb, out)
@@ -56,7 +58,7 @@ func RatioOfMeans(a, b Levels, seed uint64) Interval {
 		return out
 	}
 	slices.Sort(ratios)
-	out.Low, out.High = quantile(ratios, 0.5-level/2), quantile(ratios, 0.5+level/2)
+	out.Low, out.High = stat.Quantile(ratios, 0.5-level/2), stat.Quantile(ratios, 0.5+level/2)
 	out.Method = "hierarchical bootstrap, runs then iterations"
 	if len(ma) < 2 || len(mb) < 2 {
 		out.Method = "bootstrap of iterations within single runs; without variation between runs"
@@ -106,14 +108,4 @@ func resample(l Levels, r *rand.Rand) float64 {
 		n++
 	}
 	return sum / float64(n)
-}
-
-// quantile of sorted values, linear between them (Hyndman and Fan's type 7).
-func quantile(sorted []float64, p float64) float64 {
-	h := p * float64(len(sorted)-1)
-	i := int(h)
-	if i+1 >= len(sorted) {
-		return sorted[len(sorted)-1]
-	}
-	return sorted[i] + (h-float64(i))*(sorted[i+1]-sorted[i])
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -205,7 +206,7 @@ func OverBest(times []float64) (percent []float64, average, worst float64) {
 	for _, t := range times {
 		percent = append(percent, 100*(t/best-1))
 	}
-	return percent, mean(percent), slices.Max(percent)
+	return percent, stat.Mean(percent), slices.Max(percent)
 }
 
 // Mappings ranks the mappings of each set of workloads. The level "default", where the
@@ -261,11 +262,11 @@ func Mappings(runs []result.Run, factor string) []MappingResult {
 		if len(all) == 0 {
 			continue
 		}
-		b.Average = mean(all)
+		b.Average = stat.Mean(all)
 		var values []float64
 		for _, n := range sortedKeys(blocks) {
 			if len(blocks[n]) == len(all) { // a repetition without missing values
-				values = append(values, mean(blocks[n]))
+				values = append(values, stat.Mean(blocks[n]))
 			}
 		}
 		b.Interval = meanInterval(values, "t over repetitions")
@@ -293,16 +294,11 @@ func mappingTimes(runs []result.Run, factor string) (sets []string, parts map[st
 		if c.Kind != study.Main || mapping == "" {
 			continue
 		}
-		name := setOf(c, factor)
+		name := study.LevelText(c.Levels, factor)
 		if !slices.Contains(sets, name) {
 			sets = append(sets, name)
 		}
-		for i := range c.Parts {
-			p := &c.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			t, ok := unitTime(r, rec, &p.Workload.Metric)
 			if !ok {
 				continue
@@ -338,7 +334,7 @@ func meanOf(byBlock map[int]float64) float64 {
 	for _, n := range sortedKeys(byBlock) {
 		all = append(all, byBlock[n])
 	}
-	return mean(all)
+	return stat.Mean(all)
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -175,16 +176,8 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 			continue
 		}
 		rest := without(without(r.Cell.Levels, o.Count), o.State)
-		name := ""
-		for _, l := range rest {
-			name += l.Factor + "=" + l.Value + " "
-		}
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		name := study.LevelText(rest)
+		for p, rec := range measured(r) {
 			v := figure(r, rec, &p.Workload.Metric)
 			if len(v) == 0 {
 				continue
@@ -240,7 +233,7 @@ func (d *doseRuns) fill(seed uint64) {
 	out, ns := &d.dose, sortedKeys(d.values)
 	none := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}
 	out.Full, out.First, out.Second = none, none, none
-	base := mean(d.values[ns[0]].means())
+	base := stat.Mean(d.values[ns[0]].means())
 	var x, y []float64
 	for i, n := range ns {
 		p := DosePoint{n, d.threads[n], meanInterval(d.values[n].means(), "t over runs"), none, none}

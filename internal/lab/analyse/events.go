@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -79,7 +80,7 @@ func (m *partPoints) relative() []point {
 			for _, s := range m.solo {
 				base = append(base, s[name])
 			}
-			if b := mean(base); b != 0 {
+			if b := stat.Mean(base); b != 0 {
 				rel[name] = v / b
 			}
 		}
@@ -122,12 +123,7 @@ func machines(runs []*result.Run) (all []*partPoints, names []string, missing ma
 	at, counted := map[string]int{}, map[string]bool{}
 	missing = map[string]string{}
 	for _, r := range runs {
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			maps.Copy(missing, rec.Missing)
 			t, ok := unitTime(r, rec, &p.Workload.Metric)
 			if !ok {
@@ -168,7 +164,7 @@ func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
 		&out.Spearman, &out.SpearmanLow, &out.SpearmanHigh, &out.P, &out.Q} {
 		*m = make(Matrix, n)
 		for i := range *m {
-			(*m)[i] = slices.Repeat([]float64{math.NaN()}, n)
+			(*m)[i] = slices.Repeat([]stat.Float{stat.Float(math.NaN())}, n)
 		}
 	}
 	out.VMs = make([][]int, n)
@@ -187,10 +183,10 @@ func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
 	}
 	for i := range n {
 		for j := i + 1; j < n; j++ {
-			both := func(m Matrix, v float64) { m[i][j], m[j][i] = v, v }
+			both := func(m Matrix, v float64) { m[i][j], m[j][i] = stat.Float(v), stat.Float(v) }
 			var rs []float64
 			for _, v := range vms {
-				if r := Pearson(column(v.points, names[i], names[j])); !math.IsNaN(r) && len(v.points) >= 3 {
+				if r := stat.Pearson(column(v.points, names[i], names[j])); !math.IsNaN(r) && len(v.points) >= 3 {
 					rs = append(rs, r)
 				}
 			}
@@ -206,7 +202,7 @@ func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
 				x, y := column(g, names[i], names[j])
 				some = append(some, Pairs{x, y})
 			}
-			r, rank := CorrelationInterval(some, Pearson), CorrelationInterval(some, Spearman)
+			r, rank := CorrelationInterval(some, stat.Pearson), CorrelationInterval(some, stat.Spearman)
 			out.Method = r.Method
 			both(out.Pooled, r.Value)
 			both(out.PooledLow, r.Low)
@@ -215,13 +211,13 @@ func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
 			both(out.SpearmanLow, rank.Low)
 			both(out.SpearmanHigh, rank.High)
 			x, y := column(pooled, names[i], names[j])
-			both(out.P, PermutationP(x, y, Pearson, perms, seed))
-			flat, at = append(flat, out.P[i][j]), append(at, [2]int{i, j})
+			both(out.P, PermutationP(x, y, stat.Pearson, perms, seed))
+			flat, at = append(flat, out.P.At(i, j)), append(at, [2]int{i, j})
 		}
 	}
 	for k, q := range Adjust(flat) {
 		i, j := at[k][0], at[k][1]
-		out.Q[i][j], out.Q[j][i] = q, q
+		out.Q[i][j], out.Q[j][i] = stat.Float(q), stat.Float(q)
 	}
 	return out, true
 }

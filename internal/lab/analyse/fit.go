@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // Interval is an estimate with its confidence interval. Low and High are NaN where the
@@ -36,7 +38,7 @@ func Fit(x, y []float64) (Line, bool) {
 	if len(x) < 3 || len(x) != len(y) {
 		return Line{}, false
 	}
-	mx, my := mean(x), mean(y)
+	mx, my := stat.Mean(x), stat.Mean(y)
 	var sxx, sxy float64
 	for i := range x {
 		sxx += (x[i] - mx) * (x[i] - mx)
@@ -77,17 +79,9 @@ func student(df float64) distuv.StudentsT { return distuv.StudentsT{Mu: 0, Sigma
 // tQuantile is the two-sided t quantile for an interval of the level.
 func tQuantile(df float64) float64 { return student(df).Quantile(0.5 + level/2) }
 
-func mean(x []float64) float64 {
-	var sum float64
-	for _, v := range x {
-		sum += v
-	}
-	return sum / float64(len(x))
-}
-
 // variance is that of a sample, with n−1.
 func variance(x []float64) float64 {
-	m := mean(x)
+	m := stat.Mean(x)
 	var sum float64
 	for _, v := range x {
 		sum += (v - m) * (v - m)
@@ -110,7 +104,7 @@ func meanInterval(x []float64, method string) Interval {
 	if len(x) == 0 {
 		return i
 	}
-	i.Value = mean(x)
+	i.Value = stat.Mean(x)
 	if len(x) > 1 {
 		h := tQuantile(float64(len(x)-1)) * math.Sqrt(variance(x)/float64(len(x)))
 		i.Low, i.High = i.Value-h, i.Value+h

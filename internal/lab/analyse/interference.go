@@ -3,6 +3,7 @@ package analyse
 import (
 	"math"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -113,8 +114,8 @@ func interference(group []*result.Run, p *study.Part) (Interference, bool) {
 		out.Interval = meanInterval(metrics, "t over runs")
 	} else {
 		n := float64(len(metrics))
-		out.Interval = Interval{Value: mean(metrics), Level: level, N: len(out.Points), Method: "delta method over steps"}
-		h := tQuantile(df) * math.Sqrt(mean(variances)/n)
+		out.Interval = Interval{Value: stat.Mean(metrics), Level: level, N: len(out.Points), Method: "delta method over steps"}
+		h := tQuantile(df) * math.Sqrt(stat.Mean(variances)/n)
 		out.Interval.Low, out.Interval.High = out.Interval.Value-h, out.Interval.Value+h
 	}
 	out.Metric = out.Interval.Value

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // The points of one machine belong together: an interval that assumes independence
@@ -32,7 +34,7 @@ func TestCorrelationIntervalCovers(t *testing.T) {
 	}{"20 machines that differ": {20, 6, 1}, "12 machines that hardly do": {12, 10, 0.1}, "2 machines that do not": {2, 20, 0}} {
 		truth := 0.8 / (1 + c.between*c.between)
 		covers(t, name, 1000**long, func(r *rand.Rand) (Interval, float64) {
-			i := CorrelationInterval(machines(r, c.machines, c.points, c.between), Pearson)
+			i := CorrelationInterval(machines(r, c.machines, c.points, c.between), stat.Pearson)
 			if over := strings.Contains(i.Method, "over runs"); over != (c.machines < fewMachines) {
 				t.Fatalf("%s: %s", name, i.Method)
 			}
@@ -51,13 +53,13 @@ func TestCorrelationIntervalOfTooLittle(t *testing.T) {
 		"a line":       {[]Pairs{{[]float64{1, 2, 3, 4, 5}, []float64{2, 4, 6, 8, 10}}}, 1},
 		"a constant":   {[]Pairs{{[]float64{1, 1, 1, 1, 1}, []float64{2, 4, 6, 8, 9}}}, math.NaN()},
 	} {
-		i := CorrelationInterval(c.machines, Pearson)
+		i := CorrelationInterval(c.machines, stat.Pearson)
 		if !math.IsNaN(i.Low) || !math.IsNaN(i.High) || !near(i.Value, c.value, 1e-3) && !(math.IsNaN(c.value) && math.IsNaN(i.Value)) {
 			t.Errorf("%s: %+v", name, i)
 		}
 	}
 	// The bounds are within −1 and 1, and around the value.
-	i := CorrelationInterval([]Pairs{{[]float64{1, 2, 3, 4, 5}, []float64{2, 1, 4, 3, 6}}}, Spearman)
+	i := CorrelationInterval([]Pairs{{[]float64{1, 2, 3, 4, 5}, []float64{2, 1, 4, 3, 6}}}, stat.Spearman)
 	if !near(i.Value, 0.8, 1e-9) || !(i.Low >= -1 && i.Low < i.Value && i.Value < i.High && i.High <= 1) || i.N != 5 {
 		t.Errorf("%+v", i)
 	}

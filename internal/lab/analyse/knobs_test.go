@@ -47,8 +47,8 @@ func TestSettingsAreComparedWithTheirOwn(t *testing.T) {
 		t.Fatalf("%d matrices of two settings", len(all))
 	}
 	for i, c := range map[int]float64{0: 1, 1: -1} {
-		if got := all[i]; got.N != 4 || !near(got.Pooled[0][1], c, 1e-6) || got.Levels[0] != (study.Level{Factor: "prefetching", Value: []string{"on", "off"}[i]}) {
-			t.Errorf("setting %d: %v, %v of %d", i, got.Levels, got.Pooled[0][1], got.N)
+		if got := all[i]; got.N != 4 || !near(got.Pooled.At(0, 1), c, 1e-6) || got.Levels[0] != (study.Level{Factor: "prefetching", Value: []string{"on", "off"}[i]}) {
+			t.Errorf("setting %d: %v, %v of %d", i, got.Levels, got.Pooled.At(0, 1), got.N)
 		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -46,8 +48,8 @@ type NetPair struct {
 	Score Interval `json:"score"`
 	// Slowdown is the mean of Bᵢ/Tᵢ (ANTT), Fairness the smallest share divided by the
 	// largest.
-	Slowdown Num `json:"slowdown"`
-	Fairness Num `json:"fairness"`
+	Slowdown stat.Float `json:"slowdown"`
+	Fairness stat.Float `json:"fairness"`
 	// Favoured is the part that keeps more of its base case, "" if the interval of the
 	// difference, Advantage, contains 0.
 	Favoured  string   `json:"favoured,omitempty"`
@@ -97,15 +99,6 @@ const (
 // pageSize is the size of the pages that Xen exchanged.
 const pageSize = 4096
 
-// CombinedScore is Σ Tᵢ/Bᵢ of throughputs and their base cases' (section III).
-func CombinedScore(t, b []float64) float64 {
-	var sum float64
-	for i := range t {
-		sum += t[i] / b[i]
-	}
-	return sum
-}
-
 // webClients returns a cell's parts that are active web clients; a pair has several.
 func webClients(c *study.Cell) (parts []*study.Part) {
 	for i := range c.Parts {
@@ -125,20 +118,11 @@ func atMost(c *study.Cell) bool {
 func serverOf(c *study.Cell, client *study.Part) *study.Part {
 	for i := range c.Parts {
 		p := &c.Parts[i]
-		if host, _, ok := cutLength(p.Address); ok && host == client.Asks {
+		if host, _, ok := strings.Cut(p.Address, "/"); ok && host == client.Asks {
 			return p
 		}
 	}
 	return nil
-}
-
-func cutLength(address string) (host, length string, ok bool) {
-	for i := range address {
-		if address[i] == '/' {
-			return address[:i], address[i+1:], true
-		}
-	}
-	return address, "", false
 }
 
 // alone reports whether a cell is a base case: one client requests the maximum, and
@@ -163,7 +147,7 @@ func BaseRate(runs []result.Run, workload string) (rate float64, ok bool) {
 	if len(all) == 0 {
 		return 0, false
 	}
-	return mean(all), true
+	return stat.Mean(all), true
 }
 
 func baseRuns(good []*result.Run, workload string) (out []*result.Run) {
@@ -358,13 +342,13 @@ func netPair(group []*result.Run, bases map[string][]float64, name string) (NetP
 		if len(base) == 0 || len(got) != len(group) {
 			return p, false
 		}
-		b := mean(base)
+		b := stat.Mean(base)
 		var of []float64
 		for _, t := range got {
 			of = append(of, t/b)
 		}
 		shares = append(shares, of)
-		share[c.Workload.Name] += mean(of)
+		share[c.Workload.Name] += stat.Mean(of)
 		p.Parts = append(p.Parts, NetShare{c.Name(), c.Workload.Name, meanInterval(got, "t over runs"), meanInterval(of, "t over runs")})
 	}
 	var scores, ahead []float64
@@ -384,7 +368,7 @@ func netPair(group []*result.Run, bases map[string][]float64, name string) (NetP
 			known = false
 			continue
 		}
-		b := mean(base)
+		b := stat.Mean(base)
 		add(s*s*variance(base)/float64(len(base))/(b*b), len(base))
 	}
 	p.Score = meanInterval(scores, "t of the variances of the pair's runs and of the base cases'")
@@ -398,7 +382,7 @@ func netPair(group []*result.Run, bases map[string][]float64, name string) (NetP
 	}
 	p.Advantage = meanInterval(ahead, "t over runs, of the difference of shares")
 	a, b := p.Parts[0].Share.Value, p.Parts[1].Share.Value
-	p.Slowdown, p.Fairness = Num((1/a+1/b)/2), Num(math.Min(a, b)/math.Max(a, b))
+	p.Slowdown, p.Fairness = stat.Float((1/a+1/b)/2), stat.Float(math.Min(a, b)/math.Max(a, b))
 	switch {
 	case p.Advantage.Low > 0:
 		p.Favoured = p.Parts[0].Part

@@ -3,6 +3,7 @@ package analyse
 import (
 	"math"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -38,7 +39,7 @@ func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
 			if len(va) == 0 || len(vb) == 0 {
 				continue
 			}
-			if d := math.Log(mean(va) / mean(vb)); finite(d) {
+			if d := math.Log(stat.Mean(va) / stat.Mean(vb)); finite(d) {
 				squares = append(squares, d*d)
 			}
 		}
@@ -63,7 +64,7 @@ func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
 		return Noise{}, false
 	}
 	n := Noise{Pairs: len(squares), Repetitions: max(repetitions, 1)}
-	pair := math.Sqrt(mean(squares)) // of a difference of two runs
+	pair := math.Sqrt(stat.Mean(squares)) // of a difference of two runs
 	n.Deviation = pair / math.Sqrt2
 	n.Floor = math.Expm1(tQuantile(float64(len(squares))) * pair)
 	df := float64(len(squares)) // of the deviation, for every use of it

@@ -1,9 +1,11 @@
 package analyse
 
 import (
+	"iter"
 	"math"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -79,7 +81,7 @@ func unitTime(run *result.Run, p *result.Part, m *study.Metric) (float64, bool) 
 	if len(v) == 0 {
 		return 0, false
 	}
-	t := mean(v)
+	t := stat.Mean(v)
 	if m.Better != "lower" {
 		t = 1 / t
 	}
@@ -94,6 +96,18 @@ func partOf(run *result.Run, name string) *result.Part {
 		}
 	}
 	return nil
+}
+
+// measured are the measured parts of a run that have a record.
+func measured(r *result.Run) iter.Seq2[*study.Part, *result.Part] {
+	return func(yield func(*study.Part, *result.Part) bool) {
+		for i := range r.Cell.Parts {
+			p := &r.Cell.Parts[i]
+			if rec := partOf(r, p.Name()); rec != nil && p.Measure && !yield(p, rec) {
+				return
+			}
+		}
+	}
 }
 
 // valid returns the runs with the verdict Valid.

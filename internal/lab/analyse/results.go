@@ -2,8 +2,8 @@ package analyse
 
 import (
 	"encoding/json"
-	"math"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -122,69 +122,25 @@ func Compute(s *study.Study, runs []result.Run) Results {
 	return out
 }
 
-// Num is a number; JSON has null where it is not finite.
-type Num float64
+// Matrix is square, in rows.
+type Matrix [][]stat.Float
 
-// MarshalJSON writes null for a number that is not finite.
-func (n Num) MarshalJSON() ([]byte, error) {
-	if f := float64(n); finite(f) {
-		return json.Marshal(f)
-	}
-	return []byte("null"), nil
-}
-
-// UnmarshalJSON reads null as NaN.
-func (n *Num) UnmarshalJSON(text []byte) error {
-	if string(text) == "null" {
-		*n = Num(math.NaN())
-		return nil
-	}
-	return json.Unmarshal(text, (*float64)(n))
-}
-
-// Matrix is square, in rows; JSON has null for a value that is not finite.
-type Matrix [][]float64
-
-// MarshalJSON writes null for a value that is not finite.
-func (m Matrix) MarshalJSON() ([]byte, error) {
-	rows := make([][]Num, len(m))
-	for i, row := range m {
-		rows[i] = make([]Num, len(row))
-		for j, v := range row {
-			rows[i][j] = Num(v)
-		}
-	}
-	return json.Marshal(rows)
-}
-
-// UnmarshalJSON reads null as NaN.
-func (m *Matrix) UnmarshalJSON(text []byte) error {
-	var rows [][]Num
-	if err := json.Unmarshal(text, &rows); err != nil {
-		return err
-	}
-	*m = make(Matrix, len(rows))
-	for i, row := range rows {
-		for _, v := range row {
-			(*m)[i] = append((*m)[i], float64(v))
-		}
-	}
-	return nil
-}
+// At is the value in row i and column j.
+func (m Matrix) At(i, j int) float64 { return float64(m[i][j]) }
 
 // plain is the JSON form of an Interval.
 type plain struct {
-	Value  Num     `json:"value"`
-	Low    Num     `json:"low"`
-	High   Num     `json:"high"`
-	Level  float64 `json:"level"`
-	Method string  `json:"method"`
-	N      int     `json:"n"`
+	Value  stat.Float `json:"value"`
+	Low    stat.Float `json:"low"`
+	High   stat.Float `json:"high"`
+	Level  float64    `json:"level"`
+	Method string     `json:"method"`
+	N      int        `json:"n"`
 }
 
 // MarshalJSON writes null for a value that is unknown.
 func (i Interval) MarshalJSON() ([]byte, error) {
-	return json.Marshal(plain{Num(i.Value), Num(i.Low), Num(i.High), i.Level, i.Method, i.N})
+	return json.Marshal(plain{stat.Float(i.Value), stat.Float(i.Low), stat.Float(i.High), i.Level, i.Method, i.N})
 }
 
 // UnmarshalJSON reads null as NaN.

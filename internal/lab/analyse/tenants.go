@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -20,13 +21,13 @@ type Tenants struct {
 // not give is NaN.
 type TenantDose struct {
 	Levels   []study.Level `json:"levels"` // without the factor that counts tenants
-	Host     Num           `json:"host"`   // the link's limit
-	Baseline Num           `json:"baseline"`
-	Burst    Num           `json:"burst"`
+	Host     stat.Float    `json:"host"`   // the link's limit
+	Baseline stat.Float    `json:"baseline"`
+	Burst    stat.Float    `json:"burst"`
 	Points   []TenantPoint `json:"points"` // by number, ascending
 	// Shortfall is how much smaller the link is than the sum of the baselines of the
 	// largest number of tenants, in percent: the loss that each of them must have.
-	Shortfall Num `json:"shortfall_percent"`
+	Shortfall stat.Float `json:"shortfall_percent"`
 }
 
 // The position of a steady window relative to the time that a full credit lasts.
@@ -49,7 +50,7 @@ type TenantPoint struct {
 	Box     Box           `json:"box"`     // of all tenants in all runs
 	// Fair is the smallest bound for each tenant: burst or baseline, and an equal share
 	// of the link.
-	Fair Num `json:"fair"`
+	Fair stat.Float `json:"fair"`
 	// BelowBaseline is the paper's loss, in percent: 100·(1 − each/baseline).
 	// BelowBurst is the same for the burst, which the paper calls misleading since a
 	// burst is not promised for long. NaN if less was offered.
@@ -68,12 +69,12 @@ type TenantShare struct {
 
 // Box is the five numbers of a box plot; the whiskers are the minimum and the maximum.
 type Box struct {
-	Low    Num `json:"low"`
-	Q1     Num `json:"q1"`
-	Median Num `json:"median"`
-	Q3     Num `json:"q3"`
-	High   Num `json:"high"`
-	N      int `json:"n"`
+	Low    stat.Float `json:"low"`
+	Q1     stat.Float `json:"q1"`
+	Median stat.Float `json:"median"`
+	Q3     stat.Float `json:"q3"`
+	High   stat.Float `json:"high"`
+	N      int        `json:"n"`
 }
 
 // Latency is the round-trip time of a datagram while tenants use the link.
@@ -122,7 +123,7 @@ func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
 	for i := range t.Doses {
 		d := &t.Doses[i]
 		slices.SortFunc(d.Points, func(a, b TenantPoint) int { return a.Tenants - b.Tenants })
-		d.Shortfall = Num(shortfall(float64(d.Host), float64(d.Baseline), d.Points[len(d.Points)-1].Tenants))
+		d.Shortfall = stat.Float(shortfall(float64(d.Host), float64(d.Baseline), d.Points[len(d.Points)-1].Tenants))
 	}
 	slices.SortStableFunc(t.Latencies, func(a, b Latency) int { return a.Tenants - b.Tenants })
 	return t, len(t.Doses)+len(t.Latencies) > 0
@@ -146,11 +147,11 @@ func flowsOf(c *study.Cell) (all []flow) {
 }
 
 func newDose(c *study.Cell, rest []study.Level, sender *study.Part) TenantDose {
-	known := func(r study.Rate) Num {
+	known := func(r study.Rate) stat.Float {
 		if r <= 0 {
-			return Num(math.NaN())
+			return stat.Float(math.NaN())
 		}
-		return Num(r)
+		return stat.Float(r)
 	}
 	d := TenantDose{Levels: rest, Host: known(c.Networks[sender.Environment.Network].Rate), Baseline: known(0), Burst: known(0)}
 	if b := sender.Environment.Bandwidth; b != nil {
@@ -189,7 +190,7 @@ func received(r *result.Run, flows []flow) []float64 {
 	return all
 }
 
-func sum(x []float64) float64 { return mean(x) * float64(len(x)) }
+func sum(x []float64) float64 { return stat.Mean(x) * float64(len(x)) }
 
 // minOffered is the share of a bound that must be offered before a lower rate is attributed
 // to the network.
@@ -206,15 +207,15 @@ func (d *TenantDose) point(group []*result.Run, flows []flow) TenantPoint {
 		}
 		return all / n
 	})
-	p.Each = overRuns(group, func(r *result.Run) float64 { return mean(received(r, flows)) })
+	p.Each = overRuns(group, func(r *result.Run) float64 { return stat.Mean(received(r, flows)) })
 	p.Sum = overRuns(group, func(r *result.Run) float64 { return sum(received(r, flows)) })
 	p.OfHost = overRuns(group, func(r *result.Run) float64 { return sum(received(r, flows)) / float64(d.Host) })
-	below := func(bound Num) Interval {
+	below := func(bound stat.Float) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
 			if p.Offered.Value < minOffered*float64(bound) {
 				return math.NaN()
 			}
-			return 100 * (1 - mean(received(r, flows))/float64(bound))
+			return 100 * (1 - stat.Mean(received(r, flows))/float64(bound))
 		})
 	}
 	p.BelowBaseline, p.BelowBurst = below(d.Baseline), below(d.Burst)
@@ -248,7 +249,7 @@ func (d *TenantDose) point(group []*result.Run, flows []flow) TenantPoint {
 		}
 	}
 	p.Box = boxOf(box)
-	p.Fair = Num(d.fair(p.Window, n))
+	p.Fair = stat.Float(d.fair(p.Window, n))
 	return p
 }
 
@@ -260,7 +261,7 @@ func (d *TenantDose) fair(window string, n float64) float64 {
 	case BurstWithin:
 		own = d.Burst
 	case BurstAcross:
-		own = Num(math.NaN())
+		own = stat.Float(math.NaN())
 	}
 	link := float64(d.Host) / n
 	if math.IsNaN(float64(own)) && window != BurstAcross || float64(own) > link { // the link is the only bound
@@ -288,11 +289,11 @@ func window(r *result.Run, sender *study.Part) string {
 func boxOf(all []float64) Box {
 	all = slices.DeleteFunc(slices.Clone(all), func(v float64) bool { return !finite(v) })
 	if len(all) == 0 {
-		none := Num(math.NaN())
+		none := stat.Float(math.NaN())
 		return Box{none, none, none, none, none, 0}
 	}
 	slices.Sort(all)
-	at := func(q float64) Num { return Num(quantile(all, q)) }
+	at := func(q float64) stat.Float { return stat.Float(stat.Quantile(all, q)) }
 	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1), len(all)}
 }
 

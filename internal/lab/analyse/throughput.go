@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -123,7 +124,7 @@ func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool
 		for _, r := range solo {
 			rates = append(rates, Throughput(r.Parts[0].Iterations, r.Window.From, r.Window.To))
 		}
-		weights[p.Name()] = 1 / mean(rates)
+		weights[p.Name()] = 1 / stat.Mean(rates)
 	}
 	var blocks []byBlock
 	for k, step := range group[0].Steps {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -16,11 +17,11 @@ type Validity struct {
 	Signal string `json:"signal"`
 	// Part is the role whose signal it is. Workload is the measured one: it runs in the
 	// part or, for a web server, in its client.
-	Part     string   `json:"part"`
-	Workload string   `json:"workload"`
-	Pearson  Interval `json:"pearson"` // with the time per unit of work; for requests, their latency
-	Spearman Interval `json:"spearman"`
-	P        Num      `json:"p"`
+	Part     string     `json:"part"`
+	Workload string     `json:"workload"`
+	Pearson  Interval   `json:"pearson"` // with the time per unit of work; for requests, their latency
+	Spearman Interval   `json:"spearman"`
+	P        stat.Float `json:"p"`
 	// Tail is the correlation with the 95th percentile of requests' latencies or,
 	// without requests, of the iterations' times.
 	Tail Interval `json:"tail"`
@@ -54,12 +55,7 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 	type key struct{ signal, part, workload string }
 	all := map[key][]signalRun{}
 	for _, r := range valid(runs) {
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		for p, rec := range measured(r) {
 			t, end, ok := appPerformance(r, rec, &p.Workload)
 			if !ok {
 				continue
@@ -97,8 +93,8 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 		}
 		pairs := []Pairs{{cost, unit}}
 		out = append(out, Validity{Signal: k.signal, Part: k.part, Workload: k.workload, N: len(of),
-			Pearson: CorrelationInterval(pairs, Pearson), Spearman: CorrelationInterval(pairs, Spearman),
-			P: Num(PermutationP(cost, unit, Pearson, perms, seed)), Tail: CorrelationInterval([]Pairs{{costs, ends}}, Pearson),
+			Pearson: CorrelationInterval(pairs, stat.Pearson), Spearman: CorrelationInterval(pairs, stat.Spearman),
+			P: stat.Float(PermutationP(cost, unit, stat.Pearson, perms, seed)), Tail: CorrelationInterval([]Pairs{{costs, ends}}, stat.Pearson),
 			Drift: drift(of, func(w *signalRun) float64 { return w.cost }), AppDrift: drift(of, func(w *signalRun) float64 { return w.unit })})
 	}
 	return out
@@ -141,7 +137,7 @@ func tail(its []result.Iteration) float64 {
 		return math.NaN()
 	}
 	slices.Sort(times)
-	return quantile(times, tailShare)
+	return stat.Quantile(times, tailShare)
 }
 
 // driftOver is the minimum distance of equal runs for a drift: over less time an hour
@@ -170,7 +166,7 @@ func drift(all []signalRun, of func(w *signalRun) float64) Interval {
 			x[i], y[i] = w.at.Sub(g[0].at).Hours(), math.Log(of(w))
 		}
 		apart = max(apart, slices.Max(x)-slices.Min(x))
-		mx, my := mean(x), mean(y)
+		mx, my := stat.Mean(x), stat.Mean(y)
 		for i := range x {
 			xx += (x[i] - mx) * (x[i] - mx)
 			xy += (x[i] - mx) * (y[i] - my)

@@ -7,6 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/stat/distuv"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -24,14 +25,14 @@ type Variation struct {
 	// Between is the standard deviation between instances in percent, without the
 	// deviation between equal runs of one instance; Within is the latter, NaN if no
 	// instance has two runs.
-	Between Interval `json:"between_percent"`
-	Within  Num      `json:"within_percent"`
+	Between Interval   `json:"between_percent"`
+	Within  stat.Float `json:"within_percent"`
 	// Span is how much longer the slowest takes than the fastest, in percent. Both are
 	// selected by their measured values, so noise alone makes the span positive.
-	Span Num `json:"span_percent"`
+	Span stat.Float `json:"span_percent"`
 	// P is the probability of such a difference between equal instances (F test of the
 	// runs' logarithms); NaN if no instance has two runs.
-	P Num `json:"p"`
+	P stat.Float `json:"p"`
 }
 
 // Instance is one machine of a Variation.
@@ -60,18 +61,10 @@ func Variations(runs []result.Run, factor string) []Variation {
 			continue
 		}
 		rest := without(r.Cell.Levels, factor)
-		k := key{}
-		for _, l := range rest {
-			k.rest += l.Factor + "=" + l.Value + " "
-		}
-		for i := range r.Cell.Parts {
-			p := &r.Cell.Parts[i]
-			rec := partOf(r, p.Name())
-			if rec == nil || !p.Measure {
-				continue
-			}
+		k := key{rest: study.LevelText(rest)}
+		for p, rec := range measured(r) {
 			values := figure(r, rec, &p.Workload.Metric)
-			if len(values) == 0 || mean(values) <= 0 {
+			if len(values) == 0 || stat.Mean(values) <= 0 {
 				continue
 			}
 			k.part = p.Name()
@@ -113,15 +106,15 @@ func (v *Variation) fill(values map[string]Levels, better string) {
 	for k := range v.Instances {
 		sorted[k] = slowness[v.Instances[k].Name]
 	}
-	middle := quantile(sorted, 0.5)
+	middle := stat.Quantile(sorted, 0.5)
 	for k := range v.Instances {
 		v.Instances[k].Slower = 100 * (sorted[k]/middle - 1)
 	}
-	v.Span = Num(100 * (sorted[len(sorted)-1]/sorted[0] - 1))
+	v.Span = stat.Float(100 * (sorted[len(sorted)-1]/sorted[0] - 1))
 	v.Mean = meanInterval(means, "t over instances")
 	var within, p float64
 	v.Between, within, p = between(byInstance)
-	v.Within, v.P = Num(within), Num(p)
+	v.Within, v.P = stat.Float(within), stat.Float(p)
 }
 
 // between is the standard deviation between groups in percent, for values that are
@@ -134,7 +127,7 @@ func between(groups [][]float64) (sd Interval, within, p float64) {
 	var n, squares, grand, ssw float64
 	var means []float64
 	for _, g := range groups {
-		m, size := mean(g), float64(len(g))
+		m, size := stat.Mean(g), float64(len(g))
 		means = append(means, m)
 		n, squares, grand = n+size, squares+size*size, grand+m*size
 		for _, x := range g {

@@ -303,16 +303,6 @@ func (w *observer) Window(open bool) error {
 	return err
 }
 
-// Energy returns the inner observer's energy, if it measures any (see lab.Observer).
-func (w *observer) Energy(window result.Window) (joules float64, source string) {
-	if m, ok := w.Observer.(interface {
-		Energy(result.Window) (float64, string)
-	}); ok {
-		return m.Energy(window)
-	}
-	return 0, ""
-}
-
 // Close implements lab.Observer.
 func (w *observer) Close(parts []result.Part) ([]result.Evidence, error) {
 	evidence, err := w.Observer.Close(parts)

@@ -278,6 +278,7 @@ type quiet struct{ windows []bool }
 func (q *quiet) Second(time.Time) (result.Sample, []result.Evidence) { return result.Sample{}, nil }
 func (q *quiet) Window(open bool) error                              { q.windows = append(q.windows, open); return nil }
 func (q *quiet) Close([]result.Part) ([]result.Evidence, error)      { return nil, nil }
+func (q *quiet) Energy(result.Window) (float64, string)              { return 0, "" }
 
 // threads is an environment that only implements Threads.
 type threads struct {

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -69,15 +70,7 @@ func (s *switches) read(before int64, l *Ledger) {
 	for _, r := range s.rings {
 		s.pending = r.drain(s.pending, &l.Lost)
 	}
-	slices.SortStableFunc(s.pending, func(a, b Switch) int {
-		switch {
-		case a.At < b.At:
-			return -1
-		case a.At > b.At:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(s.pending, func(a, b Switch) int { return cmp.Compare(a.At, b.At) })
 	n := 0
 	for n < len(s.pending) && s.pending[n].At < before {
 		l.Add(s.pending[n])

@@ -21,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // partCgroup is the cgroup of a part, in every hierarchy that its tree is in.
@@ -76,17 +77,7 @@ func (b *partCgroup) limitMemory(bytes int64) error {
 	if path == "" {
 		return &lab.LackError{What: "no memory controller for cgroups", Remedy: "remove memory: from the environment, or enable the controller"}
 	}
-	return write(path, strconv.FormatInt(bytes, 10))
-}
-
-// write writes to a kernel file that exists.
-func write(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
+	return host.WriteFile(path, strconv.FormatInt(bytes, 10))
 }
 
 // Usage implements lab.Environment, from cpu.stat (cgroup-v2.rst) or cpuacct.usage
@@ -168,15 +159,15 @@ func (b *partCgroup) Threads() ([]int, error) {
 			return ignoreGone(err)
 		}
 		for _, pid := range strings.Fields(string(text)) {
-			threads, err := os.ReadDir("/proc/" + pid + "/task")
+			n, err := strconv.Atoi(pid)
+			if err != nil {
+				return err
+			}
+			threads, err := host.ThreadsOf(n)
 			if err := ignoreGone(err); err != nil {
 				return err
 			}
-			for _, t := range threads {
-				if tid, err := strconv.Atoi(t.Name()); err == nil {
-					all = append(all, tid)
-				}
-			}
+			all = append(all, threads...)
 		}
 		return nil
 	})
@@ -235,24 +226,7 @@ func (b *partCgroup) place(set sample.Set) error {
 		return fmt.Errorf("place on CPUs %s: %w", set, err)
 	}
 	// After the cpuset: before Linux 6.2 a change of the cpuset resets affinities.
-	done := map[int]bool{}
-	for fresh := true; fresh; {
-		threads, err := b.Threads()
-		if err != nil {
-			return err
-		}
-		fresh = false
-		for _, tid := range threads {
-			if done[tid] {
-				continue
-			}
-			done[tid], fresh = true, true
-			if err := setAffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("place thread %d on CPUs %s: %w", tid, set, err)
-			}
-		}
-	}
-	return nil
+	return host.PlaceThreads(b.Threads, set)
 }
 
 // confine writes the cpusets: of this cgroup and, if it has child cgroups (LXC), of
@@ -273,7 +247,7 @@ func (b *partCgroup) confine(set sample.Set) error {
 	for range files {
 		err = nil
 		for _, f := range files {
-			err = errors.Join(err, write(f, set.String()))
+			err = errors.Join(err, host.WriteFile(f, set.String()))
 		}
 		if err == nil {
 			return nil
@@ -282,44 +256,18 @@ func (b *partCgroup) confine(set sample.Set) error {
 	return err
 }
 
-func setAffinity(tid int, set sample.Set) error {
-	var mask unix.CPUSet
-	for _, n := range set.Numbers() {
-		mask.Set(n)
-	}
-	return unix.SchedSetaffinity(tid, &mask)
-}
-
-// affinity reads the CPUs on which a thread may run: sched_getaffinity(2), which omits
-// CPUs that are outside its cpuset or offline.
-func affinity(tid int) (sample.Set, error) {
-	var mask unix.CPUSet
-	if err := unix.SchedGetaffinity(tid, &mask); err != nil {
-		return sample.Set{}, err
-	}
-	var set sample.Set
-	for n := range len(mask) * 64 {
-		if mask.IsSet(n) {
-			set = set.With(n)
-		}
-	}
-	return set, nil
-}
-
 // union returns the CPUs on which any of the threads may run.
 func union(threads []int) (sample.Set, error) {
 	var all sample.Set
 	for _, tid := range threads {
-		set, err := affinity(tid)
+		set, err := host.Affinity(tid)
 		if errors.Is(err, unix.ESRCH) {
 			continue
 		}
 		if err != nil {
 			return all, fmt.Errorf("read affinity of thread %d: %w", tid, err)
 		}
-		for _, n := range set.Numbers() {
-			all = all.With(n)
-		}
+		all = all.Union(set)
 	}
 	return all, nil
 }
@@ -357,8 +305,8 @@ func tryAffinity(want sample.Set) ([]sample.Set, error) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		if err = setAffinity(0, want); err == nil {
-			got, err = affinity(0)
+		if err = host.SetAffinity(0, want); err == nil {
+			got, err = host.Affinity(0)
 		}
 	}()
 	<-done

@@ -15,6 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -128,7 +129,7 @@ func makeEnv(t *testing.T, m *Maker, p *study.Part) lab.Environment {
 
 func lastCPU(t *testing.T) int {
 	t.Helper()
-	set, err := affinity(0)
+	set, err := host.Affinity(0)
 	if err != nil {
 		t.Fatal(err)
 	}

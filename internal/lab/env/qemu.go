@@ -24,6 +24,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // qemuGuest is a QEMU guest with the agent as its PID 1. All of QEMU's threads are in the
@@ -360,9 +361,7 @@ func (g *qemuGuest) Pin(sets []sample.Set) error {
 	}
 	var all sample.Set
 	for _, s := range sets {
-		for _, n := range s.Numbers() {
-			all = all.With(n)
-		}
+		all = all.Union(s)
 	}
 	if err := g.place(all); err != nil {
 		return err
@@ -374,7 +373,7 @@ func (g *qemuGuest) Pin(sets []sample.Set) error {
 		return nil
 	}
 	for i, tid := range g.vcpus {
-		if err := setAffinity(tid, sets[i]); err != nil {
+		if err := host.SetAffinity(tid, sets[i]); err != nil {
 			return fmt.Errorf("place virtual CPU %d on %s: %w", i, sets[i], err)
 		}
 	}
@@ -391,7 +390,7 @@ func (g *qemuGuest) Pinned() ([]sample.Set, error) {
 	}
 	var sets []sample.Set
 	for i, tid := range g.vcpus {
-		set, err := affinity(tid)
+		set, err := host.Affinity(tid)
 		if err != nil {
 			return nil, fmt.Errorf("read where virtual CPU %d may run: %w", i, err)
 		}

@@ -1,11 +1,9 @@
-// Package guest boots Linux in QEMU from a kernel and an initramfs: a machine of any
+// Package guest makes machines in QEMU that boot Linux from a kernel and an initramfs: a machine of any
 // shape in two seconds, without an image, a disk or a network.
 //
 //	kernel, err := guest.Find(guest.ARM64)              // from the cache that Fetch fills
 //	err = guest.Initramfs(w, guest.Init{Run: ...}, ...) // programs, files, modules
-//	g, err := guest.Start(ctx, guest.Machine{Arch: guest.ARM64, Kernel: kernel.Image, Initramfs: path})
-//	for line := range g.Lines() { ... }                 // the console
-//	code, err := g.Wait()                               // exit status of the programs
+//	cmd, err := guest.Machine{Arch: guest.ARM64, Kernel: kernel.Image, Initramfs: path}.Command(ctx)
 //
 // PID 1 of the guest is internal/lab/guest/init, a static program that mounts the kernel's
 // file systems, loads modules, runs programs and powers the machine off. It prints the

@@ -3,8 +3,12 @@
 package guest
 
 import (
+	"debug/elf"
 	"fmt"
+	"io/fs"
+	"path"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -86,4 +90,85 @@ func TestXen(t *testing.T) {
 		b.files = append(b.files, f)
 	}
 	b.run(t)
+}
+
+// FindXen returns the Xen in the cache. Without one the error is a *MissingError.
+func FindXen() (Xen, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return Xen{}, err
+	}
+	return findXen(filepath.Join(cache, xenFolder))
+}
+
+// xenPrograms are the toolstack programs that the first domain needs.
+var xenPrograms = []string{"xl", "xenstored", "xenconsoled", "xen-init-dom0", "xentop", "xentrace", "xenstore"}
+
+// Programs are the files of the toolstack for an initramfs: the programs in /bin with the
+// libraries that they are linked with, a shell (busybox), and the loader.
+func (x Xen) Programs() ([]File, error) {
+	there := map[string]string{} // by name
+	err := filepath.WalkDir(x.tree, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() && !strings.Contains(p, "/lib/modules/") {
+			if _, known := there[e.Name()]; !known || strings.HasSuffix(filepath.Dir(p), "/bin") {
+				there[e.Name()] = p
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list Xen's programs: %w", err)
+	}
+	files := []File{{Path: "/bin/busybox", From: there["busybox"]}, {Path: "/lib64/ld-linux-x86-64.so.2", From: there["ld-linux-x86-64.so.2"]}}
+	seen := map[string]bool{}
+	// Thread cancellation needs it, although no program is linked with it.
+	next := []string{"libgcc_s.so.1"}
+	for _, name := range xenPrograms {
+		files = append(files, File{Path: "/bin/" + name, From: there[name]})
+		needs, err := linked(there[name])
+		if err != nil {
+			return nil, fmt.Errorf("list libraries of %s: %w", name, err)
+		}
+		next = append(next, needs...)
+	}
+	for ; len(next) > 0; next = next[1:] {
+		name := next[0]
+		if seen[name] || strings.HasPrefix(name, "ld-linux") {
+			continue
+		}
+		seen[name] = true
+		if there[name] == "" {
+			return nil, fmt.Errorf("list Xen's libraries: no %s in %s", name, x.tree)
+		}
+		files = append(files, File{Path: path.Join("/lib/x86_64-linux-gnu", name), From: there[name]})
+		needs, err := linked(there[name])
+		if err != nil {
+			return nil, fmt.Errorf("list libraries of %s: %w", name, err)
+		}
+		next = append(next, needs...)
+	}
+	return files, nil
+}
+
+func linked(file string) ([]string, error) {
+	f, err := elf.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ImportedLibraries()
+}
+
+// Boot is the machine that boots Xen with its first domain from an initramfs that
+// Initramfs wrote, with Programs in it. options are Xen's own.
+func (x Xen) Boot(initramfs, options string) Machine {
+	return Machine{Arch: AMD64, Kernel: x.Hypervisor,
+		// QEMU's list of modules: the kernel with its command line, then the others.
+		Initramfs: x.Kernel.Image + " console=hvc0 quiet panic=5 rdinit=/init," + initramfs,
+		// Xen ignores the words for Linux; its own console is set here.
+		Append: "console=com1 com1=115200,8n1 noreboot " + options,
+		// TCG reports a SMAP violation for supervisor reads of the stack and has no
+		// rdtscp that Xen can emulate. Code in its guests that a signal interrupts
+		// continues with wrong AVX registers.
+		CPU: "max,-smap,-la57,-rdtscp,-xsave,-avx,-avx2"}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Actuator stops a role and lets it run again. When Stop returns, nothing of the role
@@ -57,7 +59,7 @@ const patienceToFreeze = 2 * time.Second
 
 // Stop freezes, and waits until everything is frozen.
 func (f *Freezer) Stop() error {
-	if err := write(f.file, f.stop); err != nil {
+	if err := host.WriteFile(f.file, f.stop); err != nil {
 		return fmt.Errorf("freeze: %w", err)
 	}
 	for begin, pause := time.Now(), 20*time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
@@ -77,20 +79,10 @@ func (f *Freezer) Stop() error {
 
 // Continue thaws.
 func (f *Freezer) Continue() error {
-	if err := write(f.file, f.run); err != nil {
+	if err := host.WriteFile(f.file, f.run); err != nil {
 		return fmt.Errorf("thaw: %w", err)
 	}
 	return nil
-}
-
-// write writes to a file that must exist.
-func write(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
 }
 
 // Signals stops processes by SIGSTOP, like Showstopper. Unlike a freeze, that is

@@ -70,9 +70,6 @@ func (l *Controller) Duty(now, used time.Duration) float64 {
 	return d
 }
 
-// Clamps counts the periods in which the error exceeded the windup.
-func (l *Controller) Clamps() int { return l.clamps }
-
 // patience is how long a role may run at full below its target before the target counts
 // as unattainable.
 const patience = 3 * time.Second

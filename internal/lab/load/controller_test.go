@@ -80,7 +80,7 @@ func TestLawSaysUnattainable(t *testing.T) {
 	if _, flagged := play(l, p, period, 0, 20*time.Second, 0.5); flagged < 0 || flagged > 5*time.Second {
 		t.Errorf("flagged after %s", flagged)
 	}
-	if l.Clamps() == 0 {
+	if l.clamps == 0 {
 		t.Error("no period was clamped")
 	}
 	rate = 1

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Guard is a process that outlives the lab briefly. It holds the other end of a pipe.
@@ -72,7 +74,7 @@ func GuardMain(in io.Reader, out io.Writer) error {
 		}
 		switch kind {
 		case "write":
-			undo = append(undo, func() error { return write(name, value) })
+			undo = append(undo, func() error { return host.WriteFile(name, value) })
 		case "pid":
 			undo = append(undo, func() error {
 				pid, err := strconv.Atoi(name)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -110,7 +111,7 @@ func burner(t *testing.T, dir string) int {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+	if err := host.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 		t.Fatal(err)
 	}
 	return pid

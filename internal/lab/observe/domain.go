@@ -72,16 +72,6 @@ func (d *domains) Close(parts []result.Part) ([]result.Evidence, error) {
 	return evidence, err
 }
 
-// Energy returns the inner observer's result.
-func (d *domains) Energy(w result.Window) (joules float64, source string) {
-	if m, ok := d.Observer.(interface {
-		Energy(w result.Window) (joules float64, source string)
-	}); ok {
-		return m.Energy(w)
-	}
-	return 0, ""
-}
-
 // since is the difference to an earlier reading.
 func (d domain) since(from domain) map[string]float64 {
 	out := map[string]float64{}

@@ -64,12 +64,12 @@ func (o Options) open(of lab.Observed) (*Observer, error) {
 	for i, name := range of.Names {
 		var cpus sample.Set
 		for _, set := range of.Sets[i] {
-			cpus = union(cpus, set)
+			cpus = cpus.Union(set)
 		}
 		if cpus.Len() == 0 {
 			cpus = top.Online
 		}
-		obs.cpus = union(obs.cpus, cpus)
+		obs.cpus = obs.cpus.Union(cpus)
 		obs.parts = append(obs.parts, newPart(name, of.Envs[i], cpus, &obs.opt))
 	}
 	obs.openCountings()
@@ -86,14 +86,6 @@ func (o Options) open(of lab.Observed) (*Observer, error) {
 		return nil, errors.Join(fmt.Errorf("observe: %w", err), obs.release())
 	}
 	return obs, nil
-}
-
-func union(a, b sample.Set) sample.Set {
-	all := slices.Clone(a)
-	for _, n := range b.Numbers() {
-		all = all.With(n)
-	}
-	return all
 }
 
 // steady is the minimum length of a cell's steady window; 0 where the iterations
@@ -224,8 +216,7 @@ func (o *Observer) release() error {
 	return errors.Join(o.kernel.close(), o.energy.close(), o.closeCountings())
 }
 
-// Energy returns the joules of a part of the run and the source that measured them. The
-// source is "" if there is none, or if it does not cover the whole window.
+// Energy implements lab.Observer.
 func (o *Observer) Energy(w result.Window) (joules float64, source string) {
 	return o.energy.between(o.of.Start.Add(w.From), o.of.Start.Add(w.To))
 }

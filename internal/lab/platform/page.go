@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -31,7 +33,7 @@ type Page struct {
 	Pairs     []Pair           `json:"pairs"`
 	Trips     []Trip           `json:"round_trips"`
 	// Floors are the noise floors in percent, by study.
-	Floors map[string]analyse.Num `json:"noise_floor_percent"`
+	Floors map[string]stat.Float `json:"noise_floor_percent"`
 	// Findings are the findings in words.
 	Findings []string `json:"says"`
 }
@@ -60,7 +62,7 @@ type Trip struct {
 // NewPage computes the page from the results of the studies, by name; a study without
 // results was not run.
 func NewPage(top host.Topology, results map[string]*analyse.Results) *Page {
-	p := &Page{CPUs: top.Online.Len(), Loads: []Load{}, Pairs: []Pair{}, Trips: []Trip{}, Floors: map[string]analyse.Num{},
+	p := &Page{CPUs: top.Online.Len(), Loads: []Load{}, Pairs: []Pair{}, Trips: []Trip{}, Floors: map[string]stat.Float{},
 		Bandwidth: analyse.Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN()}}
 	cores, packages := map[[2]int]bool{}, map[int]bool{}
 	for _, c := range top.CPUs {
@@ -70,7 +72,7 @@ func NewPage(top host.Topology, results map[string]*analyse.Results) *Page {
 	p.Cores, p.Packages = len(cores), len(packages)
 	for name, r := range results {
 		if r.Noise != nil {
-			p.Floors[name] = analyse.Num(100 * r.Noise.Floor)
+			p.Floors[name] = stat.Float(100 * r.Noise.Floor)
 		}
 	}
 	if r := results[Threads]; r != nil && len(r.Doses) > 0 {
@@ -87,12 +89,12 @@ func NewPage(top host.Topology, results map[string]*analyse.Results) *Page {
 	}
 	if r := results[Pairs]; r != nil {
 		for _, d := range r.Degradations {
-			p.Pairs = append(p.Pairs, Pair{d.Workload, strings.Join(d.Partners, " "), level(d.Levels, "placement"), d.Percent})
+			p.Pairs = append(p.Pairs, Pair{d.Workload, strings.Join(d.Partners, " "), study.LevelOf(d.Levels, "placement"), d.Percent})
 		}
 	}
 	if r := results[Network]; r != nil && r.Tenants != nil {
 		for _, l := range r.Tenants.Latencies {
-			p.Trips = append(p.Trips, Trip{level(l.Levels, "placement"), l.P50, l.P99})
+			p.Trips = append(p.Trips, Trip{study.LevelOf(l.Levels, "placement"), l.P50, l.P99})
 		}
 	}
 	p.say()
@@ -120,15 +122,6 @@ func reasons(r *analyse.Results) string {
 		return ""
 	}
 	return " (" + strings.Join(texts, ", ") + ")"
-}
-
-func level(ls []study.Level, factor string) string {
-	for _, l := range ls {
-		if l.Factor == factor {
-			return l.Value
-		}
-	}
-	return ""
 }
 
 // far is the ratio of the latencies of two successive sets from which they count as
@@ -223,53 +216,50 @@ func (p *Page) sayPairs(add func(string, ...any)) {
 
 // Markdown writes the page.
 func (p *Page) Markdown(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# This platform\n\n%d CPUs; the kernel reports %d cores, %d packages, last-level cache %s.\n\n", p.CPUs, p.Cores, p.Packages, size(p.LLC))
-	for _, s := range p.Findings {
-		fmt.Fprintf(&b, "- %s\n", s)
+	d := page.Page{Heading: "This platform", Points: p.Findings,
+		Lead: []page.Lead{{Text: fmt.Sprintf("%d CPUs; the kernel reports %d cores, %d packages, last-level cache %s.", p.CPUs, p.Cores, p.Packages, size(p.LLC))}}}
+	chapter := func(title string, rows [][]page.Cell, notes []string, head ...string) {
+		s := page.Section{Title: title, Notes: notes}
+		if len(rows) > 0 {
+			s.Exhibits = []page.Exhibit{{Table: page.Table{Head: head, Rows: rows}}}
+		}
+		d.Add(s)
 	}
-	if d := p.Threads; d != nil {
-		b.WriteString("\n## Busy threads\n\n| threads | longer than one alone |\n|---|---|\n")
-		for i, x := range d.Points {
-			if i == 0 {
-				fmt.Fprintf(&b, "| %d | |\n", x.Threads)
-				continue
+	var threads, loads, pairs, trips [][]page.Cell
+	if p.Threads != nil {
+		for i, x := range p.Threads.Points {
+			longer := ""
+			if i > 0 {
+				longer = percent(x.Longer)
 			}
-			fmt.Fprintf(&b, "| %d | %s |\n", x.Threads, percent(x.Longer))
+			threads = append(threads, page.Row(fmt.Sprint(x.Threads), longer))
 		}
 	}
-	if len(p.Loads) > 0 {
-		b.WriteString("\n## Memory\n\n| working set | latency of a load |\n|---|---|\n")
-		for _, l := range p.Loads {
-			fmt.Fprintf(&b, "| %s | %s |\n", l.Set, ns(l.Seconds.Value))
-		}
-		if v := p.Bandwidth.Value; !math.IsNaN(v) {
-			fmt.Fprintf(&b, "\nOne thread reaches %.1f GB/s (STREAM triad).\n", v/1e9)
-		}
+	var memory, noise []string
+	for _, l := range p.Loads {
+		loads = append(loads, page.Row(l.Set, ns(l.Seconds.Value)))
 	}
-	if len(p.Pairs) > 0 {
-		b.WriteString("\n## Next to a neighbour\n\n| workload | neighbour | CPUs | takes longer |\n|---|---|---|---|\n")
-		for _, x := range p.Pairs {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", x.Workload, x.Neighbour, x.Relation, percent(x.Percent))
-		}
+	if v := p.Bandwidth.Value; !math.IsNaN(v) {
+		memory = append(memory, fmt.Sprintf("One thread reaches %.1f GB/s (STREAM triad).", v/1e9))
 	}
-	if len(p.Trips) > 0 {
-		b.WriteString("\n## Round trip of a datagram\n\n| CPUs | median | 99th percentile |\n|---|---|---|\n")
-		for _, t := range p.Trips {
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", t.Relation, us(t.Median.Value), us(t.P99.Value))
-		}
+	for _, x := range p.Pairs {
+		pairs = append(pairs, page.Row(x.Workload, x.Neighbour, x.Relation, percent(x.Percent)))
 	}
-	if len(p.Floors) > 0 {
-		b.WriteString("\n## Noise\n\n")
+	for _, t := range p.Trips {
+		trips = append(trips, page.Row(t.Relation, us(t.Median.Value), us(t.P99.Value)))
 	}
 	for _, name := range []string{Threads, Pairs} {
 		if f, ok := p.Floors[name]; ok {
-			fmt.Fprintf(&b, "Two equal runs of %s differ by up to %.1f %%.\n", name, float64(f))
+			noise = append(noise, fmt.Sprintf("Two equal runs of %s differ by up to %.1f %%.", name, float64(f)))
 		}
 	}
-	b.WriteString("\nNot measured: network cards, which need a second machine, and disks.\n")
-	_, err := io.WriteString(w, b.String())
-	return err
+	chapter("Busy threads", threads, nil, "threads", "longer than one alone")
+	chapter("Memory", loads, memory, "working set", "latency of a load")
+	chapter("Next to a neighbour", pairs, nil, "workload", "neighbour", "CPUs", "takes longer")
+	chapter("Round trip of a datagram", trips, nil, "CPUs", "median", "99th percentile")
+	chapter("Noise", nil, noise)
+	chapter("Not measured", nil, []string{"Network cards, which need a second machine, and disks."})
+	return d.Markdown(w)
 }
 
 func percent(i analyse.Interval) string {

@@ -114,7 +114,7 @@ func TestPage(t *testing.T) {
 		"2MiB 1.2 ns → 128MiB 90.0 ns",
 		"is 95.0 % (94.0 to 96.0), cache next to stream at smt-sibling",
 		"Pinning: same-llc is best by the average loss of pairs: same-llc 30 %, smt-sibling 70 %, same-thread 120 % (noise floor 2.0 %)",
-		"reaches 12.0 GB/s", "| 4 | 50.0 % (49.0 to 51.0) |", "Not measured: network cards",
+		"reaches 12.0 GB/s", "| 4 | 50.0 % (49.0 to 51.0) |", "Network cards, which need a second machine",
 		"back takes 41 µs (99th percentile 88 µs) at same-llc, 20 µs (99th percentile 30 µs) at same-thread.", "| same-llc | 41 µs | 88 µs |",
 	} {
 		if !strings.Contains(b.String(), want) {

@@ -114,9 +114,7 @@ while :; do sleep 0.01; done`)
 	if err != nil || strings.Count(string(conf), "match:") != 1 || !strings.Contains(string(conf), `{match: "/quell-lab-1/e1.victim", job: "victim", class: latency-sensitive}`) {
 		t.Errorf("%s, %v", conf, err)
 	}
-	if j, source := w.(interface {
-		Energy(result.Window) (float64, string)
-	}).Energy(result.Window{}); j != 7 || source != "meter" {
+	if j, source := w.Energy(result.Window{}); j != 7 || source != "meter" {
 		t.Errorf("energy %g of %q", j, source)
 	}
 	if flips, err := cacheChanges(filepath.Join(o.Dir, CachesFile)); err != nil || flips != "CPUs 0-1: 80 ns before, 300 ns after" {

@@ -29,16 +29,6 @@ func WithAgent(inner lab.Observer, o lab.Observed, opt Options) (lab.Observer, e
 	return &observer{inner, a, o.Dir}, nil
 }
 
-// Energy is the inner observer's energy (see lab.Observer).
-func (w *observer) Energy(window result.Window) (joules float64, source string) {
-	if m, ok := w.Observer.(interface {
-		Energy(result.Window) (float64, string)
-	}); ok {
-		return m.Energy(window)
-	}
-	return 0, ""
-}
-
 // Close implements lab.Observer.
 func (w *observer) Close(parts []result.Part) ([]result.Evidence, error) {
 	err := w.agent.stop()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -44,7 +45,7 @@ type Stretch struct {
 	Antagonist string        `json:"antagonist"`
 	Window     result.Window `json:"window"` // after the run's start
 	// Slowdown is the victim's time for a unit of work inside it over that outside.
-	Slowdown analyse.Num `json:"slowdown"`
+	Slowdown stat.Float `json:"slowdown"`
 	// Used is the antagonist's CPU usage in it, as a share of its CPUs.
 	Used  float64 `json:"used"`
 	Truth Truth   `json:"truth"`
@@ -117,7 +118,7 @@ func cause(r *result.Run, victim, antagonist *study.Part) string {
 }
 
 func (s *Stretch) judge(r *result.Run, seconds []result.Sample, present, absent []result.Step) {
-	s.Truth, s.Slowdown = Unclear, analyse.Num(math.NaN())
+	s.Truth, s.Slowdown = Unclear, stat.Float(math.NaN())
 	i := slices.IndexFunc(r.Parts, func(p result.Part) bool { return p.Name == s.Victim })
 	if i < 0 {
 		s.Why = "no record of the victim"
@@ -144,7 +145,7 @@ func (s *Stretch) judge(r *result.Run, seconds []result.Sample, present, absent 
 		return
 	}
 	beside, first, second := rate(in), rate(before), rate(after)
-	s.Slowdown = analyse.Num((first + second) / 2 / beside)
+	s.Slowdown = stat.Float((first + second) / 2 / beside)
 	more := share(seconds, "cpu.foreign", in) - share(seconds, "cpu.foreign", append(before, after...))
 	least, most := min(first, second), max(first, second)
 	switch {

@@ -191,9 +191,6 @@ func (h *Host) reason() error {
 	return h.why
 }
 
-// Gone is closed when the host is lost; Err has the reason.
-func (h *Host) Gone() <-chan struct{} { return h.gone }
-
 // Err is a *LostError, or nil while the host is connected or after Close.
 func (h *Host) Err() error {
 	if err := h.reason(); !errors.Is(err, errClosed) {

@@ -23,6 +23,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -100,9 +101,9 @@ func everything(t *testing.T) *Report {
 	m := analyse.Matrix{}
 	var n [][]int
 	for i := range names {
-		row, counts := make([]float64, len(names)), make([]int, len(names))
+		row, counts := make([]stat.Float, len(names)), make([]int, len(names))
 		for j := range names {
-			row[j], counts[j] = math.Cos(float64(i+j)), 4
+			row[j], counts[j] = stat.Float(math.Cos(float64(i+j))), 4
 		}
 		m, n = append(m, row), append(n, counts)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -31,16 +32,16 @@ func bounds(i analyse.Interval) plot.Interval {
 
 // degradations are bars per set of workloads, one per part and mapping (figure 3 of paper
 // 000).
-func (r *Report) degradations() section {
-	s := section{ID: "degradation", Title: "Degradation compared with running alone"}
-	t := table{Caption: "Degradation of each part with others", Head: []string{"cell", "part", "workload", "others", "degradation %", "interval", "slowdown", "interval", "alone", "with others", "unit", "CPU time %"}}
+func (r *Report) degradations() page.Section {
+	s := page.Section{ID: "degradation", Title: "Degradation compared with running alone"}
+	t := page.Table{Caption: "Degradation of each part with others", Head: []string{"cell", "part", "workload", "others", "degradation %", "interval", "slowdown", "interval", "alone", "with others", "unit", "CPU time %"}}
 	all := r.Results.Degradations
 	var intervals []analyse.Interval
 	better := map[string]bool{}
 	for _, d := range all {
 		better[d.Better] = true
 		intervals = append(intervals, d.Percent)
-		t.Rows = append(t.Rows, row(words(d.Levels), d.Part, d.Workload, strings.Join(d.Partners, ", "), number(d.Percent.Value), between(d.Percent),
+		t.Rows = append(t.Rows, page.Row(words(d.Levels), d.Part, d.Workload, strings.Join(d.Partners, ", "), number(d.Percent.Value), between(d.Percent),
 			number(d.Slowdown.Value), between(d.Slowdown), estimate(d.Solo), estimate(d.Co), d.Unit, estimate(d.CPU)))
 	}
 	if len(all) == 0 {
@@ -53,7 +54,7 @@ func (r *Report) degradations() section {
 		s.Notes = append(s.Notes, "For rates the degradation is 100·(1 − with others/alone): half the rate is 50 %.")
 	}
 	s.Notes = append(s.Notes, "CPU time is the change of user and system time per unit of work: degradation without more CPU time means that the part waited. "+method(intervals...))
-	e := exhibit{Table: t}
+	e := page.Exhibit{Table: t}
 	names, groups := grouped(all, func(d *analyse.Degradation) string { return words(d.Levels, r.placing()...) })
 	for _, name := range names {
 		b := plot.Bars{Title: "Degradation, " + name, Unit: "degradation, %", About: "Bars per part and placement, compared with running alone, with intervals; the table below has the numbers."}
@@ -78,7 +79,7 @@ func (r *Report) degradations() section {
 		}
 		e.Plots = append(e.Plots, split(b)...)
 	}
-	s.Exhibits = append(s.Exhibits, s.first(e))
+	s.Exhibits = append(s.Exhibits, first(&s, e))
 	return s
 }
 
@@ -98,7 +99,7 @@ func split(b plot.Bars) []plot.Plot {
 }
 
 // first keeps the first mostPlots plots and notes how many there are.
-func (s *section) first(e exhibit) exhibit {
+func first(s *page.Section, e page.Exhibit) page.Exhibit {
 	if n := len(e.Plots); n > mostPlots {
 		e.Plots = e.Plots[:mostPlots]
 		s.Notes = append(s.Notes, fmt.Sprintf("The first %d of %d plots are drawn; the table has every number.", mostPlots, n))
@@ -109,8 +110,8 @@ func (s *section) first(e exhibit) exhibit {
 
 // mappings are figure 4 of paper 000: average and worst degradation relative to each
 // machine's best mapping, per set of workloads.
-func (r *Report) mappings() section {
-	s := section{ID: "mapping", Title: "Mappings of machines to cores"}
+func (r *Report) mappings() page.Section {
+	s := page.Section{ID: "mapping", Title: "Mappings of machines to cores"}
 	if len(r.Results.Mappings) == 0 {
 		return s
 	}
@@ -119,11 +120,11 @@ func (r *Report) mappings() section {
 			"The level "+study.Unpinned+", where the kernel's scheduler decides, is not in any average. These are the paper's definitions, for means over runs; the intervals are ours, over repetitions, with each machine's best mapping as found. The interval of the worst accounts for the selection of worst and best by measured values.")
 	b := plot.Bars{Title: "Worst and average degradation over the best mapping", Unit: "degradation, %", Series: []string{"average", "worst"},
 		About: "Two bars per set of workloads; the table below has the numbers."}
-	sets := table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "worst machine"}}
+	sets := page.Table{Caption: "Sets of workloads", Head: []string{"set", "mappings", "average %", "worst %", "worst machine"}}
 	mappings := map[string]bool{}
 	for _, m := range r.Results.Mappings {
 		b.Groups = append(b.Groups, plot.Group{Name: m.Set, Values: []plot.Interval{bounds(m.Interval), bounds(m.WorstInterval)}})
-		sets.Rows = append(sets.Rows, row(m.Set, fmt.Sprint(m.Mappings), estimate(m.Interval), estimate(m.WorstInterval), m.WorstOf))
+		sets.Rows = append(sets.Rows, page.Row(m.Set, fmt.Sprint(m.Mappings), estimate(m.Interval), estimate(m.WorstInterval), m.WorstOf))
 		for _, p := range m.Parts {
 			for name := range p.Percent {
 				mappings[name] = true
@@ -131,10 +132,10 @@ func (r *Report) mappings() section {
 		}
 	}
 	columns := slices.Sorted(maps.Keys(mappings))
-	parts := table{Caption: "Each machine in each mapping, % over its best", Head: append([]string{"set", "machine", "workload"}, append(slices.Clone(columns), "average", "worst")...)}
+	parts := page.Table{Caption: "Each machine in each mapping, % over its best", Head: append([]string{"set", "machine", "workload"}, append(slices.Clone(columns), "average", "worst")...)}
 	for _, m := range r.Results.Mappings {
 		for _, p := range m.Parts {
-			cells := row(m.Set, p.Part, p.Workload)
+			cells := page.Row(m.Set, p.Part, p.Workload)
 			for _, name := range columns {
 				text := unknown
 				if v, ok := p.Intervals[name]; ok {
@@ -142,33 +143,33 @@ func (r *Report) mappings() section {
 				} else if v, ok := p.Percent[name]; ok {
 					text = number(v)
 				}
-				cells = append(cells, cell{Text: text})
+				cells = append(cells, page.Cell{Text: text})
 			}
-			parts.Rows = append(parts.Rows, append(cells, row(number(p.Average), number(p.Worst))...))
+			parts.Rows = append(parts.Rows, append(cells, page.Row(number(p.Average), number(p.Worst))...))
 		}
 	}
-	s.Exhibits = append(s.Exhibits, exhibit{Plots: split(b), Table: sets}, s.first(exhibit{Table: parts}))
+	s.Exhibits = append(s.Exhibits, page.Exhibit{Plots: split(b), Table: sets}, first(&s, page.Exhibit{Table: parts}))
 	if h := r.Results.Headline; h != nil {
-		t := table{Caption: fmt.Sprintf("Over %d sets of workloads, %%", h.Sets), Head: []string{"", "least", "largest", "arithmetic mean", "geometric mean"}}
+		t := page.Table{Caption: fmt.Sprintf("Over %d sets of workloads, %%", h.Sets), Head: []string{"", "least", "largest", "arithmetic mean", "geometric mean"}}
 		for _, one := range []struct {
 			name string
 			of   *analyse.SetStatistics
 		}{{"average degradation", &h.Average}, {"worst degradation", &h.Worst}} {
-			t.Rows = append(t.Rows, row(one.name, estimate(one.of.Least), estimate(one.of.Largest), estimate(one.of.Mean), estimate(one.of.Geometric)))
+			t.Rows = append(t.Rows, page.Row(one.name, estimate(one.of.Least), estimate(one.of.Largest), estimate(one.of.Mean), estimate(one.of.Geometric)))
 		}
 		s.Notes = append(s.Notes, "Intervals of the least and the largest are those of that set; intervals of means are over sets.")
-		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}
-	advice := table{Caption: "Mapping advised by cache misses measured alone; averages over machines, % over each machine's best mapping",
+	advice := page.Table{Caption: "Mapping advised by cache misses measured alone; averages over machines, % over each machine's best mapping",
 		Head: []string{"set", "by", "advised", "%", "best", "%", "worst", "%", study.Unpinned + " %"}}
 	for _, m := range r.Results.Mappings {
 		if a := m.Advised; a != nil {
-			advice.Rows = append(advice.Rows, row(m.Set, a.By, a.Mapping, number(a.Percent), a.BestMapping, number(a.Best), a.WorstMapping, number(a.Worst), number(float64(a.Default))))
+			advice.Rows = append(advice.Rows, page.Row(m.Set, a.By, a.Mapping, number(a.Percent), a.BestMapping, number(a.Best), a.WorstMapping, number(a.Worst), number(float64(a.Default))))
 		}
 	}
 	if len(advice.Rows) > 0 {
 		s.Notes = append(s.Notes, "The advised mapping separates the machines with the most cache misses when alone; runs with others are not used for the choice.")
-		s.Exhibits = append(s.Exhibits, exhibit{Table: advice})
+		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: advice})
 	}
 	return s
 }

@@ -1,7 +1,6 @@
 package render
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
@@ -90,7 +91,7 @@ func difference(a, b *Value) analyse.Interval {
 		return i
 	}
 	// Intervals of ratios are asymmetric: each bound has its own half-width.
-	half := func(p, q analyse.Num) float64 { return math.Hypot(float64(p), float64(q)) }
+	half := func(p, q stat.Float) float64 { return math.Hypot(float64(p), float64(q)) }
 	i.Low = i.Value - half(b.Value-b.Low, a.High-a.Value)
 	i.High = i.Value + half(b.High-b.Value, a.Value-a.Low)
 	return i
@@ -99,12 +100,10 @@ func difference(a, b *Value) analyse.Interval {
 // Markdown writes the difference for people: first the conditions that differ, then the
 // values that changed, then all others.
 func (d *Diff) Markdown(w io.Writer) error {
-	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "# %s: later results compared with earlier ones\n", escape(d.Later.Study.Name))
-	conditions := table{Caption: "Conditions that differ", Head: []string{"", "earlier", "later"}}
+	conditions := page.Table{Caption: "Conditions that differ", Head: []string{"", "earlier", "later"}}
 	condition := func(name, earlier, later string) {
 		if earlier != later {
-			conditions.Rows = append(conditions.Rows, row(name, earlier, later))
+			conditions.Rows = append(conditions.Rows, page.Row(name, earlier, later))
 		}
 	}
 	condition("stamps", stampText(d.Earlier.stamps()), stampText(d.Later.stamps()))
@@ -126,14 +125,13 @@ func (d *Diff) Markdown(w io.Writer) error {
 			condition(f.Name, unknown, f.Value)
 		}
 	}
-	conditions.markdown(b)
 	head := []string{"value", "change", "difference", "interval", "earlier", "later", "unit"}
-	changed, rest := table{Caption: "Values that changed", Head: head}, table{Caption: "Values without a significant change", Head: head}
+	changed, rest := page.Table{Caption: "Values that changed", Head: head}, page.Table{Caption: "Values without a significant change", Head: head}
 	judged := 0
 	for i := range d.Changes {
 		c := &d.Changes[i]
 		seen := c.Direction()
-		line := row(c.Earlier.Name(), seen, number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
+		line := page.Row(c.Earlier.Name(), seen, number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
 		if seen != "unknown" {
 			judged++
 		}
@@ -143,23 +141,20 @@ func (d *Diff) Markdown(w io.Writer) error {
 			rest.Rows = append(rest.Rows, line)
 		}
 	}
-	fmt.Fprintf(b, "\n%s among %s with an interval. By chance about 1 in 20 of the unchanged values shows a change.\n", plural(len(changed.Rows), "change"), plural(judged, "value"))
-	changed.markdown(b)
-	rest.markdown(b)
+	p := page.Page{Heading: d.Later.Study.Name + ": later results compared with earlier ones", Head: []page.Table{conditions}, Sections: []page.Section{{
+		Notes:    []string{fmt.Sprintf("%s among %s with an interval. By chance about 1 in 20 of the unchanged values shows a change.", plural(len(changed.Rows), "change"), plural(judged, "value"))},
+		Exhibits: []page.Exhibit{{Table: changed}, {Table: rest}}}}}
 	for _, o := range []struct {
 		caption string
 		values  []Value
 	}{{"Values only in the earlier results", d.OnlyEarlier}, {"Values only in the later results", d.OnlyLater}} {
-		t := table{Caption: o.caption, Head: []string{"name", "value", "unit"}}
+		t := page.Table{Caption: o.caption, Head: []string{"name", "value", "unit"}}
 		for _, v := range o.values {
-			t.Rows = append(t.Rows, row(v.Name(), number(float64(v.Value)), v.Unit))
+			t.Rows = append(t.Rows, page.Row(v.Name(), number(float64(v.Value)), v.Unit))
 		}
-		t.markdown(b)
+		p.Sections[0].Exhibits = append(p.Sections[0].Exhibits, page.Exhibit{Table: t})
 	}
-	if err := b.Flush(); err != nil {
-		return fmt.Errorf("write difference: %w", err)
-	}
-	return nil
+	return p.Markdown(w)
 }
 
 // facts are those of all machines, prefixed with the machine's name where there are

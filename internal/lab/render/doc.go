@@ -4,8 +4,8 @@
 // no statistics of its own: a plot, its table and the CSV row show the same number with
 // the same interval.
 //
-// A report has the same parts in HTML and in Markdown, because both are written from one
-// page: sections of exhibits, each a table with its plots.
+// A report has the same parts in HTML and in Markdown, because package page writes both:
+// sections of exhibits, each a table with its plots.
 //
 // It also compares results with expectations (a paper's table) and with another folder's
 // results, and packs a folder into one file.

@@ -3,6 +3,7 @@ package render
 import (
 	"fmt"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
@@ -10,23 +11,23 @@ import (
 // doses show how much longer a part takes as neighbours or threads are added (figures 5.2
 // to 5.11 of paper 002): against their number, one line per state of the neighbours, and
 // against the busy threads of the whole run, one line per cell.
-func (r *Report) doses() section {
-	s := section{ID: "dose-response", Title: "Cost of each neighbour"}
+func (r *Report) doses() page.Section {
+	s := page.Section{ID: "dose-response", Title: "Cost of each neighbour"}
 	all := r.Results.Doses
 	if len(all) == 0 {
 		return s
 	}
-	points := table{Caption: "By number of neighbours", Head: []string{"cell", "part", "neighbours' state", "neighbours", "busy threads", "value", "interval", "unit", "longer %", "interval", "step %", "interval"}}
-	sums := table{Caption: "From the lowest dose to the highest", Head: []string{"cell", "part", "neighbours' state", "longer at highest dose %", "interval", "first half %", "second half %", "knee", "step at knee %", "CPUs", "cores", "CPUs per core", "per neighbour, % of none", "interval"}}
+	points := page.Table{Caption: "By number of neighbours", Head: []string{"cell", "part", "neighbours' state", "neighbours", "busy threads", "value", "interval", "unit", "longer %", "interval", "step %", "interval"}}
+	sums := page.Table{Caption: "From the lowest dose to the highest", Head: []string{"cell", "part", "neighbours' state", "longer at highest dose %", "interval", "first half %", "second half %", "knee", "step at knee %", "CPUs", "cores", "CPUs per core", "per neighbour, % of none", "interval"}}
 	var intervals []analyse.Interval
 	for _, d := range all {
 		for i, p := range d.Points {
-			cells := row(words(d.Levels), d.Part, d.State, fmt.Sprint(p.Neighbours), fmt.Sprint(p.Threads), number(p.Value.Value), between(p.Value), d.Unit)
+			cells := page.Row(words(d.Levels), d.Part, d.State, fmt.Sprint(p.Neighbours), fmt.Sprint(p.Threads), number(p.Value.Value), between(p.Value), d.Unit)
 			if i > 0 {
-				cells = append(cells, row(number(p.Longer.Value), between(p.Longer), number(p.Step.Value), between(p.Step))...)
+				cells = append(cells, page.Row(number(p.Longer.Value), between(p.Longer), number(p.Step.Value), between(p.Step))...)
 				intervals = append(intervals, p.Longer)
 			} else {
-				cells = append(cells, row("", "", "", "")...)
+				cells = append(cells, page.Row("", "", "", "")...)
 			}
 			points.Rows = append(points.Rows, cells)
 		}
@@ -36,24 +37,24 @@ func (r *Report) doses() section {
 		}
 		cpus, cores, each := coreColumns(d.Cores)
 		intervals = append(intervals, d.PerNeighbour)
-		sums.Rows = append(sums.Rows, row(words(d.Levels), d.Part, d.State, number(d.Full.Value), between(d.Full), estimate(d.First), estimate(d.Second), knee, step, cpus, cores, each, number(d.PerNeighbour.Value), between(d.PerNeighbour)))
+		sums.Rows = append(sums.Rows, page.Row(words(d.Levels), d.Part, d.State, number(d.Full.Value), between(d.Full), estimate(d.First), estimate(d.Second), knee, step, cpus, cores, each, number(d.PerNeighbour.Value), between(d.PerNeighbour)))
 	}
 	s.Notes = append(s.Notes,
 		"Longer is the increase in time per unit of work over the lowest dose, step is that over the previous dose; rates are converted to times. "+
 			"The halves are of the largest number of busy threads: up to half of it, and from the first point beyond. The knee is the largest step whose interval is above 0: "+
 			"with two CPUs per core it is expected at one thread more than half of the CPUs. The number of cores follows from the largest step of 2 % or more, up to as many threads as CPUs. It is not computed for "+
 			"several guests, because the hypervisor places their threads. The slope is in percent of the value at the lowest dose. "+method(intervals...))
-	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: append(r.byNeighbours(), r.byThreads()...), Table: sums}), s.first(exhibit{Table: points}))
+	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Plots: append(r.byNeighbours(), r.byThreads()...), Table: sums}), first(&s, page.Exhibit{Table: points}))
 	s.Exhibits = append(s.Exhibits, r.gaps()...)
 	s.Exhibits = append(s.Exhibits, r.costs()...)
-	contrasts := table{Caption: "Compared at equal numbers", Head: []string{"cell", "part", "of", "over", "at equal", "number", "longer %", "interval"}}
+	contrasts := page.Table{Caption: "Compared at equal numbers", Head: []string{"cell", "part", "of", "over", "at equal", "number", "longer %", "interval"}}
 	for _, c := range r.Results.DoseContrasts {
 		for _, p := range c.Points {
-			contrasts.Rows = append(contrasts.Rows, row(words(c.Levels), c.Part, c.Of, c.Over, c.By, fmt.Sprint(p.At), number(p.Longer.Value), between(p.Longer)))
+			contrasts.Rows = append(contrasts.Rows, page.Row(words(c.Levels), c.Part, c.Of, c.Over, c.By, fmt.Sprint(p.At), number(p.Longer.Value), between(p.Longer)))
 		}
 	}
 	if len(contrasts.Rows) > 0 {
-		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: contrasts}))
+		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: contrasts}))
 	}
 	return s
 }

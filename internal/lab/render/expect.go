@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/format/keyed"
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
@@ -190,9 +191,9 @@ func (c *Check) judge() {
 }
 
 // checks are the expectations with their outcomes.
-func (r *Report) checks() section {
-	s := section{ID: "expectations", Title: "Comparison with expectations"}
-	t := table{Caption: "Expectations", Head: []string{"expectation", "outcome", "expected", "found", "interval", "unit", "why", "source"}}
+func (r *Report) checks() page.Section {
+	s := page.Section{ID: "expectations", Title: "Comparison with expectations"}
+	t := page.Table{Caption: "Expectations", Head: []string{"expectation", "outcome", "expected", "found", "interval", "unit", "why", "source"}}
 	counts := map[Outcome]int{}
 	for _, c := range r.Checks {
 		counts[c.Outcome]++
@@ -214,12 +215,12 @@ func (r *Report) checks() section {
 		if name == "" {
 			name = c.Expectation.Analysis + " " + c.Expectation.Quantity
 		}
-		t.Rows = append(t.Rows, row(name, string(c.Outcome), expected, found, interval, unit, c.Reason, c.Source))
+		t.Rows = append(t.Rows, page.Row(name, string(c.Outcome), expected, found, interval, unit, c.Reason, c.Source))
 	}
 	if len(t.Rows) > 0 {
 		s.Notes = append(s.Notes, fmt.Sprintf("%d reproduced, %d not reproduced, %d inconclusive. Reproduced: the whole interval is within the bounds. Not reproduced: the whole interval is outside.",
 			counts[Reproduced], counts[NotReproduced], counts[Inconclusive]))
-		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: t}))
+		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: t}))
 	}
 	return s
 }

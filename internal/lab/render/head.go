@@ -3,28 +3,43 @@ package render
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
+// HTML writes the report as one self-contained file, Markdown its text and tables.
+func HTML(w io.Writer, r *Report) error     { return r.page().HTML(w) }
+func Markdown(w io.Writer, r *Report) error { return r.page().Markdown(w) }
+
 // page builds the page of the report.
-func (r *Report) page() *page {
-	p := &page{Title: r.Study.Name, Question: r.Study.Question, Refute: r.Study.Refute, Stamps: r.stamps()}
+func (r *Report) page() *page.Page {
+	r = r.ordered()
+	p := &page.Page{Title: r.Study.Name + ": quell lab report", Heading: r.Study.Name}
+	lead := func(strong, text, class string) {
+		if strong != "" && text != " " {
+			p.Lead = append(p.Lead, page.Lead{Strong: strong, Text: text, Class: class})
+		}
+	}
+	lead(strings.Join(r.stamps(), ", "), ": these numbers are comparable only with others of the same stamps.", "stamps")
+	lead("Question.", " "+r.Study.Question, "")
+	lead("What would refute it.", " "+r.Study.Refute, "")
 	p.Head = append(p.Head, r.about(), r.verdicts())
 	for _, m := range r.Machines {
-		t := table{Caption: "Machine " + m.Name}
+		t := page.Table{Caption: "Machine " + m.Name}
 		for _, f := range m.Facts {
-			t.Rows = append(t.Rows, row(f.Name, f.Value))
+			t.Rows = append(t.Rows, page.Row(f.Name, f.Value))
 		}
 		t.Long = len(t.Rows) > 12
 		p.Head = append(p.Head, t)
 	}
-	sections := []section{r.checks()}
+	p.Add(r.checks())
 	done := map[string]bool{}
 	for _, a := range r.Study.Analysis {
 		if a.Kind == "energy" { // shown with throughput: the same steps
@@ -36,46 +51,41 @@ func (r *Report) page() *page {
 		done[a.Kind] = true
 		switch a.Kind {
 		case "net-io":
-			sections = append(sections, r.networkIO())
+			p.Add(r.networkIO())
 		case "net-tenants":
-			sections = append(sections, r.tenants())
+			p.Add(r.tenants())
 		case "degradation":
-			sections = append(sections, r.degradations())
+			p.Add(r.degradations())
 		case "mapping":
-			sections = append(sections, r.mappings())
+			p.Add(r.mappings())
 		case "interference":
-			sections = append(sections, r.interferences(a.Options))
+			p.Add(r.interferences(a.Options))
 		case "score":
-			sections = append(sections, r.scores())
+			p.Add(r.scores())
 		case "throughput":
-			sections = append(sections, r.systems(a.Options))
+			p.Add(r.systems(a.Options))
 		case "correlation":
-			sections = append(sections, r.correlations())
+			p.Add(r.correlations())
 		case "migration":
-			sections = append(sections, r.migrations())
+			p.Add(r.migrations())
 		case "dose-response":
-			sections = append(sections, r.doses())
+			p.Add(r.doses())
 		case "variation":
-			sections = append(sections, r.variations(a.Options))
+			p.Add(r.variations(a.Options))
 		case "signal-validity":
-			sections = append(sections, r.validities())
+			p.Add(r.validities())
 		}
 	}
-	sections = append(sections, r.missing(), r.insufficient(), r.excludedRuns())
-	for _, s := range sections {
-		if len(s.Exhibits) > 0 || len(s.Notes) > 0 {
-			p.Sections = append(p.Sections, s)
-		}
-	}
+	p.Add(r.missing(), r.insufficient(), r.excludedRuns())
 	return p
 }
 
 // about identifies the report's study and states what it can detect.
-func (r *Report) about() table {
-	t := table{Caption: "This study"}
+func (r *Report) about() page.Table {
+	t := page.Table{Caption: "This study"}
 	add := func(name, value string) {
 		if value != "" {
-			t.Rows = append(t.Rows, row(name, value))
+			t.Rows = append(t.Rows, page.Row(name, value))
 		}
 	}
 	add("study", r.Study.Name)
@@ -117,8 +127,8 @@ func (r *Report) energy() string {
 	return strings.Join(slices.Sorted(maps.Keys(sources)), ", ")
 }
 
-func (r *Report) verdicts() table {
-	t := table{Caption: "Runs", Head: []string{"verdict", "runs", "reasons"}}
+func (r *Report) verdicts() page.Table {
+	t := page.Table{Caption: "Runs", Head: []string{"verdict", "runs", "reasons"}}
 	reasons := map[result.Verdict]map[result.Reason]int{}
 	for i := range r.Runs {
 		run := &r.Runs[i]
@@ -138,15 +148,15 @@ func (r *Report) verdicts() table {
 		for _, reason := range slices.Sorted(maps.Keys(reasons[v])) {
 			w = append(w, fmt.Sprintf("%s %d", reason, reasons[v][reason]))
 		}
-		t.Rows = append(t.Rows, row(string(v), fmt.Sprint(r.Results.Runs[v]), strings.Join(w, ", ")))
+		t.Rows = append(t.Rows, page.Row(string(v), fmt.Sprint(r.Results.Runs[v]), strings.Join(w, ", ")))
 	}
 	return t
 }
 
 // excludedRuns lists the runs that are not valid, with the evidence.
-func (r *Report) excludedRuns() section {
-	s := section{ID: "refused", Title: "Runs that are not valid"}
-	t := table{Caption: "Runs that are excluded from all results, with the reasons", Head: []string{"run", "verdict", "reason", "part", "when", "measured", "bound", "evidence"}}
+func (r *Report) excludedRuns() page.Section {
+	s := page.Section{ID: "refused", Title: "Runs that are not valid"}
+	t := page.Table{Caption: "Runs that are excluded from all results, with the reasons", Head: []string{"run", "verdict", "reason", "part", "when", "measured", "bound", "evidence"}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		if run.Verdict == result.Valid {
@@ -154,26 +164,26 @@ func (r *Report) excludedRuns() section {
 		}
 		name := fmt.Sprintf("%s, %d.%d", run.Cell.String(), run.N, run.Try)
 		if len(run.Evidence) == 0 {
-			t.Rows = append(t.Rows, row(name, string(run.Verdict), "", "", "", "", "", ""))
+			t.Rows = append(t.Rows, page.Row(name, string(run.Verdict), "", "", "", "", "", ""))
 		}
 		for _, e := range run.Evidence {
 			measured, bound := "", ""
 			if e.Value != 0 || e.Bound != 0 {
 				measured, bound = number(e.Value)+" "+e.Unit, number(e.Bound)+" "+e.Unit
 			}
-			t.Rows = append(t.Rows, row(name, string(run.Verdict), string(e.Reason), e.Role, e.At.Round(time.Millisecond).String(), measured, bound, e.Text))
+			t.Rows = append(t.Rows, page.Row(name, string(run.Verdict), string(e.Reason), e.Role, e.At.Round(time.Millisecond).String(), measured, bound, e.Text))
 		}
 	}
 	if len(t.Rows) > 0 {
 		t.Long = len(t.Rows) > 20
-		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}
 	return s
 }
 
 // insufficient names the analyses that gave no result.
-func (r *Report) insufficient() section {
-	s := section{ID: "insufficient", Title: "Analyses without a result"}
+func (r *Report) insufficient() page.Section {
+	s := page.Section{ID: "insufficient", Title: "Analyses without a result"}
 	for _, kind := range slices.Sorted(maps.Keys(r.Results.Insufficient)) {
 		s.Notes = append(s.Notes, kind+": "+r.Results.Insufficient[kind]+".")
 	}

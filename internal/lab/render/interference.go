@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -14,8 +15,8 @@ import (
 )
 
 // interferences are paper 003's figures 2 and 3 and its tables I and II.
-func (r *Report) interferences(options map[string]string) section {
-	s := section{ID: "interference", Title: "Performance interference"}
+func (r *Report) interferences(options map[string]string) page.Section {
+	s := page.Section{ID: "interference", Title: "Performance interference"}
 	all := r.Results.Interferences
 	if len(all) == 0 {
 		return s
@@ -33,9 +34,9 @@ func (r *Report) interferences(options map[string]string) section {
 		s.Notes = append(s.Notes, "Rows of "+excluded+" are excluded from the range of the colours.")
 	}
 	for _, t := range tables {
-		s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}
-	s.Exhibits = append(s.Exhibits, s.first(r.loadPlots()), s.first(r.timelines()))
+	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.timelines()))
 	return s
 }
 
@@ -74,20 +75,20 @@ func (r *Report) kind(role string, ls []study.Level) string {
 	}
 	name := o.Environment
 	if f := factorOf(name); f != "" {
-		name = level(ls, f)
+		name = study.LevelOf(ls, f)
 	}
 	return string(r.Study.Environments[name].Driver)
 }
 
 // shaded are the tables of the metric: foregrounds in rows, backgrounds in columns, one
 // table per combination of the other levels.
-func (r *Report) shaded(exclude string) (tables []table, excluded string) {
+func (r *Report) shaded(exclude string) (tables []page.Table, excluded string) {
 	all := r.Results.Interferences
 	barred := strings.FieldsFunc(exclude, func(c rune) bool { return c == ',' || c == ' ' })
 	values := map[string][]float64{}
 	for _, i := range all {
 		rows, _, _ := r.axes(i.Role)
-		if !slices.Contains(barred, level(i.Levels, rows)) {
+		if !slices.Contains(barred, study.LevelOf(i.Levels, rows)) {
 			k := r.kind(i.Role, i.Levels)
 			values[k] = append(values[k], i.Metric)
 		}
@@ -101,34 +102,34 @@ func (r *Report) shaded(exclude string) (tables []table, excluded string) {
 		rows, columns, _ := r.axes(g[0].Role)
 		var across, along []string
 		for _, i := range g {
-			if c := level(i.Levels, columns); !slices.Contains(across, c) {
+			if c := study.LevelOf(i.Levels, columns); !slices.Contains(across, c) {
 				across = append(across, c)
 			}
-			if c := level(i.Levels, rows); !slices.Contains(along, c) {
+			if c := study.LevelOf(i.Levels, rows); !slices.Contains(along, c) {
 				along = append(along, c)
 			}
 		}
-		t := table{Caption: "Interference metric (%) of " + name, Head: append([]string{"foreground \\ background"}, across...)}
+		t := page.Table{Caption: "Interference metric (%) of " + name, Head: append([]string{"foreground \\ background"}, across...)}
 		if len(across) == 1 && across[0] == "" {
 			t.Head = []string{"foreground", "metric"}
 		}
 		scale := analyse.NewScale(values[r.kind(g[0].Role, g[0].Levels)])
 		for _, a := range along {
-			cells := row(a)
+			cells := page.Row(a)
 			if a == "" {
-				cells = row(g[0].Role)
+				cells = page.Row(g[0].Role)
 			}
 			for _, c := range across {
 				at := slices.IndexFunc(g, func(i *analyse.Interference) bool {
-					return level(i.Levels, rows) == a && level(i.Levels, columns) == c
+					return study.LevelOf(i.Levels, rows) == a && study.LevelOf(i.Levels, columns) == c
 				})
 				if at < 0 {
-					cells = append(cells, cell{Text: unknown})
+					cells = append(cells, page.Cell{Text: unknown})
 					continue
 				}
 				i := g[at]
 				text := decimals(i.Metric, 1) + " [" + decimals(i.Interval.Low, 1) + ", " + decimals(i.Interval.High, 1) + "]"
-				cells = append(cells, cell{Text: text, Style: i.Style(), Shade: scale.Shade(i.Metric), Shaded: true})
+				cells = append(cells, page.Cell{Text: text, Style: i.Style(), Shade: scale.Shade(i.Metric), Shaded: true})
 			}
 			t.Rows = append(t.Rows, cells)
 		}
@@ -139,8 +140,8 @@ func (r *Report) shaded(exclude string) (tables []table, excluded string) {
 
 // loadPlots draws throughput against the background's load, a plot per pair of workloads
 // and a colour per placement (figure 3).
-func (r *Report) loadPlots() exhibit {
-	e := exhibit{Table: table{Caption: "Lines of throughput against load, first run of each cell",
+func (r *Report) loadPlots() page.Exhibit {
+	e := page.Exhibit{Table: page.Table{Caption: "Lines of throughput against load, first run of each cell",
 		Head: []string{"cell", "part", "half", "metric", "intercept, 1/s", "slope, 1/s", "p of slope", "p of intercept", "steps", "angle °", "metric of all runs"}}}
 	names, groups := grouped(r.Results.Interferences, func(i *analyse.Interference) string { return i.Role + ": " + words(i.Levels, r.placing()...) })
 	for _, name := range names {
@@ -163,7 +164,7 @@ func (r *Report) loadPlots() exhibit {
 					fit.Add(x, l.Intercept+l.Slope*x)
 				}
 				c.Series = append(c.Series, fit)
-				e.Table.Rows = append(e.Table.Rows, row(words(i.Levels), i.Role, []string{"rising", "falling"}[h], number(half.Metric), number(l.Intercept), number(l.Slope),
+				e.Table.Rows = append(e.Table.Rows, page.Row(words(i.Levels), i.Role, []string{"rising", "falling"}[h], number(half.Metric), number(l.Intercept), number(l.Slope),
 					probability(l.PSlope), probability(l.PIntercept), fmt.Sprint(l.N), decimals(i.Angle, 2), estimate(i.Interval)))
 			}
 			c.Series = append(c.Series, rising, falling)
@@ -178,8 +179,8 @@ const mostBins = 400
 
 // timelines draw the first valid run of each cell with a staircase: the requested load
 // and the throughput, over time (figure 2).
-func (r *Report) timelines() exhibit {
-	e := exhibit{Table: table{Caption: "Steps of those runs", Long: true, Head: []string{"cell", "part", "step", "from", "to", "target", "achieved", "throughput, 1/s"}}}
+func (r *Report) timelines() page.Exhibit {
+	e := page.Exhibit{Table: page.Table{Caption: "Steps of those runs", Long: true, Head: []string{"cell", "part", "step", "from", "to", "target", "achieved", "throughput, 1/s"}}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || len(run.Steps) == 0 || run.N != 0 {
@@ -193,7 +194,7 @@ func (r *Report) timelines() exhibit {
 			e.Plots = append(e.Plots, r.timeline(run, p))
 			for n, point := range analyse.Steps(run, p, 0) {
 				s := run.Steps[n]
-				e.Table.Rows = append(e.Table.Rows, row(words(run.Cell.Levels), p.Name, fmt.Sprint(n+1), s.From.String(), s.To.String(),
+				e.Table.Rows = append(e.Table.Rows, page.Row(words(run.Cell.Levels), p.Name, fmt.Sprint(n+1), s.From.String(), s.To.String(),
 					percentage(float64(s.Target)), percentage(s.Achieved), number(point.Throughput)))
 			}
 		}
@@ -230,8 +231,8 @@ func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
 
 // systems are the total work of all parts along the staircase, and per watt-hour (figures
 // 5, 6, 8 and 9 of paper 003).
-func (r *Report) systems(options map[string]string) section {
-	s := section{ID: "throughput", Title: "Throughput and energy of the whole system"}
+func (r *Report) systems(options map[string]string) page.Section {
+	s := page.Section{ID: "throughput", Title: "Throughput and energy of the whole system"}
 	all := r.Results.Systems
 	if len(all) == 0 {
 		return s
@@ -240,10 +241,10 @@ func (r *Report) systems(options map[string]string) section {
 	if base == "" {
 		base = "per-chip"
 	}
-	t := table{Caption: "Work of all parts together, step by step", Head: []string{"cell", "unit", "step", "load", "half", "throughput", "interval", "% of " + base, "work per Wh", "interval", "% of " + base}}
+	t := page.Table{Caption: "Work of all parts together, step by step", Head: []string{"cell", "unit", "step", "load", "half", "throughput", "interval", "% of " + base, "work per Wh", "interval", "% of " + base}}
 	names, groups := grouped(all, func(y *analyse.System) string { return words(y.Levels, r.placing()...) })
 	var intervals []analyse.Interval
-	var e exhibit
+	var e page.Exhibit
 	energy := false
 	for _, name := range names {
 		unit := groups[name][0].Unit
@@ -268,7 +269,7 @@ func (r *Report) systems(options map[string]string) section {
 				if step.Up {
 					half = "rising"
 				}
-				t.Rows = append(t.Rows, row(words(y.Levels), y.Unit, fmt.Sprint(n+1), percentage(step.Target), half, number(step.Throughput.Value), between(step.Throughput),
+				t.Rows = append(t.Rows, page.Row(words(y.Levels), y.Unit, fmt.Sprint(n+1), percentage(step.Target), half, number(step.Throughput.Value), between(step.Throughput),
 					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value)))
 			}
 			absolute.Series, relative.Series = append(absolute.Series, a), append(relative.Series, b)
@@ -290,6 +291,6 @@ func (r *Report) systems(options map[string]string) section {
 		s.Notes = append(s.Notes, "No energy source, so no work per watt-hour.")
 	}
 	e.Table = t
-	s.Exhibits = append(s.Exhibits, s.first(e))
+	s.Exhibits = append(s.Exhibits, first(&s, e))
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -16,8 +17,8 @@ import (
 
 // correlations are table 6 of paper 000, with the statistics that a small sample needs,
 // once for each setting of the knobs that the study varies.
-func (r *Report) correlations() section {
-	s := section{ID: "correlation", Title: "Events and degradation"}
+func (r *Report) correlations() page.Section {
+	s := page.Section{ID: "correlation", Title: "Events and degradation"}
 	all := r.Results.Correlations
 	if len(all) == 0 {
 		return s
@@ -39,7 +40,7 @@ func (r *Report) correlations() section {
 		s.Notes = append(s.Notes, note+".")
 		maps.Copy(missing, c.Missing)
 		s.Exhibits = append(s.Exhibits, matrices(c, of)...)
-		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: pairTable(c, of)}))
+		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: pairTable(c, of)}))
 	}
 	for _, event := range slices.Sorted(maps.Keys(missing)) {
 		s.Notes = append(s.Notes, event+" was not counted: "+missing[event]+".")
@@ -48,35 +49,35 @@ func (r *Report) correlations() section {
 }
 
 // matrices are the correlations of all pairs of events, with shades.
-func matrices(c *analyse.Correlations, of string) []exhibit {
-	var all []exhibit
+func matrices(c *analyse.Correlations, of string) []page.Exhibit {
+	var all []page.Exhibit
 	for _, m := range []struct {
 		title  string
 		values analyse.Matrix
 	}{{"Correlation, averaged over machines (the paper's)", c.PerVM}, {"Correlation, pooled", c.Pooled}, {"Rank correlation, pooled", c.Spearman}} {
-		t := table{Caption: m.title + of, Head: append([]string{""}, c.Names...)}
+		t := page.Table{Caption: m.title + of, Head: append([]string{""}, c.Names...)}
 		for i, name := range c.Names {
-			cells := row(name)
+			cells := page.Row(name)
 			for j := range c.Names {
-				switch v := m.values[i][j]; {
+				switch v := m.values.At(i, j); {
 				case i == j:
-					cells = append(cells, cell{Text: "1"})
+					cells = append(cells, page.Cell{Text: "1"})
 				case math.IsNaN(v):
-					cells = append(cells, cell{Text: unknown})
+					cells = append(cells, page.Cell{Text: unknown})
 				default:
-					cells = append(cells, cell{Text: decimals(v, 2), Shade: v, Shaded: true})
+					cells = append(cells, page.Cell{Text: decimals(v, 2), Shade: v, Shaded: true})
 				}
 			}
 			t.Rows = append(t.Rows, cells)
 		}
-		all = append(all, exhibit{Table: t})
+		all = append(all, page.Exhibit{Table: t})
 	}
 	return all
 }
 
 // pairTable are all pairs of events with their intervals, for each event in order of
 // strength.
-func pairTable(c *analyse.Correlations, of string) table {
+func pairTable(c *analyse.Correlations, of string) page.Table {
 	type pair struct{ i, j int }
 	var all []pair
 	for i := range c.Names {
@@ -85,36 +86,36 @@ func pairTable(c *analyse.Correlations, of string) table {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b pair) int {
-		return cmp.Or(cmp.Compare(a.i, b.i), cmp.Compare(math.Abs(c.Pooled[b.i][b.j]), math.Abs(c.Pooled[a.i][a.j])))
+		return cmp.Or(cmp.Compare(a.i, b.i), cmp.Compare(math.Abs(c.Pooled.At(b.i, b.j)), math.Abs(c.Pooled.At(a.i, a.j))))
 	})
-	t := table{Caption: "Pairs, strongest first" + of,
+	t := page.Table{Caption: "Pairs, strongest first" + of,
 		Head: []string{"event", "other event", "averaged r", "interval", "machines", "pooled r", "interval", "rank r", "interval", "p", "q"}}
 	for _, p := range all {
 		i, j := p.i, p.j
 		in := func(low, high analyse.Matrix) string {
-			if low == nil || !plot.Finite(low[i][j], high[i][j]) {
+			if low == nil || !plot.Finite(low.At(i, j), high.At(i, j)) {
 				return ""
 			}
-			return decimals(low[i][j], 2) + " to " + decimals(high[i][j], 2)
+			return decimals(low.At(i, j), 2) + " to " + decimals(high.At(i, j), 2)
 		}
-		t.Rows = append(t.Rows, row(c.Names[i], c.Names[j], decimals(c.PerVM[i][j], 2), in(c.PerVMLow, c.PerVMHigh), fmt.Sprint(c.VMs[i][j]),
-			decimals(c.Pooled[i][j], 2), in(c.PooledLow, c.PooledHigh), decimals(c.Spearman[i][j], 2), in(c.SpearmanLow, c.SpearmanHigh),
-			probability(c.P[i][j]), probability(c.Q[i][j])))
+		t.Rows = append(t.Rows, page.Row(c.Names[i], c.Names[j], decimals(c.PerVM.At(i, j), 2), in(c.PerVMLow, c.PerVMHigh), fmt.Sprint(c.VMs[i][j]),
+			decimals(c.Pooled.At(i, j), 2), in(c.PooledLow, c.PooledHigh), decimals(c.Spearman.At(i, j), 2), in(c.SpearmanLow, c.SpearmanHigh),
+			probability(c.P.At(i, j)), probability(c.Q.At(i, j))))
 	}
 	return t
 }
 
 // migrations are section 4 of paper 000: how often each part changed its CPU and its
 // core, and where its threads ran.
-func (r *Report) migrations() section {
-	s := section{ID: "migration", Title: "Migrations"}
+func (r *Report) migrations() page.Section {
+	s := page.Section{ID: "migration", Title: "Migrations"}
 	all := r.Results.Migrations
 	if len(all) == 0 {
 		return s
 	}
-	t := table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "physical per second", "on its CPUs", "two on a core while another idled", "method", "records lost"}}
+	t := page.Table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "physical per second", "on its CPUs", "two on a core while another idled", "method", "records lost"}}
 	var intervals []analyse.Interval
-	var e exhibit
+	var e page.Exhibit
 	names, groups := grouped(all, func(m *analyse.MigrationStats) string { return words(m.Levels) })
 	for _, name := range names {
 		b := plot.Bars{Title: "Migrations per second, " + name, Unit: "migrations per second", Series: []string{"across logical CPUs", "across physical cores"},
@@ -122,7 +123,7 @@ func (r *Report) migrations() section {
 		for _, m := range groups[name] {
 			b.Groups = append(b.Groups, plot.Group{Name: m.Part, Values: []plot.Interval{bounds(m.PerSecond), bounds(m.PhysicalPerSecond)}})
 			intervals = append(intervals, m.PerSecond)
-			t.Rows = append(t.Rows, row(name, m.Part, fmt.Sprint(m.Logical), fmt.Sprint(m.Physical), number(m.Seconds), number(m.PerSecond.Value), between(m.PerSecond), estimate(m.PhysicalPerSecond),
+			t.Rows = append(t.Rows, page.Row(name, m.Part, fmt.Sprint(m.Logical), fmt.Sprint(m.Physical), number(m.Seconds), number(m.PerSecond.Value), between(m.PerSecond), estimate(m.PhysicalPerSecond),
 				percentage(m.OnPlace), percentage(m.Doubled), m.Method, fmt.Sprint(m.Lost)))
 		}
 		e.Plots = append(e.Plots, split(b)...)
@@ -133,9 +134,9 @@ func (r *Report) migrations() section {
 	}
 	e.Table = t
 	s.Notes = append(s.Notes, "Logical migrations are changes of CPU, physical ones changes of core; on its CPUs is the smallest share of run time in any run. "+method(intervals...))
-	s.Exhibits = append(s.Exhibits, s.first(e))
+	s.Exhibits = append(s.Exhibits, first(&s, e))
 	for _, places := range r.places() {
-		s.Exhibits = append(s.Exhibits, s.first(exhibit{Table: places}))
+		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: places}))
 	}
 	return s
 }
@@ -145,23 +146,23 @@ const mostTables = 24
 
 // places are the shares of run time of each thread on each CPU, in the first
 // valid run of each cell.
-func (r *Report) places() []table {
-	var tables []table
+func (r *Report) places() []page.Table {
+	var tables []page.Table
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || run.N != 0 || len(tables) == mostTables {
 			continue
 		}
-		t := table{Caption: "Share of run time on each CPU, %, first run of " + words(run.Cell.Levels)}
+		t := page.Table{Caption: "Share of run time on each CPU, %, first run of " + words(run.Cell.Levels)}
 		n := 0
 		for _, p := range run.Parts {
 			if p.Audit == nil {
 				continue
 			}
 			for _, m := range p.Audit.Migrations {
-				cells := row(strings.TrimSpace(p.Name + " " + m.Thread))
+				cells := page.Row(strings.TrimSpace(p.Name + " " + m.Thread))
 				for _, share := range m.PerCPU {
-					cells = append(cells, cell{Text: decimals(100*share, 1), Shade: share, Shaded: true})
+					cells = append(cells, page.Cell{Text: decimals(100*share, 1), Shade: share, Shaded: true})
 				}
 				n = max(n, len(m.PerCPU))
 				t.Rows = append(t.Rows, cells)
@@ -176,7 +177,7 @@ func (r *Report) places() []table {
 		}
 		for k := range t.Rows {
 			for len(t.Rows[k]) < len(t.Head) {
-				t.Rows[k] = append(t.Rows[k], cell{Text: unknown})
+				t.Rows[k] = append(t.Rows[k], page.Cell{Text: unknown})
 			}
 		}
 		tables = append(tables, t)
@@ -185,22 +186,22 @@ func (r *Report) places() []table {
 }
 
 // validities show how well quell's own signals follow the application's performance.
-func (r *Report) validities() section {
-	s := section{ID: "signal-validity", Title: "Validity of the signals"}
+func (r *Report) validities() page.Section {
+	s := page.Section{ID: "signal-validity", Title: "Validity of the signals"}
 	if len(r.Results.Validities) == 0 {
 		return s
 	}
-	t := table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs",
+	t := page.Table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs",
 		Head: []string{"signal", "part", "workload", "r", "interval", "rank r", "p", "r with the 95th percentile", "interval", "drift, %/h", "drift of the application, %/h", "runs"}}
 	b := plot.Bars{Title: "Correlation with the time per unit of work", Unit: "r", Series: []string{"mean", "95th percentile"}, About: "Two bars per signal and workload, with intervals; the table below has the numbers."}
 	var intervals []analyse.Interval
 	for _, v := range r.Results.Validities {
 		b.Groups = append(b.Groups, plot.Group{Name: v.Signal + " " + v.Workload, Values: []plot.Interval{bounds(v.Pearson), bounds(v.Tail)}})
 		intervals = append(intervals, v.Pearson, v.Drift)
-		t.Rows = append(t.Rows, row(v.Signal, v.Part, v.Workload, decimals(v.Pearson.Value, 2), between(v.Pearson), decimals(v.Spearman.Value, 2), probability(float64(v.P)),
+		t.Rows = append(t.Rows, page.Row(v.Signal, v.Part, v.Workload, decimals(v.Pearson.Value, 2), between(v.Pearson), decimals(v.Spearman.Value, 2), probability(float64(v.P)),
 			decimals(v.Tail.Value, 2), between(v.Tail), estimate(v.Drift), estimate(v.AppDrift), fmt.Sprint(v.N)))
 	}
 	s.Notes = append(s.Notes, "The 95th percentile is of the iterations' times in a run. For a web server it is of the latencies that its client measures; their mean is the time per unit of work. Drift is the change over the time of the study in equal cells, of the signal and of the application's time per unit of work. "+method(intervals...))
-	s.Exhibits = append(s.Exhibits, s.first(exhibit{Plots: split(b), Table: t}))
+	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Plots: split(b), Table: t}))
 	return s
 }

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
 // missing lists the runs of the plan that have no valid record, with the result of the
 // last try: these runs are not in the numbers.
-func (r *Report) missing() section {
-	s := section{ID: "missing", Title: "Runs that are missing"}
+func (r *Report) missing() page.Section {
+	s := page.Section{ID: "missing", Title: "Runs that are missing"}
 	type slot struct {
 		cell string
 		n    int
@@ -25,21 +26,21 @@ func (r *Report) missing() section {
 		}
 	}
 	plan := r.Study.Plan()
-	t := table{Caption: "Runs of the plan without a valid record", Head: []string{"cell", "repetition", "tries", "last verdict", "why"}}
+	t := page.Table{Caption: "Runs of the plan without a valid record", Head: []string{"cell", "repetition", "tries", "last verdict", "why"}}
 	for i := range plan {
 		c := &plan[i].Cell
 		k := slot{c.Key(), plan[i].N}
 		run := last[k]
 		switch {
 		case run == nil:
-			t.Rows = append(t.Rows, row(c.String(), fmt.Sprint(k.n), "0", "not tried", "the study ended before this run"))
+			t.Rows = append(t.Rows, page.Row(c.String(), fmt.Sprint(k.n), "0", "not tried", "the study ended before this run"))
 		case run.Verdict != result.Valid:
 			why := "no evidence is recorded"
 			if len(run.Evidence) > 0 {
 				e := run.Evidence[0]
 				why = fmt.Sprintf("%s: %s", e.Reason, cmp.Or(e.Text, "no details are recorded"))
 			}
-			t.Rows = append(t.Rows, row(c.String(), fmt.Sprint(k.n), fmt.Sprint(tries[k]), string(run.Verdict), why))
+			t.Rows = append(t.Rows, page.Row(c.String(), fmt.Sprint(k.n), fmt.Sprint(tries[k]), string(run.Verdict), why))
 		}
 	}
 	if len(t.Rows) == 0 {
@@ -47,6 +48,6 @@ func (r *Report) missing() section {
 	}
 	t.Long = len(t.Rows) > 20
 	s.Notes = append(s.Notes, fmt.Sprintf("%d of %d runs of the plan have no valid record; these results do not include them. quell lab resume repeats them.", len(t.Rows), len(plan)))
-	s.Exhibits = append(s.Exhibits, exhibit{Table: t})
+	s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	return s
 }

@@ -1,9 +1,11 @@
 package render
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -11,13 +13,13 @@ import (
 
 // networkIO shows how web servers affect each other: Mei et al.'s tables I and II and
 // their figures 3 to 5.
-func (r *Report) networkIO() section {
-	s := section{ID: "net-io", Title: "Web servers on one host"}
+func (r *Report) networkIO() page.Section {
+	s := page.Section{ID: "net-io", Title: "Web servers on one host"}
 	n := r.Results.NetIO
 	if n == nil {
 		return s
 	}
-	s.Exhibits = append(s.Exhibits, s.first(netBases(n)), s.first(netPairs(n)), s.first(netPoints(n)))
+	s.Exhibits = append(s.Exhibits, first(&s, netBases(n)), first(&s, netPairs(n)), first(&s, netPoints(n)))
 	var all []analyse.Interval
 	for _, b := range n.Bases {
 		all = append(all, b.Rate)
@@ -45,17 +47,17 @@ func eventsAre(n *analyse.NetIO) string {
 }
 
 // netBases is table I.
-func netBases(n *analyse.NetIO) exhibit {
-	t := table{Caption: "Maximum of one server alone (table I)", Head: []string{"file", "bottleneck", "answers/s", "interval", "net I/O, KB/s", "response, ms", "CPU, %"}}
+func netBases(n *analyse.NetIO) page.Exhibit {
+	t := page.Table{Caption: "Maximum of one server alone (table I)", Head: []string{"file", "bottleneck", "answers/s", "interval", "net I/O, KB/s", "response, ms", "CPU, %"}}
 	for _, b := range n.Bases {
-		t.Rows = append(t.Rows, row(b.File, b.Bottleneck, number(b.Rate.Value), between(b.Rate), number(b.NetIO.Value/1024), number(1000*b.Response.Value), number(100*b.CPU.Value)))
+		t.Rows = append(t.Rows, page.Row(b.File, b.Bottleneck, number(b.Rate.Value), between(b.Rate), number(b.NetIO.Value/1024), number(1000*b.Response.Value), number(100*b.CPU.Value)))
 	}
-	return exhibit{Table: t}
+	return page.Exhibit{Table: t}
 }
 
 // netPairs is figure 3, with the favoured server.
-func netPairs(n *analyse.NetIO) exhibit {
-	t := table{Caption: "Two servers at once, each at maximum load (figure 3)",
+func netPairs(n *analyse.NetIO) page.Exhibit {
+	t := page.Table{Caption: "Two servers at once, each at maximum load (figure 3)",
 		Head: []string{"case", "combined score", "interval", "T₁, answers/s", "T₁/B₁", "T₂, answers/s", "T₂/B₂", "favoured", "difference of shares", "mean slowdown", "fairness"}}
 	bars := plot.Bars{Title: "Combined score Σ T/B", About: "A bar for each pair of files; the table below has the numbers.", Unit: "combined score", Series: []string{"score"}}
 	for _, p := range n.Pairs {
@@ -66,11 +68,11 @@ func netPairs(n *analyse.NetIO) exhibit {
 				favoured = s.File + " (" + s.Part + ")"
 			}
 		}
-		t.Rows = append(t.Rows, row(p.Case, number(p.Score.Value), between(p.Score), number(a.Rate.Value), estimate(a.Share), number(b.Rate.Value), estimate(b.Share),
+		t.Rows = append(t.Rows, page.Row(p.Case, number(p.Score.Value), between(p.Score), number(a.Rate.Value), estimate(a.Share), number(b.Rate.Value), estimate(b.Share),
 			favoured, estimate(p.Advantage), number(float64(p.Slowdown)), number(float64(p.Fairness))))
 		bars.Groups = append(bars.Groups, plot.Group{Name: p.Case, Values: []plot.Interval{bounds(p.Score)}})
 	}
-	e := exhibit{Table: t}
+	e := page.Exhibit{Table: t}
 	if len(t.Rows) > 0 {
 		e.Plots = append(e.Plots, bars.Draw())
 	}
@@ -99,56 +101,38 @@ func curves() []curve {
 	}
 }
 
-func scaled(i analyse.Interval, by float64) plot.Interval {
-	return plot.Interval{Value: by * i.Value, Low: by * i.Low, High: by * i.High}
-}
-
 // netPoints is table II at every rate, and figures 4 and 5.
-func netPoints(n *analyse.NetIO) exhibit {
-	e := exhibit{Table: table{Caption: "The eight measures of each server at each rate (table II)", Long: true,
+func netPoints(n *analyse.NetIO) page.Exhibit {
+	e := page.Exhibit{Table: page.Table{Caption: "The eight measures of each server at each rate (table II)", Long: true,
 		Head: []string{"case", "rate", "server", "file", "answers/s", "net I/O, KB/s", "response, ms", "p99, ms", "CPU, %", "events/s", "switches/s", "pages/s", "pages/execution", "waiting, %", "blocked, %", "executions/s"}}}
 	names, groups := grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case })
 	for _, name := range names {
 		for _, p := range groups[name] {
-			e.Table.Rows = append(e.Table.Rows, row(p.Case, p.Rate, p.Server, p.File, estimate(p.Throughput), number(p.NetIO.Value/1024), number(1000*p.Response.Value), number(1000*p.P99.Value),
+			e.Table.Rows = append(e.Table.Rows, page.Row(p.Case, p.Rate, p.Server, p.File, estimate(p.Throughput), number(p.NetIO.Value/1024), number(1000*p.Response.Value), number(1000*p.P99.Value),
 				number(100*p.CPU.Value), number(p.Events.Value), number(p.Switches.Value), number(p.Pages.Value), number(p.PerExec.Value), number(100*p.Waiting.Value), number(100*p.Blocked.Value), number(p.Executions.Value)))
 		}
 	}
 	for _, c := range curves() {
 		chart := plot.Chart{Title: c.title, X: "requested rate, % of the base case", Y: c.unit, Zero: true,
 			About: c.title + " over the requested rate, a line for each case and server; the table below has the numbers."}
-		lines := 0
-		for _, name := range names {
-			clients, of := grouped(dereference(groups[name]), func(p *analyse.NetPoint) string { return p.Client })
-			for _, client := range clients {
-				points := slices.DeleteFunc(of[client], func(p *analyse.NetPoint) bool { return p.Offered == 0 })
-				if len(points) < 2 {
-					continue
-				}
-				slices.SortFunc(points, func(a, b *analyse.NetPoint) int {
-					return int(1e6*a.Offered) - int(1e6*b.Offered)
-				})
-				line := plot.Series{Name: name + " " + points[0].Server, Index: lines, Mark: plot.Dot, Line: true}
-				for _, p := range points {
-					line.AddInterval(100*p.Offered, scaled(c.of(p), c.scale))
-				}
-				chart.Series = append(chart.Series, line)
-				lines++
+		clients, of := grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case + " " + p.Client })
+		for _, client := range clients {
+			points := slices.DeleteFunc(of[client], func(p *analyse.NetPoint) bool { return p.Offered == 0 })
+			if len(points) < 2 {
+				continue
 			}
+			slices.SortFunc(points, func(a, b *analyse.NetPoint) int { return cmp.Compare(a.Offered, b.Offered) })
+			line := plot.Series{Name: points[0].Case + " " + points[0].Server, Index: len(chart.Series), Mark: plot.Dot, Line: true}
+			for _, p := range points {
+				line.AddInterval(100*p.Offered, bounds(times(c.scale, c.of(p))))
+			}
+			chart.Series = append(chart.Series, line)
 		}
 		if len(chart.Series) > 0 {
 			e.Plots = append(e.Plots, chart.Draw())
 		}
 	}
 	return e
-}
-
-func dereference[T any](all []*T) []T {
-	out := make([]T, len(all))
-	for i, p := range all {
-		out[i] = *p
-	}
-	return out
 }
 
 // netValues adds all numbers of the analysis, for Values.

@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -191,7 +193,7 @@ func TestHTMLStandsAlone(t *testing.T) {
 func TestEveryPlotHasItsTable(t *testing.T) {
 	for _, text := range []string{stairs, pairs} {
 		plots := 0
-		for _, s := range simulate(t, text).ordered().page().Sections {
+		for _, s := range simulate(t, text).page().Sections {
 			for _, e := range s.Exhibits {
 				plots += len(e.Plots)
 				if len(e.Plots) > 0 && len(e.Table.Rows) == 0 {
@@ -221,7 +223,7 @@ func TestColoursAreOfPlacements(t *testing.T) {
 	r := simulate(t, stairs)
 	for range 2 {
 		o := r.ordered()
-		for _, e := range []exhibit{o.loadPlots(), o.systems(nil).Exhibits[0]} {
+		for _, e := range []page.Exhibit{o.loadPlots(), o.systems(nil).Exhibits[0]} {
 			for _, p := range e.Plots {
 				for _, k := range p.Legend {
 					if want := map[bool]int{true: 0, false: 1}[strings.HasPrefix(k.Text, "per-thread")]; k.Series != want {
@@ -330,7 +332,10 @@ func TestNothingKnown(t *testing.T) {
 	}
 }
 
-func square(v float64) analyse.Matrix { return analyse.Matrix{{v, v}, {v, v}} }
+func square(v float64) analyse.Matrix {
+	f := stat.Float(v)
+	return analyse.Matrix{{f, f}, {f, f}}
+}
 
 func TestFacts(t *testing.T) {
 	facts, err := Facts([]byte(`{"kernel": "6.1", "cpu": {"model_name": "x", "count": 2, "off": null}, "flags": ["a", "b"], "nodes": [{"cpus": "0"}, {"cpus": "1"}], "smt": false, "none": []}`))
@@ -353,7 +358,7 @@ func TestNumber(t *testing.T) {
 }
 
 // tableText is an exhibit's table as text, one line per row.
-func tableText(e exhibit) string {
+func tableText(e page.Exhibit) string {
 	var b strings.Builder
 	for _, row := range e.Table.Rows {
 		for _, c := range row {

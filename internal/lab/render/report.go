@@ -101,28 +101,9 @@ func (r *Report) stamps() []string {
 	return s
 }
 
-// level is a factor's value among levels, "" if it has none.
-func level(ls []study.Level, factor string) string {
-	for _, l := range ls {
-		if l.Factor == factor {
-			return l.Value
-		}
-	}
-	return ""
-}
-
 // words are levels as text for people, except those of the factors in without.
 func words(ls []study.Level, without ...string) string {
-	var w []string
-	for _, l := range ls {
-		if !slices.Contains(without, l.Factor) {
-			w = append(w, l.Factor+"="+l.Value)
-		}
-	}
-	if len(w) == 0 {
-		return "all"
-	}
-	return strings.Join(w, " ")
+	return cmp.Or(study.LevelText(ls, without...), "all")
 }
 
 // placing are the factors that determine where parts run: plots have one series for each
@@ -141,7 +122,7 @@ func (r *Report) placing() []string {
 func (r *Report) place(ls []study.Level) string {
 	var w []string
 	for _, name := range r.placing() {
-		if v := level(ls, name); v != "" {
+		if v := study.LevelOf(ls, name); v != "" {
 			w = append(w, v)
 		}
 	}

@@ -3,6 +3,8 @@ package render
 import (
 	"fmt"
 
+	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -12,13 +14,13 @@ const mega = 1e6
 
 // tenants shows the bandwidth of tenants that share one link, by their number, and the
 // latency of a datagram at the same time: figures 6.1 to 6.3 of paper 002.
-func (r *Report) tenants() section {
-	s := section{ID: "net-tenants", Title: "Tenants of one network link"}
+func (r *Report) tenants() page.Section {
+	s := page.Section{ID: "net-tenants", Title: "Tenants of one network link"}
 	t := r.Results.Tenants
 	if t == nil {
 		return s
 	}
-	s.Exhibits = append(s.Exhibits, s.first(tenantPoints(t)), s.first(tenantShares(t)), s.first(latencies(t)))
+	s.Exhibits = append(s.Exhibits, first(&s, tenantPoints(t)), first(&s, tenantShares(t)), first(&s, latencies(t)))
 	var all []analyse.Interval
 	for _, d := range t.Doses {
 		for _, p := range d.Points {
@@ -49,8 +51,8 @@ func tenantTitle(d *analyse.TenantDose) string {
 }
 
 // tenantPoints are figures 6.1, a point for each tenant, and 6.2, boxes.
-func tenantPoints(t *analyse.Tenants) exhibit {
-	e := exhibit{Table: table{Caption: "Throughput by the number of tenants (figures 6.1 and 6.2), Mbit/s",
+func tenantPoints(t *analyse.Tenants) page.Exhibit {
+	e := page.Exhibit{Table: page.Table{Caption: "Throughput by the number of tenants (figures 6.1 and 6.2), Mbit/s",
 		Head: []string{"cell", "tenants", "burst window", "offered by each", "received of each", "interval", "least", "quartiles", "largest", "fair share", "below baseline %", "below burst %", "sum", "of the link", "evenness", "datagrams lost"}}}
 	if len(t.Doses) > 0 {
 		e.Plots = append(e.Plots, tenantSums(t))
@@ -63,7 +65,7 @@ func tenantPoints(t *analyse.Tenants) exhibit {
 		byTenant := []plot.Series{}
 		for _, p := range d.Points {
 			n := float64(p.Tenants)
-			e.Table.Rows = append(e.Table.Rows, row(words(d.Levels), fmt.Sprint(p.Tenants), p.Window, number(p.Offered.Value/mega), number(p.Each.Value/mega), between(megas(p.Each)),
+			e.Table.Rows = append(e.Table.Rows, page.Row(words(d.Levels), fmt.Sprint(p.Tenants), p.Window, number(p.Offered.Value/mega), number(p.Each.Value/mega), between(megas(p.Each)),
 				number(float64(p.Box.Low)/mega), number(float64(p.Box.Q1)/mega)+", "+number(float64(p.Box.Median)/mega)+", "+number(float64(p.Box.Q3)/mega), number(float64(p.Box.High)/mega),
 				number(float64(p.Fair)/mega), estimate(p.BelowBaseline), estimate(p.BelowBurst), estimate(megas(p.Sum)), percentage(p.OfHost.Value), number(p.Evenness.Value), percentage(p.Lost.Value)))
 			boxes.Boxes = append(boxes.Boxes, plot.Box{Name: fmt.Sprint(p.Tenants), Low: float64(p.Box.Low) / mega, Q1: float64(p.Box.Q1) / mega, Median: float64(p.Box.Median) / mega, Q3: float64(p.Box.Q3) / mega, High: float64(p.Box.High) / mega})
@@ -116,12 +118,12 @@ const mostLines = 8
 func megas(i analyse.Interval) analyse.Interval { return times(1/mega, i) }
 
 // tenantShares shows every tenant individually.
-func tenantShares(t *analyse.Tenants) exhibit {
-	e := exhibit{Table: table{Caption: "Each tenant, Mbit/s", Long: true, Head: []string{"cell", "tenants", "tenant", "received", "interval"}}}
+func tenantShares(t *analyse.Tenants) page.Exhibit {
+	e := page.Exhibit{Table: page.Table{Caption: "Each tenant, Mbit/s", Long: true, Head: []string{"cell", "tenants", "tenant", "received", "interval"}}}
 	for _, d := range t.Doses {
 		for _, p := range d.Points {
 			for _, share := range p.Share {
-				e.Table.Rows = append(e.Table.Rows, row(words(d.Levels), fmt.Sprint(p.Tenants), share.Part, number(share.Rate.Value/mega), between(megas(share.Rate))))
+				e.Table.Rows = append(e.Table.Rows, page.Row(words(d.Levels), fmt.Sprint(p.Tenants), share.Part, number(share.Rate.Value/mega), between(megas(share.Rate))))
 			}
 		}
 	}
@@ -130,17 +132,17 @@ func tenantShares(t *analyse.Tenants) exhibit {
 
 // latencies are figure 6.3: round trips against the bandwidth that is used at the same
 // time.
-func latencies(t *analyse.Tenants) exhibit {
-	e := exhibit{Table: table{Caption: "Round trips by bandwidth in use (figure 6.3), ms",
+func latencies(t *analyse.Tenants) page.Exhibit {
+	e := page.Exhibit{Table: page.Table{Caption: "Round trips by bandwidth in use (figure 6.3), ms",
 		Head: []string{"cell", "part", "bandwidth, Mbit/s", "mean", "interval", "p50", "interval", "p90", "interval", "p99", "interval", "largest", "lost", "pings"}}}
 	const milli = 1000
 	for i := range t.Latencies {
 		l := &t.Latencies[i]
-		cells := row(words(l.Levels), l.Part, number(l.Bandwidth.Value/mega))
+		cells := page.Row(words(l.Levels), l.Part, number(l.Bandwidth.Value/mega))
 		for _, v := range []analyse.Interval{l.Mean, l.P50, l.P90, l.P99} {
-			cells = append(cells, row(number(milli*v.Value), between(times(milli, v)))...)
+			cells = append(cells, page.Row(number(milli*v.Value), between(times(milli, v)))...)
 		}
-		e.Table.Rows = append(e.Table.Rows, append(cells, row(number(milli*l.Max.Value), percentage(l.Lost.Value), fmt.Sprint(l.Sent))...))
+		e.Table.Rows = append(e.Table.Rows, append(cells, page.Row(number(milli*l.Max.Value), percentage(l.Lost.Value), fmt.Sprint(l.Sent))...))
 	}
 	c := plot.Chart{Title: "Round trip by bandwidth", X: "bandwidth used by the tenants, Mbit/s", Y: "ms", Zero: true, About: "Mean, median and 99th percentile of the round trips, a point for each cell; the table below has the numbers."}
 	for k, of := range []struct {
@@ -183,7 +185,7 @@ func tenantValues(t *analyse.Tenants, add func(analysis, quantity, cell, part, a
 			}
 			for _, v := range []struct {
 				name string
-				of   analyse.Num
+				of   stat.Float
 			}{{"least", p.Box.Low}, {"lower quartile", p.Box.Q1}, {"median", p.Box.Median}, {"upper quartile", p.Box.Q3}, {"largest", p.Box.High}} {
 				of := noBounds(float64(v.of))
 				of.N = p.Box.N

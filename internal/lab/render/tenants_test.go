@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -20,9 +21,9 @@ func TestTenants(t *testing.T) {
 	}
 	nothing := analyse.Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN()}
 	point := func(n int, window string, each, fair, below float64) analyse.TenantPoint {
-		p := analyse.TenantPoint{Tenants: n, Window: window, Offered: about(40e6), Each: about(each), Sum: about(float64(n) * each), OfHost: about(float64(n) * each / 100e6), Fair: analyse.Num(fair),
+		p := analyse.TenantPoint{Tenants: n, Window: window, Offered: about(40e6), Each: about(each), Sum: about(float64(n) * each), OfHost: about(float64(n) * each / 100e6), Fair: stat.Float(fair),
 			BelowBaseline: about(below), BelowBurst: nothing, Evenness: about(0.9), Lost: about(0.25),
-			Box: analyse.Box{Low: analyse.Num(0.8 * each), Q1: analyse.Num(0.9 * each), Median: analyse.Num(each), Q3: analyse.Num(1.1 * each), High: analyse.Num(1.2 * each), N: 3 * n}}
+			Box: analyse.Box{Low: stat.Float(0.8 * each), Q1: stat.Float(0.9 * each), Median: stat.Float(each), Q3: stat.Float(1.1 * each), High: stat.Float(1.2 * each), N: 3 * n}}
 		for range n {
 			p.Share = append(p.Share, analyse.TenantShare{Part: "server/" + string(rune('0'+len(p.Share))), Rate: about(each)})
 		}

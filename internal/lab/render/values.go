@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/format/plot"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -24,15 +25,15 @@ type Value struct {
 	Cell     string `json:"cell"` // levels as factor=value, separated by blanks
 	Part     string `json:"part"`
 	// At distinguishes several values in one cell: a step, a mapping, a pair of events.
-	At    string      `json:"at"`
-	Unit  string      `json:"unit"`
-	Value analyse.Num `json:"value"`
+	At    string     `json:"at"`
+	Unit  string     `json:"unit"`
+	Value stat.Float `json:"value"`
 	// Low and High are the interval's bounds, null where there is none.
-	Low    analyse.Num `json:"low"`
-	High   analyse.Num `json:"high"`
-	Level  float64     `json:"level"`
-	Method string      `json:"method"`
-	N      int         `json:"n"`
+	Low    stat.Float `json:"low"`
+	High   stat.Float `json:"high"`
+	Level  float64    `json:"level"`
+	Method string     `json:"method"`
+	N      int        `json:"n"`
 }
 
 // Name is the value's name for people.
@@ -57,7 +58,7 @@ func Values(x *analyse.Results) []Value {
 	}
 	add := func(analysis, quantity, cell, part, at, unit string, i analyse.Interval) {
 		all = append(all, Value{analysis, quantity, cell, part, at, unit,
-			analyse.Num(i.Value), analyse.Num(i.Low), analyse.Num(i.High), i.Level, i.Method, i.N})
+			stat.Float(i.Value), stat.Float(i.Low), stat.Float(i.High), i.Level, i.Method, i.N})
 	}
 	if n := x.Noise; n != nil {
 		floor, detectable := noBounds(100*n.Floor), noBounds(100*n.Detectable)
@@ -142,10 +143,10 @@ func Values(x *analyse.Results) []Value {
 			for j := i + 1; j < len(e.Names); j++ {
 				at := one + " " + e.Names[j]
 				of := func(quantity string, m, low, high analyse.Matrix, n int, method string) {
-					v := noBounds(m[i][j])
+					v := noBounds(m.At(i, j))
 					v.N = n
-					if low != nil && plot.Finite(low[i][j], high[i][j]) {
-						v.Low, v.High, v.Level, v.Method = low[i][j], high[i][j], 0.95, method
+					if low != nil && plot.Finite(low.At(i, j), high.At(i, j)) {
+						v.Low, v.High, v.Level, v.Method = low.At(i, j), high.At(i, j), 0.95, method
 					}
 					add("correlation", quantity, c, "", at, "", v)
 				}
@@ -264,7 +265,7 @@ func CSV(w io.Writer, r *Report) error {
 	// The buffered writer keeps its errors until Flush.
 	_ = c.Write([]string{"analysis", "quantity", "cell", "part", "at", "unit", "value", "low", "high", "level", "method", "n"})
 	for _, v := range Values(&r.ordered().Results) {
-		_ = c.Write([]string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At, v.Unit, exactly(v.Value), exactly(v.Low), exactly(v.High), exactly(analyse.Num(v.Level)), v.Method, strconv.Itoa(v.N)})
+		_ = c.Write([]string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At, v.Unit, exactly(v.Value), exactly(v.Low), exactly(v.High), exactly(stat.Float(v.Level)), v.Method, strconv.Itoa(v.N)})
 	}
 	c.Flush()
 	if err := c.Error(); err != nil {
@@ -277,7 +278,7 @@ func CSV(w io.Writer, r *Report) error {
 }
 
 // exactly formats a number so that it reads back unchanged, "" for none.
-func exactly(n analyse.Num) string {
+func exactly(n stat.Float) string {
 	if number(float64(n)) == unknown {
 		return ""
 	}

@@ -34,9 +34,6 @@ const (
 // Values of a part that sends requests to web servers (Part.Values), over its counted
 // time. Times are in seconds from the scheduled begin of each request.
 const (
-	HTTPOffered = "http.offered" // requests/s; 0: as fast as possible
-	HTTPRate    = "http.rate"    // good answers/s
-	HTTPBytes   = "http.bytes"   // of bodies, /s
 	HTTPLatency = "http.latency" // mean
 	HTTPP95     = "http.latency_p95"
 	HTTPP99     = "http.latency_p99"

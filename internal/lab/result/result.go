@@ -38,13 +38,10 @@ const (
 	ClockStep        Reason = "clock-step"
 	CacheLost        Reason = "cache-lost" // a hypervisor moved CPUs off a shared cache
 	Saturated        Reason = "generator-saturated"
-	NotWarm          Reason = "warmup-not-reached"
 	KernelLog        Reason = "dmesg"
 	WorkloadFailed   Reason = "workload-failed"
 	TimedOut         Reason = "timeout"
-	DiskFull         Reason = "disk-full"
 	HostLost         Reason = "host-lost" // another host no longer answers, or never did
-	Interrupted      Reason = "interrupted"
 )
 
 // Evidence is the basis of a verdict: the reason, the measured value, and the bound that
@@ -104,7 +101,6 @@ type Part struct {
 	Name    string `json:"name"` // role, or role/index
 	Role    string `json:"role"`
 	Command string `json:"command"`
-	Binary  string `json:"binary,omitempty"` // sha256
 	// CPUs are those that it was pinned to, as read back from the kernel; one list per
 	// virtual CPU where these are pinned separately.
 	CPUs   []string `json:"cpus"`

@@ -49,10 +49,10 @@ const Local = "local"
 func defaults() *Study {
 	return &Study{
 		Controls: Controls{Solo: true, AAPairs: 1},
-		Design:   Design{Kind: "full", Order: "blocked-random", Seed: 1, Repetitions: 3},
+		Design:   Design{Order: "blocked-random", Seed: 1, Repetitions: 3},
 		Run: Run{MinOverlap: 0.99, Timeout: 30 * time.Minute, Retries: 2, Cooldown: time.Second, OnFailure: "continue",
 			MaxForeignCPU: 0.05, MaxSteal: 0.05},
-		Observe: Observe{Interval: time.Second, Sets: []string{"cpu", "psi", "schedstat"}, Placement: []string{"poll"}},
+		Observe: Observe{Sets: []string{"cpu", "psi", "schedstat"}, Placement: []string{"poll"}},
 		Report:  Report{Formats: []string{"html", "md", "csv", "jsonl"}},
 	}
 }

@@ -28,8 +28,11 @@ func (c *Cell) Key() string {
 }
 
 // Level is a factor's value in the cell, "" if it has none.
-func (c *Cell) Level(factor string) string {
-	for _, l := range c.Levels {
+func (c *Cell) Level(factor string) string { return LevelOf(c.Levels, factor) }
+
+// LevelOf is a factor's value among levels, "" if it has none.
+func LevelOf(levels []Level, factor string) string {
+	for _, l := range levels {
 		if l.Factor == factor {
 			return l.Value
 		}
@@ -39,9 +42,16 @@ func (c *Cell) Level(factor string) string {
 
 // String names the cell for people: "solo ve=kvm fgw=h2".
 func (c *Cell) String() string {
-	words := []string{string(c.Kind)}
-	for _, l := range c.Levels {
-		words = append(words, l.Factor+"="+l.Value)
+	return strings.TrimSpace(string(c.Kind) + " " + LevelText(c.Levels))
+}
+
+// LevelText is levels as text, except those of some factors: "ve=kvm fgw=h2".
+func LevelText(levels []Level, without ...string) string {
+	var words []string
+	for _, l := range levels {
+		if !slices.Contains(without, l.Factor) {
+			words = append(words, l.Factor+"="+l.Value)
+		}
 	}
 	return strings.Join(words, " ")
 }

@@ -34,10 +34,9 @@ type Bytes int64
 
 // Host is a machine. The address local is the machine that runs the lab.
 type Host struct {
-	Name    string   `key:"-"`
-	Address string   `key:"address" help:"local, or user@host for SSH"`
-	Roles   []string `key:"roles" help:"what it is for, if not everything"`
-	Price   Price    `key:"price" help:"price of one of its CPUs for an hour, e.g. 0.0528 USD; none: the environment's"`
+	Name    string `key:"-"`
+	Address string `key:"address" help:"local, or user@host for SSH"`
+	Price   Price  `key:"price" help:"price of one of its CPUs for an hour, e.g. 0.0528 USD; none: the environment's"`
 }
 
 // Preconditions are conditions on a machine. If Require is not met, the study does not
@@ -243,7 +242,6 @@ type Controls struct {
 
 // Design is the order and the repetition of cells.
 type Design struct {
-	Kind        string              `key:"kind" oneof:"full"`
 	Order       string              `key:"order" oneof:"blocked-random sequential" help:"blocked-random: every repetition is a block, shuffled by the seed"`
 	Seed        uint64              `key:"seed"`
 	Repetitions int                 `key:"repetitions"`
@@ -266,11 +264,10 @@ type Run struct {
 
 // Observe is what is recorded in addition to the workloads' own metrics.
 type Observe struct {
-	Interval  time.Duration `key:"interval"`
-	Sets      []string      `key:"sets" oneof:"cpu psi schedstat net energy domains" help:"domains: figures of each part over the steady window, as Xen's tools report them for a domain"`
-	Placement []string      `key:"placement" oneof:"trace poll" help:"audit where roles' threads really ran"`
-	Events    []string      `key:"events" help:"perf events: cycles, instructions, llc-misses, context-switches, …"`
-	Signals   []string      `key:"signals" help:"quell's own cost signals as metrics"`
+	Sets      []string `key:"sets" oneof:"cpu psi schedstat net energy domains" help:"domains: figures of each part over the steady window, as Xen's tools report them for a domain"`
+	Placement []string `key:"placement" oneof:"trace poll" help:"audit where roles' threads really ran"`
+	Events    []string `key:"events" help:"perf events: cycles, instructions, llc-misses, context-switches, …"`
+	Signals   []string `key:"signals" help:"quell's own cost signals as metrics"`
 	// Agent runs quell-agent in parallel with each run and keeps its samples.
 	Agent *Recording `key:"agent" help:"quell-agent samples all tasks of the run's parts into the run's trace.csv"`
 	// Meter is a user's command that prints watts, one number a line.

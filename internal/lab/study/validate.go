@@ -400,9 +400,6 @@ func (c *checker) run() {
 	if a := c.Observe.Agent; a != nil && (a.Period < 100*time.Millisecond || a.Period > time.Minute) {
 		c.add("observe.agent.period", a.Period, "100ms to 1m")
 	}
-	if c.Observe.Interval <= 0 {
-		c.add("observe.interval", c.Observe.Interval, "more than 0s, e.g. 1s")
-	}
 	if r.For > 0 || c.staircase() != nil {
 		return
 	}

@@ -1,6 +1,8 @@
 package synthetic
 
 import (
+	"hash/fnv"
+	"io"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -32,7 +34,9 @@ const tolerance = 0.002
 // (AR(1)).
 func Run(c *study.Cell, w RunID) (*result.Run, []result.Sample) {
 	key := c.Key()
-	r := rand.New(rand.NewPCG(w.Seed^hash(key), uint64(w.N)<<8|uint64(w.Try)))
+	hash := fnv.New64a()
+	io.WriteString(hash, key) // never fails
+	r := rand.New(rand.NewPCG(w.Seed^hash.Sum64(), uint64(w.N)<<8|uint64(w.Try)))
 	length := c.Warmup + c.For
 	if n := len(c.Steps); n > 0 {
 		length = max(length, c.Steps[n-1].To)
@@ -189,12 +193,3 @@ func samples(run *result.Run, loads [][]float64, watts []float64) []result.Sampl
 }
 
 func clamp(x float64) float64 { return min(max(x, 0), 1) }
-
-// hash is FNV-1a.
-func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
-}

@@ -3,7 +3,6 @@ package workload
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Launch starts a program that is not a workload in a task's cgroups, so that it has its
@@ -92,38 +92,15 @@ func (t *Tree) Scratch() string { return t.scratch }
 // cpuset_attach).
 func (t *Tree) enter(task string, pid int, cpus sample.Set) error {
 	for _, dir := range t.Dirs(task) {
-		if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+		if err := host.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("place process %d: %w", pid, err)
 		}
 	}
 	if cpus.Len() == 0 {
 		return nil
 	}
-	var mask unix.CPUSet
-	for _, c := range cpus.Numbers() {
-		mask.Set(c)
-	}
-	// A thread that starts in between has its parent's affinity, old or new.
-	done := map[string]bool{}
-	for more := true; more; {
-		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-		if err != nil {
-			return fmt.Errorf("place process %d: %w", pid, err)
-		}
-		more = false
-		for _, thread := range threads {
-			if done[thread.Name()] {
-				continue
-			}
-			done[thread.Name()], more = true, true
-			tid, err := strconv.Atoi(thread.Name())
-			if err == nil {
-				err = unix.SchedSetaffinity(tid, &mask)
-			}
-			if err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("place thread %s on CPUs %s: %w", thread.Name(), cpus, err)
-			}
-		}
+	if err := host.PlaceThreads(func() ([]int, error) { return host.ThreadsOf(pid) }, cpus); err != nil {
+		return fmt.Errorf("place process %d: %w", pid, err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -137,7 +138,7 @@ func limit(t testing.TB, tree *Tree, task string, share float64) {
 	case share == 0:
 		text = "max 100000"
 	}
-	if err := write(filepath.Join(dir, file), text); err != nil {
+	if err := host.WriteFile(filepath.Join(dir, file), text); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -140,35 +140,3 @@ func (p *Proc) Done() <-chan struct{} { return p.done }
 func (p *Proc) kill() {
 	_ = p.cmd.Process.Kill() // os.ErrProcessDone: it has already ended
 }
-
-// Sched is the scheduler's accounting of a process, summed over its threads.
-type Sched struct {
-	CPU  time.Duration // on a CPU
-	Wait time.Duration // runnable, waiting for one
-}
-
-// Sched reads /proc/PID/task/*/schedstat (Documentation/scheduler/ sched-stats.rst).
-// Threads that have exited are not included.
-func (p *Proc) Sched() (Sched, error) {
-	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID))
-	if err != nil || len(paths) == 0 {
-		return Sched{}, errors.Join(fmt.Errorf("read schedstat: process %d has ended", p.PID), err)
-	}
-	var sum Sched
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue
-		}
-		if err != nil {
-			return Sched{}, fmt.Errorf("read schedstat: %w", err)
-		}
-		var s Sched
-		if _, err := fmt.Sscan(string(text), (*int64)(&s.CPU), (*int64)(&s.Wait)); err != nil {
-			return Sched{}, fmt.Errorf("read %s: %w", path, err)
-		}
-		sum.CPU += s.CPU
-		sum.Wait += s.Wait
-	}
-	return sum, nil
-}

@@ -3,7 +3,6 @@ package workload
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
 	"os"
 	"unsafe"
 
@@ -58,18 +57,4 @@ func (p *progress) Close() error {
 		return nil
 	}
 	return p.f.Close()
-}
-
-// LoadProgress reads a progress file.
-func LoadProgress(path string) (uint64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, fmt.Errorf("load progress: %w", err)
-	}
-	defer f.Close()
-	var buf [8]byte
-	if _, err := io.ReadFull(f, buf[:]); err != nil {
-		return 0, fmt.Errorf("load progress %s: %w", path, err)
-	}
-	return binary.LittleEndian.Uint64(buf[:]), nil
 }

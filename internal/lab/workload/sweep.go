@@ -151,9 +151,9 @@ func tryRemove(dir string) error {
 		}
 	}
 	// A process that v1's freezer has frozen does not die.
-	_ = write(filepath.Join(dir, "freezer.state"), "THAWED")
+	_ = host.WriteFile(filepath.Join(dir, "freezer.state"), "THAWED")
 	// cgroup.kill exists in cgroup v2 since Linux 5.14.
-	if write(filepath.Join(dir, "cgroup.kill"), "1") != nil {
+	if host.WriteFile(filepath.Join(dir, "cgroup.kill"), "1") != nil {
 		killMembers(dir)
 	}
 	return unix.Rmdir(dir)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Tree is a set of its own cgroups, one per task, in every hierarchy that quell uses
@@ -208,7 +210,7 @@ func (t *Tree) weigh() error {
 	if v1 {
 		file, usual = "cpu.shares", 1024
 	}
-	return write(filepath.Join(dir, file), strconv.Itoa(t.opt.Weight*usual))
+	return host.WriteFile(filepath.Join(dir, file), strconv.Itoa(t.opt.Weight*usual))
 }
 
 // enable enables the controllers for children of a v2 directory: cpu, and of the other
@@ -230,7 +232,7 @@ func (t *Tree) enable(root, dir string) error {
 		if hasWord(dir, "cgroup.subtree_control", c) {
 			continue
 		}
-		if err := write(filepath.Join(dir, "cgroup.subtree_control"), "+"+c); err != nil {
+		if err := host.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+c); err != nil {
 			return err
 		}
 	}
@@ -241,7 +243,7 @@ func (t *Tree) enable(root, dir string) error {
 // has none and can hold no process (cgroup-v1/cpusets.rst).
 func inheritCPUs(dir string) error {
 	// A cpuset that a program creates below (LXC) inherits them automatically.
-	if err := write(filepath.Join(dir, "cgroup.clone_children"), "1"); err != nil {
+	if err := host.WriteFile(filepath.Join(dir, "cgroup.clone_children"), "1"); err != nil {
 		return err
 	}
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
@@ -256,7 +258,7 @@ func inheritCPUs(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := write(filepath.Join(dir, file), strings.TrimSpace(string(above))); err != nil {
+		if err := host.WriteFile(filepath.Join(dir, file), strings.TrimSpace(string(above))); err != nil {
 			return err
 		}
 	}
@@ -272,16 +274,6 @@ func mkdirError(err error) error {
 			"in a container: run it privileged, with /sys/fs/cgroup writable", err}
 	}
 	return fmt.Errorf("make cgroup: %w", err)
-}
-
-// write writes to a file that must already exist, as a kernel file does.
-func write(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
 }
 
 // Close ends every process of the tree and removes its directories and progress files.

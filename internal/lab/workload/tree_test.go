@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -126,7 +127,7 @@ func TestCloseEndsStrangersToo(t *testing.T) {
 	if err := stranger.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(stranger.Process.Pid)); err != nil {
+	if err := host.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(stranger.Process.Pid)); err != nil {
 		t.Error(err)
 	}
 	ended := make(chan error)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
+	htmlpage "github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 )
 
@@ -14,8 +15,8 @@ import (
 func EvaluationText(w io.Writer, r *evaluation.Report, s Style) error {
 	d := s.evaluation(r)
 	p := &page{Style: s}
-	for _, row := range d.Facts.Rows {
-		p.fact(row[0], row[1])
+	for _, row := range d.Head[0].Rows {
+		p.fact(row[0].Text, row[1].Text)
 	}
 	for _, c := range d.Sections {
 		for _, e := range c.Exhibits {
@@ -27,8 +28,8 @@ func EvaluationText(w io.Writer, r *evaluation.Report, s Style) error {
 			}
 			for _, row := range e.Table.Rows {
 				var cells []cell
-				for _, text := range row {
-					cells = append(cells, cell{text: text})
+				for _, c := range row {
+					cells = append(cells, cell{text: c.Text})
 				}
 				t.row(cells...)
 			}
@@ -40,7 +41,7 @@ func EvaluationText(w io.Writer, r *evaluation.Report, s Style) error {
 
 // EvaluationHTML writes them with their plots, as one self-contained file.
 func EvaluationHTML(w io.Writer, r *evaluation.Report, s Style) error {
-	return s.evaluation(r).html(w)
+	return s.evaluation(r).HTML(w)
 }
 
 func interval(s evaluation.Share) string {
@@ -64,11 +65,11 @@ func bounds(from, to float64) string {
 	return fmt.Sprintf("%g to %g", from, to)
 }
 
-func (s Style) evaluation(r *evaluation.Report) document {
-	d := document{Title: "quell evaluate", Heading: "How well it works, as CPI²'s section 7 measures it",
-		Facts: htmlTable{Caption: "Summary", Rows: [][]string{{"incidents", fmt.Sprintf("%d that a neighbour may have caused", r.Incidents)},
-			{"identified", interval(r.Identified) + " had an antagonist accused"}}}}
-	add := func(name, text string) { d.Facts.Rows = append(d.Facts.Rows, []string{name, text}) }
+func (s Style) evaluation(r *evaluation.Report) *htmlpage.Page {
+	facts := htmlpage.Table{Caption: "Summary"}
+	add := func(name, text string) { facts.Rows = append(facts.Rows, htmlpage.Row(name, text)) }
+	add("incidents", fmt.Sprintf("%d that a neighbour may have caused", r.Incidents))
+	add("identified", interval(r.Identified)+" had an antagonist accused")
 	if r.Days > 0 {
 		add("rate", fmt.Sprintf("%.2f incidents with an accusation per machine-day, over %.1f machine-days (the paper: 0.37)", float64(r.PerDay), r.Days))
 	}
@@ -81,27 +82,27 @@ func (s Style) evaluation(r *evaluation.Report) document {
 	if r.Precision != nil {
 		add("labelled precision", fmt.Sprintf("%s: %d of %d accusations named the true antagonist. This is not the outcome rate: it needs labels instead of caps", interval(*r.Precision), r.Precision.K, r.Precision.N))
 	}
-	d.Sections = []section{s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r)}
-	return d
+	return &htmlpage.Page{Title: "quell evaluate", Heading: "How well it works, as CPI²'s section 7 measures it", Head: []htmlpage.Table{facts},
+		Sections: []htmlpage.Section{s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r)}}
 }
 
 // loadChapter is figure 14.
-func (s Style) loadChapter(r *evaluation.Report) section {
-	c := section{ID: "load", Title: "Antagonism and load (figure 14)", Notes: []string{fmt.Sprintf(
+func (s Style) loadChapter(r *evaluation.Report) htmlpage.Section {
+	c := htmlpage.Section{ID: "load", Title: "Antagonism and load (figure 14)", Notes: []string{fmt.Sprintf(
 		"Spearman's rank correlation of the machine's load with that of the antagonist: %s. In the paper antagonism does not depend on load.", formatValue(r.LoadRank))}}
-	t := htmlTable{Caption: "Incidents by the load of the machine, in quarters", Head: []string{"CPU-s/s of all tasks", "identified", "of", "median correlation", "median cost ÷ mean"}}
+	t := htmlpage.Table{Caption: "Incidents by the load of the machine, in quarters", Head: []string{"CPU-s/s of all tasks", "identified", "of", "median correlation", "median cost ÷ mean"}}
 	for _, l := range r.Load {
-		t.Rows = append(t.Rows, []string{fmt.Sprintf("%.1f to %.1f", l.From, l.To), interval(l.Identified), fmt.Sprint(l.Identified.N), formatValue(l.Correlation), formatValue(l.Degradation)})
+		t.Rows = append(t.Rows, htmlpage.Row(fmt.Sprintf("%.1f to %.1f", l.From, l.To), interval(l.Identified), fmt.Sprint(l.Identified.N), formatValue(l.Correlation), formatValue(l.Degradation)))
 	}
 	costs := distributions("Cost ÷ mean of the spec, by whether an antagonist was identified (14d)", r.Costs)
 	costs.Plots = []plot.Plot{cumulative("Cost ÷ mean of the spec", "cost ÷ mean", r.Costs)}
-	c.Exhibits = []exhibit{{Table: t}, costs}
+	c.Exhibits = []htmlpage.Exhibit{{Table: t}, costs}
 	return c
 }
 
 // outcomeChapter is figures 15a, 15b, 16a and 16b.
-func (s Style) outcomeChapter(r *evaluation.Report) section {
-	c := section{ID: "outcomes", Title: "Outcomes (figures 15 and 16)", Notes: []string{
+func (s Style) outcomeChapter(r *evaluation.Report) htmlpage.Section {
+	c := htmlpage.Section{ID: "outcomes", Title: "Outcomes (figures 15 and 16)", Notes: []string{
 		"A true positive is a cap under which the victim's cost fell by more than σ of its spec, a false positive one under which it rose by more, all else is noise. " +
 			"Misses and memory requests (figure 15c) are not in incidents and not shown."}}
 	for _, part := range []struct {
@@ -111,7 +112,7 @@ func (s Style) outcomeChapter(r *evaluation.Report) section {
 		{"Outcomes by correlation threshold (15a, 16a; median relative cost of true positives: 15b)", "correlation from", "correlation", r.ByThreshold},
 		{"Outcomes by how many σ the cost was over the mean (16b)", "σ over the mean", "σ over the mean", r.BySigmas},
 	} {
-		e := exhibit{Table: htmlTable{Caption: part.caption, Head: []string{"band", part.head, "caps", "true positive", "false positive", "noise", "relative cost"}}}
+		e := htmlpage.Exhibit{Table: htmlpage.Table{Caption: part.caption, Head: []string{"band", part.head, "caps", "true positive", "false positive", "noise", "relative cost"}}}
 		for _, b := range evaluation.Bands() {
 			chart := plot.Chart{Title: string(b) + " victims: outcomes", X: part.x, Y: "share of caps", Zero: true, About: part.caption + "; the table below has the numbers."}
 			lines := []plot.Series{{Name: "true positive", Index: 0, Mark: plot.Dot, Line: true}, {Name: "false positive", Index: 1, Mark: plot.Dot, Line: true}, {Name: "noise", Index: 2, Mark: plot.Dot, Line: true}}
@@ -123,7 +124,7 @@ func (s Style) outcomeChapter(r *evaluation.Report) section {
 				if part.x != "correlation" {
 					head = bounds(x.From, x.To)
 				}
-				e.Table.Rows = append(e.Table.Rows, []string{string(b), head, fmt.Sprint(x.TruePositive.N), interval(x.TruePositive), interval(x.FalsePositive), interval(x.Noise), formatValue(x.Relative)})
+				e.Table.Rows = append(e.Table.Rows, htmlpage.Row(string(b), head, fmt.Sprint(x.TruePositive.N), interval(x.TruePositive), interval(x.FalsePositive), interval(x.Noise), formatValue(x.Relative)))
 				for i, share := range []evaluation.Share{x.TruePositive, x.FalsePositive, x.Noise} {
 					lines[i].AddInterval(x.From, plot.Interval{Value: share.Value, Low: share.Low, High: share.High})
 				}
@@ -140,12 +141,12 @@ func (s Style) outcomeChapter(r *evaluation.Report) section {
 }
 
 // reliefChapter is figures 16c and 16d.
-func (s Style) reliefChapter(r *evaluation.Report) section {
-	c := section{ID: "relief", Title: "How much caps help (figures 16c and 16d)"}
-	t := htmlTable{Caption: "Cost under the cap ÷ before it, by how bad the victim was (16c)", Head: []string{"band", "cost before ÷ mean", "caps", "median relative cost"}}
+func (s Style) reliefChapter(r *evaluation.Report) htmlpage.Section {
+	c := htmlpage.Section{ID: "relief", Title: "How much caps help (figures 16c and 16d)"}
+	t := htmlpage.Table{Caption: "Cost under the cap ÷ before it, by how bad the victim was (16c)", Head: []string{"band", "cost before ÷ mean", "caps", "median relative cost"}}
 	for _, x := range r.ByDegraded {
 		if x.N > 0 {
-			t.Rows = append(t.Rows, []string{string(x.Band), bounds(x.From, x.To), fmt.Sprint(x.N), formatValue(x.Relative)})
+			t.Rows = append(t.Rows, htmlpage.Row(string(x.Band), bounds(x.From, x.To), fmt.Sprint(x.N), formatValue(x.Relative)))
 		}
 	}
 	if len(t.Rows) == 0 {
@@ -154,33 +155,33 @@ func (s Style) reliefChapter(r *evaluation.Report) section {
 	}
 	all := distributions("Cost under the cap ÷ before it (16d; the paper's median for production: 0.63)", r.Relative)
 	all.Plots = []plot.Plot{cumulative("Relative cost", "cost under the cap ÷ before it", r.Relative)}
-	c.Exhibits = []exhibit{{Table: t}, all}
+	c.Exhibits = []htmlpage.Exhibit{{Table: t}, all}
 	return c
 }
 
 // offenderChapter lists jobs that repeatedly hurt others: which to confine, and which
 // to place apart.
-func offenderChapter(r *evaluation.Report) section {
-	c := section{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Pairs of antagonist and victim: jobs to confine, or to place on different machines."}}
+func offenderChapter(r *evaluation.Report) htmlpage.Section {
+	c := htmlpage.Section{ID: "offenders", Title: "Repeat offenders", Notes: []string{"Pairs of antagonist and victim: jobs to confine, or to place on different machines."}}
 	const most = 20
-	t := htmlTable{Caption: "Pairs of jobs, by how often they met in incidents", Head: []string{"antagonist", "victim", "accused", "caps", "helped", "median relative cost"}}
+	t := htmlpage.Table{Caption: "Pairs of jobs, by how often they met in incidents", Head: []string{"antagonist", "victim", "accused", "caps", "helped", "median relative cost"}}
 	for i, o := range r.Offenders {
 		if i == most {
 			t.Caption += fmt.Sprintf(" (the first %d of %d)", most, len(r.Offenders))
 			break
 		}
-		t.Rows = append(t.Rows, []string{string(o.Antagonist), string(o.Pair.Victim), fmt.Sprint(o.Accused), fmt.Sprint(o.Helped.N), interval(o.Helped), formatValue(o.Relative)})
+		t.Rows = append(t.Rows, htmlpage.Row(string(o.Antagonist), string(o.Pair.Victim), fmt.Sprint(o.Accused), fmt.Sprint(o.Helped.N), interval(o.Helped), formatValue(o.Relative)))
 	}
 	if len(t.Rows) == 0 {
 		c.Notes = []string{"No task was accused."}
 		return c
 	}
-	c.Exhibits = []exhibit{{Table: t}}
+	c.Exhibits = []htmlpage.Exhibit{{Table: t}}
 	return c
 }
 
-func distributions(caption string, all []evaluation.Quantiles) exhibit {
-	e := exhibit{Table: htmlTable{Caption: caption, Head: []string{"of", "n"}}}
+func distributions(caption string, all []evaluation.Quantiles) htmlpage.Exhibit {
+	e := htmlpage.Exhibit{Table: htmlpage.Table{Caption: caption, Head: []string{"of", "n"}}}
 	for _, level := range evaluation.Levels() {
 		e.Table.Head = append(e.Table.Head, fmt.Sprintf("%g %%", 100*level))
 	}
@@ -188,9 +189,9 @@ func distributions(caption string, all []evaluation.Quantiles) exhibit {
 		if q.N == 0 {
 			continue
 		}
-		row := []string{seriesName(q), fmt.Sprint(q.N)}
+		row := htmlpage.Row(seriesName(q), fmt.Sprint(q.N))
 		for _, v := range q.Values {
-			row = append(row, formatValue(v))
+			row = append(row, htmlpage.Cell{Text: formatValue(v)})
 		}
 		e.Table.Rows = append(e.Table.Rows, row)
 	}

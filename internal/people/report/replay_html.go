@@ -1,10 +1,7 @@
 package report
 
 import (
-	"bufio"
-	_ "embed" // the page
 	"fmt"
-	"html/template"
 	"io"
 	"math"
 	"slices"
@@ -14,40 +11,9 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/eval/replay"
+	htmlpage "github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 )
-
-//go:embed replay.html.tmpl
-var replayPage string
-
-// document is a page of sections before it is HTML.
-type document struct {
-	Title, Heading string
-
-	Facts    htmlTable
-	Sections []section
-}
-
-type section struct {
-	ID, Title string
-	Notes     []string
-	Exhibits  []exhibit
-}
-
-// exhibit is plots with the table of their values.
-type exhibit struct {
-	Title string
-	Notes []string
-	Plots []plot.Plot
-	Table htmlTable
-}
-
-type htmlTable struct {
-	Caption string
-	Head    []string
-	Rows    [][]string // the first cell of a row is its heading
-	Long    bool       // collapsed until the reader opens it
-}
 
 const (
 	// drawnIncidents and drawnJobs are how many a page draws.
@@ -57,47 +23,27 @@ const (
 
 // ReplayHTML writes a replay as one self-contained file: it runs no script and loads
 // nothing.
-func ReplayHTML(w io.Writer, r *Replay, s Style) error { return s.document(r).html(w) }
+func ReplayHTML(w io.Writer, r *Replay, s Style) error { return s.document(r).HTML(w) }
 
-func (d document) html(w io.Writer) error {
-	t, err := template.New("page").Funcs(template.FuncMap{
-		"style": func() template.CSS { return template.CSS(plot.Style) },
-		// The texts in these drawings are escaped already.
-		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
-		"swatch": plot.Swatch,
-	}).Parse(replayPage)
-	if err != nil {
-		return fmt.Errorf("render HTML: %w", err)
-	}
-	b := bufio.NewWriter(w)
-	if err := t.Execute(b, d); err != nil {
-		return fmt.Errorf("render HTML: %w", err)
-	}
-	if err := b.Flush(); err != nil {
-		return fmt.Errorf("render HTML: %w", err)
-	}
-	return nil
-}
-
-func (s Style) document(r *Replay) document {
+func (s Style) document(r *Replay) *htmlpage.Page {
 	n := &r.Summary
-	facts := htmlTable{Caption: "Recording and results", Rows: [][]string{
-		{"recording", fmt.Sprintf("%s, %s, %s to %s", plural(n.Machines, "machine"), plural(n.Jobs, "job"), s.instant(n.From), s.instant(n.To))},
-		{"rows", fmt.Sprintf("%d; skipped: %d bad, %d not in time order, %d of an unknown signal", n.Rows, n.Bad, n.Late, n.Unknown)},
-		{"samples compared with a spec", fmt.Sprint(n.Samples)},
-		{"outliers", share(n.Outliers, n.Samples)},
-		{"anomalies", fmt.Sprint(n.Anomalies)},
-		{"incidents", fmt.Sprint(n.Incidents)},
-		{"accusations", fmt.Sprint(n.Accusations)},
+	facts := htmlpage.Table{Caption: "Recording and results", Rows: [][]htmlpage.Cell{
+		htmlpage.Row("recording", fmt.Sprintf("%s, %s, %s to %s", plural(n.Machines, "machine"), plural(n.Jobs, "job"), s.instant(n.From), s.instant(n.To))),
+		htmlpage.Row("rows", fmt.Sprintf("%d; skipped: %d bad, %d not in time order, %d of an unknown signal", n.Rows, n.Bad, n.Late, n.Unknown)),
+		htmlpage.Row("samples compared with a spec", fmt.Sprint(n.Samples)),
+		htmlpage.Row("outliers", share(n.Outliers, n.Samples)),
+		htmlpage.Row("anomalies", fmt.Sprint(n.Anomalies)),
+		htmlpage.Row("incidents", fmt.Sprint(n.Incidents)),
+		htmlpage.Row("accusations", fmt.Sprint(n.Accusations)),
 	}}
 	for _, f := range scoreFacts(r.Score) {
-		facts.Rows = append(facts.Rows, []string{f[0], f[1]})
+		facts.Rows = append(facts.Rows, htmlpage.Row(f[0], f[1]))
 	}
 	for _, note := range r.Notes {
-		facts.Rows = append(facts.Rows, []string{"note", note})
+		facts.Rows = append(facts.Rows, htmlpage.Row("note", note))
 	}
-	d := document{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay with rule " + string(n.Rule), Facts: facts, Sections: []section{s.incidentChapter(r)}}
-	for _, c := range []section{causeChapter(r.Score), s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
+	d := &htmlpage.Page{Title: "quell replay: rule " + string(n.Rule), Heading: "Replay with rule " + string(n.Rule), Head: []htmlpage.Table{facts}, Sections: []htmlpage.Section{s.incidentChapter(r)}}
+	for _, c := range []htmlpage.Section{causeChapter(r.Score), s.wrongChapter(r.Score), s.costChapter(r.Result.Costs), jobChapter(r.Result.Jobs)} {
 		if len(c.Exhibits) > 0 {
 			d.Sections = append(d.Sections, c)
 		}
@@ -109,19 +55,19 @@ func (s Style) instant(m sample.Millis) string { return s.local(m).Format("2006-
 
 // incidentChapter draws incidents as CPI²'s figures 8 to 13: the victim's cost and the
 // suspects' usage over the same time.
-func (s Style) incidentChapter(r *Replay) section {
-	c := section{ID: "incidents", Title: "Incidents", Notes: []string{
+func (s Style) incidentChapter(r *Replay) htmlpage.Section {
+	c := htmlpage.Section{ID: "incidents", Title: "Incidents", Notes: []string{
 		"The victim's cost on the left axis, the usage of its main suspects on the right one. No task was capped: a recording cannot react."}}
 	list := accusingFirst(r.Result.Incidents)
 	if len(list) == 0 {
 		c.Notes = []string{"There were none."}
 		return c
 	}
-	table := htmlTable{Caption: "All incidents", Head: []string{"found", "id", "machine", "victim", "signal", "kind", "best suspect", "level", "outcome", "reason"}, Long: true}
+	table := htmlpage.Table{Caption: "All incidents", Head: []string{"found", "id", "machine", "victim", "signal", "kind", "best suspect", "level", "outcome", "reason"}, Long: true}
 	for i, inc := range list {
 		suspect, level := mainSuspect(inc)
 		reason := strings.Join(slices.DeleteFunc([]string{inc.Reason, inc.NotDone, inc.Advice}, func(s string) bool { return s == "" }), "; ")
-		table.Rows = append(table.Rows, []string{s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, level, state(inc), reason})
+		table.Rows = append(table.Rows, htmlpage.Row(s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, level, state(inc), reason))
 		if i < drawnIncidents && len(inc.Times) > 1 {
 			c.Exhibits = append(c.Exhibits, s.incidentExhibit(inc))
 		}
@@ -129,13 +75,13 @@ func (s Style) incidentChapter(r *Replay) section {
 	if len(list) > len(c.Exhibits) {
 		c.Notes = append(c.Notes, fmt.Sprintf("%d of %d are drawn, those with an accusation first; the table has all.", len(c.Exhibits), len(list)))
 	}
-	c.Exhibits = append(c.Exhibits, exhibit{Table: table})
+	c.Exhibits = append(c.Exhibits, htmlpage.Exhibit{Table: table})
 	return c
 }
 
-func (s Style) incidentExhibit(inc *incident.Record) exhibit {
+func (s Style) incidentExhibit(inc *incident.Record) htmlpage.Exhibit {
 	sig, _ := sample.LookupSignal(inc.Signal)
-	e := exhibit{Title: fmt.Sprintf("%s, %s", inc.Victim.Name, s.instant(inc.Opened)), Notes: []string{finding(inc) + "."}}
+	e := htmlpage.Exhibit{Title: fmt.Sprintf("%s, %s", inc.Victim.Name, s.instant(inc.Opened)), Notes: []string{finding(inc) + "."}}
 	chart := plot.Chart{Title: string(inc.Signal) + " of the victim and usage of suspects", X: "minutes from the first sample", Y: string(inc.Signal) + ", " + sig.Unit, Right: "usage, CPU-s/s", Zero: true,
 		About: fmt.Sprintf("The %s of %s over time, its threshold, and the CPU usage of its main suspects; the table below ranks them.", inc.Signal, inc.Victim.Name)}
 	at := func(i int) float64 { return inc.Times[i].Sub(inc.Times[0]).Minutes() }
@@ -164,7 +110,7 @@ func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 		against.Series = append(against.Series, points)
 	}
 	e.Plots = []plot.Plot{chart.Draw(), against.Draw()}
-	e.Table = htmlTable{Caption: "Suspects", Head: []string{"suspect", "job", "class", "level", "CPU-s/s", "why"}}
+	e.Table = htmlpage.Table{Caption: "Suspects", Head: []string{"suspect", "job", "class", "level", "CPU-s/s", "why"}}
 	for i, sus := range inc.Suspects {
 		why := "not named"
 		switch {
@@ -173,15 +119,15 @@ func (s Style) incidentExhibit(inc *incident.Record) exhibit {
 		case i < inc.Antagonists:
 			why = "antagonist"
 		}
-		e.Table.Rows = append(e.Table.Rows, []string{string(sus.Name), string(sus.Job), class(sus.Task), levelText(inc, &sus), s.number(sus.Usage), why})
+		e.Table.Rows = append(e.Table.Rows, htmlpage.Row(string(sus.Name), string(sus.Job), class(sus.Task), levelText(inc, &sus), s.number(sus.Usage), why))
 	}
 	return e
 }
 
 // costChapter shows the costs of jobs as CPI²'s figure 7: a histogram and distributions
 // fitted to it.
-func (s Style) costChapter(all []replay.Costs) section {
-	c := section{ID: "costs", Title: "Costs of jobs", Notes: []string{
+func (s Style) costChapter(all []replay.Costs) htmlpage.Section {
+	c := htmlpage.Section{ID: "costs", Title: "Costs of jobs", Notes: []string{
 		"Costs of all samples of a job that detection uses, including those of incidents, and four distributions fitted to them: normal and log-normal by moments, gamma by maximum likelihood, GEV by probability-weighted moments. The lowest AIC fits best."}}
 	for _, job := range all {
 		if len(c.Exhibits) == drawnJobs {
@@ -194,7 +140,7 @@ func (s Style) costChapter(all []replay.Costs) section {
 	return c
 }
 
-func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) exhibit {
+func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) htmlpage.Exhibit {
 	sig, _ := sample.LookupSignal(job.Signal)
 	var m stat.Moments
 	for _, v := range job.Values {
@@ -211,7 +157,7 @@ func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) exhibit {
 	if name == "" {
 		name = "(no job)"
 	}
-	e := exhibit{Title: name, Notes: []string{fmt.Sprintf("%s of %s: mean %s, σ %s; %.1f %% are over mean + 2σ.", plural(job.Seen, "sample"), job.Signal, s.number(m.Mean), s.number(m.StdDev()), 100*float64(over)/float64(len(job.Values)))}}
+	e := htmlpage.Exhibit{Title: name, Notes: []string{fmt.Sprintf("%s of %s: mean %s, σ %s; %.1f %% are over mean + 2σ.", plural(job.Seen, "sample"), job.Signal, s.number(m.Mean), s.number(m.StdDev()), 100*float64(over)/float64(len(job.Values)))}}
 	chart := plot.Chart{Title: fmt.Sprintf("%s of %s", job.Signal, name), X: string(job.Signal) + ", " + sig.Unit, Y: "density", Zero: true,
 		About: "A histogram of costs and the densities fitted to it; the table below has their parameters."}
 	// The axis ends at the 99.5th percentile; extreme values would compress the rest.
@@ -238,7 +184,7 @@ func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) exhibit {
 	}
 	histogram.Add(high, 0)
 	chart.Series = append(chart.Series, histogram)
-	e.Table = htmlTable{Caption: "Fits", Head: []string{"distribution", "mean", "σ", "AIC over the best", "log likelihood", "parameters"}}
+	e.Table = htmlpage.Table{Caption: "Fits", Head: []string{"distribution", "mean", "σ", "AIC over the best", "log likelihood", "parameters"}}
 	for k, f := range fits {
 		line := plot.Series{Name: f.Name(), Index: k, Line: true}
 		const points = 120
@@ -247,7 +193,7 @@ func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) exhibit {
 			line.Add(x, math.Exp(f.LogPDF(x)))
 		}
 		chart.Series = append(chart.Series, line)
-		e.Table.Rows = append(e.Table.Rows, []string{f.Name(), s.number(f.Mean()), s.number(f.StdDev()), fmt.Sprintf("%.1f", f.AIC-fits[0].AIC), fmt.Sprintf("%.1f", f.LogLikelihood), s.parameters(f.Distribution, limit)})
+		e.Table.Rows = append(e.Table.Rows, htmlpage.Row(f.Name(), s.number(f.Mean()), s.number(f.StdDev()), fmt.Sprintf("%.1f", f.AIC-fits[0].AIC), fmt.Sprintf("%.1f", f.LogLikelihood), s.parameters(f.Distribution, limit)))
 	}
 	e.Plots = []plot.Plot{chart.Draw()}
 	return e
@@ -267,55 +213,55 @@ func (s Style) parameters(d stat.Distribution, limit float64) string {
 	return ""
 }
 
-func jobChapter(all []replay.Job) section {
-	c := section{ID: "jobs", Title: "Jobs"}
-	t := htmlTable{Caption: "Findings of each job", Head: []string{"job", "class", "tasks", "samples", "judged", "outliers", "anomalies", "accuses", "accused"}}
+func jobChapter(all []replay.Job) htmlpage.Section {
+	c := htmlpage.Section{ID: "jobs", Title: "Jobs"}
+	t := htmlpage.Table{Caption: "Findings of each job", Head: []string{"job", "class", "tasks", "samples", "judged", "outliers", "anomalies", "accuses", "accused"}}
 	const most = 2000
 	for i, j := range byImportance(all) {
 		if i == most {
 			c.Notes = append(c.Notes, fmt.Sprintf("The first %d of %d.", most, len(all)))
 			break
 		}
-		t.Rows = append(t.Rows, []string{string(j.Job), j.Class.String(), fmt.Sprint(j.Tasks), fmt.Sprint(j.Samples), fmt.Sprint(j.Judged), fmt.Sprint(j.Outliers),
-			fmt.Sprint(j.Anomalies), fmt.Sprint(j.Accusing), fmt.Sprint(j.Accused)})
+		t.Rows = append(t.Rows, htmlpage.Row(string(j.Job), j.Class.String(), fmt.Sprint(j.Tasks), fmt.Sprint(j.Samples), fmt.Sprint(j.Judged), fmt.Sprint(j.Outliers),
+			fmt.Sprint(j.Anomalies), fmt.Sprint(j.Accusing), fmt.Sprint(j.Accused)))
 	}
 	if len(t.Rows) > 0 {
-		c.Exhibits = []exhibit{{Table: t}}
+		c.Exhibits = []htmlpage.Exhibit{{Table: t}}
 	}
 	return c
 }
 
 // causeChapter has the shares of a labelled recording by cause.
-func causeChapter(score *replay.Score) section {
-	c := section{ID: "causes", Title: "By cause"}
+func causeChapter(score *replay.Score) htmlpage.Section {
+	c := htmlpage.Section{ID: "causes", Title: "By cause"}
 	if score == nil || len(score.ByCause) == 0 {
 		return c
 	}
-	t := htmlTable{Caption: "How often accusations were right, by the labels' causes, with 95 % intervals; none is outside all labels", Head: causeHead}
+	t := htmlpage.Table{Caption: "How often accusations were right, by the labels' causes, with 95 % intervals; none is outside all labels", Head: causeHead}
 	for i := range score.ByCause {
-		t.Rows = append(t.Rows, causeRow(&score.ByCause[i]))
+		t.Rows = append(t.Rows, htmlpage.Row(causeRow(&score.ByCause[i])...))
 	}
-	c.Exhibits = []exhibit{{Table: t}}
+	c.Exhibits = []htmlpage.Exhibit{{Table: t}}
 	return c
 }
 
 // wrongChapter lists every wrong case of a labelled recording.
-func (s Style) wrongChapter(score *replay.Score) section {
-	c := section{ID: "wrong", Title: "Wrong and missed"}
+func (s Style) wrongChapter(score *replay.Score) htmlpage.Section {
+	c := htmlpage.Section{ID: "wrong", Title: "Wrong and missed"}
 	if score == nil {
 		return c
 	}
-	wrong := htmlTable{Caption: "Wrong accusations", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
+	wrong := htmlpage.Table{Caption: "Wrong accusations", Head: []string{"made", "machine", "victim", "accused", "correlation", "cause", "incident"}}
 	for _, a := range score.Wrong() {
-		wrong.Rows = append(wrong.Rows, []string{s.instant(a.At), a.Machine, string(a.Victim), string(a.Suspect), fmt.Sprintf("%.2f", a.Correlation), a.Cause, a.Incident})
+		wrong.Rows = append(wrong.Rows, htmlpage.Row(s.instant(a.At), a.Machine, string(a.Victim), string(a.Suspect), fmt.Sprintf("%.2f", a.Correlation), a.Cause, a.Incident))
 	}
-	missed := htmlTable{Caption: "Episodes without a correct accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
+	missed := htmlpage.Table{Caption: "Episodes without a correct accusation", Head: []string{"from", "to", "machine", "victim", "antagonists", "causes"}}
 	for _, m := range score.Missed {
-		missed.Rows = append(missed.Rows, []string{s.instant(m.From), s.instant(m.To), m.Machine, string(m.Victim), fmt.Sprint(m.Antagonists), fmt.Sprint(m.Causes)})
+		missed.Rows = append(missed.Rows, htmlpage.Row(s.instant(m.From), s.instant(m.To), m.Machine, string(m.Victim), fmt.Sprint(m.Antagonists), fmt.Sprint(m.Causes)))
 	}
-	for _, t := range []htmlTable{wrong, missed} {
+	for _, t := range []htmlpage.Table{wrong, missed} {
 		if len(t.Rows) > 0 {
-			c.Exhibits = append(c.Exhibits, exhibit{Table: t})
+			c.Exhibits = append(c.Exhibits, htmlpage.Exhibit{Table: t})
 		}
 	}
 	return c

@@ -13,6 +13,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -62,7 +63,7 @@ func Values(w io.Writer, results *analyse.Results) error {
 	return nil
 }
 
-func null(n analyse.Num) *float64 {
+func null(n stat.Float) *float64 {
 	v := float64(n)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil

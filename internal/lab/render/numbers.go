@@ -10,54 +10,6 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 )
 
-// page is a report before it is rendered as HTML or Markdown.
-type page struct {
-	Title    string
-	Question string
-	Refute   string
-	Stamps   []string
-	Head     []table // what the study is about, machines, verdicts
-	Sections []section
-}
-
-type section struct {
-	ID       string
-	Title    string
-	Notes    []string // what is shown, the source of its definition, its limits
-	Exhibits []exhibit
-}
-
-// exhibit is a table with its plots.
-type exhibit struct {
-	Plots []plot.Plot
-	Table table
-}
-
-type table struct {
-	Caption string
-	Head    []string
-	Rows    [][]cell // the first cell of a row names it
-	Long    bool     // collapsed until it is opened
-}
-
-// cell is text, with the two ways of the paper to mark it.
-type cell struct {
-	Text  string
-	Style string // bold, sans, italic, or plain
-	// Shade is the darkness of the background, −1..1; negative values have another
-	// colour. Shaded is true if the cell has a shade.
-	Shade  float64
-	Shaded bool
-}
-
-func row(texts ...string) []cell {
-	r := make([]cell, len(texts))
-	for i, t := range texts {
-		r[i].Text = t
-	}
-	return r
-}
-
 // unknown is the text where there is no number.
 const unknown = "–"
 

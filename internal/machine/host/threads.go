@@ -1,0 +1,82 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// SetAffinity sets the CPUs on which a thread may run: sched_setaffinity(2).
+func SetAffinity(tid int, set sample.Set) error {
+	var mask unix.CPUSet
+	for _, n := range set.Numbers() {
+		mask.Set(n)
+	}
+	return unix.SchedSetaffinity(tid, &mask)
+}
+
+// Affinity reads the CPUs on which a thread may run: sched_getaffinity(2), which omits
+// CPUs that are outside its cpuset or offline.
+func Affinity(tid int) (sample.Set, error) {
+	var mask unix.CPUSet
+	if err := unix.SchedGetaffinity(tid, &mask); err != nil {
+		return nil, err
+	}
+	var set sample.Set
+	for n := range len(mask) * 64 {
+		if mask.IsSet(n) {
+			set = set.With(n)
+		}
+	}
+	return set, nil
+}
+
+// PlaceThreads sets the affinity of all threads, until no new one is listed: a thread that
+// starts in between has its parent's affinity, old or new. Threads may end meanwhile.
+func PlaceThreads(list func() ([]int, error), set sample.Set) error {
+	done := map[int]bool{}
+	for fresh := true; fresh; {
+		threads, err := list()
+		if err != nil {
+			return err
+		}
+		fresh = false
+		for _, tid := range threads {
+			if done[tid] {
+				continue
+			}
+			done[tid], fresh = true, true
+			if err := SetAffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("place thread %d on CPUs %s: %w", tid, set, err)
+			}
+		}
+	}
+	return nil
+}
+
+// ThreadsOf lists the threads of a process.
+func ThreadsOf(pid int) ([]int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	var all []int
+	for _, e := range entries {
+		if tid, err := strconv.Atoi(e.Name()); err == nil {
+			all = append(all, tid)
+		}
+	}
+	return all, err
+}
+
+// WriteFile writes to a file that must exist, as a kernel file does.
+func WriteFile(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
