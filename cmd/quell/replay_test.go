@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 )
 
 const kepler = "../../testdata/traces/kepler_coremark_2023.json.gz"
@@ -155,13 +155,13 @@ func TestReplayRules(t *testing.T) {
 	golden(t, "replay-rules", got.out)
 	got = quell(t, utf8(""), "replay", "--rules", "all", "--json", labelled(t))
 	lines := strings.Split(strings.TrimSpace(got.out), "\n")
-	for i, rule := range detect.Methods() {
+	for i, rule := range rivals.Names() {
 		var s replay.Summary
 		if err := json.Unmarshal([]byte(lines[i]), &s); err != nil || s.Rule != rule || s.Precision == nil {
 			t.Errorf("%s: %v, %+v", rule, err, s)
 		}
 	}
-	if len(lines) != len(detect.Methods()) {
+	if len(lines) != len(rivals.Names()) {
 		t.Errorf("%d lines", len(lines))
 	}
 }

@@ -207,10 +207,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		}
 	}
 	d.top, d.bottom = d.top[:0], d.bottom[:0]
-	foremost := -1
-	if d.params.Selection != SelectByCorrelation {
-		foremost = d.selectSuspect(s, victim, d.params.Selection)
-	}
+	selected := d.selectSuspect(s, victim)
 	var proofs []fit
 	var books *accountTotals
 	d.weighed = nil
@@ -218,7 +215,6 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		books = d.account(s, victim)
 		proofs, d.weighed = d.regress(s, victim), d.statistics(s, victim)
 	}
-	cleared := false
 	for i := range s.tasks {
 		if i == victim || !s.tasks[i].used {
 			continue
@@ -230,10 +226,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if den[i] > 0 {
 			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
 		}
-		clears := i == foremost
-		if d.params.Selection == SelectByCorrelation {
-			clears = c.correlation >= d.params.Correlation
-		}
+		clears := c.correlation >= d.params.Correlation || i == selected
 		if d.params.Switches.Evidence {
 			denied := d.limitFailed(s, victim, i)
 			c.grounds = d.grounds(s, victim, i, proofs, books)
@@ -245,7 +238,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			if s.tasks[victim].mild {
 				tried = triedMild
 			}
-			c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && mayLimit(&s.tasks[i].task) &&
+			c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && s.tasks[i].task.MayBeCapped() &&
 				d.meanBadUsage(victim, i) >= d.leastPressure(s)
 		} else if c.grounds.Basis = ByFormula; clears {
 			c.grounds.Level = Likely
@@ -263,15 +256,12 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			continue
 		}
 		if clears {
-			c.rank, cleared = 0, true
+			c.rank = 0
 			if d.params.Switches.CoVictim && d.coVictim(victim, i) {
 				c.rank = 1
 			}
 		}
 		d.top = d.keep(s, d.top, c)
-	}
-	if d.params.Fallback && !cleared {
-		d.fallBack(s, victim)
 	}
 }
 
@@ -331,17 +321,6 @@ func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 	}
 	bad, under := sum[0]/n[0], sum[1]/n[1]
 	return bad-under < Relief*(bad-s.tasks[victim].spec.Mean)
-}
-
-// fallBack accuses the biggest user that may be limited (Params.Fallback).
-func (d *Detector) fallBack(s *series, victim int) {
-	i := d.selectSuspect(s, victim, SelectByUsage)
-	if i < 0 {
-		return
-	}
-	d.top = slices.DeleteFunc(d.top, func(c candidate) bool { return c.slot == i })
-	d.top = d.keep(s, d.top, candidate{slot: i, grounds: Grounds{Level: Likely, Basis: ByFormula}, correlation: d.num[i] / d.den[i],
-		usage: d.den[i] / float64(len(d.pairs))})
 }
 
 // exclusion returns why a task cannot hurt the victim at any usage; "" if it can.

@@ -15,6 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -22,13 +23,13 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 
 func setup(t testing.TB, rule detect.Method, minutes int) Setup {
 	t.Helper()
-	p, err := detect.Paper(rule)
+	p, err := rivals.Load(rule)
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy := plan.Paper()
 	policy.Mode = plan.On
-	return Setup{Params: p, Policy: policy, Minutes: minutes}
+	return Setup{Rule: p, Policy: policy, Minutes: minutes}
 }
 
 // TestFamilies: at least 200, with different names, both halves of every class, so that
@@ -197,7 +198,7 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 		s := &all[i]
 		victims := 0
 		for seed := range uint64(3) {
-			c := p.Run(s, seed, Setup{Params: setup(t, detect.Quell, 0).Params, Policy: plan.Paper(), Minutes: 120})
+			c := p.Run(s, seed, Setup{Rule: setup(t, detect.Quell, 0).Rule, Policy: plan.Paper(), Minutes: 120})
 			if len(c.Victims) > 0 {
 				victims++
 				break

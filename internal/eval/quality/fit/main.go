@@ -26,6 +26,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/eval/quality"
 	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
 	"github.com/quell-dev/quell/internal/format/trace/recording"
 )
@@ -262,7 +263,7 @@ func (d *findings) simulate(seeds, days int) error {
 	for n := range days {
 		daily = append(daily, sim.Order{Scenario: &everyday, Seed: 1 + uint64(n)})
 	}
-	p, err := detect.Paper(detect.EvidenceMethod)
+	p, err := rivals.Load(detect.EvidenceMethod)
 	if err != nil {
 		return err
 	}
@@ -270,7 +271,7 @@ func (d *findings) simulate(seeds, days int) error {
 	policy := sim.Policy()
 	policy.Mode = plan.Advise
 	source := "sim"
-	setup := sim.Setup{Params: p, Policy: policy, Minutes: 150}
+	setup := sim.Setup{Rule: p, Policy: policy, Minutes: 150}
 	setup.Found = func(machine string, f *pipeline.Finding, hurts func(sample.TaskKey) bool) {
 		d.mu.Lock()
 		defer d.mu.Unlock()

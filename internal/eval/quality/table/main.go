@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/eval/quality"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
 )
 
@@ -27,7 +28,7 @@ func main() {
 func run() error {
 	s := quality.Study{}
 	var rules []string
-	for _, r := range detect.Methods() {
+	for _, r := range rivals.Names() {
 		rules = append(rules, string(r))
 	}
 	names := flag.String("rules", strings.Join(rules, ","), "rules to play, separated by commas")
