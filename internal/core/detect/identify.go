@@ -162,8 +162,8 @@ func (d *Detector) align(rows []*row, victim int, threshold float64) (goodSample
 	return goodSamples
 }
 
-// maxLookBackGood is the maximum number of good intervals at the beginning of a window that was
-// moved back.
+// maxLookBackGood, in intervals: most good intervals at the beginning of a window that was
+// moved back. How it was chosen is not stated.
 const maxLookBackGood = 5
 
 // lookBack returns the rows around the end of the victim's last good period: its last good
@@ -213,7 +213,11 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	d.weighed = nil
 	if d.params.Switches.Evidence {
 		books = d.account(s, victim)
-		proofs, d.weighed = d.regress(s, victim), d.statistics(s, victim)
+		d.weighed = d.statistics(s, victim)
+		// The regression only confirms trials.
+		if slices.ContainsFunc(s.rows, func(r *row) bool { return slices.Contains(r.cause, limited) }) {
+			proofs = d.regress(s, victim)
+		}
 	}
 	for i := range s.tasks {
 		if i == victim || !s.tasks[i].used {
@@ -279,8 +283,7 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []fit, books *acc
 	if k < 0 {
 		return g
 	}
-	switch p := &proofs[k]; {
-	case g.Level < Proven && p.limits > 0 && p.proves():
+	if p := &proofs[k]; g.Level < Proven && p.limits > 0 && p.proves() {
 		g.Level, g.Basis, g.Why = Proven, ByTrial, "limiting it reduced the victim's cost each time"
 	}
 	return g
@@ -295,8 +298,8 @@ func (d *Detector) weighing(slot int) *SuspectStatistics {
 	return &d.weighed[i]
 }
 
-// Relief is the least part of the victim's excess cost that must disappear while one of its
-// antagonists is limited.
+// Relief, a share of the victim's excess cost: least part that must disappear while one of
+// its antagonists is limited. Chosen as in design 0009.
 const Relief = 1.0 / 6
 
 // limitFailed reports whether limiting a suspect, in the rows, did not help: it compares the
