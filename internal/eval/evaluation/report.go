@@ -7,7 +7,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
-	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/stat"
 )
 
 // Share is a share with its two-sided 95 % confidence interval (Clopper and Pearson, 1934).

@@ -16,6 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/rivals"
+	"github.com/quell-dev/quell/internal/eval/stat"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -129,7 +130,7 @@ func TestFiguresAreThePapers(t *testing.T) {
 	said := reference(t, "cpi2_headline.csv", "value")
 	search := served()[3]
 	for name, have := range map[string]float64{"web_search_cpi_mean": search.Mean, "web_search_cpi_stddev": search.StdDev,
-		"web_search_gev_location": gevLocation, "web_search_gev_scale": gevScale, "web_search_gev_shape": gevShape} {
+		"web_search_gev_location": stat.Figure7.Location, "web_search_gev_scale": stat.Figure7.Scale, "web_search_gev_shape": stat.Figure7.Shape} {
 		if want, ok := said[name]; !ok || want != have {
 			t.Errorf("%s is %v, the paper has %v", name, have, want)
 		}

@@ -23,11 +23,11 @@ import (
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/eval/quality"
 	"github.com/quell-dev/quell/internal/eval/replay"
 	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/eval/stat"
 	"github.com/quell-dev/quell/internal/format/trace/recording"
 )
 

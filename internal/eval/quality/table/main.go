@@ -16,6 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/eval/quality"
 	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/eval/stat"
 )
 
 func main() {
@@ -64,7 +65,7 @@ func run() error {
 	s.Change = func(p *detect.Params) {
 		change(p)
 		if *tail > 0 {
-			p.Sigmas = detect.Sigmas(*tail)
+			p.Sigmas = stat.SigmasOver(*tail)
 		}
 	}
 	began, shown := time.Now(), time.Now()
