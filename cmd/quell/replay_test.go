@@ -75,7 +75,7 @@ func TestReplayScores(t *testing.T) {
 	if len(s.ByCause) != 1 || s.ByCause[0].Cause != "cache" || s.ByCause[0].Precision.K != 1 || s.ByCause[0].Recall.N != 1 {
 		t.Errorf("%+v", s.ByCause)
 	}
-	if s.Precision == nil || *s.Precision.Value != 1 || *s.Recall.Value != 1 || *s.Top1.Value != 1 || s.After.N != 1 || s.Bad != 1 || s.Late != 1 {
+	if s.Precision == nil || s.Precision.Value() != 1 || s.Recall.Value() != 1 || s.Top1.Value() != 1 || s.After.N != 1 || s.Bad != 1 || s.Late != 1 {
 		t.Errorf("%+v", s)
 	}
 	for _, want := range []string{"bad rows skipped: 1: line 405", "not in time order: 1"} {
@@ -135,10 +135,10 @@ func TestReplayInnocents(t *testing.T) {
 		return s
 	}
 	s := summary(got.out)
-	if s.Jobs <= 2 || *s.Recall.Value != 1 {
+	if s.Jobs <= 2 || s.Recall.Value() != 1 {
 		t.Errorf("%+v", s)
 	}
-	if again := summary(quell(t, utf8(""), "replay", "--json", saved).out); again.Jobs != s.Jobs || again.Samples != s.Samples || *again.Recall.Value != 1 {
+	if again := summary(quell(t, utf8(""), "replay", "--json", saved).out); again.Jobs != s.Jobs || again.Samples != s.Samples || again.Recall.Value() != 1 {
 		t.Errorf("saved: %+v, before: %+v", again, s)
 	}
 	if got := quell(t, utf8(""), "replay", "--innocents", kepler, saved); got.code == exitOK || !strings.Contains(got.err, "already has innocents") {

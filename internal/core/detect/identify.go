@@ -139,7 +139,6 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 	if goodSamples == 0 && d.params.Switches.LookBack {
 		if moved := d.lookBack(s, victim); len(moved) > 0 {
 			goodSamples = d.align(moved, victim, f.Threshold)
-			f.LookedBack = newest.Sub(moved[0].at)
 		}
 	}
 	f.Pairs = len(d.pairs)

@@ -36,10 +36,10 @@ type SuspectStatistics struct {
 	Score, Lead float64
 	// Episodes is how many times the victim became bad, Bad the number of bad intervals.
 	Episodes, Bad float64
-	// LevelChanges is how often the suspect's work crossed the middle between its levels. Arrivals
-	// is the mean number of such crossings upwards, of all suspects, in as many intervals
-	// as an anomaly takes: the rate of coincidences.
-	LevelChanges, Arrivals float64
+	// Arrivals is the mean number of times that the work of any suspect rose across the
+	// middle between its levels, in as many intervals as an anomaly takes: the rate of
+	// coincidences.
+	Arrivals float64
 	// Excess is the mean logarithm of the victim's cost over its threshold in the newest
 	// bad intervals.
 	Excess float64
@@ -251,9 +251,9 @@ func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 		w.Share = max(0, rise)
 		rises += w.Share
 		w.Step = t.rank(t.x[t.whole:], onset)
-		w.LevelChanges = float64(levelChanges(t.x))
-		w.Intervals = min(w.Intervals, 2+w.LevelChanges)
-		arrivals += w.LevelChanges / 2
+		changes := float64(levelChanges(t.x))
+		w.Intervals = min(w.Intervals, 2+changes)
+		arrivals += changes / 2
 		t.out = append(t.out, w)
 	}
 	first, second := math.Inf(-1), math.Inf(-1)

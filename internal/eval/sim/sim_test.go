@@ -149,7 +149,7 @@ func TestFiguresAreThePapers(t *testing.T) {
 // TestSpecsAreLearnt: spec.History learns from the calm samples the published mean and σ of
 // each job, within the sampling error.
 func TestSpecsAreLearnt(t *testing.T) {
-	s := Learn(1)
+	s := learn(1, newShape())
 	sig, _ := sample.LookupSignal(sample.CPI)
 	for _, j := range served() {
 		got := s.of(j, sig)

@@ -43,9 +43,7 @@ func truth(j Job, sig sample.Signal) (mean, stddev float64) {
 // each: one every ten minutes for a day.
 const learners, lessons = 60, 144
 
-// Learn learns the specs of all jobs and signals.
-func Learn(seed uint64) *Specs { return learn(seed, newShape()) }
-
+// learn learns the specs of all jobs and signals.
 func learn(seed uint64, shape *shape) *Specs {
 	s := &Specs{learnt: map[specKey]specOf{}}
 	for _, c := range Channels() {

@@ -1,9 +1,9 @@
 package analyse
 
 import (
-	"strconv"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -78,27 +78,16 @@ func (d *doseRuns) cores() *Cores {
 // usable is the number of CPUs that a run's parts were pinned to, all together; 0 where
 // a list is missing, as of a part on another host, or has more than one point in time.
 func usable(parts []result.Part) int {
-	on := map[int]bool{}
+	var lists []string
 	for i := range parts {
 		if len(parts[i].CPUs) == 0 {
 			return 0
 		}
-		for _, list := range parts[i].CPUs {
-			for span := range strings.SplitSeq(list, ",") {
-				from, to, many := strings.Cut(span, "-")
-				first, err := strconv.Atoi(from)
-				last := first
-				if many && err == nil {
-					last, err = strconv.Atoi(to)
-				}
-				if err != nil || last-first > 1<<16 {
-					return 0
-				}
-				for n := first; n <= last; n++ {
-					on[n] = true
-				}
-			}
-		}
+		lists = append(lists, parts[i].CPUs...)
 	}
-	return len(on)
+	on, err := sample.ParseSet(strings.Join(lists, ","))
+	if err != nil {
+		return 0
+	}
+	return on.Len()
 }

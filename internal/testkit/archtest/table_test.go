@@ -75,7 +75,7 @@ var table = []row{
 	{pkg: "lab/load", outside: "golang.org/x/sys", why: "stops and continues processes; independent of studies"},
 	{pkg: "lab/load/compare", may: "core/sample machine/host lab/workload lab/load", outside: "golang.org/x/sys", why: "compares the lab's load control with others; independent of studies"},
 	{pkg: "lab/place", may: "core/sample machine/host lab/study", why: "places a cell's parts on CPUs; touches no machine"},
-	{pkg: "lab/analyse", may: "lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "computes results with intervals from records; distributions from gonum"},
+	{pkg: "lab/analyse", may: "core/sample lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "computes results with intervals from records; sets of CPUs from sample, distributions from gonum"},
 	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
 	{pkg: "lab", may: "core/sample machine/host lab/study lab/result lab/place lab/synthetic", why: "the engine: runs a plan and writes records; environments, load and observers are its inputs"},
 	{pkg: "lab/audit", may: "core/sample machine/host lab/study lab/result lab", outside: "golang.org/x/sys", why: "a lab.Observer of perf's context-switch records"},
