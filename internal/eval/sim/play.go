@@ -282,12 +282,15 @@ func (g *caseRun) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
 
 // recordVictims records the truth: which tasks have become victims of antagonists.
 func (g *caseRun) recordVictims(at sample.Millis) {
-	const five, three = 0x1f, 3
+	const (
+		newest = 0x1f // bits of the last five minutes
+		least  = 3    // minutes over the threshold among them, as many as make an anomaly
+	)
 	for i := range g.tasks {
 		if g.tasks[i].id.Class != sample.LatencySensitive {
 			continue
 		}
-		g.over[i] = g.over[i] << 1 & five
+		g.over[i] = g.over[i] << 1 & newest
 		if g.suffers(i) {
 			g.over[i] |= 1
 			g.label(at, i)
@@ -296,7 +299,7 @@ func (g *caseRun) recordVictims(at sample.Millis) {
 		for b := g.over[i]; b != 0; b &= b - 1 {
 			n++
 		}
-		if n >= three && g.victim[i] < 0 {
+		if n >= least && g.victim[i] < 0 {
 			g.victim[i] = len(g.result.Victims)
 			g.result.Victims = append(g.result.Victims, Victim{Task: g.tasks[i].id.Name, Since: at})
 		}
