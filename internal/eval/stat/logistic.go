@@ -26,16 +26,15 @@ func FitLogistic(x [][]float64, y []bool, w []float64) (l Logistic, ok bool) {
 		close = 1e-8 // largest change of a coefficient that ends them; numerical
 	)
 	n := len(x[0]) + 1
-	beta, row := mat.NewVecDense(n, nil), mat.NewVecDense(n, nil)
-	row.SetVec(0, 1)
+	beta, row := make([]float64, n), make([]float64, n)
+	row[0] = 1
 	for range steps {
-		g, h := mat.NewVecDense(n, nil), mat.NewSymDense(n, nil)
+		g, h := make([]float64, n), make([]float64, n*n) // of h the upper triangle
 		for a := 1; a < n; a++ {
-			h.SetSym(a, a, ridge)
-			g.SetVec(a, -ridge*beta.AtVec(a))
+			h[a*n+a], g[a] = ridge, -ridge*beta[a]
 		}
 		for i := range x {
-			copy(row.RawVector().Data[1:], x[i])
+			copy(row[1:], x[i])
 			weight, target := 1.0, 0.0
 			if w != nil {
 				weight = w[i]
@@ -43,19 +42,28 @@ func FitLogistic(x [][]float64, y []bool, w []float64) (l Logistic, ok bool) {
 			if y[i] {
 				target = 1
 			}
-			p := 1 / (1 + math.Exp(-mat.Dot(beta, row)))
-			g.AddScaledVec(g, weight*(target-p), row)
-			h.SymRankOne(h, weight*p*(1-p), row)
+			var z float64
+			for a, v := range row {
+				z += beta[a] * v
+			}
+			p := 1 / (1 + math.Exp(-z))
+			for a, v := range row {
+				g[a] += weight * (target - p) * v
+				for b := a; b < n; b++ {
+					h[a*n+b] += weight * p * (1 - p) * v * row[b]
+				}
+			}
 		}
 		var root mat.Cholesky
 		var step mat.VecDense
-		if !root.Factorize(h) || root.SolveVecTo(&step, g) != nil {
+		if !root.Factorize(mat.NewSymDense(n, h)) || root.SolveVecTo(&step, mat.NewVecDense(n, g)) != nil {
 			return Logistic{}, false
 		}
-		beta.AddVec(beta, &step)
+		for a := range beta {
+			beta[a] += step.AtVec(a)
+		}
 		if mat.Norm(&step, math.Inf(1)) < close {
-			all := beta.RawVector().Data
-			return Logistic{Coef: all[1:], Intercept: all[0]}, true
+			return Logistic{Coef: beta[1:], Intercept: beta[0]}, true
 		}
 	}
 	return Logistic{}, false
