@@ -10,24 +10,33 @@ import (
 
 // If the kernel runs a queue, the tasks that were served while a task waited are known
 // (Reading.Served). That accounts for the wait, and needs neither a history of the suspect
-// nor a correlation. A task that was served is not necessarily at fault; sums.grounds has
+// nor a correlation. A task that was served is not necessarily at fault; accountTotals.grounds has
 // the further conditions (docs/design/0008).
 
-// Conditions of accounts on a suspect.
+// Constants of accounts: unit, meaning, and how each was chosen (docs/design/0008).
 const (
-	// minExcessShare is the least part of the victim's excess wait by which the service of a
-	// suspect must exceed its usual service.
+	// Share of the victim's excess wait: least by which the service of a suspect exceeds its
+	// usual service, and most of the wait that may lack a known task in a proof. Design 0008;
+	// the reason for the number is not stated.
 	minExcessShare = 0.2
-	// minAttributedShare is the least part of the wait that must be attributed to tasks.
+	// Share of the wait: least part attributed to tasks; below it statistics decide. Not
+	// stated.
 	minAttributedShare = 0.5
-	// increaseRatio is the ratio from which on a demand, or a suspect's use, counts as increased.
+	// Ratio: least increase of a suspect's service or usage that counts. Not stated.
 	increaseRatio = 1.25
-	// ownDemandRatio is the ratio by which a victim's own demand for the queue must have
-	// increased, plus half a CPU (or half a request a second), to be the reason for its
-	// wait: a few more threads wait for each other as soon as another task takes a CPU.
+	// Ratio: least increase of a victim's own demand for the queue, plus ownDemandOffset,
+	// that is the reason for its wait. A few more threads wait for each other as soon as
+	// another task takes a CPU. Design 0008, first table.
 	ownDemandRatio = 2
-	// usualOver is about the number of good intervals in the mean of the usual shares.
+	// CPUs, or requests a second: see ownDemandRatio.
+	ownDemandOffset = 0.5
+	// Share of the wait: more than this by threads of low priority prevents a name. Design
+	// 0008, first table.
+	maxNicedShare = 0.5
+	// Intervals: about the number of good ones in the mean of the usual shares. Not stated.
 	usualOver = 60
+	// Share: smaller usual shares are forgotten, which bounds the memory. Numerical.
+	minUsualShare = 1e-4
 )
 
 // account holds the tasks that were served while a task waited, for one interval.
@@ -82,7 +91,7 @@ func (u *usual) add(a *account) {
 	u.waits += (a.waited/a.wanted - u.waits) * part
 	u.demand += (a.demand - u.demand) * part
 	for k, v := range u.of {
-		if v *= 1 - part; v < 1e-4 {
+		if v *= 1 - part; v < minUsualShare {
 			delete(u.of, k)
 		} else {
 			u.of[k] = v
@@ -90,7 +99,7 @@ func (u *usual) add(a *account) {
 	}
 	for i := range a.served {
 		s := &a.served[i]
-		if share := s.Time / a.wanted * part; share >= 1e-4 {
+		if share := s.Time / a.wanted * part; share >= minUsualShare {
 			if u.of == nil {
 				u.of = map[sample.TaskKey]float64{}
 			}
@@ -116,7 +125,7 @@ type accountTotals struct {
 // everything that is remembered; NaN if not known.
 type use struct{ bad, before float64 }
 
-// rise returns the increase of its usage, 0 if that is below grown.
+// rise returns the increase of its usage, 0 if that is below increaseRatio.
 func (u use) rise() float64 {
 	if u.bad >= increaseRatio*u.before {
 		return u.bad - u.before
@@ -202,9 +211,9 @@ func (t *accountTotals) grounds(slot int, by sample.TaskKey, least float64) Grou
 	switch demand := t.demand / float64(t.n); {
 	case use.bad < increaseRatio*use.before:
 		g.Level, g.Why = Possible, "it used no more than before: it may have been moved to where the victim waits"
-	case t.usual.n > 0 && demand > ownDemandRatio*t.usual.demand+0.5:
+	case t.usual.n > 0 && demand > ownDemandRatio*t.usual.demand+ownDemandOffset:
 		g.Level, g.Why = Possible, fmt.Sprintf("the victim's own demand is %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
-	case t.niced > t.waited/2:
+	case t.niced > t.waited*maxNicedShare:
 		g.Level, g.Why = Possible, "the victim's threads have low priority (niced or SCHED_IDLE)"
 	case !served:
 		g.Level = Likely

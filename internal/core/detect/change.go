@@ -21,15 +21,21 @@ const (
 	NewLevel Change = "new-level"
 )
 
+// Constants of changes: unit, meaning, and how each was chosen (docs/design/0004).
 const (
-	// candidateErrors and sure are the least differences in standard errors: to count a task as a
-	// possible antagonist, and to confirm one that is accused.
-	candidateErrors, confirmErrors = 2, 3
-	// moreWorkRatio and lessCPURatio are the least ratios of more work and of less usage that are a
-	// change and not chance.
-	moreWorkRatio, lessCPURatio = 1.25, 1 / 1.25
-	// newLevelIntervals is the number of consecutive bad intervals, up to the newest, that make a new
-	// level: more than what makes an anomaly.
+	// Standard errors: least difference of usage or work that counts. Design 0004; the
+	// reason for the number is not stated.
+	candidateErrors = 2
+	// Standard errors: least difference of usage that confirms an accused suspect. As above.
+	confirmErrors = 3
+	// Ratio: least work in bad intervals to that in good ones that is a change and not
+	// chance. Not stated.
+	moreWorkRatio = 1.25
+	// Ratio: most usage in bad intervals to that in good ones that is a change: at least a
+	// fifth less. Not stated.
+	lessCPURatio = 1 / 1.25
+	// Intervals: consecutive bad ones, up to the newest, that make a new level. More than
+	// what makes an anomaly (3).
 	newLevelIntervals = 5
 )
 
@@ -84,7 +90,7 @@ func (d *Detector) wasLimited(task int) bool {
 	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.cause[task] == limited })
 }
 
-// moreWorkRatio reports whether the victim did more work when it was bad. Work is usage ÷ cost
+// moreWork reports whether the victim did more work when it was bad. Work is usage ÷ cost
 // if the cost is resource per unit of work. If the cost is a wait, work is usage
 // (Signal.PerWork).
 func (d *Detector) moreWork(s *series, victim int) bool {

@@ -2,7 +2,6 @@ package detect
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -159,10 +158,8 @@ type Finding struct {
 	First sample.Millis
 	Bad   int
 	Cost  float64
-	// Pairs is the number of intervals that could be compared. LookedBack is the age of the
-	// oldest if the window was moved back to good ones (switch LookBack).
-	Pairs      int
-	LookedBack time.Duration
+	// Pairs is the number of intervals that could be compared.
+	Pairs int
 	// Change is what changed in the task, if Kind is PhaseChange.
 	Change Change
 	// HeldBy is the cgroup above the task whose quota was the last to run out, if Kind is

@@ -139,7 +139,6 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 	if goodSamples == 0 && d.params.Switches.LookBack {
 		if moved := d.lookBack(s, victim); len(moved) > 0 {
 			goodSamples = d.align(moved, victim, f.Threshold)
-			f.LookedBack = newest.Sub(moved[0].at)
 		}
 	}
 	f.Pairs = len(d.pairs)
@@ -162,8 +161,8 @@ func (d *Detector) align(rows []*row, victim int, threshold float64) (goodSample
 	return goodSamples
 }
 
-// maxLookBackGood is the maximum number of good intervals at the beginning of a window that was
-// moved back.
+// maxLookBackGood, in intervals: most good intervals at the beginning of a window that was
+// moved back. How it was chosen is not stated.
 const maxLookBackGood = 5
 
 // lookBack returns the rows around the end of the victim's last good period: its last good
@@ -207,18 +206,18 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		}
 	}
 	d.top, d.bottom = d.top[:0], d.bottom[:0]
-	foremost := -1
-	if d.params.Selection != SelectByCorrelation {
-		foremost = d.selectSuspect(s, victim, d.params.Selection)
-	}
+	selected := d.selectSuspect(s, victim)
 	var proofs []fit
 	var books *accountTotals
 	d.weighed = nil
 	if d.params.Switches.Evidence {
 		books = d.account(s, victim)
-		proofs, d.weighed = d.regress(s, victim), d.statistics(s, victim)
+		d.weighed = d.statistics(s, victim)
+		// The regression only confirms trials.
+		if slices.ContainsFunc(s.rows, func(r *row) bool { return slices.Contains(r.cause, limited) }) {
+			proofs = d.regress(s, victim)
+		}
 	}
-	cleared := false
 	for i := range s.tasks {
 		if i == victim || !s.tasks[i].used {
 			continue
@@ -230,10 +229,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if den[i] > 0 {
 			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
 		}
-		clears := i == foremost
-		if d.params.Selection == SelectByCorrelation {
-			clears = c.correlation >= d.params.Correlation
-		}
+		clears := c.correlation >= d.params.Correlation || i == selected
 		if d.params.Switches.Evidence {
 			denied := d.limitFailed(s, victim, i)
 			c.grounds = d.grounds(s, victim, i, proofs, books)
@@ -245,7 +241,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			if s.tasks[victim].mild {
 				tried = triedMild
 			}
-			c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && mayLimit(&s.tasks[i].task) &&
+			c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && s.tasks[i].task.MayBeCapped() &&
 				d.meanBadUsage(victim, i) >= d.leastPressure(s)
 		} else if c.grounds.Basis = ByFormula; clears {
 			c.grounds.Level = Likely
@@ -263,15 +259,12 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			continue
 		}
 		if clears {
-			c.rank, cleared = 0, true
+			c.rank = 0
 			if d.params.Switches.CoVictim && d.coVictim(victim, i) {
 				c.rank = 1
 			}
 		}
 		d.top = d.keep(s, d.top, c)
-	}
-	if d.params.Fallback && !cleared {
-		d.fallBack(s, victim)
 	}
 }
 
@@ -289,8 +282,7 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []fit, books *acc
 	if k < 0 {
 		return g
 	}
-	switch p := &proofs[k]; {
-	case g.Level < Proven && p.limits > 0 && p.proves():
+	if p := &proofs[k]; g.Level < Proven && p.limits > 0 && p.proves() {
 		g.Level, g.Basis, g.Why = Proven, ByTrial, "limiting it reduced the victim's cost each time"
 	}
 	return g
@@ -305,8 +297,8 @@ func (d *Detector) weighing(slot int) *SuspectStatistics {
 	return &d.weighed[i]
 }
 
-// Relief is the least part of the victim's excess cost that must disappear while one of its
-// antagonists is limited.
+// Relief, a share of the victim's excess cost: least part that must disappear while one of
+// its antagonists is limited. Chosen as in design 0009.
 const Relief = 1.0 / 6
 
 // limitFailed reports whether limiting a suspect, in the rows, did not help: it compares the
@@ -331,17 +323,6 @@ func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 	}
 	bad, under := sum[0]/n[0], sum[1]/n[1]
 	return bad-under < Relief*(bad-s.tasks[victim].spec.Mean)
-}
-
-// fallBack accuses the biggest user that may be limited (Params.Fallback).
-func (d *Detector) fallBack(s *series, victim int) {
-	i := d.selectSuspect(s, victim, SelectByUsage)
-	if i < 0 {
-		return
-	}
-	d.top = slices.DeleteFunc(d.top, func(c candidate) bool { return c.slot == i })
-	d.top = d.keep(s, d.top, candidate{slot: i, grounds: Grounds{Level: Likely, Basis: ByFormula}, correlation: d.num[i] / d.den[i],
-		usage: d.den[i] / float64(len(d.pairs))})
 }
 
 // exclusion returns why a task cannot hurt the victim at any usage; "" if it can.

@@ -23,6 +23,9 @@ const (
 	Default = EvidenceMethod
 )
 
+// Methods returns quell's own rules.
+func Methods() []Method { return []Method{Quell, EvidenceMethod, CPI2} }
+
 // Switches are quell's additions to the paper, each independent of the others.
 type Switches struct {
 	// Reach excludes suspects that cannot hurt the victim because they share nothing of the
@@ -60,7 +63,7 @@ type Switches struct {
 // Switches returns the switches that the rule turns on.
 func (r Method) Switches() (Switches, error) {
 	switch r {
-	case CPI2, CPI2Sigma3, Rubik, CPUShare, Biggest, Fences:
+	case CPI2:
 		return Switches{}, nil
 	case Quell, EvidenceMethod:
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
@@ -93,14 +96,9 @@ type Params struct {
 	// cap has no effect on a task that uses less. Signals whose pressure is not CPU usage
 	// have their own (sample.Signal.LeastPressure).
 	LeastPressure float64
-	// Selection is the rule's method to select the antagonist. Fallback makes it accuse the
-	// biggest user that may be limited if no suspect reaches the bar. Both are for the
-	// rules of others (other_methods.go).
-	Selection Selection
-	Fallback  bool
-	// OwnSpec and UsageBins are the rule's requirements on Reading.Spec: one of the task's
-	// own history, or one of the current range of its usage.
-	OwnSpec, UsageBins bool
+	// Select, if set, selects the antagonist if no suspect reaches Correlation; −1 for
+	// none. It is for methods of other projects (eval/rivals).
+	Select func([]Accusable) int
 	// Pace is the minimum time between two analyses on a machine.
 	Pace time.Duration
 	// Top is the maximum number of suspects that a finding lists.
@@ -127,7 +125,6 @@ func Paper(r Method) (Params, error) {
 	if sw.Evidence {
 		p.Memory = 24 * time.Hour
 	}
-	p.setOtherMethod()
 	return p, err
 }
 

@@ -12,15 +12,16 @@ type recentCost struct {
 	n     int // number of intervals since the task began
 }
 
+// Constants of levels: unit, meaning, and how each was chosen.
 const (
-	// recentIntervals is the number of intervals of a level.
+	// Intervals: number of them in a level. Not stated.
 	recentIntervals = 10
-	// mildSigmas and mildShare are the least excess of a level over the spec's mean: in σ
-	// of the spec, and as a share of the mean. Chosen on the recordings of design 0009 with
-	// innocents: of 121 mild labels 1.2 σ finds 116, 1.3 114, 1.4 113; and on the
-	// simulator's tuning half, where recall with trials is 0.946, 0.956, 0.957.
+	// σ of the spec: least excess of a level over the spec's mean. Chosen on the recordings
+	// of design 0009 with innocents: of 121 mild labels 1.2 σ finds 116, 1.3 114, 1.4 113;
+	// and on the simulator's tuning half, where recall with trials is 0.946, 0.956, 0.957.
 	mildSigmas = 1.3
-	mildShare  = 0.05
+	// Share of the spec's mean: the same. Not stated.
+	mildShare = 0.05
 )
 
 // limitFor adds an interval's cost and returns the threshold for it, given the task's spec and

@@ -9,35 +9,52 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// Conditions of the switch Evidence for a proof by trial. Chosen on the tuning half of the
-// simulator's scenarios; docs/design/0005 gives the reason for each.
+// Constants of the proof by trial (switch Evidence): unit, meaning, and how each was chosen.
+// "Tuning" is the tuning half of the simulator's scenarios; the points are of
+// docs/design/0005.
 const (
-	// minEntryZ is the z at which a suspect enters the model. A proof requires a z of untried
-	// less one for each hold, but at least tried.
-	minEntryZ, minTriedZ, minUntriedZ = 3, 4, 5.5
-	// minLevelChanges is the least number of changes of a suspect's usage between its levels: a
-	// single change may coincide with the victim's by chance. A suspect that was never
-	// limited requires unheld changes, since of many suspects some change three times
-	// together with the victim by chance.
-	minLevelChanges, minUntriedChanges = 3, 5
-	// minExplainedShare is the least part of the victim's excess in its newest bad intervals that a
-	// suspect must explain.
-	minExplainedShare = 0.2
-	// minUsageRatio is the least ratio of a suspect's usage in the victim's bad intervals to that
-	// in its good ones.
-	minUsageRatio = 1.25
-	// minExplainedSigmas is the least excess that the model must explain, in σ of the victim's spec.
-	minExplainedSigmas = 2.3
-	// rivalFitRatio is the part of the best suspect's fit from which on another suspect cannot be
-	// told apart from it.
-	rivalFitRatio = 0.93
-	// minZWithStep is the least z of a suspect in a model that also has a change of the victim's
-	// own level, at the moment that explains most: a suspect that began by chance when the
-	// victim's cost rose explains no more than that change does.
+	// Standard errors: least z at which a suspect enters the model. Tuning, point 3.
+	minEntryZ = 3
+	// Standard errors: least z of a proof, less one for each limit. Tuning, point 4; 6.5
+	// before.
+	minUntriedZ = 5.5
+	// Standard errors: least z of a proof after any number of limits. Tuning, point 4; 4.5
+	// before.
+	minTriedZ = 4
+	// Standard errors: least z of a suspect in a model that also has a change of the
+	// victim's own level, at the moment that explains most. A suspect that began by chance
+	// when the victim's cost rose explains no more than that change does. Tuning, point 4.
 	minZWithStep = 4.5
-	// maxModelSize is the maximum number of suspects in a model, fewest the minimum number of
-	// intervals for it.
-	maxModelSize, minIntervals = 4, 12
+	// Count: least changes of a suspect's usage between its levels; a limit counts as two. A
+	// single change may coincide with the victim's by chance. Point 4.
+	minLevelChanges = 3
+	// Share of the victim's excess in its newest bad intervals: least part that a suspect
+	// explains. Point 4.
+	minExplainedShare = 0.2
+	// Ratio: least usage in the victim's bad intervals to that in its good ones. Point 4.
+	minUsageRatio = 1.25
+	// σ of the victim's spec: least excess that the model explains. Totals of just 2σ were
+	// wrong accusations on everyday machines; point 4.
+	minExplainedSigmas = 2.3
+	// Ratio of fits (squared): from here on another suspect cannot be told apart from the
+	// best one. 0.85 and 0.93 were measured; table of design 0005.
+	rivalFitRatio = 0.93
+	// Suspects: size of the model. Point 3.
+	maxModelSize = 4
+	// Intervals: least data of the model and of the statistics. Not stated.
+	minIntervals = 12
+	// Share of the predicted reduction: a limit that reduced the victim's weight by less
+	// did not help. Point 5.
+	minReduction = 0.5
+	// The same, of its cost, which suffices as well: a weight hardly decreases while a cost
+	// of many times the threshold is still above it. Point 5.
+	minCostReduction = 2.0 / 3
+	// Share of a usage's sum of squares: a usage of which less is left after the basis is
+	// collinear with it. Numerical.
+	collinear = 1e-6
+	// Weight: bound before a weight is converted to a cost, which is infinite at 1.
+	// Numerical.
+	maxWeight = 0.99
 )
 
 // fit is a suspect in the model of a victim's cost.
@@ -53,13 +70,10 @@ type fit struct {
 	zWithStep    float64 // z together with the others and a change of the victim's own level
 }
 
-// proves reports whether the proof is sufficient to accuse.
+// proves reports whether the trials of the suspect are sufficient to accuse it.
 func (p *fit) proves() bool {
-	bar, turns := max(minTriedZ, minUntriedZ-float64(p.limits)), minLevelChanges
-	if p.limits == 0 {
-		turns = minUntriedChanges
-	}
-	chance := p.zWithStep < minZWithStep || p.changes < turns
+	bar := max(minTriedZ, minUntriedZ-float64(p.limits))
+	chance := p.zWithStep < minZWithStep || p.changes < minLevelChanges
 	return p.z >= bar && p.sigmas >= minExplainedSigmas && p.part >= minExplainedShare && !p.ambiguous && !p.contradicted && !chance
 }
 
@@ -194,7 +208,7 @@ func (t *regression) bestCandidate(given int) (fit, bool) {
 			project(u, b)
 		}
 		left := dot(u, u)
-		if left <= whole*1e-6 {
+		if left <= whole*collinear {
 			continue
 		}
 		switch g := dot(u, e) / math.Sqrt(left); {
@@ -226,7 +240,7 @@ func (t *regression) zOf(slot int) float64 {
 		project(t.u, b)
 	}
 	left := dot(t.u, t.u)
-	if left <= whole*1e-6 {
+	if left <= whole*collinear {
 		return 0
 	}
 	fit := dot(t.u, t.e) / math.Sqrt(left)
@@ -397,14 +411,14 @@ func (t *regression) contradicts(a int, beta []float64) bool {
 	}
 	bad, under := t.mean+y[0]/n[0], t.mean+y[1]/n[1]
 	promised := beta[a] * (u[0]/n[0] - u[1]/n[1])
-	return bad-under < promised/2 && costOfWeight(bad)-costOfWeight(under) < (costOfWeight(bad)-costOfWeight(bad-promised))*2/3
+	return bad-under < promised*minReduction && costOfWeight(bad)-costOfWeight(under) < (costOfWeight(bad)-costOfWeight(bad-promised))*minCostReduction
 }
 
 // costOfWeight is the inverse of weight: a cost, in thresholds. After subtraction of the others'
 // parts the result may be outside the range of a weight.
 func costOfWeight(w float64) float64 {
 	if w > 0 {
-		return 1 / (1 - min(w, 0.99))
+		return 1 / (1 - min(w, maxWeight))
 	}
 	return max(0, 1+w)
 }

@@ -34,14 +34,12 @@ type SuspectStatistics struct {
 	// Score is the value by which suspects are ranked, Lead its difference from the best
 	// other suspect's.
 	Score, Lead float64
-	// Others is the number of other suspects.
-	Others int
 	// Episodes is how many times the victim became bad, Bad the number of bad intervals.
 	Episodes, Bad float64
-	// LevelChanges is how often the suspect's work crossed the middle between its levels. Arrivals
-	// is the mean number of such crossings upwards, of all suspects, in as many intervals
-	// as an anomaly takes: the rate of coincidences.
-	LevelChanges, Arrivals float64
+	// Arrivals is the mean number of times that the work of any suspect rose across the
+	// middle between its levels, in as many intervals as an anomaly takes: the rate of
+	// coincidences.
+	Arrivals float64
 	// Excess is the mean logarithm of the victim's cost over its threshold in the newest
 	// bad intervals.
 	Excess float64
@@ -52,49 +50,99 @@ type SuspectStatistics struct {
 // score ranks suspects: by the correlation after Fisher's variance-stabilising transform,
 // and with small weights by Share and Step.
 func (w *SuspectStatistics) score() float64 {
-	return fisher(w.Correlation) + 0.1*math.Log(w.Share+0.1) + 0.2*w.Step
+	return fisher(w.Correlation) + scoreOfShare*math.Log(w.Share+minShare) + scoreOfStep*w.Step
 }
 
-func fisher(r float64) float64 { return math.Atanh(min(max(r, -0.98), 0.98)) }
+func fisher(r float64) float64 { return math.Atanh(min(max(r, -maxFisher), maxFisher)) }
 
-// Features are the inputs of the probability.
-func (w *SuspectStatistics) Features() []float64 {
-	n := max(w.Intervals, 2)
-	r := min(max(w.Correlation, 0), 0.995)
-	return []float64{fisher(w.Correlation), math.Sqrt(min(-n/2*math.Log(1-r*r), 60)), w.Lead, math.Log(w.Share + 0.1), w.Step,
-		math.Log(n), min(max(w.Excess, 0), 1.5),
-		math.Log1p(w.Episodes), math.Log1p(w.Bad), math.Log(w.Arrivals+0.02) / max(w.Episodes, 1), w.Cover}
-}
-
-// Coefficients of the logistic regression over Features, fitted by quality/fit on labelled
-// recordings and the simulator's tuning half (docs/design/0009).
-var (
-	intercept    = -3.293
-	coefficients = [...]float64{1.790, 2.526, 1.958, 1.115, 1.479, -0.516, 1.976, 0.474, -0.194, -0.533, 0.849}
-)
-
-// The probabilities from which on a suspect is possible, worth a trial, and likely. The
-// latter two are higher if the victim is only mildly worse (level), since a task's own
-// variation looks similar.
+// Constants of the statistics: unit, meaning, and how each was chosen (docs/design/0009).
 const (
+	// Probability: least for level possible. Fixed with the other two by the trade of trials
+	// for recall.
 	possibleFrom = 0.3
-	triedFrom    = 0.5
-	triedMild    = 0.8
-	likelyFrom   = 0.9
-	likelyMild   = 0.97
+	// Probability: least for a trial. 0.3, 0.5 and 0.7 were measured; design 0009, "Levels".
+	triedFrom = 0.5
+	// Probability: the same if the victim is only mildly worse (level), since a task's own
+	// variation looks similar. Not stated.
+	triedMild = 0.8
+	// Probability: least for level likely. Not stated.
+	likelyFrom = 0.9
+	// Probability: the same if the victim is only mildly worse. Not stated.
+	likelyMild = 0.97
+	// Score: least lead that tells two suspects apart. Design 0009, "Three bounds".
+	minScoreLead = 0.1
+	// Probability: bound for suspects that cannot be told apart. Design 0009, "Three bounds".
+	maxAmbiguous = 0.75
+	// Ratio: least work now to that while the victim was good; with less the probability is
+	// at most half of possibleFrom. Design 0009, "Three bounds".
+	minWorkRatio = 1.1
+	// Ratio: least between a suspect's own costs that indicates other work. Of several
+	// programs of one task, such as a stressor's, some hurt and some do not. On the recordings
+	// of design 0009 1.5 and 1.75 put the right one first, 2.5 separates none.
+	otherWorkRatio = 1.75
+	// Score for a unit of ln Share and of Step: small weights next to Fisher's z (design
+	// 0009). Not stated.
+	scoreOfShare = 0.1
+	scoreOfStep  = 0.2
+	// Intervals: compared on each side of a step. Not stated.
+	stepIntervals = 5
+	// Intervals: consecutive good ones that end a bad period of a victim. Not stated.
+	recoveryIntervals = 3
+	// Relative deviation: below it a suspect's work counts as constant. Numerical.
+	constantTolerance = 1e-6
+	// Share: added before a logarithm. Numerical.
+	minShare = 0.1
+	// Correlation: bound of Fisher's transform. Numerical.
+	maxFisher = 0.98
+	// Logarithm of cost ÷ threshold: bound. Numerical.
+	maxLogCost = 3
 )
 
-// minScoreLead is the least difference of two scores that tells two suspects apart.
-const minScoreLead = 0.1
+// intercept is the log-odds of a suspect whose features are all 0; it and the coefficients
+// of features are those of a logistic regression, fitted by eval/quality/fit on labelled
+// recordings and the simulator's tuning half (docs/design/0009).
+const intercept = -3.293
 
-// minWorkRatio is the least ratio of a suspect's work now to that while the victim was good.
-const minWorkRatio = 1.1
+// features are the inputs of the probability. A coefficient is in log-odds for a unit of
+// its feature. The bounds of features are numerical.
+var features = [...]struct {
+	coefficient float64
+	of          func(*SuspectStatistics) float64
+}{
+	{1.790, func(w *SuspectStatistics) float64 { return fisher(w.Correlation) }},
+	{2.526, (*SuspectStatistics).significance},
+	{1.958, func(w *SuspectStatistics) float64 { return w.Lead }},
+	{1.115, func(w *SuspectStatistics) float64 { return math.Log(w.Share + minShare) }},
+	{1.479, func(w *SuspectStatistics) float64 { return w.Step }},
+	{-0.516, func(w *SuspectStatistics) float64 { return math.Log(max(w.Intervals, 2)) }},
+	{1.976, func(w *SuspectStatistics) float64 { return min(max(w.Excess, 0), 1.5) }},
+	{0.474, func(w *SuspectStatistics) float64 { return math.Log1p(w.Episodes) }},
+	{-0.194, func(w *SuspectStatistics) float64 { return math.Log1p(w.Bad) }},
+	{-0.533, func(w *SuspectStatistics) float64 { return math.Log(w.Arrivals+0.02) / max(w.Episodes, 1) }},
+	{0.849, func(w *SuspectStatistics) float64 { return w.Cover }},
+}
+
+// significance is the root of the log-likelihood ratio of its correlation, if that is
+// positive, against none.
+func (w *SuspectStatistics) significance() float64 {
+	r := min(max(w.Correlation, 0), 0.995)
+	return math.Sqrt(min(-max(w.Intervals, 2)/2*math.Log(1-r*r), 60))
+}
+
+// Features returns the inputs of the probability.
+func (w *SuspectStatistics) Features() []float64 {
+	all := make([]float64, len(features))
+	for i := range features {
+		all[i] = features[i].of(w)
+	}
+	return all
+}
 
 // Probability is the probability that the suspect is the antagonist, 0..1.
 func (w *SuspectStatistics) Probability() float64 {
 	z := intercept
-	for i, x := range w.Features() {
-		z += coefficients[i] * x
+	for i := range features {
+		z += features[i].coefficient * features[i].of(w)
 	}
 	p := 1 / (1 + math.Exp(-z))
 	if w.Episodes <= 1 && w.Bad <= 2*stepIntervals {
@@ -105,7 +153,7 @@ func (w *SuspectStatistics) Probability() float64 {
 		p = min(p, possibleFrom/2) // it did as much while the victim was good
 	}
 	if math.Abs(w.Lead) < minScoreLead {
-		p = min(p, 0.75) // another suspect explains it as well
+		p = min(p, maxAmbiguous) // another suspect explains it as well
 	}
 	return p
 }
@@ -132,12 +180,6 @@ func (w *SuspectStatistics) why() string {
 		w.Correlation, w.Intervals, 100*w.Share)
 }
 
-// constantTolerance is the relative deviation below which a suspect's work counts as constant.
-const constantTolerance = 1e-6
-
-// stepIntervals is the number of intervals that are compared on each side of a step.
-const stepIntervals = 5
-
 // statisticsBuffers is the workspace of the statistics.
 type statisticsBuffers struct {
 	y, weight  []float64 // the victim's log cost over its threshold; number of intervals
@@ -153,13 +195,13 @@ type statisticsBuffers struct {
 func (t *statisticsBuffers) addInterval(cost, limit, weight float64, now bool) {
 	y := math.Log(cost / limit)
 	if math.IsInf(y, 0) || math.IsNaN(y) {
-		y = -3
+		y = -maxLogCost
 	}
-	t.y, t.weight = append(t.y, min(max(y, -3), 3)), append(t.weight, weight)
+	t.y, t.weight = append(t.y, min(max(y, -maxLogCost), maxLogCost)), append(t.weight, weight)
 	t.good, t.now = append(t.good, y <= 0), append(t.now, now && y > 0)
 }
 
-// statistics computes Weighed for every possible suspect; nil if too little is known. The
+// statistics computes SuspectStatistics for every possible suspect; nil if too little is known. The
 // slice is valid until the next call.
 func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 	t := &d.scales
@@ -209,9 +251,9 @@ func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 		w.Share = max(0, rise)
 		rises += w.Share
 		w.Step = t.rank(t.x[t.whole:], onset)
-		w.LevelChanges = float64(levelChanges(t.x))
-		w.Intervals = min(w.Intervals, 2+w.LevelChanges)
-		arrivals += w.LevelChanges / 2
+		changes := float64(levelChanges(t.x))
+		w.Intervals = min(w.Intervals, 2+changes)
+		arrivals += changes / 2
 		t.out = append(t.out, w)
 	}
 	first, second := math.Inf(-1), math.Inf(-1)
@@ -220,7 +262,6 @@ func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 		if rises > 0 {
 			w.Share /= rises
 		}
-		w.Others = len(t.out) - 1
 		w.Arrivals = arrivals * stepIntervals / float64(len(t.y))
 		if w.Score = w.score(); w.Score > first {
 			first, second = w.Score, first
@@ -363,11 +404,6 @@ func (r *row) ownCost(slot int) float64 {
 	return 0
 }
 
-// otherWorkRatio is the least ratio between a suspect's own costs that indicates different work.
-// Of several programs of one task, such as a stressor's, some hurt and some do not; on the
-// recordings of design 0009 1.5 and 1.75 put the right one first, 2.5 separates none.
-const otherWorkRatio = 1.75
-
 // dropOtherWork gives weight 0 to intervals in which a suspect did much work at another cost
 // than in the newest bad ones: that was other work and is no evidence on the current one.
 func (t *statisticsBuffers) dropOtherWork() {
@@ -425,10 +461,7 @@ func (t *statisticsBuffers) correlate(w *SuspectStatistics) (rise float64, chang
 	return bx - gx, true
 }
 
-// recoveryIntervals is the number of consecutive good intervals that end a bad period of a victim.
-const recoveryIntervals = 3
-
-// cover computes Weighed.Cover.
+// cover computes SuspectStatistics.Cover.
 func (t *statisticsBuffers) cover(good, now float64) float64 {
 	if now <= good {
 		return 0

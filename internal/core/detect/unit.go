@@ -20,9 +20,10 @@ type unit struct {
 const (
 	// unitOver is the number of intervals that count as recent.
 	unitOver = recentIntervals
-	// slower is the least relative increase of the time for a unit that is harm,
-	// slowerErrors the least in standard errors of its mean.
-	slower, slowerErrors = 0.05, 2
+	// Ratio: least increase of the time for a unit of work that is harm. Not stated.
+	minSlowdown = 0.05
+	// Standard errors of the mean: the same. Not stated.
+	minSlowdownErrors = 2
 )
 
 // unharmed adds an interval: how long a task waited for a CPU, in seconds for each that it
@@ -45,7 +46,7 @@ func (u *unit) unharmed(waited, took, limit float64) bool {
 	u.long++
 	n := float64(min(u.long, unitOver))
 	u.now += (long - u.now) / n
-	return u.calm >= unitOver && u.now <= u.usual+max(slower*u.usual, slowerErrors*math.Sqrt(u.spread/n))
+	return u.calm >= unitOver && u.now <= u.usual+max(minSlowdown*u.usual, minSlowdownErrors*math.Sqrt(u.spread/n))
 }
 
 // unitOf returns the CPU time of a unit of a task's own work in the interval that ended at

@@ -110,7 +110,7 @@ func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 		case j == len(tasks): // no partner
 			a.Pairs = append(a.Pairs, Pair{A: tasks[i].Name, Basis: Alone})
 		default:
-			p := Pair{A: tasks[i].Name, B: tasks[j].Name, Pinning: Pin(tasks[i].Load, tasks[j].Load)}
+			p := Pair{A: tasks[i].Name, B: tasks[j].Name, Pinning: pin(tasks[i].Load, tasks[j].Load)}
 			p.Loss, p.Basis = m.loss(tasks[i], tasks[j])
 			a.Loss += p.Loss
 			a.Pairs = append(a.Pairs, p)
@@ -120,11 +120,11 @@ func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 	return a, nil
 }
 
-// Pin is how two tasks should be pinned, by their loads: on separate chips if both are
+// pin is how two tasks should be pinned, by their loads: on separate chips if both are
 // busy; on threads of the same cores, where each has all the caches, if one of them is
 // busy for less than half (paper 003, section IV-C). It is NotPinned if a load is not
 // known.
-func Pin(a, b float64) Pinning {
+func pin(a, b float64) Pinning {
 	switch light := min(a, b); {
 	case !(light >= 0):
 		return NotPinned

@@ -187,7 +187,7 @@ func TestPin(t *testing.T) {
 		a, b float64
 		want Pinning
 	}{{1, 0.9, PerChip}, {1, 0.5, PerChip}, {1, 0.49, PerThread}, {0, 1, PerThread}, {0.2, 0.2, PerThread}, {-1, 1, NotPinned}, {1, -1, NotPinned}, {math.NaN(), 1, NotPinned}} {
-		if got := Pin(c.a, c.b); got != c.want {
+		if got := pin(c.a, c.b); got != c.want {
 			t.Errorf("%v and %v: %q, want %q", c.a, c.b, got, c.want)
 		}
 	}

@@ -18,7 +18,8 @@ type point struct{ usage, cost float64 }
 //
 // where x is 0 at the usage of the good intervals and 1 at that of the bad ones. A cache
 // that is full at low usage has p below 1, shared execution units have 1, queues have
-// more (for c servers about √(2(c+1)) − 1; Sakasegawa, Ann. Inst. Stat. Math. 29, 1977).
+// more (for c servers about √(2(c+1)) − 1; Sakasegawa, Ann. Inst. Stat. Math. 29, 1977). The
+// numbers of shapesOf are docs/design/0006, points 1 and 2.
 // The shape is not configured: the suspect's own variation selects it, and then the cap.
 type curve struct {
 	calm   point   // the good intervals' mean
@@ -31,17 +32,20 @@ type curve struct {
 	before, under []point
 }
 
+// Memory of a curve: unit, meaning. How the numbers were chosen is not stated.
 const (
-	maxBefore, maxUnder = 64, 32
+	// Intervals that accused the suspect.
+	maxBefore = 64
+	// Intervals under the cap.
+	maxUnder = 32
 )
 
-// shapes are the p that are tried: n from least on, each √2 times the one before; only
-// the first few of them while no interval under the cap is known. caution is how many
-// standard deviations of the shapes' results the rate is below their mean.
+// shapes are the p that are tried, each √2 times the one before.
 type shapes struct {
-	least    float64
-	first, n int
-	caution  float64
+	least   float64 // the smallest p
+	first   int     // number of them while no interval under the cap is known
+	n       int     // number of them
+	caution float64 // standard deviations of the shapes' results by which the rate is below their mean
 }
 
 // shapesOf returns the shapes of a signal. A wait for CPUs is a queue. A cost per unit of
@@ -49,9 +53,9 @@ type shapes struct {
 // Until that is known, the choice favours the victim.
 func shapesOf(name sample.SignalName) shapes {
 	if sig, _ := sample.LookupSignal(name); sig.Domain == sample.SharedCPU {
-		return shapes{1, 7, 7, 0}
+		return shapes{least: 1, first: 7, n: 7, caution: 0} // p from 1 to 8
 	}
-	return shapes{0.5, 5, 9, 1}
+	return shapes{least: 0.5, first: 5, n: 9, caution: 1} // p from ½ to 2, later to 8
 }
 
 // add adds an interval under the cap.

@@ -11,18 +11,27 @@ import (
 // A feedback cap (Policy.Feedback) takes from the antagonist only what the victim needs:
 // the rate follows the victim's cost, which is kept just below its threshold. The paper
 // names it as future work (CPI², section 6.2).
+
+// Constants of feedback caps: unit, meaning, and how each was chosen (docs/design/0006).
 const (
-	// targetMargin is how far below the threshold the victim is kept, as a part of the
-	// distance to its mean. At the paper's 2σ that is 0.75σ: one sample in five is an
-	// outlier by noise alone, and three in five, an anomaly, are rare.
+	// Share of the distance from the threshold to the mean: how far below the threshold the
+	// victim is kept. At the paper's 2σ that is 0.75σ: one sample in five is an outlier by
+	// noise alone, and three in five, an anomaly, are rare. Point 2.
 	targetMargin = 0.375
-	// minStepRatio and most bound a step, as ratios.
-	minStepRatio, maxStepRatio = 0.5, 2
-	// minRateChange is the smallest relative change of a rate that is applied.
+	// Ratio: least of two consecutive rates. Point 3; the reason is not stated.
+	minStepRatio = 0.5
+	// Ratio: most of two consecutive rates. Point 3; the reason is not stated.
+	maxStepRatio = 2
+	// Relative change of a rate: smaller ones are not applied. Not stated.
 	minRateChange = 0.05
-	// bindingShare is the part of its rate that the suspect must use for a cap to bind. slack is
-	// how many intervals in a row without that end the cap.
-	bindingShare, maxSlackIntervals = 0.8, 3
+	// Share of its rate that the suspect uses, at least, while a cap binds. Point 3; the
+	// reason is not stated.
+	bindingShare = 0.8
+	// Intervals in a row without binding that end the cap. Point 4; the reason is not stated.
+	maxSlackIntervals = 3
+	// Pairs of victim and suspect whose rates are kept; a machine has few pairs that meet
+	// repeatedly. Bounds memory.
+	maxLearnt = 1024
 )
 
 // targetCost is the cost at which a feedback cap keeps the victim.
@@ -33,9 +42,6 @@ func (inc *incident) targetCost() float64 {
 // feedbackRates are the rates at which feedback caps ended, so that the next one on the same
 // suspect for the same victim starts there.
 type feedbackRates map[[2]sample.TaskKey]float64
-
-// maxLearnt bounds them; a machine has few pairs that meet repeatedly.
-const maxLearnt = 1024
 
 func (l feedbackRates) keep(victim, suspect sample.TaskKey, rate float64) {
 	if len(l) >= maxLearnt {

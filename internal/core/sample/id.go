@@ -135,3 +135,6 @@ type Task struct {
 func (t *Task) MayBeHelped() bool {
 	return !t.Unprotected && (t.Class == LatencySensitive || t.Protected)
 }
+
+// MayBeCapped reports whether it may be capped for another task.
+func (t *Task) MayBeCapped() bool { return t.Class != LatencySensitive && !t.NeverCap }

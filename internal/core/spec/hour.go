@@ -63,8 +63,8 @@ func UsageBin(cpu float32) int {
 	return min(max(int(math.Float32bits(cpu)>>23)-quarter+1, 0), UsageBins-1)
 }
 
-// UsageFrom is where a level begins, CPU-s/s.
-func UsageFrom(bin int) float64 {
+// usageFrom is where a level begins, CPU-s/s.
+func usageFrom(bin int) float64 {
 	if bin == 0 {
 		return 0
 	}

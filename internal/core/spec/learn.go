@@ -92,7 +92,7 @@ func Learn(p Params, k Key, hours []Hour, now sample.Millis) Computed {
 	}
 	for j := range usage {
 		if m := &usage[j]; m.N > 0 {
-			l.Usage = append(l.Usage, UsageCost{UsageFrom(j), m.N, m.Mean, m.StdDev()})
+			l.Usage = append(l.Usage, UsageCost{usageFrom(j), m.N, m.Mean, m.StdDev()})
 		}
 	}
 	if l.State == Ready || l.State == Stale {

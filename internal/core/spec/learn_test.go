@@ -130,7 +130,7 @@ func TestCostsByUsage(t *testing.T) {
 		}
 	}
 	for i := range UsageBins {
-		from := UsageFrom(i)
+		from := usageFrom(i)
 		if UsageBin(float32(from)) != i || i > 0 && UsageBin(math.Nextafter32(float32(from), 0)) != i-1 {
 			t.Errorf("level %d does not begin at %v", i, from)
 		}

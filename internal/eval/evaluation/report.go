@@ -7,7 +7,8 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
-	"github.com/quell-dev/quell/internal/core/stat"
+	corestat "github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/stat"
 )
 
 // Share is a share with its two-sided 95 % confidence interval (Clopper and Pearson, 1934).
@@ -236,18 +237,18 @@ func (e *Evaluation) loadRank() float64 {
 	if len(load) < 3 {
 		return math.NaN()
 	}
-	return stat.Spearman(load, correlation)
+	return corestat.Spearman(load, correlation)
 }
 
 func median(all []float64) incident.Value {
-	return incident.Value(stat.Quantile(slices.Sorted(slices.Values(all)), 0.5))
+	return incident.Value(corestat.Quantile(slices.Sorted(slices.Values(all)), 0.5))
 }
 
 func quantiles(b Band, of string, all []float64) Quantiles {
 	sorted := slices.Sorted(slices.Values(all))
 	q := Quantiles{Band: b, Of: of, N: len(all)}
 	for _, level := range Levels() {
-		q.Values = append(q.Values, incident.Value(stat.Quantile(sorted, level)))
+		q.Values = append(q.Values, incident.Value(corestat.Quantile(sorted, level)))
 	}
 	return q
 }

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/stat"
 )
 
 // Forecast is a stated probability of a suspect, and whether it was an antagonist.

@@ -7,8 +7,9 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/plan"
-	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/eval/stat"
 )
 
 // Confidence of every confidence interval, one-sided.
@@ -170,16 +171,16 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 	all, done := (len(orders)+len(days))*len(s.Rules), 0
 	var results []Result
 	for _, rule := range s.Rules {
-		p, err := detect.Paper(rule)
+		p, err := rivals.Load(rule)
 		if err != nil {
 			return nil, fmt.Errorf("run study: %w", err)
 		}
 		if s.Change != nil {
-			s.Change(&p)
+			s.Change(&p.Params)
 		}
 		policy := sim.Policy()
 		policy.Mode, policy.Trial, policy.Feedback = plan.On, s.Trial, s.Feedback
-		setup := sim.Setup{Params: p, Policy: policy, Minutes: s.Minutes, Outside: s.Outside}
+		setup := sim.Setup{Rule: p, Policy: policy, Minutes: s.Minutes, Outside: s.Outside}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}
 		player.RunAll(orders, setup, s.Workers, func(c sim.Case) {

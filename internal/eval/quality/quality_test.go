@@ -8,6 +8,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -52,7 +53,7 @@ func TestCounts(t *testing.T) {
 // half, evidence is right more often than the paper's rule, which is right more often than
 // naming the biggest user.
 func TestRulesInShort(t *testing.T) {
-	results, err := Run(Study{Rules: []detect.Method{detect.EvidenceMethod, detect.CPI2, detect.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
+	results, err := Run(Study{Rules: []detect.Method{detect.EvidenceMethod, detect.CPI2, rivals.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
 		Days: 2, Seed: 1, Trial: 3 * time.Minute}, func(int, int) {})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 )
 
 // Options say how samples are judged. Start from Default.
@@ -22,6 +23,8 @@ type Options struct {
 	Specs map[spec.Key]spec.Spec
 	// ByTask makes each task a job of its own.
 	ByTask bool
+	// UsageBins makes a spec for each range of a task's usage (bin).
+	UsageBins bool
 	// Signals overrides what is built in of signals: their least activity and
 	// sane range.
 	Signals map[sample.SignalName]sample.Signal
@@ -40,8 +43,8 @@ type Options struct {
 // Default returns the agent's defaults with a rule's parameters: specs out of
 // each machine's own history.
 func Default(rule detect.Method) (Options, error) {
-	p, err := detect.Paper(rule)
-	return Options{Detect: p, Policy: plan.Paper(), Spec: spec.OwnHistory(), Sampling: 10 * time.Second, ByTask: p.OwnSpec}, err
+	p, err := rivals.Load(rule)
+	return Options{Detect: p.Params, Policy: plan.Paper(), Spec: spec.OwnHistory(), Sampling: 10 * time.Second, ByTask: p.OwnSpec, UsageBins: p.UsageBins}, err
 }
 
 // ScaleTo scales the rule's windows to a recording with a sample every step: they
@@ -74,7 +77,7 @@ func (o *Options) key(s *sample.Sample) spec.Key {
 	if o.ByTask {
 		k.Job = sample.JobName(s.Machine + " " + string(s.Task))
 	}
-	if o.Detect.UsageBins {
+	if o.UsageBins {
 		k.Variant += fmt.Sprintf(" %d", o.bin(s))
 	}
 	return k
@@ -83,7 +86,7 @@ func (o *Options) key(s *sample.Sample) spec.Key {
 // bin is the range of usage that a sample is in, for rules that have a spec for
 // each: two for each doubling, from what a signal asks for at least.
 func (o *Options) bin(s *sample.Sample) int {
-	if !o.Detect.UsageBins || s.CPU < 0.01 {
+	if !o.UsageBins || s.CPU < 0.01 {
 		return 0
 	}
 	return int(math.Floor(2*math.Log2(float64(s.CPU)))) + 20

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"hash/fnv"
 	"io"
 	"sync"
 
@@ -97,9 +98,7 @@ func deal(ctx context.Context, src Source, full []chan []sample.Sample, empty ch
 
 // worker returns the index of a machine's worker: the same in every run (FNV-1a).
 func worker(machine string, workers int) int {
-	h := uint32(2166136261)
-	for i := range len(machine) {
-		h = (h ^ uint32(machine[i])) * 16777619
-	}
-	return int(h % uint32(workers))
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, machine)
+	return int(h.Sum32() % uint32(workers))
 }

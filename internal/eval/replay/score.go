@@ -2,19 +2,34 @@ package replay
 
 import (
 	"cmp"
+	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/stat"
 	"github.com/quell-dev/quell/internal/format/trace"
 )
 
 // Share is a share with its two-sided 95 % confidence interval (Clopper and Pearson, 1934).
+// As JSON it also has its value, null if N is 0.
 type Share struct {
 	K, N      int
 	Low, High float64
+}
+
+// MarshalJSON implements json.Marshaler.
+func (s Share) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Value incident.Value `json:"value"`
+		Low   float64        `json:"low"`
+		High  float64        `json:"high"`
+		K     int            `json:"k"`
+		N     int            `json:"n"`
+	}{incident.Value(s.Value()), s.Low, s.High, s.K, s.N})
 }
 
 // Value is the share; NaN if N is 0.
@@ -48,18 +63,18 @@ type Score struct {
 // Shares are the three shares of a recording's score.
 type Shares struct {
 	// Precision: of the accusations, those that were right.
-	Precision Share
+	Precision Share `json:"precision"`
 	// Recall: of the episodes, those in which an antagonist was accused.
-	Recall Share
+	Recall Share `json:"recall"`
 	// Top1: of the episodes with an accusation, those in which the first accused was an
 	// antagonist.
-	Top1 Share
+	Top1 Share `json:"top1"`
 }
 
 // CauseShares are the shares of one cause, as labels name it. Several causes at once are
 // joined by "+"; "" is for labels without a cause.
 type CauseShares struct {
-	Cause string
+	Cause string `json:"cause"`
 	Shares
 }
 
@@ -319,7 +334,7 @@ func (s *Score) Median() (median, low, high time.Duration, ok bool) {
 		return 0, 0, 0, false
 	}
 	k := 0 // number of values outside the interval on each side
-	for tail, p := 0.0, pow2(-n); k < n/2; k++ {
+	for tail, p := 0.0, math.Ldexp(1, -n); k < n/2; k++ {
 		if tail += p; tail > 0.025 {
 			break
 		}
@@ -329,12 +344,4 @@ func (s *Score) Median() (median, low, high time.Duration, ok bool) {
 		k--
 	}
 	return s.Found[n/2].After(), s.Found[k].After(), s.Found[n-1-k].After(), true
-}
-
-func pow2(n int) float64 {
-	v := 1.0
-	for range -n {
-		v /= 2
-	}
-	return v
 }

@@ -22,31 +22,14 @@ type Summary struct {
 	From        sample.Millis `json:"from"`
 	To          sample.Millis `json:"to"`
 	// Of a labelled recording; with two-sided 95 % confidence intervals.
-	Precision *ShareJSON `json:"precision,omitempty"`
-	Recall    *ShareJSON `json:"recall,omitempty"`
-	Top1      *ShareJSON `json:"top1,omitempty"`
+	Precision *Share     `json:"precision,omitempty"`
+	Recall    *Share     `json:"recall,omitempty"`
+	Top1      *Share     `json:"top1,omitempty"`
 	After     *AfterJSON `json:"time_to_detection,omitempty"`
 	// ByCause are the shares by the labels' causes; "none" is outside all labels.
-	ByCause []CauseJSON `json:"by_cause,omitempty"`
+	ByCause []CauseShares `json:"by_cause,omitempty"`
 	// LeftOut is the number of accusations in stretches whose truth is not known.
 	LeftOut int `json:"left_out,omitempty"`
-}
-
-// CauseJSON are the shares of one cause.
-type CauseJSON struct {
-	Cause     string     `json:"cause"`
-	Precision *ShareJSON `json:"precision"`
-	Recall    *ShareJSON `json:"recall"`
-	Top1      *ShareJSON `json:"top1"`
-}
-
-// ShareJSON is a share; without a value if N is 0.
-type ShareJSON struct {
-	Value *float64 `json:"value"`
-	Low   float64  `json:"low"`
-	High  float64  `json:"high"`
-	K     int      `json:"k"`
-	N     int      `json:"n"`
 }
 
 // AfterJSON is the median time to detection, in seconds.
@@ -57,17 +40,6 @@ type AfterJSON struct {
 	N      int     `json:"n"`
 }
 
-func (s Share) json() *ShareJSON {
-	j := &ShareJSON{Low: s.Low, High: s.High, K: s.K, N: s.N}
-	if s.N > 0 {
-		v := s.Value()
-		j.Value = &v
-	} else {
-		j.High = 1
-	}
-	return j
-}
-
 // Summary converts the result to numbers; score is nil for a recording without labels. The
 // caller sets Rows and Bad from its reader.
 func (r *Result) Summary(score *Score) Summary {
@@ -76,11 +48,8 @@ func (r *Result) Summary(score *Score) Summary {
 	if score == nil {
 		return s
 	}
-	s.Precision, s.Recall, s.Top1 = score.Precision.json(), score.Recall.json(), score.Top1.json()
-	for _, c := range score.ByCause {
-		s.ByCause = append(s.ByCause, CauseJSON{c.Cause, c.Precision.json(), c.Recall.json(), c.Top1.json()})
-	}
-	s.LeftOut = score.LeftOut
+	s.Precision, s.Recall, s.Top1 = &score.Precision, &score.Recall, &score.Top1
+	s.ByCause, s.LeftOut = score.ByCause, score.LeftOut
 	if median, low, high, ok := score.Median(); ok {
 		s.After = &AfterJSON{median.Seconds(), low.Seconds(), high.Seconds(), len(score.Found)}
 	}

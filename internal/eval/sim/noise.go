@@ -3,19 +3,16 @@ package sim
 import (
 	"math"
 	"math/rand/v2"
-)
 
-// The distribution of a web-search job's CPI, CPI² figure 7: a generalised
-// extreme value distribution, skewed to the right.
-const (
-	gevLocation, gevScale, gevShape = 1.73, 0.133, -0.0534
+	"github.com/quell-dev/quell/internal/eval/stat"
 )
 
 // quantiles is the number of tabulated quantiles: the tails end at the (½/8192)th quantile,
 // 3.9 σ above the mean.
 const quantiles = 8192
 
-// shape draws from that distribution, standardised to mean 0 and variance 1.
+// shape draws from stat.Figure7, a generalised extreme value distribution that is skewed to
+// the right, standardised to mean 0 and variance 1.
 type shape [quantiles]float32
 
 // newShape tabulates the quantile function at the midpoints of equal probabilities, and
@@ -25,8 +22,7 @@ func newShape() *shape {
 	var sum, sq float64
 	q := make([]float64, quantiles)
 	for i := range q {
-		p := (float64(i) + 0.5) / quantiles
-		q[i] = gevLocation + gevScale*(math.Pow(-math.Log(p), -gevShape)-1)/gevShape
+		q[i] = stat.Figure7.Quantile((float64(i) + 0.5) / quantiles)
 		sum += q[i]
 	}
 	mean := sum / quantiles

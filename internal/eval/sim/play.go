@@ -13,12 +13,13 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/core/stat"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/format/trace"
 )
 
 // Setup holds the settings of a case.
 type Setup struct {
-	Params  detect.Params
+	Rule    rivals.Rule
 	Policy  plan.Policy
 	Minutes int
 	// Record, if set, receives every minute's samples.
@@ -104,7 +105,7 @@ type caseRun struct {
 	name     string // of the machine
 	spans    map[[2]int][]span
 	follow   []stat.Moments // statistics of a task that changed for good
-	usages   [][2]float64   // of each task, minimum and maximum in the calm period (Params.UsageBins)
+	usages   [][2]float64   // of each task, minimum and maximum in the calm period (rivals.Rule.UsageBins)
 	under    []minutes      // of each victim, under caps
 	outside  *outside       // nil: not requested
 }
@@ -114,7 +115,7 @@ type caseRun struct {
 func (p *Simulator) Run(s *Scenario, seed uint64, setup Setup) Case {
 	m := newMachine(*s, seed, p.shape, p.specs)
 	g := &caseRun{machine: m, setup: setup,
-		pipeline: pipeline.New(pipeline.Config{Machine: s.Name, Detect: setup.Params, Policy: setup.Policy, Charts: setup.Incidents}),
+		pipeline: pipeline.New(pipeline.Config{Machine: s.Name, Detect: setup.Rule.Params, Policy: setup.Policy, Charts: setup.Incidents}),
 		subjects: make([]pipeline.Subject, len(m.tasks)), extras: make([]sample.Extras, len(m.tasks)), over: make([]uint8, len(m.tasks)), victim: make([]int, len(m.tasks)),
 		accused: map[[2]int]bool{}, spans: map[[2]int][]span{}, name: fmt.Sprintf("%s-%d", s.Name, seed), follow: make([]stat.Moments, len(m.tasks)),
 		result: Case{Scenario: s, Seed: seed, Minutes: setup.Minutes}}
@@ -122,12 +123,12 @@ func (p *Simulator) Run(s *Scenario, seed uint64, setup Setup) Case {
 		t := &m.tasks[i]
 		g.victim[i] = -1
 		g.subjects[i] = pipeline.Subject{Task: t.id, Spec: t.spec}
-		if setup.Params.OwnSpec {
+		if setup.Rule.OwnSpec {
 			g.subjects[i].Spec.Mean *= 1 + t.spread*t.offset
 			g.subjects[i].Spec.StdDev *= math.Sqrt(shareDrift + shareWhite)
 		}
 	}
-	if setup.Params.UsageBins {
+	if setup.Rule.UsageBins {
 		g.usages = make([][2]float64, len(m.tasks))
 	}
 	if setup.Outside {
@@ -181,9 +182,9 @@ func (g *caseRun) playMinute() {
 		g.settleSpec(i, iv.Reading(i), v)
 	}
 	now := at
-	for n := 0; n < int(minute/g.setup.Params.Pace) && g.pipeline.Analyse(now); n++ {
+	for n := 0; n < int(minute/g.setup.Rule.Pace) && g.pipeline.Analyse(now); n++ {
 		g.carryOut(now)
-		now = now.Add(g.setup.Params.Pace)
+		now = now.Add(g.setup.Rule.Pace)
 	}
 	g.pipeline.Tick(now)
 	g.carryOut(now)
@@ -211,7 +212,7 @@ func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 	if !math.IsInf(t.capped, 1) {
 		m.Flags |= sample.Capped
 	}
-	if g.stolen >= g.setup.Params.StolenShare {
+	if g.stolen >= g.setup.Rule.StolenShare {
 		m.Flags |= sample.Stolen
 		m.Extras = &g.extras[i]
 		m.Extras.Set(sample.StolenShare, g.stolen)
@@ -281,12 +282,15 @@ func (g *caseRun) settleSpec(i int, r *detect.Reading, v *detect.Verdict) {
 
 // recordVictims records the truth: which tasks have become victims of antagonists.
 func (g *caseRun) recordVictims(at sample.Millis) {
-	const five, three = 0x1f, 3
+	const (
+		newest = 0x1f // bits of the last five minutes
+		least  = 3    // minutes over the threshold among them, as many as make an anomaly
+	)
 	for i := range g.tasks {
 		if g.tasks[i].id.Class != sample.LatencySensitive {
 			continue
 		}
-		g.over[i] = g.over[i] << 1 & five
+		g.over[i] = g.over[i] << 1 & newest
 		if g.suffers(i) {
 			g.over[i] |= 1
 			g.label(at, i)
@@ -295,7 +299,7 @@ func (g *caseRun) recordVictims(at sample.Millis) {
 		for b := g.over[i]; b != 0; b &= b - 1 {
 			n++
 		}
-		if n >= three && g.victim[i] < 0 {
+		if n >= least && g.victim[i] < 0 {
 			g.victim[i] = len(g.result.Victims)
 			g.result.Victims = append(g.result.Victims, Victim{Task: g.tasks[i].id.Name, Since: at})
 		}
@@ -314,7 +318,7 @@ func (g *caseRun) recordFinding(f *pipeline.Finding) {
 	}
 	who := &f.Suspects[0]
 	for i := range f.Suspects[:f.Antagonists] {
-		if s := &f.Suspects[i]; s.Class != sample.LatencySensitive && !s.NeverCap {
+		if s := &f.Suspects[i]; s.MayBeCapped() {
 			who = s
 			break
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/rivals"
+	"github.com/quell-dev/quell/internal/eval/stat"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -22,13 +24,13 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 
 func setup(t testing.TB, rule detect.Method, minutes int) Setup {
 	t.Helper()
-	p, err := detect.Paper(rule)
+	p, err := rivals.Load(rule)
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy := plan.Paper()
 	policy.Mode = plan.On
-	return Setup{Params: p, Policy: policy, Minutes: minutes}
+	return Setup{Rule: p, Policy: policy, Minutes: minutes}
 }
 
 // TestFamilies: at least 200, with different names, both halves of every class, so that
@@ -128,7 +130,7 @@ func TestFiguresAreThePapers(t *testing.T) {
 	said := reference(t, "cpi2_headline.csv", "value")
 	search := served()[3]
 	for name, have := range map[string]float64{"web_search_cpi_mean": search.Mean, "web_search_cpi_stddev": search.StdDev,
-		"web_search_gev_location": gevLocation, "web_search_gev_scale": gevScale, "web_search_gev_shape": gevShape} {
+		"web_search_gev_location": stat.Figure7.Location, "web_search_gev_scale": stat.Figure7.Scale, "web_search_gev_shape": stat.Figure7.Shape} {
 		if want, ok := said[name]; !ok || want != have {
 			t.Errorf("%s is %v, the paper has %v", name, have, want)
 		}
@@ -147,7 +149,7 @@ func TestFiguresAreThePapers(t *testing.T) {
 // TestSpecsAreLearnt: spec.History learns from the calm samples the published mean and σ of
 // each job, within the sampling error.
 func TestSpecsAreLearnt(t *testing.T) {
-	s := Learn(1)
+	s := learn(1, newShape())
 	sig, _ := sample.LookupSignal(sample.CPI)
 	for _, j := range served() {
 		got := s.of(j, sig)
@@ -197,7 +199,7 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 		s := &all[i]
 		victims := 0
 		for seed := range uint64(3) {
-			c := p.Run(s, seed, Setup{Params: setup(t, detect.Quell, 0).Params, Policy: plan.Paper(), Minutes: 120})
+			c := p.Run(s, seed, Setup{Rule: setup(t, detect.Quell, 0).Rule, Policy: plan.Paper(), Minutes: 120})
 			if len(c.Victims) > 0 {
 				victims++
 				break

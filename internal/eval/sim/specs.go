@@ -39,13 +39,12 @@ func truth(j Job, sig sample.Signal) (mean, stddev float64) {
 	return 1, 0.15
 }
 
-// learners is the number of tasks that train a spec, and lessons the number of samples of
-// each: one every ten minutes for a day.
-const learners, lessons = 60, 144
+const (
+	learners = 60  // tasks that train a spec; assumed
+	lessons  = 144 // samples of each: one every ten minutes for a day
+)
 
-// Learn learns the specs of all jobs and signals.
-func Learn(seed uint64) *Specs { return learn(seed, newShape()) }
-
+// learn learns the specs of all jobs and signals.
 func learn(seed uint64, shape *shape) *Specs {
 	s := &Specs{learnt: map[specKey]specOf{}}
 	for _, c := range Channels() {

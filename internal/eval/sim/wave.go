@@ -11,7 +11,7 @@ type wave struct {
 	left      int // minutes until it changes
 	meanOn    float64
 	meanOff   float64
-	from, to  int // minutes: off before from and after to; to 0: for good
+	from      int // minute: off before it
 }
 
 type waveKind uint8
@@ -48,7 +48,7 @@ func (w *wave) next(minute int, rng *rand.Rand) float64 {
 		period := int(w.meanOn + w.meanOff)
 		w.on = minute >= w.from && (minute-w.from)%max(period, 1) < int(w.meanOn)
 	}
-	if w.on && (w.to == 0 || minute < w.to) {
+	if w.on {
 		return w.high
 	}
 	return w.low

@@ -11,6 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/eval/replay"
+	evalstat "github.com/quell-dev/quell/internal/eval/stat"
 	htmlpage "github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
 )
@@ -133,14 +134,14 @@ func (s Style) costChapter(all []replay.Costs) htmlpage.Section {
 		if len(c.Exhibits) == drawnJobs {
 			break
 		}
-		if fits := stat.Fits(job.Values); len(fits) > 0 && len(job.Values) >= 20 {
+		if fits := evalstat.Fits(job.Values); len(fits) > 0 && len(job.Values) >= 20 {
 			c.Exhibits = append(c.Exhibits, s.costExhibit(&job, fits))
 		}
 	}
 	return c
 }
 
-func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) htmlpage.Exhibit {
+func (s Style) costExhibit(job *replay.Costs, fits []evalstat.Fit) htmlpage.Exhibit {
 	sig, _ := sample.LookupSignal(job.Signal)
 	var m stat.Moments
 	for _, v := range job.Values {
@@ -186,28 +187,28 @@ func (s Style) costExhibit(job *replay.Costs, fits []stat.Fit) htmlpage.Exhibit 
 	chart.Series = append(chart.Series, histogram)
 	e.Table = htmlpage.Table{Caption: "Fits", Head: []string{"distribution", "mean", "σ", "AIC over the best", "log likelihood", "parameters"}}
 	for k, f := range fits {
-		line := plot.Series{Name: f.Name(), Index: k, Line: true}
+		line := plot.Series{Name: f.Name, Index: k, Line: true}
 		const points = 120
 		for i := range points + 1 {
 			x := low + (high-low)*float64(i)/points
-			line.Add(x, math.Exp(f.LogPDF(x)))
+			line.Add(x, math.Exp(f.LogProb(x)))
 		}
 		chart.Series = append(chart.Series, line)
-		e.Table.Rows = append(e.Table.Rows, htmlpage.Row(f.Name(), s.number(f.Mean()), s.number(f.StdDev()), fmt.Sprintf("%.1f", f.AIC-fits[0].AIC), fmt.Sprintf("%.1f", f.LogLikelihood), s.parameters(f.Distribution, limit)))
+		e.Table.Rows = append(e.Table.Rows, htmlpage.Row(f.Name, s.number(f.Mean()), s.number(f.StdDev()), fmt.Sprintf("%.1f", f.AIC-fits[0].AIC), fmt.Sprintf("%.1f", f.LogLikelihood), s.parameters(f.Distribution, limit)))
 	}
 	e.Plots = []plot.Plot{chart.Draw()}
 	return e
 }
 
-func (s Style) parameters(d stat.Distribution, limit float64) string {
+func (s Style) parameters(d evalstat.Distribution, limit float64) string {
 	switch d := d.(type) {
-	case stat.Normal:
+	case evalstat.Normal:
 		return fmt.Sprintf("μ %s, σ %s", s.number(d.Mu), s.number(d.Sigma))
-	case stat.LogNormal:
+	case evalstat.LogNormal:
 		return fmt.Sprintf("μ %s, σ %s of the logarithm", s.number(d.Mu), s.number(d.Sigma))
-	case stat.Gamma:
-		return fmt.Sprintf("shape %s, scale %s", s.number(d.Shape), s.number(d.Scale))
-	case stat.GEV:
+	case evalstat.Gamma:
+		return fmt.Sprintf("shape %s, scale %s", s.number(d.Alpha), s.number(1/d.Beta))
+	case evalstat.GEV:
 		return fmt.Sprintf("location %s, scale %s, shape %s; %.1f %% over mean + 2σ", s.number(d.Location), s.number(d.Scale), s.number(d.Shape), 100*d.Above(limit))
 	}
 	return ""

@@ -23,8 +23,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/format/trace"
 )
 
@@ -48,7 +48,7 @@ func run(ctx context.Context) error {
 	long := flag.Bool("v", false, "with -score: list the wrong, late and missing accusations of the default rule")
 	flag.Parse()
 	if *score {
-		return printScore(os.Stdout, *out, *only, detect.Methods(), *long)
+		return printScore(os.Stdout, *out, *only, rivals.Names(), *long)
 	}
 	if *innocence > 0 {
 		fmt.Fprintf(os.Stderr, "cases of innocence, %d rounds of each: %s\n", *innocence, playing(*only, *innocence))

@@ -10,6 +10,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -23,10 +24,11 @@ import (
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/eval/quality"
 	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/eval/stat"
 	"github.com/quell-dev/quell/internal/format/trace/recording"
 )
 
@@ -48,9 +50,9 @@ type finding struct {
 	// decided: the finding's statement is that probability, and not accounts of a queue, a
 	// change of the victim itself or the load outside, and the first suspect is not
 	// excluded.
-	decided              bool
-	right, hasAntagonist bool // the first is an antagonist; there is any antagonist
-	weight               float64
+	decided bool
+	right   bool // the first is an antagonist
+	weight  float64
 }
 
 type findings struct {
@@ -110,34 +112,33 @@ func run() error {
 		return fmt.Errorf("%d findings: the regression has no solution", len(x))
 	}
 	fmt.Printf("intercept %.3f\ncoefficients %.3f\n", l.Intercept, l.Coef)
-	for _, source := range sources {
-		for _, of := range []bool{true, false} {
-			d.report(&l, source, of)
-		}
-	}
-	for _, source := range sources {
-		if err := d.calibration(source); err != nil {
+	for _, source := range []string{"recording", "corpus", "sim", "everyday"} {
+		err := errors.Join(
+			d.calibration(source, "these coefficients, machines of the fit", func(f *finding) (float64, bool) { return l.P(f.features), fitted(f) }),
+			d.calibration(source, "these coefficients, other machines", func(f *finding) (float64, bool) { return l.P(f.features), !fitted(f) }),
+			d.calibration(source, "built-in coefficients", func(f *finding) (float64, bool) { return f.p, f.decided }))
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-var sources = []string{"recording", "corpus", "sim", "everyday"}
-
-// calibration prints the calibration of the built-in probabilities.
-func (d *findings) calibration(source string) error {
+// calibration prints the calibration of the probabilities of a source's findings, where
+// probability also returns true.
+func (d *findings) calibration(source, what string, probability func(*finding) (float64, bool)) error {
 	var said []quality.Forecast
-	for _, f := range d.all {
-		if f.source == source && f.decided {
-			said = append(said, quality.Forecast{P: f.p, Right: f.right, Weight: f.weight, Group: f.machine + " " + string(f.victim)})
+	for i := range d.all {
+		f := &d.all[i]
+		if p, counts := probability(f); counts && f.source == source {
+			said = append(said, quality.Forecast{P: p, Right: f.right, Weight: f.weight, Group: f.machine + " " + string(f.victim)})
 		}
 	}
 	c, ok := quality.Calibrate(said)
 	if !ok {
 		return nil
 	}
-	fmt.Printf("\n%s, built-in coefficients: ", source)
+	fmt.Printf("\n%s, %s: ", source, what)
 	return c.Write(os.Stdout)
 }
 
@@ -145,53 +146,6 @@ func fitted(f *finding) bool {
 	h := fnv.New32a()
 	fmt.Fprint(h, f.machine)
 	return h.Sum32()&1 == 0
-}
-
-func (d *findings) report(l *stat.Logistic, source string, of bool) {
-	type bin struct{ n, w, p, right float64 }
-	var bins [10]bin
-	var all, somebody, first float64
-	named, hit, wrongly := [10]float64{}, [10]float64{}, [10]float64{}
-	for i := range d.all {
-		f := &d.all[i]
-		if f.source != source || fitted(f) != of {
-			continue
-		}
-		p := l.P(f.features)
-		b := &bins[min(9, int(p*10))]
-		b.n++
-		b.w, b.p = b.w+f.weight, b.p+f.weight*p
-		all++
-		if f.hasAntagonist {
-			somebody++
-		}
-		if f.right {
-			b.right += f.weight
-			first++
-		}
-		for k := range named {
-			if p >= float64(k)/10 {
-				named[k]++
-				if f.right {
-					hit[k]++
-				} else if !f.hasAntagonist {
-					wrongly[k]++
-				}
-			}
-		}
-	}
-	if all == 0 {
-		return
-	}
-	fmt.Printf("\n%s, fitted %v: %.0f findings, %.0f with an antagonist, the first suspect right in %.3f of those\n", source, of, all, somebody, first/max(somebody, 1))
-	for k := 3; k < 10; k++ {
-		fmt.Printf("  p ≥ %.1f: recall %.3f precision %.3f, accused without an antagonist %.4f\n", float64(k)/10, hit[k]/max(somebody, 1), hit[k]/max(named[k], 1), wrongly[k]/max(all-somebody, 1))
-	}
-	for _, b := range bins {
-		if b.n > 0 {
-			fmt.Printf("  stated %.3f, actual %.3f (%.0f)\n", b.p/b.w, b.right/b.w, b.n)
-		}
-	}
 }
 
 func (d *findings) recording(step, name string) error {
@@ -236,7 +190,7 @@ next:
 		for _, l := range labels {
 			// The finding covers all of the anomaly, as in replay.Judge.
 			if l.Machine == f.machine && l.Victim == f.victim && f.at >= l.From && f.began <= l.To {
-				f.hasAntagonist, f.right = true, f.right || l.Antagonist == f.first
+				f.right = f.right || l.Antagonist == f.first
 			}
 		}
 		f.machine, f.step = name+" "+f.machine, length
@@ -262,7 +216,7 @@ func (d *findings) simulate(seeds, days int) error {
 	for n := range days {
 		daily = append(daily, sim.Order{Scenario: &everyday, Seed: 1 + uint64(n)})
 	}
-	p, err := detect.Paper(detect.EvidenceMethod)
+	p, err := rivals.Load(detect.EvidenceMethod)
 	if err != nil {
 		return err
 	}
@@ -270,7 +224,7 @@ func (d *findings) simulate(seeds, days int) error {
 	policy := sim.Policy()
 	policy.Mode = plan.Advise
 	source := "sim"
-	setup := sim.Setup{Params: p, Policy: policy, Minutes: 150}
+	setup := sim.Setup{Rule: p, Policy: policy, Minutes: 150}
 	setup.Found = func(machine string, f *pipeline.Finding, hurts func(sample.TaskKey) bool) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -281,7 +235,6 @@ func (d *findings) simulate(seeds, days int) error {
 		one.step = time.Minute
 		for i := range f.Statistics {
 			if w := &f.Statistics[i]; hurts(w.Task.Key) {
-				one.hasAntagonist = true
 				one.right = one.right || w.Task.Name == one.first
 			}
 		}

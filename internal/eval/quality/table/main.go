@@ -14,7 +14,9 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/eval/quality"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
+	"github.com/quell-dev/quell/internal/eval/stat"
 )
 
 func main() {
@@ -27,7 +29,7 @@ func main() {
 func run() error {
 	s := quality.Study{}
 	var rules []string
-	for _, r := range detect.Methods() {
+	for _, r := range rivals.Names() {
 		rules = append(rules, string(r))
 	}
 	names := flag.String("rules", strings.Join(rules, ","), "rules to play, separated by commas")
@@ -63,7 +65,7 @@ func run() error {
 	s.Change = func(p *detect.Params) {
 		change(p)
 		if *tail > 0 {
-			p.Sigmas = detect.Sigmas(*tail)
+			p.Sigmas = stat.SigmasOver(*tail)
 		}
 	}
 	began, shown := time.Now(), time.Now()

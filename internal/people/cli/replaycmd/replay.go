@@ -74,7 +74,7 @@ every line is the summary of a rule.`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.rule, "rule", string(detect.Default), "detection rule: "+ruleNames(detect.Methods()))
+	flags.StringVar(&f.rule, "rule", string(detect.Default), "detection rule: "+ruleNames())
 	flags.StringSliceVar(&f.rules, "rules", nil, "rules to compare, or all: a table instead of incidents")
 	flags.StringArrayVar(&f.innocents, "innocents", nil, "add tasks of this recording to every machine (may be repeated)")
 	flags.IntVar(&f.innocentsTasks, "innocents-tasks", 10, "number of tasks of each such recording, those with the most CPU usage")
@@ -93,8 +93,8 @@ every line is the summary of a rule.`,
 	complete := func(flag string, words []string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-	complete("rule", strings.Split(ruleNames(detect.Methods()), ", "))
-	complete("rules", append([]string{"all"}, strings.Split(ruleNames(detect.Methods()), ", ")...))
+	complete("rule", strings.Split(ruleNames(), ", "))
+	complete("rules", append([]string{"all"}, strings.Split(ruleNames(), ", ")...))
 	complete("specs", []string{"learn", "whole"})
 	for _, flag := range []string{"columns", "innocents-columns"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(slices.Sorted(maps.Keys(recording.Maps())), cobra.ShellCompDirectiveDefault))
@@ -173,7 +173,7 @@ func (a *commands) compareRules(ctx context.Context, p *replayer) error {
 	}
 	rules := f.rules
 	if slices.Equal(rules, []string{"all"}) {
-		rules = strings.Split(ruleNames(detect.Methods()), ", ")
+		rules = strings.Split(ruleNames(), ", ")
 	}
 	var all []*report.Replay
 	for _, rule := range rules {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/eval/replay"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -96,7 +96,7 @@ func TestReplayScores(t *testing.T) {
 	if len(s.ByCause) != 1 || s.ByCause[0].Cause != "cache" || s.ByCause[0].Precision.K != 1 || s.ByCause[0].Recall.N != 1 {
 		t.Errorf("%+v", s.ByCause)
 	}
-	if s.Precision == nil || *s.Precision.Value != 1 || *s.Recall.Value != 1 || *s.Top1.Value != 1 || s.After.N != 1 || s.Bad != 1 || s.Late != 1 {
+	if s.Precision == nil || s.Precision.Value() != 1 || s.Recall.Value() != 1 || s.Top1.Value() != 1 || s.After.N != 1 || s.Bad != 1 || s.Late != 1 {
 		t.Errorf("%+v", s)
 	}
 	for _, want := range []string{"bad rows skipped: 1: line 405", "not in time order: 1"} {
@@ -156,10 +156,10 @@ func TestReplayInnocents(t *testing.T) {
 		return s
 	}
 	s := summary(got.Out)
-	if s.Jobs <= 2 || *s.Recall.Value != 1 {
+	if s.Jobs <= 2 || s.Recall.Value() != 1 {
 		t.Errorf("%+v", s)
 	}
-	if again := summary(quell(t, clitest.Env(""), "replay", "--json", saved).Out); again.Jobs != s.Jobs || again.Samples != s.Samples || *again.Recall.Value != 1 {
+	if again := summary(quell(t, clitest.Env(""), "replay", "--json", saved).Out); again.Jobs != s.Jobs || again.Samples != s.Samples || again.Recall.Value() != 1 {
 		t.Errorf("saved: %+v, before: %+v", again, s)
 	}
 	if got := quell(t, clitest.Env(""), "replay", "--innocents", kepler, saved); got.Code == app.ExitOK || !strings.Contains(got.Err, "already has innocents") {
@@ -176,13 +176,13 @@ func TestReplayRules(t *testing.T) {
 	clitest.Golden(t, *update, "replay-rules", got.Out)
 	got = quell(t, clitest.Env(""), "replay", "--rules", "all", "--json", labelled(t))
 	lines := strings.Split(strings.TrimSpace(got.Out), "\n")
-	for i, rule := range detect.Methods() {
+	for i, rule := range rivals.Names() {
 		var s replay.Summary
 		if err := json.Unmarshal([]byte(lines[i]), &s); err != nil || s.Rule != rule || s.Precision == nil {
 			t.Errorf("%s: %v, %+v", rule, err, s)
 		}
 	}
-	if len(lines) != len(detect.Methods()) {
+	if len(lines) != len(rivals.Names()) {
 		t.Errorf("%d lines", len(lines))
 	}
 }

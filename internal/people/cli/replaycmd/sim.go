@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/quality"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -58,7 +59,7 @@ without antagonists, "fleet" a machine with occasional antagonists.`,
 	flags.IntVar(&s.machines, "machines", 1, "machines per scenario")
 	flags.DurationVar(&s.takes, "for", 150*time.Minute, "simulated time of each machine")
 	flags.StringVar(&s.scenario, "scenario", "*", "name of a scenario, or a pattern of names")
-	flags.StringVar(&s.rule, "rule", string(detect.Default), "detection rule: "+ruleNames(detect.Methods()))
+	flags.StringVar(&s.rule, "rule", string(detect.Default), "detection rule: "+ruleNames())
 	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps affect the machine; advise: no task is capped")
 	flags.StringVar(&s.cap, "cap", "fixed", "fixed: the paper's hard cap; feedback: caps that take no more than the victim needs")
 	flags.DurationVar(&s.trial, "trial", config.Default().Enforce.Trial, "cap a suspect for this long if rule evidence cannot decide; 0: never")
@@ -66,7 +67,7 @@ without antagonists, "fleet" a machine with occasional antagonists.`,
 	flags.StringVar(&s.incidents, "incidents", "", "write every incident, and the summary last, to this file (JSON lines, for quell evaluate)")
 	flags.IntVar(&s.workers, "workers", 0, "machines simulated in parallel; 0: one per CPU")
 	flags.BoolVar(&s.list, "list", false, "only list the scenarios")
-	_ = cmd.RegisterFlagCompletionFunc("rule", cobra.FixedCompletions(strings.Split(ruleNames(detect.Methods()), ", "), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("rule", cobra.FixedCompletions(strings.Split(ruleNames(), ", "), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("enforcement", cobra.FixedCompletions([]string{"on", "advise"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("cap", cobra.FixedCompletions([]string{"fixed", "feedback"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("scenario", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -79,9 +80,10 @@ without antagonists, "fleet" a machine with occasional antagonists.`,
 	return a.WithJSON(cmd)
 }
 
-func ruleNames(rules []detect.Method) string {
+// ruleNames returns the names of all rules, separated by commas.
+func ruleNames() string {
 	var all []string
-	for _, r := range rules {
+	for _, r := range rivals.Names() {
 		all = append(all, string(r))
 	}
 	return strings.Join(all, ", ")
@@ -123,7 +125,7 @@ func (a *commands) runSim(s *simulation) error {
 		}
 		return nil
 	}
-	params, err := detect.Paper(detect.Method(s.rule))
+	rule, err := rivals.Load(detect.Method(s.rule))
 	if err != nil {
 		return app.Usage(fmt.Errorf("--rule: %w", err), "see `quell sim --help`")
 	}
@@ -144,7 +146,7 @@ func (a *commands) runSim(s *simulation) error {
 			orders = append(orders, sim.Order{Scenario: f, Seed: s.seed + uint64(n)})
 		}
 	}
-	setup := sim.Setup{Params: params, Policy: policy, Minutes: int(s.takes.Minutes())}
+	setup := sim.Setup{Rule: rule, Policy: policy, Minutes: int(s.takes.Minutes())}
 	return a.playSim(s, orders, setup)
 }
 
@@ -190,7 +192,7 @@ func (a *commands) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (
 		lines, setup.Incidents = json.NewEncoder(kept), true
 	}
 	progress := a.Progress(a.Err)
-	report := simReport{Rule: setup.Params.Method, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
+	report := simReport{Rule: setup.Rule.Method, Seed: s.seed, Count: quality.Count{Class: s.scenario}}
 	began := a.Now()
 	sim.NewSimulator(s.seed).RunAll(orders, setup, s.workers, func(c sim.Case) {
 		report.Count.Add(&c)

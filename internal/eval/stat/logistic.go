@@ -1,6 +1,10 @@
 package stat
 
-import "math"
+import (
+	"math"
+
+	"gonum.org/v1/gonum/mat"
+)
 
 // Logistic is a logistic regression: the probability that something is true is
 // 1/(1 + exp(−(Intercept + Σ Coef·x))).
@@ -16,17 +20,18 @@ func FitLogistic(x [][]float64, y []bool, w []float64) (l Logistic, ok bool) {
 	if len(x) == 0 {
 		return Logistic{}, false
 	}
-	const ridge, steps = 1e-3, 100
+	const (
+		ridge = 1e-3 // penalty; numerical
+		steps = 100  // maximum number of iterations; numerical
+		close = 1e-8 // largest change of a coefficient that ends them; numerical
+	)
 	n := len(x[0]) + 1
 	beta, row := make([]float64, n), make([]float64, n)
 	row[0] = 1
 	for range steps {
-		g, h := make([]float64, n), make([][]float64, n)
-		for a := range h {
-			h[a] = make([]float64, n+1)
-			if a > 0 {
-				h[a][a], g[a] = ridge, -ridge*beta[a]
-			}
+		g, h := make([]float64, n), make([]float64, n*n) // of h the upper triangle
+		for a := 1; a < n; a++ {
+			h[a*n+a], g[a] = ridge, -ridge*beta[a]
 		}
 		for i := range x {
 			copy(row[1:], x[i])
@@ -44,26 +49,20 @@ func FitLogistic(x [][]float64, y []bool, w []float64) (l Logistic, ok bool) {
 			p := 1 / (1 + math.Exp(-z))
 			for a, v := range row {
 				g[a] += weight * (target - p) * v
-				for b := range a + 1 {
-					h[a][b] += weight * p * (1 - p) * v * row[b]
+				for b := a; b < n; b++ {
+					h[a*n+b] += weight * p * (1 - p) * v * row[b]
 				}
 			}
 		}
-		for a := range h {
-			for b := a + 1; b < n; b++ {
-				h[a][b] = h[b][a]
-			}
-			h[a][n] = g[a]
-		}
-		if !solve(h) {
+		var root mat.Cholesky
+		var step mat.VecDense
+		if !root.Factorize(mat.NewSymDense(n, h)) || root.SolveVecTo(&step, mat.NewVecDense(n, g)) != nil {
 			return Logistic{}, false
 		}
-		most := 0.0
 		for a := range beta {
-			beta[a] += h[a][n]
-			most = max(most, math.Abs(h[a][n]))
+			beta[a] += step.AtVec(a)
 		}
-		if most < 1e-8 {
+		if mat.Norm(&step, math.Inf(1)) < close {
 			return Logistic{Coef: beta[1:], Intercept: beta[0]}, true
 		}
 	}
@@ -77,35 +76,4 @@ func (l *Logistic) P(x []float64) float64 {
 		z += c * x[i]
 	}
 	return 1 / (1 + math.Exp(-z))
-}
-
-// solve solves the equations in m, which has one more column than rows (Gauss, with
-// pivots). The solution is in the last column; false if there is none.
-func solve(m [][]float64) bool {
-	n := len(m)
-	for c := range n {
-		pivot := c
-		for r := c; r < n; r++ {
-			if math.Abs(m[r][c]) > math.Abs(m[pivot][c]) {
-				pivot = r
-			}
-		}
-		if !(math.Abs(m[pivot][c]) > 1e-12) {
-			return false
-		}
-		m[c], m[pivot] = m[pivot], m[c]
-		for r := range m {
-			if r == c {
-				continue
-			}
-			f := m[r][c] / m[c][c]
-			for k := c; k <= n; k++ {
-				m[r][k] -= f * m[c][k]
-			}
-		}
-	}
-	for c := range n {
-		m[c][n] /= m[c][c]
-	}
-	return true
 }

@@ -1,66 +1,31 @@
+// Package stat has the statistics of evaluations: distributions fitted to values, exact
+// confidence intervals, logistic regression. It is separate from core/stat so that the
+// agent does not link gonum.
 package stat
 
 import (
+	"cmp"
 	"math"
 	"slices"
+
+	"gonum.org/v1/gonum/mathext"
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// The distributions of Fits, with GEV.
+type (
+	Normal    = distuv.Normal
+	LogNormal = distuv.LogNormal
+	Gamma     = distuv.Gamma
 )
 
 // Distribution is a distribution of a real value.
 type Distribution interface {
-	Name() string
 	Mean() float64
 	StdDev() float64
-	// LogPDF is the logarithm of the density at x; −Inf where the density is 0.
-	LogPDF(x float64) float64
-}
-
-// Normal is the normal distribution.
-type Normal struct{ Mu, Sigma float64 }
-
-func (Normal) Name() string      { return "normal" }
-func (n Normal) Mean() float64   { return n.Mu }
-func (n Normal) StdDev() float64 { return n.Sigma }
-
-// LogPDF implements Distribution.
-func (n Normal) LogPDF(x float64) float64 {
-	z := (x - n.Mu) / n.Sigma
-	return -z*z/2 - math.Log(n.Sigma) - logSqrt2Pi
-}
-
-// logSqrt2Pi is ln(2π)/2.
-const logSqrt2Pi = 0.91893853320467274178
-
-// LogNormal is the distribution of a value whose logarithm is normal.
-type LogNormal struct{ Mu, Sigma float64 }
-
-func (LogNormal) Name() string    { return "log-normal" }
-func (l LogNormal) Mean() float64 { return math.Exp(l.Mu + l.Sigma*l.Sigma/2) }
-func (l LogNormal) StdDev() float64 {
-	return l.Mean() * math.Sqrt(math.Expm1(l.Sigma*l.Sigma))
-}
-
-// LogPDF implements Distribution.
-func (l LogNormal) LogPDF(x float64) float64 {
-	if x <= 0 {
-		return math.Inf(-1)
-	}
-	return Normal(l).LogPDF(math.Log(x)) - math.Log(x)
-}
-
-// Gamma is the gamma distribution with a shape and a scale.
-type Gamma struct{ Shape, Scale float64 }
-
-func (Gamma) Name() string      { return "gamma" }
-func (g Gamma) Mean() float64   { return g.Shape * g.Scale }
-func (g Gamma) StdDev() float64 { return math.Sqrt(g.Shape) * g.Scale }
-
-// LogPDF implements Distribution.
-func (g Gamma) LogPDF(x float64) float64 {
-	if x <= 0 {
-		return math.Inf(-1)
-	}
-	lg, _ := math.Lgamma(g.Shape)
-	return (g.Shape-1)*math.Log(x) - x/g.Scale - lg - g.Shape*math.Log(g.Scale)
+	// LogProb is the logarithm of the density at x; −Inf where the density is 0.
+	LogProb(x float64) float64
 }
 
 // GEV is the generalised extreme value distribution with a location, a scale and a shape.
@@ -68,8 +33,6 @@ func (g Gamma) LogPDF(x float64) float64 {
 // upper bound (Coles, An Introduction to Statistical Modeling of Extreme Values, 3.1).
 // CPI² fits its CPI with it (figure 7).
 type GEV struct{ Location, Scale, Shape float64 }
-
-func (GEV) Name() string { return "GEV" }
 
 // Mean is infinite for a shape of 1 or more.
 func (g GEV) Mean() float64 {
@@ -115,8 +78,8 @@ func (g GEV) reduced(x float64) float64 {
 	return 0 // above the upper bound
 }
 
-// LogPDF implements Distribution.
-func (g GEV) LogPDF(x float64) float64 {
+// LogProb implements Distribution.
+func (g GEV) LogProb(x float64) float64 {
 	t := g.reduced(x)
 	if t == 0 || math.IsInf(t, 1) {
 		return math.Inf(-1)
@@ -136,9 +99,20 @@ func (g GEV) Quantile(p float64) float64 {
 	return g.Location + g.Scale*(math.Pow(l, -g.Shape)-1)/g.Shape
 }
 
+// Figure7 is the distribution of a web-search job's CPI, CPI² figure 7.
+var Figure7 = GEV{Location: 1.73, Scale: 0.133, Shape: -0.0534}
+
+// SigmasOver returns the number of standard deviations above the mean that the given share
+// of calm samples is over: 0.04 for the paper's 2. It assumes that costs have Figure7's
+// shape, with any mean and σ.
+func SigmasOver(share float64) float64 {
+	return (Figure7.Quantile(1-share) - Figure7.Mean()) / Figure7.StdDev()
+}
+
 // Fit is a distribution fitted to values.
 type Fit struct {
 	Distribution
+	Name string
 	// LogLikelihood is that of the values; among fits with as many parameters the largest
 	// is the best. AIC includes a penalty for the parameters (Akaike, 1974): the smallest
 	// is the best.
@@ -149,45 +123,34 @@ type Fit struct {
 // first. Log-normal and gamma need values above 0; all need values that differ.
 func Fits(values []float64) []Fit {
 	var fits []Fit
-	add := func(d Distribution, parameters float64, ok bool) {
+	add := func(name string, d Distribution, parameters float64, ok bool) {
 		if !ok {
 			return
 		}
-		f := Fit{Distribution: d}
+		f := Fit{Distribution: d, Name: name}
 		for _, x := range values {
-			f.LogLikelihood += d.LogPDF(x)
+			f.LogLikelihood += d.LogProb(x)
 		}
 		if f.AIC = 2*parameters - 2*f.LogLikelihood; !math.IsNaN(f.AIC) {
 			fits = append(fits, f)
 		}
 	}
 	n, ok := FitNormal(values)
-	add(n, 2, ok)
+	add("normal", n, 2, ok)
 	l, ok := FitLogNormal(values)
-	add(l, 2, ok)
+	add("log-normal", l, 2, ok)
 	g, ok := FitGamma(values)
-	add(g, 2, ok)
+	add("gamma", g, 2, ok)
 	e, ok := FitGEV(values)
-	add(e, 3, ok)
-	slices.SortStableFunc(fits, func(a, b Fit) int {
-		switch {
-		case a.AIC < b.AIC:
-			return -1
-		case a.AIC > b.AIC:
-			return 1
-		}
-		return 0
-	})
+	add("GEV", e, 3, ok)
+	slices.SortStableFunc(fits, func(a, b Fit) int { return cmp.Compare(a.AIC, b.AIC) })
 	return fits
 }
 
 // FitNormal fits by moments, with the unbiased variance.
 func FitNormal(values []float64) (Normal, bool) {
-	var m Moments
-	for _, x := range values {
-		m.Add(x, 1)
-	}
-	return Normal{m.Mean, m.StdDev()}, m.StdDev() > 0
+	mean, sd := stat.MeanStdDev(values, nil)
+	return Normal{Mu: mean, Sigma: sd}, sd > 0
 }
 
 // FitLogNormal fits a normal distribution to the logarithms.
@@ -200,7 +163,7 @@ func FitLogNormal(values []float64) (LogNormal, bool) {
 		logs[i] = math.Log(x)
 	}
 	n, ok := FitNormal(logs)
-	return LogNormal(n), ok
+	return LogNormal{Mu: n.Mu, Sigma: n.Sigma}, ok
 }
 
 // FitGamma fits by maximum likelihood with Newton's method in 1/shape (Minka, Estimating
@@ -221,7 +184,7 @@ func FitGamma(values []float64) (Gamma, bool) {
 	}
 	k := (3 - s + math.Sqrt((s-3)*(s-3)+24*s)) / (12 * s)
 	for range 50 {
-		psi, psi1 := digamma(k)
+		psi, psi1 := mathext.Digamma(k), mathext.Zeta(2, k) // the derivative is Hurwitz' zeta function
 		next := 1 / (1/k + (math.Log(k)-s-psi)/(k*k*(1/k-psi1)))
 		if !(next > 0) {
 			break
@@ -232,20 +195,7 @@ func FitGamma(values []float64) (Gamma, bool) {
 		}
 		k = next
 	}
-	return Gamma{k, mean / k}, true
-}
-
-// digamma returns the derivative of log Γ and the derivative of that, by recurrence to
-// where their asymptotic series hold (Abramowitz and Stegun, 6.3.18, 6.4.12).
-func digamma(x float64) (psi, psi1 float64) {
-	for ; x < 10; x++ {
-		psi -= 1 / x
-		psi1 += 1 / (x * x)
-	}
-	r := 1 / (x * x)
-	psi += math.Log(x) - 1/(2*x) - r*(1./12-r*(1./120-r*(1./252-r/240)))
-	psi1 += 1/x + r/2 + r/x*(1./6-r*(1./30-r*(1./42-r/30)))
-	return psi, psi1
+	return Gamma{Alpha: k, Beta: k / mean}, true
 }
 
 // FitGEV fits by probability-weighted moments (Hosking, Wallis and Wood, Technometrics

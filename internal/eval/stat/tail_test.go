@@ -1,4 +1,4 @@
-package detect
+package stat
 
 import (
 	"math"
@@ -8,7 +8,7 @@ import (
 // TestSigmasOfAShare: the paper says that 4.0 % of figure 7's fit is above mean + 2σ; and
 // the share of samples above the threshold of a given share is that share.
 func TestSigmasOfAShare(t *testing.T) {
-	if k := Sigmas(0.040); !near(k, 2, 0.05) {
+	if k := SigmasOver(0.040); math.Abs(k-2) > 0.05 {
 		t.Errorf("4.0 %% are above %.3f σ, the paper has 2", k)
 	}
 	// The distribution again, by its definition (Coles, 3.1).
@@ -20,7 +20,7 @@ func TestSigmasOfAShare(t *testing.T) {
 		return 1 - math.Exp(-math.Pow(1+shape*z, -1/shape))
 	}
 	for _, share := range []float64{0.2, 0.04, 0.01, 0.001} {
-		if got := above(Sigmas(share)); !near(got, share, share*1e-6) {
+		if got := above(SigmasOver(share)); math.Abs(got-share) > share*1e-6 {
 			t.Errorf("%v of calm samples are asked for, %v are above", share, got)
 		}
 	}
