@@ -219,30 +219,6 @@ func (d *xenGuest) Pinned() ([]sample.Set, error) {
 	return sets, nil
 }
 
-// Share returns the guest's weight and its limit of CPU time as a share of one CPU (0:
-// no limit), as Xen reports them.
-func (d *xenGuest) Share() (weight int, limit float64, err error) {
-	ctx, cancel := ask()
-	defer cancel()
-	all, err := d.tools.Shares(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, s := range all {
-		if s.Name == d.name {
-			return s.Weight, float64(s.Cap) / 100, nil
-		}
-	}
-	return 0, 0, fmt.Errorf("read the share of %s: %w", d.name, xen.ErrNoDomain)
-}
-
-// SetShare sets the weight and the limit.
-func (d *xenGuest) SetShare(weight int, limit float64) error {
-	ctx, cancel := ask()
-	defer cancel()
-	return d.tools.SetShare(ctx, d.name, weight, int(math.Round(limit*100)))
-}
-
 // Usage implements lab.Environment, to a tenth of a second. The hypervisor does not
 // separate user time from system time, so all of it counts as user time.
 func (d *xenGuest) Usage() (lab.Usage, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/lab"
 	tools "github.com/quell-dev/quell/internal/lab/xen"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -94,9 +95,10 @@ func (l listener) next(t *testing.T, n int) (all []felt) {
 // stolen runs a guest together with a hog in the first domain, on the only CPU. The
 // guest's signal steal shows stolen time, and the finding is an external cause. The
 // guest's own busy task is a suspect and is not accused.
-func stolen(t *testing.T, x tools.Tools, e shared) {
+func stolen(t *testing.T, x tools.Tools, e lab.Environment) {
 	const quiet, loud = 6, 10
-	if err := errors.Join(e.SetShare(512, 0), e.Pin([]sample.Set{sample.SetOf(0)}), x.Pin(t.Context(), "Domain-0", 0, "0")); err != nil {
+	setShare(t, x, "g1", 512, 0)
+	if err := errors.Join(e.Pin([]sample.Set{sample.SetOf(0)}), x.Pin(t.Context(), "Domain-0", 0, "0")); err != nil {
 		t.Fatal(err)
 	}
 	said := make(listener, 600)

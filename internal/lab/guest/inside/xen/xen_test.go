@@ -83,11 +83,23 @@ func address(name string) netip.Prefix {
 	return netip.MustParsePrefix(map[string]string{"g1": "10.99.0.11/24", "g2": "10.99.0.12/24"}[name])
 }
 
-// shared is an environment with the additional functions of a Xen guest.
-type shared interface {
-	lab.Environment
-	Share() (weight int, limit float64, err error)
-	SetShare(weight int, limit float64) error
+// setShare sets a guest's weight and its cap in per cent of one CPU.
+func setShare(t *testing.T, x tools.Tools, role string, weight, limit int) {
+	t.Helper()
+	_, name := idOf(t, x, role)
+	if err := x.SetShare(t.Context(), name, weight, limit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkShare checks them.
+func checkShare(t *testing.T, x tools.Tools, role string, weight, limit int) {
+	t.Helper()
+	_, name := idOf(t, x, role)
+	all, err := x.Shares(t.Context())
+	if !slices.ContainsFunc(all, func(s tools.Share) bool { return s.Name == name && s.Weight == weight && s.Cap == limit }) {
+		t.Errorf("%s: %+v, %v; want weight %d, cap %d", name, all, err, weight, limit)
+	}
 }
 
 func TestDomains(t *testing.T) {
@@ -115,7 +127,7 @@ func TestDomains(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	guests := map[string]shared{}
+	guests := map[string]lab.Environment{}
 	weights := map[string]int{"g1": 512, "g2": 256}
 	t.Run("created", func(t *testing.T) {
 		for _, name := range []string{"g1", "g2"} {
@@ -125,7 +137,7 @@ func TestDomains(t *testing.T) {
 				console(t)
 				t.Fatal(err)
 			}
-			guests[name] = e.(shared)
+			guests[name] = e
 			t.Logf("%s answers after %.0f s", name, time.Since(began).Seconds())
 		}
 		if all := list(t, x); len(all) != 3 {
@@ -155,7 +167,7 @@ func TestDomains(t *testing.T) {
 	})
 	t.Run("measured", func(t *testing.T) { measured(t, x, guests) })
 	t.Run("weighted and capped", func(t *testing.T) { weighted(t, x, guests) })
-	t.Run("paused", func(t *testing.T) { paused(t, guests["g1"]) })
+	t.Run("paused", func(t *testing.T) { paused(t, x, guests["g1"]) })
 	t.Run("robbed", func(t *testing.T) { stolen(t, x, guests["g1"]) })
 	t.Run("stopped", func(t *testing.T) {
 		for _, name := range []string{"g1", "g2"} {
@@ -196,7 +208,7 @@ func console(t *testing.T) {
 
 // start runs a role of this binary in a guest until the test ends, with its output to
 // out.
-func start(t *testing.T, e shared, role string, out io.Writer) {
+func start(t *testing.T, e lab.Environment, role string, out io.Writer) {
 	t.Helper()
 	p, err := e.Start(t.Context(), lab.Job{Name: role, Argv: []string{os.Args[0], role}, Env: []string{calm}, WaitsForStart: true, Stdout: out, Stderr: os.Stdout})
 	if err != nil {
@@ -254,7 +266,7 @@ func idOf(t *testing.T, x tools.Tools, role string) (id int, name string) {
 
 // measured compares the eight measures of two guests that serve pages with their expected
 // values and with the values of Xen's other tools.
-func measured(t *testing.T, x tools.Tools, guests map[string]shared) {
+func measured(t *testing.T, x tools.Tools, guests map[string]lab.Environment) {
 	start(t, guests["g1"], "serve", os.Stdout)
 	start(t, guests["g2"], "serve", os.Stdout)
 	loads(t)
@@ -326,14 +338,14 @@ type reading struct {
 	at   time.Time
 }
 
-func read(t *testing.T, e shared) reading {
+func read(t *testing.T, e lab.Environment) reading {
 	t.Helper()
 	began := time.Now()
 	u := used(t, e)
 	return reading{u, began.Add(time.Since(began) / 2)}
 }
 
-func used(t *testing.T, e shared) time.Duration {
+func used(t *testing.T, e lab.Environment) time.Duration {
 	t.Helper()
 	u, err := e.Usage()
 	if err != nil {
@@ -343,11 +355,9 @@ func used(t *testing.T, e shared) time.Duration {
 }
 
 // weighted checks that weights and caps are set and take effect.
-func weighted(t *testing.T, x tools.Tools, guests map[string]shared) {
+func weighted(t *testing.T, x tools.Tools, guests map[string]lab.Environment) {
 	for name, want := range map[string]int{"g1": 512, "g2": 256} {
-		if w, limit, err := guests[name].Share(); err != nil || w != want || limit != 0 {
-			t.Errorf("%s: weight %d, cap %v, %v; want %d and none", name, w, limit, err, want)
-		}
+		checkShare(t, x, name, want, 0)
 	}
 	start(t, guests["g1"], "burn", os.Stdout)
 	start(t, guests["g2"], "burn", os.Stdout)
@@ -369,12 +379,8 @@ func weighted(t *testing.T, x tools.Tools, guests map[string]shared) {
 	if ratio := g1 / g2; !(ratio > 1.4 && ratio < 2.8) {
 		t.Errorf("twice the weight got %.2f times the CPU", ratio)
 	}
-	if err := guests["g1"].SetShare(512, 0.2); err != nil {
-		t.Fatal(err)
-	}
-	if w, limit, err := guests["g1"].Share(); err != nil || w != 512 || limit != 0.2 {
-		t.Errorf("weight %d, cap %v, %v", w, limit, err)
-	}
+	setShare(t, x, "g1", 512, 20)
+	checkShare(t, x, "g1", 512, 20)
 	g1, g2 = shares()
 	t.Logf("capped at 0.2: %.3f, and %.3f without", g1, g2)
 	if !(g1 < 0.28 && g2 > g1) {
@@ -383,10 +389,8 @@ func weighted(t *testing.T, x tools.Tools, guests map[string]shared) {
 }
 
 // paused checks that a paused guest uses no CPU time.
-func paused(t *testing.T, e shared) {
-	if err := e.SetShare(256, 0); err != nil {
-		t.Fatal(err)
-	}
+func paused(t *testing.T, x tools.Tools, e lab.Environment) {
+	setShare(t, x, "g1", 256, 0)
 	start(t, e, "burn", os.Stdout)
 	if err := e.Freeze(true); err != nil {
 		t.Fatal(err)
