@@ -111,7 +111,7 @@ func (r *Reader) Close() error {
 
 // Next reads the next block, and reports whether there is one.
 func (r *Reader) Next() (bool, error) {
-	for r.left == 0 {
+	for r.left <= 0 {
 		if len(r.groups) == 0 {
 			r.N = 0
 			return false, r.Close()
