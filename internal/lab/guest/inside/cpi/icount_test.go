@@ -168,7 +168,7 @@ func TestMissingEvents(t *testing.T) {
 	w := work(t)
 	p := follow(t, w)
 	var missing []string
-	for _, err := range p.Missing() {
+	for _, err := range p.Info().Missing {
 		var e *counter.NotSupportedError
 		if !errors.As(err, &e) || !strings.Contains(e.Reason, "ENOENT") {
 			t.Fatalf("missing: %v, want a NotSupportedError with the kernel's answer", err)
@@ -178,8 +178,8 @@ func TestMissingEvents(t *testing.T) {
 	if got := strings.Join(missing, ", "); got != "event ref-cycles, event LLC-load-misses" {
 		t.Errorf("missing: %s", got)
 	}
-	if p.Variant() != "core-cycles" {
-		t.Errorf("variant %s", p.Variant())
+	if p.Info().Variant != "core-cycles" {
+		t.Errorf("variant %s", p.Info().Variant)
 	}
 	start(t, p)
 	w.spin(loop / 8)

@@ -165,7 +165,7 @@ func start(t *testing.T, p *counter.Perf) {
 func stop(t *testing.T, p *counter.Perf) map[int]counter.Reading {
 	t.Helper()
 	got := map[int]counter.Reading{}
-	if err := p.Stop(nil, func(k sample.TaskKey, r counter.Reading) { got[int(k.Inode)-1] = r }); err != nil {
+	if err := p.Stop(counter.WindowEnd{}, func(k sample.TaskKey, r counter.Reading) { got[int(k.Inode)-1] = r }); err != nil {
 		t.Fatal(err)
 	}
 	return got

@@ -73,7 +73,7 @@ func (p *pair) window(long time.Duration, sources ...*counter.Perf) (all []count
 	}
 	<-time.After(long)
 	for _, s := range sources {
-		if err := s.Stop(nil, func(_ sample.TaskKey, r counter.Reading) { all = append(all, r) }); err != nil {
+		if err := s.Stop(counter.WindowEnd{}, func(_ sample.TaskKey, r counter.Reading) { all = append(all, r) }); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -92,8 +92,8 @@ func perKilo(r counter.Reading) float64 {
 func TestCPIAnswersToTheNeighbour(t *testing.T) {
 	p := newPair(t)
 	src := p.follow("victim")
-	if src.Variant() != "ref-cycles" || len(src.Missing()) != 0 {
-		t.Errorf("variant %s, missing %v", src.Variant(), src.Missing())
+	if src.Info().Variant != "ref-cycles" || len(src.Info().Missing) != 0 {
+		t.Errorf("variant %s, missing %v", src.Info().Variant, src.Info().Missing)
 	}
 	for _, c := range []struct {
 		name, file, value string
@@ -138,8 +138,8 @@ func TestWhatThePMULacksIsSaid(t *testing.T) {
 			src := p.follow("victim")
 			r := p.window(300*time.Millisecond, src)[0]
 			_, llc := r.Extras.Get(sample.LLCMisses)
-			if src.Variant() != c.variant || len(src.Missing()) != c.missing || llc != c.llc || !near(r.Cost, 1.2, 0.005) {
-				t.Errorf("variant %s, LLC misses %v, CPI %v, missing %v", src.Variant(), llc, r.Cost, src.Missing())
+			if src.Info().Variant != c.variant || len(src.Info().Missing) != c.missing || llc != c.llc || !near(r.Cost, 1.2, 0.005) {
+				t.Errorf("variant %s, LLC misses %v, CPI %v, missing %v", src.Info().Variant, llc, r.Cost, src.Info().Missing)
 			}
 			src.Close()
 		})

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/netq"
 	"github.com/quell-dev/quell/internal/machine/egress"
 )
@@ -18,12 +19,12 @@ func TestNetworkPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f := s.Fallback(); f != "" {
+	if f := s.Info().Fallback; f != "" {
 		t.Errorf("packets are counted %s", f)
 	}
 	if err := s.Start(); err != nil {
 		t.Error(err)
-	} else if err := s.Stop(nil, nil); err != nil {
+	} else if err := s.Stop(counter.WindowEnd{}, nil); err != nil {
 		t.Error(err)
 	}
 	if err := s.Close(); err != nil {

@@ -47,7 +47,7 @@ func feel() error {
 		}
 		for time.Since(began) < time.Second {
 		}
-		err = s.Stop(nil, nil)
+		err = s.Stop()
 		after, err2 := h.CPUTimes()
 		if err := errors.Join(err, err2); err != nil {
 			return err
