@@ -3,10 +3,10 @@
 //
 // Everything happens in one goroutine, once per tick, in this order:
 //
-//  1. new tasks are followed; ended tasks are read once more and dropped (discovery);
+//  1. new tasks are monitored; ended tasks are read once more and dropped (discovery);
 //  2. caps whose lease has expired, or whose limit another process changed, end (actor);
 //  3. if the sampling window is over, it is closed: readings are judged,
-//     open incidents are followed, specs learn, the trace is written (sampler);
+//     open incidents continue, specs learn, the trace is written (sampler);
 //  4. at most one anomaly a second is analysed, and acted upon (actor);
 //  5. if it is time, a window is opened (sampler, scheduler, placement).
 //
