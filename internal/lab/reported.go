@@ -18,7 +18,7 @@ type ReportedProcess struct {
 	stopped bool
 }
 
-// NewReportedProcess returns a Told of a process about which nothing is reported yet.
+// NewReportedProcess returns a ReportedProcess about which nothing is reported yet.
 func NewReportedProcess(j Job) *ReportedProcess {
 	return &ReportedProcess{job: j, done: make(chan struct{})}
 }

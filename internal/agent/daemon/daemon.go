@@ -16,13 +16,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes. A program may have additional ones (Coded).
+// Exit codes. A program may have additional ones (ExitCoder).
 const (
 	Failed    = 1 // something failed while running
 	ExitUsage = 2 // the configuration, the environment or the command line is wrong, and nothing was changed
 )
 
-// UsageError makes a program exit with Wrong.
+// UsageError makes a program exit with ExitUsage.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() }

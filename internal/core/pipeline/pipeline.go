@@ -230,7 +230,7 @@ func (p *Pipeline) OpenCount() int { return p.planner.OpenCount() }
 // Roles returns the tasks that have a role in open incidents.
 func (p *Pipeline) Roles() map[sample.TaskKey]plan.Role { return p.planner.Roles() }
 
-// Offenders lists the jobs on which caps helped others. See also Remember and Pardon.
+// Offenders lists the jobs on which caps helped others. See also RestoreOffenders and Pardon.
 func (p *Pipeline) Offenders(now sample.Millis) []plan.Offender { return p.planner.Offenders(now) }
 
 // RestoreOffenders adopts the offenders of an earlier host.

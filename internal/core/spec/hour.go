@@ -20,7 +20,7 @@ func (p Params) weight(hour, in sample.Millis) float64 {
 	return math.Pow(p.AgeWeight, float64(in-hour)/(24*HourMS))
 }
 
-// Hour summarises the samples that teach (Teaches) of one key and one hour. Nothing in it
+// Hour summarises the samples that a spec learns from (Accepts) of one key and one hour. Nothing in it
 // is weighted by age, so it stays unchanged as it gets older.
 type Hour struct {
 	Start  sample.Millis

@@ -3,6 +3,6 @@
 // and, if the truth is known, how often accusations were right.
 //
 // A recording cannot respond to actions: no task is capped, and incidents say what would
-// have been done. A Player takes samples in order of time for each machine; its memory
+// have been done. A Replayer takes samples in order of time for each machine; its memory
 // grows with machines, tasks, incidents and findings that accuse, not with samples.
 package replay

@@ -94,7 +94,7 @@ type accusation struct {
 	suspect           sample.TaskKey
 }
 
-// New returns a Player without samples.
+// New returns a Replayer without samples.
 func New(o Options) *Replayer {
 	p := &Replayer{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]int{},
 		result: Result{Rule: o.Detect.Method}}
@@ -142,7 +142,7 @@ func compareAccusations(a, b *Accusation) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Victim, b.Victim), cmp.Compare(a.Suspect, b.Suspect))
 }
 
-// Merge adds the result of another Player on other machines.
+// Merge adds the result of another Replayer on other machines.
 func (r *Result) Merge(o *Result) {
 	r.Samples, r.Judged, r.Outliers, r.Usage = r.Samples+o.Samples, r.Judged+o.Judged, r.Outliers+o.Outliers, r.Usage+o.Usage
 	r.Anomalies, r.Late, r.UnknownSignal = r.Anomalies+o.Anomalies, r.Late+o.Late, r.UnknownSignal+o.UnknownSignal

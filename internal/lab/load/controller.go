@@ -4,7 +4,7 @@ import "time"
 
 // Controller computes, once per period, the share of the period in which the role runs. It
 // reads no clock: times are relative to any fixed instant. Its zero value is not
-// usable; call NewLaw and then Hold.
+// usable; call NewController and then Hold.
 type Controller struct {
 	period time.Duration
 	cpus   float64
@@ -31,8 +31,8 @@ const maxErrorPeriods = 5
 // kernel's resolution dominates.
 const least = 0.02
 
-// NewLaw returns the law of a role that may use the given CPUs.
-func NewLaw(cpus float64, period time.Duration) *Controller {
+// NewController returns the controller of a role that may use the given CPUs.
+func NewController(cpus float64, period time.Duration) *Controller {
 	return &Controller{period: period, cpus: cpus, rate: cpus, full: -1}
 }
 

@@ -55,7 +55,7 @@ func TestLawHoldsTheMean(t *testing.T) {
 	for name, rate := range map[string]func(time.Duration) float64{"owned": constant(2), "slower than its CPUs": constant(1.3), "rivals": rivals} {
 		for share := 0.05; share < 0.5; share += 0.05 {
 			p := &plant{rate: rate, latency: 4 * time.Millisecond, random: rand.New(rand.NewPCG(1, uint64(share*100)))}
-			l := NewLaw(2, period)
+			l := NewController(2, period)
 			begin := p.used
 			_, flagged := play(l, p, period, 0, 10*time.Second, share)
 			got := (p.used - begin).Seconds() / 10 / 2
@@ -76,7 +76,7 @@ func TestLawSaysUnattainable(t *testing.T) {
 	const period = 107 * time.Millisecond
 	rate := 0.4
 	p := &plant{rate: func(time.Duration) float64 { return rate }, random: rand.New(rand.NewPCG(1, 1))}
-	l := NewLaw(1, period)
+	l := NewController(1, period)
 	if _, flagged := play(l, p, period, 0, 20*time.Second, 0.5); flagged < 0 || flagged > 5*time.Second {
 		t.Errorf("flagged after %s", flagged)
 	}
@@ -103,7 +103,7 @@ func TestLawSaysUnattainable(t *testing.T) {
 
 // A new target discards the old one's error.
 func TestHoldForgets(t *testing.T) {
-	l := NewLaw(1, 100*time.Millisecond)
+	l := NewController(1, 100*time.Millisecond)
 	l.Hold(0, 0, 1)
 	l.Duty(10*time.Second, 0) // ten seconds behind
 	l.Hold(10*time.Second, 0, 0.5)

@@ -29,7 +29,7 @@ type Period struct {
 	Used         time.Duration // CPU time in it
 	Length       time.Duration
 	Duty         float64
-	Unattainable bool // so far, see Law
+	Unattainable bool // so far, see Controller
 }
 
 // Hold runs a role at each of the levels in turn and calls each, if not nil, after
@@ -44,7 +44,7 @@ func Hold(ctx context.Context, a Actuator, used func() (time.Duration, error), l
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer func() { err = errors.Join(err, a.Continue()) }()
-	law := NewLaw(o.CPUs, o.Period)
+	law := NewController(o.CPUs, o.Period)
 	begin := time.Now()
 	last, err := used()
 	if err != nil {

@@ -85,7 +85,7 @@ func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // Requests is the control of a load in requests/s, for a role that sends requests to
 // another one. Its target is a share of the rate of that role's workload in the base
-// case, or Most.
+// case, or MaxRate.
 const (
 	Requests = "requests"
 	MaxRate  = "max"

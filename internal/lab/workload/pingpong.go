@@ -220,7 +220,7 @@ func threadTime() time.Duration {
 const MaxSharedTrip = 220 * time.Nanosecond
 
 // SharesCache reports whether the two CPUs of rt currently share a last-level cache. The
-// others are pairs of the same machine. Where no pair is below Near (a slow or emulated
+// others are pairs of the same machine. Where no pair is below MaxSharedTrip (a slow or emulated
 // machine), rt counts as shared if it is at most 1.5 times the nearest pair and some
 // other pair is at least twice the nearest. Without such a contrast the result is false.
 func SharesCache(rt RoundTrip, others ...RoundTrip) bool {

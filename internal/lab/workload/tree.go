@@ -277,7 +277,7 @@ func mkdirError(err error) error {
 }
 
 // Close ends every process of the tree and removes its directories and progress files.
-// What could not be removed is in the error and in Left.
+// What could not be removed is in the error and in Leftovers.
 func (t *Tree) Close() error {
 	t.mu.Lock()
 	procs := slices.Clone(t.procs)

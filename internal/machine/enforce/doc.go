@@ -15,7 +15,7 @@
 //     at the same path, nor after a reboot.
 //   - What cannot be undone now (EBUSY, EINVAL) stays active and is retried, after
 //     pauses that grow to 30 s, for as long as the cgroup exists.
-//   - One process holds the journal. If it hangs, Lift restores what is overdue,
+//   - One process holds the journal. If it hangs, RestoreOverdue restores what is overdue,
 //     once.
 //   - After damage to any single line of the journal everything can still be undone.
 //   - A journal that cannot be written prevents new changes, never an undo.

@@ -234,7 +234,7 @@ func (e *Enforcer) Undo(now sample.Millis, id, why string) (Outcome, error) {
 	return out, nil
 }
 
-// end settles a change, unless Lift did it while this process hung.
+// end settles a change, unless RestoreOverdue did it while this process hung.
 func (e *Enforcer) end(c *entry) (Outcome, error) {
 	if r := e.journal.lifted().of(c); r != nil {
 		return r.outcome(), nil

@@ -33,7 +33,7 @@ const (
 	intend  kind = "intend"
 	applied kind = "applied"
 	undone  kind = "undone"
-	lifted  kind = "lifted" // in a file of its own: see Lift
+	lifted  kind = "lifted" // in a file of its own: see RestoreOverdue
 )
 
 const version = 1

@@ -54,7 +54,7 @@ func look(d disk, dir string) ([]entry, []string, error) {
 // which reports whether a change is overdue.
 //
 // Lift does not write to the journal. It records what it ended in a file next
-// to it, so that neither the next Lift nor the holder, when it wakes up, nor
+// to it, so that neither the next RestoreOverdue nor the holder, when it wakes up, nor
 // the next process restores the old value a second time, over a value set
 // since. A change that the holder has not acknowledged is not recorded: the
 // holder may still be about to make it, and then has to undo it.
@@ -155,7 +155,7 @@ func (j *journal) forgetLifted() {
 	}
 }
 
-// outcome returns what Lift recorded of the change.
+// outcome returns what RestoreOverdue recorded of the change.
 func (r *record) outcome() Outcome {
 	out := Outcome{Change: *r.Change, Note: fmt.Sprintf("by quell-agent restore at %s, while this agent hung", r.At.Time().Format("15:04:05 MST"))}
 	if r.Note != "" {

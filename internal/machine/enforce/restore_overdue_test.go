@@ -96,7 +96,7 @@ func TestLiftOnce(t *testing.T) {
 }
 
 // A process that was stopped between its writes continues with them when it
-// wakes up. They must be undone although Lift ran before.
+// wakes up. They must be undone although RestoreOverdue ran before.
 func TestLiftInTheMiddleOfAnApply(t *testing.T) {
 	for _, at := range []string{"/cg/a/x", "/cg/a/y"} {
 		w := oneDir()

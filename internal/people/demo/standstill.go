@@ -20,7 +20,7 @@ type standstill struct {
 }
 
 // leastJump is longer than an interrupt and shorter than a time slice of a hypervisor;
-// telling is the share from which on measured waits are not reliable.
+// unreliableShare is the share from which on measured waits are not reliable.
 const (
 	leastJump       = 2 * time.Millisecond
 	unreliableShare = 0.1
