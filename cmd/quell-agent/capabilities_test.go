@@ -269,11 +269,9 @@ func (m *privilegedMachine) run(t *testing.T, row privilegeRow) outcome {
 exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$caps" --inh-caps "$caps" --ambient-caps "$caps" "$@"`
 	d.cmd.Path = "/bin/sh"
 	d.cmd.Args = append([]string{"sh", "-c", script, "sh", caps, strconv.Itoa(agentUID), m.binary}, args...)
-	d.cmd.Dir, d.cmd.Stderr = "/", &d.log
+	d.cmd.Dir = "/"
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	d.startLogged()
 	go func() { d.cmd.Wait(); close(d.ended) }()
 	defer func() {
 		d.cmd.Process.Signal(syscall.SIGTERM)

@@ -81,8 +81,19 @@ type running struct {
 	*api.Client
 	t     *testing.T
 	cmd   *exec.Cmd
-	log   quelltest.Output
+	log   logFile // a file, since exec's pipe may lag behind the agent's answers
 	ended chan struct{}
+}
+
+// logFile is a file with a process's messages.
+type logFile struct{ path string }
+
+func (l logFile) String() string {
+	text, err := os.ReadFile(l.path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // state makes a directory for an agent's state and socket. Its name is short, because a
@@ -126,10 +137,7 @@ func startWith(t *testing.T, dir string, env []string, args ...string) *running 
 func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *running {
 	t.Helper()
 	d := &running{Client: api.NewClient(dir + "/agent.sock"), t: t, cmd: cmd, ended: make(chan struct{})}
-	d.cmd.Stderr = &d.log
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	d.startLogged()
 	go func() {
 		d.cmd.Wait()
 		close(d.ended)
@@ -151,6 +159,20 @@ func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *running {
 		return err == nil
 	})
 	return d
+}
+
+// startLogged starts the process with its messages in a file.
+func (d *running) startLogged() {
+	d.t.Helper()
+	file, err := os.CreateTemp(d.t.TempDir(), "log-")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer file.Close() // the process has its own descriptor
+	d.log, d.cmd.Stderr = logFile{file.Name()}, file
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
 }
 
 // kill ends the agent as kill -9 does.

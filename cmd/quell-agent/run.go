@@ -208,6 +208,8 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		servers[a.MetricsServer()] = l
 		metrics = l.Addr().String()
 	}
+	// Before the first answer, so that a caller of the API finds the addresses in the log.
+	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
 	var wg sync.WaitGroup
 	for s, l := range servers {
 		wg.Go(func() {
@@ -216,7 +218,6 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 			}
 		})
 	}
-	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
 	manager, closeManager, bad := openNotifier(os.Getenv)
 	if bad != nil {
 		log.Warn("cannot notify the service manager", "reason", bad)

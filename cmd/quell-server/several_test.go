@@ -94,7 +94,7 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() {
-		r, err := load.Run(ctx, load.Options{Machines: 5, Tasks: 4, Period: 100 * time.Millisecond, For: time.Hour, URL: nats.URL(), Every: time.Second,
+		r, err := load.Run(ctx, load.Options{Machines: 5, Tasks: 4, Period: 100 * time.Millisecond, For: time.Hour, Finish: time.Minute, URL: nats.URL(), Every: time.Second,
 			Credentials: func(machine string) (string, error) {
 				text, err := a.Issue(authority.Agent, machine, time.Hour)
 				if err != nil {
@@ -129,10 +129,10 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 	}
 	for _, p := range []*process{second, third} {
 		last := ""
+		t.Cleanup(func() { t.Logf("%s, want %s", last, want) })
 		quelltest.Until(t, "all that was acknowledged is there", func() bool {
 			last = p.r.sql("SELECT count(*), count(DISTINCT machine || task || ts) FROM samples")
 			return last == string(want)
 		})
-		t.Logf("%s, want %s", last, want)
 	}
 }

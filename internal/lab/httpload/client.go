@@ -145,19 +145,20 @@ func (r *Result) Values() map[string]float64 {
 	return v
 }
 
+// say reports all values in one write: a reader of the output sees all or none.
 func (r *Result) say(out io.Writer) error {
 	v := r.Values()
+	var text []byte
 	for _, name := range slices.Sorted(maps.Keys(v)) {
-		if _, err := fmt.Fprintf(out, "%s %s %s\n", valueLine, name, strconv.FormatFloat(v[name], 'g', 8, 64)); err != nil {
-			return fmt.Errorf("report values: %w", err)
+		text = fmt.Appendf(text, "%s %s %s\n", valueLine, name, strconv.FormatFloat(v[name], 'g', 8, 64))
+	}
+	for _, reason := range []string{r.FirstError, r.Saturated} {
+		if reason != "" {
+			text = fmt.Appendln(text, reason)
 		}
 	}
-	for _, text := range []string{r.FirstError, r.Saturated} {
-		if text != "" {
-			if _, err := fmt.Fprintln(out, text); err != nil {
-				return fmt.Errorf("report values: %w", err)
-			}
-		}
+	if _, err := out.Write(text); err != nil {
+		return fmt.Errorf("report values: %w", err)
 	}
 	return nil
 }

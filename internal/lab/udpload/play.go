@@ -141,11 +141,14 @@ func play(ctx context.Context, s session, c Counted, done chan error, out io.Wri
 	}
 }
 
+// say reports all values in one write: a reader of the output sees all or none.
 func say(out io.Writer, values map[string]float64) error {
+	var text []byte
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if _, err := fmt.Fprintf(out, "%s %s %s\n", valueLine, name, number(values[name])); err != nil {
-			return fmt.Errorf("report values: %w", err)
-		}
+		text = fmt.Appendf(text, "%s %s %s\n", valueLine, name, number(values[name]))
+	}
+	if _, err := out.Write(text); err != nil {
+		return fmt.Errorf("report values: %w", err)
 	}
 	return nil
 }

@@ -17,9 +17,10 @@ type machine struct {
 	name  string
 	rng   *rand.Rand
 	tasks *wire.Repeater
-	n     uint64    // number of batches so far
-	base  []float32 // each task's usual cost
-	cpu   []float32 // and the values of the newest batch
+	n     uint64        // number of batches so far
+	at    sample.Millis // end of the newest batch's interval
+	base  []float32     // each task's usual cost
+	cpu   []float32     // and the values of the newest batch
 	cost  []float32
 }
 
@@ -46,9 +47,13 @@ func newMachine(o *Options, i int, boot string) (*machine, error) {
 // machineName returns the name of machine number i.
 func machineName(i int) string { return fmt.Sprintf("load-%05d", i) }
 
-// tick encodes the machine's next batch. The result is valid until the next call.
+// tick encodes the machine's next batch, of the interval that ends at a time or, if the
+// machine is late and sends several at once, just after the previous one: no two intervals
+// of a machine end together. The result is valid until the next call.
 func (m *machine) tick(at sample.Millis) []byte {
 	m.n++
+	at = max(at, m.at+1)
+	m.at = at
 	for i := range m.base {
 		m.cpu[i] = float32(math.Round(1000*math.Abs(1+0.4*m.rng.NormFloat64())) / 1000)
 		m.cost[i] = m.base[i] * (1 + 0.1*float32(m.rng.NormFloat64()))

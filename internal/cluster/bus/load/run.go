@@ -27,6 +27,9 @@ type Options struct {
 	// Progress is called every Every; nil: progress is not reported.
 	Progress func(Progress)
 	Every    time.Duration
+	// Finish is how long, after the end, a batch without acknowledgement is still sent again:
+	// until then it is unknown whether the stream has it.
+	Finish time.Duration
 	// Settle is how long to wait, after the last batch, until the server has committed
 	// what it acknowledged.
 	Settle time.Duration
@@ -176,6 +179,7 @@ func (p *runner) run(ctx context.Context, i int, began time.Time) {
 	m, s := p.machines[i], p.senders[i]
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var ended time.Time // when ctx was first seen to have ended
 	for due := began.Add(p.Period * time.Duration(i) / time.Duration(p.Machines)); ; due = due.Add(p.Period) {
 		timer.Reset(time.Until(due))
 		select {
@@ -196,9 +200,16 @@ func (p *runner) run(ctx context.Context, i int, began time.Time) {
 				break
 			}
 			p.note(err)
-			if !wait(ctx, retry) {
+			if wait(ctx, retry) {
+				continue
+			}
+			if ended.IsZero() {
+				ended = time.Now()
+			}
+			if time.Since(ended) >= p.Finish {
 				return
 			}
+			wait(context.WithoutCancel(ctx), retry)
 		}
 		p.batches.Add(1)
 		p.took[i] = append(p.took[i], float32(time.Since(now).Seconds()))
