@@ -101,7 +101,7 @@ test-browser: ## test the lab's report in Chromium: widths, dark mode, print, co
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
 	@internal/testkit/quelltest/deps.sh soak
-	@$(GORUN) ./internal/testkit/quelltest/soak $(SOAK)
+	@internal/testkit/quelltest/soak/soak.sh $(SOAK)
 
 fuzz-api: ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')
 	go test -count 1 -v -timeout 0 ./cmd/quell-server -run '^TestAPIFuzz$$' -args -for 10m -seed 0 $(FUZZAPI)

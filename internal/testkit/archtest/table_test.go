@@ -111,7 +111,7 @@ var table = []row{
 	{pkg: "testkit/quelltest", outside: "golang.org/x/sys", why: "probes the kernel's capabilities; imported by every test, so it imports nothing of quell"},
 	{pkg: "testkit/quelltest/tally", why: "reads go test -json"},
 	{pkg: "testkit/archtest", why: "tests only"},
-	{pkg: "testkit/quelltest/soak", may: "format/atomicfile", outside: "golang.org/x/sys", why: "runs the tests many times, and keeps a record"},
+	{pkg: "testkit/quelltest/soak", why: "tests only, of soak.sh"},
 	{pkg: "testkit/bpftest", may: "testkit/quelltest core/sample machine/host machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "tasks, windows and a fake kernel for tests of signals over counter/bpf"},
 	{pkg: "testkit/commandtest", why: "valid and invalid commands, for the tests of every interface"},
 	{pkg: "testkit/bench", may: "machine/host agent/config", outside: "golang.org/x/sys", why: "measures the shipped agent and its rivals as processes; host finds cgroup2 and the CPUs, config has the defaults"},
