@@ -187,7 +187,7 @@ func TestFloorOverACrowd(t *testing.T) {
 			t.Errorf("cgroup %d holds %q, %v", i, text, err)
 		}
 	}
-	s, err := r.start(context.Background(), floor(), n)
+	s, err := r.start(floor(), n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,9 +202,7 @@ func TestFloorOverACrowd(t *testing.T) {
 	if x := results[0]; x.FDs < n || x.RSS == 0 || x.Window <= 0 || x.CPU < 0 {
 		t.Errorf("result %+v", x)
 	}
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	s.stop()
 	if err := s.dead(); err != nil && !strings.Contains(err.Error(), "has ended") {
 		t.Error(err)
 	}
@@ -225,7 +223,7 @@ func TestUsageOfWhatHasEnded(t *testing.T) {
 	spin := contender{name: "spin", commands: func(*run, int) ([][]string, string, error) {
 		return [][]string{{"sh", "-c", "(i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done); sleep infinity"}}, "", nil
 	}}
-	s, err := r.start(context.Background(), spin, 0)
+	s, err := r.start(spin, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,9 +231,7 @@ func TestUsageOfWhatHasEnded(t *testing.T) {
 		used, err := r.tree.usage(s.meter)
 		return err == nil && used > 0.005
 	})
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	s.stop()
 	// sleep is the shell's child, and ends after it.
 	quelltest.Until(t, "the tree can be removed", func() bool {
 		text, err := os.ReadFile(filepath.Join(r.tree.dir(s.meter), "cgroup.procs"))
@@ -278,7 +274,7 @@ func TestUnifiedView(t *testing.T) {
 	look := contender{name: "look", unified: true, commands: func(*run, int) ([][]string, string, error) {
 		return [][]string{{"sh", "-c", "[ -d " + here + " ] && echo seen > " + out}}, "", nil
 	}}
-	s, err := r.start(context.Background(), look, 0)
+	s, err := r.start(look, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,9 +285,7 @@ func TestUnifiedView(t *testing.T) {
 	if _, err := os.Stat(here); err == nil {
 		t.Error("the mount is seen outside")
 	}
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	s.stop()
 	if err := r.tree.remove(); err != nil {
 		t.Error(err)
 	}

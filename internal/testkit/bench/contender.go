@@ -2,11 +2,9 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/agent/child"
 )
 
 // contender is a program whose cost is measured.
@@ -47,13 +47,13 @@ const (
 
 func sweepEvery10s() contender {
 	return contender{name: sweepName, commands: func(r *run, n int) ([][]string, string, error) {
-		return r.agentCommand("sweep", "--set", "signals=cpi", "--set", "sampling.max_tax=0", "--set", "sampling.period=10s", "--set", "sampling.duration=10s")
+		return r.agentCommand("sweep", crowdMatch, "signals=cpi", "sampling.max_tax=0", "sampling.period=10s", "sampling.duration=10s")
 	}}
 }
 
 func defaultAgent() contender {
 	return contender{name: defaultName, commands: func(r *run, n int) ([][]string, string, error) {
-		return r.agentCommand("default", "--set", "sampling.max_tax=0")
+		return r.agentCommand("default", crowdMatch, "sampling.max_tax=0")
 	}}
 }
 
@@ -74,61 +74,53 @@ func floor() contender {
 // floorMost is the number of cgroups that one process of the floor reads.
 const floorMost = 2000
 
-// agentCommand returns the command of the shipped agent over the crowd and nothing else.
-func (r *run) agentCommand(name string, set ...string) ([][]string, string, error) {
+// crowdMatch matches the crowd's cgroups, below the tree.
+const crowdMatch = crowdName + "/app-*.*"
+
+// agentCommand returns the command of the shipped agent over some cgroups and nothing else.
+func (r *run) agentCommand(name, match string, settings ...string) ([][]string, string, error) {
 	dir := filepath.Join(r.scratch, name)
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, "", err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, "", err
-	}
-	listen, err := freeAddress()
+	listen, err := child.FreeAddress()
 	if err != nil {
 		return nil, "", err
 	}
-	conf := filepath.Join(dir, "agent.yaml")
-	text := fmt.Sprintf("state_dir: %q\nsocket: %q\nlisten: %q\nenforce: {mode: on}\nrules:\n  - {match: %q, job: \"app-$1\", class: batch}\n",
-		dir, filepath.Join(dir, "s"), listen, "/"+r.tree.name+"/"+crowdName+"/app-*.*")
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+	cmd, err := child.Agent(r.agent, dir, fmt.Sprintf("listen: %q\nenforce: {mode: on}\nrules:\n  - {match: %q, job: \"app-$1\", class: batch}\n",
+		listen, "/"+r.tree.name+"/"+match))
+	if err != nil {
 		return nil, "", err
 	}
-	return [][]string{append([]string{r.agent, "--config", conf}, set...)}, "http://" + listen + "/metrics", nil
-}
-
-// freeAddress returns a loopback address that was free a moment ago.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for _, s := range settings {
+		cmd.Args = append(cmd.Args, "--set", s)
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return [][]string{cmd.Args}, "http://" + listen + "/metrics", nil
 }
 
 // started is a contender that is running.
 type started struct {
 	contender
 	meter  string // its cgroup in the tree
-	procs  []*exec.Cmd
+	procs  []*child.Process
 	scrape string
-	log    string
 }
 
 // start starts a contender in a cgroup of its own, and waits until it is ready.
-func (r *run) start(ctx context.Context, c contender, n int) (*started, error) {
+func (r *run) start(c contender, n int) (_ *started, err error) {
 	argv, scrape, err := c.commands(r, n)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
 	r.starts++
-	s := &started{contender: c, meter: fmt.Sprintf("meter-%d", r.starts), scrape: scrape,
-		log: filepath.Join(r.scratch, fmt.Sprintf("%d.log", r.starts))}
-	logFile, err := os.Create(s.log)
-	if err != nil {
-		return nil, err
-	}
-	defer logFile.Close()
+	s := &started{contender: c, meter: fmt.Sprintf("meter-%d", r.starts), scrape: scrape}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	options := child.Options{Name: c.name, Log: filepath.Join(r.scratch, fmt.Sprintf("%d.log", r.starts)), Append: true,
+		Launch: func(cmd *exec.Cmd) error { return r.tree.start(s.meter, cmd) }}
 	for _, args := range argv {
 		cmd := exec.Command(args[0], args[1:]...)
 		if c.unified && r.tree.mount != cgroupRoot {
@@ -139,63 +131,47 @@ func (r *run) start(ctx context.Context, c contender, n int) (*started, error) {
 			cmd = exec.Command(self, append([]string{"unify", r.tree.mount}, args...)...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 		}
-		cmd.Stderr = logFile
+		isFloor := strings.HasPrefix(c.name, floorName)
 		var out io.ReadCloser
-		if strings.HasPrefix(c.name, floorName) {
+		if isFloor {
 			if out, err = cmd.StdoutPipe(); err != nil {
 				return nil, err
 			}
-		} else {
-			cmd.Stdout = logFile
 		}
-		if err := r.tree.start(s.meter, cmd); err != nil {
-			return nil, errors.Join(fmt.Errorf("start %s: %w", c.name, err), s.stop())
+		p, err := child.Start(cmd, options)
+		if err != nil {
+			return nil, err
 		}
-		s.procs = append(s.procs, cmd)
-		if out != nil {
+		s.procs = append(s.procs, p)
+		if isFloor {
 			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "ready") {
-				return nil, errors.Join(fmt.Errorf("start %s: unexpected output %q: %s", c.name, line, s.tail()), s.stop())
+				return nil, fmt.Errorf("start %s: unexpected output %q: %s", c.name, line, p.Tail())
 			}
 		}
 	}
 	return s, nil
 }
 
-// tail returns the end of the contender's log.
-func (s *started) tail() string {
-	text, err := os.ReadFile(s.log)
-	if err != nil {
-		return err.Error()
-	}
-	const most = 600
-	return string(text[max(0, len(text)-most):])
-}
+// tail returns the end of the contender's log, which its processes share.
+func (s *started) tail() string { return s.procs[0].Tail() }
 
 // dead returns an error if one of the contender's processes has ended.
 func (s *started) dead() error {
 	for _, p := range s.procs {
-		var info unix.Siginfo
-		err := unix.Waitid(unix.P_PID, p.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-		if err == nil && info.Signo != 0 {
+		select {
+		case <-p.Done():
 			return fmt.Errorf("%s has ended: %s", s.name, s.tail())
+		default:
 		}
 	}
 	return nil
 }
 
-// stop ends the contender: with SIGTERM, and after 5 s with SIGKILL.
-func (s *started) stop() error {
-	var errs []error
+// stop ends the contender. How it ends does not matter: it was measured while it ran.
+func (s *started) stop() {
 	for _, p := range s.procs {
-		if err := p.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			errs = append(errs, err)
-		}
-		timer := time.AfterFunc(5*time.Second, func() { p.Process.Kill() })
-		// How it ended does not matter: it was measured while it ran.
-		_ = p.Wait()
-		timer.Stop()
+		_ = p.Stop(5 * time.Second)
 	}
-	return errors.Join(errs...)
 }
 
 // cgroupRoot is where cgroup2 is on machines without v1.

@@ -241,7 +241,7 @@ func turns(n, full, rounds int, others []contender) []turn {
 }
 
 // turn measures the contenders of a turn that have not been measured yet.
-func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
+func (r *run) turn(ctx context.Context, t turn, n int) error {
 	left := slices.DeleteFunc(slices.Clone(t.all), func(c contender) bool {
 		return slices.ContainsFunc(r.kept.Results, func(x result) bool { return x.Contender == c.name && x.Cgroups == n && x.Round == t.round })
 	})
@@ -258,11 +258,11 @@ func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
 	var all []*started
 	defer func() {
 		for _, s := range all {
-			err = errors.Join(err, s.stop())
+			s.stop()
 		}
 	}()
 	for _, c := range left {
-		s, err := r.start(ctx, c, n)
+		s, err := r.start(c, n)
 		if err != nil {
 			return err
 		}

@@ -104,7 +104,7 @@ func (r *run) take(s *started, into *result, sign float64) error {
 	into.CPU += sign * usage
 	into.RSS, into.PeakRSS, into.FDs = 0, 0, 0
 	for _, p := range s.procs {
-		dir := filepath.Join("/proc", strconv.Itoa(p.Process.Pid))
+		dir := filepath.Join("/proc", strconv.Itoa(p.PID))
 		status, err1 := os.ReadFile(filepath.Join(dir, "status"))
 		fds, err2 := os.ReadDir(filepath.Join(dir, "fd"))
 		if err := errors.Join(err1, err2); err != nil {
@@ -139,32 +139,41 @@ func parseStatus(text []byte) (rss, peak int64) {
 	return rss, peak
 }
 
-// doScrape reads a contender's metrics once, as Prometheus does but without
+// get reads what a contender answers at its address, as Prometheus does but without
 // compression.
-func (s *started) doScrape(ctx context.Context, into *result) error {
-	if s.scrape == "" {
-		return nil
-	}
+func (s *started) get(ctx context.Context) (body []byte, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", s.scrape, nil)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	client := http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}
 	begin := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("scrape %s: %w: %s", s.name, err, s.tail())
+		return nil, 0, fmt.Errorf("scrape %s: %w: %s", s.name, err, s.tail())
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	took := time.Since(begin)
-	if err != nil {
-		return fmt.Errorf("scrape %s: %w", s.name, err)
+	body, err = io.ReadAll(resp.Body)
+	took = time.Since(begin)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("scrape %s: %s: %s", s.name, resp.Status, s.tail())
+	if err != nil {
+		return nil, 0, fmt.Errorf("scrape %s: %w: %s", s.name, err, s.tail())
+	}
+	return body, took, nil
+}
+
+// doScrape scrapes a contender once.
+func (s *started) doScrape(ctx context.Context, into *result) error {
+	if s.scrape == "" {
+		return nil
+	}
+	body, took, err := s.get(ctx)
+	if err != nil {
+		return err
 	}
 	if last := podName(into.Cgroups - 1); s.names && !bytes.Contains(body, []byte("/"+last+`"`)) {
 		return fmt.Errorf("scrape %s: no metrics of %s", s.name, last)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/quell-dev/quell/internal/agent/child"
 )
 
 // The rivals and their versions. They are built into bin/rivals if they are not
@@ -49,11 +51,11 @@ func rivals(ctx context.Context, bin string, build bool) []contender {
 	below, belowErr := ready("below", func(target string) error { return buildBelow(ctx, target) })
 	return []contender{
 		{name: "node_exporter 1.9.1", absent: exporterErr, commands: func(r *run, n int) ([][]string, string, error) {
-			at, err := freeAddress()
+			at, err := child.FreeAddress()
 			return [][]string{{exporter, "--web.listen-address=" + at}}, "http://" + at + "/metrics", err
 		}},
 		{name: "cAdvisor 0.60.6", heavy: true, unified: true, names: true, absent: cadvisorErr, commands: func(r *run, n int) ([][]string, string, error) {
-			at, err := freeAddress()
+			at, err := child.FreeAddress()
 			return [][]string{{cadvisor, "-listen=" + at}}, "http://" + at + "/metrics", err
 		}},
 		{name: "below 0.9.0, every 5 s", heavy: true, unified: true, absent: belowErr, commands: func(r *run, n int) ([][]string, string, error) {
