@@ -36,7 +36,7 @@ type domain struct {
 type thread struct {
 	running, waiting   time.Duration
 	executions, wakeup float64
-	guest              float64 // ticks
+	guest              time.Duration
 }
 
 // Window implements lab.Observer.
@@ -80,7 +80,7 @@ func (d domain) since(from domain) map[string]float64 {
 			out[name] = v - before
 		}
 	}
-	n, guest := 0, 0.0
+	n, guest := 0, time.Duration(0)
 	for tid, t := range d.threads {
 		before, ok := from.threads[tid]
 		if !ok || t.running < before.running {
@@ -94,13 +94,10 @@ func (d domain) since(from domain) map[string]float64 {
 		guest += t.guest - before.guest
 	}
 	if out[result.DomainThreads] = float64(n); guest > 0 {
-		out[result.DomainGuest] = guest / ticksPerSecond
+		out[result.DomainGuest] = guest.Seconds()
 	}
 	return out
 }
-
-// ticksPerSecond is USER_HZ, which is 100 on every architecture that Go supports.
-const ticksPerSecond = 100
 
 func (d *domains) read(e lab.Environment) (domain, error) {
 	one := domain{values: map[string]float64{}, threads: map[int]thread{}}
@@ -156,11 +153,8 @@ func (d *domains) thread(tid int) (thread, bool) {
 			t.wakeup, _ = strconv.ParseFloat(strings.TrimSpace(line), 64)
 		}
 	}
-	if stat, err := d.host.ReadValue(dir + "stat"); err == nil {
-		// guest_time is field 43; the name in field 2 may contain any character.
-		if f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]); len(f) > 40 {
-			t.guest, _ = strconv.ParseFloat(f[40], 64)
-		}
+	if stat, err := host.ReadProcessStat(d.host.Path(dir + "stat")); err == nil {
+		t.guest = stat.Guest
 	}
 	return t, true
 }

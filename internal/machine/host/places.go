@@ -214,26 +214,11 @@ func ancestor(a, b string) string {
 	return "/"
 }
 
-// exiting reports whether a process is exiting or gone: PF_EXITING in the flags
-// of /proc/PID/stat.
+// exiting reports whether a process is exiting (PF_EXITING) or gone.
 func (h *Host) exiting(pid int) bool {
-	text, err := os.ReadFile(h.Path("/proc/" + strconv.Itoa(pid) + "/stat"))
-	if err != nil {
-		return vanished(err)
-	}
-	return parseExiting(text)
-}
-
-// parseExiting finds PF_EXITING in /proc/PID/stat; the command before the last
-// ")" may contain any character.
-func parseExiting(text []byte) bool {
 	const flagExiting = 0x4
-	f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(f) < 7 {
-		return false
-	}
-	flags, ok := parseUint(f[6])
-	return ok && flags&flagExiting != 0
+	s, err := ReadProcessStat(h.Path("/proc/" + strconv.Itoa(pid) + "/stat"))
+	return vanished(err) || s.Flags&flagExiting != 0
 }
 
 // exclusivePlace checks that a place in another tree holds all threads of the task and
