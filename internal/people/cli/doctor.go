@@ -15,9 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/counter"
-	"github.com/quell-dev/quell/internal/machine/counter/blockio"
-	"github.com/quell-dev/quell/internal/machine/counter/netq"
 	"github.com/quell-dev/quell/internal/machine/counter/runq"
+	"github.com/quell-dev/quell/internal/machine/counter/sources"
 	"github.com/quell-dev/quell/internal/machine/counter/uprobe"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -117,48 +116,17 @@ func ioCaps(h *host.Host) host.Capability {
 
 // signalCapabilities opens each source, as the agent does.
 func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability {
-	cpus := topology.Online
-	cgroup2 := h.Layout().Unified
-	all := make([]host.Capability, 0, 4)
+	var all []host.Capability
 	for _, sig := range sample.Signals() {
-		var s interface { // of tasks or of the machine
-			Info() counter.Info
-			Close() error
-		}
-		var err error
-		switch sig.Name {
-		case sample.CPI:
-			s, err = counter.OpenCPI(cpus, cgroup2)
-		case sample.CPS:
-			s, err = counter.OpenCPS(cpus, cgroup2)
-		case sample.CPT:
-			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
-		case sample.RunQ:
-			s, err = runq.Open()
-		case sample.IO:
-			s, err = blockio.Open()
-		case sample.Net:
-			s, err = netq.Open()
-		case sample.Probe:
-			s, err = counter.OpenCanary(counter.Caches(topology), time.Second)
-		case sample.Steal:
-			s, err = counter.OpenSteal(h)
-		default:
-			continue
-		}
-		c := host.Capability{Name: string(sig.Name), OK: err == nil}
-		var unsupported *counter.NotSupportedError
-		switch {
-		case err == nil:
+		c := host.Capability{Name: string(sig.Name)}
+		if s, err := sources.Open(sig.Name, h, topology, time.Second); err != nil {
+			c.Reason, c.Remedy = err.Error(), counter.Remedy(err)
+		} else {
 			info := s.Info()
-			c.Detail, c.Reason = sig.Cost+", counted as "+info.Variant, cmp.Or(info.Fallback, info.Expensive)
+			c.OK, c.Detail, c.Reason = true, sig.Cost+", counted as "+info.Variant, cmp.Or(info.Fallback, info.Expensive)
 			if err := s.Close(); err != nil {
 				c.OK, c.Reason = false, err.Error()
 			}
-		case errors.As(err, &unsupported):
-			c.Reason, c.Remedy = err.Error(), unsupported.Remedy
-		default:
-			c.Reason = err.Error()
 		}
 		all = append(all, c)
 	}
