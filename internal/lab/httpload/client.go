@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Client is the generator as the workload of a role.
@@ -101,13 +101,13 @@ func (c Client) once(ctx context.Context) (*Result, error) {
 func slicesOf(ctx context.Context, answers *atomic.Int64, mu *sync.Mutex, out io.Writer) {
 	tick := time.NewTicker(slice)
 	defer tick.Stop()
-	for from := monotonic(); ; {
+	for from := host.Monotonic(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		to := monotonic()
+		to := host.Monotonic()
 		mu.Lock()
 		_, err := fmt.Fprintf(out, "%s %d %d %d\n", iterationLine, from, to, answers.Swap(0))
 		mu.Unlock()
@@ -116,15 +116,6 @@ func slicesOf(ctx context.Context, answers *atomic.Int64, mu *sync.Mutex, out io
 		}
 		from = to
 	}
-}
-
-// monotonic is CLOCK_MONOTONIC in ns; the lab converts a role's times with it.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel supports it
-	}
-	return ts.Nano()
 }
 
 // Values returns the result's values by name.

@@ -18,6 +18,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/chase"
 )
 
 // Kernel is a workload of the lab: each of its threads does equal pieces of work, one
@@ -144,7 +146,7 @@ func (k Kernel) Validate() error {
 	if k.Name != "idle" && (k.Work < 1 || k.Work > 1<<40) {
 		bad("work", k.Work, "1 or more")
 	}
-	least := map[string]int64{"chase": 2 * line, "triad": 3 * 8, "fault": 1 << 16}[k.Name]
+	least := map[string]int64{"chase": 2 * chase.Line, "triad": 3 * 8, "fault": 1 << 16}[k.Name]
 	if k.Set < least && !(k.Name == "triad" && k.Set == 0) {
 		bad("set", k.Set, fmt.Sprintf("at least %d bytes", least))
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // RoundTrip is how long a cache line takes from one CPU to another and back.
@@ -72,8 +74,8 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	go func() {
 		defer ball.v.CompareAndSwap(0, -1) // if it never arrived
 		failed <- onCPU(b, func() {
-			start := threadTime()
-			defer func() { spent <- threadTime() - start }()
+			start := host.ThreadCPU()
+			defer func() { spent <- host.ThreadCPU() - start }()
 			if !rendezvous(&atB, &atA, &ball.v) {
 				return
 			}
@@ -95,8 +97,8 @@ func PingPong(a, b int, d time.Duration) (RoundTrip, error) {
 	go func() {
 		defer ball.v.Store(-1)
 		failed <- onCPU(a, func() {
-			start := threadTime()
-			defer func() { spent <- threadTime() - start }()
+			start := host.ThreadCPU()
+			defer func() { spent <- host.ThreadCPU() - start }()
 			if rendezvous(&atA, &atB, &ball.v) {
 				bursts = serveBall(&ball.v, d, bursts)
 			}
@@ -204,14 +206,6 @@ func bind(cpu int) (back func() error, err error) {
 		}
 		return nil
 	}, nil
-}
-
-// threadTime is the CPU time of the calling thread.
-func threadTime() time.Duration {
-	var ts unix.Timespec
-	// This cannot fail for the caller's own clock.
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)
-	return time.Duration(ts.Nano())
 }
 
 // MaxSharedTrip is the round trip below which two CPUs share a last-level cache. On a 2-vCPU AMD

@@ -145,7 +145,7 @@ func attach(dir string, rate uint64) (_ *activeLimit, err error) {
 	if err := loadEgressObjects(&h.objs, nil); err != nil {
 		return nil, refusal(err)
 	}
-	b := egressBucket{Rate: rate, Seen: monotonic()}
+	b := egressBucket{Rate: rate, Seen: uint64(host.Monotonic())}
 	if err := errors.Join(h.objs.Buckets.Put(uint32(0), &b), h.renew()); err != nil {
 		return nil, errors.Join(refusal(err), h.close())
 	}
@@ -158,7 +158,7 @@ func attach(dir string, rate uint64) (_ *activeLimit, err error) {
 
 // renew extends the limit to Grace from now.
 func (h *activeLimit) renew() error {
-	if err := h.objs.Until.Set(monotonic() + uint64(Grace)); err != nil {
+	if err := h.objs.Until.Set(uint64(host.Monotonic()) + uint64(Grace)); err != nil {
 		return fmt.Errorf("renew limit: %w", err)
 	}
 	return nil
@@ -170,14 +170,6 @@ func (h *activeLimit) close() error {
 		err = h.link.Close()
 	}
 	return errors.Join(err, h.objs.Close())
-}
-
-func monotonic() uint64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel has it
-	}
-	return uint64(ts.Nano())
 }
 
 // ErrNoLimit means that the kernel does not accept the program, or not from

@@ -158,7 +158,7 @@ func TestSendingIsHeld(t *testing.T) {
 		t.Errorf("%d bytes passed, %d were dropped, of %d; %d may pass", passed, dropped, packets*size, most)
 	}
 	// The limit has not been read for longer than Grace.
-	if err := f.held[dir].objs.Until.Set(monotonic() - 1); err != nil {
+	if err := f.held[dir].objs.Until.Set(uint64(host.Monotonic()) - 1); err != nil {
 		t.Fatal(err)
 	}
 	send(packets, size)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Schedstat counts with /proc/PID/task/TID/schedstat, read at both ends of a
@@ -31,7 +32,7 @@ type Schedstat struct {
 	refused string
 	tasks   map[sample.TaskKey]*members
 	open    bool
-	began   uint64 // ns, monotonic
+	began   int64 // host.Monotonic
 }
 
 type members struct {
@@ -99,7 +100,7 @@ func (s *Schedstat) Start() error {
 	if s.open {
 		return counter.ErrOpen
 	}
-	s.open, s.began = true, now()
+	s.open, s.began = true, host.Monotonic()
 	for _, t := range s.tasks {
 		t.base = nil
 		if threads, err := s.threads(t.target); err == nil {
@@ -135,7 +136,7 @@ func (s *Schedstat) reading(t *members, cpu time.Duration, known bool) (counter.
 	if err != nil {
 		return counter.Reading{}, false
 	}
-	window := time.Duration(now() - s.began)
+	window := time.Duration(host.Monotonic() - s.began)
 	return sumThreads(cur, t.base, window).reading(cpu, known), true
 }
 
