@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -170,15 +171,7 @@ func pathsOf(h *host.Host, pid string) map[string]string {
 	if err != nil {
 		return nil
 	}
-	paths := map[string]string{}
-	for line := range strings.Lines(text) {
-		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 {
-			for controller := range strings.SplitSeq(f[1], ",") {
-				paths[controller] = f[2]
-			}
-		}
-	}
-	return paths
+	return maps.Collect(host.ProcCgroups([]byte(text)))
 }
 
 // shared is the longest common path of both.

@@ -13,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // The files of a recorded run next to its record.
@@ -96,14 +97,13 @@ func rules(o lab.Observed, proc string) ([]rule, error) {
 // in v1's cpu hierarchy; "" where it is in neither.
 func identity(text string) string {
 	cpu := ""
-	for line := range strings.Lines(text) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+	for controller, path := range host.ProcCgroups([]byte(text)) {
 		switch {
-		case len(f) < 3 || f[2] == "/":
-		case f[0] == "0" && f[1] == "":
-			return f[2]
-		case strings.Contains(","+f[1]+",", ",cpu,"):
-			cpu = f[2]
+		case path == "/":
+		case controller == "":
+			return path
+		case controller == "cpu":
+			cpu = path
 		}
 	}
 	return cpu

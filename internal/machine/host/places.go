@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path"
@@ -268,24 +269,35 @@ func (c *Cgroup) exclusivePlace(name, place string, pids []int, members []member
 	return place, ""
 }
 
-// parseProcCgroup reads /proc/PID/cgroup (cgroups(7)): "4:cpu,cpuacct:/a", and
-// "0::/a" for cgroup2. Cgroups that are outside the mounts are left out, and
-// so are removed ones that a zombie still holds.
-func (h *Host) parseProcCgroup(text []byte) map[string]string {
-	paths := make(map[string]string)
-	for line := range bytes.Lines(text) {
-		f := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
-		if len(f) != 3 || !strings.HasPrefix(f[2], "/") || strings.HasSuffix(f[2], " (deleted)") {
-			continue
-		}
-		for name := range strings.SplitSeq(f[1], ",") {
-			t, ok := h.trees[name]
-			if !ok {
+// ProcCgroups yields what /proc/PID/cgroup has (cgroups(7)): for each v1 controller, and for
+// cgroup2 as "", the path in its hierarchy: "4:cpu,cpuacct:/a", "0::/a".
+func ProcCgroups(text []byte) iter.Seq2[string, string] {
+	return func(yield func(controller, path string) bool) {
+		for line := range bytes.Lines(text) {
+			f := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
+			if len(f) != 3 {
 				continue
 			}
-			if p, ok := t.below(f[2]); ok {
-				paths[name] = p
+			for controller := range strings.SplitSeq(f[1], ",") {
+				if !yield(controller, f[2]) {
+					return
+				}
 			}
+		}
+	}
+}
+
+// parseProcCgroup reads /proc/PID/cgroup. Cgroups that are outside the mounts are left
+// out, and so are removed ones that a zombie still holds.
+func (h *Host) parseProcCgroup(text []byte) map[string]string {
+	paths := make(map[string]string)
+	for name, p := range ProcCgroups(text) {
+		t, ok := h.trees[name]
+		if !ok || !strings.HasPrefix(p, "/") || strings.HasSuffix(p, " (deleted)") {
+			continue
+		}
+		if p, ok := t.below(p); ok {
+			paths[name] = p
 		}
 	}
 	return paths

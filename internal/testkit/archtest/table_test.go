@@ -85,7 +85,7 @@ var table = []row{
 	{pkg: "lab/network", may: "lab/study lab", outside: "golang.org/x/sys github.com/vishvananda/netlink", why: "puts environments on networks of namespaces, by netlink"},
 	{pkg: "lab/remote", may: "core/sample format/keyed machine/host lab/study lab", outside: "golang.org/x/sys golang.org/x/crypto/ssh", why: "environments on other hosts; its helper makes them with a given Maker"},
 	{pkg: "lab/observe", may: "core/sample machine/host machine/counter machine/counter/blockio machine/counter/netq machine/enforce lab/workload format/keyed lab/study lab/result lab", outside: "golang.org/x/sys gonum.org/v1/gonum/stat", why: "observes runs for the engine, with the agent's sources; enforce journals settings, workload measures the distance of CPUs"},
-	{pkg: "lab/record", may: "core/sample core/stat format/trace agent/child lab/study lab/result lab/analyse lab", why: "has quell-agent sample the engine's runs, and labels the samples; starts the agent as a child"},
+	{pkg: "lab/record", may: "core/sample core/stat format/trace machine/host agent/child lab/study lab/result lab/analyse lab", why: "has quell-agent sample the engine's runs, and labels the samples; starts the agent as a child"},
 	{pkg: "lab/httpload", may: "machine/host", why: "loads web servers; independent of studies; reports times of the kernel's clock"},
 	{pkg: "lab/udpload", may: "machine/host lab/result", outside: "golang.org/x/sys", why: "sends and counts datagrams; uses only the names of figures in a record"},
 	{pkg: "lab/web", why: "commands and configurations of web servers; starts none"},
