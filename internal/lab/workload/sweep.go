@@ -39,7 +39,7 @@ func Sweep(prefix string) (removed []string, err error) {
 			if root == os.TempDir() {
 				err = removeScratch(dir)
 			} else {
-				err = removeCgroups(dir, time.Now().Add(teardownTimeout))
+				err = RemoveCgroups(dir)
 			}
 			if err != nil {
 				all = append(all, err)
@@ -102,10 +102,10 @@ func startTime(pid int) (uint64, error) {
 	return s.Start, nil
 }
 
-// removeCgroups kills all processes in a cgroup and below and removes it. It retries
-// until deadline. A missing directory counts as removed.
-func removeCgroups(dir string, deadline time.Time) error {
-	for {
+// RemoveCgroups kills all processes in a cgroup and below and removes it. It retries for
+// some time. A missing directory counts as removed.
+func RemoveCgroups(dir string) error {
+	for deadline := time.Now().Add(teardownTimeout); ; {
 		err := tryRemove(dir)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil

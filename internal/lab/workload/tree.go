@@ -165,7 +165,7 @@ func (t *Tree) Add(task string) error {
 func (t *Tree) Remove(task string) error {
 	var all []error
 	for _, dir := range t.Dirs(task) {
-		all = append(all, removeCgroups(dir, time.Now().Add(teardownTimeout)))
+		all = append(all, RemoveCgroups(dir))
 	}
 	if err := errors.Join(all...); err != nil {
 		return fmt.Errorf("remove task %s: %w", task, err)
@@ -300,7 +300,7 @@ func (t *Tree) Close() error {
 func (t *Tree) remove() error {
 	var all []error
 	for _, dir := range t.Dirs("") {
-		all = append(all, removeCgroups(dir, time.Now().Add(teardownTimeout)))
+		all = append(all, RemoveCgroups(dir))
 	}
 	all = append(all, os.RemoveAll(t.scratch))
 	if err := errors.Join(all...); err != nil {

@@ -2,17 +2,13 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/agent/child"
 )
@@ -124,12 +120,8 @@ func (r *run) start(c contender, n int) (_ *started, err error) {
 	for _, args := range argv {
 		cmd := exec.Command(args[0], args[1:]...)
 		if c.unified && r.tree.mount != cgroupRoot {
-			self, err := os.Executable()
-			if err != nil {
-				return nil, err
-			}
-			cmd = exec.Command(self, append([]string{"unify", r.tree.mount}, args...)...)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+			script := "mount --bind " + r.tree.mount + " " + cgroupRoot + ` && exec "$@"`
+			cmd = exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "sh"}, args...)...)
 		}
 		isFloor := strings.HasPrefix(c.name, floorName)
 		var out io.ReadCloser
@@ -176,23 +168,3 @@ func (s *started) stop() {
 
 // cgroupRoot is where cgroup2 is on machines without v1.
 const cgroupRoot = "/sys/fs/cgroup"
-
-// runUnify replaces this process with the command that follows the mount's
-// path, with that mount at /sys/fs/cgroup. It is called in its own mount
-// namespace and returns only with an error.
-func runUnify(args []string) error {
-	if len(args) < 2 {
-		return errors.New("unify: want MOUNT COMMAND…")
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("unify: make mounts private: %w", err)
-	}
-	if err := unix.Mount(args[0], cgroupRoot, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("unify: bind %s: %w", args[0], err)
-	}
-	path, err := exec.LookPath(args[1])
-	if err != nil {
-		return fmt.Errorf("unify: %w", err)
-	}
-	return unix.Exec(path, args[1:], os.Environ())
-}

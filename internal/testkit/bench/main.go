@@ -70,8 +70,6 @@ func dispatch(args []string) error {
 			return runFloor(args[1:])
 		case "play":
 			return runPlay(args[1:])
-		case "unify":
-			return runUnify(args[1:])
 		}
 	}
 	f := flag.NewFlagSet("bench", flag.ExitOnError)
@@ -124,12 +122,14 @@ func dispatch(args []string) error {
 			return fmt.Errorf("resume: %w", err)
 		}
 	}
-	var others []contender
-	if *with != "none" {
-		if err := os.MkdirAll(*bin, 0o755); err != nil {
+	if *with == "build" {
+		if err := buildRivals(ctx, *bin); err != nil {
 			return err
 		}
-		others = rivals(ctx, *bin, *with == "build")
+	}
+	var others []contender
+	if *with != "none" {
+		others = rivals(*bin)
 	}
 	if err := r.prepare(); err != nil {
 		return err

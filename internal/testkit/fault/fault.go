@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 const (
@@ -114,7 +115,7 @@ func (k *worker) applyScenario(p *point, at limit) (*limit, error) {
 	switch p.scenario {
 	case foreign:
 		want = limit{foreignQuota, at.period}
-		err = k.task.write(k.task.quotaFile(), foreignQuota)
+		err = host.WriteFile(k.task.quotaFile(), foreignQuota)
 	case foreignAlive:
 		if at.quota == foreignQuota {
 			want = at
@@ -140,7 +141,7 @@ func (k *worker) setForeignLimit(ctx context.Context) {
 		if s, err := c.Status(ctx); err == nil && len(s.Caps) == 1 {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			k.taken = k.task.write(k.task.quotaFile(), foreignQuota) == nil
+			k.taken = host.WriteFile(k.task.quotaFile(), foreignQuota) == nil
 			return
 		}
 	}

@@ -29,6 +29,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -133,7 +134,7 @@ func inject(ctx context.Context, w io.Writer, o options) error {
 	}
 	for _, which := range []string{"task", "web", "kept"} { // of workers that were killed
 		for i := range dealt {
-			_ = removeCgroup(filepath.Join(h.Layout().V1["cpu"], fmt.Sprintf("%s-%d-%s", name, i, which)))
+			_ = workload.RemoveCgroups(filepath.Join(h.Layout().V1["cpu"], fmt.Sprintf("%s-%d-%s", name, i, which)))
 		}
 	}
 	return errors.Join(append(all, t.verdict())...)
