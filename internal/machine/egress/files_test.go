@@ -91,7 +91,7 @@ func TestNetMaxIsLikeAFile(t *testing.T) {
 		t.Errorf("after what was refused it reads %q", v)
 	}
 	// Another process's limit is not seen: it ends with that process.
-	if v := read(t, NewFiles(f.Inner), file); v != None {
+	if v := read(t, NewFiles(f.Files), file); v != None {
 		t.Errorf("another process reads %q", v)
 	}
 	if _, err := f.ReadValue(filepath.Join(dir, "cgroup.procs")); err != nil {

@@ -100,12 +100,7 @@ func (c *Cgroup) ioPlace() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var members []member
-	for _, pid := range pids {
-		if m, ok := c.where(pid, "cgroup"); ok {
-			members = append(members, m)
-		}
-	}
+	members := c.members(pids)
 	if len(members) == 0 {
 		return "", fmt.Errorf("%w: it has no processes, so its place in blkio is unknown", ErrNoLimit)
 	}

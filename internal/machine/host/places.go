@@ -80,12 +80,7 @@ func (c *Cgroup) findPlaces() (Places, error) {
 	if err != nil {
 		return p, err
 	}
-	var members []member
-	for _, pid := range pids {
-		if m, ok := c.where(pid, "cgroup"); ok {
-			members = append(members, m)
-		}
-	}
+	members := c.members(pids)
 	if len(members) == 0 {
 		p.Split, p.Reason = c.places.Split, c.places.Reason
 		return p, nil
@@ -122,6 +117,16 @@ func (p *Places) set(tree, place string) {
 	case "":
 		p.Unified = place
 	}
+}
+
+// members are those of the processes that are in this cgroup.
+func (c *Cgroup) members(pids []int) (all []member) {
+	for _, pid := range pids {
+		if m, ok := c.where(pid, "cgroup"); ok {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // where reads a process's cgroup file (or "task/TID/cgroup"); ok is false if
