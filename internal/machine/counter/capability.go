@@ -53,7 +53,7 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 // CapabilityOf returns the capability for err, with detail if err is nil.
 func CapabilityOf(name, detail string, err error) host.Capability {
 	if err == nil {
-		return host.Capability{Name: name, OK: true, Detail: detail}
+		return host.Present(name, detail)
 	}
 	c := host.Capability{Name: name, Reason: err.Error()}
 	if e := (*NotSupportedError)(nil); errors.As(err, &e) {
@@ -74,16 +74,13 @@ const leastTasks = 110
 // fdBudget says how many tasks all perf sources together can count at once within
 // RLIMIT_NOFILE. If there are more, they take turns.
 func fdBudget(cpus int) host.Capability {
-	c := host.Capability{Name: "file descriptors"}
+	const name = "file descriptors"
 	limit := fdLimit()
 	perTask := uint64(max(1, cpus)) * (maxEvents + 2) // cpi and cps
 	tasks := limit / perTask
 	text := fmt.Sprintf("%d descriptors are enough to count about %d tasks at once on %d CPUs; more take turns", limit, tasks, cpus)
-	if c.OK = tasks >= leastTasks; c.OK {
-		c.Detail = text
-	} else {
-		c.Reason = text
-		c.Remedy = fmt.Sprintf("raise LimitNOFILE to %d", leastTasks*perTask)
+	if tasks < leastTasks {
+		return host.Missing(name, text, fmt.Sprintf("raise LimitNOFILE to %d", leastTasks*perTask))
 	}
-	return c
+	return host.Present(name, text)
 }

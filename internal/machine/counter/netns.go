@@ -92,7 +92,7 @@ func networkError(pid int, err error) error {
 // NetworkCapability reports whether counters of tasks with a network of their own can
 // be scraped.
 func NetworkCapability() host.Capability {
-	c := host.Capability{Name: "tasks' networks"}
+	const name = "tasks' networks"
 	ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		runtime.LockOSThread()
@@ -100,11 +100,8 @@ func NetworkCapability() host.Capability {
 		runtime.UnlockOSThread()
 		unix.Close(ns)
 	}
-	if c.OK = err == nil; c.OK {
-		c.Detail = "counters of containers can be scraped"
-		return c
+	if err != nil {
+		return host.Missing(name, "setns: "+err.Error()+"; only tasks in the agent's network namespace can be scraped", "grant CAP_SYS_ADMIN")
 	}
-	c.Reason = "setns: " + err.Error() + "; only tasks in the agent's network namespace can be scraped"
-	c.Remedy = "grant CAP_SYS_ADMIN"
-	return c
+	return host.Present(name, "counters of containers can be scraped")
 }
