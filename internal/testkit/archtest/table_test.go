@@ -111,7 +111,7 @@ var table = []row{
 	{pkg: "people/cli/replaycmd", may: "eval/rivals core/sample core/detect core/plan format/trace format/trace/parquet format/keyed format/trace/recording agent/config eval/sim eval/quality eval/replay people/report people/cli/app", outside: "github.com/spf13", why: "the commands quell replay and quell sim"},
 	{pkg: "people/cli/labcmd", may: "core/sample format/keyed machine/host machine/enforce lab/workload lab/study lab/result lab/load lab/analyse lab lab/audit lab/env lab/network lab/remote lab/observe lab/record lab/httpload lab/udpload lab/web lab/render lab/platform lab/render/parquet lab/depot people/cli/app", outside: "golang.org/x/sys github.com/spf13", why: "the command quell lab"},
 	{pkg: "people/cli", may: "core/sample core/detect core/command core/plan core/incident core/placement machine/host machine/counter machine/counter/runq machine/counter/uprobe machine/counter/sources agent/logbook agent/api cluster/api cluster/store cluster/store/spark lab/workload eval/evaluation people/report people/demo people/cli/app people/cli/labcmd people/cli/replaycmd", outside: "golang.org/x/term github.com/spf13", why: "all other commands of quell"},
-	{pkg: "testkit/quelltest", outside: "golang.org/x/sys", why: "probes the kernel's capabilities; imported by every test, so it imports nothing of quell"},
+	{pkg: "testkit/quelltest", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "probes the kernel's capabilities; imported by every test, so it imports nothing of quell"},
 	{pkg: "testkit/quelltest/tally", why: "reads go test -json"},
 	{pkg: "testkit/archtest", why: "tests only"},
 	{pkg: "testkit/quelltest/soak", why: "tests only, of soak.sh"},

@@ -27,13 +27,6 @@ func TestMain(m *testing.M) {
 	quelltest.Main(m)
 }
 
-func TestParseStatus(t *testing.T) {
-	rss, peak := parseStatus([]byte("Name:\tVmRSS: 7 kB x\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\nThreads:\t3\n"))
-	if rss != 1<<20 || peak != 2<<20 {
-		t.Errorf("got %d, %d", rss, peak)
-	}
-}
-
 func TestRowsSumUpRounds(t *testing.T) {
 	all := rows([]result{
 		{Contender: "b", Cgroups: 1000, Round: 0, Window: 10, CPU: 1, RSS: 5, FDs: 3, Scrapes: []float64{0.1, 0.3}, Bytes: 7},

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +23,6 @@ type result struct {
 	Window    float64 // s
 	CPU       float64 // s of CPU time in the window: the cgroup's usage_usec
 	RSS       int64   // bytes at the window's end, all processes
-	PeakRSS   int64
 	FDs       int
 	Bytes     int64     // of a scrape; 0 if it has none
 	Scrapes   []float64 // s, one per scrape
@@ -102,41 +100,22 @@ func (r *run) take(s *started, into *result, sign float64) error {
 		return err
 	}
 	into.CPU += sign * usage
-	into.RSS, into.PeakRSS, into.FDs = 0, 0, 0
+	into.RSS, into.FDs = 0, 0
 	for _, p := range s.procs {
 		dir := filepath.Join("/proc", strconv.Itoa(p.PID))
-		status, err1 := os.ReadFile(filepath.Join(dir, "status"))
+		statm, err1 := os.ReadFile(filepath.Join(dir, "statm"))
 		fds, err2 := os.ReadDir(filepath.Join(dir, "fd"))
 		if err := errors.Join(err1, err2); err != nil {
 			return fmt.Errorf("%s: %w: %s", s.name, err, s.tail())
 		}
-		rss, peak := parseStatus(status)
-		into.RSS += rss
-		into.PeakRSS += peak
+		var size, resident int64 // pages
+		if _, err := fmt.Sscan(string(statm), &size, &resident); err != nil {
+			return fmt.Errorf("read memory of %s: %w", s.name, err)
+		}
+		into.RSS += resident * int64(os.Getpagesize())
 		into.FDs += len(fds)
 	}
 	return nil
-}
-
-// parseStatus returns VmRSS and VmHWM of /proc/PID/status, in bytes.
-func parseStatus(text []byte) (rss, peak int64) {
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) != 3 || f[2] != "kB" {
-			continue
-		}
-		n, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil {
-			continue
-		}
-		switch f[0] {
-		case "VmRSS:":
-			rss = n << 10
-		case "VmHWM:":
-			peak = n << 10
-		}
-	}
-	return rss, peak
 }
 
 // get reads what a contender answers at its address, as Prometheus does but without
