@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // The tax is the additional cost of a switch between two cgroups under the agent. Two
@@ -272,9 +274,7 @@ func runPlay(args []string) error {
 		return fmt.Errorf("play: %w", err)
 	}
 	runtime.LockOSThread()
-	var set unix.CPUSet
-	set.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
+	if err := host.SetAffinity(0, sample.SetOf(cpu)); err != nil {
 		return fmt.Errorf("play: pin to CPU %d: %w", cpu, err)
 	}
 	var b [1]byte
