@@ -105,8 +105,10 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if err := t.make(""); err != nil {
 		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
 	}
-	if err := t.weigh(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
+	if opt.Weight > 0 {
+		if err := t.SetWeight("", float64(opt.Weight)); err != nil {
+			return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
+		}
 	}
 	go func() {
 		// Processes die with the thread that started them (PR_SET_PDEATHSIG), so this
@@ -199,18 +201,18 @@ func (t *Tree) make(task string) error {
 	return nil
 }
 
-// weigh sets the CPU weight of the whole tree: the default is 100 in cpu.weight, 1024 in
-// v1's cpu.shares.
-func (t *Tree) weigh() error {
-	if t.opt.Weight == 0 {
-		return nil
-	}
-	dir, v1 := t.CPUDir("")
-	file, usual := "cpu.weight", 100
+// SetWeight sets a task's CPU weight, of the whole tree for "", to a multiple of the
+// default: 100 in cpu.weight, 1024 in v1's cpu.shares.
+func (t *Tree) SetWeight(task string, times float64) error {
+	dir, v1 := t.CPUDir(task)
+	file, usual := "cpu.weight", 100.0
 	if v1 {
 		file, usual = "cpu.shares", 1024
 	}
-	return host.WriteFile(filepath.Join(dir, file), strconv.Itoa(t.opt.Weight*usual))
+	if err := host.WriteFile(filepath.Join(dir, file), strconv.Itoa(max(1, int(times*usual)))); err != nil {
+		return fmt.Errorf("set the CPU weight of %s: %w", t.Path(task), err)
+	}
+	return nil
 }
 
 // enable enables the controllers for children of a v2 directory: cpu, and of the other

@@ -98,7 +98,8 @@ func (h *serverProcess) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := lowerWeight(h.tree, serverName, 2); err != nil {
+	// On a real cluster it would run elsewhere.
+	if err := h.tree.SetWeight(serverName, 0.02); err != nil {
 		return err
 	}
 	var answer error
@@ -108,20 +109,6 @@ func (h *serverProcess) start(ctx context.Context) (err error) {
 	})
 	if err != nil {
 		return fmt.Errorf("%w; its log: %s", errors.Join(err, answer), h.process.Tail())
-	}
-	return nil
-}
-
-// lowerWeight gives a program percent of a task's CPU weight when both want the CPU: on a
-// real cluster it would run elsewhere, or need less CPU.
-func lowerWeight(tree *workload.Tree, task string, percent int) error {
-	dir, v1 := tree.CPUDir(task)
-	file, usual := "cpu.weight", 100
-	if v1 {
-		file, usual = "cpu.shares", 1024
-	}
-	if err := os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, max(2, usual*percent/100)), 0); err != nil {
-		return fmt.Errorf("lower the CPU weight of %s: %w", task, err)
 	}
 	return nil
 }
