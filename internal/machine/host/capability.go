@@ -185,12 +185,13 @@ func topologyCapabilities(t Topology, err error) []Capability {
 			unknown++
 		}
 	}
-	llc.Detail = fmt.Sprintf("%d last-level caches, %d CPUs, %d memory nodes", t.Caches(t.Online).Len(), t.Online.Len(), t.Nodes(t.Online).Len())
+	caches, nodes, threads := t.Units()
+	llc.Detail = fmt.Sprintf("%d last-level caches, %d CPUs, %d memory nodes", caches.Len(), t.Online.Len(), nodes.Len())
 	if unknown > 0 {
 		llc = Missing(llc.Name, fmt.Sprintf("the kernel reports no last-level cache for %d of %d CPUs", unknown, len(t.CPUs)),
 			"tasks that share a memory node are assumed to share a cache")
 	}
-	if t.SMT() {
+	if threads {
 		smt.Detail = "on"
 	}
 	return []Capability{llc, smt}
