@@ -3,10 +3,8 @@ package audit
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -204,13 +202,8 @@ func lookAt(tid int) (look, error) {
 	if err != nil {
 		return look{}, err
 	}
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/schedstat")
-	if err != nil {
-		return look{}, err
-	}
-	ran, _, _ := strings.Cut(string(text), " ")
-	ns, err := strconv.ParseInt(ran, 10, 64)
-	return look{stat.CPU, ns}, err
+	sched, err := host.ReadSchedstat("/proc/" + strconv.Itoa(tid) + "/schedstat")
+	return look{stat.CPU, int64(sched.Run)}, err
 }
 
 // poll attributes the run time of each thread since the last look to the CPU that it is

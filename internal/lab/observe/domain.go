@@ -134,19 +134,11 @@ func (d *domains) read(e lab.Environment) (domain, error) {
 // (proc_pid_status(5), proc_pid_stat(5)) of a thread; false if it has ended.
 func (d *domains) thread(tid int) (thread, bool) {
 	dir := fmt.Sprintf("/proc/%d/", tid)
-	sched, err := d.host.ReadValue(dir + "schedstat")
-	f := strings.Fields(sched)
-	if err != nil || len(f) != 3 {
+	sched, err := host.ReadSchedstat(d.host.Path(dir + "schedstat"))
+	if err != nil {
 		return thread{}, false
 	}
-	var t thread
-	running, err1 := strconv.ParseInt(f[0], 10, 64)
-	waiting, err2 := strconv.ParseInt(f[1], 10, 64)
-	executions, err3 := strconv.ParseFloat(f[2], 64)
-	if errors.Join(err1, err2, err3) != nil {
-		return thread{}, false
-	}
-	t.running, t.waiting, t.executions = time.Duration(running), time.Duration(waiting), executions
+	t := thread{running: time.Duration(sched.Run), waiting: time.Duration(sched.Wait), executions: float64(sched.Slices)}
 	if status, err := d.host.ReadValue(dir + "status"); err == nil {
 		if _, rest, ok := strings.Cut(status, "\nvoluntary_ctxt_switches:"); ok {
 			line, _, _ := strings.Cut(rest, "\n")

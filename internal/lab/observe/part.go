@@ -389,15 +389,9 @@ func (p *part) delay() time.Duration {
 	there := make(map[int]time.Duration, len(threads))
 	sum := time.Duration(0)
 	for _, tid := range threads {
-		text, err := p.host.ReadValue(fmt.Sprintf("/proc/%d/schedstat", tid))
-		if err != nil {
-			continue
-		}
-		if f := strings.Fields(text); len(f) == 3 {
-			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-				there[tid] = time.Duration(n)
-				sum += time.Duration(n)
-			}
+		if s, err := host.ReadSchedstat(p.host.Path(fmt.Sprintf("/proc/%d/schedstat", tid))); err == nil {
+			there[tid] = time.Duration(s.Wait)
+			sum += there[tid]
 		}
 	}
 	for tid, d := range p.delays {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -62,4 +64,39 @@ func parseProcessStat(text []byte) (ProcessStat, error) {
 		return ProcessStat{}, bad
 	}
 	return s, nil
+}
+
+// Schedstat is /proc/PID/schedstat of a thread, since it began
+// (Documentation/scheduler/sched-stats.rst).
+type Schedstat struct {
+	Run, Wait uint64 // ns on a CPU; runnable and not running
+	Slices    uint64 // times that it was put on a CPU
+}
+
+// ReadSchedstat reads such a file.
+func ReadSchedstat(file string) (Schedstat, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return Schedstat{}, err
+	}
+	s, err := parseSchedstat(string(text))
+	if err != nil {
+		return Schedstat{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	return s, nil
+}
+
+func parseSchedstat(text string) (Schedstat, error) {
+	var n [3]uint64
+	f := strings.Fields(text)
+	if len(f) != len(n) {
+		return Schedstat{}, fmt.Errorf("parse schedstat %q: want 3 numbers", text)
+	}
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseUint(f[i], 10, 64); err != nil {
+			return Schedstat{}, fmt.Errorf("parse schedstat %q: %w", text, err)
+		}
+	}
+	return Schedstat{n[0], n[1], n[2]}, nil
 }

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -42,6 +44,43 @@ func FuzzParseProcessStat(f *testing.F) {
 		s, err := parseProcessStat(text)
 		if err != nil && s != (ProcessStat{}) || s.Used < 0 || s.Guest < 0 {
 			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+func TestParseSchedstat(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want Schedstat
+		ok   bool
+	}{
+		{"1077268 28402 3\n", Schedstat{1077268, 28402, 3}, true},
+		{"0 0 0\n", Schedstat{}, true},
+		{"18446744073709551615 1 2", Schedstat{math.MaxUint64, 1, 2}, true},
+		{"18446744073709551616 1 2", Schedstat{}, false},
+		{"", Schedstat{}, false},
+		{"1 2", Schedstat{}, false},
+		{"1 2 3 4", Schedstat{}, false},
+		{"1 -2 3", Schedstat{}, false},
+	} {
+		got, err := parseSchedstat(tt.text)
+		if got != tt.want || (err == nil) != tt.ok {
+			t.Errorf("%q: %v, %v; want %v, ok %v", tt.text, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
+func FuzzParseSchedstat(f *testing.F) {
+	f.Add("1077268 28402 3\n")
+	f.Add("0 0")
+	f.Fuzz(func(t *testing.T, text string) {
+		st, err := parseSchedstat(text)
+		if err != nil {
+			return
+		}
+		again, err := parseSchedstat(fmt.Sprintln(st.Run, st.Wait, st.Slices))
+		if err != nil || again != st {
+			t.Errorf("%q reads as %v, which reads as %v, %v", text, st, again, err)
 		}
 	})
 }
