@@ -15,7 +15,9 @@ import (
 
 func TestSumThreads(t *testing.T) {
 	const window = 1000
-	st := func(run, wait, slices uint64) host.Schedstat { return host.Schedstat{Run: run, Wait: wait, Slices: slices} }
+	st := func(run, wait, slices uint64) host.Schedstat {
+		return host.Schedstat{Run: run, Wait: wait, Slices: slices}
+	}
 	for _, tt := range []struct {
 		name      string
 		base, cur map[int]host.Schedstat
