@@ -38,7 +38,6 @@ cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a 
 test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothing left behind (root, 2 minutes)
 	go vet -tags cluster ./internal/people/demo && { go test -json -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo || $(FAILED); } | $(TALLY)
 
-# QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
 
@@ -56,8 +55,9 @@ test-s3: $(S3BIN)/versitygw ## the tests of make test that store in S3: a real S
 $(S3BIN)/versitygw:
 	GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(S3VERSION)
 
-fault: bin/quell-agent ## kill -9 the agent at 1,000 points: every limit must be restored (root, 10 minutes)
-	CGO_ENABLED=0 go run ./internal/testkit/fault
+# QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
+fault: ## kill -9 the agent at 1,000 points: every limit must be restored (root, 10 minutes; FAULT='-only 7' for one point)
+	CGO_ENABLED=0 QUELL_TEST_KILLS=$${QUELL_TEST_KILLS:-1000} go test -count 1 -v -timeout 60m ./internal/testkit/fault -run '^TestKilledAtRandomPoints$$' -args -workers 6 $(FAULT)
 
 # Packages whose tests need a capability of the machine may measure it, and would
 # disturb each other: they run one at a time (ALONE), after all others. The packages in
