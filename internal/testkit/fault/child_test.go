@@ -57,7 +57,7 @@ func capAndUncap(journal, dir string) error {
 					return err
 				}
 			}
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func (k *worker) applyScenario(p *point, at limit) (*limit, error) {
 
 // setForeignLimit sets a limit as another process would, some time after a cap is in force.
 func (k *worker) setForeignLimit(ctx context.Context) {
-	for c := api.NewClient(k.socket()); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+	for c := api.NewClient(k.socket()); ctx.Err() == nil; <-time.After(5 * time.Millisecond) {
 		if s, err := c.Status(ctx); err == nil && len(s.Caps) == 1 {
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -215,7 +215,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 	var back time.Time // when the limit was right
 	var fault error
 	asked := start
-	for running := true; ; time.Sleep(2 * time.Millisecond) {
+	for running := true; ; <-time.After(2 * time.Millisecond) {
 		right := k.restored(want)
 		switch {
 		case right && back.IsZero():
@@ -239,7 +239,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 				return fmt.Errorf("start %s: %w", p.back, err)
 			}
 			go func() { ended <- cmd.Wait() }()
-			time.Sleep(20 * time.Millisecond)
+			<-time.After(20 * time.Millisecond)
 			continue
 		}
 		if p.back == backStart && running && (right || late) && k.answers() {
