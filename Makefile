@@ -128,9 +128,7 @@ bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
 bench-agent: bin/quell-agent ## the cost of the agent, compared with other agents and a minimal reader (15 minutes; BENCH=-quick: 3)
-	@mkdir -p bin
-	go build -o bin/bench ./internal/testkit/bench
-	bin/bench $(BENCH)
+	go test -count 1 -v -timeout 0 ./internal/testkit/bench -run '^TestCost$$' -args measure -agent $(CURDIR)/bin/quell-agent -bin $(CURDIR)/bin/rivals -keep $(CURDIR)/bin/bench-agent.json $(BENCH)
 
 lab-smoke: bin/quell ## run a study from its file to its report, killed in the middle (root, 2 minutes)
 	$(GORUN) ./internal/lab/fault -quell bin/quell -smoke studies/smoke.yaml

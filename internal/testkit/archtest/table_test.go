@@ -117,7 +117,7 @@ var table = []row{
 	{pkg: "testkit/quelltest/soak", why: "tests only, of soak.sh"},
 	{pkg: "testkit/bpftest", may: "testkit/quelltest core/sample machine/host machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "tasks, windows and a fake kernel for tests of signals over counter/bpf"},
 	{pkg: "testkit/commandtest", why: "valid and invalid commands, for the tests of every interface"},
-	{pkg: "testkit/bench", may: "core/sample machine/host agent/config agent/child lab/workload", outside: "golang.org/x/sys", why: "measures the shipped agent and its rivals as processes; host finds cgroup2 and the CPUs, config has the defaults, workload removes cgroups"},
+	{pkg: "testkit/bench", why: "tests only, of what the shipped agent costs"},
 	{pkg: "testkit/fault", why: "tests only, of the shipped agent and the enforcer, killed at every step"},
 	{pkg: "testkit/clitest", may: "people/cli/app", outside: "github.com/spf13", why: "runs command lines of quell in tests"},
 	{pkg: "cmd/quell-agent", may: "agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/enforce machine/egress agent/config agent/api agent format/wire cluster/bus", outside: "github.com/spf13", why: "wiring"},

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 // buildRivals builds the rivals that bin lacks. Its output says what cannot be built; that
 // is not measured.
 func buildRivals(ctx context.Context, bin string) error {
-	cmd := exec.CommandContext(ctx, "internal/testkit/bench/rivals.sh", bin)
+	cmd := exec.CommandContext(ctx, "./rivals.sh", bin)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build rivals (from the root of the source tree; or -rivals=have): %w", err)
+		return fmt.Errorf("build rivals (or -rivals=have): %w", err)
 	}
 	return nil
 }
