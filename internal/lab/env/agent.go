@@ -11,8 +11,6 @@ import (
 	"os/exec"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // AgentMain is PID 1 of a container or a guest: it runs the lab's commands there and
@@ -122,7 +120,7 @@ func (a *agent) obey(m message) error {
 	c := a.children[m.ID]
 	switch m.Op {
 	case "ping":
-		return a.wire.send(message{Op: "pong", ID: m.ID, NS: host.Monotonic()})
+		return a.wire.send(message{Op: "pong", ID: m.ID, NS: monotonic()})
 	case "start":
 		c, err := a.start(m)
 		if err != nil {

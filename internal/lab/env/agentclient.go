@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // agentClient is the host's side of an agent, common to containers and guests.
@@ -83,13 +82,13 @@ func (in *agentClient) ping(ctx context.Context) (offset int64, unsure time.Dura
 		delete(in.pongs, id)
 		in.mu.Unlock()
 	}()
-	from := host.Monotonic()
+	from := monotonic()
 	if err := in.wire.send(message{Op: "ping", ID: id}); err != nil {
 		return 0, 0, err
 	}
 	select {
 	case ns := <-reply:
-		to := host.Monotonic()
+		to := monotonic()
 		return from + (to-from)/2 - ns, time.Duration(to-from+1) / 2, nil
 	case <-in.gone:
 		return 0, 0, errors.New("the environment has ended")

@@ -79,8 +79,8 @@ func (o *Observer) owns(pid int) bool {
 
 // reaches reports whether a process's first thread may run on the parts' CPUs.
 func (o *Observer) reaches(pid int) bool {
-	cpus, err := host.Affinity(pid)
-	return err == nil && cpus.Intersects(o.cpus)
+	set, err := host.Affinity(pid)
+	return err == nil && set.Intersects(o.cpus)
 }
 
 // processUsage is a process that used CPU time, with its rate.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Maker makes environments; *env.Maker is one.
@@ -56,7 +55,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe st
 		return fmt.Errorf("serve a lab: lease %s: want %s or more", lease, LeastLease)
 	}
 	h := &helper{wire: newWire(in, out), maker: maker, exe: exe, lease: lease, envs: map[int]lab.Environment{}, procs: map[int]lab.Process{}}
-	h.heard.Store(host.Monotonic())
+	h.heard.Store(monotonic())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := maker.Sweep(); err != nil {
@@ -81,7 +80,7 @@ func (h *helper) watch(ctx context.Context, ended <-chan error) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-look.C:
-			if time.Duration(host.Monotonic()-h.heard.Load()) > limit {
+			if time.Duration(monotonic()-h.heard.Load()) > limit {
 				return ErrLease
 			}
 		}
@@ -124,13 +123,13 @@ func (h *helper) listen(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		h.heard.Store(host.Monotonic())
+		h.heard.Store(monotonic())
 		switch f.Op {
 		case "beat":
 			go func() { _ = h.wire.send(frame{Op: "beat"}) }() // watch detects a lab that is gone
 		case "ping":
 			// Answer at once: a delay would count as travel time.
-			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: host.Monotonic()}); err != nil {
+			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: monotonic()}); err != nil {
 				return err
 			}
 		case "bye":
@@ -237,15 +236,15 @@ func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
 
 // begin releases a process at an instant of this host's clock, 0 for now.
 func (h *helper) begin(p lab.Process, at int64) frame {
-	if wait := at - host.Monotonic(); at != 0 && wait > 0 {
+	if wait := at - monotonic(); at != 0 && wait > 0 {
 		if time.Duration(wait) > h.lease {
 			return frame{Failed: &failure{Text: "begin: the start time is after the lease expires"}}
 		}
 		time.Sleep(time.Duration(wait))
 	}
-	from := host.Monotonic()
+	from := monotonic()
 	_, _, err := p.Begin()
-	to := host.Monotonic()
+	to := monotonic()
 	return frame{NS: to, Within: to - from, Failed: failureOf(err)}
 }
 
@@ -273,4 +272,13 @@ func (o *outlet) Write(p []byte) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// monotonic is CLOCK_MONOTONIC in ns.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every kernel has it
+	}
+	return ts.Nano()
 }

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
-
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Options say how hosts are used. Helper and Words are required.
@@ -93,7 +91,7 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 		return nil, err
 	}
 	h := &Host{Name: name, opt: o, closers: append(closers, client.Close), hello: make(chan struct{}), gone: make(chan struct{}),
-		base: time.Now(), baseNS: host.Monotonic(), waiting: map[int]chan frame{}, procs: map[int]*Process{}, early: map[int][]frame{}}
+		base: time.Now(), baseNS: monotonic(), waiting: map[int]chan frame{}, procs: map[int]*Process{}, early: map[int][]frame{}}
 	defer func() {
 		if err != nil {
 			h.disconnect(err)
@@ -143,7 +141,7 @@ func (h *Host) serve(client *ssh.Client, s *HostConfig, path string) error {
 		return fmt.Errorf("start the helper on host %s: %w", h.Name, err)
 	}
 	h.wire = newWire(out, in)
-	h.heard.Store(host.Monotonic())
+	h.heard.Store(monotonic())
 	go h.listen()
 	go h.beat()
 	return nil
@@ -220,7 +218,7 @@ func (h *Host) beat() {
 		default:
 			limit = max(limit, patience) // the helper is still starting
 		}
-		if silent := time.Duration(host.Monotonic() - h.heard.Load()); silent > limit {
+		if silent := time.Duration(monotonic() - h.heard.Load()); silent > limit {
 			h.disconnect(&LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease})
 			return
 		}
@@ -244,10 +242,10 @@ func (h *Host) listen() {
 			if h.closing.Load() {
 				h.disconnect(errClosed)
 			}
-			h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(host.Monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: unexpected(err)})
+			h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: unexpected(err)})
 			return
 		}
-		h.heard.Store(host.Monotonic())
+		h.heard.Store(monotonic())
 		switch f.Op {
 		case "hello":
 			up()
@@ -316,9 +314,9 @@ const pings = 20
 func (h *Host) measureClock(ctx context.Context) error {
 	best, least := int64(0), time.Duration(1<<62)
 	for range pings {
-		from := host.Monotonic()
+		from := monotonic()
 		a, err := h.call(ctx, frame{Op: "ping"})
-		to := host.Monotonic()
+		to := monotonic()
 		if err != nil {
 			return fmt.Errorf("compare clocks: %w", err)
 		}
@@ -371,7 +369,7 @@ func (h *Host) Close() error {
 	case <-h.gone:
 		return h.Err()
 	case <-t.C:
-		h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(host.Monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: errors.New("the helper does not exit")})
+		h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: errors.New("the helper does not exit")})
 		return h.reason()
 	}
 }

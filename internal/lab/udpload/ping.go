@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/result"
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Pinger sends datagrams to an Echo and measures the time until they return.
@@ -80,7 +79,7 @@ func (p *pinger) send(ctx context.Context) error {
 	defer wait.Stop()
 	began := time.Now()
 	for k := uint64(0); ctx.Err() == nil; k++ {
-		at := host.Monotonic()
+		at := monotonic()
 		putHeader(b, k, at)
 		p.mu.Lock()
 		if p.counts {
@@ -124,7 +123,7 @@ func (p *pinger) listen(ctx context.Context) error {
 			if !ok {
 				return
 			}
-			trip := host.Monotonic() - at
+			trip := monotonic() - at
 			p.done.Add(1)
 			p.mu.Lock()
 			if i := n - p.first; n >= p.first && i < uint64(len(p.sent)) && p.sent[i] == at {
@@ -161,7 +160,7 @@ func (p *pinger) values(time.Duration) map[string]float64 {
 	defer p.mu.Unlock()
 	p.counts = false
 	// The most recent pings cannot be lost yet.
-	v := pingValues(p.sent, p.trips, host.Monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
+	v := pingValues(p.sent, p.trips, monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
 	if n := p.fails.Load() - p.failed0; n > 0 {
 		v[unreachable] = float64(n)
 	}

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/result"
-	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Sender sends datagrams to a Receiver.
@@ -126,7 +125,7 @@ func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap,
 				}
 			}
 		}
-		putHeader(b, k, host.Monotonic())
+		putHeader(b, k, monotonic())
 		size := s.Size
 		if s.Vary {
 			size = s.Size/2 + rand.IntN(s.Size/2+1)

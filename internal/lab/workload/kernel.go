@@ -177,11 +177,11 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 		return err
 	}
 	if k.Threads == 0 {
-		cpus, err := host.Affinity(0)
+		set, err := host.Affinity(0)
 		if err != nil {
 			return fmt.Errorf("count CPUs: %w", err)
 		}
-		k.Threads = cpus.Len()
+		k.Threads = set.Len()
 	}
 	runtime.GOMAXPROCS(max(k.Threads, runtime.GOMAXPROCS(0)))
 	ctx, cancel := context.WithCancel(ctx)

@@ -106,7 +106,7 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
 	}
 	if opt.Weight > 0 {
-		if err := t.SetWeight("", float64(opt.Weight)); err != nil {
+		if err := t.Weigh("", float64(opt.Weight)); err != nil {
 			return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
 		}
 	}
@@ -201,18 +201,15 @@ func (t *Tree) make(task string) error {
 	return nil
 }
 
-// SetWeight sets a task's CPU weight, of the whole tree for "", to a multiple of the
-// default: 100 in cpu.weight, 1024 in v1's cpu.shares.
-func (t *Tree) SetWeight(task string, times float64) error {
+// Weigh sets the CPU weight of a task, "" for the whole tree, to a multiple of the default:
+// 100 in cpu.weight, 1024 in v1's cpu.shares.
+func (t *Tree) Weigh(task string, times float64) error {
 	dir, v1 := t.CPUDir(task)
 	file, usual := "cpu.weight", 100.0
 	if v1 {
 		file, usual = "cpu.shares", 1024
 	}
-	if err := host.WriteFile(filepath.Join(dir, file), strconv.Itoa(max(1, int(times*usual)))); err != nil {
-		return fmt.Errorf("set the CPU weight of %s: %w", t.Path(task), err)
-	}
-	return nil
+	return host.WriteFile(filepath.Join(dir, file), strconv.Itoa(max(1, int(times*usual))))
 }
 
 // enable enables the controllers for children of a v2 directory: cpu, and of the other

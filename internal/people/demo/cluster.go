@@ -208,7 +208,7 @@ func (f *clusterScene) start(ctx context.Context) error {
 		}
 		// Three agents share one CPU with tasks that should wait for neighbours only. On a
 		// real cluster they would need less CPU.
-		if err := f.tree.SetWeight(agentName+"-"+m, 0.1); err != nil {
+		if err := f.tree.Weigh(agentName+"-"+m, 0.1); err != nil {
 			return err
 		}
 	}

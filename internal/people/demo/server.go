@@ -99,7 +99,7 @@ func (h *serverProcess) start(ctx context.Context) (err error) {
 		return err
 	}
 	// On a real cluster it would run elsewhere.
-	if err := h.tree.SetWeight(serverName, 0.02); err != nil {
+	if err := h.tree.Weigh(serverName, 0.02); err != nil {
 		return err
 	}
 	var answer error

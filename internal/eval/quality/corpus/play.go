@@ -198,7 +198,7 @@ func (p *recorder) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]s
 						end()
 						begin(st)
 					}
-					if err := errors.Join(p.tree.SetWeight(there[0].name, float64(n*n)/16), wait(length/4)); err != nil {
+					if err := errors.Join(p.weigh(there[0], float64(n*n)/16), wait(length/4)); err != nil {
 						return nil, err
 					}
 				}
@@ -330,6 +330,16 @@ func (t *task) count(out io.ReadCloser, file *os.File) {
 			return
 		}
 	}
+}
+
+// weigh sets a task's CPU weight to a multiple of the default weight.
+func (p *recorder) weigh(t *task, weight float64) error {
+	dir, v1 := p.tree.CPUDir(t.name)
+	file, usual := "cpu.weight", 100.0
+	if v1 {
+		file, usual = "cpu.shares", 1024
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(max(1, int(weight*usual)))), 0)
 }
 
 // kill ends all processes in a task's cgroup, and keeps the cgroup.
