@@ -95,22 +95,20 @@ func (a *commands) diagnose(ctx context.Context) (report.Diagnosis, error) {
 
 // ioCaps reports whether tasks can be limited on disks.
 func ioCaps(h *host.Host) host.Capability {
-	c := host.Capability{Name: "io caps"}
+	const name, v2 = "io caps", "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)"
 	mount, v1 := h.Layout().IO()
 	switch {
 	case mount == "":
-		c.Reason = "no mounted hierarchy has the io controller"
-		c.Remedy = "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) or mount the v1 blkio hierarchy; until then signal io names suspects but cannot cap them"
+		return host.Missing(name, "no mounted hierarchy has the io controller",
+			v2+" or mount the v1 blkio hierarchy; until then signal io names suspects but cannot cap them")
 	case !v1:
-		c.OK, c.Detail = true, "io.max, for tasks that have the io controller"
-	default:
-		if _, err := h.ReadValue(mount + "/blkio.throttle.read_bps_device"); err != nil {
-			c.Reason, c.Remedy = err.Error(), "use a kernel with CONFIG_BLK_DEV_THROTTLING"
-			return c
-		}
-		c.OK, c.Detail = true, "v1 blkio.throttle, for tasks that have a cgroup in that hierarchy"
-		c.Reason, c.Remedy = "v1 limits only "+host.BlkioScope, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to limit that too"
+		return host.Present(name, "io.max, for tasks that have the io controller")
 	}
+	if _, err := h.ReadValue(mount + "/blkio.throttle.read_bps_device"); err != nil {
+		return host.Missing(name, err.Error(), "use a kernel with CONFIG_BLK_DEV_THROTTLING")
+	}
+	c := host.Present(name, "v1 blkio.throttle, for tasks that have a cgroup in that hierarchy")
+	c.Reason, c.Remedy = "v1 limits only "+host.BlkioScope, v2+" to limit that too"
 	return c
 }
 
@@ -143,18 +141,15 @@ func quotaCapability(machine []host.Capability) host.Capability {
 
 // agentCapability reports whether an agent answers.
 func (a *commands) agentCapability(ctx context.Context) host.Capability {
-	c := host.Capability{Name: "agent"}
 	st, err := a.client().Status(ctx)
 	var unreachable *api.UnreachableError
 	switch {
 	case errors.As(err, &unreachable):
-		c.Reason, c.Remedy = err.Error(), unreachable.Remedy()
+		return host.Missing("agent", err.Error(), unreachable.Remedy())
 	case err != nil:
-		c.Reason = err.Error()
-	default:
-		c.OK, c.Detail = true, fmt.Sprintf("quell-agent %s answers at %s, enforcement %s", st.Version, a.socket, st.Mode)
+		return host.Missing("agent", err.Error(), "")
 	}
-	return c
+	return host.Present("agent", fmt.Sprintf("quell-agent %s answers at %s, enforcement %s", st.Version, a.socket, st.Mode))
 }
 
 // look is the measuring time for each pair of CPUs.
