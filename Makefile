@@ -7,6 +7,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 # Tools of the tests are built with the same flags, so that shared packages are compiled once.
 GORUN   := go run -trimpath
+# Sums up what go test -json writes. That go test failed is an event of its own: the others
+# may not say it.
+TALLY  := $(GORUN) ./internal/testkit/quelltest/tally
+FAILED := echo '{"Action":"exit"}'
 BENCHTIME ?= 0.5s
 FUZZTIME  ?= 10s
 PKGS ?= ./...
@@ -32,9 +36,8 @@ cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a 
 	bin/quell demo --cluster
 
 test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothing left behind (root, 2 minutes)
-	go vet -tags cluster ./internal/people/demo && $(GORUN) ./internal/testkit/quelltest/tally -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo
+	go vet -tags cluster ./internal/people/demo && { go test -json -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo || $(FAILED); } | $(TALLY)
 
-# QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
 
@@ -52,8 +55,9 @@ test-s3: $(S3BIN)/versitygw ## the tests of make test that store in S3: a real S
 $(S3BIN)/versitygw:
 	GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(S3VERSION)
 
-fault: bin/quell-agent ## kill -9 the agent at 1,000 points: every limit must be restored (root, 10 minutes)
-	CGO_ENABLED=0 go run ./internal/testkit/fault
+# QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
+fault: ## kill -9 the agent at 1,000 points: every limit must be restored (root, 10 minutes; FAULT='-only 7' for one point)
+	CGO_ENABLED=0 QUELL_TEST_KILLS=$${QUELL_TEST_KILLS:-1000} go test -count 1 -v -timeout 60m ./internal/testkit/fault -run '^TestKilledAtRandomPoints$$' -args -workers 6 $(FAULT)
 
 # Packages whose tests need a capability of the machine may measure it, and would
 # disturb each other: they run one at a time (ALONE), after all others. The packages in
@@ -74,34 +78,37 @@ test: ## go vet, then every test with -race; lists failed and skipped tests
 	@internal/testkit/quelltest/deps.sh -n test
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
-	GORACE=atexit_sleep_ms=0 $(GORUN) ./internal/testkit/quelltest/tally $(RACE) -vet=off -timeout 10m $(if $(OTHERS),-- $(OTHERS)) $(if $(ALONE),-- -p 1 $(ALONE)) || status=1; exit $$status
+	export GORACE=atexit_sleep_ms=0; { :; \
+		$(if $(OTHERS),go test -json $(RACE) -vet=off -timeout 10m $(OTHERS) || $(FAILED);) \
+		$(if $(ALONE),go test -json $(RACE) -vet=off -timeout 10m -p 1 $(ALONE) || $(FAILED);) \
+	} | $(TALLY) || status=1; exit $$status
 
 test-guests: ## boot Linux guests in QEMU and test there what this machine's kernel lacks (docs/guests.md)
 	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/lab/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/lab/guest || status=1; \
-	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || status=1; exit $$status
+	{ go test -json $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited and released (10 minutes)
 	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
-	QUELL_TEST_ROUNDS=10 $(GORUN) ./internal/testkit/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/lab/guest
+	{ QUELL_TEST_ROUNDS=10 go test -json -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/lab/guest || $(FAILED); } | $(TALLY)
 
 test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
 	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch -xen
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
-	$(GORUN) ./internal/testkit/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/lab/guest || status=1; exit $$status
+	{ go test -json -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
 	@internal/testkit/quelltest/deps.sh -n browser
 	@status=0; go vet $(RACE) -tags browser ./internal/lab/render || status=1; \
-	$(GORUN) ./internal/testkit/quelltest/tally $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || status=1; exit $$status
+	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
 	@internal/testkit/quelltest/deps.sh soak
-	@$(GORUN) ./internal/testkit/quelltest/soak $(SOAK)
+	@internal/testkit/quelltest/soak/soak.sh $(SOAK)
 
 fuzz-api: ## what the server answers to requests made from its OpenAPI document, and to malformed ones (10 minutes; FUZZAPI='-for 1m')
 	go test -count 1 -v -timeout 0 ./cmd/quell-server -run '^TestAPIFuzz$$' -args -for 10m -seed 0 $(FUZZAPI)
@@ -115,15 +122,13 @@ SPARK ?= $(HOME)/.cache/quell/spark
 test-spark: ## compare specs and quantiles from Apache Spark, a master and two workers, with DuckDB's (Java 17, python3; 3 minutes, downloads 430 MB once)
 	@test -d $(SPARK) || { python3 -m venv $(SPARK) && $(SPARK)/bin/pip install -q --no-deps pyspark==4.3.0; }
 	@status=0; go vet -tags spark ./internal/cluster/store/duck || status=1; \
-	QUELL_SPARK_HOME=$$(echo $(SPARK)/lib/python3*/site-packages/pyspark) $(GORUN) ./internal/testkit/quelltest/tally -tags spark -count 1 -timeout 25m -run Spark ./internal/cluster/store/duck || status=1; exit $$status
+	{ QUELL_SPARK_HOME=$$(echo $(SPARK)/lib/python3*/site-packages/pyspark) go test -json -tags spark -count 1 -timeout 25m -run Spark ./internal/cluster/store/duck || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
 bench-agent: bin/quell-agent ## the cost of the agent, compared with other agents and a minimal reader (15 minutes; BENCH=-quick: 3)
-	@mkdir -p bin
-	go build -o bin/bench ./internal/testkit/bench
-	bin/bench $(BENCH)
+	go test -count 1 -v -timeout 0 ./internal/testkit/bench -run '^TestCost$$' -args measure -agent $(CURDIR)/bin/quell-agent -bin $(CURDIR)/bin/rivals -keep $(CURDIR)/bin/bench-agent.json $(BENCH)
 
 lab-smoke: bin/quell ## run a study from its file to its report, killed in the middle (root, 2 minutes)
 	$(GORUN) ./internal/lab/fault -quell bin/quell -smoke studies/smoke.yaml

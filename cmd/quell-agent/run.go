@@ -23,9 +23,7 @@ import (
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/blockio"
-	"github.com/quell-dev/quell/internal/machine/counter/netq"
-	"github.com/quell-dev/quell/internal/machine/counter/runq"
-	"github.com/quell-dev/quell/internal/machine/counter/uprobe"
+	"github.com/quell-dev/quell/internal/machine/counter/sources"
 	"github.com/quell-dev/quell/internal/machine/egress"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -112,64 +110,32 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 			continue
 		}
 		st := api.SignalStatus{Signal: sig.Name}
-		info, err := openSource(sig.Name, c, h, p)
-		var missing *counter.NotSupportedError
-		switch {
-		case err == nil:
-			st.OK, st.Variant, st.Reason = true, info.Variant, info.Fallback
-			if info.Expensive != "" {
-				st.Reason = info.Expensive
-				p.Log.Warn("signal is expensive to count", "signal", sig.Name, "reason", st.Reason)
-			}
-			for _, err := range info.Missing {
-				p.Log.Info("signal is counted without some counters", "signal", sig.Name, "variant", st.Variant, "reason", err)
-			}
-		case errors.As(err, &missing):
-			st.Reason, st.Remedy = err.Error(), missing.Remedy
-		default:
-			st.Reason = err.Error()
+		s, err := sources.Open(sig.Name, h, p.Topology, canaryBudget(c))
+		if err != nil {
+			st.Reason, st.Remedy = err.Error(), counter.Remedy(err)
+			p.Signals = append(p.Signals, st)
+			continue
+		}
+		switch s := s.(type) {
+		case counter.MachineSource:
+			p.MachineSources = append(p.MachineSources, s)
+		case counter.Source:
+			p.Sources = append(p.Sources, s)
+		}
+		if disks, ok := s.(*blockio.Source); ok {
+			p.SharedDisks = disks.Shared
+		}
+		info := s.Info()
+		st.OK, st.Variant, st.Reason = true, info.Variant, info.Fallback
+		if info.Expensive != "" {
+			st.Reason = info.Expensive
+			p.Log.Warn("signal is expensive to count", "signal", sig.Name, "reason", st.Reason)
+		}
+		for _, err := range info.Missing {
+			p.Log.Info("signal is counted without some counters", "signal", sig.Name, "variant", st.Variant, "reason", err)
 		}
 		p.Signals = append(p.Signals, st)
 	}
-}
-
-// openSource opens the source of one signal and adds it to the parts.
-func openSource(sig sample.SignalName, c *config.Agent, h *host.Host, p *agent.Parts) (counter.Info, error) {
-	cpus, cgroup2 := p.Topology.Online, h.Layout().Unified
-	var s counter.Source
-	var m counter.MachineSource
-	var disks *blockio.Source
-	var err error
-	switch sig {
-	case sample.CPI:
-		s, err = counter.OpenCPI(cpus, cgroup2)
-	case sample.CPS:
-		s, err = counter.OpenCPS(cpus, cgroup2)
-	case sample.CPT:
-		s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
-	case sample.RunQ:
-		s, err = runq.Open()
-	case sample.IO:
-		disks, err = blockio.Open()
-		s = disks
-	case sample.Net:
-		s, err = netq.Open()
-	case sample.Probe:
-		m, err = counter.OpenCanary(counter.Caches(p.Topology), canaryBudget(c))
-	case sample.Steal:
-		m, err = counter.OpenSteal(h)
-	}
-	switch {
-	case err != nil:
-		return counter.Info{}, err
-	case m != nil:
-		p.MachineSources = append(p.MachineSources, m)
-		return m.Info(), nil
-	case disks != nil:
-		p.SharedDisks = disks.Shared
-	}
-	p.Sources = append(p.Sources, s)
-	return s.Info(), nil
 }
 
 // canaryBudget is the canary's CPU time in a window: with it, and occasional bursts

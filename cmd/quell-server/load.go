@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
@@ -99,12 +99,12 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 	if o.self {
 		// Half of the processors suffice; fewer mean fewer migrations of goroutines.
 		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
-		own, err := o.serve(ctx, f, dir)
+		server, own, err := o.serve(ctx, f, dir)
 		if err != nil {
 			return err
 		}
-		defer own.stop()
-		f = own.flags
+		defer func() { _ = server.Stop(startTime) }() // how it ends does not change the result
+		f = own
 	}
 	c, err := f.Load()
 	if err != nil {
@@ -171,81 +171,46 @@ func signer(c *config.Server, dir string, playFor time.Duration) (func(string) (
 	}, nil
 }
 
-// ownServer is the server that --self starts.
-type ownServer struct {
-	flags *flags
-	cmd   *exec.Cmd
-	ended chan error
-}
-
-// startTime is how long a server may take to be ready.
+// startTime is how long a server may take to be ready, or to exit.
 const startTime = time.Minute
 
-// serve starts a server below dir and returns when it is ready.
-func (o *loadFlags) serve(ctx context.Context, f *flags, dir string) (*ownServer, error) {
-	api, err := freePort()
+// serve starts a server below dir and returns when it is ready, with its flags.
+func (o *loadFlags) serve(ctx context.Context, f *flags, dir string) (*child.Process, *flags, error) {
+	api, err := child.FreeAddress()
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("load: %w", err)
 	}
-	nats, err := freePort()
+	nats, err := child.FreeAddress()
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("load: %w", err)
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	own := &flags{Config: f.Under("state_dir="+filepath.Join(dir, "state"), "listen="+api, "bus.listen="+nats, "log_level=warn")}
-	s := &ownServer{flags: own, ended: make(chan error, 1)}
-	s.cmd = exec.Command(self, own.Args()...)
-	s.cmd.Stderr = os.Stderr
-	// An interrupt from the terminal is for the player. The player stops the server after
-	// it has read the final results from it.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("load: start a server: %w", err)
-	}
-	go func() { s.ended <- s.cmd.Wait() }()
+	// It is stopped after the final results were read from it.
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	for {
+	s, err := child.Start(exec.Command(self, own.Args()...), child.Options{Name: "the server"})
+	if err != nil {
+		return nil, nil, fmt.Errorf("load: %w", err)
+	}
+	err = s.Until(ctx, startTime, "be ready", func() (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+api+"/readyz", nil)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return s, nil
-			}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false, nil
 		}
-		select {
-		case err := <-s.ended:
-			return nil, fmt.Errorf("load: the server ended before it was ready; its log is above: %w", err)
-		case <-ctx.Done():
-			s.stop()
-			return nil, fmt.Errorf("load: wait for a server: %w", ctx.Err())
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// stop ends the server, by force if it takes too long.
-func (s *ownServer) stop() {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
-	select {
-	case <-s.ended:
-	case <-time.After(startTime):
-		_ = s.cmd.Process.Kill()
-		<-s.ended
-	}
-}
-
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK, nil
+	})
 	if err != nil {
-		return "", fmt.Errorf("load: %w", err)
+		_ = s.Stop(startTime) // err is the reason
+		return nil, nil, fmt.Errorf("load: %w; its log: %s", err, s.Tail())
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return s, own, nil
 }

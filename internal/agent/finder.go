@@ -90,16 +90,13 @@ func (f *HostFinder) findOwn() {
 	if err != nil {
 		return
 	}
-	for line := range strings.Lines(string(text)) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(parts) != 3 || parts[2] == "/" {
-			continue
-		}
+	for controller, own := range host.ProcCgroups(text) {
 		switch {
-		case parts[0] == "0":
-			f.own[sample.Unified] = parts[2]
-		case strings.Contains(","+parts[1]+",", ",cpu,"):
-			f.own[sample.V1CPU] = parts[2]
+		case own == "/":
+		case controller == "":
+			f.own[sample.Unified] = own
+		case controller == "cpu":
+			f.own[sample.V1CPU] = own
 		}
 	}
 }

@@ -3,10 +3,8 @@ package audit
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -208,39 +206,14 @@ type look struct {
 	ran int64 // ns
 }
 
-// lookAt reads the CPU on which a thread ran last, field 39 of /proc/TID/stat
-// (proc_pid_stat(5)), and its time on CPUs from schedstat.
+// lookAt reads the CPU on which a thread ran last, and its time on CPUs from schedstat.
 func lookAt(tid int) (look, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/stat")
+	stat, err := host.ReadProcessStat("/proc/" + strconv.Itoa(tid) + "/stat")
 	if err != nil {
 		return look{}, err
 	}
-	cpu, err := parseCPU(string(text))
-	if err != nil {
-		return look{}, err
-	}
-	text, err = os.ReadFile("/proc/" + strconv.Itoa(tid) + "/schedstat")
-	if err != nil {
-		return look{}, err
-	}
-	ran, _, _ := strings.Cut(string(text), " ")
-	ns, err := strconv.ParseInt(ran, 10, 64)
-	return look{cpu, ns}, err
-}
-
-// parseCPU reads field 39. The name in the second field may contain blanks and
-// brackets, so fields are counted after its last bracket.
-func parseCPU(stat string) (int, error) {
-	i := strings.LastIndexByte(stat, ')')
-	f := strings.Fields(stat[i+1:])
-	if i < 0 || len(f) < 37 {
-		return 0, fmt.Errorf("parse stat %q: too short", stat)
-	}
-	cpu, err := strconv.Atoi(f[36])
-	if err != nil || cpu < 0 {
-		return 0, fmt.Errorf("parse stat: CPU %q", f[36])
-	}
-	return cpu, nil
+	sched, err := host.ReadSchedstat("/proc/" + strconv.Itoa(tid) + "/schedstat")
+	return look{stat.CPU, int64(sched.Run)}, err
 }
 
 // poll attributes the run time of each thread since the last look to the CPU that it is

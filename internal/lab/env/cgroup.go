@@ -1,7 +1,6 @@
 package env
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -193,12 +192,11 @@ func (b *partCgroup) Ready() (bool, error) {
 		return false, err
 	}
 	for _, tid := range threads {
-		text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/stat")
+		stat, err := host.ReadProcessStat("/proc/" + strconv.Itoa(tid) + "/stat")
 		if err := ignoreGone(err); err != nil {
 			return false, fmt.Errorf("read the state of thread %d: %w", tid, err)
 		}
-		// The name before the state may contain anything, also parentheses.
-		if at := bytes.LastIndexByte(text, ')'); at >= 0 && bytes.HasPrefix(text[at+1:], []byte(" R")) {
+		if stat.State == 'R' {
 			return true, nil
 		}
 	}

@@ -14,7 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // disturbance is a disturbance of a run.
@@ -143,9 +145,7 @@ func hog(ctx context.Context) (end func(), err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	var mask unix.CPUSet
-	mask.Set(0)
-	err = unix.SchedSetaffinity(cmd.Process.Pid, &mask)
+	err = host.SetAffinity(cmd.Process.Pid, sample.SetOf(0))
 	return func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

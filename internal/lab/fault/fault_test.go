@@ -19,8 +19,11 @@ func TestKilledAndDisturbed(t *testing.T) {
 
 // left finds a process that lives and a knob with another value.
 func TestLeftIsSeen(t *testing.T) {
-	name, _, born := stat(os.Getpid())
-	living, reused := child{os.Getpid(), name, born}, child{os.Getpid(), name, "an earlier one"}
+	me, err := stat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	living, reused := child{os.Getpid(), me.Name, me.Start}, child{os.Getpid(), me.Name, me.Start - 1}
 	s := &testbed{knob: "no such value"}
 	if all := s.left(1<<30, []child{living, reused}); len(all) != 2 {
 		t.Errorf("%q, want a process and the knob", all)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // studyText is a study of two parts on two CPUs.
@@ -113,12 +115,12 @@ func (l *lab) wait(d time.Duration) bool {
 type child struct {
 	pid  int
 	name string
-	born string // its start time, to distinguish it from a later process
+	born uint64 // its start time, to distinguish it from a later process
 }
 
 func (c child) lives() bool {
-	_, state, born := stat(c.pid)
-	return born == c.born && state != "Z"
+	s, err := stat(c.pid)
+	return err == nil && s.Start == c.born && s.State != 'Z'
 }
 
 // children returns the present children of the lab, and their descendants.
@@ -133,8 +135,8 @@ func (l *lab) children() (all []child) {
 			}
 			for _, word := range strings.Fields(string(text)) {
 				if n, err := strconv.Atoi(word); err == nil {
-					if name, _, born := stat(n); born != "" {
-						all = append(all, child{n, name, born})
+					if s, err := stat(n); err == nil {
+						all = append(all, child{n, s.Name, s.Start})
 						walk(n)
 					}
 				}
@@ -145,17 +147,6 @@ func (l *lab) children() (all []child) {
 	return all
 }
 
-// stat returns a process's name, state and start time (proc_pid_stat(5)); all "" if it
-// has ended.
-func stat(pid int) (name, state, born string) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return "", "", ""
-	}
-	head, rest, ok := strings.Cut(string(text), ") ")
-	f := strings.Fields(rest)
-	if _, name, _ = strings.Cut(head, "("); !ok || len(f) < 20 {
-		return "", "", ""
-	}
-	return name, f[0], f[19]
+func stat(pid int) (host.ProcessStat, error) {
+	return host.ReadProcessStat(fmt.Sprintf("/proc/%d/stat", pid))
 }

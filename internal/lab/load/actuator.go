@@ -147,17 +147,12 @@ func (s *Signals) signal(sig syscall.Signal, again bool) error {
 	}
 }
 
-// startTime is field 22 of /proc/PID/stat (proc_pid_stat(5)), which distinguishes a
-// process from a later one with the same pid; "" if it has ended.
+// startTime is when a process began, which distinguishes it from a later one with the same
+// pid; "" if it has ended.
 func startTime(pid string) string {
-	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	s, err := host.ReadProcessStat(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
 		return ""
 	}
-	_, rest, ok := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 20 {
-		return ""
-	}
-	return fields[19]
+	return strconv.FormatUint(s.Start, 10)
 }

@@ -36,7 +36,7 @@ type domain struct {
 type thread struct {
 	running, waiting   time.Duration
 	executions, wakeup float64
-	guest              float64 // ticks
+	guest              time.Duration
 }
 
 // Window implements lab.Observer.
@@ -80,7 +80,7 @@ func (d domain) since(from domain) map[string]float64 {
 			out[name] = v - before
 		}
 	}
-	n, guest := 0, 0.0
+	n, guest := 0, time.Duration(0)
 	for tid, t := range d.threads {
 		before, ok := from.threads[tid]
 		if !ok || t.running < before.running {
@@ -94,13 +94,10 @@ func (d domain) since(from domain) map[string]float64 {
 		guest += t.guest - before.guest
 	}
 	if out[result.DomainThreads] = float64(n); guest > 0 {
-		out[result.DomainGuest] = guest / ticksPerSecond
+		out[result.DomainGuest] = guest.Seconds()
 	}
 	return out
 }
-
-// ticksPerSecond is USER_HZ, which is 100 on every architecture that Go supports.
-const ticksPerSecond = 100
 
 func (d *domains) read(e lab.Environment) (domain, error) {
 	one := domain{values: map[string]float64{}, threads: map[int]thread{}}
@@ -137,30 +134,19 @@ func (d *domains) read(e lab.Environment) (domain, error) {
 // (proc_pid_status(5), proc_pid_stat(5)) of a thread; false if it has ended.
 func (d *domains) thread(tid int) (thread, bool) {
 	dir := fmt.Sprintf("/proc/%d/", tid)
-	sched, err := d.host.ReadValue(dir + "schedstat")
-	f := strings.Fields(sched)
-	if err != nil || len(f) != 3 {
+	sched, err := host.ReadSchedstat(d.host.Path(dir + "schedstat"))
+	if err != nil {
 		return thread{}, false
 	}
-	var t thread
-	running, err1 := strconv.ParseInt(f[0], 10, 64)
-	waiting, err2 := strconv.ParseInt(f[1], 10, 64)
-	executions, err3 := strconv.ParseFloat(f[2], 64)
-	if errors.Join(err1, err2, err3) != nil {
-		return thread{}, false
-	}
-	t.running, t.waiting, t.executions = time.Duration(running), time.Duration(waiting), executions
+	t := thread{running: time.Duration(sched.Run), waiting: time.Duration(sched.Wait), executions: float64(sched.Slices)}
 	if status, err := d.host.ReadValue(dir + "status"); err == nil {
 		if _, rest, ok := strings.Cut(status, "\nvoluntary_ctxt_switches:"); ok {
 			line, _, _ := strings.Cut(rest, "\n")
 			t.wakeup, _ = strconv.ParseFloat(strings.TrimSpace(line), 64)
 		}
 	}
-	if stat, err := d.host.ReadValue(dir + "stat"); err == nil {
-		// guest_time is field 43; the name in field 2 may contain any character.
-		if f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]); len(f) > 40 {
-			t.guest, _ = strconv.ParseFloat(f[40], 64)
-		}
+	if stat, err := host.ReadProcessStat(d.host.Path(dir + "stat")); err == nil {
+		t.guest = stat.Guest
 	}
 	return t, true
 }

@@ -257,16 +257,15 @@ type balancer struct{ host *host.Host }
 // pids are the daemon's processes.
 func (b balancer) pids() (running, stopped []int) {
 	for _, p := range places(b.host, "/proc/[0-9]*/stat") {
-		text, err := b.host.ReadValue(p)
-		if err != nil {
+		stat, err := host.ReadProcessStat(b.host.Path(p))
+		if err != nil || stat.Name != "irqbalance" {
 			continue
 		}
 		pid, err := strconv.Atoi(path.Base(path.Dir(p)))
-		_, one, ok := parseProcess(text)
-		if err != nil || !ok || one.name != "irqbalance" {
+		if err != nil {
 			continue
 		}
-		if state := strings.TrimSpace(text[strings.LastIndexByte(text, ')')+1:]); strings.HasPrefix(state, "T") {
+		if stat.State == 'T' {
 			stopped = append(stopped, pid)
 		} else {
 			running = append(running, pid)

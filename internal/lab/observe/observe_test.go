@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -204,19 +203,6 @@ func TestParsesNet(t *testing.T) {
 		"net.eth0.tx_bytes": 900, "net.eth0.tx_packets": 9, "net.eth0.tx_dropped": 4}
 	if got := readNet(h); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-func TestParseProcess(t *testing.T) {
-	text := "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 777 1 2"
-	began, p, ok := parseProcess(text)
-	if !ok || began != 777 || p.name != "a) b) (c" || p.used != 2*time.Second {
-		t.Errorf("%d, %+v, %v", began, p, ok)
-	}
-	for _, bad := range []string{"", "7 (a", "7 (a) S 1", ")(", strings.Replace(text, "150", "x", 1)} {
-		if _, _, ok := parseProcess(bad); ok {
-			t.Errorf("%q was read", bad)
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -170,15 +171,7 @@ func pathsOf(h *host.Host, pid string) map[string]string {
 	if err != nil {
 		return nil
 	}
-	paths := map[string]string{}
-	for line := range strings.Lines(text) {
-		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 {
-			for controller := range strings.SplitSeq(f[1], ",") {
-				paths[controller] = f[2]
-			}
-		}
-	}
-	return paths
+	return maps.Collect(host.ProcCgroups([]byte(text)))
 }
 
 // shared is the longest common path of both.
@@ -396,15 +389,9 @@ func (p *part) delay() time.Duration {
 	there := make(map[int]time.Duration, len(threads))
 	sum := time.Duration(0)
 	for _, tid := range threads {
-		text, err := p.host.ReadValue(fmt.Sprintf("/proc/%d/schedstat", tid))
-		if err != nil {
-			continue
-		}
-		if f := strings.Fields(text); len(f) == 3 {
-			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-				there[tid] = time.Duration(n)
-				sum += time.Duration(n)
-			}
+		if s, err := host.ReadSchedstat(p.host.Path(fmt.Sprintf("/proc/%d/schedstat", tid))); err == nil {
+			there[tid] = time.Duration(s.Wait)
+			sum += there[tid]
 		}
 	}
 	for tid, d := range p.delays {

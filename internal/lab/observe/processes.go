@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -42,38 +40,11 @@ func listProcesses(h *host.Host) processes {
 		if err != nil {
 			continue
 		}
-		text, err := h.ReadValue("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue
-		}
-		if began, one, ok := parseProcess(text); ok {
-			p.all[processKey{pid, began}] = one
+		if s, err := host.ReadProcessStat(h.Path("/proc/" + e.Name() + "/stat")); err == nil {
+			p.all[processKey{pid, s.Start}] = process{s.Name, s.Used}
 		}
 	}
 	return p
-}
-
-// parseProcess reads /proc/PID/stat (proc(5)). The name is in parentheses and may itself
-// contain parentheses.
-func parseProcess(text string) (began uint64, p process, ok bool) {
-	from, to := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
-	if from < 0 || to < from {
-		return 0, p, false
-	}
-	p.name = text[from+1 : to]
-	f := strings.Fields(text[to+1:])
-	if len(f) < 20 {
-		return 0, p, false
-	}
-	user, err1 := strconv.ParseUint(f[11], 10, 63)
-	system, err2 := strconv.ParseUint(f[12], 10, 63)
-	began, err3 := strconv.ParseUint(f[19], 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil || user+system > 1<<40 {
-		return 0, p, false
-	}
-	const tick = 10 * time.Millisecond // 1/USER_HZ
-	p.used = time.Duration(user+system) * tick
-	return began, p, true
 }
 
 // busiestForeign names the processes outside the parts that used the most CPU time since the
@@ -108,11 +79,8 @@ func (o *Observer) owns(pid int) bool {
 
 // reaches reports whether a process's first thread may run on the parts' CPUs.
 func (o *Observer) reaches(pid int) bool {
-	var mask unix.CPUSet
-	if err := unix.SchedGetaffinity(pid, &mask); err != nil {
-		return false
-	}
-	return slices.ContainsFunc(o.cpus.Numbers(), mask.IsSet)
+	set, err := host.Affinity(pid)
+	return err == nil && set.Intersects(o.cpus)
 }
 
 // processUsage is a process that used CPU time, with its rate.

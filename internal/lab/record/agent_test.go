@@ -32,10 +32,10 @@ func TestIdentity(t *testing.T) {
 
 // The agent accepts the configuration that is written for it, for any path.
 func TestConfigurationIsOne(t *testing.T) {
-	text := configuration(`/tmp/a "b"`, "/tmp/trace.csv", study.Recording{Signals: []string{"runq", "cpi"}, Period: 500 * time.Millisecond},
+	text := configuration(`/tmp/a "b"/trace.csv`, study.Recording{Signals: []string{"runq", "cpi"}, Period: 500 * time.Millisecond},
 		[]rule{{"/lab: x/e1.victim", "victim", "latency-sensitive"}, {"/lab/e2", "bystander/0", "batch"}})
 	file := filepath.Join(t.TempDir(), "agent.yaml")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c, err := config.Load(file, nil, nil)

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/chase"
 )
 
 // reads returns a piece of work that reads random blocks of a file, bypassing the page
@@ -19,7 +21,7 @@ func (b *kernelRun) reads(k Kernel, thread uint64) (piece, func(), error) {
 	if err != nil {
 		return nil, nothing, fmt.Errorf("run read: make a file in %s: %w (-dir: a folder on a disk)", k.Dir, err)
 	}
-	block, unmap, err := mapMemory(k.Block) // page-aligned memory for direct I/O
+	block, unmap, err := chase.Map(k.Block) // page-aligned memory for direct I/O
 	if err != nil {
 		return nil, func() { f.Close() }, err
 	}

@@ -18,6 +18,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/chase"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Kernel is a workload of the lab: each of its threads does equal pieces of work, one
@@ -144,7 +147,7 @@ func (k Kernel) Validate() error {
 	if k.Name != "idle" && (k.Work < 1 || k.Work > 1<<40) {
 		bad("work", k.Work, "1 or more")
 	}
-	least := map[string]int64{"chase": 2 * line, "triad": 3 * 8, "fault": 1 << 16}[k.Name]
+	least := map[string]int64{"chase": 2 * chase.Line, "triad": 3 * 8, "fault": 1 << 16}[k.Name]
 	if k.Set < least && !(k.Name == "triad" && k.Set == 0) {
 		bad("set", k.Set, fmt.Sprintf("at least %d bytes", least))
 	}
@@ -174,11 +177,11 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 		return err
 	}
 	if k.Threads == 0 {
-		var mask unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &mask); err != nil {
+		set, err := host.Affinity(0)
+		if err != nil {
 			return fmt.Errorf("count CPUs: %w", err)
 		}
-		k.Threads = mask.Count()
+		k.Threads = set.Len()
 	}
 	runtime.GOMAXPROCS(max(k.Threads, runtime.GOMAXPROCS(0)))
 	ctx, cancel := context.WithCancel(ctx)

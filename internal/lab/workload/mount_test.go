@@ -2,7 +2,6 @@ package workload
 
 import (
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -25,16 +24,4 @@ func TestATreeLivesInEveryHierarchyOnce(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
-}
-
-func FuzzParseStat(f *testing.F) {
-	f.Add("1 (a b) c) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 0 0")
-	f.Add(")")
-	f.Add("")
-	f.Fuzz(func(t *testing.T, text string) {
-		state, _, err := parseStat(text)
-		if err == nil && !strings.Contains(text, string([]byte{state})) {
-			t.Errorf("%q has state %q", text, state)
-		}
-	})
 }

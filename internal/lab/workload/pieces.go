@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/chase"
 )
 
 // prepare creates a thread's piece of work and its memory, which free releases.
@@ -31,14 +33,14 @@ func (b *kernelRun) prepare(k Kernel, thread uint64) (p piece, free func(), err 
 	case "triad":
 		return triad(k)
 	case "chase":
-		set, free, err := mapMemory(k.Set)
+		set, free, err := chase.Map(k.Set)
 		if err != nil {
 			return nil, nothing, err
 		}
-		buildChain(set, k.Seed+thread)
+		chase.Link(set, k.Seed+thread)
 		at := uint64(0)
 		return func() float64 {
-			at = walkChain(set, at, k.Work)
+			at = chase.Walk(set, at, k.Work)
 			return float64(k.Work)
 		}, free, nil
 	case "syscall":
@@ -144,7 +146,7 @@ func triad(k Kernel) (piece, func(), error) {
 		}
 	}
 	for i := range arrays {
-		w, f, err := mapMemory(size / 8 * 8)
+		w, f, err := chase.Map(size / 8 * 8)
 		if err != nil {
 			return nil, free, err
 		}

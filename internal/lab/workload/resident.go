@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/quell-dev/quell/internal/machine/chase"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // MaxCachedLoad is the longest time of a dependent load whose working set is in the last-level
@@ -15,20 +18,20 @@ const MaxCachedLoad = 50 * time.Nanosecond
 // size: the median of about ten passes that take about d in all. It shows whether the
 // cache is available: other tasks may fill it, on a virtual machine also other guests.
 func LoadLatency(cpu int, set int64, d time.Duration) (time.Duration, error) {
-	memory, free, err := mapMemory(set)
+	memory, free, err := chase.Map(set)
 	if err != nil {
 		return 0, err
 	}
 	defer free()
-	buildChain(memory, 1)
-	turn := len(memory) * 8 / line / 4
+	chase.Link(memory, 1)
+	turn := len(memory) * 8 / chase.Line / 4
 	var turns []time.Duration
 	err = onCPU(cpu, func() {
-		at := walkChain(memory, 0, 4*turn) // load it into the cache
+		at := chase.Walk(memory, 0, 4*turn) // load it into the cache
 		for begin := time.Now(); len(turns) < 10 || time.Since(begin) < d; {
-			start := threadTime()
-			at = walkChain(memory, at, turn)
-			turns = append(turns, (threadTime()-start)/time.Duration(turn))
+			start := host.ThreadCPU()
+			at = chase.Walk(memory, at, turn)
+			turns = append(turns, (host.ThreadCPU()-start)/time.Duration(turn))
 		}
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/machine/chase"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -162,16 +163,16 @@ func TestServeReports(t *testing.T) {
 }
 
 func TestLinkMakesOneCycle(t *testing.T) {
-	set := make([]uint64, 1000*line/8)
-	buildChain(set, 3)
+	set := make([]uint64, 1000*chase.Line/8)
+	chase.Link(set, 3)
 	seen := map[uint64]bool{}
 	at := uint64(0)
 	for range 1000 {
-		if seen[at] || at%(line/8) != 0 {
+		if seen[at] || at%(chase.Line/8) != 0 {
 			t.Fatalf("word %d comes again after %d steps, or is not at the start of a line", at, len(seen))
 		}
 		seen[at] = true
-		at = walkChain(set, at, 1)
+		at = chase.Walk(set, at, 1)
 	}
 	if at != 0 {
 		t.Errorf("after all lines the chase is at %d, not where it began", at)

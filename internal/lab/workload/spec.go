@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/chase"
 )
 
 // Kind says what a workload does.
@@ -206,7 +207,7 @@ func (s Spec) Validate() error {
 	if !(s.Vary >= 0 && s.Vary <= 1) {
 		bad("vary", s.Vary, "0 to 1")
 	}
-	if s.Set < 0 || s.Set > 1<<36 || s.Kind == Chase && s.Set < 2*line {
+	if s.Set < 0 || s.Set > 1<<36 || s.Kind == Chase && s.Set < 2*chase.Line {
 		bad("set", s.Set, "two cache lines to 64 GiB")
 	}
 	if s.Kind == Chase && (s.Steps < 1 || s.Steps > 1<<40) {

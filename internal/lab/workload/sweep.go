@@ -39,7 +39,7 @@ func Sweep(prefix string) (removed []string, err error) {
 			if root == os.TempDir() {
 				err = removeScratch(dir)
 			} else {
-				err = removeCgroups(dir, time.Now().Add(teardownTimeout))
+				err = RemoveCgroups(dir)
 			}
 			if err != nil {
 				all = append(all, err)
@@ -86,46 +86,26 @@ func removeScratch(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// startTime is the process's start in clock ticks since boot, field 22 of /proc/PID/stat
-// (proc(5)). Together with the pid it identifies a process uniquely. A dead process or a
-// zombie gives fs.ErrNotExist.
+// startTime is the process's start in clock ticks since boot. Together with the pid it
+// identifies a process uniquely. A dead process or a zombie gives fs.ErrNotExist.
 func startTime(pid int) (uint64, error) {
-	path := fmt.Sprintf("/proc/%d/stat", pid)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, unix.ESRCH) {
+	s, err := host.ReadProcessStat(fmt.Sprintf("/proc/%d/stat", pid))
+	switch {
+	case errors.Is(err, unix.ESRCH):
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	case s.State == 'Z', s.State == 'X':
+		err = fmt.Errorf("a zombie: %w", fs.ErrNotExist)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read start time: %w", err)
+		return 0, fmt.Errorf("read start time of process %d: %w", pid, err)
 	}
-	state, start, err := parseStat(string(text))
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
-	}
-	if state == 'Z' || state == 'X' {
-		return 0, fmt.Errorf("read start time of a zombie: %w", fs.ErrNotExist)
-	}
-	return start, nil
+	return s.Start, nil
 }
 
-// parseStat reads the state and the start time. The name in the second field may contain
-// blanks and brackets, so fields are counted after the last bracket.
-func parseStat(text string) (state byte, start uint64, err error) {
-	i := strings.LastIndexByte(text, ')')
-	f := strings.Fields(text[i+1:])
-	if i < 0 || len(f) < 20 {
-		return 0, 0, fmt.Errorf("parse stat %q: too short", text)
-	}
-	if start, err = strconv.ParseUint(f[19], 10, 64); err != nil {
-		return 0, 0, fmt.Errorf("parse stat: start time: %w", err)
-	}
-	return f[0][0], start, nil
-}
-
-// removeCgroups kills all processes in a cgroup and below and removes it. It retries
-// until deadline. A missing directory counts as removed.
-func removeCgroups(dir string, deadline time.Time) error {
-	for {
+// RemoveCgroups kills all processes in a cgroup and below and removes it. It retries for
+// some time. A missing directory counts as removed.
+func RemoveCgroups(dir string) error {
+	for deadline := time.Now().Add(teardownTimeout); ; {
 		err := tryRemove(dir)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil

@@ -105,8 +105,10 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if err := t.make(""); err != nil {
 		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
 	}
-	if err := t.weigh(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
+	if opt.Weight > 0 {
+		if err := t.Weigh("", float64(opt.Weight)); err != nil {
+			return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
+		}
 	}
 	go func() {
 		// Processes die with the thread that started them (PR_SET_PDEATHSIG), so this
@@ -165,7 +167,7 @@ func (t *Tree) Add(task string) error {
 func (t *Tree) Remove(task string) error {
 	var all []error
 	for _, dir := range t.Dirs(task) {
-		all = append(all, removeCgroups(dir, time.Now().Add(teardownTimeout)))
+		all = append(all, RemoveCgroups(dir))
 	}
 	if err := errors.Join(all...); err != nil {
 		return fmt.Errorf("remove task %s: %w", task, err)
@@ -199,18 +201,15 @@ func (t *Tree) make(task string) error {
 	return nil
 }
 
-// weigh sets the CPU weight of the whole tree: the default is 100 in cpu.weight, 1024 in
-// v1's cpu.shares.
-func (t *Tree) weigh() error {
-	if t.opt.Weight == 0 {
-		return nil
-	}
-	dir, v1 := t.CPUDir("")
-	file, usual := "cpu.weight", 100
+// Weigh sets the CPU weight of a task, "" for the whole tree, to a multiple of the default:
+// 100 in cpu.weight, 1024 in v1's cpu.shares.
+func (t *Tree) Weigh(task string, times float64) error {
+	dir, v1 := t.CPUDir(task)
+	file, usual := "cpu.weight", 100.0
 	if v1 {
 		file, usual = "cpu.shares", 1024
 	}
-	return host.WriteFile(filepath.Join(dir, file), strconv.Itoa(t.opt.Weight*usual))
+	return host.WriteFile(filepath.Join(dir, file), strconv.Itoa(max(1, int(times*usual))))
 }
 
 // enable enables the controllers for children of a v2 directory: cpu, and of the other
@@ -300,7 +299,7 @@ func (t *Tree) Close() error {
 func (t *Tree) remove() error {
 	var all []error
 	for _, dir := range t.Dirs("") {
-		all = append(all, removeCgroups(dir, time.Now().Add(teardownTimeout)))
+		all = append(all, RemoveCgroups(dir))
 	}
 	all = append(all, os.RemoveAll(t.scratch))
 	if err := errors.Join(all...); err != nil {

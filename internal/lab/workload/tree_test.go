@@ -276,14 +276,7 @@ func asleep(t *testing.T, pid int) bool {
 		t.Fatalf("process %d is gone: %v", pid, err)
 	}
 	return !slices.ContainsFunc(stats, func(path string) bool {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return false // the thread has just ended
-		}
-		state, _, err := parseStat(string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return state != 'S'
+		s, err := host.ReadProcessStat(path)
+		return err == nil && s.State != 'S' // or the thread has just ended
 	})
 }

@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/chase"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +22,6 @@ const (
 	// (L2: 0.25 to 2 MiB), and another pass over it takes only 1 ms. If an eighth of
 	// the last-level cache is less, that is used.
 	canarySet = 4 << 20
-	cacheLine = 64
 	// partsPerPass is the number of timed parts of a pass; the slowest are left out.
 	partsPerPass = 4
 	// warmPasses is the number of timed passes in a burst, after one to load the set.
@@ -89,31 +87,12 @@ func OpenCanary(caches []Cache, budget time.Duration) (*Canary, error) {
 			size = min(size, max(c.Size/8, 64<<10))
 		}
 	}
-	b, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	set, free, err := chase.Map(size)
 	if err != nil {
-		return nil, fmt.Errorf("open canary: map %d bytes: %w", size, err)
+		return nil, fmt.Errorf("open canary: %w", err)
 	}
-	// Huge pages keep the cost of address translation low. The call fails without them.
-	_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
-	c := &Canary{caches: caches, budget: budget, set: unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), size/8),
-		free: func() { _ = unix.Munmap(b) }}
-	c.link()
-	return c, nil
-}
-
-// link writes one cycle through all lines of the set in random order (Sattolo), which
-// no prefetcher predicts. A line's first word is the index of the next line.
-func (c *Canary) link() {
-	const per = cacheLine / 8
-	n := len(c.set) / per
-	for i := range n {
-		c.set[i*per] = uint64(i * per)
-	}
-	r := rand.New(rand.NewPCG(1, 0))
-	for i := n - 1; i > 0; i-- {
-		j := r.IntN(i)
-		c.set[i*per], c.set[j*per] = c.set[j*per], c.set[i*per]
-	}
+	chase.Link(set, 1)
+	return &Canary{caches: caches, budget: budget, set: set, free: free}, nil
 }
 
 // Info implements MachineSource.
@@ -140,7 +119,7 @@ const canaryPause = 150 * time.Millisecond
 // It visits at least one cache once.
 func (c *Canary) watch(stop <-chan struct{}) []cacheTiming {
 	var all []cacheTiming
-	began := threadCPU()
+	began := host.ThreadCPU()
 	for n := 0; ; n++ {
 		cache := c.next % len(c.caches)
 		c.next++
@@ -148,10 +127,10 @@ func (c *Canary) watch(stop <-chan struct{}) []cacheTiming {
 		if i < 0 {
 			i, all = len(all), append(all, cacheTiming{cache: cache})
 		}
-		before := threadCPU()
+		before := host.ThreadCPU()
 		turns, err := c.burst(c.caches[cache].CPUs)
 		all[i].turns, all[i].err = append(all[i].turns, turns...), errors.Join(all[i].err, err)
-		now := threadCPU()
+		now := host.ThreadCPU()
 		if spent := now - began; spent+(now-before) > c.budget {
 			return all
 		}
@@ -169,13 +148,13 @@ func (c *Canary) burst(cpus sample.Set) ([]time.Duration, error) {
 	if err := pinToOne(cpus); err != nil {
 		return nil, err
 	}
-	n := len(c.set) * 8 / cacheLine
-	at := chase(c.set, 0, n)
+	n := len(c.set) * 8 / chase.Line
+	at := chase.Walk(c.set, 0, n)
 	turns := make([]time.Duration, 0, warmPasses*partsPerPass)
 	for range cap(turns) {
-		start := threadCPU()
-		at = chase(c.set, at, n/partsPerPass)
-		turns = append(turns, threadCPU()-start)
+		start := host.ThreadCPU()
+		at = chase.Walk(c.set, at, n/partsPerPass)
+		turns = append(turns, host.ThreadCPU()-start)
 	}
 	return turns, nil
 }
@@ -194,22 +173,6 @@ func pinToOne(cpus sample.Set) error {
 	return fmt.Errorf("pin the canary: none of CPUs %s is available", cpus)
 }
 
-//go:noinline
-func chase(set []uint64, at uint64, loads int) uint64 {
-	for range loads {
-		at = set[at]
-	}
-	return at
-}
-
-func threadCPU() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		panic(err) // every kernel has it
-	}
-	return time.Duration(ts.Nano())
-}
-
 // Stop implements MachineSource.
 func (c *Canary) Stop() error {
 	if c.stop == nil {
@@ -226,7 +189,7 @@ func (c *Canary) MachineReadings(yield func(string, sample.Set, Reading)) {
 	for _, v := range c.last {
 		r := Reading{Cost: math.NaN(), Coverage: 1, Err: v.err}
 		if len(v.turns) > 0 {
-			r.Cost = trimmedMean(v.turns).Seconds() / float64(len(c.set)*8/cacheLine/partsPerPass)
+			r.Cost = trimmedMean(v.turns).Seconds() / float64(len(c.set)*8/chase.Line/partsPerPass)
 		}
 		yield(c.caches[v.cache].Name, c.caches[v.cache].CPUs, r)
 	}

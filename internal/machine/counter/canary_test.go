@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/chase"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -56,13 +57,13 @@ func TestCaches(t *testing.T) {
 // The set is one cycle through every line; otherwise a pass would not read all of it.
 func TestTheChaseSeesEveryLine(t *testing.T) {
 	c := canary(t, time.Millisecond, Cache{Name: "x", CPUs: anyCPU(t), Size: 8 << 20})
-	n := len(c.set) * 8 / cacheLine
-	if n != 1<<20/cacheLine {
+	n := len(c.set) * 8 / chase.Line
+	if n != 1<<20/chase.Line {
 		t.Fatalf("%d lines, want an eighth of the cache", n)
 	}
 	at, seen := uint64(0), 0
 	for {
-		at = chase(c.set, at, 1)
+		at = chase.Walk(c.set, at, 1)
 		seen++
 		if at == 0 || seen > n {
 			break

@@ -9,7 +9,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
-	"golang.org/x/sys/unix"
 )
 
 // Capabilities tries each thing that the perf sources need: perf in cgroup mode, every
@@ -18,22 +17,19 @@ import (
 // if there is none.
 func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	g := newGroups(linux{}, cpus)
-	root, inode, rootErr := -1, uint64(0), error(&NotSupportedError{What: "perf in cgroup mode",
+	root, rootErr := cgroupDir{}, error(&NotSupportedError{What: "perf in cgroup mode",
 		Reason: "no cgroup2 file system is mounted", Remedy: "mount -t cgroup2 none /sys/fs/cgroup/unified"})
 	if cgroup2 != "" {
-		root, inode, rootErr = openCgroup(cgroup2)
+		root, rootErr = openCgroup(cgroup2)
 	}
 	if rootErr == nil {
-		defer unix.Close(root)
+		defer root.close()
 	}
 	try := func(what string, e event) error {
 		if rootErr != nil {
 			return rootErr
 		}
-		if err := g.try(root, e); err != nil {
-			return g.explain(what, root, cgroup2, inode, err)
-		}
-		return nil
+		return g.check(what, root, e)
 	}
 	all := []host.Capability{CapabilityOf("perf cgroup mode", "software events are counted per cgroup", try("event "+taskClock.name, taskClock))}
 	for _, e := range append(append(cpiCycles[:], instructions), llcMisses()...) {
@@ -43,7 +39,7 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 		}
 		if c.OK {
 			g.events = []event{e}
-			c.Detail += fmt.Sprintf("; switching it on and off takes %s", g.measureSwitchOverhead(root).Round(100*time.Nanosecond))
+			c.Detail += fmt.Sprintf("; switching it on and off takes %s", g.measureSwitchOverhead(root.fd).Round(100*time.Nanosecond))
 		}
 		all = append(all, c)
 	}
@@ -57,7 +53,7 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 // CapabilityOf returns the capability for err, with detail if err is nil.
 func CapabilityOf(name, detail string, err error) host.Capability {
 	if err == nil {
-		return host.Capability{Name: name, OK: true, Detail: detail}
+		return host.Present(name, detail)
 	}
 	c := host.Capability{Name: name, Reason: err.Error()}
 	if e := (*NotSupportedError)(nil); errors.As(err, &e) {
@@ -78,16 +74,13 @@ const leastTasks = 110
 // fdBudget says how many tasks all perf sources together can count at once within
 // RLIMIT_NOFILE. If there are more, they take turns.
 func fdBudget(cpus int) host.Capability {
-	c := host.Capability{Name: "file descriptors"}
+	const name = "file descriptors"
 	limit := fdLimit()
 	perTask := uint64(max(1, cpus)) * (maxEvents + 2) // cpi and cps
 	tasks := limit / perTask
 	text := fmt.Sprintf("%d descriptors are enough to count about %d tasks at once on %d CPUs; more take turns", limit, tasks, cpus)
-	if c.OK = tasks >= leastTasks; c.OK {
-		c.Detail = text
-	} else {
-		c.Reason = text
-		c.Remedy = fmt.Sprintf("raise LimitNOFILE to %d", leastTasks*perTask)
+	if tasks < leastTasks {
+		return host.Missing(name, text, fmt.Sprintf("raise LimitNOFILE to %d", leastTasks*perTask))
 	}
-	return c
+	return host.Present(name, text)
 }

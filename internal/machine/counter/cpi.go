@@ -41,21 +41,12 @@ func llcMisses() []event {
 func OpenCPI(cpus sample.Set, cgroup2 string) (*Perf, error) { return openCPI(linux{}, cpus, cgroup2) }
 
 func openCPI(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*Perf, error) {
-	g, err := openPerf(sys, cpus)
-	if err != nil {
-		return nil, err
-	}
-	fd, inode, err := openCgroup(cgroup2)
+	g, root, err := openPerf(sys, cpus, cgroup2)
 	if err != nil {
 		return nil, fmt.Errorf("open cpi: %w", err)
 	}
-	defer unix.Close(fd)
-	check := func(e event) error {
-		if err := g.try(fd, e); err != nil {
-			return g.explain("event "+e.name, fd, cgroup2, inode, err)
-		}
-		return nil
-	}
+	defer root.close()
+	check := func(e event) error { return g.check("event "+e.name, root, e) }
 	// Each event is tried alone, so that a missing one affects only itself.
 	if err := check(instructions); err != nil {
 		return nil, fmt.Errorf("open cpi: %w", err)
@@ -71,21 +62,20 @@ func openCPI(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*Perf, error) {
 	}
 	// Events that open alone may still not fit together: the kernel refuses a
 	// group that the counters could never hold at once.
+	use := func(events ...event) *Perf {
+		g.events, p.info.Variant = events, events[0].name
+		p.info.setSwitchOverhead(g.measureSwitchOverhead(root.fd))
+		return p
+	}
 	for _, c := range cycles {
 		for _, m := range misses {
-			if err = g.try(fd, c, instructions, m); err == nil {
-				g.events = []event{c, instructions, m}
-				p.info.Variant = c.name
-				p.info.setSwitchOverhead(g.measureSwitchOverhead(fd))
-				return p, nil
+			if err = g.try(root.fd, c, instructions, m); err == nil {
+				return use(c, instructions, m), nil
 			}
 			p.info.Missing = append(p.info.Missing, notSupported(c.name+", instructions and "+m.name+" in one group", err))
 		}
-		if err = g.try(fd, c, instructions); err == nil {
-			g.events = []event{c, instructions}
-			p.info.Variant = c.name
-			p.info.setSwitchOverhead(g.measureSwitchOverhead(fd))
-			return p, nil
+		if err = g.try(root.fd, c, instructions); err == nil {
+			return use(c, instructions), nil
 		}
 		p.info.Missing = append(p.info.Missing, notSupported(c.name+" and instructions in one group", err))
 	}

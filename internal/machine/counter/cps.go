@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/quell-dev/quell/internal/core/sample"
-	"golang.org/x/sys/unix"
 )
 
 // OpenCPS returns the source of CPU time per system call: the task clock and
@@ -28,18 +27,14 @@ func OpenCPS(cpus sample.Set, cgroup2 string) (*Perf, error) {
 }
 
 func openCPS(sys perfSyscalls, cpus sample.Set, cgroup2 string, enter event) (*Perf, error) {
-	g, err := openPerf(sys, cpus)
-	if err != nil {
-		return nil, err
-	}
-	fd, inode, err := openCgroup(cgroup2)
+	g, root, err := openPerf(sys, cpus, cgroup2)
 	if err != nil {
 		return nil, fmt.Errorf("open cps: %w", err)
 	}
-	defer unix.Close(fd)
+	defer root.close()
 	g.events, g.perWindow = []event{taskClock, enter}, true
-	if err := g.try(fd, g.events...); err != nil {
-		return nil, fmt.Errorf("open cps: %w", g.explain("tracepoint "+enter.name, fd, cgroup2, inode, err))
+	if err := g.check("tracepoint "+enter.name, root, g.events...); err != nil {
+		return nil, fmt.Errorf("open cps: %w", err)
 	}
 	return &Perf{info: Info{Signal: sample.CPS, Variant: "sys-enter"}, fill: fillCPS, groups: g}, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -101,7 +102,7 @@ func BenchmarkToggle(b *testing.B) {
 	defer runtime.UnlockOSThread()
 	var toured, straight time.Duration
 	for b.Loop() {
-		begin := threadTime()
+		begin := host.ThreadCPU()
 		g.toggle(true)
 		for _, t := range g.order {
 			t.counting = true
@@ -110,7 +111,7 @@ func BenchmarkToggle(b *testing.B) {
 		for _, t := range g.order {
 			t.counting = false
 		}
-		middle := threadTime()
+		middle := host.ThreadCPU()
 		for _, on := range []bool{true, false} {
 			for _, t := range g.order {
 				for i := range t.cpus {
@@ -119,16 +120,10 @@ func BenchmarkToggle(b *testing.B) {
 			}
 		}
 		toured += middle - begin
-		straight += threadTime() - middle
+		straight += host.ThreadCPU() - middle
 	}
 	each := float64(b.N * len(dirs) * len(g.cpus))
 	b.ReportMetric(float64(toured)/each, "toured-cpu-ns/group")
 	b.ReportMetric(float64(straight)/each, "straight-cpu-ns/group")
 	b.ReportMetric(float64(straight)/float64(toured), "straight/toured")
-}
-
-func threadTime() time.Duration {
-	var t unix.Timespec
-	unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return time.Duration(t.Nano())
 }

@@ -136,19 +136,18 @@ type EventCounter struct {
 // Toggle on; dir is in the hierarchy that perf uses. CPUs that are offline are left
 // out. Errors: host.ErrGone, *NotSupportedError.
 func (e Event) OpenCgroup(dir string, cpus sample.Set) (*EventCounter, error) {
-	fd, inode, err := openCgroup(dir)
+	at, err := openCgroup(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd)
+	defer at.close()
 	for _, way := range append([]event{e.event}, e.lost...) {
 		var t *EventCounter
-		if t, err = openTally(way, fd, cpus.Numbers(), unix.PERF_FLAG_PID_CGROUP, 0); err == nil {
+		if t, err = openTally(way, at.fd, cpus.Numbers(), unix.PERF_FLAG_PID_CGROUP, 0); err == nil {
 			return t, nil
 		}
 	}
-	g := newGroups(linux{}, cpus)
-	return nil, g.explain("event "+e.name, fd, dir, inode, err)
+	return nil, newGroups(linux{}, cpus).explain("event "+e.name, at, err)
 }
 
 // OpenThread counts an event in a thread and in all threads that it starts later, on

@@ -28,15 +28,15 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	if limit := fdLimit(); g.perWindow && limit > 0 && uint64(g.held()+g.need()) > limit {
 		return &FDLimitError{g.need(), g.held(), limit, unix.EMFILE}
 	}
-	fd, inode, err := openCgroup(dir)
+	at, err := openCgroup(dir)
 	if outOfFDs(err) {
 		return &FDLimitError{g.need(), g.held(), fdLimit(), err}
 	}
 	if err != nil {
 		return fmt.Errorf("add %s: %w", key, err)
 	}
-	defer unix.Close(fd)
-	t := &groupTask{key: key, dir: dir, inode: inode, cpus: make([]cpuGroup, len(g.cpus))}
+	defer at.close()
+	t := &groupTask{key: key, dir: dir, inode: at.inode, cpus: make([]cpuGroup, len(g.cpus))}
 	if g.perWindow {
 		g.tasks[key] = t
 		g.order = append(g.order, t)
@@ -44,7 +44,7 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	}
 	there := 0
 	for i, cpu := range g.cpus {
-		err = g.open(&t.cpus[i], fd, cpu)
+		err = g.open(&t.cpus[i], at.fd, cpu)
 		if err == nil {
 			there++
 		} else if !errors.Is(err, unix.ENODEV) {
@@ -60,7 +60,7 @@ func (g *groups) add(key sample.TaskKey, dir string) error {
 	if outOfFDs(err) {
 		return &FDLimitError{g.need(), g.held(), fdLimit(), err}
 	}
-	return fmt.Errorf("add %s: %w", key, g.explain("event group", fd, dir, inode, err))
+	return fmt.Errorf("add %s: %w", key, g.explain("event group", at, err))
 }
 
 // addCPUs makes room for groups on CPUs that are new; reopen opens them.
@@ -109,18 +109,18 @@ func (g *groups) reopen() {
 }
 
 func (g *groups) reopenOne(t *groupTask, c *cpuGroup, cpu int) error {
-	fd, inode, err := openCgroup(t.dir)
+	at, err := openCgroup(t.dir)
 	if errors.Is(err, host.ErrGone) {
 		return nil // this does not mean that its CPU is offline
 	}
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	if inode != t.inode {
+	defer at.close()
+	if at.inode != t.inode {
 		return nil // another cgroup of the same name
 	}
-	return g.open(c, fd, cpu)
+	return g.open(c, at.fd, cpu)
 }
 
 // open opens one group, or nothing.
@@ -180,15 +180,23 @@ func (g *groups) try(cgroup int, events ...event) error {
 	return err
 }
 
+// check tries events as one group in a cgroup; the error is an explanation.
+func (g *groups) check(what string, at cgroupDir, events ...event) error {
+	if err := g.try(at.fd, events...); err != nil {
+		return g.explain(what, at, err)
+	}
+	return nil
+}
+
 // explain returns the reason why what could not be opened in a cgroup. ENOENT is
 // ambiguous: the event may not exist, the cgroup may just have been removed, or perf
 // may not see this cgroup at all. Opening a software event in the same cgroup decides.
-func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err error) error {
+func (g *groups) explain(what string, at cgroupDir, err error) error {
 	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil || st.Ino != inode {
-		return fmt.Errorf("open %s: %w", dir, host.ErrGone)
+	if unix.Stat(at.path, &st) != nil || st.Ino != at.inode {
+		return fmt.Errorf("open %s: %w", at.path, host.ErrGone)
 	}
-	soft := g.try(cgroup, taskClock)
+	soft := g.try(at.fd, taskClock)
 	if soft == nil {
 		return notSupported(what, err)
 	}
@@ -198,7 +206,7 @@ func (g *groups) explain(what string, cgroup int, dir string, inode uint64, err 
 	}
 	switch {
 	case errors.Is(soft, unix.ENOENT):
-		e.Reason = "perf_event_open: ENOENT for " + what + " and for the software event task-clock in " + dir +
+		e.Reason = "perf_event_open: ENOENT for " + what + " and for the software event task-clock in " + at.path +
 			": perf sees no cgroup below the root until cgroup.subtree_control of the root was written once"
 		e.Remedy = "write any controller to cgroup.subtree_control of the cgroup2 root, as systemd does at boot"
 	case errors.Is(soft, unix.EINVAL):
@@ -222,18 +230,28 @@ func fdLimit() uint64 {
 	return limit.Cur
 }
 
-// openCgroup opens a cgroup's directory for perf_event_open.
-func openCgroup(dir string) (fd int, inode uint64, err error) {
-	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+// cgroupDir is a cgroup's directory, open for perf_event_open.
+type cgroupDir struct {
+	path  string
+	fd    int
+	inode uint64
+}
+
+func openCgroup(path string) (d cgroupDir, err error) {
+	d.path = path
+	if d.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			return -1, 0, fmt.Errorf("open %s: %w", dir, host.ErrGone)
+			err = host.ErrGone
 		}
-		return -1, 0, fmt.Errorf("open %s: %w", dir, err)
+		return d, fmt.Errorf("open %s: %w", path, err)
 	}
 	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return -1, 0, fmt.Errorf("stat %s: %w", dir, err)
+	if err = unix.Fstat(d.fd, &st); err != nil {
+		d.close()
+		return d, fmt.Errorf("stat %s: %w", path, err)
 	}
-	return fd, st.Ino, nil
+	d.inode = st.Ino
+	return d, nil
 }
+
+func (d cgroupDir) close() { unix.Close(d.fd) }

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"errors"
 	"fmt"
 )
 
@@ -18,6 +19,15 @@ func (e *NotSupportedError) Error() string {
 }
 
 func (e *NotSupportedError) Unwrap() error { return e.Err }
+
+// Remedy is what an operator can do about an error, "" if nothing is known.
+func Remedy(err error) string {
+	var e *NotSupportedError
+	if errors.As(err, &e) {
+		return e.Remedy
+	}
+	return ""
+}
 
 // FDLimitError says that following one more task would need more file
 // descriptors than the process may open. Nothing was opened for the task.

@@ -263,18 +263,18 @@ func TestDyingCgroup(t *testing.T) {
 func TestAddAfterRmdir(t *testing.T) {
 	g, root := softGroups(t)
 	dir := cgroup(t, root)
-	fd, inode, err := openCgroup(dir)
+	at, err := openCgroup(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	defer at.close()
 	removeCgroup(t, dir)
 	var c cpuGroup
-	err = g.open(&c, fd, g.cpus[0])
+	err = g.open(&c, at.fd, g.cpus[0])
 	if !errors.Is(err, unix.ENOENT) {
 		t.Fatalf("open in a removed cgroup: %v, want ENOENT", err)
 	}
-	if err := g.explain("event group", fd, dir, inode, err); unsupported(err) {
+	if err := g.explain("event group", at, err); unsupported(err) {
 		t.Errorf("explained as %v, want a cgroup that is gone", err)
 	}
 }

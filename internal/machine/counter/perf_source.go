@@ -85,10 +85,12 @@ func (p *Perf) reading(t total) Reading {
 	return p.fill(r, t)
 }
 
-// openPerf checks what every perf source needs of its caller.
-func openPerf(sys perfSyscalls, cpus sample.Set) (*groups, error) {
+// openPerf opens what every perf source needs: groups on CPUs, and the root of the cgroup
+// tree that perf uses, to try events in.
+func openPerf(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*groups, cgroupDir, error) {
 	if cpus.Len() == 0 {
-		return nil, errors.New("open counters: no CPU given")
+		return nil, cgroupDir{}, errors.New("no CPU given")
 	}
-	return newGroups(sys, cpus), nil
+	root, err := openCgroup(cgroup2)
+	return newGroups(sys, cpus), root, err
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"golang.org/x/sys/unix"
 )
 
@@ -132,15 +133,12 @@ func (t *progressTask) nextPause() int {
 
 // look finds a process's progress file in its environment as it was at exec.
 func (t *progressTask) look(pid int, dir string, environs *int) (process, bool) {
-	stat, err := os.ReadFile(dir + "/stat")
+	stat, err := host.ReadProcessStat(dir + "/stat")
 	if err != nil {
 		t.failed(err)
 		return process{}, false
 	}
-	inc, err := parseStat(stat)
-	if err != nil {
-		return process{}, false
-	}
+	inc := incarnation{stat.Start, stat.EnvStart}
 	if p, ok := t.known[pid]; ok && p.incarnation == inc {
 		return p, true
 	}
@@ -292,28 +290,6 @@ func progressPath(environ []byte) string {
 // incarnation distinguishes one life of a process id from the next, and one program of
 // a process from the next that it executes: the environment moves at exec.
 type incarnation struct{ start, environ uint64 }
-
-// parseStat reads starttime and env_start from /proc/PID/stat (proc_pid_stat(5),
-// fields 22 and 50). The command name, in parentheses, may hold anything.
-func parseStat(text []byte) (incarnation, error) {
-	i := bytes.LastIndexByte(text, ')')
-	if i < 0 {
-		return incarnation{}, errors.New("parse stat: no command name")
-	}
-	fields := bytes.Fields(text[i+1:]) // from field 3 on
-	if len(fields) <= 50-3 {
-		return incarnation{}, errors.New("parse stat: too few fields")
-	}
-	start, err := strconv.ParseUint(string(fields[22-3]), 10, 64)
-	if err != nil {
-		return incarnation{}, fmt.Errorf("parse stat: starttime: %w", err)
-	}
-	environ, err := strconv.ParseUint(string(fields[50-3]), 10, 64)
-	if err != nil {
-		return incarnation{}, fmt.Errorf("parse stat: env_start: %w", err)
-	}
-	return incarnation{start, environ}, nil
-}
 
 // readSome reads a file up to a bound.
 func readSome(name string, most int64) ([]byte, error) {

@@ -470,44 +470,6 @@ func TestOpenCPTWithoutProc(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	for _, tc := range []struct {
-		name, text string
-		want       incarnation
-		ok         bool
-	}{
-		{name: "real", ok: true, want: incarnation{1331, 140731404132345}, text: "1 (systemd) S 0 1 1 0 -1 4194560 9 0 4 0 5 " +
-			"1 0 0 20 0 1 0 1331 2547712 1088 18446744073709551615 94200 95300 140731404128800 0 0 0 0 4096 65538 0 0 0 17 0 0 0 0 0 0 " +
-			"1 2 3 140731404132000 140731404132344 140731404132345 140731404136427 0\n"},
-		{name: "a name with parentheses and spaces", text: statLine(1, "x) R 1 (", 5, 6), ok: true, want: incarnation{5, 6}},
-		{name: "empty"},
-		{name: "cut off", text: "1 (a) S 0 1"},
-		{name: "no number", text: strings.Replace(statLine(1, "a", 77, 6), "77", "x", 1)},
-	} {
-		got, err := parseStat([]byte(tc.text))
-		if got != tc.want || (err == nil) != tc.ok {
-			t.Errorf("%s: %v, %v; want %v", tc.name, got, err, tc.want)
-		}
-	}
-	self, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := parseStat(self); err != nil || got.start == 0 {
-		t.Errorf("our own: %v, %v", got, err)
-	}
-}
-
-func FuzzParseStat(f *testing.F) {
-	f.Add([]byte(statLine(1, "a", 5, 6)))
-	f.Add([]byte("1 (a"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		if inc, err := parseStat(text); err != nil && inc != (incarnation{}) {
-			t.Errorf("%v with the error %v", inc, err)
-		}
-	})
-}
-
 func FuzzProgressPath(f *testing.F) {
 	f.Add([]byte("A=b\x00QUELL_PROGRESS=/run/a\x00"))
 	f.Add([]byte("QUELL_PROGRESS="))

@@ -45,11 +45,11 @@ func TestToll(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
-			fd, _, err := openCgroup(dir)
+			at, err := openCgroup(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer unix.Close(fd)
+			defer at.close()
 			k := &slow{fake: newFake(t), takes: tc.takes}
 			k.refuseOn = tc.err
 			k.refuse = func(_ *unix.PerfEventAttr, cpu, _ int) error {
@@ -62,7 +62,7 @@ func TestToll(t *testing.T) {
 			g.events = []event{cpiCycles[0], instructions}
 			g.now = func() time.Time { return k.clock }
 			p := Info{Signal: sample.CPI}
-			p.setSwitchOverhead(g.measureSwitchOverhead(fd))
+			p.setSwitchOverhead(g.measureSwitchOverhead(at.fd))
 			if p.SwitchOverhead != tc.want {
 				t.Errorf("toll %s, want %s", p.SwitchOverhead, tc.want)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -28,18 +29,10 @@ const (
 	minRate, maxRate = 1 << 10, 1 << 33
 )
 
-// Inner gives access to the real files; *host.Host implements it.
-type Inner interface {
-	ReadValue(file string) (string, error)
-	WriteValue(file, value string) error
-	Inode(dir string) (uint64, error)
-	BootID() (string, error)
-}
-
 // Files are the host's files, and net.max in every cgroup directory of v2. They
 // are used from one goroutine.
 type Files struct {
-	Inner
+	enforce.Files
 	held map[string]*activeLimit // by directory
 }
 
@@ -53,7 +46,9 @@ type activeLimit struct {
 
 // NewFiles returns files with net.max in addition. Nothing is loaded until a limit
 // is written.
-func NewFiles(inner Inner) *Files { return &Files{Inner: inner, held: map[string]*activeLimit{}} }
+func NewFiles(inner enforce.Files) *Files {
+	return &Files{Files: inner, held: map[string]*activeLimit{}}
+}
 
 // Writes returns the write that limits a cgroup to bytesPerSecond. dir is the
 // cgroup's directory in cgroup2.
@@ -65,7 +60,7 @@ func Writes(dir string, bytesPerSecond uint64) []host.Write {
 func (f *Files) ReadValue(file string) (string, error) {
 	dir, ok := f.mine(file)
 	if !ok {
-		return f.Inner.ReadValue(file)
+		return f.Files.ReadValue(file)
 	}
 	inode, err := f.Inode(dir)
 	h := f.held[dir]
@@ -87,7 +82,7 @@ func (f *Files) ReadValue(file string) (string, error) {
 func (f *Files) WriteValue(file, value string) error {
 	dir, ok := f.mine(file)
 	if !ok {
-		return f.Inner.WriteValue(file, value)
+		return f.Files.WriteValue(file, value)
 	}
 	inode, err := f.Inode(dir)
 	if err != nil {
@@ -145,7 +140,7 @@ func attach(dir string, rate uint64) (_ *activeLimit, err error) {
 	if err := loadEgressObjects(&h.objs, nil); err != nil {
 		return nil, refusal(err)
 	}
-	b := egressBucket{Rate: rate, Seen: monotonic()}
+	b := egressBucket{Rate: rate, Seen: uint64(host.Monotonic())}
 	if err := errors.Join(h.objs.Buckets.Put(uint32(0), &b), h.renew()); err != nil {
 		return nil, errors.Join(refusal(err), h.close())
 	}
@@ -158,7 +153,7 @@ func attach(dir string, rate uint64) (_ *activeLimit, err error) {
 
 // renew extends the limit to Grace from now.
 func (h *activeLimit) renew() error {
-	if err := h.objs.Until.Set(monotonic() + uint64(Grace)); err != nil {
+	if err := h.objs.Until.Set(uint64(host.Monotonic()) + uint64(Grace)); err != nil {
 		return fmt.Errorf("renew limit: %w", err)
 	}
 	return nil
@@ -170,14 +165,6 @@ func (h *activeLimit) close() error {
 		err = h.link.Close()
 	}
 	return errors.Join(err, h.objs.Close())
-}
-
-func monotonic() uint64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel has it
-	}
-	return uint64(ts.Nano())
 }
 
 // ErrNoLimit means that the kernel does not accept the program, or not from

@@ -91,7 +91,7 @@ func TestNetMaxIsLikeAFile(t *testing.T) {
 		t.Errorf("after what was refused it reads %q", v)
 	}
 	// Another process's limit is not seen: it ends with that process.
-	if v := read(t, NewFiles(f.Inner), file); v != None {
+	if v := read(t, NewFiles(f.Files), file); v != None {
 		t.Errorf("another process reads %q", v)
 	}
 	if _, err := f.ReadValue(filepath.Join(dir, "cgroup.procs")); err != nil {
@@ -158,7 +158,7 @@ func TestSendingIsHeld(t *testing.T) {
 		t.Errorf("%d bytes passed, %d were dropped, of %d; %d may pass", passed, dropped, packets*size, most)
 	}
 	// The limit has not been read for longer than Grace.
-	if err := f.held[dir].objs.Until.Set(monotonic() - 1); err != nil {
+	if err := f.held[dir].objs.Until.Set(uint64(host.Monotonic()) - 1); err != nil {
 		t.Fatal(err)
 	}
 	send(packets, size)

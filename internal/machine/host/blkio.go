@@ -77,15 +77,8 @@ func (h *Host) blkioWrites(p string, at ioLimited, dev Device, next IOLimit) (w 
 // IOPlace finds the cgroup whose limits apply to the I/O of this one's processes and
 // of no others. It returns its path in the hierarchy with the io controller, which on
 // v1 (blkio) may differ from its own, see Places. Error: ErrNoLimit, with the reason.
-func (c *Cgroup) IOPlace() (string, error) {
-	place, err := c.ioPlace()
-	if err != nil {
-		return "", fmt.Errorf("find where the I/O of %s is limited: %w", c.path, err)
-	}
-	return place, nil
-}
-
-func (c *Cgroup) ioPlace() (string, error) {
+func (c *Cgroup) IOPlace() (place string, err error) {
+	defer wrap(&err, "find where the I/O of %s is limited", c.path)
 	const name = "blkio"
 	mount, v1 := c.h.layout.IO()
 	switch {
@@ -100,12 +93,7 @@ func (c *Cgroup) ioPlace() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var members []member
-	for _, pid := range pids {
-		if m, ok := c.where(pid, "cgroup"); ok {
-			members = append(members, m)
-		}
-	}
+	members := c.members(pids)
 	if len(members) == 0 {
 		return "", fmt.Errorf("%w: it has no processes, so its place in blkio is unknown", ErrNoLimit)
 	}

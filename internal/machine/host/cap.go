@@ -96,14 +96,8 @@ func (b bandwidth) over(l bandwidth) bool {
 //
 // Errors: ErrNoLimit, ErrNotLower, ErrTooLow, ErrGone.
 func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []Write, err error) {
-	dir, inode, w, err = h.capWrites(path.Clean("/"+cpuPath), rate, period)
-	if err != nil {
-		return "", 0, nil, fmt.Errorf("cap %s: %w", cpuPath, err)
-	}
-	return dir, inode, w, nil
-}
-
-func (h *Host) capWrites(p string, rate float64, period time.Duration) (dir string, inode uint64, w []Write, err error) {
+	defer wrap(&err, "cap %s", cpuPath)
+	p := path.Clean("/" + cpuPath)
 	wish := period.Microseconds()
 	switch {
 	case !(rate > 0) || rate > maxQuota/maxPeriod:

@@ -23,6 +23,15 @@ type Capability struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
+// Present and Missing are capabilities that the machine has and lacks.
+func Present(name, detail string) Capability {
+	return Capability{Name: name, OK: true, Detail: detail}
+}
+
+func Missing(name, reason, remedy string) Capability {
+	return Capability{Name: name, Reason: reason, Remedy: remedy}
+}
+
 // Capabilities checks everything that files tell about the machine and changes
 // nothing. What needs a system call to find out (perf, eBPF) is in package counter.
 func (h *Host) Capabilities() []Capability {
@@ -41,12 +50,10 @@ func (h *Host) Capabilities() []Capability {
 }
 
 func (h *Host) cgroupsCapability() Capability {
-	c := Capability{Name: "cgroups", OK: h.layout.Kind != None}
-	if !c.OK {
-		c.Reason, c.Remedy = "no cgroup hierarchy is mounted", "mount cgroup2 on /sys/fs/cgroup"
-		return c
+	if h.layout.Kind == None {
+		return Missing("cgroups", "no cgroup hierarchy is mounted", "mount cgroup2 on /sys/fs/cgroup")
 	}
-	c.Detail = h.layout.Kind.String()
+	c := Present("cgroups", h.layout.Kind.String())
 	if h.layout.Unified != "" {
 		c.Detail += ", cgroup2 at " + h.layout.Unified
 	}
@@ -59,12 +66,10 @@ func (h *Host) cgroupsCapability() Capability {
 // quotaCapability checks access(2) to a cgroup's limit file, or to the mount
 // itself if the top is the only cgroup.
 func (h *Host) quotaCapability() Capability {
-	c := Capability{Name: "cpu quota"}
+	const name = "cpu quota"
 	hier, ok := h.layout.CPU()
 	if !ok {
-		c.Reason = "no mounted hierarchy has the cpu controller"
-		c.Remedy = "enable it for cgroup2 or mount the v1 cpu hierarchy"
-		return c
+		return Missing(name, "no mounted hierarchy has the cpu controller", "enable it for cgroup2 or mount the v1 cpu hierarchy")
 	}
 	file, dir := "cpu.max", h.layout.Unified
 	if hier == sample.V1CPU {
@@ -75,12 +80,10 @@ func (h *Host) quotaCapability() Capability {
 		found = dir
 	}
 	if err := unix.Access(h.Path(found), unix.W_OK); err != nil {
-		c.Reason = fmt.Sprintf("%s is not writable: %v", found, err)
-		c.Remedy = "run as root with " + dir + " mounted read-write; without that, quell only observes and advises"
-		return c
+		return Missing(name, fmt.Sprintf("%s is not writable: %v", found, err),
+			"run as root with "+dir+" mounted read-write; without that, quell only observes and advises")
 	}
-	c.OK, c.Detail = true, fmt.Sprintf("%s of %s", file, hier)
-	return c
+	return Present(name, fmt.Sprintf("%s of %s", file, hier))
 }
 
 // first returns the named file of a cgroup directly below a mount, "" if no
@@ -96,27 +99,21 @@ func (h *Host) first(dir, file string) string {
 }
 
 func (h *Host) cpusetCapability() Capability {
-	c := Capability{Name: "cpuset", OK: true}
-	dir, v1 := h.layout.V1["cpuset"]
-	switch {
-	case v1:
-		c.Detail = "v1 at " + dir
-	case slices.Contains(h.layout.Controllers, "cpuset"):
-		c.Detail = "cgroup2"
-	default:
-		c.OK, c.Reason = false, "no mounted hierarchy has the cpuset controller"
-		c.Remedy = "tasks cannot be moved to other CPUs; capping is not affected"
+	const name = "cpuset"
+	if dir, v1 := h.layout.V1[name]; v1 {
+		return Present(name, "v1 at "+dir)
 	}
-	return c
+	if slices.Contains(h.layout.Controllers, name) {
+		return Present(name, "cgroup2")
+	}
+	return Missing(name, "no mounted hierarchy has the cpuset controller", "tasks cannot be moved to other CPUs; capping is not affected")
 }
 
 func (h *Host) psiCapability() Capability {
-	c := Capability{Name: "psi"}
 	if _, err := h.PSI("cpu"); err != nil {
-		c.Reason, c.Remedy = err.Error(), "boot with psi=1 (a kernel with CONFIG_PSI)"
-		return c
+		return Missing("psi", err.Error(), psiRemedy)
 	}
-	c.OK, c.Detail = true, "cpu"
+	c := Present("psi", "cpu")
 	for _, resource := range [...]string{"memory", "io"} {
 		if _, err := h.PSI(resource); err == nil {
 			c.Detail += ", " + resource
@@ -125,116 +122,96 @@ func (h *Host) psiCapability() Capability {
 	return c
 }
 
+const psiRemedy = "boot with psi=1 (a kernel with CONFIG_PSI)"
+
 func (h *Host) cgroupPSICapability() Capability {
-	c := Capability{Name: "psi per cgroup"}
+	const name = "psi per cgroup"
 	if h.layout.Unified == "" {
-		c.Reason, c.Remedy = "only cgroup2 has it", "mount cgroup2 next to the v1 hierarchies"
-		return c
+		return Missing(name, "only cgroup2 has it", "mount cgroup2 next to the v1 hierarchies")
 	}
 	found := h.first(h.layout.Unified, "cpu.pressure")
 	if found == "" { // only the top exists; it has the file since about 5.13
 		found = h.layout.Unified + "/cpu.pressure"
 	}
 	if _, err := h.ReadValue(found); err != nil {
-		c.Reason, c.Remedy = orNoPSI(err).Error(), "boot with psi=1 (a kernel with CONFIG_PSI)"
-		return c
+		return Missing(name, orNoPSI(err).Error(), psiRemedy)
 	}
-	c.OK = true
-	return c
+	return Present(name, "")
 }
 
 func (h *Host) resctrlCapability() Capability {
-	c := Capability{Name: "resctrl"}
+	const name = "resctrl"
 	if _, err := h.Inode("/sys/fs/resctrl/info"); err == nil {
-		c.OK, c.Detail = true, "mounted at /sys/fs/resctrl"
-		return c
+		return Present(name, "mounted at /sys/fs/resctrl")
 	}
 	types, _ := h.ReadValue("/proc/filesystems")
-	if slices.Contains(strings.Fields(types), "resctrl") {
-		c.Reason, c.Remedy = "not mounted", "mount -t resctrl resctrl /sys/fs/resctrl"
-	} else {
-		c.Reason = "not supported by the kernel or the CPU; most virtual machines lack it"
+	if slices.Contains(strings.Fields(types), name) {
+		return Missing(name, "not mounted", "mount -t resctrl resctrl /sys/fs/resctrl")
 	}
-	return c
+	return Missing(name, "not supported by the kernel or the CPU; most virtual machines lack it", "")
 }
 
 func (h *Host) virtualCapabilities() []Capability {
-	platform := Capability{Name: "platform", OK: true}
 	p, err := h.Platform()
-	platform.Detail = string(p)
-	if err != nil {
-		platform.OK, platform.Reason = false, err.Error()
-	}
 	vm := strings.HasSuffix(string(p), "-vm")
-	steal := Capability{Name: "stolen time", OK: true}
+	platform, metal := Present("platform", string(p)), Present("bare metal", "")
+	switch {
+	case err != nil:
+		platform, metal = Missing(platform.Name, err.Error(), ""), Missing(metal.Name, "unknown, because the platform is unknown", "")
+	case vm:
+		metal = Missing(metal.Name, "a virtual machine: neighbours outside it are visible only as steal", "")
+	}
+	steal := Present("stolen time", "not a virtual machine")
 	times, err := h.CPUTimes()
 	switch {
 	case err != nil:
-		steal.OK, steal.Reason = false, err.Error()
-	case !vm:
-		steal.Detail = "not a virtual machine"
-	case times.Total.Steal == 0:
-		steal.OK = false
-		steal.Reason = "none so far: the hypervisor took no time or does not report it"
-	default:
-		steal.Detail = fmt.Sprintf("%v since boot", times.Total.Steal)
-	}
-	metal := Capability{Name: "bare metal", OK: !vm && platform.OK}
-	switch {
-	case !platform.OK:
-		metal.Reason = "unknown, because the platform is unknown"
+		steal = Missing(steal.Name, err.Error(), "")
+	case vm && times.Total.Steal == 0:
+		steal = Missing(steal.Name, "none so far: the hypervisor took no time or does not report it", "")
 	case vm:
-		metal.Reason = "a virtual machine: neighbours outside it are visible only as steal"
+		steal.Detail = fmt.Sprintf("%v since boot", times.Total.Steal)
 	}
 	return []Capability{platform, metal, steal}
 }
 
 func topologyCapabilities(t Topology, err error) []Capability {
-	llc := Capability{Name: "cache topology"}
-	smt := Capability{Name: "smt"}
+	llc, smt := Present("cache topology", ""), Present("smt", "off")
 	if err != nil {
-		llc.Reason, smt.Reason = err.Error(), err.Error()
-		return []Capability{llc, smt}
+		return []Capability{Missing(llc.Name, err.Error(), ""), Missing(smt.Name, err.Error(), "")}
 	}
-	caches := t.Caches(t.Online)
 	unknown := 0
 	for _, c := range t.CPUs {
 		if c.LLC.ID < 0 {
 			unknown++
 		}
 	}
-	if llc.OK = unknown == 0; !llc.OK {
-		llc.Reason = fmt.Sprintf("the kernel reports no last-level cache for %d of %d CPUs", unknown, len(t.CPUs))
-		llc.Remedy = "tasks that share a memory node are assumed to share a cache"
-	} else {
-		llc.Detail = fmt.Sprintf("%d last-level caches, %d CPUs, %d memory nodes", caches.Len(), t.Online.Len(), t.Nodes(t.Online).Len())
+	caches, nodes, threads := t.Units()
+	llc.Detail = fmt.Sprintf("%d last-level caches, %d CPUs, %d memory nodes", caches.Len(), t.Online.Len(), nodes.Len())
+	if unknown > 0 {
+		llc = Missing(llc.Name, fmt.Sprintf("the kernel reports no last-level cache for %d of %d CPUs", unknown, len(t.CPUs)),
+			"tasks that share a memory node are assumed to share a cache")
 	}
-	smt.OK = true
-	if smt.Detail = "off"; t.SMT() {
+	if threads {
 		smt.Detail = "on"
 	}
 	return []Capability{llc, smt}
 }
 
 func (h *Host) watchdogCapability() Capability {
-	c := Capability{Name: "nmi watchdog", OK: true, Detail: "off"}
 	if v, err := h.ReadValue("/proc/sys/kernel/nmi_watchdog"); err == nil && v == "1" {
-		c.OK, c.Detail = false, ""
-		c.Reason, c.Remedy = "it occupies one hardware counter on every CPU", "sysctl kernel.nmi_watchdog=0"
+		return Missing("nmi watchdog", "it occupies one hardware counter on every CPU", "sysctl kernel.nmi_watchdog=0")
 	}
-	return c
+	return Present("nmi watchdog", "off")
 }
 
 func (h *Host) paranoidCapability() Capability {
-	c := Capability{Name: "perf_event_paranoid"}
+	const name = "perf_event_paranoid"
 	v, err := h.ReadValue("/proc/sys/kernel/perf_event_paranoid")
 	if err != nil {
-		c.Reason, c.Remedy = err.Error(), "needs a kernel with CONFIG_PERF_EVENTS"
-		return c
+		return Missing(name, err.Error(), "needs a kernel with CONFIG_PERF_EVENTS")
 	}
-	c.OK, c.Detail = true, v
 	if n, err := strconv.Atoi(v); err != nil || n > 0 {
-		c.Detail += ": needs root, or CAP_PERFMON"
+		v += ": needs root, or CAP_PERFMON"
 	}
-	return c
+	return Present(name, v)
 }

@@ -69,7 +69,8 @@ func describe(t *testing.T, h *Host) string {
 	}
 	topology, err := h.Topology()
 	must(err)
-	out("online %v, smt %v, caches %v, nodes %v", topology.Online, topology.SMT(), topology.Caches(topology.Online), topology.Nodes(topology.Online))
+	caches, nodes, smt := topology.Units()
+	out("online %v, smt %v, caches %v, nodes %v", topology.Online, smt, caches, nodes)
 	for _, c := range topology.CPUs {
 		out("  cpu %d: package %d core %d node %d siblings %v llc %d of %d bytes for %v", c.ID, c.Package, c.Core, c.Node, c.Siblings, c.LLC.ID, c.LLC.Size, c.LLC.CPUs)
 	}

@@ -137,3 +137,10 @@ func orNotPermitted(file string, err error) error {
 	}
 	return err
 }
+
+// wrap says in a function's error what the function was to do.
+func wrap(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf(format+": %w", append(args, *err)...)
+	}
+}

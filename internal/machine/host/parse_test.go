@@ -189,8 +189,8 @@ func TestCachesWithoutUsableIDsGetTheirLowestCPU(t *testing.T) {
 		{"nothing known of two", index("0", "3", "7", "0-1") + index("1", "3", "7", "0-1"), "7"},
 	} {
 		topology, err := unpack(t, txtar.Parse([]byte(head+c.files))).Topology()
-		if got := topology.Caches(topology.Online).String(); got != c.want || err != nil {
-			t.Errorf("%s: caches %s, %v; want %s", c.name, got, err, c.want)
+		if caches, _, _ := topology.Units(); caches.String() != c.want || err != nil {
+			t.Errorf("%s: caches %s, %v; want %s", c.name, caches, err, c.want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path"
@@ -79,12 +80,7 @@ func (c *Cgroup) findPlaces() (Places, error) {
 	if err != nil {
 		return p, err
 	}
-	var members []member
-	for _, pid := range pids {
-		if m, ok := c.where(pid, "cgroup"); ok {
-			members = append(members, m)
-		}
-	}
+	members := c.members(pids)
 	if len(members) == 0 {
 		p.Split, p.Reason = c.places.Split, c.places.Reason
 		return p, nil
@@ -121,6 +117,16 @@ func (p *Places) set(tree, place string) {
 	case "":
 		p.Unified = place
 	}
+}
+
+// members are those of the processes that are in this cgroup.
+func (c *Cgroup) members(pids []int) (all []member) {
+	for _, pid := range pids {
+		if m, ok := c.where(pid, "cgroup"); ok {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // where reads a process's cgroup file (or "task/TID/cgroup"); ok is false if
@@ -214,26 +220,11 @@ func ancestor(a, b string) string {
 	return "/"
 }
 
-// exiting reports whether a process is exiting or gone: PF_EXITING in the flags
-// of /proc/PID/stat.
+// exiting reports whether a process is exiting (PF_EXITING) or gone.
 func (h *Host) exiting(pid int) bool {
-	text, err := os.ReadFile(h.Path("/proc/" + strconv.Itoa(pid) + "/stat"))
-	if err != nil {
-		return vanished(err)
-	}
-	return parseExiting(text)
-}
-
-// parseExiting finds PF_EXITING in /proc/PID/stat; the command before the last
-// ")" may contain any character.
-func parseExiting(text []byte) bool {
 	const flagExiting = 0x4
-	f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(f) < 7 {
-		return false
-	}
-	flags, ok := parseUint(f[6])
-	return ok && flags&flagExiting != 0
+	s, err := ReadProcessStat(h.Path("/proc/" + strconv.Itoa(pid) + "/stat"))
+	return vanished(err) || s.Flags&flagExiting != 0
 }
 
 // exclusivePlace checks that a place in another tree holds all threads of the task and
@@ -283,24 +274,35 @@ func (c *Cgroup) exclusivePlace(name, place string, pids []int, members []member
 	return place, ""
 }
 
-// parseProcCgroup reads /proc/PID/cgroup (cgroups(7)): "4:cpu,cpuacct:/a", and
-// "0::/a" for cgroup2. Cgroups that are outside the mounts are left out, and
-// so are removed ones that a zombie still holds.
-func (h *Host) parseProcCgroup(text []byte) map[string]string {
-	paths := make(map[string]string)
-	for line := range bytes.Lines(text) {
-		f := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
-		if len(f) != 3 || !strings.HasPrefix(f[2], "/") || strings.HasSuffix(f[2], " (deleted)") {
-			continue
-		}
-		for name := range strings.SplitSeq(f[1], ",") {
-			t, ok := h.trees[name]
-			if !ok {
+// ProcCgroups yields what /proc/PID/cgroup has (cgroups(7)): for each v1 controller, and for
+// cgroup2 as "", the path in its hierarchy: "4:cpu,cpuacct:/a", "0::/a".
+func ProcCgroups(text []byte) iter.Seq2[string, string] {
+	return func(yield func(controller, path string) bool) {
+		for line := range bytes.Lines(text) {
+			f := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
+			if len(f) != 3 {
 				continue
 			}
-			if p, ok := t.below(f[2]); ok {
-				paths[name] = p
+			for controller := range strings.SplitSeq(f[1], ",") {
+				if !yield(controller, f[2]) {
+					return
+				}
 			}
+		}
+	}
+}
+
+// parseProcCgroup reads /proc/PID/cgroup. Cgroups that are outside the mounts are left
+// out, and so are removed ones that a zombie still holds.
+func (h *Host) parseProcCgroup(text []byte) map[string]string {
+	paths := make(map[string]string)
+	for name, p := range ProcCgroups(text) {
+		t, ok := h.trees[name]
+		if !ok || !strings.HasPrefix(p, "/") || strings.HasSuffix(p, " (deleted)") {
+			continue
+		}
+		if p, ok := t.below(p); ok {
+			paths[name] = p
 		}
 	}
 	return paths

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -122,36 +122,19 @@ func parseStalled(text []byte) (time.Duration, error) {
 func parsePSI(text []byte) (PSI, error) {
 	var p PSI
 	found := false
-	for line := range bytes.Lines(text) {
-		f := bytes.Fields(line)
-		if len(f) == 0 {
+	for line := range strings.Lines(string(text)) {
+		kind, fields, _ := strings.Cut(line, " ")
+		s := map[string]*Stall{"some": &p.Some, "full": &p.Full}[kind]
+		if s == nil {
 			continue
 		}
-		var s *Stall
-		switch string(f[0]) {
-		case "some":
-			s, found = &p.Some, true
-		case "full":
-			s = &p.Full
-		default:
-			continue
+		found = found || kind == "some"
+		var avg60, avg300 float64
+		var total uint64
+		if _, err := fmt.Sscanf(fields, "avg10=%g avg60=%g avg300=%g total=%d", &s.Avg10, &avg60, &avg300, &total); err != nil {
+			return PSI{}, fmt.Errorf("parse pressure %q: %w", line, err)
 		}
-		for _, kv := range f[1:] {
-			key, value, _ := bytes.Cut(kv, []byte("="))
-			var err error
-			switch string(key) {
-			case "avg10":
-				s.Avg10, err = strconv.ParseFloat(string(value), 64)
-			case "total":
-				n, ok := parseUint(value)
-				if s.Total = duration(n, time.Microsecond); !ok {
-					err = strconv.ErrSyntax
-				}
-			}
-			if err != nil {
-				return PSI{}, fmt.Errorf("parse pressure: bad field %q", kv)
-			}
-		}
+		s.Total = duration(total, time.Microsecond)
 	}
 	if !found {
 		return PSI{}, errors.New(`parse pressure: no line "some"`)

@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"fmt"
 	"path"
 	"time"
 
@@ -30,27 +29,12 @@ func (h *Host) lowest(hier sample.Hierarchy, dir, p string, own bandwidth) (band
 // made, summed over CPUs (cpu.stat). The kernel counts it for the cgroup that
 // has the quota and not for those below, which are throttled with it. A cgroup
 // without a quota is ErrNoLimit. Errors: also ErrNoHierarchy, ErrGone.
-func (h *Host) Throttled(cpuPath string) (time.Duration, error) {
-	d, err := h.throttled(path.Clean("/" + cpuPath))
-	if err != nil {
-		return 0, fmt.Errorf("read throttling of %s: %w", cpuPath, err)
-	}
-	return d, nil
-}
-
-func (h *Host) throttled(p string) (time.Duration, error) {
-	hier, ok := h.layout.CPU()
-	if !ok {
-		return 0, ErrNoHierarchy
-	}
-	if p == "/" {
-		return 0, ErrNoLimit
-	}
-	t, err := h.tree(hier)
+func (h *Host) Throttled(cpuPath string) (_ time.Duration, err error) {
+	defer wrap(&err, "read throttling of %s", cpuPath)
+	hier, dir, err := h.cpuDir(cpuPath)
 	if err != nil {
 		return 0, err
 	}
-	dir := path.Join(t.dir, p)
 	b, err := h.readBandwidth(hier, dir)
 	if errors.Is(err, ErrNoLimit) {
 		if _, gone := h.Inode(dir); gone != nil {
@@ -70,4 +54,18 @@ func (h *Host) throttled(p string) (time.Duration, error) {
 	var u Usage
 	u.parse([]byte(text))
 	return u.Throttled, nil
+}
+
+// cpuDir finds a cgroup below the top by its path in the cpu controller's hierarchy.
+func (h *Host) cpuDir(cpuPath string) (hier sample.Hierarchy, dir string, err error) {
+	hier, ok := h.layout.CPU()
+	if !ok {
+		return hier, "", ErrNoHierarchy
+	}
+	p := path.Clean("/" + cpuPath)
+	if p == "/" {
+		return hier, "", ErrNoLimit
+	}
+	t, err := h.tree(hier)
+	return hier, path.Join(t.dir, p), err
 }

@@ -48,37 +48,14 @@ type Cache struct {
 	CPUs sample.Set
 }
 
-// SMT reports whether any core has more than one CPU online.
-func (t Topology) SMT() bool {
+// Units returns the ids of the last-level caches that are known, those of the memory
+// nodes, and whether any core has more than one CPU online.
+func (t Topology) Units() (caches, nodes sample.Set, smt bool) {
 	for _, c := range t.CPUs {
-		if c.Siblings.Len() > 1 {
-			return true
-		}
+		caches, nodes = caches.With(c.LLC.ID), nodes.With(c.Node)
+		smt = smt || c.Siblings.Len() > 1
 	}
-	return false
-}
-
-// Caches returns the ids of the last-level caches that serve the CPUs; those
-// that are not known are left out.
-func (t Topology) Caches(cpus sample.Set) sample.Set {
-	var ids sample.Set
-	for _, c := range t.CPUs {
-		if cpus.Has(c.ID) {
-			ids = ids.With(c.LLC.ID)
-		}
-	}
-	return ids
-}
-
-// Nodes returns the memory nodes of the CPUs.
-func (t Topology) Nodes(cpus sample.Set) sample.Set {
-	var ids sample.Set
-	for _, c := range t.CPUs {
-		if cpus.Has(c.ID) {
-			ids = ids.With(c.Node)
-		}
-	}
-	return ids
+	return caches, nodes, smt
 }
 
 // Online reads which CPUs are online.

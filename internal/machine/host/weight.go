@@ -1,8 +1,6 @@
 package host
 
 import (
-	"fmt"
-	"path"
 	"strconv"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -23,27 +21,13 @@ const (
 // of cpu.weight: 1 to 10,000 or, with cpu.idle, less (cgroup-v2.rst; v1's cpu.shares,
 // sched-design-CFS.rst, are converted). The top has no weight, nor has a cgroup for
 // which the controller is not enabled. Errors: ErrNoHierarchy, ErrNoLimit, ErrGone.
-func (h *Host) Weight(cpuPath string) (float64, error) {
-	w, err := h.weight(path.Clean("/" + cpuPath))
-	if err != nil {
-		return 0, fmt.Errorf("read CPU weight of %s: %w", cpuPath, err)
-	}
-	return w, nil
-}
-
-func (h *Host) weight(p string) (float64, error) {
-	hier, ok := h.layout.CPU()
-	if !ok {
-		return 0, ErrNoHierarchy
-	}
-	if p == "/" {
-		return 0, ErrNoLimit
-	}
-	t, err := h.tree(hier)
+func (h *Host) Weight(cpuPath string) (_ float64, err error) {
+	defer wrap(&err, "read CPU weight of %s", cpuPath)
+	hier, dir, err := h.cpuDir(cpuPath)
 	if err != nil {
 		return 0, err
 	}
-	dir, file, scale := path.Join(t.dir, p), "/cpu.weight", 1.0
+	file, scale := "/cpu.weight", 1.0
 	if hier == sample.V1CPU {
 		file, scale = "/cpu.shares", float64(DefaultWeight)/kernelOrdinary
 	}

@@ -15,9 +15,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/counter"
-	"github.com/quell-dev/quell/internal/machine/counter/blockio"
-	"github.com/quell-dev/quell/internal/machine/counter/netq"
 	"github.com/quell-dev/quell/internal/machine/counter/runq"
+	"github.com/quell-dev/quell/internal/machine/counter/sources"
 	"github.com/quell-dev/quell/internal/machine/counter/uprobe"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -96,69 +95,36 @@ func (a *commands) diagnose(ctx context.Context) (report.Diagnosis, error) {
 
 // ioCaps reports whether tasks can be limited on disks.
 func ioCaps(h *host.Host) host.Capability {
-	c := host.Capability{Name: "io caps"}
+	const name, v2 = "io caps", "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)"
 	mount, v1 := h.Layout().IO()
 	switch {
 	case mount == "":
-		c.Reason = "no mounted hierarchy has the io controller"
-		c.Remedy = "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) or mount the v1 blkio hierarchy; until then signal io names suspects but cannot cap them"
+		return host.Missing(name, "no mounted hierarchy has the io controller",
+			v2+" or mount the v1 blkio hierarchy; until then signal io names suspects but cannot cap them")
 	case !v1:
-		c.OK, c.Detail = true, "io.max, for tasks that have the io controller"
-	default:
-		if _, err := h.ReadValue(mount + "/blkio.throttle.read_bps_device"); err != nil {
-			c.Reason, c.Remedy = err.Error(), "use a kernel with CONFIG_BLK_DEV_THROTTLING"
-			return c
-		}
-		c.OK, c.Detail = true, "v1 blkio.throttle, for tasks that have a cgroup in that hierarchy"
-		c.Reason, c.Remedy = "v1 limits only "+host.BlkioScope, "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) to limit that too"
+		return host.Present(name, "io.max, for tasks that have the io controller")
 	}
+	if _, err := h.ReadValue(mount + "/blkio.throttle.read_bps_device"); err != nil {
+		return host.Missing(name, err.Error(), "use a kernel with CONFIG_BLK_DEV_THROTTLING")
+	}
+	c := host.Present(name, "v1 blkio.throttle, for tasks that have a cgroup in that hierarchy")
+	c.Reason, c.Remedy = "v1 limits only "+host.BlkioScope, v2+" to limit that too"
 	return c
 }
 
 // signalCapabilities opens each source, as the agent does.
 func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability {
-	cpus := topology.Online
-	cgroup2 := h.Layout().Unified
-	all := make([]host.Capability, 0, 4)
+	var all []host.Capability
 	for _, sig := range sample.Signals() {
-		var s interface { // of tasks or of the machine
-			Info() counter.Info
-			Close() error
-		}
-		var err error
-		switch sig.Name {
-		case sample.CPI:
-			s, err = counter.OpenCPI(cpus, cgroup2)
-		case sample.CPS:
-			s, err = counter.OpenCPS(cpus, cgroup2)
-		case sample.CPT:
-			s, err = counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
-		case sample.RunQ:
-			s, err = runq.Open()
-		case sample.IO:
-			s, err = blockio.Open()
-		case sample.Net:
-			s, err = netq.Open()
-		case sample.Probe:
-			s, err = counter.OpenCanary(counter.Caches(topology), time.Second)
-		case sample.Steal:
-			s, err = counter.OpenSteal(h)
-		default:
-			continue
-		}
-		c := host.Capability{Name: string(sig.Name), OK: err == nil}
-		var unsupported *counter.NotSupportedError
-		switch {
-		case err == nil:
+		c := host.Capability{Name: string(sig.Name)}
+		if s, err := sources.Open(sig.Name, h, topology, time.Second); err != nil {
+			c.Reason, c.Remedy = err.Error(), counter.Remedy(err)
+		} else {
 			info := s.Info()
-			c.Detail, c.Reason = sig.Cost+", counted as "+info.Variant, cmp.Or(info.Fallback, info.Expensive)
+			c.OK, c.Detail, c.Reason = true, sig.Cost+", counted as "+info.Variant, cmp.Or(info.Fallback, info.Expensive)
 			if err := s.Close(); err != nil {
 				c.OK, c.Reason = false, err.Error()
 			}
-		case errors.As(err, &unsupported):
-			c.Reason, c.Remedy = err.Error(), unsupported.Remedy
-		default:
-			c.Reason = err.Error()
 		}
 		all = append(all, c)
 	}
@@ -175,18 +141,15 @@ func quotaCapability(machine []host.Capability) host.Capability {
 
 // agentCapability reports whether an agent answers.
 func (a *commands) agentCapability(ctx context.Context) host.Capability {
-	c := host.Capability{Name: "agent"}
 	st, err := a.client().Status(ctx)
 	var unreachable *api.UnreachableError
 	switch {
 	case errors.As(err, &unreachable):
-		c.Reason, c.Remedy = err.Error(), unreachable.Remedy()
+		return host.Missing("agent", err.Error(), unreachable.Remedy())
 	case err != nil:
-		c.Reason = err.Error()
-	default:
-		c.OK, c.Detail = true, fmt.Sprintf("quell-agent %s answers at %s, enforcement %s", st.Version, a.socket, st.Mode)
+		return host.Missing("agent", err.Error(), "")
 	}
-	return c
+	return host.Present("agent", fmt.Sprintf("quell-agent %s answers at %s, enforcement %s", st.Version, a.socket, st.Mode))
 }
 
 // look is the measuring time for each pair of CPUs.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -181,7 +182,7 @@ const maxVariation = 0.2
 // learn waits until the agent has a spec of the victim.
 func (s *scene) learn(ctx context.Context) error {
 	var deviation float64
-	err := s.daemon.until(ctx, s.beat.learnLimit(), "learn what the victim costs alone", func() (bool, error) {
+	err := s.daemon.Until(ctx, s.beat.learnLimit(), "learn what the victim costs alone", func() (bool, error) {
 		v, err := s.daemon.victim(ctx, s.result.Victim)
 		if err != nil || v == nil || len(v.Costs) == 0 {
 			return false, err
@@ -281,7 +282,7 @@ const minSlowdown = 1.25
 func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.Record, error) {
 	var found *incident.Record
 	var beside mean // the victim's cost since the onset
-	err := s.daemon.until(ctx, s.beat.triedLimit(), "accuse a task", func() (bool, error) {
+	err := s.daemon.Until(ctx, s.beat.triedLimit(), "accuse a task", func() (bool, error) {
 		if v, err := s.daemon.victim(ctx, s.result.Victim); err == nil && v != nil && len(v.Costs) > 0 {
 			beside.add(float64(v.Costs[0].Cost))
 		}
@@ -304,12 +305,12 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 			}
 		}
 		if found == nil && s.result.Trials == 0 && err == nil && time.Since(onset) > s.beat.detectLimit() {
-			return false, errSlow
+			return false, child.ErrSlow
 		}
 		s.progress(s.beats(onset), int(s.beat.detectLimit()/s.beat.interval()), "waiting for %s to suffer", victimName)
 		return false, err
 	})
-	if errors.Is(err, errSlow) {
+	if errors.Is(err, child.ErrSlow) {
 		if inc := s.result.incident; inc != nil {
 			s.say("no task was accused: %s", joined(inc.Reason, inc.NotDone))
 		} else {
@@ -376,7 +377,7 @@ func short(n sample.TaskName) string { return filepath.Base(string(n)) }
 // awaitOutcome waits for the end of the first cap on an accused task.
 func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 	began := time.Now()
-	return s.daemon.until(ctx, s.beat.capFor()+s.beat.times(10), "lift the cap", func() (bool, error) {
+	return s.daemon.Until(ctx, s.beat.capFor()+s.beat.times(10), "lift the cap", func() (bool, error) {
 		all, err := s.daemon.incidents()
 		for i := range all {
 			inc := &all[i]
@@ -433,7 +434,7 @@ func quotaLeft(tree *workload.Tree, task string) (string, error) {
 // accusation.
 func (s *scene) watchAlone(ctx context.Context) error {
 	began, limit := time.Now(), s.beat.detectLimit()+s.beat.capFor()
-	err := s.daemon.until(ctx, limit, "accuse a task", func() (bool, error) {
+	err := s.daemon.Until(ctx, limit, "accuse a task", func() (bool, error) {
 		s.progress(s.beats(began), int(limit/s.beat.interval()), "no antagonist: checking that no task is accused")
 		inc, err := s.accused()
 		if inc != nil {
@@ -446,7 +447,7 @@ func (s *scene) watchAlone(ctx context.Context) error {
 		}
 		return false, err
 	})
-	if errors.Is(err, errSlow) {
+	if errors.Is(err, child.ErrSlow) {
 		return nil
 	}
 	return err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -201,12 +202,13 @@ func (f *clusterScene) start(ctx context.Context) error {
 	f.result.Victim, f.result.Antagonist = sample.TaskName(f.tree.Path("m1/"+victimName)), sample.TaskName(f.tree.Path("m1/"+antagonistName))
 	for _, m := range machineNames {
 		dir := filepath.Join(f.tree.Scratch(), m)
-		conf := f.beat.settings(dir, sample.RunQ, plan.Advise, 1_000_000) + f.rules(m, dir) // its own learning takes too long for the demo
+		conf := f.beat.settings(sample.RunQ, plan.Advise, 1_000_000) + f.rules(m, dir) // its own learning takes too long for the demo
 		if f.agents[m], err = launchAgent(ctx, f.tree, launch{exe: f.Agent, task: agentName + "-" + m, dir: dir, conf: conf, log: filepath.Join(logs, m+".log"), cpu: f.otherCPU}); err != nil {
 			return err
 		}
-		// Three agents share one CPU with tasks that should wait for neighbours only.
-		if err := lowerWeight(f.tree, agentName+"-"+m, 10); err != nil {
+		// Three agents share one CPU with tasks that should wait for neighbours only. On a
+		// real cluster they would need less CPU.
+		if err := f.tree.Weigh(agentName+"-"+m, 0.1); err != nil {
 			return err
 		}
 	}
@@ -247,7 +249,7 @@ func (f *clusterScene) victim(ctx context.Context, machine string) (*api.TaskVie
 func (f *clusterScene) learn(ctx context.Context) error {
 	first := f.agents[machineNames[0]]
 	var counts []int // of each victim's samples, ascending
-	err := first.until(ctx, 2*f.beat.learnLimit(), "send enough samples", rateLimited(func() (bool, error) {
+	err := first.Until(ctx, 2*f.beat.learnLimit(), "send enough samples", rateLimited(func() (bool, error) {
 		var err error
 		counts, err = rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT count(*) FROM samples WHERE job = '%s' AND signal = '%s' AND cost IS NOT NULL GROUP BY task ORDER BY 1", victimName, sample.RunQ),
 			func(n *int) []any { return []any{n} })
@@ -267,7 +269,7 @@ func (f *clusterScene) learn(ctx context.Context) error {
 	begun := time.Now()
 	for _, m := range machineNames {
 		var s spec.Spec
-		err := f.agents[m].until(ctx, 15*time.Second, "use the server's spec", func() (bool, error) {
+		err := f.agents[m].Until(ctx, 15*time.Second, "use the server's spec", func() (bool, error) {
 			v, err := f.victim(ctx, m)
 			if err != nil || v == nil || len(v.Costs) == 0 {
 				return false, err
@@ -358,7 +360,7 @@ func (f *clusterScene) outage(ctx context.Context) error {
 	var found *incident.Record
 	var all []incident.Record
 	var seen costStats
-	err := g.until(ctx, 3*f.beat.cycle()+f.beat.triedLimit()+f.beat.capFor()+f.beat.times(10), "name and cap a task, and lift the cap", func() (bool, error) {
+	err := g.Until(ctx, 3*f.beat.cycle()+f.beat.triedLimit()+f.beat.capFor()+f.beat.times(10), "name and cap a task, and lift the cap", func() (bool, error) {
 		if v, err := f.victim(ctx, "m1"); err == nil && v != nil && len(v.Costs) > 0 {
 			seen.look(&v.Costs[0])
 		}
@@ -375,10 +377,10 @@ func (f *clusterScene) outage(ctx context.Context) error {
 		return found != nil && capped(found).Ended != 0, err
 	})
 	switch {
-	case errors.Is(err, errSlow) && found != nil:
+	case errors.Is(err, child.ErrSlow) && found != nil:
 		f.result.Why = fmt.Sprintf("m1 capped %s, but did not lift the cap in time", short(capped(found).Suspect.Name))
 		f.say("%s", f.result.Why)
-	case errors.Is(err, errSlow):
+	case errors.Is(err, child.ErrSlow):
 		f.result.Why = whyNotCapped(all, f.result.Victim, &seen)
 		f.say("no task was capped in time: %s", f.result.Why)
 	case err != nil:
@@ -410,7 +412,7 @@ func (f *clusterScene) catchUp(ctx context.Context) error {
 	}
 	var seen told
 	var behind []string
-	err := f.agents["m1"].until(ctx, 60*time.Second, "send all newer data to the server", rateLimited(func() (bool, error) {
+	err := f.agents["m1"].Until(ctx, 60*time.Second, "send all newer data to the server", rateLimited(func() (bool, error) {
 		newest, err := rows(ctx, f.hub.viewer, "SELECT machine, max(epoch_ms(ts)) FROM samples GROUP BY machine", func(m *arrived) []any { return []any{&m.machine, &m.at} })
 		if err != nil {
 			return false, err

@@ -43,7 +43,7 @@ func TestTheVerdictFollowsFromWhatHappened(t *testing.T) {
 func TestTheAgentsConfigurationIsRightAndCoversTheSceneAlone(t *testing.T) {
 	d := &demo{Options: Options{Mode: plan.On}, beat: cacheBeat}
 	file := filepath.Join(t.TempDir(), "agent.yaml")
-	if err := os.WriteFile(file, []byte(d.configuration("/tmp/x", "/quell-demo-1-2", sample.RunQ)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(d.configuration("/quell-demo-1-2", sample.RunQ)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, err := config.Load(file, nil, nil)

@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/workload"
@@ -27,8 +26,7 @@ type serverProcess struct {
 	log         string
 	viewer      *cluster.Client
 	operator    *cluster.Client
-	cmd         *exec.Cmd
-	ended       chan error
+	process     *child.Process    // nil: it does not run
 	credentials map[string]string // files, by machine
 }
 
@@ -42,12 +40,10 @@ func newHub(ctx context.Context, exe, dir, log string, tree *workload.Tree, cpu 
 		return nil, fmt.Errorf("make the server's directory: %w", err)
 	}
 	for _, address := range []*string{&h.api, &h.bus} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
+		var err error
+		if *address, err = child.FreeAddress(); err != nil {
+			return nil, err
 		}
-		*address = l.Addr().String()
-		l.Close()
 	}
 	var lines []string
 	for _, k := range []struct {
@@ -84,98 +80,53 @@ func (h *serverProcess) command(ctx context.Context, args ...string) (string, er
 	out, err := exec.CommandContext(ctx, h.exe, args...).Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {
-		err = fmt.Errorf("%w: %s", err, tail(string(failed.Stderr)))
+		err = fmt.Errorf("%w: %s", err, child.End(failed.Stderr))
 	}
 	return string(out), err
 }
 
 // start runs the server and returns when it is ready.
-func (h *serverProcess) start(ctx context.Context) error {
-	log, err := os.OpenFile(h.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("make the server's log: %w", err)
-	}
-	defer log.Close()
-	h.ended = make(chan error, 1)
-	h.cmd = exec.Command(h.exe)
+func (h *serverProcess) start(ctx context.Context) (err error) {
+	cmd := exec.Command(h.exe)
 	for _, setting := range []string{"state_dir=" + h.state(), "listen=" + h.api, "bus.listen=" + h.bus, "tokens_file=" + filepath.Join(h.dir, "tokens"),
 		"store.flush=500ms", "specs.every=1h", fmt.Sprint("specs.min_tasks=", len(h.credentials)), fmt.Sprint("specs.min_samples=", samples),
 		"limits.per_second=100", "limits.burst=200", "query.threads=1"} {
-		h.cmd.Args = append(h.cmd.Args, "--set", setting)
+		cmd.Args = append(cmd.Args, "--set", setting)
 	}
-	h.cmd.Stderr = log
-	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := h.tree.Launch(serverName, h.cmd, sample.SetOf(h.cpu)); err != nil {
-		return fmt.Errorf("start the server: %w", err)
-	}
-	go func() { h.ended <- h.cmd.Wait() }()
-	if err := lowerWeight(h.tree, serverName, 2); err != nil {
+	h.process, err = child.Start(cmd, child.Options{Name: "the server", Log: h.log, Append: true,
+		Launch: func(cmd *exec.Cmd) error { return h.tree.Launch(serverName, cmd, sample.SetOf(h.cpu)) }})
+	if err != nil {
 		return err
 	}
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	poll := time.NewTicker(100 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		if _, err = h.viewer.Machines(ctx); err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case ended := <-h.ended:
-			h.ended <- ended
-			return fmt.Errorf("the server ended: %w; its log: %s", errors.Join(ended, errors.New("too early")), h.tail())
-		case <-deadline.C:
-			return fmt.Errorf("the server does not answer: %w; its log: %s", err, h.tail())
-		case <-poll.C:
-		}
+	// On a real cluster it would run elsewhere.
+	if err := h.tree.Weigh(serverName, 0.02); err != nil {
+		return err
 	}
-}
-
-// lowerWeight gives a program percent of a task's CPU weight when both want the CPU: on a
-// real cluster it would run elsewhere, or need less CPU.
-func lowerWeight(tree *workload.Tree, task string, percent int) error {
-	dir, v1 := tree.CPUDir(task)
-	file, usual := "cpu.weight", 100
-	if v1 {
-		file, usual = "cpu.shares", 1024
-	}
-	if err := os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, max(2, usual*percent/100)), 0); err != nil {
-		return fmt.Errorf("lower the CPU weight of %s: %w", task, err)
+	var answer error
+	err = h.process.Until(ctx, 30*time.Second, "answer", func() (bool, error) {
+		_, answer = h.viewer.Machines(ctx)
+		return answer == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w; its log: %s", errors.Join(err, answer), h.process.Tail())
 	}
 	return nil
 }
 
-func (h *serverProcess) tail() string {
-	text, err := os.ReadFile(h.log)
-	if err != nil {
-		return err.Error()
-	}
-	return tail(string(text))
-}
-
 // kill is kill -9.
 func (h *serverProcess) kill() error {
-	err := h.cmd.Process.Kill()
-	<-h.ended
-	h.cmd = nil
+	err := h.process.Kill()
+	h.process = nil
 	return err
 }
 
 // stop ends the server as systemd would.
 func (h *serverProcess) stop() error {
-	if h.cmd == nil {
+	if h.process == nil {
 		return nil
 	}
-	_ = h.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
-	var err error
-	select {
-	case err = <-h.ended:
-	case <-time.After(15 * time.Second):
-		err = errors.Join(errors.New("the server did not exit within 15 s of SIGTERM"), h.cmd.Process.Kill(), <-h.ended)
-	}
-	h.cmd = nil
+	err := h.process.Stop(15 * time.Second)
+	h.process = nil
 	return err
 }
 

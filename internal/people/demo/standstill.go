@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // standstill is the time in which a CPU with continuous work did not execute: an
@@ -34,9 +37,7 @@ func standstills(a, b int, d time.Duration) (both [2]standstill, err error) {
 	for i, cpu := range [...]int{a, b} {
 		go func() {
 			runtime.LockOSThread() // and the thread ends with the goroutine
-			var set unix.CPUSet
-			set.Set(cpu)
-			err := unix.SchedSetaffinity(0, &set)
+			err := host.SetAffinity(0, sample.SetOf(cpu))
 			there.Done()
 			there.Wait()
 			if err == nil {

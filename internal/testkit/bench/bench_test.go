@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -8,31 +8,24 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// The test binary also runs as the child processes that the program starts.
+// The test binary also runs as the child processes that it starts.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{"floor", "play", "unify"}, os.Args[1]) {
-		main()
-		return
+	child := map[string]func([]string) error{"floor": runFloor, "play": runPlay}[os.Args[min(1, len(os.Args)-1)]]
+	if child == nil {
+		quelltest.Main(m)
 	}
-	quelltest.Main(m)
-}
-
-func TestParseStatus(t *testing.T) {
-	rss, peak := parseStatus([]byte("Name:\tVmRSS: 7 kB x\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\nThreads:\t3\n"))
-	if rss != 1<<20 || peak != 2<<20 {
-		t.Errorf("got %d, %d", rss, peak)
+	if err := child(os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
 	}
 }
 
@@ -187,7 +180,7 @@ func TestFloorOverACrowd(t *testing.T) {
 			t.Errorf("cgroup %d holds %q, %v", i, text, err)
 		}
 	}
-	s, err := r.start(context.Background(), floor(), n)
+	s, err := r.start(floor(), n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,9 +195,7 @@ func TestFloorOverACrowd(t *testing.T) {
 	if x := results[0]; x.FDs < n || x.RSS == 0 || x.Window <= 0 || x.CPU < 0 {
 		t.Errorf("result %+v", x)
 	}
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	s.stop()
 	if err := s.dead(); err != nil && !strings.Contains(err.Error(), "has ended") {
 		t.Error(err)
 	}
@@ -225,7 +216,7 @@ func TestUsageOfWhatHasEnded(t *testing.T) {
 	spin := contender{name: "spin", commands: func(*run, int) ([][]string, string, error) {
 		return [][]string{{"sh", "-c", "(i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done); sleep infinity"}}, "", nil
 	}}
-	s, err := r.start(context.Background(), spin, 0)
+	s, err := r.start(spin, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,20 +224,10 @@ func TestUsageOfWhatHasEnded(t *testing.T) {
 		used, err := r.tree.usage(s.meter)
 		return err == nil && used > 0.005
 	})
-	if err := s.stop(); err != nil {
+	s.stop()
+	if err := r.tree.remove(); err != nil { // also with sleep, the shell's child, in it
 		t.Error(err)
 	}
-	// sleep is the shell's child, and ends after it.
-	quelltest.Until(t, "the tree can be removed", func() bool {
-		text, err := os.ReadFile(filepath.Join(r.tree.dir(s.meter), "cgroup.procs"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, pid := range strings.Fields(string(text)) {
-			killPID(t, pid)
-		}
-		return r.tree.remove() == nil
-	})
 }
 
 func TestPingPong(t *testing.T) {
@@ -273,12 +254,13 @@ func TestUnifiedView(t *testing.T) {
 	if r.tree.mount == cgroupRoot {
 		quelltest.Skip(t, "cgroup-v1", os.ErrNotExist)
 	}
+	quelltest.Need(t, "unshare")
 	here := filepath.Join(cgroupRoot, r.tree.name)
 	out := filepath.Join(r.scratch, "out")
 	look := contender{name: "look", unified: true, commands: func(*run, int) ([][]string, string, error) {
 		return [][]string{{"sh", "-c", "[ -d " + here + " ] && echo seen > " + out}}, "", nil
 	}}
-	s, err := r.start(context.Background(), look, 0)
+	s, err := r.start(look, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,9 +271,7 @@ func TestUnifiedView(t *testing.T) {
 	if _, err := os.Stat(here); err == nil {
 		t.Error("the mount is seen outside")
 	}
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	s.stop()
 	if err := r.tree.remove(); err != nil {
 		t.Error(err)
 	}
@@ -301,27 +281,20 @@ func TestUnifiedView(t *testing.T) {
 // tree of a run that is alive.
 func TestSweepTrees(t *testing.T) {
 	r := newRun(t)
-	dead := filepath.Join(r.tree.mount, treePrefix+"2147483000") // over pid_max
+	dead := filepath.Join(r.tree.mount, treePrefix+"-2147483000-1") // over pid_max
 	if err := os.MkdirAll(filepath.Join(dead, "crowd"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := sweepTrees(r.tree.mount); err != nil {
+	if _, err := workload.Sweep(treePrefix); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dead); !os.IsNotExist(err) {
 		t.Errorf("it is still there: %v", err)
 	}
-	if err := r.tree.remove(); err != nil {
+	if _, err := os.Stat(r.tree.dir("")); err != nil {
 		t.Errorf("our own tree was touched: %v", err)
 	}
-}
-
-func killPID(t *testing.T, pid string) {
-	n, err := strconv.Atoi(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Kill(n, unix.SIGKILL); err != nil && err != unix.ESRCH {
+	if err := r.tree.remove(); err != nil {
 		t.Error(err)
 	}
 }

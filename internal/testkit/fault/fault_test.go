@@ -1,15 +1,20 @@
-package main
+package fault
 
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,11 +24,25 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		main()
-		return
+	if os.Getenv(childEnv) == "" {
+		quelltest.Main(m)
 	}
-	quelltest.Main(m)
+	if err := child(); err != nil {
+		fmt.Fprintln(os.Stderr, "fault:", err)
+		os.Exit(1)
+	}
+}
+
+var (
+	workers = flag.Int("workers", 3, "points in parallel")
+	only    = flag.Int("only", -1, "play only this point")
+)
+
+func environment(name string, otherwise uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
 }
 
 // program is the agent as it is shipped.
@@ -33,19 +52,21 @@ func program(t *testing.T) string {
 	return quelltest.Program(t, "quell-agent")
 }
 
-// run is make fault with fewer points.
-func run(t *testing.T, agent string, args ...string) (code int, output string) {
+// run plays points and returns what it prints.
+func run(t *testing.T, o options) (output string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"-agent", agent}, args...)...)
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); cmd.ProcessState == nil {
-		t.Fatal(err)
+	// If it is interrupted it still removes what it made.
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if end, ok := t.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, end.Add(-time.Minute))
+		defer cancel()
 	}
-	return cmd.ProcessState.ExitCode(), out.String()
+	o.name = fmt.Sprintf("quell-test-fault-%d-%x", os.Getpid(), rand.Uint32())
+	var out bytes.Buffer
+	err = inject(ctx, io.MultiWriter(&out, t.Output()), o)
+	return out.String(), err
 }
 
 var summary = regexp.MustCompile(`(\d+) kills at (\d+) points in .*: (\d+) wrong restores, (\d+) left-over caps, (\d+) failures of programs`)
@@ -63,20 +84,19 @@ func counts(t *testing.T, output string) (n [5]int) {
 	return n
 }
 
-// QUELL_TEST_KILLS and QUELL_TEST_SEED are as for make fault.
+// QUELL_TEST_KILLS is the number of points, QUELL_TEST_SEED the random seed, which repeats a
+// run as far as the kernel's timing allows. make fault kills at more points.
 func TestKilledAtRandomPoints(t *testing.T) {
-	agent := program(t)
-	seed := environment("QUELL_TEST_SEED", uint64(time.Now().UnixNano()))
-	code, out := run(t, agent, "-kills", fmt.Sprint(environment("QUELL_TEST_KILLS", 24)), "-workers", "3", "-seed", fmt.Sprint(seed))
-	if n := counts(t, out); code != 0 || n[0] < n[1]*2/3 || n[2]+n[3]+n[4] > 0 {
-		t.Errorf("exit %d\n%s", code, out)
+	out, err := run(t, options{agent: program(t), kills: int(environment("QUELL_TEST_KILLS", 24)), workers: *workers, only: *only,
+		seed: environment("QUELL_TEST_SEED", uint64(time.Now().UnixNano()))})
+	if n := counts(t, out); err != nil || *only < 0 && n[0] < n[1]*2/3 || n[2]+n[3]+n[4] > 0 {
+		t.Error(err)
 	}
 	for s := range scenarios {
 		if !strings.Contains(out, s.String()) {
-			t.Errorf("nothing is said of %q in\n%s", s, out)
+			t.Errorf("nothing is said of %q", s)
 		}
 	}
-	t.Log(out)
 }
 
 // An agent that does the wrong thing is detected.
@@ -104,9 +124,9 @@ func TestFindsWhatIsWrong(t *testing.T) {
 			for n := range 2000 {
 				p := newPoint(1, n)
 				if p.life == lifeEnforce && p.back == backRestore && p.target == halfUndone && p.scenario == map[int]scenario{2: foreign, 3: plain}[c.which] {
-					code, out := run(t, script, "-seed", "1", "-only", fmt.Sprint(n))
-					if got := counts(t, out); code != 1 || got[c.which] == 0 {
-						t.Errorf("exit %d\n%s", code, out)
+					out, err := run(t, options{kills: 1, workers: 1, only: n, seed: 1, agent: script})
+					if got := counts(t, out); err == nil || got[c.which] == 0 {
+						t.Errorf("%v", err)
 					}
 					return
 				}

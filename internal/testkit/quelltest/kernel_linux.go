@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
 
@@ -116,38 +117,9 @@ func tryPerf(kind uint32, config uint64, pid, flags int) error {
 
 // tryBPF loads a program that returns 0.
 func tryBPF() error {
-	type insn struct {
-		code, regs byte
-		off        int16
-		imm        int32
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		return err
 	}
-	prog := []insn{{code: 0xb7}, {code: 0x95}} // r0 = 0; exit
-	license := []byte("GPL\x00")
-	var pin runtime.Pinner // the kernel reads through the integers below
-	defer pin.Unpin()
-	pin.Pin(&prog[0])
-	pin.Pin(&license[0])
-	// The head of union bpf_attr for BPF_PROG_LOAD, linux/bpf.h.
-	attr := struct {
-		kind, count            uint32
-		insns, license         uint64
-		logLevel, logSize      uint32
-		log                    uint64
-		kernVersion, progFlags uint32
-	}{
-		kind: unix.BPF_PROG_TYPE_KPROBE, count: uint32(len(prog)),
-		insns: uint64(uintptr(unsafe.Pointer(&prog[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0]))),
-	}
-	load := func() (fd uintptr, errno unix.Errno) {
-		fd, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
-		return fd, errno
-	}
-	fd, errno := load()
-	for again := 0; errno == unix.EAGAIN && again < 100; again++ { // interrupted by a signal, such as Go's own to threads
-		fd, errno = load()
-	}
-	if errno != 0 {
-		return fmt.Errorf("bpf(BPF_PROG_LOAD): %w", errno)
-	}
-	return unix.Close(int(fd))
+	return p.Close()
 }

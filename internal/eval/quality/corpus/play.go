@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/lab/workload"
@@ -97,16 +98,16 @@ func (p *recorder) play(ctx context.Context, s *scene) (_ *sceneRecording, err e
 			return nil, err
 		}
 	}
-	a, err := p.startAgent(vs)
+	a, file, err := p.startAgent(vs)
 	if err != nil {
 		return nil, err
 	}
 	stretches, err := p.stages(ctx, vs, one)
-	if err = errors.Join(err, a.stop()); err != nil {
+	if err = errors.Join(err, a.Stop(time.Minute)); err != nil {
 		return nil, err
 	}
 	rec := &sceneRecording{scene: s}
-	if rec.samples, err = p.samples(a.trace); err != nil {
+	if rec.samples, err = p.samples(file); err != nil {
 		return nil, err
 	}
 	rec.stretches = stretches
@@ -370,54 +371,27 @@ func (p *recorder) kill(t *task) error {
 	}
 }
 
-// agent is the quell-agent that records a scene.
-type agent struct {
-	cmd        *exec.Cmd
-	trace, log string
-}
-
-// startAgent starts an agent that records all tasks of the scene, by every signal that the
-// machine has.
-func (p *recorder) startAgent(vs []*task) (*agent, error) {
+// startAgent starts an agent that records all tasks of the scene in a trace, by every
+// signal that the machine has.
+func (p *recorder) startAgent(vs []*task) (a *child.Process, file string, err error) {
 	dir := filepath.Join(p.tree.Scratch(), "agent")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
+	file = filepath.Join(dir, "trace.csv")
+	signals := []string{"cpi", "cpt", "cps", "runq", "io"}
+	if p.scene.on == onLink {
+		signals = append(signals, "net")
 	}
-	a := &agent{trace: filepath.Join(dir, "trace.csv"), log: filepath.Join(dir, "log")}
 	var b strings.Builder
-	fmt.Fprintf(&b, "state_dir: %q\nsocket: %q\nlisten: \"\"\nlog_level: warn\nrecord: %q\nsignals: [cpi, cpt, cps, runq, io%s]\n",
-		dir, filepath.Join(dir, "agent.sock"), a.trace, map[bool]string{true: ", net"}[p.scene.on == onLink])
-	fmt.Fprintf(&b, "tick: 50ms\nsampling: {duration: %s, period: %s, max_tax: 0}\ndetect: {outlier_window: %s, window: %s}\nenforce: {mode: \"off\"}\nrules:\n",
-		interval, interval, 5*interval, 10*interval)
+	b.WriteString(child.Recorder(file, signals, interval) + "rules:\n")
 	for _, v := range vs {
 		fmt.Fprintf(&b, "  - {match: %q, job: %q, class: latency-sensitive, progress: %q}\n", p.tree.Path(v.name), v.name, v.progress())
 	}
 	fmt.Fprintf(&b, "  - {match: %q, job: \"$1\", class: batch}\n", p.tree.Top()+"/*")
-	conf := filepath.Join(dir, "agent.yaml")
-	if err := os.WriteFile(conf, []byte(b.String()), 0o600); err != nil {
-		return nil, err
-	}
-	log, err := os.Create(a.log)
+	cmd, err := child.Agent(p.agent, dir, b.String())
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	defer log.Close()
-	a.cmd = exec.Command(p.agent, "--config", conf)
-	a.cmd.Stderr = log
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := a.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the agent: %w", err)
-	}
-	return a, nil
-}
-
-func (a *agent) stop() error {
-	_ = a.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which Wait reports
-	if err := a.cmd.Wait(); err != nil {
-		text, _ := os.ReadFile(a.log)
-		return fmt.Errorf("quell-agent: %w: %s", err, text[max(0, len(text)-600):])
-	}
-	return nil
+	a, err = child.Start(cmd, child.Options{Name: "quell-agent", Log: filepath.Join(dir, "log")})
+	return a, file, err
 }
 
 // samples reads the agent's trace and gives tasks the names that are the same in every

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // bpfPrograms is the loaded half of runq.bpf.c.
@@ -172,7 +173,7 @@ func (k *bpfPrograms) read(slot uint32) ([]record, error) {
 	if _, err := k.records.ReadAt(buf, int64(slot)*int64(len(buf))); err != nil {
 		return nil, fmt.Errorf("read records: %w", err)
 	}
-	return decode(buf, now()), nil
+	return decode(buf, uint64(host.Monotonic())), nil // the clock of bpf_ktime_get_ns
 }
 
 // pairs appends to buf the pairs of the window that has begun, in any order and
@@ -199,12 +200,4 @@ func (k *bpfPrograms) close() error {
 		errs = append(errs, k.edge.Close())
 	}
 	return errors.Join(append(errs, k.objs.Close())...)
-}
-
-// now reads the clock of bpf_ktime_get_ns.
-func now() uint64 {
-	var ts unix.Timespec
-	// It fails only for a clock that does not exist.
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return uint64(ts.Nano())
 }

@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Schedstat counts with /proc/PID/task/TID/schedstat, read at both ends of a
@@ -31,12 +31,12 @@ type Schedstat struct {
 	refused string
 	tasks   map[sample.TaskKey]*members
 	open    bool
-	began   uint64 // ns, monotonic
+	began   int64 // host.Monotonic
 }
 
 type members struct {
 	target counter.Target
-	base   map[int]threadStat // by thread id; nil: not counted
+	base   map[int]host.Schedstat // by thread id; nil: not counted
 }
 
 // procDir is where procfs is mounted.
@@ -44,14 +44,14 @@ const procDir = "/proc"
 
 func openSchedstat(proc string, refused error) (*Schedstat, error) {
 	path := filepath.Join(proc, "thread-self", "schedstat")
-	own, err := readSchedstat(path)
+	own, err := host.ReadSchedstat(path)
 	e := &counter.NotSupportedError{What: "run queue by schedstat", Err: err}
 	switch {
 	case err != nil:
 		e.Reason = err.Error()
 		e.Remedy = "use a kernel built with CONFIG_SCHED_INFO"
 		return nil, e
-	case own.slices == 0: // a thread that reads this has run at least once
+	case own.Slices == 0: // a thread that reads this has run at least once
 		e.Reason = path + " contains only zeros"
 		e.Remedy = "sysctl kernel.task_delayacct=1"
 		return nil, e
@@ -99,7 +99,7 @@ func (s *Schedstat) Start() error {
 	if s.open {
 		return counter.ErrOpen
 	}
-	s.open, s.began = true, now()
+	s.open, s.began = true, host.Monotonic()
 	for _, t := range s.tasks {
 		t.base = nil
 		if threads, err := s.threads(t.target); err == nil {
@@ -135,17 +135,17 @@ func (s *Schedstat) reading(t *members, cpu time.Duration, known bool) (counter.
 	if err != nil {
 		return counter.Reading{}, false
 	}
-	window := time.Duration(now() - s.began)
-	return sumThreads(cur, t.base, window).reading(cpu, known), true
+	window := time.Duration(host.Monotonic() - s.began)
+	return threadsReading(sumThreads(cur, t.base, window), cpu, known), true
 }
 
 // threads reads every thread of a task. Threads that end meanwhile are left out.
-func (s *Schedstat) threads(t counter.Target) (map[int]threadStat, error) {
+func (s *Schedstat) threads(t counter.Target) (map[int]host.Schedstat, error) {
 	pids, err := t.Members()
 	if err != nil {
 		return nil, err
 	}
-	all := map[int]threadStat{}
+	all := map[int]host.Schedstat{}
 	for _, pid := range pids {
 		dir := filepath.Join(s.proc, strconv.Itoa(pid), "task")
 		entries, err := os.ReadDir(dir)
@@ -160,7 +160,7 @@ func (s *Schedstat) threads(t counter.Target) (map[int]threadStat, error) {
 			if err != nil {
 				continue
 			}
-			st, err := readSchedstat(filepath.Join(dir, e.Name(), "schedstat"))
+			st, err := host.ReadSchedstat(filepath.Join(dir, e.Name(), "schedstat"))
 			if err != nil {
 				if gone(err) {
 					continue
@@ -175,69 +175,34 @@ func (s *Schedstat) threads(t counter.Target) (map[int]threadStat, error) {
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// threadStat is one line of schedstat, since the thread began: ns on a CPU, ns
-// runnable and not running, times put on a CPU
-// (Documentation/scheduler/sched-stats.rst).
-type threadStat struct {
-	run, wait, slices uint64
-}
-
-func readSchedstat(path string) (threadStat, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return threadStat{}, err
-	}
-	st, err := parseSchedstat(string(text))
-	if err != nil {
-		return threadStat{}, fmt.Errorf("read %s: %w", path, err)
-	}
-	return st, nil
-}
-
-func parseSchedstat(text string) (threadStat, error) {
-	f := strings.Fields(text)
-	if len(f) != 3 {
-		return threadStat{}, fmt.Errorf("parse schedstat %q: want 3 numbers", text)
-	}
-	var n [3]uint64
-	for i := range n {
-		v, err := strconv.ParseUint(f[i], 10, 64)
-		if err != nil {
-			return threadStat{}, fmt.Errorf("parse schedstat %q: %w", text, err)
-		}
-		n[i] = v
-	}
-	return threadStat{n[0], n[1], n[2]}, nil
-}
-
 // sumThreads sums what threads did in a window. A thread that was not there at its
 // start counts fully, unless it is older than the window: then it came from another
 // cgroup, or took over another thread's id.
-func sumThreads(cur, base map[int]threadStat, window time.Duration) threadStat {
-	var sum threadStat
+func sumThreads(cur, base map[int]host.Schedstat, window time.Duration) host.Schedstat {
+	var sum host.Schedstat
 	for tid, c := range cur {
 		b := base[tid]
-		if c.run < b.run || c.wait < b.wait || c.slices < b.slices {
-			b = threadStat{} // a new thread with an old id
+		if c.Run < b.Run || c.Wait < b.Wait || c.Slices < b.Slices {
+			b = host.Schedstat{} // a new thread with an old id
 		}
-		if b == (threadStat{}) && (c.run > uint64(window) || c.wait > uint64(window)) {
+		if b == (host.Schedstat{}) && (c.Run > uint64(window) || c.Wait > uint64(window)) {
 			continue
 		}
-		sum.run += c.run - b.run
-		sum.wait += c.wait - b.wait
-		sum.slices += c.slices - b.slices
+		sum.Run += c.Run - b.Run
+		sum.Wait += c.Wait - b.Wait
+		sum.Slices += c.Slices - b.Slices
 	}
 	return sum
 }
 
-func (t threadStat) reading(cpu time.Duration, known bool) counter.Reading {
+func threadsReading(t host.Schedstat, cpu time.Duration, known bool) counter.Reading {
 	out := counter.Reading{Cost: math.NaN(), Coverage: 1}
-	if known && uint64(cpu)+t.wait > 0 {
-		out.Cost = seconds(t.wait) / max(cpu, leastCPU).Seconds()
+	if known && uint64(cpu)+t.Wait > 0 {
+		out.Cost = seconds(t.Wait) / max(cpu, leastCPU).Seconds()
 	}
 	if known && cpu > 0 {
-		out.Coverage = min(1, float64(t.run)/float64(cpu))
+		out.Coverage = min(1, float64(t.Run)/float64(cpu))
 	}
-	out.Extras.Set(sample.Wakeups, float64(t.slices))
+	out.Extras.Set(sample.Wakeups, float64(t.Slices))
 	return out
 }

@@ -2,7 +2,6 @@ package runq
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"testing"
@@ -10,60 +9,27 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-func TestParseSchedstat(t *testing.T) {
-	for _, tt := range []struct {
-		text string
-		want threadStat
-		ok   bool
-	}{
-		{"1077268 28402 3\n", threadStat{1077268, 28402, 3}, true},
-		{"0 0 0\n", threadStat{}, true},
-		{"18446744073709551615 1 2", threadStat{math.MaxUint64, 1, 2}, true},
-		{"18446744073709551616 1 2", threadStat{}, false},
-		{"", threadStat{}, false},
-		{"1 2", threadStat{}, false},
-		{"1 2 3 4", threadStat{}, false},
-		{"1 -2 3", threadStat{}, false},
-	} {
-		got, err := parseSchedstat(tt.text)
-		if got != tt.want || (err == nil) != tt.ok {
-			t.Errorf("%q: %v, %v; want %v, ok %v", tt.text, got, err, tt.want, tt.ok)
-		}
-	}
-}
-
-func FuzzParseSchedstat(f *testing.F) {
-	f.Add("1077268 28402 3\n")
-	f.Add("0 0")
-	f.Fuzz(func(t *testing.T, text string) {
-		st, err := parseSchedstat(text)
-		if err != nil {
-			return
-		}
-		again, err := parseSchedstat(fmt.Sprintln(st.run, st.wait, st.slices))
-		if err != nil || again != st {
-			t.Errorf("%q reads as %v, which reads as %v, %v", text, st, again, err)
-		}
-	})
-}
-
 func TestSumThreads(t *testing.T) {
 	const window = 1000
+	st := func(run, wait, slices uint64) host.Schedstat {
+		return host.Schedstat{Run: run, Wait: wait, Slices: slices}
+	}
 	for _, tt := range []struct {
 		name      string
-		base, cur map[int]threadStat
-		want      threadStat
+		base, cur map[int]host.Schedstat
+		want      host.Schedstat
 	}{
-		{"two threads", map[int]threadStat{1: {100, 10, 1}, 2: {5000, 50, 5}}, map[int]threadStat{1: {110, 40, 3}, 2: {5007, 50, 6}},
-			threadStat{17, 30, 3}},
-		{"one ends", map[int]threadStat{1: {100, 10, 1}, 2: {1, 1, 1}}, map[int]threadStat{1: {101, 12, 4}}, threadStat{1, 2, 3}},
-		{"one begins", nil, map[int]threadStat{1: {900, 100, 9}}, threadStat{900, 100, 9}},
-		{"an old one comes", nil, map[int]threadStat{1: {1001, 0, 9}, 2: {0, 1001, 9}}, threadStat{}},
-		{"an id used again", map[int]threadStat{1: {5000, 50, 5}}, map[int]threadStat{1: {30, 3, 1}}, threadStat{30, 3, 1}},
-		{"an id used again by an old one", map[int]threadStat{1: {5000, 50, 5}}, map[int]threadStat{1: {4000, 60, 7}}, threadStat{}},
+		{"two threads", map[int]host.Schedstat{1: st(100, 10, 1), 2: st(5000, 50, 5)}, map[int]host.Schedstat{1: st(110, 40, 3), 2: st(5007, 50, 6)},
+			st(17, 30, 3)},
+		{"one ends", map[int]host.Schedstat{1: st(100, 10, 1), 2: st(1, 1, 1)}, map[int]host.Schedstat{1: st(101, 12, 4)}, st(1, 2, 3)},
+		{"one begins", nil, map[int]host.Schedstat{1: st(900, 100, 9)}, st(900, 100, 9)},
+		{"an old one comes", nil, map[int]host.Schedstat{1: st(1001, 0, 9), 2: st(0, 1001, 9)}, host.Schedstat{}},
+		{"an id used again", map[int]host.Schedstat{1: st(5000, 50, 5)}, map[int]host.Schedstat{1: st(30, 3, 1)}, st(30, 3, 1)},
+		{"an id used again by an old one", map[int]host.Schedstat{1: st(5000, 50, 5)}, map[int]host.Schedstat{1: st(4000, 60, 7)}, host.Schedstat{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := sumThreads(tt.cur, tt.base, window); got != tt.want {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -308,18 +309,18 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, during
 		must(err)
 	}
 	lost := p.Totals().Lost
-	longFrom := now()
+	longFrom := uint64(host.Monotonic())
 	must(p.k.begin())
-	shortFrom := now()
+	shortFrom := uint64(host.Monotonic())
 	ctx, cancel := context.WithTimeout(t.Context(), length)
 	defer cancel()
 	if during != nil {
 		during(ctx)
 	}
 	<-ctx.Done()
-	shortTo := now()
+	shortTo := uint64(host.Monotonic())
 	must(p.k.settleWaits())
-	longTo := now()
+	longTo := uint64(host.Monotonic())
 	must(p.k.number(p.k.window + 1)) // nothing is settled from here on
 	p.k.window--
 	got := map[sample.TaskKey]counter.Reading{}

@@ -58,9 +58,9 @@ func (a *commands) testPlatform(ctx context.Context, o runOptions, repetitions, 
 	if err != nil {
 		return app.Usage(err, "mount /sys")
 	}
-	allowed, err := allowedCPUs()
+	allowed, err := host.Affinity(0)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the CPU affinity: %w", err)
 	}
 	files, err := platform.Studies(top, allowed, repetitions, seconds)
 	if err != nil {

@@ -275,8 +275,8 @@ func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
 	if l.topology, err = h.Topology(); err != nil {
 		return nil, app.Usage(err, "mount /sys")
 	}
-	if l.allowed, err = allowedCPUs(); err != nil {
-		return nil, err
+	if l.allowed, err = host.Affinity(0); err != nil {
+		return nil, fmt.Errorf("read the CPU affinity: %w", err)
 	}
 	o := env.Options{Hold: []string{l.self, "lab-hold"}, Agent: []string{l.self, "lab-agent"}}
 	if real := realDrivers(s); len(real) > 0 {
@@ -336,20 +336,6 @@ func (l *labMachine) tune() func(map[string]string) (func() error, error) {
 		return nil
 	}
 	return l.turner.setForRun
-}
-
-func allowedCPUs() (sample.Set, error) {
-	var mask unix.CPUSet
-	var set sample.Set
-	if err := unix.SchedGetaffinity(0, &mask); err != nil {
-		return set, fmt.Errorf("read the CPU affinity: %w", err)
-	}
-	for n := range 64 * len(mask) {
-		if mask.IsSet(n) {
-			set = set.With(n)
-		}
-	}
-	return set, nil
 }
 
 func realDrivers(s *study.Study) []study.Driver {

@@ -1,9 +1,7 @@
-package main
+package soak
 
 import (
-	"context"
-	"errors"
-	"io"
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,33 +10,56 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// childDir makes the test binary run a soak of the repository in the next variable.
-const (
-	childDir  = "SOAK_TEST_DIR"
-	childRepo = "SOAK_TEST_REPO"
-)
+func TestMain(m *testing.M) { quelltest.Main(m) }
 
-func TestMain(m *testing.M) {
-	if dir := os.Getenv(childDir); dir != "" {
-		if _, err := newSoak(os.Getenv(childRepo), dir).run(context.Background()); err != nil {
-			panic(err)
-		}
-		return
+// soak is a soak of a repository, in a folder for its records.
+type soak struct{ repo, dir string }
+
+// command returns soak.sh with two runs of make test and one of .ci/run.
+func (s soak) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	script, err := filepath.Abs("soak.sh")
+	if err != nil {
+		t.Fatal(err)
 	}
-	quelltest.Main(m)
+	cmd := exec.Command("bash", append([]string{script, "-dir", s.dir, "-tests", "2"}, args...)...)
+	cmd.Dir = s.repo
+	cmd.Env = append(os.Environ(), "SOAK_LOAD=sleep 1000", "GOFLAGS=")
+	return cmd
 }
 
-func newSoak(repo, dir string) *soak {
-	return &soak{
-		repo: repo, dir: dir, deadline: time.Minute, progress: io.Discard,
-		plan: []step{{"make test", []string{"make", "-s", "test"}, 2}, {".ci/run", []string{"./ci"}, 1}},
-		load: []string{"sleep", "1000"},
+// run runs it and returns its table, and whether it exited with 0.
+func (s soak) run(t *testing.T, args ...string) (table string, ok bool) {
+	t.Helper()
+	cmd := s.command(t, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	t.Logf("%v, it wrote:\n%s%s", err, stderr.String(), out)
+	return stderr.String() + string(out), err == nil
+}
+
+// records returns the first seven fields of each recorded run of the checked-out commit.
+func (s soak) records(t *testing.T) (all []string) {
+	t.Helper()
+	commit := gitIn(t, s.repo, "rev-parse", "HEAD")
+	text, err := os.ReadFile(filepath.Join(s.dir, commit[:12], "runs.tsv"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 8 || !strings.HasPrefix(f[7], "sleep 1000, ") || !strings.Contains(f[7], "Linux") {
+			t.Fatalf("record %q", line)
+		}
+		f[3] = "-" // seconds
+		all = append(all, strings.Join(f[:7], " "))
+	}
+	return all
 }
 
 // repository makes a repository whose make test runs this shell script.
@@ -50,7 +71,7 @@ func repository(t *testing.T, script string) string {
 	commitFiles(t, dir, map[string]string{
 		"Makefile": "test:\n\t@sh ./script\n",
 		"script":   script,
-		"ci":       "#!/bin/sh\necho '5 passed, 0 failed, 1 skipped'\necho '2 passed, 0 failed, 3 skipped'\n",
+		".ci/run":  "#!/bin/sh\necho '5 passed, 0 failed, 1 skipped'\necho '2 passed, 0 failed, 3 skipped'\n",
 	})
 	return dir
 }
@@ -58,7 +79,11 @@ func repository(t *testing.T, script string) string {
 func commitFiles(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,86 +93,68 @@ func commitFiles(t *testing.T, dir string, files map[string]string) {
 
 func gitIn(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	out, err := git(dir, args...)
+	out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).Output()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("git %v: %v", args, err)
 	}
-	return out
+	return strings.TrimSpace(string(out))
 }
 
 const passing = "echo '3 passed, 0 failed, 1 skipped'\n"
 
 func TestEveryRunIsRecorded(t *testing.T) {
-	s := newSoak(repository(t, `test "$GOFLAGS" = -count=1 && `+passing), t.TempDir())
-	t.Setenv("GOFLAGS", "")
-	r, err := s.run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(r.Runs) != 3 || !r.OK || r.Commit != gitIn(t, s.repo, "rev-parse", "HEAD") {
-		t.Fatalf("%+v", r)
-	}
-	for i, want := range []run{
-		{What: "make test", Number: 1, Passed: 3, Skipped: 1}, {What: "make test", Number: 2, Passed: 3, Skipped: 1},
-		{What: ".ci/run", Number: 1, Passed: 7, Skipped: 4},
-	} {
-		got := r.Runs[i]
-		if got.What != want.What || got.Number != want.Number || got.Passed != want.Passed || got.Skipped != want.Skipped ||
-			got.Seconds <= 0 || got.Commit != r.Commit || got.Machine == "" || got.Load != "sleep 1000" {
-			t.Errorf("run %d is %+v, want %+v", i, got, want)
-		}
+	s := soak{repository(t, `test "$GOFLAGS" = -count=1 && `+passing), t.TempDir()}
+	table, ok := s.run(t)
+	want := []string{"make test 1 0 - 3 0 1", "make test 2 0 - 3 0 1", ".ci/run 1 0 - 7 0 4"}
+	if got := s.records(t); !ok || !slices.Equal(got, want) {
+		t.Fatalf("%v, recorded %q, want %q", ok, got, want)
 	}
 	// A second soak of the same commit has nothing to do, and reports the same.
-	again, err := s.run(t.Context())
-	if err != nil || len(again.Runs) != 3 || !again.Runs[2].Start.Equal(r.Runs[2].Start) {
-		t.Errorf("%+v, %v", again, err)
+	again, ok := s.run(t)
+	if got := s.records(t); !ok || !slices.Equal(got, want) || !strings.HasSuffix(table, again) {
+		t.Errorf("%v, recorded %q, and another table", ok, got)
 	}
-	var table strings.Builder
-	if err := r.table(&table); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"make test: 2 of 2\n", ".ci/run: 1 of 1\n", r.Commit, r.Machine} {
-		if !strings.Contains(table.String(), want) {
-			t.Errorf("%q is not in\n%s", want, table.String())
+	for _, want := range []string{"make test: 2 of 2\n", ".ci/run: 1 of 1\n", gitIn(t, s.repo, "rev-parse", "HEAD"), "load sleep 1000"} {
+		if !strings.Contains(again, want) {
+			t.Errorf("%q is not in\n%s", want, again)
 		}
 	}
 }
 
 func TestAFailureIsKept(t *testing.T) {
-	s := newSoak(repository(t, "printf 'failed:\\n  q/a TestX\\nskipped:\\n  q/b TestY: needs pmu: no\\n3 passed, 1 failed, 1 skipped\\n'; exit 1\n"), t.TempDir())
-	r, err := s.run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.OK || len(r.Runs) != 3 || r.Runs[1].Exit != 2 || r.Runs[1].Failed != 1 || !slices.Equal(r.Runs[1].FailedTests, []string{"q/a TestX"}) || !r.Runs[2].ok() {
-		t.Errorf("%+v", r)
-	}
-	// Another soak does not repair it.
-	if r, err = s.run(t.Context()); err != nil || r.OK || len(r.Runs) != 3 {
-		t.Errorf("%+v, %v", r, err)
+	s := soak{repository(t, "printf 'failed:\\n  q/a TestX\\nskipped:\\n  q/b TestY: needs pmu: no\\n3 passed, 1 failed, 1 skipped\\n'; exit 1\n"), t.TempDir()}
+	want := []string{"make test 1 2 - 3 1 1", "make test 2 2 - 3 1 1", ".ci/run 1 0 - 7 0 4"}
+	for range 2 { // another soak does not repair it
+		table, ok := s.run(t)
+		if got := s.records(t); ok || !slices.Equal(got, want) {
+			t.Errorf("%v, recorded %q, want %q", ok, got, want)
+		}
+		if strings.Count(table, "  q/a TestX\n") != 2 || strings.Contains(table, "TestY") || !strings.Contains(table, "make test: 0 of 2\n.ci/run: 1 of 1\n") {
+			t.Errorf("table:\n%s", table)
+		}
 	}
 }
 
-// A run in which no test ran, or that exits with an error after its tests, is no success.
+// A run in which no test ran, that exits with an error after its tests, or that exceeds its
+// deadline is no success.
 func TestWhatCountsAsSuccess(t *testing.T) {
 	for _, c := range []struct {
 		script string
 		ok     bool
-	}{{passing, true}, {"true\n", false}, {passing + "exit 1\n", false}, {"echo '0 passed, 0 failed, 9 skipped'\n", false}} {
-		r, err := newSoak(repository(t, c.script), t.TempDir()).run(t.Context())
-		if err != nil || r.OK != c.ok {
-			t.Errorf("%q: %+v, %v", c.script, r, err)
+	}{{passing, true}, {"true\n", false}, {passing + "exit 1\n", false}, {"echo '0 passed, 0 failed, 9 skipped'\n", false}, {passing + "sleep 1000\n", false}} {
+		if _, ok := (soak{repository(t, c.script), t.TempDir()}).run(t, "-tests", "1", "-deadline", "5s"); ok != c.ok {
+			t.Errorf("%q: %v, want %v", c.script, ok, c.ok)
 		}
 	}
 }
 
 func TestADirtyTreeIsRefused(t *testing.T) {
-	s := newSoak(repository(t, passing), t.TempDir())
+	s := soak{repository(t, passing), t.TempDir()}
 	if err := os.WriteFile(filepath.Join(s.repo, "new"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.run(t.Context()); err == nil || !strings.Contains(err.Error(), "not committed") {
-		t.Errorf("%v", err)
+	if out, ok := s.run(t); ok || !strings.Contains(out, "not committed") {
+		t.Errorf("%v", ok)
 	}
 }
 
@@ -155,40 +162,42 @@ func TestADirtyTreeIsRefused(t *testing.T) {
 func TestOneCommitIsTested(t *testing.T) {
 	repo := repository(t, "")
 	commitFiles(t, repo, map[string]string{"script": "echo 'exit 1' > " + repo + "/script\n" + passing})
-	s := newSoak(repo, t.TempDir())
-	r, err := s.run(t.Context())
-	if err != nil || !r.OK {
-		t.Fatalf("%+v, %v", r, err)
+	s := soak{repo, t.TempDir()}
+	if _, ok := s.run(t); !ok {
+		t.Fatal("it fails")
 	}
 	commitFiles(t, repo, map[string]string{"script": "echo '4 passed, 0 failed, 0 skipped'\n"})
-	other, err := s.run(t.Context())
-	if err != nil || !other.OK || len(other.Runs) != 3 || other.Runs[0].Passed != 4 || other.Commit == r.Commit {
-		t.Errorf("%+v, %v", other, err)
+	if _, ok := s.run(t); !ok || s.records(t)[0] != "make test 1 0 - 4 0 0" {
+		t.Errorf("the next commit: %v, %q", ok, s.records(t))
 	}
 }
 
-// blocking returns a script whose second run writes to the pipe begun and does
-// not end by itself.
-func blocking(t *testing.T, dir string) string {
+// blocked starts a soak whose second run does not end by itself, and returns when that
+// run has begun.
+func blocked(t *testing.T) (s soak, cmd *exec.Cmd, notes string) {
 	t.Helper()
-	if err := syscall.Mkfifo(filepath.Join(dir, "begun"), 0o600); err != nil {
+	notes = t.TempDir()
+	begun := filepath.Join(notes, "begun")
+	if err := syscall.Mkfifo(begun, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return "echo x >> " + dir + "/runs\nif test $(wc -l < " + dir + "/runs) = 2; then echo > " + dir + "/begun; sleep 1000; fi\n" + passing
+	s = soak{repository(t, "echo x >> "+notes+"/runs\nif test $(wc -l < "+notes+"/runs) = 2; then echo > "+begun+"; sleep 1000; fi\n"+passing), t.TempDir()}
+	cmd = s.command(t)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadFile(begun); err != nil { // waits for the writer
+		t.Fatal(err)
+	}
+	return s, cmd, notes
 }
 
 func TestAnInterruptLosesOneRun(t *testing.T) {
-	notes := t.TempDir()
-	s := newSoak(repository(t, blocking(t, notes)), t.TempDir())
-	ctx, interrupt := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		_, err := s.run(ctx)
-		ended <- err
-	}()
-	begun(t, notes)
-	interrupt()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
+	s, cmd, notes := blocked(t)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("%v", err)
 	}
 	nothingLeft(t, s)
@@ -196,19 +205,11 @@ func TestAnInterruptLosesOneRun(t *testing.T) {
 }
 
 func TestAfterAKillTheNextSoakGoesOn(t *testing.T) {
-	notes, dir := t.TempDir(), t.TempDir()
-	s := newSoak(repository(t, blocking(t, notes)), dir)
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childDir+"="+dir, childRepo+"="+s.repo)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	s, cmd, notes := blocked(t)
+	if out, ok := s.run(t); ok || !strings.Contains(out, "another soak") {
+		t.Error("a second one in the same folder is not refused")
 	}
-	begun(t, notes)
-	if _, err := s.run(t.Context()); err == nil || !strings.Contains(err.Error(), "another soak") {
-		t.Errorf("a second one in the same folder: %v", err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // it was killed
@@ -216,55 +217,42 @@ func TestAfterAKillTheNextSoakGoesOn(t *testing.T) {
 	nothingLeft(t, s)
 }
 
-func begun(t *testing.T, notes string) {
-	t.Helper()
-	if _, err := os.ReadFile(filepath.Join(notes, "begun")); err != nil { // waits for the writer
-		t.Fatal(err)
-	}
-}
-
 // goesOn expects the second run to be made once more, and no other.
-func goesOn(t *testing.T, s *soak, notes string) {
+func goesOn(t *testing.T, s soak, notes string) {
 	t.Helper()
-	r, err := s.run(t.Context())
-	if err != nil || !r.OK || len(r.Runs) != 3 {
-		t.Fatalf("%+v, %v", r, err)
+	if _, ok := s.run(t); !ok || len(s.records(t)) != 3 {
+		t.Fatalf("%v, %q", ok, s.records(t))
 	}
 	if text, err := os.ReadFile(filepath.Join(notes, "runs")); err != nil || strings.Count(string(text), "x") != 3 {
 		t.Errorf("make test began %d times, %v; want 3", strings.Count(string(text), "x"), err)
 	}
 }
 
-func nothingLeft(t *testing.T, s *soak) {
+func nothingLeft(t *testing.T, s soak) {
 	t.Helper()
-	if left, err := s.left(0); err != nil || len(left) > 0 {
-		t.Errorf("still running: %v, %v", left, err)
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if text, _ := os.ReadFile(file); strings.Contains("\x00"+string(text), "\x00SOAK_GATE="+s.dir+"\x00") { // it may have ended
+			t.Errorf("%s: still running", file)
+		}
 	}
 }
 
 // A load that overwrites its environment is found by its process group. Another
 // process that has the group's number by now is not killed.
 func TestALoadWithoutItsMarkIsKilled(t *testing.T) {
-	s := newSoak("", t.TempDir())
-	load := group(t, "sleep", "1000")
-	if err := os.WriteFile(s.loadFile(), []byte(load), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.killLeft(); err != nil {
-		t.Fatal(err)
-	}
-	if alive(load) {
-		t.Error("the load is left")
-	}
-	other := group(t, "cat")
-	if err := os.WriteFile(s.loadFile(), []byte(other), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.killLeft(); err != nil {
-		t.Fatal(err)
-	}
-	if !alive(other) {
-		t.Error("another process was killed")
+	s := soak{repository(t, passing), t.TempDir()}
+	for argv, killed := range map[string]bool{"sleep 1000": true, "cat": false} {
+		pid := group(t, strings.Fields(argv)...)
+		if err := os.WriteFile(filepath.Join(s.dir, "load.pid"), []byte(pid+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, _ = s.run(t, "-tests", "0", "-ci", "0"); alive(pid) == killed {
+			t.Errorf("%s: killed %v, want %v", argv, !killed, killed)
+		}
 	}
 }
 

@@ -34,6 +34,8 @@ type tally struct {
 	packageOutput  map[string]*strings.Builder // by package: output that belongs to no test
 	packages       int                         // that ended
 	failedPackages int
+	explained      int      // failed packages before the last exit of go test
+	unexplained    bool     // it failed and no package did
 	failedAlone    []string // packages that failed without a failed test
 	figures        []string // logged by tests
 }
@@ -69,6 +71,9 @@ func (t *tally) handle(e event) {
 	switch {
 	case e.Action == "build-output":
 		fmt.Fprint(t.w, e.Output)
+	case e.Action == "exit":
+		t.unexplained = t.unexplained || t.failedPackages == t.explained
+		t.explained = t.failedPackages
 	case e.Action == "build-fail":
 		// Each package that imports the broken one has a "fail" of its own.
 	case e.Test != "":
@@ -206,8 +211,11 @@ func (t *tally) summary() bool {
 	if t.packages == 0 {
 		fmt.Fprintln(t.w, "no package was tested")
 	}
+	if t.unexplained {
+		fmt.Fprintln(t.w, "go test failed by itself")
+	}
 	fmt.Fprintf(t.w, "%d passed, %d failed, %d skipped\n", passed, len(failed), len(skipped))
-	return len(failed) == 0 && unnamed == 0 && t.packages > 0
+	return len(failed) == 0 && unnamed == 0 && t.packages > 0 && !t.unexplained
 }
 
 func (t *tally) list(title string, lines []string) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -43,18 +42,5 @@ func TestTally(t *testing.T) {
 				t.Errorf("%s, but the fixture says: %s", verdict, a.Comment)
 			}
 		})
-	}
-}
-
-func TestRuns(t *testing.T) {
-	for args, want := range map[string]string{
-		"-race ./...":                   "[[-race ./...]]",
-		"-race -- a b -- -p 1 c":        "[[-race a b] [-race -p 1 c]]",
-		"-- a":                          "[[a]]",
-		"-count 1 -race -- a -- b -- c": "[[-count 1 -race a] [-count 1 -race b] [-count 1 -race c]]",
-	} {
-		if got := fmt.Sprint(runs(strings.Fields(args))); got != want {
-			t.Errorf("%s: %s, want %s", args, got, want)
-		}
 	}
 }

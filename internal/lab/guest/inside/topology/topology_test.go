@@ -52,8 +52,8 @@ func expect(t *testing.T, online sample.Set) {
 	only := func(s sample.Set) string {
 		return sample.SetOf(slices.DeleteFunc(s.Numbers(), func(n int) bool { return !online.Has(n) })...).String()
 	}
-	if got.Online.String() != online.String() || got.SMT() != (threads > 1) || len(got.CPUs) != online.Len() {
-		t.Errorf("online %v, SMT %t, %d CPUs; want %v", got.Online, got.SMT(), len(got.CPUs), online)
+	if _, _, smt := got.Units(); got.Online.String() != online.String() || smt != (threads > 1) || len(got.CPUs) != online.Len() {
+		t.Errorf("online %v, SMT %t, %d CPUs; want %v", got.Online, smt, len(got.CPUs), online)
 	}
 	type place struct{ pkg, core int }
 	names := map[place]string{}

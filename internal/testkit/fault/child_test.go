@@ -1,4 +1,4 @@
-package main
+package fault
 
 import (
 	"errors"
@@ -57,7 +57,7 @@ func capAndUncap(journal, dir string) error {
 					return err
 				}
 			}
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 	}
 }

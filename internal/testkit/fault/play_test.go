@@ -1,4 +1,4 @@
-package main
+package fault
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 const (
@@ -114,7 +115,7 @@ func (k *worker) applyScenario(p *point, at limit) (*limit, error) {
 	switch p.scenario {
 	case foreign:
 		want = limit{foreignQuota, at.period}
-		err = k.task.write(k.task.quotaFile(), foreignQuota)
+		err = host.WriteFile(k.task.quotaFile(), foreignQuota)
 	case foreignAlive:
 		if at.quota == foreignQuota {
 			want = at
@@ -136,11 +137,11 @@ func (k *worker) applyScenario(p *point, at limit) (*limit, error) {
 
 // setForeignLimit sets a limit as another process would, some time after a cap is in force.
 func (k *worker) setForeignLimit(ctx context.Context) {
-	for c := api.NewClient(k.socket()); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+	for c := api.NewClient(k.socket()); ctx.Err() == nil; <-time.After(5 * time.Millisecond) {
 		if s, err := c.Status(ctx); err == nil && len(s.Caps) == 1 {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			k.taken = k.task.write(k.task.quotaFile(), foreignQuota) == nil
+			k.taken = host.WriteFile(k.task.quotaFile(), foreignQuota) == nil
 			return
 		}
 	}
@@ -214,7 +215,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 	var back time.Time // when the limit was right
 	var fault error
 	asked := start
-	for running := true; ; time.Sleep(2 * time.Millisecond) {
+	for running := true; ; <-time.After(2 * time.Millisecond) {
 		right := k.restored(want)
 		switch {
 		case right && back.IsZero():
@@ -238,7 +239,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 				return fmt.Errorf("start %s: %w", p.back, err)
 			}
 			go func() { ended <- cmd.Wait() }()
-			time.Sleep(20 * time.Millisecond)
+			<-time.After(20 * time.Millisecond)
 			continue
 		}
 		if p.back == backStart && running && (right || late) && k.answers() {

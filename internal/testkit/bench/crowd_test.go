@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -7,17 +7,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// treePrefix is the prefix of the name of every tree that this program makes;
-// the process's id follows.
-const treePrefix = "quell-test-bench-"
+// treePrefix is the prefix of the name of every tree that this program makes, so that
+// workload.Sweep finds those of killed runs.
+const treePrefix = "quell-test-bench"
 
 // tree is this program's part of cgroup2.
 type tree struct {
@@ -26,10 +27,14 @@ type tree struct {
 }
 
 func newTree(mount string) (*tree, error) {
-	if err := sweepTrees(mount); err != nil {
+	if _, err := workload.Sweep(treePrefix); err != nil {
 		return nil, err
 	}
-	t := &tree{mount: mount, name: treePrefix + strconv.Itoa(os.Getpid())}
+	self, err := host.ReadProcessStat("/proc/self/stat")
+	if err != nil {
+		return nil, err
+	}
+	t := &tree{mount: mount, name: fmt.Sprintf("%s-%d-%d", treePrefix, os.Getpid(), self.Start)}
 	if err := os.Mkdir(t.dir(""), 0o755); err != nil {
 		return nil, fmt.Errorf("make cgroup: %w", err)
 	}
@@ -38,45 +43,8 @@ func newTree(mount string) (*tree, error) {
 
 func (t *tree) dir(name string) string { return filepath.Join(t.mount, t.name, name) }
 
-// sweepTrees removes what killed runs have left; their processes died with
-// them.
-func sweepTrees(mount string) error {
-	left, err := filepath.Glob(filepath.Join(mount, treePrefix+"*"))
-	if err != nil {
-		return err
-	}
-	for _, dir := range left {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), treePrefix))
-		if err != nil || unix.Kill(pid, 0) == nil {
-			continue
-		}
-		if err := removeCgroups(dir); err != nil {
-			return fmt.Errorf("remove what a killed run left: %w", err)
-		}
-	}
-	return nil
-}
-
-// remove removes the whole tree.
-func (t *tree) remove() error { return removeCgroups(t.dir("")) }
-
-// removeCgroups removes a cgroup and those below it. A cgroup with running
-// processes stays, and the error is EBUSY.
-func removeCgroups(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			err = errors.Join(err, removeCgroups(filepath.Join(dir, e.Name())))
-		}
-	}
-	if rm := unix.Rmdir(dir); rm != nil {
-		err = errors.Join(err, &os.PathError{Op: "rmdir", Path: dir, Err: rm})
-	}
-	return err
-}
+// remove ends what runs in the tree and removes it.
+func (t *tree) remove() error { return workload.RemoveCgroups(t.dir("")) }
 
 // start starts a command in the named cgroup of the tree, which is made if
 // need be. The command dies with this process.

@@ -1,17 +1,16 @@
-package main
+package fault
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"time"
 
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -39,36 +38,24 @@ func newCgroup(h *host.Host, path string) (*cgroup, error) {
 	}
 	cmd := exec.Command("cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("start a process: %w", err)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
 	}
-	cmd.Stdin = r
-	err = cmd.Start()
-	r.Close()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start a process: %w", err), w.Close(), os.Remove(c.dir))
+		return nil, errors.Join(fmt.Errorf("start a process: %w", err), os.Remove(c.dir))
 	}
 	c.pid = cmd.Process.Pid
 	c.close = func() {
-		_ = w.Close() // cat ends with its input
+		_ = in.Close() // cat ends with its input
 		_ = cmd.Wait()
-		_ = removeCgroup(c.dir)
+		_ = workload.RemoveCgroups(c.dir)
 	}
 	return c, c.enter(c.dir)
 }
 
 func (c *cgroup) enter(dir string) error {
-	return c.write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(c.pid))
-}
-
-func (c *cgroup) write(file, value string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(f, value)
-	return errors.Join(err, f.Close())
+	return host.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(c.pid))
 }
 
 // remove moves the process to the parent and removes the cgroup.
@@ -76,20 +63,7 @@ func (c *cgroup) remove() error {
 	if err := c.enter(filepath.Dir(c.dir)); err != nil {
 		return err
 	}
-	return removeCgroup(c.dir)
-}
-
-// removeCgroup removes a cgroup; it retries on EBUSY for up to 5 s.
-func removeCgroup(dir string) error {
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		err := os.Remove(dir)
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
-			return err
-		}
-	}
+	return workload.RemoveCgroups(c.dir)
 }
 
 // again makes the cgroup again, with the limit and its process.
@@ -110,7 +84,7 @@ func (c *cgroup) periodFile() string { return filepath.Join(c.dir, "cpu.cfs_peri
 
 // set writes a limit in an order that the kernel accepts whatever the old limit was.
 func (c *cgroup) set(l limit) error {
-	return errors.Join(c.write(c.quotaFile(), "-1"), c.write(c.periodFile(), l.period), c.write(c.quotaFile(), l.quota))
+	return errors.Join(host.WriteFile(c.quotaFile(), "-1"), host.WriteFile(c.periodFile(), l.period), host.WriteFile(c.quotaFile(), l.quota))
 }
 
 func (c *cgroup) get(h *host.Host) (l limit, err error) {

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,29 +53,21 @@ func (r *run) say(format string, args ...any) {
 // errMissed is the error of a run whose figures miss a target.
 var errMissed = errors.New("a target was missed")
 
-func main() {
-	// The main goroutine stays in the main thread: the processes that it starts
-	// end with the thread that started them.
+// TestCost is the measurement, by make bench-agent: with the argument "measure", which
+// flags follow.
+func TestCost(t *testing.T) {
+	if flag.Arg(0) != "measure" {
+		return // the other tests measure something small
+	}
+	// The processes that it starts end with the thread that started them.
 	runtime.LockOSThread()
-	if err := dispatch(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+	if err := measure(flag.Args()[1:]); err != nil {
+		t.Error(err)
 	}
 }
 
-// dispatch runs this program, or one of the processes that it starts.
-func dispatch(args []string) error {
-	if len(args) > 0 {
-		switch args[0] {
-		case "floor":
-			return runFloor(args[1:])
-		case "play":
-			return runPlay(args[1:])
-		case "unify":
-			return runUnify(args[1:])
-		}
-	}
-	f := flag.NewFlagSet("bench", flag.ExitOnError)
+func measure(args []string) error {
+	f := flag.NewFlagSet("measure", flag.ContinueOnError)
 	r := &run{progress: os.Stderr, began: time.Now()}
 	f.StringVar(&r.agent, "agent", "bin/quell-agent", "path of quell-agent")
 	f.DurationVar(&r.window, "window", time.Minute, "length of a measurement; the default agent's cycle is 60 s")
@@ -89,7 +82,9 @@ func dispatch(args []string) error {
 	f.StringVar(&r.keepIn, "keep", "bin/bench-agent.json", "file for the figures, written after each measurement")
 	resume := f.Bool("resume", false, "continue from the figures in -keep")
 	quick := f.Bool("quick", false, "10, 100 and 1000 cgroups, short windows, one round, no builds: about 3 min, rough figures")
-	if err := f.Parse(args); err != nil {
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if *quick {
@@ -124,12 +119,14 @@ func dispatch(args []string) error {
 			return fmt.Errorf("resume: %w", err)
 		}
 	}
-	var others []contender
-	if *with != "none" {
-		if err := os.MkdirAll(*bin, 0o755); err != nil {
+	if *with == "build" {
+		if err := buildRivals(ctx, *bin); err != nil {
 			return err
 		}
-		others = rivals(ctx, *bin, *with == "build")
+	}
+	var others []contender
+	if *with != "none" {
+		others = rivals(*bin)
 	}
 	if err := r.prepare(); err != nil {
 		return err
@@ -241,7 +238,7 @@ func turns(n, full, rounds int, others []contender) []turn {
 }
 
 // turn measures the contenders of a turn that have not been measured yet.
-func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
+func (r *run) turn(ctx context.Context, t turn, n int) error {
 	left := slices.DeleteFunc(slices.Clone(t.all), func(c contender) bool {
 		return slices.ContainsFunc(r.kept.Results, func(x result) bool { return x.Contender == c.name && x.Cgroups == n && x.Round == t.round })
 	})
@@ -258,11 +255,11 @@ func (r *run) turn(ctx context.Context, t turn, n int) (err error) {
 	var all []*started
 	defer func() {
 		for _, s := range all {
-			err = errors.Join(err, s.stop())
+			s.stop()
 		}
 	}()
 	for _, c := range left {
-		s, err := r.start(ctx, c, n)
+		s, err := r.start(c, n)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bufio"
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // The tax is the additional cost of a switch between two cgroups under the agent. Two
@@ -107,24 +108,14 @@ const settled = 3
 // processes, and whether its cpi signal rests.
 func (r *run) underAgent(ctx context.Context, g *pingPong, signals []string, trips int, until string, set ...string) (_ float64, rests bool, err error) {
 	c := contender{name: "quell-agent", commands: func(r *run, _ int) ([][]string, string, error) {
-		args := []string{"--set", "signals=" + strings.Join(signals, ","), "--set", "detect.outlier_window=3h", "--set", "detect.window=3h"}
-		for _, s := range set {
-			args = append(args, "--set", s)
-		}
-		argv, scrape, err := r.agentCommand("tax", args...)
-		if err == nil {
-			// A rule for the two players in place of the crowd's.
-			conf := filepath.Join(r.scratch, "tax", "agent.yaml")
-			text, readErr := os.ReadFile(conf)
-			err = errors.Join(readErr, os.WriteFile(conf, []byte(strings.ReplaceAll(string(text), crowdName+"/app-*.*", gameName+"/*")), 0o600))
-		}
-		return argv, scrape, err
+		settings := append([]string{"signals=" + strings.Join(signals, ","), "detect.outlier_window=3h", "detect.window=3h"}, set...)
+		return r.agentCommand("tax", gameName+"/*", settings...)
 	}}
-	s, err := r.start(ctx, c, 0)
+	s, err := r.start(c, 0)
 	if err != nil {
 		return 0, false, err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer s.stop()
 	err = s.await(ctx, func(m map[string]float64) bool { return m[until] >= 1 && m["quell_tasks"] == 2 })
 	if err != nil {
 		return 0, false, err
@@ -144,42 +135,31 @@ func (r *run) underAgent(ctx context.Context, g *pingPong, signals []string, tri
 
 // await waits until ready holds for the agent's metrics.
 func (s *started) await(ctx context.Context, ready func(map[string]float64) bool) error {
-	limit, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	for {
-		if err := s.dead(); err != nil {
-			return err
-		}
-		if m, err := s.metrics(limit); err == nil && ready(m) {
-			return nil
-		}
-		if err := pause(limit, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for %s: %w: %s", s.name, err, s.tail())
-		}
+	err := s.procs[0].Until(ctx, 2*time.Minute, "be ready", func() (bool, error) {
+		m, err := s.metrics(ctx)
+		return err == nil && ready(m), nil // at first it does not listen
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, s.tail())
 	}
+	return nil
 }
 
 // metrics reads the agent's metrics by name; the name includes the labels.
 func (s *started) metrics(ctx context.Context) (map[string]float64, error) {
-	req, err := http.NewRequestWithContext(ctx, "GET", s.scrape, nil)
+	text, _, err := s.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
 	m := map[string]float64{}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if name, value, ok := strings.Cut(lines.Text(), " "); ok {
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
 			if v, err := strconv.ParseFloat(value, 64); err == nil {
 				m[name] = v
 			}
 		}
 	}
-	return m, lines.Err()
+	return m, nil
 }
 
 // pingPong is the two processes. For each line with a number of round trips the
@@ -294,9 +274,7 @@ func runPlay(args []string) error {
 		return fmt.Errorf("play: %w", err)
 	}
 	runtime.LockOSThread()
-	var set unix.CPUSet
-	set.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
+	if err := host.SetAffinity(0, sample.SetOf(cpu)); err != nil {
 		return fmt.Errorf("play: pin to CPU %d: %w", cpu, err)
 	}
 	var b [1]byte

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +23,6 @@ type result struct {
 	Window    float64 // s
 	CPU       float64 // s of CPU time in the window: the cgroup's usage_usec
 	RSS       int64   // bytes at the window's end, all processes
-	PeakRSS   int64
 	FDs       int
 	Bytes     int64     // of a scrape; 0 if it has none
 	Scrapes   []float64 // s, one per scrape
@@ -102,69 +100,59 @@ func (r *run) take(s *started, into *result, sign float64) error {
 		return err
 	}
 	into.CPU += sign * usage
-	into.RSS, into.PeakRSS, into.FDs = 0, 0, 0
+	into.RSS, into.FDs = 0, 0
 	for _, p := range s.procs {
-		dir := filepath.Join("/proc", strconv.Itoa(p.Process.Pid))
-		status, err1 := os.ReadFile(filepath.Join(dir, "status"))
+		dir := filepath.Join("/proc", strconv.Itoa(p.PID))
+		statm, err1 := os.ReadFile(filepath.Join(dir, "statm"))
 		fds, err2 := os.ReadDir(filepath.Join(dir, "fd"))
 		if err := errors.Join(err1, err2); err != nil {
 			return fmt.Errorf("%s: %w: %s", s.name, err, s.tail())
 		}
-		rss, peak := parseStatus(status)
-		into.RSS += rss
-		into.PeakRSS += peak
+		var size, resident int64 // pages
+		if _, err := fmt.Sscan(string(statm), &size, &resident); err != nil {
+			return fmt.Errorf("read memory of %s: %w", s.name, err)
+		}
+		into.RSS += resident * int64(os.Getpagesize())
 		into.FDs += len(fds)
 	}
 	return nil
 }
 
-// parseStatus returns VmRSS and VmHWM of /proc/PID/status, in bytes.
-func parseStatus(text []byte) (rss, peak int64) {
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) != 3 || f[2] != "kB" {
-			continue
-		}
-		n, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil {
-			continue
-		}
-		switch f[0] {
-		case "VmRSS:":
-			rss = n << 10
-		case "VmHWM:":
-			peak = n << 10
-		}
-	}
-	return rss, peak
-}
-
-// doScrape reads a contender's metrics once, as Prometheus does but without
+// get reads what a contender answers at its address, as Prometheus does but without
 // compression.
-func (s *started) doScrape(ctx context.Context, into *result) error {
-	if s.scrape == "" {
-		return nil
-	}
+func (s *started) get(ctx context.Context) (body []byte, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", s.scrape, nil)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	client := http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}
 	begin := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("scrape %s: %w: %s", s.name, err, s.tail())
+		return nil, 0, fmt.Errorf("scrape %s: %w: %s", s.name, err, s.tail())
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	took := time.Since(begin)
-	if err != nil {
-		return fmt.Errorf("scrape %s: %w", s.name, err)
+	body, err = io.ReadAll(resp.Body)
+	took = time.Since(begin)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("scrape %s: %s: %s", s.name, resp.Status, s.tail())
+	if err != nil {
+		return nil, 0, fmt.Errorf("scrape %s: %w: %s", s.name, err, s.tail())
+	}
+	return body, took, nil
+}
+
+// doScrape scrapes a contender once.
+func (s *started) doScrape(ctx context.Context, into *result) error {
+	if s.scrape == "" {
+		return nil
+	}
+	body, took, err := s.get(ctx)
+	if err != nil {
+		return err
 	}
 	if last := podName(into.Cgroups - 1); s.names && !bytes.Contains(body, []byte("/"+last+`"`)) {
 		return fmt.Errorf("scrape %s: no metrics of %s", s.name, last)
