@@ -12,11 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -72,17 +71,8 @@ func Open(o Options) (*Maker, error) {
 		return nil, fmt.Errorf("open environments: %w", err)
 	}
 	m := &Maker{opt: o, layout: h.Layout(), trees: map[bool]*workload.Tree{}, accel: map[string]error{}}
-	m.base, m.baseNS = time.Now(), monotonic()
+	m.base, m.baseNS = role.Instant()
 	return m, nil
-}
-
-// monotonic is CLOCK_MONOTONIC in ns.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel supports it
-	}
-	return ts.Nano()
 }
 
 // at converts an instant of the host's CLOCK_MONOTONIC.

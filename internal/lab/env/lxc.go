@@ -92,8 +92,8 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 	}
 	c.agentClient = newInside(m, insideExe, conn, false, b.thaw)
 	select {
-	case <-c.hello:
-	case <-c.agentClient.gone:
+	case <-c.Hello():
+	case <-c.Gone():
 		return nil, errors.New("the agent in the container exited immediately")
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -204,7 +204,7 @@ func (c *container) Close() error {
 // may, so it gets the time for that.
 func (c *container) end() error {
 	if c.agentClient != nil {
-		<-c.agentClient.gone
+		<-c.Gone()
 	}
 	if !within(c.ended, grace) {
 		_ = c.monitor.Process.Kill()

@@ -173,8 +173,8 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 		return nil, err
 	}
 	select {
-	case <-g.hello:
-	case <-g.agentClient.gone:
+	case <-g.Hello():
+	case <-g.Gone():
 		return nil, fmt.Errorf("the guest ended during boot%s", last.bootFailure())
 	case <-ctx.Done():
 		return nil, fmt.Errorf("no message from the guest's agent after %s%s", limit, last.bootFailure())
@@ -407,7 +407,7 @@ func (g *qemuGuest) Close() error {
 		<-g.ended
 		if g.agentClient != nil {
 			errs = append(errs, g.conn.Close())
-			<-g.agentClient.gone
+			<-g.Gone()
 		}
 		g.err = errors.Join(append(errs, g.tree.Remove(g.task))...)
 	})

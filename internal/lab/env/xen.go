@@ -127,8 +127,8 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err err
 	ctx, cancel := context.WithTimeout(ctx, patienceToBootXen)
 	defer cancel()
 	select {
-	case <-d.hello:
-	case <-d.gone:
+	case <-d.Hello():
+	case <-d.Gone():
 		return nil, errors.New("the guest ended during boot")
 	case <-ctx.Done():
 		return nil, fmt.Errorf("no message from the guest's agent after %s", patienceToBootXen)
@@ -272,7 +272,7 @@ func (d *xenGuest) Close() error {
 		errs := []error{d.tools.Destroy(ctx, d.name)}
 		if d.agentClient != nil {
 			errs = append(errs, d.conn.Close())
-			<-d.gone
+			<-d.Gone()
 		}
 		d.err = errors.Join(append(errs, os.RemoveAll(d.dir))...)
 	})

@@ -5,13 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -19,7 +18,7 @@ import (
 const pieceOf = 2 * time.Second
 
 // Cost measures what these options cost a job in an environment. The job prints its
-// iterations (lab.IterationLine) and is pinned to the CPUs. The pieces are two seconds
+// iterations (role.IterationLine) and is pinned to the CPUs. The pieces are two seconds
 // long, in groups of four, see MeasureCost. Every observed piece includes opening and
 // closing the observer, which a run does once.
 func (o Options) Cost(ctx context.Context, e lab.Environment, job lab.Job, cpus sample.Set, groups int) (c Cost, err error) {
@@ -57,11 +56,8 @@ func (b *costProbe) Write(p []byte) (int, error) {
 		if !ok {
 			return len(p), nil
 		}
-		words, ok := strings.CutPrefix(string(line), lab.IterationLine)
-		if f := strings.Fields(words); ok && len(f) == 3 {
-			if n, err := strconv.ParseFloat(f[2], 64); err == nil {
-				b.units += n
-			}
+		if _, _, n, ok := role.ParseIteration(string(line)); ok {
+			b.units += n
 		}
 		b.partial = rest
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Receiver counts the datagrams that Senders send to it.
@@ -139,7 +140,7 @@ func (r *receiver) values(lasted time.Duration) map[string]float64 {
 		n := float64(dropped - r.dropped)
 		v[result.UDPOverflow] = n
 		if n > overflow*float64(came) {
-			v[saturated] = n
+			v[role.SaturatedValue] = n
 		}
 	}
 	return v

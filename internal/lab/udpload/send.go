@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Sender sends datagrams to a Receiver.
@@ -125,7 +126,7 @@ func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap,
 				}
 			}
 		}
-		putHeader(b, k, monotonic())
+		putHeader(b, k, role.Monotonic())
 		size := s.Size
 		if s.Vary {
 			size = s.Size/2 + rand.IntN(s.Size/2+1)
@@ -164,11 +165,11 @@ func (s *sender) values(lasted time.Duration) map[string]float64 {
 	sent := float64(s.sent.Load() - s.sent0)
 	v := map[string]float64{result.UDPSent: sent / lasted.Seconds()}
 	// Up to one slice of data may still be about to be sent.
-	if due := float64(s.due() - s.due0); sent < due*(1-shortfall)-s.Rate*slice.Seconds() {
-		v[saturated] = due - sent
+	if due := float64(s.due() - s.due0); sent < due*(1-shortfall)-s.Rate*role.Slice.Seconds() {
+		v[role.SaturatedValue] = due - sent
 	}
 	if n := s.refused.Load() - s.refusedFirst; n > 0 {
-		v[unreachable] = float64(n)
+		v[role.UnreachableValue] = float64(n)
 	}
 	return v
 }

@@ -18,6 +18,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Kernel is a workload of the lab: each of its threads does equal pieces of work, one
@@ -265,7 +267,7 @@ func (b *kernelRun) iterate(p piece) error {
 	if units == 0 || b.stop.Load() {
 		return nil
 	}
-	b.text = append(b.text[:0], "quell-lab iteration "...)
+	b.text = append(b.text[:0], role.IterationLine...)
 	b.text = strconv.AppendInt(b.text, from, 10)
 	b.text = append(b.text, ' ')
 	b.text = strconv.AppendInt(b.text, to, 10)

@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Run plays s in this process. It waits for a line on standard input, so that its parent
@@ -30,26 +31,13 @@ func run(ctx context.Context, s Spec, in io.Reader, out io.Writer, path string) 
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel, ok := role.Barrier(ctx, in)
 	defer cancel()
-	began := make(chan struct{})
-	go func() {
-		// The reader may stay blocked after Run returns; the process ends.
-		defer cancel()
-		lines := bufio.NewReader(in)
-		if _, err := lines.ReadString('\n'); err != nil {
-			return
-		}
-		close(began)
-		io.Copy(io.Discard, lines)
-	}()
+	if !ok {
+		return nil
+	}
 	w := &worker{spec: s, ctx: ctx, out: out}
 	context.AfterFunc(ctx, func() { w.stop.Store(true) })
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-began:
-	}
 
 	shortenSlices()
 	var err error
