@@ -21,12 +21,11 @@ import (
 // sends their output to the lab, until the connection to the lab ends. Its words are
 //
 //	socket PATH	a unix socket on which the lab listens
-//	tty PATH	a serial line, in a guest: AgentMain first mounts /proc and so on,
-//		and then loads modules and sets an address as further words say
+//	tty PATH	a serial line, in a guest: AgentMain first mounts /proc and so on
 //
 // In a guest it ends by turning the power off.
 func AgentMain(words []string) error {
-	if len(words) < 2 || words[0] != "tty" && len(words) > 2 {
+	if len(words) != 2 {
 		return errors.New("agent: want socket PATH or tty PATH")
 	}
 	switch kind, path := words[0], words[1]; kind {
@@ -41,7 +40,7 @@ func AgentMain(words []string) error {
 		if os.Getpid() != 1 {
 			return errors.New("agent: tty works only as PID 1 of a guest: at the end it powers the machine off")
 		}
-		if err := inGuest(path, words[2:]); err != nil {
+		if err := inGuest(path); err != nil {
 			fmt.Println("agent:", err)
 		}
 		return fmt.Errorf("agent: power off: %w", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
@@ -50,8 +49,8 @@ func AgentMain(words []string) error {
 	}
 }
 
-// inGuest sets up a guest and serves it.
-func inGuest(tty string, words []string) error {
+// inGuest sets up a guest and serves the lab there.
+func inGuest(tty string) error {
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"cgroup2", "/sys/fs/cgroup"}} {
 		if err := os.MkdirAll(m[1], 0o755); err != nil {
 			return err
@@ -60,9 +59,6 @@ func inGuest(tty string, words []string) error {
 		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
-	}
-	if err := runBootWords(words); err != nil {
-		return err
 	}
 	// Blocking, since the runtime's poller does not support terminals.
 	fd, err := unix.Open(tty, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)

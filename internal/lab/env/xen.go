@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,16 +27,14 @@ import (
 // Xen configures guests of the driver xen, in Xen's first domain.
 type Xen struct {
 	Tools xen.Tools
-	// Modules are kernel modules to load in each guest, in this order.
-	Modules []guest.File
-	// Words are more words for guests' kernels. NAME=VALUE that a kernel does not know
-	// is in the agent's environment.
-	Words []string
+	// Files are more files of each guest's initramfs.
+	Files []guest.File
+	// Words, if not nil, returns more words for a guest's kernel. NAME=VALUE that a kernel
+	// does not know is in the agent's environment.
+	Words func(p *study.Part) []string
 	// Bridge is the bridge of the guests' network interfaces, set up by the hotplug
-	// script Script ("": Xen's own); without a bridge they have no interface. Address
-	// returns a guest's address there.
+	// script Script ("": Xen's own); without a bridge they have no interface.
 	Bridge, Script string
-	Address        func(p *study.Part) netip.Prefix
 }
 
 // xenGuest is a Xen guest with the agent as its PID 1, reached over its console. It is in
@@ -150,23 +146,17 @@ func (m *Maker) config(p *study.Part, d *xenGuest) (xen.Config, error) {
 	if err != nil {
 		return xen.Config{}, &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
 	}
-	words := slices.Concat([]string{"console=hvc0", "quiet", "loglevel=1", "rdinit=/init", rootWords}, x.Words, []string{"--"}, m.opt.Agent[1:])
-	words = append(words, "tty", "/dev/hvc0")
-	var files []guest.File
-	for _, f := range x.Modules {
-		f.Path = "/modules/" + path.Base(f.Path)
-		files = append(files, f)
-		words = append(words, wordModule+f.Path)
+	words := []string{"console=hvc0", "quiet", "loglevel=1", "rdinit=/init", rootWords}
+	if x.Words != nil {
+		words = append(words, x.Words(p)...)
 	}
-	if x.Address != nil {
-		words = append(words, wordAddress+x.Address(p).String())
-	}
+	words = slices.Concat(words, []string{"--"}, m.opt.Agent[1:], []string{"tty", "/dev/hvc0"})
 	ramdisk := filepath.Join(d.dir, "initramfs")
 	f, err := os.Create(ramdisk)
 	if err != nil {
 		return xen.Config{}, err
 	}
-	if err := errors.Join(guest.Initramfs(f, exe, guest.Init{}, files...), f.Close()); err != nil {
+	if err := errors.Join(guest.Initramfs(f, exe, guest.Init{}, x.Files...), f.Close()); err != nil {
 		return xen.Config{}, err
 	}
 	c := xen.Config{Name: d.name, Kernel: kernel.Image, Ramdisk: ramdisk, Command: strings.Join(words, " "), VCPUs: max(1, e.CPUs),
