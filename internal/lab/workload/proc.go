@@ -40,18 +40,12 @@ type StartOptions struct {
 // work until Begin. It dies with the tree, and with this process if that is killed.
 // Several processes may share a task.
 func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
-	if !taskShape.MatchString(task) {
-		return nil, fmt.Errorf("start workload: task %q: want path elements of letters, digits, '_', '.' and '-'", task)
-	}
 	if err := s.Validate(); err != nil {
 		return nil, fmt.Errorf("start workload: %w", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return nil, fmt.Errorf("start workload: tree %s is closed", t.top)
-	}
-	if err := t.make(task); err != nil {
+	if err := t.claim(task); err != nil {
 		return nil, fmt.Errorf("start workload: %w", err)
 	}
 	p := &Proc{Task: task, done: make(chan struct{}),

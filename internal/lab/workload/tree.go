@@ -76,13 +76,15 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if opt.Weight < 0 || opt.Weight > 100 {
 		return nil, fmt.Errorf("open tree: weight %d: want 1 to 100", opt.Weight)
 	}
-	m, err := findMounts()
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, fmt.Errorf("open tree: %w", &MissingError{"no /proc", "mount it: mount -t proc proc /proc", err})
+	}
+	m, err := findMounts(h.Layout())
 	if err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
-	if err := m.extend(opt); err != nil {
-		return nil, fmt.Errorf("open tree: %w", err)
-	}
+	m.extend(h.Layout().V1, opt)
 	start, err := startTime(os.Getpid())
 	if err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
@@ -151,13 +153,23 @@ func (t *Tree) CPUDir(task string) (dir string, v1 bool) {
 
 // Add creates a task's cgroups before anything runs there, e.g. to configure them.
 func (t *Tree) Add(task string) error {
-	if !taskShape.MatchString(task) {
-		return fmt.Errorf("add task %q: want path elements of letters, digits, '_', '.' and '-'", task)
-	}
-	if err := t.make(task); err != nil {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.claim(task); err != nil {
 		return fmt.Errorf("add task: %w", err)
 	}
 	return nil
+}
+
+// claim creates a task's cgroups. The caller holds t.mu.
+func (t *Tree) claim(task string) error {
+	if !taskShape.MatchString(task) {
+		return fmt.Errorf("task %q: want path elements of letters, digits, '_', '.' and '-'", task)
+	}
+	if t.closed {
+		return fmt.Errorf("tree %s is closed", t.top)
+	}
+	return t.make(task)
 }
 
 // Remove ends all processes of a task and removes its directories. The caller still has
