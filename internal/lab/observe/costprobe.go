@@ -111,12 +111,10 @@ func (b *costProbe) stopped(ctx context.Context) (used time.Duration, done float
 }
 
 func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	}
 }
