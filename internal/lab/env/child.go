@@ -122,12 +122,10 @@ func (c *child) signal(s unix.Signal) {
 
 // within reports whether a channel is closed in time.
 func within(done <-chan struct{}, limit time.Duration) bool {
-	t := time.NewTimer(limit)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(limit):
 		return false
 	}
 }

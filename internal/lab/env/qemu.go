@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -190,23 +189,8 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	if p.Environment.Image != "" {
 		return guest.Machine{}, &lab.LackError{What: "a guest from a disk image is not supported", Remedy: "remove image:; with the driver lxc the host's programs can run"}
 	}
-	kernel := guest.Kernel{Image: p.Environment.Kernel}
-	if kernel.Image == "" {
-		var err error
-		if kernel, err = m.opt.Kernel(); err != nil {
-			return guest.Machine{}, err
-		}
-	}
-	exe, err := exec.LookPath(m.opt.Agent[0])
+	kernel, initramfs, err := m.boots(&p.Environment, dir, compressed)
 	if err != nil {
-		return guest.Machine{}, &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
-	}
-	initramfs := filepath.Join(dir, "initramfs")
-	f, err := os.Create(initramfs)
-	if err != nil {
-		return guest.Machine{}, err
-	}
-	if err := errors.Join(compressed(f, exe), f.Close()); err != nil {
 		return guest.Machine{}, err
 	}
 	words := []string{rootWords}
@@ -217,7 +201,7 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	}
 	words = append(append(words, "--"), m.opt.Agent[1:]...)
 	words = append(words, "tty", "/dev/ttyS1")
-	return guest.Machine{Arch: guest.AMD64, Kernel: kernel.Image, Initramfs: initramfs, Append: strings.Join(words, " "),
+	return guest.Machine{Arch: guest.AMD64, Kernel: kernel, Initramfs: initramfs, Append: strings.Join(words, " "),
 		CPUs: guest.CPUs{Sockets: 1, Cores: p.Environment.CPUs}, MemoryMB: int(p.Environment.Memory >> 20), KVM: accel == "kvm",
 		// One thread for each virtual CPU, which can be placed.
 		Parallel: true,
@@ -318,14 +302,11 @@ func (g *qemuGuest) dial(ctx context.Context, path string) (net.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		t := time.NewTimer(pause)
 		select {
-		case <-t.C:
+		case <-time.After(pause):
 		case <-g.ended:
-			t.Stop()
 			return nil, errors.New("QEMU exited immediately")
 		case <-ctx.Done():
-			t.Stop()
 			return nil, errors.Join(err, ctx.Err())
 		}
 	}

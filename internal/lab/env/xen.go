@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -135,31 +136,16 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err err
 // config returns the configuration of a part's guest.
 func (m *Maker) config(p *study.Part, d *xenGuest) (xen.Config, error) {
 	e, x := &p.Environment, &m.opt.Xen
-	kernel := guest.Kernel{Image: e.Kernel}
-	if kernel.Image == "" {
-		var err error
-		if kernel, err = m.opt.Kernel(); err != nil {
-			return xen.Config{}, err
-		}
-	}
-	exe, err := exec.LookPath(m.opt.Agent[0])
-	if err != nil {
-		return xen.Config{}, &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
-	}
 	words := []string{"console=hvc0", "quiet", "loglevel=1", "rdinit=/init", rootWords}
 	if x.Words != nil {
 		words = append(words, x.Words(p)...)
 	}
 	words = slices.Concat(words, []string{"--"}, m.opt.Agent[1:], []string{"tty", "/dev/hvc0"})
-	ramdisk := filepath.Join(d.dir, "initramfs")
-	f, err := os.Create(ramdisk)
+	kernel, ramdisk, err := m.boots(e, d.dir, func(w io.Writer, exe string) error { return guest.Initramfs(w, exe, guest.Init{}, x.Files...) })
 	if err != nil {
 		return xen.Config{}, err
 	}
-	if err := errors.Join(guest.Initramfs(f, exe, guest.Init{}, x.Files...), f.Close()); err != nil {
-		return xen.Config{}, err
-	}
-	c := xen.Config{Name: d.name, Kernel: kernel.Image, Ramdisk: ramdisk, Command: strings.Join(words, " "), VCPUs: max(1, e.CPUs),
+	c := xen.Config{Name: d.name, Kernel: kernel, Ramdisk: ramdisk, Command: strings.Join(words, " "), VCPUs: max(1, e.CPUs),
 		Memory: int(e.Memory >> 20), Weight: e.Weight, Cap: int(math.Round(float64(e.Cap) * 100)), Bridge: x.Bridge, Script: x.Script}
 	if c.Memory == 0 {
 		c.Memory = 256
