@@ -33,8 +33,7 @@ type pinger struct {
 	Pinger
 	conn  *net.UDPConn
 	pong  chan uint64  // numbers of returned pings, if send waits for them
-	done  atomic.Int64 // answers
-	said  int64
+	done               // answers
 	fails atomic.Int64 // pings that found no receiver
 
 	mu      sync.Mutex
@@ -125,7 +124,7 @@ func (p *pinger) listen(ctx context.Context) error {
 				return
 			}
 			trip := role.Monotonic() - at
-			p.done.Add(1)
+			p.n.Add(1)
 			p.mu.Lock()
 			if i := n - p.first; n >= p.first && i < uint64(len(p.sent)) && p.sent[i] == at {
 				p.trips[i] = trip
@@ -141,13 +140,6 @@ func (p *pinger) listen(ctx context.Context) error {
 		}
 		p.fails.Add(1)
 	}
-}
-
-func (p *pinger) units() float64 {
-	now := p.done.Load()
-	n := now - p.said
-	p.said = now
-	return float64(n)
 }
 
 func (p *pinger) count() {
@@ -207,8 +199,7 @@ type Echo struct {
 
 type echo struct {
 	*listener
-	done atomic.Int64
-	said int64
+	done // answers
 }
 
 func (e Echo) check() error { return nil }
@@ -228,16 +219,9 @@ func (e *echo) run(ctx context.Context) error {
 		}
 		// If it cannot be returned, the sender counts it as lost.
 		if _, err := e.conn.WriteToUDPAddrPort(b, from); err == nil {
-			e.done.Add(1)
+			e.n.Add(1)
 		}
 	})
-}
-
-func (e *echo) units() float64 {
-	now := e.done.Load()
-	n := now - e.said
-	e.said = now
-	return float64(n)
 }
 
 func (e *echo) count() {}

@@ -3,6 +3,7 @@ package udpload
 import (
 	"context"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/role"
@@ -35,6 +36,19 @@ type session interface {
 	// values ends the counted time and returns its values; lasted is its length.
 	values(lasted time.Duration) map[string]float64
 	io.Closer
+}
+
+// done counts the work of a session for its method units.
+type done struct {
+	n    atomic.Int64 // since the beginning
+	said int64        // part of n that units has reported
+}
+
+func (d *done) units() float64 {
+	now := d.n.Load()
+	last := d.said
+	d.said = now
+	return float64(now - last)
 }
 
 // Play creates a part's sockets, waits for a line on in and plays until in closes. It

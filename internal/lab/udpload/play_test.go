@@ -319,7 +319,7 @@ func TestSenderFallsBehind(t *testing.T) {
 		s := &sender{Sender: Sender{Rate: 10e6}, due: func() int64 { return 0 }}
 		s.count()
 		s.due = func() int64 { return 10_000_000 }
-		s.sent.Store(c.sent)
+		s.n.Store(c.sent)
 		v := s.values(time.Second)
 		if _, got := v[role.SaturatedValue]; got != c.want || v[result.UDPSent] != float64(c.sent) {
 			t.Errorf("%d of 10,000,000 bits: %v", c.sent, v)

@@ -29,10 +29,10 @@ type receiver struct {
 	*listener
 	port uint16
 
+	done // bits received
+
 	mu      sync.Mutex
 	tally   tally
-	total   int64 // bits since the beginning
-	said    int64 // part of total that units has reported
 	dropped uint64
 }
 
@@ -86,8 +86,8 @@ func (r *receiver) run(ctx context.Context) error {
 		}
 		r.mu.Lock()
 		r.tally.add(from, n, len(b))
-		r.total += bits(len(b))
 		r.mu.Unlock()
+		r.n.Add(bits(len(b)))
 	})
 }
 
@@ -105,14 +105,6 @@ func each(ctx context.Context, c *net.UDPConn, take func(b []byte, from netip.Ad
 		}
 		take(b[:n], from)
 	}
-}
-
-func (r *receiver) units() float64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := r.total - r.said
-	r.said = r.total
-	return float64(n)
 }
 
 func (r *receiver) count() {
