@@ -76,7 +76,7 @@ var table = []row{
 	{pkg: "lab/place", may: "core/sample machine/host lab/study", why: "places a cell's parts on CPUs; touches no machine"},
 	{pkg: "lab/analyse", may: "core/sample core/stat lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "computes results with intervals from records; distributions from gonum"},
 	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
-	{pkg: "lab", may: "core/sample machine/host lab/role lab/study lab/result lab/place lab/synthetic", why: "the engine: runs a plan and writes records; environments, load and observers are its inputs"},
+	{pkg: "lab", may: "core/sample machine/host lab/role lab/study lab/result lab/load lab/place lab/synthetic", why: "the engine: runs a plan and writes records; environments, load and observers are its inputs"},
 	{pkg: "lab/audit", may: "core/sample machine/host lab/role lab/result lab", outside: "golang.org/x/sys", why: "a lab.Observer of perf's context-switch records"},
 	{pkg: "lab/xen", why: "runs Xen's tools and parses their output; independent of studies"},
 	{pkg: "lab/helper", may: "core/sample lab/role lab/study lab", outside: "golang.org/x/sys", why: "the engine's environments and processes over a connection; makes environments with a given Maker"},
