@@ -125,11 +125,11 @@ bench-agent: bin/quell-agent ## the cost of the agent, compared with other agent
 	go build -o bin/bench ./internal/testkit/bench
 	bin/bench $(BENCH)
 
-lab-smoke: bin/quell ## run a study from its file to its report, killed in the middle (root, 2 minutes)
-	$(GORUN) ./internal/lab/fault -quell bin/quell -smoke studies/smoke.yaml
+lab-smoke: ## run a study from its file to its report, killed in the middle (root, 2 minutes)
+	go test -trimpath -count 1 -v -timeout 10m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -smoke $(CURDIR)/studies/smoke.yaml
 
-lab-fault: bin/quell ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes)
-	go run ./internal/lab/fault -quell bin/quell
+lab-fault: ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes; LABFAULT='-seed 1' for the same moments again)
+	go test -count 1 -v -timeout 30m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -kills 50 -seed 0 $(LABFAULT)
 
 quality: ## how often each rule is right over the recorded corpus, then over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
 	go run ./internal/eval/quality/corpus -score

@@ -93,7 +93,7 @@ var table = []row{
 	{pkg: "lab/platform", may: "core/sample machine/host lab/study lab/result lab/place lab/analyse core/stat format/page", why: "short studies of the present machine, and a page of their results; runs nothing"},
 	{pkg: "lab/render/parquet", may: "lab/result lab/analyse lab/render core/stat", outside: "github.com/parquet-go", why: "a study's numbers and seconds as Parquet; separate, so that nothing else links Parquet"},
 	{pkg: "lab/depot", outside: "github.com/aws/aws-sdk-go-v2/aws", why: "files to and from S3-compatible storage; links only AWS's signer, since guests boot quell"},
-	{pkg: "lab/fault", may: "lab/result", outside: "golang.org/x/sys", why: "kills and disturbs the shipped quell lab, and checks the remaining state"},
+	{pkg: "lab/fault", why: "tests only, of the shipped quell lab, killed and disturbed"},
 	{pkg: "eval/stat", outside: "gonum.org/v1/gonum", why: "statistics of evaluations, with gonum, which the agent does not link"},
 	{pkg: "eval/rivals", may: "core/detect", why: "other projects' rules as detect's parameters"},
 	{pkg: "eval/sim", may: "core/sample core/stat core/spec core/detect core/plan format/trace core/pipeline core/incident eval/rivals eval/stat", why: "the real detect and plan on simulated machines; writes labelled traces"},
