@@ -87,11 +87,10 @@ disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited
 	@$(GORUN) ./internal/lab/guest/fetch
 	QUELL_TEST_ROUNDS=10 $(GORUN) ./internal/testkit/quelltest/tally -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/lab/guest
 
-test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
+test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most, and a download of 110 MB once)
 	@internal/testkit/quelltest/deps.sh guests
-	@$(GORUN) ./internal/lab/guest/fetch -xen
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
-	$(GORUN) ./internal/testkit/quelltest/tally -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/lab/guest || status=1; exit $$status
+	$(GORUN) ./internal/testkit/quelltest/tally -tags guests,xen -count 1 -timeout 20m -run '^TestXen$$' ./internal/lab/guest || status=1; exit $$status
 
 test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
 	@internal/testkit/quelltest/deps.sh -n browser
