@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/role"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Kernel is a workload of the lab: each of its threads does equal pieces of work, one
@@ -176,11 +177,11 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 		return err
 	}
 	if k.Threads == 0 {
-		var mask unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &mask); err != nil {
+		set, err := host.Affinity(0)
+		if err != nil {
 			return fmt.Errorf("count CPUs: %w", err)
 		}
-		k.Threads = mask.Count()
+		k.Threads = set.Len()
 	}
 	runtime.GOMAXPROCS(max(k.Threads, runtime.GOMAXPROCS(0)))
 	ctx, cancel := context.WithCancel(ctx)

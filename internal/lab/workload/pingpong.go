@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // RoundTrip is how long a cache line takes from one CPU to another and back.
@@ -178,18 +181,17 @@ func onCPU(cpu int, f func()) error {
 
 // bind binds the calling thread and returns the function that undoes it.
 func bind(cpu int) (back func() error, err error) {
-	var old, one unix.CPUSet
 	tid := unix.Gettid()
 	// The raw call counts from 40 (nice -20) down to 1 (getpriority(2)).
 	nice, err := unix.Getpriority(unix.PRIO_PROCESS, tid)
 	if err != nil {
 		return nil, fmt.Errorf("get priority: %w", err)
 	}
-	if err := unix.SchedGetaffinity(0, &old); err != nil {
+	old, err := host.Affinity(0)
+	if err != nil {
 		return nil, fmt.Errorf("get affinity: %w", err)
 	}
-	one.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
+	if err := host.SetAffinity(0, sample.SetOf(cpu)); err != nil {
 		return nil, fmt.Errorf("bind to CPU %d: %w", cpu, err)
 	}
 	raised := unix.Setpriority(unix.PRIO_PROCESS, tid, -20) == nil
@@ -199,7 +201,7 @@ func bind(cpu int) (back func() error, err error) {
 				return fmt.Errorf("restore priority: %w", err)
 			}
 		}
-		if err := unix.SchedSetaffinity(0, &old); err != nil {
+		if err := host.SetAffinity(0, old); err != nil {
 			return fmt.Errorf("unbind from CPU %d: %w", cpu, err)
 		}
 		return nil

@@ -11,9 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Proc is one started workload.
@@ -50,9 +49,9 @@ func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
 	}
 	p := &Proc{Task: task, done: make(chan struct{}),
 		Progress: filepath.Join(t.scratch, fmt.Sprintf("%s.%d", strings.ReplaceAll(task, "/", "."), len(t.procs)))}
-	p.cmd = exec.Command(t.opt.Exe, append(append([]string{}, t.opt.Words...), s.Args()...)...)
+	p.cmd = exec.Command(t.exe, append([]string{"workload"}, s.Args()...)...)
 	// One P: then no second runtime thread is busy.
-	p.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1", ProgressEnv+"="+p.Progress), t.opt.Env...)
+	p.cmd.Env = append(os.Environ(), "GOMAXPROCS=1", ProgressEnv+"="+p.Progress)
 	p.cmd.Stdout, p.cmd.Stderr = opt.Stdout, opt.Stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var err error
@@ -83,22 +82,21 @@ func startOn(cmd *exec.Cmd, cpus sample.Set) error {
 	if cpus.Len() == 0 {
 		return cmd.Start()
 	}
-	var all, some unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
+	all, err := host.Affinity(0)
+	if err != nil {
 		return fmt.Errorf("get affinity: %w", err)
 	}
 	for _, c := range cpus.Numbers() {
-		if !all.IsSet(c) {
+		if !all.Has(c) {
 			return &MissingError{fmt.Sprintf("CPU %d is not available to this process", c),
 				"choose others, or lift its affinity and cpuset", nil}
 		}
-		some.Set(c)
 	}
-	if err := unix.SchedSetaffinity(0, &some); err != nil {
+	if err := host.SetAffinity(0, cpus); err != nil {
 		return fmt.Errorf("set affinity %s: %w", cpus, err)
 	}
-	err := cmd.Start()
-	if back := unix.SchedSetaffinity(0, &all); back != nil {
+	err = cmd.Start()
+	if back := host.SetAffinity(0, all); back != nil {
 		err = errors.Join(err, fmt.Errorf("restore affinity: %w", back))
 	}
 	return err
