@@ -145,11 +145,8 @@ func (d *domains) thread(tid int) (thread, bool) {
 		return thread{}, false
 	}
 	t.running, t.waiting, t.executions = time.Duration(running), time.Duration(waiting), executions
-	if status, err := d.host.ReadValue(dir + "status"); err == nil {
-		if _, rest, ok := strings.Cut(status, "\nvoluntary_ctxt_switches:"); ok {
-			line, _, _ := strings.Cut(rest, "\n")
-			t.wakeup, _ = strconv.ParseFloat(strings.TrimSpace(line), 64)
-		}
+	if n, err := lineOf(d.host, dir+"status", "voluntary_ctxt_switches:"); err == nil {
+		t.wakeup, _ = strconv.ParseFloat(n, 64)
 	}
 	if stat, err := d.host.ReadValue(dir + "stat"); err == nil {
 		// guest_time is field 43; the name in field 2 may contain any character.
@@ -164,16 +161,11 @@ func (d *domains) thread(tid int) (thread, bool) {
 // folder for each machine, named after its process (Documentation/virt/kvm, and
 // kvm_vm_stats_desc in the kernel).
 func (d *domains) kvm(tid int, values map[string]float64) {
-	status, err := d.host.ReadValue(fmt.Sprintf("/proc/%d/status", tid))
+	pid, err := lineOf(d.host, fmt.Sprintf("/proc/%d/status", tid), "Tgid:")
 	if err != nil {
 		return
 	}
-	_, rest, ok := strings.Cut(status, "\nTgid:")
-	if !ok {
-		return
-	}
-	line, _, _ := strings.Cut(rest, "\n")
-	dirs, err := filepath.Glob(d.host.Path("/sys/kernel/debug/kvm/" + strings.TrimSpace(line) + "-*"))
+	dirs, err := filepath.Glob(d.host.Path("/sys/kernel/debug/kvm/" + pid + "-*"))
 	if err != nil || len(dirs) == 0 {
 		return
 	}

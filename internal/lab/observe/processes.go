@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -108,11 +106,8 @@ func (o *Observer) owns(pid int) bool {
 
 // reaches reports whether a process's first thread may run on the parts' CPUs.
 func (o *Observer) reaches(pid int) bool {
-	var mask unix.CPUSet
-	if err := unix.SchedGetaffinity(pid, &mask); err != nil {
-		return false
-	}
-	return slices.ContainsFunc(o.cpus.Numbers(), mask.IsSet)
+	set, err := host.Affinity(pid)
+	return err == nil && set.Intersects(o.cpus)
 }
 
 // processUsage is a process that used CPU time, with its rate.
