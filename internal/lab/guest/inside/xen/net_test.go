@@ -101,6 +101,6 @@ func firstLink(limit time.Time) (string, error) {
 		if time.Now().After(limit) {
 			return "", errors.New("no network interface has appeared")
 		}
-		time.Sleep(50 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 	}
 }
