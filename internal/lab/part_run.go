@@ -58,7 +58,6 @@ type output struct {
 	clock      func(ns int64) time.Time
 	iterations []iteration
 	values     map[string]float64
-	partial    []byte
 	copy       *os.File
 	tail       bytes.Buffer // the remaining text, at most mostOutput
 }
@@ -71,22 +70,9 @@ type iteration struct {
 // mostOutput is the number of bytes of a command's output that are kept for its parser.
 const mostOutput = 1 << 20
 
-// Write implements io.Writer.
-func (w *output) Write(p []byte) (int, error) {
+func (w *output) line(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.partial = append(w.partial, p...)
-	for {
-		line, rest, ok := bytes.Cut(w.partial, []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		w.line(string(line))
-		w.partial = rest
-	}
-}
-
-func (w *output) line(text string) {
 	if _, err := w.copy.WriteString(text + "\n"); err != nil {
 		return // the disk is full; Finish reports it
 	}
@@ -153,7 +139,7 @@ func (a *partRun) prepare(ctx context.Context, s *execution) error {
 		}
 		return a.process.Clock(ns)
 	}}
-	job.Name, job.Stdout, job.Stderr = a.part.Name(), a.out, errFile
+	job.Name, job.Stdout, job.Stderr = a.part.Name(), &role.LineWriter{Line: a.out.line}, errFile
 	a.job = job
 	a.process, err = a.env.Start(ctx, job)
 	if err != nil {

@@ -20,9 +20,10 @@ func TestValues(t *testing.T) {
 	}
 	defer copy.Close()
 	out := &output{copy: copy}
+	w := &role.LineWriter{Line: out.line}
 	text := role.ValueLine + "http.rate 1e3\n" + role.ValueLine + "http.rate 12.5\nother words\n" + role.ValueLine + "x NaN\n" + role.ValueLine + "y\n" + role.ValueLine + role.SaturatedValue + " 1\n"
 	for i := 0; i < len(text); i += 7 { // arrives in pieces
-		if _, err := out.Write([]byte(text[i:min(i+7, len(text))])); err != nil {
+		if _, err := w.Write([]byte(text[i:min(i+7, len(text))])); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,7 +1,6 @@
 package env
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -22,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -143,17 +143,14 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 		return nil, err
 	}
 	g := &qemuGuest{partCgroup: b, qemu: cmd, ended: make(chan struct{})}
-	console, finish := m.console(p.Name())
-	last := &tail{to: console}
+	last := &tail{to: m.console(p.Name())}
 	cmd.Stdout, cmd.Stderr = last, last
 	if err := b.tree.Launch(b.task, cmd, sample.Set{}); err != nil {
-		finish()
 		return nil, err
 	}
 	var died error
 	go func() {
 		died = cmd.Wait()
-		finish()
 		close(g.ended)
 	}()
 	defer func() {
@@ -228,26 +225,15 @@ func compressed(w io.Writer, exe string) error {
 func comma(path string) string { return strings.ReplaceAll(path, ",", ",,") }
 
 // console passes on a guest's console to Options.Console, line by line.
-func (m *Maker) console(part string) (io.Writer, func()) {
+func (m *Maker) console(part string) io.Writer {
 	if m.opt.Console == nil {
-		return io.Discard, func() {}
+		return io.Discard
 	}
-	r, w := io.Pipe()
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		lines := bufio.NewReader(r)
-		for {
-			text, err := lines.ReadString('\n')
-			if text = strings.TrimRight(text, "\r\n"); text != "" {
-				m.opt.Console(part, text)
-			}
-			if err != nil {
-				return
-			}
+	return &role.LineWriter{Line: func(text string) {
+		if text = strings.TrimRight(text, "\r"); text != "" {
+			m.opt.Console(part, text)
 		}
-	}()
-	return w, func() { _ = w.Close(); <-over }
+	}}
 }
 
 // tail passes on the output of QEMU and of a guest's console. It keeps the end for the

@@ -49,7 +49,7 @@ func FuzzWire(f *testing.F) {
 func TestOutlet(t *testing.T) {
 	b := &buffer{}
 	w := newWire(b, b)
-	o := &outlet{wire: w, proc: 3, fd: 2}
+	o := (&helper{wire: w}).outlet(3, 2)
 	for _, p := range []string{"on", "e\ntwo\nth", "ree\n", strings.Repeat("x", mostText+1), "lost"} {
 		if n, err := o.Write([]byte(p)); n != len(p) || err != nil {
 			t.Fatal(n, err)

@@ -1,7 +1,6 @@
 package helper
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -225,7 +224,7 @@ func (h *helper) start(ctx context.Context, e lab.Environment, id int, j *job) f
 		}
 	}
 	p, err := e.Start(ctx, lab.Job{Name: j.Name, Argv: j.Argv, Dir: j.Dir, Env: j.Env, WaitsForStart: j.Waits,
-		Stdout: &outlet{wire: h.wire, proc: id, fd: 1}, Stderr: &outlet{wire: h.wire, proc: id, fd: 2}})
+		Stdout: h.outlet(id, 1), Stderr: h.outlet(id, 2)})
 	if err != nil {
 		return frame{Failed: failureOf(err)}
 	}
@@ -255,26 +254,8 @@ func (h *helper) begin(p lab.Process, at int64) frame {
 
 // outlet sends what a program writes, one line a frame. A last line without a newline is
 // lost.
-type outlet struct {
-	wire     *wire
-	proc, fd int
-	partial  []byte
-}
-
-// Write implements io.Writer.
-func (o *outlet) Write(p []byte) (int, error) {
-	o.partial = append(o.partial, p...)
-	for {
-		line, rest, ok := bytes.Cut(o.partial, []byte("\n"))
-		if !ok && len(o.partial) > mostText {
-			line, rest, ok = o.partial, nil, true
-		}
-		if !ok {
-			return len(p), nil
-		}
-		o.partial = rest
-		if err := o.wire.send(frame{Op: "out", Proc: o.proc, FD: o.fd, Text: string(line)}); err != nil {
-			return 0, err
-		}
-	}
+func (h *helper) outlet(proc, fd int) io.Writer {
+	return &role.LineWriter{Most: mostText, Line: func(line string) {
+		_ = h.wire.send(frame{Op: "out", Proc: proc, FD: fd, Text: line}) // listen detects a lab that is gone
+	}}
 }

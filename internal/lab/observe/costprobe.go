@@ -1,7 +1,6 @@
 package observe
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +22,7 @@ const pieceOf = 2 * time.Second
 // closing the observer, which a run does once.
 func (o Options) Cost(ctx context.Context, e lab.Environment, job lab.Job, cpus sample.Set, groups int) (c Cost, err error) {
 	b := &costProbe{env: e}
-	job.Stdout = b
+	job.Stdout = &role.LineWriter{Line: b.line}
 	p, err := e.Start(ctx, job)
 	if err != nil {
 		return c, fmt.Errorf("measure the cost of observation: %w", err)
@@ -40,26 +39,17 @@ func (o Options) Cost(ctx context.Context, e lab.Environment, job lab.Job, cpus 
 
 // costProbe counts the units of work that a job has done.
 type costProbe struct {
-	env     lab.Environment
-	mu      sync.Mutex
-	partial []byte
-	units   float64
+	env   lab.Environment
+	mu    sync.Mutex
+	units float64
 }
 
-// Write implements io.Writer for the job's output.
-func (b *costProbe) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.partial = append(b.partial, p...)
-	for {
-		line, rest, ok := bytes.Cut(b.partial, []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		if _, _, n, ok := role.ParseIteration(string(line)); ok {
-			b.units += n
-		}
-		b.partial = rest
+// line reads a line of the job's output.
+func (b *costProbe) line(text string) {
+	if _, _, n, ok := role.ParseIteration(text); ok {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.units += n
 	}
 }
 
