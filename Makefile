@@ -94,11 +94,10 @@ disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited
 	@$(GORUN) ./internal/lab/guest/fetch
 	{ QUELL_TEST_ROUNDS=10 go test -json -tags guests -count 1 -timeout 45m -run TestV2/disk ./internal/lab/guest || $(FAILED); } | $(TALLY)
 
-test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most)
+test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment in it (docs/xen.md; 10 minutes at most, and a download of 110 MB once)
 	@internal/testkit/quelltest/deps.sh guests
-	@$(GORUN) ./internal/lab/guest/fetch -xen
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
-	{ go test -json -tags guests,xen -count 1 -timeout 10m -run '^TestXen$$' ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
+	{ go test -json -tags guests,xen -count 1 -timeout 20m -run '^TestXen$$' ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
 	@internal/testkit/quelltest/deps.sh -n browser
@@ -130,11 +129,11 @@ bench: ## every benchmark once; comparisons print ratios
 bench-agent: bin/quell-agent ## the cost of the agent, compared with other agents and a minimal reader (15 minutes; BENCH=-quick: 3)
 	go test -count 1 -v -timeout 0 ./internal/testkit/bench -run '^TestCost$$' -args measure -agent $(CURDIR)/bin/quell-agent -bin $(CURDIR)/bin/rivals -keep $(CURDIR)/bin/bench-agent.json $(BENCH)
 
-lab-smoke: bin/quell ## run a study from its file to its report, killed in the middle (root, 2 minutes)
-	$(GORUN) ./internal/lab/fault -quell bin/quell -smoke studies/smoke.yaml
+lab-smoke: ## run a study from its file to its report, killed in the middle (root, 2 minutes)
+	go test -trimpath -count 1 -v -timeout 10m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -smoke $(CURDIR)/studies/smoke.yaml
 
-lab-fault: bin/quell ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes)
-	go run ./internal/lab/fault -quell bin/quell
+lab-fault: ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes; LABFAULT='-seed 1' for the same moments again)
+	go test -count 1 -v -timeout 30m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -kills 50 -seed 0 $(LABFAULT)
 
 quality: ## how often each rule is right over the recorded corpus, then over the simulator's scenarios (docs/rules.md; a quarter of an hour, QUALITY='-seeds 3' for less)
 	go run ./internal/eval/quality/corpus -score

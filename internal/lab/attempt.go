@@ -8,6 +8,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/place"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/synthetic"
 )
@@ -186,10 +187,10 @@ func (s *execution) teardown() error {
 	var parts []result.Part
 	for _, a := range s.actors {
 		p := a.record(s.start)
-		if p.Values[SaturatedValue] != 0 {
-			s.addEvidence(result.Evidence{Reason: result.Saturated, Role: p.Name, Value: p.Values[SaturatedValue], Text: "the load generator fell behind its schedule; its output says by how much"})
+		if p.Values[role.SaturatedValue] != 0 {
+			s.addEvidence(result.Evidence{Reason: result.Saturated, Role: p.Name, Value: p.Values[role.SaturatedValue], Text: "the load generator fell behind its schedule; its output says by how much"})
 		}
-		if v := p.Values[UnreachableValue]; v != 0 {
+		if v := p.Values[role.UnreachableValue]; v != 0 {
 			s.addEvidence(result.Evidence{Reason: result.WorkloadFailed, Role: p.Name, Value: v, Unit: "requests", Text: "the server was unreachable or did not answer; see the part's output"})
 		}
 		parts = append(parts, p)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -148,7 +149,7 @@ func (p *fakeProcess) run() {
 			return
 		case <-time.After(100 * time.Millisecond):
 		}
-		fmt.Fprintf(p.job.Stdout, "some noise\n%s%d %d 1\n", IterationLine, from.UnixNano(), time.Now().UnixNano())
+		fmt.Fprintf(p.job.Stdout, "some noise\n%s%d %d 1\n", role.IterationLine, from.UnixNano(), time.Now().UnixNano())
 		var last int
 		if n, _ := fmt.Sscan(p.job.Argv[len(p.job.Argv)-1], &last); n == 1 && i+1 == last {
 			return

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -44,20 +45,11 @@ type Options struct {
 	Progress Progress
 }
 
-// Level is a load for a time.
-type Level struct {
-	Share float64
-	Until time.Time
-}
-
-// Period is the result of one period of a held load.
-type Period struct {
-	At           time.Time // its end
-	Target       float64
-	Used         time.Duration
-	Length       time.Duration
-	Unattainable bool
-}
+// Level is a load for a time, Period the result of one period of it.
+type (
+	Level  = load.Level
+	Period = load.Period
+)
 
 // Observed is what an observer watches.
 type Observed struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -57,7 +58,6 @@ type output struct {
 	clock      func(ns int64) time.Time
 	iterations []iteration
 	values     map[string]float64
-	partial    []byte
 	copy       *os.File
 	tail       bytes.Buffer // the remaining text, at most mostOutput
 }
@@ -70,63 +70,25 @@ type iteration struct {
 // mostOutput is the number of bytes of a command's output that are kept for its parser.
 const mostOutput = 1 << 20
 
-// IterationLine is the prefix of the line that a workload prints for each iteration.
-// Its times from and to are the workload's CLOCK_MONOTONIC in nanoseconds.
-const IterationLine = "quell-lab iteration "
-
-// ValueLine is the prefix of the line by which a workload reports a value in addition
-// to its iterations: a name and a number, stored in the part's record as Values.
-const ValueLine = "quell-lab value "
-
-// SaturatedValue, if not 0, is a load generator's report that it fell behind its own
-// schedule. UnreachableValue is its report that the server was not there. Either makes
-// the run invalid.
-const (
-	SaturatedValue   = "generator-saturated"
-	UnreachableValue = "unreachable"
-)
-
-// Write implements io.Writer.
-func (w *output) Write(p []byte) (int, error) {
+func (w *output) line(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.partial = append(w.partial, p...)
-	for {
-		line, rest, ok := bytes.Cut(w.partial, []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		w.line(string(line))
-		w.partial = rest
-	}
-}
-
-func (w *output) line(text string) {
 	if _, err := w.copy.WriteString(text + "\n"); err != nil {
 		return // the disk is full; Finish reports it
 	}
-	if words, ok := strings.CutPrefix(text, ValueLine); ok {
+	if words, ok := strings.CutPrefix(text, role.ValueLine); ok {
 		w.value(words)
 		return
 	}
-	words, ok := strings.CutPrefix(text, IterationLine)
-	if !ok {
+	if !strings.HasPrefix(text, role.IterationLine) {
 		if w.tail.Len() < mostOutput {
 			w.tail.WriteString(text + "\n")
 		}
 		return
 	}
-	f := strings.Fields(words)
-	if len(f) != 3 {
-		return
+	if from, to, units, ok := role.ParseIteration(text); ok {
+		w.iterations = append(w.iterations, iteration{w.clock(from), w.clock(to), units})
 	}
-	from, err1 := strconv.ParseInt(f[0], 10, 64)
-	to, err2 := strconv.ParseInt(f[1], 10, 64)
-	units, err3 := strconv.ParseFloat(f[2], 64)
-	if errors.Join(err1, err2, err3) != nil || to < from {
-		return
-	}
-	w.iterations = append(w.iterations, iteration{w.clock(from), w.clock(to), units})
 }
 
 func (w *output) value(words string) {
@@ -177,7 +139,7 @@ func (a *partRun) prepare(ctx context.Context, s *execution) error {
 		}
 		return a.process.Clock(ns)
 	}}
-	job.Name, job.Stdout, job.Stderr = a.part.Name(), a.out, errFile
+	job.Name, job.Stdout, job.Stderr = a.part.Name(), &role.LineWriter{Line: a.out.line}, errFile
 	a.job = job
 	a.process, err = a.env.Start(ctx, job)
 	if err != nil {

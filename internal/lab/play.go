@@ -108,11 +108,11 @@ func (s *execution) levels(a *partRun) []Level {
 	for _, step := range s.cell.Steps {
 		if step.Role == a.part.Role {
 			// The first level is also held in the warm-up.
-			levels = append(levels, Level{float64(step.Target), s.start.Add(step.To)})
+			levels = append(levels, Level{Share: float64(step.Target), Until: s.start.Add(step.To)})
 		}
 	}
 	if levels == nil {
-		levels = []Level{{float64(a.part.Target), far}}
+		levels = []Level{{Share: float64(a.part.Target), Until: far}}
 	}
 	return levels
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -19,13 +20,14 @@ func TestValues(t *testing.T) {
 	}
 	defer copy.Close()
 	out := &output{copy: copy}
-	text := ValueLine + "http.rate 1e3\n" + ValueLine + "http.rate 12.5\nother words\n" + ValueLine + "x NaN\n" + ValueLine + "y\n" + ValueLine + SaturatedValue + " 1\n"
+	w := &role.LineWriter{Line: out.line}
+	text := role.ValueLine + "http.rate 1e3\n" + role.ValueLine + "http.rate 12.5\nother words\n" + role.ValueLine + "x NaN\n" + role.ValueLine + "y\n" + role.ValueLine + role.SaturatedValue + " 1\n"
 	for i := 0; i < len(text); i += 7 { // arrives in pieces
-		if _, err := out.Write([]byte(text[i:min(i+7, len(text))])); err != nil {
+		if _, err := w.Write([]byte(text[i:min(i+7, len(text))])); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if want := map[string]float64{"http.rate": 12.5, SaturatedValue: 1}; !maps.Equal(out.values, want) {
+	if want := map[string]float64{"http.rate": 12.5, role.SaturatedValue: 1}; !maps.Equal(out.values, want) {
 		t.Errorf("%v, want %v", out.values, want)
 	}
 	if out.tail.String() != "other words\n" {

@@ -8,11 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -88,7 +87,7 @@ func (a *Audit) open(method string) error {
 		return fmt.Errorf("unknown method %q: want %s or %s", method, Trace, Poll)
 	}
 	a.method = method
-	a.begun = now()
+	a.begun = role.Monotonic()
 	a.ledger = NewLedger(a.top, a.begun)
 	if err := a.find(); err != nil {
 		return errors.Join(err, a.drop())
@@ -105,14 +104,6 @@ func (a *Audit) drop() error {
 		return nil
 	}
 	return a.switches.close()
-}
-
-func now() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel supports it
-	}
-	return ts.Nano()
 }
 
 // find looks for new threads.
@@ -165,7 +156,7 @@ func (a *Audit) run() {
 		}
 		a.mu.Lock()
 		if a.switches != nil {
-			a.switches.read(now(), a.ledger)
+			a.switches.read(role.Monotonic(), a.ledger)
 		}
 		if i%fresh == 0 {
 			if err := a.find(); err != nil && a.err == nil {
@@ -183,7 +174,7 @@ func (a *Audit) run() {
 func (a *Audit) Close() ([]result.Audit, error) {
 	close(a.stop)
 	<-a.done
-	at := now()
+	at := role.Monotonic()
 	if a.switches != nil {
 		a.switches.read(at, a.ledger)
 		if err := a.drop(); err != nil && a.err == nil {
@@ -226,7 +217,7 @@ func (a *Audit) poll() {
 				continue // the thread has ended
 			}
 			if old, ok := a.looks[tid]; ok {
-				a.ledger.Ran(now(), tid, l.cpu, l.ran-old.ran)
+				a.ledger.Ran(role.Monotonic(), tid, l.cpu, l.ran-old.ran)
 			}
 			a.looks[tid] = l
 		}

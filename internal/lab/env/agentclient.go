@@ -7,129 +7,43 @@ import (
 	"io"
 	"os/exec"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/helper"
 )
 
 // agentClient is the host's side of an agent, common to containers and guests.
 type agentClient struct {
-	maker *Maker
-	exe   string // the path of the agent's program inside
-	conn  io.Closer
-	wire  *wire
-	hello chan struct{} // closed when the agent is up
-	gone  chan struct{} // closed when the agent has ended
-	thaw  func() error
-
-	mu      sync.Mutex
-	next    int
-	procs   map[int]*agentProcess
-	pongs   map[int]chan int64
-	offset  int64         // host's clock less the agent's, ns
-	unsure  time.Duration // uncertainty of offset
-	foreign bool          // its clock differs from the host's
+	*helper.Client
+	maker   *Maker
+	conn    io.Closer
+	exe     string // the path of the agent's program inside
+	foreign bool   // its clock differs from the host's
+	thaw    func() error
 }
+
+var errEnded = errors.New("the environment has ended")
 
 // newInside starts to listen to the agent, until that has ended.
 func newInside(m *Maker, exe string, conn io.ReadWriteCloser, foreign bool, thaw func() error) *agentClient {
-	in := &agentClient{maker: m, exe: exe, conn: conn, wire: newWire(conn), hello: make(chan struct{}), gone: make(chan struct{}), thaw: thaw,
-		procs: map[int]*agentProcess{}, pongs: map[int]chan int64{}, foreign: foreign}
-	go in.listen()
-	return in
+	c := helper.Connect(conn, conn, helper.ClientOptions{Lost: func(error, time.Duration) error { return errEnded }})
+	return &agentClient{Client: c, maker: m, conn: conn, exe: exe, foreign: foreign, thaw: thaw}
 }
-
-func (in *agentClient) listen() {
-	defer func() {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		for _, p := range in.procs {
-			p.Ended(errors.New("the environment has ended"))
-		}
-		close(in.gone)
-	}()
-	up := sync.OnceFunc(func() { close(in.hello) })
-	for {
-		m, err := in.wire.receive()
-		if err != nil {
-			return
-		}
-		in.mu.Lock()
-		p, pong := in.procs[m.ID], in.pongs[m.ID]
-		in.mu.Unlock()
-		switch {
-		case m.Op == "hello":
-			up()
-		case m.Op == "pong" && pong != nil:
-			pong <- m.NS
-		case p != nil:
-			p.heard(m)
-		}
-	}
-}
-
-// ping reads the agent's clock; offset is the middle of its possible range.
-func (in *agentClient) ping(ctx context.Context) (offset int64, unsure time.Duration, err error) {
-	reply := make(chan int64, 1)
-	in.mu.Lock()
-	in.next++
-	id := in.next
-	in.pongs[id] = reply
-	in.mu.Unlock()
-	defer func() {
-		in.mu.Lock()
-		delete(in.pongs, id)
-		in.mu.Unlock()
-	}()
-	from := monotonic()
-	if err := in.wire.send(message{Op: "ping", ID: id}); err != nil {
-		return 0, 0, err
-	}
-	select {
-	case ns := <-reply:
-		to := monotonic()
-		return from + (to-from)/2 - ns, time.Duration(to-from+1) / 2, nil
-	case <-in.gone:
-		return 0, 0, errors.New("the environment has ended")
-	case <-ctx.Done():
-		return 0, 0, ctx.Err()
-	}
-}
-
-// pings is the number of measurements of a clock's offset: the one with the shortest
-// round trip has the least uncertainty.
-const pings = 20
 
 // measure determines the offset of the agent's clock.
 func (in *agentClient) measure(ctx context.Context) error {
 	if !in.foreign {
 		return nil
 	}
-	best, least := int64(0), time.Duration(1<<62)
-	for range pings {
-		offset, unsure, err := in.ping(ctx)
-		if err != nil {
-			return fmt.Errorf("measure the clock inside: %w", err)
-		}
-		if unsure < least {
-			best, least = offset, unsure
-		}
-	}
-	in.mu.Lock()
-	in.offset, in.unsure = best, least
-	in.mu.Unlock()
-	return nil
+	return in.MeasureClock(ctx)
 }
 
 // agentProcess is a command inside.
 type agentProcess struct {
-	*lab.ReportedProcess
-	in      *agentClient
-	id      int
-	name    string
-	started chan struct{}
-	missing bool // the program does not exist; known once the command has ended
+	*helper.Process
+	in   *agentClient
+	name string
 }
 
 // Start implements lab.Environment.
@@ -137,9 +51,10 @@ func (in *agentClient) Start(ctx context.Context, j lab.Job) (lab.Process, error
 	if len(j.Argv) == 0 {
 		return nil, errors.New("start: no program given")
 	}
+	name := j.Argv[0]
 	// The clocks are compared before each start, so drift does not add up.
 	if err := in.measure(ctx); err != nil {
-		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)
+		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	argv := slices.Clone(j.Argv)
 	if !j.WaitsForStart {
@@ -152,27 +67,16 @@ func (in *agentClient) Start(ctx context.Context, j lab.Job) (lab.Process, error
 			argv[i] = in.exe
 		}
 	}
-	p := &agentProcess{ReportedProcess: lab.NewReportedProcess(j), in: in, name: j.Argv[0], started: make(chan struct{})}
-	in.mu.Lock()
-	in.next++
-	p.id = in.next
-	in.procs[p.id] = p
-	in.mu.Unlock()
-	if err := in.wire.send(message{Op: "start", ID: p.id, Argv: argv, Env: j.Env, Dir: j.Dir, Waits: j.WaitsForStart}); err != nil {
-		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)
+	j.Argv = argv
+	p, err := in.Environment().Run(ctx, j)
+	var lack *lab.LackError
+	switch {
+	case errors.As(err, &lack):
+		return nil, lack
+	case err != nil:
+		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	select {
-	case <-p.started:
-		return p, nil
-	case <-p.Done():
-		if p.missing {
-			return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest has only quell's own workloads; for other programs use the driver lxc"}
-		}
-		_, err := p.Outcome()
-		return nil, fmt.Errorf("start %s: %w", j.Argv[0], err)
-	case <-ctx.Done():
-		return nil, fmt.Errorf("start %s: %w", j.Argv[0], ctx.Err())
-	}
+	return &agentProcess{p, in, name}, nil
 }
 
 func samePath(a, b string) bool {
@@ -181,64 +85,39 @@ func samePath(a, b string) bool {
 	return err1 == nil && err2 == nil && a == b
 }
 
-// heard is called by the listener only.
-func (p *agentProcess) heard(m message) {
-	switch m.Op {
-	case "started":
-		close(p.started)
-	case "out":
-		p.Wrote(m.FD, m.Text)
-	case "exit":
-		var err error
-		if m.Text != "" {
-			err = errors.New(m.Text)
-		}
-		p.missing = m.Missing
-		p.Ended(err)
-	}
-}
-
-// Begin implements lab.Process. The uncertainty of the time at which the message
+// Begin implements lab.Process. It does not wait for the agent, so that the parts of a
+// run begin at nearly the same time. The uncertainty of the time at which the message
 // arrives includes that of the clock's measurement.
 func (p *agentProcess) Begin() (time.Time, time.Duration, error) {
 	from := time.Now()
-	if err := p.in.wire.send(message{Op: "begin", ID: p.id}); err != nil {
+	if err := p.Release(); err != nil {
 		return from, 0, fmt.Errorf("begin %s: %w", p.name, err)
 	}
 	to := time.Now()
-	p.in.mu.Lock()
-	defer p.in.mu.Unlock()
-	return to, to.Sub(from) + 2*p.in.unsure, nil
+	_, unsure := p.in.Clock()
+	return to, to.Sub(from) + 2*unsure, nil
 }
 
 // Err implements lab.Process.
 func (p *agentProcess) Err() error {
-	stopped, err := p.Outcome()
-	if stopped || err == nil {
-		return nil
+	if err := p.Process.Err(); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	return fmt.Errorf("%s: %w", p.name, err)
-}
-
-// Clock implements lab.Process.
-func (p *agentProcess) Clock(ns int64) time.Time {
-	p.in.mu.Lock()
-	defer p.in.mu.Unlock()
-	return p.in.maker.at(ns + p.in.offset)
+	return nil
 }
 
 // Stop implements lab.Process.
 func (p *agentProcess) Stop() error {
-	if !p.Stopping() {
-		return nil
-	}
 	thawed := p.in.thaw()
-	if err := p.in.wire.send(message{Op: "stop", ID: p.id}); err != nil {
-		return errors.Join(thawed, fmt.Errorf("stop %s: %w", p.name, err))
-	}
 	// The agent waits for grace; a guest that gets little CPU time needs longer.
-	if !within(p.Done(), 10*grace) {
-		return errors.Join(thawed, fmt.Errorf("stop %s: it still runs after %s", p.name, 10*grace))
+	ctx, cancel := context.WithTimeout(context.Background(), 10*grace)
+	defer cancel()
+	err := p.StopWithin(ctx)
+	switch {
+	case err == nil, errors.Is(err, errEnded):
+		return thawed
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("it still runs after %s", 10*grace)
 	}
-	return thawed
+	return errors.Join(thawed, fmt.Errorf("stop %s: %w", p.name, err))
 }

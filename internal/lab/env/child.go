@@ -20,6 +20,7 @@ type child struct {
 	cmd     *exec.Cmd
 	barrier io.WriteCloser
 	waits   bool
+	clock   func(ns int64) time.Time // nil in an agent, whose lab knows its clock
 	done    chan struct{}
 	err     error // valid after done
 
@@ -47,9 +48,10 @@ func newChild(argv []string, waits bool, cmd *exec.Cmd, launch func(*exec.Cmd) e
 	return c, nil
 }
 
-// begin releases the command from the barrier. The barrier of a command that waits by
-// itself stays open: closing it tells the command to end.
-func (c *child) begin() error {
+// Begin implements lab.Process. The barrier of a command that waits by itself stays open:
+// closing it tells the command to end.
+func (c *child) Begin() (time.Time, time.Duration, error) {
+	from := time.Now()
 	_, err := io.WriteString(c.barrier, "\n")
 	if err == nil && !c.waits {
 		// A command that has ended has closed it already.
@@ -57,9 +59,19 @@ func (c *child) begin() error {
 			err = nil
 		}
 	}
+	to := time.Now()
 	if err != nil {
-		return fmt.Errorf("begin %s: %w", c.name, err)
+		err = fmt.Errorf("begin %s: %w", c.name, err)
 	}
+	return to, to.Sub(from), err
+}
+
+// Clock implements lab.Process.
+func (c *child) Clock(ns int64) time.Time { return c.clock(ns) }
+
+// Stop implements lab.Process.
+func (c *child) Stop() error {
+	c.end()
 	return nil
 }
 
@@ -110,12 +122,10 @@ func (c *child) signal(s unix.Signal) {
 
 // within reports whether a channel is closed in time.
 func within(done <-chan struct{}, limit time.Duration) bool {
-	t := time.NewTimer(limit)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(limit):
 		return false
 	}
 }

@@ -4,19 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -72,17 +73,8 @@ func Open(o Options) (*Maker, error) {
 		return nil, fmt.Errorf("open environments: %w", err)
 	}
 	m := &Maker{opt: o, layout: h.Layout(), trees: map[bool]*workload.Tree{}, accel: map[string]error{}}
-	m.base, m.baseNS = time.Now(), monotonic()
+	m.base, m.baseNS = role.Instant()
 	return m, nil
-}
-
-// monotonic is CLOCK_MONOTONIC in ns.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel supports it
-	}
-	return ts.Nano()
 }
 
 // at converts an instant of the host's CLOCK_MONOTONIC.
@@ -211,6 +203,40 @@ func (m *Maker) Close() error {
 		all = append(all, t.Close())
 	}
 	return errors.Join(all...)
+}
+
+// program is the path of quell's static program, which is taken into containers and
+// guests.
+func (m *Maker) program() (string, error) {
+	exe, err := exec.LookPath(m.opt.Agent[0])
+	if err == nil {
+		exe, err = filepath.Abs(exe)
+	}
+	if err != nil {
+		return "", &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
+	}
+	return exe, nil
+}
+
+// boots finds the kernel of a guest and writes its initramfs, with the program as init,
+// to a directory.
+func (m *Maker) boots(e *study.Environment, dir string, write func(w io.Writer, exe string) error) (kernel, initramfs string, err error) {
+	if kernel = e.Kernel; kernel == "" {
+		k, err := m.opt.Kernel()
+		if err != nil {
+			return "", "", err
+		}
+		kernel = k.Image
+	}
+	exe, err := m.program()
+	if err != nil {
+		return "", "", err
+	}
+	f, err := os.Create(filepath.Join(dir, "initramfs"))
+	if err != nil {
+		return "", "", err
+	}
+	return kernel, f.Name(), errors.Join(write(f, exe), f.Close())
 }
 
 // scratch makes a directory for a part, removed with the tree.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -65,10 +66,10 @@ func work() {
 	}
 	fmt.Println("pid", os.Getpid())
 	for {
-		from := monotonic()
-		for monotonic()-from < 5e6 {
+		from := role.Monotonic()
+		for role.Monotonic()-from < 5e6 {
 		}
-		fmt.Printf("%s%d %d 1\n", lab.IterationLine, from, monotonic())
+		fmt.Printf("%s%d %d 1\n", role.IterationLine, from, role.Monotonic())
 	}
 }
 
@@ -193,10 +194,10 @@ func play(t *testing.T, m *Maker, e lab.Environment, exe string, waits bool) {
 	if err != nil || at.Before(before) || within < 0 {
 		t.Fatalf("began at %v within %v: %v", at, within, err)
 	}
-	quelltest.Until(t, "it says iterations", func() bool { return len(out.lines(lab.IterationLine)) > 3 })
+	quelltest.Until(t, "it says iterations", func() bool { return len(out.lines(role.IterationLine)) > 3 })
 	placed("running")
 	var from, to, units int64
-	if _, err := fmt.Sscanf(out.lines(lab.IterationLine)[0], lab.IterationLine+"%d %d %d", &from, &to, &units); err != nil {
+	if _, err := fmt.Sscanf(out.lines(role.IterationLine)[0], role.IterationLine+"%d %d %d", &from, &to, &units); err != nil {
 		t.Fatal(err)
 	}
 	slack := within + 50*time.Millisecond

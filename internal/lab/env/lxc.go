@@ -92,8 +92,8 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 	}
 	c.agentClient = newInside(m, insideExe, conn, false, b.thaw)
 	select {
-	case <-c.hello:
-	case <-c.agentClient.gone:
+	case <-c.Hello():
+	case <-c.Gone():
 		return nil, errors.New("the agent in the container exited immediately")
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -134,12 +134,9 @@ func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, 
 // (lxc.container.conf(5)). The root contains empty directories. The host's directories
 // are mounted onto them in the container's own mount namespace, read-only.
 func (m *Maker) lxcConfig(b *partCgroup, dir string) (string, error) {
-	exe, err := exec.LookPath(m.opt.Agent[0])
-	if err == nil {
-		exe, err = filepath.Abs(exe)
-	}
+	exe, err := m.program()
 	if err != nil {
-		return "", &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
+		return "", err
 	}
 	root := filepath.Join(dir, "root")
 	for _, d := range []string{filepath.Join(dir, "lab"), root} {
@@ -204,7 +201,7 @@ func (c *container) Close() error {
 // may, so it gets the time for that.
 func (c *container) end() error {
 	if c.agentClient != nil {
-		<-c.agentClient.gone
+		<-c.Gone()
 	}
 	if !within(c.ended, grace) {
 		_ = c.monitor.Process.Kill()

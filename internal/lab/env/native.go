@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -59,23 +58,13 @@ func (n *native) Start(_ context.Context, j lab.Job) (lab.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.clock = n.maker.at
 	p := &process{c, n}
 	n.mu.Lock()
 	n.procs = append(n.procs, p)
 	n.mu.Unlock()
 	return p, nil
 }
-
-// Begin implements lab.Process.
-func (p *process) Begin() (time.Time, time.Duration, error) {
-	from := time.Now()
-	err := p.begin()
-	to := time.Now()
-	return to, to.Sub(from), err
-}
-
-// Clock implements lab.Process.
-func (p *process) Clock(ns int64) time.Time { return p.env.maker.at(ns) }
 
 // Stop implements lab.Process.
 func (p *process) Stop() error {

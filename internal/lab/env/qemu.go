@@ -1,14 +1,12 @@
 package env
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -23,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -144,17 +143,14 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 		return nil, err
 	}
 	g := &qemuGuest{partCgroup: b, qemu: cmd, ended: make(chan struct{})}
-	console, finish := m.console(p.Name())
-	last := &tail{to: console}
+	last := &tail{to: m.console(p.Name())}
 	cmd.Stdout, cmd.Stderr = last, last
 	if err := b.tree.Launch(b.task, cmd, sample.Set{}); err != nil {
-		finish()
 		return nil, err
 	}
 	var died error
 	go func() {
 		died = cmd.Wait()
-		finish()
 		close(g.ended)
 	}()
 	defer func() {
@@ -173,8 +169,8 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 		return nil, err
 	}
 	select {
-	case <-g.hello:
-	case <-g.agentClient.gone:
+	case <-g.Hello():
+	case <-g.Gone():
 		return nil, fmt.Errorf("the guest ended during boot%s", last.bootFailure())
 	case <-ctx.Done():
 		return nil, fmt.Errorf("no message from the guest's agent after %s%s", limit, last.bootFailure())
@@ -190,23 +186,8 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	if p.Environment.Image != "" {
 		return guest.Machine{}, &lab.LackError{What: "a guest from a disk image is not supported", Remedy: "remove image:; with the driver lxc the host's programs can run"}
 	}
-	kernel := guest.Kernel{Image: p.Environment.Kernel}
-	if kernel.Image == "" {
-		var err error
-		if kernel, err = m.opt.Kernel(); err != nil {
-			return guest.Machine{}, err
-		}
-	}
-	exe, err := exec.LookPath(m.opt.Agent[0])
+	kernel, initramfs, err := m.boots(&p.Environment, dir, compressed)
 	if err != nil {
-		return guest.Machine{}, &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
-	}
-	initramfs := filepath.Join(dir, "initramfs")
-	f, err := os.Create(initramfs)
-	if err != nil {
-		return guest.Machine{}, err
-	}
-	if err := errors.Join(compressed(f, exe), f.Close()); err != nil {
 		return guest.Machine{}, err
 	}
 	words := []string{rootWords}
@@ -217,7 +198,7 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	}
 	words = append(append(words, "--"), m.opt.Agent[1:]...)
 	words = append(words, "tty", "/dev/ttyS1")
-	return guest.Machine{Arch: guest.AMD64, Kernel: kernel.Image, Initramfs: initramfs, Append: strings.Join(words, " "),
+	return guest.Machine{Arch: guest.AMD64, Kernel: kernel, Initramfs: initramfs, Append: strings.Join(words, " "),
 		CPUs: guest.CPUs{Sockets: 1, Cores: p.Environment.CPUs}, MemoryMB: int(p.Environment.Memory >> 20), KVM: accel == "kvm",
 		// One thread for each virtual CPU, which can be placed.
 		Parallel: true,
@@ -244,26 +225,15 @@ func compressed(w io.Writer, exe string) error {
 func comma(path string) string { return strings.ReplaceAll(path, ",", ",,") }
 
 // console passes on a guest's console to Options.Console, line by line.
-func (m *Maker) console(part string) (io.Writer, func()) {
+func (m *Maker) console(part string) io.Writer {
 	if m.opt.Console == nil {
-		return io.Discard, func() {}
+		return io.Discard
 	}
-	r, w := io.Pipe()
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		lines := bufio.NewReader(r)
-		for {
-			text, err := lines.ReadString('\n')
-			if text = strings.TrimRight(text, "\r\n"); text != "" {
-				m.opt.Console(part, text)
-			}
-			if err != nil {
-				return
-			}
+	return &role.LineWriter{Line: func(text string) {
+		if text = strings.TrimRight(text, "\r"); text != "" {
+			m.opt.Console(part, text)
 		}
-	}()
-	return w, func() { _ = w.Close(); <-over }
+	}}
 }
 
 // tail passes on the output of QEMU and of a guest's console. It keeps the end for the
@@ -318,14 +288,11 @@ func (g *qemuGuest) dial(ctx context.Context, path string) (net.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		t := time.NewTimer(pause)
 		select {
-		case <-t.C:
+		case <-time.After(pause):
 		case <-g.ended:
-			t.Stop()
 			return nil, errors.New("QEMU exited immediately")
 		case <-ctx.Done():
-			t.Stop()
 			return nil, errors.Join(err, ctx.Err())
 		}
 	}
@@ -407,7 +374,7 @@ func (g *qemuGuest) Close() error {
 		<-g.ended
 		if g.agentClient != nil {
 			errs = append(errs, g.conn.Close())
-			<-g.agentClient.gone
+			<-g.Gone()
 		}
 		g.err = errors.Join(append(errs, g.tree.Remove(g.task))...)
 	})

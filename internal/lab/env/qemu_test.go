@@ -15,6 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -55,7 +56,8 @@ func TestGuest(t *testing.T) {
 	begin := time.Now()
 	e := makeEnv(t, m, p)
 	g := e.(*qemuGuest)
-	t.Logf("booted in %v, clock ±%v", time.Since(begin), g.unsure)
+	before, unsure := g.Clock()
+	t.Logf("booted in %v, clock ±%v", time.Since(begin), unsure)
 	ids, err := e.Threads()
 	if err != nil || len(ids) != 2 || ids[0] == ids[1] {
 		t.Errorf("threads %v, %v, want two", ids, err)
@@ -71,16 +73,17 @@ func TestGuest(t *testing.T) {
 	if err := e.Pin(make([]sample.Set, 3)); err == nil {
 		t.Error("three sets for two virtual CPUs")
 	}
-	before, unsure := g.offset, g.unsure
 	play(t, m, e, exe, true)
 	// After it was frozen for a while, its clock still agrees with the host's.
 	if err := g.measure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if drift := time.Duration(g.offset - before).Abs(); drift > 100*time.Millisecond+unsure+g.unsure {
-		t.Errorf("its clock has drifted by %v, known to ±%v and ±%v", drift, unsure, g.unsure)
+	after, still := g.Clock()
+	drift := after - before
+	if drift.Abs() > 100*time.Millisecond+unsure+still {
+		t.Errorf("its clock has drifted by %v, known to ±%v and ±%v", drift, unsure, still)
 	}
-	t.Logf("drift %v in %v, clock ±%v", time.Duration(g.offset-before), time.Since(begin), g.unsure)
+	t.Logf("drift %v in %v, clock ±%v", drift, time.Since(begin), still)
 	var lack *lab.LackError
 	if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, WaitsForStart: true}); !errors.As(err, &lack) {
 		t.Errorf("a program that is missing: %v", err)
@@ -93,7 +96,7 @@ func TestGuest(t *testing.T) {
 	if _, _, err := q.Begin(); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, "a held program works", func() bool { return len(held.Stdout.(*said).lines(lab.IterationLine)) > 0 })
+	quelltest.Until(t, "a held program works", func() bool { return len(held.Stdout.(*said).lines(role.IterationLine)) > 0 })
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}

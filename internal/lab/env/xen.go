@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
-	"net/netip"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,16 +28,14 @@ import (
 // Xen configures guests of the driver xen, in Xen's first domain.
 type Xen struct {
 	Tools xen.Tools
-	// Modules are kernel modules to load in each guest, in this order.
-	Modules []guest.File
-	// Words are more words for guests' kernels. NAME=VALUE that a kernel does not know
-	// is in the agent's environment.
-	Words []string
+	// Files are more files of each guest's initramfs.
+	Files []guest.File
+	// Words, if not nil, returns more words for a guest's kernel. NAME=VALUE that a kernel
+	// does not know is in the agent's environment.
+	Words func(p *study.Part) []string
 	// Bridge is the bridge of the guests' network interfaces, set up by the hotplug
-	// script Script ("": Xen's own); without a bridge they have no interface. Address
-	// returns a guest's address there.
+	// script Script ("": Xen's own); without a bridge they have no interface.
 	Bridge, Script string
-	Address        func(p *study.Part) netip.Prefix
 }
 
 // xenGuest is a Xen guest with the agent as its PID 1, reached over its console. It is in
@@ -127,8 +124,8 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err err
 	ctx, cancel := context.WithTimeout(ctx, patienceToBootXen)
 	defer cancel()
 	select {
-	case <-d.hello:
-	case <-d.gone:
+	case <-d.Hello():
+	case <-d.Gone():
 		return nil, errors.New("the guest ended during boot")
 	case <-ctx.Done():
 		return nil, fmt.Errorf("no message from the guest's agent after %s", patienceToBootXen)
@@ -139,37 +136,16 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err err
 // config returns the configuration of a part's guest.
 func (m *Maker) config(p *study.Part, d *xenGuest) (xen.Config, error) {
 	e, x := &p.Environment, &m.opt.Xen
-	kernel := guest.Kernel{Image: e.Kernel}
-	if kernel.Image == "" {
-		var err error
-		if kernel, err = m.opt.Kernel(); err != nil {
-			return xen.Config{}, err
-		}
+	words := []string{"console=hvc0", "quiet", "loglevel=1", "rdinit=/init", rootWords}
+	if x.Words != nil {
+		words = append(words, x.Words(p)...)
 	}
-	exe, err := exec.LookPath(m.opt.Agent[0])
-	if err != nil {
-		return xen.Config{}, &lab.LackError{What: fmt.Sprintf("no program %q: %v", m.opt.Agent[0], err)}
-	}
-	words := slices.Concat([]string{"console=hvc0", "quiet", "loglevel=1", "rdinit=/init", rootWords}, x.Words, []string{"--"}, m.opt.Agent[1:])
-	words = append(words, "tty", "/dev/hvc0")
-	var files []guest.File
-	for _, f := range x.Modules {
-		f.Path = "/modules/" + path.Base(f.Path)
-		files = append(files, f)
-		words = append(words, wordModule+f.Path)
-	}
-	if x.Address != nil {
-		words = append(words, wordAddress+x.Address(p).String())
-	}
-	ramdisk := filepath.Join(d.dir, "initramfs")
-	f, err := os.Create(ramdisk)
+	words = slices.Concat(words, []string{"--"}, m.opt.Agent[1:], []string{"tty", "/dev/hvc0"})
+	kernel, ramdisk, err := m.boots(e, d.dir, func(w io.Writer, exe string) error { return guest.Initramfs(w, exe, guest.Init{}, x.Files...) })
 	if err != nil {
 		return xen.Config{}, err
 	}
-	if err := errors.Join(guest.Initramfs(f, exe, guest.Init{}, files...), f.Close()); err != nil {
-		return xen.Config{}, err
-	}
-	c := xen.Config{Name: d.name, Kernel: kernel.Image, Ramdisk: ramdisk, Command: strings.Join(words, " "), VCPUs: max(1, e.CPUs),
+	c := xen.Config{Name: d.name, Kernel: kernel, Ramdisk: ramdisk, Command: strings.Join(words, " "), VCPUs: max(1, e.CPUs),
 		Memory: int(e.Memory >> 20), Weight: e.Weight, Cap: int(math.Round(float64(e.Cap) * 100)), Bridge: x.Bridge, Script: x.Script}
 	if c.Memory == 0 {
 		c.Memory = 256
@@ -272,7 +248,7 @@ func (d *xenGuest) Close() error {
 		errs := []error{d.tools.Destroy(ctx, d.name)}
 		if d.agentClient != nil {
 			errs = append(errs, d.conn.Close())
-			<-d.gone
+			<-d.Gone()
 		}
 		d.err = errors.Join(append(errs, os.RemoveAll(d.dir))...)
 	})

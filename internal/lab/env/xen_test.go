@@ -2,7 +2,6 @@ package env
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,28 +43,18 @@ func TestXenConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &Maker{opt: Options{Agent: []string{self, "play-agent"}, Kernel: func() (guest.Kernel, error) { return guest.Kernel{Image: "/boot/vmlinux"}, nil },
-		Xen: Xen{Modules: []guest.File{{Path: "/x/00-net.ko", From: module}}, Words: []string{"A=b"}, Bridge: "xenbr0",
-			Address: func(*study.Part) netip.Prefix { return netip.MustParsePrefix("10.0.0.2/24") }}}}
+		Xen: Xen{Files: []guest.File{{Path: "/modules/00-net.ko", From: module}}, Words: func(p *study.Part) []string { return []string{"A=" + p.Role} }, Bridge: "xenbr0"}}}
 	d := &xenGuest{name: "quell-lab-1-2.e1.vm", dir: t.TempDir()}
 	got, err := m.config(&study.Part{Role: "vm", Environment: study.Environment{CPUs: 2, Memory: 128 << 20, Weight: 512, Cap: 0.255}}, d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := xen.Config{Name: d.name, Kernel: "/boot/vmlinux", Ramdisk: d.dir + "/initramfs", Memory: 128, VCPUs: 2, Weight: 512, Cap: 26, Bridge: "xenbr0",
-		Command: "console=hvc0 quiet loglevel=1 rdinit=/init rootfstype=ramfs A=b -- play-agent tty /dev/hvc0 module=/modules/00-net.ko address=10.0.0.2/24"}
+		Command: "console=hvc0 quiet loglevel=1 rdinit=/init rootfstype=ramfs A=vm -- play-agent tty /dev/hvc0"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	if text, err := os.ReadFile(got.Ramdisk); err != nil || !strings.Contains(string(text), "modules/00-net.ko") {
 		t.Errorf("no module in the initramfs, %v", err)
-	}
-}
-
-// Malformed words are named in the error.
-func TestWords(t *testing.T) {
-	for word, want := range map[string]string{"speed=1": "unknown word", "module=/no/such.ko": "no such file", "address=10.0.0.2": "address=10.0.0.2", "address=fe80::1/64": "want an IPv4 address"} {
-		if err := runBootWords([]string{word}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", word, err, want)
-		}
 	}
 }

@@ -1,18 +1,32 @@
-package main
+package fault
 
 import (
+	"cmp"
+	"flag"
 	"os"
+	"os/signal"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// The same as make lab-fault with only a few kills.
+var (
+	killCount  = flag.Int("kills", 3, "number of kills")
+	killSeed   = flag.Uint64("seed", 1, "random seed of their moments; 0: a new one")
+	smokeStudy = flag.String("smoke", "", "instead run this study, studies/smoke.yaml, to its report, with one kill")
+)
+
 func TestKilledAndDisturbed(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.TwoCPUs)
-	if err := inject(t.Context(), options{quell: quelltest.Program(t, "quell"), kills: 3, seed: 1, scenes: true}); err != nil {
+	// When it is interrupted it still resets what it has changed.
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	seed := cmp.Or(*killSeed, uint64(time.Now().UnixNano()))
+	if err := inject(ctx, quelltest.Program(t, "quell"), seed); err != nil {
 		t.Error(err)
 	}
 }

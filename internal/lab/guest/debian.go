@@ -156,6 +156,33 @@ func (d *debian) depends(pkg string, prefixes ...string) (names []string, err er
 	return names, nil
 }
 
+// unpack downloads packages and unpacks them into one folder.
+func (d *debian) unpack(tree string, packages []string, suffix string) error {
+	args := []string{"download"}
+	for _, p := range packages {
+		args = append(args, p+suffix)
+	}
+	if _, err := d.apt("apt-get", args...); err != nil {
+		return err
+	}
+	debs, err := filepath.Glob(filepath.Join(d.dir, "debs", "*.deb"))
+	if err != nil {
+		return err
+	}
+	if len(debs) != len(packages) {
+		return fmt.Errorf("download %s: got %q", packages, debs)
+	}
+	for _, deb := range debs {
+		if _, err := d.run("dpkg", "-x", deb, tree); err != nil {
+			return err
+		}
+		if err := os.Remove(deb); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // kernel downloads a kernel and unpacks it into a folder named after its architecture.
 func (d *debian) kernel(arch Arch) (Kernel, error) {
 	foreign := ":" + string(arch)

@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -46,7 +47,7 @@ xenstore write "$XENBUS_PATH/hotplug-status" connected
 // guests in one emulated machine with one CPU. (Two CPUs are two to five times slower on
 // a busy host.)
 func TestXen(t *testing.T) {
-	x, err := FindXen()
+	x, err := fetchXen(t.Context(), os.Stdout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,15 +91,6 @@ func TestXen(t *testing.T) {
 		b.files = append(b.files, f)
 	}
 	b.run(t)
-}
-
-// FindXen returns the Xen in the cache. Without one the error is a *MissingError.
-func FindXen() (Xen, error) {
-	cache, err := CacheDir()
-	if err != nil {
-		return Xen{}, err
-	}
-	return findXen(filepath.Join(cache, xenFolder))
 }
 
 // xenPrograms are the toolstack programs that the first domain needs.

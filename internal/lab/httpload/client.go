@@ -1,18 +1,15 @@
 package httpload
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Client is the generator as the workload of a role.
@@ -20,14 +17,6 @@ type Client struct {
 	Options
 	Rate float64 // requests per second; 0: a closed loop, as many as it can
 }
-
-// The lines that a client prints for each slice of time and for its counted time; the
-// lab's engine reads them (see package lab).
-const (
-	iterationLine = "quell-lab iteration"
-	valueLine     = "quell-lab value"
-	slice         = 100 * time.Millisecond
-)
 
 // Values of a client's counted time. Times are in seconds.
 const (
@@ -41,28 +30,17 @@ const (
 	ValueService99 = "http.service_p99" // from the sending
 	ValueErrors    = "http.errors"
 	ValueDropped   = "http.dropped"
-	// ValueSaturated is 1 if the generator itself fell behind.
-	ValueSaturated = "generator-saturated"
-	// ValueUnreachable is the number of requests without a connection if that is more
-	// than 1 %, or the number of failed requests if all failed.
-	ValueUnreachable = "unreachable"
 )
 
 // Play waits for a line on in and sends requests until in closes. It prints the number
 // of good answers of every slice, and the values of the counted time when that is over.
 // The load goes on after that, so that the load on other parts does not change.
 func (c Client) Play(ctx context.Context, in io.Reader, out io.Writer) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel, ok := role.Barrier(ctx, in)
 	defer cancel()
-	lines := bufio.NewReader(in)
-	if _, err := lines.ReadString('\n'); err != nil {
+	if !ok {
 		return nil // cancelled
 	}
-	go func() {
-		// The reader may stay blocked after this returns; the process ends.
-		defer cancel()
-		_, _ = io.Copy(io.Discard, lines)
-	}()
 	var answers atomic.Int64
 	c.Answered = func(int64) { answers.Add(1) }
 	var mu sync.Mutex // of out
@@ -99,32 +77,23 @@ func (c Client) once(ctx context.Context) (*Result, error) {
 
 // slicesOf prints the number of answers in each slice.
 func slicesOf(ctx context.Context, answers *atomic.Int64, mu *sync.Mutex, out io.Writer) {
-	tick := time.NewTicker(slice)
+	tick := time.NewTicker(role.Slice)
 	defer tick.Stop()
-	for from := monotonic(); ; {
+	for from := role.Monotonic(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		to := monotonic()
+		to := role.Monotonic()
 		mu.Lock()
-		_, err := fmt.Fprintf(out, "%s %d %d %d\n", iterationLine, from, to, answers.Swap(0))
+		err := role.PrintIteration(out, from, to, float64(answers.Swap(0)))
 		mu.Unlock()
 		if err != nil {
 			return // the reader is gone
 		}
 		from = to
 	}
-}
-
-// monotonic is CLOCK_MONOTONIC in ns; the lab converts a role's times with it.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel supports it
-	}
-	return ts.Nano()
 }
 
 // Values returns the result's values by name.
@@ -135,29 +104,30 @@ func (r *Result) Values() map[string]float64 {
 		v[ValueService99] = r.Service.P99
 	}
 	if r.Saturated != "" {
-		v[ValueSaturated] = 1
+		v[role.SaturatedValue] = 1
 	}
+	// More than 1 % of the requests found no connection, or all failed.
 	if n := r.Errors.Connect; n > 0 && 100*n > r.Sent {
-		v[ValueUnreachable] = float64(n)
+		v[role.UnreachableValue] = float64(n)
 	} else if r.finished == 0 {
-		v[ValueUnreachable] = float64(max(1, r.Errors.Sum()))
+		v[role.UnreachableValue] = float64(max(1, r.Errors.Sum()))
 	}
 	return v
 }
 
-// say reports all values in one write: a reader of the output sees all or none.
+// say reports the values and what they are worth in one write: a reader of the output sees
+// all or nothing.
 func (r *Result) say(out io.Writer) error {
-	v := r.Values()
-	var text []byte
-	for _, name := range slices.Sorted(maps.Keys(v)) {
-		text = fmt.Appendf(text, "%s %s %s\n", valueLine, name, strconv.FormatFloat(v[name], 'g', 8, 64))
+	var text bytes.Buffer
+	if err := role.PrintValues(&text, r.Values(), 8); err != nil {
+		return err
 	}
 	for _, reason := range []string{r.FirstError, r.Saturated} {
 		if reason != "" {
-			text = fmt.Appendln(text, reason)
+			fmt.Fprintln(&text, reason)
 		}
 	}
-	if _, err := out.Write(text); err != nil {
+	if _, err := out.Write(text.Bytes()); err != nil {
 		return fmt.Errorf("report values: %w", err)
 	}
 	return nil

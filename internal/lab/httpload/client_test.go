@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -25,13 +26,13 @@ func (o *output) said(t *testing.T) (answers int, values map[string]float64) {
 	for line := range strings.Lines(o.String()) {
 		f := strings.Fields(line)
 		switch {
-		case strings.HasPrefix(line, iterationLine):
+		case strings.HasPrefix(line, role.IterationLine):
 			n, err := strconv.Atoi(f[4])
 			if err != nil || len(f) != 5 {
 				t.Fatalf("%q: %v", line, err)
 			}
 			answers += n
-		case strings.HasPrefix(line, valueLine):
+		case strings.HasPrefix(line, role.ValueLine):
 			v, err := strconv.ParseFloat(f[3], 64)
 			if err != nil || len(f) != 4 {
 				t.Fatalf("%q: %v", line, err)
@@ -71,7 +72,7 @@ func TestClient(t *testing.T) {
 			near(t, "offered", v[ValueOffered], rate, 0)
 			// It runs for 8 s; only part of that is counted.
 			near(t, "answers", float64(n), 8*want, 0.05*8*want)
-			if v[ValueP99] <= 0 || v[ValueErrors] != 0 || v[ValueSaturated] != 0 {
+			if v[ValueP99] <= 0 || v[ValueErrors] != 0 || v[role.SaturatedValue] != 0 {
 				t.Errorf("%v", v)
 			}
 		})
@@ -88,13 +89,13 @@ func TestClientIsCalledOff(t *testing.T) {
 // A server that is not there is not measured.
 func TestClientFindsNobody(t *testing.T) {
 	r := Result{Sent: 1000, Errors: Errors{Connect: 10}, finished: 990}
-	if v, ok := r.Values()[ValueUnreachable]; ok {
+	if v, ok := r.Values()[role.UnreachableValue]; ok {
 		t.Errorf("one in a hundred: %v", v)
 	}
-	if r.Errors.Connect++; r.Values()[ValueUnreachable] != 11 {
+	if r.Errors.Connect++; r.Values()[role.UnreachableValue] != 11 {
 		t.Errorf("%v", r.Values())
 	}
-	if v := (&Result{Sent: 7, Errors: Errors{Timeout: 7}}).Values(); v[ValueUnreachable] != 7 {
+	if v := (&Result{Sent: 7, Errors: Errors{Timeout: 7}}).Values(); v[role.UnreachableValue] != 7 {
 		t.Errorf("no answer at all: %v", v)
 	}
 }

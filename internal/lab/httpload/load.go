@@ -208,7 +208,10 @@ func Closed(ctx context.Context, o Options) (*Result, error) {
 				}
 				t.add(a)
 				if a.err != nil { // to avoid spinning if no server listens
-					pause(ctx, 10*time.Millisecond)
+					select {
+					case <-ctx.Done():
+					case <-time.After(10 * time.Millisecond):
+					}
 				}
 			}
 		})
@@ -220,13 +223,4 @@ func Closed(ctx context.Context, o Options) (*Result, error) {
 	r := t.result()
 	r.Connections = o.Connections
 	return r, nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -191,12 +191,10 @@ func answers(ctx context.Context, address string) error {
 		if err == nil {
 			return c.Close()
 		}
-		wait := time.NewTimer(5 * time.Millisecond)
 		select {
 		case <-ctx.Done():
-			wait.Stop()
 			return fmt.Errorf("connect to %s: %w", address, errors.Join(ctx.Err(), err))
-		case <-wait.C:
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

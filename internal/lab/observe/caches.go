@@ -16,7 +16,7 @@ import (
 // steady window. Its methods may be called on nil.
 type caches struct {
 	pairs [][2]int
-	trips []map[[2]int]time.Duration // of each look
+	trips []map[string]float64 // of each look: ns, by the pair "0-1"
 	trip  func(a, b int) (time.Duration, error)
 }
 
@@ -63,22 +63,24 @@ func (c *caches) measure() {
 	if c == nil {
 		return
 	}
-	trips := map[[2]int]time.Duration{}
+	trips := map[string]float64{}
 	for _, p := range c.pairs {
 		if t, err := c.trip(p[0], p[1]); err == nil {
-			trips[p] = t
+			trips[pairName(p)] = float64(t.Nanoseconds())
 		}
 	}
 	c.trips = append(c.trips, trips)
 }
+
+func pairName(p [2]int) string { return fmt.Sprintf("%d-%d", p[0], p[1]) }
 
 // values adds the results of the last look to v.
 func (c *caches) values(v map[string]float64) {
 	if c == nil || len(c.trips) == 0 {
 		return
 	}
-	for p, t := range c.trips[len(c.trips)-1] {
-		v[fmt.Sprintf("cache.%d-%d", p[0], p[1])] = float64(t.Nanoseconds())
+	for name, ns := range c.trips[len(c.trips)-1] {
+		v["cache."+name] = ns
 	}
 }
 
@@ -86,18 +88,10 @@ func (c *caches) values(v map[string]float64) {
 // the steady window and when the run is closed. There are none where CPUs do not move, or
 // where no two CPUs of the run share a cache.
 func (o *Observer) Trips() []map[string]float64 {
-	var all []map[string]float64
 	if o.caches == nil {
-		return all
+		return nil
 	}
-	for _, look := range o.caches.trips {
-		one := map[string]float64{}
-		for p, t := range look {
-			one[fmt.Sprintf("%d-%d", p[0], p[1])] = float64(t.Nanoseconds())
-		}
-		all = append(all, one)
-	}
-	return all
+	return o.caches.trips
 }
 
 // cacheLossRatio is the ratio of round trips from which on a cache line crosses to another cache:
@@ -114,12 +108,12 @@ func (c *caches) judge(place study.Placement) *result.Evidence {
 	}
 	first, last := c.trips[0], c.trips[len(c.trips)-1]
 	for _, p := range c.pairs {
-		a, b := first[p], last[p]
-		if a == 0 || b == 0 || float64(b) < cacheLossRatio*float64(a) && float64(a) < cacheLossRatio*float64(b) {
+		a, b := first[pairName(p)], last[pairName(p)]
+		if a == 0 || b == 0 || max(a, b) < cacheLossRatio*min(a, b) {
 			continue
 		}
-		return &result.Evidence{Reason: result.CacheLost, Value: max(float64(a), float64(b)) / min(float64(a), float64(b)), Bound: cacheLossRatio, Unit: "times",
-			Text: fmt.Sprintf("a cache line went from CPU %d to %d and back in %s before the measured window and in %s after it: the hypervisor moved them", p[0], p[1], a, b)}
+		return &result.Evidence{Reason: result.CacheLost, Value: max(a, b) / min(a, b), Bound: cacheLossRatio, Unit: "times",
+			Text: fmt.Sprintf("a cache line went from CPU %d to %d and back in %s before the measured window and in %s after it: the hypervisor moved them", p[0], p[1], time.Duration(a), time.Duration(b))}
 	}
 	return nil
 }

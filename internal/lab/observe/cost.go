@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
@@ -103,13 +104,7 @@ func MeasureCost(ctx context.Context, groups int, work func() (time.Duration, er
 // interval returns the mean and the half width of its 95 % confidence interval.
 func interval(x []float64) (mean, half float64) {
 	n := float64(len(x))
-	for _, v := range x {
-		mean += v / n
-	}
-	ss := 0.0
-	for _, v := range x {
-		ss += (v - mean) * (v - mean)
-	}
+	mean, deviation := stat.MeanStdDev(x, nil)
 	t := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(0.975)
-	return mean, t * math.Sqrt(ss/(n-1)/n)
+	return mean, t * deviation / math.Sqrt(n)
 }

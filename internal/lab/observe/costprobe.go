@@ -1,17 +1,15 @@
 package observe
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -19,12 +17,12 @@ import (
 const pieceOf = 2 * time.Second
 
 // Cost measures what these options cost a job in an environment. The job prints its
-// iterations (lab.IterationLine) and is pinned to the CPUs. The pieces are two seconds
+// iterations (role.IterationLine) and is pinned to the CPUs. The pieces are two seconds
 // long, in groups of four, see MeasureCost. Every observed piece includes opening and
 // closing the observer, which a run does once.
 func (o Options) Cost(ctx context.Context, e lab.Environment, job lab.Job, cpus sample.Set, groups int) (c Cost, err error) {
 	b := &costProbe{env: e}
-	job.Stdout = b
+	job.Stdout = &role.LineWriter{Line: b.line}
 	p, err := e.Start(ctx, job)
 	if err != nil {
 		return c, fmt.Errorf("measure the cost of observation: %w", err)
@@ -41,29 +39,17 @@ func (o Options) Cost(ctx context.Context, e lab.Environment, job lab.Job, cpus 
 
 // costProbe counts the units of work that a job has done.
 type costProbe struct {
-	env     lab.Environment
-	mu      sync.Mutex
-	partial []byte
-	units   float64
+	env   lab.Environment
+	mu    sync.Mutex
+	units float64
 }
 
-// Write implements io.Writer for the job's output.
-func (b *costProbe) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.partial = append(b.partial, p...)
-	for {
-		line, rest, ok := bytes.Cut(b.partial, []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		words, ok := strings.CutPrefix(string(line), lab.IterationLine)
-		if f := strings.Fields(words); ok && len(f) == 3 {
-			if n, err := strconv.ParseFloat(f[2], 64); err == nil {
-				b.units += n
-			}
-		}
-		b.partial = rest
+// line reads a line of the job's output.
+func (b *costProbe) line(text string) {
+	if _, _, n, ok := role.ParseIteration(text); ok {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.units += n
 	}
 }
 
@@ -115,12 +101,10 @@ func (b *costProbe) stopped(ctx context.Context) (used time.Duration, done float
 }
 
 func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	}
 }

@@ -276,12 +276,8 @@ func busyProcesses(ctx context.Context, h *host.Host, watch time.Duration) (valu
 		return value{err: errors.New("not watched")}, nil
 	}
 	before := listProcesses(h)
-	t := time.NewTimer(watch)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return value{}, ctx.Err()
-	case <-t.C:
+	if err := wait(ctx, watch); err != nil {
+		return value{}, err
 	}
 	var names []string
 	for _, u := range before.since(h, 0.005) {

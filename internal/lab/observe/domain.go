@@ -3,6 +3,7 @@ package observe
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,14 +15,9 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// WithDomains adds the measures of every part as a domain to the results of the inner
-// observer.
-func WithDomains(inner lab.Observer, h *host.Host, o lab.Observed) lab.Observer {
-	return &domains{Observer: inner, host: h, envs: o.Envs}
-}
-
+// domains measure every part as Xen's tools measure a domain, over the steady window. Its
+// methods may be called on nil.
 type domains struct {
-	lab.Observer
 	host         *host.Host
 	envs         []lab.Environment
 	opened, over []domain
@@ -39,8 +35,11 @@ type thread struct {
 	guest              time.Duration
 }
 
-// Window implements lab.Observer.
-func (d *domains) Window(open bool) error {
+// window reads all parts at the beginning and at the end of the steady window.
+func (d *domains) window(open bool) error {
+	if d == nil {
+		return nil
+	}
 	var all []domain
 	var errs []error
 	for _, e := range d.envs {
@@ -52,24 +51,20 @@ func (d *domains) Window(open bool) error {
 	} else {
 		d.over = all
 	}
-	return errors.Join(append(errs, d.Observer.Window(open))...)
+	return errors.Join(errs...)
 }
 
-// Close implements lab.Observer.
-func (d *domains) Close(parts []result.Part) ([]result.Evidence, error) {
-	evidence, err := d.Observer.Close(parts)
-	for i := range parts {
-		if i >= len(d.opened) || i >= len(d.over) {
-			break
-		}
+// add adds the measures to the parts' events.
+func (d *domains) add(parts []result.Part) {
+	if d == nil {
+		return
+	}
+	for i := range min(len(parts), len(d.opened), len(d.over)) {
 		if parts[i].Events == nil {
 			parts[i].Events = map[string]float64{}
 		}
-		for name, v := range d.over[i].since(d.opened[i]) {
-			parts[i].Events[name] = v
-		}
+		maps.Copy(parts[i].Events, d.over[i].since(d.opened[i]))
 	}
-	return evidence, err
 }
 
 // since is the difference to an earlier reading.
@@ -139,11 +134,8 @@ func (d *domains) thread(tid int) (thread, bool) {
 		return thread{}, false
 	}
 	t := thread{running: time.Duration(sched.Run), waiting: time.Duration(sched.Wait), executions: float64(sched.Slices)}
-	if status, err := d.host.ReadValue(dir + "status"); err == nil {
-		if _, rest, ok := strings.Cut(status, "\nvoluntary_ctxt_switches:"); ok {
-			line, _, _ := strings.Cut(rest, "\n")
-			t.wakeup, _ = strconv.ParseFloat(strings.TrimSpace(line), 64)
-		}
+	if n, err := lineOf(d.host, dir+"status", "voluntary_ctxt_switches:"); err == nil {
+		t.wakeup, _ = strconv.ParseFloat(n, 64)
 	}
 	if stat, err := host.ReadProcessStat(d.host.Path(dir + "stat")); err == nil {
 		t.guest = stat.Guest
@@ -155,16 +147,11 @@ func (d *domains) thread(tid int) (thread, bool) {
 // folder for each machine, named after its process (Documentation/virt/kvm, and
 // kvm_vm_stats_desc in the kernel).
 func (d *domains) kvm(tid int, values map[string]float64) {
-	status, err := d.host.ReadValue(fmt.Sprintf("/proc/%d/status", tid))
+	pid, err := lineOf(d.host, fmt.Sprintf("/proc/%d/status", tid), "Tgid:")
 	if err != nil {
 		return
 	}
-	_, rest, ok := strings.Cut(status, "\nTgid:")
-	if !ok {
-		return
-	}
-	line, _, _ := strings.Cut(rest, "\n")
-	dirs, err := filepath.Glob(d.host.Path("/sys/kernel/debug/kvm/" + strings.TrimSpace(line) + "-*"))
+	dirs, err := filepath.Glob(d.host.Path("/sys/kernel/debug/kvm/" + pid + "-*"))
 	if err != nil || len(dirs) == 0 {
 		return
 	}

@@ -25,12 +25,6 @@ func (e *domainEnv) Threads() ([]int, error)          { return e.threads, nil }
 func (e *domainEnv) Usage() (lab.Usage, error)        { return e.usage, nil }
 func (e *domainEnv) Traffic() (uint64, uint64, error) { return e.sent, e.received, nil }
 
-// quiet is an observer that sees nothing.
-type quiet struct{ lab.Observer }
-
-func (quiet) Window(bool) error                              { return nil }
-func (quiet) Close([]result.Part) ([]result.Evidence, error) { return nil, nil }
-
 func TestDomains(t *testing.T) {
 	root := t.TempDir()
 	write := func(path, text string) {
@@ -57,8 +51,8 @@ func TestDomains(t *testing.T) {
 		write("sys/kernel/debug/kvm/5-12/mmio_exits", fmt.Sprintln(mmio))
 	}
 	kvm(10, 20, 30)
-	w := WithDomains(quiet{}, h, lab.Observed{Envs: []lab.Environment{e}})
-	if err := w.Window(true); err != nil {
+	w := &domains{host: h, envs: []lab.Environment{e}}
+	if err := w.window(true); err != nil {
 		t.Fatal(err)
 	}
 	thread(7, 5, 1.5e9, 2.25e9, 30, 17, 150)
@@ -66,13 +60,11 @@ func TestDomains(t *testing.T) {
 	thread(9, 5, 9e9, 9e9, 900, 900, 0)
 	e.threads, e.usage, e.sent, e.received = []int{7, 9}, lab.Usage{User: 1500 * time.Millisecond, System: 2 * time.Second}, 4196, 50
 	kvm(110, 21, 31)
-	if err := w.Window(false); err != nil {
+	if err := w.window(false); err != nil {
 		t.Fatal(err)
 	}
 	parts := []result.Part{{Events: map[string]float64{"cycles": 1}}}
-	if _, err := w.Close(parts); err != nil {
-		t.Fatal(err)
-	}
+	w.add(parts)
 	want := map[string]float64{"cycles": 1, result.DomainUser: 0.5, result.DomainSystem: 0, result.DomainGuest: 0.5, result.DomainThreads: 1, result.DomainRunning: 0.5, result.DomainWaiting: 0.25, result.DomainExecutions: 20,
 		result.DomainWakeups: 12, result.DomainInjected: 100, result.DomainKicks: 2, result.DomainSent: 4096, result.DomainReceived: 0}
 	if d := cmp.Diff(want, parts[0].Events); d != "" {
@@ -86,9 +78,10 @@ func TestDomainsWithoutWindow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := WithDomains(quiet{}, h, lab.Observed{Envs: []lab.Environment{&domainEnv{}}})
 	parts := []result.Part{{}}
-	if _, err := w.Close(parts); err != nil || parts[0].Events != nil {
-		t.Errorf("%v, %v", parts, err)
+	for _, w := range []*domains{nil, {host: h, envs: []lab.Environment{&domainEnv{}}}} {
+		if w.add(parts); parts[0].Events != nil {
+			t.Errorf("%v", parts)
+		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -25,33 +24,38 @@ type machine struct {
 	steal   time.Duration
 	lab     time.Duration // CPU time of this process
 	usage   []lab.Usage   // of the parts
-	delay   []time.Duration
-	stalled map[string]time.Duration // by name of the sample
-	net     map[string]uint64
-	swapIn  uint64 // pages
+	swapIn  uint64        // pages
 	swapOut uint64
 	oomKill uint64
 	joules  float64
-	switches,
-	moves []float64 // of the parts; nil where not counted
+	totals  map[string]float64 // by name of the sample whose rate it is
 }
 
 // read reads the machine. The CPUs' busy time is read before the parts and after them,
 // because the lab itself may have to wait in between.
 func (o *Observer) read() (machine, error) {
-	m := machine{stalled: map[string]time.Duration{}, net: map[string]uint64{}}
+	m := machine{totals: map[string]float64{}}
 	before, err := o.onCPUs(&m)
 	if err != nil {
 		return m, err
 	}
 	m.at = time.Now()
 	m.lab = ownTime()
+	if o.wants("cpu") {
+		m.totals["cpu.lab"] = m.lab.Seconds()
+	}
 	for _, p := range o.parts {
 		u, err := p.env.Usage()
 		if err != nil {
 			return m, fmt.Errorf("read the CPU time of %s: %w", p.name, err)
 		}
 		m.usage = append(m.usage, u)
+		if o.wants("cpu") {
+			m.totals["cpu."+p.name] = u.Total().Seconds()
+			m.totals["cpu.user."+p.name] = u.User.Seconds()
+			m.totals["cpu.system."+p.name] = u.System.Seconds()
+			m.totals["cpu.throttled."+p.name] = u.Throttled.Seconds()
+		}
 	}
 	after, err := o.onCPUs(&m)
 	if err != nil {
@@ -60,16 +64,15 @@ func (o *Observer) read() (machine, error) {
 	m.busy = (before + after) / 2
 	for _, p := range o.parts {
 		if o.wants("schedstat") {
-			m.delay = append(m.delay, p.delay())
+			m.totals["sched.delay."+p.name] = p.delay().Seconds()
 		}
-		switches, moves := p.scheduling()
-		m.switches, m.moves = append(m.switches, switches), append(m.moves, moves)
+		p.scheduling(m.totals)
 	}
 	if o.wants("psi") {
-		o.pressure(m.stalled)
+		o.pressure(m.totals)
 	}
 	if o.wants("net") {
-		m.net = readNet(o.opt.Host)
+		maps.Copy(m.totals, readNet(o.opt.Host))
 	}
 	o.energy.read(m.at)
 	m.joules = o.energy.total()
@@ -142,17 +145,17 @@ func exactTimes(h *host.Host) ([]time.Duration, bool) {
 // resources are those for which the kernel reports pressure.
 var resources = [...]string{"cpu", "memory", "io"}
 
-func (o *Observer) pressure(to map[string]time.Duration) {
+func (o *Observer) pressure(to map[string]float64) {
 	for _, r := range resources {
 		if p, err := o.opt.Host.PSI(r); err == nil {
-			to["psi."+r+".some"] = p.Some.Total
+			to["psi."+r+".some"] = p.Some.Total.Seconds()
 			if r != "cpu" { // psi.rst: it has no meaning for the machine
-				to["psi."+r+".full"] = p.Full.Total
+				to["psi."+r+".full"] = p.Full.Total.Seconds()
 			}
 		}
 		for _, p := range o.parts {
 			if d, ok := p.stalled(r); ok {
-				to["psi."+r+".some."+p.name] = d
+				to["psi."+r+".some."+p.name] = d.Seconds()
 			}
 		}
 	}
@@ -177,12 +180,14 @@ func (m *machine) memory(h *host.Host) error {
 			m.oomKill = n
 		}
 	}
+	page := float64(os.Getpagesize())
+	m.totals["swap.in"], m.totals["swap.out"] = float64(m.swapIn)*page, float64(m.swapOut)*page
 	return nil
 }
 
 // readNet reads /proc/net/dev (proc(5)): all interfaces except lo.
-func readNet(h *host.Host) map[string]uint64 {
-	all := map[string]uint64{}
+func readNet(h *host.Host) map[string]float64 {
+	all := map[string]float64{}
 	text, err := h.ReadValue("/proc/self/net/dev")
 	if err != nil {
 		return all
@@ -195,7 +200,7 @@ func readNet(h *host.Host) map[string]uint64 {
 		}
 		for what, column := range map[string]int{"rx_bytes": 0, "rx_packets": 1, "rx_dropped": 3, "tx_bytes": 8, "tx_packets": 9, "tx_dropped": 11} {
 			if n, err := strconv.ParseUint(f[column], 10, 64); err == nil {
-				all["net."+name+"."+what] = n
+				all["net."+name+"."+what] = float64(n)
 			}
 		}
 	}
@@ -208,44 +213,17 @@ func (o *Observer) values(v map[string]float64, a, b machine) {
 	if span <= 0 {
 		return
 	}
-	rate := func(from, to time.Duration) float64 { return (to - from).Seconds() / span }
-	if o.wants("cpu") {
-		for i, p := range o.parts {
-			u, w := a.usage[i], b.usage[i]
-			v["cpu."+p.name] = rate(u.Total(), w.Total())
-			v["cpu.user."+p.name] = rate(u.User, w.User)
-			v["cpu.system."+p.name] = rate(u.System, w.System)
-			v["cpu.throttled."+p.name] = rate(u.Throttled, w.Throttled)
+	for name, to := range b.totals {
+		from, ok := a.totals[name]
+		// The counters of an interface that was made anew begin at 0.
+		if ok && (to >= from || !strings.HasPrefix(name, "net.")) {
+			v[name] = (to - from) / span
 		}
+	}
+	if o.wants("cpu") {
 		d := o.between(a, b)
 		v["cpu.foreign"], v["cpu.steal"], v["cpu.irq"] = d.foreign, d.steal, d.irq
-		v["cpu.lab"] = rate(a.lab, b.lab)
 	}
-	for i := range min(len(a.delay), len(b.delay)) {
-		v["sched.delay."+o.parts[i].name] = rate(a.delay[i], b.delay[i])
-	}
-	for i, p := range o.parts {
-		if p.isCounted("context-switches") {
-			v["sched.switches."+p.name] = (b.switches[i] - a.switches[i]) / span
-		}
-		if p.isCounted("migrations") {
-			v["sched.migrations."+p.name] = (b.moves[i] - a.moves[i]) / span
-		}
-	}
-	for name := range maps.Keys(b.stalled) {
-		if from, ok := a.stalled[name]; ok {
-			v[name] = rate(from, b.stalled[name])
-		}
-	}
-	for name, n := range b.net {
-		if from, ok := a.net[name]; ok {
-			if d, restarted := sample.Monotonic(n, from); !restarted {
-				v[name] = float64(d) / span
-			}
-		}
-	}
-	page := float64(os.Getpagesize())
-	v["swap.in"], v["swap.out"] = float64(b.swapIn-a.swapIn)*page/span, float64(b.swapOut-a.swapOut)*page/span
 	if o.energy.fresh() {
 		v["energy.watts"] = (b.joules - a.joules) / span
 	}

@@ -43,6 +43,7 @@ type Observer struct {
 	kernel *kernelLog // nil where it cannot be read
 	energy *energy    // nil without a source
 	caches *caches    // nil where CPUs do not move
+	domain *domains   // nil where the study does not ask for them
 	before processes
 }
 
@@ -71,6 +72,9 @@ func (o Options) open(of lab.Observed) (*Observer, error) {
 		}
 		obs.cpus = obs.cpus.Union(cpus)
 		obs.parts = append(obs.parts, newPart(name, of.Envs[i], cpus, &obs.opt))
+	}
+	if obs.wants("domains") {
+		obs.domain = &domains{host: o.Host, envs: of.Envs}
 	}
 	obs.openCountings()
 	if obs.energy, err = openEnergy(o.Host, o.Observe); err != nil {
@@ -146,6 +150,7 @@ func (o *Observer) watch(s result.Sample) {
 
 // Window implements lab.Observer.
 func (o *Observer) Window(open bool) error {
+	errs := []error{o.domain.window(open)}
 	// The time to attach and detach programs is outside the window.
 	if open {
 		o.count(true)
@@ -154,9 +159,8 @@ func (o *Observer) Window(open bool) error {
 	}
 	cur, err := o.read()
 	if err != nil {
-		return fmt.Errorf("observe: %w", err)
+		return errors.Join(append(errs, fmt.Errorf("observe: %w", err))...)
 	}
-	var errs []error
 	for _, p := range o.parts {
 		errs = append(errs, p.window(open))
 	}
@@ -199,6 +203,7 @@ func (o *Observer) Close(parts []result.Part) ([]result.Evidence, error) {
 			parts[i].Events, parts[i].Missing = p.counts()
 		}
 	}
+	o.domain.add(parts)
 	o.caches.measure()
 	if e := o.caches.judge(o.of.Cell.Place); !o.closed.at.IsZero() {
 		o.addEvidence(e, o.closed.at.Sub(o.of.Start))

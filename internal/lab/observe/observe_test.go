@@ -199,7 +199,7 @@ func TestParsesNet(t *testing.T) {
     lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0
   eth0:1296 12 0 3 0 0 0 0 900 9 0 4 0 0 0 0
 `})
-	want := map[string]uint64{"net.eth0.rx_bytes": 1296, "net.eth0.rx_packets": 12, "net.eth0.rx_dropped": 3,
+	want := map[string]float64{"net.eth0.rx_bytes": 1296, "net.eth0.rx_packets": 12, "net.eth0.rx_dropped": 3,
 		"net.eth0.tx_bytes": 900, "net.eth0.tx_packets": 9, "net.eth0.tx_dropped": 4}
 	if got := readNet(h); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

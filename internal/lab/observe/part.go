@@ -75,8 +75,9 @@ func eventSignals() map[string]signal {
 	}
 }
 
-// everySecond are the events that are in the samples of each second.
-var everySecond = []string{"context-switches", "migrations"}
+// everySecond are the events that are in the samples of each second, with the prefixes of
+// their names there.
+var everySecond = map[string]string{"context-switches": "sched.switches.", "migrations": "sched.migrations."}
 
 // always are the events counted in addition to those that a study asks for. They are the
 // kernel's own and cost very little.
@@ -194,7 +195,7 @@ func (p *part) open(name string, threads []int) (*eventCounter, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &eventCounter{name: name, always: slices.Contains(everySecond, name), coverage: 1}
+	c := &eventCounter{name: name, always: everySecond[name] != "", coverage: 1}
 	dir := p.dirs[""]
 	if _, ok := p.host.Layout().V1["perf_event"]; ok {
 		dir = p.dirs["perf_event"]
@@ -252,32 +253,23 @@ func (c *eventCounter) close() {
 	c.tallies = nil
 }
 
-// scheduling returns the part's context switches and migrations so far.
-func (p *part) scheduling() (switches, moves float64) {
+// scheduling adds the part's context switches and migrations so far, if they are counted.
+func (p *part) scheduling(to map[string]float64) {
 	for _, c := range p.events {
 		if !c.always || c.tallies == nil {
 			continue
 		}
 		if err := c.read(); err != nil {
 			p.dropEvent(c, err)
+			continue
 		}
-		switch c.name {
-		case "context-switches":
-			switches = c.total
-		case "migrations":
-			moves = c.total
-		}
+		to[everySecond[c.name]+p.name] = c.total
 	}
-	return switches, moves
 }
 
 func (p *part) dropEvent(c *eventCounter, err error) {
 	p.missing[c.name] = err.Error()
 	c.close()
-}
-
-func (p *part) isCounted(name string) bool {
-	return slices.ContainsFunc(p.events, func(c *eventCounter) bool { return c.name == name && c.tallies != nil })
 }
 
 // window starts and stops the counters of the steady window.

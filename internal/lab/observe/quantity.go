@@ -248,12 +248,8 @@ func Measure(ctx context.Context, h *host.Host, p study.Preconditions, over time
 		return nil, fmt.Errorf("measure preconditions: %w", err)
 	}
 	from := time.Now()
-	t := time.NewTimer(over)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-t.C:
+	if err := wait(ctx, over); err != nil {
+		return nil, err
 	}
 	if m.last, err = h.CPUTimes(); err != nil {
 		return nil, fmt.Errorf("measure preconditions: %w", err)

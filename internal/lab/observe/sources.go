@@ -167,18 +167,21 @@ func idleStates(h *host.Host) (string, error) {
 	return strings.Join(words, ", "), nil
 }
 
-func meminfo(h *host.Host, key string) (string, error) {
-	text, err := h.ReadValue("/proc/meminfo")
+// lineOf returns what follows KEY= or KEY: in a file.
+func lineOf(h *host.Host, file, key string) (string, error) {
+	text, err := h.ReadValue(file)
 	if err != nil {
 		return "", cause(err)
 	}
 	for line := range strings.Lines(text) {
-		if v, ok := strings.CutPrefix(line, key+":"); ok {
+		if v, ok := strings.CutPrefix(line, key); ok {
 			return strings.TrimSpace(v), nil
 		}
 	}
-	return "", fmt.Errorf("no %s in /proc/meminfo", key)
+	return "", fmt.Errorf("no %s in %s", strings.TrimRight(key, ":="), file)
 }
+
+func meminfo(h *host.Host, key string) (string, error) { return lineOf(h, "/proc/meminfo", key+":") }
 
 func swapUsed(h *host.Host) (string, error) {
 	n, err := swapBytes(h)
@@ -219,16 +222,8 @@ func netQueues(h *host.Host) (string, error) {
 }
 
 func osName(h *host.Host) (string, error) {
-	text, err := h.ReadValue("/etc/os-release")
-	if err != nil {
-		return "", cause(err)
-	}
-	for line := range strings.Lines(text) {
-		if v, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
-			return strings.Trim(strings.TrimSpace(v), `"`), nil
-		}
-	}
-	return "", errors.New("no PRETTY_NAME in /etc/os-release")
+	name, err := lineOf(h, "/etc/os-release", "PRETTY_NAME=")
+	return strings.Trim(name, `"`), err
 }
 
 // packages names the set of installed packages by a hash of their versions.

@@ -6,7 +6,7 @@
 //	h, err := remote.Dial(ctx, inv, "h1", remote.Options{Helper: exe, Words: []string{"lab-remote"}})
 //	e, err := h.Make(ctx, part) // a lab.Environment
 //	p, err := e.Start(ctx, job)
-//	began, err := remote.Begin(ctx, procs, 0) // on all hosts at one instant
+//	began, err := helper.Begin(ctx, procs) // on all hosts at one instant
 //
 // What runs on a host depends on a lease that the lab renews. A helper that receives
 // nothing for three quarters of its lease, because the lab, the network or the host's

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/quell-dev/quell/internal/lab/helper"
 )
 
 // Options say how hosts are used. Helper and Words are required.
 type Options struct {
 	// Helper is the static program that is pushed. Words are the arguments that make it
-	// call Serve; the lease is appended to them.
+	// call helper.Serve; the lease is appended to them.
 	Helper string
 	Words  []string
 	// Self are placeholders in commands for that program.
@@ -50,29 +52,14 @@ func (e *LostError) LostHost() string { return e.Host }
 
 // Host is a host with a helper on it. It is safe for use by several goroutines.
 type Host struct {
+	*helper.Client
 	Name  string
 	Facts Facts
 
 	opt     Options
-	closers []func() error
-	wire    *wire
+	hangUp  func() // ends the connection
 	stderr  tail
-	heard   atomic.Int64
-	base    time.Time // reference for converting CLOCK_MONOTONIC to time.Time
-	baseNS  int64
-	hello   chan struct{}
-	gone    chan struct{} // closed when the host is lost or closed
-	once    sync.Once
 	closing atomic.Bool
-
-	mu      sync.Mutex
-	why     error // set before gone is closed
-	next    int
-	waiting map[int]chan frame
-	procs   map[int]*Process
-	early   map[int][]frame // of processes whose start is not yet answered
-	offset  int64           // this machine's clock minus the host's, ns
-	unsure  time.Duration
 }
 
 // Dial connects to a host of the inventory, pushes the helper and starts it.
@@ -83,21 +70,25 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 		return nil, fmt.Errorf("unknown host %q: not in the inventory", name)
 	}
 	o.Lease = cmp.Or(o.Lease, 10*time.Second)
-	if o.Lease < LeastLease {
-		return nil, fmt.Errorf("host %s: lease %s: want %s or more", name, o.Lease, LeastLease)
+	if o.Lease < helper.LeastLease {
+		return nil, fmt.Errorf("host %s: lease %s: want %s or more", name, o.Lease, helper.LeastLease)
 	}
 	client, closers, err := connect(ctx, inv, s)
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{Name: name, opt: o, closers: append(closers, client.Close), hello: make(chan struct{}), gone: make(chan struct{}),
-		base: time.Now(), baseNS: monotonic(), waiting: map[int]chan frame{}, procs: map[int]*Process{}, early: map[int][]frame{}}
+	closers = append(closers, client.Close)
+	h := &Host{Name: name, opt: o, hangUp: sync.OnceFunc(func() {
+		for _, c := range slices.Backward(closers) {
+			_ = c() // the connection is lost, an error does not matter
+		}
+	})}
 	defer func() {
 		if err != nil {
-			h.disconnect(err)
+			h.hangUp()
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() { h.disconnect(ctx.Err()) })
+	stop := context.AfterFunc(ctx, h.hangUp)
 	defer stop()
 	path, facts, err := push(client, name, o.Helper)
 	if err != nil {
@@ -108,11 +99,11 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 		return nil, err
 	}
 	select {
-	case <-h.hello:
-	case <-h.gone:
-		return nil, fmt.Errorf("start the helper on host %s: %w: its stderr: %q", name, h.reason(), h.stderr.String())
+	case <-h.Hello():
+	case <-h.Gone():
+		return nil, fmt.Errorf("start the helper on host %s: %w: its stderr: %q", name, cmp.Or(ctx.Err(), h.Reason()), h.stderr.String())
 	}
-	return h, h.measureClock(ctx)
+	return h, h.MeasureClock(ctx)
 }
 
 // serve starts the helper and the goroutines that read from it and send beats.
@@ -140,9 +131,7 @@ func (h *Host) serve(client *ssh.Client, s *HostConfig, path string) error {
 	if err := session.Start("exec " + strings.Join(words, " ")); err != nil {
 		return fmt.Errorf("start the helper on host %s: %w", h.Name, err)
 	}
-	h.wire = newWire(out, in)
-	h.heard.Store(monotonic())
-	go h.listen()
+	h.Client = helper.Connect(out, in, helper.ClientOptions{Prefix: "host " + h.Name + ": ", Self: h.opt.Self, Lost: h.lost, Close: h.hangUp})
 	go h.beat()
 	return nil
 }
@@ -167,33 +156,20 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.text))
 }
 
-// disconnect ends the connection; the first reason counts.
-func (h *Host) disconnect(err error) {
-	h.once.Do(func() {
-		h.mu.Lock()
-		h.why = err
-		procs := h.procs
-		h.procs = nil
-		h.mu.Unlock()
-		close(h.gone)
-		for _, p := range procs {
-			p.Ended(err)
-		}
-		for _, c := range slices.Backward(h.closers) {
-			_ = c() // the connection is lost, an error does not matter
-		}
-	})
-}
-
-func (h *Host) reason() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.why
+// lost is why the host is lost if its connection ended with err.
+func (h *Host) lost(err error, silent time.Duration) error {
+	if h.closing.Load() {
+		return errClosed
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the helper exited")
+	}
+	return &LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease, Err: err}
 }
 
 // Err is a *LostError, or nil while the host is connected or after Close.
 func (h *Host) Err() error {
-	if err := h.reason(); !errors.Is(err, errClosed) {
+	if err := h.Reason(); !errors.Is(err, errClosed) {
 		return err
 	}
 	return nil
@@ -208,25 +184,25 @@ func (h *Host) beat() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-h.gone:
+		case <-h.Gone():
 			return
 		case <-tick.C:
 		}
 		limit := h.opt.Lease / 2
 		select {
-		case <-h.hello:
+		case <-h.Hello():
 		default:
 			limit = max(limit, patience) // the helper is still starting
 		}
-		if silent := time.Duration(monotonic() - h.heard.Load()); silent > limit {
-			h.disconnect(&LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease})
+		if silent := h.Silent(); silent > limit {
+			h.Disconnect(&LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease})
 			return
 		}
 		// A broken connection accepts what its buffers hold and then blocks.
 		select {
 		case sending <- struct{}{}:
 			go func() {
-				_ = h.wire.send(frame{Op: "beat"}) // listen detects errors
+				_ = h.Beat() // the client detects errors
 				<-sending
 			}()
 		default:
@@ -234,142 +210,22 @@ func (h *Host) beat() {
 	}
 }
 
-func (h *Host) listen() {
-	up := sync.OnceFunc(func() { close(h.hello) })
-	for {
-		f, err := h.wire.receive()
-		if err != nil {
-			if h.closing.Load() {
-				h.disconnect(errClosed)
-			}
-			h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: unexpected(err)})
-			return
-		}
-		h.heard.Store(monotonic())
-		switch f.Op {
-		case "hello":
-			up()
-		case "answer":
-			h.mu.Lock()
-			reply := h.waiting[f.ID]
-			delete(h.waiting, f.ID)
-			h.mu.Unlock()
-			if reply != nil {
-				reply <- f
-			}
-		case "out", "exit":
-			h.mu.Lock()
-			p := h.procs[f.Proc]
-			if p == nil {
-				h.early[f.Proc] = append(h.early[f.Proc], f)
-			}
-			h.mu.Unlock()
-			if p != nil {
-				p.said(f)
-			}
-		}
-	}
-}
-
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return errors.New("the helper exited")
-	}
-	return err
-}
-
-// call sends a request and waits for the answer.
-func (h *Host) call(ctx context.Context, f frame) (frame, error) {
-	reply := make(chan frame, 1)
-	h.mu.Lock()
-	if h.why != nil {
-		h.mu.Unlock()
-		return frame{}, h.reason()
-	}
-	h.next++
-	f.ID = h.next
-	h.waiting[f.ID] = reply
-	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		delete(h.waiting, f.ID)
-		h.mu.Unlock()
-	}()
-	go func() { _ = h.wire.send(f) }() // a broken connection blocks it; listen and beat detect that
-	select {
-	case a := <-reply:
-		return a, a.Failed.on(h.Name)
-	case <-h.gone:
-		return frame{}, h.reason()
-	case <-ctx.Done():
-		return frame{}, fmt.Errorf("host %s: %s: %w", h.Name, f.Op, ctx.Err())
-	}
-}
-
-// pings is the number of round trips from which the best clock offset is taken.
-const pings = 20
-
-// measureClock measures the host's clock. Half the round trip is the largest error of the
-// offset.
-func (h *Host) measureClock(ctx context.Context) error {
-	best, least := int64(0), time.Duration(1<<62)
-	for range pings {
-		from := monotonic()
-		a, err := h.call(ctx, frame{Op: "ping"})
-		to := monotonic()
-		if err != nil {
-			return fmt.Errorf("compare clocks: %w", err)
-		}
-		if unsure := time.Duration(to-from+1) / 2; unsure < least {
-			best, least = from+(to-from)/2-a.NS, unsure
-		}
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.offset, h.unsure = best, least
-	return nil
-}
-
-// Clock is how far the host's CLOCK_MONOTONIC is behind this machine's, and the largest
-// error of that.
-func (h *Host) Clock() (offset, unsure time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return time.Duration(h.offset), h.unsure
-}
-
-// here converts an instant of the host's clock.
-func (h *Host) here(ns int64) time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.base.Add(time.Duration(ns + h.offset - h.baseNS))
-}
-
-// there converts an instant to the host's clock.
-func (h *Host) there(t time.Time) int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.baseNS + int64(t.Sub(h.base)) - h.offset
-}
-
 // Close ends and removes everything on the host and disconnects. It does nothing if the
 // host was lost.
 func (h *Host) Close() error {
 	select {
-	case <-h.gone:
+	case <-h.Gone():
 		return nil
 	default:
 	}
 	h.closing.Store(true)
-	go func() { _ = h.wire.send(frame{Op: "bye"}) }() // see call
+	go func() { _ = h.Bye() }() // a broken connection blocks it
 	// The helper has ended when its output ends.
-	t := time.NewTimer(h.opt.Lease)
-	defer t.Stop()
 	select {
-	case <-h.gone:
+	case <-h.Gone():
 		return h.Err()
-	case <-t.C:
-		h.disconnect(&LostError{Host: h.Name, Silent: time.Duration(monotonic() - h.heard.Load()), Lease: h.opt.Lease, Err: errors.New("the helper does not exit")})
-		return h.reason()
+	case <-time.After(h.opt.Lease):
+		h.Disconnect(&LostError{Host: h.Name, Silent: h.Silent(), Lease: h.opt.Lease, Err: errors.New("the helper does not exit")})
+		return h.Reason()
 	}
 }

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/helper"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 var (
-	_ lab.Environment = (*Environment)(nil)
-	_ lab.Process     = (*Process)(nil)
+	_ lab.Environment = (*helper.Environment)(nil)
+	_ lab.Process     = (*helper.Process)(nil)
 )
 
 // An environment on a host behaves like a local one, and is removed when the host is
@@ -193,10 +195,11 @@ func TestTheBarrier(t *testing.T) {
 	f := hosts(t, 4).ready()
 	b := f.barrier(t)
 	all := b.round(t)
+	base, baseNS := role.Instant()
 	for i, began := range all {
 		// The hosts are this machine, so the true offset of their clocks is known.
-		truth := time.Duration(began.There) + f.servers[i].behind - time.Duration(b.hosts[i].baseNS)
-		if off := began.At.Sub(b.hosts[i].base) - truth; off.Abs() > began.Within {
+		truth := time.Duration(began.There) + f.servers[i].behind - time.Duration(baseNS)
+		if off := began.At.Sub(base) - truth; off.Abs() > began.Within {
 			t.Errorf("h%d began %v ± %v, which is wrong by %v", i, began.At, began.Within, off)
 		}
 		if offset, within := b.hosts[i].Clock(); (offset - f.servers[i].behind).Abs() > within {
@@ -208,7 +211,7 @@ func TestTheBarrier(t *testing.T) {
 // barrier is an environment on each host.
 type barrier struct {
 	hosts []*Host
-	envs  []*Environment
+	envs  []*helper.Environment
 }
 
 func (f *farm) barrier(t testing.TB) *barrier {
@@ -224,9 +227,9 @@ func (f *farm) barrier(t testing.TB) *barrier {
 	return b
 }
 
-func (b *barrier) round(t testing.TB) []BeginResult {
+func (b *barrier) round(t testing.TB) []helper.BeginResult {
 	t.Helper()
-	var procs []*Process
+	var procs []*helper.Process
 	for _, e := range b.envs {
 		p, err := e.Run(context.Background(), lab.Job{Name: "fg", Argv: []string{"true"}})
 		if err != nil {
@@ -234,7 +237,7 @@ func (b *barrier) round(t testing.TB) []BeginResult {
 		}
 		procs = append(procs, p)
 	}
-	all, err := Begin(context.Background(), procs, 0)
+	all, err := helper.Begin(context.Background(), procs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +285,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 	}
 	const lease = 10 * time.Second
 	f := hosts(t, 4).ready()
-	var procs []*Process
+	var procs []*helper.Process
 	var all []*Host
 	for i, s := range f.servers {
 		h := f.dial(s.name, lease)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/helper"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -57,7 +58,7 @@ func helperMain(word string, args []string) error {
 		if err != nil {
 			return err
 		}
-		return Serve(context.Background(), os.Stdin, os.Stdout, m, exe, lease)
+		return helper.Serve(context.Background(), os.Stdin, os.Stdout, m, exe, lease)
 	}
 	return fmt.Errorf("unknown word %q", word)
 }

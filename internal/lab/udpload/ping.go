@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Pinger sends datagrams to an Echo and measures the time until they return.
@@ -32,8 +33,7 @@ type pinger struct {
 	Pinger
 	conn  *net.UDPConn
 	pong  chan uint64  // numbers of returned pings, if send waits for them
-	done  atomic.Int64 // answers
-	said  int64
+	done               // answers
 	fails atomic.Int64 // pings that found no receiver
 
 	mu      sync.Mutex
@@ -79,7 +79,7 @@ func (p *pinger) send(ctx context.Context) error {
 	defer wait.Stop()
 	began := time.Now()
 	for k := uint64(0); ctx.Err() == nil; k++ {
-		at := monotonic()
+		at := role.Monotonic()
 		putHeader(b, k, at)
 		p.mu.Lock()
 		if p.counts {
@@ -123,8 +123,8 @@ func (p *pinger) listen(ctx context.Context) error {
 			if !ok {
 				return
 			}
-			trip := monotonic() - at
-			p.done.Add(1)
+			trip := role.Monotonic() - at
+			p.n.Add(1)
 			p.mu.Lock()
 			if i := n - p.first; n >= p.first && i < uint64(len(p.sent)) && p.sent[i] == at {
 				p.trips[i] = trip
@@ -142,13 +142,6 @@ func (p *pinger) listen(ctx context.Context) error {
 	}
 }
 
-func (p *pinger) units() float64 {
-	now := p.done.Load()
-	n := now - p.said
-	p.said = now
-	return float64(n)
-}
-
 func (p *pinger) count() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,9 +153,9 @@ func (p *pinger) values(time.Duration) map[string]float64 {
 	defer p.mu.Unlock()
 	p.counts = false
 	// The most recent pings cannot be lost yet.
-	v := pingValues(p.sent, p.trips, monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
+	v := pingValues(p.sent, p.trips, role.Monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
 	if n := p.fails.Load() - p.failed0; n > 0 {
-		v[unreachable] = float64(n)
+		v[role.UnreachableValue] = float64(n)
 	}
 	return v
 }
@@ -206,8 +199,7 @@ type Echo struct {
 
 type echo struct {
 	*listener
-	done atomic.Int64
-	said int64
+	done // answers
 }
 
 func (e Echo) check() error { return nil }
@@ -227,16 +219,9 @@ func (e *echo) run(ctx context.Context) error {
 		}
 		// If it cannot be returned, the sender counts it as lost.
 		if _, err := e.conn.WriteToUDPAddrPort(b, from); err == nil {
-			e.done.Add(1)
+			e.n.Add(1)
 		}
 	})
-}
-
-func (e *echo) units() float64 {
-	now := e.done.Load()
-	n := now - e.said
-	e.said = now
-	return float64(n)
 }
 
 func (e *echo) count() {}

@@ -1,16 +1,12 @@
 package udpload
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strconv"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Counted is the counted time of a part's values: Duration, after a warm-up.
@@ -42,18 +38,18 @@ type session interface {
 	io.Closer
 }
 
-// The output of a part for each slice of time and for its whole counted time; the lab's
-// engine reads it (see package lab).
-const (
-	iterationLine = "quell-lab iteration"
-	valueLine     = "quell-lab value"
-	slice         = 100 * time.Millisecond
+// done counts the work of a session for its method units.
+type done struct {
+	n    atomic.Int64 // since the beginning
+	said int64        // part of n that units has reported
+}
 
-	// saturated is the value, other than 0, of a part that fell behind its own schedule.
-	// unreachable is how often a part found no receiver.
-	saturated   = "generator-saturated"
-	unreachable = "unreachable"
-)
+func (d *done) units() float64 {
+	now := d.n.Load()
+	last := d.said
+	d.said = now
+	return float64(now - last)
+}
 
 // Play creates a part's sockets, waits for a line on in and plays until in closes. It
 // reports the work of each slice (bits; for a Pinger and an Echo answers), and the values
@@ -68,17 +64,11 @@ func Play(ctx context.Context, p Part, c Counted, in io.Reader, out io.Writer) e
 		return err
 	}
 	defer s.Close()
-	lines := bufio.NewReader(in)
-	if _, err := lines.ReadString('\n'); err != nil {
+	ctx, cancel, ok := role.Barrier(ctx, in)
+	defer cancel()
+	if !ok {
 		return nil // cancelled
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		// The reader may stay blocked after this returns; the process ends.
-		defer cancel()
-		_, _ = io.Copy(io.Discard, lines)
-	}()
 	done := make(chan error, 1)
 	go func() { done <- s.run(ctx) }()
 	err = play(ctx, s, c, done, out)
@@ -91,20 +81,17 @@ func Play(ctx context.Context, p Part, c Counted, in io.Reader, out io.Writer) e
 
 // play reports the results of a session until it ends; the session's error stays in done.
 func play(ctx context.Context, s session, c Counted, done chan error, out io.Writer) error {
-	tick := time.NewTicker(slice)
+	tick := time.NewTicker(role.Slice)
 	defer tick.Stop()
 	turn := time.NewTimer(c.Warmup)
 	defer turn.Stop()
 	var began time.Time // begin of the counted time
 	said := false
-	from := monotonic()
+	from := role.Monotonic()
 	iteration := func() error {
-		to := monotonic()
-		if _, err := fmt.Fprintf(out, "%s %d %d %s\n", iterationLine, from, to, number(s.units())); err != nil {
-			return fmt.Errorf("report an iteration: %w", err)
-		}
-		from = to
-		return nil
+		began := from
+		from = role.Monotonic()
+		return role.PrintIteration(out, began, from, s.units())
 	}
 	for {
 		select {
@@ -130,7 +117,7 @@ func play(ctx context.Context, s session, c Counted, done chan error, out io.Wri
 		// Half of the counted time is enough for values; a shorter time gives none.
 		if lasted := time.Since(began); !began.IsZero() && !said && lasted >= c.Duration/2 {
 			said = true
-			if err := say(out, s.values(lasted)); err != nil {
+			if err := role.PrintValues(out, s.values(lasted), 10); err != nil {
 				return err
 			}
 		}
@@ -139,27 +126,4 @@ func play(ctx context.Context, s session, c Counted, done chan error, out io.Wri
 			return iteration()
 		}
 	}
-}
-
-// say reports all values in one write: a reader of the output sees all or none.
-func say(out io.Writer, values map[string]float64) error {
-	var text []byte
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		text = fmt.Appendf(text, "%s %s %s\n", valueLine, name, number(values[name]))
-	}
-	if _, err := out.Write(text); err != nil {
-		return fmt.Errorf("report values: %w", err)
-	}
-	return nil
-}
-
-func number(v float64) string { return strconv.FormatFloat(v, 'g', 10, 64) }
-
-// monotonic is CLOCK_MONOTONIC in ns, by which the lab maps a role's times.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel has it
-	}
-	return ts.Nano()
 }

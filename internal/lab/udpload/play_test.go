@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -32,9 +32,9 @@ func (o *output) said(t *testing.T) (units float64, values map[string]float64) {
 		switch {
 		case err != nil:
 			t.Fatalf("%q: %v", line, err)
-		case strings.HasPrefix(line, iterationLine) && len(f) == 5:
+		case strings.HasPrefix(line, role.IterationLine) && len(f) == 5:
 			units += v
-		case strings.HasPrefix(line, valueLine) && len(f) == 4:
+		case strings.HasPrefix(line, role.ValueLine) && len(f) == 4:
 			values[f[2]] = v
 		default:
 			t.Fatalf("what is %q?", line)
@@ -136,15 +136,6 @@ func TestPlayFails(t *testing.T) {
 		Pinger{To: "127.0.0.1:1", Size: 9000, Timeout: time.Second}, Pinger{To: "127.0.0.1:1", Size: 64}, Receiver{Listen: "127.0.0.1:no such port"}} {
 		if err := Play(t.Context(), p, Counted{}, strings.NewReader("\n"), io.Discard); err == nil {
 			t.Errorf("%+v is taken", p)
-		}
-	}
-}
-
-// The output has the format that the lab's engine reads.
-func TestTheLabReadsIt(t *testing.T) {
-	for mine, engines := range map[string]string{iterationLine + " ": lab.IterationLine, valueLine + " ": lab.ValueLine, saturated: lab.SaturatedValue, unreachable: lab.UnreachableValue} {
-		if mine != engines {
-			t.Errorf("%q, the engine reads %q", mine, engines)
 		}
 	}
 }
@@ -306,10 +297,10 @@ func TestFlows(t *testing.T) {
 		})
 		stop()
 		// Each flow sends 565 datagrams a second: 0.01 is about three of them.
-		if math.Abs(got[result.UDPLost]-c.lost) > 0.01 || got[result.UDPReceived] <= 0 || got[result.UDPOverflow] != 0 || got[saturated] != 0 {
+		if math.Abs(got[result.UDPLost]-c.lost) > 0.01 || got[result.UDPReceived] <= 0 || got[result.UDPOverflow] != 0 || got[role.SaturatedValue] != 0 {
 			t.Errorf("%s: received %v", c.name, got)
 		}
-		if sent[result.UDPSent] <= 0 || sent[unreachable] != 0 {
+		if sent[result.UDPSent] <= 0 || sent[role.UnreachableValue] != 0 {
 			t.Errorf("%s: sent %v", c.name, sent)
 		}
 		// It has sent what was received; each flow may have sent one more while it ended.
@@ -328,15 +319,15 @@ func TestSenderFallsBehind(t *testing.T) {
 		s := &sender{Sender: Sender{Rate: 10e6}, due: func() int64 { return 0 }}
 		s.count()
 		s.due = func() int64 { return 10_000_000 }
-		s.sent.Store(c.sent)
+		s.n.Store(c.sent)
 		v := s.values(time.Second)
-		if _, got := v[saturated]; got != c.want || v[result.UDPSent] != float64(c.sent) {
+		if _, got := v[role.SaturatedValue]; got != c.want || v[result.UDPSent] != float64(c.sent) {
 			t.Errorf("%d of 10,000,000 bits: %v", c.sent, v)
 		}
 	}
 	out, end := playing(t, Sender{To: free(t), Flows: 1, Size: 100, Rate: 1e6}, Counted{Warmup: 20 * time.Millisecond, Duration: 200 * time.Millisecond})
 	defer end()
-	if v := valuesOf(t, out); v[unreachable] == 0 {
+	if v := valuesOf(t, out); v[role.UnreachableValue] == 0 {
 		t.Errorf("without a receiver: %v", v)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Receiver counts the datagrams that Senders send to it.
@@ -28,10 +29,10 @@ type receiver struct {
 	*listener
 	port uint16
 
+	done // bits received
+
 	mu      sync.Mutex
 	tally   tally
-	total   int64 // bits since the beginning
-	said    int64 // part of total that units has reported
 	dropped uint64
 }
 
@@ -85,8 +86,8 @@ func (r *receiver) run(ctx context.Context) error {
 		}
 		r.mu.Lock()
 		r.tally.add(from, n, len(b))
-		r.total += bits(len(b))
 		r.mu.Unlock()
+		r.n.Add(bits(len(b)))
 	})
 }
 
@@ -104,14 +105,6 @@ func each(ctx context.Context, c *net.UDPConn, take func(b []byte, from netip.Ad
 		}
 		take(b[:n], from)
 	}
-}
-
-func (r *receiver) units() float64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := r.total - r.said
-	r.said = r.total
-	return float64(n)
 }
 
 func (r *receiver) count() {
@@ -139,7 +132,7 @@ func (r *receiver) values(lasted time.Duration) map[string]float64 {
 		n := float64(dropped - r.dropped)
 		v[result.UDPOverflow] = n
 		if n > overflow*float64(came) {
-			v[saturated] = n
+			v[role.SaturatedValue] = n
 		}
 	}
 	return v

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Sender sends datagrams to a Receiver.
@@ -40,9 +41,8 @@ type sender struct {
 	Sender
 	flows []*net.UDPConn
 
-	sent    atomic.Int64 // bits, since the beginning
+	done                 // bits sent
 	refused atomic.Int64 // datagrams refused because no socket listens
-	said    int64        // part of sent that units has reported
 
 	mu           sync.Mutex
 	due          func() int64 // bits that should have been sent by now
@@ -125,14 +125,14 @@ func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap,
 				}
 			}
 		}
-		putHeader(b, k, monotonic())
+		putHeader(b, k, role.Monotonic())
 		size := s.Size
 		if s.Vary {
 			size = s.Size/2 + rand.IntN(s.Size/2+1)
 		}
 		switch _, err := c.Write(b[:size]); {
 		case err == nil, errors.Is(err, unix.ENOBUFS): // a full queue dropped it, which the receiver counts as lost
-			s.sent.Add(bits(size))
+			s.n.Add(bits(size))
 		case errors.Is(err, unix.ECONNREFUSED): // for an earlier datagram; this one is not sent
 			s.refused.Add(1)
 		case ctx.Err() == nil:
@@ -142,17 +142,10 @@ func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap,
 	return nil
 }
 
-func (s *sender) units() float64 {
-	now := s.sent.Load()
-	n := now - s.said
-	s.said = now
-	return float64(n)
-}
-
 func (s *sender) count() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent0, s.due0, s.refusedFirst = s.sent.Load(), s.due(), s.refused.Load()
+	s.sent0, s.due0, s.refusedFirst = s.n.Load(), s.due(), s.refused.Load()
 }
 
 // shortfall is the share of its due data that a sender may fail to send.
@@ -161,14 +154,14 @@ const shortfall = 0.01
 func (s *sender) values(lasted time.Duration) map[string]float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sent := float64(s.sent.Load() - s.sent0)
+	sent := float64(s.n.Load() - s.sent0)
 	v := map[string]float64{result.UDPSent: sent / lasted.Seconds()}
 	// Up to one slice of data may still be about to be sent.
-	if due := float64(s.due() - s.due0); sent < due*(1-shortfall)-s.Rate*slice.Seconds() {
-		v[saturated] = due - sent
+	if due := float64(s.due() - s.due0); sent < due*(1-shortfall)-s.Rate*role.Slice.Seconds() {
+		v[role.SaturatedValue] = due - sent
 	}
 	if n := s.refused.Load() - s.refusedFirst; n > 0 {
-		v[unreachable] = float64(n)
+		v[role.UnreachableValue] = float64(n)
 	}
 	return v
 }

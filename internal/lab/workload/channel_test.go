@@ -201,10 +201,9 @@ func channel(t testing.TB, victim, antagonist Spec, on, off int, opt TreeOptions
 // in docs/design/0001-contention-channels.md.
 func TestChannelCPU(t *testing.T) {
 	on := cpus(t, 1)[0]
-	victim := Default(Serve)
-	victim.Report = *window / 5
+	t.Setenv(reportEnv, (*window / 5).String())
 	// The weight keeps the effect of other builds on this test small.
-	all := channel(t, victim, Default(Hog), on, on, TreeOptions{Weight: 100}, *rounds)
+	all := channel(t, Default(Serve), Default(Hog), on, on, TreeOptions{Weight: 100}, *rounds)
 	wait := func(f figures) float64 { return f.wait }
 	for _, state := range []string{alone, contended, capped} {
 		t.Logf("%-9s wait %s s/CPU-s, cpu %s, latency p50 %s, p99 %s ms", state, spread(all[state], wait),

@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // endOfRun separates the outputs of a command's runs; the length of the run in seconds
@@ -29,17 +30,11 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 	if len(argv) == 0 {
 		return errors.New("run command: no program given")
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel, ok := role.Barrier(ctx, in)
 	defer cancel()
-	lines := bufio.NewReader(in)
-	if _, err := lines.ReadString('\n'); err != nil {
+	if !ok {
 		return nil // cancelled
 	}
-	go func() {
-		// The reader may stay blocked after this returns; the process ends.
-		defer cancel()
-		io.Copy(io.Discard, lines)
-	}()
 	for {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Stdout, cmd.Stderr = out, errs
@@ -57,7 +52,7 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 			return fmt.Errorf("run %s: %w", argv[0], err)
 		}
 		took := strconv.FormatFloat(time.Duration(to-from).Seconds(), 'f', 6, 64)
-		if _, err := fmt.Fprintf(out, "\n%s%s\nquell-lab iteration %d %d 1\n", endOfRun, took, from, to); err != nil {
+		if _, err := fmt.Fprintf(out, "\n%s%s\n%s%d %d 1\n", endOfRun, took, role.IterationLine, from, to); err != nil {
 			return fmt.Errorf("report iteration: %w", err)
 		}
 	}

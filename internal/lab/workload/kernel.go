@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/machine/chase"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -268,7 +269,7 @@ func (b *kernelRun) iterate(p piece) error {
 	if units == 0 || b.stop.Load() {
 		return nil
 	}
-	b.text = append(b.text[:0], "quell-lab iteration "...)
+	b.text = append(b.text[:0], role.IterationLine...)
 	b.text = strconv.AppendInt(b.text, from, 10)
 	b.text = append(b.text, ' ')
 	b.text = strconv.AppendInt(b.text, to, 10)

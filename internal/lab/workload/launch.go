@@ -20,15 +20,9 @@ import (
 // at the tree's end or this process's. The caller waits for the program and ends it
 // before Close.
 func (t *Tree) Launch(task string, cmd *exec.Cmd, cpus sample.Set) error {
-	if !taskShape.MatchString(task) {
-		return fmt.Errorf("launch program: task %q: want path elements of letters, digits, '_', '.' and '-'", task)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return fmt.Errorf("launch program: tree %s is closed", t.top)
-	}
-	if err := t.make(task); err != nil {
+	if err := t.claim(task); err != nil {
 		return fmt.Errorf("launch program: %w", err)
 	}
 	started := make(chan error)

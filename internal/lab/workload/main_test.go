@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,7 +48,13 @@ func runArgs(args []string) error {
 	if err != nil {
 		return err
 	}
-	return Run(context.Background(), s)
+	every, err := time.ParseDuration(os.Getenv(reportEnv))
+	if err != nil {
+		return Run(context.Background(), s)
+	}
+	r := newReporter(os.Stdout, every)
+	defer r.end()
+	return run(context.Background(), s, os.Stdin, os.Getenv(ProgressEnv), r.served)
 }
 
 // ownTree opens a tree with one working task, prints the task's PID and waits to be

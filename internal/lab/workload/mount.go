@@ -52,12 +52,7 @@ func (m mounts) all() []string {
 
 // extend adds the v1 hierarchies that the options request, and removes the cpu
 // controller's if the tree is ungrouped.
-func (m *mounts) extend(opt TreeOptions) error {
-	h, err := host.Open("/")
-	if err != nil {
-		return &MissingError{"no /proc", "mount it: mount -t proc proc /proc", err}
-	}
-	v1 := h.Layout().V1
+func (m *mounts) extend(v1 map[string]string, opt TreeOptions) {
 	cpu := m.cpu
 	if opt.Ungrouped {
 		m.cpu = ""
@@ -74,7 +69,6 @@ func (m *mounts) extend(opt TreeOptions) error {
 			m.more = append(m.more, dir)
 		}
 	}
-	return nil
 }
 
 // sweepable are the mount points of all hierarchies that may contain a tree.
@@ -90,13 +84,9 @@ func sweepable(l host.Layout) []string {
 	return slices.Compact(all)
 }
 
-// findMounts finds this machine's mounts and checks that one of them can limit CPU.
-func findMounts() (mounts, error) {
-	h, err := host.Open("/")
-	if err != nil {
-		return mounts{}, &MissingError{"no /proc", "mount it: mount -t proc proc /proc", err}
-	}
-	m := mountsOf(h.Layout())
+// findMounts finds this machine's mounts in its layout and checks that one of them can limit CPU.
+func findMounts(l host.Layout) (mounts, error) {
+	m := mountsOf(l)
 	if m.unified == "" && m.cpu == "" {
 		return m, &MissingError{"no cgroup file system is mounted",
 			"mount one: mount -t cgroup2 none /sys/fs/cgroup", nil}

@@ -39,25 +39,19 @@ type StartOptions struct {
 // work until Begin. It dies with the tree, and with this process if that is killed.
 // Several processes may share a task.
 func (t *Tree) Start(task string, s Spec, opt StartOptions) (*Proc, error) {
-	if !taskShape.MatchString(task) {
-		return nil, fmt.Errorf("start workload: task %q: want path elements of letters, digits, '_', '.' and '-'", task)
-	}
 	if err := s.Validate(); err != nil {
 		return nil, fmt.Errorf("start workload: %w", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return nil, fmt.Errorf("start workload: tree %s is closed", t.top)
-	}
-	if err := t.make(task); err != nil {
+	if err := t.claim(task); err != nil {
 		return nil, fmt.Errorf("start workload: %w", err)
 	}
 	p := &Proc{Task: task, done: make(chan struct{}),
 		Progress: filepath.Join(t.scratch, fmt.Sprintf("%s.%d", strings.ReplaceAll(task, "/", "."), len(t.procs)))}
-	p.cmd = exec.Command(t.opt.Exe, append(append([]string{}, t.opt.Words...), s.Args()...)...)
+	p.cmd = exec.Command(t.exe, append([]string{"workload"}, s.Args()...)...)
 	// One P: then no second runtime thread is busy.
-	p.cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1", ProgressEnv+"="+p.Progress), t.opt.Env...)
+	p.cmd.Env = append(os.Environ(), "GOMAXPROCS=1", ProgressEnv+"="+p.Progress)
 	p.cmd.Stdout, p.cmd.Stderr = opt.Stdout, opt.Stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var err error

@@ -60,10 +60,8 @@ func (w *worker) sleep(d time.Duration) {
 			}
 		}
 	default:
-		t := time.NewTimer(d)
-		defer t.Stop()
 		select {
-		case <-t.C:
+		case <-time.After(d):
 		case <-w.ctx.Done():
 		}
 	}

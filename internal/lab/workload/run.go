@@ -1,9 +1,7 @@
 package workload
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab/role"
 )
 
 // Run plays s in this process. It waits for a line on standard input, so that its parent
@@ -23,33 +23,22 @@ import (
 // scheduler. With GOMAXPROCS=1 in the environment the process is effectively
 // single-threaded.
 func Run(ctx context.Context, s Spec) error {
-	return run(ctx, s, os.Stdin, os.Stdout, os.Getenv(ProgressEnv))
+	return run(ctx, s, os.Stdin, os.Getenv(ProgressEnv), nil)
 }
 
-func run(ctx context.Context, s Spec, in io.Reader, out io.Writer, path string) error {
+// run calls served, if not nil, with the latency of each request of a serve, which begins
+// when the request is due.
+func run(ctx context.Context, s Spec, in io.Reader, path string, served func(latency time.Duration)) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel, ok := role.Barrier(ctx, in)
 	defer cancel()
-	began := make(chan struct{})
-	go func() {
-		// The reader may stay blocked after Run returns; the process ends.
-		defer cancel()
-		lines := bufio.NewReader(in)
-		if _, err := lines.ReadString('\n'); err != nil {
-			return
-		}
-		close(began)
-		io.Copy(io.Discard, lines)
-	}()
-	w := &worker{spec: s, ctx: ctx, out: out}
-	context.AfterFunc(ctx, func() { w.stop.Store(true) })
-	select {
-	case <-ctx.Done():
+	if !ok {
 		return nil
-	case <-began:
 	}
+	w := &worker{spec: s, ctx: ctx, served: served}
+	context.AfterFunc(ctx, func() { w.stop.Store(true) })
 
 	shortenSlices()
 	var err error
@@ -84,7 +73,7 @@ type worker struct {
 	spec     Spec
 	ctx      context.Context
 	stop     atomic.Bool // ctx is done; cheaper to read than ctx
-	out      io.Writer
+	served   func(latency time.Duration)
 	progress *progress
 	zero     int // /dev/zero (syscall)
 	block    [512]byte
@@ -137,35 +126,19 @@ func calibrate(d time.Duration) int {
 // serve answers requests in a closed loop: compute, count, pause.
 func (w *worker) serve() error {
 	steps := calibrate(w.spec.Work)
-	var now, all histogram
-	lines := json.NewEncoder(w.out)
 	due := time.Now()
-	printed := due
 	for !w.stop.Load() {
 		//lint:ignore SA4017 the time it takes is what is wanted
 		xorshift(seed, steps)
 		end := time.Now()
-		now.add(end.Sub(due))
+		if w.served != nil {
+			w.served(end.Sub(due))
+		}
 		if err := w.progress.add(1); err != nil {
 			return err
 		}
-		if w.spec.Report > 0 && end.Sub(printed) >= w.spec.Report {
-			if err := lines.Encode(now.report(end)); err != nil {
-				return fmt.Errorf("print report: %w", err)
-			}
-			all.merge(&now)
-			now = histogram{}
-			printed = end
-		}
 		w.sleep(w.spec.Pause)
 		due = end.Add(w.spec.Pause)
-	}
-	if w.spec.Report > 0 {
-		all.merge(&now)
-		last := all.report(time.Now())
-		last.Final = true
-		// The reader may already be gone: that is how it ends.
-		_ = lines.Encode(last)
 	}
 	return nil
 }

@@ -19,15 +19,14 @@ import (
 type session struct {
 	stdin    *io.PipeWriter
 	progress string
-	out      bytes.Buffer // valid after end
 	ended    chan error
 }
 
-func play(t *testing.T, ctx context.Context, s Spec) *session {
+func play(t *testing.T, ctx context.Context, s Spec, served func(time.Duration)) *session {
 	r, w := io.Pipe()
 	p := &session{stdin: w, progress: filepath.Join(t.TempDir(), "progress"), ended: make(chan error, 1)}
 	go func() {
-		p.ended <- run(ctx, s, r, &p.out, p.progress)
+		p.ended <- run(ctx, s, r, p.progress, served)
 		r.Close()
 	}()
 	return p
@@ -63,7 +62,7 @@ func TestProgressIsMonotonicAndEightBytes(t *testing.T) {
 		{Kind: Serve, Work: 200 * time.Microsecond, Pause: 100 * time.Microsecond},
 		{Kind: Chase, Set: 64 << 10, Steps: 10_000},
 	} {
-		p := play(t, t.Context(), s)
+		p := play(t, t.Context(), s, nil)
 		p.begin(t)
 		var last uint64
 		seen := 0
@@ -97,7 +96,7 @@ func TestProgressIsMonotonicAndEightBytes(t *testing.T) {
 }
 
 func TestNothingHappensBeforeTheLine(t *testing.T) {
-	p := play(t, t.Context(), Default(Serve))
+	p := play(t, t.Context(), Default(Serve), nil)
 	if _, err := io.WriteString(p.stdin, "placed"); err != nil { // no newline yet
 		t.Fatal(err)
 	}
@@ -115,7 +114,7 @@ func TestEveryKindRunsAndEnds(t *testing.T) {
 				s.Set = 1 << 20
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			p := play(t, ctx, s)
+			p := play(t, ctx, s, nil)
 			p.begin(t)
 			before := cpuTime()
 			quelltest.Until(t, "it has used CPU time", func() bool {
@@ -128,21 +127,24 @@ func TestEveryKindRunsAndEnds(t *testing.T) {
 }
 
 func TestServeReports(t *testing.T) {
-	s := Spec{Kind: Serve, Work: 500 * time.Microsecond, Pause: 100 * time.Microsecond, Report: 20 * time.Millisecond}
-	p := play(t, t.Context(), s)
+	s := Spec{Kind: Serve, Work: 500 * time.Microsecond, Pause: 100 * time.Microsecond}
+	var out bytes.Buffer
+	reports := newReporter(&out, 20*time.Millisecond)
+	p := play(t, t.Context(), s, reports.served)
 	p.begin(t)
 	quelltest.Until(t, "200 requests are served", func() bool {
 		n, err := LoadProgress(p.progress)
 		return err == nil && n >= 200
 	})
 	p.end(t)
+	reports.end()
 	served, err := LoadProgress(p.progress)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var sum uint64
 	var last Report
-	for row := range strings.Lines(p.out.String()) {
+	for row := range strings.Lines(out.String()) {
 		var r Report
 		if err := json.Unmarshal([]byte(row), &r); err != nil {
 			t.Fatalf("%q: %v", row, err)

@@ -35,8 +35,7 @@ func Kinds() []Kind {
 }
 
 // Spec is one workload. Start from Default: a field that its kind does not have must be
-// zero, a field that it has must not be zero (except Vary, Seed, Phase, Epoch and
-// Report).
+// zero, a field that it has must not be zero (except Vary, Seed, Phase and Epoch).
 type Spec struct {
 	Kind Kind
 
@@ -68,9 +67,6 @@ type Spec struct {
 	Set int64
 	// Steps is the number of dependent loads of one transaction (chase).
 	Steps int
-
-	// Report makes a serve print a Report line this often, and one at its end.
-	Report time.Duration
 }
 
 // Default returns the kind's usual parameters. The sizes of serve, hog, chase and stream
@@ -102,7 +98,6 @@ func (s *Spec) flags() *flag.FlagSet {
 	case Serve:
 		f.DurationVar(&s.Work, "work", s.Work, "CPU time of a request")
 		f.DurationVar(&s.Pause, "pause", s.Pause, "time between requests")
-		f.DurationVar(&s.Report, "report", s.Report, "print latencies this often")
 	case Chase:
 		f.Int64Var(&s.Set, "set", s.Set, "working set, bytes")
 		f.IntVar(&s.Steps, "steps", s.Steps, "loads in a transaction")
@@ -155,16 +150,6 @@ func Parse(args []string) (Spec, error) {
 	return s, s.Validate()
 }
 
-// Usage returns the flags of a kind with their defaults, for people.
-func Usage(k Kind) string {
-	var b strings.Builder
-	s := Default(k)
-	f := s.flags()
-	f.SetOutput(&b)
-	f.PrintDefaults()
-	return b.String()
-}
-
 // longest bounds every duration: schedules are computed in ns and must not overflow.
 const longest = 24 * time.Hour
 
@@ -194,7 +179,6 @@ func (s Spec) Validate() error {
 	default:
 		length("period", s.Period, time.Millisecond)
 	}
-	length("report", s.Report, 0)
 	if s.Phase < -longest || s.Phase > longest {
 		bad("phase", s.Phase, fmt.Sprintf("%v to %v", -longest, longest))
 	}

@@ -30,6 +30,7 @@ type Tree struct {
 	roots   []string // of the hierarchies
 	mounts  mounts
 	scratch string // directory of the progress files
+	exe     string // this program, whose subcommand "workload" calls Run
 	opt     TreeOptions
 
 	threads chan func() // run on the thread that starts processes
@@ -39,15 +40,8 @@ type Tree struct {
 	closed bool
 }
 
-// TreeOptions are the options of a Tree; the zero value works for a program whose
-// subcommand "workload" calls Run.
+// TreeOptions are the options of a Tree; the zero value works.
 type TreeOptions struct {
-	// Exe is the program to start, by default this one.
-	Exe string
-	// Words precede the workload's own arguments; default "workload".
-	Words []string
-	// Env is added to the environment of each process.
-	Env []string
 	// Weight is the tree's CPU share relative to another cgroup where both are busy, 1 to
 	// 100; 0 means 1. With 100 a victim's run-queue wait stays below 0.1 s/CPU-s while
 	// ten builds run, and tasks outside the tree get little of the CPUs that the tree
@@ -76,27 +70,25 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if opt.Weight < 0 || opt.Weight > 100 {
 		return nil, fmt.Errorf("open tree: weight %d: want 1 to 100", opt.Weight)
 	}
-	m, err := findMounts()
+	h, err := host.Open("/")
+	if err != nil {
+		return nil, fmt.Errorf("open tree: %w", &MissingError{"no /proc", "mount it: mount -t proc proc /proc", err})
+	}
+	m, err := findMounts(h.Layout())
 	if err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
-	if err := m.extend(opt); err != nil {
-		return nil, fmt.Errorf("open tree: %w", err)
-	}
+	m.extend(h.Layout().V1, opt)
 	start, err := startTime(os.Getpid())
 	if err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
-	if opt.Exe == "" {
-		if opt.Exe, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("open tree: %w", err)
-		}
-	}
-	if opt.Words == nil {
-		opt.Words = []string{"workload"}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("open tree: %w", err)
 	}
 	t := &Tree{top: fmt.Sprintf("%s-%d-%d", prefix, os.Getpid(), start), roots: m.all(), mounts: m,
-		opt: opt, threads: make(chan func())}
+		exe: exe, opt: opt, threads: make(chan func())}
 	t.scratch = filepath.Join(os.TempDir(), t.top)
 	// First, because it fails if this process already has such a tree.
 	if err := os.Mkdir(t.scratch, 0o755); err != nil {
@@ -153,13 +145,23 @@ func (t *Tree) CPUDir(task string) (dir string, v1 bool) {
 
 // Add creates a task's cgroups before anything runs there, e.g. to configure them.
 func (t *Tree) Add(task string) error {
-	if !taskShape.MatchString(task) {
-		return fmt.Errorf("add task %q: want path elements of letters, digits, '_', '.' and '-'", task)
-	}
-	if err := t.make(task); err != nil {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.claim(task); err != nil {
 		return fmt.Errorf("add task: %w", err)
 	}
 	return nil
+}
+
+// claim creates a task's cgroups. The caller holds t.mu.
+func (t *Tree) claim(task string) error {
+	if !taskShape.MatchString(task) {
+		return fmt.Errorf("task %q: want path elements of letters, digits, '_', '.' and '-'", task)
+	}
+	if t.closed {
+		return fmt.Errorf("tree %s is closed", t.top)
+	}
+	return t.make(task)
 }
 
 // Remove ends all processes of a task and removes its directories. The caller still has

@@ -186,7 +186,11 @@ func TestSweepRemovesWhatAKilledOwnerLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := findMounts()
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := findMounts(h.Layout())
 	if err != nil {
 		t.Fatal(err)
 	}

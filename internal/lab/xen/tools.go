@@ -37,7 +37,6 @@ type Config struct {
 	// Bridge is the bridge of its network interface, attached by the program Script;
 	// "": it has no interface.
 	Bridge, Script string
-	MAC            string // "": Xen generates one
 }
 
 // text returns the file that xl create reads (xl.cfg(5)).
@@ -62,9 +61,6 @@ func (c *Config) text() []byte {
 		vif := "bridge=" + c.Bridge
 		if c.Script != "" {
 			vif += ",script=" + c.Script
-		}
-		if c.MAC != "" {
-			vif += ",mac=" + c.MAC
 		}
 		fmt.Fprintf(&b, "vif = [ %q ]\n", vif)
 	}
@@ -145,20 +141,15 @@ func (t Tools) Pin(ctx context.Context, name string, vcpu int, cpus string) erro
 	return nil
 }
 
-// Scheduler returns the hypervisor's scheduler: "credit", "credit2".
-func (t Tools) Scheduler(ctx context.Context) (string, error) {
-	return t.info(ctx, "xen_scheduler")
-}
-
 // CPUs returns the number of Xen's physical CPUs.
 func (t Tools) CPUs(ctx context.Context) (int, error) {
-	text, err := t.info(ctx, "nr_cpus")
+	out, err := t.run(ctx, "xl", "info", "nr_cpus")
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("read number of CPUs from xl info: %w", err)
 	}
-	n, err := strconv.Atoi(text)
+	n, err := strconv.Atoi(strings.TrimSpace(string(out)))
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("read number of CPUs from xl info: %q", text)
+		return 0, fmt.Errorf("read number of CPUs from xl info: %q", out)
 	}
 	return n, nil
 }
@@ -170,39 +161,6 @@ func (t Tools) Hertz(ctx context.Context) (float64, error) {
 		return 0, fmt.Errorf("run xl info: %w", err)
 	}
 	return ParseHertz(bytes.NewReader(out))
-}
-
-func (t Tools) info(ctx context.Context, key string) (string, error) {
-	out, err := t.run(ctx, "xl", "info", key)
-	if err != nil {
-		return "", fmt.Errorf("read %s from xl info: %w", key, err)
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
-// SetShare sets a domain's weight and cap (see Config) in the hypervisor's scheduler.
-func (t Tools) SetShare(ctx context.Context, name string, weight, limit int) error {
-	s, err := t.Scheduler(ctx)
-	if err == nil {
-		_, err = t.run(ctx, "xl", "sched-"+s, "-d", name, "-w", strconv.Itoa(weight), "-c", strconv.Itoa(limit))
-	}
-	if err != nil {
-		return fmt.Errorf("set weight %d and cap %d of %s: %w", weight, limit, name, err)
-	}
-	return nil
-}
-
-// Shares returns the weight and cap of every domain.
-func (t Tools) Shares(ctx context.Context) ([]Share, error) {
-	s, err := t.Scheduler(ctx)
-	var out []byte
-	if err == nil {
-		out, err = t.run(ctx, "xl", "sched-"+s)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list weights and caps: %w", err)
-	}
-	return ParseShares(bytes.NewReader(out))
 }
 
 // Pause pauses a domain or continues it.
@@ -237,25 +195,12 @@ func (t Tools) ConsoleOf(ctx context.Context, id int) (string, error) {
 		if path := strings.TrimSpace(string(out)); err == nil && path != "" {
 			return path, nil
 		}
-		wait := time.NewTimer(50 * time.Millisecond)
 		select {
 		case <-ctx.Done():
-			wait.Stop()
 			return "", fmt.Errorf("find the console of domain %d: %w", id, errors.Join(ctx.Err(), err))
-		case <-wait.C:
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
-}
-
-// Top returns xentop's figures over the given time: its second round, since the first
-// has no CPU use.
-func (t Tools) Top(ctx context.Context, over time.Duration) ([]Usage, error) {
-	out, err := t.run(ctx, "xentop", "-b", "-f", "-i", "2", "-d", strconv.FormatFloat(over.Seconds(), 'f', 1, 64))
-	if err != nil {
-		return nil, fmt.Errorf("run xentop: %w", err)
-	}
-	all, err := ParseTop(bytes.NewReader(out))
-	return slices.DeleteFunc(all, func(u Usage) bool { return u.Round == 0 }), err
 }
 
 // traced are the classes of records that Measure reads: those of the scheduler, of page

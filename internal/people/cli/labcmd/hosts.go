@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/format/keyed"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/helper"
 	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -212,7 +213,7 @@ With --json the commands' output goes to standard error.`,
 // runOnHosts runs a command; skew is the time between the first and last start.
 func (a *commands) runOnHosts(ctx context.Context, f *hostSelection, argv []string) (views []hostView, skew time.Duration) {
 	views = make([]hostView, len(f.names))
-	hosts, procs := make([]*remote.Host, len(f.names)), make([]*remote.Process, len(f.names))
+	hosts, procs := make([]*remote.Host, len(f.names)), make([]*helper.Process, len(f.names))
 	var out sync.Mutex
 	errs := f.parallel(func(i int) error {
 		h, err := f.dial(ctx, i)
@@ -226,8 +227,8 @@ func (a *commands) runOnHosts(ctx context.Context, f *hostSelection, argv []stri
 		}
 		return err
 	})
-	ready := slices.DeleteFunc(slices.Clone(procs), func(p *remote.Process) bool { return p == nil })
-	began, _ := remote.Begin(ctx, ready, 0) // each host's error is handled below
+	ready := slices.DeleteFunc(slices.Clone(procs), func(p *helper.Process) bool { return p == nil })
+	began, _ := helper.Begin(ctx, ready) // each host's error is handled below
 	var first time.Time
 	for _, b := range began {
 		if !b.At.IsZero() && (first.IsZero() || b.At.Before(first)) {
@@ -262,10 +263,10 @@ func (a *commands) runOnHosts(ctx context.Context, f *hostSelection, argv []stri
 		views[i].Host = f.names[i]
 		views[i].judge(errors.Join(errs[i], ended[i]))
 	}
-	return views, remote.Skew(began)
+	return views, helper.Skew(began)
 }
 
-func hostProcess(ctx context.Context, h *remote.Host, argv []string, out io.Writer) (*remote.Process, error) {
+func hostProcess(ctx context.Context, h *remote.Host, argv []string, out io.Writer) (*helper.Process, error) {
 	e, err := h.Make(ctx, &study.Part{Role: "run", Environment: study.Environment{Name: "hosts", Driver: study.Cgroup}})
 	if err != nil {
 		return nil, err
@@ -343,6 +344,6 @@ func labRemote() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return remote.Serve(cmd.Context(), os.Stdin, os.Stdout, m, exe, lease)
+			return helper.Serve(cmd.Context(), os.Stdin, os.Stdout, m, exe, lease)
 		}}
 }

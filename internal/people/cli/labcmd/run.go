@@ -406,17 +406,11 @@ func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, 
 	default:
 		return &lab.LackError{What: "unknown actuator " + p.Load.Actuator, Remedy: "use freezer or sigstop"}
 	}
-	var ls []load.Level
-	for _, v := range levels {
-		ls = append(ls, load.Level(v))
-	}
 	used := func() (time.Duration, error) {
 		u, err := e.Usage()
 		return u.Total(), err
 	}
-	return load.Hold(ctx, act, used, ls, load.Options{CPUs: cpus, Period: p.Load.Period, Tolerance: float64(p.Load.Tolerance)}, func(q load.Period) {
-		each(lab.Period{At: q.At, Target: q.Target, Used: q.Used, Length: q.Length, Unattainable: q.Unattainable})
-	})
+	return load.Hold(ctx, act, used, levels, load.Options{CPUs: cpus, Period: p.Load.Period, Tolerance: float64(p.Load.Tolerance)}, each)
 }
 
 // freezing stops an environment with its freezer.

@@ -1,4 +1,4 @@
-package main
+package fault
 
 import (
 	"bytes"
@@ -101,12 +101,10 @@ func (s *testbed) launch(cmd *exec.Cmd) (*lab, error) {
 
 // wait reports whether the lab ends within d.
 func (l *lab) wait(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-l.done:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 		return false
 	}
 }

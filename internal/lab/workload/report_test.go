@@ -1,15 +1,20 @@
 package workload
 
 import (
+	"encoding/json"
+	"io"
 	"math/bits"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// Report is the line of JSON that a serve prints: the latencies of its requests since the
-// last line, or of all of them in the Final one. A request's latency starts when it was
-// due, so a late wake-up counts.
+// reportEnv makes the test binary print the latencies of a serve this often.
+const reportEnv = "QUELL_WORKLOAD_REPORT"
+
+// Report is the line of JSON that a reporter prints: the latencies of a serve's requests
+// since the last line, or of all of them in the Final one. A request's latency starts
+// when it was due, so a late wake-up counts.
 type Report struct {
 	TS       sample.Millis `json:"ts"`
 	Requests uint64        `json:"requests"`
@@ -18,6 +23,35 @@ type Report struct {
 	P99      time.Duration `json:"p99_ns"`
 	Max      time.Duration `json:"max_ns"`
 	Final    bool          `json:"final,omitempty"`
+}
+
+// reporter prints a Report every so often while a serve calls its method served, and one
+// at the end.
+type reporter struct {
+	lines    *json.Encoder
+	every    time.Duration
+	printed  time.Time
+	now, all histogram
+}
+
+func newReporter(out io.Writer, every time.Duration) *reporter {
+	return &reporter{lines: json.NewEncoder(out), every: every, printed: time.Now()}
+}
+
+func (r *reporter) served(latency time.Duration) {
+	r.now.add(latency)
+	if at := time.Now(); at.Sub(r.printed) >= r.every {
+		_ = r.lines.Encode(r.now.report(at)) // the reader may be gone: that is how it ends
+		r.all.merge(&r.now)
+		r.now, r.printed = histogram{}, at
+	}
+}
+
+func (r *reporter) end() {
+	r.all.merge(&r.now)
+	last := r.all.report(time.Now())
+	last.Final = true
+	_ = r.lines.Encode(last)
 }
 
 // subBits is the resolution of a histogram: 2^subBits buckets an octave, so a quantile is

@@ -1,7 +1,6 @@
-package remote
+package helper
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -39,7 +39,7 @@ type helper struct {
 	heard atomic.Int64 // CLOCK_MONOTONIC
 
 	mu    sync.Mutex
-	next  int
+	next  int // environment
 	envs  map[int]lab.Environment
 	procs map[int]lab.Process
 }
@@ -55,7 +55,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe st
 		return fmt.Errorf("serve a lab: lease %s: want %s or more", lease, LeastLease)
 	}
 	h := &helper{wire: newWire(in, out), maker: maker, exe: exe, lease: lease, envs: map[int]lab.Environment{}, procs: map[int]lab.Process{}}
-	h.heard.Store(monotonic())
+	h.heard.Store(role.Monotonic())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := maker.Sweep(); err != nil {
@@ -65,6 +65,13 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe st
 	go func() { ended <- h.listen(ctx) }()
 	err := h.watch(ctx, ended)
 	return errors.Join(err, h.end())
+}
+
+// ServeEnvironment is a helper for one existing environment, which belongs to the lab: it
+// only starts programs, has no lease and ends with the connection.
+func ServeEnvironment(ctx context.Context, conn io.ReadWriter, e lab.Environment) error {
+	h := &helper{wire: newWire(conn, conn), exe: self, envs: map[int]lab.Environment{0: e}, procs: map[int]lab.Process{}}
+	return errors.Join(h.listen(ctx), e.Close())
 }
 
 // watch waits for the end of the input or of the lease.
@@ -80,7 +87,7 @@ func (h *helper) watch(ctx context.Context, ended <-chan error) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-look.C:
-			if time.Duration(monotonic()-h.heard.Load()) > limit {
+			if time.Duration(role.Monotonic()-h.heard.Load()) > limit {
 				return ErrLease
 			}
 		}
@@ -123,13 +130,13 @@ func (h *helper) listen(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		h.heard.Store(monotonic())
+		h.heard.Store(role.Monotonic())
 		switch f.Op {
 		case "beat":
 			go func() { _ = h.wire.send(frame{Op: "beat"}) }() // watch detects a lab that is gone
 		case "ping":
 			// Answer at once: a delay would count as travel time.
-			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: monotonic()}); err != nil {
+			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: role.Monotonic()}); err != nil {
 				return err
 			}
 		case "bye":
@@ -164,7 +171,7 @@ func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
 	var err error
 	switch f.Op {
 	case "start":
-		return h.start(ctx, e, f.Job)
+		return h.start(ctx, e, f.Proc, f.Job)
 	case "pin":
 		sets, bad := setsOf(f.Sets)
 		if err = bad; err == nil {
@@ -192,8 +199,8 @@ func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
 }
 
 func (h *helper) make(ctx context.Context, p *study.Part) frame {
-	if p == nil {
-		return frame{Failed: &failure{Text: "make: no part"}}
+	if p == nil || h.maker == nil {
+		return frame{Failed: &failure{Text: "make: no part, or no environments are made here"}}
 	}
 	e, err := h.maker.Make(ctx, p)
 	if err != nil {
@@ -206,7 +213,8 @@ func (h *helper) make(ctx context.Context, p *study.Part) frame {
 	return frame{Env: h.next}
 }
 
-func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
+// start starts a process under the number that the lab gave it.
+func (h *helper) start(ctx context.Context, e lab.Environment, id int, j *job) frame {
 	if j == nil || len(j.Argv) == 0 {
 		return frame{Failed: &failure{Text: "start: no program given"}}
 	}
@@ -215,12 +223,8 @@ func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
 			j.Argv[i] = h.exe
 		}
 	}
-	h.mu.Lock()
-	h.next++
-	id := h.next
-	h.mu.Unlock()
 	p, err := e.Start(ctx, lab.Job{Name: j.Name, Argv: j.Argv, Dir: j.Dir, Env: j.Env, WaitsForStart: j.Waits,
-		Stdout: &outlet{wire: h.wire, proc: id, fd: 1}, Stderr: &outlet{wire: h.wire, proc: id, fd: 2}})
+		Stdout: h.outlet(id, 1), Stderr: h.outlet(id, 2)})
 	if err != nil {
 		return frame{Failed: failureOf(err)}
 	}
@@ -231,54 +235,27 @@ func (h *helper) start(ctx context.Context, e lab.Environment, j *job) frame {
 		<-p.Done()
 		_ = h.wire.send(frame{Op: "exit", Proc: id, Failed: failureOf(p.Err())})
 	}()
-	return frame{Proc: id}
+	return frame{}
 }
 
 // begin releases a process at an instant of this host's clock, 0 for now.
 func (h *helper) begin(p lab.Process, at int64) frame {
-	if wait := at - monotonic(); at != 0 && wait > 0 {
+	if wait := at - role.Monotonic(); at != 0 && wait > 0 {
 		if time.Duration(wait) > h.lease {
 			return frame{Failed: &failure{Text: "begin: the start time is after the lease expires"}}
 		}
 		time.Sleep(time.Duration(wait))
 	}
-	from := monotonic()
+	from := role.Monotonic()
 	_, _, err := p.Begin()
-	to := monotonic()
+	to := role.Monotonic()
 	return frame{NS: to, Within: to - from, Failed: failureOf(err)}
 }
 
 // outlet sends what a program writes, one line a frame. A last line without a newline is
 // lost.
-type outlet struct {
-	wire     *wire
-	proc, fd int
-	partial  []byte
-}
-
-// Write implements io.Writer.
-func (o *outlet) Write(p []byte) (int, error) {
-	o.partial = append(o.partial, p...)
-	for {
-		line, rest, ok := bytes.Cut(o.partial, []byte("\n"))
-		if !ok && len(o.partial) > mostText {
-			line, rest, ok = o.partial, nil, true
-		}
-		if !ok {
-			return len(p), nil
-		}
-		o.partial = rest
-		if err := o.wire.send(frame{Op: "out", Proc: o.proc, FD: o.fd, Text: string(line)}); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// monotonic is CLOCK_MONOTONIC in ns.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel has it
-	}
-	return ts.Nano()
+func (h *helper) outlet(proc, fd int) io.Writer {
+	return &role.LineWriter{Most: mostText, Line: func(line string) {
+		_ = h.wire.send(frame{Op: "out", Proc: proc, FD: fd, Text: line}) // listen detects a lab that is gone
+	}}
 }

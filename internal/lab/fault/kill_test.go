@@ -1,58 +1,17 @@
-// Command fault kills the shipped `quell lab run` with SIGKILL at random moments of a
-// study that holds a load, pins its parts and has changed a knob of the machine. Each
-// time it checks the result: every earlier record is still there, at most one run is
-// begun without a record, and after `quell lab restore` no cgroup, process or knob
-// change of the lab is left (`make lab-fault`).
-//
-// Then it causes disturbances of a run: a co-runner that is killed, a co-runner that is
-// stopped, a foreign process on a part's CPU, a full disk. It checks that the run's
-// verdict reports each.
-//
-// With -smoke it runs one study from its file to its report, with one kill and a resume
-// (`make lab-smoke`).
-//
-// It exits with 1 if anything was left or lost, or if a disturbed run counted as valid.
-package main
+package fault
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
-
-type options struct {
-	quell  string
-	kills  int
-	seed   uint64
-	scenes bool
-	smoke  string
-}
-
-func main() {
-	var o options
-	flag.StringVar(&o.quell, "quell", "bin/quell", "quell program to test")
-	flag.IntVar(&o.kills, "kills", 50, "number of kills")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "random seed of the moments")
-	flag.BoolVar(&o.scenes, "scenes", true, "also test disturbances of a run")
-	flag.StringVar(&o.smoke, "smoke", "", "instead run this study, studies/smoke.yaml, to its report, with one kill")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := inject(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "fault:", err)
-		os.Exit(1)
-	}
-}
 
 // knob is a knob that a study may change without harm: the interval at which the kernel
 // updates its memory statistics.
@@ -69,14 +28,10 @@ type testbed struct {
 	patience time.Duration
 }
 
-func inject(ctx context.Context, o options) (err error) {
-	s := &testbed{patience: time.Minute}
-	if s.quell, err = filepath.Abs(o.quell); err == nil {
-		_, err = os.Stat(s.quell)
-	}
-	if err != nil {
-		return fmt.Errorf("find quell (make bin/quell): %w", err)
-	}
+// inject kills quell at moments that the seed chooses, and disturbs runs, or runs the
+// study of -smoke.
+func inject(ctx context.Context, quell string, seed uint64) (err error) {
+	s := &testbed{quell: quell, patience: time.Minute}
 	if s.dir, err = os.MkdirTemp("", "quell-test-lab-fault-"); err != nil {
 		return err
 	}
@@ -96,26 +51,24 @@ func inject(ctx context.Context, o options) (err error) {
 			err = fmt.Errorf("%w (folder: %s)", err, s.dir)
 		}
 	}()
-	if o.smoke != "" {
-		return s.smoke(ctx, o.smoke)
+	if *smokeStudy != "" {
+		return s.smoke(ctx, *smokeStudy)
 	}
 	began := time.Now()
-	fmt.Printf("seed %d: repeat with -seed\n", o.seed)
-	bad, records, err := s.kills(ctx, o)
+	fmt.Printf("seed %d: repeat with -seed\n", seed)
+	bad, records, err := s.kills(ctx, seed)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d kills, %d records, %.0f s: %d problems\n", o.kills, records, time.Since(began).Seconds(), len(bad))
-	if o.scenes {
-		for _, scene := range scenes() {
-			what, err := scene.play(ctx, s)
-			if err != nil {
-				return fmt.Errorf("%s: %w", scene.name, err)
-			}
-			fmt.Printf("%s: %s\n", scene.name, what.text)
-			if !what.ok {
-				bad = append(bad, scene.name+": "+what.text)
-			}
+	fmt.Printf("%d kills, %d records, %.0f s: %d problems\n", *killCount, records, time.Since(began).Seconds(), len(bad))
+	for _, scene := range scenes() {
+		what, err := scene.play(ctx, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", scene.name, err)
+		}
+		fmt.Printf("%s: %s\n", scene.name, what.text)
+		if !what.ok {
+			bad = append(bad, scene.name+": "+what.text)
 		}
 	}
 	if len(bad) > 0 {
@@ -129,8 +82,8 @@ func inject(ctx context.Context, o options) (err error) {
 const longest = 4 * time.Second
 
 // kills runs the same study repeatedly and kills it each time.
-func (s *testbed) kills(ctx context.Context, o options) (bad []string, records int, err error) {
-	r := rand.New(rand.NewPCG(o.seed, 0))
+func (s *testbed) kills(ctx context.Context, seed uint64) (bad []string, records int, err error) {
+	r := rand.New(rand.NewPCG(seed, 0))
 	study := studyText{repetitions: 2000, length: 300 * time.Millisecond, load: true, knob: s.other()}
 	file, err := s.write("killed.yaml", study.String())
 	if err != nil {
@@ -138,7 +91,7 @@ func (s *testbed) kills(ctx context.Context, o options) (bad []string, records i
 	}
 	out := filepath.Join(s.dir, "killed")
 	var kept []string
-	for i := range o.kills {
+	for i := range *killCount {
 		after := time.Duration(r.Int64N(int64(longest)))
 		l, err := s.start(ctx, "run", "--journal", s.journal, "--out", out, file)
 		if err != nil {

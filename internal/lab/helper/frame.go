@@ -1,4 +1,8 @@
-package remote
+// Package helper runs the lab's commands elsewhere: on another host, in a container or in
+// a guest. A helper there serves the lab over a connection, as lines of JSON; a Client is
+// the lab's side. Package remote starts helpers over SSH, package env as the first
+// process of containers and guests.
+package helper
 
 import (
 	"bufio"
@@ -17,7 +21,7 @@ import (
 // the lab has an ID, and its answer has the same. Times are ns of the sender's
 // CLOCK_MONOTONIC.
 //
-//	lab:    beat | ping ID | make ID Part | start ID Env Job | begin ID Proc NS | stop ID Proc
+//	lab:    beat | ping ID | make ID Part | start ID Env Proc Job | begin ID Proc NS | stop ID Proc
 //	        pin ID Env Sets | pinned, usage, threads, ready, close ID Env | freeze ID Env Stop | bye ID
 //	helper: hello | beat | answer ID … | out Proc FD Text | exit Proc Text
 type frame struct {
@@ -65,15 +69,15 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// on returns the error, with the name of the host.
-func (f *failure) on(host string) error {
+// with returns the error, with a prefix.
+func (f *failure) with(prefix string) error {
 	switch {
 	case f == nil:
 		return nil
 	case f.Lack != "":
-		return &lab.LackError{What: "host " + host + ": " + f.Lack, Remedy: f.Remedy}
+		return &lab.LackError{What: prefix + f.Lack, Remedy: f.Remedy}
 	}
-	return fmt.Errorf("host %s: %s", host, f.Text)
+	return errors.New(prefix + f.Text)
 }
 
 // mostLine bounds a frame; mostText bounds the program output in it.
@@ -82,7 +86,8 @@ const (
 	mostText = 64 << 10
 )
 
-// wire sends and receives frames.
+// wire sends and receives frames. A serial line may also carry noise, such as kernel
+// messages: lines that are not frames are skipped.
 type wire struct {
 	lines *bufio.Scanner
 	mu    sync.Mutex

@@ -1,4 +1,6 @@
-package env
+//go:build inguest
+
+package xen
 
 import (
 	"errors"
@@ -6,35 +8,30 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Words that AgentMain accepts after "tty PATH": a kernel module to load, and the
-// address of the guest's first network interface.
-const (
-	wordModule  = "module="
-	wordAddress = "address="
-)
+// addressEnv is a guest's address ("10.0.0.2/24"), by a word for its kernel.
+const addressEnv = "QUELL_TEST_ADDRESS"
 
-// runBootWords executes the words in their order.
-func runBootWords(words []string) error {
-	for _, w := range words {
-		var err error
-		if file, ok := strings.CutPrefix(w, wordModule); ok {
-			err = loadModule(file)
-		} else if text, ok := strings.CutPrefix(w, wordAddress); ok {
-			err = setAddress(text)
-		} else {
-			err = errors.New("unknown word")
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", w, err)
+// joinNetwork loads the modules in /modules, in the order of their names, and sets the
+// guest's address. It runs as PID 1, before the agent mounts anything.
+func joinNetwork() error {
+	if err := errors.Join(os.MkdirAll("/sys", 0o755), unix.Mount("sysfs", "/sys", "sysfs", 0, "")); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	modules, err := filepath.Glob("/modules/*.ko")
+	if err != nil {
+		return err
+	}
+	for _, file := range modules {
+		if err := loadModule(file); err != nil {
+			return fmt.Errorf("load %s: %w", file, err)
 		}
 	}
-	return nil
+	return setAddress(os.Getenv(addressEnv))
 }
 
 func loadModule(file string) error {
@@ -53,15 +50,12 @@ func loadModule(file string) error {
 // up its other end.
 const patienceForLink = 60 * time.Second
 
-// setAddress gives the first Ethernet interface an address ("10.0.0.2/24") and sets it
-// up, and loopback too.
+// setAddress gives the first Ethernet interface an IPv4 address and sets it up, and
+// loopback too.
 func setAddress(text string) error {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
 		return err
-	}
-	if !prefix.Addr().Is4() {
-		return errors.New("want an IPv4 address")
 	}
 	name, err := firstLink(time.Now().Add(patienceForLink))
 	if err != nil {
@@ -107,6 +101,6 @@ func firstLink(limit time.Time) (string, error) {
 		if time.Now().After(limit) {
 			return "", errors.New("no network interface has appeared")
 		}
-		time.Sleep(50 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package fault
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 
 // left names what a lab that was killed and restored has left on the machine.
 func (s *testbed) left(pid int, children []child) (all []string) {
-	for end := time.Now().Add(s.patience); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(s.patience); ; <-time.After(50 * time.Millisecond) {
 		all = nil
 		for _, pattern := range []string{"/sys/fs/cgroup/quell-lab-*%d-*", "/sys/fs/cgroup/*/quell-lab-*%d-*", os.TempDir() + "/quell-lab-*%d-*"} {
 			found, _ := filepath.Glob(fmt.Sprintf(pattern, pid)) // the pattern is valid

@@ -1,3 +1,5 @@
+//go:build guests && xen
+
 package guest
 
 import (
@@ -29,13 +31,13 @@ const (
 	xenHypervisor = "xen"
 )
 
-// FetchXen downloads Xen into the cache, unless it is there; with renew, always: about
-// 110 MB of Debian's packages for amd64, unpacked. It includes the generic kernel,
-// because the cloud kernels of Fetch cannot be the first domain's (CONFIG_XEN_DOM0).
-func FetchXen(ctx context.Context, log io.Writer, renew bool) error {
-	return withCacheLock(ctx, func(cache string) bool {
-		_, err := findXen(filepath.Join(cache, xenFolder))
-		return err == nil && !renew
+// fetchXen returns the Xen in the cache. If there is none it downloads it: about 110 MB of
+// Debian's packages for amd64, unpacked. It includes the generic kernel, because the
+// cloud kernels of Fetch cannot be the first domain's (CONFIG_XEN_DOM0).
+func fetchXen(ctx context.Context, log io.Writer) (x Xen, err error) {
+	err = withCacheLock(ctx, func(cache string) bool {
+		x, err = findXen(filepath.Join(cache, xenFolder))
+		return err == nil
 	}, func(cache string, d *debian) error {
 		release, err := d.xen(filepath.Join(d.dir, xenFolder))
 		if err != nil {
@@ -49,15 +51,17 @@ func FetchXen(ctx context.Context, log io.Writer, renew bool) error {
 			return fmt.Errorf("fetch Xen: %w", err)
 		}
 		fmt.Fprintf(log, "Xen for amd64, with kernel %s\n", release)
-		return nil
+		x, err = findXen(place)
+		return err
 	})
+	return x, err
 }
 
 func findXen(tree string) (Xen, error) {
 	x := Xen{Hypervisor: filepath.Join(tree, xenHypervisor), tree: tree}
 	for _, p := range []string{x.Hypervisor, filepath.Join(tree, xenKernel)} {
 		if _, err := os.Stat(p); err != nil {
-			return x, fmt.Errorf("find Xen: %w", &MissingError{"Xen for guests", "go run ./internal/lab/guest/fetch -xen", err})
+			return x, fmt.Errorf("find Xen: %w", err)
 		}
 	}
 	dirs, err := filepath.Glob(filepath.Join(tree, "lib", "modules", "*"))
@@ -134,33 +138,6 @@ func (d *debian) libraries(packages ...string) (all []string, err error) {
 		}
 	}
 	return all, nil
-}
-
-// unpack downloads packages and unpacks them into one folder.
-func (d *debian) unpack(tree string, packages []string, suffix string) error {
-	args := []string{"download"}
-	for _, p := range packages {
-		args = append(args, p+suffix)
-	}
-	if _, err := d.apt("apt-get", args...); err != nil {
-		return err
-	}
-	debs, err := filepath.Glob(filepath.Join(d.dir, "debs", "*.deb"))
-	if err != nil {
-		return err
-	}
-	if len(debs) != len(packages) {
-		return fmt.Errorf("download %s: got %q", packages, debs)
-	}
-	for _, deb := range debs {
-		if _, err := d.run("dpkg", "-x", deb, tree); err != nil {
-			return err
-		}
-		if err := os.Remove(deb); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // vmlinux writes the ELF image in a bzImage; the header has its position
