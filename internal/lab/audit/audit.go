@@ -135,15 +135,7 @@ func (a *Audit) find() error {
 			}
 		}
 	}
-	if placed := a.placed(); len(a.ledger.doubled) == 0 {
-		a.ledger.Track(placed)
-	} else {
-		for i, p := range placed {
-			for _, tid := range p.Threads {
-				a.ledger.part[tid] = i
-			}
-		}
-	}
+	a.ledger.Track(a.placed())
 	return errors.Join(errs...)
 }
 
