@@ -74,7 +74,7 @@ func (s *Study) Cells() []Cell {
 			levels[f.Name] = []string{""} // one for all; mappedCells expands it once the machines are known
 			continue
 		}
-		levels[f.Name] = f.levels()
+		levels[f.Name] = f.LevelNames()
 	}
 	var cells []Cell
 	seen := map[string]bool{}
@@ -148,7 +148,7 @@ func (s *Study) cell(ls []Level) Cell {
 			c.Knobs[f.Knob] = c.Level(f.Name)
 		}
 	}
-	if f := s.staircase(); f != nil {
+	if f := s.Staircase(); f != nil {
 		for _, r := range s.Roles {
 			if r.Load.Target == "$"+f.Name {
 				c.Steps = f.Staircase.Steps(r.Name, c.Warmup)
@@ -164,31 +164,23 @@ func (s *Study) resolve(r *Role, field string, ls []Level) string {
 	if !ok {
 		return field
 	}
-	for _, l := range ls {
-		if l.Factor != name {
-			continue
+	level := LevelOf(ls, name)
+	if f := s.Factor(name); f != nil {
+		if set := find(f.Sets, func(set Set) bool { return set.Name == level }); set != nil {
+			return set.Values[r.Name]
 		}
-		f := s.Factor(name)
-		for _, set := range f.Sets {
-			if set.Name == l.Value {
-				return set.Values[r.Name]
-			}
-		}
-		return l.Value
 	}
-	return ""
+	return level
 }
 
 // mappedCells expands a cell by the factor of mappings.
 func (s *Study) mappedCells(c Cell) []Cell {
-	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Mappings != nil })
-	if i < 0 {
+	f := find(s.Factors, func(f Factor) bool { return f.Mappings != nil })
+	if f == nil {
 		return []Cell{c}
 	}
-	f := &s.Factors[i]
 	var names, kinds []string // of the virtual CPUs that are mapped
-	for j := range c.Parts {
-		p := &c.Parts[j]
+	for _, p := range c.Parts {
 		if len(f.Mappings.Roles) > 0 && !slices.Contains(f.Mappings.Roles, p.Role) {
 			continue
 		}
