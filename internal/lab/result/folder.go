@@ -88,14 +88,15 @@ func (f *Folder) Path(elem ...string) string {
 // Lock returns the folder's lock.
 func (f *Folder) Lock() (Lock, error) {
 	var l Lock
-	err := load(f.Path(lockFile), &l)
+	err := Load(f.Path(lockFile), &l)
 	if err == nil && l.Format != 1 {
 		err = fmt.Errorf("open %s: format %d; this quell reads 1", f.dir, l.Format)
 	}
 	return l, err
 }
 
-func load(path string, v any) error {
+// Load reads a JSON file.
+func Load(path string, v any) error {
 	text, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(text, v)
@@ -193,7 +194,7 @@ func (f *Folder) Runs() ([]Run, error) {
 	}
 	for _, name := range names {
 		var r Run
-		if err := load(name, &r); err != nil {
+		if err := Load(name, &r); err != nil {
 			errs = append(errs, err)
 			continue
 		}
