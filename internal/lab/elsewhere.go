@@ -11,10 +11,7 @@ import (
 // lostHost returns the host that err reports as lost. ok is false if no error in its
 // tree has a method LostHost.
 func lostHost(err error) (host string, ok bool) {
-	var lost interface {
-		error
-		LostHost() string
-	}
+	var lost interface{ LostHost() string }
 	if errors.As(err, &lost) {
 		return lost.LostHost(), true
 	}

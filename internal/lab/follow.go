@@ -52,9 +52,7 @@ func (s *execution) possibleCPUs(a *partRun) ([]sample.Set, error) {
 	}
 	all := sample.SetOf()
 	for _, set := range append(above, a.sets...) {
-		for _, n := range set.Numbers() {
-			all = all.With(n)
-		}
+		all = all.Union(set)
 	}
 	return []sample.Set{all}, nil
 }

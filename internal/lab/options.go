@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -24,7 +25,7 @@ type Options struct {
 	Metric func(w *study.Workload, output []byte) (float64, error)
 	// Hold keeps a part at its levels of load until they end or the context does, and
 	// reports every period (package load).
-	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []Level, each func(Period)) error
+	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []load.Level, each func(load.Period)) error
 	// SetKnobs sets the machine's knobs to a cell's values for the time of the run; nil if
 	// no study sets any. A *LackError says that the machine has no such knob: the run
 	// is skipped.
@@ -42,21 +43,6 @@ type Options struct {
 	// another time.
 	Only     func(c *study.Cell) bool
 	Progress Progress
-}
-
-// Level is a load for a time.
-type Level struct {
-	Share float64
-	Until time.Time
-}
-
-// Period is the result of one period of a held load.
-type Period struct {
-	At           time.Time // its end
-	Target       float64
-	Used         time.Duration
-	Length       time.Duration
-	Unattainable bool
 }
 
 // Observed is what an observer watches.

@@ -75,7 +75,7 @@ var table = []row{
 	{pkg: "lab/place", may: "core/sample machine/host lab/study", why: "places a cell's parts on CPUs; touches no machine"},
 	{pkg: "lab/analyse", may: "core/sample core/stat lab/study lab/result", outside: "gonum.org/v1/gonum/stat", why: "computes results with intervals from records; distributions from gonum"},
 	{pkg: "lab/synthetic", may: "lab/study lab/result", why: "records from a model; runs nothing"},
-	{pkg: "lab", may: "core/sample machine/host lab/study lab/result lab/place lab/synthetic", why: "the engine: runs a plan and writes records; environments, load and observers are its inputs"},
+	{pkg: "lab", may: "core/sample machine/host lab/study lab/result lab/load lab/place lab/synthetic", why: "the engine: runs a plan and writes records; environments, observers and the holding of load are its inputs, load has the types of levels and periods"},
 	{pkg: "lab/audit", may: "core/sample machine/host lab/result lab", outside: "golang.org/x/sys", why: "a lab.Observer of perf's context-switch records"},
 	{pkg: "lab/xen", why: "runs Xen's tools and parses their output; independent of studies"},
 	{pkg: "lab/env", may: "core/sample machine/host lab/workload lab/guest lab/study lab/load lab lab/xen", outside: "github.com/klauspost/compress golang.org/x/sys", why: "environments of the engine's roles, from workload (cgroups, processes), guest (machines), xen (domains) and load (stopping)"},

@@ -19,11 +19,10 @@ func (a *commands) labAnalyse() *cobra.Command {
 		Example:           "  quell lab analyse lab-results/smoke\n  quell lab analyse --json smoke.tar.gz | jq '.interferences[].metric'",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			r, done, err := a.openReport(args[0], "")
+			r, err := a.openReport(args[0], "")
 			if err != nil {
 				return err
 			}
-			defer done()
 			if a.JSON {
 				return a.WriteJSON(r.Results)
 			}

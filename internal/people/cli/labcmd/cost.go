@@ -51,7 +51,7 @@ func (l *labMachine) cost(ctx context.Context, s *study.Study, f *result.Folder)
 // costOf returns the measured cost of a folder's study, "" if it was not measured.
 func costOf(f *result.Folder) (string, error) {
 	var c observe.Cost
-	err := readJSONFile(f.Path(costFile), &c)
+	err := result.Load(f.Path(costFile), &c)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

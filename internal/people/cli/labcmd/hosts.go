@@ -64,11 +64,10 @@ func (f *hostSelection) read(file string) error {
 		return app.Usage(fmt.Errorf("read inventory: %w", err), "name an inventory's file; quell lab hosts --help has an example")
 	}
 	f.inv, err = remote.ReadInventory(file, text)
-	var invalid *keyed.InvalidError
-	switch {
-	case errors.As(err, &invalid):
+	if _, invalid := errors.AsType[*keyed.InvalidError](err); invalid {
 		return app.Negative(err, "correct "+file)
-	case err != nil:
+	}
+	if err != nil {
 		return app.Usage(err, "quell lab hosts --help has an example")
 	}
 	if len(f.names) == 0 {
@@ -113,20 +112,6 @@ const (
 	hostNone    = "not reached" // or login refused
 )
 
-func verdictOf(err error) string {
-	var lost *remote.LostError
-	var key *remote.KeyError
-	switch {
-	case err == nil:
-		return hostOK
-	case errors.As(err, &lost):
-		return hostLost
-	case errors.As(err, &key):
-		return hostUnknown
-	}
-	return hostFailed
-}
-
 // hostView is the JSON form of the result for a host.
 type hostView struct {
 	Host    string        `json:"host"`
@@ -141,16 +126,20 @@ type hostView struct {
 }
 
 func (v *hostView) judge(err error) {
-	v.Verdict = verdictOf(err)
-	if err != nil {
-		v.Why = err.Error()
-		if v.Facts == nil && v.Verdict == hostFailed {
-			v.Verdict = hostNone
-		}
-		var key *remote.KeyError
-		if errors.As(err, &key) {
-			v.Why += "; what to do: " + key.Remedy()
-		}
+	if err == nil {
+		v.Verdict = hostOK
+		return
+	}
+	v.Verdict, v.Why = hostFailed, err.Error()
+	if v.Facts == nil {
+		v.Verdict = hostNone
+	}
+	if key, ok := errors.AsType[*remote.KeyError](err); ok {
+		v.Verdict = hostUnknown
+		v.Why += "; what to do: " + key.Remedy()
+	}
+	if _, ok := errors.AsType[*remote.LostError](err); ok {
+		v.Verdict = hostLost
 	}
 }
 
@@ -316,15 +305,16 @@ func (a *commands) printHosts(views []hostView, skew time.Duration) error {
 			fmt.Fprintf(a.Out, "The commands started within %s of each other.\n", skew.Round(time.Microsecond))
 		}
 	}
-	bad := slices.DeleteFunc(slices.Clone(views), func(v hostView) bool { return v.Verdict == hostOK })
+	var bad []string
+	for _, v := range views {
+		if v.Verdict != hostOK {
+			bad = append(bad, v.Host+" ("+v.Verdict+")")
+		}
+	}
 	if len(bad) == 0 {
 		return nil
 	}
-	var names []string
-	for _, v := range bad {
-		names = append(names, v.Host+" ("+v.Verdict+")")
-	}
-	return app.Negative(fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; the other hosts are finished and cleaned up")
+	return app.Negative(fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(bad, ", ")), "see WHY; the other hosts are finished and cleaned up")
 }
 
 // labRemote is the helper that is copied to hosts: see package remote.

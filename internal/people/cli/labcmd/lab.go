@@ -69,11 +69,11 @@ func Helpers() []*cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error { return serveSite(cmd.Context(), args[0]) }},
 		{Use: "lab-ask", Hidden: true, DisableFlagParsing: true, Short: "send requests to a web server until the standard input closes",
 			RunE: func(cmd *cobra.Command, args []string) error {
-				q, err := parseAsk(args)
+				c, err := parseAsk(args)
 				if err != nil {
 					return err
 				}
-				return q.client().Play(cmd.Context(), os.Stdin, os.Stdout)
+				return c.Play(cmd.Context(), os.Stdin, os.Stdout)
 			}},
 		labRemote(), udpHelper(),
 	}
@@ -101,11 +101,10 @@ func readStudy(file string) (*study.Study, []byte, error) {
 }
 
 func remedied(err error, file string) error {
-	var invalid *keyed.InvalidError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &invalid):
+	}
+	if _, invalid := errors.AsType[*keyed.InvalidError](err); invalid {
 		return app.Negative(err, "correct "+file+"; docs/lab.md explains every key")
 	}
 	return app.Usage(err, "a study is one YAML document; docs/lab.md has an example")
@@ -155,30 +154,19 @@ func (a *commands) labCheck() *cobra.Command {
 	})
 }
 
-// problem is the JSON form of a keyed.Problem.
-type problem struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
-	Want  string `json:"want"`
-	Where string `json:"where"`
-}
-
 type check struct {
-	OK       bool      `json:"ok"`
-	Study    string    `json:"study,omitempty"`
-	Problems []problem `json:"problems"`
+	OK       bool            `json:"ok"`
+	Study    string          `json:"study,omitempty"`
+	Problems []keyed.Problem `json:"problems"`
 }
 
 func checked(s *study.Study, err error) check {
-	c := check{OK: err == nil, Problems: []problem{}}
+	c := check{OK: err == nil, Problems: []keyed.Problem{}}
 	if s != nil {
 		c.Study = s.Name
 	}
-	var invalid *keyed.InvalidError
-	if errors.As(err, &invalid) {
-		for _, p := range invalid.Problems {
-			c.Problems = append(c.Problems, problem(p))
-		}
+	if invalid, ok := errors.AsType[*keyed.InvalidError](err); ok {
+		c.Problems = invalid.Problems
 	}
 	return c
 }

@@ -72,7 +72,7 @@ func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study
 		return nil, nil
 	}
 	var was observe.Description
-	if err := readJSONFile(f.Path("env", series+".json"), &was); errors.Is(err, fs.ErrNotExist) {
+	if err := result.Load(f.Path("env", series+".json"), &was); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	} else if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func machines(f *result.Folder) (ms []render.Machine, missed []string, err error
 	}
 	for _, name := range names {
 		var d observe.Description
-		if err := readJSONFile(name, &d); err != nil {
+		if err := result.Load(name, &d); err != nil {
 			return nil, nil, err
 		}
 		m := render.Machine{Name: strings.TrimSuffix(filepath.Base(name), ".json")}
@@ -118,19 +118,8 @@ func machines(f *result.Folder) (ms []render.Machine, missed []string, err error
 		}
 		ms = append(ms, m)
 	}
-	if err := readJSONFile(f.Path(missedFile), &missed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := result.Load(f.Path(missedFile), &missed); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
 	return ms, missed, nil
-}
-
-func readJSONFile(name string, v any) error {
-	text, err := os.ReadFile(name)
-	if err == nil {
-		err = json.Unmarshal(text, v)
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
-	}
-	return nil
 }

@@ -87,12 +87,11 @@ func (a *commands) testPlatform(ctx context.Context, o runOptions, repetitions, 
 		} else if err != nil {
 			return err
 		}
-		r, done, err := a.openReport(f.Dir(), "")
+		r, err := a.openReport(f.Dir(), "")
 		if err != nil {
 			return err
 		}
 		results[s.Name] = &r.Results
-		done()
 	}
 	page := platform.NewPage(top, results)
 	err = errors.Join(app.WriteFile(filepath.Join(o.out, "platform.md"), page.Markdown), writeJSONFile(filepath.Join(o.out, platformFile), page))

@@ -31,11 +31,10 @@ file of expected values, the results are compared with them.`,
 		Example:           "  quell lab report lab-results/smoke\n  quell lab report --format html --out /srv/www smoke.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			r, done, err := a.openReport(args[0], expect)
+			r, err := a.openReport(args[0], expect)
 			if err != nil {
 				return err
 			}
-			defer done()
 			if out == "" {
 				out = filepath.Join(args[0], reportDir)
 				if st, err := os.Stat(args[0]); err == nil && !st.IsDir() {
@@ -57,6 +56,8 @@ const reportDir = "report"
 // writeReport writes a report in the formats, by default those of the study, and prints
 // the names of the files.
 func writeReport(w io.Writer, r *render.Report, dir string, formats []string) error {
+	renderers := map[string]func(io.Writer, *render.Report) error{"html": render.HTML, "md": render.Markdown, "csv": render.CSV, "jsonl": render.JSONL,
+		"parquet": func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }}
 	if len(formats) == 0 {
 		formats = r.Study.Report.Formats
 	}
@@ -64,7 +65,7 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 		return fmt.Errorf("write report: %w", err)
 	}
 	for _, format := range formats {
-		write := rendererOf(format)
+		write := renderers[format]
 		if write == nil {
 			return app.Usage(fmt.Errorf("write report: unknown format %q", format), "use html, md, csv, jsonl or parquet")
 		}
@@ -73,22 +74,6 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 			return fmt.Errorf("write report: %w", err)
 		}
 		fmt.Fprintln(w, name)
-	}
-	return nil
-}
-
-func rendererOf(format string) func(io.Writer, *render.Report) error {
-	switch format {
-	case "html":
-		return render.HTML
-	case "md":
-		return render.Markdown
-	case "csv":
-		return render.CSV
-	case "jsonl":
-		return render.JSONL
-	case "parquet":
-		return func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }
 	}
 	return nil
 }
@@ -126,11 +111,12 @@ const expectFile = "expect.yaml"
 
 // openReport computes everything that a report shows. Unreadable records are named and
 // excluded.
-func (a *commands) openReport(name, expect string) (*render.Report, func(), error) {
+func (a *commands) openReport(name, expect string) (*render.Report, error) {
 	f, s, done, err := openResults(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	defer done()
 	runs, err := f.Runs()
 	if err != nil {
 		fmt.Fprintln(a.Err, "left out:", err)
@@ -152,11 +138,7 @@ func (a *commands) openReport(name, expect string) (*render.Report, func(), erro
 	if err == nil {
 		err = expected(r, f, expect)
 	}
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return r, done, nil
+	return r, err
 }
 
 // expected compares a file of expected values, if there is one, with the results.
@@ -182,16 +164,14 @@ func expected(r *render.Report, f *result.Folder, file string) error {
 
 // diff compares two folders or packs of a study.
 func (a *commands) diff(one, other string, force bool) (*render.Diff, error) {
-	earlier, done, err := a.openReport(one, "")
+	earlier, err := a.openReport(one, "")
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	later, done2, err := a.openReport(other, "")
+	later, err := a.openReport(other, "")
 	if err != nil {
 		return nil, err
 	}
-	defer done2()
 	d, err := render.Compare(earlier, later, force)
 	if err != nil {
 		return nil, app.Negative(err, "see `quell lab diff --help`")

@@ -232,11 +232,10 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 // reportOf writes the report of the existing runs, also for an incomplete study: the
 // report names what is missing.
 func (a *commands) reportOf(f *result.Folder) error {
-	r, done, err := a.openReport(f.Dir(), "")
+	r, err := a.openReport(f.Dir(), "")
 	if err != nil {
 		return err
 	}
-	defer done()
 	if !a.JSON {
 		fmt.Fprintln(a.Out, "report:")
 	}
@@ -410,7 +409,7 @@ func metric(w *study.Workload, output []byte) (float64, error) {
 }
 
 // hold is lab.Options.Hold, implemented by package load.
-func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []lab.Level, each func(lab.Period)) error {
+func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []load.Level, each func(load.Period)) error {
 	var act load.Actuator
 	switch p.Load.Actuator {
 	case "freezer":
@@ -420,17 +419,11 @@ func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, 
 	default:
 		return &lab.LackError{What: "unknown actuator " + p.Load.Actuator, Remedy: "use freezer or sigstop"}
 	}
-	var ls []load.Level
-	for _, v := range levels {
-		ls = append(ls, load.Level(v))
-	}
 	used := func() (time.Duration, error) {
 		u, err := e.Usage()
 		return u.Total(), err
 	}
-	return load.Hold(ctx, act, used, ls, load.Options{CPUs: cpus, Period: p.Load.Period, Tolerance: float64(p.Load.Tolerance)}, func(q load.Period) {
-		each(lab.Period{At: q.At, Target: q.Target, Used: q.Used, Length: q.Length, Unattainable: q.Unattainable})
-	})
+	return load.Hold(ctx, act, used, levels, load.Options{CPUs: cpus, Period: p.Load.Period, Tolerance: float64(p.Load.Tolerance)}, each)
 }
 
 // freezing stops an environment with its freezer.
