@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -85,18 +86,9 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 		if len(names) < 2 || slices.ContainsFunc(names, func(n string) bool { return math.IsNaN(cost[n]) || math.IsNaN(average[n]) }) {
 			continue
 		}
-		a := &Advice{By: event, Mapping: names[0], BestMapping: names[0], WorstMapping: names[0], Default: stat.Float(math.NaN())}
-		for _, n := range names {
-			if cost[n] < cost[a.Mapping] {
-				a.Mapping = n
-			}
-			if average[n] < average[a.BestMapping] {
-				a.BestMapping = n
-			}
-			if average[n] > average[a.WorstMapping] {
-				a.WorstMapping = n
-			}
-		}
+		byAverage := func(a, b string) int { return cmp.Compare(average[a], average[b]) }
+		a := &Advice{By: event, BestMapping: slices.MinFunc(names, byAverage), WorstMapping: slices.MaxFunc(names, byAverage), Default: stat.Float(math.NaN()),
+			Mapping: slices.MinFunc(names, func(a, b string) int { return cmp.Compare(cost[a], cost[b]) })}
 		a.Percent, a.Best, a.Worst = average[a.Mapping], average[a.BestMapping], average[a.WorstMapping]
 		if v, ok := average[study.Unpinned]; ok {
 			a.Default = stat.Float(v)

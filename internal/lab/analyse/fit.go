@@ -19,6 +19,12 @@ type Interval struct {
 	N      int     `json:"n"`
 }
 
+// apply applies an increasing function to the value and to both bounds.
+func (i Interval) apply(to func(float64) float64) Interval {
+	i.Value, i.Low, i.High = to(i.Value), to(i.Low), to(i.High)
+	return i
+}
+
 // level is the confidence level of all intervals.
 const level = 0.95
 

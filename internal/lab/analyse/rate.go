@@ -3,6 +3,7 @@ package analyse
 import (
 	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/stat"
@@ -46,13 +47,7 @@ func Bins(its []result.Iteration, from, to, width time.Duration) []float64 {
 
 // within returns the iterations that lie wholly in a window.
 func within(its []result.Iteration, w result.Window) []result.Iteration {
-	var in []result.Iteration
-	for _, it := range its {
-		if it.From >= w.From && it.To <= w.To {
-			in = append(in, it)
-		}
-	}
-	return in
+	return slices.DeleteFunc(slices.Clone(its), func(it result.Iteration) bool { return it.From < w.From || it.To > w.To })
 }
 
 // figure returns a part's performance in a run: its own metric, or values from its

@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"cmp"
 	"encoding/json"
 
 	"github.com/quell-dev/quell/internal/core/stat"
@@ -61,12 +62,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 	}
 	seed := s.Design.Seed
 	for _, a := range s.Analysis {
-		option := func(name, usual string) string {
-			if v := a.Options[name]; v != "" {
-				return v
-			}
-			return usual
-		}
+		option := func(name, usual string) string { return cmp.Or(a.Options[name], usual) }
 		n := 0
 		switch a.Kind {
 		case "score":

@@ -20,8 +20,7 @@ func Scores(runs []result.Run) []Score {
 	var out []Score
 	for _, group := range byCell(valid(runs), study.Main) {
 		c := &group[0].Cell
-		for i := range c.Parts {
-			p := &c.Parts[i]
+		for _, p := range c.Parts {
 			if !p.Measure || p.Idle {
 				continue
 			}

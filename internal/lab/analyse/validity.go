@@ -1,6 +1,8 @@
 package analyse
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -74,15 +76,11 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 			}
 		}
 	}
-	keys := make([]key, 0, len(all))
-	for k := range all {
-		keys = append(keys, k)
+	inOrder := func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.signal, b.signal), cmp.Compare(a.part, b.part), cmp.Compare(a.workload, b.workload))
 	}
-	slices.SortFunc(keys, func(a, b key) int {
-		return slices.Compare([]string{a.signal, a.part, a.workload}, []string{b.signal, b.part, b.workload})
-	})
 	var out []Validity
-	for _, k := range keys {
+	for _, k := range slices.SortedFunc(maps.Keys(all), inOrder) {
 		of := all[k]
 		var cost, unit, costs, ends []float64
 		for _, w := range of {
