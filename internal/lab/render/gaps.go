@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -81,9 +82,6 @@ func (r *Report) costs() []page.Exhibit {
 // variations show how much instances of one size differ (paper 002, 5.2.1).
 func (r *Report) variations(options map[string]string) page.Section {
 	s := page.Section{ID: "variation", Title: "Variation between instances of one size"}
-	if len(r.Results.Variations) == 0 {
-		return s
-	}
 	sums := page.Table{Caption: "How much instances differ", Head: []string{"cell", "part", "instances", "mean", "unit", "between instances, %", "between runs of one instance, %", "p of equal instances", "slowest over fastest, %"}}
 	each := page.Table{Caption: "Each instance, the fastest first", Head: []string{"cell", "part", "instance", "value", "interval", "runs", "unit", "slower than the median, %"}}
 	var plots []plot.Plot
@@ -100,11 +98,7 @@ func (r *Report) variations(options map[string]string) page.Section {
 		c.Series = []plot.Series{one}
 		plots = append(plots, c.Draw())
 	}
-	factor := options["factor"]
-	if factor == "" {
-		factor = "instance"
-	}
-	s.Notes = append(s.Notes, "Instances are the levels of "+factor+". The difference between instances is a standard deviation, without the variation between runs of one instance. The slowest and the fastest are selected by their measured values, so noise alone makes some difference. "+method(intervals...))
+	s.Notes = append(s.Notes, "Instances are the levels of "+cmp.Or(options["factor"], "instance")+". The difference between instances is a standard deviation, without the variation between runs of one instance. The slowest and the fastest are selected by their measured values, so noise alone makes some difference. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Plots: plots, Table: sums}), first(&s, page.Exhibit{Table: each}))
 	return s
 }

@@ -27,9 +27,9 @@ func (r *Report) missing() page.Section {
 	}
 	plan := r.Study.Plan()
 	t := page.Table{Caption: "Runs of the plan without a valid record", Head: []string{"cell", "repetition", "tries", "last verdict", "why"}}
-	for i := range plan {
-		c := &plan[i].Cell
-		k := slot{c.Key(), plan[i].N}
+	for _, p := range plan {
+		c := &p.Cell
+		k := slot{c.Key(), p.N}
 		run := last[k]
 		switch {
 		case run == nil:
@@ -46,8 +46,7 @@ func (r *Report) missing() page.Section {
 	if len(t.Rows) == 0 {
 		return s
 	}
-	t.Long = len(t.Rows) > 20
 	s.Notes = append(s.Notes, fmt.Sprintf("%d of %d runs of the plan have no valid record; these results do not include them. quell lab resume repeats them.", len(t.Rows), len(plan)))
-	s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
+	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: t}))
 	return s
 }

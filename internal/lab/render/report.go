@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -110,8 +111,8 @@ func words(ls []study.Level, without ...string) string {
 // of their levels.
 func (r *Report) placing() []string {
 	var names []string
-	for i := range r.Study.Factors {
-		if f := &r.Study.Factors[i]; len(f.Placements) > 0 || f.Mappings != nil {
+	for _, f := range r.Study.Factors {
+		if len(f.Placements) > 0 || f.Mappings != nil {
 			names = append(names, f.Name)
 		}
 	}
@@ -126,10 +127,7 @@ func (r *Report) place(ls []study.Level) string {
 			w = append(w, v)
 		}
 	}
-	if len(w) == 0 {
-		return "all"
-	}
-	return strings.Join(w, " ")
+	return cmp.Or(strings.Join(w, " "), "all")
 }
 
 // order compares levels by the study's own order. Results are not in that order, because
@@ -140,13 +138,7 @@ func (r *Report) order(a, b []study.Level) int {
 			continue
 		}
 		if f := r.Study.Factor(a[i].Factor); f != nil {
-			names := f.Levels
-			for _, p := range f.Placements {
-				names = append(slices.Clip(names), p.Name)
-			}
-			for _, s := range f.Sets {
-				names = append(slices.Clip(names), s.Name)
-			}
+			names := f.LevelNames()
 			if c := cmp.Compare(slices.Index(names, a[i].Value), slices.Index(names, b[i].Value)); c != 0 {
 				return c
 			}
@@ -185,17 +177,15 @@ func (r *Report) ordered() *Report {
 func (r *Report) colour(ls []study.Level) int {
 	var names []string
 	for _, name := range r.placing() {
-		f := r.Study.Factor(name)
-		for _, p := range f.Placements {
-			names = append(names, p.Name)
-		}
+		names = append(names, r.Study.Factor(name).LevelNames()...)
 	}
 	return max(0, slices.Index(names, r.place(ls)))
 }
 
-// grouped collects elements by name, in the order in which names first occur.
-func grouped[T any](all []T, name func(*T) string) (names []string, groups map[string][]*T) {
-	groups = map[string][]*T{}
+// grouped yields elements by name, in the order in which names first occur.
+func grouped[T any](all []T, name func(*T) string) iter.Seq2[string, []*T] {
+	var names []string
+	groups := map[string][]*T{}
 	for i := range all {
 		n := name(&all[i])
 		if groups[n] == nil {
@@ -203,5 +193,11 @@ func grouped[T any](all []T, name func(*T) string) (names []string, groups map[s
 		}
 		groups[n] = append(groups[n], &all[i])
 	}
-	return names, groups
+	return func(yield func(string, []*T) bool) {
+		for _, n := range names {
+			if !yield(n, groups[n]) {
+				return
+			}
+		}
+	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // scores are the scores of each part in each cell.
-func (r *Report) scores() page.Section {
+func (r *Report) scores(map[string]string) page.Section {
 	s := page.Section{ID: "score", Title: "Score of each part"}
 	t := page.Table{Caption: "Mean over runs", Head: []string{"cell", "part", "workload", "value", "interval", "unit", "better"}}
 	var intervals []analyse.Interval
@@ -14,9 +14,7 @@ func (r *Report) scores() page.Section {
 		t.Rows = append(t.Rows, page.Row(words(v.Levels), v.Part, v.Workload, number(v.Value.Value), between(v.Value), v.Unit, v.Better))
 		intervals = append(intervals, v.Value)
 	}
-	if len(t.Rows) > 0 {
-		s.Notes = append(s.Notes, method(intervals...))
-		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: t}))
-	}
+	s.Notes = append(s.Notes, method(intervals...))
+	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: t}))
 	return s
 }
