@@ -2,8 +2,6 @@ package render
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -40,58 +38,6 @@ type Machine struct {
 
 // Fact is one property of a machine, e.g. kernel 6.1.0.
 type Fact struct{ Name, Value string }
-
-// Facts flattens a description in JSON to facts, in the order of its text: {"cpu":
-// {"model": "x"}} becomes the fact "cpu model". Lists of plain values are joined, other
-// lists are numbered from 0.
-func Facts(text []byte) ([]Fact, error) {
-	d := json.NewDecoder(strings.NewReader(string(text)))
-	d.UseNumber()
-	var facts []Fact
-	var walk func(name string) error
-	walk = func(name string) error {
-		t, err := d.Token()
-		if err != nil {
-			return err
-		}
-		open, nested := t.(json.Delim)
-		if !nested {
-			if t != nil && fmt.Sprint(t) != "" {
-				facts = append(facts, Fact{name, fmt.Sprint(t)})
-			}
-			return nil
-		}
-		first, plain := len(facts), true
-		for i := 0; d.More(); i++ {
-			key := fmt.Sprint(i)
-			if open == '{' {
-				k, err := d.Token()
-				if err != nil {
-					return err
-				}
-				key = strings.ReplaceAll(fmt.Sprint(k), "_", " ")
-			}
-			before, inner := len(facts), strings.TrimSpace(name+" "+key)
-			if err := walk(inner); err != nil {
-				return err
-			}
-			plain = plain && !slices.ContainsFunc(facts[before:], func(f Fact) bool { return f.Name != inner })
-		}
-		if open == '[' && plain && len(facts) > first {
-			var values []string
-			for _, f := range facts[first:] {
-				values = append(values, f.Value)
-			}
-			facts = append(facts[:first], Fact{name, strings.Join(values, ", ")})
-		}
-		_, err = d.Token() // the closing delimiter
-		return err
-	}
-	if err := walk(""); err != nil {
-		return nil, fmt.Errorf("read a machine's description: %w", err)
-	}
-	return facts, nil
-}
 
 // stamps are the kinds of results that these numbers are, e.g. simulated.
 func (r *Report) stamps() []string {

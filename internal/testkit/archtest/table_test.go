@@ -89,7 +89,7 @@ var table = []row{
 	{pkg: "lab/guest/inside/xen", why: "tests only, of the lab's Xen environment, in Xen's first domain"},
 	{pkg: "lab/render", may: "format/keyed format/plot lab/study lab/result lab/analyse core/stat format/page", why: "renders results for people and tools, computes nothing; expectations are strict YAML"},
 	{pkg: "lab/platform", may: "core/sample machine/host lab/study lab/result lab/place lab/analyse core/stat format/page", why: "short studies of the present machine, and a page of their results; runs nothing"},
-	{pkg: "lab/render/parquet", may: "lab/result lab/analyse lab/render core/stat", outside: "github.com/parquet-go", why: "a study's numbers and seconds as Parquet; separate, so that nothing else links Parquet"},
+	{pkg: "lab/render/parquet", may: "lab/analyse lab/render core/stat", outside: "github.com/parquet-go", why: "a study's numbers as Parquet; separate, so that nothing else links Parquet"},
 	{pkg: "lab/depot", outside: "github.com/aws/aws-sdk-go-v2/aws", why: "files to and from S3-compatible storage; links only AWS's signer, since guests boot quell"},
 	{pkg: "lab/fault", may: "lab/result", outside: "golang.org/x/sys", why: "kills and disturbs the shipped quell lab, and checks the remaining state"},
 	{pkg: "eval/stat", outside: "gonum.org/v1/gonum", why: "statistics of evaluations, with gonum, which the agent does not link"},
