@@ -26,19 +26,7 @@ import (
 func (a *commands) labHosts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "hosts", Short: "use other hosts over SSH", Args: cobra.NoArgs,
-		Long: `hosts connects to the hosts of an inventory over SSH. Nothing needs to be installed there:
-this program is copied once (to ~/.cache/quell). What it runs there is in separate cgroups,
-which are removed when a lease expires after the connection is lost.
-
-An inventory is YAML, or the output of terraform output -json (output quell_hosts):
-
-  hosts:
-    h1: {address: 10.0.0.1, user: root, key: ~/.ssh/id_ed25519}
-    h2: {address: "10.0.0.2:2222", jump: h1, host_key: "ssh-ed25519 AAAA..."}
-
-A host's key must be known, from the inventory or from known_hosts.`,
-		Example: "  quell lab hosts check hosts.yaml\n  quell lab hosts run hosts.yaml -- sysbench cpu run",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labHostsCheck(), a.labHostsRun())
 	return cmd
@@ -147,8 +135,6 @@ func (a *commands) labHostsCheck() *cobra.Command {
 	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "check INVENTORY", Short: "check the connection, system and clock of every host", Args: cobra.ExactArgs(1),
-		Long:    "check logs in on every host, starts the helper there, compares clocks, and ends the helper.\nExit codes: 0 all hosts are ok; 1 some are not, or the inventory is invalid; 2 the inventory cannot be read.",
-		Example: "  quell lab hosts check hosts.yaml\n  terraform output -json > hosts.json && quell lab hosts check hosts.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(args[0]); err != nil {
 				return err
@@ -178,14 +164,6 @@ func (a *commands) labHostsRun() *cobra.Command {
 	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "run INVENTORY -- PROGRAM [WORD...]", Short: "run a command on every host, started at the same time", Args: cobra.MinimumNArgs(2),
-		Long: `run starts the command on every host, stopped before its first instruction, and releases all
-at the same time by their own clocks. Output is prefixed with the host's name. A host that is
-lost meanwhile is reported and does not delay the others.
-"{quell}" as a word is this program on that host.
-Exit codes: 0 all commands succeeded; 1 some did not, or the inventory is invalid; 2 the
-inventory cannot be read.
-With --json the commands' output goes to standard error.`,
-		Example: "  quell lab hosts run hosts.yaml -- sysbench cpu run\n  quell lab hosts run hosts.yaml --host h1,h2 -- sh -c 'uptime; sleep 5'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(args[0]); err != nil {
 				return err

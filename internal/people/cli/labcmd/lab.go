@@ -3,6 +3,7 @@ package labcmd
 
 import (
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -31,22 +32,25 @@ func Command(shared *app.App) *cobra.Command {
 	a := &commands{shared}
 	cmd := &cobra.Command{
 		Use: "lab", Short: "run controlled co-location experiments", Args: cobra.NoArgs,
-		Long: `lab runs studies: workloads side by side in virtual environments, placed on CPUs, held at
-given loads and observed. Each run has a verdict with its evidence. A study is a YAML file
-(docs/lab.md). The records of its runs are kept in a folder, from which all results are
-computed.
-
-A study that was stopped, by Ctrl-C or kill -9, continues with lab resume; at most the
-current run is lost.`,
-		Example: `  quell lab check studies/smoke.yaml     # is the file valid?
-  quell lab plan studies/smoke.yaml      # cells, order, duration
-  quell lab run studies/smoke.yaml       # run it
-  quell lab status lab-results/smoke     # progress
-  quell lab analyse lab-results/smoke    # results`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
+	addHelp(cmd)
 	return cmd
+}
+
+//go:embed help/*.txt
+var help embed.FS
+
+// addHelp reads the long help and the examples of a command and its subcommands from files
+// named after the command's path. A command without a file has them in its definition.
+func addHelp(cmd *cobra.Command) {
+	if text, err := help.ReadFile("help/quell-" + strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".txt"); err == nil {
+		cmd.Long, cmd.Example, _ = strings.Cut(strings.TrimSuffix(string(text), "\n"), "\n\nExamples:\n")
+	}
+	for _, sub := range cmd.Commands() {
+		addHelp(sub)
+	}
 }
 
 // Helpers are the hidden commands of this program that the lab starts.
@@ -136,8 +140,6 @@ func (a *commands) lockOf(s *study.Study, text []byte) result.Lock {
 func (a *commands) labCheck() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "check STUDY.yaml", Short: "list every problem of a study's file", Args: cobra.ExactArgs(1),
-		Long:              "check reads a study's file and lists every problem with its line and what is allowed there.\nExit codes: 0 valid; 1 invalid.",
-		Example:           "  quell lab check studies/smoke.yaml\n  quell lab check --json mine.yaml | jq -r '.problems[].where'",
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, _, err := readStudy(args[0])

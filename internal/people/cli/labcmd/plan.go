@@ -115,8 +115,6 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 func (a *commands) labStatus() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "status FOLDER", Short: "show the progress of a study", Args: cobra.ExactArgs(1),
-		Long:              "status counts the runs in a folder of results, while the study runs or afterwards.\nExit codes: 0 every run of the plan is complete; 1 some are left.",
-		Example:           "  quell lab status lab-results/smoke\n  quell lab status --json lab-results/smoke | jq .left",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, s, err := openStudy(args[0])

@@ -24,11 +24,6 @@ func (a *commands) labReport() *cobra.Command {
 	var out, expect string
 	cmd := &cobra.Command{
 		Use: "report FOLDER", Short: "write a study's results as a page and as tables", Args: cobra.ExactArgs(1),
-		Long: `report computes the study's analyses and writes them: html is one file with its plots
-that needs no network, md is text, csv and jsonl are the numbers one by one. Without
---format it writes the formats that the study names. If the study, or --expect, names a
-file of expected values, the results are compared with them.`,
-		Example:           "  quell lab report lab-results/smoke\n  quell lab report --format html --out /srv/www smoke.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := a.openReport(args[0], expect)
@@ -183,11 +178,6 @@ func (a *commands) labDiff() *cobra.Command {
 	force := false
 	cmd := &cobra.Command{
 		Use: "diff EARLIER LATER", Short: "compare the results of two runs of a study", Args: cobra.ExactArgs(2),
-		Long: `diff shows which results of two folders, or packs, differ, and by how much relative to
-their intervals. Results of different kinds, such as emulated and real processors, are
-compared only with --force. For two platforms (lab platform) it compares each study;
---json is then a list.`,
-		Example:           "  quell lab diff lab-results/smoke /srv/smoke-1\n  quell lab diff --json before.tar.gz after.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
 			var all []*render.Diff
@@ -219,8 +209,6 @@ compared only with --force. For two platforms (lab platform) it compares each st
 func (a *commands) labPack() *cobra.Command {
 	return &cobra.Command{
 		Use: "pack FOLDER [FILE.tar.gz]", Short: "pack a study's records into one file", Args: cobra.RangeArgs(1, 2),
-		Long:              "pack writes the records of a study to one file, from which lab analyse and lab report compute the same numbers\nanywhere.",
-		Example:           "  quell lab pack lab-results/smoke\n  quell lab pack lab-results/smoke /srv/smoke.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
 			f, s, err := openStudy(args[0])

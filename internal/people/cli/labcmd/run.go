@@ -32,14 +32,6 @@ func (a *commands) labRun() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use: "run STUDY.yaml", Short: "run a study", Args: cobra.ExactArgs(1),
-		Long: `run executes a study's plan, in its order, and writes a folder with a record of every run.
-Invalid runs are repeated, as often as the study allows. If the folder has runs of the same
-file already, it continues with the missing ones.
-
-Ctrl-C ends the current run and removes everything that was made; after a kill -9, lab
-resume or lab restore does that.
-Exit codes: 0 all runs are complete; 1 it was stopped, or runs are missing; 2 it cannot run.`,
-		Example:           "  quell lab run studies/smoke.yaml\n  quell lab run --out /srv/smoke-1 --budget 1h studies/smoke.yaml",
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, text, err := readStudy(args[0])
@@ -70,8 +62,6 @@ func (a *commands) labResume() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use: "resume FOLDER", Short: "continue a study that was stopped", Args: cobra.ExactArgs(1),
-		Long:              "resume executes the missing runs of the study in a folder, by the study's file as it was.",
-		Example:           "  quell lab resume lab-results/smoke",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, s, err := openStudy(args[0])
@@ -436,11 +426,6 @@ func (a *commands) labRestore() *cobra.Command {
 	var journal string
 	cmd := &cobra.Command{
 		Use: "restore", Short: "remove and undo what a killed lab has left behind", Args: cobra.NoArgs,
-		Long: `restore ends the processes, guests and containers of labs that were killed, removes their
-cgroups, frozen ones too, and restores the knobs of the machine that a study's
-preconditions.set has changed. A running lab is not touched. lab run and lab resume do this
-first.`,
-		Example: "  sudo quell lab restore",
 		RunE: func(*cobra.Command, []string) error {
 			self, err := os.Executable()
 			if err != nil {
