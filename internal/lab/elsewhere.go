@@ -24,9 +24,9 @@ func lostHost(err error) (host string, ok bool) {
 func (s *execution) places() ([][]sample.Set, error) {
 	here := *s.cell
 	here.Parts = nil
-	for i := range s.cell.Parts {
-		if p := &s.cell.Parts[i]; s.Study.Here(p) {
-			here.Parts = append(here.Parts, *p)
+	for _, p := range s.cell.Parts {
+		if s.Study.Here(&p) {
+			here.Parts = append(here.Parts, p)
 		}
 	}
 	if len(here.Parts) < len(s.cell.Parts) {

@@ -103,9 +103,9 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Part) float64) float64 {
 	byCore := map[int]float64{}
 	for _, vcpu := range sortedKeys(mapping) {
-		for i := range parts {
-			if p := &parts[i]; strings.HasPrefix(vcpu, p.Name()+"/") {
-				byCore[mapping[vcpu]] += rate(p) / float64(max(p.Environment.CPUs, 1))
+		for _, p := range parts {
+			if strings.HasPrefix(vcpu, p.Name()+"/") {
+				byCore[mapping[vcpu]] += rate(&p) / float64(max(p.Environment.CPUs, 1))
 			}
 		}
 	}

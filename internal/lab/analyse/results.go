@@ -43,8 +43,7 @@ type Results struct {
 func Compute(s *study.Study, runs []result.Run) Results {
 	out := Results{Study: s.Name, Runs: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}, Insufficient: map[string]string{}}
 	stamps := map[string]bool{}
-	for i := range runs {
-		r := &runs[i]
+	for _, r := range runs {
 		out.Runs[r.Verdict]++
 		for _, e := range r.Evidence {
 			out.Reasons[e.Reason]++

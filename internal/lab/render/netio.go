@@ -172,8 +172,7 @@ func (r *Report) netOrder() *analyse.NetIO {
 	o := *n
 	levels := func(name, rate string) []study.Level {
 		var ls []study.Level
-		for i := range r.Study.Factors {
-			f := &r.Study.Factors[i]
+		for _, f := range r.Study.Factors {
 			for _, v := range []string{name, rate} {
 				if slices.Contains(f.Levels, v) || slices.ContainsFunc(f.Sets, func(s study.Set) bool { return s.Name == v }) {
 					ls = append(ls, study.Level{Factor: f.Name, Value: v})

@@ -68,8 +68,7 @@ func (p *Part) Name() string {
 // occurs once.
 func (s *Study) Cells() []Cell {
 	levels := map[string][]string{}
-	for i := range s.Factors {
-		f := &s.Factors[i]
+	for _, f := range s.Factors {
 		if f.Mappings != nil {
 			levels[f.Name] = []string{""} // one for all; mappedCells expands it once the machines are known
 			continue

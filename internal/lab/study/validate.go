@@ -193,8 +193,8 @@ func (c *checker) knob(key string, f *Factor) {
 	if _, ok := c.Preconditions.Set[f.Knob]; ok {
 		c.add(key+".knob", strconv.Quote(f.Knob), "a knob that is not in preconditions.set")
 	}
-	for i := range c.Factors {
-		if g := &c.Factors[i]; g.Knob == f.Knob && g.Name < f.Name {
+	for _, g := range c.Factors {
+		if g.Knob == f.Knob && g.Name < f.Name {
 			c.add(key+".knob", strconv.Quote(f.Knob), "a knob that no other factor sets ("+g.Name+" does)")
 		}
 	}
