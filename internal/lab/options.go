@@ -152,22 +152,14 @@ func (o *Options) queue(s *Summary) ([]pendingRun, int, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("read existing runs: %w", err)
 	}
-	type slot struct {
-		cell string
-		n    int
-	}
-	done, tries, order := map[slot]bool{}, map[slot]int{}, 0
+	done, tries, order := result.Done(runs, o.Env), map[result.Slot]int{}, 0
 	for _, r := range runs {
-		k := slot{r.CellKey, r.N}
-		tries[k] = max(tries[k], r.Try+1)
+		tries[r.Slot()] = max(tries[r.Slot()], r.Try+1)
 		order = max(order, r.Order+1)
-		if (r.Verdict == result.Valid || r.Verdict == result.Skipped) && (r.Env == o.Env || r.Simulated) {
-			done[k] = true
-		}
 	}
 	var queue []pendingRun
 	for _, p := range plan {
-		k := slot{p.Cell.Key(), p.N}
+		k := result.Slot{Cell: p.Cell.Key(), N: p.N}
 		if done[k] {
 			s.Existing++
 			continue

@@ -206,6 +206,26 @@ func (f *Folder) Runs() ([]Run, error) {
 	return runs, errors.Join(errs...)
 }
 
+// Slot is one repetition of a cell in a study's plan.
+type Slot struct {
+	Cell string // its key
+	N    int
+}
+
+// Slot is the slot that the run fills.
+func (r *Run) Slot() Slot { return Slot{r.CellKey, r.N} }
+
+// Done are the slots that need no run any more, for the machine with the description env.
+func Done(runs []Run, env string) map[Slot]bool {
+	done := map[Slot]bool{}
+	for _, r := range runs {
+		if (r.Verdict == Valid || r.Verdict == Skipped) && (r.Env == env || r.Simulated) {
+			done[r.Slot()] = true
+		}
+	}
+	return done
+}
+
 // RunPath is the path of a file next to a run's record.
 func (f *Folder) RunPath(r *Run, name string) string {
 	return f.Path("runs", r.CellKey, strconv.Itoa(r.N)+"."+strconv.Itoa(r.Try), name)

@@ -186,14 +186,9 @@ func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 	if err != nil {
 		st.Broken = err.Error()
 	}
-	type slot struct {
-		cell string
-		n    int
-	}
 	if st.Series = series; series == "" {
 		st.Series = seriesOf(runs)
 	}
-	done := map[slot]bool{}
 	for _, r := range runs {
 		if r.Env != st.Series && !r.Simulated {
 			st.Others++
@@ -203,13 +198,11 @@ func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 		for _, e := range r.Evidence {
 			st.Reasons[e.Reason]++
 		}
-		if r.Verdict == result.Valid || r.Verdict == result.Skipped {
-			done[slot{r.CellKey, r.N}] = true
-		}
 	}
+	done := result.Done(runs, st.Series)
 	for _, p := range s.Plan() {
 		st.Planned++
-		if !done[slot{p.Cell.Key(), p.N}] {
+		if !done[result.Slot{Cell: p.Cell.Key(), N: p.N}] {
 			st.Left++
 			st.Takes += p.Takes.Seconds()
 		}
