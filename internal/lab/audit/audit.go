@@ -57,12 +57,9 @@ const (
 	fresh        = 5
 )
 
-// Open begins a window. It tries the methods in turn; the default is trace, then poll.
-// Threads that exist for less than half a second may be missed.
+// Open begins a window. It tries the methods in turn. Threads that exist for less than half
+// a second may be missed.
 func Open(top host.Topology, parts []Part, methods ...string) (*Audit, error) {
-	if len(methods) == 0 {
-		methods = []string{Trace, Poll}
-	}
 	a := &Audit{parts: parts, top: top, known: make([][]int, len(parts)), looks: map[int]look{}, first: map[int]look{},
 		stop: make(chan struct{}), done: make(chan struct{})}
 	var errs []error

@@ -119,12 +119,9 @@ func (s *Study) cell(ls []Level) Cell {
 			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.hostOf(s.resolve(r, r.Host, ls), k),
 				Environment: s.Environments[s.resolve(r, r.Environment, ls)], Workload: w,
 				Measure: r.Measure, Idle: s.resolve(r, r.State, ls) == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
-			if r.Load.Control == "duty-cycle" {
-				// The targets of a staircase are in its steps.
+			if r.Load.Control != "none" {
+				// It stays 0 for MaxRate, and for a staircase, whose steps have the targets.
 				_ = p.Target.UnmarshalText([]byte(s.resolve(r, r.Load.Target, ls)))
-			}
-			if v := s.resolve(r, r.Load.Target, ls); r.Load.Control == Requests && v != MaxRate {
-				_ = p.Target.UnmarshalText([]byte(v))
 			}
 			c.Warmup = max(c.Warmup, w.Warmup.For)
 			c.Parts = append(c.Parts, p)
@@ -135,10 +132,8 @@ func (s *Study) cell(ls []Level) Cell {
 	}
 	s.connect(&c)
 	for _, f := range s.Factors {
-		for _, p := range f.Placements {
-			if p.Name == c.Level(f.Name) {
-				c.Place = p
-			}
+		if p := find(f.Placements, func(p Placement) bool { return p.Name == c.Level(f.Name) }); p != nil {
+			c.Place = *p
 		}
 		if f.Knob != "" {
 			if c.Knobs == nil {

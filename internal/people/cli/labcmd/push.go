@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +35,7 @@ const storageHelp = "s3://BUCKET/FOLDER, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS
 
 // openPacks does not connect yet.
 func (a *commands) openPacks(address string) (*packs, error) {
-	f, err := depot.Open(address, depot.Options{Getenv: a.Getenv, Now: time.Now}) // storage refuses a signature of another day
+	f, err := depot.Open(address, a.Getenv)
 	if err != nil {
 		return nil, app.Usage(err, storageHelp)
 	}
