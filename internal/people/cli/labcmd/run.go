@@ -256,12 +256,10 @@ func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
 			return nil, err
 		}
 	}
-	h, err := host.Open("/")
-	if err != nil {
+	if l.host, err = host.Open("/"); err != nil {
 		return nil, app.Usage(err, "mount /proc")
 	}
-	l.host = h
-	if l.topology, err = h.Topology(); err != nil {
+	if l.topology, err = l.host.Topology(); err != nil {
 		return nil, app.Usage(err, "mount /sys")
 	}
 	if l.allowed, err = allowedCPUs(); err != nil {
