@@ -52,6 +52,7 @@ type plannedCell struct {
 }
 
 type plannedRun struct {
+	name  string         // of the cell
 	Key   string         `json:"cell"`
 	Kind  study.CellKind `json:"kind"`
 	N     int            `json:"n"`
@@ -70,7 +71,7 @@ func plannedOf(s *study.Study) planned {
 			p.Cells = append(p.Cells, plannedCell{Key: key, Name: r.Cell.String(), Takes: r.Takes.Seconds()})
 		}
 		p.Cells[i].Runs++
-		p.Runs = append(p.Runs, plannedRun{key, r.Cell.Kind, r.N, r.Takes.Seconds()})
+		p.Runs = append(p.Runs, plannedRun{p.Cells[i].Name, key, r.Cell.Kind, r.N, r.Takes.Seconds()})
 		p.Takes += r.Takes.Seconds()
 	}
 	return p
@@ -102,12 +103,8 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	names := map[string]string{}
-	for _, c := range p.Cells {
-		names[c.Key] = c.Name
-	}
 	for i, r := range p.Runs {
-		fmt.Fprintf(w, "%4d  %s  repetition %d  %s\n", i+1, r.Key, r.N, names[r.Key])
+		fmt.Fprintf(w, "%4d  %s  repetition %d  %s\n", i+1, r.Key, r.N, r.name)
 	}
 	return nil
 }

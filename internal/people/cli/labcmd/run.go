@@ -162,20 +162,21 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	if err != nil {
 		return err
 	}
+	var maker lab.Maker = l.maker
 	if far != nil {
-		far.here, far.self = l.maker, l.self
+		far.here, far.self, maker = l.maker, l.self, far
 	}
 	series, err := l.ready(ctx, s, f, o.journal, a.Now)
 	if err != nil {
 		return errors.Join(err, l.close())
 	}
 	show := &labProgress{Progress: a.Progress(a.Out), w: a.Text(), now: a.Now}
-	var maker lab.Maker = l.maker
-	if far != nil {
-		maker = far
+	run := lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold,
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show}
+	if l.turner != nil {
+		run.SetKnobs = l.turner.setForRun
 	}
-	sum, err := l.run(ctx, f, lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold, SetKnobs: l.tune(),
-		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
+	sum, err := l.run(ctx, f, run)
 	show.Clear()
 	err = errors.Join(err, far.close(), l.close())
 	if a.JSON {
@@ -317,14 +318,6 @@ func (l *labMachine) close() error {
 	return errors.Join(errs...)
 }
 
-// tune is lab.Options.SetKnobs, nil if the study changes no knobs.
-func (l *labMachine) tune() func(map[string]string) (func() error, error) {
-	if l.turner == nil {
-		return nil
-	}
-	return l.turner.setForRun
-}
-
 func allowedCPUs() (sample.Set, error) {
 	var mask unix.CPUSet
 	var set sample.Set
@@ -349,7 +342,7 @@ func realDrivers(s *study.Study) []study.Driver {
 	return ds
 }
 
-// observe watches a run's parts and audits their placement.
+// observe watches a run's parts, audits their placement and reads their measures as domains.
 func (l *labMachine) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
 	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}
 	return func(o lab.Observed) (lab.Observer, error) {
@@ -363,10 +356,13 @@ func (l *labMachine) observe(s *study.Study) func(lab.Observed) (lab.Observer, e
 				return nil, errors.Join(err, end(seen))
 			}
 		}
-		if len(s.Observe.Placement) == 0 {
-			return inner, nil
+		if len(s.Observe.Placement) > 0 {
+			inner = audit.WithAudit(inner, l.topology, o, s.Observe.Placement...)
 		}
-		return audit.WithAudit(inner, l.topology, o, s.Observe.Placement...), nil
+		if slices.Contains(s.Observe.Sets, "domains") {
+			inner = observe.WithDomains(inner, l.host, o)
+		}
+		return inner, nil
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/httpload"
 	"github.com/quell-dev/quell/internal/lab/network"
-	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/web"
@@ -111,15 +110,6 @@ func (l *labMachine) run(ctx context.Context, f *result.Folder, o lab.Options) (
 	nets := network.With(o.Maker, s.Networks, []string{l.self, "lab-net"})
 	defer func() { err = errors.Join(err, nets.Close()) }()
 	o.Maker, o.Command = nets, l.webCommand(f, l.udpCommand(o.Command))
-	if inner := o.Observe; slices.Contains(s.Observe.Sets, "domains") {
-		o.Observe = func(of lab.Observed) (lab.Observer, error) {
-			seen, err := inner(of)
-			if err != nil {
-				return nil, err
-			}
-			return observe.WithDomains(seen, l.host, of), nil
-		}
-	}
 	if needsBaseRates(s) {
 		first := o
 		first.Only = func(c *study.Cell) bool { return analyse.IsBase(c) && (o.Only == nil || o.Only(c)) }
