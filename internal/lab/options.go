@@ -112,15 +112,14 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		order++
 		o.Progress.Done(r)
 		s.Left = len(queue)
+		s.count(r)
 		again := r.Verdict == result.Invalid || r.Verdict == result.Failed
 		if again && o.Study.Run.OnFailure == "stop" {
-			s.count(r)
 			return s, fmt.Errorf("%w: %s", ErrStopped, r.Evidence[0].Text)
 		}
 		if again && d.left > 0 {
 			queue = append(queue, pendingRun{d.Planned, d.try + 1, d.left - 1})
 		}
-		s.count(r)
 		if err := pause(ctx, o.cooldown(r)); err != nil {
 			return s, err
 		}

@@ -103,16 +103,7 @@ type Check struct {
 // nothing.
 func (x *Expectations) Against(results *analyse.Results) []Check {
 	all := Values(results)
-	var strange []string
-	stamps := slices.Clone(results.Stamps)
-	if results.Simulated {
-		stamps = append(stamps, "simulated")
-	}
-	for _, s := range stamps {
-		if !slices.Contains(x.Stamps, s) && !slices.Contains(strange, s) {
-			strange = append(strange, s)
-		}
-	}
+	strange := slices.DeleteFunc(stampsOf(results), func(s string) bool { return slices.Contains(x.Stamps, s) })
 	var checks []Check
 	for _, e := range x.Expect {
 		c := Check{Expectation: e, Source: cmp.Or(e.Source, x.Source), Outcome: Inconclusive, Low: math.Inf(-1), High: math.Inf(1)}

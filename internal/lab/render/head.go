@@ -121,23 +121,20 @@ func (r *Report) energy() string {
 
 func (r *Report) verdicts() page.Table {
 	t := page.Table{Caption: "Runs", Head: []string{"verdict", "runs", "reasons"}}
-	reasons := map[result.Verdict]map[result.Reason]int{}
-	for _, run := range r.Runs {
-		seen := map[result.Reason]bool{}
-		for _, e := range run.Evidence {
-			if reasons[run.Verdict] == nil {
-				reasons[run.Verdict] = map[result.Reason]int{}
-			}
-			if !seen[e.Reason] {
-				reasons[run.Verdict][e.Reason]++
-				seen[e.Reason] = true
+	for _, v := range []result.Verdict{result.Valid, result.Invalid, result.Failed, result.Skipped} {
+		runs := map[result.Reason]int{}
+		for _, run := range r.Runs {
+			seen := map[result.Reason]bool{}
+			for _, e := range run.Evidence {
+				if run.Verdict == v && !seen[e.Reason] {
+					runs[e.Reason]++
+					seen[e.Reason] = true
+				}
 			}
 		}
-	}
-	for _, v := range []result.Verdict{result.Valid, result.Invalid, result.Failed, result.Skipped} {
 		var w []string
-		for _, reason := range slices.Sorted(maps.Keys(reasons[v])) {
-			w = append(w, fmt.Sprintf("%s %d", reason, reasons[v][reason]))
+		for _, reason := range slices.Sorted(maps.Keys(runs)) {
+			w = append(w, fmt.Sprintf("%s %d", reason, runs[reason]))
 		}
 		t.Rows = append(t.Rows, page.Row(string(v), fmt.Sprint(r.Results.Runs[v]), strings.Join(w, ", ")))
 	}

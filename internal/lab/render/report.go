@@ -39,14 +39,16 @@ type Machine struct {
 // Fact is one property of a machine, e.g. kernel 6.1.0.
 type Fact struct{ Name, Value string }
 
-// stamps are the kinds of results that these numbers are, e.g. simulated.
-func (r *Report) stamps() []string {
-	s := slices.Clone(r.Results.Stamps)
-	if r.Results.Simulated && !slices.Contains(s, "simulated") {
+// stampsOf are the kinds of results that these numbers are, e.g. simulated.
+func stampsOf(x *analyse.Results) []string {
+	s := slices.Clone(x.Stamps)
+	if x.Simulated && !slices.Contains(s, "simulated") {
 		s = append(s, "simulated")
 	}
 	return s
 }
+
+func (r *Report) stamps() []string { return stampsOf(&r.Results) }
 
 // words are levels as text for people, except those of the factors in without.
 func words(ls []study.Level, without ...string) string {

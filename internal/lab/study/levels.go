@@ -136,13 +136,8 @@ func distinctMappings(kinds []string, cores, perCore int) [][]int {
 	var place func(i, used int)
 	place = func(i, used int) {
 		if i == n {
-			if used < min(cores, n) && least > 0 {
+			if slices.Min(count) < least {
 				return
-			}
-			for c := range used {
-				if count[c] < least {
-					return
-				}
 			}
 			if k := shape(kinds, at, used); !seen[k] {
 				seen[k] = true
