@@ -162,23 +162,20 @@ func (a *partRun) prepare(ctx context.Context, s *execution) error {
 		return fmt.Errorf("prepare %s: %w", a.part.Name(), err)
 	}
 	name := strings.ReplaceAll(a.part.Name(), "/", ".")
-	out, err := s.attempt.Create(name + ".out")
-	if err != nil {
-		return err
+	for _, kind := range []string{".out", ".err"} {
+		file, err := s.attempt.Create(name + kind)
+		if err != nil {
+			return err
+		}
+		a.files = append(a.files, file)
 	}
-	a.files = append(a.files, out)
-	errFile, err := s.attempt.Create(name + ".err")
-	if err != nil {
-		return err
-	}
-	a.files = append(a.files, errFile)
-	a.out = &output{copy: out, clock: func(ns int64) time.Time {
+	a.out = &output{copy: a.files[0], clock: func(ns int64) time.Time {
 		if a.process == nil {
 			return time.Time{}
 		}
 		return a.process.Clock(ns)
 	}}
-	job.Name, job.Stdout, job.Stderr = a.part.Name(), a.out, errFile
+	job.Name, job.Stdout, job.Stderr = a.part.Name(), a.out, a.files[1]
 	a.job = job
 	a.process, err = a.env.Start(ctx, job)
 	if err != nil {
