@@ -74,13 +74,8 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 	for _, event := range adviceBy {
 		cost := map[string]float64{}
 		for name, mapping := range cores {
-			cost[name] = crowding(mapping, parts, func(p *study.Part) float64 {
-				rates := alone[identity(p)][event]
-				if len(rates) == 0 {
-					return math.NaN()
-				}
-				return stat.Mean(rates)
-			})
+			// NaN if the event was not counted of a machine alone.
+			cost[name] = crowding(mapping, parts, func(p *study.Part) float64 { return stat.Mean(alone[identity(p)][event]) })
 		}
 		names := sortedKeys(cost)
 		if len(names) < 2 || slices.ContainsFunc(names, func(n string) bool { return math.IsNaN(cost[n]) || math.IsNaN(average[n]) }) {

@@ -140,14 +140,11 @@ func alone(c *study.Cell) bool {
 // IsBase reports whether a cell is a base case of a study of web servers.
 func IsBase(c *study.Cell) bool { return c.Kind == study.Main && alone(c) }
 
-// BaseRate is the mean rate of a workload over the base case's valid runs; ok is false
-// if there are none.
+// BaseRate is the mean rate of a workload over the base case's valid runs; ok is false, and
+// the rate NaN, if there are none.
 func BaseRate(runs []result.Run, workload string) (rate float64, ok bool) {
 	all := rates(baseRuns(valid(runs), workload), "")
-	if len(all) == 0 {
-		return 0, false
-	}
-	return stat.Mean(all), true
+	return stat.Mean(all), len(all) > 0
 }
 
 func baseRuns(good []*result.Run, workload string) (out []*result.Run) {

@@ -282,12 +282,9 @@ func window(r *result.Run, sender *study.Part) string {
 	return BurstAcross
 }
 
+// boxOf is the box of the finite values; NaN of none.
 func boxOf(all []float64) Box {
 	all = slices.DeleteFunc(slices.Clone(all), func(v float64) bool { return !finite(v) })
-	if len(all) == 0 {
-		none := stat.Float(math.NaN())
-		return Box{none, none, none, none, none, 0}
-	}
 	slices.Sort(all)
 	at := func(q float64) stat.Float { return stat.Float(stat.Quantile(all, q)) }
 	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1), len(all)}

@@ -41,17 +41,13 @@ func (r *Report) doses(map[string]string) page.Section {
 			"with two CPUs per core it is expected at one thread more than half of the CPUs. The number of cores follows from the largest step of 2 % or more, up to as many threads as CPUs. It is not computed for "+
 			"several guests, because the hypervisor places their threads. The slope is in percent of the value at the lowest dose. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Plots: append(r.byNeighbours(), r.byThreads()...), Table: sums}), first(&s, page.Exhibit{Table: points}))
-	s.Exhibits = append(s.Exhibits, r.gaps()...)
-	s.Exhibits = append(s.Exhibits, r.costs()...)
 	contrasts := page.Table{Caption: "Compared at equal numbers", Head: []string{"cell", "part", "of", "over", "at equal", "number", "longer %", "interval"}}
 	for _, c := range r.Results.DoseContrasts {
 		for _, p := range c.Points {
 			contrasts.Rows = append(contrasts.Rows, page.Row(words(c.Levels), c.Part, c.Of, c.Over, c.By, fmt.Sprint(p.At), number(p.Longer.Value), between(p.Longer)))
 		}
 	}
-	if len(contrasts.Rows) > 0 {
-		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: contrasts}))
-	}
+	s.Exhibits = append(s.Exhibits, r.gaps(), r.costs(), first(&s, page.Exhibit{Table: contrasts}))
 	return s
 }
 

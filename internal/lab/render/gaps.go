@@ -35,21 +35,18 @@ func coreColumns(c *analyse.Cores) (cpus, cores, each string) {
 
 // gaps compare environments with the base at both ends of a dose: the gap of the first
 // virtual machine, and whether both meet on a full host.
-func (r *Report) gaps() []page.Exhibit {
+func (r *Report) gaps() page.Exhibit {
 	t := page.Table{Caption: "Increase in time per unit of work, over its own lowest dose and over the base environment, %",
 		Head: []string{"cell", "part", "of", "over", "threads at lowest dose", "lowest dose over base at equal threads", "threads at highest dose", "highest dose over own lowest", "highest dose over base at the lowest dose's threads", "highest dose over base at equal threads", "equal at highest dose?"}}
 	for _, g := range r.Results.DoseGaps {
 		t.Rows = append(t.Rows, page.Row(words(g.Levels), g.Part, g.Of, g.Over, fmt.Sprint(g.Lone), estimate(g.First), fmt.Sprint(g.Full), estimate(g.OverOwnLowest), estimate(g.OverBaseLowest), estimate(g.AtFull), string(g.Meeting)))
 	}
-	if len(t.Rows) == 0 {
-		return nil
-	}
-	return []page.Exhibit{{Table: t}}
+	return page.Exhibit{Table: t}
 }
 
 // costs show the cost of work in each environment: the price of a CPU, and the work that
 // a price buys.
-func (r *Report) costs() []page.Exhibit {
+func (r *Report) costs() page.Exhibit {
 	t := page.Table{Caption: "Cost of work; for a machine that is rented whole only the highest dose is valid",
 		Head: []string{"cell", "part", "price per CPU-hour", "CPUs", "work per unit of currency, lowest dose", "highest dose", "unit", "over the base at highest dose, %"}}
 	b := plot.Bars{Title: "Work per price", Series: []string{"lowest dose", "highest dose"}, About: "Two bars per cell: work per price at the lowest and highest dose, with intervals; the table below has the numbers."}
@@ -68,15 +65,12 @@ func (r *Report) costs() []page.Exhibit {
 		b.Unit = unit
 		b.Groups = append(b.Groups, plot.Group{Name: words(c.Levels), Values: []plot.Interval{bounds(lone), bounds(full)}})
 	}
-	if len(t.Rows) == 0 {
-		return nil
-	}
 	e := page.Exhibit{Table: t}
 	// Bars with different units cannot share one axis.
 	if !slices.ContainsFunc(r.Results.DoseCosts, func(c analyse.DoseCost) bool { return power+c.Unit != b.Unit }) {
 		e.Plots = split(b)
 	}
-	return []page.Exhibit{e}
+	return e
 }
 
 // variations show how much instances of one size differ (paper 002, 5.2.1).
