@@ -90,20 +90,12 @@ func (a *Audit) open(method string) error {
 	a.begun = now()
 	a.ledger = NewLedger(a.top, a.begun)
 	if err := a.find(); err != nil {
-		return errors.Join(err, a.drop())
+		return errors.Join(err, a.switches.close())
 	}
 	if a.method == Poll {
 		a.poll()
 	}
 	return nil
-}
-
-// drop ends the recording.
-func (a *Audit) drop() error {
-	if a.switches == nil {
-		return nil
-	}
-	return a.switches.close()
 }
 
 func now() int64 {
@@ -177,7 +169,7 @@ func (a *Audit) Close() ([]result.Audit, error) {
 	at := now()
 	if a.switches != nil {
 		a.switches.read(at, a.ledger)
-		if err := a.drop(); err != nil && a.err == nil {
+		if err := a.switches.close(); err != nil && a.err == nil {
 			a.err = err
 		}
 		for tid, l := range a.first {
