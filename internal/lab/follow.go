@@ -31,11 +31,10 @@ func (s *execution) follow() error {
 		if !ok {
 			continue
 		}
-		relation, changed := s.dynamic.Update(load)
-		if !changed {
-			return nil
+		if relation, changed := s.dynamic.Update(load); changed {
+			return s.move(relation)
 		}
-		return s.move(relation)
+		return nil
 	}
 	return nil
 }

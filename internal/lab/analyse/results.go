@@ -3,6 +3,7 @@ package analyse
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -42,7 +43,6 @@ type Results struct {
 // Compute computes the analyses that a study asks for from the records of its runs.
 func Compute(s *study.Study, runs []result.Run) Results {
 	out := Results{Study: s.Name, Runs: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}, Insufficient: map[string]string{}}
-	stamps := map[string]bool{}
 	for _, r := range runs {
 		out.Runs[r.Verdict]++
 		for _, e := range r.Evidence {
@@ -50,8 +50,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 		}
 		out.Simulated = out.Simulated || r.Simulated
 		for _, t := range r.Stamp {
-			if !stamps[t] {
-				stamps[t] = true
+			if !slices.Contains(out.Stamps, t) {
 				out.Stamps = append(out.Stamps, t)
 			}
 		}

@@ -85,13 +85,11 @@ func (r *Report) order(a, b []study.Level) int {
 		if a[i].Value == b[i].Value {
 			continue
 		}
+		var names []string
 		if f := r.Study.Factor(a[i].Factor); f != nil {
-			names := f.LevelNames()
-			if c := cmp.Compare(slices.Index(names, a[i].Value), slices.Index(names, b[i].Value)); c != 0 {
-				return c
-			}
+			names = f.LevelNames()
 		}
-		return cmp.Compare(a[i].Value, b[i].Value)
+		return cmp.Or(cmp.Compare(slices.Index(names, a[i].Value), slices.Index(names, b[i].Value)), cmp.Compare(a[i].Value, b[i].Value))
 	}
 	return cmp.Compare(len(a), len(b))
 }

@@ -69,11 +69,9 @@ func (p *Part) Name() string {
 func (s *Study) Cells() []Cell {
 	levels := map[string][]string{}
 	for _, f := range s.Factors {
-		if f.Mappings != nil {
+		if levels[f.Name] = f.LevelNames(); f.Mappings != nil {
 			levels[f.Name] = []string{""} // one for all; mappedCells expands it once the machines are known
-			continue
 		}
-		levels[f.Name] = f.LevelNames()
 	}
 	var cells []Cell
 	seen := map[string]bool{}
