@@ -11,10 +11,7 @@ import (
 // lostHost returns the host that err reports as lost. ok is false if no error in its
 // tree has a method LostHost.
 func lostHost(err error) (host string, ok bool) {
-	var lost interface {
-		error
-		LostHost() string
-	}
+	var lost interface{ LostHost() string }
 	if errors.As(err, &lost) {
 		return lost.LostHost(), true
 	}
@@ -27,9 +24,9 @@ func lostHost(err error) (host string, ok bool) {
 func (s *execution) places() ([][]sample.Set, error) {
 	here := *s.cell
 	here.Parts = nil
-	for i := range s.cell.Parts {
-		if p := &s.cell.Parts[i]; s.Study.Here(p) {
-			here.Parts = append(here.Parts, *p)
+	for _, p := range s.cell.Parts {
+		if s.Study.Here(&p) {
+			here.Parts = append(here.Parts, p)
 		}
 	}
 	if len(here.Parts) < len(s.cell.Parts) {

@@ -31,11 +31,10 @@ func (s *execution) follow() error {
 		if !ok {
 			continue
 		}
-		relation, changed := s.dynamic.Update(load)
-		if !changed {
-			return nil
+		if relation, changed := s.dynamic.Update(load); changed {
+			return s.move(relation)
 		}
-		return s.move(relation)
+		return nil
 	}
 	return nil
 }
@@ -52,9 +51,7 @@ func (s *execution) possibleCPUs(a *partRun) ([]sample.Set, error) {
 	}
 	all := sample.SetOf()
 	for _, set := range append(above, a.sets...) {
-		for _, n := range set.Numbers() {
-			all = all.With(n)
-		}
+		all = all.Union(set)
 	}
 	return []sample.Set{all}, nil
 }

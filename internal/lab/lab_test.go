@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -378,12 +379,12 @@ func TestLoadsAreJudged(t *testing.T) {
 			text := strings.Replace(twoRoles, "bg: {workload: noise, ", "bg: {workload: noise, load: {target: $l}, ", 1)
 			text = strings.Replace(text, "factors:", "factors:\n  l: {staircase: {from: 50%, to: 60%, step: 20%, hold: 3s, settle: 1s}}", 1)
 			o := options(t, text, &theatre{})
-			o.Hold = func(ctx context.Context, _ Environment, cpus float64, _ *study.Part, levels []Level, each func(Period)) error {
+			o.Hold = func(ctx context.Context, _ Environment, cpus float64, _ *study.Part, levels []load.Level, each func(load.Period)) error {
 				for time.Now().Before(levels[len(levels)-1].Until) {
 					if err := pause(ctx, 100*time.Millisecond); err != nil {
 						return err
 					}
-					each(Period{At: time.Now(), Used: time.Duration(c.used * cpus * 1e8), Length: 100 * time.Millisecond, Unattainable: c.unattainable})
+					each(load.Period{At: time.Now(), Used: time.Duration(c.used * cpus * 1e8), Length: 100 * time.Millisecond, Unattainable: c.unattainable})
 				}
 				return nil
 			}
@@ -432,13 +433,13 @@ func TestPlacementFollowsLoad(t *testing.T) {
 		for id := range 4 { // two packages of a core of two threads
 			o.Topology.CPUs = append(o.Topology.CPUs, host.CPU{ID: id, Package: id / 2, Siblings: sample.SetOf(id/2*2, id/2*2+1)})
 		}
-		o.Hold = func(ctx context.Context, _ Environment, cpus float64, _ *study.Part, levels []Level, each func(Period)) error {
+		o.Hold = func(ctx context.Context, _ Environment, cpus float64, _ *study.Part, levels []load.Level, each func(load.Period)) error {
 			for _, l := range levels {
 				for time.Now().Before(l.Until) {
 					if err := pause(ctx, 100*time.Millisecond); err != nil {
 						return err
 					}
-					each(Period{At: time.Now(), Used: time.Duration(l.Share * cpus * 1e8), Length: 100 * time.Millisecond})
+					each(load.Period{At: time.Now(), Used: time.Duration(l.Share * cpus * 1e8), Length: 100 * time.Millisecond})
 				}
 			}
 			return nil

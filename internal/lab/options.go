@@ -25,7 +25,7 @@ type Options struct {
 	Metric func(w *study.Workload, output []byte) (float64, error)
 	// Hold keeps a part at its levels of load until they end or the context does, and
 	// reports every period (package load).
-	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []Level, each func(Period)) error
+	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []load.Level, each func(load.Period)) error
 	// SetKnobs sets the machine's knobs to a cell's values for the time of the run; nil if
 	// no study sets any. A *LackError says that the machine has no such knob: the run
 	// is skipped.
@@ -44,12 +44,6 @@ type Options struct {
 	Only     func(c *study.Cell) bool
 	Progress Progress
 }
-
-// Level is a load for a time, Period the result of one period of it.
-type (
-	Level  = load.Level
-	Period = load.Period
-)
 
 // Observed is what an observer watches.
 type Observed struct {
@@ -118,15 +112,14 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		order++
 		o.Progress.Done(r)
 		s.Left = len(queue)
+		s.count(r)
 		again := r.Verdict == result.Invalid || r.Verdict == result.Failed
 		if again && o.Study.Run.OnFailure == "stop" {
-			s.count(r)
 			return s, fmt.Errorf("%w: %s", ErrStopped, r.Evidence[0].Text)
 		}
 		if again && d.left > 0 {
 			queue = append(queue, pendingRun{d.Planned, d.try + 1, d.left - 1})
 		}
-		s.count(r)
 		if err := pause(ctx, o.cooldown(r)); err != nil {
 			return s, err
 		}
@@ -158,22 +151,14 @@ func (o *Options) queue(s *Summary) ([]pendingRun, int, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("read existing runs: %w", err)
 	}
-	type slot struct {
-		cell string
-		n    int
-	}
-	done, tries, order := map[slot]bool{}, map[slot]int{}, 0
+	done, tries, order := result.Done(runs, o.Env), map[result.Slot]int{}, 0
 	for _, r := range runs {
-		k := slot{r.CellKey, r.N}
-		tries[k] = max(tries[k], r.Try+1)
+		tries[r.Slot()] = max(tries[r.Slot()], r.Try+1)
 		order = max(order, r.Order+1)
-		if (r.Verdict == result.Valid || r.Verdict == result.Skipped) && (r.Env == o.Env || r.Simulated) {
-			done[k] = true
-		}
 	}
 	var queue []pendingRun
 	for _, p := range plan {
-		k := slot{p.Cell.Key(), p.N}
+		k := result.Slot{Cell: p.Cell.Key(), N: p.N}
 		if done[k] {
 			s.Existing++
 			continue

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -46,7 +47,7 @@ type partRun struct {
 	ready       bool  // it wanted to run at one of these looks
 
 	mu      sync.Mutex
-	periods []Period // of a held load
+	periods []load.Period // of a held load
 	held    chan error
 	stop    context.CancelFunc
 }
@@ -123,23 +124,20 @@ func (a *partRun) prepare(ctx context.Context, s *execution) error {
 		return fmt.Errorf("prepare %s: %w", a.part.Name(), err)
 	}
 	name := strings.ReplaceAll(a.part.Name(), "/", ".")
-	out, err := s.attempt.Create(name + ".out")
-	if err != nil {
-		return err
+	for _, kind := range []string{".out", ".err"} {
+		file, err := s.attempt.Create(name + kind)
+		if err != nil {
+			return err
+		}
+		a.files = append(a.files, file)
 	}
-	a.files = append(a.files, out)
-	errFile, err := s.attempt.Create(name + ".err")
-	if err != nil {
-		return err
-	}
-	a.files = append(a.files, errFile)
-	a.out = &output{copy: out, clock: func(ns int64) time.Time {
+	a.out = &output{copy: a.files[0], clock: func(ns int64) time.Time {
 		if a.process == nil {
 			return time.Time{}
 		}
 		return a.process.Clock(ns)
 	}}
-	job.Name, job.Stdout, job.Stderr = a.part.Name(), &role.LineWriter{Line: a.out.line}, errFile
+	job.Name, job.Stdout, job.Stderr = a.part.Name(), &role.LineWriter{Line: a.out.line}, a.files[1]
 	a.job = job
 	a.process, err = a.env.Start(ctx, job)
 	if err != nil {
@@ -162,6 +160,12 @@ func stamp(p Process) chan time.Time {
 // busy reports whether the part has a process.
 func (a *partRun) busy() bool { return a.process != nil }
 
+// done reports whether the part has a number of iterations to do and has done them.
+func (a *partRun) done() bool {
+	w := &a.part.Workload
+	return w.Iterations > 0 && a.out.count() >= w.Iterations+w.Warmup.Iterations
+}
+
 // restart starts the part's command anew and releases it from the barrier at once.
 func (a *partRun) restart(ctx context.Context, start time.Time) error {
 	p, err := a.env.Start(ctx, a.job)
@@ -182,11 +186,11 @@ func (a *partRun) restart(ctx context.Context, start time.Time) error {
 }
 
 // hold keeps the part at its levels of load in the background.
-func (a *partRun) hold(ctx context.Context, s *execution, levels []Level) {
+func (a *partRun) hold(ctx context.Context, s *execution, levels []load.Level) {
 	ctx, a.stop = context.WithCancel(ctx)
 	a.held = make(chan error, 1)
 	go func() {
-		a.held <- s.Hold(ctx, a.env, a.cpus(), a.part, levels, func(p Period) {
+		a.held <- s.Hold(ctx, a.env, a.cpus(), a.part, levels, func(p load.Period) {
 			a.mu.Lock()
 			a.periods = append(a.periods, p)
 			a.mu.Unlock()
@@ -201,16 +205,14 @@ func (a *partRun) cpus() float64 {
 	}
 	var all sample.Set
 	for _, s := range a.sets {
-		for _, n := range s.Numbers() {
-			all = all.With(n)
-		}
+		all = all.Union(s)
 	}
 	return float64(all.Len())
 }
 
 // achieved returns the load between two instants as a share of the part's CPUs, and
 // whether the load was unattainable there.
-func (a *partRun) achieved(from, to time.Time) (load float64, unattainable bool, ok bool) {
+func (a *partRun) achieved(from, to time.Time) (share float64, unattainable bool, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var used, length time.Duration

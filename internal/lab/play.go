@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/result"
 )
 
@@ -99,20 +100,20 @@ func (s *execution) begin() error {
 }
 
 // levels returns the levels of the part's load; nil if its load is not held.
-func (s *execution) levels(a *partRun) []Level {
+func (s *execution) levels(a *partRun) []load.Level {
 	if !a.busy() || a.part.Load.Control != "duty-cycle" {
 		return nil
 	}
 	far := s.start.Add(s.cell.Warmup + s.length() + s.Study.Run.Timeout)
-	var levels []Level
+	var levels []load.Level
 	for _, step := range s.cell.Steps {
 		if step.Role == a.part.Role {
 			// The first level is also held in the warm-up.
-			levels = append(levels, Level{Share: float64(step.Target), Until: s.start.Add(step.To)})
+			levels = append(levels, load.Level{Share: float64(step.Target), Until: s.start.Add(step.To)})
 		}
 	}
 	if levels == nil {
-		levels = []Level{{Share: float64(a.part.Target), Until: far}}
+		levels = []load.Level{{Share: float64(a.part.Target), Until: far}}
 	}
 	return levels
 }
@@ -132,36 +133,27 @@ func (s *execution) length() time.Duration {
 	return length
 }
 
+// everyMeasured reports whether a condition holds for all measured roles with a process.
+func (s *execution) everyMeasured(holds func(a *partRun) bool) bool {
+	return !slices.ContainsFunc(s.actors, func(a *partRun) bool { return a.part.Measure && a.busy() && !holds(a) })
+}
+
 // warm reports whether every measured role has done its warm-up iterations.
 func (s *execution) warm() bool {
-	for _, a := range s.actors {
-		if a.part.Measure && a.busy() && a.out.count() < a.part.Workload.Warmup.Iterations {
-			return false
-		}
-	}
-	return true
+	return s.everyMeasured(func(a *partRun) bool { return a.out.count() >= a.part.Workload.Warmup.Iterations })
 }
 
 // finished reports whether every measured role that has a number of iterations
 // to do has done them.
 func (s *execution) finished() bool {
-	for _, a := range s.actors {
-		w := &a.part.Workload
-		if a.part.Measure && a.busy() && w.Iterations > 0 && a.out.count() < w.Iterations+w.Warmup.Iterations && a.ended.IsZero() {
-			return false
-		}
-	}
-	return true
+	return s.everyMeasured(func(a *partRun) bool { return a.part.Workload.Iterations == 0 || a.done() || !a.ended.IsZero() })
 }
 
 // concluded reports whether every measured role that prints a summary has printed it.
 func (s *execution) concluded() bool {
-	for _, a := range s.actors {
-		if a.part.Measure && a.busy() && a.part.Workload.Concludes() && a.ended.IsZero() && !a.out.concluded() {
-			return false
-		}
-	}
-	return true
+	return s.everyMeasured(func(a *partRun) bool {
+		return !a.part.Workload.Concludes() || !a.ended.IsZero() || a.out.concluded()
+	})
 }
 
 // watch looks at the run until length has passed and enough returns true. An error ends
@@ -261,10 +253,7 @@ func (s *execution) handleExit(ctx context.Context, a *partRun) error {
 		s.addEvidence(result.Evidence{Reason: reason, Role: a.part.Name(), At: at, Text: fmt.Sprintf("%s ended: %v", a.part.Name(), err)})
 		return nil
 	}
-	if w := &a.part.Workload; a.part.Measure && w.Iterations > 0 && a.out.count() >= w.Iterations+w.Warmup.Iterations {
-		return nil // it is done
-	}
-	if a.part.Restart {
+	if a.part.Restart && !(a.part.Measure && a.done()) {
 		return a.restart(ctx, s.start)
 	}
 	return nil
@@ -300,9 +289,7 @@ func (s *execution) checkWindow() {
 			// A measured role that has done its work need not run in the whole window.
 			continue
 		}
-		if share := a.share(w, s.start); share < s.run.Overlap {
-			s.run.Overlap = share
-		}
+		s.run.Overlap = min(s.run.Overlap, a.share(w, s.start))
 	}
 	if least := float64(s.Study.Run.MinOverlap); s.run.Overlap < least && len(s.run.Evidence) == 0 {
 		s.addEvidence(result.Evidence{Reason: result.OverlapShort, Value: s.run.Overlap, Bound: least, Text: "a role did not run for all of the measured window"})

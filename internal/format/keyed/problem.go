@@ -7,10 +7,10 @@ import (
 
 // Problem is one error in the input.
 type Problem struct {
-	Key   string // dotted, e.g. "sampling.period" or "rules[2].class"
-	Value string // as given
-	Want  string // what is allowed
-	Where string // file:line, environment variable or flag; "" for a default
+	Key   string `json:"key"`   // dotted, e.g. "sampling.period" or "rules[2].class"
+	Value string `json:"value"` // as given
+	Want  string `json:"want"`  // what is allowed
+	Where string `json:"where"` // file:line, environment variable or flag; "" for a default
 }
 
 func (p Problem) String() string {

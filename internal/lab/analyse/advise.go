@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -73,30 +74,16 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 	for _, event := range adviceBy {
 		cost := map[string]float64{}
 		for name, mapping := range cores {
-			cost[name] = crowding(mapping, parts, func(p *study.Part) float64 {
-				rates := alone[identity(p)][event]
-				if len(rates) == 0 {
-					return math.NaN()
-				}
-				return stat.Mean(rates)
-			})
+			// NaN if the event was not counted of a machine alone.
+			cost[name] = crowding(mapping, parts, func(p *study.Part) float64 { return stat.Mean(alone[identity(p)][event]) })
 		}
 		names := sortedKeys(cost)
 		if len(names) < 2 || slices.ContainsFunc(names, func(n string) bool { return math.IsNaN(cost[n]) || math.IsNaN(average[n]) }) {
 			continue
 		}
-		a := &Advice{By: event, Mapping: names[0], BestMapping: names[0], WorstMapping: names[0], Default: stat.Float(math.NaN())}
-		for _, n := range names {
-			if cost[n] < cost[a.Mapping] {
-				a.Mapping = n
-			}
-			if average[n] < average[a.BestMapping] {
-				a.BestMapping = n
-			}
-			if average[n] > average[a.WorstMapping] {
-				a.WorstMapping = n
-			}
-		}
+		byAverage := func(a, b string) int { return cmp.Compare(average[a], average[b]) }
+		a := &Advice{By: event, BestMapping: slices.MinFunc(names, byAverage), WorstMapping: slices.MaxFunc(names, byAverage), Default: stat.Float(math.NaN()),
+			Mapping: slices.MinFunc(names, func(a, b string) int { return cmp.Compare(cost[a], cost[b]) })}
 		a.Percent, a.Best, a.Worst = average[a.Mapping], average[a.BestMapping], average[a.WorstMapping]
 		if v, ok := average[study.Unpinned]; ok {
 			a.Default = stat.Float(v)
@@ -111,9 +98,9 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Part) float64) float64 {
 	byCore := map[int]float64{}
 	for _, vcpu := range sortedKeys(mapping) {
-		for i := range parts {
-			if p := &parts[i]; strings.HasPrefix(vcpu, p.Name()+"/") {
-				byCore[mapping[vcpu]] += rate(p) / float64(max(p.Environment.CPUs, 1))
+		for _, p := range parts {
+			if strings.HasPrefix(vcpu, p.Name()+"/") {
+				byCore[mapping[vcpu]] += rate(&p) / float64(max(p.Environment.CPUs, 1))
 			}
 		}
 	}

@@ -41,10 +41,8 @@ func RatioOfMeans(a, b Levels, seed uint64) Interval {
 		return out
 	}
 	out.Value = stat.Mean(ma) / stat.Mean(mb)
-	if len(ma) >= 2 && len(mb) >= 2 && slices.Min(ma) > 0 && slices.Min(mb) > 0 {
-		if len(ma) < minBootstrapRuns || len(mb) < minBootstrapRuns {
-			return welch(ma, mb, out)
-		}
+	if n := min(len(ma), len(mb)); n >= 2 && n < minBootstrapRuns && slices.Min(ma) > 0 && slices.Min(mb) > 0 {
+		return welch(ma, mb, out)
 	}
 	r := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
 	ratios := make([]float64, 0, draws)

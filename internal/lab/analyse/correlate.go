@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"gonum.org/v1/gonum/stat/combin"
 )
 
 // PermutationP is the two-sided p of the correlation of the pairs: over all
@@ -24,7 +26,13 @@ func PermutationP(x, y []float64, of func(x, y []float64) float64, perms int, se
 		}
 	}
 	if len(y) <= 7 {
-		permute(z, len(z), count)
+		order := make([]int, len(y))
+		for orders := combin.NewPermutationGenerator(len(y), len(y)); orders.Next(); {
+			for i, k := range orders.Permutation(order) {
+				z[i] = y[k]
+			}
+			count()
+		}
 		return float64(hits) / float64(total)
 	}
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -34,25 +42,6 @@ func PermutationP(x, y []float64, of func(x, y []float64) float64, perms int, se
 		count()
 	}
 	return float64(hits) / float64(total)
-}
-
-// permute visits every order of z (Heap's algorithm).
-func permute(z []float64, k int, visit func()) {
-	if k <= 1 {
-		visit()
-		return
-	}
-	for i := range k {
-		permute(z, k-1, visit)
-		if i == k-1 {
-			return
-		}
-		if k%2 == 0 {
-			z[i], z[k-1] = z[k-1], z[i]
-		} else {
-			z[0], z[k-1] = z[k-1], z[0]
-		}
-	}
 }
 
 // Adjust returns p values adjusted for the false discovery rate (Benjamini and

@@ -54,12 +54,8 @@ func DoseCosts(runs []result.Run, o DoseOptions) []DoseCost {
 			_, most := base.ends()
 			// The base takes longer by this interval; the other factors of the work per
 			// price are not estimates.
-			i := d.longer(base.values[most], d.values[last], o.Seed)
 			factor := d.yield(last, price) / base.yield(most, other)
-			for _, v := range []*float64{&i.Value, &i.Low, &i.High} {
-				*v = 100 * ((1+*v/100)*factor - 1)
-			}
-			c.OverBase = i
+			c.OverBase = d.longer(base.values[most], d.values[last], o.Seed).apply(func(v float64) float64 { return 100 * ((1+v/100)*factor - 1) })
 		}
 		out = append(out, c)
 	}
@@ -90,8 +86,7 @@ func (d *doseRuns) work(n int, price study.Price) Interval {
 		}
 		return i
 	}
-	i.Value, i.Low, i.High = y*i.Value, y*i.Low, y*i.High
-	return i
+	return i.apply(func(v float64) float64 { return y * v })
 }
 
 // workUnit is the unit of work in a metric's unit: "s/addition", "iterations/s".

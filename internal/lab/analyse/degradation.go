@@ -48,13 +48,12 @@ func Degradations(runs []result.Run, seed uint64) []Degradation {
 		if len(c.Parts) < 2 {
 			continue
 		}
-		for i := range c.Parts {
-			p := &c.Parts[i]
+		for _, p := range c.Parts {
 			if !p.Measure || p.Idle {
 				continue
 			}
-			if solo := soloOf(solos, c, p); solo != nil {
-				out = append(out, degradation(group, p, solo, seed))
+			if solo := soloOf(solos, c, &p); solo != nil {
+				out = append(out, degradation(group, &p, solo, seed))
 			}
 		}
 	}
@@ -107,13 +106,10 @@ func degradation(co []*result.Run, p *study.Part, solo []*result.Run, seed uint6
 
 // percent converts a slowdown to a degradation.
 func percent(slow Interval, better string) Interval {
-	p := slow
-	of := func(s float64) float64 { return 100 * (s - 1) }
-	if better != "lower" {
-		of = func(s float64) float64 { return 100 * (1 - 1/s) }
+	if better == "lower" {
+		return slow.apply(func(s float64) float64 { return 100 * (s - 1) })
 	}
-	p.Value, p.Low, p.High = of(slow.Value), of(slow.Low), of(slow.High)
-	return p
+	return slow.apply(func(s float64) float64 { return 100 * (1 - 1/s) })
 }
 
 // figures returns a part's values in each run, and its CPU seconds per unit of work in
@@ -142,8 +138,7 @@ func figures(runs []*result.Run, name string, m *study.Metric) (values, cpu Leve
 // mapped to cores, else all.
 func partners(c *study.Cell, p *study.Part) []string {
 	var names []string
-	for i := range c.Parts {
-		q := &c.Parts[i]
+	for _, q := range c.Parts {
 		if q.Name() == p.Name() || q.Idle || c.Mapping != nil && !shareCore(c.Mapping, p.Name(), q.Name()) {
 			continue
 		}

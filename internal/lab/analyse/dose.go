@@ -132,11 +132,8 @@ func DoseResponse(runs []result.Run, o DoseOptions) ([]Dose, []DoseContrast) {
 			case of.comparableTo(over, o):
 				c.Levels, c.Of, c.Over, c.By = without(of.dose.Levels, o.VE), of.ve, over.ve, "threads"
 				for _, n := range sortedKeys(of.values) {
-					for _, m := range sortedKeys(over.values) {
-						if of.threads[n] == over.threads[m] {
-							c.Points = append(c.Points, ContrastPoint{of.threads[n], of.longer(of.values[n], over.values[m], o.Seed)})
-							break
-						}
+					if b := over.with(of.threads[n]); b != nil {
+						c.Points = append(c.Points, ContrastPoint{of.threads[n], of.longer(of.values[n], b, o.Seed)})
 					}
 				}
 			}
@@ -212,8 +209,8 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 // busyThreads is the number of threads in all parts that are not idle.
 func busyThreads(c *study.Cell) int {
 	n := 0
-	for i := range c.Parts {
-		if p := &c.Parts[i]; !p.Idle {
+	for _, p := range c.Parts {
+		if !p.Idle {
 			n += p.Threads()
 		}
 	}

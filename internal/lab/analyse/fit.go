@@ -19,6 +19,12 @@ type Interval struct {
 	N      int     `json:"n"`
 }
 
+// apply applies an increasing function to the value and to both bounds.
+func (i Interval) apply(to func(float64) float64) Interval {
+	i.Value, i.Low, i.High = to(i.Value), to(i.Low), to(i.High)
+	return i
+}
+
 // level is the confidence level of all intervals.
 const level = 0.95
 
@@ -98,13 +104,9 @@ func finite(xs ...float64) bool {
 	return true
 }
 
-// meanInterval is the mean of independent values with its t interval.
+// meanInterval is the mean of independent values with its t interval; NaN of none.
 func meanInterval(x []float64, method string) Interval {
-	i := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: method, N: len(x)}
-	if len(x) == 0 {
-		return i
-	}
-	i.Value = stat.Mean(x)
+	i := Interval{Value: stat.Mean(x), Low: math.NaN(), High: math.NaN(), Level: level, Method: method, N: len(x)}
 	if len(x) > 1 {
 		h := tQuantile(float64(len(x)-1)) * math.Sqrt(variance(x)/float64(len(x)))
 		i.Low, i.High = i.Value-h, i.Value+h

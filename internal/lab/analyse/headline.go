@@ -55,8 +55,6 @@ func over(of []Interval) SetStatistics {
 		o.Geometric.N = len(of)
 		return o
 	}
-	for _, v := range []*float64{&o.Geometric.Value, &o.Geometric.Low, &o.Geometric.High} {
-		*v = math.Exp(*v)
-	}
+	o.Geometric = o.Geometric.apply(math.Exp)
 	return o
 }

@@ -1,6 +1,7 @@
 package analyse
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -20,13 +21,13 @@ func insufficient(s *study.Study, kind string, good []*result.Run) string {
 	if !slices.ContainsFunc(good, is(study.Main)) {
 		return "no valid run of a main cell"
 	}
-	i := slices.IndexFunc(s.Factors, func(f study.Factor) bool { return f.Staircase != nil })
+	f := s.Staircase()
 	switch kind {
 	case "interference":
-		if i < 0 {
+		if f == nil {
 			return "the study has no staircase: define one for the background's load (factors, staircase)"
 		}
-		st := s.Factors[i].Staircase
+		st := f.Staircase
 		levels := len(st.Targets())
 		switch {
 		case st.Direction != "up-down":
@@ -36,7 +37,7 @@ func insufficient(s *study.Study, kind string, good []*result.Run) string {
 		}
 		return "no valid run has three steps or more in both halves"
 	case "throughput", "energy":
-		if i < 0 {
+		if f == nil {
 			return "the study has no staircase: the work of all parts is measured at each step (factors, staircase)"
 		}
 		return "no valid run of a part alone, which is needed for pairs of different workloads (controls, solo)"
@@ -45,20 +46,15 @@ func insufficient(s *study.Study, kind string, good []*result.Run) string {
 			return "no valid run of a measured role alone (controls, solo)"
 		}
 		return "no measured role has a valid run both alone and with others at one placement"
-	case "net-io":
-		return "no valid run of a role that sends requests to a web server (builtin: http-client)"
-	case "net-tenants":
-		return "no valid run of a role that sends datagrams to one that counts them (builtin: udp-send, udp-receive), or pings (udp-ping)"
-	case "mapping":
-		return "no valid run has a level of the mappings factor and iterations in its window"
-	case "correlation":
-		return "no event was counted in a valid run: check observe.events, and which events the machine supports"
-	case "migration":
-		return "no placement was audited in a valid run (observe, placement)"
-	case "variation":
-		return "fewer than two levels of the instances factor have a valid run"
-	case "signal-validity":
-		return "no signal was counted in a valid run: check observe.signals, and which signals the machine supports"
 	}
-	return "no valid runs to compute it from"
+	needs := map[string]string{
+		"net-io":          "no valid run of a role that sends requests to a web server (builtin: http-client)",
+		"net-tenants":     "no valid run of a role that sends datagrams to one that counts them (builtin: udp-send, udp-receive), or pings (udp-ping)",
+		"mapping":         "no valid run has a level of the mappings factor and iterations in its window",
+		"correlation":     "no event was counted in a valid run: check observe.events, and which events the machine supports",
+		"migration":       "no placement was audited in a valid run (observe, placement)",
+		"variation":       "fewer than two levels of the instances factor have a valid run",
+		"signal-validity": "no signal was counted in a valid run: check observe.signals, and which signals the machine supports",
+	}
+	return cmp.Or(needs[kind], "no valid runs to compute it from")
 }

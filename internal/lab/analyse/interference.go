@@ -67,12 +67,11 @@ func Interferences(runs []result.Run) []Interference {
 		if len(c.Steps) == 0 {
 			continue
 		}
-		for i := range c.Parts {
-			p := &c.Parts[i]
+		for _, p := range c.Parts {
 			if !p.Measure || p.Role == c.Steps[0].Role {
 				continue
 			}
-			if one, ok := interference(group, p); ok {
+			if one, ok := interference(group, p.Name()); ok {
 				out = append(out, one)
 			}
 		}
@@ -81,12 +80,12 @@ func Interferences(runs []result.Run) []Interference {
 }
 
 // interference computes the metric of one part from the runs of one cell.
-func interference(group []*result.Run, p *study.Part) (Interference, bool) {
-	out := Interference{Levels: group[0].Cell.Levels, Role: p.Name(), Symmetric: true, Significant: true}
+func interference(group []*result.Run, name string) (Interference, bool) {
+	out := Interference{Levels: group[0].Cell.Levels, Role: name, Symmetric: true, Significant: true}
 	var metrics, variances []float64
 	df := 0.0
 	for k, run := range group {
-		part := partOf(run, p.Name())
+		part := partOf(run, name)
 		if part == nil {
 			continue
 		}

@@ -140,14 +140,11 @@ func alone(c *study.Cell) bool {
 // IsBase reports whether a cell is a base case of a study of web servers.
 func IsBase(c *study.Cell) bool { return c.Kind == study.Main && alone(c) }
 
-// BaseRate is the mean rate of a workload over the base case's valid runs; ok is false
-// if there are none.
+// BaseRate is the mean rate of a workload over the base case's valid runs; ok is false, and
+// the rate NaN, if there are none.
 func BaseRate(runs []result.Run, workload string) (rate float64, ok bool) {
 	all := rates(baseRuns(valid(runs), workload), "")
-	if len(all) == 0 {
-		return 0, false
-	}
-	return stat.Mean(all), true
+	return stat.Mean(all), len(all) > 0
 }
 
 func baseRuns(good []*result.Run, workload string) (out []*result.Run) {
@@ -238,28 +235,14 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	if server != nil {
 		point.Server = server.Name()
 	}
-	const how = "t over runs"
-	collect := func(value func(r *result.Run, client, server *result.Part) float64) Interval {
-		var all []float64
-		for _, r := range group {
-			if v := value(r, partOf(r, point.Client), partOf(r, point.Server)); finite(v) {
-				all = append(all, v)
-			}
-		}
-		return meanInterval(all, how)
-	}
 	said := func(name string) Interval {
-		return collect(func(_ *result.Run, client, _ *result.Part) float64 {
-			if client == nil {
-				return math.NaN()
-			}
-			return valueOf(client.Values, name)
-		})
+		return overRuns(group, func(r *result.Run) float64 { return reported(r, point.Client, name) })
 	}
-	point.Throughput = meanInterval(rates(group, point.Client), how)
+	point.Throughput = meanInterval(rates(group, point.Client), "t over runs")
 	point.Response, point.P99 = said(result.HTTPLatency), said(result.HTTPP99)
 	served := func(of func(d domain) float64) Interval {
-		return collect(func(r *result.Run, _, server *result.Part) float64 {
+		return overRuns(group, func(r *result.Run) float64 {
+			server := partOf(r, point.Server)
 			if server == nil {
 				return math.NaN()
 			}
@@ -280,10 +263,10 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	} else {
 		point.Events = served(func(d domain) float64 { return d.event(result.DomainWakeups) / d.seconds })
 	}
-	point.Switches = collect(func(r *result.Run, _, _ *result.Part) float64 {
+	point.Switches = overRuns(group, func(r *result.Run) float64 {
 		sum := 0.0
-		for i := range r.Cell.Parts {
-			if q := &r.Cell.Parts[i]; q.Workload.Builtin == study.HTTPServer {
+		for _, q := range r.Cell.Parts {
+			if q.Workload.Builtin == study.HTTPServer {
 				if s := partOf(r, q.Name()); s != nil {
 					sum += domain{s, (r.Window.To - r.Window.From).Seconds()}.executions()
 				}
@@ -303,6 +286,14 @@ type domain struct {
 func valueOf(m map[string]float64, name string) float64 {
 	if v, ok := m[name]; ok {
 		return v
+	}
+	return math.NaN()
+}
+
+// reported is a value that a part has reported in a run, NaN if there is none.
+func reported(r *result.Run, part, name string) float64 {
+	if p := partOf(r, part); p != nil {
+		return valueOf(p.Values, name)
 	}
 	return math.NaN()
 }

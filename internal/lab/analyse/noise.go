@@ -29,8 +29,7 @@ func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
 	good := valid(runs)
 	var squares []float64 // of differences of logarithms of equal runs
 	differ := func(a, b *result.Run) {
-		for i := range a.Cell.Parts {
-			p := &a.Cell.Parts[i]
+		for _, p := range a.Cell.Parts {
 			x, y := partOf(a, p.Name()), partOf(b, p.Name())
 			if !p.Measure || x == nil || y == nil {
 				continue

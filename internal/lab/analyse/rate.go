@@ -3,6 +3,7 @@ package analyse
 import (
 	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/stat"
@@ -46,13 +47,7 @@ func Bins(its []result.Iteration, from, to, width time.Duration) []float64 {
 
 // within returns the iterations that lie wholly in a window.
 func within(its []result.Iteration, w result.Window) []result.Iteration {
-	var in []result.Iteration
-	for _, it := range its {
-		if it.From >= w.From && it.To <= w.To {
-			in = append(in, it)
-		}
-	}
-	return in
+	return slices.DeleteFunc(slices.Clone(its), func(it result.Iteration) bool { return it.From < w.From || it.To > w.To })
 }
 
 // figure returns a part's performance in a run: its own metric, or values from its
@@ -138,4 +133,33 @@ func byCell(runs []*result.Run, kind study.CellKind) [][]*result.Run {
 		groups[i] = append(groups[i], r)
 	}
 	return groups
+}
+
+// Score is the value of a measured part in a cell, without a comparison.
+type Score struct {
+	Levels   []study.Level `json:"levels"`
+	Part     string        `json:"part"`
+	Workload string        `json:"workload"`
+	Unit     string        `json:"unit"`
+	Better   string        `json:"better"`
+	Value    Interval      `json:"value"` // over runs
+}
+
+// Scores returns the scores of the cells that the study asks for, without its controls.
+func Scores(runs []result.Run) []Score {
+	var out []Score
+	for _, group := range byCell(valid(runs), study.Main) {
+		c := &group[0].Cell
+		for _, p := range c.Parts {
+			if !p.Measure || p.Idle {
+				continue
+			}
+			m := &p.Workload.Metric
+			values, _ := figures(group, p.Name(), m)
+			if means := values.means(); len(means) > 0 {
+				out = append(out, Score{c.Levels, p.Name(), p.Workload.Name, m.Unit, m.Better, meanInterval(means, "t over runs")})
+			}
+		}
+	}
+	return out
 }

@@ -1,7 +1,9 @@
 package analyse
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -41,17 +43,14 @@ type Results struct {
 // Compute computes the analyses that a study asks for from the records of its runs.
 func Compute(s *study.Study, runs []result.Run) Results {
 	out := Results{Study: s.Name, Runs: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}, Insufficient: map[string]string{}}
-	stamps := map[string]bool{}
-	for i := range runs {
-		r := &runs[i]
+	for _, r := range runs {
 		out.Runs[r.Verdict]++
 		for _, e := range r.Evidence {
 			out.Reasons[e.Reason]++
 		}
 		out.Simulated = out.Simulated || r.Simulated
 		for _, t := range r.Stamp {
-			if !stamps[t] {
-				stamps[t] = true
+			if !slices.Contains(out.Stamps, t) {
 				out.Stamps = append(out.Stamps, t)
 			}
 		}
@@ -61,12 +60,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 	}
 	seed := s.Design.Seed
 	for _, a := range s.Analysis {
-		option := func(name, usual string) string {
-			if v := a.Options[name]; v != "" {
-				return v
-			}
-			return usual
-		}
+		option := func(name, usual string) string { return cmp.Or(a.Options[name], usual) }
 		n := 0
 		switch a.Kind {
 		case "score":

@@ -114,8 +114,8 @@ func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
 			d := &t.Doses[i]
 			d.Points = append(d.Points, d.point(group, flows))
 		}
-		for i := range c.Parts {
-			if p := &c.Parts[i]; p.Workload.Builtin == study.UDPPing && !p.Idle {
+		for _, p := range c.Parts {
+			if p.Workload.Builtin == study.UDPPing && !p.Idle {
 				t.Latencies = append(t.Latencies, latency(group, p.Name(), flows))
 			}
 		}
@@ -226,11 +226,7 @@ func (d *TenantDose) point(group []*result.Run, flows []flow) TenantPoint {
 	p.Lost = overRuns(group, func(r *result.Run) float64 {
 		var all float64
 		for _, f := range flows {
-			rec := partOf(r, f.to.Name())
-			if rec == nil {
-				return math.NaN()
-			}
-			all += valueOf(rec.Values, result.UDPLost)
+			all += reported(r, f.to.Name(), result.UDPLost)
 		}
 		return all / n
 	})
@@ -286,12 +282,9 @@ func window(r *result.Run, sender *study.Part) string {
 	return BurstAcross
 }
 
+// boxOf is the box of the finite values; NaN of none.
 func boxOf(all []float64) Box {
 	all = slices.DeleteFunc(slices.Clone(all), func(v float64) bool { return !finite(v) })
-	if len(all) == 0 {
-		none := stat.Float(math.NaN())
-		return Box{none, none, none, none, none, 0}
-	}
 	slices.Sort(all)
 	at := func(q float64) stat.Float { return stat.Float(stat.Quantile(all, q)) }
 	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1), len(all)}
@@ -299,12 +292,7 @@ func boxOf(all []float64) Box {
 
 func latency(group []*result.Run, part string, flows []flow) Latency {
 	said := func(name string) Interval {
-		return overRuns(group, func(r *result.Run) float64 {
-			if p := partOf(r, part); p != nil {
-				return valueOf(p.Values, name)
-			}
-			return math.NaN()
-		})
+		return overRuns(group, func(r *result.Run) float64 { return reported(r, part, name) })
 	}
 	l := Latency{Levels: group[0].Cell.Levels, Part: part, Tenants: len(flows), Mean: said(result.PingMean), P50: said(result.PingP50),
 		P90: said(result.PingP90), P99: said(result.PingP99), Max: said(result.PingMax), Lost: said(result.PingLost)}

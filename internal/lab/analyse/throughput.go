@@ -104,27 +104,20 @@ func sameBut(a, b []study.Level, factor, value string) bool {
 
 func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool) {
 	c := &group[0].Cell
-	s := System{Levels: c.Levels, Symmetric: true, Unit: c.Parts[0].Workload.WorkUnit + "s/s"}
-	for i := range c.Parts {
-		s.Symmetric = s.Symmetric && c.Parts[i].Workload.Name == c.Parts[0].Workload.Name
-	}
+	s := System{Levels: c.Levels, Unit: c.Parts[0].Workload.WorkUnit + "s/s",
+		Symmetric: !slices.ContainsFunc(c.Parts, func(p study.Part) bool { return p.Workload.Name != c.Parts[0].Workload.Name })}
 	weights := map[string]float64{}
-	for i := range c.Parts {
-		p := &c.Parts[i]
+	for _, p := range c.Parts {
 		weights[p.Name()] = 1
 		if s.Symmetric {
 			continue
 		}
 		s.Normalised, s.Unit = true, "share of solo"
-		solo := soloOf(solos, c, p)
+		solo := soloOf(solos, c, &p)
 		if solo == nil {
 			return s, nil, false
 		}
-		var rates []float64
-		for _, r := range solo {
-			rates = append(rates, Throughput(r.Parts[0].Iterations, r.Window.From, r.Window.To))
-		}
-		weights[p.Name()] = 1 / stat.Mean(rates)
+		weights[p.Name()] = 1 / stat.Mean(rates(solo, solo[0].Parts[0].Name))
 	}
 	var blocks []byBlock
 	for k, step := range group[0].Steps {

@@ -1,6 +1,8 @@
 package analyse
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -74,15 +76,11 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 			}
 		}
 	}
-	keys := make([]key, 0, len(all))
-	for k := range all {
-		keys = append(keys, k)
+	inOrder := func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.signal, b.signal), cmp.Compare(a.part, b.part), cmp.Compare(a.workload, b.workload))
 	}
-	slices.SortFunc(keys, func(a, b key) int {
-		return slices.Compare([]string{a.signal, a.part, a.workload}, []string{b.signal, b.part, b.workload})
-	})
 	var out []Validity
-	for _, k := range keys {
+	for _, k := range slices.SortedFunc(maps.Keys(all), inOrder) {
 		of := all[k]
 		var cost, unit, costs, ends []float64
 		for _, w := range of {
@@ -109,10 +107,7 @@ func appPerformance(r *result.Run, p *result.Part, w *study.Workload) (unit, end
 		return latency, valueOf(p.Values, result.HTTPP95), ok
 	}
 	unit, ok = unitTime(r, p, &w.Metric)
-	if its := within(p.Iterations, r.Window); len(its) > 0 {
-		return unit, tail(its), ok
-	}
-	return unit, math.NaN(), ok
+	return unit, tail(within(p.Iterations, r.Window)), ok
 }
 
 // cellIdentity is a name that is equal for cells in which the same ran: controls repeat
@@ -125,16 +120,13 @@ func cellIdentity(c *study.Cell) string {
 	return same.Key()
 }
 
-// tail is the 95th percentile of the iterations' times per unit of work.
+// tail is the 95th percentile of the iterations' times per unit of work, NaN without any.
 func tail(its []result.Iteration) float64 {
 	var times []float64
 	for _, it := range its {
 		if it.Units > 0 {
 			times = append(times, (it.To-it.From).Seconds()/it.Units)
 		}
-	}
-	if len(times) == 0 {
-		return math.NaN()
 	}
 	slices.Sort(times)
 	return stat.Quantile(times, tailShare)

@@ -54,12 +54,9 @@ const (
 	fresh        = 5
 )
 
-// Open begins a window. It tries the methods in turn; the default is trace, then poll.
-// Threads that exist for less than half a second may be missed.
+// Open begins a window. It tries the methods in turn. Threads that exist for less than half
+// a second may be missed.
 func Open(top host.Topology, parts []Part, methods ...string) (*Audit, error) {
-	if len(methods) == 0 {
-		methods = []string{Trace, Poll}
-	}
 	a := &Audit{parts: parts, top: top, known: make([][]int, len(parts)), looks: map[int]look{}, first: map[int]look{},
 		stop: make(chan struct{}), done: make(chan struct{})}
 	var errs []error
@@ -90,20 +87,12 @@ func (a *Audit) open(method string) error {
 	a.begun = role.Monotonic()
 	a.ledger = NewLedger(a.top, a.begun)
 	if err := a.find(); err != nil {
-		return errors.Join(err, a.drop())
+		return errors.Join(err, a.switches.close())
 	}
 	if a.method == Poll {
 		a.poll()
 	}
 	return nil
-}
-
-// drop ends the recording.
-func (a *Audit) drop() error {
-	if a.switches == nil {
-		return nil
-	}
-	return a.switches.close()
 }
 
 // find looks for new threads.
@@ -124,15 +113,7 @@ func (a *Audit) find() error {
 			}
 		}
 	}
-	if placed := a.placed(); len(a.ledger.doubled) == 0 {
-		a.ledger.Track(placed)
-	} else {
-		for i, p := range placed {
-			for _, tid := range p.Threads {
-				a.ledger.part[tid] = i
-			}
-		}
-	}
+	a.ledger.Track(a.placed())
 	return errors.Join(errs...)
 }
 
@@ -177,7 +158,7 @@ func (a *Audit) Close() ([]result.Audit, error) {
 	at := role.Monotonic()
 	if a.switches != nil {
 		a.switches.read(at, a.ledger)
-		if err := a.drop(); err != nil && a.err == nil {
+		if err := a.switches.close(); err != nil && a.err == nil {
 			a.err = err
 		}
 		for tid, l := range a.first {

@@ -73,9 +73,12 @@ func NewLedger(top host.Topology, at int64) *Ledger {
 	return l
 }
 
-// Track sets the threads, by part, whose sharing of cores is counted.
+// Track sets the threads, by part, whose sharing of cores is counted. Later calls with the
+// same parts add threads.
 func (l *Ledger) Track(parts []Placed) {
-	l.doubled = make([]int64, len(parts))
+	if l.doubled == nil {
+		l.doubled = make([]int64, len(parts))
+	}
 	for i, p := range parts {
 		for _, tid := range p.Threads {
 			l.part[tid] = i

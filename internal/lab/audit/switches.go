@@ -127,7 +127,11 @@ func parse(to []Switch, record []byte, lost *uint64) []Switch {
 	return to
 }
 
+// close ends the recording, if there is one.
 func (s *switches) close() error {
+	if s == nil {
+		return nil
+	}
 	var errs []error
 	for _, r := range s.rings {
 		if r.mem != nil {

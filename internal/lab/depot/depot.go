@@ -33,33 +33,26 @@ type Folder struct {
 	root           string // URL of the bucket
 	region         string
 	credentials    aws.Credentials
-	now            func() time.Time
 }
 
-// Options are the storage's settings and credentials.
-type Options struct {
-	// Getenv returns AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a role,
-	// AWS_SESSION_TOKEN; AWS_REGION, us-east-1 if it is empty; and AWS_ENDPOINT_URL_S3
-	// or AWS_ENDPOINT_URL for storage that is not AWS's.
-	Getenv func(string) string
-	Now    func() time.Time
-}
-
-// Open parses an address, s3://BUCKET/FOLDER. It sends no request.
-func Open(address string, o Options) (*Folder, error) {
+// Open parses an address, s3://BUCKET/FOLDER. It sends no request. getenv returns
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a role, AWS_SESSION_TOKEN; AWS_REGION,
+// us-east-1 if it is empty; and AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for storage that is
+// not AWS's.
+func Open(address string, getenv func(string) string) (*Folder, error) {
 	rest, ok := strings.CutPrefix(address, "s3://")
 	bucket, folder, _ := strings.Cut(rest, "/")
 	folder = strings.Trim(folder, "/")
 	if !ok || bucket == "" || folder == "" || path.Clean(folder) != folder || strings.HasPrefix(folder, "..") {
 		return nil, fmt.Errorf("open %q: not the address of a folder in S3-compatible storage", address)
 	}
-	f := &Folder{bucket: bucket, folder: folder, region: cmp.Or(o.Getenv("AWS_REGION"), "us-east-1"), now: o.Now,
-		credentials: aws.Credentials{AccessKeyID: o.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: o.Getenv("AWS_SECRET_ACCESS_KEY"), SessionToken: o.Getenv("AWS_SESSION_TOKEN")}}
+	f := &Folder{bucket: bucket, folder: folder, region: cmp.Or(getenv("AWS_REGION"), "us-east-1"),
+		credentials: aws.Credentials{AccessKeyID: getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: getenv("AWS_SECRET_ACCESS_KEY"), SessionToken: getenv("AWS_SESSION_TOKEN")}}
 	if f.credentials.AccessKeyID == "" || f.credentials.SecretAccessKey == "" {
 		return nil, fmt.Errorf("open %s: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not both set", address)
 	}
 	f.root = "https://" + bucket + ".s3." + f.region + ".amazonaws.com"
-	if endpoint := cmp.Or(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); endpoint != "" {
+	if endpoint := cmp.Or(getenv("AWS_ENDPOINT_URL_S3"), getenv("AWS_ENDPOINT_URL")); endpoint != "" {
 		f.root = strings.TrimSuffix(endpoint, "/") + "/" + bucket
 	}
 	return f, nil
@@ -80,9 +73,9 @@ func (f *Folder) do(ctx context.Context, method, address string, body io.Reader,
 	}
 	r.ContentLength = size
 	r.Header.Set("X-Amz-Content-Sha256", sum)
-	// S3's paths are escaped once.
+	// S3's paths are escaped once. Storage refuses a signature of another day.
 	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
-	if err := signer.SignHTTP(ctx, f.credentials, r, sum, "s3", f.region, f.now()); err != nil {
+	if err := signer.SignHTTP(ctx, f.credentials, r, sum, "s3", f.region, time.Now()); err != nil {
 		return nil, err
 	}
 	answer, err := http.DefaultClient.Do(r)

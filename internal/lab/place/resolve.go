@@ -3,6 +3,7 @@ package place
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,21 +33,15 @@ func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.S
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		var err error
-		list := p.CPUs
-		if list == "" {
-			list = c.Place.CPUs[p.Role]
-		}
-		switch relation := c.Place.Relation; {
+		switch list := listOf(c, p); {
 		case list != "":
 			sets[i], err = lists(list, allowed, p.Name())
 		case c.Mapping != nil:
 			sets[i], err = m.mapped(c.Mapping, p)
 		case c.Place.Dynamic != nil:
 			sets[i], err = m.related(c.Place.Dynamic.Below, p.Slot, p.Slots)
-		case relation == "":
-			sets[i], err = m.related("neutral", p.Slot, p.Slots)
 		default:
-			sets[i], err = m.related(relation, p.Slot, p.Slots)
+			sets[i], err = m.related(cmp.Or(c.Place.Relation, "neutral"), p.Slot, p.Slots)
 		}
 		if err != nil {
 			return nil, err
@@ -55,10 +50,13 @@ func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.S
 	return sets, nil
 }
 
+// listOf is the list of a part's CPUs, "" if the study gives none.
+func listOf(c *study.Cell, p *study.Part) string { return cmp.Or(p.CPUs, c.Place.CPUs[p.Role]) }
+
 // Listed returns the CPUs that are listed for a part, none if there is no list. It is
 // for parts on other machines, whose topology is unknown here.
 func Listed(c *study.Cell, p *study.Part) ([]sample.Set, error) {
-	list := cmp.Or(p.CPUs, c.Place.CPUs[p.Role])
+	list := listOf(c, p)
 	if list == "" {
 		return nil, nil
 	}
@@ -165,9 +163,7 @@ func share[T any](list []T, slot, slots int) []T {
 func cpusOf(cores []core) sample.Set {
 	var s sample.Set
 	for _, c := range cores {
-		for _, n := range c.cpus {
-			s = s.With(n)
-		}
+		s = s.Union(sample.SetOf(c.cpus...))
 	}
 	return s
 }
@@ -224,9 +220,7 @@ func (m machine) related(relation string, slot, slots int) ([]sample.Set, error)
 		}
 		var s sample.Set
 		for _, c := range m.cores {
-			for _, n := range share(c.cpus, slot, slots) {
-				s = s.With(n)
-			}
+			s = s.Union(sample.SetOf(share(c.cpus, slot, slots)...))
 		}
 		return one(s)
 	case "same-thread":
@@ -261,14 +255,9 @@ func byNumber(a, b string) int {
 // Virtual CPUs that share a core get different threads in turn, and share threads if
 // there are too few.
 func (m machine) mapped(mapping map[string]int, p *study.Part) ([]sample.Set, error) {
-	names := make([]string, 0, len(mapping))
-	for name := range mapping {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, byNumber)
 	taken := map[int]int{} // core to virtual CPUs placed there
 	var sets []sample.Set
-	for _, name := range names {
+	for _, name := range slices.SortedFunc(maps.Keys(mapping), byNumber) {
 		k := mapping[name]
 		if k >= len(m.cores) {
 			return nil, &MissingError{"mapping", fmt.Sprintf("%d cores", k+1), fmt.Sprint(len(m.cores))}

@@ -2,6 +2,7 @@ package platform
 
 import (
 	"bytes"
+	"embed"
 	"fmt"
 	"slices"
 	"text/template"
@@ -18,6 +19,11 @@ const (
 	Pairs   = "platform-pairs"   // papers 000 and 003: pairs, by relation
 	Network = "platform-network" // paper 002, 6.2: ping-pong, by relation
 )
+
+// texts are the templates of the studies' files.
+//
+//go:embed *.yaml.tmpl
+var texts embed.FS
 
 // File is a study's file.
 type File struct {
@@ -45,17 +51,17 @@ func Studies(top host.Topology, allowed sample.Set, repetitions, seconds int) ([
 			data.Relations = append(data.Relations, r)
 		}
 	}
+	t, err := template.ParseFS(texts, "*.tmpl")
+	if err != nil {
+		return nil, fmt.Errorf("make studies: %w", err)
+	}
 	var files []File
-	for _, one := range []struct{ name, text string }{{Threads, threadsText}, {Memory, memoryText}, {Pairs, pairsText}, {Network, networkText}} {
-		t, err := template.New(one.name).Parse(one.text)
-		if err != nil {
-			return nil, fmt.Errorf("make study %s: %w", one.name, err)
-		}
+	for _, name := range []string{Threads, Memory, Pairs, Network} {
 		var b bytes.Buffer
-		if err := t.Execute(&b, data); err != nil {
-			return nil, fmt.Errorf("make study %s: %w", one.name, err)
+		if err := t.ExecuteTemplate(&b, name+".yaml.tmpl", data); err != nil {
+			return nil, fmt.Errorf("make study %s: %w", name, err)
 		}
-		files = append(files, File{one.name, b.Bytes()})
+		files = append(files, File{name, b.Bytes()})
 	}
 	return files, nil
 }
@@ -90,105 +96,3 @@ func sizes(top host.Topology) []string {
 	}
 	return all
 }
-
-const threadsText = `# Busy threads added one by one: the first that shares a core causes a step.
-version: 1
-study: platform-threads
-question: How many cores are behind the CPUs, and what does a second thread on a core cost?
-environments:
-  metal: {driver: host}
-workloads:
-  cpu-burn: {builtin: cpu-burn, options: -work=20000000, warmup: {for: 500ms}, metric: {name: runtime, unit: s/addition, better: lower}}
-roles:
-  test: {workload: cpu-burn, environment: metal, threads: $threads, measure: true}
-factors:
-  threads: [{{range $i, $n := .Threads}}{{if $i}}, {{end}}"{{$n}}"{{end}}]
-controls: {solo: false, aa_pairs: 2}
-design: {repetitions: {{.Repetitions}}, seed: 1}
-run: {for: {{.Seconds}}s, timeout: 2m, retries: 1, cooldown: 100ms}
-observe: {sets: [cpu, schedstat]}
-analysis:
-  - {kind: dose-response, count: threads}
-`
-
-const memoryText = `# Dependent loads in working sets of increasing size, and a bandwidth sweep.
-version: 1
-study: platform-memory
-question: How far away are the caches and the memory?
-environments:
-  metal: {driver: host, cpus: 1}
-workloads:
-{{- range .Sizes}}
-  chase-{{.}}: {builtin: chase, options: -set={{.}} -work=200000, warmup: {for: 1s}, metric: {name: latency, unit: s/load, better: lower}}
-{{- end}}
-  triad: {builtin: triad, warmup: {for: 1s}, metric: {name: bandwidth, unit: bytes/s, better: higher}}
-roles:
-  test: {workload: $work, environment: metal, threads: "1", measure: true}
-factors:
-  work: [{{range .Sizes}}chase-{{.}}, {{end}}triad]
-controls: {solo: false, aa_pairs: 0}
-design: {repetitions: {{.Repetitions}}, seed: 1}
-run: {for: {{.Seconds}}s, timeout: 2m, retries: 1, cooldown: 100ms}
-observe: {sets: [cpu]}
-analysis:
-  - {kind: score}
-`
-
-const pairsText = `# The loss of each pair, by the relation of their CPUs.
-version: 1
-study: platform-pairs
-question: What does a neighbour cost, and where should it be placed?
-environments:
-  ve: {driver: cgroup, cpus: 1}
-workloads:
-  compute: {builtin: cpu-burn, options: -work=20000000, warmup: {for: 1s}, metric: {name: runtime, unit: s/addition, better: lower}}
-  cache:   {builtin: chase, options: -set=4MiB -work=200000, warmup: {for: 1s}, metric: {name: latency, unit: s/load, better: lower}}
-  kernel:  {builtin: syscall, warmup: {for: 1s}, metric: {name: runtime, unit: s/call, better: lower}}
-  stream:  {builtin: triad, warmup: {for: 1s}, metric: {name: runtime, unit: s/byte, better: lower}}
-roles:
-  fg: {workload: $fgw, environment: ve, threads: "1", measure: true}
-  bg: {workload: $bgw, environment: ve, threads: "1"}
-factors:
-  fgw: [compute, cache, kernel]
-  bgw: [compute, stream]
-  placement:
-{{- range .Relations}}
-    - {name: {{.}}, relation: {{.}}}
-{{- end}}
-controls: {solo: true, aa_pairs: 2}
-design: {repetitions: {{.Repetitions}}, seed: 1}
-run: {for: {{.Seconds}}s, timeout: 2m, retries: 1, cooldown: 100ms}
-observe: {sets: [cpu, psi, schedstat], placement: [poll]}
-analysis:
-  - {kind: degradation}
-`
-
-const networkText = `# The round trip of a datagram to another network namespace of this machine, by the
-# relation of the CPUs of its ends: the kernel's share of any round trip.
-version: 1
-study: platform-network
-question: How long does a datagram take through this kernel and back?
-networks:
-  near: {uplink: far}
-  far: {}
-environments:
-  here:  {driver: cgroup, cpus: 1, network: near}
-  there: {driver: cgroup, cpus: 1, network: far}
-workloads:
-  ping: {builtin: udp-ping, options: -every=0s, time: {{.Seconds}}s, warmup: {for: 500ms}, work_unit: answer, metric: {name: answers, unit: answers/s, better: higher}}
-  echo: {builtin: udp-echo, time: {{.Seconds}}s, warmup: {for: 500ms}, work_unit: answer}
-roles:
-  ping: {workload: ping, environment: here, asks: mirror, measure: true}
-  mirror: {workload: echo, environment: there}
-factors:
-  placement:
-{{- range .Relations}}
-    - {name: {{.}}, relation: {{.}}}
-{{- end}}
-controls: {solo: false, aa_pairs: 2}
-design: {repetitions: {{.Repetitions}}, seed: 1}
-run: {for: {{.Seconds}}s, timeout: 2m, retries: 1, cooldown: 100ms}
-observe: {sets: [cpu, psi, schedstat], placement: [poll]}
-analysis:
-  - {kind: net-tenants}
-`

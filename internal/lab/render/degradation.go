@@ -32,7 +32,7 @@ func bounds(i analyse.Interval) plot.Interval {
 
 // degradations are bars per set of workloads, one per part and mapping (figure 3 of paper
 // 000).
-func (r *Report) degradations() page.Section {
+func (r *Report) degradations(map[string]string) page.Section {
 	s := page.Section{ID: "degradation", Title: "Degradation compared with running alone"}
 	t := page.Table{Caption: "Degradation of each part with others", Head: []string{"cell", "part", "workload", "others", "degradation %", "interval", "slowdown", "interval", "alone", "with others", "unit", "CPU time %"}}
 	all := r.Results.Degradations
@@ -44,9 +44,6 @@ func (r *Report) degradations() page.Section {
 		t.Rows = append(t.Rows, page.Row(words(d.Levels), d.Part, d.Workload, strings.Join(d.Partners, ", "), number(d.Percent.Value), between(d.Percent),
 			number(d.Slowdown.Value), between(d.Slowdown), estimate(d.Solo), estimate(d.Co), d.Unit, estimate(d.CPU)))
 	}
-	if len(all) == 0 {
-		return s
-	}
 	if better["lower"] {
 		s.Notes = append(s.Notes, "For times the degradation is 100·(with others/alone − 1): twice the time is 100 %.")
 	}
@@ -55,16 +52,15 @@ func (r *Report) degradations() page.Section {
 	}
 	s.Notes = append(s.Notes, "CPU time is the change of user and system time per unit of work: degradation without more CPU time means that the part waited. "+method(intervals...))
 	e := page.Exhibit{Table: t}
-	names, groups := grouped(all, func(d *analyse.Degradation) string { return words(d.Levels, r.placing()...) })
-	for _, name := range names {
+	for name, group := range grouped(all, func(d *analyse.Degradation) string { return words(d.Levels, r.placing()...) }) {
 		b := plot.Bars{Title: "Degradation, " + name, Unit: "degradation, %", About: "Bars per part and placement, compared with running alone, with intervals; the table below has the numbers."}
 		at := map[string]int{}
-		for _, d := range groups[name] {
+		for _, d := range group {
 			if p := r.place(d.Levels); !slices.Contains(b.Series, p) {
 				b.Series = append(b.Series, p)
 			}
 		}
-		for _, d := range groups[name] {
+		for _, d := range group {
 			label := d.Part
 			if d.Workload != d.Part {
 				label += " " + d.Workload
@@ -110,11 +106,8 @@ func first(s *page.Section, e page.Exhibit) page.Exhibit {
 
 // mappings are figure 4 of paper 000: average and worst degradation relative to each
 // machine's best mapping, per set of workloads.
-func (r *Report) mappings() page.Section {
+func (r *Report) mappings(map[string]string) page.Section {
 	s := page.Section{ID: "mapping", Title: "Mappings of machines to cores"}
-	if len(r.Results.Mappings) == 0 {
-		return s
-	}
 	s.Notes = append(s.Notes,
 		"Each machine's time is compared with its own best mapping in the same set of workloads; the average is the arithmetic mean over all machines and mappings, including the 0 % of each best one. "+
 			"The level "+study.Unpinned+", where the kernel's scheduler decides, is not in any average. These are the paper's definitions, for means over runs; the intervals are ours, over repetitions, with each machine's best mapping as found. The interval of the worst accounts for the selection of worst and best by measured values.")
@@ -171,5 +164,19 @@ func (r *Report) mappings() page.Section {
 		s.Notes = append(s.Notes, "The advised mapping separates the machines with the most cache misses when alone; runs with others are not used for the choice.")
 		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: advice})
 	}
+	return s
+}
+
+// scores are the scores of each part in each cell.
+func (r *Report) scores(map[string]string) page.Section {
+	s := page.Section{ID: "score", Title: "Score of each part"}
+	t := page.Table{Caption: "Mean over runs", Head: []string{"cell", "part", "workload", "value", "interval", "unit", "better"}}
+	var intervals []analyse.Interval
+	for _, v := range r.Results.Scores {
+		t.Rows = append(t.Rows, page.Row(words(v.Levels), v.Part, v.Workload, number(v.Value.Value), between(v.Value), v.Unit, v.Better))
+		intervals = append(intervals, v.Value)
+	}
+	s.Notes = append(s.Notes, method(intervals...))
+	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: t}))
 	return s
 }

@@ -128,8 +128,7 @@ func (d *Diff) Markdown(w io.Writer) error {
 	head := []string{"value", "change", "difference", "interval", "earlier", "later", "unit"}
 	changed, rest := page.Table{Caption: "Values that changed", Head: head}, page.Table{Caption: "Values without a significant change", Head: head}
 	judged := 0
-	for i := range d.Changes {
-		c := &d.Changes[i]
+	for _, c := range d.Changes {
 		seen := c.Direction()
 		line := page.Row(c.Earlier.Name(), seen, number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
 		if seen != "unknown" {

@@ -11,16 +11,12 @@ import (
 // doses show how much longer a part takes as neighbours or threads are added (figures 5.2
 // to 5.11 of paper 002): against their number, one line per state of the neighbours, and
 // against the busy threads of the whole run, one line per cell.
-func (r *Report) doses() page.Section {
+func (r *Report) doses(map[string]string) page.Section {
 	s := page.Section{ID: "dose-response", Title: "Cost of each neighbour"}
-	all := r.Results.Doses
-	if len(all) == 0 {
-		return s
-	}
 	points := page.Table{Caption: "By number of neighbours", Head: []string{"cell", "part", "neighbours' state", "neighbours", "busy threads", "value", "interval", "unit", "longer %", "interval", "step %", "interval"}}
 	sums := page.Table{Caption: "From the lowest dose to the highest", Head: []string{"cell", "part", "neighbours' state", "longer at highest dose %", "interval", "first half %", "second half %", "knee", "step at knee %", "CPUs", "cores", "CPUs per core", "per neighbour, % of none", "interval"}}
 	var intervals []analyse.Interval
-	for _, d := range all {
+	for _, d := range r.Results.Doses {
 		for i, p := range d.Points {
 			cells := page.Row(words(d.Levels), d.Part, d.State, fmt.Sprint(p.Neighbours), fmt.Sprint(p.Threads), number(p.Value.Value), between(p.Value), d.Unit)
 			if i > 0 {
@@ -45,27 +41,22 @@ func (r *Report) doses() page.Section {
 			"with two CPUs per core it is expected at one thread more than half of the CPUs. The number of cores follows from the largest step of 2 % or more, up to as many threads as CPUs. It is not computed for "+
 			"several guests, because the hypervisor places their threads. The slope is in percent of the value at the lowest dose. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Plots: append(r.byNeighbours(), r.byThreads()...), Table: sums}), first(&s, page.Exhibit{Table: points}))
-	s.Exhibits = append(s.Exhibits, r.gaps()...)
-	s.Exhibits = append(s.Exhibits, r.costs()...)
 	contrasts := page.Table{Caption: "Compared at equal numbers", Head: []string{"cell", "part", "of", "over", "at equal", "number", "longer %", "interval"}}
 	for _, c := range r.Results.DoseContrasts {
 		for _, p := range c.Points {
 			contrasts.Rows = append(contrasts.Rows, page.Row(words(c.Levels), c.Part, c.Of, c.Over, c.By, fmt.Sprint(p.At), number(p.Longer.Value), between(p.Longer)))
 		}
 	}
-	if len(contrasts.Rows) > 0 {
-		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: contrasts}))
-	}
+	s.Exhibits = append(s.Exhibits, r.gaps(), r.costs(), first(&s, page.Exhibit{Table: contrasts}))
 	return s
 }
 
 // byNeighbours draws a part's values against the number of its neighbours.
 func (r *Report) byNeighbours() []plot.Plot {
 	var plots []plot.Plot
-	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return words(d.Levels) + ", " + d.Part })
-	for _, name := range names {
-		c := plot.Chart{Title: name, X: "neighbours", Y: groups[name][0].Unit, Zero: true, About: "Value against the number of neighbours, with intervals; the table below has the numbers."}
-		for k, d := range groups[name] {
+	for name, group := range grouped(r.Results.Doses, func(d *analyse.Dose) string { return words(d.Levels) + ", " + d.Part }) {
+		c := plot.Chart{Title: name, X: "neighbours", Y: group[0].Unit, Zero: true, About: "Value against the number of neighbours, with intervals; the table below has the numbers."}
+		for k, d := range group {
 			one := plot.Series{Name: d.State, Index: k, Mark: plot.Dot, Line: true}
 			for _, p := range d.Points {
 				one.AddInterval(float64(p.Neighbours), bounds(p.Value))
@@ -81,10 +72,9 @@ func (r *Report) byNeighbours() []plot.Plot {
 // as figure 5.6 of paper 002 does for virtual machines and metal.
 func (r *Report) byThreads() []plot.Plot {
 	var plots []plot.Plot
-	names, groups := grouped(r.Results.Doses, func(d *analyse.Dose) string { return d.Part })
-	for _, name := range names {
-		c := plot.Chart{Title: name + ", by busy threads", X: "busy threads", Y: groups[name][0].Unit, Zero: true, About: "Value against the number of busy threads, with intervals; the table below has the numbers."}
-		for _, d := range groups[name] {
+	for name, group := range grouped(r.Results.Doses, func(d *analyse.Dose) string { return d.Part }) {
+		c := plot.Chart{Title: name + ", by busy threads", X: "busy threads", Y: group[0].Unit, Zero: true, About: "Value against the number of busy threads, with intervals; the table below has the numbers."}
+		for _, d := range group {
 			if d.State == "idle" || d.Points[0].Threads == d.Points[len(d.Points)-1].Threads {
 				continue
 			}

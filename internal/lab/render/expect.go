@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -39,12 +40,7 @@ type Expectation struct {
 
 // Missing implements keyed.Needing.
 func (e *Expectation) Missing(seen map[string]bool) []string {
-	var names []string
-	for _, n := range []string{"analysis", "quantity"} {
-		if !seen[n] {
-			names = append(names, n)
-		}
-	}
+	names := slices.DeleteFunc([]string{"analysis", "quantity"}, func(n string) bool { return seen[n] })
 	if !seen["value"] && !seen["above"] && !seen["below"] {
 		names = append(names, "value")
 	}
@@ -107,32 +103,18 @@ type Check struct {
 // nothing.
 func (x *Expectations) Against(results *analyse.Results) []Check {
 	all := Values(results)
-	var strange []string
-	stamps := slices.Clone(results.Stamps)
-	if results.Simulated {
-		stamps = append(stamps, "simulated")
-	}
-	for _, s := range stamps {
-		if !slices.Contains(x.Stamps, s) && !slices.Contains(strange, s) {
-			strange = append(strange, s)
-		}
-	}
+	strange := slices.DeleteFunc(stampsOf(results), func(s string) bool { return slices.Contains(x.Stamps, s) })
 	var checks []Check
 	for _, e := range x.Expect {
-		c := Check{Expectation: e, Source: e.Source, Outcome: Inconclusive, Low: math.Inf(-1), High: math.Inf(1)}
-		if c.Source == "" {
-			c.Source = x.Source
-		}
-		switch {
-		case e.Value != nil:
+		c := Check{Expectation: e, Source: cmp.Or(e.Source, x.Source), Outcome: Inconclusive, Low: math.Inf(-1), High: math.Inf(1)}
+		if e.Value != nil { // then neither of the others is given
 			c.Low, c.High = *e.Value-e.Tolerance, *e.Value+e.Tolerance
-		default:
-			if e.Above != nil {
-				c.Low = *e.Above
-			}
-			if e.Below != nil {
-				c.High = *e.Below
-			}
+		}
+		if e.Above != nil {
+			c.Low = *e.Above
+		}
+		if e.Below != nil {
+			c.High = *e.Below
 		}
 		var found []*Value
 		for i := range all {
@@ -208,13 +190,9 @@ func (r *Report) checks() page.Section {
 		if v := c.Found; v != nil {
 			found, unit = number(float64(v.Value)), v.Unit
 			interval = between(analyse.Interval{Value: float64(v.Value), Low: float64(v.Low), High: float64(v.High), N: v.N})
-			if name == "" {
-				name = v.Name()
-			}
+			name = cmp.Or(name, v.Name())
 		}
-		if name == "" {
-			name = c.Expectation.Analysis + " " + c.Expectation.Quantity
-		}
+		name = cmp.Or(name, c.Expectation.Analysis+" "+c.Expectation.Quantity)
 		t.Rows = append(t.Rows, page.Row(name, string(c.Outcome), expected, found, interval, unit, c.Reason, c.Source))
 	}
 	if len(t.Rows) > 0 {

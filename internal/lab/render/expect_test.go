@@ -222,13 +222,3 @@ func FuzzExpectations(f *testing.F) {
 		}
 	})
 }
-
-func FuzzFacts(f *testing.F) {
-	f.Add(`{"a": [1, {"b": null}]}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		facts, err := Facts([]byte(text))
-		if err == nil && !json.Valid([]byte(text)) && len(facts) > 0 && len(strings.TrimSpace(text)) == 0 {
-			t.Fatalf("%v of %q", facts, text)
-		}
-	})
-}

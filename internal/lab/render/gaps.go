@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -34,21 +35,18 @@ func coreColumns(c *analyse.Cores) (cpus, cores, each string) {
 
 // gaps compare environments with the base at both ends of a dose: the gap of the first
 // virtual machine, and whether both meet on a full host.
-func (r *Report) gaps() []page.Exhibit {
+func (r *Report) gaps() page.Exhibit {
 	t := page.Table{Caption: "Increase in time per unit of work, over its own lowest dose and over the base environment, %",
 		Head: []string{"cell", "part", "of", "over", "threads at lowest dose", "lowest dose over base at equal threads", "threads at highest dose", "highest dose over own lowest", "highest dose over base at the lowest dose's threads", "highest dose over base at equal threads", "equal at highest dose?"}}
 	for _, g := range r.Results.DoseGaps {
 		t.Rows = append(t.Rows, page.Row(words(g.Levels), g.Part, g.Of, g.Over, fmt.Sprint(g.Lone), estimate(g.First), fmt.Sprint(g.Full), estimate(g.OverOwnLowest), estimate(g.OverBaseLowest), estimate(g.AtFull), string(g.Meeting)))
 	}
-	if len(t.Rows) == 0 {
-		return nil
-	}
-	return []page.Exhibit{{Table: t}}
+	return page.Exhibit{Table: t}
 }
 
 // costs show the cost of work in each environment: the price of a CPU, and the work that
 // a price buys.
-func (r *Report) costs() []page.Exhibit {
+func (r *Report) costs() page.Exhibit {
 	t := page.Table{Caption: "Cost of work; for a machine that is rented whole only the highest dose is valid",
 		Head: []string{"cell", "part", "price per CPU-hour", "CPUs", "work per unit of currency, lowest dose", "highest dose", "unit", "over the base at highest dose, %"}}
 	b := plot.Bars{Title: "Work per price", Series: []string{"lowest dose", "highest dose"}, About: "Two bars per cell: work per price at the lowest and highest dose, with intervals; the table below has the numbers."}
@@ -67,23 +65,17 @@ func (r *Report) costs() []page.Exhibit {
 		b.Unit = unit
 		b.Groups = append(b.Groups, plot.Group{Name: words(c.Levels), Values: []plot.Interval{bounds(lone), bounds(full)}})
 	}
-	if len(t.Rows) == 0 {
-		return nil
-	}
 	e := page.Exhibit{Table: t}
 	// Bars with different units cannot share one axis.
 	if !slices.ContainsFunc(r.Results.DoseCosts, func(c analyse.DoseCost) bool { return power+c.Unit != b.Unit }) {
 		e.Plots = split(b)
 	}
-	return []page.Exhibit{e}
+	return e
 }
 
 // variations show how much instances of one size differ (paper 002, 5.2.1).
 func (r *Report) variations(options map[string]string) page.Section {
 	s := page.Section{ID: "variation", Title: "Variation between instances of one size"}
-	if len(r.Results.Variations) == 0 {
-		return s
-	}
 	sums := page.Table{Caption: "How much instances differ", Head: []string{"cell", "part", "instances", "mean", "unit", "between instances, %", "between runs of one instance, %", "p of equal instances", "slowest over fastest, %"}}
 	each := page.Table{Caption: "Each instance, the fastest first", Head: []string{"cell", "part", "instance", "value", "interval", "runs", "unit", "slower than the median, %"}}
 	var plots []plot.Plot
@@ -100,11 +92,7 @@ func (r *Report) variations(options map[string]string) page.Section {
 		c.Series = []plot.Series{one}
 		plots = append(plots, c.Draw())
 	}
-	factor := options["factor"]
-	if factor == "" {
-		factor = "instance"
-	}
-	s.Notes = append(s.Notes, "Instances are the levels of "+factor+". The difference between instances is a standard deviation, without the variation between runs of one instance. The slowest and the fastest are selected by their measured values, so noise alone makes some difference. "+method(intervals...))
+	s.Notes = append(s.Notes, "Instances are the levels of "+cmp.Or(options["factor"], "instance")+". The difference between instances is a standard deviation, without the variation between runs of one instance. The slowest and the fastest are selected by their measured values, so noise alone makes some difference. "+method(intervals...))
 	s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Plots: plots, Table: sums}), first(&s, page.Exhibit{Table: each}))
 	return s
 }

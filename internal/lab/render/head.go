@@ -40,41 +40,33 @@ func (r *Report) page() *page.Page {
 		p.Head = append(p.Head, t)
 	}
 	p.Add(r.checks())
+	x := &r.Results
+	sections := map[string]struct {
+		results int // without any there is no section
+		build   func(options map[string]string) page.Section
+	}{
+		"net-io":          {1, r.networkIO},
+		"net-tenants":     {1, r.tenants},
+		"degradation":     {len(x.Degradations), r.degradations},
+		"mapping":         {len(x.Mappings), r.mappings},
+		"interference":    {len(x.Interferences), r.interferences},
+		"score":           {len(x.Scores), r.scores},
+		"throughput":      {len(x.Systems), r.systems},
+		"correlation":     {len(x.Correlations), r.correlations},
+		"migration":       {len(x.Migrations), r.migrations},
+		"dose-response":   {len(x.Doses), r.doses},
+		"variation":       {len(x.Variations), r.variations},
+		"signal-validity": {len(x.Validities), r.validities},
+	}
 	done := map[string]bool{}
 	for _, a := range r.Study.Analysis {
 		if a.Kind == "energy" { // shown with throughput: the same steps
 			a.Kind = "throughput"
 		}
-		if done[a.Kind] {
-			continue
+		if s := sections[a.Kind]; s.results > 0 && !done[a.Kind] {
+			p.Add(s.build(a.Options))
 		}
 		done[a.Kind] = true
-		switch a.Kind {
-		case "net-io":
-			p.Add(r.networkIO())
-		case "net-tenants":
-			p.Add(r.tenants())
-		case "degradation":
-			p.Add(r.degradations())
-		case "mapping":
-			p.Add(r.mappings())
-		case "interference":
-			p.Add(r.interferences(a.Options))
-		case "score":
-			p.Add(r.scores())
-		case "throughput":
-			p.Add(r.systems(a.Options))
-		case "correlation":
-			p.Add(r.correlations())
-		case "migration":
-			p.Add(r.migrations())
-		case "dose-response":
-			p.Add(r.doses())
-		case "variation":
-			p.Add(r.variations(a.Options))
-		case "signal-validity":
-			p.Add(r.validities())
-		}
 	}
 	p.Add(r.missing(), r.insufficient(), r.excludedRuns())
 	return p
@@ -119,9 +111,9 @@ func (r *Report) about() page.Table {
 // energy names the sources of the runs' energy.
 func (r *Report) energy() string {
 	sources := map[string]bool{}
-	for i := range r.Runs {
-		if s := r.Runs[i].Energy; s != "" {
-			sources[s] = true
+	for _, run := range r.Runs {
+		if run.Energy != "" {
+			sources[run.Energy] = true
 		}
 	}
 	return strings.Join(slices.Sorted(maps.Keys(sources)), ", ")
@@ -129,24 +121,20 @@ func (r *Report) energy() string {
 
 func (r *Report) verdicts() page.Table {
 	t := page.Table{Caption: "Runs", Head: []string{"verdict", "runs", "reasons"}}
-	reasons := map[result.Verdict]map[result.Reason]int{}
-	for i := range r.Runs {
-		run := &r.Runs[i]
-		seen := map[result.Reason]bool{}
-		for _, e := range run.Evidence {
-			if reasons[run.Verdict] == nil {
-				reasons[run.Verdict] = map[result.Reason]int{}
-			}
-			if !seen[e.Reason] {
-				reasons[run.Verdict][e.Reason]++
-				seen[e.Reason] = true
+	for _, v := range []result.Verdict{result.Valid, result.Invalid, result.Failed, result.Skipped} {
+		runs := map[result.Reason]int{}
+		for _, run := range r.Runs {
+			seen := map[result.Reason]bool{}
+			for _, e := range run.Evidence {
+				if run.Verdict == v && !seen[e.Reason] {
+					runs[e.Reason]++
+					seen[e.Reason] = true
+				}
 			}
 		}
-	}
-	for _, v := range []result.Verdict{result.Valid, result.Invalid, result.Failed, result.Skipped} {
 		var w []string
-		for _, reason := range slices.Sorted(maps.Keys(reasons[v])) {
-			w = append(w, fmt.Sprintf("%s %d", reason, reasons[v][reason]))
+		for _, reason := range slices.Sorted(maps.Keys(runs)) {
+			w = append(w, fmt.Sprintf("%s %d", reason, runs[reason]))
 		}
 		t.Rows = append(t.Rows, page.Row(string(v), fmt.Sprint(r.Results.Runs[v]), strings.Join(w, ", ")))
 	}
@@ -157,8 +145,7 @@ func (r *Report) verdicts() page.Table {
 func (r *Report) excludedRuns() page.Section {
 	s := page.Section{ID: "refused", Title: "Runs that are not valid"}
 	t := page.Table{Caption: "Runs that are excluded from all results, with the reasons", Head: []string{"run", "verdict", "reason", "part", "when", "measured", "bound", "evidence"}}
-	for i := range r.Runs {
-		run := &r.Runs[i]
+	for _, run := range r.Runs {
 		if run.Verdict == result.Valid {
 			continue
 		}
@@ -175,8 +162,7 @@ func (r *Report) excludedRuns() page.Section {
 		}
 	}
 	if len(t.Rows) > 0 {
-		t.Long = len(t.Rows) > 20
-		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
+		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: t}))
 	}
 	return s
 }

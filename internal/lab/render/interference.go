@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -17,12 +18,8 @@ import (
 // interferences are paper 003's figures 2 and 3 and its tables I and II.
 func (r *Report) interferences(options map[string]string) page.Section {
 	s := page.Section{ID: "interference", Title: "Performance interference"}
-	all := r.Results.Interferences
-	if len(all) == 0 {
-		return s
-	}
 	var intervals []analyse.Interval
-	for _, i := range all {
+	for _, i := range r.Results.Interferences {
 		intervals = append(intervals, i.Interval)
 	}
 	s.Notes = append(s.Notes,
@@ -43,26 +40,24 @@ func (r *Report) interferences(options map[string]string) page.Section {
 // factorOf is the factor that sets a role's workload or environment, "" if the file sets
 // it directly.
 func factorOf(field string) string {
-	name, is := strings.CutPrefix(field, "$")
-	if !is {
-		return ""
+	if name, is := strings.CutPrefix(field, "$"); is {
+		return name
 	}
-	return name
+	return ""
 }
 
-// axes are the factors of the tables' rows, columns and colour scales.
-func (r *Report) axes(role string) (rows, columns, environment string) {
+// axes are the factors of the tables' rows and columns.
+func (r *Report) axes(role string) (rows, columns string) {
 	role, _, _ = strings.Cut(role, "/")
-	for i := range r.Study.Roles {
-		o := &r.Study.Roles[i]
+	for _, o := range r.Study.Roles {
 		switch {
 		case o.Name == role:
-			rows, environment = factorOf(o.Workload), factorOf(o.Environment)
+			rows = factorOf(o.Workload)
 		case columns == "" && o.Load.Target != "":
 			columns = factorOf(o.Workload)
 		}
 	}
-	return rows, columns, environment
+	return rows, columns
 }
 
 // kind is the kind of environment that a role has at the given levels: all tables of one
@@ -87,19 +82,18 @@ func (r *Report) shaded(exclude string) (tables []page.Table, excluded string) {
 	barred := strings.FieldsFunc(exclude, func(c rune) bool { return c == ',' || c == ' ' })
 	values := map[string][]float64{}
 	for _, i := range all {
-		rows, _, _ := r.axes(i.Role)
+		rows, _ := r.axes(i.Role)
 		if !slices.Contains(barred, study.LevelOf(i.Levels, rows)) {
 			k := r.kind(i.Role, i.Levels)
 			values[k] = append(values[k], i.Metric)
 		}
 	}
-	names, groups := grouped(all, func(i *analyse.Interference) string {
-		rows, columns, _ := r.axes(i.Role)
+	named := func(i *analyse.Interference) string {
+		rows, columns := r.axes(i.Role)
 		return i.Role + ", " + words(i.Levels, rows, columns)
-	})
-	for _, name := range names {
-		g := groups[name]
-		rows, columns, _ := r.axes(g[0].Role)
+	}
+	for name, g := range grouped(all, named) {
+		rows, columns := r.axes(g[0].Role)
 		var across, along []string
 		for _, i := range g {
 			if c := study.LevelOf(i.Levels, columns); !slices.Contains(across, c) {
@@ -143,11 +137,10 @@ func (r *Report) shaded(exclude string) (tables []page.Table, excluded string) {
 func (r *Report) loadPlots() page.Exhibit {
 	e := page.Exhibit{Table: page.Table{Caption: "Lines of throughput against load, first run of each cell",
 		Head: []string{"cell", "part", "half", "metric", "intercept, 1/s", "slope, 1/s", "p of slope", "p of intercept", "steps", "angle °", "metric of all runs"}}}
-	names, groups := grouped(r.Results.Interferences, func(i *analyse.Interference) string { return i.Role + ": " + words(i.Levels, r.placing()...) })
-	for _, name := range names {
+	for name, group := range grouped(r.Results.Interferences, func(i *analyse.Interference) string { return i.Role + ": " + words(i.Levels, r.placing()...) }) {
 		c := plot.Chart{Title: "Throughput against load, " + name, X: "background load, share of its CPUs", Y: "throughput, 1/s", Zero: true,
 			About: "Throughput of the foreground at each step of background load; triangles up are the rising half, down the falling one, lines are fitted to each half. The table below has the lines."}
-		for _, i := range groups[name] {
+		for _, i := range group {
 			place, k := r.place(i.Levels), r.colour(i.Levels)
 			rising, falling := plot.Series{Name: place + ", rising", Index: k, Mark: plot.Up}, plot.Series{Name: place + ", falling", Index: k, Mark: plot.Down}
 			for _, p := range i.Points {
@@ -233,36 +226,24 @@ func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
 // 5, 6, 8 and 9 of paper 003).
 func (r *Report) systems(options map[string]string) page.Section {
 	s := page.Section{ID: "throughput", Title: "Throughput and energy of the whole system"}
-	all := r.Results.Systems
-	if len(all) == 0 {
-		return s
-	}
-	base := options["base"]
-	if base == "" {
-		base = "per-chip"
-	}
+	base := cmp.Or(options["base"], "per-chip")
 	t := page.Table{Caption: "Work of all parts together, step by step", Head: []string{"cell", "unit", "step", "load", "half", "throughput", "interval", "% of " + base, "work per Wh", "interval", "% of " + base}}
-	names, groups := grouped(all, func(y *analyse.System) string { return words(y.Levels, r.placing()...) })
 	var intervals []analyse.Interval
 	var e page.Exhibit
 	energy := false
-	for _, name := range names {
-		unit := groups[name][0].Unit
-		absolute := plot.Chart{Title: "System throughput, " + name, X: "step", Y: unit, Zero: true}
-		relative := plot.Chart{Title: "System throughput in % of " + base + ", " + name, X: "step", Y: "% of " + base}
-		perWh := plot.Chart{Title: "Work per watt-hour, " + name, X: "step", Y: "work/Wh", Zero: true}
-		relativeWh := plot.Chart{Title: "Work per watt-hour in % of " + base + ", " + name, X: "step", Y: "% of " + base}
+	for name, group := range grouped(r.Results.Systems, func(y *analyse.System) string { return words(y.Levels, r.placing()...) }) {
+		charts := []struct {
+			plot.Chart
+			of func(s analyse.SystemStep) analyse.Interval
+		}{
+			{plot.Chart{Title: "System throughput, " + name, Y: group[0].Unit, Zero: true}, func(s analyse.SystemStep) analyse.Interval { return s.Throughput }},
+			{plot.Chart{Title: "System throughput in % of " + base + ", " + name, Y: "% of " + base}, func(s analyse.SystemStep) analyse.Interval { return noBounds(s.Relative.Value) }},
+			{plot.Chart{Title: "Work per watt-hour, " + name, Y: "work/Wh", Zero: true}, func(s analyse.SystemStep) analyse.Interval { return s.PerWh }},
+			{plot.Chart{Title: "Work per watt-hour in % of " + base + ", " + name, Y: "% of " + base}, func(s analyse.SystemStep) analyse.Interval { return noBounds(s.RelativePerWh.Value) }},
+		}
 		counted := false
-		for _, y := range groups[name] {
-			place, k := r.place(y.Levels), r.colour(y.Levels)
-			line := func() plot.Series { return plot.Series{Name: place, Index: k, Mark: plot.Dot, Line: true} }
-			a, b, c, d := line(), line(), line(), line()
+		for _, y := range group {
 			for n, step := range y.Steps {
-				x := float64(n + 1)
-				a.AddInterval(x, bounds(step.Throughput))
-				b.Add(x, step.Relative.Value)
-				c.AddInterval(x, bounds(step.PerWh))
-				d.Add(x, step.RelativePerWh.Value)
 				counted = counted || !math.IsNaN(step.PerWh.Value)
 				intervals = append(intervals, step.Throughput)
 				half := "falling"
@@ -272,15 +253,19 @@ func (r *Report) systems(options map[string]string) page.Section {
 				t.Rows = append(t.Rows, page.Row(words(y.Levels), y.Unit, fmt.Sprint(n+1), percentage(step.Target), half, number(step.Throughput.Value), between(step.Throughput),
 					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value)))
 			}
-			absolute.Series, relative.Series = append(absolute.Series, a), append(relative.Series, b)
-			perWh.Series, relativeWh.Series = append(perWh.Series, c), append(relativeWh.Series, d)
+			for k := range charts {
+				line := plot.Series{Name: r.place(y.Levels), Index: r.colour(y.Levels), Mark: plot.Dot, Line: true}
+				for n, step := range y.Steps {
+					line.AddInterval(float64(n+1), bounds(charts[k].of(step)))
+				}
+				charts[k].Series = append(charts[k].Series, line)
+			}
 		}
-		charts := []plot.Chart{absolute, relative}
-		if counted {
-			charts, energy = append(charts, perWh, relativeWh), true
+		if energy = energy || counted; !counted {
+			charts = charts[:2]
 		}
 		for _, c := range charts {
-			c.About = "Lines per placement over the steps of the staircase, load up and then down; the table below has the numbers."
+			c.X, c.About = "step", "Lines per placement over the steps of the staircase, load up and then down; the table below has the numbers."
 			e.Plots = append(e.Plots, c.Draw())
 		}
 	}

@@ -17,18 +17,13 @@ import (
 
 // correlations are table 6 of paper 000, with the statistics that a small sample needs,
 // once for each setting of the knobs that the study varies.
-func (r *Report) correlations() page.Section {
+func (r *Report) correlations(map[string]string) page.Section {
 	s := page.Section{ID: "correlation", Title: "Events and degradation"}
-	all := r.Results.Correlations
-	if len(all) == 0 {
-		return s
-	}
 	s.Notes = append(s.Notes,
 		"The first matrix is the paper's: the correlation over each machine's own runs, alone and with others, averaged over machines. Pooled and rank correlation are over all machines' points, each divided by its value alone.",
 		"p is by permutation, q is adjusted for the false discovery rate over all pairs. Intervals of averaged correlations are t over machines.")
 	missing := map[string]string{}
-	for i := range all {
-		c := &all[i]
+	for _, c := range r.Results.Correlations {
 		of := ""
 		if len(c.Levels) > 0 {
 			of = ", " + words(c.Levels)
@@ -39,8 +34,8 @@ func (r *Report) correlations() page.Section {
 		}
 		s.Notes = append(s.Notes, note+".")
 		maps.Copy(missing, c.Missing)
-		s.Exhibits = append(s.Exhibits, matrices(c, of)...)
-		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: pairTable(c, of)}))
+		s.Exhibits = append(s.Exhibits, matrices(&c, of)...)
+		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: pairTable(&c, of)}))
 	}
 	for _, event := range slices.Sorted(maps.Keys(missing)) {
 		s.Notes = append(s.Notes, event+" was not counted: "+missing[event]+".")
@@ -107,20 +102,15 @@ func pairTable(c *analyse.Correlations, of string) page.Table {
 
 // migrations are section 4 of paper 000: how often each part changed its CPU and its
 // core, and where its threads ran.
-func (r *Report) migrations() page.Section {
+func (r *Report) migrations(map[string]string) page.Section {
 	s := page.Section{ID: "migration", Title: "Migrations"}
-	all := r.Results.Migrations
-	if len(all) == 0 {
-		return s
-	}
 	t := page.Table{Caption: "Migrations", Head: []string{"cell", "part", "logical", "physical", "window, s", "logical per second", "interval", "physical per second", "on its CPUs", "two on a core while another idled", "method", "records lost"}}
 	var intervals []analyse.Interval
 	var e page.Exhibit
-	names, groups := grouped(all, func(m *analyse.MigrationStats) string { return words(m.Levels) })
-	for _, name := range names {
+	for name, group := range grouped(r.Results.Migrations, func(m *analyse.MigrationStats) string { return words(m.Levels) }) {
 		b := plot.Bars{Title: "Migrations per second, " + name, Unit: "migrations per second", Series: []string{"across logical CPUs", "across physical cores"},
 			About: "Two bars per part; the table below has the numbers."}
-		for _, m := range groups[name] {
+		for _, m := range group {
 			b.Groups = append(b.Groups, plot.Group{Name: m.Part, Values: []plot.Interval{bounds(m.PerSecond), bounds(m.PhysicalPerSecond)}})
 			intervals = append(intervals, m.PerSecond)
 			t.Rows = append(t.Rows, page.Row(name, m.Part, fmt.Sprint(m.Logical), fmt.Sprint(m.Physical), number(m.Seconds), number(m.PerSecond.Value), between(m.PerSecond), estimate(m.PhysicalPerSecond),
@@ -148,8 +138,7 @@ const mostTables = 24
 // valid run of each cell.
 func (r *Report) places() []page.Table {
 	var tables []page.Table
-	for i := range r.Runs {
-		run := &r.Runs[i]
+	for _, run := range r.Runs {
 		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || run.N != 0 || len(tables) == mostTables {
 			continue
 		}
@@ -186,11 +175,8 @@ func (r *Report) places() []page.Table {
 }
 
 // validities show how well quell's own signals follow the application's performance.
-func (r *Report) validities() page.Section {
+func (r *Report) validities(map[string]string) page.Section {
 	s := page.Section{ID: "signal-validity", Title: "Validity of the signals"}
-	if len(r.Results.Validities) == 0 {
-		return s
-	}
 	t := page.Table{Caption: "Correlation of each signal with the application's own time per unit of work, over runs",
 		Head: []string{"signal", "part", "workload", "r", "interval", "rank r", "p", "r with the 95th percentile", "interval", "drift, %/h", "drift of the application, %/h", "runs"}}
 	b := plot.Bars{Title: "Correlation with the time per unit of work", Unit: "r", Series: []string{"mean", "95th percentile"}, About: "Two bars per signal and workload, with intervals; the table below has the numbers."}

@@ -13,7 +13,7 @@ import (
 
 // networkIO shows how web servers affect each other: Mei et al.'s tables I and II and
 // their figures 3 to 5.
-func (r *Report) networkIO() page.Section {
+func (r *Report) networkIO(map[string]string) page.Section {
 	s := page.Section{ID: "net-io", Title: "Web servers on one host"}
 	n := r.Results.NetIO
 	if n == nil {
@@ -105,9 +105,8 @@ func curves() []curve {
 func netPoints(n *analyse.NetIO) page.Exhibit {
 	e := page.Exhibit{Table: page.Table{Caption: "The eight measures of each server at each rate (table II)", Long: true,
 		Head: []string{"case", "rate", "server", "file", "answers/s", "net I/O, KB/s", "response, ms", "p99, ms", "CPU, %", "events/s", "switches/s", "pages/s", "pages/execution", "waiting, %", "blocked, %", "executions/s"}}}
-	names, groups := grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case })
-	for _, name := range names {
-		for _, p := range groups[name] {
+	for _, group := range grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case }) {
+		for _, p := range group {
 			e.Table.Rows = append(e.Table.Rows, page.Row(p.Case, p.Rate, p.Server, p.File, estimate(p.Throughput), number(p.NetIO.Value/1024), number(1000*p.Response.Value), number(1000*p.P99.Value),
 				number(100*p.CPU.Value), number(p.Events.Value), number(p.Switches.Value), number(p.Pages.Value), number(p.PerExec.Value), number(100*p.Waiting.Value), number(100*p.Blocked.Value), number(p.Executions.Value)))
 		}
@@ -115,9 +114,8 @@ func netPoints(n *analyse.NetIO) page.Exhibit {
 	for _, c := range curves() {
 		chart := plot.Chart{Title: c.title, X: "requested rate, % of the base case", Y: c.unit, Zero: true,
 			About: c.title + " over the requested rate, a line for each case and server; the table below has the numbers."}
-		clients, of := grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case + " " + p.Client })
-		for _, client := range clients {
-			points := slices.DeleteFunc(of[client], func(p *analyse.NetPoint) bool { return p.Offered == 0 })
+		for _, client := range grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case + " " + p.Client }) {
+			points := slices.DeleteFunc(client, func(p *analyse.NetPoint) bool { return p.Offered == 0 })
 			if len(points) < 2 {
 				continue
 			}
@@ -174,8 +172,7 @@ func (r *Report) netOrder() *analyse.NetIO {
 	o := *n
 	levels := func(name, rate string) []study.Level {
 		var ls []study.Level
-		for i := range r.Study.Factors {
-			f := &r.Study.Factors[i]
+		for _, f := range r.Study.Factors {
 			for _, v := range []string{name, rate} {
 				if slices.Contains(f.Levels, v) || slices.ContainsFunc(f.Sets, func(s study.Set) bool { return s.Name == v }) {
 					ls = append(ls, study.Level{Factor: f.Name, Value: v})

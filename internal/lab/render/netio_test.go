@@ -33,7 +33,7 @@ func TestNetworkIO(t *testing.T) {
 		},
 		Points: []analyse.NetPoint{point("(1,1)", "100%", "load1", 1, 500), point("(1)", "max", "load1", 0, 1000), point("(1,1)", "50%", "load1", 0.5, 400), point("(1)", "50%", "load1", 0.5, 500)},
 	}
-	s := r.ordered().networkIO()
+	s := r.ordered().networkIO(nil)
 	if len(s.Exhibits) != 3 {
 		t.Fatalf("%d exhibits", len(s.Exhibits))
 	}
@@ -67,7 +67,7 @@ func TestNetworkIO(t *testing.T) {
 	if !names["net-io score (1,100)"] {
 		t.Errorf("no score among %d values", len(names))
 	}
-	if s := (&Report{Study: r.Study}).networkIO(); len(s.Exhibits) != 0 {
+	if s := (&Report{Study: r.Study}).networkIO(nil); len(s.Exhibits) != 0 {
 		t.Error("exhibits of nothing")
 	}
 }

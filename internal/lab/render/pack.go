@@ -59,15 +59,13 @@ func Pack(w io.Writer, f *result.Folder) error {
 // contents are the sorted names of the files to pack, and their hashes.
 func contents(f *result.Folder) (names, sums []string, err error) {
 	for _, part := range packed {
-		err := filepath.WalkDir(f.Path(part), func(name string, d fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) && name == f.Path(part) {
+		err := fs.WalkDir(os.DirFS(f.Dir()), part, func(name string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) && name == part {
 				return nil
 			}
-			if err != nil || !d.Type().IsRegular() {
-				return err
+			if err == nil && d.Type().IsRegular() {
+				names = append(names, name)
 			}
-			rel, err := filepath.Rel(f.Dir(), name)
-			names = append(names, filepath.ToSlash(rel))
 			return err
 		})
 		if err != nil {

@@ -337,17 +337,6 @@ func square(v float64) analyse.Matrix {
 	return analyse.Matrix{{f, f}, {f, f}}
 }
 
-func TestFacts(t *testing.T) {
-	facts, err := Facts([]byte(`{"kernel": "6.1", "cpu": {"model_name": "x", "count": 2, "off": null}, "flags": ["a", "b"], "nodes": [{"cpus": "0"}, {"cpus": "1"}], "smt": false, "none": []}`))
-	want := []Fact{{"kernel", "6.1"}, {"cpu model name", "x"}, {"cpu count", "2"}, {"flags", "a, b"}, {"nodes 0 cpus", "0"}, {"nodes 1 cpus", "1"}, {"smt", "false"}}
-	if d := cmp.Diff(want, facts); d != "" || err != nil {
-		t.Error(d, err)
-	}
-	if _, err := Facts([]byte(`{"a": `)); err == nil {
-		t.Error("half a description was read")
-	}
-}
-
 // Numbers in tables are rounded without a change of magnitude.
 func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 12: "12", 1066: "1066", 33.727: "33.7", 0.0123456: "0.0123", -4.99: "-4.99", 5.0004: "5", 123456.7: "123457", 0.00001234: "1.23e-05", math.Inf(1): unknown, 99.96: "100"} {

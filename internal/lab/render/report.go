@@ -2,8 +2,7 @@ package render
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -40,66 +39,16 @@ type Machine struct {
 // Fact is one property of a machine, e.g. kernel 6.1.0.
 type Fact struct{ Name, Value string }
 
-// Facts flattens a description in JSON to facts, in the order of its text: {"cpu":
-// {"model": "x"}} becomes the fact "cpu model". Lists of plain values are joined, other
-// lists are numbered from 0.
-func Facts(text []byte) ([]Fact, error) {
-	d := json.NewDecoder(strings.NewReader(string(text)))
-	d.UseNumber()
-	var facts []Fact
-	var walk func(name string) error
-	walk = func(name string) error {
-		t, err := d.Token()
-		if err != nil {
-			return err
-		}
-		open, nested := t.(json.Delim)
-		if !nested {
-			if t != nil && fmt.Sprint(t) != "" {
-				facts = append(facts, Fact{name, fmt.Sprint(t)})
-			}
-			return nil
-		}
-		first, plain := len(facts), true
-		for i := 0; d.More(); i++ {
-			key := fmt.Sprint(i)
-			if open == '{' {
-				k, err := d.Token()
-				if err != nil {
-					return err
-				}
-				key = strings.ReplaceAll(fmt.Sprint(k), "_", " ")
-			}
-			before, inner := len(facts), strings.TrimSpace(name+" "+key)
-			if err := walk(inner); err != nil {
-				return err
-			}
-			plain = plain && !slices.ContainsFunc(facts[before:], func(f Fact) bool { return f.Name != inner })
-		}
-		if open == '[' && plain && len(facts) > first {
-			var values []string
-			for _, f := range facts[first:] {
-				values = append(values, f.Value)
-			}
-			facts = append(facts[:first], Fact{name, strings.Join(values, ", ")})
-		}
-		_, err = d.Token() // the closing delimiter
-		return err
-	}
-	if err := walk(""); err != nil {
-		return nil, fmt.Errorf("read a machine's description: %w", err)
-	}
-	return facts, nil
-}
-
-// stamps are the kinds of results that these numbers are, e.g. simulated.
-func (r *Report) stamps() []string {
-	s := slices.Clone(r.Results.Stamps)
-	if r.Results.Simulated && !slices.Contains(s, "simulated") {
+// stampsOf are the kinds of results that these numbers are, e.g. simulated.
+func stampsOf(x *analyse.Results) []string {
+	s := slices.Clone(x.Stamps)
+	if x.Simulated && !slices.Contains(s, "simulated") {
 		s = append(s, "simulated")
 	}
 	return s
 }
+
+func (r *Report) stamps() []string { return stampsOf(&r.Results) }
 
 // words are levels as text for people, except those of the factors in without.
 func words(ls []study.Level, without ...string) string {
@@ -110,8 +59,8 @@ func words(ls []study.Level, without ...string) string {
 // of their levels.
 func (r *Report) placing() []string {
 	var names []string
-	for i := range r.Study.Factors {
-		if f := &r.Study.Factors[i]; len(f.Placements) > 0 || f.Mappings != nil {
+	for _, f := range r.Study.Factors {
+		if len(f.Placements) > 0 || f.Mappings != nil {
 			names = append(names, f.Name)
 		}
 	}
@@ -126,10 +75,7 @@ func (r *Report) place(ls []study.Level) string {
 			w = append(w, v)
 		}
 	}
-	if len(w) == 0 {
-		return "all"
-	}
-	return strings.Join(w, " ")
+	return cmp.Or(strings.Join(w, " "), "all")
 }
 
 // order compares levels by the study's own order. Results are not in that order, because
@@ -139,19 +85,11 @@ func (r *Report) order(a, b []study.Level) int {
 		if a[i].Value == b[i].Value {
 			continue
 		}
+		var names []string
 		if f := r.Study.Factor(a[i].Factor); f != nil {
-			names := f.Levels
-			for _, p := range f.Placements {
-				names = append(slices.Clip(names), p.Name)
-			}
-			for _, s := range f.Sets {
-				names = append(slices.Clip(names), s.Name)
-			}
-			if c := cmp.Compare(slices.Index(names, a[i].Value), slices.Index(names, b[i].Value)); c != 0 {
-				return c
-			}
+			names = f.LevelNames()
 		}
-		return cmp.Compare(a[i].Value, b[i].Value)
+		return cmp.Or(cmp.Compare(slices.Index(names, a[i].Value), slices.Index(names, b[i].Value)), cmp.Compare(a[i].Value, b[i].Value))
 	}
 	return cmp.Compare(len(a), len(b))
 }
@@ -185,17 +123,15 @@ func (r *Report) ordered() *Report {
 func (r *Report) colour(ls []study.Level) int {
 	var names []string
 	for _, name := range r.placing() {
-		f := r.Study.Factor(name)
-		for _, p := range f.Placements {
-			names = append(names, p.Name)
-		}
+		names = append(names, r.Study.Factor(name).LevelNames()...)
 	}
 	return max(0, slices.Index(names, r.place(ls)))
 }
 
-// grouped collects elements by name, in the order in which names first occur.
-func grouped[T any](all []T, name func(*T) string) (names []string, groups map[string][]*T) {
-	groups = map[string][]*T{}
+// grouped yields elements by name, in the order in which names first occur.
+func grouped[T any](all []T, name func(*T) string) iter.Seq2[string, []*T] {
+	var names []string
+	groups := map[string][]*T{}
 	for i := range all {
 		n := name(&all[i])
 		if groups[n] == nil {
@@ -203,5 +139,11 @@ func grouped[T any](all []T, name func(*T) string) (names []string, groups map[s
 		}
 		groups[n] = append(groups[n], &all[i])
 	}
-	return names, groups
+	return func(yield func(string, []*T) bool) {
+		for _, n := range names {
+			if !yield(n, groups[n]) {
+				return
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/quell-dev/quell/internal/core/stat"
@@ -14,7 +15,7 @@ const mega = 1e6
 
 // tenants shows the bandwidth of tenants that share one link, by their number, and the
 // latency of a datagram at the same time: figures 6.1 to 6.3 of paper 002.
-func (r *Report) tenants() page.Section {
+func (r *Report) tenants(map[string]string) page.Section {
 	s := page.Section{ID: "net-tenants", Title: "Tenants of one network link"}
 	t := r.Results.Tenants
 	if t == nil {
@@ -43,12 +44,7 @@ func (r *Report) tenants() page.Section {
 }
 
 // tenantTitle is the title of a dose in plots.
-func tenantTitle(d *analyse.TenantDose) string {
-	if len(d.Levels) == 0 {
-		return "Tenants"
-	}
-	return words(d.Levels)
-}
+func tenantTitle(d *analyse.TenantDose) string { return cmp.Or(study.LevelText(d.Levels), "Tenants") }
 
 // tenantPoints are figures 6.1, a point for each tenant, and 6.2, boxes.
 func tenantPoints(t *analyse.Tenants) page.Exhibit {
@@ -57,10 +53,9 @@ func tenantPoints(t *analyse.Tenants) page.Exhibit {
 	if len(t.Doses) > 0 {
 		e.Plots = append(e.Plots, tenantSums(t))
 	}
-	for i := range t.Doses {
-		d := &t.Doses[i]
-		boxes := plot.Boxes{Title: tenantTitle(d) + ": all tenants", X: "tenants", Y: "Mbit/s", About: "A box for each number of tenants, of the received rates; the table below has the numbers."}
-		each := plot.Chart{Title: tenantTitle(d) + ": each tenant", X: "tenants", Y: "Mbit/s", Zero: true, About: "A line for each tenant over their number; the tables below have the numbers."}
+	for _, d := range t.Doses {
+		boxes := plot.Boxes{Title: tenantTitle(&d) + ": all tenants", X: "tenants", Y: "Mbit/s", About: "A box for each number of tenants, of the received rates; the table below has the numbers."}
+		each := plot.Chart{Title: tenantTitle(&d) + ": each tenant", X: "tenants", Y: "Mbit/s", Zero: true, About: "A line for each tenant over their number; the tables below have the numbers."}
 		fair := plot.Series{Name: "fair share", Quiet: true, Line: true}
 		byTenant := []plot.Series{}
 		for _, p := range d.Points {
@@ -96,9 +91,8 @@ func tenantPoints(t *analyse.Tenants) page.Exhibit {
 func tenantSums(t *analyse.Tenants) plot.Plot {
 	c := plot.Chart{Title: "All tenants together", X: "tenants", Y: "Mbit/s", Zero: true, About: "The sum of all tenants' received rates by their number, and the limit of their link; the table below has the numbers."}
 	limit := plot.Series{Name: "the link's limit", Quiet: true, Line: true}
-	for k := range t.Doses {
-		d := &t.Doses[k]
-		one := plot.Series{Name: tenantTitle(d), Index: k, Mark: plot.Dot, Line: true}
+	for k, d := range t.Doses {
+		one := plot.Series{Name: tenantTitle(&d), Index: k, Mark: plot.Dot, Line: true}
 		for _, p := range d.Points {
 			one.AddInterval(float64(p.Tenants), bounds(megas(p.Sum)))
 		}
@@ -136,8 +130,7 @@ func latencies(t *analyse.Tenants) page.Exhibit {
 	e := page.Exhibit{Table: page.Table{Caption: "Round trips by bandwidth in use (figure 6.3), ms",
 		Head: []string{"cell", "part", "bandwidth, Mbit/s", "mean", "interval", "p50", "interval", "p90", "interval", "p99", "interval", "largest", "lost", "pings"}}}
 	const milli = 1000
-	for i := range t.Latencies {
-		l := &t.Latencies[i]
+	for _, l := range t.Latencies {
 		cells := page.Row(words(l.Levels), l.Part, number(l.Bandwidth.Value/mega))
 		for _, v := range []analyse.Interval{l.Mean, l.P50, l.P90, l.P99} {
 			cells = append(cells, page.Row(number(milli*v.Value), between(times(milli, v)))...)
@@ -150,9 +143,8 @@ func latencies(t *analyse.Tenants) page.Exhibit {
 		value func(l *analyse.Latency) analyse.Interval
 	}{{"mean", func(l *analyse.Latency) analyse.Interval { return l.Mean }}, {"median", func(l *analyse.Latency) analyse.Interval { return l.P50 }}, {"99th percentile", func(l *analyse.Latency) analyse.Interval { return l.P99 }}} {
 		one := plot.Series{Name: of.name, Index: k, Mark: plot.Dot}
-		for i := range t.Latencies {
-			l := &t.Latencies[i]
-			one.AddInterval(l.Bandwidth.Value/mega, bounds(times(milli, of.value(l))))
+		for _, l := range t.Latencies {
+			one.AddInterval(l.Bandwidth.Value/mega, bounds(times(milli, of.value(&l))))
 		}
 		c.Series = append(c.Series, one)
 	}
@@ -165,14 +157,8 @@ func latencies(t *analyse.Tenants) page.Exhibit {
 // tenantValues adds all numbers of the analysis, for Values.
 func tenantValues(t *analyse.Tenants, add func(analysis, quantity, cell, part, at, unit string, i analyse.Interval)) {
 	const kind = "net-tenants"
-	cell := func(ls []study.Level) string {
-		if len(ls) == 0 {
-			return ""
-		}
-		return words(ls)
-	}
 	for _, d := range t.Doses {
-		c := cell(d.Levels)
+		c := study.LevelText(d.Levels)
 		add(kind, "shortfall of the link", c, "", "", "%", noBounds(float64(d.Shortfall)))
 		for _, p := range d.Points {
 			at := fmt.Sprint(p.Tenants)
@@ -197,7 +183,7 @@ func tenantValues(t *analyse.Tenants, add func(analysis, quantity, cell, part, a
 		}
 	}
 	for _, l := range t.Latencies {
-		c := cell(l.Levels)
+		c := study.LevelText(l.Levels)
 		add(kind, "bandwidth beside", c, l.Part, "", "bit/s", l.Bandwidth)
 		add(kind, "pings lost", c, l.Part, "", "", l.Lost)
 		for _, v := range []struct {

@@ -41,7 +41,7 @@ func TestTenants(t *testing.T) {
 			{Levels: []study.Level{{Factor: "tenants", Value: "0"}, {Factor: "credit", Value: "full"}}, Part: "probe", Bandwidth: about(0), Mean: about(50e-6), P50: about(40e-6), P90: about(60e-6), P99: about(90e-6), Max: about(0.001), Lost: about(0), Sent: 9000},
 		},
 	}
-	s := r.ordered().tenants()
+	s := r.ordered().tenants(nil)
 	if len(s.Exhibits) != 3 {
 		t.Fatalf("%d exhibits", len(s.Exhibits))
 	}
@@ -76,7 +76,7 @@ func TestTenants(t *testing.T) {
 			t.Errorf("no value %s among %d", want, len(names))
 		}
 	}
-	if s := (&Report{Study: r.Study}).tenants(); len(s.Exhibits) != 0 {
+	if s := (&Report{Study: r.Study}).tenants(nil); len(s.Exhibits) != 0 {
 		t.Error("exhibits of nothing")
 	}
 	// Many tenants have boxes and no lines.

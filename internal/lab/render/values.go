@@ -2,6 +2,7 @@ package render
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -50,12 +51,7 @@ func (v *Value) Name() string {
 // Values are all numbers of a study's results, as a flat list.
 func Values(x *analyse.Results) []Value {
 	var all []Value
-	cell := func(ls []study.Level) string {
-		if len(ls) == 0 {
-			return ""
-		}
-		return words(ls)
-	}
+	cell := func(ls []study.Level) string { return study.LevelText(ls) }
 	add := func(analysis, quantity, cell, part, at, unit string, i analyse.Interval) {
 		all = append(all, Value{analysis, quantity, cell, part, at, unit,
 			stat.Float(i.Value), stat.Float(i.Low), stat.Float(i.High), i.Level, i.Method, i.N})
@@ -136,8 +132,7 @@ func Values(x *analyse.Results) []Value {
 			add("energy", "relative", c, "", at, "%", s.RelativePerWh)
 		}
 	}
-	for k := range x.Correlations {
-		e := &x.Correlations[k]
+	for _, e := range x.Correlations {
 		c := cell(e.Levels)
 		for i, one := range e.Names {
 			for j := i + 1; j < len(e.Names); j++ {
@@ -268,10 +263,7 @@ func CSV(w io.Writer, r *Report) error {
 		_ = c.Write([]string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At, v.Unit, exactly(v.Value), exactly(v.Low), exactly(v.High), exactly(stat.Float(v.Level)), v.Method, strconv.Itoa(v.N)})
 	}
 	c.Flush()
-	if err := c.Error(); err != nil {
-		return fmt.Errorf("render CSV: %w", err)
-	}
-	if err := b.Flush(); err != nil {
+	if err := cmp.Or(c.Error(), b.Flush()); err != nil {
 		return fmt.Errorf("render CSV: %w", err)
 	}
 	return nil

@@ -88,14 +88,15 @@ func (f *Folder) Path(elem ...string) string {
 // Lock returns the folder's lock.
 func (f *Folder) Lock() (Lock, error) {
 	var l Lock
-	err := load(f.Path(lockFile), &l)
+	err := Load(f.Path(lockFile), &l)
 	if err == nil && l.Format != 1 {
 		err = fmt.Errorf("open %s: format %d; this quell reads 1", f.dir, l.Format)
 	}
 	return l, err
 }
 
-func load(path string, v any) error {
+// Load reads a JSON file.
+func Load(path string, v any) error {
 	text, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(text, v)
@@ -193,7 +194,7 @@ func (f *Folder) Runs() ([]Run, error) {
 	}
 	for _, name := range names {
 		var r Run
-		if err := load(name, &r); err != nil {
+		if err := Load(name, &r); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -203,6 +204,26 @@ func (f *Folder) Runs() ([]Run, error) {
 		return cmp.Or(cmp.Compare(a.Order, b.Order), cmp.Compare(a.N, b.N), cmp.Compare(a.Try, b.Try))
 	})
 	return runs, errors.Join(errs...)
+}
+
+// Slot is one repetition of a cell in a study's plan.
+type Slot struct {
+	Cell string // its key
+	N    int
+}
+
+// Slot is the slot that the run fills.
+func (r *Run) Slot() Slot { return Slot{r.CellKey, r.N} }
+
+// Done are the slots that need no run any more, for the machine with the description env.
+func Done(runs []Run, env string) map[Slot]bool {
+	done := map[Slot]bool{}
+	for _, r := range runs {
+		if (r.Verdict == Valid || r.Verdict == Skipped) && (r.Env == env || r.Simulated) {
+			done[r.Slot()] = true
+		}
+	}
+	return done
 }
 
 // RunPath is the path of a file next to a run's record.

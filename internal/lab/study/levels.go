@@ -9,33 +9,29 @@ import (
 	"time"
 )
 
-// levels are the names of a factor's levels: none for a staircase, which varies within a
-// run, and none for mappings, which depend on the other factors.
-func (f *Factor) levels() []string {
+// LevelNames are the names of a factor's levels: none for a staircase, which varies within
+// a run, and none for mappings, which depend on the other factors.
+func (f *Factor) LevelNames() []string {
 	switch {
 	case len(f.Placements) > 0:
-		names := make([]string, len(f.Placements))
-		for i, p := range f.Placements {
-			names[i] = p.Name
-		}
-		return names
+		return names(f.Placements, func(p Placement) string { return p.Name })
 	case len(f.Sets) > 0:
-		names := make([]string, len(f.Sets))
-		for i, s := range f.Sets {
-			names[i] = s.Name
-		}
-		return names
+		return names(f.Sets, func(s Set) string { return s.Name })
 	}
 	return f.Levels
 }
 
-// staircase is the study's factor with a staircase, nil if it has none.
-func (s *Study) staircase() *Factor {
-	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Staircase != nil })
-	if i < 0 {
-		return nil
+func names[T any](all []T, name func(T) string) []string {
+	list := make([]string, len(all))
+	for i, one := range all {
+		list[i] = name(one)
 	}
-	return &s.Factors[i]
+	return list
+}
+
+// Staircase is the study's factor with a staircase, nil if it has none.
+func (s *Study) Staircase() *Factor {
+	return find(s.Factors, func(f Factor) bool { return f.Staircase != nil })
 }
 
 // Targets are the staircase's loads on the way up, ascending.
@@ -140,13 +136,8 @@ func distinctMappings(kinds []string, cores, perCore int) [][]int {
 	var place func(i, used int)
 	place = func(i, used int) {
 		if i == n {
-			if used < min(cores, n) && least > 0 {
+			if slices.Min(count) < least {
 				return
-			}
-			for c := range used {
-				if count[c] < least {
-					return
-				}
 			}
 			if k := shape(kinds, at, used); !seen[k] {
 				seen[k] = true

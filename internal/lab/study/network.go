@@ -164,16 +164,16 @@ func (c *checker) networks() {
 	}
 	for _, name := range sorted(c.Environments) {
 		e := c.Environments[name]
-		if _, ok := c.Networks[e.Network]; e.Network != "" && !ok {
-			c.add("environments."+name+".network", strconv.Quote(e.Network), "one of "+strings.Join(sorted(c.Networks), ", "))
+		if e.Network != "" {
+			c.oneOf("environments."+name+".network", e.Network, sorted(c.Networks))
 		}
 		c.bandwidth("environments."+name, &e)
 	}
 	for i := range c.Roles {
 		r := &c.Roles[i]
 		key := "roles." + r.Name
-		if r.Asks != "" && c.Role(r.Asks) == nil {
-			c.add(key+".asks", strconv.Quote(r.Asks), "one of "+c.roleNames())
+		if r.Asks != "" {
+			c.oneOf(key+".asks", r.Asks, c.roleNames())
 		}
 		if r.Load.Control == Requests {
 			for _, v := range c.values(r, key+".load.target", r.Load.Target) {

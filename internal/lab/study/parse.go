@@ -137,18 +137,19 @@ func (s *Study) Here(p *Part) bool {
 
 // Factor finds a factor by name.
 func (s *Study) Factor(name string) *Factor {
-	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &s.Factors[i]
+	return find(s.Factors, func(f Factor) bool { return f.Name == name })
 }
 
 // Role finds a role by name.
 func (s *Study) Role(name string) *Role {
-	i := slices.IndexFunc(s.Roles, func(r Role) bool { return r.Name == name })
+	return find(s.Roles, func(r Role) bool { return r.Name == name })
+}
+
+// find returns the first element that fits, nil if there is none.
+func find[T any](all []T, fits func(T) bool) *T {
+	i := slices.IndexFunc(all, fits)
 	if i < 0 {
 		return nil
 	}
-	return &s.Roles[i]
+	return &all[i]
 }

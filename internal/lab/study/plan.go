@@ -68,13 +68,10 @@ func (p *Part) Name() string {
 // occurs once.
 func (s *Study) Cells() []Cell {
 	levels := map[string][]string{}
-	for i := range s.Factors {
-		f := &s.Factors[i]
-		if f.Mappings != nil {
+	for _, f := range s.Factors {
+		if levels[f.Name] = f.LevelNames(); f.Mappings != nil {
 			levels[f.Name] = []string{""} // one for all; mappedCells expands it once the machines are known
-			continue
 		}
-		levels[f.Name] = f.levels()
 	}
 	var cells []Cell
 	seen := map[string]bool{}
@@ -120,12 +117,9 @@ func (s *Study) cell(ls []Level) Cell {
 			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.hostOf(s.resolve(r, r.Host, ls), k),
 				Environment: s.Environments[s.resolve(r, r.Environment, ls)], Workload: w,
 				Measure: r.Measure, Idle: s.resolve(r, r.State, ls) == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
-			if r.Load.Control == "duty-cycle" {
-				// The targets of a staircase are in its steps.
+			if r.Load.Control != "none" {
+				// It stays 0 for MaxRate, and for a staircase, whose steps have the targets.
 				_ = p.Target.UnmarshalText([]byte(s.resolve(r, r.Load.Target, ls)))
-			}
-			if v := s.resolve(r, r.Load.Target, ls); r.Load.Control == Requests && v != MaxRate {
-				_ = p.Target.UnmarshalText([]byte(v))
 			}
 			c.Warmup = max(c.Warmup, w.Warmup.For)
 			c.Parts = append(c.Parts, p)
@@ -136,10 +130,8 @@ func (s *Study) cell(ls []Level) Cell {
 	}
 	s.connect(&c)
 	for _, f := range s.Factors {
-		for _, p := range f.Placements {
-			if p.Name == c.Level(f.Name) {
-				c.Place = p
-			}
+		if p := find(f.Placements, func(p Placement) bool { return p.Name == c.Level(f.Name) }); p != nil {
+			c.Place = *p
 		}
 		if f.Knob != "" {
 			if c.Knobs == nil {
@@ -148,7 +140,7 @@ func (s *Study) cell(ls []Level) Cell {
 			c.Knobs[f.Knob] = c.Level(f.Name)
 		}
 	}
-	if f := s.staircase(); f != nil {
+	if f := s.Staircase(); f != nil {
 		for _, r := range s.Roles {
 			if r.Load.Target == "$"+f.Name {
 				c.Steps = f.Staircase.Steps(r.Name, c.Warmup)
@@ -164,31 +156,23 @@ func (s *Study) resolve(r *Role, field string, ls []Level) string {
 	if !ok {
 		return field
 	}
-	for _, l := range ls {
-		if l.Factor != name {
-			continue
+	level := LevelOf(ls, name)
+	if f := s.Factor(name); f != nil {
+		if set := find(f.Sets, func(set Set) bool { return set.Name == level }); set != nil {
+			return set.Values[r.Name]
 		}
-		f := s.Factor(name)
-		for _, set := range f.Sets {
-			if set.Name == l.Value {
-				return set.Values[r.Name]
-			}
-		}
-		return l.Value
 	}
-	return ""
+	return level
 }
 
 // mappedCells expands a cell by the factor of mappings.
 func (s *Study) mappedCells(c Cell) []Cell {
-	i := slices.IndexFunc(s.Factors, func(f Factor) bool { return f.Mappings != nil })
-	if i < 0 {
+	f := find(s.Factors, func(f Factor) bool { return f.Mappings != nil })
+	if f == nil {
 		return []Cell{c}
 	}
-	f := &s.Factors[i]
 	var names, kinds []string // of the virtual CPUs that are mapped
-	for j := range c.Parts {
-		p := &c.Parts[j]
+	for _, p := range c.Parts {
 		if len(f.Mappings.Roles) > 0 && !slices.Contains(f.Mappings.Roles, p.Role) {
 			continue
 		}

@@ -1,6 +1,9 @@
 package study
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Study is a study file of version 1. Maps are keyed by the names that the
 // rest of the file refers to; slices keep the file's order.
@@ -285,13 +288,7 @@ type Recording struct {
 
 // Missing implements keyed.Needing.
 func (*Recording) Missing(seen map[string]bool) []string {
-	var names []string
-	for _, n := range []string{"signals", "period"} {
-		if !seen[n] {
-			names = append(names, n)
-		}
-	}
-	return names
+	return slices.DeleteFunc([]string{"signals", "period"}, func(n string) bool { return seen[n] })
 }
 
 // Analysis is one analysis of the runs' records.

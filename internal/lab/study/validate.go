@@ -30,6 +30,13 @@ func (c *checker) add(key string, value any, want string) {
 	c.problems = append(c.problems, keyed.Problem{Key: key, Value: fmt.Sprint(value), Want: want})
 }
 
+// oneOf checks that a value is one of the words.
+func (c *checker) oneOf(key, value string, words []string) {
+	if !slices.Contains(words, value) {
+		c.add(key, strconv.Quote(value), "one of "+strings.Join(words, ", "))
+	}
+}
+
 // validate returns every problem of the study.
 func (s *Study) validate(known Known) []keyed.Problem {
 	c := &checker{Study: s, known: known, used: map[string]bool{}}
@@ -64,8 +71,8 @@ func (s *Study) validate(known Known) []keyed.Problem {
 			switch {
 			case f == nil:
 				c.add(key, "unknown factor", "one of "+c.factorNames())
-			case f.Mappings == nil && !slices.ContainsFunc(f.levels(), func(l string) bool { return meets(l, x[name]) }):
-				c.add(key, strconv.Quote(x[name]), "one of "+strings.Join(f.levels(), ", "))
+			case f.Mappings == nil && !slices.ContainsFunc(f.LevelNames(), func(l string) bool { return meets(l, x[name]) }):
+				c.add(key, strconv.Quote(x[name]), "one of "+strings.Join(f.LevelNames(), ", "))
 			}
 		}
 	}
@@ -85,9 +92,7 @@ func (c *checker) environment(e Environment) {
 		c.add(key+".truth.base", e.Truth.Base, "the time of an undisturbed iteration")
 	}
 	for i, a := range e.Accel {
-		if a != "kvm" && a != "tcg" {
-			c.add(fmt.Sprintf("%s.accel[%d]", key, i), strconv.Quote(a), "one of kvm, tcg")
-		}
+		c.oneOf(fmt.Sprintf("%s.accel[%d]", key, i), a, []string{"kvm", "tcg"})
 	}
 }
 
@@ -142,7 +147,7 @@ func (c *checker) factor(f *Factor) {
 		c.knob(key, f)
 	}
 	seen := map[string]bool{}
-	for _, l := range f.levels() {
+	for _, l := range f.LevelNames() {
 		if seen[l] {
 			c.add(key, strconv.Quote(l)+" twice", "each level once")
 		}
@@ -168,15 +173,13 @@ func (c *checker) factor(f *Factor) {
 			c.add(key+".mappings.cores", m.Cores, "at least 1")
 		}
 		for i, name := range m.Roles {
-			if c.Role(name) == nil {
-				c.add(fmt.Sprintf("%s.mappings.roles[%d]", key, i), strconv.Quote(name), "one of "+c.roleNames())
-			}
+			c.oneOf(fmt.Sprintf("%s.mappings.roles[%d]", key, i), name, c.roleNames())
 		}
 	}
 	for _, set := range f.Sets {
 		for _, role := range sorted(set.Values) {
 			if c.Role(role) == nil {
-				c.add(key+".sets."+set.Name+"."+role, "unknown role", "one of "+c.roleNames())
+				c.add(key+".sets."+set.Name+"."+role, "unknown role", "one of "+strings.Join(c.roleNames(), ", "))
 			}
 		}
 	}
@@ -190,8 +193,8 @@ func (c *checker) knob(key string, f *Factor) {
 	if _, ok := c.Preconditions.Set[f.Knob]; ok {
 		c.add(key+".knob", strconv.Quote(f.Knob), "a knob that is not in preconditions.set")
 	}
-	for i := range c.Factors {
-		if g := &c.Factors[i]; g.Knob == f.Knob && g.Name < f.Name {
+	for _, g := range c.Factors {
+		if g.Knob == f.Knob && g.Name < f.Name {
 			c.add(key+".knob", strconv.Quote(f.Knob), "a knob that no other factor sets ("+g.Name+" does)")
 		}
 	}
@@ -218,25 +221,18 @@ func (c *checker) placement(key string, p Placement) {
 	if kinds != 1 {
 		c.add(key, fmt.Sprintf("%d of relation, cpus, dynamic", kinds), "exactly one of them")
 	}
-	relation := func(key, value string) {
-		if !slices.Contains(relations, value) {
-			c.add(key, strconv.Quote(value), "one of "+strings.Join(relations, ", "))
-		}
-	}
 	if p.Relation != "" {
-		relation(key+".relation", p.Relation)
+		c.oneOf(key+".relation", p.Relation, relations)
 	}
 	for _, role := range sorted(p.CPUs) {
 		if c.Role(role) == nil {
-			c.add(key+".cpus."+role, "unknown role", "one of "+c.roleNames())
+			c.add(key+".cpus."+role, "unknown role", "one of "+strings.Join(c.roleNames(), ", "))
 		}
 	}
 	if d := p.Dynamic; d != nil {
-		relation(key+".dynamic.below", d.Below)
-		relation(key+".dynamic.above", d.Above)
-		if c.Role(d.Role) == nil {
-			c.add(key+".dynamic.role", strconv.Quote(d.Role), "one of "+c.roleNames())
-		}
+		c.oneOf(key+".dynamic.below", d.Below, relations)
+		c.oneOf(key+".dynamic.above", d.Above, relations)
+		c.oneOf(key+".dynamic.role", d.Role, c.roleNames())
 		if d.At <= 0 || d.At >= 1 || d.Hysteresis < 0 || d.Hysteresis >= d.At {
 			c.add(key+".dynamic.at", fmt.Sprintf("%s, hysteresis %s", d.At, d.Hysteresis), "between 0% and 100%, more than the hysteresis")
 		}
@@ -345,16 +341,14 @@ func (c *checker) values(r *Role, key, field string) []string {
 // refer checks that a field names an existing element in every cell.
 func refer[T any](c *checker, r *Role, key, field string, there map[string]T) {
 	for _, v := range c.values(r, key, field) {
-		if _, ok := there[v]; !ok {
-			c.add(key, strconv.Quote(v), "one of "+strings.Join(sorted(there), ", "))
-		}
+		c.oneOf(key, v, sorted(there))
 	}
 }
 
 // steps checks that at most one staircase is used, by one role, and that at most one
 // factor determines placement.
 func (c *checker) steps() {
-	places := 0
+	places, stairs := 0, 0
 	for _, f := range c.Factors {
 		if len(f.Placements) > 0 || f.Mappings != nil {
 			places++
@@ -362,6 +356,7 @@ func (c *checker) steps() {
 		if f.Staircase == nil {
 			continue
 		}
+		stairs++
 		climbing := 0
 		for _, r := range c.Roles {
 			if r.Load.Target == "$"+f.Name {
@@ -370,12 +365,6 @@ func (c *checker) steps() {
 		}
 		if climbing > 1 {
 			c.add("factors."+f.Name, fmt.Sprintf("used by %d roles", climbing), "one role")
-		}
-	}
-	stairs := 0
-	for _, f := range c.Factors {
-		if f.Staircase != nil {
-			stairs++
 		}
 	}
 	if stairs > 1 {
@@ -400,7 +389,7 @@ func (c *checker) run() {
 	if a := c.Observe.Agent; a != nil && (a.Period < 100*time.Millisecond || a.Period > time.Minute) {
 		c.add("observe.agent.period", a.Period, "100ms to 1m")
 	}
-	if r.For > 0 || c.staircase() != nil {
+	if r.For > 0 || c.Staircase() != nil {
 		return
 	}
 	for i := range c.Roles {
@@ -418,17 +407,9 @@ func (c *checker) run() {
 }
 
 func (c *checker) factorNames() string {
-	names := make([]string, len(c.Factors))
-	for i, f := range c.Factors {
-		names[i] = f.Name
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(names(c.Factors, func(f Factor) string { return f.Name }), ", ")
 }
 
-func (c *checker) roleNames() string {
-	names := make([]string, len(c.Roles))
-	for i, r := range c.Roles {
-		names[i] = r.Name
-	}
-	return strings.Join(names, ", ")
+func (c *checker) roleNames() []string {
+	return names(c.Roles, func(r Role) string { return r.Name })
 }

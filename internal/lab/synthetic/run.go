@@ -52,7 +52,7 @@ func Run(c *study.Cell, w RunID) (*result.Run, []result.Sample) {
 		Stamp: []string{"simulated"}, Start: start(w.Order), Overlap: 1,
 		Window: result.Window{From: c.Warmup, To: length}, Env: "simulated"}
 	for _, s := range c.Steps {
-		run.Steps = append(run.Steps, result.Step{Step: s, Achieved: clamp(float64(s.Target) + tolerance*(2*r.Float64()-1))})
+		run.Steps = append(run.Steps, result.Step{Step: s, Achieved: min(max(float64(s.Target)+tolerance*(2*r.Float64()-1), 0), 1)})
 	}
 	loads := make([][]float64, len(c.Parts)) // part, second
 	for i := range c.Parts {
@@ -191,5 +191,3 @@ func samples(run *result.Run, loads [][]float64, watts []float64) []result.Sampl
 	}
 	return all
 }
-
-func clamp(x float64) float64 { return min(max(x, 0), 1) }

@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"embed"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -21,8 +22,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 	"time"
 )
 
@@ -90,6 +93,12 @@ func Kinds() []string { return []string{Nginx, Apache, Go} }
 // ErrNoServer says that a server's program is missing.
 var ErrNoServer = errors.New("web server is not installed")
 
+// configurations are the servers' files. Each configures one process, nginx without a
+// master, so that its thread is the only one to measure; Apache's process has threads.
+//
+//go:embed nginx.conf.tmpl apache2.conf.tmpl
+var configurations embed.FS
+
 // Command returns the command that serves the site on ports 80 and, with TLS, 443, in
 // one process, in the foreground. Servers that run at the same time need different
 // names. self is the command line that calls Serve with the folder that follows it. The
@@ -99,14 +108,14 @@ func (s Site) Command(kind, name string, self []string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", kind, err)
 	}
-	program, conf := "", ""
+	program := ""
 	switch kind {
 	case Go:
-		return append(append([]string{}, self...), s.Dir), nil
+		return append(slices.Clone(self), s.Dir), nil
 	case Nginx:
-		program, conf = "nginx", s.nginx(dir)
+		program = "nginx"
 	case Apache:
-		program, conf = "apache2", s.apache(dir)
+		program = "apache2"
 	default:
 		return nil, fmt.Errorf("set up web server: unknown kind %q: want one of %s", kind, strings.Join(Kinds(), ", "))
 	}
@@ -114,8 +123,16 @@ func (s Site) Command(kind, name string, self []string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set up %s: %w (apt-get install %s)", kind, ErrNoServer, program)
 	}
+	var conf bytes.Buffer
+	t, err := template.ParseFS(configurations, program+".conf.tmpl")
+	if err == nil {
+		err = t.Execute(&conf, map[string]string{"Run": dir, "Certificate": s.path("cert.pem"), "Key": s.path("key.pem"), "Files": s.path("files")})
+	}
 	file := filepath.Join(dir, program+".conf")
-	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+	if err == nil {
+		err = os.WriteFile(file, conf.Bytes(), 0o644)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("set up %s: %w", kind, err)
 	}
 	if kind == Apache {
@@ -130,51 +147,6 @@ func find(program string) (string, error) {
 		return path, nil
 	}
 	return exec.LookPath("/usr/sbin/" + program)
-}
-
-// nginx configures one process without a master, so that its thread is the only one to
-// measure.
-func (s Site) nginx(dir string) string {
-	temp := ""
-	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
-		temp += fmt.Sprintf(" %s_temp_path %s;", kind, filepath.Join(dir, kind))
-	}
-	return fmt.Sprintf(`daemon off; master_process off; worker_processes 1; user root;
-pid %s/pid; error_log stderr warn;
-events { worker_connections 4096; multi_accept on; }
-http {%s
-  access_log off; sendfile on; tcp_nopush on; open_file_cache max=64; default_type text/plain;
-  keepalive_requests 1000000;
-  ssl_certificate %s; ssl_certificate_key %s; ssl_session_cache off; ssl_session_tickets off;
-  server { listen 80 backlog=4096; listen 443 ssl backlog=4096; root %s; }
-}
-`, dir, temp, s.path("cert.pem"), s.path("key.pem"), s.path("files"))
-}
-
-// apache configures one process with threads.
-func (s Site) apache(dir string) string {
-	modules := ""
-	for _, m := range []string{"mpm_event", "authz_core", "ssl", "socache_shmcb"} {
-		modules += fmt.Sprintf("LoadModule %s_module /usr/lib/apache2/modules/mod_%s.so\n", m, m)
-	}
-	return modules + fmt.Sprintf(`ServerName localhost
-ServerRoot %s
-PidFile %s/pid
-Mutex file:%s default
-ErrorLog /dev/stderr
-LogLevel warn
-ListenBacklog 4096
-MaxKeepAliveRequests 0
-SSLSessionCache none
-SSLCertificateFile %s
-SSLCertificateKeyFile %s
-DocumentRoot %s
-Listen 80
-Listen 443
-<VirtualHost *:443>
-SSLEngine on
-</VirtualHost>
-`, dir, dir, dir, s.path("cert.pem"), s.path("key.pem"), s.path("files"))
 }
 
 // Serve is the server Go: it serves the site in this process until the context ends.

@@ -3,15 +3,12 @@ package parquet
 import (
 	"bytes"
 	"math"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/lab/analyse"
-	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -42,42 +39,5 @@ func TestValuesComeBack(t *testing.T) {
 	}
 	if d := cmp.Diff(want, rows[0]); d != "" {
 		t.Error(d)
-	}
-}
-
-func TestSamplesComeBack(t *testing.T) {
-	f, err := result.Create(filepath.Join(t.TempDir(), "r"), result.Lock{Study: "s", Hash: "h"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var runs []result.Run
-	var want []SampleRow
-	for n := range 3 {
-		run := result.Run{CellKey: "c", N: n, Try: 1}
-		a, err := f.Begin("c", n, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for s := range 5 {
-			at := time.Duration(s+1) * time.Second
-			if err := a.Sample(result.Sample{At: at, Values: map[string]float64{"cpu.fg": float64(s), "psi": 0.5}}); err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, SampleRow{"c", int32(n), 1, int64(at), "cpu.fg", float64(s)}, SampleRow{"c", int32(n), 1, int64(at), "psi", 0.5})
-		}
-		if err := a.Finish(&run); err != nil {
-			t.Fatal(err)
-		}
-		runs = append(runs, run)
-	}
-	var b bytes.Buffer
-	if err := Samples(&b, f, runs); err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, read[SampleRow](t, &b)); d != "" {
-		t.Error(d)
-	}
-	if err := Samples(&b, f, []result.Run{{CellKey: "none"}}); err == nil {
-		t.Error("samples of a run that is not there were written")
 	}
 }

@@ -15,15 +15,12 @@ import (
 func (a *commands) labAnalyse() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "analyse FOLDER|PACK", Short: "compute a study's results", Args: cobra.ExactArgs(1), Aliases: []string{"analyze"},
-		Long:              "analyse computes the study's analyses, with intervals, from the records in a folder. It runs nothing.\nThe same records give the same numbers on any machine.",
-		Example:           "  quell lab analyse lab-results/smoke\n  quell lab analyse --json smoke.tar.gz | jq '.interferences[].metric'",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			r, done, err := a.openReport(args[0], "")
+			r, err := a.openReport(args[0], "")
 			if err != nil {
 				return err
 			}
-			defer done()
 			if a.JSON {
 				return a.WriteJSON(r.Results)
 			}

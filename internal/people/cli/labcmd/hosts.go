@@ -27,19 +27,7 @@ import (
 func (a *commands) labHosts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "hosts", Short: "use other hosts over SSH", Args: cobra.NoArgs,
-		Long: `hosts connects to the hosts of an inventory over SSH. Nothing needs to be installed there:
-this program is copied once (to ~/.cache/quell). What it runs there is in separate cgroups,
-which are removed when a lease expires after the connection is lost.
-
-An inventory is YAML, or the output of terraform output -json (output quell_hosts):
-
-  hosts:
-    h1: {address: 10.0.0.1, user: root, key: ~/.ssh/id_ed25519}
-    h2: {address: "10.0.0.2:2222", jump: h1, host_key: "ssh-ed25519 AAAA..."}
-
-A host's key must be known, from the inventory or from known_hosts.`,
-		Example: "  quell lab hosts check hosts.yaml\n  quell lab hosts run hosts.yaml -- sysbench cpu run",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labHostsCheck(), a.labHostsRun())
 	return cmd
@@ -65,11 +53,10 @@ func (f *hostSelection) read(file string) error {
 		return app.Usage(fmt.Errorf("read inventory: %w", err), "name an inventory's file; quell lab hosts --help has an example")
 	}
 	f.inv, err = remote.ReadInventory(file, text)
-	var invalid *keyed.InvalidError
-	switch {
-	case errors.As(err, &invalid):
+	if _, invalid := errors.AsType[*keyed.InvalidError](err); invalid {
 		return app.Negative(err, "correct "+file)
-	case err != nil:
+	}
+	if err != nil {
 		return app.Usage(err, "quell lab hosts --help has an example")
 	}
 	if len(f.names) == 0 {
@@ -114,20 +101,6 @@ const (
 	hostNone    = "not reached" // or login refused
 )
 
-func verdictOf(err error) string {
-	var lost *remote.LostError
-	var key *remote.KeyError
-	switch {
-	case err == nil:
-		return hostOK
-	case errors.As(err, &lost):
-		return hostLost
-	case errors.As(err, &key):
-		return hostUnknown
-	}
-	return hostFailed
-}
-
 // hostView is the JSON form of the result for a host.
 type hostView struct {
 	Host    string        `json:"host"`
@@ -142,16 +115,20 @@ type hostView struct {
 }
 
 func (v *hostView) judge(err error) {
-	v.Verdict = verdictOf(err)
-	if err != nil {
-		v.Why = err.Error()
-		if v.Facts == nil && v.Verdict == hostFailed {
-			v.Verdict = hostNone
-		}
-		var key *remote.KeyError
-		if errors.As(err, &key) {
-			v.Why += "; what to do: " + key.Remedy()
-		}
+	if err == nil {
+		v.Verdict = hostOK
+		return
+	}
+	v.Verdict, v.Why = hostFailed, err.Error()
+	if v.Facts == nil {
+		v.Verdict = hostNone
+	}
+	if key, ok := errors.AsType[*remote.KeyError](err); ok {
+		v.Verdict = hostUnknown
+		v.Why += "; what to do: " + key.Remedy()
+	}
+	if _, ok := errors.AsType[*remote.LostError](err); ok {
+		v.Verdict = hostLost
 	}
 }
 
@@ -159,8 +136,6 @@ func (a *commands) labHostsCheck() *cobra.Command {
 	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "check INVENTORY", Short: "check the connection, system and clock of every host", Args: cobra.ExactArgs(1),
-		Long:    "check logs in on every host, starts the helper there, compares clocks, and ends the helper.\nExit codes: 0 all hosts are ok; 1 some are not, or the inventory is invalid; 2 the inventory cannot be read.",
-		Example: "  quell lab hosts check hosts.yaml\n  terraform output -json > hosts.json && quell lab hosts check hosts.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(args[0]); err != nil {
 				return err
@@ -190,14 +165,6 @@ func (a *commands) labHostsRun() *cobra.Command {
 	var f hostSelection
 	cmd := &cobra.Command{
 		Use: "run INVENTORY -- PROGRAM [WORD...]", Short: "run a command on every host, started at the same time", Args: cobra.MinimumNArgs(2),
-		Long: `run starts the command on every host, stopped before its first instruction, and releases all
-at the same time by their own clocks. Output is prefixed with the host's name. A host that is
-lost meanwhile is reported and does not delay the others.
-"{quell}" as a word is this program on that host.
-Exit codes: 0 all commands succeeded; 1 some did not, or the inventory is invalid; 2 the
-inventory cannot be read.
-With --json the commands' output goes to standard error.`,
-		Example: "  quell lab hosts run hosts.yaml -- sysbench cpu run\n  quell lab hosts run hosts.yaml --host h1,h2 -- sh -c 'uptime; sleep 5'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(args[0]); err != nil {
 				return err
@@ -317,15 +284,16 @@ func (a *commands) printHosts(views []hostView, skew time.Duration) error {
 			fmt.Fprintf(a.Out, "The commands started within %s of each other.\n", skew.Round(time.Microsecond))
 		}
 	}
-	bad := slices.DeleteFunc(slices.Clone(views), func(v hostView) bool { return v.Verdict == hostOK })
+	var bad []string
+	for _, v := range views {
+		if v.Verdict != hostOK {
+			bad = append(bad, v.Host+" ("+v.Verdict+")")
+		}
+	}
 	if len(bad) == 0 {
 		return nil
 	}
-	var names []string
-	for _, v := range bad {
-		names = append(names, v.Host+" ("+v.Verdict+")")
-	}
-	return app.Negative(fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(names, ", ")), "see WHY; the other hosts are finished and cleaned up")
+	return app.Negative(fmt.Errorf("%d of %d hosts are not ok: %s", len(bad), len(views), strings.Join(bad, ", ")), "see WHY; the other hosts are finished and cleaned up")
 }
 
 // labRemote is the helper that is copied to hosts: see package remote.

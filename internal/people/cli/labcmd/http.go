@@ -16,20 +16,6 @@ func (a *commands) labHTTP() *cobra.Command {
 	var rate float64
 	cmd := &cobra.Command{
 		Use: "http URL", Short: "load a web server at a constant rate, or find its maximum", Args: cobra.ExactArgs(1),
-		Long: `http sends requests for a URL to a web server, and reports the rate and the latency of
-the answers.
-
-With --rate requests start at that rate, whether earlier ones were answered or not (an
-open loop), and latencies count from the intended start: a stall of the server affects
-all requests of that time. Without --rate it finds the server's maximum with 1, 2, 4 …
-connections that each send the next request as soon as the last one is answered (closed
-loops), --duration for each number; latencies of closed loops are not meaningful.
-
-Exit code 1: the generator itself could not keep its schedule, so the figures do not
-describe the server.`,
-		Example: `  quell lab http http://127.0.0.1:8080/30k --rate 500 --duration 30s
-  quell lab http http://127.0.0.1:8080/30k --connections 64      # the maximum
-  quell lab http http://127.0.0.1:8080/30k --rate 500 --json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.URL = args[0]
 			if !cmd.Flags().Changed("rate") {

@@ -66,8 +66,7 @@ func setKnobs(dir string, h *host.Host, s *study.Study, now func() time.Time) (*
 	t.until = sample.At(now().Add(time.Hour + total(s.Plan())*time.Duration(2+s.Run.Retries)))
 	if _, err := t.set(s.Preconditions.Set); err != nil {
 		remedy := "see `quell doctor`, or remove it from the study's preconditions.set"
-		var lack *observe.KnobError
-		if errors.As(err, &lack) && lack.Remedy != "" {
+		if lack, ok := errors.AsType[*observe.KnobError](err); ok && lack.Remedy != "" {
 			remedy = lack.Remedy
 		}
 		return nil, errors.Join(app.Negative(err, remedy), t.close())
@@ -82,8 +81,7 @@ func (t *knobSetter) set(settings map[string]string) (made []string, err error) 
 // setForRun is lab.Options.SetKnobs.
 func (t *knobSetter) setForRun(settings map[string]string) (undo func() error, err error) {
 	made, err := t.set(settings)
-	var lack *observe.KnobError
-	if errors.As(err, &lack) {
+	if lack, ok := errors.AsType[*observe.KnobError](err); ok {
 		return nil, &lab.LackError{What: err.Error(), Remedy: lack.Remedy}
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package labcmd
 
 import (
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -31,22 +32,25 @@ func Command(shared *app.App) *cobra.Command {
 	a := &commands{shared}
 	cmd := &cobra.Command{
 		Use: "lab", Short: "run controlled co-location experiments", Args: cobra.NoArgs,
-		Long: `lab runs studies: workloads side by side in virtual environments, placed on CPUs, held at
-given loads and observed. Each run has a verdict with its evidence. A study is a YAML file
-(docs/lab.md). The records of its runs are kept in a folder, from which all results are
-computed.
-
-A study that was stopped, by Ctrl-C or kill -9, continues with lab resume; at most the
-current run is lost.`,
-		Example: `  quell lab check studies/smoke.yaml     # is the file valid?
-  quell lab plan studies/smoke.yaml      # cells, order, duration
-  quell lab run studies/smoke.yaml       # run it
-  quell lab status lab-results/smoke     # progress
-  quell lab analyse lab-results/smoke    # results`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
+	addHelp(cmd)
 	return cmd
+}
+
+//go:embed help/*.txt
+var help embed.FS
+
+// addHelp reads the long help and the examples of a command and its subcommands from files
+// named after the command's path. A command without a file has them in its definition.
+func addHelp(cmd *cobra.Command) {
+	if text, err := help.ReadFile("help/quell-" + strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".txt"); err == nil {
+		cmd.Long, cmd.Example, _ = strings.Cut(strings.TrimSuffix(string(text), "\n"), "\n\nExamples:\n")
+	}
+	for _, sub := range cmd.Commands() {
+		addHelp(sub)
+	}
 }
 
 // Helpers are the hidden commands of this program that the lab starts.
@@ -69,11 +73,11 @@ func Helpers() []*cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error { return serveSite(cmd.Context(), args[0]) }},
 		{Use: "lab-ask", Hidden: true, DisableFlagParsing: true, Short: "send requests to a web server until the standard input closes",
 			RunE: func(cmd *cobra.Command, args []string) error {
-				q, err := parseAsk(args)
+				c, err := parseAsk(args)
 				if err != nil {
 					return err
 				}
-				return q.client().Play(cmd.Context(), os.Stdin, os.Stdout)
+				return c.Play(cmd.Context(), os.Stdin, os.Stdout)
 			}},
 		labRemote(), udpHelper(),
 	}
@@ -101,11 +105,10 @@ func readStudy(file string) (*study.Study, []byte, error) {
 }
 
 func remedied(err error, file string) error {
-	var invalid *keyed.InvalidError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &invalid):
+	}
+	if _, invalid := errors.AsType[*keyed.InvalidError](err); invalid {
 		return app.Negative(err, "correct "+file+"; docs/lab.md explains every key")
 	}
 	return app.Usage(err, "a study is one YAML document; docs/lab.md has an example")
@@ -137,8 +140,6 @@ func (a *commands) lockOf(s *study.Study, text []byte) result.Lock {
 func (a *commands) labCheck() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "check STUDY.yaml", Short: "list every problem of a study's file", Args: cobra.ExactArgs(1),
-		Long:              "check reads a study's file and lists every problem with its line and what is allowed there.\nExit codes: 0 valid; 1 invalid.",
-		Example:           "  quell lab check studies/smoke.yaml\n  quell lab check --json mine.yaml | jq -r '.problems[].where'",
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, _, err := readStudy(args[0])
@@ -155,30 +156,19 @@ func (a *commands) labCheck() *cobra.Command {
 	})
 }
 
-// problem is the JSON form of a keyed.Problem.
-type problem struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
-	Want  string `json:"want"`
-	Where string `json:"where"`
-}
-
 type check struct {
-	OK       bool      `json:"ok"`
-	Study    string    `json:"study,omitempty"`
-	Problems []problem `json:"problems"`
+	OK       bool            `json:"ok"`
+	Study    string          `json:"study,omitempty"`
+	Problems []keyed.Problem `json:"problems"`
 }
 
 func checked(s *study.Study, err error) check {
-	c := check{OK: err == nil, Problems: []problem{}}
+	c := check{OK: err == nil, Problems: []keyed.Problem{}}
 	if s != nil {
 		c.Study = s.Name
 	}
-	var invalid *keyed.InvalidError
-	if errors.As(err, &invalid) {
-		for _, p := range invalid.Problems {
-			c.Problems = append(c.Problems, problem(p))
-		}
+	if invalid, ok := errors.AsType[*keyed.InvalidError](err); ok {
+		c.Problems = invalid.Problems
 	}
 	return c
 }

@@ -52,6 +52,7 @@ type plannedCell struct {
 }
 
 type plannedRun struct {
+	name  string         // of the cell
 	Key   string         `json:"cell"`
 	Kind  study.CellKind `json:"kind"`
 	N     int            `json:"n"`
@@ -70,7 +71,7 @@ func plannedOf(s *study.Study) planned {
 			p.Cells = append(p.Cells, plannedCell{Key: key, Name: r.Cell.String(), Takes: r.Takes.Seconds()})
 		}
 		p.Cells[i].Runs++
-		p.Runs = append(p.Runs, plannedRun{key, r.Cell.Kind, r.N, r.Takes.Seconds()})
+		p.Runs = append(p.Runs, plannedRun{p.Cells[i].Name, key, r.Cell.Kind, r.N, r.Takes.Seconds()})
 		p.Takes += r.Takes.Seconds()
 	}
 	return p
@@ -102,12 +103,8 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	names := map[string]string{}
-	for _, c := range p.Cells {
-		names[c.Key] = c.Name
-	}
 	for i, r := range p.Runs {
-		fmt.Fprintf(w, "%4d  %s  repetition %d  %s\n", i+1, r.Key, r.N, names[r.Key])
+		fmt.Fprintf(w, "%4d  %s  repetition %d  %s\n", i+1, r.Key, r.N, r.name)
 	}
 	return nil
 }
@@ -115,8 +112,6 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 func (a *commands) labStatus() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "status FOLDER", Short: "show the progress of a study", Args: cobra.ExactArgs(1),
-		Long:              "status counts the runs in a folder of results, while the study runs or afterwards.\nExit codes: 0 every run of the plan is complete; 1 some are left.",
-		Example:           "  quell lab status lab-results/smoke\n  quell lab status --json lab-results/smoke | jq .left",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, s, err := openStudy(args[0])
@@ -188,14 +183,9 @@ func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 	if err != nil {
 		st.Broken = err.Error()
 	}
-	type slot struct {
-		cell string
-		n    int
-	}
 	if st.Series = series; series == "" {
 		st.Series = seriesOf(runs)
 	}
-	done := map[slot]bool{}
 	for _, r := range runs {
 		if r.Env != st.Series && !r.Simulated {
 			st.Others++
@@ -205,13 +195,11 @@ func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 		for _, e := range r.Evidence {
 			st.Reasons[e.Reason]++
 		}
-		if r.Verdict == result.Valid || r.Verdict == result.Skipped {
-			done[slot{r.CellKey, r.N}] = true
-		}
 	}
+	done := result.Done(runs, st.Series)
 	for _, p := range s.Plan() {
 		st.Planned++
-		if !done[slot{p.Cell.Key(), p.N}] {
+		if !done[result.Slot{Cell: p.Cell.Key(), N: p.N}] {
 			st.Left++
 			st.Takes += p.Takes.Seconds()
 		}

@@ -25,16 +25,6 @@ func (a *commands) labPlatform() *cobra.Command {
 	repetitions, seconds := 3, 3
 	cmd := &cobra.Command{
 		Use: "platform", Short: "test this machine: cores, threads on a core, memory, neighbours, network, noise", Args: cobra.NoArgs,
-		Long: `platform runs short forms of the lab's studies on this machine and prints one page: the
-number of cores behind its CPUs, the cost of a second thread on a core, the latency of
-memory, what a workload loses next to another by their placement, the time of a datagram
-through the kernel, and the noise floor of all these. Each of the four studies has its own
-folder and report. If it was stopped, the same command continues. lab diff compares two
-machines.
-It takes 9 minutes on a quiet machine with 2 CPUs, and up to half an hour on a large one.
-Exit codes: 0 all was measured; 1 some runs are missing, and the page shows the rest; 2 it
-cannot run.`,
-		Example: "  quell lab platform --out lab-results/m5\n  quell lab platform --json | jq -r '.says[]'\n  quell lab diff lab-results/m5 lab-results/m6i",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if repetitions < 1 || seconds < 1 {
 				return app.Usage(fmt.Errorf("test platform: %d repetitions of %d s", repetitions, seconds), "use at least 1 repetition of at least 1 s")
@@ -87,12 +77,11 @@ func (a *commands) testPlatform(ctx context.Context, o runOptions, repetitions, 
 		} else if err != nil {
 			return err
 		}
-		r, done, err := a.openReport(f.Dir(), "")
+		r, err := a.openReport(f.Dir(), "")
 		if err != nil {
 			return err
 		}
 		results[s.Name] = &r.Results
-		done()
 	}
 	page := platform.NewPage(top, results)
 	err = errors.Join(app.WriteFile(filepath.Join(o.out, "platform.md"), page.Markdown), writeJSONFile(filepath.Join(o.out, platformFile), page))

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +35,7 @@ const storageHelp = "s3://BUCKET/FOLDER, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS
 
 // openPacks does not connect yet.
 func (a *commands) openPacks(address string) (*packs, error) {
-	f, err := depot.Open(address, depot.Options{Getenv: a.Getenv, Now: time.Now}) // storage refuses a signature of another day
+	f, err := depot.Open(address, a.Getenv)
 	if err != nil {
 		return nil, app.Usage(err, storageHelp)
 	}
@@ -117,14 +116,6 @@ func (p *packs) get(ctx context.Context, name, file string) error {
 func (a *commands) labPush() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "push FOLDER|PACK s3://BUCKET/FOLDER", Short: "copy a study's records to S3-compatible storage", Args: cobra.ExactArgs(2),
-		Long: `push packs a study's records (lab pack) and writes the pack to a folder of S3-compatible
-storage as STUDY-HASH.tar.gz. Pushing the same records again writes the same file; more
-records make another file. lab run --to does this at the end of a study.
-
-The address and the credentials come from the environment, as for the AWS tools:
-AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a role, AWS_SESSION_TOKEN; AWS_REGION;
-AWS_ENDPOINT_URL for storage other than AWS. Permission to write is enough.`,
-		Example:           "  quell lab push lab-results/smoke s3://results/smoke\n  AWS_ENDPOINT_URL=http://10.0.0.1:9000 quell lab push smoke.tar.gz s3://results/smoke",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to, err := a.openPacks(args[1])
@@ -152,10 +143,6 @@ AWS_ENDPOINT_URL for storage other than AWS. Permission to write is enough.`,
 func (a *commands) labPull() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "pull s3://BUCKET/FOLDER [FOLDER]", Short: "copy packs of studies from S3-compatible storage", Args: cobra.RangeArgs(1, 2),
-		Long: `pull copies the packs of a folder in S3-compatible storage that are missing locally, by
-default to the current folder, and checks each against the hash in its name. lab analyse,
-report and diff accept packs. The storage is configured as for lab push.`,
-		Example: "  quell lab pull s3://results/smoke packs\n  quell lab report packs/smoke-0123456789abcdef.tar.gz",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := a.openPacks(args[0])
 			if err != nil {

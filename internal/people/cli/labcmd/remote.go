@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -39,13 +38,9 @@ func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
 		}
 		e.inv = f.inv
 	}
-	any := false
-	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
+	others := slices.DeleteFunc(sortedKeys(s.Hosts), func(name string) bool { return s.Hosts[name].Address == study.Local })
+	for _, name := range others {
 		h := s.Hosts[name]
-		if h.Address == study.Local {
-			continue
-		}
-		any = true
 		if e.inv.Lookup(name) != nil {
 			continue
 		}
@@ -58,7 +53,7 @@ func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
 		}
 		e.inv.Hosts = append(e.inv.Hosts, spec)
 	}
-	if !any {
+	if len(others) == 0 {
 		return nil, nil
 	}
 	return e, nil
@@ -108,7 +103,7 @@ func (e *remoteMaker) close() error {
 		return nil
 	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(e.hosts)) {
+	for _, name := range sortedKeys(e.hosts) {
 		if h := e.hosts[name]; h.Err() == nil { // else there is no connection to close
 			errs = append(errs, h.Close())
 		}

@@ -24,18 +24,12 @@ func (a *commands) labReport() *cobra.Command {
 	var out, expect string
 	cmd := &cobra.Command{
 		Use: "report FOLDER", Short: "write a study's results as a page and as tables", Args: cobra.ExactArgs(1),
-		Long: `report computes the study's analyses and writes them: html is one file with its plots
-that needs no network, md is text, csv and jsonl are the numbers one by one. Without
---format it writes the formats that the study names. If the study, or --expect, names a
-file of expected values, the results are compared with them.`,
-		Example:           "  quell lab report lab-results/smoke\n  quell lab report --format html --out /srv/www smoke.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			r, done, err := a.openReport(args[0], expect)
+			r, err := a.openReport(args[0], expect)
 			if err != nil {
 				return err
 			}
-			defer done()
 			if out == "" {
 				out = filepath.Join(args[0], reportDir)
 				if st, err := os.Stat(args[0]); err == nil && !st.IsDir() {
@@ -57,6 +51,8 @@ const reportDir = "report"
 // writeReport writes a report in the formats, by default those of the study, and prints
 // the names of the files.
 func writeReport(w io.Writer, r *render.Report, dir string, formats []string) error {
+	renderers := map[string]func(io.Writer, *render.Report) error{"html": render.HTML, "md": render.Markdown, "csv": render.CSV, "jsonl": render.JSONL,
+		"parquet": func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }}
 	if len(formats) == 0 {
 		formats = r.Study.Report.Formats
 	}
@@ -64,7 +60,7 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 		return fmt.Errorf("write report: %w", err)
 	}
 	for _, format := range formats {
-		write := rendererOf(format)
+		write := renderers[format]
 		if write == nil {
 			return app.Usage(fmt.Errorf("write report: unknown format %q", format), "use html, md, csv, jsonl or parquet")
 		}
@@ -73,22 +69,6 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 			return fmt.Errorf("write report: %w", err)
 		}
 		fmt.Fprintln(w, name)
-	}
-	return nil
-}
-
-func rendererOf(format string) func(io.Writer, *render.Report) error {
-	switch format {
-	case "html":
-		return render.HTML
-	case "md":
-		return render.Markdown
-	case "csv":
-		return render.CSV
-	case "jsonl":
-		return render.JSONL
-	case "parquet":
-		return func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }
 	}
 	return nil
 }
@@ -126,11 +106,12 @@ const expectFile = "expect.yaml"
 
 // openReport computes everything that a report shows. Unreadable records are named and
 // excluded.
-func (a *commands) openReport(name, expect string) (*render.Report, func(), error) {
+func (a *commands) openReport(name, expect string) (*render.Report, error) {
 	f, s, done, err := openResults(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	defer done()
 	runs, err := f.Runs()
 	if err != nil {
 		fmt.Fprintln(a.Err, "left out:", err)
@@ -152,11 +133,7 @@ func (a *commands) openReport(name, expect string) (*render.Report, func(), erro
 	if err == nil {
 		err = expected(r, f, expect)
 	}
-	if err != nil {
-		done()
-		return nil, nil, err
-	}
-	return r, done, nil
+	return r, err
 }
 
 // expected compares a file of expected values, if there is one, with the results.
@@ -182,16 +159,14 @@ func expected(r *render.Report, f *result.Folder, file string) error {
 
 // diff compares two folders or packs of a study.
 func (a *commands) diff(one, other string, force bool) (*render.Diff, error) {
-	earlier, done, err := a.openReport(one, "")
+	earlier, err := a.openReport(one, "")
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	later, done2, err := a.openReport(other, "")
+	later, err := a.openReport(other, "")
 	if err != nil {
 		return nil, err
 	}
-	defer done2()
 	d, err := render.Compare(earlier, later, force)
 	if err != nil {
 		return nil, app.Negative(err, "see `quell lab diff --help`")
@@ -203,11 +178,6 @@ func (a *commands) labDiff() *cobra.Command {
 	force := false
 	cmd := &cobra.Command{
 		Use: "diff EARLIER LATER", Short: "compare the results of two runs of a study", Args: cobra.ExactArgs(2),
-		Long: `diff shows which results of two folders, or packs, differ, and by how much relative to
-their intervals. Results of different kinds, such as emulated and real processors, are
-compared only with --force. For two platforms (lab platform) it compares each study;
---json is then a list.`,
-		Example:           "  quell lab diff lab-results/smoke /srv/smoke-1\n  quell lab diff --json before.tar.gz after.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
 			var all []*render.Diff
@@ -239,8 +209,6 @@ compared only with --force. For two platforms (lab platform) it compares each st
 func (a *commands) labPack() *cobra.Command {
 	return &cobra.Command{
 		Use: "pack FOLDER [FILE.tar.gz]", Short: "pack a study's records into one file", Args: cobra.RangeArgs(1, 2),
-		Long:              "pack writes the records of a study to one file, from which lab analyse and lab report compute the same numbers\nanywhere.",
-		Example:           "  quell lab pack lab-results/smoke\n  quell lab pack lab-results/smoke /srv/smoke.tar.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
 			f, s, err := openStudy(args[0])

@@ -32,14 +32,6 @@ func (a *commands) labRun() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use: "run STUDY.yaml", Short: "run a study", Args: cobra.ExactArgs(1),
-		Long: `run executes a study's plan, in its order, and writes a folder with a record of every run.
-Invalid runs are repeated, as often as the study allows. If the folder has runs of the same
-file already, it continues with the missing ones.
-
-Ctrl-C ends the current run and removes everything that was made; after a kill -9, lab
-resume or lab restore does that.
-Exit codes: 0 all runs are complete; 1 it was stopped, or runs are missing; 2 it cannot run.`,
-		Example:           "  quell lab run studies/smoke.yaml\n  quell lab run --out /srv/smoke-1 --budget 1h studies/smoke.yaml",
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, text, err := readStudy(args[0])
@@ -70,8 +62,6 @@ func (a *commands) labResume() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use: "resume FOLDER", Short: "continue a study that was stopped", Args: cobra.ExactArgs(1),
-		Long:              "resume executes the missing runs of the study in a folder, by the study's file as it was.",
-		Example:           "  quell lab resume lab-results/smoke",
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, s, err := openStudy(args[0])
@@ -172,20 +162,21 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	if err != nil {
 		return err
 	}
+	var maker lab.Maker = l.maker
 	if far != nil {
-		far.here, far.self = l.maker, l.self
+		far.here, far.self, maker = l.maker, l.self, far
 	}
 	series, err := l.ready(ctx, s, f, o.journal, a.Now)
 	if err != nil {
 		return errors.Join(err, l.close())
 	}
 	show := &labProgress{Progress: a.Progress(a.Out), w: a.Text(), now: a.Now}
-	var maker lab.Maker = l.maker
-	if far != nil {
-		maker = far
+	run := lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold,
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show}
+	if l.turner != nil {
+		run.SetKnobs = l.turner.setForRun
 	}
-	sum, err := l.run(ctx, f, lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold, SetKnobs: l.tune(),
-		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show})
+	sum, err := l.run(ctx, f, run)
 	show.Clear()
 	err = errors.Join(err, far.close(), l.close())
 	if a.JSON {
@@ -232,11 +223,10 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 // reportOf writes the report of the existing runs, also for an incomplete study: the
 // report names what is missing.
 func (a *commands) reportOf(f *result.Folder) error {
-	r, done, err := a.openReport(f.Dir(), "")
+	r, err := a.openReport(f.Dir(), "")
 	if err != nil {
 		return err
 	}
-	defer done()
 	if !a.JSON {
 		fmt.Fprintln(a.Out, "report:")
 	}
@@ -267,12 +257,10 @@ func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
 			return nil, err
 		}
 	}
-	h, err := host.Open("/")
-	if err != nil {
+	if l.host, err = host.Open("/"); err != nil {
 		return nil, app.Usage(err, "mount /proc")
 	}
-	l.host = h
-	if l.topology, err = h.Topology(); err != nil {
+	if l.topology, err = l.host.Topology(); err != nil {
 		return nil, app.Usage(err, "mount /sys")
 	}
 	if l.allowed, err = host.Affinity(0); err != nil {
@@ -330,14 +318,6 @@ func (l *labMachine) close() error {
 	return errors.Join(errs...)
 }
 
-// tune is lab.Options.SetKnobs, nil if the study changes no knobs.
-func (l *labMachine) tune() func(map[string]string) (func() error, error) {
-	if l.turner == nil {
-		return nil
-	}
-	return l.turner.setForRun
-}
-
 func realDrivers(s *study.Study) []study.Driver {
 	var ds []study.Driver
 	for _, name := range sortedKeys(s.Environments) {
@@ -362,10 +342,10 @@ func (l *labMachine) observe(s *study.Study) func(lab.Observed) (lab.Observer, e
 				return nil, errors.Join(err, end(seen))
 			}
 		}
-		if len(s.Observe.Placement) == 0 {
-			return inner, nil
+		if len(s.Observe.Placement) > 0 {
+			inner = audit.WithAudit(inner, l.topology, o, s.Observe.Placement...)
 		}
-		return audit.WithAudit(inner, l.topology, o, s.Observe.Placement...), nil
+		return inner, nil
 	}
 }
 
@@ -396,7 +376,7 @@ func metric(w *study.Workload, output []byte) (float64, error) {
 }
 
 // hold is lab.Options.Hold, implemented by package load.
-func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []lab.Level, each func(lab.Period)) error {
+func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []load.Level, each func(load.Period)) error {
 	var act load.Actuator
 	switch p.Load.Actuator {
 	case "freezer":
@@ -423,11 +403,6 @@ func (a *commands) labRestore() *cobra.Command {
 	var journal string
 	cmd := &cobra.Command{
 		Use: "restore", Short: "remove and undo what a killed lab has left behind", Args: cobra.NoArgs,
-		Long: `restore ends the processes, guests and containers of labs that were killed, removes their
-cgroups, frozen ones too, and restores the knobs of the machine that a study's
-preconditions.set has changed. A running lab is not touched. lab run and lab resume do this
-first.`,
-		Example: "  sudo quell lab restore",
 		RunE: func(*cobra.Command, []string) error {
 			self, err := os.Executable()
 			if err != nil {

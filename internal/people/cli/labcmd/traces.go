@@ -19,11 +19,6 @@ func (a *commands) labTraces() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use: "traces FOLDER", Short: "make labelled traces of a study whose runs an agent has sampled", Args: cobra.ExactArgs(1),
-		Long: `traces writes one trace for each measured workload of a study with observe.agent, for
-quell replay. Its labels name victim, antagonist and time. They come from the application's
-own rate of work in the runs' verified windows, with its neighbour and without it. Stretches
-that the lab cannot label are left out; the table has the reasons.`,
-		Example:           "  quell lab traces --out traces lab-results/corpus\n  quell replay --step 1s --rule cpi2 traces/redis.csv.gz",
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
 			f, s, done, err := openResults(args[0])

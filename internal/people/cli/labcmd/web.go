@@ -34,51 +34,38 @@ func serveSite(ctx context.Context, dir string) error {
 	return web.Serve(ctx, dir, plain, secure)
 }
 
-// clientFlags is a role's requests, as the flags of the built-in workload http-client; the lab
-// sets host, rate and the times.
-type clientFlags struct {
-	file, host         string
-	tls, fresh         bool
-	connections        int
-	rate               float64
-	warmup, span, wait time.Duration
-}
-
-func parseAsk(args []string) (clientFlags, error) {
-	var q clientFlags
+// parseAsk parses the flags of the built-in workload http-client; the lab sets host, rate
+// and the times.
+func parseAsk(args []string) (c httpload.Client, err error) {
 	fs := flag.NewFlagSet(study.HTTPClient, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&q.file, "file", "1k", "")
-	fs.StringVar(&q.host, "host", "127.0.0.1", "")
-	fs.BoolVar(&q.tls, "tls", false, "")
-	fs.BoolVar(&q.fresh, "fresh", false, "")
-	fs.IntVar(&q.connections, "connections", 32, "")
-	fs.Float64Var(&q.rate, "rate", 0, "")
-	fs.DurationVar(&q.warmup, "warmup", 0, "")
-	fs.DurationVar(&q.span, "time", time.Second, "")
-	fs.DurationVar(&q.wait, "timeout", time.Second, "")
+	file := fs.String("file", "1k", "")
+	host := fs.String("host", "127.0.0.1", "")
+	tls := fs.Bool("tls", false, "")
+	fs.BoolVar(&c.Fresh, "fresh", false, "")
+	fs.IntVar(&c.Connections, "connections", 32, "")
+	fs.Float64Var(&c.Rate, "rate", 0, "")
+	fs.DurationVar(&c.Warmup, "warmup", 0, "")
+	fs.DurationVar(&c.Duration, "time", time.Second, "")
+	fs.DurationVar(&c.Timeout, "timeout", time.Second, "")
 	if err := fs.Parse(args); err != nil {
-		return q, err
+		return c, err
 	}
 	if fs.NArg() > 0 {
-		return q, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
-	if !slices.ContainsFunc(web.Sizes(), func(n int) bool { return q.file == fmt.Sprintf("%dk", n) }) {
-		return q, fmt.Errorf("-file=%s: want one of %v, with a k", q.file, web.Sizes())
+	if !slices.ContainsFunc(web.Sizes(), func(n int) bool { return *file == fmt.Sprintf("%dk", n) }) {
+		return c, fmt.Errorf("-file=%s: want one of %v, with a k", *file, web.Sizes())
 	}
-	if q.connections < 1 || q.wait <= 0 {
-		return q, errors.New("want at least one connection, and a timeout")
+	if c.Connections < 1 || c.Timeout <= 0 {
+		return c, errors.New("want at least one connection, and a timeout")
 	}
-	return q, nil
-}
-
-func (q *clientFlags) client() httpload.Client {
 	scheme := "http"
-	if q.tls {
+	if *tls {
 		scheme = "https"
 	}
-	return httpload.Client{Rate: q.rate, Options: httpload.Options{URL: scheme + "://" + q.host + "/" + q.file, Connections: q.connections,
-		Warmup: q.warmup, Duration: q.span, Timeout: q.wait, Fresh: q.fresh, Insecure: true}}
+	c.URL, c.Insecure = scheme+"://"+*host+"/"+*file, true
+	return c, nil
 }
 
 // parseServer parses the flags of the built-in workload http-server.
