@@ -27,7 +27,6 @@ type Agent struct {
 	sampler   *sampler
 	operator  *operator
 	view      *view
-	snapshot  *snapshot
 	requests  chan func()
 	done      chan struct{}
 	saved     time.Time
@@ -50,7 +49,7 @@ func New(p Parts) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, js, name := &health{problems: map[string]string{}, log: p.Log}, &jobs{}, p.Config.MachineName()
+	h, name := &health{problems: map[string]string{}, log: p.Log}, p.Config.MachineName()
 	b := base{health: h, clock: &clock{health: h}, stats: newStats(), tasks: newTaskSet()}
 	rec := &recorder{base: b, disk: d, trace: p.Record, uplink: p.Uplink, platform: p.Platform, staleAfter: p.Config.Spec.StaleAfter}
 	for _, s := range p.Signals {
@@ -80,15 +79,15 @@ func New(p Parts) (*Agent, error) {
 	for _, c := range p.Enforcer.Active() {
 		ac.pendingUndo[c.ID] = LeftOver
 	}
-	dc := &discovery{base: b, finder: p.Finder, overrides: &o, jobs: js, pipeline: pipe, placement: pl, scheduler: sc, actor: ac}
-	sm := &sampler{base: b, jobs: js, config: p.Config, machine: p.Machine, machineName: name, platform: p.Platform, pipeline: pipe,
+	dc := &discovery{base: b, finder: p.Finder, overrides: &o, pipeline: pipe, placement: pl, scheduler: sc, actor: ac}
+	sm := &sampler{base: b, config: p.Config, machine: p.Machine, machineName: name, platform: p.Platform, pipeline: pipe,
 		placement: pl, scheduler: sc, recorder: rec, actor: ac, discovery: dc}
 	sm.window.fastStart = ready
 	sm.outsideSubject.Task = detect.Outside()
 	v := &view{base: b, version: p.Version, platform: p.Platform, requested: p.Signals, pipeline: pipe, scheduler: sc, recorder: rec, actor: ac, sampler: sm}
 	return &Agent{base: b, config: p.Config, pipeline: pipe, recorder: rec, actor: ac, discovery: dc, sampler: sm, view: v,
 		operator: &operator{base: b, overrides: &o, pipeline: pipe, actor: ac, recorder: rec},
-		snapshot: newSnapshot(), requests: make(chan func()), done: make(chan struct{})}, nil
+		requests: make(chan func()), done: make(chan struct{})}, nil
 }
 
 // ErrStopped is the answer to a request to an agent that has stopped.
@@ -98,7 +97,7 @@ var ErrStopped = errors.New("the agent is stopping")
 func (a *Agent) ask(ctx context.Context, f func()) error {
 	finished := make(chan struct{})
 	select {
-	case a.requests <- func() { f(); a.snapshot.take(a.view, a.clock.now()); close(finished) }:
+	case a.requests <- func() { f(); close(finished) }:
 		<-finished
 		return nil
 	case <-a.done:
@@ -120,7 +119,6 @@ func (a *Agent) tick(now time.Time) {
 	a.actor.carryOut(ms)
 	if w.open && w.over(now, a.config) {
 		a.sampler.closeWindow(now)
-		a.snapshot.takeWindow(a.view)
 	}
 	a.actor.analyse()
 	if !w.open && w.due(now, a.config) {
@@ -132,7 +130,6 @@ func (a *Agent) tick(now time.Time) {
 	}
 	a.stats.ticks++
 	a.stats.tickSeconds += time.Since(begin).Seconds()
-	a.snapshot.take(a.view, now)
 }
 
 // stop undoes all caps and saves the state.

@@ -16,7 +16,6 @@ type discovery struct {
 	// monitorErrs are the tasks that could not be followed at the last Find, with the error.
 	monitorErrs map[string]error
 	overrides   *overrides
-	jobs        *jobs
 	pipeline    *pipeline.Pipeline
 	placement   *placement
 	scheduler   *scheduler
@@ -85,7 +84,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 	if err := cg.KeepOpen(false); err != nil {
 		return errors.Join(err, cg.Close())
 	}
-	t := &task{cgroup: cg, rule: f.Rule, job: dc.jobs.of(f.Job), seats: make([]slot, len(dc.scheduler.sources)), Task: sample.Task{
+	t := &task{cgroup: cg, rule: f.Rule, seats: make([]slot, len(dc.scheduler.sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		NeverCap: f.Rule.NeverCap || f.Own,

@@ -7,6 +7,10 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
+// longestSleep is how long the loop sleeps at most. Changes that are not reported are
+// noticed this late, such as the first process of a v1 cgroup, or a due save of the specs.
+const longestSleep = 10 * time.Second
+
 // Run is the loop. When ctx ends, it undoes every cap and saves what was learnt; the
 // error tells which of these failed.
 func (a *Agent) Run(ctx context.Context) error {

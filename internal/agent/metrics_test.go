@@ -224,7 +224,7 @@ func TestMetricsPage(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintln(&b, "| metric | kind | labels | what |\n|---|---|---|---|")
 	for _, m := range metrics() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.kind.ToDTO().String()), strings.Join(m.labels, ", "), m.help)
 	}
 	want := before + begin + b.String() + end + after
 	if *update {

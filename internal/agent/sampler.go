@@ -19,7 +19,6 @@ type sampler struct {
 	overall []machineCost // what machine-wide signals measured in the newest window
 	// outsideSubject is the suspect for all CPU usage outside any task.
 	outsideSubject pipeline.Subject
-	jobs           *jobs
 	config         *config.Agent
 	machine        Machine
 	machineName    string

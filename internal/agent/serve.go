@@ -182,7 +182,7 @@ func (a *Agent) MetricsServer() *http.Server {
 	process := prometheus.NewRegistry()
 	process.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { a.serveMetrics(w, process) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { a.serveMetrics(w, r, process) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, req *http.Request) {
 		if err := a.Alive(req.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -191,32 +191,30 @@ func (a *Agent) MetricsServer() *http.Server {
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 }
 
-// serveMetrics writes the snapshot, then the metrics of the process and of Go's
-// runtime. It is not compressed: that costs more than all the rest.
-func (a *Agent) serveMetrics(w http.ResponseWriter, process prometheus.Gatherer) {
-	var err error
-	select {
-	case <-a.done:
-		err = ErrStopped
-	default:
-	}
-	var text []byte
-	if err == nil {
-		text, err = a.snapshot.read(nil, time.Now())
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+// maxScrapeWait is how long a scrape waits for the loop: Prometheus' default timeout.
+const maxScrapeWait = 10 * time.Second
+
+// serveMetrics writes the agent's metrics and those of the process and of Go's runtime. The
+// loop only collects the values. The text is not compressed: that costs more than all the
+// rest.
+func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request, process prometheus.Gatherer) {
+	ctx, cancel := context.WithTimeout(r.Context(), maxScrapeWait)
+	defer cancel()
+	var own *series
+	if err := a.ask(ctx, func() { own = a.view.series() }); err != nil {
+		http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	_, _ = w.Write(text) // on an error the client has gone
-	families, err := process.Gather()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(own)
+	families, err := prometheus.Gatherers{registry, process}.Gather()
 	if err != nil {
-		a.health.log.Debug("read the process's own metrics", "reason", err)
+		a.health.log.Debug("collect metrics", "reason", err)
 	}
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	for _, f := range families {
 		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
-			return
+			return // the client has gone
 		}
 	}
 }

@@ -23,7 +23,6 @@ type cgroupID struct {
 type task struct {
 	sample.Task
 	rule   *config.Matcher
-	job    *job
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something is not known of it

@@ -123,11 +123,6 @@ func (sm *sampler) closeWindow(now time.Time) {
 	sm.recorder.sendSamples(at, sm.tasks.order)
 	sm.stats.intervals++
 	sm.tasks.dropEnded(sm.discovery.dropTask)
-	sm.jobs.begin()
-	for _, t := range sm.tasks.order {
-		t.job.add(t.cpu, t.pressure.share, t.pressure.said, t.views)
-	}
-	sm.jobs.end()
 }
 
 // measure computes the values of a task in the window that do not depend on the signal.
