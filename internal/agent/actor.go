@@ -154,7 +154,7 @@ func (ac *actor) writeIncident(now sample.Millis, c *pipeline.Change) {
 	case c.Closed != 0:
 		ac.health.log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
 	}
-	ac.recorder.incident(now, incident.FromPlan(&c.Incident, &c.Chart))
+	ac.recorder.incident(now, (*incident.Record)(c))
 }
 
 // applyCap sets a cap. Afterwards act.Why also says what the cap does not limit.

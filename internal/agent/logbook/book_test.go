@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -41,7 +43,8 @@ func lines(t testing.TB, all ...any) string {
 }
 
 func incidentOf(id string, opened sample.Millis, reason string) *incident.Record {
-	return &incident.Record{ID: id, Opened: opened, Updated: opened, Reason: reason, Times: []sample.Millis{1, 2}, VictimCost: []incident.Value{1, 2}}
+	return &incident.Record{Incident: plan.Incident{ID: id, Opened: opened, Updated: opened, Analysis: plan.Analysis{Reason: reason}},
+		Chart: pipeline.Chart{Times: []sample.Millis{1, 2}, VictimCost: []incident.Value{1, 2}}}
 }
 
 // told is ID:reason of each incident.

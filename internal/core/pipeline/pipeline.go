@@ -64,7 +64,7 @@ type Finding struct {
 // Change is an incident that has changed.
 type Change struct {
 	plan.Incident
-	Chart Chart // empty without Config.Charts
+	Chart // empty without Config.Charts
 }
 
 // Ready is the work for the host (see the package comment, 4).

@@ -142,7 +142,7 @@ func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from,
 				fmt.Fprintf(&b, "%d %s %s %v\n", f.Now, f.Incident, f.Kind, f.Suspects)
 			}
 			for i := range r.Incidents {
-				text, err := json.Marshal(incident.FromPlan(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+				text, err := json.Marshal((*incident.Record)(&r.Incidents[i]))
 				fmt.Fprintln(&b, string(text), err)
 			}
 		}
@@ -203,7 +203,7 @@ func TestOutputsAreValues(t *testing.T) {
 			fmt.Fprintf(&b, "%+v\n", f)
 		}
 		for i := range r.Incidents {
-			text, err := json.Marshal(incident.FromPlan(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+			text, err := json.Marshal((*incident.Record)(&r.Incidents[i]))
 			fmt.Fprintln(&b, string(text), err)
 		}
 		return b.String()

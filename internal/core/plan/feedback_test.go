@@ -77,7 +77,7 @@ func (l *loop) accuse() plan.Incident {
 }
 
 // round is the n-th round of an open incident in its current state.
-func (l *loop) round(id string, n int) plan.Round { return l.incident(id).Rounds[n] }
+func (l *loop) round(id string, n int) *plan.Round { return l.incident(id).Rounds[n] }
 
 // incident is an open incident in its current state.
 func (l *loop) incident(id string) plan.Incident {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // Interval processes one interval, as given to and judged by detect.Observe, and updates
@@ -64,7 +65,7 @@ func (inc *incident) addSample(at sample.Millis, cost float64, outlier bool, eno
 		r.first = true
 	default:
 		r.under.Add(cost, 1)
-		r.Samples, r.CostUnder = r.under.N, r.under.Mean
+		r.Samples, r.CostUnder = r.under.N, stat.Float(r.under.Mean)
 		if r.CostBefore > 0 {
 			r.RelativeCost = r.CostUnder / r.CostBefore
 		}

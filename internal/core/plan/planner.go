@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // ActionKind is what an action does.
@@ -110,7 +111,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Decision: Decision{Outcome: NotActed}}, conclusive: f.Kind}
+			Outcome: NotActed}, conclusive: f.Kind}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
@@ -355,7 +356,7 @@ func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation 
 	if inc != nil {
 		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
 		c.round = &round{Round: Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
-			By: a.By, Why: a.Why, CostBefore: inc.latest.Cost, CostUnder: math.NaN(), RelativeCost: math.NaN()}, analysis: inc.latest}
+			By: a.By, Why: a.Why, CostBefore: stat.Float(inc.latest.Cost), CostUnder: stat.Float(math.NaN()), RelativeCost: stat.Float(math.NaN())}, analysis: inc.latest}
 		inc.rounds = append(inc.rounds, c.round)
 		inc.Outcome = ""
 		p.changed(inc, now)
@@ -441,8 +442,8 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	r.Ended = now
 	c.incident.lastDisturbance = max(c.incident.lastDisturbance, now)
 	sd := c.incident.SpecStdDev
-	enough := max(sd, p.policy.Relief*(r.CostBefore-c.incident.SpecMean))
-	switch fell := r.CostBefore - r.CostUnder; {
+	enough := max(sd, p.policy.Relief*(float64(r.CostBefore)-c.incident.SpecMean))
+	switch fell := float64(r.CostBefore - r.CostUnder); {
 	case outcome != "":
 		r.Outcome = outcome
 	case r.Samples == 0:

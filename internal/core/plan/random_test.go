@@ -126,8 +126,7 @@ func judged(t *testing.T, inc *plan.Incident, was judgement, did map[string]int)
 	t.Helper()
 	is := judgement{level: inc.Level()}
 	last, helped := map[sample.TaskKey]*plan.Round{}, map[sample.TaskKey]bool{}
-	for i := range inc.Rounds {
-		r := &inc.Rounds[i]
+	for _, r := range inc.Rounds {
 		switch r.Outcome {
 		case plan.Noise, plan.FalsePositive:
 			is.vain++

@@ -13,7 +13,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
-	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -263,7 +262,7 @@ func (w *script) drain() {
 			}
 		}
 		for i := range out.Incidents {
-			w.last = incident.FromPlan(&out.Incidents[i], &pipeline.Chart{})
+			w.last = &incident.Record{Incident: out.Incidents[i]}
 		}
 	}
 }

@@ -19,7 +19,7 @@ var table = []row{
 	{pkg: "core/detect", core: true, may: "core/sample core/spec", why: "compares samples with specs"},
 	{pkg: "core/command", core: true, may: "core/sample", why: "operators' commands and their limits, checked by every interface and by the planner"},
 	{pkg: "core/plan", core: true, may: "core/sample core/stat core/detect core/command", why: "turns findings into actions; operators' caps stay within command's limits"},
-	{pkg: "core/pipeline", core: true, may: "core/sample core/spec core/detect core/command core/plan", why: "the loop over detect, plan and spec, shared by agent, replay and sim"},
+	{pkg: "core/pipeline", core: true, may: "core/sample core/stat core/spec core/detect core/command core/plan", why: "the loop over detect, plan and spec, shared by agent, replay and sim"},
 	{pkg: "core/incident", core: true, may: "core/sample core/stat core/detect core/plan core/pipeline", why: "an incident as JSON, for logs, the server and people's tools"},
 	{pkg: "core/placement", core: true, why: "placement advice: which tasks should share a machine"},
 	{pkg: "format/atomicfile", why: "files that are written completely or not at all"},
