@@ -28,7 +28,6 @@ type task struct {
 	notes  [numNotes]string // why something is not known of it
 	seats  []slot           // by source, as Parts.Sources
 	index  int              // in taskSet.order
-	above  []int            // cgroups above it, nearest first, in quotas.all
 	inner  bool             // it is part of another task, whose usage includes its own
 
 	usageStart, usageNow host.Usage // at the window's start, newest
@@ -44,7 +43,7 @@ type task struct {
 
 	cpus              sample.Set    // that it may run on
 	reach             reach         // derived from cpus
-	group             *weightNode   // that its threads are in; nil if its weight is not known
+	group             *cgroupNode   // that its threads are in; nil if that is not known
 	placementRead     time.Time     // when places and cpus were read
 	placementInterval time.Duration // time to the next look, while it is busy
 	views             []api.SignalView
