@@ -57,7 +57,7 @@ func New(p Parts) (*Agent, error) {
 			h.degrade("signal "+string(s.Signal), errors.New(s.Reason))
 		}
 	}
-	history := spec.NewHistory(p.Config.SpecParams())
+	history := spec.NewHistory(p.Config.Spec.Params)
 	h.degrade("specs", d.loadSpecs(history))
 	ready := slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	o, err := load[overrides](d, overridesFile)

@@ -66,30 +66,13 @@ func (r *Matcher) compile() error {
 	if !strings.HasPrefix(r.Match, "/") {
 		return fmt.Errorf("pattern %q does not begin with /", r.Match)
 	}
-	var b strings.Builder
-	b.WriteString("^")
-	for rest := r.Match; rest != ""; {
-		switch {
-		case strings.HasPrefix(rest, "**"):
-			b.WriteString("(.*)")
-			rest = rest[2:]
-		case rest[0] == '*':
-			b.WriteString("([^/]*)")
-			rest = rest[1:]
-		default:
-			n := strings.IndexByte(rest, '*')
-			if n < 0 {
-				n = len(rest)
-			}
-			b.WriteString(regexp.QuoteMeta(rest[:n]))
-			rest = rest[n:]
-		}
-	}
-	b.WriteString("$")
 	var err error
-	r.pattern, err = regexp.Compile(b.String())
+	r.pattern, err = regexp.Compile("^" + stars.Replace(regexp.QuoteMeta(r.Match)) + "$")
 	return err
 }
+
+// stars converts the stars of a quoted pattern.
+var stars = strings.NewReplacer(`\*\*`, "(.*)", `\*`, "([^/]*)")
 
 func (r *Matcher) validate(key string) []Problem {
 	ps := keyed.Check(key+".", r)

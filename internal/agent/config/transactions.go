@@ -1,8 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -96,23 +94,4 @@ func (r *Matcher) transactions(key string) []Problem {
 		}
 	}
 	return ps
-}
-
-// matcherReference lists the keys of a rule as a table for the docs page.
-func matcherReference() string {
-	var b strings.Builder
-	b.WriteString("| key | what |\n|---|---|\n")
-	rows := func(prefix string, s any) {
-		keyed.Walk(s, func(key string, f reflect.StructField, _ reflect.Value) {
-			help := f.Tag.Get("help")
-			if lo := f.Tag.Get("min"); lo != "" {
-				help += fmt.Sprintf(" (%s to %s)", lo, f.Tag.Get("max"))
-			}
-			fmt.Fprintf(&b, "| `%s%s` | %s |\n", prefix, key, help)
-		})
-	}
-	rows("", &Matcher{})
-	rows("prometheus.", &Prometheus{})
-	rows("uprobe.", &Uprobe{})
-	return b.String()
 }
