@@ -111,7 +111,7 @@ func (c *chart) track(t sample.Task, window func(sample.TaskKey) []detect.Point)
 // closed incident that was not yet given to the host is complete.
 func (c charts) extend(iv *Interval, verdicts []detect.Verdict) {
 	for id, one := range c {
-		if one.signal == iv.signal.Name && iv.pipeline.planner.IsOpen(id) {
+		if one.signal == iv.signal.Name && iv.pipeline.IsOpen(id) {
 			one.extend(iv, verdicts)
 		}
 	}

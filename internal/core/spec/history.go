@@ -12,7 +12,6 @@ import (
 type History struct {
 	params Params
 	keys   map[Key]*KeyHistory
-	held   map[heldKey][]held
 }
 
 // KeyHistory is what is known of one key. Add and Lookup find it by the key; a caller that
@@ -38,22 +37,9 @@ type cgroup struct {
 
 func cgroupOf(t sample.TaskKey) cgroup { return cgroup{t.Hierarchy, t.Inode} }
 
-type heldKey struct {
-	key  Key
-	task sample.TaskKey
-}
-
-type held struct {
-	at              sample.Millis
-	cpu, cost, self float64
-}
-
-// maxHeld bounds the samples held back for one task: more than an anomaly needs.
-const maxHeld = 64
-
 // NewHistory returns an empty history.
 func NewHistory(p Params) *History {
-	return &History{params: p, keys: map[Key]*KeyHistory{}, held: map[heldKey][]held{}}
+	return &History{params: p, keys: map[Key]*KeyHistory{}}
 }
 
 // Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit.
@@ -87,48 +73,8 @@ func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self 
 	}
 }
 
-// Hold keeps a sample back until it is known whether it was taken in an
-// incident: samples of incidents must not teach what is normal.
-func (h *History) Hold(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
-	hk := heldKey{k, task}
-	if len(h.held[hk]) < maxHeld {
-		h.held[hk] = append(h.held[hk], held{at, cpu, cost, self})
-	}
-}
-
-// Release adds the samples held back before the given time: no incident followed. They
-// enter unchanged, so a real shift of the job is followed.
-func (h *History) Release(k Key, task sample.TaskKey, before sample.Millis) {
-	hk := heldKey{k, task}
-	keep := h.held[hk][:0]
-	for _, s := range h.held[hk] {
-		if s.at < before {
-			h.Add(k, task, s.at, s.cpu, s.cost, s.self)
-		} else {
-			keep = append(keep, s)
-		}
-	}
-	h.setHeld(hk, keep)
-}
-
-// Discard drops the samples held back: they belong to an incident.
-func (h *History) Discard(k Key, task sample.TaskKey) { h.setHeld(heldKey{k, task}, nil) }
-
-func (h *History) setHeld(hk heldKey, s []held) {
-	if len(s) == 0 {
-		delete(h.held, hk)
-		return
-	}
-	h.held[hk] = s
-}
-
 // Forget drops what is kept for a task that ended; its samples stay.
 func (h *History) Forget(task sample.TaskKey) {
-	for hk := range h.held {
-		if hk.task == task {
-			delete(h.held, hk)
-		}
-	}
 	for _, b := range h.keys {
 		delete(b.tasks, task)
 	}
