@@ -75,16 +75,14 @@ func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant strin
 		s := sm.sampled(t, sig.Name, cmp.Or(c.Variant, variant), at, cost, &c.Reading)
 		s.Flags, s.Served = flags, names
 		sm.recorder.record(s)
-		m := t.measurement(s, cost)
-		m.Served = keys
-		if m.Reach = c.Reach; sig.Domain.OfCPUs() {
-			m.Reach = t.reach.in(sig.Domain)
+		reach := c.Reach
+		if sig.Domain.OfCPUs() {
+			reach = t.reach.in(sig.Domain)
 		}
-		iv.Add(t.subject(sm.platform, s), m)
+		sm.add(iv, t, s, cost, reach, keys)
 	}
 	sm.addOutside(iv, sig, variant)
-	verdicts := iv.End(now)
-	sm.actor.carryOut(now)
+	verdicts := sm.end(now, iv, sig.Name, 0)
 	for i, t := range sm.tasks.order {
 		r, v := iv.Reading(i), &verdicts[i]
 		view := api.SignalView{Signal: sig.Name, Cost: incident.Value(r.Cost), Limit: incident.Value(math.NaN()), Outlier: v.Outlier,
@@ -95,11 +93,27 @@ func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant strin
 		if v.Judged {
 			view.Limit = incident.Value(v.Limit)
 		}
-		if v.Outlier {
-			sm.stats.outliers[sig.Name]++
-		}
 		t.views = append(t.views, view)
 	}
+}
+
+// add adds the measurement in a task's sample, whose cost is not rounded, to an interval.
+func (sm *sampler) add(iv *pipeline.Interval, t *task, s *sample.Sample, cost float64, reach sample.Set, served []detect.Served) {
+	m := pipeline.MeasurementOf(s)
+	m.CPU, m.Cost, m.HeldBy, m.Reach, m.Served = t.cpu, cost, t.throttledBy, reach, served
+	iv.Add(t.subject(sm.platform, s), m)
+}
+
+// end ends an interval and counts the outliers among its measurements from the first on.
+func (sm *sampler) end(now sample.Millis, iv *pipeline.Interval, sig sample.SignalName, first int) []detect.Verdict {
+	verdicts := iv.End(now)
+	sm.actor.carryOut(now)
+	for _, v := range verdicts[first:] {
+		if v.Outlier {
+			sm.stats.outliers[sig]++
+		}
+	}
+	return verdicts
 }
 
 // judgeMachine is judge for a source that measures the machine and not its tasks. Its
@@ -114,9 +128,7 @@ func (sm *sampler) judgeMachine(now, at sample.Millis, sig sample.Signal, varian
 		for _, t := range sm.tasks.order {
 			s := sm.sampled(t, sig.Name, variant, at, math.NaN(), &nothing)
 			sm.recorder.traceSample(s)
-			m := t.measurement(s, math.NaN())
-			m.Reach = t.reach.in(sig.Domain)
-			iv.Add(t.subject(sm.platform, s), m)
+			sm.add(iv, t, s, math.NaN(), t.reach.in(sig.Domain), nil)
 		}
 		w.others = nothing
 		sm.addOutside(iv, sig, variant)
@@ -130,16 +142,8 @@ func (sm *sampler) judgeMachine(now, at sample.Millis, sig sample.Signal, varian
 			sm.stats.notCounted[sig.Name]++
 		}
 		sm.recorder.record(s)
-		m := t.measurement(s, c.Cost)
-		m.Reach = sm.placement.reaches.of(&sm.placement.topology, cpus).in(sig.Domain)
-		iv.Add(t.subject(sm.platform, s), m)
+		sm.add(iv, t, s, c.Cost, sm.placement.reaches.of(&sm.placement.topology, cpus).in(sig.Domain), nil)
 		sm.overall = append(sm.overall, machineCost{sig.Name, name, incident.Value(c.Cost)})
 	})
-	verdicts := iv.End(now)
-	sm.actor.carryOut(now)
-	for _, v := range verdicts[first:] {
-		if v.Outlier {
-			sm.stats.outliers[sig.Name]++
-		}
-	}
+	sm.end(now, iv, sig.Name, first)
 }

@@ -187,17 +187,13 @@ func (rec *recorder) incident(now sample.Millis, record *incident.Record) {
 
 // closeLeftOver closes the incidents that an earlier agent left open.
 func (rec *recorder) closeLeftOver(now sample.Millis) error {
-	left, _, err := rec.disk.incidents.List(logbook.Query{Open: true})
+	left, _, err := rec.disk.incidents.List(logbook.Query{Open: true, Charts: true})
 	errs := []error{rec.disk.unread, err}
 	for i := range left {
-		inc, err := rec.disk.incidents.Incident(left[i].ID) // the complete record
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+		inc := &left[i]
 		inc.End(now, "the agent was restarted")
-		errs = append(errs, rec.disk.incidents.Add(&inc))
-		rec.sendRecord(now, wire.Record_KIND_INCIDENT, inc.ID, &inc)
+		errs = append(errs, rec.disk.incidents.Add(inc))
+		rec.sendRecord(now, wire.Record_KIND_INCIDENT, inc.ID, inc)
 	}
 	return errors.Join(errs...)
 }

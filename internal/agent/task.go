@@ -187,10 +187,3 @@ func (t *task) subject(p sample.Platform, s *sample.Sample) *pipeline.Subject {
 func (t *task) judges(s sample.SignalName) bool {
 	return !s.OfMachine() && (len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s)))
 }
-
-// measurement is the pipeline's input for a task: its sample, without the rounding.
-func (t *task) measurement(s *sample.Sample, cost float64) pipeline.Measurement {
-	m := pipeline.MeasurementOf(s)
-	m.CPU, m.Cost, m.HeldBy = t.cpu, cost, t.throttledBy
-	return m
-}

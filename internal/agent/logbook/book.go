@@ -1,7 +1,6 @@
 package logbook
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -14,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -66,20 +66,13 @@ func Load(dir string) ([]incident.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, _, err := b.list(Query{}, func(inc *incident.Record) {})
+	list, _, err := b.List(Query{Charts: true})
 	return list, err
 }
 
 // Skipped counts the lines that were not an incident when the log was opened: a crash
 // may truncate one.
 func (b *Book) Skipped() int { return b.skipped }
-
-// Len returns how many incidents the log still holds.
-func (b *Book) Len() int {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return len(b.order)
-}
 
 // Add writes the current state of an incident.
 func (b *Book) Add(inc *incident.Record) error {
@@ -137,15 +130,11 @@ type Query struct {
 	Since  sample.Millis // only those updated since
 	Victim string        // only victims with a matching name; "*" is any sequence of characters; "" all
 	Limit  int           // at most this many, the newest; 0: all
+	Charts bool          // with the points of their charts
 }
 
-// List returns incidents, the oldest first, without the points of their charts, and how
-// many older ones the limit left out.
+// List returns incidents, the oldest first, and how many older ones the limit left out.
 func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
-	return b.list(q, func(inc *incident.Record) { inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil })
-}
-
-func (b *Book) list(q Query, change func(*incident.Record)) (list []incident.Record, older int, err error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var found []*entry
@@ -161,14 +150,14 @@ func (b *Book) list(q Query, change func(*incident.Record)) (list []incident.Rec
 	}
 	slices.Reverse(found)
 	list = make([]incident.Record, 0, len(found))
-	files := files{book: b}
-	defer files.close()
 	for _, e := range found {
-		inc, err := files.read(e)
+		inc, err := b.read(e)
 		if err != nil {
 			return nil, 0, err
 		}
-		change(&inc)
+		if !q.Charts {
+			inc.Chart = pipeline.Chart{}
+		}
 		list = append(list, inc)
 	}
 	return list, older, nil
@@ -211,9 +200,7 @@ func (b *Book) Incident(id string) (incident.Record, error) {
 	if e == nil {
 		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNotFound, len(b.order))
 	}
-	files := files{book: b}
-	defer files.close()
-	return files.read(e)
+	return b.read(e)
 }
 
 // Close closes the file that is written.
@@ -231,41 +218,29 @@ func (b *Book) path(file int) string {
 	return b.lines.Path
 }
 
-// files reads entries and opens each file once.
-type files struct {
-	book *Book
-	open map[int]*os.File
-	buf  []byte
-}
-
-func (f *files) read(e *entry) (inc incident.Record, err error) {
-	file := f.open[e.file]
-	if file == nil {
-		if file, err = os.Open(f.book.path(e.file)); err != nil {
-			return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+// read returns the incident of an entry.
+func (b *Book) read(e *entry) (inc incident.Record, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read incident %s: %w", e.id, err)
 		}
-		if f.open == nil {
-			f.open = map[int]*os.File{}
-		}
-		f.open[e.file] = file
+	}()
+	file, err := os.Open(b.path(e.file))
+	if err != nil {
+		return inc, err
 	}
-	f.buf = slices.Grow(f.buf[:0], e.length)[:e.length]
-	if _, err := file.ReadAt(f.buf, e.at); err != nil {
-		return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+	defer file.Close()
+	line := make([]byte, e.length)
+	if _, err := file.ReadAt(line, e.at); err != nil {
+		return inc, err
 	}
-	if err := json.Unmarshal(bytes.TrimSpace(f.buf), &inc); err != nil {
-		return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+	if err := json.Unmarshal(line, &inc); err != nil {
+		return inc, err
 	}
 	if inc.ID != e.id {
-		return inc, fmt.Errorf("read incident %s: another process changed the log: %w", e.id, fs.ErrInvalid)
+		return inc, fmt.Errorf("another process changed the log: %w", fs.ErrInvalid)
 	}
 	return inc, nil
-}
-
-func (f *files) close() {
-	for _, file := range f.open {
-		file.Close()
-	}
 }
 
 // Matches reports whether a name matches a pattern in which a star is any sequence of

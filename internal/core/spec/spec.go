@@ -5,6 +5,7 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -41,11 +42,9 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *State) UnmarshalText(b []byte) error {
-	for i, n := range stateNames {
-		if n == string(b) {
-			*s = State(i)
-			return nil
-		}
+	if i := slices.Index(stateNames[:], string(b)); i >= 0 {
+		*s = State(i)
+		return nil
 	}
 	return fmt.Errorf("spec state %q: want learning, insufficient, ready or stale", b)
 }
