@@ -32,12 +32,12 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	dc.health.degrade("finding tasks", err)
 	unwatched := dc.finder.Unwatched()
 	dc.health.degrade("watching cgroups", unwatched)
-	var there map[cgroupID]bool
+	var there map[uint64]bool
 	if fresh && err == nil {
-		there = make(map[cgroupID]bool, len(found))
+		there = make(map[uint64]bool, len(found))
 		failed := map[string]error{}
 		for _, f := range found {
-			id := cgroupID{f.Hierarchy, f.Inode}
+			id := sample.CgroupID(f.Hierarchy, f.Inode)
 			there[id] = true
 			if dc.tasks.byCgroup[id] == nil {
 				if err := dc.monitor(now, f); err != nil {
@@ -58,7 +58,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	}
 	ended := false
 	for _, t := range dc.tasks.order {
-		gone := there != nil && !there[cgroupID{t.Key.Hierarchy, t.Key.Inode}]
+		gone := there != nil && !there[t.Key.CgroupID()]
 		if t.ended || !gone && !(half && t.busy()) {
 			continue
 		}
@@ -105,7 +105,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 // window, so it is kept until that is closed.
 func (dc *discovery) endTask(now time.Time, t *task) {
 	t.ended = true
-	delete(dc.tasks.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
+	delete(dc.tasks.byCgroup, t.Key.CgroupID())
 	dc.scheduler.removeFromSources(t)
 	if err := t.cgroup.Close(); err != nil {
 		dc.health.log.Warn("close task's files", "task", t.Name, "reason", err)

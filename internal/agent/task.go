@@ -14,11 +14,6 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-type cgroupID struct {
-	hierarchy sample.Hierarchy
-	inode     uint64
-}
-
 // task is the agent's state for a task that it follows.
 type task struct {
 	sample.Task

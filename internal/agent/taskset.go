@@ -14,7 +14,7 @@ import (
 // taskSet is the followed tasks.
 type taskSet struct {
 	byKey    map[sample.TaskKey]*task
-	byCgroup map[cgroupID]*task
+	byCgroup map[uint64]*task // by TaskKey.CgroupID
 	// order is the same tasks, and those that ended in the open window, in the order in which
 	// they were found.
 	order []*task
@@ -32,11 +32,11 @@ type base struct {
 }
 
 func newTaskSet() *taskSet {
-	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, pseudo: map[string]*task{}}
+	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[uint64]*task{}, pseudo: map[string]*task{}}
 }
 
 func (ts *taskSet) add(t *task) {
-	ts.byKey[t.Key], ts.byCgroup[cgroupID{t.Key.Hierarchy, t.Key.Inode}] = t, t
+	ts.byKey[t.Key], ts.byCgroup[t.Key.CgroupID()] = t, t
 	ts.order = append(ts.order, t)
 	ts.stale = true
 }

@@ -17,25 +17,14 @@ type History struct {
 // KeyHistory is what is known of one key. Add and Lookup find it by the key; a caller that
 // keeps it saves the search. It lives as long as its History.
 type KeyHistory struct {
-	history         *History
-	cost, self, cpu stat.Moments
-	decayed         sample.Millis          // when the weights were last aged
-	last            sample.Millis          // newest sample
-	full            int                    // tasks that reached MinSamples
-	tasks           map[sample.TaskKey]int // samples of each live task
-	before          map[cgroup]TaskCount   // the same from before a restart, of tasks not seen since
-	published       Spec
+	Record  // without Tasks
+	history *History
+	tasks   map[sample.TaskKey]int // samples of each live task
+	// before are the same from before a restart, of tasks not seen since, by cgroup: the time
+	// when a task was first seen is lost. After a reboot the same number can be that of
+	// another task; if it is of the same job, the spec only becomes ready later.
+	before map[uint64]TaskCount
 }
-
-// cgroup is the part of a task's key that outlives the agent: the time when the task was
-// first seen is lost. After a reboot the same number can be that of another task; if it
-// is of the same job, the spec only becomes ready later.
-type cgroup struct {
-	hierarchy sample.Hierarchy
-	inode     uint64
-}
-
-func cgroupOf(t sample.TaskKey) cgroup { return cgroup{t.Hierarchy, t.Inode} }
 
 // NewHistory returns an empty history.
 func NewHistory(p Params) *History {
@@ -46,7 +35,7 @@ func NewHistory(p Params) *History {
 func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b := h.keys[k]
 	if b == nil {
-		b = &KeyHistory{history: h, decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
+		b = &KeyHistory{Record: Record{Key: k, Aged: at, Published: Spec{Key: k}}, history: h, tasks: map[sample.TaskKey]int{}}
 		h.keys[k] = b
 	}
 	b.Add(task, at, cpu, cost, self)
@@ -58,18 +47,18 @@ func (h *History) Find(k Key) *KeyHistory { return h.keys[k] }
 // Add adds one sample, as History.Add.
 func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b.age(at, b.history.params)
-	b.cost.Add(cost, 1)
-	b.self.Add(self, 1)
-	b.cpu.Add(cpu, 1)
-	b.last = max(b.last, at)
+	b.Cost.Add(cost, 1)
+	b.Self.Add(self, 1)
+	b.CPU.Add(cpu, 1)
+	b.Last = max(b.Last, at)
 	n := b.tasks[task] + 1
-	if earlier, known := b.before[cgroupOf(task)]; known {
+	if earlier, known := b.before[task.CgroupID()]; known {
 		n += earlier.Samples
-		delete(b.before, cgroupOf(task))
+		delete(b.before, task.CgroupID())
 	}
 	b.tasks[task] = n
 	if n == b.history.params.MinSamples {
-		b.full++
+		b.Full++
 	}
 }
 
@@ -84,15 +73,15 @@ func (h *History) Forget(task sample.TaskKey) {
 // multiplies "the CPI value from the previous day by about 0.9 before averaging",
 // read here as a weight: a factor on the value would bias the mean.
 func (b *KeyHistory) age(now sample.Millis, p Params) {
-	from, to := HourOf(b.decayed), HourOf(now)
+	from, to := HourOf(b.Aged), HourOf(now)
 	if to <= from {
 		return
 	}
 	f := p.weight(from, to)
-	b.cost.Decay(f)
-	b.self.Decay(f)
-	b.cpu.Decay(f)
-	b.decayed = now
+	b.Cost.Decay(f)
+	b.Self.Decay(f)
+	b.CPU.Decay(f)
+	b.Aged = now
 }
 
 // Lookup returns the spec of a key as last published, and whether there is one. A spec
@@ -108,21 +97,21 @@ func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 
 // Spec returns the spec, as History.Lookup.
 func (b *KeyHistory) Spec(now sample.Millis) Spec {
-	s, p := &b.published, &b.history.params
+	s, p := &b.Published, &b.history.params
 	s.Own = p.MinTasks == 1
 	switch {
-	case b.full < p.MinTasks && len(b.tasks) < p.MinTasks:
+	case b.Full < p.MinTasks && len(b.tasks) < p.MinTasks:
 		s.State = Insufficient
-	case b.full < p.MinTasks:
+	case b.Full < p.MinTasks:
 		s.State = Learning
-	case now.Sub(b.last) > p.StaleAfter:
+	case now.Sub(b.Last) > p.StaleAfter:
 		s.State = Stale
 	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
 		s.State, s.Updated = Ready, now
-		s.CPUMean, s.Mean, s.StdDev = b.cpu.Mean, b.cost.Mean, b.cost.StdDev()
-		s.SelfMean, s.SelfStdDev = b.self.Mean, b.self.StdDev()
+		s.CPUMean, s.Mean, s.StdDev = b.CPU.Mean, b.Cost.Mean, b.Cost.StdDev()
+		s.SelfMean, s.SelfStdDev = b.Self.Mean, b.Self.StdDev()
 	}
-	s.Samples, s.Tasks = b.cost.N, b.full
+	s.Samples, s.Tasks = b.Cost.N, b.Full
 	return *s
 }
 
@@ -132,9 +121,9 @@ type Record struct {
 	Cost      stat.Moments  `json:"cost"`
 	Self      stat.Moments  `json:"self"`
 	CPU       stat.Moments  `json:"cpu"`
-	Aged      sample.Millis `json:"aged"`
-	Last      sample.Millis `json:"last"`
-	Full      int           `json:"full"`
+	Aged      sample.Millis `json:"aged"` // when the weights were last aged
+	Last      sample.Millis `json:"last"` // newest sample
+	Full      int           `json:"full"` // tasks that reached MinSamples
 	Published Spec          `json:"published"`
 	// Tasks are the live tasks, so that no task counts twice towards Full.
 	Tasks []TaskCount `json:"tasks,omitempty"`
@@ -170,8 +159,10 @@ func (b *KeyHistory) counts() []TaskCount {
 // Records returns everything that is to be stored, in a fixed order.
 func (h *History) Records() []Record {
 	all := make([]Record, 0, len(h.keys))
-	for k, b := range h.keys {
-		all = append(all, Record{k, b.cost, b.self, b.cpu, b.decayed, b.last, b.full, b.published, b.counts()})
+	for _, b := range h.keys {
+		r := b.Record
+		r.Tasks = b.counts()
+		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Record) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform),
@@ -192,14 +183,14 @@ func (h *History) Restore(records []Record) (refused int) {
 			continue
 		}
 		r.Published.Key = r.Key
-		before := make(map[cgroup]TaskCount, len(r.Tasks))
+		before := make(map[uint64]TaskCount, len(r.Tasks))
 		for _, t := range r.Tasks {
 			if t.Missed++; t.Missed < maxMissed {
-				before[cgroup{t.Hierarchy, t.Inode}] = t
+				before[sample.CgroupID(t.Hierarchy, t.Inode)] = t
 			}
 		}
-		h.keys[r.Key] = &KeyHistory{history: h, cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
-			tasks: map[sample.TaskKey]int{}, before: before, published: r.Published}
+		r.Tasks = nil
+		h.keys[r.Key] = &KeyHistory{Record: r, history: h, tasks: map[sample.TaskKey]int{}, before: before}
 	}
 	return refused
 }
