@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // taskSet is the followed tasks.
@@ -61,18 +62,14 @@ func (ts *taskSet) settle() {
 	slices.SortFunc(ts.order, func(x, y *task) int {
 		return cmp.Or(cmp.Compare(x.Key.FirstSeen, y.Key.FirstSeen), cmp.Compare(x.Key.Inode, y.Key.Inode), cmp.Compare(x.Key.Hierarchy, y.Key.Hierarchy))
 	})
-	type place struct {
-		hierarchy sample.Hierarchy
-		path      string
-	}
-	follows := make(map[place]bool, len(ts.order))
+	follows := make(map[host.Place]bool, len(ts.order))
 	for _, t := range ts.order {
-		follows[place{t.Key.Hierarchy, string(t.Name)}] = true
+		follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: string(t.Name)}] = true
 	}
 	for i, t := range ts.order {
 		t.index, t.inner = i, false
 		for p := path.Dir(string(t.Name)); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
-			t.inner = follows[place{t.Key.Hierarchy, p}]
+			t.inner = follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: p}]
 		}
 	}
 }

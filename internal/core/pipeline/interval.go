@@ -95,16 +95,10 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		iv.pipeline.spec(s, iv.at)
 		normal = &s.Spec
 	}
-	n := len(iv.readings)
-	if n < cap(iv.readings) {
-		iv.readings = iv.readings[:n+1]
-	} else {
-		iv.readings = append(iv.readings, detect.Reading{})
-	}
 	iv.subjects = append(iv.subjects, s)
-	r, sig := &iv.readings[n], &iv.signal
-	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach,
-		OwnApart: iv.ownApart}
+	iv.readings = append(iv.readings, detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy,
+		Reach: m.Reach, OwnApart: iv.ownApart})
+	r, sig := &iv.readings[len(iv.readings)-1], &iv.signal
 	if x := m.Extras; x != nil {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
 		if self, ok := x.Get(sample.WaitSelf); ok {

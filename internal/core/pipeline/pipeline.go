@@ -88,15 +88,8 @@ func (p *Pipeline) Ready() (Ready, bool) {
 	out := p.Take()
 	r := Ready{Findings: p.findings, Actions: out.Actions, Offenders: out.Offenders}
 	p.findings = nil
-	if len(out.Incidents) > 0 {
-		r.Incidents = make([]Change, len(out.Incidents))
-	}
-	for i := range out.Incidents {
-		c := &r.Incidents[i]
-		c.Incident = out.Incidents[i]
-		if p.charts != nil {
-			c.Chart = p.charts.of(&c.Incident)
-		}
+	for _, inc := range out.Incidents {
+		r.Incidents = append(r.Incidents, Change{inc, p.charts.of(&inc)})
 	}
 	return r, true
 }
@@ -181,11 +174,7 @@ func (p *Pipeline) Rejected(s sample.SignalName) uint64 { return p.detector.Reje
 func (p *Pipeline) Open() []Change {
 	var all []Change
 	for _, inc := range p.Planner.Open() {
-		c := Change{Incident: inc}
-		if p.charts != nil {
-			c.Chart = p.charts[inc.ID].value()
-		}
-		all = append(all, c)
+		all = append(all, Change{inc, p.charts[inc.ID].value()})
 	}
 	return all
 }
