@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -18,12 +17,6 @@ import (
 // actor carries out what the pipeline asks for.
 type actor struct {
 	base
-	pipeline     *pipeline.Pipeline
-	enforcer     Enforcer
-	machine      Machine
-	egressWrites func(dir string, bytesPerSecond uint64) []host.Write
-	sharedDisks  func(a, b sample.TaskKey) []host.Device
-	period       time.Duration // of CPU quotas
 	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
 	pendingUndo map[string]string
 	placement   *placement
@@ -42,7 +35,7 @@ func (ac *actor) writes(t *task, act plan.Action) (dir string, inode uint64, w [
 	case t.places.CPU == "":
 		err = errors.New("it has no processes, so its CPU limit is unknown")
 	default:
-		return ac.machine.CapWrites(t.places.CPU, act.Rate, ac.period)
+		return ac.Machine.CapWrites(t.places.CPU, act.Rate, ac.Config.Enforce.Period)
 	}
 	return "", 0, nil, err
 }
@@ -55,14 +48,14 @@ func (ac *actor) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w
 		return "", 0, nil, err
 	}
 	var disks []host.Device
-	if ac.sharedDisks != nil {
-		disks = ac.sharedDisks(act.Victim, t.Key)
+	if ac.SharedDisks != nil {
+		disks = ac.SharedDisks(act.Victim, t.Key)
 	}
 	if len(disks) == 0 {
 		return "", 0, nil, errors.New("no known disk is shared with the victim")
 	}
 	for _, disk := range disks {
-		has, err := ac.machine.IOLimit(place, disk)
+		has, err := ac.Machine.IOLimit(place, disk)
 		if err != nil {
 			return "", 0, nil, err
 		}
@@ -72,7 +65,7 @@ func (ac *actor) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w
 			continue
 		}
 		var one []host.Write
-		if dir, inode, one, err = ac.machine.IOWrites(place, disk, limit); err != nil {
+		if dir, inode, one, err = ac.Machine.IOWrites(place, disk, limit); err != nil {
 			return "", 0, nil, err
 		}
 		w = append(w, one...)
@@ -88,11 +81,11 @@ func (ac *actor) netWrites(t *task, act plan.Action) (dir string, inode uint64, 
 	switch {
 	case t.Key.Hierarchy != sample.Unified:
 		return "", 0, nil, errors.New("cannot limit its network traffic: the task is a v1 cgroup")
-	case ac.egressWrites == nil:
+	case ac.NetWrites == nil:
 		return "", 0, nil, errors.New("cannot limit network traffic on this machine")
 	}
 	dir = t.cgroup.Dir()
-	return dir, t.Key.Inode, ac.egressWrites(dir, act.Net), nil
+	return dir, t.Key.Inode, ac.NetWrites(dir, act.Net), nil
 }
 
 // lower returns the wished limit if it is lower than the existing one, else 0, which
@@ -117,7 +110,7 @@ func (ac *actor) carryOut(now sample.Millis) error {
 			f := &r.Findings[i]
 			ac.stats.analyses++
 			ac.stats.findings[[2]string{string(f.Signal), f.Kind.String()}]++
-			ac.health.log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
+			ac.Log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
 		}
 		for _, act := range r.Actions {
 			errs = append(errs, ac.act(now, act))
@@ -149,10 +142,10 @@ func (ac *actor) act(now sample.Millis, act plan.Action) error {
 func (ac *actor) writeIncident(now sample.Millis, c *pipeline.Change) {
 	switch {
 	case ac.stats.incident(&c.Incident):
-		ac.health.log.Warn("incident opened", "id", c.ID, "victim", c.Victim.Name, "signal", c.Signal, "kind", c.Kind,
+		ac.Log.Warn("incident opened", "id", c.ID, "victim", c.Victim.Name, "signal", c.Signal, "kind", c.Kind,
 			"cost", c.Cost, "threshold", c.Threshold, "reason", c.Reason, "advice", c.Advice, "not_done", c.NotDone)
 	case c.Closed != 0:
-		ac.health.log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
+		ac.Log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
 	}
 	ac.recorder.incident(now, (*incident.Record)(c))
 }
@@ -171,20 +164,20 @@ func (ac *actor) applyCap(now sample.Millis, act *plan.Action) error {
 	if r := host.UnlimitedIO(writes); r != "" {
 		act.Why = strings.TrimPrefix(act.Why+"; "+r, "; ")
 	}
-	err = ac.enforcer.Apply(now, enforce.Change{ID: act.ID, Dir: dir, Inode: inode, Writes: writes, From: now,
+	err = ac.Enforcer.Apply(now, enforce.Change{ID: act.ID, Dir: dir, Inode: inode, Writes: writes, From: now,
 		Until: act.Until, Task: act.Task.Name, Who: act.By, Why: act.Why})
 	if err != nil {
 		return err
 	}
 	t.capped = true
-	ac.health.log.Warn("capped", "task", t.Name, "to", act.Limit(), "until", act.Until.Time(), "by", act.By, "why", act.Why)
+	ac.Log.Warn("capped", "task", t.Name, "to", act.Limit(), "until", act.Until.Time(), "by", act.By, "why", act.Why)
 	return nil
 }
 
 // undoCap ends a cap. If it cannot be undone now, it is retried when the enforcer says
 // so (Due).
 func (ac *actor) undoCap(now sample.Millis, id, why string) error {
-	o, err := ac.enforcer.Undo(now, id, why)
+	o, err := ac.Enforcer.Undo(now, id, why)
 	return ac.recordUndo(now, id, why, o, err)
 }
 
@@ -193,7 +186,7 @@ func (ac *actor) undoCap(now sample.Millis, id, why string) error {
 // unlimited.
 func (ac *actor) adjustCap(now sample.Millis, act plan.Action) error {
 	const why = "the rate changes"
-	o, err := ac.enforcer.Undo(now, act.ID, why)
+	o, err := ac.Enforcer.Undo(now, act.ID, why)
 	if err != nil || o.Result != enforce.Restored {
 		return ac.recordUndo(now, act.ID, why, o, err)
 	}
@@ -220,7 +213,7 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 	}
 	delete(ac.pendingUndo, id)
 	ac.health.degrade("undoing cap "+id, nil)
-	ac.health.log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
+	ac.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
 	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + o.Result.String()}, err)
 	ac.stats.capsEnded[o.Result.String()]++
 	ac.pipeline.Lifted(now, id, o.Result == enforce.TakenOver)
@@ -230,14 +223,14 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 // checkCaps ends caps whose limit another process changed. It also ends caps whose
 // lease has expired, whatever the pipeline's state is: the journal decides.
 func (ac *actor) checkCaps(now sample.Millis) {
-	for _, id := range ac.enforcer.Check() {
+	for _, id := range ac.Enforcer.Check() {
 		ac.undoCap(now, id, "another process changed the limit, or the task ended")
 	}
-	for _, id := range ac.enforcer.Due(now) {
+	for _, id := range ac.Enforcer.Due(now) {
 		ac.undoCap(now, id, cmp.Or(ac.pendingUndo[id], "the lease expired"))
 	}
 	ac.carryOut(now)
-	ac.health.degrade("journal", ac.enforcer.Err())
+	ac.health.degrade("journal", ac.Enforcer.Err())
 }
 
 // analyse processes anomalies, as many as the analysis rate allows.
@@ -254,5 +247,5 @@ func (ac *actor) analyse() {
 // pending reports whether a cap is in force or still to be undone: another process may
 // change its limit.
 func (ac *actor) pending() bool {
-	return len(ac.enforcer.Active()) > 0 || len(ac.enforcer.Stuck()) > 0 || len(ac.pendingUndo) > 0
+	return len(ac.Enforcer.Active()) > 0 || len(ac.Enforcer.Stuck()) > 0 || len(ac.pendingUndo) > 0
 }

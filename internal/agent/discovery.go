@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -12,11 +11,9 @@ import (
 // discovery follows the tasks that exist.
 type discovery struct {
 	base
-	finder Finder
 	// monitorErrs are the tasks that could not be followed at the last Find, with the error.
 	monitorErrs map[string]error
 	overrides   *overrides
-	pipeline    *pipeline.Pipeline
 	placement   *placement
 	scheduler   *scheduler
 	actor       *actor
@@ -28,9 +25,9 @@ type discovery struct {
 // window (half) busy tasks are read once more, so that for a task that ends before the window
 // does, at most the usage of half a window is lost.
 func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
-	found, fresh, err := dc.finder.Find(now)
+	found, fresh, err := dc.Finder.Find(now)
 	dc.health.degrade("finding tasks", err)
-	unwatched := dc.finder.Unwatched()
+	unwatched := dc.Finder.Unwatched()
 	dc.health.degrade("watching cgroups", unwatched)
 	var there map[uint64]bool
 	if fresh && err == nil {
@@ -73,7 +70,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 }
 
 func (dc *discovery) monitor(now time.Time, f Found) error {
-	cg, err := dc.finder.Open(f)
+	cg, err := dc.Finder.Open(f)
 	if errors.Is(err, host.ErrGone) {
 		return nil
 	}
@@ -97,7 +94,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 		t.seats[i].waitingSince = dc.scheduler.number + 1
 	}
 	dc.tasks.add(t)
-	dc.health.log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
+	dc.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
 	return nil
 }
 
@@ -108,12 +105,12 @@ func (dc *discovery) endTask(now time.Time, t *task) {
 	delete(dc.tasks.byCgroup, t.Key.CgroupID())
 	dc.scheduler.removeFromSources(t)
 	if err := t.cgroup.Close(); err != nil {
-		dc.health.log.Warn("close task's files", "task", t.Name, "reason", err)
+		dc.Log.Warn("close task's files", "task", t.Name, "reason", err)
 	}
 	ms := sample.At(now)
 	dc.pipeline.Gone(ms, t.Key)
 	dc.actor.carryOut(ms)
-	dc.health.log.Debug("task gone", "task", t.Name)
+	dc.Log.Debug("task gone", "task", t.Name)
 }
 
 func (dc *discovery) dropTask(t *task) {

@@ -40,7 +40,7 @@ func (sm *sampler) outside(wall float64) float64 {
 func (sm *sampler) addOutside(iv *pipeline.Interval, sig sample.Signal, variant string) {
 	w := &sm.window
 	s := &w.sample
-	*s = sample.Sample{TS: iv.At(), Machine: sm.machineName, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: sm.platform,
+	*s = sample.Sample{TS: iv.At(), Machine: sm.machineName, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: sm.Platform,
 		Signal: sig.Name, Variant: variant, Class: sample.BestEffort, CPU: float32(w.outside), Cost: float32(math.NaN()), Coverage: 1}
 	var reach sample.Set
 	if !sig.Domain.OfCPUs() {
@@ -101,7 +101,7 @@ func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant strin
 func (sm *sampler) add(iv *pipeline.Interval, t *task, s *sample.Sample, cost float64, reach sample.Set, served []detect.Served) {
 	m := pipeline.MeasurementOf(s)
 	m.CPU, m.Cost, m.HeldBy, m.Reach, m.Served = t.cpu, cost, t.throttledBy, reach, served
-	iv.Add(t.subject(sm.platform, s), m)
+	iv.Add(t.subject(sm.Platform, s), m)
 }
 
 // end ends an interval and counts the outliers among its measurements from the first on.

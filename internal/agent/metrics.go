@@ -110,11 +110,11 @@ func metrics() []metric {
 	return []metric{
 		{"quell_info", "Platform, rule and version of the agent; always 1.", gauge, []string{"platform", "rule", "version"},
 			func(v *view, s *series) {
-				s.add(1, string(v.platform), string(v.pipeline.Params().Method), v.version)
+				s.add(1, string(v.Platform), string(v.pipeline.Params().Method), v.Version)
 			}},
 		{"quell_signal_available", "Whether a requested signal is counted.", gauge, []string{"signal", "variant"},
 			func(v *view, s *series) {
-				for _, r := range v.requested {
+				for _, r := range v.Signals {
 					s.add(truth(r.OK), string(r.Signal), r.Variant)
 				}
 			}},
@@ -161,7 +161,7 @@ func metrics() []metric {
 			byLabel(func(s *stats) map[sample.SignalName]uint64 { return s.notCounted })},
 		{"quell_rejected_total", "Samples whose cost was outside the signal's sane range.", count, []string{"signal"},
 			func(v *view, s *series) {
-				for _, r := range v.requested {
+				for _, r := range v.Signals {
 					s.add(float64(v.pipeline.Rejected(r.Signal)), string(r.Signal))
 				}
 			}},
@@ -173,9 +173,9 @@ func metrics() []metric {
 		{"quell_incidents_total", "Incidents, by what was found first.", count, []string{"kind", "signal"},
 			byKind(func(s *stats) map[[2]string]uint64 { return s.incidents })},
 		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(v *view) float64 { return float64(v.pipeline.OpenCount()) })},
-		{"quell_caps", "Caps in force.", gauge, nil, one(func(v *view) float64 { return float64(len(v.actor.enforcer.Active())) })},
+		{"quell_caps", "Caps in force.", gauge, nil, one(func(v *view) float64 { return float64(len(v.Enforcer.Active())) })},
 		{"quell_caps_stuck", "Caps that could not be undone; retried at least every 30 s.", gauge, nil,
-			one(func(v *view) float64 { return float64(len(v.actor.enforcer.Stuck())) })},
+			one(func(v *view) float64 { return float64(len(v.Enforcer.Stuck())) })},
 		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
 			one(func(v *view) float64 { return float64(v.stats.undoFailed) })},
 		{"quell_caps_ended_total", "Caps ended, by how: restored, taken-over by another program, or gone with the task.", count, []string{"result"},
@@ -238,8 +238,8 @@ func truth(b bool) float64 {
 
 func uplink(of func(Uplink) float64) func(*view, *series) {
 	return func(v *view, s *series) {
-		if v.recorder.uplink != nil {
-			s.add(of(v.recorder.uplink))
+		if v.Uplink != nil {
+			s.add(of(v.Uplink))
 		}
 	}
 }

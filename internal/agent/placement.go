@@ -14,8 +14,7 @@ import (
 // their weights and quotas.
 type placement struct {
 	base
-	machine  Machine
-	topology host.Topology
+	topology host.Topology // as of the newest window
 	reaches  reaches
 	groups   cgroupTree
 }
@@ -23,16 +22,16 @@ type placement struct {
 // updateTopology reads the topology again when CPUs have gone online or offline, and reports
 // whether it has changed.
 func (pl *placement) updateTopology() bool {
-	online, err := pl.machine.Online()
+	online, err := pl.Machine.Online()
 	t, changed := pl.topology, err == nil && !slices.Equal(online, pl.topology.Online)
 	if changed {
-		t, err = pl.machine.Topology()
+		t, err = pl.Machine.Topology()
 	}
 	pl.health.degrade("reading the topology", err)
 	if err != nil || !changed {
 		return false
 	}
-	pl.health.log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
+	pl.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
 	pl.topology, pl.reaches = t, reaches{}
 	for _, t := range pl.tasks.order {
 		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
@@ -66,7 +65,7 @@ func (pl *placement) updatePlacement(t *task) {
 	}
 	t.places, t.notes[notePlaces] = places, ""
 	was := t.group
-	t.group = pl.groups.enter(places.CPU, pl.machine.Weight)
+	t.group = pl.groups.enter(places.CPU, pl.Machine.Weight)
 	pl.groups.leave(was)
 	if places.Split {
 		t.notes[notePlaces] = "split: " + places.Reason
@@ -96,7 +95,7 @@ func (pl *placement) beginQuotas() {
 
 // throttledTime returns -1 also if the value cannot be read; the next window tries again.
 func (pl *placement) throttledTime(p string) time.Duration {
-	d, err := pl.machine.Throttled(p)
+	d, err := pl.Machine.Throttled(p)
 	if err != nil {
 		return -1
 	}

@@ -55,7 +55,7 @@ func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 // A quota that exists only at one end of a window says nothing about the window.
 func TestQuotasThatComeAndGo(t *testing.T) {
 	m := newMachine(t)
-	a := &placement{machine: m, base: base{tasks: newTaskSet()}}
+	a := &placement{base: base{Parts: &Parts{Machine: m}, tasks: newTaskSet()}}
 	for i, p := range []string{"/a/b/task", "/a/c/task", "/lone"} {
 		k := sample.TaskKey{Inode: uint64(i + 1)}
 		a.tasks.add(&task{Task: sample.Task{Key: k, Name: sample.TaskName(p)}, places: host.Places{CPU: p}, group: a.groups.enter(p, m.Weight)})

@@ -19,11 +19,7 @@ type sampler struct {
 	overall []machineCost // what machine-wide signals measured in the newest window
 	// outsideSubject is the suspect for all CPU usage outside any task.
 	outsideSubject pipeline.Subject
-	config         *config.Agent
-	machine        Machine
 	machineName    string
-	platform       sample.Platform
-	pipeline       *pipeline.Pipeline
 	placement      *placement
 	scheduler      *scheduler
 	recorder       *recorder
@@ -102,7 +98,7 @@ func (sm *sampler) counting(sig sample.SignalName, err error) bool {
 }
 
 func (sm *sampler) cpuTimes() (host.CPUTimes, bool) {
-	times, err := sm.machine.CPUTimes()
+	times, err := sm.Machine.CPUTimes()
 	sm.health.degrade("reading CPU times", err)
 	return times, err == nil
 }
@@ -130,7 +126,7 @@ func (sm *sampler) stolen(wall float64) float64 {
 // sampled is the sample of a task; it is valid until the next call.
 func (sm *sampler) sampled(t *task, sig sample.SignalName, variant string, at sample.Millis, cost float64, c *counter.Reading) *sample.Sample {
 	s := &sm.window.sample
-	*s = sample.Sample{TS: at, Machine: sm.machineName, Job: t.Job, Task: t.Name, Platform: sm.platform, Signal: sig, Variant: variant, Class: t.Class,
+	*s = sample.Sample{TS: at, Machine: sm.machineName, Job: t.Job, Task: t.Name, Platform: sm.Platform, Signal: sig, Variant: variant, Class: t.Class,
 		CPU: float32(t.cpu), Cost: float32(cost), Coverage: float32(c.Coverage), Flags: t.flags, Extras: c.Extras}
 	if t.threads > 0 {
 		s.Extras.Set(sample.Threads, float64(t.threads))

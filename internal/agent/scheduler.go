@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
@@ -16,9 +15,6 @@ import (
 type scheduler struct {
 	base
 	sources     []*sourceState
-	machines    []counter.MachineSource
-	descriptors func() (open, limit int, err error)
-	config      *config.Agent
 	number      uint64       // of windows opened
 	allocations []allocation // of the newest window
 }
@@ -69,10 +65,10 @@ type budget struct {
 // budget computes how many descriptors the process may open for tasks, after those that
 // it has open for other purposes.
 func (sc *scheduler) budget(need int) budget {
-	if sc.descriptors == nil {
+	if sc.Descriptors == nil {
 		return budget{free: -1, keep: true}
 	}
-	open, limit, err := sc.descriptors()
+	open, limit, err := sc.Descriptors()
 	sc.health.degrade("counting file descriptors", err)
 	if err != nil {
 		return budget{free: -1, keep: true}
@@ -133,7 +129,7 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 		}
 		sc.allocations = append(sc.allocations, sc.seatSource(i, s, seats))
 	}
-	for _, s := range sc.machines { // they count no task
+	for _, s := range sc.MachineSources { // they count no task
 		sc.allocations = append(sc.allocations, allocation{signal: s.Info().Signal, coverage: 1})
 	}
 	sc.health.degrade("file descriptors", b.shortage(need, each, sc.allocations))
@@ -182,7 +178,7 @@ func rankAll(tasks []*task, roles map[sample.TaskKey]plan.Role) {
 
 // seatSource assigns the seats of one source to the tasks in turns.
 func (sc *scheduler) seatSource(i int, s *sourceState, seats int) allocation {
-	turn := max(1, sc.config.Detect.Outliers)
+	turn := max(1, sc.Config.Detect.Outliers)
 	n := len(s.eligible)
 	g := allocation{signal: s.info.Signal, eligible: n, capacity: seats, wait: min(1, n)}
 	var chosen []bool // nil: all
@@ -251,7 +247,7 @@ func (sc *scheduler) seatTask(i int, t *task) error {
 	}
 	if st.lastErr == "" {
 		sc.stats.addFailed[s.info.Signal]++
-		sc.health.log.Debug("task not counted", "task", t.Name, "signal", s.info.Signal, "reason", err)
+		sc.Log.Debug("task not counted", "task", t.Name, "signal", s.info.Signal, "reason", err)
 	}
 	st.lastErr = err.Error()
 	var missing *counter.NotSupportedError
@@ -282,8 +278,8 @@ func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus 
 		return // the rate is not known: nothing changes
 	}
 	rate := float64(to.Switches-from.Switches) / wall
-	duty := min(1, sc.config.Sampling.Duration.Seconds()/sc.config.Sampling.Period.Seconds())
-	limit := sc.config.Sampling.MaxOverhead
+	duty := min(1, sc.Config.Sampling.Duration.Seconds()/sc.Config.Sampling.Period.Seconds())
+	limit := sc.Config.Sampling.MaxOverhead
 	for _, s := range sc.sources {
 		s.tax = s.tax.next(s.info.SwitchOverhead, rate, cpus, duty, limit)
 		var err error

@@ -97,7 +97,7 @@ func (a *Agent) SocketServer() *http.Server {
 	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.offenders) })
 	mux.HandleFunc("POST "+api.PathCommands, a.serveCommand)
 	mux.HandleFunc("POST /v1/{other}", func(w http.ResponseWriter, r *http.Request) {
-		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.view.version)
+		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.Version)
 	})
 	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
 }
@@ -146,7 +146,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	case errors.As(refused, &invalid):
 		api.Fail(w, http.StatusBadRequest, refused, "")
 	case unread != nil:
-		api.Fail(w, http.StatusBadRequest, unread, "use quell of the agent's version, "+a.view.version)
+		api.Fail(w, http.StatusBadRequest, unread, "use quell of the agent's version, "+a.Version)
 	case errors.As(refused, &none):
 		api.Fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
 	case refused != nil:
@@ -161,7 +161,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
 	c, unread := wire.DecodeCommand(m)
 	if unread != nil {
-		unread = fmt.Errorf("unknown command for quell-agent %s: upgrade it", a.view.version)
+		unread = fmt.Errorf("unknown command for quell-agent %s: upgrade it", a.Version)
 	}
 	done, refused, err := a.submit(ctx, m.Who+" (server)", m.Why, c, unread)
 	var none *notFoundError
@@ -209,7 +209,7 @@ func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request, process pro
 	registry.MustRegister(own)
 	families, err := prometheus.Gatherers{registry, process}.Gather()
 	if err != nil {
-		a.health.log.Debug("collect metrics", "reason", err)
+		a.Log.Debug("collect metrics", "reason", err)
 	}
 	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	for _, f := range families {

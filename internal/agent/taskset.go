@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -24,12 +25,14 @@ type taskSet struct {
 	pseudo map[string]*task
 }
 
-// base are the lowest parts; the others embed it.
+// base is what all parts use, and what the agent was given; they embed it.
 type base struct {
-	health *health
-	clock  *clock
-	stats  *stats
-	tasks  *taskSet
+	*Parts
+	pipeline *pipeline.Pipeline
+	health   *health
+	clock    *clock
+	stats    *stats
+	tasks    *taskSet
 }
 
 func newTaskSet() *taskSet {

@@ -14,8 +14,8 @@ func (sm *sampler) openWindow(now time.Time) {
 	if w.next.IsZero() {
 		w.next = now
 	}
-	for !w.next.After(now.Add(sm.config.Tick / 2)) {
-		w.next = w.next.Add(sm.config.Sampling.Period)
+	for !w.next.After(now.Add(sm.Config.Tick / 2)) {
+		w.next = w.next.Add(sm.Config.Sampling.Period)
 	}
 	if sm.placement.updateTopology() {
 		for _, s := range sm.scheduler.sources {
@@ -26,8 +26,8 @@ func (sm *sampler) openWindow(now time.Time) {
 	// An agent that is restarted while a task suffers has everything it needs to detect
 	// that except outliers. It takes them half a period apart, so that an anomaly is
 	// found again after 70 s and not after 130 s, with the default settings.
-	if w.fastStart && sm.scheduler.number < uint64(sm.config.Detect.Outliers) {
-		soon := now.Add(max(sm.config.Sampling.Period/2, sm.config.Sampling.Duration+sm.config.Tick))
+	if w.fastStart && sm.scheduler.number < uint64(sm.Config.Detect.Outliers) {
+		soon := now.Add(max(sm.Config.Sampling.Period/2, sm.Config.Sampling.Duration+sm.Config.Tick))
 		if soon.Before(w.next) {
 			w.next = soon
 		}
@@ -42,7 +42,7 @@ func (sm *sampler) openWindow(now time.Time) {
 		}
 	}
 	w.machineSources = w.machineSources[:0]
-	for _, s := range sm.scheduler.machines {
+	for _, s := range sm.MachineSources {
 		if sm.counting(s.Info().Signal, s.Start()) {
 			w.machineSources = append(w.machineSources, s)
 		}
@@ -55,7 +55,7 @@ func (sm *sampler) openWindow(now time.Time) {
 	w.caps = sm.pipeline.Caps()
 	// Usage of an idle task between two readings counts for the second. That is usually
 	// nothing, but the analysis of the previous window may have taken long.
-	justRead := w.start.Sub(w.read) < sm.config.Sampling.Duration/100
+	justRead := w.start.Sub(w.read) < sm.Config.Sampling.Duration/100
 	for _, t := range sm.tasks.order {
 		if t.busy() || !justRead {
 			_ = t.readUsage() // the error is in t.notes
@@ -85,7 +85,7 @@ func (sm *sampler) closeWindow(now time.Time) {
 	w.length = end.Sub(w.start)
 	wall := w.length.Seconds()
 	w.stolen = sm.stolen(wall)
-	contiguous := w.due(now, sm.config)
+	contiguous := w.due(now, sm.Config)
 	for _, t := range sm.tasks.order {
 		if !t.ended {
 			t.pressure.end(t.cgroup, w.length, contiguous)
@@ -144,7 +144,7 @@ func (sm *sampler) measure(t *task, now time.Time, wall float64) {
 		sm.placement.lookAgain(now, t)
 	}
 	t.threads = 0
-	if !t.ended && t.cpu >= idle && (sm.recorder.trace != nil || sm.recorder.uplink != nil) {
+	if !t.ended && t.cpu >= idle && (sm.Record != nil || sm.Uplink != nil) {
 		if n, err := t.cgroup.Threads(); err == nil {
 			t.threads = n
 		}
