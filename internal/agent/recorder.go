@@ -76,12 +76,9 @@ func cut(s string) string {
 // server gets.
 type recorder struct {
 	base
-	disk   *stateDir
-	upward serverState
-}
+	disk *stateDir
 
-// serverState is the data for the server and from it.
-type serverState struct {
+	// For the server and from it:
 	samples  []sample.Sample // of this window
 	specs    map[spec.Key]spec.Spec
 	followed []sample.JobName // sorted
@@ -93,10 +90,10 @@ func (rec *recorder) receiveSpecs() {
 		return
 	}
 	for _, s := range rec.Uplink.Specs() {
-		if rec.upward.specs == nil {
-			rec.upward.specs = map[spec.Key]spec.Spec{}
+		if rec.specs == nil {
+			rec.specs = map[spec.Key]spec.Spec{}
 		}
-		rec.upward.specs[s.Key] = s
+		rec.specs[s.Key] = s
 	}
 	rec.health.degrade("server", rec.Uplink.Err())
 }
@@ -104,7 +101,7 @@ func (rec *recorder) receiveSpecs() {
 // serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes
 // precedence over this machine's own spec.
 func (rec *recorder) serverSpec(k spec.Key, at sample.Millis) (spec.Spec, bool) {
-	s, ok := rec.upward.specs[k]
+	s, ok := rec.specs[k]
 	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= rec.Config.Spec.StaleAfter
 }
 
@@ -113,23 +110,22 @@ func (rec *recorder) sendSamples(at sample.Millis, tasks []*task) {
 	if rec.Uplink == nil {
 		return
 	}
-	u := &rec.upward
-	rec.Uplink.Samples(at, u.samples)
-	clear(u.samples) // its strings may belong to tasks that have ended
-	u.samples = u.samples[:0]
+	rec.Uplink.Samples(at, rec.samples)
+	clear(rec.samples) // its strings may belong to tasks that have ended
+	rec.samples = rec.samples[:0]
 	jobs := make([]sample.JobName, 0, len(tasks))
 	for _, t := range tasks {
 		jobs = append(jobs, t.Job)
 	}
 	slices.Sort(jobs)
-	if jobs = slices.Compact(jobs); slices.Equal(jobs, u.followed) {
+	if jobs = slices.Compact(jobs); slices.Equal(jobs, rec.followed) {
 		return
 	}
-	u.followed = jobs
+	rec.followed = jobs
 	rec.Uplink.WatchSpecs(rec.Platform, jobs)
-	for k := range u.specs {
+	for k := range rec.specs {
 		if _, found := slices.BinarySearch(jobs, k.Job); !found {
-			delete(u.specs, k)
+			delete(rec.specs, k)
 		}
 	}
 }
@@ -160,7 +156,7 @@ func (rec *recorder) audit(now sample.Millis, e auditEntry, err error) {
 func (rec *recorder) record(s *sample.Sample) {
 	rec.stats.samples[s.Signal]++
 	if rec.Uplink != nil {
-		rec.upward.samples = append(rec.upward.samples, *s)
+		rec.samples = append(rec.samples, *s)
 	}
 	rec.traceSample(s)
 }

@@ -23,6 +23,7 @@ type scheduler struct {
 type sourceState struct {
 	counter.Source
 	info     counter.Info
+	signal   sample.Signal
 	eligible []*task // tasks that it could count
 	tax      overhead
 	totals   counter.Totals
@@ -32,6 +33,7 @@ func newSources(all []counter.Source) []*sourceState {
 	states := make([]*sourceState, len(all))
 	for i, s := range all {
 		states[i] = &sourceState{Source: s, info: s.Info()}
+		states[i].signal, _ = sample.LookupSignal(states[i].info.Signal)
 	}
 	return states
 }
@@ -101,7 +103,7 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 	for i, s := range sc.sources {
 		s.info = s.Info() // the CPUs may have changed
 		s.eligible = s.eligible[:0]
-		all := countsSuspects(&s.info)
+		all := s.countsSuspects()
 		for _, t := range sc.tasks.order {
 			if (all || t.judges(s.info.Signal)) && !t.seats[i].unsupported {
 				s.eligible = append(s.eligible, t)
@@ -138,9 +140,8 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 // countsSuspects reports whether a source follows also tasks that its signal does not
 // judge: only the source knows which tasks they share its resource with, or which tasks
 // they serve.
-func countsSuspects(info *counter.Info) bool {
-	sig, ok := sample.LookupSignal(info.Signal)
-	return ok && (info.Accounts || !sig.Domain.OfCPUs())
+func (s *sourceState) countsSuspects() bool {
+	return s.info.Accounts || !s.signal.Domain.OfCPUs()
 }
 
 // shortage says how many descriptors are missing and how to fix that.
@@ -284,7 +285,7 @@ func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus 
 		s.tax = s.tax.next(s.info.SwitchOverhead, rate, cpus, duty, limit)
 		var err error
 		if s.tax.paused {
-			err = pausedError{s.info.Signal, s.info.SwitchOverhead, limit}
+			err = pausedError(s.info.Signal, s.info.SwitchOverhead, limit)
 		}
 		sc.health.degrade("overhead of "+string(s.info.Signal), err)
 	}

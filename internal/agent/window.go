@@ -100,21 +100,14 @@ func (sm *sampler) closeWindow(now time.Time) {
 	sm.overall = sm.overall[:0]
 	at := sample.At(end)
 	for _, s := range w.sources {
-		sig, ok := sample.LookupSignal(s.info.Signal)
-		if !ok {
-			continue
-		}
 		began := time.Now()
 		sm.collect(s, contiguous)
-		sm.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		sm.judge(sample.At(now), at, sig, s.info.Variant)
+		sm.stats.sourceSeconds[s.signal.Name] += time.Since(began).Seconds()
+		sm.judge(sample.At(now), at, s.signal, s.info.Variant)
 	}
 	for _, s := range w.machineSources {
 		info := s.Info()
-		sig, ok := sample.LookupSignal(info.Signal)
-		if !ok {
-			continue
-		}
+		sig, _ := sample.LookupSignal(info.Signal)
 		began := time.Now()
 		sm.counting(sig.Name, s.Stop())
 		sm.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
