@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -216,7 +216,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 			}
 		})
 	}
-	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
+	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", runtime.Version())
 	manager, closeManager, bad := openNotifier(os.Getenv)
 	if bad != nil {
 		log.Warn("cannot notify the service manager", "reason", bad)
@@ -234,11 +234,4 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	}
 	wg.Wait()
 	return errors.Join(err, closeManager())
-}
-
-func goVersion() string {
-	if b, ok := debug.ReadBuildInfo(); ok {
-		return b.GoVersion
-	}
-	return ""
 }

@@ -115,10 +115,8 @@ const maxSocket = 107
 
 // Validate returns every problem of the current values.
 func (a *Agent) Validate() []Problem {
-	ps := keyed.Check("", a)
-	add := func(key string, value any, want string) {
-		ps = append(ps, Problem{Key: key, Value: fmt.Sprint(value), Want: want})
-	}
+	ps := problems(keyed.Check("", a))
+	add := ps.add
 	if a.StateDir == "" {
 		add("state_dir", `""`, "a directory")
 	}

@@ -123,10 +123,8 @@ func LoadServer(file string, environ, settings []string) (*Server, error) {
 
 // Validate returns every problem of the current values.
 func (s *Server) Validate() []Problem {
-	ps := keyed.Check("", s)
-	add := func(key string, value any, want string) {
-		ps = append(ps, Problem{Key: key, Value: fmt.Sprint(value), Want: want})
-	}
+	ps := problems(keyed.Check("", s))
+	add := ps.add
 	if s.StateDir == "" {
 		add("state_dir", `""`, "a directory")
 	}

@@ -44,10 +44,8 @@ var (
 
 // transactions checks a rule's ways to count transactions.
 func (r *Matcher) transactions(key string) []Problem {
-	var ps []Problem
-	add := func(name, value, want string) {
-		ps = append(ps, Problem{Key: key + "." + name, Value: value, Want: want})
-	}
+	var ps problems
+	add := func(name, value, want string) { ps.add(key+"."+name, value, want) }
 	absolute := func(name, value string) {
 		if !strings.HasPrefix(value, "/") {
 			add(name, strconv.Quote(value), "an absolute path")

@@ -126,26 +126,15 @@ func (c *chart) extend(iv *Interval, verdicts []detect.Verdict) {
 		drop = 1
 	}
 	cost := math.NaN()
-	if i := iv.find(c.victim); i >= 0 && verdicts[i].Judged {
+	if i := plan.IndexOf(iv.readings, c.victim); i >= 0 && verdicts[i].Judged {
 		cost = iv.readings[i].Cost
 	}
 	c.Times, c.VictimCost = append(c.Times[drop:], iv.at), append(c.VictimCost[drop:], stat.Float(cost))
 	for n, k := range c.tasks {
 		pressure := math.NaN()
-		if i := iv.find(k); i >= 0 {
+		if i := plan.IndexOf(iv.readings, k); i >= 0 {
 			pressure = iv.readings[i].Pressure
 		}
 		c.Usage[n].Usage = append(c.Usage[n].Usage[drop:], stat.Float(pressure))
 	}
-}
-
-// find returns the index of a task's measurement, −1 if there is none. A chart needs few
-// tasks: a linear search is cheaper than an index.
-func (iv *Interval) find(k sample.TaskKey) int {
-	for i := range iv.readings {
-		if iv.readings[i].Task.Key == k {
-			return i
-		}
-	}
-	return -1
 }

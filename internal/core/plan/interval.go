@@ -21,17 +21,8 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	if len(p.open) == 0 {
 		return
 	}
-	// An incident needs few tasks: a linear search is cheaper than an index.
-	find := func(k sample.TaskKey) int {
-		for i := range readings {
-			if readings[i].Task.Key == k {
-				return i
-			}
-		}
-		return -1
-	}
 	usage := func(k sample.TaskKey) float64 {
-		if i := find(k); i >= 0 {
+		if i := IndexOf(readings, k); i >= 0 {
 			return readings[i].Pressure
 		}
 		return math.NaN()
@@ -40,7 +31,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		if inc.Signal != sig {
 			continue
 		}
-		if i := find(inc.Victim.Key); i >= 0 && verdicts[i].Judged {
+		if i := IndexOf(readings, inc.Victim.Key); i >= 0 && verdicts[i].Judged {
 			cost := readings[i].Cost
 			if verdicts[i].Outlier {
 				inc.lastDisturbance = max(inc.lastDisturbance, at)
@@ -52,6 +43,17 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 			p.changed(inc, now)
 		}
 	}
+}
+
+// IndexOf returns the index of a task's reading, −1 if there is none. An incident and its
+// chart need few tasks: a linear search is cheaper than an index.
+func IndexOf(readings []detect.Reading, k sample.TaskKey) int {
+	for i := range readings {
+		if readings[i].Task.Key == k {
+			return i
+		}
+	}
+	return -1
 }
 
 // addSample adds the victim's sample to the newest round whose cap is in force: a change now

@@ -99,13 +99,9 @@ func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	s, p := &b.Published, &b.history.params
 	s.Own = p.MinTasks == 1
-	switch {
-	case b.Full < p.MinTasks && len(b.tasks) < p.MinTasks:
-		s.State = Insufficient
-	case b.Full < p.MinTasks:
-		s.State = Learning
-	case now.Sub(b.Last) > p.StaleAfter:
-		s.State = Stale
+	switch state := p.state(max(len(b.tasks), b.Full), b.Full, now.Sub(b.Last)); {
+	case state != Ready:
+		s.State = state
 	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
 		s.State, s.Updated = Ready, now
 		s.CPUMean, s.Mean, s.StdDev = b.CPU.Mean, b.Cost.Mean, b.Cost.StdDev()
