@@ -24,8 +24,7 @@ func (v *view) status() api.Status {
 		Started: v.started, Now: sample.At(v.clock.now()), Rule: string(v.pipeline.Params().Method), Mode: v.pipeline.Policy().Mode,
 		Signals: v.signals(), Tasks: len(v.tasks.byKey), Outside: v.sampler.window.outside, Caps: []api.CapView{}, Open: v.pipeline.OpenCount(), Intervals: v.stats.intervals}
 	for _, c := range v.pipeline.Caps() {
-		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, IO: c.IO, Net: c.Net, From: c.From, Until: c.Until,
-			By: c.By, Why: c.Why, Incident: c.Incident})
+		s.Caps = append(s.Caps, api.CapView{Task: c.Task.Name, CapState: c})
 	}
 	s.Degraded = v.health.lines()
 	return s

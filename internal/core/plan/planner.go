@@ -27,17 +27,17 @@ const (
 
 // Action is an instruction to the enforcer.
 type Action struct {
-	Kind     ActionKind
-	ID       string // of the cap
-	Task     sample.Task
-	Rate     float64 // CPU-s/s; 0 if IO or Net is the limit
-	IO       IORate  // for each disk that the task shares with Victim
-	Net      uint64  // bytes/s that it sends; 0 if something else is limited
-	Until    sample.Millis
-	By       string // "quell" or the operator
-	Why      string
-	Incident string         // ID, "" for an operator's cap outside any incident
-	Victim   sample.TaskKey // of the incident
+	Kind     ActionKind     `json:"-"`
+	ID       string         `json:"id"` // of the cap
+	Task     sample.Task    `json:"-"`
+	Rate     float64        `json:"rate"`          // CPU-s/s; 0 if IO or Net is the limit
+	IO       IORate         `json:"io,omitzero"`   // for each disk that the task shares with Victim
+	Net      uint64         `json:"net,omitempty"` // bytes/s that it sends; 0 if something else is limited
+	Until    sample.Millis  `json:"until"`
+	By       string         `json:"by"` // "quell" or the operator
+	Why      string         `json:"why,omitempty"`
+	Incident string         `json:"incident,omitempty"` // ID, "" for an operator's cap outside any incident
+	Victim   sample.TaskKey `json:"-"`                  // of the incident
 }
 
 // auto is the author of actions that no operator ordered.
@@ -46,8 +46,8 @@ const auto = "quell"
 // CapState is a cap in force, or requested.
 type CapState struct {
 	Action
-	From    sample.Millis
-	Applied bool // the enforcer confirmed it
+	From    sample.Millis `json:"from"`
+	Applied bool          `json:"-"` // the enforcer confirmed it
 
 	round    *round    // nil outside an incident
 	incident *incident // nil outside an incident

@@ -149,9 +149,11 @@ func someStatus() api.Status {
 			{Signal: sample.CPI, Reason: "event cycles: no such event: the machine has no PMU, or its hypervisor hides it", Remedy: "use an instance type with a PMU; the other signals work without"},
 			{Signal: sample.CPT, OK: true, Variant: "progress"},
 			{Signal: sample.RunQ, OK: true, Variant: "schedstat", Reason: "eBPF is refused: operation not permitted"}},
-		Caps: []api.CapView{{ID: "cap-20251121T115800.000-3", Task: encode.Name, Rate: 0.01, From: noon.Add(-2 * time.Minute), Until: noon.Add(3 * time.Minute),
-			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46", Incident: "inc-20251121T115759.000-2"},
-			{ID: "cap-20251121T115830.000-4", Task: "/batch/upload", Net: 1 << 20, From: noon.Add(-time.Minute), Until: noon.Add(4 * time.Minute), By: "ann", Why: "too loud"}},
+		Caps: []api.CapView{
+			{Task: encode.Name, CapState: plan.CapState{From: noon.Add(-2 * time.Minute), Action: plan.Action{ID: "cap-20251121T115800.000-3", Rate: 0.01, Until: noon.Add(3 * time.Minute),
+				By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46", Incident: "inc-20251121T115759.000-2"}}},
+			{Task: "/batch/upload", CapState: plan.CapState{From: noon.Add(-time.Minute), Action: plan.Action{ID: "cap-20251121T115830.000-4", Net: 1 << 20, Until: noon.Add(4 * time.Minute),
+				By: "ann", Why: "too loud"}}}},
 		Degraded: []string{"cpi: not counted", "runq: waits of exited threads are lost"}}
 }
 
