@@ -124,12 +124,13 @@ func (b *Book) rotated() {
 	})
 }
 
-// Query says which incidents are wanted; the zero value wants all.
+// Query says which incidents are wanted; the zero value wants all. The tags are those of the
+// agent's socket.
 type Query struct {
-	Open   bool          // only those that are not closed
-	Since  sample.Millis // only those updated since
-	Victim string        // only victims with a matching name; "*" is any sequence of characters; "" all
-	Limit  int           // at most this many, the newest; 0: all
+	Open   bool          `key:"open"`                           // only those that are not closed
+	Since  sample.Millis `key:"since"`                          // only those updated since
+	Victim string        `key:"victim"`                         // only victims with a matching name; "*" is any sequence of characters; "" all
+	Limit  int           `key:"limit" min:"0" max:"1000000000"` // at most this many, the newest; 0: all
 	Charts bool          // with the points of their charts
 }
 
