@@ -1,6 +1,7 @@
 package config
 
 import (
+	_ "embed"
 	"fmt"
 	"regexp"
 	"strings"
@@ -38,27 +39,15 @@ func (r *Matcher) Missing(seen map[string]bool) []string {
 	return []string{"class"}
 }
 
-// defaultMatchers find containers, virtual machines and services where the common managers
-// put them. No task is latency-sensitive unless a rule says so, so no task is capped by
-// default.
-func defaultMatchers() []Matcher {
-	return []Matcher{
-		// Kubernetes by the kubelet's cgroup driver: cgroupfs, then systemd.
-		// Containers, not the pods around them: a pod is not a separate suspect.
-		{Match: "/kubepods/besteffort/pod*/*", Class: sample.BestEffort},
-		{Match: "/kubepods/burstable/pod*/*", Class: sample.Batch},
-		{Match: "/kubepods/pod*/*", Class: sample.Batch},
-		{Match: "/kubepods.slice/kubepods-besteffort.slice/*.slice/*", Class: sample.BestEffort},
-		{Match: "/kubepods.slice/kubepods-burstable.slice/*.slice/*", Class: sample.Batch},
-		{Match: "/kubepods.slice/kubepods-pod*.slice/*", Class: sample.Batch},
-		{Match: "/machine.slice/*.scope", Class: sample.Batch},
-		{Match: "/machine/*", Class: sample.Batch},
-		{Match: "/system.slice/docker-*.scope", Class: sample.Batch},
-		{Match: "/docker/*", Class: sample.Batch},
-		{Match: "/lxc.payload.*", Class: sample.Batch},
-		{Match: "/system.slice/*.service", Class: sample.Batch, NeverCap: true},
-		{Match: "/system.slice/system-*.slice/*.service", Class: sample.Batch, NeverCap: true}, // instances, NAME@X.service
+//go:embed rules.yaml
+var defaultRules string
+
+func defaultMatchers() (all []Matcher) {
+	var r keyed.Reader
+	if err := r.Document(&all, []byte(defaultRules)); err != nil || len(r.Problems) > 0 {
+		panic(fmt.Sprintf("rules.yaml: %v %v", err, r.Problems))
 	}
+	return all
 }
 
 // compile converts the pattern to a regular expression.
