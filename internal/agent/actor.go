@@ -23,41 +23,40 @@ type actor struct {
 	recorder    *recorder
 }
 
-// writes lists the writes that limit a task as an action asks, and the cgroup to write to.
-func (ac *actor) writes(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+// writes sets the writes that limit a task as an action asks, and the cgroup to write to.
+func (ac *actor) writes(t *task, act *plan.Action, c *enforce.Change) (err error) {
 	switch {
 	case !act.IO.IsZero():
-		return ac.ioWrites(t, act)
+		return ac.ioWrites(t, act, c)
 	case act.Net > 0:
-		return ac.netWrites(t, act)
+		return ac.netWrites(t, act, c)
 	case t.places.Split:
-		err = fmt.Errorf("its processes are in different cgroups: %s", t.places.Reason)
+		return fmt.Errorf("its processes are in different cgroups: %s", t.places.Reason)
 	case t.places.CPU == "":
-		err = errors.New("it has no processes, so its CPU limit is unknown")
-	default:
-		return ac.Machine.CapWrites(t.places.CPU, act.Rate, ac.Config.Enforce.Period)
+		return errors.New("it has no processes, so its CPU limit is unknown")
 	}
-	return "", 0, nil, err
+	c.Dir, c.Inode, c.Writes, err = ac.Machine.CapWrites(t.places.CPU, act.Rate, ac.Config.Enforce.Period)
+	return err
 }
 
-// ioWrites lists the writes that limit a task on every disk that it shares with the
+// ioWrites sets the writes that limit a task on every disk that it shares with the
 // victim. An existing limit of the task that is lower stays in force.
-func (ac *actor) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+func (ac *actor) ioWrites(t *task, act *plan.Action, c *enforce.Change) error {
 	place, err := t.cgroup.IOPlace()
 	if err != nil {
-		return "", 0, nil, err
+		return err
 	}
 	var disks []host.Device
 	if ac.SharedDisks != nil {
 		disks = ac.SharedDisks(act.Victim, t.Key)
 	}
 	if len(disks) == 0 {
-		return "", 0, nil, errors.New("no known disk is shared with the victim")
+		return errors.New("no known disk is shared with the victim")
 	}
 	for _, disk := range disks {
 		has, err := ac.Machine.IOLimit(place, disk)
 		if err != nil {
-			return "", 0, nil, err
+			return err
 		}
 		limit := host.IOLimit{Rbps: lower(act.IO.Bytes, has.Rbps), Wbps: lower(act.IO.Bytes, has.Wbps),
 			Riops: lower(act.IO.Ops, has.Riops), Wiops: lower(act.IO.Ops, has.Wiops)}
@@ -65,27 +64,28 @@ func (ac *actor) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w
 			continue
 		}
 		var one []host.Write
-		if dir, inode, one, err = ac.Machine.IOWrites(place, disk, limit); err != nil {
-			return "", 0, nil, err
+		if c.Dir, c.Inode, one, err = ac.Machine.IOWrites(place, disk, limit); err != nil {
+			return err
 		}
-		w = append(w, one...)
+		c.Writes = append(c.Writes, one...)
 	}
-	if len(w) == 0 {
-		return "", 0, nil, fmt.Errorf("limit I/O of %s: %w", t.Name, host.ErrNotLower)
+	if len(c.Writes) == 0 {
+		return fmt.Errorf("limit I/O of %s: %w", t.Name, host.ErrNotLower)
 	}
-	return dir, inode, w, nil
+	return nil
 }
 
-// netWrites lists the write that limits what a task sends.
-func (ac *actor) netWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+// netWrites sets the write that limits what a task sends.
+func (ac *actor) netWrites(t *task, act *plan.Action, c *enforce.Change) error {
 	switch {
 	case t.Key.Hierarchy != sample.Unified:
-		return "", 0, nil, errors.New("cannot limit its network traffic: the task is a v1 cgroup")
+		return errors.New("cannot limit its network traffic: the task is a v1 cgroup")
 	case ac.NetWrites == nil:
-		return "", 0, nil, errors.New("cannot limit network traffic on this machine")
+		return errors.New("cannot limit network traffic on this machine")
 	}
-	dir = t.cgroup.Dir()
-	return dir, t.Key.Inode, ac.NetWrites(dir, act.Net), nil
+	c.Dir, c.Inode = t.cgroup.Dir(), t.Key.Inode
+	c.Writes = ac.NetWrites(c.Dir, act.Net)
+	return nil
 }
 
 // lower returns the wished limit if it is lower than the existing one, else 0, which
@@ -157,16 +157,15 @@ func (ac *actor) applyCap(now sample.Millis, act *plan.Action) error {
 		return errors.New("the task has ended")
 	}
 	ac.placement.readPlacement(ac.clock.now(), t)
-	dir, inode, writes, err := ac.writes(t, *act)
-	if err != nil {
+	c := enforce.Change{ID: act.ID, From: now, Until: act.Until, Task: act.Task.Name, Who: act.By}
+	if err := ac.writes(t, act, &c); err != nil {
 		return err
 	}
-	if r := host.UnlimitedIO(writes); r != "" {
+	if r := host.UnlimitedIO(c.Writes); r != "" {
 		act.Why = strings.TrimPrefix(act.Why+"; "+r, "; ")
 	}
-	err = ac.Enforcer.Apply(now, enforce.Change{ID: act.ID, Dir: dir, Inode: inode, Writes: writes, From: now,
-		Until: act.Until, Task: act.Task.Name, Who: act.By, Why: act.Why})
-	if err != nil {
+	c.Why = act.Why
+	if err := ac.Enforcer.Apply(now, c); err != nil {
 		return err
 	}
 	t.capped = true

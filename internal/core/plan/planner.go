@@ -405,12 +405,10 @@ func (p *Planner) Roles() map[sample.TaskKey]Role {
 	roles := map[sample.TaskKey]Role{}
 	for _, inc := range p.open {
 		for _, n := range inc.named {
-			if n.Suspect.Level >= detect.Likely && roles[n.Suspect.Key] == NoRole {
-				roles[n.Suspect.Key] = Suspect
+			if n.Suspect.Level >= detect.Likely {
+				roles[n.Suspect.Key] = max(roles[n.Suspect.Key], Suspect)
 			}
 		}
-	}
-	for _, inc := range p.open {
 		roles[inc.Victim.Key] = Victim
 	}
 	return roles
