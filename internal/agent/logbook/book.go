@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,8 +27,7 @@ type Book struct {
 	dir     string
 	lines   RotatingFile
 	skipped int
-	entries map[string]*entry
-	order   []*entry // by time of opening, then ID
+	entries map[string]*entry // by ID
 	// newest is the number of the file that is written; the file numbered n has been
 	// rotated newest − n times. first is the oldest that is kept.
 	newest, first int
@@ -91,21 +91,11 @@ func (b *Book) Add(inc *incident.Record) error {
 	return nil
 }
 
-// note adds an entry, or replaces an older one with the same ID.
+// note adds an entry, unless a newer file has one with the same ID.
 func (b *Book) note(e *entry) {
-	if old := b.entries[e.id]; old != nil {
-		switch {
-		case old.file > e.file:
-			return // it is the older one
-		case old.opened == e.opened:
-			*old = *e
-			return
-		}
-		b.order = slices.DeleteFunc(b.order, func(x *entry) bool { return x == old })
+	if old := b.entries[e.id]; old == nil || old.file <= e.file {
+		b.entries[e.id] = e
 	}
-	b.entries[e.id] = e
-	i, _ := slices.BinarySearchFunc(b.order, e, (*entry).compare)
-	b.order = slices.Insert(b.order, i, e)
 }
 
 // rotated removes the entries of the oldest file.
@@ -115,13 +105,18 @@ func (b *Book) rotated() {
 		return
 	}
 	b.first = b.newest - b.lines.Keep
-	b.order = slices.DeleteFunc(b.order, func(e *entry) bool {
-		if e.file < b.first {
-			delete(b.entries, e.id)
-			return true
+	maps.DeleteFunc(b.entries, func(_ string, e *entry) bool { return e.file < b.first })
+}
+
+// find lists the entries that are wanted, the oldest first.
+func (b *Book) find(want func(*entry) bool) (found []*entry) {
+	for _, e := range b.entries {
+		if want(e) {
+			found = append(found, e)
 		}
-		return false
-	})
+	}
+	slices.SortFunc(found, (*entry).compare)
+	return found
 }
 
 // Query says which incidents are wanted; the zero value wants all. The tags are those of the
@@ -138,18 +133,13 @@ type Query struct {
 func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	var found []*entry
-	for _, e := range slices.Backward(b.order) {
-		if q.Open && e.closed != 0 || e.updated < q.Since || q.Victim != "" && !Matches(q.Victim, e.victim) {
-			continue
-		}
-		if q.Limit > 0 && len(found) == q.Limit {
-			older++
-			continue
-		}
-		found = append(found, e)
+	found := b.find(func(e *entry) bool {
+		return !(q.Open && e.closed != 0) && e.updated >= q.Since && (q.Victim == "" || Matches(q.Victim, e.victim))
+	})
+	if q.Limit > 0 {
+		older = max(0, len(found)-q.Limit)
 	}
-	slices.Reverse(found)
+	found = found[older:]
 	list = make([]incident.Record, 0, len(found))
 	for _, e := range found {
 		inc, err := b.read(e)
@@ -183,23 +173,20 @@ func (b *Book) Incident(id string) (incident.Record, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	e := b.entries[id]
-	if e == nil && id == "last" && len(b.order) > 0 {
-		e = b.order[len(b.order)-1]
-	}
 	if e == nil && id != "" {
-		var all []string
-		for _, x := range b.order {
-			if strings.Contains(x.id, id) {
-				e = x
+		found := b.find(func(x *entry) bool { return id == "last" || strings.Contains(x.id, id) })
+		if n := len(found); n > 1 && id != "last" {
+			var all []string
+			for _, x := range found[:min(n, 10)] {
 				all = append(all, x.id)
 			}
-		}
-		if len(all) > 1 {
-			return incident.Record{}, &AmbiguousError{id, all[:min(len(all), 10)]}
+			return incident.Record{}, &AmbiguousError{id, all}
+		} else if n > 0 {
+			e = found[n-1]
 		}
 	}
 	if e == nil {
-		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNotFound, len(b.order))
+		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNotFound, len(b.entries))
 	}
 	return b.read(e)
 }

@@ -39,7 +39,7 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 	began := time.Now()
 	book, err := Read(dir)
-	if err != nil || len(book.order) != n {
+	if err != nil || len(book.entries) != n {
 		b.Fatal(err)
 	}
 	opened := time.Since(began)
