@@ -41,23 +41,8 @@ func (pl *placement) updateTopology() bool {
 
 // readPlacement reads where a task's processes are and where they may run.
 func (pl *placement) readPlacement(now time.Time, t *task) {
-	first, places, cpus := t.placementRead.IsZero(), t.places, t.cpus
+	first, before, cpusBefore := t.placementRead.IsZero(), t.places, t.cpus
 	t.placementRead = now
-	pl.updatePlacement(t)
-	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
-		for _, o := range pl.tasks.order {
-			o.placementInterval = 0
-		}
-	}
-}
-
-// lookAgain is a look because of elapsed time only.
-func (pl *placement) lookAgain(now time.Time, t *task) {
-	t.placementInterval = min(lookMost, max(lookEvery, 2*t.placementInterval)) // unless it finds a change
-	pl.readPlacement(now, t)
-}
-
-func (pl *placement) updatePlacement(t *task) {
 	places, err := t.cgroup.Places()
 	if err != nil {
 		t.notes[notePlaces] = err.Error()
@@ -74,6 +59,17 @@ func (pl *placement) updatePlacement(t *task) {
 		t.reach = pl.reaches.of(&pl.topology, cpus)
 		t.cpus = t.reach.cpus
 	}
+	if !first && (places != before || !slices.Equal(t.cpus, cpusBefore)) {
+		for _, o := range pl.tasks.order {
+			o.placementInterval = 0
+		}
+	}
+}
+
+// lookAgain is a look because of elapsed time only.
+func (pl *placement) lookAgain(now time.Time, t *task) {
+	t.placementInterval = min(lookMost, max(lookEvery, 2*t.placementInterval)) // unless it finds a change
+	pl.readPlacement(now, t)
 }
 
 // forget is called when a task is dropped.
