@@ -71,7 +71,7 @@ func New(p Parts) (*Agent, error) {
 	rec.base = b
 
 	pl := &placement{base: b, topology: p.Topology}
-	sc := &scheduler{base: b, sources: newSources(p.Sources)}
+	sc := newScheduler(b)
 	ac := &actor{base: b, pendingUndo: map[string]string{}, placement: pl, recorder: rec}
 	for _, c := range p.Enforcer.Active() {
 		ac.pendingUndo[c.ID] = LeftOver

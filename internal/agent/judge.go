@@ -55,9 +55,9 @@ func (sm *sampler) addOutside(iv *pipeline.Interval, sig sample.Signal, variant 
 	iv.Add(&sm.outsideSubject, m)
 }
 
-// judge passes one signal's interval to the pipeline and the trace.
-func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant string) {
-	w := &sm.window
+// judge passes the interval of a source of tasks to the pipeline and the trace.
+func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
+	w, sig, variant := &sm.window, source.signal, source.info.Variant
 	iv := sm.pipeline.Begin(sig, at, w.length)
 	w.served.grow(w.counted)
 	for i, t := range sm.tasks.order {
@@ -120,8 +120,8 @@ func (sm *sampler) end(now sample.Millis, iv *pipeline.Interval, sig sample.Sign
 // stand-ins are the victims. Tasks are suspects, unless the antagonist can only be on
 // another machine. No task is capped for a stand-in: its class is not one that may be
 // helped.
-func (sm *sampler) judgeMachine(now, at sample.Millis, sig sample.Signal, variant string, o counter.MachineSource) {
-	w := &sm.window
+func (sm *sampler) judgeMachine(now, at sample.Millis, source *sourceState) {
+	w, sig, variant := &sm.window, source.signal, source.info.Variant
 	var nothing counter.Reading
 	iv := sm.pipeline.Begin(sig, at, w.length)
 	if sig.Domain != sample.OtherVM {
@@ -134,7 +134,7 @@ func (sm *sampler) judgeMachine(now, at sample.Millis, sig sample.Signal, varian
 		sm.addOutside(iv, sig, variant)
 	}
 	first := iv.Len()
-	o.MachineReadings(func(name string, cpus sample.Set, c counter.Reading) {
+	source.machine.MachineReadings(func(name string, cpus sample.Set, c counter.Reading) {
 		t := sm.tasks.pseudoTask(sig.Name, name)
 		t.cpu = max(0, w.busy.Seconds()/w.length.Seconds())
 		s := sm.sampled(t, sig.Name, variant, at, c.Cost, &c)

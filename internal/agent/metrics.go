@@ -76,22 +76,13 @@ func byKind(of func(*stats) map[[2]string]uint64) func(*view, *series) {
 	}
 }
 
-// bySource is for values of the tasks' sources; ok is false for a source that has none.
+// bySource is for values of sources; ok is false for a source that has none.
 func bySource(of func(*sourceState) (_ float64, ok bool)) func(*view, *series) {
 	return func(v *view, s *series) {
-		for _, source := range v.scheduler.sources {
+		for _, source := range v.scheduler.all {
 			if x, ok := of(source); ok {
 				s.add(x, string(source.info.Signal))
 			}
-		}
-	}
-}
-
-func byAllocation(of func(*allocation) float64) func(*view, *series) {
-	return func(v *view, s *series) {
-		for i := range v.scheduler.allocations {
-			g := &v.scheduler.allocations[i]
-			s.add(of(g), string(g.signal))
 		}
 	}
 }
@@ -122,15 +113,15 @@ func metrics() []metric {
 			one(func(v *view) float64 { return float64(len(v.health.problems)) })},
 		{"quell_signal_tasks", "Tasks that a signal counts in the newest window, and those that wait for their turn.", gauge, []string{"signal", "state"},
 			func(v *view, s *series) {
-				for _, g := range v.scheduler.allocations {
-					s.add(float64(g.taken), string(g.signal), "counted")
-					s.add(float64(g.eligible-g.taken), string(g.signal), "waiting")
+				for _, source := range v.scheduler.all {
+					s.add(float64(source.taken), string(source.info.Signal), "counted")
+					s.add(float64(len(source.eligible)-source.taken), string(source.info.Signal), "waiting")
 				}
 			}},
 		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 if all are counted in each, 0 if some are never counted.", gauge, []string{"signal"},
-			byAllocation(func(g *allocation) float64 { return float64(g.wait) })},
+			bySource(func(s *sourceState) (float64, bool) { return float64(s.wait), true })},
 		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the present tasks.", gauge, []string{"signal"},
-			byAllocation(func(g *allocation) float64 { return g.coverage })},
+			bySource(func(s *sourceState) (float64, bool) { return s.coverage, true })},
 		{"quell_signal_tax_ratio", "Upper bound of the share of the machine's CPU time that counting a signal costs: its cost per context switch times the rate of switches in the newest window.", gauge, []string{"signal"},
 			bySource(func(s *sourceState) (float64, bool) { return s.tax.share, s.tax.known })},
 		{"quell_signal_resting", "Whether a signal is paused because counting it would cost more than sampling.max_tax.", gauge, []string{"signal"},

@@ -29,25 +29,24 @@ type sampler struct {
 
 // window is the open sampling window, or when the next one opens.
 type window struct {
-	open           bool
-	halved         bool // its middle is over, or no task needs a reading there
-	fastStart      bool // start with windows that are closer together
-	start          time.Time
-	next           time.Time
-	read           time.Time // when usage was read at the end of the newest one
-	times          host.CPUTimes
-	timesOK        bool
-	busy           time.Duration   // of all CPUs in the window; below 0: not known
-	outside        float64         // CPU-s/s used outside any task
-	length         time.Duration   // of the newest
-	stolen         float64         // share of the machine's CPU time in it that the hypervisor took
-	caps           []plan.CapState // in force at the window's start, then at its end
-	sources        []*sourceState  // that were started
-	machineSources []counter.MachineSource
-	counted        []counted       // by the source that was stopped last, ordered as taskSet.order
-	others         counter.Reading // by that source, for everything outside all tasks
-	served         served
-	sample         sample.Sample // the one that is being made
+	open      bool
+	halved    bool // its middle is over, or no task needs a reading there
+	fastStart bool // start with windows that are closer together
+	start     time.Time
+	next      time.Time
+	read      time.Time // when usage was read at the end of the newest one
+	times     host.CPUTimes
+	timesOK   bool
+	busy      time.Duration   // of all CPUs in the window; below 0: not known
+	outside   float64         // CPU-s/s used outside any task
+	length    time.Duration   // of the newest
+	stolen    float64         // share of the machine's CPU time in it that the hypervisor took
+	caps      []plan.CapState // in force at the window's start, then at its end
+	sources   []*sourceState  // that were started
+	counted   []counted       // by the source that was stopped last, ordered as taskSet.order
+	others    counter.Reading // by that source, for everything outside all tasks
+	served    served
+	sample    sample.Sample // the one that is being made
 }
 
 // machineCost is the newest cost of a machine-wide signal.

@@ -35,10 +35,10 @@ func (v *view) offenders() []plan.Offender { return v.pipeline.Offenders(sample.
 // signals is the requested ones with the result of the newest window.
 func (v *view) signals() []api.SignalStatus {
 	all := slices.Clone(v.Signals)
-	for _, g := range v.scheduler.allocations {
-		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == g.signal })
+	for _, g := range v.scheduler.all {
+		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == g.info.Signal })
 		if j >= 0 {
-			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.eligible, g.taken, g.wait, g.coverage
+			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = len(g.eligible), g.taken, g.wait, g.coverage
 		}
 	}
 	return all

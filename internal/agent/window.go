@@ -33,18 +33,9 @@ func (sm *sampler) openWindow(now time.Time) {
 		}
 	}
 	w.sources = w.sources[:0]
-	for _, s := range sm.scheduler.sources {
-		if s.tax.paused {
-			continue
-		}
-		if sm.counting(s.info.Signal, s.Start()) {
+	for _, s := range sm.scheduler.all {
+		if !s.tax.paused && sm.counting(s.info.Signal, s.start()) {
 			w.sources = append(w.sources, s)
-		}
-	}
-	w.machineSources = w.machineSources[:0]
-	for _, s := range sm.MachineSources {
-		if sm.counting(s.Info().Signal, s.Start()) {
-			w.machineSources = append(w.machineSources, s)
 		}
 	}
 	sm.placement.beginQuotas()
@@ -101,17 +92,17 @@ func (sm *sampler) closeWindow(now time.Time) {
 	at := sample.At(end)
 	for _, s := range w.sources {
 		began := time.Now()
-		sm.collect(s, contiguous)
-		sm.stats.sourceSeconds[s.signal.Name] += time.Since(began).Seconds()
-		sm.judge(sample.At(now), at, s.signal, s.info.Variant)
-	}
-	for _, s := range w.machineSources {
-		info := s.Info()
-		sig, _ := sample.LookupSignal(info.Signal)
-		began := time.Now()
-		sm.counting(sig.Name, s.Stop())
-		sm.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		sm.judgeMachine(sample.At(now), at, sig, info.Variant, s)
+		if s.machine != nil {
+			sm.counting(s.info.Signal, s.machine.Stop())
+		} else {
+			sm.collect(s, contiguous)
+		}
+		sm.stats.sourceSeconds[s.info.Signal] += time.Since(began).Seconds()
+		if s.machine != nil {
+			sm.judgeMachine(sample.At(now), at, s)
+		} else {
+			sm.judge(sample.At(now), at, s)
+		}
 	}
 	sm.recorder.sendSamples(at, sm.tasks.order)
 	sm.stats.intervals++
@@ -199,10 +190,11 @@ func (sm *sampler) stop() error {
 	}
 	var errs []error
 	for _, s := range sm.window.sources {
+		if s.machine != nil {
+			errs = append(errs, s.machine.Stop())
+			continue
+		}
 		errs = append(errs, s.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, false }}, func(sample.TaskKey, counter.Reading) {}))
-	}
-	for _, s := range sm.window.machineSources {
-		errs = append(errs, s.Stop())
 	}
 	return errors.Join(errs...)
 }
