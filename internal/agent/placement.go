@@ -34,14 +34,14 @@ func (pl *placement) updateTopology() bool {
 	pl.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
 	pl.topology, pl.reaches = t, reaches{}
 	for _, t := range pl.tasks.order {
-		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
+		t.placementRead, t.reach = time.Time{}, reach{} // read them again
 	}
 	return true
 }
 
 // readPlacement reads where a task's processes are and where they may run.
 func (pl *placement) readPlacement(now time.Time, t *task) {
-	first, before, cpusBefore := t.placementRead.IsZero(), t.places, t.cpus
+	first, before, cpusBefore := t.placementRead.IsZero(), t.places, t.reach.cpus
 	t.placementRead = now
 	places, err := t.cgroup.Places()
 	if err != nil {
@@ -55,11 +55,10 @@ func (pl *placement) readPlacement(now time.Time, t *task) {
 	if places.Split {
 		t.notes[notePlaces] = "split: " + places.Reason
 	}
-	if cpus, err := t.cgroup.AllowedCPUs(); err == nil && !slices.Equal(cpus, t.cpus) {
+	if cpus, err := t.cgroup.AllowedCPUs(); err == nil && !slices.Equal(cpus, t.reach.cpus) {
 		t.reach = pl.reaches.of(&pl.topology, cpus)
-		t.cpus = t.reach.cpus
 	}
-	if !first && (places != before || !slices.Equal(t.cpus, cpusBefore)) {
+	if !first && (places != before || !slices.Equal(t.reach.cpus, cpusBefore)) {
 		for _, o := range pl.tasks.order {
 			o.placementInterval = 0
 		}

@@ -36,10 +36,9 @@ type task struct {
 	subjects []*pipeline.Subject // by signal
 	pressure pressure            // on the CPU
 
-	cpus              sample.Set    // that it may run on
-	reach             reach         // derived from cpus
+	reach             reach         // of the CPUs that it may run on
 	group             *cgroupNode   // that its threads are in; nil if that is not known
-	placementRead     time.Time     // when places and cpus were read
+	placementRead     time.Time     // when places and reach were read
 	placementInterval time.Duration // time to the next look, while it is busy
 	views             []api.SignalView
 	cpu               float64 // CPU-s/s of the last interval
@@ -141,7 +140,7 @@ func (t *task) dueLook(now time.Time) bool {
 	}
 	// Tasks that came together are spread over several windows.
 	pause -= pause / 4 * time.Duration(t.Key.Inode%16) / 16
-	return t.cpus.Len() == 0 || now.Sub(t.placementRead) >= pause
+	return t.reach.cpus.Len() == 0 || now.Sub(t.placementRead) >= pause
 }
 
 // target is the task as a source sees it.
