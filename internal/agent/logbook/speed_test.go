@@ -24,7 +24,7 @@ func BenchmarkAnswer(b *testing.B) {
 	for i := range n {
 		inc := incident.Record{Incident: plan.Incident{ID: fmt.Sprintf("inc-20251121T120000.000-%d", i), Machine: "node-3", Signal: sample.CPI,
 			Victim: sample.Task{Name: sample.TaskName(fmt.Sprintf("/kubepods/pod%d/web", i%500)), Class: sample.LatencySensitive},
-			Opened: sample.Millis(i), Updated: sample.Millis(i), Closed: sample.Millis(i), Analysis: plan.Analysis{Kind: detect.Neighbour, Suspects: make([]detect.Suspect, 5)}}}
+			Opened: sample.Millis(i), Updated: sample.Millis(i), Closed: sample.Millis(i), Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Suspects: make([]detect.Suspect, 5)}}}}
 		for p := range 10 {
 			inc.Times, inc.VictimCost = append(inc.Times, sample.Millis(p)), append(inc.VictimCost, 1.25)
 		}

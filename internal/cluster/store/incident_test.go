@@ -21,11 +21,11 @@ func TestARowNamesWhomTheIncidentNamed(t *testing.T) {
 		inc  plan.Incident
 		row  Incident // the fields that are compared
 	}{
-		{"in vain", plan.Incident{Analysis: plan.Analysis{Analysed: 1, Suspects: []detect.Suspect{vain}, Reason: "because"}, Findings: []plan.Finding{{Suspect: vain}}, NotDone: "nobody may"},
+		{"in vain", plan.Incident{Analysis: plan.Analysis{Analysed: 1, Result: detect.Result{Suspects: []detect.Suspect{vain}}, Reason: "because"}, Findings: []plan.Finding{{Suspect: vain}}, NotDone: "nobody may"},
 			Incident{SuspectJob: "decoy", SuspectTask: "/decoy", Antagonists: 1, OutcomeReason: "because; nobody may"}},
-		{"named", plan.Incident{Analysis: plan.Analysis{Suspects: []detect.Suspect{suspect("hog", detect.Likely)}, Antagonists: 1}, NotDone: "enforcement is off"},
+		{"named", plan.Incident{Analysis: plan.Analysis{Result: detect.Result{Suspects: []detect.Suspect{suspect("hog", detect.Likely)}, Antagonists: 1}}, NotDone: "enforcement is off"},
 			Incident{SuspectJob: "hog", SuspectTask: "/hog", Antagonists: 1, OutcomeReason: "enforcement is off"}},
-		{"nobody", plan.Incident{Analysis: plan.Analysis{Suspects: []detect.Suspect{vain}, Reason: "because"}}, Incident{OutcomeReason: "because"}},
+		{"nobody", plan.Incident{Analysis: plan.Analysis{Result: detect.Result{Suspects: []detect.Suspect{vain}}, Reason: "because"}}, Incident{OutcomeReason: "because"}},
 	} {
 		r, err := IncidentOf(&incident.Record{Incident: c.inc})
 		if err != nil {

@@ -164,8 +164,8 @@ func TestTheAntagonistOfARecord(t *testing.T) {
 		return detect.Suspect{Task: sample.Task{Name: name}, Grounds: detect.Grounds{Level: l}}
 	}
 	vain, sure := suspect("/decoy", detect.Possible), suspect("/hog", detect.Proven)
-	r := Record{Incident: plan.Incident{Analysis: plan.Analysis{Analysed: 1, Kind: detect.Neighbour, Suspects: []detect.Suspect{vain}}, Findings: []plan.Finding{{Suspect: vain}},
-		Latest: &plan.Analysis{Kind: detect.Nobody, Suspects: []detect.Suspect{suspect("/late", detect.None)}}}}
+	r := Record{Incident: plan.Incident{Analysis: plan.Analysis{Analysed: 1, Result: detect.Result{Kind: detect.Neighbour, Suspects: []detect.Suspect{vain}}}, Findings: []plan.Finding{{Suspect: vain}},
+		Latest: &plan.Analysis{Result: detect.Result{Kind: detect.Nobody, Suspects: []detect.Suspect{suspect("/late", detect.None)}}}}}
 	if s := r.Antagonist(); s == nil || s.Name != "/decoy" || len(r.Named()) != 1 {
 		t.Errorf("capped in vain: %+v of %+v", s, r.Named())
 	}
@@ -176,7 +176,7 @@ func TestTheAntagonistOfARecord(t *testing.T) {
 	if s := r.Antagonist(); s == nil || s.Name != "/hog" || len(r.Named()) != 2 {
 		t.Errorf("another is named: %+v of %+v", s, r.Named())
 	}
-	if s := (&Record{Incident: plan.Incident{Analysis: plan.Analysis{Suspects: []detect.Suspect{vain}}}}).Antagonist(); s != nil {
+	if s := (&Record{Incident: plan.Incident{Analysis: plan.Analysis{Result: detect.Result{Suspects: []detect.Suspect{vain}}}}}).Antagonist(); s != nil {
 		t.Errorf("no task was named: %+v", s)
 	}
 }

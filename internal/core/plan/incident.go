@@ -53,24 +53,11 @@ type Round struct {
 	Outcome      Outcome    `json:"outcome,omitempty"`
 }
 
-// Analysis is the result of one analysis of an incident.
+// Analysis is the result of one analysis of an incident. Its Suspects are never changed after
+// it was returned.
 type Analysis struct {
 	Analysed sample.Millis `json:"analysed,omitempty"` // when it was made
-	Kind     detect.Kind   `json:"kind"`
-	// Change is what the victim changed in itself, if Kind is PhaseChange.
-	Change detect.Change `json:"change,omitempty"`
-	// HeldBy is the cgroup above the victim whose quota was reached, if Kind is OwnQuota;
-	// "" for the victim's own quota.
-	HeldBy    string  `json:"held_by,omitempty"`
-	Threshold float64 `json:"threshold"`
-	Cost      float64 `json:"cost"`  // mean since Incident.Began
-	Bad       int     `json:"bad"`   // bad intervals in the outlier window
-	Pairs     int     `json:"pairs"` // intervals that were compared
-	// Suspects are ranked, named ones first. The slice is never changed after it was
-	// returned.
-	Suspects []detect.Suspect `json:"suspects"`
-	// Antagonists is how many of Suspects are named: level likely or proven.
-	Antagonists int `json:"antagonists"`
+	detect.Result
 	// Reason is what the analysis rests on, in words.
 	Reason string `json:"reason,omitempty"`
 }

@@ -94,8 +94,7 @@ func figure(s *detect.Suspect) float64 {
 
 // keep stores a finding together with what caps have shown about its suspects.
 func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
-	a := &Analysis{Analysed: now, Kind: f.Kind, Change: f.Change, HeldBy: f.HeldBy, Threshold: f.Threshold, Cost: f.Cost, Bad: f.Bad, Pairs: f.Pairs,
-		Suspects: f.Suspects, Antagonists: f.Antagonists}
+	a := &Analysis{Analysed: now, Result: f.Result}
 	a.demoteFailed(inc)
 	a.Reason = reason(&inc.Incident, a, f.Trial)
 	inc.latest = a

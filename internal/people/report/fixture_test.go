@@ -57,13 +57,13 @@ func quieted() incident.Record {
 		Victim: redis, Began: noon.Add(6 * time.Minute), Opened: noon.Add(9*time.Minute + 5*time.Second),
 		Updated: noon.Add(20 * time.Minute), Closed: noon.Add(20 * time.Minute), Mode: plan.On,
 		SpecMean: 1.21, SpecStdDev: 0.118, SpecOwn: true,
-		Analysis: plan.Analysis{Kind: detect.Neighbour, Threshold: 1.446, Cost: 2.31, Bad: 4, Pairs: 10, Antagonists: 3, Suspects: []detect.Suspect{
+		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Threshold: 1.446, Cost: 2.31, Bad: 4, Pairs: 10, Antagonists: 3, Suspects: []detect.Suspect{
 			{Task: encode, Correlation: 0.46, Usage: 1.42},
 			{Task: index, Correlation: 0.38, Usage: 0.31},
 			{Task: web, Correlation: 0.37, Usage: 0.22, CoVictim: true},
 			{Task: sample.Task{Name: "/system.slice/cron.service", Job: "cron", Class: sample.Batch}, Correlation: -0.11, Usage: 0.004},
 			{Task: sample.Task{Name: "/machine.slice/vm-7.scope", Job: "vm-7", Class: sample.Batch}, Usage: 2.1, Excluded: "shares no cache with it"},
-		}},
+		}}},
 		Outcome: plan.TruePositive,
 		Advice:  "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s",
 		Rounds: []*incident.Round{{ID: "cap-20251121T120905.250-8", Suspect: encode, Correlation: 0.46, Rate: 0.01,
@@ -93,10 +93,10 @@ func queued() incident.Record {
 	inc := incident.Record{Incident: plan.Incident{ID: "inc-20251121T120130.000-9", Machine: "node-3", Rule: detect.EvidenceMethod, Signal: sample.RunQ, Variant: "bpf",
 		Victim: redis, Began: noon.Add(60 * time.Second), Opened: noon.Add(90 * time.Second), Updated: noon.Add(100 * time.Second),
 		Mode: plan.Advise, SpecMean: 0.01, SpecStdDev: 0.004, Outcome: plan.WouldCap,
-		Analysis: plan.Analysis{Analysed: noon.Add(93 * time.Second), Kind: detect.Neighbour, Threshold: 0.06, Cost: 0.94, Bad: 31, Pairs: 90, Antagonists: 1,
-			Reason:   "/kubepods/besteffort/pod4712/encode ran for 81 % of the time /kubepods/burstable/pod4711/redis waited (usually 3 %, fair share 25 %)",
-			Suspects: []detect.Suspect{proven, {Task: web, Usage: 0.2, Grounds: detect.Grounds{Level: detect.Possible, Basis: detect.ByStatistics, Probability: 0.2}}, {Task: redis, Usage: 0.1}}},
-		Latest:   &plan.Analysis{Analysed: noon.Add(100 * time.Second), Kind: detect.Nobody, Threshold: 0.06, Cost: 0.31, Bad: 33, Pairs: 99, Reason: "no evidence against any suspect"},
+		Analysis: plan.Analysis{Analysed: noon.Add(93 * time.Second),
+			Reason: "/kubepods/besteffort/pod4712/encode ran for 81 % of the time /kubepods/burstable/pod4711/redis waited (usually 3 %, fair share 25 %)",
+			Result: detect.Result{Kind: detect.Neighbour, Threshold: 0.06, Cost: 0.94, Bad: 31, Pairs: 90, Antagonists: 1, Suspects: []detect.Suspect{proven, {Task: web, Usage: 0.2, Grounds: detect.Grounds{Level: detect.Possible, Basis: detect.ByStatistics, Probability: 0.2}}, {Task: redis, Usage: 0.1}}}},
+		Latest:   &plan.Analysis{Analysed: noon.Add(100 * time.Second), Result: detect.Result{Kind: detect.Nobody, Threshold: 0.06, Cost: 0.31, Bad: 33, Pairs: 99}, Reason: "no evidence against any suspect"},
 		Findings: []plan.Finding{{Suspect: likely, From: noon.Add(90 * time.Second), Until: noon.Add(90 * time.Second)}, {Suspect: proven, From: noon.Add(91 * time.Second), Until: noon.Add(97 * time.Second)}},
 		NotDone:  "not tried: trials are off", Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s", Rounds: []*incident.Round{}}}
 	track := incident.Track{Task: encode.Name}
@@ -117,7 +117,7 @@ func throttled() incident.Record {
 	return incident.Record{Incident: plan.Incident{ID: "inc-20251120T180000.000-2", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPT, Variant: "progress",
 		Victim: web, Began: noon.Add(-18 * time.Hour), Opened: noon.Add(-18 * time.Hour), Updated: noon.Add(-17 * time.Hour),
 		Closed: noon.Add(-17 * time.Hour), Mode: plan.On, SpecMean: 23.1e-6, SpecStdDev: 1.4e-6, Outcome: plan.NotActed, Rounds: []*incident.Round{},
-		Analysis: plan.Analysis{Kind: detect.OwnQuota, Threshold: 25.9e-6, Cost: 61.3e-6, Bad: 3, Reason: "the task ran into its own CPU quota; no neighbour is to blame"}}}
+		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.OwnQuota, Threshold: 25.9e-6, Cost: 61.3e-6, Bad: 3}, Reason: "the task ran into its own CPU quota; no neighbour is to blame"}}}
 }
 
 // throttledAbove is caused by the quota of the task's pod.

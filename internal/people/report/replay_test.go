@@ -99,7 +99,7 @@ func TestReplayText(t *testing.T) {
 
 func TestIncidentsThatAccuseComeFirst(t *testing.T) {
 	one := func(id string, antagonists int) *incident.Record {
-		return &incident.Record{Incident: plan.Incident{ID: id, Analysis: plan.Analysis{Antagonists: antagonists}}}
+		return &incident.Record{Incident: plan.Incident{ID: id, Analysis: plan.Analysis{Result: detect.Result{Antagonists: antagonists}}}}
 	}
 	list := accusingFirst([]*incident.Record{one("a", 0), one("b", 2), one("c", 0), one("d", 1)})
 	order := ""
