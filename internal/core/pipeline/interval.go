@@ -199,7 +199,7 @@ func (p *Pipeline) spec(s *Subject, at sample.Millis) {
 // a signal come in order of time; one that does not is ignored as a whole.
 func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 	p := iv.pipeline
-	verdicts := p.detector.Observe(iv.signal, iv.at, iv.readings)
+	verdicts := p.Observe(iv.signal, iv.at, iv.readings)
 	p.Interval(now, iv.signal.Name, iv.at, iv.readings, verdicts)
 	p.charts.extend(iv, verdicts)
 	if p.config.History != nil {

@@ -31,13 +31,13 @@ type Config struct {
 	Charts bool
 }
 
-// Pipeline is the loop of one machine. Its package comment is the contract. Of the
-// planner's methods, a host does not call Interval, Finding, CapFor and Take: the
+// Pipeline is the loop of one machine. Its package comment is the contract. Of its parts'
+// methods, a host does not call Observe, Next, Interval, Finding, CapFor and Take: the
 // pipeline does.
 type Pipeline struct {
+	*detect.Detector
 	*plan.Planner
 	config    Config
-	detector  *detect.Detector
 	intervals map[sample.SignalName]*Interval
 	findings  []Finding
 	charts    charts
@@ -48,7 +48,7 @@ func New(c Config) *Pipeline {
 	if c.Detect.Switches.Evidence {
 		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
-	p := &Pipeline{config: c, detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
+	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}}
 	if c.Charts {
 		p.charts = charts{}
@@ -97,7 +97,7 @@ func (p *Pipeline) Ready() (Ready, bool) {
 // Analyse analyses the oldest anomaly that waits and plans what follows. It returns false
 // if none waits, or if the last analysis was less than detect.Params.Pace ago.
 func (p *Pipeline) Analyse(now sample.Millis) bool {
-	f, ok := p.detector.Next(now)
+	f, ok := p.Next(now)
 	if !ok {
 		return false
 	}
@@ -117,7 +117,7 @@ func (p *Pipeline) Advance(from, to sample.Millis) {
 	pace := max(p.config.Detect.Pace, time.Millisecond)
 	step := sample.Millis(pace.Milliseconds())
 	for now := from + step; now < to; now += step {
-		if !p.detector.Waiting() {
+		if !p.Waiting() {
 			due, ok := p.Due()
 			if !ok || due >= to {
 				return
@@ -134,17 +134,14 @@ func (p *Pipeline) Advance(from, to sample.Millis) {
 	}
 }
 
-// Waiting reports whether anomalies wait for Analyse.
-func (p *Pipeline) Waiting() bool { return p.detector.Waiting() }
-
 // window returns tasks' histories in a signal.
 func (p *Pipeline) window(signal sample.SignalName) func(sample.TaskKey) []detect.Point {
-	return func(k sample.TaskKey) []detect.Point { return p.detector.Window(signal, k) }
+	return func(k sample.TaskKey) []detect.Point { return p.Window(signal, k) }
 }
 
 // Forget drops what is known of a task; its samples stay in its job's spec.
 func (p *Pipeline) Forget(task sample.TaskKey) {
-	p.detector.Forget(task)
+	p.Detector.Forget(task)
 	if p.config.History != nil {
 		p.config.History.Forget(task)
 	}
@@ -161,14 +158,8 @@ func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, by
 	return id, err
 }
 
-// Params returns detection's parameters.
-func (p *Pipeline) Params() detect.Params { return p.detector.Params() }
-
 // History returns the history that learns specs, nil if nothing is learnt.
 func (p *Pipeline) History() *spec.History { return p.config.History }
-
-// Rejected counts measurements whose cost was outside the signal's sane range.
-func (p *Pipeline) Rejected(s sample.SignalName) uint64 { return p.detector.Rejected(s) }
 
 // Open lists the open incidents, oldest first.
 func (p *Pipeline) Open() []Change {
