@@ -91,12 +91,10 @@ type restored struct {
 }
 
 type ended struct {
-	ID     string          `json:"id"`
-	Task   sample.TaskName `json:"task"`
-	Until  sample.Millis   `json:"until"`
-	Result string          `json:"result"`
-	Note   string          `json:"note,omitempty"`
-	Writes []host.Write    `json:"writes"`
+	standing
+	Result string       `json:"result"`
+	Note   string       `json:"note,omitempty"`
+	Writes []host.Write `json:"writes"`
 }
 
 type standing struct {
@@ -226,7 +224,7 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 // ended records how changes ended.
 func (d *restored) ended(outcomes []enforce.Outcome, err error) error {
 	for _, o := range outcomes {
-		d.Undone = append(d.Undone, ended{o.Change.ID, o.Change.Task, o.Change.Until, o.Result.String(), o.Note, o.Change.Writes})
+		d.Undone = append(d.Undone, ended{standing{o.Change.ID, o.Change.Task, o.Change.Until}, o.Result.String(), o.Note, o.Change.Writes})
 	}
 	if err != nil {
 		d.Failed = append(d.Failed, err.Error())

@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -175,7 +175,7 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		metrics = l.Addr().String()
 	}
 	// Before the first answer, so that a caller of the API finds the addresses in the log.
-	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", goVersion())
+	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", runtime.Version())
 	var wg sync.WaitGroup
 	for s, l := range servers {
 		wg.Go(func() {
@@ -201,11 +201,4 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	}
 	wg.Wait()
 	return errors.Join(err, closeManager())
-}
-
-func goVersion() string {
-	if b, ok := debug.ReadBuildInfo(); ok {
-		return b.GoVersion
-	}
-	return ""
 }

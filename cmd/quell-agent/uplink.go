@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -21,7 +19,7 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 	if c.Server.URL == "" {
 		return func() error { return nil }, nil
 	}
-	t, err := uplinkTLS(&c.Server.TLS)
+	t, err := daemon.TLS("server.tls", c.Server.TLS.CA, c.Server.TLS.Cert, c.Server.TLS.Key)
 	if err != nil {
 		return nil, daemon.Usage(err)
 	}
@@ -46,30 +44,4 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 	}
 	p.Uplink = u
 	return u.Close, nil
-}
-
-// uplinkTLS is nil if nothing is set: the system's roots.
-func uplinkTLS(c *config.UplinkTLS) (*tls.Config, error) {
-	if c.CA == "" && c.Cert == "" {
-		return nil, nil
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CA != "" {
-		text, err := os.ReadFile(c.CA)
-		if err != nil {
-			return nil, fmt.Errorf("read server.tls.ca: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("read server.tls.ca: %s holds no certificate", c.CA)
-		}
-	}
-	if c.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("read server.tls.cert and key: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t, nil
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,7 +46,7 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused fu
 			return nil, err
 		}
 	default:
-		if o.TLS, err = busTLS(c.Bus.CA); err != nil {
+		if o.TLS, err = daemon.TLS("bus", c.Bus.CA, "", ""); err != nil {
 			return nil, daemon.Usage(err)
 		}
 	}
@@ -79,7 +77,7 @@ func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options
 	if o.Credentials, err = ownCredentials(c, a); err != nil {
 		return err
 	}
-	certificate, err := loadCertificate(c)
+	certificate, err := daemon.TLS("tls", "", c.TLS.Cert, c.TLS.Key)
 	if err != nil {
 		return daemon.Usage(err)
 	}
@@ -91,22 +89,6 @@ func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options
 	o.InProcess = l.nats.Server
 	log.Info("agents may connect", "url", l.nats.URL(), "tls", certificate != nil)
 	return nil
-}
-
-// busTLS returns nil without a CA: the system's roots.
-func busTLS(ca string) (*tls.Config, error) {
-	if ca == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(ca)
-	if err != nil {
-		return nil, fmt.Errorf("read bus.ca: %w", err)
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
-	if !t.RootCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("read bus.ca: %s holds no certificate", ca)
-	}
-	return t, nil
 }
 
 // revokeEvery is how soon revoked credentials become unusable.

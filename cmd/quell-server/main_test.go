@@ -19,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -188,7 +189,7 @@ func TestFromAgentToSQL(t *testing.T) {
 	}
 	send(1)
 	send(2)
-	doc, err := json.Marshal(&incident.Record{ID: "i1", Machine: "m1", Signal: sample.CPI, Victim: sample.Task{Name: "/web/1", Job: "web"}, Began: now, Updated: now})
+	doc, err := json.Marshal(&incident.Record{Incident: plan.Incident{ID: "i1", Machine: "m1", Signal: sample.CPI, Victim: sample.Task{Name: "/web/1", Job: "web"}, Began: now, Updated: now}})
 	if err != nil {
 		t.Fatal(err)
 	}

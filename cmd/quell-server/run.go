@@ -76,7 +76,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 			return daemon.Usage(err)
 		}
 	}
-	certificate, err := loadCertificate(c)
+	certificate, err := daemon.TLS("tls", "", c.TLS.Cert, c.TLS.Key)
 	if err != nil {
 		return daemon.Usage(err)
 	}
@@ -128,17 +128,6 @@ func run(ctx context.Context, c *config.Server) (err error) {
 func refusal(r embedded.Refusal) server.Refusal {
 	role, _, _ := strings.Cut(r.Client, ".")
 	return server.Refusal{Client: r.Client, From: r.From, Scope: role, Operation: "bus: " + r.Operation, Target: r.Subject, Reason: r.Reason}
-}
-
-func loadCertificate(c *config.Server) (*tls.Config, error) {
-	if c.TLS.Cert == "" {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
-	if err != nil {
-		return nil, fmt.Errorf("load certificate: %w", err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
 // serve runs the server and its listener, and stops both.

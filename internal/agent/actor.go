@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -18,53 +17,46 @@ import (
 // actor carries out what the pipeline asks for.
 type actor struct {
 	base
-	pipeline     *pipeline.Pipeline
-	enforcer     Enforcer
-	machine      Machine
-	egressWrites func(dir string, bytesPerSecond uint64) []host.Write
-	sharedDisks  func(a, b sample.TaskKey) []host.Device
-	period       time.Duration // of CPU quotas
 	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
 	pendingUndo map[string]string
 	placement   *placement
 	recorder    *recorder
 }
 
-// writes lists the writes that limit a task as an action asks, and the cgroup to write to.
-func (ac *actor) writes(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+// writes sets the writes that limit a task as an action asks, and the cgroup to write to.
+func (ac *actor) writes(t *task, act *plan.Action, c *enforce.Change) (err error) {
 	switch {
 	case !act.IO.IsZero():
-		return ac.ioWrites(t, act)
+		return ac.ioWrites(t, act, c)
 	case act.Net > 0:
-		return ac.netWrites(t, act)
+		return ac.netWrites(t, act, c)
 	case t.places.Split:
-		err = fmt.Errorf("its processes are in different cgroups: %s", t.places.Reason)
+		return fmt.Errorf("its processes are in different cgroups: %s", t.places.Reason)
 	case t.places.CPU == "":
-		err = errors.New("it has no processes, so its CPU limit is unknown")
-	default:
-		return ac.machine.CapWrites(t.places.CPU, act.Rate, ac.period)
+		return errors.New("it has no processes, so its CPU limit is unknown")
 	}
-	return "", 0, nil, err
+	c.Dir, c.Inode, c.Writes, err = ac.Machine.CapWrites(t.places.CPU, act.Rate, ac.Config.Enforce.Period)
+	return err
 }
 
-// ioWrites lists the writes that limit a task on every disk that it shares with the
+// ioWrites sets the writes that limit a task on every disk that it shares with the
 // victim. An existing limit of the task that is lower stays in force.
-func (ac *actor) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+func (ac *actor) ioWrites(t *task, act *plan.Action, c *enforce.Change) error {
 	place, err := t.cgroup.IOPlace()
 	if err != nil {
-		return "", 0, nil, err
+		return err
 	}
 	var disks []host.Device
-	if ac.sharedDisks != nil {
-		disks = ac.sharedDisks(act.Victim, t.Key)
+	if ac.SharedDisks != nil {
+		disks = ac.SharedDisks(act.Victim, t.Key)
 	}
 	if len(disks) == 0 {
-		return "", 0, nil, errors.New("no known disk is shared with the victim")
+		return errors.New("no known disk is shared with the victim")
 	}
 	for _, disk := range disks {
-		has, err := ac.machine.IOLimit(place, disk)
+		has, err := ac.Machine.IOLimit(place, disk)
 		if err != nil {
-			return "", 0, nil, err
+			return err
 		}
 		limit := host.IOLimit{Rbps: lower(act.IO.Bytes, has.Rbps), Wbps: lower(act.IO.Bytes, has.Wbps),
 			Riops: lower(act.IO.Ops, has.Riops), Wiops: lower(act.IO.Ops, has.Wiops)}
@@ -72,27 +64,28 @@ func (ac *actor) ioWrites(t *task, act plan.Action) (dir string, inode uint64, w
 			continue
 		}
 		var one []host.Write
-		if dir, inode, one, err = ac.machine.IOWrites(place, disk, limit); err != nil {
-			return "", 0, nil, err
+		if c.Dir, c.Inode, one, err = ac.Machine.IOWrites(place, disk, limit); err != nil {
+			return err
 		}
-		w = append(w, one...)
+		c.Writes = append(c.Writes, one...)
 	}
-	if len(w) == 0 {
-		return "", 0, nil, fmt.Errorf("limit I/O of %s: %w", t.Name, host.ErrNotLower)
+	if len(c.Writes) == 0 {
+		return fmt.Errorf("limit I/O of %s: %w", t.Name, host.ErrNotLower)
 	}
-	return dir, inode, w, nil
+	return nil
 }
 
-// netWrites lists the write that limits what a task sends.
-func (ac *actor) netWrites(t *task, act plan.Action) (dir string, inode uint64, w []host.Write, err error) {
+// netWrites sets the write that limits what a task sends.
+func (ac *actor) netWrites(t *task, act *plan.Action, c *enforce.Change) error {
 	switch {
 	case t.Key.Hierarchy != sample.Unified:
-		return "", 0, nil, errors.New("cannot limit its network traffic: the task is a v1 cgroup")
-	case ac.egressWrites == nil:
-		return "", 0, nil, errors.New("cannot limit network traffic on this machine")
+		return errors.New("cannot limit its network traffic: the task is a v1 cgroup")
+	case ac.NetWrites == nil:
+		return errors.New("cannot limit network traffic on this machine")
 	}
-	dir = t.cgroup.Dir()
-	return dir, t.Key.Inode, ac.egressWrites(dir, act.Net), nil
+	c.Dir, c.Inode = t.cgroup.Dir(), t.Key.Inode
+	c.Writes = ac.NetWrites(c.Dir, act.Net)
+	return nil
 }
 
 // lower returns the wished limit if it is lower than the existing one, else 0, which
@@ -117,7 +110,7 @@ func (ac *actor) carryOut(now sample.Millis) error {
 			f := &r.Findings[i]
 			ac.stats.analyses++
 			ac.stats.findings[[2]string{string(f.Signal), f.Kind.String()}]++
-			ac.health.log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
+			ac.Log.Debug("anomaly", "victim", f.Victim.Name, "signal", f.Signal, "kind", f.Kind, "cost", f.Cost, "threshold", f.Threshold)
 		}
 		for _, act := range r.Actions {
 			errs = append(errs, ac.act(now, act))
@@ -149,12 +142,12 @@ func (ac *actor) act(now sample.Millis, act plan.Action) error {
 func (ac *actor) writeIncident(now sample.Millis, c *pipeline.Change) {
 	switch {
 	case ac.stats.incident(&c.Incident):
-		ac.health.log.Warn("incident opened", "id", c.ID, "victim", c.Victim.Name, "signal", c.Signal, "kind", c.Kind,
+		ac.Log.Warn("incident opened", "id", c.ID, "victim", c.Victim.Name, "signal", c.Signal, "kind", c.Kind,
 			"cost", c.Cost, "threshold", c.Threshold, "reason", c.Reason, "advice", c.Advice, "not_done", c.NotDone)
 	case c.Closed != 0:
-		ac.health.log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
+		ac.Log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
 	}
-	ac.recorder.incident(now, incident.FromPlan(&c.Incident, &c.Chart))
+	ac.recorder.incident(now, (*incident.Record)(c))
 }
 
 // applyCap sets a cap. Afterwards act.Why also says what the cap does not limit.
@@ -164,27 +157,26 @@ func (ac *actor) applyCap(now sample.Millis, act *plan.Action) error {
 		return errors.New("the task has ended")
 	}
 	ac.placement.readPlacement(ac.clock.now(), t)
-	dir, inode, writes, err := ac.writes(t, *act)
-	if err != nil {
+	c := enforce.Change{ID: act.ID, From: now, Until: act.Until, Task: act.Task.Name, Who: act.By}
+	if err := ac.writes(t, act, &c); err != nil {
 		return err
 	}
-	if r := host.UnlimitedIO(writes); r != "" {
+	if r := host.UnlimitedIO(c.Writes); r != "" {
 		act.Why = strings.TrimPrefix(act.Why+"; "+r, "; ")
 	}
-	err = ac.enforcer.Apply(now, enforce.Change{ID: act.ID, Dir: dir, Inode: inode, Writes: writes, From: now,
-		Until: act.Until, Task: act.Task.Name, Who: act.By, Why: act.Why})
-	if err != nil {
+	c.Why = act.Why
+	if err := ac.Enforcer.Apply(now, c); err != nil {
 		return err
 	}
 	t.capped = true
-	ac.health.log.Warn("capped", "task", t.Name, "to", act.Limit(), "until", act.Until.Time(), "by", act.By, "why", act.Why)
+	ac.Log.Warn("capped", "task", t.Name, "to", act.Limit(), "until", act.Until.Time(), "by", act.By, "why", act.Why)
 	return nil
 }
 
 // undoCap ends a cap. If it cannot be undone now, it is retried when the enforcer says
 // so (Due).
 func (ac *actor) undoCap(now sample.Millis, id, why string) error {
-	o, err := ac.enforcer.Undo(now, id, why)
+	o, err := ac.Enforcer.Undo(now, id, why)
 	return ac.recordUndo(now, id, why, o, err)
 }
 
@@ -193,7 +185,7 @@ func (ac *actor) undoCap(now sample.Millis, id, why string) error {
 // unlimited.
 func (ac *actor) adjustCap(now sample.Millis, act plan.Action) error {
 	const why = "the rate changes"
-	o, err := ac.enforcer.Undo(now, act.ID, why)
+	o, err := ac.Enforcer.Undo(now, act.ID, why)
 	if err != nil || o.Result != enforce.Restored {
 		return ac.recordUndo(now, act.ID, why, o, err)
 	}
@@ -220,7 +212,7 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 	}
 	delete(ac.pendingUndo, id)
 	ac.health.degrade("undoing cap "+id, nil)
-	ac.health.log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
+	ac.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
 	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + o.Result.String()}, err)
 	ac.stats.capsEnded[o.Result.String()]++
 	ac.pipeline.Lifted(now, id, o.Result == enforce.TakenOver)
@@ -230,14 +222,14 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 // checkCaps ends caps whose limit another process changed. It also ends caps whose
 // lease has expired, whatever the pipeline's state is: the journal decides.
 func (ac *actor) checkCaps(now sample.Millis) {
-	for _, id := range ac.enforcer.Check() {
+	for _, id := range ac.Enforcer.Check() {
 		ac.undoCap(now, id, "another process changed the limit, or the task ended")
 	}
-	for _, id := range ac.enforcer.Due(now) {
+	for _, id := range ac.Enforcer.Due(now) {
 		ac.undoCap(now, id, cmp.Or(ac.pendingUndo[id], "the lease expired"))
 	}
 	ac.carryOut(now)
-	ac.health.degrade("journal", ac.enforcer.Err())
+	ac.health.degrade("journal", ac.Enforcer.Err())
 }
 
 // analyse processes anomalies, as many as the analysis rate allows.
@@ -254,5 +246,5 @@ func (ac *actor) analyse() {
 // pending reports whether a cap is in force or still to be undone: another process may
 // change its limit.
 func (ac *actor) pending() bool {
-	return len(ac.enforcer.Active()) > 0 || len(ac.enforcer.Stuck()) > 0 || len(ac.pendingUndo) > 0
+	return len(ac.Enforcer.Active()) > 0 || len(ac.Enforcer.Stuck()) > 0 || len(ac.pendingUndo) > 0
 }

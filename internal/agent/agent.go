@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -19,15 +18,12 @@ import (
 // are declared in files above its own; no part holds the Agent.
 type Agent struct {
 	base
-	config    *config.Agent
-	pipeline  *pipeline.Pipeline
 	recorder  *recorder
 	actor     *actor
 	discovery *discovery
 	sampler   *sampler
 	operator  *operator
 	view      *view
-	snapshot  *snapshot
 	requests  chan func()
 	done      chan struct{}
 	saved     time.Time
@@ -50,15 +46,15 @@ func New(p Parts) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, js, name := &health{problems: map[string]string{}, log: p.Log}, &jobs{}, p.Config.MachineName()
-	b := base{health: h, clock: &clock{health: h}, stats: newStats(), tasks: newTaskSet()}
-	rec := &recorder{base: b, disk: d, trace: p.Record, uplink: p.Uplink, platform: p.Platform, staleAfter: p.Config.Spec.StaleAfter}
+	h, name := &health{problems: map[string]string{}, log: p.Log}, p.Config.MachineName()
+	b := base{Parts: &p, health: h, clock: &clock{health: h}, stats: newStats(), tasks: newTaskSet()}
+	rec := &recorder{base: b, disk: d}
 	for _, s := range p.Signals {
 		if !s.OK {
 			h.degrade("signal "+string(s.Signal), errors.New(s.Reason))
 		}
 	}
-	history := spec.NewHistory(p.Config.SpecParams())
+	history := spec.NewHistory(p.Config.Spec.Params)
 	h.degrade("specs", d.loadSpecs(history))
 	ready := slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	o, err := load[overrides](d, overridesFile)
@@ -67,28 +63,27 @@ func New(p Parts) (*Agent, error) {
 		p.Log.Warn("enforcement mode set by an operator overrides the configuration", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
-	pipe := pipeline.New(pipeline.Config{Machine: name, Detect: params, Policy: policy,
+	b.pipeline = pipeline.New(pipeline.Config{Machine: name, Detect: params, Policy: policy,
 		History: history, External: rec.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
 	known, err := load[[]plan.Offender](d, offendersFile)
 	h.degrade("offenders", err)
-	pipe.RestoreOffenders(known)
+	b.pipeline.RestoreOffenders(known)
+	rec.base = b
 
-	pl := &placement{base: b, machine: p.Machine, topology: p.Topology}
-	sc := &scheduler{base: b, sources: newSources(p.Sources), machines: p.MachineSources, descriptors: p.Descriptors, config: p.Config}
-	ac := &actor{base: b, pipeline: pipe, enforcer: p.Enforcer, machine: p.Machine, egressWrites: p.NetWrites, sharedDisks: p.SharedDisks,
-		period: p.Config.Enforce.Period, pendingUndo: map[string]string{}, placement: pl, recorder: rec}
+	pl := &placement{base: b, topology: p.Topology}
+	sc := newScheduler(b)
+	ac := &actor{base: b, pendingUndo: map[string]string{}, placement: pl, recorder: rec}
 	for _, c := range p.Enforcer.Active() {
 		ac.pendingUndo[c.ID] = LeftOver
 	}
-	dc := &discovery{base: b, finder: p.Finder, overrides: &o, jobs: js, pipeline: pipe, placement: pl, scheduler: sc, actor: ac}
-	sm := &sampler{base: b, jobs: js, config: p.Config, machine: p.Machine, machineName: name, platform: p.Platform, pipeline: pipe,
-		placement: pl, scheduler: sc, recorder: rec, actor: ac, discovery: dc}
+	dc := &discovery{base: b, overrides: &o, placement: pl, scheduler: sc, actor: ac}
+	sm := &sampler{base: b, machineName: name, placement: pl, scheduler: sc, recorder: rec, actor: ac, discovery: dc}
 	sm.window.fastStart = ready
 	sm.outsideSubject.Task = detect.Outside()
-	v := &view{base: b, version: p.Version, platform: p.Platform, requested: p.Signals, pipeline: pipe, scheduler: sc, recorder: rec, actor: ac, sampler: sm}
-	return &Agent{base: b, config: p.Config, pipeline: pipe, recorder: rec, actor: ac, discovery: dc, sampler: sm, view: v,
-		operator: &operator{base: b, overrides: &o, pipeline: pipe, actor: ac, recorder: rec},
-		snapshot: newSnapshot(), requests: make(chan func()), done: make(chan struct{})}, nil
+	return &Agent{base: b, recorder: rec, actor: ac, discovery: dc, sampler: sm,
+		view:     &view{base: b, scheduler: sc, sampler: sm},
+		operator: &operator{base: b, overrides: &o, actor: ac, recorder: rec},
+		requests: make(chan func()), done: make(chan struct{})}, nil
 }
 
 // ErrStopped is the answer to a request to an agent that has stopped.
@@ -98,7 +93,7 @@ var ErrStopped = errors.New("the agent is stopping")
 func (a *Agent) ask(ctx context.Context, f func()) error {
 	finished := make(chan struct{})
 	select {
-	case a.requests <- func() { f(); a.snapshot.take(a.view, a.clock.now()); close(finished) }:
+	case a.requests <- func() { f(); close(finished) }:
 		<-finished
 		return nil
 	case <-a.done:
@@ -114,34 +109,32 @@ func (a *Agent) tick(now time.Time) {
 	ms := sample.At(now)
 	w := &a.sampler.window
 	a.recorder.receiveSpecs()
-	a.discovery.updateTasks(now, w.half(now, a.config), w.open)
+	a.discovery.updateTasks(now, w.half(now, a.Config), w.open)
 	a.actor.checkCaps(ms)
 	a.pipeline.Tick(ms)
 	a.actor.carryOut(ms)
-	if w.open && w.over(now, a.config) {
+	if w.open && w.over(now, a.Config) {
 		a.sampler.closeWindow(now)
-		a.snapshot.takeWindow(a.view)
 	}
 	a.actor.analyse()
-	if !w.open && w.due(now, a.config) {
+	if !w.open && w.due(now, a.Config) {
 		a.sampler.openWindow(now)
 	}
-	if now.Sub(a.saved) >= a.config.Spec.Save {
+	if now.Sub(a.saved) >= a.Config.Spec.Save {
 		a.saved = now
 		a.health.degrade("specs", a.recorder.disk.saveSpecs(a.pipeline.History()))
 	}
 	a.stats.ticks++
 	a.stats.tickSeconds += time.Since(begin).Seconds()
-	a.snapshot.take(a.view, now)
 }
 
 // stop undoes all caps and saves the state.
 func (a *Agent) stop(now time.Time) error {
 	ms := sample.At(now)
-	a.health.log.Info("stopping", "caps", len(a.pipeline.Caps()))
+	a.Log.Info("stopping", "caps", len(a.pipeline.Caps()))
 	a.pipeline.Stop(ms)
 	a.actor.carryOut(ms)
-	_, restored := a.actor.enforcer.RestoreAll(ms, "the agent stops")
+	_, restored := a.Enforcer.RestoreAll(ms, "the agent stops")
 	errs := []error{restored, a.recorder.disk.saveSpecs(a.pipeline.History()), a.sampler.stop()}
 	for _, t := range a.tasks.order {
 		if !t.ended { // else it is closed already

@@ -20,7 +20,7 @@ type counted struct {
 type served struct {
 	names  []sample.Served
 	keys   []detect.Served
-	groups []*weightNode // of the tasks in one reading
+	groups []*cgroupNode // of the tasks in one reading
 }
 
 // reset begins a window; the data of the previous one is overwritten.
@@ -38,7 +38,7 @@ func (s *served) grow(all []counted) {
 // name translates a reading's served tasks to names and keys; nil if nothing was
 // counted. An unknown key means outside any task. The result is valid until the next
 // window closes. CPU weights give no fair share of other queues.
-func (s *served) name(tasks map[sample.TaskKey]*task, groups *weightTree, t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
+func (s *served) name(tasks map[sample.TaskKey]*task, groups *cgroupTree, t *task, d sample.Domain, all []counter.Served) ([]sample.Served, []detect.Served) {
 	if all == nil {
 		return nil, nil
 	}

@@ -97,8 +97,8 @@ func TestWhoWasServedIsNamed(t *testing.T) {
 			if names, got := name(task, sample.SharedCPU, nil); names != nil || got != nil {
 				t.Errorf("of what was not counted: %v, %v", names, got)
 			}
-			if n := len(r.agent.sampler.placement.groups.byPath); n != 4 { // the one of the ended task is removed
-				t.Errorf("%d groups are kept, want 4", n)
+			if n := len(r.agent.sampler.placement.groups.byPath); n != 6 { // the one of the ended task is removed
+				t.Errorf("%d groups are kept, want 6", n)
 			}
 		})
 		if err != nil {

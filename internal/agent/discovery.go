@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -12,12 +11,9 @@ import (
 // discovery follows the tasks that exist.
 type discovery struct {
 	base
-	finder Finder
 	// monitorErrs are the tasks that could not be followed at the last Find, with the error.
 	monitorErrs map[string]error
 	overrides   *overrides
-	jobs        *jobs
-	pipeline    *pipeline.Pipeline
 	placement   *placement
 	scheduler   *scheduler
 	actor       *actor
@@ -29,16 +25,16 @@ type discovery struct {
 // window (half) busy tasks are read once more, so that for a task that ends before the window
 // does, at most the usage of half a window is lost.
 func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
-	found, fresh, err := dc.finder.Find(now)
+	found, fresh, err := dc.Finder.Find(now)
 	dc.health.degrade("finding tasks", err)
-	unwatched := dc.finder.Unwatched()
+	unwatched := dc.Finder.Unwatched()
 	dc.health.degrade("watching cgroups", unwatched)
-	var there map[cgroupID]bool
+	var there map[uint64]bool
 	if fresh && err == nil {
-		there = make(map[cgroupID]bool, len(found))
+		there = make(map[uint64]bool, len(found))
 		failed := map[string]error{}
 		for _, f := range found {
-			id := cgroupID{f.Hierarchy, f.Inode}
+			id := sample.CgroupID(f.Hierarchy, f.Inode)
 			there[id] = true
 			if dc.tasks.byCgroup[id] == nil {
 				if err := dc.monitor(now, f); err != nil {
@@ -59,7 +55,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	}
 	ended := false
 	for _, t := range dc.tasks.order {
-		gone := there != nil && !there[cgroupID{t.Key.Hierarchy, t.Key.Inode}]
+		gone := there != nil && !there[t.Key.CgroupID()]
 		if t.ended || !gone && !(half && t.busy()) {
 			continue
 		}
@@ -74,7 +70,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 }
 
 func (dc *discovery) monitor(now time.Time, f Found) error {
-	cg, err := dc.finder.Open(f)
+	cg, err := dc.Finder.Open(f)
 	if errors.Is(err, host.ErrGone) {
 		return nil
 	}
@@ -85,7 +81,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 	if err := cg.KeepOpen(false); err != nil {
 		return errors.Join(err, cg.Close())
 	}
-	t := &task{cgroup: cg, rule: f.Rule, job: dc.jobs.of(f.Job), seats: make([]slot, len(dc.scheduler.sources)), Task: sample.Task{
+	t := &task{cgroup: cg, rule: f.Rule, seats: make([]slot, len(dc.scheduler.sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		NeverCap: f.Rule.NeverCap || f.Own,
@@ -98,7 +94,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 		t.seats[i].waitingSince = dc.scheduler.number + 1
 	}
 	dc.tasks.add(t)
-	dc.health.log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
+	dc.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
 	return nil
 }
 
@@ -106,15 +102,15 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 // window, so it is kept until that is closed.
 func (dc *discovery) endTask(now time.Time, t *task) {
 	t.ended = true
-	delete(dc.tasks.byCgroup, cgroupID{t.Key.Hierarchy, t.Key.Inode})
+	delete(dc.tasks.byCgroup, t.Key.CgroupID())
 	dc.scheduler.removeFromSources(t)
 	if err := t.cgroup.Close(); err != nil {
-		dc.health.log.Warn("close task's files", "task", t.Name, "reason", err)
+		dc.Log.Warn("close task's files", "task", t.Name, "reason", err)
 	}
 	ms := sample.At(now)
 	dc.pipeline.Gone(ms, t.Key)
 	dc.actor.carryOut(ms)
-	dc.health.log.Debug("task gone", "task", t.Name)
+	dc.Log.Debug("task gone", "task", t.Name)
 }
 
 func (dc *discovery) dropTask(t *task) {

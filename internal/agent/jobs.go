@@ -2,9 +2,9 @@ package agent
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
-	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
@@ -13,129 +13,60 @@ import (
 // the jobs that use most CPU have their own series.
 const maxJobs = 100
 
-// jobs is the data of the newest window, by job.
-type jobs struct {
-	byName map[sample.JobName]*job
-	all    []*job
-	top    []*job // the jobs that use most CPU, highest first
-	states []specCount
-}
-
+// job is what a job's tasks did in the newest window.
 type job struct {
-	name  string
+	name  sample.JobName
 	tasks int
 	cpu   float64
-	// of the tasks whose pressure is known
-	stall  float64 // sum
-	stalls int
-	costs  []jobCost // by signal
-	specs  []jobSpec
+	stall mean // of the tasks whose pressure is known
+	costs map[sample.SignalName]mean
 }
 
-type jobCost struct {
-	signal sample.SignalName
-	sum    float64
-	n      int
+type mean struct {
+	sum float64
+	n   int
 }
 
-// jobSpec is the state of one of the job's specs: there is one for each signal and each
-// variant of counting it.
-type jobSpec struct {
-	signal  sample.SignalName
-	variant string
-	state   spec.State
-}
+func (m mean) with(x float64) mean { return mean{m.sum + x, m.n + 1} }
+func (m mean) value() float64      { return m.sum / float64(m.n) }
 
-type specCount struct {
+type specState struct {
 	signal sample.SignalName
 	state  spec.State
-	n      int
 }
 
-// of returns the job with a name; the task keeps the pointer.
-func (js *jobs) of(name sample.JobName) *job {
-	j := js.byName[name]
-	if j == nil {
-		if js.byName == nil {
-			js.byName = map[sample.JobName]*job{}
+// jobs returns the jobs that use most CPU, highest first, and how many specs of all jobs
+// are in each state. A job has one for each signal and variant.
+func (v *view) jobs() (top []*job, specs map[specState]int) {
+	byName, seen := map[sample.JobName]*job{}, map[spec.Key]bool{}
+	specs = map[specState]int{}
+	for _, t := range v.tasks.order {
+		if t.ended || !t.measured {
+			continue
 		}
-		j = &job{name: string(name)}
-		js.byName[name], js.all = j, append(js.all, j)
-	}
-	return j
-}
-
-// begin begins a window.
-func (js *jobs) begin() {
-	for _, j := range js.all {
-		*j = job{name: j.name, costs: j.costs[:0], specs: j.specs[:0]}
-	}
-}
-
-// add adds what a task of the job did in the window; stalled is the share of it in which
-// the task waited for a CPU, if known.
-func (j *job) add(cpu, stalled float64, known bool, views []api.SignalView) {
-	j.tasks++
-	j.cpu += cpu
-	if known {
-		j.stall += stalled
-		j.stalls++
-	}
-	for i := range views {
-		v := &views[i]
-		if c := float64(v.Cost); c == c {
-			j.addCost(v.Signal, c)
+		j := byName[t.Job]
+		if j == nil {
+			j = &job{name: t.Job, costs: map[sample.SignalName]mean{}}
+			byName[t.Job] = j
 		}
-		if v.Spec.Key.Job != "" { // else the signal did not count the task
-			j.addSpec(jobSpec{v.Signal, v.Spec.Variant, v.Spec.State})
+		j.tasks++
+		j.cpu += t.cpu
+		if t.pressure.said {
+			j.stall = j.stall.with(t.pressure.share)
+		}
+		for i := range t.views {
+			s := &t.views[i]
+			if c := float64(s.Cost); c == c {
+				j.costs[s.Signal] = j.costs[s.Signal].with(c)
+			}
+			if s.Spec.Job != "" && !seen[s.Spec.Key] { // else the signal did not count the task
+				seen[s.Spec.Key] = true
+				specs[specState{s.Signal, s.Spec.State}]++
+			}
 		}
 	}
-}
-
-// end ends a window: jobs without tasks are removed, the others are sorted, and their specs
-// are counted.
-func (js *jobs) end() {
-	js.all = slices.DeleteFunc(js.all, func(j *job) bool {
-		if j.tasks == 0 {
-			delete(js.byName, sample.JobName(j.name))
-		}
-		return j.tasks == 0
-	})
-	slices.SortFunc(js.all, func(x, y *job) int {
+	top = slices.SortedFunc(maps.Values(byName), func(x, y *job) int {
 		return cmp.Or(cmp.Compare(y.cpu, x.cpu), cmp.Compare(x.name, y.name))
 	})
-	js.top = js.all[:min(len(js.all), maxJobs)]
-	js.states = js.states[:0]
-	for _, j := range js.all {
-	next:
-		for _, s := range j.specs {
-			for i := range js.states {
-				if c := &js.states[i]; c.signal == s.signal && c.state == s.state {
-					c.n++
-					continue next
-				}
-			}
-			js.states = append(js.states, specCount{s.signal, s.state, 1})
-		}
-	}
-}
-
-func (j *job) addCost(signal sample.SignalName, cost float64) {
-	for i := range j.costs {
-		if c := &j.costs[i]; c.signal == signal {
-			c.sum += cost
-			c.n++
-			return
-		}
-	}
-	j.costs = append(j.costs, jobCost{signal, cost, 1})
-}
-
-func (j *job) addSpec(s jobSpec) {
-	for _, o := range j.specs {
-		if o.signal == s.signal && o.variant == s.variant {
-			return
-		}
-	}
-	j.specs = append(j.specs, s)
+	return top[:min(len(top), maxJobs)], specs
 }

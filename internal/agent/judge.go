@@ -40,7 +40,7 @@ func (sm *sampler) outside(wall float64) float64 {
 func (sm *sampler) addOutside(iv *pipeline.Interval, sig sample.Signal, variant string) {
 	w := &sm.window
 	s := &w.sample
-	*s = sample.Sample{TS: iv.At(), Machine: sm.machineName, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: sm.platform,
+	*s = sample.Sample{TS: iv.At(), Machine: sm.machineName, Job: sample.JobName(detect.OutsideName), Task: detect.OutsideName, Platform: sm.Platform,
 		Signal: sig.Name, Variant: variant, Class: sample.BestEffort, CPU: float32(w.outside), Cost: float32(math.NaN()), Coverage: 1}
 	var reach sample.Set
 	if !sig.Domain.OfCPUs() {
@@ -55,9 +55,9 @@ func (sm *sampler) addOutside(iv *pipeline.Interval, sig sample.Signal, variant 
 	iv.Add(&sm.outsideSubject, m)
 }
 
-// judge passes one signal's interval to the pipeline and the trace.
-func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant string) {
-	w := &sm.window
+// judge passes the interval of a source of tasks to the pipeline and the trace.
+func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
+	w, sig, variant := &sm.window, source.signal, source.info.Variant
 	iv := sm.pipeline.Begin(sig, at, w.length)
 	w.served.grow(w.counted)
 	for i, t := range sm.tasks.order {
@@ -75,16 +75,14 @@ func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant strin
 		s := sm.sampled(t, sig.Name, cmp.Or(c.Variant, variant), at, cost, &c.Reading)
 		s.Flags, s.Served = flags, names
 		sm.recorder.record(s)
-		m := t.measurement(s, cost)
-		m.Served = keys
-		if m.Reach = c.Reach; sig.Domain.OfCPUs() {
-			m.Reach = t.reach.in(sig.Domain)
+		reach := c.Reach
+		if sig.Domain.OfCPUs() {
+			reach = t.reach.in(sig.Domain)
 		}
-		iv.Add(t.subject(sm.platform, s), m)
+		sm.add(iv, t, s, cost, reach, keys)
 	}
 	sm.addOutside(iv, sig, variant)
-	verdicts := iv.End(now)
-	sm.actor.carryOut(now)
+	verdicts := sm.end(now, iv, sig.Name, 0)
 	for i, t := range sm.tasks.order {
 		r, v := iv.Reading(i), &verdicts[i]
 		view := api.SignalView{Signal: sig.Name, Cost: incident.Value(r.Cost), Limit: incident.Value(math.NaN()), Outlier: v.Outlier,
@@ -95,34 +93,48 @@ func (sm *sampler) judge(now, at sample.Millis, sig sample.Signal, variant strin
 		if v.Judged {
 			view.Limit = incident.Value(v.Limit)
 		}
-		if v.Outlier {
-			sm.stats.outliers[sig.Name]++
-		}
 		t.views = append(t.views, view)
 	}
+}
+
+// add adds the measurement in a task's sample, whose cost is not rounded, to an interval.
+func (sm *sampler) add(iv *pipeline.Interval, t *task, s *sample.Sample, cost float64, reach sample.Set, served []detect.Served) {
+	m := pipeline.MeasurementOf(s)
+	m.CPU, m.Cost, m.HeldBy, m.Reach, m.Served = t.cpu, cost, t.throttledBy, reach, served
+	iv.Add(t.subject(sm.Platform, s), m)
+}
+
+// end ends an interval and counts the outliers among its measurements from the first on.
+func (sm *sampler) end(now sample.Millis, iv *pipeline.Interval, sig sample.SignalName, first int) []detect.Verdict {
+	verdicts := iv.End(now)
+	sm.actor.carryOut(now)
+	for _, v := range verdicts[first:] {
+		if v.Outlier {
+			sm.stats.outliers[sig]++
+		}
+	}
+	return verdicts
 }
 
 // judgeMachine is judge for a source that measures the machine and not its tasks. Its
 // stand-ins are the victims. Tasks are suspects, unless the antagonist can only be on
 // another machine. No task is capped for a stand-in: its class is not one that may be
 // helped.
-func (sm *sampler) judgeMachine(now, at sample.Millis, sig sample.Signal, variant string, o counter.MachineSource) {
-	w := &sm.window
+func (sm *sampler) judgeMachine(now, at sample.Millis, source *sourceState) {
+	w, sig, variant := &sm.window, source.signal, source.info.Variant
 	var nothing counter.Reading
 	iv := sm.pipeline.Begin(sig, at, w.length)
 	if sig.Domain != sample.OtherVM {
 		for _, t := range sm.tasks.order {
 			s := sm.sampled(t, sig.Name, variant, at, math.NaN(), &nothing)
 			sm.recorder.traceSample(s)
-			m := t.measurement(s, math.NaN())
-			m.Reach = t.reach.in(sig.Domain)
-			iv.Add(t.subject(sm.platform, s), m)
+			sm.add(iv, t, s, math.NaN(), t.reach.in(sig.Domain), nil)
 		}
 		w.others = nothing
 		sm.addOutside(iv, sig, variant)
 	}
 	first := iv.Len()
-	o.MachineReadings(func(name string, cpus sample.Set, c counter.Reading) {
+	source.machine.MachineReadings(func(name string, cpus sample.Set, c counter.Reading) {
 		t := sm.tasks.pseudoTask(sig.Name, name)
 		t.cpu = max(0, w.busy.Seconds()/w.length.Seconds())
 		s := sm.sampled(t, sig.Name, variant, at, c.Cost, &c)
@@ -130,16 +142,8 @@ func (sm *sampler) judgeMachine(now, at sample.Millis, sig sample.Signal, varian
 			sm.stats.notCounted[sig.Name]++
 		}
 		sm.recorder.record(s)
-		m := t.measurement(s, c.Cost)
-		m.Reach = sm.placement.reaches.of(&sm.placement.topology, cpus).in(sig.Domain)
-		iv.Add(t.subject(sm.platform, s), m)
+		sm.add(iv, t, s, c.Cost, sm.placement.reaches.of(&sm.placement.topology, cpus).in(sig.Domain), nil)
 		sm.overall = append(sm.overall, machineCost{sig.Name, name, incident.Value(c.Cost)})
 	})
-	verdicts := iv.End(now)
-	sm.actor.carryOut(now)
-	for _, v := range verdicts[first:] {
-		if v.Outlier {
-			sm.stats.outliers[sig.Name]++
-		}
-	}
+	sm.end(now, iv, sig.Name, first)
 }

@@ -152,7 +152,7 @@ func TestADiskThatCannotBeLimitedIsSaid(t *testing.T) {
 		{"no io controller", func(r *rig) { r.controllers = host.ErrNoLimit }, host.ErrNoLimit.Error()},
 		{"no place of its own in blkio", func(r *rig) { r.unlimited = errors.New("its processes are at the top of blkio") }, "at the top of blkio"},
 		{"no disk in common", func(r *rig) { r.source.shared = nil }, "no known disk is shared with the victim"},
-		{"no source knows disks", func(r *rig) { r.agent.actor.sharedDisks = nil }, "no known disk is shared with the victim"},
+		{"no source knows disks", func(r *rig) { r.agent.SharedDisks = nil }, "no known disk is shared with the victim"},
 		{"limits of its own that are lower", func(r *rig) {
 			r.machine.disks = map[string]host.IOLimit{"/batch/noisy-1": {Rbps: 1, Wbps: 1, Riops: 20, Wiops: 1}}
 		}, "not lower than the present limit"},

@@ -7,6 +7,10 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
+// longestSleep is how long the loop sleeps at most. Changes that are not reported are
+// noticed this late, such as the first process of a v1 cgroup, or a due save of the specs.
+const longestSleep = 10 * time.Second
+
 // Run is the loop. When ctx ends, it undoes every cap and saves what was learnt; the
 // error tells which of these failed.
 func (a *Agent) Run(ctx context.Context) error {
@@ -30,7 +34,7 @@ func (a *Agent) loop(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	waiting, seen := false, true // seen: Find was called since the last report on changed
 	for {
-		if wait := a.discovery.finder.Wait(); wait != nil && !waiting && seen {
+		if wait := a.Finder.Wait(); wait != nil && !waiting && seen {
 			waiting = true
 			go func() {
 				_ = wait() // Find reports the error
@@ -42,14 +46,14 @@ func (a *Agent) loop(ctx context.Context) {
 			return
 		case <-timer.C:
 			last = a.clock.now()
-			if last.Sub(next) > a.config.Tick {
+			if last.Sub(next) > a.Config.Tick {
 				a.stats.late++
 			}
 			a.tick(last)
 			next, seen = a.wake(last), true
 		case <-changed:
 			waiting, seen = false, false
-			next = last.Add(a.config.Tick)
+			next = last.Add(a.Config.Tick)
 		case request := <-a.requests:
 			request()
 			if w := a.wake(last); w.Before(next) { // there may be a cap now
@@ -64,12 +68,12 @@ func (a *Agent) loop(ctx context.Context) {
 // interval if something is in progress, or if the kernel does not report cgroup
 // changes. Otherwise it is when a window opens, closes, or is half over.
 func (a *Agent) wake(last time.Time) time.Time {
-	next := last.Add(a.config.Tick)
-	if a.discovery.finder.Wait() == nil || a.watchful() {
+	next := last.Add(a.Config.Tick)
+	if a.Finder.Wait() == nil || a.watchful() {
 		return next
 	}
 	due := last.Add(longestSleep)
-	if d := a.sampler.window.nextDue(a.config); d.Before(due) {
+	if d := a.sampler.window.nextDue(a.Config); d.Before(due) {
 		due = d
 	}
 	if due.Before(next) {

@@ -1,85 +1,127 @@
 package agent
 
 import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
+// metric is one row of the table of metrics.
+type metric struct {
+	name   string
+	help   string
+	kind   prometheus.ValueType
+	labels []string // sorted
+	// collect adds the values; it runs in the loop's goroutine.
+	collect func(v *view, s *series)
+}
+
+// series are the values of one scrape, all of one instant. They are a prometheus.Collector.
+type series struct {
+	jobs  []*job
+	specs map[specState]int
+	row   *metric
+	desc  *prometheus.Desc // of row
+	all   []prometheus.Metric
+}
+
+// add adds one value of the metric that is being collected; labels are the values of
+// its label names, in the same order. The format is UTF-8; a cgroup's name is any bytes.
+func (s *series) add(v float64, labels ...string) {
+	for i, l := range labels {
+		labels[i] = strings.ToValidUTF8(l, "\uFFFD")
+	}
+	s.all = append(s.all, prometheus.MustNewConstMetric(s.desc, s.row.kind, v, labels...))
+}
+
+// Describe implements prometheus.Collector. It describes nothing: the series are not known
+// before they are collected.
+func (s *series) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s *series) Collect(to chan<- prometheus.Metric) {
+	for _, m := range s.all {
+		to <- m
+	}
+}
+
+// series returns the current values of all metrics.
+func (v *view) series() *series {
+	s := &series{}
+	s.jobs, s.specs = v.jobs()
+	for _, row := range metrics() {
+		s.row, s.desc = &row, prometheus.NewDesc(row.name, row.help, row.labels, nil)
+		row.collect(v, s)
+	}
+	return s
+}
+
 // byLabel is for counters that have one label.
-func byLabel[K ~string, N uint64 | float64](of func(*stats) map[K]N) func(*view, *exposition) {
-	return func(v *view, e *exposition) {
+func byLabel[K ~string, N uint64 | float64](of func(*stats) map[K]N) func(*view, *series) {
+	return func(v *view, s *series) {
 		for name, n := range of(v.stats) {
-			e.add(float64(n), string(name))
+			s.add(float64(n), string(name))
 		}
 	}
 }
 
 // byKind is for counters by signal and kind.
-func byKind(of func(*stats) map[[2]string]uint64) func(*view, *exposition) {
-	return func(v *view, e *exposition) {
+func byKind(of func(*stats) map[[2]string]uint64) func(*view, *series) {
+	return func(v *view, s *series) {
 		for k, n := range of(v.stats) {
-			e.add(float64(n), k[1], k[0])
+			s.add(float64(n), k[1], k[0])
 		}
 	}
 }
 
-// bySource is for values of the tasks' sources; ok is false for a source that has none.
-func bySource(of func(*sourceState) (_ float64, ok bool)) func(*view, *exposition) {
-	return func(v *view, e *exposition) {
-		for _, s := range v.scheduler.sources {
-			if x, ok := of(s); ok {
-				e.add(x, string(s.info.Signal))
+// bySource is for values of sources; ok is false for a source that has none.
+func bySource(of func(*sourceState) (_ float64, ok bool)) func(*view, *series) {
+	return func(v *view, s *series) {
+		for _, source := range v.scheduler.all {
+			if x, ok := of(source); ok {
+				s.add(x, string(source.info.Signal))
 			}
 		}
 	}
 }
 
-func byAllocation(of func(*allocation) float64) func(*view, *exposition) {
-	return func(v *view, e *exposition) {
-		for i := range v.scheduler.allocations {
-			g := &v.scheduler.allocations[i]
-			e.add(of(g), string(g.signal))
-		}
-	}
-}
-
-func one(of func(*view) float64) func(*view, *exposition) {
-	return func(v *view, e *exposition) { e.add(of(v)) }
+func one(of func(*view) float64) func(*view, *series) {
+	return func(v *view, s *series) { s.add(of(v)) }
 }
 
 const (
-	gauge = "gauge"
-	count = "counter"
+	gauge = prometheus.GaugeValue
+	count = prometheus.CounterValue
 )
 
 // metrics is the table from which names, help texts and the reference page are made.
-func metrics() []metric { return append(append(tickMetrics(), windowMetrics()...), uplinkMetrics()...) }
-
-// tickMetrics are the metrics that may change at any time.
-func tickMetrics() []metric {
+func metrics() []metric {
 	return []metric{
 		{"quell_info", "Platform, rule and version of the agent; always 1.", gauge, []string{"platform", "rule", "version"},
-			func(v *view, e *exposition) {
-				e.add(1, string(v.platform), string(v.pipeline.Params().Method), v.version)
+			func(v *view, s *series) {
+				s.add(1, string(v.Platform), string(v.pipeline.Params().Method), v.Version)
 			}},
 		{"quell_signal_available", "Whether a requested signal is counted.", gauge, []string{"signal", "variant"},
-			func(v *view, e *exposition) {
-				for _, s := range v.requested {
-					e.add(truth(s.OK), string(s.Signal), s.Variant)
+			func(v *view, s *series) {
+				for _, r := range v.Signals {
+					s.add(truth(r.OK), string(r.Signal), r.Variant)
 				}
 			}},
 		{"quell_degraded", "Number of current problems; see quell status.", gauge, nil,
 			one(func(v *view) float64 { return float64(len(v.health.problems)) })},
 		{"quell_signal_tasks", "Tasks that a signal counts in the newest window, and those that wait for their turn.", gauge, []string{"signal", "state"},
-			func(v *view, e *exposition) {
-				for _, g := range v.scheduler.allocations {
-					e.add(float64(g.taken), string(g.signal), "counted")
-					e.add(float64(g.eligible-g.taken), string(g.signal), "waiting")
+			func(v *view, s *series) {
+				for _, source := range v.scheduler.all {
+					s.add(float64(source.taken), string(source.info.Signal), "counted")
+					s.add(float64(len(source.eligible)-source.taken), string(source.info.Signal), "waiting")
 				}
 			}},
 		{"quell_signal_wait_windows", "Windows within which a signal counts every task at least once; 1 if all are counted in each, 0 if some are never counted.", gauge, []string{"signal"},
-			byAllocation(func(g *allocation) float64 { return float64(g.wait) })},
+			bySource(func(s *sourceState) (float64, bool) { return float64(s.wait), true })},
 		{"quell_signal_coverage_ratio", "Share of their windows in which a signal counted the present tasks.", gauge, []string{"signal"},
-			byAllocation(func(g *allocation) float64 { return g.coverage })},
+			bySource(func(s *sourceState) (float64, bool) { return s.coverage, true })},
 		{"quell_signal_tax_ratio", "Upper bound of the share of the machine's CPU time that counting a signal costs: its cost per context switch times the rate of switches in the newest window.", gauge, []string{"signal"},
 			bySource(func(s *sourceState) (float64, bool) { return s.tax.share, s.tax.known })},
 		{"quell_signal_resting", "Whether a signal is paused because counting it would cost more than sampling.max_tax.", gauge, []string{"signal"},
@@ -109,9 +151,9 @@ func tickMetrics() []metric {
 		{"quell_not_counted_total", "Samples whose cost could not be counted.", count, []string{"signal"},
 			byLabel(func(s *stats) map[sample.SignalName]uint64 { return s.notCounted })},
 		{"quell_rejected_total", "Samples whose cost was outside the signal's sane range.", count, []string{"signal"},
-			func(v *view, e *exposition) {
-				for _, s := range v.requested {
-					e.add(float64(v.pipeline.Rejected(s.Signal)), string(s.Signal))
+			func(v *view, s *series) {
+				for _, r := range v.Signals {
+					s.add(float64(v.pipeline.Rejected(r.Signal)), string(r.Signal))
 				}
 			}},
 		{"quell_outliers_total", "Samples over their job's threshold.", count, []string{"signal"},
@@ -122,25 +164,19 @@ func tickMetrics() []metric {
 		{"quell_incidents_total", "Incidents, by what was found first.", count, []string{"kind", "signal"},
 			byKind(func(s *stats) map[[2]string]uint64 { return s.incidents })},
 		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(v *view) float64 { return float64(v.pipeline.OpenCount()) })},
-		{"quell_caps", "Caps in force.", gauge, nil, one(func(v *view) float64 { return float64(len(v.actor.enforcer.Active())) })},
+		{"quell_caps", "Caps in force.", gauge, nil, one(func(v *view) float64 { return float64(len(v.Enforcer.Active())) })},
 		{"quell_caps_stuck", "Caps that could not be undone; retried at least every 30 s.", gauge, nil,
-			one(func(v *view) float64 { return float64(len(v.actor.enforcer.Stuck())) })},
+			one(func(v *view) float64 { return float64(len(v.Enforcer.Stuck())) })},
 		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
 			one(func(v *view) float64 { return float64(v.stats.undoFailed) })},
 		{"quell_caps_ended_total", "Caps ended, by how: restored, taken-over by another program, or gone with the task.", count, []string{"result"},
 			byLabel(func(s *stats) map[string]uint64 { return s.capsEnded })},
 		{"quell_outcomes_total", "Outcomes of caps.", count, []string{"outcome"},
 			byLabel(func(s *stats) map[string]uint64 { return s.outcomes })},
-	}
-}
-
-// windowMetrics describe the newest window and change only when a window closes.
-func windowMetrics() []metric {
-	return []metric{
 		{"quell_specs", "Specs of jobs that run here, by state.", gauge, []string{"signal", "state"},
-			func(v *view, e *exposition) {
-				for _, c := range v.sampler.jobs.states {
-					e.add(float64(c.n), string(c.signal), c.state.String())
+			func(v *view, s *series) {
+				for of, n := range s.specs {
+					s.add(float64(n), string(of.signal), of.state.String())
 				}
 			}},
 		{"quell_job_tasks", "Tasks of a job; the jobs that use most CPU.", gauge, []string{"job"},
@@ -148,33 +184,37 @@ func windowMetrics() []metric {
 		{"quell_job_cpu", "CPU-s/s of a job's tasks in the last interval.", gauge, []string{"job"},
 			byJob(func(j *job) (float64, bool) { return j.cpu, true })},
 		{"quell_job_cpu_stall", "Mean share of the last interval in which some thread of a job's task waited for a CPU (PSI).", gauge, []string{"job"},
-			byJob(func(j *job) (float64, bool) { return j.stall / float64(j.stalls), j.stalls > 0 })},
+			byJob(func(j *job) (float64, bool) { return j.stall.value(), j.stall.n > 0 })},
 		{"quell_job_cost", "Mean cost of a job's tasks in the last interval, in the signal's unit.", gauge, []string{"job", "signal"},
-			func(v *view, e *exposition) {
-				for _, j := range v.sampler.jobs.top {
-					for _, c := range j.costs {
-						if c.n > 0 {
-							e.add(c.sum/float64(c.n), j.name, string(c.signal))
-						}
+			func(v *view, s *series) {
+				for _, j := range s.jobs {
+					for signal, c := range j.costs {
+						s.add(c.value(), string(j.name), string(signal))
 					}
 				}
 			}},
 		{"quell_machine_cost", "Cost of a signal that measures the whole machine or one of its caches, in the last interval, in the signal's unit.", gauge, []string{"name", "signal"},
-			func(v *view, e *exposition) {
+			func(v *view, s *series) {
 				for _, o := range v.sampler.overall {
 					if c := float64(o.cost); c == c {
-						e.add(c, o.name, string(o.signal))
+						s.add(c, o.name, string(o.signal))
 					}
 				}
 			}},
+		{"quell_uplink_connected", "Whether the connection to the server works; absent without a server.", gauge, nil,
+			uplink(func(u Uplink) float64 { return truth(u.Err() == nil) })},
+		{"quell_uplink_waiting", "Batches of samples and records on disk that the server has not taken yet.", gauge, nil,
+			uplink(func(u Uplink) float64 { waiting, _ := u.Backlog(); return float64(waiting) })},
+		{"quell_uplink_lost_total", "Batches and records that will never reach the server: the spool was full, too slow or damaged.", count, nil,
+			uplink(func(u Uplink) float64 { _, lost := u.Backlog(); return float64(lost) })},
 	}
 }
 
-func byJob(of func(*job) (float64, bool)) func(*view, *exposition) {
-	return func(v *view, e *exposition) {
-		for _, j := range v.sampler.jobs.top {
+func byJob(of func(*job) (float64, bool)) func(*view, *series) {
+	return func(_ *view, s *series) {
+		for _, j := range s.jobs {
 			if v, ok := of(j); ok {
-				e.add(v, j.name)
+				s.add(v, string(j.name))
 			}
 		}
 	}
@@ -187,22 +227,10 @@ func truth(b bool) float64 {
 	return 0
 }
 
-// uplinkMetrics are the metrics of the connection to the server, if there is one.
-func uplinkMetrics() []metric {
-	return []metric{
-		{"quell_uplink_connected", "Whether the connection to the server works; absent without a server.", gauge, nil,
-			uplink(func(u Uplink) float64 { return truth(u.Err() == nil) })},
-		{"quell_uplink_waiting", "Batches of samples and records on disk that the server has not taken yet.", gauge, nil,
-			uplink(func(u Uplink) float64 { waiting, _ := u.Backlog(); return float64(waiting) })},
-		{"quell_uplink_lost_total", "Batches and records that will never reach the server: the spool was full, too slow or damaged.", count, nil,
-			uplink(func(u Uplink) float64 { _, lost := u.Backlog(); return float64(lost) })},
-	}
-}
-
-func uplink(of func(Uplink) float64) func(*view, *exposition) {
-	return func(v *view, e *exposition) {
-		if v.recorder.uplink != nil {
-			e.add(of(v.recorder.uplink))
+func uplink(of func(Uplink) float64) func(*view, *series) {
+	return func(v *view, s *series) {
+		if v.Uplink != nil {
+			s.add(of(v.Uplink))
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestMetrics(t *testing.T) {
 		r.add("/batch/split-1", 1).split = "it is"
 		r.start()
 		defer r.stop()
-		r.agent.view.requested = append(r.agent.view.requested, api.SignalStatus{Signal: sample.RunQ, Reason: "no"})
+		r.agent.Signals = append(r.agent.Signals, api.SignalStatus{Signal: sample.RunQ, Reason: "no"})
 		r.source.info.Accounts, r.source.info.CountsLosses = true, true
 		r.source.totals = counter.Totals{Lost: 7, PairsDropped: 21, Unattributed: 7 * time.Second / 2}
 		r.learn()
@@ -116,7 +116,7 @@ func TestMetricsOfWhatIsNotCounted(t *testing.T) {
 		r.add("/batch/job-1", 1).cost = func() float64 { return 0.1 }
 		r.start()
 		defer r.stop()
-		r.agent.view.requested = []api.SignalStatus{{Signal: sample.CPI, Reason: "no PMU"}, {Signal: sample.RunQ, Variant: "v", OK: true}}
+		r.agent.Signals = []api.SignalStatus{{Signal: sample.CPI, Reason: "no PMU"}, {Signal: sample.RunQ, Variant: "v", OK: true}}
 		r.pass(time.Minute)
 		_, got := r.scrape()
 		for series, value := range got {
@@ -224,7 +224,7 @@ func TestMetricsPage(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintln(&b, "| metric | kind | labels | what |\n|---|---|---|---|")
 	for _, m := range metrics() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, strings.ToLower(m.kind.ToDTO().String()), strings.Join(m.labels, ", "), m.help)
 	}
 	want := before + begin + b.String() + end + after
 	if *update {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -21,7 +20,6 @@ import (
 type operator struct {
 	base
 	overrides *overrides
-	pipeline  *pipeline.Pipeline
 	actor     *actor
 	recorder  *recorder
 }

@@ -38,7 +38,8 @@ func TestOperatorsCapAndUncap(t *testing.T) {
 		if got := r.values["/cg/batch/job-1/cpu.max"]; got != "0.25" {
 			t.Errorf("the limit is %q", got)
 		}
-		want := api.CapView{ID: d.ID, Task: "/batch/job-1", Rate: 0.25, From: at, Until: at.Add(3 * time.Minute), By: "ann", Why: "too loud"}
+		want := api.CapView{Task: "/batch/job-1", CapState: plan.CapState{From: at,
+			Action: plan.Action{ID: d.ID, Rate: 0.25, Until: at.Add(3 * time.Minute), By: "ann", Why: "too loud"}}}
 		if s := r.status(); len(s.Caps) != 1 || s.Caps[0] != want {
 			t.Errorf("caps %+v, want %+v", s.Caps, want)
 		}

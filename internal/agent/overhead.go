@@ -41,15 +41,9 @@ func (x overhead) next(toll time.Duration, switches float64, cpus int, duty, lim
 	return n
 }
 
-// pausedError says why a signal is paused. Its cost is in quell_signal_tax_ratio and not
-// in the text: a text that changes is logged each time.
-type pausedError struct {
-	signal sample.SignalName
-	toll   time.Duration
-	most   float64
-}
-
-func (e pausedError) Error() string {
-	return fmt.Sprintf("%s is paused: with %s more for each context switch, counting it would cost the machine more CPU time than sampling.max_tax allows (%.3g %%); "+
-		"reduce sampling.duration, or raise sampling.max_tax (0: no limit)", e.signal, e.toll.Round(100*time.Nanosecond), 100*e.most)
+// pausedError says why a signal is paused; toll is what it adds to a context switch. Its cost
+// is in quell_signal_tax_ratio and not in the text: a text that changes is logged each time.
+func pausedError(signal sample.SignalName, toll time.Duration, limit float64) error {
+	return fmt.Errorf("%s is paused: with %s more for each context switch, counting it would cost the machine more CPU time than sampling.max_tax allows (%.3g %%); "+
+		"reduce sampling.duration, or raise sampling.max_tax (0: no limit)", signal, toll.Round(100*time.Nanosecond), 100*limit)
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"time"
 
@@ -11,90 +10,55 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// A task is also throttled when a cgroup above it (a pod, a slice) is out of quota. The
-// kernel counts that only for the cgroup that has the quota, so the quotas above the
-// tasks are read at both ends of a window.
-
-// quotas is how long each cgroup above a task was throttled. A cgroup is read once for
-// all tasks below it.
-type quotas struct {
-	all   []quota
-	stale bool // tasks came, ended or moved since quotas.find listed these cgroups
-}
-
-// quota is the throttled time of one cgroup, by its path in the cpu controller's hierarchy.
-type quota struct {
-	path      string
-	before    time.Duration // at the window's start; -1 if it has no quota
-	throttled time.Duration // in the window; 0 also if it is not known
-}
-
-// find lists the cgroups above the tasks.
-func (q *quotas) find(tasks []*task) {
-	q.stale, q.all = false, q.all[:0]
-	known := map[string]int{}
-	for _, t := range tasks {
-		t.above = t.above[:0]
-		for p := path.Dir(t.places.CPU); len(p) > 1; p = path.Dir(p) {
-			i, ok := known[p]
-			if !ok {
-				i = len(q.all)
-				known[p] = i
-				q.all = append(q.all, quota{path: p})
-			}
-			t.above = append(t.above, i)
-		}
-	}
-}
-
-// above returns the cgroup above a task that was throttled longest in the window, and
-// for how long; "" if none was.
-func (q *quotas) above(t *task) (p string, held time.Duration) {
-	for _, i := range t.above {
-		if d := q.all[i].throttled; d > held {
-			p, held = q.all[i].path, d
-		}
-	}
-	return p, held
-}
-
 // placement knows where tasks run: the machine's CPUs, and the cgroups above the tasks with
 // their weights and quotas.
 type placement struct {
 	base
-	machine  Machine
-	topology host.Topology
+	topology host.Topology // as of the newest window
 	reaches  reaches
-	groups   weightTree
-	quotas   quotas
+	groups   cgroupTree
 }
 
 // updateTopology reads the topology again when CPUs have gone online or offline, and reports
 // whether it has changed.
 func (pl *placement) updateTopology() bool {
-	online, err := pl.machine.Online()
+	online, err := pl.Machine.Online()
 	t, changed := pl.topology, err == nil && !slices.Equal(online, pl.topology.Online)
 	if changed {
-		t, err = pl.machine.Topology()
+		t, err = pl.Machine.Topology()
 	}
 	pl.health.degrade("reading the topology", err)
 	if err != nil || !changed {
 		return false
 	}
-	pl.health.log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
+	pl.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
 	pl.topology, pl.reaches = t, reaches{}
 	for _, t := range pl.tasks.order {
-		t.placementRead, t.cpus, t.reach = time.Time{}, nil, reach{} // read them again
+		t.placementRead, t.reach = time.Time{}, reach{} // read them again
 	}
 	return true
 }
 
 // readPlacement reads where a task's processes are and where they may run.
 func (pl *placement) readPlacement(now time.Time, t *task) {
-	first, places, cpus := t.placementRead.IsZero(), t.places, t.cpus
+	first, before, cpusBefore := t.placementRead.IsZero(), t.places, t.reach.cpus
 	t.placementRead = now
-	pl.updatePlacement(t)
-	if !first && (t.places != places || !slices.Equal(t.cpus, cpus)) {
+	places, err := t.cgroup.Places()
+	if err != nil {
+		t.notes[notePlaces] = err.Error()
+		return
+	}
+	t.places, t.notes[notePlaces] = places, ""
+	was := t.group
+	t.group = pl.groups.enter(places.CPU, pl.Machine.Weight)
+	pl.groups.leave(was)
+	if places.Split {
+		t.notes[notePlaces] = "split: " + places.Reason
+	}
+	if cpus, err := t.cgroup.AllowedCPUs(); err == nil && !slices.Equal(cpus, t.reach.cpus) {
+		t.reach = pl.reaches.of(&pl.topology, cpus)
+	}
+	if !first && (places != before || !slices.Equal(t.reach.cpus, cpusBefore)) {
 		for _, o := range pl.tasks.order {
 			o.placementInterval = 0
 		}
@@ -107,48 +71,26 @@ func (pl *placement) lookAgain(now time.Time, t *task) {
 	pl.readPlacement(now, t)
 }
 
-func (pl *placement) updatePlacement(t *task) {
-	places, err := t.cgroup.Places()
-	if err != nil {
-		t.notes[notePlaces] = err.Error()
-		return
-	}
-	if places.CPU != t.places.CPU {
-		pl.quotas.stale = true
-	}
-	t.places, t.notes[notePlaces] = places, ""
-	was := t.group
-	t.group = pl.groups.enter(places.CPU, pl.machine.Weight)
-	pl.groups.leave(was)
-	if places.Split {
-		t.notes[notePlaces] = "split: " + places.Reason
-	}
-	if cpus, err := t.cgroup.AllowedCPUs(); err == nil && !slices.Equal(cpus, t.cpus) {
-		t.reach = pl.reaches.of(&pl.topology, cpus)
-		t.cpus = t.reach.cpus
-	}
-}
-
 // forget is called when a task is dropped.
-func (pl *placement) forget(t *task) {
-	pl.groups.leave(t.group)
-	pl.quotas.stale = true
-}
+func (pl *placement) forget(t *task) { pl.groups.leave(t.group) }
+
+// A task is also throttled when a cgroup above it (a pod, a slice) is out of quota. The
+// kernel counts that only for the cgroup that has the quota, so the quotas above the
+// tasks are read at both ends of a window.
 
 // beginQuotas reads the quotas at the start of a window.
 func (pl *placement) beginQuotas() {
-	q := &pl.quotas
-	if q.stale {
-		q.find(pl.tasks.order)
-	}
-	for i := range q.all {
-		q.all[i].throttled, q.all[i].before = 0, pl.throttledTime(q.all[i].path)
+	for _, g := range pl.groups.byPath {
+		g.throttledBefore, g.throttled = -1, 0
+		if g.below > 0 {
+			g.throttledBefore = pl.throttledTime(g.path)
+		}
 	}
 }
 
 // throttledTime returns -1 also if the value cannot be read; the next window tries again.
 func (pl *placement) throttledTime(p string) time.Duration {
-	d, err := pl.machine.Throttled(p)
+	d, err := pl.Machine.Throttled(p)
 	if err != nil {
 		return -1
 	}
@@ -157,9 +99,9 @@ func (pl *placement) throttledTime(p string) time.Duration {
 
 // lackQuotas reads the quotas at the end of a window.
 func (pl *placement) lackQuotas() {
-	for i := range pl.quotas.all {
-		if q := &pl.quotas.all[i]; q.before >= 0 {
-			q.throttled = max(0, pl.throttledTime(q.path)-q.before)
+	for _, g := range pl.groups.byPath {
+		if g.throttledBefore >= 0 {
+			g.throttled = max(0, pl.throttledTime(g.path)-g.throttledBefore)
 		}
 	}
 }
@@ -181,7 +123,7 @@ func within(inner, outer sample.Task) bool {
 // least some seconds, or none.
 func (pl *placement) throttled(t *task, caps []plan.CapState, least float64) sample.Flags {
 	t.notes[noteQuota], t.throttledBy = "", ""
-	above, held := pl.quotas.above(t)
+	above, held := t.group.throttledAbove()
 	switch {
 	case t.capped || underCap(t, caps):
 		return sample.Capped

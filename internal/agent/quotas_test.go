@@ -55,12 +55,11 @@ func TestQuotaAboveTheTaskIsNobodysFault(t *testing.T) {
 // A quota that exists only at one end of a window says nothing about the window.
 func TestQuotasThatComeAndGo(t *testing.T) {
 	m := newMachine(t)
-	a := &placement{machine: m, base: base{tasks: newTaskSet()}}
+	a := &placement{base: base{Parts: &Parts{Machine: m}, tasks: newTaskSet()}}
 	for i, p := range []string{"/a/b/task", "/a/c/task", "/lone"} {
 		k := sample.TaskKey{Inode: uint64(i + 1)}
-		a.tasks.add(&task{Task: sample.Task{Key: k, Name: sample.TaskName(p)}, places: host.Places{CPU: p}})
+		a.tasks.add(&task{Task: sample.Task{Key: k, Name: sample.TaskName(p)}, places: host.Places{CPU: p}, group: a.groups.enter(p, m.Weight)})
 	}
-	a.quotas.stale = true
 	window := func(begin, end map[string]time.Duration) {
 		m.quotas = begin
 		a.beginQuotas()
@@ -70,7 +69,7 @@ func TestQuotasThatComeAndGo(t *testing.T) {
 	window(map[string]time.Duration{"/a": 5, "/a/b": 7, "/lone": 1}, map[string]time.Duration{"/a": 6, "/a/b": 10, "/lone": 9})
 	for p, want := range map[string]string{"/a/b/task": "/a/b", "/a/c/task": "/a", "/lone": ""} {
 		i := slices.IndexFunc(a.tasks.order, func(t *task) bool { return t.places.CPU == p })
-		if got, held := a.quotas.above(a.tasks.order[i]); got != want || (held > 0) != (want != "") {
+		if got, held := a.tasks.order[i].group.throttledAbove(); got != want || (held > 0) != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", p, got, held, want)
 		}
 	}
@@ -80,7 +79,7 @@ func TestQuotasThatComeAndGo(t *testing.T) {
 		{{"/a": 5}, {"/a": 4}}, // made again
 	} {
 		window(c[0], c[1])
-		if p, held := a.quotas.above(a.tasks.order[1]); held != 0 {
+		if p, held := a.tasks.order[1].group.throttledAbove(); held != 0 {
 			t.Errorf("%v: %s %v", c, p, held)
 		}
 	}

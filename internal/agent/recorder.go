@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/command"
@@ -77,17 +76,9 @@ func cut(s string) string {
 // server gets.
 type recorder struct {
 	base
-	disk     *stateDir
-	trace    func(*sample.Sample) error // nil: no trace
-	uplink   Uplink                     // nil: no server
-	upward   serverState
-	platform sample.Platform
-	// staleAfter is the age from which on the server's specs are not used.
-	staleAfter time.Duration
-}
+	disk *stateDir
 
-// serverState is the data for the server and from it.
-type serverState struct {
+	// For the server and from it:
 	samples  []sample.Sample // of this window
 	specs    map[spec.Key]spec.Spec
 	followed []sample.JobName // sorted
@@ -95,59 +86,58 @@ type serverState struct {
 
 // receiveSpecs takes the specs that have arrived.
 func (rec *recorder) receiveSpecs() {
-	if rec.uplink == nil {
+	if rec.Uplink == nil {
 		return
 	}
-	for _, s := range rec.uplink.Specs() {
-		if rec.upward.specs == nil {
-			rec.upward.specs = map[spec.Key]spec.Spec{}
+	for _, s := range rec.Uplink.Specs() {
+		if rec.specs == nil {
+			rec.specs = map[spec.Key]spec.Spec{}
 		}
-		rec.upward.specs[s.Key] = s
+		rec.specs[s.Key] = s
 	}
-	rec.health.degrade("server", rec.uplink.Err())
+	rec.health.degrade("server", rec.Uplink.Err())
 }
 
 // serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes
 // precedence over this machine's own spec.
 func (rec *recorder) serverSpec(k spec.Key, at sample.Millis) (spec.Spec, bool) {
-	s, ok := rec.upward.specs[k]
-	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= rec.staleAfter
+	s, ok := rec.specs[k]
+	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= rec.Config.Spec.StaleAfter
 }
 
 // sendSamples sends the window's samples, and the jobs whose specs are wanted.
 func (rec *recorder) sendSamples(at sample.Millis, tasks []*task) {
-	if rec.uplink == nil {
+	if rec.Uplink == nil {
 		return
 	}
-	u := &rec.upward
-	rec.uplink.Samples(at, u.samples)
-	clear(u.samples) // its strings may belong to tasks that have ended
-	u.samples = u.samples[:0]
+	rec.Uplink.Samples(at, rec.samples)
+	clear(rec.samples) // its strings may belong to tasks that have ended
+	rec.samples = rec.samples[:0]
 	jobs := make([]sample.JobName, 0, len(tasks))
 	for _, t := range tasks {
 		jobs = append(jobs, t.Job)
 	}
 	slices.Sort(jobs)
-	if jobs = slices.Compact(jobs); slices.Equal(jobs, u.followed) {
+	if jobs = slices.Compact(jobs); slices.Equal(jobs, rec.followed) {
 		return
 	}
-	u.followed = jobs
-	rec.uplink.WatchSpecs(rec.platform, jobs)
-	for k := range u.specs {
+	rec.followed = jobs
+	rec.Uplink.WatchSpecs(rec.Platform, jobs)
+	for k := range rec.specs {
 		if _, found := slices.BinarySearch(jobs, k.Job); !found {
-			delete(u.specs, k)
+			delete(rec.specs, k)
 		}
 	}
 }
 
 // sendRecord sends an incident or audit entry as it is in the log.
 func (rec *recorder) sendRecord(at sample.Millis, kind wire.Record_Kind, id string, entry any) {
-	if rec.uplink == nil {
+	if rec.Uplink == nil {
 		return
 	}
 	document, err := json.Marshal(entry)
 	if err == nil {
-		rec.uplink.Record(at, kind, id, document)
+		rec.Uplink.Record(at, kind, id, document)
 	}
 	rec.health.degrade("sending to the server", err)
 }
@@ -165,8 +155,8 @@ func (rec *recorder) audit(now sample.Millis, e auditEntry, err error) {
 // record writes the sample to the trace, keeps it for the server, and counts it.
 func (rec *recorder) record(s *sample.Sample) {
 	rec.stats.samples[s.Signal]++
-	if rec.uplink != nil {
-		rec.upward.samples = append(rec.upward.samples, *s)
+	if rec.Uplink != nil {
+		rec.samples = append(rec.samples, *s)
 	}
 	rec.traceSample(s)
 }
@@ -174,8 +164,8 @@ func (rec *recorder) record(s *sample.Sample) {
 // traceSample writes a sample to the trace only: usage that a replay of the trace needs,
 // but the server, which has specs of tasks, does not.
 func (rec *recorder) traceSample(s *sample.Sample) {
-	if rec.trace != nil {
-		rec.health.degrade("recording samples", rec.trace(s))
+	if rec.Record != nil {
+		rec.health.degrade("recording samples", rec.Record(s))
 	}
 }
 
@@ -187,17 +177,13 @@ func (rec *recorder) incident(now sample.Millis, record *incident.Record) {
 
 // closeLeftOver closes the incidents that an earlier agent left open.
 func (rec *recorder) closeLeftOver(now sample.Millis) error {
-	left, _, err := rec.disk.incidents.List(logbook.Query{Open: true})
+	left, _, err := rec.disk.incidents.List(logbook.Query{Open: true, Charts: true})
 	errs := []error{rec.disk.unread, err}
 	for i := range left {
-		inc, err := rec.disk.incidents.Incident(left[i].ID) // the complete record
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+		inc := &left[i]
 		inc.End(now, "the agent was restarted")
-		errs = append(errs, rec.disk.incidents.Add(&inc))
-		rec.sendRecord(now, wire.Record_KIND_INCIDENT, inc.ID, &inc)
+		errs = append(errs, rec.disk.incidents.Add(inc))
+		rec.sendRecord(now, wire.Record_KIND_INCIDENT, inc.ID, inc)
 	}
 	return errors.Join(errs...)
 }

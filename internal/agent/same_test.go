@@ -77,7 +77,7 @@ func story(t *testing.T, sig sample.Signal, rule string) (samples []sample.Sampl
 		t.Fatal(err)
 	}
 	r.stop()
-	return r.samples, r.incidents(), replay.Options{Detect: params, Policy: policy, Spec: r.config.SpecParams(), Sampling: r.config.Sampling.Duration}
+	return r.samples, r.incidents(), replay.Options{Detect: params, Policy: policy, Spec: r.config.Spec.Params, Sampling: r.config.Sampling.Duration}
 }
 
 // least is a cost in the valid range of the signal.

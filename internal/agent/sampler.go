@@ -19,12 +19,7 @@ type sampler struct {
 	overall []machineCost // what machine-wide signals measured in the newest window
 	// outsideSubject is the suspect for all CPU usage outside any task.
 	outsideSubject pipeline.Subject
-	jobs           *jobs
-	config         *config.Agent
-	machine        Machine
 	machineName    string
-	platform       sample.Platform
-	pipeline       *pipeline.Pipeline
 	placement      *placement
 	scheduler      *scheduler
 	recorder       *recorder
@@ -34,25 +29,24 @@ type sampler struct {
 
 // window is the open sampling window, or when the next one opens.
 type window struct {
-	open           bool
-	halved         bool // its middle is over, or no task needs a reading there
-	fastStart      bool // start with windows that are closer together
-	start          time.Time
-	next           time.Time
-	read           time.Time // when usage was read at the end of the newest one
-	times          host.CPUTimes
-	timesOK        bool
-	busy           time.Duration   // of all CPUs in the window; below 0: not known
-	outside        float64         // CPU-s/s used outside any task
-	length         time.Duration   // of the newest
-	stolen         float64         // share of the machine's CPU time in it that the hypervisor took
-	caps           []plan.CapState // in force at the window's start, then at its end
-	sources        []*sourceState  // that were started
-	machineSources []counter.MachineSource
-	counted        []counted       // by the source that was stopped last, ordered as taskSet.order
-	others         counter.Reading // by that source, for everything outside all tasks
-	served         served
-	sample         sample.Sample // the one that is being made
+	open      bool
+	halved    bool // its middle is over, or no task needs a reading there
+	fastStart bool // start with windows that are closer together
+	start     time.Time
+	next      time.Time
+	read      time.Time // when usage was read at the end of the newest one
+	times     host.CPUTimes
+	timesOK   bool
+	busy      time.Duration   // of all CPUs in the window; below 0: not known
+	outside   float64         // CPU-s/s used outside any task
+	length    time.Duration   // of the newest
+	stolen    float64         // share of the machine's CPU time in it that the hypervisor took
+	caps      []plan.CapState // in force at the window's start, then at its end
+	sources   []*sourceState  // that were started
+	counted   []counted       // by the source that was stopped last, ordered as taskSet.order
+	others    counter.Reading // by that source, for everything outside all tasks
+	served    served
+	sample    sample.Sample // the one that is being made
 }
 
 // machineCost is the newest cost of a machine-wide signal.
@@ -103,7 +97,7 @@ func (sm *sampler) counting(sig sample.SignalName, err error) bool {
 }
 
 func (sm *sampler) cpuTimes() (host.CPUTimes, bool) {
-	times, err := sm.machine.CPUTimes()
+	times, err := sm.Machine.CPUTimes()
 	sm.health.degrade("reading CPU times", err)
 	return times, err == nil
 }
@@ -131,7 +125,7 @@ func (sm *sampler) stolen(wall float64) float64 {
 // sampled is the sample of a task; it is valid until the next call.
 func (sm *sampler) sampled(t *task, sig sample.SignalName, variant string, at sample.Millis, cost float64, c *counter.Reading) *sample.Sample {
 	s := &sm.window.sample
-	*s = sample.Sample{TS: at, Machine: sm.machineName, Job: t.Job, Task: t.Name, Platform: sm.platform, Signal: sig, Variant: variant, Class: t.Class,
+	*s = sample.Sample{TS: at, Machine: sm.machineName, Job: t.Job, Task: t.Name, Platform: sm.Platform, Signal: sig, Variant: variant, Class: t.Class,
 		CPU: float32(t.cpu), Cost: float32(cost), Coverage: float32(c.Coverage), Flags: t.flags, Extras: c.Extras}
 	if t.threads > 0 {
 		s.Extras.Set(sample.Threads, float64(t.threads))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
@@ -15,41 +14,53 @@ import (
 // scheduler decides which tasks each source counts.
 type scheduler struct {
 	base
-	sources     []*sourceState
-	machines    []counter.MachineSource
-	descriptors func() (open, limit int, err error)
-	config      *config.Agent
-	number      uint64       // of windows opened
-	allocations []allocation // of the newest window
+	all     []*sourceState
+	sources []*sourceState // of all, those that count tasks
+	number  uint64         // of windows opened
 }
 
 // sourceState is a source, and what is known of it as of the newest window.
 type sourceState struct {
-	counter.Source
-	info     counter.Info
+	counter.Source                       // nil if it measures the machine
+	machine        counter.MachineSource // nil if it counts tasks
+	info           counter.Info
+	signal         sample.Signal
+	tax            overhead
+	totals         counter.Totals
+
+	// How its seats were assigned:
 	eligible []*task // tasks that it could count
-	tax      overhead
-	totals   counter.Totals
-}
-
-func newSources(all []counter.Source) []*sourceState {
-	states := make([]*sourceState, len(all))
-	for i, s := range all {
-		states[i] = &sourceState{Source: s, info: s.Info()}
-	}
-	return states
-}
-
-// allocation is how a source's seats were assigned for the newest window.
-type allocation struct {
-	signal   sample.SignalName
-	eligible int // tasks that it could count
-	capacity int // seats that it has for them; claimed if they suffice
+	capacity int     // seats that it has for them; claimed if they suffice
 	taken    int
 	wait     int // number of windows within which every claimant is counted
 	// coverage is the share of their windows in which those claimants were counted; 1
 	// if there are none.
 	coverage float64
+}
+
+func newScheduler(b base) *scheduler {
+	sc := &scheduler{base: b}
+	add := func(s *sourceState, info counter.Info) {
+		s.info, s.coverage = info, 1
+		s.signal, _ = sample.LookupSignal(info.Signal)
+		sc.all = append(sc.all, s)
+	}
+	for _, s := range b.Sources {
+		add(&sourceState{Source: s}, s.Info())
+	}
+	sc.sources = sc.all
+	for _, s := range b.MachineSources {
+		add(&sourceState{machine: s}, s.Info())
+	}
+	return sc
+}
+
+// start starts counting.
+func (s *sourceState) start() error {
+	if s.machine != nil {
+		return s.machine.Start()
+	}
+	return s.Start()
 }
 
 // reserve is how many descriptors are reserved for everything except tasks: clients of
@@ -69,10 +80,10 @@ type budget struct {
 // budget computes how many descriptors the process may open for tasks, after those that
 // it has open for other purposes.
 func (sc *scheduler) budget(need int) budget {
-	if sc.descriptors == nil {
+	if sc.Descriptors == nil {
 		return budget{free: -1, keep: true}
 	}
-	open, limit, err := sc.descriptors()
+	open, limit, err := sc.Descriptors()
 	sc.health.degrade("counting file descriptors", err)
 	if err != nil {
 		return budget{free: -1, keep: true}
@@ -105,7 +116,7 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 	for i, s := range sc.sources {
 		s.info = s.Info() // the CPUs may have changed
 		s.eligible = s.eligible[:0]
-		all := countsSuspects(&s.info)
+		all := s.countsSuspects()
 		for _, t := range sc.tasks.order {
 			if (all || t.judges(s.info.Signal)) && !t.seats[i].unsupported {
 				s.eligible = append(s.eligible, t)
@@ -122,7 +133,6 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 			t.notes[noteUsage] = err.Error()
 		}
 	}
-	sc.allocations = sc.allocations[:0]
 	for i, s := range sc.sources {
 		seats := len(s.eligible)
 		if s.info.WindowFDs > 0 && b.free >= 0 && need > b.free {
@@ -131,31 +141,27 @@ func (sc *scheduler) schedule(roles map[sample.TaskKey]plan.Role) {
 		if s.info.MaxTasks > 0 {
 			seats = min(seats, s.info.MaxTasks)
 		}
-		sc.allocations = append(sc.allocations, sc.seatSource(i, s, seats))
+		sc.seatSource(i, s, seats)
 	}
-	for _, s := range sc.machines { // they count no task
-		sc.allocations = append(sc.allocations, allocation{signal: s.Info().Signal, coverage: 1})
-	}
-	sc.health.degrade("file descriptors", b.shortage(need, each, sc.allocations))
+	sc.health.degrade("file descriptors", b.shortage(need, each, sc.sources))
 }
 
 // countsSuspects reports whether a source follows also tasks that its signal does not
 // judge: only the source knows which tasks they share its resource with, or which tasks
 // they serve.
-func countsSuspects(info *counter.Info) bool {
-	sig, ok := sample.LookupSignal(info.Signal)
-	return ok && (info.Accounts || !sig.Domain.OfCPUs())
+func (s *sourceState) countsSuspects() bool {
+	return s.info.Accounts || !s.signal.Domain.OfCPUs()
 }
 
 // shortage says how many descriptors are missing and how to fix that.
-func (b budget) shortage(need, each int, seatings []allocation) error {
+func (b budget) shortage(need, each int, sources []*sourceState) error {
 	if b.free < 0 || need <= b.free {
 		return nil
 	}
 	var text []string
-	for _, g := range seatings {
-		if g.capacity < g.eligible {
-			text = append(text, fmt.Sprintf("%s %d of %d", g.signal, g.capacity, g.eligible))
+	for _, s := range sources {
+		if s.capacity < len(s.eligible) {
+			text = append(text, fmt.Sprintf("%s %d of %d", s.info.Signal, s.capacity, len(s.eligible)))
 		}
 	}
 	// The reserve is 64 and a sixteenth of the limit.
@@ -181,13 +187,13 @@ func rankAll(tasks []*task, roles map[sample.TaskKey]plan.Role) {
 }
 
 // seatSource assigns the seats of one source to the tasks in turns.
-func (sc *scheduler) seatSource(i int, s *sourceState, seats int) allocation {
-	turn := max(1, sc.config.Detect.Outliers)
+func (sc *scheduler) seatSource(i int, s *sourceState, seats int) {
+	turn := max(1, sc.Config.Detect.Outliers)
 	n := len(s.eligible)
-	g := allocation{signal: s.info.Signal, eligible: n, capacity: seats, wait: min(1, n)}
+	s.capacity, s.taken, s.wait = seats, 0, min(1, n)
 	var chosen []bool // nil: all
 	if seats < n {
-		chosen, g.wait = choose(i, s, seats, turn)
+		chosen, s.wait = choose(i, s, seats, turn)
 	}
 	var windows, counted uint64
 	full := false // further attempts would fail for the same reason
@@ -201,16 +207,15 @@ func (sc *scheduler) seatSource(i int, s *sourceState, seats int) allocation {
 		st.slotRequest = st.slotRequest.next(st.counting, sc.number, turn)
 		st.windows++
 		if st.counting && !s.tax.paused {
-			g.taken++
+			s.taken++
 			st.countedWindows++
 		}
 		windows, counted = windows+st.windows, counted+st.countedWindows
 	}
-	g.coverage = 1
+	s.coverage = 1
 	if windows > 0 {
-		g.coverage = float64(counted) / float64(windows)
+		s.coverage = float64(counted) / float64(windows)
 	}
-	return g
 }
 
 // choose selects the tasks that are counted if there are too few seats, and returns in how
@@ -251,7 +256,7 @@ func (sc *scheduler) seatTask(i int, t *task) error {
 	}
 	if st.lastErr == "" {
 		sc.stats.addFailed[s.info.Signal]++
-		sc.health.log.Debug("task not counted", "task", t.Name, "signal", s.info.Signal, "reason", err)
+		sc.Log.Debug("task not counted", "task", t.Name, "signal", s.info.Signal, "reason", err)
 	}
 	st.lastErr = err.Error()
 	var missing *counter.NotSupportedError
@@ -282,13 +287,13 @@ func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus 
 		return // the rate is not known: nothing changes
 	}
 	rate := float64(to.Switches-from.Switches) / wall
-	duty := min(1, sc.config.Sampling.Duration.Seconds()/sc.config.Sampling.Period.Seconds())
-	limit := sc.config.Sampling.MaxOverhead
+	duty := min(1, sc.Config.Sampling.Duration.Seconds()/sc.Config.Sampling.Period.Seconds())
+	limit := sc.Config.Sampling.MaxOverhead
 	for _, s := range sc.sources {
 		s.tax = s.tax.next(s.info.SwitchOverhead, rate, cpus, duty, limit)
 		var err error
 		if s.tax.paused {
-			err = pausedError{s.info.Signal, s.info.SwitchOverhead, limit}
+			err = pausedError(s.info.Signal, s.info.SwitchOverhead, limit)
 		}
 		sc.health.degrade("overhead of "+string(s.info.Signal), err)
 	}

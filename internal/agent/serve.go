@@ -97,7 +97,7 @@ func (a *Agent) SocketServer() *http.Server {
 	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.offenders) })
 	mux.HandleFunc("POST "+api.PathCommands, a.serveCommand)
 	mux.HandleFunc("POST /v1/{other}", func(w http.ResponseWriter, r *http.Request) {
-		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.view.version)
+		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.Version)
 	})
 	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
 }
@@ -146,7 +146,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	case errors.As(refused, &invalid):
 		api.Fail(w, http.StatusBadRequest, refused, "")
 	case unread != nil:
-		api.Fail(w, http.StatusBadRequest, unread, "use quell of the agent's version, "+a.view.version)
+		api.Fail(w, http.StatusBadRequest, unread, "use quell of the agent's version, "+a.Version)
 	case errors.As(refused, &none):
 		api.Fail(w, http.StatusNotFound, refused, "see `quell top --once` for the tasks' names")
 	case refused != nil:
@@ -161,7 +161,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
 	c, unread := wire.DecodeCommand(m)
 	if unread != nil {
-		unread = fmt.Errorf("unknown command for quell-agent %s: upgrade it", a.view.version)
+		unread = fmt.Errorf("unknown command for quell-agent %s: upgrade it", a.Version)
 	}
 	done, refused, err := a.submit(ctx, m.Who+" (server)", m.Why, c, unread)
 	var none *notFoundError
@@ -182,7 +182,7 @@ func (a *Agent) MetricsServer() *http.Server {
 	process := prometheus.NewRegistry()
 	process.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { a.serveMetrics(w, process) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { a.serveMetrics(w, r, process) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, req *http.Request) {
 		if err := a.Alive(req.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -191,32 +191,30 @@ func (a *Agent) MetricsServer() *http.Server {
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 }
 
-// serveMetrics writes the snapshot, then the metrics of the process and of Go's
-// runtime. It is not compressed: that costs more than all the rest.
-func (a *Agent) serveMetrics(w http.ResponseWriter, process prometheus.Gatherer) {
-	var err error
-	select {
-	case <-a.done:
-		err = ErrStopped
-	default:
-	}
-	var text []byte
-	if err == nil {
-		text, err = a.snapshot.read(nil, time.Now())
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+// maxScrapeWait is how long a scrape waits for the loop: Prometheus' default timeout.
+const maxScrapeWait = 10 * time.Second
+
+// serveMetrics writes the agent's metrics and those of the process and of Go's runtime. The
+// loop only collects the values. The text is not compressed: that costs more than all the
+// rest.
+func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request, process prometheus.Gatherer) {
+	ctx, cancel := context.WithTimeout(r.Context(), maxScrapeWait)
+	defer cancel()
+	var own *series
+	if err := a.ask(ctx, func() { own = a.view.series() }); err != nil {
+		http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	_, _ = w.Write(text) // on an error the client has gone
-	families, err := process.Gather()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(own)
+	families, err := prometheus.Gatherers{registry, process}.Gather()
 	if err != nil {
-		a.health.log.Debug("read the process's own metrics", "reason", err)
+		a.Log.Debug("collect metrics", "reason", err)
 	}
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	for _, f := range families {
 		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
-			return
+			return // the client has gone
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/agent/api"
-	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -15,24 +14,17 @@ import (
 // view is what status, the list of tasks and the metrics read. It changes nothing.
 type view struct {
 	base
-	version   string
-	platform  sample.Platform
-	requested []api.SignalStatus // the status of every signal that was requested
 	started   sample.Millis
-	pipeline  *pipeline.Pipeline
 	scheduler *scheduler
-	recorder  *recorder
-	actor     *actor
 	sampler   *sampler
 }
 
 func (v *view) status() api.Status {
-	s := api.Status{Version: v.version, PID: os.Getpid(), Machine: v.sampler.machineName, Platform: v.platform,
+	s := api.Status{Version: v.Version, PID: os.Getpid(), Machine: v.sampler.machineName, Platform: v.Platform,
 		Started: v.started, Now: sample.At(v.clock.now()), Rule: string(v.pipeline.Params().Method), Mode: v.pipeline.Policy().Mode,
 		Signals: v.signals(), Tasks: len(v.tasks.byKey), Outside: v.sampler.window.outside, Caps: []api.CapView{}, Open: v.pipeline.OpenCount(), Intervals: v.stats.intervals}
 	for _, c := range v.pipeline.Caps() {
-		s.Caps = append(s.Caps, api.CapView{ID: c.ID, Task: c.Task.Name, Rate: c.Rate, IO: c.IO, Net: c.Net, From: c.From, Until: c.Until,
-			By: c.By, Why: c.Why, Incident: c.Incident})
+		s.Caps = append(s.Caps, api.CapView{Task: c.Task.Name, CapState: c})
 	}
 	s.Degraded = v.health.lines()
 	return s
@@ -42,11 +34,11 @@ func (v *view) offenders() []plan.Offender { return v.pipeline.Offenders(sample.
 
 // signals is the requested ones with the result of the newest window.
 func (v *view) signals() []api.SignalStatus {
-	all := slices.Clone(v.requested)
-	for _, g := range v.scheduler.allocations {
-		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == g.signal })
+	all := slices.Clone(v.Signals)
+	for _, g := range v.scheduler.all {
+		j := slices.IndexFunc(all, func(s api.SignalStatus) bool { return s.Signal == g.info.Signal })
 		if j >= 0 {
-			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = g.eligible, g.taken, g.wait, g.coverage
+			all[j].Tasks, all[j].Counted, all[j].Within, all[j].Coverage = len(g.eligible), g.taken, g.wait, g.coverage
 		}
 	}
 	return all

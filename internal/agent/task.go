@@ -14,22 +14,15 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-type cgroupID struct {
-	hierarchy sample.Hierarchy
-	inode     uint64
-}
-
 // task is the agent's state for a task that it follows.
 type task struct {
 	sample.Task
 	rule   *config.Matcher
-	job    *job
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something is not known of it
 	seats  []slot           // by source, as Parts.Sources
 	index  int              // in taskSet.order
-	above  []int            // cgroups above it, nearest first, in quotas.all
 	inner  bool             // it is part of another task, whose usage includes its own
 
 	usageStart, usageNow host.Usage // at the window's start, newest
@@ -43,10 +36,9 @@ type task struct {
 	subjects []*pipeline.Subject // by signal
 	pressure pressure            // on the CPU
 
-	cpus              sample.Set    // that it may run on
-	reach             reach         // derived from cpus
-	group             *weightNode   // that its threads are in; nil if its weight is not known
-	placementRead     time.Time     // when places and cpus were read
+	reach             reach         // of the CPUs that it may run on
+	group             *cgroupNode   // that its threads are in; nil if that is not known
+	placementRead     time.Time     // when places and reach were read
 	placementInterval time.Duration // time to the next look, while it is busy
 	views             []api.SignalView
 	cpu               float64 // CPU-s/s of the last interval
@@ -148,7 +140,7 @@ func (t *task) dueLook(now time.Time) bool {
 	}
 	// Tasks that came together are spread over several windows.
 	pause -= pause / 4 * time.Duration(t.Key.Inode%16) / 16
-	return t.cpus.Len() == 0 || now.Sub(t.placementRead) >= pause
+	return t.reach.cpus.Len() == 0 || now.Sub(t.placementRead) >= pause
 }
 
 // target is the task as a source sees it.
@@ -188,11 +180,4 @@ func (t *task) subject(p sample.Platform, s *sample.Sample) *pipeline.Subject {
 // judges reports whether a signal judges this task.
 func (t *task) judges(s sample.SignalName) bool {
 	return !s.OfMachine() && (len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s)))
-}
-
-// measurement is the pipeline's input for a task: its sample, without the rounding.
-func (t *task) measurement(s *sample.Sample, cost float64) pipeline.Measurement {
-	m := pipeline.MeasurementOf(s)
-	m.CPU, m.Cost, m.HeldBy = t.cpu, cost, t.throttledBy
-	return m
 }

@@ -8,13 +8,15 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // taskSet is the followed tasks.
 type taskSet struct {
 	byKey    map[sample.TaskKey]*task
-	byCgroup map[cgroupID]*task
+	byCgroup map[uint64]*task // by TaskKey.CgroupID
 	// order is the same tasks, and those that ended in the open window, in the order in which
 	// they were found.
 	order []*task
@@ -23,20 +25,22 @@ type taskSet struct {
 	pseudo map[string]*task
 }
 
-// base are the lowest parts; the others embed it.
+// base is what all parts use, and what the agent was given; they embed it.
 type base struct {
-	health *health
-	clock  *clock
-	stats  *stats
-	tasks  *taskSet
+	*Parts
+	pipeline *pipeline.Pipeline
+	health   *health
+	clock    *clock
+	stats    *stats
+	tasks    *taskSet
 }
 
 func newTaskSet() *taskSet {
-	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[cgroupID]*task{}, pseudo: map[string]*task{}}
+	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[uint64]*task{}, pseudo: map[string]*task{}}
 }
 
 func (ts *taskSet) add(t *task) {
-	ts.byKey[t.Key], ts.byCgroup[cgroupID{t.Key.Hierarchy, t.Key.Inode}] = t, t
+	ts.byKey[t.Key], ts.byCgroup[t.Key.CgroupID()] = t, t
 	ts.order = append(ts.order, t)
 	ts.stale = true
 }
@@ -61,18 +65,14 @@ func (ts *taskSet) settle() {
 	slices.SortFunc(ts.order, func(x, y *task) int {
 		return cmp.Or(cmp.Compare(x.Key.FirstSeen, y.Key.FirstSeen), cmp.Compare(x.Key.Inode, y.Key.Inode), cmp.Compare(x.Key.Hierarchy, y.Key.Hierarchy))
 	})
-	type place struct {
-		hierarchy sample.Hierarchy
-		path      string
-	}
-	follows := make(map[place]bool, len(ts.order))
+	follows := make(map[host.Place]bool, len(ts.order))
 	for _, t := range ts.order {
-		follows[place{t.Key.Hierarchy, string(t.Name)}] = true
+		follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: string(t.Name)}] = true
 	}
 	for i, t := range ts.order {
 		t.index, t.inner = i, false
 		for p := path.Dir(string(t.Name)); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
-			t.inner = follows[place{t.Key.Hierarchy, p}]
+			t.inner = follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: p}]
 		}
 	}
 }

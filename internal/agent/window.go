@@ -14,8 +14,8 @@ func (sm *sampler) openWindow(now time.Time) {
 	if w.next.IsZero() {
 		w.next = now
 	}
-	for !w.next.After(now.Add(sm.config.Tick / 2)) {
-		w.next = w.next.Add(sm.config.Sampling.Period)
+	for !w.next.After(now.Add(sm.Config.Tick / 2)) {
+		w.next = w.next.Add(sm.Config.Sampling.Period)
 	}
 	if sm.placement.updateTopology() {
 		for _, s := range sm.scheduler.sources {
@@ -26,25 +26,16 @@ func (sm *sampler) openWindow(now time.Time) {
 	// An agent that is restarted while a task suffers has everything it needs to detect
 	// that except outliers. It takes them half a period apart, so that an anomaly is
 	// found again after 70 s and not after 130 s, with the default settings.
-	if w.fastStart && sm.scheduler.number < uint64(sm.config.Detect.Outliers) {
-		soon := now.Add(max(sm.config.Sampling.Period/2, sm.config.Sampling.Duration+sm.config.Tick))
+	if w.fastStart && sm.scheduler.number < uint64(sm.Config.Detect.Outliers) {
+		soon := now.Add(max(sm.Config.Sampling.Period/2, sm.Config.Sampling.Duration+sm.Config.Tick))
 		if soon.Before(w.next) {
 			w.next = soon
 		}
 	}
 	w.sources = w.sources[:0]
-	for _, s := range sm.scheduler.sources {
-		if s.tax.paused {
-			continue
-		}
-		if sm.counting(s.info.Signal, s.Start()) {
+	for _, s := range sm.scheduler.all {
+		if !s.tax.paused && sm.counting(s.info.Signal, s.start()) {
 			w.sources = append(w.sources, s)
-		}
-	}
-	w.machineSources = w.machineSources[:0]
-	for _, s := range sm.scheduler.machines {
-		if sm.counting(s.Info().Signal, s.Start()) {
-			w.machineSources = append(w.machineSources, s)
 		}
 	}
 	sm.placement.beginQuotas()
@@ -55,7 +46,7 @@ func (sm *sampler) openWindow(now time.Time) {
 	w.caps = sm.pipeline.Caps()
 	// Usage of an idle task between two readings counts for the second. That is usually
 	// nothing, but the analysis of the previous window may have taken long.
-	justRead := w.start.Sub(w.read) < sm.config.Sampling.Duration/100
+	justRead := w.start.Sub(w.read) < sm.Config.Sampling.Duration/100
 	for _, t := range sm.tasks.order {
 		if t.busy() || !justRead {
 			_ = t.readUsage() // the error is in t.notes
@@ -85,7 +76,7 @@ func (sm *sampler) closeWindow(now time.Time) {
 	w.length = end.Sub(w.start)
 	wall := w.length.Seconds()
 	w.stolen = sm.stolen(wall)
-	contiguous := w.due(now, sm.config)
+	contiguous := w.due(now, sm.Config)
 	for _, t := range sm.tasks.order {
 		if !t.ended {
 			t.pressure.end(t.cgroup, w.length, contiguous)
@@ -100,34 +91,22 @@ func (sm *sampler) closeWindow(now time.Time) {
 	sm.overall = sm.overall[:0]
 	at := sample.At(end)
 	for _, s := range w.sources {
-		sig, ok := sample.LookupSignal(s.info.Signal)
-		if !ok {
-			continue
-		}
 		began := time.Now()
-		sm.collect(s, contiguous)
-		sm.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		sm.judge(sample.At(now), at, sig, s.info.Variant)
-	}
-	for _, s := range w.machineSources {
-		info := s.Info()
-		sig, ok := sample.LookupSignal(info.Signal)
-		if !ok {
-			continue
+		if s.machine != nil {
+			sm.counting(s.info.Signal, s.machine.Stop())
+		} else {
+			sm.collect(s, contiguous)
 		}
-		began := time.Now()
-		sm.counting(sig.Name, s.Stop())
-		sm.stats.sourceSeconds[sig.Name] += time.Since(began).Seconds()
-		sm.judgeMachine(sample.At(now), at, sig, info.Variant, s)
+		sm.stats.sourceSeconds[s.info.Signal] += time.Since(began).Seconds()
+		if s.machine != nil {
+			sm.judgeMachine(sample.At(now), at, s)
+		} else {
+			sm.judge(sample.At(now), at, s)
+		}
 	}
 	sm.recorder.sendSamples(at, sm.tasks.order)
 	sm.stats.intervals++
 	sm.tasks.dropEnded(sm.discovery.dropTask)
-	sm.jobs.begin()
-	for _, t := range sm.tasks.order {
-		t.job.add(t.cpu, t.pressure.share, t.pressure.said, t.views)
-	}
-	sm.jobs.end()
 }
 
 // measure computes the values of a task in the window that do not depend on the signal.
@@ -149,7 +128,7 @@ func (sm *sampler) measure(t *task, now time.Time, wall float64) {
 		sm.placement.lookAgain(now, t)
 	}
 	t.threads = 0
-	if !t.ended && t.cpu >= idle && (sm.recorder.trace != nil || sm.recorder.uplink != nil) {
+	if !t.ended && t.cpu >= idle && (sm.Record != nil || sm.Uplink != nil) {
 		if n, err := t.cgroup.Threads(); err == nil {
 			t.threads = n
 		}
@@ -211,10 +190,11 @@ func (sm *sampler) stop() error {
 	}
 	var errs []error
 	for _, s := range sm.window.sources {
+		if s.machine != nil {
+			errs = append(errs, s.machine.Stop())
+			continue
+		}
 		errs = append(errs, s.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, false }}, func(sample.TaskKey, counter.Reading) {}))
-	}
-	for _, s := range sm.window.machineSources {
-		errs = append(errs, s.Stop())
 	}
 	return errors.Join(errs...)
 }

@@ -301,7 +301,7 @@ func TestWhenATaskIsLookedAtAgain(t *testing.T) {
 		{sample.SetOf(0), 0.01, 0, time.Minute, true},
 		{nil, 0, 0, time.Second, true}, // it had no processes yet
 	} {
-		x := &task{cpus: c.cpus, cpu: c.cpu, placementInterval: c.calm, placementRead: now.Add(-c.since)}
+		x := &task{reach: reach{cpus: c.cpus}, cpu: c.cpu, placementInterval: c.calm, placementRead: now.Add(-c.since)}
 		if got := x.dueLook(now); got != c.want {
 			t.Errorf("%v of CPU, %v later, on CPUs %v: %v, want %v", c.cpu, c.since, c.cpus, got, c.want)
 		}
@@ -309,7 +309,7 @@ func TestWhenATaskIsLookedAtAgain(t *testing.T) {
 	// Of many that came together each has its own time, not much sooner.
 	due := 0
 	for inode := range uint64(160) {
-		x := &task{Task: sample.Task{Key: sample.TaskKey{Inode: inode}}, cpus: sample.SetOf(0), placementRead: now.Add(-9 * time.Minute)}
+		x := &task{Task: sample.Task{Key: sample.TaskKey{Inode: inode}}, reach: reach{cpus: sample.SetOf(0)}, placementRead: now.Add(-9 * time.Minute)}
 		if x.dueLook(now) {
 			due++
 		}

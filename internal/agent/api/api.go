@@ -56,16 +56,8 @@ type SignalStatus struct {
 
 // CapView is a cap in force.
 type CapView struct {
-	ID       string          `json:"id"`
-	Task     sample.TaskName `json:"task"`
-	Rate     float64         `json:"rate"`          // CPU-s/s; 0 if IO or Net is limited instead
-	IO       plan.IORate     `json:"io,omitzero"`   // for each disk that it shares with the incident's victim
-	Net      uint64          `json:"net,omitempty"` // bytes/s that it sends
-	From     sample.Millis   `json:"from"`
-	Until    sample.Millis   `json:"until"`
-	By       string          `json:"by"`
-	Why      string          `json:"why,omitempty"`
-	Incident string          `json:"incident,omitempty"`
+	Task sample.TaskName `json:"task"`
+	plan.CapState
 }
 
 // TaskView is a task that the agent follows.

@@ -56,9 +56,9 @@ func TestRequests(t *testing.T) {
 		case PathOffenders:
 			answer = []plan.Offender{{Job: "encode"}}
 		case PathIncidents:
-			answer = Incidents{[]incident.Record{{ID: "inc-1"}}, 3}
+			answer = Incidents{[]incident.Record{{Incident: plan.Incident{ID: "inc-1"}}}, 3}
 			if r.URL.Query().Has("id") {
-				answer = incident.Record{ID: r.URL.Query().Get("id")}
+				answer = incident.Record{Incident: plan.Incident{ID: r.URL.Query().Get("id")}}
 			}
 		}
 		json.NewEncoder(w).Encode(answer)

@@ -4,60 +4,38 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
-	"strconv"
+	"reflect"
+	"slices"
 
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/incident"
-	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/keyed"
 )
 
 // Query encodes an incident query as URL parameters.
 func Query(q logbook.Query) url.Values {
 	v := url.Values{}
-	if q.Open {
-		v.Set("open", "true")
-	}
-	if q.Since != 0 {
-		v.Set("since", strconv.FormatInt(int64(q.Since), 10))
-	}
-	if q.Victim != "" {
-		v.Set("victim", q.Victim)
-	}
-	if q.Limit != 0 {
-		v.Set("limit", strconv.Itoa(q.Limit))
-	}
+	keyed.Walk(&q, func(key string, _ reflect.StructField, value reflect.Value) {
+		if !value.IsZero() {
+			v.Set(key, fmt.Sprint(value))
+		}
+	})
 	return v
 }
 
 // ParseQuery is the inverse of Query; omitted parameters have the zero value.
 func ParseQuery(v url.Values) (q logbook.Query, err error) {
-	bad := func(key, want string) error { return fmt.Errorf("query %s=%q: want %s", key, v.Get(key), want) }
-	for key := range v {
-		text := v.Get(key)
-		switch key {
-		case "open":
-			if q.Open, err = strconv.ParseBool(text); err != nil {
-				return q, bad(key, "true or false")
-			}
-		case "since":
-			n, err := strconv.ParseInt(text, 10, 64)
-			if err != nil {
-				return q, bad(key, "milliseconds since 1970")
-			}
-			q.Since = sample.Millis(n)
-		case "victim":
-			q.Victim = text
-		case "limit":
-			if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 0 {
-				return q, bad(key, "a number of incidents")
-			}
-		default:
-			return q, bad(key, "one of id, open, since, victim, limit")
-		}
+	var r keyed.Reader
+	for _, key := range slices.Sorted(maps.Keys(v)) {
+		r.Set(&q, key, v.Get(key), "query")
 	}
-	return q, nil
+	for _, p := range append(r.Problems, keyed.Check("", &q)...) {
+		err = errors.Join(err, errors.New(p.String()))
+	}
+	return q, err
 }
 
 // Incidents are the incidents that match a query, oldest first, without the points of

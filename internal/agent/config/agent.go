@@ -2,8 +2,9 @@ package config
 
 import (
 	"fmt"
-	"net"
 	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,28 +47,15 @@ type Sampling struct {
 
 // Spec configures how normal cost is learnt.
 type Spec struct {
-	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
-	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
-	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
-	Every      time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
-	StaleAfter time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
-	Save       time.Duration `key:"save" help:"write specs to the state directory this often" min:"1s" max:"24h"`
-	Incidents  bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
+	spec.Params
+	Save      time.Duration `key:"save" help:"write specs to the state directory this often" min:"1s" max:"24h"`
+	Incidents bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
 }
 
 // Detect configures detection.
 type Detect struct {
-	Rule          string        `key:"rule" help:"evidence: regression over all suspects, with trials (docs/rules.md); quell: correlation; cpi2: only the rules of the paper" oneof:"evidence quell cpi2"`
-	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
-	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`
-	OutlierWindow time.Duration `key:"outlier_window" help:"time within which these outliers must occur" min:"100ms" max:"24h"`
-	Window        time.Duration `key:"window" help:"correlate victim and suspects over this long" min:"100ms" max:"24h"`
-	LookBack      time.Duration `key:"look_back" help:"if no interval of the window was good, compare with earlier good intervals up to this age (not with rule cpi2)" min:"0s" max:"24h"`
-	Correlation   float64       `key:"correlation" help:"a suspect with at least this correlation is an antagonist" min:"-1" max:"1"`
-	LeastPressure float64       `key:"least_pressure" help:"CPU-s/s that a suspect must have used in the victim's bad intervals (not with rule cpi2)" min:"0" max:"1024"`
-	Pace          time.Duration `key:"pace" help:"minimum time between two analyses" min:"0s" max:"1h"`
-	Top           int           `key:"top" help:"suspects listed in an incident" min:"1" max:"1000"`
-	Switches      Switches      `key:"switches"`
+	detect.Params
+	Switches Switches `key:"switches"`
 }
 
 // Switches override single switches of the rule: on, off, or as in the rule.
@@ -85,25 +73,12 @@ type Switches struct {
 
 // Enforce configures enforcement.
 type Enforce struct {
-	Mode           string        `key:"mode" help:"off, advise or on" oneof:"off advise on"`
-	Rate           float64       `key:"rate" help:"hard cap for batch tasks, CPU-s/s" min:"0.001" max:"1024"`
-	BestEffortRate float64       `key:"best_effort_rate" help:"hard cap for best-effort tasks, CPU-s/s" min:"0.001" max:"1024"`
-	IOOps          uint64        `key:"io_ops" help:"cap of a task that hurts the victim through a disk: requests/s, reads and writes separately, on each disk shared with the victim; 0: none" min:"0" max:"4294967295"`
-	IOBytes        uint64        `key:"io_bytes" help:"the same in bytes/s; both 0: the task is reported and not limited" min:"0" max:"1000000000000"`
-	NetBytes       uint64        `key:"net_bytes" help:"cap of a task that hurts the victim through a network interface: bytes/s that it sends; 0: the task is reported and not limited" min:"0" max:"8589934592"`
-	Cap            string        `key:"cap" help:"fixed: the hard cap; feedback: the cap follows the victim's cost and is no stricter than necessary (docs/rules.md)" oneof:"fixed feedback"`
-	For            time.Duration `key:"for" help:"how long a cap lasts" min:"1s" max:"24h"`
-	Longest        time.Duration `key:"longest" help:"a CPU cap that limits its task and helps the victim is extended, up to this time in all, and one that limits nothing for three intervals ends early; 0s: every cap ends after its lease" min:"0s" max:"168h"`
-	Confine        int           `key:"confine" help:"number of caps on tasks of one job that helped after which the job is a repeat offender and is capped for confine_for; 0: never" min:"0" max:"32"`
-	ConfineWithin  time.Duration `key:"confine_within" help:"time within which these caps must occur" min:"1m" max:"8760h"`
-	ConfineFor     time.Duration `key:"confine_for" help:"how long caps of repeat offenders last" min:"1s" max:"168h"`
-	Period         time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
-	Trial          time.Duration `key:"trial" help:"with mode on, cap a suspect for this long (at most enforce.for) as a trial, if it is likely but not proven, or if rule evidence cannot decide; 0s: no trials" min:"0s" max:"1h"`
-	Trials         int           `key:"trials" help:"maximum number of trials in one incident" min:"0" max:"100"`
-	MaxCaps        int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
-	Outliers       int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
-	Calm           time.Duration `key:"calm" help:"an incident closes after this long without an outlier" min:"100ms" max:"24h"`
-	Settle         time.Duration `key:"settle" help:"a phase change that has lasted this long is learnt as normal" min:"100ms" max:"8760h"`
+	Mode string `key:"mode" help:"off, advise or on" oneof:"off advise on"`
+	plan.Policy
+	IOOps   uint64        `key:"io_ops" help:"cap of a task that hurts the victim through a disk: requests/s, reads and writes separately, on each disk shared with the victim; 0: none" min:"0" max:"4294967295"`
+	IOBytes uint64        `key:"io_bytes" help:"the same in bytes/s; both 0: the task is reported and not limited" min:"0" max:"1000000000000"`
+	Cap     string        `key:"cap" help:"fixed: the hard cap; feedback: the cap follows the victim's cost and is no stricter than necessary (docs/rules.md)" oneof:"fixed feedback"`
+	Period  time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
 }
 
 // Rotation configures how incidents are kept on disk.
@@ -120,15 +95,15 @@ const defaultTrial = 3 * time.Minute
 // Default returns the paper's values where it has one, except for the rule.
 func Default() Agent {
 	d, _ := detect.Paper(detect.Default)
-	p, s := plan.Paper(), spec.OwnHistory()
+	p := plan.Paper()
+	p.Net, p.Trial = 1<<20, defaultTrial
 	return Agent{
 		StateDir: "/var/lib/quell", Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
-		Spec: Spec{s.MinTasks, s.MinSamples, s.AgeWeight, s.Every, s.StaleAfter, 5 * time.Minute, false},
-		Detect: Detect{string(d.Method), d.Sigmas, d.Outliers, d.OutlierWindow, d.Window, d.LookBack, d.Correlation, d.LeastPressure, d.Pace, d.Top,
-			Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
-		Enforce: Enforce{p.Mode.String(), p.Rate, p.BestEffortRate, 20, 1 << 20, 1 << 20, "fixed", p.For, p.MaxDuration, p.Confine, p.ConfineWithin, p.ConfineFor, 0, defaultTrial, p.Trials, p.MaxCaps, p.Outliers, p.Calm, p.Settle},
+		Spec:    Spec{Params: spec.OwnHistory(), Save: 5 * time.Minute},
+		Detect:  Detect{d, Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
+		Enforce: Enforce{Mode: p.Mode.String(), Policy: p, IOOps: 20, IOBytes: 1 << 20, Cap: "fixed"},
 		Log:     Rotation{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
 		Rules:   defaultMatchers(),
@@ -140,10 +115,8 @@ const maxSocket = 107
 
 // Validate returns every problem of the current values.
 func (a *Agent) Validate() []Problem {
-	ps := keyed.Check("", a)
-	add := func(key string, value any, want string) {
-		ps = append(ps, Problem{Key: key, Value: fmt.Sprint(value), Want: want})
-	}
+	ps := problems(keyed.Check("", a))
+	add := ps.add
 	if a.StateDir == "" {
 		add("state_dir", `""`, "a directory")
 	}
@@ -151,10 +124,7 @@ func (a *Agent) Validate() []Problem {
 		add("socket", strconv.Quote(a.Socket), fmt.Sprintf("a path of at most %d bytes", maxSocket))
 	}
 	if a.Listen != "" {
-		_, port, err := net.SplitHostPort(a.Listen)
-		if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil {
-			add("listen", strconv.Quote(a.Listen), "HOST:PORT, e.g. 127.0.0.1:9780, or empty")
-		}
+		address("listen", a.Listen, "127.0.0.1:9780, or empty", add)
 	}
 	if a.Sampling.Duration > a.Sampling.Period {
 		add("sampling.duration", a.Sampling.Duration, fmt.Sprintf("at most sampling.period, %s", a.Sampling.Period))
@@ -171,8 +141,8 @@ func (a *Agent) Validate() []Problem {
 	if len(a.Signals) == 0 {
 		add("signals", "[]", "at least one of cpi, cpt, cps, runq, io, net, probe, steal")
 	}
-	if a.Enforce.Longest != 0 && a.Enforce.Longest < a.Enforce.For {
-		add("enforce.longest", a.Enforce.Longest, fmt.Sprintf("0s, or at least enforce.for, %s", a.Enforce.For))
+	if d := a.Enforce.MaxDuration; d != 0 && d < a.Enforce.For {
+		add("enforce.longest", d, fmt.Sprintf("0s, or at least enforce.for, %s", a.Enforce.For))
 	}
 	// The kernel accepts no quota and no period under 1 ms (sched-bwc.rst).
 	if p := a.Enforce.Period; p > 0 && p < time.Millisecond {
@@ -209,49 +179,28 @@ func (a *Agent) MachineName() string {
 
 // DetectParams returns the detector's parameters.
 func (a *Agent) DetectParams() (detect.Params, error) {
-	p, err := detect.Paper(detect.Method(a.Detect.Rule))
-	if err != nil {
-		return p, err
-	}
-	c := a.Detect
-	p.Sigmas, p.Outliers, p.OutlierWindow, p.Window, p.LookBack = c.Sigmas, c.Outliers, c.OutlierWindow, c.Window, c.LookBack
-	p.Correlation, p.LeastPressure, p.Pace, p.Top = c.Correlation, c.LeastPressure, c.Pace, c.Top
-	for value, sw := range map[*string]*bool{
-		&c.Switches.Reach: &p.Switches.Reach, &c.Switches.CoVictim: &p.Switches.CoVictim,
-		&c.Switches.LeastEffect: &p.Switches.LeastEffect, &c.Switches.Indeterminate: &p.Switches.Indeterminate,
-		&c.Switches.LeastPressure: &p.Switches.LeastPressure, &c.Switches.OwnCauses: &p.Switches.OwnCauses,
-		&c.Switches.Evidence: &p.Switches.Evidence,
-		&c.Switches.LookBack: &p.Switches.LookBack, &c.Switches.PhaseChange: &p.Switches.PhaseChange,
-	} {
-		if *value != "rule" {
-			*sw = *value == "on"
+	p := a.Detect.Params
+	rule, err := detect.Paper(p.Method)
+	p.Method, p.Switches, p.Memory = rule.Method, rule.Switches, rule.Memory
+	set, switches := reflect.ValueOf(a.Detect.Switches), reflect.ValueOf(&p.Switches).Elem()
+	for i := range set.NumField() {
+		if value := set.Field(i).String(); value != "rule" {
+			switches.FieldByName(set.Type().Field(i).Name).SetBool(value == "on")
 		}
 	}
 	return p, err
 }
 
 // Policy returns the planner's parameters.
-func (a *Agent) Policy() (plan.Policy, error) {
-	m, err := plan.ParseMode(a.Enforce.Mode)
+func (a *Agent) Policy() (p plan.Policy, err error) {
 	e := a.Enforce
-	return plan.Policy{Mode: m, Rate: e.Rate, BestEffortRate: e.BestEffortRate,
-		IO: plan.IORate{Ops: e.IOOps, Bytes: e.IOBytes}, Net: e.NetBytes, Feedback: e.Cap == "feedback", For: e.For, MaxDuration: e.Longest,
-		Confine: e.Confine, ConfineWithin: e.ConfineWithin, ConfineFor: e.ConfineFor, Trial: e.Trial, Trials: e.Trials, MaxCaps: e.MaxCaps,
-		Outliers: e.Outliers, Calm: e.Calm, Settle: e.Settle}, err
-}
-
-// SpecParams returns the parameters for learning specs.
-func (a *Agent) SpecParams() spec.Params {
-	s := a.Spec
-	return spec.Params{MinTasks: s.MinTasks, MinSamples: s.MinSamples, AgeWeight: s.AgeWeight, Every: s.Every, StaleAfter: s.StaleAfter}
+	p = e.Policy
+	p.IO, p.Feedback = plan.IORate{Ops: e.IOOps, Bytes: e.IOBytes}, e.Cap == "feedback"
+	p.Mode, err = plan.ParseMode(e.Mode)
+	return p, err
 }
 
 // Counts reports whether a signal is requested.
 func (a *Agent) Counts(s sample.SignalName) bool {
-	for _, n := range a.Signals {
-		if n == string(s) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(a.Signals, string(s))
 }

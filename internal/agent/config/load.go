@@ -14,6 +14,12 @@ type Problem = keyed.Problem
 // InvalidError lists all problems.
 type InvalidError = keyed.InvalidError
 
+type problems []Problem
+
+func (ps *problems) add(key string, value any, want string) {
+	*ps = append(*ps, Problem{Key: key, Value: fmt.Sprint(value), Want: want})
+}
+
 // Load fills the defaults from a YAML file ("" for none), the environment
 // (QUELL_SAMPLING_PERIOD=30s for sampling.period) and key=value settings, and
 // validates the result. The error is an *InvalidError that names every

@@ -8,18 +8,17 @@ import (
 
 // Reference writes the defaults as a commented YAML file: the docs show it and
 // `quell-agent config` prints it.
-func Reference() string {
-	a := Default()
+func Reference() string { return reference(Default()) }
+
+func reference(defaults any) string {
 	var b strings.Builder
-	section(&b, "", reflect.ValueOf(&a).Elem())
+	section(&b, "", reflect.ValueOf(defaults))
 	return b.String()
 }
 
 func section(b *strings.Builder, indent string, v reflect.Value) {
-	t := v.Type()
-	for i := range t.NumField() {
-		f, val := t.Field(i), v.Field(i)
-		name := f.Tag.Get("key")
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name, val := f.Tag.Get("key"), v.FieldByIndex(f.Index)
 		if name == "" {
 			continue
 		}
@@ -58,11 +57,11 @@ func rule(b *strings.Builder, indent string, r *Matcher) {
 }
 
 func literal(v reflect.Value) string {
-	switch x := v.Interface().(type) {
-	case string:
-		return fmt.Sprintf("%q", x)
-	case []string:
-		return "[" + strings.Join(x, ", ") + "]"
+	if v.Kind() == reflect.String {
+		return fmt.Sprintf("%q", v.String())
+	}
+	if words, ok := v.Interface().([]string); ok {
+		return "[" + strings.Join(words, ", ") + "]"
 	}
 	return fmt.Sprint(v.Interface())
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/csv"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -41,6 +42,25 @@ func TestReferenceIsTheDefaults(t *testing.T) {
 			t.Errorf("%s: %q is missing", key, help)
 		}
 	})
+}
+
+// matcherReference lists the keys of a rule as a table for the docs page.
+func matcherReference() string {
+	var b strings.Builder
+	b.WriteString("| key | what |\n|---|---|\n")
+	rows := func(prefix string, s any) {
+		keyed.Walk(s, func(key string, f reflect.StructField, _ reflect.Value) {
+			help := f.Tag.Get("help")
+			if lo := f.Tag.Get("min"); lo != "" {
+				help += fmt.Sprintf(" (%s to %s)", lo, f.Tag.Get("max"))
+			}
+			fmt.Fprintf(&b, "| `%s%s` | %s |\n", prefix, key, help)
+		})
+	}
+	rows("", &Matcher{})
+	rows("prometheus.", &Prometheus{})
+	rows("uprobe.", &Uprobe{})
+	return b.String()
 }
 
 // The page contains the current reference; -update updates it.
@@ -113,7 +133,7 @@ func TestParamsAreThePapers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := a.SpecParams()
+	s := a.Spec.Params
 	cpi, _ := sample.LookupSignal(sample.CPI)
 	for name, got := range map[string]float64{
 		"sampling_duration":                float64(a.Sampling.Duration),
@@ -193,7 +213,7 @@ detect: {sigmas: 1.5, outliers: 2, outlier_window: 4m, window: 5m, look_back: 7m
 enforce: {mode: on, rate: 0.3, best_effort_rate: 0.2, io_ops: 7, io_bytes: 8192, net_bytes: 9999, cap: feedback, for: 1m, longest: 10m, confine: 5, confine_within: 6h, confine_for: 7m, trial: 90s, trials: 3, max_caps: 2, round_outliers: 4, calm: 6m, settle: 8m}
 signals: [runq]
 `, nil, nil)
-	if s := a.SpecParams(); s.MinTasks != 2 || s.MinSamples != 3 || s.AgeWeight != 0.5 || s.Every != 2*time.Minute || s.StaleAfter != 3*time.Minute {
+	if s := a.Spec.Params; s.MinTasks != 2 || s.MinSamples != 3 || s.AgeWeight != 0.5 || s.Every != 2*time.Minute || s.StaleAfter != 3*time.Minute {
 		t.Errorf("spec %+v", s)
 	}
 	d, err := a.DetectParams()
@@ -202,7 +222,7 @@ signals: [runq]
 		t.Errorf("detect %+v, %v", d, err)
 	}
 	p, err := a.Policy()
-	want := plan.Policy{Mode: plan.On, Rate: 0.3, BestEffortRate: 0.2, IO: plan.IORate{Ops: 7, Bytes: 8192}, Net: 9999, Feedback: true, For: time.Minute, MaxDuration: 10 * time.Minute, Confine: 5, ConfineWithin: 6 * time.Hour, ConfineFor: 7 * time.Minute, Trial: 90 * time.Second, Trials: 3, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
+	want := plan.Policy{Mode: plan.On, MinLevel: detect.Likely, Rate: 0.3, BestEffortRate: 0.2, IO: plan.IORate{Ops: 7, Bytes: 8192}, Net: 9999, Feedback: true, For: time.Minute, MaxDuration: 10 * time.Minute, Confine: 5, ConfineWithin: 6 * time.Hour, ConfineFor: 7 * time.Minute, Trial: 90 * time.Second, Trials: 3, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
 	if err != nil || p != want {
 		t.Errorf("policy %+v, %v; want %+v", p, err, want)
 	}

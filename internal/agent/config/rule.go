@@ -1,6 +1,7 @@
 package config
 
 import (
+	_ "embed"
 	"fmt"
 	"regexp"
 	"strings"
@@ -38,27 +39,15 @@ func (r *Matcher) Missing(seen map[string]bool) []string {
 	return []string{"class"}
 }
 
-// defaultMatchers find containers, virtual machines and services where the common managers
-// put them. No task is latency-sensitive unless a rule says so, so no task is capped by
-// default.
-func defaultMatchers() []Matcher {
-	return []Matcher{
-		// Kubernetes by the kubelet's cgroup driver: cgroupfs, then systemd.
-		// Containers, not the pods around them: a pod is not a separate suspect.
-		{Match: "/kubepods/besteffort/pod*/*", Class: sample.BestEffort},
-		{Match: "/kubepods/burstable/pod*/*", Class: sample.Batch},
-		{Match: "/kubepods/pod*/*", Class: sample.Batch},
-		{Match: "/kubepods.slice/kubepods-besteffort.slice/*.slice/*", Class: sample.BestEffort},
-		{Match: "/kubepods.slice/kubepods-burstable.slice/*.slice/*", Class: sample.Batch},
-		{Match: "/kubepods.slice/kubepods-pod*.slice/*", Class: sample.Batch},
-		{Match: "/machine.slice/*.scope", Class: sample.Batch},
-		{Match: "/machine/*", Class: sample.Batch},
-		{Match: "/system.slice/docker-*.scope", Class: sample.Batch},
-		{Match: "/docker/*", Class: sample.Batch},
-		{Match: "/lxc.payload.*", Class: sample.Batch},
-		{Match: "/system.slice/*.service", Class: sample.Batch, NeverCap: true},
-		{Match: "/system.slice/system-*.slice/*.service", Class: sample.Batch, NeverCap: true}, // instances, NAME@X.service
+//go:embed rules.yaml
+var defaultRules string
+
+func defaultMatchers() (all []Matcher) {
+	var r keyed.Reader
+	if err := r.Document(&all, []byte(defaultRules)); err != nil || len(r.Problems) > 0 {
+		panic(fmt.Sprintf("rules.yaml: %v %v", err, r.Problems))
 	}
+	return all
 }
 
 // compile converts the pattern to a regular expression.
@@ -66,30 +55,13 @@ func (r *Matcher) compile() error {
 	if !strings.HasPrefix(r.Match, "/") {
 		return fmt.Errorf("pattern %q does not begin with /", r.Match)
 	}
-	var b strings.Builder
-	b.WriteString("^")
-	for rest := r.Match; rest != ""; {
-		switch {
-		case strings.HasPrefix(rest, "**"):
-			b.WriteString("(.*)")
-			rest = rest[2:]
-		case rest[0] == '*':
-			b.WriteString("([^/]*)")
-			rest = rest[1:]
-		default:
-			n := strings.IndexByte(rest, '*')
-			if n < 0 {
-				n = len(rest)
-			}
-			b.WriteString(regexp.QuoteMeta(rest[:n]))
-			rest = rest[n:]
-		}
-	}
-	b.WriteString("$")
 	var err error
-	r.pattern, err = regexp.Compile(b.String())
+	r.pattern, err = regexp.Compile("^" + stars.Replace(regexp.QuoteMeta(r.Match)) + "$")
 	return err
 }
+
+// stars converts the stars of a quoted pattern.
+var stars = strings.NewReplacer(`\*\*`, "(.*)", `\*`, "([^/]*)")
 
 func (r *Matcher) validate(key string) []Problem {
 	ps := keyed.Check(key+".", r)

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -70,15 +69,12 @@ type ServerS3 struct {
 
 // ServerSpecs are the parameters for learning specs over the whole cluster.
 type ServerSpecs struct {
-	Every      time.Duration `key:"every" help:"recompute all specs this often" min:"10s" max:"168h"`
-	Between    time.Duration `key:"between" help:"between computations, update specs with new samples and publish changes this often; 0: never" min:"0s" max:"1h"`
-	Engine     string        `key:"engine" help:"engine that computes specs; empty: quell-server, which reads each segment once; sc://HOST:PORT: Apache Spark, by one SQL statement through Spark Connect"`
-	LookBack   time.Duration `key:"look_back" help:"use samples up to this age" min:"1h" max:"87600h"`
-	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs" min:"1" max:"1000000"`
-	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
-	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
-	StaleAfter time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
-	MemoryMB   int           `key:"memory_mb" help:"memory limit of the computation" min:"64" max:"1000000"`
+	Every    time.Duration `key:"every" help:"recompute all specs this often" min:"10s" max:"168h"`
+	Between  time.Duration `key:"between" help:"between computations, update specs with new samples and publish changes this often; 0: never" min:"0s" max:"1h"`
+	Engine   string        `key:"engine" help:"engine that computes specs; empty: quell-server, which reads each segment once; sc://HOST:PORT: Apache Spark, by one SQL statement through Spark Connect"`
+	LookBack time.Duration `key:"look_back" help:"use samples up to this age" min:"1h" max:"87600h"`
+	spec.Params
+	MemoryMB int `key:"memory_mb" help:"memory limit of the computation" min:"64" max:"1000000"`
 }
 
 // ServerQuery limits people's queries.
@@ -109,7 +105,7 @@ func DefaultServer() Server {
 		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
 		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
 			S3: ServerS3{CopiesMB: 10_000}},
-		Specs:  ServerSpecs{s.Every, time.Minute, "", 14 * 24 * time.Hour, s.MinTasks, s.MinSamples, s.AgeWeight, s.StaleAfter, 512},
+		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MemoryMB: 512},
 		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2},
 		Limits: ServerRates{20, 40, 1024, 1000, 100},
 	}
@@ -127,12 +123,12 @@ func LoadServer(file string, environ, settings []string) (*Server, error) {
 
 // Validate returns every problem of the current values.
 func (s *Server) Validate() []Problem {
-	ps := keyed.Check("", s)
-	add := func(key, value, want string) { ps = append(ps, Problem{Key: key, Value: value, Want: want}) }
+	ps := problems(keyed.Check("", s))
+	add := ps.add
 	if s.StateDir == "" {
 		add("state_dir", `""`, "a directory")
 	}
-	loopback := address("listen", s.Listen, add)
+	loopback := address("listen", s.Listen, "127.0.0.1:9781", add)
 	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
 		add("tls.key", strconv.Quote(s.TLS.Key), "both tls.cert and tls.key, or neither")
 	}
@@ -143,7 +139,7 @@ func (s *Server) Validate() []Problem {
 		add("tokens_file", `""`, "a file of tokens, since listen is beyond loopback")
 	}
 	if s.Bus.Listen != "" {
-		if loopback := address("bus.listen", s.Bus.Listen, add); !loopback && s.Bus.URL == "" && s.TLS.Cert == "" {
+		if loopback := address("bus.listen", s.Bus.Listen, "127.0.0.1:9781", add); !loopback && s.Bus.URL == "" && s.TLS.Cert == "" {
 			add("bus.listen", strconv.Quote(s.Bus.Listen), "an address of loopback, or a certificate in tls.cert")
 		}
 	}
@@ -154,32 +150,32 @@ func (s *Server) Validate() []Problem {
 		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")
 	}
 	if s.Specs.LookBack > s.Store.KeepSamples {
-		add("specs.look_back", s.Specs.LookBack.String(), fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))
+		add("specs.look_back", s.Specs.LookBack, fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))
 	}
 	return ps
 }
 
 // address checks HOST:PORT and reports whether it is a loopback address.
-func address(key, value string, add func(key, value, want string)) (loopback bool) {
+func address(key, value, example string, add func(key string, value any, want string)) (loopback bool) {
 	host, port, err := net.SplitHostPort(value)
 	if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil {
-		add(key, strconv.Quote(value), "HOST:PORT, e.g. 127.0.0.1:9781")
+		add(key, strconv.Quote(value), "HOST:PORT, e.g. "+example)
 		return true // reported already
 	}
+	return isLoopback(host)
+}
+
+func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // SpecParams returns the parameters for learning specs.
 func (s *Server) SpecParams() spec.Params {
-	c := s.Specs
-	return spec.Params{MinTasks: c.MinTasks, MinSamples: c.MinSamples, AgeWeight: c.AgeWeight, Every: c.Every, StaleAfter: c.StaleAfter}
+	p := s.Specs.Params
+	p.Every = s.Specs.Every
+	return p
 }
 
 // ServerReference writes the defaults as a commented YAML file.
-func ServerReference() string {
-	s := DefaultServer()
-	var b strings.Builder
-	section(&b, "", reflect.ValueOf(&s).Elem())
-	return b.String()
-}
+func ServerReference() string { return reference(DefaultServer()) }

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -46,10 +44,8 @@ var (
 
 // transactions checks a rule's ways to count transactions.
 func (r *Matcher) transactions(key string) []Problem {
-	var ps []Problem
-	add := func(name, value, want string) {
-		ps = append(ps, Problem{Key: key + "." + name, Value: value, Want: want})
-	}
+	var ps problems
+	add := func(name, value, want string) { ps.add(key+"."+name, value, want) }
 	absolute := func(name, value string) {
 		if !strings.HasPrefix(value, "/") {
 			add(name, strconv.Quote(value), "an absolute path")
@@ -96,23 +92,4 @@ func (r *Matcher) transactions(key string) []Problem {
 		}
 	}
 	return ps
-}
-
-// matcherReference lists the keys of a rule as a table for the docs page.
-func matcherReference() string {
-	var b strings.Builder
-	b.WriteString("| key | what |\n|---|---|\n")
-	rows := func(prefix string, s any) {
-		keyed.Walk(s, func(key string, f reflect.StructField, _ reflect.Value) {
-			help := f.Tag.Get("help")
-			if lo := f.Tag.Get("min"); lo != "" {
-				help += fmt.Sprintf(" (%s to %s)", lo, f.Tag.Get("max"))
-			}
-			fmt.Fprintf(&b, "| `%s%s` | %s |\n", prefix, key, help)
-		})
-	}
-	rows("", &Matcher{})
-	rows("prometheus.", &Prometheus{})
-	rows("uprobe.", &Uprobe{})
-	return b.String()
 }

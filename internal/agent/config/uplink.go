@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -56,8 +55,7 @@ func (u *Uplink) validate(add func(key string, value any, want string)) {
 			add("server.url", shown, "tls://HOST:PORT or nats://HOST:PORT, several separated by commas, without credentials (server.credentials)")
 			return
 		}
-		ip := net.ParseIP(at.Hostname())
-		loopback := at.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+		loopback := isLoopback(at.Hostname())
 		if !loopback && at.Scheme != "tls" {
 			add("server.url", strconv.Quote(part), "tls:// beyond loopback")
 			return

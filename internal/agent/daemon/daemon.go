@@ -4,6 +4,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -143,6 +145,34 @@ func Log(level, format string) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(os.Stderr, o))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, o))
+}
+
+// TLS is the configuration of connections with the CA certificates, and with the certificate
+// and its key, in these files; nil if none is named, for the system's roots. The errors name
+// the files by their keys below the given one.
+func TLS(key, ca, cert, certKey string) (*tls.Config, error) {
+	if ca == "" && cert == "" {
+		return nil, nil
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("read %s.ca: %w", key, err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("read %s.ca: %s holds no certificate", key, ca)
+		}
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, certKey)
+		if err != nil {
+			return nil, fmt.Errorf("read %s.cert and key: %w", key, err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
 }
 
 // UntilStopped ends its context on SIGTERM or SIGINT.

@@ -1,12 +1,12 @@
 package logbook
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -26,8 +27,7 @@ type Book struct {
 	dir     string
 	lines   RotatingFile
 	skipped int
-	entries map[string]*entry
-	order   []*entry // by time of opening, then ID
+	entries map[string]*entry // by ID
 	// newest is the number of the file that is written; the file numbered n has been
 	// rotated newest − n times. first is the oldest that is kept.
 	newest, first int
@@ -66,20 +66,13 @@ func Load(dir string) ([]incident.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, _, err := b.list(Query{}, func(inc *incident.Record) {})
+	list, _, err := b.List(Query{Charts: true})
 	return list, err
 }
 
 // Skipped counts the lines that were not an incident when the log was opened: a crash
 // may truncate one.
 func (b *Book) Skipped() int { return b.skipped }
-
-// Len returns how many incidents the log still holds.
-func (b *Book) Len() int {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return len(b.order)
-}
 
 // Add writes the current state of an incident.
 func (b *Book) Add(inc *incident.Record) error {
@@ -98,21 +91,11 @@ func (b *Book) Add(inc *incident.Record) error {
 	return nil
 }
 
-// note adds an entry, or replaces an older one with the same ID.
+// note adds an entry, unless a newer file has one with the same ID.
 func (b *Book) note(e *entry) {
-	if old := b.entries[e.id]; old != nil {
-		switch {
-		case old.file > e.file:
-			return // it is the older one
-		case old.opened == e.opened:
-			*old = *e
-			return
-		}
-		b.order = slices.DeleteFunc(b.order, func(x *entry) bool { return x == old })
+	if old := b.entries[e.id]; old == nil || old.file <= e.file {
+		b.entries[e.id] = e
 	}
-	b.entries[e.id] = e
-	i, _ := slices.BinarySearchFunc(b.order, e, (*entry).compare)
-	b.order = slices.Insert(b.order, i, e)
 }
 
 // rotated removes the entries of the oldest file.
@@ -122,53 +105,50 @@ func (b *Book) rotated() {
 		return
 	}
 	b.first = b.newest - b.lines.Keep
-	b.order = slices.DeleteFunc(b.order, func(e *entry) bool {
-		if e.file < b.first {
-			delete(b.entries, e.id)
-			return true
+	maps.DeleteFunc(b.entries, func(_ string, e *entry) bool { return e.file < b.first })
+}
+
+// find lists the entries that are wanted, the oldest first.
+func (b *Book) find(want func(*entry) bool) (found []*entry) {
+	for _, e := range b.entries {
+		if want(e) {
+			found = append(found, e)
 		}
-		return false
-	})
+	}
+	slices.SortFunc(found, (*entry).compare)
+	return found
 }
 
-// Query says which incidents are wanted; the zero value wants all.
+// Query says which incidents are wanted; the zero value wants all. The tags are those of the
+// agent's socket.
 type Query struct {
-	Open   bool          // only those that are not closed
-	Since  sample.Millis // only those updated since
-	Victim string        // only victims with a matching name; "*" is any sequence of characters; "" all
-	Limit  int           // at most this many, the newest; 0: all
+	Open   bool          `key:"open"`                           // only those that are not closed
+	Since  sample.Millis `key:"since"`                          // only those updated since
+	Victim string        `key:"victim"`                         // only victims with a matching name; "*" is any sequence of characters; "" all
+	Limit  int           `key:"limit" min:"0" max:"1000000000"` // at most this many, the newest; 0: all
+	Charts bool          // with the points of their charts
 }
 
-// List returns incidents, the oldest first, without the points of their charts, and how
-// many older ones the limit left out.
+// List returns incidents, the oldest first, and how many older ones the limit left out.
 func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
-	return b.list(q, func(inc *incident.Record) { inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil })
-}
-
-func (b *Book) list(q Query, change func(*incident.Record)) (list []incident.Record, older int, err error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	var found []*entry
-	for _, e := range slices.Backward(b.order) {
-		if q.Open && e.closed != 0 || e.updated < q.Since || q.Victim != "" && !Matches(q.Victim, e.victim) {
-			continue
-		}
-		if q.Limit > 0 && len(found) == q.Limit {
-			older++
-			continue
-		}
-		found = append(found, e)
+	found := b.find(func(e *entry) bool {
+		return !(q.Open && e.closed != 0) && e.updated >= q.Since && (q.Victim == "" || Matches(q.Victim, e.victim))
+	})
+	if q.Limit > 0 {
+		older = max(0, len(found)-q.Limit)
 	}
-	slices.Reverse(found)
+	found = found[older:]
 	list = make([]incident.Record, 0, len(found))
-	files := files{book: b}
-	defer files.close()
 	for _, e := range found {
-		inc, err := files.read(e)
+		inc, err := b.read(e)
 		if err != nil {
 			return nil, 0, err
 		}
-		change(&inc)
+		if !q.Charts {
+			inc.Chart = pipeline.Chart{}
+		}
 		list = append(list, inc)
 	}
 	return list, older, nil
@@ -193,27 +173,22 @@ func (b *Book) Incident(id string) (incident.Record, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	e := b.entries[id]
-	if e == nil && id == "last" && len(b.order) > 0 {
-		e = b.order[len(b.order)-1]
-	}
 	if e == nil && id != "" {
-		var all []string
-		for _, x := range b.order {
-			if strings.Contains(x.id, id) {
-				e = x
+		found := b.find(func(x *entry) bool { return id == "last" || strings.Contains(x.id, id) })
+		if n := len(found); n > 1 && id != "last" {
+			var all []string
+			for _, x := range found[:min(n, 10)] {
 				all = append(all, x.id)
 			}
-		}
-		if len(all) > 1 {
-			return incident.Record{}, &AmbiguousError{id, all[:min(len(all), 10)]}
+			return incident.Record{}, &AmbiguousError{id, all}
+		} else if n > 0 {
+			e = found[n-1]
 		}
 	}
 	if e == nil {
-		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNotFound, len(b.order))
+		return incident.Record{}, fmt.Errorf("find incident %q: %w among %d incidents", id, ErrNotFound, len(b.entries))
 	}
-	files := files{book: b}
-	defer files.close()
-	return files.read(e)
+	return b.read(e)
 }
 
 // Close closes the file that is written.
@@ -231,41 +206,29 @@ func (b *Book) path(file int) string {
 	return b.lines.Path
 }
 
-// files reads entries and opens each file once.
-type files struct {
-	book *Book
-	open map[int]*os.File
-	buf  []byte
-}
-
-func (f *files) read(e *entry) (inc incident.Record, err error) {
-	file := f.open[e.file]
-	if file == nil {
-		if file, err = os.Open(f.book.path(e.file)); err != nil {
-			return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+// read returns the incident of an entry.
+func (b *Book) read(e *entry) (inc incident.Record, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read incident %s: %w", e.id, err)
 		}
-		if f.open == nil {
-			f.open = map[int]*os.File{}
-		}
-		f.open[e.file] = file
+	}()
+	file, err := os.Open(b.path(e.file))
+	if err != nil {
+		return inc, err
 	}
-	f.buf = slices.Grow(f.buf[:0], e.length)[:e.length]
-	if _, err := file.ReadAt(f.buf, e.at); err != nil {
-		return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+	defer file.Close()
+	line := make([]byte, e.length)
+	if _, err := file.ReadAt(line, e.at); err != nil {
+		return inc, err
 	}
-	if err := json.Unmarshal(bytes.TrimSpace(f.buf), &inc); err != nil {
-		return inc, fmt.Errorf("read incident %s: %w", e.id, err)
+	if err := json.Unmarshal(line, &inc); err != nil {
+		return inc, err
 	}
 	if inc.ID != e.id {
-		return inc, fmt.Errorf("read incident %s: another process changed the log: %w", e.id, fs.ErrInvalid)
+		return inc, fmt.Errorf("another process changed the log: %w", fs.ErrInvalid)
 	}
 	return inc, nil
-}
-
-func (f *files) close() {
-	for _, file := range f.open {
-		file.Close()
-	}
 }
 
 // Matches reports whether a name matches a pattern in which a star is any sequence of

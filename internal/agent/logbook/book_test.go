@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/pipeline"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -41,7 +43,8 @@ func lines(t testing.TB, all ...any) string {
 }
 
 func incidentOf(id string, opened sample.Millis, reason string) *incident.Record {
-	return &incident.Record{ID: id, Opened: opened, Updated: opened, Reason: reason, Times: []sample.Millis{1, 2}, VictimCost: []incident.Value{1, 2}}
+	return &incident.Record{Incident: plan.Incident{ID: id, Opened: opened, Updated: opened, Analysis: plan.Analysis{Reason: reason}},
+		Chart: pipeline.Chart{Times: []sample.Millis{1, 2}, VictimCost: []incident.Value{1, 2}}}
 }
 
 // told is ID:reason of each incident.
@@ -100,8 +103,8 @@ func TestRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			list, older, err := b.List(Query{})
-			if got := told(list); got != c.want || err != nil || older != 0 || b.Skipped() != c.skipped || b.Len() != len(list) {
-				t.Errorf("got %q, %d older, %d skipped, %d long, %v; want %q and %d skipped", got, older, b.Skipped(), b.Len(), err, c.want, c.skipped)
+			if got := told(list); got != c.want || err != nil || older != 0 || b.Skipped() != c.skipped || len(b.entries) != len(list) {
+				t.Errorf("got %q, %d older, %d skipped, %d long, %v; want %q and %d skipped", got, older, b.Skipped(), len(b.entries), err, c.want, c.skipped)
 			}
 			if whole, err := Load(dir); err != nil || told(whole) != c.want {
 				t.Errorf("loaded %q, %v", told(whole), err)
@@ -119,7 +122,7 @@ func TestWhatCannotBeReadIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, err := Read(dir)
-	if err == nil || !strings.Contains(err.Error(), Name) || b.Len() != 0 {
+	if err == nil || !strings.Contains(err.Error(), Name) || len(b.entries) != 0 {
 		t.Errorf("a log that cannot be read: %v", err)
 	}
 	// Another process replaces the log by another file.
@@ -208,7 +211,7 @@ func TestTheIndexIsWhatTheFilesSay(t *testing.T) {
 		if err := b.Add(inc); err != nil {
 			t.Fatal(err)
 		}
-		longest = max(longest, b.Len())
+		longest = max(longest, len(b.entries))
 		if n%17 != 0 {
 			continue
 		}
@@ -251,11 +254,11 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(text, "\n") + 1; b.Len()+b.Skipped() > n {
-			t.Errorf("%d incidents and %d skipped of %d lines", b.Len(), b.Skipped(), n)
+		if n := strings.Count(text, "\n") + 1; len(b.entries)+b.Skipped() > n {
+			t.Errorf("%d incidents and %d skipped of %d lines", len(b.entries), b.Skipped(), n)
 		}
 		// An index entry that is not an incident causes an error, never a crash.
-		for _, e := range b.order {
+		for _, e := range b.entries {
 			if inc, err := b.Incident(e.id); err == nil && inc.ID != e.id {
 				t.Errorf("%q is %q", e.id, inc.ID)
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -26,7 +27,7 @@ func TestIncidentLog(t *testing.T) {
 	dir := t.TempDir()
 	l := RotatingFile{Path: filepath.Join(dir, Name), Max: 2000, Keep: 3}
 	inc := func(id string, updated int) *incident.Record {
-		return &incident.Record{ID: id, Opened: 1, Updated: sample.Millis(updated), Reason: strings.Repeat("x", 100)}
+		return &incident.Record{Incident: plan.Incident{ID: id, Opened: 1, Updated: sample.Millis(updated), Analysis: plan.Analysis{Reason: strings.Repeat("x", 100)}}}
 	}
 	ids := func() (all []string) {
 		t.Helper()

@@ -77,9 +77,7 @@ func (b *Book) scanFile(r io.Reader, file int) error {
 	}
 }
 
-// parse reads the fields of an incident that the index needs. All of them come before
-// the mode, so the rest need only be valid JSON. (Within a string the quote in front of
-// "mode" would be escaped.)
+// parse reads the fields of an incident that the index needs.
 func parse(line []byte) (*entry, bool) {
 	var head struct {
 		ID      string                `json:"id"`
@@ -88,11 +86,7 @@ func parse(line []byte) (*entry, bool) {
 		Updated sample.Millis         `json:"updated"`
 		Closed  sample.Millis         `json:"closed"`
 	}
-	short := line
-	if i := bytes.Index(line, []byte(`,"mode":`)); i > 0 && json.Valid(line) {
-		short = append(line[:i:i], '}')
-	}
-	if json.Unmarshal(short, &head) != nil || head.ID == "" {
+	if json.Unmarshal(line, &head) != nil || head.ID == "" {
 		return nil, false
 	}
 	return &entry{id: head.ID, victim: head.Victim.Task, opened: head.Opened, updated: head.Updated, closed: head.Closed}, true

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -21,9 +22,9 @@ func BenchmarkAnswer(b *testing.B) {
 	dir := b.TempDir()
 	var log bytes.Buffer
 	for i := range n {
-		inc := incident.Record{ID: fmt.Sprintf("inc-20251121T120000.000-%d", i), Machine: "node-3", Signal: sample.CPI, Kind: detect.Neighbour,
+		inc := incident.Record{Incident: plan.Incident{ID: fmt.Sprintf("inc-20251121T120000.000-%d", i), Machine: "node-3", Signal: sample.CPI,
 			Victim: sample.Task{Name: sample.TaskName(fmt.Sprintf("/kubepods/pod%d/web", i%500)), Class: sample.LatencySensitive},
-			Opened: sample.Millis(i), Updated: sample.Millis(i), Closed: sample.Millis(i), Suspects: make([]detect.Suspect, 5)}
+			Opened: sample.Millis(i), Updated: sample.Millis(i), Closed: sample.Millis(i), Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Suspects: make([]detect.Suspect, 5)}}}}
 		for p := range 10 {
 			inc.Times, inc.VictimCost = append(inc.Times, sample.Millis(p)), append(inc.VictimCost, 1.25)
 		}
@@ -38,7 +39,7 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 	began := time.Now()
 	book, err := Read(dir)
-	if err != nil || book.Len() != n {
+	if err != nil || len(book.entries) != n {
 		b.Fatal(err)
 	}
 	opened := time.Since(began)

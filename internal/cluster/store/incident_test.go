@@ -18,16 +18,16 @@ func TestARowNamesWhomTheIncidentNamed(t *testing.T) {
 	vain := suspect("decoy", detect.Possible)
 	for _, c := range []struct {
 		name string
-		inc  incident.Record
+		inc  plan.Incident
 		row  Incident // the fields that are compared
 	}{
-		{"in vain", incident.Record{Analysed: 1, Suspects: []detect.Suspect{vain}, Findings: []plan.Finding{{Suspect: vain}}, Reason: "because", NotDone: "nobody may"},
+		{"in vain", plan.Incident{Analysis: plan.Analysis{Analysed: 1, Result: detect.Result{Suspects: []detect.Suspect{vain}}, Reason: "because"}, Findings: []plan.Finding{{Suspect: vain}}, NotDone: "nobody may"},
 			Incident{SuspectJob: "decoy", SuspectTask: "/decoy", Antagonists: 1, OutcomeReason: "because; nobody may"}},
-		{"named", incident.Record{Suspects: []detect.Suspect{suspect("hog", detect.Likely)}, Antagonists: 1, NotDone: "enforcement is off"},
+		{"named", plan.Incident{Analysis: plan.Analysis{Result: detect.Result{Suspects: []detect.Suspect{suspect("hog", detect.Likely)}, Antagonists: 1}}, NotDone: "enforcement is off"},
 			Incident{SuspectJob: "hog", SuspectTask: "/hog", Antagonists: 1, OutcomeReason: "enforcement is off"}},
-		{"nobody", incident.Record{Suspects: []detect.Suspect{vain}, Reason: "because"}, Incident{OutcomeReason: "because"}},
+		{"nobody", plan.Incident{Analysis: plan.Analysis{Result: detect.Result{Suspects: []detect.Suspect{vain}}, Reason: "because"}}, Incident{OutcomeReason: "because"}},
 	} {
-		r, err := IncidentOf(&c.inc)
+		r, err := IncidentOf(&incident.Record{Incident: c.inc})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,9 @@
 package command
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Mode is how far enforcement goes.
 type Mode uint8
@@ -20,10 +23,8 @@ func (m Mode) String() string { return modeNames[m] }
 
 // ParseMode is the inverse of String.
 func ParseMode(s string) (Mode, error) {
-	for i, n := range modeNames {
-		if n == s {
-			return Mode(i), nil
-		}
+	if i := slices.Index(modeNames[:], s); i >= 0 {
+		return Mode(i), nil
 	}
 	return Advise, fmt.Errorf("mode %.40q: want off, advise or on", s)
 }

@@ -144,37 +144,41 @@ type Suspect struct {
 	Excluded string `json:"excluded,omitempty"`
 }
 
-// Finding is the analysis of one anomaly.
-type Finding struct {
-	At        sample.Millis // end of the interval that made it an anomaly
-	Signal    sample.SignalName
-	Kind      Kind
-	Victim    sample.Task
-	Spec      spec.Spec
-	Threshold float64
-	// First is the end of the first bad interval of the anomaly; Bad counts them. Cost is
-	// the mean cost from First on, of bad intervals only if a task was limited meanwhile or
-	// the finding reviews a trial.
-	First sample.Millis
-	Bad   int
-	Cost  float64
-	// Pairs is the number of intervals that could be compared.
-	Pairs int
+// Result is what the analysis of an anomaly has found.
+type Result struct {
+	Kind Kind `json:"kind"`
 	// Change is what changed in the task, if Kind is PhaseChange.
-	Change Change
+	Change Change `json:"change,omitempty"`
 	// HeldBy is the cgroup above the task whose quota was the last to run out, if Kind is
 	// OwnQuota; "" for the task's own.
-	HeldBy string
+	HeldBy    string  `json:"held_by,omitempty"`
+	Threshold float64 `json:"threshold"`
+	// Cost is the mean cost from Finding.First on, of bad intervals only if a task was limited
+	// meanwhile or the finding reviews a trial.
+	Cost  float64 `json:"cost"`
+	Bad   int     `json:"bad"`   // bad intervals of the anomaly
+	Pairs int     `json:"pairs"` // intervals that could be compared
 	// Suspects are ranked: those that reach the bar and are not co-victims, co-victims that
 	// reach it, the rest; each by level, by probability or share, by correlation. Excluded
-	// ones come last. At most Params.Top of each. The slice is the Detector's; it is valid
-	// until the next call of Next.
-	Suspects []Suspect
+	// ones come last. At most Params.Top of each.
+	Suspects []Suspect `json:"suspects"`
+	// Antagonists is the number of Suspects that reach the bar: their level is likely or
+	// proven.
+	Antagonists int `json:"antagonists"`
+}
+
+// Finding is the analysis of one anomaly. Its Suspects are the Detector's and valid until the
+// next call of Next.
+type Finding struct {
+	At     sample.Millis // end of the interval that made it an anomaly
+	Signal sample.SignalName
+	Victim sample.Task
+	Spec   spec.Spec
+	First  sample.Millis // end of the first bad interval of the anomaly
+	Result
 	// Statistics are the statistics of all suspects, if Params.Explain; valid as long as
 	// Suspects.
 	Statistics []SuspectStatistics
-	// Antagonists is the number of Suspects that reach the bar.
-	Antagonists int
 	// Trial: the first of Suspects explains the victim's cost, but chance or another
 	// suspect may as well (switch Evidence). Limiting it for a short time would decide.
 	Trial bool

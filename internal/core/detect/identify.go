@@ -42,7 +42,7 @@ type candidate struct {
 func (d *Detector) analyse(a anomaly, victim int) Finding {
 	s := a.signal
 	t := &s.tasks[victim]
-	f := Finding{At: a.at, Signal: s.signal.Name, Kind: a.kind, Victim: t.task, Spec: t.spec, Threshold: t.limit}
+	f := Finding{At: a.at, Signal: s.signal.Name, Victim: t.task, Spec: t.spec, Result: Result{Kind: a.kind, Threshold: t.limit}}
 	for _, m := range t.bad {
 		if kindOf[m.cause] == a.kind {
 			if f.Bad == 0 {

@@ -72,37 +72,29 @@ func (r Method) Switches() (Switches, error) {
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Methods())
 }
 
-// Params are the parameters of detection. Start from Paper.
+// Params are the parameters of detection. Start from Paper. The tags are those of the agent's
+// configuration (format/keyed).
 type Params struct {
-	Method   Method
-	Switches Switches
-	// Sigmas: a cost over mean + Sigmas·σ is an outlier.
-	Sigmas float64
-	// Outliers in OutlierWindow make an anomaly.
-	Outliers      int
-	OutlierWindow time.Duration
-	// Window is the length of history over which victim and suspects are correlated.
-	Window time.Duration
-	// LookBack is the maximum age of the good intervals that the switch LookBack compares
-	// with.
-	LookBack time.Duration
+	Method        Method `key:"rule" help:"evidence: regression over all suspects, with trials (docs/rules.md); quell: correlation; cpi2: only the rules of the paper" oneof:"evidence quell cpi2"`
+	Switches      Switches
+	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
+	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`
+	OutlierWindow time.Duration `key:"outlier_window" help:"time within which these outliers must occur" min:"100ms" max:"24h"`
+	Window        time.Duration `key:"window" help:"correlate victim and suspects over this long" min:"100ms" max:"24h"`
+	LookBack      time.Duration `key:"look_back" help:"if no interval of the window was good, compare with earlier good intervals up to this age (not with rule cpi2)" min:"0s" max:"24h"`
 	// Memory is how much longer the costs and usages of all tasks are kept, with decreasing
 	// resolution (switch Evidence).
-	Memory time.Duration
-	// Correlation is the minimum correlation of an antagonist, in [−1, 1].
-	Correlation float64
-	// LeastPressure is the minimum mean usage (CPU-s/s) over the bad intervals that the
-	// switch LeastPressure requires of a suspect. Paper sets it to the hard cap, since a
-	// cap has no effect on a task that uses less. Signals whose pressure is not CPU usage
-	// have their own (sample.Signal.LeastPressure).
-	LeastPressure float64
+	Memory      time.Duration
+	Correlation float64 `key:"correlation" help:"a suspect with at least this correlation is an antagonist" min:"-1" max:"1"`
+	// LeastPressure is a mean. Paper sets it to the hard cap, since a cap has no effect on a
+	// task that uses less. Signals whose pressure is not CPU usage have their own
+	// (sample.Signal.LeastPressure).
+	LeastPressure float64 `key:"least_pressure" help:"CPU-s/s that a suspect must have used in the victim's bad intervals (not with rule cpi2)" min:"0" max:"1024"`
 	// Select, if set, selects the antagonist if no suspect reaches Correlation; −1 for
 	// none. It is for methods of other projects (eval/rivals).
 	Select func([]Accusable) int
-	// Pace is the minimum time between two analyses on a machine.
-	Pace time.Duration
-	// Top is the maximum number of suspects that a finding lists.
-	Top int
+	Pace   time.Duration `key:"pace" help:"minimum time between two analyses" min:"0s" max:"1h"`
+	Top    int           `key:"top" help:"suspects listed in an incident" min:"1" max:"1000"`
 	// Explain adds the statistics of all suspects to findings (Finding.Statistics).
 	Explain bool
 	// ThrottledShare and StolenShare are the shares of an interval from which on the flags

@@ -132,7 +132,7 @@ func (w *twin) correlation(pairs []int, victim, suspect uint64, t float64) float
 // known holds the newest reading of every task.
 func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 	v := known[victim]
-	f := Finding{At: w.newest().at, Victim: *v.Task, Threshold: w.threshold(v)}
+	f := Finding{At: w.newest().at, Victim: *v.Task, Result: Result{Threshold: w.threshold(v)}}
 	bad := w.bad(victim)
 	f.First, f.Bad = w.rows[bad[0]].at, len(bad)
 	var since, free, under []float64 // all; bad and no task limited; a task limited

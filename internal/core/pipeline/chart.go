@@ -7,20 +7,21 @@ import (
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // Chart is the course of an incident: the victim's cost and the main suspects'
 // pressure over time, in the units of its signal.
 type Chart struct {
-	Times      []sample.Millis // ends of intervals
-	VictimCost []float64       // one for each of Times; NaN where it was not judged
-	Suspects   []Track
+	Times      []sample.Millis `json:"times"`       // ends of intervals
+	VictimCost []stat.Float    `json:"victim_cost"` // one for each of Times; NaN where it was not judged
+	Usage      []Track         `json:"suspect_usage"`
 }
 
 // Track is one suspect's line in a Chart.
 type Track struct {
-	Task     sample.TaskName
-	Pressure []float64 // one for each of Chart.Times; NaN where there was none
+	Task  sample.TaskName `json:"task"`
+	Usage []stat.Float    `json:"usage"` // one for each of Chart.Times; NaN where there was none
 }
 
 const (
@@ -39,7 +40,7 @@ type chart struct {
 	Chart
 	signal sample.SignalName
 	victim sample.TaskKey
-	tasks  []sample.TaskKey // of Suspects
+	tasks  []sample.TaskKey // of Usage
 	rounds int              // rounds of the incident whose suspects have tracks
 }
 
@@ -60,7 +61,7 @@ func (c *chart) value() Chart {
 		return Chart{}
 	}
 	v := c.Chart
-	v.Suspects = slices.Clone(v.Suspects)
+	v.Usage = slices.Clone(v.Usage)
 	return v
 }
 
@@ -73,7 +74,7 @@ func (p *Pipeline) chart(inc *plan.Incident) {
 		c = &chart{signal: inc.Signal, victim: inc.Victim.Key}
 		p.charts[inc.ID] = c
 		for _, at := range window(inc.Victim.Key) {
-			c.Times, c.VictimCost = append(c.Times, at.At), append(c.VictimCost, at.Cost)
+			c.Times, c.VictimCost = append(c.Times, at.At), append(c.VictimCost, stat.Float(at.Cost))
 		}
 		for _, s := range inc.Suspects[:min(len(inc.Suspects), firstSuspects)] {
 			c.track(s.Task, window)
@@ -93,24 +94,24 @@ func (c *chart) track(t sample.Task, window func(sample.TaskKey) []detect.Point)
 		return
 	}
 	history := window(t.Key)
-	pressure := make([]float64, len(c.Times))
+	usage := make([]stat.Float, len(c.Times))
 	for i, at := range c.Times {
-		pressure[i] = math.NaN()
+		usage[i] = stat.Float(math.NaN())
 		for _, p := range history {
 			if p.At == at {
-				pressure[i] = p.Pressure
+				usage[i] = stat.Float(p.Pressure)
 			}
 		}
 	}
 	c.tasks = append(c.tasks, t.Key)
-	c.Suspects = append(c.Suspects, Track{t.Name, pressure})
+	c.Usage = append(c.Usage, Track{t.Name, usage})
 }
 
 // extend adds an interval to the charts of its signal's open incidents. The chart of a
 // closed incident that was not yet given to the host is complete.
 func (c charts) extend(iv *Interval, verdicts []detect.Verdict) {
 	for id, one := range c {
-		if one.signal == iv.signal.Name && iv.pipeline.planner.IsOpen(id) {
+		if one.signal == iv.signal.Name && iv.pipeline.IsOpen(id) {
 			one.extend(iv, verdicts)
 		}
 	}
@@ -125,26 +126,15 @@ func (c *chart) extend(iv *Interval, verdicts []detect.Verdict) {
 		drop = 1
 	}
 	cost := math.NaN()
-	if i := iv.find(c.victim); i >= 0 && verdicts[i].Judged {
+	if i := plan.IndexOf(iv.readings, c.victim); i >= 0 && verdicts[i].Judged {
 		cost = iv.readings[i].Cost
 	}
-	c.Times, c.VictimCost = append(c.Times[drop:], iv.at), append(c.VictimCost[drop:], cost)
+	c.Times, c.VictimCost = append(c.Times[drop:], iv.at), append(c.VictimCost[drop:], stat.Float(cost))
 	for n, k := range c.tasks {
 		pressure := math.NaN()
-		if i := iv.find(k); i >= 0 {
+		if i := plan.IndexOf(iv.readings, k); i >= 0 {
 			pressure = iv.readings[i].Pressure
 		}
-		c.Suspects[n].Pressure = append(c.Suspects[n].Pressure[drop:], pressure)
+		c.Usage[n].Usage = append(c.Usage[n].Usage[drop:], stat.Float(pressure))
 	}
-}
-
-// find returns the index of a task's measurement, −1 if there is none. A chart needs few
-// tasks: a linear search is cheaper than an index.
-func (iv *Interval) find(k sample.TaskKey) int {
-	for i := range iv.readings {
-		if iv.readings[i].Task.Key == k {
-			return i
-		}
-	}
-	return -1
 }

@@ -25,12 +25,12 @@ samples
   4* 1@1  0.1  0
   4* 4@1  0.1  3`, "\n"))
 	inc := w.pair[0].Open()[0]
-	i := slices.IndexFunc(inc.Chart.Suspects, func(t pipeline.Track) bool { return t.Task == "late" })
+	i := slices.IndexFunc(inc.Usage, func(t pipeline.Track) bool { return t.Task == "late" })
 	if len(inc.Findings) != 2 || i < 0 {
-		t.Fatalf("it named %+v and draws %+v", inc.Findings, inc.Chart.Suspects)
+		t.Fatalf("it named %+v and draws %+v", inc.Findings, inc.Usage)
 	}
-	if n := len(inc.Chart.Times); inc.Chart.Suspects[i].Pressure[n-1] != 3 {
-		t.Errorf("it used %v", inc.Chart.Suspects[i].Pressure)
+	if n := len(inc.Times); inc.Usage[i].Usage[n-1] != 3 {
+		t.Errorf("it used %v", inc.Usage[i].Usage)
 	}
 	w.end()
 }

@@ -138,7 +138,7 @@ func (w *world) checkAccused(a plan.Action, wrong func(plan.Action, string)) {
 func (w *world) checkIncident(inc *pipeline.Change) {
 	w.t.Helper()
 	if inc.Opened == inc.Updated || inc.Closed != 0 { // only then: it is large and updated often
-		text, err := json.Marshal(incident.FromPlan(&inc.Incident, &inc.Chart))
+		text, err := json.Marshal((*incident.Record)(inc))
 		var back incident.Record
 		if err == nil {
 			err = json.Unmarshal(text, &back)
@@ -149,9 +149,9 @@ func (w *world) checkIncident(inc *pipeline.Change) {
 	}
 	w.checkRecord(inc)
 	c := &inc.Chart
-	for _, track := range c.Suspects {
-		if len(track.Pressure) != len(c.Times) {
-			w.t.Fatalf("incident %s: %d times, %d of %s", inc.ID, len(c.Times), len(track.Pressure), track.Task)
+	for _, track := range c.Usage {
+		if len(track.Usage) != len(c.Times) {
+			w.t.Fatalf("incident %s: %d times, %d of %s", inc.ID, len(c.Times), len(track.Usage), track.Task)
 		}
 	}
 	if len(c.VictimCost) != len(c.Times) || !slices.IsSorted(c.Times) {
@@ -162,7 +162,7 @@ func (w *world) checkIncident(inc *pipeline.Change) {
 			w.t.Fatalf("incident %s: round %+v", inc.ID, r)
 		}
 	}
-	if inc.Closed != 0 && slices.ContainsFunc(inc.Rounds, func(r plan.Round) bool { return r.Ended == 0 }) {
+	if inc.Closed != 0 && slices.ContainsFunc(inc.Rounds, func(r *plan.Round) bool { return r.Ended == 0 }) {
 		w.t.Fatalf("incident %s closed under a cap", inc.ID)
 	}
 }
@@ -230,7 +230,7 @@ func (w *world) render(out output) string {
 		fmt.Fprintf(&b, "%+v\n", f)
 	}
 	for i := range out.incidents {
-		text, err := json.Marshal(incident.FromPlan(&out.incidents[i].Incident, &out.incidents[i].Chart))
+		text, err := json.Marshal((*incident.Record)(&out.incidents[i]))
 		fmt.Fprintln(&b, string(text), err)
 	}
 	return b.String()

@@ -18,7 +18,7 @@
 //     (the order of sample.Signals), since they are also used to judge a wait. End
 //     judges, updates open incidents, and lets samples teach their specs.
 //  3. Analyse(now) until it returns false: at most one analysis for each
-//     detect.Params.Pace. Pass does 1 and 3 for a period without intervals.
+//     detect.Params.Pace. Advance does 1 and 3 for a period without intervals.
 //  4. After each of these calls, and after Gone, Cap, Uncap, SetMode and Stop:
 //     Ready until it returns false. The host first carries out the Actions, in order,
 //     and reports the result of each with Applied or Lifted before it calls Ready

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -19,8 +20,18 @@ type Subject struct {
 	Spec spec.Spec
 
 	book *spec.KeyHistory // of Key, once there is one
-	held sample.Millis    // the newest sample that is held back, 0 if there can be none
+	// held are outliers that do not teach the spec until it is known that no incident
+	// followed.
+	held []heldSample
 }
+
+type heldSample struct {
+	at              sample.Millis
+	cpu, cost, self float64
+}
+
+// maxHeld bounds the samples held back for one task: more than an anomaly needs.
+const maxHeld = 64
 
 // Measurement is the result of an interval for one task.
 type Measurement struct {
@@ -84,16 +95,10 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		iv.pipeline.spec(s, iv.at)
 		normal = &s.Spec
 	}
-	n := len(iv.readings)
-	if n < cap(iv.readings) {
-		iv.readings = iv.readings[:n+1]
-	} else {
-		iv.readings = append(iv.readings, detect.Reading{})
-	}
 	iv.subjects = append(iv.subjects, s)
-	r, sig := &iv.readings[n], &iv.signal
-	*r = detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy, Reach: m.Reach,
-		OwnApart: iv.ownApart}
+	iv.readings = append(iv.readings, detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy,
+		Reach: m.Reach, OwnApart: iv.ownApart})
+	r, sig := &iv.readings[len(iv.readings)-1], &iv.signal
 	if x := m.Extras; x != nil {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
 		if self, ok := x.Get(sample.WaitSelf); ok {
@@ -194,8 +199,8 @@ func (p *Pipeline) spec(s *Subject, at sample.Millis) {
 // a signal come in order of time; one that does not is ignored as a whole.
 func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 	p := iv.pipeline
-	verdicts := p.detector.Observe(iv.signal, iv.at, iv.readings)
-	p.planner.Interval(now, iv.signal.Name, iv.at, iv.readings, verdicts)
+	verdicts := p.Observe(iv.signal, iv.at, iv.readings)
+	p.Interval(now, iv.signal.Name, iv.at, iv.readings, verdicts)
 	p.charts.extend(iv, verdicts)
 	if p.config.History != nil {
 		for i := range verdicts {
@@ -208,30 +213,35 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 }
 
 // learn adds a sample to its job's spec, unless it may be of an incident. An outlier is
-// held back until it is known that no incident followed. While the task is a victim
-// nothing is learnt, unless the task changed itself for good.
+// held back until it is known that no incident followed; then it enters unchanged, so a
+// real shift of the job is followed. While the task is a victim nothing is learnt, unless
+// the task changed itself for good.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
-	h, task := p.config.History, r.Task.Key
+	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self}
 	switch {
-	case p.config.LearnIncidents || p.planner.Follows(s.Key.Signal, task):
-	case v.Anomaly || p.planner.InIncident(s.Key.Signal, task):
-		h.Discard(s.Key, task)
-		s.held = 0
+	case p.config.LearnIncidents || p.Follows(s.Key.Signal, task):
+	case v.Anomaly || p.InIncident(s.Key.Signal, task):
+		s.held = s.held[:0]
 		return
 	case v.Outlier:
-		h.Hold(s.Key, task, at, r.CPU, r.Cost, r.Self)
-		s.held = at
+		if len(s.held) < maxHeld {
+			s.held = append(s.held, now)
+		}
 		return
-	case s.held != 0: // a search for held samples that cannot exist is expensive
+	default:
 		before := at.Add(-p.config.Detect.OutlierWindow)
-		h.Release(s.Key, task, before)
-		if s.held < before {
-			s.held = 0
+		for len(s.held) > 0 && s.held[0].at < before {
+			p.teach(s, task, s.held[0])
+			s.held = slices.Delete(s.held, 0, 1)
 		}
 	}
+	p.teach(s, task, now)
+}
+
+func (p *Pipeline) teach(s *Subject, task sample.TaskKey, x heldSample) {
 	if s.book != nil {
-		s.book.Add(task, at, r.CPU, r.Cost, r.Self)
+		s.book.Add(task, x.at, x.cpu, x.cost, x.self)
 	} else {
-		h.Add(s.Key, task, at, r.CPU, r.Cost, r.Self)
+		p.config.History.Add(s.Key, task, x.at, x.cpu, x.cost, x.self)
 	}
 }

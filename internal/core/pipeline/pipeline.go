@@ -31,11 +31,13 @@ type Config struct {
 	Charts bool
 }
 
-// Pipeline is the loop of one machine. Its package comment is the contract.
+// Pipeline is the loop of one machine. Its package comment is the contract. Of its parts'
+// methods, a host does not call Observe, Next, Interval, Finding, CapFor and Take: the
+// pipeline does.
 type Pipeline struct {
+	*detect.Detector
+	*plan.Planner
 	config    Config
-	detector  *detect.Detector
-	planner   *plan.Planner
 	intervals map[sample.SignalName]*Interval
 	findings  []Finding
 	charts    charts
@@ -46,7 +48,7 @@ func New(c Config) *Pipeline {
 	if c.Detect.Switches.Evidence {
 		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
-	p := &Pipeline{config: c, detector: detect.New(c.Detect), planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
+	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}}
 	if c.Charts {
 		p.charts = charts{}
@@ -64,7 +66,7 @@ type Finding struct {
 // Change is an incident that has changed.
 type Change struct {
 	plan.Incident
-	Chart Chart // empty without Config.Charts
+	Chart // empty without Config.Charts
 }
 
 // Ready is the work for the host (see the package comment, 4).
@@ -76,43 +78,33 @@ type Ready struct {
 }
 
 // Pending reports whether Ready has something to return.
-func (p *Pipeline) Pending() bool { return len(p.findings) > 0 || p.planner.Pending() }
+func (p *Pipeline) Pending() bool { return len(p.findings) > 0 || p.Planner.Pending() }
 
 // Ready returns the work for the host, and whether there is any.
 func (p *Pipeline) Ready() (Ready, bool) {
 	if !p.Pending() {
 		return Ready{}, false
 	}
-	out := p.planner.Take()
+	out := p.Take()
 	r := Ready{Findings: p.findings, Actions: out.Actions, Offenders: out.Offenders}
 	p.findings = nil
-	if len(out.Incidents) > 0 {
-		r.Incidents = make([]Change, len(out.Incidents))
-	}
-	for i := range out.Incidents {
-		c := &r.Incidents[i]
-		c.Incident = out.Incidents[i]
-		if p.charts != nil {
-			c.Chart = p.charts.of(&c.Incident)
-		}
+	for _, inc := range out.Incidents {
+		r.Incidents = append(r.Incidents, Change{inc, p.charts.of(&inc)})
 	}
 	return r, true
 }
 
-// Tick ends caps whose lease has expired and closes incidents that are calm.
-func (p *Pipeline) Tick(now sample.Millis) { p.planner.Tick(now) }
-
 // Analyse analyses the oldest anomaly that waits and plans what follows. It returns false
 // if none waits, or if the last analysis was less than detect.Params.Pace ago.
 func (p *Pipeline) Analyse(now sample.Millis) bool {
-	f, ok := p.detector.Next(now)
+	f, ok := p.Next(now)
 	if !ok {
 		return false
 	}
 	f.Suspects, f.Statistics = slices.Clone(f.Suspects), slices.Clone(f.Statistics)
-	id := p.planner.Finding(now, f, p.window(f.Signal))
+	id := p.Finding(now, f, p.window(f.Signal))
 	if p.charts != nil {
-		inc, _ := p.planner.Incident(id)
+		inc, _ := p.Incident(id)
 		p.chart(&inc)
 	}
 	p.findings = append(p.findings, Finding{Finding: f, Now: now, Incident: id})
@@ -125,8 +117,8 @@ func (p *Pipeline) Advance(from, to sample.Millis) {
 	pace := max(p.config.Detect.Pace, time.Millisecond)
 	step := sample.Millis(pace.Milliseconds())
 	for now := from + step; now < to; now += step {
-		if !p.detector.Waiting() {
-			due, ok := p.planner.Due()
+		if !p.Waiting() {
+			due, ok := p.Due()
 			if !ok || due >= to {
 				return
 			}
@@ -142,105 +134,38 @@ func (p *Pipeline) Advance(from, to sample.Millis) {
 	}
 }
 
-// Waiting reports whether anomalies wait for Analyse.
-func (p *Pipeline) Waiting() bool { return p.detector.Waiting() }
-
 // window returns tasks' histories in a signal.
 func (p *Pipeline) window(signal sample.SignalName) func(sample.TaskKey) []detect.Point {
-	return func(k sample.TaskKey) []detect.Point { return p.detector.Window(signal, k) }
+	return func(k sample.TaskKey) []detect.Point { return p.Window(signal, k) }
 }
-
-// Gone reports that a task ended.
-func (p *Pipeline) Gone(now sample.Millis, task sample.TaskKey) { p.planner.Gone(now, task) }
 
 // Forget drops what is known of a task; its samples stay in its job's spec.
 func (p *Pipeline) Forget(task sample.TaskKey) {
-	p.detector.Forget(task)
+	p.Detector.Forget(task)
 	if p.config.History != nil {
 		p.config.History.Forget(task)
 	}
 }
 
-// Applied reports the result of a Cap or Adjust action: with an error the cap is not in
-// force.
-func (p *Pipeline) Applied(now sample.Millis, id string, err error) { p.planner.Applied(now, id, err) }
-
-// Lifted reports that a cap is no longer in force: an Uncap was carried out, or
-// another program changed the limit (takenOver).
-func (p *Pipeline) Lifted(now sample.Millis, id string, takenOver bool) {
-	p.planner.Lifted(now, id, takenOver)
-}
-
 // Cap plans an operator's cap on a task and returns its ID; errors wrap plan.ErrRefused.
 func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
-	id, err = p.planner.CapFor(now, t, terms, by, why)
+	id, err = p.CapFor(now, t, terms, by, why)
 	if p.charts != nil && err == nil {
-		for _, inc := range p.planner.Open() { // the cap may be a round of one of them
+		for _, inc := range p.Planner.Open() { // the cap may be a round of one of them
 			p.chart(&inc)
 		}
 	}
 	return id, err
 }
 
-// Uncap plans the end of the cap on a task.
-func (p *Pipeline) Uncap(now sample.Millis, task sample.TaskKey, why string) error {
-	return p.planner.UncapTask(now, task, why)
-}
-
-// SetMode changes how far enforcement goes.
-func (p *Pipeline) SetMode(now sample.Millis, m plan.Mode) { p.planner.SetMode(now, m) }
-
-// Stop ends every cap: the host stops.
-func (p *Pipeline) Stop(now sample.Millis) { p.planner.Stop(now) }
-
-// Params returns detection's parameters.
-func (p *Pipeline) Params() detect.Params { return p.detector.Params() }
-
-// Policy returns the planner's parameters.
-func (p *Pipeline) Policy() plan.Policy { return p.planner.Policy() }
-
 // History returns the history that learns specs, nil if nothing is learnt.
 func (p *Pipeline) History() *spec.History { return p.config.History }
-
-// Rejected counts measurements whose cost was outside the signal's sane range.
-func (p *Pipeline) Rejected(s sample.SignalName) uint64 { return p.detector.Rejected(s) }
-
-// Caps lists the caps in force or requested, by ID.
-func (p *Pipeline) Caps() []plan.CapState { return p.planner.Caps() }
-
-// Capped reports whether a cap on the task is in force or requested.
-func (p *Pipeline) Capped(task sample.TaskKey) bool { return p.planner.Capped(task) }
 
 // Open lists the open incidents, oldest first.
 func (p *Pipeline) Open() []Change {
 	var all []Change
-	for _, inc := range p.planner.Open() {
-		c := Change{Incident: inc}
-		if p.charts != nil {
-			c.Chart = p.charts[inc.ID].value()
-		}
-		all = append(all, c)
+	for _, inc := range p.Planner.Open() {
+		all = append(all, Change{inc, p.charts[inc.ID].value()})
 	}
 	return all
-}
-
-// OpenCount is the number of open incidents.
-func (p *Pipeline) OpenCount() int { return p.planner.OpenCount() }
-
-// Roles returns the tasks that have a role in open incidents.
-func (p *Pipeline) Roles() map[sample.TaskKey]plan.Role { return p.planner.Roles() }
-
-// Offenders lists the jobs on which caps helped others. See also RestoreOffenders and Pardon.
-func (p *Pipeline) Offenders(now sample.Millis) []plan.Offender { return p.planner.Offenders(now) }
-
-// RestoreOffenders adopts the offenders of an earlier host.
-func (p *Pipeline) RestoreOffenders(all []plan.Offender) { p.planner.RestoreOffenders(all) }
-
-// Pardon forgets what a job did.
-func (p *Pipeline) Pardon(job sample.JobName) error { return p.planner.Pardon(job) }
-
-// Follows reports whether a task changed itself for so long that its current cost is its
-// normal cost (plan.Policy.Settle).
-func (p *Pipeline) Follows(s sample.SignalName, task sample.TaskKey) bool {
-	return p.planner.Follows(s, task)
 }

@@ -142,7 +142,7 @@ func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from,
 				fmt.Fprintf(&b, "%d %s %s %v\n", f.Now, f.Incident, f.Kind, f.Suspects)
 			}
 			for i := range r.Incidents {
-				text, err := json.Marshal(incident.FromPlan(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+				text, err := json.Marshal((*incident.Record)(&r.Incidents[i]))
 				fmt.Fprintln(&b, string(text), err)
 			}
 		}
@@ -169,6 +169,44 @@ func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from,
 		drain()
 	}
 	return b.String()
+}
+
+// An outlier teaches its spec only when it is known that no incident followed, and a sample
+// of an anomaly never does.
+func TestSamplesOfAnIncidentAreHeldBack(t *testing.T) {
+	c := byRule(t, detect.CPI2)
+	c.History = spec.NewHistory(spec.OwnHistory())
+	p := pipeline.New(c)
+	sig, _ := sample.LookupSignal(sample.CPI)
+	s := &pipeline.Subject{Key: spec.Key{Job: "web", Signal: sample.CPI}, Task: sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web/1"}}
+	at := sample.Millis(0)
+	give := func(costs ...float64) int64 {
+		for _, cost := range costs {
+			at += 60_000
+			iv := p.Begin(sig, at, 10*time.Second)
+			iv.Add(s, pipeline.Measurement{CPU: 1, Cost: cost})
+			iv.End(at)
+		}
+		learnt, _ := c.History.Lookup(s.Key, at)
+		return learnt.Samples
+	}
+	for i := range 100 {
+		give(1 + 0.1*float64(i%2))
+	}
+	for _, c := range []struct {
+		costs []float64
+		want  int64
+	}{
+		{[]float64{50}, 100},                  // held back
+		{[]float64{1, 1, 1, 1, 1}, 105},       // an incident may still follow
+		{[]float64{1}, 107},                   // released
+		{[]float64{50, 50, 50}, 107},          // an anomaly
+		{[]float64{1, 1, 1, 1, 1, 1, 1}, 114}, // its samples are not released
+	} {
+		if got := give(c.costs...); got != c.want {
+			t.Errorf("after %v: %d samples, want %d", c.costs, got, c.want)
+		}
+	}
 }
 
 // Pass leaves out only steps at which nothing happens.
@@ -203,7 +241,7 @@ func TestOutputsAreValues(t *testing.T) {
 			fmt.Fprintf(&b, "%+v\n", f)
 		}
 		for i := range r.Incidents {
-			text, err := json.Marshal(incident.FromPlan(&r.Incidents[i].Incident, &r.Incidents[i].Chart))
+			text, err := json.Marshal((*incident.Record)(&r.Incidents[i]))
 			fmt.Fprintln(&b, string(text), err)
 		}
 		return b.String()

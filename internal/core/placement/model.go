@@ -1,6 +1,9 @@
 package placement
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // MaxMisses, a second, and the largest loss are beyond any machine.
 const (
@@ -79,12 +82,5 @@ func (m *model) direction(victim, neighbour Task) (float64, Basis) {
 	return m.mean, Unknown
 }
 
-func rank(b Basis) int {
-	switch b {
-	case Measured:
-		return 0
-	case Misses:
-		return 1
-	}
-	return 2
-}
+// rank is higher for a worse basis.
+func rank(b Basis) int { return slices.Index([]Basis{Measured, Misses, Unknown}, b) }

@@ -163,7 +163,7 @@ func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 func (p *Planner) renew(now sample.Millis, inc *incident, c *CapState) (why string) {
 	r := c.round
 	until := min(now.Add(p.policy.For), c.From.Add(p.policy.MaxDuration))
-	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || r.CostBefore-r.CostUnder <= inc.SpecStdDev {
+	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || float64(r.CostBefore-r.CostUnder) <= inc.SpecStdDev {
 		return ""
 	}
 	r.Until = until

@@ -69,15 +69,14 @@ func (l *loop) take() plan.Output {
 }
 
 func (l *loop) accuse() plan.Incident {
-	id := l.p.Finding(l.now, detect.Finding{At: l.now, Signal: sample.CPI, Kind: detect.Neighbour, Victim: web(),
-		Spec: spec.Spec{Mean: mean, StdDev: 0.1}, Threshold: limit, First: l.now - 3*second, Bad: 3, Cost: l.cost(l.wants), Pairs: 10,
-		Suspects: suspects(), Antagonists: 1}, l.window)
+	id := l.p.Finding(l.now, detect.Finding{At: l.now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{Mean: mean, StdDev: 0.1}, First: l.now - 3*second,
+		Result: detect.Result{Kind: detect.Neighbour, Threshold: limit, Bad: 3, Cost: l.cost(l.wants), Pairs: 10, Suspects: suspects(), Antagonists: 1}}, l.window)
 	l.take()
 	return l.incident(id)
 }
 
 // round is the n-th round of an open incident in its current state.
-func (l *loop) round(id string, n int) plan.Round { return l.incident(id).Rounds[n] }
+func (l *loop) round(id string, n int) *plan.Round { return l.incident(id).Rounds[n] }
 
 // incident is an open incident in its current state.
 func (l *loop) incident(id string) plan.Incident {

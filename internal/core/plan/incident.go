@@ -21,53 +21,43 @@ const (
 	CapFailed     Outcome = "cap-failed"     // it could not be applied
 	CapTakenOver  Outcome = "cap-taken-over" // another program changed the limit meanwhile
 	WouldCap      Outcome = "would-cap"      // advise: a cap or a trial was advised, and nothing done
-	NotActed      Outcome = "not-acted"      // see Decision.NotDone
+	NotActed      Outcome = "not-acted"      // see Incident.NotDone
 )
 
 // Round is one attempt to help the victim.
 type Round struct {
-	ID          string // of the cap
-	Suspect     sample.Task
-	Correlation float64
-	Rate        float64 // CPU-s/s; 0 if IO or Net was the limit
-	IO          IORate  // for each disk that it shares with the victim
-	Net         uint64  // bytes/s that it sent, if those were limited
-	From, Until sample.Millis
-	Ended       sample.Millis // 0 while it lasts
-	By          string        // "quell" or the operator
-	Why         string
+	ID          string        `json:"id"` // of the cap
+	Suspect     sample.Task   `json:"suspect"`
+	Correlation float64       `json:"correlation"`
+	Rate        float64       `json:"rate"`          // CPU-s/s; 0 if IO or Net was the limit
+	IO          IORate        `json:"io,omitzero"`   // for each disk that it shares with the victim
+	Net         uint64        `json:"net,omitempty"` // bytes/s that it sent, if those were limited
+	From        sample.Millis `json:"from"`
+	Until       sample.Millis `json:"until"`
+	Ended       sample.Millis `json:"ended,omitempty"` // 0 while it lasts
+	By          string        `json:"by"`              // "quell" or the operator
+	Why         string        `json:"why,omitempty"`
 	// Trial: the suspect was capped to find out whether it is the antagonist.
-	Trial bool
+	Trial bool `json:"trial,omitempty"`
 	// Feedback: Rate followed the victim's cost. It is the last rate and was changed
 	// Adjusted times.
-	Feedback bool
-	Adjusted int
+	Feedback bool `json:"feedback,omitempty"`
+	Adjusted int  `json:"adjusted,omitempty"`
 	// CostBefore is the victim's mean cost in the anomaly before the cap, CostUnder that
 	// under it without the first sample, RelativeCost their ratio; NaN if they are not
 	// known.
-	CostBefore, CostUnder, RelativeCost float64
-	Samples                             int64 // number of samples in CostUnder
-	Outcome                             Outcome
+	CostBefore   stat.Float `json:"cost_before"`
+	CostUnder    stat.Float `json:"cost_under"`
+	RelativeCost stat.Float `json:"relative_cost"`
+	Samples      int64      `json:"samples"` // number of samples in CostUnder
+	Outcome      Outcome    `json:"outcome,omitempty"`
 }
 
-// Analysis is the result of one analysis of an incident.
+// Analysis is the result of one analysis of an incident. Its Suspects are never changed after
+// it was returned.
 type Analysis struct {
-	Analysed sample.Millis `json:"analysed"` // when it was made
-	Kind     detect.Kind   `json:"kind"`
-	// Change is what the victim changed in itself, if Kind is PhaseChange.
-	Change detect.Change `json:"change,omitempty"`
-	// HeldBy is the cgroup above the victim whose quota was reached, if Kind is OwnQuota;
-	// "" for the victim's own quota.
-	HeldBy    string  `json:"held_by,omitempty"`
-	Threshold float64 `json:"threshold"`
-	Cost      float64 `json:"cost"`  // mean since Incident.Began
-	Bad       int     `json:"bad"`   // bad intervals in the outlier window
-	Pairs     int     `json:"pairs"` // intervals that were compared
-	// Suspects are ranked, named ones first. The slice is never changed after it was
-	// returned.
-	Suspects []detect.Suspect `json:"suspects"`
-	// Antagonists is how many of Suspects are named: level likely or proven.
-	Antagonists int `json:"antagonists"`
+	Analysed sample.Millis `json:"analysed,omitempty"` // when it was made
+	detect.Result
 	// Reason is what the analysis rests on, in words.
 	Reason string `json:"reason,omitempty"`
 }
@@ -82,46 +72,46 @@ type Finding struct {
 	Until sample.Millis `json:"until"`
 }
 
-// Decision is the planner's response to the latest analysis.
-type Decision struct {
-	Outcome Outcome
-	// Follows: a phase change has lasted so long that the victim's spec follows.
-	Follows bool
-	NotDone string // why nothing, or nothing more, was done
-	Advice  string
-	// Escalation is what an operator is asked to do; nil if nothing.
-	Escalation *Escalation
-}
-
 // Incident is an anomaly with what was found, done and achieved, as of Updated. Its
 // Analysis is the strongest that was made (record.go).
 type Incident struct {
-	ID      string
-	Machine string
-	Rule    detect.Method
-	Signal  sample.SignalName
-	Variant string
-	Mode    Mode
-	Victim  sample.Task
-	Began   sample.Millis // end of the first bad interval
-	Opened  sample.Millis // when it was found
+	ID      string            `json:"id"`
+	Machine string            `json:"machine"`
+	Rule    detect.Method     `json:"rule"`
+	Signal  sample.SignalName `json:"signal"`
+	Variant string            `json:"variant"`
+	Victim  sample.Task       `json:"victim"`
+	Began   sample.Millis     `json:"began"`  // end of the first bad interval
+	Opened  sample.Millis     `json:"opened"` // when it was found
 	// Accused is when a suspect was first named, 0 if none was. Anomaly is the end of the
 	// interval whose outlier led to that.
-	Accused, Anomaly sample.Millis
-	Updated, Closed  sample.Millis
+	Accused sample.Millis `json:"accused,omitempty"`
+	Anomaly sample.Millis `json:"anomaly,omitempty"`
 	// Busy is the usage of all tasks together when it was found, or when a suspect was
 	// first named, CPU-s/s.
-	Busy float64
+	Busy    float64       `json:"busy,omitempty"`
+	Updated sample.Millis `json:"updated"`
+	Closed  sample.Millis `json:"closed,omitempty"`
+	Mode    Mode          `json:"mode"`
 	// The victim's spec at the latest analysis.
-	SpecMean, SpecStdDev float64
-	SpecOwn              bool
+	SpecMean   float64 `json:"spec_mean"`
+	SpecStdDev float64 `json:"spec_stddev"`
+	SpecOwn    bool    `json:"spec_own"`
 	Analysis
 	// Latest is the latest analysis; nil if that is the strongest.
-	Latest *Analysis
+	Latest *Analysis `json:"latest,omitempty"`
 	// Findings are the antagonists that were named, ordered by their first naming.
-	Findings []Finding
-	Decision
-	Rounds []Round
+	Findings []Finding `json:"findings,omitempty"`
+	Rounds   []*Round  `json:"rounds"`
+
+	// The planner's response to the latest analysis.
+	Outcome Outcome `json:"outcome,omitempty"`
+	// Follows: a phase change has lasted so long that the victim's spec follows.
+	Follows bool   `json:"follows,omitempty"`
+	NotDone string `json:"not_done,omitempty"` // why nothing, or nothing more, was done
+	Advice  string `json:"advice,omitempty"`
+	// Escalation is what an operator is asked to do; nil if nothing.
+	Escalation *Escalation `json:"escalation,omitempty"`
 }
 
 // incident is an open Incident as the planner keeps it.
@@ -162,9 +152,10 @@ func (inc *incident) value() Incident {
 	for _, n := range inc.named {
 		v.Findings = append(v.Findings, n.Finding)
 	}
-	v.Rounds = make([]Round, len(inc.rounds))
+	v.Rounds = make([]*Round, len(inc.rounds))
 	for i, r := range inc.rounds {
-		v.Rounds[i] = r.Round
+		now := r.Round
+		v.Rounds[i] = &now
 	}
 	return v
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // Interval processes one interval, as given to and judged by detect.Observe, and updates
@@ -20,17 +21,8 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	if len(p.open) == 0 {
 		return
 	}
-	// An incident needs few tasks: a linear search is cheaper than an index.
-	find := func(k sample.TaskKey) int {
-		for i := range readings {
-			if readings[i].Task.Key == k {
-				return i
-			}
-		}
-		return -1
-	}
 	usage := func(k sample.TaskKey) float64 {
-		if i := find(k); i >= 0 {
+		if i := IndexOf(readings, k); i >= 0 {
 			return readings[i].Pressure
 		}
 		return math.NaN()
@@ -39,7 +31,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		if inc.Signal != sig {
 			continue
 		}
-		if i := find(inc.Victim.Key); i >= 0 && verdicts[i].Judged {
+		if i := IndexOf(readings, inc.Victim.Key); i >= 0 && verdicts[i].Judged {
 			cost := readings[i].Cost
 			if verdicts[i].Outlier {
 				inc.lastDisturbance = max(inc.lastDisturbance, at)
@@ -53,6 +45,17 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	}
 }
 
+// IndexOf returns the index of a task's reading, −1 if there is none. An incident and its
+// chart need few tasks: a linear search is cheaper than an index.
+func IndexOf(readings []detect.Reading, k sample.TaskKey) int {
+	for i := range readings {
+		if readings[i].Task.Key == k {
+			return i
+		}
+	}
+	return -1
+}
+
 // addSample adds the victim's sample to the newest round whose cap is in force: a change now
 // must not be credited to an older cap that is still in force. The first sample under a
 // cap is partly from before it and is left out.
@@ -64,7 +67,7 @@ func (inc *incident) addSample(at sample.Millis, cost float64, outlier bool, eno
 		r.first = true
 	default:
 		r.under.Add(cost, 1)
-		r.Samples, r.CostUnder = r.under.N, r.under.Mean
+		r.Samples, r.CostUnder = r.under.N, stat.Float(r.under.Mean)
 		if r.CostBefore > 0 {
 			r.RelativeCost = r.CostUnder / r.CostBefore
 		}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -42,12 +43,7 @@ func (p *Planner) OpenCount() int { return len(p.open) }
 
 // inOrder lists the open incidents, oldest first.
 func (p *Planner) inOrder() []*incident {
-	all := make([]*incident, 0, len(p.open))
-	for _, inc := range p.open {
-		all = append(all, inc)
-	}
-	slices.SortFunc(all, func(a, b *incident) int { return cmp.Compare(a.ID, b.ID) })
-	return all
+	return slices.SortedFunc(maps.Values(p.open), func(a, b *incident) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 func (p *Planner) close(now sample.Millis, inc *incident) {

@@ -48,8 +48,8 @@ func (p *Planner) suspectIn(k sample.TaskKey) (*incident, float64) {
 	return nil, 0
 }
 
-// UncapTask plans the end of the cap on a task.
-func (p *Planner) UncapTask(now sample.Millis, k sample.TaskKey, why string) error {
+// Uncap plans the end of the cap on a task.
+func (p *Planner) Uncap(now sample.Millis, k sample.TaskKey, why string) error {
 	c := p.capOf(k)
 	if c == nil {
 		return fmt.Errorf("uncap: %w: the task has no cap set by quell", ErrRefused)

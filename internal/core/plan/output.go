@@ -40,9 +40,6 @@ func (p *Planner) Take() Output {
 		return out
 	}
 	out := Output{Offenders: p.offended}
-	if len(p.dirty) > 0 {
-		out.Incidents = make([]Incident, 0, len(p.dirty))
-	}
 	for _, inc := range p.dirty {
 		out.Incidents = append(out.Incidents, inc.value())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // ActionKind is what an action does.
@@ -26,17 +27,17 @@ const (
 
 // Action is an instruction to the enforcer.
 type Action struct {
-	Kind     ActionKind
-	ID       string // of the cap
-	Task     sample.Task
-	Rate     float64 // CPU-s/s; 0 if IO or Net is the limit
-	IO       IORate  // for each disk that the task shares with Victim
-	Net      uint64  // bytes/s that it sends; 0 if something else is limited
-	Until    sample.Millis
-	By       string // "quell" or the operator
-	Why      string
-	Incident string         // ID, "" for an operator's cap outside any incident
-	Victim   sample.TaskKey // of the incident
+	Kind     ActionKind     `json:"-"`
+	ID       string         `json:"id"` // of the cap
+	Task     sample.Task    `json:"-"`
+	Rate     float64        `json:"rate"`          // CPU-s/s; 0 if IO or Net is the limit
+	IO       IORate         `json:"io,omitzero"`   // for each disk that the task shares with Victim
+	Net      uint64         `json:"net,omitempty"` // bytes/s that it sends; 0 if something else is limited
+	Until    sample.Millis  `json:"until"`
+	By       string         `json:"by"` // "quell" or the operator
+	Why      string         `json:"why,omitempty"`
+	Incident string         `json:"incident,omitempty"` // ID, "" for an operator's cap outside any incident
+	Victim   sample.TaskKey `json:"-"`                  // of the incident
 }
 
 // auto is the author of actions that no operator ordered.
@@ -45,8 +46,8 @@ const auto = "quell"
 // CapState is a cap in force, or requested.
 type CapState struct {
 	Action
-	From    sample.Millis
-	Applied bool // the enforcer confirmed it
+	From    sample.Millis `json:"from"`
+	Applied bool          `json:"-"` // the enforcer confirmed it
 
 	round    *round    // nil outside an incident
 	incident *incident // nil outside an incident
@@ -110,7 +111,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Decision: Decision{Outcome: NotActed}}, conclusive: f.Kind}
+			Outcome: NotActed}, conclusive: f.Kind}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
@@ -355,7 +356,7 @@ func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation 
 	if inc != nil {
 		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
 		c.round = &round{Round: Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
-			By: a.By, Why: a.Why, CostBefore: inc.latest.Cost, CostUnder: math.NaN(), RelativeCost: math.NaN()}, analysis: inc.latest}
+			By: a.By, Why: a.Why, CostBefore: stat.Float(inc.latest.Cost), CostUnder: stat.Float(math.NaN()), RelativeCost: stat.Float(math.NaN())}, analysis: inc.latest}
 		inc.rounds = append(inc.rounds, c.round)
 		inc.Outcome = ""
 		p.changed(inc, now)
@@ -404,12 +405,10 @@ func (p *Planner) Roles() map[sample.TaskKey]Role {
 	roles := map[sample.TaskKey]Role{}
 	for _, inc := range p.open {
 		for _, n := range inc.named {
-			if n.Suspect.Level >= detect.Likely && roles[n.Suspect.Key] == NoRole {
-				roles[n.Suspect.Key] = Suspect
+			if n.Suspect.Level >= detect.Likely {
+				roles[n.Suspect.Key] = max(roles[n.Suspect.Key], Suspect)
 			}
 		}
-	}
-	for _, inc := range p.open {
 		roles[inc.Victim.Key] = Victim
 	}
 	return roles
@@ -441,8 +440,8 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	r.Ended = now
 	c.incident.lastDisturbance = max(c.incident.lastDisturbance, now)
 	sd := c.incident.SpecStdDev
-	enough := max(sd, p.policy.Relief*(r.CostBefore-c.incident.SpecMean))
-	switch fell := r.CostBefore - r.CostUnder; {
+	enough := max(sd, p.policy.Relief*(float64(r.CostBefore)-c.incident.SpecMean))
+	switch fell := float64(r.CostBefore - r.CostUnder); {
 	case outcome != "":
 		r.Outcome = outcome
 	case r.Samples == 0:

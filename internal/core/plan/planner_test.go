@@ -47,9 +47,8 @@ func accused(t *testing.T, now sample.Millis, suspects []detect.Suspect) (*plan.
 	policy := plan.Paper()
 	policy.Mode = plan.On
 	p := plan.New("machine", detect.Quell, policy)
-	p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Kind: detect.Neighbour, Victim: web(),
-		Spec: spec.Spec{StdDev: 0.5}, Threshold: 2, First: now - 20*second, Bad: 3, Cost: 4, Pairs: 10,
-		Suspects: suspects, Antagonists: 1}, func(sample.TaskKey) []detect.Point {
+	p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{StdDev: 0.5}, First: now - 20*second,
+		Result: detect.Result{Kind: detect.Neighbour, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10, Suspects: suspects, Antagonists: 1}}, func(sample.TaskKey) []detect.Point {
 		return []detect.Point{{At: now, Cost: 4, Pressure: 1}}
 	})
 	out := take(p)

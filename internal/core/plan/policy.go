@@ -21,33 +21,29 @@ const (
 // ParseMode is the inverse of Mode.String.
 func ParseMode(s string) (Mode, error) { return command.ParseMode(s) }
 
-// Policy are the parameters of enforcement. Start from Paper.
+// Policy are the parameters of enforcement. Start from Paper. The tags are those of the
+// agent's configuration (format/keyed).
 type Policy struct {
 	Mode Mode
-	// Rate and BestEffortRate are the hard caps in CPU-s/s, by the suspect's
-	// class.
-	Rate, BestEffortRate float64
+	// Rate and BestEffortRate are chosen by the suspect's class.
+	Rate           float64 `key:"rate" help:"hard cap for batch tasks, CPU-s/s" min:"0.001" max:"1024"`
+	BestEffortRate float64 `key:"best_effort_rate" help:"hard cap for best-effort tasks, CPU-s/s" min:"0.001" max:"1024"`
 	// IO is the limit of a suspect that interferes through a disk, whatever its class;
 	// zero: no limit. Not in the paper.
 	IO IORate
-	// Net is the limit of what a suspect that interferes through a network interface may
-	// send, in bytes/s, whatever its class; 0: no limit. Not in the paper.
-	Net uint64
+	// Net is for suspects of all classes. Not in the paper.
+	Net uint64 `key:"net_bytes" help:"cap of a task that hurts the victim through a network interface: bytes/s that it sends; 0: the task is reported and not limited" min:"0" max:"8589934592"`
 	// Feedback lets caps follow the victim's cost: a cap takes the least that keeps the
 	// victim below its threshold, never more than Rate and BestEffortRate take
 	// (feedback.go). Not in the paper.
 	Feedback bool
-	// For is how long a cap lasts.
-	For time.Duration
-	// MaxDuration lets caps end by observation instead of by the clock: a cap that binds and
-	// helps is extended, up to this total, and a cap that does not bind ends early; 0: by
-	// the clock. Not in the paper.
-	MaxDuration time.Duration
-	// Confine is the number of caps on a job that helped within ConfineWithin that make
-	// it a repeat offender, whose caps last ConfineFor from then on; 0: no job is one
-	// (offender.go). Not in the paper.
-	Confine                   int
-	ConfineWithin, ConfineFor time.Duration
+	For      time.Duration `key:"for" help:"how long a cap lasts" min:"1s" max:"24h"`
+	// MaxDuration lets caps end by observation instead of by the clock. Not in the paper.
+	MaxDuration time.Duration `key:"longest" help:"a CPU cap that limits its task and helps the victim is extended, up to this time in all, and one that limits nothing for three intervals ends early; 0s: every cap ends after its lease" min:"0s" max:"168h"`
+	// Repeat offenders (offender.go) are not in the paper.
+	Confine       int           `key:"confine" help:"number of caps on tasks of one job that helped after which the job is a repeat offender and is capped for confine_for; 0: never" min:"0" max:"32"`
+	ConfineWithin time.Duration `key:"confine_within" help:"time within which these caps must occur" min:"1m" max:"8760h"`
+	ConfineFor    time.Duration `key:"confine_for" help:"how long caps of repeat offenders last" min:"1s" max:"168h"`
 	// MinLevel is the least level at which a suspect is capped without a trial. The default
 	// is the paper's, which caps the task that its correlation names. Where levels state
 	// the confidence, pipeline.New sets Proven.
@@ -56,20 +52,16 @@ type Policy struct {
 	// cap that helped; 0, as in the paper: one σ is enough. pipeline.New sets
 	// detect.Relief where detection uses it.
 	Relief float64
-	// MaxCaps is how many caps may be in force on the machine at once.
-	MaxCaps int
-	// Trial is how long a suspect is capped to find out whether it is the antagonist, if
-	// it is named below MinLevel or detection cannot tell (detect.Finding.Trial); at most
-	// For; 0 forbids it. Trials is how many an incident may have. Not in the paper.
-	Trial  time.Duration
-	Trials int
-	// Outliers is how many under a cap, without its first sample, start another round.
-	Outliers int
-	// Calm is the time without an outlier and without a cap that closes an incident.
-	Calm time.Duration
-	// Settle is how long a phase change must last to become normal: then the victim's
-	// samples teach its spec again. Not in the paper.
-	Settle time.Duration
+	// Trial: a suspect is tried if it is named below MinLevel or detection cannot tell
+	// (detect.Finding.Trial). Not in the paper.
+	Trial   time.Duration `key:"trial" help:"with mode on, cap a suspect for this long (at most enforce.for) as a trial, if it is likely but not proven, or if rule evidence cannot decide; 0s: no trials" min:"0s" max:"1h"`
+	Trials  int           `key:"trials" help:"maximum number of trials in one incident" min:"0" max:"100"`
+	MaxCaps int           `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
+	// Outliers are counted without the first sample under a cap.
+	Outliers int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
+	Calm     time.Duration `key:"calm" help:"an incident closes after this long without an outlier" min:"100ms" max:"24h"`
+	// Settle: after it the victim's samples teach its spec again. Not in the paper.
+	Settle time.Duration `key:"settle" help:"a phase change that has lasted this long is learnt as normal" min:"100ms" max:"8760h"`
 }
 
 // Paper returns CPI²'s numbers (section 5, table 2).

@@ -66,8 +66,9 @@ func TestAnIncidentRemembers(t *testing.T) {
 }
 
 func randomFinding(rng *rand.Rand, now sample.Millis) detect.Finding {
-	f := detect.Finding{At: now, Signal: sample.CPI, Kind: []detect.Kind{detect.Nobody, detect.Neighbour, detect.Neighbour, detect.Indeterminate, detect.PhaseChange}[rng.IntN(5)],
-		Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, Threshold: 2, First: now - 20*second, Bad: 3, Cost: 4, Pairs: 10}
+	f := detect.Finding{At: now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: now - 20*second,
+		Result: detect.Result{Kind: []detect.Kind{detect.Nobody, detect.Neighbour, detect.Neighbour, detect.Indeterminate, detect.PhaseChange}[rng.IntN(5)],
+			Threshold: 2, Bad: 3, Cost: 4, Pairs: 10}}
 	for _, i := range rng.Perm(10)[:rng.IntN(5)] {
 		s := detect.Suspect{Task: hog(), Grounds: detect.Grounds{Level: detect.Level(rng.IntN(2)), Basis: detect.ByStatistics, Probability: rng.Float64()}}
 		s.Key.Inode, s.Name = uint64(i+2), sample.TaskName(fmt.Sprintf("/t%d", i))
@@ -126,8 +127,7 @@ func judged(t *testing.T, inc *plan.Incident, was judgement, did map[string]int)
 	t.Helper()
 	is := judgement{level: inc.Level()}
 	last, helped := map[sample.TaskKey]*plan.Round{}, map[sample.TaskKey]bool{}
-	for i := range inc.Rounds {
-		r := &inc.Rounds[i]
+	for _, r := range inc.Rounds {
 		switch r.Outcome {
 		case plan.Noise, plan.FalsePositive:
 			is.vain++

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -93,8 +94,7 @@ func figure(s *detect.Suspect) float64 {
 
 // keep stores a finding together with what caps have shown about its suspects.
 func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
-	a := &Analysis{Analysed: now, Kind: f.Kind, Change: f.Change, HeldBy: f.HeldBy, Threshold: f.Threshold, Cost: f.Cost, Bad: f.Bad, Pairs: f.Pairs,
-		Suspects: f.Suspects, Antagonists: f.Antagonists}
+	a := &Analysis{Analysed: now, Result: f.Result}
 	a.demoteFailed(inc)
 	a.Reason = reason(&inc.Incident, a, f.Trial)
 	inc.latest = a
@@ -125,34 +125,24 @@ func (inc *incident) name(now sample.Millis, s *detect.Suspect, a *Analysis) {
 }
 
 func (inc *incident) forgetWeakest() {
-	weakest := 0
-	for i, n := range inc.named {
-		w := inc.named[weakest]
-		if n.Suspect.Level < w.Suspect.Level || n.Suspect.Level == w.Suspect.Level && n.Until < w.Until {
-			weakest = i
-		}
-	}
-	inc.named = slices.Delete(inc.named, weakest, weakest+1)
+	weakest := slices.MinFunc(inc.named, func(a, b *named) int {
+		return cmp.Or(cmp.Compare(a.Suspect.Level, b.Suspect.Level), cmp.Compare(a.Until, b.Until))
+	})
+	inc.named = slices.DeleteFunc(inc.named, func(n *named) bool { return n == weakest })
 }
 
 // graded returns a finding's suspects with what caps in this incident showed about them.
 func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
-	out := all
+	all = slices.Clone(all)
 	for i := range all {
 		for _, r := range slices.Backward(inc.rounds) {
-			if r.Suspect.Key != all[i].Key || !r.judged() {
-				continue
+			if r.Suspect.Key == all[i].Key && r.judged() {
+				all[i] = inc.grade(r, all[i])
+				break
 			}
-			if g := inc.grade(r, all[i]); g.Grounds != all[i].Grounds {
-				if &out[0] == &all[0] {
-					out = slices.Clone(all)
-				}
-				out[i] = g
-			}
-			break
 		}
 	}
-	return out
+	return all
 }
 
 // judged reports whether the victim's cost gave a result for the cap.
@@ -247,16 +237,13 @@ func (inc *incident) prove(now sample.Millis, r *round) {
 	}
 	a := *r.analysis
 	s := detect.Suspect{Task: r.Suspect, Correlation: r.Correlation}
-	n, rest := a.Antagonists+1, make([]detect.Suspect, 0, len(a.Suspects)+1)
-	for i, x := range a.Suspects {
-		switch {
-		case x.Key != s.Key:
-			rest = append(rest, x)
-			continue
-		case i < a.Antagonists:
+	n, rest := a.Antagonists+1, slices.Clone(a.Suspects)
+	if i := slices.IndexFunc(rest, func(x detect.Suspect) bool { return x.Key == s.Key }); i >= 0 {
+		s = rest[i]
+		rest = slices.Delete(rest, i, i+1)
+		if i < a.Antagonists {
 			n--
 		}
-		s = x
 	}
 	s.Excluded, s.Level, s.Basis, s.Why = "", detect.Proven, detect.ByTrial, capResult(&inc.Incident, &r.Round)
 	a.Analysed, a.Kind, a.Change, a.Suspects, a.Antagonists = now, detect.Neighbour, "", slices.Insert(rest, 0, s), n

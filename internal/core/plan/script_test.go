@@ -13,7 +13,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
-	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -188,8 +187,8 @@ func (w *script) number(s string) float64 {
 
 func (w *script) finding(args, table []string) detect.Finding {
 	w.t.Helper()
-	f := detect.Finding{At: w.now, Signal: sample.RunQ, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, Threshold: 2, First: w.now - 20*second,
-		Bad: 3, Pairs: 10, Cost: w.number(args[len(args)-1])}
+	f := detect.Finding{At: w.now, Signal: sample.RunQ, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: w.now - 20*second,
+		Result: detect.Result{Threshold: 2, Bad: 3, Pairs: 10, Cost: w.number(args[len(args)-1])}}
 	if err := f.Kind.UnmarshalText([]byte(args[0])); err != nil {
 		w.t.Fatal(err)
 	}
@@ -263,7 +262,7 @@ func (w *script) drain() {
 			}
 		}
 		for i := range out.Incidents {
-			w.last = incident.FromPlan(&out.Incidents[i], &pipeline.Chart{})
+			w.last = &incident.Record{Incident: out.Incidents[i]}
 		}
 	}
 }

@@ -14,9 +14,8 @@ import (
 
 // unsure is a finding that asks for a trial of the given suspect.
 func unsure(at sample.Millis, victim, suspect sample.Task) detect.Finding {
-	return detect.Finding{At: at, Signal: sample.CPI, Kind: detect.Indeterminate, Trial: true, Victim: victim,
-		Spec: spec.Spec{StdDev: 0.5}, Threshold: 2, First: at - 20*second, Bad: 3, Cost: 4, Pairs: 10,
-		Suspects: []detect.Suspect{{Task: suspect, Correlation: 0.2}}}
+	return detect.Finding{At: at, Signal: sample.CPI, Trial: true, Victim: victim, Spec: spec.Spec{StdDev: 0.5}, First: at - 20*second,
+		Result: detect.Result{Kind: detect.Indeterminate, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10, Suspects: []detect.Suspect{{Task: suspect, Correlation: 0.2}}}}
 }
 
 func none(sample.TaskKey) []detect.Point { return nil }

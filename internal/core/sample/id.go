@@ -2,6 +2,7 @@ package sample
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -99,10 +100,8 @@ func (c Class) String() string {
 
 // ParseClass is the inverse of String.
 func ParseClass(s string) (Class, error) {
-	for i, n := range classNames {
-		if s == n {
-			return Class(i), nil
-		}
+	if i := slices.Index(classNames[:], s); i >= 0 {
+		return Class(i), nil
 	}
 	return 0, fmt.Errorf("class %q: want one of %s", s, strings.Join(classNames[:], ", "))
 }

@@ -3,6 +3,7 @@ package sample
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 )
 
@@ -30,16 +31,13 @@ var flagNames = [...]string{"capped", "throttled", "stolen", "restarted", "split
 
 // String lists the set flags joined by "+", "" if there are none.
 func (f Flags) String() string {
-	var b strings.Builder
+	var set []string
 	for i, n := range flagNames {
 		if f&(1<<i) != 0 {
-			if b.Len() > 0 {
-				b.WriteByte('+')
-			}
-			b.WriteString(n)
+			set = append(set, n)
 		}
 	}
-	return b.String()
+	return strings.Join(set, "+")
 }
 
 // ParseFlags is the inverse of String.
@@ -48,15 +46,12 @@ func ParseFlags(s string) (Flags, error) {
 	if s == "" {
 		return 0, nil
 	}
-next:
 	for part := range strings.SplitSeq(s, "+") {
-		for i, n := range flagNames {
-			if part == n {
-				f |= 1 << i
-				continue next
-			}
+		i := slices.Index(flagNames[:], part)
+		if i < 0 {
+			return 0, fmt.Errorf("flag %q: want some of %s", part, strings.Join(flagNames[:], ", "))
 		}
-		return 0, fmt.Errorf("flag %q: want some of %s", part, strings.Join(flagNames[:], ", "))
+		f |= 1 << i
 	}
 	return f, nil
 }

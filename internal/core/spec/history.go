@@ -12,55 +12,30 @@ import (
 type History struct {
 	params Params
 	keys   map[Key]*KeyHistory
-	held   map[heldKey][]held
 }
 
 // KeyHistory is what is known of one key. Add and Lookup find it by the key; a caller that
 // keeps it saves the search. It lives as long as its History.
 type KeyHistory struct {
-	history         *History
-	cost, self, cpu stat.Moments
-	decayed         sample.Millis          // when the weights were last aged
-	last            sample.Millis          // newest sample
-	full            int                    // tasks that reached MinSamples
-	tasks           map[sample.TaskKey]int // samples of each live task
-	before          map[cgroup]TaskCount   // the same from before a restart, of tasks not seen since
-	published       Spec
+	Record  // without Tasks
+	history *History
+	tasks   map[sample.TaskKey]int // samples of each live task
+	// before are the same from before a restart, of tasks not seen since, by cgroup: the time
+	// when a task was first seen is lost. After a reboot the same number can be that of
+	// another task; if it is of the same job, the spec only becomes ready later.
+	before map[uint64]TaskCount
 }
-
-// cgroup is the part of a task's key that outlives the agent: the time when the task was
-// first seen is lost. After a reboot the same number can be that of another task; if it
-// is of the same job, the spec only becomes ready later.
-type cgroup struct {
-	hierarchy sample.Hierarchy
-	inode     uint64
-}
-
-func cgroupOf(t sample.TaskKey) cgroup { return cgroup{t.Hierarchy, t.Inode} }
-
-type heldKey struct {
-	key  Key
-	task sample.TaskKey
-}
-
-type held struct {
-	at              sample.Millis
-	cpu, cost, self float64
-}
-
-// maxHeld bounds the samples held back for one task: more than an anomaly needs.
-const maxHeld = 64
 
 // NewHistory returns an empty history.
 func NewHistory(p Params) *History {
-	return &History{params: p, keys: map[Key]*KeyHistory{}, held: map[heldKey][]held{}}
+	return &History{params: p, keys: map[Key]*KeyHistory{}}
 }
 
 // Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit.
 func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b := h.keys[k]
 	if b == nil {
-		b = &KeyHistory{history: h, decayed: at, tasks: map[sample.TaskKey]int{}, published: Spec{Key: k}}
+		b = &KeyHistory{Record: Record{Key: k, Aged: at, Published: Spec{Key: k}}, history: h, tasks: map[sample.TaskKey]int{}}
 		h.keys[k] = b
 	}
 	b.Add(task, at, cpu, cost, self)
@@ -72,63 +47,23 @@ func (h *History) Find(k Key) *KeyHistory { return h.keys[k] }
 // Add adds one sample, as History.Add.
 func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b.age(at, b.history.params)
-	b.cost.Add(cost, 1)
-	b.self.Add(self, 1)
-	b.cpu.Add(cpu, 1)
-	b.last = max(b.last, at)
+	b.Cost.Add(cost, 1)
+	b.Self.Add(self, 1)
+	b.CPU.Add(cpu, 1)
+	b.Last = max(b.Last, at)
 	n := b.tasks[task] + 1
-	if earlier, known := b.before[cgroupOf(task)]; known {
+	if earlier, known := b.before[task.CgroupID()]; known {
 		n += earlier.Samples
-		delete(b.before, cgroupOf(task))
+		delete(b.before, task.CgroupID())
 	}
 	b.tasks[task] = n
 	if n == b.history.params.MinSamples {
-		b.full++
+		b.Full++
 	}
-}
-
-// Hold keeps a sample back until it is known whether it was taken in an
-// incident: samples of incidents must not teach what is normal.
-func (h *History) Hold(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
-	hk := heldKey{k, task}
-	if len(h.held[hk]) < maxHeld {
-		h.held[hk] = append(h.held[hk], held{at, cpu, cost, self})
-	}
-}
-
-// Release adds the samples held back before the given time: no incident followed. They
-// enter unchanged, so a real shift of the job is followed.
-func (h *History) Release(k Key, task sample.TaskKey, before sample.Millis) {
-	hk := heldKey{k, task}
-	keep := h.held[hk][:0]
-	for _, s := range h.held[hk] {
-		if s.at < before {
-			h.Add(k, task, s.at, s.cpu, s.cost, s.self)
-		} else {
-			keep = append(keep, s)
-		}
-	}
-	h.setHeld(hk, keep)
-}
-
-// Discard drops the samples held back: they belong to an incident.
-func (h *History) Discard(k Key, task sample.TaskKey) { h.setHeld(heldKey{k, task}, nil) }
-
-func (h *History) setHeld(hk heldKey, s []held) {
-	if len(s) == 0 {
-		delete(h.held, hk)
-		return
-	}
-	h.held[hk] = s
 }
 
 // Forget drops what is kept for a task that ended; its samples stay.
 func (h *History) Forget(task sample.TaskKey) {
-	for hk := range h.held {
-		if hk.task == task {
-			delete(h.held, hk)
-		}
-	}
 	for _, b := range h.keys {
 		delete(b.tasks, task)
 	}
@@ -138,15 +73,15 @@ func (h *History) Forget(task sample.TaskKey) {
 // multiplies "the CPI value from the previous day by about 0.9 before averaging",
 // read here as a weight: a factor on the value would bias the mean.
 func (b *KeyHistory) age(now sample.Millis, p Params) {
-	from, to := HourOf(b.decayed), HourOf(now)
+	from, to := HourOf(b.Aged), HourOf(now)
 	if to <= from {
 		return
 	}
 	f := p.weight(from, to)
-	b.cost.Decay(f)
-	b.self.Decay(f)
-	b.cpu.Decay(f)
-	b.decayed = now
+	b.Cost.Decay(f)
+	b.Self.Decay(f)
+	b.CPU.Decay(f)
+	b.Aged = now
 }
 
 // Lookup returns the spec of a key as last published, and whether there is one. A spec
@@ -162,21 +97,17 @@ func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 
 // Spec returns the spec, as History.Lookup.
 func (b *KeyHistory) Spec(now sample.Millis) Spec {
-	s, p := &b.published, &b.history.params
+	s, p := &b.Published, &b.history.params
 	s.Own = p.MinTasks == 1
-	switch {
-	case b.full < p.MinTasks && len(b.tasks) < p.MinTasks:
-		s.State = Insufficient
-	case b.full < p.MinTasks:
-		s.State = Learning
-	case now.Sub(b.last) > p.StaleAfter:
-		s.State = Stale
+	switch state := p.state(max(len(b.tasks), b.Full), b.Full, now.Sub(b.Last)); {
+	case state != Ready:
+		s.State = state
 	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
 		s.State, s.Updated = Ready, now
-		s.CPUMean, s.Mean, s.StdDev = b.cpu.Mean, b.cost.Mean, b.cost.StdDev()
-		s.SelfMean, s.SelfStdDev = b.self.Mean, b.self.StdDev()
+		s.CPUMean, s.Mean, s.StdDev = b.CPU.Mean, b.Cost.Mean, b.Cost.StdDev()
+		s.SelfMean, s.SelfStdDev = b.Self.Mean, b.Self.StdDev()
 	}
-	s.Samples, s.Tasks = b.cost.N, b.full
+	s.Samples, s.Tasks = b.Cost.N, b.Full
 	return *s
 }
 
@@ -186,9 +117,9 @@ type Record struct {
 	Cost      stat.Moments  `json:"cost"`
 	Self      stat.Moments  `json:"self"`
 	CPU       stat.Moments  `json:"cpu"`
-	Aged      sample.Millis `json:"aged"`
-	Last      sample.Millis `json:"last"`
-	Full      int           `json:"full"`
+	Aged      sample.Millis `json:"aged"` // when the weights were last aged
+	Last      sample.Millis `json:"last"` // newest sample
+	Full      int           `json:"full"` // tasks that reached MinSamples
 	Published Spec          `json:"published"`
 	// Tasks are the live tasks, so that no task counts twice towards Full.
 	Tasks []TaskCount `json:"tasks,omitempty"`
@@ -224,8 +155,10 @@ func (b *KeyHistory) counts() []TaskCount {
 // Records returns everything that is to be stored, in a fixed order.
 func (h *History) Records() []Record {
 	all := make([]Record, 0, len(h.keys))
-	for k, b := range h.keys {
-		all = append(all, Record{k, b.cost, b.self, b.cpu, b.decayed, b.last, b.full, b.published, b.counts()})
+	for _, b := range h.keys {
+		r := b.Record
+		r.Tasks = b.counts()
+		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Record) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform),
@@ -246,14 +179,14 @@ func (h *History) Restore(records []Record) (refused int) {
 			continue
 		}
 		r.Published.Key = r.Key
-		before := make(map[cgroup]TaskCount, len(r.Tasks))
+		before := make(map[uint64]TaskCount, len(r.Tasks))
 		for _, t := range r.Tasks {
 			if t.Missed++; t.Missed < maxMissed {
-				before[cgroup{t.Hierarchy, t.Inode}] = t
+				before[sample.CgroupID(t.Hierarchy, t.Inode)] = t
 			}
 		}
-		h.keys[r.Key] = &KeyHistory{history: h, cost: r.Cost, self: r.Self, cpu: r.CPU, decayed: r.Aged, last: r.Last, full: r.Full,
-			tasks: map[sample.TaskKey]int{}, before: before, published: r.Published}
+		r.Tasks = nil
+		h.keys[r.Key] = &KeyHistory{Record: r, history: h, tasks: map[sample.TaskKey]int{}, before: before}
 	}
 	return refused
 }

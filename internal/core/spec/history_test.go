@@ -97,25 +97,6 @@ func TestStaleSpecIsNotReadyAndComesBack(t *testing.T) {
 	}
 }
 
-func TestSamplesOfAnIncidentAreHeldBack(t *testing.T) {
-	h := NewHistory(OwnHistory())
-	now := feed(h, task(1), 0, 100, 1, 0)
-	h.Hold(key, task(1), now, 1, 50, 0)
-	h.Discard(key, task(1))
-	h.Hold(key, task(1), now+1, 1, 1, 0)
-	h.Hold(key, task(1), now+2, 1, 50, 0)
-	h.Release(key, task(1), now+2)
-	s, _ := h.Lookup(key, now)
-	if s.Samples != 101 || s.Mean != 1 {
-		t.Errorf("got %d samples, mean %v; want 101 of mean 1", s.Samples, s.Mean)
-	}
-	h.Forget(task(1))
-	h.Release(key, task(1), now+9)
-	if s, _ := h.Lookup(key, now); s.Samples != 101 {
-		t.Errorf("a forgotten task's held samples came back: %d", s.Samples)
-	}
-}
-
 func TestHistorySurvivesARestart(t *testing.T) {
 	h := NewHistory(OwnHistory())
 	now := feed(h, task(1), 0, 100, 1.5, 0.2)

@@ -5,6 +5,7 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -41,11 +42,9 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *State) UnmarshalText(b []byte) error {
-	for i, n := range stateNames {
-		if n == string(b) {
-			*s = State(i)
-			return nil
-		}
+	if i := slices.Index(stateNames[:], string(b)); i >= 0 {
+		*s = State(i)
+		return nil
 	}
 	return fmt.Errorf("spec state %q: want learning, insufficient, ready or stale", b)
 }
@@ -70,13 +69,13 @@ type Spec struct {
 }
 
 // Params are the parameters of learning. The zero value is not usable; start from Paper
-// or OwnHistory.
+// or OwnHistory. The tags are those of the programs' configurations (format/keyed).
 type Params struct {
-	MinTasks   int           // tasks with enough samples each
-	MinSamples int           // enough samples for a task
-	AgeWeight  float64       // weight of a sample, per day of age
-	Every      time.Duration // a ready spec is recomputed this often
-	StaleAfter time.Duration // without a new sample
+	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
+	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
+	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
+	Every      time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
+	StaleAfter time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
 }
 
 // Paper returns the values of CPI², section 3.1 and table 2, with the hourly

@@ -100,7 +100,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 	}
 	now := inc.Now()
 	if len(inc.Rounds) > 0 && now.Kind != detect.Neighbour {
-		now = inc.Strongest()
+		now = &inc.Analysis
 	}
 	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
 	for i := range now.Suspects {

@@ -17,9 +17,9 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 
 // incidentOf has a spec of 1 ± 0.1 and one round from cost before to cost under.
 func incidentOf(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *incident.Record {
-	return &incident.Record{Kind: detect.Neighbour, Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Cost: before, Accused: 1,
-		Suspects: []detect.Suspect{{Correlation: correlation}},
-		Rounds:   []*incident.Round{{Correlation: correlation, CostBefore: incident.Value(before), CostUnder: incident.Value(under), Samples: 4, Outcome: outcome}}}
+	return &incident.Record{Incident: plan.Incident{Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Accused: 1,
+		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Cost: before, Suspects: []detect.Suspect{{Correlation: correlation}}}},
+		Rounds:   []*incident.Round{{Correlation: correlation, CostBefore: incident.Value(before), CostUnder: incident.Value(under), Samples: 4, Outcome: outcome}}}}
 }
 
 // TestFigures compares every figure with cases that are counted by hand.
@@ -137,7 +137,7 @@ func TestWhatACapTookBackWasAccused(t *testing.T) {
 	inc.Analysed, inc.Victim.Job, inc.Rounds[0].Suspect, inc.Antagonists = 1, "web", decoy.Task, 0
 	inc.Findings = []plan.Finding{{Suspect: decoy}}
 	inc.Suspects = []detect.Suspect{other, decoy}
-	inc.Latest = &plan.Analysis{Kind: detect.Nobody, Cost: 3, Suspects: []detect.Suspect{other}}
+	inc.Latest = &plan.Analysis{Result: detect.Result{Kind: detect.Nobody, Cost: 3, Suspects: []detect.Suspect{other}}}
 	var e Evaluation
 	e.Add(inc)
 	r := e.Report()

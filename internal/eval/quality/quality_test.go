@@ -20,7 +20,7 @@ func TestCounts(t *testing.T) {
 	var c Count
 	minute := time.Minute
 	c.Add(&sim.Case{Minutes: 720, Accusations: []sim.Accusation{{Right: true}, {}}, Victims: []sim.Victim{{Named: true, After: minute}, {}},
-		Rounds: []plan.Round{{Outcome: plan.TruePositive}, {Outcome: plan.Noise, Trial: true}}, Trials: 1})
+		Rounds: []*plan.Round{{Outcome: plan.TruePositive}, {Outcome: plan.Noise, Trial: true}}, Trials: 1})
 	c.Add(&sim.Case{Minutes: 720, Accusations: []sim.Accusation{{}}, Victims: []sim.Victim{{Named: true, After: 3 * minute}}})
 	c.Add(&sim.Case{Minutes: 1440, Accusations: []sim.Accusation{{}}})
 	share := func(what string, got, want float64) {

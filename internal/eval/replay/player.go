@@ -243,5 +243,6 @@ func (p *Replayer) closed(c *pipeline.Change) {
 	if p.pictures++; p.pictures > maxCharts {
 		c.Chart = pipeline.Chart{}
 	}
-	p.result.Incidents = append(p.result.Incidents, incident.FromPlan(&c.Incident, &c.Chart))
+	record := incident.Record(*c)
+	p.result.Incidents = append(p.result.Incidents, &record)
 }

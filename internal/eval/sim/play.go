@@ -64,7 +64,7 @@ type Case struct {
 	Anomalies   int
 	Accusations []Accusation
 	Victims     []Victim
-	Rounds      []plan.Round
+	Rounds      []*plan.Round
 	// Trials is the number of suspects limited for a trial; TrialsRight of them had hurt
 	// the victim by at least the least effect.
 	Trials, TrialsRight int
@@ -139,7 +139,7 @@ func (p *Simulator) Run(s *Scenario, seed uint64, setup Setup) Case {
 	}
 	if setup.Incidents {
 		for _, c := range g.pipeline.Open() {
-			g.result.Incidents = append(g.result.Incidents, *incident.FromPlan(&c.Incident, &c.Chart))
+			g.result.Incidents = append(g.result.Incidents, incident.Record(c))
 		}
 	}
 	g.relief()
@@ -383,7 +383,7 @@ func (g *caseRun) carryOut(now sample.Millis) {
 			if c.Closed == now {
 				g.result.Rounds = append(g.result.Rounds, c.Rounds...)
 				if g.setup.Incidents {
-					g.result.Incidents = append(g.result.Incidents, *incident.FromPlan(&c.Incident, &c.Chart))
+					g.result.Incidents = append(g.result.Incidents, incident.Record(*c))
 				}
 			}
 		}

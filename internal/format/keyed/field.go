@@ -17,9 +17,8 @@ func Walk(s any, fn func(key string, f reflect.StructField, v reflect.Value)) {
 }
 
 func walk(prefix string, s reflect.Value, fn func(key string, f reflect.StructField, v reflect.Value)) {
-	for i := range s.NumField() {
-		f, v := s.Type().Field(i), s.Field(i)
-		name := f.Tag.Get("key")
+	for _, f := range reflect.VisibleFields(s.Type()) {
+		name, v := f.Tag.Get("key"), s.FieldByIndex(f.Index)
 		switch {
 		case name == "" || name == "-":
 		case f.Type.Kind() == reflect.Struct && !isScalar(v):
@@ -81,10 +80,9 @@ func join(prefix, name string) string {
 }
 
 func fieldOf(v reflect.Value, name string) (reflect.Value, bool) {
-	t := v.Type()
-	for i := range t.NumField() {
-		if t.Field(i).Tag.Get("key") == name && name != "" && name != "-" {
-			return v.Field(i), true
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if f.Tag.Get("key") == name && name != "" && name != "-" {
+			return v.FieldByIndex(f.Index), true
 		}
 	}
 	return reflect.Value{}, false
@@ -92,8 +90,8 @@ func fieldOf(v reflect.Value, name string) (reflect.Value, bool) {
 
 func keysOf(t reflect.Type) []string {
 	var keys []string
-	for i := range t.NumField() {
-		if k := t.Field(i).Tag.Get("key"); k != "" && k != "-" {
+	for _, f := range reflect.VisibleFields(t) {
+		if k := f.Tag.Get("key"); k != "" && k != "-" {
 			keys = append(keys, k)
 		}
 	}

@@ -39,11 +39,12 @@ func TestWhyNobodyWasCapped(t *testing.T) {
 		seen.look(&v)
 	}
 	victim := sample.Task{Name: "/m1/web"}
-	quiet := incident.Record{Victim: victim, Kind: detect.Nobody, Reason: "no suspect's correlation reaches the threshold", Pairs: 11,
-		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/encode"}, Correlation: 0.21}}}
-	hard := incident.Record{Victim: victim, Kind: detect.Neighbour, Reason: "reports has correlation 0.50", NotDone: "enforcement is off", Antagonists: 1, Pairs: 12,
-		Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/reports"}, Grounds: detect.Grounds{Level: detect.Likely}, Correlation: 0.5, Excluded: "latency-sensitive"}}}
-	other := incident.Record{Victim: sample.Task{Name: "/m1/encode"}, Antagonists: 3}
+	quiet := incident.Record{Incident: plan.Incident{Victim: victim, Analysis: plan.Analysis{Reason: "no suspect's correlation reaches the threshold",
+		Result: detect.Result{Kind: detect.Nobody, Pairs: 11, Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/encode"}, Correlation: 0.21}}}}}}
+	hard := incident.Record{Incident: plan.Incident{Victim: victim, NotDone: "enforcement is off",
+		Analysis: plan.Analysis{Reason: "reports has correlation 0.50", Result: detect.Result{Kind: detect.Neighbour, Antagonists: 1, Pairs: 12,
+			Suspects: []detect.Suspect{{Task: sample.Task{Name: "/m1/reports"}, Grounds: detect.Grounds{Level: detect.Likely}, Correlation: 0.5, Excluded: "latency-sensitive"}}}}}}
+	other := incident.Record{Incident: plan.Incident{Victim: sample.Task{Name: "/m1/encode"}, Analysis: plan.Analysis{Result: detect.Result{Antagonists: 3}}}}
 	const costs = "mean cost 0.2 s/CPU-s of 3 intervals, maximum 0.3; 1 of them over the threshold, 0.25"
 	for _, c := range []struct {
 		incidents []incident.Record

@@ -53,24 +53,24 @@ var (
 // quieted is an incident with the paper's timing: ten minutes of samples, a cap for
 // five minutes, and the time after it. The agent that wrote it had no levels yet.
 func quieted() incident.Record {
-	inc := incident.Record{ID: "inc-20251121T120905.250-7", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPI, Variant: "ref-cycles",
-		Kind: detect.Neighbour, Victim: redis, Began: noon.Add(6 * time.Minute), Opened: noon.Add(9*time.Minute + 5*time.Second),
+	inc := incident.Record{Incident: plan.Incident{ID: "inc-20251121T120905.250-7", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPI, Variant: "ref-cycles",
+		Victim: redis, Began: noon.Add(6 * time.Minute), Opened: noon.Add(9*time.Minute + 5*time.Second),
 		Updated: noon.Add(20 * time.Minute), Closed: noon.Add(20 * time.Minute), Mode: plan.On,
-		SpecMean: 1.21, SpecStdDev: 0.118, SpecOwn: true, Threshold: 1.446, Cost: 2.31, Bad: 4, Pairs: 10,
-		Suspects: []detect.Suspect{
+		SpecMean: 1.21, SpecStdDev: 0.118, SpecOwn: true,
+		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Threshold: 1.446, Cost: 2.31, Bad: 4, Pairs: 10, Antagonists: 3, Suspects: []detect.Suspect{
 			{Task: encode, Correlation: 0.46, Usage: 1.42},
 			{Task: index, Correlation: 0.38, Usage: 0.31},
 			{Task: web, Correlation: 0.37, Usage: 0.22, CoVictim: true},
 			{Task: sample.Task{Name: "/system.slice/cron.service", Job: "cron", Class: sample.Batch}, Correlation: -0.11, Usage: 0.004},
 			{Task: sample.Task{Name: "/machine.slice/vm-7.scope", Job: "vm-7", Class: sample.Batch}, Usage: 2.1, Excluded: "shares no cache with it"},
-		},
-		Antagonists: 3, Outcome: plan.TruePositive,
-		Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s",
+		}}},
+		Outcome: plan.TruePositive,
+		Advice:  "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s",
 		Rounds: []*incident.Round{{ID: "cap-20251121T120905.250-8", Suspect: encode, Correlation: 0.46, Rate: 0.01,
 			From: noon.Add(9*time.Minute + 5*time.Second), Until: noon.Add(14*time.Minute + 5*time.Second), Ended: noon.Add(14*time.Minute + 5*time.Second),
 			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46",
 			CostBefore: 2.31, CostUnder: 1.24, RelativeCost: 1.24 / 2.31, Samples: 4, Outcome: plan.TruePositive}},
-	}
+	}}
 	cost := []incident.Value{1.19, 1.26, 1.17, nan, 1.22, 2.05, 2.43, 2.38, 2.39, 1.7, 1.25, 1.23, 1.22, 1.26, 1.24, 1.45, 1.2, 1.19, 1.23}
 	usage := []incident.Value{nan, 0, 0.02, 0.01, 0.3, 1.6, 1.9, 1.85, 1.8, 0.6, 0.01, 0.01, 0.01, 0.01, 0.2, 0.4, 0.1, 0, 0}
 	for i := range cost {
@@ -90,15 +90,15 @@ func quieted() incident.Record {
 func queued() incident.Record {
 	proven := detect.Suspect{Task: encode, Usage: 0.52, Grounds: detect.Grounds{Level: detect.Proven, Basis: detect.ByAccounts, Share: 0.81, UsualShare: 0.03, FairShare: 0.25}}
 	likely := detect.Suspect{Task: index, Usage: 0.3, Grounds: detect.Grounds{Level: detect.Likely, Basis: detect.ByStatistics, Probability: 0.93, Why: "it came when the wait began"}}
-	inc := incident.Record{ID: "inc-20251121T120130.000-9", Machine: "node-3", Rule: detect.EvidenceMethod, Signal: sample.RunQ, Variant: "bpf",
-		Kind: detect.Neighbour, Victim: redis, Began: noon.Add(60 * time.Second), Opened: noon.Add(90 * time.Second), Updated: noon.Add(100 * time.Second),
-		Mode: plan.Advise, SpecMean: 0.01, SpecStdDev: 0.004, Threshold: 0.06, Cost: 0.94, Bad: 31, Pairs: 90,
-		Analysed: noon.Add(93 * time.Second), Antagonists: 1, Outcome: plan.WouldCap,
-		Suspects: []detect.Suspect{proven, {Task: web, Usage: 0.2, Grounds: detect.Grounds{Level: detect.Possible, Basis: detect.ByStatistics, Probability: 0.2}}, {Task: redis, Usage: 0.1}},
-		Reason:   "/kubepods/besteffort/pod4712/encode ran for 81 % of the time /kubepods/burstable/pod4711/redis waited (usually 3 %, fair share 25 %)",
-		Latest:   &plan.Analysis{Analysed: noon.Add(100 * time.Second), Kind: detect.Nobody, Threshold: 0.06, Cost: 0.31, Bad: 33, Pairs: 99, Reason: "no evidence against any suspect"},
+	inc := incident.Record{Incident: plan.Incident{ID: "inc-20251121T120130.000-9", Machine: "node-3", Rule: detect.EvidenceMethod, Signal: sample.RunQ, Variant: "bpf",
+		Victim: redis, Began: noon.Add(60 * time.Second), Opened: noon.Add(90 * time.Second), Updated: noon.Add(100 * time.Second),
+		Mode: plan.Advise, SpecMean: 0.01, SpecStdDev: 0.004, Outcome: plan.WouldCap,
+		Analysis: plan.Analysis{Analysed: noon.Add(93 * time.Second),
+			Reason: "/kubepods/besteffort/pod4712/encode ran for 81 % of the time /kubepods/burstable/pod4711/redis waited (usually 3 %, fair share 25 %)",
+			Result: detect.Result{Kind: detect.Neighbour, Threshold: 0.06, Cost: 0.94, Bad: 31, Pairs: 90, Antagonists: 1, Suspects: []detect.Suspect{proven, {Task: web, Usage: 0.2, Grounds: detect.Grounds{Level: detect.Possible, Basis: detect.ByStatistics, Probability: 0.2}}, {Task: redis, Usage: 0.1}}}},
+		Latest:   &plan.Analysis{Analysed: noon.Add(100 * time.Second), Result: detect.Result{Kind: detect.Nobody, Threshold: 0.06, Cost: 0.31, Bad: 33, Pairs: 99}, Reason: "no evidence against any suspect"},
 		Findings: []plan.Finding{{Suspect: likely, From: noon.Add(90 * time.Second), Until: noon.Add(90 * time.Second)}, {Suspect: proven, From: noon.Add(91 * time.Second), Until: noon.Add(97 * time.Second)}},
-		NotDone:  "not tried: trials are off", Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s", Rounds: []*incident.Round{}}
+		NotDone:  "not tried: trials are off", Advice: "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s", Rounds: []*incident.Round{}}}
 	track := incident.Track{Task: encode.Name}
 	for i := range 100 {
 		inc.Times = append(inc.Times, noon.Add(time.Duration(i+1)*time.Second))
@@ -114,10 +114,10 @@ func queued() incident.Record {
 
 // throttled is caused by the task's own quota, not by a neighbour.
 func throttled() incident.Record {
-	return incident.Record{ID: "inc-20251120T180000.000-2", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPT, Variant: "progress",
-		Kind: detect.OwnQuota, Victim: web, Began: noon.Add(-18 * time.Hour), Opened: noon.Add(-18 * time.Hour), Updated: noon.Add(-17 * time.Hour),
-		Closed: noon.Add(-17 * time.Hour), Mode: plan.On, SpecMean: 23.1e-6, SpecStdDev: 1.4e-6, Threshold: 25.9e-6, Cost: 61.3e-6, Bad: 3,
-		Outcome: plan.NotActed, Reason: "the task ran into its own CPU quota; no neighbour is to blame", Rounds: []*incident.Round{}}
+	return incident.Record{Incident: plan.Incident{ID: "inc-20251120T180000.000-2", Machine: "node-3", Rule: detect.Quell, Signal: sample.CPT, Variant: "progress",
+		Victim: web, Began: noon.Add(-18 * time.Hour), Opened: noon.Add(-18 * time.Hour), Updated: noon.Add(-17 * time.Hour),
+		Closed: noon.Add(-17 * time.Hour), Mode: plan.On, SpecMean: 23.1e-6, SpecStdDev: 1.4e-6, Outcome: plan.NotActed, Rounds: []*incident.Round{},
+		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.OwnQuota, Threshold: 25.9e-6, Cost: 61.3e-6, Bad: 3}, Reason: "the task ran into its own CPU quota; no neighbour is to blame"}}}
 }
 
 // throttledAbove is caused by the quota of the task's pod.
@@ -149,9 +149,11 @@ func someStatus() api.Status {
 			{Signal: sample.CPI, Reason: "event cycles: no such event: the machine has no PMU, or its hypervisor hides it", Remedy: "use an instance type with a PMU; the other signals work without"},
 			{Signal: sample.CPT, OK: true, Variant: "progress"},
 			{Signal: sample.RunQ, OK: true, Variant: "schedstat", Reason: "eBPF is refused: operation not permitted"}},
-		Caps: []api.CapView{{ID: "cap-20251121T115800.000-3", Task: encode.Name, Rate: 0.01, From: noon.Add(-2 * time.Minute), Until: noon.Add(3 * time.Minute),
-			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46", Incident: "inc-20251121T115759.000-2"},
-			{ID: "cap-20251121T115830.000-4", Task: "/batch/upload", Net: 1 << 20, From: noon.Add(-time.Minute), Until: noon.Add(4 * time.Minute), By: "ann", Why: "too loud"}},
+		Caps: []api.CapView{
+			{Task: encode.Name, CapState: plan.CapState{From: noon.Add(-2 * time.Minute), Action: plan.Action{ID: "cap-20251121T115800.000-3", Rate: 0.01, Until: noon.Add(3 * time.Minute),
+				By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46", Incident: "inc-20251121T115759.000-2"}}},
+			{Task: "/batch/upload", CapState: plan.CapState{From: noon.Add(-time.Minute), Action: plan.Action{ID: "cap-20251121T115830.000-4", Net: 1 << 20, Until: noon.Add(4 * time.Minute),
+				By: "ann", Why: "too loud"}}}},
 		Degraded: []string{"cpi: not counted", "runq: waits of exited threads are lost"}}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/replay"
 	"github.com/quell-dev/quell/internal/format/trace"
@@ -97,7 +98,10 @@ func TestReplayText(t *testing.T) {
 }
 
 func TestIncidentsThatAccuseComeFirst(t *testing.T) {
-	list := accusingFirst([]*incident.Record{{ID: "a"}, {ID: "b", Antagonists: 2}, {ID: "c"}, {ID: "d", Antagonists: 1}})
+	one := func(id string, antagonists int) *incident.Record {
+		return &incident.Record{Incident: plan.Incident{ID: id, Analysis: plan.Analysis{Result: detect.Result{Antagonists: antagonists}}}}
+	}
+	list := accusingFirst([]*incident.Record{one("a", 0), one("b", 2), one("c", 0), one("d", 1)})
 	order := ""
 	for _, inc := range list {
 		order += inc.ID

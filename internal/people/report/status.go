@@ -77,7 +77,7 @@ func heldTo(c api.CapView) string {
 	if c.IO.IsZero() && c.Net == 0 {
 		return fmt.Sprintf("%g CPU-s/s", c.Rate)
 	}
-	return (&plan.Action{Rate: c.Rate, IO: c.IO, Net: c.Net}).Limit()
+	return c.Limit()
 }
 
 func mode(m plan.Mode) string {
