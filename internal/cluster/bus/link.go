@@ -2,15 +2,19 @@ package bus
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
-// connection is the connection as queues see it. An epoch is the time between two reconnects.
+// connection is a connection to NATS. An epoch is the time between two reconnects.
 type connection struct {
 	nc *nats.Conn
+	js jetstream.JetStream
 
 	mu     sync.Mutex
 	made   chan struct{} // closed when a new connection is made
@@ -18,6 +22,38 @@ type connection struct {
 }
 
 func newLink() *connection { return &connection{made: make(chan struct{})} }
+
+// connect starts to connect.
+func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
+	// A connection can be made before it is stored in l.
+	stored := make(chan struct{})
+	defer close(stored)
+	made := func(*nats.Conn) { <-stored; l.reconnected() }
+	if l.nc, err = o.connect(append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made))...); err != nil {
+		return err
+	}
+	if l.js, err = jetstream.New(l.nc); err != nil {
+		l.nc.Close()
+		return fmt.Errorf("open JetStream: %w", err)
+	}
+	return nil
+}
+
+// dial connects, and returns when there is a connection or ctx has ended.
+func dial(ctx context.Context, o *Options, handlers ...nats.Option) (*connection, error) {
+	l := newLink()
+	first := l.made
+	if err := l.connect(o, handlers...); err != nil {
+		return nil, err
+	}
+	select {
+	case <-first:
+		return l, nil
+	case <-ctx.Done():
+		l.nc.Close()
+		return nil, fmt.Errorf("connect to %s as %s: %w", o.URL, o.Name, errors.Join(ctx.Err(), l.nc.LastError()))
+	}
+}
 
 // reconnected wakes the goroutines that wait for a connection.
 func (l *connection) reconnected() {
@@ -48,8 +84,6 @@ func (l *connection) err() error {
 	}
 	return ErrNotConnected
 }
-
-func (l *connection) conn() *nats.Conn { return l.nc }
 
 // epoch returns the connection's own count of reconnects, which changes before any
 // message can come over a new connection. Handlers are called some time after that.
@@ -84,6 +118,18 @@ func (l *connection) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()
 	return l.nc.FlushWithContext(ctx)
+}
+
+// publish sends a message and returns when the stream has it.
+func (l *connection) publish(ctx context.Context, subject string, message []byte) error {
+	if !l.nc.IsConnected() {
+		return ErrNotConnected
+	}
+	// The caller sends again what failed.
+	if _, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: message}, jetstream.WithRetryAttempts(0)); err != nil {
+		return fmt.Errorf("send to %s: %w", subject, err)
+	}
+	return nil
 }
 
 // maxPayload is the server's message size limit; unlimited before the first connection.

@@ -2,15 +2,12 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/spool"
 )
@@ -200,10 +197,6 @@ var errLost = errors.New("the connection was lost before the answer")
 // publish sends a message over the connection of an epoch and returns when the stream has
 // it. Its answer comes over no other connection.
 func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error {
-	nc := q.link.conn()
-	if !nc.IsConnected() {
-		return ErrNotConnected
-	}
 	ctx, cancel := context.WithTimeout(ctx, q.wait)
 	defer cancel()
 	ctx, lose := context.WithCancelCause(ctx)
@@ -218,35 +211,11 @@ func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error
 			}
 		}
 	}()
-	answer, err := nc.RequestWithContext(ctx, q.subject, message)
-	if err != nil {
-		if lost := context.Cause(ctx); errors.Is(lost, errLost) {
-			err = lost
-		}
-		return fmt.Errorf("send to %s: %w", q.subject, err)
+	err := q.link.publish(ctx, q.subject, message)
+	if err != nil && errors.Is(context.Cause(ctx), errLost) {
+		err = fmt.Errorf("send to %s: %w", q.subject, errLost)
 	}
-	return stored(q.subject, answer)
-}
-
-// stored reads JetStream's acknowledgement of a publication.
-func stored(subject string, answer *nats.Msg) error {
-	var ack struct {
-		Stream string `json:"stream"`
-		Error  *struct {
-			Code        int    `json:"err_code"`
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return fmt.Errorf("send to %s: read acknowledgement: %w", subject, err)
-	}
-	switch {
-	case ack.Error != nil:
-		return fmt.Errorf("send to %s: the server refuses: %s (%d)", subject, ack.Error.Description, ack.Error.Code)
-	case ack.Stream == "":
-		return fmt.Errorf("send to %s: the answer is not an acknowledgement", subject)
-	}
-	return nil
+	return err
 }
 
 // spooling returns why the last append to disk failed, nil if it did not.

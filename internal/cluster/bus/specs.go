@@ -141,13 +141,13 @@ func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribe
 	var failed error
 	for key := range wanted {
 		if subscribed[key] == nil {
-			sub, err := s.link.conn().Subscribe("spec."+key, func(m *nats.Msg) { s.announced(key, m.Data) })
+			sub, err := s.link.nc.Subscribe("spec."+key, func(m *nats.Msg) { s.announced(key, m.Data) })
 			if err != nil {
 				return fmt.Errorf("subscribe to specs: %w", err)
 			}
 			subscribed[key] = sub
 		}
-		if !got[key] && s.link.conn().IsConnected() {
+		if !got[key] && s.link.nc.IsConnected() {
 			if err := s.get(ctx, key); err != nil {
 				failed = err
 				continue
@@ -162,7 +162,7 @@ func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribe
 func (s *specs) get(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, getWait)
 	defer cancel()
-	m, err := s.link.conn().RequestWithContext(ctx, directGet(key), nil)
+	m, err := s.link.nc.RequestWithContext(ctx, directGet(key), nil)
 	if err != nil {
 		return fmt.Errorf("get specs: %w", err)
 	}

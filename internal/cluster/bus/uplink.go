@@ -74,7 +74,7 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
 	u.specs = newSpecs(u.link)
-	if u.link.nc, err = u.connect(ctx); err != nil {
+	if err = u.connect(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(err, u.samples.spool.Close(), u.recordQueue.spool.Close())
 	}
@@ -86,12 +86,8 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	return u, nil
 }
 
-func (u *Uplink) connect(ctx context.Context) (*nats.Conn, error) {
-	// A connection can be made before connect stores it in link.
-	ready := make(chan struct{})
-	renewed := func(*nats.Conn) { <-ready; u.link.reconnected() }
-	nc, err := u.options.connect(
-		nats.ConnectHandler(renewed), nats.ReconnectHandler(renewed),
+func (u *Uplink) connect(ctx context.Context) error {
+	err := u.link.connect(&u.options.Options,
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
@@ -101,19 +97,17 @@ func (u *Uplink) connect(ctx context.Context) (*nats.Conn, error) {
 			}
 		}))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	u.link.nc = nc
-	close(ready)
 	if u.options.Command != nil {
 		for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
-			if _, err := nc.Subscribe(subject, func(m *nats.Msg) { u.command(ctx, m) }); err != nil {
-				nc.Close()
-				return nil, fmt.Errorf("listen for commands: %w", err)
+			if _, err := u.link.nc.Subscribe(subject, func(m *nats.Msg) { u.command(ctx, m) }); err != nil {
+				u.link.nc.Close()
+				return fmt.Errorf("listen for commands: %w", err)
 			}
 		}
 	}
-	return nc, nil
+	return nil
 }
 
 // Bounds of a batch, so that its message stays well below NATS's 1 MB.
