@@ -112,10 +112,7 @@ func (m *meter) begin(ctx context.Context) error {
 	}
 	// A server that is busy now is asked again.
 	u, err := m.Meter(ctx)
-	for range 10 {
-		if err == nil || !wait(ctx, time.Second) {
-			break
-		}
+	for n := 0; err != nil && n < 10 && wait(ctx, time.Second); n++ {
 		u, err = m.Meter(ctx)
 	}
 	m.first, m.last, m.peak = u, u, u.RSS
@@ -141,7 +138,7 @@ func (m *meter) watch(ctx context.Context, began time.Time) {
 	for wait(ctx, time.Second) {
 		at := time.Since(began)
 		m.look(ctx, at)
-		if at-told < m.Every || m.Progress == nil {
+		if at-told < m.Every {
 			continue
 		}
 		now := m.acknowledged()
