@@ -192,10 +192,7 @@ func (s *Store) Stats() Stats {
 		st.Rows += seg.Rows
 		st.Bytes += seg.Bytes
 	}
-	st.Pending = s.next.size()
-	if s.writing != nil {
-		st.Pending += s.writing.size()
-	}
+	st.Pending = s.pending()
 	return st
 }
 
@@ -273,25 +270,18 @@ func (sn *Snapshot) FetchSegments(ctx context.Context, segments []Segment) error
 }
 
 // URLs returns the addresses of a table's segments for programs on other machines.
-func (sn *Snapshot) URLs(table string) []string {
-	var urls []string
-	for i := range sn.Segments {
-		if sn.Segments[i].Table() == table {
-			urls = append(urls, sn.bucket.URL(sn.Segments[i].File))
-		}
-	}
-	return urls
-}
+func (sn *Snapshot) URLs(table string) []string { return sn.named(table, sn.bucket.URL) }
 
 // Files returns the paths of a table's segments.
-func (sn *Snapshot) Files(table string) []string {
-	var files []string
+func (sn *Snapshot) Files(table string) []string { return sn.named(table, folder{sn.Dir}.URL) }
+
+func (sn *Snapshot) named(table string, name func(file string) string) (all []string) {
 	for i := range sn.Segments {
 		if sn.Segments[i].Table() == table {
-			files = append(files, filepath.Join(sn.Dir, filepath.FromSlash(sn.Segments[i].File)))
+			all = append(all, name(sn.Segments[i].File))
 		}
 	}
-	return files
+	return all
 }
 
 // Close releases the segments.
@@ -335,6 +325,10 @@ func ReadBucket(ctx context.Context, b Bucket, dir string) (*Snapshot, error) {
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.pending()
+}
+
+func (s *Store) pending() int {
 	n := s.next.size()
 	if s.writing != nil {
 		n += s.writing.size()
