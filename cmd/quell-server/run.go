@@ -125,9 +125,9 @@ func run(ctx context.Context, c *config.Server) (err error) {
 }
 
 // refusal converts a refusal of the bus for the audit log.
-func refusal(r embedded.Refusal) server.Refusal {
+func refusal(r embedded.Refusal) store.Audit {
 	role, _, _ := strings.Cut(r.Client, ".")
-	return server.Refusal{Client: r.Client, From: r.From, Scope: role, Operation: "bus: " + r.Operation, Target: r.Subject, Reason: r.Reason}
+	return store.Audit{Who: r.Client, From: r.From, Scope: role, What: "bus: " + r.Operation, Target: r.Subject, Outcome: r.Reason}
 }
 
 func loadCertificate(c *config.Server) (*tls.Config, error) {

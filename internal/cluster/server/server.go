@@ -12,7 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
@@ -76,6 +79,7 @@ type Server struct {
 	noted    atomic.Bool // there are uncommitted refusals
 	specs    specs
 	live     *live
+	canned   []cluster.Canned
 	metrics  *metrics
 	mux      *http.ServeMux
 	ready    atomic.Bool
@@ -91,6 +95,9 @@ func New(p Options) (*Server, error) {
 	}
 	s := &Server{Options: p, hub: newHub(p.Config.Limits.Streams),
 		callers: newCallers(p.Config.Limits.PerSecond, p.Config.Limits.Burst, p.Now)}
+	if err := yaml.Unmarshal(cannedQueries, &s.canned); err != nil {
+		return nil, fmt.Errorf("read canned queries: %w", err)
+	}
 	s.live = newLive(p)
 	s.metrics = newMetrics(s)
 	s.mux = s.routes()
@@ -148,22 +155,17 @@ func (s *Server) campaign(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, func(context.Context) error { return s.Store.Refresh() }) })
 	leads := atomic.Bool{}
-	all.Go(func() { // a server that does not lead reads the specs
-		s.every(ctx, max(s.Config.Specs.Between, s.Config.Store.Upkeep), func(ctx context.Context) error {
+	unlessLeading := func(period time.Duration, do func(context.Context) error) {
+		s.every(ctx, period, func(ctx context.Context) error {
 			if leads.Load() {
 				return nil
 			}
-			return s.loadSpecs(ctx)
+			return do(ctx)
 		})
-	})
-	all.Go(func() { // and removes copies that are obsolete or too many
-		s.every(ctx, s.Config.Store.Upkeep, func(context.Context) error {
-			if leads.Load() {
-				return nil
-			}
-			return s.Store.Sweep()
-		})
-	})
+	}
+	all.Go(func() { unlessLeading(max(s.Config.Specs.Between, s.Config.Store.Upkeep), s.loadSpecs) })
+	// Copies that are obsolete or too many are removed.
+	all.Go(func() { unlessLeading(s.Config.Store.Upkeep, func(context.Context) error { return s.Store.Sweep() }) })
 	lead := func(ctx context.Context) {
 		leads.Store(true)
 		defer leads.Store(false)

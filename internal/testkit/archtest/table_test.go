@@ -59,7 +59,7 @@ var table = []row{
 	{pkg: "cluster/store/s3", may: "cluster/store", outside: "github.com/aws", why: "a store.Bucket; the only package that links AWS's client"},
 	{pkg: "cluster/store/duck", may: "core/sample cluster/store cluster/store/dialect", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "cluster/store/spark", may: "core/sample core/spec cluster/store cluster/store/dialect", outside: "google.golang.org/grpc google.golang.org/protobuf github.com/google/uuid github.com/apache/arrow-go", why: "the same SQL on Apache Spark"},
-	{pkg: "cluster/server", may: "core/sample core/spec core/command core/plan agent/config format/wire agent/api cluster/api cluster/store cluster/store/dialect cluster/store/duck core/incident", outside: "github.com/prometheus/client_golang", why: "the cluster's side; its inputs are its own interfaces with other packages' types"},
+	{pkg: "cluster/server", may: "core/sample core/spec core/command core/plan agent/config format/wire agent/api cluster/api cluster/store cluster/store/dialect cluster/store/duck core/incident", outside: "github.com/prometheus/client_golang go.yaml.in/yaml golang.org/x/time", why: "the cluster's side; its inputs are its own interfaces with other packages' types"},
 	{pkg: "lab/workload", may: "core/sample machine/host", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
 	{pkg: "lab/guest", may: "core/sample", outside: "golang.org/x/sys", why: "QEMU as a machine; names CPUs as sample.Set"},
 	{pkg: "lab/guest/init", may: "lab/guest", outside: "golang.org/x/sys", why: "PID 1 of a guest: carries out guest.Init"},
