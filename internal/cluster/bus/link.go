@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,14 +12,33 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// problem is why something does not work now; nil if it works.
+type problem struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (p *problem) set(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+}
+
+func (p *problem) get() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
 // connection is a connection to NATS. An epoch is the time between two reconnects.
 type connection struct {
 	nc *nats.Conn
 	js jetstream.JetStream
 
-	mu     sync.Mutex
-	made   chan struct{} // closed when a new connection is made
-	reason error         // why there is no connection, or the server's last error
+	reason problem // why there is no connection, or the server's last error
+
+	mu   sync.Mutex
+	made chan struct{} // closed when a new connection is made
 }
 
 func newLink() *connection { return &connection{made: make(chan struct{})} }
@@ -60,29 +80,16 @@ func (l *connection) reconnected() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.made)
-	l.made, l.reason = make(chan struct{}), nil
-}
-
-func (l *connection) setErr(err error) {
-	if err == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.reason = err
+	l.made = make(chan struct{})
+	l.reason.set(nil)
 }
 
 // err returns why there is no connection, nil if there is one.
 func (l *connection) err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.nc.IsConnected():
+	if l.nc.IsConnected() {
 		return nil
-	case l.reason != nil:
-		return l.reason
 	}
-	return ErrNotConnected
+	return cmp.Or(l.reason.get(), ErrNotConnected)
 }
 
 // epoch returns the connection's own count of reconnects, which changes before any

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,9 +33,7 @@ type queue struct {
 	refused  atomic.Uint64 // larger than the server accepts
 	sent     atomic.Uint64 // acknowledged, each delivery
 
-	mu        sync.Mutex
-	appending error // why the last append failed
-	sending   error
+	appending, sending problem // of the last message
 }
 
 func newQueue(subject, dir string, maxBytes int64, l *connection) (*queue, error) {
@@ -82,9 +79,7 @@ func (q *queue) append(first []byte) {
 	if err != nil {
 		q.lost.Add(uint64(len(messages)))
 	}
-	q.mu.Lock()
-	q.appending = err
-	q.mu.Unlock()
+	q.appending.set(err)
 	select {
 	case q.arrived <- struct{}{}:
 	default:
@@ -125,7 +120,7 @@ func (q *queue) send(ctx context.Context) {
 		default:
 			err = q.publish(ctx, epoch, message)
 		}
-		q.note(err)
+		q.sending.set(err)
 		if err != nil {
 			backoff = min(max(2*backoff, 100*time.Millisecond), 10*time.Second)
 			q.link.wait(ctx, epoch, backoff/2+rand.N(backoff))
@@ -175,18 +170,8 @@ func (q *queue) idle(ctx context.Context, epoch uint64, kept []delivery) []deliv
 	return kept
 }
 
-func (q *queue) note(err error) {
-	q.mu.Lock()
-	q.sending = err
-	q.mu.Unlock()
-}
-
 // err returns what does not work now.
-func (q *queue) err() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return errors.Join(q.appending, q.sending)
-}
+func (q *queue) err() error { return errors.Join(q.appending.get(), q.sending.get()) }
 
 // ackWait is how long an acknowledgement may take.
 const ackWait = 10 * time.Second
@@ -216,11 +201,4 @@ func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error
 		err = fmt.Errorf("send to %s: %w", q.subject, errLost)
 	}
 	return err
-}
-
-// spooling returns why the last append to disk failed, nil if it did not.
-func (q *queue) spooling() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.appending
 }

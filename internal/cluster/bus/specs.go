@@ -40,7 +40,8 @@ type specs struct {
 	revisions map[string]revision // by key, of the specs that were accepted
 	stale     bool                // all must be fetched again
 	arrived   []spec.Spec         // since take
-	failed    error               // why the last get failed
+
+	failed problem // of the last get
 }
 
 // revision is the revision of specs and the epoch of the connection that delivered it.
@@ -84,12 +85,6 @@ func (s *specs) drain() []spec.Spec {
 	return all
 }
 
-func (s *specs) err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failed
-}
-
 // run keeps the subscriptions as wanted and fetches what they may have missed.
 func (s *specs) run(ctx context.Context) {
 	subscribed := map[string]*nats.Subscription{}
@@ -109,9 +104,7 @@ func (s *specs) run(ctx context.Context) {
 		if failed != nil {
 			again = getAgain
 		}
-		s.mu.Lock()
-		s.failed = failed
-		s.mu.Unlock()
+		s.failed.set(failed)
 		timer := time.NewTimer(again)
 		select {
 		case <-ctx.Done():
@@ -174,9 +167,7 @@ func (s *specs) get(ctx context.Context, key string) error {
 
 func (s *specs) announced(key string, data []byte) {
 	if err := s.accept(key, data, false); err != nil {
-		s.mu.Lock()
-		s.failed = err
-		s.mu.Unlock()
+		s.failed.set(err)
 	}
 }
 

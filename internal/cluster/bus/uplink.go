@@ -87,11 +87,15 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 }
 
 func (u *Uplink) connect(ctx context.Context) error {
+	failed := func(_ *nats.Conn, err error) {
+		if err != nil {
+			u.link.reason.set(err)
+		}
+	}
 	err := u.link.connect(&u.options.Options,
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			u.link.setErr(err)
+		nats.DisconnectErrHandler(failed), nats.ReconnectErrHandler(failed),
+		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
+			failed(nc, err)
 			if errors.Is(err, nats.ErrSlowConsumer) {
 				u.specs.missed()
 			}
@@ -174,15 +178,17 @@ func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
 	if err == nil && m.Reply != "" {
 		err = m.Respond(data)
 	}
-	u.link.setErr(err)
+	if err != nil {
+		u.link.reason.set(err)
+	}
 }
 
 // Err returns what does not work on the way to the server now, nil if all works.
 func (u *Uplink) Err() error {
 	if err := u.link.err(); err != nil {
-		return errors.Join(err, u.samples.spooling(), u.recordQueue.spooling())
+		return errors.Join(err, u.samples.appending.get(), u.recordQueue.appending.get())
 	}
-	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.err())
+	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.failed.get())
 }
 
 // UplinkStats counts the messages since OpenUplink by outcome.

@@ -196,8 +196,8 @@ func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error)
 	if r.Acknowledged > 0 {
 		r.WireBytes = float64(m.bytes.Load()) / float64(r.Acknowledged)
 	}
-	if err := m.why(); err != nil {
-		r.AgainWhy = err.Error()
+	if reason := m.reason.Load(); reason != nil {
+		r.AgainWhy = (*reason).Error()
 	}
 	r.AckP50, r.AckP99 = percentiles(m.took)
 	if m.Meter == nil {

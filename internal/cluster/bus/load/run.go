@@ -59,8 +59,7 @@ type runner struct {
 	late      atomic.Uint64 // batches made a period or more late
 	took      [][]float32   // per machine, s from sending to acknowledgement
 
-	mu     sync.Mutex
-	reason error // why a batch was resent last
+	reason atomic.Pointer[error] // why a batch was resent last
 }
 
 // Run runs until o.For is over or ctx ends, which is no error, and waits until what was
@@ -178,7 +177,8 @@ func (p *runner) run(ctx context.Context, i int, began time.Time) {
 				p.bytes.Add(uint64(len(batch)))
 				break
 			}
-			p.note(err)
+			p.resends.Add(1)
+			p.reason.Store(&err)
 			if !wait(ctx, retry) {
 				return
 			}
@@ -186,19 +186,6 @@ func (p *runner) run(ctx context.Context, i int, began time.Time) {
 		p.batches.Add(1)
 		p.took[i] = append(p.took[i], float32(time.Since(now).Seconds()))
 	}
-}
-
-func (p *runner) note(err error) {
-	p.resends.Add(1)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reason = err
-}
-
-func (p *runner) why() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.reason
 }
 
 // wait reports whether d passed before ctx ended.
