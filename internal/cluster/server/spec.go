@@ -107,7 +107,7 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 	if err != nil {
 		return nil, err
 	}
-	s.live.rebase(now, learnt)
+	s.live.do(func(by *spec.Live) { by.Rebase(now, learnt) })
 	return rowsOfSpecs(learnt), nil
 }
 
@@ -132,7 +132,11 @@ func (s *Server) windows(ctx context.Context, job *duck.Job) ([]store.Window, er
 			return nil, fmt.Errorf("read incidents: %w", err)
 		}
 		all = append(all, w)
-		s.live.incident(w.Machine, id, w.Task, w.Signal, w.From, w.To, open, false)
+		ended := w.To
+		if open {
+			ended = 0
+		}
+		s.live.do(func(by *spec.Live) { by.Incident(w.Machine, id, w.Task, w.Signal, w.From, ended, false) })
 	}
 	return all, nil
 }
