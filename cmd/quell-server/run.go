@@ -21,8 +21,10 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/digest"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/cluster/store/s3"
+	"github.com/quell-dev/quell/internal/cluster/store/spark"
 )
 
 // openStore opens the store in the state directory, or the one in a bucket with copies in
@@ -93,7 +95,11 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		return err
 	}
 	p.Asker = duck.NewRunner(c.Query.AtOnce, self, childCommand, dir)
-	setSpecEngine(&p)
+	if c.Specs.Engine == "" {
+		p.Learner = &digest.Learner{Dir: filepath.Join(c.StateDir, "digests"), Threads: c.Query.Threads}
+	} else {
+		p.Learner = &spark.Learner{Address: c.Specs.Engine, Token: os.Getenv("QUELL_SPARK_TOKEN")}
+	}
 	var s atomic.Pointer[server.Server]
 	link, err := connect(ctx, c, log, func(r embedded.Refusal) {
 		if s := s.Load(); s != nil {
