@@ -99,12 +99,12 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 	if o.self {
 		// Half of the processors suffice; fewer mean fewer migrations of goroutines.
 		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
-		own, err := o.serve(ctx, f, dir)
+		own, stop, err := o.serve(ctx, f, dir)
 		if err != nil {
 			return err
 		}
-		defer own.stop()
-		f = own.flags
+		defer stop()
+		f = own
 	}
 	c, err := f.Load()
 	if err != nil {
@@ -171,81 +171,65 @@ func signer(c *config.Server, dir string, playFor time.Duration) (func(string) (
 	}, nil
 }
 
-// ownServer is the server that --self starts.
-type ownServer struct {
-	flags *flags
-	cmd   *exec.Cmd
-	ended chan error
-}
-
-// startTime is how long a server may take to be ready.
+// startTime is how long a server may take to be ready, and to end.
 const startTime = time.Minute
 
-// serve starts a server below dir and returns when it is ready.
-func (o *loadFlags) serve(ctx context.Context, f *flags, dir string) (*ownServer, error) {
-	api, err := freePort()
-	if err != nil {
-		return nil, err
-	}
-	nats, err := freePort()
-	if err != nil {
-		return nil, err
+// serve starts a server below dir and returns its flags when it is ready. stop ends it, by
+// force if it takes too long.
+func (o *loadFlags) serve(ctx context.Context, f *flags, dir string) (own *flags, stop func(), err error) {
+	var api, nats string
+	for _, address := range []*string{&api, &nats} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, nil, fmt.Errorf("load: %w", err)
+		}
+		*address = l.Addr().String()
+		l.Close()
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	own := &flags{Config: f.Under("state_dir="+filepath.Join(dir, "state"), "listen="+api, "bus.listen="+nats, "log_level=warn")}
-	s := &ownServer{flags: own, ended: make(chan error, 1)}
-	s.cmd = exec.Command(self, own.Args()...)
-	s.cmd.Stderr = os.Stderr
+	own = &flags{Config: f.Under("state_dir="+filepath.Join(dir, "state"), "listen="+api, "bus.listen="+nats, "log_level=warn")}
 	// An interrupt from the terminal is for the player. The player stops the server after
 	// it has read the final results from it.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("load: start a server: %w", err)
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	cmd := exec.CommandContext(running, self, own.Args()...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = startTime
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		end()
+		return nil, nil, fmt.Errorf("load: start a server: %w", err)
 	}
-	go func() { s.ended <- s.cmd.Wait() }()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stop = func() {
+		end()
+		<-ended
+	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+api+"/readyz", nil)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if resp, err := http.DefaultClient.Do(req); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
-				return s, nil
+				return own, stop, nil
 			}
 		}
 		select {
-		case err := <-s.ended:
-			return nil, fmt.Errorf("load: the server ended before it was ready; its log is above: %w", err)
+		case err := <-ended:
+			end()
+			return nil, nil, fmt.Errorf("load: the server ended before it was ready; its log is above: %w", err)
 		case <-ctx.Done():
-			s.stop()
-			return nil, fmt.Errorf("load: wait for a server: %w", ctx.Err())
+			stop()
+			return nil, nil, fmt.Errorf("load: wait for a server: %w", ctx.Err())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-}
-
-// stop ends the server, by force if it takes too long.
-func (s *ownServer) stop() {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
-	select {
-	case <-s.ended:
-	case <-time.After(startTime):
-		_ = s.cmd.Process.Kill()
-		<-s.ended
-	}
-}
-
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("load: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
