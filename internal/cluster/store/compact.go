@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -217,11 +218,17 @@ func (s *Store) expire(now sample.Millis) error {
 // Snapshot has only files that are part of the store. Slow storage therefore delays
 // neither commits nor queries.
 func (s *Store) sweep(now sample.Millis) error {
+	// Readers in other processes may have found the file in the log; from a Bucket, other
+	// servers' queries may still be fetching it.
+	stay := time.Minute
+	if s.remote {
+		stay = 10 * time.Minute
+	}
 	s.mu.Lock()
 	errs := []error{s.evict()}
 	var due []string
 	for name, since := range s.replaced {
-		if s.pins[name] == 0 && since <= now.Add(-s.opt.Grace) {
+		if s.pins[name] == 0 && since <= now.Add(-stay) {
 			due = append(due, name)
 		}
 	}

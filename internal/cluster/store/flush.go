@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
@@ -49,6 +50,10 @@ func (f *pendingCommit) clear(x *index) {
 	f.spans, f.id = f.spans[:0], ""
 }
 
+// ahead is how far in the future a sample or a record may lie. A machine with a wrong
+// clock would otherwise create a partition that no query reads.
+const ahead = time.Hour
+
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
 // caller may reuse the batch's memory when Add returns.
 func (s *Store) Add(b *Batch) bool {
@@ -57,7 +62,7 @@ func (s *Store) Add(b *Batch) bool {
 	if keep := s.opt.Keep[Samples]; keep > 0 {
 		oldest = now.Add(-keep)
 	}
-	newest := now.Add(s.opt.Ahead)
+	newest := now.Add(ahead)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.next
@@ -98,7 +103,7 @@ func (s *Store) Add(b *Batch) bool {
 // current time: the machine's clock is wrong, but the row's content is not.
 func withinRetention[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
-	newest, oldest := int64(now.Add(s.opt.Ahead)), int64(math.MinInt64)
+	newest, oldest := int64(now.Add(ahead)), int64(math.MinInt64)
 	if keep := s.opt.Keep[table]; keep > 0 {
 		oldest = int64(now.Add(-keep))
 	}

@@ -24,9 +24,6 @@ type Options struct {
 	Now func() time.Time
 	// Keep is how long a table's rows are kept; 0 or no entry: for ever.
 	Keep map[string]time.Duration
-	// Ahead is how far in the future a sample or a record may lie. A machine with a wrong
-	// clock would otherwise create a partition that no query reads. 0: an hour.
-	Ahead time.Duration
 	// Bucket is the storage of the files; nil: the folder itself. With a Bucket the
 	// folder has copies, and several servers may open the same store, each with its own
 	// folder.
@@ -34,9 +31,6 @@ type Options struct {
 	// Copies bounds the size of the copies, bytes. Those that a query or a merge needs
 	// are kept in any case. 0: no bound.
 	Copies int64
-	// Grace is how long a file stays after it was replaced, for readers in other
-	// processes that found it in the log. 0: a minute, with a Bucket ten.
-	Grace time.Duration
 }
 
 // Stats holds counts since Open.
@@ -97,14 +91,6 @@ type Store struct {
 func Open(dir string, opt Options) (*Store, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
-	}
-	if opt.Ahead == 0 {
-		opt.Ahead = time.Hour
-	}
-	if opt.Grace == 0 {
-		if opt.Grace = time.Minute; opt.Bucket != nil {
-			opt.Grace = 10 * time.Minute // other servers' queries may still be fetching it
-		}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o755); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
