@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -20,10 +21,7 @@ const leaseTime = 15 * time.Second
 // must then return soon. If do returns earlier, this server cannot do the work, and
 // another may try first. holder identifies this server in the bucket.
 func (b *Bus) RunWithLease(ctx context.Context, name, holder string, do func(context.Context)) error {
-	ttl := b.leaseTime
-	if ttl == 0 {
-		ttl = leaseTime
-	}
+	ttl := cmp.Or(b.leaseTime, leaseTime)
 	kv, err := b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: leases, TTL: ttl, Description: "leases of work that only one server at a time does"})
 	if err != nil {
 		return err

@@ -1,10 +1,12 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -36,13 +38,13 @@ type queue struct {
 	appending, sending problem // of the last message
 }
 
-func newQueue(subject, dir string, maxBytes int64, l *connection) (*queue, error) {
-	s, err := spool.Open(dir, maxBytes)
+func newQueue(o *UplinkOptions, subject, folder string, maxBytes int64, l *connection) (*queue, error) {
+	s, err := spool.Open(filepath.Join(o.Dir, folder), maxBytes)
 	if err != nil {
 		return nil, err
 	}
-	return &queue{subject: subject, spool: s, link: l, keep: keepFor, wait: ackWait, incoming: make(chan []byte, maxWaiting),
-		arrived: make(chan struct{}, 1)}, nil
+	return &queue{subject: subject, spool: s, link: l, keep: cmp.Or(o.keep, keepFor), wait: cmp.Or(o.wait, ackWait),
+		incoming: make(chan []byte, maxWaiting), arrived: make(chan struct{}, 1)}, nil
 }
 
 // put accepts a message or drops it. It does not block.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,17 +58,11 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	boot := strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strings.ToLower(rand.Text()[:6])
 	u := &Uplink{machine: o.Name, boot: boot, options: o, link: newLink()}
 	var err error
-	if u.samples, err = newQueue(wire.SampleSubject(o.Name), filepath.Join(o.Dir, "samples"), o.MaxBytes/8*7, u.link); err != nil {
+	if u.samples, err = newQueue(&o, wire.SampleSubject(o.Name), "samples", o.MaxBytes/8*7, u.link); err != nil {
 		return nil, err
 	}
-	if u.recordQueue, err = newQueue(wire.RecordSubject(o.Name), filepath.Join(o.Dir, "records"), o.MaxBytes/8, u.link); err != nil {
+	if u.recordQueue, err = newQueue(&o, wire.RecordSubject(o.Name), "records", o.MaxBytes/8, u.link); err != nil {
 		return nil, errors.Join(err, u.samples.spool.Close())
-	}
-	if o.keep != 0 {
-		u.samples.keep, u.recordQueue.keep = o.keep, o.keep
-	}
-	if o.wait != 0 {
-		u.samples.wait, u.recordQueue.wait = o.wait, o.wait
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"reflect"
@@ -50,12 +51,7 @@ func document(version string) object {
 }
 
 func responses(rt *route) object {
-	media := rt.media
-	content := object{}
-	if media == "" {
-		media = "application/json"
-	}
-	content[media] = object{"schema": schema(reflect.TypeOf(rt.out))}
+	content := object{cmp.Or(rt.media, "application/json"): object{"schema": schema(reflect.TypeOf(rt.out))}}
 	all := object{"200": object{"description": "success", "content": content}}
 	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[api.Failure]())}}
 	add := func(status, why string) { all[status] = object{"description": why, "content": failure} }
@@ -127,9 +123,7 @@ func fields(t reflect.Type, properties object, required *[]string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" {
-			name = f.Name
-		}
+		name = cmp.Or(name, f.Name)
 		_, hidden := properties[name]
 		switch {
 		case name == "-" || !f.IsExported() && !f.Anonymous:

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,9 +91,7 @@ func New(p Options) (*Server, error) {
 	if p.Now == nil {
 		p.Now = time.Now
 	}
-	if p.Tokens == nil {
-		p.Tokens = &Tokens{}
-	}
+	p.Tokens = cmp.Or(p.Tokens, &Tokens{})
 	s := &Server{Options: p, hub: newHub(p.Config.Limits.Streams),
 		callers: newCallers(p.Config.Limits.PerSecond, p.Config.Limits.Burst, p.Now)}
 	if err := yaml.Unmarshal(cannedQueries, &s.canned); err != nil {
