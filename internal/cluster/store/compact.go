@@ -62,7 +62,7 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 		whole[at] = append(whole[at], seg)
 	}
 	consider := func(at string, all []Segment) {
-		slices.SortFunc(all, func(a, b Segment) int { return int(min(1, max(-1, a.Bytes-b.Bytes))) })
+		slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Bytes, b.Bytes) })
 		n, bytes := 0, int64(0)
 		for n < len(all) && bytes+all[n].Bytes <= maxMerge {
 			bytes += all[n].Bytes

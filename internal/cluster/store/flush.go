@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -235,10 +236,9 @@ func (s *Store) tryWrite(f *pendingCommit) error {
 
 // failed removes the files of a failed commit, unless the commit may exist.
 func (s *Store) failed(w *writer, err error) error {
-	var broken *brokenError
 	var unsure *unknownResultError
 	switch {
-	case errors.As(err, &broken):
+	case errors.Is(err, errBroken):
 		s.mu.Lock()
 		s.broken = err
 		s.mu.Unlock()
@@ -258,7 +258,7 @@ func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 	}
 	for _, p := range slices.Sorted(maps.Keys(byDay)) {
 		day := byDay[p]
-		slices.SortStableFunc(day, func(a, b T) int { return int(min(1, max(-1, at(&a)-at(&b)))) })
+		slices.SortStableFunc(day, func(a, b T) int { return cmp.Compare(at(&a), at(&b)) })
 		w.segment(p, Segment{Rows: int64(len(day)), From: sample.Millis(at(&day[0])), To: sample.Millis(at(&day[len(day)-1]))},
 			func(out io.Writer) error { return writeRecords(out, table, day) })
 	}
@@ -311,13 +311,9 @@ func (s *Store) commit(c *commit) error {
 	return nil
 }
 
-// brokenError is a commit that neither succeeded nor could be undone: only reopening the
+// errBroken means that a commit neither succeeded nor could be undone: only reopening the
 // store shows which.
-type brokenError struct{ error }
-
-func (e *brokenError) Unwrap() error { return e.error }
-
-func (e *brokenError) Error() string { return "commit, and undo the commit: " + e.error.Error() }
+var errBroken = errors.New("commit, and undo the commit")
 
 // unknownResultError is a commit that storage may have or may still receive: the next attempt
 // shows it.
