@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -215,31 +216,28 @@ func (s *Server) incidentsWhere(r *request, by [][2]string) (where string, from 
 
 // listMachines returns one row per machine, however often its agent has restarted.
 func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
-	type newest struct{ samples, records sample.Millis }
 	by := map[string]*cluster.Machine{}
-	at := map[string]*newest{}
 	boots := map[[2]string]bool{}
-	for source, m := range s.Store.Marks() {
+	marks := s.Store.Marks()
+	// The newest of each kind comes last and stays.
+	for _, source := range slices.SortedFunc(maps.Keys(marks), func(a, b store.Source) int { return cmp.Compare(marks[a].At, marks[b].At) }) {
 		if source.Stream != samplesStream && source.Stream != recordsStream {
 			continue // an import belongs to no machine
 		}
-		v, n := by[source.Machine], at[source.Machine]
+		v, m := by[source.Machine], marks[source]
 		if v == nil {
-			v, n = &cluster.Machine{Machine: source.Machine}, &newest{}
-			by[source.Machine], at[source.Machine] = v, n
+			v = &cluster.Machine{Machine: source.Machine}
+			by[source.Machine] = v
 		}
 		if boot := [2]string{source.Machine, source.Boot}; !boots[boot] {
 			boots[boot] = true
 			v.Lives++
 		}
-		if m.At >= v.LastSeen {
-			v.LastSeen, v.Boot = m.At, source.Boot
-		}
-		switch {
-		case source.Stream == samplesStream && m.At >= n.samples:
-			n.samples, v.Batch = m.At, m.High
-		case source.Stream == recordsStream && m.At >= n.records:
-			n.records, v.Record = m.At, m.High
+		v.LastSeen, v.Boot = m.At, source.Boot
+		if source.Stream == samplesStream {
+			v.Batch = m.High
+		} else {
+			v.Record = m.High
 		}
 	}
 	all := []cluster.Machine{}

@@ -186,11 +186,10 @@ func reply(w http.ResponseWriter, status int, v any) error {
 // body reads a request's JSON, strictly.
 func body(q *request, v any) error {
 	err := api.Decode(q.Body, v)
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return err
-	case err != nil:
+	}
+	if err != nil {
 		return bad("%v", err)
 	}
 	q.whole()
