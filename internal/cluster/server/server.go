@@ -219,46 +219,38 @@ func (s *Server) upkeep(ctx context.Context) error {
 // now is the current time as sample.Millis.
 func (s *Server) now() sample.Millis { return sample.At(s.Now()) }
 
-// job returns a query over the store's data between from and to.
-func (s *Server) job(sql string, from, to sample.Millis) (*duck.Job, *store.Snapshot) {
-	sn := s.Store.Snapshot(from, to)
-	q := s.Config.Query
-	job := &duck.Job{SQL: sql, Files: dialect.Files(sn), From: from, To: to,
-		Limits: duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}}
-	if !strings.Contains(strings.ToLower(sql), "machines") {
-		return job, sn // two rows for each life of each agent: only queries of machines load them
-	}
-	for source, m := range s.Store.Marks() {
-		job.Machines = append(job.Machines, duck.Machine{Machine: source.Machine, Boot: source.Boot, Stream: source.Stream, Batch: m.High, LastSeen: m.At})
-	}
-	return job, sn
-}
-
-// runQuery executes a query.
+// runQuery executes a user's query over the store's data between from and to.
 func (s *Server) runQuery(ctx context.Context, sql string, from, to sample.Millis) (*duck.Answer, error) {
-	job, sn := s.job(sql, from, to)
+	sn := s.Store.Snapshot(from, to)
 	defer sn.Close()
-	if err := fetchTables(ctx, sn, job); err != nil {
-		return nil, err
-	}
-	return s.Asker.Query(ctx, job)
+	q := s.Config.Query
+	return s.execute(ctx, sn, &duck.Job{SQL: sql, From: from, To: to,
+		Limits: duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}})
 }
 
-// fetchTables fetches the segments of the tables that a statement names, for a remote store. It
-// removes the other tables' segments from the job, since views of all are created. A
-// view's name starts with that of its table.
-func fetchTables(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
-	if !sn.Remote() {
-		return nil
-	}
+// execute executes a query over a snapshot. Of a remote store it fetches the segments of the
+// tables that the statement names; the other tables are empty, since views of all are
+// created. A view's name starts with that of its table.
+func (s *Server) execute(ctx context.Context, sn *store.Snapshot, job *duck.Job) (*duck.Answer, error) {
 	sql := strings.ToLower(job.SQL)
-	var named []string
-	for _, table := range store.Tables() {
-		if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
-			named = append(named, table)
-		} else {
-			job.Files[table] = job.Files[table][:1] // the file with the columns
+	job.Files = dialect.Files(sn)
+	if strings.Contains(sql, "machines") { // two rows for each life of each agent: other queries do not load them
+		for source, m := range s.Store.Marks() {
+			job.Machines = append(job.Machines, duck.Machine{Machine: source.Machine, Boot: source.Boot, Stream: source.Stream, Batch: m.High, LastSeen: m.At})
 		}
 	}
-	return sn.Fetch(ctx, named...)
+	if sn.Remote() {
+		var named []string
+		for _, table := range store.Tables() {
+			if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
+				named = append(named, table)
+			} else {
+				job.Files[table] = job.Files[table][:1] // the file with the columns
+			}
+		}
+		if err := sn.Fetch(ctx, named...); err != nil {
+			return nil, err
+		}
+	}
+	return s.Asker.Query(ctx, job)
 }
