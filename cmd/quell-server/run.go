@@ -154,7 +154,7 @@ func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Se
 		return daemon.Usage(fmt.Errorf("listen: %w", err))
 	}
 	address := l.Addr().String() // the configured port may be 0
-	l = limit(l, c.Limits.Connections)
+	l = limit(l.(*net.TCPListener), c.Limits.Connections)
 	if certificate != nil {
 		l = tls.NewListener(l, certificate)
 	}
