@@ -189,17 +189,16 @@ func (s *Store) spare() *pendingCommit {
 func (s *Store) write(f *pendingCommit) error {
 	for {
 		s.mu.Lock()
-		if s.landed { // an attempt whose result was unknown
-			s.landed, s.writing, s.idle = false, nil, f
-			s.mu.Unlock()
-			return nil
-		}
+		landed := s.landed // an attempt whose result was unknown
 		s.mu.Unlock()
-		err := s.tryWrite(f)
+		var err error
+		if !landed {
+			err = s.tryWrite(f)
+		}
 		if err == nil {
 			s.mu.Lock()
-			s.writing, s.idle = nil, f
-			s.mu.Unlock()
+			defer s.mu.Unlock()
+			s.landed, s.writing, s.idle = false, nil, f
 			return nil
 		}
 		if !errors.Is(err, errConflict) {
