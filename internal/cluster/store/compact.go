@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -101,7 +102,7 @@ func (seg *Segment) over(now sample.Millis) bool {
 func (s *Store) merge(from []Segment, folder string) error {
 	seg := Segment{From: from[0].From, To: from[0].To}
 	c := &commit{}
-	ctx, cancel := s.long()
+	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
 	if err := s.fetch(ctx, from); err != nil {
 		return err
@@ -234,7 +235,7 @@ func (s *Store) sweep(now sample.Millis) error {
 	}
 	s.mu.Unlock()
 	slices.Sort(due)
-	ctx, cancel := s.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	var gone []string
 	for _, name := range due {

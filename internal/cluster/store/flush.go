@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -274,7 +275,7 @@ func (s *Store) commit(c *commit) error {
 	s.mu.Lock()
 	c.Generation, c.At = s.state.Generation+1, now
 	s.mu.Unlock()
-	ctx, cancel := s.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	err := createJSON(ctx, s.bucket, commitName(c.Generation), c)
 	if errors.Is(err, fs.ErrExist) {
@@ -355,7 +356,7 @@ func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error)
 		return
 	}
 	w.made = append(w.made, seg)
-	ctx, cancel := s.long()
+	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
 	if err := s.bucket.Put(ctx, seg.File, path); err != nil {
 		w.err = fmt.Errorf("store segment: %w", err)
@@ -414,7 +415,7 @@ func (w *writer) finish() error {
 // undo removes the files of a failed commit. Files that cannot be removed now are not
 // part of the store; the next Open removes them.
 func (w *writer) undo() {
-	ctx, cancel := w.store.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	for i := range w.made {
 		if name := w.made[i].File; !w.store.live(name) { // else the commit exists after all

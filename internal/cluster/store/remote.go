@@ -105,7 +105,7 @@ func (s *Store) Refresh() error {
 	}
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	ctx, cancel := s.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	if err := s.refresh(ctx); err != nil {
 		return fmt.Errorf("refresh store: %w", err)
@@ -126,14 +126,6 @@ const (
 	briefTime = 30 * time.Second
 	longTime  = 10 * time.Minute
 )
-
-func (s *Store) brief() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), briefTime)
-}
-
-func (s *Store) long() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), longTime)
-}
 
 // name returns a name that no other server and no other run of this one makes.
 func (s *Store) name() string { return strings.ToLower(rand.Text()) }

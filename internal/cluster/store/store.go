@@ -106,7 +106,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	} else {
 		s.bucket = folder{dir}
 	}
-	ctx, cancel := s.long()
+	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
 	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrLocked
