@@ -82,8 +82,13 @@ func (q *queue) append(first []byte) {
 		q.lost.Add(uint64(len(messages)))
 	}
 	q.appending.set(err)
+	nudge(q.arrived)
+}
+
+// nudge wakes a goroutine that waits, or will wait, for c, which has room for one.
+func nudge(c chan struct{}) {
 	select {
-	case q.arrived <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,10 +39,10 @@ type specs struct {
 	mu        sync.Mutex
 	wanted    map[string]bool     // keys
 	revisions map[string]revision // by key, of the specs that were accepted
-	stale     bool                // all must be fetched again
 	arrived   []spec.Spec         // since take
 
-	failed problem // of the last get
+	stale  atomic.Bool // all must be fetched again
+	failed problem     // of the last get
 }
 
 // revision is the revision of specs and the epoch of the connection that delivered it.
@@ -59,22 +60,13 @@ func (s *specs) want(platform sample.Platform, jobs []sample.JobName) {
 	s.mu.Lock()
 	s.wanted = wanted
 	s.mu.Unlock()
-	s.nudge()
-}
-
-func (s *specs) nudge() {
-	select {
-	case s.change <- struct{}{}:
-	default:
-	}
+	nudge(s.change)
 }
 
 // missed records that announcements were lost.
 func (s *specs) missed() {
-	s.mu.Lock()
-	s.stale = true
-	s.mu.Unlock()
-	s.nudge()
+	s.stale.Store(true)
+	nudge(s.change)
 }
 
 func (s *specs) drain() []spec.Spec {
@@ -92,11 +84,11 @@ func (s *specs) run(ctx context.Context) {
 	var epoch uint64
 	for ctx.Err() == nil {
 		now := s.link.epoch()
-		s.mu.Lock()
-		if now != epoch || s.stale {
-			epoch, s.stale = now, false
+		if stale := s.stale.Swap(false); stale || now != epoch {
+			epoch = now
 			clear(got)
 		}
+		s.mu.Lock()
 		wanted := s.wanted
 		s.mu.Unlock()
 		again := getEvery
