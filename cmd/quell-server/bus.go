@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/config"
@@ -175,8 +175,7 @@ type feed struct {
 	decoded  []wire.Batch // reused
 	batches  []store.Batch
 
-	mu       sync.Mutex // Done runs in parallel with Next
-	consumer *bus.Consumer
+	consumer atomic.Pointer[bus.Consumer] // Ack runs in parallel with Next
 }
 
 // maxFetch is how many messages one Next returns: the decoded data, 14 KB per message, is
@@ -185,15 +184,14 @@ const maxFetch = 64
 
 // Next implements server.Feed.
 func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
-	c := f.reader()
+	c := f.consumer.Load()
+	var err error
 	if c == nil {
-		var err error
 		if c, err = f.bus.Consume(ctx, f.name); err != nil {
 			return nil, err
 		}
-		f.setReader(c)
+		f.consumer.Store(c)
 	}
-	var err error
 	f.messages, err = c.Fetch(ctx, f.messages[:0], maxFetch)
 	if err != nil {
 		f.close()
@@ -231,7 +229,7 @@ func (f *feed) batch(m *bus.Message, into *wire.Batch) (store.Batch, error) {
 
 // Ack implements server.Feed.
 func (f *feed) Ack(ctx context.Context, seq uint64) error {
-	c := f.reader()
+	c := f.consumer.Load()
 	if c == nil {
 		return errors.New("not connected")
 	}
@@ -240,21 +238,8 @@ func (f *feed) Ack(ctx context.Context, seq uint64) error {
 	return c.Ack(ctx, seq)
 }
 
-func (f *feed) reader() *bus.Consumer {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.consumer
-}
-
-func (f *feed) setReader(c *bus.Consumer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.consumer = c
-}
-
 func (f *feed) close() {
-	if c := f.reader(); c != nil {
-		f.setReader(nil)
+	if c := f.consumer.Swap(nil); c != nil {
 		c.Close()
 	}
 }

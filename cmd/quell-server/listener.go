@@ -8,14 +8,14 @@ import (
 // limited is a listener with a maximum number of connections. Further clients wait in the
 // kernel's queue.
 type limited struct {
-	net.Listener
+	*net.TCPListener
 	room  chan struct{}
 	ended chan struct{}
 	once  sync.Once
 }
 
-func limit(l net.Listener, connections int) *limited {
-	return &limited{Listener: l, room: make(chan struct{}, connections), ended: make(chan struct{})}
+func limit(l *net.TCPListener, connections int) *limited {
+	return &limited{TCPListener: l, room: make(chan struct{}, connections), ended: make(chan struct{})}
 }
 
 // Accept implements net.Listener.
@@ -25,37 +25,29 @@ func (l *limited) Accept() (net.Conn, error) {
 	case <-l.ended:
 		return nil, net.ErrClosed
 	}
-	c, err := l.Listener.Accept()
+	c, err := l.AcceptTCP()
 	if err != nil {
 		<-l.room
 		return nil, err
 	}
-	return &counted{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
+	return &counted{TCPConn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
 }
 
 // Close implements net.Listener.
 func (l *limited) Close() error {
 	l.once.Do(func() { close(l.ended) })
-	return l.Listener.Close()
+	return l.TCPListener.Close()
 }
 
-// counted is a connection that releases its place when it is closed.
+// counted is a connection that releases its place when it is closed. It has CloseWrite, by
+// which net/http lets its answer be read before it closes a connection with unread data.
 type counted struct {
-	net.Conn
+	*net.TCPConn
 	leave func()
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
 	defer c.leave()
-	return c.Conn.Close()
-}
-
-// CloseWrite shuts down the sending direction. net/http does so before it closes a
-// connection with unread data, so that its answer is read before the reset.
-func (c *counted) CloseWrite() error {
-	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return nil
+	return c.TCPConn.Close()
 }

@@ -17,7 +17,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limit(inner, 2)
+	l := limit(inner.(*net.TCPListener), 2)
 	taken, ended := make(chan net.Conn, 10), make(chan error, 1)
 	go func() {
 		for {
@@ -60,7 +60,7 @@ func TestARefusalCanBeRead(t *testing.T) {
 	}
 	web := &http.Server{Handler: http.NotFoundHandler(), MaxHeaderBytes: 1 << 10}
 	ended := make(chan error, 1)
-	go func() { ended <- web.Serve(limit(inner, 2)) }()
+	go func() { ended <- web.Serve(limit(inner.(*net.TCPListener), 2)) }()
 	defer func() {
 		web.Close()
 		<-ended

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -131,11 +132,7 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 
 // reach sets the addresses of the bus and the API.
 func (o *loadFlags) reach(c *config.Server) error {
-	if o.play.URL == "" {
-		if o.play.URL = c.Bus.URL; c.Bus.URL == "" {
-			o.play.URL = "nats://" + c.Bus.Listen
-		}
-	}
+	o.play.URL = cmp.Or(o.play.URL, c.Bus.URL, "nats://"+c.Bus.Listen)
 	if o.api == "" {
 		scheme := "http://"
 		if c.TLS.Cert != "" {

@@ -21,8 +21,10 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/digest"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/cluster/store/s3"
+	"github.com/quell-dev/quell/internal/cluster/store/spark"
 )
 
 // openStore opens the store in the state directory, or the one in a bucket with copies in
@@ -93,7 +95,11 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		return err
 	}
 	p.Asker = duck.NewRunner(c.Query.AtOnce, self, childCommand, dir)
-	setSpecEngine(&p)
+	if c.Specs.Engine == "" {
+		p.Learner = &digest.Learner{Dir: filepath.Join(c.StateDir, "digests"), Threads: c.Query.Threads}
+	} else {
+		p.Learner = &spark.Learner{Address: c.Specs.Engine, Token: os.Getenv("QUELL_SPARK_TOKEN")}
+	}
 	var s atomic.Pointer[server.Server]
 	link, err := connect(ctx, c, log, func(r embedded.Refusal) {
 		if s := s.Load(); s != nil {
@@ -125,9 +131,9 @@ func run(ctx context.Context, c *config.Server) (err error) {
 }
 
 // refusal converts a refusal of the bus for the audit log.
-func refusal(r embedded.Refusal) server.Refusal {
+func refusal(r embedded.Refusal) store.Audit {
 	role, _, _ := strings.Cut(r.Client, ".")
-	return server.Refusal{Client: r.Client, From: r.From, Scope: role, Operation: "bus: " + r.Operation, Target: r.Subject, Reason: r.Reason}
+	return store.Audit{Who: r.Client, From: r.From, Scope: role, What: "bus: " + r.Operation, Target: r.Subject, Outcome: r.Reason}
 }
 
 // serve runs the server and its listener, and stops both.
@@ -137,7 +143,7 @@ func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Se
 		return daemon.Usage(fmt.Errorf("listen: %w", err))
 	}
 	address := l.Addr().String() // the configured port may be 0
-	l = limit(l, c.Limits.Connections)
+	l = limit(l.(*net.TCPListener), c.Limits.Connections)
 	if certificate != nil {
 		l = tls.NewListener(l, certificate)
 	}

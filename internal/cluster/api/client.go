@@ -59,8 +59,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = api.Do(ctx, http.DefaultClient, method, to, token, in, out)
-	var unreached *url.Error
-	if errors.As(err, &unreached) {
+	if _, unreached := errors.AsType[*url.Error](err); unreached {
 		return &Error{fmt.Errorf("reach quell-server: %w", err), "start quell-server, or name it with --server or $QUELL_SERVER"}
 	}
 	return err

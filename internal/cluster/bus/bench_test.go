@@ -44,10 +44,9 @@ func BenchmarkStream(b *testing.B) {
 				subject := wire.SampleSubject(fmt.Sprint("node-", i))
 				sending.Go(func() {
 					for range n {
-						answer, err := hub.nc.Request(subject, data[i], 30*time.Second)
-						if err == nil {
-							err = stored(subject, answer)
-						}
+						ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+						err := hub.publish(ctx, subject, data[i])
+						cancel()
 						if err != nil {
 							b.Error(err)
 							return

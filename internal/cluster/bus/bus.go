@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -37,46 +36,31 @@ type StreamOptions struct {
 
 // Bus is the server's side of the bus.
 type Bus struct {
-	nc  *nats.Conn
-	js  jetstream.JetStream
+	*connection
 	kv  jetstream.KeyValue
 	log *slog.Logger
 
 	replicas  int
 	leaseTime time.Duration // 0: the constant
-
-	mu   sync.Mutex
-	made chan struct{} // closed when a new connection is made
 }
 
 // Open connects, and creates the streams and the bucket or updates them to the options.
 // ctx bounds how long that may take.
 func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
-	b := &Bus{log: o.Log, replicas: max(1, s.Replicas), made: make(chan struct{})}
-	made := make(chan struct{}, 1)
-	nc, err := o.connect(nats.ConnectHandler(func(*nats.Conn) { made <- struct{}{} }), nats.ReconnectHandler(func(*nats.Conn) { b.reconnected() }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) }))
+	b := &Bus{log: o.Log, replicas: max(1, s.Replicas)}
+	var err error
+	b.connection, err = dial(ctx, &o, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) }))
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-made:
-	case <-ctx.Done():
-		nc.Close()
-		return nil, fmt.Errorf("connect to %s: %w", o.URL, errors.Join(ctx.Err(), nc.LastError()))
-	}
-	b.nc = nc
 	if err := b.prepare(ctx, s); err != nil {
-		nc.Close()
+		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
 func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
-	if b.js, err = jetstream.New(b.nc); err != nil {
-		return fmt.Errorf("open JetStream: %w", err)
-	}
 	for _, c := range []jetstream.StreamConfig{
 		{Name: string(Samples), Subjects: []string{wire.AllSamples}, MaxBytes: s.MaxBytes,
 			Description: "batches of samples, until they are stored"},
@@ -90,15 +74,18 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 			return fmt.Errorf("make stream %s: %w", c.Name, err)
 		}
 	}
-	err = retry(ctx, func(ctx context.Context) (err error) {
-		b.kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucket, Storage: jetstream.FileStorage,
-			Replicas: b.replicas, History: 1, TTL: s.KeepSpecs, Description: "specs, by job and platform"})
-		return err
-	})
+	b.kv, err = b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: bucket, TTL: s.KeepSpecs, Description: "specs, by job and platform"})
+	return err
+}
+
+// makeBucket creates a bucket or updates it.
+func (b *Bus) makeBucket(ctx context.Context, c jetstream.KeyValueConfig) (kv jetstream.KeyValue, err error) {
+	c.Storage, c.Replicas, c.History = jetstream.FileStorage, b.replicas, 1
+	err = retry(ctx, func(ctx context.Context) (err error) { kv, err = b.js.CreateOrUpdateKeyValue(ctx, c); return err })
 	if err != nil {
-		return fmt.Errorf("make bucket %s: %w", bucket, err)
+		return nil, fmt.Errorf("make bucket %s: %w", c.Bucket, err)
 	}
-	return nil
+	return kv, nil
 }
 
 // retry retries until it succeeds or ctx ends: a cluster that has just started has no
@@ -117,22 +104,6 @@ func retry(ctx context.Context, try func(context.Context) error) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-}
-
-// reconnected notifies the readers that there is a new connection.
-func (b *Bus) reconnected() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	close(b.made)
-	b.made = make(chan struct{})
-}
-
-// epoch returns the connection's own count of reconnects, which changes before any
-// message can come over a new connection, and a channel that is closed some time later.
-func (b *Bus) epoch() (uint64, <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.nc.Stats().Reconnects, b.made
 }
 
 // Close ends the connection.

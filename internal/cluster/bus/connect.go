@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -33,10 +34,7 @@ type Options struct {
 // without limit of attempts.
 func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 	// After the loss of a server, thousands of agents reconnect spread over some seconds.
-	pause, jitter := 500*time.Millisecond, 2*time.Second
-	if o.pause != 0 {
-		pause, jitter = o.pause, o.pause
-	}
+	pause, jitter := cmp.Or(o.pause, 500*time.Millisecond), cmp.Or(o.pause, 2*time.Second)
 	opts := []nats.Option{
 		nats.Name(o.Name),
 		nats.CustomInboxPrefix(inboxPrefix(o.Name)),

@@ -42,7 +42,8 @@ type Consumer struct {
 // that. Continuing by number would be wrong after a power cut that removed the end of the
 // stream, because its numbers are assigned again.
 func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
-	epoch, renewed := b.epoch()
+	epoch := b.epoch()
+	renewed := b.changed(epoch)
 	stream, err := b.js.Stream(ctx, string(name))
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
@@ -144,7 +145,7 @@ var errRenewed = errors.New("read stream: the connection was renewed: its messag
 // consumer has read and the caller has stored. Numbers read by another consumer are not
 // valid here, even if it reads the same stream.
 func (c *Consumer) Ack(ctx context.Context, seq uint64) error {
-	if now, _ := c.bus.epoch(); now != c.epoch {
+	if c.bus.epoch() != c.epoch {
 		return errRenewed
 	}
 	if last := c.last.Load(); seq > last {

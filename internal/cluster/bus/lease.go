@@ -1,9 +1,9 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,11 +21,8 @@ const leaseTime = 15 * time.Second
 // must then return soon. If do returns earlier, this server cannot do the work, and
 // another may try first. holder identifies this server in the bucket.
 func (b *Bus) RunWithLease(ctx context.Context, name, holder string, do func(context.Context)) error {
-	ttl := b.leaseTime
-	if ttl == 0 {
-		ttl = leaseTime
-	}
-	kv, err := b.leases(ctx, ttl)
+	ttl := cmp.Or(b.leaseTime, leaseTime)
+	kv, err := b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: leases, TTL: ttl, Description: "leases of work that only one server at a time does"})
 	if err != nil {
 		return err
 	}
@@ -52,18 +49,6 @@ func (b *Bus) RunWithLease(ctx context.Context, name, holder string, do func(con
 		}
 	}
 	return nil
-}
-
-func (b *Bus) leases(ctx context.Context, ttl time.Duration) (kv jetstream.KeyValue, err error) {
-	err = retry(ctx, func(ctx context.Context) error {
-		kv, err = b.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: leases, Storage: jetstream.FileStorage, Replicas: b.replicas,
-			History: 1, TTL: ttl, Description: "leases of work that only one server at a time does"})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make bucket %s: %w", leases, err)
-	}
-	return kv, nil
 }
 
 // renewLease calls do and renews the lease in parallel.

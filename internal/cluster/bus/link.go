@@ -1,55 +1,96 @@
 package bus
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
-// connection is the connection as queues see it. An epoch is the time between two reconnects.
+// problem is why something does not work now; nil if it works.
+type problem struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (p *problem) set(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+}
+
+func (p *problem) get() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// connection is a connection to NATS. An epoch is the time between two reconnects.
 type connection struct {
 	nc *nats.Conn
+	js jetstream.JetStream
 
-	mu     sync.Mutex
-	made   chan struct{} // closed when a new connection is made
-	reason error         // why there is no connection, or the server's last error
+	reason problem // why there is no connection, or the server's last error
+
+	mu   sync.Mutex
+	made chan struct{} // closed when a new connection is made
 }
 
 func newLink() *connection { return &connection{made: make(chan struct{})} }
+
+// connect starts to connect.
+func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
+	// A connection can be made before it is stored in l.
+	stored := make(chan struct{})
+	defer close(stored)
+	made := func(*nats.Conn) { <-stored; l.reconnected() }
+	if l.nc, err = o.connect(append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made))...); err != nil {
+		return err
+	}
+	if l.js, err = jetstream.New(l.nc); err != nil {
+		l.nc.Close()
+		return fmt.Errorf("open JetStream: %w", err)
+	}
+	return nil
+}
+
+// dial connects, and returns when there is a connection or ctx has ended.
+func dial(ctx context.Context, o *Options, handlers ...nats.Option) (*connection, error) {
+	l := newLink()
+	first := l.made
+	if err := l.connect(o, handlers...); err != nil {
+		return nil, err
+	}
+	select {
+	case <-first:
+		return l, nil
+	case <-ctx.Done():
+		l.nc.Close()
+		return nil, fmt.Errorf("connect to %s as %s: %w", o.URL, o.Name, errors.Join(ctx.Err(), l.nc.LastError()))
+	}
+}
 
 // reconnected wakes the goroutines that wait for a connection.
 func (l *connection) reconnected() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.made)
-	l.made, l.reason = make(chan struct{}), nil
-}
-
-func (l *connection) setErr(err error) {
-	if err == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.reason = err
+	l.made = make(chan struct{})
+	l.reason.set(nil)
 }
 
 // err returns why there is no connection, nil if there is one.
 func (l *connection) err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.nc.IsConnected():
+	if l.nc.IsConnected() {
 		return nil
-	case l.reason != nil:
-		return l.reason
 	}
-	return ErrNotConnected
+	return cmp.Or(l.reason.get(), ErrNotConnected)
 }
-
-func (l *connection) conn() *nats.Conn { return l.nc }
 
 // epoch returns the connection's own count of reconnects, which changes before any
 // message can come over a new connection. Handlers are called some time after that.
@@ -84,6 +125,18 @@ func (l *connection) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()
 	return l.nc.FlushWithContext(ctx)
+}
+
+// publish sends a message and returns when the stream has it.
+func (l *connection) publish(ctx context.Context, subject string, message []byte) error {
+	if !l.nc.IsConnected() {
+		return ErrNotConnected
+	}
+	// The caller sends again what failed.
+	if _, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: message}, jetstream.WithRetryAttempts(0)); err != nil {
+		return fmt.Errorf("send to %s: %w", subject, err)
+	}
+	return nil
 }
 
 // maxPayload is the server's message size limit; unlimited before the first connection.

@@ -1,16 +1,14 @@
 package bus
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
+	"path/filepath"
 	"sync/atomic"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/spool"
 )
@@ -37,18 +35,16 @@ type queue struct {
 	refused  atomic.Uint64 // larger than the server accepts
 	sent     atomic.Uint64 // acknowledged, each delivery
 
-	mu        sync.Mutex
-	appending error // why the last append failed
-	sending   error
+	appending, sending problem // of the last message
 }
 
-func newQueue(subject, dir string, maxBytes int64, l *connection) (*queue, error) {
-	s, err := spool.Open(dir, maxBytes)
+func newQueue(o *UplinkOptions, subject, folder string, maxBytes int64, l *connection) (*queue, error) {
+	s, err := spool.Open(filepath.Join(o.Dir, folder), maxBytes)
 	if err != nil {
 		return nil, err
 	}
-	return &queue{subject: subject, spool: s, link: l, keep: keepFor, wait: ackWait, incoming: make(chan []byte, maxWaiting),
-		arrived: make(chan struct{}, 1)}, nil
+	return &queue{subject: subject, spool: s, link: l, keep: cmp.Or(o.keep, keepFor), wait: cmp.Or(o.wait, ackWait),
+		incoming: make(chan []byte, maxWaiting), arrived: make(chan struct{}, 1)}, nil
 }
 
 // put accepts a message or drops it. It does not block.
@@ -85,11 +81,14 @@ func (q *queue) append(first []byte) {
 	if err != nil {
 		q.lost.Add(uint64(len(messages)))
 	}
-	q.mu.Lock()
-	q.appending = err
-	q.mu.Unlock()
+	q.appending.set(err)
+	nudge(q.arrived)
+}
+
+// nudge wakes a goroutine that waits, or will wait, for c, which has room for one.
+func nudge(c chan struct{}) {
 	select {
-	case q.arrived <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -128,7 +127,7 @@ func (q *queue) send(ctx context.Context) {
 		default:
 			err = q.publish(ctx, epoch, message)
 		}
-		q.note(err)
+		q.sending.set(err)
 		if err != nil {
 			backoff = min(max(2*backoff, 100*time.Millisecond), 10*time.Second)
 			q.link.wait(ctx, epoch, backoff/2+rand.N(backoff))
@@ -178,18 +177,8 @@ func (q *queue) idle(ctx context.Context, epoch uint64, kept []delivery) []deliv
 	return kept
 }
 
-func (q *queue) note(err error) {
-	q.mu.Lock()
-	q.sending = err
-	q.mu.Unlock()
-}
-
 // err returns what does not work now.
-func (q *queue) err() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return errors.Join(q.appending, q.sending)
-}
+func (q *queue) err() error { return errors.Join(q.appending.get(), q.sending.get()) }
 
 // ackWait is how long an acknowledgement may take.
 const ackWait = 10 * time.Second
@@ -200,10 +189,6 @@ var errLost = errors.New("the connection was lost before the answer")
 // publish sends a message over the connection of an epoch and returns when the stream has
 // it. Its answer comes over no other connection.
 func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error {
-	nc := q.link.conn()
-	if !nc.IsConnected() {
-		return ErrNotConnected
-	}
 	ctx, cancel := context.WithTimeout(ctx, q.wait)
 	defer cancel()
 	ctx, lose := context.WithCancelCause(ctx)
@@ -218,40 +203,9 @@ func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error
 			}
 		}
 	}()
-	answer, err := nc.RequestWithContext(ctx, q.subject, message)
-	if err != nil {
-		if lost := context.Cause(ctx); errors.Is(lost, errLost) {
-			err = lost
-		}
-		return fmt.Errorf("send to %s: %w", q.subject, err)
+	err := q.link.publish(ctx, q.subject, message)
+	if err != nil && errors.Is(context.Cause(ctx), errLost) {
+		err = fmt.Errorf("send to %s: %w", q.subject, errLost)
 	}
-	return stored(q.subject, answer)
-}
-
-// stored reads JetStream's acknowledgement of a publication.
-func stored(subject string, answer *nats.Msg) error {
-	var ack struct {
-		Stream string `json:"stream"`
-		Error  *struct {
-			Code        int    `json:"err_code"`
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return fmt.Errorf("send to %s: read acknowledgement: %w", subject, err)
-	}
-	switch {
-	case ack.Error != nil:
-		return fmt.Errorf("send to %s: the server refuses: %s (%d)", subject, ack.Error.Description, ack.Error.Code)
-	case ack.Stream == "":
-		return fmt.Errorf("send to %s: the answer is not an acknowledgement", subject)
-	}
-	return nil
-}
-
-// spooling returns why the last append to disk failed, nil if it did not.
-func (q *queue) spooling() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.appending
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,9 +39,10 @@ type specs struct {
 	mu        sync.Mutex
 	wanted    map[string]bool     // keys
 	revisions map[string]revision // by key, of the specs that were accepted
-	stale     bool                // all must be fetched again
 	arrived   []spec.Spec         // since take
-	failed    error               // why the last get failed
+
+	stale  atomic.Bool // all must be fetched again
+	failed problem     // of the last get
 }
 
 // revision is the revision of specs and the epoch of the connection that delivered it.
@@ -58,22 +60,13 @@ func (s *specs) want(platform sample.Platform, jobs []sample.JobName) {
 	s.mu.Lock()
 	s.wanted = wanted
 	s.mu.Unlock()
-	s.nudge()
-}
-
-func (s *specs) nudge() {
-	select {
-	case s.change <- struct{}{}:
-	default:
-	}
+	nudge(s.change)
 }
 
 // missed records that announcements were lost.
 func (s *specs) missed() {
-	s.mu.Lock()
-	s.stale = true
-	s.mu.Unlock()
-	s.nudge()
+	s.stale.Store(true)
+	nudge(s.change)
 }
 
 func (s *specs) drain() []spec.Spec {
@@ -84,12 +77,6 @@ func (s *specs) drain() []spec.Spec {
 	return all
 }
 
-func (s *specs) err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failed
-}
-
 // run keeps the subscriptions as wanted and fetches what they may have missed.
 func (s *specs) run(ctx context.Context) {
 	subscribed := map[string]*nats.Subscription{}
@@ -97,11 +84,11 @@ func (s *specs) run(ctx context.Context) {
 	var epoch uint64
 	for ctx.Err() == nil {
 		now := s.link.epoch()
-		s.mu.Lock()
-		if now != epoch || s.stale {
-			epoch, s.stale = now, false
+		if stale := s.stale.Swap(false); stale || now != epoch {
+			epoch = now
 			clear(got)
 		}
+		s.mu.Lock()
 		wanted := s.wanted
 		s.mu.Unlock()
 		again := getEvery
@@ -109,9 +96,7 @@ func (s *specs) run(ctx context.Context) {
 		if failed != nil {
 			again = getAgain
 		}
-		s.mu.Lock()
-		s.failed = failed
-		s.mu.Unlock()
+		s.failed.set(failed)
 		timer := time.NewTimer(again)
 		select {
 		case <-ctx.Done():
@@ -141,13 +126,13 @@ func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribe
 	var failed error
 	for key := range wanted {
 		if subscribed[key] == nil {
-			sub, err := s.link.conn().Subscribe("spec."+key, func(m *nats.Msg) { s.announced(key, m.Data) })
+			sub, err := s.link.nc.Subscribe("spec."+key, func(m *nats.Msg) { s.announced(key, m.Data) })
 			if err != nil {
 				return fmt.Errorf("subscribe to specs: %w", err)
 			}
 			subscribed[key] = sub
 		}
-		if !got[key] && s.link.conn().IsConnected() {
+		if !got[key] && s.link.nc.IsConnected() {
 			if err := s.get(ctx, key); err != nil {
 				failed = err
 				continue
@@ -162,7 +147,7 @@ func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribe
 func (s *specs) get(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, getWait)
 	defer cancel()
-	m, err := s.link.conn().RequestWithContext(ctx, directGet(key), nil)
+	m, err := s.link.nc.RequestWithContext(ctx, directGet(key), nil)
 	if err != nil {
 		return fmt.Errorf("get specs: %w", err)
 	}
@@ -174,9 +159,7 @@ func (s *specs) get(ctx context.Context, key string) error {
 
 func (s *specs) announced(key string, data []byte) {
 	if err := s.accept(key, data, false); err != nil {
-		s.mu.Lock()
-		s.failed = err
-		s.mu.Unlock()
+		s.failed.set(err)
 	}
 }
 

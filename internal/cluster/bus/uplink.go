@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,22 +58,16 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	boot := strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strings.ToLower(rand.Text()[:6])
 	u := &Uplink{machine: o.Name, boot: boot, options: o, link: newLink()}
 	var err error
-	if u.samples, err = newQueue(wire.SampleSubject(o.Name), filepath.Join(o.Dir, "samples"), o.MaxBytes/8*7, u.link); err != nil {
+	if u.samples, err = newQueue(&o, wire.SampleSubject(o.Name), "samples", o.MaxBytes/8*7, u.link); err != nil {
 		return nil, err
 	}
-	if u.recordQueue, err = newQueue(wire.RecordSubject(o.Name), filepath.Join(o.Dir, "records"), o.MaxBytes/8, u.link); err != nil {
+	if u.recordQueue, err = newQueue(&o, wire.RecordSubject(o.Name), "records", o.MaxBytes/8, u.link); err != nil {
 		return nil, errors.Join(err, u.samples.spool.Close())
-	}
-	if o.keep != 0 {
-		u.samples.keep, u.recordQueue.keep = o.keep, o.keep
-	}
-	if o.wait != 0 {
-		u.samples.wait, u.recordQueue.wait = o.wait, o.wait
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
 	u.specs = newSpecs(u.link)
-	if u.link.nc, err = u.connect(ctx); err != nil {
+	if err = u.connect(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(err, u.samples.spool.Close(), u.recordQueue.spool.Close())
 	}
@@ -86,34 +79,32 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	return u, nil
 }
 
-func (u *Uplink) connect(ctx context.Context) (*nats.Conn, error) {
-	// A connection can be made before connect stores it in link.
-	ready := make(chan struct{})
-	renewed := func(*nats.Conn) { <-ready; u.link.reconnected() }
-	nc, err := u.options.connect(
-		nats.ConnectHandler(renewed), nats.ReconnectHandler(renewed),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { u.link.setErr(err) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			u.link.setErr(err)
+func (u *Uplink) connect(ctx context.Context) error {
+	failed := func(_ *nats.Conn, err error) {
+		if err != nil {
+			u.link.reason.set(err)
+		}
+	}
+	err := u.link.connect(&u.options.Options,
+		nats.DisconnectErrHandler(failed), nats.ReconnectErrHandler(failed),
+		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
+			failed(nc, err)
 			if errors.Is(err, nats.ErrSlowConsumer) {
 				u.specs.missed()
 			}
 		}))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	u.link.nc = nc
-	close(ready)
 	if u.options.Command != nil {
 		for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
-			if _, err := nc.Subscribe(subject, func(m *nats.Msg) { u.command(ctx, m) }); err != nil {
-				nc.Close()
-				return nil, fmt.Errorf("listen for commands: %w", err)
+			if _, err := u.link.nc.Subscribe(subject, func(m *nats.Msg) { u.command(ctx, m) }); err != nil {
+				u.link.nc.Close()
+				return fmt.Errorf("listen for commands: %w", err)
 			}
 		}
 	}
-	return nc, nil
+	return nil
 }
 
 // Bounds of a batch, so that its message stays well below NATS's 1 MB.
@@ -180,15 +171,17 @@ func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
 	if err == nil && m.Reply != "" {
 		err = m.Respond(data)
 	}
-	u.link.setErr(err)
+	if err != nil {
+		u.link.reason.set(err)
+	}
 }
 
 // Err returns what does not work on the way to the server now, nil if all works.
 func (u *Uplink) Err() error {
 	if err := u.link.err(); err != nil {
-		return errors.Join(err, u.samples.spooling(), u.recordQueue.spooling())
+		return errors.Join(err, u.samples.appending.get(), u.recordQueue.appending.get())
 	}
-	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.err())
+	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.failed.get())
 }
 
 // UplinkStats counts the messages since OpenUplink by outcome.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,16 +132,17 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 
 // runAudited executes an operator's request and writes it to the audit log on disk before the
 // answer.
-func (s *Server) runAudited(r *request, rt, target, why string, outcome func() string, do func() error) error {
+func (s *Server) runAudited(r *request, path, target, why string, outcome func() string, do func() error) error {
 	if err := command.ValidateWhy(why); err != nil {
 		return bad("%v", err)
 	}
 	err := do()
-	came := outcome()
+	a := r.caller.audit(r.Method + " " + path)
+	a.Target, a.Why, a.Outcome = target, why, outcome()
 	if err != nil {
-		came = err.Error()
+		a.Outcome = err.Error()
 	}
-	s.audit(r, &route{method: r.Method, path: rt}, target, why, came)
+	s.record(a)
 	if bad := s.Store.Flush(); bad != nil {
 		return fmt.Errorf("store the audit entry: %w", errors.Join(bad, err))
 	}
@@ -164,32 +166,15 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 }
 
 func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
-	q := r.URL.Query()
-	from, to, err := span(q.Get("since"), q.Get("until"), s.now())
+	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"}})
 	if err != nil {
 		return err
 	}
-	where := []string{"true"}
-	if job := q.Get("job"); job != "" {
-		where = append(where, "victim_job = "+literal(job))
-	}
-	if machine := q.Get("machine"); machine != "" {
-		where = append(where, "machine = "+literal(machine))
-	}
-	if id := q.Get("id"); id != "" {
-		where = append(where, "contains(id, "+literal(id)+")")
-	}
-	if q.Get("open") == "true" {
-		where = append(where, "closed IS NULL")
-	}
-	if from > 0 {
-		where = append(where, fmt.Sprintf("updated >= make_timestamptz(%d)", int64(from)*1000))
-	}
-	if to > 0 {
-		where = append(where, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
+	if r.URL.Query().Get("open") == "true" {
+		where += " AND closed IS NULL"
 	}
 	// Segments are selected by time of update, so an incident's newest state is included.
-	a, err := s.runQuery(r.Context(), "SELECT doc FROM incidents WHERE "+strings.Join(where, " AND ")+" ORDER BY updated DESC LIMIT 1000", from, 0)
+	a, err := s.runQuery(r.Context(), "SELECT doc FROM incidents WHERE "+where+" ORDER BY updated DESC LIMIT 1000", from, 0)
 	if err != nil {
 		return err
 	}
@@ -206,36 +191,53 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, docs)
 }
 
-// literal returns a text as an SQL literal.
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// incidentsWhere returns a request's conditions on the table of incidents, and the time
+// from which segments are read. by has each parameter's condition, with %s for its value.
+func (s *Server) incidentsWhere(r *request, by [][2]string) (where string, from sample.Millis, err error) {
+	q := r.URL.Query()
+	from, to, err := span(q.Get("since"), q.Get("until"), s.now())
+	if err != nil {
+		return "", 0, err
+	}
+	all := []string{"true"}
+	for _, p := range by {
+		if v := q.Get(p[0]); v != "" {
+			all = append(all, fmt.Sprintf(p[1], dialect.DuckDB().Quote(v)))
+		}
+	}
+	if from > 0 {
+		all = append(all, fmt.Sprintf("updated >= make_timestamptz(%d)", int64(from)*1000))
+	}
+	if to > 0 {
+		all = append(all, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
+	}
+	return strings.Join(all, " AND "), from, nil
+}
 
 // listMachines returns one row per machine, however often its agent has restarted.
 func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
-	type newest struct{ samples, records sample.Millis }
 	by := map[string]*cluster.Machine{}
-	at := map[string]*newest{}
 	boots := map[[2]string]bool{}
-	for source, m := range s.Store.Marks() {
+	marks := s.Store.Marks()
+	// The newest of each kind comes last and stays.
+	for _, source := range slices.SortedFunc(maps.Keys(marks), func(a, b store.Source) int { return cmp.Compare(marks[a].At, marks[b].At) }) {
 		if source.Stream != samplesStream && source.Stream != recordsStream {
 			continue // an import belongs to no machine
 		}
-		v, n := by[source.Machine], at[source.Machine]
+		v, m := by[source.Machine], marks[source]
 		if v == nil {
-			v, n = &cluster.Machine{Machine: source.Machine}, &newest{}
-			by[source.Machine], at[source.Machine] = v, n
+			v = &cluster.Machine{Machine: source.Machine}
+			by[source.Machine] = v
 		}
 		if boot := [2]string{source.Machine, source.Boot}; !boots[boot] {
 			boots[boot] = true
 			v.Lives++
 		}
-		if m.At >= v.LastSeen {
-			v.LastSeen, v.Boot = m.At, source.Boot
-		}
-		switch {
-		case source.Stream == samplesStream && m.At >= n.samples:
-			n.samples, v.Batch = m.At, m.High
-		case source.Stream == recordsStream && m.At >= n.records:
-			n.records, v.Record = m.At, m.High
+		v.LastSeen, v.Boot = m.At, source.Boot
+		if source.Stream == samplesStream {
+			v.Batch = m.High
+		} else {
+			v.Record = m.High
 		}
 	}
 	all := []cluster.Machine{}
@@ -275,7 +277,7 @@ func (s *Server) query(w http.ResponseWriter, r *request) error {
 	case (in.SQL == "") == (in.Canned == ""):
 		return bad("want sql, or the name of a canned query")
 	case in.Canned != "":
-		if text, err = cannedSQL(in.Canned, in.Params); err != nil {
+		if text, err = s.cannedSQL(in.Canned, in.Params); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,7 +13,7 @@ import (
 type hub struct {
 	room int
 	mu   sync.Mutex
-	all  map[chan event]*uint64 // with the number of events that each missed
+	all  map[chan event]*atomic.Uint64 // with the number of events that each missed
 	over bool
 	next uint64
 }
@@ -26,7 +27,7 @@ type event struct {
 // behind is how many events a follower may lag before it misses some.
 const behind = 256
 
-func newHub(room int) *hub { return &hub{room: room, all: map[chan event]*uint64{}} }
+func newHub(room int) *hub { return &hub{room: room, all: map[chan event]*atomic.Uint64{}} }
 
 // publish sends an event to all followers and waits for none.
 func (h *hub) publish(name string, v any) {
@@ -41,18 +42,18 @@ func (h *hub) publish(name string, v any) {
 		select {
 		case c <- event{h.next, name, data}:
 		default:
-			*missed++
+			missed.Add(1)
 		}
 	}
 }
 
-func (h *hub) join() (chan event, *uint64, bool) {
+func (h *hub) join() (chan event, *atomic.Uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over || len(h.all) >= h.room {
 		return nil, nil, false
 	}
-	c, missed := make(chan event, behind), new(uint64)
+	c, missed := make(chan event, behind), new(atomic.Uint64)
 	h.all[c] = missed
 	return c, missed, true
 }
@@ -67,15 +68,6 @@ func (h *hub) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.all)
-}
-
-// missed returns and resets the number of events that a follower missed.
-func (h *hub) missed(n *uint64) uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	was := *n
-	*n = 0
-	return was
 }
 
 // close ends all streams.
@@ -127,7 +119,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 			if !open {
 				return nil
 			}
-			if n := s.hub.missed(missed); n > 0 {
+			if n := missed.Swap(0); n > 0 {
 				_, err = fmt.Fprintf(w, "event: missed\ndata: {\"events\":%d}\n\n", n)
 			}
 			if err == nil {

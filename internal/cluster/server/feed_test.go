@@ -219,7 +219,7 @@ func TestRefusalsOutliveAFullDisk(t *testing.T) {
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.Refused(Refusal{Client: "vera", Operation: "bus: publish", Reason: "its credentials do not allow it"})
+	b.Refused(store.Audit{Who: "vera", What: "bus: publish", Outcome: "its credentials do not allow it"})
 	if err := b.keepNotes(t.Context()); err == nil {
 		t.Fatal("it was kept nowhere")
 	}

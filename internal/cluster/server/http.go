@@ -120,7 +120,9 @@ func (s *Server) identify(q *request, rt *route) error {
 }
 
 func (s *Server) refuse(q *request, rt *route, why string) {
-	s.Refused(Refusal{Client: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope), Operation: rt.method + " " + rt.path, Reason: why})
+	a := q.caller.audit(rt.method + " " + rt.path)
+	a.Outcome = why
+	s.Refused(a)
 }
 
 // local reports whether a request comes from a program on this machine that addresses
@@ -139,12 +141,9 @@ func local(r *http.Request) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// audit records an operator's action and its outcome. It is committed with the next
-// batch.
-func (s *Server) audit(q *request, rt *route, target, why, outcome string) {
-	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: q.caller.name, From: q.caller.from, Scope: string(q.caller.scope),
-		What: rt.method + " " + rt.path, Target: target, Why: why, Outcome: outcome}}})
-	s.Log.Info("audit", "who", q.caller.name, "from", q.caller.from, "what", rt.method+" "+rt.path, "target", target, "why", why, "outcome", outcome)
+// audit returns an entry of the audit log for a request of the caller.
+func (c *caller) audit(what string) store.Audit {
+	return store.Audit{Who: c.name, From: c.from, Scope: string(c.scope), What: what}
 }
 
 // fail answers with an error.
@@ -187,11 +186,10 @@ func reply(w http.ResponseWriter, status int, v any) error {
 // body reads a request's JSON, strictly.
 func body(q *request, v any) error {
 	err := api.Decode(q.Body, v)
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return err
-	case err != nil:
+	}
+	if err != nil {
 		return bad("%v", err)
 	}
 	q.whole()

@@ -1,29 +1,29 @@
 package server
 
 import (
+	"maps"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// callers limits the request rate of each caller by a token bucket.
+// callers limits the request rate of each caller.
 type callers struct {
-	perSecond, burst float64
-	now              func() time.Time
+	perSecond rate.Limit
+	burst     int
+	now       func() time.Time
 
 	mu sync.Mutex
-	by map[string]*bucket
+	by map[string]*rate.Limiter
 }
 
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-// maxCallers bounds how many are remembered; those with a full bucket can be removed.
+// maxCallers bounds how many are remembered; those that may send a whole burst can be
+// removed.
 const maxCallers = 10_000
 
 func newCallers(perSecond float64, burst int, now func() time.Time) *callers {
-	return &callers{perSecond: perSecond, burst: float64(burst), now: now, by: map[string]*bucket{}}
+	return &callers{perSecond: rate.Limit(perSecond), burst: burst, now: now, by: map[string]*rate.Limiter{}}
 }
 
 // allow reports whether a caller may send a request now. Callers with a known token are
@@ -32,26 +32,16 @@ func (c *callers) allow(who string, known bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	b := c.by[who]
-	if b == nil {
+	l := c.by[who]
+	if l == nil {
 		if len(c.by) >= maxCallers && !known {
-			for k, old := range c.by {
-				if old.left+now.Sub(old.at).Seconds()*c.perSecond >= c.burst {
-					delete(c.by, k)
-				}
-			}
+			maps.DeleteFunc(c.by, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= float64(c.burst) })
 			if len(c.by) >= maxCallers {
 				return false
 			}
 		}
-		b = &bucket{left: c.burst, at: now}
-		c.by[who] = b
+		l = rate.NewLimiter(c.perSecond, c.burst)
+		c.by[who] = l
 	}
-	b.left = min(c.burst, b.left+max(0, now.Sub(b.at).Seconds())*c.perSecond)
-	b.at = now
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
+	return l.AllowN(now, 1)
 }

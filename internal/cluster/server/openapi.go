@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"reflect"
@@ -50,12 +51,7 @@ func document(version string) object {
 }
 
 func responses(rt *route) object {
-	media := rt.media
-	content := object{}
-	if media == "" {
-		media = "application/json"
-	}
-	content[media] = object{"schema": schema(reflect.TypeOf(rt.out))}
+	content := object{cmp.Or(rt.media, "application/json"): object{"schema": schema(reflect.TypeOf(rt.out))}}
 	all := object{"200": object{"description": "success", "content": content}}
 	failure := object{"application/json": object{"schema": schema(reflect.TypeFor[api.Failure]())}}
 	add := func(status, why string) { all[status] = object{"description": why, "content": failure} }
@@ -113,36 +109,19 @@ func schema(t reflect.Type) object {
 		return object{"type": "object", "additionalProperties": schema(t.Elem())}
 	case reflect.Struct:
 		properties, required := object{}, []string{}
-		fields(t, properties, &required)
+		for _, f := range reflect.VisibleFields(t) {
+			name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
+			name = cmp.Or(name, f.Name)
+			if name == "-" || !f.IsExported() || f.Anonymous { // the fields of an embedded struct are visible themselves
+				continue
+			}
+			properties[name] = schema(f.Type)
+			if !strings.Contains(rest, "omitempty") {
+				required = append(required, name)
+			}
+		}
 		slices.Sort(required)
 		return object{"type": "object", "properties": properties, "required": required}
 	}
 	return object{}
-}
-
-// fields describes the fields of a struct: its own first, because they hide embedded ones
-// of the same name.
-func fields(t reflect.Type, properties object, required *[]string) {
-	var embedded []reflect.Type
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" {
-			name = f.Name
-		}
-		_, hidden := properties[name]
-		switch {
-		case name == "-" || !f.IsExported() && !f.Anonymous:
-		case f.Anonymous && f.Tag.Get("json") == "" && f.Type.Kind() == reflect.Struct:
-			embedded = append(embedded, f.Type)
-		case !hidden:
-			properties[name] = schema(f.Type)
-			if !strings.Contains(rest, "omitempty") {
-				*required = append(*required, name)
-			}
-		}
-	}
-	for _, t := range embedded {
-		fields(t, properties, required)
-	}
 }

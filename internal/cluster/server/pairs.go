@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"strings"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -22,22 +21,11 @@ FROM incidents WHERE (antagonists > 0 OR capped_job <> '') AND %[1]s
 GROUP BY ALL HAVING antagonist <> '' ORDER BY 8 DESC, 3 DESC, 1, 2 LIMIT 1000`
 
 func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
-	q := r.URL.Query()
-	from, to, err := span(q.Get("since"), q.Get("until"), s.now())
+	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}})
 	if err != nil {
 		return err
 	}
-	where := []string{"true"}
-	if job := q.Get("job"); job != "" {
-		where = append(where, "victim_job = "+literal(job))
-	}
-	if from > 0 {
-		where = append(where, fmt.Sprintf("updated >= make_timestamptz(%d)", int64(from)*1000))
-	}
-	if to > 0 {
-		where = append(where, fmt.Sprintf("began <= make_timestamptz(%d)", int64(to)*1000))
-	}
-	a, err := s.runQuery(r.Context(), fmt.Sprintf(pairsSQL, strings.Join(where, " AND "), plan.TruePositive, plan.FalsePositive, plan.Noise), from, 0)
+	a, err := s.runQuery(r.Context(), fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise), from, 0)
 	if err != nil {
 		return err
 	}

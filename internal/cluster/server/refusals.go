@@ -9,30 +9,20 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 )
 
-// Refusal is an operation that was refused to a client.
-type Refusal struct {
-	Client    string // name of the token or credentials; empty if unknown
-	From      string // address
-	Scope     string // of the token, or the credentials' role
-	Operation string // method and path, or the operation of a bus client
-	Target    string // the object of the operation
-	Reason    string
-}
-
 // refusals puts refusals into the audit log without letting a client fill it: the first
 // of a kind is recorded at once, and repetitions within the next minute as one line with
 // their number.
 type refusals struct {
 	mu     sync.Mutex
-	since  map[Refusal]uint64 // how many more of each kind came in this minute
-	others uint64             // of kinds beyond maxKinds
+	since  map[store.Audit]uint64 // how many more of each kind came in this minute
+	others uint64                 // of kinds beyond maxKinds
 }
 
 // maxKinds bounds how many kinds per minute are distinguished.
 const maxKinds = 500
 
 // first counts a refusal and reports whether it must be recorded now.
-func (r *refusals) first(x Refusal) bool {
+func (r *refusals) first(x store.Audit) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n, known := r.since[x]; known {
@@ -44,14 +34,14 @@ func (r *refusals) first(x Refusal) bool {
 		return false
 	}
 	if r.since == nil {
-		r.since = map[Refusal]uint64{}
+		r.since = map[store.Audit]uint64{}
 	}
 	r.since[x] = 0
 	return true
 }
 
 // rest returns the number of repetitions of each kind, and resets the counts.
-func (r *refusals) rest() (again map[Refusal]uint64, others uint64) {
+func (r *refusals) rest() (again map[store.Audit]uint64, others uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	again, others = r.since, r.others
@@ -59,18 +49,30 @@ func (r *refusals) rest() (again map[Refusal]uint64, others uint64) {
 	return again, others
 }
 
-// Refused records a refusal in the audit log. It is on disk soon after (keepNotes).
-func (s *Server) Refused(x Refusal) {
+// Refused records an operation that was refused to a client in the audit log; its Outcome
+// is the reason. It is on disk soon after (keepNotes).
+func (s *Server) Refused(x store.Audit) {
 	s.metrics.refused.Inc()
 	if s.refusals.first(x) {
-		s.note(x, "refused: "+x.Reason)
+		s.note(x, "refused: "+x.Outcome)
 	}
 }
 
-func (s *Server) note(x Refusal, outcome string) {
-	s.Store.Add(&store.Batch{Audit: []store.Audit{{At: int64(s.now()), Who: x.Client, From: x.From, Scope: x.Scope, What: x.Operation, Target: x.Target, Outcome: outcome}}})
+func (s *Server) note(x store.Audit, outcome string) {
+	x.Outcome = outcome
+	s.record(x)
 	s.noted.Store(true)
-	s.Log.Info("audit", "who", x.Client, "from", x.From, "what", x.Operation, "target", x.Target, "outcome", outcome)
+}
+
+// record adds an entry to the audit log, which is committed with the next batch.
+func (s *Server) record(a store.Audit) {
+	a.At = int64(s.now())
+	s.Store.Add(&store.Batch{Audit: []store.Audit{a}})
+	log := s.Log.With("who", a.Who, "from", a.From, "what", a.What, "target", a.Target)
+	if a.Why != "" {
+		log = log.With("why", a.Why)
+	}
+	log.Info("audit", "outcome", a.Outcome)
 }
 
 // keepNotes commits recorded refusals if no messages cause a commit.
@@ -93,11 +95,11 @@ func (s *Server) noteAgain(context.Context) error {
 	again, others := s.refusals.rest()
 	for x, n := range again {
 		if n > 0 {
-			s.note(x, fmt.Sprintf("refused %d times more: %s", n, x.Reason))
+			s.note(x, fmt.Sprintf("refused %d times more: %s", n, x.Outcome))
 		}
 	}
 	if others > 0 {
-		s.note(Refusal{Operation: "anything"}, fmt.Sprintf("refused %d times more, of further kinds", others))
+		s.note(store.Audit{What: "anything"}, fmt.Sprintf("refused %d times more, of further kinds", others))
 	}
 	return nil
 }

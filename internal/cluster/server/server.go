@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
@@ -76,6 +80,7 @@ type Server struct {
 	noted    atomic.Bool // there are uncommitted refusals
 	specs    specs
 	live     *live
+	canned   []cluster.Canned
 	metrics  *metrics
 	mux      *http.ServeMux
 	ready    atomic.Bool
@@ -86,11 +91,12 @@ func New(p Options) (*Server, error) {
 	if p.Now == nil {
 		p.Now = time.Now
 	}
-	if p.Tokens == nil {
-		p.Tokens = &Tokens{}
-	}
+	p.Tokens = cmp.Or(p.Tokens, &Tokens{})
 	s := &Server{Options: p, hub: newHub(p.Config.Limits.Streams),
 		callers: newCallers(p.Config.Limits.PerSecond, p.Config.Limits.Burst, p.Now)}
+	if err := yaml.Unmarshal(cannedQueries, &s.canned); err != nil {
+		return nil, fmt.Errorf("read canned queries: %w", err)
+	}
 	s.live = newLive(p)
 	s.metrics = newMetrics(s)
 	s.mux = s.routes()
@@ -148,22 +154,17 @@ func (s *Server) campaign(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, func(context.Context) error { return s.Store.Refresh() }) })
 	leads := atomic.Bool{}
-	all.Go(func() { // a server that does not lead reads the specs
-		s.every(ctx, max(s.Config.Specs.Between, s.Config.Store.Upkeep), func(ctx context.Context) error {
+	unlessLeading := func(period time.Duration, do func(context.Context) error) {
+		s.every(ctx, period, func(ctx context.Context) error {
 			if leads.Load() {
 				return nil
 			}
-			return s.loadSpecs(ctx)
+			return do(ctx)
 		})
-	})
-	all.Go(func() { // and removes copies that are obsolete or too many
-		s.every(ctx, s.Config.Store.Upkeep, func(context.Context) error {
-			if leads.Load() {
-				return nil
-			}
-			return s.Store.Sweep()
-		})
-	})
+	}
+	all.Go(func() { unlessLeading(max(s.Config.Specs.Between, s.Config.Store.Upkeep), s.loadSpecs) })
+	// Copies that are obsolete or too many are removed.
+	all.Go(func() { unlessLeading(s.Config.Store.Upkeep, func(context.Context) error { return s.Store.Sweep() }) })
 	lead := func(ctx context.Context) {
 		leads.Store(true)
 		defer leads.Store(false)
@@ -218,46 +219,38 @@ func (s *Server) upkeep(ctx context.Context) error {
 // now is the current time as sample.Millis.
 func (s *Server) now() sample.Millis { return sample.At(s.Now()) }
 
-// job returns a query over the store's data between from and to.
-func (s *Server) job(sql string, from, to sample.Millis) (*duck.Job, *store.Snapshot) {
-	sn := s.Store.Snapshot(from, to)
-	q := s.Config.Query
-	job := &duck.Job{SQL: sql, Files: dialect.Files(sn), From: from, To: to,
-		Limits: duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}}
-	if !strings.Contains(strings.ToLower(sql), "machines") {
-		return job, sn // two rows for each life of each agent: only queries of machines load them
-	}
-	for source, m := range s.Store.Marks() {
-		job.Machines = append(job.Machines, duck.Machine{Machine: source.Machine, Boot: source.Boot, Stream: source.Stream, Batch: m.High, LastSeen: m.At})
-	}
-	return job, sn
-}
-
-// runQuery executes a query.
+// runQuery executes a user's query over the store's data between from and to.
 func (s *Server) runQuery(ctx context.Context, sql string, from, to sample.Millis) (*duck.Answer, error) {
-	job, sn := s.job(sql, from, to)
+	sn := s.Store.Snapshot(from, to)
 	defer sn.Close()
-	if err := fetchTables(ctx, sn, job); err != nil {
-		return nil, err
-	}
-	return s.Asker.Query(ctx, job)
+	q := s.Config.Query
+	return s.execute(ctx, sn, &duck.Job{SQL: sql, From: from, To: to,
+		Limits: duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}})
 }
 
-// fetchTables fetches the segments of the tables that a statement names, for a remote store. It
-// removes the other tables' segments from the job, since views of all are created. A
-// view's name starts with that of its table.
-func fetchTables(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
-	if !sn.Remote() {
-		return nil
-	}
+// execute executes a query over a snapshot. Of a remote store it fetches the segments of the
+// tables that the statement names; the other tables are empty, since views of all are
+// created. A view's name starts with that of its table.
+func (s *Server) execute(ctx context.Context, sn *store.Snapshot, job *duck.Job) (*duck.Answer, error) {
 	sql := strings.ToLower(job.SQL)
-	var named []string
-	for _, table := range store.Tables() {
-		if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
-			named = append(named, table)
-		} else {
-			job.Files[table] = job.Files[table][:1] // the file with the columns
+	job.Files = dialect.Files(sn)
+	if strings.Contains(sql, "machines") { // two rows for each life of each agent: other queries do not load them
+		for source, m := range s.Store.Marks() {
+			job.Machines = append(job.Machines, duck.Machine{Machine: source.Machine, Boot: source.Boot, Stream: source.Stream, Batch: m.High, LastSeen: m.At})
 		}
 	}
-	return sn.Fetch(ctx, named...)
+	if sn.Remote() {
+		var named []string
+		for _, table := range store.Tables() {
+			if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
+				named = append(named, table)
+			} else {
+				job.Files[table] = job.Files[table][:1] // the file with the columns
+			}
+		}
+		if err := sn.Fetch(ctx, named...); err != nil {
+			return nil, err
+		}
+	}
+	return s.Asker.Query(ctx, job)
 }

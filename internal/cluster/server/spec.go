@@ -41,13 +41,10 @@ const maxSpecs = 5_000_000
 
 // loadSpecs reads the newest versions.
 func (s *Server) loadSpecs(ctx context.Context) error {
-	job, sn := s.job(`SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
-  epoch_ms("last"), epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage FROM specs`, 0, 0)
+	sn := s.Store.Snapshot(0, 0)
 	defer sn.Close()
-	if err := fetchTables(ctx, sn, job); err != nil {
-		return err
-	}
-	a, err := s.askAll(ctx, job)
+	a, err := s.askAll(ctx, sn, duck.Job{SQL: `SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
+  epoch_ms("last"), epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage FROM specs`})
 	if err != nil {
 		return err
 	}
@@ -65,9 +62,9 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 }
 
 // askAll executes one of the server's own queries, within separate limits. Its answer must be complete.
-func (s *Server) askAll(ctx context.Context, job *duck.Job) (*duck.Answer, error) {
+func (s *Server) askAll(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
 	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
-	a, err := s.Asker.Query(ctx, job)
+	a, err := s.execute(ctx, sn, &job)
 	if err == nil && a.Truncated {
 		err = fmt.Errorf("the result has more than the allowed %d rows", len(a.Rows))
 	}
@@ -94,20 +91,18 @@ func (s *Server) learn(ctx context.Context) error {
 // compute computes specs from everything stored, up to now.
 func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, error) {
 	p, from := s.Config.SpecParams(), now.Add(-s.Config.Specs.LookBack)
-	job, sn := s.job(windowsSQL, from, now)
+	sn := s.Store.Snapshot(from, now)
 	defer sn.Close()
-	if err := fetchTables(ctx, sn, job); err != nil { // the learner fetches the samples without a digest
-		return nil, err
-	}
-	windows, err := s.windows(ctx, job)
+	windows, err := s.windows(ctx, sn, from, now)
 	if err != nil {
 		return nil, err
 	}
+	// The learner fetches the samples without a digest.
 	learnt, err := s.Learner.Learn(ctx, sn, from, windows, p, now)
 	if err != nil {
 		return nil, err
 	}
-	s.live.rebase(now, learnt)
+	s.live.do(func(by *spec.Live) { by.Rebase(now, learnt) })
 	return rowsOfSpecs(learnt), nil
 }
 
@@ -117,8 +112,8 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 const windowsSQL = `SELECT machine, victim_task, signal, epoch_ms(began), epoch_ms(coalesce(closed, updated)), id, closed IS NULL
 FROM incidents WHERE NOT follows`
 
-func (s *Server) windows(ctx context.Context, job *duck.Job) ([]store.Window, error) {
-	a, err := s.askAll(ctx, job)
+func (s *Server) windows(ctx context.Context, sn *store.Snapshot, from, now sample.Millis) ([]store.Window, error) {
+	a, err := s.askAll(ctx, sn, duck.Job{SQL: windowsSQL, From: from, To: now})
 	if err != nil {
 		return nil, fmt.Errorf("read incidents: %w", err)
 	}
@@ -132,7 +127,11 @@ func (s *Server) windows(ctx context.Context, job *duck.Job) ([]store.Window, er
 			return nil, fmt.Errorf("read incidents: %w", err)
 		}
 		all = append(all, w)
-		s.live.incident(w.Machine, id, w.Task, w.Signal, w.From, w.To, open, false)
+		ended := w.To
+		if open {
+			ended = 0
+		}
+		s.live.do(func(by *spec.Live) { by.Incident(w.Machine, id, w.Task, w.Signal, w.From, ended, false) })
 	}
 	return all, nil
 }

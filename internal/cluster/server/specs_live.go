@@ -36,55 +36,44 @@ func newLive(p Options) *live {
 	return &live{by: spec.NewLive(p.Config.SpecParams(), spec.LiveHold, maxHeld)}
 }
 
-func (l *live) rebase(cut sample.Millis, all []spec.Computed) {
+// do calls f, one call at a time; not at all if live specs are disabled.
+func (l *live) do(f func(*spec.Live)) {
 	if l == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.by.Rebase(cut, all)
+	f(l.by)
 }
 
 // add adds the contents of a batch.
 func (l *live) add(b *store.Batch) {
-	if l == nil || len(b.Samples)+len(b.Incidents) == 0 {
+	if len(b.Samples)+len(b.Incidents) == 0 {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range b.Samples {
-		l.by.Add(&b.Samples[i])
-	}
-	for i := range b.Incidents {
-		inc := &b.Incidents[i]
-		ended := sample.Millis(0)
-		if inc.Closed != nil {
-			ended = sample.Millis(*inc.Closed)
+	l.do(func(by *spec.Live) {
+		for i := range b.Samples {
+			by.Add(&b.Samples[i])
 		}
-		l.by.Incident(inc.Machine, inc.ID, sample.TaskName(inc.VictimTask), sample.SignalName(inc.Signal), sample.Millis(inc.Began), ended, inc.Follows)
-	}
-}
-
-// incident adds a stored incident; an open one has no end yet.
-func (l *live) incident(machine, id string, task sample.TaskName, signal sample.SignalName, began, ended sample.Millis, open, follows bool) {
-	if l == nil {
-		return
-	}
-	if open {
-		ended = 0
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.by.Incident(machine, id, task, signal, began, ended, follows)
+		for i := range b.Incidents {
+			inc := &b.Incidents[i]
+			ended := sample.Millis(0)
+			if inc.Closed != nil {
+				ended = sample.Millis(*inc.Closed)
+			}
+			by.Incident(inc.Machine, inc.ID, sample.TaskName(inc.VictimTask), sample.SignalName(inc.Signal), sample.Millis(inc.Began), ended, inc.Follows)
+		}
+	})
 }
 
 // announceLive stores and announces the changes caused by samples since the last computation.
 func (s *Server) announceLive(ctx context.Context) error {
 	now := s.now()
-	s.live.mu.Lock()
-	s.live.by.Advance(now)
-	changed := rowsOfSpecs(s.live.by.Changed(now))
-	s.live.mu.Unlock()
+	var changed []store.Spec
+	s.live.do(func(by *spec.Live) {
+		by.Advance(now)
+		changed = rowsOfSpecs(by.Changed(now))
+	})
 	return s.keepSpecs(ctx, changed)
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/store"
 )
 
 func TestTokensFile(t *testing.T) {
@@ -100,15 +102,15 @@ func TestCallersAreHeldToTheirRate(t *testing.T) {
 func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 	b := newBench(t, nil)
 	for range 1000 {
-		b.Refused(Refusal{Client: "agent.m1", From: "192.0.2.1", Scope: "agent", Operation: "publish", Target: "sample.m2", Reason: "no"})
+		b.Refused(store.Audit{Who: "agent.m1", From: "192.0.2.1", Scope: "agent", What: "publish", Target: "sample.m2", Outcome: "no"})
 	}
 	for i := range maxKinds + 9 {
-		b.Refused(Refusal{From: "192.0.2.1", Operation: "publish", Target: fmt.Sprint("x", i), Reason: "no"})
+		b.Refused(store.Audit{From: "192.0.2.1", What: "publish", Target: fmt.Sprint("x", i), Outcome: "no"})
 	}
 	if err := b.noteAgain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.Refused(Refusal{Client: "agent.m1", From: "192.0.2.1", Scope: "agent", Operation: "publish", Target: "sample.m2", Reason: "no"})
+	b.Refused(store.Audit{Who: "agent.m1", From: "192.0.2.1", Scope: "agent", What: "publish", Target: "sample.m2", Outcome: "no"})
 	var m1, all []string
 	for _, a := range b.audits(t) {
 		all = append(all, a.Outcome)

@@ -2,12 +2,14 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -61,7 +63,7 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 		whole[at] = append(whole[at], seg)
 	}
 	consider := func(at string, all []Segment) {
-		slices.SortFunc(all, func(a, b Segment) int { return int(min(1, max(-1, a.Bytes-b.Bytes))) })
+		slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Bytes, b.Bytes) })
 		n, bytes := 0, int64(0)
 		for n < len(all) && bytes+all[n].Bytes <= maxMerge {
 			bytes += all[n].Bytes
@@ -100,7 +102,7 @@ func (seg *Segment) over(now sample.Millis) bool {
 func (s *Store) merge(from []Segment, folder string) error {
 	seg := Segment{From: from[0].From, To: from[0].To}
 	c := &commit{}
-	ctx, cancel := s.long()
+	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
 	if err := s.fetch(ctx, from); err != nil {
 		return err
@@ -217,17 +219,23 @@ func (s *Store) expire(now sample.Millis) error {
 // Snapshot has only files that are part of the store. Slow storage therefore delays
 // neither commits nor queries.
 func (s *Store) sweep(now sample.Millis) error {
+	// Readers in other processes may have found the file in the log; from a Bucket, other
+	// servers' queries may still be fetching it.
+	stay := time.Minute
+	if s.remote {
+		stay = 10 * time.Minute
+	}
 	s.mu.Lock()
 	errs := []error{s.evict()}
 	var due []string
 	for name, since := range s.replaced {
-		if s.pins[name] == 0 && since <= now.Add(-s.opt.Grace) {
+		if s.pins[name] == 0 && since <= now.Add(-stay) {
 			due = append(due, name)
 		}
 	}
 	s.mu.Unlock()
 	slices.Sort(due)
-	ctx, cancel := s.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	var gone []string
 	for _, name := range due {

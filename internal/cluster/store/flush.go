@@ -1,6 +1,8 @@
 package store
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
@@ -49,6 +52,10 @@ func (f *pendingCommit) clear(x *index) {
 	f.spans, f.id = f.spans[:0], ""
 }
 
+// ahead is how far in the future a sample or a record may lie. A machine with a wrong
+// clock would otherwise create a partition that no query reads.
+const ahead = time.Hour
+
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
 // caller may reuse the batch's memory when Add returns.
 func (s *Store) Add(b *Batch) bool {
@@ -57,7 +64,7 @@ func (s *Store) Add(b *Batch) bool {
 	if keep := s.opt.Keep[Samples]; keep > 0 {
 		oldest = now.Add(-keep)
 	}
-	newest := now.Add(s.opt.Ahead)
+	newest := now.Add(ahead)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.next
@@ -98,7 +105,7 @@ func (s *Store) Add(b *Batch) bool {
 // current time: the machine's clock is wrong, but the row's content is not.
 func withinRetention[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
-	newest, oldest := int64(now.Add(s.opt.Ahead)), int64(math.MinInt64)
+	newest, oldest := int64(now.Add(ahead)), int64(math.MinInt64)
 	if keep := s.opt.Keep[table]; keep > 0 {
 		oldest = int64(now.Add(-keep))
 	}
@@ -183,17 +190,16 @@ func (s *Store) spare() *pendingCommit {
 func (s *Store) write(f *pendingCommit) error {
 	for {
 		s.mu.Lock()
-		if s.landed { // an attempt whose result was unknown
-			s.landed, s.writing, s.idle = false, nil, f
-			s.mu.Unlock()
-			return nil
-		}
+		landed := s.landed // an attempt whose result was unknown
 		s.mu.Unlock()
-		err := s.tryWrite(f)
+		var err error
+		if !landed {
+			err = s.tryWrite(f)
+		}
 		if err == nil {
 			s.mu.Lock()
-			s.writing, s.idle = nil, f
-			s.mu.Unlock()
+			defer s.mu.Unlock()
+			s.landed, s.writing, s.idle = false, nil, f
 			return nil
 		}
 		if !errors.Is(err, errConflict) {
@@ -230,10 +236,9 @@ func (s *Store) tryWrite(f *pendingCommit) error {
 
 // failed removes the files of a failed commit, unless the commit may exist.
 func (s *Store) failed(w *writer, err error) error {
-	var broken *brokenError
 	var unsure *unknownResultError
 	switch {
-	case errors.As(err, &broken):
+	case errors.Is(err, errBroken):
 		s.mu.Lock()
 		s.broken = err
 		s.mu.Unlock()
@@ -253,7 +258,7 @@ func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 	}
 	for _, p := range slices.Sorted(maps.Keys(byDay)) {
 		day := byDay[p]
-		slices.SortStableFunc(day, func(a, b T) int { return int(min(1, max(-1, at(&a)-at(&b)))) })
+		slices.SortStableFunc(day, func(a, b T) int { return cmp.Compare(at(&a), at(&b)) })
 		w.segment(p, Segment{Rows: int64(len(day)), From: sample.Millis(at(&day[0])), To: sample.Millis(at(&day[len(day)-1]))},
 			func(out io.Writer) error { return writeRecords(out, table, day) })
 	}
@@ -270,7 +275,7 @@ func (s *Store) commit(c *commit) error {
 	s.mu.Lock()
 	c.Generation, c.At = s.state.Generation+1, now
 	s.mu.Unlock()
-	ctx, cancel := s.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	err := createJSON(ctx, s.bucket, commitName(c.Generation), c)
 	if errors.Is(err, fs.ErrExist) {
@@ -306,13 +311,9 @@ func (s *Store) commit(c *commit) error {
 	return nil
 }
 
-// brokenError is a commit that neither succeeded nor could be undone: only reopening the
+// errBroken means that a commit neither succeeded nor could be undone: only reopening the
 // store shows which.
-type brokenError struct{ error }
-
-func (e *brokenError) Unwrap() error { return e.error }
-
-func (e *brokenError) Error() string { return "commit, and undo the commit: " + e.error.Error() }
+var errBroken = errors.New("commit, and undo the commit")
 
 // unknownResultError is a commit that storage may have or may still receive: the next attempt
 // shows it.
@@ -355,7 +356,7 @@ func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error)
 		return
 	}
 	w.made = append(w.made, seg)
-	ctx, cancel := s.long()
+	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
 	if err := s.bucket.Put(ctx, seg.File, path); err != nil {
 		w.err = fmt.Errorf("store segment: %w", err)
@@ -414,7 +415,7 @@ func (w *writer) finish() error {
 // undo removes the files of a failed commit. Files that cannot be removed now are not
 // part of the store; the next Open removes them.
 func (w *writer) undo() {
-	ctx, cancel := w.store.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	for i := range w.made {
 		if name := w.made[i].File; !w.store.live(name) { // else the commit exists after all

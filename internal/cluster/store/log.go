@@ -26,16 +26,16 @@ type commit struct {
 
 // state is the result of all commits so far.
 type state struct {
-	Generation uint64             `json:"generation"`
-	Segments   map[string]Segment `json:"-"`
-	Marks      map[Source]Mark    `json:"-"`
+	Generation uint64
+	Segments   map[string]Segment
+	Marks      map[Source]Mark
 }
 
 // checkpoint is the file form of a state.
 type checkpoint struct {
-	state
-	List  []Segment   `json:"segments"`
-	Taken sourceMarks `json:"marks"`
+	Generation uint64      `json:"generation"`
+	Segments   []Segment   `json:"segments"`
+	Marks      sourceMarks `json:"marks"`
 }
 
 const (
@@ -120,13 +120,7 @@ func readCheckpoint(ctx context.Context, b Bucket, n uint64) (state, error) {
 	if err := readJSON(ctx, b, checkpointName(n), &c); err != nil {
 		return s, err
 	}
-	s.Generation = c.Generation
-	for _, seg := range c.List {
-		s.Segments[seg.File] = seg
-	}
-	for _, m := range c.Taken {
-		s.Marks[m.Source] = m.Mark
-	}
+	s.apply(&commit{Generation: c.Generation, Add: c.Segments, Marks: c.Marks})
 	return s, nil
 }
 
@@ -155,9 +149,9 @@ func createJSON(ctx context.Context, b Bucket, name string, v any) error {
 
 // checkpoint writes the state as one file and removes what the previous one replaced.
 func (s *state) checkpoint(ctx context.Context, b Bucket) error {
-	c := checkpoint{state: *s, List: []Segment{}, Taken: listMarks(s.Marks)}
+	c := checkpoint{Generation: s.Generation, Segments: []Segment{}, Marks: listMarks(s.Marks)}
 	for _, name := range slices.Sorted(maps.Keys(s.Segments)) {
-		c.List = append(c.List, s.Segments[name])
+		c.Segments = append(c.Segments, s.Segments[name])
 	}
 	if err := createJSON(ctx, b, checkpointName(s.Generation), &c); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

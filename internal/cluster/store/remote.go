@@ -11,8 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -104,7 +105,7 @@ func (s *Store) Refresh() error {
 	}
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	ctx, cancel := s.brief()
+	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	if err := s.refresh(ctx); err != nil {
 		return fmt.Errorf("refresh store: %w", err)
@@ -125,14 +126,6 @@ const (
 	briefTime = 30 * time.Second
 	longTime  = 10 * time.Minute
 )
-
-func (s *Store) brief() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), briefTime)
-}
-
-func (s *Store) long() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), longTime)
-}
 
 // name returns a name that no other server and no other run of this one makes.
 func (s *Store) name() string { return strings.ToLower(rand.Text()) }
@@ -158,32 +151,26 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	}
 	s.fetching.Lock() // else two calls would fetch the same file
 	defer s.fetching.Unlock()
-	places := make(chan struct{}, fetchers)
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var errs []error
+	var all errgroup.Group
+	all.SetLimit(fetchers)
 	for i := range segments {
 		name := segments[i].File
 		if s.here(name) {
 			continue
 		}
-		places <- struct{}{}
-		all.Go(func() {
-			defer func() { <-places }()
+		all.Go(func() error {
 			path := s.path(name)
 			err := os.MkdirAll(filepath.Dir(path), 0o755)
 			if err == nil {
 				err = s.bucket.Get(ctx, name, path)
 			}
 			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, fmt.Errorf("fetch %s: %w", name, err))
+				return fmt.Errorf("fetch %s: %w", name, err)
 			}
+			return nil
 		})
 	}
-	all.Wait()
-	return errors.Join(errs...)
+	return all.Wait()
 }
 
 // here reports whether a local copy of a file exists, and records its use.

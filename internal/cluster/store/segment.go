@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -38,23 +40,12 @@ type Segment struct {
 
 // Table returns the name of its table.
 func (s *Segment) Table() string {
-	for i := range len(s.File) {
-		if s.File[i] == '/' {
-			return s.File[:i]
-		}
-	}
-	return ""
+	table, _, _ := strings.Cut(s.File, "/")
+	return table
 }
 
 // folder returns its folder in the store.
-func (s *Segment) folder() string {
-	for i := len(s.File) - 1; i >= 0; i-- {
-		if s.File[i] == '/' {
-			return s.File[:i]
-		}
-	}
-	return ""
-}
+func (s *Segment) folder() string { return path.Dir(s.File) }
 
 // partition returns the folder for a time.
 func partition(table string, at sample.Millis) string {

@@ -24,9 +24,6 @@ type Options struct {
 	Now func() time.Time
 	// Keep is how long a table's rows are kept; 0 or no entry: for ever.
 	Keep map[string]time.Duration
-	// Ahead is how far in the future a sample or a record may lie. A machine with a wrong
-	// clock would otherwise create a partition that no query reads. 0: an hour.
-	Ahead time.Duration
 	// Bucket is the storage of the files; nil: the folder itself. With a Bucket the
 	// folder has copies, and several servers may open the same store, each with its own
 	// folder.
@@ -34,9 +31,6 @@ type Options struct {
 	// Copies bounds the size of the copies, bytes. Those that a query or a merge needs
 	// are kept in any case. 0: no bound.
 	Copies int64
-	// Grace is how long a file stays after it was replaced, for readers in other
-	// processes that found it in the log. 0: a minute, with a Bucket ten.
-	Grace time.Duration
 }
 
 // Stats holds counts since Open.
@@ -98,14 +92,6 @@ func Open(dir string, opt Options) (*Store, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	if opt.Ahead == 0 {
-		opt.Ahead = time.Hour
-	}
-	if opt.Grace == 0 {
-		if opt.Grace = time.Minute; opt.Bucket != nil {
-			opt.Grace = 10 * time.Minute // other servers' queries may still be fetching it
-		}
-	}
 	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o755); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
@@ -120,7 +106,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	} else {
 		s.bucket = folder{dir}
 	}
-	ctx, cancel := s.long()
+	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
 	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrLocked
@@ -192,10 +178,7 @@ func (s *Store) Stats() Stats {
 		st.Rows += seg.Rows
 		st.Bytes += seg.Bytes
 	}
-	st.Pending = s.next.size()
-	if s.writing != nil {
-		st.Pending += s.writing.size()
-	}
+	st.Pending = s.pending()
 	return st
 }
 
@@ -273,25 +256,18 @@ func (sn *Snapshot) FetchSegments(ctx context.Context, segments []Segment) error
 }
 
 // URLs returns the addresses of a table's segments for programs on other machines.
-func (sn *Snapshot) URLs(table string) []string {
-	var urls []string
-	for i := range sn.Segments {
-		if sn.Segments[i].Table() == table {
-			urls = append(urls, sn.bucket.URL(sn.Segments[i].File))
-		}
-	}
-	return urls
-}
+func (sn *Snapshot) URLs(table string) []string { return sn.named(table, sn.bucket.URL) }
 
 // Files returns the paths of a table's segments.
-func (sn *Snapshot) Files(table string) []string {
-	var files []string
+func (sn *Snapshot) Files(table string) []string { return sn.named(table, folder{sn.Dir}.URL) }
+
+func (sn *Snapshot) named(table string, name func(file string) string) (all []string) {
 	for i := range sn.Segments {
 		if sn.Segments[i].Table() == table {
-			files = append(files, filepath.Join(sn.Dir, filepath.FromSlash(sn.Segments[i].File)))
+			all = append(all, name(sn.Segments[i].File))
 		}
 	}
-	return files
+	return all
 }
 
 // Close releases the segments.
@@ -335,6 +311,10 @@ func ReadBucket(ctx context.Context, b Bucket, dir string) (*Snapshot, error) {
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.pending()
+}
+
+func (s *Store) pending() int {
 	n := s.next.size()
 	if s.writing != nil {
 		n += s.writing.size()

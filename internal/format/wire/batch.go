@@ -30,8 +30,6 @@ type Batch struct {
 	Key
 	At      sample.Millis   // when it was made
 	Samples []sample.Sample // their Machine is the batch's
-	// Skipped counts extra columns that are unknown on this side.
-	Skipped int
 
 	decodeBuf columns // what Decode read last; kept to reuse its memory
 }

@@ -47,7 +47,7 @@ func (b *Batch) setColumns(c *columns) error {
 			return fmt.Errorf("column %s has %d values for %d rows", col.name, col.len, n)
 		}
 	}
-	b.Key, b.At, b.Skipped = Key{string(c.machine), string(c.boot), c.n}, sample.Millis(c.at), 0
+	b.Key, b.At = Key{string(c.machine), string(c.boot), c.n}, sample.Millis(c.at)
 	if cap(b.Samples) < n {
 		b.Samples = make([]sample.Sample, n)
 	}
@@ -121,8 +121,7 @@ func (b *Batch) takeExtra(x *extraColumn, names []string) error {
 	name := names[x.name]
 	e, known := extraByName(name)
 	if !known {
-		b.Skipped++
-		return nil
+		return nil // a newer agent's
 	}
 	if len(x.floats) > 0 && len(x.doubles) > 0 {
 		return fmt.Errorf("extra %s has both floats and doubles", name)

@@ -3,6 +3,7 @@
 package embedded
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -59,10 +60,7 @@ func Start(o Options, t authority.Trust) (*Server, error) {
 	if o.Refused != nil {
 		e.watcher = watch(s, t, o.Refused)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	s.SetLoggerV2(logger{o.Log, e.watcher}, false, false, false)
+	s.SetLoggerV2(logger{cmp.Or(o.Log, slog.New(slog.DiscardHandler)), e.watcher}, false, false, false)
 	s.Start()
 	if !s.ReadyForConnections(startWait) {
 		e.Close()

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -35,10 +36,8 @@ type watcher struct {
 	lines  chan violation
 	ended  chan struct{}
 	done   sync.WaitGroup
-
-	mu     sync.Mutex
-	trust  authority.Trust
-	missed int
+	trust  atomic.Pointer[authority.Trust]
+	missed atomic.Int64
 }
 
 // violation is a log line that reports a refusal.
@@ -86,7 +85,8 @@ func parse(text string) (s violation, ok bool) {
 }
 
 func watch(s *server.Server, t authority.Trust, tell func(Refusal)) *watcher {
-	w := &watcher{server: s, trust: t, tell: tell, lines: make(chan violation, maxWaiting), ended: make(chan struct{})}
+	w := &watcher{server: s, tell: tell, lines: make(chan violation, maxWaiting), ended: make(chan struct{})}
+	w.trust.Store(&t)
 	w.done.Go(w.run)
 	return w
 }
@@ -101,9 +101,7 @@ func (w *watcher) line(text string) bool {
 	select {
 	case w.lines <- s:
 	default:
-		w.mu.Lock()
-		w.missed++
-		w.mu.Unlock()
+		w.missed.Add(1)
 	}
 	return true
 }
@@ -123,11 +121,7 @@ func (w *watcher) run() {
 		case s := <-w.lines:
 			w.tell(w.refusal(s))
 		}
-		w.mu.Lock()
-		missed := w.missed
-		w.missed = 0
-		w.mu.Unlock()
-		if missed > 0 {
+		if missed := w.missed.Swap(0); missed > 0 {
 			w.tell(Refusal{Operation: "anything", Reason: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
 		}
 		select {
@@ -145,11 +139,8 @@ const lookTime = time.Second
 func (w *watcher) refusal(s violation) Refusal {
 	r := Refusal{From: s.from, Operation: s.what, Subject: s.subject, Reason: "its credentials do not allow it"}
 	token, known := w.token(s.cid)
-	w.mu.Lock()
-	trust := w.trust
-	w.mu.Unlock()
 	var why string
-	r.Client, why = refusalReason(token, trust, time.Now())
+	r.Client, why = refusalReason(token, *w.trust.Load(), time.Now())
 	switch {
 	case !known:
 		r.Reason = "the client is no longer known"
@@ -216,9 +207,7 @@ func (s *Server) SetTrust(t authority.Trust) error {
 		return fmt.Errorf("change trust: %w", err)
 	}
 	if s.watcher != nil {
-		s.watcher.mu.Lock()
-		s.watcher.trust = t
-		s.watcher.mu.Unlock()
+		s.watcher.trust.Store(&t)
 	}
 	s.UpdateAccountClaims(account, claims)
 	return nil

@@ -112,10 +112,7 @@ func (m *meter) begin(ctx context.Context) error {
 	}
 	// A server that is busy now is asked again.
 	u, err := m.Meter(ctx)
-	for range 10 {
-		if err == nil || !wait(ctx, time.Second) {
-			break
-		}
+	for n := 0; err != nil && n < 10 && wait(ctx, time.Second); n++ {
 		u, err = m.Meter(ctx)
 	}
 	m.first, m.last, m.peak = u, u, u.RSS
@@ -141,7 +138,7 @@ func (m *meter) watch(ctx context.Context, began time.Time) {
 	for wait(ctx, time.Second) {
 		at := time.Since(began)
 		m.look(ctx, at)
-		if at-told < m.Every || m.Progress == nil {
+		if at-told < m.Every {
 			continue
 		}
 		now := m.acknowledged()
@@ -199,8 +196,8 @@ func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error)
 	if r.Acknowledged > 0 {
 		r.WireBytes = float64(m.bytes.Load()) / float64(r.Acknowledged)
 	}
-	if err := m.why(); err != nil {
-		r.AgainWhy = err.Error()
+	if reason := m.reason.Load(); reason != nil {
+		r.AgainWhy = (*reason).Error()
 	}
 	r.AckP50, r.AckP99 = percentiles(m.took)
 	if m.Meter == nil {

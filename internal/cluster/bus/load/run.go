@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -60,13 +62,15 @@ type runner struct {
 	late      atomic.Uint64 // batches made a period or more late
 	took      [][]float32   // per machine, s from sending to acknowledgement
 
-	mu     sync.Mutex
-	reason error // why a batch was resent last
+	reason atomic.Pointer[error] // why a batch was resent last
 }
 
 // Run runs until o.For is over or ctx ends, which is no error, and waits until what was
 // acknowledged is committed.
 func Run(ctx context.Context, o Options) (*Result, error) {
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
 	p := &runner{Options: o, senders: make([]*bus.Sender, o.Machines), took: make([][]float32, o.Machines)}
 	boot := fmt.Sprintf("%x", time.Now().UnixNano())
 	for i := range o.Machines {
@@ -105,56 +109,34 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 
 // connect connects all machines.
 func (p *runner) connect(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var all sync.WaitGroup
-	next := atomic.Int64{}
-	for range connectors {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= p.Machines {
-					return
-				}
-				if err := p.dial(ctx, i); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		for p.tell(ctx, Progress{Connected: int(p.connected.Load())}) {
+	report, stop := context.WithCancel(ctx)
+	var reporting sync.WaitGroup
+	reporting.Go(func() {
+		for wait(report, p.Every) {
+			p.Progress(Progress{Connected: int(p.connected.Load())})
 		}
-	}()
-	all.Wait()
-	err := context.Cause(ctx)
-	cancel(nil)
-	<-told
+	})
+	dialing, ctx := errgroup.WithContext(ctx)
+	dialing.SetLimit(connectors)
+	for i := range p.Machines {
+		dialing.Go(func() error { return p.dial(ctx, i) })
+	}
+	err := dialing.Wait()
+	stop()
+	reporting.Wait()
 	if err != nil {
 		return fmt.Errorf("connect %d machines, %d are connected: %w", p.Machines, p.connected.Load(), err)
 	}
 	return nil
 }
 
-// tell waits Every, reports progress, and returns whether to continue.
-func (p *runner) tell(ctx context.Context, now Progress) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(p.Every):
-	}
-	if p.Progress != nil {
-		p.Progress(now)
-	}
-	return true
-}
-
 // dialTime is how long one connection may take.
 const dialTime = 30 * time.Second
 
 func (p *runner) dial(ctx context.Context, i int) error {
+	if err := ctx.Err(); err != nil { // another has failed
+		return err
+	}
 	name := p.machines[i].name
 	creds, err := p.Credentials(name)
 	if err != nil {
@@ -199,7 +181,8 @@ func (p *runner) run(ctx context.Context, i int, began time.Time) {
 				p.bytes.Add(uint64(len(batch)))
 				break
 			}
-			p.note(err)
+			p.resends.Add(1)
+			p.reason.Store(&err)
 			if wait(ctx, retry) {
 				continue
 			}
@@ -214,19 +197,6 @@ func (p *runner) run(ctx context.Context, i int, began time.Time) {
 		p.batches.Add(1)
 		p.took[i] = append(p.took[i], float32(time.Since(now).Seconds()))
 	}
-}
-
-func (p *runner) note(err error) {
-	p.resends.Add(1)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reason = err
-}
-
-func (p *runner) why() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.reason
 }
 
 // wait reports whether d passed before ctx ended.

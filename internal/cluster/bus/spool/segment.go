@@ -36,8 +36,7 @@ type segment struct {
 	path       string
 	first, end uint64 // numbers of its first message and one past its last
 	size       int64
-	offsets    []int64  // of its frames; nil: not scanned yet
-	f          *os.File // open for reading; nil: not open
+	offsets    []int64 // of its frames; nil: not scanned yet
 }
 
 // scan finds the frames of the file, up to the first incomplete one, and returns where
@@ -93,13 +92,11 @@ func ignoreEOF(err error) error {
 
 // read returns a frame's message, errDamaged if it differs from what was written.
 func (g *segment) read(i int) ([]byte, error) {
-	if g.f == nil {
-		f, err := os.Open(g.path)
-		if err != nil {
-			return nil, err
-		}
-		g.f = f
+	f, err := os.Open(g.path)
+	if err != nil {
+		return nil, err
 	}
+	defer f.Close() // it is only read
 	end := g.size
 	if i+1 < len(g.offsets) {
 		end = g.offsets[i+1]
@@ -108,7 +105,7 @@ func (g *segment) read(i int) ([]byte, error) {
 		return nil, errDamaged
 	}
 	frame := make([]byte, end-g.offsets[i])
-	if _, err := g.f.ReadAt(frame, g.offsets[i]); err != nil {
+	if _, err := f.ReadAt(frame, g.offsets[i]); err != nil {
 		if ignoreEOF(err) == nil {
 			return nil, errDamaged
 		}
@@ -123,11 +120,4 @@ func (g *segment) read(i int) ([]byte, error) {
 		return nil, errDamaged
 	}
 	return message, nil
-}
-
-func (g *segment) close() {
-	if g.f != nil {
-		_ = g.f.Close()
-		g.f = nil
-	}
 }

@@ -253,7 +253,6 @@ func (s *Spool) begin() error {
 		return errors.Join(err, f.Close(), os.Remove(path))
 	}
 	if n := len(s.segments); n > 0 && s.segments[n-1].first == s.next {
-		s.segments[n-1].close()
 		s.stats.Bytes -= s.segments[n-1].size
 		s.segments = s.segments[:n-1]
 	}
@@ -300,7 +299,6 @@ func (s *Spool) bound() {
 // remove removes the oldest segment.
 func (s *Spool) remove() {
 	old := s.segments[0]
-	old.close()
 	_ = os.Remove(old.path) // on failure it is found and sent again
 	s.stats.Bytes -= old.size
 	s.segments = s.segments[1:]
@@ -391,9 +389,6 @@ func (s *Spool) Close() error {
 
 func (s *Spool) closeFiles() {
 	s.closeWriter()
-	for _, g := range s.segments {
-		g.close()
-	}
 	for _, f := range []*os.File{s.mark, s.lock} {
 		if f != nil {
 			_ = f.Close()

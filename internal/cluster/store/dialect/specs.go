@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	_ "embed" // specs.sql
 	"encoding/json"
 	"fmt"
 	"math"
@@ -11,6 +12,9 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
+
+//go:embed specs.sql
+var specsSQL string
 
 // Specs is the paper's aggregation (CPI², section 3.1) over the table of samples. For
 // each job, platform, signal and variant it returns the mean and standard deviation of
@@ -29,39 +33,12 @@ import (
 // 1979), as in stat.Moments.
 func (d Dialect) Specs(p spec.Params, now sample.Millis) string {
 	millis := func(column string) string { return fmt.Sprintf(d.millis, column) }
-	return fmt.Sprintf(`WITH victims AS (
-  SELECT machine, victim_task AS task, signal, began, coalesce(closed, updated) AS ended FROM incidents WHERE NOT follows
-), teaching AS (
-  SELECT s.job, s.platform, s.signal, s.variant, s.machine, s.task, s.ts,
-         CAST(s.cpu AS DOUBLE) AS cpu, CAST(s.cost AS DOUBLE) AS cost,
-         exp(%[2]s * (%[3]d - floor(%[7]s / %[8]d))) AS w
-  FROM samples s
-  ANTI JOIN victims i ON i.machine = s.machine AND i.task = s.task AND i.signal = s.signal AND s.ts >= i.began AND s.ts <= i.ended
-  WHERE (s.flags & %[4]d) = 0 AND s.ts <= %[9]s
-    AND (%[12]s)
-), tasks AS (
-  SELECT job, platform, signal, variant, count(*) AS n, sum(w) AS sw, sum(w * w) AS sw2,
-         sum(w * cpu) AS swu, sum(w * cost) AS swc, sum(w * cost * cost) AS swcc, max(ts) AS newest
-  FROM teaching GROUP BY job, platform, signal, variant, machine, task
-), keys AS (
-  SELECT job, platform, signal, variant, count(*) AS tasks, count(*) FILTER (WHERE n >= %[5]d) AS enough,
-         sum(n) AS n, sum(sw) AS w, sum(sw2) AS w2, sum(swu) / sum(sw) AS cpu, sum(swc) / sum(sw) AS mean,
-         sum(greatest(swcc - swc * swc / sw, 0e0)) AS inner_m2,
-         sum(swc * swc / sw) - sum(swc) * sum(swc) / sum(sw) AS outer_m2, max(newest) AS newest
-  FROM tasks GROUP BY job, platform, signal, variant
-)
-SELECT job, platform, signal, variant,
-       CASE WHEN tasks < %[6]d THEN 'insufficient'
-            WHEN enough < %[6]d THEN 'learning'
-            WHEN %[1]d - %[10]s > %[11]d THEN 'stale'
-            ELSE 'ready' END AS state,
-       enough AS tasks, CAST(n AS BIGINT) AS num_samples, cpu AS cpu_usage_mean, mean AS cost_mean,
-       CASE WHEN n < 2 OR w - w2 / w <= 0 THEN 0e0
-            ELSE sqrt(greatest(inner_m2 + outer_m2, 0e0) / (w - w2 / w)) END AS cost_stddev,
-       %[10]s AS newest_sample
-FROM keys ORDER BY job, platform, signal, variant`,
-		int64(now), decay(p), int64(now)/spec.HourMS, int(spec.ExcludedFlags), p.MinSamples, p.MinTasks,
-		millis("s.ts"), spec.HourMS, d.At(now), millis("newest"), p.StaleAfter.Milliseconds(), d.sampleFilter())
+	return strings.NewReplacer(
+		"{now}", d.At(now), "{now_ms}", fmt.Sprint(int64(now)), "{now_hour}", fmt.Sprint(int64(now)/spec.HourMS), "{hour_ms}", fmt.Sprint(spec.HourMS),
+		"{sample_ms}", millis("s.ts"), "{newest_ms}", millis("newest"), "{stale_ms}", fmt.Sprint(p.StaleAfter.Milliseconds()),
+		"{min_samples}", fmt.Sprint(p.MinSamples), "{min_tasks}", fmt.Sprint(p.MinTasks),
+		"{log_weight}", decay(p), "{excluded_flags}", fmt.Sprint(int(spec.ExcludedFlags)), "{sample_filter}", d.sampleFilter(),
+	).Replace(strings.TrimSpace(specsSQL))
 }
 
 // sampleFilter is spec.Filter of each signal. A join with the table of signals would lose the

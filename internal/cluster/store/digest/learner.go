@@ -12,7 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -158,8 +159,6 @@ func opened(path string) (*digest, error) {
 
 // digest computes the missing digests.
 func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var missing []source
 	var segments []store.Segment
 	for _, s := range all {
@@ -177,29 +176,18 @@ func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source) 
 	if err := sn.FetchSegments(ctx, segments); err != nil {
 		return fmt.Errorf("digest: %w", err)
 	}
-	todo := make(chan source)
-	var readers sync.WaitGroup
-	for range min(max(1, l.Threads), len(missing)) {
-		readers.Go(func() {
-			for s := range todo {
-				if err := s.make(ctx); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
+	readers, ctx := errgroup.WithContext(ctx)
+	readers.SetLimit(max(1, l.Threads))
 	for _, s := range missing {
-		select {
-		case todo <- s:
-		case <-ctx.Done():
-		}
+		readers.Go(func() error { return s.make(ctx) })
 	}
-	close(todo)
-	readers.Wait()
-	return context.Cause(ctx)
+	return readers.Wait()
 }
 
 func (s *source) make(ctx context.Context) error {
+	if err := ctx.Err(); err != nil { // another has failed
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(s.digest), 0o755); err != nil {
 		return fmt.Errorf("write digest: %w", err)
 	}

@@ -45,8 +45,8 @@ func runJob(job *Job, fences []string, out io.Writer) error {
 	}
 	a := &answer{limits: job.Limits, enc: enc}
 	if err := run(context.Background(), job, a); err != nil {
-		var e *Error
-		if !errors.As(err, &e) {
+		e, own := errors.AsType[*Error](err)
+		if !own {
 			e = &Error{Broken, err.Error()}
 		}
 		if err := enc.Encode(line{Err: e}); err != nil {
@@ -89,16 +89,14 @@ func run(ctx context.Context, job *Job, a *answer) (err error) {
 
 // classify classifies an error of a statement by its cause.
 func classify(err error) error {
-	var own *Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &Error{Exceeded, "the query exceeded its time limit"}
 	}
-	var e *duckdb.Error
 	kind := Wrong
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*duckdb.Error](err); ok {
 		switch e.Type {
 		case duckdb.ErrorTypeOutOfMemory, duckdb.ErrorTypeInterrupt:
 			kind = Exceeded

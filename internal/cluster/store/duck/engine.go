@@ -6,7 +6,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
@@ -40,7 +42,7 @@ func open(ctx context.Context, job *Job) (*engine, error) {
 		"SET errors_as_json=false",
 	}
 	statements = append(statements, views(job)...)
-	statements = append(statements, "SET allowed_paths="+list(allFiles(job)), "SET enable_external_access=false", "SET lock_configuration=true")
+	statements = append(statements, "SET allowed_paths="+list(slices.Concat(slices.Collect(maps.Values(job.Files))...)), "SET enable_external_access=false", "SET lock_configuration=true")
 	for _, s := range statements {
 		if _, err := e.conn.ExecContext(ctx, s); err != nil {
 			return nil, fmt.Errorf("prepare DuckDB: %.80s: %w", s, errors.Join(err, e.Close()))
@@ -50,13 +52,6 @@ func open(ctx context.Context, job *Job) (*engine, error) {
 }
 
 func (e *engine) Close() error { return errors.Join(e.conn.Close(), e.db.Close()) }
-
-func allFiles(job *Job) (all []string) {
-	for _, table := range store.Tables() {
-		all = append(all, job.Files[table]...)
-	}
-	return all
-}
 
 func list(texts []string) string {
 	quoted := make([]string, len(texts))

@@ -103,7 +103,7 @@ func (a *asker) query(job *Job) (*Answer, error) {
 	answer := &Answer{Answer: dialect.Answer{Rows: []json.RawMessage{}}}
 	late := time.AfterFunc(job.Limits.Time+grace+10*time.Second, func() { a.cmd.Process.Kill() })
 	defer late.Stop()
-	bad, ended := answer.read(a.out)
+	ended, bad := answer.read(a.out)
 	if !ended {
 		a.end()
 		a.t.Errorf("%s: it has ended the process, or had to be stopped; the process said: %s", job.SQL, a.errs.String())

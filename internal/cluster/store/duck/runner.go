@@ -66,37 +66,38 @@ func (r *Runner) Query(ctx context.Context, job *Job) (*Answer, error) {
 		return nil, fmt.Errorf("start query: %w", err)
 	}
 	a := &Answer{Answer: dialect.Answer{Rows: []json.RawMessage{}}}
-	bad, ended := a.read(bufio.NewReaderSize(out, 1<<16))
-	if !ended && bad == nil || bad != nil {
+	ended, bad := a.read(bufio.NewReaderSize(out, 1<<16))
+	if !ended || bad != nil {
 		cancel() // its further output is not needed
 	}
 	waited := cmd.Wait()
 	a.Took = time.Since(begun)
 	switch {
-	case bad != nil && ended:
+	case bad != nil:
 		return nil, bad
 	case ended:
 		return a, nil
 	case a.Took >= job.Limits.Time:
 		return nil, &Error{Exceeded, fmt.Sprintf("the query took longer than %s", job.Limits.Time)}
 	}
-	return nil, died(waited, errs.String(), bad)
+	return nil, died(waited, errs.String())
 }
 
-// read reads the child's output. ended: the child finished by itself.
-func (a *Answer) read(in *bufio.Reader) (bad error, ended bool) {
+// read reads the child's output. ended: the child finished by itself, with an answer or an
+// error.
+func (a *Answer) read(in *bufio.Reader) (ended bool, bad error) {
 	dec := json.NewDecoder(in)
 	for {
 		var l line
 		if err := dec.Decode(&l); err != nil {
-			return nil, false // it was stopped, or it stopped itself
+			return false, nil // it was stopped, or it stopped itself
 		}
 		switch {
 		case l.Err != nil:
-			return l.Err, true
+			return true, l.Err
 		case l.End != nil:
 			a.Truncated = *l.End
-			return nil, true
+			return true, nil
 		case l.Columns != nil:
 			a.Columns = l.Columns
 		case l.Row != nil:
@@ -108,15 +109,14 @@ func (a *Answer) read(in *bufio.Reader) (bad error, ended bool) {
 }
 
 // died returns why a child ended without an answer.
-func died(waited error, said string, bad error) error {
-	var exit *exec.ExitError
-	if errors.As(waited, &exit) {
+func died(waited error, said string) error {
+	if exit, ok := errors.AsType[*exec.ExitError](waited); ok {
 		if s, ok := exit.Sys().(syscall.WaitStatus); ok && (s.Signaled() || s.ExitStatus() == 2) {
 			// A signal, or the exit of Go's runtime without memory: the limits.
 			return &Error{Exceeded, "the query exceeded its limit of memory or processor time"}
 		}
 	}
-	return &Error{Broken, fmt.Sprintf("the query's process ended: %v: %s", errors.Join(waited, bad), said)}
+	return &Error{Broken, fmt.Sprintf("the query's process ended: %v: %s", waited, said)}
 }
 
 // tail keeps the end of its input.

@@ -94,8 +94,7 @@ func (b *Bucket) URL(name string) string { return "s3://" + b.bucket + "/" + b.p
 // explain adds the operation and name to an error. An HTTP status with an equivalent in
 // package fs becomes that error.
 func (b *Bucket) explain(do, name string, err error) error {
-	var answer *awshttp.ResponseError
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[*awshttp.ResponseError](err); ok {
 		switch answer.HTTPStatusCode() {
 		case http.StatusNotFound:
 			return fmt.Errorf("%s %s: %w: %w", do, b.URL(name), fs.ErrNotExist, err)

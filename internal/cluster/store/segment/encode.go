@@ -3,6 +3,7 @@ package segment
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/encoding/rle"
@@ -111,11 +112,7 @@ func (c *chunk) fail(err error) {
 
 func (c *chunk) times(ts []int64) {
 	c.meta.Type, c.meta.Encoding = format.Int64, []format.Encoding{format.RLE, format.DeltaBinaryPacked}
-	low, high := ts[0], ts[0]
-	for _, t := range ts {
-		low, high = min(low, t), max(high, t)
-	}
-	c.bounds(binary.LittleEndian.AppendUint64(nil, uint64(low)), binary.LittleEndian.AppendUint64(nil, uint64(high)))
+	c.bounds(binary.LittleEndian.AppendUint64(nil, uint64(slices.Min(ts))), binary.LittleEndian.AppendUint64(nil, uint64(slices.Max(ts))))
 	var enc delta.BinaryPackedEncoding
 	c.w.pages(len(ts), func(from, to int) {
 		var err error
@@ -171,16 +168,7 @@ func (c *chunk) floats(values []float32, nullable bool) {
 	w.pages(len(values), func(from, to int) {
 		w.plain = w.plain[:0]
 		if nullable {
-			w.levels = w.levels[:0]
-			for _, v := range values[from:to] {
-				level := byte(1)
-				if v != v {
-					level = 0
-					c.nulls++
-				}
-				w.levels = append(w.levels, level)
-			}
-			c.defined()
+			defined(c, values[from:to])
 		}
 		for _, v := range values[from:to] {
 			if v != v && nullable {
@@ -191,19 +179,34 @@ func (c *chunk) floats(values []float32, nullable bool) {
 		}
 		c.data(to-from, format.Plain)
 	})
+	c.floatBounds(low, high)
+}
+
+// floatBounds sets the bounds of numbers; a NaN among them, or no number, means none.
+func (c *chunk) floatBounds(low, high float32) {
 	if low <= high {
 		c.bounds(binary.LittleEndian.AppendUint32(nil, math.Float32bits(low)), binary.LittleEndian.AppendUint32(nil, math.Float32bits(high)))
 	}
 }
 
-// defined starts a page with w.levels: which rows have a value.
-func (c *chunk) defined() {
+// defined starts a page with its levels: which rows have a value, and are not NaN.
+func defined[T float32 | float64](c *chunk, values []T) {
+	w := c.w
+	w.levels = w.levels[:0]
+	for _, v := range values {
+		level := byte(1)
+		if v != v {
+			level = 0
+			c.nulls++
+		}
+		w.levels = append(w.levels, level)
+	}
 	enc := rle.Encoding{BitWidth: 1}
-	bits, err := enc.EncodeLevels(c.w.packed[:0], c.w.levels)
+	bits, err := enc.EncodeLevels(w.packed[:0], w.levels)
 	c.fail(err)
-	c.w.packed = bits
-	c.w.plain = binary.LittleEndian.AppendUint32(c.w.plain, uint32(len(bits)))
-	c.w.plain = append(c.w.plain, bits...)
+	w.packed = bits
+	w.plain = binary.LittleEndian.AppendUint32(w.plain, uint32(len(bits)))
+	w.plain = append(w.plain, bits...)
 }
 
 // doubles writes an optional column of n rows; NaN is null. Without values all rows are
@@ -220,16 +223,8 @@ func (c *chunk) doubles(values []float64, n int) {
 		return
 	}
 	w.pages(n, func(from, to int) {
-		w.plain, w.levels = w.plain[:0], w.levels[:0]
-		for _, v := range values[from:to] {
-			level := byte(1)
-			if v != v {
-				level = 0
-				c.nulls++
-			}
-			w.levels = append(w.levels, level)
-		}
-		c.defined()
+		w.plain = w.plain[:0]
+		defined(c, values[from:to])
 		for _, v := range values[from:to] {
 			if v == v {
 				w.plain = binary.LittleEndian.AppendUint64(w.plain, math.Float64bits(v))
@@ -242,24 +237,14 @@ func (c *chunk) doubles(values []float64, n int) {
 // places writes numbers with few distinct values.
 func (c *chunk) places(values []float32) {
 	c.meta.Type = format.Float
-	low, high := values[0], values[0]
-	for _, v := range values {
-		low, high = min(low, v), max(high, v)
-	}
-	if low <= high {
-		c.bounds(binary.LittleEndian.AppendUint32(nil, math.Float32bits(low)), binary.LittleEndian.AppendUint32(nil, math.Float32bits(high)))
-	}
+	c.floatBounds(slices.Min(values), slices.Max(values))
 	c.few(len(values), func(i int) uint32 { return math.Float32bits(values[i]) })
 }
 
 // bits writes flags.
 func (c *chunk) bits(values []int32) {
 	c.meta.Type = format.Int32
-	low, high := values[0], values[0]
-	for _, v := range values {
-		low, high = min(low, v), max(high, v)
-	}
-	c.bounds(binary.LittleEndian.AppendUint32(nil, uint32(low)), binary.LittleEndian.AppendUint32(nil, uint32(high)))
+	c.bounds(binary.LittleEndian.AppendUint32(nil, uint32(slices.Min(values))), binary.LittleEndian.AppendUint32(nil, uint32(slices.Max(values))))
 	c.few(len(values), func(i int) uint32 { return uint32(values[i]) })
 }
 

@@ -43,7 +43,6 @@ type Writer struct {
 
 	group  group
 	series Series       // of the next samples
-	open   bool         // series is set
 	place  [texts]int32 // indices of series in the group's dictionaries
 
 	groups []format.RowGroup
@@ -118,7 +117,7 @@ func newCodec(l zstd.EncoderLevel) (*zstd.Encoder, error) {
 
 // Reset starts a new file in any state of the last one. It reuses memory.
 func (w *Writer) Reset(out io.Writer) {
-	w.out, w.at, w.err, w.open, w.rows = out, 0, nil, false, 0
+	w.out, w.at, w.err, w.rows = out, 0, nil, 0
 	w.groups = w.groups[:0]
 	w.group.clear()
 	w.put([]byte(magic))
@@ -139,7 +138,7 @@ func (w *Writer) Series(s *Series) {
 	if len(w.group.ts) == w.groupRows { // else its names would be in a group without its rows
 		w.flush()
 	}
-	w.series, w.open = *s, true
+	w.series = *s
 	w.enter()
 }
 
@@ -170,9 +169,7 @@ func (w *Writer) Row(ts int64, cpu, cost, coverage float32, flags sample.Flags, 
 func (w *Writer) room() *group {
 	if len(w.group.ts) == w.groupRows {
 		w.flush()
-		if w.open {
-			w.enter()
-		}
+		w.enter()
 	}
 	return &w.group
 }

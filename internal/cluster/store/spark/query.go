@@ -130,6 +130,11 @@ func addBatch(a *dialect.Answer, data []byte, most int) error {
 	return nil
 }
 
+var typeNames = map[arrow.Type]string{
+	arrow.INT8: "TINYINT", arrow.INT16: "SMALLINT", arrow.INT32: "INTEGER", arrow.INT64: "BIGINT", arrow.FLOAT32: "FLOAT", arrow.FLOAT64: "DOUBLE",
+	arrow.STRING: "VARCHAR", arrow.LARGE_STRING: "VARCHAR", arrow.BOOL: "BOOLEAN", arrow.TIMESTAMP: "TIMESTAMPTZ",
+}
+
 // typeName returns DuckDB's name of a type, so that answers are uniform.
 func typeName(t arrow.DataType) string {
 	switch t := t.(type) {
@@ -138,25 +143,8 @@ func typeName(t arrow.DataType) string {
 	case arrow.ListLikeType:
 		return typeName(t.Elem()) + "[]"
 	}
-	switch t.ID() {
-	case arrow.INT8:
-		return "TINYINT"
-	case arrow.INT16:
-		return "SMALLINT"
-	case arrow.INT32:
-		return "INTEGER"
-	case arrow.INT64:
-		return "BIGINT"
-	case arrow.FLOAT32:
-		return "FLOAT"
-	case arrow.FLOAT64:
-		return "DOUBLE"
-	case arrow.STRING, arrow.LARGE_STRING:
-		return "VARCHAR"
-	case arrow.BOOL:
-		return "BOOLEAN"
-	case arrow.TIMESTAMP:
-		return "TIMESTAMPTZ"
+	if name, ok := typeNames[t.ID()]; ok {
+		return name
 	}
 	return strings.ToUpper(t.Name())
 }

@@ -1,6 +1,7 @@
 package spark
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -93,11 +94,7 @@ func parse(address string) (target string, secure bool, err error) {
 			return "", false, fmt.Errorf("%q: unknown parameter %q: %w", address, p, ErrAddress)
 		}
 	}
-	port := u.Port()
-	if port == "" {
-		port = "15002" // Spark's default
-	}
-	return net.JoinHostPort(u.Hostname(), port), secure, nil
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "15002")), secure, nil // Spark's default
 }
 
 func loopback(target string) bool {
