@@ -159,8 +159,8 @@ func (r *Reader) parseComment(line []byte) error {
 		if err != nil {
 			return err
 		}
-		l := Label{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), Antagonist: sample.TaskName(r.intern(f[2])),
-			From: from, To: to, Cause: r.intern(f[5])}
+		l := Label{Machine: r.names.Intern(f[0]), Victim: sample.TaskName(r.names.Intern(f[1])), Antagonist: sample.TaskName(r.names.Intern(f[2])),
+			From: from, To: to, Cause: r.names.Intern(f[5])}
 		if err := l.Check(); err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func (r *Reader) parseComment(line []byte) error {
 		if err != nil {
 			return err
 		}
-		s := Stretch{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), From: from, To: to}
+		s := Stretch{Machine: r.names.Intern(f[0]), Victim: sample.TaskName(r.names.Intern(f[1])), From: from, To: to}
 		if err := s.Check(); err != nil {
 			return err
 		}

@@ -2,9 +2,11 @@ package trace
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -87,6 +89,25 @@ func (w *Writer) Write(s *sample.Sample) error {
 		return fmt.Errorf("write trace: %w", err)
 	}
 	return nil
+}
+
+// WriteAll writes a complete labelled trace, with the columns that its samples have.
+func WriteAll(w io.Writer, samples []sample.Sample, labels []Label, unlabelled []Stretch) error {
+	var used []sample.Extra
+	for _, e := range sample.AllExtras() {
+		if slices.ContainsFunc(samples, func(s sample.Sample) bool { _, ok := s.Extras.Get(e); return ok }) {
+			used = append(used, e)
+		}
+	}
+	out := NewWriter(w, used...)
+	out.served = slices.ContainsFunc(samples, func(s sample.Sample) bool { return s.Served != nil })
+	err := errors.Join(out.Labels(labels...), out.Unlabelled(unlabelled...))
+	for i := range samples {
+		if err == nil {
+			err = out.Write(&samples[i])
+		}
+	}
+	return errors.Join(err, out.Flush())
 }
 
 // Flush writes what is buffered; a trace without samples gets its header.

@@ -14,9 +14,6 @@ import (
 	"github.com/quell-dev/quell/internal/format/trace"
 )
 
-// maxReasons is how many bad rows are explained; the rest are only counted.
-const maxReasons = 5
-
 // texts are the columns of names in the order in which a Reader keeps them.
 var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant", "class"}
 
@@ -49,7 +46,7 @@ type Reader struct {
 	lists   trace.ServedReader
 	listed  bool          // some of buffer have Served
 	wrong   map[int]error // by row of the batch: why its served cannot be read
-	interns map[string]string
+	interns trace.Names
 	check   func(*sample.Sample) error
 	class   struct { // the one parsed last
 		text string
@@ -75,7 +72,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Parquet: %w", err)
 	}
-	t = &Reader{file: f, raw: r, size: size, groups: f.RowGroups(), interns: map[string]string{}, check: trace.CheckValues}
+	t = &Reader{file: f, raw: r, size: size, groups: f.RowGroups(), interns: trace.Names{}, check: trace.CheckValues}
 	known := map[string]bool{}
 	open := func(name string, needed bool) *column {
 		known[name] = true
@@ -242,15 +239,11 @@ func (r *Reader) lose(err error) {
 }
 
 func (r *Reader) bad(row, rows int64, err error) {
-	r.report.Bad += int(rows)
-	if len(r.report.Reasons) >= maxReasons {
-		return
+	if rows == 1 {
+		r.report.Skip(1, "row %d: %v", row+1, err)
+	} else {
+		r.report.Skip(int(rows), "rows %d to %d: %v", row+1, row+rows, err)
 	}
-	where := fmt.Sprintf("row %d", row+1)
-	if rows != 1 {
-		where = fmt.Sprintf("rows %d to %d", row+1, row+rows)
-	}
-	r.report.Reasons = append(r.report.Reasons, fmt.Sprintf("%s: %v", where, err))
 }
 
 // fill reads n rows of all columns.
@@ -334,12 +327,9 @@ func (r *Reader) assemble(s *sample.Sample, i int) error {
 }
 
 func (r *Reader) intern(b []byte) string {
-	if s, ok := r.interns[string(b)]; ok {
-		return s
-	}
-	s := string(b)
-	r.interns[s] = s
-	if strings.ContainsAny(s, "\n\r") {
+	known := len(r.interns)
+	s := r.interns.Intern(b)
+	if len(r.interns) > known && strings.ContainsAny(s, "\n\r") {
 		r.check = trace.Check // checks names too
 	}
 	return s

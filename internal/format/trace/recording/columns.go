@@ -52,17 +52,13 @@ type Column struct {
 	Scale  float64 `key:"scale" help:"numbers are multiplied by it"`
 }
 
-// Maps lists the built-in column maps, by name, with their purpose.
-func Maps() map[string]string {
-	all := map[string]string{}
+// Maps lists the names of the built-in column maps.
+func Maps() []string {
 	files, _ := fs.Glob(maps, "maps/*.yaml")
-	for _, f := range files {
-		name := strings.TrimSuffix(path.Base(f), ".yaml")
-		if c, err := LoadColumns(name); err == nil {
-			all[name] = c.About
-		}
+	for i, f := range files {
+		files[i] = strings.TrimSuffix(path.Base(f), ".yaml")
 	}
-	return all
+	return files
 }
 
 // LoadColumns reads a column map: a built-in one by its name, or a file.
@@ -119,13 +115,14 @@ type mapped struct {
 	c      *Columns
 	at     map[string]int // columns of the header
 	fields [][]byte
+	noLabels
 	before map[sample.TaskName]reading
-	names  map[string]string
+	names  trace.Names
 	report trace.Report
 }
 
 func newMapped(r io.Reader, c *Columns) (Reader, error) {
-	m := &mapped{rows: trace.NewRows(r, c.Separator[0]), c: c, before: map[sample.TaskName]reading{}, names: map[string]string{}}
+	m := &mapped{rows: trace.NewRows(r, c.Separator[0]), c: c, before: map[sample.TaskName]reading{}, names: trace.Names{}}
 	if !c.Header {
 		return m, nil
 	}
@@ -157,12 +154,6 @@ func newMapped(r io.Reader, c *Columns) (Reader, error) {
 // Report implements Reader.
 func (m *mapped) Report() trace.Report { return m.report }
 
-// Labels implements Reader: it has no labels.
-func (m *mapped) Labels() ([]trace.Label, bool) { return nil, false }
-
-// Unlabelled implements Reader.
-func (m *mapped) Unlabelled() []trace.Stretch { return nil }
-
 // Read implements Reader.
 func (m *mapped) Read(s *sample.Sample) error {
 	for {
@@ -178,10 +169,7 @@ func (m *mapped) Read(s *sample.Sample) error {
 			some, err = m.parse(line, s)
 		}
 		if err != nil {
-			m.report.Bad++
-			if len(m.report.Reasons) < maxReasons {
-				m.report.Reasons = append(m.report.Reasons, fmt.Sprintf("line %d: %v", m.rows.Line(), err))
-			}
+			m.report.Skip(1, "line %d: %v", m.rows.Line(), err)
 			continue
 		}
 		if some {
@@ -271,19 +259,10 @@ func (m *mapped) name(c Column) (string, error) {
 		return "", err
 	}
 	if c.And == "" {
-		return m.intern(f), nil
+		return m.names.Intern(f), nil
 	}
 	g, err := m.field(c.And)
-	return m.intern([]byte(string(f) + "/" + string(g))), err
-}
-
-func (m *mapped) intern(b []byte) string {
-	if s, ok := m.names[string(b)]; ok {
-		return s
-	}
-	s := string(b)
-	m.names[s] = s
-	return s
+	return m.names.Intern([]byte(string(f) + "/" + string(g))), err
 }
 
 // number reads a number. An empty field, or a column that is not mapped, is not

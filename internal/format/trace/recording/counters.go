@@ -2,7 +2,6 @@ package recording
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -60,25 +59,16 @@ type buffered struct {
 	samples []sample.Sample
 	next    int
 	report  trace.Report
+	noLabels
 }
 
 // add stores a sample; one that no trace can hold is counted as bad.
 func (h *buffered) add(s *sample.Sample) {
 	if err := trace.Check(s); err != nil {
-		h.bad(fmt.Sprintf("%s at %d: %v", s.Task, s.TS, err))
+		h.report.Skip(1, "%s at %d: %v", s.Task, s.TS, err)
 		return
 	}
 	h.samples = append(h.samples, *s)
-}
-
-// maxReasons is how many bad rows are explained; the rest are only counted.
-const maxReasons = 5
-
-func (h *buffered) bad(why string) {
-	h.report.Bad++
-	if len(h.report.Reasons) < maxReasons {
-		h.report.Reasons = append(h.report.Reasons, why)
-	}
 }
 
 // sort puts them in order of time, and at one time in order of machine and task.
@@ -102,8 +92,11 @@ func (h *buffered) Read(s *sample.Sample) error {
 // Report implements Reader.
 func (h *buffered) Report() trace.Report { return h.report }
 
-// Labels implements Reader: it has no labels.
-func (h *buffered) Labels() ([]trace.Label, bool) { return nil, false }
+// noLabels is the part of a Reader of a format without labels.
+type noLabels struct{}
+
+// Labels implements Reader.
+func (noLabels) Labels() ([]trace.Label, bool) { return nil, false }
 
 // Unlabelled implements Reader.
-func (h *buffered) Unlabelled() []trace.Stretch { return nil }
+func (noLabels) Unlabelled() []trace.Stretch { return nil }
