@@ -137,10 +137,10 @@ func (c *Count) Median() time.Duration {
 
 // Result is the result of one rule.
 type Result struct {
-	Rule     detect.Method `json:"rule"`
-	All      Count         `json:"all"`
-	Classes  []*Count      `json:"classes"` // in the scenarios' order
-	Everyday Count         `json:"everyday"`
+	Rule     detect.Method
+	All      Count
+	Classes  []*Count // in the scenarios' order
+	Everyday Count
 }
 
 // Run plays the study. progress receives the number of finished cases and of all cases.
