@@ -105,8 +105,10 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if err := t.make(""); err != nil {
 		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
 	}
-	if err := t.weigh(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
+	if opt.Weight > 0 {
+		if err := t.Weigh("", float64(opt.Weight)); err != nil {
+			return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
+		}
 	}
 	go func() {
 		// Processes die with the thread that started them (PR_SET_PDEATHSIG), so this
@@ -173,6 +175,24 @@ func (t *Tree) Remove(task string) error {
 	return nil
 }
 
+// Kill ends all processes of a task and keeps its cgroups. The caller still has to wait for
+// programs that it launched there.
+func (t *Tree) Kill(task string) error {
+	for deadline := time.Now().Add(teardownTimeout); ; time.Sleep(5 * time.Millisecond) {
+		left := 0
+		for _, dir := range t.Dirs(task) {
+			killMembers(dir)
+			left += len(members(dir))
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("kill task %s: %d processes do not exit", task, left)
+		}
+	}
+}
+
 // make creates the task's directories, with the controllers enabled in all of them. In
 // cgroup v2 a directory that enables controllers for its children cannot hold processes,
 // so tasks are leaves: "web/0" and "web/1", but no "web".
@@ -199,18 +219,15 @@ func (t *Tree) make(task string) error {
 	return nil
 }
 
-// weigh sets the CPU weight of the whole tree: the default is 100 in cpu.weight, 1024 in
-// v1's cpu.shares.
-func (t *Tree) weigh() error {
-	if t.opt.Weight == 0 {
-		return nil
-	}
-	dir, v1 := t.CPUDir("")
-	file, usual := "cpu.weight", 100
+// Weigh sets the CPU weight of a task, "" for the whole tree, to a multiple of the default:
+// 100 in cpu.weight, 1024 in v1's cpu.shares.
+func (t *Tree) Weigh(task string, times float64) error {
+	dir, v1 := t.CPUDir(task)
+	file, usual := "cpu.weight", 100.0
 	if v1 {
 		file, usual = "cpu.shares", 1024
 	}
-	return host.WriteFile(filepath.Join(dir, file), strconv.Itoa(t.opt.Weight*usual))
+	return host.WriteFile(filepath.Join(dir, file), strconv.Itoa(max(1, int(times*usual))))
 }
 
 // enable enables the controllers for children of a v2 directory: cpu, and of the other

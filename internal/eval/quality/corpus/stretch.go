@@ -1,24 +1,15 @@
 package main
 
 import (
-	"bufio"
-	"compress/gzip"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/format/trace"
 )
 
-// A recording says in comments which stretch was played when, so that the truth can be
-// computed again:
+// A recording says in comments which stretch was played when:
 //
 //	# stretch FROM TO calm
 //	# stretch FROM TO quiet
@@ -44,64 +35,26 @@ func (s *stretch) String() string {
 	return text + strings.Join(names, " ")
 }
 
-// parseStretch parses the result of String.
-func parseStretch(text string) (s stretch, err error) {
-	words := strings.Fields(text)
-	if len(words) < 3 {
-		return s, fmt.Errorf("stretch %q: want FROM TO CONTENT", text)
+// parseStretch parses the result of String: the times, and whether there was an antagonist.
+func parseStretch(text string) (from, to sample.Millis, antagonist bool, err error) {
+	var what string
+	if _, err := fmt.Sscan(text, &from, &to, &what); err != nil {
+		return 0, 0, false, fmt.Errorf("stretch %q: want FROM TO CONTENT: %w", text, err)
 	}
-	for i, t := range []*time.Time{&s.from, &s.to} {
-		ms, err := strconv.ParseInt(words[i], 10, 64)
-		if err != nil {
-			return s, fmt.Errorf("stretch %q: %w", text, err)
-		}
-		*t = time.UnixMilli(ms)
-	}
-	switch words[2] {
-	case "calm":
-		s.calm = true
-	case "quiet":
-	case "phase":
-		if len(words) != 4 {
-			return s, fmt.Errorf("stretch %q: want FROM TO phase TASK", text)
-		}
-		s.phase = words[3]
-	default:
-		for _, name := range words[2:] {
-			cause, ok := causeOf(name)
-			if !ok {
-				return s, fmt.Errorf("stretch %q: unknown antagonist", text)
-			}
-			s.antagonists = append(s.antagonists, antagonist{sample.TaskName(name), cause})
-		}
-	}
-	return s, nil
-}
-
-// causeOf returns the resource that an antagonist takes most of, by its task's name. From
-// its second arrival on the name ends in the number of the arrival.
-func causeOf(task string) (cause string, ok bool) {
-	for _, a := range antagonists() {
-		rest, found := strings.CutPrefix(task, "/corpus/"+a.name)
-		n, err := strconv.Atoi(strings.TrimPrefix(rest, "-"))
-		if found && (rest == "" || strings.HasPrefix(rest, "-") && err == nil && n > 1) {
-			return a.cause, true
-		}
-	}
-	return "", false
+	return from, to, strings.HasPrefix(what, "/"), nil
 }
 
 // computeLabels computes the truth of the scene from the work that each victim did.
 func (r *sceneRecording) computeLabels(done map[string]work) {
 	r.foreign()
-	r.judgement, r.rates = judgement{}, map[string]float64{}
+	r.rates = map[string]float64{}
 	for _, v := range r.scene.victims {
-		j := judge(r.scene.name, sample.TaskName("/corpus/"+v.name), done[v.name], r.stretches)
-		r.rates[v.name] = done[v.name].rate(r.stretches[0].from, r.stretches[0].to)
+		j := judge(r.scene.name, sample.TaskName("/corpus/"+v.Name), done[v.Name], r.stretches)
+		r.rates[v.Name] = done[v.Name].rate(r.stretches[0].from, r.stretches[0].to)
 		r.labels, r.unknown = append(r.labels, j.labels...), append(r.unknown, j.unknown...)
 	}
 	for _, i := range r.scene.innocents {
-		r.unknown = append(r.unknown, uncounted(r.scene.name, sample.TaskName("/corpus/"+i.name), r.stretches)...)
+		r.unknown = append(r.unknown, uncounted(r.scene.name, sample.TaskName("/corpus/"+i.Name), r.stretches)...)
 	}
 }
 
@@ -125,87 +78,4 @@ func (r *sceneRecording) foreign() {
 	if n := len(r.samples); n > 0 {
 		r.others = mean(time.Time{}, r.samples[n-1].TS.Time())
 	}
-}
-
-// recorded returns each victim's work according to the recording: the pieces of an interval
-// are distributed evenly over it.
-func (r *sceneRecording) recorded() map[string]work {
-	done, last := map[string]work{}, map[string]sample.Millis{}
-	for i := range r.samples {
-		s := &r.samples[i]
-		n, ok := s.Extras.Get(sample.Transactions)
-		name := strings.TrimPrefix(string(s.Task), "/corpus/")
-		if !ok || !slices.ContainsFunc(r.scene.victims, func(p *program) bool { return p.name == name }) {
-			continue
-		}
-		from := s.TS.Add(-interval)
-		if last[name] > 0 {
-			from = last[name]
-		}
-		last[name] = s.TS
-		for k := range int(n) {
-			at := from.Time().Add(time.Duration((float64(k) + 0.5) / n * float64(s.TS.Sub(from))))
-			done[name] = append(done[name], at)
-		}
-	}
-	return done
-}
-
-// stretchesOf reads the stretches from a recording's comments.
-func stretchesOf(recording io.Reader) (all []stretch, err error) {
-	lines := bufio.NewScanner(recording)
-	for lines.Scan() && strings.HasPrefix(lines.Text(), "#") {
-		if words, ok := strings.CutPrefix(lines.Text(), stretchMark); ok {
-			s, err := parseStretch(words)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, s)
-		}
-	}
-	return all, lines.Err()
-}
-
-// relabel judges a recording again and rewrites it.
-func relabel(file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	zip, err := gzip.NewReader(f)
-	if err != nil {
-		return err
-	}
-	text, err := io.ReadAll(zip)
-	if err != nil {
-		return err
-	}
-	r := &sceneRecording{}
-	if r.stretches, err = stretchesOf(strings.NewReader(string(text))); err != nil {
-		return err
-	}
-	if len(r.stretches) == 0 {
-		return errors.New("no lines \"# stretch\": record the scene again")
-	}
-	in, err := trace.NewReader(strings.NewReader(string(text)))
-	if err != nil {
-		return err
-	}
-	for {
-		var s sample.Sample
-		err := in.Read(&s)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		r.samples = append(r.samples, s)
-	}
-	if r.scene = sceneOf(file); r.scene == nil {
-		return fmt.Errorf("unknown scene")
-	}
-	r.computeLabels(r.recorded())
-	return r.save(file)
 }
