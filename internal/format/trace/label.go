@@ -76,32 +76,21 @@ const (
 )
 
 func (l *Label) append(b []byte) []byte {
-	b = append(b, labelPrefix...)
-	b = appendField(b, l.Machine)
-	b = append(b, ',')
-	b = appendField(b, string(l.Victim))
-	b = append(b, ',')
-	b = appendField(b, string(l.Antagonist))
-	b = appendSpan(b, l.From, l.To)
-	b = append(b, ',')
-	b = appendField(b, l.Cause)
-	return append(b, '\n')
+	return appendRemark(b, labelPrefix, l.Machine, string(l.Victim), string(l.Antagonist), decimal(l.From), decimal(l.To), l.Cause)
 }
 
 func (s *Stretch) append(b []byte) []byte {
-	b = append(b, stretchPrefix...)
-	b = appendField(b, s.Machine)
-	b = append(b, ',')
-	b = appendField(b, string(s.Victim))
-	b = appendSpan(b, s.From, s.To)
-	return append(b, '\n')
+	return appendRemark(b, stretchPrefix, s.Machine, string(s.Victim), decimal(s.From), decimal(s.To))
 }
 
-func appendSpan(b []byte, from, to sample.Millis) []byte {
-	b = append(b, ',')
-	b = strconv.AppendInt(b, int64(from), 10)
-	b = append(b, ',')
-	return strconv.AppendInt(b, int64(to), 10)
+func decimal(at sample.Millis) string { return strconv.FormatInt(int64(at), 10) }
+
+func appendRemark(b []byte, prefix string, fields ...string) []byte {
+	for _, f := range fields {
+		b = appendField(append(b, prefix...), f)
+		prefix = ","
+	}
+	return append(b, '\n')
 }
 
 // Labels marks the trace as labelled, and writes labels. They may come anywhere in a
@@ -141,17 +130,24 @@ func remarks[T any, P interface {
 	return nil
 }
 
+// Truth is what a reader has read so far of the truth about a trace.
+type Truth struct {
+	Known    []Label
+	Unknown  []Stretch
+	Labelled bool
+}
+
 // Labels returns the labels read so far, and whether the trace is labelled at all: in a
 // labelled trace without labels no task suffered.
-func (r *Reader) Labels() (labels []Label, labelled bool) { return r.labels, r.labelled }
+func (t *Truth) Labels() (labels []Label, labelled bool) { return t.Known, t.Labelled }
 
 // Unlabelled returns the stretches read so far, about which labels say nothing.
-func (r *Reader) Unlabelled() []Stretch { return r.unlabelled }
+func (t *Truth) Unlabelled() []Stretch { return t.Unknown }
 
 // parseComment parses a line that begins with #.
 func (r *Reader) parseComment(line []byte) error {
 	if string(line) == labelHeader {
-		r.labelled = true
+		r.Labelled = true
 		return nil
 	}
 	if text, ok := bytes.CutPrefix(line, []byte(labelPrefix)); ok {
@@ -164,7 +160,7 @@ func (r *Reader) parseComment(line []byte) error {
 		if err := l.Check(); err != nil {
 			return err
 		}
-		r.labels, r.labelled = append(r.labels, l), true
+		r.Known, r.Labelled = append(r.Known, l), true
 	}
 	if text, ok := bytes.CutPrefix(line, []byte(stretchPrefix)); ok {
 		f, from, to, err := r.span(text, stretchFields, 2)
@@ -175,7 +171,7 @@ func (r *Reader) parseComment(line []byte) error {
 		if err := s.Check(); err != nil {
 			return err
 		}
-		r.unlabelled, r.labelled = append(r.unlabelled, s), true
+		r.Unknown, r.Labelled = append(r.Unknown, s), true
 	}
 	return nil
 }

@@ -52,16 +52,13 @@ func (n Names) Intern(text []byte) string {
 // column is where. A bad row is counted and skipped. Equal strings are kept
 // once, so memory grows with the distinct names, not with the rows.
 type Reader struct {
+	Truth
 	rows   *Rows
 	header []byte
 	cols   []int // by field: column, -1 unknown
 	names  Names
 	served ServedReader
 	report Report
-
-	labels     []Label
-	unlabelled []Stretch
-	labelled   bool
 }
 
 // NewReader reads the header. It fails with ErrHeader if a column that every sample

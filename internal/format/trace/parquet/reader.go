@@ -22,6 +22,7 @@ var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant
 // and skipped; a damaged row group costs its rows from there on. Memory is bounded by a
 // page for each column and the distinct names.
 type Reader struct {
+	trace.Truth
 	file   *parquet.File
 	raw    io.ReaderAt
 	size   int64
@@ -53,10 +54,6 @@ type Reader struct {
 		is   sample.Class
 	}
 	report trace.Report
-	labels []trace.Label
-	// unlabelled are the stretches about which labels say nothing.
-	unlabelled []trace.Stretch
-	labelled   bool // labelled
 }
 
 type extraColumn struct {
@@ -113,16 +110,12 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 			t.report.Unknown = append(t.report.Unknown, fmt.Sprint(path[0]))
 		}
 	}
-	if text, ok := f.Lookup(labelsKey); ok {
-		t.labelled = true
-		if err := json.Unmarshal([]byte(text), &t.labels); err != nil {
-			return nil, fmt.Errorf("read Parquet: labels: %w", err)
-		}
-	}
-	if text, ok := f.Lookup(unlabelledKey); ok {
-		t.labelled = true
-		if err := json.Unmarshal([]byte(text), &t.unlabelled); err != nil {
-			return nil, fmt.Errorf("read Parquet: labels: %w", err)
+	for key, list := range map[string]any{labelsKey: &t.Known, unlabelledKey: &t.Unknown} {
+		if text, ok := f.Lookup(key); ok {
+			t.Labelled = true
+			if err := json.Unmarshal([]byte(text), list); err != nil {
+				return nil, fmt.Errorf("read Parquet: labels: %w", err)
+			}
 		}
 	}
 	for i := range t.texts {
@@ -144,12 +137,6 @@ func recovered(err *error) {
 
 // Report returns what was found so far.
 func (r *Reader) Report() trace.Report { return r.report }
-
-// Labels returns the trace's labels, and whether it is labelled at all.
-func (r *Reader) Labels() ([]trace.Label, bool) { return r.labels, r.labelled }
-
-// Unlabelled returns the stretches about which labels say nothing.
-func (r *Reader) Unlabelled() []trace.Stretch { return r.unlabelled }
 
 // Progress returns how much of the file was read, 0 to 1.
 func (r *Reader) Progress() float64 {

@@ -111,14 +111,16 @@ var units = map[string]float64{"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 // mapped reads a CSV by a column map.
 type mapped struct {
+	trace.Truth // without labels
+
 	rows   *trace.Rows
 	c      *Columns
 	at     map[string]int // columns of the header
 	fields [][]byte
-	noLabels
 	before map[sample.TaskName]reading
 	names  trace.Names
 	report trace.Report
+	err    error // of the row that is parsed
 }
 
 func newMapped(r io.Reader, c *Columns) (Reader, error) {
@@ -184,40 +186,29 @@ func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 	if m.fields, ok = m.rows.Split(line); !ok {
 		return false, errors.New("malformed quotes")
 	}
-	var errs error
-	name := func(key string, c Column) string {
-		v, err := m.name(c)
-		errs = cmp.Or(errs, keyedError(key, err))
-		return v
-	}
-	number := func(key string, c Column) float64 {
-		v, err := m.number(c)
-		errs = cmp.Or(errs, keyedError(key, err))
-		return v
-	}
-	*s = sample.Sample{Coverage: 1}
+	m.err = nil
 	at, err := m.time(m.c.TS)
-	errs = cmp.Or(errs, keyedError("ts", err))
-	s.TS = at
-	s.Machine, s.Job, s.Task = name("machine", m.c.Machine), sample.JobName(name("job", m.c.Job)), sample.TaskName(name("task", m.c.Task))
-	s.Platform, s.Signal, s.Variant = sample.Platform(name("platform", m.c.Platform)), sample.SignalName(name("signal", m.c.Signal)), name("variant", m.c.Variant)
-	if class := name("class", m.c.Class); class != "" {
+	m.fail("ts", err)
+	*s = sample.Sample{Coverage: 1, TS: at}
+	s.Machine, s.Job, s.Task = m.name("machine", m.c.Machine), sample.JobName(m.name("job", m.c.Job)), sample.TaskName(m.name("task", m.c.Task))
+	s.Platform, s.Signal, s.Variant = sample.Platform(m.name("platform", m.c.Platform)), sample.SignalName(m.name("signal", m.c.Signal)), m.name("variant", m.c.Variant)
+	if class := m.name("class", m.c.Class); class != "" {
 		s.Class, err = sample.ParseClass(class)
-		errs = cmp.Or(errs, keyedError("class", err))
+		m.fail("class", err)
 	}
-	cpu, misses := number("cpu", m.c.CPU), number("llc_misses", m.c.LLCMisses)
+	cpu, misses := m.number("cpu", m.c.CPU), m.number("llc_misses", m.c.LLCMisses)
 	if !m.c.Counters {
-		s.CPU, s.Cost = float32(cpu), float32(number("cost", m.c.Cost))
+		s.CPU, s.Cost = float32(cpu), float32(m.number("cost", m.c.Cost))
 		if misses >= 0 {
 			s.Extras.Set(sample.LLCMisses, misses)
 		}
-		return true, cmp.Or(errs, trace.Check(s))
+		return true, cmp.Or(m.err, trace.Check(s))
 	}
 	now := reading{at: at, s: cpu * units[m.c.CPU.Unit], misses: misses}
-	now.cycles = number("cost", Column{Column: m.c.Cost.Column})
-	now.instructions = number("cost", Column{Column: m.c.Cost.Per})
-	if errs != nil {
-		return false, errs
+	now.cycles = m.number("cost", Column{Column: m.c.Cost.Column})
+	now.instructions = m.number("cost", Column{Column: m.c.Cost.Per})
+	if m.err != nil {
+		return false, m.err
 	}
 	prev, known := m.before[s.Task]
 	m.before[s.Task] = now
@@ -227,11 +218,11 @@ func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 	return true, trace.Check(s)
 }
 
-func keyedError(key string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", key, err)
+// fail keeps the first error of a row.
+func (m *mapped) fail(key string, err error) {
+	if m.err == nil && err != nil {
+		m.err = fmt.Errorf("%s: %w", key, err)
 	}
-	return nil
 }
 
 // field finds a column by its name or number.
@@ -250,24 +241,23 @@ func (m *mapped) field(name string) ([]byte, error) {
 	return m.fields[i], nil
 }
 
-func (m *mapped) name(c Column) (string, error) {
+func (m *mapped) name(key string, c Column) string {
 	if c.Column == "" {
-		return c.Is, nil
+		return c.Is
 	}
 	f, err := m.field(c.Column)
-	if err != nil {
-		return "", err
+	if err == nil && c.And != "" {
+		var g []byte
+		g, err = m.field(c.And)
+		f = []byte(string(f) + "/" + string(g))
 	}
-	if c.And == "" {
-		return m.names.Intern(f), nil
-	}
-	g, err := m.field(c.And)
-	return m.names.Intern([]byte(string(f) + "/" + string(g))), err
+	m.fail(key, err)
+	return m.names.Intern(f)
 }
 
 // number reads a number. An empty field, or a column that is not mapped, is not
 // measured: NaN.
-func (m *mapped) number(c Column) (float64, error) {
+func (m *mapped) number(key string, c Column) float64 {
 	v := math.NaN()
 	var err error
 	switch {
@@ -283,10 +273,11 @@ func (m *mapped) number(c Column) (float64, error) {
 			v = math.NaN()
 		}
 	}
+	m.fail(key, err)
 	if c.Scale != 0 {
 		v *= c.Scale
 	}
-	return v, err
+	return v
 }
 
 func (m *mapped) parseField(name string) (float64, error) {

@@ -56,10 +56,11 @@ func (r reading) since(prev reading, s *sample.Sample) bool {
 // buffered are samples that had to be read completely, because their file is not in order
 // of time.
 type buffered struct {
+	trace.Truth // without labels
+
 	samples []sample.Sample
 	next    int
 	report  trace.Report
-	noLabels
 }
 
 // add stores a sample; one that no trace can hold is counted as bad.
@@ -91,12 +92,3 @@ func (h *buffered) Read(s *sample.Sample) error {
 
 // Report implements Reader.
 func (h *buffered) Report() trace.Report { return h.report }
-
-// noLabels is the part of a Reader of a format without labels.
-type noLabels struct{}
-
-// Labels implements Reader.
-func (noLabels) Labels() ([]trace.Label, bool) { return nil, false }
-
-// Unlabelled implements Reader.
-func (noLabels) Unlabelled() []trace.Stretch { return nil }

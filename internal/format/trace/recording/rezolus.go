@@ -169,35 +169,26 @@ func (c *cgroup) samples(h *buffered, ts []float64, sums [len(rezolusCounters)][
 
 // counters reads a column; a null is NaN.
 func counters(g parquet.RowGroup, column int) ([]float64, error) {
-	pages := g.ColumnChunks()[column].Pages()
-	defer pages.Close()
+	r := parquet.NewColumnChunkValueReader(g.ColumnChunks()[column])
+	defer r.Close()
 	all := make([]float64, 0, g.NumRows())
 	values := make([]parquet.Value, 512)
 	for {
-		p, err := pages.ReadPage()
+		n, err := r.ReadValues(values)
+		for _, v := range values[:n] {
+			switch {
+			case v.IsNull():
+				all = append(all, math.NaN())
+			case v.Kind() == parquet.Int64:
+				all = append(all, float64(v.Uint64()))
+			default:
+				return nil, fmt.Errorf("counter has type %v", v.Kind())
+			}
+		}
 		if err == io.EOF {
 			return all, nil
 		}
 		if err != nil {
-			return nil, err
-		}
-		r := p.Values()
-		for err == nil {
-			var n int
-			n, err = r.ReadValues(values)
-			for _, v := range values[:n] {
-				switch {
-				case v.IsNull():
-					all = append(all, math.NaN())
-				case v.Kind() == parquet.Int64:
-					all = append(all, float64(v.Uint64()))
-				default:
-					return nil, fmt.Errorf("counter has type %v", v.Kind())
-				}
-			}
-		}
-		parquet.Release(p)
-		if err != io.EOF {
 			return nil, err
 		}
 	}
