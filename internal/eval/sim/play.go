@@ -82,7 +82,7 @@ const minute = time.Minute
 // Simulator plays cases, one at a time, and keeps their shared data.
 type Simulator struct {
 	shape *shape
-	specs *Specs
+	specs Specs
 }
 
 // NewSimulator learns the specs with the seed.
