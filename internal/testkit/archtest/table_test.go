@@ -100,7 +100,7 @@ var table = []row{
 	{pkg: "eval/evaluation", may: "core/sample core/stat core/detect core/plan core/incident eval/stat", why: "counts incidents as the paper's section 7 does"},
 	{pkg: "eval/replay", may: "core/sample core/stat core/spec core/detect core/plan format/trace core/pipeline core/incident eval/rivals eval/stat", why: "the real detect and plan over a recording"},
 	{pkg: "eval/quality/fit", may: "core/sample core/detect core/plan eval/sim format/trace/recording core/pipeline eval/replay eval/quality eval/stat eval/rivals", why: "fits the numbers of rule evidence on recordings and the simulator"},
-	{pkg: "eval/quality/corpus", may: "core/sample core/detect format/keyed format/trace format/trace/recording eval/replay lab/workload eval/rivals", why: "make corpus; runs quell-agent as a program"},
+	{pkg: "eval/quality/corpus", may: "core/sample core/detect format/atomicfile format/keyed format/trace format/trace/recording eval/replay lab/workload eval/rivals", why: "make corpus; runs quell-agent as a program"},
 	{pkg: "people/report", may: "core/sample core/stat core/spec core/detect core/plan format/plot eval/evaluation eval/replay machine/host agent/api core/incident format/page eval/stat", why: "incidents, the agent's status and host.Capability as text for people"},
 	{pkg: "people/demo", may: "core/sample core/spec core/detect core/command core/plan lab/workload agent/logbook agent/api cluster/api core/incident", outside: "golang.org/x/sys",
 		why: "runs a scenario with the shipped agent: starts workloads, reads incidents"},

@@ -8,6 +8,7 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/eval/rivals"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/trace"
 )
 
@@ -152,13 +154,8 @@ func missingPackages(all []scene) error {
 
 // save writes a recording as a labelled trace, completely or not at all.
 func (r *sceneRecording) save(file string) error {
-	tmp, err := os.Create(file + ".tmp")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	defer tmp.Close()
-	zip, err := gzip.NewWriterLevel(tmp, gzip.BestCompression)
+	var b bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
@@ -170,9 +167,8 @@ func (r *sceneRecording) save(file string) error {
 	for i := range r.stretches {
 		fmt.Fprintf(zip, "%s%s\n", stretchMark, &r.stretches[i])
 	}
-	err = trace.WriteAll(zip, r.samples, r.labels, r.unknown)
-	if err = errors.Join(err, zip.Close(), tmp.Sync(), tmp.Close()); err != nil {
+	if err := errors.Join(trace.WriteAll(zip, r.samples, r.labels, r.unknown), zip.Close()); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), file)
+	return atomicfile.Write(file, b.Bytes(), 0o644)
 }
