@@ -130,19 +130,23 @@ func remarks[T any, P interface {
 	return nil
 }
 
-// Truth is what a reader has read so far of the truth about a trace.
-type Truth struct {
+// Contents is what a reader has read so far of a trace besides its samples.
+type Contents struct {
+	Found    Report
 	Known    []Label
 	Unknown  []Stretch
 	Labelled bool
 }
 
+// Report returns what was found so far.
+func (c *Contents) Report() Report { return c.Found }
+
 // Labels returns the labels read so far, and whether the trace is labelled at all: in a
 // labelled trace without labels no task suffered.
-func (t *Truth) Labels() (labels []Label, labelled bool) { return t.Known, t.Labelled }
+func (c *Contents) Labels() (labels []Label, labelled bool) { return c.Known, c.Labelled }
 
 // Unlabelled returns the stretches read so far, about which labels say nothing.
-func (t *Truth) Unlabelled() []Stretch { return t.Unknown }
+func (c *Contents) Unlabelled() []Stretch { return c.Unknown }
 
 // parseComment parses a line that begins with #.
 func (r *Reader) parseComment(line []byte) error {
@@ -179,10 +183,10 @@ func (r *Reader) parseComment(line []byte) error {
 // span cuts a remark into the fields that want names; the two from index at on are
 // times.
 func (r *Reader) span(text []byte, want string, at int) (fields [][]byte, from, to sample.Millis, err error) {
-	if !r.rows.split(text) || len(r.rows.fields) != strings.Count(want, ",")+1 {
+	fields, ok := r.rows.Split(text)
+	if !ok || len(fields) != strings.Count(want, ",")+1 {
 		return nil, 0, 0, fmt.Errorf("%w: want %s", ErrLabel, want)
 	}
-	fields = r.rows.fields
 	for i, t := range [...]*sample.Millis{&from, &to} {
 		ms, err := strconv.ParseInt(string(fields[at+i]), 10, 64)
 		if err != nil {

@@ -52,13 +52,12 @@ func (n Names) Intern(text []byte) string {
 // column is where. A bad row is counted and skipped. Equal strings are kept
 // once, so memory grows with the distinct names, not with the rows.
 type Reader struct {
-	Truth
+	Contents
 	rows   *Rows
 	header []byte
 	cols   []int // by field: column, -1 unknown
 	names  Names
 	served ServedReader
-	report Report
 }
 
 // NewReader reads the header. It fails with ErrHeader if a column that every sample
@@ -83,17 +82,18 @@ func NewReader(r io.Reader) (*Reader, error) {
 		return nil, fmt.Errorf("read trace: %w", err)
 	}
 	t.header = bytes.Clone(line)
-	if !t.rows.split(bytes.TrimPrefix(line, []byte("\ufeff"))) {
+	fields, ok := t.rows.Split(bytes.TrimPrefix(line, []byte("\ufeff")))
+	if !ok {
 		return nil, fmt.Errorf("read trace: %w: %.80q", ErrHeader, line)
 	}
 	seen := map[int]bool{}
-	for _, f := range t.rows.fields {
+	for _, f := range fields {
 		name := strings.TrimSpace(string(f))
 		col, ok := columnOf(name)
 		switch {
 		case !ok:
 			col = -1
-			t.report.Unknown = append(t.report.Unknown, name)
+			t.Found.Unknown = append(t.Found.Unknown, name)
 		case seen[col]:
 			return nil, fmt.Errorf("read trace: %w: duplicate column %s", ErrHeader, name)
 		}
@@ -107,9 +107,6 @@ func NewReader(r io.Reader) (*Reader, error) {
 	}
 	return t, nil
 }
-
-// Report returns what was found so far.
-func (r *Reader) Report() Report { return r.report }
 
 // Read reads the next sample into s, overwriting all of it. It returns io.EOF
 // at the end, and other errors only if the underlying reader fails.
@@ -136,22 +133,23 @@ func (r *Reader) Read(s *sample.Sample) error {
 			r.bad(err)
 			continue
 		}
-		r.report.Rows++
+		r.Found.Rows++
 		return nil
 	}
 }
 
-func (r *Reader) bad(err error) { r.report.Skip(1, "line %d: %v", r.rows.line, err) }
+func (r *Reader) bad(err error) { r.Found.Skip(1, "line %d: %v", r.rows.line, err) }
 
 func (r *Reader) parse(line []byte, s *sample.Sample) error {
-	if !r.rows.split(line) {
+	fields, ok := r.rows.Split(line)
+	if !ok {
 		return errors.New("malformed quotes")
 	}
-	if len(r.rows.fields) != len(r.cols) {
-		return fmt.Errorf("%d fields, the header has %d", len(r.rows.fields), len(r.cols))
+	if len(fields) != len(r.cols) {
+		return fmt.Errorf("%d fields, the header has %d", len(fields), len(r.cols))
 	}
 	*s = sample.Sample{Coverage: 1}
-	for i, f := range r.rows.fields {
+	for i, f := range fields {
 		if col := r.cols[i]; col >= 0 {
 			if err := r.set(s, col, f); err != nil {
 				return fmt.Errorf("%s: %w", columnName(col), err)
@@ -229,8 +227,8 @@ func Load(name string) ([]sample.Sample, error) {
 			all = append(all, s)
 		}
 	}
-	if err == io.EOF && r.report.Bad > 0 {
-		err = fmt.Errorf("%d bad rows", r.report.Bad)
+	if err == io.EOF && r.Found.Bad > 0 {
+		err = fmt.Errorf("%d bad rows", r.Found.Bad)
 	}
 	if err != io.EOF {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -22,7 +22,7 @@ var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant
 // and skipped; a damaged row group costs its rows from there on. Memory is bounded by a
 // page for each column and the distinct names.
 type Reader struct {
-	trace.Truth
+	trace.Contents
 	file   *parquet.File
 	raw    io.ReaderAt
 	size   int64
@@ -53,7 +53,6 @@ type Reader struct {
 		text string
 		is   sample.Class
 	}
-	report trace.Report
 }
 
 type extraColumn struct {
@@ -107,7 +106,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	}
 	for _, path := range f.Schema().Columns() {
 		if len(path) != 1 || !known[path[0]] {
-			t.report.Unknown = append(t.report.Unknown, fmt.Sprint(path[0]))
+			t.Found.Unknown = append(t.Found.Unknown, fmt.Sprint(path[0]))
 		}
 	}
 	for key, list := range map[string]any{labelsKey: &t.Known, unlabelledKey: &t.Unknown} {
@@ -134,9 +133,6 @@ func recovered(err *error) {
 		*err = fmt.Errorf("read Parquet: damaged: %v", p)
 	}
 }
-
-// Report returns what was found so far.
-func (r *Reader) Report() trace.Report { return r.report }
 
 // Progress returns how much of the file was read, 0 to 1.
 func (r *Reader) Progress() float64 {
@@ -199,7 +195,7 @@ func (r *Reader) Next() ([]sample.Sample, error) {
 	}
 	r.left -= int64(n)
 	r.row += int64(n)
-	r.report.Rows += good
+	r.Found.Rows += good
 	return r.buffer[:good], nil
 }
 
@@ -227,9 +223,9 @@ func (r *Reader) lose(err error) {
 
 func (r *Reader) bad(row, rows int64, err error) {
 	if rows == 1 {
-		r.report.Skip(1, "row %d: %v", row+1, err)
+		r.Found.Skip(1, "row %d: %v", row+1, err)
 	} else {
-		r.report.Skip(int(rows), "rows %d to %d: %v", row+1, row+rows, err)
+		r.Found.Skip(int(rows), "rows %d to %d: %v", row+1, row+rows, err)
 	}
 }
 

@@ -111,15 +111,13 @@ var units = map[string]float64{"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 // mapped reads a CSV by a column map.
 type mapped struct {
-	trace.Truth // without labels
-
+	trace.Contents
 	rows   *trace.Rows
 	c      *Columns
 	at     map[string]int // columns of the header
 	fields [][]byte
 	before map[sample.TaskName]reading
 	names  trace.Names
-	report trace.Report
 	err    error // of the row that is parsed
 }
 
@@ -153,9 +151,6 @@ func newMapped(r io.Reader, c *Columns) (Reader, error) {
 	return m, nil
 }
 
-// Report implements Reader.
-func (m *mapped) Report() trace.Report { return m.report }
-
 // Read implements Reader.
 func (m *mapped) Read(s *sample.Sample) error {
 	for {
@@ -171,11 +166,11 @@ func (m *mapped) Read(s *sample.Sample) error {
 			some, err = m.parse(line, s)
 		}
 		if err != nil {
-			m.report.Skip(1, "line %d: %v", m.rows.Line(), err)
+			m.Found.Skip(1, "line %d: %v", m.rows.Line(), err)
 			continue
 		}
 		if some {
-			m.report.Rows++
+			m.Found.Rows++
 			return nil
 		}
 	}

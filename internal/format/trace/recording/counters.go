@@ -56,17 +56,15 @@ func (r reading) since(prev reading, s *sample.Sample) bool {
 // buffered are samples that had to be read completely, because their file is not in order
 // of time.
 type buffered struct {
-	trace.Truth // without labels
-
+	trace.Contents
 	samples []sample.Sample
 	next    int
-	report  trace.Report
 }
 
 // add stores a sample; one that no trace can hold is counted as bad.
 func (h *buffered) add(s *sample.Sample) {
 	if err := trace.Check(s); err != nil {
-		h.report.Skip(1, "%s at %d: %v", s.Task, s.TS, err)
+		h.Found.Skip(1, "%s at %d: %v", s.Task, s.TS, err)
 		return
 	}
 	h.samples = append(h.samples, *s)
@@ -86,9 +84,6 @@ func (h *buffered) Read(s *sample.Sample) error {
 	}
 	*s = h.samples[h.next]
 	h.next++
-	h.report.Rows++
+	h.Found.Rows++
 	return nil
 }
-
-// Report implements Reader.
-func (h *buffered) Report() trace.Report { return h.report }

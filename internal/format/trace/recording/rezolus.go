@@ -107,7 +107,7 @@ func (z *rezolus) Read(s *sample.Sample) error {
 		g := z.groups[0]
 		z.groups = z.groups[1:]
 		if err := z.group(g); err != nil {
-			z.report.Skip(1, "row group: %v", err)
+			z.Found.Skip(1, "row group: %v", err)
 		}
 	}
 }
