@@ -45,7 +45,7 @@ func (m *memory) keep(r *row) {
 		b.pressure[i] += (u - b.pressure[i]) / float32(b.n)
 	}
 	for i, c := range r.cause {
-		if c == good || c == byNeighbour || c == noSpec {
+		if c.counted() {
 			b.counted[i]++
 			b.cost[i] += (r.cost[i] - b.cost[i]) / float32(b.counted[i])
 		}

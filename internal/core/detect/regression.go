@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -100,8 +99,7 @@ type regression struct {
 // regress explains the victim's cost over all intervals that are kept by its suspects' usage:
 // non-negative forward regression, which adds in each step the suspect that explains most
 // of the residual. Then each is tested again together with all the others. Limited suspects
-// take part, since the effect of a limit on their usage is the strongest evidence. The
-// result is ordered by the part of the newest excess that each explains.
+// take part, since the effect of a limit on their usage is the strongest evidence.
 func (d *Detector) regress(s *series, victim int) []fit {
 	t := &d.regression
 	t.fits = t.fits[:0]
@@ -130,9 +128,6 @@ func (d *Detector) regress(s *series, victim int) []fit {
 		t.fits[i].zWithStep = t.zOf(t.fits[i].slot)
 	}
 	t.computeShares()
-	slices.SortFunc(t.fits, func(a, b fit) int {
-		return cmp.Or(cmp.Compare(b.part, a.part), compareKeys(s.tasks[a.slot].task.Key, s.tasks[b.slot].task.Key))
-	})
 	return t.fits
 }
 
