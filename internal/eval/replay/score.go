@@ -35,10 +35,8 @@ func (s Share) MarshalJSON() ([]byte, error) {
 // Value is the share; NaN if N is 0.
 func (s Share) Value() float64 { return float64(s.K) / float64(s.N) }
 
-// Plus returns the share over both samples together.
-func (s Share) Plus(o Share) Share { return shareOf(s.K+o.K, s.N+o.N) }
-
-func shareOf(k, n int) Share {
+func (s Share) plus(o Share) Share {
+	k, n := s.K+o.K, s.N+o.N
 	low, high := stat.ShareInterval(k, n)
 	return Share{k, n, low, high}
 }
@@ -294,17 +292,17 @@ func (s *Share) count(yes bool) {
 	}
 }
 
-// plus adds shares, and computes the bounds of the sums.
-func (s *Shares) plus(o *Shares) Shares {
-	return Shares{s.Precision.Plus(o.Precision), s.Recall.Plus(o.Recall), s.Top1.Plus(o.Top1)}
+// Plus returns the shares over both samples together.
+func (s *Shares) Plus(o *Shares) Shares {
+	return Shares{s.Precision.plus(o.Precision), s.Recall.plus(o.Recall), s.Top1.plus(o.Top1)}
 }
 
 // shares returns the shares over all causes together, and of each.
 func (t tallies) shares() (all Shares, causes []CauseShares) {
-	all = all.plus(&Shares{}) // bounds also where there is nothing
+	all = all.Plus(&Shares{}) // bounds also where there is nothing
 	for cause, c := range t {
-		all = all.plus(c)
-		causes = append(causes, CauseShares{cause, c.plus(&Shares{})})
+		all = all.Plus(c)
+		causes = append(causes, CauseShares{cause, c.Plus(&Shares{})})
 	}
 	slices.SortFunc(causes, func(a, b CauseShares) int {
 		outside := func(c CauseShares) int {

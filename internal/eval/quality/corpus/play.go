@@ -242,13 +242,11 @@ func (p *recorder) command(t *task, script string) (*exec.Cmd, error) {
 	if err := os.MkdirAll(t.dir, 0o755); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("sh", "-c", script)
-	cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C")
+	cmd, env := exec.Command("sh", "-c", script), append(os.Environ(), "D="+t.dir, "LC_ALL=C")
 	if p.scene.on == onLink {
-		cmd = inNamespace(near, "sh", "-c", script)
-		cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C", "LISTEN="+farAddress, "FAR="+strings.Join(inNamespace(far).Args, " "))
+		cmd, env = inNamespace(near, "sh", "-c", script), append(env, "LISTEN="+farAddress, "FAR="+strings.Join(inNamespace(far).Args, " "))
 	}
-	cmd.Dir = t.dir
+	cmd.Dir, cmd.Env = t.dir, env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd, nil
 }

@@ -25,17 +25,17 @@ const specSamples = 30
 
 // totals is how often a rule was right over several recordings.
 type totals struct {
-	precision, recall, top1 replay.Share
-	after                   []time.Duration
-	soon                    int // episodes that were found within soon intervals
-	judged                  int
+	replay.Shares
+	after  []time.Duration
+	soon   int // episodes that were found within soon intervals
+	judged int
 	// alone are the samples that were judged while no antagonist was there, and
 	// framed the accusations then.
 	alone, framed int
 }
 
 func (s *totals) add(r *replay.Result, score *replay.Score, e ends) {
-	s.precision, s.recall, s.top1 = s.precision.Plus(score.Precision), s.recall.Plus(score.Recall), s.top1.Plus(score.Top1)
+	s.Shares = s.Plus(&score.Shares)
 	s.judged += r.Judged
 	for i := range score.Found {
 		f := &score.Found[i]
@@ -103,7 +103,7 @@ func printScore(w io.Writer, dir, only string, rules []detect.Method, long bool)
 				if slices.Sort(all.after); len(all.after) > 0 {
 					median = all.after[len(all.after)/2].Round(time.Second).String()
 				}
-				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, formatShare(all.precision), formatShare(all.recall), formatShare(all.top1), all.soon, all.recall.N, median, all.framed, all.alone)
+				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, formatShare(all.Precision), formatShare(all.Recall), formatShare(all.Top1), all.soon, all.Recall.N, median, all.framed, all.alone)
 			}
 			fmt.Fprintln(w)
 		}

@@ -26,7 +26,7 @@ func main() {
 }
 
 func run() error {
-	s := quality.Study{}
+	s := quality.Study{Policy: sim.Policy()}
 	var rules []string
 	for _, r := range rivals.Names() {
 		rules = append(rules, string(r))
@@ -41,8 +41,8 @@ func run() error {
 	flag.StringVar((*string)(&s.Only), "only", "", "play only scenarios of this channel, such as cpu; empty: all")
 	flag.Uint64Var(&s.Seed, "seed", 1, "random seed")
 	flag.IntVar(&s.Workers, "workers", 0, "cases played in parallel; 0: one per CPU")
-	flag.DurationVar(&s.Trial, "trial", 3*time.Minute, "maximum length of a trial; 0: no trials")
-	flag.BoolVar(&s.Feedback, "feedback", false, "let caps follow the victim's cost")
+	flag.DurationVar(&s.Policy.Trial, "trial", 3*time.Minute, "maximum length of a trial; 0: no trials")
+	flag.BoolVar(&s.Policy.Feedback, "feedback", false, "let caps follow the victim's cost")
 	var off []string
 	flag.Func("without", "name of a switch to turn off in every rule, an ablation; may be repeated", func(name string) error {
 		if _, ok := reflect.TypeFor[detect.Switches]().FieldByName(name); !ok {
