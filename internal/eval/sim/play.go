@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"strings"
 	"time"
 
@@ -295,11 +296,7 @@ func (g *caseRun) recordVictims(at sample.Millis) {
 			g.over[i] |= 1
 			g.label(at, i)
 		}
-		n := 0
-		for b := g.over[i]; b != 0; b &= b - 1 {
-			n++
-		}
-		if n >= least && g.victim[i] < 0 {
+		if bits.OnesCount8(g.over[i]) >= least && g.victim[i] < 0 {
 			g.victim[i] = len(g.result.Victims)
 			g.result.Victims = append(g.result.Victims, Victim{Task: g.tasks[i].id.Name, Since: at})
 		}
