@@ -32,16 +32,13 @@ type Reader struct {
 	all    []*column
 	ts     *column
 	names  [len(texts)]*column
-	cpu    *column
-	cost   *column
-	cover  *column
-	flags  *column
+	values [4]*column // cpu, cost, coverage, flags
 	extras []extraColumn
 	served *column
 
 	texts   [len(texts)][]string
 	times   []int64
-	numbers [4][]float64    // cpu, cost, coverage, flags
+	numbers [4][]float64    // of values
 	ready   []sample.Sample // read, not yet given out
 	buffer  []sample.Sample
 	lists   trace.ServedReader
@@ -85,8 +82,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	for i, name := range texts {
 		t.names[i] = open(name, name == "task" || name == "signal")
 	}
-	t.cpu, t.cost = open("cpu", true), open("cost", true)
-	t.cover, t.flags = open("coverage", false), open("flags", false)
+	t.values = [...]*column{open("cpu", true), open("cost", true), open("coverage", false), open("flags", false)}
 	for _, e := range sample.AllExtras() {
 		if c := open(e.String(), false); c.leaf >= 0 {
 			t.extras = append(t.extras, extraColumn{e, c})
@@ -240,7 +236,7 @@ func (r *Reader) fill(n int) (err error) {
 			return err
 		}
 	}
-	for i, c := range [...]*column{r.cpu, r.cost, r.cover, r.flags} {
+	for i, c := range r.values {
 		if err := c.floats(r.numbers[i][:n]); err != nil {
 			return err
 		}
