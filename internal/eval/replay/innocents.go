@@ -86,7 +86,8 @@ func LoadInnocents(number, most int, each func(func(*sample.Sample)) error) (*In
 	places := map[innocentKey]int{}
 	for i, k := range ranked[:most] {
 		places[k] = i
-		in.tasks[i] = innocent{name: in.rename(i+1, k.task)}
+		// The number of the recording and the rank in it make a name unique.
+		in.tasks[i].name = sample.TaskName(fmt.Sprintf("%s%d-%d/%s", innocentPrefix, number, i+1, strings.TrimPrefix(string(k.task), "/")))
 	}
 	if err := each(func(s *sample.Sample) {
 		if i, ok := places[innocentKey{s.Machine, s.Task}]; ok {
@@ -102,11 +103,6 @@ func LoadInnocents(number, most int, each func(func(*sample.Sample)) error) (*In
 func ofTask(s *sample.Sample) (sample.Signal, bool) {
 	sig, ok := sample.LookupSignal(s.Signal)
 	return sig, ok && !s.Signal.OfMachine() && s.Task != detect.OutsideName
-}
-
-// rename makes a unique name from the number of the recording and the rank in it.
-func (in *Innocents) rename(rank int, task sample.TaskName) sample.TaskName {
-	return sample.TaskName(fmt.Sprintf("%s%d-%d/%s", innocentPrefix, in.number, rank, strings.TrimPrefix(string(task), "/")))
 }
 
 func (t *innocent) add(number int, s *sample.Sample) {

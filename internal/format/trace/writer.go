@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -114,10 +115,7 @@ func WriteAll(w io.Writer, samples []sample.Sample, labels []Label, unlabelled [
 func (w *Writer) Flush() error {
 	if !w.headed {
 		w.headed = true
-		w.line = w.header(w.line[:0])
-		if _, err := w.w.Write(w.line); err != nil {
-			return fmt.Errorf("write trace: %w", err)
-		}
+		_, _ = w.w.Write(w.header(nil)) // Flush returns its error too
 	}
 	if err := w.w.Flush(); err != nil {
 		return fmt.Errorf("write trace: %w", err)
@@ -126,21 +124,14 @@ func (w *Writer) Flush() error {
 }
 
 func (w *Writer) header(b []byte) []byte {
-	for i, c := range columns {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, c...)
-	}
+	names := slices.Clone(columns[:])
 	for _, e := range w.extras {
-		b = append(b, ',')
-		b = append(b, e.String()...)
+		names = append(names, e.String())
 	}
 	if w.served {
-		b = append(b, ',')
-		b = append(b, ServedColumn...)
+		names = append(names, ServedColumn)
 	}
-	return append(b, '\n')
+	return append(append(b, strings.Join(names, ",")...), '\n')
 }
 
 // appendFloat32 writes the shortest text that reads back as the same float32,

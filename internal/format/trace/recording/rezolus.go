@@ -74,8 +74,7 @@ func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
 			}
 			c := found[name+"/"+id]
 			if c == nil {
-				c = &cgroup{path: name, id: id}
-				c.forget()
+				c = &cgroup{path: name, id: id, before: reading{at: math.MinInt64}}
 				found[name+"/"+id] = c
 				z.cgroups = append(z.cgroups, c)
 			}
@@ -91,8 +90,6 @@ func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
 	slices.SortFunc(z.cgroups, func(a, b *cgroup) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.id, b.id)) })
 	return z, nil
 }
-
-func (c *cgroup) forget() { c.before = reading{at: math.MinInt64} }
 
 // Read implements Reader.
 func (z *rezolus) Read(s *sample.Sample) error {
