@@ -356,7 +356,11 @@ func (t *regression) computeShares() {
 		beta[a] /= dot(t.basis[a], t.usageOf(t.fits[a].slot))
 	}
 	excess := t.meanExcess(t.y)
-	t.sigmas = t.meanExcessOf(func(r *row) float64 { return float64(r.cost[t.victim]) }) / max(t.spread, 1e-12)
+	t.u = t.u[:0]
+	for _, r := range t.rows {
+		t.u = append(t.u, float64(r.cost[t.victim]))
+	}
+	t.sigmas = t.meanExcess(t.u) / max(t.spread, 1e-12)
 	for a := range t.fits {
 		if excess > 0 && beta[a] > 0 {
 			t.fits[a].part = beta[a] * t.meanExcess(t.usageOf(t.fits[a].slot)) / excess
@@ -431,16 +435,6 @@ func (t *regression) meanExcess(x []float64) float64 {
 		}
 	}
 	return bad/max(nb, 1) - good/max(ng, 1)
-}
-
-// meanExcessOf returns the difference of a quantity between the newest bad intervals and the good
-// ones, on average.
-func (t *regression) meanExcessOf(of func(*row) float64) float64 {
-	t.u = t.u[:0]
-	for _, r := range t.rows {
-		t.u = append(t.u, of(r))
-	}
-	return t.meanExcess(t.u)
 }
 
 func (t *regression) usageOf(slot int) []float64 {

@@ -165,7 +165,8 @@ func (g *caseRun) playMinute() {
 		usage := g.outside.usage(g.machine)
 		m := pipeline.Measurement{CPU: usage, Cost: math.NaN()}
 		if g.countsOperations() {
-			m.Extras = g.operations(&g.outside.extras, usage)
+			m.Extras = &g.outside.extras
+			m.Extras.Set(g.signal.Activity, usage)
 		}
 		iv.Add(&g.outside.subject, m)
 	}
@@ -195,13 +196,6 @@ func (g *caseRun) playMinute() {
 // 2).
 const sampling = 10 * time.Second
 
-// operations sets a task's extras for a disk or an interface at the given number of
-// operations a second.
-func (g *caseRun) operations(x *sample.Extras, rate float64) *sample.Extras {
-	x.Set(g.signal.Activity, rate)
-	return x
-}
-
 // measure returns the minute's measurement of a task.
 func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 	t := &g.tasks[i]
@@ -223,7 +217,8 @@ func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 		m.Cost, m.CPU, usage = math.NaN(), 0, 0
 	}
 	if g.countsOperations() {
-		m.Extras = g.operations(&g.extras[i], usage)
+		m.Extras = &g.extras[i]
+		m.Extras.Set(g.signal.Activity, usage)
 		if !t.gone {
 			m.CPU = 0.3
 		}
@@ -323,18 +318,14 @@ func (g *caseRun) recordFinding(f *pipeline.Finding) {
 	g.accuse(now, &f.Victim, who)
 }
 
-// accusationLevel returns the level from which on a named suspect counts as accused: the level for a
-// cap if suspects are tried, otherwise the level for advice.
-func (g *caseRun) accusationLevel() detect.Level {
-	if g.setup.Policy.TrialsEnabled() {
-		return g.pipeline.Policy().MinLevel
-	}
-	return detect.Likely
-}
-
-// accuse records an accusation.
+// accuse records an accusation: a name from the level for a cap on if suspects are tried,
+// otherwise from the level for advice on.
 func (g *caseRun) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspect) {
-	if who.Name == detect.OutsideName || who.Level < g.accusationLevel() {
+	level := detect.Likely
+	if g.setup.Policy.TrialsEnabled() {
+		level = g.pipeline.Policy().MinLevel
+	}
+	if who.Name == detect.OutsideName || who.Level < level {
 		return // no task is accused
 	}
 	v, a := g.index(victim.Key), g.index(who.Key)
