@@ -251,6 +251,10 @@ const (
 	unharmed // not judged: it waited, and its work took no longer
 )
 
+// counted reports whether the task's cost was counted in an interval that says something on
+// its suspects.
+func (c cause) counted() bool { return c == good || c == byNeighbour || c == noSpec }
+
 // judged reports whether the task's cost was compared with its spec.
 func (c cause) judged() bool { return c != absent && c != limited && c != noSpec && c != unharmed }
 

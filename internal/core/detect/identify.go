@@ -381,15 +381,8 @@ func (d *Detector) keep(s *series, list []candidate, c candidate) []candidate {
 	for i > 0 && s.before(&c, &list[i-1]) {
 		i--
 	}
-	if i >= d.params.Top {
-		return list
-	}
-	if len(list) < d.params.Top {
-		list = append(list, candidate{})
-	}
-	copy(list[i+1:], list[i:])
-	list[i] = c
-	return list
+	list = slices.Insert(list, i, c)
+	return list[:min(len(list), d.params.Top)]
 }
 
 // before is the order of suspects. Names decide last, so that the result does not depend on

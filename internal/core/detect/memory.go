@@ -14,11 +14,9 @@ type memory struct {
 	spare []*block
 }
 
-const (
-	// tierBlocks is the maximum number of blocks in a tier; beyond it the oldest is joined
-	// to a block of the next tier.
-	tierBlocks = 60
-)
+// tierBlocks is the maximum number of blocks in a tier; beyond it the oldest is joined to a
+// block of the next tier.
+const tierBlocks = 60
 
 // blockOf is the number of intervals in a block of each tier.
 var blockOf = [...]int{5, 30}
@@ -45,7 +43,7 @@ func (m *memory) keep(r *row) {
 		b.pressure[i] += (u - b.pressure[i]) / float32(b.n)
 	}
 	for i, c := range r.cause {
-		if c == good || c == byNeighbour || c == noSpec {
+		if c.counted() {
 			b.counted[i]++
 			b.cost[i] += (r.cost[i] - b.cost[i]) / float32(b.counted[i])
 		}

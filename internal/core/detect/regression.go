@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -100,8 +99,7 @@ type regression struct {
 // regress explains the victim's cost over all intervals that are kept by its suspects' usage:
 // non-negative forward regression, which adds in each step the suspect that explains most
 // of the residual. Then each is tested again together with all the others. Limited suspects
-// take part, since the effect of a limit on their usage is the strongest evidence. The
-// result is ordered by the part of the newest excess that each explains.
+// take part, since the effect of a limit on their usage is the strongest evidence.
 func (d *Detector) regress(s *series, victim int) []fit {
 	t := &d.regression
 	t.fits = t.fits[:0]
@@ -130,9 +128,6 @@ func (d *Detector) regress(s *series, victim int) []fit {
 		t.fits[i].zWithStep = t.zOf(t.fits[i].slot)
 	}
 	t.computeShares()
-	slices.SortFunc(t.fits, func(a, b fit) int {
-		return cmp.Or(cmp.Compare(b.part, a.part), compareKeys(s.tasks[a.slot].task.Key, s.tasks[b.slot].task.Key))
-	})
 	return t.fits
 }
 
@@ -361,7 +356,11 @@ func (t *regression) computeShares() {
 		beta[a] /= dot(t.basis[a], t.usageOf(t.fits[a].slot))
 	}
 	excess := t.meanExcess(t.y)
-	t.sigmas = t.meanExcessOf(func(r *row) float64 { return float64(r.cost[t.victim]) }) / max(t.spread, 1e-12)
+	t.u = t.u[:0]
+	for _, r := range t.rows {
+		t.u = append(t.u, float64(r.cost[t.victim]))
+	}
+	t.sigmas = t.meanExcess(t.u) / max(t.spread, 1e-12)
 	for a := range t.fits {
 		if excess > 0 && beta[a] > 0 {
 			t.fits[a].part = beta[a] * t.meanExcess(t.usageOf(t.fits[a].slot)) / excess
@@ -436,16 +435,6 @@ func (t *regression) meanExcess(x []float64) float64 {
 		}
 	}
 	return bad/max(nb, 1) - good/max(ng, 1)
-}
-
-// meanExcessOf returns the difference of a quantity between the newest bad intervals and the good
-// ones, on average.
-func (t *regression) meanExcessOf(of func(*row) float64) float64 {
-	t.u = t.u[:0]
-	for _, r := range t.rows {
-		t.u = append(t.u, of(r))
-	}
-	return t.meanExcess(t.u)
 }
 
 func (t *regression) usageOf(slot int) []float64 {

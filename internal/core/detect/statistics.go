@@ -218,7 +218,7 @@ func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 	t.whole = len(t.y)
 	newest := s.rows[len(s.rows)-1].at
 	for _, r := range s.rows {
-		if c := r.cause[victim]; c == good || c == byNeighbour || c == noSpec {
+		if r.cause[victim].counted() {
 			t.addInterval(float64(r.cost[victim]), limit, 1, newest.Sub(r.at) < d.params.OutlierWindow)
 		}
 	}
@@ -323,9 +323,7 @@ func (d *Detector) gather(s *series, victim, slot int) bool {
 	other, column := d.costsOf(s, slot)
 	k := 0 // row index in other
 	for _, r := range s.rows {
-		switch r.cause[victim] {
-		case good, byNeighbour, noSpec:
-		default:
+		if !r.cause[victim].counted() {
 			continue
 		}
 		c := 0.0

@@ -138,8 +138,7 @@ func (e *Evaluation) Report() Report {
 		r.Costs = append(r.Costs, quantiles("", name, all))
 	}
 	for _, b := range Bands() {
-		r.OutcomeRate = append(r.OutcomeRate, e.rates(b, math.Inf(-1), func(*measuredCap) bool { return true }))
-		r.OutcomeRate[len(r.OutcomeRate)-1].From = 0
+		r.OutcomeRate = append(r.OutcomeRate, e.rates(b, 0, func(*measuredCap) bool { return true }))
 		for _, from := range []float64{0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6} {
 			r.ByThreshold = append(r.ByThreshold, e.rates(b, from, func(x *measuredCap) bool { return x.correlation >= from }))
 		}

@@ -23,10 +23,8 @@ type Study struct {
 	Half   sim.Half
 	// Only is the channel whose scenarios are played; "": all channels.
 	Only sim.Channel
-	// Trial is the maximum length of a trial (plan.Policy).
-	Trial time.Duration
-	// Feedback lets caps follow the victim's cost (plan.Policy).
-	Feedback bool
+	// Policy is applied in mode on. Start from sim.Policy.
+	Policy plan.Policy
 	// Seeds is the number of cases of each scenario, Minutes the length of each.
 	Seeds, Minutes int
 	// Days is the number of days of an everyday machine without antagonists, whose tasks
@@ -137,10 +135,10 @@ func (c *Count) Median() time.Duration {
 
 // Result is the result of one rule.
 type Result struct {
-	Rule     detect.Method `json:"rule"`
-	All      Count         `json:"all"`
-	Classes  []*Count      `json:"classes"` // in the scenarios' order
-	Everyday Count         `json:"everyday"`
+	Rule     detect.Method
+	All      Count
+	Classes  []*Count // in the scenarios' order
+	Everyday Count
 }
 
 // Run plays the study. progress receives the number of finished cases and of all cases.
@@ -178,9 +176,8 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 		if s.Change != nil {
 			s.Change(&p.Params)
 		}
-		policy := sim.Policy()
-		policy.Mode, policy.Trial, policy.Feedback = plan.On, s.Trial, s.Feedback
-		setup := sim.Setup{Rule: p, Policy: policy, Minutes: s.Minutes, Outside: s.Outside}
+		s.Policy.Mode = plan.On
+		setup := sim.Setup{Rule: p, Policy: s.Policy, Minutes: s.Minutes, Outside: s.Outside}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}
 		player.RunAll(orders, setup, s.Workers, func(c sim.Case) {

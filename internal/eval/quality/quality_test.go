@@ -53,8 +53,10 @@ func TestCounts(t *testing.T) {
 // half, evidence is right more often than the paper's rule, which is right more often than
 // naming the biggest user.
 func TestRulesInShort(t *testing.T) {
+	policy := sim.Policy()
+	policy.Trial = 3 * time.Minute
 	results, err := Run(Study{Rules: []detect.Method{detect.EvidenceMethod, detect.CPI2, rivals.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
-		Days: 2, Seed: 1, Trial: 3 * time.Minute}, func(int, int) {})
+		Days: 2, Seed: 1, Policy: policy}, func(int, int) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"cmp"
-	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -59,20 +58,16 @@ func (c *costs) add(j *Costs, v float64) {
 	}
 }
 
-// list returns all, the jobs with most samples first.
-func (c *costs) list() []Costs {
+// listCosts returns all, the jobs with most samples first.
+func listCosts(of map[costKey]*Costs) []Costs {
 	var all []Costs
-	for _, j := range c.of {
+	for _, j := range of {
 		all = append(all, *j)
 	}
-	orderCosts(all)
-	return all
-}
-
-func orderCosts(all []Costs) {
 	slices.SortFunc(all, func(a, b Costs) int {
 		return cmp.Or(-cmp.Compare(a.Seen, b.Seen), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Signal, b.Signal))
 	})
+	return all
 }
 
 // mergeCosts merges the costs collected on other machines.
@@ -88,10 +83,5 @@ func mergeCosts(a, b []Costs) []Costs {
 			}
 		}
 	}
-	var all []Costs
-	for _, c := range slices.Collect(maps.Values(at)) {
-		all = append(all, *c)
-	}
-	orderCosts(all)
-	return all
+	return listCosts(at)
 }

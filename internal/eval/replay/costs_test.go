@@ -28,8 +28,8 @@ func TestCostsAreAnEvenChoice(t *testing.T) {
 	for i := range 2 * costJobs {
 		c.find(sample.JobName(rune('a'+i)), "cpi")
 	}
-	if len(c.list()) != costJobs || c.list()[0].Job != "job" {
-		t.Errorf("%d jobs, the first %s", len(c.list()), c.list()[0].Job)
+	if len(listCosts(c.of)) != costJobs || listCosts(c.of)[0].Job != "job" {
+		t.Errorf("%d jobs, the first %s", len(listCosts(c.of)), listCosts(c.of)[0].Job)
 	}
 }
 

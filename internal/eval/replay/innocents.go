@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -56,11 +57,7 @@ var errNoInnocents = errors.New("no task with two samples")
 // number-th recording of innocents. each calls its argument with every sample of the
 // recording, in order of time for each task, and is called twice.
 func LoadInnocents(number, most int, each func(func(*sample.Sample)) error) (*Innocents, error) {
-	type use struct {
-		innocentKey
-		signals map[sample.SignalName]float64
-	}
-	used := map[innocentKey]*use{}
+	used := map[innocentKey]map[sample.SignalName]float64{}
 	first, last := sample.Millis(math.MaxInt64), sample.Millis(math.MinInt64) // of all tasks
 	if err := each(func(s *sample.Sample) {
 		if _, ok := ofTask(s); !ok {
@@ -69,31 +66,28 @@ func LoadInnocents(number, most int, each func(func(*sample.Sample)) error) (*In
 		first, last = min(first, s.TS), max(last, s.TS)
 		k := innocentKey{s.Machine, s.Task}
 		if used[k] == nil {
-			used[k] = &use{k, map[sample.SignalName]float64{}}
+			used[k] = map[sample.SignalName]float64{}
 		}
-		used[k].signals[s.Signal] += float64(s.CPU)
+		used[k][s.Signal] += float64(s.CPU)
 	}); err != nil {
 		return nil, err
 	}
-	var ranked []*use
-	most = min(most, len(used))
-	for _, u := range used {
-		ranked = append(ranked, u)
-	}
-	total := func(u *use) (sum float64) {
-		for _, v := range u.signals { // each signal has all of the usage
+	total := func(k innocentKey) (sum float64) {
+		for _, v := range used[k] { // each signal has all of the usage
 			sum = max(sum, v)
 		}
 		return sum
 	}
-	slices.SortFunc(ranked, func(a, b *use) int {
+	ranked := slices.SortedFunc(maps.Keys(used), func(a, b innocentKey) int {
 		return cmp.Or(cmp.Compare(total(b), total(a)), cmp.Compare(a.machine, b.machine), cmp.Compare(a.task, b.task))
 	})
+	most = min(most, len(used))
 	in := &Innocents{number: number, tasks: make([]innocent, most)}
 	places := map[innocentKey]int{}
-	for i, u := range ranked[:most] {
-		places[u.innocentKey] = i
-		in.tasks[i] = innocent{name: in.rename(i+1, u.task)}
+	for i, k := range ranked[:most] {
+		places[k] = i
+		// The number of the recording and the rank in it make a name unique.
+		in.tasks[i].name = sample.TaskName(fmt.Sprintf("%s%d-%d/%s", innocentPrefix, number, i+1, strings.TrimPrefix(string(k.task), "/")))
 	}
 	if err := each(func(s *sample.Sample) {
 		if i, ok := places[innocentKey{s.Machine, s.Task}]; ok {
@@ -109,11 +103,6 @@ func LoadInnocents(number, most int, each func(func(*sample.Sample)) error) (*In
 func ofTask(s *sample.Sample) (sample.Signal, bool) {
 	sig, ok := sample.LookupSignal(s.Signal)
 	return sig, ok && !s.Signal.OfMachine() && s.Task != detect.OutsideName
-}
-
-// rename makes a unique name from the number of the recording and the rank in it.
-func (in *Innocents) rename(rank int, task sample.TaskName) sample.TaskName {
-	return sample.TaskName(fmt.Sprintf("%s%d-%d/%s", innocentPrefix, in.number, rank, strings.TrimPrefix(string(task), "/")))
 }
 
 func (t *innocent) add(number int, s *sample.Sample) {

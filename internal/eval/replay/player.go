@@ -123,7 +123,7 @@ func (p *Replayer) Finish() *Result {
 		r.Jobs = append(r.Jobs, *j)
 	}
 	if p.costs != nil {
-		r.Costs = p.costs.list()
+		r.Costs = listCosts(p.costs.of)
 	}
 	r.order()
 	return r

@@ -35,10 +35,8 @@ func (s Share) MarshalJSON() ([]byte, error) {
 // Value is the share; NaN if N is 0.
 func (s Share) Value() float64 { return float64(s.K) / float64(s.N) }
 
-// Plus returns the share over both samples together.
-func (s Share) Plus(o Share) Share { return shareOf(s.K+o.K, s.N+o.N) }
-
-func shareOf(k, n int) Share {
+func (s Share) plus(o Share) Share {
+	k, n := s.K+o.K, s.N+o.N
 	low, high := stat.ShareInterval(k, n)
 	return Share{k, n, low, high}
 }
@@ -251,7 +249,7 @@ func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation)
 			}
 			counted = true
 			s.Verdicts = append(s.Verdicts, v)
-			counts.of(v.Cause).precision.add(right)
+			counts.of(v.Cause).Precision.count(right)
 		})
 	}
 	slices.SortStableFunc(s.Verdicts, compareVerdicts)
@@ -260,10 +258,10 @@ func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation)
 		slices.SortStableFunc(made, compareVerdicts)
 		c := counts.of(e.cause())
 		if len(made) > 0 {
-			c.top1.add(made[0].Right)
+			c.Top1.count(made[0].Right)
 		}
 		first := slices.IndexFunc(made, func(v Verdict) bool { return v.Right })
-		c.recall.add(first >= 0)
+		c.Recall.count(first >= 0)
 		if first >= 0 {
 			s.Found = append(s.Found, Found{*e, made[first]})
 		} else {
@@ -277,41 +275,34 @@ func Judge(labels []trace.Label, left []trace.Stretch, accusations []Accusation)
 
 func compareVerdicts(a, b Verdict) int { return compareAccusations(&a.Accusation, &b.Accusation) }
 
-// tallies counts verdicts and episodes by cause.
-type tallies map[string]*causeTally
+// tallies counts verdicts and episodes by cause; the shares have no bounds yet.
+type tallies map[string]*Shares
 
-type causeTally struct{ precision, recall, top1 ratio }
-
-type ratio struct{ k, n int }
-
-func (r *ratio) add(yes bool) {
-	if r.n++; yes {
-		r.k++
-	}
-}
-
-func (r *ratio) plus(o ratio) { r.k, r.n = r.k+o.k, r.n+o.n }
-
-func (t tallies) of(cause string) *causeTally {
+func (t tallies) of(cause string) *Shares {
 	if t[cause] == nil {
-		t[cause] = &causeTally{}
+		t[cause] = &Shares{}
 	}
 	return t[cause]
 }
 
-func (t *causeTally) shares() Shares {
-	return Shares{shareOf(t.precision.k, t.precision.n), shareOf(t.recall.k, t.recall.n), shareOf(t.top1.k, t.top1.n)}
+// count counts one more.
+func (s *Share) count(yes bool) {
+	if s.N++; yes {
+		s.K++
+	}
+}
+
+// Plus returns the shares over both samples together.
+func (s *Shares) Plus(o *Shares) Shares {
+	return Shares{s.Precision.plus(o.Precision), s.Recall.plus(o.Recall), s.Top1.plus(o.Top1)}
 }
 
 // shares returns the shares over all causes together, and of each.
-func (t tallies) shares() (Shares, []CauseShares) {
-	var all causeTally
-	var causes []CauseShares
+func (t tallies) shares() (all Shares, causes []CauseShares) {
+	all = all.Plus(&Shares{}) // bounds also where there is nothing
 	for cause, c := range t {
-		all.precision.plus(c.precision)
-		all.recall.plus(c.recall)
-		all.top1.plus(c.top1)
-		causes = append(causes, CauseShares{cause, c.shares()})
+		all = all.Plus(c)
+		causes = append(causes, CauseShares{cause, c.Plus(&Shares{})})
 	}
 	slices.SortFunc(causes, func(a, b CauseShares) int {
 		outside := func(c CauseShares) int {
@@ -322,7 +313,7 @@ func (t tallies) shares() (Shares, []CauseShares) {
 		}
 		return cmp.Or(outside(a)-outside(b), cmp.Compare(a.Cause, b.Cause))
 	})
-	return all.shares(), causes
+	return all, causes
 }
 
 // Median is the median time to detection with the bounds of its 95 % confidence interval by

@@ -145,11 +145,11 @@ func TestOneIncidentOfSeveralEpisodes(t *testing.T) {
 
 // 7 of 10: the two-sided interval in the table of Clopper and Pearson's paper.
 func TestShare(t *testing.T) {
-	s := shareOf(7, 10)
+	s := Share{K: 7, N: 10}.plus(Share{})
 	if s.Value() != 0.7 || s.Low < 0.3475 || s.Low > 0.3476 || s.High < 0.9332 || s.High > 0.9333 {
 		t.Errorf("%+v", s)
 	}
-	if s := shareOf(0, 5); s.Low != 0 || s.High < 0.52 || s.High > 0.53 {
+	if s := (Share{N: 5}).plus(Share{}); s.Low != 0 || s.High < 0.52 || s.High > 0.53 {
 		t.Errorf("%+v", s)
 	}
 }

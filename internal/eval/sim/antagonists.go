@@ -3,7 +3,7 @@ package sim
 import "github.com/quell-dev/quell/internal/core/sample"
 
 // addAntagonists adds the antagonists and the confuser, which makes innocents look guilty.
-func (m *machine) addAntagonists(specs *Specs) {
+func (m *machine) addAntagonists(specs Specs) {
 	n := 1
 	switch m.scenario.Pattern {
 	case Turns:
@@ -54,7 +54,7 @@ const (
 )
 
 // addVisitors adds antagonists that arrive independently and stay for minutes to an hour.
-func (m *machine) addVisitors(specs *Specs) {
+func (m *machine) addVisitors(specs Specs) {
 	m.react()
 	for range visitors {
 		t := m.join(m.pick(others()), specs)
@@ -67,7 +67,7 @@ func (m *machine) addVisitors(specs *Specs) {
 }
 
 // confuse adds tasks or load that make innocents look guilty.
-func (m *machine) confuse(specs *Specs) {
+func (m *machine) confuse(specs Specs) {
 	switch m.scenario.Confuser {
 	case Scheduled:
 		for range 2 + m.rng.IntN(2) {

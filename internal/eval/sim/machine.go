@@ -44,7 +44,7 @@ const (
 const calmMinutes = 30
 
 // newMachine creates a machine of a scenario.
-func newMachine(s Scenario, seed uint64, shape *shape, specs *Specs) *machine {
+func newMachine(s Scenario, seed uint64, shape *shape, specs Specs) *machine {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.Name)) // never fails
 	m := &machine{scenario: s, signal: s.Channel.Signal(), rng: rand.New(rand.NewPCG(seed, h.Sum64())), shape: shape}
@@ -84,7 +84,7 @@ func (m *machine) rate(low, high float64) float64 { return m.signal.LeastRate * 
 func (m *machine) pick(jobs []Job) Job { return jobs[m.rng.IntN(len(jobs))] }
 
 // add adds the i-th of the usual tasks; the first is the victim.
-func (m *machine) add(i int, specs *Specs) {
+func (m *machine) add(i int, specs Specs) {
 	s := m.scenario
 	job := m.pick(others())
 	if i == 0 || m.rng.Float64() < 0.45 {
@@ -135,7 +135,7 @@ func (m *machine) countsOperations() bool {
 }
 
 // join adds a task of a job.
-func (m *machine) join(job Job, specs *Specs) *task {
+func (m *machine) join(job Job, specs Specs) *task {
 	i := len(m.tasks)
 	sp := specs.of(job, m.signal)
 	m.tasks = append(m.tasks, task{

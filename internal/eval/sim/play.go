@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ const minute = time.Minute
 // Simulator plays cases, one at a time, and keeps their shared data.
 type Simulator struct {
 	shape *shape
-	specs *Specs
+	specs Specs
 }
 
 // NewSimulator learns the specs with the seed.
@@ -164,7 +165,8 @@ func (g *caseRun) playMinute() {
 		usage := g.outside.usage(g.machine)
 		m := pipeline.Measurement{CPU: usage, Cost: math.NaN()}
 		if g.countsOperations() {
-			m.Extras = g.operations(&g.outside.extras, usage)
+			m.Extras = &g.outside.extras
+			m.Extras.Set(g.signal.Activity, usage)
 		}
 		iv.Add(&g.outside.subject, m)
 	}
@@ -194,13 +196,6 @@ func (g *caseRun) playMinute() {
 // 2).
 const sampling = 10 * time.Second
 
-// operations sets a task's extras for a disk or an interface at the given number of
-// operations a second.
-func (g *caseRun) operations(x *sample.Extras, rate float64) *sample.Extras {
-	x.Set(g.signal.Activity, rate)
-	return x
-}
-
 // measure returns the minute's measurement of a task.
 func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 	t := &g.tasks[i]
@@ -222,7 +217,8 @@ func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 		m.Cost, m.CPU, usage = math.NaN(), 0, 0
 	}
 	if g.countsOperations() {
-		m.Extras = g.operations(&g.extras[i], usage)
+		m.Extras = &g.extras[i]
+		m.Extras.Set(g.signal.Activity, usage)
 		if !t.gone {
 			m.CPU = 0.3
 		}
@@ -295,11 +291,7 @@ func (g *caseRun) recordVictims(at sample.Millis) {
 			g.over[i] |= 1
 			g.label(at, i)
 		}
-		n := 0
-		for b := g.over[i]; b != 0; b &= b - 1 {
-			n++
-		}
-		if n >= least && g.victim[i] < 0 {
+		if bits.OnesCount8(g.over[i]) >= least && g.victim[i] < 0 {
 			g.victim[i] = len(g.result.Victims)
 			g.result.Victims = append(g.result.Victims, Victim{Task: g.tasks[i].id.Name, Since: at})
 		}
@@ -326,18 +318,14 @@ func (g *caseRun) recordFinding(f *pipeline.Finding) {
 	g.accuse(now, &f.Victim, who)
 }
 
-// accusationLevel returns the level from which on a named suspect counts as accused: the level for a
-// cap if suspects are tried, otherwise the level for advice.
-func (g *caseRun) accusationLevel() detect.Level {
-	if g.setup.Policy.TrialsEnabled() {
-		return g.pipeline.Policy().MinLevel
-	}
-	return detect.Likely
-}
-
-// accuse records an accusation.
+// accuse records an accusation: a name from the level for a cap on if suspects are tried,
+// otherwise from the level for advice on.
 func (g *caseRun) accuse(now sample.Millis, victim *sample.Task, who *detect.Suspect) {
-	if who.Name == detect.OutsideName || who.Level < g.accusationLevel() {
+	level := detect.Likely
+	if g.setup.Policy.TrialsEnabled() {
+		level = g.pipeline.Policy().MinLevel
+	}
+	if who.Name == detect.OutsideName || who.Level < level {
 		return // no task is accused
 	}
 	v, a := g.index(victim.Key), g.index(who.Key)

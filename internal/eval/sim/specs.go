@@ -12,9 +12,7 @@ import (
 // Specs are the normal costs of a fleet's jobs, learnt by spec.History from a day of calm
 // samples of many tasks each, as a fleet's server learns them. They are read only, so that
 // machines can be played in parallel.
-type Specs struct {
-	learnt map[specKey]specOf
-}
+type Specs map[specKey]specOf
 
 type specKey struct {
 	job    sample.JobName
@@ -45,14 +43,14 @@ const (
 )
 
 // learn learns the specs of all jobs and signals.
-func learn(seed uint64, shape *shape) *Specs {
-	s := &Specs{learnt: map[specKey]specOf{}}
+func learn(seed uint64, shape *shape) Specs {
+	s := Specs{}
 	for _, c := range Channels() {
 		sig := c.Signal()
 		for _, j := range append(served(), others()...) {
 			k := specKey{j.Name, sig.Name}
-			if _, known := s.learnt[k]; !known {
-				s.learnt[k] = learnOne(j, sig, shape, rand.New(rand.NewPCG(seed, uint64(len(s.learnt)))))
+			if _, known := s[k]; !known {
+				s[k] = learnOne(j, sig, shape, rand.New(rand.NewPCG(seed, uint64(len(s)))))
 			}
 		}
 	}
@@ -82,4 +80,4 @@ func learnOne(j Job, sig sample.Signal, shape *shape, rng *rand.Rand) specOf {
 	return specOf{learnt, mean, stddev}
 }
 
-func (s *Specs) of(j Job, sig sample.Signal) specOf { return s.learnt[specKey{j.Name, sig.Name}] }
+func (s Specs) of(j Job, sig sample.Signal) specOf { return s[specKey{j.Name, sig.Name}] }

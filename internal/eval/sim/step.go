@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -40,8 +41,8 @@ func (m *machine) step() {
 	stolen := m.stolen / (1 - m.stolen)
 	p := &m.past[m.minute%memory]
 	p.load = m.load
-	p.demand = resized(p.demand, len(m.tasks))
-	p.expected = resized(p.expected, len(m.tasks))
+	p.demand = slices.Grow(p.demand[:0], len(m.tasks))[:len(m.tasks)]
+	p.expected = slices.Grow(p.expected[:0], len(m.tasks))[:len(m.tasks)]
 	for i := range m.tasks {
 		t := &m.tasks[i]
 		if t.gone {
@@ -68,13 +69,6 @@ func (m *machine) step() {
 		p.demand[i], p.expected[i] = t.demand, t.expected
 	}
 	m.minute++
-}
-
-func resized(s []float64, n int) []float64 {
-	if cap(s) < n {
-		return make([]float64, n)
-	}
-	return s[:n]
 }
 
 // suffers reports whether only antagonists raise a task's expected cost over the paper's

@@ -43,11 +43,12 @@ const (
 func (m *machine) troubles() {
 	v := &m.tasks[0]
 	on := m.trouble.next(m.minute, m.rng) > 0
-	v.phase, v.work, v.flags, m.stolen, m.extra = m.keptPhase(v), 1, v.flags&^sample.Throttled, 0, 0
-	if m.scenario.Trouble == everyday {
+	v.work, v.flags, m.stolen, m.extra = 1, v.flags&^sample.Throttled, 0, 0
+	if m.scenario.Trouble == everyday { // phases stay until a restart
 		m.usualDay()
 		return
 	}
+	v.phase = 1
 	if m.scenario.Trouble == Churn && m.minute >= calmMinutes {
 		for i := range m.tasks {
 			if t := &m.tasks[i]; m.rng.Float64() < 1.0/60 && (i == 0 || i%4 == 1) {
@@ -76,14 +77,6 @@ func (m *machine) troubles() {
 	case Unseen:
 		m.extra = 1
 	}
-}
-
-// keptPhase returns the phase that a task keeps from one minute to the next.
-func (m *machine) keptPhase(t *task) float64 {
-	if m.scenario.Trouble == everyday {
-		return t.phase
-	}
-	return 1
 }
 
 // usualDay is a minute of a usual day: each latency-sensitive task has its own small

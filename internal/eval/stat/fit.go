@@ -102,13 +102,6 @@ func (g GEV) Quantile(p float64) float64 {
 // Figure7 is the distribution of a web-search job's CPI, CPI² figure 7.
 var Figure7 = GEV{Location: 1.73, Scale: 0.133, Shape: -0.0534}
 
-// SigmasOver returns the number of standard deviations above the mean that the given share
-// of calm samples is over: 0.04 for the paper's 2. It assumes that costs have Figure7's
-// shape, with any mean and σ.
-func SigmasOver(share float64) float64 {
-	return (Figure7.Quantile(1-share) - Figure7.Mean()) / Figure7.StdDev()
-}
-
 // Fit is a distribution fitted to values.
 type Fit struct {
 	Distribution

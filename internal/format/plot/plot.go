@@ -30,16 +30,13 @@ type Key struct {
 func Swatch(k Key) template.HTML {
 	s := Series{Index: k.Series, Mark: k.Mark, Quiet: k.Series < 0}
 	var d drawing
-	switch k.Mark {
-	case Bar:
+	if k.Mark == Bar {
 		d.rect(s.class("bar"), 0, 0, 26, 10)
-	default:
+	} else {
 		if k.Mark != Up && k.Mark != Down {
 			d.path(s.class("line"), "M0 5H26")
 		}
-		if m := k.Mark.at(13, 5); m != "" {
-			d.path(s.class("mark"), m)
-		}
+		d.path(s.class("mark"), k.Mark.at(13, 5))
 	}
 	return template.HTML(`<svg viewBox="0 0 26 10" aria-hidden="true">` + d.String() + `</svg>`)
 }

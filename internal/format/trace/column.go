@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -35,10 +36,8 @@ const (
 var needed = [...]int{colTS, colTask, colSignal, colCPU, colCost}
 
 func columnOf(name string) (int, bool) {
-	for i, c := range columns {
-		if c == name {
-			return i, true
-		}
+	if i := slices.Index(columns[:], name); i >= 0 {
+		return i, true
 	}
 	if name == ServedColumn {
 		return colServed, true

@@ -76,32 +76,21 @@ const (
 )
 
 func (l *Label) append(b []byte) []byte {
-	b = append(b, labelPrefix...)
-	b = appendField(b, l.Machine)
-	b = append(b, ',')
-	b = appendField(b, string(l.Victim))
-	b = append(b, ',')
-	b = appendField(b, string(l.Antagonist))
-	b = appendSpan(b, l.From, l.To)
-	b = append(b, ',')
-	b = appendField(b, l.Cause)
-	return append(b, '\n')
+	return appendRemark(b, labelPrefix, l.Machine, string(l.Victim), string(l.Antagonist), decimal(l.From), decimal(l.To), l.Cause)
 }
 
 func (s *Stretch) append(b []byte) []byte {
-	b = append(b, stretchPrefix...)
-	b = appendField(b, s.Machine)
-	b = append(b, ',')
-	b = appendField(b, string(s.Victim))
-	b = appendSpan(b, s.From, s.To)
-	return append(b, '\n')
+	return appendRemark(b, stretchPrefix, s.Machine, string(s.Victim), decimal(s.From), decimal(s.To))
 }
 
-func appendSpan(b []byte, from, to sample.Millis) []byte {
-	b = append(b, ',')
-	b = strconv.AppendInt(b, int64(from), 10)
-	b = append(b, ',')
-	return strconv.AppendInt(b, int64(to), 10)
+func decimal(at sample.Millis) string { return strconv.FormatInt(int64(at), 10) }
+
+func appendRemark(b []byte, prefix string, fields ...string) []byte {
+	for _, f := range fields {
+		b = appendField(append(b, prefix...), f)
+		prefix = ","
+	}
+	return append(b, '\n')
 }
 
 // Labels marks the trace as labelled, and writes labels. They may come anywhere in a
@@ -141,17 +130,28 @@ func remarks[T any, P interface {
 	return nil
 }
 
+// Contents is what a reader has read so far of a trace besides its samples.
+type Contents struct {
+	Found    Report
+	Known    []Label
+	Unknown  []Stretch
+	Labelled bool
+}
+
+// Report returns what was found so far.
+func (c *Contents) Report() Report { return c.Found }
+
 // Labels returns the labels read so far, and whether the trace is labelled at all: in a
 // labelled trace without labels no task suffered.
-func (r *Reader) Labels() (labels []Label, labelled bool) { return r.labels, r.labelled }
+func (c *Contents) Labels() (labels []Label, labelled bool) { return c.Known, c.Labelled }
 
 // Unlabelled returns the stretches read so far, about which labels say nothing.
-func (r *Reader) Unlabelled() []Stretch { return r.unlabelled }
+func (c *Contents) Unlabelled() []Stretch { return c.Unknown }
 
 // parseComment parses a line that begins with #.
 func (r *Reader) parseComment(line []byte) error {
 	if string(line) == labelHeader {
-		r.labelled = true
+		r.Labelled = true
 		return nil
 	}
 	if text, ok := bytes.CutPrefix(line, []byte(labelPrefix)); ok {
@@ -159,23 +159,23 @@ func (r *Reader) parseComment(line []byte) error {
 		if err != nil {
 			return err
 		}
-		l := Label{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), Antagonist: sample.TaskName(r.intern(f[2])),
-			From: from, To: to, Cause: r.intern(f[5])}
+		l := Label{Machine: r.names.Intern(f[0]), Victim: sample.TaskName(r.names.Intern(f[1])), Antagonist: sample.TaskName(r.names.Intern(f[2])),
+			From: from, To: to, Cause: r.names.Intern(f[5])}
 		if err := l.Check(); err != nil {
 			return err
 		}
-		r.labels, r.labelled = append(r.labels, l), true
+		r.Known, r.Labelled = append(r.Known, l), true
 	}
 	if text, ok := bytes.CutPrefix(line, []byte(stretchPrefix)); ok {
 		f, from, to, err := r.span(text, stretchFields, 2)
 		if err != nil {
 			return err
 		}
-		s := Stretch{Machine: r.intern(f[0]), Victim: sample.TaskName(r.intern(f[1])), From: from, To: to}
+		s := Stretch{Machine: r.names.Intern(f[0]), Victim: sample.TaskName(r.names.Intern(f[1])), From: from, To: to}
 		if err := s.Check(); err != nil {
 			return err
 		}
-		r.unlabelled, r.labelled = append(r.unlabelled, s), true
+		r.Unknown, r.Labelled = append(r.Unknown, s), true
 	}
 	return nil
 }
@@ -183,10 +183,10 @@ func (r *Reader) parseComment(line []byte) error {
 // span cuts a remark into the fields that want names; the two from index at on are
 // times.
 func (r *Reader) span(text []byte, want string, at int) (fields [][]byte, from, to sample.Millis, err error) {
-	if !r.rows.split(text) || len(r.rows.fields) != strings.Count(want, ",")+1 {
+	fields, ok := r.rows.Split(text)
+	if !ok || len(fields) != strings.Count(want, ",")+1 {
 		return nil, 0, 0, fmt.Errorf("%w: want %s", ErrLabel, want)
 	}
-	fields = r.rows.fields
 	for i, t := range [...]*sample.Millis{&from, &to} {
 		ms, err := strconv.ParseInt(string(fields[at+i]), 10, 64)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 
@@ -15,9 +16,6 @@ import (
 // ErrHeader means that the first line does not name the columns of a trace.
 var ErrHeader = errors.New("invalid trace header")
 
-// maxReasons is how many bad rows are explained; the rest are only counted.
-const maxReasons = 5
-
 // Report is what a Reader has found so far.
 type Report struct {
 	Rows    int      // samples read
@@ -26,27 +24,47 @@ type Report struct {
 	Unknown []string // columns that this version does not know, ignored
 }
 
+// maxReasons is how many bad rows are explained; the rest are only counted.
+const maxReasons = 5
+
+// Skip counts bad rows, and explains them in the format of fmt.Sprintf.
+func (r *Report) Skip(rows int, reason string, args ...any) {
+	r.Bad += rows
+	if len(r.Reasons) < maxReasons {
+		r.Reasons = append(r.Reasons, fmt.Sprintf(reason, args...))
+	}
+}
+
+// Names keeps equal strings once.
+type Names map[string]string
+
+// Intern returns the text as a string.
+func (n Names) Intern(text []byte) string {
+	if s, ok := n[string(text)]; ok {
+		return s
+	}
+	s := string(text)
+	n[s] = s
+	return s
+}
+
 // Reader reads samples from CSV, a row at a time. The header decides which
 // column is where. A bad row is counted and skipped. Equal strings are kept
 // once, so memory grows with the distinct names, not with the rows.
 type Reader struct {
+	Contents
 	rows   *Rows
 	header []byte
 	cols   []int // by field: column, -1 unknown
-	names  map[string]string
+	names  Names
 	served ServedReader
-	report Report
-
-	labels     []Label
-	unlabelled []Stretch
-	labelled   bool
 }
 
 // NewReader reads the header. It fails with ErrHeader if a column that every sample
 // needs is missing or a column is there twice.
 func NewReader(r io.Reader) (*Reader, error) {
-	t := &Reader{rows: NewRows(r, ','), names: map[string]string{}}
-	t.served.Intern = t.intern
+	t := &Reader{rows: NewRows(r, ','), names: Names{}}
+	t.served.Intern = t.names.Intern
 	line, err := t.rows.Next()
 	for err == nil && bytes.HasPrefix(line, []byte(remark)) {
 		if err := t.parseComment(line); err != nil {
@@ -64,17 +82,18 @@ func NewReader(r io.Reader) (*Reader, error) {
 		return nil, fmt.Errorf("read trace: %w", err)
 	}
 	t.header = bytes.Clone(line)
-	if !t.rows.split(bytes.TrimPrefix(line, []byte("\ufeff"))) {
+	fields, ok := t.rows.Split(bytes.TrimPrefix(line, []byte("\ufeff")))
+	if !ok {
 		return nil, fmt.Errorf("read trace: %w: %.80q", ErrHeader, line)
 	}
 	seen := map[int]bool{}
-	for _, f := range t.rows.fields {
+	for _, f := range fields {
 		name := strings.TrimSpace(string(f))
 		col, ok := columnOf(name)
 		switch {
 		case !ok:
 			col = -1
-			t.report.Unknown = append(t.report.Unknown, name)
+			t.Found.Unknown = append(t.Found.Unknown, name)
 		case seen[col]:
 			return nil, fmt.Errorf("read trace: %w: duplicate column %s", ErrHeader, name)
 		}
@@ -88,9 +107,6 @@ func NewReader(r io.Reader) (*Reader, error) {
 	}
 	return t, nil
 }
-
-// Report returns what was found so far.
-func (r *Reader) Report() Report { return r.report }
 
 // Read reads the next sample into s, overwriting all of it. It returns io.EOF
 // at the end, and other errors only if the underlying reader fails.
@@ -117,27 +133,23 @@ func (r *Reader) Read(s *sample.Sample) error {
 			r.bad(err)
 			continue
 		}
-		r.report.Rows++
+		r.Found.Rows++
 		return nil
 	}
 }
 
-func (r *Reader) bad(err error) {
-	r.report.Bad++
-	if len(r.report.Reasons) < maxReasons {
-		r.report.Reasons = append(r.report.Reasons, fmt.Sprintf("line %d: %v", r.rows.line, err))
-	}
-}
+func (r *Reader) bad(err error) { r.Found.Skip(1, "line %d: %v", r.rows.line, err) }
 
 func (r *Reader) parse(line []byte, s *sample.Sample) error {
-	if !r.rows.split(line) {
+	fields, ok := r.rows.Split(line)
+	if !ok {
 		return errors.New("malformed quotes")
 	}
-	if len(r.rows.fields) != len(r.cols) {
-		return fmt.Errorf("%d fields, the header has %d", len(r.rows.fields), len(r.cols))
+	if len(fields) != len(r.cols) {
+		return fmt.Errorf("%d fields, the header has %d", len(fields), len(r.cols))
 	}
 	*s = sample.Sample{Coverage: 1}
-	for i, f := range r.rows.fields {
+	for i, f := range fields {
 		if col := r.cols[i]; col >= 0 {
 			if err := r.set(s, col, f); err != nil {
 				return fmt.Errorf("%s: %w", columnName(col), err)
@@ -154,19 +166,19 @@ func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {
 		ms, err = strconv.ParseInt(string(f), 10, 64)
 		s.TS = sample.Millis(ms)
 	case colMachine:
-		s.Machine = r.intern(f)
+		s.Machine = r.names.Intern(f)
 	case colJob:
-		s.Job = sample.JobName(r.intern(f))
+		s.Job = sample.JobName(r.names.Intern(f))
 	case colTask:
-		s.Task = sample.TaskName(r.intern(f))
+		s.Task = sample.TaskName(r.names.Intern(f))
 	case colPlatform:
-		s.Platform = sample.Platform(r.intern(f))
+		s.Platform = sample.Platform(r.names.Intern(f))
 	case colSignal:
-		s.Signal = sample.SignalName(r.intern(f))
+		s.Signal = sample.SignalName(r.names.Intern(f))
 	case colVariant:
-		s.Variant = r.intern(f)
+		s.Variant = r.names.Intern(f)
 	case colClass:
-		s.Class, err = sample.ParseClass(r.intern(f))
+		s.Class, err = sample.ParseClass(r.names.Intern(f))
 	case colCPU:
 		s.CPU, err = float32Of(f)
 	case colCost:
@@ -176,7 +188,7 @@ func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {
 	case colCoverage:
 		s.Coverage, err = float32Of(f)
 	case colFlags:
-		s.Flags, err = sample.ParseFlags(r.intern(f))
+		s.Flags, err = sample.ParseFlags(r.names.Intern(f))
 	case colServed:
 		s.Served, err = r.served.Read(f)
 	default:
@@ -200,11 +212,26 @@ func float32Of(f []byte) (float32, error) {
 	return float32(v), err
 }
 
-func (r *Reader) intern(f []byte) string {
-	if s, ok := r.names[string(f)]; ok {
-		return s
+// Load reads all samples of a file. A bad row is an error.
+func Load(name string) ([]sample.Sample, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("read trace: %w", err)
 	}
-	s := string(f)
-	r.names[s] = s
-	return s
+	defer f.Close()
+	r, err := NewReader(f)
+	var all []sample.Sample
+	for err == nil {
+		var s sample.Sample
+		if err = r.Read(&s); err == nil {
+			all = append(all, s)
+		}
+	}
+	if err == io.EOF && r.Found.Bad > 0 {
+		err = fmt.Errorf("%d bad rows", r.Found.Bad)
+	}
+	if err != io.EOF {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return all, nil
 }

@@ -60,11 +60,6 @@ func (r *Rows) Next() ([]byte, error) {
 // Split cuts a line into fields, which are valid until the next call, and
 // reports whether its quotes are in order.
 func (r *Rows) Split(line []byte) (fields [][]byte, ok bool) {
-	ok = r.split(line)
-	return r.fields, ok
-}
-
-func (r *Rows) split(line []byte) bool {
 	r.fields, r.unquote = r.fields[:0], r.unquote[:0]
 	if cap(r.unquote) < len(line) {
 		r.unquote = make([]byte, 0, maxLine) // never moves while fields point into it
@@ -77,11 +72,11 @@ func (r *Rows) split(line []byte) bool {
 				field = line[:i]
 			}
 			if bytes.IndexByte(field, '"') >= 0 {
-				return false
+				return nil, false
 			}
 			r.fields = append(r.fields, field)
 			if i < 0 {
-				return true
+				return r.fields, true
 			}
 			line = line[i+1:]
 			continue
@@ -91,7 +86,7 @@ func (r *Rows) split(line []byte) bool {
 		for {
 			i := bytes.IndexByte(line, '"')
 			if i < 0 {
-				return false
+				return nil, false
 			}
 			r.unquote = append(r.unquote, line[:i]...)
 			line = line[i+1:]
@@ -103,10 +98,10 @@ func (r *Rows) split(line []byte) bool {
 		}
 		r.fields = append(r.fields, r.unquote[start:])
 		if len(line) == 0 {
-			return true
+			return r.fields, true
 		}
 		if line[0] != r.separator {
-			return false
+			return nil, false
 		}
 		line = line[1:]
 	}

@@ -2,10 +2,13 @@ package trace
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -89,14 +92,30 @@ func (w *Writer) Write(s *sample.Sample) error {
 	return nil
 }
 
+// WriteAll writes a complete labelled trace, with the columns that its samples have.
+func WriteAll(w io.Writer, samples []sample.Sample, labels []Label, unlabelled []Stretch) error {
+	var used []sample.Extra
+	for _, e := range sample.AllExtras() {
+		if slices.ContainsFunc(samples, func(s sample.Sample) bool { _, ok := s.Extras.Get(e); return ok }) {
+			used = append(used, e)
+		}
+	}
+	out := NewWriter(w, used...)
+	out.served = slices.ContainsFunc(samples, func(s sample.Sample) bool { return s.Served != nil })
+	err := errors.Join(out.Labels(labels...), out.Unlabelled(unlabelled...))
+	for i := range samples {
+		if err == nil {
+			err = out.Write(&samples[i])
+		}
+	}
+	return errors.Join(err, out.Flush())
+}
+
 // Flush writes what is buffered; a trace without samples gets its header.
 func (w *Writer) Flush() error {
 	if !w.headed {
 		w.headed = true
-		w.line = w.header(w.line[:0])
-		if _, err := w.w.Write(w.line); err != nil {
-			return fmt.Errorf("write trace: %w", err)
-		}
+		_, _ = w.w.Write(w.header(nil)) // Flush returns its error too
 	}
 	if err := w.w.Flush(); err != nil {
 		return fmt.Errorf("write trace: %w", err)
@@ -105,21 +124,14 @@ func (w *Writer) Flush() error {
 }
 
 func (w *Writer) header(b []byte) []byte {
-	for i, c := range columns {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, c...)
-	}
+	names := slices.Clone(columns[:])
 	for _, e := range w.extras {
-		b = append(b, ',')
-		b = append(b, e.String()...)
+		names = append(names, e.String())
 	}
 	if w.served {
-		b = append(b, ',')
-		b = append(b, ServedColumn...)
+		names = append(names, ServedColumn)
 	}
-	return append(b, '\n')
+	return append(append(b, strings.Join(names, ",")...), '\n')
 }
 
 // appendFloat32 writes the shortest text that reads back as the same float32,

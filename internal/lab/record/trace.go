@@ -61,7 +61,7 @@ func Traces(f *result.Folder, s *study.Study, runs []result.Run) ([]Trace, error
 		if victim < 0 {
 			continue
 		}
-		rows, err := samples(f, r)
+		rows, err := trace.Load(f.RunPath(r, TraceFile))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // not recorded
 		}
@@ -83,31 +83,6 @@ func Traces(f *result.Folder, s *study.Study, runs []result.Run) ([]Trace, error
 		}
 	}
 	return all, nil
-}
-
-func samples(f *result.Folder, r *result.Run) ([]sample.Sample, error) {
-	file, err := os.Open(f.RunPath(r, TraceFile))
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	in, err := trace.NewReader(bufio.NewReader(file))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file.Name(), err)
-	}
-	var all []sample.Sample
-	for {
-		var one sample.Sample
-		switch err := in.Read(&one); {
-		case err == io.EOF && in.Report().Bad == 0:
-			return all, nil
-		case err == io.EOF:
-			return nil, fmt.Errorf("read %s: %d bad rows", file.Name(), in.Report().Bad)
-		case err != nil:
-			return nil, fmt.Errorf("read %s: %w", file.Name(), err)
-		}
-		all = append(all, one)
-	}
 }
 
 func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []sample.Sample, seconds []result.Sample) error {
@@ -147,7 +122,6 @@ func (t *Trace) add(f *result.Folder, s *study.Study, r *result.Run, rows []samp
 		run.Samples++
 		if run.LeftOut == "" {
 			one.Machine, one.Task, one.Job = s.Name, task, sample.JobName(jobs[string(one.Job)])
-			one.Served = slices.Clone(one.Served)
 			for k := range one.Served {
 				if task, ok := named[one.Served[k].By]; ok {
 					one.Served[k].By = task
@@ -213,23 +187,7 @@ func (t *Trace) Write(w io.Writer) error {
 			fmt.Fprintf(b, "# left out %s: %s\n", r.Cell, r.LeftOut)
 		}
 	}
-	var used []sample.Extra
-	for _, e := range sample.AllExtras() {
-		if slices.ContainsFunc(t.Samples, func(s sample.Sample) bool { _, ok := s.Extras.Get(e); return ok }) {
-			used = append(used, e)
-		}
-	}
-	out := trace.NewWriter(b, used...)
-	if slices.ContainsFunc(t.Samples, func(s sample.Sample) bool { return s.Served != nil }) {
-		out.Served()
-	}
-	err := out.Labels(t.Labels...)
-	for i := range t.Samples {
-		if err == nil {
-			err = out.Write(&t.Samples[i])
-		}
-	}
-	if err = errors.Join(err, out.Flush(), b.Flush()); err != nil {
+	if err := errors.Join(trace.WriteAll(b, t.Samples, t.Labels, nil), b.Flush()); err != nil {
 		return fmt.Errorf("write trace %s: %w", t.Name, err)
 	}
 	return nil

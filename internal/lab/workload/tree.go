@@ -177,6 +177,24 @@ func (t *Tree) Remove(task string) error {
 	return nil
 }
 
+// Kill ends all processes of a task and keeps its cgroups. The caller still has to wait for
+// programs that it launched there.
+func (t *Tree) Kill(task string) error {
+	for deadline := time.Now().Add(teardownTimeout); ; time.Sleep(5 * time.Millisecond) {
+		left := 0
+		for _, dir := range t.Dirs(task) {
+			killMembers(dir)
+			left += len(members(dir))
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("kill task %s: %d processes do not exit", task, left)
+		}
+	}
+}
+
 // make creates the task's directories, with the controllers enabled in all of them. In
 // cgroup v2 a directory that enables controllers for its children cannot hold processes,
 // so tasks are leaves: "web/0" and "web/1", but no "web".

@@ -8,6 +8,7 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -23,8 +24,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/rivals"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/trace"
 )
 
@@ -39,40 +40,23 @@ func main() {
 
 func run(ctx context.Context) error {
 	out := flag.String("out", "testdata/corpus", "folder of the recordings")
-	only := flag.String("only", "", "play only scenes whose names begin with this, such as test or tuning-03")
+	only := flag.String("only", "", "play only scenes whose names begin with this, such as test, tuning-03 or innocence; empty: all except innocence")
 	agent := flag.String("agent", "bin/quell-agent", "path of quell-agent")
 	list := flag.Bool("list", false, "list the scenes, play nothing")
 	score := flag.Bool("score", false, "print how often each rule is right on the recordings, play nothing")
-	judged := flag.Bool("judge", false, "compute the labels of the recordings again, from the victims' recorded work, play nothing")
-	innocence := flag.Int("innocence", 0, "number of rounds to play each case of innocence, in which every accusation is wrong")
 	long := flag.Bool("v", false, "with -score: list the wrong, late and missing accusations of the default rule")
 	flag.Parse()
 	if *score {
 		return printScore(os.Stdout, *out, *only, rivals.Names(), *long)
 	}
-	if *innocence > 0 {
-		fmt.Fprintf(os.Stderr, "cases of innocence, %d rounds of each: %s\n", *innocence, playing(*only, *innocence))
-		ok, err := checkInnocence(ctx, os.Stdout, *agent, *only, *innocence)
-		if err == nil && !ok {
-			err = errors.New("an innocent was named")
-		}
-		return err
-	}
-	if *judged {
-		files, err := filepath.Glob(filepath.Join(*out, *only+"*.csv.gz"))
-		for _, f := range files {
-			if err == nil {
-				if err = relabel(f); err != nil {
-					err = fmt.Errorf("%s: %w", f, err)
-				}
-			}
-		}
+	all, err := allScenes()
+	if err != nil {
 		return err
 	}
 	var todo []scene
 	length := 0
-	for _, s := range allScenes() {
-		if !strings.HasPrefix(s.name, *only) {
+	for _, s := range all {
+		if !strings.HasPrefix(s.name, *only) || *only == "" && s.half == innocence {
 			continue
 		}
 		if *list {
@@ -118,7 +102,7 @@ func (s *scene) String() string {
 	names := func(all []*program) string {
 		var words []string
 		for _, p := range all {
-			words = append(words, p.name)
+			words = append(words, p.Name)
 		}
 		return strings.Join(words, "+")
 	}
@@ -139,18 +123,18 @@ func missingPackages(all []scene) error {
 	var packages []string
 	need := func(ps []*program) {
 		for _, p := range ps {
-			_, err := exec.LookPath(p.needs)
-			if err != nil && p.name == "postgres" {
+			_, err := exec.LookPath(p.Needs)
+			if err != nil && p.Name == "postgres" {
 				if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench"); len(found) > 0 {
 					continue
 				}
 			}
 			if err != nil {
-				packages = append(packages, p.packages...)
+				packages = append(packages, p.Packages...)
 			}
 		}
 	}
-	link := &program{needs: "tc", packages: []string{"iproute2"}}
+	link := &program{Needs: "tc", Packages: []string{"iproute2"}}
 	for i := range all {
 		if all[i].on == onLink {
 			need([]*program{link})
@@ -170,39 +154,21 @@ func missingPackages(all []scene) error {
 
 // save writes a recording as a labelled trace, completely or not at all.
 func (r *sceneRecording) save(file string) error {
-	tmp, err := os.Create(file + ".tmp")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	defer tmp.Close()
-	zip, err := gzip.NewWriterLevel(tmp, gzip.BestCompression)
+	var b bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(zip, "# %s\n", r.scene)
 	for _, v := range r.scene.victims {
-		fmt.Fprintf(zip, "# %s: %.1f pieces of work a second at first\n", v.name, r.rates[v.name])
+		fmt.Fprintf(zip, "# %s: %.1f pieces of work a second at first\n", v.Name, r.rates[v.Name])
 	}
 	fmt.Fprintf(zip, "# %.2f CPU-s/s were used outside\n", r.others)
 	for i := range r.stretches {
 		fmt.Fprintf(zip, "%s%s\n", stretchMark, &r.stretches[i])
 	}
-	var used []sample.Extra
-	for _, e := range sample.AllExtras() {
-		if slices.ContainsFunc(r.samples, func(s sample.Sample) bool { _, ok := s.Extras.Get(e); return ok }) {
-			used = append(used, e)
-		}
-	}
-	w := trace.NewWriter(zip, used...).Served()
-	err = errors.Join(w.Labels(r.labels...), w.Unlabelled(r.unknown...))
-	for i := range r.samples {
-		if err == nil {
-			err = w.Write(&r.samples[i])
-		}
-	}
-	if err = errors.Join(err, w.Flush(), zip.Close(), tmp.Sync(), tmp.Close()); err != nil {
+	if err := errors.Join(trace.WriteAll(zip, r.samples, r.labels, r.unknown), zip.Close()); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), file)
+	return atomicfile.Write(file, b.Bytes(), 0o644)
 }

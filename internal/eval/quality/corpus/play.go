@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,14 +86,14 @@ func (p *recorder) play(ctx context.Context, s *scene) (_ *sceneRecording, err e
 	}
 	var vs []*task
 	for _, v := range s.victims {
-		t := &task{name: v.name, program: v, cpus: one, victim: true}
+		t := &task{name: v.Name, program: v, cpus: one, victim: true}
 		if err := p.start(ctx, t); err != nil {
 			return nil, err
 		}
 		vs = append(vs, t)
 	}
 	for _, i := range s.innocents {
-		if err := p.start(ctx, &task{name: i.name, program: i, cpus: all}); err != nil {
+		if err := p.start(ctx, &task{name: i.Name, program: i, cpus: all}); err != nil {
 			return nil, err
 		}
 	}
@@ -122,50 +121,57 @@ func (p *recorder) play(ctx context.Context, s *scene) (_ *sceneRecording, err e
 }
 
 // stages plays the stages and returns the stretches, from the end of learning's first
-// quarter on.
-func (p *recorder) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]stretch, error) {
+// quarter on. After an error it does nothing more.
+func (p *recorder) stages(ctx context.Context, vs []*task, cpus sample.Set) (all []stretch, err error) {
+	try := func(f func() error) {
+		if err == nil {
+			err = f()
+		}
+	}
 	done := 0
-	wait := func(intervals int) error {
+	wait := func(intervals int) {
 		for range intervals {
+			if err != nil {
+				return
+			}
 			select {
 			case <-ctx.Done():
-				return ctx.Err()
+				err = ctx.Err()
+				return
 			case <-time.After(interval):
 			}
 			done++
 			p.tell(done)
 			p.mu.Lock()
-			err := p.fail
+			err = p.fail
 			p.mu.Unlock()
-			if err != nil {
-				return err
-			}
 		}
-		return nil
 	}
-	var all []stretch
 	begin := func(s stretch) { s.from = time.Now(); all = append(all, s) }
 	end := func() { all[len(all)-1].to = time.Now() }
-	if err := wait(learning / 4); err != nil {
-		return nil, err
+	rest := func(intervals int) {
+		begin(stretch{calm: true})
+		wait(intervals)
+		end()
 	}
-	begin(stretch{calm: true})
-	if err := wait(learning - learning/4); err != nil {
-		return nil, err
-	}
-	end()
+	wait(learning / 4)
+	rest(learning - learning/4)
 	arrivals := map[string]int{}
 	for i := range p.scene.stages {
 		s := &p.scene.stages[i]
 		var there []*task
 		st := stretch{}
 		for _, a := range s.antagonists {
-			name := a.name
+			name := a.Name
 			if arrivals[name]++; arrivals[name] > 1 {
 				name += "-" + strconv.Itoa(arrivals[name])
 			}
 			there = append(there, &task{name: name, program: a, cpus: cpus})
-			st.antagonists = append(st.antagonists, antagonist{sample.TaskName("/corpus/" + name), a.cause})
+			st.antagonists = append(st.antagonists, antagonist{sample.TaskName("/corpus/" + name), a.Cause})
+		}
+		heavy := filepath.Join(vs[s.victim].dir, "heavy")
+		if s.shape == phase {
+			st.phase = "/corpus/" + vs[s.victim].name
 		}
 		rounds, length := 1, busy
 		if s.shape == bursts {
@@ -173,68 +179,48 @@ func (p *recorder) stages(ctx context.Context, vs []*task, cpus sample.Set) ([]s
 		}
 		for k := range rounds {
 			if k > 0 {
-				begin(stretch{calm: true})
-				if err := wait(burst); err != nil {
-					return nil, err
-				}
-				end()
+				rest(burst)
 			}
 			begin(st)
 			for _, t := range there {
-				if err := p.launch(t); err != nil {
-					return nil, err
-				}
+				try(func() error { return p.launch(t) })
 			}
-			if s.shape == phase {
-				v := vs[s.victim]
-				all[len(all)-1].phase = "/corpus/" + v.name
-				if err := os.WriteFile(filepath.Join(v.dir, "heavy"), nil, 0o644); err != nil {
-					return nil, err
-				}
-			}
-			if s.shape == ramp {
+			switch s.shape {
+			case phase:
+				try(func() error { return os.WriteFile(heavy, nil, 0o644) })
+				wait(length)
+			case ramp:
 				for n := 1; n <= 4; n++ {
 					if n == 3 { // its weight before may be too low to hurt a victim
 						end()
 						begin(st)
 					}
-					if err := errors.Join(p.weigh(there[0], float64(n*n)/16), wait(length/4)); err != nil {
-						return nil, err
-					}
+					try(func() error { return p.tree.Weigh(there[0].name, float64(n*n)/16) })
+					wait(length / 4)
 				}
-			} else if err := wait(length); err != nil {
-				return nil, err
+			default:
+				wait(length)
 			}
 			for _, t := range there {
-				if err := p.kill(t); err != nil {
-					return nil, err
-				}
+				try(func() error { return p.kill(t) })
 			}
 			if s.shape == phase {
-				if err := os.Remove(filepath.Join(vs[s.victim].dir, "heavy")); err != nil {
-					return nil, err
-				}
+				try(func() error { return os.Remove(heavy) })
 			}
 			end()
 		}
 		for _, t := range there {
-			if err := p.tree.Remove(t.name); err != nil {
-				return nil, err
-			}
+			try(func() error { return p.tree.Remove(t.name) })
 		}
-		begin(stretch{calm: true})
-		if err := wait(calm); err != nil {
-			return nil, err
-		}
-		end()
+		rest(calm)
 	}
-	return all, nil
+	return all, err
 }
 
 // start runs a program's setup, and then the program until the scene ends.
 func (p *recorder) start(ctx context.Context, t *task) error {
-	if t.setup != "" {
-		cmd, err := p.command(t, t.setup)
+	if t.Setup != "" {
+		cmd, err := p.command(t, t.Setup)
 		if err != nil {
 			return err
 		}
@@ -257,13 +243,11 @@ func (p *recorder) command(t *task, script string) (*exec.Cmd, error) {
 	if err := os.MkdirAll(t.dir, 0o755); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("sh", "-c", script)
-	cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C")
+	cmd, env := exec.Command("sh", "-c", script), append(os.Environ(), "D="+t.dir, "LC_ALL=C")
 	if p.scene.on == onLink {
-		cmd = inNamespace(near, "sh", "-c", script)
-		cmd.Env = append(os.Environ(), "D="+t.dir, "LC_ALL=C", "LISTEN="+farAddress, "FAR="+strings.Join(inNamespace(far).Args, " "))
+		cmd, env = inNamespace(near, "sh", "-c", script), append(env, "LISTEN="+farAddress, "FAR="+strings.Join(inNamespace(far).Args, " "))
 	}
-	cmd.Dir = t.dir
+	cmd.Dir, cmd.Env = t.dir, env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd, nil
 }
@@ -272,7 +256,7 @@ func (t *task) progress() string { return filepath.Join(t.dir, "progress") }
 
 // launch starts a task's program.
 func (p *recorder) launch(t *task) error {
-	cmd, err := p.command(t, t.run)
+	cmd, err := p.command(t, t.Run)
 	if err != nil {
 		return err
 	}
@@ -332,43 +316,16 @@ func (t *task) count(out io.ReadCloser, file *os.File) {
 	}
 }
 
-// weigh sets a task's CPU weight to a multiple of the default weight.
-func (p *recorder) weigh(t *task, weight float64) error {
-	dir, v1 := p.tree.CPUDir(t.name)
-	file, usual := "cpu.weight", 100.0
-	if v1 {
-		file, usual = "cpu.shares", 1024
-	}
-	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(max(1, int(weight*usual)))), 0)
-}
-
 // kill ends all processes in a task's cgroup, and keeps the cgroup.
 func (p *recorder) kill(t *task) error {
 	p.mu.Lock()
 	t.stopped = true
 	p.mu.Unlock()
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		left := 0
-		for _, dir := range p.tree.Dirs(t.name) {
-			text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			for _, word := range strings.Fields(string(text)) {
-				if pid, err := strconv.Atoi(word); err == nil && pid > 0 {
-					left++
-					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-				}
-			}
-		}
-		if left == 0 {
-			<-t.ended
-			return nil
-		}
-		if time.Now().After(until) {
-			return fmt.Errorf("%s does not exit", t.name)
-		}
+	if err := p.tree.Kill(t.name); err != nil {
+		return err
 	}
+	<-t.ended
+	return nil
 }
 
 // startAgent starts an agent that records all tasks of the scene in a trace, by every
@@ -397,41 +354,22 @@ func (p *recorder) startAgent(vs []*task) (a *child.Process, file string, err er
 // samples reads the agent's trace and gives tasks the names that are the same in every
 // recording.
 func (p *recorder) samples(file string) ([]sample.Sample, error) {
-	f, err := os.Open(file)
+	all, err := trace.Load(file)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	in, err := trace.NewReader(f)
-	if err != nil {
-		return nil, err
+	rename := func(n *sample.TaskName) {
+		if rest, ok := strings.CutPrefix(string(*n), p.tree.Top()+"/"); ok {
+			*n = sample.TaskName("/corpus/" + rest)
+		}
 	}
-	named := func(n sample.TaskName) sample.TaskName {
-		if rest, ok := strings.CutPrefix(string(n), p.tree.Top()+"/"); ok {
-			return sample.TaskName("/corpus/" + rest)
+	for i := range all {
+		s := &all[i]
+		s.Machine = p.scene.name
+		rename(&s.Task)
+		for k := range s.Served {
+			rename(&s.Served[k].By)
 		}
-		return n
 	}
-	var all []sample.Sample
-	for {
-		var s sample.Sample
-		switch err := in.Read(&s); {
-		case err == io.EOF && in.Report().Bad > 0:
-			return nil, fmt.Errorf("%d bad rows", in.Report().Bad)
-		case err == io.EOF:
-			return all, nil
-		case err != nil:
-			return nil, err
-		}
-		s.Machine, s.Task = p.scene.name, named(s.Task)
-		served := make([]sample.Served, len(s.Served))
-		for i, o := range s.Served {
-			o.By = named(o.By)
-			served[i] = o
-		}
-		if s.Served != nil {
-			s.Served = served
-		}
-		all = append(all, s)
-	}
+	return all, nil
 }

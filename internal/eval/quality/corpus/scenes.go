@@ -80,7 +80,7 @@ func (s *scene) length() int {
 // programsOf returns the programs of a half for a place.
 func programsOf(all []program, h half, on place) (some []*program) {
 	for i := range all {
-		if all[i].half == h && all[i].on == on {
+		if all[i].Half == h && all[i].Place == on {
 			some = append(some, &all[i])
 		}
 	}
@@ -88,9 +88,29 @@ func programsOf(all []program, h half, on place) (some []*program) {
 }
 
 // allScenes returns all scenes.
-func allScenes() (all []scene) {
+func allScenes() (all []scene, err error) {
+	p, err := loadPrograms()
+	if err != nil {
+		return nil, err
+	}
 	for _, h := range []half{tuning, test} {
-		all = slices.Concat(all, scenes(h, onCPUs, 10), scenes(h, onDisk, 2), scenes(h, onLink, 2))
+		all = slices.Concat(all, p.scenes(h, onCPUs, 10), p.scenes(h, onDisk, 2), p.scenes(h, onLink, 2))
+	}
+	return append(all, p.innocenceScenes()...), nil
+}
+
+// innocenceScenes returns the cases of innocence (design 0008, "From served to blame"), ten
+// rounds of each. A victim without phases suffers from all antagonists of the half.
+func (p *roles) innocenceScenes() (all []scene) {
+	for _, v := range programsOf(p.Victims, innocence, onCPUs) {
+		one := stage{shape: phase}
+		if !v.Phases {
+			one = stage{shape: arrives, antagonists: programsOf(p.Antagonists, innocence, onCPUs)}
+		}
+		for n := range 10 {
+			all = append(all, scene{name: fmt.Sprintf("%s-%s-%02d", innocence, v.Name, n+1), half: innocence,
+				victims: []*program{v}, innocents: programsOf(p.Innocents, innocence, onCPUs), stages: []stage{one}})
+		}
 	}
 	return all
 }
@@ -98,10 +118,10 @@ func allScenes() (all []scene) {
 // scenes returns n scenes of a half at a place, the same at every call: every victim is in
 // the same number of scenes, and every antagonist too, or in one more. One in five has no
 // antagonist.
-func scenes(h half, on place, n int) []scene {
+func (p *roles) scenes(h half, on place, n int) []scene {
 	const stages = 8
 	var all []scene
-	vs, as, is := programsOf(victims(), h, on), programsOf(antagonists(), h, on), programsOf(innocents(), h, onCPUs)
+	vs, as, is := programsOf(p.Victims, h, on), programsOf(p.Antagonists, h, on), programsOf(p.Innocents, h, onCPUs)
 	seed := fnv.New64a()
 	fmt.Fprint(seed, h, on)
 	r := rand.New(rand.NewPCG(seed.Sum64(), 1))
@@ -131,7 +151,7 @@ func scenes(h half, on place, n int) []scene {
 			s.victims[1] = vs[(i+1)%len(vs)]
 		}
 		if on != onCPUs {
-			s.innocents = programsOf(innocents(), h, on)
+			s.innocents = programsOf(p.Innocents, h, on)
 		}
 		for _, k := range r.Perm(len(is))[:2+i%2] {
 			s.innocents = append(s.innocents, is[k])
@@ -154,7 +174,7 @@ func scenes(h half, on place, n int) []scene {
 				one.shape = phase
 			}
 			if one.shape == phase {
-				if one.victim = slices.IndexFunc(s.victims, func(p *program) bool { return p.phases }); one.victim < 0 {
+				if one.victim = slices.IndexFunc(s.victims, func(p *program) bool { return p.Phases }); one.victim < 0 {
 					one.shape, one.victim = quiet, 0
 				}
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"compress/gzip"
 	"context"
 	"fmt"
@@ -24,17 +25,17 @@ const specSamples = 30
 
 // totals is how often a rule was right over several recordings.
 type totals struct {
-	precision, recall, top1 replay.Share
-	after                   []time.Duration
-	soon                    int // episodes that were found within soon intervals
-	judged                  int
+	replay.Shares
+	after  []time.Duration
+	soon   int // episodes that were found within soon intervals
+	judged int
 	// alone are the samples that were judged while no antagonist was there, and
 	// framed the accusations then.
 	alone, framed int
 }
 
 func (s *totals) add(r *replay.Result, score *replay.Score, e ends) {
-	s.precision, s.recall, s.top1 = s.precision.Plus(score.Precision), s.recall.Plus(score.Recall), s.top1.Plus(score.Top1)
+	s.Shares = s.Plus(&score.Shares)
 	s.judged += r.Judged
 	for i := range score.Found {
 		f := &score.Found[i]
@@ -69,12 +70,20 @@ func printScore(w io.Writer, dir, only string, rules []detect.Method, long bool)
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("no recordings in %s: run make corpus", dir)
 	}
-	for _, h := range []half{tuning, test} {
+	all, err := allScenes()
+	if err != nil {
+		return err
+	}
+	recorded := map[string]*scene{} // by file name
+	for i := range all {
+		recorded[all[i].file("")] = &all[i]
+	}
+	for _, h := range []half{tuning, test, innocence} {
 		var said strings.Builder
 		for _, on := range []place{onCPUs, onDisk, onLink} {
 			var of []string
 			for _, f := range files {
-				if s := sceneOf(f); s != nil && s.half == h && s.on == on {
+				if s := recorded[filepath.Base(f)]; s != nil && s.half == h && s.on == on {
 					of = append(of, f)
 				}
 			}
@@ -94,23 +103,12 @@ func printScore(w io.Writer, dir, only string, rules []detect.Method, long bool)
 				if slices.Sort(all.after); len(all.after) > 0 {
 					median = all.after[len(all.after)/2].Round(time.Second).String()
 				}
-				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, formatShare(all.precision), formatShare(all.recall), formatShare(all.top1), all.soon, all.recall.N, median, all.framed, all.alone)
+				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, formatShare(all.Precision), formatShare(all.Recall), formatShare(all.Top1), all.soon, all.Recall.N, median, all.framed, all.alone)
 			}
 			fmt.Fprintln(w)
 		}
 		if long && said.Len() > 0 {
 			fmt.Fprintln(w, said.String())
-		}
-	}
-	return nil
-}
-
-// sceneOf is the scene that a file has recorded, nil if it is not in the corpus.
-func sceneOf(file string) *scene {
-	name := strings.TrimSuffix(filepath.Base(file), ".csv.gz")
-	for _, s := range allScenes() {
-		if s.name == name {
-			return &s
 		}
 	}
 	return nil
@@ -241,16 +239,21 @@ func withoutAntagonists(file string) (func(sample.Millis) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := stretchesOf(zip)
-	if err != nil {
-		return nil, err
-	}
-	return func(at sample.Millis) bool {
-		for i := range all {
-			if s := &all[i]; sample.At(s.from.Add(settling*interval)) < at && at <= sample.At(s.to) {
-				return len(s.antagonists) == 0
+	type span struct{ from, to sample.Millis }
+	var alone []span
+	lines := bufio.NewScanner(zip)
+	for lines.Scan() && strings.HasPrefix(lines.Text(), "#") {
+		if text, ok := strings.CutPrefix(lines.Text(), stretchMark); ok {
+			from, to, antagonist, err := parseStretch(text)
+			if err != nil {
+				return nil, err
+			}
+			if !antagonist {
+				alone = append(alone, span{from.Add(settling * interval), to})
 			}
 		}
-		return false
-	}, nil
+	}
+	return func(at sample.Millis) bool {
+		return slices.ContainsFunc(alone, func(s span) bool { return s.from < at && at <= s.to })
+	}, lines.Err()
 }

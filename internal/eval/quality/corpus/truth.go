@@ -63,6 +63,11 @@ type stretch struct {
 	foreign float64
 }
 
+// of is the stretch of one task in a trace.
+func (s *stretch) of(machine string, task sample.TaskName) trace.Stretch {
+	return trace.Stretch{Machine: machine, Victim: task, From: sample.At(s.from), To: sample.At(s.to)}
+}
+
 // maxOutsideLoad is the load outside a scene, in CPU-s/s, above which it may be the cause of an
 // effect that is attributed to an antagonist.
 const maxOutsideLoad = 0.25
@@ -78,7 +83,7 @@ type antagonist struct {
 func uncounted(machine string, task sample.TaskName, all []stretch) (unknown []trace.Stretch) {
 	for _, s := range all {
 		if len(s.antagonists) > 0 {
-			unknown = append(unknown, trace.Stretch{Machine: machine, Victim: task, From: sample.At(s.from), To: sample.At(s.to)})
+			unknown = append(unknown, s.of(machine, task))
 		}
 	}
 	return unknown
@@ -106,9 +111,7 @@ func judge(machine string, victim sample.TaskName, w work, all []stretch) (j jud
 	}
 	slices.Sort(calms)
 	usual := calms[len(calms)/2]
-	unknown := func(s *stretch) {
-		j.unknown = append(j.unknown, trace.Stretch{Machine: machine, Victim: victim, From: sample.At(s.from), To: sample.At(s.to)})
-	}
+	unknown := func(s *stretch) { j.unknown = append(j.unknown, s.of(machine, victim)) }
 	for i := range all {
 		s := &all[i]
 		if s.calm {

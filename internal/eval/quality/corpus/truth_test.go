@@ -1,6 +1,8 @@
 package main
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -116,31 +118,46 @@ func TestUncounted(t *testing.T) {
 
 // Each case of innocence has a victim that counts its work, an innocent, and a stage in
 // which the victim suffers.
-func TestOrdeals(t *testing.T) {
-	seen := map[string]bool{}
-	for _, o := range ordeals() {
-		s := o.stages
-		if seen[o.name] || o.why == "" || len(o.victims) != 1 || len(o.innocents) != 1 || len(s) != 1 || s[0].shape != phase && len(s[0].antagonists) == 0 ||
-			s[0].shape == phase && !o.victims[0].phases {
-			t.Errorf("%+v", o)
-		}
-		seen[o.name] = true
+func TestInnocenceScenes(t *testing.T) {
+	all, err := allScenes()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := playing("pushed", 2); got != 2*(learning+busy+calm)*interval || playing("", 1) != time.Duration(len(seen))*got/2 {
-		t.Errorf("two rounds take %v", got)
+	rounds := map[string]int{}
+	for _, s := range all {
+		if s.half != innocence {
+			continue
+		}
+		if len(s.victims) != 1 || len(s.innocents) != 1 || len(s.stages) != 1 || s.length() != learning+busy+calm ||
+			s.victims[0].Phases != (s.stages[0].shape == phase) || s.victims[0].Phases == (len(s.stages[0].antagonists) > 0) {
+			t.Errorf("%s", s.String())
+		}
+		rounds[s.victims[0].Name]++
+	}
+	if want := map[string]int{"pushed": 10, "more-work": 10, "framing": 10, "niced": 10}; !maps.Equal(rounds, want) {
+		t.Errorf("%v, want %v", rounds, want)
 	}
 }
 
 // The halves share no program, and each scene has everything it needs.
 func TestScenes(t *testing.T) {
-	for _, roles := range [][]program{victims(), antagonists(), innocents()} {
+	programs, err := loadPrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := allScenes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	halves, places := []half{tuning, test, innocence}, []place{onCPUs, onDisk, onLink}
+	for _, role := range [][]program{programs.Victims, programs.Antagonists, programs.Innocents} {
 		seen := map[string]half{}
-		for _, p := range roles {
-			if h, ok := seen[p.name]; ok {
-				t.Errorf("duplicate program %s, in %s and %s", p.name, h, p.half)
+		for _, p := range role {
+			if h, ok := seen[p.Name]; ok {
+				t.Errorf("duplicate program %s, in %s and %s", p.Name, h, p.Half)
 			}
-			seen[p.name] = p.half
-			if p.half != tuning && p.half != test || p.run == "" || p.needs == "" || len(p.packages) == 0 {
+			seen[p.Name] = p.Half
+			if !slices.Contains(halves, p.Half) || !slices.Contains(places, p.Place) || p.Run == "" || p.Needs == "" || len(p.Packages) == 0 {
 				t.Errorf("%+v", p)
 			}
 		}
@@ -148,13 +165,13 @@ func TestScenes(t *testing.T) {
 	for _, h := range []half{tuning, test} {
 		count := map[shape]int{}
 		times := map[string]int{}
-		for _, s := range allScenes() {
+		for _, s := range all {
 			if s.half != h {
 				continue
 			}
 			for _, p := range append(append([]*program{}, s.victims...), s.innocents...) {
-				if p.half != h || p.on != s.on && p.on != onCPUs {
-					t.Errorf("%s: %s belongs to another half or place", s.name, p.name)
+				if p.Half != h || p.Place != s.on && p.Place != onCPUs {
+					t.Errorf("%s: %s belongs to another half or place", s.name, p.Name)
 				}
 			}
 			if len(s.victims) != 2 || s.victims[0] == s.victims[1] {
@@ -163,7 +180,7 @@ func TestScenes(t *testing.T) {
 			for _, one := range s.stages {
 				count[one.shape]++
 				for _, a := range one.antagonists {
-					times[a.name]++
+					times[a.Name]++
 				}
 			}
 		}
@@ -172,9 +189,9 @@ func TestScenes(t *testing.T) {
 				t.Errorf("%s: no stage %s in any scene: %v", h, want, count)
 			}
 		}
-		for _, a := range antagonists() {
-			if a.half == h && times[a.name] == 0 {
-				t.Errorf("%s is in no scene", a.name)
+		for _, a := range programs.Antagonists {
+			if a.Half == h && times[a.Name] == 0 {
+				t.Errorf("%s is in no scene", a.Name)
 			}
 		}
 		t.Log(h, count, times)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -78,9 +79,21 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 }
 
 func TestEveryExtraHasAColumn(t *testing.T) {
+	var s sample.Sample
 	for _, e := range sample.AllExtras() {
-		if new(Row).extra(e) == nil {
-			t.Errorf("%v has none", e)
+		s.Extras.Set(e, 1+float64(e))
+	}
+	var row Row
+	row.Set(&s, nil)
+	stored := map[string]*float64{}
+	for i, v := 0, reflect.ValueOf(row); i < v.NumField(); i++ {
+		if p, ok := v.Field(i).Interface().(*float64); ok {
+			stored[v.Type().Field(i).Tag.Get("parquet")] = p
+		}
+	}
+	for _, e := range sample.AllExtras() {
+		if v := stored[e.String()]; v == nil || *v != 1+float64(e) {
+			t.Errorf("%v is stored as %v", e, v)
 		}
 		if _, ok := parquet.SchemaOf(Row{}).Lookup(e.String()); !ok {
 			t.Errorf("extra %v has another column name", e)

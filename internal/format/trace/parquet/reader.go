@@ -14,9 +14,6 @@ import (
 	"github.com/quell-dev/quell/internal/format/trace"
 )
 
-// maxReasons is how many bad rows are explained; the rest are only counted.
-const maxReasons = 5
-
 // texts are the columns of names in the order in which a Reader keeps them.
 var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant", "class"}
 
@@ -25,6 +22,7 @@ var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant
 // and skipped; a damaged row group costs its rows from there on. Memory is bounded by a
 // page for each column and the distinct names.
 type Reader struct {
+	trace.Contents
 	file   *parquet.File
 	raw    io.ReaderAt
 	size   int64
@@ -34,32 +32,24 @@ type Reader struct {
 	all    []*column
 	ts     *column
 	names  [len(texts)]*column
-	cpu    *column
-	cost   *column
-	cover  *column
-	flags  *column
+	values [4]*column // cpu, cost, coverage, flags
 	extras []extraColumn
 	served *column
 
 	texts   [len(texts)][]string
 	times   []int64
-	numbers [4][]float64    // cpu, cost, coverage, flags
+	numbers [4][]float64    // of values
 	ready   []sample.Sample // read, not yet given out
 	buffer  []sample.Sample
 	lists   trace.ServedReader
 	listed  bool          // some of buffer have Served
 	wrong   map[int]error // by row of the batch: why its served cannot be read
-	interns map[string]string
+	interns trace.Names
 	check   func(*sample.Sample) error
 	class   struct { // the one parsed last
 		text string
 		is   sample.Class
 	}
-	report trace.Report
-	labels []trace.Label
-	// unlabelled are the stretches about which labels say nothing.
-	unlabelled []trace.Stretch
-	labelled   bool // labelled
 }
 
 type extraColumn struct {
@@ -75,7 +65,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Parquet: %w", err)
 	}
-	t = &Reader{file: f, raw: r, size: size, groups: f.RowGroups(), interns: map[string]string{}, check: trace.CheckValues}
+	t = &Reader{file: f, raw: r, size: size, groups: f.RowGroups(), interns: trace.Names{}, check: trace.CheckValues}
 	known := map[string]bool{}
 	open := func(name string, needed bool) *column {
 		known[name] = true
@@ -92,8 +82,7 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	for i, name := range texts {
 		t.names[i] = open(name, name == "task" || name == "signal")
 	}
-	t.cpu, t.cost = open("cpu", true), open("cost", true)
-	t.cover, t.flags = open("coverage", false), open("flags", false)
+	t.values = [...]*column{open("cpu", true), open("cost", true), open("coverage", false), open("flags", false)}
 	for _, e := range sample.AllExtras() {
 		if c := open(e.String(), false); c.leaf >= 0 {
 			t.extras = append(t.extras, extraColumn{e, c})
@@ -113,19 +102,15 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	}
 	for _, path := range f.Schema().Columns() {
 		if len(path) != 1 || !known[path[0]] {
-			t.report.Unknown = append(t.report.Unknown, fmt.Sprint(path[0]))
+			t.Found.Unknown = append(t.Found.Unknown, fmt.Sprint(path[0]))
 		}
 	}
-	if text, ok := f.Lookup(labelsKey); ok {
-		t.labelled = true
-		if err := json.Unmarshal([]byte(text), &t.labels); err != nil {
-			return nil, fmt.Errorf("read Parquet: labels: %w", err)
-		}
-	}
-	if text, ok := f.Lookup(unlabelledKey); ok {
-		t.labelled = true
-		if err := json.Unmarshal([]byte(text), &t.unlabelled); err != nil {
-			return nil, fmt.Errorf("read Parquet: labels: %w", err)
+	for key, list := range map[string]any{labelsKey: &t.Known, unlabelledKey: &t.Unknown} {
+		if text, ok := f.Lookup(key); ok {
+			t.Labelled = true
+			if err := json.Unmarshal([]byte(text), list); err != nil {
+				return nil, fmt.Errorf("read Parquet: labels: %w", err)
+			}
 		}
 	}
 	for i := range t.texts {
@@ -144,15 +129,6 @@ func recovered(err *error) {
 		*err = fmt.Errorf("read Parquet: damaged: %v", p)
 	}
 }
-
-// Report returns what was found so far.
-func (r *Reader) Report() trace.Report { return r.report }
-
-// Labels returns the trace's labels, and whether it is labelled at all.
-func (r *Reader) Labels() ([]trace.Label, bool) { return r.labels, r.labelled }
-
-// Unlabelled returns the stretches about which labels say nothing.
-func (r *Reader) Unlabelled() []trace.Stretch { return r.unlabelled }
 
 // Progress returns how much of the file was read, 0 to 1.
 func (r *Reader) Progress() float64 {
@@ -215,7 +191,7 @@ func (r *Reader) Next() ([]sample.Sample, error) {
 	}
 	r.left -= int64(n)
 	r.row += int64(n)
-	r.report.Rows += good
+	r.Found.Rows += good
 	return r.buffer[:good], nil
 }
 
@@ -242,15 +218,11 @@ func (r *Reader) lose(err error) {
 }
 
 func (r *Reader) bad(row, rows int64, err error) {
-	r.report.Bad += int(rows)
-	if len(r.report.Reasons) >= maxReasons {
-		return
+	if rows == 1 {
+		r.Found.Skip(1, "row %d: %v", row+1, err)
+	} else {
+		r.Found.Skip(int(rows), "rows %d to %d: %v", row+1, row+rows, err)
 	}
-	where := fmt.Sprintf("row %d", row+1)
-	if rows != 1 {
-		where = fmt.Sprintf("rows %d to %d", row+1, row+rows)
-	}
-	r.report.Reasons = append(r.report.Reasons, fmt.Sprintf("%s: %v", where, err))
 }
 
 // fill reads n rows of all columns.
@@ -264,7 +236,7 @@ func (r *Reader) fill(n int) (err error) {
 			return err
 		}
 	}
-	for i, c := range [...]*column{r.cpu, r.cost, r.cover, r.flags} {
+	for i, c := range r.values {
 		if err := c.floats(r.numbers[i][:n]); err != nil {
 			return err
 		}
@@ -334,12 +306,9 @@ func (r *Reader) assemble(s *sample.Sample, i int) error {
 }
 
 func (r *Reader) intern(b []byte) string {
-	if s, ok := r.interns[string(b)]; ok {
-		return s
-	}
-	s := string(b)
-	r.interns[s] = s
-	if strings.ContainsAny(s, "\n\r") {
+	known := len(r.interns)
+	s := r.interns.Intern(b)
+	if len(r.interns) > known && strings.ContainsAny(s, "\n\r") {
 		r.check = trace.Check // checks names too
 	}
 	return s

@@ -53,55 +53,6 @@ type tracedRow struct {
 	Served *string `parquet:"served"` // JSON, as in a trace (trace.AppendServed); null if it was not counted
 }
 
-// extra returns the field of an extra; nil for one that has no column.
-func (r *Row) extra(e sample.Extra) **float64 {
-	switch e.String() {
-	case "cycles":
-		return &r.Cycles
-	case "instructions":
-		return &r.Instructions
-	case "llc_misses":
-		return &r.LLCMisses
-	case "transactions":
-		return &r.Transactions
-	case "syscalls":
-		return &r.Syscalls
-	case "wait_other":
-		return &r.WaitOther
-	case "wait_self":
-		return &r.WaitSelf
-	case "wait_throttled":
-		return &r.WaitThrottled
-	case "wakeups":
-		return &r.Wakeups
-	case "threads":
-		return &r.Threads
-	case "cpu_stall":
-		return &r.CPUStall
-	case "io_ops":
-		return &r.IOOps
-	case "io_bytes":
-		return &r.IOBytes
-	case "io_time":
-		return &r.IOTime
-	case "net_packets":
-		return &r.NetPackets
-	case "net_bytes":
-		return &r.NetBytes
-	case "net_wait":
-		return &r.NetWait
-	case "net_resent":
-		return &r.NetResent
-	case "net_queued":
-		return &r.NetQueued
-	case "stolen_share":
-		return &r.StolenShare
-	case "wait_niced":
-		return &r.WaitNiced
-	}
-	return nil
-}
-
 // Set stores the sample in the row. The row points into the sample, which must not
 // change until the row is written; extras are appended to values, which must have room
 // for them and is returned grown.
@@ -114,12 +65,19 @@ func (r *Row) Set(s *sample.Sample, values []float64) []float64 {
 	if s.Extras.Len() == 0 {
 		return values
 	}
-	for _, e := range sample.AllExtras() {
-		if v, ok := s.Extras.Get(e); ok {
-			if field := r.extra(e); field != nil {
-				values = append(values, v)
-				*field = &values[len(values)-1]
-			}
+	for e, field := range [...]**float64{
+		sample.Cycles: &r.Cycles, sample.Instructions: &r.Instructions, sample.LLCMisses: &r.LLCMisses,
+		sample.Transactions: &r.Transactions, sample.Syscalls: &r.Syscalls,
+		sample.WaitOther: &r.WaitOther, sample.WaitSelf: &r.WaitSelf, sample.WaitThrottled: &r.WaitThrottled,
+		sample.Wakeups: &r.Wakeups, sample.Threads: &r.Threads, sample.CPUStall: &r.CPUStall,
+		sample.IOOps: &r.IOOps, sample.IOBytes: &r.IOBytes, sample.IOTime: &r.IOTime,
+		sample.NetPackets: &r.NetPackets, sample.NetBytes: &r.NetBytes, sample.NetWait: &r.NetWait,
+		sample.NetRetransmits: &r.NetResent, sample.NetQueued: &r.NetQueued,
+		sample.StolenShare: &r.StolenShare, sample.WaitNiced: &r.WaitNiced,
+	} {
+		if v, ok := s.Extras.Get(sample.Extra(e)); ok {
+			values = append(values, v)
+			*field = &values[len(values)-1]
 		}
 	}
 	return values

@@ -2,6 +2,7 @@ package parquet
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -120,21 +121,19 @@ func (w *Writer) Close() error {
 	if err := w.flush(); err != nil {
 		return err
 	}
+	var err error
+	describe := func(key string, list any) {
+		text, e := json.Marshal(list)
+		w.w.SetKeyValueMetadata(key, string(text))
+		err = errors.Join(err, e)
+	}
 	if w.labelled {
-		text, err := json.Marshal(append([]trace.Label{}, w.labels...))
-		if err != nil {
-			return fmt.Errorf("write labels: %w", err)
-		}
-		w.w.SetKeyValueMetadata(labelsKey, string(text))
+		describe(labelsKey, append([]trace.Label{}, w.labels...))
 	}
 	if len(w.unlabelled) > 0 {
-		text, err := json.Marshal(w.unlabelled)
-		if err != nil {
-			return fmt.Errorf("write labels: %w", err)
-		}
-		w.w.SetKeyValueMetadata(unlabelledKey, string(text))
+		describe(unlabelledKey, w.unlabelled)
 	}
-	if err := w.w.Close(); err != nil {
+	if err = errors.Join(err, w.w.Close()); err != nil {
 		return fmt.Errorf("write trace as Parquet: %w", err)
 	}
 	return nil

@@ -52,17 +52,13 @@ type Column struct {
 	Scale  float64 `key:"scale" help:"numbers are multiplied by it"`
 }
 
-// Maps lists the built-in column maps, by name, with their purpose.
-func Maps() map[string]string {
-	all := map[string]string{}
+// Maps lists the names of the built-in column maps.
+func Maps() []string {
 	files, _ := fs.Glob(maps, "maps/*.yaml")
-	for _, f := range files {
-		name := strings.TrimSuffix(path.Base(f), ".yaml")
-		if c, err := LoadColumns(name); err == nil {
-			all[name] = c.About
-		}
+	for i, f := range files {
+		files[i] = strings.TrimSuffix(path.Base(f), ".yaml")
 	}
-	return all
+	return files
 }
 
 // LoadColumns reads a column map: a built-in one by its name, or a file.
@@ -115,17 +111,18 @@ var units = map[string]float64{"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 // mapped reads a CSV by a column map.
 type mapped struct {
+	trace.Contents
 	rows   *trace.Rows
 	c      *Columns
 	at     map[string]int // columns of the header
 	fields [][]byte
 	before map[sample.TaskName]reading
-	names  map[string]string
-	report trace.Report
+	names  trace.Names
+	err    error // of the row that is parsed
 }
 
 func newMapped(r io.Reader, c *Columns) (Reader, error) {
-	m := &mapped{rows: trace.NewRows(r, c.Separator[0]), c: c, before: map[sample.TaskName]reading{}, names: map[string]string{}}
+	m := &mapped{rows: trace.NewRows(r, c.Separator[0]), c: c, before: map[sample.TaskName]reading{}, names: trace.Names{}}
 	if !c.Header {
 		return m, nil
 	}
@@ -154,15 +151,6 @@ func newMapped(r io.Reader, c *Columns) (Reader, error) {
 	return m, nil
 }
 
-// Report implements Reader.
-func (m *mapped) Report() trace.Report { return m.report }
-
-// Labels implements Reader: it has no labels.
-func (m *mapped) Labels() ([]trace.Label, bool) { return nil, false }
-
-// Unlabelled implements Reader.
-func (m *mapped) Unlabelled() []trace.Stretch { return nil }
-
 // Read implements Reader.
 func (m *mapped) Read(s *sample.Sample) error {
 	for {
@@ -178,14 +166,11 @@ func (m *mapped) Read(s *sample.Sample) error {
 			some, err = m.parse(line, s)
 		}
 		if err != nil {
-			m.report.Bad++
-			if len(m.report.Reasons) < maxReasons {
-				m.report.Reasons = append(m.report.Reasons, fmt.Sprintf("line %d: %v", m.rows.Line(), err))
-			}
+			m.Found.Skip(1, "line %d: %v", m.rows.Line(), err)
 			continue
 		}
 		if some {
-			m.report.Rows++
+			m.Found.Rows++
 			return nil
 		}
 	}
@@ -196,40 +181,29 @@ func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 	if m.fields, ok = m.rows.Split(line); !ok {
 		return false, errors.New("malformed quotes")
 	}
-	var errs error
-	name := func(key string, c Column) string {
-		v, err := m.name(c)
-		errs = cmp.Or(errs, keyedError(key, err))
-		return v
-	}
-	number := func(key string, c Column) float64 {
-		v, err := m.number(c)
-		errs = cmp.Or(errs, keyedError(key, err))
-		return v
-	}
-	*s = sample.Sample{Coverage: 1}
+	m.err = nil
 	at, err := m.time(m.c.TS)
-	errs = cmp.Or(errs, keyedError("ts", err))
-	s.TS = at
-	s.Machine, s.Job, s.Task = name("machine", m.c.Machine), sample.JobName(name("job", m.c.Job)), sample.TaskName(name("task", m.c.Task))
-	s.Platform, s.Signal, s.Variant = sample.Platform(name("platform", m.c.Platform)), sample.SignalName(name("signal", m.c.Signal)), name("variant", m.c.Variant)
-	if class := name("class", m.c.Class); class != "" {
+	m.fail("ts", err)
+	*s = sample.Sample{Coverage: 1, TS: at}
+	s.Machine, s.Job, s.Task = m.name("machine", m.c.Machine), sample.JobName(m.name("job", m.c.Job)), sample.TaskName(m.name("task", m.c.Task))
+	s.Platform, s.Signal, s.Variant = sample.Platform(m.name("platform", m.c.Platform)), sample.SignalName(m.name("signal", m.c.Signal)), m.name("variant", m.c.Variant)
+	if class := m.name("class", m.c.Class); class != "" {
 		s.Class, err = sample.ParseClass(class)
-		errs = cmp.Or(errs, keyedError("class", err))
+		m.fail("class", err)
 	}
-	cpu, misses := number("cpu", m.c.CPU), number("llc_misses", m.c.LLCMisses)
+	cpu, misses := m.number("cpu", m.c.CPU), m.number("llc_misses", m.c.LLCMisses)
 	if !m.c.Counters {
-		s.CPU, s.Cost = float32(cpu), float32(number("cost", m.c.Cost))
+		s.CPU, s.Cost = float32(cpu), float32(m.number("cost", m.c.Cost))
 		if misses >= 0 {
 			s.Extras.Set(sample.LLCMisses, misses)
 		}
-		return true, cmp.Or(errs, trace.Check(s))
+		return true, cmp.Or(m.err, trace.Check(s))
 	}
 	now := reading{at: at, s: cpu * units[m.c.CPU.Unit], misses: misses}
-	now.cycles = number("cost", Column{Column: m.c.Cost.Column})
-	now.instructions = number("cost", Column{Column: m.c.Cost.Per})
-	if errs != nil {
-		return false, errs
+	now.cycles = m.number("cost", Column{Column: m.c.Cost.Column})
+	now.instructions = m.number("cost", Column{Column: m.c.Cost.Per})
+	if m.err != nil {
+		return false, m.err
 	}
 	prev, known := m.before[s.Task]
 	m.before[s.Task] = now
@@ -239,11 +213,11 @@ func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 	return true, trace.Check(s)
 }
 
-func keyedError(key string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", key, err)
+// fail keeps the first error of a row.
+func (m *mapped) fail(key string, err error) {
+	if m.err == nil && err != nil {
+		m.err = fmt.Errorf("%s: %w", key, err)
 	}
-	return nil
 }
 
 // field finds a column by its name or number.
@@ -262,33 +236,23 @@ func (m *mapped) field(name string) ([]byte, error) {
 	return m.fields[i], nil
 }
 
-func (m *mapped) name(c Column) (string, error) {
+func (m *mapped) name(key string, c Column) string {
 	if c.Column == "" {
-		return c.Is, nil
+		return c.Is
 	}
 	f, err := m.field(c.Column)
-	if err != nil {
-		return "", err
+	if err == nil && c.And != "" {
+		var g []byte
+		g, err = m.field(c.And)
+		f = []byte(string(f) + "/" + string(g))
 	}
-	if c.And == "" {
-		return m.intern(f), nil
-	}
-	g, err := m.field(c.And)
-	return m.intern([]byte(string(f) + "/" + string(g))), err
-}
-
-func (m *mapped) intern(b []byte) string {
-	if s, ok := m.names[string(b)]; ok {
-		return s
-	}
-	s := string(b)
-	m.names[s] = s
-	return s
+	m.fail(key, err)
+	return m.names.Intern(f)
 }
 
 // number reads a number. An empty field, or a column that is not mapped, is not
 // measured: NaN.
-func (m *mapped) number(c Column) (float64, error) {
+func (m *mapped) number(key string, c Column) float64 {
 	v := math.NaN()
 	var err error
 	switch {
@@ -304,10 +268,11 @@ func (m *mapped) number(c Column) (float64, error) {
 			v = math.NaN()
 		}
 	}
+	m.fail(key, err)
 	if c.Scale != 0 {
 		v *= c.Scale
 	}
-	return v, err
+	return v
 }
 
 func (m *mapped) parseField(name string) (float64, error) {

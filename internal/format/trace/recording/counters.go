@@ -2,7 +2,6 @@ package recording
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -57,28 +56,18 @@ func (r reading) since(prev reading, s *sample.Sample) bool {
 // buffered are samples that had to be read completely, because their file is not in order
 // of time.
 type buffered struct {
+	trace.Contents
 	samples []sample.Sample
 	next    int
-	report  trace.Report
 }
 
 // add stores a sample; one that no trace can hold is counted as bad.
 func (h *buffered) add(s *sample.Sample) {
 	if err := trace.Check(s); err != nil {
-		h.bad(fmt.Sprintf("%s at %d: %v", s.Task, s.TS, err))
+		h.Found.Skip(1, "%s at %d: %v", s.Task, s.TS, err)
 		return
 	}
 	h.samples = append(h.samples, *s)
-}
-
-// maxReasons is how many bad rows are explained; the rest are only counted.
-const maxReasons = 5
-
-func (h *buffered) bad(why string) {
-	h.report.Bad++
-	if len(h.report.Reasons) < maxReasons {
-		h.report.Reasons = append(h.report.Reasons, why)
-	}
 }
 
 // sort puts them in order of time, and at one time in order of machine and task.
@@ -95,15 +84,6 @@ func (h *buffered) Read(s *sample.Sample) error {
 	}
 	*s = h.samples[h.next]
 	h.next++
-	h.report.Rows++
+	h.Found.Rows++
 	return nil
 }
-
-// Report implements Reader.
-func (h *buffered) Report() trace.Report { return h.report }
-
-// Labels implements Reader: it has no labels.
-func (h *buffered) Labels() ([]trace.Label, bool) { return nil, false }
-
-// Unlabelled implements Reader.
-func (h *buffered) Unlabelled() []trace.Stretch { return nil }

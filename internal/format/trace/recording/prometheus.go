@@ -101,7 +101,7 @@ func (p *prometheus) object(d *json.Decoder, depth int) error {
 				return err
 			}
 			if json.Unmarshal(labels, &metric) != nil {
-				p.bad("metric labels are not strings")
+				p.Found.Skip(1, "metric labels are not strings")
 			}
 		case key == "values" && wanted:
 			var points [][]json.RawMessage
@@ -130,7 +130,7 @@ func (p *prometheus) series(metric map[string]string, points [][]json.RawMessage
 	for _, point := range points {
 		at, v, err := parsePoint(point)
 		if err != nil {
-			p.bad(fmt.Sprintf("%s of %s: %v", metric["__name__"], c.id, err))
+			p.Found.Skip(1, "%s of %s: %v", metric["__name__"], c.id, err)
 			continue
 		}
 		r, ok := readings[at]

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -207,8 +208,13 @@ func TestMaps(t *testing.T) {
 			t.Errorf("%s: %+v %s", c.columns, report, diff)
 		}
 	}
-	if all := Maps(); len(all) != 5 || all["google2011"] == "" {
+	if all := Maps(); len(all) != 5 || !slices.IsSorted(all) {
 		t.Errorf("maps %v", all)
+	}
+	for _, name := range Maps() {
+		if c, err := LoadColumns(name); err != nil || c.About == "" {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
 	}
 }
 

@@ -74,8 +74,7 @@ func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
 			}
 			c := found[name+"/"+id]
 			if c == nil {
-				c = &cgroup{path: name, id: id}
-				c.forget()
+				c = &cgroup{path: name, id: id, before: reading{at: math.MinInt64}}
 				found[name+"/"+id] = c
 				z.cgroups = append(z.cgroups, c)
 			}
@@ -92,8 +91,6 @@ func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
 	return z, nil
 }
 
-func (c *cgroup) forget() { c.before = reading{at: math.MinInt64} }
-
 // Read implements Reader.
 func (z *rezolus) Read(s *sample.Sample) error {
 	for {
@@ -107,7 +104,7 @@ func (z *rezolus) Read(s *sample.Sample) error {
 		g := z.groups[0]
 		z.groups = z.groups[1:]
 		if err := z.group(g); err != nil {
-			z.bad(fmt.Sprintf("row group: %v", err))
+			z.Found.Skip(1, "row group: %v", err)
 		}
 	}
 }
@@ -169,35 +166,26 @@ func (c *cgroup) samples(h *buffered, ts []float64, sums [len(rezolusCounters)][
 
 // counters reads a column; a null is NaN.
 func counters(g parquet.RowGroup, column int) ([]float64, error) {
-	pages := g.ColumnChunks()[column].Pages()
-	defer pages.Close()
+	r := parquet.NewColumnChunkValueReader(g.ColumnChunks()[column])
+	defer r.Close()
 	all := make([]float64, 0, g.NumRows())
 	values := make([]parquet.Value, 512)
 	for {
-		p, err := pages.ReadPage()
+		n, err := r.ReadValues(values)
+		for _, v := range values[:n] {
+			switch {
+			case v.IsNull():
+				all = append(all, math.NaN())
+			case v.Kind() == parquet.Int64:
+				all = append(all, float64(v.Uint64()))
+			default:
+				return nil, fmt.Errorf("counter has type %v", v.Kind())
+			}
+		}
 		if err == io.EOF {
 			return all, nil
 		}
 		if err != nil {
-			return nil, err
-		}
-		r := p.Values()
-		for err == nil {
-			var n int
-			n, err = r.ReadValues(values)
-			for _, v := range values[:n] {
-				switch {
-				case v.IsNull():
-					all = append(all, math.NaN())
-				case v.Kind() == parquet.Int64:
-					all = append(all, float64(v.Uint64()))
-				default:
-					return nil, fmt.Errorf("counter has type %v", v.Kind())
-				}
-			}
-		}
-		parquet.Release(p)
-		if err != io.EOF {
 			return nil, err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -79,7 +78,7 @@ every line is the summary of a rule.`,
 	flags.StringArrayVar(&f.innocents, "innocents", nil, "add tasks of this recording to every machine (may be repeated)")
 	flags.IntVar(&f.innocentsTasks, "innocents-tasks", 10, "number of tasks of each such recording, those with the most CPU usage")
 	flags.StringVar(&f.innocentsColumns, "innocents-columns", "", "column map of such a recording if it is a CSV but no trace (as --columns)")
-	flags.StringVar(&f.columns, "columns", "", "column map of a CSV: a YAML file, or "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
+	flags.StringVar(&f.columns, "columns", "", "column map of a CSV: a YAML file, or "+strings.Join(recording.Maps(), ", "))
 	flags.StringVar(&f.specs, "specs", "learn", "learn: during the replay, as an agent does; whole: from the whole recording first")
 	flags.BoolVar(&f.byTask, "by-task", false, "a spec for each task instead of each job")
 	flags.IntVar(&f.leastSamples, "least-samples", 100, "samples per task that a spec needs")
@@ -97,7 +96,7 @@ every line is the summary of a rule.`,
 	complete("rules", append([]string{"all"}, strings.Split(ruleNames(), ", ")...))
 	complete("specs", []string{"learn", "whole"})
 	for _, flag := range []string{"columns", "innocents-columns"} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(slices.Sorted(maps.Keys(recording.Maps())), cobra.ShellCompDirectiveDefault))
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(recording.Maps(), cobra.ShellCompDirectiveDefault))
 	}
 	return a.WithJSON(cmd)
 }
@@ -200,7 +199,7 @@ func columnsError(err error) error {
 	if errors.As(err, &invalid) {
 		return app.Usage(err, "docs/replay.md describes column maps")
 	}
-	return app.Usage(err, "name a YAML file, or one of "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
+	return app.Usage(err, "name a YAML file, or one of "+strings.Join(recording.Maps(), ", "))
 }
 
 // replayJSON writes a line for each incident, and the summary last.
