@@ -62,10 +62,10 @@ It is advice only: quell starts and moves nothing.`,
 				measured = degradationsFromPairs(all, pairs)
 			}
 			advice, err := placement.Advise(all, measured)
-			switch {
-			case err != nil:
-				return app.Usage(err, "see `quell advise-scheduler place --help`")
-			case a.JSON:
+			if err != nil {
+				return err
+			}
+			if a.JSON {
 				return a.WriteJSON(advice)
 			}
 			return a.printPlacement(advice)

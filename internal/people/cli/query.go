@@ -46,7 +46,7 @@ query runs on Apache Spark over the same files, in Spark's SQL.`,
 			}
 			switch {
 			case (in.SQL == "") == (in.Canned == ""):
-				return app.Usage(errors.New("want SQL, or --canned"), "see `quell query --help`")
+				return errors.New("want SQL, or --canned")
 			case a.JSON && asCSV:
 				return app.Usage(errors.New("--json and --csv"), "choose one")
 			case in.Canned == listCanned:

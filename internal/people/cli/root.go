@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -57,11 +58,7 @@ capability is missing); 2 the command line or the environment is invalid.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	flags := root.PersistentFlags()
-	socket := a.Getenv("QUELL_SOCKET")
-	if socket == "" {
-		socket = "/run/quell/agent.sock"
-	}
-	flags.StringVar(&a.socket, "socket", socket, "the agent's socket ($QUELL_SOCKET)")
+	flags.StringVar(&a.socket, "socket", cmp.Or(a.Getenv("QUELL_SOCKET"), "/run/quell/agent.sock"), "the agent's socket ($QUELL_SOCKET)")
 	flags.BoolVar(&a.NoColor, "no-color", false, "no colours ($NO_COLOR)")
 	flags.BoolVar(&a.ASCII, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
 	root.AddCommand(

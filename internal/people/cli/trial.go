@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -139,12 +140,7 @@ func (a *commands) nextSuspect(ctx context.Context, t *trialRun) (*incident.Reco
 
 // capped reports whether a cap is already in force for the incident.
 func capped(inc *incident.Record) bool {
-	for _, r := range inc.Rounds {
-		if r.Ended == 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool { return r.Ended == 0 })
 }
 
 func (t *trialRun) capCommand(task string) command.Command {

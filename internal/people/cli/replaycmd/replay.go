@@ -106,7 +106,7 @@ every line is the summary of a rule.`,
 func (f *replayFlags) options(rule string, changed func(string) bool) (replay.Options, error) {
 	o, err := replay.Default(detect.Method(rule))
 	if err != nil {
-		return o, app.Usage(fmt.Errorf("--rule: %w", err), "see `quell replay --help`")
+		return o, fmt.Errorf("--rule: %w", err)
 	}
 	switch {
 	case f.specs != "learn" && f.specs != "whole":

@@ -127,18 +127,18 @@ func (a *commands) runSim(s *simulation) error {
 	}
 	rule, err := rivals.Load(detect.Method(s.rule))
 	if err != nil {
-		return app.Usage(fmt.Errorf("--rule: %w", err), "see `quell sim --help`")
+		return fmt.Errorf("--rule: %w", err)
 	}
 	policy := sim.Policy()
 	if policy.Mode, err = plan.ParseMode(s.mode); err != nil {
-		return app.Usage(fmt.Errorf("--enforcement: %w", err), "see `quell sim --help`")
+		return fmt.Errorf("--enforcement: %w", err)
 	}
 	if policy.Feedback = s.cap == "feedback"; !policy.Feedback && s.cap != "fixed" {
-		return app.Usage(fmt.Errorf("--cap %q: want fixed or feedback", s.cap), "see `quell sim --help`")
+		return fmt.Errorf("--cap %q: want fixed or feedback", s.cap)
 	}
 	policy.Trial = s.trial
 	if s.machines < 1 || s.takes < time.Minute {
-		return app.Usage(fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`")
+		return fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes)
 	}
 	var orders []sim.Order
 	for _, f := range some {
@@ -155,8 +155,8 @@ func (a *commands) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (
 	var labelled *trace.Writer
 	var broken error
 	if s.trace != "" {
-		file, err := os.Create(s.trace)
-		if err != nil {
+		var file *os.File
+		if file, err = os.Create(s.trace); err != nil {
 			return fmt.Errorf("write trace: %w", err)
 		}
 		defer func() {
