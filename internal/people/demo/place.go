@@ -5,10 +5,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // look is how long one measurement of cache sharing takes.
@@ -17,16 +16,11 @@ const look = 30 * time.Millisecond
 // choosePair picks two CPUs that this process may use: the last ones, because the first
 // often serve interrupts.
 func (d *demo) choosePair() error {
-	var mask unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &mask); err != nil {
+	allowed, err := host.Affinity(0)
+	if err != nil {
 		return fmt.Errorf("get affinity: %w", err)
 	}
-	var cpus []int
-	for c := 0; len(cpus) < mask.Count(); c++ {
-		if mask.IsSet(c) {
-			cpus = append(cpus, c)
-		}
-	}
+	cpus := allowed.Numbers()
 	if len(cpus) < 2 {
 		return &workload.MissingError{What: fmt.Sprintf("the demo needs 2 CPUs, it may use %d", len(cpus)),
 			Remedy: "extend its affinity or cpuset (taskset -p, docker --cpuset-cpus), or give the machine another CPU"}
