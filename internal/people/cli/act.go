@@ -95,18 +95,6 @@ func (a *commands) cap() *cobra.Command {
 	var c command.Cap
 	cmd := &cobra.Command{
 		Use: "cap TASK --rate R --for D --reason TEXT", Short: "limit the CPU usage of a task for a limited time",
-		Long: `cap limits a task to a number of CPUs until the lease expires, quell uncap removes the cap,
-or the agent stops. It works in every enforcement mode. The agent refuses to cap tasks that
-are latency-sensitive or marked never-cap. If the task is a suspect of an open incident,
-the cap is a round of that incident, so that its effect is measured.
-
-Instead of TASK, --job or --class selects several tasks; the limit applies to each. With
---machine or --cluster the command goes to another machine, or to all, through quell-server,
-which requires an operator's token ($QUELL_TOKEN or --token-file).`,
-		Example: `  quell cap encode --rate 0.1 --for 5m --reason "redis suffers, ticket 4711"
-  quell cap /machine.slice/vm-7.scope --rate 0.5 --for 1h --reason "until the batch run is moved"
-  quell cap --job encode --cluster --rate 0.2 --for 30m --reason "ticket 4711"
-  quell cap encode --machine host-17 --rate 0.1 --for 5m --reason "redis suffers there"`,
 	}
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "limit in CPUs (CPU-s/s), 0.001 to 1024 (required)")
 	leaseFlag(cmd, &c.For, "lease (required)")
@@ -117,10 +105,6 @@ func (a *commands) uncap() *cobra.Command {
 	var target command.Target
 	return a.orderOn(&target, &cobra.Command{
 		Use: "uncap TASK --reason TEXT", Short: "remove a cap before it expires",
-		Long: "uncap removes a cap that an operator or quell itself has set, and restores the previous limit.",
-		Example: `  quell uncap encode --reason "moved to another machine"
-  quell uncap --job encode --cluster --reason "ticket 4711 is closed"
-  quell uncap --all --reason "maintenance"`,
 	}, func() command.Command { return command.Command{Uncap: &target} })
 }
 
@@ -129,17 +113,6 @@ func (a *commands) protect() *cobra.Command {
 	var off bool
 	cmd := &cobra.Command{
 		Use: "protect TASK [--off] --reason TEXT", Short: "allow quell to cap other tasks when this task suffers",
-		Long: `protect allows quell to cap other tasks when this task suffers, although it is not
-latency-sensitive. With --off no other task is capped for it, even if it is
-latency-sensitive. It does not prevent the task itself from being capped.
-
-Instead of TASK, --job, --class or --all selects tasks, including tasks that start later.
-The setting of a task takes precedence over that of its job, then its class, then all.
-Settings survive a restart of the agent.`,
-		Example: `  quell protect index --reason "nightly build must be done by 6"
-  quell protect index --off --reason "build is done"
-  quell protect --job index --cluster --reason "release week"
-  quell protect --all --off --machine host-17 --reason "load test there"`,
 	}
 	cmd.Flags().BoolVar(&off, "off", false, "end the protection")
 	return a.orderOn(&target, cmd, func() command.Command {
@@ -155,14 +128,6 @@ func (a *commands) enforcement() *cobra.Command {
 	var at *scope
 	cmd := &cobra.Command{
 		Use: "enforcement [off|advise|on] --reason TEXT", Short: "print or change the enforcement mode", Args: cobra.MaximumNArgs(1),
-		Long: `enforcement prints or changes the mode in which the agent acts by itself: off only
-records, advise also reports what it would do, on caps antagonists. Leaving mode on removes
-at once the caps that quell has set by itself; operators' caps stay until they expire. With
---machine or --cluster it changes another machine's agent, or all, through quell-server.`,
-		Example: `  quell enforcement
-  quell enforcement on --reason "advice was right for two weeks"
-  quell enforcement off --reason "maintenance"
-  quell enforcement advise --cluster --reason "too many caps last night"`,
 		ValidArgs: []string{"off", "advise", "on"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

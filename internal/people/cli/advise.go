@@ -25,23 +25,6 @@ func (a *commands) advise() *cobra.Command {
 	var asYAML, required bool
 	cmd := &cobra.Command{
 		Use: "advise-scheduler", Short: "list jobs that should not share a machine, for the cluster's scheduler", Args: cobra.NoArgs,
-		Long: `advise-scheduler lists pairs of jobs where one hurts the other when they share a machine.
-quell-server computes them from the incidents of all machines.
-
-STRENGTH is the median of the victim's cost ÷ its threshold in the incidents. CORRELATION is
-the mean correlation of the suspect. CONFIDENCE is the evidence from caps: the lower end of
-the 95 % interval of the share of the antagonist's caps under which the victim recovered.
-"-" means that the antagonist was never capped: a correlation without proof.
-
-With --yaml it writes Kubernetes anti-affinity that keeps the pairs apart: for each victim
-a patch of its pod template, preferred with a weight of 100 × confidence (1 without one),
-or required with --required. It is advice only: review and apply it yourself.
-
-advise-scheduler place computes which tasks should share a machine.`,
-		Example: `  quell advise-scheduler
-  quell advise-scheduler --job web --since 168h --json
-  quell advise-scheduler --yaml --label app.kubernetes.io/name --min-confidence 0.5 > anti-affinity.yaml
-  kubectl patch deployment web --patch "$(quell advise-scheduler --yaml --job web)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case asYAML && a.JSON:

@@ -65,10 +65,6 @@ func (a *commands) machines() *cobra.Command {
 	c := &cluster.Client{}
 	cmd := list(a, &cobra.Command{
 		Use: "machines", Short: "list the cluster's machines and when they last sent data",
-		Long: `machines lists every machine that has sent data to quell-server: when its newest data
-arrived, the number of its newest batch of samples and of its newest incident or audit
-entry (both counted from the last start of its agent), and how many starts are remembered.`,
-		Example: "  quell machines\n  quell machines --json | jq -r '.[].machine'",
 	}, c.Machines, []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives"}, func(m cluster.Machine) []string {
 		return []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
 	})
@@ -104,11 +100,6 @@ func (a *commands) specs() *cobra.Command {
 	columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version"}
 	cmd := list(a, &cobra.Command{
 		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster",
-		Long: `specs lists what quell-server has learnt for each job, platform and signal: the number of
-tasks and samples, the mean and standard deviation of the cost, the CPU usage, and the
-version. A cost above MEAN + 2 STDDEV is an outlier, if it also exceeds the signal's least
-effect.`,
-		Example: "  quell specs --job web\n  quell specs --json | jq '.[] | select(.state == \"ready\")'",
 	}, fetch, columns, func(s cluster.Spec) []string {
 		return []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
 			fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)}

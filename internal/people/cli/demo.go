@@ -36,26 +36,6 @@ func (a *commands) demo() *cobra.Command {
 	var server string
 	cmd := &cobra.Command{
 		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
-		Long: `demo starts six real tasks in separate cgroups: a latency-sensitive victim, four innocent
-tasks, and a batch job, the antagonist, that hurts the victim in bursts. The shipped
-quell-agent learns what the victim costs alone, detects that it suffers, names the
-antagonist, caps it, and removes the cap. Nothing else on the machine is changed, and
-everything is removed at the end, also after Ctrl-C.
-
-Channels: cpu (both on one CPU; works on any machine), cache (the antagonist streams
-through the last-level cache that holds the victim's data; works only if two CPUs share
-one, which is measured, because a hypervisor may report it wrong), auto (cache if it is
-shared now and stays shared, else cpu).
-
-With --cluster it runs a cluster on this machine: quell-server and three agents, each with
-its own tasks. The server learns the normal cost of the victims' job from all three, an
-operator sends commands through it, and it is killed. One agent then handles a noisy
-neighbour alone, with the spec that it has from the server. When the server is back, it
-receives everything once.
-
-Exit codes: 0 the right task was named, the victim recovered, nothing was left behind;
-1 otherwise; 2 the machine lacks something that the demo needs, and the error names it.`,
-		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with charts of the incident\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # no task may be accused\n  quell demo --cluster            # a server and three agents\n  quell demo --json | tail -n 1 | jq .",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Mode, err = plan.ParseMode(mode); err != nil {

@@ -27,16 +27,6 @@ func (a *commands) query() *cobra.Command {
 	var job, incident string
 	cmd := &cobra.Command{
 		Use: `query ["SQL"]`, Short: "run SQL on quell-server", Args: cobra.MaximumNArgs(1),
-		Long: `query runs one SELECT on quell-server, over samples, incidents, actions, specs and machines
-of the whole cluster (docs/sql.md), or one of its canned queries. --since and --until are
-the time range of the samples; the default is everything that is stored. With --engine the
-query runs on Apache Spark over the same files, in Spark's SQL.`,
-		Example: `  quell query "SELECT job, avg(cost) FROM samples GROUP BY job" --since 24h
-  quell query "FROM incidents WHERE closed IS NULL" --json
-  quell query --canned                                # list them
-  quell query --canned worst-antagonists --job web
-  quell query "FROM specs" --csv > specs.csv
-  quell query --engine sc://spark:15002 --store /mnt/quell/store "SELECT count(*) FROM samples"`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && in.Canned == listCanned:

@@ -30,16 +30,6 @@ func (a *commands) top() *cobra.Command {
 	var sort string
 	cmd := &cobra.Command{
 		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
-		Long: `top shows every task that the agent monitors: its CPU usage and, for each signal, its
-cost in the last interval and its threshold ("!" marks an outlier, "-" means not counted).
-WORST is the highest cost ÷ threshold; by default the table is sorted by it. STATE is the
-current state: capped, victim or suspect of an open incident, or outlier. COUNTED is the
-share of the interval that was counted, if not all of it. SPEC is the state of the job's
-spec, its normal cost.
-
-The table is updated every second until Ctrl-C. If the output is not a terminal, the tables
-follow one another. With --json it writes one line of JSON per second.`,
-		Example: "  quell top\n  quell top --once\n  quell top --sort cpu\n  quell top --once --json | jq '.[] | select(.capped)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := report.SortTasks(nil, sort); err != nil {
 				return err

@@ -33,25 +33,12 @@ type simulation struct {
 	list                        bool
 }
 
-// Sim is quell sim.
+// Sim is quell sim. Package cli adds its long help.
 func Sim(shared *app.App) *cobra.Command {
 	a := &commands{shared}
 	var s simulation
 	cmd := &cobra.Command{
 		Use: "sim", Short: "run the real detection on a simulated fleet with known antagonists", Args: cobra.NoArgs,
-		Long: `sim simulates machines, runs the agent's detection and planning on them, and counts how
-often they are right. The same seed gives the same report. docs/sim.md describes the
-model, docs/rules.md the rules.
-
---scenario is a name or a pattern of names (` + "`quell sim --list`" + `); "everyday" is a machine
-without antagonists, "fleet" a machine with occasional antagonists.`,
-		Example: `  quell sim                                        # every scenario once, default rule and trials
-  quell sim --scenario 'llc/*/mild/*' --rule cpi2  # the paper's rule on mild slowdowns
-  quell sim --trial 0                              # without trials
-  quell sim --scenario everyday --machines 100 --for 24h
-  quell sim --scenario fleet --rule cpi2 --machines 1000 --for 24h --incidents run.jsonl
-  quell sim --scenario llc/bursts/strong/plain --trace bursts.csv  # samples with labels
-  quell sim --seed 7 --json | jq .precision`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runSim(&s) },
 	}
 	flags := cmd.Flags()
