@@ -29,9 +29,8 @@ import (
 )
 
 func (a *commands) demo() *cobra.Command {
-	o := demo.Options{Channel: demo.CPU, Mode: plan.On}
-	var mode, channel, signal string
-	var seed uint64
+	var o demo.Options
+	var mode string
 	var inFull, cluster bool
 	var server string
 	cmd := &cobra.Command{
@@ -41,15 +40,12 @@ func (a *commands) demo() *cobra.Command {
 			if o.Mode, err = plan.ParseMode(mode); err != nil {
 				return fmt.Errorf("--enforce: %w", err)
 			}
-			o.Channel = demo.Channel(channel)
 			if !slices.Contains([]demo.Channel{demo.CPU, demo.Cache, demo.Auto}, o.Channel) {
-				return fmt.Errorf("--channel %q: want cpu, cache or auto", channel)
+				return fmt.Errorf("--channel %q: want cpu, cache or auto", o.Channel)
 			}
-			o.Signal = sample.SignalName(signal)
-			if _, ok := sample.LookupSignal(o.Signal); signal != "" && !ok {
-				return fmt.Errorf("--signal %q: want cpi, cpt, cps or runq", signal)
+			if _, ok := sample.LookupSignal(o.Signal); o.Signal != "" && !ok {
+				return fmt.Errorf("--signal %q: want cpi, cpt, cps or runq", o.Signal)
 			}
-			o.Seed = seed
 			if !cmd.Flags().Changed("seed") {
 				o.Seed = rand.Uint64N(1_000_000)
 			}
@@ -65,10 +61,10 @@ func (a *commands) demo() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&channel, "channel", string(demo.CPU), "cpu, cache or auto")
-	f.StringVar(&signal, "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
+	f.StringVar((*string)(&o.Channel), "channel", string(demo.CPU), "cpu, cache or auto")
+	f.StringVar((*string)(&o.Signal), "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
 	f.StringVar(&mode, "enforce", plan.On.String(), "off, advise or on")
-	f.Uint64Var(&seed, "seed", 0, "seed of lengths and times (default: random)")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of lengths and times (default: random)")
 	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
 	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: next to quell, else in PATH)")
 	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with charts")
@@ -128,8 +124,7 @@ func (a *commands) stage() (io.Writer, *eventPrinter) {
 
 // demoError is the error of a demo that could not finish; look says where to find more.
 func demoError(err error, look string) error {
-	var env *workload.MissingError
-	if errors.As(err, &env) {
+	if env, ok := errors.AsType[*workload.MissingError](err); ok {
 		return app.Usage(fmt.Errorf("demo: %w", err), env.Remedy)
 	}
 	return app.Negative(fmt.Errorf("demo: %w", err), "everything it made was removed; "+look)

@@ -76,8 +76,7 @@ func (a *commands) book(dir string) (*logbook.Book, error) {
 
 // noAgent adds to a client error that the log can be read without an agent.
 func noAgent(err error) error {
-	var e *api.UnreachableError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*api.UnreachableError](err); ok {
 		return app.Usage(err, e.Remedy()+"; or read its log with --state-dir /var/lib/quell")
 	}
 	return err

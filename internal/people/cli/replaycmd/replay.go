@@ -173,8 +173,7 @@ func (a *commands) compareRules(ctx context.Context, p *replayer) error {
 }
 
 func columnsError(err error) error {
-	var invalid *keyed.InvalidError
-	if errors.As(err, &invalid) {
+	if _, invalid := errors.AsType[*keyed.InvalidError](err); invalid {
 		return app.Usage(err, "docs/replay.md describes column maps")
 	}
 	return app.Usage(err, "name a YAML file, or one of "+strings.Join(slices.Sorted(maps.Keys(recording.Maps())), ", "))
