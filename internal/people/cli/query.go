@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -126,22 +125,15 @@ func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 func (a *commands) writeObjects(answer *cluster.Answer) error {
 	objects := make([]json.RawMessage, len(answer.Rows))
 	for i, r := range answer.Rows {
-		var b bytes.Buffer
-		b.WriteByte('{')
-		for j := range min(len(r), len(answer.Columns)) {
-			if j > 0 {
-				b.WriteByte(',')
-			}
+		fields := make([]string, min(len(r), len(answer.Columns)))
+		for j := range fields {
 			name, err := json.Marshal(answer.Columns[j].Name)
 			if err != nil {
 				return fmt.Errorf("write JSON: %w", err)
 			}
-			b.Write(name)
-			b.WriteByte(':')
-			b.Write(r[j])
+			fields[j] = string(name) + ":" + string(r[j])
 		}
-		b.WriteByte('}')
-		objects[i] = b.Bytes()
+		objects[i] = json.RawMessage("{" + strings.Join(fields, ",") + "}")
 	}
 	return a.WriteJSON(objects)
 }

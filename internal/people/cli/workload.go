@@ -36,7 +36,7 @@ func (a *commands) workload() *cobra.Command {
 	return cmd
 }
 
-// parsed is a command that parses its arguments itself.
+// parsed is the RunE of a command that parses its arguments itself.
 func parsed[T any](parse func(args []string) (T, error), run func(context.Context, T) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		v, err := parse(args)
