@@ -5,12 +5,13 @@ package page
 
 import (
 	"bufio"
-	_ "embed" // for the page
+	_ "embed" // for the templates
 	"fmt"
 	"html/template"
 	"io"
 	"math"
 	"strings"
+	text "text/template"
 
 	"github.com/quell-dev/quell/internal/format/plot"
 )
@@ -83,7 +84,10 @@ func (p *Page) Add(sections ...Section) {
 }
 
 //go:embed page.html.tmpl
-var pageText string
+var htmlText string
+
+//go:embed page.md.tmpl
+var markdownText string
 
 // HTML writes the page as one self-contained file, which tells the browser that it runs
 // no script and loads nothing.
@@ -94,18 +98,34 @@ func (p *Page) HTML(w io.Writer) error {
 		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
 		"swatch": plot.Swatch,
 		"look":   cellAttributes,
-	}).Parse(pageText)
+	}).Parse(htmlText)
+	if err == nil {
+		err = p.render(w, t)
+	}
 	if err != nil {
 		return fmt.Errorf("render HTML: %w", err)
 	}
-	b := bufio.NewWriter(w)
-	if err := t.Execute(b, p); err != nil {
-		return fmt.Errorf("render HTML: %w", err)
+	return nil
+}
+
+// Markdown writes the page's text and tables.
+func (p *Page) Markdown(w io.Writer) error {
+	t, err := text.New("page").Funcs(text.FuncMap{"escape": markdown.Replace, "columns": columns, "cell": markdownCell}).Parse(markdownText)
+	if err == nil {
+		err = p.render(w, t)
 	}
-	if err := b.Flush(); err != nil {
-		return fmt.Errorf("render HTML: %w", err)
+	if err != nil {
+		return fmt.Errorf("render Markdown: %w", err)
 	}
 	return nil
+}
+
+func (p *Page) render(w io.Writer, t interface{ Execute(io.Writer, any) error }) error {
+	b := bufio.NewWriter(w)
+	if err := t.Execute(b, p); err != nil {
+		return err
+	}
+	return b.Flush()
 }
 
 // cellAttributes returns the HTML attributes for a cell's style and shade.
@@ -126,84 +146,25 @@ func cellAttributes(c Cell) template.HTMLAttr {
 	return template.HTMLAttr(` class="` + classes + `"` + shade)
 }
 
-// Markdown writes the page's text and tables.
-func (p *Page) Markdown(w io.Writer) error {
-	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "# %s\n", escape(p.Heading))
-	for _, l := range p.Lead {
-		if l.Strong != "" {
-			l.Strong = "**" + escape(l.Strong) + "**"
-		}
-		fmt.Fprintf(b, "\n%s%s\n", l.Strong, escape(l.Text))
+// markdown escapes a text for Markdown, also within a table.
+var markdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "*", "\\*", "_", "\\_", "`", "\\`", "<", "&lt;", "[", "\\[", "]", "\\]", "#", "\\#", "\n", " ")
+
+// columns are the heads of a table; those of facts are empty.
+func columns(t Table) []string {
+	if len(t.Head) == 0 {
+		return make([]string, len(t.Rows[0]))
 	}
-	for i, s := range p.Points {
-		if i == 0 {
-			fmt.Fprintln(b)
-		}
-		fmt.Fprintf(b, "- %s\n", escape(s))
-	}
-	for _, t := range p.Head {
-		t.markdown(b)
-	}
-	for _, s := range p.Sections {
-		if s.Title != "" {
-			fmt.Fprintf(b, "\n## %s\n", escape(s.Title))
-		}
-		notes(b, s.Notes)
-		for _, e := range s.Exhibits {
-			if e.Title != "" {
-				fmt.Fprintf(b, "\n### %s\n", escape(e.Title))
-			}
-			notes(b, e.Notes)
-			e.Table.markdown(b)
-		}
-	}
-	if err := b.Flush(); err != nil {
-		return fmt.Errorf("render Markdown: %w", err)
-	}
-	return nil
+	return t.Head
 }
 
-func notes(b *bufio.Writer, texts []string) {
-	for _, n := range texts {
-		fmt.Fprintf(b, "\n%s\n", escape(n))
+func markdownCell(c Cell) string {
+	switch c.Style {
+	case "bold":
+		return "**" + markdown.Replace(c.Text) + "**"
+	case "sans": // Markdown has one typeface only
+		return "`" + c.Text + "`"
+	case "italic":
+		return "*" + markdown.Replace(c.Text) + "*"
 	}
-}
-
-func (t *Table) markdown(b *bufio.Writer) {
-	if len(t.Rows) == 0 {
-		return
-	}
-	if t.Caption != "" {
-		fmt.Fprintf(b, "\n### %s\n", escape(t.Caption))
-	}
-	fmt.Fprintln(b)
-	head := t.Head
-	if len(head) == 0 {
-		head = make([]string, len(t.Rows[0]))
-	}
-	for _, h := range head {
-		fmt.Fprintf(b, "| %s ", escape(h))
-	}
-	fmt.Fprintf(b, "|\n%s|\n", strings.Repeat("|---", len(head)))
-	for _, r := range t.Rows {
-		for _, c := range r {
-			text := escape(c.Text)
-			switch c.Style {
-			case "bold":
-				text = "**" + text + "**"
-			case "sans": // Markdown has one typeface only
-				text = "`" + c.Text + "`"
-			case "italic":
-				text = "*" + text + "*"
-			}
-			fmt.Fprintf(b, "| %s ", text)
-		}
-		fmt.Fprintln(b, "|")
-	}
-}
-
-// escape escapes a text for Markdown, also within a table.
-func escape(s string) string {
-	return strings.NewReplacer("\\", "\\\\", "|", "\\|", "*", "\\*", "_", "\\_", "`", "\\`", "<", "&lt;", "[", "\\[", "]", "\\]", "#", "\\#", "\n", " ").Replace(s)
+	return markdown.Replace(c.Text)
 }

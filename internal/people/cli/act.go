@@ -36,24 +36,38 @@ func leaseFlag(cmd *cobra.Command, lease *command.Duration, usage string) {
 	}
 }
 
-// targetFlags adds the flags that select tasks by other means than their name.
-func targetFlags(cmd *cobra.Command, t *command.Target) {
+// order completes a command that has agents do something: of returns what they are told,
+// without the reason.
+func (a *commands) order(cmd *cobra.Command, of func(args []string) command.Command) *cobra.Command {
+	var why string
+	reasonFlag(cmd, &why)
+	at := a.addScope(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c := of(args)
+		c.Why = why
+		return a.act(cmd, at, c)
+	}
+	return a.WithJSON(cmd)
+}
+
+// orderOn is order for a target: a task's name, or flags that select tasks by other means.
+// An empty name, for example from an unset variable, clears the target, whatever the flags.
+func (a *commands) orderOn(t *command.Target, cmd *cobra.Command, of func() command.Command) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = cobra.MaximumNArgs(1), a.completeTask
 	cmd.Flags().StringVar(&t.Job, "job", "", "all tasks of a job, instead of TASK")
 	cmd.Flags().StringVar(&t.Class, "class", "", "all tasks of a class: latency-sensitive, batch or best-effort")
 	cmd.Flags().BoolVar(&t.All, "all", false, "all tasks")
 	// The flag exists, so there is no error.
 	_ = cmd.RegisterFlagCompletionFunc("class", cobra.FixedCompletions([]string{"latency-sensitive", "batch", "best-effort"}, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// setTargetTask sets the task of a target. An empty name, for example from an unset variable,
-// clears the target, whatever the flags.
-func setTargetTask(t *command.Target, args []string) {
-	switch {
-	case len(args) == 1 && args[0] == "":
-		*t = command.Target{}
-	case len(args) == 1:
-		t.Task = args[0]
-	}
+	return a.order(cmd, func(args []string) command.Command {
+		switch {
+		case len(args) == 1 && args[0] == "":
+			*t = command.Target{}
+		case len(args) == 1:
+			t.Task = args[0]
+		}
+		return of()
+	})
 }
 
 // done prints what the agent did, as text or JSON. With several tasks it returns an error
@@ -78,92 +92,35 @@ func (a *commands) done(d api.Done, err error) error {
 }
 
 func (a *commands) cap() *cobra.Command {
-	var why string
 	var c command.Cap
-	var at *scope
 	cmd := &cobra.Command{
-		Use: "cap TASK --rate R --for D --reason TEXT", Short: "limit the CPU usage of a task for a limited time", Args: cobra.MaximumNArgs(1),
-		Long: `cap limits a task to a number of CPUs until the lease expires, quell uncap removes the cap,
-or the agent stops. It works in every enforcement mode. The agent refuses to cap tasks that
-are latency-sensitive or marked never-cap. If the task is a suspect of an open incident,
-the cap is a round of that incident, so that its effect is measured.
-
-Instead of TASK, --job or --class selects several tasks; the limit applies to each. With
---machine or --cluster the command goes to another machine, or to all, through quell-server,
-which requires an operator's token ($QUELL_TOKEN or --token-file).`,
-		Example: `  quell cap encode --rate 0.1 --for 5m --reason "redis suffers, ticket 4711"
-  quell cap /machine.slice/vm-7.scope --rate 0.5 --for 1h --reason "until the batch run is moved"
-  quell cap --job encode --cluster --rate 0.2 --for 30m --reason "ticket 4711"
-  quell cap encode --machine host-17 --rate 0.1 --for 5m --reason "redis suffers there"`,
-		ValidArgsFunction: a.completeTask,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			setTargetTask(&c.Target, args)
-			return a.act(cmd, at, command.Command{Why: why, Cap: &c})
-		},
+		Use: "cap TASK --rate R --for D --reason TEXT", Short: "limit the CPU usage of a task for a limited time",
 	}
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "limit in CPUs (CPU-s/s), 0.001 to 1024 (required)")
 	leaseFlag(cmd, &c.For, "lease (required)")
-	targetFlags(cmd, &c.Target)
-	at = a.addScope(cmd)
-	reasonFlag(cmd, &why)
-	return a.WithJSON(cmd)
+	return a.orderOn(&c.Target, cmd, func() command.Command { return command.Command{Cap: &c} })
 }
 
 func (a *commands) uncap() *cobra.Command {
-	var why string
 	var target command.Target
-	var at *scope
-	cmd := &cobra.Command{
-		Use: "uncap TASK --reason TEXT", Short: "remove a cap before it expires", Args: cobra.MaximumNArgs(1),
-		Long: "uncap removes a cap that an operator or quell itself has set, and restores the previous limit.",
-		Example: `  quell uncap encode --reason "moved to another machine"
-  quell uncap --job encode --cluster --reason "ticket 4711 is closed"
-  quell uncap --all --reason "maintenance"`,
-		ValidArgsFunction: a.completeTask,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			setTargetTask(&target, args)
-			return a.act(cmd, at, command.Command{Why: why, Uncap: &target})
-		},
-	}
-	targetFlags(cmd, &target)
-	at = a.addScope(cmd)
-	reasonFlag(cmd, &why)
-	return a.WithJSON(cmd)
+	return a.orderOn(&target, &cobra.Command{
+		Use: "uncap TASK --reason TEXT", Short: "remove a cap before it expires",
+	}, func() command.Command { return command.Command{Uncap: &target} })
 }
 
 func (a *commands) protect() *cobra.Command {
-	var why string
 	var target command.Target
 	var off bool
-	var at *scope
 	cmd := &cobra.Command{
-		Use: "protect TASK [--off] --reason TEXT", Short: "allow quell to cap other tasks when this task suffers", Args: cobra.MaximumNArgs(1),
-		Long: `protect allows quell to cap other tasks when this task suffers, although it is not
-latency-sensitive. With --off no other task is capped for it, even if it is
-latency-sensitive. It does not prevent the task itself from being capped.
-
-Instead of TASK, --job, --class or --all selects tasks, including tasks that start later.
-The setting of a task takes precedence over that of its job, then its class, then all.
-Settings survive a restart of the agent.`,
-		Example: `  quell protect index --reason "nightly build must be done by 6"
-  quell protect index --off --reason "build is done"
-  quell protect --job index --cluster --reason "release week"
-  quell protect --all --off --machine host-17 --reason "load test there"`,
-		ValidArgsFunction: a.completeTask,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			setTargetTask(&target, args)
-			c := command.Command{Why: why, Protect: &target}
-			if off {
-				c.Protect, c.Unprotect = nil, &target
-			}
-			return a.act(cmd, at, c)
-		},
+		Use: "protect TASK [--off] --reason TEXT", Short: "allow quell to cap other tasks when this task suffers",
 	}
 	cmd.Flags().BoolVar(&off, "off", false, "end the protection")
-	targetFlags(cmd, &target)
-	at = a.addScope(cmd)
-	reasonFlag(cmd, &why)
-	return a.WithJSON(cmd)
+	return a.orderOn(&target, cmd, func() command.Command {
+		if off {
+			return command.Command{Unprotect: &target}
+		}
+		return command.Command{Protect: &target}
+	})
 }
 
 func (a *commands) enforcement() *cobra.Command {
@@ -171,14 +128,6 @@ func (a *commands) enforcement() *cobra.Command {
 	var at *scope
 	cmd := &cobra.Command{
 		Use: "enforcement [off|advise|on] --reason TEXT", Short: "print or change the enforcement mode", Args: cobra.MaximumNArgs(1),
-		Long: `enforcement prints or changes the mode in which the agent acts by itself: off only
-records, advise also reports what it would do, on caps antagonists. Leaving mode on removes
-at once the caps that quell has set by itself; operators' caps stay until they expire. With
---machine or --cluster it changes another machine's agent, or all, through quell-server.`,
-		Example: `  quell enforcement
-  quell enforcement on --reason "advice was right for two weeks"
-  quell enforcement off --reason "maintenance"
-  quell enforcement advise --cluster --reason "too many caps last night"`,
 		ValidArgs: []string{"off", "advise", "on"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -225,12 +174,20 @@ func (a *commands) printMode(ctx context.Context) error {
 
 // completeTask completes the names of the agent's tasks.
 func (a *commands) completeTask(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var names []string
-	if len(args) == 0 {
-		if tasks, err := a.client().Tasks(cmd.Context()); err == nil {
-			for _, t := range tasks {
-				names = append(names, cobra.CompletionWithDesc(string(t.Name), string(t.Job)+", "+t.Class.String()))
-			}
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	tasks, err := a.client().Tasks(cmd.Context())
+	return completions(tasks, err, func(t api.TaskView) string {
+		return cobra.CompletionWithDesc(string(t.Name), string(t.Job)+", "+t.Class.String())
+	})
+}
+
+// completions are the names in a list; without an answer there are none.
+func completions[T any](all []T, err error, name func(T) string) (names []string, _ cobra.ShellCompDirective) {
+	if err == nil {
+		for _, v := range all {
+			names = append(names, name(v))
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

@@ -1,13 +1,14 @@
 package cli
 
 import (
+	_ "embed" // the anti-affinity template
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"regexp"
 	"slices"
-	"strings"
+	"text/template"
 
 	"github.com/spf13/cobra"
 
@@ -24,23 +25,6 @@ func (a *commands) advise() *cobra.Command {
 	var asYAML, required bool
 	cmd := &cobra.Command{
 		Use: "advise-scheduler", Short: "list jobs that should not share a machine, for the cluster's scheduler", Args: cobra.NoArgs,
-		Long: `advise-scheduler lists pairs of jobs where one hurts the other when they share a machine.
-quell-server computes them from the incidents of all machines.
-
-STRENGTH is the median of the victim's cost ÷ its threshold in the incidents. CORRELATION is
-the mean correlation of the suspect. CONFIDENCE is the evidence from caps: the lower end of
-the 95 % interval of the share of the antagonist's caps under which the victim recovered.
-"-" means that the antagonist was never capped: a correlation without proof.
-
-With --yaml it writes Kubernetes anti-affinity that keeps the pairs apart: for each victim
-a patch of its pod template, preferred with a weight of 100 × confidence (1 without one),
-or required with --required. It is advice only: review and apply it yourself.
-
-advise-scheduler place computes which tasks should share a machine.`,
-		Example: `  quell advise-scheduler
-  quell advise-scheduler --job web --since 168h --json
-  quell advise-scheduler --yaml --label app.kubernetes.io/name --min-confidence 0.5 > anti-affinity.yaml
-  kubectl patch deployment web --patch "$(quell advise-scheduler --yaml --job web)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case asYAML && a.JSON:
@@ -95,52 +79,29 @@ var (
 	valueShape = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 )
 
+//go:embed antiaffinity.yaml.tmpl
+var antiAffinity string
+
 // writeAntiAffinity writes a patch of a pod template for each victim, as documents of a
 // YAML stream (Kubernetes API, PodAntiAffinity).
 func writeAntiAffinity(w io.Writer, all []cluster.Pair, label string, required bool) error {
-	var b strings.Builder
+	var invalid []cluster.Pair
 	var victims []sample.JobName
+	pairs := map[sample.JobName][]cluster.Pair{}
 	for _, p := range all {
-		switch {
-		case !valueShape.MatchString(string(p.Victim)) || !valueShape.MatchString(string(p.Antagonist)):
-			fmt.Fprintf(&b, "# left out: %q and %q are not both valid as a label's value\n", p.Victim, p.Antagonist)
-		case !slices.Contains(victims, p.Victim):
+		if !valueShape.MatchString(string(p.Victim)) || !valueShape.MatchString(string(p.Antagonist)) {
+			invalid = append(invalid, p)
+			continue
+		}
+		if pairs[p.Victim] == nil {
 			victims = append(victims, p.Victim)
 		}
+		pairs[p.Victim] = append(pairs[p.Victim], p)
 	}
-	if len(victims) == 0 {
-		b.WriteString("# no pair\n")
+	weight := func(confidence float64) int { return max(1, min(100, int(math.Round(100*confidence)))) }
+	t, err := template.New("anti-affinity").Funcs(template.FuncMap{"weight": weight}).Parse(antiAffinity)
+	if err != nil {
+		return err
 	}
-	for i, victim := range victims {
-		if i > 0 {
-			b.WriteString("---\n")
-		}
-		fmt.Fprintf(&b, "# for the pods of %s\nspec:\n  template:\n    spec:\n      affinity:\n        podAntiAffinity:\n", victim)
-		kind := "preferredDuringSchedulingIgnoredDuringExecution"
-		if required {
-			kind = "requiredDuringSchedulingIgnoredDuringExecution"
-		}
-		fmt.Fprintf(&b, "          %s:\n", kind)
-		for _, p := range all {
-			if p.Victim == victim && valueShape.MatchString(string(p.Antagonist)) {
-				antiAffinity(&b, p, label, required)
-			}
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-func antiAffinity(b *strings.Builder, p cluster.Pair, label string, required bool) {
-	fmt.Fprintf(b, "            # %s: %d incidents on %d machines, %.3g × the threshold, %d of %d caps helped\n", p.Antagonist, p.Incidents, p.Machines, p.Strength, p.Helped, p.Caps)
-	indent := "              "
-	if required {
-		fmt.Fprint(b, "            - ")
-	} else {
-		weight := max(1, min(100, int(math.Round(100*p.Confidence))))
-		fmt.Fprintf(b, "            - weight: %d\n              podAffinityTerm:\n", weight)
-		indent += "  "
-		fmt.Fprint(b, indent)
-	}
-	fmt.Fprintf(b, "topologyKey: kubernetes.io/hostname\n%[1]slabelSelector:\n%[1]s  matchExpressions:\n%[1]s    - {key: %[2]q, operator: In, values: [%[3]q]}\n", indent, label, p.Antagonist)
+	return t.Execute(w, map[string]any{"Invalid": invalid, "Victims": victims, "Pairs": pairs, "Label": label, "Required": required})
 }

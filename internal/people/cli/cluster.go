@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,7 +40,11 @@ func (a *commands) addScope(cmd *cobra.Command) *scope {
 	a.addServer(cmd, s.Client)
 	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, through quell-server")
 	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, through quell-server")
-	s.completeMachines(cmd)
+	// The flag exists, so there is no error.
+	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		all, err := s.Machines(cmd.Context())
+		return completions(all, err, func(m cluster.Machine) string { return m.Machine })
+	})
 	return s
 }
 
@@ -56,40 +61,27 @@ func (s *scope) here(cmd *cobra.Command) (bool, error) {
 	return true, nil
 }
 
-// completeMachines completes the names of the server's machines.
-func (s *scope) completeMachines(cmd *cobra.Command) {
-	// The flag exists, so there is no error.
-	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		var names []string
-		if all, err := s.Machines(cmd.Context()); err == nil {
-			for _, m := range all {
-				names = append(names, m.Machine)
-			}
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	})
-}
-
 func (a *commands) machines() *cobra.Command {
 	c := &cluster.Client{}
-	cmd := &cobra.Command{
-		Use: "machines", Short: "list the cluster's machines and when they last sent data", Args: cobra.NoArgs,
-		Long: `machines lists every machine that has sent data to quell-server: when its newest data
-arrived, the number of its newest batch of samples and of its newest incident or audit
-entry (both counted from the last start of its agent), and how many starts are remembered.`,
-		Example: "  quell machines\n  quell machines --json | jq -r '.[].machine'",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := c.Machines(cmd.Context())
-			if err != nil {
-				return err
-			}
-			columns := []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives"}
-			return app.Table(a.App, all, columns, func(m cluster.Machine) []string {
-				return []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
-			})
-		},
-	}
+	cmd := list(a, &cobra.Command{
+		Use: "machines", Short: "list the cluster's machines and when they last sent data",
+	}, c.Machines, []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives"}, func(m cluster.Machine) []string {
+		return []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
+	})
 	a.addServer(cmd, c)
+	return cmd
+}
+
+// list completes a command that fetches a list and shows it as a table.
+func list[T any](a *commands, cmd *cobra.Command, fetch func(context.Context) ([]T, error), columns []string, row func(T) []string) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		all, err := fetch(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return app.Table(a.App, all, columns, row)
+	}
 	return a.WithJSON(cmd)
 }
 
@@ -104,29 +96,18 @@ func (a *commands) ago(t sample.Millis) string {
 func (a *commands) specs() *cobra.Command {
 	c := &cluster.Client{}
 	var job, platform string
-	cmd := &cobra.Command{
-		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster", Args: cobra.NoArgs,
-		Long: `specs lists what quell-server has learnt for each job, platform and signal: the number of
-tasks and samples, the mean and standard deviation of the cost, the CPU usage, and the
-version. A cost above MEAN + 2 STDDEV is an outlier, if it also exceeds the signal's least
-effect.`,
-		Example: "  quell specs --job web\n  quell specs --json | jq '.[] | select(.state == \"ready\")'",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := c.Specs(cmd.Context(), job, platform)
-			if err != nil {
-				return err
-			}
-			columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version"}
-			return app.Table(a.App, all, columns, func(s cluster.Spec) []string {
-				return []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
-					fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)}
-			})
-		},
-	}
+	fetch := func(ctx context.Context) ([]cluster.Spec, error) { return c.Specs(ctx, job, platform) }
+	columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version"}
+	cmd := list(a, &cobra.Command{
+		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster",
+	}, fetch, columns, func(s cluster.Spec) []string {
+		return []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
+			fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)}
+	})
 	cmd.Flags().StringVar(&job, "job", "", "only this job's")
 	cmd.Flags().StringVar(&platform, "platform", "", "only this platform's")
 	a.addServer(cmd, c)
-	return a.WithJSON(cmd)
+	return cmd
 }
 
 // fourDigits formats a number with four digits.

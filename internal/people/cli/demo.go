@@ -29,47 +29,23 @@ import (
 )
 
 func (a *commands) demo() *cobra.Command {
-	o := demo.Options{Channel: demo.CPU, Mode: plan.On}
-	var mode, channel, signal string
-	var seed uint64
+	var o demo.Options
+	var mode string
 	var inFull, cluster bool
 	var server string
 	cmd := &cobra.Command{
 		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
-		Long: `demo starts six real tasks in separate cgroups: a latency-sensitive victim, four innocent
-tasks, and a batch job, the antagonist, that hurts the victim in bursts. The shipped
-quell-agent learns what the victim costs alone, detects that it suffers, names the
-antagonist, caps it, and removes the cap. Nothing else on the machine is changed, and
-everything is removed at the end, also after Ctrl-C.
-
-Channels: cpu (both on one CPU; works on any machine), cache (the antagonist streams
-through the last-level cache that holds the victim's data; works only if two CPUs share
-one, which is measured, because a hypervisor may report it wrong), auto (cache if it is
-shared now and stays shared, else cpu).
-
-With --cluster it runs a cluster on this machine: quell-server and three agents, each with
-its own tasks. The server learns the normal cost of the victims' job from all three, an
-operator sends commands through it, and it is killed. One agent then handles a noisy
-neighbour alone, with the spec that it has from the server. When the server is back, it
-receives everything once.
-
-Exit codes: 0 the right task was named, the victim recovered, nothing was left behind;
-1 otherwise; 2 the machine lacks something that the demo needs, and the error names it.`,
-		Example: "  quell demo\n  quell demo --channel auto --seed 7\n  quell demo --incident           # with charts of the incident\n  quell demo --enforce advise     # name, but do not cap\n  quell demo --no-antagonist      # no task may be accused\n  quell demo --cluster            # a server and three agents\n  quell demo --json | tail -n 1 | jq .",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Mode, err = plan.ParseMode(mode); err != nil {
 				return fmt.Errorf("--enforce: %w", err)
 			}
-			o.Channel = demo.Channel(channel)
 			if !slices.Contains([]demo.Channel{demo.CPU, demo.Cache, demo.Auto}, o.Channel) {
-				return fmt.Errorf("--channel %q: want cpu, cache or auto", channel)
+				return fmt.Errorf("--channel %q: want cpu, cache or auto", o.Channel)
 			}
-			o.Signal = sample.SignalName(signal)
-			if _, ok := sample.LookupSignal(o.Signal); signal != "" && !ok {
-				return fmt.Errorf("--signal %q: want cpi, cpt, cps or runq", signal)
+			if _, ok := sample.LookupSignal(o.Signal); o.Signal != "" && !ok {
+				return fmt.Errorf("--signal %q: want cpi, cpt, cps or runq", o.Signal)
 			}
-			o.Seed = seed
 			if !cmd.Flags().Changed("seed") {
 				o.Seed = rand.Uint64N(1_000_000)
 			}
@@ -85,10 +61,10 @@ Exit codes: 0 the right task was named, the victim recovered, nothing was left b
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&channel, "channel", string(demo.CPU), "cpu, cache or auto")
-	f.StringVar(&signal, "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
+	f.StringVar((*string)(&o.Channel), "channel", string(demo.CPU), "cpu, cache or auto")
+	f.StringVar((*string)(&o.Signal), "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
 	f.StringVar(&mode, "enforce", plan.On.String(), "off, advise or on")
-	f.Uint64Var(&seed, "seed", 0, "seed of lengths and times (default: random)")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of lengths and times (default: random)")
 	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
 	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: next to quell, else in PATH)")
 	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with charts")
@@ -148,8 +124,7 @@ func (a *commands) stage() (io.Writer, *eventPrinter) {
 
 // demoError is the error of a demo that could not finish; look says where to find more.
 func demoError(err error, look string) error {
-	var env *workload.MissingError
-	if errors.As(err, &env) {
+	if env, ok := errors.AsType[*workload.MissingError](err); ok {
 		return app.Usage(fmt.Errorf("demo: %w", err), env.Remedy)
 	}
 	return app.Negative(fmt.Errorf("demo: %w", err), "everything it made was removed; "+look)

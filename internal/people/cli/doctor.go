@@ -27,13 +27,6 @@ func (a *commands) doctor() *cobra.Command {
 	var require []string
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "show what can be counted and capped on this machine, and why the rest cannot", Args: cobra.NoArgs,
-		Long: `doctor tests every capability of the machine that quell can use, and changes nothing. For
-a missing one it prints the reason and what to do. Run it as the user that the agent runs as.
-
-The exit code is 0, also if capabilities are missing, unless --require names one of them.
-It takes some hundred milliseconds: it measures whether CPUs share a cache, because in a
-virtual machine the kernel's information may be wrong.`,
-		Example: "  quell doctor\n  quell doctor --require cpi,caps && echo ready\n  quell doctor --json | jq -r '.[].capabilities[] | select(.ok | not) | .name'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.diagnose(cmd.Context())
 			if err != nil {

@@ -28,20 +28,6 @@ func (a *commands) evaluate() *cobra.Command {
 	var f evaluating
 	cmd := &cobra.Command{
 		Use: "evaluate [FILE...]", Short: "measure how well detection and caps work, as CPI²'s section 7 does",
-		Long: `evaluate makes the tables and plots of CPI²'s section 7 (figures 14 to 16) from
-incidents: antagonism against the machine's load, outcomes of caps against the correlation
-and against σ, how much caps help, incidents per machine-day; separately for production
-(latency-sensitive) and other victims.
-
-Without FILE it reads the agent's log. FILE is the JSON output of quell incidents, replay,
-or sim --incidents; - is standard input. A recording has no caps, so it has no outcomes.
-
-The outcome rate is the share of caps that helped. The labelled precision, of replays and
-simulations with known antagonists, is the share of accusations that were right.`,
-		Example: `  quell evaluate
-  quell evaluate --out evaluation.html
-  quell replay --json trace.parquet | quell evaluate -
-  quell sim --json --incidents run.jsonl && quell evaluate run.jsonl`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runEvaluate(cmd.Context(), &f, files) },
 	}
 	flags := cmd.Flags()

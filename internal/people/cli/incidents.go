@@ -30,26 +30,6 @@ func (a *commands) incidents() *cobra.Command {
 	var at *scope
 	cmd := &cobra.Command{
 		Use: "incidents [ID|last]", Short: "list incidents, or show one in full", Args: cobra.MaximumNArgs(1),
-		Long: `incidents lists what the agent found and did, oldest first: time, victim, signal, the best
-suspect (the capped one, if any), its level, the action and the outcome; by default the
-newest 100. Levels are proven, likely, possible and none; figures are a share of the time
-waited (%), a probability (p) or a correlation (r). RELCOST is the victim's cost under the
-cap ÷ its cost before it.
-
-With an ID, or any part of one that matches only one incident, it shows that incident in
-full: the facts of its strongest analysis and of the latest, the named tasks with times,
-every suspect with the reason for its rank, the rounds of capping, and charts of the
-victim's cost and the suspects' usage. The points of the charts are in the JSON of one
-incident only, not in that of a list.
-
-With --cluster or --machine the incidents of all machines or of one come from quell-server.`,
-		Example: `  quell incidents --open
-  quell incidents --since 24h --victim '*redis*'
-  quell incidents last
-  quell incidents 120905.250-7 --json | jq .suspects
-  quell incidents --state-dir /var/lib/quell    # without an agent
-  quell incidents --cluster --since 24h         # of all machines, from quell-server
-  quell incidents --machine host-17 last`,
 		ValidArgsFunction: a.completeIncident,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			here, err := at.here(cmd)
@@ -96,8 +76,7 @@ func (a *commands) book(dir string) (*logbook.Book, error) {
 
 // noAgent adds to a client error that the log can be read without an agent.
 func noAgent(err error) error {
-	var e *api.UnreachableError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*api.UnreachableError](err); ok {
 		return app.Usage(err, e.Remedy()+"; or read its log with --state-dir /var/lib/quell")
 	}
 	return err

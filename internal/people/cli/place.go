@@ -23,27 +23,6 @@ func (a *commands) place() *cobra.Command {
 	var degradation, tasks, since string
 	cmd := &cobra.Command{
 		Use: "place JOB[=N]…", Short: "pair tasks that should share a machine, and suggest how to pin them", Args: cobra.MinimumNArgs(1),
-		Long: `place pairs the tasks of the named jobs, N of each, so that the pairs slow each other down
-least in total. With an odd number one task stays alone. With up to 16 tasks all pairings
-are compared; with more the result is one that no exchange between two pairs improves.
-
-The losses are read from --degradation, a CSV file with the columns victim, neighbour and
-degradation_percent (or foreground, background and interference_metric): how much slower a
-task was next to another, as quell lab measures it. Without that file they come from the
-incidents on quell-server: the median of cost ÷ threshold, minus 1, and 0 for jobs without
-a common incident.
-
---tasks is a CSV file with the column task (the job) and at least one of misses
-(last-level cache misses per second) and load (the share of its CPUs that a task of the job
-keeps busy, 0 to 1). If a pair was not measured, its loss is proportional to the product of
-the misses of both. With loads it suggests how to pin two tasks on a machine with several
-chips: one chip each (per-chip) if both are busy; one thread of every core each
-(per-thread), which gives both all caches, if one is busy for less than half of the time.
-
-It is advice only: quell starts and moves nothing.`,
-		Example: `  quell advise-scheduler place web=4 encode=2 reports
-  quell advise-scheduler place web db encode --degradation measured.csv --tasks tasks.csv
-  quell advise-scheduler place web=2 encode=2 --json | jq -r '.pairs[] | .a + " " + .b'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all, err := placed(args, tasks)
 			if err != nil {
@@ -62,10 +41,10 @@ It is advice only: quell starts and moves nothing.`,
 				measured = degradationsFromPairs(all, pairs)
 			}
 			advice, err := placement.Advise(all, measured)
-			switch {
-			case err != nil:
-				return app.Usage(err, "see `quell advise-scheduler place --help`")
-			case a.JSON:
+			if err != nil {
+				return err
+			}
+			if a.JSON {
 				return a.WriteJSON(advice)
 			}
 			return a.printPlacement(advice)

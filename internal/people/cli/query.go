@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -27,16 +26,6 @@ func (a *commands) query() *cobra.Command {
 	var job, incident string
 	cmd := &cobra.Command{
 		Use: `query ["SQL"]`, Short: "run SQL on quell-server", Args: cobra.MaximumNArgs(1),
-		Long: `query runs one SELECT on quell-server, over samples, incidents, actions, specs and machines
-of the whole cluster (docs/sql.md), or one of its canned queries. --since and --until are
-the time range of the samples; the default is everything that is stored. With --engine the
-query runs on Apache Spark over the same files, in Spark's SQL.`,
-		Example: `  quell query "SELECT job, avg(cost) FROM samples GROUP BY job" --since 24h
-  quell query "FROM incidents WHERE closed IS NULL" --json
-  quell query --canned                                # list them
-  quell query --canned worst-antagonists --job web
-  quell query "FROM specs" --csv > specs.csv
-  quell query --engine sc://spark:15002 --store /mnt/quell/store "SELECT count(*) FROM samples"`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && in.Canned == listCanned:
@@ -46,7 +35,7 @@ query runs on Apache Spark over the same files, in Spark's SQL.`,
 			}
 			switch {
 			case (in.SQL == "") == (in.Canned == ""):
-				return app.Usage(errors.New("want SQL, or --canned"), "see `quell query --help`")
+				return errors.New("want SQL, or --canned")
 			case a.JSON && asCSV:
 				return app.Usage(errors.New("--json and --csv"), "choose one")
 			case in.Canned == listCanned:
@@ -136,22 +125,15 @@ func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 func (a *commands) writeObjects(answer *cluster.Answer) error {
 	objects := make([]json.RawMessage, len(answer.Rows))
 	for i, r := range answer.Rows {
-		var b bytes.Buffer
-		b.WriteByte('{')
-		for j := range min(len(r), len(answer.Columns)) {
-			if j > 0 {
-				b.WriteByte(',')
-			}
+		fields := make([]string, min(len(r), len(answer.Columns)))
+		for j := range fields {
 			name, err := json.Marshal(answer.Columns[j].Name)
 			if err != nil {
 				return fmt.Errorf("write JSON: %w", err)
 			}
-			b.Write(name)
-			b.WriteByte(':')
-			b.Write(r[j])
+			fields[j] = string(name) + ":" + string(r[j])
 		}
-		b.WriteByte('}')
-		objects[i] = b.Bytes()
+		objects[i] = json.RawMessage("{" + strings.Join(fields, ",") + "}")
 	}
 	return a.WriteJSON(objects)
 }

@@ -31,7 +31,7 @@ func (f *engineFlags) add(cmd *cobra.Command) {
 // query runs a query on Spark over the store's current files.
 func (f *engineFlags) query(ctx context.Context, a *commands, in *cluster.Query) (answer cluster.Answer, err error) {
 	if in.SQL == "" || f.store == "" || f.rows < 1 {
-		return answer, app.Usage(errors.New("--engine: want SQL, --store DIR and at least one of --rows"), "see `quell query --help`")
+		return answer, errors.New("--engine: want SQL, --store DIR and at least one of --rows")
 	}
 	var from, to sample.Millis
 	for name, b := range map[string]struct {

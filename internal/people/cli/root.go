@@ -2,10 +2,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"embed"
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,27 +44,11 @@ func newRoot(shared *app.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "quell",
 		Short: "find the noisy neighbour, prove it, quiet it",
-		Long: `quell queries this machine's quell-agent: which tasks suffer from their neighbours, and
-which neighbour is the cause. It also sends commands to the agent.
-
-A task is named by its cgroup path, or by an ending of it that no other task has.
-
-Exit codes: 0 success; 1 negative result (nothing found, refused, a required
-capability is missing); 2 the command line or the environment is invalid.`,
-		Example: `  quell doctor                # what can be counted and capped on this machine
-  quell top                   # which tasks suffer now
-  quell incidents             # what was found and done
-  quell incidents last        # the newest in full, with charts
-  quell cap encode --rate 0.1 --for 10m --reason "redis suffers, ticket 4711"`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	flags := root.PersistentFlags()
-	socket := a.Getenv("QUELL_SOCKET")
-	if socket == "" {
-		socket = "/run/quell/agent.sock"
-	}
-	flags.StringVar(&a.socket, "socket", socket, "the agent's socket ($QUELL_SOCKET)")
+	flags.StringVar(&a.socket, "socket", cmp.Or(a.Getenv("QUELL_SOCKET"), "/run/quell/agent.sock"), "the agent's socket ($QUELL_SOCKET)")
 	flags.BoolVar(&a.NoColor, "no-color", false, "no colours ($NO_COLOR)")
 	flags.BoolVar(&a.ASCII, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
 	root.AddCommand(
@@ -70,7 +57,22 @@ capability is missing); 2 the command line or the environment is invalid.`,
 		a.query(), a.machines(), a.specs(), a.advise(), a.version(), a.workload(), labcmd.Command(shared), replaycmd.Replay(shared), replaycmd.Sim(shared), a.evaluate(), a.trial(),
 	)
 	root.AddCommand(labcmd.Helpers()...)
+	addHelp(root)
 	return root
+}
+
+//go:embed help/*.txt
+var help embed.FS
+
+// addHelp reads the long help and the examples of a command and its subcommands from files
+// named after the command's path. A command without a file has them in its definition.
+func addHelp(cmd *cobra.Command) {
+	if text, err := help.ReadFile("help/" + strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".txt"); err == nil {
+		cmd.Long, cmd.Example, _ = strings.Cut(strings.TrimSuffix(string(text), "\n"), "\n\nExamples:\n")
+	}
+	for _, sub := range cmd.Commands() {
+		addHelp(sub)
+	}
 }
 
 func (a *commands) client() *api.Client { return api.NewClient(a.socket) }

@@ -10,9 +10,6 @@ import (
 func (a *commands) status() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
 		Use: "status", Short: "show the agent: signals, enforcement, caps, what is degraded", Args: cobra.NoArgs,
-		Long: `status shows the state of the agent: which signals it counts and why others are missing,
-the enforcement mode, the caps in force, and everything that is degraded.`,
-		Example: "  quell status\n  quell status --json | jq -r .mode",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := a.client().Status(cmd.Context())
 			if err != nil {

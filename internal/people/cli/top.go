@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
@@ -28,24 +30,18 @@ func (a *commands) top() *cobra.Command {
 	var sort string
 	cmd := &cobra.Command{
 		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
-		Long: `top shows every task that the agent monitors: its CPU usage and, for each signal, its
-cost in the last interval and its threshold ("!" marks an outlier, "-" means not counted).
-WORST is the highest cost ÷ threshold; by default the table is sorted by it. STATE is the
-current state: capped, victim or suspect of an open incident, or outlier. COUNTED is the
-share of the interval that was counted, if not all of it. SPEC is the state of the job's
-spec, its normal cost.
-
-The table is updated every second until Ctrl-C. If the output is not a terminal, the tables
-follow one another. With --json it writes one line of JSON per second.`,
-		Example: "  quell top\n  quell top --once\n  quell top --sort cpu\n  quell top --once --json | jq '.[] | select(.capped)'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := report.SortTasks(nil, sort); err != nil {
 				return err
 			}
-			if once {
-				return a.tasksOnce(cmd.Context(), sort)
+			if !once {
+				return a.live(cmd.Context(), sort, time.Second)
 			}
-			return a.live(cmd.Context(), sort, time.Second)
+			tasks, err := a.tasks(cmd.Context(), sort)
+			if err != nil {
+				return err
+			}
+			return app.Show(a.App, tasks, report.Tasks)
 		},
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "print the table once")
@@ -53,18 +49,10 @@ follow one another. With --json it writes one line of JSON per second.`,
 	return a.WithJSON(cmd)
 }
 
-func (a *commands) tasksOnce(ctx context.Context, sort string) error {
+// tasks returns the agent's tasks in the order of a key.
+func (a *commands) tasks(ctx context.Context, sort string) ([]api.TaskView, error) {
 	tasks, err := a.client().Tasks(ctx)
-	if err != nil {
-		return err
-	}
-	if err := report.SortTasks(tasks, sort); err != nil {
-		return err
-	}
-	if a.JSON {
-		return a.WriteJSON(app.List(tasks))
-	}
-	return report.Tasks(a.Out, tasks, a.Style())
+	return app.List(tasks), cmp.Or(err, report.SortTasks(tasks, sort))
 }
 
 // live writes the tasks repeatedly until ctx ends, which is no error.
@@ -100,15 +88,12 @@ func (a *commands) live(ctx context.Context, sort string, every time.Duration) e
 
 // frame returns one complete frame of the live view, so that it does not flicker.
 func (a *commands) frame(ctx context.Context, sort string, screen bool) (string, error) {
-	tasks, err := a.client().Tasks(ctx)
+	tasks, err := a.tasks(ctx, sort)
 	if err != nil {
 		return "", err
 	}
-	if err := report.SortTasks(tasks, sort); err != nil {
-		return "", err
-	}
 	if a.JSON {
-		line, err := json.Marshal(app.List(tasks))
+		line, err := json.Marshal(tasks)
 		return string(line) + "\n", err
 	}
 	st, err := a.client().Status(ctx)

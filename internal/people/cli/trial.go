@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,17 +42,6 @@ func (a *commands) trial() *cobra.Command {
 	t := trialRun{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
 	cmd := &cobra.Command{
 		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects one at a time, and measure the effect", Args: cobra.NoArgs,
-		Long: `trial does what CPI²'s section 7 did: it waits for incidents in which the agent accuses a
-task, caps the first antagonist for five minutes (one cap at a time, each pair of victim
-and suspect once), and at the end reports how often that helped (see quell evaluate). It
-stops when the budget of caps is used up, after --within, or when interrupted; it then
-removes a cap that is in force.
-
-The caps are an operator's caps: they work in every enforcement mode, the agent refuses them
-for tasks that must not be capped, removes them when they expire, and writes them to its
-audit log.`,
-		Example: `  quell trial --budget 20 --reason "how good is it, ticket 4711"
-  quell trial --budget 5 --within 8h --any --reason "suspects below the threshold too" --out trial.html`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runTrials(cmd.Context(), &t) },
 	}
 	flags := cmd.Flags()
@@ -139,12 +129,7 @@ func (a *commands) nextSuspect(ctx context.Context, t *trialRun) (*incident.Reco
 
 // capped reports whether a cap is already in force for the incident.
 func capped(inc *incident.Record) bool {
-	for _, r := range inc.Rounds {
-		if r.Ended == 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool { return r.Ended == 0 })
 }
 
 func (t *trialRun) capCommand(task string) command.Command {

@@ -3,14 +3,12 @@ package demo
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/lab/workload"
 )
 
@@ -508,39 +507,30 @@ func (f *clusterScene) compare(ctx context.Context) error {
 	return nil
 }
 
-// recorded reads the keys of the samples in a trace (docs/trace-format.md).
+// recorded reads the keys of the samples in a trace.
 func recorded(path string) ([]reading, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read an agent's trace: %w", err)
 	}
 	defer file.Close()
-	c := csv.NewReader(file)
-	c.FieldsPerRecord = -1
-	head, err := c.Read()
+	r, err := trace.NewReader(file)
 	if err != nil {
 		return nil, fmt.Errorf("read an agent's trace: %w", err)
 	}
-	column := func(name string) int { return slices.Index(head, name) }
-	ts, machine, task, signal := column("ts"), column("machine"), column("task"), column("signal")
-	if min(ts, machine, task, signal) < 0 {
-		return nil, fmt.Errorf("read an agent's trace: the columns are %v", head)
-	}
 	var all []reading
 	for {
-		row, err := c.Read()
-		if errors.Is(err, io.EOF) {
+		var s sample.Sample
+		err := r.Read(&s)
+		switch bad := r.Report(); {
+		case bad.Bad > 0:
+			return nil, fmt.Errorf("read an agent's trace: %s", bad.Reasons[0])
+		case errors.Is(err, io.EOF):
 			return all, nil
-		}
-		if err != nil {
+		case err != nil:
 			return nil, fmt.Errorf("read an agent's trace: %w", err)
-		}
-		at, err := strconv.ParseInt(row[ts], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("read an agent's trace: %w", err)
-		}
-		if row[task] != string(detect.OutsideName) { // usage outside tasks is not sent
-			all = append(all, reading{row[machine], row[task], row[signal], at})
+		case s.Task != detect.OutsideName: // usage outside tasks is not sent
+			all = append(all, reading{s.Machine, string(s.Task), string(s.Signal), int64(s.TS)})
 		}
 	}
 }

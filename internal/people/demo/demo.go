@@ -190,8 +190,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 				continue
 			}
 		} else if err != nil {
-			var env *workload.MissingError
-			if ctx.Err() == nil && !errors.As(err, &env) {
+			if _, missing := errors.AsType[*workload.MissingError](err); ctx.Err() == nil && !missing {
 				if why := d.excuse(); why != "" {
 					err = fmt.Errorf("%w; %s", err, why)
 				}

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"fmt"
 	"io"
 	"strings"
 )
@@ -20,18 +19,10 @@ func Table(w io.Writer, columns []Column, rows [][]string, cut bool, s Style) er
 		t.columns = append(t.columns, column{head: strings.ToUpper(c.Name), right: c.Number, least: 12})
 	}
 	for _, r := range rows {
-		cells := make([]cell, len(r))
-		for i, text := range r {
-			cells[i] = cell{text: text}
-		}
-		t.row(cells...)
+		t.texts(r...)
 	}
 	t.write(p)
-	noun := "rows"
-	if len(rows) == 1 {
-		noun = "row"
-	}
-	last := fmt.Sprintf("%d %s", len(rows), noun)
+	last := plural(len(rows), "row")
 	if cut {
 		last += "; truncated by the server's limits"
 	}

@@ -131,10 +131,8 @@ func (a axis) tick() time.Duration {
 	steps := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
 		time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
 		time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour}
-	for _, s := range steps {
-		if s >= least {
-			return s
-		}
+	if i, _ := slices.BinarySearch(steps, least); i < len(steps) {
+		return steps[i]
 	}
 	const day = 24 * time.Hour
 	return (least + day - 1) / day * day

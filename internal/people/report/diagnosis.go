@@ -82,12 +82,7 @@ func Doctor(w io.Writer, d Diagnosis, s Style) error {
 
 // about is the explanation of a capability.
 func about(c host.Capability) []string {
-	var lines []string
-	for _, text := range []string{c.Detail, c.Reason} {
-		if text != "" {
-			lines = append(lines, text)
-		}
-	}
+	lines := slices.DeleteFunc([]string{c.Detail, c.Reason}, func(text string) bool { return text == "" })
 	if c.Remedy != "" {
 		lines = append(lines, "what to do: "+c.Remedy)
 	}

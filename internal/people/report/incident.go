@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -116,12 +117,7 @@ func capped(r *incident.Round) string {
 }
 
 // state is the outcome, or that there is none yet.
-func state(inc *incident.Record) string {
-	if inc.Outcome == "" {
-		return "capped now"
-	}
-	return string(inc.Outcome)
-}
+func state(inc *incident.Record) string { return cmp.Or(string(inc.Outcome), "capped now") }
 
 func outcomeCell(inc *incident.Record) cell {
 	text := state(inc)
@@ -208,16 +204,14 @@ func (p *page) facts(inc *incident.Record) {
 
 // writeFindings lists the antagonists that the incident named, with times.
 func (p *page) writeFindings(inc *incident.Record) {
-	for i, f := range inc.Findings {
-		name := ""
-		if i == 0 {
-			name = "named"
-		}
+	label := "named"
+	for _, f := range inc.Findings {
 		when := "at " + p.clock(f.From)
 		if f.Until > f.From {
 			when = fmt.Sprintf("from %s to %s", p.clock(f.From), p.clock(f.Until))
 		}
-		p.fact(name, fmt.Sprintf("%s, %s: %s", f.Suspect.Name, when, levelText(inc, &f.Suspect)))
+		p.fact(label, fmt.Sprintf("%s, %s: %s", f.Suspect.Name, when, levelText(inc, &f.Suspect)))
+		label = ""
 	}
 }
 

@@ -120,10 +120,7 @@ var causeHead = []string{"cause", "precision", "recall", "top-1"}
 
 // causeRow is a cause's row, in the order of causeHead.
 func causeRow(c *replay.CauseShares) []string {
-	row := []string{c.Cause}
-	if c.Cause == "" {
-		row[0] = "(unknown)"
-	}
+	row := []string{cmp.Or(c.Cause, "(unknown)")}
 	for _, of := range []replay.Share{c.Precision, c.Recall, c.Top1} {
 		text := "-"
 		if of.N > 0 {
@@ -145,11 +142,7 @@ func (p *page) causes(all []replay.CauseShares) {
 		t.columns = append(t.columns, column{head: strings.ToUpper(head)})
 	}
 	for i := range all {
-		var cells []cell
-		for _, text := range causeRow(&all[i]) {
-			cells = append(cells, cell{text: text})
-		}
-		t.row(cells...)
+		t.texts(causeRow(&all[i])...)
 	}
 	t.write(p)
 }
@@ -206,12 +199,7 @@ func (p *page) jobs(all []replay.Job) {
 	t := table{columns: []column{{head: "JOB", least: 16}, {head: "CLASS", drop: 1}, {head: "TASKS", right: true, drop: 2}, {head: "SAMPLES", right: true},
 		{head: "OUTLIERS", right: true}, {head: "ANOMALIES", right: true}, {head: "ACCUSES", right: true}, {head: "ACCUSED", right: true}}}
 	for _, j := range list[:min(most, len(list))] {
-		name := string(j.Job)
-		if name == "" {
-			name = "(none)"
-		}
-		t.row(cell{text: name}, cell{text: j.Class.String()}, cell{text: fmt.Sprint(j.Tasks)}, cell{text: fmt.Sprint(j.Judged)},
-			cell{text: fmt.Sprint(j.Outliers)}, cell{text: fmt.Sprint(j.Anomalies)}, cell{text: fmt.Sprint(j.Accusing)}, cell{text: fmt.Sprint(j.Accused)})
+		t.texts(append([]string{cmp.Or(string(j.Job), "(none)"), j.Class.String()}, jobCounts(j)...)...)
 	}
 	t.write(p)
 	if len(list) > most {
@@ -228,9 +216,12 @@ func (p *page) jobs(all []replay.Job) {
 		{head: "OUTLIERS", right: true}, {head: "ANOMALIES", right: true}, {head: "ACCUSES", right: true}, {head: "ACCUSED", right: true}}}
 	for c := len(classes) - 1; c >= 0; c-- {
 		if j := classes[c]; j.Tasks > 0 {
-			t.row(cell{text: sample.Class(c).String()}, cell{text: fmt.Sprint(j.Tasks)}, cell{text: fmt.Sprint(j.Judged)},
-				cell{text: fmt.Sprint(j.Outliers)}, cell{text: fmt.Sprint(j.Anomalies)}, cell{text: fmt.Sprint(j.Accusing)}, cell{text: fmt.Sprint(j.Accused)})
+			t.texts(append([]string{sample.Class(c).String()}, jobCounts(j)...)...)
 		}
 	}
 	t.write(p)
+}
+
+func jobCounts(j replay.Job) []string {
+	return []string{fmt.Sprint(j.Tasks), fmt.Sprint(j.Judged), fmt.Sprint(j.Outliers), fmt.Sprint(j.Anomalies), fmt.Sprint(j.Accusing), fmt.Sprint(j.Accused)}
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -154,10 +155,7 @@ func (s Style) costExhibit(job *replay.Costs, fits []evalstat.Fit) htmlpage.Exhi
 			over++
 		}
 	}
-	name := string(job.Job)
-	if name == "" {
-		name = "(no job)"
-	}
+	name := cmp.Or(string(job.Job), "(no job)")
 	e := htmlpage.Exhibit{Title: name, Notes: []string{fmt.Sprintf("%s of %s: mean %s, σ %s; %.1f %% are over mean + 2σ.", plural(job.Seen, "sample"), job.Signal, s.number(m.Mean), s.number(m.StdDev()), 100*float64(over)/float64(len(job.Values)))}}
 	chart := plot.Chart{Title: fmt.Sprintf("%s of %s", job.Signal, name), X: string(job.Signal) + ", " + sig.Unit, Y: "density", Zero: true,
 		About: "A histogram of costs and the densities fitted to it; the table below has their parameters."}

@@ -19,11 +19,8 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	p.fact("tasks", fmt.Sprintf("%d monitored, %s finished", st.Tasks, plural(int(st.Intervals), "interval")))
 	p.fact("outside", fmt.Sprintf("%s CPU-s/s were used outside any task in the last interval", s.number(st.Outside)))
 	p.fact("incidents", fmt.Sprintf("%d open", st.Open))
-	for i, sig := range st.Signals {
-		label := ""
-		if i == 0 {
-			label = "signals"
-		}
+	label := "signals"
+	for _, sig := range st.Signals {
 		text, c := string(sig.Signal), plain
 		switch {
 		case sig.OK && sig.Variant != "":
@@ -45,16 +42,15 @@ func Status(w io.Writer, st api.Status, s Style) error {
 			c = yellow
 		}
 		p.colored(label, c, text)
+		label = ""
 		if sig.Remedy != "" {
 			p.fact("", "what to do: "+sig.Remedy)
 		}
 	}
-	for i, d := range st.Degraded {
-		label := ""
-		if i == 0 {
-			label = "degraded"
-		}
+	label = "degraded"
+	for _, d := range st.Degraded {
 		p.colored(label, yellow, d)
+		label = ""
 	}
 	if len(st.Caps) == 0 {
 		p.fact("caps", "none in force")
@@ -65,8 +61,7 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	t := table{columns: []column{{head: "CAPPED", least: 16}, {head: "LIMIT", right: true}, {head: "LEFT", right: true}, {head: "BY"},
 		{head: "ID", drop: 2}, {head: "INCIDENT", drop: 1}, {head: "WHY", drop: 3}}}
 	for _, c := range st.Caps {
-		t.row(cell{text: string(c.Task)}, cell{text: heldTo(c)}, cell{text: span(max(0, c.Until.Sub(st.Now)))},
-			cell{text: c.By}, cell{text: c.ID}, cell{text: shortID(c.Incident)}, cell{text: c.Why})
+		t.texts(string(c.Task), heldTo(c), span(max(0, c.Until.Sub(st.Now))), c.By, c.ID, shortID(c.Incident), c.Why)
 	}
 	t.write(p)
 	return p.flush(w)

@@ -33,6 +33,15 @@ type table struct {
 
 func (t *table) row(cells ...cell) { t.rows = append(t.rows, cells) }
 
+// texts adds a row of cells without colours.
+func (t *table) texts(texts ...string) {
+	cells := make([]cell, len(texts))
+	for i, text := range texts {
+		cells[i].text = text
+	}
+	t.row(cells...)
+}
+
 const gap = 2
 
 func (t *table) write(p *page) {

@@ -107,7 +107,7 @@ var table = []row{
 	{pkg: "eval/quality/fit", may: "core/sample core/detect core/plan eval/sim format/trace/recording core/pipeline eval/replay eval/quality eval/stat eval/rivals", why: "fits the numbers of rule evidence on recordings and the simulator"},
 	{pkg: "eval/quality/corpus", may: "agent/child core/sample core/detect format/atomicfile format/keyed format/trace format/trace/recording eval/replay lab/workload eval/rivals", why: "make corpus; runs quell-agent as a program"},
 	{pkg: "people/report", may: "core/sample core/stat core/spec core/detect core/plan format/plot eval/evaluation eval/replay machine/host agent/api core/incident format/page eval/stat", why: "incidents, the agent's status and host.Capability as text for people"},
-	{pkg: "people/demo", may: "core/sample core/spec core/detect core/command core/plan machine/host lab/workload agent/logbook agent/api agent/child cluster/api core/incident", outside: "golang.org/x/sys",
+	{pkg: "people/demo", may: "core/sample core/spec core/detect core/command core/plan format/trace machine/host lab/workload agent/logbook agent/api agent/child cluster/api core/incident", outside: "golang.org/x/sys",
 		why: "runs a scenario with the shipped agent: starts workloads, reads incidents"},
 	{pkg: "people/cli/app", may: "core/sample agent/api people/report", outside: "github.com/spf13", why: "what all commands of quell share"},
 	{pkg: "people/cli/replaycmd", may: "eval/rivals core/sample core/detect core/plan format/trace format/trace/parquet format/keyed format/trace/recording agent/config eval/sim eval/quality eval/replay people/report people/cli/app", outside: "github.com/spf13", why: "the commands quell replay and quell sim"},

@@ -44,8 +44,8 @@ func Negative(err error, remedy string) error { return &codedError{err, remedy, 
 
 // IsNegative reports whether an error is a negative answer.
 func IsNegative(err error) bool {
-	var e *codedError
-	return errors.As(err, &e) && e.code == ExitNegative
+	e, ok := errors.AsType[*codedError](err)
+	return ok && e.code == ExitNegative
 }
 
 // Usage returns an error of the command line or of the environment.
@@ -75,21 +75,19 @@ func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
 		return ExitOK
 	}
 	fmt.Fprintln(a.Err, "quell:", err)
-	var refused *api.RefusedError
+	remedy := "see `" + cmd.CommandPath() + " --help`"
 	var remedied interface{ Remedy() string }
-	remedy := ""
+	refused, isRefused := errors.AsType[*api.RefusedError](err)
 	switch {
-	case errors.As(err, &refused):
+	case isRefused:
 		remedy = refused.Failure.Remedy
 	case errors.As(err, &remedied):
 		remedy = remedied.Remedy()
-	default:
-		remedy = "see `" + cmd.CommandPath() + " --help`"
 	}
 	if remedy != "" {
 		fmt.Fprintln(a.Err, "what to do:", remedy)
 	}
-	if refused != nil || IsNegative(err) {
+	if isRefused || IsNegative(err) {
 		return ExitNegative
 	}
 	return ExitUsage

@@ -3,7 +3,6 @@ package labcmd
 
 import (
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -35,22 +34,7 @@ func Command(shared *app.App) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
-	addHelp(cmd)
 	return cmd
-}
-
-//go:embed help/*.txt
-var help embed.FS
-
-// addHelp reads the long help and the examples of a command and its subcommands from files
-// named after the command's path. A command without a file has them in its definition.
-func addHelp(cmd *cobra.Command) {
-	if text, err := help.ReadFile("help/quell-" + strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".txt"); err == nil {
-		cmd.Long, cmd.Example, _ = strings.Cut(strings.TrimSuffix(string(text), "\n"), "\n\nExamples:\n")
-	}
-	for _, sub := range cmd.Commands() {
-		addHelp(sub)
-	}
 }
 
 // Helpers are the hidden commands of this program that the lab starts.

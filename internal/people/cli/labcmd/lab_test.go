@@ -212,24 +212,3 @@ func TestAbout(t *testing.T) {
 		t.Errorf("got %q, want %q", got.String(), want)
 	}
 }
-
-// A file without a command would be a help text that is never shown.
-func TestEveryHelpFileHasACommand(t *testing.T) {
-	files, err := filepath.Glob("help/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	var walk func(cmd *cobra.Command)
-	walk = func(cmd *cobra.Command) {
-		files = slices.DeleteFunc(files, func(name string) bool {
-			return name == "help/"+strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".txt"
-		})
-		for _, sub := range cmd.Commands() {
-			walk(sub)
-		}
-	}
-	walk(newRoot(&app.App{}))
-	if len(files) > 0 {
-		t.Errorf("no command has the help in %q", files)
-	}
-}

@@ -41,35 +41,12 @@ type replayFlags struct {
 	step                                  time.Duration
 }
 
-// Replay is quell replay.
+// Replay is quell replay. Package cli adds its long help.
 func Replay(shared *app.App) *cobra.Command {
 	a := &commands{shared}
 	var f replayFlags
 	cmd := &cobra.Command{
 		Use: "replay FILE...", Short: "run the real detection on recorded samples", Args: cobra.MinimumNArgs(1),
-		Long: `replay runs the agent's detection and planning on recorded samples, and reports
-outliers, anomalies, incidents and accusations. For a labelled recording it also reports
-how often the accusations were right. No task is capped.
-
-The format of a file is found from its content: a trace of quell (CSV or Parquet),
-Kepler's counters as Prometheus JSON, Rezolus' Parquet, or with --columns any other CSV.
-Files may be compressed with gzip or zstd; - is standard input. Several files are replayed
-one after the other. docs/replay.md has the details.
-
---rules replays the recording with several rules and prints a table that compares them.
---innocents adds tasks of another recording to every machine, to see whether they are
-accused.
-
-With --json every incident is a line, and the last line is the summary; with --rules
-every line is the summary of a rule.`,
-		Example: `  quell replay trace.csv
-  quell replay --rule cpi2 --json trace.parquet | tail -1 | jq .accusations
-  quell replay --step 3s --specs whole --by-task prom_response.json.gz
-  quell replay --columns google2011 part-00000-of-00500.csv.gz
-  quell replay --out report.html trace.csv
-  quell replay --rules all labelled.csv.gz
-  quell replay --innocents prom_response.json.gz --innocents-tasks 5 labelled.csv.gz
-  quell replay --save trace.parquet trace.csv.gz`,
 		RunE: func(cmd *cobra.Command, files []string) error { return a.runReplay(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
@@ -105,7 +82,7 @@ every line is the summary of a rule.`,
 func (f *replayFlags) options(rule string, changed func(string) bool) (replay.Options, error) {
 	o, err := replay.Default(detect.Method(rule))
 	if err != nil {
-		return o, app.Usage(fmt.Errorf("--rule: %w", err), "see `quell replay --help`")
+		return o, fmt.Errorf("--rule: %w", err)
 	}
 	switch {
 	case f.specs != "learn" && f.specs != "whole":
@@ -195,8 +172,7 @@ func (a *commands) compareRules(ctx context.Context, p *replayer) error {
 }
 
 func columnsError(err error) error {
-	var invalid *keyed.InvalidError
-	if errors.As(err, &invalid) {
+	if _, invalid := errors.AsType[*keyed.InvalidError](err); invalid {
 		return app.Usage(err, "docs/replay.md describes column maps")
 	}
 	return app.Usage(err, "name a YAML file, or one of "+strings.Join(recording.Maps(), ", "))

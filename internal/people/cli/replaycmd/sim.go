@@ -33,25 +33,12 @@ type simulation struct {
 	list                        bool
 }
 
-// Sim is quell sim.
+// Sim is quell sim. Package cli adds its long help.
 func Sim(shared *app.App) *cobra.Command {
 	a := &commands{shared}
 	var s simulation
 	cmd := &cobra.Command{
 		Use: "sim", Short: "run the real detection on a simulated fleet with known antagonists", Args: cobra.NoArgs,
-		Long: `sim simulates machines, runs the agent's detection and planning on them, and counts how
-often they are right. The same seed gives the same report. docs/sim.md describes the
-model, docs/rules.md the rules.
-
---scenario is a name or a pattern of names (` + "`quell sim --list`" + `); "everyday" is a machine
-without antagonists, "fleet" a machine with occasional antagonists.`,
-		Example: `  quell sim                                        # every scenario once, default rule and trials
-  quell sim --scenario 'llc/*/mild/*' --rule cpi2  # the paper's rule on mild slowdowns
-  quell sim --trial 0                              # without trials
-  quell sim --scenario everyday --machines 100 --for 24h
-  quell sim --scenario fleet --rule cpi2 --machines 1000 --for 24h --incidents run.jsonl
-  quell sim --scenario llc/bursts/strong/plain --trace bursts.csv  # samples with labels
-  quell sim --seed 7 --json | jq .precision`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runSim(&s) },
 	}
 	flags := cmd.Flags()
@@ -127,18 +114,18 @@ func (a *commands) runSim(s *simulation) error {
 	}
 	rule, err := rivals.Load(detect.Method(s.rule))
 	if err != nil {
-		return app.Usage(fmt.Errorf("--rule: %w", err), "see `quell sim --help`")
+		return fmt.Errorf("--rule: %w", err)
 	}
 	policy := sim.Policy()
 	if policy.Mode, err = plan.ParseMode(s.mode); err != nil {
-		return app.Usage(fmt.Errorf("--enforcement: %w", err), "see `quell sim --help`")
+		return fmt.Errorf("--enforcement: %w", err)
 	}
 	if policy.Feedback = s.cap == "feedback"; !policy.Feedback && s.cap != "fixed" {
-		return app.Usage(fmt.Errorf("--cap %q: want fixed or feedback", s.cap), "see `quell sim --help`")
+		return fmt.Errorf("--cap %q: want fixed or feedback", s.cap)
 	}
 	policy.Trial = s.trial
 	if s.machines < 1 || s.takes < time.Minute {
-		return app.Usage(fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes), "see `quell sim --help`")
+		return fmt.Errorf("--machines %d --for %s: want at least one machine and one minute", s.machines, s.takes)
 	}
 	var orders []sim.Order
 	for _, f := range some {
@@ -155,8 +142,8 @@ func (a *commands) playSim(s *simulation, orders []sim.Order, setup sim.Setup) (
 	var labelled *trace.Writer
 	var broken error
 	if s.trace != "" {
-		file, err := os.Create(s.trace)
-		if err != nil {
+		var file *os.File
+		if file, err = os.Create(s.trace); err != nil {
 			return fmt.Errorf("write trace: %w", err)
 		}
 		defer func() {
