@@ -11,7 +11,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
-	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -84,7 +83,7 @@ func (a *Audit) open(method string) error {
 		return fmt.Errorf("unknown method %q: want %s or %s", method, Trace, Poll)
 	}
 	a.method = method
-	a.begun = role.Monotonic()
+	a.begun = host.Monotonic()
 	a.ledger = NewLedger(a.top, a.begun)
 	if err := a.find(); err != nil {
 		return errors.Join(err, a.switches.close())
@@ -137,7 +136,7 @@ func (a *Audit) run() {
 		}
 		a.mu.Lock()
 		if a.switches != nil {
-			a.switches.read(role.Monotonic(), a.ledger)
+			a.switches.read(host.Monotonic(), a.ledger)
 		}
 		if i%fresh == 0 {
 			if err := a.find(); err != nil && a.err == nil {
@@ -155,7 +154,7 @@ func (a *Audit) run() {
 func (a *Audit) Close() ([]result.Audit, error) {
 	close(a.stop)
 	<-a.done
-	at := role.Monotonic()
+	at := host.Monotonic()
 	if a.switches != nil {
 		a.switches.read(at, a.ledger)
 		if err := a.switches.close(); err != nil && a.err == nil {
@@ -198,7 +197,7 @@ func (a *Audit) poll() {
 				continue // the thread has ended
 			}
 			if old, ok := a.looks[tid]; ok {
-				a.ledger.Ran(role.Monotonic(), tid, l.cpu, l.ran-old.ran)
+				a.ledger.Ran(host.Monotonic(), tid, l.cpu, l.ran-old.ran)
 			}
 			a.looks[tid] = l
 		}

@@ -66,10 +66,10 @@ func work() {
 	}
 	fmt.Println("pid", os.Getpid())
 	for {
-		from := role.Monotonic()
-		for role.Monotonic()-from < 5e6 {
+		from := host.Monotonic()
+		for host.Monotonic()-from < 5e6 {
 		}
-		fmt.Printf("%s%d %d 1\n", role.IterationLine, from, role.Monotonic())
+		fmt.Printf("%s%d %d 1\n", role.IterationLine, from, host.Monotonic())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/role"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // ClientOptions say how a client uses its connection. Lost is required.
@@ -50,7 +51,7 @@ func Connect(from io.Reader, to io.Writer, o ClientOptions) *Client {
 	c := &Client{opt: o, wire: newWire(from, to), hello: make(chan struct{}), gone: make(chan struct{}),
 		waiting: map[int]chan frame{}, procs: map[int]*Process{}}
 	c.base, c.baseNS = role.Instant()
-	c.heard.Store(role.Monotonic())
+	c.heard.Store(host.Monotonic())
 	go c.listen()
 	return c
 }
@@ -69,7 +70,7 @@ func (c *Client) Reason() error {
 }
 
 // Silent is the time since the last message of the helper.
-func (c *Client) Silent() time.Duration { return time.Duration(role.Monotonic() - c.heard.Load()) }
+func (c *Client) Silent() time.Duration { return time.Duration(host.Monotonic() - c.heard.Load()) }
 
 // Disconnect ends the connection; the first reason counts.
 func (c *Client) Disconnect(err error) {
@@ -104,7 +105,7 @@ func (c *Client) listen() {
 			c.Disconnect(c.opt.Lost(err, c.Silent()))
 			return
 		}
-		c.heard.Store(role.Monotonic())
+		c.heard.Store(host.Monotonic())
 		c.mu.Lock()
 		reply, p := c.waiting[f.ID], c.procs[f.Proc]
 		delete(c.waiting, f.ID)
@@ -158,9 +159,9 @@ const pings = 20
 func (c *Client) MeasureClock(ctx context.Context) error {
 	best, least := int64(0), time.Duration(1<<62)
 	for range pings {
-		from := role.Monotonic()
+		from := host.Monotonic()
 		a, err := c.call(ctx, frame{Op: "ping"})
-		to := role.Monotonic()
+		to := host.Monotonic()
 		if err != nil {
 			return fmt.Errorf("compare clocks: %w", err)
 		}

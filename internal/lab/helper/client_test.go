@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
-	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -125,7 +125,7 @@ func TestOneEnvironment(t *testing.T) {
 	if _, err := e.Run(t.Context(), lab.Job{Argv: []string{"true"}}); !errors.Is(err, over) {
 		t.Errorf("after the end: %v", err)
 	}
-	if from := role.Monotonic(); c.there(c.here(from)) != from {
+	if from := host.Monotonic(); c.there(c.here(from)) != from {
 		t.Error("clocks are not converted back")
 	}
 }

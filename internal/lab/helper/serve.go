@@ -14,6 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Maker makes environments; *env.Maker is one.
@@ -55,7 +56,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe st
 		return fmt.Errorf("serve a lab: lease %s: want %s or more", lease, LeastLease)
 	}
 	h := &helper{wire: newWire(in, out), maker: maker, exe: exe, lease: lease, envs: map[int]lab.Environment{}, procs: map[int]lab.Process{}}
-	h.heard.Store(role.Monotonic())
+	h.heard.Store(host.Monotonic())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := maker.Sweep(); err != nil {
@@ -87,7 +88,7 @@ func (h *helper) watch(ctx context.Context, ended <-chan error) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-look.C:
-			if time.Duration(role.Monotonic()-h.heard.Load()) > limit {
+			if time.Duration(host.Monotonic()-h.heard.Load()) > limit {
 				return ErrLease
 			}
 		}
@@ -130,13 +131,13 @@ func (h *helper) listen(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		h.heard.Store(role.Monotonic())
+		h.heard.Store(host.Monotonic())
 		switch f.Op {
 		case "beat":
 			go func() { _ = h.wire.send(frame{Op: "beat"}) }() // watch detects a lab that is gone
 		case "ping":
 			// Answer at once: a delay would count as travel time.
-			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: role.Monotonic()}); err != nil {
+			if err := h.wire.send(frame{Op: "answer", ID: f.ID, NS: host.Monotonic()}); err != nil {
 				return err
 			}
 		case "bye":
@@ -240,15 +241,15 @@ func (h *helper) start(ctx context.Context, e lab.Environment, id int, j *job) f
 
 // begin releases a process at an instant of this host's clock, 0 for now.
 func (h *helper) begin(p lab.Process, at int64) frame {
-	if wait := at - role.Monotonic(); at != 0 && wait > 0 {
+	if wait := at - host.Monotonic(); at != 0 && wait > 0 {
 		if time.Duration(wait) > h.lease {
 			return frame{Failed: &failure{Text: "begin: the start time is after the lease expires"}}
 		}
 		time.Sleep(time.Duration(wait))
 	}
-	from := role.Monotonic()
+	from := host.Monotonic()
 	_, _, err := p.Begin()
-	to := role.Monotonic()
+	to := host.Monotonic()
 	return frame{NS: to, Within: to - from, Failed: failureOf(err)}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/role"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Client is the generator as the workload of a role.
@@ -79,13 +80,13 @@ func (c Client) once(ctx context.Context) (*Result, error) {
 func slicesOf(ctx context.Context, answers *atomic.Int64, mu *sync.Mutex, out io.Writer) {
 	tick := time.NewTicker(role.Slice)
 	defer tick.Stop()
-	for from := role.Monotonic(); ; {
+	for from := host.Monotonic(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		to := role.Monotonic()
+		to := host.Monotonic()
 		mu.Lock()
 		err := role.PrintIteration(out, from, to, float64(answers.Swap(0)))
 		mu.Unlock()

@@ -1,5 +1,5 @@
 // Package role is what the lab's engine and the programs that it runs in roles share: the
-// barrier, the lines by which a program reports to the engine, and the clock in them.
+// barrier, and the lines by which a program reports to the engine.
 package role
 
 import (
@@ -14,11 +14,11 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // IterationLine is the prefix of the line that a workload prints for each iteration: its
-// begin and end by Monotonic, and its number of units.
+// begin and end by host.Monotonic, and its number of units.
 const IterationLine = "quell-lab iteration "
 
 // ValueLine is the prefix of the line by which a workload reports a value in addition
@@ -36,23 +36,14 @@ const (
 // Slice is the length of a load generator's iteration.
 const Slice = 100 * time.Millisecond
 
-// Monotonic is CLOCK_MONOTONIC in ns.
-func Monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every kernel supports it
-	}
-	return ts.Nano()
-}
-
 // Instant returns an instant by both clocks, which are read as close together as this
 // process can: between the readings it may lose its CPU.
 func Instant() (at time.Time, monotonic int64) {
 	least := int64(1 << 62)
 	for range 5 {
-		from := Monotonic()
+		from := host.Monotonic()
 		now := time.Now()
-		if width := Monotonic() - from; width < least {
+		if width := host.Monotonic() - from; width < least {
 			at, monotonic, least = now, from+width/2, width
 		}
 	}

@@ -3,9 +3,12 @@ package role
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // The barrier opens with a line. Afterwards the context ends with the input.
@@ -57,17 +60,30 @@ func TestIterations(t *testing.T) {
 			t.Errorf("%q is an iteration", line)
 		}
 	}
-	out.Reset()
-	if err := PrintValues(&out, map[string]float64{"b": 1.0 / 3, "a": 2}, 8); err != nil || out.String() != "quell-lab value a 2\nquell-lab value b 0.33333333\n" {
-		t.Errorf("%q, %v", out.String(), err)
+}
+
+// writes are the texts that were written, each with one call.
+type writes []string
+
+func (w *writes) Write(p []byte) (int, error) {
+	*w = append(*w, string(p))
+	return len(p), nil
+}
+
+// A reader of the output sees all values or none.
+func TestValuesAreOneWrite(t *testing.T) {
+	var out writes
+	err := PrintValues(&out, map[string]float64{"b": 1.0 / 3, "a": 2}, 8)
+	if want := (writes{"quell-lab value a 2\nquell-lab value b 0.33333333\n"}); err != nil || !slices.Equal(out, want) {
+		t.Errorf("%q, %v, want %q", out, err, want)
 	}
 }
 
 // An instant lies between two readings of either clock.
 func TestInstant(t *testing.T) {
-	before, from := time.Now(), Monotonic()
+	before, from := time.Now(), host.Monotonic()
 	at, ns := Instant()
-	if at.Before(before) || at.After(time.Now()) || ns < from || ns > Monotonic() {
+	if at.Before(before) || at.After(time.Now()) || ns < from || ns > host.Monotonic() {
 		t.Errorf("%v and %d", at, ns)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/role"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Pinger sends datagrams to an Echo and measures the time until they return.
@@ -79,7 +80,7 @@ func (p *pinger) send(ctx context.Context) error {
 	defer wait.Stop()
 	began := time.Now()
 	for k := uint64(0); ctx.Err() == nil; k++ {
-		at := role.Monotonic()
+		at := host.Monotonic()
 		putHeader(b, k, at)
 		p.mu.Lock()
 		if p.counts {
@@ -123,7 +124,7 @@ func (p *pinger) listen(ctx context.Context) error {
 			if !ok {
 				return
 			}
-			trip := role.Monotonic() - at
+			trip := host.Monotonic() - at
 			p.n.Add(1)
 			p.mu.Lock()
 			if i := n - p.first; n >= p.first && i < uint64(len(p.sent)) && p.sent[i] == at {
@@ -153,7 +154,7 @@ func (p *pinger) values(time.Duration) map[string]float64 {
 	defer p.mu.Unlock()
 	p.counts = false
 	// The most recent pings cannot be lost yet.
-	v := pingValues(p.sent, p.trips, role.Monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
+	v := pingValues(p.sent, p.trips, host.Monotonic()-p.Timeout.Nanoseconds(), p.Timeout.Nanoseconds())
 	if n := p.fails.Load() - p.failed0; n > 0 {
 		v[role.UnreachableValue] = float64(n)
 	}

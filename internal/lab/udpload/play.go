@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/role"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Counted is the counted time of a part's values: Duration, after a warm-up.
@@ -87,10 +88,10 @@ func play(ctx context.Context, s session, c Counted, done chan error, out io.Wri
 	defer turn.Stop()
 	var began time.Time // begin of the counted time
 	said := false
-	from := role.Monotonic()
+	from := host.Monotonic()
 	iteration := func() error {
 		began := from
-		from = role.Monotonic()
+		from = host.Monotonic()
 		return role.PrintIteration(out, began, from, s.units())
 	}
 	for {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/role"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Sender sends datagrams to a Receiver.
@@ -125,7 +126,7 @@ func (s *sender) send(ctx context.Context, c *net.UDPConn, began time.Time, gap,
 				}
 			}
 		}
-		putHeader(b, k, role.Monotonic())
+		putHeader(b, k, host.Monotonic())
 		size := s.Size
 		if s.Vary {
 			size = s.Size/2 + rand.IntN(s.Size/2+1)
