@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -61,14 +62,24 @@ func Start(cmd *exec.Cmd, o Options) (*Process, error) {
 	if launch == nil {
 		launch = (*exec.Cmd).Start
 	}
-	if err := launch(cmd); err != nil {
+	p := &Process{opt: o, cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel sends the signal when the thread that started the daemon ends
+		// (prctl(2), PR_SET_PDEATHSIG), so this goroutine keeps that thread.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := launch(cmd)
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", o.Name, err)
 	}
-	p := &Process{PID: cmd.Process.Pid, opt: o, cmd: cmd, done: make(chan struct{})}
-	go func() {
-		p.err = cmd.Wait()
-		close(p.done)
-	}()
+	p.PID = cmd.Process.Pid
 	return p, nil
 }
 

@@ -2,9 +2,11 @@ package child
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +32,41 @@ func started(t *testing.T, log, script string) *Process {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// Go never ends a program's first thread. The main goroutine keeps it, so that no test has it.
+func init() { runtime.LockOSThread() }
+
+// The thread that called Start may end before the daemon, which must not notice.
+func TestTheCallersThreadEnds(t *testing.T) {
+	in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "log")
+	if err := syscall.Mkfifo(in, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var p *Process
+	ended := make(chan string)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		p = started(t, out, "echo ready; read word <"+in+"; echo heard $word")
+		ended <- fmt.Sprintf("/proc/self/task/%d", syscall.Gettid())
+	}()
+	thread := <-ended
+	quelltest.Until(t, "the thread has ended", func() bool {
+		_, err := os.Stat(thread)
+		return err != nil
+	})
+	f, err := os.OpenFile(in, os.O_RDWR, 0) // opens even if the daemon has gone
+	if err == nil {
+		defer f.Close()
+		_, err = f.WriteString("it\n")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if text := p.Tail(); p.err != nil || text != "ready | heard it" {
+		t.Errorf("%v, its log: %s", p.err, text)
+	}
 }
 
 func TestStop(t *testing.T) {
