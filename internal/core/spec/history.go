@@ -99,7 +99,9 @@ func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	s, p := &b.Published, &b.history.params
 	s.Own = p.MinTasks == 1
-	switch state := p.state(max(len(b.tasks), b.Full), b.Full, now.Sub(b.Last)); {
+	// All samples are this machine's own.
+	one := counts{machines: p.MinMachines, fullMachines: p.MinMachines, tasks: max(len(b.tasks), b.Full), full: b.Full}
+	switch state := p.state(one, now.Sub(b.Last)); {
 	case state != Ready:
 		s.State = state
 	case s.State != Ready || now.Sub(s.Updated) >= p.Every:

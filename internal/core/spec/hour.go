@@ -23,14 +23,20 @@ func (p Params) weight(hour, in sample.Millis) float64 {
 // Hour summarises the samples that a spec learns from (Accepts) of one key and one hour. Nothing in it
 // is weighted by age, so it stays unchanged as it gets older.
 type Hour struct {
-	Start  sample.Millis
-	Cost   stat.Moments  // each sample of weight 1
-	CPU    float64       // mean usage, CPU-s/s
-	Newest sample.Millis // newest sample
-	Tasks  []TaskSamples // in any order, each at least once
-	// Usage is Cost by level of the tasks' CPU usage (UsageBin).
+	Start    sample.Millis
+	Newest   sample.Millis // newest sample
+	Machines []MachineHour // in any order, each at least once
+	// Usage is the cost by level of the tasks' CPU usage (UsageBin), of all machines.
 	Usage  [UsageBins]stat.Moments
 	Sketch stat.Sketch // of the costs, each sample of weight 1
+}
+
+// MachineHour is the part of an Hour that one machine reported.
+type MachineHour struct {
+	Machine uint64        // HashMachine
+	Cost    stat.Moments  // each sample of weight 1
+	CPU     float64       // mean usage, CPU-s/s
+	Tasks   []TaskSamples // in any order, each at least once
 }
 
 // TaskSamples is how many samples a task gave.
@@ -42,13 +48,18 @@ type TaskSamples struct {
 // HashTask distinguishes the tasks of a job: FNV-1a, 64 bits, over machine, a zero byte
 // and name. A collision only makes a spec ready later.
 func HashTask(machine, task string) uint64 {
+	h := HashMachine(machine) * 1099511628211 // a zero byte
+	for i := range len(task) {
+		h = (h ^ uint64(task[i])) * 1099511628211
+	}
+	return h
+}
+
+// HashMachine distinguishes machines: FNV-1a, 64 bits.
+func HashMachine(machine string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(machine) {
 		h = (h ^ uint64(machine[i])) * 1099511628211
-	}
-	h *= 1099511628211 // a zero byte
-	for i := range len(task) {
-		h = (h ^ uint64(task[i])) * 1099511628211
 	}
 	return h
 }
@@ -81,6 +92,39 @@ type Filter struct {
 
 // ExcludedFlags are the flags of samples that do not teach.
 const ExcludedFlags = sample.Capped | sample.Split
+
+// Shared reports whether tasks on several machines can be of a job of that name. The name of
+// a single container, pod or virtual machine cannot: it holds an identifier, 32 hexadecimal
+// digits or more in a row, or a UUID. Every such name would be a job for ever, with the
+// samples of one task. Its cost is learnt on its own machine only (History).
+func Shared(job sample.JobName) bool {
+	run, groups := 0, 0 // hexadecimal digits in a row; complete groups of a UUID before them
+	for i := range len(job) {
+		c := job[i]
+		switch {
+		case c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F':
+			run++
+			if run >= 32 || groups == 4 && run == 12 {
+				return false
+			}
+			continue
+		case c != '-' && c != '_':
+			groups = 0
+		case groups > 0 && groups < 4 && run == 4:
+			groups++
+		case run >= 8:
+			groups = 1
+		default:
+			groups = 0
+		}
+		run = 0
+	}
+	return true
+}
+
+// InstancePattern is a regular expression (RE2, Java) that matches within the names for which
+// Shared is false.
+const InstancePattern = "[0-9a-fA-F]{32}|[0-9a-fA-F]{8}([-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12}"
 
 // FilterOf is the rule of a signal; false if the signal is not known. If its activity is
 // not CPU usage, a sample does not contain the activity, and any usage is accepted.

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -16,7 +17,13 @@ type Computed struct {
 	Last sample.Millis // newest sample
 	// Since is the beginning of the history that counts: the distribution shifted there.
 	// 0: all of it counts.
-	Since         sample.Millis
+	Since sample.Millis
+	// Machines is the number of machines that the spec was learnt from. Out are those that
+	// were left out because their costs are far from the others' (HashMachine), OutCount their
+	// number: another engine does not say which.
+	Machines, OutCount int
+	Out                []uint64
+	// Of all samples, also of machines that are left out. No task is judged by these.
 	P50, P90, P99 float64     // of the cost, within stat.SketchAccuracy
 	Usage         []UsageCost // levels with samples, in order
 
@@ -33,9 +40,9 @@ type UsageCost struct {
 
 // base is the state that learning continues from (Live), weighted by age as of an hour.
 type base struct {
-	hour      sample.Millis
-	cost, cpu stat.Moments
-	tasks     map[uint64]int64 // samples of each; nil once the spec is ready
+	hour     sample.Millis
+	machines []machineSum     // by id
+	tasks    map[uint64]int64 // samples of each; nil once the spec is ready
 }
 
 const (
@@ -67,26 +74,20 @@ func Learn(p Params, k Key, hours []Hour, now sample.Millis) Computed {
 		hours = hours[at:]
 		l.Since = hours[0].Start
 	}
-	b := base{hour: HourOf(now), tasks: map[uint64]int64{}}
+	b := base{hour: HourOf(now)}
+	b.machines, b.tasks = p.sum(hours, b.hour)
 	var sketch stat.Sketch
 	var usage [UsageBins]stat.Moments
 	for i := range hours {
 		h := &hours[i]
 		w := p.weight(h.Start, b.hour)
-		merge(&b.cost, h.Cost, w)
-		merge(&b.cpu, stat.Moments{N: h.Cost.N, W: h.Cost.W, W2: h.Cost.W2, Mean: h.CPU}, w)
 		for j := range h.Usage {
 			merge(&usage[j], h.Usage[j], w)
 		}
 		sketch.Merge(&h.Sketch, w)
-		for _, t := range h.Tasks {
-			b.tasks[t.Task] += t.N
-		}
 		l.Last = max(l.Last, h.Newest)
 	}
-	l.Tasks = p.enough(b.tasks)
-	l.State = p.state(len(b.tasks), l.Tasks, now.Sub(l.Last))
-	l.Samples, l.CPUMean, l.Mean, l.StdDev = b.cost.N, b.cpu.Mean, b.cost.Mean, b.cost.StdDev()
+	l.set(p, robust(k.Signal, b.machines), now)
 	if len(hours) > 0 {
 		l.P50, l.P90, l.P99 = sketch.Quantile(0.5), sketch.Quantile(0.9), sketch.Quantile(0.99)
 	}
@@ -96,10 +97,54 @@ func Learn(p Params, k Key, hours []Hour, now sample.Millis) Computed {
 		}
 	}
 	if l.State == Ready || l.State == Stale {
-		b.tasks = nil // no further task can change the state
+		b.tasks = nil // further tasks are not counted
 	}
 	l.base = b
 	return l
+}
+
+// set sets what follows from the machines' sums.
+func (l *Computed) set(p Params, r robustSum, now sample.Millis) {
+	l.Samples, l.CPUMean, l.Mean, l.StdDev = r.cost.N, r.cpu, r.cost.Mean, r.cost.StdDev()
+	l.Tasks, l.Machines, l.Out, l.OutCount = r.full, r.machines, r.out, len(r.out)
+	l.State = p.state(r.counts, now.Sub(l.Last))
+}
+
+// sum adds up hours by machine, as of an hour, and the samples of each task.
+func (p Params) sum(hours []Hour, as sample.Millis) ([]machineSum, map[uint64]int64) {
+	var all []machineSum
+	at := map[uint64]int{}
+	tasks := map[uint64]int64{}
+	for i := range hours {
+		w := p.weight(hours[i].Start, as)
+		for j := range hours[i].Machines {
+			h := &hours[i].Machines[j]
+			k, known := at[h.Machine]
+			if !known {
+				k = len(all)
+				at[h.Machine], all = k, append(all, machineSum{id: h.Machine})
+			}
+			m := &all[k]
+			m.add(h.Cost, h.CPU, w)
+			for _, t := range h.Tasks {
+				before := tasks[t.Task]
+				tasks[t.Task] = before + t.N
+				m.count(p, before, before+t.N)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b machineSum) int { return cmp.Compare(a.id, b.id) })
+	return all, tasks
+}
+
+// count records that the samples of one of the machine's tasks went from before to now.
+func (m *machineSum) count(p Params, before, now int64) {
+	if before == 0 && now > 0 {
+		m.tasks++
+	}
+	if before < int64(p.MinSamples) && now >= int64(p.MinSamples) {
+		m.full++
+	}
 }
 
 // merge adds moments with w times their weight.
@@ -108,24 +153,12 @@ func merge(into *stat.Moments, m stat.Moments, w float64) {
 	into.Merge(m)
 }
 
-// enough counts the tasks with enough samples.
-func (p Params) enough(tasks map[uint64]int64) int {
-	n := 0
-	for _, samples := range tasks {
-		if samples >= int64(p.MinSamples) {
-			n++
-		}
-	}
-	return n
-}
-
-// state is the state of a spec of that many tasks, "enough" of them with enough samples,
-// whose newest sample has the age since.
-func (p Params) state(tasks, enough int, since time.Duration) State {
+// state is the state of a spec whose newest sample has the age since.
+func (p Params) state(c counts, since time.Duration) State {
 	switch {
-	case tasks < p.MinTasks:
+	case c.tasks < p.MinTasks || c.machines < p.MinMachines:
 		return Insufficient
-	case enough < p.MinTasks:
+	case c.full < p.MinTasks || c.fullMachines < p.MinMachines:
 		return Learning
 	case since > p.StaleAfter:
 		return Stale
@@ -140,7 +173,7 @@ func tidy(hours []Hour, now sample.Millis) []Hour {
 	for i := range hours {
 		h := &hours[i]
 		switch {
-		case h.Start > now || h.Cost.N == 0:
+		case h.Start > now || len(h.Machines) == 0:
 			continue
 		case n > 0 && hours[n-1].Start == h.Start:
 			hours[n-1].merge(h)
@@ -156,60 +189,86 @@ func tidy(hours []Hour, now sample.Millis) []Hour {
 
 // merge adds samples of the same hour.
 func (h *Hour) merge(o *Hour) {
-	n, m := float64(h.Cost.N), float64(o.Cost.N)
-	h.CPU = (n*h.CPU + m*o.CPU) / (n + m)
-	h.Cost.Merge(o.Cost)
 	for i := range h.Usage {
 		h.Usage[i].Merge(o.Usage[i])
 	}
 	h.Sketch.Merge(&o.Sketch, 1)
-	h.Tasks = append(slices.Clip(h.Tasks), o.Tasks...)
+	h.Machines = append(slices.Clip(h.Machines), o.Machines...)
 	h.Newest = max(h.Newest, o.Newest)
+}
+
+// cost is what the hour's samples say together. No machine weighs more than the median machine.
+func (h *Hour) cost() stat.Moments {
+	by := map[uint64]stat.Moments{}
+	for i := range h.Machines {
+		m := by[h.Machines[i].Machine]
+		m.Merge(h.Machines[i].Cost)
+		by[h.Machines[i].Machine] = m
+	}
+	weights := make([]float64, 0, len(by))
+	for _, m := range by {
+		weights = append(weights, m.W)
+	}
+	slices.Sort(weights)
+	most := weights[(len(weights)-1)/2]
+	var all stat.Moments
+	for _, id := range slices.Sorted(maps.Keys(by)) { // sums must not depend on the map's order
+		merge(&all, by[id], min(1, most/by[id].W))
+	}
+	return all
 }
 
 // shift returns the index of the hour from which on the cost differs from before, 0 if
 // there is none: where the means of what comes before and of what comes from there on are
-// furthest apart, in standard deviations.
+// furthest apart, in standard deviations. The machines must show it together (robust): one of
+// them cannot have the history of all dropped.
 func (p Params) shift(k Key, hours []Hour) int {
 	if len(hours) < 2 {
 		return 0
 	}
-	after := make([]stat.Moments, len(hours)+1)
+	costs, after := make([]stat.Moments, len(hours)), make([]stat.Moments, len(hours)+1)
 	for i := len(hours) - 1; i >= 0; i-- {
-		after[i] = hours[i].Cost
+		costs[i] = hours[i].cost()
+		after[i] = costs[i]
 		after[i].Merge(after[i+1])
 	}
-	s, _ := sample.LookupSignal(k.Signal)
 	end, least := hours[len(hours)-1].Start+HourMS, int64(p.MinTasks)*int64(p.MinSamples)
 	best, at := 0.0, 0
-	before := hours[0].Cost
+	before := costs[0]
 	for i := 1; i < len(hours); i++ {
 		a, b := &after[i], before
-		before.Merge(hours[i].Cost)
+		before.Merge(costs[i])
 		if end-hours[i].Start < minShiftDuration || a.N < least {
 			break
 		}
-		moved, spread := math.Abs(a.Mean-b.Mean), max(a.StdDev(), b.StdDev())
-		if b.N < least || moved < max(s.EffectAbs, s.EffectRel*b.Mean) || moved <= shiftSigmas*spread {
+		if b.N < least || !moved(k.Signal, &b, a) {
 			continue
 		}
-		if first := hours[i].Cost.Mean; math.Abs(first-a.Mean) > math.Abs(first-b.Mean) {
+		if first := costs[i].Mean; math.Abs(first-a.Mean) > math.Abs(first-b.Mean) {
 			continue // the shift has not begun yet
 		}
-		if d := moved / spread; d > best { // infinite if nothing varies
+		if d := math.Abs(a.Mean-b.Mean) / max(a.StdDev(), b.StdDev()); d > best { // infinite if nothing varies
 			best, at = d, i
 		}
 	}
-	if at > 0 {
-		tasks := map[uint64]int64{}
-		for i := at; i < len(hours); i++ {
-			for _, t := range hours[i].Tasks {
-				tasks[t.Task] += t.N
-			}
-		}
-		if p.enough(tasks) < p.MinTasks {
-			return 0
-		}
+	if at == 0 {
+		return 0
+	}
+	of := func(hours []Hour) robustSum {
+		machines, _ := p.sum(hours, end)
+		return robust(k.Signal, machines)
+	}
+	b, a := of(hours[:at]), of(hours[at:])
+	if p.state(a.counts, 0) != Ready || !moved(k.Signal, &b.cost, &a.cost) {
+		return 0
 	}
 	return at
+}
+
+// moved reports whether two distributions of a cost differ by more than the signal's least
+// effect and by shiftSigmas.
+func moved(signal sample.SignalName, b, a *stat.Moments) bool {
+	s, _ := sample.LookupSignal(signal)
+	by := math.Abs(a.Mean - b.Mean)
+	return by >= max(s.EffectAbs, s.EffectRel*b.Mean) && by > shiftSigmas*max(a.StdDev(), b.StdDev())
 }

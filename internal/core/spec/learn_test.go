@@ -20,6 +20,7 @@ type seen struct {
 	at        sample.Millis
 	task      uint64
 	cpu, cost float32
+	machine   uint64 // 0: one machine has all
 }
 
 // hoursOf summarises samples, one Hour for each hour and part.
@@ -32,7 +33,7 @@ func hoursOf(parts int, all ...seen) []Hour {
 			h = &Hour{Start: HourOf(s.at)}
 			by[k] = h
 		}
-		h.merge(&Hour{Start: h.Start, Cost: stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.cost)}, CPU: float64(s.cpu), Newest: s.at, Tasks: []TaskSamples{{s.task, 1}}})
+		h.merge(&Hour{Start: h.Start, Newest: s.at, Machines: []MachineHour{{s.machine, stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.cost)}, float64(s.cpu), []TaskSamples{{s.task, 1}}}}})
 		h.Usage[UsageBin(s.cpu)].Add(float64(s.cost), 1)
 		h.Sketch.Add(s.cost, 1)
 	}
@@ -53,7 +54,7 @@ var began = sample.At(time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC))
 func job(r *rand.Rand, first uint64, from, to sample.Millis, cost func(sample.Millis) float64) (all []seen) {
 	for at := from; at < to; at += HourMS / 10 {
 		for task := range uint64(5) {
-			all = append(all, seen{at, first + task, 0.5 + r.Float32(), float32(cost(at) + 0.1*r.NormFloat64())})
+			all = append(all, seen{at: at, task: first + task, cpu: 0.5 + r.Float32(), cost: float32(cost(at) + 0.1*r.NormFloat64())})
 		}
 	}
 	return all
@@ -118,7 +119,7 @@ func TestCostsByUsage(t *testing.T) {
 	var all []seen
 	for i := range 3000 {
 		cpu := []float32{0.3, 1.5, 40}[i%3]
-		all = append(all, seen{began + sample.Millis(i), uint64(i % 5), cpu, []float32{1, 2, 3}[i%3] + float32(0.1*r.NormFloat64())})
+		all = append(all, seen{at: began + sample.Millis(i), task: uint64(i % 5), cpu: cpu, cost: []float32{1, 2, 3}[i%3] + float32(0.1*r.NormFloat64())})
 	}
 	l := Learn(Paper(), key, hoursOf(1, all...), began+HourMS)
 	if len(l.Usage) != 3 {

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -24,35 +26,56 @@ type Live struct {
 	waiting int
 	past    sample.Millis // all minutes before it have been released
 	windows map[victim]map[string]window
+	revoked []Revocation
 	stats   LiveStats
 }
+
+// Revocation takes back what was learnt: the samples of a machine, of a job, or of a machine's
+// tasks of a job, from From to To, do not teach.
+type Revocation struct {
+	Machine  string         // "": all
+	Job      sample.JobName // "": all
+	From, To sample.Millis
+}
+
+// Covers reports whether a sample is revoked.
+func (r *Revocation) Covers(machine string, job sample.JobName, at sample.Millis) bool {
+	return (r.Machine == "" || r.Machine == machine) && r.covers(job, at)
+}
+
+func (r *Revocation) covers(job sample.JobName, at sample.Millis) bool {
+	return (r.Job == "" || r.Job == job) && at >= r.From && at <= r.To
+}
+
+// maxLiveKeys bounds the keys between two computations: a few hundred bytes each.
+const maxLiveKeys = 200_000
 
 // LiveStats counts since NewLive.
 type LiveStats struct {
 	Taken   uint64 // samples that were added
-	Refused uint64 // samples that were held back and found to be of an incident
-	Missed  uint64 // samples too late, or over the limit: the next computation includes them
+	Refused uint64 // samples that were held back and found to be of an incident, or revoked
+	Missed  uint64 // samples too late, or over a limit: the next computation includes them
 	Held    int
 }
 
 // liveKey is what arrived for one key since the last computation.
 type liveKey struct {
-	key       Key
-	filter    Filter
-	base      Computed
-	cost, cpu stat.Moments // weighted as of base's hour
-	tasks     map[uint64]int64
-	newest    sample.Millis
-	reported  Spec // as last returned by Changed
-	touched   bool
+	key      Key
+	filter   Filter
+	base     Computed
+	machines map[uint64]*machineSum // by id, weighted as of base's hour
+	tasks    map[uint64]int64       // with those of base; nil if they are not counted
+	newest   sample.Millis
+	reported Spec // as last returned by Changed
+	touched  bool
 }
 
 // heldSample is a sample that is held back.
 type heldSample struct {
-	task      uint64
-	id        int32
-	after     uint32 // ms since its minute began
-	cpu, cost float32
+	task, machine uint64
+	id            int32
+	after         uint32 // ms since its minute began
+	cpu, cost     float32
 }
 
 // victim is the task and the signal that an incident is about.
@@ -70,7 +93,7 @@ const LiveHold = 10 * 60_000
 const minuteMS = 60_000
 
 // NewLive returns a Live without a base. It holds back at most the given number of
-// samples, of 24 bytes each.
+// samples, of 32 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
 	return &Live{params: p, hold: hold, most: most, ids: map[Key]int32{}, held: map[sample.Millis][]heldSample{}, windows: map[victim]map[string]window{}}
 }
@@ -82,28 +105,48 @@ func (l *Live) Stats() LiveStats {
 	return s
 }
 
-// Rebase makes the result of a computation over all samples up to cut the new base.
+// Rebase makes the result of a computation over all samples up to cut the new base. Keys that
+// it does not have are forgotten, unless samples of them are held back.
 func (l *Live) Rebase(cut sample.Millis, all []Computed) {
 	l.cut = cut
-	for _, f := range l.keys {
-		*f = liveKey{key: f.key, filter: f.filter, base: Computed{Spec: Spec{Key: f.key}}, reported: Spec{Key: f.key}}
-		f.begin(HourOf(cut))
-	}
+	old := l.keys
+	l.keys, l.last = nil, 0
+	clear(l.ids)
 	for i := range all {
-		f := l.keys[l.id(all[i].Key)]
-		f.base, f.reported = all[i], all[i].Spec
-		f.begin(HourOf(cut))
+		f := l.begin(all[i].Key)
+		f.reported = all[i].Spec
+		if all[i].base.hour != 0 {
+			f.base, f.tasks = all[i], all[i].base.tasks
+		}
+	}
+	ids := map[int32]int32{}
+	for _, held := range l.held {
+		for i := range held {
+			s := &held[i]
+			id, known := ids[s.id]
+			if !known {
+				id = l.id(old[s.id].key)
+				ids[s.id] = id
+			}
+			s.id = id
+		}
 	}
 }
 
-// begin creates an empty base if there is none.
-func (f *liveKey) begin(hour sample.Millis) {
-	if f.base.base.hour == 0 {
-		f.base.base = base{hour: hour, tasks: map[uint64]int64{}}
+// begin adds a key without a base.
+func (l *Live) begin(k Key) *liveKey {
+	f := &liveKey{key: k, reported: Spec{Key: k}, tasks: map[uint64]int64{}}
+	f.base = Computed{Spec: Spec{Key: k}, base: base{hour: HourOf(l.cut)}}
+	known := false
+	if f.filter, known = FilterOf(k.Signal); !known || !Shared(k.Job) {
+		f.filter.Least = math.Inf(1) // no sample of it teaches
 	}
-	f.tasks = f.base.base.tasks
+	l.ids[k] = int32(len(l.keys))
+	l.keys = append(l.keys, f)
+	return f
 }
 
+// id returns a key's place, and adds it if it is new.
 func (l *Live) id(k Key) int32 {
 	if int(l.last) < len(l.keys) && l.keys[l.last].key == k {
 		return l.last
@@ -112,20 +155,15 @@ func (l *Live) id(k Key) int32 {
 	if !ok {
 		id = int32(len(l.keys))
 		// A sample's strings may be parts of a whole message.
-		k = Key{sample.JobName(strings.Clone(string(k.Job))), sample.Platform(strings.Clone(string(k.Platform))),
-			sample.SignalName(strings.Clone(string(k.Signal))), strings.Clone(k.Variant)}
-		l.ids[k] = id
-		f := &liveKey{key: k, reported: Spec{Key: k}}
-		f.filter, ok = FilterOf(k.Signal)
-		if !ok {
-			f.filter.Least = math.Inf(1) // samples of an unknown signal do not teach
-		}
-		f.begin(HourOf(l.cut))
-		l.keys = append(l.keys, f)
+		l.begin(Key{sample.JobName(strings.Clone(string(k.Job))), sample.Platform(strings.Clone(string(k.Platform))),
+			sample.SignalName(strings.Clone(string(k.Signal))), strings.Clone(k.Variant)})
 	}
 	l.last = id
 	return id
 }
+
+// Revoke sets the revocations.
+func (l *Live) Revoke(all []Revocation) { l.revoked = all }
 
 // Add adds a sample to those held back.
 func (l *Live) Add(s *sample.Sample) {
@@ -134,11 +172,21 @@ func (l *Live) Add(s *sample.Sample) {
 		l.stats.Missed++
 		return
 	}
-	id := l.id(Key{s.Job, s.Platform, s.Signal, s.Variant})
+	k := Key{s.Job, s.Platform, s.Signal, s.Variant}
+	if _, known := l.ids[k]; !known {
+		switch _, signal := FilterOf(s.Signal); {
+		case !signal || !Shared(s.Job):
+			return
+		case len(l.keys) >= maxLiveKeys:
+			l.stats.Missed++
+			return
+		}
+	}
+	id := l.id(k)
 	if !l.keys[id].filter.Accepts(s.Flags, s.CPU, s.Cost) {
 		return
 	}
-	l.held[minute] = append(l.held[minute], heldSample{HashTask(s.Machine, string(s.Task)), id, uint32(s.TS - minute), s.CPU, s.Cost})
+	l.held[minute] = append(l.held[minute], heldSample{HashTask(s.Machine, string(s.Task)), HashMachine(s.Machine), id, uint32(s.TS - minute), s.CPU, s.Cost})
 	l.waiting++
 }
 
@@ -209,12 +257,26 @@ func (l *Live) enter(at sample.Millis, s *heldSample) {
 			return
 		}
 	}
+	for i := range l.revoked {
+		if r := &l.revoked[i]; (r.Machine == "" || HashMachine(r.Machine) == s.machine) && r.covers(f.key.Job, at) {
+			l.stats.Refused++
+			return
+		}
+	}
 	l.stats.Taken++
-	w := l.params.weight(HourOf(at), f.base.base.hour)
-	f.cost.Add(float64(s.cost), w)
-	f.cpu.Add(float64(s.cpu), w)
+	m := f.machines[s.machine]
+	if m == nil {
+		if f.machines == nil {
+			f.machines = map[uint64]*machineSum{}
+		}
+		m = &machineSum{id: s.machine}
+		f.machines[s.machine] = m
+	}
+	m.add(stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.cost)}, float64(s.cpu), l.params.weight(HourOf(at), f.base.base.hour))
 	if f.tasks != nil {
-		f.tasks[s.task]++
+		before := f.tasks[s.task]
+		f.tasks[s.task] = before + 1
+		m.count(l.params, before, before+1)
 	}
 	f.newest, f.touched = max(f.newest, at), true
 }
@@ -246,17 +308,18 @@ func (l *Live) Changed(now sample.Millis) []Computed {
 // those of the base.
 func (f *liveKey) merged(p Params, now sample.Millis) Computed {
 	n := f.base
-	cost, cpu := n.base.cost, n.base.cpu
-	cost.Merge(f.cost)
-	cpu.Merge(f.cpu)
-	n.Key, n.Updated = f.key, now
-	n.Last = max(n.Last, f.newest)
-	n.Samples, n.CPUMean, n.Mean, n.StdDev = cost.N, cpu.Mean, cost.Mean, cost.StdDev()
-	if f.tasks != nil {
-		n.Tasks = p.enough(f.tasks)
-		n.State = p.state(len(f.tasks), n.Tasks, now.Sub(n.Last))
-	} else if n.State = Ready; now.Sub(n.Last) > p.StaleAfter {
-		n.State = Stale
+	n.Key, n.Updated, n.Last = f.key, now, max(n.Last, f.newest)
+	all := slices.Clone(n.base.machines)
+	for _, id := range slices.Sorted(maps.Keys(f.machines)) { // sums must not depend on the map's order
+		m := f.machines[id]
+		i, found := slices.BinarySearchFunc(n.base.machines, id, func(m machineSum, id uint64) int { return cmp.Compare(m.id, id) })
+		if !found {
+			all = append(all, *m)
+			continue
+		}
+		all[i].add(m.cost, m.cpu, 1)
+		all[i].tasks, all[i].full = all[i].tasks+m.tasks, all[i].full+m.full
 	}
+	n.set(p, robust(f.key.Signal, all), now)
 	return n
 }

@@ -10,8 +10,15 @@ import (
 
 // liveSample is what a server receives for one of job's samples.
 func liveSample(s seen) *sample.Sample {
-	return &sample.Sample{TS: s.at, Machine: "m", Job: key.Job, Platform: key.Platform, Signal: key.Signal, Variant: key.Variant,
+	return &sample.Sample{TS: s.at, Machine: machineName(s.machine), Job: key.Job, Platform: key.Platform, Signal: key.Signal, Variant: key.Variant,
 		Task: taskName(s.task), CPU: s.cpu, Cost: s.cost, Coverage: 1}
+}
+
+func machineName(n uint64) string {
+	if n == 0 {
+		return "m"
+	}
+	return "m" + string(rune('0'+n))
 }
 
 func taskName(n uint64) sample.TaskName { return sample.TaskName([]byte{'/', byte('a' + n)}) }
@@ -20,7 +27,7 @@ func taskName(n uint64) sample.TaskName { return sample.TaskName([]byte{'/', byt
 func named(all []seen) []seen {
 	out := make([]seen, len(all))
 	for i, s := range all {
-		s.task = HashTask("m", string(taskName(s.task)))
+		s.task, s.machine = HashTask(machineName(s.machine), string(taskName(s.task))), HashMachine(machineName(s.machine))
 		out[i] = s
 	}
 	return out
@@ -157,13 +164,13 @@ func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
 	l := NewLive(Paper(), hold, 10)
 	for i := range 25 {
-		l.Add(liveSample(seen{began + sample.Millis(i), uint64(i % 5), 1, 1}))
+		l.Add(liveSample(seen{at: began + sample.Millis(i), task: uint64(i % 5), cpu: 1, cost: 1}))
 	}
 	if st := l.Stats(); st.Held != 10 || st.Missed != 15 {
 		t.Errorf("%+v: want 10 held and 15 missed", st)
 	}
 	l.Advance(began + 2*hold)
-	l.Add(liveSample(seen{began, 1, 1, 1}))
+	l.Add(liveSample(seen{at: began, task: 1, cpu: 1, cost: 1}))
 	if st := l.Stats(); st.Held != 0 || st.Taken != 10 || st.Missed != 16 {
 		t.Errorf("%+v: want 10 taken and a late one missed", st)
 	}
