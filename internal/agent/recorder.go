@@ -115,7 +115,9 @@ func (rec *recorder) sendSamples(at sample.Millis, tasks []*task) {
 	rec.samples = rec.samples[:0]
 	jobs := make([]sample.JobName, 0, len(tasks))
 	for _, t := range tasks {
-		jobs = append(jobs, t.Job)
+		if spec.Shared(t.Job) { // else no server has a spec of it
+			jobs = append(jobs, t.Job)
+		}
 	}
 	slices.Sort(jobs)
 	if jobs = slices.Compact(jobs); slices.Equal(jobs, rec.followed) {

@@ -74,7 +74,9 @@ type ServerSpecs struct {
 	Engine   string        `key:"engine" help:"engine that computes specs; empty: quell-server, which reads each segment once; sc://HOST:PORT: Apache Spark, by one SQL statement through Spark Connect"`
 	LookBack time.Duration `key:"look_back" help:"use samples up to this age" min:"1h" max:"87600h"`
 	spec.Params
-	MemoryMB int `key:"memory_mb" help:"memory limit of the computation" min:"64" max:"1000000"`
+	// MinMachines hides that of Params, which an agent's configuration does not have: it has one machine.
+	MinMachines int `key:"min_machines" help:"machines with such a task that a spec needs; from 3 on a single machine that reports false costs cannot make or move one" min:"1" max:"1000000"`
+	MemoryMB    int `key:"memory_mb" help:"memory limit of the computation" min:"64" max:"1000000"`
 }
 
 // ServerQuery limits people's queries.
@@ -105,7 +107,7 @@ func DefaultServer() Server {
 		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
 		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
 			S3: ServerS3{CopiesMB: 10_000}},
-		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MemoryMB: 512},
+		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, MemoryMB: 512},
 		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2},
 		Limits: ServerRates{20, 40, 1024, 1000, 100},
 	}
@@ -173,7 +175,7 @@ func isLoopback(host string) bool {
 // SpecParams returns the parameters for learning specs.
 func (s *Server) SpecParams() spec.Params {
 	p := s.Specs.Params
-	p.Every = s.Specs.Every
+	p.Every, p.MinMachines = s.Specs.Every, s.Specs.MinMachines
 	return p
 }
 

@@ -124,6 +124,11 @@ func (c *Client) Command(ctx context.Context, cmd Command) (r Replies, err error
 	return r, c.call(ctx, http.MethodPost, PathCommands, &cmd, &r)
 }
 
+// Revoke takes back what was learnt from a machine or about a job.
+func (c *Client) Revoke(ctx context.Context, r Revocation) (d Done, err error) {
+	return d, c.call(ctx, http.MethodPost, PathRevoke, &r, &d)
+}
+
 // Compute makes the server compute all specs now.
 func (c *Client) Compute(ctx context.Context, why string) (d Done, err error) {
 	return d, c.call(ctx, http.MethodPost, PathCompute, Reason{why}, &d)

@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -21,6 +22,7 @@ const (
 	PathQueries   = "/v1/queries"   // → []Canned
 	PathCommands  = "/v1/commands"  // Command → Replies
 	PathCompute   = "/v1/specs/compute"
+	PathRevoke    = "/v1/specs/revoke" // Revocation → Done
 )
 
 // Spec is the newest version of what a job normally costs.
@@ -28,6 +30,58 @@ type Spec struct {
 	spec.Spec
 	Version int64         `json:"version"`
 	Last    sample.Millis `json:"last"` // newest sample in it
+	// Machines is the number of machines that it was learnt from. MachinesOut were left out:
+	// their costs are far from the others'. LeftOut names them, at most ten.
+	Machines    int64    `json:"machines"`
+	MachinesOut int64    `json:"machines_out"`
+	LeftOut     []string `json:"left_out,omitempty"`
+}
+
+// Revocation takes back what was learnt from a machine, about a job, or from the machine about
+// the job: the samples of that time do not teach.
+type Revocation struct {
+	Machine string `json:"machine,omitempty"`
+	Job     string `json:"job,omitempty"`
+	Since   string `json:"since,omitempty"`
+	Until   string `json:"until,omitempty"` // empty: also the samples to come
+	Lift    bool   `json:"lift,omitempty"`  // end an earlier revocation of that machine and job
+	Why     string `json:"why"`
+}
+
+// Validate returns a *command.InvalidError that lists all problems but those of the times.
+func (r *Revocation) Validate() error {
+	var bad []string
+	if r.Machine == "" && r.Job == "" {
+		bad = append(bad, "want a machine, a job, or both")
+	}
+	switch {
+	case r.Lift && (r.Since != "" || r.Until != ""):
+		bad = append(bad, "want either lift: true or a time")
+	case !r.Lift && r.Since == "":
+		bad = append(bad, "since is empty: want the time from which on samples are revoked, such as 24h")
+	}
+	bad = append(bad, command.TextProblems("machine", r.Machine, command.MaxName)...)
+	return command.Invalid(append(bad, command.TextProblems("job", r.Job, command.MaxName)...))
+}
+
+// String describes the revocation for people and audit logs, without the reason.
+func (r *Revocation) String() string {
+	var of []string
+	if r.Job != "" {
+		of = append(of, "job "+r.Job)
+	}
+	if r.Machine != "" {
+		of = append(of, "machine "+r.Machine)
+	}
+	text := "revoke specs of " + strings.Join(of, " on ")
+	if r.Lift {
+		return "lift: " + text
+	}
+	text += " since " + r.Since
+	if r.Until != "" {
+		text += " until " + r.Until
+	}
+	return text
 }
 
 // Machine is a machine that ever sent something.

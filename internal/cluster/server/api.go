@@ -44,6 +44,7 @@ func table() []route {
 		{method: "GET", path: cluster.PathSpecs, scope: Viewer, summary: "specs of jobs, newest versions",
 			params: []param{{"job", "only specs of this job"}, {"platform", "only specs of this platform"}}, out: []cluster.Spec{}, serve: (*Server).listSpecs},
 		{method: "POST", path: cluster.PathCompute, scope: Operator, summary: "compute all specs now", in: cluster.Reason{}, out: cluster.Done{}, serve: (*Server).computeSpecs},
+		{method: "POST", path: cluster.PathRevoke, scope: Operator, summary: "take back what was learnt from a machine, about a job, or both, and compute all specs without it", in: cluster.Revocation{}, out: cluster.Done{}, serve: (*Server).revokeSpecs},
 		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents in their current state, newest first, at most 1000",
 			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
 		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent a message, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
@@ -93,6 +94,9 @@ func (s *Server) health() Health {
 	if s.specs.failed != nil {
 		h.Degraded = append(h.Degraded, "specs are from "+s.specs.at.Time().Format(time.RFC3339)+" or older: "+s.specs.failed.Error())
 	}
+	if s.specs.over {
+		h.Degraded = append(h.Degraded, fmt.Sprintf("more than %d specs are stored, and the oldest were not loaded", maxSpecs))
+	}
 	return h
 }
 
@@ -120,7 +124,8 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 	s.specs.mu.Lock()
 	for _, v := range s.specs.by {
 		if (q.Get("job") == "" || q.Get("job") == v.Job) && (q.Get("platform") == "" || q.Get("platform") == v.Platform) {
-			views = append(views, cluster.Spec{Spec: dialect.SpecOf(&v), Version: v.Version, Last: sample.Millis(v.Last)})
+			views = append(views, cluster.Spec{Spec: dialect.SpecOf(&v), Version: v.Version, Last: sample.Millis(v.Last),
+				Machines: v.Machines, MachinesOut: v.MachinesOut, LeftOut: machinesLeftOut(&v)})
 		}
 	}
 	s.specs.mu.Unlock()

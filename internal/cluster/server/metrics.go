@@ -71,11 +71,18 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.s.specs.mu.Lock()
 	known, took, at := len(c.s.specs.by), c.s.specs.took, c.s.specs.at
+	leftOut := 0
+	for _, v := range c.s.specs.by {
+		if v.MachinesOut > 0 {
+			leftOut++
+		}
+	}
 	c.s.specs.mu.Unlock()
 	gauge := func(name, help string, v float64) {
 		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, v)
 	}
 	gauge("quell_server_specs", "Specs in any state.", float64(known))
+	gauge("quell_server_specs_left_out", "Specs from which machines were left out because their costs are far from those of the others.", float64(leftOut))
 	gauge("quell_server_spec_seconds", "Time that the newest computation of specs took, s.", took.Seconds())
 	gauge("quell_server_spec_timestamp_seconds", "Time of the newest computation of specs, s since 1970; 0 before the first.", float64(at)/1000)
 	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,26 +28,35 @@ type specs struct {
 	// only one may use the digests at a time.
 	learning sync.Mutex
 
-	mu      sync.Mutex
-	by      map[spec.Key]store.Spec
-	took    time.Duration
-	at      sample.Millis
-	failed  error
-	changed int
+	mu       sync.Mutex
+	by       map[spec.Key]store.Spec // keys without enough tasks or machines are only here, and have no version
+	took     time.Duration
+	at       sample.Millis
+	failed   error
+	changed  int
+	revision uint64 // of the newest message
+	over     bool   // more than maxSpecs are stored
 }
 
 // jobPlatform is a job on a platform: the unit of a message to agents.
 type jobPlatform struct{ job, platform string }
 
-// maxSpecs bounds the result of a computation.
+// maxSpecs bounds the specs in memory and the result of a computation.
 const maxSpecs = 5_000_000
 
-// loadSpecs reads the newest versions.
+// loadSQL selects the newest versions of specs that agents may have: not those that were
+// withdrawn. The ones with the newest samples come first.
+const loadSQL = `SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
+  epoch_ms("last"), machines, machines_out, epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage, left_out
+FROM specs WHERE state <> 'insufficient' ORDER BY "last" DESC, job, platform, signal, variant`
+
+// loadSpecs reads the newest versions, of the period of a computation: what is older is not in
+// its result, and agents do not judge by it any more. If there are more specs than fit, the
+// server works without the rest.
 func (s *Server) loadSpecs(ctx context.Context) error {
-	sn := s.Store.Snapshot(0, 0)
+	sn := s.Store.Snapshot(s.now().Add(-s.Config.Specs.LookBack), 0)
 	defer sn.Close()
-	a, err := s.askAll(ctx, sn, duck.Job{SQL: `SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
-  epoch_ms("last"), epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage FROM specs`})
+	a, err := s.ask(ctx, sn, duck.Job{SQL: loadSQL})
 	if err != nil {
 		return err
 	}
@@ -54,17 +66,26 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	}
 	s.specs.mu.Lock()
 	defer s.specs.mu.Unlock()
-	s.specs.by = make(map[spec.Key]store.Spec, len(all))
+	s.specs.by, s.specs.over = make(map[spec.Key]store.Spec, len(all)), a.Truncated
 	for i := range all {
 		s.specs.by[dialect.KeyOf(&all[i])] = all[i]
+		s.specs.revision = max(s.specs.revision, uint64(max(0, all[i].At)))
+	}
+	if a.Truncated {
+		s.Log.Error("there are more specs than fit; agents keep the others until they are stale", "loaded", len(all))
 	}
 	return nil
 }
 
-// askAll executes one of the server's own queries, within separate limits. Its answer must be complete.
-func (s *Server) askAll(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
+// ask executes one of the server's own queries, within separate limits.
+func (s *Server) ask(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
 	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
-	a, err := s.execute(ctx, sn, &job)
+	return s.execute(ctx, sn, &job)
+}
+
+// askAll is ask for an answer that must be complete.
+func (s *Server) askAll(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
+	a, err := s.ask(ctx, sn, job)
 	if err == nil && a.Truncated {
 		err = fmt.Errorf("the result has more than the allowed %d rows", len(a.Rows))
 	}
@@ -85,7 +106,8 @@ func (s *Server) learn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("compute specs: %w", err)
 	}
-	return s.keepSpecs(ctx, all)
+	s.warnOfLeftOut(all)
+	return s.keepSpecs(ctx, append(all, s.specs.gone(all, now)...))
 }
 
 // compute computes specs from everything stored, up to now.
@@ -97,13 +119,23 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 	if err != nil {
 		return nil, err
 	}
+	revoked, err := s.revocations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range revoked {
+		windows = append(windows, store.Window{Machine: r.Machine, Job: r.Job, From: r.From, To: min(r.To, now)})
+	}
 	// The learner fetches the samples without a digest.
 	learnt, err := s.Learner.Learn(ctx, sn, from, windows, p, now)
 	if err != nil {
 		return nil, err
 	}
-	s.live.do(func(by *spec.Live) { by.Rebase(now, learnt) })
-	return rowsOfSpecs(learnt), nil
+	s.live.do(func(by *spec.Live) {
+		by.Rebase(now, learnt)
+		by.Revoke(revoked)
+	})
+	return s.rowsOfSpecs(learnt), nil
 }
 
 // windowsSQL selects the times when costs were not normal: for each victim from the first
@@ -137,13 +169,17 @@ func (s *Server) windows(ctx context.Context, sn *store.Snapshot, from, now samp
 }
 
 // rowsOfSpecs converts specs for the store.
-func rowsOfSpecs(learnt []spec.Computed) []store.Spec {
+func (s *Server) rowsOfSpecs(learnt []spec.Computed) []store.Spec {
+	var names map[uint64]string
+	if slices.ContainsFunc(learnt, func(l spec.Computed) bool { return len(l.Out) > 0 }) {
+		names = s.machineNames()
+	}
 	all := make([]store.Spec, len(learnt))
 	for i := range learnt {
 		l := &learnt[i]
 		all[i] = store.Spec{At: int64(l.Updated), Job: string(l.Job), Platform: string(l.Platform), Signal: string(l.Signal), Variant: l.Variant,
 			State: l.State.String(), Tasks: int64(l.Tasks), Samples: l.Samples, CPUMean: l.CPUMean, Mean: l.Mean, StdDev: l.StdDev, Last: int64(l.Last),
-			Since: int64(l.Since), P50: l.P50, P90: l.P90, P99: l.P99}
+			Since: int64(l.Since), P50: l.P50, P90: l.P90, P99: l.P99, Machines: int64(l.Machines), MachinesOut: int64(l.OutCount), LeftOut: leftOut(l.Out, names)}
 		if text, err := json.Marshal(l.Usage); err == nil && len(l.Usage) > 0 { // finite numbers: it cannot fail
 			all[i].Usage = string(text)
 		}
@@ -151,9 +187,92 @@ func rowsOfSpecs(learnt []spec.Computed) []store.Spec {
 	return all
 }
 
-// keepSpecs stores changed specs as versions and announces them. A key without samples in
-// the period of the computation keeps its newest version. Failed announcements are
-// retried each time.
+// machineNames are the names of the machines that have sent something, by their hash.
+func (s *Server) machineNames() map[uint64]string {
+	names := map[uint64]string{}
+	for source := range s.Store.Marks() {
+		names[spec.HashMachine(source.Machine)] = source.Machine
+	}
+	return names
+}
+
+// leftOut names machines as a JSON list, at most ten of them.
+func leftOut(ids []uint64, names map[uint64]string) string {
+	if len(ids) == 0 {
+		return ""
+	}
+	list := make([]string, min(len(ids), 10))
+	for i := range list {
+		name, known := names[ids[i]]
+		if !known { // its samples were imported
+			name = fmt.Sprintf("#%016x", ids[i])
+		}
+		list[i] = name
+	}
+	slices.Sort(list)
+	text, err := json.Marshal(list)
+	if err != nil { // strings: it cannot fail
+		return ""
+	}
+	return string(text)
+}
+
+// warnOfLeftOut logs which machines a computation left out of specs: they report something that
+// the others do not.
+func (s *Server) warnOfLeftOut(all []store.Spec) {
+	specs, of := 0, map[string]int{}
+	for i := range all {
+		if all[i].MachinesOut == 0 {
+			continue
+		}
+		specs++
+		for _, name := range machinesLeftOut(&all[i]) {
+			of[name]++
+		}
+	}
+	if specs == 0 {
+		return
+	}
+	names := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
+	s.Log.Warn("machines were left out of specs: their costs are far from those of the others", "specs", specs, "machines", names[:min(len(names), 10)])
+}
+
+// machinesLeftOut is the inverse of leftOut.
+func machinesLeftOut(v *store.Spec) (names []string) {
+	if v.LeftOut == "" || json.Unmarshal([]byte(v.LeftOut), &names) != nil {
+		return nil
+	}
+	return names
+}
+
+// gone returns the known specs that a computation does not have any more, because no samples of
+// the last specs.look_back teach: they were revoked, or the job ended. They are withdrawn:
+// agents that have them are told that they are insufficient, and judge by their own.
+func (s *specs) gone(all []store.Spec, now sample.Millis) (gone []store.Spec) {
+	left := make(map[spec.Key]bool, len(all))
+	for i := range all {
+		left[dialect.KeyOf(&all[i])] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, v := range s.by {
+		if !left[k] {
+			gone = append(gone, store.Spec{At: int64(now), Job: v.Job, Platform: v.Platform, Signal: v.Signal, Variant: v.Variant, State: spec.Insufficient.String(), Last: v.Last})
+		}
+	}
+	return gone
+}
+
+// withdrawn reports whether no samples teach a spec any more.
+func withdrawn(v *store.Spec) bool {
+	return v.State == spec.Insufficient.String() && v.Samples == 0
+}
+
+// maxFailed is the number of announcements that may fail in a row: then there is no connection.
+const maxFailed = 10
+
+// keepSpecs stores changed specs as versions and announces them. Failed announcements are
+// retried each time, and keep back no others. What is withdrawn and announced is forgotten.
 func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 	s.specs.keeping.Lock()
 	defer s.specs.keeping.Unlock()
@@ -164,19 +283,50 @@ func (s *Server) keepSpecs(ctx context.Context, all []store.Spec) error {
 		}
 		s.hub.publish("specs", map[string]any{"at": fresh[0].At, "changed": len(fresh)})
 	}
+	err := s.announce(ctx)
+	s.specs.forget()
+	return err
+}
+
+// announce sends the messages about changed specs.
+func (s *Server) announce(ctx context.Context) error {
 	if s.Publisher == nil {
+		clear(s.specs.unannounced)
 		return nil
 	}
-	for _, m := range s.specs.messages() {
+	var first error
+	failed, row := 0, 0
+	all := s.specs.messages()
+	for _, m := range all {
 		if err := s.Publisher.PutSpecs(ctx, m); err != nil {
-			return fmt.Errorf("announce specs: %w", err)
+			first = cmp.Or(first, err)
+			failed++
+			if row++; row == maxFailed || ctx.Err() != nil {
+				break
+			}
+			continue
 		}
+		row = 0
 		delete(s.specs.unannounced, jobPlatform{m.Job, m.Platform})
+	}
+	if failed > 0 {
+		return fmt.Errorf("announce specs: %d of %d messages failed, the first: %w", failed, len(all), first)
 	}
 	return nil
 }
 
-// renew assigns the next version to changed specs and returns them.
+// forget drops the specs that are withdrawn and announced.
+func (s *specs) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.by, func(_ spec.Key, v store.Spec) bool {
+		return withdrawn(&v) && v.Version > 0 && !s.unannounced[jobPlatform{v.Job, v.Platform}]
+	})
+}
+
+// renew assigns the next version to changed specs and returns them. A spec without enough
+// tasks or machines has no version, unless it replaces one that has: no task is judged by it,
+// and there are as many as agents like to report.
 func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,6 +341,14 @@ func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 		if known && same == *n {
 			continue
 		}
+		if unfit := n.State == spec.Insufficient.String(); unfit && old.Version == 0 {
+			if withdrawn(n) {
+				delete(s.by, dialect.KeyOf(n))
+			} else if known || len(s.by) < maxSpecs {
+				s.by[dialect.KeyOf(n)] = *n
+			}
+			continue
+		}
 		n.Version = old.Version + 1
 		s.by[dialect.KeyOf(n)] = *n
 		fresh = append(fresh, *n)
@@ -200,7 +358,9 @@ func (s *specs) renew(all []store.Spec) (fresh []store.Spec) {
 	return fresh
 }
 
-// messages returns the messages that still have to be announced.
+// messages returns the messages that still have to be announced. Their revision is the time,
+// or the next number after the newest: it grows even if specs are forgotten or the clock is
+// set back.
 func (s *specs) messages() (all []*wire.Specs) {
 	if len(s.unannounced) == 0 {
 		return nil
@@ -208,15 +368,16 @@ func (s *specs) messages() (all []*wire.Specs) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	by := map[jobPlatform][]spec.Spec{}
-	revision := map[jobPlatform]uint64{}
+	newest := int64(0)
 	for _, v := range s.by {
-		if p := (jobPlatform{v.Job, v.Platform}); s.unannounced[p] {
+		if p := (jobPlatform{v.Job, v.Platform}); s.unannounced[p] && v.Version > 0 {
 			by[p] = append(by[p], dialect.SpecOf(&v))
-			revision[p] += uint64(v.Version) // each change increases the sum
+			newest = max(newest, v.At)
 		}
 	}
+	s.revision = max(s.revision+1, uint64(max(0, newest)))
 	for p, of := range by {
-		all = append(all, wire.SpecsOf(sample.JobName(p.job), sample.Platform(p.platform), revision[p], of))
+		all = append(all, wire.SpecsOf(sample.JobName(p.job), sample.Platform(p.platform), s.revision, of))
 	}
 	return all
 }

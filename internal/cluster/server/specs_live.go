@@ -72,7 +72,7 @@ func (s *Server) announceLive(ctx context.Context) error {
 	var changed []store.Spec
 	s.live.do(func(by *spec.Live) {
 		by.Advance(now)
-		changed = rowsOfSpecs(by.Changed(now))
+		changed = s.rowsOfSpecs(by.Changed(now))
 	})
 	return s.keepSpecs(ctx, changed)
 }

@@ -48,20 +48,29 @@ func TestVersionsOfASpec(t *testing.T) {
 	l := &learner{}
 	b := newBench(t, func(p *Options) { p.Learner = l })
 	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
-		if !strings.Contains(job.SQL, "FROM incidents WHERE NOT follows") {
+		switch {
+		case strings.Contains(job.SQL, "FROM revocations"):
+			return &duck.Answer{}, nil
+		case !strings.Contains(job.SQL, "FROM incidents WHERE NOT follows"):
 			t.Errorf("asked %s", job.SQL)
 		}
 		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["m1","/a","runq",100,200,"i1",false]`)}}}, nil
 	}
 	b.specs.by = map[spec.Key]store.Spec{}
+	b.Add(&store.Batch{Source: store.Source{Stream: samplesStream, Machine: "m9"}, N: 1}) // its name is known
+	if err := b.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
 	key := spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "v"}
-	one := spec.Computed{Spec: spec.Spec{Key: key, State: spec.Insufficient, Samples: 10, Tasks: 1, Mean: 1, StdDev: 0.5}, Last: 5000}
+	unfit := spec.Computed{Spec: spec.Spec{Key: key, State: spec.Insufficient, Samples: 10, Tasks: 1, Mean: 1, StdDev: 0.5}, Last: 5000}
+	one := unfit
+	one.State, one.Machines, one.OutCount, one.Out = spec.Learning, 4, 1, []uint64{spec.HashMachine("m9")}
 	ready := one
 	ready.State, ready.Samples, ready.P50, ready.P90, ready.P99, ready.Since = spec.Ready, 600, 1.1, 1.2, 1.3, 4000
 	ready.Usage = []spec.UsageCost{{From: 0.5, Samples: 600, Mean: 1, StdDev: 0.5}}
 	stale := ready
 	stale.State = spec.Stale
-	for _, v := range []spec.Computed{one, ready, ready, stale} {
+	for _, v := range []spec.Computed{unfit, one, ready, ready, stale} {
 		l.learnt = []spec.Computed{v}
 		if err := b.learn(t.Context()); err != nil {
 			t.Fatal(err)
@@ -71,7 +80,8 @@ func TestVersionsOfASpec(t *testing.T) {
 		t.Error(diff)
 	}
 	at := start.UnixMilli()
-	base := store.Spec{At: at, Version: 1, Job: "web", Platform: "p", Signal: "cpi", Variant: "v", State: "insufficient", Tasks: 1, Samples: 10, Mean: 1, StdDev: 0.5, Last: 5000}
+	base := store.Spec{At: at, Version: 1, Job: "web", Platform: "p", Signal: "cpi", Variant: "v", State: "learning", Tasks: 1, Samples: 10, Mean: 1, StdDev: 0.5, Last: 5000,
+		Machines: 4, MachinesOut: 1, LeftOut: `["m9"]`}
 	second := base
 	second.Version, second.State, second.Samples, second.P50, second.P90, second.P99, second.Since = 2, "ready", 600, 1.1, 1.2, 1.3, 4000
 	second.Usage = `[{"from":0.5,"samples":600,"mean":1,"stddev":0.5}]`
@@ -117,7 +127,7 @@ func TestVersionsAreMadeKnownInOrder(t *testing.T) {
 	}
 	second := make(chan error, 1)
 	b.fake.put = func(m *wire.Specs) error {
-		if m.Revision == 1 { // it is slow, and the next computation has ended
+		if first := m.Specs[0].Mean == 1; first { // it is slow, and the next computation has ended
 			go func() { second <- keep(2) }()
 			select {
 			case err := <-second:
@@ -130,7 +140,7 @@ func TestVersionsAreMadeKnownInOrder(t *testing.T) {
 	if err := errors.Join(keep(1), <-second); err != nil {
 		t.Fatal(err)
 	}
-	if all := b.fake.specs; len(all) != 2 || all[0].Revision != 1 || all[1].Revision != 2 {
+	if all := b.fake.specs; len(all) != 2 || all[0].Specs[0].Mean != 1 || all[0].Revision >= all[1].Revision {
 		t.Errorf("made known: %v", all)
 	}
 }
@@ -163,6 +173,170 @@ func TestComputationsDoNotOverlap(t *testing.T) {
 	}
 }
 
+// TestOneMessageHoldsBackNoOther: specs that cannot be announced, such as those of a job whose
+// name the bus refuses, do not keep back those of other jobs. Without a connection not every
+// message is tried.
+func TestOneMessageHoldsBackNoOther(t *testing.T) {
+	b := newBench(t, nil)
+	b.specs.by = map[spec.Key]store.Spec{}
+	var all []store.Spec
+	for i := range 100 {
+		all = append(all, store.Spec{Job: fmt.Sprint("job-", i), Platform: "p", Signal: "cpi", State: "ready", Samples: 9, Mean: 1})
+	}
+	refused, tried := errors.New("refused"), 0
+	b.fake.put = func(m *wire.Specs) error {
+		if tried++; m.Job == "job-7" || m.Job == "job-8" {
+			return refused
+		}
+		return nil
+	}
+	if err := b.keepSpecs(t.Context(), all); !errors.Is(err, refused) || !strings.Contains(err.Error(), "2 of 100") {
+		t.Errorf("got %v", err)
+	}
+	if len(b.fake.specs) != 98 || tried != 100 {
+		t.Errorf("%d of 100 messages were announced, want all but the two that are refused", len(b.fake.specs))
+	}
+	b.fake.put = func(*wire.Specs) error { tried++; return refused }
+	tried = 0
+	for i := range all {
+		all[i].Mean = 2
+	}
+	if err := b.keepSpecs(t.Context(), all); err == nil || tried != maxFailed {
+		t.Errorf("%d messages were tried without a connection, want %d; %v", tried, maxFailed, err)
+	}
+}
+
+// TestSpecsArePruned: what no samples teach any more is withdrawn from the agents and
+// forgotten, and what cannot become a spec is not stored at all.
+func TestSpecsArePruned(t *testing.T) {
+	l := &learner{}
+	b := newBench(t, func(p *Options) { p.Learner = l })
+	b.specs.by = map[spec.Key]store.Spec{}
+	of := func(job string, state spec.State) spec.Computed {
+		return spec.Computed{Spec: spec.Spec{Key: spec.Key{Job: sample.JobName(job), Platform: "p", Signal: sample.CPI}, State: state, Samples: 10, Mean: 1}}
+	}
+	learn := func(all ...spec.Computed) {
+		t.Helper()
+		l.learnt = all
+		if err := b.learn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []spec.Computed
+	for i := range 1000 { // names that a machine made up
+		all = append(all, of(fmt.Sprint("made-up-", i), spec.Insufficient))
+	}
+	learn(append(all, of("web", spec.Ready), of("db", spec.Ready))...)
+	if n, stored := len(b.fake.specs), len(rowsOf[store.Spec](t, b.store, store.Specs)); n != 2 || stored != 2 || len(b.specs.by) != 1002 {
+		t.Errorf("%d messages and %d versions of %d keys, want 2 of each of 1002", n, stored, len(b.specs.by))
+	}
+	first := b.fake.specs[0].Revision
+	b.fake.put = func(*wire.Specs) error { return errors.New("not connected") }
+	l.learnt = []spec.Computed{of("db", spec.Ready)}
+	if err := b.learn(t.Context()); err == nil {
+		t.Fatal("announced without a connection")
+	}
+	if len(b.specs.by) != 2 {
+		t.Errorf("%d keys: a withdrawn spec must stay until agents know", len(b.specs.by))
+	}
+	b.fake.put = nil
+	learn(of("db", spec.Ready))
+	m := b.fake.specs[len(b.fake.specs)-1]
+	if m.Job != "web" || len(m.Specs) != 1 || m.Specs[0].State != wire.Spec_STATE_INSUFFICIENT || m.Specs[0].Samples != 0 || m.Revision <= first {
+		t.Errorf("the last message is %v, want web withdrawn", m)
+	}
+	if len(b.specs.by) != 1 || len(b.specs.unannounced) != 0 {
+		t.Errorf("%d keys are left, want db only", len(b.specs.by))
+	}
+	n := len(b.fake.specs)
+	learn(of("db", spec.Ready))
+	if len(b.fake.specs) != n {
+		t.Errorf("what did not change is announced again: %v", b.fake.specs[n:])
+	}
+	learn(of("web", spec.Ready), of("db", spec.Ready))
+	if again := b.fake.specs[n]; again.Job != "web" || again.Revision <= m.Revision {
+		t.Errorf("web is back: %v, want a later revision than %d", again, m.Revision)
+	}
+}
+
+// TestMoreSpecsThanFit: the server starts with as many as fit, and says so.
+func TestMoreSpecsThanFit(t *testing.T) {
+	b := newBench(t, nil)
+	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
+		if !strings.Contains(job.SQL, "FROM specs") || job.Limits.Rows != maxSpecs {
+			t.Errorf("asked %+v", job)
+		}
+		return &duck.Answer{Answer: dialect.Answer{Truncated: true, Rows: []json.RawMessage{
+			json.RawMessage(`["web","p","cpi","v","ready",5,600,1,1.5,0.1,5000,7,1,6000,3,null,1,2,3,"","[\"m9\"]"]`)}}}, nil
+	}
+	if err := b.loadSpecs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v := b.specs.by[spec.Key{Job: "web", Platform: "p", Signal: "cpi", Variant: "v"}]
+	if v.Version != 3 || v.At != 6000 || v.Machines != 7 || v.MachinesOut != 1 || v.LeftOut != `["m9"]` || v.Mean != 1.5 {
+		t.Errorf("loaded %+v", v)
+	}
+	if h := b.health(); len(h.Degraded) != 1 || !strings.Contains(h.Degraded[0], "more than 5000000 specs") {
+		t.Errorf("health %+v", h)
+	}
+}
+
+// TestRevocation: an operator takes back what a machine taught. It is in the store and in the
+// audit log, the next computation excludes it, and lifting it ends that.
+func TestRevocation(t *testing.T) {
+	l := &learner{}
+	b := newBench(t, func(p *Options) { p.Learner, p.Tokens = l, tokens(t) })
+	b.specs.by = map[spec.Key]store.Spec{}
+	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
+		a := &duck.Answer{}
+		if !strings.Contains(job.SQL, "FROM revocations") {
+			return a, nil
+		}
+		for _, r := range rowsOf[store.Revocation](t, b.store, store.Revocations) {
+			row, err := json.Marshal([]any{r.Machine, r.Job, r.Since, r.Until})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.Rows = []json.RawMessage{row} // the newest
+		}
+		return a, nil
+	}
+	post := func(body string) (int, string) {
+		t.Helper()
+		w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/specs/revoke", body)
+		return w.Code, w.Body.String()
+	}
+	for body, want := range map[string]string{
+		`{"why":"x","since":"1h"}`:                             "want a machine, a job, or both",
+		`{"why":"x","machine":"m1"}`:                           "since is empty",
+		`{"why":"","machine":"m1","since":"1h"}`:               "why is empty",
+		`{"why":"x","machine":"m1","since":"1h","lift":true}`:  "want either lift",
+		`{"why":"x","machine":"m1","since":"1h","until":"2h"}`: "is before since",
+		`{"why":"x","machine":"m1","since":"a moment ago"}`:    "since",
+	} {
+		if status, text := post(body); status != 400 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s, want 400 with %q", body, status, text, want)
+		}
+	}
+	if w := b.do("192.0.2.1", "quell", "viewer-secret", "POST", "/v1/specs/revoke", `{"why":"x","machine":"m1","since":"1h"}`); w.Code != 403 {
+		t.Errorf("a viewer: %d", w.Code)
+	}
+	if status, text := post(`{"why":"it lies","machine":"m1","job":"web","since":"1h"}`); status != 200 || !strings.Contains(text, "revoke specs of job web on machine m1 since 1h") {
+		t.Fatalf("%d %s", status, text)
+	}
+	now := sample.At(start)
+	if diff := cmp.Diff([]store.Window{{Machine: "m1", Job: "web", From: now.Add(-time.Hour), To: now}}, l.windows); diff != "" {
+		t.Error(diff)
+	}
+	audit := rowsOf[store.Audit](t, b.store, store.AuditLog)
+	if last := audit[len(audit)-1]; last.Why != "it lies" || !strings.Contains(last.Target, "machine m1") || !strings.Contains(last.Outcome, "specs changed") {
+		t.Errorf("audit log: %+v", last)
+	}
+	if status, text := post(`{"why":"installed again","machine":"m1","job":"web","lift":true}`); status != 200 || len(l.windows) != 0 {
+		t.Errorf("%d %s, windows %v", status, text, l.windows)
+	}
+}
+
 // TestSpecsGoOnBetweenComputations: between two computations a spec becomes ready and
 // follows changes of its job. Samples of an incident are excluded.
 func TestSpecsGoOnBetweenComputations(t *testing.T) {
@@ -170,6 +344,7 @@ func TestSpecsGoOnBetweenComputations(t *testing.T) {
 	dir := t.TempDir()
 	b := newBench(t, func(p *Options) {
 		p.Learner = &digest.Learner{Dir: filepath.Join(dir, "digests")}
+		p.Config.Specs.MinMachines = 1
 		p.Now = func() time.Time { return now }
 	})
 	b.specs.by = map[spec.Key]store.Spec{}

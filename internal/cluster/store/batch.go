@@ -25,12 +25,13 @@ type Batch struct {
 	// dropped, whatever its contents.
 	N uint64
 	// Seq is the message's sequence number in its stream, 0 if it came by no stream
-	Seq       uint64
-	Samples   []sample.Sample
-	Incidents []Incident
-	Actions   []Action
-	Audit     []Audit
-	Specs     []Spec
+	Seq         uint64
+	Samples     []sample.Sample
+	Incidents   []Incident
+	Actions     []Action
+	Audit       []Audit
+	Specs       []Spec
+	Revocations []Revocation
 }
 
 // Mark records which batches of a source were accepted: High is the highest, and bit i of

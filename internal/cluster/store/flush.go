@@ -26,6 +26,7 @@ type pendingCommit struct {
 	actions   []Action
 	audit     []Audit
 	specs     []Spec
+	revoked   []Revocation
 	marks     map[Source]Mark
 	spans     []span
 	id        string // commit ID, set when writing starts
@@ -36,7 +37,7 @@ func newFlight(x *index) *pendingCommit {
 }
 
 func (f *pendingCommit) size() int {
-	return len(f.pack.rows) + len(f.incidents) + len(f.actions) + len(f.audit) + len(f.specs)
+	return len(f.pack.rows) + len(f.incidents) + len(f.actions) + len(f.audit) + len(f.specs) + len(f.revoked)
 }
 
 func (f *pendingCommit) empty() bool {
@@ -47,7 +48,7 @@ func (f *pendingCommit) empty() bool {
 func (f *pendingCommit) clear(x *index) {
 	f.pack.clear(x)
 	f.known = seriesTable{}
-	f.incidents, f.actions, f.audit, f.specs = nil, nil, nil, nil
+	f.incidents, f.actions, f.audit, f.specs, f.revoked = nil, nil, nil, nil, nil
 	clear(f.marks)
 	f.spans, f.id = f.spans[:0], ""
 }
@@ -94,8 +95,9 @@ func (s *Store) Add(b *Batch) bool {
 	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) *int64 { return &r.At })
 	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) *int64 { return &r.At })
 	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) *int64 { return &r.At })
+	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) *int64 { return &r.At })
 	f.spans = append(f.spans, p)
-	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs)
+	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs + p.revoked)
 	s.stats.Batches++
 	return true
 }
@@ -223,6 +225,7 @@ func (s *Store) tryWrite(f *pendingCommit) error {
 	writeTable(w, Actions, f.actions, func(r *Action) int64 { return r.At })
 	writeTable(w, AuditLog, f.audit, func(r *Audit) int64 { return r.At })
 	writeTable(w, Specs, f.specs, func(r *Spec) int64 { return r.At })
+	writeTable(w, Revocations, f.revoked, func(r *Revocation) int64 { return r.At })
 	c.Add = w.made
 	err := w.finish()
 	if err == nil {

@@ -25,9 +25,9 @@ import (
 
 // span is what one batch added to a flight: the number of each kind.
 type span struct {
-	source                                 Source
-	n                                      uint64
-	rows, incidents, actions, audit, specs int
+	source                                          Source
+	n                                               uint64
+	rows, incidents, actions, audit, specs, revoked int
 }
 
 // rebase drops the batches that marks lists as accepted, and returns their number.
@@ -37,8 +37,8 @@ func (f *pendingCommit) rebase(marks func(Source) Mark) (dropped uint64) {
 		at[source] = m.At
 	}
 	clear(f.marks)
-	spans, rows, incidents, actions, audit, specs := f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs
-	f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs = f.spans[:0], f.pack.rows[:0], f.incidents[:0], f.actions[:0], f.audit[:0], f.specs[:0]
+	spans, rows, incidents, actions, audit, specs, revoked := f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs, f.revoked
+	f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs, f.revoked = f.spans[:0], f.pack.rows[:0], f.incidents[:0], f.actions[:0], f.audit[:0], f.specs[:0], f.revoked[:0]
 	for _, p := range spans {
 		m, ok := f.marks[p.source]
 		if !ok {
@@ -54,8 +54,9 @@ func (f *pendingCommit) rebase(marks func(Source) Mark) (dropped uint64) {
 			f.pack.rows = append(f.pack.rows, rows[:p.rows]...)
 			f.incidents, f.actions = append(f.incidents, incidents[:p.incidents]...), append(f.actions, actions[:p.actions]...)
 			f.audit, f.specs = append(f.audit, audit[:p.audit]...), append(f.specs, specs[:p.specs]...)
+			f.revoked = append(f.revoked, revoked[:p.revoked]...)
 		}
-		rows, incidents, actions, audit, specs = rows[p.rows:], incidents[p.incidents:], actions[p.actions:], audit[p.audit:], specs[p.specs:]
+		rows, incidents, actions, audit, specs, revoked = rows[p.rows:], incidents[p.incidents:], actions[p.actions:], audit[p.audit:], specs[p.specs:], revoked[p.revoked:]
 	}
 	return dropped
 }

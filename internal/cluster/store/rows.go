@@ -131,12 +131,32 @@ type Spec struct {
 	P90   float64 `parquet:"cost_p90,optional"`
 	P99   float64 `parquet:"cost_p99,optional"`
 	Usage string  `parquet:"by_usage,optional"` // JSON: a list of spec.UsageCost
+	// Machines that the spec was learnt from, and the number of those that were left out
+	// because their costs are far from the others'. LeftOut names the latter, as a JSON list
+	// of at most ten; SQL computations leave it empty.
+	Machines    int64  `parquet:"machines,optional"`
+	MachinesOut int64  `parquet:"machines_out,optional"`
+	LeftOut     string `parquet:"left_out,optional"`
 }
 
-// Window is a time when a task's cost is not normal: from the end of an incident's first
-// bad interval to its end, or as far as the incident is known to last.
+// Revocation is an operator's decision that samples do not teach: those of a machine, of a job,
+// or of the machine's tasks of the job. The newest of a machine and job counts.
+type Revocation struct {
+	At      int64  `parquet:"at,timestamp(millisecond)"`
+	Machine string `parquet:"machine,dict"` // "": all
+	Job     string `parquet:"job,dict"`     // "": all
+	Since   int64  `parquet:"since,timestamp(millisecond)"`
+	Until   *int64 `parquet:"until,timestamp(millisecond)"` // null: until it is lifted; before since: it is lifted
+	By      string `parquet:"by,dict"`
+	Why     string `parquet:"why"`
+}
+
+// Window is a time whose samples do not teach. With a task, its cost is not normal: from the
+// end of an incident's first bad interval to its end, or as far as the incident is known to
+// last. Without a task it is a revocation, of a machine, a job, or both.
 type Window struct {
 	Machine string
+	Job     sample.JobName // only of a revocation
 	Task    sample.TaskName
 	Signal  sample.SignalName
 	From    sample.Millis

@@ -18,15 +18,16 @@ import (
 
 // The tables, as folders and in SQL.
 const (
-	Samples   = "samples"
-	Incidents = "incidents"
-	Actions   = "actions"
-	AuditLog  = "audit"
-	Specs     = "specs"
+	Samples     = "samples"
+	Incidents   = "incidents"
+	Actions     = "actions"
+	AuditLog    = "audit"
+	Specs       = "specs"
+	Revocations = "revocations"
 )
 
 // Tables lists them.
-func Tables() []string { return []string{Samples, Incidents, Actions, AuditLog, Specs} }
+func Tables() []string { return []string{Samples, Incidents, Actions, AuditLog, Specs, Revocations} }
 
 // Segment is one immutable Parquet file.
 type Segment struct {
@@ -61,7 +62,7 @@ func order(table string) []parquet.SortingColumn {
 	var by []parquet.SortingColumn
 	for _, c := range map[string][]string{
 		Samples:   segment.Order(),
-		Incidents: {"updated"}, Actions: {"at"}, AuditLog: {"at"}, Specs: {"at"},
+		Incidents: {"updated"}, Actions: {"at"}, AuditLog: {"at"}, Specs: {"at"}, Revocations: {"at"},
 	}[table] {
 		by = append(by, parquet.Ascending(c))
 	}
@@ -110,11 +111,12 @@ func writeSchemas(dir string) error {
 		return fmt.Errorf("write schemas: %w", err)
 	}
 	for table, fill := range map[string]func(io.Writer) error{
-		Samples:   func(w io.Writer) error { return writeRecords[trace.Row](w, Samples, nil) },
-		Incidents: func(w io.Writer) error { return writeRecords[Incident](w, Incidents, nil) },
-		Actions:   func(w io.Writer) error { return writeRecords[Action](w, Actions, nil) },
-		AuditLog:  func(w io.Writer) error { return writeRecords[Audit](w, AuditLog, nil) },
-		Specs:     func(w io.Writer) error { return writeRecords[Spec](w, Specs, nil) },
+		Samples:     func(w io.Writer) error { return writeRecords[trace.Row](w, Samples, nil) },
+		Incidents:   func(w io.Writer) error { return writeRecords[Incident](w, Incidents, nil) },
+		Actions:     func(w io.Writer) error { return writeRecords[Action](w, Actions, nil) },
+		AuditLog:    func(w io.Writer) error { return writeRecords[Audit](w, AuditLog, nil) },
+		Specs:       func(w io.Writer) error { return writeRecords[Spec](w, Specs, nil) },
+		Revocations: func(w io.Writer) error { return writeRecords[Revocation](w, Revocations, nil) },
 	} {
 		if _, err := create(SchemaFile(dir, table), fill); err != nil {
 			return err

@@ -144,7 +144,7 @@ func (c *Command) Problems() []string {
 		if c.Pardon.Job == "" {
 			bad = append(bad, "pardon: want a job")
 		}
-		bad = append(bad, textProblems("job", c.Pardon.Job, MaxName)...)
+		bad = append(bad, TextProblems("job", c.Pardon.Job, MaxName)...)
 	}
 	return append(bad, whyProblems(c.Why)...)
 }
@@ -156,11 +156,11 @@ func whyProblems(why string) []string {
 	if strings.TrimSpace(why) == "" {
 		return []string{"why is empty: want a reason, for the audit log"}
 	}
-	return textProblems("why", why, MaxWhy)
+	return TextProblems("why", why, MaxWhy)
 }
 
-// textProblems says what is wrong with a text from an operator.
-func textProblems(field, s string, longest int) []string {
+// TextProblems says what is wrong with a text from an operator, of at most so many bytes.
+func TextProblems(field, s string, longest int) []string {
 	switch {
 	case len(s) > longest:
 		return []string{fmt.Sprintf("%s has %d bytes: want at most %d", field, len(s), longest)}
@@ -236,8 +236,8 @@ func (t Target) problems(kind string) (bad []string) {
 	if got, _ := t.set(); len(got) != 1 {
 		bad = append(bad, kind+": "+oneOf(targets[:], got))
 	}
-	bad = append(bad, textProblems("task", t.Task, MaxName)...)
-	bad = append(bad, textProblems("job", t.Job, MaxName)...)
+	bad = append(bad, TextProblems("task", t.Task, MaxName)...)
+	bad = append(bad, TextProblems("job", t.Job, MaxName)...)
 	if t.Class != "" {
 		if _, err := sample.ParseClass(t.Class); err != nil {
 			bad = append(bad, fmt.Sprintf("class %.40q: want %s, %s or %s", t.Class, sample.LatencySensitive, sample.Batch, sample.BestEffort))

@@ -37,19 +37,19 @@ func (m *machineSum) add(cost stat.Moments, cpu, w float64) {
 // job has to stay what it is if some of its machines report anything at all. Package dialect
 // has the same in SQL.
 const (
-	// votes is the number of machines from which on one may be left out: of two it cannot be
+	// Votes is the number of machines from which on one may be left out: of two it cannot be
 	// told which one lies.
-	votes = 3
-	// outlyingPart: one in so many of a job's machines may be left out, but at least one. By the
+	Votes = 3
+	// OutlyingPart: one in so many of a job's machines may be left out, but at least one. By the
 	// paper's threshold, mean + 2 σ, a share p of tasks with another cost consists of outliers
 	// anyway if p < 1/5: a two-point distribution has σ = distance · √(p(1−p)). So leaving them
 	// out accuses no task that would not have been accused.
-	outlyingPart = 5
-	// fence is how far a machine's mean may be from the median of all, in units of the
+	OutlyingPart = 5
+	// Fence is how far a machine's mean may be from the median of all, in units of the
 	// deviation between machines and that within them.
-	fence = 3
-	// madSigma makes a median deviation comparable to σ, for a normal distribution.
-	madSigma = 1.4826
+	Fence = 3
+	// MADSigma makes a median deviation comparable to σ, for a normal distribution.
+	MADSigma = 1.4826
 )
 
 // robustSum is what a job's machines say together.
@@ -77,14 +77,14 @@ func robust(signal sample.SignalName, all []machineSum) (r robustSum) {
 		most = weights[(n-1)/2]
 	}
 	var out map[uint64]bool
-	if n >= votes {
+	if n >= Votes {
 		middle := median(means)
 		for i := range means {
 			means[i] = math.Abs(means[i] - middle)
 		}
 		s, _ := sample.LookupSignal(signal)
-		limit := max(fence*(madSigma*median(means)+median(within)), s.EffectAbs, s.EffectRel*middle)
-		out = outlying(all, middle, limit, max(1, n/outlyingPart))
+		limit := max(Fence*(MADSigma*median(means)+median(within)), s.EffectAbs, s.EffectRel*middle)
+		out = outlying(all, middle, limit, max(1, n/OutlyingPart))
 	}
 	for i := range all {
 		m := &all[i]

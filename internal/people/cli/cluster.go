@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -97,17 +98,58 @@ func (a *commands) specs() *cobra.Command {
 	c := &cluster.Client{}
 	var job, platform string
 	fetch := func(ctx context.Context) ([]cluster.Spec, error) { return c.Specs(ctx, job, platform) }
-	columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version"}
+	columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version", "#machines", "left out"}
 	cmd := list(a, &cobra.Command{
 		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster",
 	}, fetch, columns, func(s cluster.Spec) []string {
 		return []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
-			fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version)}
+			fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version), fmt.Sprint(s.Machines), machinesLeftOut(&s)}
 	})
 	cmd.Flags().StringVar(&job, "job", "", "only this job's")
 	cmd.Flags().StringVar(&platform, "platform", "", "only this platform's")
 	a.addServer(cmd, c)
+	cmd.AddCommand(a.revoke())
 	return cmd
+}
+
+// machinesLeftOut names the machines that a spec was not learnt from, as far as they are known.
+func machinesLeftOut(s *cluster.Spec) string {
+	text := strings.Join(s.LeftOut, ", ")
+	if more := int(s.MachinesOut) - len(s.LeftOut); more > 0 {
+		text = strings.TrimPrefix(fmt.Sprintf("%s, %d more", text, more), ", ")
+	}
+	return text
+}
+
+func (a *commands) revoke() *cobra.Command {
+	c := &cluster.Client{}
+	var r cluster.Revocation
+	cmd := &cobra.Command{
+		Use: "revoke [--machine NAME] [--job NAME] --since TIME --reason TEXT", Short: "take back what was learnt from a machine or about a job", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmp.Or(r.Validate(), command.ValidateWhy(r.Why)); err != nil {
+				return explained(err, r.Why)
+			}
+			d, err := c.Revoke(cmd.Context(), r)
+			switch {
+			case err != nil:
+				return err
+			case a.JSON:
+				return a.WriteJSON(d)
+			}
+			_, err = fmt.Fprintln(a.Out, d.Message)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.Machine, "machine", "", "samples of this machine")
+	f.StringVar(&r.Job, "job", "", "samples of this job")
+	f.StringVar(&r.Since, "since", "", "samples since a time, a day, or a duration ago (24h)")
+	f.StringVar(&r.Until, "until", "", "samples until then; without it also those to come")
+	f.BoolVar(&r.Lift, "lift", false, "end the revocation of that machine and job")
+	reasonFlag(cmd, &r.Why)
+	a.addServer(cmd, c)
+	return a.WithJSON(cmd)
 }
 
 // fourDigits formats a number with four digits.

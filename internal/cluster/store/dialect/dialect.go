@@ -19,13 +19,19 @@ type Dialect struct {
 	// format strings of expressions
 	millis string // of a timestamp: ms since 1970
 	at     string // of such a number: the timestamp
+	// matches is a condition on a text and a regular expression that matches a part of it.
+	matches string
 }
 
 // DuckDB is the dialect of users' queries (docs/sql.md).
-func DuckDB() Dialect { return Dialect{"DuckDB", "epoch_ms(%s)", "make_timestamptz(%s * 1000)"} }
+func DuckDB() Dialect {
+	return Dialect{"DuckDB", "epoch_ms(%s)", "make_timestamptz(%s * 1000)", "regexp_matches(%s, %s)"}
+}
 
 // Spark is the dialect of Apache Spark from version 4 on.
-func Spark() Dialect { return Dialect{"Spark", "unix_millis(%s)", "timestamp_millis(%s)"} }
+func Spark() Dialect {
+	return Dialect{"Spark", "unix_millis(%s)", "timestamp_millis(%s)", "(%s RLIKE %s)"}
+}
 
 // Quote returns a text as a literal.
 func (d Dialect) Quote(s string) string {
@@ -78,7 +84,7 @@ type View struct {
 func (d Dialect) Views() []View {
 	return []View{
 		{"incidents", "SELECT * FROM incident_history QUALIFY row_number() OVER (PARTITION BY machine, id ORDER BY updated DESC, closed DESC NULLS LAST) = 1"},
-		{"specs", "SELECT * FROM spec_history QUALIFY row_number() OVER (PARTITION BY job, platform, signal, variant ORDER BY version DESC) = 1"},
+		{"specs", "SELECT * FROM spec_history QUALIFY row_number() OVER (PARTITION BY job, platform, signal, variant ORDER BY \"at\" DESC, version DESC) = 1"},
 		{"signals", d.signals()},
 	}
 }

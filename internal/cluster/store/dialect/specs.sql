@@ -6,26 +6,55 @@ WITH victims AS (
          exp({log_weight} * ({now_hour} - floor({sample_ms} / {hour_ms}))) AS w
   FROM samples s
   ANTI JOIN victims i ON i.machine = s.machine AND i.task = s.task AND i.signal = s.signal AND s.ts >= i.began AND s.ts <= i.ended
-  WHERE (s.flags & {excluded_flags}) = 0 AND s.ts <= {now}
+  WHERE (s.flags & {excluded_flags}) = 0 AND s.ts <= {now}{revoked}
     AND ({sample_filter})
 ), tasks AS (
-  SELECT job, platform, signal, variant, count(*) AS n, sum(w) AS sw, sum(w * w) AS sw2,
+  SELECT job, platform, signal, variant, machine, count(*) AS n, sum(w) AS sw, sum(w * w) AS sw2,
          sum(w * cpu) AS swu, sum(w * cost) AS swc, sum(w * cost * cost) AS swcc, max(ts) AS newest
   FROM teaching GROUP BY job, platform, signal, variant, machine, task
-), keys AS (
-  SELECT job, platform, signal, variant, count(*) AS tasks, count(*) FILTER (WHERE n >= {min_samples}) AS enough,
+), machines AS (
+  SELECT job, platform, signal, variant, machine, count(*) AS tasks, count(*) FILTER (WHERE n >= {min_samples}) AS enough,
          sum(n) AS n, sum(sw) AS w, sum(sw2) AS w2, sum(swu) / sum(sw) AS cpu, sum(swc) / sum(sw) AS mean,
-         sum(greatest(swcc - swc * swc / sw, 0e0)) AS inner_m2,
-         sum(swc * swc / sw) - sum(swc) * sum(swc) / sum(sw) AS outer_m2, max(newest) AS newest
-  FROM tasks GROUP BY job, platform, signal, variant
+         greatest(sum(greatest(swcc - swc * swc / sw, 0e0)) + sum(swc * swc / sw) - sum(swc) * sum(swc) / sum(sw), 0e0) AS m2,
+         max(newest) AS newest
+  FROM tasks WHERE NOT {instance} GROUP BY job, platform, signal, variant, machine
+), votes AS (
+  SELECT *, CASE WHEN enough > 0 THEN mean END AS vote, CASE WHEN enough > 0 THEN w END AS weight,
+         CASE WHEN enough = 0 THEN CAST(NULL AS DOUBLE) WHEN n < 2 OR w - w2 / w <= 0 THEN 0e0 ELSE sqrt(m2 / (w - w2 / w)) END AS spread
+  FROM machines
+), middles AS (
+  SELECT job, platform, signal, variant, count(vote) AS voters, median(vote) AS middle, median(spread) AS spread,
+         percentile_disc(0.5) WITHIN GROUP (ORDER BY weight) AS weight
+  FROM votes GROUP BY job, platform, signal, variant
+), away AS (
+  SELECT m.job, m.platform, m.signal, m.variant, m.tasks, m.enough, m.n, m.w, m.w2, m.cpu, m.mean, m.m2, m.newest,
+         k.voters, k.middle, k.spread, CASE WHEN k.weight < m.w THEN k.weight / m.w ELSE 1e0 END AS share,
+         abs(m.mean - k.middle) AS deviation, CASE WHEN m.enough > 0 THEN abs(m.mean - k.middle) END AS vote
+  FROM votes m JOIN middles k ON k.job = m.job AND k.platform = m.platform AND k.signal = m.signal AND k.variant = m.variant
+), between_machines AS (
+  SELECT job, platform, signal, variant, median(vote) AS mad FROM away GROUP BY job, platform, signal, variant
+), ranked AS (
+  SELECT m.*, {mad_sigma} * k.mad AS between_sigma,
+         count(*) OVER (PARTITION BY m.job, m.platform, m.signal, m.variant, m.enough > 0 ORDER BY m.deviation DESC) AS place
+  FROM away m JOIN between_machines k ON k.job = m.job AND k.platform = m.platform AND k.signal = m.signal AND k.variant = m.variant
+), kept AS (
+  SELECT *, CASE WHEN voters >= {votes} AND deviation > greatest({fence} * (between_sigma + spread), {effect})
+         AND (enough = 0 OR place <= greatest(1e0, floor(voters / {outlying_part}))) THEN 0 ELSE 1 END AS counts
+  FROM ranked
+), keys AS (
+  SELECT job, platform, signal, variant, sum(counts) AS machines, sum(1 - counts) AS machines_out, sum(CASE WHEN enough > 0 THEN counts ELSE 0 END) AS full_machines,
+         sum(counts * tasks) AS tasks, sum(counts * enough) AS enough, sum(counts * n) AS n,
+         sum(counts * w * share) AS w, sum(counts * w2 * share * share) AS w2, sum(counts * w * share * cpu) AS wu, sum(counts * w * share * mean) AS wc,
+         sum(counts * m2 * share) AS inner_m2, sum(counts * w * share * mean * mean) AS wcc, max(newest) AS newest
+  FROM kept GROUP BY job, platform, signal, variant
 )
 SELECT job, platform, signal, variant,
-       CASE WHEN tasks < {min_tasks} THEN 'insufficient'
-            WHEN enough < {min_tasks} THEN 'learning'
+       CASE WHEN tasks < {min_tasks} OR machines < {min_machines} THEN 'insufficient'
+            WHEN enough < {min_tasks} OR full_machines < {min_machines} THEN 'learning'
             WHEN {now_ms} - {newest_ms} > {stale_ms} THEN 'stale'
             ELSE 'ready' END AS state,
-       enough AS tasks, CAST(n AS BIGINT) AS num_samples, cpu AS cpu_usage_mean, mean AS cost_mean,
+       CAST(enough AS BIGINT) AS tasks, CAST(n AS BIGINT) AS num_samples, wu / w AS cpu_usage_mean, wc / w AS cost_mean,
        CASE WHEN n < 2 OR w - w2 / w <= 0 THEN 0e0
-            ELSE sqrt(greatest(inner_m2 + outer_m2, 0e0) / (w - w2 / w)) END AS cost_stddev,
-       {newest_ms} AS newest_sample
+            ELSE sqrt(greatest(inner_m2 + wcc - wc * wc / w, 0e0) / (w - w2 / w)) END AS cost_stddev,
+       {newest_ms} AS newest_sample, CAST(machines AS BIGINT) AS machines, CAST(machines_out AS BIGINT) AS machines_out
 FROM keys ORDER BY job, platform, signal, variant

@@ -75,6 +75,9 @@ func naive(all []sample.Sample, windows []store.Window, p spec.Params, now sampl
 		s := &all[i]
 		rule, ok := spec.FilterOf(s.Signal)
 		if !ok || !rule.Accepts(s.Flags, s.CPU, s.Cost) || slices.ContainsFunc(windows, func(w store.Window) bool {
+			if w.Task == "" {
+				return (&spec.Revocation{Machine: w.Machine, Job: w.Job, From: w.From, To: w.To}).Covers(s.Machine, s.Job, s.TS)
+			}
 			return w.Machine == s.Machine && w.Task == s.Task && w.Signal == s.Signal && s.TS >= w.From && s.TS <= w.To
 		}) {
 			continue
@@ -85,13 +88,12 @@ func naive(all []sample.Sample, windows []store.Window, p spec.Params, now sampl
 			h = &spec.Hour{Start: k.hour}
 			by[k] = h
 		}
-		n := float64(h.Cost.N)
-		h.CPU = (n*h.CPU + float64(s.CPU)) / (n + 1)
-		h.Cost.Add(float64(s.Cost), 1)
+		h.Machines = append(h.Machines, spec.MachineHour{Machine: spec.HashMachine(s.Machine), CPU: float64(s.CPU),
+			Cost:  stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.Cost)},
+			Tasks: []spec.TaskSamples{{Task: spec.HashTask(s.Machine, string(s.Task)), N: 1}}})
 		h.Usage[spec.UsageBin(s.CPU)].Add(float64(s.Cost), 1)
 		h.Sketch.Add(s.Cost, 1)
 		h.Newest = max(h.Newest, s.TS)
-		h.Tasks = append(h.Tasks, spec.TaskSamples{Task: spec.HashTask(s.Machine, string(s.Task)), N: 1})
 	}
 	hours := map[spec.Key][]spec.Hour{}
 	for k, h := range by {
@@ -126,7 +128,7 @@ func newBench(t *testing.T) *bench {
 	}
 	t.Cleanup(func() { s.Close() })
 	p := spec.Paper()
-	p.MinSamples = 20
+	p.MinSamples, p.MinMachines = 20, 3
 	return &bench{T: t, store: s, learner: Learner{Dir: filepath.Join(t.TempDir(), "digests"), Threads: 2}, params: p, now: sample.At(now)}
 }
 
@@ -214,6 +216,44 @@ func TestLearnsWhatTheSamplesSay(t *testing.T) {
 	if st := b.agrees("merged segments", want); st.Read != 3 || st.Segments != 3 || b.files() != 3 {
 		t.Errorf("%+v and %d files, want 3 new segments and their digests only", st, b.files())
 	}
+}
+
+// TestRevocationsTakeSamplesOut: of a machine, of a job, and of a machine's tasks of a job.
+// Only the digests of their time are computed again.
+func TestRevocationsTakeSamplesOut(t *testing.T) {
+	b := newBench(t)
+	all := random(rand.New(rand.NewPCG(17, 18)), 50_000)
+	b.add(all)
+	b.check("before", all)
+	at := func(d time.Duration) sample.Millis { return sample.At(start.Add(d)) }
+	for _, w := range []store.Window{
+		{Machine: "m1", From: at(70 * time.Minute), To: at(80 * time.Minute)},
+		{Job: "job-3", From: at(65 * time.Minute), To: at(99 * time.Minute)},
+		{Machine: "m2", Job: "job-2", From: at(65 * time.Minute), To: at(99 * time.Minute)},
+	} {
+		victim := store.Window{Machine: "m1", Task: "/j2/3", Signal: sample.RunQ, From: at(75 * time.Minute), To: at(85 * time.Minute)}
+		if st := b.check(fmt.Sprint(w), all, w, victim); st.Read != 1 {
+			t.Errorf("%v: %+v, want one hour read again", w, st)
+		}
+	}
+	if got, _ := b.learn(store.Window{Job: "job-3", To: at(5 * time.Hour)}); slices.ContainsFunc(got, func(c spec.Computed) bool { return c.Job == "job-3" }) {
+		t.Error("a job without samples has a spec")
+	}
+}
+
+// TestInstancesAreNoJobs: a container's identifier is the name of no job, and the number of
+// keys that cannot become a spec is bounded.
+func TestInstancesAreNoJobs(t *testing.T) {
+	b := newBench(t)
+	all := random(rand.New(rand.NewPCG(19, 20)), 3000)
+	want := naive(all, nil, b.params, b.now)
+	for i := range 1000 {
+		s := all[i]
+		s.Job = sample.JobName(fmt.Sprintf("cri-containerd-%064x.scope", i))
+		all = append(all, s)
+	}
+	b.add(all)
+	b.agrees("with containers", want)
 }
 
 // Samples of one task on several pages, with nulls on some of them.
@@ -491,7 +531,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatal(err)
 		}
 		err := read(t.Context(), path, nil, func(_ spec.Key, h *spec.Hour) error {
-			if h.Cost.N <= 0 || len(h.Tasks) == 0 || len(h.Sketch.Bins()) == 0 {
+			if len(h.Machines) == 0 || len(h.Machines[0].Tasks) == 0 || len(h.Sketch.Bins()) == 0 {
 				t.Errorf("an hour of nothing: %+v", h)
 			}
 			return nil
@@ -502,15 +542,16 @@ func FuzzRead(f *testing.F) {
 
 // TestRowsHoldHours: a row in a file holds all data of the hour.
 func TestRowsHoldHours(t *testing.T) {
-	h := spec.Hour{Start: 3_600_000, Newest: 3_600_500, CPU: 1.25, Tasks: []spec.TaskSamples{{Task: math.MaxUint64, N: 3}}}
+	h := spec.Hour{Start: 3_600_000, Newest: 3_600_500, Machines: []spec.MachineHour{
+		{Machine: math.MaxUint64, CPU: 1.25, Cost: stat.Moments{N: 2, W: 2, W2: 2, Mean: 1.5, M2: 0.5}, Tasks: []spec.TaskSamples{{Task: math.MaxUint64, N: 1}, {Task: 7, N: 1}}},
+		{Machine: 1, CPU: 2, Cost: stat.Moments{N: 1, W: 1, W2: 1, Mean: 5}, Tasks: []spec.TaskSamples{{Task: 8, N: 1}}},
+	}}
 	h.Usage[0].Add(1, 1)
 	h.Usage[7].Add(2, 1)
 	h.Usage[7].Add(5, 1)
 	for _, x := range []float32{1, 2, 5} {
 		h.Sketch.Add(x, 1)
 	}
-	h.Cost.Merge(h.Usage[0])
-	h.Cost.Merge(h.Usage[7])
 	var r row
 	r.set(spec.Key{Job: "j"}, &h)
 	got, err := r.hour()
@@ -522,6 +563,12 @@ func TestRowsHoldHours(t *testing.T) {
 		"an unknown level":        func(r *row) { r.Level[0] = spec.UsageBins },
 		"no number":               func(r *row) { r.M2[1] = math.NaN() },
 		"nothing":                 func(r *row) { r.Level, r.Samples, r.Mean, r.M2 = nil, nil, nil, nil },
+		"no machine":              func(r *row) { r.Machine = nil },
+		"a machine's samples":     func(r *row) { r.MachineSamples[0]++ },
+		"a machine's tasks":       func(r *row) { r.MachineTasks[0] = 9 },
+		"a task too many":         func(r *row) { r.MachineTasks[0]-- },
+		"no usage":                func(r *row) { r.MachineCPU[1] = math.Inf(1) },
+		"no bin":                  func(r *row) { r.Bin[0] = -1 },
 	} {
 		var r row
 		r.set(spec.Key{Job: "j"}, &h)

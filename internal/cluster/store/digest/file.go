@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"github.com/parquet-go/parquet-go"
@@ -17,19 +18,26 @@ import (
 
 // row is a key's hour as stored in a digest.
 type row struct {
-	Job      string  `parquet:"job,dict"`
-	Platform string  `parquet:"platform,dict"`
-	Signal   string  `parquet:"signal,dict"`
-	Variant  string  `parquet:"variant,dict"`
-	Hour     int64   `parquet:"hour,timestamp(millisecond)"`
-	Newest   int64   `parquet:"newest,timestamp(millisecond)"`
-	CPU      float64 `parquet:"cpu_mean"`
+	Job      string `parquet:"job,dict"`
+	Platform string `parquet:"platform,dict"`
+	Signal   string `parquet:"signal,dict"`
+	Variant  string `parquet:"variant,dict"`
+	Hour     int64  `parquet:"hour,timestamp(millisecond)"`
+	Newest   int64  `parquet:"newest,timestamp(millisecond)"`
 	// Costs by level of usage: samples, mean, sum of squared differences from it.
 	Level   []int32   `parquet:"level"`
 	Samples []int64   `parquet:"level_samples"`
 	Mean    []float64 `parquet:"level_mean"`
 	M2      []float64 `parquet:"level_m2"`
-	// Tasks, as spec.HashTask, and their samples.
+	// Machines, as spec.HashMachine: samples, mean, sum of squared differences from it, mean
+	// usage, and how many of the following tasks are each one's.
+	Machine        []int64   `parquet:"machine"`
+	MachineSamples []int64   `parquet:"machine_samples"`
+	MachineMean    []float64 `parquet:"machine_mean"`
+	MachineM2      []float64 `parquet:"machine_m2"`
+	MachineCPU     []float64 `parquet:"machine_cpu"`
+	MachineTasks   []int32   `parquet:"machine_tasks"`
+	// Tasks, as spec.HashTask, and their samples, machine by machine.
 	Task        []int64 `parquet:"task"`
 	TaskSamples []int32 `parquet:"task_samples"`
 	// The distribution of costs, as stat.Sketch.
@@ -44,15 +52,21 @@ func (r *row) key() spec.Key {
 // set sets the row to an hour and reuses its slices.
 func (r *row) set(k spec.Key, h *spec.Hour) {
 	*r = row{Job: string(k.Job), Platform: string(k.Platform), Signal: string(k.Signal), Variant: k.Variant,
-		Hour: int64(h.Start), Newest: int64(h.Newest), CPU: h.CPU, Level: r.Level[:0], Samples: r.Samples[:0], Mean: r.Mean[:0], M2: r.M2[:0],
+		Hour: int64(h.Start), Newest: int64(h.Newest), Level: r.Level[:0], Samples: r.Samples[:0], Mean: r.Mean[:0], M2: r.M2[:0],
+		Machine: r.Machine[:0], MachineSamples: r.MachineSamples[:0], MachineMean: r.MachineMean[:0], MachineM2: r.MachineM2[:0], MachineCPU: r.MachineCPU[:0], MachineTasks: r.MachineTasks[:0],
 		Task: r.Task[:0], TaskSamples: r.TaskSamples[:0], Bin: r.Bin[:0], BinSamples: r.BinSamples[:0]}
 	for i := range h.Usage {
 		if m := &h.Usage[i]; m.N > 0 {
 			r.Level, r.Samples, r.Mean, r.M2 = append(r.Level, int32(i)), append(r.Samples, m.N), append(r.Mean, m.Mean), append(r.M2, m.M2)
 		}
 	}
-	for _, t := range h.Tasks {
-		r.Task, r.TaskSamples = append(r.Task, int64(t.Task)), append(r.TaskSamples, int32(t.N))
+	for i := range h.Machines {
+		m := &h.Machines[i]
+		r.Machine, r.MachineSamples, r.MachineMean = append(r.Machine, int64(m.Machine)), append(r.MachineSamples, m.Cost.N), append(r.MachineMean, m.Cost.Mean)
+		r.MachineM2, r.MachineCPU, r.MachineTasks = append(r.MachineM2, m.Cost.M2), append(r.MachineCPU, m.CPU), append(r.MachineTasks, int32(len(m.Tasks)))
+		for _, t := range m.Tasks {
+			r.Task, r.TaskSamples = append(r.Task, int64(t.Task)), append(r.TaskSamples, int32(t.N))
+		}
 	}
 	for _, b := range h.Sketch.Bins() {
 		r.Bin, r.BinSamples = append(r.Bin, b.Bin), append(r.BinSamples, int64(b.Count))
@@ -63,28 +77,56 @@ var errDamaged = errors.New("a digest is damaged")
 
 // hour returns the hour in a row.
 func (r *row) hour() (h spec.Hour, err error) {
-	if len(r.Samples) != len(r.Level) || len(r.Mean) != len(r.Level) || len(r.M2) != len(r.Level) || len(r.TaskSamples) != len(r.Task) || len(r.BinSamples) != len(r.Bin) {
+	n := len(r.Machine)
+	if len(r.Samples) != len(r.Level) || len(r.Mean) != len(r.Level) || len(r.M2) != len(r.Level) || len(r.TaskSamples) != len(r.Task) || len(r.BinSamples) != len(r.Bin) ||
+		n == 0 || len(r.MachineSamples) != n || len(r.MachineMean) != n || len(r.MachineM2) != n || len(r.MachineCPU) != n || len(r.MachineTasks) != n {
 		return h, errDamaged
 	}
-	h = spec.Hour{Start: sample.Millis(r.Hour), Newest: sample.Millis(r.Newest), CPU: r.CPU, Tasks: make([]spec.TaskSamples, len(r.Task))}
+	h = spec.Hour{Start: sample.Millis(r.Hour), Newest: sample.Millis(r.Newest), Machines: make([]spec.MachineHour, n)}
+	samples := int64(0)
 	for i, level := range r.Level {
-		m := stat.Moments{N: r.Samples[i], W: float64(r.Samples[i]), W2: float64(r.Samples[i]), Mean: r.Mean[i], M2: r.M2[i]}
-		if level < 0 || int(level) >= spec.UsageBins || m.N <= 0 || !m.Sane() {
+		m, err := momentsOf(r.Samples[i], r.Mean[i], r.M2[i])
+		if err != nil || level < 0 || int(level) >= spec.UsageBins {
 			return h, errDamaged
 		}
 		h.Usage[level] = m
-		h.Cost.Merge(m)
+		samples += m.N
 	}
+	tasks := make([]spec.TaskSamples, len(r.Task))
 	for i := range r.Task {
-		h.Tasks[i] = spec.TaskSamples{Task: uint64(r.Task[i]), N: int64(r.TaskSamples[i])}
+		tasks[i] = spec.TaskSamples{Task: uint64(r.Task[i]), N: int64(r.TaskSamples[i])}
+		if tasks[i].N <= 0 {
+			return h, errDamaged
+		}
 	}
-	for i := range r.Bin {
-		h.Sketch.AddBin(r.Bin[i], float64(r.BinSamples[i]))
+	for i := range h.Machines {
+		m, err := momentsOf(r.MachineSamples[i], r.MachineMean[i], r.MachineM2[i])
+		k := int(r.MachineTasks[i])
+		if cpu := r.MachineCPU[i]; err != nil || !(math.Abs(cpu) < stat.MaxValue) || k < 1 || k > len(tasks) {
+			return h, errDamaged
+		}
+		h.Machines[i] = spec.MachineHour{Machine: uint64(r.Machine[i]), Cost: m, CPU: r.MachineCPU[i], Tasks: tasks[:k:k]}
+		tasks, samples = tasks[k:], samples-m.N
 	}
-	if h.Cost.N == 0 {
+	if samples != 0 || len(tasks) > 0 { // some are missing
 		return h, errDamaged
 	}
+	for i := range r.Bin {
+		if r.Bin[i] < 0 || r.Bin[i] >= stat.Bins || r.BinSamples[i] <= 0 {
+			return h, errDamaged
+		}
+		h.Sketch.AddBin(r.Bin[i], float64(r.BinSamples[i]))
+	}
 	return h, nil
+}
+
+// momentsOf returns the moments of n samples of weight 1.
+func momentsOf(n int64, mean, m2 float64) (stat.Moments, error) {
+	m := stat.Moments{N: n, W: float64(n), W2: float64(n), Mean: mean, M2: m2}
+	if n <= 0 || !m.Sane() {
+		return m, errDamaged
+	}
+	return m, nil
 }
 
 // write makes a digest, completely or not at all. fill passes it the hours, by key.

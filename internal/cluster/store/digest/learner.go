@@ -35,7 +35,12 @@ type Stats struct {
 	Segments int   // segments whose samples are in the specs
 	Read     int   // of them, those read because they had no digest
 	Rows     int64 // of the segments that were read
+	Dropped  int   // keys without enough tasks or machines, beyond maxUnfit
 }
+
+// maxUnfit bounds the keys without enough tasks or machines in a result: no task is judged by
+// them, and anybody's agent can report as many job names as it likes.
+const maxUnfit = 100_000
 
 // Learn computes the specs of all keys of a snapshot's samples, sorted by key. Hours are
 // whole, hence from is not needed: the snapshot begins there. Samples in windows are excluded.
@@ -75,20 +80,20 @@ func overlapping(windows []store.Window, seg *store.Segment) (of []store.Window)
 		}
 	}
 	slices.SortFunc(of, func(a, b store.Window) int {
-		return cmp.Or(cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+		return cmp.Or(cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 	})
 	return slices.Compact(of)
 }
 
 // format is part of the names of digests: those of another format are computed again.
-const format = 1
+const format = 2
 
 // name returns the name of a segment's digest without the samples of some windows.
 func name(seg *store.Segment, windows []store.Window) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %d %d", format, seg.Rows, seg.Bytes)
 	for _, w := range windows {
-		fmt.Fprintf(h, "\n%q %q %q %d %d", w.Machine, w.Task, w.Signal, w.From, w.To)
+		fmt.Fprintf(h, "\n%q %q %q %q %d %d", w.Machine, w.Job, w.Task, w.Signal, w.From, w.To)
 	}
 	return fmt.Sprintf("%s-%016x.parquet", strings.TrimSuffix(filepath.FromSlash(seg.File), ".parquet"), h.Sum64())
 }
@@ -119,6 +124,7 @@ func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p
 	}
 	heap.Init(&open)
 	var hours []spec.Hour
+	unfit := 0
 	for open.Len() > 0 {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -143,7 +149,14 @@ func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p
 			}
 			heap.Fix(&open, 0)
 		}
-		learnt = append(learnt, spec.Learn(p, k, hours, now))
+		c := spec.Learn(p, k, hours, now)
+		if c.State == spec.Insufficient {
+			if unfit++; unfit > maxUnfit {
+				l.Stats.Dropped++
+				continue
+			}
+		}
+		learnt = append(learnt, c)
 	}
 	return learnt, nil
 }

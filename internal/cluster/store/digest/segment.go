@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -26,6 +27,7 @@ type whose struct {
 type digester struct {
 	*segment.Reader
 	windows map[whose][]store.Window
+	revoked []store.Window // those without a task
 
 	job, platform string  // the current key's
 	begun         bool    // these are set
@@ -42,16 +44,36 @@ type sums struct {
 	known           bool // whether the signal is known
 	first           float64
 	cost            [spec.UsageBins]sum
-	cpu             float64
 	newest          sample.Millis
-	tasks           []spec.TaskSamples
-	bins            []uint32 // by stat.BinOf
-	least, most     int32    // range of the nonempty bins
+	machines        []machineSums
+	at              map[string]int // places in machines, by name
+	bins            []uint32       // by stat.BinOf
+	least, most     int32          // range of the nonempty bins
+}
+
+// machineSums are those of one machine.
+type machineSums struct {
+	id    uint64
+	cost  sum
+	cpu   float64
+	tasks []spec.TaskSamples
 }
 
 type sum struct {
 	n      int64
 	s1, s2 float64
+}
+
+func (s *sum) add(d float64) {
+	s.n++
+	s.s1 += d
+	s.s2 += d * d
+}
+
+// moments are those of the sum's values, which are differences from first.
+func (s *sum) moments(first float64) stat.Moments {
+	n := float64(s.n)
+	return stat.Moments{N: s.n, W: n, W2: n, Mean: first + s.s1/n, M2: math.Max(0, s.s2-s.s1*s.s1/n)}
 }
 
 // read digests a segment: it calls emit with the hour of each key, in the order of keys.
@@ -75,6 +97,10 @@ func read(ctx context.Context, path string, windows []store.Window, emit func(k 
 	}()
 	s := &digester{emit: emit, windows: map[whose][]store.Window{}}
 	for _, w := range windows {
+		if w.Task == "" {
+			s.revoked = append(s.revoked, w)
+			continue
+		}
 		k := whose{w.Machine, string(w.Task), string(w.Signal)}
 		s.windows[k] = append(s.windows[k], w)
 	}
@@ -120,9 +146,12 @@ func (s *digester) rows() error {
 			if len(s.windows) > 0 {
 				windows = s.windows[whose{machine, task, sm.signal}]
 			}
-			if got := sm.add(s.TS[i:j], s.Flags[i:j], s.CPU[i:j], s.Cost[i:j], windows); got > 0 {
-				sm.task(spec.HashTask(machine, task), got)
+			for _, w := range s.revoked {
+				if (w.Machine == "" || w.Machine == machine) && (w.Job == "" || string(w.Job) == s.job) {
+					windows = append(slices.Clip(windows), w)
+				}
 			}
+			sm.add(machine, task, s.TS[i:j], s.Flags[i:j], s.CPU[i:j], s.Cost[i:j], windows)
 		}
 	}
 	return nil
@@ -139,17 +168,19 @@ func (s *digester) of(signal, variant string) *sums {
 	if n := len(s.spare); n > 0 {
 		sm, s.spare = s.spare[n-1], s.spare[:n-1]
 	} else {
-		sm = &sums{bins: make([]uint32, stat.Bins)}
+		sm = &sums{bins: make([]uint32, stat.Bins), at: map[string]int{}}
 	}
 	sm.signal, sm.variant, sm.least, sm.most = signal, variant, stat.Bins, -1
 	sm.rule, sm.known = spec.FilterOf(sample.SignalName(signal))
+	sm.known = sm.known && spec.Shared(sample.JobName(s.job))
 	s.sums = append(s.sums, sm)
 	return sm
 }
 
-// add adds a task's samples and returns how many of them are used for the spec.
-func (sm *sums) add(ts []int64, flags []int32, cpu, cost []float32, windows []store.Window) (got int64) {
+// add adds a task's samples.
+func (sm *sums) add(machine, task string, ts []int64, flags []int32, cpu, cost []float32, windows []store.Window) {
 	usage, newest := 0.0, int64(sm.newest)
+	var own sum
 	for i := range cost {
 		c := cost[i]
 		if !sm.rule.Accepts(sample.Flags(flags[i]), cpu[i], c) || windows != nil && within(windows, ts[i]) {
@@ -159,32 +190,44 @@ func (sm *sums) add(ts []int64, flags []int32, cpu, cost []float32, windows []st
 			sm.first = float64(c)
 		}
 		d := float64(c) - sm.first
-		b := &sm.cost[spec.UsageBin(cpu[i])]
-		b.n++
-		b.s1 += d
-		b.s2 += d * d
+		sm.cost[spec.UsageBin(cpu[i])].add(d)
+		own.add(d)
 		usage += float64(cpu[i])
 		bin := stat.BinOf(c)
 		sm.bins[bin]++
 		sm.least, sm.most = min(sm.least, bin), max(sm.most, bin)
 		newest = max(newest, ts[i])
-		got++
 	}
-	sm.cpu += usage
+	if own.n == 0 {
+		return
+	}
 	sm.newest = sample.Millis(newest)
-	return got
+	m := sm.machine(machine)
+	m.cost = sum{m.cost.n + own.n, m.cost.s1 + own.s1, m.cost.s2 + own.s2}
+	m.cpu += usage
+	m.task(spec.HashTask(machine, task), own.n)
+}
+
+func (sm *sums) machine(name string) *machineSums {
+	i, known := sm.at[name]
+	if !known {
+		i = len(sm.machines)
+		sm.at[strings.Clone(name)] = i
+		sm.machines = append(sm.machines, machineSums{id: spec.HashMachine(name)})
+	}
+	return &sm.machines[i]
 }
 
 func within(windows []store.Window, at int64) bool {
 	return slices.ContainsFunc(windows, func(w store.Window) bool { return at >= int64(w.From) && at <= int64(w.To) })
 }
 
-func (sm *sums) task(hash uint64, n int64) {
-	if k := len(sm.tasks); k > 0 && sm.tasks[k-1].Task == hash { // continued from another page
-		sm.tasks[k-1].N += n
+func (m *machineSums) task(hash uint64, n int64) {
+	if k := len(m.tasks); k > 0 && m.tasks[k-1].Task == hash { // continued from another page
+		m.tasks[k-1].N += n
 		return
 	}
-	sm.tasks = append(sm.tasks, spec.TaskSamples{Task: hash, N: n})
+	m.tasks = append(m.tasks, spec.TaskSamples{Task: hash, N: n})
 }
 
 // turn ends a job and platform and starts the next.
@@ -218,15 +261,16 @@ func (s *digester) end() error {
 
 // hour returns the hour that the sums describe.
 func (sm *sums) hour() spec.Hour {
-	h := spec.Hour{Start: spec.HourOf(sm.newest), Newest: sm.newest, Tasks: slices.Clone(sm.tasks)}
-	for i, b := range sm.cost {
-		if b.n > 0 {
-			n := float64(b.n)
-			h.Usage[i] = stat.Moments{N: b.n, W: n, W2: n, Mean: sm.first + b.s1/n, M2: math.Max(0, b.s2-b.s1*b.s1/n)}
-			h.Cost.Merge(h.Usage[i])
+	h := spec.Hour{Start: spec.HourOf(sm.newest), Newest: sm.newest, Machines: make([]spec.MachineHour, len(sm.machines))}
+	for i := range sm.cost {
+		if b := &sm.cost[i]; b.n > 0 {
+			h.Usage[i] = b.moments(sm.first)
 		}
 	}
-	h.CPU = sm.cpu / float64(h.Cost.N)
+	for i := range sm.machines {
+		m := &sm.machines[i]
+		h.Machines[i] = spec.MachineHour{Machine: m.id, Cost: m.cost.moments(sm.first), CPU: m.cpu / float64(m.cost.n), Tasks: m.tasks}
+	}
 	for bin := sm.least; bin <= sm.most; bin++ {
 		if n := sm.bins[bin]; n > 0 {
 			h.Sketch.AddBin(bin, float64(n))
@@ -239,5 +283,6 @@ func (sm *sums) clear() {
 	if sm.most >= 0 {
 		clear(sm.bins[sm.least : sm.most+1])
 	}
-	*sm = sums{bins: sm.bins, tasks: sm.tasks[:0]}
+	clear(sm.at)
+	*sm = sums{bins: sm.bins, at: sm.at}
 }

@@ -223,7 +223,7 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	for n := range uint64(200) { // every 17 minutes, over a day and a half
 		batch := &store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: n + 1}
 		for i := range uint64(7) {
-			s := one(time.Duration(n)*17*time.Minute, fmt.Sprint("m", i%2), fmt.Sprint("/web/", i), 0.3+rng.Float32(), float32(math.Abs(1.8+0.16*rng.NormFloat64())))
+			s := one(time.Duration(n)*17*time.Minute, "m", fmt.Sprint("/web/", i), 0.3+rng.Float32(), float32(math.Abs(1.8+0.16*rng.NormFloat64())))
 			switch rng.IntN(10) {
 			case 0:
 				s.Cost = float32(math.NaN())
@@ -251,7 +251,7 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	b.add(t, &store.Batch{})
 	now := last.Add(time.Minute)
 	want, _ := h.Lookup(key, now)
-	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now)
+	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, nil, now)).Rows, now)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%d specs, %v", len(got), err)
 	}
@@ -277,6 +277,74 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	}
 }
 
+// TestSpecsOfManyMachinesAgree: with machines of any number, weight and honesty, and with
+// revocations, the specs by SQL and by digests are equal, and so are the machines left out.
+func TestSpecsOfManyMachinesAgree(t *testing.T) {
+	p := spec.Paper()
+	p.MinTasks, p.MinSamples, p.MinMachines = 2, 10, 3
+	b := newBench(t, store.Options{Now: clock})
+	rng := rand.New(rand.NewPCG(14, 15))
+	batch := &store.Batch{}
+	for job := range 60 {
+		machines := 1 + job%15
+		for m := range machines {
+			mean, n := 1+0.02*rng.Float64(), 1+rng.IntN(60)
+			switch rng.IntN(6) {
+			case 0:
+				mean = 0.1 + 4*rng.Float64() // lies, or differs
+			case 1:
+				n *= 10
+			case 2:
+				n = 1 + rng.IntN(3)
+			}
+			for i := range n {
+				for task := range 1 + m%3 {
+					s := one(time.Duration(rng.IntN(50*3600))*time.Second, fmt.Sprint("m", m), fmt.Sprint("/", job, "/", task), 0.3+rng.Float32(), float32(mean+0.1*rng.NormFloat64()))
+					if s.Job, s.Signal = sample.JobName(fmt.Sprint("job'", job)), []sample.SignalName{sample.CPI, sample.RunQ, sample.CPT}[job%3]; i%7 == 3 {
+						s.Cost = 0.5
+					}
+					batch.Samples = append(batch.Samples, s)
+				}
+			}
+		}
+	}
+	container := one(0, "m1", "/x", 1, 1)
+	container.Job = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	batch.Samples = append(batch.Samples, container)
+	b.add(t, batch)
+	now := sample.At(start.Add(51 * time.Hour))
+	states, out := map[string]int{}, 0
+	for name, revoked := range map[string][]store.Window{
+		"nothing revoked":     nil,
+		"a machine and a job": {{Machine: "m2", From: sample.At(start), To: sample.At(start.Add(25 * time.Hour))}, {Job: "job'7", To: now}, {Machine: "m0", Job: "job'9", To: now}},
+	} {
+		got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, revoked, now)).Rows, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sn := b.store.Snapshot(0, 0)
+		learner := digest.Learner{Dir: t.TempDir()}
+		all, err := learner.Learn(t.Context(), sn, 0, revoked, p, now)
+		sn.Close()
+		if err != nil || len(all) != len(got) || len(got) < 50 {
+			t.Fatalf("%s: %d specs by SQL, %d by digests, %v", name, len(got), len(all), err)
+		}
+		for i, g := range got {
+			d := all[i]
+			near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Abs(b) }
+			states[g.State]++
+			out += d.OutCount
+			if d.Key != dialect.KeyOf(&g) || d.State.String() != g.State || d.Samples != g.Samples || d.Tasks != int(g.Tasks) || int64(d.Last) != g.Last ||
+				d.Machines != int(g.Machines) || d.OutCount != int(g.MachinesOut) || !near(g.Mean, d.Mean) || !near(g.StdDev, d.StdDev) || !near(g.CPUMean, d.CPUMean) {
+				t.Errorf("%s: by SQL %+v\nby digests %+v, %d machines, %d left out, last %d", name, g, d.Spec, d.Machines, d.OutCount, d.Last)
+			}
+		}
+	}
+	if states["ready"] < 20 || states["insufficient"] < 5 || out < 20 {
+		t.Errorf("%v, %d machines left out: the test shows little", states, out)
+	}
+}
+
 // Samples of a victim in an incident are not learnt from, unless the change is lasting.
 func TestIncidentsDoNotTeach(t *testing.T) {
 	b := newBench(t, store.Options{Now: clock})
@@ -294,7 +362,7 @@ func TestIncidentsDoNotTeach(t *testing.T) {
 	p := spec.Paper()
 	p.MinTasks, p.MinSamples = 2, 7
 	now := sample.At(start.Add(time.Hour))
-	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now)
+	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, nil, now)).Rows, now)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -305,7 +373,7 @@ func TestIncidentsDoNotTeach(t *testing.T) {
 	open := inc
 	open.Closed, open.Updated, open.ID = nil, at(9), "3"
 	b.add(t, &store.Batch{Incidents: []store.Incident{open}})
-	if got, err = dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, now)).Rows, now); err != nil || got[0].Samples != 9+2 {
+	if got, err = dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, nil, now)).Rows, now); err != nil || got[0].Samples != 9+2 {
 		t.Errorf("while one is open: %d samples, want 11, %v", got[0].Samples, err)
 	}
 }

@@ -201,18 +201,19 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 	sn := b.store.Snapshot(0, 0)
 	defer sn.Close()
 	p := spec.Paper()
-	p.MinTasks = 8
+	p.MinTasks, p.MinMachines = 8, 3
+	revoked := []store.Window{{Machine: "m3", From: sample.At(start), To: sample.At(start.Add(5 * time.Hour))}}
 	now := sample.At(clock())
 	from := now.Add(-90 * time.Hour)
 
 	onCluster := spark.Learner{Address: c.address}
 	begun := time.Now()
-	onSpark, err := onCluster.Learn(t.Context(), sn, from, nil, p, now)
+	onSpark, err := onCluster.Learn(t.Context(), sn, from, revoked, p, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%d specs of 1 M samples on Spark in %v", len(onSpark), time.Since(begun))
-	job := b.job(dialect.DuckDB().Specs(p, now))
+	job := b.job(dialect.DuckDB().Specs(p, revoked, now))
 	job.From, job.To = from, now
 	job.Limits = Limits{Time: time.Minute, MemoryMB: 1000, Threads: 2, Rows: 1 << 20, Bytes: 1 << 30}
 	a, err := b.runner.Query(t.Context(), job)
@@ -228,7 +229,7 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 		s := onSpark[i]
 		states[d.State]++
 		if s.Key != dialect.KeyOf(&d) || s.State.String() != d.State || s.Tasks != int(d.Tasks) || s.Samples != d.Samples || int64(s.Last) != d.Last ||
-			!near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || !near(s.CPUMean, d.CPUMean) {
+			s.Machines != int(d.Machines) || s.OutCount != int(d.MachinesOut) || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || !near(s.CPUMean, d.CPUMean) {
 			t.Errorf("on Spark  %+v\nby DuckDB %+v", s, d)
 		}
 	}

@@ -179,9 +179,10 @@ type Learner struct {
 const maxSpecs = 5_000_000
 
 // Learn computes the specs of a snapshot's samples between from and now. It omits
-// quantiles, levels of usage, and whether the distribution has shifted. It finds the
-// windows itself, among the snapshot's incidents.
-func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, from sample.Millis, _ []store.Window, p spec.Params, now sample.Millis) (learnt []spec.Computed, err error) {
+// quantiles, levels of usage, the names of machines that were left out, and whether the
+// distribution has shifted. It finds the windows of victims itself, among the snapshot's
+// incidents.
+func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, from sample.Millis, windows []store.Window, p spec.Params, now sample.Millis) (learnt []spec.Computed, err error) {
 	s, err := Open(ctx, l.Address, l.Token)
 	if err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, from sample.Mil
 	if err := s.Tables(ctx, Files(sn), from, now); err != nil {
 		return nil, err
 	}
-	a, err := s.Query(ctx, dialect.Spark().Specs(p, now), maxSpecs)
+	a, err := s.Query(ctx, dialect.Spark().Specs(p, windows, now), maxSpecs)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +200,7 @@ func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, from sample.Mil
 	}
 	all, err := dialect.SpecsOf(a.Rows, now)
 	for i := range all {
-		learnt = append(learnt, spec.Computed{Spec: dialect.SpecOf(&all[i]), Last: sample.Millis(all[i].Last)})
+		learnt = append(learnt, spec.Computed{Spec: dialect.SpecOf(&all[i]), Last: sample.Millis(all[i].Last), Machines: int(all[i].Machines), OutCount: int(all[i].MachinesOut)})
 	}
 	return learnt, err
 }

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+// revocationsSQL selects the newest decision about each machine and job.
+const revocationsSQL = `SELECT machine, job, epoch_ms(since), epoch_ms(until) FROM revocations
+QUALIFY row_number() OVER (PARTITION BY machine, job ORDER BY "at" DESC) = 1`
+
+// revocations reads what is revoked. They are read for each computation: another server of the
+// store may have taken the request.
+func (s *Server) revocations(ctx context.Context) (all []spec.Revocation, err error) {
+	sn := s.Store.Snapshot(0, 0)
+	defer sn.Close()
+	a, err := s.askAll(ctx, sn, duck.Job{SQL: revocationsSQL})
+	if err != nil {
+		return nil, fmt.Errorf("read revocations: %w", err)
+	}
+	for _, row := range a.Rows {
+		var r spec.Revocation
+		var until *sample.Millis
+		into := []any{&r.Machine, &r.Job, &r.From, &until}
+		if err := json.Unmarshal(row, &into); err != nil {
+			return nil, fmt.Errorf("read revocations: %w", err)
+		}
+		r.To = math.MaxInt64
+		if until != nil {
+			r.To = *until
+		}
+		if r.To >= r.From { // else it is lifted
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// revokeSpecs takes back what was learnt from a machine, about a job, or both, and computes all
+// specs again without it.
+func (s *Server) revokeSpecs(w http.ResponseWriter, r *request) error {
+	var in cluster.Revocation
+	if err := body(r, &in); err != nil {
+		return err
+	}
+	if err := in.Validate(); err != nil {
+		return bad("%v", err)
+	}
+	now := s.now()
+	since, until, err := span(in.Since, in.Until, now)
+	if err != nil {
+		return err
+	}
+	row := store.Revocation{At: int64(now), Machine: in.Machine, Job: in.Job, Since: int64(since), By: r.caller.name, Why: in.Why}
+	switch last := int64(until); {
+	case in.Lift:
+		last = row.Since - 1
+		row.Until = &last
+	case until > 0 && until < since:
+		return bad("until %s is before since %s", in.Until, in.Since)
+	case until > 0:
+		row.Until = &last
+	}
+	changed := func() string {
+		s.specs.mu.Lock()
+		defer s.specs.mu.Unlock()
+		return fmt.Sprintf("%s; %d specs changed", &in, s.specs.changed)
+	}
+	err = s.runAudited(r, cluster.PathRevoke, in.String(), in.Why, changed, func() error {
+		s.Store.Add(&store.Batch{Revocations: []store.Revocation{row}})
+		if err := s.Store.Flush(); err != nil {
+			return fmt.Errorf("store the revocation: %w", err)
+		}
+		return s.learn(r.Context())
+	})
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, cluster.Done{Message: changed()})
+}
