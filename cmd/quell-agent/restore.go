@@ -16,6 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/machine/egress"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -239,12 +240,12 @@ func (d *restored) print(w io.Writer, r *restoring) error {
 		return e.Encode(d)
 	}
 	if d.Damage != "" {
-		fmt.Fprintf(w, "the journal was damaged: %s\n", d.Damage)
+		fmt.Fprintf(w, "the journal was damaged: %s\n", printable.Text(d.Damage))
 	}
 	for _, o := range d.Undone {
 		fmt.Fprintf(w, "%s: %s", o.Task, o.Result)
 		if o.Note != "" {
-			fmt.Fprintf(w, " (%s)", o.Note)
+			fmt.Fprintf(w, " (%s)", printable.Text(o.Note))
 		}
 		fmt.Fprintln(w)
 	}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -86,7 +85,9 @@ func (op *operator) cap(now sample.Millis, operator string, c *command.Command) 
 		id, err := op.pipeline.Cap(now, t.Task, c.Cap.Terms, operator, c.Why)
 		if err != nil {
 			e := commandEntry(operator, c)
-			e.Task = sample.TaskName(cmp.Or(c.Cap.Task, string(t.Name))) // as it was requested
+			if c.Cap.IsGroup() {
+				e.Task = t.Name
+			}
 			op.recorder.audit(now, e, err)
 			return api.Done{}, err
 		}
@@ -132,7 +133,7 @@ func (op *operator) protect(kind string, target command.Target, on bool) (api.Do
 	}
 	d := api.Done{Message: fmt.Sprintf("%sed %s: %d tasks on this machine now", kind, target, len(tasks)), Tasks: len(tasks)}
 	if !target.IsGroup() {
-		target.Task = string(tasks[0].Name)
+		target.Task = tasks[0].Name.Text()
 		d = api.Done{Message: fmt.Sprintf("%sed %s", kind, target), Tasks: 1}
 	}
 	op.overrides.set(protection{Target: target, On: on})

@@ -14,6 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // crowd is a machine with tasks to send commands about.
@@ -59,6 +60,55 @@ func TestOperatorsCapAndUncap(t *testing.T) {
 		r.pass(time.Second)
 		if got := r.values["/cg/left/over/cpu.max"]; got != "max" {
 			t.Errorf("at its end the limit is %q", got)
+		}
+	})
+}
+
+// TestAnyNameCanBeCapped: a task whose name is no UTF-8, or has escape codes, is capped, found
+// by its text form, audited with it, and protected; and its name is printed safely.
+func TestAnyNameCanBeCapped(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=off")
+		names := []sample.TaskName{"/batch/a\xff-1", "/batch/\x1b[2J-1", "/batch/\"q\"-1"}
+		for _, n := range names {
+			r.add(string(n), 0.5)
+		}
+		r.start()
+		defer r.stop()
+		for _, n := range names {
+			for _, text := range []string{n.Text(), n.String()} {
+				d := r.do(capping(command.Target{Task: text}, 0.25, "3m", "too loud"))
+				if got := r.values["/cg"+string(n)+"/cpu.max"]; got != "0.25" {
+					t.Errorf("%s: the limit is %q", n, got)
+				}
+				if !strings.Contains(d.Message, "capped "+n.String()+" to") {
+					t.Errorf("%s: answer %q", n, d.Message)
+				}
+				r.do(uncapping(command.Target{Task: text}, "quiet now"))
+				if got := r.values["/cg"+string(n)+"/cpu.max"]; got != "max" {
+					t.Errorf("%s: after the uncap the limit is %q", n, got)
+				}
+				lines := r.audit()
+				if e := lines[len(lines)-1]; e.Task != n || e.Result != "ok" {
+					t.Errorf("%s: audit %+v", n, e)
+				}
+			}
+			r.do(protecting(command.Target{Task: n.Text()}, true, "r"))
+			var views []api.TaskView
+			if _, body := r.call("GET", api.PathTasks, nil); json.Unmarshal(body, &views) != nil || len(views) != len(names) {
+				t.Fatalf("tasks: %s", body)
+			}
+			for _, v := range views {
+				if v.Protected != (v.Name == n) {
+					t.Errorf("%s protects %s: %v", n, v.Name, v.Protected)
+				}
+			}
+			r.do(protecting(command.Target{Task: n.Text()}, false, "r"))
+		}
+		m := &wire.Command{Version: 1, Id: "c", Who: "ann", Why: "r", Expires: time.Now().Add(time.Hour).UnixMilli(),
+			Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "\x1b[2J\u009bnone", Rate: 1, ForMs: 60_000}}}
+		if reply := r.agent.Command(t.Context(), m); reply.Ok || strings.ContainsAny(reply.Message, "\x1b\u009b") {
+			t.Errorf("a reply over the bus: %+v", reply)
 		}
 	})
 }

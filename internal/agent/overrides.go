@@ -50,7 +50,7 @@ func (o *overrides) apply(t *sample.Task, rule *config.Matcher) {
 // tidy removes the setting for a single task if the other settings give the same
 // result: the number of tasks over time is unbounded.
 func (o *overrides) tidy(t *task, on bool) {
-	without := overrides{Protect: slices.DeleteFunc(slices.Clone(o.Protect), func(q protection) bool { return q.Task == string(t.Name) })}
+	without := overrides{Protect: slices.DeleteFunc(slices.Clone(o.Protect), func(q protection) bool { return q.Task == t.Name.Text() })}
 	alone := t.Task
 	without.apply(&alone, t.rule)
 	if alone.MayBeHelped() == on {

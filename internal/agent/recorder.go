@@ -33,7 +33,7 @@ type auditEntry struct {
 
 // commandEntry is the entry for an operator's command.
 func commandEntry(operator string, c *command.Command) auditEntry {
-	e := auditEntry{Who: operator, What: c.Kind(), Task: sample.TaskName(c.Object()), Why: c.Why}
+	e := auditEntry{Who: operator, What: c.Kind(), Task: objectOf(c), Why: c.Why}
 	switch {
 	case c.Cap != nil:
 		e.Rate = c.Cap.Rate
@@ -43,12 +43,21 @@ func commandEntry(operator string, c *command.Command) auditEntry {
 	return e
 }
 
+// objectOf is the task that a command names, or what else it applies to.
+func objectOf(c *command.Command) sample.TaskName {
+	text := c.Object()
+	if name, err := sample.ParseName(text); err == nil {
+		return sample.TaskName(name)
+	}
+	return sample.TaskName(text)
+}
+
 // invalidEntry is the entry for a command that is refused as invalid. Its texts may be
 // of any length, and its rate may be one that JSON cannot represent.
 func invalidEntry(operator string, c *command.Command) auditEntry {
 	e := auditEntry{Who: operator, What: cmp.Or(c.Kind(), unknown), Why: cut(c.Why)}
 	if c.Enforcement == nil {
-		e.Task = sample.TaskName(cut(c.Object()))
+		e.Task = sample.TaskName(cut(string(objectOf(c))))
 	}
 	return e
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -167,11 +168,15 @@ func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
 	var none *notFoundError
 	switch {
 	case err != nil:
-		return &wire.Reply{Message: err.Error()}
+		return &wire.Reply{Message: printable.Text(err.Error())}
 	case refused != nil:
-		return &wire.Reply{Message: refused.Error(), None: errors.As(refused, &none)}
+		return &wire.Reply{Message: printable.Text(refused.Error()), None: errors.As(refused, &none)}
 	}
-	return &wire.Reply{Ok: true, Message: done.Message, Cap: done.ID, Tasks: uint32(done.Tasks), Refused: done.Refused}
+	reply := &wire.Reply{Ok: true, Message: printable.Text(done.Message), Cap: done.ID, Tasks: uint32(done.Tasks)}
+	for _, why := range done.Refused {
+		reply.Refused = append(reply.Refused, printable.Text(why))
+	}
+	return reply
 }
 
 // Alive returns nil once the loop has served the request, else why it has not.

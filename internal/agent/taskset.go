@@ -83,6 +83,11 @@ func (e *notFoundError) Error() string { return e.what }
 
 // find resolves a task's name, or an unambiguous suffix of one.
 func (ts *taskSet) find(name string) (*task, error) {
+	text := name
+	name, err := sample.ParseName(text)
+	if err != nil {
+		return nil, &notFoundError{err.Error()}
+	}
 	var hits []*task
 	for _, t := range ts.byKey {
 		switch full := string(t.Name); {
@@ -95,16 +100,16 @@ func (ts *taskSet) find(name string) (*task, error) {
 	}
 	switch len(hits) {
 	case 0:
-		return nil, &notFoundError{fmt.Sprintf("unknown task %q", name)}
+		return nil, &notFoundError{fmt.Sprintf("unknown task %q", text)}
 	case 1:
 		return hits[0], nil
 	}
 	names := make([]string, len(hits))
 	for i, t := range hits {
-		names[i] = string(t.Name)
+		names[i] = t.Name.String()
 	}
 	slices.Sort(names)
-	return nil, &notFoundError{fmt.Sprintf("task %q is ambiguous: it matches %s", name, strings.Join(names, ", "))}
+	return nil, &notFoundError{fmt.Sprintf("task %q is ambiguous: it matches %s", text, strings.Join(names, ", "))}
 }
 
 // resolve finds the tasks that a target names: one task, or all tasks that match the

@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/quell-dev/quell/internal/format/printable"
 )
 
 // Exit codes. A program may have additional ones (ExitCoder).
@@ -51,10 +53,10 @@ func Main(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+	fmt.Fprintf(stderr, "%s: %s\n", root.Name(), printable.Lines(err.Error()))
 	var remedied Remedier
 	if errors.As(err, &remedied) {
-		fmt.Fprintln(stderr, "what to do:", remedied.Remedy())
+		fmt.Fprintln(stderr, "what to do:", printable.Lines(remedied.Remedy()))
 	}
 	var usage UsageError
 	var coded ExitCoder
@@ -134,17 +136,17 @@ func (c *Config[C]) Args() (args []string) {
 	return args
 }
 
-// Log writes to the standard error; level and format are named as in configurations.
+// Log writes to the standard error, what is not printable escaped; level and format are named as in configurations.
 func Log(level, format string) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		l = slog.LevelInfo // Validate has excluded that
 	}
-	o := &slog.HandlerOptions{Level: l}
+	o, w := &slog.HandlerOptions{Level: l}, printable.NewWriter(os.Stderr)
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, o))
+		return slog.New(slog.NewJSONHandler(w, o))
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, o))
+	return slog.New(slog.NewTextHandler(w, o))
 }
 
 // TLS is the configuration of connections with the CA certificates, and with the certificate

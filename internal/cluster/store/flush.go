@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
@@ -58,7 +60,8 @@ func (f *pendingCommit) clear(x *index) {
 const ahead = time.Hour
 
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
-// caller may reuse the batch's memory when Add returns.
+// caller may reuse the batch's memory when Add returns. Names that are not UTF-8 are replaced in
+// the batch by their text forms (sample.TaskName): no query could read a column that has them.
 func (s *Store) Add(b *Batch) bool {
 	now := sample.At(s.opt.Now())
 	oldest := sample.Millis(0)
@@ -84,6 +87,7 @@ func (s *Store) Add(b *Batch) bool {
 			s.stats.Rejected++
 			continue
 		}
+		textual(&b.Samples[i])
 		last = f.pack.add(last, &b.Samples[i])
 		s.stats.Samples++
 	}
@@ -100,6 +104,23 @@ func (s *Store) Add(b *Batch) bool {
 	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs + p.revoked)
 	s.stats.Batches++
 	return true
+}
+
+// textual makes a sample's names text.
+func textual(m *sample.Sample) {
+	if !utf8.ValidString(string(m.Task)) {
+		m.Task = sample.TaskName(m.Task.Text())
+	}
+	text := func(s *string) {
+		if !utf8.ValidString(*s) {
+			*s = strings.ToValidUTF8(*s, "\uFFFD")
+		}
+	}
+	text(&m.Machine)
+	text((*string)(&m.Job))
+	text((*string)(&m.Platform))
+	text((*string)(&m.Signal))
+	text(&m.Variant)
 }
 
 // withinRetention appends rows of a table to the gathered ones and returns their number. It drops

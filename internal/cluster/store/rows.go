@@ -52,7 +52,7 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 		return Incident{}, fmt.Errorf("encode incident %s: %w", inc.ID, err)
 	}
 	r := Incident{Machine: inc.Machine, ID: inc.ID, Updated: int64(inc.Updated), Rule: string(inc.Rule), Kind: inc.Kind.String(),
-		Signal: string(inc.Signal), Variant: inc.Variant, VictimJob: string(inc.Victim.Job), VictimTask: string(inc.Victim.Name),
+		Signal: string(inc.Signal), Variant: inc.Variant, VictimJob: string(inc.Victim.Job), VictimTask: inc.Victim.Name.Text(),
 		VictimClass: inc.Victim.Class.String(), Began: int64(inc.Began), Opened: int64(inc.Opened), Follows: inc.Follows, Mode: inc.Mode.String(),
 		SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev, Threshold: inc.Threshold, Cost: inc.Cost, Antagonists: int32(len(inc.Named())),
 		Outcome: string(inc.Outcome), OutcomeReason: strings.Trim(inc.Reason+"; "+inc.NotDone, "; "), Doc: string(doc)}
@@ -61,13 +61,13 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 		r.Closed = &closed
 	}
 	if best := inc.Antagonist(); best != nil {
-		r.Correlation, r.SuspectJob, r.SuspectTask = &best.Correlation, string(best.Job), string(best.Name)
+		r.Correlation, r.SuspectJob, r.SuspectTask = &best.Correlation, string(best.Job), best.Name.Text()
 	} else if len(inc.Suspects) > 0 && inc.Suspects[0].Excluded == "" {
 		r.Correlation = &inc.Suspects[0].Correlation
 	}
 	if n := len(inc.Rounds); n > 0 {
 		last := inc.Rounds[n-1]
-		r.CappedJob, r.CappedTask = string(last.Suspect.Job), string(last.Suspect.Name)
+		r.CappedJob, r.CappedTask = string(last.Suspect.Job), last.Suspect.Name.Text()
 		if last.IO.IsZero() { // else the document has the limited resource
 			r.CappedRate = &last.Rate
 		}

@@ -181,7 +181,7 @@ func oneOf(all, got []string) string {
 // Target names tasks: one by its name, or all that have something in common.
 // Exactly one of the fields is set.
 type Target struct {
-	Task  string `json:"task,omitempty"` // its name, or a suffix of it that no other task has
+	Task  string `json:"task,omitempty"` // the text form of its name (sample.TaskName), or of a suffix that no other task has
 	Job   string `json:"job,omitempty"`
 	Class string `json:"class,omitempty"` // as sample.ParseClass reads it
 	All   bool   `json:"all,omitempty"`
@@ -223,7 +223,8 @@ func (t Target) String() string {
 func (t Target) Matches(k *sample.Task) bool {
 	switch {
 	case t.Task != "":
-		return string(k.Name) == t.Task
+		name, err := sample.ParseName(t.Task)
+		return err == nil && string(k.Name) == name
 	case t.Job != "":
 		return string(k.Job) == t.Job
 	case t.Class != "":
@@ -236,7 +237,14 @@ func (t Target) problems(kind string) (bad []string) {
 	if got, _ := t.set(); len(got) != 1 {
 		bad = append(bad, kind+": "+oneOf(targets[:], got))
 	}
-	bad = append(bad, TextProblems("task", t.Task, MaxName)...)
+	switch name, err := sample.ParseName(t.Task); {
+	case err != nil:
+		bad = append(bad, "task: "+err.Error())
+	case len(name) > MaxName: // its text form may be longer
+		bad = append(bad, TextProblems("task", name, MaxName)...)
+	default:
+		bad = append(bad, TextProblems("task", t.Task, len(t.Task))...)
+	}
 	bad = append(bad, TextProblems("job", t.Job, MaxName)...)
 	if t.Class != "" {
 		if _, err := sample.ParseClass(t.Class); err != nil {

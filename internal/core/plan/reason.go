@@ -166,11 +166,11 @@ func trialCommand(a *Action, victim sample.TaskName, s *detect.Suspect, lasts ti
 	if a.Rate <= 0 {
 		return ""
 	}
-	why := "trial: does it hurt " + string(victim) + "?"
+	why := "trial: does it hurt " + victim.String() + "?"
 	if f := Figure(s); f != "" {
 		why += " " + s.Level.String() + ", " + f
 	}
-	return fmt.Sprintf("quell cap %s --rate %.4g --for %s --reason %s", shell(string(s.Name)), a.Rate, command.Duration(max(lasts, time.Second)), shell(why))
+	return fmt.Sprintf("quell cap %s --rate %.4g --for %s --reason %s", shell(s.Name.String()), a.Rate, command.Duration(max(lasts, time.Second)), shell(why))
 }
 
 // shell quotes an argument for a POSIX shell.

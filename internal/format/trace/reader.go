@@ -166,17 +166,17 @@ func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {
 		ms, err = strconv.ParseInt(string(f), 10, 64)
 		s.TS = sample.Millis(ms)
 	case colMachine:
-		s.Machine = r.names.Intern(f)
+		s.Machine = r.name(f)
 	case colJob:
-		s.Job = sample.JobName(r.names.Intern(f))
+		s.Job = sample.JobName(r.name(f))
 	case colTask:
-		s.Task = sample.TaskName(r.names.Intern(f))
+		s.Task = sample.TaskName(r.name(f))
 	case colPlatform:
-		s.Platform = sample.Platform(r.names.Intern(f))
+		s.Platform = sample.Platform(r.name(f))
 	case colSignal:
-		s.Signal = sample.SignalName(r.names.Intern(f))
+		s.Signal = sample.SignalName(r.name(f))
 	case colVariant:
-		s.Variant = r.names.Intern(f)
+		s.Variant = r.name(f)
 	case colClass:
 		s.Class, err = sample.ParseClass(r.names.Intern(f))
 	case colCPU:
@@ -202,6 +202,14 @@ func (r *Reader) set(s *sample.Sample, col int, f []byte) (err error) {
 		s.Extras.Set(sample.Extra(col-colExtra), v)
 	}
 	return err
+}
+
+// name returns a name as it was before it was made inert (formula).
+func (r *Reader) name(f []byte) string {
+	if len(f) > 1 && f[0] == '\'' && formula(f) {
+		f = f[1:]
+	}
+	return r.names.Intern(f)
 }
 
 func float32Of(f []byte) (float32, error) {

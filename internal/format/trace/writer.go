@@ -51,6 +51,9 @@ func (w *Writer) Write(s *sample.Sample) error {
 	b = strconv.AppendInt(b, int64(s.TS), 10)
 	for _, text := range [...]string{s.Machine, string(s.Job), string(s.Task), string(s.Platform), string(s.Signal), s.Variant} {
 		b = append(b, ',')
+		if formula(text) {
+			text = "'" + text
+		}
 		b = appendField(b, text)
 	}
 	b = append(b, ',')
@@ -141,6 +144,21 @@ func appendFloat32(b []byte, f float32) []byte {
 		return b
 	}
 	return strconv.AppendFloat(b, float64(f), 'g', -1, 32)
+}
+
+// formula reports whether a spreadsheet would take a name for a formula: it begins with = + - @
+// or a tab. Names come from tasks, so they are written with an apostrophe before them, which
+// makes them inert and which a Reader removes. A name with an apostrophe before such a character
+// gets another one.
+func formula[T string | []byte](name T) bool {
+	const start = "=+-@\t"
+	switch {
+	case len(name) == 0:
+		return false
+	case name[0] == '\'':
+		return len(name) > 1 && strings.IndexByte(start+"'", name[1]) >= 0
+	}
+	return strings.IndexByte(start, name[0]) >= 0
 }
 
 // appendField quotes where RFC 4180 asks for it. Spaces at the ends are quoted

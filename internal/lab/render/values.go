@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/format/plot"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -254,13 +255,13 @@ func times(factor float64, i analyse.Interval) analyse.Interval {
 func CSV(w io.Writer, r *Report) error {
 	b := bufio.NewWriter(w)
 	for _, s := range r.stamps() {
-		fmt.Fprintf(b, "# %s\n", strings.ReplaceAll(s, "\n", " "))
+		fmt.Fprintf(b, "# %s\n", printable.Text(strings.ReplaceAll(s, "\n", " ")))
 	}
 	c := csv.NewWriter(b)
 	// The buffered writer keeps its errors until Flush.
 	_ = c.Write([]string{"analysis", "quantity", "cell", "part", "at", "unit", "value", "low", "high", "level", "method", "n"})
 	for _, v := range Values(&r.ordered().Results) {
-		_ = c.Write([]string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At, v.Unit, exactly(v.Value), exactly(v.Low), exactly(v.High), exactly(stat.Float(v.Level)), v.Method, strconv.Itoa(v.N)})
+		_ = c.Write([]string{v.Analysis, printable.Cell(v.Quantity), printable.Cell(v.Cell), printable.Cell(v.Part), printable.Cell(v.At), v.Unit, exactly(v.Value), exactly(v.Low), exactly(v.High), exactly(stat.Float(v.Level)), v.Method, strconv.Itoa(v.N)})
 	}
 	c.Flush()
 	if err := cmp.Or(c.Error(), b.Flush()); err != nil {

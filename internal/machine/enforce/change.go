@@ -106,7 +106,6 @@ func (c *Change) check() error {
 		return refuse("directory %q is not a clean absolute path", c.Dir)
 	case !utf8.ValidString(c.ID):
 		// JSON would encode it differently, and the change could not be undone.
-		// This covers the files' names too, which begin with the directory's.
 		return refuse("id is not UTF-8")
 	case c.Inode == 0:
 		return refuse("no inode of %s", c.Dir)
@@ -125,8 +124,8 @@ func (c *Change) check() error {
 			return refuse("file %q has inode %d; want one only below %s", w.File, w.Inode, c.Dir)
 		case known && other != w.Inode:
 			return refuse("%s has two inodes, %d and %d", dir, other, w.Inode)
-		case !utf8.ValidString(w.File + w.Old + w.New):
-			return refuse("%q or its values are not UTF-8", w.File)
+		case !utf8.ValidString(w.Old + w.New):
+			return refuse("the values of %q are not UTF-8", w.File)
 		case w.Old == "":
 			return refuse("%s has no old value", w.File)
 		case w.New == "":

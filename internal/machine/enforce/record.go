@@ -44,11 +44,32 @@ func castagnoli(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc3
 
 // line encodes a record.
 func (r *record) line() ([]byte, error) {
-	text, err := json.Marshal(r)
+	out := *r
+	if r.Change != nil {
+		out.Change, _ = r.Change.renamed(func(path string) (string, error) { return sample.NameText(path), nil }) // it gives no error
+	}
+	text, err := json.Marshal(&out)
 	if err != nil {
 		return nil, fmt.Errorf("encode record: %w", err)
 	}
 	return fmt.Appendf(nil, "%08x %s\n", castagnoli(text), text), nil
+}
+
+// renamed returns the change with its paths as "name" has them. In a journal they are text forms
+// (sample.TaskName): a cgroup may have any bytes as its name, and JSON has only text.
+func (c *Change) renamed(name func(string) (string, error)) (*Change, error) {
+	out := *c
+	var err error
+	if out.Dir, err = name(c.Dir); err != nil {
+		return nil, err
+	}
+	out.Writes = slices.Clone(c.Writes)
+	for i := range out.Writes {
+		if out.Writes[i].File, err = name(c.Writes[i].File); err != nil {
+			return nil, err
+		}
+	}
+	return &out, nil
 }
 
 // lines returns the record as it is on disk. Only an intend record tells how to undo a
@@ -71,6 +92,13 @@ func parseLine(line []byte) (record, error) {
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, fmt.Errorf("%w: %w", errRecord, err)
+	}
+	if r.Change != nil {
+		c, err := r.Change.renamed(sample.ParseName)
+		if err != nil {
+			return r, fmt.Errorf("%w: %w", errRecord, err)
+		}
+		r.Change = c
 	}
 	switch {
 	case r.Kind == begin && r.Version == version:

@@ -7,8 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // text returns a journal with one change closed and one open.
@@ -47,6 +50,41 @@ func TestReplay(t *testing.T) {
 	}
 	if open := replay(records[:3]); len(open) != 1 || !open[0].applied {
 		t.Errorf("before the undone record: %+v", open)
+	}
+}
+
+// TestNamesOfAnyBytes: a cgroup whose name is no UTF-8, or has escape codes, is in the journal
+// byte by byte, and its limit is undone after a crash. It could not be capped at all.
+func TestNamesOfAnyBytes(t *testing.T) {
+	for _, dir := range []string{"/cg/a\xff\xfe", "/cg/\x1b[2J", "/cg/\"q\"", "/cg/\uFFFD", "/cg/plain"} {
+		w := newWorld(map[string][]string{dir: {"x"}, dir + "/below\xff": {"x"}})
+		c := w.change("A", dir, "x")
+		c.Task = sample.TaskName(strings.TrimPrefix(dir, "/cg"))
+		r := record{Kind: intend, At: 1, Boot: "boot-1", Change: &c}
+		line, err := r.line()
+		if err != nil || !utf8.Valid(line) {
+			t.Fatalf("%q: %q, %v", dir, line, err)
+		}
+		if got, err := parseLine(bytes.TrimSuffix(line, []byte("\n"))); err != nil || !cmp.Equal(got, r) {
+			t.Errorf("%q: read as %+v, %v", dir, got, err)
+		}
+		e, err := open(fakeDisk{w}, "test", w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Apply(2000, c); err != nil {
+			t.Fatalf("%q: %v", dir, err)
+		}
+		if got := w.values[dir+"/x"]; got != c.Writes[0].New {
+			t.Errorf("%q: the limit is %q", dir, got)
+		}
+		again, err := open(fakeDisk{w.clone()}, "test", w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := again.RestoreAll(3000, "test"); err != nil || w.values[dir+"/x"] != c.Writes[0].Old {
+			t.Errorf("%q: after a restart it holds %q, %v", dir, w.values[dir+"/x"], err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
@@ -65,6 +68,9 @@ func (a *commands) orderOn(t *command.Target, cmd *cobra.Command, of func() comm
 			*t = command.Target{}
 		case len(args) == 1:
 			t.Task = args[0]
+			if !utf8.ValidString(t.Task) { // else it may be a name's text form already
+				t.Task = sample.NameText(t.Task)
+			}
 		}
 		return of()
 	})
@@ -79,9 +85,9 @@ func (a *commands) done(d api.Done, err error) error {
 	case a.JSON:
 		err = a.WriteJSON(d)
 	default:
-		if _, err = fmt.Fprintln(a.Out, d.Message); err == nil {
+		if _, err = fmt.Fprintln(a.Out, printable.Text(d.Message)); err == nil {
 			for _, why := range d.Refused {
-				fmt.Fprintln(a.Out, "refused:", why)
+				fmt.Fprintln(a.Out, "refused:", printable.Text(why))
 			}
 		}
 	}
@@ -179,7 +185,7 @@ func (a *commands) completeTask(cmd *cobra.Command, args []string, _ string) ([]
 	}
 	tasks, err := a.client().Tasks(cmd.Context())
 	return completions(tasks, err, func(t api.TaskView) string {
-		return cobra.CompletionWithDesc(string(t.Name), string(t.Job)+", "+t.Class.String())
+		return cobra.CompletionWithDesc(t.Name.String(), t.Job.String()+", "+t.Class.String())
 	})
 }
 

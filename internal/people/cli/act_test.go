@@ -38,6 +38,27 @@ func TestCommandsAtTheCommandLine(t *testing.T) {
 	}
 }
 
+// TestTasksOfAnyName: a task whose name is no UTF-8 can be named by its bytes, or by what the
+// listings print, and escape codes in names and messages do not reach the terminal.
+func TestTasksOfAnyName(t *testing.T) {
+	for arg, want := range map[string]string{
+		"/a\xff":      `"task":"\"/a\\xff\""`,
+		`"/a\xff"`:    `"task":"\"/a\\xff\""`,
+		"/a\x1b[2J":   `"task":"/a\u001b[2J"`,
+		`"/a\x1b[2J"`: `"task":"\"/a\\x1b[2J\""`,
+	} {
+		f := newFake(t)
+		got := quell(t, clitest.Env(f.socket), "uncap", arg, "--reason", "r")
+		if asked := f.requests(); got.Code != app.ExitOK || len(asked) != 1 || !strings.Contains(asked[0], want) {
+			t.Errorf("%q: %d, asked %q, want %s\n%s", arg, got.Code, asked, want, got.Err)
+		}
+	}
+	f := newFake(t)
+	if got := quell(t, clitest.Env(f.socket), "cap", `"/a`, "--rate", "1", "--for", "5m", "--reason", "r"); got.Code != app.ExitUsage || !strings.Contains(got.Err, "quoted as in Go") {
+		t.Errorf("%d %s", got.Code, got.Err)
+	}
+}
+
 // An unset variable as TASK does not make a command for all tasks.
 func TestAnEmptyTaskIsNone(t *testing.T) {
 	f := newFake(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
@@ -44,7 +45,7 @@ func (a *commands) addScope(cmd *cobra.Command) *scope {
 	// The flag exists, so there is no error.
 	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		all, err := s.Machines(cmd.Context())
-		return completions(all, err, func(m cluster.Machine) string { return m.Machine })
+		return completions(all, err, func(m cluster.Machine) string { return printable.Text(m.Machine) })
 	})
 	return s
 }
@@ -137,7 +138,7 @@ func (a *commands) revoke() *cobra.Command {
 			case a.JSON:
 				return a.WriteJSON(d)
 			}
-			_, err = fmt.Fprintln(a.Out, d.Message)
+			_, err = fmt.Fprintln(a.Out, printable.Text(d.Message))
 			return err
 		},
 	}
@@ -231,13 +232,13 @@ func (a *commands) printReplies(r cluster.Replies, err error) error {
 		if a.JSON {
 			continue
 		}
-		fmt.Fprintf(a.Out, "%s: %s: %s\n", m.Machine, mark, m.Message)
+		fmt.Fprintf(a.Out, "%s: %s: %s\n", printable.Text(m.Machine), mark, printable.Text(m.Message))
 		for _, why := range m.Refused {
-			fmt.Fprintf(a.Out, "%s: refused: %s\n", m.Machine, why)
+			fmt.Fprintf(a.Out, "%s: refused: %s\n", printable.Text(m.Machine), printable.Text(why))
 		}
 	}
 	if len(r.Silent) > 0 && !a.JSON {
-		fmt.Fprintf(a.Out, "no answer from %s\n", strings.Join(r.Silent, ", "))
+		fmt.Fprintf(a.Out, "no answer from %s\n", printable.Text(strings.Join(r.Silent, ", ")))
 	}
 	switch {
 	case bad > 0:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -17,7 +18,7 @@ import (
 var clusterAnswers = map[string]string{
 	"/v1/machines": `[{"machine":"host-1","last_seen":1763726400000,"boot":"a","batch":812,"record":4,"lives":2},
 {"machine":"host-17","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1}]`,
-	"/v1/specs": `[{"job":"web","platform":"Intel-6-85-7","signal":"cpi","variant":"ref-cycles","state":"ready","samples":120000,"tasks":250,"cpu_mean":1.2,"mean":1.8123,"stddev":0.1634,"version":31,"last":1763726400000}]`,
+	"/v1/specs": `[{"job":"web","platform":"Intel-6-85-7","signal":"cpi","variant":"ref-cycles","state":"ready","samples":120000,"tasks":250,"cpu_mean":1.2,"mean":1.8123,"stddev":0.1634,"version":31,"last":1763726400000,"machines":40,"machines_out":2,"left_out":["host-9"]}]`,
 	"/v1/pairs": `[{"victim_job":"web","antagonist_job":"reports","incidents":14,"machines":3,"strength":2.5,"correlation":0.61,"caps":9,"helped":8,"confidence":0.565,"newest":1763726400000},
 {"victim_job":"web","antagonist_job":"encode","incidents":2,"machines":1,"strength":1.2,"correlation":0.4,"caps":0,"helped":0,"confidence":0,"newest":1763726400000},
 {"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0,"newest":1763726400000}]`,
@@ -64,6 +65,71 @@ func fakeCluster(t *testing.T) (env map[string]string, asked func() string) {
 	}))
 	t.Cleanup(s.Close)
 	return map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}, func() string { return last }
+}
+
+// TestRepliesFakeNothing: a machine's reply, or its name, cannot rewrite the terminal, nor look
+// like another machine's reply.
+func TestRepliesFakeNothing(t *testing.T) {
+	const evil = `\u001b[2J\u009b1A\nhost-2: done: capped\r\u202e`
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch body, _ := io.ReadAll(r.Body); {
+		case strings.Contains(string(body), `"machine":"host-1"`):
+			w.WriteHeader(http.StatusConflict)
+			io.WriteString(w, `{"error":"`+evil+`","remedy":"`+evil+`"}`)
+		case r.URL.Path == "/v1/machines":
+			io.WriteString(w, `[{"machine":"`+evil+`","last_seen":1}]`)
+		case r.URL.Path == "/v1/specs":
+			io.WriteString(w, `[{"job":"`+evil+`","platform":"`+evil+`","signal":"cpi","state":"ready","machines_out":1,"left_out":["`+evil+`"]}]`)
+		default:
+			io.WriteString(w, `{"replies":[{"machine":"`+evil+`","ok":true,"message":"`+evil+`","tasks":1,"refused":["`+evil+`"]}],"silent":["`+evil+`"]}`)
+		}
+	}))
+	t.Cleanup(s.Close)
+	env := map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}
+	for _, args := range []string{"cap x --machine host-1 --rate 1 --for 5m --reason r", "cap x --cluster --rate 1 --for 5m --reason r", "machines", "specs"} {
+		got := quell(t, env, strings.Fields(args)...)
+		for name, text := range map[string]string{"output": got.Out, "errors": got.Err} {
+			if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsGraphic(r) }); i >= 0 {
+				t.Errorf("%s: the %s have %q", args, name, text[i:])
+			}
+		}
+		if strings.Contains("\n"+got.Out, "\nhost-2") {
+			t.Errorf("%s: a reply looks like another machine's:\n%s", args, got.Out)
+		}
+		if !strings.Contains(got.Out+got.Err, `\x1b[2J`) {
+			t.Errorf("%s: the text is not shown:\n%s%s", args, got.Out, got.Err)
+		}
+	}
+}
+
+// TestRevoke: what the command line sends.
+func TestRevoke(t *testing.T) {
+	var asked string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = r.Method + " " + r.URL.Path + " " + string(body)
+		io.WriteString(w, `{"message":"revoke specs of machine m1 since 24h; 3 specs changed"}`)
+	}))
+	t.Cleanup(s.Close)
+	env := map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}
+	for _, c := range []struct {
+		args string
+		code int
+		want string // the request, or the error
+	}{
+		{"--machine m1 --since 24h --reason r", app.ExitOK, `POST /v1/specs/revoke {"machine":"m1","since":"24h","why":"r"}`},
+		{"--machine m1 --job web --lift --reason r", app.ExitOK, `POST /v1/specs/revoke {"machine":"m1","job":"web","lift":true,"why":"r"}`},
+		{"--job web --since 2026-11-21 --until 2026-11-22 --reason r", app.ExitOK, `POST /v1/specs/revoke {"job":"web","since":"2026-11-21","until":"2026-11-22","why":"r"}`},
+		{"--since 24h --reason r", app.ExitUsage, "want a machine, a job, or both"},
+		{"--job web --since 24h", app.ExitUsage, `add --reason "why"`},
+		{"--job web --reason r", app.ExitUsage, "since is empty"},
+	} {
+		asked = ""
+		got := quell(t, env, append([]string{"specs", "revoke"}, strings.Fields(c.args)...)...)
+		if got.Code != c.code || !strings.Contains(asked+got.Err, c.want) || (asked == "") != (c.code != app.ExitOK) {
+			t.Errorf("%s: %d, asked %q, %s; want %d %q", c.args, got.Code, asked, got.Err, c.code, c.want)
+		}
+	}
 }
 
 func TestClusterPrints(t *testing.T) {

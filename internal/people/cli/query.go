@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
@@ -109,6 +110,14 @@ func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 	}
 	if !asCSV {
 		return report.Table(a.Out, columns, rows, answer.Truncated, a.Style())
+	}
+	for i := range head {
+		head[i] = printable.Cell(head[i])
+	}
+	for _, r := range rows {
+		for i := range r {
+			r[i] = printable.Cell(r[i])
+		}
 	}
 	w := csv.NewWriter(a.Out)
 	err := w.Write(head)

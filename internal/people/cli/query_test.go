@@ -71,6 +71,21 @@ func TestQueryPrints(t *testing.T) {
 	}
 }
 
+// TestCSVIsInert: cells that a spreadsheet would execute, and escape codes, come from names of
+// tasks. Numbers stay numbers.
+func TestCSVIsInert(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"columns":[{"name":"=job","type":"VARCHAR"},{"name":"mean","type":"DOUBLE"}],
+"rows":[["=cmd|' /C calc'!A0",-1.5],["+1+1",2],["-x",3],["@SUM(A1)",4],["\u001b[2J",-5e-7],["-12",null],["web",6]]}`)
+	}))
+	t.Cleanup(s.Close)
+	got := quell(t, map[string]string{"QUELL_SERVER": s.URL}, "query", "SELECT 1", "--csv")
+	want := "'=job,mean\n'=cmd|' /C calc'!A0,-1.5\n'+1+1,2\n'-x,3\n'@SUM(A1),4\n\\x1b[2J,-5e-7\n-12,\nweb,6\n"
+	if got.Code != app.ExitOK || got.Out != want {
+		t.Errorf("%d %q\nwant %q\n%s", got.Code, got.Out, want, got.Err)
+	}
+}
+
 func TestQueryFails(t *testing.T) {
 	url, _ := fakeServer(t)
 	env := map[string]string{"QUELL_SERVER": url}

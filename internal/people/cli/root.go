@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/cli/labcmd"
 	"github.com/quell-dev/quell/internal/people/cli/replaycmd"
@@ -31,11 +32,14 @@ type commands struct {
 func Main(version string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	a := &app.App{Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now, Zone: time.Local, Version: version,
+	a := &app.App{Out: os.Stdout, Err: printable.NewWriter(os.Stderr), Getenv: os.Getenv, Now: time.Now, Zone: time.Local, Version: version,
 		Terminal: func() (width, height int, ok bool) {
 			width, height, err := term.GetSize(int(os.Stdout.Fd()))
 			return width, height, err == nil
 		}}
+	if _, _, terminal := a.Terminal(); terminal { // a file or another program gets the bytes as they are
+		a.Out = printable.NewWriter(os.Stdout)
+	}
 	return a.Run(ctx, newRoot(a), args)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
@@ -70,12 +71,16 @@ func (a *commands) live(ctx context.Context, sort string, every time.Duration) e
 			return err
 		}
 		if screen && first {
-			if _, err := io.WriteString(a.Out, enter); err != nil {
+			if _, err := io.WriteString(printable.Raw(a.Out), enter); err != nil {
 				return err
 			}
-			defer io.WriteString(a.Out, leave)
+			defer io.WriteString(printable.Raw(a.Out), leave)
 		}
-		if _, err := io.WriteString(a.Out, text); err != nil {
+		out := a.Out
+		if screen { // the text went through the printer, and has control sequences now
+			out = printable.Raw(out)
+		}
+		if _, err := io.WriteString(out, text); err != nil {
 			return fmt.Errorf("write tasks: %w", err)
 		}
 		select {
@@ -112,5 +117,9 @@ func (a *commands) frame(ctx context.Context, sort string, screen bool) (string,
 	if !screen {
 		return b.String() + "\n", nil
 	}
-	return home + line + strings.ReplaceAll(b.String(), "\n", "\n"+line) + pageEnd, nil
+	var safe strings.Builder
+	if _, err := io.WriteString(printable.NewWriter(&safe), b.String()); err != nil {
+		return "", err
+	}
+	return home + line + strings.ReplaceAll(safe.String(), "\n", "\n"+line) + pageEnd, nil
 }

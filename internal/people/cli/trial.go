@@ -19,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/format/printable"
 )
 
 // trialRun holds the flags of quell trial and its progress.
@@ -139,11 +140,11 @@ func (t *trialRun) capCommand(task string) command.Command {
 // capAndWait caps a suspect and waits until the cap ends.
 func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record, s *detect.Suspect) error {
 	t.tried[trialKey{inc.Victim.Name, s.Name}] = true
-	task := string(s.Name)
+	task := s.Name.Text()
 	done, err := a.client().Command(ctx, t.capCommand(task))
 	var refused *api.RefusedError
 	if errors.As(err, &refused) {
-		fmt.Fprintf(a.Err, "quell: %s was not capped: %v\n", task, err)
+		fmt.Fprintf(a.Err, "quell: %s was not capped: %s\n", s.Name, printable.Text(err.Error()))
 		return nil
 	}
 	if err != nil {
@@ -155,7 +156,7 @@ func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Re
 	if why != "" {
 		why = " (" + why + ")"
 	}
-	fmt.Fprintf(a.Err, "quell: %d of %d: %s of %s is over its threshold; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, task, why, t.terms.For)
+	fmt.Fprintf(a.Err, "quell: %d of %d: %s of %s is over its threshold; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, s.Name, why, t.terms.For)
 	for ctx.Err() == nil {
 		now, err := a.client().Incident(ctx, inc.ID)
 		if err != nil && ctx.Err() == nil {
@@ -173,7 +174,7 @@ func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Re
 	defer stop()
 	uncap := command.Command{Why: "the trial was ended", Uncap: &command.Target{Task: task}}
 	if _, err := a.client().Command(last, uncap); err != nil && !errors.As(err, &refused) {
-		return fmt.Errorf("uncap %s: %w; its cap expires within %s", task, err, t.terms.For)
+		return fmt.Errorf("uncap %s: %w; its cap expires within %s", s.Name, err, t.terms.For)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
 	for i := range list {
 		inc := &list[i]
 		suspect, level := mainSuspect(inc)
-		t.row(cell{text: s.when(inc.Opened)}, cell{text: shortID(inc.ID)}, cell{text: string(inc.Victim.Name)},
+		t.row(cell{text: s.when(inc.Opened)}, cell{text: shortID(inc.ID)}, cell{text: inc.Victim.Name.String()},
 			cell{text: string(inc.Signal)}, cell{text: inc.Kind.String()}, cell{text: suspect}, cell{text: level},
 			cell{text: action(inc)}, outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
 	}
@@ -66,14 +66,14 @@ func mainSuspect(inc *incident.Record) (name, level string) {
 		if s == nil {
 			s = &detect.Suspect{Task: r.Suspect, Correlation: r.Correlation}
 		}
-		return string(r.Suspect.Name), levelText(inc, s)
+		return r.Suspect.Name.String(), levelText(inc, s)
 	}
 	if inc.Kind != detect.Neighbour && inc.Kind != detect.Nobody && inc.Kind != detect.Indeterminate {
 		return "-", "-" // not caused by another task
 	}
 	for _, s := range inc.Suspects {
 		if s.Excluded == "" {
-			return string(s.Name), levelText(inc, &s)
+			return s.Name.String(), levelText(inc, &s)
 		}
 	}
 	return "-", "-"

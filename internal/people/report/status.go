@@ -61,7 +61,7 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	t := table{columns: []column{{head: "CAPPED", least: 16}, {head: "LIMIT", right: true}, {head: "LEFT", right: true}, {head: "BY"},
 		{head: "ID", drop: 2}, {head: "INCIDENT", drop: 1}, {head: "WHY", drop: 3}}}
 	for _, c := range st.Caps {
-		t.texts(string(c.Task), heldTo(c), span(max(0, c.Until.Sub(st.Now))), c.By, c.ID, shortID(c.Incident), c.Why)
+		t.texts(c.Task.String(), heldTo(c), span(max(0, c.Until.Sub(st.Now))), c.By, c.ID, shortID(c.Incident), c.Why)
 	}
 	t.write(p)
 	return p.flush(w)

@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 )
 
 // Style describes the output device.
@@ -96,26 +96,9 @@ var ascii = strings.NewReplacer("…", "~", "–", "-", "→", "->", "×", "x", 
 func (s Style) text(t string) string {
 	if s.ASCII {
 		t = ascii.Replace(t)
+		return printable.ASCII(t)
 	}
-	odd := func(r rune) bool {
-		return r == utf8.RuneError || !unicode.IsGraphic(r) || s.ASCII && r > unicode.MaxASCII
-	}
-	if strings.IndexFunc(t, odd) < 0 {
-		return t
-	}
-	var b strings.Builder
-	for i, r := range t {
-		switch {
-		case r == utf8.RuneError:
-			b.WriteString(`\x` + strconv.FormatUint(uint64(t[i])|0x100, 16)[1:])
-		case !odd(r):
-			b.WriteRune(r)
-		default:
-			quoted := strconv.QuoteRuneToASCII(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-	}
-	return b.String()
+	return printable.Text(t)
 }
 
 func width(s string) int { return utf8.RuneCountInString(s) }

@@ -47,7 +47,8 @@ const gap = 2
 func (t *table) write(p *page) {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
-		widths[i] = width(c.head)
+		c.head = p.text(c.head)
+		t.columns[i].head, widths[i] = c.head, width(c.head)
 		for _, r := range t.rows {
 			r[i].text = p.text(r[i].text)
 			widths[i] = max(widths[i], width(r[i].text))

@@ -71,7 +71,7 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 		column{head: "SPEC", drop: 1},
 		column{head: "FLAGS", least: 9, words: true, drop: 4}, column{head: "NOTE", least: 20, words: true, drop: 3})
 	for _, task := range tasks {
-		row := []cell{{text: string(task.Name)}, {text: task.Class.String()}, {text: s.number(task.CPU)}}
+		row := []cell{{text: task.Name.String()}, {text: task.Class.String()}, {text: s.number(task.CPU)}}
 		for _, sig := range signals {
 			row = append(row, s.costCell(task, sig))
 		}

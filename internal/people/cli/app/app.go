@@ -18,6 +18,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
@@ -74,7 +75,7 @@ func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	if err == nil {
 		return ExitOK
 	}
-	fmt.Fprintln(a.Err, "quell:", err)
+	fmt.Fprintln(a.Err, "quell:", printable.Lines(err.Error()))
 	remedy := "see `" + cmd.CommandPath() + " --help`"
 	var remedied interface{ Remedy() string }
 	refused, isRefused := errors.AsType[*api.RefusedError](err)
@@ -85,7 +86,7 @@ func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
 		remedy = remedied.Remedy()
 	}
 	if remedy != "" {
-		fmt.Fprintln(a.Err, "what to do:", remedy)
+		fmt.Fprintln(a.Err, "what to do:", printable.Lines(remedy))
 	}
 	if isRefused || IsNegative(err) {
 		return ExitNegative
@@ -171,6 +172,9 @@ func (a *App) Text() io.Writer {
 	return a.Out
 }
 
+// clearLine goes to the beginning of the line and clears it (ECMA-48).
+const clearLine = "\r\x1b[K"
+
 // Progress is a line that is redrawn on a terminal.
 type Progress struct {
 	w           io.Writer
@@ -190,7 +194,8 @@ func (p *Progress) Live() bool { return p.live }
 // Draw replaces the line.
 func (p *Progress) Draw(format string, args ...any) {
 	if p.live {
-		fmt.Fprintf(p.w, "\r\x1b[K"+format, args...)
+		fmt.Fprint(printable.Raw(p.w), clearLine)
+		fmt.Fprint(p.w, printable.Text(fmt.Sprintf(format, args...)))
 		p.drawn = true
 	}
 }
@@ -198,7 +203,7 @@ func (p *Progress) Draw(format string, args ...any) {
 // Clear removes the line.
 func (p *Progress) Clear() {
 	if p.drawn {
-		fmt.Fprint(p.w, "\r\x1b[K")
+		fmt.Fprint(printable.Raw(p.w), clearLine)
 		p.drawn = false
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/audit"
 	"github.com/quell-dev/quell/internal/lab/env"
@@ -421,7 +422,7 @@ func (a *commands) labRestore() *cobra.Command {
 			}
 			outcomes, err := restoreKnobs(journal, h, a.Now())
 			for _, o := range outcomes {
-				fmt.Fprintf(a.Out, "%s: %s %s\n", o.Change.Task, o.Result, o.Note)
+				fmt.Fprintf(a.Out, "%s: %s %s\n", o.Change.Task, o.Result, printable.Text(o.Note))
 			}
 			if err != nil {
 				return app.Negative(err, "run it as root (sudo)")
