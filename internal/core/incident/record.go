@@ -4,6 +4,9 @@
 package incident
 
 import (
+	"encoding/json"
+	"slices"
+
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -22,6 +25,17 @@ type Track = pipeline.Track
 
 // Record is an incident as of Updated, and its chart.
 type Record pipeline.Change
+
+// UnmarshalJSON implements json.Unmarshaler. Rounds that are null are left out: no agent writes
+// them, but a document may come from a machine whose root lies.
+func (r *Record) UnmarshalJSON(text []byte) error {
+	type plain Record
+	if err := json.Unmarshal(text, (*plain)(r)); err != nil {
+		return err
+	}
+	r.Rounds = slices.DeleteFunc(r.Rounds, func(x *Round) bool { return x == nil })
+	return nil
+}
 
 // Named are the antagonists that the incident named, ordered by their first naming. Logs
 // of older agents contain only the last analysis.

@@ -52,15 +52,10 @@ func shortID(id string) string {
 	return id
 }
 
-// rounds returns the rounds that are not nil.
-func rounds(inc *incident.Record) []*incident.Round {
-	return slices.DeleteFunc(slices.Clone(inc.Rounds), func(r *incident.Round) bool { return r == nil })
-}
-
 // mainSuspect returns the suspect to show in one line, and its level: the last capped one,
 // else the first that was not excluded.
 func mainSuspect(inc *incident.Record) (name, level string) {
-	if all := rounds(inc); len(all) > 0 {
+	if all := inc.Rounds; len(all) > 0 {
 		r := all[len(all)-1]
 		s := inc.Find(&r.Suspect)
 		if s == nil {
@@ -93,7 +88,7 @@ func levelText(inc *incident.Record, s *detect.Suspect) string {
 }
 
 func action(inc *incident.Record) string {
-	all := rounds(inc)
+	all := inc.Rounds
 	switch {
 	case len(all) > 1:
 		return fmt.Sprintf("%s, %s", capped(all[len(all)-1]), plural(len(all), "round"))
@@ -141,7 +136,7 @@ func outcomeColor(o plan.Outcome) color {
 
 // relativeCost is the value of the last round that was measured.
 func relativeCost(inc *incident.Record) float64 {
-	for _, r := range slices.Backward(rounds(inc)) {
+	for _, r := range slices.Backward(inc.Rounds) {
 		if r.Samples > 0 {
 			return float64(r.RelativeCost)
 		}
@@ -313,7 +308,7 @@ func (p *page) suspects(inc *incident.Record) {
 
 func (p *page) rounds(inc *incident.Record) {
 	sig, _ := sample.LookupSignal(inc.Signal)
-	for i, r := range rounds(inc) {
+	for i, r := range inc.Rounds {
 		if i == 0 {
 			p.line("")
 		}

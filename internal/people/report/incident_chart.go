@@ -28,7 +28,7 @@ func (p *page) incidentCharts(inc *incident.Record) {
 	sig, _ := sample.LookupSignal(inc.Signal)
 	capped := map[sample.TaskName][][2]sample.Millis{}
 	var all [][2]sample.Millis
-	for _, r := range rounds(inc) {
+	for _, r := range inc.Rounds {
 		end := r.Ended
 		if end == 0 {
 			end = min(r.Until, max(inc.Updated, r.From))

@@ -18,6 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/digest"
+	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -208,6 +209,28 @@ func TestIncidentsStandAsLastTold(t *testing.T) {
 	}
 	if got := rows(b.ask(t, "SELECT count(*) FROM incident_history")); got != "[4]" {
 		t.Errorf("the history has %s", got)
+	}
+}
+
+// TestNamesOfAnyBytesCanBeQueried: a cgroup's name may have any bytes, and a hostile agent's job,
+// platform and signal too. No query could read a column with a string that is no UTF-8.
+func TestNamesOfAnyBytesCanBeQueried(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	s := one(0, "m\xff", "/a\xff\x1b", 1, 2)
+	s.Job, s.Platform, s.Signal, s.Variant = "j\xff", "p\xff", "s\xff", "v\xff"
+	var victim incident.Record
+	victim.Machine, victim.ID, victim.Victim.Name, victim.Updated = "m1", "i1", "/a\xff", sample.At(start)
+	row, err := store.IncidentOf(&victim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.add(t, &store.Batch{Source: store.Source{Stream: "samples", Machine: "m"}, N: 1, Samples: []sample.Sample{s}, Incidents: []store.Incident{row}})
+	got := rows(b.ask(t, "SELECT job, platform, signal, variant, machine FROM samples WHERE task = '\"/a\\xff\\x1b\"'"))
+	if want := `["j\ufffd","p\ufffd","s\ufffd","v\ufffd","m\ufffd"]`; got != strings.ReplaceAll(want, `\ufffd`, "\ufffd") {
+		t.Errorf("got %s", got)
+	}
+	if got := rows(b.ask(t, "SELECT count(*) FROM incidents WHERE victim_task = '\"/a\\xff\"'")); got != "[1]" {
+		t.Errorf("the incident has another name: %s", got)
 	}
 }
 
