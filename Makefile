@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz lint build generate release release-check clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -149,6 +149,12 @@ fuzz: ## every fuzz target for FUZZTIME each
 			echo "$$dir $$f"; \
 			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || status=1; \
 		done; done; exit $$status
+
+fuzz-corpus: ## keep the newest 32 inputs that fuzzing found for each target in testdata/fuzz, which every test run replays
+	@cache=$$(go env GOCACHE)/fuzz/$$(go list -m); for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -n1 dirname | sort -u); do \
+		for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \
+			for n in $$(ls -t $$cache/$$dir/$$f 2>/dev/null | head -32); do mkdir -p $$dir/testdata/fuzz/$$f; cp $$cache/$$dir/$$f/$$n $$dir/testdata/fuzz/$$f/; done; \
+		done; done
 
 # Built apart: it would add about 200 modules to go.mod.
 LINTVERSION = v2.15.0
