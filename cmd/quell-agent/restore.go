@@ -235,7 +235,7 @@ func (d *restored) ended(outcomes []enforce.Outcome, err error) error {
 
 func (d *restored) print(w io.Writer, r *restoring) error {
 	if r.json {
-		e := json.NewEncoder(w)
+		e := json.NewEncoder(printable.NewWriter(w))
 		e.SetIndent("", "  ")
 		return e.Encode(d)
 	}

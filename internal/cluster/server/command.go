@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -62,7 +63,7 @@ func (s *Server) commandOne(ctx context.Context, machine string, c *wire.Command
 		return out, &httpError{http.StatusBadGateway, err.Error(), "see `quell machines`: its agent may be down or disconnected"}
 	}
 	if !answer.Ok {
-		return out, &httpError{http.StatusConflict, answer.Message, ""}
+		return out, &httpError{http.StatusConflict, printable.Text(answer.Message), ""}
 	}
 	return cluster.Replies{Replies: []cluster.Reply{replyOf(answer)}, Silent: []string{}}, nil
 }
@@ -101,8 +102,13 @@ func (s *Server) commandAll(ctx context.Context, c *wire.Command) (cluster.Repli
 	return out, nil
 }
 
+// replyOf converts a reply. Its texts come from the machine: each is one line.
 func replyOf(r *wire.Reply) cluster.Reply {
-	return cluster.Reply{Machine: r.Machine, OK: r.Ok, NoMatch: r.None, Message: r.Message, Cap: r.Cap, Tasks: int(r.Tasks), Refused: r.Refused}
+	out := cluster.Reply{Machine: r.Machine, OK: r.Ok, NoMatch: r.None, Message: printable.Text(r.Message), Cap: printable.Text(r.Cap), Tasks: int(r.Tasks)}
+	for _, why := range r.Refused {
+		out.Refused = append(out.Refused, printable.Text(why))
+	}
+	return out
 }
 
 // summary is the outcome of a command for the audit log. The outcome on each machine is

@@ -106,7 +106,7 @@ func New(p Options) (*Server, error) {
 // Run ingests messages, commits, maintains the store and learns specs until ctx ends.
 // Then it commits what has arrived.
 func (s *Server) Run(ctx context.Context) error {
-	if err := s.loadSpecs(ctx); err != nil {
+	if err := s.startSpecs(ctx); err != nil {
 		return fmt.Errorf("load specs: %w", err)
 	}
 	var all sync.WaitGroup
@@ -168,7 +168,7 @@ func (s *Server) campaign(ctx context.Context) {
 	lead := func(ctx context.Context) {
 		leads.Store(true)
 		defer leads.Store(false)
-		if err := errors.Join(s.Store.Refresh(), s.loadSpecs(ctx)); err != nil {
+		if err := errors.Join(s.Store.Refresh(), s.startSpecs(ctx)); err != nil {
 			s.Log.Error("read the state of the previous server", "reason", err)
 			return
 		}

@@ -45,10 +45,32 @@ type jobPlatform struct{ job, platform string }
 const maxSpecs = 5_000_000
 
 // loadSQL selects the newest versions of specs that agents may have: not those that were
-// withdrawn. The ones with the newest samples come first.
-const loadSQL = `SELECT job, platform, signal, variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
-  epoch_ms("last"), machines, machines_out, epoch_ms("at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage, left_out
-FROM specs WHERE state <> 'insufficient' ORDER BY "last" DESC, job, platform, signal, variant`
+// withdrawn. The ones with the newest samples come first. Its memory depends on the number of
+// keys: the view specs would need all versions at once.
+const loadSQL = `WITH newest AS (
+  SELECT job, platform, signal, variant, max("at") AS at FROM spec_history GROUP BY job, platform, signal, variant
+)
+SELECT h.job, h.platform, h.signal, h.variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
+  epoch_ms("last"), machines, machines_out, epoch_ms(h."at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage, left_out
+FROM spec_history h JOIN newest n ON n.job = h.job AND n.platform = h.platform AND n.signal = h.signal AND n.variant = h.variant AND n.at = h."at"
+WHERE state <> 'insufficient' ORDER BY "last" DESC, h.job, h.platform, h.signal, h.variant`
+
+// startSpecs is loadSpecs for a server that starts, or begins to lead: without the stored versions
+// it goes on. The next computation announces all specs again.
+func (s *Server) startSpecs(ctx context.Context) error {
+	err := s.loadSpecs(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	s.Log.Error("load specs; going on without the stored versions", "reason", err)
+	s.specs.mu.Lock()
+	defer s.specs.mu.Unlock()
+	s.specs.failed = fmt.Errorf("load specs: %w", err)
+	if s.specs.by == nil {
+		s.specs.by = map[spec.Key]store.Spec{}
+	}
+	return nil
+}
 
 // loadSpecs reads the newest versions, of the period of a computation: what is older is not in
 // its result, and agents do not judge by it any more. If there are more specs than fit, the

@@ -263,7 +263,7 @@ func TestSpecsArePruned(t *testing.T) {
 func TestMoreSpecsThanFit(t *testing.T) {
 	b := newBench(t, nil)
 	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
-		if !strings.Contains(job.SQL, "FROM specs") || job.Limits.Rows != maxSpecs {
+		if !strings.Contains(job.SQL, "FROM spec_history") || job.Limits.Rows != maxSpecs {
 			t.Errorf("asked %+v", job)
 		}
 		return &duck.Answer{Answer: dialect.Answer{Truncated: true, Rows: []json.RawMessage{
@@ -278,6 +278,27 @@ func TestMoreSpecsThanFit(t *testing.T) {
 	}
 	if h := b.health(); len(h.Degraded) != 1 || !strings.Contains(h.Degraded[0], "more than 5000000 specs") {
 		t.Errorf("health %+v", h)
+	}
+}
+
+// TestSpecsThatCannotBeLoaded: the server starts without them, says so, and announces all again.
+func TestSpecsThatCannotBeLoaded(t *testing.T) {
+	l := &learner{learnt: []spec.Computed{{Spec: spec.Spec{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI}, State: spec.Ready, Samples: 10, Mean: 1}}}}
+	b := newBench(t, func(p *Options) { p.Learner = l })
+	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
+		if strings.Contains(job.SQL, "FROM spec_history") {
+			return nil, errors.New("out of memory")
+		}
+		return &duck.Answer{}, nil
+	}
+	if err := b.startSpecs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h := b.health(); !h.OK || len(h.Degraded) != 1 || !strings.Contains(h.Degraded[0], "out of memory") {
+		t.Errorf("health %+v", h)
+	}
+	if err := b.learn(t.Context()); err != nil || len(b.fake.specs) != 1 || len(b.health().Degraded) != 0 {
+		t.Errorf("after a computation: %v, %d messages, %+v", err, len(b.fake.specs), b.health())
 	}
 }
 

@@ -93,7 +93,7 @@ func TestRepliesFakeNothing(t *testing.T) {
 				t.Errorf("%s: the %s have %q", args, name, text[i:])
 			}
 		}
-		if strings.Contains("\n"+got.Out, "\nhost-2") {
+		if strings.Contains("\n"+got.Out+"\n"+got.Err, "\nhost-2") {
 			t.Errorf("%s: a reply looks like another machine's:\n%s", args, got.Out)
 		}
 		if !strings.Contains(got.Out+got.Err, `\x1b[2J`) {

@@ -89,7 +89,7 @@ func (h *serverProcess) command(ctx context.Context, args ...string) (string, er
 func (h *serverProcess) start(ctx context.Context) (err error) {
 	cmd := exec.Command(h.exe)
 	for _, setting := range []string{"state_dir=" + h.state(), "listen=" + h.api, "bus.listen=" + h.bus, "tokens_file=" + filepath.Join(h.dir, "tokens"),
-		"store.flush=500ms", "specs.every=1h", fmt.Sprint("specs.min_tasks=", len(h.credentials)), fmt.Sprint("specs.min_samples=", samples), "specs.min_machines=1",
+		"store.flush=500ms", "specs.every=1h", fmt.Sprint("specs.min_tasks=", len(h.credentials)-1), fmt.Sprint("specs.min_samples=", samples), "specs.min_machines=1",
 		"limits.per_second=100", "limits.burst=200", "query.threads=1"} {
 		cmd.Args = append(cmd.Args, "--set", setting)
 	}

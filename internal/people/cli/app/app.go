@@ -75,7 +75,6 @@ func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	if err == nil {
 		return ExitOK
 	}
-	fmt.Fprintln(a.Err, "quell:", printable.Lines(err.Error()))
 	remedy := "see `" + cmd.CommandPath() + " --help`"
 	var remedied interface{ Remedy() string }
 	refused, isRefused := errors.AsType[*api.RefusedError](err)
@@ -85,13 +84,24 @@ func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	case errors.As(err, &remedied):
 		remedy = remedied.Remedy()
 	}
+	fmt.Fprintln(a.Err, "quell:", message(err.Error(), isRefused))
 	if remedy != "" {
-		fmt.Fprintln(a.Err, "what to do:", printable.Lines(remedy))
+		fmt.Fprintln(a.Err, "what to do:", message(remedy, isRefused))
 	}
 	if isRefused || IsNegative(err) {
 		return ExitNegative
 	}
 	return ExitUsage
+}
+
+// message is an error or a remedy for people. If it came from a peer, its further lines are
+// indented: they cannot look like others of quell's own.
+func message(text string, peer bool) string {
+	text = printable.Lines(text)
+	if peer {
+		text = strings.ReplaceAll(text, "\n", "\n  ")
+	}
+	return text
 }
 
 // WithJSON adds --json to a command with structured output.
@@ -100,9 +110,10 @@ func (a *App) WithJSON(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// WriteJSON writes a value as JSON, indented for readability.
+// WriteJSON writes a value as JSON, indented for readability. What is not printable is escaped
+// as JSON does, so that the document is the same.
 func (a *App) WriteJSON(v any) error {
-	e := json.NewEncoder(a.Out)
+	e := json.NewEncoder(printable.NewWriter(a.Out))
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
