@@ -44,23 +44,27 @@ type jobPlatform struct{ job, platform string }
 // maxSpecs bounds the specs in memory and the result of a computation.
 const maxSpecs = 5_000_000
 
-// loadSQL selects the newest versions of specs that agents may have: not those that were
-// withdrawn. The ones with the newest samples come first. Its memory depends on the number of
-// keys: the view specs would need all versions at once.
+// loadSQL selects the newest versions, those with the newest samples first. Its memory depends on
+// the number of keys: the view specs would need all versions at once.
 const loadSQL = `WITH newest AS (
   SELECT job, platform, signal, variant, max("at") AS at FROM spec_history GROUP BY job, platform, signal, variant
 )
 SELECT h.job, h.platform, h.signal, h.variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
   epoch_ms("last"), machines, machines_out, epoch_ms(h."at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage, left_out
 FROM spec_history h JOIN newest n ON n.job = h.job AND n.platform = h.platform AND n.signal = h.signal AND n.variant = h.variant AND n.at = h."at"
-WHERE state <> 'insufficient' ORDER BY "last" DESC, h.job, h.platform, h.signal, h.variant`
+ORDER BY "last" DESC, h.job, h.platform, h.signal, h.variant`
 
 // startSpecs is loadSpecs for a server that starts, or begins to lead: without the stored versions
-// it goes on. The next computation announces all specs again.
+// it goes on, and the next computation announces all specs again. What was withdrawn is announced
+// again in any case: the server before may have ended in between.
 func (s *Server) startSpecs(ctx context.Context) error {
 	err := s.loadSpecs(ctx)
-	if err == nil || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return err
+	}
+	if err == nil {
+		s.specs.announceWithdrawn()
+		return nil
 	}
 	s.Log.Error("load specs; going on without the stored versions", "reason", err)
 	s.specs.mu.Lock()
@@ -78,7 +82,7 @@ func (s *Server) startSpecs(ctx context.Context) error {
 func (s *Server) loadSpecs(ctx context.Context) error {
 	sn := s.Store.Snapshot(s.now().Add(-s.Config.Specs.LookBack), 0)
 	defer sn.Close()
-	a, err := s.ask(ctx, sn, duck.Job{SQL: loadSQL})
+	a, err := s.askMost(ctx, sn, duck.Job{SQL: loadSQL})
 	if err != nil {
 		return err
 	}
@@ -99,15 +103,30 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	return nil
 }
 
-// ask executes one of the server's own queries, within separate limits.
-func (s *Server) ask(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
+func (s *specs) announceWithdrawn() {
+	s.keeping.Lock()
+	defer s.keeping.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unannounced == nil {
+		s.unannounced = map[jobPlatform]bool{}
+	}
+	for _, v := range s.by {
+		if withdrawn(&v) {
+			s.unannounced[jobPlatform{v.Job, v.Platform}] = true
+		}
+	}
+}
+
+// askMost executes one of the server's own queries, within separate limits. Its answer may be cut off.
+func (s *Server) askMost(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
 	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
 	return s.execute(ctx, sn, &job)
 }
 
-// askAll is ask for an answer that must be complete.
+// askAll is askMost for an answer that must be complete.
 func (s *Server) askAll(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
-	a, err := s.ask(ctx, sn, job)
+	a, err := s.askMost(ctx, sn, job)
 	if err == nil && a.Truncated {
 		err = fmt.Errorf("the result has more than the allowed %d rows", len(a.Rows))
 	}

@@ -259,6 +259,29 @@ func TestSpecsArePruned(t *testing.T) {
 	}
 }
 
+// TestAWithdrawalSurvivesTheServer: a server that ended after it stored a withdrawal and before it
+// told the agents: the next one tells them.
+func TestAWithdrawalSurvivesTheServer(t *testing.T) {
+	l := &learner{}
+	b := newBench(t, func(p *Options) { p.Learner = l })
+	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
+		if !strings.Contains(job.SQL, "FROM spec_history") {
+			return &duck.Answer{}, nil
+		}
+		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{
+			json.RawMessage(`["web","p","cpi","v","insufficient",0,0,0,0,0,5000,0,0,6000,3,null,null,null,null,null,null]`)}}}, nil
+	}
+	if err := b.startSpecs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.learn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if all := b.fake.specs; len(all) != 1 || all[0].Job != "web" || all[0].Specs[0].State != wire.Spec_STATE_INSUFFICIENT || len(b.specs.by) != 0 {
+		t.Errorf("announced %v, %d keys left", all, len(b.specs.by))
+	}
+}
+
 // TestMoreSpecsThanFit: the server starts with as many as fit, and says so.
 func TestMoreSpecsThanFit(t *testing.T) {
 	b := newBench(t, nil)

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -117,12 +116,14 @@ func (p Params) sum(hours []Hour, as sample.Millis) ([]machineSum, map[uint64]in
 	tasks := map[uint64]int64{}
 	for i := range hours {
 		w := p.weight(hours[i].Start, as)
-		for j := range hours[i].Machines {
+		for j, k := 0, -1; j < len(hours[i].Machines); j++ {
 			h := &hours[i].Machines[j]
-			k, known := at[h.Machine]
-			if !known {
-				k = len(all)
-				at[h.Machine], all = k, append(all, machineSum{id: h.Machine})
+			if k++; k >= len(all) || all[k].id != h.Machine { // mostly in the order of the hour before
+				var known bool
+				if k, known = at[h.Machine]; !known {
+					k = len(all)
+					at[h.Machine], all = k, append(all, machineSum{id: h.Machine})
+				}
 			}
 			m := &all[k]
 			m.add(h.Cost, h.CPU, w)
@@ -166,7 +167,8 @@ func (p Params) state(c counts, since time.Duration) State {
 	return Ready
 }
 
-// tidy sorts hours, merges those of one start, and leaves out future and empty hours.
+// tidy sorts hours, merges those of one start, and leaves out future and empty hours. Each
+// machine is in an hour once then.
 func tidy(hours []Hour, now sample.Millis) []Hour {
 	slices.SortStableFunc(hours, func(a, b Hour) int { return cmp.Compare(a.Start, b.Start) })
 	n := 0
@@ -184,6 +186,9 @@ func tidy(hours []Hour, now sample.Millis) []Hour {
 		}
 		n++
 	}
+	for i := range hours[:n] {
+		hours[i].unite()
+	}
 	return hours[:n]
 }
 
@@ -197,23 +202,44 @@ func (h *Hour) merge(o *Hour) {
 	h.Newest = max(h.Newest, o.Newest)
 }
 
+// unite merges what the hour has of the same machine, and sorts the machines.
+func (h *Hour) unite() {
+	sorted := true
+	for i := 1; i < len(h.Machines); i++ {
+		sorted = sorted && h.Machines[i-1].Machine < h.Machines[i].Machine
+	}
+	if sorted {
+		return
+	}
+	slices.SortStableFunc(h.Machines, func(a, b MachineHour) int { return cmp.Compare(a.Machine, b.Machine) })
+	n := 0
+	for _, m := range h.Machines {
+		if n == 0 || h.Machines[n-1].Machine != m.Machine {
+			m.Tasks = slices.Clip(m.Tasks)
+			h.Machines[n] = m
+			n++
+			continue
+		}
+		to := &h.Machines[n-1]
+		to.CPU += (m.CPU - to.CPU) * m.Cost.W / (to.Cost.W + m.Cost.W)
+		to.Cost.Merge(m.Cost)
+		to.Tasks = append(to.Tasks, m.Tasks...)
+	}
+	h.Machines = h.Machines[:n]
+}
+
 // cost is what the hour's samples say together. No machine weighs more than the median machine.
 func (h *Hour) cost() stat.Moments {
-	by := map[uint64]stat.Moments{}
+	weights := make([]float64, len(h.Machines))
 	for i := range h.Machines {
-		m := by[h.Machines[i].Machine]
-		m.Merge(h.Machines[i].Cost)
-		by[h.Machines[i].Machine] = m
-	}
-	weights := make([]float64, 0, len(by))
-	for _, m := range by {
-		weights = append(weights, m.W)
+		weights[i] = h.Machines[i].Cost.W
 	}
 	slices.Sort(weights)
 	most := weights[(len(weights)-1)/2]
 	var all stat.Moments
-	for _, id := range slices.Sorted(maps.Keys(by)) { // sums must not depend on the map's order
-		merge(&all, by[id], min(1, most/by[id].W))
+	for i := range h.Machines {
+		c := h.Machines[i].Cost
+		merge(&all, c, min(1, most/c.W))
 	}
 	return all
 }

@@ -261,6 +261,7 @@ func (s *digester) end() error {
 
 // hour returns the hour that the sums describe.
 func (sm *sums) hour() spec.Hour {
+	slices.SortFunc(sm.machines, func(a, b machineSums) int { return cmp.Compare(a.id, b.id) }) // as spec.Learn needs them
 	h := spec.Hour{Start: spec.HourOf(sm.newest), Newest: sm.newest, Machines: make([]spec.MachineHour, len(sm.machines))}
 	for i := range sm.cost {
 		if b := &sm.cost[i]; b.n > 0 {
