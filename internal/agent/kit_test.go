@@ -62,6 +62,7 @@ type machine struct {
 	looked      time.Time
 	samples     []sample.Sample // recorded
 	finding     error           // of Find
+	unread      host.Unread
 	unwatched   error
 	disks       map[string]host.IOLimit // existing limits, by path, of any disk
 	controllers error                   // why there are none
@@ -179,6 +180,8 @@ func (f finder) Open(t Found) (Cgroup, error) {
 }
 
 func (f finder) Unwatched() error { return f.m.unwatched }
+
+func (f finder) Unread() host.Unread { return f.m.unread }
 
 // cgroup implements Cgroup.
 type cgroup struct {

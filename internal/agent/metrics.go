@@ -130,6 +130,8 @@ func metrics() []metric {
 			one(func(v *view) float64 { return float64(v.pipeline.Policy().Mode) })},
 		{"quell_tasks", "Monitored tasks.", gauge, nil,
 			one(func(v *view) float64 { return float64(len(v.tasks.byKey)) })},
+		{"quell_cgroups_unread", "Cgroups that are left out because they cannot be read, for example because of the length of their paths.", gauge, nil,
+			one(func(v *view) float64 { return float64(v.Finder.Unread().N) })},
 		{"quell_outside_cpu", "CPU-s/s used outside any task in the last interval: kernel, interrupts, and cgroups that no rule matches.", gauge, nil,
 			one(func(v *view) float64 { return v.sampler.window.outside })},
 		{"quell_ticks_total", "Iterations of the loop.", count, nil, one(func(v *view) float64 { return float64(v.stats.ticks) })},

@@ -23,6 +23,8 @@ type Finder interface {
 	// Unwatched is why changes are found by walking periodically; nil if the kernel
 	// reports them.
 	Unwatched() error
+	// Unread are the cgroups that Find has left out because they cannot be read.
+	Unread() host.Unread
 	// Wait returns a function that blocks until Find may report a change, or until
 	// waiting fails. The function is called in another goroutine. It is nil if changes
 	// are not reported.

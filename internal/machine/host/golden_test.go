@@ -80,7 +80,7 @@ func describe(t *testing.T, h *Host) string {
 			continue
 		}
 		out("cgroups of %s below %s", hier, tree.dir)
-		must(h.WalkAt(Place{hier, "/"}, func(p string, inode uint64) error {
+		unread, err := h.WalkAt(Place{hier, "/"}, func(p string, inode uint64) error {
 			out("%s", p)
 			if p == "/" { // its processes are all of the machine's
 				return nil
@@ -110,7 +110,9 @@ func describe(t *testing.T, h *Host) string {
 			must(err)
 			out("  members %v, %d threads, %d cgroups below, CPUs %v", members, threads, len(below), allowed)
 			return nil
-		}))
+		})
+		must(err)
+		must(unread.AsError())
 	}
 	out("capabilities")
 	for _, c := range h.Capabilities() {

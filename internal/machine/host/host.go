@@ -58,7 +58,7 @@ func (h *Host) BootID() (string, error) {
 // line per device (see IOWrites) the content for one device.
 func (h *Host) ReadValue(file string) (string, error) {
 	file, device := splitDevice(file)
-	text, err := os.ReadFile(h.Path(file))
+	text, err := readFile(h.Path(file))
 	if err != nil {
 		return "", fmt.Errorf("read value: %w", err)
 	}
@@ -76,7 +76,7 @@ func (h *Host) WriteValue(file, value string) error {
 	if device != "" {
 		value = device + " " + value
 	}
-	f, err := os.OpenFile(h.Path(file), os.O_WRONLY, 0)
+	f, err := openLong(h.Path(file), os.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("write value: %w", orNotPermitted(file, err))
 	}
@@ -100,8 +100,8 @@ func (h *Host) WriteValue(file, value string) error {
 // path is another cgroup.
 func (h *Host) Inode(dir string) (uint64, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(h.Path(dir), &st); err != nil {
-		return 0, fmt.Errorf("read inode: %w", &fs.PathError{Op: "stat", Path: h.Path(dir), Err: err})
+	if err := stat(h.Path(dir), &st); err != nil {
+		return 0, fmt.Errorf("read inode: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return 0, fmt.Errorf("read inode: %w", &fs.PathError{Op: "stat", Path: h.Path(dir), Err: syscall.ENOTDIR})
