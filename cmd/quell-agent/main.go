@@ -71,3 +71,21 @@ func locked(err error) error {
 	}
 	return err
 }
+
+// onlyOneError tells the user why a second agent is refused, whatever its state directory is:
+// each of two would restore the other's limits as if they were the original ones.
+type onlyOneError struct{ error }
+
+func (e onlyOneError) Unwrap() error { return e.error }
+
+func (onlyOneError) Remedy() string {
+	return "stop the other quell-agent: only one may limit tasks on a machine, whatever its container or state_dir; " +
+		"if both are to run and never limit the same cgroup, set exclusive: false for both"
+}
+
+func onlyOne(err error) error {
+	if errors.Is(err, enforce.ErrMachine) {
+		return daemon.Usage(onlyOneError{err})
+	}
+	return err
+}

@@ -50,6 +50,11 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	recoverCaps(log, e)
+	release, err := beOnlyAgent(ctx, c, log, h)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release(len(e.Active()) == 0)) }()
 	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, NetWrites: egress.Writes, Descriptors: counter.Descriptors, Log: log}
 	if p.Platform, err = h.Platform(); err != nil {
 		return err
@@ -101,6 +106,50 @@ func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 	if err != nil {
 		log.Error("a cap that an earlier agent left could not be undone; will retry", "reason", err)
 	}
+}
+
+// beOnlyAgent takes the machine's lock, undoes what dead agents with other state directories
+// left, and notes where this agent's journal is. release takes whether nothing is left to undo.
+func beOnlyAgent(ctx context.Context, c *config.Agent, log *slog.Logger, h *host.Host) (release func(clean bool) error, err error) {
+	lock := &enforce.MachineLock{}
+	all, own := enforce.Registry{Dir: c.Journals}, filepath.Join(c.StateDir, journalDir)
+	if c.Exclusive {
+		err := untilFree(enforce.ErrMachine, func() error {
+			lock, err = enforce.LockMachine(h.Tops())
+			return err
+		})
+		if err != nil {
+			return nil, onlyOne(err)
+		}
+		for _, who := range lock.Ignored {
+			log.Error("the lock on this machine's cgroups is held by a process that is no agent: another agent would not be refused", "holder", who.String())
+		}
+		did := newRestored(own)
+		err = (&restoring{}).others(ctx, did, h, all)
+		for _, o := range did.Others {
+			for _, u := range o.Undone {
+				log.Warn("undid a cap that an agent with another state directory left", "journal", o.Journal, "task", u.Task, "result", u.Result, "note", u.Note)
+			}
+		}
+		if err != nil {
+			log.Error("a cap that an agent with another state directory left could not be undone", "reason", err)
+		}
+		for _, journal := range did.Unreachable {
+			log.Warn("another agent's journal cannot be opened from here", "journal", journal)
+		}
+	}
+	if c.Journals != "" {
+		if err := all.Note(own, h); err != nil {
+			log.Warn("restore will find this agent's journal only by its state directory", "reason", err)
+		}
+	}
+	return func(clean bool) error {
+		err := lock.Close()
+		if clean && c.Journals != "" {
+			err = errors.Join(err, all.Forget(own))
+		}
+		return err
+	}, nil
 }
 
 // openSources opens the requested signals that the machine can count.

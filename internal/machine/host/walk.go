@@ -29,6 +29,18 @@ func (h *Host) tree(hier sample.Hierarchy) (tree, error) {
 	return t, nil
 }
 
+// Tops returns the directories, as this process opens them, where the hierarchies that tasks
+// are found in are mounted.
+func (h *Host) Tops() []string {
+	var all []string
+	for _, hier := range [...]sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		if t, err := h.tree(hier); err == nil {
+			all = append(all, h.Path(t.dir))
+		}
+	}
+	return all
+}
+
 // Unread are cgroups that a walk left out, with all that is below them. The zero value is none.
 type Unread struct {
 	N     int

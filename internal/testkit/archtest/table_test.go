@@ -40,7 +40,7 @@ var table = []row{
 	{pkg: "machine/counter/blockio", may: "core/sample machine/host machine/counter machine/counter/bpf", outside: "github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
 	{pkg: "machine/counter/netq", may: "core/sample machine/counter machine/counter/bpf", outside: "github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
 	{pkg: "machine/counter/sources", may: "core/sample machine/host machine/counter machine/counter/runq machine/counter/uprobe machine/counter/blockio machine/counter/netq", why: "the table of all sources, for the agent and quell doctor"},
-	{pkg: "machine/enforce", may: "core/sample machine/host", why: "journals host.Write; times are sample.Millis"},
+	{pkg: "machine/enforce", may: "core/sample machine/host", outside: "golang.org/x/sys", why: "journals host.Write; times are sample.Millis; names the processes that hold a lock"},
 	{pkg: "machine/egress", may: "machine/host machine/enforce", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "limits a cgroup's sent traffic by an eBPF program, as a file for enforce"},
 	{pkg: "agent/config", may: "core/sample core/spec core/detect core/plan format/keyed", why: "one struct per program, with the core's parameters"},
 	{pkg: "agent/logbook", may: "core/sample core/pipeline core/incident", why: "stores and finds incident.Records; the agent writes, the agent and the command line read"},

@@ -90,7 +90,7 @@ func work(ctx context.Context, seed uint64, numbers []int, agent, name string, w
 // backEnforce, this program.
 func (k *worker) program(what string) *exec.Cmd {
 	var cmd *exec.Cmd
-	settings := []string{"--config", k.config, "--set", "state_dir=" + k.state, "--set", "socket=" + k.socket(), "--set", "listen=", "--set", "signals=cpt",
+	settings := []string{"--config", k.config, "--set", "state_dir=" + k.state, "--set", "journals=" + k.dir + "/journals", "--set", "exclusive=false", "--set", "socket=" + k.socket(), "--set", "listen=", "--set", "signals=cpt",
 		"--set", "tick=50ms", "--set", "enforce.quota_period=50ms", "--set", "enforce.best_effort_rate=0.02"}
 	switch what {
 	case lifeEnforce:
