@@ -28,6 +28,8 @@ type world struct {
 	// write, if set, may refuse a value or store another one in its place.
 	write func(file, value string) (string, error)
 	read  func(file string) error
+	hold  func(files []string) error
+	held  int // files
 
 	names, durable map[string]*fakeFile
 	diskErr        func(op string) error
@@ -110,6 +112,21 @@ func (w *world) Inode(dir string) (uint64, error) {
 }
 
 func (w *world) BootID() (string, error) { return w.boot, nil }
+
+func (w *world) Hold(files ...string) error {
+	if w.dead {
+		return errCrashed
+	}
+	if w.hold != nil {
+		if err := w.hold(files); err != nil {
+			return err
+		}
+	}
+	w.held += len(files)
+	return nil
+}
+
+func (w *world) Release(files ...string) { w.held -= len(files) }
 
 // remove removes a cgroup and those below it.
 func (w *world) remove(dir string) {
