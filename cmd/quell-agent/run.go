@@ -32,11 +32,15 @@ import (
 // journalDir is the directory of the enforcer's journal in the state directory.
 const journalDir = "journal"
 
+// reservedThreads is more than the agent's loop, its listeners and Go's collector block at once.
+const reservedThreads = 16
+
 // run is the daemon, until SIGTERM or SIGINT.
 func run(ctx context.Context, c *config.Agent) (err error) {
 	ctx, stop := daemon.UntilStopped(ctx)
 	defer stop()
 	log := daemon.Log(c.LogLevel, c.LogFormat)
+	host.ReserveThreads(reservedThreads)
 	h, err := host.Open("/")
 	if err != nil {
 		return daemon.Usage(err)

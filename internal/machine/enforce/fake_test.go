@@ -29,7 +29,8 @@ type world struct {
 	write func(file, value string) (string, error)
 	read  func(file string) error
 	hold  func(files []string) error
-	held  int // files
+	look  func(what string) error // Inode, and files read from the disk
+	held  int                     // files
 
 	names, durable map[string]*fakeFile
 	diskErr        func(op string) error
@@ -103,6 +104,11 @@ func (w *world) WriteValue(file, value string) error {
 func (w *world) Inode(dir string) (uint64, error) {
 	if w.dead {
 		return 0, errCrashed
+	}
+	if w.look != nil {
+		if err := w.look(dir); err != nil {
+			return 0, err
+		}
 	}
 	ino, ok := w.inodes[dir]
 	if !ok {
@@ -211,6 +217,11 @@ func (w *world) effect(op string) error {
 type fakeDisk struct{ *world }
 
 func (d fakeDisk) ReadFile(name string) ([]byte, error) {
+	if d.look != nil {
+		if err := d.look(name); err != nil {
+			return nil, err
+		}
+	}
 	f, ok := d.names[name]
 	if !ok {
 		return nil, fs.ErrNotExist

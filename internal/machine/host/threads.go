@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -79,4 +81,24 @@ func WriteFile(path, text string) error {
 	}
 	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
+}
+
+// ReserveThreads makes Go's runtime start n threads now. It keeps them, idle, for calls that
+// block: a program that needs a further thread when tasks have used up all of the machine's
+// ends at once.
+func ReserveThreads(n int) {
+	var started, ended sync.WaitGroup
+	all := make(chan struct{})
+	for range n {
+		started.Add(1)
+		ended.Go(func() {
+			runtime.LockOSThread() // each needs a thread of its own
+			defer runtime.UnlockOSThread()
+			started.Done()
+			<-all
+		})
+	}
+	started.Wait()
+	close(all)
+	ended.Wait()
 }
