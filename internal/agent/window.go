@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -156,6 +157,7 @@ func (sm *sampler) collect(s *sourceState, contiguous bool) {
 	})
 	sm.counting(sig, err)
 	s.totals = s.Totals()
+	sm.health.degrade("cgroups of "+string(s.info.Signal), sm.crowded(s.totals.Crowded))
 	w.others = s.totals.Others
 	for i, t := range sm.tasks.order {
 		if r, ok := t.final[sig]; ok {
@@ -163,6 +165,21 @@ func (sm *sampler) collect(s *sourceState, contiguous bool) {
 		}
 	}
 	sm.explain(sig)
+}
+
+// crowded names tasks with more cgroups than a source has room for.
+func (sm *sampler) crowded(keys []sample.TaskKey) error {
+	var names []string
+	for _, k := range keys {
+		if t := sm.tasks.byKey[k]; t != nil {
+			names = append(names, string(t.Name))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%d tasks have more cgroups than their share of the kernel's maps, so that not all they do is counted; the first is %q", len(names), names[0])
 }
 
 // explain records why tasks were not counted. A uprobe that was removed because it cost

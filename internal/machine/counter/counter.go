@@ -124,6 +124,9 @@ type Totals struct {
 	Lost, PairsDropped uint64
 	// Unattributed sums, since then, the waits for which the served task is not known.
 	Unattributed time.Duration
+	// Crowded are the tasks with more cgroups than their share of the room in the kernel's
+	// maps, in the last window: not all that they did was counted. No other task lacks any.
+	Crowded []sample.TaskKey
 }
 
 // Source counts one signal for many tasks. It is used from one goroutine.
