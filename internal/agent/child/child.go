@@ -180,8 +180,8 @@ func FreeAddress() (string, error) {
 }
 
 // Agent returns the command of a quell-agent that has all its files in dir. It writes the
-// configuration there, with the agent's folder and socket in addition. The agent works beside
-// the machine's own: its tasks must be its caller's.
+// configuration there, with the agent's folder and socket in addition. The agent works next
+// to the machine's own: its tasks must be its caller's.
 func Agent(program, dir, configuration string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, "agent.yaml")
 	text := fmt.Sprintf("state_dir: %q\njournals: %q\nexclusive: false\nsocket: %q\n%s", dir, filepath.Join(dir, "journals"), Socket(dir), configuration)

@@ -114,7 +114,7 @@ func (k Knobs) Inode(dir string) (uint64, error) {
 // BootID implements enforce.Files.
 func (k Knobs) BootID() (string, error) { return k.Host.BootID() }
 
-// Hold implements enforce.Files: a study does not work beside tasks that use up descriptors.
+// Hold implements enforce.Files: no other process uses up a study's descriptors.
 func (k Knobs) Hold(...string) error { return nil }
 
 // Release implements enforce.Files.

@@ -96,10 +96,17 @@ func (r Registry) Others(own string, files Files) (journals, unreachable []strin
 	if err != nil {
 		return fail(err)
 	}
-	d, err := rootDisk(r.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch info, err := os.Stat(r.Dir); {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil, nil
+	case err != nil:
+		return fail(err)
+	default: // another user's agents are not this one's
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+			return nil, nil, nil
+		}
 	}
+	d, err := rootDisk(r.Dir)
 	if err != nil {
 		return fail(err)
 	}

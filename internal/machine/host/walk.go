@@ -78,7 +78,7 @@ const maxShown = 100
 // any other error ends the walk and is returned.
 //
 // A cgroup that cannot be read, or whose path is so long that its files could not be named,
-// is left out: whoever made it must not hide the others.
+// is left out: the task that made it must not hide the others.
 func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) (Unread, error) {
 	t, err := h.tree(at.Hierarchy)
 	if err != nil {

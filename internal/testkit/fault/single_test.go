@@ -250,11 +250,12 @@ func (f *faulter) cap() (until time.Time, err error) {
 	return time.Now().Add(agentLease), err
 }
 
-var original = limit{"-1", "100000"}
+// original is the limit of the task without a cap.
+func original() *limit { return &limit{"-1", "100000"} }
 
 // survey lists the sites, with an agent that starts, sets a cap, undoes it and stops.
 func (f *faulter) survey() error {
-	if err := f.task.again(original); err != nil {
+	if err := f.task.again(*original()); err != nil {
 		return err
 	}
 	f.arm("", 0, action{})
@@ -285,7 +286,7 @@ func (f *faulter) survey() error {
 // back is when it was seen there last, zero if it was not; died is when the agent ended.
 func (f *faulter) await(until time.Time, delay time.Duration) (back time.Time, died bool) {
 	for ; ; <-time.After(2 * time.Millisecond) {
-		right := f.restored(&original)
+		right := f.restored(original())
 		switch now := time.Now(); {
 		case !right:
 			back = time.Time{}
@@ -315,7 +316,7 @@ func (f *faulter) point(n int, rng *rand.Rand) *result {
 	if f.r.bad() {
 		f.r.Log = f.tail()
 		f.kill() // the next point begins anew
-		_ = f.task.set(original)
+		_ = f.task.set(*original())
 		_ = os.RemoveAll(f.journal())
 	}
 	return f.r
@@ -326,7 +327,7 @@ func (f *faulter) point(n int, rng *rand.Rand) *result {
 func (f *faulter) play(site string, do action, restart bool, rng *rand.Rand) error {
 	f.arm("", 0, action{})
 	if !f.lives() {
-		if err := errors.Join(f.task.again(original), f.start()); err != nil {
+		if err := errors.Join(f.task.again(*original()), f.start()); err != nil {
 			return err
 		}
 		if !f.lives() {
@@ -380,7 +381,7 @@ func (f *faulter) timer(after time.Time) error {
 	if err := f.program(backOverdue).Run(); err != nil {
 		return fmt.Errorf("%s: %w", backOverdue, err)
 	}
-	if !f.restored(&original) {
+	if !f.restored(original()) {
 		got, err := f.task.get(f.h)
 		f.r.Left = append(f.r.Left, fmt.Sprintf("after the agent died and the timer ran, the limit is %v, %v", got, err))
 	}
