@@ -69,7 +69,7 @@ func NewHostFinder(h *host.Host, c *config.Agent) *HostFinder {
 // Unwatched implements Finder.
 func (f *HostFinder) Unwatched() error { return f.unwatched }
 
-// Unread implements Finder. What has gone since counts until all are walked again.
+// Unread implements Finder. They are counted anew when all are walked.
 func (f *HostFinder) Unread() host.Unread { return f.unread }
 
 // Wait implements Finder.
@@ -213,7 +213,9 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		tasks = tasks || c.decision == isTask
 		return nil
 	})
-	f.unread.Add(unread)
+	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
+		f.unread.Add(unread)
+	}
 	return tasks, err
 }
 

@@ -166,7 +166,7 @@ func (c *Cgroup) threadsFile() string {
 }
 
 // Below returns the kernel's ids of the cgroups below this one, as
-// sample.CgroupID makes them.
+// sample.CgroupID makes them; of the first mostBelow.
 func (c *Cgroup) Below() ([]uint64, error) {
 	var ids []uint64
 	err := c.h.walkAll(c.tree.dir, c.path, func(_ *walker, v visited) error {
@@ -177,7 +177,7 @@ func (c *Cgroup) Below() ([]uint64, error) {
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrCrowded) {
 		return nil, fmt.Errorf("list cgroups below %s: %w", c.path, err)
 	}
 	return ids, nil

@@ -77,6 +77,12 @@ func (c *Cgroup) findPlaces() (Places, error) {
 		return p, nil
 	}
 	pids, err := c.Members()
+	if errors.Is(err, ErrCrowded) { // the places in other hierarchies stay unknown
+		if c.hier == sample.Unified {
+			p.CPU, p.Split, p.Reason = "", true, err.Error()
+		}
+		return p, nil
+	}
 	if err != nil {
 		return p, err
 	}

@@ -89,11 +89,25 @@ func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) (Unrea
 	return w.unread, err
 }
 
+// ErrCrowded means that a task has more cgroups than are looked at.
+var ErrCrowded = fmt.Errorf("it has more than %d cgroups", mostBelow)
+
+// mostBelow is how many cgroups of a task are looked at: looking at all of 100,000 would take
+// the agent's loop a second, which other tasks need.
+const mostBelow = 16 << 10
+
 // walkAll calls fn for the cgroup at p in the hierarchy mounted at mount and every one below
-// it, however long its path is. It is an error if one of them cannot be read.
+// it, however long its path is; for the first mostBelow, then the error is ErrCrowded. It is an
+// error too if one of them cannot be read.
 func (h *Host) walkAll(mount, p string, fn func(w *walker, v visited) error) error {
 	var w walker
-	err := w.walk(h, mount, p, func(v visited) error { return fn(&w, v) })
+	n := 0
+	err := w.walk(h, mount, p, func(v visited) error {
+		if n++; n > mostBelow {
+			return ErrCrowded
+		}
+		return fn(&w, v)
+	})
 	return errors.Join(err, w.unread.AsError())
 }
 

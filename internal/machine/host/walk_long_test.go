@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -189,5 +190,38 @@ func TestWalkComesBackFromWhatIsRemoved(t *testing.T) {
 	})
 	if want := []string{"/", "/a", "/a/b", "/a/b/c", "/a/b/c/d", "/a/z", "/y"}; err != nil || !slices.Equal(seen, want) {
 		t.Errorf("saw %q, %v; want %q", seen, err, want)
+	}
+}
+
+// A task with very many cgroups is looked at in part: the time that takes belongs to all tasks.
+func TestCrowdedTaskIsLookedAtInPart(t *testing.T) {
+	h, top := flat(t, "/hostile", "/other")
+	if err := os.WriteFile(top+"/hostile/cpu.stat", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for i := range mostBelow + 100 {
+		if err := os.Mkdir(filepath.Join(top, "hostile", strconv.Itoa(i)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := h.OpenCgroup(sample.Unified, "/hostile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if below, err := c.Below(); err != nil || len(below) != mostBelow-1 {
+		t.Errorf("%d cgroups below, %v", len(below), err)
+	}
+	if _, err := c.Members(); !errors.Is(err, ErrCrowded) {
+		t.Errorf("members: %v", err)
+	}
+	if _, err := c.Threads(); !errors.Is(err, ErrCrowded) {
+		t.Errorf("threads: %v", err)
+	}
+	// The walk that finds tasks leaves none out.
+	n := 0
+	unread, err := h.WalkAt(Place{sample.Unified, "/"}, func(string, uint64) error { n++; return nil })
+	if err != nil || n != mostBelow+103 || unread.N != 0 {
+		t.Errorf("%d cgroups, %d left out, %v", n, unread.N, err)
 	}
 }
