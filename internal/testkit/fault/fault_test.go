@@ -307,3 +307,23 @@ func TestRandomAction(t *testing.T) {
 		t.Errorf("kinds %v", seen)
 	}
 }
+
+// Only what is on the way of a cap is a site.
+func TestSites(t *testing.T) {
+	w := watched{journal: "/state/journal", cgroup: "/sys/fs/cgroup/cpu/task"}
+	for file, want := range map[string]string{
+		"/state/journal":                                 "fsync journal's directory",
+		"/state/journal/journal.new":                     "fsync journal.new",
+		"/sys/fs/cgroup/cpu/task":                        "fsync cgroup",
+		"/sys/fs/cgroup/cpu/task/cpu.cfs_quota_us":       "fsync cpu.cfs_quota_us",
+		"/sys/fs/cgroup/cpu/task/cpu.stat":               "",
+		"/sys/fs/cgroup/cpu/task/below/cpu.cfs_quota_us": "",
+		"/state/audit.jsonl":                             "",
+		"socket:[4711]":                                  "",
+		"":                                               "",
+	} {
+		if got := w.name("fsync", file); got != want {
+			t.Errorf("%s: %q, want %q", file, got, want)
+		}
+	}
+}
