@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -117,7 +118,9 @@ func randomAction(rng *rand.Rand, site string) (do action, text string) {
 // faulter plays points of single faults with an agent that lives from one to the next if it can.
 type faulter struct {
 	*worker
-	sites []string // in a life without a fault, each once
+	// How often each site is reached without a fault: in the start that follows a kill with a
+	// cap in force (true), and in the life of a cap (false).
+	sites map[bool]map[string]int
 	agent *traced
 
 	mu   sync.Mutex
@@ -244,24 +247,36 @@ func (f *faulter) stop() error {
 	}
 }
 
-// cap asks for a cap with the shortest lease, and returns the latest end of that.
+// cap asks for a cap with the shortest lease, as soon as the agent follows the task, and
+// returns the latest end of that.
 func (f *faulter) cap() (until time.Time, err error) {
-	_, err = api.NewClient(f.socket()).Command(context.Background(), command.CapTask(f.task.path, 0.1, agentLease, "fault injection"))
-	return time.Now().Add(agentLease), err
+	for end := time.Now().Add(5 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		_, err = api.NewClient(f.socket()).Command(context.Background(), command.CapTask(f.task.path, 0.1, agentLease, "fault injection"))
+		var refused *api.RefusedError
+		if now := time.Now(); !errors.As(err, &refused) || refused.Status != http.StatusNotFound || now.After(end) {
+			return now.Add(agentLease), err
+		}
+	}
 }
 
 // original is the limit of the task without a cap.
 func original() *limit { return &limit{"-1", "100000"} }
 
-// survey lists the sites, with an agent that starts, sets a cap, undoes it and stops.
+// survey lists the sites, with an agent that is killed with a cap in force and one that starts
+// then, sets a cap and undoes it.
 func (f *faulter) survey() error {
-	if err := f.task.again(*original()); err != nil {
+	if err := errors.Join(f.task.again(*original()), f.start()); err != nil {
 		return err
 	}
+	if _, err := f.cap(); err != nil {
+		return err
+	}
+	f.kill()
 	f.arm("", 0, action{})
 	if err := f.start(); err != nil {
 		return err
 	}
+	f.sites = map[bool]map[string]int{true: f.arm("", 0, action{})}
 	until, err := f.cap()
 	if err != nil {
 		return err
@@ -269,14 +284,15 @@ func (f *faulter) survey() error {
 	if back, _ := f.await(until, 0); back.IsZero() {
 		return errors.New("the cap is not undone")
 	}
-	if err := f.stop(); err != nil {
-		return err
-	}
-	f.sites = slices.Sorted(maps.Keys(f.arm("", 0, action{})))
-	for _, must := range []string{"open journal.new", "write journal intend", "fsync journal", "rename journal.new", "fsync journal's directory",
-		"write cpu.cfs_quota_us", "write journal undone", "stat cgroup"} {
-		if !slices.Contains(f.sites, must) {
-			return fmt.Errorf("no call %q; there are %q", must, f.sites)
+	f.sites[false] = f.arm("", 0, action{})
+	for restart, must := range map[bool][]string{
+		true:  {"open journal.new", "write journal.new", "fsync journal.new", "rename journal.new", "fsync journal's directory", "write cpu.cfs_quota_us", "write journal undone"},
+		false: {"open cpu.cfs_quota_us", "write journal intend", "fsync journal", "write cpu.cfs_quota_us", "write journal applied", "write journal undone", "stat cgroup"},
+	} {
+		for _, site := range must {
+			if f.sites[restart][site] == 0 {
+				return fmt.Errorf("no call %q (in a start: %v); there are %v", site, restart, f.sites[restart])
+			}
 		}
 	}
 	return nil
@@ -306,10 +322,12 @@ func (f *faulter) point(n int, rng *rand.Rand) *result {
 		f.r.Err = err.Error()
 		return f.r
 	}
-	site := f.sites[rng.IntN(len(f.sites))]
+	restart := n%4 == 0
+	all := slices.Sorted(maps.Keys(f.sites[restart]))
+	site := all[rng.IntN(len(all))]
 	do, text := randomAction(rng, site)
 	f.r.Fault = text
-	if err := f.play(site, do, n%4 == 0, rng); err != nil {
+	if err := f.play(site, rng.IntN(f.sites[restart][site]), do, restart); err != nil {
 		f.r.Err = err.Error()
 	}
 	f.others("in the end")
@@ -323,8 +341,8 @@ func (f *faulter) point(n int, rng *rand.Rand) *result {
 }
 
 // play has the fault in a life with one cap or, with restart, in the start of the next agent
-// after a kill with a cap in force.
-func (f *faulter) play(site string, do action, restart bool, rng *rand.Rand) error {
+// after a kill with a cap in force. nth is how many calls of the site are made before.
+func (f *faulter) play(site string, nth int, do action, restart bool) error {
 	f.arm("", 0, action{})
 	if !f.lives() {
 		if err := errors.Join(f.task.again(*original()), f.start()); err != nil {
@@ -341,7 +359,7 @@ func (f *faulter) play(site string, do action, restart bool, rng *rand.Rand) err
 			return fmt.Errorf("cap without a fault: %w", err)
 		}
 		f.kill()
-		f.arm(site, rng.IntN(2), do)
+		f.arm(site, nth, do)
 		if err := f.start(); err != nil {
 			return err
 		}
@@ -349,7 +367,7 @@ func (f *faulter) play(site string, do action, restart bool, rng *rand.Rand) err
 			until = now
 		}
 	} else {
-		f.arm(site, rng.IntN(3), do)
+		f.arm(site, nth, do)
 		var err error
 		if until, err = f.cap(); err != nil {
 			until = time.Now() // refused: then there is no cap
