@@ -125,6 +125,9 @@ func beOnlyAgent(ctx context.Context, c *config.Agent, log *slog.Logger, h *host
 		if err != nil {
 			return nil, onlyOne(err)
 		}
+		if h.Partial() {
+			log.Warn("only a part of this machine's cgroups is visible here: an agent outside would not be refused; run the agent in the host's cgroup namespace")
+		}
 		for _, who := range lock.Ignored {
 			log.Error("the lock on this machine's cgroups is held by a process that is no agent: another agent would not be refused", "holder", who.String())
 		}

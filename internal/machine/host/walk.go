@@ -41,6 +41,20 @@ func (h *Host) Tops() []string {
 	return all
 }
 
+// topInode is the inode of a hierarchy's top (kernfs; the id of the root cgroup).
+const topInode = 1
+
+// Partial reports whether this process sees only a part of the machine's cgroups: it is in a
+// cgroup namespace of its own, or a container mounts only its own cgroup.
+func (h *Host) Partial() bool {
+	for _, t := range h.trees {
+		if inode, err := h.Inode(t.dir); err == nil && inode != topInode {
+			return true
+		}
+	}
+	return false
+}
+
 // Unread are cgroups that a walk left out, with all that is below them. The zero value is none.
 type Unread struct {
 	N     int
