@@ -34,8 +34,21 @@ func started(t *testing.T, log, script string) *Process {
 	return p
 }
 
-// Go never ends a program's first thread. The main goroutine keeps it, so that no test has it.
-func init() { runtime.LockOSThread() }
+// onItsThread calls f and ends the thread. Go never ends a program's first thread, so if this
+// goroutine has that one it keeps it until another has called f.
+func onItsThread(f func()) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	if syscall.Gettid() != syscall.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onItsThread(f)
+	}()
+	<-done
+}
 
 // The thread that called Start may end before the daemon, which must not notice.
 func TestTheCallersThreadEnds(t *testing.T) {
@@ -45,11 +58,10 @@ func TestTheCallersThreadEnds(t *testing.T) {
 	}
 	var p *Process
 	ended := make(chan string)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	go onItsThread(func() {
 		p = started(t, out, "echo ready; read word <"+in+"; echo heard $word")
 		ended <- fmt.Sprintf("/proc/self/task/%d", syscall.Gettid())
-	}()
+	})
 	thread := <-ended
 	quelltest.Until(t, "the thread has ended", func() bool {
 		_, err := os.Stat(thread)
