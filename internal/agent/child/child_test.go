@@ -6,13 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -34,22 +34,6 @@ func started(t *testing.T, log, script string) *Process {
 	return p
 }
 
-// onItsThread calls f and ends the thread. Go never ends a program's first thread, so if this
-// goroutine has that one it keeps it until another has called f.
-func onItsThread(f func()) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-	if syscall.Gettid() != syscall.Getpid() {
-		f()
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		onItsThread(f)
-	}()
-	<-done
-}
-
 // The thread that called Start may end before the daemon, which must not notice.
 func TestTheCallersThreadEnds(t *testing.T) {
 	in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "log")
@@ -58,7 +42,7 @@ func TestTheCallersThreadEnds(t *testing.T) {
 	}
 	var p *Process
 	ended := make(chan string)
-	go onItsThread(func() {
+	host.OwnThread(func() {
 		p = started(t, out, "echo ready; read word <"+in+"; echo heard $word")
 		ended <- fmt.Sprintf("/proc/self/task/%d", syscall.Gettid())
 	})
