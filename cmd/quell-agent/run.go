@@ -176,10 +176,12 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	}
 	// Before the first answer, so that a caller of the API finds the addresses in the log.
 	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", runtime.Version())
+	// The clients may be any user of the machine: they leave the agent its descriptors.
+	bounds := daemon.Bounds{Connections: 64, Answer: time.Minute}
 	var wg sync.WaitGroup
 	for s, l := range servers {
 		wg.Go(func() {
-			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := daemon.Serve(s, l, nil, bounds); !errors.Is(err, http.ErrServerClosed) {
 				log.Error("serve", "address", l.Addr(), "reason", err)
 			}
 		})
