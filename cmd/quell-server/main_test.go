@@ -132,6 +132,7 @@ func (r *running) ask(method, path, body string) (int, string) {
 	if r.token != "" {
 		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	req.Close = true
 	resp, err := client.Do(req)
 	if err != nil {

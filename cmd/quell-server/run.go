@@ -94,7 +94,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if err != nil {
 		return err
 	}
-	p.Asker = duck.NewRunner(c.Query.AtOnce, self, childCommand, dir)
+	p.Asker = duck.NewRunner(self, childCommand, dir)
 	if c.Specs.Engine == "" {
 		p.Learner = &digest.Learner{Dir: filepath.Join(c.StateDir, "digests"), Threads: c.Query.Threads}
 	} else {
@@ -143,15 +143,10 @@ func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Se
 		return daemon.Usage(fmt.Errorf("listen: %w", err))
 	}
 	address := l.Addr().String() // the configured port may be 0
-	l = limit(l.(*net.TCPListener), c.Limits.Connections)
-	if certificate != nil {
-		l = tls.NewListener(l, certificate)
-	}
-	web := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	web := &http.Server{Handler: s, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	var all sync.WaitGroup
 	all.Go(func() {
-		if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := daemon.Serve(web, l, certificate, daemon.Bounds{Connections: c.Limits.Connections}); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("serve", "address", address, "reason", err)
 		}
 	})

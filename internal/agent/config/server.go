@@ -84,7 +84,9 @@ type ServerQuery struct {
 	Threads  int           `key:"threads" help:"CPUs of a query" min:"1" max:"256"`
 	Rows     int           `key:"rows" help:"maximum number of rows of a result; the rest is cut off" min:"1" max:"10000000"`
 	MaxMB    int           `key:"max_mb" help:"maximum size of a result; the rest is cut off" min:"1" max:"4096"`
-	AtOnce   int           `key:"at_once" help:"maximum number of concurrent queries; others wait" min:"1" max:"256"`
+	AtOnce   int           `key:"at_once" help:"maximum number of concurrent queries that users write; others wait. Lists of incidents and pairs, and the computation of specs, have one more each" min:"1" max:"256"`
+	// PerCaller is below AtOnce by default, so that one caller cannot stop all others.
+	PerCaller int `key:"per_caller" help:"maximum number of concurrent queries of one caller" min:"1" max:"256"`
 }
 
 // ServerRates limit the callers' requests.
@@ -92,8 +94,11 @@ type ServerRates struct {
 	PerSecond   float64 `key:"per_second" help:"requests of one client per second, on average" min:"0.1" max:"100000"`
 	Burst       int     `key:"burst" help:"requests of one client in a burst" min:"1" max:"100000"`
 	BodyKB      int     `key:"body_kb" help:"maximum size of a request" min:"1" max:"65536"`
-	Connections int     `key:"connections" help:"maximum number of API connections; more wait" min:"10" max:"100000"`
+	AnswersMB   int     `key:"answers_mb" help:"memory for requests and answers in progress, half of it for one caller; queries wait for their readers when it is full" min:"16" max:"1000000"`
+	Connections int     `key:"connections" help:"maximum number of API connections; a further one takes the place of the longest idle one, or waits" min:"10" max:"100000"`
 	Streams     int     `key:"streams" help:"maximum number of event streams" min:"1" max:"100000"`
+	// StreamsPerCaller is below Streams by default, as PerCaller.
+	StreamsPerCaller int `key:"streams_per_caller" help:"maximum number of event streams of one caller" min:"1" max:"100000"`
 }
 
 // DefaultServer returns the paper's values where it has one, and limits for a server
@@ -106,8 +111,8 @@ func DefaultServer() Server {
 		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
 			S3: ServerS3{CopiesMB: 10_000}},
 		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MemoryMB: 512},
-		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2},
-		Limits: ServerRates{20, 40, 1024, 1000, 100},
+		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2, 1},
+		Limits: ServerRates{20, 40, 1024, 128, 1000, 100, 10},
 	}
 }
 

@@ -78,6 +78,7 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("quell_server_specs", "Specs in any state.", float64(known))
 	gauge("quell_server_spec_seconds", "Time that the newest computation of specs took, s.", took.Seconds())
 	gauge("quell_server_spec_timestamp_seconds", "Time of the newest computation of specs, s since 1970; 0 before the first.", float64(at)/1000)
+	gauge("quell_server_answer_bytes", "Memory of requests and answers in progress, bytes; at most limits.answers_mb.", float64(c.s.memory.held()))
 	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))
 }
 

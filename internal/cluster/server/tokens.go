@@ -32,6 +32,7 @@ func (s Scope) allows(need Scope) bool {
 // caller is the sender of a request.
 type caller struct {
 	name  string // of the token; "" without one
+	key   string // of what it may take: its token, or its address
 	scope Scope
 	from  string // address
 	sum   sum    // of the token
