@@ -38,7 +38,7 @@ type ServerTLS struct {
 
 // ServerBus configures how agents' messages arrive.
 type ServerBus struct {
-	URL         string `key:"url" help:"an external NATS server or cluster; empty: the embedded NATS server"`
+	URL         string `key:"url" help:"an external NATS server or cluster: tls://HOST:PORT, or nats://HOST:PORT on loopback, several separated by commas; empty: the embedded NATS server"`
 	Credentials string `key:"credentials" help:"file of credentials for the external NATS server"`
 	CA          string `key:"ca" help:"CA certificates for the external NATS server's certificate, PEM; empty: the system's"`
 	Listen      string `key:"listen" help:"address of the embedded NATS server, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
@@ -148,6 +148,7 @@ func (s *Server) Validate() []Problem {
 			add("bus.listen", strconv.Quote(s.Bus.Listen), "an address of loopback, or a certificate in tls.cert")
 		}
 	}
+	checkURLs("bus", s.Bus.URL, s.Bus.Credentials, add)
 	if e := s.Specs.Engine; e != "" && !strings.HasPrefix(e, "sc://") {
 		add("specs.engine", strconv.Quote(e), "empty, or sc://HOST:PORT")
 	}
