@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/blockio"
@@ -41,8 +42,8 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if err != nil {
 		return daemon.Usage(err)
 	}
-	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // no other user may read the audit log
-		return daemon.Usage(fmt.Errorf("make state directory: %w", err))
+	if err := atomicfile.OwnDir(c.StateDir); err != nil {
+		return daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
 	e, err := openEnforcer(filepath.Join(c.StateDir, journalDir), h)
 	if err != nil {

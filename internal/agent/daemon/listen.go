@@ -12,8 +12,8 @@ import (
 // Bounds limit what the clients of a listener can occupy.
 type Bounds struct {
 	// Connections is the maximum number of connections. For a further one, the connection
-	// that has been without a request in progress for the longest time is closed; if all have
-	// one, further clients wait in the kernel's queue.
+	// that has been without a request in progress for the longest time is closed. If all have
+	// one, or are so new that it may be on its way, further clients wait.
 	Connections int
 	// Answer is the time to write an answer, from the end of its request's header; 0: handlers
 	// set the deadlines themselves.
@@ -29,21 +29,22 @@ func Serve(s *http.Server, l net.Listener, t *tls.Config, b Bounds) error {
 	s.MaxHeaderBytes = 64 << 10
 	next, before := s.Handler, s.ConnContext
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		if over, ok := c.(*tls.Conn); ok {
-			c = over.NetConn()
-		}
-		own := c.(*bounded)
+		own := boundedOf(c)
 		if before != nil {
 			ctx = before(ctx, own.Conn)
 		}
 		return context.WithValue(ctx, boundedKey{}, own)
 	}
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := r.Context().Value(boundedKey{}).(*bounded)
-		room.begin(c)
-		defer room.end(c)
+		room.begin(r.Context().Value(boundedKey{}).(*bounded))
 		next.ServeHTTP(w, r)
 	})
+	// Much of what a handler writes is sent after its end.
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		if state == http.StateIdle {
+			room.end(boundedOf(c))
+		}
+	}
 	var out net.Listener = room
 	if t != nil {
 		out = tls.NewListener(out, t)
@@ -52,6 +53,14 @@ func Serve(s *http.Server, l net.Listener, t *tls.Config, b Bounds) error {
 }
 
 type boundedKey struct{}
+
+// boundedOf is the connection of a room that net/http sees as c.
+func boundedOf(c net.Conn) *bounded {
+	if over, ok := c.(*tls.Conn); ok {
+		c = over.NetConn()
+	}
+	return c.(*bounded)
+}
 
 // room is a listener with a maximum number of connections.
 type room struct {
@@ -62,8 +71,11 @@ type room struct {
 	changed *sync.Cond
 	all     map[*bounded]bool
 	closed  bool
-	count   uint64 // of times that a connection came to be without a request
 }
+
+// firstRequest is the time that a new connection has to send a request before it may be
+// closed for another one.
+const firstRequest = 250 * time.Millisecond
 
 // bounded is a connection of a room. It has CloseWrite, by which net/http lets its answer be
 // read before it closes a connection with unread data.
@@ -71,8 +83,8 @@ type bounded struct {
 	net.Conn
 	room *room
 	// Under room.mu:
-	requests int    // in progress: 0 or 1 with HTTP/1
-	since    uint64 // when it came to be without a request
+	busy  bool      // a request is in progress
+	since time.Time // from when on it counts as idle
 }
 
 // Accept implements net.Listener.
@@ -84,19 +96,25 @@ func (r *room) Accept() (net.Conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.all) >= r.most && !r.closed {
-		if idle := r.longestIdle(); idle != nil {
-			delete(r.all, idle)
-			_ = idle.Conn.Close() // its client has nothing to lose
+		idle := r.longestIdle()
+		if idle == nil {
+			r.changed.Wait()
 			continue
 		}
-		r.changed.Wait()
+		if left := time.Until(idle.since); left > 0 {
+			later := time.AfterFunc(left, r.changed.Broadcast)
+			r.changed.Wait()
+			later.Stop()
+			continue
+		}
+		delete(r.all, idle)
+		_ = idle.Conn.Close() // its client has nothing to lose
 	}
 	if r.closed {
 		_ = inner.Close()
 		return nil, net.ErrClosed
 	}
-	r.count++
-	c := &bounded{Conn: inner, room: r, since: r.count}
+	c := &bounded{Conn: inner, room: r, since: time.Now().Add(firstRequest)}
 	r.all[c] = true
 	return c, nil
 }
@@ -105,7 +123,7 @@ func (r *room) Accept() (net.Conn, error) {
 // nil if all have one.
 func (r *room) longestIdle() (idle *bounded) {
 	for c := range r.all {
-		if c.requests == 0 && (idle == nil || c.since < idle.since) {
+		if !c.busy && (idle == nil || c.since.Before(idle.since)) {
 			idle = c
 		}
 	}
@@ -115,15 +133,13 @@ func (r *room) longestIdle() (idle *bounded) {
 func (r *room) begin(c *bounded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c.requests++
+	c.busy = true
 }
 
 func (r *room) end(c *bounded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.count++
-	c.requests--
-	c.since = r.count
+	c.busy, c.since = false, time.Now()
 	r.changed.Signal()
 }
 

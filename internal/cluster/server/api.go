@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/certificate"
 )
 
 // route is a route of the API, as used by the mux, the guard and the OpenAPI document.
@@ -87,6 +88,12 @@ func (s *Server) health() Health {
 	}
 	if err := s.Tokens.err(); err != nil {
 		h.Degraded = append(h.Degraded, "tokens_file was not read again, the previous tokens stay valid: "+err.Error())
+	}
+	for _, f := range s.Certificates {
+		if err := f.Err(); err != nil {
+			h.Degraded = append(h.Degraded, err.Error())
+		}
+		h.Degraded = append(h.Degraded, certificate.Warnings(f.Expiries(), s.Now())...)
 	}
 	s.specs.mu.Lock()
 	defer s.specs.mu.Unlock()

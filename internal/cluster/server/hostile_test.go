@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -176,14 +177,16 @@ func TestStalledReaderIsCutOff(t *testing.T) {
 	}
 }
 
-// failing fails after some rows.
+// failing fails after some rows, when fail is closed.
 type failing struct {
 	flood
-	err error
+	err  error
+	fail chan struct{}
 }
 
 func (f *failing) Stream(ctx context.Context, job *duck.Job, to duck.Sink) (duck.Summary, error) {
 	sum, err := f.flood.Stream(ctx, job, to)
+	<-f.fail
 	return sum, errors.Join(err, f.err)
 }
 
@@ -191,17 +194,23 @@ func (f *failing) Stream(ctx context.Context, job *duck.Job, to duck.Sink) (duck
 // the client cannot take the answer for a complete one.
 func TestErrorsAfterRows(t *testing.T) {
 	for _, rows := range []int{10, 5000} {
-		b := newBench(t, func(p *Options) {
-			p.Asker = &failing{flood{rows: rows}, &duck.Error{Kind: duck.Exceeded, Message: "too much"}}
-		})
+		f := &failing{flood: flood{rows: rows}, err: &duck.Error{Kind: duck.Exceeded, Message: "too much"}, fail: make(chan struct{})}
+		b := newBench(t, func(p *Options) { p.Asker = f })
+		small := rows == 10
+		if small {
+			close(f.fail)
+		}
 		web := httptest.NewServer(b)
 		resp, err := http.Post(web.URL+"/v1/query", "application/json", strings.NewReader(`{"sql":"SELECT 1"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !small { // the answer has begun
+			close(f.fail)
+		}
 		text, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if small := rows == 10; small && (resp.StatusCode != 422 || err != nil) || !small && err == nil {
+		if small && (resp.StatusCode != 422 || err != nil) || !small && err == nil {
 			t.Errorf("%d rows: %d, %d bytes, %v", rows, resp.StatusCode, len(text), err)
 		}
 		web.Close()
@@ -273,7 +282,7 @@ func TestSlots(t *testing.T) {
 					return
 				}
 				order <- name
-				time.Sleep(time.Second)
+				<-time.After(time.Second)
 				release()
 			}()
 			synctest.Wait()
@@ -287,7 +296,7 @@ func TestSlots(t *testing.T) {
 		synctest.Wait()
 		first()
 		first() // once
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if got, want := fmt.Sprint(<-order, ", ", <-order, ", ", <-order, ", ", <-order), "b0 gave up, b1, a2, a3"; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
@@ -320,5 +329,21 @@ func TestBodiesAreInTheBudget(t *testing.T) {
 	quelltest.Until(t, "the first is being read", func() bool { return b.memory.held() == 8_000_000 })
 	if w := b.local("POST", "/v1/query", `{"sql":"`+strings.Repeat("x", 1<<20)+`"}`); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("%d %.100s", w.Code, w.Body)
+	}
+}
+
+// TestExpiryIsReported: what expires soon is in the metrics, and a certificate in the health,
+// which anyone may read, without the names of tokens.
+func TestExpiryIsReported(t *testing.T) {
+	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
+	if got := certificate.Warnings(b.expiries(), start); len(got) != 1 || got[0] != "token old expired at 2026-11-21T00:00:00Z" {
+		t.Errorf("%q", got)
+	}
+	text := b.do("192.0.2.1", "quell", "viewer-secret", "GET", "/metrics", "").Body.String()
+	if want := fmt.Sprintf("quell_server_expiry_timestamp_seconds{what=\"token old\"} %g", float64(time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC).Unix())); !strings.Contains(text, want) {
+		t.Errorf("%s is not in\n%s", want, text)
+	}
+	if h := b.local("GET", "/healthz", "").Body.String(); strings.Contains(h, "old") {
+		t.Errorf("%s", h)
 	}
 }

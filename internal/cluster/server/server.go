@@ -21,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -59,6 +60,8 @@ type Options struct {
 	Learner Learner
 	Log     *slog.Logger
 	Tokens  *Tokens
+	// Certificates are read again when they change; their expiry is reported.
+	Certificates []*certificate.Files
 	// Feeds are the sources of batches; none: only imports.
 	Feeds []Feed
 	// Check returns why messages cannot come, nil if they can; it may be nil itself.
@@ -128,6 +131,10 @@ func (s *Server) Run(ctx context.Context) error {
 	all.Go(func() { s.every(ctx, refusedAgain, s.noteAgain) })
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, s.keepNotes) })
 	all.Go(func() { s.every(ctx, tokensEvery, func(context.Context) error { return s.Tokens.refresh() }) })
+	for _, f := range s.Certificates {
+		all.Go(func() { f.Watch(ctx, func(err error) { s.Log.Error("read certificates again", "reason", err) }) })
+	}
+	all.Go(func() { s.every(ctx, time.Hour, s.warnOfExpiry) })
 	if len(s.Feeds) == 0 || s.Holder != nil {
 		all.Go(func() { s.every(ctx, s.Config.Store.Flush, func(context.Context) error { return s.Store.Flush() }) })
 	}
@@ -224,6 +231,22 @@ func (s *Server) upkeep(ctx context.Context) error {
 		}
 	}
 	return errors.Join(s.Store.Retain(), s.Store.Err())
+}
+
+// expiries says when certificates and tokens end.
+func (s *Server) expiries() (all []certificate.Expiry) {
+	for _, f := range s.Certificates {
+		all = append(all, f.Expiries()...)
+	}
+	return append(all, s.Tokens.expiries()...)
+}
+
+// warnOfExpiry logs what is about to expire.
+func (s *Server) warnOfExpiry(context.Context) error {
+	for _, text := range certificate.Warnings(s.expiries(), s.Now()) {
+		s.Log.Warn("renew it", "reason", text)
+	}
+	return nil
 }
 
 // now is the current time as sample.Millis.

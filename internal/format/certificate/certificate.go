@@ -50,7 +50,7 @@ func (f *Files) Refresh() error {
 	now := [3]string{stamp(f.ca), stamp(f.cert), stamp(f.certKey)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now == f.stamps && f.failed == nil {
+	if now == f.stamps && f.failed == nil && f.expiries != nil {
 		return nil
 	}
 	before := f.failed
