@@ -155,6 +155,9 @@ func (s *Server) Validate() []Problem {
 	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
 		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")
 	}
+	if most := s.Limits.AnswersMB << 10 / 2; s.Limits.BodyKB > most {
+		add("limits.body_kb", s.Limits.BodyKB, fmt.Sprintf("at most %d, half of limits.answers_mb", most))
+	}
 	if s.Specs.LookBack > s.Store.KeepSamples {
 		add("specs.look_back", s.Specs.LookBack, fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))
 	}

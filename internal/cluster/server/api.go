@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/http"
 	"slices"
@@ -134,11 +135,11 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 		}
 	}
 	s.specs.mu.Unlock()
-	return s.withMemory(r, int64(n)*specBytes, func() error { return replyList(s, w, r, slices.Values(s.specViews(n, fits))) })
+	return s.withMemory(r, int64(n)*rowBytes, func() error { return replyList(s, w, r, slices.Values(s.specViews(n, fits))) })
 }
 
-// specBytes is more than a cluster.Spec takes, without its texts, which are shared.
-const specBytes = 512
+// rowBytes is more than a spec, a segment or a source takes, without texts that are shared.
+const rowBytes = 512
 
 // specViews returns about n specs that fit, sorted.
 func (s *Server) specViews(n int, fits func(*store.Spec) bool) []cluster.Spec {
@@ -243,9 +244,14 @@ func (s *Server) incidentsWhere(r *request, by [][2]string) (where string, from 
 
 // listMachines returns one row per machine, however often its agent has restarted.
 func (s *Server) listMachines(w http.ResponseWriter, r *request) error {
+	marks := s.Store.Marks()
+	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, machinesOf(marks)) })
+}
+
+// machinesOf returns the machines of sources, by name.
+func machinesOf(marks map[store.Source]store.Mark) iter.Seq[*cluster.Machine] {
 	by := map[string]*cluster.Machine{}
 	boots := map[[2]string]bool{}
-	marks := s.Store.Marks()
 	// The newest of each kind comes last and stays.
 	for _, source := range slices.SortedFunc(maps.Keys(marks), func(a, b store.Source) int { return cmp.Compare(marks[a].At, marks[b].At) }) {
 		if source.Stream != samplesStream && source.Stream != recordsStream {
@@ -267,13 +273,13 @@ func (s *Server) listMachines(w http.ResponseWriter, r *request) error {
 			v.Record = m.High
 		}
 	}
-	return replyList(s, w, r, func(yield func(*cluster.Machine) bool) {
+	return func(yield func(*cluster.Machine) bool) {
 		for _, name := range slices.Sorted(maps.Keys(by)) {
 			if !yield(by[name]) {
 				return
 			}
 		}
-	})
+	}
 }
 
 // SegmentList is the list of the store's files at one commit.
@@ -289,7 +295,9 @@ func (s *Server) listSegments(w http.ResponseWriter, r *request) error {
 	}
 	sn := s.Store.Snapshot(from, to)
 	defer sn.Close()
-	return reply(w, http.StatusOK, SegmentList{sn.Generation, append([]store.Segment{}, sn.Segments...)})
+	return s.withMemory(r, int64(len(sn.Segments))*rowBytes, func() error {
+		return reply(w, http.StatusOK, SegmentList{sn.Generation, append([]store.Segment{}, sn.Segments...)})
+	})
 }
 
 func (s *Server) query(w http.ResponseWriter, r *request) error {

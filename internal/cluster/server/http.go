@@ -54,8 +54,10 @@ func (s *Server) guard(rt *route) http.HandlerFunc {
 		size := int64(0)
 		if r.Body == http.NoBody {
 			q.whole()
-		} else if size = r.ContentLength; size < 0 || size > s.maxBody() {
-			size = s.maxBody()
+		} else if rt.in != nil { // other routes do not read it
+			if size = r.ContentLength; size < 0 || size > s.maxBody() {
+				size = s.maxBody()
+			}
 		}
 		r.Body = http.MaxBytesReader(seen, r.Body, s.maxBody())
 		err := s.identify(q, rt)
@@ -77,8 +79,12 @@ func (s *Server) guard(rt *route) http.HandlerFunc {
 
 func (s *Server) maxBody() int64 { return int64(s.Config.Limits.BodyKB) << 10 }
 
-// withMemory does what takes n bytes while it runs, or refuses.
+// withMemory does what takes n bytes while it runs, or refuses. What is small does not count:
+// it is possible also while others take all memory that they may.
 func (s *Server) withMemory(q *request, n int64, do func() error) error {
+	if n <= piece {
+		return do()
+	}
 	if !s.memory.take(q.caller.key, n) {
 		return &httpError{http.StatusServiceUnavailable, "the requests and answers in progress take too much memory", "read answers as they come, and try again later"}
 	}
@@ -111,14 +117,15 @@ func (s *Server) identify(q *request, rt *route) error {
 	if !s.callers.allow(q.caller.key, known) {
 		return &httpError{http.StatusTooManyRequests, "too many requests", "send fewer requests"}
 	}
-	if rt.scope != Public {
-		if err := s.fromAPage(q, rt); err != nil {
-			s.refuse(q, rt, err.Error())
-			return err
-		}
-	}
 	if q.caller.scope.allows(rt.scope) {
-		return nil
+		if rt.scope == Public {
+			return nil
+		}
+		err := s.fromAPage(q, rt)
+		if err != nil {
+			s.refuse(q, rt, err.Error())
+		}
+		return err
 	}
 	if q.caller.scope != Public {
 		s.refuse(q, rt, "the token's scope is "+string(q.caller.scope))
