@@ -252,9 +252,15 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// TestStopsOnATerm: SIGTERM ends the shipped daemon without an error.
+// TestStopsOnATerm: SIGTERM ends the shipped daemon without an error, SIGHUP does not.
 func TestStopsOnATerm(t *testing.T) {
 	r := start(t, "bus.listen=")
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := r.get("/readyz"); status != http.StatusOK {
+		t.Errorf("after SIGHUP: %d %s", status, text)
+	}
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

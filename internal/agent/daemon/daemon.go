@@ -159,7 +159,9 @@ func Log(level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, o))
 }
 
-// UntilStopped ends its context on SIGTERM or SIGINT.
+// UntilStopped ends its context on SIGTERM or SIGINT. SIGHUP, which reloads many other
+// daemons, is ignored: files that have changed are read again without it.
 func UntilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	signal.Ignore(syscall.SIGHUP)
 	return signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 }

@@ -2,6 +2,7 @@ package duck
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -341,6 +342,24 @@ func TestRowsAreBounded(t *testing.T) {
 	if ended, err := sum.read(long, collector{&Answer{}}); ended || err == nil {
 		t.Errorf("a line of a child that ignores the limit: %v, %v", ended, err)
 	}
+}
+
+// FuzzChildsOutput reads what a child that was taken over might send: there is no panic, and no
+// row that is larger than allowed.
+func FuzzChildsOutput(f *testing.F) {
+	f.Add([]byte(`{"fences":["landlock"]}` + "\n" + `{"columns":[{"name":"a","type":"INTEGER"}]}` + "\n" + `{"row":[1]}` + "\n" + `{"end":true}` + "\n"))
+	f.Add([]byte(`{"error":{"kind":"wrong","message":"x"}}` + "\n"))
+	f.Add([]byte("{\n{\"row\":null}\n\n\x00"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a := &Answer{}
+		var sum Summary
+		sum.read(bufio.NewReader(bytes.NewReader(text)), collector{a})
+		for _, row := range a.Rows {
+			if len(row) > maxLine || !json.Valid(row) {
+				t.Errorf("row %.100q", row)
+			}
+		}
+	})
 }
 
 // A sink's error stops the query, whatever the child still has to send.
