@@ -1,5 +1,6 @@
 // Package daemon is what quell's daemons have in common: how they exit and report why,
-// how they log, and the commands for the configuration that each of them has.
+// how they log, the commands for the configuration that each of them has, and listeners
+// with bounds.
 package daemon
 
 import (

@@ -13,7 +13,8 @@ import (
 )
 
 // watched is an answer being written. It records the status, and disconnects a client that
-// does not read: within patience plus the time at slowest, all of it must be taken.
+// does not read: each piece must be taken within patience, and the whole within patience plus
+// the time at slowest.
 type watched struct {
 	http.ResponseWriter
 	status   int
@@ -23,7 +24,7 @@ type watched struct {
 	written  int64
 }
 
-// patience is how long a client may let an answer wait, in all, beyond the time at slowest.
+// patience is how long a client may let an answer wait.
 const patience = 30 * time.Second
 
 // slowest is the lowest speed of a client, bytes per second.
@@ -57,8 +58,8 @@ func (w *watched) Write(p []byte) (n int, err error) {
 
 // expect sets the deadline for writing n more bytes.
 func (w *watched) expect(n int) {
-	allowed := w.patience + time.Duration(float64(w.written+int64(n))/slowest*float64(time.Second))
-	w.deadline(time.Now().Add(allowed - w.spent))
+	whole := w.patience + time.Duration(float64(w.written+int64(n))/slowest*float64(time.Second))
+	w.deadline(time.Now().Add(min(w.patience, whole-w.spent)))
 }
 
 func (w *watched) deadline(at time.Time) {
