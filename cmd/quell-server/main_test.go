@@ -121,6 +121,7 @@ func (r *running) ask(method, path, body string) (int, string) {
 	if r.token != "" {
 		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	req.Close = true
 	resp, err := client.Do(req)
 	if err != nil {
@@ -240,9 +241,16 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// TestStopsOnATerm: SIGTERM ends the shipped daemon without an error.
+// TestStopsOnATerm: SIGTERM ends the shipped daemon without an error, SIGHUP does not.
 func TestStopsOnATerm(t *testing.T) {
 	r := start(t, "bus.listen=")
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "it is ready after SIGHUP", func() bool { // start may have used up its requests
+		status, _ := r.get("/readyz")
+		return status == http.StatusOK
+	})
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
