@@ -96,14 +96,15 @@ const (
 	maxLogCost = 3
 	// Ratio: bounds of WorkRatio as an input. Not stated.
 	minWorkRatio, maxWorkRatio = 0.5, 10
-	// Logarithm of a ratio of own costs: bound of Own and Fellows. Numerical.
-	maxOwn = 1
+	// Logarithm of a ratio of own costs: bound of Own and Fellows. 0.2 to 1 were measured;
+	// design 0009, "Eight inputs".
+	maxOwn = 0.3
 )
 
 // intercept is the log-odds of a suspect whose features are all 0; it and the coefficients
 // of features are those of a logistic regression, fitted by eval/quality/fit on labelled
 // recordings and the simulator's tuning half (docs/design/0009).
-const intercept = -5.179
+const intercept = -5.647
 
 // features are the inputs of the probability. A coefficient is in log-odds for a unit of
 // its feature. The bounds of features are numerical.
@@ -111,14 +112,14 @@ var features = [...]struct {
 	coefficient float64
 	of          func(*SuspectStatistics) float64
 }{
-	{4.400, func(w *SuspectStatistics) float64 { return w.Cover * w.Share * fisher(w.Correlation) }},
-	{4.003, (*SuspectStatistics).significance},
-	{1.042, func(w *SuspectStatistics) float64 { return math.Log(min(max(w.WorkRatio, minWorkRatio), maxWorkRatio)) }},
-	{-0.923, func(w *SuspectStatistics) float64 { return math.Log(max(w.Intervals, 2)) }},
-	{0.230, func(w *SuspectStatistics) float64 { return math.Log1p(w.Good) }},
-	{1.456, func(w *SuspectStatistics) float64 { return w.Lead }},
-	{6.829, func(w *SuspectStatistics) float64 { return w.Fellows }},
-	{-1.224, func(w *SuspectStatistics) float64 { return w.Own }},
+	{2.974, func(w *SuspectStatistics) float64 { return w.Cover * w.Share * fisher(w.Correlation) }},
+	{4.509, (*SuspectStatistics).significance},
+	{1.166, func(w *SuspectStatistics) float64 { return math.Log(min(max(w.WorkRatio, minWorkRatio), maxWorkRatio)) }},
+	{-0.805, func(w *SuspectStatistics) float64 { return math.Log(max(w.Intervals, 2)) }},
+	{0.178, func(w *SuspectStatistics) float64 { return math.Log1p(w.Good) }},
+	{1.007, func(w *SuspectStatistics) float64 { return w.Lead }},
+	{8.469, func(w *SuspectStatistics) float64 { return w.Fellows }},
+	{-1.958, func(w *SuspectStatistics) float64 { return w.Own }},
 }
 
 // significance is the root of the log-likelihood ratio of its correlation, if that is

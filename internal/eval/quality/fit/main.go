@@ -144,7 +144,7 @@ func run() error {
 	for _, source := range sources {
 		err := errors.Join(
 			d.calibration(source.name, "these coefficients, machines of the fit", func(f *finding) (float64, bool) { return l.P(f.features), fitted(f) }),
-			d.calibration(source.name, "these coefficients, other machines", func(f *finding) (float64, bool) { return l.P(f.features), !fitted(f) }),
+			d.calibration(source.name, "these coefficients, other machines", func(f *finding) (float64, bool) { return l.P(f.features), f.decided && !fitted(f) }),
 			d.calibration(source.name, "built-in coefficients", func(f *finding) (float64, bool) { return f.p, f.decided }))
 		if err != nil {
 			return err
@@ -171,7 +171,11 @@ func (d *findings) calibration(source, what string, probability func(*finding) (
 	return c.Write(os.Stdout)
 }
 
+// fitted reports whether a finding is for the fit.
 func fitted(f *finding) bool {
+	if !f.decided {
+		return false
+	}
 	if f.source == "corpus" {
 		return strings.Contains(f.machine, "tuning")
 	}
