@@ -84,7 +84,7 @@ var table = []row{
 	{pkg: "lab/xen", why: "runs Xen's tools and parses their output; independent of studies"},
 	{pkg: "lab/helper", may: "core/sample machine/host lab/role lab/study lab", outside: "golang.org/x/sys", why: "the engine's environments and processes over a connection; makes environments with a given Maker"},
 	{pkg: "lab/env", may: "core/sample machine/host lab/role lab/workload lab/guest lab/study lab/load lab lab/xen lab/helper", outside: "github.com/klauspost/compress golang.org/x/sys", why: "environments of the engine's roles, from workload (cgroups, processes), guest (machines), xen (domains) and load (stopping)"},
-	{pkg: "lab/network", may: "lab/study lab", outside: "golang.org/x/sys github.com/vishvananda/netlink", why: "puts environments on networks of namespaces, by netlink"},
+	{pkg: "lab/network", may: "machine/host lab/study lab", outside: "golang.org/x/sys github.com/vishvananda/netlink", why: "puts environments on networks of namespaces, by netlink"},
 	{pkg: "lab/remote", may: "format/keyed lab/helper", outside: "golang.org/x/crypto/ssh", why: "starts helpers on other hosts"},
 	{pkg: "lab/observe", may: "core/sample machine/host machine/counter machine/counter/blockio machine/counter/netq machine/enforce lab/role lab/workload format/keyed lab/study lab/result lab", outside: "golang.org/x/sys gonum.org/v1/gonum/stat", why: "observes runs for the engine, with the agent's sources; enforce journals settings, workload measures the distance of CPUs"},
 	{pkg: "lab/record", may: "core/sample core/stat format/trace machine/host agent/child lab/study lab/result lab/analyse lab", why: "has quell-agent sample the engine's runs, and labels the samples; starts the agent as a child"},
@@ -129,9 +129,10 @@ var table = []row{
 
 // mutable lists the package-level variables that may change, with the reason.
 var mutable = map[string]string{
-	"cmd/quell.version":        "stamped by the linker",
-	"cmd/quell-agent.version":  "stamped by the linker",
-	"cmd/quell-server.version": "stamped by the linker",
+	"internal/testkit/quelltest.ports": "no port is returned twice",
+	"cmd/quell.version":                "stamped by the linker",
+	"cmd/quell-agent.version":          "stamped by the linker",
+	"cmd/quell-server.version":         "stamped by the linker",
 }
 
 // coreStd are the standard packages that the pure core may use: none of them
