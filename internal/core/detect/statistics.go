@@ -64,9 +64,9 @@ const (
 	// Probability: the same if the victim is only mildly worse (level), since a task's own
 	// variation looks similar. Not stated.
 	triedMild = 0.8
-	// Probability: least for level likely. 0.85 to 0.93 were measured; design 0009, "Eight
+	// Probability: least for level likely. 0.8 to 0.95 were measured; design 0009, "Eight
 	// inputs".
-	likelyFrom = 0.87
+	likelyFrom = 0.8
 	// Probability: the same if the victim is only mildly worse, or became bad once and
 	// recently. Design 0009, "Eight inputs".
 	likelyWeak = 0.97
