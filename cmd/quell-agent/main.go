@@ -42,7 +42,7 @@ Keys of the configuration can be set in the file, in the environment
   quell-agent restore                     # undo what a dead agent left behind`,
 		Args: daemon.NoArgs, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.Load()
+			c, err := f.LoadToRun()
 			if err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/blockio"
@@ -45,8 +46,8 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if err != nil {
 		return daemon.Usage(err)
 	}
-	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // no other user may read the audit log
-		return daemon.Usage(fmt.Errorf("make state directory: %w", err))
+	if err := atomicfile.OwnDir(c.StateDir); err != nil {
+		return daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
 	e, err := openEnforcer(filepath.Join(c.StateDir, journalDir), h)
 	if err != nil {
@@ -232,10 +233,12 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	}
 	// Before the first answer, so that a caller of the API finds the addresses in the log.
 	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", runtime.Version())
+	// The clients may be any user of the machine: they leave the agent its descriptors.
+	bounds := daemon.Bounds{Connections: 64, Answer: time.Minute}
 	var wg sync.WaitGroup
 	for s, l := range servers {
 		wg.Go(func() {
-			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := daemon.Serve(s, l, nil, bounds); !errors.Is(err, http.ErrServerClosed) {
 				log.Error("serve", "address", l.Addr(), "reason", err)
 			}
 		})

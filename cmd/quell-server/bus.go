@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/config"
@@ -18,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -27,6 +29,7 @@ type busConnection struct {
 	nats  *embedded.Server
 	bus   *bus.Bus
 	feeds []server.Feed
+	roots *certificate.Files // of an external NATS server
 }
 
 // connectTime is how long the first connection may take.
@@ -34,7 +37,7 @@ const connectTime = time.Minute
 
 // connect opens the bus, nil if none is configured. refused is called with each operation
 // that the embedded NATS server refuses to a client.
-func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
+func connect(ctx context.Context, c *config.Server, own *certificate.Files, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
 	var l busConnection
 	var err error
@@ -42,13 +45,14 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused fu
 	case c.Bus.URL == "" && c.Bus.Listen == "":
 		return nil, nil
 	case c.Bus.URL == "":
-		if err := l.embed(c, log, &o, refused); err != nil {
+		if err := l.embed(c, own, log, &o, refused); err != nil {
 			return nil, err
 		}
 	default:
-		if o.TLS, err = daemon.TLS("bus", c.Bus.CA, "", ""); err != nil {
+		if l.roots, err = certificate.Open("bus", c.Bus.CA, "", ""); err != nil {
 			return nil, daemon.Usage(err)
 		}
+		o.TLS, o.Roots = l.roots.Client(), l.roots.Roots()
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
@@ -65,7 +69,7 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused fu
 }
 
 // embed starts a NATS server in this process.
-func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
+func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
 	a, err := authority.Load(keysDir(c))
 	if err != nil {
 		return err
@@ -77,18 +81,33 @@ func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options
 	if o.Credentials, err = ownCredentials(c, a); err != nil {
 		return err
 	}
-	certificate, err := daemon.TLS("tls", "", c.TLS.Cert, c.TLS.Key)
-	if err != nil {
-		return daemon.Usage(err)
-	}
-	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: certificate,
-		SyncAlways: c.Bus.SyncAlways, Log: log, Refused: refused}, trust)
+	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: own.Server(),
+		SyncAlways: c.Bus.SyncAlways, Connections: agentConnections(c, log), Log: log, Refused: refused}, trust)
 	if err != nil {
 		return err
 	}
 	o.InProcess = l.nats.Server
-	log.Info("agents may connect", "url", l.nats.URL(), "tls", certificate != nil)
+	log.Info("agents may connect", "url", l.nats.URL(), "tls", own != nil)
 	return nil
+}
+
+// reserved is how many descriptors the store, queries and the rest of the server need.
+const reserved = 512
+
+// agentConnections is how many connections to the embedded NATS server leave enough
+// descriptors for the API and the store: a flood of connections must not stop them.
+func agentConnections(c *config.Server, log *slog.Logger) int {
+	const most = 65536 // NATS's default
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		log.Warn("read the limit of file descriptors", "reason", err)
+		return most
+	}
+	n := int(min(l.Cur, 1<<30)) - c.Limits.Connections - reserved
+	if n < 100 {
+		log.Warn("few file descriptors: raise the limit (LimitNOFILE), or lower limits.connections", "limit", l.Cur)
+	}
+	return max(min(n, most), 100)
 }
 
 // revokeEvery is how soon revoked credentials become unusable.

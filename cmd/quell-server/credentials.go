@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
 // roles are the roles for which credentials can be requested.
@@ -22,6 +23,10 @@ func (f *flags) keys() (*authority.Authority, error) {
 	c, err := f.Load()
 	if err != nil {
 		return nil, err
+	}
+	// A file of another user in it would be unreadable for the server.
+	if err := atomicfile.OwnDir(c.StateDir); err != nil {
+		return nil, daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
 	return authority.Load(keysDir(c))
 }

@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -270,6 +274,51 @@ func TestRefusedAndAudited(t *testing.T) {
 	}
 	if got := g.sql(`SELECT why, outcome FROM audit WHERE who = 'olga'`); !strings.Contains(got, "the machine is not connected") {
 		t.Errorf("the operator's command in the audit log: %s", got)
+	}
+}
+
+// TestStalledViewers: a viewer with six connections on which it does not read the answers of
+// 60 MB takes no more than its share of the server's memory, and another user's query of the
+// same size is answered meanwhile.
+func TestStalledViewers(t *testing.T) {
+	g := startGuarded(t, "query.memory_mb=256")
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	const body = `{"sql":"SELECT range, repeat('x', 600) FROM range(100000)"}`
+	for range 6 {
+		c, err := net.Dial("tcp", g.api)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", g.secret["victor"], len(body), body)
+	}
+	held := regexp.MustCompile(`(?m)^quell_server_answer_bytes (\S+)$`)
+	olga := *g.running
+	olga.token = g.secret["olga"]
+	quelltest.Until(t, "the first answer waits for its reader", func() bool {
+		_, text := olga.get("/metrics")
+		m := held.FindStringSubmatch(text)
+		if m == nil {
+			return false
+		}
+		n, err := strconv.ParseFloat(m[1], 64)
+		if err != nil || n > 128<<20 {
+			t.Fatalf("%s bytes are held, %v", m[1], err)
+		}
+		return n > 50<<20
+	})
+	if now := heap(); now > before+100<<20 {
+		t.Errorf("the heap grew from %d to %d bytes", before, now)
+	}
+	status, text := olga.ask("POST", "/v1/query", body)
+	if status != http.StatusOK || len(text) < 60_000_000 || !strings.HasSuffix(text, "]}\n") {
+		t.Errorf("another user's answer: %d, %d bytes, %.100s", status, len(text), text)
 	}
 }
 

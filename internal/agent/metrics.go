@@ -209,6 +209,12 @@ func metrics() []metric {
 			uplink(func(u Uplink) float64 { waiting, _ := u.Backlog(); return float64(waiting) })},
 		{"quell_uplink_lost_total", "Batches and records that will never reach the server: the spool was full, too slow or damaged.", count, nil,
 			uplink(func(u Uplink) float64 { _, lost := u.Backlog(); return float64(lost) })},
+		{"quell_expiry_timestamp_seconds", "Time when a certificate of the connection to the server expires, s since 1970.", gauge, []string{"what"},
+			func(v *view, s *series) {
+				for _, e := range v.Certificates.Expiries() {
+					s.add(float64(e.Ends.Unix()), e.What)
+				}
+			}},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/enforce"
@@ -137,4 +138,6 @@ type Parts struct {
 	Record func(*sample.Sample) error
 	// Uplink is the connection to the server; nil for none.
 	Uplink Uplink
+	// Certificates are those of the Uplink; nil for none.
+	Certificates *certificate.Files
 }

@@ -3,6 +3,7 @@ package bus
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +24,8 @@ type Options struct {
 	// empty: none.
 	Credentials string
 	TLS         *tls.Config // nil: the system's roots, where the URL says tls
+	// Roots gives the CA certificates for each connection; nil: those of TLS.
+	Roots func() (*x509.CertPool, error)
 	// InProcess is a NATS server in this process, used instead of URL.
 	InProcess nats.InProcessConnProvider
 	Log       *slog.Logger
@@ -50,6 +53,12 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 	}
 	if o.TLS != nil {
 		opts = append(opts, nats.Secure(o.TLS))
+	}
+	if o.Roots != nil {
+		opts = append(opts, func(n *nats.Options) error {
+			n.RootCAsCB = o.Roots
+			return nil
+		})
 	}
 	if o.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(o.InProcess))

@@ -70,7 +70,7 @@ func startServer(t testing.TB, a *authority.Authority, o embedded.Options) *proc
 		o.Dir = t.TempDir()
 	}
 	if o.Listen == "" {
-		o.Listen = freeAddress(t)
+		o.Listen = quelltest.FreeAddress(t)
 	}
 	n := &process{t: t, Options: serverOptions{Dir: o.Dir, Listen: o.Listen, Trust: trust}}
 	t.Cleanup(n.kill)
@@ -92,16 +92,6 @@ func serveHere(t testing.TB, a *authority.Authority) (url string) {
 	}
 	t.Cleanup(s.Close)
 	return s.URL()
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (n *process) url() string { return "nats://" + n.Options.Listen }
@@ -205,7 +195,9 @@ func startNode(o serverOptions) *server.Server {
 	}
 	s.Start()
 	if !s.ReadyForConnections(time.Minute) {
-		panic("a node is not ready after a minute")
+		_, client := net.Listen("tcp", o.Listen)
+		_, peer := net.Listen("tcp", o.Peer)
+		panic(fmt.Sprintf("a node is not ready after a minute; its addresses: %v, %v", client, peer))
 	}
 	return s
 }

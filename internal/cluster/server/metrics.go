@@ -32,7 +32,8 @@ var storeMetrics = []storeMetric{
 	{"quell_server_duplicate_batches_total", "Batches dropped because they were accepted before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
 	{"quell_server_samples_total", "Samples accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
 	{"quell_server_records_total", "Incidents, actions, audit entries and specs accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
-	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept, or too far in the future.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_redated_samples_total", "Samples and records from more than an hour in the future, which got the server's time: a clock was set back.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Redated) }},
 	{"quell_server_commits_total", "Commits of the store.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Commits) }},
 	{"quell_server_merged_segments_total", "Segments replaced by larger ones.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Merged) }},
 	{"quell_server_expired_segments_total", "Segments removed after their retention time.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Expired) }},
@@ -78,6 +79,17 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("quell_server_specs", "Specs in any state.", float64(known))
 	gauge("quell_server_spec_seconds", "Time that the newest computation of specs took, s.", took.Seconds())
 	gauge("quell_server_spec_timestamp_seconds", "Time of the newest computation of specs, s since 1970; 0 before the first.", float64(at)/1000)
+	ends := map[string]time.Time{} // the last one of each name
+	for _, e := range c.s.expiries() {
+		if e.Ends.After(ends[e.What]) {
+			ends[e.What] = e.Ends
+		}
+	}
+	for what, at := range ends {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("quell_server_expiry_timestamp_seconds", "Time when a certificate or token expires, s since 1970; none if it does not.", []string{"what"}, nil),
+			prometheus.GaugeValue, float64(at.Unix()), what)
+	}
+	gauge("quell_server_answer_bytes", "Memory of requests and answers in progress, bytes; at most limits.answers_mb.", float64(c.s.memory.held()))
 	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))
 }
 

@@ -61,10 +61,21 @@ func (s *Server) loadSpecs(ctx context.Context) error {
 	return nil
 }
 
+// ownTime is the time limit of one of the server's own queries.
+const ownTime = time.Hour
+
 // askAll executes one of the server's own queries, within separate limits. Its answer must be complete.
 func (s *Server) askAll(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
-	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
-	a, err := s.execute(ctx, sn, &job)
+	release, err := s.forSpecs.take(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	job.Limits = duck.Limits{Time: ownTime, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
+	if err := s.prepare(ctx, sn, &job); err != nil {
+		return nil, err
+	}
+	a, err := s.Asker.Query(ctx, &job)
 	if err == nil && a.Truncated {
 		err = fmt.Errorf("the result has more than the allowed %d rows", len(a.Rows))
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 	"golang.org/x/sys/unix"
 )
@@ -288,9 +288,9 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 		err error
 	}
 	inside, leave := make(chan made), make(chan struct{})
-	host := listen(t, "tcp4", "127.0.0.1:0")
-	port := strconv.Itoa(host.Addr().(*net.TCPAddr).Port)
-	go awayFromMain(func() {
+	here := listen(t, "tcp4", "127.0.0.1:0")
+	port := strconv.Itoa(here.Addr().(*net.TCPAddr).Port)
+	host.OwnThread(func() {
 		l, err := listenInNewNetwork("127.0.0.1:" + port)
 		inside <- made{l, unix.Gettid(), err}
 		<-leave
@@ -300,7 +300,7 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 	if in.err != nil {
 		quelltest.Skip(t, "namespaces", in.err)
 	}
-	outer, inner := serveMetrics(t, host), serveMetrics(t, in.l)
+	outer, inner := serveMetrics(t, here), serveMetrics(t, in.l)
 	outer.count.Store(100)
 	c := scraping(t, outer.target(1, os.Getpid()), inner.target(2, in.tid))
 	for range 5 {
@@ -328,20 +328,6 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 			t.Errorf("thread %s was left in %s", e.Name(), ns)
 		}
 	}
-}
-
-// awayFromMain calls fn on a thread that ends with it. The first thread of a process
-// does not end and would keep what fn changed.
-func awayFromMain(fn func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != os.Getpid() {
-		fn()
-		return
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); awayFromMain(fn) }()
-	<-done
-	runtime.UnlockOSThread()
 }
 
 // listenInNewNetwork gives the calling thread a network of its own.

@@ -13,6 +13,28 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
+// OwnThread calls f in a goroutine with a thread of its own, which ends with it unless f
+// calls runtime.UnlockOSThread: what f changes of its thread, such as its CPUs or its network
+// namespace, ends with it. It is never the process's first thread, which Go does not end, and
+// whose state /proc shows as the process's.
+func OwnThread(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != os.Getpid() {
+			f()
+			return
+		}
+		begun := make(chan struct{})
+		go func() {
+			runtime.LockOSThread() // another thread: the first one is locked
+			close(begun)
+			f()
+		}()
+		<-begun
+		runtime.UnlockOSThread()
+	}()
+}
+
 // SetAffinity sets the CPUs on which a thread may run: sched_setaffinity(2).
 func SetAffinity(tid int, set sample.Set) error {
 	var mask unix.CPUSet

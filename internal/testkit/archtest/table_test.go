@@ -23,6 +23,7 @@ var table = []row{
 	{pkg: "core/incident", core: true, may: "core/sample core/stat core/detect core/plan core/pipeline", why: "an incident as JSON, for logs, the server and people's tools"},
 	{pkg: "core/placement", core: true, why: "placement advice: which tasks should share a machine"},
 	{pkg: "format/atomicfile", why: "files that are written completely or not at all"},
+	{pkg: "format/certificate", why: "certificates in files that change; the agent and the server say when they expire"},
 	{pkg: "format/trace", may: "core/sample", why: "samples as CSV"},
 	{pkg: "format/trace/tracetest", may: "core/sample", outside: "github.com/google/go-cmp", why: "samples that are hard to encode; for tests of every format"},
 	{pkg: "format/trace/parquet", may: "core/sample format/trace", outside: "github.com/parquet-go", why: "samples as Parquet; separate, so that the agent links no Parquet"},
@@ -45,9 +46,9 @@ var table = []row{
 	{pkg: "agent/config", may: "core/sample core/spec core/detect core/plan format/keyed", why: "one struct per program, with the core's parameters"},
 	{pkg: "agent/logbook", may: "core/sample core/pipeline core/incident", why: "stores and finds incident.Records; the agent writes, the agent and the command line read"},
 	{pkg: "agent/api", may: "core/sample core/spec core/command core/plan format/keyed agent/logbook core/incident", why: "the agent's socket: incidents, specs and commands as JSON of the core's types"},
-	{pkg: "agent", may: "core/sample core/spec core/detect core/command core/plan format/atomicfile format/wire machine/host machine/counter machine/enforce agent/config agent/logbook agent/api core/pipeline core/incident", outside: "golang.org/x/sys github.com/prometheus/client_golang github.com/prometheus/common",
+	{pkg: "agent", may: "core/sample core/spec core/detect core/command core/plan format/atomicfile format/wire machine/host machine/counter machine/enforce agent/config agent/logbook agent/api core/pipeline core/incident format/certificate", outside: "golang.org/x/sys github.com/prometheus/client_golang github.com/prometheus/common",
 		why: "the loop over the core; its inputs are its own interfaces with other packages' types"},
-	{pkg: "agent/daemon", outside: "github.com/spf13/cobra", why: "shared code of the daemons' command lines"},
+	{pkg: "agent/daemon", outside: "github.com/spf13/cobra", why: "shared code of the daemons: command lines and listeners"},
 	{pkg: "agent/child", why: "runs the daemons as children of other programs, for the lab, the demo and the test kit"},
 	{pkg: "cluster/api", may: "core/sample core/spec core/command agent/api core/incident", why: "the server's API and its client; separate from the server, which links DuckDB"},
 	{pkg: "cluster/bus/spool", may: "format/atomicfile", why: "messages on disk, as bytes"},
@@ -62,7 +63,7 @@ var table = []row{
 	{pkg: "cluster/store/s3", may: "cluster/store", outside: "github.com/aws", why: "a store.Bucket; the only package that links AWS's client"},
 	{pkg: "cluster/store/duck", may: "core/sample cluster/store cluster/store/dialect", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "cluster/store/spark", may: "core/sample core/spec cluster/store cluster/store/dialect", outside: "google.golang.org/grpc google.golang.org/protobuf github.com/google/uuid github.com/apache/arrow-go", why: "the same SQL on Apache Spark"},
-	{pkg: "cluster/server", may: "core/sample core/spec core/command core/plan agent/config format/wire agent/api cluster/api cluster/store cluster/store/dialect cluster/store/duck core/incident", outside: "github.com/prometheus/client_golang go.yaml.in/yaml golang.org/x/time", why: "the cluster's side; its inputs are its own interfaces with other packages' types"},
+	{pkg: "cluster/server", may: "format/certificate core/sample core/spec core/command core/plan agent/config format/wire agent/api cluster/api cluster/store cluster/store/dialect cluster/store/duck core/incident", outside: "github.com/prometheus/client_golang go.yaml.in/yaml golang.org/x/time", why: "the cluster's side; its inputs are its own interfaces with other packages' types"},
 	{pkg: "lab/role", may: "machine/host", why: "what the lab's programs print, by the clock of host; used by the programs and by the engine"},
 	{pkg: "lab/workload", may: "core/sample machine/host lab/role machine/chase", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
 	{pkg: "lab/guest", may: "core/sample", outside: "golang.org/x/sys", why: "QEMU as a machine; names CPUs as sample.Set"},
@@ -84,7 +85,7 @@ var table = []row{
 	{pkg: "lab/xen", why: "runs Xen's tools and parses their output; independent of studies"},
 	{pkg: "lab/helper", may: "core/sample machine/host lab/role lab/study lab", outside: "golang.org/x/sys", why: "the engine's environments and processes over a connection; makes environments with a given Maker"},
 	{pkg: "lab/env", may: "core/sample machine/host lab/role lab/workload lab/guest lab/study lab/load lab lab/xen lab/helper", outside: "github.com/klauspost/compress golang.org/x/sys", why: "environments of the engine's roles, from workload (cgroups, processes), guest (machines), xen (domains) and load (stopping)"},
-	{pkg: "lab/network", may: "lab/study lab", outside: "golang.org/x/sys github.com/vishvananda/netlink", why: "puts environments on networks of namespaces, by netlink"},
+	{pkg: "lab/network", may: "machine/host lab/study lab", outside: "golang.org/x/sys github.com/vishvananda/netlink", why: "puts environments on networks of namespaces, by netlink"},
 	{pkg: "lab/remote", may: "format/keyed lab/helper", outside: "golang.org/x/crypto/ssh", why: "starts helpers on other hosts"},
 	{pkg: "lab/observe", may: "core/sample machine/host machine/counter machine/counter/blockio machine/counter/netq machine/enforce lab/role lab/workload format/keyed lab/study lab/result lab", outside: "golang.org/x/sys gonum.org/v1/gonum/stat", why: "observes runs for the engine, with the agent's sources; enforce journals settings, workload measures the distance of CPUs"},
 	{pkg: "lab/record", may: "core/sample core/stat format/trace machine/host agent/child lab/study lab/result lab/analyse lab", why: "has quell-agent sample the engine's runs, and labels the samples; starts the agent as a child"},
@@ -122,16 +123,17 @@ var table = []row{
 	{pkg: "testkit/bench", why: "tests only, of what the shipped agent costs"},
 	{pkg: "testkit/fault", why: "tests only, of the shipped agent and the enforcer, killed at every step"},
 	{pkg: "testkit/clitest", may: "people/cli/app", outside: "github.com/spf13", why: "runs command lines of quell in tests"},
-	{pkg: "cmd/quell-agent", may: "agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/enforce machine/egress agent/config agent/api agent format/wire cluster/bus", outside: "github.com/spf13", why: "wiring"},
-	{pkg: "cmd/quell-server", may: "agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server", outside: "github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-agent", may: "format/atomicfile format/certificate agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/enforce machine/egress agent/config agent/api agent format/wire cluster/bus", outside: "github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server", outside: "github.com/spf13", why: "wiring"},
 	{pkg: "cmd/quell", may: "people/cli", why: "wiring"},
 }
 
 // mutable lists the package-level variables that may change, with the reason.
 var mutable = map[string]string{
-	"cmd/quell.version":        "stamped by the linker",
-	"cmd/quell-agent.version":  "stamped by the linker",
-	"cmd/quell-server.version": "stamped by the linker",
+	"internal/testkit/quelltest.ports": "no port is returned twice",
+	"cmd/quell.version":                "stamped by the linker",
+	"cmd/quell-agent.version":          "stamped by the linker",
+	"cmd/quell-server.version":         "stamped by the linker",
 }
 
 // coreStd are the standard packages that the pure core may use: none of them

@@ -29,7 +29,10 @@ type Options struct {
 	// SyncAlways fsyncs before each acknowledgement. Otherwise streams are fsynced every
 	// second; agents keep acknowledged messages for ten seconds.
 	SyncAlways bool
-	Log        *slog.Logger
+	// Connections is the maximum number of connections, so that clients leave the process
+	// its file descriptors; 0: NATS's default.
+	Connections int
+	Log         *slog.Logger
 	// Refused is called with each operation that was refused to a client, in a separate
 	// goroutine; nil: refusals are not reported.
 	Refused func(Refusal)
@@ -84,7 +87,7 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		JetStream: true, StoreDir: o.Dir, DontListen: o.Listen == "",
 		SyncInterval: time.Second, SyncAlways: o.SyncAlways,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
-		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20,
+		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20, MaxConn: o.Connections,
 		// The cache maps subjects to subscribers. Each acknowledgement has its own
 		// subject, which would evict the useful entries.
 		NoSublistCache: true,
