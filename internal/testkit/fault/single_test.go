@@ -187,6 +187,13 @@ func (f *faulter) arm(site string, nth int, do action) map[string]int {
 	return was
 }
 
+// reached returns how often a site was reached since arm.
+func (f *faulter) reached(site string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.seen[site]
+}
+
 // start starts an agent, and returns when it answers or has ended.
 func (f *faulter) start() error {
 	started := make(chan int, 1)
@@ -283,6 +290,9 @@ func (f *faulter) survey() error {
 	}
 	if back, _ := f.await(until, 0); back.IsZero() {
 		return errors.New("the cap is not undone")
+	}
+	// The journal says so a moment later.
+	for end := time.Now().Add(lateness); f.reached("write journal undone") == 0 && time.Now().Before(end); <-time.After(time.Millisecond) {
 	}
 	f.sites[false] = f.arm("", 0, action{})
 	for restart, must := range map[bool][]string{
