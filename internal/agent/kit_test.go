@@ -206,6 +206,8 @@ func (c *cgroup) Usage() (host.Usage, error) {
 	return host.Usage{CPU: c.used}, nil
 }
 
+func (c *cgroup) CPUTime() func() (time.Duration, error) { return nil }
+
 func (c *cgroup) Stalled(resource string) (time.Duration, error) {
 	if resource != "cpu" || c.stall < 0 {
 		return 0, host.ErrNoPSI

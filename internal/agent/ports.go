@@ -46,6 +46,8 @@ type Cgroup interface {
 	Members() ([]int, error)
 	Below() ([]uint64, error)
 	Usage() (host.Usage, error)
+	// CPUTime returns a function that reads the CPU time of Usage, from any goroutine.
+	CPUTime() func() (time.Duration, error)
 	// Stalled is how long at least one thread has waited for a resource ("cpu").
 	Stalled(resource string) (time.Duration, error)
 	Places() (host.Places, error)

@@ -145,7 +145,8 @@ func (t *task) dueLook(now time.Time) bool {
 
 // target is the task as a source sees it.
 func (t *task) target() counter.Target {
-	c := counter.Target{Key: t.Key, Dir: t.cgroup.Dir(), Progress: t.rule.Progress, Members: t.cgroup.Members, Below: t.cgroup.Below}
+	c := counter.Target{Key: t.Key, Dir: t.cgroup.Dir(), Progress: t.rule.Progress, Members: t.cgroup.Members, Below: t.cgroup.Below,
+		CPUTime: t.cgroup.CPUTime()}
 	if t.Key.Hierarchy == sample.Unified {
 		c.PerfDir = c.Dir
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -165,11 +166,14 @@ func (sm *sampler) collect(s *sourceState, contiguous bool) {
 	sm.explain(sig)
 }
 
+// maxNamedHangs bounds how many quarantined tasks the list of problems names.
+const maxNamedHangs = 8
+
 // explain records why tasks were not counted. A uprobe that was removed because it cost
-// the machine too much is a degradation of the agent.
+// the machine too much is a degradation of the agent, and so is a task that let a reader hang.
 func (sm *sampler) explain(sig sample.SignalName) {
 	w := &sm.window
-	var refused []error
+	var refused, hangs []error
 	for i, t := range sm.tasks.order {
 		err := w.counted[i].Err
 		if err == nil {
@@ -179,7 +183,11 @@ func (sm *sampler) explain(sig sample.SignalName) {
 		if rate := (*counter.RateError)(nil); errors.As(err, &rate) && !slices.Contains(refused, err) {
 			refused = append(refused, err)
 		}
+		if hang := (*counter.QuarantineError)(nil); errors.As(err, &hang) && len(hangs) < maxNamedHangs {
+			hangs = append(hangs, fmt.Errorf("%s: %w", t.Name, err))
+		}
 	}
+	sm.health.degrade("reading tasks for "+string(sig), errors.Join(hangs...))
 	sm.health.degrade("uprobes for "+string(sig), errors.Join(refused...))
 }
 

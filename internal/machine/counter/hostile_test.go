@@ -1,0 +1,277 @@
+package counter
+
+import (
+	"errors"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// A malicious task: what it controls is read, and never waited for.
+
+// bystander is a task next to the malicious one; it does 100 units of work a second.
+func bystander(p *fakeProc) Target {
+	p.process(8, 1, 1, "QUELL_PROGRESS=/b")
+	began := time.Now()
+	return Target{Key: key(2), Members: func() ([]int, error) {
+		p.set("/b", uint64(time.Since(began).Seconds()*100))
+		return []int{8}, nil
+	}}
+}
+
+// A task whose files, or whose environment, cannot be read to the end keeps neither the
+// loop's calls nor the looks at other tasks waiting. It is quarantined, and its reading says
+// so.
+func TestALookThatHangsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		release, looks := make(chan struct{}), 0
+		hangs := Target{Key: key(1), Progress: "/a", Members: func() ([]int, error) {
+			looks++
+			<-release
+			return nil, nil
+		}}
+		p.check(c.Add(hangs))
+		p.check(c.Add(bystander(p)))
+		for range 5 {
+			<-time.After(50 * time.Second)
+			before := time.Now()
+			start(t, c)
+			<-time.After(10 * time.Second)
+			all := stopped(t, c, twoSeconds)
+			if waited := time.Since(before); waited != 10*time.Second {
+				t.Errorf("the window lasted %s", waited)
+			}
+			if r := all[key(1)]; !errors.Is(r.Err, errHangs) || !strings.Contains(r.Err.Error(), "quarantined for 10m0s") || !math.IsNaN(r.Cost) {
+				t.Errorf("the task that hangs: %+v", r)
+			}
+			if r := all[key(2)]; r.Err != nil || math.Abs(r.Cost/0.002-1) > 0.01 || r.Coverage < 0.5 {
+				t.Errorf("the other task: %+v", r)
+			}
+		}
+		if looks != 1 {
+			t.Errorf("%d looks at the task that hangs, want 1", looks)
+		}
+		before := time.Now()
+		p.check(c.Close())
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("Close waited %s", waited)
+		}
+		close(release)
+	})
+}
+
+// However many tasks hang, the number of threads that wait is bounded, and tasks that were
+// counted before go on to be counted.
+func TestManyLooksThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		p.check(c.Add(bystander(p)))
+		<-time.After(time.Minute)
+		release, looks := make(chan struct{}), make(chan bool, 10000)
+		for n := range 1000 {
+			p.check(c.Add(Target{Key: key(uint64(10 + n)), Progress: "/a", Members: func() ([]int, error) {
+				looks <- true
+				<-release
+				return nil, nil
+			}}))
+		}
+		<-time.After(10 * time.Minute)
+		start(t, c)
+		<-time.After(10 * time.Second)
+		if r := stopped(t, c, twoSeconds)[key(2)]; r.Err != nil || math.IsNaN(r.Cost) {
+			t.Errorf("the other task: %+v", r)
+		}
+		if n := len(looks); n > maxHung {
+			t.Errorf("%d looks hang", n)
+		}
+		p.check(c.Close())
+		close(release)
+	})
+}
+
+// The times at which a task sees that its file is read do not tell when a window begins or
+// ends, nor whether one is open.
+func TestLooksDoNotTellWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		p.process(8, 1, 1, "QUELL_PROGRESS=/b")
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		defer c.Close()
+		began := time.Now()
+		var looks []time.Duration
+		p.check(c.Add(Target{Key: key(1), Members: func() ([]int, error) {
+			looks = append(looks, time.Since(began))
+			p.set("/b", uint64(time.Since(began).Milliseconds()))
+			return []int{8}, nil
+		}}))
+		<-time.After(50 * time.Second)
+		start(t, c)
+		<-time.After(10 * time.Second)
+		stopped(t, c, twoSeconds) // from now on the length of a window is known
+		looks = nil
+		const windows = 200
+		counted := 0
+		for range windows {
+			<-time.After(50 * time.Second)
+			start(t, c)
+			<-time.After(10 * time.Second)
+			if r := stopped(t, c, twoSeconds)[key(1)]; r.Err == nil && math.Abs(r.Cost/(2.0/10000)-1) < 0.01 {
+				counted++
+			}
+		}
+		synctest.Wait()
+		if counted != windows {
+			t.Errorf("%d of %d windows were counted", counted, windows)
+		}
+		// A window is a sixth of the time, and so are its looks; 50 ms at its ends are 1 in 300.
+		in, atEnds := 0, 0
+		for _, at := range looks {
+			into := at % time.Minute
+			if into >= 50*time.Second {
+				in++
+			}
+			if (into+25*time.Millisecond)%(10*time.Second) < 50*time.Millisecond && (into < 5*time.Second || into > 45*time.Second) {
+				atEnds++
+			}
+		}
+		n := float64(len(looks))
+		if share := float64(in) / n; share < 0.12 || share > 0.22 || float64(atEnds) > 0.02*n {
+			t.Errorf("of %.0f looks %d are in windows and %d at their ends", n, in, atEnds)
+		}
+	})
+}
+
+// A progress file on a file system that answers when a process or a server likes is not
+// opened, and its task is told why.
+func TestFileSystemsThatMayHangAreNotEntered(t *testing.T) {
+	for kind, refused := range map[string]bool{"fuse.sshfs": true, "nfs4": true, "9p": true, "cifs": true, "autofs": true, "": true, "ext4": false, "tmpfs": false} {
+		p := newFakeProc(t)
+		p.process(7, 1, 1, "QUELL_PROGRESS=/a")
+		p.set("/a", 1)
+		root, err := unix.Open(p.root, unix.O_PATH|unix.O_CLOEXEC, 0)
+		p.check(err)
+		id, err := mountID(root)
+		unix.Close(root)
+		p.check(err)
+		text, err := os.ReadFile(p.dir + "/7/mountinfo")
+		p.check(err)
+		lines := strings.Split(string(text), "\n")
+		for i, line := range lines {
+			if line != "" && mountTypes(strings.NewReader(line))[id] != "" {
+				if lines[i] = ""; kind != "" {
+					left, right, _ := strings.Cut(line, " - ")
+					_, rest, _ := strings.Cut(right, " ")
+					lines[i] = left + " - " + kind + " " + rest
+				}
+			}
+		}
+		p.check(os.WriteFile(p.dir+"/7/mountinfo", []byte(strings.Join(lines, "\n")), 0o644))
+		c := p.cpt("")
+		c.begin(t)
+		p.set("/a", 101)
+		r := c.end(t, twoSeconds)[key(1)]
+		var refusal *FileSystemError
+		if errors.As(r.Err, &refusal) != refused || (r.Cost == 0.02) == refused || refused && refusal.Type != kind {
+			t.Errorf("%q: %+v", kind, r)
+		}
+	}
+}
+
+// A progress file on a FUSE file system whose process never answers.
+func TestProgressFileOnAStalledFUSE(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		quelltest.Skip(t, "fuse", err)
+	}
+	defer unix.Close(dev)
+	dir := t.TempDir()
+	if err := unix.Mount("stalled", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, "fd="+strconv.Itoa(dev)+",rootmode=40000,user_id=0,group_id=0,allow_other"); err != nil {
+		quelltest.Skip(t, "fuse", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	link := t.TempDir() + "/link"
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{dir + "/progress", link + "/progress", dir + "/../" + dir[strings.LastIndexByte(dir, '/')+1:] + "/progress"} {
+		c := still(t, "/proc", nil)
+		if err := c.Add(Target{Key: key(1), Progress: file, Members: func() ([]int, error) { return []int{os.Getpid()}, nil }}); err != nil {
+			t.Fatal(err)
+		}
+		c.begin(t)
+		var refusal *FileSystemError
+		if r := c.end(t, twoSeconds)[key(1)]; !errors.As(r.Err, &refusal) || refusal.Type != "fuse" {
+			t.Errorf("%s: %+v", file, r)
+		}
+	}
+}
+
+// A program whose symbol table cannot be read to the end costs other tasks neither their
+// uprobes nor the agent its end.
+func TestASearchThatHangsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeProber{}
+		p := newFakeProc(t)
+		p.check(os.Mkdir(p.root+"/run", 0o755))
+		p.check(os.WriteFile(p.root+"/run/a", []byte("program"), 0o755))
+		p.check(os.WriteFile(p.root+"/run/b", []byte("endless"), 0o755))
+		p.process(7, 1, 1)
+		release := make(chan struct{})
+		c, err := OpenCPT(p.dir, hangingProber{k, release})
+		p.check(err)
+		hangs, fine := uprobe(1, sample.Unified), uprobe(2, sample.Unified)
+		hangs.Uprobe = &Uprobe{Binary: "/run/b", Symbol: "endless", MaxRate: 1000}
+		p.check(c.Add(hangs))
+		p.check(c.Add(fine))
+		for range 3 {
+			start(t, c)
+			<-time.After(5 * time.Second)
+			k.hit(2, 1, 50)
+			<-time.After(5 * time.Second)
+			all := stopped(t, c, twoSeconds)
+			if r := all[fine.Key]; r.Err != nil || math.IsNaN(r.Cost) {
+				t.Errorf("the other task: %+v", r)
+			}
+			if r := all[hangs.Key]; !errors.Is(r.Err, errHangs) {
+				t.Errorf("the task that hangs: %+v", r)
+			}
+			<-time.After(time.Second)
+		}
+		before := time.Now()
+		p.check(c.Close())
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("Close waited %s", waited)
+		}
+		close(release)
+	})
+}
+
+// hangingProber finds one function only when it is released.
+type hangingProber struct {
+	*fakeProber
+	release chan struct{}
+}
+
+func (p hangingProber) Find(file io.ReaderAt, at *Uprobe) (uint64, error) {
+	if at.Symbol == "endless" {
+		<-p.release
+	}
+	return p.fakeProber.Find(file, at)
+}

@@ -1,0 +1,212 @@
+package counter
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The times of the reader.
+const (
+	// lookLimit is how long a look may take. A task whose look takes longer is quarantined.
+	lookLimit = 3 * time.Second
+	// leastQuarantine is how long at least; it doubles with each look that hangs.
+	leastQuarantine, mostQuarantine = 10 * time.Minute, 24 * time.Hour
+	// firstEvery is the mean pause between looks before the length of a window is known.
+	firstEvery, leastEvery, mostEvery = time.Second, 20 * time.Millisecond, 15 * time.Second
+	// Pauses of a task that reports nothing or does not answer, in mean pauses: they double.
+	firstRest, mostRest = 8, 192
+)
+
+const (
+	// looksAtOnce bounds the looks that run together.
+	looksAtOnce = 16
+	// maxHung bounds the looks that have not returned, each of which has a thread. From
+	// half of it on only tasks are looked at that were looked at with success before.
+	maxHung = 64
+)
+
+// QuarantineError says that a task is not looked at for some time, because a look hung.
+type QuarantineError struct {
+	For time.Duration
+}
+
+func (e *QuarantineError) Error() string {
+	return fmt.Sprintf("%v within %s: the task is quarantined for %s", errHangs, lookLimit, e.For)
+}
+
+func (e *QuarantineError) Unwrap() error { return errHangs }
+
+// reader looks at tasks, in goroutines of its own: neither the agent's loop nor a look at
+// another task waits for a look. The pauses between looks at a task are random and depend
+// only on the length of windows.
+type reader struct {
+	now    func() time.Time
+	random func() float64 // in [0, 1)
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{}
+	looks  sync.WaitGroup // and run
+
+	mu      sync.Mutex
+	tasks   []*reported
+	window  time.Duration // the length of a window; 0: not known
+	running int
+	hung    int
+}
+
+func newReader(now func() time.Time) *reader {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &reader{now: now, random: rand.Float64, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1)}
+}
+
+// start begins to look at tasks.
+func (r *reader) start() { r.looks.Go(r.run) }
+
+// close ends all looks. It does not wait for those that hang.
+func (r *reader) close() {
+	r.cancel()
+	r.looks.Wait()
+}
+
+func (r *reader) add(t *reported) {
+	r.mu.Lock()
+	r.tasks = append(r.tasks, t)
+	t.next = r.now().Add(r.upTo(r.every(t)))
+	r.mu.Unlock()
+	r.nudge()
+}
+
+func (r *reader) remove(t *reported) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tasks = slices.DeleteFunc(r.tasks, func(o *reported) bool { return o == t })
+}
+
+// windowed gives the reader the length of the newest window.
+func (r *reader) windowed(length time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	shorter := length < r.window || r.window == 0
+	r.window = length
+	if !shorter {
+		return
+	}
+	for _, t := range r.tasks {
+		if soon := r.now().Add(r.upTo(r.every(t))); t.pause == 0 && t.hangs == 0 && soon.Before(t.next) {
+			t.next = soon
+		}
+	}
+	r.nudge()
+}
+
+// every is the mean pause between two looks.
+func (r *reader) every(t *reported) time.Duration {
+	if r.window == 0 {
+		return firstEvery
+	}
+	return min(max(r.window/time.Duration(t.share), leastEvery), mostEvery)
+}
+
+// upTo is a random time up to d, around one from half of d to one and a half.
+func (r *reader) upTo(d time.Duration) time.Duration { return time.Duration(r.random() * float64(d)) }
+
+func (r *reader) around(d time.Duration) time.Duration { return d/2 + r.upTo(d) }
+
+func (r *reader) nudge() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reader) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.wake:
+		}
+		if wait, any := r.dispatch(); any {
+			timer.Reset(wait)
+		}
+	}
+}
+
+// dispatch starts the looks that are due. It returns the time until the next is due; each
+// look that ends wakes the reader as well.
+func (r *reader) dispatch() (wait time.Duration, any bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	for _, t := range r.tasks {
+		switch {
+		case t.busy:
+		case t.next.After(now):
+			if until := t.next.Sub(now); !any || until < wait {
+				wait, any = until, true
+			}
+		case r.running < looksAtOnce:
+			r.running++
+			t.busy, t.next = true, now.Add(2*lookLimit)
+			r.looks.Go(func() { r.look(t) })
+		}
+	}
+	return wait, any
+}
+
+// look looks at a task once.
+func (r *reader) look(t *reported) {
+	defer r.nudge()
+	r.mu.Lock()
+	crowded := r.hung >= maxHung || r.hung >= maxHung/2 && !t.proven
+	r.mu.Unlock()
+	var l look
+	returned := true
+	if crowded {
+		l = look{at: r.now(), err: fmt.Errorf("not looked at: %d looks at tasks hang", maxHung/2)}
+	} else {
+		ctx, cancel := context.WithTimeout(r.ctx, lookLimit)
+		defer cancel()
+		l, returned = within(ctx, func() look { return t.looker.look(ctx) }, func(look) { r.late(t) })
+	}
+	if r.ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running--
+	if !returned {
+		r.hung++
+		away := min(leastQuarantine<<min(t.hangs, 10), mostQuarantine)
+		t.hangs++
+		t.next = r.now().Add(r.around(away))
+		t.hang(r.now(), &QuarantineError{away})
+		return
+	}
+	t.busy = false
+	every := r.every(t)
+	switch _, scraped := t.looker.(*scrape); {
+	case l.err != nil && (scraped || crowded), l.err == nil && len(l.values) == 0 && t.target.Progress == "":
+		t.pause = min(max(2*t.pause, firstRest*every), mostRest*every)
+	default:
+		t.pause, t.proven = 0, t.proven || l.err == nil && len(l.values) > 0
+	}
+	t.next = r.now().Add(r.around(max(t.pause, every)))
+	t.keep(&l)
+}
+
+// late records that a look that hung has returned.
+func (r *reader) late(t *reported) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.busy = false
+	r.hung--
+	r.nudge()
+}
