@@ -32,7 +32,7 @@ type Config struct {
 }
 
 // Pipeline is the loop of one machine. Its package comment is the contract. Of its parts'
-// methods, a host does not call Observe, Next, Interval, Finding, CapFor and Take: the
+// methods, a host does not call Observe, Next, Interval, Believe, Finding, CapFor and Take: the
 // pipeline does.
 type Pipeline struct {
 	*detect.Detector
@@ -102,6 +102,7 @@ func (p *Pipeline) Analyse(now sample.Millis) bool {
 		return false
 	}
 	f.Suspects, f.Statistics = slices.Clone(f.Suspects), slices.Clone(f.Statistics)
+	f = p.Believe(now, f)
 	id := p.Finding(now, f, p.window(f.Signal))
 	if p.charts != nil {
 		inc, _ := p.Incident(id)
