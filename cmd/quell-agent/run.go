@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -51,6 +52,9 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	defer func() { err = errors.Join(err, e.Close()) }()
 	recoverCaps(log, e)
 	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, NetWrites: egress.Writes, Descriptors: counter.Descriptors, Log: log}
+	if c.Sampling.Phase == "random" {
+		p.Random = rand.Float64
+	}
 	if p.Platform, err = h.Platform(); err != nil {
 		return err
 	}

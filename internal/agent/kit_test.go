@@ -336,6 +336,7 @@ type rig struct {
 	// descriptors is Parts.Descriptors.
 	descriptors func() (open, limit int, err error)
 	uplink      Uplink
+	random      func() float64 // Parts.Random
 	// asMachine makes a source of the machine from the rig's, which is then not used
 	// itself; nil keeps that.
 	asMachine func(*source) counter.MachineSource
@@ -391,7 +392,7 @@ func (r *rig) start() {
 			kept.Served = slices.Clone(s.Served) // the agent overwrites it
 			r.samples = append(r.samples, kept)
 			return nil
-		}, Uplink: r.uplink})
+		}, Uplink: r.uplink, Random: r.random})
 	if err != nil {
 		r.t.Fatal(err)
 	}

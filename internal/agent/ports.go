@@ -137,4 +137,7 @@ type Parts struct {
 	Record func(*sample.Sample) error
 	// Uplink is the connection to the server; nil for none.
 	Uplink Uplink
+	// Random returns numbers in [0, 1) that no task can foresee. With it windows open at
+	// random moments; nil: at the beginning of each period.
+	Random func() float64
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -17,6 +19,8 @@ type view struct {
 	started   sample.Millis
 	scheduler *scheduler
 	sampler   *sampler
+	process   prometheus.Gatherer // of the process and of Go's runtime
+	held      []heldMetrics       // ordered by from
 }
 
 func (v *view) status() api.Status {

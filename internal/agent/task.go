@@ -46,7 +46,16 @@ type task struct {
 	// threads at the last interval's end. They are counted only if samples are recorded and
 	// the task was busy: that reads some files of each cgroup below it. 0: not counted.
 	threads     int
+	blind       blindUsage
 	throttledBy string // the cgroup above it that was out of quota in the last interval
+}
+
+// blindUsage is the usage of a task in the newest window and in the newest stretch, CPU-s/s;
+// NaN if it is not known.
+type blindUsage struct {
+	inside, outside float64
+	from            time.Duration // CPU time when the stretch began
+	began           bool
 }
 
 // What a task's note is about.

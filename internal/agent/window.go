@@ -12,27 +12,13 @@ import (
 
 func (sm *sampler) openWindow(now time.Time) {
 	w := &sm.window
-	if w.next.IsZero() {
-		w.next = now
-	}
-	for !w.next.After(now.Add(sm.Config.Tick / 2)) {
-		w.next = w.next.Add(sm.Config.Sampling.Period)
-	}
 	if sm.placement.updateTopology() {
 		for _, s := range sm.scheduler.sources {
 			s.SetCPUs(sm.placement.topology.Online)
 		}
 	}
 	sm.scheduler.schedule(sm.pipeline.Roles())
-	// An agent that is restarted while a task suffers has everything it needs to detect
-	// that except outliers. It takes them half a period apart, so that an anomaly is
-	// found again after 70 s and not after 130 s, with the default settings.
-	if w.fastStart && sm.scheduler.number < uint64(sm.Config.Detect.Outliers) {
-		soon := now.Add(max(sm.Config.Sampling.Period/2, sm.Config.Sampling.Duration+sm.Config.Tick))
-		if soon.Before(w.next) {
-			w.next = soon
-		}
-	}
+	sm.schedule(now)
 	w.sources = w.sources[:0]
 	for _, s := range sm.scheduler.all {
 		if !s.tax.paused && sm.counting(s.info.Signal, s.start()) {
@@ -107,6 +93,7 @@ func (sm *sampler) closeWindow(now time.Time) {
 	}
 	sm.recorder.sendSamples(at, sm.tasks.order)
 	sm.stats.intervals++
+	sm.blind.windowed()
 	sm.tasks.dropEnded(sm.discovery.dropTask)
 }
 

@@ -41,6 +41,7 @@ type Pipeline struct {
 	intervals map[sample.SignalName]*Interval
 	findings  []Finding
 	charts    charts
+	evasions  map[sample.TaskKey]*evasion
 }
 
 // New returns a Pipeline that has seen nothing.
@@ -49,7 +50,7 @@ func New(c Config) *Pipeline {
 		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
 	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
-		intervals: map[sample.SignalName]*Interval{}}
+		intervals: map[sample.SignalName]*Interval{}, evasions: map[sample.TaskKey]*evasion{}}
 	if c.Charts {
 		p.charts = charts{}
 	}
@@ -143,6 +144,7 @@ func (p *Pipeline) window(signal sample.SignalName) func(sample.TaskKey) []detec
 // Forget drops what is known of a task; its samples stay in its job's spec.
 func (p *Pipeline) Forget(task sample.TaskKey) {
 	p.Detector.Forget(task)
+	delete(p.evasions, task)
 	if p.config.History != nil {
 		p.config.History.Forget(task)
 	}
