@@ -61,12 +61,6 @@ func prompt(name string) bool {
 	return false
 }
 
-// heldMetrics are the values of the metrics that are not prompt, after one window.
-type heldMetrics struct {
-	from     time.Time // when they may be shown
-	families []*dto.MetricFamily
-}
-
 // hold keeps the values after a window, if windows open at random moments. A task that saw
 // them change could tell that a window has ended, and that no other opens soon. So they
 // change at a fixed time after each period, and by one window each time.

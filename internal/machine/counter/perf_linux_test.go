@@ -334,12 +334,12 @@ func TestCPTHere(t *testing.T) {
 	}
 	for range 2 { // the second time the processes are known
 		write(1000)
-		c.reader.look(c.order[0].transactions.(*reported))
+		c.reader.lookNow(c.order[0].transactions.(*reported))
 		start(t, c)
 		before := used
 		used += w.do("burn", int(burn/4))
 		write(1100)
-		c.reader.look(c.order[0].transactions.(*reported))
+		c.reader.lookNow(c.order[0].transactions.(*reported))
 		r := stopped(t, c, twoSeconds)[key(1)]
 		if done, _ := r.Extras.Get(sample.Transactions); !same(r.Cost, (used-before).Seconds()/100) || done <= 0 {
 			t.Errorf("cost %v of %v, want %v for each of 100", r.Cost, done, (used-before)/100)

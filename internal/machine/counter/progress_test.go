@@ -2,6 +2,7 @@ package counter
 
 import (
 	"bytes"
+	"container/heap"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -116,9 +117,20 @@ func (s *stillClock) now() time.Time { return time.Unix(0, s.at.Load()) }
 func (c *stillCPT) look() {
 	for _, t := range c.order {
 		if r, ok := t.transactions.(*reported); ok {
-			c.reader.look(r)
+			c.reader.lookNow(r)
 		}
 	}
+}
+
+// lookNow looks at a task whenever that is due.
+func (r *reader) lookNow(t *reported) {
+	r.mu.Lock()
+	if t.index >= 0 {
+		heap.Remove(&r.waiting, t.index)
+	}
+	r.running++
+	r.mu.Unlock()
+	r.look(t)
 }
 
 // begin starts a window at a look.

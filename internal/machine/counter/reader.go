@@ -1,10 +1,10 @@
 package counter
 
 import (
+	"container/heap"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 )
@@ -23,7 +23,7 @@ const (
 
 const (
 	// looksAtOnce bounds the looks that run together.
-	looksAtOnce = 16
+	looksAtOnce = 8
 	// maxHung bounds the looks that have not returned, each of which has a thread. From
 	// half of it on only tasks are looked at that were looked at with success before.
 	maxHung = 64
@@ -52,7 +52,8 @@ type reader struct {
 	looks  sync.WaitGroup // and run
 
 	mu      sync.Mutex
-	tasks   []*reported
+	waiting dueFirst // tasks at which no look is in progress
+	active  map[*reported]bool
 	window  time.Duration // the length of a window; 0: not known
 	running int
 	hung    int
@@ -60,7 +61,7 @@ type reader struct {
 
 func newReader(now func() time.Time) *reader {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &reader{now: now, random: rand.Float64, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1)}
+	return &reader{now: now, random: rand.Float64, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), active: map[*reported]bool{}}
 }
 
 // start begins to look at tasks.
@@ -74,16 +75,27 @@ func (r *reader) close() {
 
 func (r *reader) add(t *reported) {
 	r.mu.Lock()
-	r.tasks = append(r.tasks, t)
+	defer r.mu.Unlock()
+	r.active[t] = true
 	t.next = r.now().Add(r.upTo(r.every(t)))
-	r.mu.Unlock()
-	r.nudge()
+	r.await(t)
+}
+
+// await lets a task wait for its next look.
+func (r *reader) await(t *reported) {
+	heap.Push(&r.waiting, t)
+	if t.index == 0 {
+		r.nudge()
+	}
 }
 
 func (r *reader) remove(t *reported) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tasks = slices.DeleteFunc(r.tasks, func(o *reported) bool { return o == t })
+	delete(r.active, t)
+	if t.index >= 0 {
+		heap.Remove(&r.waiting, t.index)
+	}
 }
 
 // windowed gives the reader the length of the newest window.
@@ -95,11 +107,12 @@ func (r *reader) windowed(length time.Duration) {
 	if !shorter {
 		return
 	}
-	for _, t := range r.tasks {
+	for _, t := range r.waiting {
 		if soon := r.now().Add(r.upTo(r.every(t))); t.pause == 0 && t.hangs == 0 && soon.Before(t.next) {
 			t.next = soon
 		}
 	}
+	heap.Init(&r.waiting)
 	r.nudge()
 }
 
@@ -139,58 +152,49 @@ func (r *reader) run() {
 	}
 }
 
-// dispatch starts the looks that are due. It returns the time until the next is due; each
-// look that ends wakes the reader as well.
+// dispatch starts the looks that are due. It returns the time until the next is due. If too
+// many are in progress, the end of one wakes the reader.
 func (r *reader) dispatch() (wait time.Duration, any bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.now()
-	for _, t := range r.tasks {
-		switch {
-		case t.busy:
-		case t.next.After(now):
-			if until := t.next.Sub(now); !any || until < wait {
-				wait, any = until, true
-			}
-		case r.running < looksAtOnce:
-			r.running++
-			t.busy, t.next = true, now.Add(2*lookLimit)
-			r.looks.Go(func() { r.look(t) })
+	for now := r.now(); len(r.waiting) > 0 && r.running < looksAtOnce; {
+		t := r.waiting[0]
+		if t.next.After(now) {
+			return t.next.Sub(now), true
 		}
+		heap.Pop(&r.waiting)
+		r.running++
+		r.looks.Go(func() { r.look(t) })
 	}
-	return wait, any
+	return 0, false
 }
 
 // look looks at a task once.
 func (r *reader) look(t *reported) {
-	defer r.nudge()
 	r.mu.Lock()
 	crowded := r.hung >= maxHung || r.hung >= maxHung/2 && !t.proven
 	r.mu.Unlock()
 	var l look
-	returned := true
+	returned, late := true, make(chan struct{})
 	if crowded {
 		l = look{at: r.now(), err: fmt.Errorf("not looked at: %d looks at tasks hang", maxHung/2)}
 	} else {
 		ctx, cancel := context.WithTimeout(r.ctx, lookLimit)
 		defer cancel()
-		l, returned = within(ctx, func() look { return t.looker.look(ctx) }, func(look) { r.late(t) })
+		l, returned = within(ctx, func() look { return t.looker.look(ctx) }, func(look) { close(late) })
 	}
 	if r.ctx.Err() != nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.running--
+	if r.running--; r.running == looksAtOnce-1 {
+		r.nudge()
+	}
 	if !returned {
-		r.hung++
-		away := min(leastQuarantine<<min(t.hangs, 10), mostQuarantine)
-		t.hangs++
-		t.next = r.now().Add(r.around(away))
-		t.hang(r.now(), &QuarantineError{away})
+		r.quarantine(t, late)
 		return
 	}
-	t.busy = false
 	every := r.every(t)
 	switch _, scraped := t.looker.(*scrape); {
 	case l.err != nil && (scraped || crowded), l.err == nil && len(l.values) == 0 && t.target.Progress == "":
@@ -200,13 +204,50 @@ func (r *reader) look(t *reported) {
 	}
 	t.next = r.now().Add(r.around(max(t.pause, every)))
 	t.keep(&l)
+	if r.active[t] {
+		r.await(t)
+	}
 }
 
-// late records that a look that hung has returned.
-func (r *reader) late(t *reported) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t.busy = false
-	r.hung--
-	r.nudge()
+// quarantine leaves a task alone whose look hangs, for some time and until late is closed.
+func (r *reader) quarantine(t *reported, late <-chan struct{}) {
+	r.hung++
+	away := min(leastQuarantine<<min(t.hangs, 10), mostQuarantine)
+	t.hangs++
+	t.next = r.now().Add(r.around(away))
+	t.hang(r.now(), &QuarantineError{away})
+	go func() {
+		<-late // for as long as the kernel waits
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.hung--; r.active[t] {
+			r.await(t)
+		}
+	}()
+}
+
+// dueFirst is a heap of tasks, of which the first is due first.
+type dueFirst []*reported
+
+func (h dueFirst) Len() int           { return len(h) }
+func (h dueFirst) Less(i, j int) bool { return h[i].next.Before(h[j].next) }
+
+func (h dueFirst) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *dueFirst) Push(x any) {
+	t := x.(*reported)
+	t.index = len(*h)
+	*h = append(*h, t)
+}
+
+func (h *dueFirst) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	t.index = -1
+	return t
 }

@@ -19,8 +19,8 @@ type reported struct {
 
 	// Of the reader:
 	next   time.Time     // the next look
+	index  int           // in reader.waiting, -1 if it is not there
 	pause  time.Duration // the newest, if it grows
-	busy   bool          // a look has not returned
 	proven bool          // a look has succeeded
 	hangs  int           // looks that did not return in time
 
