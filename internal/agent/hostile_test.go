@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// unforeseen makes the rig's windows open at random moments, which the seed determines.
-func (r *rig) unforeseen(seed uint64) { r.random = rand.New(rand.NewPCG(seed, 9)).Float64 }
-
 // Windows open at moments that do not follow from earlier ones: one in each period, at any
 // moment of it.
 func TestAWindowCannotBeForeseen(t *testing.T) {
@@ -121,6 +118,29 @@ func TestUsageOutsideWindowsIsAFinding(t *testing.T) {
 			t.Errorf("%d entries in the audit log", found)
 		}
 	})
+}
+
+// An antagonist that is there all the time is tried, proven and capped with such windows too,
+// about as soon as with windows at a fixed phase.
+func TestUnforeseenWindowsDetect(t *testing.T) {
+	for seed := range uint64(8) {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+			noisy := r.add("/batch/noisy-1", 0.05)
+			r.add("/batch/quiet-1", 0.4)
+			r.suffering(noisy)
+			r.unforeseen(seed)
+			r.start()
+			defer r.stop()
+			r.pass(20 * time.Minute)
+			noisy.set(1.5)
+			began := time.Now()
+			if round := r.accused(40 * time.Minute); round.Suspect.Name != "/batch/noisy-1" {
+				t.Errorf("seed %d: capped %s", seed, round.Suspect.Name)
+			}
+			t.Logf("seed %d: capped after %s", seed, time.Since(began))
+		})
+	}
 }
 
 // Windows are where they were if their moments are fixed, and metrics have the values of the

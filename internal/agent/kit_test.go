@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -341,6 +342,9 @@ type rig struct {
 	// itself; nil keeps that.
 	asMachine func(*source) counter.MachineSource
 }
+
+// unforeseen makes the rig's windows open at random moments, which the seed determines.
+func (r *rig) unforeseen(seed uint64) { r.random = rand.New(rand.NewPCG(seed, 9)).Float64 }
 
 // baseRules are the rig's rules: the path determines job and class.
 const baseRules = `

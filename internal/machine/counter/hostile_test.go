@@ -1,20 +1,15 @@
 package counter
 
 import (
-	"errors"
 	"io"
 	"math"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // A malicious task: what it controls is read, and never waited for.
@@ -54,7 +49,7 @@ func TestALookThatHangsIsNotWaitedFor(t *testing.T) {
 			if waited := time.Since(before); waited != 10*time.Second {
 				t.Errorf("the window lasted %s", waited)
 			}
-			if r := all[key(1)]; !errors.Is(r.Err, errHangs) || !strings.Contains(r.Err.Error(), "quarantined for 10m0s") || !math.IsNaN(r.Cost) {
+			if r := all[key(1)]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined for 10m0s") || !math.IsNaN(r.Cost) {
 				t.Errorf("the task that hangs: %+v", r)
 			}
 			if r := all[key(2)]; r.Err != nil || math.Abs(r.Cost/0.002-1) > 0.01 || r.Coverage < 0.5 {
@@ -96,7 +91,7 @@ func TestManyLooksThatHang(t *testing.T) {
 		if r := stopped(t, c, twoSeconds)[key(2)]; r.Err != nil || math.IsNaN(r.Cost) {
 			t.Errorf("the other task: %+v", r)
 		}
-		if n := len(looks); n > maxHung {
+		if n := len(looks); n > 64 {
 			t.Errorf("%d looks hang", n)
 		}
 		p.check(c.Close())
@@ -157,72 +152,6 @@ func TestLooksDoNotTellWindows(t *testing.T) {
 	})
 }
 
-// A progress file on a file system that answers when a process or a server likes is not
-// opened, and its task is told why.
-func TestFileSystemsThatMayHangAreNotEntered(t *testing.T) {
-	for kind, refused := range map[string]bool{"fuse.sshfs": true, "nfs4": true, "9p": true, "cifs": true, "autofs": true, "": true, "ext4": false, "tmpfs": false} {
-		p := newFakeProc(t)
-		p.process(7, 1, 1, "QUELL_PROGRESS=/a")
-		p.set("/a", 1)
-		root, err := unix.Open(p.root, unix.O_PATH|unix.O_CLOEXEC, 0)
-		p.check(err)
-		id, err := mountID(root)
-		unix.Close(root)
-		p.check(err)
-		text, err := os.ReadFile(p.dir + "/7/mountinfo")
-		p.check(err)
-		lines := strings.Split(string(text), "\n")
-		for i, line := range lines {
-			if line != "" && mountTypes(strings.NewReader(line))[id] != "" {
-				if lines[i] = ""; kind != "" {
-					left, right, _ := strings.Cut(line, " - ")
-					_, rest, _ := strings.Cut(right, " ")
-					lines[i] = left + " - " + kind + " " + rest
-				}
-			}
-		}
-		p.check(os.WriteFile(p.dir+"/7/mountinfo", []byte(strings.Join(lines, "\n")), 0o644))
-		c := p.cpt("")
-		c.begin(t)
-		p.set("/a", 101)
-		r := c.end(t, twoSeconds)[key(1)]
-		var refusal *FileSystemError
-		if errors.As(r.Err, &refusal) != refused || (r.Cost == 0.02) == refused || refused && refusal.Type != kind {
-			t.Errorf("%q: %+v", kind, r)
-		}
-	}
-}
-
-// A progress file on a FUSE file system whose process never answers.
-func TestProgressFileOnAStalledFUSE(t *testing.T) {
-	quelltest.Need(t, quelltest.Root)
-	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		quelltest.Skip(t, "fuse", err)
-	}
-	defer unix.Close(dev)
-	dir := t.TempDir()
-	if err := unix.Mount("stalled", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, "fd="+strconv.Itoa(dev)+",rootmode=40000,user_id=0,group_id=0,allow_other"); err != nil {
-		quelltest.Skip(t, "fuse", err)
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
-	link := t.TempDir() + "/link"
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range []string{dir + "/progress", link + "/progress", dir + "/../" + dir[strings.LastIndexByte(dir, '/')+1:] + "/progress"} {
-		c := still(t, "/proc", nil)
-		if err := c.Add(Target{Key: key(1), Progress: file, Members: func() ([]int, error) { return []int{os.Getpid()}, nil }}); err != nil {
-			t.Fatal(err)
-		}
-		c.begin(t)
-		var refusal *FileSystemError
-		if r := c.end(t, twoSeconds)[key(1)]; !errors.As(r.Err, &refusal) || refusal.Type != "fuse" {
-			t.Errorf("%s: %+v", file, r)
-		}
-	}
-}
-
 // A program whose symbol table cannot be read to the end costs other tasks neither their
 // uprobes nor the agent its end.
 func TestASearchThatHangsIsNotWaitedFor(t *testing.T) {
@@ -249,7 +178,7 @@ func TestASearchThatHangsIsNotWaitedFor(t *testing.T) {
 			if r := all[fine.Key]; r.Err != nil || math.IsNaN(r.Cost) {
 				t.Errorf("the other task: %+v", r)
 			}
-			if r := all[hangs.Key]; !errors.Is(r.Err, errHangs) {
+			if r := all[hangs.Key]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined") {
 				t.Errorf("the task that hangs: %+v", r)
 			}
 			<-time.After(time.Second)
