@@ -30,6 +30,12 @@ func (b *base) random() bool {
 	return b.Random != nil && 2*(c.Duration+b.Config.Tick) <= c.Period
 }
 
+// periodAfter is the beginning of the period after one, or of the present one if the loop was
+// so late.
+func periodAfter(begin, now time.Time, period time.Duration) time.Time {
+	return begin.Add(max(1, now.Sub(begin)/period) * period)
+}
+
 // nextDue is when tick next has something to do.
 func (b *blind) nextDue() time.Time {
 	if b.open {
@@ -68,10 +74,7 @@ func (b *blind) tick(now time.Time) {
 	}
 	b.open, b.stretch = false, true
 	period := b.Config.Sampling.Period
-	b.period = b.period.Add(period)
-	for !b.period.Add(period).After(now) { // the loop was late
-		b.period = b.period.Add(period)
-	}
+	b.period = periodAfter(b.period, now, period)
 	b.draw(now.Add(b.Config.Tick))
 	b.compare()
 }

@@ -124,10 +124,7 @@ func (sm *sampler) schedule(now time.Time) {
 		w.next = soon
 		return
 	}
-	w.period = w.period.Add(period)
-	for !w.period.Add(period).After(now) { // the loop was late
-		w.period = w.period.Add(period)
-	}
+	w.period = periodAfter(w.period, now, period)
 	w.next = w.period.Add(time.Duration(sm.Random() * float64(period)))
 	if next := now.Add(least); w.next.Before(next) {
 		w.next = next
