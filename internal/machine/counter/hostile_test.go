@@ -56,6 +56,7 @@ func TestALookThatHangsIsNotWaitedFor(t *testing.T) {
 				t.Errorf("the other task: %+v", r)
 			}
 		}
+		synctest.Wait()
 		if looks != 1 {
 			t.Errorf("%d looks at the task that hangs, want 1", looks)
 		}
@@ -119,6 +120,7 @@ func TestLooksDoNotTellWindows(t *testing.T) {
 		start(t, c)
 		<-time.After(10 * time.Second)
 		stopped(t, c, twoSeconds) // from now on the length of a window is known
+		synctest.Wait()
 		looks = nil
 		const windows = 200
 		counted := 0
