@@ -13,8 +13,10 @@ import (
 const (
 	// lookLimit is how long a look may take. A task whose look takes longer is quarantined.
 	lookLimit = 3 * time.Second
-	// leastQuarantine is how long at least; it doubles with each look that hangs.
-	leastQuarantine, mostQuarantine = 10 * time.Minute, 24 * time.Hour
+	// leastQuarantine is how long at least, and until the look has returned; it doubles with
+	// each look that hangs, and is halved by each that does not: a look may take long because
+	// the agent gets no CPU.
+	leastQuarantine, mostQuarantine = time.Minute, 24 * time.Hour
 	// firstEvery is the mean pause between looks before the length of a window is known.
 	firstEvery, leastEvery, mostEvery = time.Second, 20 * time.Millisecond, 15 * time.Second
 	// Pauses of a task that reports nothing or does not answer, in mean pauses: they double.
@@ -194,6 +196,9 @@ func (r *reader) look(t *reported) {
 	if !returned {
 		r.quarantine(t, late)
 		return
+	}
+	if !crowded {
+		t.hangs = max(0, t.hangs-1)
 	}
 	every := r.every(t)
 	switch _, scraped := t.looker.(*scrape); {
