@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -61,6 +62,9 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	}
 	defer func() { err = errors.Join(err, release(len(e.Active()) == 0)) }()
 	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, NetWrites: egress.Writes, Descriptors: counter.Descriptors, Log: log}
+	if c.Sampling.Phase == "random" {
+		p.Random = rand.Float64
+	}
 	if p.Platform, err = h.Platform(); err != nil {
 		return err
 	}

@@ -49,6 +49,8 @@ type Cgroup interface {
 	Members() ([]int, error)
 	Below() ([]uint64, error)
 	Usage() (host.Usage, error)
+	// CPUTime returns a function that reads the CPU time of Usage, from any goroutine.
+	CPUTime() func() (time.Duration, error)
 	// Stalled is how long at least one thread has waited for a resource ("cpu").
 	Stalled(resource string) (time.Duration, error)
 	Places() (host.Places, error)
@@ -140,4 +142,7 @@ type Parts struct {
 	Uplink Uplink
 	// Certificates are those of the Uplink; nil for none.
 	Certificates *certificate.Files
+	// Random returns numbers in [0, 1) that no task can foresee. With it windows open at
+	// random moments; nil: at the beginning of each period.
+	Random func() float64
 }

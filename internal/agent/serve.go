@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/sys/unix"
 
@@ -180,10 +179,8 @@ func (a *Agent) Alive(ctx context.Context) error { return a.ask(ctx, func() {}) 
 
 // MetricsServer serves /metrics and /healthz.
 func (a *Agent) MetricsServer() *http.Server {
-	process := prometheus.NewRegistry()
-	process.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { a.serveMetrics(w, r, process) })
+	mux.HandleFunc("GET /metrics", a.serveMetrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, req *http.Request) {
 		ctx, cancel := context.WithTimeout(req.Context(), maxScrapeWait)
 		defer cancel()
@@ -201,17 +198,15 @@ const maxScrapeWait = 10 * time.Second
 // serveMetrics writes the agent's metrics and those of the process and of Go's runtime. The
 // loop only collects the values. The text is not compressed: that costs more than all the
 // rest.
-func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request, process prometheus.Gatherer) {
+func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), maxScrapeWait)
 	defer cancel()
-	var own *series
-	if err := a.ask(ctx, func() { own = a.view.series() }); err != nil {
+	var values prometheus.Gatherers
+	if err := a.ask(ctx, func() { values = a.view.scrape(a.clock.now()) }); err != nil {
 		http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(own)
-	families, err := prometheus.Gatherers{registry, process}.Gather()
+	families, err := values.Gather()
 	if err != nil {
 		a.Log.Debug("collect metrics", "reason", err)
 	}

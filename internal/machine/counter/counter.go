@@ -37,10 +37,23 @@ type Target struct {
 	// instead.
 	Scrape *Scrape
 	Uprobe *Uprobe
-	// Members lists the process ids in the task's cgroup and below it.
+	// Members lists the process ids in the task's cgroup and below it. It is called from
+	// several goroutines.
 	Members func() ([]int, error)
 	// Below lists the kernel ids of the cgroups below it, not itself.
 	Below func() ([]uint64, error)
+	// CPUTime reads the CPU time that the task has used so far. It is called from several
+	// goroutines. nil: not possible.
+	CPUTime func() (time.Duration, error)
+}
+
+// cpuTime returns the CPU time, and whether it is known.
+func (t *Target) cpuTime() (time.Duration, bool) {
+	if t.CPUTime == nil {
+		return 0, false
+	}
+	used, err := t.CPUTime()
+	return used, err == nil
 }
 
 // Reading is what a source counted for one target over one window.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -98,6 +99,9 @@ func describe(t *testing.T, h *Host) string {
 			out("  places %+v", places)
 			usage, err := c.Usage()
 			out("  usage %+v %v", usage, errorText(err))
+			if cpu, readErr := c.CPUTime()(); cpu != usage.CPU || errors.Is(readErr, ErrNoUsage) != errors.Is(err, ErrNoUsage) {
+				t.Errorf("%s: CPUTime %s, %v; usage %+v, %v", p, cpu, readErr, usage, err)
+			}
 			stalled, err := c.Stalled("cpu")
 			out("  stalled on cpu %v %v", stalled, errorText(err))
 			members, err := c.Members()

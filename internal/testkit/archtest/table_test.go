@@ -46,7 +46,7 @@ var table = []row{
 	{pkg: "agent/config", may: "core/sample core/spec core/detect core/plan format/keyed", why: "one struct per program, with the core's parameters"},
 	{pkg: "agent/logbook", may: "core/sample core/pipeline core/incident", why: "stores and finds incident.Records; the agent writes, the agent and the command line read"},
 	{pkg: "agent/api", may: "core/sample core/spec core/command core/plan format/keyed agent/logbook core/incident", why: "the agent's socket: incidents, specs and commands as JSON of the core's types"},
-	{pkg: "agent", may: "core/sample core/spec core/detect core/command core/plan format/atomicfile format/wire machine/host machine/counter machine/enforce agent/config agent/logbook agent/api core/pipeline core/incident format/certificate", outside: "golang.org/x/sys github.com/prometheus/client_golang github.com/prometheus/common",
+	{pkg: "agent", may: "core/sample core/spec core/detect core/command core/plan format/atomicfile format/wire machine/host machine/counter machine/enforce agent/config agent/logbook agent/api core/pipeline core/incident format/certificate", outside: "golang.org/x/sys github.com/prometheus/client_golang github.com/prometheus/client_model github.com/prometheus/common",
 		why: "the loop over the core; its inputs are its own interfaces with other packages' types"},
 	{pkg: "agent/daemon", outside: "github.com/spf13/cobra", why: "shared code of the daemons: command lines and listeners"},
 	{pkg: "agent/child", why: "runs the daemons as children of other programs, for the lab, the demo and the test kit"},
