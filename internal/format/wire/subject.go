@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The subjects. An agent may publish only its own machine's samples and records. It may
-// read specs and the commands to its machine or to all.
+// The subjects. An agent may publish only its own machine's samples, records and replies.
+// It may read specs and the commands to its machine or to all.
 const (
 	AllSamples = "sample.*"
 	AllRecords = "record.*"
@@ -28,6 +28,15 @@ func SpecKey(job, platform string) string { return Token(job) + "." + Token(plat
 
 // CommandSubject is the subject of commands to one machine.
 func CommandSubject(machine string) string { return "command.machine." + Token(machine) }
+
+// ReplySubject is the subject of a machine's reply to the command with that ID.
+func ReplySubject(machine, id string) string { return "reply." + Token(machine) + "." + Token(id) }
+
+// AllReplies is the subject of all machines' replies to a command.
+func AllReplies(id string) string { return "reply.*." + Token(id) }
+
+// OwnReplies is the subject of all replies of one machine.
+func OwnReplies(machine string) string { return "reply." + Token(machine) + ".*" }
 
 // Token encodes any name as one token of a subject or bucket key: letters, digits, "-"
 // and "_" stay, every other byte becomes "=" and two hex digits. The encoding is
