@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,7 +16,7 @@ import (
 )
 
 // roles are the roles for which credentials can be requested.
-var roles = []string{string(authority.Agent), string(authority.Viewer), string(authority.Operator), string(authority.Server)}
+var roles = []string{string(authority.Agent), string(authority.Viewer), string(authority.Server)}
 
 // keys opens the authority of the configuration.
 func (f *flags) keys() (*authority.Authority, error) {
@@ -37,7 +38,7 @@ func (f *flags) keysFor(word string) (*authority.Authority, authority.Role, erro
 
 func credentialsCommand(f *flags) *cobra.Command {
 	var ttl time.Duration
-	cmd := &cobra.Command{Use: "credentials agent|viewer|operator|server NAME", Short: "make credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
+	cmd := &cobra.Command{Use: "credentials agent|viewer|server NAME", Short: "make credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
 		Long: `credentials prints credentials in NATS's format. With an agent's credentials it can publish as
 the machine NAME and no other. They are signed by keys in the server's state_dir, which also has
 a record of all signed credentials, so that they can be revoked.`,
@@ -117,7 +118,7 @@ func state(i authority.Issued, now time.Time) string {
 }
 
 func revokeCommand(f *flags) *cobra.Command {
-	return &cobra.Command{Use: "revoke agent|viewer|operator|server NAME", Short: "revoke credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
+	return &cobra.Command{Use: "revoke agent|viewer|server NAME", Short: "revoke credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
 		Long: `revoke revokes all credentials that were made for NAME in that role. A server that runs on the
 same state_dir disconnects their users within seconds. An external NATS server needs the new
 output of "quell-server trust". New credentials for the same NAME can be made at once.
@@ -154,8 +155,11 @@ this server's keys. It contains no secret.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n  %s: %s\n  %s: %s\n}\n",
-				t.Operator, t.System, t.Account, t.AccountJWT, t.System, t.SystemJWT)
+			text := fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n", t.Operator, t.System)
+			for _, key := range slices.Sorted(maps.Keys(t.JWTs)) {
+				text += fmt.Sprintf("  %s: %s\n", key, t.JWTs[key])
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text+"}\n")
 			return err
 		}}
 }

@@ -130,7 +130,7 @@ func TestRefusedAndAudited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged, err := stranger.Issue(authority.Operator, "olga", 0)
+	forged, err := stranger.Issue(authority.Server, "olga", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

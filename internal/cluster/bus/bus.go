@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -36,9 +37,11 @@ type StreamOptions struct {
 
 // Bus is the server's side of the bus.
 type Bus struct {
-	*connection
-	kv  jetstream.KeyValue
-	log *slog.Logger
+	*connection // the account of samples
+	specs       *connection
+	commands    *commander
+	kv          jetstream.KeyValue
+	log         *slog.Logger
 
 	replicas  int
 	leaseTime time.Duration // 0: the constant
@@ -48,17 +51,32 @@ type Bus struct {
 // ctx bounds how long that may take.
 func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
 	b := &Bus{log: o.Log, replicas: max(1, s.Replicas)}
-	var err error
-	b.connection, err = dial(ctx, &o, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) }))
-	if err != nil {
-		return nil, err
+	failed := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) })
+	var links []*connection
+	for _, account := range credential.Accounts() {
+		l, err := dial(ctx, &o, account, failed)
+		if err != nil {
+			closeAll(links)
+			return nil, err
+		}
+		links = append(links, l)
 	}
+	b.connection, b.specs, b.commands = links[0], links[1], &commander{link: links[2], credentials: o.Credentials, log: o.Log}
 	if err := b.prepare(ctx, s); err != nil {
 		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
+
+func closeAll(links []*connection) {
+	for _, l := range links {
+		l.nc.Close()
+	}
+}
+
+// links are the connections, in the order of credential.Accounts.
+func (b *Bus) links() []*connection { return []*connection{b.connection, b.specs, b.commands.link} }
 
 func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 	for _, c := range []jetstream.StreamConfig{
@@ -81,7 +99,7 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 // makeBucket creates a bucket or updates it.
 func (b *Bus) makeBucket(ctx context.Context, c jetstream.KeyValueConfig) (kv jetstream.KeyValue, err error) {
 	c.Storage, c.Replicas, c.History = jetstream.FileStorage, b.replicas, 1
-	err = retry(ctx, func(ctx context.Context) (err error) { kv, err = b.js.CreateOrUpdateKeyValue(ctx, c); return err })
+	err = retry(ctx, func(ctx context.Context) (err error) { kv, err = b.specs.js.CreateOrUpdateKeyValue(ctx, c); return err })
 	if err != nil {
 		return nil, fmt.Errorf("make bucket %s: %w", c.Bucket, err)
 	}
@@ -106,15 +124,17 @@ func retry(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// Close ends the connection.
-func (b *Bus) Close() { b.nc.Close() }
+// Close ends the connections.
+func (b *Bus) Close() { closeAll(b.links()) }
 
-// Err returns why there is no connection now, nil if there is one.
+// Err returns why there is no connection now, nil if there are all.
 func (b *Bus) Err() error {
-	if b.nc.IsConnected() {
-		return nil
+	for _, l := range b.links() {
+		if !l.nc.IsConnected() {
+			return errors.Join(ErrNotConnected, l.nc.LastError())
+		}
 	}
-	return errors.Join(ErrNotConnected, b.nc.LastError())
+	return nil
 }
 
 // PutSpecs stores a job's specs on a platform and announces them to the agents that run
@@ -127,65 +147,19 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 	if _, err := b.kv.Put(ctx, wire.SpecKey(m.Job, m.Platform), data); err != nil {
 		return fmt.Errorf("store specs of %s: %w", m.Job, err)
 	}
-	if err := b.nc.Publish(wire.SpecSubject(m.Job, m.Platform), data); err != nil {
+	if err := b.specs.nc.Publish(wire.SpecSubject(m.Job, m.Platform), data); err != nil {
 		return fmt.Errorf("announce specs of %s: %w", m.Job, err)
 	}
 	return nil
 }
 
-// ErrNoMachine means that a command was not carried out because no machine of that name
-// is connected.
-var ErrNoMachine = errors.New("the machine is not connected")
-
 // Command sends a command to one machine and returns its reply.
 func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
-	data, err := wire.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	m, err := b.nc.RequestWithContext(ctx, wire.CommandSubject(machine), data)
-	if errors.Is(err, nats.ErrNoResponders) {
-		err = ErrNoMachine
-	}
-	if err != nil {
-		return nil, fmt.Errorf("command %s: %w", machine, err)
-	}
-	var r wire.Reply
-	if err := wire.Unmarshal(m.Data, &r); err != nil {
-		return nil, fmt.Errorf("command %s: %w", machine, err)
-	}
-	return &r, nil
+	return b.commands.one(ctx, machine, c)
 }
 
-// CommandAll sends a command to all machines and passes on each reply as it comes, until
-// ctx ends, which is no error.
+// CommandAll sends a command to all machines and passes on the reply of each as it comes,
+// until ctx ends, which is no error.
 func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error {
-	data, err := wire.Marshal(c)
-	if err != nil {
-		return err
-	}
-	inbox := b.nc.NewRespInbox()
-	sub, err := b.nc.SubscribeSync(inbox)
-	if err != nil {
-		return fmt.Errorf("command all: %w", err)
-	}
-	defer sub.Unsubscribe()
-	if err := b.nc.PublishRequest(wire.CommandAll, inbox, data); err != nil {
-		return fmt.Errorf("command all: %w", err)
-	}
-	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		switch {
-		case errors.Is(err, nats.ErrNoResponders) || ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return fmt.Errorf("command all: %w", err)
-		}
-		var r wire.Reply
-		if err := wire.Unmarshal(m.Data, &r); err != nil {
-			b.log.Warn("malformed reply", "reason", err)
-			continue
-		}
-		each(&r)
-	}
+	return b.commands.all(ctx, c, each)
 }

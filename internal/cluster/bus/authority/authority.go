@@ -1,7 +1,7 @@
 // Package authority controls access to the bus. It holds the keys that sign credentials.
-// NATS servers, embedded or external, know only its public keys. Credentials are files in
-// the NATS format: a JWT that states the holder's permissions and expiry, and a private
-// key that is never sent over the network.
+// NATS servers, embedded or external, know only its public keys. Credentials are files
+// (package credential): for each account of the bus a JWT that states the holder's
+// permissions and expiry, and a private key that is never sent over the network.
 package authority
 
 import (
@@ -15,15 +15,21 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // Authority issues credentials.
 type Authority struct {
-	dir                       string
-	operator, account, system nkeys.KeyPair
+	dir              string
+	operator, system nkeys.KeyPair
+	accounts         map[credential.Account]nkeys.KeyPair
 }
+
+// oneAccount is the key of the only account that quell had before there was one for each
+// purpose.
+const oneAccount = "account.nk"
 
 // Load reads the keys in a directory and creates those that are missing. Only the owner
 // may have access to the directory.
@@ -38,19 +44,25 @@ func Load(dir string) (*Authority, error) {
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("load keys: others may read %s: chmod 0700 it", dir)
 	}
-	a := &Authority{dir: dir}
-	for _, k := range []struct {
-		name string
-		pair *nkeys.KeyPair
-		make func() (nkeys.KeyPair, error)
-	}{
-		{"operator.nk", &a.operator, nkeys.CreateOperator},
-		{"account.nk", &a.account, nkeys.CreateAccount},
-		{"system.nk", &a.system, nkeys.CreateAccount},
-	} {
-		if *k.pair, err = loadKey(filepath.Join(dir, k.name), k.make); err != nil {
-			return nil, err
+	if _, err := os.Stat(filepath.Join(dir, oneAccount)); err == nil {
+		return nil, fmt.Errorf("load keys: %s has %s, of an older quell-server that had one account for all: "+
+			"let that one store what waits in its streams, move the file away, and issue all credentials again", dir, oneAccount)
+	}
+	a := &Authority{dir: dir, accounts: map[credential.Account]nkeys.KeyPair{}}
+	load := func(name string, create func() (nkeys.KeyPair, error)) nkeys.KeyPair {
+		if err != nil {
+			return nil
 		}
+		var pair nkeys.KeyPair
+		pair, err = loadKey(filepath.Join(dir, name+".nk"), create)
+		return pair
+	}
+	a.operator, a.system = load("operator", nkeys.CreateOperator), load("system", nkeys.CreateAccount)
+	for _, name := range credential.Accounts() {
+		a.accounts[name] = load(string(name), nkeys.CreateAccount)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return a, nil
 }
@@ -80,17 +92,16 @@ func loadKey(path string, create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, 
 // Role is the role that credentials are issued for.
 type Role string
 
-// The roles.
+// The roles. None of them is an operator's: operators act through the API, which checks
+// who they are, records what they do, and signs their commands.
 const (
-	// Agent may publish samples and records of its own machine, read specs, and answer
-	// commands. It has no access to any other machine.
+	// Agent may publish samples, records and replies of its own machine, and read specs
+	// and the commands to that machine. It has no access to any other machine.
 	Agent Role = "agent"
-	// Server may do everything on the account.
+	// Server may do everything on all accounts, and signs commands.
 	Server Role = "server"
 	// Viewer may listen to samples, records and specs, and change nothing.
 	Viewer Role = "viewer"
-	// Operator may do what a viewer may do, and send commands to machines.
-	Operator Role = "operator"
 )
 
 // Limits of a connection: the number of subscriptions (an agent has one for each job on
@@ -106,68 +117,120 @@ func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, er
 	if name == "" {
 		return nil, errors.New("issue credentials: they need a name")
 	}
-	user, err := nkeys.CreateUser()
+	allowed, err := permissions(role, name)
 	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
+		return nil, err
 	}
-	public, err := user.PublicKey()
-	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
-	}
-	c := jwt.NewUserClaims(public)
-	c.Name = string(role) + "." + name
+	var expires int64
 	if ttl != 0 {
-		c.Expires = time.Now().Add(ttl).Unix()
+		expires = time.Now().Add(ttl).Unix()
 	}
-	if err := permit(c, role, name); err != nil {
+	public, seed, err := newUser()
+	if err != nil {
 		return nil, err
 	}
-	if role != Server {
-		c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
+	var issuedAt int64
+	user := credential.Pair{Seed: seed}
+	for _, account := range credential.Accounts() {
+		may, ok := allowed[account]
+		if !ok {
+			continue
+		}
+		c := jwt.NewUserClaims(public)
+		c.Name, c.Expires, c.Permissions = string(role)+"."+name, expires, may
+		c.Tags.Add(account.Tag())
+		if role != Server {
+			c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
+		}
+		token, err := c.Encode(a.accounts[account])
+		if err != nil {
+			return nil, fmt.Errorf("issue credentials: %w", err)
+		}
+		user.Tokens, issuedAt = append(user.Tokens, token), c.IssuedAt
 	}
-	token, err := c.Encode(a.account)
-	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
+	pairs := []credential.Pair{user}
+	if role == Server {
+		signer, err := a.signer(name, expires)
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, signer)
 	}
-	if err := a.remember(Issued{Role: role, Name: name, Key: public, At: c.IssuedAt, Expires: c.Expires}); err != nil {
+	if err := a.remember(Issued{Role: role, Name: name, Key: public, At: issuedAt, Expires: expires}); err != nil {
 		return nil, err
 	}
-	seed, err := user.Seed()
-	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
-	}
-	return jwt.FormatUserConfig(token, seed)
+	return credential.Format(pairs...)
 }
 
-// permit sets the permissions of a role. Everything that is not listed is refused.
-func permit(c *jwt.UserClaims, role Role, name string) error {
+func newUser() (public string, seed []byte, err error) {
+	user, err := nkeys.CreateUser()
+	if err == nil {
+		public, err = user.PublicKey()
+	}
+	if err == nil {
+		seed, err = user.Seed()
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("issue credentials: %w", err)
+	}
+	return public, seed, nil
+}
+
+// signer makes a key that signs commands. It is a separate one: a NATS server may have a
+// client's own key sign any challenge. Its JWT lets nobody connect.
+func (a *Authority) signer(name string, expires int64) (p credential.Pair, err error) {
+	public, seed, err := newUser()
+	if err != nil {
+		return p, err
+	}
+	c := jwt.NewUserClaims(public)
+	c.Name, c.Expires = string(Server)+"."+name, expires
+	c.Tags.Add(credential.SignerTag)
+	c.Pub.Deny.Add(">")
+	c.Sub.Deny.Add(">")
+	token, err := c.Encode(a.accounts[credential.Commands])
+	if err != nil {
+		return p, fmt.Errorf("issue credentials: %w", err)
+	}
+	return credential.Pair{Tokens: []string{token}, Seed: seed}, nil
+}
+
+// readSpecs is the request for a value of the bucket of specs.
+const readSpecs = "$JS.API.DIRECT.GET.KV_specs.$KV.specs.>"
+
+// permissions are those of a role, by account. What is not listed is refused.
+func permissions(role Role, name string) (map[credential.Account]jwt.Permissions, error) {
 	inbox := "inbox." + wire.Token(name) + ".>"
+	allow := func(publish, subscribe jwt.StringList) jwt.Permissions {
+		return jwt.Permissions{Pub: jwt.Permission{Allow: publish}, Sub: jwt.Permission{Allow: subscribe}}
+	}
+	nothing := jwt.Permission{Deny: jwt.StringList{">"}}
 	switch role {
 	case Server:
-		return nil // all permissions
+		return map[credential.Account]jwt.Permissions{credential.Samples: {}, credential.Specs: {}, credential.Commands: {}}, nil
 	case Agent:
-		c.Pub.Allow.Add(wire.SampleSubject(name), wire.RecordSubject(name), "$JS.API.DIRECT.GET.KV_specs.$KV.specs.>")
-		c.Sub.Allow.Add(wire.AllSpecs, wire.CommandSubject(name), wire.CommandAll, inbox)
-		// One answer to each command, on the reply subject that the command names.
-		c.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: time.Minute}
-	case Viewer, Operator:
-		c.Sub.Allow.Add(wire.AllSamples, wire.AllRecords, wire.AllSpecs, inbox)
-		c.Pub.Allow.Add("$JS.API.DIRECT.GET.KV_specs.$KV.specs.>")
-		if role == Operator {
-			c.Pub.Allow.Add("command.>")
-		}
-	default:
-		return fmt.Errorf("issue credentials: role %q: want agent, viewer, operator or server", role)
+		return map[credential.Account]jwt.Permissions{
+			credential.Samples: allow(jwt.StringList{wire.SampleSubject(name), wire.RecordSubject(name)}, jwt.StringList{inbox}),
+			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+			// Replies have subjects of the machine's own, so that the bus checks whose they are.
+			credential.Commands: allow(jwt.StringList{wire.OwnReplies(name)}, jwt.StringList{wire.CommandSubject(name), wire.CommandAll}),
+		}, nil
+	case Viewer:
+		return map[credential.Account]jwt.Permissions{
+			credential.Samples: {Pub: nothing, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSamples, wire.AllRecords}}},
+			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+		}, nil
 	}
-	return nil
+	return nil, fmt.Errorf("issue credentials: role %q: want agent, viewer or server", role)
 }
 
 // Trust is the information with which a NATS server accepts the holders of credentials:
 // the operator and its accounts, as JWTs. It holds no secret.
 type Trust struct {
-	Operator              string
-	Account, System       string // public keys
-	AccountJWT, SystemJWT string
+	Operator string
+	System   string                        // public key of the system account
+	Accounts map[credential.Account]string // public keys
+	JWTs     map[string]string             // of all accounts, by public key
 }
 
 // Trust returns the authority's trust information.
@@ -176,33 +239,42 @@ func (a *Authority) Trust() (t Trust, err error) {
 	if err != nil {
 		return t, fmt.Errorf("describe keys: %w", err)
 	}
-	if t.Account, err = a.account.PublicKey(); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	if t.System, err = a.system.PublicKey(); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	operator := jwt.NewOperatorClaims(operatorKey)
-	operator.Name, operator.SystemAccount = "quell", t.System
-	if t.Operator, err = operator.Encode(a.operator); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	account := jwt.NewAccountClaims(t.Account)
-	account.Name = "quell"
-	account.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
 	revoked, err := a.revoked()
 	if err != nil {
 		return t, err
 	}
-	for key, at := range revoked {
-		account.RevokeAt(key, time.Unix(at, 0))
+	t.Accounts, t.JWTs = map[credential.Account]string{}, map[string]string{}
+	account := func(name string, pair nkeys.KeyPair, change func(*jwt.AccountClaims)) (string, error) {
+		key, err := pair.PublicKey()
+		if err != nil {
+			return "", fmt.Errorf("describe keys: %w", err)
+		}
+		c := jwt.NewAccountClaims(key)
+		c.Name = name
+		change(c)
+		if t.JWTs[key], err = c.Encode(a.operator); err != nil {
+			return "", fmt.Errorf("describe keys: %w", err)
+		}
+		return key, nil
 	}
-	if t.AccountJWT, err = account.Encode(a.operator); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
+	if t.System, err = account("system", a.system, func(*jwt.AccountClaims) {}); err != nil {
+		return t, err
 	}
-	system := jwt.NewAccountClaims(t.System)
-	system.Name = "system"
-	if t.SystemJWT, err = system.Encode(a.operator); err != nil {
+	for _, name := range credential.Accounts() {
+		if t.Accounts[name], err = account("quell-"+string(name), a.accounts[name], func(c *jwt.AccountClaims) {
+			if name != credential.Commands { // which has no streams
+				c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+			}
+			for key, at := range revoked {
+				c.RevokeAt(key, time.Unix(at, 0))
+			}
+		}); err != nil {
+			return t, err
+		}
+	}
+	operator := jwt.NewOperatorClaims(operatorKey)
+	operator.Name, operator.SystemAccount = "quell", t.System
+	if t.Operator, err = operator.Encode(a.operator); err != nil {
 		return t, fmt.Errorf("describe keys: %w", err)
 	}
 	return t, nil
