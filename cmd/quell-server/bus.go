@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,7 @@ type busConnection struct {
 const connectTime = time.Minute
 
 // connect opens the bus, nil if none is configured. refused is called with each operation
-// that the embedded NATS server refuses to a client.
+// that the embedded NATS server refuses to a client, and with each message that is dropped.
 func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
 	var l busConnection
@@ -59,7 +60,7 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused fu
 		return nil, err
 	}
 	for _, name := range []bus.Stream{bus.Samples, bus.Records} {
-		l.feeds = append(l.feeds, &feed{bus: l.bus, name: name, log: log})
+		l.feeds = append(l.feeds, &feed{bus: l.bus, name: name, refused: refused})
 	}
 	return &l, nil
 }
@@ -170,7 +171,7 @@ func (l *busConnection) close() {
 type feed struct {
 	bus      *bus.Bus
 	name     bus.Stream
-	log      *slog.Logger
+	refused  func(embedded.Refusal)
 	messages []bus.Message
 	decoded  []wire.Batch // reused
 	batches  []store.Batch
@@ -205,7 +206,8 @@ func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
 		b, bad := f.batch(m, &f.decoded[i])
 		if bad != nil {
 			// It stays invalid. Its sequence number still counts as processed.
-			f.log.Error("a message was dropped", "stream", f.name, "seq", m.Seq, "subject", m.Subject, "reason", bad)
+			sender := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+			f.refused(embedded.Refusal{Client: string(authority.Agent) + "." + sender, Operation: "publish", Subject: m.Subject, Reason: "the message was dropped: " + bad.Error()})
 			b = store.Batch{Source: store.Source{Stream: string(f.name)}, Seq: m.Seq}
 		}
 		f.batches = append(f.batches, b)

@@ -37,8 +37,7 @@ type StreamOptions struct {
 
 // Bus is the server's side of the bus.
 type Bus struct {
-	*connection // the account of samples
-	specs       *connection
+	*connection // to the account of the streams
 	commands    *commander
 	kv          jetstream.KeyValue
 	log         *slog.Logger
@@ -52,31 +51,22 @@ type Bus struct {
 func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
 	b := &Bus{log: o.Log, replicas: max(1, s.Replicas)}
 	failed := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) })
-	var links []*connection
-	for _, account := range credential.Accounts() {
-		l, err := dial(ctx, &o, account, failed)
-		if err != nil {
-			closeAll(links)
-			return nil, err
-		}
-		links = append(links, l)
+	store, err := dial(ctx, &o, credential.Store, failed)
+	if err != nil {
+		return nil, err
 	}
-	b.connection, b.specs, b.commands = links[0], links[1], &commander{link: links[2], credentials: o.Credentials, log: o.Log}
+	commands, err := dial(ctx, &o, credential.Commands, failed)
+	if err != nil {
+		store.nc.Close()
+		return nil, err
+	}
+	b.connection, b.commands = store, &commander{link: commands, credentials: o.Credentials, log: o.Log}
 	if err := b.prepare(ctx, s); err != nil {
 		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
-
-func closeAll(links []*connection) {
-	for _, l := range links {
-		l.nc.Close()
-	}
-}
-
-// links are the connections, in the order of credential.Accounts.
-func (b *Bus) links() []*connection { return []*connection{b.connection, b.specs, b.commands.link} }
 
 func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 	for _, c := range []jetstream.StreamConfig{
@@ -99,7 +89,7 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 // makeBucket creates a bucket or updates it.
 func (b *Bus) makeBucket(ctx context.Context, c jetstream.KeyValueConfig) (kv jetstream.KeyValue, err error) {
 	c.Storage, c.Replicas, c.History = jetstream.FileStorage, b.replicas, 1
-	err = retry(ctx, func(ctx context.Context) (err error) { kv, err = b.specs.js.CreateOrUpdateKeyValue(ctx, c); return err })
+	err = retry(ctx, func(ctx context.Context) (err error) { kv, err = b.js.CreateOrUpdateKeyValue(ctx, c); return err })
 	if err != nil {
 		return nil, fmt.Errorf("make bucket %s: %w", c.Bucket, err)
 	}
@@ -125,11 +115,14 @@ func retry(ctx context.Context, try func(context.Context) error) error {
 }
 
 // Close ends the connections.
-func (b *Bus) Close() { closeAll(b.links()) }
+func (b *Bus) Close() {
+	b.nc.Close()
+	b.commands.link.nc.Close()
+}
 
-// Err returns why there is no connection now, nil if there are all.
+// Err returns why a connection is missing now, nil if there are both.
 func (b *Bus) Err() error {
-	for _, l := range b.links() {
+	for _, l := range []*connection{b.connection, b.commands.link} {
 		if !l.nc.IsConnected() {
 			return errors.Join(ErrNotConnected, l.nc.LastError())
 		}
@@ -147,7 +140,7 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 	if _, err := b.kv.Put(ctx, wire.SpecKey(m.Job, m.Platform), data); err != nil {
 		return fmt.Errorf("store specs of %s: %w", m.Job, err)
 	}
-	if err := b.specs.nc.Publish(wire.SpecSubject(m.Job, m.Platform), data); err != nil {
+	if err := b.nc.Publish(wire.SpecSubject(m.Job, m.Platform), data); err != nil {
 		return fmt.Errorf("announce specs of %s: %w", m.Job, err)
 	}
 	return nil

@@ -218,7 +218,7 @@ func TestALateAnswerReleasesNothing(t *testing.T) {
 	const keep = 50 * time.Millisecond
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	server := connect(t, url, credentials(t, a, authority.Server, "server", 0), credential.Samples)
+	server := connect(t, url, credentials(t, a, authority.Server, "server", 0), credential.Store)
 	var u *Uplink
 	opened, released := make(chan struct{}), make(chan uint64, 1)
 	n := 0

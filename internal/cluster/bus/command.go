@@ -94,7 +94,7 @@ func (s *commander) send(ctx context.Context, machine string, c *wire.Command, e
 		case <-ctx.Done():
 			return nil
 		case m := <-replies:
-			if m.Subject == nobody(c.Id) {
+			if m.Subject == noReceiver(c.Id) {
 				return ErrNoMachine
 			}
 			r, err := readReply(m, c)
@@ -109,9 +109,9 @@ func (s *commander) send(ctx context.Context, machine string, c *wire.Command, e
 	}
 }
 
-// nobody is the subject on which NATS says that no machine listens. No machine may publish
+// noReceiver is the subject on which NATS says that no machine listens. No machine may publish
 // on it: none has an empty name.
-func nobody(id string) string { return wire.ReplySubject("", id) }
+func noReceiver(id string) string { return wire.ReplySubject("", id) }
 
 // publish signs and sends a command.
 func (s *commander) publish(c *wire.Command) error {
@@ -126,7 +126,7 @@ func (s *commander) publish(c *wire.Command) error {
 	if c.Machine != "" {
 		subject = wire.CommandSubject(c.Machine)
 	}
-	if err := s.link.nc.PublishRequest(subject, nobody(c.Id), data); err != nil {
+	if err := s.link.nc.PublishRequest(subject, noReceiver(c.Id), data); err != nil {
 		return err
 	}
 	s.sequence = c.Sequence

@@ -79,8 +79,8 @@ func TestPermissions(t *testing.T) {
 			credential.Commands: {"+" + wire.ReplySubject(own, "c1"), "-command.all", "-" + wire.CommandSubject(own)},
 		},
 		authority.Viewer: {
-			credential.Samples: {"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords},
-			credential.Specs:   {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
+			credential.Store: {"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords},
+			credential.Specs: {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
 		},
 	} {
 		creds := credentials(t, a, role, own, 0)
@@ -187,7 +187,7 @@ func TestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	record, err := wire.Marshal(&wire.Record{Machine: "victim", N: 1})
+	record, err := wire.Marshal(&wire.Record{Machine: "victim", Boot: "b", N: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func (b *Batch) Decode(data []byte) error {
 		return fmt.Errorf("decode batch: %w", err)
 	}
 	if err := b.setColumns(c); err != nil {
-		return fmt.Errorf("decode batch %s/%s/%d: %w", c.machine, c.boot, c.n, err)
+		return fmt.Errorf("decode batch %.80q/%.80q/%d: %w", c.machine, c.boot, c.n, err)
 	}
 	return nil
 }

@@ -8,17 +8,20 @@ import (
 // The subjects. An agent may publish only its own machine's samples, records and replies.
 // It may read specs and the commands to its machine or to all.
 const (
-	AllSamples = "sample.*"
-	AllRecords = "record.*"
+	AllSamples = "up.sample.*"
+	AllRecords = "up.record.*"
+	// AllUp is both. It is one name, so that NATS's answer to a message on one of these
+	// subjects can reach none of them.
+	AllUp      = "up.*.*"
 	AllSpecs   = "spec.*.*"
 	CommandAll = "command.all"
 )
 
 // SampleSubject is the subject of a machine's batches.
-func SampleSubject(machine string) string { return "sample." + Token(machine) }
+func SampleSubject(machine string) string { return "up.sample." + Token(machine) }
 
 // RecordSubject is the subject of a machine's incidents and audit entries.
-func RecordSubject(machine string) string { return "record." + Token(machine) }
+func RecordSubject(machine string) string { return "up.record." + Token(machine) }
 
 // SpecSubject is the subject that announces changes of a job's Specs on a platform.
 func SpecSubject(job, platform string) string { return "spec." + SpecKey(job, platform) }

@@ -98,7 +98,7 @@ const (
 	// Agent may publish samples, records and replies of its own machine, and read specs
 	// and the commands to that machine. It has no access to any other machine.
 	Agent Role = "agent"
-	// Server may do everything on all accounts, and signs commands.
+	// Server may do everything where the streams and the commands are, and signs commands.
 	Server Role = "server"
 	// Viewer may listen to samples, records and specs, and change nothing.
 	Viewer Role = "viewer"
@@ -177,7 +177,7 @@ func newUser() (public string, seed []byte, err error) {
 }
 
 // signer makes a key that signs commands. It is a separate one: a NATS server may have a
-// client's own key sign any challenge. Its JWT lets nobody connect.
+// client's own key sign any challenge. Its JWT permits no message.
 func (a *Authority) signer(name string, expires int64) (p credential.Pair, err error) {
 	public, seed, err := newUser()
 	if err != nil {
@@ -204,10 +204,9 @@ func permissions(role Role, name string) (map[credential.Account]jwt.Permissions
 	allow := func(publish, subscribe jwt.StringList) jwt.Permissions {
 		return jwt.Permissions{Pub: jwt.Permission{Allow: publish}, Sub: jwt.Permission{Allow: subscribe}}
 	}
-	nothing := jwt.Permission{Deny: jwt.StringList{">"}}
 	switch role {
 	case Server:
-		return map[credential.Account]jwt.Permissions{credential.Samples: {}, credential.Specs: {}, credential.Commands: {}}, nil
+		return map[credential.Account]jwt.Permissions{credential.Store: {}, credential.Commands: {}}, nil
 	case Agent:
 		return map[credential.Account]jwt.Permissions{
 			credential.Samples: allow(jwt.StringList{wire.SampleSubject(name), wire.RecordSubject(name)}, jwt.StringList{inbox}),
@@ -217,11 +216,33 @@ func permissions(role Role, name string) (map[credential.Account]jwt.Permissions
 		}, nil
 	case Viewer:
 		return map[credential.Account]jwt.Permissions{
-			credential.Samples: {Pub: nothing, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSamples, wire.AllRecords}}},
-			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+			credential.Store: {Pub: jwt.Permission{Deny: jwt.StringList{">"}}, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSamples, wire.AllRecords}}},
+			credential.Specs: allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
 		}, nil
 	}
 	return nil, fmt.Errorf("issue credentials: role %q: want agent, viewer or server", role)
+}
+
+// share sets what crosses from one account to another: what agents send, to the streams;
+// requests for specs, to their bucket; and announcements of specs, to those who read
+// them. NATS's answer to such a request goes back to the requesting account, and no
+// further.
+func share(name credential.Account, store string, c *jwt.AccountClaims) {
+	service := func(subject jwt.Subject) *jwt.Import {
+		return &jwt.Import{Name: string(subject), Subject: subject, Account: store, Type: jwt.Service}
+	}
+	switch name {
+	case credential.Store:
+		for _, subject := range []jwt.Subject{wire.AllUp, readSpecs} {
+			c.Exports.Add(&jwt.Export{Name: string(subject), Subject: subject, Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton})
+		}
+		c.Exports.Add(&jwt.Export{Name: wire.AllSpecs, Subject: wire.AllSpecs, Type: jwt.Stream})
+		c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	case credential.Samples:
+		c.Imports.Add(service(wire.AllUp))
+	case credential.Specs:
+		c.Imports.Add(service(readSpecs), &jwt.Import{Name: wire.AllSpecs, Subject: wire.AllSpecs, Account: store, Type: jwt.Stream})
+	}
 }
 
 // Trust is the information with which a NATS server accepts the holders of credentials:
@@ -260,11 +281,13 @@ func (a *Authority) Trust() (t Trust, err error) {
 	if t.System, err = account("system", a.system, func(*jwt.AccountClaims) {}); err != nil {
 		return t, err
 	}
+	store, err := a.accounts[credential.Store].PublicKey()
+	if err != nil {
+		return t, fmt.Errorf("describe keys: %w", err)
+	}
 	for _, name := range credential.Accounts() {
 		if t.Accounts[name], err = account("quell-"+string(name), a.accounts[name], func(c *jwt.AccountClaims) {
-			if name != credential.Commands { // which has no streams
-				c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-			}
+			share(name, store, c)
 			for key, at := range revoked {
 				c.RevokeAt(key, time.Unix(at, 0))
 			}

@@ -26,7 +26,7 @@ func TestKeysStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, err := os.ReadDir(dir)
-	if err != nil || len(names) != 5 {
+	if err != nil || len(names) != 6 {
 		t.Fatalf("%d keys, %v", len(names), err)
 	}
 	for _, n := range names {
@@ -46,7 +46,7 @@ func TestKeysStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !maps.Equal(x.Accounts, y.Accounts) || x.System != y.System || len(x.JWTs) != 4 {
+	if !maps.Equal(x.Accounts, y.Accounts) || x.System != y.System || len(x.JWTs) != 5 {
 		t.Errorf("accounts %v, %s; then %v, %s", x.Accounts, x.System, y.Accounts, y.System)
 	}
 }

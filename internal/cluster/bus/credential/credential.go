@@ -5,7 +5,7 @@
 // The file is text in the NATS format: a JWT for each account of the bus that the holder
 // may use, and the private key that they name. A server's has one more pair: the key that
 // signs commands, and the JWT by which agents accept that key. NATS's own tools use the
-// first JWT, that for the account of samples.
+// first JWT.
 package credential
 
 import (
@@ -21,20 +21,22 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Account is a part of the bus. No message crosses from one to another. NATS sends its own
-// answers (an acknowledgement, the value of a key) to any subject that a client names, and
-// checks no permission for that; so what such answers must not reach has its own account.
+// Account is a part of the bus. NATS sends its own answers (an acknowledgement, the value of
+// a key) to any subject that a client names, and checks no permission for that. So what
+// such an answer must not reach is in another account than the client. What crosses from
+// one account to another is listed in package authority.
 type Account string
 
 // The accounts.
 const (
-	Samples  Account = "samples"  // the streams of samples and records
-	Specs    Account = "specs"    // the bucket of specs and its announcements
+	Store    Account = "store"    // the streams and buckets; only servers publish here
+	Samples  Account = "samples"  // from where agents publish samples and records
+	Specs    Account = "specs"    // from where agents and viewers read specs
 	Commands Account = "commands" // commands and replies: NATS itself answers nothing here
 )
 
 // Accounts lists all of them.
-func Accounts() []Account { return []Account{Samples, Specs, Commands} }
+func Accounts() []Account { return []Account{Store, Samples, Specs, Commands} }
 
 // Tag marks the JWT for an account.
 func (a Account) Tag() string { return "account:" + string(a) }

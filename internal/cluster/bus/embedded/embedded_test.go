@@ -83,7 +83,7 @@ func holdsSpecs(ctx context.Context, s *embedded.Server, creds, job, platform st
 	if err != nil {
 		return err
 	}
-	token := func() (string, error) { return f.Token(credential.Specs) }
+	token := func() (string, error) { return f.Token(credential.Store) }
 	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserJWT(token, f.Answer), nats.CustomInboxPrefix("inbox.server"))
 	if err != nil {
 		return err
