@@ -17,6 +17,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -276,7 +277,7 @@ func TestRefusedAndAudited(t *testing.T) {
 // TestNATSIsBounded: a message that is too large, and too many subscriptions, are refused.
 func TestNATSIsBounded(t *testing.T) {
 	g := startGuarded(t)
-	nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(g.credentials(t, authority.Agent, "m1", time.Hour)))
+	nc, err := nats.Connect("nats://"+g.bus, login(t, g.credentials(t, authority.Agent, "m1", time.Hour), credential.Specs))
 	if err != nil {
 		t.Fatal(err)
 	}

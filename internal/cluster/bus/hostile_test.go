@@ -276,7 +276,7 @@ func TestAttackAnswersOfNATSToSubjectsOfOthers(t *testing.T) {
 	}
 	m2.Samples(2, samples("m2", 3))
 	m2.Record(2, wire.Record_KIND_AUDIT, "i", []byte(`{}`))
-	quelltest.Until(t, "m2 is acknowledged", func() bool { return m2.Stats().Waiting == 0 })
+	quelltest.Until(t, "m2 is acknowledged", func() bool { return m2.Stats().Sent == 3 })
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
@@ -383,6 +383,42 @@ func TestAttackAnsweringForAnother(t *testing.T) {
 	}
 	if r := replies["m1"]; r == nil || len(r.Message) > maxReplyText+8 || len(r.Refused) > maxRefused {
 		t.Errorf("m1's own reply is not cut")
+	}
+}
+
+// TestAttackMessagesThatLookLikeNATSs: messages with the headers of NATS's own do not stop
+// the reader of the stream.
+func TestAttackMessagesThatLookLikeNATSs(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	g := connect(t, url, credentials(t, a, authority.Agent, "m1", 0), credential.Samples)
+	headers := []nats.Header{{"Status": {"503"}}, {"Status": {"100"}}, {"Status": {"404"}}, {"Status": {"400"}}, {"Status": {"408"}, "Nats-Pending-Messages": {"8192"}},
+		{"Status": {"409"}, "Description": {"Consumer Deleted"}}, {"Status": {"409"}, "Description": {"Leadership Change"}}, {"Status": {"423"}},
+		{"Nats-Expected-Stream": {"samples"}}, {"Nats-Msg-Id": {"x"}}, {"Nats-Rollup": {"all"}}, {"Nats-TTL": {"1s"}}, {"KV-Operation": {"PURGE"}}}
+	stored := 0
+	for _, h := range headers {
+		for _, data := range [][]byte{nil, []byte("x")} {
+			ack, err := g.RequestMsg(&nats.Msg{Subject: wire.SampleSubject("m1"), Header: h, Data: data}, 4*time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(ack.Data), `"error"`) && !strings.Contains(string(ack.Data), `"duplicate"`) {
+				stored++
+			}
+		}
+	}
+	u := openUplink(t, a, url, "m2", nil)
+	u.Samples(1, samples("m2", 1))
+	c, err := b.Consume(t.Context(), Samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	all := fetch(t, c, stored+1)
+	var got wire.Batch
+	if err := all[stored].Batch(&got); err != nil || got.Machine != "m2" || stored < 16 {
+		t.Errorf("after %d messages came %+v, %v", stored, got, err)
 	}
 }
 
