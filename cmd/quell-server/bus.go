@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -18,7 +16,6 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
-	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -28,6 +25,7 @@ type busConnection struct {
 	nats  *embedded.Server
 	bus   *bus.Bus
 	feeds []server.Feed
+	own   string // file of this server's credentials
 }
 
 // connectTime is how long the first connection may take.
@@ -37,7 +35,7 @@ const connectTime = time.Minute
 // that the embedded NATS server refuses to a client, and with each message that is dropped.
 func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
-	var l busConnection
+	l := busConnection{own: c.Bus.Credentials}
 	var err error
 	switch {
 	case c.Bus.URL == "" && c.Bus.Listen == "":
@@ -78,6 +76,7 @@ func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options
 	if o.Credentials, err = ownCredentials(c, a); err != nil {
 		return err
 	}
+	l.own = o.Credentials
 	certificate, err := daemon.TLS("tls", "", c.TLS.Cert, c.TLS.Key)
 	if err != nil {
 		return daemon.Usage(err)
@@ -90,60 +89,6 @@ func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options
 	o.InProcess = l.nats.Server
 	log.Info("agents may connect", "url", l.nats.URL(), "tls", certificate != nil)
 	return nil
-}
-
-// revokeEvery is how soon revoked credentials become unusable.
-const revokeEvery = time.Second
-
-// watchRevocations applies revocations to the embedded NATS server until ctx ends.
-func (l *busConnection) watchRevocations(ctx context.Context, c *config.Server, log *slog.Logger) {
-	tick := time.NewTicker(revokeEvery)
-	defer tick.Stop()
-	last := stamp(authority.RevokedFile(keysDir(c)))
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now := stamp(authority.RevokedFile(keysDir(c)))
-		if now == last {
-			continue
-		}
-		a, err := authority.Load(keysDir(c))
-		var trust authority.Trust
-		if err == nil {
-			trust, err = a.Trust()
-		}
-		if err == nil {
-			err = l.nats.SetTrust(trust)
-		}
-		if err != nil {
-			log.Error("revoke credentials; trying again", "reason", err)
-			continue
-		}
-		last = now
-		log.Info("credentials were revoked")
-	}
-}
-
-// stamp returns a value that changes when a file is replaced.
-func stamp(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	return fmt.Sprint(info.ModTime().UnixNano(), " ", info.Size())
-}
-
-// ownCredentials makes the server's own credentials, new ones at each start.
-func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
-	text, err := a.Issue(authority.Server, "quell-server", 0)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(keysDir(c), "server.creds")
-	return path, atomicfile.Write(path, text, 0o600)
 }
 
 // err returns why agents' messages cannot come now. If its disk is full, NATS stops its

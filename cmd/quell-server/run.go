@@ -109,8 +109,11 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if err != nil {
 		return err
 	}
+	var keep *keeper
 	if link != nil {
 		defer link.close()
+		keep = newKeeper(link, c, log, time.Now())
+		p.Credentials = keep.credentials
 		p.Feeds, p.Publisher, p.Commander, p.Check = link.feeds, link.bus, link.bus, link.err
 		if c.Store.S3.Bucket != "" { // several servers may share it
 			p.Holder = link.bus
@@ -122,8 +125,8 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	}
 	s.Store(made)
 	var obeying sync.WaitGroup
-	if link != nil && link.nats != nil {
-		obeying.Go(func() { link.watchRevocations(ctx, c, log) })
+	if keep != nil {
+		obeying.Go(func() { keep.run(ctx) })
 	}
 	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()

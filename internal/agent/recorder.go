@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/command"
@@ -96,6 +97,8 @@ func (rec *recorder) receiveSpecs() {
 		rec.specs[s.Key] = s
 	}
 	rec.health.degrade("server", rec.Uplink.Err())
+	_, due := rec.Uplink.Expires(time.Now())
+	rec.health.degrade("credentials", due)
 }
 
 // serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes

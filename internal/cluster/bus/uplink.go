@@ -49,6 +49,8 @@ type Uplink struct {
 	commands             *connection // nil: no commands are accepted
 	gate                 *gate
 	forged               atomic.Uint64
+	credentials          atomic.Pointer[credential.File] // as last read; nil: none
+	unreadable           problem                         // of the file of credentials
 	cancel               context.CancelFunc
 	running              sync.WaitGroup
 	unencodable          atomic.Uint64
@@ -82,6 +84,10 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 		u.running.Go(func() { q.send(ctx) })
 	}
 	u.running.Go(func() { u.specs.run(ctx) })
+	if o.Credentials != "" {
+		u.readCredentials()
+		u.running.Go(func() { u.watchCredentials(ctx) })
+	}
 	return u, nil
 }
 
@@ -227,6 +233,44 @@ func (u *Uplink) warn(message string, args ...any) {
 	if u.options.Log != nil {
 		u.options.Log.Warn(message, args...)
 	}
+}
+
+// readEvery is how soon the end of renewed credentials is known. The bus reads the file
+// again for each connection.
+const readEvery = 10 * time.Second
+
+func (u *Uplink) watchCredentials(ctx context.Context) {
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			u.readCredentials()
+		}
+	}
+}
+
+func (u *Uplink) readCredentials() {
+	f, err := credential.Load(u.options.Credentials)
+	if err == nil {
+		u.credentials.Store(f)
+	}
+	u.unreadable.set(err)
+}
+
+// Expires returns when the credentials expire, zero if never or if there are none, and why
+// they need attention.
+func (u *Uplink) Expires(now time.Time) (at time.Time, due error) {
+	f, due := u.credentials.Load(), u.unreadable.get()
+	if f == nil {
+		return at, due
+	}
+	if due == nil && credential.Due(f.Issued, f.Expires, now) {
+		due = fmt.Errorf("%s expires at %s: replace it, with the output of quell-server credentials agent %s", u.options.Credentials, f.Expires.UTC().Format(time.RFC3339), f.Name)
+	}
+	return f.Expires, due
 }
 
 // Err returns what does not work on the way to the server now, nil if all works.

@@ -79,6 +79,15 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("quell_server_specs", "Specs in any state.", float64(known))
 	gauge("quell_server_spec_seconds", "Time that the newest computation of specs took, s.", took.Seconds())
 	gauge("quell_server_spec_timestamp_seconds", "Time of the newest computation of specs, s since 1970; 0 before the first.", float64(at)/1000)
+	if c.s.Credentials != nil {
+		now := c.s.Credentials()
+		expires := 0.0
+		if !now.Expires.IsZero() {
+			expires = float64(now.Expires.Unix())
+		}
+		gauge("quell_server_credentials_expire_timestamp_seconds", "When the server's own credentials for the bus expire, s since 1970; 0 if never.", expires)
+		gauge("quell_server_credentials_due", "Holders of credentials for the bus that should get new ones.", float64(now.Due))
+	}
 	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))
 }
 

@@ -2,14 +2,17 @@ package authority
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
@@ -110,6 +113,33 @@ func (a *Authority) Issued() ([]Issued, error) {
 		all = append(all, i)
 	}
 	return all, nil
+}
+
+// Due lists the valid credentials that should be renewed: those whose holder has no newer
+// ones.
+func (a *Authority) Due(now time.Time) ([]Issued, error) {
+	all, err := a.Issued()
+	if err != nil {
+		return nil, err
+	}
+	type holder struct {
+		role Role
+		name string
+	}
+	newest := map[holder]Issued{}
+	for _, i := range all {
+		if i.Revoked == 0 {
+			newest[holder{i.Role, i.Name}] = i
+		}
+	}
+	var due []Issued
+	for _, i := range newest {
+		if i.Expires > now.Unix() && credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now) {
+			due = append(due, i)
+		}
+	}
+	slices.SortFunc(due, func(a, b Issued) int { return cmp.Or(cmp.Compare(a.Expires, b.Expires), cmp.Compare(a.Name, b.Name)) })
+	return due, nil
 }
 
 func (a *Authority) revoked() (map[string]int64, error) {

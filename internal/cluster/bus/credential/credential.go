@@ -51,6 +51,7 @@ const (
 // File is the content of a file of credentials.
 type File struct {
 	Role, Name string
+	Issued     time.Time
 	Expires    time.Time // zero: never
 
 	tokens      map[Account]string
@@ -132,12 +133,14 @@ func Parse(text []byte) (*File, error) {
 	}
 	for of, public := range owners {
 		key := keys[public]
-		if key == nil {
+		switch {
+		case key == nil:
 			return nil, fmt.Errorf("the private key for %s is missing", of)
-		}
-		if of == SignerTag {
+		case of == SignerTag:
 			f.signer = key
-		} else {
+		case f.user != nil && f.user != key:
+			return nil, errors.New("they are of two holders")
+		default:
 			f.user = key
 		}
 	}
@@ -161,6 +164,7 @@ func (f *File) take(token string, owners map[string]string) error {
 	a := Accounts()[i]
 	f.tokens[a], owners[string(a)] = token, c.Subject
 	f.Role, f.Name, _ = strings.Cut(c.Name, ".")
+	f.Issued = time.Unix(c.IssuedAt, 0)
 	if c.Expires != 0 {
 		f.Expires = time.Unix(c.Expires, 0)
 	}
@@ -177,6 +181,15 @@ func (f *File) Token(a Account) (string, error) {
 		return "", fmt.Errorf("the credentials of %s %s are not for the account of %s", f.Role, f.Name, a)
 	}
 	return token, nil
+}
+
+// maxNotice is how long before the end of credentials their renewal is due, at most.
+const maxNotice = 14 * 24 * time.Hour
+
+// Due reports whether credentials should be renewed: a quarter of their life is left, or
+// two weeks if that is less.
+func Due(issued, expires, now time.Time) bool {
+	return !expires.IsZero() && expires.Sub(now) <= min(expires.Sub(issued)/4, maxNotice)
 }
 
 // Answer signs a NATS server's challenge.
