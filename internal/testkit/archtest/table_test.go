@@ -124,7 +124,7 @@ var table = []row{
 	{pkg: "testkit/fault", why: "tests only, of the shipped agent and the enforcer, killed at every step"},
 	{pkg: "testkit/clitest", may: "people/cli/app", outside: "github.com/spf13", why: "runs command lines of quell in tests"},
 	{pkg: "cmd/quell-agent", may: "agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/enforce machine/egress agent/config agent/api agent format/wire cluster/bus", outside: "github.com/spf13", why: "wiring"},
-	{pkg: "cmd/quell-server", may: "agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server", outside: "github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-server", may: "agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server", outside: "github.com/spf13", why: "wiring"},
 	{pkg: "cmd/quell", may: "people/cli", why: "wiring"},
 }
 
