@@ -57,6 +57,26 @@ func newKeeper(link *busConnection, c *config.Server, log *slog.Logger, now time
 // credentials implements server.Options.Credentials.
 func (k *keeper) credentials() server.Credentials { return *k.state.Load() }
 
+// sign gives an agent new credentials.
+func (k *keeper) sign(machine, key string) ([]string, error) {
+	a, err := authority.Load(keysDir(k.c))
+	if err != nil {
+		return nil, err
+	}
+	return a.Renew(machine, key, time.Now())
+}
+
+// serve answers agents' requests for new credentials until ctx ends. With an external NATS
+// server the keys may be elsewhere.
+func (k *keeper) serve(ctx context.Context) {
+	if k.link.nats == nil {
+		return
+	}
+	if err := k.link.bus.ServeRenewals(ctx, k.sign); err != nil {
+		k.log.Error("agents' credentials are not renewed", "reason", err)
+	}
+}
+
 // keepEvery is how soon revoked credentials become unusable.
 const keepEvery = time.Second
 

@@ -57,11 +57,8 @@ func TestKeeper(t *testing.T) {
 	if got := k.credentials(); got.Due != 1 || !bytes.Equal(own(), first) {
 		t.Errorf("before m1's end: %+v", got)
 	}
-	if at, due := m1.Expires(now.Add(50 * time.Minute)); due == nil || at.Sub(now).Round(time.Minute) != time.Hour {
-		t.Errorf("the agent knows %v, %v", at, due)
-	}
-	if _, due := m1.Expires(now); due != nil {
-		t.Errorf("at first: %v", due)
+	if at, _ := m1.Expires(now); at.Sub(now).Round(time.Minute) != time.Hour {
+		t.Errorf("the agent knows %v", at)
 	}
 	k.step(now.Add(renewEvery))
 	if bytes.Equal(own(), first) {
@@ -69,5 +66,31 @@ func TestKeeper(t *testing.T) {
 	}
 	if !command() {
 		t.Error("the agent does not accept the new key")
+	}
+}
+
+// TestEnrolment: an agent that starts with credentials for enrolment gets others from the
+// server, for a key of its own.
+func TestEnrolment(t *testing.T) {
+	r := start(t)
+	text, err := quellServer(t, "credentials", "agent", "m1", "--ttl", "2160h", "--enrol", "1h", "--set", "state_dir="+r.state)
+	file := filepath.Join(t.TempDir(), "m1.creds")
+	if err == nil {
+		err = os.WriteFile(file, []byte(text), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := r.uplink(t, "m1", file, nil)
+	quelltest.Until(t, "the agent has credentials that last", func() bool {
+		at, due := up.Expires(time.Now())
+		return due == nil && time.Until(at) > 2000*time.Hour
+	})
+	up.Samples(one("m1"))
+	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT machine FROM samples") == `["m1"]` })
+	for _, args := range [][]string{{"viewer", "v", "--enrol", "1h", "--ttl", "2h"}, {"agent", "m1", "--enrol", "1h"}, {"agent", "m1", "--enrol", "-1h", "--ttl", "2h"}} {
+		if _, err := quellServer(t, append(append([]string{"credentials"}, args...), "--set", "state_dir="+r.state)...); err == nil {
+			t.Errorf("%v was accepted", args)
+		}
 	}
 }

@@ -127,6 +127,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	var obeying sync.WaitGroup
 	if keep != nil {
 		obeying.Go(func() { keep.run(ctx) })
+		obeying.Go(func() { keep.serve(ctx) })
 	}
 	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()

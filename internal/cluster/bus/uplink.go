@@ -32,6 +32,7 @@ type UplinkOptions struct {
 
 	keep time.Duration // after an acknowledgement; 0: keepFor
 	wait time.Duration // for an acknowledgement; 0: ackWait
+	read time.Duration // of credentials, how often; 0: readEvery
 }
 
 // MinSpool is the minimum of UplinkOptions.MaxBytes, bytes.
@@ -50,7 +51,7 @@ type Uplink struct {
 	gate                 *gate
 	forged               atomic.Uint64
 	credentials          atomic.Pointer[credential.File] // as last read; nil: none
-	unreadable           problem                         // of the file of credentials
+	unreadable, renewing problem                         // of the file of credentials
 	cancel               context.CancelFunc
 	running              sync.WaitGroup
 	unencodable          atomic.Uint64
@@ -233,44 +234,6 @@ func (u *Uplink) warn(message string, args ...any) {
 	if u.options.Log != nil {
 		u.options.Log.Warn(message, args...)
 	}
-}
-
-// readEvery is how soon the end of renewed credentials is known. The bus reads the file
-// again for each connection.
-const readEvery = 10 * time.Second
-
-func (u *Uplink) watchCredentials(ctx context.Context) {
-	tick := time.NewTicker(readEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			u.readCredentials()
-		}
-	}
-}
-
-func (u *Uplink) readCredentials() {
-	f, err := credential.Load(u.options.Credentials)
-	if err == nil {
-		u.credentials.Store(f)
-	}
-	u.unreadable.set(err)
-}
-
-// Expires returns when the credentials expire, zero if never or if there are none, and why
-// they need attention.
-func (u *Uplink) Expires(now time.Time) (at time.Time, due error) {
-	f, due := u.credentials.Load(), u.unreadable.get()
-	if f == nil {
-		return at, due
-	}
-	if due == nil && credential.Due(f.Issued, f.Expires, now) {
-		due = fmt.Errorf("%s expires at %s: replace it, with the output of quell-server credentials agent %s", u.options.Credentials, f.Expires.UTC().Format(time.RFC3339), f.Name)
-	}
-	return f.Expires, due
 }
 
 // Err returns what does not work on the way to the server now, nil if all works.

@@ -61,6 +61,10 @@ func typeOf(m Message) Type {
 		return Type_TYPE_REPLY
 	case *SignedCommand:
 		return Type_TYPE_SIGNED_COMMAND
+	case *Renewal:
+		return Type_TYPE_RENEWAL
+	case *Renewed:
+		return Type_TYPE_RENEWED
 	}
 	return Type_TYPE_UNSPECIFIED
 }

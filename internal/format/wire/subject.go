@@ -15,6 +15,8 @@ const (
 	AllUp      = "up.*.*"
 	AllSpecs   = "spec.*.*"
 	CommandAll = "command.all"
+	// AllRenewals are all machines' requests for new credentials.
+	AllRenewals = "renew.*"
 )
 
 // SampleSubject is the subject of a machine's batches.
@@ -40,6 +42,12 @@ func AllReplies(id string) string { return "reply.*." + Token(id) }
 
 // OwnReplies is the subject of all replies of one machine.
 func OwnReplies(machine string) string { return "reply." + Token(machine) + ".*" }
+
+// RenewalSubject is the subject of a machine's requests for new credentials.
+func RenewalSubject(machine string) string { return "renew." + Token(machine) }
+
+// RenewedSubject is the subject of the answers.
+func RenewedSubject(machine string) string { return "renewed." + Token(machine) }
 
 // Token encodes any name as one token of a subject or bucket key: letters, digits, "-"
 // and "_" stay, every other byte becomes "=" and two hex digits. The encoding is

@@ -23,6 +23,8 @@ func TestAttackOneTypeReadAsAnother(t *testing.T) {
 			State: spec.Ready, Mean: 1}}),
 		"command": &wire.Command{Id: "m2", Who: "b", Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}},
 		"signed":  &wire.SignedCommand{Command: []byte("x")},
+		"renewal": &wire.Renewal{Machine: "m2", Key: "b"},
+		"renewed": &wire.Renewed{Machine: "m2", Refused: "b"},
 		"reply":   &wire.Reply{Id: "m2", Machine: "b", Ok: true},
 	} {
 		data, err := wire.Marshal(m)
@@ -44,6 +46,8 @@ func TestAttackOneTypeReadAsAnother(t *testing.T) {
 			"specs":   func(data []byte) error { return wire.Unmarshal(data, &wire.Specs{}) },
 			"command": func(data []byte) error { return wire.Unmarshal(data, &wire.Command{}) },
 			"signed":  func(data []byte) error { return wire.Unmarshal(data, &wire.SignedCommand{}) },
+			"renewal": func(data []byte) error { return wire.Unmarshal(data, &wire.Renewal{}) },
+			"renewed": func(data []byte) error { return wire.Unmarshal(data, &wire.Renewed{}) },
 			"reply":   func(data []byte) error { return wire.Unmarshal(data, &wire.Reply{}) },
 		} {
 			if err := read(data); (err == nil) != (name == as) {

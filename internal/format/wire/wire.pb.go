@@ -41,6 +41,8 @@ const (
 	Type_TYPE_COMMAND        Type = 4
 	Type_TYPE_REPLY          Type = 5
 	Type_TYPE_SIGNED_COMMAND Type = 6
+	Type_TYPE_RENEWAL        Type = 7
+	Type_TYPE_RENEWED        Type = 8
 )
 
 // Enum value maps for Type.
@@ -53,6 +55,8 @@ var (
 		4: "TYPE_COMMAND",
 		5: "TYPE_REPLY",
 		6: "TYPE_SIGNED_COMMAND",
+		7: "TYPE_RENEWAL",
+		8: "TYPE_RENEWED",
 	}
 	Type_value = map[string]int32{
 		"TYPE_UNSPECIFIED":    0,
@@ -62,6 +66,8 @@ var (
 		"TYPE_COMMAND":        4,
 		"TYPE_REPLY":          5,
 		"TYPE_SIGNED_COMMAND": 6,
+		"TYPE_RENEWAL":        7,
+		"TYPE_RENEWED":        8,
 	}
 )
 
@@ -1246,6 +1252,152 @@ func (x *Reply) GetType() Type {
 	return Type_TYPE_UNSPECIFIED
 }
 
+// Renewal asks for new credentials of the machine whose credentials sent it.
+type Renewal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Machine       string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"` // public; the private one stays where it was made
+	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Renewal) Reset() {
+	*x = Renewal{}
+	mi := &file_wire_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Renewal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Renewal) ProtoMessage() {}
+
+func (x *Renewal) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Renewal.ProtoReflect.Descriptor instead.
+func (*Renewal) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Renewal) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Renewal) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Renewal) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Renewal) GetType() Type {
+	if x != nil {
+		return x.Type
+	}
+	return Type_TYPE_UNSPECIFIED
+}
+
+// Renewed answers a Renewal.
+type Renewed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Machine       string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	Tokens        []string               `protobuf:"bytes,3,rep,name=tokens,proto3" json:"tokens,omitempty"`   // JWTs for that key
+	Refused       string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"` // why there are none
+	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Renewed) Reset() {
+	*x = Renewed{}
+	mi := &file_wire_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Renewed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Renewed) ProtoMessage() {}
+
+func (x *Renewed) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
+func (*Renewed) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Renewed) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Renewed) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Renewed) GetTokens() []string {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Renewed) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *Renewed) GetType() Type {
+	if x != nil {
+		return x.Type
+	}
+	return Type_TYPE_UNSPECIFIED
+}
+
 type Command_Cap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
@@ -1258,7 +1410,7 @@ type Command_Cap struct {
 
 func (x *Command_Cap) Reset() {
 	*x = Command_Cap{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1422,7 @@ func (x *Command_Cap) String() string {
 func (*Command_Cap) ProtoMessage() {}
 
 func (x *Command_Cap) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1476,7 @@ type Command_Uncap struct {
 
 func (x *Command_Uncap) Reset() {
 	*x = Command_Uncap{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1488,7 @@ func (x *Command_Uncap) String() string {
 func (*Command_Uncap) ProtoMessage() {}
 
 func (x *Command_Uncap) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1529,7 @@ type Command_Protect struct {
 
 func (x *Command_Protect) Reset() {
 	*x = Command_Protect{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1541,7 @@ func (x *Command_Protect) String() string {
 func (*Command_Protect) ProtoMessage() {}
 
 func (x *Command_Protect) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1591,7 @@ type Command_Many struct {
 
 func (x *Command_Many) Reset() {
 	*x = Command_Many{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1603,7 @@ func (x *Command_Many) String() string {
 func (*Command_Many) ProtoMessage() {}
 
 func (x *Command_Many) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1649,7 @@ type Command_Enforcement struct {
 
 func (x *Command_Enforcement) Reset() {
 	*x = Command_Enforcement{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1661,7 @@ func (x *Command_Enforcement) String() string {
 func (*Command_Enforcement) ProtoMessage() {}
 
 func (x *Command_Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1693,7 @@ type Command_Pardon struct {
 
 func (x *Command_Pardon) Reset() {
 	*x = Command_Pardon{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1705,7 @@ func (x *Command_Pardon) String() string {
 func (*Command_Pardon) ProtoMessage() {}
 
 func (x *Command_Pardon) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1856,18 @@ const file_wire_proto_rawDesc = "" +
 	"\x05tasks\x18\a \x01(\rR\x05tasks\x12\x18\n" +
 	"\arefused\x18\b \x03(\tR\arefused\x12\x12\n" +
 	"\x04none\x18\t \x01(\bR\x04none\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type*\x88\x01\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"x\n" +
+	"\aRenewal\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
+	"\amachine\x18\x02 \x01(\tR\amachine\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12'\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\x98\x01\n" +
+	"\aRenewed\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
+	"\amachine\x18\x02 \x01(\tR\amachine\x12\x16\n" +
+	"\x06tokens\x18\x03 \x03(\tR\x06tokens\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\x12'\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type*\xac\x01\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -1715,7 +1878,9 @@ const file_wire_proto_rawDesc = "" +
 	"\fTYPE_COMMAND\x10\x04\x12\x0e\n" +
 	"\n" +
 	"TYPE_REPLY\x10\x05\x12\x17\n" +
-	"\x13TYPE_SIGNED_COMMAND\x10\x06*c\n" +
+	"\x13TYPE_SIGNED_COMMAND\x10\x06\x12\x10\n" +
+	"\fTYPE_RENEWAL\x10\a\x12\x10\n" +
+	"\fTYPE_RENEWED\x10\b*c\n" +
 	"\x05Class\x12\x15\n" +
 	"\x11CLASS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CLASS_BEST_EFFORT\x10\x01\x12\x0f\n" +
@@ -1735,7 +1900,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_wire_proto_goTypes = []any{
 	(Type)(0),                   // 0: quell.wire.v1.Type
 	(Class)(0),                  // 1: quell.wire.v1.Class
@@ -1749,12 +1914,14 @@ var file_wire_proto_goTypes = []any{
 	(*SignedCommand)(nil),       // 9: quell.wire.v1.SignedCommand
 	(*Command)(nil),             // 10: quell.wire.v1.Command
 	(*Reply)(nil),               // 11: quell.wire.v1.Reply
-	(*Command_Cap)(nil),         // 12: quell.wire.v1.Command.Cap
-	(*Command_Uncap)(nil),       // 13: quell.wire.v1.Command.Uncap
-	(*Command_Protect)(nil),     // 14: quell.wire.v1.Command.Protect
-	(*Command_Many)(nil),        // 15: quell.wire.v1.Command.Many
-	(*Command_Enforcement)(nil), // 16: quell.wire.v1.Command.Enforcement
-	(*Command_Pardon)(nil),      // 17: quell.wire.v1.Command.Pardon
+	(*Renewal)(nil),             // 12: quell.wire.v1.Renewal
+	(*Renewed)(nil),             // 13: quell.wire.v1.Renewed
+	(*Command_Cap)(nil),         // 14: quell.wire.v1.Command.Cap
+	(*Command_Uncap)(nil),       // 15: quell.wire.v1.Command.Uncap
+	(*Command_Protect)(nil),     // 16: quell.wire.v1.Command.Protect
+	(*Command_Many)(nil),        // 17: quell.wire.v1.Command.Many
+	(*Command_Enforcement)(nil), // 18: quell.wire.v1.Command.Enforcement
+	(*Command_Pardon)(nil),      // 19: quell.wire.v1.Command.Pardon
 }
 var file_wire_proto_depIdxs = []int32{
 	1,  // 0: quell.wire.v1.Columns.class:type_name -> quell.wire.v1.Class
@@ -1766,21 +1933,23 @@ var file_wire_proto_depIdxs = []int32{
 	0,  // 6: quell.wire.v1.Specs.type:type_name -> quell.wire.v1.Type
 	3,  // 7: quell.wire.v1.Spec.state:type_name -> quell.wire.v1.Spec.State
 	0,  // 8: quell.wire.v1.SignedCommand.type:type_name -> quell.wire.v1.Type
-	12, // 9: quell.wire.v1.Command.cap:type_name -> quell.wire.v1.Command.Cap
-	13, // 10: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
-	14, // 11: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
-	16, // 12: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
-	17, // 13: quell.wire.v1.Command.pardon:type_name -> quell.wire.v1.Command.Pardon
+	14, // 9: quell.wire.v1.Command.cap:type_name -> quell.wire.v1.Command.Cap
+	15, // 10: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
+	16, // 11: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
+	18, // 12: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
+	19, // 13: quell.wire.v1.Command.pardon:type_name -> quell.wire.v1.Command.Pardon
 	0,  // 14: quell.wire.v1.Command.type:type_name -> quell.wire.v1.Type
 	0,  // 15: quell.wire.v1.Reply.type:type_name -> quell.wire.v1.Type
-	15, // 16: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
-	15, // 17: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
-	15, // 18: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	0,  // 16: quell.wire.v1.Renewal.type:type_name -> quell.wire.v1.Type
+	0,  // 17: quell.wire.v1.Renewed.type:type_name -> quell.wire.v1.Type
+	17, // 18: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
+	17, // 19: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
+	17, // 20: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1801,7 +1970,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -112,74 +112,120 @@ const (
 )
 
 // Issue signs credentials for a machine's agent, or for a named holder in another role,
-// and records that it did so. They expire after ttl; 0: never.
+// and records that it did so. They expire after ttl; 0: never. An agent may have those
+// that expire renewed, for the same time.
 func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, error) {
-	if name == "" {
+	return a.issueNew(Issued{Role: role, Name: name, Renew: renewal(role, ttl)}, ttl)
+}
+
+// renewal is for how long credentials are renewed, s; 0: not at all.
+func renewal(role Role, ttl time.Duration) int64 {
+	if role != Agent {
+		return 0
+	}
+	return int64(max(0, ttl).Seconds())
+}
+
+// Enrol signs credentials of a machine's agent that expire after ttl, and which the agent
+// replaces at once by others for a key of its own. Those expire after life and are renewed.
+func (a *Authority) Enrol(machine string, ttl, life time.Duration) ([]byte, error) {
+	if ttl <= 0 || life <= 0 {
+		return nil, errors.New("issue credentials: those for enrolment and those after it must expire")
+	}
+	return a.issueNew(Issued{Role: Agent, Name: machine, Renew: renewal(Agent, life), Enrol: true}, ttl)
+}
+
+// issueNew signs credentials for a new key.
+func (a *Authority) issueNew(i Issued, ttl time.Duration) ([]byte, error) {
+	public, seed, err := credential.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	i.Key = public
+	if ttl != 0 {
+		i.Expires = time.Now().Add(ttl).Unix()
+	}
+	tokens, err := a.issue(i)
+	if err != nil {
+		return nil, err
+	}
+	pairs := []credential.Pair{{Tokens: tokens, Seed: seed}}
+	if i.Role == Server {
+		signer, err := a.signer(i.Name, i.Expires)
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, signer)
+	}
+	return credential.Format(pairs...)
+}
+
+// ErrNotDue means that credentials are not renewed yet.
+var ErrNotDue = errors.New("the credentials are not due, or not renewable")
+
+// Renew signs credentials of a machine's agent for its new public key, if its newest ones
+// are due. The caller knows that it is the machine that asks.
+func (a *Authority) Renew(machine, public string, now time.Time) ([]string, error) {
+	if !nkeys.IsValidPublicUserKey(public) {
+		return nil, errors.New("renew credentials: the key is not valid")
+	}
+	newest, err := a.newest()
+	if err != nil {
+		return nil, err
+	}
+	i := newest[holder{Agent, machine}]
+	switch {
+	case i.Renew == 0 || i.Expires <= now.Unix():
+		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
+	case !i.Enrol && !credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now):
+		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
+	}
+	tokens, err := a.issue(Issued{Role: Agent, Name: machine, Key: public, Expires: now.Unix() + i.Renew, Renew: i.Renew})
+	if err != nil {
+		return nil, err
+	}
+	return tokens, a.Sync()
+}
+
+// issue signs the JWTs of credentials and records them.
+func (a *Authority) issue(i Issued) (tokens []string, err error) {
+	if i.Name == "" {
 		return nil, errors.New("issue credentials: they need a name")
 	}
-	allowed, err := permissions(role, name)
+	allowed, err := permissions(i.Role, i.Name)
 	if err != nil {
 		return nil, err
 	}
-	var expires int64
-	if ttl != 0 {
-		expires = time.Now().Add(ttl).Unix()
-	}
-	public, seed, err := newUser()
-	if err != nil {
-		return nil, err
-	}
-	var issuedAt int64
-	user := credential.Pair{Seed: seed}
 	for _, account := range credential.Accounts() {
 		may, ok := allowed[account]
 		if !ok {
 			continue
 		}
-		c := jwt.NewUserClaims(public)
-		c.Name, c.Expires, c.Permissions = string(role)+"."+name, expires, may
+		c := jwt.NewUserClaims(i.Key)
+		c.Name, c.Expires, c.Permissions = string(i.Role)+"."+i.Name, i.Expires, may
 		c.Tags.Add(account.Tag())
-		if role != Server {
+		if i.Renew != 0 {
+			c.Tags.Add(credential.RenewTag)
+		}
+		if i.Enrol {
+			c.Tags.Add(credential.EnrolTag)
+		}
+		if i.Role != Server {
 			c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
 		}
 		token, err := c.Encode(a.accounts[account])
 		if err != nil {
 			return nil, fmt.Errorf("issue credentials: %w", err)
 		}
-		user.Tokens, issuedAt = append(user.Tokens, token), c.IssuedAt
+		tokens, i.At = append(tokens, token), c.IssuedAt
 	}
-	pairs := []credential.Pair{user}
-	if role == Server {
-		signer, err := a.signer(name, expires)
-		if err != nil {
-			return nil, err
-		}
-		pairs = append(pairs, signer)
-	}
-	if err := a.remember(Issued{Role: role, Name: name, Key: public, At: issuedAt, Expires: expires}); err != nil {
-		return nil, err
-	}
-	return credential.Format(pairs...)
-}
-
-func newUser() (public string, seed []byte, err error) {
-	user, err := nkeys.CreateUser()
-	if err == nil {
-		public, err = user.PublicKey()
-	}
-	if err == nil {
-		seed, err = user.Seed()
-	}
-	if err != nil {
-		return "", nil, fmt.Errorf("issue credentials: %w", err)
-	}
-	return public, seed, nil
+	return tokens, a.remember(i)
 }
 
 // signer makes a key that signs commands. It is a separate one: a NATS server may have a
 // client's own key sign any challenge. Its JWT permits no message.
 func (a *Authority) signer(name string, expires int64) (p credential.Pair, err error) {
-	public, seed, err := newUser()
+	public, seed, err := credential.NewKey()
 	if err != nil {
 		return p, err
 	}
@@ -212,7 +258,8 @@ func permissions(role Role, name string) (map[credential.Account]jwt.Permissions
 			credential.Samples: allow(jwt.StringList{wire.SampleSubject(name), wire.RecordSubject(name)}, jwt.StringList{inbox}),
 			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
 			// Replies have subjects of the machine's own, so that the bus checks whose they are.
-			credential.Commands: allow(jwt.StringList{wire.OwnReplies(name)}, jwt.StringList{wire.CommandSubject(name), wire.CommandAll}),
+			credential.Commands: allow(jwt.StringList{wire.OwnReplies(name), wire.RenewalSubject(name)},
+				jwt.StringList{wire.CommandSubject(name), wire.CommandAll, wire.RenewedSubject(name)}),
 		}, nil
 	case Viewer:
 		return map[credential.Account]jwt.Permissions{

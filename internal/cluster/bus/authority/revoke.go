@@ -25,6 +25,8 @@ type Issued struct {
 	At      int64  `json:"at"`                // s since 1970
 	Expires int64  `json:"expires,omitempty"` // s since 1970; 0: never
 	Revoked int64  `json:"-"`                 // s since 1970; 0: not revoked
+	Renew   int64  `json:"renew,omitempty"`   // life of those that replace them, s; 0: they are not renewed
+	Enrol   bool   `json:"enrol,omitempty"`   // they are renewed at once
 }
 
 // Files in the directory of keys: one line for each set of credentials, and the
@@ -115,22 +117,32 @@ func (a *Authority) Issued() ([]Issued, error) {
 	return all, nil
 }
 
-// Due lists the valid credentials that should be renewed: those whose holder has no newer
-// ones.
-func (a *Authority) Due(now time.Time) ([]Issued, error) {
+type holder struct {
+	role Role
+	name string
+}
+
+// newest returns each holder's newest credentials that are not revoked.
+func (a *Authority) newest() (map[holder]Issued, error) {
 	all, err := a.Issued()
 	if err != nil {
 		return nil, err
-	}
-	type holder struct {
-		role Role
-		name string
 	}
 	newest := map[holder]Issued{}
 	for _, i := range all {
 		if i.Revoked == 0 {
 			newest[holder{i.Role, i.Name}] = i
 		}
+	}
+	return newest, nil
+}
+
+// Due lists the valid credentials that should be renewed: those whose holder has no newer
+// ones.
+func (a *Authority) Due(now time.Time) ([]Issued, error) {
+	newest, err := a.newest()
+	if err != nil {
+		return nil, err
 	}
 	var due []Issued
 	for _, i := range newest {

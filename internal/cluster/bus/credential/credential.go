@@ -11,6 +11,7 @@ package credential
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -44,6 +45,10 @@ func (a Account) Tag() string { return "account:" + string(a) }
 const (
 	// SignerTag marks the JWT of a key that signs commands.
 	SignerTag = "signs-commands"
+	// RenewTag marks the JWTs of credentials that their holder may have renewed, EnrolTag
+	// those that it has renewed at once: they were made elsewhere and end soon.
+	RenewTag = "renewable"
+	EnrolTag = "enrolment"
 	// signerRole is the role that has such a key.
 	signerRole = "server"
 )
@@ -53,9 +58,11 @@ type File struct {
 	Role, Name string
 	Issued     time.Time
 	Expires    time.Time // zero: never
+	Renewable  bool      // the server gives new ones to their holder
+	Enrols     bool      // they are renewed at once
 
 	tokens      map[Account]string
-	commanders  string // public key of the account whose signature makes a signer of commands
+	issuers     map[Account]string // public keys
 	user        nkeys.KeyPair
 	signer      nkeys.KeyPair // nil: it signs no commands
 	signerToken string
@@ -107,7 +114,7 @@ var errOld = errors.New("they are not of this version of quell: make new ones wi
 // Parse reads the text of a file. It does not check who signed it: only its holder reads
 // it, and the bus checks it.
 func Parse(text []byte) (*File, error) {
-	f := &File{tokens: map[Account]string{}}
+	f := &File{tokens: map[Account]string{}, issuers: map[Account]string{}}
 	owners := map[string]string{} // of the JWTs, by account; of the signer by its tag
 	keys := map[string]nkeys.KeyPair{}
 	for _, m := range block.FindAllSubmatch(text, -1) {
@@ -168,10 +175,43 @@ func (f *File) take(token string, owners map[string]string) error {
 	if c.Expires != 0 {
 		f.Expires = time.Unix(c.Expires, 0)
 	}
-	if a == Commands {
-		f.commanders = c.Issuer
-	}
+	f.Renewable, f.Enrols = c.Tags.Contains(RenewTag), c.Tags.Contains(EnrolTag)
+	f.issuers[a] = c.Issuer
 	return nil
+}
+
+// NewKey makes a private key, and its public part.
+func NewKey() (public string, seed []byte, err error) {
+	key, err := nkeys.CreateUser()
+	if err == nil {
+		public, err = key.PublicKey()
+	}
+	if err == nil {
+		seed, err = key.Seed()
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("make key: %w", err)
+	}
+	return public, seed, nil
+}
+
+// Renewed returns the text of credentials that take the place of f: tokens for a new key,
+// from the same authority, for the same holder and accounts.
+func (f *File) Renewed(tokens []string, seed []byte) ([]byte, error) {
+	text, err := Format(Pair{Tokens: tokens, Seed: seed})
+	if err != nil {
+		return nil, err
+	}
+	n, err := Parse(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("renew credentials: %w", err)
+	case n.Role != f.Role || n.Name != f.Name || !maps.Equal(n.issuers, f.issuers):
+		return nil, fmt.Errorf("renew credentials: they are of %s %.80q, or of another authority", n.Role, n.Name)
+	case n.Enrols || !n.Expires.IsZero() && !n.Expires.After(f.Issued):
+		return nil, errors.New("renew credentials: they do not last")
+	}
+	return text, nil
 }
 
 // Token returns the JWT for an account.
@@ -215,11 +255,11 @@ func (f *File) Sign(command []byte) (token string, signature []byte, err error) 
 func (f *File) Verify(command []byte, token string, signature []byte, now time.Time) (signer string, err error) {
 	c, err := jwt.DecodeUserClaims(token) // checks that the issuer named in it has signed it
 	switch {
-	case f.commanders == "":
+	case f.issuers[Commands] == "":
 		return "", errors.New("these credentials do not say who may sign commands")
 	case err != nil:
 		return "", fmt.Errorf("the signer's JWT is damaged: %w", err)
-	case c.Issuer != f.commanders:
+	case c.Issuer != f.issuers[Commands]:
 		return "", errors.New("the signer is another authority's")
 	case !c.Tags.Contains(SignerTag) || !strings.HasPrefix(c.Name, signerRole+"."):
 		return "", fmt.Errorf("%q may not sign commands", c.Name)
