@@ -229,8 +229,8 @@ func TestCommandLines(t *testing.T) {
 		{"config", "state_dir: ", ""},
 		{"token bob admin", "", `scope "admin"`},
 		{"token bob viewer", "bob viewer sha256:", ""},
-		{"credentials root x", "", "want agent, viewer, operator, server"},
-		{"revoke root x", "", "want agent, viewer, operator, server"},
+		{"credentials root x", "", "want agent, viewer, server"},
+		{"revoke root x", "", "want agent, viewer, server"},
 		{"segments nothing", "", "want one of [samples incidents"},
 		{"surplus", "", "want none"},
 	} {

@@ -119,9 +119,12 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		return err
 	}
 	p.Certificates = []*certificate.Files{own}
+	var keep *keeper
 	if link != nil {
 		defer link.close()
 		p.Certificates = append(p.Certificates, link.roots)
+		keep = newKeeper(link, c, log, time.Now())
+		p.Credentials = keep.credentials
 		p.Feeds, p.Publisher, p.Commander, p.Check = link.feeds, link.bus, link.bus, link.err
 		if c.Store.S3.Bucket != "" { // several servers may share it
 			p.Holder = link.bus
@@ -133,8 +136,9 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	}
 	s.Store(made)
 	var obeying sync.WaitGroup
-	if link != nil && link.nats != nil {
-		obeying.Go(func() { link.watchRevocations(ctx, c, log) })
+	if keep != nil {
+		obeying.Go(func() { keep.run(ctx) })
+		obeying.Go(func() { keep.serve(ctx) })
 	}
 	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()

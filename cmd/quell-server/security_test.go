@@ -21,6 +21,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -134,7 +135,7 @@ func TestRefusedAndAudited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged, err := stranger.Issue(authority.Operator, "olga", 0)
+	forged, err := stranger.Issue(authority.Server, "olga", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +186,9 @@ func TestRefusedAndAudited(t *testing.T) {
 			`["agent.late","127.0.0.1","agent","bus: connect","","refused: the credentials expired on `},
 		{"bus: another authority's", turnedAway(nats.UserCredentials(forgery)), `["","127.0.0.1","","bus: connect","","refused: the credentials are another authority's"]`},
 		{"bus: an agent's for another machine's samples", publish(authority.Agent, "m1", wire.SampleSubject("m2")),
-			`["agent.m1","127.0.0.1","agent","bus: publish","sample.m2","refused: its credentials do not allow it"]`},
+			`["agent.m1","127.0.0.1","agent","bus: publish","up.sample.m2","refused: its credentials do not allow it"]`},
 		{"bus: an agent's for another machine's incidents", publish(authority.Agent, "m1", wire.RecordSubject("m2")),
-			`["agent.m1","127.0.0.1","agent","bus: publish","record.m2","refused: its credentials do not allow it"]`},
+			`["agent.m1","127.0.0.1","agent","bus: publish","up.record.m2","refused: its credentials do not allow it"]`},
 		{"bus: an agent's for a cap", publish(authority.Agent, "m1", wire.CommandSubject("m2")),
 			`["agent.m1","127.0.0.1","agent","bus: publish","command.machine.m2","refused: its credentials do not allow it"]`},
 		{"bus: a viewer's for a cap", publish(authority.Viewer, "vera", wire.CommandSubject("m1")),
@@ -325,7 +326,7 @@ func TestStalledViewers(t *testing.T) {
 // TestNATSIsBounded: a message that is too large, and too many subscriptions, are refused.
 func TestNATSIsBounded(t *testing.T) {
 	g := startGuarded(t)
-	nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(g.credentials(t, authority.Agent, "m1", time.Hour)))
+	nc, err := nats.Connect("nats://"+g.bus, login(t, g.credentials(t, authority.Agent, "m1", time.Hour), credential.Specs))
 	if err != nil {
 		t.Fatal(err)
 	}

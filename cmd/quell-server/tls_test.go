@@ -136,7 +136,7 @@ func TestExternalBus(t *testing.T) {
 	up.Samples(one("m1"))
 	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT machine FROM samples") == `["m1"]` })
 	out, err := quellServer(t, "trust", "--set", "state_dir="+state)
-	if err != nil || !strings.Contains(out, trust.Account) || !strings.Contains(out, "operator: ey") {
+	if err != nil || !strings.Contains(out, trust.Accounts["commands"]) || !strings.Contains(out, "operator: ey") {
 		t.Errorf("trust: %q, %v", out, err)
 	}
 }

@@ -270,6 +270,14 @@ func metrics() []metric {
 			}},
 		{"quell_uplink_connected", "Whether the connection to the server works; absent without a server.", gauge, nil,
 			uplink(func(u Uplink) float64 { return truth(u.Err() == nil) })},
+		{"quell_credentials_expire_timestamp_seconds", "When the credentials for the server expire, s since 1970; 0 if never; absent without a server.", gauge, nil,
+			uplink(func(u Uplink) float64 {
+				at, _ := u.Expires(time.Now())
+				if at.IsZero() {
+					return 0
+				}
+				return float64(at.Unix())
+			})},
 		{"quell_uplink_waiting", "Batches of samples and records on disk that the server has not taken yet.", gauge, nil,
 			uplink(func(u Uplink) float64 { waiting, _ := u.Backlog(); return float64(waiting) })},
 		{"quell_uplink_lost_total", "Batches and records that will never reach the server: the spool was full, too slow or damaged.", count, nil,

@@ -111,6 +111,8 @@ type Uplink interface {
 	Backlog() (waiting, lost uint64)
 	// Err is the current failure of the connection; nil if it works.
 	Err() error
+	// Expires is when the credentials expire, zero if never, and why they need attention.
+	Expires(now time.Time) (at time.Time, due error)
 }
 
 // Parts are the components of an agent. The caller closes the sources and Enforcer after Run.

@@ -103,6 +103,8 @@ func (rec *recorder) receiveSpecs() {
 		expiry = errors.New(strings.Join(texts, "; "))
 	}
 	rec.health.degrade("certificates", errors.Join(rec.Certificates.Err(), expiry))
+	_, due := rec.Uplink.Expires(rec.clock.now())
+	rec.health.degrade("credentials", due)
 }
 
 // serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes

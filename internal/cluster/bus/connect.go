@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -20,8 +21,8 @@ type Options struct {
 	// Name is shown in the NATS server's list of connections. Inboxes are named after it
 	// as well. An agent's Name is its machine's.
 	Name string
-	// Credentials is a file with a user's JWT and key, read again for every connection;
-	// empty: none.
+	// Credentials is a file as package credential reads it, again for every connection;
+	// empty: none, and no commands.
 	Credentials string
 	TLS         *tls.Config // nil: the system's roots, where the URL says tls
 	// Roots gives the CA certificates for each connection; nil: those of TLS.
@@ -33,9 +34,9 @@ type Options struct {
 	pause time.Duration // between attempts; 0: the default below
 }
 
-// connect returns a connection that is established now or later. It is re-established
-// without limit of attempts.
-func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
+// connect returns a connection to an account that is established now or later. It is
+// re-established without limit of attempts.
+func (o *Options) connect(account credential.Account, extra ...nats.Option) (*nats.Conn, error) {
 	// After the loss of a server, thousands of agents reconnect spread over some seconds.
 	pause, jitter := cmp.Or(o.pause, 500*time.Millisecond), cmp.Or(o.pause, 2*time.Second)
 	opts := []nats.Option{
@@ -49,7 +50,7 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 		nats.ReconnectBufSize(-1),
 	}
 	if o.Credentials != "" {
-		opts = append(opts, nats.UserCredentials(o.Credentials))
+		opts = append(opts, login(o.Credentials, account))
 	}
 	if o.TLS != nil {
 		opts = append(opts, nats.Secure(o.TLS))
@@ -65,9 +66,28 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 	}
 	nc, err := nats.Connect(o.URL, append(opts, extra...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", o.URL, err)
+		return nil, fmt.Errorf("connect to %s for %s: %w", o.URL, account, err)
 	}
 	return nc, nil
+}
+
+// login authenticates for an account with a file of credentials, read again each time.
+func login(path string, account credential.Account) nats.Option {
+	return nats.UserJWT(
+		func() (string, error) {
+			f, err := credential.Load(path)
+			if err != nil {
+				return "", err
+			}
+			return f.Token(account)
+		},
+		func(nonce []byte) ([]byte, error) {
+			f, err := credential.Load(path)
+			if err != nil {
+				return nil, err
+			}
+			return f.Answer(nonce)
+		})
 }
 
 // inboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its

@@ -172,7 +172,9 @@ func serve(text string) {
 func startNode(o serverOptions) *server.Server {
 	operator, err := jwt.DecodeOperatorClaims(o.Trust.Operator)
 	resolver := &server.MemAccResolver{}
-	err = errors.Join(err, resolver.Store(o.Trust.Account, o.Trust.AccountJWT), resolver.Store(o.Trust.System, o.Trust.SystemJWT))
+	for key, token := range o.Trust.JWTs {
+		err = errors.Join(err, resolver.Store(key, token))
+	}
 	opts := &server.Options{ServerName: o.Name, JetStream: true, StoreDir: o.Dir, SyncInterval: time.Second, NoSigs: true, MaxPayload: 1 << 20,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: o.Trust.System, AccountResolver: resolver,
 		Cluster: server.ClusterOpts{Name: "test", Username: "quell", Password: "secret"}}

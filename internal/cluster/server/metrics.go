@@ -30,6 +30,7 @@ type storeMetric struct {
 var storeMetrics = []storeMetric{
 	{"quell_server_batches_total", "Batches accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Batches) }},
 	{"quell_server_duplicate_batches_total", "Batches dropped because they were accepted before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
+	{"quell_server_jumped_batches_total", "Batches dropped because their number is too far ahead of the sender's last one.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Jumped) }},
 	{"quell_server_samples_total", "Samples accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
 	{"quell_server_records_total", "Incidents, actions, audit entries and specs accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
 	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
@@ -90,6 +91,15 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 			prometheus.GaugeValue, float64(at.Unix()), what)
 	}
 	gauge("quell_server_answer_bytes", "Memory of requests and answers in progress, bytes; at most limits.answers_mb.", float64(c.s.memory.held()))
+	if c.s.Credentials != nil {
+		now := c.s.Credentials()
+		expires := 0.0
+		if !now.Expires.IsZero() {
+			expires = float64(now.Expires.Unix())
+		}
+		gauge("quell_server_credentials_expire_timestamp_seconds", "When the server's own credentials for the bus expire, s since 1970; 0 if never.", expires)
+		gauge("quell_server_credentials_due", "Holders of credentials for the bus that should get new ones.", float64(now.Due))
+	}
 	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))
 }
 

@@ -51,6 +51,12 @@ type Leaser interface {
 	RunWithLease(ctx context.Context, name, holder string, do func(context.Context)) error
 }
 
+// Credentials is what is known of the credentials for the bus.
+type Credentials struct {
+	Expires time.Time // the server's own; zero: never
+	Due     int       // number of holders whose credentials should be renewed
+}
+
 // Options are the components of a server.
 type Options struct {
 	Config  *config.Server
@@ -66,6 +72,8 @@ type Options struct {
 	Feeds []Feed
 	// Check returns why messages cannot come, nil if they can; it may be nil itself.
 	Check func() error
+	// Credentials returns what is known of the credentials for the bus; it may be nil.
+	Credentials func() Credentials
 	// Without Publisher specs are only stored; without Commander commands are refused.
 	Publisher Publisher
 	Commander Commander

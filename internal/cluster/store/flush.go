@@ -77,6 +77,10 @@ func (s *Store) Add(b *Batch) bool {
 			s.stats.Duplicates++
 			return false
 		}
+		if m.jumps(b.N) {
+			s.stats.Jumped++
+			return false
+		}
 		f.marks[b.Source] = m.accept(b.N, now)
 	}
 	had := len(f.pack.rows)
@@ -347,8 +351,28 @@ func (e *unknownResultError) Unwrap() error { return e.error }
 // forgetAfter is how long a source is remembered, ms: longer than any agent spools.
 const forgetAfter = 30 * 24 * 60 * 60 * 1000
 
+// maxRuns is how many runs of a machine's agent are remembered, the newest: an agent may
+// invent any number of them.
+const maxRuns = 256
+
 func (s *Store) forgetSources(now sample.Millis) {
 	maps.DeleteFunc(s.state.Marks, func(_ Source, m Mark) bool { return m.At < now-forgetAfter })
+	runs := map[Source][]Source{} // by stream and machine
+	for source := range s.state.Marks {
+		of := Source{Stream: source.Stream, Machine: source.Machine}
+		runs[of] = append(runs[of], source)
+	}
+	for _, all := range runs {
+		if len(all) <= maxRuns {
+			continue
+		}
+		slices.SortFunc(all, func(a, b Source) int {
+			return cmp.Or(cmp.Compare(s.state.Marks[b].At, s.state.Marks[a].At), cmp.Compare(a.Boot, b.Boot))
+		})
+		for _, source := range all[maxRuns:] {
+			delete(s.state.Marks, source)
+		}
+	}
 }
 
 // writer writes the files of one commit. After its first error it does nothing.

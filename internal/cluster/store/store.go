@@ -37,6 +37,7 @@ type Options struct {
 type Stats struct {
 	Batches    uint64 // accepted
 	Duplicates uint64 // batches dropped because they were accepted before
+	Jumped     uint64 // batches dropped because their number is too far ahead
 	Samples    uint64 // accepted
 	Records    uint64 // accepted
 	Rejected   uint64 // samples and records too old to be kept
