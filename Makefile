@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -56,8 +56,9 @@ $(S3BIN)/versitygw:
 	GOBIN=$(@D) go install github.com/versity/versitygw/cmd/versitygw@$(S3VERSION)
 
 # QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
-fault: ## kill -9 the agent at 1,000 points: every limit must be restored (root, 10 minutes; FAULT='-only 7' for one point)
-	CGO_ENABLED=0 QUELL_TEST_KILLS=$${QUELL_TEST_KILLS:-1000} go test -count 1 -v -timeout 60m ./internal/testkit/fault -run '^TestKilledAtRandomPoints$$' -args -workers 6 $(FAULT)
+FAULTS ?= TestKilledAtRandomPoints|TestSingleFaults
+fault: ## kill -9 the agent at 1,000 points, and fail 1,000 single system calls: every limit must be restored (root, 20 minutes; FAULTS=TestSingleFaults FAULT='-only 7' for one point)
+	CGO_ENABLED=0 QUELL_TEST_KILLS=$${QUELL_TEST_KILLS:-1000} QUELL_TEST_FAULTS=$${QUELL_TEST_FAULTS:-1000} go test -count 1 -v -timeout 90m ./internal/testkit/fault -run '^($(FAULTS))$$' -args -workers 6 $(FAULT)
 
 # Packages whose tests need a capability of the machine may measure it, and would
 # disturb each other: they run one at a time (ALONE), after all others. The packages in
@@ -190,7 +191,7 @@ release release-check: GO_RELEASE = go build -trimpath -buildvcs=false -ldflags 
 release: $(SBOM) ## archives of the programs for linux/amd64 and linux/arm64, SBOMs and SHA256SUMS, in bin/release (docs/releases.md)
 	@rm -rf bin/release && mkdir -p bin/release/tree
 	@set -e; pack() { rest=$(VERSION)-linux-$$2; name=quell$$1-$$rest; dir=bin/release/tree/$$name; shift 2; \
-		cp LICENSE $$dir; [ ! -e $$dir/quell-agent ] || cp deploy/systemd/quell-* $$dir; \
+		cp LICENSE NOTICE $$dir; case $$1 in quell-server) cp deploy/systemd/quell-server* $$dir;; *) cp deploy/systemd/quell-[ar]* $$dir;; esac; \
 		for program; do $(SBOM) bin -json -noserial -notimestamp -version $(VERSION) -output bin/release/$$program-$$rest.cdx.json $$dir/$$program; done; \
 		tar -C bin/release/tree --sort=name --format=gnu --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -c $$name | gzip -n >bin/release/$$name.tar.gz; }; \
 	for arch in amd64 arm64; do \
@@ -210,6 +211,24 @@ release-check: ## build the release of the last commit in two folders: every arc
 	for copy in a longer/b; do mkdir -p $$dir/$$copy; git archive HEAD | tar -x -C $$dir/$$copy; \
 		$(MAKE) --no-print-directory -C $$dir/$$copy release VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH); export GOCACHE=$$dir/cache; done; \
 	diff -r $$dir/a/bin/release $$dir/longer/b/bin/release && echo "both builds are the same"
+
+# VULNDB is a folder, a zip file or a URL with a database in the format of https://go.dev/doc/security/vuln/database.
+VULNVERSION = v1.9.0
+VULN        = $(HOME)/.cache/quell/govulncheck-$(VULNVERSION)/govulncheck
+VULNDB     ?= https://vuln.go.dev
+
+vuln: $(VULN) ## known vulnerabilities in what the programs call (VULNDB=vulndb.zip: a database file; without a database it says so and fails)
+	@set -e; db='$(VULNDB)'; dir=$$(mktemp -d); trap 'rm -rf '$$dir EXIT; \
+	case $$db in *.zip) unzip -q "$$db" -d $$dir; db=file://$$dir;; *://*) ;; *) db=file://$$(realpath "$$db");; esac; \
+	date=$$(curl -fsS --max-time 30 "$$db/index/db.json") || { echo 'NOT SCANNED: no vulnerability database at $(VULNDB). Fetch https://vuln.go.dev/vulndb.zip elsewhere, then make vuln VULNDB=vulndb.zip'; exit 3; }; \
+	echo "database $(VULNDB) $$date"; \
+	$(VULN) -db "$$db" ./cmd/quell ./cmd/quell-agent ./cmd/quell-server
+
+$(VULN):
+	GOBIN=$(@D) go install -trimpath golang.org/x/vuln/cmd/govulncheck@$(VULNVERSION)
+
+notice: ## write NOTICE, the licences of all linked modules, which a test compares
+	go test -count 1 ./internal/testkit/archtest -run Notice -args -update
 
 generate: ## compile the eBPF programs again (needs clang and libbpf's headers)
 	go generate $(PKGS)

@@ -112,7 +112,7 @@ func state(t *testing.T) string {
 // its files are not touched.
 func settings(dir string, more ...string) []string {
 	var args []string
-	for _, s := range append([]string{"state_dir=" + dir + "/state", "socket=" + dir + "/agent.sock", "listen=127.0.0.1:0",
+	for _, s := range append([]string{"state_dir=" + dir + "/state", "journals=" + dir + "/journals", "exclusive=false", "socket=" + dir + "/agent.sock", "listen=127.0.0.1:0",
 		"signals=cpt", "tick=50ms"}, more...) {
 		args = append(args, "--set", s)
 	}

@@ -42,7 +42,7 @@ Keys of the configuration can be set in the file, in the environment
   quell-agent restore                     # undo what a dead agent left behind`,
 		Args: daemon.NoArgs, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.Load()
+			c, err := f.LoadToRun()
 			if err != nil {
 				return err
 			}
@@ -68,6 +68,24 @@ func (lockedError) Remedy() string {
 func locked(err error) error {
 	if errors.Is(err, enforce.ErrLocked) {
 		return daemon.Usage(lockedError{err})
+	}
+	return err
+}
+
+// onlyOneError tells the user why a second agent is refused, whatever its state directory is:
+// each of two would restore the other's limits as if they were the original ones.
+type onlyOneError struct{ error }
+
+func (e onlyOneError) Unwrap() error { return e.error }
+
+func (onlyOneError) Remedy() string {
+	return "stop the other quell-agent: only one may limit tasks on a machine, whatever its container or state_dir; " +
+		"if both are to run and never limit the same cgroup, set exclusive: false for both"
+}
+
+func onlyOne(err error) error {
+	if errors.Is(err, enforce.ErrMachine) {
+		return daemon.Usage(onlyOneError{err})
 	}
 	return err
 }

@@ -211,7 +211,7 @@ func playNetwork(t *testing.T, rule detect.Method) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, onNetwork, top, rule), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := start(t, dir, "--config", file, "--set", "state_dir="+dir+"/state", "--set", "socket="+dir+"/agent.sock", "--set", "listen=127.0.0.1:0")
+	d := start(t, dir, "--config", file, "--set", "state_dir="+dir+"/state", "--set", "journals="+dir+"/journals", "--set", "exclusive=false", "--set", "socket="+dir+"/agent.sock", "--set", "listen=127.0.0.1:0")
 	quelltest.Until(t, "there is a spec", func() bool {
 		tasks, err := d.Tasks(t.Context())
 		if err != nil {
@@ -262,7 +262,7 @@ func playNetwork(t *testing.T, rule detect.Method) {
 	}
 	d.kill()
 	quelltest.Until(t, "the limit is gone with the agent", func() bool { return n.limits("backup") == 0 })
-	d = start(t, dir, "--config", file, "--set", "state_dir="+dir+"/state", "--set", "socket="+dir+"/agent.sock", "--set", "listen=127.0.0.1:0")
+	d = start(t, dir, "--config", file, "--set", "state_dir="+dir+"/state", "--set", "journals="+dir+"/journals", "--set", "exclusive=false", "--set", "socket="+dir+"/agent.sock", "--set", "listen=127.0.0.1:0")
 	if log := d.log.String(); !strings.Contains(log, "undid a cap that an earlier agent left") {
 		t.Errorf("the next agent says nothing of it:\n%s", log)
 	}

@@ -44,6 +44,11 @@ holds quell's value. It does not touch a limit that another process has changed,
 cgroup that was removed, even if a new one exists at the same path.
 It refuses while an agent is running: that agent undoes its caps itself.
 
+It does the same for the journals of other agents of this machine that are noted in the
+directory "journals": agents with another state directory. If one of them runs, its caps are
+its own, and restore only names it. A journal that was noted and cannot be opened from here,
+because it is in a container, is named too.
+
 With --overdue it undoes only caps whose lease has expired, even if an agent runs but
 hangs: it is stopped or stuck, and its caps are overdue by more than --grace and still
 overdue 2 s later. If nothing is overdue, it only reads one file. quell-restore.timer
@@ -89,6 +94,10 @@ type restored struct {
 	Failed  []string   `json:"failed"`   // not undone or not written down, with the reason
 	InForce []standing `json:"in_force"` // caps that are left
 	Damage  string     `json:"damage,omitempty"`
+	// Others are the other agents' journals with anything to tell; Unreachable are those
+	// that cannot be opened.
+	Others      []*restored `json:"others,omitempty"`
+	Unreachable []string    `json:"unreachable,omitempty"`
 }
 
 type ended struct {
@@ -126,7 +135,22 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 	if err != nil {
 		return daemon.Usage(err)
 	}
-	did := restored{Journal: filepath.Join(c.StateDir, journalDir), Undone: []ended{}, Failed: []string{}, InForce: []standing{}}
+	did := newRestored(filepath.Join(c.StateDir, journalDir))
+	err = r.restore(ctx, did, h)
+	var usage daemon.UsageError
+	if errors.As(err, &usage) {
+		return err
+	}
+	err = errors.Join(err, r.others(ctx, did, h, enforce.Registry{Dir: c.Journals}))
+	return errors.Join(err, did.print(w, r))
+}
+
+func newRestored(journal string) *restored {
+	return &restored{Journal: journal, Undone: []ended{}, Failed: []string{}, InForce: []standing{}}
+}
+
+// restore undoes what one journal says.
+func (r *restoring) restore(ctx context.Context, did *restored, h *host.Host) error {
 	v, err := enforce.ReadJournal(did.Journal)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // no journal: nothing to undo, and none is created
@@ -135,7 +159,7 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 		return daemon.Usage(err)
 	case len(v.Open) == 0 && v.Damage == "": // also if the disk is full
 	case r.overdue:
-		err = r.lift(ctx, &did, h, v)
+		err = r.lift(ctx, did, h, v)
 	default:
 		err = did.all(h)
 	}
@@ -144,11 +168,42 @@ func (r *restoring) run(ctx context.Context, w io.Writer, c *config.Agent) error
 			did.InForce = append(did.InForce, standing{c.ID, c.Task, c.Until})
 		}
 	}
-	var usage daemon.UsageError
-	if errors.As(err, &usage) {
+	return err
+}
+
+// others does the same for the journals of the machine's other agents.
+func (r *restoring) others(ctx context.Context, did *restored, h *host.Host, all enforce.Registry) error {
+	if all.Dir == "" {
+		return nil
+	}
+	journals, unreachable, err := all.Others(did.Journal, h)
+	if err != nil {
+		did.Failed = append(did.Failed, err.Error())
 		return err
 	}
-	return errors.Join(err, did.print(w, r))
+	did.Unreachable = unreachable
+	var errs []error
+	for _, journal := range journals {
+		one := newRestored(journal)
+		err := r.restore(ctx, one, h)
+		var usage daemon.UsageError // what is wrong with its directory does not concern this one's
+		switch {
+		case one.Agent == "" && errors.Is(err, enforce.ErrLocked):
+			one.Agent, err = agentRunning, nil
+		case errors.As(err, &usage):
+			err = fmt.Errorf("journal %s: %w", journal, usage.Err)
+		case err == nil && len(one.InForce) == 0 && one.Agent == agentNone:
+			err = all.Forget(journal)
+		}
+		if err != nil && len(one.Failed) == 0 {
+			one.Failed = append(one.Failed, err.Error())
+		}
+		errs = append(errs, err)
+		if len(one.Undone)+len(one.Failed)+len(one.InForce) > 0 || one.Damage != "" {
+			did.Others = append(did.Others, one)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // all undoes every change of a journal that no process holds.
@@ -239,32 +294,63 @@ func (d *restored) print(w io.Writer, r *restoring) error {
 		e.SetIndent("", "  ")
 		return e.Encode(d)
 	}
+	undone := len(d.Undone) + len(d.Failed)
+	for _, o := range d.Others {
+		undone += len(o.Undone) + len(o.Failed)
+	}
+	d.lines(w, "")
+	if undone == 0 {
+		fmt.Fprintln(w, map[bool]string{false: "nothing to undo", true: "nothing overdue"}[r.overdue])
+	}
+	d.left(w, "")
+	for _, o := range d.Others {
+		from := "journal " + o.Journal + ": "
+		o.lines(w, from)
+		o.left(w, from)
+	}
+	for _, journal := range d.Unreachable {
+		fmt.Fprintf(w, "journal %s: cannot be opened from here; if its agent is not running, run restore where it ran\n", journal)
+	}
+	return nil
+}
+
+// lines writes what was done, each line after a prefix.
+func (d *restored) lines(w io.Writer, prefix string) {
 	if d.Damage != "" {
-		fmt.Fprintf(w, "the journal was damaged: %s\n", printable.Text(d.Damage))
+		fmt.Fprintf(w, "%sthe journal was damaged: %s\n", prefix, printable.Text(d.Damage))
 	}
 	for _, o := range d.Undone {
-		fmt.Fprintf(w, "%s: %s", o.Task, o.Result)
+		fmt.Fprintf(w, "%s%s: %s", prefix, o.Task, o.Result)
 		if o.Note != "" {
 			fmt.Fprintf(w, " (%s)", printable.Text(o.Note))
 		}
 		fmt.Fprintln(w)
 	}
-	if len(d.Undone)+len(d.Failed) == 0 {
-		fmt.Fprintln(w, map[bool]string{false: "nothing to undo", true: "nothing overdue"}[r.overdue])
-	}
-	for _, c := range d.InForce {
-		fmt.Fprintf(w, "%s: in force until %s\n", c.Task, c.Until.Time().Format(time.RFC3339))
-	}
-	return nil
 }
 
-// openEnforcer opens the journal for the daemon. It waits for a concurrent restore,
-// which holds the journal for milliseconds.
-func openEnforcer(dir string, h *host.Host) (*enforce.Enforcer, error) {
+// left writes what is in force.
+func (d *restored) left(w io.Writer, prefix string) {
+	for _, c := range d.InForce {
+		fmt.Fprintf(w, "%s%s: in force until %s\n", prefix, c.Task, c.Until.Time().Format(time.RFC3339))
+	}
+}
+
+// openEnforcer opens the journal for the daemon. A concurrent restore holds it for
+// milliseconds.
+func openEnforcer(dir string, h *host.Host) (e *enforce.Enforcer, err error) {
+	err = untilFree(enforce.ErrLocked, func() error {
+		e, err = enforce.Open(dir, egress.NewFiles(h))
+		return err
+	})
+	return e, err
+}
+
+// untilFree repeats do for two seconds, as long as its error is busy.
+func untilFree(busy error, do func() error) error {
 	for end := time.Now().Add(2 * time.Second); ; {
-		e, err := enforce.Open(dir, egress.NewFiles(h))
-		if !errors.Is(err, enforce.ErrLocked) || time.Now().After(end) {
-			return e, err
+		err := do()
+		if !errors.Is(err, busy) || time.Now().After(end) {
+			return err
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/blockio"
@@ -32,17 +34,21 @@ import (
 // journalDir is the directory of the enforcer's journal in the state directory.
 const journalDir = "journal"
 
+// reservedThreads is more than the agent's loop, its listeners and Go's collector block at once.
+const reservedThreads = 16
+
 // run is the daemon, until SIGTERM or SIGINT.
 func run(ctx context.Context, c *config.Agent) (err error) {
 	ctx, stop := daemon.UntilStopped(ctx)
 	defer stop()
 	log := daemon.Log(c.LogLevel, c.LogFormat)
+	host.ReserveThreads(reservedThreads)
 	h, err := host.Open("/")
 	if err != nil {
 		return daemon.Usage(err)
 	}
-	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // no other user may read the audit log
-		return daemon.Usage(fmt.Errorf("make state directory: %w", err))
+	if err := atomicfile.OwnDir(c.StateDir); err != nil {
+		return daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
 	e, err := openEnforcer(filepath.Join(c.StateDir, journalDir), h)
 	if err != nil {
@@ -50,7 +56,15 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	recoverCaps(log, e)
+	release, err := beOnlyAgent(ctx, c, log, h)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release(len(e.Active()) == 0)) }()
 	p := agent.Parts{Config: c, Version: version, Machine: h, Enforcer: e, NetWrites: egress.Writes, Descriptors: counter.Descriptors, Log: log}
+	if c.Sampling.Phase == "random" {
+		p.Random = rand.Float64
+	}
 	if p.Platform, err = h.Platform(); err != nil {
 		return err
 	}
@@ -101,6 +115,53 @@ func recoverCaps(log *slog.Logger, e *enforce.Enforcer) {
 	if err != nil {
 		log.Error("a cap that an earlier agent left could not be undone; will retry", "reason", err)
 	}
+}
+
+// beOnlyAgent takes the machine's lock, undoes what dead agents with other state directories
+// left, and notes where this agent's journal is. release takes whether nothing is left to undo.
+func beOnlyAgent(ctx context.Context, c *config.Agent, log *slog.Logger, h *host.Host) (release func(clean bool) error, err error) {
+	lock := &enforce.MachineLock{}
+	all, own := enforce.Registry{Dir: c.Journals}, filepath.Join(c.StateDir, journalDir)
+	if c.Exclusive {
+		err := untilFree(enforce.ErrMachine, func() error {
+			lock, err = enforce.LockMachine(h.Tops())
+			return err
+		})
+		if err != nil {
+			return nil, onlyOne(err)
+		}
+		if h.Partial() {
+			log.Warn("only a part of this machine's cgroups is visible here: an agent outside would not be refused; run the agent in the host's cgroup namespace")
+		}
+		for _, who := range lock.Ignored {
+			log.Error("the lock on this machine's cgroups is held by a process that is no agent: another agent would not be refused", "holder", who.String())
+		}
+		did := newRestored(own)
+		err = (&restoring{}).others(ctx, did, h, all)
+		for _, o := range did.Others {
+			for _, u := range o.Undone {
+				log.Warn("undid a cap that an agent with another state directory left", "journal", o.Journal, "task", u.Task, "result", u.Result, "note", u.Note)
+			}
+		}
+		if err != nil {
+			log.Error("a cap that an agent with another state directory left could not be undone", "reason", err)
+		}
+		for _, journal := range did.Unreachable {
+			log.Warn("another agent's journal cannot be opened from here", "journal", journal)
+		}
+	}
+	if c.Journals != "" {
+		if err := all.Note(own, h); err != nil {
+			log.Warn("restore will find this agent's journal only by its state directory", "reason", err)
+		}
+	}
+	return func(clean bool) error {
+		err := lock.Close()
+		if clean && c.Journals != "" {
+			err = errors.Join(err, all.Forget(own))
+		}
+		return err
+	}, nil
 }
 
 // openSources opens the requested signals that the machine can count.
@@ -176,10 +237,12 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	}
 	// Before the first answer, so that a caller of the API finds the addresses in the log.
 	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", runtime.Version())
+	// The clients may be any user of the machine: they leave the agent its descriptors.
+	bounds := daemon.Bounds{Connections: 64, Answer: time.Minute}
 	var wg sync.WaitGroup
 	for s, l := range servers {
 		wg.Go(func() {
-			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := daemon.Serve(s, l, nil, bounds); !errors.Is(err, http.ErrServerClosed) {
 				log.Error("serve", "address", l.Addr(), "reason", err)
 			}
 		})

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"github.com/quell-dev/quell/internal/agent"
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -19,7 +21,7 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 	if c.Server.URL == "" {
 		return func() error { return nil }, nil
 	}
-	t, err := daemon.TLS("server.tls", c.Server.TLS.CA, c.Server.TLS.Cert, c.Server.TLS.Key)
+	t, err := certificate.Open("server.tls", c.Server.TLS.CA, c.Server.TLS.Cert, c.Server.TLS.Key)
 	if err != nil {
 		return nil, daemon.Usage(err)
 	}
@@ -30,7 +32,7 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 		}
 	}
 	u, err := bus.OpenUplink(bus.UplinkOptions{
-		Options: bus.Options{URL: c.Server.URL, Name: c.MachineName(), Credentials: c.Server.Credentials, TLS: t, Log: p.Log},
+		Options: bus.Options{URL: c.Server.URL, Name: c.MachineName(), Credentials: c.Server.Credentials, TLS: t.Client(), Roots: t.Roots(), Log: p.Log},
 		Dir:     c.SpoolDir(), MaxBytes: int64(c.Server.Spool.MaxMB) << 20,
 		Command: func(ctx context.Context, cmd *wire.Command) *wire.Reply {
 			if a := to.Load(); a != nil {
@@ -42,6 +44,15 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 	if err != nil {
 		return nil, daemon.Usage(err)
 	}
-	p.Uplink = u
-	return u.Close, nil
+	p.Uplink, p.Certificates = u, t
+	ctx, stop := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		t.Watch(ctx, func(err error) { p.Log.Warn("read certificates again", "reason", err) })
+	})
+	return func() error {
+		stop()
+		watching.Wait()
+		return u.Close()
+	}, nil
 }

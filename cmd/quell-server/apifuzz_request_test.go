@@ -124,7 +124,7 @@ func (g *generator) request() request {
 		r.path = pick(g, "/", "/v1", "//v1/specs", "/v1/specs/", "/v1/../v1/specs", "/v1/%2e%2e/specs", "/v1/specs%00", "/"+strings.Repeat("a", 9000))
 	}
 	if g.one(50) {
-		r.header = map[string]string{pick(g, "Content-Type", "Accept", "Accept-Encoding", "X-Forwarded-For", "Range", "If-None-Match", "Content-Encoding"): pick(g, "text/plain", "gzip", "bytes=0-1", "*/*;q=0", "\"x\"", "127.0.0.1")}
+		r.header = map[string]string{pick(g, "Content-Type", "Accept", "Accept-Encoding", "X-Forwarded-For", "Range", "If-None-Match", "Content-Encoding", "Sec-Fetch-Site", "Origin"): pick(g, "text/plain", "gzip", "bytes=0-1", "*/*;q=0", "\"x\"", "127.0.0.1", "cross-site", "null")}
 	}
 	return r
 }

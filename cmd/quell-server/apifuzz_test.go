@@ -152,6 +152,7 @@ func (f *fuzzed) judge(ctx context.Context, q request) (status int, wrong string
 	if q.user != "" {
 		r.Header.Set("Authorization", "Bearer "+f.secret[q.user])
 	}
+	r.Header.Set("Content-Type", "application/json")
 	for k, v := range q.header {
 		r.Header.Set(k, v)
 	}

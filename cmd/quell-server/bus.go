@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/config"
@@ -17,7 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
-	"github.com/quell-dev/quell/internal/format/atomicfile"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -27,28 +27,31 @@ type busConnection struct {
 	nats  *embedded.Server
 	bus   *bus.Bus
 	feeds []server.Feed
+	roots *certificate.Files // of an external NATS server
+	own   string             // file of this server's credentials
 }
 
 // connectTime is how long the first connection may take.
 const connectTime = time.Minute
 
 // connect opens the bus, nil if none is configured. refused is called with each operation
-// that the embedded NATS server refuses to a client.
-func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
+// that the embedded NATS server refuses to a client, and with each message that is dropped.
+func connect(ctx context.Context, c *config.Server, own *certificate.Files, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
-	var l busConnection
+	l := busConnection{own: c.Bus.Credentials}
 	var err error
 	switch {
 	case c.Bus.URL == "" && c.Bus.Listen == "":
 		return nil, nil
 	case c.Bus.URL == "":
-		if err := l.embed(c, log, &o, refused); err != nil {
+		if err := l.embed(c, own, log, &o, refused); err != nil {
 			return nil, err
 		}
 	default:
-		if o.TLS, err = daemon.TLS("bus", c.Bus.CA, "", ""); err != nil {
+		if l.roots, err = certificate.Open("bus", c.Bus.CA, "", ""); err != nil {
 			return nil, daemon.Usage(err)
 		}
+		o.TLS, o.Roots = l.roots.Client(), l.roots.Roots()
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
@@ -59,13 +62,13 @@ func connect(ctx context.Context, c *config.Server, log *slog.Logger, refused fu
 		return nil, err
 	}
 	for _, name := range []bus.Stream{bus.Samples, bus.Records} {
-		l.feeds = append(l.feeds, &feed{bus: l.bus, name: name, log: log})
+		l.feeds = append(l.feeds, &feed{bus: l.bus, name: name, refused: refused})
 	}
 	return &l, nil
 }
 
 // embed starts a NATS server in this process.
-func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
+func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
 	a, err := authority.Load(keysDir(c))
 	if err != nil {
 		return err
@@ -77,72 +80,34 @@ func (l *busConnection) embed(c *config.Server, log *slog.Logger, o *bus.Options
 	if o.Credentials, err = ownCredentials(c, a); err != nil {
 		return err
 	}
-	certificate, err := daemon.TLS("tls", "", c.TLS.Cert, c.TLS.Key)
-	if err != nil {
-		return daemon.Usage(err)
-	}
-	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: certificate,
-		SyncAlways: c.Bus.SyncAlways, Log: log, Refused: refused}, trust)
+	l.own = o.Credentials
+	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: own.Server(),
+		SyncAlways: c.Bus.SyncAlways, Connections: agentConnections(c, log), Log: log, Refused: refused}, trust)
 	if err != nil {
 		return err
 	}
 	o.InProcess = l.nats.Server
-	log.Info("agents may connect", "url", l.nats.URL(), "tls", certificate != nil)
+	log.Info("agents may connect", "url", l.nats.URL(), "tls", own != nil)
 	return nil
 }
 
-// revokeEvery is how soon revoked credentials become unusable.
-const revokeEvery = time.Second
+// reserved is how many descriptors the store, queries and the rest of the server need.
+const reserved = 512
 
-// watchRevocations applies revocations to the embedded NATS server until ctx ends.
-func (l *busConnection) watchRevocations(ctx context.Context, c *config.Server, log *slog.Logger) {
-	tick := time.NewTicker(revokeEvery)
-	defer tick.Stop()
-	last := stamp(authority.RevokedFile(keysDir(c)))
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now := stamp(authority.RevokedFile(keysDir(c)))
-		if now == last {
-			continue
-		}
-		a, err := authority.Load(keysDir(c))
-		var trust authority.Trust
-		if err == nil {
-			trust, err = a.Trust()
-		}
-		if err == nil {
-			err = l.nats.SetTrust(trust)
-		}
-		if err != nil {
-			log.Error("revoke credentials; trying again", "reason", err)
-			continue
-		}
-		last = now
-		log.Info("credentials were revoked")
+// agentConnections is how many connections to the embedded NATS server leave enough
+// descriptors for the API and the store: a flood of connections must not stop them.
+func agentConnections(c *config.Server, log *slog.Logger) int {
+	const most = 3 * 65536 // an agent has three
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		log.Warn("read the limit of file descriptors", "reason", err)
+		return most
 	}
-}
-
-// stamp returns a value that changes when a file is replaced.
-func stamp(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return ""
+	n := int(min(l.Cur, 1<<30)) - c.Limits.Connections - reserved
+	if n < 100 {
+		log.Warn("few file descriptors: raise the limit (LimitNOFILE), or lower limits.connections", "limit", l.Cur)
 	}
-	return fmt.Sprint(info.ModTime().UnixNano(), " ", info.Size())
-}
-
-// ownCredentials makes the server's own credentials, new ones at each start.
-func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
-	text, err := a.Issue(authority.Server, "quell-server", 0)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(keysDir(c), "server.creds")
-	return path, atomicfile.Write(path, text, 0o600)
+	return max(min(n, most), 100)
 }
 
 // err returns why agents' messages cannot come now. If its disk is full, NATS stops its
@@ -170,7 +135,7 @@ func (l *busConnection) close() {
 type feed struct {
 	bus      *bus.Bus
 	name     bus.Stream
-	log      *slog.Logger
+	refused  func(embedded.Refusal)
 	messages []bus.Message
 	decoded  []wire.Batch // reused
 	batches  []store.Batch
@@ -205,7 +170,8 @@ func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
 		b, bad := f.batch(m, &f.decoded[i])
 		if bad != nil {
 			// It stays invalid. Its sequence number still counts as processed.
-			f.log.Error("a message was dropped", "stream", f.name, "seq", m.Seq, "subject", m.Subject, "reason", bad)
+			sender := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+			f.refused(embedded.Refusal{Client: string(authority.Agent) + "." + sender, Operation: "publish", Subject: m.Subject, Reason: "the message was dropped: " + bad.Error()})
 			b = store.Batch{Source: store.Source{Stream: string(f.name)}, Seq: m.Seq}
 		}
 		f.batches = append(f.batches, b)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -12,16 +14,21 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
 // roles are the roles for which credentials can be requested.
-var roles = []string{string(authority.Agent), string(authority.Viewer), string(authority.Operator), string(authority.Server)}
+var roles = []string{string(authority.Agent), string(authority.Viewer), string(authority.Server)}
 
 // keys opens the authority of the configuration.
 func (f *flags) keys() (*authority.Authority, error) {
 	c, err := f.Load()
 	if err != nil {
 		return nil, err
+	}
+	// A file of another user in it would be unreadable for the server.
+	if err := atomicfile.OwnDir(c.StateDir); err != nil {
+		return nil, daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
 	return authority.Load(keysDir(c))
 }
@@ -36,18 +43,30 @@ func (f *flags) keysFor(word string) (*authority.Authority, authority.Role, erro
 }
 
 func credentialsCommand(f *flags) *cobra.Command {
-	var ttl time.Duration
-	cmd := &cobra.Command{Use: "credentials agent|viewer|operator|server NAME", Short: "make credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
+	var ttl, enrol time.Duration
+	cmd := &cobra.Command{Use: "credentials agent|viewer|server NAME", Short: "make credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
 		Long: `credentials prints credentials in NATS's format. With an agent's credentials it can publish as
 the machine NAME and no other. They are signed by keys in the server's state_dir, which also has
-a record of all signed credentials, so that they can be revoked.`,
-		Example: "  quell-server credentials agent host-17 --ttl 2160h > host-17.creds",
+a record of all signed credentials, so that they can be revoked.
+
+An agent has its credentials renewed before --ttl ends, for a key that it makes itself. With
+--enrol, the printed ones are valid only for that time, and the agent replaces them when it
+first connects.`,
+		Example: "  quell-server credentials agent host-17 --ttl 2160h > host-17.creds\n  quell-server credentials agent host-17 --ttl 2160h --enrol 1h > host-17.creds",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, role, err := f.keysFor(args[0])
 			if err != nil {
 				return err
 			}
-			text, err := a.Issue(role, args[1], ttl)
+			var text []byte
+			switch {
+			case enrol == 0:
+				text, err = a.Issue(role, args[1], ttl)
+			case role != authority.Agent || ttl <= 0 || enrol < 0:
+				return daemon.Usage(errors.New("--enrol: want an agent, and a --ttl for the credentials that it gets"))
+			default:
+				text, err = a.Enrol(args[1], enrol, ttl)
+			}
 			if err == nil {
 				err = a.Sync()
 			}
@@ -58,6 +77,7 @@ a record of all signed credentials, so that they can be revoked.`,
 			return err
 		}}
 	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long they are valid, e.g. 2160h; 0: forever")
+	cmd.Flags().DurationVar(&enrol, "enrol", 0, "how long the printed ones are valid, e.g. 1h: an agent replaces them when it first connects; 0: as --ttl")
 	cmd.AddCommand(issuedCommand(f))
 	return cmd
 }
@@ -117,7 +137,7 @@ func state(i authority.Issued, now time.Time) string {
 }
 
 func revokeCommand(f *flags) *cobra.Command {
-	return &cobra.Command{Use: "revoke agent|viewer|operator|server NAME", Short: "revoke credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
+	return &cobra.Command{Use: "revoke agent|viewer|server NAME", Short: "revoke credentials for the bus", Args: args(2, strings.Join(roles, ", ")+", and a NAME"),
 		Long: `revoke revokes all credentials that were made for NAME in that role. A server that runs on the
 same state_dir disconnects their users within seconds. An external NATS server needs the new
 output of "quell-server trust". New credentials for the same NAME can be made at once.
@@ -154,8 +174,11 @@ this server's keys. It contains no secret.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n  %s: %s\n  %s: %s\n}\n",
-				t.Operator, t.System, t.Account, t.AccountJWT, t.System, t.SystemJWT)
+			text := fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n", t.Operator, t.System)
+			for _, key := range slices.Sorted(maps.Keys(t.JWTs)) {
+				text += fmt.Sprintf("  %s: %s\n", key, t.JWTs[key])
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text+"}\n")
 			return err
 		}}
 }

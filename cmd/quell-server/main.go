@@ -60,7 +60,7 @@ Keys of the configuration can be set in the file, in the environment
   quell-server load --self --machines 1000   # the capacity of a server on this machine`,
 		Args: args(0, "none"), Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := f.Load()
+			c, err := f.LoadToRun()
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -49,16 +48,6 @@ func quellServer(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 type running struct {
 	t     *testing.T
 	set   []string
@@ -80,7 +69,7 @@ func start(t *testing.T, set ...string) *running {
 // startAs is start with a given client configuration.
 func startAs(t *testing.T, r *running, set ...string) *running {
 	t.Helper()
-	r.t, r.api, r.bus, r.state = t, free(t), free(t), t.TempDir()
+	r.t, r.api, r.bus, r.state = t, quelltest.FreeAddress(t), quelltest.FreeAddress(t), t.TempDir()
 	r.set = append([]string{"state_dir=" + r.state, "listen=" + r.api, "bus.listen=" + r.bus, "store.flush=100ms", "log_level=error", "query.memory_mb=100"}, set...)
 	r.begin()
 	t.Cleanup(func() { r.end() })
@@ -132,6 +121,7 @@ func (r *running) ask(method, path, body string) (int, string) {
 	if r.token != "" {
 		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	req.Close = true
 	resp, err := client.Do(req)
 	if err != nil {
@@ -239,8 +229,8 @@ func TestCommandLines(t *testing.T) {
 		{"config", "state_dir: ", ""},
 		{"token bob admin", "", `scope "admin"`},
 		{"token bob viewer", "bob viewer sha256:", ""},
-		{"credentials root x", "", "want agent, viewer, operator, server"},
-		{"revoke root x", "", "want agent, viewer, operator, server"},
+		{"credentials root x", "", "want agent, viewer, server"},
+		{"revoke root x", "", "want agent, viewer, server"},
 		{"segments nothing", "", "want one of [samples incidents"},
 		{"surplus", "", "want none"},
 	} {
@@ -251,9 +241,16 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// TestStopsOnATerm: SIGTERM ends the shipped daemon without an error.
+// TestStopsOnATerm: SIGTERM ends the shipped daemon without an error, SIGHUP does not.
 func TestStopsOnATerm(t *testing.T) {
 	r := start(t, "bus.listen=")
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "it is ready after SIGHUP", func() bool { // start may have used up its requests
+		status, _ := r.get("/readyz")
+		return status == http.StatusOK
+	})
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -25,13 +25,22 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/cluster/store/s3"
 	"github.com/quell-dev/quell/internal/cluster/store/spark"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
+	"github.com/quell-dev/quell/internal/format/certificate"
 )
 
 // openStore opens the store in the state directory, or the one in a bucket with copies in
 // the state directory.
 func openStore(ctx context.Context, c *config.Server) (*store.Store, error) {
-	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
-		return nil, daemon.Usage(fmt.Errorf("make state directory: %w", err))
+	// The directory may have been made by others, and be readable; what is in it is not.
+	err := atomicfile.OwnDir(c.StateDir)
+	for _, name := range []string{"store", "bus", "digests"} {
+		if err == nil {
+			err = atomicfile.PrivateDir(filepath.Join(c.StateDir, name))
+		}
+	}
+	if err != nil {
+		return nil, daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
 	keep := map[string]time.Duration{store.Samples: c.Store.KeepSamples}
 	for _, t := range store.Tables() {
@@ -78,7 +87,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 			return daemon.Usage(err)
 		}
 	}
-	certificate, err := daemon.TLS("tls", "", c.TLS.Cert, c.TLS.Key)
+	own, err := certificate.Open("tls", "", c.TLS.Cert, c.TLS.Key)
 	if err != nil {
 		return daemon.Usage(err)
 	}
@@ -94,14 +103,14 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if err != nil {
 		return err
 	}
-	p.Asker = duck.NewRunner(c.Query.AtOnce, self, childCommand, dir)
+	p.Asker = duck.NewRunner(self, childCommand, dir)
 	if c.Specs.Engine == "" {
 		p.Learner = &digest.Learner{Dir: filepath.Join(c.StateDir, "digests"), Threads: c.Query.Threads}
 	} else {
 		p.Learner = &spark.Learner{Address: c.Specs.Engine, Token: os.Getenv("QUELL_SPARK_TOKEN")}
 	}
 	var s atomic.Pointer[server.Server]
-	link, err := connect(ctx, c, log, func(r embedded.Refusal) {
+	link, err := connect(ctx, c, own, log, func(r embedded.Refusal) {
 		if s := s.Load(); s != nil {
 			s.Refused(refusal(r))
 		}
@@ -109,8 +118,13 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if err != nil {
 		return err
 	}
+	p.Certificates = []*certificate.Files{own}
+	var keep *keeper
 	if link != nil {
 		defer link.close()
+		p.Certificates = append(p.Certificates, link.roots)
+		keep = newKeeper(link, c, log, time.Now())
+		p.Credentials = keep.credentials
 		p.Feeds, p.Publisher, p.Commander, p.Check = link.feeds, link.bus, link.bus, link.err
 		if c.Store.S3.Bucket != "" { // several servers may share it
 			p.Holder = link.bus
@@ -122,12 +136,13 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	}
 	s.Store(made)
 	var obeying sync.WaitGroup
-	if link != nil && link.nats != nil {
-		obeying.Go(func() { link.watchRevocations(ctx, c, log) })
+	if keep != nil {
+		obeying.Go(func() { keep.run(ctx) })
+		obeying.Go(func() { keep.serve(ctx) })
 	}
 	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()
-	return serve(ctx, c, log, made, certificate)
+	return serve(ctx, c, log, made, own.Server())
 }
 
 // refusal converts a refusal of the bus for the audit log.
@@ -137,25 +152,20 @@ func refusal(r embedded.Refusal) store.Audit {
 }
 
 // serve runs the server and its listener, and stops both.
-func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Server, certificate *tls.Config) error {
+func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Server, secure *tls.Config) error {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return daemon.Usage(fmt.Errorf("listen: %w", err))
 	}
 	address := l.Addr().String() // the configured port may be 0
-	l = limit(l.(*net.TCPListener), c.Limits.Connections)
-	if certificate != nil {
-		l = tls.NewListener(l, certificate)
-	}
-	web := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	web := &http.Server{Handler: s, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	var all sync.WaitGroup
 	all.Go(func() {
-		if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := daemon.Serve(web, l, secure, daemon.Bounds{Connections: c.Limits.Connections}); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("serve", "address", address, "reason", err)
 		}
 	})
-	log.Info("quell-server runs", "version", version, "address", address, "tls", certificate != nil, "tokens", c.TokensFile != "", "state", c.StateDir)
+	log.Info("quell-server runs", "version", version, "address", address, "tls", secure != nil, "tokens", c.TokensFile != "", "state", c.StateDir)
 	err = s.Run(ctx)
 	shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

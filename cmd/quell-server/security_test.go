@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +21,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -130,7 +135,7 @@ func TestRefusedAndAudited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged, err := stranger.Issue(authority.Operator, "olga", 0)
+	forged, err := stranger.Issue(authority.Server, "olga", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,9 +186,9 @@ func TestRefusedAndAudited(t *testing.T) {
 			`["agent.late","127.0.0.1","agent","bus: connect","","refused: the credentials expired on `},
 		{"bus: another authority's", turnedAway(nats.UserCredentials(forgery)), `["","127.0.0.1","","bus: connect","","refused: the credentials are another authority's"]`},
 		{"bus: an agent's for another machine's samples", publish(authority.Agent, "m1", wire.SampleSubject("m2")),
-			`["agent.m1","127.0.0.1","agent","bus: publish","sample.m2","refused: its credentials do not allow it"]`},
+			`["agent.m1","127.0.0.1","agent","bus: publish","up.sample.m2","refused: its credentials do not allow it"]`},
 		{"bus: an agent's for another machine's incidents", publish(authority.Agent, "m1", wire.RecordSubject("m2")),
-			`["agent.m1","127.0.0.1","agent","bus: publish","record.m2","refused: its credentials do not allow it"]`},
+			`["agent.m1","127.0.0.1","agent","bus: publish","up.record.m2","refused: its credentials do not allow it"]`},
 		{"bus: an agent's for a cap", publish(authority.Agent, "m1", wire.CommandSubject("m2")),
 			`["agent.m1","127.0.0.1","agent","bus: publish","command.machine.m2","refused: its credentials do not allow it"]`},
 		{"bus: a viewer's for a cap", publish(authority.Viewer, "vera", wire.CommandSubject("m1")),
@@ -273,10 +278,55 @@ func TestRefusedAndAudited(t *testing.T) {
 	}
 }
 
+// TestStalledViewers: a viewer with six connections on which it does not read the answers of
+// 60 MB takes no more than its share of the server's memory, and another user's query of the
+// same size is answered meanwhile.
+func TestStalledViewers(t *testing.T) {
+	g := startGuarded(t, "query.memory_mb=256")
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	const body = `{"sql":"SELECT range, repeat('x', 600) FROM range(100000)"}`
+	for range 6 {
+		c, err := net.Dial("tcp", g.api)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", g.secret["victor"], len(body), body)
+	}
+	held := regexp.MustCompile(`(?m)^quell_server_answer_bytes (\S+)$`)
+	olga := *g.running
+	olga.token = g.secret["olga"]
+	quelltest.Until(t, "the first answer waits for its reader", func() bool {
+		_, text := olga.get("/metrics")
+		m := held.FindStringSubmatch(text)
+		if m == nil {
+			return false
+		}
+		n, err := strconv.ParseFloat(m[1], 64)
+		if err != nil || n > 128<<20 {
+			t.Fatalf("%s bytes are held, %v", m[1], err)
+		}
+		return n > 50<<20
+	})
+	if now := heap(); now > before+100<<20 {
+		t.Errorf("the heap grew from %d to %d bytes", before, now)
+	}
+	status, text := olga.ask("POST", "/v1/query", body)
+	if status != http.StatusOK || len(text) < 60_000_000 || !strings.HasSuffix(text, "]}\n") {
+		t.Errorf("another user's answer: %d, %d bytes, %.100s", status, len(text), text)
+	}
+}
+
 // TestNATSIsBounded: a message that is too large, and too many subscriptions, are refused.
 func TestNATSIsBounded(t *testing.T) {
 	g := startGuarded(t)
-	nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(g.credentials(t, authority.Agent, "m1", time.Hour)))
+	nc, err := nats.Connect("nats://"+g.bus, login(t, g.credentials(t, authority.Agent, "m1", time.Hour), credential.Specs))
 	if err != nil {
 		t.Fatal(err)
 	}

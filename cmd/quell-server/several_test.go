@@ -33,7 +33,7 @@ type process struct {
 
 func (s *several) start(i int) *process {
 	s.t.Helper()
-	p := &process{r: running{t: s.t, api: free(s.t), state: s.t.TempDir()}}
+	p := &process{r: running{t: s.t, api: quelltest.FreeAddress(s.t), state: s.t.TempDir()}}
 	creds := filepath.Join(s.t.TempDir(), "server.creds")
 	text, err := s.a.Issue(authority.Server, fmt.Sprint("server-", i), 0)
 	if err != nil {

@@ -24,15 +24,15 @@ import (
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// certificate makes a self-signed one for loopback.
-func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
+// selfSigned makes a self-signed one for loopback.
+func selfSigned(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), quelltest.Loopback()}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, private.Public(), private)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func one(machine string) (sample.Millis, []sample.Sample) {
 // TestTLS: with a certificate the API and the bus speak only TLS, and an agent that does
 // not trust the certificate sends nothing.
 func TestTLS(t *testing.T) {
-	cert, key, pool := certificate(t)
+	cert, key, pool := selfSigned(t)
 	r := &running{tls: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
 	r = startAs(t, r, "tls.cert="+cert, "tls.key="+key)
 	creds := r.credentials(t, "agent", "m1")
@@ -106,7 +106,7 @@ func TestTLS(t *testing.T) {
 // TestExternalBus: an external NATS server is used by one setting, with the same
 // permissions of credentials.
 func TestExternalBus(t *testing.T) {
-	cert, key, pool := certificate(t)
+	cert, key, pool := selfSigned(t)
 	state := t.TempDir()
 	keys, err := authority.Load(filepath.Join(state, "keys"))
 	if err != nil {
@@ -136,7 +136,7 @@ func TestExternalBus(t *testing.T) {
 	up.Samples(one("m1"))
 	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT machine FROM samples") == `["m1"]` })
 	out, err := quellServer(t, "trust", "--set", "state_dir="+state)
-	if err != nil || !strings.Contains(out, trust.Account) || !strings.Contains(out, "operator: ey") {
+	if err != nil || !strings.Contains(out, trust.Accounts["commands"]) || !strings.Contains(out, "operator: ey") {
 		t.Errorf("trust: %q, %v", out, err)
 	}
 }

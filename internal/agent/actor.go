@@ -243,6 +243,18 @@ func (ac *actor) analyse() {
 	}
 }
 
+// nameDistrusted lists the jobs whose reports about themselves are not believed as a problem.
+func (ac *actor) nameDistrusted() {
+	var all []error
+	for _, r := range ac.pipeline.Distrusted(sample.At(ac.clock.now())) {
+		all = append(all, fmt.Errorf("%s: what %s reports (%s) was contradicted %d times within a day", r.Job, r.Task, r.Signal, len(r.Contradicted)))
+	}
+	ac.health.degrade("jobs that are not believed", errors.Join(all[:min(len(all), maxNamedDistrusted)]...))
+}
+
+// maxNamedDistrusted bounds how many of them are named.
+const maxNamedDistrusted = 8
+
 // pending reports whether a cap is in force or still to be undone: another process may
 // change its limit.
 func (ac *actor) pending() bool {

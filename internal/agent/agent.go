@@ -7,6 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -78,10 +81,13 @@ func New(p Parts) (*Agent, error) {
 	}
 	dc := &discovery{base: b, overrides: &o, placement: pl, scheduler: sc, actor: ac}
 	sm := &sampler{base: b, machineName: name, placement: pl, scheduler: sc, recorder: rec, actor: ac, discovery: dc}
+	sm.blind = &blind{base: b, recorder: rec}
 	sm.window.fastStart = ready
 	sm.outsideSubject.Task = detect.Outside()
+	process := prometheus.NewRegistry()
+	process.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	return &Agent{base: b, recorder: rec, actor: ac, discovery: dc, sampler: sm,
-		view:     &view{base: b, scheduler: sc, sampler: sm},
+		view:     &view{base: b, scheduler: sc, sampler: sm, process: process},
 		operator: &operator{base: b, overrides: &o, actor: ac, recorder: rec},
 		requests: make(chan func()), done: make(chan struct{})}, nil
 }
@@ -113,10 +119,13 @@ func (a *Agent) tick(now time.Time) {
 	a.actor.checkCaps(ms)
 	a.pipeline.Tick(ms)
 	a.actor.carryOut(ms)
+	a.sampler.blind.tick(now)
 	if w.open && w.over(now, a.Config) {
 		a.sampler.closeWindow(now)
+		a.view.hold(now)
 	}
 	a.actor.analyse()
+	a.actor.nameDistrusted()
 	if !w.open && w.due(now, a.Config) {
 		a.sampler.openWindow(now)
 	}

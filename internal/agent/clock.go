@@ -9,8 +9,10 @@ import (
 // between analyses stay in time order even if the machine's clock is set back. A clock
 // that is set forward is followed.
 type clock struct {
-	base   time.Time // with a monotonic reading; the zero value takes the first
+	base   time.Time // the zero value takes the first reading
+	since  time.Time // when base was read, with a monotonic reading
 	health *health
+	wall   func() time.Time // of a test, whose wall clock jumps; nil: time.Now
 }
 
 // most is the largest slew or step of the wall clock that is ignored.
@@ -18,8 +20,16 @@ const most = time.Second
 
 // now is the agent's time.
 func (c *clock) now() time.Time {
-	wall := time.Now()
-	t, behind := c.at(wall, wall.Sub(c.base))
+	read := time.Now()
+	wall := read
+	if c.wall != nil {
+		wall = c.wall()
+	}
+	before := c.base
+	t, behind := c.at(wall, read.Sub(c.since))
+	if c.base != before {
+		c.since = read
+	}
 	var err error
 	if behind > most {
 		err = fmt.Errorf("the wall clock was set back by %s; the agent continues with its own time until the wall clock has caught up or the agent is restarted", behind.Round(time.Second))

@@ -29,6 +29,8 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	dc.health.degrade("finding tasks", err)
 	unwatched := dc.Finder.Unwatched()
 	dc.health.degrade("watching cgroups", unwatched)
+	unread := dc.Finder.Unread()
+	dc.health.degrade("reading cgroups", unread.AsError())
 	var there map[uint64]bool
 	if fresh && err == nil {
 		there = make(map[uint64]bool, len(found))

@@ -23,6 +23,7 @@ type HostFinder struct {
 	config    *config.Agent
 	watcher   *host.Watcher
 	unwatched error // why watcher is nil
+	unread    host.Unread
 	own       map[sample.Hierarchy]string
 	walked    time.Time // when all were walked
 	known     map[host.Place]*candidate
@@ -67,6 +68,9 @@ func NewHostFinder(h *host.Host, c *config.Agent) *HostFinder {
 
 // Unwatched implements Finder.
 func (f *HostFinder) Unwatched() error { return f.unwatched }
+
+// Unread implements Finder. They are counted anew when all are walked.
+func (f *HostFinder) Unread() host.Unread { return f.unread }
 
 // Wait implements Finder.
 func (f *HostFinder) Wait() func() error {
@@ -160,6 +164,7 @@ func (f *HostFinder) tasks() []Found {
 // walkAll examines all cgroups.
 func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
+	f.unread = host.Unread{}
 	f.walked, f.known, f.undecided = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}
 	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
 		_, err := f.walk(now, host.Place{Hierarchy: hier, Path: "/"}, old)
@@ -186,7 +191,7 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 // walk examines the cgroups from a path down, and reports whether one is a task. A
 // candidate that was decided before is not decided again.
 func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*candidate) (tasks bool, err error) {
-	err = f.host.WalkAt(from, func(p string, inode uint64) error {
+	unread, err := f.host.WalkAt(from, func(p string, inode uint64) error {
 		if p == "/" {
 			return nil
 		}
@@ -208,6 +213,9 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		tasks = tasks || c.decision == isTask
 		return nil
 	})
+	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
+		f.unread.Add(unread)
+	}
 	return tasks, err
 }
 

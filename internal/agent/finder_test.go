@@ -415,3 +415,45 @@ func TestChangesFindWhatAWalkFinds(t *testing.T) {
 		}
 	}
 }
+
+// A tenant's cgroup with a path that no system call takes hides no task. It is counted and
+// named until it is gone.
+func TestALongPathHidesNoTask(t *testing.T) {
+	f, root := onHost(t, "hybrid", fixRules)
+	now := time.Now()
+	want := look(t, f, now)
+	dir, err := os.OpenRoot(filepath.Join(root, "sys/fs/cgroup/unified/quell-test-fix-batch"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	const part = "a-name-that-is-long-enough-to-fill-a-path-soon-if-it-is-repeated-often-enough/"
+	if err := dir.MkdirAll(strings.Repeat(part, 5000/len(part)+1), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Second)
+	if _, _, err := f.Find(now); err != nil {
+		t.Fatal(err)
+	}
+	if u := f.Unread(); u.N != 1 || !strings.HasPrefix(u.First, "/quell-test-fix-batch/a-name") {
+		t.Errorf("left out: %+v", u)
+	}
+	// All are found, with the long one there, also by a walk of all and by a new finder.
+	if got := look(t, f, now.Add(walkWatched)); got != want {
+		t.Errorf("a walk of all finds\n%s\nwant\n%s", got, want)
+	}
+	again := NewHostFinder(f.host, f.config)
+	defer again.Close()
+	if err := again.Unwatched(); err != nil {
+		t.Error(err)
+	}
+	if got := look(t, again, now); got != want {
+		t.Errorf("a new finder finds\n%s\nwant\n%s", got, want)
+	}
+	if err := dir.RemoveAll(strings.TrimSuffix(part, "/")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.Find(now.Add(3 * walkWatched)); err != nil || f.Unread().N != 0 {
+		t.Errorf("after it was removed: %+v, %v", f.Unread(), err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -62,6 +63,7 @@ type machine struct {
 	looked      time.Time
 	samples     []sample.Sample // recorded
 	finding     error           // of Find
+	unread      host.Unread
 	unwatched   error
 	disks       map[string]host.IOLimit // existing limits, by path, of any disk
 	controllers error                   // why there are none
@@ -180,6 +182,8 @@ func (f finder) Open(t Found) (Cgroup, error) {
 
 func (f finder) Unwatched() error { return f.m.unwatched }
 
+func (f finder) Unread() host.Unread { return f.m.unread }
+
 // cgroup implements Cgroup.
 type cgroup struct {
 	*guest
@@ -205,6 +209,8 @@ func (c *cgroup) Usage() (host.Usage, error) {
 	c.reads++
 	return host.Usage{CPU: c.used}, nil
 }
+
+func (c *cgroup) CPUTime() func() (time.Duration, error) { return nil }
 
 func (c *cgroup) Stalled(resource string) (time.Duration, error) {
 	if resource != "cpu" || c.stall < 0 {
@@ -322,6 +328,8 @@ func (m *machine) Inode(dir string) (uint64, error) {
 }
 
 func (m *machine) BootID() (string, error) { return "boot", nil }
+func (m *machine) Hold(...string) error    { return nil }
+func (m *machine) Release(...string)       {}
 
 // rig is an agent on such a machine.
 type rig struct {
@@ -334,10 +342,14 @@ type rig struct {
 	// descriptors is Parts.Descriptors.
 	descriptors func() (open, limit int, err error)
 	uplink      Uplink
+	random      func() float64 // Parts.Random
 	// asMachine makes a source of the machine from the rig's, which is then not used
 	// itself; nil keeps that.
 	asMachine func(*source) counter.MachineSource
 }
+
+// unforeseen makes the rig's windows open at random moments, which the seed determines.
+func (r *rig) unforeseen(seed uint64) { r.random = rand.New(rand.NewPCG(seed, 9)).Float64 }
 
 // baseRules are the rig's rules: the path determines job and class.
 const baseRules = `
@@ -389,7 +401,7 @@ func (r *rig) start() {
 			kept.Served = slices.Clone(s.Served) // the agent overwrites it
 			r.samples = append(r.samples, kept)
 			return nil
-		}, Uplink: r.uplink})
+		}, Uplink: r.uplink, Random: r.random})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.done)
 	a.saved = a.clock.now()
 	a.view.started = sample.At(a.saved)
+	a.view.hold(a.saved)
 	a.health.degrade("incident log", a.recorder.closeLeftOver(a.view.started))
 	a.loop(ctx)
 	return a.stop(a.clock.now())
@@ -75,6 +76,9 @@ func (a *Agent) wake(last time.Time) time.Time {
 	due := last.Add(longestSleep)
 	if d := a.sampler.window.nextDue(a.Config); d.Before(due) {
 		due = d
+	}
+	if b := a.sampler.blind; b.random() && b.nextDue().Before(due) {
+		due = b.nextDue()
 	}
 	if due.Before(next) {
 		return next

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -47,11 +49,70 @@ func (s *series) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// series returns the current values of all metrics.
-func (v *view) series() *series {
+// prompt reports whether a metric always has its present value. The others change when a
+// window begins or ends. So does the agent's own CPU time, which is among the process'
+// metrics.
+func prompt(name string) bool {
+	switch name {
+	case "quell_info", "quell_signal_available", "quell_degraded", "quell_enforcement_mode", "quell_tasks", "quell_caps", "quell_caps_stuck",
+		"quell_cap_undo_failures_total", "quell_caps_ended_total", "quell_uplink_connected":
+		return true
+	}
+	return false
+}
+
+// hold keeps the values after a window, if windows open at random moments. A task that saw
+// them change could tell that a window has ended, and that no other opens soon. So they
+// change at a fixed time after each period, and by one window each time.
+func (v *view) hold(now time.Time) {
+	if !v.random() || v.Config.Listen == "" {
+		return
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(v.series(func(name string) bool { return !prompt(name) }))
+	families, err := prometheus.Gatherers{registry, v.process}.Gather()
+	if err != nil {
+		v.Log.Debug("collect metrics", "reason", err)
+	}
+	from, c := now, v.Config.Sampling
+	if opened := v.sampler.window.opened; !opened.IsZero() {
+		from = opened.Add(c.Period + 2*(c.Duration+v.Config.Tick))
+	}
+	v.shown(now)
+	v.held = append(v.held, heldMetrics{from, families})
+}
+
+// shown returns the held values that may be shown, and drops older ones.
+func (v *view) shown(now time.Time) []*dto.MetricFamily {
+	for len(v.held) > 1 && !v.held[1].from.After(now) {
+		v.held = v.held[1:]
+	}
+	if len(v.held) == 0 {
+		return nil
+	}
+	return v.held[0].families
+}
+
+// scrape returns what a scrape shows.
+func (v *view) scrape(now time.Time) prometheus.Gatherers {
+	registry := prometheus.NewRegistry()
+	if !v.random() {
+		registry.MustRegister(v.series(func(string) bool { return true }))
+		return prometheus.Gatherers{registry, v.process}
+	}
+	registry.MustRegister(v.series(prompt))
+	families := v.shown(now)
+	return prometheus.Gatherers{registry, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil })}
+}
+
+// series returns the current values of those metrics that are wanted.
+func (v *view) series(wanted func(name string) bool) *series {
 	s := &series{}
 	s.jobs, s.specs = v.jobs()
 	for _, row := range metrics() {
+		if !wanted(row.name) {
+			continue
+		}
 		s.row, s.desc = &row, prometheus.NewDesc(row.name, row.help, row.labels, nil)
 		row.collect(v, s)
 	}
@@ -126,10 +187,16 @@ func metrics() []metric {
 			bySource(func(s *sourceState) (float64, bool) { return s.tax.share, s.tax.known })},
 		{"quell_signal_resting", "Whether a signal is paused because counting it would cost more than sampling.max_tax.", gauge, []string{"signal"},
 			bySource(func(s *sourceState) (float64, bool) { return truth(s.tax.paused), s.tax.known })},
+		{"quell_evading_tasks", "Tasks that use far more CPU time outside sampling windows than in them.", gauge, nil,
+			one(func(v *view) float64 { return float64(len(v.pipeline.Evaders())) })},
+		{"quell_distrusted_jobs", "Jobs whose reports about themselves were contradicted repeatedly and accuse no task.", gauge, nil,
+			one(func(v *view) float64 { return float64(len(v.pipeline.Distrusted(sample.At(v.clock.now())))) })},
 		{"quell_enforcement_mode", "0 off, 1 advise, 2 on.", gauge, nil,
 			one(func(v *view) float64 { return float64(v.pipeline.Policy().Mode) })},
 		{"quell_tasks", "Monitored tasks.", gauge, nil,
 			one(func(v *view) float64 { return float64(len(v.tasks.byKey)) })},
+		{"quell_cgroups_unread", "Cgroups that are left out because they cannot be read, for example because of the length of their paths.", gauge, nil,
+			one(func(v *view) float64 { return float64(v.Finder.Unread().N) })},
 		{"quell_outside_cpu", "CPU-s/s used outside any task in the last interval: kernel, interrupts, and cgroups that no rule matches.", gauge, nil,
 			one(func(v *view) float64 { return v.sampler.window.outside })},
 		{"quell_ticks_total", "Iterations of the loop.", count, nil, one(func(v *view) float64 { return float64(v.stats.ticks) })},
@@ -203,10 +270,24 @@ func metrics() []metric {
 			}},
 		{"quell_uplink_connected", "Whether the connection to the server works; absent without a server.", gauge, nil,
 			uplink(func(u Uplink) float64 { return truth(u.Err() == nil) })},
+		{"quell_credentials_expire_timestamp_seconds", "When the credentials for the server expire, s since 1970; 0 if never; absent without a server.", gauge, nil,
+			uplink(func(u Uplink) float64 {
+				at, _ := u.Expires(time.Now())
+				if at.IsZero() {
+					return 0
+				}
+				return float64(at.Unix())
+			})},
 		{"quell_uplink_waiting", "Batches of samples and records on disk that the server has not taken yet.", gauge, nil,
 			uplink(func(u Uplink) float64 { waiting, _ := u.Backlog(); return float64(waiting) })},
 		{"quell_uplink_lost_total", "Batches and records that will never reach the server: the spool was full, too slow or damaged.", count, nil,
 			uplink(func(u Uplink) float64 { _, lost := u.Backlog(); return float64(lost) })},
+		{"quell_expiry_timestamp_seconds", "Time when a certificate of the connection to the server expires, s since 1970.", gauge, []string{"what"},
+			func(v *view, s *series) {
+				for _, e := range v.Certificates.Expiries() {
+					s.add(float64(e.Ends.Unix()), e.What)
+				}
+			}},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/enforce"
@@ -23,6 +24,8 @@ type Finder interface {
 	// Unwatched is why changes are found by walking periodically; nil if the kernel
 	// reports them.
 	Unwatched() error
+	// Unread are the cgroups that Find has left out because they cannot be read.
+	Unread() host.Unread
 	// Wait returns a function that blocks until Find may report a change, or until
 	// waiting fails. The function is called in another goroutine. It is nil if changes
 	// are not reported.
@@ -46,6 +49,8 @@ type Cgroup interface {
 	Members() ([]int, error)
 	Below() ([]uint64, error)
 	Usage() (host.Usage, error)
+	// CPUTime returns a function that reads the CPU time of Usage, from any goroutine.
+	CPUTime() func() (time.Duration, error)
 	// Stalled is how long at least one thread has waited for a resource ("cpu").
 	Stalled(resource string) (time.Duration, error)
 	Places() (host.Places, error)
@@ -106,6 +111,8 @@ type Uplink interface {
 	Backlog() (waiting, lost uint64)
 	// Err is the current failure of the connection; nil if it works.
 	Err() error
+	// Expires is when the credentials expire, zero if never, and why they need attention.
+	Expires(now time.Time) (at time.Time, due error)
 }
 
 // Parts are the components of an agent. The caller closes the sources and Enforcer after Run.
@@ -135,4 +142,9 @@ type Parts struct {
 	Record func(*sample.Sample) error
 	// Uplink is the connection to the server; nil for none.
 	Uplink Uplink
+	// Certificates are those of the Uplink; nil for none.
+	Certificates *certificate.Files
+	// Random returns numbers in [0, 1) that no task can foresee. With it windows open at
+	// random moments; nil: at the beginning of each period.
+	Random func() float64
 }

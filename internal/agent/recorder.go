@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/command"
@@ -12,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -105,6 +107,13 @@ func (rec *recorder) receiveSpecs() {
 		rec.specs[s.Key] = s
 	}
 	rec.health.degrade("server", rec.Uplink.Err())
+	var expiry error
+	if texts := certificate.Warnings(rec.Certificates.Expiries(), rec.clock.now()); len(texts) > 0 {
+		expiry = errors.New(strings.Join(texts, "; "))
+	}
+	rec.health.degrade("certificates", errors.Join(rec.Certificates.Err(), expiry))
+	_, due := rec.Uplink.Expires(rec.clock.now())
+	rec.health.degrade("credentials", due)
 }
 
 // serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes

@@ -25,6 +25,7 @@ type sampler struct {
 	recorder       *recorder
 	actor          *actor
 	discovery      *discovery
+	blind          *blind
 }
 
 // window is the open sampling window, or when the next one opens.
@@ -34,6 +35,8 @@ type window struct {
 	fastStart bool // start with windows that are closer together
 	start     time.Time
 	next      time.Time
+	period    time.Time // if windows open at random moments: the beginning of that of the next one
+	opened    time.Time // and that of the newest
 	read      time.Time // when usage was read at the end of the newest one
 	times     host.CPUTimes
 	timesOK   bool
@@ -88,6 +91,44 @@ func (w *window) nextDue(c *config.Agent) time.Time {
 		return w.next
 	}
 	return end
+}
+
+// schedule sets when the next window opens. If windows open at random moments, each period has
+// one, whose beginning is any moment of it with the same probability, and independent of
+// earlier windows.
+func (sm *sampler) schedule(now time.Time) {
+	w, c := &sm.window, sm.Config
+	period, least := c.Sampling.Period, c.Sampling.Duration+c.Tick
+	// An agent that is restarted while a task suffers has everything it needs to detect
+	// that except outliers. It takes them half a period apart, so that an anomaly is
+	// found again after 70 s and not after 130 s, with the default settings.
+	fast := w.fastStart && sm.scheduler.number < uint64(c.Detect.Outliers)
+	soon := now.Add(max(period/2, least))
+	if !sm.random() {
+		if w.next.IsZero() {
+			w.next = now
+		}
+		for !w.next.After(now.Add(c.Tick / 2)) {
+			w.next = w.next.Add(period)
+		}
+		if fast && soon.Before(w.next) {
+			w.next = soon
+		}
+		return
+	}
+	if w.period.IsZero() {
+		w.period = now
+	}
+	w.opened = w.period
+	if fast {
+		w.next = soon
+		return
+	}
+	w.period = periodAfter(w.period, now, period)
+	w.next = w.period.Add(time.Duration(sm.Random() * float64(period)))
+	if next := now.Add(least); w.next.Before(next) {
+		w.next = next
+	}
 }
 
 // counting records whether a signal is counted, and returns that.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/sys/unix"
 
@@ -89,7 +88,8 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, who)
 }
 
-// SocketServer answers the control socket.
+// SocketServer answers the control socket. Its caller bounds connections and times, as for
+// MetricsServer.
 func (a *Agent) SocketServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.status) })
@@ -100,7 +100,7 @@ func (a *Agent) SocketServer() *http.Server {
 	mux.HandleFunc("POST /v1/{other}", func(w http.ResponseWriter, r *http.Request) {
 		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.Version)
 	})
-	return &http.Server{Handler: mux, ConnContext: withPeer, ReadHeaderTimeout: 10 * time.Second}
+	return &http.Server{Handler: mux, ConnContext: withPeer}
 }
 
 // answer replies with what get returns in the loop's goroutine.
@@ -184,35 +184,34 @@ func (a *Agent) Alive(ctx context.Context) error { return a.ask(ctx, func() {}) 
 
 // MetricsServer serves /metrics and /healthz.
 func (a *Agent) MetricsServer() *http.Server {
-	process := prometheus.NewRegistry()
-	process.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { a.serveMetrics(w, r, process) })
+	mux.HandleFunc("GET /metrics", a.serveMetrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, req *http.Request) {
-		if err := a.Alive(req.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		ctx, cancel := context.WithTimeout(req.Context(), maxScrapeWait)
+		defer cancel()
+		if err := a.Alive(ctx); err != nil {
+			http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
 		}
 	})
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	return &http.Server{Handler: mux}
 }
 
-// maxScrapeWait is how long a scrape waits for the loop: Prometheus' default timeout.
+// maxScrapeWait is how long a request for metrics or health waits for the loop: Prometheus'
+// default timeout.
 const maxScrapeWait = 10 * time.Second
 
 // serveMetrics writes the agent's metrics and those of the process and of Go's runtime. The
 // loop only collects the values. The text is not compressed: that costs more than all the
 // rest.
-func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request, process prometheus.Gatherer) {
+func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), maxScrapeWait)
 	defer cancel()
-	var own *series
-	if err := a.ask(ctx, func() { own = a.view.series() }); err != nil {
+	var values prometheus.Gatherers
+	if err := a.ask(ctx, func() { values = a.view.scrape(a.clock.now()) }); err != nil {
 		http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(own)
-	families, err := prometheus.Gatherers{registry, process}.Gather()
+	families, err := values.Gather()
 	if err != nil {
 		a.Log.Debug("collect metrics", "reason", err)
 	}

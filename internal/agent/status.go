@@ -5,6 +5,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -17,6 +21,14 @@ type view struct {
 	started   sample.Millis
 	scheduler *scheduler
 	sampler   *sampler
+	process   prometheus.Gatherer // of the process and of Go's runtime
+	held      []heldMetrics       // ordered by from
+}
+
+// heldMetrics are the values of the metrics that are not prompt, after one window.
+type heldMetrics struct {
+	from     time.Time // when they may be shown
+	families []*dto.MetricFamily
 }
 
 func (v *view) status() api.Status {

@@ -46,7 +46,16 @@ type task struct {
 	// threads at the last interval's end. They are counted only if samples are recorded and
 	// the task was busy: that reads some files of each cgroup below it. 0: not counted.
 	threads     int
+	blind       blindUsage
 	throttledBy string // the cgroup above it that was out of quota in the last interval
+}
+
+// blindUsage is the usage of a task in the newest window and in the newest stretch, CPU-s/s;
+// NaN if it is not known.
+type blindUsage struct {
+	inside, outside float64
+	from            time.Duration // CPU time when the stretch began
+	began           bool
 }
 
 // What a task's note is about.
@@ -145,7 +154,8 @@ func (t *task) dueLook(now time.Time) bool {
 
 // target is the task as a source sees it.
 func (t *task) target() counter.Target {
-	c := counter.Target{Key: t.Key, Dir: t.cgroup.Dir(), Progress: t.rule.Progress, Members: t.cgroup.Members, Below: t.cgroup.Below}
+	c := counter.Target{Key: t.Key, Dir: t.cgroup.Dir(), Progress: t.rule.Progress, Members: t.cgroup.Members, Below: t.cgroup.Below,
+		CPUTime: t.cgroup.CPUTime()}
 	if t.Key.Hierarchy == sample.Unified {
 		c.PerfDir = c.Dir
 	}

@@ -24,7 +24,7 @@ type way struct {
 	records  []string // kind, id and operator or victim
 	followed []string
 	specs    []spec.Spec
-	err      error
+	err, due error
 }
 
 func (w *way) Samples(_ sample.Millis, s []sample.Sample) {
@@ -54,6 +54,8 @@ func (w *way) Specs() []spec.Spec {
 
 func (w *way) Backlog() (waiting, lost uint64) { return 7, 3 }
 func (w *way) Err() error                      { return w.err }
+
+func (w *way) Expires(time.Time) (time.Time, error) { return time.Unix(1_800_000_000, 0), w.due }
 
 // Every sample, incident and audit entry goes to the server, and the jobs whose specs
 // are wanted are sent once.
@@ -189,18 +191,19 @@ func TestCommandsFromTheServer(t *testing.T) {
 // An unreachable server is a named degradation, and a metric.
 func TestServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, w := newRig(t, newMachine(t), t.TempDir()), &way{err: errors.New("no answer")}
+		r, w := newRig(t, newMachine(t), t.TempDir()), &way{err: errors.New("no answer"), due: errors.New("m.creds expires soon")}
 		r.uplink = w
 		r.start()
 		r.pass(time.Minute)
-		if d := r.status().Degraded; !slices.Contains(d, "server: no answer") {
+		if d := r.status().Degraded; !slices.Contains(d, "server: no answer") || !slices.Contains(d, "credentials: m.creds expires soon") {
 			t.Errorf("degraded: %q", d)
 		}
 		_, series := r.scrape()
-		if series["quell_uplink_connected"] != "0" || series["quell_uplink_waiting"] != "7" || series["quell_uplink_lost_total"] != "3" {
+		if series["quell_uplink_connected"] != "0" || series["quell_uplink_waiting"] != "7" || series["quell_uplink_lost_total"] != "3" ||
+			series["quell_credentials_expire_timestamp_seconds"] != "1.8e+09" {
 			t.Errorf("metrics: %v", series)
 		}
-		if err := r.agent.ask(t.Context(), func() { w.err = nil }); err != nil {
+		if err := r.agent.ask(t.Context(), func() { w.err, w.due = nil, nil }); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(time.Minute)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,27 +12,13 @@ import (
 
 func (sm *sampler) openWindow(now time.Time) {
 	w := &sm.window
-	if w.next.IsZero() {
-		w.next = now
-	}
-	for !w.next.After(now.Add(sm.Config.Tick / 2)) {
-		w.next = w.next.Add(sm.Config.Sampling.Period)
-	}
 	if sm.placement.updateTopology() {
 		for _, s := range sm.scheduler.sources {
 			s.SetCPUs(sm.placement.topology.Online)
 		}
 	}
 	sm.scheduler.schedule(sm.pipeline.Roles())
-	// An agent that is restarted while a task suffers has everything it needs to detect
-	// that except outliers. It takes them half a period apart, so that an anomaly is
-	// found again after 70 s and not after 130 s, with the default settings.
-	if w.fastStart && sm.scheduler.number < uint64(sm.Config.Detect.Outliers) {
-		soon := now.Add(max(sm.Config.Sampling.Period/2, sm.Config.Sampling.Duration+sm.Config.Tick))
-		if soon.Before(w.next) {
-			w.next = soon
-		}
-	}
+	sm.schedule(now)
 	w.sources = w.sources[:0]
 	for _, s := range sm.scheduler.all {
 		if !s.tax.paused && sm.counting(s.info.Signal, s.start()) {
@@ -106,6 +93,7 @@ func (sm *sampler) closeWindow(now time.Time) {
 	}
 	sm.recorder.sendSamples(at, sm.tasks.order)
 	sm.stats.intervals++
+	sm.blind.windowed()
 	sm.tasks.dropEnded(sm.discovery.dropTask)
 }
 
@@ -156,6 +144,7 @@ func (sm *sampler) collect(s *sourceState, contiguous bool) {
 	})
 	sm.counting(sig, err)
 	s.totals = s.Totals()
+	sm.health.degrade("cgroups of "+string(s.info.Signal), sm.crowded(s.totals.Crowded))
 	w.others = s.totals.Others
 	for i, t := range sm.tasks.order {
 		if r, ok := t.final[sig]; ok {
@@ -165,11 +154,29 @@ func (sm *sampler) collect(s *sourceState, contiguous bool) {
 	sm.explain(sig)
 }
 
+// crowded names tasks with more cgroups than a source has room for.
+func (sm *sampler) crowded(keys []sample.TaskKey) error {
+	var names []string
+	for _, k := range keys {
+		if t := sm.tasks.byKey[k]; t != nil {
+			names = append(names, string(t.Name))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%d tasks have more cgroups than their share of the kernel's maps, so that not all they do is counted; the first is %q", len(names), names[0])
+}
+
+// maxNamedHangs bounds how many quarantined tasks the list of problems names.
+const maxNamedHangs = 8
+
 // explain records why tasks were not counted. A uprobe that was removed because it cost
-// the machine too much is a degradation of the agent.
+// the machine too much is a degradation of the agent, and so is a task that let a reader hang.
 func (sm *sampler) explain(sig sample.SignalName) {
 	w := &sm.window
-	var refused []error
+	var refused, hangs []error
 	for i, t := range sm.tasks.order {
 		err := w.counted[i].Err
 		if err == nil {
@@ -179,7 +186,11 @@ func (sm *sampler) explain(sig sample.SignalName) {
 		if rate := (*counter.RateError)(nil); errors.As(err, &rate) && !slices.Contains(refused, err) {
 			refused = append(refused, err)
 		}
+		if hang := (*counter.QuarantineError)(nil); errors.As(err, &hang) && len(hangs) < maxNamedHangs {
+			hangs = append(hangs, fmt.Errorf("%s: %w", t.Name, err))
+		}
 	}
+	sm.health.degrade("reading tasks for "+string(sig), errors.Join(hangs...))
 	sm.health.degrade("uprobes for "+string(sig), errors.Join(refused...))
 }
 

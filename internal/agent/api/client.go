@@ -98,6 +98,9 @@ func Do(ctx context.Context, c *http.Client, method, to, token string, in, out a
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
 	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}

@@ -180,10 +180,11 @@ func FreeAddress() (string, error) {
 }
 
 // Agent returns the command of a quell-agent that has all its files in dir. It writes the
-// configuration there, with the agent's folder and socket in addition.
+// configuration there, with the agent's folder and socket in addition. The agent works next
+// to the machine's own: its tasks must be its caller's.
 func Agent(program, dir, configuration string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, "agent.yaml")
-	text := fmt.Sprintf("state_dir: %q\nsocket: %q\n%s", dir, Socket(dir), configuration)
+	text := fmt.Sprintf("state_dir: %q\njournals: %q\nexclusive: false\nsocket: %q\n%s", dir, filepath.Join(dir, "journals"), Socket(dir), configuration)
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
 		err = os.WriteFile(file, []byte(text), 0o600)

@@ -6,13 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -34,9 +34,6 @@ func started(t *testing.T, log, script string) *Process {
 	return p
 }
 
-// Go never ends a program's first thread. The main goroutine keeps it, so that no test has it.
-func init() { runtime.LockOSThread() }
-
 // The thread that called Start may end before the daemon, which must not notice.
 func TestTheCallersThreadEnds(t *testing.T) {
 	in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "log")
@@ -45,11 +42,10 @@ func TestTheCallersThreadEnds(t *testing.T) {
 	}
 	var p *Process
 	ended := make(chan string)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	host.OwnThread(func() {
 		p = started(t, out, "echo ready; read word <"+in+"; echo heard $word")
 		ended <- fmt.Sprintf("/proc/self/task/%d", syscall.Gettid())
-	}()
+	})
 	thread := <-ended
 	quelltest.Until(t, "the thread has ended", func() bool {
 		_, err := os.Stat(thread)

@@ -20,6 +20,8 @@ import (
 type Agent struct {
 	Machine     string   `key:"machine" help:"name of this machine in samples and incidents; empty: its host name"`
 	StateDir    string   `key:"state_dir" help:"directory of the journal, specs, incidents and audit log"`
+	Journals    string   `key:"journals" help:"directory in which all agents of a machine note where their journals are, so that restore finds each; empty: none"`
+	Exclusive   bool     `key:"exclusive" help:"be the only agent of this machine, by a lock on the top of its cgroups; false: for demos and tests whose agents never limit the same cgroup"`
 	Socket      string   `key:"socket" help:"local control socket"`
 	SocketGroup string   `key:"socket_group" help:"group that may use the socket in addition to root; empty: root only"`
 	Listen      string   `key:"listen" help:"address of /metrics and /healthz; empty: none"`
@@ -42,6 +44,7 @@ type Agent struct {
 type Sampling struct {
 	Duration    time.Duration `key:"duration" help:"length of a sampling window" min:"50ms" max:"10m"`
 	Period      time.Duration `key:"period" help:"sampling period; it contains one window" min:"50ms" max:"1h"`
+	Phase       string        `key:"phase" help:"when in its period a window opens: at a random moment, which no task can foresee, or always at the same; a window longer than half of its period is always at the same" oneof:"random fixed"`
 	MaxOverhead float64       `key:"max_tax" help:"a signal is paused while counting it would cost more than this share of the machine's CPU time, computed from the added cost of a context switch (virtual PMUs); 0: no limit" min:"0" max:"1"`
 }
 
@@ -98,9 +101,9 @@ func Default() Agent {
 	p := plan.Paper()
 	p.Net, p.Trial = 1<<20, defaultTrial
 	return Agent{
-		StateDir: "/var/lib/quell", Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
+		StateDir: "/var/lib/quell", Journals: "/var/lib/quell/journals", Exclusive: true, Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
-		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, 0.01},
+		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, "random", 0.01},
 		Spec:    Spec{Params: spec.OwnHistory(), Save: 5 * time.Minute},
 		Detect:  Detect{d, Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
 		Enforce: Enforce{Mode: p.Mode.String(), Policy: p, IOOps: 20, IOBytes: 1 << 20, Cap: "fixed"},

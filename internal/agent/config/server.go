@@ -38,7 +38,7 @@ type ServerTLS struct {
 
 // ServerBus configures how agents' messages arrive.
 type ServerBus struct {
-	URL         string `key:"url" help:"an external NATS server or cluster; empty: the embedded NATS server"`
+	URL         string `key:"url" help:"an external NATS server or cluster: tls://HOST:PORT, or nats://HOST:PORT on loopback, several separated by commas; empty: the embedded NATS server"`
 	Credentials string `key:"credentials" help:"file of credentials for the external NATS server"`
 	CA          string `key:"ca" help:"CA certificates for the external NATS server's certificate, PEM; empty: the system's"`
 	Listen      string `key:"listen" help:"address of the embedded NATS server, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
@@ -86,7 +86,9 @@ type ServerQuery struct {
 	Threads  int           `key:"threads" help:"CPUs of a query" min:"1" max:"256"`
 	Rows     int           `key:"rows" help:"maximum number of rows of a result; the rest is cut off" min:"1" max:"10000000"`
 	MaxMB    int           `key:"max_mb" help:"maximum size of a result; the rest is cut off" min:"1" max:"4096"`
-	AtOnce   int           `key:"at_once" help:"maximum number of concurrent queries; others wait" min:"1" max:"256"`
+	AtOnce   int           `key:"at_once" help:"maximum number of concurrent queries that users write; others wait. Lists of incidents and pairs, and the computation of specs, have one more each" min:"1" max:"256"`
+	// PerCaller is below AtOnce by default, so that one caller cannot stop all others.
+	PerCaller int `key:"per_caller" help:"maximum number of concurrent queries of one caller" min:"1" max:"256"`
 }
 
 // ServerRates limit the callers' requests.
@@ -94,8 +96,11 @@ type ServerRates struct {
 	PerSecond   float64 `key:"per_second" help:"requests of one client per second, on average" min:"0.1" max:"100000"`
 	Burst       int     `key:"burst" help:"requests of one client in a burst" min:"1" max:"100000"`
 	BodyKB      int     `key:"body_kb" help:"maximum size of a request" min:"1" max:"65536"`
-	Connections int     `key:"connections" help:"maximum number of API connections; more wait" min:"10" max:"100000"`
+	AnswersMB   int     `key:"answers_mb" help:"memory for requests and answers in progress, half of it for one caller; queries wait for their readers when it is full" min:"16" max:"1000000"`
+	Connections int     `key:"connections" help:"maximum number of API connections; a further one takes the place of the longest idle one, or waits" min:"10" max:"100000"`
 	Streams     int     `key:"streams" help:"maximum number of event streams" min:"1" max:"100000"`
+	// StreamsPerCaller is below Streams by default, as PerCaller.
+	StreamsPerCaller int `key:"streams_per_caller" help:"maximum number of event streams of one caller" min:"1" max:"100000"`
 }
 
 // DefaultServer returns the paper's values where it has one, and limits for a server
@@ -108,8 +113,8 @@ func DefaultServer() Server {
 		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
 			S3: ServerS3{CopiesMB: 10_000}},
 		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, MemoryMB: 512},
-		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2},
-		Limits: ServerRates{20, 40, 1024, 1000, 100},
+		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2, 1},
+		Limits: ServerRates{20, 40, 1024, 128, 1000, 100, 10},
 	}
 }
 
@@ -145,11 +150,15 @@ func (s *Server) Validate() []Problem {
 			add("bus.listen", strconv.Quote(s.Bus.Listen), "an address of loopback, or a certificate in tls.cert")
 		}
 	}
+	checkURLs("bus", s.Bus.URL, s.Bus.Credentials, add)
 	if e := s.Specs.Engine; e != "" && !strings.HasPrefix(e, "sc://") {
 		add("specs.engine", strconv.Quote(e), "empty, or sc://HOST:PORT")
 	}
 	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
 		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")
+	}
+	if most := s.Limits.AnswersMB << 10 / 2; s.Limits.BodyKB > most {
+		add("limits.body_kb", s.Limits.BodyKB, fmt.Sprintf("at most %d, half of limits.answers_mb", most))
 	}
 	if s.Specs.LookBack > s.Store.KeepSamples {
 		add("specs.look_back", s.Specs.LookBack, fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))

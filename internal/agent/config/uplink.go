@@ -41,28 +41,34 @@ func (u *Uplink) validate(add func(key string, value any, want string)) {
 	if (u.TLS.Cert == "") != (u.TLS.Key == "") {
 		add("server.tls.cert", strconv.Quote(u.TLS.Cert), "both server.tls.cert and server.tls.key, or neither")
 	}
-	if u.URL == "" {
+	checkURLs("server", u.URL, u.Credentials, add)
+}
+
+// checkURLs checks the addresses of a bus, in the key url below the given one: in plain text
+// they are of loopback, and beyond it the key credentials is set.
+func checkURLs(key, urls, credentials string, add func(key string, value any, want string)) {
+	if urls == "" {
 		return
 	}
 	beyond := false
-	for part := range strings.SplitSeq(u.URL, ",") {
+	for part := range strings.SplitSeq(urls, ",") {
 		at, err := url.Parse(part)
 		if err != nil || at.Scheme != "nats" && at.Scheme != "tls" || at.Hostname() == "" || at.User != nil {
 			shown := strconv.Quote(part)
 			if at == nil || at.User != nil {
 				shown = "a URL that is not shown because it may contain a password"
 			}
-			add("server.url", shown, "tls://HOST:PORT or nats://HOST:PORT, several separated by commas, without credentials (server.credentials)")
+			add(key+".url", shown, "tls://HOST:PORT or nats://HOST:PORT, several separated by commas, without credentials ("+key+".credentials)")
 			return
 		}
 		loopback := isLoopback(at.Hostname())
 		if !loopback && at.Scheme != "tls" {
-			add("server.url", strconv.Quote(part), "tls:// beyond loopback")
+			add(key+".url", strconv.Quote(part), "tls:// beyond loopback")
 			return
 		}
 		beyond = beyond || !loopback
 	}
-	if beyond && u.Credentials == "" {
-		add("server.credentials", `""`, "a file of credentials, for a server beyond loopback")
+	if beyond && credentials == "" {
+		add(key+".credentials", `""`, "a file of credentials, for a server beyond loopback")
 	}
 }

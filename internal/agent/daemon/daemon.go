@@ -1,11 +1,10 @@
 // Package daemon is what quell's daemons have in common: how they exit and report why,
-// how they log, and the commands for the configuration that each of them has.
+// how they log, the commands for the configuration that each of them has, and listeners
+// with bounds.
 package daemon
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -95,7 +94,7 @@ func AddConfig[C any](root *cobra.Command, load func(file string, environ, setti
 		&cobra.Command{Use: "check", Short: "check the configuration and list every problem", Args: NoArgs,
 			Example: fmt.Sprintf("  %s check --config %s", root.Name(), file),
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				if _, err := c.Load(); err != nil {
+				if _, err := c.LoadToRun(); err != nil {
 					return err
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
@@ -116,6 +115,20 @@ func (c *Config[C]) Load(more ...string) (*C, error) {
 	v, err := c.load(c.file, os.Environ(), append(slices.Clip(c.set), more...))
 	if err != nil {
 		return nil, Usage(err)
+	}
+	return v, nil
+}
+
+// LoadToRun is Load, and checks the files that the configuration names.
+func (c *Config[C]) LoadToRun() (*C, error) {
+	v, err := c.Load()
+	if err != nil {
+		return nil, err
+	}
+	if f, ok := any(v).(interface{ CheckFiles() error }); ok {
+		if err := f.CheckFiles(); err != nil {
+			return nil, Usage(err)
+		}
 	}
 	return v, nil
 }
@@ -149,35 +162,9 @@ func Log(level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// TLS is the configuration of connections with the CA certificates, and with the certificate
-// and its key, in these files; nil if none is named, for the system's roots. The errors name
-// the files by their keys below the given one.
-func TLS(key, ca, cert, certKey string) (*tls.Config, error) {
-	if ca == "" && cert == "" {
-		return nil, nil
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("read %s.ca: %w", key, err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("read %s.ca: %s holds no certificate", key, ca)
-		}
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, certKey)
-		if err != nil {
-			return nil, fmt.Errorf("read %s.cert and key: %w", key, err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t, nil
-}
-
-// UntilStopped ends its context on SIGTERM or SIGINT.
+// UntilStopped ends its context on SIGTERM or SIGINT. SIGHUP, which reloads many other
+// daemons, is ignored: files that have changed are read again without it.
 func UntilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	signal.Ignore(syscall.SIGHUP)
 	return signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -36,9 +37,10 @@ type StreamOptions struct {
 
 // Bus is the server's side of the bus.
 type Bus struct {
-	*connection
-	kv  jetstream.KeyValue
-	log *slog.Logger
+	*connection // to the account of the streams
+	commands    *commander
+	kv          jetstream.KeyValue
+	log         *slog.Logger
 
 	replicas  int
 	leaseTime time.Duration // 0: the constant
@@ -48,11 +50,17 @@ type Bus struct {
 // ctx bounds how long that may take.
 func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
 	b := &Bus{log: o.Log, replicas: max(1, s.Replicas)}
-	var err error
-	b.connection, err = dial(ctx, &o, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) }))
+	failed := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) })
+	store, err := dial(ctx, &o, credential.Store, failed)
 	if err != nil {
 		return nil, err
 	}
+	commands, err := dial(ctx, &o, credential.Commands, failed)
+	if err != nil {
+		store.nc.Close()
+		return nil, err
+	}
+	b.connection, b.commands = store, &commander{link: commands, credentials: o.Credentials, log: o.Log}
 	if err := b.prepare(ctx, s); err != nil {
 		b.Close()
 		return nil, err
@@ -106,15 +114,20 @@ func retry(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// Close ends the connection.
-func (b *Bus) Close() { b.nc.Close() }
+// Close ends the connections.
+func (b *Bus) Close() {
+	b.nc.Close()
+	b.commands.link.nc.Close()
+}
 
-// Err returns why there is no connection now, nil if there is one.
+// Err returns why a connection is missing now, nil if there are both.
 func (b *Bus) Err() error {
-	if b.nc.IsConnected() {
-		return nil
+	for _, l := range []*connection{b.connection, b.commands.link} {
+		if !l.nc.IsConnected() {
+			return errors.Join(ErrNotConnected, l.nc.LastError())
+		}
 	}
-	return errors.Join(ErrNotConnected, b.nc.LastError())
+	return nil
 }
 
 // PutSpecs stores a job's specs on a platform and announces them to the agents that run
@@ -133,59 +146,13 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 	return nil
 }
 
-// ErrNoMachine means that a command was not carried out because no machine of that name
-// is connected.
-var ErrNoMachine = errors.New("the machine is not connected")
-
 // Command sends a command to one machine and returns its reply.
 func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
-	data, err := wire.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	m, err := b.nc.RequestWithContext(ctx, wire.CommandSubject(machine), data)
-	if errors.Is(err, nats.ErrNoResponders) {
-		err = ErrNoMachine
-	}
-	if err != nil {
-		return nil, fmt.Errorf("command %s: %w", machine, err)
-	}
-	var r wire.Reply
-	if err := wire.Unmarshal(m.Data, &r); err != nil {
-		return nil, fmt.Errorf("command %s: %w", machine, err)
-	}
-	return &r, nil
+	return b.commands.one(ctx, machine, c)
 }
 
-// CommandAll sends a command to all machines and passes on each reply as it comes, until
-// ctx ends, which is no error.
+// CommandAll sends a command to all machines and passes on the reply of each as it comes,
+// until ctx ends, which is no error.
 func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error {
-	data, err := wire.Marshal(c)
-	if err != nil {
-		return err
-	}
-	inbox := b.nc.NewRespInbox()
-	sub, err := b.nc.SubscribeSync(inbox)
-	if err != nil {
-		return fmt.Errorf("command all: %w", err)
-	}
-	defer sub.Unsubscribe()
-	if err := b.nc.PublishRequest(wire.CommandAll, inbox, data); err != nil {
-		return fmt.Errorf("command all: %w", err)
-	}
-	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		switch {
-		case errors.Is(err, nats.ErrNoResponders) || ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return fmt.Errorf("command all: %w", err)
-		}
-		var r wire.Reply
-		if err := wire.Unmarshal(m.Data, &r); err != nil {
-			b.log.Warn("malformed reply", "reason", err)
-			continue
-		}
-		each(&r)
-	}
+	return b.commands.all(ctx, c, each)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -217,7 +218,7 @@ func TestALateAnswerReleasesNothing(t *testing.T) {
 	const keep = 50 * time.Millisecond
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	server := connect(t, url, credentials(t, a, authority.Server, "server", 0))
+	server := connect(t, url, credentials(t, a, authority.Server, "server", 0), credential.Store)
 	var u *Uplink
 	opened, released := make(chan struct{}), make(chan uint64, 1)
 	n := 0
@@ -409,19 +410,19 @@ func TestCommands(t *testing.T) {
 			return &wire.Reply{Ok: true, Message: "done"}
 		})
 		quelltest.Until(t, "the server has its subscriptions", func() bool {
-			return u.Err() == nil && u.link.ask(t.Context()) == nil
+			return u.Err() == nil && u.commands.ask(t.Context()) == nil
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	r, err := b.Command(ctx, "two.example", &wire.Command{Id: "c1", Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/t"}}})
+	r, err := b.Command(ctx, "two.example", &wire.Command{Id: "c1", Who: "anna", Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/t"}}})
 	if err != nil || !r.Ok || r.Id != "c1" || r.Machine != "two.example" {
 		t.Errorf("%v, %v", r, err)
 	}
 	var machines []string
 	all, enough := context.WithCancel(ctx)
 	defer enough()
-	err = b.CommandAll(all, &wire.Command{Id: "c2", Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}},
+	err = b.CommandAll(all, &wire.Command{Id: "c2", Who: "anna", Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}},
 		func(r *wire.Reply) {
 			if machines = append(machines, fmt.Sprint(r.Machine, r.Ok)); len(machines) == 2 {
 				enough()
@@ -431,10 +432,10 @@ func TestCommands(t *testing.T) {
 	if err != nil || !slices.Equal(machines, []string{"onetrue", "two.exampletrue"}) {
 		t.Errorf("%q, %v", machines, err)
 	}
-	if r, err := b.Command(ctx, "one", &wire.Command{Id: "c3", Expires: 1}); err != nil || r.Ok || !strings.Contains(r.Message, "refused") {
+	if r, err := b.Command(ctx, "one", &wire.Command{Id: "c3", Who: "anna", Expires: 1}); err != nil || r.Ok || !strings.Contains(r.Message, "refused") {
 		t.Errorf("an old command: %v, %v", r, err)
 	}
-	if _, err := b.Command(ctx, "three", &wire.Command{Id: "c4"}); !errors.Is(err, ErrNoMachine) {
+	if _, err := b.Command(ctx, "three", &wire.Command{Id: "c4", Who: "anna"}); !errors.Is(err, ErrNoMachine) {
 		t.Errorf("a machine that is not there: %v", err)
 	}
 	mu.Lock()

@@ -3,6 +3,7 @@ package bus
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -19,10 +21,12 @@ type Options struct {
 	// Name is shown in the NATS server's list of connections. Inboxes are named after it
 	// as well. An agent's Name is its machine's.
 	Name string
-	// Credentials is a file with a user's JWT and key, read again for every connection;
-	// empty: none.
+	// Credentials is a file as package credential reads it, again for every connection;
+	// empty: none, and no commands.
 	Credentials string
 	TLS         *tls.Config // nil: the system's roots, where the URL says tls
+	// Roots gives the CA certificates for each connection; nil: those of TLS.
+	Roots func() (*x509.CertPool, error)
 	// InProcess is a NATS server in this process, used instead of URL.
 	InProcess nats.InProcessConnProvider
 	Log       *slog.Logger
@@ -30,9 +34,9 @@ type Options struct {
 	pause time.Duration // between attempts; 0: the default below
 }
 
-// connect returns a connection that is established now or later. It is re-established
-// without limit of attempts.
-func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
+// connect returns a connection to an account that is established now or later. It is
+// re-established without limit of attempts.
+func (o *Options) connect(account credential.Account, extra ...nats.Option) (*nats.Conn, error) {
 	// After the loss of a server, thousands of agents reconnect spread over some seconds.
 	pause, jitter := cmp.Or(o.pause, 500*time.Millisecond), cmp.Or(o.pause, 2*time.Second)
 	opts := []nats.Option{
@@ -46,19 +50,44 @@ func (o *Options) connect(extra ...nats.Option) (*nats.Conn, error) {
 		nats.ReconnectBufSize(-1),
 	}
 	if o.Credentials != "" {
-		opts = append(opts, nats.UserCredentials(o.Credentials))
+		opts = append(opts, login(o.Credentials, account))
 	}
 	if o.TLS != nil {
 		opts = append(opts, nats.Secure(o.TLS))
+	}
+	if o.Roots != nil {
+		opts = append(opts, func(n *nats.Options) error {
+			n.RootCAsCB = o.Roots
+			return nil
+		})
 	}
 	if o.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(o.InProcess))
 	}
 	nc, err := nats.Connect(o.URL, append(opts, extra...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", o.URL, err)
+		return nil, fmt.Errorf("connect to %s for %s: %w", o.URL, account, err)
 	}
 	return nc, nil
+}
+
+// login authenticates for an account with a file of credentials, read again each time.
+func login(path string, account credential.Account) nats.Option {
+	return nats.UserJWT(
+		func() (string, error) {
+			f, err := credential.Load(path)
+			if err != nil {
+				return "", err
+			}
+			return f.Token(account)
+		},
+		func(nonce []byte) ([]byte, error) {
+			f, err := credential.Load(path)
+			if err != nil {
+				return nil, err
+			}
+			return f.Answer(nonce)
+		})
 }
 
 // inboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its

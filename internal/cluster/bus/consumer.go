@@ -2,11 +2,15 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -26,15 +30,17 @@ type Message struct {
 // of the server, messages read over it may be gone from the stream, and their numbers may
 // belong to other messages.
 type Consumer struct {
-	bus      *Bus
-	epoch    uint64          // of the connection
-	renewed  <-chan struct{} // closed when there is a new connection
-	stream   jetstream.Stream
-	messages jetstream.MessagesContext
-	ready    chan Message // messages that have come; closed when no more will
-	cancel   context.CancelFunc
-	failed   error         // why ready is closed, once it is
-	last     atomic.Uint64 // highest number read
+	bus     *Bus
+	epoch   uint64          // of the connection
+	renewed <-chan struct{} // closed when there is a new connection
+	stream  jetstream.Stream
+	pull    string         // subject of requests for messages
+	inbox   string         // where they come
+	arrived chan *nats.Msg // as they come
+	ready   chan Message   // messages that have come; closed when no more will
+	cancel  context.CancelFunc
+	failed  error         // why ready is closed, once it is
+	last    atomic.Uint64 // highest number read
 }
 
 // Consume reads a stream from its beginning: all messages that no reader has Done. Some
@@ -48,48 +54,107 @@ func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy,
-		// Once: each attempt takes ten seconds and hides why it failed. The caller
-		// consumes again instead.
-		MaxResetAttempts: 1})
+	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: forgotten, MaxWaiting: 16})
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(prefetch, pullBytes), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second))
+	c := &Consumer{bus: b, epoch: epoch, renewed: renewed, stream: stream, inbox: b.nc.NewInbox(),
+		pull:    "$JS.API.CONSUMER.MSG.NEXT." + string(name) + "." + consumer.CachedInfo().Name,
+		arrived: make(chan *nats.Msg, 2*prefetch), ready: make(chan Message, prefetch/16)}
+	sub, err := b.nc.ChanSubscribe(c.inbox, c.arrived)
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", name, err)
 	}
-	c := &Consumer{bus: b, epoch: epoch, renewed: renewed, stream: stream, messages: messages, ready: make(chan Message, prefetch/16)}
 	ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go c.pump(ctx)
+	go c.pump(ctx, sub)
 	return c, nil
 }
 
-// pump receives messages as they come. It waits without a timeout: only a wait longer
-// than two heartbeats detects a silent server, for example after the loss of the node
-// that held the consumer.
-func (c *Consumer) pump(ctx context.Context) {
+const (
+	// forgotten is how long NATS keeps a consumer without requests.
+	forgotten = time.Minute
+	// A request is answered for so long, with a sign of life at least every heartbeat.
+	pullExpiry = 10 * time.Second
+	heartbeat  = time.Second
+)
+
+var errSilent = errors.New("the server is silent")
+
+// pump receives messages as they come. The NATS client has readers of streams, but they
+// take a message without data for one of NATS itself if its sender has given it a header
+// Status: any agent could stop them. NATS's own have no number in the stream.
+func (c *Consumer) pump(ctx context.Context, sub *nats.Subscription) {
 	defer close(c.ready)
-	// Stop is called here, after Next has returned: called from elsewhere it could miss
-	// the consumer with which Next is replacing a lost one.
-	defer c.messages.Stop()
+	defer func() { _ = sub.Unsubscribe() }() // of a lost connection: gone with it
+	life := time.NewTimer(2 * heartbeat)
+	defer life.Stop()
+	asked := 0            // messages that were requested and have not come
+	position := uint64(1) // of the next message among those of this consumer
 	for {
-		m, err := c.messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			c.failed = err
-			return
+		if asked < prefetch/2 {
+			if c.failed = c.request(prefetch); c.failed != nil {
+				return
+			}
+			asked += prefetch
 		}
-		meta, err := m.Metadata()
-		if err != nil {
-			c.failed = err
-			return
-		}
+		var m *nats.Msg
 		select {
-		case c.ready <- Message{meta.Sequence.Stream, m.Subject(), m.Data()}:
+		case m = <-c.arrived:
+			life.Reset(2 * heartbeat)
+		case <-life.C:
+			if len(c.arrived) > 0 { // this goroutine was late
+				life.Reset(2 * heartbeat)
+				continue
+			}
+			// For example after the loss of the node that held the consumer.
+			c.failed = errSilent
+			return
 		case <-ctx.Done():
 			return
 		}
+		if !strings.HasPrefix(m.Reply, "$JS.ACK.") {
+			switch status := m.Header.Get("Status"); status {
+			case "100": // a sign of life
+			case "404", "408", "409": // a request has ended
+				rest, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
+				if err != nil {
+					c.failed = fmt.Errorf("NATS said %s %s", status, m.Header.Get("Description"))
+					return
+				}
+				asked -= rest
+			default:
+				c.failed = fmt.Errorf("NATS said %s %s", status, m.Header.Get("Description"))
+				return
+			}
+			continue
+		}
+		meta, err := m.Metadata()
+		if err == nil && meta.Sequence.Consumer != position {
+			err = fmt.Errorf("message %d came instead of message %d", meta.Sequence.Consumer, position)
+		}
+		if err != nil {
+			c.failed = err
+			return
+		}
+		asked--
+		position++
+		select {
+		case c.ready <- Message{meta.Sequence.Stream, m.Subject, m.Data}:
+		case <-ctx.Done():
+			return
+		}
+		life.Reset(2 * heartbeat) // it may have waited for the reader
 	}
+}
+
+// request asks for the next n messages.
+func (c *Consumer) request(n int) error {
+	ask, err := json.Marshal(map[string]int64{"batch": int64(n), "max_bytes": pullBytes, "expires": int64(pullExpiry), "idle_heartbeat": int64(heartbeat)})
+	if err != nil {
+		return err
+	}
+	return c.bus.nc.PublishRequest(c.pull, c.inbox, ask)
 }
 
 // prefetch is how many messages are requested ahead, and pullBytes bounds the bytes of one

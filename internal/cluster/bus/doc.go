@@ -1,11 +1,15 @@
 // Package bus carries wire's messages over NATS. Uplink is the agent's side, Bus the
 // server's. The NATS server itself is bus/embedded or an external one.
 //
-//	agent                           NATS                            server
-//	spool ──sample.<machine>──> stream samples ──────────────────> Consumer, in order
-//	spool ──record.<machine>──> stream records ──────────────────> Consumer
-//	  <── spec.<job>.<platform> ── core subject <── PutSpecs ── bucket specs
-//	  <── command.machine.<machine>, command.all ── core subjects <── Command; replies go back
+//	agent                     account     NATS                         server
+//	spool ──up.sample.<machine>──> samples ─> stream samples ──────────> Consumer, in order
+//	spool ──up.record.<machine>──> samples ─> stream records ──────────> Consumer
+//	  <── spec.<job>.<platform> ── specs <── core subject <── PutSpecs ── bucket specs
+//	  <── command.machine.<machine>, command.all ── commands <──────────── Command, signed
+//	  ──reply.<machine>.<id>─────> commands ───────────────────────────> Command
+//
+// An agent has a connection to each of three accounts; streams and buckets are in a fourth,
+// where only servers publish. credential.Account says why.
 //
 // # Guarantees
 //

@@ -15,11 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/jwt/v2"
-	"github.com/nats-io/nkeys"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -39,11 +38,7 @@ type listener struct {
 // listen connects with credentials and subscribes to a subject. The server has the
 // subscription when it returns.
 func listen(address string, creds []byte, subject string) (*listener, error) {
-	token, err := jwt.ParseDecoratedJWT(creds)
-	if err != nil {
-		return nil, err
-	}
-	user, err := nkeys.ParseDecoratedNKey(creds)
+	user, err := credential.Parse(creds)
 	if err != nil {
 		return nil, err
 	}
@@ -52,14 +47,14 @@ func listen(address string, creds []byte, subject string) (*listener, error) {
 		return nil, err
 	}
 	l := &listener{conn, bufio.NewReaderSize(conn, 1024)}
-	if err := l.introduce(token, user, subject); err != nil {
+	if err := l.introduce(user, subject); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return l, nil
 }
 
 // introduce performs the start of the NATS client protocol.
-func (l *listener) introduce(token string, user nkeys.KeyPair, subject string) error {
+func (l *listener) introduce(user *credential.File, subject string) error {
 	line, err := l.in.ReadString('\n')
 	text, ok := strings.CutPrefix(line, "INFO ")
 	if err != nil || !ok {
@@ -69,7 +64,11 @@ func (l *listener) introduce(token string, user nkeys.KeyPair, subject string) e
 	if err := json.Unmarshal([]byte(text), &info); err != nil {
 		return err
 	}
-	signature, err := user.Sign([]byte(info.Nonce))
+	signature, err := user.Answer([]byte(info.Nonce))
+	if err != nil {
+		return err
+	}
+	token, err := user.Token(credential.Specs)
 	if err != nil {
 		return err
 	}

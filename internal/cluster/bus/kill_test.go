@@ -145,10 +145,10 @@ func (f *fleet) startServers(n int) {
 	}
 	var peers, urls []string
 	for range n {
-		peers = append(peers, freeAddress(f.t))
+		peers = append(peers, quelltest.FreeAddress(f.t))
 	}
 	for i := range n {
-		p := &process{t: f.t, Options: serverOptions{Dir: f.t.TempDir(), Listen: freeAddress(f.t), Name: fmt.Sprint("n", i),
+		p := &process{t: f.t, Options: serverOptions{Dir: f.t.TempDir(), Listen: quelltest.FreeAddress(f.t), Name: fmt.Sprint("n", i),
 			Peer: peers[i], Peers: peers, Trust: trust}}
 		f.t.Cleanup(p.kill)
 		f.servers, urls = append(f.servers, p), append(urls, p.url())

@@ -70,7 +70,7 @@ func startServer(t testing.TB, a *authority.Authority, o embedded.Options) *proc
 		o.Dir = t.TempDir()
 	}
 	if o.Listen == "" {
-		o.Listen = freeAddress(t)
+		o.Listen = quelltest.FreeAddress(t)
 	}
 	n := &process{t: t, Options: serverOptions{Dir: o.Dir, Listen: o.Listen, Trust: trust}}
 	t.Cleanup(n.kill)
@@ -92,16 +92,6 @@ func serveHere(t testing.TB, a *authority.Authority) (url string) {
 	}
 	t.Cleanup(s.Close)
 	return s.URL()
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (n *process) url() string { return "nats://" + n.Options.Listen }
@@ -182,7 +172,9 @@ func serve(text string) {
 func startNode(o serverOptions) *server.Server {
 	operator, err := jwt.DecodeOperatorClaims(o.Trust.Operator)
 	resolver := &server.MemAccResolver{}
-	err = errors.Join(err, resolver.Store(o.Trust.Account, o.Trust.AccountJWT), resolver.Store(o.Trust.System, o.Trust.SystemJWT))
+	for key, token := range o.Trust.JWTs {
+		err = errors.Join(err, resolver.Store(key, token))
+	}
 	opts := &server.Options{ServerName: o.Name, JetStream: true, StoreDir: o.Dir, SyncInterval: time.Second, NoSigs: true, MaxPayload: 1 << 20,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: o.Trust.System, AccountResolver: resolver,
 		Cluster: server.ClusterOpts{Name: "test", Username: "quell", Password: "secret"}}
@@ -205,7 +197,9 @@ func startNode(o serverOptions) *server.Server {
 	}
 	s.Start()
 	if !s.ReadyForConnections(time.Minute) {
-		panic("a node is not ready after a minute")
+		_, client := net.Listen("tcp", o.Listen)
+		_, peer := net.Listen("tcp", o.Peer)
+		panic(fmt.Sprintf("a node is not ready after a minute; its addresses: %v, %v", client, peer))
 	}
 	return s
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 )
 
 // problem is why something does not work now; nil if it works.
@@ -30,8 +32,11 @@ func (p *problem) get() error {
 	return p.err
 }
 
-// connection is a connection to NATS. An epoch is the time between two reconnects.
+// connection is a connection to an account of NATS. An epoch is the time between two
+// reconnects.
 type connection struct {
+	account credential.Account
+
 	nc *nats.Conn
 	js jetstream.JetStream
 
@@ -41,7 +46,9 @@ type connection struct {
 	made chan struct{} // closed when a new connection is made
 }
 
-func newLink() *connection { return &connection{made: make(chan struct{})} }
+func newLink(account credential.Account) *connection {
+	return &connection{account: account, made: make(chan struct{})}
+}
 
 // connect starts to connect.
 func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
@@ -49,7 +56,7 @@ func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
 	stored := make(chan struct{})
 	defer close(stored)
 	made := func(*nats.Conn) { <-stored; l.reconnected() }
-	if l.nc, err = o.connect(append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made))...); err != nil {
+	if l.nc, err = o.connect(l.account, append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made))...); err != nil {
 		return err
 	}
 	if l.js, err = jetstream.New(l.nc); err != nil {
@@ -60,8 +67,8 @@ func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
 }
 
 // dial connects, and returns when there is a connection or ctx has ended.
-func dial(ctx context.Context, o *Options, handlers ...nats.Option) (*connection, error) {
-	l := newLink()
+func dial(ctx context.Context, o *Options, account credential.Account, handlers ...nats.Option) (*connection, error) {
+	l := newLink(account)
 	first := l.made
 	if err := l.connect(o, handlers...); err != nil {
 		return nil, err
@@ -71,7 +78,7 @@ func dial(ctx context.Context, o *Options, handlers ...nats.Option) (*connection
 		return l, nil
 	case <-ctx.Done():
 		l.nc.Close()
-		return nil, fmt.Errorf("connect to %s as %s: %w", o.URL, o.Name, errors.Join(ctx.Err(), l.nc.LastError()))
+		return nil, fmt.Errorf("connect to %s as %s for %s: %w", o.URL, o.Name, account, errors.Join(ctx.Err(), l.nc.LastError()))
 	}
 }
 

@@ -88,7 +88,7 @@ func TestPowerCutUnderAReader(t *testing.T) {
 		}
 	}
 	c.Close()
-	if want := []string{"1 sample.m", "2 sample.m", "3 sample.m"}; !slices.Equal(got, want) {
+	if want := []string{"1 up.sample.m", "2 up.sample.m", "3 up.sample.m"}; !slices.Equal(got, want) {
 		t.Errorf("the reader has %q, want %q", got, want)
 	}
 }

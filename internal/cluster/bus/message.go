@@ -11,7 +11,7 @@ import (
 type ForgedError struct{ Subject, Machine string }
 
 func (e *ForgedError) Error() string {
-	return fmt.Sprintf("a message on %s claims to be from machine %q: dropped", e.Subject, e.Machine)
+	return fmt.Sprintf("a message on %s claims to be from machine %.80q", e.Subject, e.Machine)
 }
 
 // Batch decodes a message of the stream of samples into b. b may be reused.
@@ -19,10 +19,7 @@ func (m *Message) Batch(b *wire.Batch) error {
 	if err := b.Decode(m.Data); err != nil {
 		return err
 	}
-	if wire.SampleSubject(b.Machine) != m.Subject {
-		return &ForgedError{m.Subject, b.Machine}
-	}
-	return nil
+	return m.check(wire.SampleSubject(b.Machine), b.Key)
 }
 
 // Record decodes a message of the stream of records.
@@ -31,8 +28,25 @@ func (m *Message) Record() (*wire.Record, error) {
 	if err := wire.Unmarshal(m.Data, &r); err != nil {
 		return nil, err
 	}
-	if wire.RecordSubject(r.Machine) != m.Subject {
-		return nil, &ForgedError{m.Subject, r.Machine}
+	if err := m.check(wire.RecordSubject(r.Machine), wire.Key{Machine: r.Machine, Boot: r.Boot, N: r.N}); err != nil {
+		return nil, err
 	}
 	return &r, nil
+}
+
+// maxBoot is the longest name of an agent's run, bytes: a reader remembers each.
+const maxBoot = 64
+
+// check returns why a message's number does not count: the bus has checked only who may
+// publish on its subject.
+func (m *Message) check(subject string, k wire.Key) error {
+	switch {
+	case subject != m.Subject:
+		return &ForgedError{m.Subject, k.Machine}
+	case k.Boot == "" || len(k.Boot) > maxBoot:
+		return fmt.Errorf("a message of machine %q names its run with %d bytes: want 1 to %d", k.Machine, len(k.Boot), maxBoot)
+	case k.N == 0:
+		return fmt.Errorf("a message of machine %q has no number", k.Machine)
+	}
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -21,10 +22,10 @@ import (
 // guest is a connection with given credentials.
 type guest struct{ *nats.Conn }
 
-func connect(t *testing.T, url, creds string) *guest {
+func connect(t *testing.T, url, creds string, account credential.Account) *guest {
 	t.Helper()
 	name := strings.TrimSuffix(filepath.Base(creds), ".creds")
-	nc, err := nats.Connect(url, nats.UserCredentials(creds), nats.CustomInboxPrefix(inboxPrefix(name)),
+	nc, err := nats.Connect(url, login(creds, account), nats.CustomInboxPrefix(inboxPrefix(name)),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // errors must not go to standard error
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +55,8 @@ func (g *guest) may(t *testing.T, do func() error) bool {
 	return false
 }
 
-// TestPermissions checks which operations the server allows to each role, and no others.
+// TestPermissions checks which operations the server allows to each role in each account,
+// and no others.
 func TestPermissions(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -63,35 +65,49 @@ func TestPermissions(t *testing.T) {
 	js := "$JS.API.STREAM."
 	publish := []string{wire.SampleSubject(own), wire.SampleSubject(other), wire.RecordSubject(own), wire.RecordSubject(other),
 		"spec.web.p", "command.all", wire.CommandSubject(own), wire.CommandSubject(other), "$KV.specs.web.p", directGet("web.p"),
-		js + "PURGE.samples", js + "DELETE.samples", js + "MSG.GET.samples", js + "INFO.samples", "$JS.API.CONSUMER.CREATE.samples",
-		inboxPrefix(other) + ".x", "$SYS.REQ.SERVER.PING", "anything"}
+		wire.ReplySubject(own, "c1"), wire.ReplySubject(other, "c1"), wire.ReplySubject("", "c1"), wire.RenewalSubject(own), wire.RenewalSubject(other), wire.RenewedSubject(own), "$JS.API.DIRECT.GET.KV_leases.$KV.leases.x",
+		js + "PURGE.samples", js + "DELETE.samples", js + "MSG.GET.samples", js + "INFO.samples", "$JS.API.CONSUMER.CREATE.samples", "$JS.API.INFO",
+		inboxPrefix(own) + ".x", inboxPrefix(other) + ".x", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.CONNZ", "$SYS.REQ.USER.INFO", "anything"}
 	subscribe := []string{wire.SampleSubject(own), wire.AllSamples, wire.AllRecords, wire.AllSpecs, "spec.web.p", "command.all", "command.>",
-		wire.CommandSubject(own), wire.CommandSubject(other), inboxPrefix(own) + ".>", inboxPrefix(other) + ".>", ">", "$JS.>", "$KV.specs.>", "anything"}
-	for _, c := range []struct {
-		role authority.Role
-		may  []string // "+" publishes, "-" subscribes
-	}{
-		{authority.Agent, []string{"+" + wire.SampleSubject(own), "+" + wire.RecordSubject(own), "+" + directGet("web.p"),
-			"-" + wire.AllSpecs, "-spec.web.p", "-command.all", "-" + wire.CommandSubject(own), "-" + inboxPrefix(own) + ".>"}},
-		{authority.Viewer, []string{"+" + directGet("web.p"),
-			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"}},
-		{authority.Operator, []string{"+command.all", "+" + wire.CommandSubject(own), "+" + wire.CommandSubject(other), "+" + directGet("web.p"),
-			"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords, "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"}},
+		wire.CommandSubject(own), wire.CommandSubject(other), wire.AllReplies("c1"), wire.OwnReplies(own), wire.OwnReplies(other),
+		wire.AllRenewals, wire.RenewedSubject(own), wire.RenewedSubject(other), "renewed.*",
+		inboxPrefix(own) + ".>", inboxPrefix(other) + ".>", ">", "$JS.>", "$KV.specs.>", "_R_.>", "anything"}
+	type rights map[credential.Account][]string // "+" publishes, "-" subscribes
+	for role, may := range map[authority.Role]rights{
+		authority.Agent: {
+			credential.Samples:  {"+" + wire.SampleSubject(own), "+" + wire.RecordSubject(own), "-" + inboxPrefix(own) + ".>"},
+			credential.Specs:    {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
+			credential.Commands: {"+" + wire.ReplySubject(own, "c1"), "+" + wire.RenewalSubject(own), "-command.all", "-" + wire.CommandSubject(own), "-" + wire.RenewedSubject(own)},
+		},
+		authority.Viewer: {
+			credential.Store: {"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords},
+			credential.Specs: {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
+		},
 	} {
-		t.Run(string(c.role), func(t *testing.T) {
-			g := connect(t, url, credentials(t, a, c.role, own, 0))
-			for _, subject := range publish {
-				if got, want := g.may(t, func() error { return g.Publish(subject, nil) }), slices.Contains(c.may, "+"+subject); got != want {
-					t.Errorf("publish %s: %v, want %v", subject, got, want)
+		creds := credentials(t, a, role, own, 0)
+		for account, may := range may {
+			t.Run(string(role)+" "+string(account), func(t *testing.T) {
+				g := connect(t, url, creds, account)
+				for _, subject := range publish {
+					if got, want := g.may(t, func() error { return g.Publish(subject, nil) }), slices.Contains(may, "+"+subject); got != want {
+						t.Errorf("publish %s: %v, want %v", subject, got, want)
+					}
 				}
-			}
-			for _, subject := range subscribe {
-				do := func() error { _, err := g.SubscribeSync(subject); return err }
-				if got, want := g.may(t, do), slices.Contains(c.may, "-"+subject); got != want {
-					t.Errorf("subscribe %s: %v, want %v", subject, got, want)
+				for _, subject := range subscribe {
+					do := func() error { _, err := g.SubscribeSync(subject); return err }
+					if got, want := g.may(t, do), slices.Contains(may, "-"+subject); got != want {
+						t.Errorf("subscribe %s: %v, want %v", subject, got, want)
+					}
 				}
-			}
-		})
+			})
+		}
+	}
+	viewer, err := credential.Load(credentials(t, a, authority.Viewer, own, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := viewer.Token(credential.Commands); err == nil {
+		t.Error("a viewer has credentials for the account of commands")
 	}
 }
 
@@ -166,13 +182,13 @@ func TestForged(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
-	g := connect(t, url, credentials(t, a, authority.Agent, "liar", 0))
+	g := connect(t, url, credentials(t, a, authority.Agent, "liar", 0), credential.Samples)
 	batch := wire.Batch{Key: wire.Key{Machine: "victim", Boot: "b", N: 1 << 60}, Samples: samples("victim", 1)}
 	data, err := batch.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	record, err := wire.Marshal(&wire.Record{Machine: "victim", N: 1})
+	record, err := wire.Marshal(&wire.Record{Machine: "victim", Boot: "b", N: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

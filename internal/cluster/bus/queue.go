@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/spool"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // keepFor is how long a message is kept after its acknowledgement: the stream's files are
@@ -24,6 +25,7 @@ const maxWaiting = 64
 // queue carries messages for one stream to the server through the disk.
 type queue struct {
 	subject string
+	kind    wire.Type // of its messages
 	spool   *spool.Spool
 	link    *connection
 	keep    time.Duration
@@ -38,12 +40,12 @@ type queue struct {
 	appending, sending problem // of the last message
 }
 
-func newQueue(o *UplinkOptions, subject, folder string, maxBytes int64, l *connection) (*queue, error) {
+func newQueue(o *UplinkOptions, subject string, kind wire.Type, folder string, maxBytes int64, l *connection) (*queue, error) {
 	s, err := spool.Open(filepath.Join(o.Dir, folder), maxBytes)
 	if err != nil {
 		return nil, err
 	}
-	return &queue{subject: subject, spool: s, link: l, keep: cmp.Or(o.keep, keepFor), wait: cmp.Or(o.wait, ackWait),
+	return &queue{subject: subject, kind: kind, spool: s, link: l, keep: cmp.Or(o.keep, keepFor), wait: cmp.Or(o.wait, ackWait),
 		incoming: make(chan []byte, maxWaiting), arrived: make(chan struct{}, 1)}, nil
 }
 
@@ -125,7 +127,7 @@ func (q *queue) send(ctx context.Context) {
 			next = number + 1
 			continue
 		default:
-			err = q.publish(ctx, epoch, message)
+			err = q.publish(ctx, epoch, wire.Upgrade(message, q.kind))
 		}
 		q.sending.set(err)
 		if err != nil {

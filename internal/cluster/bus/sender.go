@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
@@ -18,7 +19,7 @@ type Sender struct {
 // OpenSender connects as the machine o.Name, and returns when it is connected or
 // ctx has ended.
 func OpenSender(ctx context.Context, o Options) (*Sender, error) {
-	l, err := dial(ctx, &o)
+	l, err := dial(ctx, &o, credential.Samples)
 	if err != nil {
 		return nil, err
 	}

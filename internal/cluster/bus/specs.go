@@ -158,9 +158,9 @@ func (s *specs) get(ctx context.Context, key string) error {
 }
 
 func (s *specs) announced(key string, data []byte) {
-	if err := s.accept(key, data, false); err != nil {
-		s.failed.set(err)
-	}
+	// What is no message of the server's says nothing about the specs. A machine can have
+	// NATS's answers sent here.
+	_ = s.accept(key, data, false)
 }
 
 // accept accepts specs that are newer than the known ones. An announcement, or the

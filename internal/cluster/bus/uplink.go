@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -25,12 +26,13 @@ type UplinkOptions struct {
 	Dir     string
 	// MaxBytes bounds the spool on disk; an eighth of it is for records.
 	MaxBytes int64
-	// Command carries out an operator's command; nil: no commands are accepted. It is
-	// called in a goroutine of the connection, one call at a time.
+	// Command carries out an operator's command, which the server has signed; nil: no
+	// commands are accepted. It is called in a goroutine of its own, one call at a time.
 	Command func(context.Context, *wire.Command) *wire.Reply
 
 	keep time.Duration // after an acknowledgement; 0: keepFor
 	wait time.Duration // for an acknowledgement; 0: ackWait
+	read time.Duration // of credentials, how often; 0: readEvery
 }
 
 // MinSpool is the minimum of UplinkOptions.MaxBytes, bytes.
@@ -43,8 +45,13 @@ type Uplink struct {
 	options              UplinkOptions
 	batches, records     atomic.Uint64 // numbers assigned
 	samples, recordQueue *queue
-	link                 *connection
+	link                 *connection // the account of samples
 	specs                *specs
+	commands             *connection // nil: no commands are accepted
+	gate                 *gate
+	forged               atomic.Uint64
+	credentials          atomic.Pointer[credential.File] // as last read; nil: none
+	unreadable, renewing problem                         // of the file of credentials
 	cancel               context.CancelFunc
 	running              sync.WaitGroup
 	unencodable          atomic.Uint64
@@ -56,19 +63,21 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 		return nil, fmt.Errorf("open uplink: %d bytes for the spool, want at least %d", o.MaxBytes, MinSpool)
 	}
 	boot := strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strings.ToLower(rand.Text()[:6])
-	u := &Uplink{machine: o.Name, boot: boot, options: o, link: newLink()}
+	u := &Uplink{machine: o.Name, boot: boot, options: o, link: newLink(credential.Samples)}
 	var err error
-	if u.samples, err = newQueue(&o, wire.SampleSubject(o.Name), "samples", o.MaxBytes/8*7, u.link); err != nil {
+	if u.samples, err = newQueue(&o, wire.SampleSubject(o.Name), wire.Type_TYPE_BATCH, "samples", o.MaxBytes/8*7, u.link); err != nil {
 		return nil, err
 	}
-	if u.recordQueue, err = newQueue(&o, wire.RecordSubject(o.Name), "records", o.MaxBytes/8, u.link); err != nil {
+	if u.recordQueue, err = newQueue(&o, wire.RecordSubject(o.Name), wire.Type_TYPE_RECORD, "records", o.MaxBytes/8, u.link); err != nil {
 		return nil, errors.Join(err, u.samples.spool.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
-	u.specs = newSpecs(u.link)
+	u.specs = newSpecs(newLink(credential.Specs))
 	if err = u.connect(ctx); err != nil {
 		cancel()
+		u.disconnect()
+		u.running.Wait()
 		return nil, errors.Join(err, u.samples.spool.Close(), u.recordQueue.spool.Close())
 	}
 	for _, q := range []*queue{u.samples, u.recordQueue} {
@@ -76,36 +85,77 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 		u.running.Go(func() { q.send(ctx) })
 	}
 	u.running.Go(func() { u.specs.run(ctx) })
+	if o.Credentials != "" {
+		u.readCredentials()
+		u.running.Go(func() { u.watchCredentials(ctx) })
+	}
 	return u, nil
 }
 
+// links are the connections.
+func (u *Uplink) links() []*connection {
+	all := []*connection{u.link, u.specs.link}
+	if u.commands != nil {
+		all = append(all, u.commands)
+	}
+	return all
+}
+
+func (u *Uplink) disconnect() {
+	for _, l := range u.links() {
+		if l.nc != nil {
+			l.nc.Close()
+		}
+	}
+}
+
 func (u *Uplink) connect(ctx context.Context) error {
-	failed := func(_ *nats.Conn, err error) {
-		if err != nil {
-			u.link.reason.set(err)
-		}
-	}
-	err := u.link.connect(&u.options.Options,
-		nats.DisconnectErrHandler(failed), nats.ReconnectErrHandler(failed),
-		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
-			failed(nc, err)
-			if errors.Is(err, nats.ErrSlowConsumer) {
-				u.specs.missed()
-			}
-		}))
-	if err != nil {
-		return err
-	}
 	if u.options.Command != nil {
-		for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
-			if _, err := u.link.nc.Subscribe(subject, func(m *nats.Msg) { u.command(ctx, m) }); err != nil {
-				u.link.nc.Close()
-				return fmt.Errorf("listen for commands: %w", err)
+		u.commands = newLink(credential.Commands)
+		u.gate = &gate{machine: u.machine, credentials: u.options.Credentials, opened: time.Now(), last: map[string]uint64{}}
+	}
+	for _, l := range u.links() {
+		failed := func(_ *nats.Conn, err error) {
+			if err != nil {
+				l.reason.set(err)
 			}
 		}
+		err := l.connect(&u.options.Options,
+			nats.DisconnectErrHandler(failed), nats.ReconnectErrHandler(failed),
+			nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
+				failed(nc, err)
+				if errors.Is(err, nats.ErrSlowConsumer) && l == u.specs.link {
+					u.specs.missed()
+				}
+			}))
+		if err != nil {
+			return err
+		}
 	}
+	if u.commands == nil {
+		return nil
+	}
+	commands := make(chan *nats.Msg, maxCommands) // one for both subjects, so that commands keep their order
+	for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
+		if _, err := u.commands.nc.ChanSubscribe(subject, commands); err != nil {
+			return fmt.Errorf("listen for commands: %w", err)
+		}
+	}
+	u.running.Go(func() {
+		for {
+			select {
+			case m := <-commands:
+				u.command(ctx, m.Data)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
 	return nil
 }
+
+// maxCommands is how many commands may wait; further ones are dropped.
+const maxCommands = 256
 
 // Bounds of a batch, so that its message stays well below NATS's 1 MB.
 const (
@@ -153,33 +203,45 @@ func (u *Uplink) WatchSpecs(platform sample.Platform, jobs []sample.JobName) {
 // Specs returns the specs that have arrived since the last call.
 func (u *Uplink) Specs() []spec.Spec { return u.specs.drain() }
 
-// command carries out a command and answers it.
-func (u *Uplink) command(ctx context.Context, m *nats.Msg) {
-	var c wire.Command
+// command carries out a command and answers it. A message that no server of this agent's
+// authority has signed is not answered.
+func (u *Uplink) command(ctx context.Context, message []byte) {
+	c, err := u.gate.open(message, time.Now())
+	var refused *refusedError
 	reply := &wire.Reply{}
-	err := wire.Unmarshal(m.Data, &c)
 	switch {
-	case err != nil:
+	case errors.As(err, &refused):
 		reply.Message = err.Error()
-	case c.Expires != 0 && sample.At(time.Now()) > sample.Millis(c.Expires):
-		reply.Message = fmt.Sprintf("refused: the command expired at %s by the server's clock", sample.Millis(c.Expires).Time().Format(time.RFC3339))
+		u.warn("a command was refused", "who", c.Who, "reason", err)
+	case err != nil:
+		u.forged.Add(1)
+		u.warn("a message that is no command of the server was dropped", "reason", err)
+		return
 	default:
-		reply = u.options.Command(ctx, &c)
+		reply = u.options.Command(ctx, c)
 	}
 	reply.Id, reply.Machine = c.Id, u.machine
 	data, err := wire.Marshal(reply)
-	if err == nil && m.Reply != "" {
-		err = m.Respond(data)
+	if err == nil {
+		err = u.commands.nc.Publish(wire.ReplySubject(u.machine, c.Id), data)
 	}
 	if err != nil {
-		u.link.reason.set(err)
+		u.commands.reason.set(err)
+	}
+}
+
+func (u *Uplink) warn(message string, args ...any) {
+	if u.options.Log != nil {
+		u.options.Log.Warn(message, args...)
 	}
 }
 
 // Err returns what does not work on the way to the server now, nil if all works.
 func (u *Uplink) Err() error {
-	if err := u.link.err(); err != nil {
-		return errors.Join(err, u.samples.appending.get(), u.recordQueue.appending.get())
+	for _, l := range u.links() {
+		if err := l.err(); err != nil {
+			return errors.Join(err, u.samples.appending.get(), u.recordQueue.appending.get())
+		}
 	}
 	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.failed.get())
 }
@@ -194,11 +256,12 @@ type UplinkStats struct {
 	Dropped   uint64 // the spool was full: the oldest
 	Damaged   uint64 // cannot be read back from disk
 	Refused   uint64 // larger than the server accepts
+	Forged    uint64 // messages to this agent that were no commands of its server
 }
 
 // Stats counts batches and records together.
 func (u *Uplink) Stats() UplinkStats {
-	s := UplinkStats{Connected: u.link.nc.IsConnected(), Lost: u.unencodable.Load()}
+	s := UplinkStats{Connected: u.link.nc.IsConnected(), Lost: u.unencodable.Load(), Forged: u.forged.Load()}
 	for _, q := range []*queue{u.samples, u.recordQueue} {
 		on := q.spool.Stats()
 		s.Sent += q.sent.Load()
@@ -219,11 +282,11 @@ func (u *Uplink) Backlog() (waiting, lost uint64) {
 	return s.Waiting, s.Lost + s.Dropped + s.Damaged + s.Refused
 }
 
-// Close writes what still waits in memory to disk and closes the connection. The next
+// Close writes what still waits in memory to disk and closes the connections. The next
 // Uplink of the directory sends what was not acknowledged.
 func (u *Uplink) Close() error {
 	u.cancel()
-	u.link.nc.Close()
+	u.disconnect()
 	u.running.Wait()
 	return errors.Join(u.samples.spool.Close(), u.recordQueue.spool.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/http"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/certificate"
 )
 
 // route is a route of the API, as used by the mux, the guard and the OpenAPI document.
@@ -89,6 +91,12 @@ func (s *Server) health() Health {
 	if err := s.Tokens.err(); err != nil {
 		h.Degraded = append(h.Degraded, "tokens_file was not read again, the previous tokens stay valid: "+err.Error())
 	}
+	for _, f := range s.Certificates {
+		if err := f.Err(); err != nil {
+			h.Degraded = append(h.Degraded, err.Error())
+		}
+		h.Degraded = append(h.Degraded, certificate.Warnings(f.Expiries(), s.Now())...)
+	}
 	s.specs.mu.Lock()
 	defer s.specs.mu.Unlock()
 	if s.specs.failed != nil {
@@ -119,11 +127,30 @@ func healthReply(w http.ResponseWriter, h Health) error {
 }
 
 func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
-	q := r.URL.Query()
-	views := []cluster.Spec{}
+	job, platform := r.URL.Query().Get("job"), r.URL.Query().Get("platform")
+	fits := func(v *store.Spec) bool {
+		return (job == "" || job == v.Job) && (platform == "" || platform == v.Platform)
+	}
+	s.specs.mu.Lock()
+	n := 0
+	for _, v := range s.specs.by {
+		if fits(&v) {
+			n++
+		}
+	}
+	s.specs.mu.Unlock()
+	return s.withMemory(r, int64(n)*rowBytes, func() error { return replyList(s, w, r, slices.Values(s.specViews(n, fits))) })
+}
+
+// rowBytes is more than a spec, a segment or a source takes, without texts that are shared.
+const rowBytes = 512
+
+// specViews returns about n specs that fit, sorted.
+func (s *Server) specViews(n int, fits func(*store.Spec) bool) []cluster.Spec {
+	views := make([]cluster.Spec, 0, n)
 	s.specs.mu.Lock()
 	for _, v := range s.specs.by {
-		if (q.Get("job") == "" || q.Get("job") == v.Job) && (q.Get("platform") == "" || q.Get("platform") == v.Platform) {
+		if fits(&v) {
 			views = append(views, cluster.Spec{Spec: dialect.SpecOf(&v), Version: v.Version, Last: sample.Millis(v.Last),
 				Machines: v.Machines, MachinesOut: v.MachinesOut, LeftOut: machinesLeftOut(&v)})
 		}
@@ -132,7 +159,7 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 	slices.SortFunc(views, func(a, b cluster.Spec) int {
 		return slices.Compare([]string{string(a.Job), string(a.Platform), string(a.Signal), a.Variant}, []string{string(b.Job), string(b.Platform), string(b.Signal), b.Variant})
 	})
-	return reply(w, http.StatusOK, views)
+	return views
 }
 
 // runAudited executes an operator's request and writes it to the audit log on disk before the
@@ -178,22 +205,23 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	if r.URL.Query().Get("open") == "true" {
 		where += " AND closed IS NULL"
 	}
+	a := s.answer(w, r, listForm(docOf))
 	// Segments are selected by time of update, so an incident's newest state is included.
-	a, err := s.runQuery(r.Context(), "SELECT doc FROM incidents WHERE "+where+" ORDER BY updated DESC LIMIT 1000", from, 0)
-	if err != nil {
-		return err
+	job := &duck.Job{SQL: "SELECT doc FROM incidents WHERE " + where + " ORDER BY updated DESC LIMIT 1000", From: from}
+	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
+	return a.finish(sum.Truncated, err)
+}
+
+// docOf is the document in a row of it alone, nil if it is malformed.
+func docOf(row json.RawMessage) (json.RawMessage, error) {
+	var doc [1]string
+	if err := json.Unmarshal(row, &doc); err != nil {
+		return nil, fmt.Errorf("read incidents: %w", err)
 	}
-	docs := make([]json.RawMessage, 0, len(a.Rows))
-	for _, row := range a.Rows {
-		var doc [1]string
-		if err := json.Unmarshal(row, &doc); err != nil {
-			return fmt.Errorf("read incidents: %w", err)
-		}
-		if json.Valid([]byte(doc[0])) {
-			docs = append(docs, json.RawMessage(doc[0]))
-		}
+	if !json.Valid([]byte(doc[0])) {
+		return nil, nil
 	}
-	return reply(w, http.StatusOK, docs)
+	return json.RawMessage(doc[0]), nil
 }
 
 // incidentsWhere returns a request's conditions on the table of incidents, and the time
@@ -220,10 +248,15 @@ func (s *Server) incidentsWhere(r *request, by [][2]string) (where string, from 
 }
 
 // listMachines returns one row per machine, however often its agent has restarted.
-func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
+func (s *Server) listMachines(w http.ResponseWriter, r *request) error {
+	marks := s.Store.Marks()
+	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, machinesOf(marks)) })
+}
+
+// machinesOf returns the machines of sources, by name.
+func machinesOf(marks map[store.Source]store.Mark) iter.Seq[*cluster.Machine] {
 	by := map[string]*cluster.Machine{}
 	boots := map[[2]string]bool{}
-	marks := s.Store.Marks()
 	// The newest of each kind comes last and stays.
 	for _, source := range slices.SortedFunc(maps.Keys(marks), func(a, b store.Source) int { return cmp.Compare(marks[a].At, marks[b].At) }) {
 		if source.Stream != samplesStream && source.Stream != recordsStream {
@@ -245,11 +278,13 @@ func (s *Server) listMachines(w http.ResponseWriter, _ *request) error {
 			v.Record = m.High
 		}
 	}
-	all := []cluster.Machine{}
-	for _, name := range slices.Sorted(maps.Keys(by)) {
-		all = append(all, *by[name])
+	return func(yield func(*cluster.Machine) bool) {
+		for _, name := range slices.Sorted(maps.Keys(by)) {
+			if !yield(by[name]) {
+				return
+			}
+		}
 	}
-	return reply(w, http.StatusOK, all)
 }
 
 // SegmentList is the list of the store's files at one commit.
@@ -265,7 +300,9 @@ func (s *Server) listSegments(w http.ResponseWriter, r *request) error {
 	}
 	sn := s.Store.Snapshot(from, to)
 	defer sn.Close()
-	return reply(w, http.StatusOK, SegmentList{sn.Generation, append([]store.Segment{}, sn.Segments...)})
+	return s.withMemory(r, int64(len(sn.Segments))*rowBytes, func() error {
+		return reply(w, http.StatusOK, SegmentList{sn.Generation, append([]store.Segment{}, sn.Segments...)})
+	})
 }
 
 func (s *Server) query(w http.ResponseWriter, r *request) error {
@@ -286,9 +323,7 @@ func (s *Server) query(w http.ResponseWriter, r *request) error {
 			return err
 		}
 	}
-	a, err := s.runQuery(r.Context(), text, from, to)
-	if err != nil {
-		return err
-	}
-	return reply(w, http.StatusOK, a)
+	a := s.answer(w, r, tableForm())
+	sum, err := s.ask(r.Context(), s.forUsers, r.caller.key, &duck.Job{SQL: text, From: from, To: to}, a)
+	return a.finish(sum.Truncated, err)
 }

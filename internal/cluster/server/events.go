@@ -11,11 +11,18 @@ import (
 
 // hub distributes events to its followers.
 type hub struct {
-	room int
+	room, perCaller int
+
 	mu   sync.Mutex
-	all  map[chan event]*atomic.Uint64 // with the number of events that each missed
+	all  map[chan event]*follower
 	over bool
 	next uint64
+}
+
+// follower is what follows the events.
+type follower struct {
+	caller string
+	missed atomic.Uint64 // events
 }
 
 type event struct {
@@ -24,10 +31,16 @@ type event struct {
 	data []byte
 }
 
-// behind is how many events a follower may lag before it misses some.
-const behind = 256
+// behind is how many events a follower may lag before it misses some, and maxEvent the size
+// of an event in bytes, beyond which all miss it: an agent writes parts of events.
+const (
+	behind   = 256
+	maxEvent = 64 << 10
+)
 
-func newHub(room int) *hub { return &hub{room: room, all: map[chan event]*atomic.Uint64{}} }
+func newHub(room, perCaller int) *hub {
+	return &hub{room: room, perCaller: perCaller, all: map[chan event]*follower{}}
+}
 
 // publish sends an event to all followers and waits for none.
 func (h *hub) publish(name string, v any) {
@@ -38,24 +51,38 @@ func (h *hub) publish(name string, v any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.next++
-	for c, missed := range h.all {
+	for c, f := range h.all {
+		if len(data) > maxEvent {
+			f.missed.Add(1)
+			continue
+		}
 		select {
 		case c <- event{h.next, name, data}:
 		default:
-			missed.Add(1)
+			f.missed.Add(1)
 		}
 	}
 }
 
-func (h *hub) join() (chan event, *atomic.Uint64, bool) {
+// join adds a follower; why says that there is no room for it.
+func (h *hub) join(caller string) (c chan event, f *follower, why error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over || len(h.all) >= h.room {
-		return nil, nil, false
+		return nil, nil, &httpError{http.StatusServiceUnavailable, "too many event streams are open", "try again later"}
 	}
-	c, missed := make(chan event, behind), new(atomic.Uint64)
-	h.all[c] = missed
-	return c, missed, true
+	own := 0
+	for _, f := range h.all {
+		if f.caller == caller {
+			own++
+		}
+	}
+	if own >= h.perCaller {
+		return nil, nil, &httpError{http.StatusTooManyRequests, fmt.Sprintf("%d event streams of this caller are open", own), "close one"}
+	}
+	c, f = make(chan event, behind), &follower{caller: caller}
+	h.all[c] = f
+	return c, f, nil
 }
 
 func (h *hub) leave(c chan event) {
@@ -93,9 +120,9 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 		w.Header().Set("Content-Type", "text/event-stream")
 		return nil
 	}
-	c, missed, ok := s.hub.join()
-	if !ok {
-		return &httpError{http.StatusServiceUnavailable, "too many event streams are open", "try again later"}
+	c, follower, err := s.hub.join(r.caller.key)
+	if err != nil {
+		return err
 	}
 	defer s.hub.leave(c)
 	out := http.NewResponseController(w)
@@ -119,7 +146,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) error {
 			if !open {
 				return nil
 			}
-			if n := missed.Swap(0); n > 0 {
+			if n := follower.missed.Swap(0); n > 0 {
 				_, err = fmt.Fprintf(w, "event: missed\ndata: {\"events\":%d}\n\n", n)
 			}
 			if err == nil {

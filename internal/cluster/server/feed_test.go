@@ -183,6 +183,7 @@ func TestAnAnswerMayTakeLongerThanItsRequest(t *testing.T) {
 				return
 			}
 			r.Close = true
+			r.Header.Set("Content-Type", "application/json")
 			resp, err := http.DefaultTransport.RoundTrip(r)
 			if err != nil {
 				t.Error(err)
@@ -207,6 +208,10 @@ func (s slow) Query(ctx context.Context, _ *duck.Job) (*duck.Answer, error) {
 	case <-time.After(time.Duration(s)):
 		return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{}, Rows: []json.RawMessage{}}}, nil
 	}
+}
+
+func (s slow) Stream(ctx context.Context, job *duck.Job, to duck.Sink) (duck.Summary, error) {
+	return streamed(ctx, s, job, to)
 }
 
 // Refusals reach the audit log even after a full disk.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"net"
 	"net/http"
 	"strings"
@@ -41,48 +42,55 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// guard checks authorisation and counts the answers.
+// guard checks authorisation, bounds what a request takes, and counts the answers.
 func (s *Server) guard(rt *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
-		seen := &watched{ResponseWriter: w, status: http.StatusOK}
+		seen := &watched{ResponseWriter: w, status: http.StatusOK, patience: s.patience}
+		seen.deadline(time.Time{}) // of the previous answer on this connection
 		// Otherwise the time limit for reading a request would end its context, and thus
 		// every query and stream that takes longer.
 		q := &request{Request: r, whole: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }} // tests have no deadline
+		size := int64(0)
 		if r.Body == http.NoBody {
 			q.whole()
+		} else if rt.in != nil { // other routes do not read it
+			if size = r.ContentLength; size < 0 || size > s.maxBody() {
+				size = s.maxBody()
+			}
 		}
-		r.Body = http.MaxBytesReader(seen, r.Body, int64(s.Config.Limits.BodyKB)<<10)
+		r.Body = http.MaxBytesReader(seen, r.Body, s.maxBody())
 		err := s.identify(q, rt)
 		if err == nil {
-			err = rt.serve(s, seen, q)
+			err = s.withMemory(q, size, func() error { return rt.serve(s, seen, q) })
 		}
-		if err != nil && !seen.begun {
+		cut := err != nil && seen.begun
+		if err != nil && !cut {
 			fail(seen, err, s)
 		}
+		seen.expect(0) // net/http still writes the end
 		s.metrics.request(rt, seen.status, time.Since(begun))
+		if cut {
+			s.Log.Debug("an answer was cut off", "path", rt.path, "from", q.caller.from, "reason", err)
+			panic(http.ErrAbortHandler)
+		}
 	}
 }
 
-// watched records the status of the answer.
-type watched struct {
-	http.ResponseWriter
-	status int
-	begun  bool
-}
+func (s *Server) maxBody() int64 { return int64(s.Config.Limits.BodyKB) << 10 }
 
-func (w *watched) WriteHeader(status int) {
-	w.status, w.begun = status, true
-	w.ResponseWriter.WriteHeader(status)
+// withMemory does what takes n bytes while it runs, or refuses. What is small does not count:
+// it is possible also while others take all memory that they may.
+func (s *Server) withMemory(q *request, n int64, do func() error) error {
+	if n <= piece {
+		return do()
+	}
+	if !s.memory.take(q.caller.key, n) {
+		return &httpError{http.StatusServiceUnavailable, "the requests and answers in progress take too much memory", "read answers as they come, and try again later"}
+	}
+	defer s.memory.give(q.caller.key, n)
+	return do()
 }
-
-func (w *watched) Write(p []byte) (int, error) {
-	w.begun = true
-	return w.ResponseWriter.Write(p)
-}
-
-// Unwrap is used by http.ResponseController.
-func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // identify determines the caller and checks its permission.
 func (s *Server) identify(q *request, rt *route) error {
@@ -101,15 +109,23 @@ func (s *Server) identify(q *request, rt *route) error {
 	case !s.Tokens.Required && local(q.Request):
 		q.caller.scope = Viewer
 	}
-	who, known := q.caller.from, q.caller.name != "" && q.caller.scope != Public
+	known := q.caller.name != "" && q.caller.scope != Public
+	q.caller.key = q.caller.from
 	if known {
-		who = "token " + q.caller.name
+		q.caller.key = "token " + q.caller.name
 	}
-	if !s.callers.allow(who, known) {
+	if !s.callers.allow(q.caller.key, known) {
 		return &httpError{http.StatusTooManyRequests, "too many requests", "send fewer requests"}
 	}
 	if q.caller.scope.allows(rt.scope) {
-		return nil
+		if rt.scope == Public {
+			return nil
+		}
+		err := s.fromAPage(q, rt)
+		if err != nil {
+			s.refuse(q, rt, err.Error())
+		}
+		return err
 	}
 	if q.caller.scope != Public {
 		s.refuse(q, rt, "the token's scope is "+string(q.caller.scope))
@@ -117,6 +133,24 @@ func (s *Server) identify(q *request, rt *route) error {
 	}
 	s.refuse(q, rt, why)
 	return &httpError{http.StatusUnauthorized, why, "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"}
+}
+
+// fromAPage refuses a request that a browser sends for a page of another site. A body must be
+// JSON: a page can send any other type to any address without being asked for permission
+// (https://fetch.spec.whatwg.org/#cors-safelisted-request-header).
+func (s *Server) fromAPage(q *request, rt *route) error {
+	acting := *q.Request
+	acting.Method = http.MethodPost // reading takes queries too
+	if err := s.origins.Check(&acting); err != nil {
+		return &httpError{http.StatusForbidden, "the request comes from a page of another site", "use a program that is no browser, such as quell or curl"}
+	}
+	if rt.in == nil {
+		return nil
+	}
+	if kind, _, err := mime.ParseMediaType(q.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return &httpError{http.StatusUnsupportedMediaType, "the request's Content-Type is not application/json", "set the header Content-Type: application/json"}
+	}
+	return nil
 }
 
 func (s *Server) refuse(q *request, rt *route, why string) {

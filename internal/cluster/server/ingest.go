@@ -170,7 +170,7 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 	case wire.Record_KIND_INCIDENT:
 		var inc incident.Record
 		if err := json.Unmarshal(r.Json, &inc); err != nil {
-			return b, fmt.Errorf("read incident %s of %s: %w", r.Id, r.Machine, err)
+			return b, fmt.Errorf("read incident %.80q of %.80q: %w", r.Id, r.Machine, err)
 		}
 		inc.Machine = r.Machine // NATS has checked the sender's machine
 		row, err := store.IncidentOf(&inc)
@@ -185,7 +185,7 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 		}
 		b.Actions = []store.Action{a}
 	default:
-		return b, fmt.Errorf("record %s of %s has the unknown kind %v", r.Id, r.Machine, r.Kind)
+		return b, fmt.Errorf("record %.80q of %.80q has the unknown kind %v", r.Id, r.Machine, r.Kind)
 	}
 	return b, nil
 }
@@ -204,7 +204,7 @@ func actionOf(r *wire.Record) (store.Action, error) {
 		Result string        `json:"result"`
 	}
 	if err := json.Unmarshal(r.Json, &e); err != nil {
-		return store.Action{}, fmt.Errorf("read audit entry of %s: %w", r.Machine, err)
+		return store.Action{}, fmt.Errorf("read audit entry of %.80q: %w", r.Machine, err)
 	}
 	a := store.Action{At: int64(e.At), Machine: r.Machine, ID: e.ID, What: e.What, Task: e.Task, By: e.Who, Why: e.Why, Result: e.Result}
 	if e.Rate > 0 {

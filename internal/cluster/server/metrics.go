@@ -30,9 +30,11 @@ type storeMetric struct {
 var storeMetrics = []storeMetric{
 	{"quell_server_batches_total", "Batches accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Batches) }},
 	{"quell_server_duplicate_batches_total", "Batches dropped because they were accepted before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
+	{"quell_server_jumped_batches_total", "Batches dropped because their number is too far ahead of the sender's last one.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Jumped) }},
 	{"quell_server_samples_total", "Samples accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
 	{"quell_server_records_total", "Incidents, actions, audit entries and specs accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
-	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept, or too far in the future.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_redated_samples_total", "Samples and records from more than an hour in the future, which got the server's time: a clock was set back.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Redated) }},
 	{"quell_server_commits_total", "Commits of the store.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Commits) }},
 	{"quell_server_merged_segments_total", "Segments replaced by larger ones.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Merged) }},
 	{"quell_server_expired_segments_total", "Segments removed after their retention time.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Expired) }},
@@ -85,6 +87,26 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	gauge("quell_server_specs_left_out", "Specs from which machines were left out because their costs are far from those of the others.", float64(leftOut))
 	gauge("quell_server_spec_seconds", "Time that the newest computation of specs took, s.", took.Seconds())
 	gauge("quell_server_spec_timestamp_seconds", "Time of the newest computation of specs, s since 1970; 0 before the first.", float64(at)/1000)
+	ends := map[string]time.Time{} // the last one of each name
+	for _, e := range c.s.expiries() {
+		if e.Ends.After(ends[e.What]) {
+			ends[e.What] = e.Ends
+		}
+	}
+	for what, at := range ends {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("quell_server_expiry_timestamp_seconds", "Time when a certificate or token expires, s since 1970; none if it does not.", []string{"what"}, nil),
+			prometheus.GaugeValue, float64(at.Unix()), what)
+	}
+	gauge("quell_server_answer_bytes", "Memory of requests and answers in progress, bytes; at most limits.answers_mb.", float64(c.s.memory.held()))
+	if c.s.Credentials != nil {
+		now := c.s.Credentials()
+		expires := 0.0
+		if !now.Expires.IsZero() {
+			expires = float64(now.Expires.Unix())
+		}
+		gauge("quell_server_credentials_expire_timestamp_seconds", "When the server's own credentials for the bus expire, s since 1970; 0 if never.", expires)
+		gauge("quell_server_credentials_due", "Holders of credentials for the bus that should get new ones.", float64(now.Due))
+	}
 	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))
 }
 

@@ -58,13 +58,15 @@ func responses(rt *route) object {
 	add("429", "too many requests of this caller")
 	if rt.scope != Public {
 		add("401", "no token, or no valid one")
-		add("403", "the token's scope does not allow it")
+		add("403", "the token's scope does not allow it, or a browser sends it for a page of another site")
+		add("503", "too much is in progress: answers, queries or event streams; or the server has no connection to machines")
 	}
 	if rt.in != nil || rt.params != nil {
 		add("400", "the request is invalid")
 	}
 	if rt.in != nil {
 		add("413", "the request is too large")
+		add("415", "the request is not application/json")
 	}
 	switch rt.path {
 	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs:
@@ -72,9 +74,6 @@ func responses(rt *route) object {
 	case cluster.PathCommands:
 		add("409", "the machine refused")
 		add("502", "the machine cannot be reached")
-		add("503", "the server has no connection to machines")
-	case "/v1/events":
-		add("503", "too many event streams are open")
 	case "/healthz", "/readyz":
 		all["503"] = object{"description": "the server does not work, or is not ready", "content": content}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/plan"
 )
 
@@ -25,27 +26,27 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.runQuery(r.Context(), fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise), from, 0)
-	if err != nil {
-		return err
+	a := s.answer(w, r, listForm(pairOf))
+	job := &duck.Job{SQL: fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise), From: from}
+	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
+	return a.finish(sum.Truncated, err)
+}
+
+// pairOf converts a row of pairsSQL.
+func pairOf(row json.RawMessage) (json.RawMessage, error) {
+	var p cluster.Pair
+	var strength, correlation *float64 // null if no incident has one
+	if err := json.Unmarshal(row, &[]any{&p.Victim, &p.Antagonist, &p.Incidents, &p.Machines, &strength, &correlation, &p.Caps, &p.Helped, &p.Newest}); err != nil {
+		return nil, fmt.Errorf("read pairs: %w", err)
 	}
-	pairs := []cluster.Pair{}
-	for _, row := range a.Rows {
-		var p cluster.Pair
-		var strength, correlation *float64 // null if no incident has one
-		if err := json.Unmarshal(row, &[]any{&p.Victim, &p.Antagonist, &p.Incidents, &p.Machines, &strength, &correlation, &p.Caps, &p.Helped, &p.Newest}); err != nil {
-			return fmt.Errorf("read pairs: %w", err)
-		}
-		if strength != nil {
-			p.Strength = *strength
-		}
-		if correlation != nil {
-			p.Correlation = *correlation
-		}
-		p.Confidence = atLeast(p.Helped, p.Caps)
-		pairs = append(pairs, p)
+	if strength != nil {
+		p.Strength = *strength
 	}
-	return reply(w, http.StatusOK, pairs)
+	if correlation != nil {
+		p.Correlation = *correlation
+	}
+	p.Confidence = atLeast(p.Helped, p.Caps)
+	return json.Marshal(p)
 }
 
 // atLeast is the lower bound of the 95 % confidence interval of a proportion, for k of n

@@ -21,12 +21,15 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // Querier executes a query over a store's segments (duck.Runner).
 type Querier interface {
 	Query(ctx context.Context, job *duck.Job) (*duck.Answer, error)
+	// Stream passes the answer on as it comes.
+	Stream(ctx context.Context, job *duck.Job, to duck.Sink) (duck.Summary, error)
 }
 
 // Publisher announces specs to agents (bus.Bus).
@@ -48,6 +51,12 @@ type Leaser interface {
 	RunWithLease(ctx context.Context, name, holder string, do func(context.Context)) error
 }
 
+// Credentials is what is known of the credentials for the bus.
+type Credentials struct {
+	Expires time.Time // the server's own; zero: never
+	Due     int       // number of holders whose credentials should be renewed
+}
+
 // Options are the components of a server.
 type Options struct {
 	Config  *config.Server
@@ -57,10 +66,14 @@ type Options struct {
 	Learner Learner
 	Log     *slog.Logger
 	Tokens  *Tokens
+	// Certificates are read again when they change; their expiry is reported.
+	Certificates []*certificate.Files
 	// Feeds are the sources of batches; none: only imports.
 	Feeds []Feed
 	// Check returns why messages cannot come, nil if they can; it may be nil itself.
 	Check func() error
+	// Credentials returns what is known of the credentials for the bus; it may be nil.
+	Credentials func() Credentials
 	// Without Publisher specs are only stored; without Commander commands are refused.
 	Publisher Publisher
 	Commander Commander
@@ -81,9 +94,15 @@ type Server struct {
 	specs    specs
 	live     *live
 	canned   []cluster.Canned
-	metrics  *metrics
-	mux      *http.ServeMux
-	ready    atomic.Bool
+	memory   *memory       // of requests and answers in progress
+	patience time.Duration // with a client that does not read
+	origins  *http.CrossOriginProtection
+	// Queries by purpose: those of the computation of specs, the server's own for its lists,
+	// and those that users write.
+	forSpecs, forLists, forUsers *slots
+	metrics                      *metrics
+	mux                          *http.ServeMux
+	ready                        atomic.Bool
 }
 
 // New makes a server; Run and ServeHTTP operate it.
@@ -92,8 +111,10 @@ func New(p Options) (*Server, error) {
 		p.Now = time.Now
 	}
 	p.Tokens = cmp.Or(p.Tokens, &Tokens{})
-	s := &Server{Options: p, hub: newHub(p.Config.Limits.Streams),
-		callers: newCallers(p.Config.Limits.PerSecond, p.Config.Limits.Burst, p.Now)}
+	c := p.Config
+	s := &Server{Options: p, hub: newHub(c.Limits.Streams, c.Limits.StreamsPerCaller), callers: newCallers(c.Limits.PerSecond, c.Limits.Burst, p.Now),
+		memory: newMemory(int64(c.Limits.AnswersMB) << 20), patience: patience, origins: http.NewCrossOriginProtection(),
+		forSpecs: newSlots(1, 1, ownTime), forLists: newSlots(1, 1, 2*c.Query.Time), forUsers: newSlots(c.Query.AtOnce, c.Query.PerCaller, 2*c.Query.Time)}
 	if err := yaml.Unmarshal(cannedQueries, &s.canned); err != nil {
 		return nil, fmt.Errorf("read canned queries: %w", err)
 	}
@@ -118,6 +139,10 @@ func (s *Server) Run(ctx context.Context) error {
 	all.Go(func() { s.every(ctx, refusedAgain, s.noteAgain) })
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, s.keepNotes) })
 	all.Go(func() { s.every(ctx, tokensEvery, func(context.Context) error { return s.Tokens.refresh() }) })
+	for _, f := range s.Certificates {
+		all.Go(func() { f.Watch(ctx, func(err error) { s.Log.Error("read certificates again", "reason", err) }) })
+	}
+	all.Go(func() { s.every(ctx, time.Hour, s.warnOfExpiry) })
 	if len(s.Feeds) == 0 || s.Holder != nil {
 		all.Go(func() { s.every(ctx, s.Config.Store.Flush, func(context.Context) error { return s.Store.Flush() }) })
 	}
@@ -216,22 +241,47 @@ func (s *Server) upkeep(ctx context.Context) error {
 	return errors.Join(s.Store.Retain(), s.Store.Err())
 }
 
+// expiries says when certificates and tokens end.
+func (s *Server) expiries() (all []certificate.Expiry) {
+	for _, f := range s.Certificates {
+		all = append(all, f.Expiries()...)
+	}
+	return append(all, s.Tokens.expiries()...)
+}
+
+// warnOfExpiry logs what is about to expire.
+func (s *Server) warnOfExpiry(context.Context) error {
+	for _, text := range certificate.Warnings(s.expiries(), s.Now()) {
+		s.Log.Warn("renew it", "reason", text)
+	}
+	return nil
+}
+
 // now is the current time as sample.Millis.
 func (s *Server) now() sample.Millis { return sample.At(s.Now()) }
 
-// runQuery executes a user's query over the store's data between from and to.
-func (s *Server) runQuery(ctx context.Context, sql string, from, to sample.Millis) (*duck.Answer, error) {
-	sn := s.Store.Snapshot(from, to)
+// ask executes a query over the store's data between job.From and job.To, in one of the
+// slots and within the limits of users' queries.
+func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Job, to duck.Sink) (sum duck.Summary, err error) {
+	release, err := in.take(ctx, caller)
+	if err != nil {
+		return sum, err
+	}
+	defer release()
+	sn := s.Store.Snapshot(job.From, job.To)
 	defer sn.Close()
 	q := s.Config.Query
-	return s.execute(ctx, sn, &duck.Job{SQL: sql, From: from, To: to,
-		Limits: duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}})
+	job.Limits = duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}
+	if err := s.prepare(ctx, sn, job); err != nil {
+		return sum, err
+	}
+	return s.Asker.Stream(ctx, job, to)
 }
 
-// execute executes a query over a snapshot. Of a remote store it fetches the segments of the
-// tables that the statement names; the other tables are empty, since views of all are
-// created. A view's name starts with that of its table.
-func (s *Server) execute(ctx context.Context, sn *store.Snapshot, job *duck.Job) (*duck.Answer, error) {
+// prepare sets the files and machines of a query over a snapshot. Of a remote store it fetches
+// the segments of the tables that the statement names; the other tables are empty, since views
+// of all are created. A view's name starts with that of its table.
+func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
 	sql := strings.ToLower(job.SQL)
 	job.Files = dialect.Files(sn)
 	if strings.Contains(sql, "machines") { // two rows for each life of each agent: other queries do not load them
@@ -239,18 +289,16 @@ func (s *Server) execute(ctx context.Context, sn *store.Snapshot, job *duck.Job)
 			job.Machines = append(job.Machines, duck.Machine{Machine: source.Machine, Boot: source.Boot, Stream: source.Stream, Batch: m.High, LastSeen: m.At})
 		}
 	}
-	if sn.Remote() {
-		var named []string
-		for _, table := range store.Tables() {
-			if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
-				named = append(named, table)
-			} else {
-				job.Files[table] = job.Files[table][:1] // the file with the columns
-			}
-		}
-		if err := sn.Fetch(ctx, named...); err != nil {
-			return nil, err
+	if !sn.Remote() {
+		return nil
+	}
+	var named []string
+	for _, table := range store.Tables() {
+		if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
+			named = append(named, table)
+		} else {
+			job.Files[table] = job.Files[table][:1] // the file with the columns
 		}
 	}
-	return s.Asker.Query(ctx, job)
+	return sn.Fetch(ctx, named...)
 }

@@ -54,6 +54,27 @@ func (f *fake) Query(_ context.Context, job *duck.Job) (*duck.Answer, error) {
 	return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{}, Rows: []json.RawMessage{}}}, nil
 }
 
+func (f *fake) Stream(ctx context.Context, job *duck.Job, to duck.Sink) (duck.Summary, error) {
+	return streamed(ctx, f, job, to)
+}
+
+// streamed passes a whole answer on.
+func streamed(ctx context.Context, q interface {
+	Query(context.Context, *duck.Job) (*duck.Answer, error)
+}, job *duck.Job, to duck.Sink) (sum duck.Summary, err error) {
+	a, err := q.Query(ctx, job)
+	if err != nil {
+		return sum, err
+	}
+	err = to.Columns(a.Columns)
+	for _, row := range a.Rows {
+		if err == nil {
+			err = to.Row(row)
+		}
+	}
+	return duck.Summary{Truncated: a.Truncated}, err
+}
+
 func (f *fake) PutSpecs(_ context.Context, m *wire.Specs) error {
 	if f.put != nil {
 		if err := f.put(m); err != nil {
@@ -126,6 +147,7 @@ func newBench(t testing.TB, change func(*Options)) *bench {
 func (b *bench) do(from, host, token, method, path, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.RemoteAddr, r.Host = from+":4711", host
+	r.Header.Set("Content-Type", "application/json")
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -416,15 +438,27 @@ func TestEvents(t *testing.T) {
 
 // A follower that is too slow is told how many events it missed.
 func TestSlowFollowersMiss(t *testing.T) {
-	h := newHub(1)
-	c, missed, ok := h.join()
-	if _, _, more := h.join(); !ok || more {
-		t.Fatal("room for one")
+	h := newHub(2, 1)
+	c, f, why := h.join("vera")
+	if why != nil {
+		t.Fatal(why)
 	}
-	for range behind + 5 {
+	if _, _, why := h.join("vera"); why == nil {
+		t.Error("a second stream of one caller, who may have one")
+	}
+	other, _, why := h.join("victor")
+	if why != nil {
+		t.Error(why)
+	}
+	if _, _, why := h.join("viola"); why == nil {
+		t.Error("a third stream, with room for two")
+	}
+	h.leave(other)
+	for range behind + 4 {
 		h.publish("x", 1)
 	}
-	if n := missed.Swap(0); n != 5 || len(c) != behind {
+	h.publish("x", strings.Repeat("x", maxEvent))
+	if n := f.missed.Swap(0); n != 5 || len(c) != behind {
 		t.Errorf("missed %d, has %d", n, len(c))
 	}
 	h.leave(c)
@@ -518,6 +552,7 @@ func FuzzAPI(f *testing.F) {
 		r := httptest.NewRequest(rt.method, rt.path, bytes.NewReader([]byte(body)))
 		r.URL.RawQuery = query
 		r.Header.Set("Authorization", "Bearer operator-secret")
+		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		b.ServeHTTP(w, r)
 		if w.Code >= 500 {

@@ -118,10 +118,22 @@ func (s *specs) announceWithdrawn() {
 	}
 }
 
-// askMost executes one of the server's own queries, within separate limits. Its answer may be cut off.
+// ownTime is the time limit of one of the server's own queries.
+const ownTime = time.Hour
+
+// askMost executes one of the server's own queries, within separate limits. Its answer may be
+// cut off.
 func (s *Server) askMost(ctx context.Context, sn *store.Snapshot, job duck.Job) (*duck.Answer, error) {
-	job.Limits = duck.Limits{Time: time.Hour, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
-	return s.execute(ctx, sn, &job)
+	release, err := s.forSpecs.take(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	job.Limits = duck.Limits{Time: ownTime, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
+	if err := s.prepare(ctx, sn, &job); err != nil {
+		return nil, err
+	}
+	return s.Asker.Query(ctx, &job)
 }
 
 // askAll is askMost for an answer that must be complete.

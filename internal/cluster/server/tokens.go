@@ -3,15 +3,19 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/quell-dev/quell/internal/format/certificate"
 )
 
 // Scope is the set of permissions of a token.
@@ -32,6 +36,7 @@ func (s Scope) allows(need Scope) bool {
 // caller is the sender of a request.
 type caller struct {
 	name  string // of the token; "" without one
+	key   string // of what it may take: its token, or its address
 	scope Scope
 	from  string // address
 	sum   sum    // of the token
@@ -179,4 +184,19 @@ func (t *Tokens) find(of sum, now time.Time) (k token, why string) {
 		return token{name: k.name}, "the token expired on " + k.expires.AddDate(0, 0, -1).Format(time.DateOnly)
 	}
 	return k, ""
+}
+
+// expiries says when the known tokens end.
+func (t *Tokens) expiries() (all []certificate.Expiry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range t.by {
+		if !k.expires.IsZero() {
+			all = append(all, certificate.Expiry{What: "token " + k.name, Ends: k.expires})
+		}
+	}
+	slices.SortFunc(all, func(a, b certificate.Expiry) int {
+		return cmp.Or(strings.Compare(a.What, b.What), a.Ends.Compare(b.Ends))
+	})
+	return all
 }

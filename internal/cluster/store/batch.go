@@ -44,6 +44,14 @@ type Mark struct {
 	At   sample.Millis `json:"at"` // when the newest was accepted
 }
 
+// maxJump is how far a number may be ahead of the last one: no agent loses so many batches
+// in one run. A number further ahead is not a batch of that run, and would make all that
+// follow look old.
+const maxJump = 1 << 24
+
+// jumps reports whether a number is too far ahead of those before.
+func (m Mark) jumps(n uint64) bool { return m.High > 0 && n > m.High && n-m.High > maxJump }
+
 // window is how many batches behind High are distinguished.
 const window = 64
 

@@ -56,12 +56,15 @@ func (f *pendingCommit) clear(x *index) {
 }
 
 // ahead is how far in the future a sample or a record may lie. A machine with a wrong
-// clock would otherwise create a partition that no query reads.
+// clock would otherwise create a partition that no query reads. What lies further in the future
+// gets the current time: the machine's clock, or this one, was set back, but what was measured
+// did happen. It is also the newest, since agents send in order.
 const ahead = time.Hour
 
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
-// caller may reuse the batch's memory when Add returns. Names that are not UTF-8 are replaced in
-// the batch by their text forms (sample.TaskName): no query could read a column that has them.
+// caller may reuse the batch's memory when Add returns. Samples from the future get the
+// current time in the batch too, and names that are not UTF-8 their text forms
+// (sample.TaskName): no query could read a column that has them.
 func (s *Store) Add(b *Batch) bool {
 	now := sample.At(s.opt.Now())
 	oldest := sample.Millis(0)
@@ -78,12 +81,21 @@ func (s *Store) Add(b *Batch) bool {
 			s.stats.Duplicates++
 			return false
 		}
+		if m.jumps(b.N) {
+			s.stats.Jumped++
+			return false
+		}
 		f.marks[b.Source] = m.accept(b.N, now)
 	}
 	had := len(f.pack.rows)
 	last := s.index.last[b.Source.Machine]
 	for i := range b.Samples {
-		if ts := b.Samples[i].TS; ts < oldest || ts > newest || ts <= 0 {
+		ts := &b.Samples[i].TS
+		if *ts > newest {
+			*ts = now
+			s.stats.Redated++
+		}
+		if *ts < oldest || *ts <= 0 {
 			s.stats.Rejected++
 			continue
 		}
@@ -95,11 +107,11 @@ func (s *Store) Add(b *Batch) bool {
 		s.index.last[s.index.texts[s.index.place(b.Source.Machine)]] = last
 	}
 	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
-	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) *int64 { return &r.Updated })
-	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) *int64 { return &r.At })
-	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) *int64 { return &r.At })
-	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) *int64 { return &r.At })
-	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) *int64 { return &r.At })
+	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
+	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
+	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 { return []*int64{&r.At} })
+	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
+	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) []*int64 { return []*int64{&r.At} })
 	f.spans = append(f.spans, p)
 	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs + p.revoked)
 	s.stats.Batches++
@@ -123,10 +135,10 @@ func textual(m *sample.Sample) {
 	text(&m.Variant)
 }
 
-// withinRetention appends rows of a table to the gathered ones and returns their number. It drops
-// rows past the retention time. A row from the future, which would never expire, gets the
-// current time: the machine's clock is wrong, but the row's content is not.
-func withinRetention[T any](s *Store, to []T, table string, rows []T, at func(*T) *int64) (all []T, n int) {
+// withinRetention appends rows of a table to the gathered ones and returns their number. It
+// drops rows past the retention time. The times of a row from the future, which would never
+// expire, are moved so that the first becomes the current time.
+func withinRetention[T any](s *Store, to []T, table string, rows []T, times func(*T) []*int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
 	newest, oldest := int64(now.Add(ahead)), int64(math.MinInt64)
 	if keep := s.opt.Keep[table]; keep > 0 {
@@ -135,17 +147,32 @@ func withinRetention[T any](s *Store, to []T, table string, rows []T, at func(*T
 	had := len(to)
 	for i := range rows {
 		r := rows[i]
-		t := at(&r)
-		if *t < oldest {
+		ts := times(&r)
+		at := *ts[0]
+		if at < oldest {
 			s.stats.Rejected++
 			continue
 		}
-		if *t > newest {
-			*t = int64(now)
+		if at > newest {
+			for _, t := range ts {
+				if t != nil {
+					*t -= at - int64(now)
+				}
+			}
+			s.stats.Redated++
 		}
 		to = append(to, r)
 	}
 	return to, len(to) - had
+}
+
+// clone makes an optional time of a row its own, and returns it.
+func clone(t **int64) *int64 {
+	if *t != nil {
+		own := **t
+		*t = &own
+	}
+	return *t
 }
 
 // mark returns what was accepted from a source, committed or not.
@@ -348,8 +375,28 @@ func (e *unknownResultError) Unwrap() error { return e.error }
 // forgetAfter is how long a source is remembered, ms: longer than any agent spools.
 const forgetAfter = 30 * 24 * 60 * 60 * 1000
 
+// maxRuns is how many runs of a machine's agent are remembered, the newest: an agent may
+// invent any number of them.
+const maxRuns = 256
+
 func (s *Store) forgetSources(now sample.Millis) {
 	maps.DeleteFunc(s.state.Marks, func(_ Source, m Mark) bool { return m.At < now-forgetAfter })
+	runs := map[Source][]Source{} // by stream and machine
+	for source := range s.state.Marks {
+		of := Source{Stream: source.Stream, Machine: source.Machine}
+		runs[of] = append(runs[of], source)
+	}
+	for _, all := range runs {
+		if len(all) <= maxRuns {
+			continue
+		}
+		slices.SortFunc(all, func(a, b Source) int {
+			return cmp.Or(cmp.Compare(s.state.Marks[b].At, s.state.Marks[a].At), cmp.Compare(a.Boot, b.Boot))
+		})
+		for _, source := range all[maxRuns:] {
+			delete(s.state.Marks, source)
+		}
+	}
 }
 
 // writer writes the files of one commit. After its first error it does nothing.
@@ -396,7 +443,7 @@ func (w *writer) mkdir(dir string) error {
 	if err := w.mkdir(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make segment: %w", err)
 	}
 	return nil
@@ -406,7 +453,7 @@ func (w *writer) mkdir(dir string) error {
 // Until it is complete its name begins with a dot, so that Parquet readers skip it.
 func create(path string, fill func(io.Writer) error) (size int64, err error) {
 	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, fmt.Errorf("write segment: %w", err)
 	}

@@ -27,7 +27,7 @@ func (f folder) Create(_ context.Context, name string, data []byte) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("create %s: %w", path, fs.ErrExist)
 	}
-	if err := atomicfile.Write(path, data, 0o644); err != nil {
+	if err := atomicfile.Write(path, data, 0o600); err != nil {
 		// It may exist all the same, if only the sync of its folder failed.
 		if bad := os.Remove(path); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
 			return fmt.Errorf("%w: %w", errBroken, errors.Join(err, bad))

@@ -161,7 +161,7 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 		}
 		all.Go(func() error {
 			path := s.path(name)
-			err := os.MkdirAll(filepath.Dir(path), 0o755)
+			err := os.MkdirAll(filepath.Dir(path), 0o700)
 			if err == nil {
 				err = s.bucket.Get(ctx, name, path)
 			}

@@ -107,7 +107,7 @@ func SchemaFile(dir, table string) string { return filepath.Join(dir, "schema", 
 
 // writeSchemas rewrites the schema files with this version's columns.
 func writeSchemas(dir string) error {
-	if err := os.MkdirAll(filepath.Join(dir, "schema"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "schema"), 0o700); err != nil {
 		return fmt.Errorf("write schemas: %w", err)
 	}
 	for table, fill := range map[string]func(io.Writer) error{

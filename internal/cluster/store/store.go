@@ -37,9 +37,11 @@ type Options struct {
 type Stats struct {
 	Batches    uint64 // accepted
 	Duplicates uint64 // batches dropped because they were accepted before
+	Jumped     uint64 // batches dropped because their number is too far ahead
 	Samples    uint64 // accepted
 	Records    uint64 // accepted
-	Rejected   uint64 // samples and records too old to be kept, samples too far in the future
+	Rejected   uint64 // samples and records too old to be kept
+	Redated    uint64 // samples and records from the future, which got the current time
 	Commits    uint64
 	Merged     uint64 // segments replaced by larger ones
 	Expired    uint64 // segments past their retention time
@@ -92,7 +94,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)

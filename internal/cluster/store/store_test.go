@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -341,7 +342,7 @@ func TestMarkAgreesWithASet(t *testing.T) {
 	}
 }
 
-func TestTimesThatCannotBeAreRejected(t *testing.T) {
+func TestTimesThatCannotBe(t *testing.T) {
 	c := &clock{start}
 	opt := c.options()
 	opt.Keep = map[string]time.Duration{Samples: time.Hour}
@@ -353,8 +354,46 @@ func TestTimesThatCannotBeAreRejected(t *testing.T) {
 	}
 	s.Add(b)
 	flush(t, s)
-	if rows, st := read[trace.Row](t, dir, Samples), s.Stats(); len(rows) != 2 || st.Rejected != 2 || st.Samples != 2 {
-		t.Errorf("%d rows, %+v; want 2 taken, 2 rejected", len(rows), st)
+	if rows, st := read[trace.Row](t, dir, Samples), s.Stats(); len(rows) != 3 || st.Rejected != 1 || st.Redated != 1 || st.Samples != 3 {
+		t.Errorf("%d rows, %+v; want 3 taken, one of them with another time, 1 rejected", len(rows), st)
+	}
+	if b.Samples[3].TS != sample.At(start) || b.Samples[2].TS == sample.At(start) {
+		t.Errorf("times %v, %v", b.Samples[2].TS, b.Samples[3].TS)
+	}
+}
+
+// TestClockSetBack: after the server's clock was set back by two hours, or an agent's, whose
+// own time never goes back, no sample is lost until the clocks agree again, and an incident
+// keeps its duration.
+func TestClockSetBack(t *testing.T) {
+	c := &clock{start}
+	dir := t.TempDir()
+	s := open(t, dir, c.options())
+	agent := start // the agent's time
+	for n := range 180 {
+		if n == 30 {
+			c.now = c.now.Add(-2 * time.Hour)
+		}
+		b := tick("m1", "a", uint64(n+1), 5)
+		for i := range b.Samples {
+			b.Samples[i].TS = sample.At(agent)
+		}
+		closed := agent.UnixMilli()
+		b.Incidents = []Incident{{Machine: "m1", ID: strconv.Itoa(n), Updated: closed, Began: closed - 60_000, Opened: closed - 30_000, Closed: &closed}}
+		if !s.Add(b) {
+			t.Fatalf("batch %d was not accepted", n)
+		}
+		c.now, agent = c.now.Add(time.Minute), agent.Add(time.Minute)
+	}
+	flush(t, s)
+	rows, st := read[trace.Row](t, dir, Samples), s.Stats()
+	if len(rows) != 900 || st.Rejected != 0 || st.Redated == 0 {
+		t.Errorf("%d rows of 900, %+v", len(rows), st)
+	}
+	for _, r := range read[Incident](t, dir, Incidents) {
+		if r.Closed == nil || *r.Closed != r.Updated || *r.Closed-r.Began != 60_000 || *r.Closed-r.Opened != 30_000 {
+			t.Errorf("%+v", r)
+		}
 	}
 }
 

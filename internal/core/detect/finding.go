@@ -185,4 +185,7 @@ type Finding struct {
 	// TrialCandidates is the number of Suspects, from the first on, that are worth a trial, if Trial;
 	// 0 is as 1.
 	TrialCandidates int
+	// Disbelief says why what the victim reports about itself accuses no task; "" if it is
+	// believed. The planner sets it (plan.Planner.Believe).
+	Disbelief string
 }

@@ -34,15 +34,14 @@ type SuspectStatistics struct {
 	// Score is the value by which suspects are ranked, Lead its difference from the best
 	// other suspect's.
 	Score, Lead float64
-	// Episodes is how many times the victim became bad, Bad the number of bad intervals.
-	Episodes, Bad float64
-	// Arrivals is the mean number of times that the work of any suspect rose across the
-	// middle between its levels, in as many intervals as an anomaly takes: the rate of
-	// coincidences.
-	Arrivals float64
-	// Excess is the mean logarithm of the victim's cost over its threshold in the newest
-	// bad intervals.
-	Excess float64
+	// Good is the number of good intervals.
+	Good float64
+	// Own is the logarithm of the ratio of its own cost in the newest bad intervals to that in
+	// good ones, Fellows the median Own of the other suspects: what is slow for other tasks
+	// too has a cause that reaches them all. 0 if such costs are not counted.
+	Own, Fellows float64
+	// Once says that the victim became bad once, and recently: this is one coincidence.
+	Once bool
 	// Mild says that the victim is mildly worse for long (level).
 	Mild bool
 }
@@ -65,17 +64,16 @@ const (
 	// Probability: the same if the victim is only mildly worse (level), since a task's own
 	// variation looks similar. Not stated.
 	triedMild = 0.8
-	// Probability: least for level likely. Not stated.
-	likelyFrom = 0.9
-	// Probability: the same if the victim is only mildly worse. Not stated.
-	likelyMild = 0.97
-	// Score: least lead that tells two suspects apart. Design 0009, "Three bounds".
+	// Probability: least for level likely. 0.8 to 0.95 were measured; design 0009, "Eight
+	// inputs".
+	likelyFrom = 0.8
+	// Probability: the same if the victim is only mildly worse, or became bad once and
+	// recently. Design 0009, "Eight inputs".
+	likelyWeak = 0.97
+	// Score: least lead that tells two suspects apart. Design 0009, "Eight inputs".
 	minScoreLead = 0.1
-	// Probability: bound for suspects that cannot be told apart. Design 0009, "Three bounds".
+	// Probability: bound for suspects that cannot be told apart. Design 0009, "Eight inputs".
 	maxAmbiguous = 0.75
-	// Ratio: least work now to that while the victim was good; with less the probability is
-	// at most half of possibleFrom. Design 0009, "Three bounds".
-	minWorkRatio = 1.1
 	// Ratio: least between a suspect's own costs that indicates other work. Of several
 	// programs of one task, such as a stressor's, some hurt and some do not. On the recordings
 	// of design 0009 1.5 and 1.75 put the right one first, 2.5 separates none.
@@ -96,12 +94,17 @@ const (
 	maxFisher = 0.98
 	// Logarithm of cost ÷ threshold: bound. Numerical.
 	maxLogCost = 3
+	// Ratio: bounds of WorkRatio as an input. Not stated.
+	minWorkRatio, maxWorkRatio = 0.5, 10
+	// Logarithm of a ratio of own costs: bound of Own and Fellows. 0.2 to 1 were measured;
+	// design 0009, "Eight inputs".
+	maxOwn = 0.3
 )
 
 // intercept is the log-odds of a suspect whose features are all 0; it and the coefficients
 // of features are those of a logistic regression, fitted by eval/quality/fit on labelled
 // recordings and the simulator's tuning half (docs/design/0009).
-const intercept = -3.293
+const intercept = -5.647
 
 // features are the inputs of the probability. A coefficient is in log-odds for a unit of
 // its feature. The bounds of features are numerical.
@@ -109,17 +112,14 @@ var features = [...]struct {
 	coefficient float64
 	of          func(*SuspectStatistics) float64
 }{
-	{1.790, func(w *SuspectStatistics) float64 { return fisher(w.Correlation) }},
-	{2.526, (*SuspectStatistics).significance},
-	{1.958, func(w *SuspectStatistics) float64 { return w.Lead }},
-	{1.115, func(w *SuspectStatistics) float64 { return math.Log(w.Share + minShare) }},
-	{1.479, func(w *SuspectStatistics) float64 { return w.Step }},
-	{-0.516, func(w *SuspectStatistics) float64 { return math.Log(max(w.Intervals, 2)) }},
-	{1.976, func(w *SuspectStatistics) float64 { return min(max(w.Excess, 0), 1.5) }},
-	{0.474, func(w *SuspectStatistics) float64 { return math.Log1p(w.Episodes) }},
-	{-0.194, func(w *SuspectStatistics) float64 { return math.Log1p(w.Bad) }},
-	{-0.533, func(w *SuspectStatistics) float64 { return math.Log(w.Arrivals+0.02) / max(w.Episodes, 1) }},
-	{0.849, func(w *SuspectStatistics) float64 { return w.Cover }},
+	{2.974, func(w *SuspectStatistics) float64 { return w.Cover * w.Share * fisher(w.Correlation) }},
+	{4.509, (*SuspectStatistics).significance},
+	{1.166, func(w *SuspectStatistics) float64 { return math.Log(min(max(w.WorkRatio, minWorkRatio), maxWorkRatio)) }},
+	{-0.805, func(w *SuspectStatistics) float64 { return math.Log(max(w.Intervals, 2)) }},
+	{0.178, func(w *SuspectStatistics) float64 { return math.Log1p(w.Good) }},
+	{1.007, func(w *SuspectStatistics) float64 { return w.Lead }},
+	{8.469, func(w *SuspectStatistics) float64 { return w.Fellows }},
+	{-1.958, func(w *SuspectStatistics) float64 { return w.Own }},
 }
 
 // significance is the root of the log-likelihood ratio of its correlation, if that is
@@ -145,13 +145,6 @@ func (w *SuspectStatistics) Probability() float64 {
 		z += features[i].coefficient * features[i].of(w)
 	}
 	p := 1 / (1 + math.Exp(-z))
-	if w.Episodes <= 1 && w.Bad <= 2*stepIntervals {
-		// One recent coincidence: bounded by the chance that any suspect arrives.
-		p = min(p, 1+math.Expm1(-w.Arrivals)/2)
-	}
-	if w.WorkRatio < minWorkRatio {
-		p = min(p, possibleFrom/2) // it did as much while the victim was good
-	}
 	if math.Abs(w.Lead) < minScoreLead {
 		p = min(p, maxAmbiguous) // another suspect explains it as well
 	}
@@ -162,8 +155,8 @@ func (w *SuspectStatistics) Probability() float64 {
 func (w *SuspectStatistics) grounds() Grounds {
 	g := Grounds{Basis: ByStatistics, Probability: w.Probability()}
 	likely := likelyFrom
-	if w.Mild {
-		likely = likelyMild
+	if w.Mild || w.Once {
+		likely = likelyWeak
 	}
 	switch {
 	case g.Probability >= likely:
@@ -188,6 +181,7 @@ type statisticsBuffers struct {
 	part       []float64 // weight, 0 where the suspect did other work than now
 	whole      int       // index where the blocks end and the rows begin
 	sums, step []float64
+	costs      []float64 // Own of every task with an own cost, sorted
 	out        []SuspectStatistics
 }
 
@@ -222,28 +216,33 @@ func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 			t.addInterval(float64(r.cost[victim]), limit, 1, newest.Sub(r.at) < d.params.OutlierWindow)
 		}
 	}
-	ngood, nnow, excess := 0.0, 0, 0.0
+	ngood, nnow := 0.0, 0
 	for i, good := range t.good {
 		if good {
 			ngood += t.weight[i]
 		}
 		if t.now[i] {
-			nnow, excess = nnow+1, excess+t.y[i]
+			nnow++
 		}
 	}
-	excess /= float64(max(nnow, 1))
-	bouts, nbad := t.bouts()
 	if len(t.y) < minIntervals || ngood < float64(d.params.Outliers) || nnow == 0 {
 		return nil
 	}
-	onset := t.onset()
-	rises, arrivals := 0.0, 0.0
+	onset, once := t.onset(), t.once()
+	rises := 0.0
+	t.costs = t.costs[:0]
 	for i := range s.tasks {
 		k := &s.tasks[i]
 		if i == victim || !k.used || d.exclusion(s, victim, i) != "" || !d.gather(s, victim, i) {
 			continue
 		}
-		w := SuspectStatistics{slot: i, Mild: s.tasks[victim].mild, Task: k.task, Excess: excess, Episodes: bouts, Bad: nbad}
+		w := SuspectStatistics{slot: i, Mild: s.tasks[victim].mild, Once: once, Task: k.task, Good: ngood}
+		if s.signal.PerWork {
+			var counted bool
+			if w.Own, counted = t.ownRatio(); counted {
+				t.costs = append(t.costs, w.Own)
+			}
+		}
 		rise, changed := t.correlate(&w)
 		if !changed {
 			continue
@@ -251,18 +250,17 @@ func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 		w.Share = max(0, rise)
 		rises += w.Share
 		w.Step = t.rank(t.x[t.whole:], onset)
-		changes := float64(levelChanges(t.x))
-		w.Intervals = min(w.Intervals, 2+changes)
-		arrivals += changes / 2
+		w.Intervals = min(w.Intervals, 2+float64(levelChanges(t.x)))
 		t.out = append(t.out, w)
 	}
+	slices.Sort(t.costs)
 	first, second := math.Inf(-1), math.Inf(-1)
 	for i := range t.out {
 		w := &t.out[i]
 		if rises > 0 {
 			w.Share /= rises
 		}
-		w.Arrivals = arrivals * stepIntervals / float64(len(t.y))
+		w.Fellows = t.fellows(w.Own)
 		if w.Score = w.score(); w.Score > first {
 			first, second = w.Score, first
 		} else {
@@ -283,10 +281,10 @@ func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
 	return t.out
 }
 
-// bouts counts how many times the victim became bad, for at least two intervals after two
-// that were not, and the number of its bad intervals.
-func (t *statisticsBuffers) bouts() (bouts, bad float64) {
-	in, run := false, 0
+// once reports whether the victim became bad once at most, for at least two intervals after
+// two that were not, and has at most twice stepIntervals bad ones.
+func (t *statisticsBuffers) once() bool {
+	in, run, times, bad := false, 0, 0, 0.0
 	for i, good := range t.good {
 		if !good {
 			bad += t.weight[i]
@@ -298,12 +296,49 @@ func (t *statisticsBuffers) bouts() (bouts, bad float64) {
 		}
 		if run >= 2 || run == 1 && t.weight[i] > 1 {
 			if in = !in; in {
-				bouts++
+				times++
 			}
 			run = 0
 		}
 	}
-	return bouts, bad
+	return times <= 1 && bad <= 2*stepIntervals
+}
+
+// ownRatio computes SuspectStatistics.Own; false if the own cost is not counted both now and
+// in good intervals.
+func (t *statisticsBuffers) ownRatio() (float64, bool) {
+	var now, n, good, m float64
+	for i, c := range t.own {
+		switch {
+		case !(c > 0):
+		case t.now[i]:
+			now, n = now+c, n+1
+		case t.good[i]:
+			good, m = good+t.weight[i]*c, m+t.weight[i]
+		}
+	}
+	if n == 0 || m == 0 {
+		return 0, false
+	}
+	return min(max(math.Log(now/n/(good/m)), -maxOwn), maxOwn), true
+}
+
+// fellows returns the median of the sorted costs without the given one; 0 if there is no
+// other.
+func (t *statisticsBuffers) fellows(own float64) float64 {
+	n := len(t.costs)
+	at, found := slices.BinarySearch(t.costs, own)
+	if found {
+		n--
+	}
+	if n == 0 {
+		return 0
+	}
+	middle := n / 2
+	if found && at <= middle {
+		middle++
+	}
+	return t.costs[middle]
 }
 
 // gather makes a suspect's series, aligned with the victim's; false if it used nothing.

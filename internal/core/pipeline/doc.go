@@ -26,7 +26,9 @@
 //     that happened since, in their state after the actions. A host that cannot act
 //     (replay) may drop Actions: an action that is not reported does not count as
 //     done. A host that needs no state in between may call Ready after several calls.
-//  5. Gone(now, task) when a task ends; Forget(task) after its last interval was given.
+//  5. Compare once for each task and period, by a host that opens windows at random
+//     moments; Evaders lists what was found.
+//  6. Gone(now, task) when a task ends; Forget(task) after its last interval was given.
 //
 // The results of Ready and Open are values: later calls do not change them.
 package pipeline

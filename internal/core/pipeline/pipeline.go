@@ -32,7 +32,7 @@ type Config struct {
 }
 
 // Pipeline is the loop of one machine. Its package comment is the contract. Of its parts'
-// methods, a host does not call Observe, Next, Interval, Finding, CapFor and Take: the
+// methods, a host does not call Observe, Next, Interval, Believe, Finding, CapFor and Take: the
 // pipeline does.
 type Pipeline struct {
 	*detect.Detector
@@ -41,6 +41,7 @@ type Pipeline struct {
 	intervals map[sample.SignalName]*Interval
 	findings  []Finding
 	charts    charts
+	evasions  map[sample.TaskKey]*evasion
 }
 
 // New returns a Pipeline that has seen nothing.
@@ -49,7 +50,7 @@ func New(c Config) *Pipeline {
 		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
 	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
-		intervals: map[sample.SignalName]*Interval{}}
+		intervals: map[sample.SignalName]*Interval{}, evasions: map[sample.TaskKey]*evasion{}}
 	if c.Charts {
 		p.charts = charts{}
 	}
@@ -102,6 +103,7 @@ func (p *Pipeline) Analyse(now sample.Millis) bool {
 		return false
 	}
 	f.Suspects, f.Statistics = slices.Clone(f.Suspects), slices.Clone(f.Statistics)
+	f = p.Believe(now, f)
 	id := p.Finding(now, f, p.window(f.Signal))
 	if p.charts != nil {
 		inc, _ := p.Incident(id)
@@ -142,6 +144,7 @@ func (p *Pipeline) window(signal sample.SignalName) func(sample.TaskKey) []detec
 // Forget drops what is known of a task; its samples stay in its job's spec.
 func (p *Pipeline) Forget(task sample.TaskKey) {
 	p.Detector.Forget(task)
+	delete(p.evasions, task)
 	if p.config.History != nil {
 		p.config.History.Forget(task)
 	}

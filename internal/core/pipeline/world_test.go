@@ -378,7 +378,7 @@ func (w *world) stop() {
 
 // operator executes cap and uncap.
 func (w *world) operator(verb string, args []string) {
-	task, by, why := w.task(args[0]).Task, "ann", ""
+	task, by, why := w.task(args[0]).Task, "ann", "a test"
 	terms := command.Terms{Rate: 0.1, For: command.Duration(5 * time.Minute)}
 	for _, arg := range args[1:] {
 		switch k, v, _ := strings.Cut(arg, "="); k {

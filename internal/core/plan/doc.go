@@ -18,6 +18,8 @@
 //   - a finding that names no task, or is indeterminate, leads to no cap; only if
 //     the policy has trials, and the finding is worth one (detect.Finding.Trial),
 //     its first suspect is capped for the length of a trial;
+//   - no automatic cap or trial for what a task reports about itself, unless a signal that
+//     it cannot forge agrees (witness.go);
 //   - an incident reports its strongest analysis until its end, and the tasks that
 //     were named are in its Findings (of many, the surest 16): only a cap or a trial
 //     in vain weakens that.

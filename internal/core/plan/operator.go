@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
@@ -13,15 +15,18 @@ import (
 var ErrRefused = errors.New("refused")
 
 // CapFor plans an operator's cap on a task. It works in every mode: the operator has the
-// authority that automatic enforcement lacks. If the task is a suspect of an open
+// authority that automatic enforcement lacks. Whatever door the cap came through, it has an
+// operator, a reason and an end at most command.MaxLease away. If the task is a suspect of an open
 // incident, the cap is a round of it, so that its outcome is measured.
 func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
-	invalid := terms.Validate()
+	invalid := cmp.Or(terms.Validate(), command.ValidateWhy(why))
 	switch not := noCapReason(t); {
 	case not != "":
 		return "", fmt.Errorf("cap %s: %w: %s", t.Name, ErrRefused, not)
 	case invalid != nil:
 		return "", fmt.Errorf("cap %s: %w: %w", t.Name, ErrRefused, invalid)
+	case strings.TrimSpace(by) == "":
+		return "", fmt.Errorf("cap %s: %w: it is not known who asks for it", t.Name, ErrRefused)
 	case p.Capped(t.Key):
 		return "", fmt.Errorf("cap %s: %w: it is capped already; uncap it first", t.Name, ErrRefused)
 	}

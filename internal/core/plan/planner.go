@@ -81,6 +81,10 @@ type Planner struct {
 	feedbackRates feedbackRates
 
 	offenders map[sample.JobName]*Offender
+	// testimony is of the newest intervals of tasks that may be helped (witness.go).
+	testimony map[sample.TaskKey][]testimony
+	reporters map[sample.JobName]*Reporter
+	reports   bool // there is a self-reported signal
 
 	// what Take returns next
 	actions  []Action
@@ -91,7 +95,8 @@ type Planner struct {
 // New returns a Planner with nothing open.
 func New(machine string, rule detect.Method, p Policy) *Planner {
 	return &Planner{machine: machine, rule: rule, policy: p,
-		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{}}
+		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{},
+		testimony: map[sample.TaskKey][]testimony{}, reporters: map[sample.JobName]*Reporter{}}
 }
 
 // Policy returns the planner's parameters.
@@ -125,6 +130,9 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	}
 	f.Suspects = inc.graded(f.Suspects)
 	inc.keep(now, &f)
+	if f.Disbelief != "" {
+		inc.latest.Reason = f.Disbelief
+	}
 	if inc.Accused == 0 && inc.latest.Antagonists > 0 {
 		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
@@ -182,11 +190,15 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 	switch {
 	case f.Kind == detect.Neighbour:
 		suspect, why := p.choose(inc, f)
-		switch {
-		case suspect == nil:
+		if suspect == nil {
 			inc.NotDone, inc.Advice = why, inc.moveAdvice()
+			return
+		}
+		switch why := p.noWitnessReason(now, inc, suspect); {
 		case p.policy.Mode == Off:
 			inc.NotDone = "enforcement is off"
+		case why != "":
+			inc.NotDone = why
 		case suspect.Level < p.policy.MinLevel:
 			p.startTrial(now, inc, f, suspect)
 		default:
@@ -283,7 +295,7 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 	if command := trialCommand(&a, f.Victim.Name, s, lasts); command != "" {
 		offered += ": " + command
 	}
-	switch why := cmp.Or(noHelpReason(f.Victim), noCapReason(s.Task), inc.ruledOut(s.Key)); {
+	switch why := cmp.Or(noHelpReason(f.Victim), noCapReason(s.Task), inc.ruledOut(s.Key), p.noWitnessReason(now, inc, s)); {
 	case why != "":
 		inc.NotDone = "not tried: " + why
 	case !ok && named:
@@ -500,6 +512,7 @@ func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
 // Gone reports that a task ended.
 func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
 	p.feedbackRates.forget(k)
+	delete(p.testimony, k)
 	if c := p.capOf(k); c != nil {
 		p.lift(now, c.ID, "the task ended", SuspectExited)
 	}

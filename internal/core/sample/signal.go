@@ -69,6 +69,13 @@ type Signal struct {
 	// OwnWork: the task itself, or its operator, defines the unit of work. It does not
 	// depend on the other tasks on the machine.
 	OwnWork bool
+	// SelfReported: the task can make its cost what it likes, without suffering: it counts
+	// the work, or its work is the calls that it makes. It is believed in what it costs
+	// other tasks only if a Witness agrees (plan: witness.go).
+	SelfReported bool
+	// Witness: the machine measures it, for CPUs or what they share, and the task could only
+	// raise it by being slowed.
+	Witness bool
 	// LeastPressure (in the unit of Pressure) is what a suspect must have used in the bad
 	// intervals (switch "least-pressure"). It is 0 where Pressure is CPU usage: for that
 	// detection has a parameter.
@@ -106,13 +113,13 @@ const CPUPerSecond = "CPU-s/s"
 
 var signals = []Signal{
 	{Name: CPI, Unit: "cycles/instruction", Cost: "cycles ÷ instructions", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
-		LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 1000},
+		Witness: true, LeastCPU: 0.25, EffectRel: 0.05, Min: 0.1, Max: 1000},
 	{Name: CPT, Unit: "CPU-s/transaction", Cost: "CPU time ÷ transactions", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
-		OwnWork: true, LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
+		OwnWork: true, SelfReported: true, LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: CPS, Unit: "CPU-s/call", Cost: "CPU time ÷ system calls", Pressure: CPUPerSecond, Domain: SharedCache, PerWork: true,
-		LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
+		SelfReported: true, LeastCPU: 0.25, EffectRel: 0.05, Min: 1e-9, Max: 3600},
 	{Name: RunQ, Unit: "s/CPU-s", Cost: "run-queue wait behind other tasks ÷ CPU time", Pressure: CPUPerSecond, Domain: SharedCPU,
-		LeastCPU: 0.02, LeastRate: 20, Activity: Wakeups, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
+		Witness: true, LeastCPU: 0.02, LeastRate: 20, Activity: Wakeups, EffectAbs: 0.05, EffectRel: 0.20, Min: 0, Max: 1e4},
 	{Name: IO, Unit: "s/request", Cost: "time of requests to disks ÷ requests", Pressure: "(requests + 64 KiB)/s", Domain: SharedDevice,
 		LeastPressure: 10, LeastCPU: math.MaxFloat64, LeastRate: 10, Activity: IOOps, Load: Load{IOOps, noExtra, IOBytes, RequestBytes},
 		EffectRel: 0.20, Min: 0, Max: 3600},
@@ -120,7 +127,7 @@ var signals = []Signal{
 		LeastPressure: 100, LeastCPU: math.MaxFloat64, LeastRate: 100, Activity: NetPackets, Load: Load{NetPackets, NetQueued, NetBytes, PacketBytes},
 		EffectAbs: 100e-6, EffectRel: 0.20, Min: 0, Max: 3600},
 	{Name: Probe, Unit: "s/load", Cost: "time of the canary's loads ÷ loads", Pressure: CPUPerSecond, Domain: SharedCache,
-		EffectRel: 0.10, Min: 1e-10, Max: 1e-3},
+		Witness: true, EffectRel: 0.10, Min: 1e-10, Max: 1e-3},
 	{Name: Steal, Unit: "s/CPU-s", Cost: "stolen time ÷ CPU time", Pressure: "none", Domain: OtherVM,
 		LeastCPU: 0.25, EffectAbs: 0.02, Min: 0, Max: 1e4},
 }

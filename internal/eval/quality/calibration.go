@@ -32,7 +32,10 @@ type Calibration struct {
 	// Error is the expected calibration error: the mean, over tenths of the probability, of
 	// the difference between the stated and the observed probability.
 	Error float64
-	Bins  [10]CalibrationBin
+	// Expected is the Error that true probabilities would have with as few groups: chance
+	// alone makes a difference.
+	Expected float64
+	Bins     [10]CalibrationBin
 }
 
 // CalibrationBin is one tenth of the range of probabilities.
@@ -65,9 +68,24 @@ func Calibrate(all []Forecast) (c Calibration, ok bool) {
 		groups[f.Group] = append(groups[f.Group], f)
 	}
 	c.N = len(all)
+	// Forecasts of one group in one tenth are right or wrong together.
+	var chance [10]float64
+	for _, name := range of {
+		var weight, stated [10]float64
+		for _, f := range groups[name] {
+			b := min(9, int(f.P*10))
+			weight[b], stated[b] = weight[b]+f.Weight, stated[b]+f.Weight*f.P
+		}
+		for b, w := range weight {
+			if p := stated[b] / w; w > 0 {
+				chance[b] += w * w * p * (1 - p)
+			}
+		}
+	}
 	for i := range c.Bins {
 		b := &c.Bins[i]
 		c.Error += math.Abs(b.Stated-right[i]) / total
+		c.Expected += math.Sqrt(2/math.Pi*chance[i]) / total // E|X| of a normal distribution
 		b.Stated, b.Actual = b.Stated/b.Weight, right[i]/b.Weight
 	}
 	if c.Slope, c.Intercept, ok = recalibrate(all); !ok {
@@ -122,7 +140,7 @@ func (c *Calibration) Write(w io.Writer) error {
 			_, err = fmt.Fprintf(w, format, args...)
 		}
 	}
-	line("%d findings; slope %.2f (%.2f to %.2f), intercept %+.2f, calibration error %.3f\n", c.N, c.Slope, c.Low, c.High, c.Intercept, c.Error)
+	line("%d findings; slope %.2f (%.2f to %.2f), intercept %+.2f, calibration error %.3f (%.3f if they were true)\n", c.N, c.Slope, c.Low, c.High, c.Intercept, c.Error, c.Expected)
 	line("stated actual findings\n")
 	for _, b := range c.Bins {
 		if b.N == 0 {

@@ -36,11 +36,11 @@ type Batch struct {
 
 // Encode encodes the batch as Columns. It ignores the samples' Machine.
 func (b *Batch) Encode() ([]byte, error) {
-	if n := len(b.Samples); n > MaxSamples {
-		return nil, fmt.Errorf("encode batch: %d samples, at most %d", n, MaxSamples)
+	if n := len(b.Samples); n < 1 || n > MaxSamples {
+		return nil, fmt.Errorf("encode batch: %d samples: want 1 to %d", n, MaxSamples)
 	}
 	n := len(b.Samples)
-	c := &Columns{Version: Version, Machine: b.Machine, Boot: b.Boot, N: b.N, At: int64(b.At), Rows: uint32(n)}
+	c := &Columns{Version: Version, Type: Type_TYPE_BATCH, Machine: b.Machine, Boot: b.Boot, N: b.N, At: int64(b.At), Rows: uint32(n)}
 	d := dictionary{places: make(map[string]uint32, n+8)}
 	c.Ts = column(n, func(i int) int64 { return int64(b.Samples[i].TS - b.At) })
 	c.Job = column(n, func(i int) uint32 { return d.place(string(b.Samples[i].Job)) })

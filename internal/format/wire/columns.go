@@ -14,6 +14,7 @@ import (
 // meaning; the field numbers are those of wire.proto.
 type columns struct {
 	version uint32
+	typ     Type
 	machine []byte
 	boot    []byte
 	n       uint64
@@ -119,6 +120,8 @@ func (c *columns) parse(data []byte) error {
 			if typ == protowire.BytesType {
 				err = c.extra(b)
 			}
+		case typeField:
+			scalar(&c.typ, typ, v)
 		}
 		return err
 	})
@@ -193,7 +196,7 @@ func fields(data []byte, take func(num protowire.Number, typ protowire.Type, v u
 }
 
 // scalar sets a number; a field of another wire type is ignored.
-func scalar[T uint32 | uint64](dst *T, typ protowire.Type, v uint64) {
+func scalar[T uint32 | uint64 | Type](dst *T, typ protowire.Type, v uint64) {
 	if typ == protowire.VarintType {
 		*dst = T(v)
 	}

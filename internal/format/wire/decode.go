@@ -17,11 +17,11 @@ func (b *Batch) Decode(data []byte) error {
 	if err := c.parse(data); err != nil {
 		return fmt.Errorf("decode batch: %w", err)
 	}
-	if c.version == 0 || c.version > Version {
-		return fmt.Errorf("decode batch: %w", &VersionError{c.version})
+	if err := check(c.version, c.typ, Type_TYPE_BATCH); err != nil {
+		return fmt.Errorf("decode batch: %w", err)
 	}
 	if err := b.setColumns(c); err != nil {
-		return fmt.Errorf("decode batch %s/%s/%d: %w", c.machine, c.boot, c.n, err)
+		return fmt.Errorf("decode batch %.80q/%.80q/%d: %w", c.machine, c.boot, c.n, err)
 	}
 	return nil
 }
@@ -29,8 +29,8 @@ func (b *Batch) Decode(data []byte) error {
 var errPlace = errors.New("a name is not in the dictionary")
 
 func (b *Batch) setColumns(c *columns) error {
-	if c.rows > MaxSamples {
-		return fmt.Errorf("%d samples, at most %d", c.rows, MaxSamples)
+	if c.rows < 1 || c.rows > MaxSamples { // an empty batch would only move the sender's number
+		return fmt.Errorf("%d samples: want 1 to %d", c.rows, MaxSamples)
 	}
 	n := int(c.rows)
 	names, err := c.names()

@@ -5,20 +5,25 @@ import (
 	"strings"
 )
 
-// The subjects. An agent may publish only its own machine's samples and records. It may
-// read specs and the commands to its machine or to all.
+// The subjects. An agent may publish only its own machine's samples, records and replies.
+// It may read specs and the commands to its machine or to all.
 const (
-	AllSamples = "sample.*"
-	AllRecords = "record.*"
+	AllSamples = "up.sample.*"
+	AllRecords = "up.record.*"
+	// AllUp is both. It is one name, so that NATS's answer to a message on one of these
+	// subjects can reach none of them.
+	AllUp      = "up.*.*"
 	AllSpecs   = "spec.*.*"
 	CommandAll = "command.all"
+	// AllRenewals are all machines' requests for new credentials.
+	AllRenewals = "renew.*"
 )
 
 // SampleSubject is the subject of a machine's batches.
-func SampleSubject(machine string) string { return "sample." + Token(machine) }
+func SampleSubject(machine string) string { return "up.sample." + Token(machine) }
 
 // RecordSubject is the subject of a machine's incidents and audit entries.
-func RecordSubject(machine string) string { return "record." + Token(machine) }
+func RecordSubject(machine string) string { return "up.record." + Token(machine) }
 
 // SpecSubject is the subject that announces changes of a job's Specs on a platform.
 func SpecSubject(job, platform string) string { return "spec." + SpecKey(job, platform) }
@@ -28,6 +33,21 @@ func SpecKey(job, platform string) string { return Token(job) + "." + Token(plat
 
 // CommandSubject is the subject of commands to one machine.
 func CommandSubject(machine string) string { return "command.machine." + Token(machine) }
+
+// ReplySubject is the subject of a machine's reply to the command with that ID.
+func ReplySubject(machine, id string) string { return "reply." + Token(machine) + "." + Token(id) }
+
+// AllReplies is the subject of all machines' replies to a command.
+func AllReplies(id string) string { return "reply.*." + Token(id) }
+
+// OwnReplies is the subject of all replies of one machine.
+func OwnReplies(machine string) string { return "reply." + Token(machine) + ".*" }
+
+// RenewalSubject is the subject of a machine's requests for new credentials.
+func RenewalSubject(machine string) string { return "renew." + Token(machine) }
+
+// RenewedSubject is the subject of the answers.
+func RenewedSubject(machine string) string { return "renewed." + Token(machine) }
 
 // Token encodes any name as one token of a subject or bucket key: letters, digits, "-"
 // and "_" stay, every other byte becomes "=" and two hex digits. The encoding is

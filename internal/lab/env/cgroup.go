@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -300,13 +299,12 @@ func tryAffinity(want sample.Set) ([]sample.Set, error) {
 	var got sample.Set
 	var err error
 	done := make(chan struct{})
-	go func() {
+	host.OwnThread(func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 		if err = host.SetAffinity(0, want); err == nil {
 			got, err = host.Affinity(0)
 		}
-	}()
+	})
 	<-done
 	if err != nil {
 		return nil, fmt.Errorf("try CPUs %s: %w", want, err)

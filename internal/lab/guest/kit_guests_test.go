@@ -246,10 +246,14 @@ func build(t *testing.T, arch Arch, what, pkg string) string {
 		if what == "test" {
 			args = append([]string{"test", "-c", "-tags=inguest"}, args[1:]...)
 		}
-		path := filepath.Join(bin, string(arch)+"-"+what+"-"+strings.ReplaceAll(pkg, "/", "-"))
+		path := filepath.Join(bin, string(arch)+"-"+strings.NewReplacer("/", "-", " ", "-").Replace(what+"-"+pkg))
 		fresh := fmt.Sprintf("%s.%d", path, os.Getpid()) // other processes may be reading path
 		cmd := exec.Command("go", append(args, "-o", fresh, module+pkg)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+string(arch))
+		cgo := "0"
+		if what == "program with C" { // for this machine's own architecture and C library
+			cgo = "1"
+		}
+		cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS=linux", "GOARCH="+string(arch))
 		out, err := cmd.CombinedOutput()
 		if err == nil {
 			err = os.Rename(fresh, path)

@@ -18,7 +18,7 @@ func TestSystemd(t *testing.T) {
 	const pkg = "internal/lab/guest/inside/systemd"
 	deploy := "../../../deploy/systemd/"
 	b := box{
-		Machine:  Machine{Arch: AMD64, InstructionNS: 8, MemoryMB: 1024, Append: "rdinit=/lib/systemd/systemd systemd.unit=test.target systemd.show_status=0 systemd.log_target=kmsg"},
+		Machine:  Machine{Arch: AMD64, InstructionNS: 8, MemoryMB: 1536, Append: "rdinit=/lib/systemd/systemd systemd.unit=test.target systemd.show_status=0 systemd.log_target=kmsg"},
 		tests:    []insideTest{{pkg: pkg}},
 		deadline: 10 * time.Minute, // long enough on a busy host
 	}
@@ -31,8 +31,8 @@ func TestSystemd(t *testing.T) {
 	b.files = append(b.files, File{Path: "/lib/systemd/system/sys-kernel-tracing.mount", Mode: 0o644, From: "/lib/systemd/system/sys-kernel-tracing.mount"})
 	const task = "ExecStart=/tests/0-systemd.test task\nCPUWeight=100\n"
 	for name, text := range map[string]string{
-		"/etc/passwd":                        "root:x:0:0:root:/root:/bin/sh\n",
-		"/etc/group":                         "root:x:0:\n",
+		"/etc/passwd":                        "root:x:0:0:root:/root:/bin/sh\nquell-server:x:990:990::/var/lib/quell-server:/bin/false\n",
+		"/etc/group":                         "root:x:0:\nquell-server:x:990:\n",
 		"/etc/os-release":                    "ID=guest\n",
 		"/etc/machine-id":                    "0123456789abcdef0123456789abcdef\n",
 		"/etc/systemd/system.conf":           "[Manager]\nDefaultStandardOutput=append:/run/agent.log\nDefaultTimeoutStartSec=300s\n",
@@ -42,6 +42,7 @@ func TestSystemd(t *testing.T) {
 		"/lib/systemd/system/uprobe.service": "[Service]\n" + task,
 		"/lib/systemd/system/test.service":   "[Service]\nType=oneshot\nTimeoutStartSec=infinity\nStandardOutput=tty\nStandardError=tty\nExecStart=/bin/sh /tests/run\n",
 		"/tests/run":                         "/tests/0-systemd.test -test.v=test2json -test.timeout=10m\necho\necho GUEST-EXIT $?\n/bin/systemctl poweroff --force --force\n",
+		"/etc/quell/server.yaml":             "{}\n",
 		"/etc/quell/agent.yaml": `signals: [cpi, cpt, cps, runq]
 tick: 200ms
 sampling: {duration: 1s, period: 2s, max_tax: 0}
@@ -55,7 +56,11 @@ rules:
 	} {
 		b.files = append(b.files, File{Path: name, Mode: 0o644, Data: []byte(text)})
 	}
+	server := hostProgram(t, b.files, build(t, AMD64, "program with C", "cmd/quell-server"))
+	server[0].Path = "/usr/bin/quell-server" // the program itself; the rest are its libraries
+	b.files = append(b.files, server...)
 	b.files = append(b.files,
+		File{Path: "/lib/systemd/system/quell-server.service", Mode: 0o644, From: deploy + "quell-server.service"},
 		File{Path: "/lib/systemd/system/quell-agent.service", Mode: 0o644, From: deploy + "quell-agent.service"},
 		File{Path: "/lib/systemd/system/quell-restore.service", Mode: 0o644, From: deploy + "quell-restore.service"},
 		File{Path: "/lib/systemd/system/quell-restore.timer", Mode: 0o644, From: deploy + "quell-restore.timer"},

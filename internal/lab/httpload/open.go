@@ -112,12 +112,25 @@ func (r *Result) saturation(given int, want float64) string {
 	return ""
 }
 
+// ErrNoAnswer says that a server does not answer, or not with a 2xx status.
+var ErrNoAnswer = errors.New("no good answer")
+
 // Maximum finds a server's maximum rate by closed loops with 1, 2, 4 … up to
 // Options.Connections connections, each for Options.Duration. It stops when twice as
-// many gain less than a factor of gain. It returns the best result, and all of them.
+// many gain less than a factor of gain. It returns the best result, and all of them. If the
+// first of all requests fails, no load is sent, and the error is ErrNoAnswer.
 func Maximum(ctx context.Context, o Options, each func(*Result)) (best *Result, all []*Result, err error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
+	}
+	client := o.client()
+	a := ask(ctx, client, o.URL, time.Now(), o.timeout())
+	client.CloseIdleConnections()
+	switch {
+	case ctx.Err() != nil:
+		return nil, nil, ctx.Err()
+	case a.err != nil:
+		return nil, nil, fmt.Errorf("%w: %w", ErrNoAnswer, a.err)
 	}
 	const gain = 1.03
 	most := o.Connections

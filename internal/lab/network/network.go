@@ -17,6 +17,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Fabric is the networks of a study. It is safe for use by several goroutines.
@@ -173,15 +174,13 @@ func (p *Port) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(),
 // Answers waits until a server accepts connections on the port's address.
 func (p *Port) Answers(ctx context.Context, port int) error {
 	done := make(chan error)
-	go func() {
-		// Sockets belong to the thread's namespace; the thread ends with this.
-		runtime.LockOSThread()
+	host.OwnThread(func() { // sockets belong to the thread's namespace
 		err := unix.Setns(int(p.space.file.Fd()), unix.CLONE_NEWNET)
 		if err == nil {
 			err = answers(ctx, netip.AddrPortFrom(p.address, uint16(port)).String())
 		}
 		done <- err
-	}()
+	})
 	return <-done
 }
 
@@ -229,12 +228,11 @@ func newSpace() (*namespace, error) {
 		err error
 	}
 	made := make(chan answer)
-	go func() {
-		runtime.LockOSThread() // and never unlocked
+	host.OwnThread(func() {
 		var a answer
 		a.s, a.err = hereSpace()
 		made <- a
-	}()
+	})
 	a := <-made
 	if a.err != nil {
 		return nil, fmt.Errorf("make network namespace: %w", a.err)

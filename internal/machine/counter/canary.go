@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -104,10 +103,8 @@ func (c *Canary) Start() error {
 		return ErrOpen
 	}
 	c.stop, c.done = make(chan struct{}), make(chan []cacheTiming, 1)
-	go func(stop <-chan struct{}, done chan<- []cacheTiming) {
-		runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
-		done <- c.watch(stop)
-	}(c.stop, c.done)
+	stop, done := c.stop, c.done
+	host.OwnThread(func() { done <- c.watch(stop) })
 	return nil
 }
 

@@ -50,3 +50,39 @@ func Assign[Owner any](claims []Claim[Owner]) map[uint64]Owner {
 	}
 	return owned
 }
+
+// AssignUpTo is Assign for a map of the kernel with room for max cgroups. If there are more,
+// every claim gets its own cgroup and the same number of those below it, except that none gets
+// more than it has: a task that makes many cgroups takes no other's place. crowded are the
+// owners that did not get all.
+func AssignUpTo[Owner comparable](claims []Claim[Owner], max int) (owned map[uint64]Owner, crowded map[Owner]bool) {
+	owned = Assign(claims)
+	crowded = map[Owner]bool{}
+	if len(owned) <= max {
+		return owned, crowded
+	}
+	type part struct {
+		owner Owner
+		ids   []uint64
+	}
+	parts := make([]part, 0, len(claims))
+	for _, c := range claims {
+		p := part{owner: c.Owner}
+		for i, id := range append([]uint64{c.ID}, c.Below...) {
+			if owned[id] == c.Owner && (i == 0 || id != c.ID) {
+				p.ids = append(p.ids, id)
+			}
+		}
+		parts = append(parts, p)
+	}
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(len(a.ids), len(b.ids)) })
+	for i, p := range parts {
+		n := min(len(p.ids), (max+len(parts)-i-1)/(len(parts)-i))
+		for _, id := range p.ids[n:] {
+			delete(owned, id)
+			crowded[p.owner] = true
+		}
+		max -= n
+	}
+	return owned, crowded
+}

@@ -37,10 +37,23 @@ type Target struct {
 	// instead.
 	Scrape *Scrape
 	Uprobe *Uprobe
-	// Members lists the process ids in the task's cgroup and below it.
+	// Members lists the process ids in the task's cgroup and below it. It is called from
+	// several goroutines.
 	Members func() ([]int, error)
 	// Below lists the kernel ids of the cgroups below it, not itself.
 	Below func() ([]uint64, error)
+	// CPUTime reads the CPU time that the task has used so far. It is called from several
+	// goroutines. nil: not possible.
+	CPUTime func() (time.Duration, error)
+}
+
+// cpuTime returns the CPU time, and whether it is known.
+func (t *Target) cpuTime() (time.Duration, bool) {
+	if t.CPUTime == nil {
+		return 0, false
+	}
+	used, err := t.CPUTime()
+	return used, err == nil
 }
 
 // Reading is what a source counted for one target over one window.
@@ -124,6 +137,9 @@ type Totals struct {
 	Lost, PairsDropped uint64
 	// Unattributed sums, since then, the waits for which the served task is not known.
 	Unattributed time.Duration
+	// Crowded are the tasks with more cgroups than their share of the room in the kernel's
+	// maps, in the last window: not all that they did was counted. No other task lacks any.
+	Crowded []sample.TaskKey
 }
 
 // Source counts one signal for many tasks. It is used from one goroutine.

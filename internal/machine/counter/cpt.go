@@ -1,7 +1,6 @@
 package counter
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
-	"golang.org/x/sys/unix"
 )
 
 // CPT is the Source of CPU time per transaction: Cost is in CPU-s/transaction, Rate in
@@ -18,29 +16,29 @@ import (
 // transactions are counted: in a progress file, in a counter that the task offers to
 // Prometheus, or by how often it reaches a place in its program.
 //
-// A task is not counted in a window if its counter could not be read at both ends or
-// went back. A task without a progress file is left out.
+// What a task controls, its files and its answers, is read in other goroutines (reader,
+// uprobeWindow). Start, Stop, Remove and Close never wait for it.
+//
+// A task is not counted in a window if its counter was not read twice in it or went back. A
+// task without a progress file is left out.
 type CPT struct {
 	proc       string
 	now        func() time.Time
 	tasks      map[sample.TaskKey]*cptTask
 	order      []*cptTask
 	windowOpen bool
-	scraper    *scraper
+	began      time.Time
+	reader     *reader
 	probes     *uprobes
-	turn       int           // index of the task asked first at a window's end
-	wait       time.Duration // for the answers at a window's end
 }
 
 // transactions is one way to count a task's transactions.
 type transactions interface {
 	variant() string
-	// start opens the window for the task. ending is called for every task before the
-	// first stop, with the time limit that all tasks share.
-	start()
-	ending(context.Context)
-	// stop returns what was counted. ending is not called before it if the task goes.
-	stop() (counted, error)
+	// start opens a window for the task.
+	start(at time.Time)
+	// stop returns what was counted in the window.
+	stop(from, to time.Time) (counted, error)
 	// abort ends a window without a result.
 	abort()
 }
@@ -48,7 +46,9 @@ type transactions interface {
 // counted is what was counted in a window.
 type counted struct {
 	done      float64
-	span      time.Duration // time in which it was counted; 0: the window
+	span      time.Duration // time in which it was counted
+	cpu       time.Duration // CPU time of the task in the same time
+	cpuKnown  bool
 	restarted bool
 }
 
@@ -65,18 +65,28 @@ const (
 	variantUprobe = "uprobe"
 )
 
+// Looks in the length of a window. An answer costs a task more than the reading of a file.
+const (
+	fileLooks   = 4
+	scrapeLooks = 2
+)
+
 // OpenCPT returns the source for a machine whose procfs is at proc, usually "/proc". k
 // puts uprobes into the kernel; if it is nil, tasks that ask for a uprobe are refused.
 func OpenCPT(proc string, k Prober) (*CPT, error) {
+	c, err := openCPT(proc, k)
+	if err == nil {
+		c.reader.start()
+	}
+	return c, err
+}
+
+// openCPT is OpenCPT without a reader that runs.
+func openCPT(proc string, k Prober) (*CPT, error) {
 	if _, err := os.Lstat(proc + "/self"); err != nil {
 		return nil, &NotSupportedError{What: "progress files", Reason: err.Error(), Remedy: "mount procfs at " + proc, Err: err}
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, proc, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC})
-	if err != nil {
-		return nil, &NotSupportedError{What: "progress files", Reason: "openat2: " + err.Error(), Remedy: "use Linux 5.6 or later, or allow openat2 in the seccomp profile", Err: err}
-	}
-	unix.Close(fd)
-	return &CPT{proc: proc, now: time.Now, tasks: map[sample.TaskKey]*cptTask{}, scraper: newScraper(proc), probes: newProber(proc, k), wait: scrapeLast}, nil
+	return &CPT{proc: proc, now: time.Now, tasks: map[sample.TaskKey]*cptTask{}, reader: newReader(time.Now), probes: newProber(proc, k)}, nil
 }
 
 // Info implements Source. A Reading that was counted in another way names its variant.
@@ -88,7 +98,7 @@ func (c *CPT) Totals() Totals { return Totals{} }
 // SetCPUs implements Source: transactions do not depend on CPUs.
 func (c *CPT) SetCPUs(sample.Set) {}
 
-// Add implements Source. Nothing is opened before Start.
+// Add implements Source. Nothing is opened here.
 func (c *CPT) Add(t Target) error {
 	if c.tasks[t.Key] != nil {
 		return fmt.Errorf("add %s: already monitored", t.Key)
@@ -99,48 +109,46 @@ func (c *CPT) Add(t Target) error {
 	task := &cptTask{target: t}
 	switch {
 	case t.Scrape != nil:
-		task.transactions = &scrapeTask{target: &task.target, scraper: c.scraper}
+		task.transactions = c.report(task, variantScrape, scrapeLooks, &scrape{proc: c.proc, target: &task.target, now: c.now})
 	case t.Uprobe != nil && c.probes.kernel == nil:
 		return fmt.Errorf("add %s: %w", t.Key, &NotSupportedError{What: "uprobes", Reason: "not built into this program"})
 	case t.Uprobe != nil:
 		task.transactions = &probeTask{target: &task.target, prober: c.probes}
 	default:
-		task.transactions = &progressTask{proc: c.proc, target: t, seen: map[fileID]bool{}}
+		task.transactions = c.report(task, variantFile, fileLooks, &progressFiles{proc: c.proc, target: &task.target, now: c.now})
 	}
 	c.tasks[t.Key] = task
 	c.order = append(c.order, task)
 	return nil
 }
 
-// Start implements Source. It finds the tasks' progress files, and starts the other
-// queries without waiting for them.
+func (c *CPT) report(task *cptTask, way string, share int, l looker) *reported {
+	t := &reported{target: &task.target, way: way, share: share, looker: l}
+	c.reader.add(t)
+	return t
+}
+
+// Start implements Source.
 func (c *CPT) Start() error {
 	if c.windowOpen {
 		return ErrOpen
 	}
-	c.windowOpen = true
+	c.windowOpen, c.began = true, c.now()
 	for _, t := range c.order {
-		t.start()
 		t.from = c.now()
+		t.start(t.from)
 	}
 	c.probes.start()
 	return nil
 }
 
-// Stop implements Source. A task that has no progress file is left out. Stop waits for
-// the tasks that are asked over the network, half a second for all together.
+// Stop implements Source. A task that has no progress file is left out.
 func (c *CPT) Stop(w WindowEnd, yield func(sample.TaskKey, Reading)) error {
 	if !c.windowOpen {
 		return ErrNotOpen
 	}
 	c.windowOpen = false
-	end := c.now() // when the CPU time was read, before any wait
-	ctx, cancel := context.WithTimeout(context.Background(), c.wait)
-	defer cancel()
-	for i := range c.order {
-		c.order[(i+c.turn)%len(c.order)].ending(ctx)
-	}
-	c.turn++ // so that the last task is not always the same
+	end := c.now() // when the CPU time was read
 	c.probes.ending()
 	for _, t := range c.order {
 		used, ok := w.CPU(t.target.Key)
@@ -149,6 +157,7 @@ func (c *CPT) Stop(w WindowEnd, yield func(sample.TaskKey, Reading)) error {
 		}
 	}
 	c.probes.stop()
+	c.reader.windowed(end.Sub(c.began))
 	return nil
 }
 
@@ -160,13 +169,17 @@ func (c *CPT) Remove(key sample.TaskKey, cpu time.Duration) (Reading, bool) {
 	}
 	delete(c.tasks, key)
 	c.order = slices.DeleteFunc(c.order, func(o *cptTask) bool { return o == t })
+	if l, ok := t.transactions.(*reported); ok {
+		c.reader.remove(l)
+	}
 	if t.from.IsZero() {
 		return Reading{}, false
 	}
 	return c.finish(t, c.now(), cpu, true)
 }
 
-// Close implements Source. It waits until nothing is in progress any more.
+// Close implements Source. It waits until nothing is in progress any more, except for looks
+// at tasks that hang.
 func (c *CPT) Close() error {
 	for _, t := range c.order {
 		t.abort()
@@ -175,7 +188,7 @@ func (c *CPT) Close() error {
 	c.order, c.windowOpen = nil, false
 	c.probes.stop()
 	c.probes.wait()
-	c.scraper.wg.Wait()
+	c.reader.close()
 	return nil
 }
 
@@ -187,7 +200,7 @@ func (c *CPT) finish(t *cptTask, end time.Time, cpu time.Duration, known bool) (
 	}
 	window := end.Sub(t.from)
 	t.from = time.Time{}
-	w, err := t.stop()
+	w, err := t.stop(end.Add(-window), end)
 	if errors.Is(err, errNoProgress) {
 		return Reading{}, false
 	}
@@ -199,19 +212,20 @@ func (c *CPT) finish(t *cptTask, end time.Time, cpu time.Duration, known bool) (
 		r.Err = err
 		return r, true
 	}
-	r.Coverage = 1
-	if w.span > 0 {
-		// Counted over a slightly different time than the CPU time.
-		w.done *= float64(window) / float64(w.span)
-		r.Coverage = min(1, float64(w.span)/float64(window))
-	}
+	// Counted over a slightly different time than the window.
+	r.Coverage = min(1, float64(w.span)/float64(window))
 	if r.Coverage < leastCoverage {
 		r.Err = fmt.Errorf("counted for only %v of %v", w.span, window)
 		return r, true
 	}
-	r.Extras.Set(sample.Transactions, w.done)
-	if known && w.done > 0 {
-		r.Cost = cpu.Seconds() / w.done
+	share := float64(window) / float64(w.span)
+	r.Extras.Set(sample.Transactions, w.done*share)
+	switch {
+	case w.done <= 0:
+	case w.cpuKnown:
+		r.Cost = w.cpu.Seconds() / w.done
+	case known:
+		r.Cost = cpu.Seconds() / (w.done * share)
 	}
 	return r, true
 }

@@ -53,9 +53,8 @@ func inNetwork(proc string, pid int, dial func() (net.Conn, error)) (conn net.Co
 	}
 	defer unix.Close(ns)
 	done := make(chan struct{})
-	go func() {
+	host.OwnThread(func() {
 		defer close(done)
-		runtime.LockOSThread()
 		back, openErr := unix.Open(self, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if openErr != nil {
 			runtime.UnlockOSThread()
@@ -73,7 +72,7 @@ func inNetwork(proc string, pid int, dial func() (net.Conn, error)) (conn net.Co
 		if unix.Setns(back, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
-	}()
+	})
 	<-done
 	return conn, err
 }

@@ -3,7 +3,6 @@ package counter
 import (
 	"errors"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -119,24 +118,18 @@ func BenchmarkSyscallTax(b *testing.B) {
 	}
 }
 
-// BenchmarkCPTStart looks at one known process per operation.
-func BenchmarkCPTStart(b *testing.B) {
-	c, err := OpenCPT("/proc", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	t := progressTask{seen: map[fileID]bool{}, known: map[int]process{}}
+// BenchmarkCPTLook looks at one known process per operation.
+func BenchmarkCPTLook(b *testing.B) {
+	t := progressFiles{proc: "/proc", known: map[int]process{}}
 	environs := 1
 	pid := os.Getpid()
-	dir := "/proc/" + strconv.Itoa(pid)
-	p, ok := t.look(pid, dir, &environs)
+	p, ok := t.process(pid, &environs)
 	if !ok {
 		b.Fatal("our own process is not there")
 	}
 	t.known[pid] = p
 	for b.Loop() {
-		if _, ok := t.look(pid, dir, &environs); !ok {
+		if _, ok := t.process(pid, &environs); !ok {
 			b.Fatal("our own process is not known")
 		}
 	}

@@ -2,6 +2,7 @@ package counter
 
 import (
 	"bytes"
+	"container/heap"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +51,9 @@ func (p *fakeProc) process(pid int, start, environ uint64, env ...string) {
 	}
 	p.check(os.WriteFile(dir+"/stat", []byte(statLine(pid, "a) (b c", start, environ)), 0o644))
 	p.check(os.WriteFile(dir+"/environ", []byte(strings.Join(env, "\x00")+"\x00"), 0o644))
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	p.check(err)
+	p.check(os.WriteFile(dir+"/mountinfo", mounts, 0o644))
 }
 
 // statLine is /proc/PID/stat with the fields that quell reads.
@@ -77,16 +82,70 @@ func (p *fakeProc) target(rule string) Target {
 	return Target{Key: key(1), Progress: rule, Members: func() ([]int, error) { return p.pids, nil }}
 }
 
-// cpt follows one task of the fake.
-func (p *fakeProc) cpt(rule string) *CPT {
+// cpt follows one task of the fake. The test looks at it, and advances the clock.
+func (p *fakeProc) cpt(rule string) *stillCPT {
 	p.t.Helper()
-	c, err := OpenCPT(p.dir, nil)
-	p.check(err)
-	p.t.Cleanup(func() { c.Close() })
-	clock := time.Unix(0, 0)
-	c.now = func() time.Time { clock = clock.Add(5 * time.Second); return clock }
+	c := still(p.t, p.dir, nil)
 	p.check(c.Add(p.target(rule)))
 	return c
+}
+
+// still is a CPT whose reader does not run, and whose clock the test advances.
+func still(t *testing.T, proc string, k Prober) *stillCPT {
+	t.Helper()
+	c, err := openCPT(proc, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	clock := &stillClock{}
+	c.now, c.reader.now, c.probes.now = clock.now, clock.now, clock.now
+	return &stillCPT{c, clock}
+}
+
+// stillCPT is a CPT whose clock the test advances.
+type stillCPT struct {
+	*CPT
+	clock *stillClock
+}
+
+type stillClock struct{ at atomic.Int64 }
+
+func (s *stillClock) now() time.Time { return time.Unix(0, s.at.Load()) }
+
+// look looks at all tasks.
+func (c *stillCPT) look() {
+	for _, t := range c.order {
+		if r, ok := t.transactions.(*reported); ok {
+			c.reader.lookNow(r)
+		}
+	}
+}
+
+// lookNow looks at a task whenever that is due.
+func (r *reader) lookNow(t *reported) {
+	r.mu.Lock()
+	if t.index >= 0 {
+		heap.Remove(&r.waiting, t.index)
+	}
+	r.running++
+	r.mu.Unlock()
+	r.look(t)
+}
+
+// begin starts a window at a look.
+func (c *stillCPT) begin(t *testing.T) {
+	t.Helper()
+	c.look()
+	start(t, c)
+}
+
+// end ends it at a look ten seconds later.
+func (c *stillCPT) end(t *testing.T, cpu CPUTime) map[sample.TaskKey]Reading {
+	t.Helper()
+	c.clock.at.Add(int64(10 * time.Second))
+	c.look()
+	return stopped(t, c, cpu)
 }
 
 func twoSeconds(sample.TaskKey) (time.Duration, bool) { return 2 * time.Second, true }
@@ -132,10 +191,10 @@ func TestCPT(t *testing.T) {
 			},
 			window: func(p *fakeProc) { p.set("/run/a", 110) },
 			cost:   0.02, tx: 100, cover: 1},
-		{name: "a file that is removed in the window still counts",
+		{name: "a file that is removed in the window ends the count",
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1) },
 			window: func(p *fakeProc) { p.set("/run/a", 101); p.check(os.Remove(p.root + "/run/a")) },
-			cost:   0.02, tx: 100, cover: 1},
+			cost:   nan, tx: nan},
 		{name: "a smaller value is a restart",
 			setup:  func(p *fakeProc) { p.process(7, 1, 1, env); p.set("/run/a", 1000) },
 			window: func(p *fakeProc) { p.set("/run/a", 3) },
@@ -229,6 +288,21 @@ func TestCPT(t *testing.T) {
 			},
 			window: func(p *fakeProc) { p.set("/run/a", 110) },
 			cost:   0.02, tx: 100, cover: 1},
+		{name: "a link to a directory leads on",
+			setup: func(p *fakeProc) {
+				p.set("/run/a", 10)
+				p.check(os.Symlink("/../run", p.root+"/link"))
+				p.check(os.Symlink("link", p.root+"/other"))
+				p.process(7, 1, 1, "QUELL_PROGRESS=/other/./a")
+			},
+			window: func(p *fakeProc) { p.set("/run/a", 110) },
+			cost:   0.02, tx: 100, cover: 1},
+		{name: "links that lead in a circle", absent: true,
+			setup: func(p *fakeProc) {
+				p.check(os.Symlink("link", p.root+"/link"))
+				p.process(7, 1, 1, "QUELL_PROGRESS=/link/a")
+			},
+			window: func(*fakeProc) {}},
 		{name: "a process that is gone", absent: true,
 			setup:  func(p *fakeProc) { p.pids = append(p.pids, 99) },
 			window: func(*fakeProc) {}},
@@ -260,13 +334,13 @@ func TestCPT(t *testing.T) {
 			p.check(os.Mkdir(p.root+"/run", 0o755))
 			tc.setup(p)
 			c := p.cpt(tc.rule)
-			start(t, c)
+			c.begin(t)
 			tc.window(p)
 			cpu := tc.cpu
 			if cpu == nil {
 				cpu = twoSeconds
 			}
-			r, ok := stopped(t, c, cpu)[key(1)]
+			r, ok := c.end(t, cpu)[key(1)]
 			if ok == tc.absent {
 				t.Fatalf("reading %+v, present: %v", r, ok)
 			}
@@ -293,11 +367,11 @@ func TestCPTNextWindow(t *testing.T) {
 	c := p.cpt("")
 	window := func(file string, want float64) {
 		t.Helper()
-		start(t, c)
+		c.begin(t)
 		if file != "" {
 			p.set(file, 1000)
 		}
-		r, ok := stopped(t, c, twoSeconds)[key(1)]
+		r, ok := c.end(t, twoSeconds)[key(1)]
 		tx, _ := r.Extras.Get(sample.Transactions)
 		if ok != (want > 0) || tx != want {
 			t.Errorf("%v transactions %v, want %v", tx, ok, want)
@@ -324,44 +398,29 @@ func TestCPTNextWindow(t *testing.T) {
 	window("/run/b", 500)
 }
 
-// A task without a progress file is looked at less and less often; once it has one, in
-// every window.
+// A task without a progress file is looked at less and less often; once it has one, some
+// times in every window.
 func TestCPTLooksRarelyWhereThereIsNone(t *testing.T) {
 	p := newFakeProc(t)
 	p.check(os.Mkdir(p.root+"/run", 0o755))
 	p.process(7, 1, 1)
-	c, looked := p.cpt(""), 0
-	members := c.order[0].target.Members
-	c.order[0].transactions.(*progressTask).target.Members = func() ([]int, error) { looked++; return members() }
-	var at []int
-	window := func(n int) (found bool) {
-		t.Helper()
-		before := looked
-		start(t, c)
-		if looked > before {
-			at = append(at, n)
-		}
-		_, found = stopped(t, c, twoSeconds)[key(1)]
-		return found
+	c := p.cpt("")
+	c.reader.random = func() float64 { return 0.5 }
+	task := c.order[0].transactions.(*reported)
+	c.reader.windowed(8 * time.Second)
+	var pauses []time.Duration
+	for range 7 {
+		c.look()
+		pauses = append(pauses, task.next.Sub(c.now())/time.Second)
 	}
-	for n := range 32 {
-		if window(n) {
-			t.Errorf("window %d has a reading", n)
-		}
-	}
-	if want := []int{0, 1, 3, 7, 15, 23, 31}; !slices.Equal(at, want) {
-		t.Errorf("looked in windows %d, want %d", at, want)
+	if want := []time.Duration{16, 32, 64, 128, 256, 384, 384}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses of %d s, want %d", pauses, want)
 	}
 	p.process(7, 1, 2, "QUELL_PROGRESS=/run/a")
 	p.set("/run/a", 1)
-	at = nil
-	for n := range 10 {
-		if found := window(n); found != (n >= longestPause-1) {
-			t.Errorf("window %d: reading %v", n, found)
-		}
-	}
-	if want := []int{7, 8, 9}; !slices.Equal(at, want) {
-		t.Errorf("looked in windows %d, want %d", at, want)
+	c.look()
+	if got := task.next.Sub(c.now()); got != 2*time.Second {
+		t.Errorf("a pause of %s once it has a file, want a quarter of a window", got)
 	}
 }
 
@@ -373,14 +432,14 @@ func TestCPTEnvironBudget(t *testing.T) {
 	}
 	p.set("/run/a", 1)
 	c := p.cpt("")
-	start(t, c)
+	c.begin(t)
 	p.set("/run/a", 2)
-	if r := stopped(t, c, twoSeconds)[key(1)]; !math.IsNaN(r.Cost) || r.Coverage != 0 {
+	if r := c.end(t, twoSeconds)[key(1)]; !math.IsNaN(r.Cost) || r.Coverage != 0 {
 		t.Errorf("reading %+v with a process unknown", r)
 	}
-	start(t, c)
+	c.begin(t)
 	p.set("/run/a", 4)
-	if r := stopped(t, c, twoSeconds)[key(1)]; r.Cost != 1 {
+	if r := c.end(t, twoSeconds)[key(1)]; r.Cost != 1 {
 		t.Errorf("cost %v once all are known, want 1", r.Cost)
 	}
 }
@@ -396,11 +455,13 @@ func TestCPTRemove(t *testing.T) {
 	if err := c.Stop(WindowEnd{CPU: twoSeconds}, nil); err == nil {
 		t.Error("Stop without a window gave no error")
 	}
-	start(t, c)
+	c.begin(t)
 	if err := c.Start(); err == nil {
 		t.Error("Start in a window gave no error")
 	}
 	p.set("/a", 101)
+	c.clock.at.Add(int64(10 * time.Second))
+	c.look()
 	r, ok := c.Remove(key(1), time.Second)
 	if done, _ := r.Extras.Get(sample.Transactions); !ok || r.Cost != 0.01 || done != 100 {
 		t.Errorf("reading %+v %v, want the last difference", r, ok)
@@ -414,12 +475,12 @@ func TestCPTRemove(t *testing.T) {
 	// Added in a window, a task is counted from the next.
 	start(t, c)
 	p.check(c.Add(p.target("/a")))
-	if n := len(stopped(t, c, twoSeconds)); n != 0 {
+	if n := len(c.end(t, twoSeconds)); n != 0 {
 		t.Errorf("%d readings of a task added in the window", n)
 	}
-	start(t, c)
+	c.begin(t)
 	p.set("/a", 201)
-	if r := stopped(t, c, twoSeconds)[key(1)]; r.Cost != 0.02 {
+	if r := c.end(t, twoSeconds)[key(1)]; r.Cost != 0.02 {
 		t.Errorf("cost %v, want 0.02", r.Cost)
 	}
 	if _, ok := c.Remove(key(1), 0); ok {
@@ -438,10 +499,10 @@ func TestCPTOutOfFDs(t *testing.T) {
 		var limit unix.Rlimit
 		p.check(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 		p.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}))
-		err := c.Start()
+		c.look()
 		p.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
-		p.check(err)
-		if r, ok := stopped(t, c, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
+		start(t, c)
+		if r, ok := c.end(t, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
 			t.Errorf("rule %q: reading %+v %v, want one that was not counted", rule, r, ok)
 		}
 	}
@@ -449,14 +510,12 @@ func TestCPTOutOfFDs(t *testing.T) {
 
 func TestCPTMembersFail(t *testing.T) {
 	p := newFakeProc(t)
-	c, err := OpenCPT(p.dir, nil)
-	p.check(err)
-	defer c.Close()
+	c := still(t, p.dir, nil)
 	target := p.target("/a")
 	target.Members = func() ([]int, error) { return nil, unix.ENODEV }
 	p.check(c.Add(target))
-	start(t, c)
-	if r, ok := stopped(t, c, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
+	c.begin(t)
+	if r, ok := c.end(t, twoSeconds)[key(1)]; !ok || !math.IsNaN(r.Cost) || r.Coverage != 0 {
 		t.Errorf("reading %+v %v, want one that was not counted", r, ok)
 	}
 	if r, ok := c.Remove(key(1), 0); ok {

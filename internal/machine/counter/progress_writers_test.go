@@ -74,7 +74,8 @@ func TestProgressWriters(t *testing.T) {
 					t.Fatalf("%v: %v\n%s", argv, err, out)
 				}
 			}
-			fd, _, err := openProgress("/", file)
+			files := taskFiles{proc: "/proc"}
+			fd, _, err := files.open(os.Getpid(), file)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -24,37 +23,47 @@ type Scrape struct {
 }
 
 const (
-	// scrapeFirst is the limit for the answer at a window's start; the agent does not
-	// wait for it.
-	scrapeFirst = 2 * time.Second
-	// scrapeLast is how long the agent waits at a window's end, for all tasks together.
-	// A task that has not answered by then is not counted.
-	scrapeLast = 500 * time.Millisecond
-	// scrapesAtOnce bounds the connections.
-	scrapesAtOnce = 16
-	// maxScrapeBackoff is the largest number of windows in which a task that does not
-	// answer is not asked.
-	maxScrapeBackoff = 32
+	// scrapeLimit is the limit for an answer.
+	scrapeLimit = 2 * time.Second
 	// maxScrapePIDs is the number of processes of a task that are tried. All processes
 	// of a container have the same network, but some may just have ended.
 	maxScrapePIDs = 8
 )
 
-var (
-	errNoAnswer = errors.New("no answer in time")
-	errEnded    = errors.New("the task ended before the second scrape")
-)
+var errNoAnswer = errors.New("no answer in time")
 
-// scraper asks tasks for their counters.
-type scraper struct {
-	proc  string
-	now   func() time.Time
-	slots chan struct{}
-	wg    sync.WaitGroup
+// scrape asks a task for its counter.
+type scrape struct {
+	proc   string
+	target *Target
+	now    func() time.Time
 }
 
-func newScraper(proc string) *scraper {
-	return &scraper{proc: proc, now: time.Now, slots: make(chan struct{}, scrapesAtOnce)}
+func (s *scrape) look(ctx context.Context) look {
+	ctx, cancel := context.WithTimeout(ctx, scrapeLimit)
+	defer cancel()
+	pids, err := s.target.Members()
+	if err != nil {
+		return look{at: s.now(), err: fmt.Errorf("list members: %w", err)}
+	}
+	before, knownBefore := s.target.cpuTime()
+	a := scraped{err: errNoNetwork}
+	for _, pid := range pids[:min(len(pids), maxScrapePIDs)] {
+		if a = s.get(ctx, pid, s.target.Scrape); !errors.Is(a.err, errNoNetwork) {
+			break
+		}
+	}
+	if a.err != nil && ctx.Err() != nil {
+		a.err = errNoAnswer
+	}
+	if a.err != nil {
+		return look{at: s.now(), err: fmt.Errorf("scrape port %d: %w", s.target.Scrape.Port, a.err)}
+	}
+	l := look{at: a.at, values: map[fileID]count{{}: {n: a.value}}}
+	if after, known := s.target.cpuTime(); known && knownBefore {
+		l.cpu, l.cpuKnown = before+(after-before)/2, true
+	}
+	return l
 }
 
 // scraped is one answer.
@@ -64,47 +73,7 @@ type scraped struct {
 	err   error
 }
 
-// ask sends the request in a goroutine of its own. If the answer does not come before
-// the context ends, it is an error.
-func (s *scraper) ask(ctx context.Context, target *Target) <-chan scraped {
-	answer := make(chan scraped, 1)
-	pids, err := target.Members()
-	if err != nil {
-		answer <- scraped{err: fmt.Errorf("list members: %w", err)}
-		return answer
-	}
-	rule := target.Scrape
-	s.wg.Go(func() {
-		select {
-		case s.slots <- struct{}{}:
-			defer func() { <-s.slots }()
-		case <-ctx.Done():
-			answer <- scraped{err: errNoAnswer}
-			return
-		}
-		a := s.scrape(ctx, pids, rule)
-		if a.err != nil && ctx.Err() != nil {
-			a.err = errNoAnswer
-		}
-		answer <- a
-	})
-	return answer
-}
-
-func (s *scraper) scrape(ctx context.Context, pids []int, rule *Scrape) (a scraped) {
-	a.err = errNoNetwork
-	for _, pid := range pids[:min(len(pids), maxScrapePIDs)] {
-		if a = s.get(ctx, pid, rule); !errors.Is(a.err, errNoNetwork) {
-			break
-		}
-	}
-	if a.err != nil {
-		a.err = fmt.Errorf("scrape port %d: %w", rule.Port, a.err)
-	}
-	return a
-}
-
-func (s *scraper) get(ctx context.Context, pid int, rule *Scrape) (a scraped) {
+func (s *scrape) get(ctx context.Context, pid int, rule *Scrape) (a scraped) {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialLoopback(ctx, s.proc, pid, rule.Port)
@@ -158,74 +127,4 @@ func labelText(labels map[string]string) string {
 		return ""
 	}
 	return strings.TrimPrefix(fmt.Sprintf("%q", labels), "map")
-}
-
-// scrapeTask counts one task from its answers at the two ends of a window.
-type scrapeTask struct {
-	target      *Target
-	scraper     *scraper
-	cancel      context.CancelFunc
-	first, last <-chan scraped // nil: not asked in this window
-	begin       scraped
-	err         error // why it was not asked, or not again
-	failed      int   // consecutive windows
-	backoff     int   // windows in which it is not asked
-}
-
-func (t *scrapeTask) variant() string { return variantScrape }
-
-func (t *scrapeTask) start() {
-	t.first, t.last = nil, nil
-	if t.backoff > 0 {
-		t.backoff--
-		return // err stays as it was
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeFirst)
-	t.err, t.cancel = nil, cancel
-	t.first = t.scraper.ask(ctx, t.target)
-}
-
-func (t *scrapeTask) ending(ctx context.Context) {
-	if t.first == nil {
-		return
-	}
-	select {
-	case t.begin = <-t.first:
-		t.err = t.begin.err
-	default:
-		t.err = errNoAnswer
-	}
-	if t.err == nil {
-		t.last = t.scraper.ask(ctx, t.target)
-	}
-}
-
-func (t *scrapeTask) stop() (counted, error) {
-	defer t.abort()
-	var end scraped
-	switch {
-	case t.last != nil:
-		end = <-t.last
-		t.err = end.err
-	case t.err == nil:
-		return counted{}, errEnded
-	}
-	if t.err != nil {
-		if t.first != nil {
-			t.backoff = min(1<<min(t.failed, 10), maxScrapeBackoff) - 1
-			t.failed++
-		}
-		return counted{}, t.err
-	}
-	t.failed = 0
-	return counted{done: end.value - t.begin.value, span: end.at.Sub(t.begin.at), restarted: end.value < t.begin.value}, nil
-}
-
-// abort cancels the requests of the window.
-func (t *scrapeTask) abort() {
-	if t.cancel != nil {
-		t.cancel()
-		t.cancel = nil
-	}
-	t.first, t.last = nil, nil
 }

@@ -8,7 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 	"golang.org/x/sys/unix"
 )
@@ -61,55 +62,25 @@ func (s *metricsServer) target(id uint64, pid int) Target {
 		Scrape: &Scrape{Port: s.port, Path: "/metrics", Metric: "requests_total", Labels: map[string]string{"code": "200"}}}
 }
 
-// scraping follows the targets with a clock that only the test advances, and with a
-// longer wait than a busy machine needs.
+// scraping follows the targets.
 func scraping(t *testing.T, targets ...Target) *stillCPT {
 	t.Helper()
-	c, err := OpenCPT("/proc", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	clock := &stillClock{}
-	c.now, c.scraper.now, c.wait = clock.now, clock.now, 20*time.Second
+	c := still(t, "/proc", nil)
 	for _, target := range targets {
 		if err := c.Add(target); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return &stillCPT{c, clock}
-}
-
-// stillCPT is a CPT whose clock the test advances.
-type stillCPT struct {
-	*CPT
-	clock *stillClock
-}
-
-type stillClock struct{ at atomic.Int64 }
-
-func (s *stillClock) now() time.Time { return time.Unix(0, s.at.Load()) }
-
-// begun waits until the tasks have answered at the window's start, and advances the
-// clock by ten seconds.
-func begun(t *testing.T, c *stillCPT) {
-	t.Helper()
-	defer c.clock.at.Add(int64(10 * time.Second))
-	for _, task := range c.order {
-		if s, ok := task.transactions.(*scrapeTask); ok && s.first != nil {
-			quelltest.Until(t, "the first answer is there", func() bool { return len(s.first) == 1 })
-		}
-	}
+	return c
 }
 
 func TestScrape(t *testing.T) {
 	s := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
 	s.count.Store(1000)
 	c := scraping(t, s.target(1, os.Getpid()))
-	start(t, c)
-	begun(t, c)
+	c.begin(t)
 	s.count.Add(400)
-	r := stopped(t, c, twoSeconds)[key(1)]
+	r := c.end(t, twoSeconds)[key(1)]
 	tx, _ := r.Extras.Get(sample.Transactions)
 	if r.Err != nil || r.Variant != "prometheus" || r.Coverage != 1 || tx != 400 {
 		t.Fatalf("%+v: %v transactions", r, tx)
@@ -120,10 +91,9 @@ func TestScrape(t *testing.T) {
 	if n := s.asked.Load(); n != 2 {
 		t.Errorf("asked %d times in a window", n)
 	}
-	start(t, c)
-	begun(t, c)
+	c.begin(t)
 	s.count.Store(7)
-	if r := stopped(t, c, twoSeconds)[key(1)]; r.Flags != sample.Restarted || !math.IsNaN(r.Cost) || r.Err != nil {
+	if r := c.end(t, twoSeconds)[key(1)]; r.Flags != sample.Restarted || !math.IsNaN(r.Cost) || r.Err != nil {
 		t.Errorf("set back: %+v", r)
 	}
 }
@@ -136,9 +106,8 @@ func TestScrapeIPv6(t *testing.T) {
 	}
 	s := serveMetrics(t, l)
 	c := scraping(t, s.target(1, os.Getpid()))
-	start(t, c)
-	begun(t, c)
-	if r := stopped(t, c, twoSeconds)[key(1)]; r.Err != nil {
+	c.begin(t)
+	if r := c.end(t, twoSeconds)[key(1)]; r.Err != nil {
 		t.Error(r.Err)
 	}
 }
@@ -195,18 +164,9 @@ func TestScrapeRefusals(t *testing.T) {
 			bad.handle = c.handle
 			good := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
 			cpt := scraping(t, bad.target(1, os.Getpid()), good.target(2, os.Getpid()))
-			start(t, cpt)
-			quelltest.Until(t, "both were asked", func() bool { return bad.asked.Load() > 0 && len(first(cpt, 2)) == 1 })
-			if c.name == "never" {
-				cpt.clock.at.Add(int64(10 * time.Second))
-			} else {
-				begun(t, cpt)
-			}
-			if strings.HasPrefix(c.name, "n") { // the answer never comes
-				cpt.wait = 2 * time.Second
-			}
+			cpt.begin(t)
 			good.count.Add(10)
-			all := stopped(t, cpt, twoSeconds)
+			all := cpt.end(t, twoSeconds)
 			if r := all[key(1)]; r.Err == nil || !strings.Contains(r.Err.Error(), c.want) || !math.IsNaN(r.Cost) {
 				t.Errorf("%+v, want %q", r, c.want)
 			}
@@ -218,10 +178,6 @@ func TestScrapeRefusals(t *testing.T) {
 	if elsewhere.asked.Load() != 0 {
 		t.Error("the redirect was followed")
 	}
-}
-
-func first(c *stillCPT, id uint64) <-chan scraped {
-	return c.tasks[key(id)].transactions.(*scrapeTask).first
 }
 
 // A task that does not answer is asked less and less often, and in every window once it
@@ -236,45 +192,26 @@ func TestScrapeRests(t *testing.T) {
 		io.WriteString(w, "requests_total{code=\"200\"} 1\n")
 	}
 	c := scraping(t, s.target(1, os.Getpid()))
-	window := func() (asked bool) {
-		before := s.asked.Load()
-		start(t, c)
-		begun(t, c)
-		r := stopped(t, c, twoSeconds)[key(1)]
-		if (r.Err == nil) != (works && s.asked.Load() > before) {
-			t.Errorf("works: %v, %+v", works, r)
+	c.reader.random = func() float64 { return 0.5 }
+	c.reader.windowed(2 * time.Second)
+	task := c.order[0].transactions.(*reported)
+	pauses := func(n int) (all []time.Duration) {
+		for range n {
+			c.look()
+			all = append(all, task.next.Sub(c.now())/time.Second)
 		}
-		return s.asked.Load() > before
+		return all
 	}
-	pattern := ""
-	for range 20 {
-		pattern += map[bool]string{true: "A", false: "."}[window()]
-	}
-	if want := "AA.A...A.......A...."; pattern != want {
-		t.Errorf("asked in windows %s, want %s", pattern, want)
-	}
-	for range 100 {
-		window()
+	if got, want := pauses(7), []time.Duration{8, 16, 32, 64, 128, 192, 192}; !slices.Equal(got, want) {
+		t.Errorf("pauses of %d s, want %d", got, want)
 	}
 	works = true
-	rest := 0
-	for ; !window(); rest++ {
-	}
-	if rest >= maxScrapeBackoff {
-		t.Errorf("left alone for %d windows", rest)
-	}
-	for range 3 {
-		if !window() {
-			t.Error("not asked although it answers")
-		}
+	if got, want := pauses(2), []time.Duration{1, 1}; !slices.Equal(got, want) {
+		t.Errorf("pauses of %d s once it answers, want %d", got, want)
 	}
 	works = false // earlier failures are forgotten
-	pattern = ""
-	for range 5 {
-		pattern += map[bool]string{true: "A", false: "."}[window()]
-	}
-	if want := "AA.A."; pattern != want {
-		t.Errorf("asked in windows %s, want %s", pattern, want)
+	if got, want := pauses(2), []time.Duration{8, 16}; !slices.Equal(got, want) {
+		t.Errorf("pauses of %d s, want %d", got, want)
 	}
 }
 
@@ -288,9 +225,9 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 		err error
 	}
 	inside, leave := make(chan made), make(chan struct{})
-	host := listen(t, "tcp4", "127.0.0.1:0")
-	port := strconv.Itoa(host.Addr().(*net.TCPAddr).Port)
-	go awayFromMain(func() {
+	here := listen(t, "tcp4", "127.0.0.1:0")
+	port := strconv.Itoa(here.Addr().(*net.TCPAddr).Port)
+	host.OwnThread(func() {
 		l, err := listenInNewNetwork("127.0.0.1:" + port)
 		inside <- made{l, unix.Gettid(), err}
 		<-leave
@@ -300,15 +237,14 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 	if in.err != nil {
 		quelltest.Skip(t, "namespaces", in.err)
 	}
-	outer, inner := serveMetrics(t, host), serveMetrics(t, in.l)
+	outer, inner := serveMetrics(t, here), serveMetrics(t, in.l)
 	outer.count.Store(100)
 	c := scraping(t, outer.target(1, os.Getpid()), inner.target(2, in.tid))
 	for range 5 {
-		start(t, c)
-		begun(t, c)
+		c.begin(t)
 		outer.count.Add(10)
 		inner.count.Add(3)
-		all := stopped(t, c, twoSeconds)
+		all := c.end(t, twoSeconds)
 		for id, want := range map[uint64]float64{1: 10, 2: 3} {
 			r := all[key(id)]
 			tx, _ := r.Extras.Get(sample.Transactions)
@@ -328,20 +264,6 @@ func TestScrapeInItsOwnNetwork(t *testing.T) {
 			t.Errorf("thread %s was left in %s", e.Name(), ns)
 		}
 	}
-}
-
-// awayFromMain calls fn on a thread that ends with it. The first thread of a process
-// does not end and would keep what fn changed.
-func awayFromMain(fn func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != os.Getpid() {
-		fn()
-		return
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); awayFromMain(fn) }()
-	<-done
-	runtime.UnlockOSThread()
 }
 
 // listenInNewNetwork gives the calling thread a network of its own.
@@ -373,12 +295,11 @@ func TestScrapeOfTheGone(t *testing.T) {
 	unknown := s.target(2, 0)
 	unknown.Members = func() ([]int, error) { return nil, errors.New("too many") }
 	c := scraping(t, none, unknown, s.target(3, os.Getpid()), s.target(4, 1<<30))
-	start(t, c)
-	begun(t, c)
+	c.begin(t)
 	if r, ok := c.Remove(key(3), time.Second); ok && r.Err == nil {
 		t.Errorf("%+v counted without a second answer", r)
 	}
-	all := stopped(t, c, twoSeconds)
+	all := c.end(t, twoSeconds)
 	for id, want := range map[uint64]string{1: "process is gone", 2: "too many", 4: "process is gone"} {
 		if r := all[key(id)]; r.Err == nil || !strings.Contains(r.Err.Error(), want) {
 			t.Errorf("task %d: %+v, want %q", id, r, want)

@@ -1,12 +1,10 @@
 package counter
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -92,13 +90,12 @@ type probeTask struct {
 	window *uprobeWindow
 }
 
-func (t *probeTask) variant() string        { return variantUprobe }
-func (t *probeTask) ending(context.Context) {}
-func (t *probeTask) abort()                 { t.window = nil }
+func (t *probeTask) variant() string { return variantUprobe }
+func (t *probeTask) abort()          { t.window = nil }
 
-func (t *probeTask) start() { t.window = t.prober.add(t.target) }
+func (t *probeTask) start(time.Time) { t.window = t.prober.add(t.target) }
 
-func (t *probeTask) stop() (counted, error) {
+func (t *probeTask) stop(time.Time, time.Time) (counted, error) {
 	w := t.window
 	t.window = nil
 	if w == nil {
@@ -114,8 +111,11 @@ type uprobes struct {
 	kernel  Prober
 	now     func() time.Time
 	window  *uprobeWindow // the open one, or the one that is ending
-	found   map[foundKey]uint64
 	refused map[placeKey]*refusedPlace
+
+	mu    sync.Mutex
+	found map[foundKey]uint64
+	hangs map[sample.TaskKey]*hang // searches that run, or did not return in time
 }
 
 // foundKey is a place in one version of a file.
@@ -141,7 +141,8 @@ type refusedPlace struct {
 }
 
 func newProber(proc string, k Prober) *uprobes {
-	return &uprobes{proc: proc, kernel: k, now: time.Now, found: map[foundKey]uint64{}, refused: map[placeKey]*refusedPlace{}}
+	return &uprobes{proc: proc, kernel: k, now: time.Now, found: map[foundKey]uint64{}, refused: map[placeKey]*refusedPlace{},
+		hangs: map[sample.TaskKey]*hang{}}
 }
 
 // uprobeWindow is one window. Its goroutine attaches, checks the rates and detaches; the
@@ -295,27 +296,13 @@ func (w *uprobeWindow) detach() {
 
 // attach finds a task's place and puts a probe there, unless there is one.
 func (w *uprobeWindow) attach(r *probeRequest) (placeKey, error) {
-	var file *os.File
-	var id fileID
-	for _, pid := range r.pids[:min(len(r.pids), maxScrapePIDs)] {
-		fd, at, err := openProgress(w.proc+"/"+strconv.Itoa(pid)+"/root", r.target.Uprobe.Binary)
-		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
-			return placeKey{}, &NotSupportedError{What: "uprobes in other users' programs", Reason: err.Error(), Err: err, Remedy: "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"}
-		}
-		if err == nil {
-			file, id = os.NewFile(uintptr(fd), r.target.Uprobe.Binary), at
-			break
-		}
+	p := w.search(r)
+	defer p.close()
+	if p.err != nil {
+		return placeKey{}, p.err
 	}
-	if file == nil {
-		return placeKey{}, errNoBinary
-	}
-	defer file.Close()
-	offset, err := w.find(file, id, r.target.Uprobe)
-	if err != nil {
-		return placeKey{}, fmt.Errorf("uprobe %s: %w", r.target.Uprobe, err)
-	}
-	key := placeKey{id, offset}
+	file, offset := p.file, p.offset
+	key := placeKey{p.id, offset}
 	if again := w.refused[key]; again != nil && again.remain > 0 {
 		if w.probes[key] == nil {
 			again.remain--
@@ -343,27 +330,6 @@ func (w *uprobeWindow) publish(key placeKey, a *attached) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.probes[key] = a
-}
-
-// find looks a place up once for each version of the file.
-func (w *uprobeWindow) find(file *os.File, id fileID, at *Uprobe) (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-		return 0, err
-	}
-	key := foundKey{id, st.Size, st.Mtim, at.Symbol, at.Offset, at.BuildID}
-	if offset, ok := w.found[key]; ok {
-		return offset, nil
-	}
-	offset, err := w.kernel.Find(file, at)
-	if err != nil {
-		return 0, err
-	}
-	if len(w.found) >= 1024 { // programs come and go
-		clear(w.found)
-	}
-	w.found[key] = offset
-	return offset, nil
 }
 
 // checkRates removes probes that are reached too often: more than the limit per second since

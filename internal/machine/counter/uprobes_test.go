@@ -1,7 +1,6 @@
 package counter
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math"
@@ -111,12 +110,7 @@ func probed(t *testing.T, k *fakeProber) (*fakeProc, *stillCPT) {
 	p.check(os.Mkdir(p.root+"/run", 0o755))
 	p.check(os.WriteFile(p.root+"/run/a", []byte("program"), 0o755))
 	p.process(7, 1, 1)
-	c, err := OpenCPT(p.dir, k)
-	p.check(err)
-	t.Cleanup(func() { c.Close() })
-	clock := &stillClock{}
-	c.now, c.probes.now = clock.now, clock.now
-	return p, &stillCPT{c, clock}
+	return p, still(t, p.dir, k)
 }
 
 func uprobe(id uint64, h sample.Hierarchy, pids ...int) Target {
@@ -395,12 +389,11 @@ func TestUprobeOfATaskThatGoes(t *testing.T) {
 // stub returns a fixed count.
 type stub struct{ counted }
 
-func (stub) variant() string        { return "stub" }
-func (stub) start()                 {}
-func (stub) ending(context.Context) {}
-func (stub) abort()                 {}
+func (stub) variant() string { return "stub" }
+func (stub) start(time.Time) {}
+func (stub) abort()          {}
 
-func (s stub) stop() (counted, error) { return s.counted, nil }
+func (s stub) stop(time.Time, time.Time) (counted, error) { return s.counted, nil }
 
 // What was counted in a part of the window is scaled to the whole window, unless the
 // part is too small.
@@ -410,11 +403,11 @@ func TestCountsAreScaledToTheWindow(t *testing.T) {
 		tx, cost, coverage float64
 		err                bool
 	}{
-		{0, 100, 0.02, 1, false}, // the window
 		{10 * time.Second, 100, 0.02, 1, false},
 		{8 * time.Second, 125, 0.016, 0.8, false},
 		{12500 * time.Millisecond, 80, 0.025, 1, false},
 		{4 * time.Second, 0, math.NaN(), 0.4, true},
+		{0, 0, math.NaN(), 0, true},
 	} {
 		_, c := probed(t, &fakeProber{})
 		task := &cptTask{transactions: stub{counted{done: 100, span: tc.span}}, from: time.Unix(1, 0)}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -112,6 +113,20 @@ func (f *Files) WriteValue(file, value string) error {
 		f.held[dir] = next
 	}
 	return nil
+}
+
+// Hold implements enforce.Files. A limit in force has all that its end needs.
+func (f *Files) Hold(files ...string) error { return f.Files.Hold(f.others(files)...) }
+
+// Release implements enforce.Files.
+func (f *Files) Release(files ...string) { f.Files.Release(f.others(files)...) }
+
+// others are the files that are not net.max.
+func (f *Files) others(files []string) []string {
+	return slices.DeleteFunc(slices.Clone(files), func(file string) bool {
+		_, mine := f.mine(file)
+		return mine
+	})
 }
 
 // mine returns the file's directory and whether the file is net.max, by its

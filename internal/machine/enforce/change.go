@@ -25,6 +25,10 @@ type Files interface {
 	Inode(dir string) (uint64, error)
 	// BootID returns /proc/sys/kernel/random/boot_id.
 	BootID() (string, error)
+	// Hold makes the files usable without any further descriptor until they are released.
+	// It holds all or none.
+	Hold(files ...string) error
+	Release(files ...string)
 }
 
 // Change is a set of writes to the files of one cgroup, with a lease. Old and
@@ -164,6 +168,22 @@ func (c *Change) byCgroup() []cgroupWrites {
 		all[i].writes = append(all[i].writes, w)
 	}
 	return all
+}
+
+// maxHeld is how many files below Dir are held. Those of Dir come first: they are what limits.
+const maxHeld = 64
+
+// held lists the files that are held while the change is in force.
+func (c *Change) held() []string {
+	var own, below []string
+	for _, w := range c.Writes {
+		if w.Inode == 0 {
+			own = append(own, w.File)
+		} else if len(below) < maxHeld {
+			below = append(below, w.File)
+		}
+	}
+	return append(own, below...)
 }
 
 // overlaps reports whether c and d have a file or the ID in common.

@@ -22,11 +22,8 @@ type osDisk struct {
 // openDisk makes the directory if needed and locks it. Write access to it is
 // enough to make root write to any file, so only its owner may have it.
 func openDisk(dir string) (*osDisk, error) {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("make state directory: %w", err)
+	if err := makeDir(dir); err != nil {
+		return nil, err
 	}
 	d, err := rootDisk(dir)
 	if err != nil {
@@ -36,6 +33,16 @@ func openDisk(dir string) (*osDisk, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+func makeDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	return nil
 }
 
 // rootDisk opens a directory that exists, without a lock.

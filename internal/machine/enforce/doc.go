@@ -5,7 +5,8 @@
 //
 //   - A change names the old and the new value of every file and the end of its
 //     lease. It is in the journal, fsynced, before the first file is written.
-//   - Nothing is written unless every file still holds its old value.
+//   - Nothing is written unless every file still holds its old value, and unless what the
+//     undo needs is open: it takes no descriptor.
 //   - A change ends by Undo (expiry, an operator, a takeover) or by RestoreAll
 //     (stop, the next start after a crash, a restore command). Its files are
 //     written in reverse order.

@@ -146,12 +146,16 @@ func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 		e.forget(c.ID)
 		return fmt.Errorf("change %q: %w", c.ID, err)
 	}
-	if err := e.verify(&c); err != nil {
+	err := e.verify(&c)
+	if err == nil {
+		err = e.hold(&c)
+	}
+	if err != nil {
 		e.forget(c.ID)
 		err = errors.Join(err, e.record(record{Kind: undone, At: now, ID: c.ID, Why: err.Error()}))
 		return fmt.Errorf("change %q: %w", c.ID, err)
 	}
-	err := e.write(&c)
+	err = e.write(&c)
 	if err == nil {
 		e.open[len(e.open)-1].applied = true
 		err = e.record(record{Kind: applied, At: now, ID: c.ID})
@@ -271,6 +275,12 @@ func (e *Enforcer) RestoreAll(now sample.Millis, why string) ([]Outcome, error) 
 // decides whether to call RestoreAll.
 func (e *Enforcer) Close() error {
 	var err error
+	for i := range e.open {
+		if c := &e.open[i]; c.held {
+			e.files.Release(c.Change.held()...)
+			c.held = false
+		}
+	}
 	if e.journal.f == nil {
 		err = e.journal.rewrite(e.open)
 	}
@@ -285,6 +295,20 @@ func (e *Enforcer) record(r record) error {
 	return e.journal.append(r)
 }
 
+// hold reserves what the undo needs: without that nothing is changed.
+func (e *Enforcer) hold(c *Change) error {
+	if err := e.files.Hold(c.held()...); err != nil {
+		return fmt.Errorf("reserve files for the undo: %w", err)
+	}
+	e.open[len(e.open)-1].held = true
+	return nil
+}
+
 func (e *Enforcer) forget(id string) {
+	for i := range e.open {
+		if c := &e.open[i]; c.ID == id && c.held {
+			e.files.Release(c.Change.held()...)
+		}
+	}
 	e.open = slices.DeleteFunc(e.open, func(c entry) bool { return c.ID == id })
 }

@@ -430,3 +430,49 @@ func TestTheJournalStaysSmall(t *testing.T) {
 		t.Errorf("rewriting lost what was active: %v", again.Active())
 	}
 }
+
+// Without what the undo needs nothing is changed, and all that was reserved is given back
+// however a change ends.
+func TestReservesWhatTheUndoNeeds(t *testing.T) {
+	w := newWorld(map[string][]string{"/cg/a": {"x", "y"}, "/cg/a/below": {"x"}})
+	e := mustStart(t, w)
+	before := maps.Clone(w.values)
+	w.hold = func(files []string) error {
+		if want := []string{"/cg/a/x", "/cg/a/y", "/cg/a/below/x"}; !slices.Equal(files, want) {
+			t.Errorf("holds %q, want %q", files, want)
+		}
+		return syscall.EMFILE
+	}
+	c := w.change("A", "/cg/a", "below/x", "x", "y")
+	if err := e.Apply(2000, c); !errors.Is(err, syscall.EMFILE) || len(e.Active()) > 0 || !maps.Equal(w.values, before) || w.held != 0 {
+		t.Errorf("without a descriptor: %v, active %v, values %v, %d held", err, e.Active(), w.values, w.held)
+	}
+	w.hold = nil
+	for name, end := range map[string]func(){
+		"undo": func() { _, err := e.Undo(3000, "A", "test"); must(t, err) },
+		"all":  func() { _, err := e.RestoreAll(3000, "test"); must(t, err) },
+	} {
+		must(t, e.Apply(2000, c))
+		if w.held != 3 {
+			t.Errorf("%s: %d held", name, w.held)
+		}
+		if end(); w.held != 0 {
+			t.Errorf("%s: %d held afterwards", name, w.held)
+		}
+	}
+	w.write = func(file, value string) (string, error) {
+		if file == "/cg/a/y" && value == "A-2" {
+			return "", syscall.EINVAL
+		}
+		return value, nil
+	}
+	if err := e.Apply(2000, c); !errors.Is(err, syscall.EINVAL) || w.held != 0 {
+		t.Errorf("a write that the kernel refuses: %v, %d held", err, w.held)
+	}
+	w.write = nil
+	must(t, e.Apply(2000, c))
+	must(t, e.Close())
+	if w.held != 0 {
+		t.Errorf("%d held after Close", w.held)
+	}
+}

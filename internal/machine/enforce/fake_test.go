@@ -28,6 +28,9 @@ type world struct {
 	// write, if set, may refuse a value or store another one in its place.
 	write func(file, value string) (string, error)
 	read  func(file string) error
+	hold  func(files []string) error
+	look  func(what string) error // Inode, and files read from the disk
+	held  int                     // files
 
 	names, durable map[string]*fakeFile
 	diskErr        func(op string) error
@@ -102,6 +105,11 @@ func (w *world) Inode(dir string) (uint64, error) {
 	if w.dead {
 		return 0, errCrashed
 	}
+	if w.look != nil {
+		if err := w.look(dir); err != nil {
+			return 0, err
+		}
+	}
 	ino, ok := w.inodes[dir]
 	if !ok {
 		return 0, fmt.Errorf("read inode: %w", fs.ErrNotExist)
@@ -110,6 +118,21 @@ func (w *world) Inode(dir string) (uint64, error) {
 }
 
 func (w *world) BootID() (string, error) { return w.boot, nil }
+
+func (w *world) Hold(files ...string) error {
+	if w.dead {
+		return errCrashed
+	}
+	if w.hold != nil {
+		if err := w.hold(files); err != nil {
+			return err
+		}
+	}
+	w.held += len(files)
+	return nil
+}
+
+func (w *world) Release(files ...string) { w.held -= len(files) }
 
 // remove removes a cgroup and those below it.
 func (w *world) remove(dir string) {
@@ -194,6 +217,11 @@ func (w *world) effect(op string) error {
 type fakeDisk struct{ *world }
 
 func (d fakeDisk) ReadFile(name string) ([]byte, error) {
+	if d.look != nil {
+		if err := d.look(name); err != nil {
+			return nil, err
+		}
+	}
 	f, ok := d.names[name]
 	if !ok {
 		return nil, fs.ErrNotExist

@@ -141,6 +141,7 @@ type entry struct {
 	applied bool // every write was made
 	// recovered: an earlier process made it.
 	recovered bool
+	held      bool // its files are: see Files.Hold
 	stuck     retryState
 }
 

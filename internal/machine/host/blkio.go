@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -48,16 +47,16 @@ func (h *Host) readBlkio(dir string, dev Device) (l IOLimit, err error) {
 // blkioWrites returns the writes that change the limit from at to next.
 func (h *Host) blkioWrites(p string, at ioLimited, dev Device, next IOLimit) (w []Write, err error) {
 	mount, _ := h.layout.IO()
-	err = h.walk(mount, p, func(q string, _ uint64) error {
-		if q == p {
+	err = h.walkAll(mount, p, func(w *walker, v visited) error {
+		if v.depth == 0 {
 			return nil
 		}
-		procs, err := os.ReadFile(h.Path(path.Join(mount, q, "cgroup.procs")))
+		procs, err := v.read("cgroup.procs")
 		if err != nil && !vanished(err) {
 			return err
 		}
 		if len(strings.TrimSpace(string(procs))) > 0 {
-			return fmt.Errorf("v1 limits each cgroup separately, and %s below it has processes too", q)
+			return fmt.Errorf("v1 limits each cgroup separately, and %s below it has processes too", w.at())
 		}
 		return nil
 	})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -162,7 +161,7 @@ func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (di
 // rate at most, and the highest rate that remains there.
 func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandwidth, err error) {
 	highest = bandwidth{period: 1}
-	entries, err := os.ReadDir(h.Path(dir))
+	entries, err := readDir(h.Path(dir))
 	if vanished(err) {
 		return nil, highest, nil
 	}

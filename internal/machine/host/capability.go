@@ -89,7 +89,7 @@ func (h *Host) quotaCapability() Capability {
 // first returns the named file of a cgroup directly below a mount, "" if no
 // cgroup there has it.
 func (h *Host) first(dir, file string) string {
-	names, _ := subdirs(h.Path(dir), 0)
+	names, _ := subdirsOf(h.Path(dir), 0)
 	for _, name := range names {
 		if f := path.Join(dir, name, file); unix.Access(h.Path(f), unix.F_OK) == nil {
 			return f

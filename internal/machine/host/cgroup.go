@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 
@@ -167,18 +166,18 @@ func (c *Cgroup) threadsFile() string {
 }
 
 // Below returns the kernel's ids of the cgroups below this one, as
-// sample.CgroupID makes them.
+// sample.CgroupID makes them; of the first mostBelow.
 func (c *Cgroup) Below() ([]uint64, error) {
 	var ids []uint64
-	err := c.h.walk(c.tree.dir, c.path, func(p string, inode uint64) error {
-		if p != c.path {
-			ids = append(ids, sample.CgroupID(c.hier, inode))
-		} else if inode != c.inode {
+	err := c.h.walkAll(c.tree.dir, c.path, func(_ *walker, v visited) error {
+		if v.depth > 0 {
+			ids = append(ids, sample.CgroupID(c.hier, v.inode))
+		} else if v.inode != c.inode {
 			return ErrGone
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrCrowded) {
 		return nil, fmt.Errorf("list cgroups below %s: %w", c.path, err)
 	}
 	return ids, nil
@@ -189,12 +188,12 @@ func (c *Cgroup) Below() ([]uint64, error) {
 func (h *Host) processes(mount, p string, inode uint64, file string) ([]int, error) {
 	var ids []int
 	found := false
-	err := h.walk(mount, p, func(at string, ino uint64) error {
-		if !found && inode != 0 && ino != inode {
+	err := h.walkAll(mount, p, func(_ *walker, v visited) error {
+		if v.depth == 0 && inode != 0 && v.inode != inode {
 			return ErrGone
 		}
 		found = true
-		text, err := os.ReadFile(h.Path(path.Join(mount, at, file)))
+		text, err := v.read(file)
 		// A cgroup2 in threaded mode has no list of processes; its domain,
 		// which is above it, lists them (cgroup-v2.rst, "Threads").
 		if vanished(err) || errors.Is(err, unix.EOPNOTSUPP) {

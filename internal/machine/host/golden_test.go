@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -80,7 +81,7 @@ func describe(t *testing.T, h *Host) string {
 			continue
 		}
 		out("cgroups of %s below %s", hier, tree.dir)
-		must(h.WalkAt(Place{hier, "/"}, func(p string, inode uint64) error {
+		unread, err := h.WalkAt(Place{hier, "/"}, func(p string, inode uint64) error {
 			out("%s", p)
 			if p == "/" { // its processes are all of the machine's
 				return nil
@@ -98,6 +99,9 @@ func describe(t *testing.T, h *Host) string {
 			out("  places %+v", places)
 			usage, err := c.Usage()
 			out("  usage %+v %v", usage, errorText(err))
+			if cpu, readErr := c.CPUTime()(); cpu != usage.CPU || errors.Is(readErr, ErrNoUsage) != errors.Is(err, ErrNoUsage) {
+				t.Errorf("%s: CPUTime %s, %v; usage %+v, %v", p, cpu, readErr, usage, err)
+			}
 			stalled, err := c.Stalled("cpu")
 			out("  stalled on cpu %v %v", stalled, errorText(err))
 			members, err := c.Members()
@@ -110,7 +114,9 @@ func describe(t *testing.T, h *Host) string {
 			must(err)
 			out("  members %v, %d threads, %d cgroups below, CPUs %v", members, threads, len(below), allowed)
 			return nil
-		}))
+		})
+		must(err)
+		must(unread.AsError())
 	}
 	out("capabilities")
 	for _, c := range h.Capabilities() {

@@ -18,6 +18,7 @@ type Host struct {
 	root   string
 	layout Layout
 	trees  map[string]tree // by v1 controller; "" is cgroup2
+	held   heldFiles
 }
 
 // Open finds the cgroup mounts of the machine below root ("/" for this one)
@@ -58,7 +59,10 @@ func (h *Host) BootID() (string, error) {
 // line per device (see IOWrites) the content for one device.
 func (h *Host) ReadValue(file string) (string, error) {
 	file, device := splitDevice(file)
-	text, err := os.ReadFile(h.Path(file))
+	text, err := h.held.read(file)
+	if errors.Is(err, errNotHeld) {
+		text, err = readFile(h.Path(file))
+	}
 	if err != nil {
 		return "", fmt.Errorf("read value: %w", err)
 	}
@@ -76,21 +80,34 @@ func (h *Host) WriteValue(file, value string) error {
 	if device != "" {
 		value = device + " " + value
 	}
-	f, err := os.OpenFile(h.Path(file), os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("write value: %w", orNotPermitted(file, err))
+	err := h.held.write(file, value)
+	if errors.Is(err, errNotHeld) {
+		err = h.writeOnce(file, value)
 	}
-	defer f.Close()
-	_, err = f.WriteString(value)
 	if err != nil {
 		return fmt.Errorf("write value %q: %w", value, orNotPermitted(file, err))
+	}
+	return nil
+}
+
+func (h *Host) writeOnce(file, value string) error {
+	f, err := openLong(h.Path(file), os.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return writeAt(f, value)
+}
+
+// writeAt replaces the content of a file.
+func writeAt(f *os.File, value string) error {
+	if _, err := f.WriteAt([]byte(value), 0); err != nil {
+		return err
 	}
 	// In a tree of text the tail of a longer old value would stay. Cgroup
 	// files have size 0.
 	if info, err := f.Stat(); err == nil && info.Size() > int64(len(value)) {
-		if err := f.Truncate(int64(len(value))); err != nil {
-			return fmt.Errorf("write value %q: %w", value, err)
-		}
+		return f.Truncate(int64(len(value)))
 	}
 	return nil
 }
@@ -100,8 +117,8 @@ func (h *Host) WriteValue(file, value string) error {
 // path is another cgroup.
 func (h *Host) Inode(dir string) (uint64, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(h.Path(dir), &st); err != nil {
-		return 0, fmt.Errorf("read inode: %w", &fs.PathError{Op: "stat", Path: h.Path(dir), Err: err})
+	if err := stat(h.Path(dir), &st); err != nil {
+		return 0, fmt.Errorf("read inode: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return 0, fmt.Errorf("read inode: %w", &fs.PathError{Op: "stat", Path: h.Path(dir), Err: syscall.ENOTDIR})

@@ -393,7 +393,7 @@ func TestWalkAgreesWithItsNaiveTwin(t *testing.T) {
 			inode uint64
 		}
 		var got, want []cgroup
-		err := h.WalkAt(Place{hier, "/"}, func(p string, inode uint64) error {
+		_, err := h.WalkAt(Place{hier, "/"}, func(p string, inode uint64) error {
 			if p == top || strings.HasPrefix(p, top+"/") {
 				got = append(got, cgroup{p, inode})
 			}

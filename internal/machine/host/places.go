@@ -77,6 +77,12 @@ func (c *Cgroup) findPlaces() (Places, error) {
 		return p, nil
 	}
 	pids, err := c.Members()
+	if errors.Is(err, ErrCrowded) { // the places in other hierarchies stay unknown
+		if c.hier == sample.Unified {
+			p.CPU, p.Split, p.Reason = "", true, err.Error()
+		}
+		return p, nil
+	}
 	if err != nil {
 		return p, err
 	}
@@ -311,31 +317,43 @@ func (h *Host) parseProcCgroup(text []byte) map[string]string {
 // openStats opens the files that Usage reads: its own once, those in other
 // hierarchies again whenever the place there has changed.
 func (c *Cgroup) openStats() error {
-	usage, throttle := "", ""
-	if c.hier == sample.Unified {
-		usage = c.Dir()
-	} else {
+	usage, throttle := c.usageDir(), ""
+	if c.hier != sample.Unified {
 		throttle = c.Dir()
-		if t, ok := c.h.trees["cpuacct"]; ok {
-			p := c.places.CPUAcct
-			if p == "" && !c.places.Split {
-				p = c.path // no processes yet: the place they usually get
-			}
-			if p != "" && (p != "/" || c.path == "/") {
-				usage = path.Join(t.dir, p)
-			}
-		}
 	}
 	if t, ok := c.h.trees["cpu"]; ok && c.hier == sample.Unified {
 		if p := c.places.CPU; p != "" && (p != "/" || c.path == "/") {
 			throttle = path.Join(t.dir, p)
 		}
 	}
-	usageFile := "cpuacct.usage"
+	return errors.Join(c.openStat(&c.usage, usage, c.usageFile()), c.openStat(&c.throttle, throttle, "cpu.stat"))
+}
+
+// usageDir is the directory of usageFile, "" if the kernel keeps no CPU time of just this
+// cgroup.
+func (c *Cgroup) usageDir() string {
 	if c.hier == sample.Unified {
-		usageFile = "cpu.stat"
+		return c.Dir()
 	}
-	return errors.Join(c.openStat(&c.usage, usage, usageFile), c.openStat(&c.throttle, throttle, "cpu.stat"))
+	t, ok := c.h.trees["cpuacct"]
+	if !ok {
+		return ""
+	}
+	p := c.places.CPUAcct
+	if p == "" && !c.places.Split {
+		p = c.path // no processes yet: the place they usually get
+	}
+	if p == "" || p == "/" && c.path != "/" {
+		return ""
+	}
+	return path.Join(t.dir, p)
+}
+
+func (c *Cgroup) usageFile() string {
+	if c.hier == sample.Unified {
+		return "cpu.stat"
+	}
+	return "cpuacct.usage"
 }
 
 // openStat sets f to the named file in dir, to none if dir is "". It is no error if

@@ -4,12 +4,36 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
+
+// OwnThread calls f in a goroutine with a thread of its own, which ends with it unless f
+// calls runtime.UnlockOSThread: what f changes of its thread, such as its CPUs or its network
+// namespace, ends with it. It is never the process's first thread, which Go does not end, and
+// whose state /proc shows as the process's.
+func OwnThread(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != os.Getpid() {
+			f()
+			return
+		}
+		begun := make(chan struct{})
+		go func() {
+			runtime.LockOSThread() // another thread: the first one is locked
+			close(begun)
+			f()
+		}()
+		<-begun
+		runtime.UnlockOSThread()
+	}()
+}
 
 // SetAffinity sets the CPUs on which a thread may run: sched_setaffinity(2).
 func SetAffinity(tid int, set sample.Set) error {
@@ -79,4 +103,24 @@ func WriteFile(path, text string) error {
 	}
 	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
+}
+
+// ReserveThreads makes Go's runtime start n threads now. It keeps them, idle, for calls that
+// block: a program that needs a further thread when tasks have used up all of the machine's
+// ends at once.
+func ReserveThreads(n int) {
+	var started, ended sync.WaitGroup
+	all := make(chan struct{})
+	for range n {
+		started.Add(1)
+		ended.Go(func() {
+			runtime.LockOSThread() // each needs a thread of its own
+			defer runtime.UnlockOSThread()
+			started.Done()
+			<-all
+		})
+	}
+	started.Wait()
+	close(all)
+	ended.Wait()
 }

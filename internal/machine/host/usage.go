@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Usage is what a cgroup and those below it have used since it was made.
@@ -48,6 +50,30 @@ func (c *Cgroup) Usage() (Usage, error) {
 		}
 	}
 	return u, nil
+}
+
+// CPUTime returns a function that reads the CPU time of Usage at the cgroup's present place. Unlike
+// the Cgroup it may be called from any goroutine, also after Close.
+func (c *Cgroup) CPUTime() func() (time.Duration, error) {
+	dir, name := c.usageDir(), c.usageFile()
+	return func() (time.Duration, error) {
+		if dir == "" {
+			return 0, ErrNoUsage
+		}
+		f, err := c.openIn(dir, name)
+		if err != nil {
+			return 0, fmt.Errorf("read usage of %s: %w", c.path, orGone(err))
+		}
+		defer f.close()
+		var buf [1024]byte
+		n, err := unix.Pread(f.fd, buf[:], 0)
+		if err != nil {
+			return 0, fmt.Errorf("read usage of %s: %w", c.path, err)
+		}
+		var u Usage
+		u.parse(buf[:n])
+		return u.CPU, nil
+	}
 }
 
 func (c *Cgroup) readStat(f *statFile, u *Usage) error {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -222,29 +223,26 @@ func (w *Watcher) forget(dir string) {
 
 // add watches a directory and those below it: first itself, so that what is
 // made while the directory is read is either read or reported. A directory
-// that is watched already keeps its descriptor.
+// that is watched already keeps its descriptor. What a walk leaves out is not watched.
 func (w *Watcher) add(dir string) error {
-	wd, err := unix.InotifyAddWatch(w.fd, dir, watchMask)
-	if vanished(err) || errors.Is(err, unix.ENOTDIR) {
+	if len(dir) > longestDir {
 		return nil
 	}
+	wd, err := unix.InotifyAddWatch(w.fd, dir, watchMask)
 	if err != nil {
-		return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: "inotify_add_watch", Path: dir, Err: err})
+		return w.lacking("inotify_add_watch", dir, err)
 	}
 	if old, ok := w.wds[dir]; ok && old != int32(wd) {
 		w.forget(dir) // it is another directory than the one watched before
 	}
 	w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
 	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		if vanished(err) {
-			return nil
-		}
-		return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: "stat", Path: dir, Err: err})
+	if err := stat(dir, &st); err != nil {
+		return w.lacking("stat", dir, err)
 	}
-	names, err := subdirs(dir, uint64(st.Nlink))
+	names, err := subdirsOf(dir, uint64(st.Nlink))
 	if err != nil {
-		return fmt.Errorf("watch cgroups: %w", err)
+		return w.lacking("read", dir, err)
 	}
 	for _, name := range names {
 		if err := w.add(path.Join(dir, name)); err != nil {
@@ -252,4 +250,14 @@ func (w *Watcher) add(dir string) error {
 		}
 	}
 	return nil
+}
+
+// lacking returns the error of a call about a directory if every other directory would fail
+// too, such as ENOSPC without a watch left, or if the directory is a mount; else nil.
+func (w *Watcher) lacking(op, dir string, err error) error {
+	mount := slices.ContainsFunc(w.tops, func(t top) bool { return t.dir == dir })
+	if vanished(err) || !exhausted(err) && !mount {
+		return nil
+	}
+	return fmt.Errorf("watch cgroups: %w", &fs.PathError{Op: op, Path: dir, Err: err})
 }

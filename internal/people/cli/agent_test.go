@@ -26,6 +26,8 @@ import (
 // ownConfig is the state and tasks part of every test agent's configuration.
 const ownConfig = `
 state_dir: %[1]s
+journals: %[1]s/journals
+exclusive: false
 socket: %[1]s/agent.sock
 listen: ""
 tick: 25ms

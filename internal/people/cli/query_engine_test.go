@@ -1,12 +1,12 @@
 package cli
 
 import (
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // TestQueryEngineFails: errors in a query for Spark are reported with a remedy before
@@ -20,12 +20,7 @@ func TestQueryEngineFails(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := "sc://" + l.Addr().String()
-	l.Close()
+	nobody := "sc://" + quelltest.FreeAddress(t)
 	for _, c := range []struct {
 		args []string
 		want string

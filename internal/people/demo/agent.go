@@ -81,7 +81,11 @@ func (d *demo) configuration(top string, sig sample.SignalName) string {
 // settings are an agent's configuration in addition to its rules: the shortened times.
 func (t timescale) settings(sig sample.SignalName, m plan.Mode, samples int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "listen: \"\"\nsignals: [%s]\n", sig)
+	signals := string(sig)
+	if s, _ := sample.LookupSignal(sig); s.SelfReported { // no cap without a witness
+		signals += ", " + string(sample.Probe)
+	}
+	fmt.Fprintf(&b, "listen: \"\"\nsignals: [%s]\n", signals)
 	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", t.tick(), t.interval(), t.interval())
 	fmt.Fprintf(&b, "spec: {min_samples: %d}\n", samples)
 	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s, pace: 0s}\n", t.outlierWindow(), t.window())

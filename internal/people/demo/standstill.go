@@ -3,7 +3,6 @@ package demo
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"time"
 
@@ -35,8 +34,7 @@ func standstills(a, b int, d time.Duration) (both [2]standstill, err error) {
 	var there sync.WaitGroup
 	there.Add(2)
 	for i, cpu := range [...]int{a, b} {
-		go func() {
-			runtime.LockOSThread() // and the thread ends with the goroutine
+		host.OwnThread(func() {
 			err := host.SetAffinity(0, sample.SetOf(cpu))
 			there.Done()
 			there.Wait()
@@ -44,7 +42,7 @@ func standstills(a, b int, d time.Duration) (both [2]standstill, err error) {
 				both[i], err = watchClock(d, lookAtClock)
 			}
 			failed <- err
-		}()
+		})
 	}
 	if err := errors.Join(<-failed, <-failed); err != nil {
 		return both, fmt.Errorf("watch CPUs %d and %d: %w", a, b, err)

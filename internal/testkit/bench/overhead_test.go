@@ -108,7 +108,7 @@ const settled = 3
 // processes, and whether its cpi signal rests.
 func (r *run) underAgent(ctx context.Context, g *pingPong, signals []string, trips int, until string, set ...string) (_ float64, rests bool, err error) {
 	c := contender{name: "quell-agent", commands: func(r *run, _ int) ([][]string, string, error) {
-		settings := append([]string{"signals=" + strings.Join(signals, ","), "detect.outlier_window=3h", "detect.window=3h"}, set...)
+		settings := append([]string{"sampling.phase=fixed", "signals=" + strings.Join(signals, ","), "detect.outlier_window=3h", "detect.window=3h"}, set...)
 		return r.agentCommand("tax", gameName+"/*", settings...)
 	}}
 	s, err := r.start(c, 0)

@@ -130,6 +130,9 @@ type Kernel[R any] struct {
 	// Each call returns its error, nil for none.
 	OpenErr, DetachErr, EachErr error
 	Closed                      int
+	// What room was made for when the window was opened.
+	Room      []uint64
+	RoomPairs [][2]uint64
 }
 
 // Pair says how long a cgroup was served while another waited.
@@ -150,7 +153,8 @@ func (k *Kernel[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok bo
 func (k *Kernel[R]) PairsDropped() uint64 { return k.Missed }
 
 // Open implements bpf.CgroupCounts.
-func (k *Kernel[R]) Open() error {
+func (k *Kernel[R]) Open(cgroups []uint64, pairs [][2]uint64) error {
+	k.Room, k.RoomPairs = cgroups, pairs
 	k.Counts, k.Pairs = map[uint64]R{}, nil
 	return k.OpenErr
 }

@@ -8,5 +8,8 @@
 // the cap's life. The tested programs are not instrumented. Other points kill at random
 // times, untraced.
 //
+// TestSingleFaults lets the agent live and changes one of its system calls on the way of a cap:
+// it fails, is made and fails, writes half, takes long, or the agent is killed there.
+//
 // It fails if a limit was left, or if another process's limit was overwritten.
 package fault

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -198,13 +199,13 @@ func TestTraceKillsBeforeTheCall(t *testing.T) {
 		var end ended
 		go func() {
 			var err error
-			end, err = trace(cmd, func(int) {}, func(c call) bool {
+			end, err = trace(cmd, func(int) {}, func(c call) action {
 				to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.pid, int32(c.args[0])))
 				if to != name || c.nr != unix.SYS_WRITE {
-					return false
+					return action{}
 				}
 				writes++
-				return writes > stop
+				return action{kill: writes > stop}
 			})
 			done <- err
 		}()
@@ -213,6 +214,116 @@ func TestTraceKillsBeforeTheCall(t *testing.T) {
 		}
 		if info, err := os.Stat(name); err != nil || info.Size() != int64(stop) {
 			t.Errorf("killed before write %d: %v, %v", stop+1, info, err)
+		}
+	}
+}
+
+// A call of a program fails, is made and fails, writes less or takes long, and the program sees
+// just that.
+func TestTraceChangesTheCall(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, "dd")
+	if runtime.GOARCH != "amd64" {
+		quelltest.Skip(t, "amd64", fmt.Errorf("this is %s", runtime.GOARCH))
+	}
+	dir := t.TempDir()
+	for i, c := range []struct {
+		do   action
+		size int64
+		code int
+		says string
+	}{
+		{action{}, 8, 0, ""},
+		{action{errno: unix.ENOSPC}, 0, 1, "No space left on device"},
+		{action{errno: unix.EIO, after: true}, 4, 1, "Input/output error"},
+		{action{short: true}, 8, 0, ""}, // dd writes the rest
+		{action{delay: 50 * time.Millisecond}, 8, 0, ""},
+	} {
+		name, log := filepath.Join(dir, fmt.Sprint(i)), filepath.Join(dir, fmt.Sprint("log", i))
+		stderr, err := os.Create(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("dd", "if=/dev/zero", "of="+name, "bs=4", "count=2", "status=none")
+		cmd.Env, cmd.Stderr = []string{"LC_ALL=C"}, stderr
+		calls, do := 0, c.do
+		done := make(chan error, 1)
+		var end ended
+		go func() {
+			var err error
+			end, err = trace(cmd, func(int) {}, func(c call) action {
+				to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.pid, int32(c.args[0])))
+				if to != name || c.nr != unix.SYS_WRITE {
+					return action{}
+				}
+				if calls++; calls == 1 {
+					return do
+				}
+				return action{}
+			})
+			done <- err
+		}()
+		err = <-done
+		stderr.Close()
+		text, _ := os.ReadFile(log)
+		info, bad := os.Stat(name)
+		if err != nil || bad != nil || end.killed || end.code != c.code || info.Size() != c.size || !strings.Contains(string(text), c.says) {
+			t.Errorf("%+v: %+v, %v, %v, %q; want size %d", c.do, end, err, bad, text, c.size)
+		}
+	}
+}
+
+// QUELL_TEST_FAULTS is the number of faults; make fault injects more.
+func TestSingleFaults(t *testing.T) {
+	agent := program(t)
+	if runtime.GOARCH != "amd64" {
+		quelltest.Skip(t, "amd64", fmt.Errorf("this is %s", runtime.GOARCH))
+	}
+	_, err := run(t, options{agent: agent, kills: int(environment("QUELL_TEST_FAULTS", 16)), workers: *workers, only: *only, faults: true,
+		seed: environment("QUELL_TEST_SEED", uint64(time.Now().UnixNano()))})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Each kind of fault is drawn, none that the site cannot have.
+func TestRandomAction(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	seen := map[string]bool{}
+	for range 2000 {
+		for _, site := range []string{"open journal.new", "write journal intend", "write cpu.cfs_quota_us", "fsync journal", "rename journal.new", "stat cgroup"} {
+			do, text := randomAction(rng, site)
+			switch {
+			case do == (action{}) || text == "":
+				t.Fatalf("%s: no fault", site)
+			case do.short && !strings.HasPrefix(site, "write journal"):
+				t.Fatalf("%s: %s", site, text)
+			case do.after && strings.HasPrefix(site, "open"):
+				t.Fatalf("%s: %s", site, text)
+			}
+			seen[fmt.Sprint(do.kill, do.errno != 0, do.after, do.short, do.delay > 0)] = true
+		}
+	}
+	if len(seen) != 5 {
+		t.Errorf("kinds %v", seen)
+	}
+}
+
+// Only what is on the way of a cap is a site.
+func TestSites(t *testing.T) {
+	w := watched{journal: "/state/journal", cgroup: "/sys/fs/cgroup/cpu/task"}
+	for file, want := range map[string]string{
+		"/state/journal":                                 "fsync journal's directory",
+		"/state/journal/journal.new":                     "fsync journal.new",
+		"/sys/fs/cgroup/cpu/task":                        "fsync cgroup",
+		"/sys/fs/cgroup/cpu/task/cpu.cfs_quota_us":       "fsync cpu.cfs_quota_us",
+		"/sys/fs/cgroup/cpu/task/cpu.stat":               "",
+		"/sys/fs/cgroup/cpu/task/below/cpu.cfs_quota_us": "",
+		"/state/audit.jsonl":                             "",
+		"socket:[4711]":                                  "",
+		"":                                               "",
+	} {
+		if got := w.name("fsync", file); got != want {
+			t.Errorf("%s: %q, want %q", file, got, want)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type options struct {
 	kills, workers, only int
 	seed                 uint64
 	agent, name          string // the program; the prefix of the cgroups
+	faults               bool   // a point is a failing call, not a kill
 }
 
 // child is one of the processes that are this program again: a worker, or one that is killed.
@@ -41,6 +42,7 @@ func child() error {
 	f.StringVar(&o.agent, "agent", "", "path of quell-agent")
 	f.StringVar(&points, "points", "", "a worker's points")
 	f.StringVar(&o.name, "name", "", "a worker's cgroups")
+	f.BoolVar(&o.faults, "faults", false, "a worker's points are failing calls")
 	f.BoolVar(&killed, "child", false, "run as the process that is killed")
 	if err := f.Parse(os.Args[1:]); err != nil {
 		return err
@@ -61,7 +63,7 @@ func child() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	return work(ctx, o.seed, numbers, o.agent, o.name, os.Stdout)
+	return work(ctx, o.seed, numbers, o.agent, o.name, o.faults, os.Stdout)
 }
 
 // inject distributes the points over workers and prints the results.
@@ -88,7 +90,15 @@ func inject(ctx context.Context, w io.Writer, o options) error {
 		wg.Go(func() { errs <- o.worker(ctx, fmt.Sprintf("%s-%d", o.name, i), numbers, results) })
 	}
 	go func() { wg.Wait(); close(results); close(errs) }()
-	t := newTally(o.kills)
+	var t interface {
+		add(io.Writer, result)
+		print(io.Writer)
+		played() int
+		verdict() error
+	} = newTally(o.kills)
+	if o.faults {
+		t = newFaultTally(o.kills)
+	}
 	for r := range results {
 		t.add(w, r)
 	}
@@ -97,8 +107,8 @@ func inject(ctx context.Context, w io.Writer, o options) error {
 	for err := range errs {
 		all = append(all, err)
 	}
-	if t.points < o.kills {
-		all = append(all, fmt.Errorf("%d of %d points were not played", o.kills-t.points, o.kills))
+	if t.played() < o.kills {
+		all = append(all, fmt.Errorf("%d of %d points were not played", o.kills-t.played(), o.kills))
 	}
 	for _, which := range []string{"task", "web", "kept"} { // of workers that were killed
 		for i := range dealt {
@@ -114,7 +124,7 @@ func (o options) worker(ctx context.Context, name string, numbers []int, results
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-points", string(points), "-name", name, "-agent", o.agent, "-seed", fmt.Sprint(o.seed))
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-points", string(points), "-name", name, "-agent", o.agent, "-seed", fmt.Sprint(o.seed), fmt.Sprintf("-faults=%v", o.faults))
 	cmd.Env = append(os.Environ(), childEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -97,12 +97,15 @@ type result struct {
 	Scenario scenario `json:"scenario"`
 	Life     string   `json:"life"`
 	Back     string   `json:"back"`
-	Kills    []phase  `json:"kills"`    // the phases that were hit
-	Restores []phase  `json:"restores"` // of kills within a restore
-	Capped   bool     `json:"capped"`   // a limit was not the original one at the last kill
-	Wrong    []string `json:"wrong"`    // another process's value overwritten, or a cap where none may be
-	Left     []string `json:"left"`     // quell's value is still there, or came back too late
-	Late     float64  `json:"late"`     // s from the later of next start and deadline until all was back
+	Kills    []phase  `json:"kills"`           // the phases that were hit
+	Restores []phase  `json:"restores"`        // of kills within a restore
+	Capped   bool     `json:"capped"`          // a limit was not the original one at the last kill
+	Wrong    []string `json:"wrong"`           // another process's value overwritten, or a cap where none may be
+	Left     []string `json:"left"`            // quell's value is still there, or came back too late
+	Late     float64  `json:"late"`            // s from the later of next start and deadline until all was back
+	Site     string   `json:"site,omitempty"`  // the call that failed, "" if it was not made
+	Fault    string   `json:"fault,omitempty"` // what happened to it
+	Died     bool     `json:"died,omitempty"`  // the agent
 	Err      string   `json:"err,omitempty"`
 	Log      string   `json:"log,omitempty"` // the end of the programs' log, where something is wrong
 }

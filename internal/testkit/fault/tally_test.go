@@ -57,6 +57,8 @@ func (t *tally) add(w io.Writer, r result) {
 	}
 }
 
+func (t *tally) played() int { return t.points }
+
 func (t *tally) sum() (sum row) {
 	for _, r := range t.rows {
 		sum.points += r.points

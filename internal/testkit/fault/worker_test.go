@@ -44,7 +44,7 @@ type worker struct {
 // untouched is the limit of the tasks that may not be capped.
 var untouched = limit{"-1", "100000"}
 
-func work(ctx context.Context, seed uint64, numbers []int, agent, name string, w io.Writer) (err error) {
+func work(ctx context.Context, seed uint64, numbers []int, agent, name string, singleFaults bool, w io.Writer) (err error) {
 	runtime.LockOSThread() // ptrace and death signals belong to a thread
 	k := &worker{agent: agent}
 	if k.h, err = host.Open("/"); err != nil {
@@ -75,6 +75,9 @@ func work(ctx context.Context, seed uint64, numbers []int, agent, name string, w
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	out := json.NewEncoder(w)
+	if singleFaults {
+		return k.injectFaults(ctx, seed, numbers, out)
+	}
 	for _, n := range numbers {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -90,7 +93,7 @@ func work(ctx context.Context, seed uint64, numbers []int, agent, name string, w
 // backEnforce, this program.
 func (k *worker) program(what string) *exec.Cmd {
 	var cmd *exec.Cmd
-	settings := []string{"--config", k.config, "--set", "state_dir=" + k.state, "--set", "socket=" + k.socket(), "--set", "listen=", "--set", "signals=cpt",
+	settings := []string{"--config", k.config, "--set", "state_dir=" + k.state, "--set", "journals=" + k.dir + "/journals", "--set", "exclusive=false", "--set", "socket=" + k.socket(), "--set", "listen=", "--set", "signals=cpt",
 		"--set", "tick=50ms", "--set", "enforce.quota_period=50ms", "--set", "enforce.best_effort_rate=0.02"}
 	switch what {
 	case lifeEnforce:
@@ -141,10 +144,10 @@ func (k *worker) kill(p *point, what string, target phase, during func(ctx conte
 	}
 	var c phaseTracker
 	w := watched{k.journal(), k.task.dir}
-	end, err := trace(cmd, started, func(call call) bool {
+	end, err := trace(cmd, started, func(call call) action {
 		e := w.effect(call)
 		if e == none {
-			return false
+			return action{}
 		}
 		before := c.next(e)
 		if target == inForce && before == acknowledgeNotSynced {
@@ -152,16 +155,16 @@ func (k *worker) kill(p *point, what string, target phase, during func(ctx conte
 				k.killAfter(ctx, cmd.Process.Pid, time.Duration(p.rng.Int64N(int64(map[string]time.Duration{lifeEnforce: lease, lifeAgent: agentLease}[what]))))
 				hit = inForce
 			}
-			return false
+			return action{}
 		}
 		if before == target {
 			skip--
 		}
 		if before == target && skip < 0 && hit == anywhere {
 			hit = target
-			return true
+			return action{kill: true}
 		}
-		return false
+		return action{}
 	})
 	if cmd.Process == nil {
 		close(side)

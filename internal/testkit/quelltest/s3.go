@@ -40,12 +40,8 @@ func NewS3(t testing.TB, buckets ...string) *S3 {
 	t.Helper()
 	Need(t, "versitygw")
 	S3Env(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &S3{URL: "http://" + l.Addr().String(), Dir: t.TempDir(), t: t, listen: l.Addr().String()}
-	l.Close()
+	listen := FreeAddress(t)
+	s := &S3{URL: "http://" + listen, Dir: t.TempDir(), t: t, listen: listen}
 	for _, name := range buckets {
 		if err := os.Mkdir(filepath.Join(s.Dir, name), 0o755); err != nil {
 			t.Fatal(err)

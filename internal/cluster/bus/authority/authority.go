@@ -1,7 +1,7 @@
 // Package authority controls access to the bus. It holds the keys that sign credentials.
-// NATS servers, embedded or external, know only its public keys. Credentials are files in
-// the NATS format: a JWT that states the holder's permissions and expiry, and a private
-// key that is never sent over the network.
+// NATS servers, embedded or external, know only its public keys. Credentials are files
+// (package credential): for each account of the bus a JWT that states the holder's
+// permissions and expiry, and a private key that is never sent over the network.
 package authority
 
 import (
@@ -15,15 +15,21 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // Authority issues credentials.
 type Authority struct {
-	dir                       string
-	operator, account, system nkeys.KeyPair
+	dir              string
+	operator, system nkeys.KeyPair
+	accounts         map[credential.Account]nkeys.KeyPair
 }
+
+// oneAccount is the key of the only account that quell had before there was one for each
+// purpose.
+const oneAccount = "account.nk"
 
 // Load reads the keys in a directory and creates those that are missing. Only the owner
 // may have access to the directory.
@@ -38,19 +44,25 @@ func Load(dir string) (*Authority, error) {
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("load keys: others may read %s: chmod 0700 it", dir)
 	}
-	a := &Authority{dir: dir}
-	for _, k := range []struct {
-		name string
-		pair *nkeys.KeyPair
-		make func() (nkeys.KeyPair, error)
-	}{
-		{"operator.nk", &a.operator, nkeys.CreateOperator},
-		{"account.nk", &a.account, nkeys.CreateAccount},
-		{"system.nk", &a.system, nkeys.CreateAccount},
-	} {
-		if *k.pair, err = loadKey(filepath.Join(dir, k.name), k.make); err != nil {
-			return nil, err
+	if _, err := os.Stat(filepath.Join(dir, oneAccount)); err == nil {
+		return nil, fmt.Errorf("load keys: %s has %s, of an older quell-server that had one account for all: "+
+			"let that one store what waits in its streams, move the file away, and issue all credentials again", dir, oneAccount)
+	}
+	a := &Authority{dir: dir, accounts: map[credential.Account]nkeys.KeyPair{}}
+	load := func(name string, create func() (nkeys.KeyPair, error)) nkeys.KeyPair {
+		if err != nil {
+			return nil
 		}
+		var pair nkeys.KeyPair
+		pair, err = loadKey(filepath.Join(dir, name+".nk"), create)
+		return pair
+	}
+	a.operator, a.system = load("operator", nkeys.CreateOperator), load("system", nkeys.CreateAccount)
+	for _, name := range credential.Accounts() {
+		a.accounts[name] = load(string(name), nkeys.CreateAccount)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return a, nil
 }
@@ -80,17 +92,16 @@ func loadKey(path string, create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, 
 // Role is the role that credentials are issued for.
 type Role string
 
-// The roles.
+// The roles. None of them is an operator's: operators act through the API, which checks
+// who they are, records what they do, and signs their commands.
 const (
-	// Agent may publish samples and records of its own machine, read specs, and answer
-	// commands. It has no access to any other machine.
+	// Agent may publish samples, records and replies of its own machine, and read specs
+	// and the commands to that machine. It has no access to any other machine.
 	Agent Role = "agent"
-	// Server may do everything on the account.
+	// Server may do everything where the streams and the commands are, and signs commands.
 	Server Role = "server"
 	// Viewer may listen to samples, records and specs, and change nothing.
 	Viewer Role = "viewer"
-	// Operator may do what a viewer may do, and send commands to machines.
-	Operator Role = "operator"
 )
 
 // Limits of a connection: the number of subscriptions (an agent has one for each job on
@@ -101,73 +112,193 @@ const (
 )
 
 // Issue signs credentials for a machine's agent, or for a named holder in another role,
-// and records that it did so. They expire after ttl; 0: never.
+// and records that it did so. They expire after ttl; 0: never. An agent may have those
+// that expire renewed, for the same time.
 func (a *Authority) Issue(role Role, name string, ttl time.Duration) ([]byte, error) {
-	if name == "" {
-		return nil, errors.New("issue credentials: they need a name")
-	}
-	user, err := nkeys.CreateUser()
-	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
-	}
-	public, err := user.PublicKey()
-	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
-	}
-	c := jwt.NewUserClaims(public)
-	c.Name = string(role) + "." + name
-	if ttl != 0 {
-		c.Expires = time.Now().Add(ttl).Unix()
-	}
-	if err := permit(c, role, name); err != nil {
-		return nil, err
-	}
-	if role != Server {
-		c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
-	}
-	token, err := c.Encode(a.account)
-	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
-	}
-	if err := a.remember(Issued{Role: role, Name: name, Key: public, At: c.IssuedAt, Expires: c.Expires}); err != nil {
-		return nil, err
-	}
-	seed, err := user.Seed()
-	if err != nil {
-		return nil, fmt.Errorf("issue credentials: %w", err)
-	}
-	return jwt.FormatUserConfig(token, seed)
+	return a.issueNew(Issued{Role: role, Name: name, Renew: renewal(role, ttl)}, ttl)
 }
 
-// permit sets the permissions of a role. Everything that is not listed is refused.
-func permit(c *jwt.UserClaims, role Role, name string) error {
+// renewal is for how long credentials are renewed, s; 0: not at all.
+func renewal(role Role, ttl time.Duration) int64 {
+	if role != Agent {
+		return 0
+	}
+	return int64(max(0, ttl).Seconds())
+}
+
+// Enrol signs credentials of a machine's agent that expire after ttl, and which the agent
+// replaces at once by others for a key of its own. Those expire after life and are renewed.
+func (a *Authority) Enrol(machine string, ttl, life time.Duration) ([]byte, error) {
+	if ttl <= 0 || life <= 0 {
+		return nil, errors.New("issue credentials: those for enrolment and those after it must expire")
+	}
+	return a.issueNew(Issued{Role: Agent, Name: machine, Renew: renewal(Agent, life), Enrol: true}, ttl)
+}
+
+// issueNew signs credentials for a new key.
+func (a *Authority) issueNew(i Issued, ttl time.Duration) ([]byte, error) {
+	public, seed, err := credential.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	i.Key = public
+	if ttl != 0 {
+		i.Expires = time.Now().Add(ttl).Unix()
+	}
+	tokens, err := a.issue(i)
+	if err != nil {
+		return nil, err
+	}
+	pairs := []credential.Pair{{Tokens: tokens, Seed: seed}}
+	if i.Role == Server {
+		signer, err := a.signer(i.Name, i.Expires)
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, signer)
+	}
+	return credential.Format(pairs...)
+}
+
+// ErrNotDue means that credentials are not renewed yet.
+var ErrNotDue = errors.New("the credentials are not due, or not renewable")
+
+// Renew signs credentials of a machine's agent for its new public key, if its newest ones
+// are due. The caller knows that it is the machine that asks.
+func (a *Authority) Renew(machine, public string, now time.Time) ([]string, error) {
+	if !nkeys.IsValidPublicUserKey(public) {
+		return nil, errors.New("renew credentials: the key is not valid")
+	}
+	newest, err := a.newest()
+	if err != nil {
+		return nil, err
+	}
+	i := newest[holder{Agent, machine}]
+	switch {
+	case i.Renew == 0 || i.Expires <= now.Unix():
+		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
+	case !i.Enrol && !credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now):
+		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
+	}
+	tokens, err := a.issue(Issued{Role: Agent, Name: machine, Key: public, Expires: now.Unix() + i.Renew, Renew: i.Renew})
+	if err != nil {
+		return nil, err
+	}
+	return tokens, a.Sync()
+}
+
+// issue signs the JWTs of credentials and records them.
+func (a *Authority) issue(i Issued) (tokens []string, err error) {
+	if i.Name == "" {
+		return nil, errors.New("issue credentials: they need a name")
+	}
+	allowed, err := permissions(i.Role, i.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, account := range credential.Accounts() {
+		may, ok := allowed[account]
+		if !ok {
+			continue
+		}
+		c := jwt.NewUserClaims(i.Key)
+		c.Name, c.Expires, c.Permissions = string(i.Role)+"."+i.Name, i.Expires, may
+		c.Tags.Add(account.Tag())
+		if i.Renew != 0 {
+			c.Tags.Add(credential.RenewTag)
+		}
+		if i.Enrol {
+			c.Tags.Add(credential.EnrolTag)
+		}
+		if i.Role != Server {
+			c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
+		}
+		token, err := c.Encode(a.accounts[account])
+		if err != nil {
+			return nil, fmt.Errorf("issue credentials: %w", err)
+		}
+		tokens, i.At = append(tokens, token), c.IssuedAt
+	}
+	return tokens, a.remember(i)
+}
+
+// signer makes a key that signs commands. It is a separate one: a NATS server may have a
+// client's own key sign any challenge. Its JWT permits no message.
+func (a *Authority) signer(name string, expires int64) (p credential.Pair, err error) {
+	public, seed, err := credential.NewKey()
+	if err != nil {
+		return p, err
+	}
+	c := jwt.NewUserClaims(public)
+	c.Name, c.Expires = string(Server)+"."+name, expires
+	c.Tags.Add(credential.SignerTag)
+	c.Pub.Deny.Add(">")
+	c.Sub.Deny.Add(">")
+	token, err := c.Encode(a.accounts[credential.Commands])
+	if err != nil {
+		return p, fmt.Errorf("issue credentials: %w", err)
+	}
+	return credential.Pair{Tokens: []string{token}, Seed: seed}, nil
+}
+
+// readSpecs is the request for a value of the bucket of specs.
+const readSpecs = "$JS.API.DIRECT.GET.KV_specs.$KV.specs.>"
+
+// permissions are those of a role, by account. What is not listed is refused.
+func permissions(role Role, name string) (map[credential.Account]jwt.Permissions, error) {
 	inbox := "inbox." + wire.Token(name) + ".>"
+	allow := func(publish, subscribe jwt.StringList) jwt.Permissions {
+		return jwt.Permissions{Pub: jwt.Permission{Allow: publish}, Sub: jwt.Permission{Allow: subscribe}}
+	}
 	switch role {
 	case Server:
-		return nil // all permissions
+		return map[credential.Account]jwt.Permissions{credential.Store: {}, credential.Commands: {}}, nil
 	case Agent:
-		c.Pub.Allow.Add(wire.SampleSubject(name), wire.RecordSubject(name), "$JS.API.DIRECT.GET.KV_specs.$KV.specs.>")
-		c.Sub.Allow.Add(wire.AllSpecs, wire.CommandSubject(name), wire.CommandAll, inbox)
-		// One answer to each command, on the reply subject that the command names.
-		c.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: time.Minute}
-	case Viewer, Operator:
-		c.Sub.Allow.Add(wire.AllSamples, wire.AllRecords, wire.AllSpecs, inbox)
-		c.Pub.Allow.Add("$JS.API.DIRECT.GET.KV_specs.$KV.specs.>")
-		if role == Operator {
-			c.Pub.Allow.Add("command.>")
-		}
-	default:
-		return fmt.Errorf("issue credentials: role %q: want agent, viewer, operator or server", role)
+		return map[credential.Account]jwt.Permissions{
+			credential.Samples: allow(jwt.StringList{wire.SampleSubject(name), wire.RecordSubject(name)}, jwt.StringList{inbox}),
+			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+			// Replies have subjects of the machine's own, so that the bus checks whose they are.
+			credential.Commands: allow(jwt.StringList{wire.OwnReplies(name), wire.RenewalSubject(name)},
+				jwt.StringList{wire.CommandSubject(name), wire.CommandAll, wire.RenewedSubject(name)}),
+		}, nil
+	case Viewer:
+		return map[credential.Account]jwt.Permissions{
+			credential.Store: {Pub: jwt.Permission{Deny: jwt.StringList{">"}}, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSamples, wire.AllRecords}}},
+			credential.Specs: allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+		}, nil
 	}
-	return nil
+	return nil, fmt.Errorf("issue credentials: role %q: want agent, viewer or server", role)
+}
+
+// share sets what crosses from one account to another: what agents send, to the streams;
+// requests for specs, to their bucket; and announcements of specs, to those who read
+// them. NATS's answer to such a request goes back to the requesting account, and no
+// further.
+func share(name credential.Account, store string, c *jwt.AccountClaims) {
+	service := func(subject jwt.Subject) *jwt.Import {
+		return &jwt.Import{Name: string(subject), Subject: subject, Account: store, Type: jwt.Service}
+	}
+	switch name {
+	case credential.Store:
+		for _, subject := range []jwt.Subject{wire.AllUp, readSpecs} {
+			c.Exports.Add(&jwt.Export{Name: string(subject), Subject: subject, Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton})
+		}
+		c.Exports.Add(&jwt.Export{Name: wire.AllSpecs, Subject: wire.AllSpecs, Type: jwt.Stream})
+		c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	case credential.Samples:
+		c.Imports.Add(service(wire.AllUp))
+	case credential.Specs:
+		c.Imports.Add(service(readSpecs), &jwt.Import{Name: wire.AllSpecs, Subject: wire.AllSpecs, Account: store, Type: jwt.Stream})
+	}
 }
 
 // Trust is the information with which a NATS server accepts the holders of credentials:
 // the operator and its accounts, as JWTs. It holds no secret.
 type Trust struct {
-	Operator              string
-	Account, System       string // public keys
-	AccountJWT, SystemJWT string
+	Operator string
+	System   string                        // public key of the system account
+	Accounts map[credential.Account]string // public keys
+	JWTs     map[string]string             // of all accounts, by public key
 }
 
 // Trust returns the authority's trust information.
@@ -176,33 +307,44 @@ func (a *Authority) Trust() (t Trust, err error) {
 	if err != nil {
 		return t, fmt.Errorf("describe keys: %w", err)
 	}
-	if t.Account, err = a.account.PublicKey(); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	if t.System, err = a.system.PublicKey(); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	operator := jwt.NewOperatorClaims(operatorKey)
-	operator.Name, operator.SystemAccount = "quell", t.System
-	if t.Operator, err = operator.Encode(a.operator); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	account := jwt.NewAccountClaims(t.Account)
-	account.Name = "quell"
-	account.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
 	revoked, err := a.revoked()
 	if err != nil {
 		return t, err
 	}
-	for key, at := range revoked {
-		account.RevokeAt(key, time.Unix(at, 0))
+	t.Accounts, t.JWTs = map[credential.Account]string{}, map[string]string{}
+	account := func(name string, pair nkeys.KeyPair, change func(*jwt.AccountClaims)) (string, error) {
+		key, err := pair.PublicKey()
+		if err != nil {
+			return "", fmt.Errorf("describe keys: %w", err)
+		}
+		c := jwt.NewAccountClaims(key)
+		c.Name = name
+		change(c)
+		if t.JWTs[key], err = c.Encode(a.operator); err != nil {
+			return "", fmt.Errorf("describe keys: %w", err)
+		}
+		return key, nil
 	}
-	if t.AccountJWT, err = account.Encode(a.operator); err != nil {
+	if t.System, err = account("system", a.system, func(*jwt.AccountClaims) {}); err != nil {
+		return t, err
+	}
+	store, err := a.accounts[credential.Store].PublicKey()
+	if err != nil {
 		return t, fmt.Errorf("describe keys: %w", err)
 	}
-	system := jwt.NewAccountClaims(t.System)
-	system.Name = "system"
-	if t.SystemJWT, err = system.Encode(a.operator); err != nil {
+	for _, name := range credential.Accounts() {
+		if t.Accounts[name], err = account("quell-"+string(name), a.accounts[name], func(c *jwt.AccountClaims) {
+			share(name, store, c)
+			for key, at := range revoked {
+				c.RevokeAt(key, time.Unix(at, 0))
+			}
+		}); err != nil {
+			return t, err
+		}
+	}
+	operator := jwt.NewOperatorClaims(operatorKey)
+	operator.Name, operator.SystemAccount = "quell", t.System
+	if t.Operator, err = operator.Encode(a.operator); err != nil {
 		return t, fmt.Errorf("describe keys: %w", err)
 	}
 	return t, nil

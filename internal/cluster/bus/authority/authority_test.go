@@ -2,6 +2,8 @@ package authority_test
 
 import (
 	"bytes"
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +26,7 @@ func TestKeysStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, err := os.ReadDir(dir)
-	if err != nil || len(names) != 3 {
+	if err != nil || len(names) != 6 {
 		t.Fatalf("%d keys, %v", len(names), err)
 	}
 	for _, n := range names {
@@ -44,8 +46,8 @@ func TestKeysStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x.Account != y.Account || x.System != y.System || x.Account == x.System {
-		t.Errorf("accounts %s, %s; then %s, %s", x.Account, x.System, y.Account, y.System)
+	if !maps.Equal(x.Accounts, y.Accounts) || x.System != y.System || len(x.JWTs) != 5 {
+		t.Errorf("accounts %v, %s; then %v, %s", x.Accounts, x.System, y.Accounts, y.System)
 	}
 }
 
@@ -61,13 +63,20 @@ func TestKeysRefused(t *testing.T) {
 	if _, err := authority.Load(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "account.nk"), []byte("SAxyz"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "samples.nk"), []byte("SAxyz"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := authority.Load(dir); err == nil || !strings.Contains(err.Error(), "account.nk") {
+	if _, err := authority.Load(dir); err == nil || !strings.Contains(err.Error(), "samples.nk") {
 		t.Errorf("a damaged key: %v", err)
 	} else if strings.Contains(err.Error(), "SAxyz") {
 		t.Errorf("the error shows the key: %v", err)
+	}
+	old := filepath.Join(t.TempDir(), "keys")
+	if err := errors.Join(os.Mkdir(old, 0o700), os.WriteFile(filepath.Join(old, "account.nk"), []byte("SAxyz"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := authority.Load(old); err == nil || !strings.Contains(err.Error(), "account.nk, of an older quell-server") {
+		t.Errorf("keys of an older server: %v", err)
 	}
 }
 
@@ -86,7 +95,7 @@ func TestIssue(t *testing.T) {
 	for _, c := range []struct {
 		role authority.Role
 		name string
-	}{{"root", "m"}, {authority.Agent, ""}} {
+	}{{"root", "m"}, {"operator", "olga"}, {authority.Agent, ""}} {
 		if _, err := a.Issue(c.role, c.name, 0); err == nil {
 			t.Errorf("%q for %q was issued", c.role, c.name)
 		}
@@ -132,17 +141,23 @@ func TestRevoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	account, err := jwt.DecodeAccountClaims(trust.AccountJWT)
-	if err != nil {
-		t.Fatal(err)
+	var accounts []*jwt.AccountClaims
+	for _, key := range trust.Accounts {
+		account, err := jwt.DecodeAccountClaims(trust.JWTs[key])
+		if err != nil {
+			t.Fatal(err)
+		}
+		accounts = append(accounts, account)
 	}
 	for name, c := range map[string]struct {
 		claims  *jwt.UserClaims
 		revoked bool
 	}{"the first": {first, true}, "one that had ended": {ended, true}, "another machine's": {other, false},
 		"a viewer's of that name": {viewer, false}, "one issued since": {again, false}} {
-		if got := account.IsClaimRevoked(c.claims); got != c.revoked {
-			t.Errorf("%s: revoked %v, want %v", name, got, c.revoked)
+		for _, account := range accounts {
+			if got := account.IsClaimRevoked(c.claims); got != c.revoked {
+				t.Errorf("%s in %s: revoked %v, want %v", name, account.Name, got, c.revoked)
+			}
 		}
 	}
 	all, err := a.Issued()

@@ -2,14 +2,17 @@ package authority
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
@@ -22,6 +25,8 @@ type Issued struct {
 	At      int64  `json:"at"`                // s since 1970
 	Expires int64  `json:"expires,omitempty"` // s since 1970; 0: never
 	Revoked int64  `json:"-"`                 // s since 1970; 0: not revoked
+	Renew   int64  `json:"renew,omitempty"`   // life of those that replace them, s; 0: they are not renewed
+	Enrol   bool   `json:"enrol,omitempty"`   // they are renewed at once
 }
 
 // Files in the directory of keys: one line for each set of credentials, and the
@@ -110,6 +115,43 @@ func (a *Authority) Issued() ([]Issued, error) {
 		all = append(all, i)
 	}
 	return all, nil
+}
+
+type holder struct {
+	role Role
+	name string
+}
+
+// newest returns each holder's newest credentials that are not revoked.
+func (a *Authority) newest() (map[holder]Issued, error) {
+	all, err := a.Issued()
+	if err != nil {
+		return nil, err
+	}
+	newest := map[holder]Issued{}
+	for _, i := range all {
+		if i.Revoked == 0 {
+			newest[holder{i.Role, i.Name}] = i
+		}
+	}
+	return newest, nil
+}
+
+// Due lists the valid credentials that should be renewed: those whose holder has no newer
+// ones.
+func (a *Authority) Due(now time.Time) ([]Issued, error) {
+	newest, err := a.newest()
+	if err != nil {
+		return nil, err
+	}
+	var due []Issued
+	for _, i := range newest {
+		if i.Expires > now.Unix() && credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now) {
+			due = append(due, i)
+		}
+	}
+	slices.SortFunc(due, func(a, b Issued) int { return cmp.Or(cmp.Compare(a.Expires, b.Expires), cmp.Compare(a.Name, b.Name)) })
+	return due, nil
 }
 
 func (a *Authority) revoked() (map[string]int64, error) {

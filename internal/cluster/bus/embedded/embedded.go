@@ -29,11 +29,18 @@ type Options struct {
 	// SyncAlways fsyncs before each acknowledgement. Otherwise streams are fsynced every
 	// second; agents keep acknowledged messages for ten seconds.
 	SyncAlways bool
-	Log        *slog.Logger
+	// Connections is the maximum number of connections, so that clients leave the process
+	// its file descriptors; 0: NATS's default.
+	Connections int
+	Log         *slog.Logger
 	// Refused is called with each operation that was refused to a client, in a separate
 	// goroutine; nil: refusals are not reported.
 	Refused func(Refusal)
 }
+
+// maxConnections bounds the clients: NATS's default of 65,536 for each of an agent's
+// connections.
+const maxConnections = 3 << 16
 
 // Server is a NATS server in this process.
 type Server struct {
@@ -75,7 +82,7 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		return nil, fmt.Errorf("start NATS: read the operator's JWT: %w", err)
 	}
 	resolver := &server.MemAccResolver{}
-	for key, token := range map[string]string{t.Account: t.AccountJWT, t.System: t.SystemJWT} {
+	for key, token := range t.JWTs {
 		if err := resolver.Store(key, token); err != nil {
 			return nil, fmt.Errorf("start NATS: %w", err)
 		}
@@ -84,7 +91,7 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		JetStream: true, StoreDir: o.Dir, DontListen: o.Listen == "",
 		SyncInterval: time.Second, SyncAlways: o.SyncAlways,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
-		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20,
+		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20, MaxConn: cmp.Or(o.Connections, maxConnections),
 		// The cache maps subjects to subscribers. Each acknowledgement has its own
 		// subject, which would evict the useful entries.
 		NoSublistCache: true,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -78,7 +79,12 @@ func TestInProcess(t *testing.T) {
 
 // holdsSpecs returns why a server's bucket has no specs of a job on a platform.
 func holdsSpecs(ctx context.Context, s *embedded.Server, creds, job, platform string) error {
-	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserCredentials(creds), nats.CustomInboxPrefix("inbox.server"))
+	f, err := credential.Load(creds)
+	if err != nil {
+		return err
+	}
+	token := func() (string, error) { return f.Token(credential.Store) }
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserJWT(token, f.Answer), nats.CustomInboxPrefix("inbox.server"))
 	if err != nil {
 		return err
 	}

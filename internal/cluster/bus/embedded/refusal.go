@@ -3,6 +3,7 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"regexp"
 	"strconv"
@@ -176,10 +177,10 @@ func refusalReason(token string, t authority.Trust, now time.Time) (who, why str
 	switch {
 	case err != nil:
 		return "", "the credentials were changed after they were signed"
-	case c.Issuer != t.Account:
+	case t.JWTs[c.Issuer] == "":
 		return "", "the credentials are another authority's"
 	}
-	account, err := jwt.DecodeAccountClaims(t.AccountJWT)
+	account, err := jwt.DecodeAccountClaims(t.JWTs[c.Issuer])
 	switch {
 	case err == nil && account.IsClaimRevoked(c):
 		return c.Name, "the credentials were revoked"
@@ -192,23 +193,25 @@ func refusalReason(token string, t authority.Trust, now time.Time) (who, why str
 // SetTrust replaces the server's trust information. Clients whose credentials have been
 // revoked are disconnected and not accepted again.
 func (s *Server) SetTrust(t authority.Trust) error {
-	if t.Account != s.trust.Account || t.System != s.trust.System {
+	if !maps.Equal(t.Accounts, s.trust.Accounts) || t.System != s.trust.System {
 		return errors.New("change trust: these are another authority's keys")
 	}
-	claims, err := jwt.DecodeAccountClaims(t.AccountJWT)
-	if err != nil {
-		return fmt.Errorf("change trust: %w", err)
-	}
-	account, err := s.LookupAccount(t.Account)
-	if err != nil {
-		return fmt.Errorf("change trust: %w", err)
-	}
-	if err := s.AccountResolver().Store(t.Account, t.AccountJWT); err != nil {
-		return fmt.Errorf("change trust: %w", err)
-	}
-	if s.watcher != nil {
+	if s.watcher != nil { // first: it says why a client is disconnected
 		s.watcher.trust.Store(&t)
 	}
-	s.UpdateAccountClaims(account, claims)
+	for _, key := range t.Accounts {
+		claims, err := jwt.DecodeAccountClaims(t.JWTs[key])
+		if err != nil {
+			return fmt.Errorf("change trust: %w", err)
+		}
+		account, err := s.LookupAccount(key)
+		if err != nil {
+			return fmt.Errorf("change trust: %w", err)
+		}
+		if err := s.AccountResolver().Store(key, t.JWTs[key]); err != nil {
+			return fmt.Errorf("change trust: %w", err)
+		}
+		s.UpdateAccountClaims(account, claims)
+	}
 	return nil
 }

@@ -145,7 +145,7 @@ func write(path string, fill func(emit func(spec.Key, *spec.Hour) error) error) 
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, b.Bytes(), 0o644)
+	return atomicfile.Write(path, b.Bytes(), 0o600)
 }
 
 // digest is a digest file that is being read, by key.

@@ -201,7 +201,7 @@ func (s *source) make(ctx context.Context) error {
 	if err := ctx.Err(); err != nil { // another has failed
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(s.digest), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(s.digest), 0o700); err != nil {
 		return fmt.Errorf("write digest: %w", err)
 	}
 	return write(s.digest, func(emit func(spec.Key, *spec.Hour) error) error { return read(ctx, s.path, s.windows, emit) })

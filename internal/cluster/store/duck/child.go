@@ -139,6 +139,9 @@ func (a *answer) write(rows driver.Rows) error {
 		if err != nil {
 			return &Error{Wrong, "a value of the result cannot be encoded: " + err.Error()}
 		}
+		if len(text) > maxRow {
+			return &Error{Exceeded, fmt.Sprintf("a row of the result is larger than %d MB", maxRow>>20)}
+		}
 		n, size = n+1, size+int64(len(text))
 		if n > a.limits.Rows || size > a.limits.Bytes {
 			a.truncated = true

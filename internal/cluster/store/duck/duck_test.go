@@ -1,6 +1,8 @@
 package duck
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -89,7 +91,7 @@ func newBench(t testing.TB, opt store.Options) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &bench{dir, s, NewRunner(2, os.Args[0], "query-child", dir)}
+	return &bench{dir, s, NewRunner(os.Args[0], "query-child", dir)}
 }
 
 func (b *bench) add(t testing.TB, batch *store.Batch) {
@@ -417,17 +419,64 @@ func TestASlowQueryIsStopped(t *testing.T) {
 	}
 }
 
-func TestNoMoreQueriesThanSlots(t *testing.T) {
+// A row that is too large to be held is refused, by the child and by its parent.
+func TestRowsAreBounded(t *testing.T) {
 	b := newBench(t, store.Options{Now: clock})
-	b.runner.Slots <- struct{}{}
-	b.runner.Slots <- struct{}{}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := b.runner.Query(ctx, b.job("SELECT 1")); err == nil {
-		t.Error("a third query was carried out")
+	job := b.job(fmt.Sprintf("SELECT repeat('x', %d)", maxRow))
+	job.Limits.Bytes = 1 << 30
+	_, err := b.runner.Query(t.Context(), job)
+	if e, ok := errors.AsType[*Error](err); !ok || e.Kind != Exceeded || !strings.Contains(e.Message, "a row") {
+		t.Errorf("got %v", err)
 	}
-	<-b.runner.Slots
-	b.ask(t, "SELECT 1")
+	var sum Summary
+	long := bufio.NewReader(strings.NewReader(`{"row":["` + strings.Repeat("x", maxLine) + `"]}` + "\n"))
+	if ended, err := sum.read(long, collector{&Answer{}}); ended || err == nil {
+		t.Errorf("a line of a child that ignores the limit: %v, %v", ended, err)
+	}
+}
+
+// FuzzChildsOutput reads what a child that was taken over might send: there is no panic, and no
+// row that is larger than allowed.
+func FuzzChildsOutput(f *testing.F) {
+	f.Add([]byte(`{"fences":["landlock"]}` + "\n" + `{"columns":[{"name":"a","type":"INTEGER"}]}` + "\n" + `{"row":[1]}` + "\n" + `{"end":true}` + "\n"))
+	f.Add([]byte(`{"error":{"kind":"wrong","message":"x"}}` + "\n"))
+	f.Add([]byte("{\n{\"row\":null}\n\n\x00"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a := &Answer{}
+		var sum Summary
+		sum.read(bufio.NewReader(bytes.NewReader(text)), collector{a})
+		for _, row := range a.Rows {
+			if len(row) > maxLine || !json.Valid(row) {
+				t.Errorf("row %.100q", row)
+			}
+		}
+	})
+}
+
+// A sink's error stops the query, whatever the child still has to send.
+func TestASinkStopsTheQuery(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	job := b.job("SELECT range, repeat('x', 1000) FROM range(20000)")
+	job.Limits.Rows, job.Limits.Bytes = 1_000_000, 1<<30
+	enough := errors.New("enough")
+	s := &stopping{after: 10, err: enough}
+	if _, err := b.runner.Stream(t.Context(), job, s); !errors.Is(err, enough) || s.rows != 10 {
+		t.Errorf("after %d rows: %v", s.rows, err)
+	}
+}
+
+type stopping struct {
+	rows, after int
+	err         error
+}
+
+func (s *stopping) Columns([]dialect.Column) error { return nil }
+
+func (s *stopping) Row(json.RawMessage) error {
+	if s.rows++; s.rows == s.after {
+		return s.err
+	}
+	return nil
 }
 
 // What is not in the job is not in the process.

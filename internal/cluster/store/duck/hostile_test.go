@@ -103,7 +103,9 @@ func (a *asker) query(job *Job) (*Answer, error) {
 	answer := &Answer{Answer: dialect.Answer{Rows: []json.RawMessage{}}}
 	late := time.AfterFunc(job.Limits.Time+grace+10*time.Second, func() { a.cmd.Process.Kill() })
 	defer late.Stop()
-	ended, bad := answer.read(a.out)
+	var sum Summary
+	ended, bad := sum.read(a.out, collector{answer})
+	answer.Truncated = sum.Truncated
 	if !ended {
 		a.end()
 		a.t.Errorf("%s: it has ended the process, or had to be stopped; the process said: %s", job.SQL, a.errs.String())
@@ -221,7 +223,7 @@ func TestTheOuterFencesHold(t *testing.T) {
 	b := newBench(t, store.Options{Now: clock})
 	b.add(t, &store.Batch{Samples: []sample.Sample{one(0, "m1", "/a", 1, 2)}})
 	a := b.ask(t, "SELECT 1")
-	runner := NewRunner(1, os.Args[0], "query-child-unfenced", b.dir)
+	runner := NewRunner(os.Args[0], "query-child-unfenced", b.dir)
 	seg := b.job("").Files[store.Samples][1]
 	for _, sql := range []string{"COPY (SELECT * FROM range(100000)) TO '" + seg + "'", "COPY (SELECT 1) TO '" + b.dir + "/x.csv'"} {
 		job := b.job(sql)

@@ -46,7 +46,7 @@ func benchStore(b *testing.B, name string, now time.Time, fill func(s *store.Sto
 	}
 	st := s.Stats()
 	b.ReportMetric(float64(st.Bytes)/1e6, "MB")
-	return &bench{dir, s, NewRunner(2, os.Args[0], "query-child", dir)}
+	return &bench{dir, s, NewRunner(os.Args[0], "query-child", dir)}
 }
 
 func flush(b *testing.B, s *store.Store) {

@@ -161,7 +161,7 @@ func (b *Bucket) copy(ctx context.Context, name string, to io.Writer) error {
 // Get implements store.Bucket.
 func (b *Bucket) Get(ctx context.Context, name, path string) error {
 	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", b.URL(name), err)
 	}

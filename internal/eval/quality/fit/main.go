@@ -1,10 +1,12 @@
 // Fit estimates the coefficients by which rule evidence computes a suspect's probability
 // (package detect, statistics.go). It uses findings with known antagonists: those of labelled
-// recordings of CPI, given as STEP:FILE, of scenes of the corpus, given as corpus:FILE, and
-// of the simulator's tuning half. Half of the machines are for the fit, the others for the
-// judgement. It also prints the calibration of the built-in probabilities.
+// recordings of CPI, given as STEP:FILE, of such recordings with innocent tasks of others
+// added (quell replay --innocents … --save), given as innocents:STEP:FILE, of scenes of the
+// corpus, given as corpus:FILE, and of the simulator's tuning half. Tuning scenes of the
+// corpus and half of the other machines are for the fit, the rest for the judgement. It also
+// prints the calibration of the built-in probabilities.
 //
-//	fit -seeds 2 -days 100 5s:TRACE 2s:TRACE … corpus:testdata/corpus/tuning-01.csv.gz …
+//	fit -seeds 2 -days 100 5s:TRACE … innocents:5s:TRACE … corpus:testdata/corpus/tuning-01.csv.gz …
 package main
 
 import (
@@ -38,6 +40,15 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// sources are the sources of findings, with the total weight that the findings of each have
+// in the fit: the more it is like a machine on which the rule runs, and the more in it only
+// statistics can tell, the higher. In recordings without innocents nearly every finding is
+// right.
+var sources = []struct {
+	name   string
+	weight float64
+}{{"recording", 0.5}, {"innocents", 6}, {"corpus", 2}, {"sim", 4}, {"everyday", 2}}
 
 // finding is one whose antagonists are known.
 type finding struct {
@@ -78,8 +89,17 @@ func run() error {
 	flag.Parse()
 	var d findings
 	for _, arg := range flag.Args() {
-		step, name, _ := strings.Cut(arg, ":")
-		if err := d.recording(step, name); err != nil {
+		source, file, _ := strings.Cut(arg, ":")
+		step := source
+		switch source {
+		case "innocents":
+			step, file, _ = strings.Cut(file, ":")
+		case "corpus":
+			step = "1s"
+		default:
+			source = "recording"
+		}
+		if err := d.recording(source, step, file); err != nil {
 			return err
 		}
 	}
@@ -94,9 +114,7 @@ func run() error {
 	key := func(f *finding) string {
 		return f.source + "\n" + f.machine + "\n" + string(f.victim) + "\n" + string(f.first)
 	}
-	var x [][]float64
-	var y []bool
-	var w []float64
+	total := map[string]float64{} // weight of a source's findings of the fit
 	for i := range d.all {
 		f := &d.all[i]
 		k := key(f)
@@ -104,7 +122,18 @@ func run() error {
 		f.weight = 1 / float64(1+len(before))
 		recent[k] = append(before, f.at)
 		if fitted(f) {
-			x, y, w = append(x, f.features), append(y, f.right), append(w, f.weight)
+			total[f.source] += f.weight
+		}
+	}
+	var x [][]float64
+	var y []bool
+	var w []float64
+	const weights = 1000 // total for a source of weight 1, much more than the fit's ridge
+	for _, source := range sources {
+		for i := range d.all {
+			if f := &d.all[i]; f.source == source.name && fitted(f) {
+				x, y, w = append(x, f.features), append(y, f.right), append(w, f.weight*weights*source.weight/total[f.source])
+			}
 		}
 	}
 	l, ok := stat.FitLogistic(x, y, w)
@@ -112,11 +141,11 @@ func run() error {
 		return fmt.Errorf("%d findings: the regression has no solution", len(x))
 	}
 	fmt.Printf("intercept %.3f\ncoefficients %.3f\n", l.Intercept, l.Coef)
-	for _, source := range []string{"recording", "corpus", "sim", "everyday"} {
+	for _, source := range sources {
 		err := errors.Join(
-			d.calibration(source, "these coefficients, machines of the fit", func(f *finding) (float64, bool) { return l.P(f.features), fitted(f) }),
-			d.calibration(source, "these coefficients, other machines", func(f *finding) (float64, bool) { return l.P(f.features), !fitted(f) }),
-			d.calibration(source, "built-in coefficients", func(f *finding) (float64, bool) { return f.p, f.decided }))
+			d.calibration(source.name, "these coefficients, machines of the fit", func(f *finding) (float64, bool) { return l.P(f.features), fitted(f) }),
+			d.calibration(source.name, "these coefficients, other machines", func(f *finding) (float64, bool) { return l.P(f.features), f.decided && !fitted(f) }),
+			d.calibration(source.name, "built-in coefficients", func(f *finding) (float64, bool) { return f.p, f.decided }))
 		if err != nil {
 			return err
 		}
@@ -142,27 +171,32 @@ func (d *findings) calibration(source, what string, probability func(*finding) (
 	return c.Write(os.Stdout)
 }
 
+// fitted reports whether a finding is for the fit.
 func fitted(f *finding) bool {
+	if !f.decided {
+		return false
+	}
+	if f.source == "corpus" {
+		return strings.Contains(f.machine, "tuning")
+	}
 	h := fnv.New32a()
 	fmt.Fprint(h, f.machine)
 	return h.Sum32()&1 == 0
 }
 
-func (d *findings) recording(step, name string) error {
+func (d *findings) recording(source, step, name string) error {
 	o, err := replay.Default(detect.EvidenceMethod)
 	if err != nil {
 		return err
 	}
-	source, length := "recording", time.Second
-	if step == "corpus" {
-		source = step
-		o.ScaleTo(length)
+	length, err := time.ParseDuration(step)
+	if err != nil {
+		return fmt.Errorf("%s: step: %w", name, err)
+	}
+	o.ScaleTo(length)
+	if source == "corpus" {
 		o.Spec.MinSamples = 30
 	} else {
-		if length, err = time.ParseDuration(step); err != nil {
-			return err
-		}
-		o.ScaleTo(length)
 		cpi, _ := sample.LookupSignal(sample.CPI)
 		cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
 		o.Signals, o.ByTask = map[sample.SignalName]sample.Signal{sample.CPI: cpi}, true

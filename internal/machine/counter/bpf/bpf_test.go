@@ -70,3 +70,38 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A tenant that fills the map takes nothing of what a followed task has room for.
+func TestRoomIsKept(t *testing.T) {
+	quelltest.Need(t, quelltest.EBPF)
+	const room = 64
+	m, err := Load(func(bool) (*ebpf.Map, error) {
+		return ebpf.NewMap(&ebpf.MapSpec{Name: "quell_test", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: room})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewPrograms[uint64](m, nil, m.Close)
+	defer p.Close()
+	for range 2 {
+		followed := []uint64{1, 2, 3}
+		if err := p.Open(followed, nil); err != nil {
+			t.Fatal(err)
+		}
+		filled := 0
+		for id := uint64(1000); m.Update(id, uint64(1), ebpf.UpdateNoExist) == nil; id++ {
+			filled++
+		}
+		for _, id := range followed {
+			if err := m.Update(id, 10*id, ebpf.UpdateExist); err != nil || p.Of(id) != 10*id {
+				t.Errorf("cgroup %d: %v, %d counted", id, err, p.Of(id))
+			}
+		}
+		if filled != room-len(followed) {
+			t.Errorf("%d others in a map of %d", filled, room)
+		}
+		if err := p.Detach(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -43,7 +43,7 @@ func NewPrograms[R any](work *ebpf.Map, lost *ebpf.Variable, unload func() error
 }
 
 // Open implements Kernel.
-func (p *Programs[R]) Open() error {
+func (p *Programs[R]) Open(cgroups []uint64, pairs [][2]uint64) error {
 	if err := Clear[uint64](p.work); err != nil {
 		return err
 	}
@@ -51,8 +51,39 @@ func (p *Programs[R]) Open() error {
 		if err := p.service.clear(); err != nil {
 			return err
 		}
+		keys := make([]pairKey, len(pairs))
+		for i, pair := range pairs {
+			keys[i] = pairKey{pair[0], pair[1]}
+		}
+		if err := makeRoom[pairKey, uint64](p.service.Pairs, keys); err != nil {
+			return err
+		}
+	}
+	if err := makeRoom[uint64, R](p.work, cgroups); err != nil {
+		return err
 	}
 	return p.hooks.Attach(p.programs...)
+}
+
+// makeRoom puts zero values into a map: a key that is there is found also when others have
+// filled the map.
+func makeRoom[K comparable, V any](m *ebpf.Map, keys []K) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := m.BatchUpdate(keys, make([]V, len(keys)), nil)
+	if errors.Is(err, ebpf.ErrNotSupported) { // before 5.6
+		var zero V
+		for _, k := range keys {
+			if err = m.Put(k, &zero); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make room in %s: %w", m, err)
+	}
+	return nil
 }
 
 // Detach implements Kernel.

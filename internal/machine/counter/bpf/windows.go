@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,6 +15,13 @@ import (
 // MaxCgroups is the number of cgroups that are counted at once in a window. Lost counts
 // what further cgroups do.
 const MaxCgroups = 16 << 10
+
+// Of that, followed tasks have room of their own; the rest is for all other cgroups, which any
+// task can make. Of MaxPairs half is for the pairs of so many tasks.
+const (
+	roomForTasks   = MaxCgroups / 8 * 7
+	tasksWithPairs = 90
+)
 
 // Record is what a signal's programs keep for each cgroup: R, as bpf2go makes it of the
 // C struct, with the signal's methods.
@@ -35,8 +43,10 @@ type Record[R any] interface {
 // CgroupCounts is what counts, by cgroups' ids as sample.CgroupID makes them; *Programs is
 // one.
 type CgroupCounts[R any] interface {
-	// Open discards what was counted and begins to count; Detach ends that.
-	Open() error
+	// Open discards what was counted and begins to count; Detach ends that. There is room
+	// for these cgroups, and for these pairs of one that waits and one that is served,
+	// whatever others do.
+	Open(cgroups []uint64, pairs [][2]uint64) error
 	Detach() error
 	Each(yield func(cgroup uint64, r *R)) error
 	// Of returns what one cgroup did so far, R's zero value if it did nothing.
@@ -65,6 +75,10 @@ type Windows[R any, P Record[R]] struct {
 	others     counter.Reading
 	beyond     places // that others used
 
+	crowded      []sample.TaskKey
+	turn         int                       // whose pairs come first
+	dropped      uint64                    // pairs, until the last window
+	contended    bool                      // pairs were dropped: those of tasks need room of their own
 	gone         map[uint64]sample.TaskKey // cgroups of tasks that were removed in this window
 	serves       bool                      // served tasks are reported
 	unattributed time.Duration             // waits for which the served task is not known
@@ -88,7 +102,7 @@ type places struct {
 // Open returns windows over a kernel, which they own. The kernel is closed if it does
 // not attach: a kernel or a sandbox may allow loading and refuse the rest.
 func Open[R any, P Record[R]](k CgroupCounts[R]) (*Windows[R, P], error) {
-	if err := errors.Join(k.Open(), k.Detach()); err != nil {
+	if err := errors.Join(k.Open(nil, nil), k.Detach()); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
 	serves, err := k.Served(func(uint64, uint64, time.Duration) {})
@@ -106,7 +120,7 @@ func (w *Windows[R, P]) InfoOf(signal sample.SignalName, variant string) counter
 
 // Totals implements counter.Source.
 func (w *Windows[R, P]) Totals() counter.Totals {
-	return counter.Totals{Others: w.others, Lost: w.lost, PairsDropped: w.kernel.PairsDropped(), Unattributed: w.unattributed}
+	return counter.Totals{Others: w.others, Lost: w.lost, PairsDropped: w.kernel.PairsDropped(), Unattributed: w.unattributed, Crowded: w.crowded}
 }
 
 // SetCPUs implements counter.Source: the programs run on all CPUs.
@@ -155,14 +169,43 @@ func (w *Windows[R, P]) Start() error {
 		}
 		claims = append(claims, c)
 	}
-	for id, t := range counter.Assign(claims) {
+	w.crowded = w.crowded[:0]
+	kept, crowded := counter.AssignUpTo(claims, roomForTasks)
+	owned := kept
+	if len(crowded) > 0 {
+		owned = counter.Assign(claims) // what has no room of its own may find some
+	}
+	for id, t := range owned {
 		t.ids = append(t.ids, id)
 	}
-	if err := w.kernel.Open(); err != nil {
+	for t := range crowded {
+		w.crowded = append(w.crowded, t.target.Key)
+	}
+	if n := w.kernel.PairsDropped(); n > w.dropped {
+		w.dropped, w.contended = n, true
+	}
+	if err := w.kernel.Open(slices.Collect(maps.Keys(kept)), w.pairsOfTasks(claims)); err != nil {
 		return fmt.Errorf("start window: %w", err)
 	}
 	w.windowOpen = true
 	return nil
+}
+
+// pairsOfTasks are the pairs of tasks' own cgroups, if others took the room for them before:
+// of all tasks or, in turns, of as many as half of the room is for.
+func (w *Windows[R, P]) pairsOfTasks(claims []counter.Claim[*monitored[R]]) (pairs [][2]uint64) {
+	if !w.contended || !w.serves {
+		return nil
+	}
+	slices.SortFunc(claims, func(a, b counter.Claim[*monitored[R]]) int { return cmp.Compare(a.ID, b.ID) })
+	n := min(len(claims), tasksWithPairs)
+	for i := range n {
+		for j := range n {
+			pairs = append(pairs, [2]uint64{claims[(w.turn+i)%len(claims)].ID, claims[(w.turn+j)%len(claims)].ID})
+		}
+	}
+	w.turn += n
+	return pairs
 }
 
 // Stop implements counter.Source.
@@ -212,6 +255,9 @@ func (w *Windows[R, P]) owners() map[uint64]*monitored[R] {
 func (w *Windows[R, P]) attribute(owners map[uint64]*monitored[R], only *monitored[R]) error {
 	_, err := w.kernel.Served(func(waits, by uint64, d time.Duration) {
 		t := owners[waits]
+		if d == 0 { // only room was made for it
+			return
+		}
 		if t == nil || only != nil && t != only {
 			return
 		}

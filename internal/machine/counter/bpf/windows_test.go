@@ -249,3 +249,88 @@ func TestPlacesAreForgotten(t *testing.T) {
 		t.Errorf("%d numbers for %d places are kept after 100 pods", len(s.places), len(s.number))
 	}
 }
+
+// A followed task's cgroups have room in the kernel's map before anything is counted, however
+// many cgroups another task makes; that task is named.
+func TestRoomForEveryTask(t *testing.T) {
+	var many []uint64
+	for id := range uint64(2 * MaxCgroups) {
+		many = append(many, 1000+id)
+	}
+	small, hostile := at(1, 10, 11), at(2, many...)
+	s, k := told(t, small, hostile)
+	bpftest.Start(t, s)
+	if len(k.Room) != roomForTasks || len(k.RoomPairs) != 0 {
+		t.Errorf("room for %d cgroups and %d pairs, want %d and none", len(k.Room), len(k.RoomPairs), roomForTasks)
+	}
+	for _, id := range []uint64{1, 10, 11, 2, many[0]} {
+		if !slices.Contains(k.Room, id) {
+			t.Errorf("no room for %d", id)
+		}
+	}
+	// What finds room nevertheless is still the task's.
+	last := many[len(many)-1]
+	k.Counts = map[uint64]work{10: {n: 1}, last: {n: 5}}
+	got := bpftest.Stop(t, s)
+	if got[small.Key].Cost != 1 || got[hostile.Key].Cost != 5 || !slices.Equal(s.Totals().Crowded, []sample.TaskKey{hostile.Key}) {
+		t.Errorf("readings %v, crowded %v", got, s.Totals().Crowded)
+	}
+	s.Remove(hostile.Key, 0)
+	bpftest.Start(t, s)
+	if bpftest.Stop(t, s); len(k.Room) != 3 || len(s.Totals().Crowded) != 0 {
+		t.Errorf("without it: room for %d, crowded %v", len(k.Room), s.Totals().Crowded)
+	}
+}
+
+// Once pairs had no room, those of followed tasks get some of their own. Empty ones are not
+// reported.
+func TestRoomForPairsOfTasks(t *testing.T) {
+	one, two := at(1, 10), at(2)
+	s, k := served(t, one, two)
+	bpftest.Start(t, s)
+	bpftest.Stop(t, s)
+	k.Missed = 7
+	bpftest.Start(t, s)
+	want := [][2]uint64{{1, 1}, {1, 2}, {2, 1}, {2, 2}}
+	if slices.SortFunc(k.RoomPairs, func(a, b [2]uint64) int { return slices.Compare(a[:], b[:]) }); !slices.Equal(k.RoomPairs, want) {
+		t.Errorf("room for %v, want %v", k.RoomPairs, want)
+	}
+	k.Counts = map[uint64]work{1: {n: 9}}
+	k.Pairs = []bpftest.Pair{{Waits: 1, By: 2, Time: 4}, {Waits: 2, By: 1}, {Waits: 2, By: 2}, {Waits: 1, By: 1}}
+	got := bpftest.Stop(t, s)
+	if a, b := got[one.Key].Served, got[two.Key].Served; len(a) != 1 || a[0] != (counter.Served{By: two.Key, Time: 4}) || len(b) != 0 {
+		t.Errorf("served %v and %v", a, b)
+	}
+	// With many tasks half of the room is for pairs, of others at each window.
+	for i := range uint64(300) {
+		if err := s.Add(at(100 + i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[uint64]bool{}
+	for range 4 {
+		bpftest.Start(t, s)
+		if n := len(k.RoomPairs); n > MaxPairs/2 {
+			t.Fatalf("room for %d pairs of %d", n, MaxPairs)
+		}
+		for _, pair := range k.RoomPairs {
+			seen[pair[0]] = true
+		}
+		bpftest.Stop(t, s)
+	}
+	if len(seen) != 302 {
+		t.Errorf("%d of 302 tasks had room for pairs in 4 windows", len(seen))
+	}
+}
+
+// served is told with a kernel that reports which tasks were served.
+func served(t *testing.T, tasks ...counter.Target) (source, *bpftest.Kernel[work]) {
+	t.Helper()
+	k := &bpftest.Kernel[work]{Serves: true}
+	w, err := Open[work](k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bpftest.Follow(t, source{w}, tasks...)
+	return source{w}, k
+}

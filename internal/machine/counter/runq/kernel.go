@@ -23,6 +23,7 @@ type bpfPrograms struct {
 	edge    *link.Iter
 	hooks   bpf.Hooks
 	ncpu    int // number of possible CPUs
+	room    int // for cgroups
 	window  uint32
 	table   []byte // one table of pairs
 }
@@ -57,7 +58,8 @@ func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 || slots > math.MaxUint16 {
 		return nil, fmt.Errorf("size records for %d tasks on %d CPUs: %w", tasks, k.ncpu, unix.E2BIG)
 	}
-	spec.Maps[runqMapOwners].MaxEntries = 8 * uint32(tasks) // nested ones included; about 80 bytes each
+	k.room = 8 * tasks // nested ones included; about 80 bytes each
+	spec.Maps[runqMapOwners].MaxEntries = uint32(k.room)
 	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
 	spec.Maps[runqMapRecords].MaxEntries = uint32(slots * k.ncpu)
 	values := map[string]any{

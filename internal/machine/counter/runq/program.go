@@ -22,6 +22,7 @@ type Program struct {
 	keys    []sample.TaskKey     // by slot, of the tasks that are followed since the window began
 	open    bool
 	dropped uint64
+	crowded []sample.TaskKey
 
 	account      account
 	unattributed time.Duration
@@ -72,7 +73,7 @@ func (p *Program) Info() counter.Info {
 // refused slices. PairsDropped are the slices of waits that had no place among the pairs
 // of their CPU.
 func (p *Program) Totals() counter.Totals {
-	return counter.Totals{Lost: p.dropped, PairsDropped: p.refused, Unattributed: p.unattributed}
+	return counter.Totals{Lost: p.dropped, PairsDropped: p.refused, Unattributed: p.unattributed, Crowded: p.crowded}
 }
 
 // SetCPUs implements counter.Source: all possible CPUs are counted.
@@ -130,7 +131,7 @@ func (p *Program) Start() error {
 	if p.open {
 		return counter.ErrOpen
 	}
-	unfit, err := p.setOwners()
+	unknown, crowded, err := p.setOwners()
 	if err != nil {
 		return fmt.Errorf("start window: %w", err)
 	}
@@ -140,11 +141,18 @@ func (p *Program) Start() error {
 	clear(p.keys)
 	for key, t := range p.tasks {
 		t.base = nil
-		if unfit[t.owner.Slot] {
+		if unknown[t.owner] {
 			p.dropped++
 			continue
 		}
+		// A crowded task may be served while others wait, but what of its own cgroups had no
+		// room would count as its neighbour.
 		p.keys[t.owner.Slot] = key
+		if crowded[t.owner] {
+			p.crowded = append(p.crowded, key)
+			p.dropped++
+			continue
+		}
 		if t.base, err = p.k.read(t.owner.Slot); err != nil {
 			return errors.Join(fmt.Errorf("start window: %w", err), p.k.detach())
 		}
@@ -156,25 +164,26 @@ func (p *Program) Start() error {
 	return nil
 }
 
-// setOwners brings the kernel's map in line with the followed tasks. It returns the
-// slots of tasks that cannot be counted because not all of their cgroups are known or
-// fit: what is left out would count as a neighbour.
-func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
-	unfit = map[uint32]bool{}
+// setOwners brings the kernel's map in line with the followed tasks. It returns the owners
+// that cannot be counted because not all of their cgroups are known, or fit: what is left out
+// would count as a neighbour.
+func (p *Program) setOwners() (unknown, crowded map[runqOwner]bool, err error) {
+	unknown = map[runqOwner]bool{}
 	claims := make([]counter.Claim[runqOwner], 0, len(p.tasks))
 	for _, t := range p.tasks {
 		c, ok := counter.ClaimOf(&t.target, t.owner)
 		if !ok {
-			unfit[t.owner.Slot] = true
+			unknown[t.owner] = true
 			continue
 		}
 		claims = append(claims, c)
 	}
-	want := counter.Assign(claims)
+	p.crowded = p.crowded[:0]
+	want, crowded := counter.AssignUpTo(claims, p.k.room)
 	for id := range p.owned {
 		if _, ok := want[id]; !ok {
 			if err := p.k.deleteOwner(id); err != nil {
-				return nil, fmt.Errorf("remove cgroup owner: %w", err)
+				return nil, nil, fmt.Errorf("remove cgroup owner: %w", err)
 			}
 			delete(p.owned, id)
 		}
@@ -185,14 +194,14 @@ func (p *Program) setOwners() (unfit map[uint32]bool, err error) {
 		}
 		switch err := p.k.setOwner(id, o); {
 		case errors.Is(err, unix.E2BIG):
-			unfit[o.Slot] = true
+			crowded[o] = true
 		case err != nil:
-			return nil, fmt.Errorf("set cgroup owner: %w", err)
+			return nil, nil, fmt.Errorf("set cgroup owner: %w", err)
 		default:
 			p.owned[id] = o
 		}
 	}
-	return unfit, nil
+	return unknown, crowded, nil
 }
 
 // Stop implements counter.Source. Unfinished waits count up to here.

@@ -392,6 +392,35 @@ func TestTaskWhoseCgroupsDoNotFit(t *testing.T) {
 	}
 }
 
+// A task with more cgroups than there is room for takes no other task's place. It is not
+// counted, is named, and may still be served while others wait.
+func TestCrowdedTaskLeavesRoom(t *testing.T) {
+	a, hostile := unified(t, "a"), unified(t, "hostile")
+	hostile.Below = func() (ids []uint64, _ error) {
+		for id := range uint64(5000) {
+			ids = append(ids, 1<<40+id)
+		}
+		return ids, nil
+	}
+	p := program(t, 2, hostile, a)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.owned) != 16 || p.owned[a.Key.CgroupID()] == (runqOwner{}) || p.owned[hostile.Key.CgroupID()] == (runqOwner{}) {
+		t.Errorf("%d cgroups have an owner, a's %v, the other's %v", len(p.owned), p.owned[a.Key.CgroupID()], p.owned[hostile.Key.CgroupID()])
+	}
+	var yielded []sample.TaskKey
+	err := p.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return 0, true }}, func(k sample.TaskKey, _ counter.Reading) {
+		yielded = append(yielded, k)
+	})
+	if err != nil || len(yielded) != 1 || yielded[0] != a.Key || !slices.Equal(p.Totals().Crowded, []sample.TaskKey{hostile.Key}) {
+		t.Errorf("Stop yields %v, %v; crowded %v", yielded, err, p.Totals().Crowded)
+	}
+	if !slices.Contains(p.keys, hostile.Key) {
+		t.Error("the crowded task is not known as one that is served")
+	}
+}
+
 func TestWindowOrder(t *testing.T) {
 	p := program(t, maxTasks)
 	if err := p.Stop(counter.WindowEnd{}, nil); !errors.Is(err, counter.ErrNotOpen) {

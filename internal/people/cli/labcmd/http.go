@@ -1,6 +1,8 @@
 package labcmd
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,11 +54,14 @@ func (a *commands) httpMaximum(cmd *cobra.Command, o httpload.Options) error {
 		}
 	}
 	best, all, err := httpload.Maximum(cmd.Context(), o, each)
+	if err == nil && best.Done == 0 {
+		err = fmt.Errorf("%w: %s", httpload.ErrNoAnswer, cmp.Or(best.FirstError, "no request ended in time"))
+	}
+	if errors.Is(err, httpload.ErrNoAnswer) {
+		return app.Negative(fmt.Errorf("load %s: %w", o.URL, err), "check that the server answers there, e.g. with curl")
+	}
 	if err != nil {
 		return err
-	}
-	if best.Done == 0 {
-		return app.Negative(fmt.Errorf("load %s: no good answer; the first error: %s", o.URL, best.FirstError), "check that the server answers there, e.g. with curl")
 	}
 	if a.JSON {
 		return a.WriteJSON(map[string]any{"best": best, "steps": all})

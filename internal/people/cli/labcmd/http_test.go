@@ -28,11 +28,12 @@ func TestLabHTTP(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", text.Code, text.Out, text.Err)
 	}
 	most := quell(t, clitest.Env(""), args...)
-	if most.Code != app.ExitOK || !strings.Contains(most.Out, "   1 connections") || !strings.Contains(most.Out, "the maximum: ") {
+	stalled := strings.Contains(most.Err, "no good answer: no request ended in time") // on a machine that stood still for so long
+	if (most.Code == app.ExitOK) != strings.Contains(most.Out, "the maximum: ") || (most.Code == app.ExitNegative) != stalled || !strings.Contains(most.Out, "   1 connections") {
 		t.Errorf("exit code %d\n%s%s", most.Code, most.Out, most.Err)
 	}
 	s.Close()
-	if gone := quell(t, clitest.Env(""), append(args, "--connections", "1")...); gone.Code != app.ExitNegative || !strings.Contains(gone.Err, "no good answer; the first error: connect") {
+	if gone := quell(t, clitest.Env(""), append(args, "--connections", "1")...); gone.Code != app.ExitNegative || !strings.Contains(gone.Err, "no good answer: connect") {
 		t.Errorf("exit code %d\n%s", gone.Code, gone.Err)
 	}
 	if bad := quell(t, clitest.Env(""), "lab", "http", s.URL, "--rate", "0"); bad.Code != app.ExitUsage || !strings.Contains(bad.Err, "rate: 0: want more than 0") {

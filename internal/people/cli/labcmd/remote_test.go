@@ -41,14 +41,7 @@ func sshd(t *testing.T) (pid int, inventory string) {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, "sshd", "ssh-keygen")
 	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := quelltest.FreeAddress(t)
 	s := quelltest.NewSSHD(t, dir, "host", address, "XDG_CACHE_HOME="+dir+"/cache")
 	var log bytes.Buffer
 	cmd := exec.Command(s.Argv[0], s.Argv[1:]...)

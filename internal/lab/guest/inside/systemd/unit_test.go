@@ -4,7 +4,9 @@ package systemd
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -26,6 +28,7 @@ const (
 	unit    = "quell-agent.service"
 	restore = "quell-restore.service"
 	timer   = "quell-restore.timer"
+	server  = "quell-server.service"
 	// The tasks are services that run this binary, one for each way to count.
 	files, scraped, probed = "/system.slice/file.service", "/system.slice/scrape.service", "/system.slice/uprobe.service"
 )
@@ -145,7 +148,7 @@ func TestSecurity(t *testing.T) {
 	for _, c := range []struct {
 		unit string
 		most float64
-	}{{unit, 3.5}, {restore, 1.5}} {
+	}{{unit, 3.5}, {restore, 1.5}, {server, 1.5}} {
 		out, err := exec.Command("/usr/bin/systemd-analyze", "security", "--offline=yes", "--no-pager", "/lib/systemd/system/"+c.unit).CombinedOutput()
 		t.Logf("%s", out)
 		m := regexp.MustCompile(`Overall exposure level for \S+: (\d+\.\d+)`).FindSubmatch(out)
@@ -315,4 +318,52 @@ func TestContainersDropIn(t *testing.T) {
 	systemctl(t, "restart", unit)
 	counted(t, sample.CPT, probed)
 	systemctl(t, "stop", unit)
+}
+
+// TestServer runs the server in its sandbox, as its own user: it starts, answers a query by
+// a child process, leaves nothing that others can read, and stops.
+func TestServer(t *testing.T) {
+	// A state directory of an earlier server that ran without the unit.
+	const dir = "/var/lib/quell-server"
+	if err := errors.Join(os.MkdirAll(dir+"/store", 0o755), os.Chmod(dir+"/store", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	systemctl(t, "start", server)
+	get := func() (int, string) {
+		resp, err := http.Post("http://127.0.0.1:9781/v1/query", "application/json", strings.NewReader(`{"sql":"SELECT count(*) + 42 FROM samples"}`))
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, fmt.Sprint(string(text), err)
+	}
+	var text string
+	until(t, 4*time.Minute, "the server answers a query", func() bool {
+		var code int
+		code, text = get()
+		return code == http.StatusOK && strings.Contains(text, "[[42]]")
+	})
+	status, err := os.ReadFile("/proc/" + showOf(t, server, "MainPID") + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`NoNewPrivs:\t1`, `Seccomp:\t2`, `CapBnd:\t0+`, `CapEff:\t0+`, `Uid:\t990\t.*`} {
+		if !regexp.MustCompile(`(?m)^` + want + `$`).Match(status) {
+			t.Errorf("%s is not in\n%s", want, status)
+		}
+	}
+	all, err := os.ReadDir(dir)
+	if err != nil || len(all) < 3 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for _, e := range all {
+		if info, err := e.Info(); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
+		}
+	}
+	systemctl(t, "stop", server)
+	if result := showOf(t, server, "Result"); result != "success" {
+		t.Errorf("the unit's result is %s", result)
+	}
 }

@@ -1,0 +1,171 @@
+package bus
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+const (
+	// readEvery is how soon the end of renewed credentials is known. The bus reads the file
+	// again for each connection.
+	readEvery = 10 * time.Second
+	// renewPause is between an agent's requests. The server answers a machine twice as often.
+	renewPause = time.Minute
+	// renewWait is how long an answer may take.
+	renewWait = 10 * time.Second
+)
+
+// watchCredentials reads the file of credentials from time to time and has them renewed.
+func (u *Uplink) watchCredentials(ctx context.Context) {
+	tick := time.NewTicker(cmp.Or(u.options.read, readEvery))
+	defer tick.Stop()
+	var asked time.Time
+	for {
+		now := time.Now()
+		f := u.credentials.Load()
+		var connected <-chan struct{} // closed when there is a new connection
+		if u.commands != nil {
+			connected = u.commands.changed(u.commands.epoch())
+			if f != nil && f.Renewable && (f.Enrols || credential.Due(f.Issued, f.Expires, now)) &&
+				u.commands.nc.IsConnected() && now.Sub(asked) >= renewPause {
+				asked = now
+				u.renewing.set(u.renew(ctx, f))
+				u.readCredentials()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-connected:
+		case <-tick.C:
+			u.readCredentials()
+		}
+	}
+}
+
+func (u *Uplink) readCredentials() {
+	f, err := credential.Load(u.options.Credentials)
+	if err == nil {
+		u.credentials.Store(f)
+	}
+	u.unreadable.set(err)
+}
+
+// renew has the server sign credentials for a new key, which does not leave this machine,
+// and replaces the file.
+func (u *Uplink) renew(ctx context.Context, f *credential.File) error {
+	public, seed, err := credential.NewKey()
+	if err != nil {
+		return err
+	}
+	ask, err := wire.Marshal(&wire.Renewal{Machine: u.machine, Key: public})
+	if err != nil {
+		return err
+	}
+	answers, err := u.commands.nc.SubscribeSync(wire.RenewedSubject(u.machine))
+	if err != nil {
+		return fmt.Errorf("renew credentials: %w", err)
+	}
+	defer func() { _ = answers.Unsubscribe() }() // of a lost connection: gone with it
+	if err := u.commands.nc.Publish(wire.RenewalSubject(u.machine), ask); err != nil {
+		return fmt.Errorf("renew credentials: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, renewWait)
+	defer cancel()
+	m, err := answers.NextMsgWithContext(ctx)
+	if err != nil {
+		return fmt.Errorf("renew credentials: no server answers: %w", err)
+	}
+	var r wire.Renewed
+	if err := wire.Unmarshal(m.Data, &r); err != nil {
+		return fmt.Errorf("renew credentials: %w", err)
+	}
+	if r.Refused != "" {
+		return fmt.Errorf("renew credentials: the server refuses: %s", cut(r.Refused))
+	}
+	text, err := f.Renewed(r.Tokens, seed)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(u.options.Credentials, text, 0o600); err != nil {
+		return fmt.Errorf("renew credentials: %w", err)
+	}
+	return nil
+}
+
+// Expires returns when the credentials expire, zero if never or if there are none, and why
+// they need attention.
+func (u *Uplink) Expires(now time.Time) (at time.Time, due error) {
+	f, due := u.credentials.Load(), u.unreadable.get()
+	if f == nil {
+		return at, due
+	}
+	renewing := u.renewing.get()
+	if due == nil && (credential.Due(f.Issued, f.Expires, now) && (!f.Renewable || renewing != nil) || f.Enrols && renewing != nil) {
+		due = fmt.Errorf("%s expires at %s: replace it, with the output of quell-server credentials agent %s", u.options.Credentials, f.Expires.UTC().Format(time.RFC3339), f.Name)
+		due = errors.Join(due, renewing)
+	}
+	return f.Expires, due
+}
+
+// maxRenewals is how many requests for credentials may wait; further ones are dropped, and
+// their machines ask again.
+const maxRenewals = 64
+
+// ServeRenewals answers machines' requests for new credentials until ctx ends. The bus has
+// checked which machine asks; renew signs JWTs for its new key.
+func (b *Bus) ServeRenewals(ctx context.Context, renew func(machine, key string) ([]string, error)) error {
+	nc := b.commands.link.nc
+	requests := make(chan *nats.Msg, maxRenewals)
+	sub, err := nc.ChanQueueSubscribe(wire.AllRenewals, "servers", requests)
+	if err != nil {
+		return fmt.Errorf("answer requests for credentials: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	answered := map[string]time.Time{} // by subject: as many as there are machines with credentials
+	for {
+		var m *nats.Msg
+		select {
+		case <-ctx.Done():
+			return nil
+		case m = <-requests:
+		}
+		if now := time.Now(); now.Sub(answered[m.Subject]) < renewPause/2 {
+			continue
+		} else {
+			answered[m.Subject] = now
+		}
+		var r wire.Renewal
+		err := wire.Unmarshal(m.Data, &r)
+		if err == nil && wire.RenewalSubject(r.Machine) != m.Subject {
+			err = &ForgedError{m.Subject, r.Machine}
+		}
+		if err != nil {
+			b.log.Warn("a request for credentials was dropped", "subject", m.Subject, "reason", err)
+			continue
+		}
+		answer := &wire.Renewed{Machine: r.Machine}
+		if answer.Tokens, err = renew(r.Machine, r.Key); err != nil {
+			answer.Refused = err.Error()
+			b.log.Warn("credentials were not renewed", "machine", r.Machine, "reason", err)
+		} else {
+			b.log.Info("credentials were renewed", "machine", r.Machine)
+		}
+		data, err := wire.Marshal(answer)
+		if err == nil {
+			err = nc.Publish(wire.RenewedSubject(r.Machine), data)
+		}
+		if err != nil {
+			b.log.Warn("answer a request for credentials", "machine", r.Machine, "reason", err)
+		}
+	}
+}

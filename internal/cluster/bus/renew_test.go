@@ -1,0 +1,208 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// serveRenewals answers requests until the test ends.
+func serveRenewals(t *testing.T, b *Bus, renew func(machine, key string) ([]string, error)) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := b.ServeRenewals(ctx, renew); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); wg.Wait() })
+	quelltest.Until(t, "the server listens", func() bool {
+		return b.commands.link.nc.NumSubscriptions() > 0 && b.commands.link.ask(t.Context()) == nil
+	})
+}
+
+// TestEnrolment: an agent replaces credentials that were made for enrolment by others, for a
+// key that it made itself, and goes on with them after a restart. The next ones it gets
+// when they are due.
+func TestEnrolment(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	serveRenewals(t, b, func(machine, key string) ([]string, error) { return a.Renew(machine, key, time.Now()) })
+	const life = 90 * 24 * time.Hour
+	first, err := a.Enrol("m1", time.Hour, life)
+	path := filepath.Join(t.TempDir(), "m1.creds")
+	if err == nil {
+		err = os.WriteFile(path, first, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func() *Uplink {
+		t.Helper()
+		u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m1", Credentials: path, pause: 20 * time.Millisecond},
+			Dir: t.TempDir(), MaxBytes: MinSpool, read: 10 * time.Millisecond, Command: func(context.Context, *wire.Command) *wire.Reply { return &wire.Reply{Ok: true} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	u := open()
+	quelltest.Until(t, "it has credentials that last", func() bool {
+		at, due := u.Expires(time.Now())
+		return due == nil && time.Until(at) > life-time.Hour
+	})
+	if err := u.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := func(text []byte) []byte { return text[bytes.Index(text, []byte("\nSU")):][:59] }
+	f, err := credential.Parse(second)
+	if err != nil || f.Enrols || !f.Renewable || bytes.Equal(seed(first), seed(second)) {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	u = open()
+	defer u.Close()
+	u.Samples(1, samples("m1", 1))
+	quelltest.Until(t, "it works with them", func() bool { return u.Stats().Sent == 1 && u.Err() == nil })
+	public, _, err := credential.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Renew("m1", public, time.Now()); !errors.Is(err, authority.ErrNotDue) {
+		t.Errorf("before they are due: %v", err)
+	}
+	if tokens, err := a.Renew("m1", public, time.Now().Add(life-13*24*time.Hour)); err != nil || len(tokens) != 3 {
+		t.Errorf("when they are due: %d, %v", len(tokens), err)
+	}
+	if n, err := a.Revoke(authority.Agent, "m1", time.Now()); err != nil || n != 3 {
+		t.Errorf("%d were revoked, %v", n, err)
+	}
+	if _, err := a.Renew("m1", public, time.Now().Add(life-13*24*time.Hour)); !errors.Is(err, authority.ErrNotDue) {
+		t.Errorf("after they were revoked: %v", err)
+	}
+	for _, c := range [][2]time.Duration{{0, life}, {time.Hour, 0}, {-time.Hour, life}} {
+		if _, err := a.Enrol("m1", c[0], c[1]); err == nil {
+			t.Errorf("enrolment for %s with a life of %s", c[0], c[1])
+		}
+	}
+}
+
+// TestAttackRenewalForAnother: a machine gets no credentials of another, and cannot have
+// any number signed.
+func TestAttackRenewalForAnother(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	var asked atomic.Int64
+	serveRenewals(t, b, func(machine, key string) ([]string, error) {
+		if asked.Add(1); machine != "m1" {
+			t.Errorf("credentials of %s were requested", machine)
+		}
+		return nil, errors.New("no")
+	})
+	creds := credentials(t, a, authority.Agent, "m1", time.Hour)
+	g := connect(t, url, creds, credential.Commands)
+	answers, err := g.SubscribeSync(wire.RenewedSubject("m1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(machine string) []byte {
+		public, _, err := credential.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := wire.Marshal(&wire.Renewal{Machine: machine, Key: public})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	for _, subject := range []string{wire.RenewalSubject("m2"), wire.RenewedSubject("m2"), wire.RenewedSubject("m1"), wire.AllRenewals} {
+		if g.may(t, func() error { return g.Publish(subject, ask("m2")) }) {
+			t.Errorf("it may publish on %s", subject)
+		}
+	}
+	if g.may(t, func() error { _, err := g.SubscribeSync(wire.RenewedSubject("m2")); return err }) {
+		t.Error("it may hear the answers to m2")
+	}
+	for range 100 {
+		if err := g.PublishRequest(wire.RenewalSubject("m1"), wire.CommandAll, ask("m1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := answers.NextMsg(4 * time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r wire.Renewed
+	if err := wire.Unmarshal(m.Data, &r); err != nil || r.Refused != "no" {
+		t.Errorf("%v, %v", &r, err)
+	}
+	// Another machine's request is answered after the 100, so that they have been read.
+	other := connect(t, url, credentials(t, a, authority.Agent, "m3", time.Hour), credential.Commands)
+	last, err := other.SubscribeSync(wire.RenewedSubject("m3"))
+	if err == nil {
+		err = other.PublishMsg(&nats.Msg{Subject: wire.RenewalSubject("m3"), Data: ask("m1")}) // forged, and dropped
+	}
+	if err == nil {
+		err = other.FlushTimeout(time.Minute)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "all requests were read", func() bool { return b.commands.link.ask(t.Context()) == nil })
+	if n, _, err := last.Pending(); err != nil || n != 0 || asked.Load() != 1 {
+		t.Errorf("%d answers to a forged request, %v; %d were passed on", n, err, asked.Load())
+	}
+
+	// What a server would have to answer is checked too.
+	f, err := credential.Load(creds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewed := func(by *authority.Authority, machine string) error {
+		if _, err := by.Issue(authority.Agent, machine, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		public, seed, err := credential.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens, err := by.Renew(machine, public, time.Now().Add(50*time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.Renewed(tokens, seed)
+		return err
+	}
+	if err := renewed(a, "m1"); err != nil {
+		t.Errorf("its own: %v", err)
+	}
+	if err := renewed(a, "m2"); err == nil {
+		t.Error("another machine's are accepted")
+	}
+	if err := renewed(newAuthority(t), "m1"); err == nil {
+		t.Error("another authority's are accepted")
+	}
+}

@@ -1,0 +1,55 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// TestAttackANumberFarAhead: a number that no run of an agent reaches does not make the
+// batches that follow look old.
+func TestAttackANumberFarAhead(t *testing.T) {
+	s, err := Open(t.TempDir(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	add := func(n uint64) bool {
+		return s.Add(&Batch{Source: Source{"samples", "m2", "b"}, N: n, Samples: []sample.Sample{{TS: sample.At(time.Now()), Machine: "m2"}}})
+	}
+	for _, c := range []struct {
+		n  uint64
+		ok bool
+	}{{5_000_000_000, true}, {5_000_000_001, true}, {1 << 60, false}, {5_000_000_001 + maxJump + 1, false}, {5_000_000_002, true}, {5_000_000_002 + maxJump, true}, {1 << 63, false}} {
+		if got := add(c.n); got != c.ok {
+			t.Errorf("batch %d: %v, want %v", c.n, got, c.ok)
+		}
+	}
+	if n := s.Stats().Jumped; n != 3 {
+		t.Errorf("%d jumped, want 3", n)
+	}
+}
+
+// TestAttackManyRuns: a machine that invents runs of its agent displaces its own, and no
+// other machine's.
+func TestAttackManyRuns(t *testing.T) {
+	s, err := Open(t.TempDir(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	now := sample.At(time.Now())
+	for i := range 3 * maxRuns {
+		s.state.Marks[Source{"samples", "m1", fmt.Sprint("run", i)}] = Mark{High: 1, At: now - sample.Millis(3*maxRuns-i)}
+	}
+	s.state.Marks[Source{"samples", "m2", "b"}] = Mark{High: 9, At: now - sample.Millis(time.Hour.Milliseconds())}
+	s.forgetSources(now)
+	if n := len(s.state.Marks); n != maxRuns+1 || s.state.Marks[Source{"samples", "m2", "b"}].High != 9 {
+		t.Errorf("%d runs are remembered, want %d of m1 and that of m2", n, maxRuns)
+	}
+	if _, newest := s.state.Marks[Source{"samples", "m1", fmt.Sprint("run", 3*maxRuns-1)}]; !newest {
+		t.Error("the newest is not among them")
+	}
+}

@@ -1,0 +1,216 @@
+package counter
+
+import (
+	"io"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// A malicious task: what it controls is read, and never waited for.
+
+// bystander is a task next to the malicious one; it does 100 units of work a second.
+func bystander(p *fakeProc) Target {
+	p.process(8, 1, 1, "QUELL_PROGRESS=/b")
+	began := time.Now()
+	return Target{Key: key(2), Members: func() ([]int, error) {
+		p.set("/b", uint64(time.Since(began).Seconds()*100))
+		return []int{8}, nil
+	}}
+}
+
+// A task whose files, or whose environment, cannot be read to the end keeps neither the
+// loop's calls nor the looks at other tasks waiting. It is quarantined, and its reading says
+// so.
+func TestALookThatHangsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		var looks atomic.Int32
+		release := make(chan struct{})
+		hangs := Target{Key: key(1), Progress: "/a", Members: func() ([]int, error) {
+			looks.Add(1)
+			<-release
+			return nil, nil
+		}}
+		p.check(c.Add(hangs))
+		p.check(c.Add(bystander(p)))
+		for range 5 {
+			<-time.After(50 * time.Second)
+			before := time.Now()
+			start(t, c)
+			<-time.After(10 * time.Second)
+			all := stopped(t, c, twoSeconds)
+			if waited := time.Since(before); waited != 10*time.Second {
+				t.Errorf("the window lasted %s", waited)
+			}
+			if r := all[key(1)]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined for 1m0s") || !math.IsNaN(r.Cost) {
+				t.Errorf("the task that hangs: %+v", r)
+			}
+			if r := all[key(2)]; r.Err != nil || math.Abs(r.Cost/0.002-1) > 0.01 || r.Coverage < 0.5 {
+				t.Errorf("the other task: %+v", r)
+			}
+		}
+		if n := looks.Load(); n != 1 {
+			t.Errorf("%d looks at the task that hangs, want 1", n)
+		}
+		before := time.Now()
+		p.check(c.Close())
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("Close waited %s", waited)
+		}
+		close(release)
+	})
+}
+
+// However many tasks hang, the number of threads that wait is bounded, and tasks that were
+// counted before go on to be counted.
+func TestManyLooksThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		p.check(c.Add(bystander(p)))
+		<-time.After(time.Minute)
+		release, looks := make(chan struct{}), make(chan bool, 10000)
+		for n := range 1000 {
+			p.check(c.Add(Target{Key: key(uint64(10 + n)), Progress: "/a", Members: func() ([]int, error) {
+				looks <- true
+				<-release
+				return nil, nil
+			}}))
+		}
+		<-time.After(10 * time.Minute)
+		start(t, c)
+		<-time.After(10 * time.Second)
+		if r := stopped(t, c, twoSeconds)[key(2)]; r.Err != nil || math.IsNaN(r.Cost) {
+			t.Errorf("the other task: %+v", r)
+		}
+		if n := len(looks); n > 64 {
+			t.Errorf("%d looks hang", n)
+		}
+		p.check(c.Close())
+		close(release)
+	})
+}
+
+// The times at which a task sees that its file is read do not tell when a window begins or
+// ends, nor whether one is open.
+func TestLooksDoNotTellWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		p.process(8, 1, 1, "QUELL_PROGRESS=/b")
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		defer c.Close()
+		began := time.Now()
+		var mu sync.Mutex
+		var looks []time.Duration
+		p.check(c.Add(Target{Key: key(1), Members: func() ([]int, error) {
+			mu.Lock()
+			looks = append(looks, time.Since(began))
+			mu.Unlock()
+			p.set("/b", uint64(time.Since(began).Milliseconds()))
+			return []int{8}, nil
+		}}))
+		<-time.After(50 * time.Second)
+		start(t, c)
+		<-time.After(10 * time.Second)
+		stopped(t, c, twoSeconds) // from now on the length of a window is known
+		mu.Lock()
+		looks = nil
+		mu.Unlock()
+		const windows = 200
+		counted := 0
+		for range windows {
+			<-time.After(50 * time.Second)
+			start(t, c)
+			<-time.After(10 * time.Second)
+			if r := stopped(t, c, twoSeconds)[key(1)]; r.Err == nil && math.Abs(r.Cost/(2.0/10000)-1) < 0.01 {
+				counted++
+			}
+		}
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if counted != windows {
+			t.Errorf("%d of %d windows were counted", counted, windows)
+		}
+		// A window is a sixth of the time, and so are its looks; 50 ms at its ends are 1 in 300.
+		in, atEnds := 0, 0
+		for _, at := range looks {
+			into := at % time.Minute
+			if into >= 50*time.Second {
+				in++
+			}
+			if (into+25*time.Millisecond)%(10*time.Second) < 50*time.Millisecond && (into < 5*time.Second || into > 45*time.Second) {
+				atEnds++
+			}
+		}
+		n := float64(len(looks))
+		if share := float64(in) / n; share < 0.12 || share > 0.22 || float64(atEnds) > 0.02*n {
+			t.Errorf("of %.0f looks %d are in windows and %d at their ends", n, in, atEnds)
+		}
+	})
+}
+
+// A program whose symbol table cannot be read to the end costs other tasks neither their
+// uprobes nor the agent its end.
+func TestASearchThatHangsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeProber{}
+		p := newFakeProc(t)
+		p.check(os.Mkdir(p.root+"/run", 0o755))
+		p.check(os.WriteFile(p.root+"/run/a", []byte("program"), 0o755))
+		p.check(os.WriteFile(p.root+"/run/b", []byte("endless"), 0o755))
+		p.process(7, 1, 1)
+		release := make(chan struct{})
+		c, err := OpenCPT(p.dir, hangingProber{k, release})
+		p.check(err)
+		hangs, fine := uprobe(1, sample.Unified), uprobe(2, sample.Unified)
+		hangs.Uprobe = &Uprobe{Binary: "/run/b", Symbol: "endless", MaxRate: 1000}
+		p.check(c.Add(hangs))
+		p.check(c.Add(fine))
+		for range 3 {
+			start(t, c)
+			<-time.After(5 * time.Second)
+			k.hit(2, 1, 50)
+			<-time.After(5 * time.Second)
+			all := stopped(t, c, twoSeconds)
+			if r := all[fine.Key]; r.Err != nil || math.IsNaN(r.Cost) {
+				t.Errorf("the other task: %+v", r)
+			}
+			if r := all[hangs.Key]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined") {
+				t.Errorf("the task that hangs: %+v", r)
+			}
+			<-time.After(time.Second)
+		}
+		before := time.Now()
+		p.check(c.Close())
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("Close waited %s", waited)
+		}
+		close(release)
+	})
+}
+
+// hangingProber finds one function only when it is released.
+type hangingProber struct {
+	*fakeProber
+	release chan struct{}
+}
+
+func (p hangingProber) Find(file io.ReaderAt, at *Uprobe) (uint64, error) {
+	if at.Symbol == "endless" {
+		<-p.release
+	}
+	return p.fakeProber.Find(file, at)
+}

@@ -1,0 +1,140 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is where a task's program has the place of a uprobe, and the program, which is open.
+type place struct {
+	file   *os.File
+	id     fileID
+	offset uint64
+	err    error
+}
+
+func (p *place) close() {
+	if p.file != nil {
+		p.file.Close()
+	}
+}
+
+// hang is a search in a task's program.
+type hang struct {
+	running bool
+	until   time.Time // the task is quarantined until then
+}
+
+// search is locate with a limit. A task whose search takes longer is quarantined, as one
+// whose progress file does not answer.
+func (w *uprobeWindow) search(r *probeRequest) place {
+	h, err := w.mayHang(r)
+	if err != nil {
+		return place{err: err}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
+	defer cancel()
+	go func() {
+		select {
+		case <-w.end:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	p, returned := within(ctx, func() place { return w.locate(r) }, func(p place) {
+		p.close()
+		w.uprobes.mu.Lock()
+		defer w.uprobes.mu.Unlock()
+		h.running = false
+	})
+	w.uprobes.mu.Lock()
+	defer w.uprobes.mu.Unlock()
+	switch {
+	case returned:
+		delete(w.hangs, r.target.Key)
+		return p
+	case errors.Is(ctx.Err(), context.Canceled):
+		return place{err: errAttaching}
+	}
+	h.until = w.now().Add(leastQuarantine)
+	return place{err: &QuarantineError{leastQuarantine}}
+}
+
+// mayHang records that a search runs, or says why there must be none.
+func (w *uprobeWindow) mayHang(r *probeRequest) (*hang, error) {
+	w.uprobes.mu.Lock()
+	defer w.uprobes.mu.Unlock()
+	if h := w.hangs[r.target.Key]; h != nil && (h.running || w.now().Before(h.until)) {
+		return nil, &QuarantineError{leastQuarantine}
+	}
+	running := 0
+	for _, h := range w.hangs {
+		if h.running {
+			running++
+		}
+	}
+	if running >= maxHung {
+		return nil, fmt.Errorf("not looked at: %d looks at tasks hang", running)
+	}
+	h := &hang{running: true}
+	w.hangs[r.target.Key] = h
+	return h, nil
+}
+
+// locate opens a task's program and finds the place in it.
+func (w *uprobeWindow) locate(r *probeRequest) (p place) {
+	files := taskFiles{proc: w.proc}
+	p.err = errNoBinary
+	for _, pid := range r.pids[:min(len(r.pids), maxScrapePIDs)] {
+		fd, at, err := files.open(pid, r.target.Uprobe.Binary)
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+			p.err = &NotSupportedError{What: "uprobes in other users' programs", Reason: err.Error(), Err: err, Remedy: "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"}
+			return p
+		}
+		if refused := (*FileSystemError)(nil); errors.As(err, &refused) {
+			p.err = err
+		}
+		if err == nil {
+			p.file, p.id, p.err = os.NewFile(uintptr(fd), r.target.Uprobe.Binary), at, nil
+			break
+		}
+	}
+	if p.err != nil {
+		return p
+	}
+	if p.offset, p.err = w.find(p.file, p.id, r.target.Uprobe); p.err != nil {
+		p.err = fmt.Errorf("uprobe %s: %w", r.target.Uprobe, p.err)
+	}
+	return p
+}
+
+// find looks a place up once for each version of the file.
+func (w *uprobeWindow) find(file *os.File, id fileID, at *Uprobe) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return 0, err
+	}
+	key := foundKey{id, st.Size, st.Mtim, at.Symbol, at.Offset, at.BuildID}
+	w.uprobes.mu.Lock()
+	offset, ok := w.found[key]
+	w.uprobes.mu.Unlock()
+	if ok {
+		return offset, nil
+	}
+	offset, err := w.kernel.Find(file, at)
+	if err != nil {
+		return 0, err
+	}
+	w.uprobes.mu.Lock()
+	defer w.uprobes.mu.Unlock()
+	if len(w.found) >= 1024 { // programs come and go
+		clear(w.found)
+	}
+	w.found[key] = offset
+	return offset, nil
+}

@@ -1,0 +1,177 @@
+package archtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// linked is a module of which some package is linked into a shipped program.
+type linked struct{ Path, Version, Dir string }
+
+// linkedModules lists the modules that are linked into the three programs on linux/amd64 and
+// arm64. quell-server has one module for each of them (duckdb-go-bindings/lib/linux-amd64), under
+// one licence; only that of amd64 is read, since the other is a download of 100 MB.
+func linkedModules() ([]linked, error) {
+	all := map[linked]bool{}
+	for _, c := range []struct{ arch, programs string }{{"amd64", "./cmd/quell ./cmd/quell-agent ./cmd/quell-server"}, {"arm64", "./cmd/quell ./cmd/quell-agent"}} {
+		cmd := exec.Command("go", append([]string{"list", "-deps", "-json=Module"}, words(c.programs)...)...)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH="+c.arch)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+			var p struct {
+				Module *struct {
+					linked
+					Main bool
+				}
+			}
+			if err := dec.Decode(&p); err == io.EOF {
+				break
+			} else if err != nil {
+				return nil, fmt.Errorf("go list: %w", err)
+			}
+			if m := p.Module; m != nil && !m.Main {
+				m.Path = strings.Replace(m.Path, "/linux-amd64", "/linux-*", 1)
+				all[m.linked] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(all), func(a, b linked) int { return strings.Compare(a.Path, b.Path) }), nil
+}
+
+// legal matches the files of a module that say under which terms it may be passed on.
+var legal = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents|unlicense)([.-].*)?$`)
+
+// licences are the kinds that may be linked, by what their texts contain.
+var licences = []struct{ name, text string }{
+	{"Apache-2.0", "Apache License\n Version 2.0"},
+	{"MPL-2.0", "Mozilla Public License Version 2.0"},
+	{"BSD-3-Clause", "Neither the name of"},
+	{"BSD-3-Clause", "names of its contributors may be used"},
+	{"BSD-2-Clause", "Redistribution and use in source and binary forms"},
+	{"MIT", "Permission is hereby granted, free of charge"},
+	{"ISC", "Permission to use, copy, modify, and/or distribute this software"},
+	{"Unlicense", "This is free and unencumbered software"},
+	{"CC0-1.0", "CC0 1.0 Universal"},
+}
+
+// space is any white space, and what comments put at the beginnings of lines.
+var space = regexp.MustCompile(`\s+`)
+
+// licenceOf names the licence of a text; "" if it is none of those.
+func licenceOf(text string) string {
+	plain := space.ReplaceAllString(text, " ")
+	for _, l := range licences {
+		if strings.Contains(plain, space.ReplaceAllString(l.text, " ")) {
+			return l.name
+		}
+	}
+	return ""
+}
+
+// notice is the file NOTICE: every linked module with its licence, and the texts, each once.
+func notice(modules []linked) (string, []string, error) {
+	var list, texts strings.Builder
+	var problems []string
+	number := map[string]int{}
+	for _, m := range modules {
+		entries, err := os.ReadDir(m.Dir)
+		if err != nil {
+			return "", nil, err
+		}
+		kind, refs := "", []string{}
+		for _, e := range entries {
+			if e.IsDir() || !legal.MatchString(e.Name()) {
+				continue
+			}
+			raw, err := os.ReadFile(filepath.Join(m.Dir, e.Name()))
+			if err != nil {
+				return "", nil, err
+			}
+			text := strings.TrimSpace(strings.ReplaceAll(string(raw), "\r\n", "\n"))
+			if kind == "" {
+				kind = licenceOf(text)
+			}
+			if number[text] == 0 {
+				number[text] = len(number) + 1
+				fmt.Fprintf(&texts, "\n\n======== [%d] ========\n\n%s\n", number[text], text)
+			}
+			refs = append(refs, fmt.Sprintf("[%d]", number[text]))
+		}
+		if kind == "" {
+			problems = append(problems, fmt.Sprintf("%s %s has no licence that is known here: read it, and add its kind to licences or drop the module", m.Path, m.Version))
+		}
+		fmt.Fprintf(&list, "%s: %s %s\n", strings.TrimSpace(m.Path+" "+m.Version), kind, strings.Join(refs, " "))
+	}
+	return `quell's programs contain the following modules, and the standard library of Go. After each name
+is its licence, and the numbers of the texts below.
+Made by: go test ./internal/testkit/archtest -run Notice -update
+
+` + list.String() + strings.TrimRight(texts.String(), "\n") + "\n", problems, nil
+}
+
+// TestNotice: NOTICE, which is part of every release, names every linked module and has the
+// text of its licence. A module without a licence that is known here fails.
+func TestNotice(t *testing.T) {
+	modules, err := linkedModules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	goroot, err := exec.Command("go", "env", "GOROOT", "GOVERSION").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, _, _ := strings.Cut(string(goroot), "\n")
+	modules = append([]linked{{"Go's standard library", "", dir}}, modules...)
+	got, problems, err := notice(modules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Error(p)
+	}
+	const file = root + "/NOTICE"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != got {
+		t.Error("NOTICE is out of date: go test ./internal/testkit/archtest -run Notice -update")
+	}
+}
+
+// TestNoticeCanFail checks a module without a licence, and one with an unknown licence.
+func TestNoticeCanFail(t *testing.T) {
+	bare, odd, good := t.TempDir(), t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{odd + "/LICENSE.md": "All rights reserved.", good + "/COPYING": "Permission is hereby granted,\n  free of charge, to any person"} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, problems, err := notice([]linked{{"a", "v1", bare}, {"b", "v1", odd}, {"c", "v1", good}, {"d", "v1", good}})
+	if err != nil || len(problems) != 2 || !strings.HasPrefix(problems[0], "a v1") || !strings.HasPrefix(problems[1], "b v1") {
+		t.Errorf("%q, %v", problems, err)
+	}
+	if !strings.Contains(text, "c v1: MIT [2]\nd v1: MIT [2]\n") || strings.Count(text, "Permission is") != 1 {
+		t.Errorf("%s", text)
+	}
+}
