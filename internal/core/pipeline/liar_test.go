@@ -1,7 +1,6 @@
 package pipeline_test
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -167,7 +166,7 @@ func TestAnHonestReportIsBelieved(t *testing.T) {
 		f := newFraming(t, detect.Quell, seed, true)
 		f.play(60, sample.CPT, map[sample.SignalName]float64{sample.CPI: 1.9})
 		if f.accused == 0 || f.capped == 0 {
-			t.Error(fmt.Sprintf("seed %d: %d accusations, %d caps; %s", seed, f.accused, f.capped, f.last))
+			t.Errorf("seed %d: %d accusations, %d caps; %s", seed, f.accused, f.capped, f.last)
 		}
 	}
 }
