@@ -139,11 +139,11 @@ func (b *Bus) ServeRenewals(ctx context.Context, renew func(machine, key string)
 			return nil
 		case m = <-requests:
 		}
-		if now := time.Now(); now.Sub(answered[m.Subject]) < renewPause/2 {
+		now := time.Now()
+		if now.Sub(answered[m.Subject]) < renewPause/2 {
 			continue
-		} else {
-			answered[m.Subject] = now
 		}
+		answered[m.Subject] = now
 		var r wire.Renewal
 		err := wire.Unmarshal(m.Data, &r)
 		if err == nil && wire.RenewalSubject(r.Machine) != m.Subject {
