@@ -354,6 +354,9 @@ func (f *faulter) point(n int, rng *rand.Rand) *result {
 // after a kill with a cap in force. nth is how many calls of the site are made before.
 func (f *faulter) play(site string, nth int, do action, restart bool) error {
 	f.arm("", 0, action{})
+	if restart {
+		f.kill() // the agent may still be ending, or undoing, because of the fault before
+	}
 	if !f.lives() {
 		if err := errors.Join(f.task.again(*original()), f.start()); err != nil {
 			return err
