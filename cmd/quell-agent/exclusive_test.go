@@ -77,7 +77,7 @@ func TestFindsWhatAnotherStateDirectoryLeft(t *testing.T) {
 		d := start(t, first, append(exclusively(first, registry), "--config", configFile(t, first, cg.path))...)
 		d.cap(cg)
 		if r := runAgent(t, append([]string{"restore"}, exclusively(second, registry)...)...); r.code != 0 || cg.quota() != "10000 100000" {
-			t.Errorf("%s: beside the agent, restore: %+v, quota %s", how, r, cg.quota())
+			t.Errorf("%s: with the agent running, restore: %+v, quota %s", how, r, cg.quota())
 		}
 		d.kill()
 		switch how {

@@ -103,7 +103,7 @@ const (
 
 // intercept is the log-odds of a suspect whose features are all 0; it and the coefficients
 // of features are those of a logistic regression, fitted by eval/quality/fit on labelled
-// recordings and the simulator's tuning half (docs/design/0009).
+// recordings, the corpus's tuning programs and the simulator's tuning half (docs/design/0009).
 const intercept = -5.647
 
 // features are the inputs of the probability. A coefficient is in log-odds for a unit of
