@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -40,6 +40,9 @@ test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothin
 
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
+
+hostile-scale: bin/quell-agent ## 100,000 cgroups of one task, a file system that hangs and 700 idle clients: others' samples, and the time of the agent's loop (root, 5 minutes)
+	go test -count 1 -v -timeout 20m ./cmd/quell-agent -run '^TestHostileScale$$' -args -agent $(CURDIR)/bin/quell-agent -scale 100000
 
 cluster-fault: ## kill -9 the bus's server, agents, and one of three nodes, 50 times each under load (30 minutes)
 	go test -count 1 -v -timeout 60m ./internal/cluster/bus -run '^Test(Cluster)?Kills$$' -args -kills 50
@@ -83,6 +86,17 @@ test: ## go vet, then every test with -race; lists failed and skipped tests
 		$(if $(OTHERS),go test -json $(RACE) -vet=off -timeout 10m $(OTHERS) || $(FAILED);) \
 		$(if $(ALONE),go test -json $(RACE) -vet=off -timeout 10m -p 1 $(ALONE) || $(FAILED);) \
 	} | $(TALLY) || status=1; exit $$status
+
+# Their tests are part of make test too: what is compiled for that is used again. Those in guests are
+# left to make test-guests.
+ATTACKS  = awk -F '\t' '!/^\#/ && $$2 !~ /guest/ && $$3 != "TestHostileAgent"' internal/testkit/archtest/attacks.tsv
+ATTACKED = $(addprefix $(shell go list -m)/,$(shell $(ATTACKS) | cut -f 2 | sort -u))
+NAMES    = ^($(subst $(eval) ,|,$(strip $(shell $(ATTACKS) | cut -f 3 | sort -u))))$$
+test-hostile: ## the attacks of docs/security.md by their names (attacks.tsv), then 20,000 random messages of a hostile agent (HOSTILE='-hostile.seed 5' for others)
+	@{ go test -json $(RACE) -vet=off -count 1 -timeout 10m -run '$(NAMES)' $(filter-out $(ALONE),$(ATTACKED)) || $(FAILED); \
+		go test -json $(RACE) -vet=off -count 1 -timeout 10m -p 1 -run '$(NAMES)' $(filter $(ALONE),$(ATTACKED)) || $(FAILED); \
+		go test -json $(RACE) -vet=off -count 1 -timeout 10m -run '^TestHostileAgent$$' ./cmd/quell-server -args -hostile.messages 20000 $(HOSTILE) || $(FAILED); \
+	} | $(TALLY)
 
 test-guests: ## boot Linux guests in QEMU and test there what this machine's kernel lacks (docs/guests.md)
 	@internal/testkit/quelltest/deps.sh guests
@@ -144,12 +158,8 @@ quality: ## how often each rule is right over the recorded corpus, then over the
 corpus: bin/quell-agent ## record real programs that hurt each other, 28 scenes of 5 minutes; continues where it was interrupted (root; docs/corpus.md)
 	go run ./internal/eval/quality/corpus $(CORPUS)
 
-fuzz: ## every fuzz target for FUZZTIME each
-	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
-		for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \
-			echo "$$dir $$f"; \
-			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || status=1; \
-		done; done; exit $$status
+fuzz: ## every fuzz target for FUZZTIME each, but for those that fuzz.tsv records with their present code and that time
+	@internal/testkit/quelltest/fuzz.sh $(FUZZTIME) internal/testkit/quelltest/fuzz.tsv
 
 fuzz-corpus: ## keep the newest 32 inputs that fuzzing found for each target in testdata/fuzz, which every test run replays
 	@cache=$$(go env GOCACHE)/fuzz/$$(go list -m); for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -n1 dirname | sort -u); do \

@@ -191,7 +191,7 @@ func TestHostileAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	specs, err := bus.Open(t.Context(), bus.Options{URL: "nats://" + g.bus, Name: "test", Credentials: g.credentials(t, authority.Server, "test", 0), Log: slog.New(slog.DiscardHandler)},
-		bus.StreamOptions{MaxBytes: 64 << 20})
+		bus.StreamOptions{MaxBytes: 4 << 30}) // as the server's
 	if err != nil {
 		t.Fatal(err)
 	}

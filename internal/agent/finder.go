@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -61,7 +62,7 @@ const (
 // NewHostFinder starts to watch the host's cgroups. Close ends that.
 func NewHostFinder(h *host.Host, c *config.Agent) *HostFinder {
 	f := &HostFinder{host: h, config: c, own: map[sample.Hierarchy]string{}}
-	f.watcher, f.unwatched = h.Watch()
+	f.watcher, f.unwatched = h.Watch(c.Deeper)
 	f.findOwn()
 	return f
 }
@@ -195,9 +196,13 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		if p == "/" {
 			return nil
 		}
+		var below error
+		if !f.config.Deeper(p) {
+			below = fs.SkipDir
+		}
 		rule, job := f.config.Classify(p)
 		if rule == nil {
-			return nil
+			return below
 		}
 		at := host.Place{Hierarchy: from.Hierarchy, Path: p}
 		c := old[at]
@@ -211,7 +216,7 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 			f.ask(now, at, c)
 		}
 		tasks = tasks || c.decision == isTask
-		return nil
+		return below
 	})
 	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
 		f.unread.Add(unread)

@@ -417,9 +417,9 @@ func TestChangesFindWhatAWalkFinds(t *testing.T) {
 }
 
 // A tenant's cgroup with a path that no system call takes hides no task. It is counted and
-// named until it is gone.
+// named until it is gone, if a rule could have made it a task.
 func TestALongPathHidesNoTask(t *testing.T) {
-	f, root := onHost(t, "hybrid", fixRules)
+	f, root := onHost(t, "hybrid", strings.Replace(fixRules, "[", "[{match: /quell-test-fix-batch/**/deep, class: batch}, ", 1))
 	now := time.Now()
 	want := look(t, f, now)
 	dir, err := os.OpenRoot(filepath.Join(root, "sys/fs/cgroup/unified/quell-test-fix-batch"))
@@ -441,6 +441,10 @@ func TestALongPathHidesNoTask(t *testing.T) {
 	// All are found, with the long one there, also by a walk of all and by a new finder.
 	if got := look(t, f, now.Add(walkWatched)); got != want {
 		t.Errorf("a walk of all finds\n%s\nwant\n%s", got, want)
+	}
+	shallow := find(t, f.host, fixRules)
+	if got := look(t, shallow, now); got != want || shallow.Unread().N != 0 {
+		t.Errorf("where no rule reaches it\n%s\nis found, and %+v is left out; want\n%s", got, shallow.Unread(), want)
 	}
 	again := NewHostFinder(f.host, f.config)
 	defer again.Close()

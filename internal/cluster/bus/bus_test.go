@@ -263,7 +263,7 @@ func TestFullStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	o := Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
-	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096})
+	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096, share: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,9 +146,11 @@ func sign(credentials string, c *wire.Command) ([]byte, error) {
 	if signed.Command, err = wire.Marshal(c); err != nil {
 		return nil, err
 	}
-	if signed.Signer, signed.Signature, err = f.Sign(signed.Command); err != nil {
+	s, err := f.Sign(signed.Command)
+	if err != nil {
 		return nil, err
 	}
+	signed.Signer, signed.Endorsements, signed.Signature = s.Signer, s.Endorsements, s.Bytes
 	return wire.Marshal(signed)
 }
 
@@ -220,7 +222,7 @@ func (g *gate) open(data []byte, now time.Time) (*wire.Command, error) {
 	if err != nil {
 		return nil, err
 	}
-	signer, err := f.Verify(signed.Command, signed.Signer, signed.Signature, now)
+	signer, err := f.Verify(signed.Command, credential.Signature{Signer: signed.Signer, Endorsements: signed.Endorsements, Bytes: signed.Signature}, now)
 	if err != nil {
 		return nil, err
 	}

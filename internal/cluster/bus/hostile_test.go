@@ -120,9 +120,11 @@ func TestAttackCommandsThatTheServerHasNotSigned(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := &wire.SignedCommand{Command: marshal(wire.SpecsOf("m2", "p", 1, nil))}
-			if m.Signer, m.Signature, err = f.Sign(m.Command); err != nil {
+			s, err := f.Sign(m.Command)
+			if err != nil {
 				t.Fatal(err)
 			}
+			m.Signer, m.Signature = s.Signer, s.Bytes
 			return marshal(m)
 		}(),
 	} {

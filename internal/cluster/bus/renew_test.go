@@ -193,7 +193,7 @@ func TestAttackRenewalForAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = f.Renewed(tokens, seed)
+		_, err = f.Renewed(tokens, seed, time.Now())
 		return err
 	}
 	if err := renewed(a, "m1"); err != nil {

@@ -33,6 +33,7 @@ type UplinkOptions struct {
 	keep time.Duration // after an acknowledgement; 0: keepFor
 	wait time.Duration // for an acknowledgement; 0: ackWait
 	read time.Duration // of credentials, how often; 0: readEvery
+	ask  time.Duration // for credentials that are not due, how often; 0: askEvery
 }
 
 // MinSpool is the minimum of UplinkOptions.MaxBytes, bytes.

@@ -863,12 +863,14 @@ func (x *Spec) GetUpdated() int64 {
 
 // SignedCommand is a Command as a server sends it. An agent carries out no other.
 type SignedCommand struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Command       []byte                 `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`     // the Command's encoding
-	Signer        string                 `protobuf:"bytes,3,opt,name=signer,proto3" json:"signer,omitempty"`       // a JWT of the authority that names the signer and its key
-	Signature     []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // of that key, over the encoding
-	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Version   uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Command   []byte                 `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`     // the Command's encoding
+	Signer    string                 `protobuf:"bytes,3,opt,name=signer,proto3" json:"signer,omitempty"`       // a JWT of the authority that names the signer and its key
+	Signature []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // of that key, over the encoding
+	// JWTs with which the authority's former signing keys name their successors.
+	Endorsements  []string `protobuf:"bytes,5,rep,name=endorsements,proto3" json:"endorsements,omitempty"`
+	Type          Type     `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -927,6 +929,13 @@ func (x *SignedCommand) GetSigner() string {
 func (x *SignedCommand) GetSignature() []byte {
 	if x != nil {
 		return x.Signature
+	}
+	return nil
+}
+
+func (x *SignedCommand) GetEndorsements() []string {
+	if x != nil {
+		return x.Endorsements
 	}
 	return nil
 }
@@ -1326,7 +1335,7 @@ type Renewed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Machine       string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
-	Tokens        []string               `protobuf:"bytes,3,rep,name=tokens,proto3" json:"tokens,omitempty"`   // JWTs for that key
+	Tokens        []string               `protobuf:"bytes,3,rep,name=tokens,proto3" json:"tokens,omitempty"`   // JWTs for that key, and endorsements as in SignedCommand
 	Refused       string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"` // why there are none
 	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1803,12 +1812,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eSTATE_LEARNING\x10\x01\x12\x16\n" +
 	"\x12STATE_INSUFFICIENT\x10\x02\x12\x0f\n" +
 	"\vSTATE_READY\x10\x03\x12\x0f\n" +
-	"\vSTATE_STALE\x10\x04\"\xa2\x01\n" +
+	"\vSTATE_STALE\x10\x04\"\xc6\x01\n" +
 	"\rSignedCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\fR\acommand\x12\x16\n" +
 	"\x06signer\x18\x03 \x01(\tR\x06signer\x12\x1c\n" +
-	"\tsignature\x18\x04 \x01(\fR\tsignature\x12'\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\x12\"\n" +
+	"\fendorsements\x18\x05 \x03(\tR\fendorsements\x12'\n" +
 	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xa1\a\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
