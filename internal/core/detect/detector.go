@@ -14,8 +14,9 @@ type Reading struct {
 	Task *sample.Task
 	// Cost in the signal's unit; NaN if it could not be counted.
 	Cost float64
-	// Self is the same resource spent on the task itself; 0 if not known.
-	Self float64
+	// Self is the same resource spent on the task itself, if SelfKnown; else 0.
+	Self      float64
+	SelfKnown bool
 	// OwnApart: Cost excludes waiting on the task itself and on its own quota.
 	OwnApart bool
 	CPU      float64 // CPU-s/s
@@ -268,7 +269,7 @@ func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	switch {
 	case !outlier && own && served && r.Flags&sample.Throttled != 0:
 		return byQuota
-	case !outlier && own && served && r.Self > 0 &&
+	case !outlier && own && served && r.Self > 0 && r.Spec.SelfSamples > 0 &&
 		r.Self > d.params.threshold(sig, r.Spec.SelfMean, r.Spec.SelfStdDev):
 		return bySelf
 	case !outlier:
