@@ -3,6 +3,7 @@ package replay
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -36,6 +37,7 @@ type stream struct {
 // task is one that samples came of.
 type task struct {
 	who   sample.Task
+	inner []*task // in its cgroup, by name
 	seen  sample.Millis
 	views []*view // by stream
 }
@@ -154,7 +156,7 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 		}
 		t.views[index] = v
 	}
-	v.Task.Class = s.Class
+	v.Task.Class, v.Task.Holds = s.Class, t.holds()
 	return v
 }
 
@@ -175,11 +177,35 @@ func (m *machine) task(s *sample.Sample) *task {
 	return t
 }
 
+func (t *task) hold(inner *task) {
+	i, _ := slices.BinarySearchFunc(t.inner, inner, func(a, b *task) int { return strings.Compare(string(a.who.Name), string(b.who.Name)) })
+	t.inner = slices.Insert(t.inner, i, inner)
+}
+
+// holds is sample.Task.Holds, as far as a sample says: it has the class, and not whether a task is
+// protected or never-cap.
+func (t *task) holds() sample.TaskName {
+	for _, o := range t.inner {
+		if o.who.Spared() {
+			return o.who.Name
+		}
+	}
+	return ""
+}
+
 // create makes a task known, whose key is the next.
 func (m *machine) create(who sample.Task) *task {
 	m.seq++
 	who.Key = sample.TaskKey{Inode: m.seq}
 	t := &task{who: who}
+	for _, o := range m.tasks {
+		switch {
+		case o.who.Contains(&t.who):
+			o.hold(t)
+		case t.who.Contains(&o.who):
+			t.hold(o)
+		}
+	}
 	m.tasks[who.Name] = t
 	return t
 }
@@ -253,6 +279,9 @@ func (m *machine) sweep(at sample.Millis) {
 		m.pipeline.Forget(t.who.Key)
 		return true
 	})
+	for _, t := range m.tasks {
+		t.inner = slices.DeleteFunc(t.inner, func(o *task) bool { return m.tasks[o.who.Name] != o })
+	}
 }
 
 // finish ends the recording: what is open is written as it stands.
