@@ -218,11 +218,11 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		}
 	}
 	for i := range s.tasks {
-		if i == victim || !s.tasks[i].used {
+		if i == victim || !s.tasks[i].used || !d.params.Switches.Outside && s.tasks[i].task.Name == OutsideName {
 			continue
 		}
 		c := candidate{slot: i, rank: 2, excluded: d.exclusion(s, victim, i)}
-		if s.tasks[i].flags&sample.Capped != 0 {
+		if d.params.Switches.CappedApart && s.tasks[i].flags&sample.Capped != 0 {
 			c.excluded = "capped already"
 		}
 		if den[i] > 0 {

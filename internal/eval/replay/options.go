@@ -26,7 +26,7 @@ type Options struct {
 	// UsageBins makes a spec for each range of a task's usage (bin).
 	UsageBins bool
 	// Signals overrides what is built in of signals: their least activity and
-	// sane range.
+	// sane range (which counts with the switch Bounds).
 	Signals map[sample.SignalName]sample.Signal
 	// Found, if not nil, is told of each finding; from several goroutines where Run
 	// is given several workers.
