@@ -80,6 +80,9 @@ func TestVersionsOfASpec(t *testing.T) {
 	if diff := cmp.Diff([]store.Window{{Machine: "m1", Task: "/a", Signal: "runq", From: 100, To: 200}}, l.windows); diff != "" {
 		t.Error(diff)
 	}
+	if m := b.fake.specs[len(b.fake.specs)-1].List(); len(m) != 1 || m[0].SelfSamples != 500 || m[0].SelfMean != 0.3 || m[0].SelfStdDev != 0.01 {
+		t.Errorf("agents are told %+v", m)
+	}
 	at := start.UnixMilli()
 	base := store.Spec{At: at, Version: 1, Job: "web", Platform: "p", Signal: "cpi", Variant: "v", State: "learning", Tasks: 1, Samples: 10, Mean: 1, StdDev: 0.5, Last: 5000,
 		Machines: 4, MachinesOut: 1, LeftOut: `["m9"]`}

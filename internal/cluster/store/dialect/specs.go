@@ -35,7 +35,7 @@ func (d Dialect) Specs(p spec.Params, revoked []store.Window, now sample.Millis)
 	millis := func(column string) string { return fmt.Sprintf(d.millis, column) }
 	return strings.NewReplacer(
 		"{now}", d.At(now), "{now_ms}", fmt.Sprint(int64(now)), "{now_hour}", fmt.Sprint(int64(now)/spec.HourMS), "{hour_ms}", fmt.Sprint(spec.HourMS),
-		"{sample_ms}", millis("s.ts"), "{newest_ms}", millis("k.newest"), "{stale_ms}", fmt.Sprint(p.StaleAfter.Milliseconds()),
+		"{sample_ms}", millis("s.ts"), "{newest_ms}", millis("newest"), "{stale_ms}", fmt.Sprint(p.StaleAfter.Milliseconds()),
 		"{min_samples}", fmt.Sprint(p.MinSamples), "{min_tasks}", fmt.Sprint(p.MinTasks),
 		"{log_weight}", decay(p), "{excluded_flags}", fmt.Sprint(int(spec.ExcludedFlags)), "{sample_filter}", d.sampleFilter(),
 		"{min_machines}", fmt.Sprint(p.MinMachines), "{revoked}", d.notRevoked(revoked), "{instance}", fmt.Sprintf(d.matches, "job", d.Quote(spec.InstancePattern)),

@@ -50,23 +50,30 @@ WITH victims AS (
          AND (enough = 0 OR place <= greatest(1e0, floor(voters / {outlying_part}))) THEN 0 ELSE 1 END AS counts
   FROM ranked
 ), keys AS (
-  SELECT job, platform, signal, variant, part, sum(counts) AS machines, sum(1 - counts) AS machines_out, sum(CASE WHEN enough > 0 THEN counts ELSE 0 END) AS full_machines,
-         sum(counts * tasks) AS tasks, sum(counts * enough) AS enough, sum(counts * n) AS n,
-         sum(counts * w * share) AS w, sum(counts * w2 * share * share) AS w2, sum(counts * w * share * cpu) AS wu, sum(counts * w * share * mean) AS wc,
-         sum(counts * m2 * share) AS inner_m2, sum(counts * w * share * mean * mean) AS wcc, max(newest) AS newest
-  FROM kept GROUP BY job, platform, signal, variant, part
+  SELECT job, platform, signal, variant,
+         sum(counts) FILTER (WHERE part = 'cost') AS machines, sum(1 - counts) FILTER (WHERE part = 'cost') AS machines_out,
+         sum(CASE WHEN enough > 0 THEN counts ELSE 0 END) FILTER (WHERE part = 'cost') AS full_machines,
+         sum(counts * tasks) FILTER (WHERE part = 'cost') AS tasks, sum(counts * enough) FILTER (WHERE part = 'cost') AS enough,
+         max(newest) FILTER (WHERE part = 'cost') AS newest, sum(counts * w * share * cpu) FILTER (WHERE part = 'cost') AS wu,
+         sum(counts * n) FILTER (WHERE part = 'cost') AS n, sum(counts * w * share) FILTER (WHERE part = 'cost') AS w,
+         sum(counts * w2 * share * share) FILTER (WHERE part = 'cost') AS w2, sum(counts * w * share * mean) FILTER (WHERE part = 'cost') AS wc,
+         sum(counts * m2 * share) FILTER (WHERE part = 'cost') AS inner_m2, sum(counts * w * share * mean * mean) FILTER (WHERE part = 'cost') AS wcc,
+         sum(counts * n) FILTER (WHERE part = 'self') AS self_n, sum(counts * w * share) FILTER (WHERE part = 'self') AS self_w,
+         sum(counts * w2 * share * share) FILTER (WHERE part = 'self') AS self_w2, sum(counts * w * share * mean) FILTER (WHERE part = 'self') AS self_wc,
+         sum(counts * m2 * share) FILTER (WHERE part = 'self') AS self_inner_m2, sum(counts * w * share * mean * mean) FILTER (WHERE part = 'self') AS self_wcc
+  FROM kept GROUP BY job, platform, signal, variant
 )
-SELECT k.job, k.platform, k.signal, k.variant,
-       CASE WHEN k.tasks < {min_tasks} OR k.machines < {min_machines} THEN 'insufficient'
-            WHEN k.enough < {min_tasks} OR k.full_machines < {min_machines} THEN 'learning'
+SELECT job, platform, signal, variant,
+       CASE WHEN tasks < {min_tasks} OR machines < {min_machines} THEN 'insufficient'
+            WHEN enough < {min_tasks} OR full_machines < {min_machines} THEN 'learning'
             WHEN {now_ms} - {newest_ms} > {stale_ms} THEN 'stale'
             ELSE 'ready' END AS state,
-       CAST(k.enough AS BIGINT) AS tasks, CAST(k.n AS BIGINT) AS num_samples, k.wu / k.w AS cpu_usage_mean, k.wc / k.w AS cost_mean,
-       CASE WHEN k.n < 2 OR k.w - k.w2 / k.w <= 0 THEN 0e0
-            ELSE sqrt(greatest(k.inner_m2 + k.wcc - k.wc * k.wc / k.w, 0e0) / (k.w - k.w2 / k.w)) END AS cost_stddev,
-       {newest_ms} AS newest_sample, CAST(k.machines AS BIGINT) AS machines, CAST(k.machines_out AS BIGINT) AS machines_out,
-       CAST(coalesce(s.n, 0) AS BIGINT) AS self_samples, coalesce(s.wc / s.w, 0e0) AS self_mean,
-       CASE WHEN coalesce(s.n, 0) < 2 OR s.w - s.w2 / s.w <= 0 THEN 0e0
-            ELSE sqrt(greatest(s.inner_m2 + s.wcc - s.wc * s.wc / s.w, 0e0) / (s.w - s.w2 / s.w)) END AS self_stddev
-FROM keys k LEFT JOIN keys s ON s.part = 'self' AND s.n >= {min_samples} AND s.job = k.job AND s.platform = k.platform AND s.signal = k.signal AND s.variant = k.variant
-WHERE k.part = 'cost' ORDER BY k.job, k.platform, k.signal, k.variant
+       CAST(enough AS BIGINT) AS tasks, CAST(n AS BIGINT) AS num_samples, wu / w AS cpu_usage_mean, wc / w AS cost_mean,
+       CASE WHEN n < 2 OR w - w2 / w <= 0 THEN 0e0
+            ELSE sqrt(greatest(inner_m2 + wcc - wc * wc / w, 0e0) / (w - w2 / w)) END AS cost_stddev,
+       {newest_ms} AS newest_sample, CAST(machines AS BIGINT) AS machines, CAST(machines_out AS BIGINT) AS machines_out,
+       CAST(CASE WHEN self_n >= {min_samples} THEN self_n ELSE 0 END AS BIGINT) AS self_samples,
+       CASE WHEN self_n >= {min_samples} THEN self_wc / self_w ELSE 0e0 END AS self_mean,
+       CASE WHEN self_n >= {min_samples} AND self_w - self_w2 / self_w > 0
+            THEN sqrt(greatest(self_inner_m2 + self_wcc - self_wc * self_wc / self_w, 0e0) / (self_w - self_w2 / self_w)) ELSE 0e0 END AS self_stddev
+FROM keys ORDER BY job, platform, signal, variant
