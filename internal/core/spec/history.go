@@ -110,9 +110,9 @@ func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
 		s.State, s.Updated = Ready, now
 		s.CPUMean, s.Mean, s.StdDev = b.CPU.Mean, b.Cost.Mean, b.Cost.StdDev()
-		s.SelfMean, s.SelfStdDev = b.Self.Mean, b.Self.StdDev()
+		s.SelfSamples, s.SelfMean, s.SelfStdDev = b.Self.N, b.Self.Mean, b.Self.StdDev()
 	}
-	s.Samples, s.SelfSamples, s.Tasks = b.Cost.N, b.Self.N, b.Full
+	s.Samples, s.Tasks = b.Cost.N, b.Full
 	return *s
 }
 

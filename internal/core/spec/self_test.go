@@ -79,6 +79,37 @@ func TestAFewSamplesAreNoSelfPart(t *testing.T) {
 	}
 }
 
+// An own history learns it only from samples that have it, and publishes it with the mean.
+func TestOwnHistoryOfTheSelfPart(t *testing.T) {
+	h := NewHistory(OwnHistory())
+	at := began
+	add := func(n int, self float64) Spec {
+		for range n {
+			at += minuteMS
+			h.Add(waitKey, sample.TaskKey{Inode: 1}, at, 1, 0.001, self)
+		}
+		s, _ := h.Lookup(waitKey, at)
+		return s
+	}
+	if s := add(110, math.NaN()); s.State != Ready || s.SelfSamples != 0 {
+		t.Errorf("without it: %+v", s)
+	}
+	if s := add(30, 0.3); s.SelfSamples != 0 || s.SelfMean != 0 {
+		t.Errorf("before the spec is computed again: %+v", s)
+	}
+	if s := add(30, 0.3); s.SelfSamples < 30 || math.Abs(s.SelfMean-0.3) > 1e-9 {
+		t.Errorf("after that: %+v", s)
+	}
+	again := NewHistory(OwnHistory())
+	if n := again.Restore(h.Records()); n != 0 {
+		t.Errorf("%d records were refused", n)
+	}
+	before, _ := h.Lookup(waitKey, at)
+	if s, _ := again.Lookup(waitKey, at); s != before {
+		t.Errorf("restored %+v\nbefore %+v", s, before)
+	}
+}
+
 // Between two computations the self part is that of the last one.
 func TestLiveKeepsTheSelfPart(t *testing.T) {
 	cut := began + 12*HourMS
