@@ -22,8 +22,8 @@ func TestTasksInTasks(t *testing.T) {
 		}
 	}
 	holds(nil)
-	named["/a/web"].who.Class = sample.LatencySensitive
+	named["/a/web"].id.Class = sample.LatencySensitive
 	holds(map[sample.TaskName]sample.TaskName{"/a": "/a/web"})
-	named["/a/web/x"].who.Class = sample.LatencySensitive
+	named["/a/web/x"].id.Class = sample.LatencySensitive
 	holds(map[sample.TaskName]sample.TaskName{"/a": "/a/web", "/a/web": "/a/web/x"})
 }
