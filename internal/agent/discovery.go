@@ -34,7 +34,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	var there map[uint64]bool
 	if fresh && err == nil {
 		there = make(map[uint64]bool, len(found))
-		failed := map[string]error{}
+		failed, came := map[string]error{}, len(dc.tasks.order)
 		for _, f := range found {
 			id := sample.CgroupID(f.Hierarchy, f.Inode)
 			there[id] = true
@@ -43,6 +43,9 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 					failed["monitoring "+f.Path] = err
 				}
 			}
+		}
+		if len(dc.tasks.order) > came {
+			dc.actor.review(sample.At(now))
 		}
 		for what := range dc.monitorErrs {
 			dc.health.degrade(what, failed[what]) // nil also if it is gone

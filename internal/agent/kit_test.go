@@ -361,6 +361,10 @@ rules:
   - {match: "/batch/*-*", job: $1, class: batch}
   - {match: "/sys/*", class: batch, never_cap: true}
   - {match: "/left/*", class: best-effort}
+  - {match: "/batch/*/web-*", job: inner, class: latency-sensitive}
+  - {match: "/batch/*/kept-*", job: inner, class: batch, protected: true}
+  - {match: "/batch/*/sys-*", job: inner, class: batch, never_cap: true}
+  - {match: "/batch/*/job-*", job: inner, class: batch}
 `
 
 // newRig configures an agent for a machine; start runs it. dir holds its state.

@@ -63,9 +63,9 @@ func (op *operator) operate(now sample.Millis, operator string, c *command.Comma
 	case c.Uncap != nil:
 		d, err = op.uncap(now, *c.Uncap, c.Why)
 	case c.Protect != nil:
-		d, err = op.protect(c.Kind(), *c.Protect, true)
+		d, err = op.protect(now, c.Kind(), *c.Protect, true)
 	case c.Unprotect != nil:
-		d, err = op.protect(c.Kind(), *c.Unprotect, false)
+		d, err = op.protect(now, c.Kind(), *c.Unprotect, false)
 	case c.Enforcement != nil:
 		d, err = op.setMode(now, c.Enforcement.Mode)
 	default: // exactly one is set
@@ -81,6 +81,7 @@ func (op *operator) cap(now sample.Millis, operator string, c *command.Command) 
 		op.recorder.audit(now, commandEntry(operator, c), err)
 		return api.Done{}, err
 	}
+	op.tasks.nest()
 	return each(c.Cap.Target, tasks, "capped", func(t *task) (api.Done, error) {
 		id, err := op.pipeline.Cap(now, t.Task, c.Cap.Terms, operator, c.Why)
 		if err != nil {
@@ -125,7 +126,7 @@ func (op *operator) uncap(now sample.Millis, target command.Target, why string) 
 }
 
 // protect sets whether other tasks may be capped for a target's tasks, present and future.
-func (op *operator) protect(kind string, target command.Target, on bool) (api.Done, error) {
+func (op *operator) protect(now sample.Millis, kind string, target command.Target, on bool) (api.Done, error) {
 	tasks, err := op.tasks.resolve(target)
 	var none *notFoundError
 	if err != nil && !(target.IsGroup() && errors.As(err, &none)) { // of a group it applies to future tasks
@@ -140,6 +141,7 @@ func (op *operator) protect(kind string, target command.Target, on bool) (api.Do
 	for _, t := range op.tasks.byKey {
 		op.overrides.apply(&t.Task, t.rule)
 	}
+	op.actor.review(now)
 	if !target.IsGroup() && on == tasks[0].MayBeHelped() {
 		op.overrides.tidy(tasks[0], on)
 	}

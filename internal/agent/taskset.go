@@ -21,6 +21,9 @@ type taskSet struct {
 	// they were found.
 	order []*task
 	stale bool // tasks came or ended since settle
+	// limits are the same tasks by the cgroups that a limit on them applies to; only nest
+	// uses it.
+	limits map[host.Place]*task
 	// pseudo are the stand-ins that machine-wide signals judge, by signal and name.
 	pseudo map[string]*task
 }
@@ -36,7 +39,7 @@ type base struct {
 }
 
 func newTaskSet() *taskSet {
-	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[uint64]*task{}, pseudo: map[string]*task{}}
+	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[uint64]*task{}, limits: map[host.Place]*task{}, pseudo: map[string]*task{}}
 }
 
 func (ts *taskSet) add(t *task) {
@@ -73,6 +76,37 @@ func (ts *taskSet) settle() {
 		t.index, t.inner = i, false
 		for p := path.Dir(string(t.Name)); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
 			t.inner = follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: p}]
+		}
+	}
+}
+
+// nest finds the tasks that contain a task that is spared (sample.Task.Holds). A task is in
+// another's cgroup by its name, or because its processes are below the other's in the cpu
+// controller's hierarchy.
+func (ts *taskSet) nest() {
+	clear(ts.limits)
+	for _, t := range ts.byKey {
+		t.Holds = ""
+		if !t.ended {
+			ts.limits[host.Place{Hierarchy: t.Key.Hierarchy, Path: string(t.Name)}] = t
+		}
+	}
+	for _, t := range ts.byKey {
+		if t.ended || !t.Spared() {
+			continue
+		}
+		ts.hold(t, host.Place{Hierarchy: t.Key.Hierarchy, Path: path.Dir(string(t.Name))})
+		if t.Key.Hierarchy != sample.V1CPU && t.places.CPU != "" {
+			ts.hold(t, host.Place{Hierarchy: sample.V1CPU, Path: t.places.CPU})
+		}
+	}
+}
+
+// hold sets Holds of the tasks whose cgroup is at a place, or above it, to a task that is there.
+func (ts *taskSet) hold(t *task, at host.Place) {
+	for ; at.Path != "/" && at.Path != "."; at.Path = path.Dir(at.Path) {
+		if outer := ts.limits[at]; outer != nil && (outer.Holds == "" || t.Name < outer.Holds) {
+			outer.Holds = t.Name
 		}
 	}
 }

@@ -138,6 +138,52 @@ func TestServersSpecIsPreferred(t *testing.T) {
 	})
 }
 
+// TestWhereTheServerHasNoSpec: whether a task is judged by its own history is a named choice. By
+// default the paper's rule does not, since a server that has no spec says that the job has too
+// few tasks; without a server there is nothing else to judge by.
+func TestWhereTheServerHasNoSpec(t *testing.T) {
+	for _, c := range []struct {
+		rule, own string
+		server    bool
+		judged    bool
+	}{
+		{"evidence", "rule", true, true},
+		{"quell", "rule", true, true},
+		{"cpi2", "rule", true, false},
+		{"cpi2", "rule", false, true},
+		{"cpi2", "always", true, true},
+		{"evidence", "without_server", true, false},
+		{"evidence", "without_server", false, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, w := newRig(t, newMachine(t), t.TempDir(), "detect.rule="+c.rule, "spec.own_history="+c.own), &way{}
+			r.uplink = w
+			if c.server {
+				r.config.Server.URL = "nats://127.0.0.1:4222"
+			}
+			r.add("/web/1", 0.5).cost = func() float64 { return 1 }
+			r.start()
+			defer r.stop()
+			r.learn()
+			view := r.task("/web/1").Costs[0]
+			if judged := view.Spec.State == spec.Ready; judged != c.judged || view.Spec.Own != c.judged || !c.judged && view.Spec.State != spec.Insufficient {
+				t.Errorf("%+v: judged by %+v", c, view.Spec)
+			}
+			for state, want := range map[spec.State]bool{spec.Ready: true, spec.Stale: c.judged} {
+				s := spec.Spec{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "by-heart"}, State: state, Mean: 7, StdDev: 1, Updated: sample.At(time.Now())}
+				if err := r.agent.ask(t.Context(), func() { w.specs = []spec.Spec{s} }); err != nil {
+					t.Fatal(err)
+				}
+				r.pass(2 * time.Minute)
+				view := r.task("/web/1").Costs[0]
+				if judged := view.Spec.State == spec.Ready; judged != want || view.Spec.Own != (want && state != spec.Ready) {
+					t.Errorf("%+v: with a %v spec from the server it is judged by %+v", c, state, view.Spec)
+				}
+			}
+		})
+	}
+}
+
 // An operator's command over the bus does the same as at the socket, and is audited
 // with the operator and the reason.
 func TestCommandsFromTheServer(t *testing.T) {

@@ -53,6 +53,7 @@ func (sm *sampler) closeWindow(now time.Time) {
 	w.open = false
 	w.served.reset()
 	sm.tasks.settle()
+	sm.actor.review(sample.At(now))
 	for _, t := range sm.tasks.order {
 		if !t.ended {
 			_ = t.readUsage() // the error is in t.notes

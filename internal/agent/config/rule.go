@@ -19,7 +19,7 @@ type Matcher struct {
 	Job       string       `key:"job" help:"job name; $1, $2 … are what the stars matched; empty: the last name of the path"`
 	Class     sample.Class `key:"class" help:"latency-sensitive, batch or best-effort"`
 	Protected bool         `key:"protected" help:"others may be capped for it although it is not latency-sensitive"`
-	NeverCap  bool         `key:"never_cap" help:"it is never capped"`
+	NeverCap  bool         `key:"never_cap" help:"it is never capped, and neither is a task whose cgroup contains it"`
 	Ignore    bool         `key:"ignore" help:"matching cgroups are not tasks"`
 	Signals   []string     `key:"signals" help:"judge it by these signals only; empty: by all" oneof:"cpi cpt cps runq io net"`
 	Progress  string       `key:"progress" help:"progress file as the task sees it; empty: QUELL_PROGRESS of its environment"`

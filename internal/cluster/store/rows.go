@@ -137,6 +137,11 @@ type Spec struct {
 	Machines    int64  `parquet:"machines,optional"`
 	MachinesOut int64  `parquet:"machines_out,optional"`
 	LeftOut     string `parquet:"left_out,optional"`
+	// The part of the cost that tasks spent on themselves: of how many samples it is known (0:
+	// not of enough), its mean and standard deviation.
+	SelfSamples int64   `parquet:"self_samples,optional"`
+	SelfMean    float64 `parquet:"self_mean,optional"`
+	SelfStdDev  float64 `parquet:"self_stddev,optional"`
 }
 
 // Revocation is an operator's decision that samples do not teach: those of a machine, of a job,

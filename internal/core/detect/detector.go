@@ -14,8 +14,9 @@ type Reading struct {
 	Task *sample.Task
 	// Cost in the signal's unit; NaN if it could not be counted.
 	Cost float64
-	// Self is the same resource spent on the task itself; 0 if not known.
-	Self float64
+	// Self is the same resource spent on the task itself, if SelfKnown; else 0.
+	Self      float64
+	SelfKnown bool
 	// OwnApart: Cost excludes waiting on the task itself and on its own quota.
 	OwnApart bool
 	CPU      float64 // CPU-s/s
@@ -98,7 +99,8 @@ func New(p Params) *Detector {
 // Params returns the detector's parameters.
 func (d *Detector) Params() Params { return d.params }
 
-// Rejected counts readings whose cost was outside the signal's sane range.
+// Rejected counts readings whose cost was outside the signal's sane range (switch Bounds), or is
+// no cost at all.
 func (d *Detector) Rejected(s sample.SignalName) uint64 { return d.rejected[s] }
 
 // Observe processes the readings of one signal for the interval that ended at the given
@@ -138,6 +140,9 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	return d.verdicts
 }
 
+// mostCost is more than any cost, and so little that sums of squares remain below stat.MaxValue.
+const mostCost = 1e30
+
 // judge stores one reading and judges it.
 func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
 	var v Verdict
@@ -158,7 +163,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
 		return v
 	}
-	if !s.signal.Sane(r.Cost) {
+	if d.params.Switches.Bounds && !s.signal.Sane(r.Cost) || !(r.Cost >= 0 && r.Cost <= mostCost) {
 		d.rejected[s.signal.Name]++
 		return v
 	}
@@ -268,7 +273,7 @@ func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	switch {
 	case !outlier && own && served && r.Flags&sample.Throttled != 0:
 		return byQuota
-	case !outlier && own && served && r.Self > 0 &&
+	case !outlier && own && served && r.Self > 0 && r.Spec.SelfSamples > 0 &&
 		r.Self > d.params.threshold(sig, r.Spec.SelfMean, r.Spec.SelfStdDev):
 		return bySelf
 	case !outlier:

@@ -103,7 +103,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
 		if self, ok := x.Get(sample.WaitSelf); ok {
 			// Less CPU time than a millisecond counts as one, as in the cost.
-			r.Self = self / max(m.CPU*iv.length.Seconds(), 1e-3)
+			r.SelfKnown, r.Self = true, self/max(m.CPU*iv.length.Seconds(), 1e-3)
 		}
 		if _, ok := x.Get(sample.WaitThrottled); ok {
 			r.OwnApart = true
@@ -218,6 +218,9 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 // the task changed itself for good.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
 	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self}
+	if !r.SelfKnown {
+		now.self = math.NaN()
+	}
 	switch {
 	case p.config.LearnIncidents || p.Follows(s.Key.Signal, task):
 	case v.Anomaly || p.InIncident(s.Key.Signal, task):

@@ -25,7 +25,8 @@ type Config struct {
 	// External returns a spec from elsewhere (the server's) that takes precedence over what
 	// History learnt; nil for none.
 	External func(spec.Key, sample.Millis) (spec.Spec, bool)
-	// LearnIncidents lets samples that were taken in incidents teach specs too.
+	// LearnIncidents lets samples that were taken in incidents teach specs too. Without the
+	// switch Withhold they do in any case.
 	LearnIncidents bool
 	// Charts keeps the course of each open incident for Change.Chart.
 	Charts bool
@@ -49,6 +50,7 @@ func New(c Config) *Pipeline {
 	if c.Detect.Switches.Evidence {
 		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
+	c.LearnIncidents = c.LearnIncidents || !c.Detect.Switches.Withhold
 	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}, evasions: map[sample.TaskKey]*evasion{}}
 	if c.Charts {

@@ -168,7 +168,7 @@ func (w *world) addTask(args []string) {
 		mean, sd, ok := strings.Cut(arg, "±")
 		switch {
 		case ok:
-			s.spec = spec.Spec{State: spec.Ready, Mean: w.number(mean), StdDev: w.number(sd)}
+			s.spec = spec.Spec{State: spec.Ready, Mean: w.number(mean), StdDev: w.number(sd), SelfSamples: 100}
 		case arg == "protected":
 			s.Protected = true
 		case arg == "never-cap":

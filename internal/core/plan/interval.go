@@ -18,6 +18,11 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		}
 	}
 	p.busy = float64(micros) / 1e6
+	for _, c := range p.Caps() {
+		if i := IndexOf(readings, c.Task.Key); i >= 0 {
+			p.Review(now, *readings[i].Task)
+		}
+	}
 	if s, ok := sample.LookupSignal(sig); ok {
 		p.testify(&s, at, readings, verdicts)
 	}

@@ -128,6 +128,9 @@ type Task struct {
 	Unprotected bool `json:"unprotected,omitempty"`
 	// NeverCap forbids capping it, whatever its class.
 	NeverCap bool `json:"never_cap,omitempty"`
+	// Holds is a task in its cgroup that is spared, the first by name; "" if there is none.
+	// The kernel would apply a limit of this task to that one too, so this one is not capped.
+	Holds TaskName `json:"holds,omitempty"`
 }
 
 // MayBeHelped reports whether other tasks may be capped for it when it is a victim.
@@ -136,4 +139,15 @@ func (t *Task) MayBeHelped() bool {
 }
 
 // MayBeCapped reports whether it may be capped for another task.
-func (t *Task) MayBeCapped() bool { return t.Class != LatencySensitive && !t.NeverCap }
+func (t *Task) MayBeCapped() bool { return t.Class != LatencySensitive && !t.NeverCap && t.Holds == "" }
+
+// Spared reports whether no limit of a cgroup around it may apply to it: it is
+// latency-sensitive, protected or never-cap.
+func (t *Task) Spared() bool { return t.Class == LatencySensitive || t.Protected || t.NeverCap }
+
+// Contains reports whether the task's cgroup is an ancestor of the other's in the same
+// hierarchy. (A name is a path.)
+func (t *Task) Contains(inner *Task) bool {
+	o, i := string(t.Name), string(inner.Name)
+	return t.Key.Hierarchy == inner.Key.Hierarchy && len(i) > len(o) && i[len(o)] == '/' && strings.HasPrefix(i, o)
+}

@@ -268,7 +268,7 @@ func TestSpecsComeBack(t *testing.T) {
 	var want []spec.Spec
 	for i, state := range []spec.State{spec.Learning, spec.Insufficient, spec.Ready, spec.Stale} {
 		want = append(want, spec.Spec{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: fmt.Sprint(i)}, State: state,
-			Samples: 1000, Tasks: 7, CPUMean: 0.5, Mean: 1.25, StdDev: 0.125, SelfMean: 0.1, SelfStdDev: 0.01, Updated: 99})
+			Samples: 1000, Tasks: 7, CPUMean: 0.5, Mean: 1.25, StdDev: 0.125, SelfSamples: 900, SelfMean: 0.1, SelfStdDev: 0.01, Updated: 99})
 	}
 	other := want[0]
 	other.Job = "batch"

@@ -118,7 +118,7 @@ func (a *commands) nextSuspect(ctx context.Context, t *trialRun) (*incident.Reco
 		}
 		now := inc.Now()
 		for k, s := range now.Suspects {
-			if k >= now.Antagonists && !(t.includeUnaccused && k == 0) || s.Excluded != "" || s.NeverCap || s.Class == sample.LatencySensitive ||
+			if k >= now.Antagonists && !(t.includeUnaccused && k == 0) || s.Excluded != "" || !s.MayBeCapped() ||
 				t.tried[trialKey{inc.Victim.Name, s.Name}] {
 				continue
 			}

@@ -298,6 +298,8 @@ func (p *page) suspects(inc *incident.Record) {
 				why += "; may not be capped: latency-sensitive"
 			case sus.NeverCap:
 				why += "; may not be capped: never-cap"
+			case sus.Holds != "":
+				why += fmt.Sprintf("; may not be capped: its cgroup contains %s", sus.Holds)
 			}
 		}
 		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: class(sus.Task)},

@@ -180,5 +180,8 @@ func flags(t api.TaskView) cell {
 	if t.NeverCap {
 		all = append(all, "never-cap")
 	}
+	if t.Holds != "" {
+		all = append(all, "holds "+t.Holds.String())
+	}
 	return cell{strings.Join(all, ","), c}
 }

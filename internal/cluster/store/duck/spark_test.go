@@ -166,6 +166,8 @@ func million(t *testing.T) *bench {
 				s.Cost = 1e6
 			case 3:
 				s.Signal, s.Variant = sample.RunQ, ""
+				s.Extras.Set(sample.WaitOther, float64(s.Cost)*float64(s.CPU)*10)
+				s.Extras.Set(sample.WaitSelf, 3*rng.Float64())
 			}
 			batch.Samples = append(batch.Samples, s)
 		}
@@ -229,7 +231,8 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 		s := onSpark[i]
 		states[d.State]++
 		if s.Key != dialect.KeyOf(&d) || s.State.String() != d.State || s.Tasks != int(d.Tasks) || s.Samples != d.Samples || int64(s.Last) != d.Last ||
-			s.Machines != int(d.Machines) || s.OutCount != int(d.MachinesOut) || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || !near(s.CPUMean, d.CPUMean) {
+			s.Machines != int(d.Machines) || s.OutCount != int(d.MachinesOut) || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || !near(s.CPUMean, d.CPUMean) ||
+			s.SelfSamples != d.SelfSamples || !near(s.SelfMean, d.SelfMean) || !near(s.SelfStdDev, d.SelfStdDev) {
 			t.Errorf("on Spark  %+v\nby DuckDB %+v", s, d)
 		}
 	}
@@ -244,7 +247,7 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 		t.Fatalf("%d specs by digests, %d by Spark, %v", len(by), len(whole), err)
 	}
 	for i, d := range by {
-		if s := whole[i]; s.Key != d.Key || s.Samples != d.Samples || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) {
+		if s := whole[i]; s.Key != d.Key || s.Samples != d.Samples || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || s.SelfSamples != d.SelfSamples || !near(s.SelfMean, d.SelfMean) {
 			t.Errorf("on Spark  %+v\nby digests %+v", s, d.Spec)
 		}
 	}
