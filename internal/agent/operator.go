@@ -83,7 +83,7 @@ func (op *operator) cap(now sample.Millis, operator string, c *command.Command) 
 	}
 	op.tasks.nest()
 	return each(c.Cap.Target, tasks, "capped", func(t *task) (api.Done, error) {
-		id, err := op.pipeline.Cap(now, t.Task, c.Cap.Terms, operator, c.Why)
+		id, err := op.pipeline.Cap(now, t.Task, c.Cap.Terms, c.Cap.Incident, operator, c.Why)
 		if err != nil {
 			e := commandEntry(operator, c)
 			if c.Cap.IsGroup() {

@@ -207,7 +207,8 @@ func TestCapThatFails(t *testing.T) {
 	})
 }
 
-// An operator's cap on a suspect of an open incident is a round of the incident.
+// An operator's cap that names an open incident is a round of it, and one that names none is
+// not, also if the task is a suspect.
 func TestOperatorsCapIsARound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -218,7 +219,14 @@ func TestOperatorsCapIsARound(t *testing.T) {
 		r.learn()
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
-		d := r.do(capping(command.Target{Task: "noisy-1"}, 0.1, "10m", "advice taken"))
+		r.do(capping(command.Target{Task: "noisy-1"}, 0.1, "10m", "for no incident"))
+		r.do(uncapping(command.Target{Task: "noisy-1"}, "done"))
+		if inc := r.incidents()[0]; len(inc.Rounds) != 0 {
+			t.Fatalf("a cap for no incident is a round: %+v", inc.Rounds[0])
+		}
+		c := capping(command.Target{Task: "noisy-1"}, 0.1, "10m", "advice taken")
+		c.Cap.Incident = r.incidents()[0].ID
+		d := r.do(c)
 		r.pass(4 * time.Minute)
 		r.do(uncapping(command.Target{Task: "noisy-1"}, "done"))
 		inc := r.incidents()[0]

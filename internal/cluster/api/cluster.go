@@ -94,21 +94,28 @@ type Machine struct {
 	Lives    int           `json:"lives"`     // number of remembered runs of its agent
 }
 
-// Pair is two jobs that should not share a machine according to incidents.
+// Pair is two jobs that should not share a machine according to incidents: at least one says
+// to its end that the antagonist is proven, or likely and a cap on it helped.
 type Pair struct {
 	Victim     sample.JobName `json:"victim_job"`
 	Antagonist sample.JobName `json:"antagonist_job"`
-	Incidents  int            `json:"incidents"` // in which the antagonist was accused of hurting the victim
+	Incidents  int            `json:"incidents"` // in which the antagonist is likely or proven
+	Proven     int            `json:"proven"`    // those of them in which it is proven
 	Machines   int            `json:"machines"`
 	// Strength is the median over them of the victim's cost ÷ its threshold.
 	Strength    float64 `json:"strength"`
 	Correlation float64 `json:"correlation"` // mean
-	// Caps counts caps on the antagonist with known outcome, Helped those of them under
-	// which the victim's cost fell by more than its spec's σ.
+	// Caps counts caps and trials of the antagonist with known outcome, Helped those of them
+	// under which the victim's cost fell by more than its spec's σ.
 	Caps   int `json:"caps"`
 	Helped int `json:"helped"`
+	// RelativeCost is the median of the victim's cost under these caps ÷ that before them,
+	// UsageLost that of the share of its usage that the antagonist lost; nil if not measured.
+	RelativeCost *float64 `json:"relative_cost,omitempty"`
+	UsageLost    *float64 `json:"usage_lost,omitempty"`
 	// Confidence is the lower end of the 95 % confidence interval (Wilson) of the share of
-	// such caps that help; 0 if none was tried: then there is a correlation but no proof.
+	// tests that confirm the antagonist. A test is such a cap, or an incident in which the
+	// accounts of a queue prove it, which always confirms.
 	Confidence float64       `json:"confidence"`
 	Newest     sample.Millis `json:"newest"`
 }
@@ -157,6 +164,9 @@ func (c *Command) Validate() error {
 	bad := c.Problems()
 	if (c.Machine == "") != c.Cluster {
 		bad = append(bad, "want either machine: NAME or cluster: true")
+	}
+	if c.Cluster && c.Cap != nil && c.Cap.Incident != "" {
+		bad = append(bad, "incident: want its machine: NAME")
 	}
 	return command.Invalid(bad)
 }

@@ -135,20 +135,33 @@ func TestMachines(t *testing.T) {
 	}
 }
 
+// TestAnIncidentIsOfOneMachine: a cap for an incident is not sent to all machines.
+func TestAnIncidentIsOfOneMachine(t *testing.T) {
+	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
+	const to = `,"why":"r","cap":{"task":"/a","rate":1,"for":"1m","incident":"inc-7"}}`
+	if w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", `{"cluster":true`+to); w.Code != 400 || !strings.Contains(w.Body.String(), "incident: want its machine") {
+		t.Errorf("to all: %d %s", w.Code, w.Body)
+	}
+	b.fake.reply = &wire.Reply{Ok: true}
+	if w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", `{"machine":"m1"`+to); w.Code != 200 || b.fake.commands[0].GetCap().GetIncident() != "inc-7" {
+		t.Errorf("to one: %d %s", w.Code, w.Body)
+	}
+}
+
 func TestPairs(t *testing.T) {
 	b := newBench(t, nil)
 	b.fake.answer = func(*duck.Job) (*duck.Answer, error) {
-		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["web","reports",14,3,2.5,0.61,9,8,1763726400000]`), json.RawMessage(`["web","it's",1,1,null,null,0,0,5]`)}}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["web","reports",14,3,2.5,0.61,2,0,9,8,0.6,0.9,1763726400000]`), json.RawMessage(`["web","it's",1,1,null,null,1,1,0,0,null,null,5]`)}}}, nil
 	}
 	var pairs []cluster.Pair
 	w := b.local("GET", "/v1/pairs?job=it%27s&since=24h", "")
 	if err := json.Unmarshal(w.Body.Bytes(), &pairs); err != nil || len(pairs) != 2 {
 		t.Fatalf("%v %s", err, w.Body)
 	}
-	if p := pairs[0]; p.Antagonist != "reports" || p.Incidents != 14 || p.Strength != 2.5 || p.Helped != 8 || math.Abs(p.Confidence-0.5650) > 1e-3 || p.Newest != 1763726400000 {
+	if p := pairs[0]; p.Antagonist != "reports" || p.Incidents != 14 || p.Strength != 2.5 || p.Helped != 8 || p.Proven != 2 || *p.RelativeCost != 0.6 || *p.UsageLost != 0.9 || math.Abs(p.Confidence-0.5650) > 1e-3 || p.Newest != 1763726400000 {
 		t.Errorf("%+v", p)
 	}
-	if p := pairs[1]; p.Confidence != 0 || p.Strength != 0 {
+	if p := pairs[1]; math.Abs(p.Confidence-0.2065) > 1e-3 || p.Strength != 0 || p.RelativeCost != nil { // proven once by accounts
 		t.Errorf("%+v", p)
 	}
 	if sql := b.fake.jobs[0].SQL; !strings.Contains(sql, "victim_job = 'it''s'") || !strings.Contains(sql, "'true-positive'") || strings.Contains(sql, "%!") {

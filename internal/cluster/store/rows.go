@@ -32,17 +32,17 @@ type Incident struct {
 	SpecStdDev    float64  `parquet:"spec_stddev"`
 	Threshold     float64  `parquet:"threshold"`
 	Cost          float64  `parquet:"cost"`
-	SuspectJob    string   `parquet:"suspect_job,dict"` // the first named suspect, else empty
+	SuspectJob    string   `parquet:"suspect_job,dict"` // the first named suspect, else empty; all are in Suspect
 	SuspectTask   string   `parquet:"suspect_task,dict"`
 	Correlation   *float64 `parquet:"correlation"`     // of the best suspect, whether named or not
 	Antagonists   int32    `parquet:"antagonists"`     // number of named ones, also those capped without effect
-	CappedJob     string   `parquet:"capped_job,dict"` // of the last round, empty if none
+	CappedJob     string   `parquet:"capped_job,dict"` // of the last round, empty if none; all are in Round
 	CappedTask    string   `parquet:"capped_task,dict"`
 	CappedRate    *float64 `parquet:"capped_rate"`   // CPU-s/s
 	RelativeCost  *float64 `parquet:"relative_cost"` // of the last round
-	Outcome       string   `parquet:"outcome,dict"`
-	OutcomeReason string   `parquet:"reason"` // the evidence, and why no action, or no further action, was taken
-	Doc           string   `parquet:"doc"`    // the whole incident, JSON
+	Outcome       string   `parquet:"outcome,dict"`  // of the last round, if there is one
+	OutcomeReason string   `parquet:"reason"`        // the evidence, and why no action, or no further action, was taken
+	Doc           string   `parquet:"doc"`           // the whole incident, JSON
 }
 
 // IncidentOf returns the row of an incident in its current state.

@@ -26,11 +26,15 @@ type Command struct {
 type Cap struct {
 	Target
 	Terms
+	// Incident is the ID of the open incident whose victim the cap is to help: the cap is a
+	// round of it and is judged by that victim's cost. "": the cap belongs to no incident and
+	// is judged for none. Only a single task's cap names one.
+	Incident string `json:"incident,omitempty"`
 }
 
 // CapTask returns the command that limits one task to a rate in CPU-s/s.
 func CapTask(task string, rate float64, lease time.Duration, why string) Command {
-	return Command{Why: why, Cap: &Cap{Target{Task: task}, Terms{rate, Duration(lease)}}}
+	return Command{Why: why, Cap: &Cap{Target: Target{Task: task}, Terms: Terms{rate, Duration(lease)}}}
 }
 
 // Enforcement sets how far the agent may act by itself.
@@ -95,6 +99,9 @@ func (c *Command) String() string {
 	text := c.Kind() + " " + c.Object()
 	if c.Cap != nil {
 		text += " " + c.Cap.Terms.String()
+		if c.Cap.Incident != "" {
+			text += " in " + c.Cap.Incident
+		}
 	}
 	return text
 }
@@ -131,6 +138,10 @@ func (c *Command) Problems() []string {
 	if c.Cap != nil {
 		target("cap", &c.Cap.Target)
 		bad = append(bad, c.Cap.Terms.problems()...)
+		bad = append(bad, TextProblems("incident", c.Cap.Incident, MaxName)...)
+		if c.Cap.Incident != "" && c.Cap.IsGroup() {
+			bad = append(bad, "incident: want a task with it, by its name")
+		}
 	}
 	target("uncap", c.Uncap)
 	target("protect", c.Protect)

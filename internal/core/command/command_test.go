@@ -63,6 +63,7 @@ func TestText(t *testing.T) {
 		kind, want string
 	}{
 		{command.Command{Cap: &command.Cap{Target: target, Terms: command.Terms{Rate: 0.5, For: command.Duration(5 * time.Minute)}}}, "cap", "cap job web to 0.5 CPU-s/s for 5m"},
+		{command.Command{Cap: &command.Cap{Target: command.Target{Task: "/a"}, Terms: command.Terms{Rate: 1, For: command.Duration(time.Minute)}, Incident: "inc-7"}}, "cap", "cap /a to 1 CPU-s/s for 1m in inc-7"},
 		{command.Command{Uncap: &command.Target{All: true}}, "uncap", "uncap all tasks"},
 		{command.Command{Protect: &command.Target{Task: "/a"}}, "protect", "protect /a"},
 		{command.Command{Unprotect: &command.Target{Class: "batch"}}, "unprotect", "unprotect class batch"},

@@ -23,7 +23,10 @@ type Reading struct {
 	Rate     float64 // activity, 1/s
 	Pressure float64 // what the signal is correlated with: CPU-s/s
 	Stolen   float64 // share of the machine's CPU time stolen, 0..1
-	Flags    sample.Flags
+	// Misses are its misses of the last-level cache per instruction; 0 if they were not
+	// counted. Nothing is judged by them.
+	Misses float64
+	Flags  sample.Flags
 	// HeldBy is the cgroup above the task that ran out of CPU quota, if the flag Throttled
 	// is due to that cgroup and not to the task's own quota.
 	HeldBy string
@@ -61,6 +64,10 @@ type Verdict struct {
 	Sane    bool    // active and inside the signal's sane range: may train a spec
 	Limit   float64 // the threshold, if judged
 }
+
+// Counts reports whether the cost says how much the task suffers: it was judged, and its
+// work took longer if it waited. Detector.Window has the cost of exactly these intervals.
+func (v *Verdict) Counts() bool { return v.Judged && v.Sane }
 
 // Detector follows all tasks of one machine.
 type Detector struct {
@@ -159,6 +166,9 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	}
 	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // otherwise it is invalid
 		row.pressure[slot] = float32(r.Pressure)
+	}
+	if r.Misses > 0 {
+		row.miss(slot, r.Misses)
 	}
 	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
 		return v

@@ -52,6 +52,7 @@ type row struct {
 	cost     []float32 // 0 if not counted; reliable where the cause is judged or early
 	cause    []cause
 	pressure []float32
+	misses   []float32 // Reading.Misses; shorter than the others where they are not counted
 }
 
 func newSeries(sig sample.Signal) *series {
@@ -86,6 +87,7 @@ func (s *series) begin(at, end, remembered sample.Millis) *row {
 	clear(r.cost)
 	clear(r.cause)
 	clear(r.pressure)
+	clear(r.misses)
 	r.at = at
 	r.grow(len(s.tasks))
 	s.rows = append(s.rows, r)
@@ -98,6 +100,14 @@ func (r *row) grow(n int) {
 		r.cause = append(r.cause, absent)
 		r.pressure = append(r.pressure, 0)
 	}
+}
+
+// miss sets a task's misses.
+func (r *row) miss(slot int, perInstruction float64) {
+	for len(r.misses) <= slot {
+		r.misses = append(r.misses, 0)
+	}
+	r.misses[slot] = float32(perInstruction)
 }
 
 // slot returns the task's column and allocates one for a new task. The guess is the
@@ -188,8 +198,9 @@ func (s *series) within(from, to sample.Millis) []*row {
 // Point is one interval of a task's history.
 type Point struct {
 	At       sample.Millis
-	Cost     float64 // NaN where it was not judged
+	Cost     float64 // NaN where it does not count (Verdict.Counts)
 	Pressure float64
+	Misses   float64 // Reading.Misses
 }
 
 // Window returns the history of a task over the window, oldest first; nil for
@@ -207,9 +218,12 @@ func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
 	rows := s.within(newest.Add(-d.params.Window), newest)
 	points := make([]Point, len(rows))
 	for n, r := range rows {
-		points[n] = Point{r.at, math.NaN(), float64(r.pressure[i])}
+		points[n] = Point{At: r.at, Cost: math.NaN(), Pressure: float64(r.pressure[i])}
 		if r.cause[i].judged() {
 			points[n].Cost = float64(r.cost[i])
+		}
+		if i < len(r.misses) {
+			points[n].Misses = float64(r.misses[i])
 		}
 	}
 	return points

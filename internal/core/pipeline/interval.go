@@ -108,6 +108,10 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		if _, ok := x.Get(sample.WaitThrottled); ok {
 			r.OwnApart = true
 		}
+		if n, ok := x.Get(sample.Instructions); ok && n > 0 {
+			misses, _ := x.Get(sample.LLCMisses)
+			r.Misses = misses / n
+		}
 	} else if sig.Load.PerOp > 0 {
 		r.Pressure = 0
 	}

@@ -152,15 +152,16 @@ func (p *Pipeline) Forget(task sample.TaskKey) {
 	}
 }
 
-// Cap plans an operator's cap on a task and returns its ID; errors wrap plan.ErrRefused.
-func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
-	id, err = p.CapFor(now, t, terms, by, why)
-	if p.charts != nil && err == nil {
-		for _, inc := range p.Planner.Open() { // the cap may be a round of one of them
-			p.chart(&inc)
-		}
+// Cap plans an operator's cap on a task and returns its ID; errors wrap plan.ErrRefused. If
+// it names an open incident, it is a round of that (plan.Planner.CapFor).
+func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, incident, by, why string) (id string, err error) {
+	inc, open := p.Incident(incident)
+	if id, err = p.CapFor(now, t, terms, incident, by, why, p.window(inc.Signal)); err != nil || !open || p.charts == nil {
+		return id, err
 	}
-	return id, err
+	inc, _ = p.Incident(incident) // with the round
+	p.chart(&inc)
+	return id, nil
 }
 
 // History returns the history that learns specs, nil if nothing is learnt.

@@ -17,7 +17,7 @@ func EncodeCommand(c *command.Command) *Command {
 	m := &Command{Why: c.Why}
 	switch {
 	case c.Cap != nil:
-		m.Do = &Command_Cap_{Cap: &Command_Cap{Task: c.Cap.Task, Many: encodeMany(c.Cap.Target), Rate: c.Cap.Rate, ForMs: time.Duration(c.Cap.For).Milliseconds()}}
+		m.Do = &Command_Cap_{Cap: &Command_Cap{Task: c.Cap.Task, Many: encodeMany(c.Cap.Target), Rate: c.Cap.Rate, ForMs: time.Duration(c.Cap.For).Milliseconds(), Incident: c.Cap.Incident}}
 	case c.Uncap != nil:
 		m.Do = &Command_Uncap_{Uncap: &Command_Uncap{Task: c.Uncap.Task, Many: encodeMany(*c.Uncap)}}
 	case c.Protect != nil:
@@ -38,7 +38,7 @@ func DecodeCommand(m *Command) (*command.Command, error) {
 	c := &command.Command{Why: m.GetWhy()}
 	switch do := m.GetDo().(type) {
 	case *Command_Cap_:
-		c.Cap = &command.Cap{Target: decodeTarget(do.Cap), Terms: command.Terms{Rate: do.Cap.GetRate(), For: lease(do.Cap.GetForMs())}}
+		c.Cap = &command.Cap{Target: decodeTarget(do.Cap), Terms: command.Terms{Rate: do.Cap.GetRate(), For: lease(do.Cap.GetForMs())}, Incident: do.Cap.GetIncident()}
 	case *Command_Uncap_:
 		c.Uncap = new(decodeTarget(do.Uncap))
 	case *Command_Protect_:

@@ -17,6 +17,7 @@ func TestCommandsComeBack(t *testing.T) {
 	terms := command.Terms{Rate: 0.1, For: command.Duration(90 * time.Minute)}
 	for _, want := range []command.Command{
 		{Why: "a", Cap: &command.Cap{Target: command.Target{Task: "/a/b"}, Terms: terms}},
+		{Why: "a", Cap: &command.Cap{Target: command.Target{Task: "/a/b"}, Terms: terms, Incident: "inc-7"}},
 		{Why: "b", Cap: &command.Cap{Target: command.Target{Job: "web"}, Terms: terms}},
 		{Why: "c", Uncap: &command.Target{Class: "batch"}},
 		{Why: "d", Protect: &command.Target{All: true}},

@@ -1421,6 +1421,7 @@ type Command_Cap struct {
 	Rate          float64                `protobuf:"fixed64,2,opt,name=rate,proto3" json:"rate,omitempty"`               // CPU-s/s
 	ForMs         int64                  `protobuf:"varint,3,opt,name=for_ms,json=forMs,proto3" json:"for_ms,omitempty"` // how long
 	Many          *Command_Many          `protobuf:"bytes,4,opt,name=many,proto3" json:"many,omitempty"`
+	Incident      string                 `protobuf:"bytes,5,opt,name=incident,proto3" json:"incident,omitempty"` // the open one whose victim it is to help; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1481,6 +1482,13 @@ func (x *Command_Cap) GetMany() *Command_Many {
 		return x.Many
 	}
 	return nil
+}
+
+func (x *Command_Cap) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
 }
 
 type Command_Uncap struct {
@@ -1828,7 +1836,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06signer\x18\x03 \x01(\tR\x06signer\x12\x1c\n" +
 	"\tsignature\x18\x04 \x01(\fR\tsignature\x12\"\n" +
 	"\fendorsements\x18\x05 \x03(\tR\fendorsements\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xa1\a\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xbe\a\n" +
 	"\aCommand\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -1843,12 +1851,13 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\v2\x1d.quell.wire.v1.Command.PardonH\x00R\x06pardon\x12\x18\n" +
 	"\amachine\x18\v \x01(\tR\amachine\x12\x1a\n" +
 	"\bsequence\x18\f \x01(\x04R\bsequence\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\x1au\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\x1a\x91\x01\n" +
 	"\x03Cap\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x12\n" +
 	"\x04rate\x18\x02 \x01(\x01R\x04rate\x12\x15\n" +
 	"\x06for_ms\x18\x03 \x01(\x03R\x05forMs\x12/\n" +
-	"\x04many\x18\x04 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x1aL\n" +
+	"\x04many\x18\x04 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x12\x1a\n" +
+	"\bincident\x18\x05 \x01(\tR\bincident\x1aL\n" +
 	"\x05Uncap\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12/\n" +
 	"\x04many\x18\x02 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x1a`\n" +

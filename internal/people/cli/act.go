@@ -104,6 +104,7 @@ func (a *commands) cap() *cobra.Command {
 	}
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "limit in CPUs (CPU-s/s), 0.001 to 1024 (required)")
 	leaseFlag(cmd, &c.For, "lease (required)")
+	cmd.Flags().StringVar(&c.Incident, "incident", "", "ID of the open incident whose victim the cap is to help: its effect is measured there")
 	return a.orderOn(&c.Target, cmd, func() command.Command { return command.Command{Cap: &c} })
 }
 

@@ -19,9 +19,9 @@ var clusterAnswers = map[string]string{
 	"/v1/machines": `[{"machine":"host-1","last_seen":1763726400000,"boot":"a","batch":812,"record":4,"lives":2},
 {"machine":"host-17","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1}]`,
 	"/v1/specs": `[{"job":"web","platform":"Intel-6-85-7","signal":"cpi","variant":"ref-cycles","state":"ready","samples":120000,"tasks":250,"cpu_mean":1.2,"mean":1.8123,"stddev":0.1634,"version":31,"last":1763726400000,"machines":40,"machines_out":2,"left_out":["host-9"]}]`,
-	"/v1/pairs": `[{"victim_job":"web","antagonist_job":"reports","incidents":14,"machines":3,"strength":2.5,"correlation":0.61,"caps":9,"helped":8,"confidence":0.565,"newest":1763726400000},
-{"victim_job":"web","antagonist_job":"encode","incidents":2,"machines":1,"strength":1.2,"correlation":0.4,"caps":0,"helped":0,"confidence":0,"newest":1763726400000},
-{"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0,"newest":1763726400000}]`,
+	"/v1/pairs": `[{"victim_job":"web","antagonist_job":"reports","incidents":14,"proven":12,"machines":3,"strength":2.5,"correlation":0.61,"caps":9,"helped":8,"relative_cost":0.61,"usage_lost":0.93,"confidence":0.565,"newest":1763726400000},
+{"victim_job":"web","antagonist_job":"encode","incidents":2,"proven":0,"machines":1,"strength":1.2,"correlation":0.4,"caps":1,"helped":1,"relative_cost":0.8,"confidence":0.207,"newest":1763726400000},
+{"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"proven":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0.207,"newest":1763726400000}]`,
 }
 
 // fakeCluster is a quell-server that answers from clusterAnswers and records requests.
@@ -142,7 +142,7 @@ func TestClusterPrints(t *testing.T) {
 		{"cluster_specs", []string{"specs", "--job", "web"}},
 		{"cluster_pairs", []string{"advise-scheduler"}},
 		{"cluster_pairs_yaml", []string{"advise-scheduler", "--yaml"}},
-		{"cluster_pairs_required", []string{"advise-scheduler", "--yaml", "--required", "--min-confidence", "0.5", "--label", "app.kubernetes.io/name"}},
+		{"cluster_pairs_required", []string{"advise-scheduler", "--yaml", "--required", "--label", "app.kubernetes.io/name"}},
 		{"cluster_incidents", []string{"incidents", "--cluster"}},
 		{"cluster_incident", []string{"incidents", "--machine", "m1", "last"}},
 	} {

@@ -62,13 +62,19 @@ func (f *fake) requests() []string {
 // newFake answers until the test ends. Tasks called "nobody" are refused.
 func newFake(t *testing.T) *fake {
 	t.Helper()
+	return newFakeOf(t, "")
+}
+
+// newFakeOf is newFake with more lines in the log of incidents.
+func newFakeOf(t *testing.T, more string) *fake {
+	t.Helper()
 	f := &fake{socket: filepath.Join(t.TempDir(), "agent.sock")}
 	l, err := net.Listen("unix", f.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := map[string]string{api.PathStatus: "status.json", api.PathTasks: "tasks.json", api.PathOffenders: "offenders.json"}
-	book, err := logbook.Read(incidentLog(t, ""))
+	book, err := logbook.Read(incidentLog(t, more))
 	if err != nil {
 		t.Fatal(err)
 	}
