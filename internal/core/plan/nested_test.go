@@ -48,10 +48,10 @@ func TestATaskThatHoldsAnotherIsNotCapped(t *testing.T) {
 func TestAnOperatorsCapOfATaskThatHoldsAnother(t *testing.T) {
 	p := plan.New("machine", detect.Quell, plan.Paper())
 	terms := command.Terms{Rate: 0.1, For: command.Duration(time.Minute)}
-	if _, err := p.CapFor(0, holding(), terms, "ann", "too loud"); !errors.Is(err, plan.ErrRefused) || !strings.Contains(err.Error(), "contains /hog/web") {
+	if _, err := p.CapFor(0, holding(), terms, "", "ann", "too loud", nil); !errors.Is(err, plan.ErrRefused) || !strings.Contains(err.Error(), "contains /hog/web") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := p.CapFor(0, hog(), terms, "ann", "too loud"); err != nil {
+	if _, err := p.CapFor(0, hog(), terms, "", "ann", "too loud", nil); err != nil {
 		t.Error(err)
 	}
 	if out := take(p); len(out.Actions) != 1 {
