@@ -23,9 +23,11 @@ WITH victims AS (
          greatest(sum(greatest(self_wss - self_ws * self_ws / self_w, 0e0)) + sum(self_ws * self_ws / self_w) - sum(self_ws) * sum(self_ws) / sum(self_w), 0e0) AS self_m2
   FROM tasks WHERE NOT {instance} GROUP BY job, platform, signal, variant, machine
 ), parts AS (
-  SELECT job, platform, signal, variant, 'cost' AS part, machine, tasks, enough, n, w, w2, cpu, mean, m2, newest FROM machines
-  UNION ALL
-  SELECT job, platform, signal, variant, 'self' AS part, machine, tasks, enough, self_n, self_w, self_w2, cpu, self_mean, self_m2, newest FROM machines WHERE self_n > 0
+  SELECT job, platform, signal, variant, part, machine, tasks, enough, cpu, newest,
+         CASE WHEN part = 'cost' THEN n ELSE self_n END AS n, CASE WHEN part = 'cost' THEN w ELSE self_w END AS w,
+         CASE WHEN part = 'cost' THEN w2 ELSE self_w2 END AS w2, CASE WHEN part = 'cost' THEN mean ELSE self_mean END AS mean,
+         CASE WHEN part = 'cost' THEN m2 ELSE self_m2 END AS m2
+  FROM machines CROSS JOIN (VALUES ('cost'), ('self')) AS p(part) WHERE part = 'cost' OR self_n > 0
 ), votes AS (
   SELECT *, CASE WHEN enough > 0 THEN mean END AS vote, CASE WHEN enough > 0 THEN w END AS weight,
          CASE WHEN enough = 0 THEN CAST(NULL AS DOUBLE) WHEN n < 2 OR w - w2 / w <= 0 THEN 0e0 ELSE sqrt(m2 / (w - w2 / w)) END AS spread
