@@ -115,7 +115,7 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 		if !c.judged() || r.at < from {
 			continue
 		}
-		if slices.Contains(r.cause, limited) {
+		if r.anyLimited() {
 			is, tried = under, true
 		} else if c == good {
 			is = well
@@ -195,6 +195,7 @@ func (d *Detector) lookBack(s *series, victim int) []*row {
 // excluded ones into d.bottom. It does not allocate once its buffers have grown. comparable
 // is false if no interval was good.
 func (d *Detector) rank(s *series, victim int, comparable bool) {
+	d.exclude(s, victim)
 	n := len(s.tasks)
 	d.num, d.den = zeroed(d.num, n), zeroed(d.den, n)
 	num, den := d.num[:n], d.den[:n]
@@ -214,15 +215,20 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		books = d.account(s, victim)
 		d.weighed = d.statistics(s, victim)
 		// The regression only confirms trials.
-		if slices.ContainsFunc(s.rows, func(r *row) bool { return slices.Contains(r.cause, limited) }) {
+		if d.limits {
 			proofs = d.regress(s, victim)
 		}
 	}
+	weighed := d.weighed
 	for i := range s.tasks {
+		var w *SuspectStatistics
+		if len(weighed) > 0 && weighed[0].slot == i {
+			w, weighed = &weighed[0], weighed[1:]
+		}
 		if i == victim || !s.tasks[i].used {
 			continue
 		}
-		c := candidate{slot: i, rank: 2, excluded: d.exclusion(s, victim, i)}
+		c := candidate{slot: i, rank: 2, excluded: d.excluded[i]}
 		if s.tasks[i].flags&sample.Capped != 0 {
 			c.excluded = "capped already"
 		}
@@ -232,7 +238,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		clears := c.correlation >= d.params.Correlation || i == selected
 		if d.params.Switches.Evidence {
 			denied := d.limitFailed(s, victim, i)
-			c.grounds = d.grounds(s, victim, i, proofs, books)
+			c.grounds = d.grounds(s, i, w, proofs, books)
 			if denied && c.grounds.Basis != ByAccounts {
 				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "limiting it did not help"
 			}
@@ -270,13 +276,16 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 
 // grounds returns the evidence against a suspect under switch Evidence: a trial that the
 // regression confirms, the accounts of the queue if it has any, or otherwise the
-// statistics.
-func (d *Detector) grounds(s *series, victim, slot int, proofs []fit, books *accountTotals) Grounds {
+// statistics, nil for none.
+func (d *Detector) grounds(s *series, slot int, w *SuspectStatistics, proofs []fit, books *accountTotals) Grounds {
 	var g Grounds
 	if books != nil {
 		g = books.grounds(slot, s.tasks[slot].task.Key, d.leastPressure(s))
-	} else if w := d.weighing(slot); w != nil {
+	} else if w != nil {
 		g = w.grounds()
+	}
+	if len(proofs) == 0 {
+		return g
 	}
 	k := slices.IndexFunc(proofs, func(p fit) bool { return p.slot == slot })
 	if k < 0 {
@@ -305,6 +314,9 @@ const Relief = 1.0 / 6
 // victim's cost under the hold, without the first interval of each hold, with its cost in
 // bad intervals without a hold.
 func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
+	if !d.limits {
+		return false
+	}
 	var sum, n [2]float64 // bad without hold; under the hold
 	for i, r := range s.rows {
 		c, is := r.cause[victim], 0
@@ -323,6 +335,15 @@ func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 	}
 	bad, under := sum[0]/n[0], sum[1]/n[1]
 	return bad-under < Relief*(bad-s.tasks[victim].spec.Mean)
+}
+
+// exclude finds the tasks that cannot hurt the victim, and whether any task was limited.
+func (d *Detector) exclude(s *series, victim int) {
+	d.limits = slices.ContainsFunc(s.rows, (*row).anyLimited)
+	d.excluded = d.excluded[:0]
+	for i := range s.tasks {
+		d.excluded = append(d.excluded, d.exclusion(s, victim, i))
+	}
 }
 
 // exclusion returns why a task cannot hurt the victim at any usage; "" if it can.
@@ -378,6 +399,9 @@ func (d *Detector) coVictim(victim, suspect int) bool {
 // keep inserts c into a ranked list of at most Params.Top.
 func (d *Detector) keep(s *series, list []candidate, c candidate) []candidate {
 	i := len(list)
+	if i == d.params.Top && (i == 0 || !s.before(&c, &list[i-1])) {
+		return list
+	}
 	for i > 0 && s.before(&c, &list[i-1]) {
 		i--
 	}
