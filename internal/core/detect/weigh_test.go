@@ -252,7 +252,7 @@ func TestLevelChangesAreCounted(t *testing.T) {
 // all, the statistics of every suspect are those of the definition to the last bit.
 func TestStatisticsAreTheNaiveOnes(t *testing.T) {
 	compared, apart, blocks, none := 0, 0, 0, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 19))
 		p := evident(t)
 		p.Explain = true
