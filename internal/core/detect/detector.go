@@ -82,7 +82,8 @@ type Detector struct {
 	regression  regression
 	scales      statisticsBuffers
 	sums        accountTotals
-	weighed     []SuspectStatistics
+	weighed     []weighing
+	explained   []SuspectStatistics
 	verdicts    []Verdict
 }
 

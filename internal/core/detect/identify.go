@@ -66,7 +66,11 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	}
 	f.Suspects = d.describe(s)
 	if d.params.Explain {
-		f.Statistics = d.weighed
+		d.explained = d.explained[:0]
+		for i := range d.weighed {
+			d.explained = append(d.explained, d.weighed[i].SuspectStatistics)
+		}
+		f.Statistics = d.explained
 	}
 	own := d.params.Switches.PhaseChange && goodSamples > 0
 	for f.TrialCandidates < len(d.top) && d.top[f.TrialCandidates].worthTrial {
@@ -213,7 +217,9 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	d.weighed = nil
 	if d.params.Switches.Evidence {
 		books = d.account(s, victim)
-		d.weighed = d.statistics(s, victim)
+		if books == nil || d.params.Explain {
+			d.weighed = d.statistics(s, victim)
+		}
 		// The regression only confirms trials.
 		if d.limits {
 			proofs = d.regress(s, victim)
@@ -221,7 +227,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	}
 	weighed := d.weighed
 	for i := range s.tasks {
-		var w *SuspectStatistics
+		var w *weighing
 		if len(weighed) > 0 && weighed[0].slot == i {
 			w, weighed = &weighed[0], weighed[1:]
 		}
@@ -231,6 +237,9 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		c := candidate{slot: i, rank: 2, excluded: d.excluded[i]}
 		if s.tasks[i].flags&sample.Capped != 0 {
 			c.excluded = "capped already"
+		}
+		if d.params.Switches.Evidence && books == nil && w != nil && !inModel(proofs, i) && !d.mayBeListed(w, c.excluded != "") {
+			continue
 		}
 		if den[i] > 0 {
 			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
@@ -277,11 +286,12 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 // grounds returns the evidence against a suspect under switch Evidence: a trial that the
 // regression confirms, the accounts of the queue if it has any, or otherwise the
 // statistics, nil for none.
-func (d *Detector) grounds(s *series, slot int, w *SuspectStatistics, proofs []fit, books *accountTotals) Grounds {
+func (d *Detector) grounds(s *series, slot int, w *weighing, proofs []fit, books *accountTotals) Grounds {
 	var g Grounds
 	if books != nil {
 		g = books.grounds(slot, s.tasks[slot].task.Key, d.leastPressure(s))
 	} else if w != nil {
+		d.scales.settle(s, w)
 		g = w.grounds()
 	}
 	if len(proofs) == 0 {
@@ -297,9 +307,29 @@ func (d *Detector) grounds(s *series, slot int, w *SuspectStatistics, proofs []f
 	return g
 }
 
+// inModel reports whether a suspect is in the model of the trials.
+func inModel(proofs []fit, slot int) bool {
+	return slices.ContainsFunc(proofs, func(p fit) bool { return p.slot == slot })
+}
+
+// mayBeListed reports whether a suspect can be among the best ones, or among the best ones that
+// are excluded, with the highest probability that it can have.
+func (d *Detector) mayBeListed(w *weighing, excluded bool) bool {
+	list := d.top
+	if excluded {
+		list = d.bottom
+	}
+	if len(list) < d.params.Top {
+		return true
+	}
+	most := d.scales.mostProbability(w)
+	last := &list[len(list)-1]
+	return most >= possibleFrom || last.rank == 2 && last.grounds.Level == None && most >= last.grounds.figure()
+}
+
 // weighing returns the statistics of a suspect, nil if there are none.
-func (d *Detector) weighing(slot int) *SuspectStatistics {
-	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w SuspectStatistics, slot int) int { return cmp.Compare(w.slot, slot) })
+func (d *Detector) weighing(slot int) *weighing {
+	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w weighing, slot int) int { return cmp.Compare(w.slot, slot) })
 	if !found {
 		return nil
 	}

@@ -10,7 +10,6 @@ import (
 // SuspectStatistics are the statistics of a suspect, from everything that is remembered of it and the
 // victim (docs/design/0009).
 type SuspectStatistics struct {
-	slot int
 	// Task is the suspect's, with Params.Explain only.
 	Task sample.Task
 	// Correlation of the logarithm of the victim's cost with the suspect's work, −1 to 1.

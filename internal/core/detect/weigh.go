@@ -22,7 +22,11 @@ type statisticsBuffers struct {
 	whole      int        // index where the blocks end and the rows begin
 	sums, step []float64
 	costs      []float64 // Own of every task with an own cost, sorted
-	out        []SuspectStatistics
+	out        []weighing
+	onset      int     // see findOnset
+	first      float64 // the best score
+	second     float64 // the next
+	bound      bound
 	others     []*series // per unit of work, apart from the victim's
 }
 
@@ -83,80 +87,176 @@ func (d *Detector) loadVictim(s *series, victim int) (good float64, ok bool) {
 	return good, len(t.y) >= minIntervals && good >= float64(d.params.Outliers) && len(t.newest) > 0
 }
 
-// statistics computes SuspectStatistics for every possible suspect; nil if too little is known. The
-// slice is in the order of slots and valid until the next call.
-func (d *Detector) statistics(s *series, victim int) []SuspectStatistics {
+// weighing is a suspect's statistics while it is ranked. What only few suspects need is computed
+// late.
+type weighing struct {
+	SuspectStatistics
+	slot int
+	// mean work in all intervals, in good ones, and in the newest bad ones
+	mean, good, now float64
+	square          float64 // sum of the squares of its deviations from the mean
+	complete        bool    // all is computed except Lead
+}
+
+// statistics computes what tells suspects of a victim apart, for every possible one; none if too
+// little is known. The slice is in the order of slots and valid until the next call.
+func (d *Detector) statistics(s *series, victim int) []weighing {
 	t := &d.scales
+	t.out = t.out[:0]
 	ngood, ok := d.loadVictim(s, victim)
 	if !ok {
 		return nil
 	}
 	d.findOthers(s)
 	t.sumVictim(&t.all, t.weight)
-	onset, once := t.onset(), t.once()
+	t.onset = t.findOnset()
+	once := t.once()
 	rises := 0.0
-	t.costs, t.out = t.costs[:0], t.out[:0]
+	t.costs = t.costs[:0]
 	for i := range s.tasks {
 		k := &s.tasks[i]
-		if i == victim || !k.used || d.excluded[i] != "" || !t.gatherWork(i) {
+		if i == victim || !k.used || d.excluded[i] != "" {
 			continue
 		}
-		w := SuspectStatistics{slot: i, Mild: s.tasks[victim].mild, Once: once, Good: ngood}
+		part, sums, did := t.gather(s, i)
+		if !did {
+			continue
+		}
+		w := weighing{slot: i, SuspectStatistics: SuspectStatistics{Mild: s.tasks[victim].mild, Once: once, Good: ngood}}
 		if d.params.Explain {
 			w.Task = k.task
 		}
-		part, sums := t.weight, &t.all
-		if s.signal.PerWork && t.gatherOwn(s, i) {
-			if t.divideByOwn() {
-				part, sums = t.part, &t.apart
-				t.sumVictim(sums, part)
-			}
-			var counted bool
-			if w.Own, counted = t.ownRatio(); counted {
-				t.costs = append(t.costs, w.Own)
-			}
+		var counted bool
+		if w.Own, counted = t.ownRatio(); counted {
+			t.costs = append(t.costs, w.Own)
 		}
-		rise, changed := t.correlate(&w, part, sums)
-		if !changed {
+		if !t.correlate(&w, part, sums) {
 			continue
 		}
-		w.Share = max(0, rise)
+		w.Share = max(0, w.now-w.good)
 		rises += w.Share
-		w.Step = t.rank(t.x[t.whole:], onset)
-		w.Intervals = min(w.Intervals, 2+float64(levelChanges(t.x)))
 		t.out = append(t.out, w)
 	}
 	slices.Sort(t.costs)
-	t.scoreAll(rises)
-	return t.out
-}
-
-// scoreAll sets what depends on all suspects. rises is the sum of their Share so far.
-func (t *statisticsBuffers) scoreAll(rises float64) {
-	first, second := math.Inf(-1), math.Inf(-1)
 	for i := range t.out {
 		w := &t.out[i]
 		if rises > 0 {
 			w.Share /= rises
 		}
 		w.Fellows = t.fellows(w.Own)
-		if w.Score = w.score(); w.Score > first {
-			first, second = w.Score, first
-		} else {
-			second = max(second, w.Score)
+	}
+	t.findFirst(s)
+	t.prepareBound(ngood)
+	if d.params.Explain {
+		for i := range t.out {
+			t.settle(s, &t.out[i])
 		}
 	}
+	return t.out
+}
+
+// complete computes what depends only on the suspect and the victim.
+func (t *statisticsBuffers) complete(s *series, w *weighing) {
+	if w.complete {
+		return
+	}
+	part, v, _ := t.gather(s, w.slot)
+	w.Intervals = min(t.independent(w, part, v), 2+float64(levelChanges(t.x)))
+	w.Cover = t.cover(w.good, w.now)
+	w.Step = t.rank(t.x[t.whole:], t.onset)
+	w.Score = w.score()
+	w.complete = true
+}
+
+// findFirst finds the two best scores. A suspect whose correlation is too low for either is not
+// completed.
+func (t *statisticsBuffers) findFirst(s *series) {
+	const most = 0.21 // of a score apart from the correlation's part: Share and Step are 1
+	t.first, t.second = math.Inf(-1), math.Inf(-1)
+	least := math.Inf(-1) // correlation
 	for i := range t.out {
 		w := &t.out[i]
-		switch {
-		case len(t.out) == 1:
-			w.Lead = 1
-		case w.Score == first:
-			w.Lead = min(first-second, 1)
-		default:
-			w.Lead = max(w.Score-first, -1)
+		if !w.complete && max(w.Correlation, -maxFisher) < least {
+			continue
 		}
+		t.complete(s, w)
+		if w.Score > t.first {
+			t.first, t.second = w.Score, t.first
+		} else {
+			t.second = max(t.second, w.Score)
+		}
+		// At the bound of a correlation more of it makes no difference.
+		least = min(math.Tanh(t.second-most), maxFisher) - 1e-9
 	}
+}
+
+// settle computes all of a suspect's statistics.
+func (t *statisticsBuffers) settle(s *series, w *weighing) {
+	t.complete(s, w)
+	switch {
+	case len(t.out) == 1:
+		w.Lead = 1
+	case w.Score == t.first:
+		w.Lead = min(t.first-t.second, 1)
+	default:
+		w.Lead = max(w.Score-t.first, -1)
+	}
+}
+
+// bound is an upper bound of the log-odds that a suspect is the antagonist which needs no
+// logarithm of a correlation; +Inf for those that are completed anyway.
+type bound struct {
+	same      float64 // of what is the same for all
+	few, many float64 // factors of a correlation's significance, for 2 intervals and for all
+	lessFew   float64 // what the number of intervals itself adds
+	lessMany  float64
+}
+
+// The positions of features, for their coefficients.
+const (
+	coverInput = iota
+	significanceInput
+	workRatioInput
+	intervalsInput
+	goodInput
+	leadInput
+	fellowsInput
+	ownInput
+)
+
+// Constants of bound: for a correlation r up to maxBounded both Fisher's transform and the
+// negative logarithm of 1 − r² are at most this multiple of r and of r².
+const (
+	maxBounded  = 0.5
+	atanhFactor = 1.0987 // atanh ½ ÷ ½
+	logFactor   = 1.1508 // −ln ¾ ÷ ¼
+)
+
+// prepareBound makes the bound of this analysis.
+func (t *statisticsBuffers) prepareBound(good float64) {
+	k := func(i int) float64 { return features[i].coefficient }
+	n := max(t.all.n, 2)
+	t.bound = bound{
+		same: intercept + k(goodInput)*math.Log1p(good),
+		few:  k(significanceInput) * math.Sqrt(logFactor), many: k(significanceInput) * math.Sqrt(n/2*logFactor),
+		lessFew: k(intervalsInput) * math.Ln2, lessMany: k(intervalsInput) * math.Log(n),
+	}
+}
+
+// mostProbability returns an upper bound of the probability of a suspect that is not completed:
+// a cheap one, as most suspects are far from any list. The number of intervals is unknown; the
+// sum of the two terms with it is convex in its root, so the largest at one of its ends. Lead is
+// at most 0, as the best suspects are completed.
+func (t *statisticsBuffers) mostProbability(w *weighing) float64 {
+	if w.complete || w.Correlation > maxBounded {
+		return 1
+	}
+	b, r := &t.bound, max(w.Correlation, 0)
+	z := b.same + max(b.few*r+b.lessFew, b.many*r+b.lessMany) + features[coverInput].coefficient*w.Share*atanhFactor*r
+	for _, i := range [...]int{workRatioInput, fellowsInput, ownInput} {
+		z += features[i].coefficient * features[i].of(&w.SuspectStatistics)
+	}
+	return 1 / (1 + math.Exp(-z-1e-6))
 }
 
 // once reports whether the victim became bad once at most, for at least two intervals after
@@ -220,6 +320,20 @@ func (t *statisticsBuffers) fellows(own float64) float64 {
 		middle++
 	}
 	return t.costs[middle]
+}
+
+// gather makes the series of a suspect's work, aligned with the victim's, and returns the parts
+// of its intervals that count and the victim's sums for them; false if it did nothing.
+func (t *statisticsBuffers) gather(s *series, slot int) (part []float64, sums *victimSums, did bool) {
+	t.own = t.own[:0]
+	if !t.gatherWork(slot) {
+		return nil, nil, false
+	}
+	if s.signal.PerWork && t.gatherOwn(s, slot) && t.divideByOwn() {
+		t.sumVictim(&t.apart, t.part)
+		return t.part, &t.apart, true
+	}
+	return t.weight, &t.all, true
 }
 
 // gatherWork makes the series of a suspect's pressure, aligned with the victim's; false if it
@@ -394,14 +508,32 @@ func (t *statisticsBuffers) sumVictim(v *victimSums, part []float64) {
 }
 
 // correlate compares a suspect's time series with the victim's, of which v has the sums for the
-// same parts. It returns the increase of the suspect's work from good intervals to the newest
-// bad ones; false if its work was constant.
-func (t *statisticsBuffers) correlate(w *SuspectStatistics, part []float64, v *victimSums) (rise float64, changed bool) {
+// same parts. It returns false if the suspect's work was constant.
+func (t *statisticsBuffers) correlate(w *weighing, part []float64, v *victimSums) (changed bool) {
 	if v.good == 0 {
-		return 0, false // it always does other work when the victim is good
+		return false // it always does other work when the victim is good
 	}
-	x := t.x[:len(part)]
-	good := t.good[:len(part)]
+	t.means(w, part, v)
+	mx := w.mean
+	x, deviation := t.x[:len(part)], v.deviation[:len(part)]
+	var xx, xy float64
+	for i, k := range part {
+		dx := x[i] - mx
+		xx += k * dx * dx
+		xy += k * dx * deviation[i]
+	}
+	if !(xx > v.n*constantTolerance*constantTolerance*mx*mx) || v.square <= 0 {
+		return false
+	}
+	w.square = xx
+	w.Correlation = xy / math.Sqrt(xx*v.square)
+	w.WorkRatio = w.now / max(w.good, 1e-9)
+	return true
+}
+
+// means computes a suspect's mean work.
+func (t *statisticsBuffers) means(w *weighing, part []float64, v *victimSums) {
+	x, good := t.x[:len(part)], t.good[:len(part)]
 	var mx, gx, bx float64
 	for i, k := range part {
 		kx := k * x[i]
@@ -413,24 +545,20 @@ func (t *statisticsBuffers) correlate(w *SuspectStatistics, part []float64, v *v
 	for _, i := range t.newest {
 		bx += x[i]
 	}
-	mx, gx, bx = mx/v.n, gx/v.good, bx/float64(len(t.newest))
-	deviation, root := v.deviation[:len(part)], v.root[:len(part)]
-	var xx, xy, lag, last float64
-	for i, k := range part {
-		dx := x[i] - mx
-		xx += k * dx * dx
-		xy += k * dx * deviation[i]
+	w.mean, w.good, w.now = mx/v.n, gx/v.good, bx/float64(len(t.newest))
+}
+
+// independent returns the effective number of independent intervals of a correlation.
+func (t *statisticsBuffers) independent(w *weighing, part []float64, v *victimSums) float64 {
+	x, root := t.x[:len(part)], v.root[:len(part)]
+	var lag, last float64
+	for i := range part {
+		dx := x[i] - w.mean
 		lag += root[i] * dx * last
 		last = dx
 	}
-	if !(xx > v.n*constantTolerance*constantTolerance*mx*mx) || v.square <= 0 {
-		return 0, false
-	}
-	w.Correlation = xy / math.Sqrt(xx*v.square)
-	f := max(0, lag/xx) * max(0, v.lag/v.square)
-	w.Intervals = v.n * (1 - f) / (1 + f)
-	w.Cover, w.WorkRatio = t.cover(gx, bx), bx/max(gx, 1e-9)
-	return bx - gx, true
+	f := max(0, lag/w.square) * max(0, v.lag/v.square)
+	return v.n * (1 - f) / (1 + f)
 }
 
 // cover computes SuspectStatistics.Cover.
@@ -460,9 +588,9 @@ func (t *statisticsBuffers) accumulate(x []float64) (points int) {
 	return max(0, len(x)-2*stepIntervals+1)
 }
 
-// onset returns the index, among the points of the rows, of the largest increase of the
+// findOnset returns the index, among the points of the rows, of the largest increase of the
 // victim's cost, from the mean before it to the mean after it; −1 if they are too few.
-func (t *statisticsBuffers) onset() int {
+func (t *statisticsBuffers) findOnset() int {
 	points := t.accumulate(t.y[t.whole:])
 	best, most := -1, 0.0
 	for i := range points {

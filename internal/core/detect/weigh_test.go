@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -76,7 +77,7 @@ func naiveStatistics(d *Detector, s *series, victim int) []SuspectStatistics {
 		if slices.Max(x) == 0 {
 			continue
 		}
-		w := SuspectStatistics{slot: slot, Task: s.tasks[slot].task, Mild: s.tasks[victim].mild, Once: once, Good: ngood}
+		w := SuspectStatistics{Task: s.tasks[slot].task, Mild: s.tasks[victim].mild, Once: once, Good: ngood}
 		part := slices.Clone(weight)
 		if s.signal.PerWork && slices.Max(own) > 0 {
 			naiveWork(x, own, weight, part, now, whole)
@@ -145,9 +146,31 @@ func naiveStatistics(d *Detector, s *series, victim int) []SuspectStatistics {
 		out = append(out, w)
 	}
 	slices.Sort(t.costs)
-	t.out = out
-	t.scoreAll(rises)
-	return t.out
+	first, second := math.Inf(-1), math.Inf(-1)
+	for i := range out {
+		w := &out[i]
+		if rises > 0 {
+			w.Share /= rises
+		}
+		w.Fellows = t.fellows(w.Own)
+		if w.Score = w.score(); w.Score > first {
+			first, second = w.Score, first
+		} else {
+			second = max(second, w.Score)
+		}
+	}
+	for i := range out {
+		w := &out[i]
+		switch {
+		case len(out) == 1:
+			w.Lead = 1
+		case w.Score == first:
+			w.Lead = min(first-second, 1)
+		default:
+			w.Lead = max(w.Score-first, -1)
+		}
+	}
+	return out
 }
 
 // naiveSeries returns a suspect's pressure and its own cost, in the victim's intervals.
@@ -251,11 +274,10 @@ func TestLevelChangesAreCounted(t *testing.T) {
 // restart, sleep, are limited, and have costs of their own by this signal, by another, or not at
 // all, the statistics of every suspect are those of the definition to the last bit.
 func TestStatisticsAreTheNaiveOnes(t *testing.T) {
-	compared, apart, blocks, none := 0, 0, 0, 0
+	compared, apart, blocks, none, late := 0, 0, 0, 0, 0
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 19))
 		p := evident(t)
-		p.Explain = true
 		d, sig, other := New(p), signal(t, sample.CPI), signal(t, sample.CPS)
 		const tasks = 8
 		kind := make([]int, tasks)
@@ -306,9 +328,41 @@ func TestStatisticsAreTheNaiveOnes(t *testing.T) {
 			s := d.series[sig.Name]
 			v := s.index[sample.TaskKey{Inode: 1}]
 			d.exclude(s, v)
-			got, want := d.statistics(s, v), naiveStatistics(d, s, v)
-			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d, interval %d:\n%+v\nnaive\n%+v", seed, m, got, want)
+			want := naiveStatistics(d, s, v)
+			var got []SuspectStatistics
+			for _, explain := range []bool{false, true} {
+				d.params.Explain = explain
+				got = got[:0]
+				all := d.statistics(s, v)
+				for i := range all {
+					w := &all[i]
+					most := d.scales.mostProbability(w)
+					if !w.complete {
+						late++
+					}
+					d.scales.settle(s, w)
+					if p := w.Probability(); !(p <= most) {
+						t.Fatalf("seed %d, interval %d: probability %v over its bound %v: %+v", seed, m, p, most, w)
+					}
+					w.Task = s.tasks[w.slot].task
+					got = append(got, w.SuspectStatistics)
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("seed %d, interval %d:\n%+v\nnaive\n%+v", seed, m, got, want)
+				}
+			}
+			// What is not completed makes no difference to a finding.
+			a := anomaly{signal: s, victim: sample.TaskKey{Inode: 1}, kind: Neighbour, at: at}
+			d.params.Top = 1 + int(seed%4)
+			text := [2]string{}
+			for i, explain := range []bool{true, false} {
+				d.params.Explain = explain
+				f := d.analyse(a, v)
+				f.Statistics = nil
+				text[i] = fmt.Sprintf("%+v", f)
+			}
+			if text[0] != text[1] {
+				t.Fatalf("seed %d, interval %d:\n%s\nwithout completing all\n%s", seed, m, text[0], text[1])
 			}
 			compared += len(got)
 			if d.scales.whole > 0 {
@@ -325,7 +379,7 @@ func TestStatisticsAreTheNaiveOnes(t *testing.T) {
 			}
 		}
 	}
-	if compared < 5_000 || apart < 100 || blocks < 50 || none == 0 {
-		t.Errorf("compared %d suspects, %d moments with work apart, %d with blocks, %d without statistics", compared, apart, blocks, none)
+	if compared < 5_000 || apart < 100 || blocks < 50 || none == 0 || late < compared/10 {
+		t.Errorf("compared %d suspects, %d moments with work apart, %d with blocks, %d without statistics, %d completed late", compared, apart, blocks, none, late)
 	}
 }
