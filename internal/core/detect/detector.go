@@ -78,6 +78,10 @@ type Detector struct {
 	analysed sample.Millis
 	began    bool
 	rejected map[sample.SignalName]uint64
+	// excluded is, for each slot, why its task cannot hurt the victim of the analysis; "" if it
+	// can.
+	excluded []string
+	limits   bool // in the rows of the analysis some task was limited
 	// buffers of the analysis
 	num, den    []float64
 	pairs       []pair
@@ -86,7 +90,8 @@ type Detector struct {
 	regression  regression
 	scales      statisticsBuffers
 	sums        accountTotals
-	weighed     []SuspectStatistics
+	weighed     []weighing
+	explained   []SuspectStatistics
 	verdicts    []Verdict
 }
 
@@ -135,6 +140,9 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	for i, slot := 0, -1; i < len(readings); i++ {
 		slot = s.slot(readings[i].Task, slot+1)
 		d.verdicts[i] = d.judge(s, row, slot, at, &readings[i])
+		if row.ownCost(slot) > 0 {
+			s.tasks[slot].counted, s.tasks[slot].lastCounted = true, at
+		}
 	}
 	if d.params.Switches.Evidence {
 		d.review(s)
@@ -162,7 +170,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 		s.reset(slot)
 	}
 	if r.Flags&sample.Capped != 0 {
-		row.cause[slot] = limited
+		row.cause[slot], row.held = limited, true
 	}
 	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // otherwise it is invalid
 		row.pressure[slot] = float32(r.Pressure)

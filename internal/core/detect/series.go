@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -32,6 +33,10 @@ type taskState struct {
 	unit  unit       // of its own work, in the signal of a queue
 	bad   []mark     // of the last OutlierWindow
 	used  bool
+	// counted: its cost was counted, and is reliable, in the interval that ended at lastCounted,
+	// the newest such one.
+	counted     bool
+	lastCounted sample.Millis
 	// trialRequested is when a trial of suspect was requested on this task's behalf; 0 if there was
 	// none or a suspect was accused since.
 	trialRequested sample.Millis
@@ -53,6 +58,7 @@ type row struct {
 	cause    []cause
 	pressure []float32
 	misses   []float32 // Reading.Misses; shorter than the others where they are not counted
+	held     bool      // some task was limited; it may have ended since
 }
 
 func newSeries(sig sample.Signal) *series {
@@ -88,11 +94,14 @@ func (s *series) begin(at, end, remembered sample.Millis) *row {
 	clear(r.cause)
 	clear(r.pressure)
 	clear(r.misses)
-	r.at = at
+	r.at, r.held = at, false
 	r.grow(len(s.tasks))
 	s.rows = append(s.rows, r)
 	return r
 }
+
+// anyLimited reports whether a task was limited.
+func (r *row) anyLimited() bool { return r.held && slices.Contains(r.cause, limited) }
 
 func (r *row) grow(n int) {
 	for len(r.cost) < n {
@@ -158,6 +167,7 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 func (s *series) reset(slot int) {
 	t := &s.tasks[slot]
 	t.bad, t.trialRequested, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, recentCost{}, unit{}
+	t.counted = false
 	for _, r := range s.rows {
 		if r.cause[slot] != limited {
 			r.cause[slot], r.cost[slot] = absent, 0
