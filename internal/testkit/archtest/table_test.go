@@ -65,7 +65,7 @@ var table = []row{
 	{pkg: "cluster/store/s3", may: "cluster/store", outside: "github.com/aws", why: "a store.Bucket; the only package that links AWS's client"},
 	{pkg: "cluster/store/duck", may: "core/sample cluster/store cluster/store/dialect", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "cluster/store/spark", may: "core/sample core/spec cluster/store cluster/store/dialect", outside: "google.golang.org/grpc google.golang.org/protobuf github.com/google/uuid github.com/apache/arrow-go", why: "the same SQL on Apache Spark"},
-	{pkg: "cluster/server", may: "format/printable format/certificate core/sample core/spec core/command core/plan agent/config format/wire agent/api cluster/api cluster/store cluster/store/dialect cluster/store/duck core/incident", outside: "github.com/prometheus/client_golang go.yaml.in/yaml golang.org/x/time", why: "the cluster's side; its inputs are its own interfaces with other packages' types"},
+	{pkg: "cluster/server", may: "format/printable format/certificate core/sample core/spec core/detect core/command core/plan agent/config format/wire agent/api cluster/api cluster/store cluster/store/dialect cluster/store/duck core/incident", outside: "github.com/prometheus/client_golang go.yaml.in/yaml golang.org/x/time", why: "the cluster's side; its inputs are its own interfaces with other packages' types"},
 	{pkg: "lab/role", may: "machine/host", why: "what the lab's programs print, by the clock of host; used by the programs and by the engine"},
 	{pkg: "lab/workload", may: "core/sample machine/host lab/role machine/chase", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
 	{pkg: "lab/guest", may: "core/sample", outside: "golang.org/x/sys", why: "QEMU as a machine; names CPUs as sample.Set"},
@@ -110,6 +110,7 @@ var table = []row{
 	{pkg: "eval/quality/fit", may: "core/sample core/detect core/plan eval/sim format/trace/recording core/pipeline eval/replay eval/quality eval/stat eval/rivals", why: "fits the numbers of rule evidence on recordings and the simulator"},
 	{pkg: "eval/quality/corpus", may: "agent/child core/sample core/detect format/atomicfile format/keyed format/trace format/trace/recording eval/replay lab/workload eval/rivals", why: "make corpus; runs quell-agent as a program"},
 	{pkg: "people/report", may: "core/sample core/stat core/spec core/detect core/plan format/plot eval/evaluation eval/replay machine/host agent/api core/incident format/page eval/stat format/printable", why: "incidents, the agent's status and host.Capability as text for people"},
+	{pkg: "people/dashboard", why: "the pages of quell-server in a browser: files and their headers; the data comes from the API"},
 	{pkg: "people/demo", may: "core/sample core/spec core/detect core/command core/plan format/trace machine/host lab/workload agent/logbook agent/api agent/child cluster/api core/incident", outside: "golang.org/x/sys",
 		why: "runs a scenario with the shipped agent: starts workloads, reads incidents"},
 	{pkg: "people/cli/app", may: "core/sample agent/api people/report format/printable", outside: "github.com/spf13", why: "what all commands of quell share"},
@@ -126,7 +127,7 @@ var table = []row{
 	{pkg: "testkit/fault", why: "tests only, of the shipped agent and the enforcer, killed at every step"},
 	{pkg: "testkit/clitest", may: "people/cli/app", outside: "github.com/spf13", why: "runs command lines of quell in tests"},
 	{pkg: "cmd/quell-agent", may: "format/printable format/atomicfile format/certificate agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/enforce machine/egress agent/config agent/api agent format/wire cluster/bus", outside: "github.com/spf13", why: "wiring"},
-	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server", outside: "github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server people/dashboard", outside: "github.com/spf13", why: "wiring"},
 	{pkg: "cmd/quell", may: "people/cli", why: "wiring"},
 }
 
