@@ -106,6 +106,8 @@ type Caller struct {
 	Scope   string        `json:"scope"` // viewer or operator
 	Version string        `json:"version"`
 	Now     sample.Millis `json:"now"`
+	// Machine is the only machine that the answers are about; empty from quell-server.
+	Machine string `json:"machine,omitempty"`
 }
 
 // Task is a task with its newest samples.

@@ -49,15 +49,18 @@ type Handler struct {
 }
 
 // New reads the files.
-func New() (*Handler, error) {
+func New() (*Handler, error) { return of(web) }
+
+// of is New for a tree with a folder web.
+func of(tree fs.FS) (*Handler, error) {
 	h := &Handler{files: map[string]file{}}
 	sum := sha256.New()
 	texts := map[string][]byte{}
-	err := fs.WalkDir(web, "web", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(tree, "web", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := web.ReadFile(name)
+		text, err := fs.ReadFile(tree, name)
 		if err != nil {
 			return err
 		}

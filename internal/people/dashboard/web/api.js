@@ -68,14 +68,11 @@ const silence = 45_000; // the server sends something every 15 s
 
 /** events reads the stream of events until stop is called, and begins again when it ends. */
 export function events(onEvent, onState) {
-  let stopped = false, current, delay = 1000, wake = () => {};
-  const pause = ms => new Promise(resolve => {
-    const timer = setTimeout(resolve, ms);
-    wake = () => { clearTimeout(timer); resolve(); };
-  });
+  let stopped = false, current, delay = 1000;
   (async () => {
     while (!stopped) {
       current = new AbortController();
+      let refused = false;
       let watchdog = setTimeout(() => current.abort(), silence);
       try {
         const answer = await fetch('/v1/events', {headers: headers({}), signal: current.signal, cache: 'no-store', credentials: 'omit'});
@@ -97,23 +94,27 @@ export function events(onEvent, onState) {
               if (line.startsWith('event: ')) e.name = line.slice(7);
               else if (line.startsWith('data: ')) e.data += line.slice(6);
             }
-            if (e.data) onEvent(e.name, JSON.parse(e.data));
+            if (!e.data) continue;
+            try {
+              onEvent(e.name, JSON.parse(e.data));
+            } catch (mistake) {
+              console.error(mistake); // the stream goes on
+            }
           }
         }
       } catch (e) {
-        if (e.status === 401) stopped = true; // until another token is entered
+        refused = e.status === 401;
+        stopped ||= refused; // until another token is entered
         if (e.status === 429 || e.status === 503) delay = Math.max(delay, 10_000);
       } finally {
         clearTimeout(watchdog);
       }
+      if (stopped && !refused) return;
       onState('lost');
       if (stopped) return;
-      await pause(delay);
+      await new Promise(resolve => setTimeout(resolve, delay));
       delay = Math.min(delay * 2, 30_000);
     }
   })();
-  return {
-    again() { delay = 1000; current?.abort(); wake(); },
-    stop() { stopped = true; current?.abort(); wake(); },
-  };
+  return {stop() { stopped = true; current.abort(); }};
 }

@@ -23,6 +23,7 @@ export class Grid {
   sortBy(key) {
     this.descending = this.key === key ? !this.descending : this.columns.find(c => c.key === key).num === true;
     this.key = key;
+    this.box.scrollTop = 0;
     this.set(this.rows);
     say(`Sorted by ${this.columns.find(c => c.key === key).label}, ${this.descending ? 'highest first' : 'lowest first'}`);
     this.onsort?.(this.key, this.descending);

@@ -25,7 +25,7 @@ export function page(id, query, context) {
   }
 
   return {
-    get title() { return inc ? `${short(inc.victim)} on ${inc.machine}` : 'Incident'; },
+    get title() { return inc ? `${short(inc.victim)} on ${visible(inc.machine)}` : 'Incident'; },
     element,
     async load(signal) {
       const list = await api.get('/v1/incidents', {id, machine: query.machine}, signal);
@@ -54,7 +54,7 @@ function tryIt(inc, context) {
   for (const r of running) button(`Uncap ${short(r.suspect)} …`, 'uncap', r.suspect.task, {primary: true});
   const helped = inc.victim.class === 'latency-sensitive' && !inc.victim.unprotected || inc.victim.protected;
   button(helped ? `Do not act for ${short(inc.victim)} …` : `Protect ${short(inc.victim)} …`, helped ? 'unprotect' : 'protect', inc.victim.task);
-  const command = !inc.closed && !running.length && s && capCommand(inc, s, s.level !== 'proven' && s.level !== 'likely');
+  const command = !inc.closed && !running.length && s && capCommand(inc, s, s.level !== 'proven' && s.level !== 'likely', context.caller?.machine);
   return h('div.try', null,
     inc.closed ? h('p', null, `It ended ${span(now() - inc.closed)} ago, at ${clock(inc.closed)} ${zoneName()}, after ${span(inc.closed - inc.began)}.`) : null,
     running.map(r => h('p', null, h('b', null, short(r.suspect)), ` is capped to ${limitOf(r)} until ${clock(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
@@ -97,7 +97,7 @@ function suspectTable(inc, sig, context) {
   const all = inc.suspects || [];
   if (!all.length) return h('p.state', null, inc.kind === 'neighbour' || inc.kind === 'nobody' ? 'No other task was busy enough to be the cause.' : 'No task is suspected: the cause is the task itself or another machine.');
   const shares = all.some(s => s.share > 0);
-  return h('div.scroll', {role: 'region', 'aria-label': 'Suspects'}, h('table', {'aria-label': 'Suspects'},
+  return h('div.scroll', {tabindex: '0', role: 'region', 'aria-label': 'Suspects'}, h('table', {'aria-label': 'Suspects'},
     h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Suspect'), h('th', {scope: 'col'}, 'Confidence'), shares && h('th', {scope: 'col', title: 'Part of the time in which the victim was served or waited'}, 'Share of the wait'),
       h('th.num', {scope: 'col', title: sig.usage}, 'Usage'), h('th', {scope: 'col'}, 'Why'))),
     h('tbody', null, all.map((s, i) => h('tr', {class: s.excluded ? 'excluded' : i < inc.antagonists ? 'named' : ''},
@@ -138,7 +138,7 @@ function facts(inc, sig) {
 function rounds(inc, sig) {
   const all = inc.rounds || [];
   if (!all.length) return null;
-  return section('Caps and trials', h('div.scroll', {role: 'region', 'aria-label': 'Caps and trials'}, h('table', {'aria-label': 'Caps and trials'},
+  return section('Caps and trials', h('div.scroll', {tabindex: '0', role: 'region', 'aria-label': 'Caps and trials'}, h('table', {'aria-label': 'Caps and trials'},
     h('thead', null, h('tr', null, ['From', 'Until', 'Task', 'Limit', 'By', `Cost before → under (${sig.unit})`, 'Outcome', 'Why'].map(t => h('th', {scope: 'col'}, t)))),
     h('tbody', null, all.map(r => h('tr', null, h('td', null, time(r.from)), h('td', null, r.ended ? time(r.ended) : [time(r.until), ' at the latest']),
       h('td', null, taskName(r.suspect.task, r.suspect.job), r.trial && h('span.sub', null, ' trial')), h('td', null, limitOf(r)), h('td', null, visible(r.by)),

@@ -1,7 +1,7 @@
-// One job: what it normally costs, how that was lately, who hurts it and whom it hurts.
+// One job: what it normally costs, how that was lately, its worst neighbours, the jobs that it hurts.
 
 import * as api from './api.js';
-import {count, h, now, number, plural, swap, time, visible} from './dom.js';
+import {count, h, number, plural, swap, time, visible} from './dom.js';
 import {Grid} from './grid.js';
 import {bar} from './bar.js';
 import {choice, incidentGrid, jobLink, machineLink, section, stat, taskName} from './parts.js';
@@ -14,19 +14,23 @@ export function page(job, query, context) {
   let specs = [], spec;
   const head = h('div'), plots = h('div.charts'), worst = h('div'), hurts = h('div');
   const victim = incidentGrid(`Incidents of ${job}`, {without: ['victim'], empty: 'No incident of this job in the last week.'});
-  const grid = new Grid({label: 'Tasks', sort: 'x', empty: 'No task of this job has sent a sample in the last 10 minutes.', of: t => levelOf(t.worst?.x), columns: [
+  const grid = new Grid({label: 'Tasks', sort: 'x', empty: 'No task of this job has sent a sample in the last 10 minutes.', of: levelOf, columns: [
     {key: 'task', label: 'Task', sort: t => t.task, cell: t => taskName(t.task)},
     {key: 'machine', label: 'Machine', sort: t => t.machine, cell: t => machineLink(t.machine)},
     {key: 'cpu', label: 'CPU', num: true, sort: t => t.cpu, cell: t => number(t.cpu)},
-    {key: 'x', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t.worst.x) : h('span.sub', null, 'learning')},
+    {key: 'x', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t) : h('span.sub', null, 'learning')},
     {key: 'signal', label: 'Worst signal', drop: 'medium', sort: t => t.worst?.signal, cell: t => t.worst ? visible(t.worst.signal) : '–'},
   ]});
   const element = h('div', null, head, plots,
-    h('div.columns', null, section('Worst neighbours', worst), section('Whom it hurts', hurts)),
+    h('div.columns', null, section('Worst neighbours', worst), section('Jobs that it hurts', hurts)),
     section('Incidents', victim.element), section('Tasks', grid.element));
   const key = s => [s.signal, s.platform, s.variant].join(' ');
 
   async function drawPlots(signal) {
+    if (spec && context.caller?.machine) {
+      swap(plots, h('p.state', null, 'quell-server keeps samples, and shows their distribution and history here; an agent alone does not.'));
+      return;
+    }
     if (!spec) {
       swap(plots, h('p.state', null, 'Its normal cost is not known yet: it is learnt from samples on several machines, which takes hours. See docs/specs.md.'));
       return;
@@ -104,7 +108,7 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
   }
 
   return {
-    title: job, element, every: 60_000,
+    title: visible(job), element, every: 60_000,
     async load(signal) {
       const week = {since: '168h', brief: 'true'};
       const [all, tasks, hurt, hurting] = await Promise.all([api.get('/v1/specs', {job}, signal), api.get('/v1/tasks', {job}, signal),

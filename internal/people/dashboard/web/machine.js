@@ -1,7 +1,7 @@
 // One machine: the tasks that share it, their CPU usage, and its incidents.
 
 import * as api from './api.js';
-import {count, h, link, now, number, plural, swap, time, visible} from './dom.js';
+import {count, h, link, number, swap, time, visible} from './dom.js';
 import {bar} from './bar.js';
 import {Grid} from './grid.js';
 import {badge, incidentGrid, section, seen, stat, taskName} from './parts.js';
@@ -10,25 +10,25 @@ import {distress, lastPart, levelOf, main, signalOf, cost} from './words.js';
 
 const inks = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6'];
 
-export function page(machine) {
+export function page(machine, query, context) {
   const head = h('div'), plots = h('div.charts'), pairs = h('div');
   const incidents = incidentGrid(`Incidents on ${machine}`, {without: ['machine'], empty: 'No incident on this machine in the last week.'});
-  const grid = new Grid({label: 'Tasks', sort: 'cpu', empty: 'No task has sent a sample in the last 10 minutes.', of: t => levelOf(t.worst?.x), columns: [
+  const grid = new Grid({label: 'Tasks', sort: 'cpu', empty: 'No task has sent a sample in the last 10 minutes.', of: levelOf, columns: [
     {key: 'task', label: 'Task', sort: t => t.job || t.task, cell: t => h('a', {href: link('job', t.job || t.task)}, taskName(t.task, t.job))},
     {key: 'class', label: 'Class', drop: 'medium', sort: t => t.class, cell: t => visible(t.class)},
     {key: 'cpu', label: 'CPU', num: true, sort: t => t.cpu, cell: t => number(t.cpu), title: 'CPU seconds per second'},
     {key: 'costs', label: 'Costs', drop: 'wide', cell: t => t.costs.filter(c => c.cost !== null).map((c, i) => [i > 0 && ', ', h('span', {title: `${signalOf(c.signal).what}, ${signalOf(c.signal).unit}`}, `${visible(c.signal)} ${cost(c.signal, c.cost)}`)])},
-    {key: 'x', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t.worst.x) : h('span.sub', null, 'learning')},
+    {key: 'x', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t) : h('span.sub', null, 'learning')},
     {key: 'state', label: 'State', sort: t => t.capped ? 1 : 0, cell: t => t.capped ? badge('capped', 'act') : ''},
   ]});
-  const element = h('div', null, h('p.crumb', null, h('a', {href: '#/now'}, 'Now'), ' / machines'), head, plots, section('Tasks that share it', grid.element), section('Who hurt whom here', pairs), section('Incidents', incidents.element));
+  const element = h('div', null, h('p.crumb', null, h('a', {href: '#/now'}, 'Now'), ' / machines'), head, plots, section('Tasks that share it', grid.element), section('Which task hurt which', pairs), section('Incidents', incidents.element));
 
   return {
-    title: machine, element, every: 60_000,
+    title: visible(machine), element, every: 60_000,
     async load(signal) {
       const step = 60_000;
       const [machines, tasks, list, usage] = await Promise.all([api.get('/v1/machines', {}, signal), api.get('/v1/tasks', {machine}, signal), api.get('/v1/incidents', {machine, since: '168h', brief: 'true'}, signal),
-        api.sql(`WITH u AS (SELECT task, CAST(floor(epoch_ms(ts) / ${step}) AS BIGINT) AS t, max(cpu) AS cpu FROM samples WHERE machine = ${api.quote(machine)} GROUP BY ALL),
+        context.caller?.machine ? [] : api.sql(`WITH u AS (SELECT task, CAST(floor(epoch_ms(ts) / ${step}) AS BIGINT) AS t, max(cpu) AS cpu FROM samples WHERE machine = ${api.quote(machine)} GROUP BY ALL),
 top AS (SELECT task FROM u GROUP BY task ORDER BY sum(cpu) DESC LIMIT ${inks.length})
 SELECT t, task, cpu FROM u WHERE task IN (SELECT task FROM top) ORDER BY t`, '1h', signal)]);
       const known = machines.find(m => m.machine === machine);

@@ -60,7 +60,7 @@ async function show() {
     own.page = module.page(name, query, context);
     document.title = `${own.page.title} · quell`;
     await load(0);
-    if (own === current && own.moved !== false) scrollTo(0, 0);
+    if (own === current) scrollTo(0, 0);
   } catch (e) {
     if (own === current) swap(main, problem(e));
   }
@@ -104,7 +104,7 @@ async function load(wait) {
     own.loading = false;
     state();
   }
-  const next = (own.page.every ?? every) * (document.hidden ? 4 : 1);
+  const next = document.hidden ? 0 : own.page.every ?? every;
   if (own.again) {
     own.again = false;
     load(soon);
@@ -120,37 +120,36 @@ function problem(e) {
 }
 
 /** state shows whether the data is live. */
-let connection = 'lost', connected = 0;
+let connection = 'lost', since = Date.now(); // of the stream of events
 function state() {
   const live = $('live');
-  const text = failed ? 'no answer' : connection === 'live' ? 'live' : 'reconnecting';
+  const text = failed?.status === 401 ? 'no token' : failed ? 'no answer' : connection === 'live' ? 'live' : 'reconnecting';
   if (live.textContent !== text) live.textContent = text;
   live.className = 'live ' + (failed ? 'bad' : connection === 'live' ? 'good' : 'warn');
   const old = fetched && Date.now() - fetched;
   const stale = $('stale');
   let warn = '';
   if (failed && current.shown) warn = `Data of ${clock(fetched + now() - Date.now())} ${zoneName()}, ${span(old)} old. ${visible(failed.message)} Trying again.`;
-  else if (connection !== 'live' && current.shown && connected && Date.now() - connected > 10_000) warn = 'No live updates: the stream of events is interrupted. The page is read again every 15 s.';
+  else if (connection !== 'live' && current.shown && Date.now() - since > 10_000) warn = 'No live updates: the stream of events is interrupted. The page is read again every 15 s.';
   stale.hidden = !warn;
   if (stale.textContent !== warn) stale.textContent = warn;
 }
 
 function onEvent(name, data) {
-  connected = Date.now();
   const own = current;
   if (!own.page || !own.shown) return;
   if (own.page.event?.(name, data) === false) return; // not about this page
   // After a quiet time the page is read soon, under many events as rarely as without any.
-  const since = Date.now() - (own.loaded || 0);
-  load(Math.max(soon, (own.page.every || every) - since));
+  load(Math.max(soon, (own.page.every || every) - (Date.now() - own.loaded)));
 }
 
-// Who is asking.
+// The caller, as the server sees it.
 
 async function identify() {
   try {
     caller = await api.get('/v1/caller');
     setNow(caller.now);
+    document.body.classList.toggle('local', Boolean(caller.machine)); // one machine: no cluster, no SQL
     $('who').textContent = caller.name ? `${visible(caller.name)} · ${caller.scope}` : 'read only';
     $('who').title = caller.name ? 'This tab’s token' : 'Without a token this server may be read and not operated';
   } catch (e) {
@@ -178,7 +177,7 @@ function askToken(why) {
   }},
   why && h('p', {role: 'alert'}, visible(why.message)),
   h('label', {for: 'token'}, 'Token'), field,
-  h('p.note', null, 'It is kept in this tab until you close it. An operator of the server makes one: ', h('code', null, 'quell-server token NAME viewer'), '.'),
+  h('p.note', null, 'It is kept in this tab until you close it. An operator of quell-server makes one: ', h('code', null, 'quell-server token NAME viewer'), '; ', h('code', null, 'quell ui'), ' prints its own.'),
   h('div.buttons', null, api.token() && h('button', {type: 'button', onclick: async () => {
     api.setToken('');
     asking.close();
@@ -212,7 +211,7 @@ function help() {
       ': a trial would prove it. ', h('b', null, 'Possible'), ': this suspect or another one.'),
     h('table.keys', null, h('tbody', null, keys.map(([k, what]) => h('tr', null, h('th', {scope: 'row'}, h('kbd', null, k)), h('td', null, what))))),
     h('p', null, box, ' ', h('label', {for: 'keys'}, 'Keyboard shortcuts')),
-    h('p.note', null, `All times are in ${zoneName()}, by the server’s clock. quell-server ${caller ? visible(caller.version) : ''}`),
+    h('p.note', null, `All times are in ${zoneName()}, by the server’s clock. ${caller?.machine ? 'quell-agent' : 'quell-server'} ${caller ? visible(caller.version) : ''}`),
     h('div.buttons', null, h('button.primary', {type: 'button', onclick: () => d.close()}, 'Close')));
 }
 
@@ -247,21 +246,33 @@ $('theme').addEventListener('click', () => {
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => show());
 document.querySelector('.skip').addEventListener('click', e => { e.preventDefault(); main.focus(); });
-document.addEventListener('visibilitychange', () => { if (!document.hidden && current.shown) load(0); });
+// A hidden tab asks for nothing: a browser has only six connections to a server for all tabs.
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) stream?.stop();
+  else {
+    follow();
+    if (current.page) load(0);
+  }
+});
+addEventListener('pagehide', () => { stream?.stop(); leave(); });
+addEventListener('pageshow', e => { if (e.persisted) begin(); });
 addEventListener('hashchange', show);
 setInterval(() => { zone(); tick(); state(); }, 1000);
 
-async function begin() {
+function follow() {
   stream?.stop();
-  const asked = identify();
   stream = api.events(onEvent, s => {
+    if (s !== connection) since = Date.now();
     connection = s;
-    connected ||= Date.now();
-    if (s === 'live') connected = Date.now();
     state();
   });
-  await Promise.all([asked, show()]);
+}
+
+async function begin() {
+  follow();
+  await identify();
   zone();
+  await show();
 }
 
 theme(themeNow());

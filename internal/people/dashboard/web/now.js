@@ -1,14 +1,14 @@
-// What is going on now: who suffers, on which machine, and all tasks by distress.
+// What is going on now: the tasks that suffer, on which machines, and all tasks by distress.
 
 import * as api from './api.js';
 import {count, h, link, now, number, percent, plural, say, span, svg, swap, visible} from './dom.js';
 import {bar} from './bar.js';
 import {Grid, counted} from './grid.js';
-import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, section, seen, stat, taskName} from './parts.js';
+import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, section, stat, taskName} from './parts.js';
 import {cost, distress, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
 
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
-const mostSquares = 150;
+const mostSquares = 90;
 
 export function page(_, query, context) {
   let tasks = [], incidents = [], machines = [], typed = query.find || '';
@@ -18,11 +18,12 @@ export function page(_, query, context) {
   const find = filter('Filter', typed, text => {
     typed = text;
     context.replace({find: typed});
+    grid.element.scrollTop = 0;
     fillTasks();
   });
   const shown = h('span.sub', {role: 'status'});
   const grid = new Grid({
-    label: 'Tasks', sort: 'distress', empty: 'No task has sent a sample in the last 10 minutes.', of: t => levelOf(t.worst?.x),
+    label: 'Tasks', sort: 'distress', empty: 'No task has sent a sample in the last 10 minutes.', of: levelOf,
     columns: [
       {key: 'task', label: 'Task', sort: t => t.job || t.task, cell: t => h('a', {href: link('job', t.job || t.task)}, taskName(t.task, t.job))},
       {key: 'machine', label: 'Machine', drop: 'medium', sort: t => t.machine, cell: t => machineLink(t.machine)},
@@ -30,7 +31,7 @@ export function page(_, query, context) {
       {key: 'cpu', label: 'CPU', num: true, sort: t => t.cpu, cell: t => number(t.cpu), title: 'CPU seconds per second'},
       {key: 'signal', label: 'Worst signal', drop: 'wide', sort: t => t.worst?.signal, cell: t => t.worst ? h('span', {title: signalOf(t.worst.signal).what}, visible(t.worst.signal)) : '–'},
       {key: 'cost', label: 'Cost', drop: 'wide', num: true, sort: t => t.worst?.cost, cell: t => t.worst ? `${cost(t.worst.signal, t.worst.cost)} ${signalOf(t.worst.signal).unit}` : '–'},
-      {key: 'distress', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t.worst.x) : h('span.sub', {title: 'The normal cost of its job is not known yet'}, 'learning'),
+      {key: 'distress', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t) : h('span.sub', {title: 'The normal cost of its job is not known yet'}, 'learning'),
         title: 'Cost ÷ threshold: above 100 % a sample is an outlier'},
       {key: 'state', label: 'State', sort: t => t.role || '', cell: t => t.role ? badge(t.role, t.role === 'victim' ? 'bad' : t.role === 'capped' ? 'act' : 'warn') : t.worst?.x > 1 ? badge('over', 'warn') : ''},
     ],
@@ -112,7 +113,7 @@ export function page(_, query, context) {
       return h('a.place', {href: link('machine', m.machine)},
         h('span.name', null, visible(m.machine)),
         strip(m.tasks),
-        h('span.worst', null, late ? h('span.bad', null, `silent for ${span(now() - m.last)}`) : worst?.worst ? [visible(worst.job || lastPart(worst.task)), ' ', h('b', {class: levelOf(worst.worst.x)}, percent(worst.worst.x))]
+        h('span.worst', null, late ? h('span.bad', null, `silent for ${span(now() - m.last)}`) : worst?.worst ? [visible(worst.job || lastPart(worst.task)), ' ', h('b', {class: levelOf(worst)}, percent(worst.worst.x))]
           : h('span.sub', null, m.tasks.length ? 'learning' : 'no tasks')));
     }), rows.length > most && h('p.note', null, `${count(rows.length - most)} more machines are calmer; the table below has their tasks.`),
     rows.length > 0 && h('p.note.legend', null, ['over', 'near', 'calm', 'none'].map(l => h('span.key', null, h(`i.square.${l}`), {over: 'over the threshold', near: 'near it', calm: 'normal', none: 'being learnt'}[l]))));
@@ -142,7 +143,7 @@ function strip(tasks) {
   const wide = 8, high = 14, paths = new Map();
   const counts = {};
   tasks.forEach((t, i) => {
-    const l = levelOf(t.worst?.x);
+    const l = levelOf(t);
     counts[l] = (counts[l] || 0) + 1;
     if (i < mostSquares) paths.set(l, (paths.get(l) || '') + `M${i * wide} 0h${wide - 2}v${high}h${2 - wide}z`);
   });

@@ -49,7 +49,7 @@ export function chart({title, about, x, time = true, series, limit, band, shades
   const options = {
     width: 600, height, ms: 1, legend: {show: false}, padding: [6, 10, 0, 0],
     tzDate: ts => isUTC() ? uPlot.tzDate(new Date(ts), 'Etc/UTC') : new Date(ts),
-    cursor: {sync: sync ? {key: sync, scales: ['x', null]} : undefined, y: false, points: {size: 7}, drag: {x: true, y: false, dist: 6}},
+    cursor: {...sync && {sync: {key: sync, scales: ['x', null]}}, y: false, points: {size: 7}, drag: {x: true, y: false, dist: 6}},
     scales: {x: {time}, y: {range: () => [0, top]}},
     axes: [
       {...axis, size: 26, gap: 4, space: 70, values: time ? (u, ticks, i, j, step) => ticks.map(t => label(t, step)) : (u, ticks) => ticks.map(v => write(v))},

@@ -149,13 +149,14 @@ export function mayNotCap(s, signal) {
   return '';
 }
 
-/** capCommand is what an operator can paste to limit a suspect; "" if there is none. */
-export function capCommand(inc, s, trial) {
+/** capCommand is what an operator can paste to limit a suspect; "" if there is none. With local
+ * it is for the agent of the machine on which it is pasted. */
+export function capCommand(inc, s, trial, local) {
   if (mayNotCap(s, inc.signal)) return '';
   const args = [s.task, inc.machine].map(quoted);
   if (args.includes(undefined) || s.task.startsWith('-')) return '';
   const why = quoted(trial ? `trial: does it hurt ${short(inc.victim)}?` : `incident ${inc.id}`) || "'incident'";
-  return `quell cap ${args[0]} --machine ${args[1]} --rate 0.1 --for ${trial ? '2m' : '10m'} --reason ${why}`;
+  return `quell cap ${args[0]}${local ? '' : ` --machine ${args[1]}`} --rate 0.1 --for ${trial ? '2m' : '10m'} --reason ${why}`;
 }
 
 /** distress is a task's highest cost ÷ threshold; undefined while its normal cost is not known. */
@@ -164,13 +165,12 @@ export function distress(t) {
   for (const c of t.costs) {
     if (c.cost === null || !(c.limit > 0)) continue;
     const x = c.cost / c.limit;
-    if (!worst || x > worst.x) worst = {x, ...c};
+    if (!worst || x > worst.x) worst = {x, level: x > 1 ? 'over' : c.cost - c.mean > near * (c.limit - c.mean) ? 'near' : 'calm', ...c};
   }
   return worst;
 }
 
-export const near = 0.9; // of the threshold, from which on a task is shown as near it
-export function levelOf(x) {
-  if (x === undefined) return 'none';
-  return x > 1 ? 'over' : x >= near ? 'near' : 'calm';
-}
+// near is the part of the way from its normal cost to its threshold from which on a task is
+// shown as near it.
+const near = 0.8;
+export const levelOf = t => t.worst ? t.worst.level : 'none';
