@@ -58,6 +58,7 @@ type world struct {
 	operator string // tokens
 	viewer   string
 	down     atomic.Bool // it answers nothing
+	plain    bool        // without hostile names
 
 	mu       sync.Mutex
 	commands []*wire.Command
@@ -240,7 +241,7 @@ func (w *world) samples(machines, tasks int, history time.Duration) {
 		for n := range tasks {
 			j := jobs[n%len(jobs)]
 			of := task(j.name, m, n)
-			if m == 2 && n == tasks-1 {
+			if m == 2 && n == tasks-1 && !w.plain {
 				of = task("", m, n)
 			}
 			step, from := time.Minute, time.Minute
@@ -354,7 +355,9 @@ func (w *world) history(machines int) {
 	bad.ID, bad.Machine, bad.Victim, bad.Reason, bad.Advice = "inc-hostile", machineName(2), task("", 2, 0), hostileJob, hostileTask
 	bad.Suspects[0].Task.Name, bad.Suspects[0].Job, bad.Suspects[0].Why = hostileTask, hostileJob, hostileJob
 	bad.Usage[0].Task = hostileTask
-	w.record(&bad)
+	if !w.plain {
+		w.record(&bad)
+	}
 	for i := range 60 {
 		v, s := task(jobs[i%6].name, i%machines, i%6), task(jobs[6+(i*5)%6].name, i%machines, 6+i%6)
 		inc := incident.Record{Incident: plan.Incident{ID: fmt.Sprintf("inc-%d", i), Machine: machineName(i % machines), Rule: detect.EvidenceMethod, Signal: sample.RunQ, Variant: "bpf", Victim: v, Mode: plan.On,

@@ -31,12 +31,12 @@ v AS (SELECT r.signal, r.before, s.cpu, s.cost, least(epoch_ms(s.ts) - lag(epoch
 SELECT signal = 'runq' AS waited, sum(CASE WHEN signal = 'runq' THEN cpu * dt * greatest(0, before - cost) ELSE cpu * dt * greatest(0, before / cost - 1) END) AS seconds
 FROM v WHERE signal IN ('cpi', 'cpt', 'cps', 'runq') GROUP BY ALL`;
 
-const hours = s => s >= 3600 ? `${number(s / 3600)} h` : s >= 60 ? `${number(s / 60)} min` : `${number(s)} s`;
+const hours = s => !s ? 'none' : s >= 3600 ? `${number(s / 3600)} h` : s >= 60 ? `${number(s / 60)} min` : `${number(s)} s`;
 const inks = {neighbour: '--red', nobody: '--c2', indeterminate: '--c3', 'own-quota': '--c4', steal: '--c5', 'self-wait': '--c6', 'phase-change': '--c1'};
 
 export function page(_, query, context) {
   const q = {since: '168h', ...query};
-  const stats = h('div.stats'), rates = h('div.charts'), results = h('div');
+  const stats = h('div.stats'), rates = h('div.charts'), results = h('div.panel');
   const pairs = new Grid({label: 'Pairs', sort: 'confidence', empty: 'No pair of jobs in this time: no suspect was named.', columns: [
     {key: 'victim', label: 'Victim', sort: p => p.victim_job, cell: p => jobLink(p.victim_job)},
     {key: 'antagonist', label: 'Antagonist', sort: p => p.antagonist_job, cell: p => jobLink(p.antagonist_job)},
@@ -86,7 +86,7 @@ export function page(_, query, context) {
     const x = Array.from({length: last - first + 1}, (_, i) => (first + i) * step), names = [...new Set(rows.map(r => r.kind))].sort((a, b) => (b === 'neighbour') - (a === 'neighbour'));
     const values = new Map(names.map(n => [n, x.map(() => 0)]));
     for (const r of rows) if (r.t >= first && r.t <= last) values.get(r.kind)[r.t - first] = r.n;
-    swap(rates, chart({title: `Incidents every ${step / 3600_000 === 1 ? 'hour' : step / 3600_000 + ' hours'}, by cause`, unit: 'incidents', x, height: 180, least: 1, write: v => number(v).replace(/\.00$/, ''), about: 'Incidents by the time they began.',
+    swap(rates, chart({title: `Incidents every ${step / 3600_000 === 1 ? 'hour' : step / 3600_000 + ' hours'}, by cause`, unit: 'incidents', x, height: 180, least: 1, write: count, about: 'Incidents by the time they began.',
       series: names.map(n => ({name: kindOf(n), values: values.get(n), ink: inks[n] || '--muted'}))}));
   }
 }

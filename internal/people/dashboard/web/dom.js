@@ -115,6 +115,12 @@ export function clock(ms) {
   return `${two(hour)}:${two(minute)}:${two(second)}`;
 }
 
+/** day is the day of a time, without its year. */
+export function day(ms) {
+  const [, month, d] = parts(ms);
+  return `${two(month)}-${two(d)}`;
+}
+
 /** when is a time of the day, with the date if that is not today's. */
 export function when(ms) {
   const [y, mo, d, hour, minute, second] = parts(ms), [ty, tmo, td] = parts(now());

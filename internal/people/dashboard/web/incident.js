@@ -16,7 +16,7 @@ export function page(id, query, context) {
     const sig = signalOf(inc.signal);
     swap(element,
       h('p.crumb', null, h('a', {href: '#/incidents'}, 'Incidents'), ' / ', visible(inc.id)),
-      h('div.title', null, h('h1', null, sentence(inc)), h('span', null, stateBadge(inc), ' ', inc.outcome && outcome(inc))),
+      h('div.title', null, h('h1', null, sentence(inc)), h('span', null, stateBadge(inc), ' ', accused(inc) && level(accused(inc)), ' ', inc.outcome && outcome(inc))),
       tryIt(inc, context), charts(inc, sig),
       h('div.columns', null,
         section('Suspects', suspectTable(inc, sig, context), findings(inc)),
@@ -82,11 +82,13 @@ function charts(inc, sig) {
     series: [{name: 'cost', values, ink: '--victim', fill: true}], limit: {at: inc.threshold, name: 'threshold'},
     band: {from: Math.max(0, inc.spec_mean - sd), to: inc.spec_mean + sd, name: 'normal'}, shades, marks,
   });
-  const usage = (inc.suspect_usage || []).slice(0, 4).map(track => {
+  const tracks = (inc.suspect_usage || []).slice(0, 4);
+  const least = Math.max(0, ...tracks.flatMap(t => t.usage)); // one scale for all, to compare them
+  const usage = tracks.map(track => {
     const s = (inc.suspects || []).find(s => s.task === track.task);
     const name = s ? short(s) : visible(track.task);
     return chart({
-      title: `Usage of ${name}`, unit: sig.usage, sync, x, height: 110, write: number, series: [{name: 'usage', values: track.usage.slice(0, x.length), ink: '--suspect', fill: true}],
+      title: `Usage of ${name}`, unit: sig.usage, sync, x, height: 110, least, write: number, series: [{name: 'usage', values: track.usage.slice(0, x.length), ink: '--suspect', fill: true}],
       about: `Usage of ${name} at the same times.`, shades: shades.filter(b => b.task === track.task).map(b => ({...b, strong: true})),
     });
   });

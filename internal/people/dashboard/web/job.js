@@ -114,7 +114,7 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
       const [all, tasks, hurt, hurting] = await Promise.all([api.get('/v1/specs', {job}, signal), api.get('/v1/tasks', {job}, signal),
         api.get('/v1/incidents', {job, ...week}, signal), api.get('/v1/incidents', {suspect: job, ...week}, signal)]);
       specs = all.sort((a, b) => (b.state === 'ready') - (a.state === 'ready') || b.samples - a.samples);
-      spec = specs.find(s => key(s) === q.spec) || specs[0];
+      spec = specs.find(s => key(s) === q.spec) || specs.find(s => s.signal === hurt[0]?.signal) || specs[0];
       for (const t of tasks) t.worst = distress(t);
       drawHead();
       grid.set(tasks);

@@ -11,7 +11,7 @@ import {distress, lastPart, levelOf, main, signalOf, cost} from './words.js';
 const inks = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6'];
 
 export function page(machine, query, context) {
-  const head = h('div'), plots = h('div.charts'), pairs = h('div');
+  const head = h('div'), plots = h('div.charts'), pairs = h('div.panel');
   const incidents = incidentGrid(`Incidents on ${machine}`, {without: ['machine'], empty: 'No incident on this machine in the last week.'});
   const grid = new Grid({label: 'Tasks', sort: 'cpu', empty: 'No task has sent a sample in the last 10 minutes.', of: levelOf, columns: [
     {key: 'task', label: 'Task', sort: t => t.job || t.task, cell: t => h('a', {href: link('job', t.job || t.task)}, taskName(t.task, t.job))},

@@ -195,7 +195,7 @@ function theme(name) {
   if (name === 'system') document.documentElement.removeAttribute('data-theme');
   else document.documentElement.dataset.theme = name;
   $('theme').textContent = name === 'system' ? 'Auto' : name === 'light' ? 'Light' : 'Dark';
-  $('theme').setAttribute('aria-label', `Colours: ${name}`);
+  dispatchEvent(new Event('quell-look'));
 }
 
 const themeNow = () => themes.includes(localStorage.getItem('quell-theme')) ? localStorage.getItem('quell-theme') : 'system';
@@ -242,9 +242,8 @@ $('theme').addEventListener('click', () => {
   const next = themes[(themes.indexOf(themeNow()) + 1) % themes.length];
   localStorage.setItem('quell-theme', next);
   theme(next);
-  show(); // plots have their colours from the style sheet
 });
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => show());
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => dispatchEvent(new Event('quell-look')));
 document.querySelector('.skip').addEventListener('click', e => { e.preventDefault(); main.focus(); });
 // A hidden tab asks for nothing: a browser has only six connections to a server for all tabs.
 document.addEventListener('visibilitychange', () => {

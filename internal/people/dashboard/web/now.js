@@ -11,7 +11,7 @@ const silent = 180_000; // a machine that has sent nothing for so long is shown 
 const mostSquares = 90;
 
 export function page(_, query, context) {
-  let tasks = [], incidents = [], machines = [], typed = query.find || '';
+  let tasks = [], incidents = [], machines = [], unlisted = '', typed = query.find || '';
   const headline = h('div.headline');
   const open = incidentGrid('Open incidents', {without: ['state', 'outcome'], sort: 'cost', empty: 'No open incident.'});
   const places = h('div.places');
@@ -41,7 +41,7 @@ export function page(_, query, context) {
 
   function fillTasks() {
     const rows = typed ? tasks.filter(t => has(typed, t.task, t.job, t.machine)) : tasks;
-    grid.set(rows, typed && tasks.length ? 'No task matches the filter.' : undefined);
+    grid.set(rows, unlisted || (typed && tasks.length ? 'No task matches the filter.' : undefined));
     shown.textContent = counted(rows.length, tasks.length, 'tasks');
   }
 
@@ -83,7 +83,7 @@ export function page(_, query, context) {
     } else if (!machines.length) {
       title = 'No machine has sent anything yet';
       more = h('p.lead', null, 'Start quell-agent on a machine, with uplink to this server: docs/server.md.');
-    } else if (!tasks.length) {
+    } else if (!tasks.length && !unlisted) {
       ink = 'warn';
       title = 'No machine has sent a sample in the last 10 minutes';
     } else title = 'No task is held up';
@@ -99,10 +99,10 @@ export function page(_, query, context) {
       if (!by.has(t.machine)) by.set(t.machine, {machine: t.machine, last: t.at, tasks: []});
       by.get(t.machine).tasks.push(t);
     }
-    const x = t => t.worst?.x ?? -1;
+    const x = t => t.worst?.x ?? -1, order = ['over', 'near', 'calm', 'none'];
     const rows = [...by.values()];
     for (const m of rows) {
-      m.tasks.sort((a, b) => x(b) - x(a));
+      m.tasks.sort((a, b) => order.indexOf(levelOf(a)) - order.indexOf(levelOf(b)) || x(b) - x(a));
       m.x = m.tasks.length ? x(m.tasks[0]) : -1;
       m.victims = m.tasks.filter(t => t.role === 'victim').length;
     }
@@ -122,8 +122,13 @@ export function page(_, query, context) {
   return {
     title: 'Now', element,
     async load(signal) {
-      // One after the other: the server runs one list at a time.
-      const [t, m, i] = await Promise.all([api.get('/v1/tasks', {}, signal), api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', brief: 'true'}, signal)]);
+      unlisted = '';
+      const all = api.get('/v1/tasks', {}, signal).catch(e => {
+        if (e.status !== 422) throw e;
+        unlisted = `The tasks are too many to list: ${visible(e.message)}.`; // incidents and machines are shown all the same
+        return [];
+      });
+      const [t, m, i] = await Promise.all([all, api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', brief: 'true'}, signal)]);
       [tasks, machines, incidents] = [t, m, i];
       draw();
     },

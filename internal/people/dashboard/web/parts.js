@@ -43,8 +43,8 @@ const worse = inc => inc.spec_mean > 0 ? inc.cost / inc.spec_mean : undefined;
 /** incidentGrid is the table of incidents; without leaves columns out. */
 export function incidentGrid(label, {without = [], sort = 'found', empty} = {}) {
   const columns = [
-    {key: 'found', label: 'Found', sort: i => i.opened, num: true, cell: i => h('a', {href: incidentLink(i), class: 'row'}, time(i.opened))},
-    {key: 'victim', label: 'Victim', sort: i => i.victim.job || i.victim.task, cell: i => taskName(i.victim.task, i.victim.job)},
+    {key: 'found', label: 'Found', sort: i => i.opened, num: true, drop: 'medium', cell: i => time(i.opened)},
+    {key: 'victim', label: 'Victim', sort: i => i.victim.job || i.victim.task, cell: i => h('a', {href: incidentLink(i), class: 'row'}, taskName(i.victim.task, i.victim.job))},
     {key: 'machine', label: 'Machine', drop: 'medium', sort: i => i.machine, cell: i => machineLink(i.machine)},
     {key: 'signal', label: 'Signal', drop: 'wide', sort: i => i.signal, cell: i => h('span', {title: signalOf(i.signal).what}, visible(i.signal))},
     {key: 'cost', label: '× normal', num: true, sort: worse, cell: i => ratio(i.cost, i.spec_mean) || '–', title: 'The victim’s cost ÷ its normal cost'},

@@ -1,7 +1,7 @@
 // Plots over an axis, by uPlot.
 
 import uPlot from './uplot/uPlot.esm.js';
-import {clock, h, isUTC, number, when, zoneName} from './dom.js';
+import {clock, day, h, isUTC, number, when, zoneName} from './dom.js';
 
 const drawn = new Set();
 
@@ -34,7 +34,11 @@ const font = '11px system-ui, sans-serif';
  */
 export function chart({title, about, x, time = true, series, limit, band, shades = [], marks = [], unit, write = number, height = 200, sync, least = 0}) {
   sweep();
-  const colours = Object.fromEntries(['--muted', '--grid', '--shade', '--red', '--band', '--ink'].concat(series.map(s => s.ink), shades.map(s => s.ink)).filter(Boolean).map(n => [n, ink(n)]));
+  let colours = {};
+  const recolour = () => {
+    colours = Object.fromEntries(['--muted', '--grid', '--shade', '--red', '--band', '--ink', ...series.map(s => s.ink), ...shades.map(s => s.ink)].filter(Boolean).map(n => [n, ink(n)]));
+  };
+  recolour();
   const readout = h('span.readout', {'aria-hidden': 'true'});
   const place = h('div.plot');
   const element = h('figure.chart', null,
@@ -45,18 +49,18 @@ export function chart({title, about, x, time = true, series, limit, band, shades
   let highest = Math.max(least, limit?.at || 0);
   for (const s of series) for (const v of s.values) if (v !== null && v > highest) highest = v;
   const top = (highest || 1) * 1.06;
-  const axis = {stroke: colours['--muted'], font, grid: {stroke: colours['--grid'], width: 1}, ticks: {show: false}};
+  const axis = {stroke: () => colours['--muted'], font, grid: {stroke: () => colours['--grid'], width: 1}, ticks: {show: false}};
   const options = {
-    width: 600, height, ms: 1, legend: {show: false}, padding: [6, 10, 0, 0],
+    width: 600, height, ms: 1, legend: {show: false}, padding: [6, 22, 0, 0],
     tzDate: ts => isUTC() ? uPlot.tzDate(new Date(ts), 'Etc/UTC') : new Date(ts),
     cursor: {...sync && {sync: {key: sync, scales: ['x', null]}}, y: false, points: {size: 7}, drag: {x: true, y: false, dist: 6}},
     scales: {x: {time}, y: {range: () => [0, top]}},
     axes: [
-      {...axis, size: 26, gap: 4, space: 70, values: time ? (u, ticks, i, j, step) => ticks.map(t => label(t, step)) : (u, ticks) => ticks.map(v => write(v))},
-      {...axis, size: 62, gap: 4, space: 32, values: (u, ticks) => ticks.map(v => write(v))},
+      {...axis, size: 26, gap: 4, space: 70, values: time ? (u, ticks, i, j, step) => ticks.map(t => label(t, step)) : (u, ticks) => ticks.map(v => short(write(v)))},
+      {...axis, size: 62, gap: 4, space: 32, values: (u, ticks) => ticks.map(v => short(write(v)))},
     ],
     series: [{}].concat(series.map(s => ({
-      label: s.name, stroke: colours[s.ink], fill: s.fill ? fade(colours[s.ink], s.bars ? 0.55 : 0.14) : undefined, width: s.width ?? 1.5, dash: s.dash,
+      label: s.name, stroke: () => colours[s.ink], fill: s.fill ? () => fade(colours[s.ink], s.bars ? 0.55 : 0.14) : undefined, width: s.width ?? 1.5, dash: s.dash,
       points: {show: !s.bars && s.points !== false && s.values.filter(v => v !== null).length < 40, size: 4}, paths: s.bars ? uPlot.paths.bars({size: [0.98, 100]}) : undefined,
     }))),
     hooks: {
@@ -66,7 +70,7 @@ export function chart({title, about, x, time = true, series, limit, band, shades
       }],
       draw: [u => {
         if (limit) line(u, [u.scales.x.min, limit.at], [u.scales.x.max, limit.at], colours['--red'], [5, 4]);
-        for (const m of marks) line(u, [m.at, 0], [m.at, top], m.ink ? ink(m.ink) : colours['--muted'], [2, 3], m.name);
+        for (const m of marks) line(u, [m.at, 0], [m.at, top], colours[m.ink || '--muted'], [2, 3], m.name);
       }],
       setCursor: [u => {
         const i = u.cursor.idx;
@@ -81,18 +85,24 @@ export function chart({title, about, x, time = true, series, limit, band, shades
     if (width > 0 && width !== plot.width) plot.setSize({width, height});
     p.placed = true;
   });
-  const p = {element, plot, sizes, placed: false};
+  const p = {element, plot, sizes, placed: false, look() { recolour(); plot.redraw(true, true); }};
   sizes.observe(place);
   drawn.add(p);
   return element;
 }
 
-/** label is a time at an axis: as short as the step allows. */
+/** label is a time at an axis: as short as the step allows; at midnight it is the day. */
 function label(t, step) {
-  const text = when(t);
-  if (step >= 86_400_000) return text.slice(0, 5);
-  return step >= 60_000 ? text.replace(/^(\d\d:\d\d):\d\d$/, '$1') : text;
+  const [hour, minute] = clock(t).split(':');
+  if (hour === '00' && minute === '00' && step >= 60_000) return day(t);
+  return step >= 60_000 ? `${hour}:${minute}` : clock(t);
 }
+
+/** short leaves out zeros that say nothing: "5.00" is "5". */
+const short = text => text.replace(/(\.\d*?)0+(?=\D*$)/, '$1').replace(/\.(?=\D*$)/, '');
+
+// Plots are drawn again when the page changes between light and dark.
+addEventListener('quell-look', () => drawn.forEach(p => p.look()));
 
 const fade = (colour, share) => colour.replace(/^rgb\((.*)\)$/, `rgba($1, ${share})`);
 

@@ -9,7 +9,7 @@ const examples = {
   'tables and columns': 'SELECT table_name, column_name, data_type\nFROM information_schema.columns ORDER BY ALL',
   'a victim and its neighbours, by the minute': "SELECT time_bucket(INTERVAL 1 MINUTE, ts) AS minute, task, avg(cost) AS cost, avg(cpu) AS cpu\nFROM samples WHERE signal = 'runq' GROUP BY ALL ORDER BY ALL",
   'how far from normal each job runs': 'SELECT s.job, s.signal, quantile_cont(s.cost / p.cost_mean, 0.5) AS median, quantile_cont(s.cost / p.cost_mean, 0.99) AS p99\nFROM samples s JOIN specs p USING (job, platform, signal, variant)\nGROUP BY ALL ORDER BY p99 DESC',
-  'what operators did': 'SELECT at, who, "from", what, target, why, outcome FROM audit ORDER BY at DESC LIMIT 100',
+  'what operators did': 'SELECT "at", who, "from", what, target, why, outcome FROM audit ORDER BY "at" DESC LIMIT 100',
 };
 
 export function page(_, query, context) {
