@@ -105,7 +105,7 @@ func TestAnswers(t *testing.T) {
 	for _, x := range []struct{ path, want string }{
 		{"/v1/caller", `{"name":"local","scope":"operator","version":"1","now":86400000,"machine":"m1"}`},
 		{"/v1/tasks?job=web", `[{"machine":"m1","task":"\"/web/\\xff\"","job":"web","class":"latency-sensitive","cpu":0.5,"capped":true,"at":86400000,"costs":[{"signal":"runq","cost":3,"mean":1,"limit":2}]}]`},
-		{"/v1/tasks?job=db", `[{"machine":"m1","task":"/db","job":"db","class":"batch","cpu":0,"at":86400000,"costs":[{"signal":"runq","cost":1,"mean":null,"limit":null}]}]`},
+		{"/v1/tasks?job=db", `[{"machine":"m1","task":"/db","job":"db","class":"best-effort","cpu":0,"at":86400000,"costs":[{"signal":"runq","cost":1,"mean":null,"limit":null}]}]`},
 		{"/v1/tasks?machine=other", "[]"},
 		{"/v1/machines", `[{"machine":"m1","last_seen":86400000,"boot":"","batch":0,"record":0,"lives":1}]`},
 		{"/v1/incidents?id=i9", "[]"},
