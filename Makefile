@@ -114,10 +114,18 @@ test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
 	{ go test -json -tags guests,xen -count 1 -timeout 20m -run '^TestXen$$' ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
+# axe-core, which checks pages for accessibility: no part of quell.
+AXEVERSION = 4.14.1
+AXE        = $(HOME)/.cache/quell/axe-core-$(AXEVERSION)/axe.min.js
+
+$(AXE):
+	@mkdir -p $(@D) && cd $(@D) && file=$$(npm pack --silent axe-core@$(AXEVERSION)) && tar -xzf $$file --strip-components=1 package/axe.min.js && rm $$file
+
+test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: widths, dark mode, print, contrast, live data, commands, hostile names (4 minutes)
 	@internal/testkit/quelltest/deps.sh -n browser
-	@status=0; go vet $(RACE) -tags browser ./internal/lab/render || status=1; \
-	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); } | $(TALLY) || status=1; exit $$status
+	@status=0; go vet $(RACE) -tags browser ./internal/lab/render ./internal/people/dashboard || status=1; \
+	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); \
+	QUELL_AXE=$(AXE) go test -json -tags browser -count 1 -timeout 5m -run Browser ./internal/people/dashboard || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)

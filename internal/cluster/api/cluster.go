@@ -8,12 +8,15 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // Paths of the API's resources.
 const (
+	PathCaller    = "/v1/caller"    // → Caller
+	PathTasks     = "/v1/tasks"     // → []Task
 	PathSpecs     = "/v1/specs"     // → []Spec
 	PathIncidents = "/v1/incidents" // → []incident.Record
 	PathMachines  = "/v1/machines"  // → []Machine
@@ -35,6 +38,9 @@ type Spec struct {
 	Machines    int64    `json:"machines"`
 	MachinesOut int64    `json:"machines_out"`
 	LeftOut     []string `json:"left_out,omitempty"`
+	// Threshold is the cost above which a sample is an outlier, with an agent's default
+	// parameters; null for a signal that the server does not know.
+	Threshold incident.Value `json:"threshold"`
 }
 
 // Revocation takes back what was learnt from a machine, about a job, or from the machine about
@@ -92,6 +98,38 @@ type Machine struct {
 	Batch    uint64        `json:"batch"`     // newest batch of samples received from it
 	Record   uint64        `json:"record"`    // newest incident or audit entry
 	Lives    int           `json:"lives"`     // number of remembered runs of its agent
+}
+
+// Caller is the sender of a request, as the server sees it.
+type Caller struct {
+	Name    string        `json:"name"`  // of the token; empty without one
+	Scope   string        `json:"scope"` // viewer or operator
+	Version string        `json:"version"`
+	Now     sample.Millis `json:"now"`
+	// Machine is the only machine that the answers are about; empty from quell-server.
+	Machine string `json:"machine,omitempty"`
+}
+
+// Task is a task with its newest samples.
+type Task struct {
+	Machine string         `json:"machine"`
+	Task    string         `json:"task"`
+	Job     sample.JobName `json:"job"`
+	Class   string         `json:"class"`
+	CPU     float64        `json:"cpu"` // CPU-s/s
+	Capped  bool           `json:"capped,omitempty"`
+	At      sample.Millis  `json:"at"` // end of the newest interval
+	Costs   []TaskCost     `json:"costs"`
+}
+
+// TaskCost is what a task's work cost in its newest interval, by one signal.
+type TaskCost struct {
+	Signal sample.SignalName `json:"signal"`
+	Cost   incident.Value    `json:"cost"` // null: not measured
+	// Mean and Limit are the mean and the threshold of the job's spec; null unless that is
+	// ready.
+	Mean  incident.Value `json:"mean"`
+	Limit incident.Value `json:"limit"`
 }
 
 // Pair is two jobs that should not share a machine according to incidents: at least one says

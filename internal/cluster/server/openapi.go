@@ -69,7 +69,7 @@ func responses(rt *route) object {
 		add("415", "the request is not application/json")
 	}
 	switch rt.path {
-	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs:
+	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs, cluster.PathTasks:
 		add("422", "the query exceeds its limit of time or memory")
 	case cluster.PathCommands:
 		add("409", "the machine refused")

@@ -80,6 +80,9 @@ type Options struct {
 	// Holder selects which of several servers of one store ingests messages, maintains
 	// the store and learns specs; nil: this is the only one. All of them answer requests.
 	Holder Leaser
+	// Pages are what a browser gets at / and below /ui/, without a token: they hold no data.
+	// nil: nothing.
+	Pages http.Handler
 	// Now is the clock, time.Now if nil.
 	Now func() time.Time
 }
