@@ -3,7 +3,6 @@ package detect
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -329,9 +328,9 @@ func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 func (d *Detector) exclusion(s *series, victim, suspect int) string {
 	v, t := &s.tasks[victim], &s.tasks[suspect]
 	switch {
-	case contains(&t.task, &v.task):
+	case t.task.Contains(&v.task):
 		return "contains the victim"
-	case contains(&v.task, &t.task):
+	case v.task.Contains(&t.task):
 		return "is part of the victim"
 	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Intersects(v.reach):
 		return "shares no " + string(s.signal.Domain) + " with the victim"
@@ -426,10 +425,4 @@ func (d *Detector) describe(s *series) []Suspect {
 		}
 	}
 	return d.out
-}
-
-// contains reports whether the first task's cgroup is an ancestor of the other's.
-func contains(outer, inner *sample.Task) bool {
-	o, i := string(outer.Name), string(inner.Name)
-	return outer.Key.Hierarchy == inner.Key.Hierarchy && len(i) > len(o) && i[len(o)] == '/' && strings.HasPrefix(i, o)
 }
