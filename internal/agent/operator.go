@@ -138,7 +138,7 @@ func (op *operator) protect(kind string, target command.Target, on bool) (api.Do
 	}
 	op.overrides.set(protection{Target: target, On: on})
 	for _, t := range op.tasks.byKey {
-		op.overrides.apply(&t.Task, t.rule)
+		op.overrides.apply(&t.Task, t.found.Protected)
 	}
 	if !target.IsGroup() && on == tasks[0].MayBeHelped() {
 		op.overrides.tidy(tasks[0], on)
