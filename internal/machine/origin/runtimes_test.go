@@ -57,7 +57,7 @@ type stage struct {
 }
 
 func newStage(t *testing.T) *stage {
-	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, "gcc", "dpkg", "lxc-start", "qemu-system-x86_64")
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, "lxc-start", "qemu-system-x86_64")
 	home, err := os.UserHomeDir()
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +71,7 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(removeCgroups)
 	s := &stage{t: t, dir: dir, task: dir + "/rootfs/task", name: "quell-test-" + strconv.Itoa(os.Getpid())}
 	root := packages + "/root"
 	s.env = append(os.Environ(), "PATH="+root+"/usr/bin:"+root+"/usr/sbin:"+os.Getenv("PATH"),
@@ -83,6 +84,16 @@ func newStage(t *testing.T) *stage {
 	s.write("task.c", task)
 	s.run("gcc", "-O1", "-static", "-o", s.task, dir+"/task.c")
 	return s
+}
+
+// removeCgroups removes the cgroups that the runtimes leave, if nothing is in them.
+func removeCgroups() {
+	for _, pattern := range []string{"kubepods/*/pod*", "kubepods/*", "kubepods", "docker", "libpod_parent", "lxc.monitor.quell-test-*", "lxc.payload.quell-test-*", "lxc.pivot", "machine"} {
+		all, _ := filepath.Glob("/sys/fs/cgroup/*/" + pattern)
+		for _, dir := range all {
+			_ = os.Remove(dir) // rmdir
+		}
+	}
 }
 
 func (s *stage) write(name, text string) string {
