@@ -29,6 +29,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/egress"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/machine/origin"
 )
 
 // journalDir is the directory of the enforcer's journal in the state directory.
@@ -71,8 +72,17 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if p.Topology, err = h.Topology(); err != nil {
 		return err
 	}
-	finder := agent.NewHostFinder(h, c)
+	names := origin.New(h, c.Names.Sources())
+	naming, stopNames := context.WithCancel(ctx)
+	var named sync.WaitGroup
+	named.Go(func() { names.Run(naming) })
+	defer named.Wait()
+	defer stopNames()
+	finder := agent.NewHostFinder(h, c, names)
 	defer func() { err = errors.Join(err, finder.Close()) }()
+	if err := finder.Prime(ctx); err != nil {
+		log.Warn("find tasks before the start", "reason", err)
+	}
 	p.Finder = finder
 	openSources(c, h, &p)
 	defer func() {

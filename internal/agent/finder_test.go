@@ -54,7 +54,7 @@ func find(t *testing.T, h *host.Host, rules string) *HostFinder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := NewHostFinder(h, c)
+	f := NewHostFinder(h, c, nil)
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -405,7 +405,7 @@ func TestChangesFindWhatAWalkFinds(t *testing.T) {
 		if fresh {
 			all = found
 		}
-		twin := NewHostFinder(f.host, f.config)
+		twin := NewHostFinder(f.host, f.config, nil)
 		want, _, err := twin.Find(now)
 		if err = errors.Join(err, twin.Close()); err != nil {
 			t.Fatal(err)
@@ -446,7 +446,7 @@ func TestALongPathHidesNoTask(t *testing.T) {
 	if got := look(t, shallow, now); got != want || shallow.Unread().N != 0 {
 		t.Errorf("where no rule reaches it\n%s\nis found, and %+v is left out; want\n%s", got, shallow.Unread(), want)
 	}
-	again := NewHostFinder(f.host, f.config)
+	again := NewHostFinder(f.host, f.config, nil)
 	defer again.Close()
 	if err := again.Unwatched(); err != nil {
 		t.Error(err)

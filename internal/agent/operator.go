@@ -139,7 +139,7 @@ func (op *operator) protect(now sample.Millis, kind string, target command.Targe
 	}
 	op.overrides.set(protection{Target: target, On: on})
 	for _, t := range op.tasks.byKey {
-		op.overrides.apply(&t.Task, t.rule)
+		op.overrides.apply(&t.Task, t.found.Protected)
 	}
 	op.actor.review(now)
 	if !target.IsGroup() && on == tasks[0].MayBeHelped() {

@@ -3,7 +3,6 @@ package agent
 import (
 	"slices"
 
-	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -38,10 +37,10 @@ func (o *overrides) set(p protection) {
 	o.Protect = append(o.Protect, p)
 }
 
-// apply sets whether other tasks may be capped for a task: as operators set it, else as its
-// rule says.
-func (o *overrides) apply(t *sample.Task, rule *config.Matcher) {
-	t.Protected, t.Unprotected = rule.Protected, false
+// apply sets whether other tasks may be capped for a task: as operators set it, else as it was
+// found.
+func (o *overrides) apply(t *sample.Task, found bool) {
+	t.Protected, t.Unprotected = found, false
 	if on, said := o.lookup(t); said {
 		t.Protected, t.Unprotected = on, !on
 	}
@@ -50,9 +49,9 @@ func (o *overrides) apply(t *sample.Task, rule *config.Matcher) {
 // tidy removes the setting for a single task if the other settings give the same
 // result: the number of tasks over time is unbounded.
 func (o *overrides) tidy(t *task, on bool) {
-	without := overrides{Protect: slices.DeleteFunc(slices.Clone(o.Protect), func(q protection) bool { return q.Task == t.Name.Text() })}
+	without := overrides{Protect: slices.DeleteFunc(slices.Clone(o.Protect), func(q protection) bool { return q.Task == t.Name.Text() || q.Task == sample.NameText(t.Path()) })}
 	alone := t.Task
-	without.apply(&alone, t.rule)
+	without.apply(&alone, t.found.Protected)
 	if alone.MayBeHelped() == on {
 		o.Protect = without.Protect
 	}

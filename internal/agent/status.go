@@ -80,7 +80,8 @@ func (v *view) taskViews() []api.TaskView {
 	roles := v.pipeline.Roles()
 	for _, t := range v.tasks.byKey {
 		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
-			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: slices.Clone(t.views)})
+			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: slices.Clone(t.views),
+			ClassWhy: t.found.Why, Proposed: t.found.Proposed, Labels: t.found.Labels()})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return views

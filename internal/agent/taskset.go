@@ -70,11 +70,11 @@ func (ts *taskSet) settle() {
 	})
 	follows := make(map[host.Place]bool, len(ts.order))
 	for _, t := range ts.order {
-		follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: string(t.Name)}] = true
+		follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: t.Path()}] = true
 	}
 	for i, t := range ts.order {
 		t.index, t.inner = i, false
-		for p := path.Dir(string(t.Name)); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
+		for p := path.Dir(t.Path()); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
 			t.inner = follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: p}]
 		}
 	}
@@ -115,7 +115,8 @@ type notFoundError struct{ what string }
 
 func (e *notFoundError) Error() string { return e.what }
 
-// find resolves a task's name, or an unambiguous suffix of one.
+// find resolves a task's whole name or path, or another text that names only this one
+// (sample.Task.IsNamed).
 func (ts *taskSet) find(name string) (*task, error) {
 	text := name
 	name, err := sample.ParseName(text)
@@ -124,11 +125,11 @@ func (ts *taskSet) find(name string) (*task, error) {
 	}
 	var hits []*task
 	for _, t := range ts.byKey {
-		switch full := string(t.Name); {
+		switch {
 		case t.ended:
-		case full == name:
+		case string(t.Name) == name || t.Path() == name:
 			return t, nil
-		case name != "" && strings.HasSuffix(full, "/"+strings.TrimPrefix(name, "/")):
+		case t.IsNamed(name):
 			hits = append(hits, t)
 		}
 	}

@@ -93,7 +93,9 @@ func (sm *sampler) closeWindow(now time.Time) {
 		}
 	}
 	sm.recorder.sendSamples(at, sm.tasks.order)
-	sm.stats.intervals++
+	if sm.stats.intervals++; sm.stats.intervals == 1 {
+		sm.discovery.introduce()
+	}
 	sm.blind.windowed()
 	sm.tasks.dropEnded(sm.discovery.dropTask)
 }

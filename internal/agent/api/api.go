@@ -69,6 +69,10 @@ type TaskView struct {
 	Role   plan.Role    `json:"role,omitempty"` // in open incidents
 	Note   string       `json:"note,omitempty"`
 	Costs  []SignalView `json:"costs"`
+	// ClassWhy is the reason for the class; Proposed: no rule sets it.
+	ClassWhy string            `json:"class_why,omitempty"`
+	Proposed bool              `json:"proposed,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"` // what is known of where it comes from
 }
 
 // SignalView is a task's result in the last interval for one signal.
@@ -80,6 +84,9 @@ type SignalView struct {
 	// Coverage is the share of the interval that was counted, 0 to 1.
 	Coverage float64   `json:"coverage,omitempty"`
 	Spec     spec.Spec `json:"spec"`
+	// ReadyIn is when the spec will be ready if the task goes on as in the last interval, s; 0 if
+	// that is not known: nothing was learnt from the interval, or the cluster's spec is waited for.
+	ReadyIn float64 `json:"ready_in_s,omitempty"`
 }
 
 // Done is the result of a command.

@@ -37,6 +37,7 @@ type Agent struct {
 	Enforce  Enforce       `key:"enforce"`
 	Log      Rotation      `key:"incidents"`
 	Server   Uplink        `key:"server"`
+	Names    Names         `key:"names"`
 	Rules    []Matcher     `key:"rules" help:"which cgroups are tasks; the first matching rule applies"`
 }
 
@@ -117,6 +118,7 @@ func Default() Agent {
 		Enforce: Enforce{Mode: p.Mode.String(), Policy: p, IOOps: 20, IOBytes: 1 << 20, Cap: "fixed"},
 		Log:     Rotation{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
+		Names:   defaultNames(),
 		Rules:   defaultMatchers(),
 	}
 }
@@ -179,6 +181,7 @@ func (a *Agent) Validate() []Problem {
 		}
 	}
 	a.Server.validate(add)
+	a.Names.validate(add)
 	for i := range a.Rules {
 		ps = append(ps, a.Rules[i].validate(fmt.Sprintf("rules[%d]", i))...)
 	}

@@ -13,11 +13,11 @@ func (a *Agent) Deeper(path string) bool {
 	return false
 }
 
-// deeper reports whether the pattern can match a path below the given one. A pattern that is not
-// one of paths may match anywhere.
+// deeper reports whether the pattern can match a path below the given one. A pattern of
+// names may match anywhere.
 func (r *Matcher) deeper(path string) bool {
 	p := r.Match
-	if !strings.HasPrefix(p, "/") {
+	if r.ofNames() {
 		return true
 	}
 	// The positions in the pattern that the path can have led to.

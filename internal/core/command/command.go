@@ -230,12 +230,12 @@ func (t Target) String() string {
 }
 
 // Matches reports whether a valid target names the task. A single task must be named by
-// its whole name.
+// its whole name or cgroup path.
 func (t Target) Matches(k *sample.Task) bool {
 	switch {
 	case t.Task != "":
 		name, err := sample.ParseName(t.Task)
-		return err == nil && string(k.Name) == name
+		return err == nil && (string(k.Name) == name || k.Path() == name)
 	case t.Job != "":
 		return string(k.Job) == t.Job
 	case t.Class != "":

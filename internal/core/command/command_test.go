@@ -91,6 +91,13 @@ func TestCovers(t *testing.T) {
 			t.Errorf("%+v: %t", c.Target, got)
 		}
 	}
+	// What was stored under its path still names a task that has a name by now.
+	named := &sample.Task{Name: "vm/web", Cgroup: "/machine/web"}
+	for text, want := range map[string]bool{"vm/web": true, "/machine/web": true, "web": false} {
+		if got := (command.Target{Task: text}).Matches(named); got != want {
+			t.Errorf("%s: %t", text, got)
+		}
+	}
 }
 
 func TestRank(t *testing.T) {

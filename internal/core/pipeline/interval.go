@@ -25,6 +25,15 @@ type Subject struct {
 	held []heldSample
 }
 
+// Missing is how many more samples the task's own history needs until a spec is ready
+// (spec.KeyHistory.Missing); 0 if that is not known.
+func (s *Subject) Missing() int {
+	if s.book == nil {
+		return 0
+	}
+	return s.book.Missing()
+}
+
 type heldSample struct {
 	at              sample.Millis
 	cpu, cost, self float64
@@ -250,5 +259,6 @@ func (p *Pipeline) teach(s *Subject, task sample.TaskKey, x heldSample) {
 		s.book.Add(task, x.at, x.cpu, x.cost, x.self)
 	} else {
 		p.config.History.Add(s.Key, task, x.at, x.cpu, x.cost, x.self)
+		s.book = p.config.History.Find(s.Key)
 	}
 }

@@ -116,6 +116,27 @@ func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	return *s
 }
 
+// Missing is how many more samples a task must give until the spec is ready, if MinTasks tasks give
+// one each in every interval; 0 if they have given enough.
+func (b *KeyHistory) Missing() int {
+	p := &b.history.params
+	lack := p.MinTasks - b.Full
+	if lack <= 0 {
+		return 0
+	}
+	var partial []int // samples of the tasks that have not given enough, the most first
+	for _, n := range b.tasks {
+		if n < p.MinSamples {
+			partial = append(partial, n)
+		}
+	}
+	slices.SortFunc(partial, func(x, y int) int { return cmp.Compare(y, x) })
+	if lack > len(partial) {
+		return p.MinSamples
+	}
+	return p.MinSamples - partial[lack-1]
+}
+
 // Record is one key's history as it is stored across restarts.
 type Record struct {
 	Key

@@ -40,6 +40,7 @@ type Cgroup struct {
 	psi             []pressureFile
 	closeAfterRead  bool // files are open only while they are read: Keep
 	places          Places
+	tally           tally
 	buf             [1024]byte // every file read here is smaller
 }
 
@@ -145,6 +146,20 @@ func (c *Cgroup) Members() ([]int, error) {
 	pids, err := c.h.processes(c.tree.dir, c.path, c.inode, "cgroup.procs")
 	if err != nil {
 		return nil, fmt.Errorf("read members of %s: %w", c.path, err)
+	}
+	return pids, nil
+}
+
+// Members is Cgroup.Members of the cgroup at a place, if its inode is that one. It may be called
+// from any goroutine.
+func (h *Host) Members(at Place, inode uint64) ([]int, error) {
+	t, err := h.tree(at.Hierarchy)
+	if err != nil {
+		return nil, fmt.Errorf("read members of %s: %w", at.Path, err)
+	}
+	pids, err := h.processes(t.dir, at.Path, inode, "cgroup.procs")
+	if err != nil {
+		return nil, fmt.Errorf("read members of %s: %w", at.Path, err)
 	}
 	return pids, nil
 }

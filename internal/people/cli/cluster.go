@@ -188,7 +188,7 @@ func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlag
 // machine.
 func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) error {
 	all = slices.DeleteFunc(all, func(inc incident.Record) bool {
-		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
+		return f.victim != "" && !logbook.Matches(f.victim, &inc.Victim)
 	})
 	older := 0
 	if f.limit > 0 && len(all) > f.limit {
