@@ -23,6 +23,10 @@
 //     its first suspect is capped for the length of a trial;
 //   - no automatic cap or trial for what a task reports about itself, unless a signal that
 //     it cannot forge agrees (witness.go);
+//   - a cap is a round of one incident at most, and is judged for that one only: an
+//     operator's of the incident that it names;
+//   - a round compares the victim's cost before its cap with that under it only over
+//     intervals in which the same other tasks were limited (round.go);
 //   - an incident reports its strongest analysis until its end, and the tasks that
 //     were named are in its Findings (of many, the surest 16): only a cap or a trial
 //     in vain weakens that.

@@ -33,7 +33,7 @@ func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, 
 	case p.Capped(t.Key):
 		return "", fmt.Errorf("cap %s: %w: it is capped already; uncap it first", t.Name, ErrRefused)
 	case inc == nil && incident != "":
-		return "", fmt.Errorf("cap %s: %w: no incident %s is open here", t.Name, ErrRefused, incident)
+		return "", fmt.Errorf("cap %s: %w: no incident %s is open here; without one the cap belongs to none", t.Name, ErrRefused, incident)
 	case inc != nil && inc.Victim.Key == t.Key:
 		return "", fmt.Errorf("cap %s: %w: it is the victim of %s", t.Name, ErrRefused, incident)
 	}
