@@ -451,7 +451,7 @@ names: {cri: [%q], docker: %q, podman: [%q]}
 		all = top()
 		return !slices.ContainsFunc(wants, func(w struct{ name, job, class, why string }) bool {
 			v := find(w.name)
-			return v == nil || v.Class != w.class || v.CPU == 0
+			return v == nil || v.Class != w.class || v.CPU == 0 || strings.HasPrefix(w.name, "vm/") && v.Labels["vcpus"] == ""
 		}), nil
 	})
 	t.Logf("all named and classed after %v", time.Since(started).Round(100*time.Millisecond))
