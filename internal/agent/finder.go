@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -247,7 +248,7 @@ func boolean(b bool) int {
 // name asks for what is known of a candidate and reports whether that changes what it is. It waits
 // no longer than nameWait for its name.
 func (f *HostFinder) name(now time.Time, at host.Place, c *candidate) bool {
-	was, before := c.named, c.Verdict
+	was, before, labels := c.named, c.Verdict, c.Labels()
 	if !c.ask || f.names == nil {
 		c.Verdict, c.named = f.config.Classify(c.Path, nil), true
 		return !was
@@ -259,7 +260,7 @@ func (f *HostFinder) name(now time.Time, at host.Place, c *candidate) bool {
 	}
 	delete(f.unnamed, at)
 	c.Verdict, c.Facts, c.claimed = f.config.Classify(c.Path, &facts), &facts, facts.Claimed
-	return !was || c.Verdict != before
+	return !was || c.Verdict != before || !maps.Equal(labels, facts.Labels)
 }
 
 // rename asks again for the names that are still looked for and, if any has changed, for all.

@@ -82,6 +82,10 @@ func TestFinderWaitsForNames(t *testing.T) {
 	if got := names(now.Add(nameWait)); got != "docker/web docker/web;  docker/web; vm/db vm/db; " {
 		t.Errorf("it has the first one's name: %s", got)
 	}
+	n.facts[vm], n.changed = origin.Facts{Name: "vm/db", Job: "vm/db", Labels: map[string]string{"vcpus": "2"}}, true
+	if got := names(now.Add(nameWait)); got == "same" {
+		t.Error("a new label is not told")
+	}
 	n.facts[two], n.changed = origin.Facts{Origin: origin.Origin{Runtime: origin.Docker}, Sandbox: true}, true
 	if got := names(now.Add(nameWait)); got != "docker/web docker/web; vm/db vm/db; " {
 		t.Errorf("it is a sandbox: %s", got)

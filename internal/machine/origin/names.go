@@ -59,9 +59,10 @@ type entry struct {
 }
 
 // Processes of a cgroup are looked at when it is found, after these times, and then at intervals of
-// the last of them: a server may listen some time after it was started. Containers that no runtime
+// the last of them: at first a container's process is the runtime's, and a server may listen some
+// time after it was started. Containers that no runtime
 // knows are asked for again after firstMiss, then at doubled intervals up to lastMiss.
-var lookAfter = [...]time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, time.Hour}
+var lookAfter = [...]time.Duration{time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, time.Hour}
 
 const (
 	firstMiss = 100 * time.Millisecond
