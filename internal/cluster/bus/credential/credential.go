@@ -235,8 +235,8 @@ func Due(issued, expires, now time.Time) bool {
 // Answer signs a NATS server's challenge.
 func (f *File) Answer(nonce []byte) ([]byte, error) { return f.user.Sign(nonce) }
 
-// context is what is signed before a command, so that a signature is for nothing else.
-const context = "quell command\n"
+// context is what is signed before decisions, so that a signature is for nothing else.
+const context = "quell decisions\n"
 
 // Sign signs a command. It returns the JWT of the signer too.
 func (f *File) Sign(command []byte) (token string, signature []byte, err error) {
