@@ -88,7 +88,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
 		NeverCap: f.Rule.NeverCap || f.Own,
 	}}
-	dc.overrides.apply(&t.Task, t.rule)
+	dc.overrides.apply(&t.Task, t.rule, sample.At(now))
 	if err := t.readUsage(); errors.Is(err, host.ErrGone) {
 		return cg.Close()
 	}

@@ -21,6 +21,8 @@ type taskSet struct {
 	// they were found.
 	order []*task
 	stale bool // tasks came or ended since settle
+	// generation changes whenever tasks come or end.
+	generation int
 	// pseudo are the stand-ins that machine-wide signals judge, by signal and name.
 	pseudo map[string]*task
 }
@@ -43,6 +45,7 @@ func (ts *taskSet) add(t *task) {
 	ts.byKey[t.Key], ts.byCgroup[t.Key.CgroupID()] = t, t
 	ts.order = append(ts.order, t)
 	ts.stale = true
+	ts.generation++
 }
 
 // dropEnded removes the tasks that have ended and calls gone for each.
@@ -51,6 +54,7 @@ func (ts *taskSet) dropEnded(gone func(*task)) {
 		if t.ended {
 			gone(t)
 			ts.stale = true
+			ts.generation++
 		}
 		return t.ended
 	})
