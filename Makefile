@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -142,6 +142,11 @@ fuzz-api: ## what the server answers to requests made from its OpenAPI document,
 # ulimit -n must exceed the number of connections by two, for the server and for the clients each.
 cluster-specs: ## the time until a changed spec reaches the connections of 10,000 agents (2 minutes)
 	ulimit -n 20000; go test -count 1 -run '^$$' -bench SpecReachesAgents -benchtime 10x -timeout 20m ./internal/cluster/bus -args -subscribers 10000
+
+# As for cluster-specs.
+test-decisions: ## operators' decisions: what an agent missed within 5 s of coming back, a new one's before its first window, 10,000 connections within 10 s (2 minutes)
+	go vet ./internal/cluster/bus ./internal/agent && { go test -json -count 1 -timeout 10m -run 'Decision|Decided|Uncap|TestServerLoses|TestTwoServersDecide' ./internal/cluster/bus ./internal/agent || $(FAILED); } | $(TALLY)
+	ulimit -n 20000; go test -count 1 -run '^$$' -bench DecisionReachesAgents -benchtime 10x -timeout 20m ./internal/cluster/bus -args -subscribers 10000
 
 # The pip package contains Spark itself; --no-deps omits what only Python needs.
 SPARK ?= $(HOME)/.cache/quell/spark

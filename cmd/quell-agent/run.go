@@ -98,8 +98,8 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeTrace()) }()
-	var commanded atomic.Pointer[agent.Agent]
-	closeUplink, err := openUplink(c, &p, &commanded)
+	var decided atomic.Pointer[agent.Agent]
+	closeUplink, err := openUplink(c, &p, &decided)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if err != nil {
 		return err
 	}
-	commanded.Store(a)
+	decided.Store(a)
 	return serve(ctx, c, log, a)
 }
 
@@ -246,7 +246,8 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		metrics = l.Addr().String()
 	}
 	// Before the first answer, so that a caller of the API finds the addresses in the log.
-	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", runtime.Version())
+	mode, from := a.Mode()
+	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", mode, "from", from.Text(), "go", runtime.Version())
 	// The clients may be any user of the machine: they leave the agent its descriptors.
 	bounds := daemon.Bounds{Connections: 64, Answer: time.Minute}
 	var wg sync.WaitGroup

@@ -44,7 +44,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 			id := sample.CgroupID(f.Hierarchy, f.Inode)
 			there[id] = true
 			t := dc.tasks.byCgroup[id]
-			if t != nil && t.Key.Inode == f.Inode && !dc.update(t, f) { // its samples are of another job from now on
+			if t != nil && t.Key.Inode == f.Inode && !dc.update(now, t, f) { // its samples are of another job from now on
 				dc.endTask(now, t)
 				ended, t = true, nil
 			}
@@ -102,7 +102,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 	if f.Name == "" {
 		t.Name, t.Cgroup = t.Cgroup, ""
 	}
-	dc.update(t, f)
+	dc.update(now, t, f)
 	if err := t.readUsage(); errors.Is(err, host.ErrGone) {
 		return cg.Close()
 	}
@@ -116,7 +116,7 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 
 // update sets how a task may be treated, as it is found now. It returns false, and does nothing, if
 // the task has got another name or job: what is known of it now was not known in time.
-func (dc *discovery) update(t *task, f Found) bool {
+func (dc *discovery) update(now time.Time, t *task, f Found) bool {
 	name := f.Name
 	if name == "" {
 		name = sample.TaskName(f.Path)
@@ -126,7 +126,7 @@ func (dc *discovery) update(t *task, f Found) bool {
 	}
 	t.found, t.rule = f, f.Rule
 	t.Class, t.NeverCap = f.Class, f.NeverCap || f.Own
-	dc.overrides.apply(&t.Task, f.Protected)
+	dc.overrides.apply(&t.Task, f.Protected, sample.At(now))
 	return true
 }
 

@@ -131,6 +131,10 @@ type Uplink interface {
 	WatchSpecs(platform sample.Platform, jobs []sample.JobName)
 	// Specs returns the specs that have arrived since the last call.
 	Specs() []spec.Spec
+	// Decisions returns what the server has decided for this machine and for all.
+	Decisions() []*wire.Command
+	// Report takes what has become of them; s is not changed afterwards.
+	Report(s *wire.State)
 	// Backlog is how many messages wait for the server, and how many were lost.
 	Backlog() (waiting, lost uint64)
 	// Err is the current failure of the connection; nil if it works.

@@ -24,6 +24,8 @@ type taskSet struct {
 	// limits are the same tasks by the cgroups that a limit on them applies to; only nest
 	// uses it.
 	limits map[host.Place]*task
+	// generation changes whenever tasks come or end.
+	generation int
 	// pseudo are the stand-ins that machine-wide signals judge, by signal and name.
 	pseudo map[string]*task
 }
@@ -46,6 +48,7 @@ func (ts *taskSet) add(t *task) {
 	ts.byKey[t.Key], ts.byCgroup[t.Key.CgroupID()] = t, t
 	ts.order = append(ts.order, t)
 	ts.stale = true
+	ts.generation++
 }
 
 // dropEnded removes the tasks that have ended and calls gone for each.
@@ -54,6 +57,7 @@ func (ts *taskSet) dropEnded(gone func(*task)) {
 		if t.ended {
 			gone(t)
 			ts.stale = true
+			ts.generation++
 		}
 		return t.ended
 	})

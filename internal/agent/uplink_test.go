@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -25,7 +23,13 @@ type way struct {
 	followed []string
 	specs    []spec.Spec
 	err, due error
+
+	decisions []*wire.Command
+	state     *wire.State // as reported last
 }
+
+func (w *way) Decisions() []*wire.Command { return w.decisions }
+func (w *way) Report(s *wire.State)       { w.state = s }
 
 func (w *way) Samples(_ sample.Millis, s []sample.Sample) {
 	w.windows, w.samples = append(w.windows, len(s)), append(w.samples, s...)
@@ -182,56 +186,6 @@ func TestWhereTheServerHasNoSpec(t *testing.T) {
 			}
 		})
 	}
-}
-
-// An operator's command over the bus does the same as at the socket, and is audited
-// with the operator and the reason.
-func TestCommandsFromTheServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir())
-		r.add("/batch/noisy-1", 1)
-		r.start()
-		r.pass(time.Minute)
-		send := func(c *wire.Command) *wire.Reply {
-			c.Who, c.Why = "anna", "a test"
-			return r.agent.Command(context.Background(), c)
-		}
-		capped := send(&wire.Command{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/batch/noisy-1", Rate: 0.1, ForMs: 300_000}}})
-		if !capped.Ok || capped.Cap == "" || r.values["/cg/batch/noisy-1/cpu.max"] != "0.1" {
-			t.Errorf("cap: %v, limit %s", capped, r.values["/cg/batch/noisy-1/cpu.max"])
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Uncap_{Uncap: &wire.Command_Uncap{Task: "/batch/noisy-1"}}}); !got.Ok || r.values["/cg/batch/noisy-1/cpu.max"] != "max" {
-			t.Errorf("uncap: %v, limit %s", got, r.values["/cg/batch/noisy-1/cpu.max"])
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Protect_{Protect: &wire.Command_Protect{Task: "/batch/noisy-1"}}}); !got.Ok || !r.task("/batch/noisy-1").Protected {
-			t.Errorf("protect: %v", got)
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "on"}}}); !got.Ok || r.status().Mode != plan.On {
-			t.Errorf("enforcement: %v", got)
-		}
-		for _, c := range []*wire.Command{
-			{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/nobody", Rate: 0.1, ForMs: 300_000}}},
-			{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "hard"}}},
-			{}, // from a future server
-		} {
-			if got := send(c); got.Ok || got.Message == "" {
-				t.Errorf("%v: %v", c, got)
-			}
-		}
-		byAnna := 0
-		for _, e := range r.audit() {
-			if e.Who == "anna (server)" && e.Why == "a test" {
-				byAnna++
-			}
-		}
-		if byAnna != 7 {
-			t.Errorf("%d of 7 commands are in the audit log: %+v", byAnna, r.audit())
-		}
-		r.stop()
-		if got := send(&wire.Command{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}}); got.Ok {
-			t.Errorf("a stopped agent: %v", got)
-		}
-	})
 }
 
 // An unreachable server is a named degradation, and a metric.

@@ -24,6 +24,7 @@ const (
 	PathQuery     = "/v1/query"     // Query → Answer
 	PathQueries   = "/v1/queries"   // → []Canned
 	PathCommands  = "/v1/commands"  // Command → Replies
+	PathDecisions = "/v1/decisions" // → []Decision
 	PathCompute   = "/v1/specs/compute"
 	PathRevoke    = "/v1/specs/revoke" // Revocation → Done
 )
@@ -98,6 +99,38 @@ type Machine struct {
 	Batch    uint64        `json:"batch"`     // newest batch of samples received from it
 	Record   uint64        `json:"record"`    // newest incident or audit entry
 	Lives    int           `json:"lives"`     // number of remembered runs of its agent
+	// State is what it said last of operators' decisions; nil: nothing since the server started.
+	State *State `json:"state,omitempty"`
+}
+
+// State is what a machine says of operators' decisions.
+type State struct {
+	At    sample.Millis `json:"at"`    // when it was received
+	Agent string        `json:"agent"` // its version
+	// All and Own are the revisions that it has of the decisions for all and of its own; Current:
+	// they are the newest.
+	All     uint64 `json:"all"`
+	Own     uint64 `json:"own"`
+	Current bool   `json:"current"`
+	Mode    string `json:"mode"`         // of enforcement, in force
+	From    string `json:"mode_from"`    // configuration, override or decision
+	By      string `json:"by,omitempty"` // the decision's ID, or the override's
+}
+
+// Decision is one that stands, for a machine or for all.
+type Decision struct {
+	Machine  string `json:"machine,omitempty"` // empty: all
+	Revision uint64 `json:"revision"`          // of the list that it is in
+	command.Decision
+	// Of the machines that it is for and that the server has heard of lately: how many have
+	// it, and how many of them carried it out, refused it, or have nothing to do.
+	Machines int `json:"machines"`
+	Have     int `json:"have"`
+	Done     int `json:"done"`
+	Refused  int `json:"refused"`
+	None     int `json:"none"`
+	// Waiting are machines that do not have it, at most 20.
+	Waiting []string `json:"waiting,omitempty"`
 }
 
 // Caller is the sender of a request, as the server sees it.
@@ -190,10 +223,13 @@ type Reason struct {
 	Why string `json:"why"`
 }
 
-// Command is a command for one machine's agent or for all.
+// Command is a command for one machine's agent or for all. It becomes a decision, which
+// stands until its end.
 type Command struct {
 	Machine string `json:"machine,omitempty"`
 	Cluster bool   `json:"cluster,omitempty"` // all machines, instead of one
+	// Canary rolls a mode out in steps; nil: at once.
+	Canary *command.Canary `json:"canary,omitempty"`
 	command.Command
 }
 
@@ -206,18 +242,27 @@ func (c *Command) Validate() error {
 	if c.Cluster && c.Cap != nil && c.Cap.Incident != "" {
 		bad = append(bad, "incident: want its machine: NAME")
 	}
+	if c.Canary != nil {
+		bad = append(bad, c.Canary.Problems()...)
+		if !c.Cluster || c.Enforcement == nil {
+			bad = append(bad, "want canary only with enforcement and cluster: true")
+		}
+	}
 	return command.Invalid(bad)
 }
 
 // String describes the command for people and audit logs, without the reason.
 func (c *Command) String() string {
-	if c.Cluster {
+	switch {
+	case c.Canary != nil:
+		return "all machines, in steps of " + c.Canary.Every.String() + ", " + c.Command.String()
+	case c.Cluster:
 		return "all machines " + c.Command.String()
 	}
 	return c.Machine + " " + c.Command.String()
 }
 
-// Reply is a machine's answer to a command.
+// Reply is what a machine has done about a command.
 type Reply struct {
 	Machine string `json:"machine"`
 	OK      bool   `json:"ok"`
@@ -229,10 +274,13 @@ type Reply struct {
 	Refused []string `json:"refused,omitempty"`
 }
 
-// Replies are the answers of all machines that a command was for.
+// Replies are what the machines that a command is for have done about it.
 type Replies struct {
-	Replies []Reply `json:"replies"`
-	// Silent are machines that were seen recently and have not answered.
+	Decision string        `json:"decision,omitempty"` // its ID; of a reset: none
+	Until    sample.Millis `json:"until,omitempty"`    // its end; 0: none
+	Replies  []Reply       `json:"replies"`
+	// Silent are machines that were seen recently and do not have it yet: they get it when
+	// they come back.
 	Silent []string `json:"silent"`
 }
 

@@ -42,7 +42,7 @@ type StreamOptions struct {
 // Bus is the server's side of the bus.
 type Bus struct {
 	*connection // to the account of the streams
-	commands    *commander
+	commands    *decider
 	kv          jetstream.KeyValue
 	log         *slog.Logger
 
@@ -64,7 +64,7 @@ func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
 		store.nc.Close()
 		return nil, err
 	}
-	b.connection, b.commands = store, &commander{link: commands, credentials: o.Credentials, log: o.Log}
+	b.connection, b.commands = store, &decider{link: commands, credentials: o.Credentials, log: o.Log, current: map[string]*document{}, renewed: map[string]time.Time{}}
 	if err := b.prepare(ctx, s); err != nil {
 		b.Close()
 		return nil, err
@@ -92,6 +92,9 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 		}
 	}
 	b.kv, err = b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: bucket, TTL: s.KeepSpecs, Description: "specs, by job and platform"})
+	if err == nil {
+		b.commands.kv, err = b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: decisionBucket, Description: "operators' decisions, for all machines and by machine"})
+	}
 	return err
 }
 
@@ -179,15 +182,4 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 		return fmt.Errorf("announce specs of %s: %w", m.Job, err)
 	}
 	return nil
-}
-
-// Command sends a command to one machine and returns its reply.
-func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
-	return b.commands.one(ctx, machine, c)
-}
-
-// CommandAll sends a command to all machines and passes on the reply of each as it comes,
-// until ctx ends, which is no error.
-func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error {
-	return b.commands.all(ctx, c, each)
 }

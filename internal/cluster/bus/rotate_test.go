@@ -1,10 +1,12 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +22,7 @@ import (
 )
 
 // TestKeysAreRotated: while a NATS server runs, the key that signs credentials is replaced. In
-// the overlap clients of both keys work, a connected agent obeys the new key's commands, and
+// the overlap clients of both keys work, a connected agent follows decisions signed by the new key, and
 // agents get credentials of the new key. After it the former key's clients are cut off, its
 // thief is not let in, and no message is lost.
 func TestKeysAreRotated(t *testing.T) {
@@ -95,17 +97,14 @@ func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
 		}
 		return tokens, err
 	})
-	m1, forever := obey(t, a, url, "m1"), obey(t, a, url, "forever")
-	command := func(o *obedient, who string) error {
-		r, err := b.Command(t.Context(), o.machine, off(who))
-		if err == nil && !r.Ok {
-			err = errors.New(r.Message)
-		}
-		return err
+	d := serveDecisions(t, b)
+	m1, forever := obey(t, follower(t, a, url, "m1")), obey(t, follower(t, a, url, "forever"))
+	decide := func(o *obedient, id string) {
+		t.Helper()
+		d.add(t, o.machine, decision(id, 0, off()))
+		quelltest.Until(t, o.machine+" follows "+id, func() bool { return slices.Contains(o.stand(), id) })
 	}
-	if err := command(m1, "anna"); err != nil {
-		t.Fatal(err)
-	}
+	decide(m1, "by the first key")
 	renewable := credentials(t, a, authority.Agent, "m2", 90*24*time.Hour)
 	stolen := credentials(t, a, authority.Agent, "m3", 90*24*time.Hour)
 
@@ -122,13 +121,11 @@ func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
 	signs()
 	for _, o := range []*obedient{m1, forever} {
 		o.Samples(1, samples(o.machine, 1))
-		if err := command(o, "bert"); err != nil {
-			t.Errorf("a connected agent does not obey the new key: %v", err)
-		}
+		decide(o, "by the new key")
 		quelltest.Until(t, "its batch is stored", func() bool { return o.Stats().Sent == 1 })
 	}
 	m2, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m2", Credentials: renewable, pause: 20 * time.Millisecond},
-		Dir: t.TempDir(), MaxBytes: MinSpool, read: 10 * time.Millisecond, ask: time.Millisecond, Command: m1.options.Command})
+		Dir: t.TempDir(), MaxBytes: MinSpool, read: 10 * time.Millisecond, ask: time.Millisecond, Decided: func(context.Context) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,9 +174,7 @@ func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
 		t.Fatal(err)
 	}
 	quelltest.Until(t, "an agent with new credentials goes on", func() bool { return forever.Err() == nil && forever.Stats().Waiting == 0 })
-	if err := command(forever, "carl"); err != nil {
-		t.Error(err)
-	}
+	decide(forever, "after the overlap")
 	if got := stored(t, b); got["m1"] != 1 || got["m2"] != 1 || got["forever"] != 2 {
 		t.Errorf("batches in the stream by machine: %v", got)
 	}

@@ -54,13 +54,14 @@ func table() []route {
 			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"},
 				{"suspect", "only incidents that name or cap a suspect of this job"}, {"brief", "true: without charts, findings and the latest analysis"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
 		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent a message, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
+		{method: "GET", path: cluster.PathDecisions, scope: Viewer, summary: "operators' decisions that stand, for all machines and for single ones, and how many machines have them", out: []cluster.Decision{}, serve: (*Server).listDecisions},
 		{method: "GET", path: cluster.PathPairs, scope: Viewer, summary: "jobs that should not share a machine: pairs of victim and antagonist, the strongest evidence first, at most 1000",
 			params: append([]param{{"job", "only pairs in which this job is the victim"}}, spanParams...), out: []cluster.Pair{}, serve: (*Server).listPairs},
 		{method: "GET", path: "/v1/segments", scope: Viewer, summary: "the store's current files", params: spanParams, out: SegmentList{}, serve: (*Server).listSegments},
 		{method: "GET", path: cluster.PathQueries, scope: Viewer, summary: "the canned queries", out: []cluster.Canned{}, serve: (*Server).listCanned},
 		{method: "POST", path: cluster.PathQuery, scope: Viewer, summary: "one SELECT, or a canned query, over the store", in: cluster.Query{}, out: duck.Answer{}, serve: (*Server).query},
 		{method: "GET", path: "/v1/events", scope: Viewer, summary: "events: new states of incidents, actions, changes of specs", media: "text/event-stream", serve: (*Server).events},
-		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "send a command to one machine's agent or to all: one of cap, uncap, protect, unprotect, enforcement, pardon", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
+		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "decide for one machine or for all: one of cap, uncap, protect, unprotect, enforcement, pardon, reset", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
 	}
 }
 
@@ -278,7 +279,7 @@ func (s *Server) incidentsWhere(r *request, by [][2]string) (where string, from 
 // listMachines returns one row per machine, however often its agent has restarted.
 func (s *Server) listMachines(w http.ResponseWriter, r *request) error {
 	marks := s.Store.Marks()
-	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, machinesOf(marks)) })
+	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, s.withStates(machinesOf(marks))) })
 }
 
 // machinesOf returns the machines of sources, by name.

@@ -20,6 +20,10 @@ type Command struct {
 	Unprotect   *Target      `json:"unprotect,omitempty"` // no task may be capped for these
 	Enforcement *Enforcement `json:"enforcement,omitempty"`
 	Pardon      *Pardon      `json:"pardon,omitempty"`
+	Reset       *Reset       `json:"reset,omitempty"`
+	// For is how long a protection, its end, or a mode lasts, MinLease to MaxFor; 0: until it
+	// is reset. Caps have a duration of their own.
+	For Duration `json:"for,omitempty"`
 }
 
 // Cap limits each of the tasks to a CPU rate for a time.
@@ -42,6 +46,33 @@ type Enforcement struct {
 	Mode string `json:"mode"` // as ParseMode reads it
 }
 
+// Reset takes back what was commanded before, so that the configuration holds again.
+// Exactly one of the fields is set.
+type Reset struct {
+	Enforcement bool    `json:"enforcement,omitempty"` // the mode
+	Protect     *Target `json:"protect,omitempty"`     // a protection of this target, or its end
+	Decision    string  `json:"decision,omitempty"`    // one Decision, by its ID
+}
+
+// String is for people: "enforcement", "protect job web".
+func (r *Reset) String() string {
+	_, texts := r.set()
+	return strings.Join(texts, " and ")
+}
+
+func (r *Reset) set() (names, texts []string) {
+	if r.Enforcement {
+		names, texts = append(names, "enforcement"), append(texts, "enforcement")
+	}
+	if r.Protect != nil {
+		names, texts = append(names, "protect"), append(texts, "protect "+r.Protect.String())
+	}
+	if r.Decision != "" {
+		names, texts = append(names, "decision"), append(texts, "decision "+r.Decision)
+	}
+	return names, texts
+}
+
 // Pardon makes the agent forget that caps on a job helped others.
 type Pardon struct {
 	Job string `json:"job"`
@@ -54,11 +85,11 @@ const (
 )
 
 // kinds are the fields after Why that may be set, in their order.
-var kinds = [...]string{"cap", "uncap", "protect", "unprotect", "enforcement", "pardon"}
+var kinds = [...]string{"cap", "uncap", "protect", "unprotect", "enforcement", "pardon", "reset"}
 
 // kindsSet lists the kinds that are set.
 func (c *Command) kindsSet() (names []string) {
-	for i, set := range [...]bool{c.Cap != nil, c.Uncap != nil, c.Protect != nil, c.Unprotect != nil, c.Enforcement != nil, c.Pardon != nil} {
+	for i, set := range [...]bool{c.Cap != nil, c.Uncap != nil, c.Protect != nil, c.Unprotect != nil, c.Enforcement != nil, c.Pardon != nil, c.Reset != nil} {
 		if set {
 			names = append(names, kinds[i])
 		}
@@ -89,6 +120,8 @@ func (c *Command) Object() string {
 		return c.Enforcement.Mode
 	case c.Pardon != nil:
 		return Target{Job: c.Pardon.Job}.String()
+	case c.Reset != nil:
+		return c.Reset.String()
 	}
 	return ""
 }
@@ -102,6 +135,9 @@ func (c *Command) String() string {
 		if c.Cap.Incident != "" {
 			text += " in " + c.Cap.Incident
 		}
+	}
+	if c.For != 0 {
+		text += " for " + c.For.String()
 	}
 	return text
 }
@@ -157,7 +193,29 @@ func (c *Command) Problems() []string {
 		}
 		bad = append(bad, TextProblems("job", c.Pardon.Job, MaxName)...)
 	}
+	if c.Reset != nil {
+		if names, _ := c.Reset.set(); len(names) != 1 {
+			bad = append(bad, "reset: "+oneOf(resets[:], names))
+		}
+		target("reset", c.Reset.Protect)
+		bad = append(bad, TextProblems("decision", c.Reset.Decision, MaxName)...)
+	}
+	bad = append(bad, c.forProblems()...)
 	return append(bad, whyProblems(c.Why)...)
+}
+
+// resets are the fields of a Reset.
+var resets = [...]string{"enforcement", "protect", "decision"}
+
+func (c *Command) forProblems() []string {
+	switch d := time.Duration(c.For); {
+	case d == 0:
+	case c.Enforcement == nil && c.Protect == nil && c.Unprotect == nil:
+		return []string{"for " + c.For.String() + ": want it only with protect, unprotect or enforcement; a cap has its own"}
+	case d < MinLease || d > MaxFor:
+		return []string{"for " + c.For.String() + ": want a duration from 1s to 8760h"}
+	}
+	return nil
 }
 
 // ValidateWhy is the part of Validate that checks the reason.

@@ -34,7 +34,7 @@ func TestCases(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.Name, err, c.Want)
 		}
 	}
-	if len(good) != 6 {
+	if len(good) != 7 {
 		t.Errorf("only %v are in valid cases", good)
 	}
 }
@@ -69,6 +69,9 @@ func TestText(t *testing.T) {
 		{command.Command{Unprotect: &command.Target{Class: "batch"}}, "unprotect", "unprotect class batch"},
 		{command.Command{Enforcement: &command.Enforcement{Mode: "on"}}, "enforcement", "enforcement on"},
 		{command.Command{Pardon: &command.Pardon{Job: "encode"}}, "pardon", "pardon job encode"},
+		{command.Command{Enforcement: &command.Enforcement{Mode: "on"}, For: command.Duration(2 * time.Hour)}, "enforcement", "enforcement on for 2h"},
+		{command.Command{Reset: &command.Reset{Protect: &target}}, "reset", "reset protect job web"},
+		{command.Command{Reset: &command.Reset{Decision: "x"}}, "reset", "reset decision x"},
 		{command.Command{Uncap: &command.Target{Task: "/a", Job: "b"}}, "uncap", "uncap /a and job b"},
 		{command.Command{Uncap: &target, Protect: &target}, "", " job web"},
 	} {

@@ -228,12 +228,19 @@ func TestTheRealAgent(t *testing.T) {
 	if task("loud").Protected {
 		t.Error("it is still protected")
 	}
-	if got := ok("enforcement"); got != "advise\n" {
+	if got := ok("enforcement"); got != "advise (configuration)\n" {
 		t.Errorf("enforcement is %q at first", got)
 	}
 	ok("enforcement", "on", "--reason", "trusted")
-	if got := ok("enforcement"); got != "on\n" {
+	if got := ok("enforcement"); !strings.HasPrefix(got, "on (override of ") || !strings.Contains(got, "(trusted)") {
 		t.Errorf("enforcement is %q", got)
+	}
+	if got := ok("decisions"); !strings.Contains(got, "enforcement on") {
+		t.Errorf("decisions are %q", got)
+	}
+	ok("enforcement", "--reset", "--reason", "as configured")
+	if got := ok("enforcement"); got != "advise (configuration)\n" {
+		t.Errorf("enforcement is %q after the reset", got)
 	}
 
 	var asked, read []incident.Record

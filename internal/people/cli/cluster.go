@@ -67,8 +67,16 @@ func (a *commands) machines() *cobra.Command {
 	c := &cluster.Client{}
 	cmd := list(a, &cobra.Command{
 		Use: "machines", Short: "list the cluster's machines and when they last sent data",
-	}, c.Machines, []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives"}, func(m cluster.Machine) []string {
-		return []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
+	}, c.Machines, []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives", "mode", "from", "decisions"}, func(m cluster.Machine) []string {
+		row := []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
+		switch s := m.State; {
+		case s == nil:
+			return append(row, "", "", "not known")
+		case s.Current:
+			return append(row, s.Mode, s.From, "current")
+		default:
+			return append(row, s.Mode, s.From, "behind, as of "+a.at(s.At))
+		}
 	})
 	a.addServer(cmd, c)
 	return cmd
@@ -204,6 +212,14 @@ func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) 
 	return report.Incidents(a.Out, all, older, a.Style())
 }
 
+// until is the end of what stands, for a sentence.
+func (a *commands) until(end sample.Millis) string {
+	if end == 0 {
+		return ""
+	}
+	return ", until " + a.at(end)
+}
+
 // printReplies prints each machine's reply, as text or JSON. It returns an error if a
 // machine refused or was silent, or if no machine had a matching task.
 func (a *commands) printReplies(r cluster.Replies, err error) error {
@@ -238,7 +254,7 @@ func (a *commands) printReplies(r cluster.Replies, err error) error {
 		}
 	}
 	if len(r.Silent) > 0 && !a.JSON {
-		fmt.Fprintf(a.Out, "no answer from %s\n", printable.Text(strings.Join(r.Silent, ", ")))
+		fmt.Fprintf(a.Out, "no answer from %s: it holds there from when it comes back%s\n", printable.Text(strings.Join(r.Silent, ", ")), a.until(r.Until))
 	}
 	switch {
 	case bad > 0:

@@ -73,7 +73,7 @@ func newFakeOf(t *testing.T, more string) *fake {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]string{api.PathStatus: "status.json", api.PathTasks: "tasks.json", api.PathOffenders: "offenders.json"}
+	files := map[string]string{api.PathStatus: "status.json", api.PathTasks: "tasks.json", api.PathOffenders: "offenders.json", api.PathDecisions: "decisions.json"}
 	book, err := logbook.Read(incidentLog(t, more))
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +123,7 @@ func TestWhatCommandsPrint(t *testing.T) {
 		{"top_once", "top --once"},
 		{"status", "status"},
 		{"enforcement", "enforcement"},
+		{"decisions", "decisions"},
 		{"cap", "cap encode --rate 0.1 --for 5m --reason why"},
 		{"version", "version"},
 	} {
@@ -148,7 +149,10 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 		{"incidents last", new(incident.Record), ""},
 		{"top --once", new([]api.TaskView), ""},
 		{"status", new(api.Status), "status.json"},
-		{"enforcement", new(struct{ Mode plan.Mode }), ""},
+		{"enforcement", new(struct {
+			Mode     plan.Mode
+			ModeFrom api.Origin `json:"mode_from"`
+		}), ""},
 		{"enforcement on --reason why", new(api.Done), ""},
 		{"cap encode --rate 0.1 --for 5m --reason why", new(api.Done), ""},
 		{"uncap encode --reason why", new(api.Done), ""},

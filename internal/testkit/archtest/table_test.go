@@ -56,7 +56,7 @@ var table = []row{
 	{pkg: "cluster/bus/spool", may: "format/atomicfile", why: "messages on disk, as bytes"},
 	{pkg: "cluster/bus/credential", outside: "github.com/nats-io/jwt github.com/nats-io/nkeys", why: "the files of credentials, which agents read and the authority writes; the agent links it without the authority"},
 	{pkg: "cluster/bus/authority", may: "format/atomicfile format/wire cluster/bus/credential", outside: "github.com/nats-io/jwt github.com/nats-io/nkeys", why: "access to wire's subjects, as NATS credentials"},
-	{pkg: "cluster/bus", may: "core/sample core/spec format/wire format/atomicfile cluster/bus/spool cluster/bus/credential", outside: "github.com/nats-io/nats.go", why: "wire's messages over NATS, from an agent's spool to a server's reader"},
+	{pkg: "cluster/bus", may: "core/sample core/spec core/command format/wire format/atomicfile cluster/bus/spool cluster/bus/credential", outside: "github.com/nats-io/nats.go", why: "wire's messages over NATS, from an agent's spool to a server's reader"},
 	{pkg: "cluster/bus/embedded", may: "cluster/bus/authority", outside: "github.com/nats-io/nats-server github.com/nats-io/jwt", why: "a NATS server inside quell-server; separate, so that the agent links none"},
 	{pkg: "cluster/bus/load", may: "core/sample format/wire cluster/bus", outside: "golang.org/x/sync golang.org/x/sys github.com/prometheus/common", why: "simulates machines against a server with wire's messages; reads the server's metrics"},
 	{pkg: "cluster/store/segment", may: "core/sample format/trace/parquet", outside: "github.com/parquet-go github.com/klauspost/compress", why: "writes and merges Parquet by series; independent of folders and commits"},
@@ -128,7 +128,7 @@ var table = []row{
 	{pkg: "testkit/bench", why: "tests only, of what the shipped agent costs"},
 	{pkg: "testkit/fault", why: "tests only, of the shipped agent and the enforcer, killed at every step"},
 	{pkg: "testkit/clitest", may: "people/cli/app", outside: "github.com/spf13", why: "runs command lines of quell in tests"},
-	{pkg: "cmd/quell-agent", may: "format/printable format/atomicfile format/certificate agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/enforce machine/egress machine/origin agent/config agent/api agent format/wire cluster/bus", outside: "github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-agent", may: "format/printable format/atomicfile format/certificate agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/enforce machine/egress machine/origin agent/config agent/api agent cluster/bus", outside: "github.com/spf13", why: "wiring"},
 	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server people/dashboard", outside: "github.com/spf13", why: "wiring"},
 	{pkg: "cmd/quell", may: "people/cli", why: "wiring"},
 }

@@ -289,8 +289,8 @@ func Due(issued, expires, now time.Time) bool {
 // Answer signs a NATS server's challenge.
 func (f *File) Answer(nonce []byte) ([]byte, error) { return f.user.Sign(nonce) }
 
-// context is what is signed before a command, so that a signature is for nothing else.
-const context = "quell command\n"
+// context is what is signed before decisions, so that a signature is for nothing else.
+const context = "quell decisions\n"
 
 // Signature is that of a command.
 type Signature struct {
