@@ -384,12 +384,20 @@ func (f *HostFinder) decide(at host.Place) decision {
 	defer cg.Close()
 	places, err := cg.Places()
 	switch {
+	case err == nil && places.Unified == "" && tooMany(cg): // it must not hide by that
+		return isTask
 	case err != nil || places.Unified == "": // no processes, or processes in several cgroups2
 		return undecided
 	case path.Clean(places.Unified) == "/":
 		return isTask
 	}
 	return isNone
+}
+
+// tooMany reports whether a cgroup has so many below it that its processes are not known.
+func tooMany(cg *host.Cgroup) bool {
+	_, err := cg.Members()
+	return errors.Is(err, host.ErrCrowded)
 }
 
 // Open implements Finder.

@@ -461,3 +461,18 @@ func TestALongPathHidesNoTask(t *testing.T) {
 		t.Errorf("after it was removed: %+v, %v", f.Unread(), err)
 	}
 }
+
+// A cgroup in v1 of which it cannot be known whether its processes have a cgroup2, because it
+// has so many cgroups, is a task: else a tenant could hide there.
+func TestManyCgroupsHideNoTask(t *testing.T) {
+	f, root := onHost(t, "hybrid", fixRules)
+	for i := range 2100 {
+		lay(t, root, fmt.Sprintf("sys/fs/cgroup/cpu/quell-test-fix-many/%d/cgroup.procs", i), "")
+	}
+	for name, text := range map[string]string{"cgroup.procs": "", "tasks": "", "cpu.stat": "nr_throttled 0\n"} {
+		lay(t, root, "sys/fs/cgroup/cpu/quell-test-fix-many/"+name, text)
+	}
+	if got := look(t, f, time.Now()); !strings.Contains(got, "v1cpu /quell-test-fix-many job many batch\n") {
+		t.Errorf("found\n%s", got)
+	}
+}

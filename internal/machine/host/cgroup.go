@@ -184,7 +184,7 @@ func (c *Cgroup) threadsFile() string {
 // sample.CgroupID makes them; of the first mostBelow.
 func (c *Cgroup) Below() ([]uint64, error) {
 	var ids []uint64
-	err := c.h.walkAll(c.tree.dir, c.path, func(_ *walker, v visited) error {
+	err := c.h.walkAll(c.tree.dir, c.path, mostBelow, func(_ *walker, v visited) error {
 		if v.depth > 0 {
 			ids = append(ids, sample.CgroupID(c.hier, v.inode))
 		} else if v.inode != c.inode {
@@ -203,7 +203,7 @@ func (c *Cgroup) Below() ([]uint64, error) {
 func (h *Host) processes(mount, p string, inode uint64, file string) ([]int, error) {
 	var ids []int
 	found := false
-	err := h.walkAll(mount, p, func(_ *walker, v visited) error {
+	err := h.walkAll(mount, p, mostRead, func(_ *walker, v visited) error {
 		if v.depth == 0 && inode != 0 && v.inode != inode {
 			return ErrGone
 		}
