@@ -190,8 +190,8 @@ static u64 milli_now(enum count c)
 static struct pmu fake_pmu;
 
 /* How often perf's core has called each, for what a real PMU would be written or read. */
-enum call { ADD, DEL, START, STOP, READ, CALLS };
-static atomic64_t calls[CALLS];
+enum call { CALL_ADD, CALL_DEL, CALL_START, CALL_STOP, CALL_READ, NR_CALLS };
+static atomic64_t calls[NR_CALLS];
 
 static int count_of(const struct perf_event_attr *a)
 {
@@ -264,19 +264,19 @@ static void stop(struct perf_event *e)
 
 static void fake_read(struct perf_event *e)
 {
-	atomic64_inc(&calls[READ]);
+	atomic64_inc(&calls[CALL_READ]);
 	update(e);
 }
 
 static void fake_start(struct perf_event *e, int flags)
 {
-	atomic64_inc(&calls[START]);
+	atomic64_inc(&calls[CALL_START]);
 	start(e);
 }
 
 static void fake_stop(struct perf_event *e, int flags)
 {
-	atomic64_inc(&calls[STOP]);
+	atomic64_inc(&calls[CALL_STOP]);
 	stop(e);
 }
 
@@ -284,7 +284,7 @@ static int fake_add(struct perf_event *e, int flags)
 {
 	struct fake_cpu *f = this_cpu_ptr(&fake_cpus);
 
-	atomic64_inc(&calls[ADD]);
+	atomic64_inc(&calls[CALL_ADD]);
 	if (f->used >= ncnt)
 		return -EAGAIN;		/* the core rotates */
 	f->used++;
@@ -298,7 +298,7 @@ static int fake_add(struct perf_event *e, int flags)
 
 static void fake_del(struct perf_event *e, int flags)
 {
-	atomic64_inc(&calls[DEL]);
+	atomic64_inc(&calls[CALL_DEL]);
 	stop(e);
 	this_cpu_ptr(&fake_cpus)->used--;
 	perf_event_update_userpage(e);
@@ -383,9 +383,9 @@ static int table_show(struct seq_file *m, void *unused)
 		seq_printf(m, "# cpu %d: busy %d, counters in use %d, cycles %llu, instructions %llu\n", cpu, !!f->task, f->used,
 			   div_u64(f->milli[CYCLES], 1000), div_u64(f->milli[INSTRUCTIONS], 1000));
 	}
-	seq_printf(m, "# calls: add %lld, del %lld, start %lld, stop %lld, read %lld\n", (long long)atomic64_read(&calls[ADD]),
-		   (long long)atomic64_read(&calls[DEL]), (long long)atomic64_read(&calls[START]), (long long)atomic64_read(&calls[STOP]),
-		   (long long)atomic64_read(&calls[READ]));
+	seq_printf(m, "# calls: add %lld, del %lld, start %lld, stop %lld, read %lld\n", (long long)atomic64_read(&calls[CALL_ADD]),
+		   (long long)atomic64_read(&calls[CALL_DEL]), (long long)atomic64_read(&calls[CALL_START]), (long long)atomic64_read(&calls[CALL_STOP]),
+		   (long long)atomic64_read(&calls[CALL_READ]));
 	return 0;
 }
 

@@ -15,12 +15,16 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* linux/bpf.h */
 enum { BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4 };
+#define BPF_F_CURRENT_CPU 0xffffffffULL
 
 struct bpf_perf_event_value {
 	__u64 counter, enabled, running;
 };
 
-enum { EVENTS = 3 }; // the largest group
+enum {
+	EVENTS = 3,	 // the largest group
+	MEASURED = 32, // switches at a measurement
+};
 
 // What a cgroup was charged with. Several CPUs add to it at once.
 struct done {
@@ -48,13 +52,15 @@ struct cpu {
 	__u32 unknown; // the counters could not be read the last time
 };
 
-// Sizes are set by the loader.
-struct {
+// The events of each CPU's group: a map has one of each. Sizes are set by the loader.
+struct event {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
 	__uint(max_entries, 1);
-	__type(key, __u32); // CPU * EVENTS + event
+	__type(key, __u32); // CPU
 	__type(value, __u32);
-} events SEC(".maps");
+};
+
+struct event first SEC(".maps"), second SEC(".maps"), third SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -76,30 +82,20 @@ static __always_inline void miss(__u64 who)
 
 // charge gives what this CPU counted since the last time to the cgroup that it ran. was is
 // the cgroup that it ran until now, is the one that it runs from now on, 0 for none.
-static __always_inline void charge(struct cpu *c, __u32 cpu, __u64 was, __u64 is)
+static __always_inline void charge(struct cpu *c, __u64 was, __u64 is)
 {
-	struct bpf_perf_event_value v;
-	__u64 value[EVENTS] = {}, enabled = 0, running = 0, who = c->runs;
-	bool unknown = false;
+	struct bpf_perf_event_value v[EVENTS] = {};
+	__u64 who = c->runs;
+	bool unknown;
 	struct done *d;
 	__u32 i;
 
-	for (i = 0; i < EVENTS; i++) {
-		if (i >= nevent)
-			break;
-		if (bpf_perf_event_read_value(&events, cpu * EVENTS + i, &v, sizeof(v))) {
-			unknown = true;
-			break;
-		}
-		value[i] = v.counter;
-		if (!i) {
-			enabled = v.enabled;
-			running = v.running;
-		}
-	}
+	unknown = bpf_perf_event_read_value(&first, BPF_F_CURRENT_CPU, &v[0], sizeof(v[0])) ||
+		  (nevent > 1 && bpf_perf_event_read_value(&second, BPF_F_CURRENT_CPU, &v[1], sizeof(v[1]))) ||
+		  (nevent > 2 && bpf_perf_event_read_value(&third, BPF_F_CURRENT_CPU, &v[2], sizeof(v[2])));
 	if (c->begun != window) {
 		c->begun = window;
-		c->before = enabled;
+		c->before = v[0].enabled;
 	} else if (unknown || c->unknown || was != who) {
 		// Kernels may hide switches from programs: then it is not known which part
 		// of the slice is whose.
@@ -110,17 +106,17 @@ static __always_inline void charge(struct cpu *c, __u32 cpu, __u64 was, __u64 is
 		d = who ? bpf_map_lookup_elem(&work, &who) : 0;
 		if (d) {
 			for (i = 0; i < EVENTS; i++)
-				__sync_fetch_and_add(&d->value[i], value[i] - c->value[i]);
-			__sync_fetch_and_add(&d->enabled, enabled - c->enabled);
-			__sync_fetch_and_add(&d->running, running - c->running);
+				__sync_fetch_and_add(&d->value[i], v[i].counter - c->value[i]);
+			__sync_fetch_and_add(&d->enabled, v[0].enabled - c->enabled);
+			__sync_fetch_and_add(&d->running, v[0].running - c->running);
 			__sync_fetch_and_add(&d->slices, 1);
 			d->events = nevent;
 		}
 	}
 	for (i = 0; i < EVENTS; i++)
-		c->value[i] = value[i];
-	c->enabled = enabled;
-	c->running = running;
+		c->value[i] = v[i].counter;
+	c->enabled = v[0].enabled;
+	c->running = v[0].running;
 	c->unknown = unknown;
 	c->runs = is;
 }
@@ -144,7 +140,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	is = who(next);
 	if (was == is && c->runs == is && c->begun == window)
 		return 0;
-	charge(c, cpu, was, is);
+	charge(c, was, is);
 	return 0;
 }
 
@@ -156,7 +152,7 @@ static __always_inline int edge(bool last)
 
 	if (!c || c->ended == window)
 		return 0;
-	charge(c, cpu, now, now);
+	charge(c, now, now);
 	if (last)
 		c->ended = window;
 	return 0;
@@ -168,6 +164,17 @@ SEC("raw_tp/sched_switch")
 int sync(void *ctx)
 {
 	return edge(false);
+}
+
+// Run to measure what a switch costs: it reads the counters as often as MEASURED says.
+SEC("raw_tp/sched_switch")
+int measure(void *ctx)
+{
+	int i;
+
+	for (i = 0; i < MEASURED; i++)
+		edge(false);
+	return 0;
 }
 
 // Run on each CPU when a window closes, which is over there then.

@@ -41,9 +41,12 @@ type bperfDone struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	bperfMapCpus      = "cpus"
-	bperfMapEvents    = "events"
+	bperfMapFirst     = "first"
+	bperfMapSecond    = "second"
+	bperfMapThird     = "third"
 	bperfMapWork      = "work"
 	bperfProgFinish   = "finish"
+	bperfProgMeasure  = "measure"
 	bperfProgOnSwitch = "on_switch"
 	bperfProgSync     = "sync"
 	bperfVarLost      = "lost"
@@ -94,6 +97,7 @@ type bperfSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type bperfProgramSpecs struct {
 	Finish   *ebpf.ProgramSpec `ebpf:"finish"`
+	Measure  *ebpf.ProgramSpec `ebpf:"measure"`
 	OnSwitch *ebpf.ProgramSpec `ebpf:"on_switch"`
 	Sync     *ebpf.ProgramSpec `ebpf:"sync"`
 }
@@ -103,7 +107,9 @@ type bperfProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type bperfMapSpecs struct {
 	Cpus   *ebpf.MapSpec `ebpf:"cpus"`
-	Events *ebpf.MapSpec `ebpf:"events"`
+	First  *ebpf.MapSpec `ebpf:"first"`
+	Second *ebpf.MapSpec `ebpf:"second"`
+	Third  *ebpf.MapSpec `ebpf:"third"`
 	Work   *ebpf.MapSpec `ebpf:"work"`
 }
 
@@ -137,14 +143,18 @@ func (o *bperfObjects) Close() error {
 // It can be passed to loadBperfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bperfMaps struct {
 	Cpus   *ebpf.Map `ebpf:"cpus"`
-	Events *ebpf.Map `ebpf:"events"`
+	First  *ebpf.Map `ebpf:"first"`
+	Second *ebpf.Map `ebpf:"second"`
+	Third  *ebpf.Map `ebpf:"third"`
 	Work   *ebpf.Map `ebpf:"work"`
 }
 
 func (m *bperfMaps) Close() error {
 	return _BperfClose(
 		m.Cpus,
-		m.Events,
+		m.First,
+		m.Second,
+		m.Third,
 		m.Work,
 	)
 }
@@ -163,6 +173,7 @@ type bperfVariables struct {
 // It can be passed to loadBperfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bperfPrograms struct {
 	Finish   *ebpf.Program `ebpf:"finish"`
+	Measure  *ebpf.Program `ebpf:"measure"`
 	OnSwitch *ebpf.Program `ebpf:"on_switch"`
 	Sync     *ebpf.Program `ebpf:"sync"`
 }
@@ -170,6 +181,7 @@ type bperfPrograms struct {
 func (p *bperfPrograms) Close() error {
 	return _BperfClose(
 		p.Finish,
+		p.Measure,
 		p.OnSwitch,
 		p.Sync,
 	)

@@ -12,9 +12,6 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 )
 
-// maxEvents is EVENTS of bperf.bpf.c.
-const maxEvents = 3
-
 // programs are the loaded programs and the groups that they read: the bpf.CgroupCounts of the
 // source.
 type programs struct {
@@ -39,7 +36,9 @@ func loadPrograms(groups *counter.CPUGroups, online sample.Set) (*programs, erro
 	}
 	spec.Maps[bperfMapWork].MaxEntries = bpf.MaxCgroups
 	spec.Maps[bperfMapCpus].MaxEntries = uint32(p.ncpu)
-	spec.Maps[bperfMapEvents].MaxEntries = uint32(p.ncpu * maxEvents)
+	for _, name := range [...]string{bperfMapFirst, bperfMapSecond, bperfMapThird} {
+		spec.Maps[name].MaxEntries = uint32(p.ncpu)
+	}
 	if err := spec.Variables[bperfVarNevent].Set(uint32(groups.Events())); err != nil {
 		return nil, fmt.Errorf("set %s: %w", bperfVarNevent, err)
 	}
@@ -86,7 +85,7 @@ func (p *programs) openGroups() error {
 				return err
 			}
 			for i, fd := range fds {
-				if err := p.objs.Events.Put(uint32(cpu*maxEvents+i), uint32(fd)); err != nil {
+				if err := p.events()[i].Put(uint32(cpu), uint32(fd)); err != nil {
 					p.closeGroup(cpu)
 					return fmt.Errorf("hand over event on CPU %d: %w", cpu, err)
 				}
@@ -96,10 +95,15 @@ func (p *programs) openGroups() error {
 	return nil
 }
 
+// events are the maps of the events, in their order.
+func (p *programs) events() [3]*ebpf.Map {
+	return [...]*ebpf.Map{p.objs.First, p.objs.Second, p.objs.Third}
+}
+
 // closeGroup closes a CPU's group. The map holds events open as well.
 func (p *programs) closeGroup(cpu int) {
-	for i := range p.groups.Events() {
-		_ = p.objs.Events.Delete(uint32(cpu*maxEvents + i)) // it may not be there
+	for _, m := range p.events() {
+		_ = m.Delete(uint32(cpu)) // it may not be there
 	}
 	p.groups.CloseCPU(cpu)
 }

@@ -87,7 +87,8 @@ func switchesNow(t *testing.T) float64 {
 	return n
 }
 
-// TestCallbacks: two tasks on one CPU pass a byte back and forth. In cgroup mode perf takes the
+// TestCallbacks: two tasks on one CPU pass a byte back and forth. Some of the machine's switches
+// are between threads of one task, where neither way does anything. In cgroup mode perf takes the
 // events of one task off the PMU and puts those of the other on it at each switch; by eBPF it
 // only reads each event once.
 func TestCallbacks(t *testing.T) {
@@ -178,10 +179,12 @@ func TestCallbacks(t *testing.T) {
 		if err := c.s.Stop(counter.WindowEnd{}, func(k sample.TaskKey, r counter.Reading) { got[k] = r }); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("figure: %s, %.0f switches/s, calls of the PMU a switch: add %.2f, del %.2f, start %.2f, stop %.2f, read %.2f of %g events; CPI %.4f and %.4f, modelled 1.5 and 2.5",
+		t.Logf("figure: %s, %.0f switches/s, calls of the PMU a switch of any kind: add %.2f, del %.2f, start %.2f, stop %.2f, read %.2f of %g events; CPI %.4f and %.4f, modelled 1.5 and 2.5",
 			c.name, n/took*1e9, each.add, each.del, each.start, each.stop, each.read, events, got[keys[0]].Cost, got[keys[1]].Cost)
+		// At so many switches the time of a switch itself, which the two models divide
+		// differently, is seen in either way.
 		for i, want := range []float64{1.5, 2.5} {
-			if r := got[keys[i]]; !near(r.Cost, want, 0.01) || r.Coverage != 1 {
+			if r := got[keys[i]]; !near(r.Cost, want, 0.02) || r.Coverage != 1 {
 				t.Errorf("%s: CPI %v, want %v: %+v", c.name, r.Cost, want, r)
 			}
 		}
@@ -190,7 +193,7 @@ func TestCallbacks(t *testing.T) {
 			t.Errorf("%s: %v switches", c.name, n)
 		case c.s == counter.Source(b) && (each.add+each.del+each.start+each.stop > 0 || each.read > events):
 			t.Errorf("by eBPF: %+v a switch", each)
-		case c.s == counter.Source(p) && each.add+each.start < 1:
+		case c.s == counter.Source(p) && each.add+each.start == 0:
 			t.Errorf("in cgroup mode: %+v a switch: this test does not see the calls", each)
 		}
 	}
