@@ -90,6 +90,12 @@ test-guests: ## boot Linux guests in QEMU and test there what this machine's ker
 	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/lab/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/lab/guest || status=1; \
 	{ go test -json $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
+bench-counters: ## cpi by eBPF and in cgroup mode: calls of a PMU at switches, instructions counted, ns a switch (root, 5 minutes)
+	@internal/testkit/quelltest/deps.sh guests
+	@$(GORUN) ./internal/lab/guest/fetch
+	{ go test -json -tags guests -count 1 -timeout 45m -run 'TestCPI/by_eBPF|TestCallbacks' ./internal/lab/guest || $(FAILED); } | $(TALLY)
+	go test -run '^$$' -bench Switch -benchtime 7x ./internal/machine/counter/bperf
+
 disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited and released (10 minutes)
 	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
