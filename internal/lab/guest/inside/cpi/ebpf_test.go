@@ -123,7 +123,7 @@ func TestByEBPFRunning(t *testing.T) {
 	var took time.Duration
 	r := window(t, b, func() {
 		began := now()
-		time.Sleep(500 * time.Millisecond) // virtual time
+		<-time.After(500 * time.Millisecond) // virtual time
 		took = time.Duration(now() - began)
 	})[inode(t, w.dir)]
 	executed := float64(took) / ns
