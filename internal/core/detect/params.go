@@ -26,38 +26,39 @@ const (
 // Methods returns quell's own rules.
 func Methods() []Method { return []Method{Quell, EvidenceMethod, CPI2} }
 
-// Switches are quell's additions to the paper, each independent of the others.
+// Switches are quell's additions to the paper, each independent of the others. The tags are
+// their names in the agent's configuration and in rules without a switch (eval/rivals).
 type Switches struct {
 	// Reach excludes suspects that cannot hurt the victim because they share nothing of the
 	// signal's resource with it.
-	Reach bool
+	Reach bool `key:"reach"`
 	// CoVictim ranks a suspect that was over its own threshold when the victim was behind
 	// suspects that reach the bar and were below theirs.
-	CoVictim bool
+	CoVictim bool `key:"co_victim"`
 	// LeastEffect requires a minimum effect of an outlier: at least the signal's least
 	// effect above the mean.
-	LeastEffect bool
+	LeastEffect bool `key:"least_effect"`
 	// Indeterminate refuses to accuse from a window without both good and bad
 	// samples of the victim, where every suspect with any usage scores alike.
-	Indeterminate bool
+	Indeterminate bool `key:"indeterminate"`
 	// LeastPressure excludes suspects with almost no usage in the victim's bad intervals.
 	// Normalised usage hides the absolute amount, so a task that ran for a moment in a bad
 	// interval correlates like one that filled it.
-	LeastPressure bool
+	LeastPressure bool `key:"least_pressure"`
 	// LookBack moves a window without good samples of the victim back to its last good
 	// ones, so that an antagonist that fills the window can be told from a task that was
 	// always there.
-	LookBack bool
+	LookBack bool `key:"look_back"`
 	// PhaseChange tells a victim that changed itself from one that suffers interference. A
 	// suspect that used no more in the victim's bad intervals is not accused, and a change
 	// of the victim itself is a separate finding (change.go).
-	PhaseChange bool
+	PhaseChange bool `key:"phase_change"`
 	// Evidence accuses by accounts, statistics and trials over everything that is kept
 	// instead of by Params.Correlation (accounts.go, statistics.go, regression.go).
-	Evidence bool
+	Evidence bool `key:"evidence"`
 	// OwnCauses makes separate findings of samples that the task's own quota, stolen time
 	// or waiting on itself explain.
-	OwnCauses bool
+	OwnCauses bool `key:"own_causes"`
 }
 
 // Switches returns the switches that the rule turns on.

@@ -18,9 +18,7 @@ const Confidence = 0.95
 // Study says which cases are played.
 type Study struct {
 	Rules []detect.Method
-	// Change, if set, modifies a rule's parameters, for an ablation.
-	Change func(*detect.Params)
-	Half   sim.Half
+	Half  sim.Half
 	// Only is the channel whose scenarios are played; "": all channels.
 	Only sim.Channel
 	// Policy is applied in mode on. Start from sim.Policy.
@@ -172,9 +170,6 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 		p, err := rivals.Load(rule)
 		if err != nil {
 			return nil, fmt.Errorf("run study: %w", err)
-		}
-		if s.Change != nil {
-			s.Change(&p.Params)
 		}
 		s.Policy.Mode = plan.On
 		setup := sim.Setup{Rule: p, Policy: s.Policy, Minutes: s.Minutes, Outside: s.Outside}

@@ -10,7 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
-// machine is what the agent of one machine would be: a pipeline, fed an interval at
+// machine stands for the agent of one machine: a pipeline that receives one interval at
 // a time.
 type machine struct {
 	name     string
@@ -19,31 +19,31 @@ type machine struct {
 	at       sample.Millis // end of the interval that is being collected
 	streams  []*stream
 	tasks    map[sample.TaskName]*task
-	order    []*task // as they came in the newest interval: the next comes in the same
+	order    []*task // in the newest interval's order: the next interval mostly has the same
 	cursor   int
 	swept    sample.Millis
 	seq      uint64
-	served   []detect.Served // of the interval's samples
+	served   []detect.Served // of all samples of the interval
 }
 
-// stream is one signal's interval while it is collected.
+// stream collects the interval of one signal.
 type stream struct {
 	signal   sample.Signal
-	interval *pipeline.Interval // nil: no sample of it has come
-	of       []*view
+	interval *pipeline.Interval // nil: no sample yet
+	views    []*view            // of the interval's samples
 }
 
-// task is one that samples came of.
+// task is a task of the recording.
 type task struct {
-	who   sample.Task
+	id    sample.Task
 	seen  sample.Millis
 	views []*view // by stream
 }
 
-// view is what a task is to one signal.
+// view is the part of a task that depends on the signal.
 type view struct {
 	pipeline.Subject
-	variant string // the samples'
+	variant string // of the samples
 	bin     int
 	job     *Job
 	costs   *Costs // nil: not collected
@@ -62,8 +62,8 @@ func (p *Replayer) machine(name string) *machine {
 	return m
 }
 
-// add takes in a sample; those of an interval come together, whatever their
-// signal, and intervals in order of time.
+// add adds a sample. Samples must be in order of time, those of all signals of one
+// interval together; a late one is counted and skipped.
 func (m *machine) add(s *sample.Sample) {
 	switch {
 	case s.TS < m.at:
@@ -87,11 +87,11 @@ func (m *machine) add(s *sample.Sample) {
 		measured.Served = m.serve(s.Served, s.TS)
 	}
 	st.interval.Add(&v.Subject, measured)
-	st.of = append(st.of, v)
+	st.views = append(st.views, v)
 }
 
-// serve finds the tasks that were served. A name may come before its own row, or
-// have none in this interval.
+// serve returns the tasks that were served, by their keys. A name may appear before its
+// own sample, or have no sample in this interval.
 func (m *machine) serve(all []sample.Served, at sample.Millis) []detect.Served {
 	start := len(m.served)
 	for i := range all {
@@ -103,7 +103,7 @@ func (m *machine) serve(all []sample.Served, at sample.Millis) []detect.Served {
 				t = m.create(sample.Task{Name: s.By})
 				m.order = append(m.order, t)
 			}
-			t.seen, by = at, t.who.Key
+			t.seen, by = at, t.id.Key
 		}
 		m.served = append(m.served, detect.Served{By: by, Time: s.Time, Fair: s.Fair})
 	}
@@ -124,30 +124,31 @@ func (m *machine) stream(s *sample.Sample) (*stream, int) {
 	return m.streams[len(m.streams)-1], len(m.streams) - 1
 }
 
-// view finds the sample's task. Tasks mostly come in the same order in every
-// interval, and their names are mostly the same strings in memory.
+// view returns the view of the sample's task. Most intervals have the same tasks in the
+// same order, and their names are the same strings in memory, so the task after the
+// previous one is tried first.
 func (m *machine) view(s *sample.Sample, index int) *view {
 	var t *task
-	if m.cursor < len(m.order) && m.order[m.cursor].who.Name == s.Task {
+	if m.cursor < len(m.order) && m.order[m.cursor].id.Name == s.Task {
 		t = m.order[m.cursor]
 		m.cursor++
 	} else {
 		t = m.task(s)
 	}
 	t.seen = s.TS
-	t.who.Class = s.Class
+	t.id.Class = s.Class
 	for len(t.views) <= index {
 		t.views = append(t.views, nil)
 	}
 	v := t.views[index]
 	bin := m.player.options.bin(s)
-	if v == nil || v.variant != s.Variant || v.Key.Platform != s.Platform || t.who.Job != s.Job || v.bin != bin {
+	if v == nil || v.variant != s.Variant || v.Key.Platform != s.Platform || t.id.Job != s.Job || v.bin != bin {
 		j := m.player.job(s.Job)
 		if v == nil || v.job != j {
 			j.Tasks++
 		}
-		t.who.Job = s.Job
-		v = &view{Subject: pipeline.Subject{Task: t.who, Key: m.player.options.key(s)}, variant: s.Variant, bin: bin, job: j}
+		t.id.Job = s.Job
+		v = &view{Subject: pipeline.Subject{Task: t.id, Key: m.player.options.key(s)}, variant: s.Variant, bin: bin, job: j}
 		v.Spec = m.player.options.Specs[v.Key]
 		if m.player.costs != nil {
 			v.costs = m.player.costs.find(s.Job, s.Signal)
@@ -163,7 +164,7 @@ func (m *machine) task(s *sample.Sample) *task {
 	if t == nil {
 		t = m.create(sample.Task{Name: s.Task, Job: s.Job, Class: s.Class})
 		if s.Task == detect.OutsideName {
-			t.who = detect.Outside()
+			t.id = detect.Outside()
 		}
 	}
 	if i := slices.Index(m.order, t); i >= 0 {
@@ -175,17 +176,17 @@ func (m *machine) task(s *sample.Sample) *task {
 	return t
 }
 
-// create makes a task known, whose key is the next.
-func (m *machine) create(who sample.Task) *task {
+// create adds a task, with the next key.
+func (m *machine) create(id sample.Task) *task {
 	m.seq++
-	who.Key = sample.TaskKey{Inode: m.seq}
-	t := &task{who: who}
-	m.tasks[who.Name] = t
+	id.Key = sample.TaskKey{Inode: m.seq}
+	t := &task{id: id}
+	m.tasks[id.Name] = t
 	return t
 }
 
-// flush lets the machine's agent take in the interval that was collected, and
-// do what it would have done until the next one.
+// flush ends the collected interval: it is judged and analysed, and the pipeline advances
+// to the beginning of the next one.
 func (m *machine) flush(next sample.Millis) {
 	at := m.at
 	if at == math.MinInt64 {
@@ -193,19 +194,19 @@ func (m *machine) flush(next sample.Millis) {
 	}
 	m.player.result.span(at)
 	m.pipeline.Tick(at)
-	for _, perWork := range []bool{true, false} { // as the pipeline asks for them
+	for _, perWork := range []bool{true, false} { // the order that the pipeline requires
 		for _, st := range m.streams {
 			if st.interval == nil || st.signal.PerWork != perWork {
 				continue
 			}
 			for i, v := range st.interval.End(at) {
 				r := st.interval.Reading(i)
-				m.player.count(st.of[i], r, &v)
-				if told := m.player.options.Judged; told != nil && v.Judged && v.Sane {
-					told(JudgedSample{m.name, r.Task.Name, st.signal.Name, at, v.Outlier})
+				m.player.count(st.views[i], r, &v)
+				if report := m.player.options.Judged; report != nil && v.Judged && v.Sane {
+					report(JudgedSample{m.name, r.Task.Name, st.signal.Name, at, v.Outlier})
 				}
 			}
-			st.interval, st.of = nil, st.of[:0]
+			st.interval, st.views = nil, st.views[:0]
 		}
 	}
 	m.cursor, m.served = 0, m.served[:0]
@@ -216,7 +217,7 @@ func (m *machine) flush(next sample.Millis) {
 	m.drain()
 }
 
-// drain takes in what has come of it; no action is carried out.
+// drain collects the pipeline's findings and closed incidents. No action is carried out.
 func (m *machine) drain() {
 	for {
 		r, more := m.pipeline.Ready()
@@ -237,7 +238,7 @@ func (m *machine) drain() {
 	}
 }
 
-// sweep forgets tasks that are gone: what gave no sample for a window's length.
+// sweep forgets tasks that had no sample for the length of a window.
 func (m *machine) sweep(at sample.Millis) {
 	gone := m.player.options.Detect.Window
 	if at.Sub(m.swept) < gone {
@@ -248,14 +249,14 @@ func (m *machine) sweep(at sample.Millis) {
 		if at.Sub(t.seen) <= gone {
 			return false
 		}
-		delete(m.tasks, t.who.Name)
-		m.pipeline.Gone(at, t.who.Key)
-		m.pipeline.Forget(t.who.Key)
+		delete(m.tasks, t.id.Name)
+		m.pipeline.Gone(at, t.id.Key)
+		m.pipeline.Forget(t.id.Key)
 		return true
 	})
 }
 
-// finish ends the recording: what is open is written as it stands.
+// finish ends the recording. Open incidents are kept in their current state.
 func (m *machine) finish() {
 	m.flush(m.at.Add(m.player.options.Detect.Window))
 	open := m.pipeline.Open()

@@ -13,43 +13,43 @@ import (
 	"github.com/quell-dev/quell/internal/eval/rivals"
 )
 
-// Options say how samples are judged. Start from Default.
+// Options are the parameters of a replay. Start from Default.
 type Options struct {
 	Detect detect.Params
 	Policy plan.Policy
 	Spec   spec.Params
-	// Specs are what jobs normally cost; nil: learnt on the way, as an agent
-	// does. See Learner for specs out of the whole recording.
+	// Specs are the normal costs of jobs; nil: learnt during the replay, as an agent does.
+	// Learner computes them from the whole recording.
 	Specs map[spec.Key]spec.Spec
-	// ByTask makes each task a job of its own.
+	// ByTask treats each task as a job of its own.
 	ByTask bool
-	// UsageBins makes a spec for each range of a task's usage (bin).
+	// UsageBins makes a separate spec for each range of a task's usage (bin).
 	UsageBins bool
-	// Signals overrides what is built in of signals: their least activity and
-	// sane range.
+	// Signals overrides built-in properties of signals, such as the least activity and the
+	// valid range.
 	Signals map[sample.SignalName]sample.Signal
-	// Found, if not nil, is told of each finding; from several goroutines where Run
-	// is given several workers.
+	// Found, if not nil, is called with each finding, from several goroutines if Run has
+	// several workers.
 	Found func(machine string, f *pipeline.Finding)
-	// Judged, if not nil, is told of each sample that was held against a ready spec; as
-	// Found.
+	// Judged, if not nil, is called with each sample that was compared with a ready spec,
+	// from goroutines as Found.
 	Judged func(JudgedSample)
-	// Costs collects what jobs cost, for their distributions.
+	// Costs keeps the costs of jobs, for their distributions.
 	Costs bool
-	// Sampling is how long each sample was taken; counts become rates by it.
+	// Sampling is the length of a sampling interval, by which counts are divided for rates.
 	Sampling time.Duration
 }
 
-// Default returns the agent's defaults with a rule's parameters: specs out of
-// each machine's own history.
+// Default returns the agent's defaults with a rule's parameters. Specs are of each
+// machine's own history.
 func Default(rule detect.Method) (Options, error) {
 	p, err := rivals.Load(rule)
 	return Options{Detect: p.Params, Policy: plan.Paper(), Spec: spec.OwnHistory(), Sampling: 10 * time.Second, ByTask: p.OwnSpec, UsageBins: p.UsageBins}, err
 }
 
-// ScaleTo scales the rule's windows to a recording with a sample every step: they
-// are made for one a minute (CPI², section 3.1), so that 3 outliers in 5 minutes
-// are 3 in 5 samples. What a sample counts it counted since the one before at most.
+// ScaleTo scales the rule's windows to a recording with a sample every step. They are meant
+// for one sample per minute (CPI², section 3.1), so 3 outliers in 5 minutes become 3 in 5
+// samples. A sample counts at most since the previous one, so Sampling is at most step.
 func (o *Options) ScaleTo(step time.Duration) {
 	scale := func(d *time.Duration) { *d = time.Duration(float64(*d) * step.Minutes()) }
 	scale(&o.Detect.OutlierWindow)
@@ -63,7 +63,7 @@ func (o *Options) ScaleTo(step time.Duration) {
 	o.Sampling = min(o.Sampling, step)
 }
 
-// signal is what is known of a signal; false for one that is not.
+// signal returns the properties of a signal; false if the signal is unknown.
 func (o *Options) signal(name sample.SignalName) (sample.Signal, bool) {
 	if s, ok := o.Signals[name]; ok {
 		return s, true
@@ -71,7 +71,7 @@ func (o *Options) signal(name sample.SignalName) (sample.Signal, bool) {
 	return sample.LookupSignal(name)
 }
 
-// key is whose spec a sample is judged by.
+// key returns the key of the spec that a sample is compared with.
 func (o *Options) key(s *sample.Sample) spec.Key {
 	k := spec.Key{Job: s.Job, Platform: s.Platform, Signal: s.Signal, Variant: s.Variant}
 	if o.ByTask {
@@ -83,8 +83,9 @@ func (o *Options) key(s *sample.Sample) spec.Key {
 	return k
 }
 
-// bin is the range of usage that a sample is in, for rules that have a spec for
-// each: two for each doubling, from what a signal asks for at least.
+// bin returns the number of the usage range that contains a sample, for rules with a spec
+// for each range. A range is half of a doubling of the usage; the first begins at 0.01
+// CPU-s/s.
 func (o *Options) bin(s *sample.Sample) int {
 	if !o.UsageBins || s.CPU < 0.01 {
 		return 0
@@ -92,7 +93,7 @@ func (o *Options) bin(s *sample.Sample) int {
 	return int(math.Floor(2*math.Log2(float64(s.CPU)))) + 20
 }
 
-// JudgedSample is a sample that was held against a ready spec.
+// JudgedSample is a sample that was compared with a ready spec.
 type JudgedSample struct {
 	Machine string
 	Task    sample.TaskName

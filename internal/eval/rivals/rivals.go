@@ -5,7 +5,10 @@ package rivals
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 )
@@ -40,8 +43,40 @@ type Rule struct {
 	OwnSpec, UsageBins bool
 }
 
-// Load returns the rule of that name, of quell or of another project.
+// Load returns the rule of that name, of quell or of another project. A rule's name may be
+// followed by switches of quell to turn off, which shows their effect: "evidence-look_back".
 func Load(name detect.Method) (Rule, error) {
+	if slices.Contains(Names(), name) {
+		return load(name)
+	}
+	full := name
+	rule, off, found := strings.Cut(string(name), "-")
+	r, err := load(detect.Method(rule))
+	if !found || err != nil {
+		return Rule{}, fmt.Errorf("rule %q: want one of %v, or one of quell's without a switch, such as evidence-look_back", full, Names())
+	}
+	for key := range strings.SplitSeq(off, "-") {
+		on := switches(&r.Switches)[key]
+		if on == nil || !*on {
+			return Rule{}, fmt.Errorf("rule %q: %s has no switch %q: want one of %v", full, rule, key, slices.Sorted(maps.Keys(switches(&r.Switches))))
+		}
+		*on = false
+	}
+	r.Method = full
+	return r, nil
+}
+
+// switches returns pointers to all switches by their names in the configuration.
+func switches(s *detect.Switches) map[string]*bool {
+	all := map[string]*bool{}
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		all[v.Type().Field(i).Tag.Get("key")] = v.Field(i).Addr().Interface().(*bool)
+	}
+	return all
+}
+
+func load(name detect.Method) (Rule, error) {
 	own := name
 	if slices.Contains(Names(), name) && !slices.Contains(detect.Methods(), name) {
 		own = detect.CPI2

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -199,6 +200,43 @@ func TestASearchThatHangsIsNotWaitedFor(t *testing.T) {
 			t.Errorf("Close waited %s", waited)
 		}
 		close(release)
+	})
+}
+
+// A search that the end of a window interrupts does not hang: the next windows wait for it
+// until its limit, and the task is quarantined only then.
+func TestASearchLongerThanAWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		p.check(os.Mkdir(p.root+"/run", 0o755))
+		p.check(os.WriteFile(p.root+"/run/a", []byte("endless"), 0o755))
+		p.process(7, 1, 1)
+		release := make(chan struct{})
+		c, err := OpenCPT(p.dir, hangingProber{&fakeProber{}, release})
+		p.check(err)
+		task := uprobe(1, sample.Unified)
+		task.Uprobe = &Uprobe{Binary: "/run/a", Symbol: "endless", MaxRate: 1000}
+		p.check(c.Add(task))
+		for i := range 8 {
+			start(t, c)
+			<-time.After(500 * time.Millisecond)
+			r, want := stopped(t, c, twoSeconds)[task.Key], error(errAttaching)
+			if i >= 6 { // the search began three seconds ago
+				want = errHangs
+			}
+			if !errors.Is(r.Err, want) {
+				t.Errorf("window %d: %v, want %v", i, r.Err, want)
+			}
+			synctest.Wait()
+		}
+		close(release)
+		synctest.Wait()
+		start(t, c)
+		<-time.After(500 * time.Millisecond)
+		if r := stopped(t, c, twoSeconds)[task.Key]; errors.Is(r.Err, errHangs) || errors.Is(r.Err, errAttaching) {
+			t.Errorf("after the search: %v", r.Err)
+		}
+		p.check(c.Close())
 	})
 }
 

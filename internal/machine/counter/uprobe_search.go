@@ -27,6 +27,7 @@ func (p *place) close() {
 // hang is a search in a task's program.
 type hang struct {
 	running bool
+	began   time.Time
 	until   time.Time // the task is quarantined until then
 }
 
@@ -65,12 +66,19 @@ func (w *uprobeWindow) search(r *probeRequest) place {
 	return place{err: &QuarantineError{leastQuarantine}}
 }
 
-// mayHang records that a search runs, or says why there must be none.
+// mayHang records that a search runs, or says why there must be none. A search that the end
+// of its window interrupted goes on, and has the same limit.
 func (w *uprobeWindow) mayHang(r *probeRequest) (*hang, error) {
 	w.uprobes.mu.Lock()
 	defer w.uprobes.mu.Unlock()
-	if h := w.hangs[r.target.Key]; h != nil && (h.running || w.now().Before(h.until)) {
-		return nil, &QuarantineError{leastQuarantine}
+	now := w.now()
+	if h := w.hangs[r.target.Key]; h != nil {
+		switch {
+		case now.Before(h.until), h.running && now.Sub(h.began) >= lookLimit:
+			return nil, &QuarantineError{leastQuarantine}
+		case h.running:
+			return nil, errAttaching
+		}
 	}
 	running := 0
 	for _, h := range w.hangs {
@@ -81,7 +89,7 @@ func (w *uprobeWindow) mayHang(r *probeRequest) (*hang, error) {
 	if running >= maxHung {
 		return nil, fmt.Errorf("not looked at: %d looks at tasks hang", running)
 	}
-	h := &hang{running: true}
+	h := &hang{running: true, began: now}
 	w.hangs[r.target.Key] = h
 	return h, nil
 }

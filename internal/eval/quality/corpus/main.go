@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/trace"
@@ -44,10 +45,18 @@ func run(ctx context.Context) error {
 	agent := flag.String("agent", "bin/quell-agent", "path of quell-agent")
 	list := flag.Bool("list", false, "list the scenes, play nothing")
 	score := flag.Bool("score", false, "print how often each rule is right on the recordings, play nothing")
+	rules := rivals.Names()
+	flag.Func("rules", "with -score: rules to play, separated by commas (default: all); evidence-look_back is evidence without that switch", func(names string) error {
+		rules = nil
+		for name := range strings.SplitSeq(names, ",") {
+			rules = append(rules, detect.Method(name))
+		}
+		return nil
+	})
 	long := flag.Bool("v", false, "with -score: list the wrong, late and missing accusations of the default rule")
 	flag.Parse()
 	if *score {
-		return printScore(os.Stdout, *out, *only, rivals.Names(), *long)
+		return printScore(os.Stdout, *out, *only, rules, *long)
 	}
 	all, err := allScenes()
 	if err != nil {

@@ -20,18 +20,18 @@ import (
 	"github.com/quell-dev/quell/internal/format/trace/recording"
 )
 
-// specSamples is how many samples a spec needs: those of the first calm stretch.
+// specSamples is the number of samples that a spec needs: those of the first calm stretch.
 const specSamples = 30
 
-// totals is how often a rule was right over several recordings.
+// totals counts how often a rule was right over several recordings.
 type totals struct {
 	replay.Shares
-	after  []time.Duration
-	soon   int // episodes that were found within soon intervals
-	judged int
-	// alone are the samples that were judged while no antagonist was there, and
-	// framed the accusations then.
-	alone, framed int
+	after  []time.Duration // from the beginning of an episode to the first right accusation
+	soon   int             // episodes found within soon intervals
+	judged int             // samples compared with a spec
+	// calm is the number of samples that were judged while no antagonist ran, and wrong
+	// the number of accusations at those times.
+	calm, wrong int
 }
 
 func (s *totals) add(r *replay.Result, score *replay.Score, e ends) {
@@ -46,14 +46,14 @@ func (s *totals) add(r *replay.Result, score *replay.Score, e ends) {
 	}
 }
 
-// soon is how many intervals it may take to find an episode.
+// soon is the number of intervals within which an episode should be found.
 const soon = 5
 
-// ends are the ends of a recording's intervals, which are a little longer than they
-// were to be.
+// ends holds the end times of a recording's intervals, which are a little longer than the
+// configured interval.
 type ends map[sample.Millis]bool
 
-// since is how many intervals ended after one moment, up to another.
+// since returns the number of intervals that ended after from, and not after to.
 func (e ends) since(from, to sample.Millis) (n int) {
 	for at := range e {
 		if from < at && at <= to {
@@ -63,8 +63,8 @@ func (e ends) since(from, to sample.Millis) (n int) {
 	return n
 }
 
-// printScore plays every recording by every rule, as an agent that only advises and
-// knows of nothing else, and prints a table for each half and place.
+// printScore plays every recording with every rule, as an agent in mode advise without a
+// server does, and prints a table for each half and place.
 func printScore(w io.Writer, dir, only string, rules []detect.Method, long bool) error {
 	files, err := filepath.Glob(filepath.Join(dir, only+"*.csv.gz"))
 	if err != nil || len(files) == 0 {
@@ -79,23 +79,23 @@ func printScore(w io.Writer, dir, only string, rules []detect.Method, long bool)
 		recorded[all[i].file("")] = &all[i]
 	}
 	for _, h := range []half{tuning, test, innocence} {
-		var said strings.Builder
+		var details strings.Builder
 		for _, on := range []place{onCPUs, onDisk, onLink} {
-			var of []string
+			var some []string
 			for _, f := range files {
 				if s := recorded[filepath.Base(f)]; s != nil && s.half == h && s.on == on {
-					of = append(of, f)
+					some = append(some, f)
 				}
 			}
-			if len(of) == 0 {
+			if len(some) == 0 {
 				continue
 			}
 			where := map[place]string{onCPUs: "CPUs", onDisk: "a disk", onLink: "a link"}[on]
-			fmt.Fprintf(w, "%s programs that share %s, %d scenes, intervals of %s:\n\n| rule | samples judged | precision | recall | top-1 | found within 5 intervals | median | false accusations without an antagonist |\n|---|---|---|---|---|---|---|---|\n", h, where, len(of), interval)
+			fmt.Fprintf(w, "%s programs that share %s, %d scenes, intervals of %s:\n\n| rule | samples judged | precision | recall | top-1 | found within 5 intervals | median | false accusations without an antagonist |\n|---|---|---|---|---|---|---|---|\n", h, where, len(some), interval)
 			for _, rule := range rules {
 				var all totals
-				for _, f := range of {
-					if err := all.play(f, rule, &said); err != nil {
+				for _, f := range some {
+					if err := all.play(f, rule, &details); err != nil {
 						return fmt.Errorf("%s: %w", f, err)
 					}
 				}
@@ -103,12 +103,12 @@ func printScore(w io.Writer, dir, only string, rules []detect.Method, long bool)
 				if slices.Sort(all.after); len(all.after) > 0 {
 					median = all.after[len(all.after)/2].Round(time.Second).String()
 				}
-				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, formatShare(all.Precision), formatShare(all.Recall), formatShare(all.Top1), all.soon, all.Recall.N, median, all.framed, all.alone)
+				fmt.Fprintf(w, "| `%s` | %d | %s | %s | %s | %d of %d | %s | %d in %d samples |\n", rule, all.judged, formatShare(all.Precision), formatShare(all.Recall), formatShare(all.Top1), all.soon, all.Recall.N, median, all.wrong, all.calm)
 			}
 			fmt.Fprintln(w)
 		}
-		if long && said.Len() > 0 {
-			fmt.Fprintln(w, said.String())
+		if long && details.Len() > 0 {
+			fmt.Fprintln(w, details.String())
 		}
 	}
 	return nil
@@ -121,9 +121,9 @@ func formatShare(s replay.Share) string {
 	return fmt.Sprintf("%.3f (%d of %d; %.2f to %.2f)", s.Value(), s.K, s.N, s.Low, s.High)
 }
 
-// play adds what a rule makes of a recording; of the default rule it says what was
-// wrong and what was missed.
-func (s *totals) play(file string, rule detect.Method, said io.Writer) error {
+// play adds the result of a rule on a recording. For the default rule it also writes a line
+// for each wrong, late and missing accusation to details.
+func (s *totals) play(file string, rule detect.Method, details io.Writer) error {
 	o, err := replay.Default(rule)
 	if err != nil {
 		return err
@@ -135,15 +135,15 @@ func (s *totals) play(file string, rule detect.Method, said io.Writer) error {
 		return err
 	}
 	defer r.Close()
-	nobody, err := withoutAntagonists(file)
+	calm, err := withoutAntagonists(file)
 	if err != nil {
 		return err
 	}
-	alone := map[sample.TaskName][]sample.Millis{}
+	judged := map[sample.TaskName][]sample.Millis{}
 	bad, intervals := map[badKey][]sample.Millis{}, ends{}
 	o.Judged = func(j replay.JudgedSample) {
 		intervals[j.At] = true
-		alone[j.Task] = append(alone[j.Task], j.At)
+		judged[j.Task] = append(judged[j.Task], j.At)
 		if j.Outlier {
 			k := badKey{j.Task, j.Signal}
 			bad[k] = append(bad[k], j.At)
@@ -162,18 +162,18 @@ func (s *totals) play(file string, rule detect.Method, said io.Writer) error {
 	s.add(result, &score, intervals)
 	counts := func(task sample.TaskName, at sample.Millis) bool {
 		in := func(l trace.Stretch) bool { return l.Victim == task && l.From < at && at <= l.To }
-		return nobody(at) && !slices.ContainsFunc(left, in)
+		return calm(at) && !slices.ContainsFunc(left, in)
 	}
-	for task, times := range alone {
+	for task, times := range judged {
 		for _, at := range times {
 			if counts(task, at) {
-				s.alone++
+				s.calm++
 			}
 		}
 	}
 	for _, v := range score.Wrong() {
 		if counts(v.Victim, v.At) {
-			s.framed++
+			s.wrong++
 		}
 	}
 	if rule != detect.EvidenceMethod {
@@ -183,15 +183,15 @@ func (s *totals) play(file string, rule detect.Method, said io.Writer) error {
 		return (time.Duration(ms-int64(result.From)) * time.Millisecond).Round(time.Second)
 	}
 	for _, v := range score.Wrong() {
-		fmt.Fprintf(said, "%s: wrong: %s, signal %s: accused %s at %s\n", name, v.Victim, v.Signal, v.Suspect, at(int64(v.At)))
+		fmt.Fprintf(details, "%s: wrong: %s, signal %s: accused %s at %s\n", name, v.Victim, v.Signal, v.Suspect, at(int64(v.At)))
 	}
 	for i := range score.Found {
 		if f := &score.Found[i]; intervals.since(f.From, f.First.At) > soon {
-			fmt.Fprintf(said, "%s: late: %s, antagonists %v, signal %s: found after %s, episode from %s%s\n", name, f.Victim, f.Antagonists, f.First.Signal, f.After().Round(time.Second), at(int64(f.From)), third(bad, &f.Episode, intervals))
+			fmt.Fprintf(details, "%s: late: %s, antagonists %v, signal %s: found after %s, episode from %s%s\n", name, f.Victim, f.Antagonists, f.First.Signal, f.After().Round(time.Second), at(int64(f.From)), third(bad, &f.Episode, intervals))
 		}
 	}
 	for _, e := range score.Missed {
-		fmt.Fprintf(said, "%s: missed: %s, antagonists %v, episode from %s\n", name, e.Victim, e.Antagonists, at(int64(e.From)))
+		fmt.Fprintf(details, "%s: missed: %s, antagonists %v, episode from %s\n", name, e.Victim, e.Antagonists, at(int64(e.From)))
 	}
 	return nil
 }
@@ -201,8 +201,8 @@ type badKey struct {
 	signal sample.SignalName
 }
 
-// third says in which interval of an episode the victim had its third bad one by one
-// signal, if that was not soon: without three no rule here says anything.
+// third describes the interval of an episode in which the victim had its third outlier in
+// one signal, if that was not soon. No rule accuses without three outliers.
 func third(bad map[badKey][]sample.Millis, e *replay.Episode, intervals ends) string {
 	first := math.MaxInt
 	for k, times := range bad {
@@ -227,8 +227,9 @@ func third(bad map[badKey][]sample.Millis, e *replay.Episode, intervals ends) st
 	return ""
 }
 
-// withoutAntagonists reads what was played in a recording, and returns whether a moment
-// lies in a stretch without antagonists, the first second of it left out.
+// withoutAntagonists reads the stretches of a recording. The returned function reports
+// whether a moment lies in a stretch without antagonists, except in its first intervals
+// (settling).
 func withoutAntagonists(file string) (func(sample.Millis) bool, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -240,7 +241,7 @@ func withoutAntagonists(file string) (func(sample.Millis) bool, error) {
 		return nil, err
 	}
 	type span struct{ from, to sample.Millis }
-	var alone []span
+	var calm []span
 	lines := bufio.NewScanner(zip)
 	for lines.Scan() && strings.HasPrefix(lines.Text(), "#") {
 		if text, ok := strings.CutPrefix(lines.Text(), stretchMark); ok {
@@ -249,11 +250,11 @@ func withoutAntagonists(file string) (func(sample.Millis) bool, error) {
 				return nil, err
 			}
 			if !antagonist {
-				alone = append(alone, span{from.Add(settling * interval), to})
+				calm = append(calm, span{from.Add(settling * interval), to})
 			}
 		}
 	}
 	return func(at sample.Millis) bool {
-		return slices.ContainsFunc(alone, func(s span) bool { return s.from < at && at <= s.to })
+		return slices.ContainsFunc(calm, func(s span) bool { return s.from < at && at <= s.to })
 	}, lines.Err()
 }

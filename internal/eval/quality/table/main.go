@@ -3,11 +3,9 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +29,7 @@ func run() error {
 	for _, r := range rivals.Names() {
 		rules = append(rules, string(r))
 	}
-	names := flag.String("rules", strings.Join(rules, ","), "rules to play, separated by commas")
+	names := flag.String("rules", strings.Join(rules, ","), "rules to play, separated by commas; evidence-look_back is evidence without that switch, an ablation")
 	flag.StringVar((*string)(&s.Half), "half", string(sim.Test), "half of the scenarios: tuning or test")
 	flag.IntVar(&s.Seeds, "seeds", 10, "cases of each scenario")
 	flag.IntVar(&s.Minutes, "minutes", 150, "length of a case")
@@ -43,14 +41,6 @@ func run() error {
 	flag.IntVar(&s.Workers, "workers", 0, "cases played in parallel; 0: one per CPU")
 	flag.DurationVar(&s.Policy.Trial, "trial", 3*time.Minute, "maximum length of a trial; 0: no trials")
 	flag.BoolVar(&s.Policy.Feedback, "feedback", false, "let caps follow the victim's cost")
-	var off []string
-	flag.Func("without", "name of a switch to turn off in every rule, an ablation; may be repeated", func(name string) error {
-		if _, ok := reflect.TypeFor[detect.Switches]().FieldByName(name); !ok {
-			return errors.New("unknown switch")
-		}
-		off = append(off, name)
-		return nil
-	})
 	flag.Parse()
 	for name := range strings.SplitSeq(*names, ",") {
 		s.Rules = append(s.Rules, detect.Method(name))
@@ -58,11 +48,6 @@ func run() error {
 	for _, c := range []sim.Channel{s.Channel, s.Only} {
 		if c != "" && !slices.Contains(sim.Channels(), c) {
 			return fmt.Errorf("channel %q: want one of %v", c, sim.Channels())
-		}
-	}
-	s.Change = func(p *detect.Params) {
-		for _, name := range off {
-			reflect.ValueOf(&p.Switches).Elem().FieldByName(name).SetBool(false)
 		}
 	}
 	began, shown := time.Now(), time.Now()
