@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -103,6 +103,12 @@ test-guests: ## boot Linux guests in QEMU and test there what this machine's ker
 	@$(GORUN) ./internal/lab/guest/fetch
 	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/lab/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/lab/guest || status=1; \
 	{ go test -json $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+bench-counters: ## cpi by eBPF and in cgroup mode: calls of a PMU at switches, instructions counted, ns a switch (root, 5 minutes)
+	@internal/testkit/quelltest/deps.sh guests
+	@$(GORUN) ./internal/lab/guest/fetch
+	{ go test -json -tags guests -count 1 -timeout 45m -run 'TestCPI/by_eBPF|TestCallbacks' ./internal/lab/guest || $(FAILED); } | $(TALLY)
+	go test -run '^$$' -bench Switch -benchtime 7x ./internal/machine/counter/bperf
 
 disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited and released (10 minutes)
 	@internal/testkit/quelltest/deps.sh guests

@@ -81,7 +81,9 @@ type Detector struct {
 	// excluded is, for each slot, why its task cannot hurt the victim of the analysis; "" if it
 	// can.
 	excluded []string
-	limits   bool // in the rows of the analysis some task was limited
+	// least is the lowest probability that is listed; leastLogOdds is made of it.
+	least, leastLogOdds float64
+	limits              bool // in the rows of the analysis some task was limited
 	// buffers of the analysis
 	num, den    []float64
 	pairs       []pair

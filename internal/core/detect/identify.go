@@ -2,6 +2,7 @@ package detect
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -233,12 +234,13 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if i == victim || !s.tasks[i].used || !d.params.Switches.Outside && s.tasks[i].task.Name == OutsideName {
 			continue
 		}
-		c := candidate{slot: i, rank: 2, excluded: d.excluded[i]}
-		if d.params.Switches.CappedApart && s.tasks[i].flags&sample.Capped != 0 {
-			c.excluded = "capped already"
-		}
-		if d.params.Switches.Evidence && books == nil && w != nil && !inModel(proofs, i) && !d.mayBeListed(w, c.excluded != "") {
+		capped := d.params.Switches.CappedApart && s.tasks[i].flags&sample.Capped != 0
+		if books == nil && w != nil && !inModel(proofs, i) && !d.mayBeListed(w, capped) {
 			continue
+		}
+		c := candidate{slot: i, rank: 2, excluded: d.excluded[i]}
+		if capped {
+			c.excluded = "capped already"
 		}
 		if den[i] > 0 {
 			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
@@ -312,7 +314,7 @@ func inModel(proofs []fit, slot int) bool {
 }
 
 // mayBeListed reports whether a suspect can be among the best ones, or among the best ones that
-// are excluded, with the highest probability that it can have.
+// are excluded because they are limited, with the highest probability that it can have.
 func (d *Detector) mayBeListed(w *weighing, excluded bool) bool {
 	list := d.top
 	if excluded {
@@ -321,9 +323,17 @@ func (d *Detector) mayBeListed(w *weighing, excluded bool) bool {
 	if len(list) < d.params.Top {
 		return true
 	}
-	most := d.scales.mostProbability(w)
-	last := &list[len(list)-1]
-	return most >= possibleFrom || last.rank == 2 && last.grounds.Level == None && most >= last.grounds.figure()
+	least := possibleFrom
+	if last := &list[len(list)-1]; last.rank == 2 && last.grounds.Level == None {
+		least = last.grounds.figure()
+	}
+	if least == 0 {
+		return true
+	}
+	if least != d.least {
+		d.least, d.leastLogOdds = least, math.Log(least/(1-least))
+	}
+	return d.scales.mostLogOdds(w) >= d.leastLogOdds
 }
 
 // weighing returns the statistics of a suspect, nil if there are none.

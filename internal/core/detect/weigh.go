@@ -113,17 +113,18 @@ func (d *Detector) statistics(s *series, victim int) []weighing {
 	once := t.once()
 	rises := 0.0
 	t.costs = t.costs[:0]
-	for i := range s.tasks {
-		k := &s.tasks[i]
-		if i == victim || !k.used || d.excluded[i] != "" {
+	mild := s.tasks[victim].mild
+	for i, used := range t.usage.all {
+		if !(used > 0) || d.excluded[i] != "" || i == victim {
 			continue
 		}
-		if !(t.usage.all[i] > 0) {
-			continue // it did nothing
-		}
-		w := weighing{slot: i, SuspectStatistics: SuspectStatistics{Mild: s.tasks[victim].mild, Once: once, Good: ngood}}
+		n := len(t.out)
+		t.out = slices.Grow(t.out, 1)[:n+1] // in its place, since it is large
+		w := &t.out[n]
+		*w = weighing{slot: i}
+		w.Mild, w.Once, w.Good = mild, once, ngood
 		if d.params.Explain {
-			w.Task = k.task
+			w.Task = s.tasks[i].task
 		}
 		if s.signal.PerWork && t.gatherOwn(s, i) {
 			part, sums := t.gatherWork(i)
@@ -131,15 +132,16 @@ func (d *Detector) statistics(s *series, victim int) []weighing {
 			if w.Own, counted = t.ownRatio(); counted {
 				t.costs = append(t.costs, w.Own)
 			}
-			if !t.correlate(&w, part, sums) {
+			if !t.correlate(w, part, sums) {
+				t.out = t.out[:n]
 				continue
 			}
-		} else if !t.correlateUsage(&w) {
+		} else if !t.correlateUsage(w) {
+			t.out = t.out[:n]
 			continue
 		}
 		w.Share = max(0, w.now-w.good)
 		rises += w.Share
-		t.out = append(t.out, w)
 	}
 	slices.Sort(t.costs)
 	for i := range t.out {
@@ -253,21 +255,19 @@ func (t *statisticsBuffers) prepareBound(good float64) {
 	}
 }
 
-// mostProbability returns an upper bound of the probability of a suspect that is not completed:
-// a cheap one, as most suspects are far from any list. The number of intervals is unknown; the
+// mostLogOdds returns an upper bound of the log-odds of a suspect that is not completed: a cheap
+// one, as most suspects are far from any list. The number of intervals is unknown; the
 // sum of the two terms with it is convex in its root, so the largest at one of its ends. Lead is
 // not positive, as the best suspects are completed.
-func (t *statisticsBuffers) mostProbability(w *weighing) float64 {
+func (t *statisticsBuffers) mostLogOdds(w *weighing) float64 {
 	if w.complete || w.Correlation > maxBounded {
-		return 1
+		return math.Inf(1)
 	}
 	b, r := &t.bound, max(w.Correlation, 0)
 	lead := min(max(atanhFactor*r+maxScoreRest-t.first, -1), 0)
 	z := b.same + features[leadInput].coefficient*lead + max(b.few*r+b.lessFew, b.many*r+b.lessMany) + features[coverInput].coefficient*w.Share*atanhFactor*r
-	for _, i := range [...]int{workRatioInput, fellowsInput, ownInput} {
-		z += features[i].coefficient * features[i].of(&w.SuspectStatistics)
-	}
-	return 1 / (1 + math.Exp(-z-1e-6))
+	return z + features[workRatioInput].coefficient*math.Log(min(max(w.WorkRatio, minWorkRatio), maxWorkRatio)) +
+		features[fellowsInput].coefficient*w.Fellows + features[ownInput].coefficient*w.Own + 1e-6
 }
 
 // once reports whether the victim became bad once at most, for at least two intervals after

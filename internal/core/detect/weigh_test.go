@@ -336,13 +336,13 @@ func TestStatisticsAreTheNaiveOnes(t *testing.T) {
 				all := d.statistics(s, v)
 				for i := range all {
 					w := &all[i]
-					most := d.scales.mostProbability(w)
+					most := d.scales.mostLogOdds(w)
 					if !w.complete {
 						late++
 					}
 					d.scales.settle(s, w)
-					if p := w.Probability(); !(p <= most) {
-						t.Fatalf("seed %d, interval %d: probability %v over its bound %v: %+v", seed, m, p, most, w)
+					if p := w.Probability(); !(p <= 1/(1+math.Exp(-most))) {
+						t.Fatalf("seed %d, interval %d: probability %v over its bound, log-odds %v: %+v", seed, m, p, most, w)
 					}
 					w.Task = s.tasks[w.slot].task
 					got = append(got, w.SuspectStatistics)
