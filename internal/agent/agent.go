@@ -66,7 +66,7 @@ func New(p Parts) (*Agent, error) {
 		p.Log.Warn("enforcement mode set by an operator overrides the configuration", "mode", m, "configured", policy.Mode)
 		policy.Mode = m
 	}
-	b.pipeline = pipeline.New(pipeline.Config{Machine: name, Detect: params, Policy: policy,
+	b.pipeline = pipeline.New(pipeline.Config{Machine: name, CPUs: len(p.Topology.CPUs), Detect: params, Policy: policy,
 		History: history, External: rec.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
 	known, err := load[[]plan.Offender](d, offendersFile)
 	h.degrade("offenders", err)
