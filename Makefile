@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -177,6 +177,14 @@ quality: ## how often each rule is right over the recorded corpus, then over the
 	go run ./internal/eval/quality/corpus -score
 	go run ./internal/eval/quality/table $(QUALITY)
 	$(if $(QUALITY),,go run ./internal/eval/quality/table -rules evidence -seed 5001 -seeds 1 -days 30000)
+
+# The rows are made once, and kept in bin/month; MONTH='-machines 100 -days 7' for less.
+evaluate-month: ## the figures of CPI²'s section 7 from the stored rows of a simulated cluster of 1,000 machines over 30 days, within 60 s and 1 GB (docs/evaluation.md; the rows take half an hour to make once)
+	go run ./internal/eval/month -out bin/month $(MONTH)
+	go test -count 1 -v -timeout 10m ./internal/eval/month -run '^TestMonthIsEvaluated$$' -args -month $(CURDIR)/bin/month -page $(CURDIR)/bin/month.html
+
+placement: ## hours of interference of a simulated fleet that keeps measured pairs of jobs apart, as many random ones, or wrong ones (docs/sim.md; 10 minutes, PLACEMENT='-rule cpi2')
+	go run ./internal/eval/placing $(PLACEMENT)
 
 corpus: bin/quell-agent ## record real programs that hurt each other, 28 scenes of 5 minutes; continues where it was interrupted (root; docs/corpus.md)
 	go run ./internal/eval/quality/corpus $(CORPUS)

@@ -71,7 +71,7 @@ func New(p Parts) (*Agent, error) {
 	if policy.Mode, from = o.mode(configured, sample.At(b.clock.now())); from.Decision != nil {
 		p.Log.Warn("the enforcement mode is not the configured one", "mode", policy.Mode, "from", from.Text(), "configured", configured)
 	}
-	b.pipeline = pipeline.New(pipeline.Config{Machine: name, Detect: params, Policy: policy,
+	b.pipeline = pipeline.New(pipeline.Config{Machine: name, CPUs: len(p.Topology.CPUs), Detect: params, Policy: policy,
 		History: history, External: rec.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
 	known, err := load[[]plan.Offender](d, offendersFile)
 	h.degrade("offenders", err)

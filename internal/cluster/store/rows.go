@@ -28,6 +28,8 @@ type Incident struct {
 	Closed        *int64   `parquet:"closed,timestamp(millisecond)"` // null: open
 	Follows       bool     `parquet:"follows"`                       // a lasting change, which the spec follows
 	Mode          string   `parquet:"mode,dict"`
+	Busy          *float64 `parquet:"busy"` // usage of all tasks when it was found, or when a suspect was first named, CPU-s/s
+	CPUs          *int32   `parquet:"cpus"` // of the machine
 	SpecMean      float64  `parquet:"spec_mean"`
 	SpecStdDev    float64  `parquet:"spec_stddev"`
 	Threshold     float64  `parquet:"threshold"`
@@ -59,6 +61,13 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	if inc.Closed != 0 {
 		closed := int64(inc.Closed)
 		r.Closed = &closed
+	}
+	if inc.Busy > 0 {
+		r.Busy = &inc.Busy
+	}
+	if inc.CPUs > 0 {
+		cpus := int32(inc.CPUs)
+		r.CPUs = &cpus
 	}
 	if best := inc.Antagonist(); best != nil {
 		r.Correlation, r.SuspectJob, r.SuspectTask = &best.Correlation, string(best.Job), best.Name.Text()

@@ -14,6 +14,7 @@ import (
 // Config says how a machine's pipeline works.
 type Config struct {
 	Machine string
+	CPUs    int // of the machine, for Change.CPUs; 0: not known
 	Detect  detect.Params
 	// Policy says how to act. Where levels state the confidence (switch Evidence), only a
 	// proven suspect is capped without a trial (plan.Policy.MinLevel), and a cap that helped
@@ -69,7 +70,10 @@ type Finding struct {
 // Change is an incident that has changed.
 type Change struct {
 	plan.Incident
-	Chart // empty without Config.Charts
+	// CPUs is the number of the machine's CPUs, so that Busy ÷ CPUs is its utilisation; 0: not
+	// known.
+	CPUs  int `json:"cpus,omitempty"`
+	Chart     // empty without Config.Charts
 }
 
 // Ready is the work for the host (see the package comment, 4).
@@ -92,7 +96,7 @@ func (p *Pipeline) Ready() (Ready, bool) {
 	r := Ready{Findings: p.findings, Actions: out.Actions, Offenders: out.Offenders}
 	p.findings = nil
 	for _, inc := range out.Incidents {
-		r.Incidents = append(r.Incidents, Change{inc, p.charts.of(&inc)})
+		r.Incidents = append(r.Incidents, Change{inc, p.config.CPUs, p.charts.of(&inc)})
 	}
 	return r, true
 }
@@ -171,7 +175,7 @@ func (p *Pipeline) History() *spec.History { return p.config.History }
 func (p *Pipeline) Open() []Change {
 	var all []Change
 	for _, inc := range p.Planner.Open() {
-		all = append(all, Change{inc, p.charts[inc.ID].value()})
+		all = append(all, Change{inc, p.config.CPUs, p.charts[inc.ID].value()})
 	}
 	return all
 }

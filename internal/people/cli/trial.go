@@ -95,7 +95,7 @@ func (a *commands) runTrials(ctx context.Context, t *trialRun) error {
 		e.Add(&inc)
 	}
 	fmt.Fprintf(a.Err, "quell: %d of %d caps were made\n", t.made, t.budget)
-	return a.showEvaluation(&e, t.out)
+	return a.showEvaluation(&e, t.out, "")
 }
 
 func wait(ctx context.Context, d time.Duration) {

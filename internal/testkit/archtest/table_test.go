@@ -108,6 +108,8 @@ var table = []row{
 	{pkg: "eval/quality", may: "core/detect core/plan eval/sim eval/rivals eval/stat", why: "counts how often rules are right on the simulator's scenarios"},
 	{pkg: "eval/quality/table", may: "core/detect eval/sim eval/quality eval/rivals", why: "make quality"},
 	{pkg: "eval/evaluation", may: "core/sample core/stat core/detect core/plan core/incident eval/stat", why: "counts incidents as the paper's section 7 does"},
+	{pkg: "eval/month", may: "core/detect core/incident core/plan core/sample cluster/store eval/rivals eval/sim", why: "make evaluate-month: plays a simulated cluster into a store"},
+	{pkg: "eval/placing", may: "core/detect core/incident core/plan core/sample core/stat eval/evaluation eval/rivals eval/sim", why: "make placement: places a simulated fleet's tasks by the pairs that were measured"},
 	{pkg: "eval/replay", may: "core/sample core/stat core/spec core/detect core/plan format/trace core/pipeline core/incident eval/rivals eval/stat", why: "the real detect and plan over a recording"},
 	{pkg: "eval/quality/fit", may: "core/sample core/detect core/plan eval/sim format/trace/recording core/pipeline eval/replay eval/quality eval/stat eval/rivals", why: "fits the numbers of rule evidence on recordings and the simulator"},
 	{pkg: "eval/quality/corpus", may: "agent/child core/sample core/detect format/atomicfile format/keyed format/trace format/trace/recording eval/replay lab/workload eval/rivals", why: "make corpus; runs quell-agent as a program"},
