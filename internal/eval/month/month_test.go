@@ -202,8 +202,8 @@ func TestTablesAreCounted(t *testing.T) {
 		}
 		return r
 	}
-	capped := &incident.Round{ID: "c", Suspect: hog, Correlation: 0.6, From: at(110), Until: at(115), Ended: at(115), CostBefore: 2, CostUnder: 1, RelativeCost: 0.5, Outcome: plan.TruePositive, Samples: 4}
-	trial := &incident.Round{ID: "t", Suspect: hog, Trial: true, From: at(105), Until: at(107), Ended: at(107), CostBefore: 2, CostUnder: 1, Outcome: plan.TruePositive}
+	capped := &incident.Round{ID: "c", Capped: plan.Capped{Suspect: hog, Correlation: 0.6}, From: at(110), Until: at(115), Ended: at(115), CostBefore: 2, CostUnder: 1, RelativeCost: 0.5, Outcome: plan.TruePositive, Samples: 4}
+	trial := &incident.Round{ID: "t", Capped: plan.Capped{Suspect: hog}, Trial: true, From: at(105), Until: at(107), Ended: at(107), CostBefore: 2, CostUnder: 1, Outcome: plan.TruePositive}
 	days := 26 * 60 // the last state is on the next day
 	b := &store.Batch{Source: store.Source{Stream: "samples", Machine: "m1", Boot: "b"}, N: uint64(days + 60), Incidents: []store.Incident{
 		row("one", 101, 1.5, 0.2, false), row("one", 104, 2, 0.5, true), row("one", 111, 3, 0.9, true, trial, capped), row("one", days, 1, 0.1, true, trial, capped),
