@@ -125,6 +125,9 @@ func (d *bperfDone) Places() ([]uint64, bool) { return nil, true }
 // Waited implements bpf.Record: there is no queue.
 func (d *bperfDone) Waited() time.Duration { return 0 }
 
+// mostMissed is the share of a task's slices that may be missing from counts that count as whole.
+const mostMissed = 0.01
+
 // Reading implements bpf.Record. Counts are scaled up for the time in which other events had the
 // counters.
 func (d *bperfDone) Reading() counter.Reading {
@@ -143,5 +146,5 @@ func (d *bperfDone) Reading() counter.Reading {
 	for i := range counts {
 		counts[i] = float64(d.Value[i]) * scale
 	}
-	return counter.CPIReading(counts, coverage, d.Missed > 0)
+	return counter.CPIReading(counts, coverage, float64(d.Missed) > mostMissed*float64(d.Slices+d.Missed))
 }

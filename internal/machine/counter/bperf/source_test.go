@@ -149,8 +149,23 @@ func seconds(r counter.Reading) float64 { return bpftest.Count(r, sample.Cycles)
 // runtime's.
 const own = 100
 
-func wantFaults(t *testing.T, what string, r counter.Reading, want float64) {
+// part reports whether slices of the reading are missing since this kernel hid switches from the
+// program: it does so under load, and then says nothing. Such a reading has a lower coverage, and
+// no counts.
+func part(t *testing.T, s *Source, r counter.Reading) bool {
 	t.Helper()
+	if r.Coverage == 1 || s.programs.Lost() == 0 {
+		return false
+	}
+	t.Logf("%d slices were missed, coverage %.3f", s.programs.Lost(), r.Coverage)
+	return true
+}
+
+func wantFaults(t *testing.T, s *Source, what string, r counter.Reading, want float64) {
+	t.Helper()
+	if part(t, s, r) {
+		return
+	}
 	if got := faults(r); got < want || got > want+own {
 		t.Errorf("%s: %v page faults, want %v and a few: %+v", what, got, want, r)
 	}
@@ -199,10 +214,10 @@ func TestEachTaskHasItsOwn(t *testing.T) {
 				}
 				got := bpftest.Stop(t, s)
 				counted := perf()
-				wantFaults(t, "one", got[one.Key], 10_000)
-				wantFaults(t, "other", got[other.Key], 3_000)
+				wantFaults(t, s, "one", got[one.Key], 10_000)
+				wantFaults(t, s, "other", got[other.Key], 3_000)
 				// perf's window is a little longer.
-				if hier == sample.Unified && counted > 0 && (faults(got[one.Key]) > counted || faults(got[one.Key]) < counted-own) {
+				if hier == sample.Unified && counted > 0 && !part(t, s, got[one.Key]) && (faults(got[one.Key]) > counted || faults(got[one.Key]) < counted-own) {
 					t.Errorf("%v faults, perf counted %v to %v", faults(got[one.Key]), before, counted)
 				}
 				if o := s.Totals().Others; o.Extras.Len() > 0 || o.Coverage != 0 {
@@ -232,7 +247,7 @@ func TestMoves(t *testing.T) {
 		pin(t, a.PID, i%2)
 		a.Ask(500)
 	}
-	wantFaults(t, "moves", bpftest.Stop(t, s)[task.Key], 10_000)
+	wantFaults(t, s, "moves", bpftest.Stop(t, s)[task.Key], 10_000)
 }
 
 // TestRunningThreads: a thread that runs at both edges of the window is charged with all of it.
@@ -257,7 +272,7 @@ func TestRunningThreads(t *testing.T) {
 	got := bpftest.Stop(t, s)[task.Key]
 	most, wall := (used() - outer).Seconds(), time.Duration(host.Monotonic()-began).Seconds()
 	// Interrupts and steal are in the count and not in the CPU time.
-	if n := seconds(got); n < 0.99*least || n > max(most, wall)+0.001 {
+	if n := seconds(got); !part(t, s, got) && (n < 0.99*least || n > max(most, wall)+0.001) {
 		t.Errorf("%v s were counted, it ran for %v to %v of %v", n, least, most, wall)
 	}
 	// A task that is removed while it runs.
@@ -266,7 +281,7 @@ func TestRunningThreads(t *testing.T) {
 	quelltest.Until(t, "it has run for a while", func() bool { return used()-inner > 50*time.Millisecond })
 	least = (used() - inner).Seconds()
 	r, ok := s.Remove(task.Key, 0)
-	if n := seconds(r); !ok || n < 0.99*least {
+	if n := seconds(r); !ok || !part(t, s, r) && n < 0.99*least {
 		t.Errorf("removed: %v s were counted, it ran for %v", n, least)
 	}
 	bpftest.Stop(t, s)
@@ -286,7 +301,7 @@ func TestEnds(t *testing.T) {
 	if !ok {
 		t.Fatal("no reading")
 	}
-	if got := faults(r); got < 5000 || got > 5000+5*own { // its end is in the window too
+	if got := faults(r); !part(t, s, r) && (got < 5000 || got > 5000+5*own) { // its end is in the window too
 		t.Errorf("%v page faults, want 5000 and a few", got)
 	}
 	if got := bpftest.Stop(t, s); len(got) != 0 {
@@ -314,7 +329,10 @@ func TestCPUsComeAndGo(t *testing.T) {
 			}
 			continue
 		}
-		wantFaults(t, fmt.Sprintf("window %d", i), r, 5000)
+		if r.Coverage != 1 && s.Totals().Lost == lost {
+			t.Errorf("window %d: coverage %v, nothing lost", i, r.Coverage)
+		}
+		wantFaults(t, s, fmt.Sprintf("window %d", i), r, 5000)
 	}
 }
 
