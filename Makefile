@@ -135,7 +135,7 @@ test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: wid
 	@internal/testkit/quelltest/deps.sh -n browser
 	@status=0; go vet $(RACE) -tags browser ./internal/lab/render ./internal/people/dashboard || status=1; \
 	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); \
-	QUELL_AXE=$(AXE) go test -json -tags browser -count 1 -timeout 5m -run Browser ./internal/people/dashboard || $(FAILED); } | $(TALLY) || status=1; exit $$status
+	QUELL_AXE=$(AXE) go test -json -tags browser -count 1 -timeout 10m -run Browser ./internal/people/dashboard || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)

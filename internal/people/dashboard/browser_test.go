@@ -117,14 +117,14 @@ func eval[T any](b *tab, expression string) T {
 // until waits for an expression to be true.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	met, end := false, time.Now().Add(time.Minute)
+	met, end := false, time.Now().Add(3*time.Minute)
 	quelltest.Until(b.t, what, func() bool {
 		met = eval[bool](b, "!!("+expression+")")
 		return met || time.Now().After(end)
 	})
 	if !met {
 		b.picture("failed", false)
-		b.t.Fatalf("%s: not so after a minute; the page shows %.2000s", what, eval[string](b, "document.body.innerText"))
+		b.t.Fatalf("%s: not so after three minutes; the page shows %.2000s", what, eval[string](b, "document.body.innerText"))
 	}
 }
 
