@@ -18,7 +18,7 @@ type statisticsBuffers struct {
 	x, own     []float64  // a suspect's work, and its own cost; own is empty if that was not counted
 	part       []float64  // weight, 0 where the suspect did other work than now
 	whole      int        // index where the blocks end and the rows begin
-	sums, step []float64
+	sums       []float64
 	usage      usageSums
 	costs      []float64 // Own of every task with an own cost, sorted
 	out        []weighing
