@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -128,12 +129,14 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
 	quelltest.Until(t, "the victim's job has a spec", func() bool {
-		for line := range strings.Lines(quell(t, env, "top", "--once").Out) {
-			if strings.Contains(line, "/victim") && strings.Contains(line, "ready") {
-				return true
-			}
+		var all []api.TaskView
+		if err := json.Unmarshal([]byte(quell(t, env, "top", "--once", "--json").Out), &all); err != nil {
+			return false // the agent has no tasks yet
 		}
-		return false
+		return slices.ContainsFunc(all, func(v api.TaskView) bool {
+			ready := func(s api.SignalView) bool { return s.Spec.State == spec.Ready }
+			return strings.HasSuffix(string(v.Name), "/victim") && slices.ContainsFunc(v.Costs, ready)
+		})
 	})
 }
 
