@@ -153,7 +153,7 @@ func meanOf(m *stat.Moments) stat.Float {
 type condition struct {
 	others        []sample.TaskKey // sorted
 	before, under means
-	recent        bool // before is of the newest anomaly
+	bad           bool // a bad interval of the newest anomaly is in before
 }
 
 // maxConditions bounds a round's memory; caps change rarely within a window.
@@ -163,8 +163,8 @@ const maxConditions = 16
 // same intervals count before the cap and under it: those in which the victim's cost counts,
 // good or bad, under one condition. Else the limit of another task, which began or ended,
 // would be taken for the effect of this one. Before the cap they are the intervals of the
-// anomaly, from its first bad one on; if a condition has none there, since another cap has
-// just ended, the incident's earlier ones.
+// anomaly, from its first bad one on; if a condition has no bad one there, since another cap or
+// a trial of the same task has just ended, the incident's earlier ones too.
 func (p *Planner) before(inc *incident, r *round, window func(sample.TaskKey) []detect.Point) {
 	type interval struct {
 		task sample.TaskKey
@@ -187,7 +187,7 @@ func (p *Planner) before(inc *incident, r *round, window func(sample.TaskKey) []
 			r.conditions = append(r.conditions, condition{others: limited})
 			c = &r.conditions[len(r.conditions)-1]
 		}
-		if c == nil || v.At < inc.first && c.recent {
+		if c == nil || v.At < inc.first && c.bad {
 			continue
 		}
 		c.before.add(v.Cost, v.Misses, r.Tasks(), func(k sample.TaskKey) float64 {
@@ -196,7 +196,7 @@ func (p *Planner) before(inc *incident, r *round, window func(sample.TaskKey) []
 			}
 			return math.NaN()
 		})
-		c.recent = v.At >= inc.first
+		c.bad = c.bad || v.At >= inc.first && v.Cost > inc.latest.Threshold
 	}
 	r.compare()
 }

@@ -199,6 +199,21 @@ func TestBothSidesOfARoundCountTheSameIntervals(t *testing.T) {
 			c.interval(1, 0, 0.1, hog())
 			return id
 		}, "4 → 1 in 1, usage 2 → 0.1, misses NaN → NaN"},
+		{"a cap right after the task's trial is not compared with the calm that the trial left", func(c *course) string {
+			c.interval(4, 0, 2)
+			c.interval(4, 0, 2)
+			c.interval(4, 0, 2)
+			c.p.Finding(c.now, detect.Finding{At: c.now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: c.now - 20*second,
+				Result: detect.Result{Kind: detect.Nobody, Threshold: 2, Bad: 3, Cost: 4}}, c.window)
+			for range 3 {
+				c.interval(3, 0, 0.1, hog())
+			}
+			c.interval(0, 0, 2)
+			id := c.cap(4)
+			c.interval(1, 0, 0.1, hog())
+			c.interval(1, 0, 0.1, hog())
+			return id
+		}, "3 → 1 in 1, usage 2 → 0.1, misses NaN → NaN"},
 		{"where no intervals can be compared nothing is measured", func(c *course) string {
 			for range 3 {
 				c.interval(4, 0, 2, other)

@@ -93,12 +93,10 @@ func userOf(above []string) int {
 // "_" for "-" in UID), and a containerd that is not told that the kubelet's driver is systemd
 // (system.slice/containerd.service/kubepods-burstable-podUID.slice:cri-containerd:ID).
 func (o *Origin) kubernetes(last, parent string, above []string) bool {
-	slice, id, colon := last, "", false
+	slice, id, colon := parent, "", false
 	if first, rest, ok := strings.Cut(last, ":"); ok {
 		slice, colon = first, true
 		id = rest[strings.LastIndexByte(rest, ':')+1:]
-	} else {
-		slice = parent
 	}
 	pod, qos := podOf(slice)
 	if pod == "" {
