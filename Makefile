@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-cluster demo cluster corpus fault cluster-fault churn scale test test-deps test-s3 test-guests disk-figures test-xen test-browser test-spark soak-gate fuzz-api cluster-specs bench bench-agent lab-smoke lab-fault quality fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -40,6 +40,9 @@ test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothin
 
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
+
+hostile-scale: bin/quell-agent ## 100,000 cgroups of one task, a file system that hangs and 700 idle clients: others' samples, and the time of the agent's loop (root, 5 minutes)
+	go test -count 1 -v -timeout 20m ./cmd/quell-agent -run '^TestHostileScale$$' -args -agent $(CURDIR)/bin/quell-agent -scale 100000
 
 cluster-fault: ## kill -9 the bus's server, agents, and one of three nodes, 50 times each under load (30 minutes)
 	go test -count 1 -v -timeout 60m ./internal/cluster/bus -run '^Test(Cluster)?Kills$$' -args -kills 50
@@ -84,11 +87,28 @@ test: ## go vet, then every test with -race; lists failed and skipped tests
 		$(if $(ALONE),go test -json $(RACE) -vet=off -timeout 10m -p 1 $(ALONE) || $(FAILED);) \
 	} | $(TALLY) || status=1; exit $$status
 
+# Their tests are part of make test too: what is compiled for that is used again. Those in guests are
+# left to make test-guests.
+ATTACKS  = awk -F '\t' '!/^\#/ && $$2 !~ /guest/ && $$3 != "TestHostileAgent"' internal/testkit/archtest/attacks.tsv
+ATTACKED = $(addprefix $(shell go list -m)/,$(shell $(ATTACKS) | cut -f 2 | sort -u))
+NAMES    = ^($(subst $(eval) ,|,$(strip $(shell $(ATTACKS) | cut -f 3 | sort -u))))$$
+test-hostile: ## the attacks of docs/security.md by their names (attacks.tsv), then 20,000 random messages of a hostile agent (HOSTILE='-hostile.seed 5' for others)
+	@{ go test -json $(RACE) -vet=off -count 1 -timeout 10m -run '$(NAMES)' $(filter-out $(ALONE),$(ATTACKED)) || $(FAILED); \
+		go test -json $(RACE) -vet=off -count 1 -timeout 10m -p 1 -run '$(NAMES)' $(filter $(ALONE),$(ATTACKED)) || $(FAILED); \
+		go test -json $(RACE) -vet=off -count 1 -timeout 10m -run '^TestHostileAgent$$' ./cmd/quell-server -args -hostile.messages 20000 $(HOSTILE) || $(FAILED); \
+	} | $(TALLY)
+
 test-guests: ## boot Linux guests in QEMU and test there what this machine's kernel lacks (docs/guests.md)
 	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	@status=0; GOARCH=arm64 go vet -trimpath -tags inguest ./internal/lab/guest/inside/... || status=1; go vet $(RACE) -tags guests ./internal/lab/guest || status=1; \
 	{ go test -json $(RACE) -tags guests -count 1 -timeout 45m ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+bench-counters: ## cpi by eBPF and in cgroup mode: calls of a PMU at switches, instructions counted, ns a switch (root, 5 minutes)
+	@internal/testkit/quelltest/deps.sh guests
+	@$(GORUN) ./internal/lab/guest/fetch
+	{ go test -json -tags guests -count 1 -timeout 45m -run 'TestCPI/by_eBPF|TestCallbacks' ./internal/lab/guest || $(FAILED); } | $(TALLY)
+	go test -run '^$$' -bench Switch -benchtime 7x ./internal/machine/counter/bperf
 
 disk-figures: ## ten times in a guest: a writer on a slow disk is named, limited and released (10 minutes)
 	@internal/testkit/quelltest/deps.sh guests
@@ -100,10 +120,22 @@ test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
 	{ go test -json -tags guests,xen -count 1 -timeout 20m -run '^TestXen$$' ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-test-browser: ## test the lab's report in Chromium: widths, dark mode, print, contrast (2 minutes)
+test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker, podman, LXC, QEMU (root, 3 minutes, and a download of 76 MB once)
+	@status=0; go vet -tags runtimes ./internal/machine/origin || status=1; \
+	{ go test -json -tags runtimes -count 1 -timeout 15m -run '^TestRuntimes$$' ./internal/machine/origin || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+# axe-core, which checks pages for accessibility: no part of quell.
+AXEVERSION = 4.14.1
+AXE        = $(HOME)/.cache/quell/axe-core-$(AXEVERSION)/axe.min.js
+
+$(AXE):
+	@mkdir -p $(@D) && cd $(@D) && file=$$(npm pack --silent axe-core@$(AXEVERSION)) && tar -xzf $$file --strip-components=1 package/axe.min.js && rm $$file
+
+test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: widths, dark mode, print, contrast, live data, commands, hostile names (4 minutes)
 	@internal/testkit/quelltest/deps.sh -n browser
-	@status=0; go vet $(RACE) -tags browser ./internal/lab/render || status=1; \
-	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); } | $(TALLY) || status=1; exit $$status
+	@status=0; go vet $(RACE) -tags browser ./internal/lab/render ./internal/people/dashboard || status=1; \
+	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); \
+	QUELL_AXE=$(AXE) go test -json -tags browser -count 1 -timeout 10m -run Browser ./internal/people/dashboard || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
@@ -116,6 +148,11 @@ fuzz-api: ## what the server answers to requests made from its OpenAPI document,
 # ulimit -n must exceed the number of connections by two, for the server and for the clients each.
 cluster-specs: ## the time until a changed spec reaches the connections of 10,000 agents (2 minutes)
 	ulimit -n 20000; go test -count 1 -run '^$$' -bench SpecReachesAgents -benchtime 10x -timeout 20m ./internal/cluster/bus -args -subscribers 10000
+
+# As for cluster-specs.
+test-decisions: ## operators' decisions: what an agent missed within 5 s of coming back, a new one's before its first window, 10,000 connections within 10 s (2 minutes)
+	go vet ./internal/cluster/bus ./internal/agent && { go test -json -count 1 -timeout 10m -run 'Decision|Decided|Uncap|TestServerLoses|TestTwoServersDecide' ./internal/cluster/bus ./internal/agent || $(FAILED); } | $(TALLY)
+	ulimit -n 20000; go test -count 1 -run '^$$' -bench DecisionReachesAgents -benchtime 10x -timeout 20m ./internal/cluster/bus -args -subscribers 10000
 
 # The pip package contains Spark itself; --no-deps omits what only Python needs.
 SPARK ?= $(HOME)/.cache/quell/spark
@@ -141,15 +178,19 @@ quality: ## how often each rule is right over the recorded corpus, then over the
 	go run ./internal/eval/quality/table $(QUALITY)
 	$(if $(QUALITY),,go run ./internal/eval/quality/table -rules evidence -seed 5001 -seeds 1 -days 30000)
 
+# The rows are made once, and kept in bin/month; MONTH='-machines 100 -days 7' for less.
+evaluate-month: ## the figures of CPI²'s section 7 from the stored rows of a simulated cluster of 1,000 machines over 30 days, within 60 s and 1 GB (docs/evaluation.md; the rows take half an hour to make once)
+	go run ./internal/eval/month -out bin/month $(MONTH)
+	go test -count 1 -v -timeout 10m ./internal/eval/month -run '^TestMonthIsEvaluated$$' -args -month $(CURDIR)/bin/month -page $(CURDIR)/bin/month.html
+
+placement: ## hours of interference of a simulated fleet that keeps measured pairs of jobs apart, as many random ones, or wrong ones (docs/sim.md; 10 minutes, PLACEMENT='-rule cpi2')
+	go run ./internal/eval/placing $(PLACEMENT)
+
 corpus: bin/quell-agent ## record real programs that hurt each other, 28 scenes of 5 minutes; continues where it was interrupted (root; docs/corpus.md)
 	go run ./internal/eval/quality/corpus $(CORPUS)
 
-fuzz: ## every fuzz target for FUZZTIME each
-	@status=0; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
-		for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \
-			echo "$$dir $$f"; \
-			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir || status=1; \
-		done; done; exit $$status
+fuzz: ## every fuzz target for FUZZTIME each, but for those that fuzz.tsv records with their present code and that time
+	@internal/testkit/quelltest/fuzz.sh $(FUZZTIME) internal/testkit/quelltest/fuzz.tsv
 
 fuzz-corpus: ## keep the newest 32 inputs that fuzzing found for each target in testdata/fuzz, which every test run replays
 	@cache=$$(go env GOCACHE)/fuzz/$$(go list -m); for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -n1 dirname | sort -u); do \

@@ -13,20 +13,27 @@ import (
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// A task's progress file is on a FUSE file system whose process never answers. Windows go on,
-// also after a restart, the task is told why it is not counted, and SIGTERM ends the agent.
-func TestAStalledProgressFileStopsNothing(t *testing.T) {
-	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
+// stalledMount mounts a FUSE file system whose process never answers, until the test ends.
+func stalledMount(t *testing.T) (dir string) {
+	t.Helper()
 	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		quelltest.Skip(t, "fuse", err)
 	}
-	defer unix.Close(dev)
-	stalled := t.TempDir()
-	if err := unix.Mount("stalled", stalled, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", dev)); err != nil {
+	t.Cleanup(func() { unix.Close(dev) })
+	dir = t.TempDir()
+	if err := unix.Mount("stalled", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", dev)); err != nil {
 		quelltest.Skip(t, "fuse", err)
 	}
-	defer unix.Unmount(stalled, unix.MNT_DETACH)
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// A task's progress file is on a FUSE file system whose process never answers. Windows go on,
+// also after a restart, the task is told why it is not counted, and SIGTERM ends the agent.
+func TestAStalledProgressFileStopsNothing(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
+	stalled := stalledMount(t)
 	c := newLimited(t, "stalled", "-1", "burn")
 	dir := state(t)
 	config := filepath.Join(dir, "agent.yaml")

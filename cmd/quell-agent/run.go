@@ -29,6 +29,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/egress"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/machine/origin"
 )
 
 // journalDir is the directory of the enforcer's journal in the state directory.
@@ -71,8 +72,17 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if p.Topology, err = h.Topology(); err != nil {
 		return err
 	}
-	finder := agent.NewHostFinder(h, c)
+	names := origin.New(h, c.Names.Sources())
+	naming, stopNames := context.WithCancel(ctx)
+	var named sync.WaitGroup
+	named.Go(func() { names.Run(naming) })
+	defer named.Wait()
+	defer stopNames()
+	finder := agent.NewHostFinder(h, c, names)
 	defer func() { err = errors.Join(err, finder.Close()) }()
+	if err := finder.Prime(ctx); err != nil {
+		log.Warn("find tasks before the start", "reason", err)
+	}
 	p.Finder = finder
 	openSources(c, h, &p)
 	defer func() {
@@ -88,8 +98,8 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeTrace()) }()
-	var commanded atomic.Pointer[agent.Agent]
-	closeUplink, err := openUplink(c, &p, &commanded)
+	var decided atomic.Pointer[agent.Agent]
+	closeUplink, err := openUplink(c, &p, &decided)
 	if err != nil {
 		return err
 	}
@@ -98,7 +108,7 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if err != nil {
 		return err
 	}
-	commanded.Store(a)
+	decided.Store(a)
 	return serve(ctx, c, log, a)
 }
 
@@ -236,7 +246,8 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 		metrics = l.Addr().String()
 	}
 	// Before the first answer, so that a caller of the API finds the addresses in the log.
-	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", c.Enforce.Mode, "go", runtime.Version())
+	mode, from := a.Mode()
+	log.Info("quell-agent started", "version", version, "socket", c.Socket, "metrics", metrics, "mode", mode, "from", from.Text(), "go", runtime.Version())
 	// The clients may be any user of the machine: they leave the agent its descriptors.
 	bounds := daemon.Bounds{Connections: 64, Answer: time.Minute}
 	var wg sync.WaitGroup

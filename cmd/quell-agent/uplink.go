@@ -12,11 +12,10 @@ import (
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/format/certificate"
-	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // openUplink opens the connection to the server, if one is configured, and returns the
-// function that closes it. Commands go to the agent in to.
+// function that closes it. The agent in to is told of new decisions.
 func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]) (func() error, error) {
 	if c.Server.URL == "" {
 		return func() error { return nil }, nil
@@ -34,11 +33,10 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 	u, err := bus.OpenUplink(bus.UplinkOptions{
 		Options: bus.Options{URL: c.Server.URL, Name: c.MachineName(), Credentials: c.Server.Credentials, TLS: t.Client(), Roots: t.Roots(), Log: p.Log},
 		Dir:     c.SpoolDir(), MaxBytes: int64(c.Server.Spool.MaxMB) << 20,
-		Command: func(ctx context.Context, cmd *wire.Command) *wire.Reply {
-			if a := to.Load(); a != nil {
-				return a.Command(ctx, cmd)
+		Decided: func(ctx context.Context) {
+			if a := to.Load(); a != nil { // else it reads them when it starts
+				a.Decided(ctx)
 			}
-			return &wire.Reply{Message: "the agent is starting"}
 		},
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -24,6 +27,8 @@ type server struct {
 	keys   *authority.Authority
 	listen string
 	nats   *embedded.Server
+	state  atomic.Pointer[wire.State] // the newest of any machine
+	end    func()
 	*bus.Bus
 }
 
@@ -56,10 +61,50 @@ func (s *server) start() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.serve()
+}
+
+// serve serves decisions until the server stops.
+func (s *server) serve() {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.ServeDecisions(ctx, func(state *wire.State) { s.state.Store(state) }); err != nil {
+			s.t.Error(err)
+		}
+	}()
+	s.end = func() { stop(); <-done }
+}
+
+// decide decides something for all, and returns what the machine says of it.
+func (s *server) decide(id string, c command.Command) func() *wire.Reply {
+	s.t.Helper()
+	if _, err := s.Decide(s.t.Context(), "", func(list []command.Decision) ([]command.Decision, error) {
+		return command.Add(list, command.Decide(id, "anna", sample.At(time.Now()), c)), nil
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	return func() *wire.Reply {
+		if state := s.state.Load(); state != nil && len(state.Outcomes) == 1 && state.Outcomes[0].Id == id {
+			return state.Outcomes[0]
+		}
+		return nil
+	}
+}
+
+// revoke takes a decision back.
+func (s *server) revoke(id string) {
+	s.t.Helper()
+	reset := command.Decision{Command: command.Command{Why: "r", Reset: &command.Reset{Decision: id}}}
+	if _, err := s.Decide(s.t.Context(), "", func(list []command.Decision) ([]command.Decision, error) { return command.Add(list, reset), nil }); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func (s *server) stop() {
 	if s.nats != nil {
+		s.end()
 		s.Close()
 		s.nats.Close()
 		s.nats = nil
@@ -79,9 +124,9 @@ func (s *server) credentials(role authority.Role, name string) string {
 	return path
 }
 
-// The shipped agent and a server: samples arrive; an operator's command over the bus
-// caps a task and is answered, audited and undone. While the server is down the agent
-// continues, and is killed. When the server is back, the data of both runs of the agent
+// The shipped agent and a server: samples arrive; an operator's decision over the bus
+// caps a task and is answered and audited. While the server is down the agent continues, and
+// is killed; its next run undoes the cap and, since the decision stands, sets it again. When the server is back, the data of both runs of the agent
 // arrives, in order and without duplicates.
 func TestServer(t *testing.T) {
 	t.Parallel()
@@ -94,14 +139,11 @@ func TestServer(t *testing.T) {
 	reader := &reader{t: t, server: s, highest: map[string]uint64{}}
 	reader.until("a sample of the task arrives", func() bool { return reader.tasks[task.path] > 0 })
 
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	command := &wire.Command{Id: "c1", Who: "anna", Why: "a test",
-		Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: task.path, Rate: 0.1, ForMs: 3_600_000}}}
-	reply, err := s.Command(ctx, "node-1.test", command)
-	if err != nil || !reply.Ok || reply.Cap == "" || reply.Machine != "node-1.test" {
-		t.Fatalf("cap: %v, %v", reply, err)
-	}
+	decided := s.decide("c1", command.CapTask(task.path, 0.1, time.Hour, "a test"))
+	quelltest.Until(t, "the agent says that it has carried it out", func() bool {
+		r := decided()
+		return r != nil && r.Ok && r.Cap != ""
+	})
 	if got := task.quota(); got != "10000 100000" {
 		t.Errorf("capped, the quota is %s", got)
 	}
@@ -125,12 +167,15 @@ func TestServer(t *testing.T) {
 		t.Errorf("degraded: %q, %v", st.Degraded, err)
 	}
 	d.kill()
-	d = start(t, dir, args...) // it lifts the cap that the killed one left
-	if got := task.quota(); got != "-1 100000" {
-		t.Errorf("after the restart the quota is %s", got)
-	}
+	d = start(t, dir, args...)
 	window(d, 5)
+	caps, err := d.Status(t.Context())
+	if got := task.quota(); err != nil || got != "10000 100000" || len(caps.Caps) != 1 || caps.Caps[0].From < caps.Started {
+		t.Errorf("after the restart the quota is %s: %+v, %v", got, caps.Caps, err)
+	}
 	s.start()
+	s.revoke("c1")
+	quelltest.Until(t, "the cap is revoked", func() bool { return task.quota() == "-1 100000" })
 	reader.until("a batch of the second life arrives, and it says that it works again", func() bool {
 		st, err := d.Status(t.Context())
 		return err == nil && len(st.Degraded) == 0 && len(reader.highest) == 2

@@ -135,7 +135,7 @@ var texts = [...]string{"", " ", "a", "web", "it's", "\"", "\\", "%", "%s%n", "$
 	"SELECT 1", "FROM samples", "SELECT count(*) FROM incidents", "SELECT * FROM specs", "SELECT", "DROP TABLE x", "SELECT 1; SELECT 2", "COPY samples TO '/tmp/x'", "SELECT * FROM read_text('/etc/passwd')",
 	"PRAGMA version", "SELECT * FROM range(100000000)", "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM t) SELECT max(n) FROM t LIMIT 1", "SELECT repeat('x', 100000000)", "SELECT 1/0, 'NaN'::DOUBLE, 'inf'::FLOAT",
 	"SELECT {'a': [1, NULL]}, MAP {'k': 1}, INTERVAL 1 MONTH, '\\x00'::BLOB, uuid(), 170141183460469231731687303715884105727::HUGEINT",
-	"worst-antagonists", "most-hurt-jobs", "worst-machines", "cap-outcomes", "before-after", "interference-pairs", "5m", "m1"}
+	"worst-antagonists", "most-hurt-jobs", "worst-machines", "cap-outcomes", "before-after", "incident-rounds", "incident-suspects", "interference-pairs", "5m", "m1"}
 
 func (g *generator) text(name string) string {
 	switch {

@@ -29,6 +29,7 @@ type busConnection struct {
 	feeds []server.Feed
 	roots *certificate.Files // of an external NATS server
 	own   string             // file of this server's credentials
+	trust authority.Trust    // of the embedded server, at its start
 }
 
 // connectTime is how long the first connection may take.
@@ -73,8 +74,7 @@ func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slo
 	if err != nil {
 		return err
 	}
-	trust, err := a.Trust()
-	if err != nil {
+	if l.trust, err = a.Trust(); err != nil {
 		return err
 	}
 	if o.Credentials, err = ownCredentials(c, a); err != nil {
@@ -82,7 +82,7 @@ func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slo
 	}
 	l.own = o.Credentials
 	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: own.Server(),
-		SyncAlways: c.Bus.SyncAlways, Connections: agentConnections(c, log), Log: log, Refused: refused}, trust)
+		SyncAlways: c.Bus.SyncAlways, Connections: agentConnections(c, log), Log: log, Refused: refused}, l.trust)
 	if err != nil {
 		return err
 	}

@@ -51,20 +51,31 @@ type victim struct {
 
 func (g *guarded) victim(t *testing.T, name string) *victim {
 	t.Helper()
-	v := &victim{name: name}
+	v, opened := &victim{name: name}, make(chan struct{})
 	var err error
 	v.Uplink, err = bus.OpenUplink(bus.UplinkOptions{
 		Options: bus.Options{URL: "nats://" + g.bus, Name: name, Credentials: g.credentials(t, authority.Agent, name, time.Hour), Log: slog.New(slog.DiscardHandler)},
 		Dir:     t.TempDir(), MaxBytes: bus.MinSpool,
-		Command: func(context.Context, *wire.Command) *wire.Reply {
-			v.commands.Add(1)
-			return &wire.Reply{Ok: true, Message: "done", Tasks: 1}
+		Decided: func(context.Context) {
+			<-opened
+			v.commands.Add(int64(len(v.Decisions())))
+			reportDone(v.Uplink)
 		}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	close(opened)
 	t.Cleanup(func() { v.Close() })
 	return v
+}
+
+// reportDone says that everything that was decided is done.
+func reportDone(up *bus.Uplink) {
+	s := &wire.State{Mode: "advise", From: "configuration"}
+	for _, c := range up.Decisions() {
+		s.Outcomes = append(s.Outcomes, &wire.Reply{Id: c.Id, Ok: true, Message: "done", Tasks: 1})
+	}
+	up.Report(s)
 }
 
 // tick sends a tick of three samples, each with its own cost.
@@ -106,11 +117,15 @@ func (h *hostile) learn(t *testing.T, boot string) {
 			add(wire.Marshal(r))
 		}
 	}
-	cap := &wire.Command{Id: "x1", Who: "mallory", Why: "x", Machine: "m2", Sequence: 1 << 62, Expires: int64(h.now) + 60_000,
+	cap := &wire.Command{Id: "x1", Who: "mallory", Why: "x", At: int64(h.now), Expires: int64(h.now) + 60_000,
 		Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/web/0", Rate: 0.001, ForMs: 1 << 50}}}
-	add(wire.Marshal(cap))
-	add(wire.Marshal(&wire.SignedCommand{Command: h.messages[len(h.messages)-1], Signer: "x", Signature: make([]byte, 64)}))
-	add(wire.Marshal(&wire.Reply{Id: "x1", Machine: "m2", Ok: true, Message: "m2: done \x1b[2J"}))
+	add(wire.Marshal(&wire.Decisions{Machine: "m2", Revision: 1 << 62, Signed: int64(h.now), Fresh: int64(h.now) + 60_000, List: []*wire.Command{cap}}))
+	add(wire.Marshal(&wire.SignedDecisions{Decisions: h.messages[len(h.messages)-1], Signer: "x", Signature: make([]byte, 64)}))
+	for _, machine := range []string{"m1", "m2"} {
+		for _, revision := range []uint64{0, 1, uint64(h.now) * 1_000_000, 1 << 63} {
+			add(wire.Marshal(&wire.State{Machine: machine, All: revision, Own: revision, Mode: "on \x1b[2J", Outcomes: []*wire.Reply{{Id: "x1", Ok: true, Message: "m2: done \x1b[2J"}}}))
+		}
+	}
 	add(wire.Marshal(wire.SpecsOf("web", "p", 1<<60, []spec.Spec{{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "v"}, State: spec.Ready, Mean: 99}})))
 	for _, text := range []string{"", `{"seq":1000000}`, `{"stream":"samples","seq":1}`, `{"last_by_subj":"$KV.specs.web.p"}`, `{"multi_last":["$KV.specs.>"]}`, "PING\r\n", "\x00"} {
 		add([]byte(text), nil)
@@ -120,8 +135,8 @@ func (h *hostile) learn(t *testing.T, boot string) {
 // subject is one of m1's own, one of others', or of NATS itself. It may be a reply's too.
 func (h *hostile) subject() string {
 	machine := []string{"m1", "m1", "m2", "m3", "*", ">", "", "quell-server"}[h.IntN(8)]
-	all := []string{wire.SampleSubject(machine), wire.RecordSubject(machine), wire.CommandSubject(machine), wire.ReplySubject(machine, "x1"), wire.CommandAll,
-		wire.SpecSubject("web", "p"), "up.sample." + machine, "up.*.*", "up.>", "reply." + machine + ".x1", "inbox." + machine + ".x", "$KV.specs.web.p", "$KV.leases.lead",
+	all := []string{wire.SampleSubject(machine), wire.RecordSubject(machine), wire.CommandSubject(machine), wire.StateSubject(machine), wire.CommandAll,
+		wire.SpecSubject("web", "p"), "up.sample." + machine, "up.*.*", "up.>", "reply." + machine + ".x1", "inbox." + machine + ".x", "$KV.specs.web.p", "$KV.leases.lead", "$KV.decisions.all", "$JS.API.STREAM.PURGE.KV_decisions",
 		"$JS.API.DIRECT.GET.KV_specs.$KV.specs.web.p", "$JS.API.DIRECT.GET.KV_specs", "$JS.API.DIRECT.GET.samples", "$JS.API.DIRECT.GET.KV_leases.$KV.leases.lead",
 		"$JS.API.STREAM.PURGE.samples", "$JS.API.STREAM.PURGE.KV_specs", "$JS.API.STREAM.DELETE.samples", "$JS.API.STREAM.MSG.DELETE.samples", "$JS.API.STREAM.UPDATE.samples",
 		"$JS.API.STREAM.MSG.GET.samples", "$JS.API.CONSUMER.CREATE.samples", "$JS.API.CONSUMER.MSG.NEXT.samples.x", "$JS.API.INFO", "$JS.ACK.samples.x.1.1.1.1.1",
@@ -137,7 +152,7 @@ func (h *hostile) allowed(account credential.Account) string {
 	case credential.Specs:
 		return "$JS.API.DIRECT.GET.KV_specs.$KV.specs." + []string{"web.p", "other.p", "none.p", ">", "*.*"}[h.IntN(5)]
 	}
-	return wire.ReplySubject("m1", []string{"x1", "anna-1"}[h.IntN(2)])
+	return []string{wire.StateSubject("m1"), "reply.m1.x1"}[h.IntN(2)]
 }
 
 func (h *hostile) data() []byte {
@@ -191,7 +206,7 @@ func TestHostileAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	specs, err := bus.Open(t.Context(), bus.Options{URL: "nats://" + g.bus, Name: "test", Credentials: g.credentials(t, authority.Server, "test", 0), Log: slog.New(slog.DiscardHandler)},
-		bus.StreamOptions{MaxBytes: 64 << 20})
+		bus.StreamOptions{MaxBytes: 4 << 30}) // as the server's
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,18 +323,7 @@ func TestHostileAgent(t *testing.T) {
 // the request says; and the bus has no credentials with which a client could say it.
 func TestAttackForgedOperator(t *testing.T) {
 	g := startGuarded(t)
-	got := make(chan *wire.Command, 1)
-	up, err := bus.OpenUplink(bus.UplinkOptions{
-		Options: bus.Options{URL: "nats://" + g.bus, Name: "m1", Credentials: g.credentials(t, authority.Agent, "m1", time.Hour), Log: slog.New(slog.DiscardHandler)},
-		Dir:     t.TempDir(), MaxBytes: bus.MinSpool,
-		Command: func(_ context.Context, c *wire.Command) *wire.Reply {
-			got <- c
-			return &wire.Reply{Ok: true, Message: "done", Tasks: 1}
-		}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer up.Close()
+	up := g.victim(t, "m1")
 	for _, body := range []string{
 		strings.Replace(capping, `"why"`, `"who":"boss","why"`, 1),
 		strings.Replace(capping, `"why":"x",`, "", 1),
@@ -333,7 +337,7 @@ func TestAttackForgedOperator(t *testing.T) {
 		}
 	}
 	quelltest.Until(t, "the agent answers", func() bool { return g.as("olga", "POST", "/v1/commands", capping) == http.StatusOK })
-	if c := <-got; c.Who != "olga" || c.Machine != "m1" || c.Sequence == 0 || c.Expires == 0 {
+	if c := up.Decisions()[0]; c.Who != "olga" || c.Expires != c.At+300_000 || c.GetCap().GetTask() != "/a" {
 		t.Errorf("got %v", c)
 	}
 	if _, err := quellServer(t, "credentials", "operator", "mallory", "--set", "state_dir="+g.state); err == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -34,22 +35,24 @@ func ownCredentials(c *config.Server, a *authority.Authority) (string, error) {
 	return path, atomicfile.Write(path, text, 0o600)
 }
 
-// keeper applies revocations to the embedded NATS server, renews the server's own
-// credentials there, and watches when credentials expire.
+// keeper applies revocations and replaced keys to the embedded NATS server, renews the
+// server's own credentials there, and watches when credentials expire.
 type keeper struct {
 	link *busConnection
 	c    *config.Server
 	log  *slog.Logger
 
 	state   atomic.Pointer[server.Credentials]
-	stamp   string    // of the revocations that are in force
+	stamp   string // of the revocations and keys that are in force
+	trust   authority.Trust
 	renewed time.Time // its own credentials
 	counted time.Time // those that are due
 	due     []string  // as last logged
 }
 
 func newKeeper(link *busConnection, c *config.Server, log *slog.Logger, now time.Time) *keeper {
-	k := &keeper{link: link, c: c, log: log, renewed: now, stamp: stamp(authority.RevokedFile(keysDir(c)))}
+	k := &keeper{link: link, c: c, log: log, renewed: now, trust: link.trust}
+	k.stamp = k.keysStamp()
 	k.state.Store(&server.Credentials{})
 	return k
 }
@@ -63,7 +66,11 @@ func (k *keeper) sign(machine, key string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.Renew(machine, key, time.Now())
+	tokens, err := a.Renew(machine, key, time.Now())
+	if errors.Is(err, authority.ErrNotDue) {
+		return nil, nil // agents ask every day
+	}
+	return tokens, err
 }
 
 // serve answers agents' requests for new credentials until ctx ends. With an external NATS
@@ -98,16 +105,24 @@ func (k *keeper) run(ctx context.Context) {
 }
 
 func (k *keeper) step(now time.Time) {
-	for what, err := range map[string]error{"revoke credentials": k.revoke(), "renew the server's credentials": k.renew(now), "read credentials": k.count(now)} {
+	for what, err := range map[string]error{"apply revocations and keys": k.revoke(now), "renew the server's credentials": k.renew(now), "read credentials": k.count(now)} {
 		if err != nil {
 			k.log.Error(what+"; trying again", "reason", err)
 		}
 	}
 }
 
-func (k *keeper) revoke() error {
-	now := stamp(authority.RevokedFile(keysDir(k.c)))
-	if k.link.nats == nil || now == k.stamp {
+// keysStamp changes when credentials are revoked or the signing key is replaced.
+func (k *keeper) keysStamp() string {
+	dir := keysDir(k.c)
+	return stamp(authority.RevokedFile(dir)) + ", " + stamp(authority.SigningFile(dir))
+}
+
+// revoke applies what has changed in the files of keys, and the end of former keys.
+func (k *keeper) revoke(now time.Time) error {
+	stamp := k.keysStamp()
+	ends := !k.trust.Until.IsZero() && !now.Before(k.trust.Until)
+	if k.link.nats == nil || stamp == k.stamp && !ends {
 		return nil
 	}
 	a, err := authority.Load(keysDir(k.c))
@@ -121,8 +136,16 @@ func (k *keeper) revoke() error {
 	if err := k.link.nats.SetTrust(trust); err != nil {
 		return err
 	}
-	k.stamp = now
-	k.log.Info("credentials were revoked")
+	switch {
+	case trust.Signing != k.trust.Signing:
+		k.renewed = time.Time{} // the server's own credentials are renewed too
+		k.log.Info("the key that signs credentials was replaced", "credentials of the former valid until", trust.Until)
+	case len(trust.Ended) != len(k.trust.Ended):
+		k.log.Info("credentials that a former key signed are not valid any more")
+	default:
+		k.log.Info("credentials were revoked")
+	}
+	k.stamp, k.trust = stamp, trust
 	return nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,12 +12,13 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
-	"github.com/quell-dev/quell/internal/format/wire"
+	cmd "github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // TestKeeper: the server's own credentials and its signing key are replaced while it runs,
-// agents accept commands by the new key, and credentials that end soon are counted.
+// agents accept decisions by the new key, and credentials that end soon are counted.
 func TestKeeper(t *testing.T) {
 	r := &running{t: t, state: t.TempDir(), bus: quelltest.FreeAddress(t)}
 	c, err := config.LoadServer("", nil, []string{"state_dir=" + r.state, "bus.listen=" + r.bus})
@@ -36,11 +38,19 @@ func TestKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	m1 := g.victim(t, "m1") // valid for an hour
-	command := func() bool {
-		reply, err := link.bus.Command(t.Context(), "m1", &wire.Command{Who: "anna", Why: "r"})
-		return err == nil && reply.Ok
+	made := 0
+	obeys := func(when string) {
+		made++
+		id := fmt.Sprint("decision ", made)
+		quelltest.Until(t, "the agent follows the server "+when, func() bool {
+			_, err := link.bus.Decide(t.Context(), "m1", func(list []cmd.Decision) ([]cmd.Decision, error) {
+				return cmd.Add(list, cmd.Decide(id, "anna", sample.At(now), cmd.Command{Why: "r", Enforcement: &cmd.Enforcement{Mode: "off"}})), nil
+			})
+			all := m1.Decisions()
+			return err == nil && len(all) == 1 && all[0].Id == id
+		})
 	}
-	quelltest.Until(t, "the agent obeys", command)
+	obeys("at first")
 	own := func() []byte {
 		text, err := os.ReadFile(filepath.Join(keysDir(c), "server.creds"))
 		if err != nil {
@@ -64,9 +74,7 @@ func TestKeeper(t *testing.T) {
 	if bytes.Equal(own(), first) {
 		t.Error("the server's credentials are the same")
 	}
-	if !command() {
-		t.Error("the agent does not accept the new key")
-	}
+	obeys("with a new key")
 }
 
 // TestEnrolment: an agent that starts with credentials for enrolment gets others from the

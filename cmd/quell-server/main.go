@@ -55,6 +55,7 @@ Keys of the configuration can be set in the file, in the environment
   quell-server config > server.yaml          # every key with its default and range
   quell-server credentials agent host-17     # for this machine's agent
   quell-server revoke agent host-17          # disconnects it
+  quell-server keys rotate                   # replaces the key that signs credentials
   quell-server token alice operator          # a token for the API
   quell-server import trace.csv              # adds samples of a trace, once
   quell-server load --self --machines 1000   # the capacity of a server on this machine`,
@@ -69,7 +70,7 @@ Keys of the configuration can be set in the file, in the environment
 	}
 	f.Config = daemon.AddConfig(root, config.LoadServer, config.ServerReference, "server.yaml", "store.flush=1s")
 	root.AddCommand(
-		tokenCommand(), credentialsCommand(&f), revokeCommand(&f), trustCommand(&f), segmentsCommand(&f), importCommand(&f), loadCommand(&f),
+		tokenCommand(), credentialsCommand(&f), revokeCommand(&f), keysCommand(&f), trustCommand(&f), segmentsCommand(&f), importCommand(&f), loadCommand(&f),
 		&cobra.Command{Use: childCommand + " DIR", Hidden: true, Args: args(1, "DIR"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return duck.Child(args[0], cmd.InOrStdin(), cmd.OutOrStdout())

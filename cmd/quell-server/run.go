@@ -27,6 +27,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/spark"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/certificate"
+	"github.com/quell-dev/quell/internal/people/dashboard"
 )
 
 // openStore opens the store in the state directory, or the one in a bucket with copies in
@@ -81,7 +82,11 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(c.MemoryMB) << 20)
 	}
-	p := server.Options{Config: c, Version: version, Log: log}
+	pages, err := dashboard.New()
+	if err != nil {
+		return err
+	}
+	p := server.Options{Config: c, Version: version, Log: log, Pages: pages}
 	if c.TokensFile != "" {
 		if p.Tokens, err = server.LoadTokens(c.TokensFile); err != nil {
 			return daemon.Usage(err)
@@ -125,7 +130,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		p.Certificates = append(p.Certificates, link.roots)
 		keep = newKeeper(link, c, log, time.Now())
 		p.Credentials = keep.credentials
-		p.Feeds, p.Publisher, p.Commander, p.Check = link.feeds, link.bus, link.bus, link.err
+		p.Feeds, p.Publisher, p.Decider, p.Check = link.feeds, link.bus, link.bus, link.err
 		if c.Store.S3.Bucket != "" { // several servers may share it
 			p.Holder = link.bus
 		}

@@ -157,6 +157,9 @@ func (ac *actor) applyCap(now sample.Millis, act *plan.Action) error {
 		return errors.New("the task has ended")
 	}
 	ac.placement.readPlacement(ac.clock.now(), t)
+	if ac.tasks.nest(); t.Holds != "" {
+		return fmt.Errorf("its cgroup contains %s, which may not be limited", t.Holds)
+	}
 	c := enforce.Change{ID: act.ID, From: now, Until: act.Until, Task: act.Task.Name, Who: act.By}
 	if err := ac.writes(t, act, &c); err != nil {
 		return err
@@ -230,6 +233,17 @@ func (ac *actor) checkCaps(now sample.Millis) {
 	}
 	ac.carryOut(now)
 	ac.health.degrade("journal", ac.Enforcer.Err())
+}
+
+// review finds which tasks contain one that is spared, and ends the caps on those.
+func (ac *actor) review(now sample.Millis) {
+	ac.tasks.nest()
+	for _, c := range ac.pipeline.Caps() {
+		if t := ac.tasks.byKey[c.Task.Key]; t != nil {
+			ac.pipeline.Review(now, t.Task)
+		}
+	}
+	ac.carryOut(now)
 }
 
 // analyse processes anomalies, as many as the analysis rate allows.

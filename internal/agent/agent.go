@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -61,12 +62,16 @@ func New(p Parts) (*Agent, error) {
 	h.degrade("specs", d.loadSpecs(history))
 	ready := slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	o, err := load[overrides](d, overridesFile)
-	h.degrade("overrides", err)
-	if m, err := plan.ParseMode(o.Mode); err == nil && m != policy.Mode {
-		p.Log.Warn("enforcement mode set by an operator overrides the configuration", "mode", m, "configured", policy.Mode)
-		policy.Mode = m
+	h.degrade("overrides", errors.Join(err, o.restore(name)))
+	if p.Uplink != nil {
+		o.decided(p.Uplink.Decisions(), p.Version)
 	}
-	b.pipeline = pipeline.New(pipeline.Config{Machine: name, Detect: params, Policy: policy,
+	configured := policy.Mode
+	var from api.Origin
+	if policy.Mode, from = o.mode(configured, sample.At(b.clock.now())); from.Decision != nil {
+		p.Log.Warn("the enforcement mode is not the configured one", "mode", policy.Mode, "from", from.Text(), "configured", configured)
+	}
+	b.pipeline = pipeline.New(pipeline.Config{Machine: name, CPUs: len(p.Topology.CPUs), Detect: params, Policy: policy,
 		History: history, External: rec.serverSpec, LearnIncidents: p.Config.Spec.Incidents, Charts: true})
 	known, err := load[[]plan.Offender](d, offendersFile)
 	h.degrade("offenders", err)
@@ -86,9 +91,10 @@ func New(p Parts) (*Agent, error) {
 	sm.outsideSubject.Task = detect.Outside()
 	process := prometheus.NewRegistry()
 	process.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	sd := &standing{base: b, overrides: &o, actor: ac, recorder: rec, configured: configured, followed: map[string]*outcome{}}
 	return &Agent{base: b, recorder: rec, actor: ac, discovery: dc, sampler: sm,
-		view:     &view{base: b, scheduler: sc, sampler: sm, process: process},
-		operator: &operator{base: b, overrides: &o, actor: ac, recorder: rec},
+		view:     &view{base: b, scheduler: sc, sampler: sm, standing: sd, process: process},
+		operator: &operator{base: b, standing: sd},
 		requests: make(chan func()), done: make(chan struct{})}, nil
 }
 
@@ -109,6 +115,11 @@ func (a *Agent) ask(ctx context.Context, f func()) error {
 	}
 }
 
+// Mode is the enforcement mode and where it comes from, before Run.
+func (a *Agent) Mode() (plan.Mode, api.Origin) {
+	return a.operator.standing.overrides.mode(a.operator.standing.configured, sample.At(a.clock.now()))
+}
+
 // tick is one iteration of the loop, in the order that the package's comment gives.
 func (a *Agent) tick(now time.Time) {
 	begin := time.Now()
@@ -117,6 +128,9 @@ func (a *Agent) tick(now time.Time) {
 	a.recorder.receiveSpecs()
 	a.discovery.updateTasks(now, w.half(now, a.Config), w.open)
 	a.actor.checkCaps(ms)
+	if a.operator.standing.isDue(ms) {
+		a.health.degrade("decisions", a.operator.standing.reconcile(ms))
+	}
 	a.pipeline.Tick(ms)
 	a.actor.carryOut(ms)
 	a.sampler.blind.tick(now)

@@ -1,16 +1,13 @@
 package agent
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // A command about many tasks is carried out on each task that permits it. The others
@@ -104,8 +101,8 @@ func TestProtectMany(t *testing.T) {
 		defer r.stop()
 		helped("/batch/job-2")
 		r.do(protecting(command.Target{Task: "job-2"}, false, "r")) // same as its job: no entry is needed
-		if n := len(r.agent.operator.overrides.Protect); n != 3 {
-			t.Errorf("%d are kept, want those of all, the class and the job: %+v", n, r.agent.operator.overrides.Protect)
+		if kept := r.agent.operator.standing.overrides.Local; len(kept) != 3 {
+			t.Errorf("%d are kept, want those of all, the class and the job: %+v", len(kept), kept)
 		}
 		r.do(protecting(command.Target{Job: "later"}, true, "r"))
 		r.add("/batch/later-1", 0.5)
@@ -134,41 +131,6 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 		}
 		if got := r.values[noisy.limit()]; got != "max" {
 			t.Errorf("the limit is %s", got)
-		}
-	})
-}
-
-// The answer to a server's command about many says how many tasks it changed, or that
-// none matched.
-func TestServersCommandsAboutMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir())
-		r.add("/batch/noisy-1", 1)
-		r.add("/batch/noisy-2", 1)
-		r.start()
-		defer r.stop()
-		r.pass(time.Minute)
-		send := func(c *wire.Command) *wire.Reply {
-			c.Who, c.Why = "anna", "a test"
-			return r.agent.Command(context.Background(), c)
-		}
-		capping := func(m *wire.Command_Many) *wire.Command {
-			return &wire.Command{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Rate: 0.1, ForMs: 300_000, Many: m}}}
-		}
-		if got := send(capping(&wire.Command_Many{Job: "noisy"})); !got.Ok || got.Tasks != 2 || r.values["/cg/batch/noisy-2/cpu.max"] != "0.1" {
-			t.Errorf("cap: %v", got)
-		}
-		if got := send(capping(&wire.Command_Many{Job: "nothing"})); got.Ok || !got.None {
-			t.Errorf("cap of no task: %v", got)
-		}
-		if got := send(capping(&wire.Command_Many{All: true})); got.Ok || got.None || len(got.Message) == 0 {
-			t.Errorf("cap of what is capped: %v", got)
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Uncap_{Uncap: &wire.Command_Uncap{Many: &wire.Command_Many{Class: "batch"}}}}); !got.Ok || got.Tasks != 2 {
-			t.Errorf("uncap: %v", got)
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Protect_{Protect: &wire.Command_Protect{Many: &wire.Command_Many{Job: "noisy"}}}}); !got.Ok || got.Tasks != 2 || !r.task("/batch/noisy-1").Protected {
-			t.Errorf("protect: %v", got)
 		}
 	})
 }

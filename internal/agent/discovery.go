@@ -2,8 +2,11 @@ package agent
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -31,18 +34,28 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	dc.health.degrade("watching cgroups", unwatched)
 	unread := dc.Finder.Unread()
 	dc.health.degrade("reading cgroups", unread.AsError())
+	dc.health.degrade("names of tasks", dc.Finder.Unnamed())
 	var there map[uint64]bool
+	ended := false
 	if fresh && err == nil {
 		there = make(map[uint64]bool, len(found))
-		failed := map[string]error{}
+		failed, came := map[string]error{}, len(dc.tasks.order)
 		for _, f := range found {
 			id := sample.CgroupID(f.Hierarchy, f.Inode)
 			there[id] = true
-			if dc.tasks.byCgroup[id] == nil {
+			t := dc.tasks.byCgroup[id]
+			if t != nil && t.Key.Inode == f.Inode && !dc.update(now, t, f) { // its samples are of another job from now on
+				dc.endTask(now, t)
+				ended, t = true, nil
+			}
+			if t == nil {
 				if err := dc.monitor(now, f); err != nil {
 					failed["monitoring "+f.Path] = err
 				}
 			}
+		}
+		if len(dc.tasks.order) > came {
+			dc.actor.review(sample.At(now))
 		}
 		for what := range dc.monitorErrs {
 			dc.health.degrade(what, failed[what]) // nil also if it is gone
@@ -55,7 +68,6 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	if !half && there == nil {
 		return
 	}
-	ended := false
 	for _, t := range dc.tasks.order {
 		gone := there != nil && !there[t.Key.CgroupID()]
 		if t.ended || !gone && !(half && t.busy()) {
@@ -83,12 +95,14 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 	if err := cg.KeepOpen(false); err != nil {
 		return errors.Join(err, cg.Close())
 	}
-	t := &task{cgroup: cg, rule: f.Rule, seats: make([]slot, len(dc.scheduler.sources)), Task: sample.Task{
+	t := &task{cgroup: cg, seats: make([]slot, len(dc.scheduler.sources)), Task: sample.Task{
 		Key:  sample.TaskKey{Hierarchy: f.Hierarchy, Inode: f.Inode, FirstSeen: sample.At(now)},
-		Name: sample.TaskName(f.Path), Job: f.Job, Class: f.Rule.Class,
-		NeverCap: f.Rule.NeverCap || f.Own,
+		Name: f.Name, Job: f.Job, Cgroup: sample.TaskName(f.Path),
 	}}
-	dc.overrides.apply(&t.Task, t.rule)
+	if f.Name == "" {
+		t.Name, t.Cgroup = t.Cgroup, ""
+	}
+	dc.update(now, t, f)
 	if err := t.readUsage(); errors.Is(err, host.ErrGone) {
 		return cg.Close()
 	}
@@ -96,8 +110,24 @@ func (dc *discovery) monitor(now time.Time, f Found) error {
 		t.seats[i].waitingSince = dc.scheduler.number + 1
 	}
 	dc.tasks.add(t)
-	dc.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class)
+	dc.Log.Debug("task found", "task", t.Name, "job", t.Job, "class", t.Class, "cgroup", f.Path)
 	return nil
+}
+
+// update sets how a task may be treated, as it is found now. It returns false, and does nothing, if
+// the task has got another name or job: what is known of it now was not known in time.
+func (dc *discovery) update(now time.Time, t *task, f Found) bool {
+	name := f.Name
+	if name == "" {
+		name = sample.TaskName(f.Path)
+	}
+	if t.Name != name || t.Job != f.Job {
+		return false
+	}
+	t.found, t.rule = f, f.Rule
+	t.Class, t.NeverCap = f.Class, f.NeverCap || f.Own
+	dc.overrides.apply(&t.Task, f.Protected, sample.At(now))
+	return true
 }
 
 // endTask stops following a task whose cgroup is gone. Its last usage counts in the open
@@ -119,4 +149,40 @@ func (dc *discovery) dropTask(t *task) {
 	delete(dc.tasks.byKey, t.Key)
 	dc.placement.forget(t)
 	dc.pipeline.Forget(t.Key)
+}
+
+// mostIntroduced bounds the tasks that the log names at the start.
+const mostIntroduced = 20
+
+// introduce says in the log, once, what was found and for which tasks others may be capped.
+func (dc *discovery) introduce() {
+	classes := map[sample.Class]int{}
+	var helped []*task
+	proposed := false
+	for _, t := range dc.tasks.order {
+		if t.ended {
+			continue
+		}
+		classes[t.Class]++
+		if t.MayBeHelped() {
+			helped, proposed = append(helped, t), proposed || t.found.Proposed
+		}
+	}
+	if len(classes) == 0 {
+		dc.Log.Warn("no tasks: no rule of the configuration matches a cgroup; `quell init` shows what there is")
+		return
+	}
+	learn := time.Duration(dc.Config.Spec.MinSamples) * dc.Config.Sampling.Period
+	dc.Log.Info("tasks found", "latency-sensitive", classes[sample.LatencySensitive], "batch", classes[sample.Batch], "best-effort", classes[sample.BestEffort],
+		"others_may_be_capped_for", len(helped), "learning_takes", learn)
+	slices.SortFunc(helped, func(x, y *task) int { return strings.Compare(string(x.Name), string(y.Name)) })
+	for _, t := range helped[:min(len(helped), mostIntroduced)] {
+		dc.Log.Info("others may be capped for", "task", t.Name, "class", t.Class, "proposed", t.found.Proposed, "why", t.found.Why)
+	}
+	switch mode := dc.pipeline.Policy().Mode; {
+	case len(helped) == 0:
+		dc.Log.Warn("no task is latency-sensitive or protected: others will be capped for none; set classes in rules, or use `quell protect`")
+	case mode == plan.On && proposed:
+		dc.Log.Warn("enforcement is on and classes are proposed, not set by rules: check the reasons above")
+	}
 }

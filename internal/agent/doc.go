@@ -4,7 +4,8 @@
 // Everything happens in one goroutine, once per tick, in this order:
 //
 //  1. new tasks are monitored; ended tasks are read once more and dropped (discovery);
-//  2. caps whose lease has expired, or whose limit another process changed, end (actor);
+//  2. caps whose lease has expired, or whose limit another process changed, end (actor), and
+//     operators' decisions are followed (operator);
 //  3. if the sampling window is over, it is closed: readings are judged,
 //     open incidents continue, specs learn, the trace is written (sampler);
 //  4. at most one anomaly a second is analysed, and acted upon (actor);

@@ -2,17 +2,22 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/machine/origin"
 )
 
 // HostFinder finds tasks on a host by the rules of a configuration. A task is
@@ -21,6 +26,8 @@ import (
 type HostFinder struct {
 	host      *host.Host
 	config    *config.Agent
+	names     Namer                     // nil: only paths name tasks
+	unnamed   map[host.Place]*candidate // those of known whose names are still looked for
 	watcher   *host.Watcher
 	unwatched error // why watcher is nil
 	unread    host.Unread
@@ -36,6 +43,11 @@ type candidate struct {
 	decision
 	asked time.Time // while undecided: time of the last check, and the pause until the next
 	pause time.Duration
+
+	found   time.Time // when it was found
+	ask     bool      // what it is depends on more than its path
+	named   bool      // that is known, or was not told in time
+	claimed bool      // its name is one that it gives itself
 }
 
 // decision is whether a cgroup identifies its processes. A v1 cgroup does not if its
@@ -58,10 +70,14 @@ const (
 	askMost       = 10 * time.Second
 )
 
-// NewHostFinder starts to watch the host's cgroups. Close ends that.
-func NewHostFinder(h *host.Host, c *config.Agent) *HostFinder {
-	f := &HostFinder{host: h, config: c, own: map[sample.Hierarchy]string{}}
-	f.watcher, f.unwatched = h.Watch()
+// nameWait is how long a new cgroup is no task because its name is still looked for. Then its path
+// names it; if the name becomes known later, it is a new task under that name.
+const nameWait = 2 * time.Second
+
+// NewHostFinder starts to watch the host's cgroups. Close ends that. names may be nil.
+func NewHostFinder(h *host.Host, c *config.Agent, names Namer) *HostFinder {
+	f := &HostFinder{host: h, config: c, names: names, unnamed: map[host.Place]*candidate{}, own: map[sample.Hierarchy]string{}}
+	f.watcher, f.unwatched = h.Watch(c.Deeper)
 	f.findOwn()
 	return f
 }
@@ -72,9 +88,17 @@ func (f *HostFinder) Unwatched() error { return f.unwatched }
 // Unread implements Finder. They are counted anew when all are walked.
 func (f *HostFinder) Unread() host.Unread { return f.unread }
 
-// Wait implements Finder.
+// Unnamed implements Finder.
+func (f *HostFinder) Unnamed() error {
+	if f.names == nil {
+		return nil
+	}
+	return f.names.Err()
+}
+
+// Wait implements Finder. No change is reported while names are looked for: they come soon.
 func (f *HostFinder) Wait() func() error {
-	if f.watcher == nil {
+	if f.watcher == nil || len(f.unnamed) > 0 {
 		return nil
 	}
 	return f.watcher.Wait
@@ -103,6 +127,42 @@ func (f *HostFinder) findOwn() {
 			f.own[sample.V1CPU] = own
 		}
 	}
+}
+
+// Prime finds the tasks before the first Find, and waits for their names for up to nameWait, so that
+// tasks that exist when the agent starts are in its first window.
+func (f *HostFinder) Prime(ctx context.Context) error {
+	now := time.Now()
+	if err := f.walkAll(now); err != nil {
+		return err
+	}
+	f.walked = time.Time{} // the first Find walks again
+	for until := now.Add(nameWait); len(f.unnamed) > 0 && time.Now().Before(until); f.rename(time.Now()) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// Survey finds the tasks of a host once, with their names and classes, as an agent with the
+// configuration does when it starts.
+func Survey(ctx context.Context, h *host.Host, c *config.Agent) (_ []Found, err error) {
+	names := origin.New(h, c.Names.Sources())
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { names.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	f := NewHostFinder(h, c, names)
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := f.Prime(ctx); err != nil {
+		return nil, err
+	}
+	found, _, err := f.Find(time.Now())
+	return found, err
 }
 
 // Find implements Finder.
@@ -141,6 +201,9 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 			fresh = f.ask(now, at, c) || fresh
 		}
 	}
+	if f.rename(now) {
+		fresh = true
+	}
 	if !fresh {
 		return nil, false, nil
 	}
@@ -149,16 +212,85 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 
 // tasks lists the tasks found, parents first.
 func (f *HostFinder) tasks() []Found {
-	var found []Found
+	var all []*candidate
 	for _, c := range f.known {
-		if c.decision == isTask {
-			found = append(found, c.Found)
+		if c.decision == isTask && c.named && c.Rule != nil {
+			all = append(all, c)
 		}
+	}
+	// Of several with the same name, the first has it: not one that gave itself the name.
+	slices.SortFunc(all, func(x, y *candidate) int {
+		return cmp.Or(boolean(x.claimed)-boolean(y.claimed), x.found.Compare(y.found), cmp.Compare(x.Hierarchy, y.Hierarchy), cmp.Compare(x.Path, y.Path))
+	})
+	var found []Found
+	taken := map[sample.TaskName]bool{}
+	for _, c := range all {
+		t := c.Found
+		if taken[t.Name] {
+			t.Name = ""
+		}
+		taken[t.Name] = t.Name != ""
+		found = append(found, t)
 	}
 	slices.SortFunc(found, func(x, y Found) int {
 		return cmp.Or(cmp.Compare(x.Hierarchy, y.Hierarchy), cmp.Compare(x.Path, y.Path))
 	})
 	return found
+}
+
+func boolean(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// name asks for what is known of a candidate and reports whether that changes what it is. It waits
+// no longer than nameWait for its name.
+func (f *HostFinder) name(now time.Time, at host.Place, c *candidate) bool {
+	was, before, labels := c.named, c.Verdict, c.Labels()
+	if !c.ask || f.names == nil {
+		c.Verdict, c.named = f.config.Classify(c.Path, nil), true
+		return !was
+	}
+	facts, settled := f.names.Facts(at, c.Inode)
+	if c.named = c.named || settled || now.Sub(c.found) >= nameWait; !c.named {
+		f.unnamed[at] = c
+		return false
+	}
+	delete(f.unnamed, at)
+	c.Verdict, c.Facts, c.claimed = f.config.Classify(c.Path, &facts), &facts, facts.Claimed
+	return !was || c.Verdict != before || !maps.Equal(labels, facts.Labels)
+}
+
+// rename asks again for the names that are still looked for and, if any has changed, for all.
+func (f *HostFinder) rename(now time.Time) (changed bool) {
+	if f.names == nil {
+		return false
+	}
+	ask := f.unnamed
+	if f.names.Changed() {
+		ask = f.known
+	}
+	for at, c := range ask {
+		changed = c.ask && f.name(now, at, c) || changed
+	}
+	return changed
+}
+
+// forget drops what is known of candidates that are gone.
+func (f *HostFinder) forget(old map[host.Place]*candidate) {
+	for at, c := range old {
+		if now := f.known[at]; now == c {
+			continue
+		}
+		if f.unnamed[at] == c {
+			delete(f.unnamed, at)
+		}
+		if c.ask && f.names != nil {
+			f.names.Forget(at, c.Inode)
+		}
+	}
 }
 
 // walkAll examines all cgroups.
@@ -172,6 +304,7 @@ func (f *HostFinder) walkAll(now time.Time) error {
 			return err
 		}
 	}
+	f.forget(old)
 	return nil
 }
 
@@ -185,6 +318,7 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 		delete(f.undecided, at)
 	}
 	more, err := f.walk(now, at, old)
+	f.forget(old)
 	return changed || more, err
 }
 
@@ -195,23 +329,31 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		if p == "/" {
 			return nil
 		}
-		rule, job := f.config.Classify(p)
-		if rule == nil {
-			return nil
+		var below error
+		if !f.config.Deeper(p) {
+			below = fs.SkipDir
+		}
+		o := origin.Parse(p)
+		may, ask := f.config.MayBeTask(p, o.Known())
+		if !may || o.Helper {
+			return below
 		}
 		at := host.Place{Hierarchy: from.Hierarchy, Path: p}
 		c := old[at]
 		if c == nil || c.Inode != inode {
 			own := f.own[at.Hierarchy]
-			c = &candidate{Found: Found{Hierarchy: at.Hierarchy, Path: p, Inode: inode, Rule: rule, Job: job,
-				Own: own == p || strings.HasPrefix(own, p+"/")}}
+			c = &candidate{Found: Found{Hierarchy: at.Hierarchy, Path: p, Inode: inode, Own: own == p || strings.HasPrefix(own, p+"/")},
+				found: now, ask: ask}
 		}
 		f.known[at] = c
+		if !c.named {
+			f.name(now, at, c)
+		}
 		if c.decision == undecided {
 			f.ask(now, at, c)
 		}
 		tasks = tasks || c.decision == isTask
-		return nil
+		return below
 	})
 	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
 		f.unread.Add(unread)
@@ -242,12 +384,20 @@ func (f *HostFinder) decide(at host.Place) decision {
 	defer cg.Close()
 	places, err := cg.Places()
 	switch {
+	case err == nil && places.Unified == "" && tooMany(cg): // it must not hide by that
+		return isTask
 	case err != nil || places.Unified == "": // no processes, or processes in several cgroups2
 		return undecided
 	case path.Clean(places.Unified) == "/":
 		return isTask
 	}
 	return isNone
+}
+
+// tooMany reports whether a cgroup has so many below it that its processes are not known.
+func tooMany(cg *host.Cgroup) bool {
+	_, err := cg.Members()
+	return errors.Is(err, host.ErrCrowded)
 }
 
 // Open implements Finder.

@@ -54,7 +54,7 @@ func find(t *testing.T, h *host.Host, rules string) *HostFinder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := NewHostFinder(h, c)
+	f := NewHostFinder(h, c, nil)
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -405,7 +405,7 @@ func TestChangesFindWhatAWalkFinds(t *testing.T) {
 		if fresh {
 			all = found
 		}
-		twin := NewHostFinder(f.host, f.config)
+		twin := NewHostFinder(f.host, f.config, nil)
 		want, _, err := twin.Find(now)
 		if err = errors.Join(err, twin.Close()); err != nil {
 			t.Fatal(err)
@@ -417,9 +417,9 @@ func TestChangesFindWhatAWalkFinds(t *testing.T) {
 }
 
 // A tenant's cgroup with a path that no system call takes hides no task. It is counted and
-// named until it is gone.
+// named until it is gone, if a rule could have made it a task.
 func TestALongPathHidesNoTask(t *testing.T) {
-	f, root := onHost(t, "hybrid", fixRules)
+	f, root := onHost(t, "hybrid", strings.Replace(fixRules, "[", "[{match: /quell-test-fix-batch/**/deep, class: batch}, ", 1))
 	now := time.Now()
 	want := look(t, f, now)
 	dir, err := os.OpenRoot(filepath.Join(root, "sys/fs/cgroup/unified/quell-test-fix-batch"))
@@ -442,7 +442,11 @@ func TestALongPathHidesNoTask(t *testing.T) {
 	if got := look(t, f, now.Add(walkWatched)); got != want {
 		t.Errorf("a walk of all finds\n%s\nwant\n%s", got, want)
 	}
-	again := NewHostFinder(f.host, f.config)
+	shallow := find(t, f.host, fixRules)
+	if got := look(t, shallow, now); got != want || shallow.Unread().N != 0 {
+		t.Errorf("where no rule reaches it\n%s\nis found, and %+v is left out; want\n%s", got, shallow.Unread(), want)
+	}
+	again := NewHostFinder(f.host, f.config, nil)
 	defer again.Close()
 	if err := again.Unwatched(); err != nil {
 		t.Error(err)
@@ -455,5 +459,20 @@ func TestALongPathHidesNoTask(t *testing.T) {
 	}
 	if _, _, err := f.Find(now.Add(3 * walkWatched)); err != nil || f.Unread().N != 0 {
 		t.Errorf("after it was removed: %+v, %v", f.Unread(), err)
+	}
+}
+
+// A cgroup in v1 of which it cannot be known whether its processes have a cgroup2, because it
+// has so many cgroups, is a task: else a tenant could hide there.
+func TestManyCgroupsHideNoTask(t *testing.T) {
+	f, root := onHost(t, "hybrid", fixRules)
+	for i := range 2100 {
+		lay(t, root, fmt.Sprintf("sys/fs/cgroup/cpu/quell-test-fix-many/%d/cgroup.procs", i), "")
+	}
+	for name, text := range map[string]string{"cgroup.procs": "", "tasks": "", "cpu.stat": "nr_throttled 0\n"} {
+		lay(t, root, "sys/fs/cgroup/cpu/quell-test-fix-many/"+name, text)
+	}
+	if got := look(t, f, time.Now()); !strings.Contains(got, "v1cpu /quell-test-fix-many job many batch\n") {
+		t.Errorf("found\n%s", got)
 	}
 }

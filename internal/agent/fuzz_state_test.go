@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
@@ -26,6 +27,7 @@ func FuzzStateFiles(f *testing.F) {
 	f.Add(text, []byte(`{"mode":"on","protected":["/a"]}`))
 	f.Add([]byte(`{"version":1,"records":[{"job":"a","cost":{"n":-1,"mean":1e308,"m2":-5}}]}`), []byte(`{}`))
 	f.Add([]byte(`{"version":1,"records":null}`), []byte(`[]`))
+	f.Add([]byte(`{}`), []byte(`{"mode":"hard","protect":[{"job":"web","on":true},{"on":false}],"decisions":[{"id":"a","who":"b","at":1,"why":"r","enforcement":{"mode":"on"}},{"id":"c"}]}`))
 	f.Add(text[:len(text)/2], []byte(``))
 	f.Fuzz(func(t *testing.T, specs, set []byte) {
 		// As disk.load does, without a disk, which would allow only three executions a
@@ -37,6 +39,10 @@ func FuzzStateFiles(f *testing.F) {
 		}
 		var o overrides
 		if json.Unmarshal(set, &o) == nil {
+			_ = o.restore("m")
+			if d := command.Newest(o.all(), "m", 1); d != nil && d.Validate() != nil {
+				t.Errorf("an invalid override holds: %+v", d)
+			}
 			if _, err := json.Marshal(o); err != nil {
 				t.Errorf("what was read of overrides cannot be written: %v", err)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
@@ -92,6 +93,9 @@ func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
 		}
 		if v.Judged {
 			view.Limit = incident.Value(v.Limit)
+		}
+		if v.Sane && view.Spec.State == spec.Learning {
+			view.ReadyIn = float64(t.missing(sig.Name)) * sm.Config.Sampling.Period.Seconds()
 		}
 		t.views = append(t.views, view)
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/machine/origin"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -64,6 +65,7 @@ type machine struct {
 	samples     []sample.Sample // recorded
 	finding     error           // of Find
 	unread      host.Unread
+	unnamed     error
 	unwatched   error
 	disks       map[string]host.IOLimit // existing limits, by path, of any disk
 	controllers error                   // why there are none
@@ -75,21 +77,23 @@ type machine struct {
 
 // guest is a task of the machine.
 type guest struct {
-	m      *machine
-	path   string
-	inode  uint64
-	load   float64 // CPU-s/s that it wants
-	cost   func() float64
-	used   time.Duration
-	files  int     // open cgroups
-	cgroup *cgroup // the agent's handle
-	gone   bool
-	split  string
-	moves  string // where its processes are in the cpu controller's hierarchy, if not there
-	fails  error  // of Usage
-	reads  int    // calls of Usage
-	looks  int    // calls of Places
-	stall  time.Duration
+	m       *machine
+	path    string
+	inode   uint64
+	load    float64 // CPU-s/s that it wants
+	cost    func() float64
+	used    time.Duration
+	files   int     // open cgroups
+	cgroup  *cgroup // the agent's handle
+	gone    bool
+	split   string
+	moves   string // where its processes are in the cpu controller's hierarchy, if not there
+	fails   error  // of Usage
+	reads   int    // calls of Usage
+	looks   int    // calls of Places
+	stall   time.Duration
+	facts   *origin.Facts        // what is known of it; nil: nothing
+	tallied func() time.Duration // of Tally
 }
 
 func newMachine(t testing.TB) *machine {
@@ -156,8 +160,12 @@ func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
 		return nil, false, f.m.finding
 	}
 	for _, g := range f.m.guests {
-		if rule, job := f.c.Classify(g.path); rule != nil {
-			found = append(found, Found{Hierarchy: sample.Unified, Path: g.path, Inode: g.inode, Rule: rule, Job: job, Own: g.path == f.m.own})
+		facts := g.facts
+		if facts == nil {
+			facts = &origin.Facts{}
+		}
+		if v := f.c.Classify(g.path, facts); v.Rule != nil {
+			found = append(found, Found{Hierarchy: sample.Unified, Path: g.path, Inode: g.inode, Verdict: v, Facts: facts, Own: g.path == f.m.own})
 		}
 	}
 	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0
@@ -184,6 +192,8 @@ func (f finder) Unwatched() error { return f.m.unwatched }
 
 func (f finder) Unread() host.Unread { return f.m.unread }
 
+func (f finder) Unnamed() error { return f.m.unnamed }
+
 // cgroup implements Cgroup.
 type cgroup struct {
 	*guest
@@ -209,6 +219,8 @@ func (c *cgroup) Usage() (host.Usage, error) {
 	c.reads++
 	return host.Usage{CPU: c.used}, nil
 }
+
+func (c *cgroup) Tally() (time.Duration, error) { return c.tallied(), nil }
 
 func (c *cgroup) CPUTime() func() (time.Duration, error) { return nil }
 
@@ -361,6 +373,10 @@ rules:
   - {match: "/batch/*-*", job: $1, class: batch}
   - {match: "/sys/*", class: batch, never_cap: true}
   - {match: "/left/*", class: best-effort}
+  - {match: "/batch/*/web-*", job: inner, class: latency-sensitive}
+  - {match: "/batch/*/kept-*", job: inner, class: batch, protected: true}
+  - {match: "/batch/*/sys-*", job: inner, class: batch, never_cap: true}
+  - {match: "/batch/*/job-*", job: inner, class: batch}
 `
 
 // newRig configures an agent for a machine; start runs it. dir holds its state.

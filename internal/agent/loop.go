@@ -19,6 +19,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.view.started = sample.At(a.saved)
 	a.view.hold(a.saved)
 	a.health.degrade("incident log", a.recorder.closeLeftOver(a.view.started))
+	if a.Uplink != nil { // they may have changed since New
+		a.operator.standing.overrides.decided(a.Uplink.Decisions(), a.Version)
+	}
 	a.loop(ctx)
 	return a.stop(a.clock.now())
 }
@@ -79,6 +82,9 @@ func (a *Agent) wake(last time.Time) time.Time {
 	}
 	if b := a.sampler.blind; b.random() && b.nextDue().Before(due) {
 		due = b.nextDue()
+	}
+	if end := a.operator.standing.due.Time(); a.operator.standing.due != 0 && end.Before(due) {
+		due = end
 	}
 	if due.Before(next) {
 		return next

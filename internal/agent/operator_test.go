@@ -14,7 +14,6 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // crowd is a machine with tasks to send commands about.
@@ -104,11 +103,6 @@ func TestAnyNameCanBeCapped(t *testing.T) {
 				}
 			}
 			r.do(protecting(command.Target{Task: n.Text()}, false, "r"))
-		}
-		m := &wire.Command{Version: 1, Id: "c", Who: "ann", Why: "r", Expires: time.Now().Add(time.Hour).UnixMilli(),
-			Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "\x1b[2J\u009bnone", Rate: 1, ForMs: 60_000}}}
-		if reply := r.agent.Command(t.Context(), m); reply.Ok || strings.ContainsAny(reply.Message, "\x1b\u009b") {
-			t.Errorf("a reply over the bus: %+v", reply)
 		}
 	})
 }
@@ -207,7 +201,8 @@ func TestCapThatFails(t *testing.T) {
 	})
 }
 
-// An operator's cap on a suspect of an open incident is a round of the incident.
+// An operator's cap that names an open incident is a round of it, and one that names none is
+// not, also if the task is a suspect.
 func TestOperatorsCapIsARound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())
@@ -218,7 +213,14 @@ func TestOperatorsCapIsARound(t *testing.T) {
 		r.learn()
 		noisy.set(1.5)
 		r.pass(3 * time.Minute)
-		d := r.do(capping(command.Target{Task: "noisy-1"}, 0.1, "10m", "advice taken"))
+		r.do(capping(command.Target{Task: "noisy-1"}, 0.1, "10m", "for no incident"))
+		r.do(uncapping(command.Target{Task: "noisy-1"}, "done"))
+		if inc := r.incidents()[0]; len(inc.Rounds) != 0 {
+			t.Fatalf("a cap for no incident is a round: %+v", inc.Rounds[0])
+		}
+		c := capping(command.Target{Task: "noisy-1"}, 0.1, "10m", "advice taken")
+		c.Cap.Incident = r.incidents()[0].ID
+		d := r.do(c)
 		r.pass(4 * time.Minute)
 		r.do(uncapping(command.Target{Task: "noisy-1"}, "done"))
 		inc := r.incidents()[0]
@@ -255,7 +257,7 @@ func TestProtect(t *testing.T) {
 		if r.task("/batch/job-1").Protected {
 			t.Error("still protected")
 		}
-		if got := r.agent.operator.overrides.Protect; len(got) != 0 {
+		if got := r.agent.operator.standing.overrides.Local; len(got) != 0 {
 			t.Errorf("still kept: %+v", got)
 		}
 	})
@@ -296,7 +298,7 @@ func TestMode(t *testing.T) {
 		if got := r.status().Mode; got != plan.Off {
 			t.Errorf("mode %v after the restart", got)
 		}
-		if log := r.log.String(); !strings.Contains(log, "set by an operator") || !strings.Contains(log, "configured=on") {
+		if log := r.log.String(); !strings.Contains(log, "not the configured one") || !strings.Contains(log, "configured=on") {
 			t.Errorf("the log does not tell:\n%s", log)
 		}
 	})

@@ -109,13 +109,7 @@ func (pl *placement) lackQuotas() {
 // underCap reports whether a quell cap limits the task: a cap on the task itself or on
 // a task that contains it.
 func underCap(t *task, caps []plan.CapState) bool {
-	return len(caps) > 0 && slices.ContainsFunc(caps, func(c plan.CapState) bool { return c.Task.Key == t.Key || within(t.Task, c.Task) })
-}
-
-// within reports whether the first task's cgroup is below the other's.
-func within(inner, outer sample.Task) bool {
-	o, i := string(outer.Name), string(inner.Name)
-	return inner.Key.Hierarchy == outer.Key.Hierarchy && len(i) > len(o) && i[:len(o)] == o && i[len(o)] == '/'
+	return len(caps) > 0 && slices.ContainsFunc(caps, func(c plan.CapState) bool { return c.Task.Key == t.Key || c.Task.Contains(&t.Task) })
 }
 
 // throttled returns the flag for a window in which a quota limited the task: Capped for

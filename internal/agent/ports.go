@@ -13,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/machine/origin"
 )
 
 // Finder finds the cgroups that are tasks.
@@ -26,6 +27,8 @@ type Finder interface {
 	Unwatched() error
 	// Unread are the cgroups that Find has left out because they cannot be read.
 	Unread() host.Unread
+	// Unnamed is why names of tasks cannot be read; nil if they can.
+	Unnamed() error
 	// Wait returns a function that blocks until Find may report a change, or until
 	// waiting fails. The function is called in another goroutine. It is nil if changes
 	// are not reported.
@@ -37,10 +40,29 @@ type Found struct {
 	Hierarchy sample.Hierarchy
 	Path      string
 	Inode     uint64
-	Rule      *config.Matcher
-	Job       sample.JobName
+	config.Verdict
+	Facts *origin.Facts // what is known of it; nil: nothing
 	// Own: the agent runs in this cgroup; it is never capped.
 	Own bool
+}
+
+// Labels are what is known of it, for people.
+func (f *Found) Labels() map[string]string {
+	if f.Facts == nil {
+		return nil
+	}
+	return f.Facts.Labels
+}
+
+// Namer finds out where cgroups come from; *origin.Names is one. Its methods do not wait.
+type Namer interface {
+	// Facts returns what is known, and whether more is not to be expected soon.
+	Facts(at host.Place, inode uint64) (f origin.Facts, settled bool)
+	// Changed reports whether an answer of Facts has changed since the last call.
+	Changed() bool
+	Forget(at host.Place, inode uint64)
+	// Err is why names cannot be read now; nil if they can.
+	Err() error
 }
 
 // Cgroup is one task's cgroup; *host.Cgroup is one.
@@ -49,6 +71,8 @@ type Cgroup interface {
 	Members() ([]int, error)
 	Below() ([]uint64, error)
 	Usage() (host.Usage, error)
+	// Tally is the CPU time since its first call, where Usage gives host.ErrNoUsage.
+	Tally() (time.Duration, error)
 	// CPUTime returns a function that reads the CPU time of Usage, from any goroutine.
 	CPUTime() func() (time.Duration, error)
 	// Stalled is how long at least one thread has waited for a resource ("cpu").
@@ -107,6 +131,10 @@ type Uplink interface {
 	WatchSpecs(platform sample.Platform, jobs []sample.JobName)
 	// Specs returns the specs that have arrived since the last call.
 	Specs() []spec.Spec
+	// Decisions returns what the server has decided for this machine and for all.
+	Decisions() []*wire.Command
+	// Report takes what has become of them; s is not changed afterwards.
+	Report(s *wire.State)
 	// Backlog is how many messages wait for the server, and how many were lost.
 	Backlog() (waiting, lost uint64)
 	// Err is the current failure of the connection; nil if it works.

@@ -90,12 +90,12 @@ func TestQuotasThatComeAndGo(t *testing.T) {
 func TestTaskInsideACappedOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
-		r.add("/kept/outer", 0.5)
-		r.add("/kept/outer/inner", 0.2)
+		r.add("/batch/outer-1", 0.5)
+		r.add("/batch/outer-1/job-1", 0.2)
 		r.start()
 		defer r.stop()
 		r.pass(30 * time.Second)
-		r.do(capping(command.Target{Task: "/kept/outer"}, 0.1, "5m", "test"))
+		r.do(capping(command.Target{Task: "/batch/outer-1"}, 0.1, "5m", "test"))
 		r.pass(45 * time.Second)
 		of := slices.DeleteFunc(slices.Clone(r.samples), func(s sample.Sample) bool { return s.Task == detect.OutsideName })
 		for _, s := range of[len(of)-2:] {

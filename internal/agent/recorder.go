@@ -117,10 +117,22 @@ func (rec *recorder) receiveSpecs() {
 }
 
 // serverSpec is the server's spec, learnt from the whole job, if it is ready. It takes
-// precedence over this machine's own spec.
+// precedence over this machine's own spec. If that may not judge (config.Agent.OwnJudges), it is
+// the server's in any state.
 func (rec *recorder) serverSpec(k spec.Key, at sample.Millis) (spec.Spec, bool) {
 	s, ok := rec.specs[k]
-	return s, ok && s.State == spec.Ready && at.Sub(s.Updated) <= rec.Config.Spec.StaleAfter
+	if ok && s.State == spec.Ready && at.Sub(s.Updated) <= rec.Config.Spec.StaleAfter {
+		return s, true
+	}
+	switch {
+	case rec.Config.OwnJudges():
+		return spec.Spec{}, false
+	case !ok: // it is sent no spec of a job with too few tasks
+		s = spec.Spec{Key: k, State: spec.Insufficient}
+	case s.State == spec.Ready:
+		s.State = spec.Stale
+	}
+	return s, true
 }
 
 // sendSamples sends the window's samples, and the jobs whose specs are wanted.

@@ -19,8 +19,6 @@ import (
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/format/printable"
-	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // ListenSocket opens the control socket for root, the agent's own user and, if one is
@@ -96,6 +94,7 @@ func (a *Agent) SocketServer() *http.Server {
 	mux.HandleFunc("GET "+api.PathTasks, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.taskViews) })
 	mux.HandleFunc("GET "+api.PathIncidents, api.IncidentsHandler(a.recorder.disk.incidents))
 	mux.HandleFunc("GET "+api.PathOffenders, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.offenders) })
+	mux.HandleFunc("GET "+api.PathDecisions, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.decisions) })
 	mux.HandleFunc("POST "+api.PathCommands, a.serveCommand)
 	mux.HandleFunc("POST /v1/{other}", func(w http.ResponseWriter, r *http.Request) {
 		api.Fail(w, http.StatusNotFound, fmt.Errorf("unknown path %s", r.URL.Path), "use quell of the agent's version, "+a.Version)
@@ -118,13 +117,12 @@ const maxBody = 64 << 10
 
 // submit carries out an operator's command in the loop's goroutine, unless unread says why it
 // could not be read. The result is in the audit log before submit returns. stopped is
-// ErrStopped or the
-// context's error.
-func (a *Agent) submit(ctx context.Context, name, why string, c *command.Command, unread error) (done api.Done, refused, stopped error) {
+// ErrStopped or the context's error.
+func (a *Agent) submit(ctx context.Context, name string, c *command.Command, unread error) (done api.Done, refused, stopped error) {
 	stopped = a.ask(ctx, func() {
 		now := sample.At(a.clock.now())
 		if unread != nil {
-			a.recorder.audit(now, unreadEntry(name, why), errors.New(cut(unread.Error())))
+			a.recorder.audit(now, unreadEntry(name, ""), errors.New(cut(unread.Error())))
 			refused = unread
 			return
 		}
@@ -138,7 +136,7 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	name, _ := r.Context().Value(peerKey{}).(string)
 	var c command.Command
 	unread := api.Decode(http.MaxBytesReader(w, r.Body, maxBody), &c)
-	done, refused, err := a.submit(r.Context(), name, "", &c, unread)
+	done, refused, err := a.submit(r.Context(), name, &c, unread)
 	var none *notFoundError
 	var invalid *command.InvalidError
 	switch {
@@ -157,26 +155,14 @@ func (a *Agent) serveCommand(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Command carries out an operator's command that came over the bus, which has
-// authenticated the operator. It is in the audit log before the answer is sent.
-func (a *Agent) Command(ctx context.Context, m *wire.Command) *wire.Reply {
-	c, unread := wire.DecodeCommand(m)
-	if unread != nil {
-		unread = fmt.Errorf("unknown command for quell-agent %s: upgrade it", a.Version)
-	}
-	done, refused, err := a.submit(ctx, m.Who+" (server)", m.Why, c, unread)
-	var none *notFoundError
-	switch {
-	case err != nil:
-		return &wire.Reply{Message: printable.Text(err.Error())}
-	case refused != nil:
-		return &wire.Reply{Message: printable.Text(refused.Error()), None: errors.As(refused, &none)}
-	}
-	reply := &wire.Reply{Ok: true, Message: printable.Text(done.Message), Cap: done.ID, Tasks: uint32(done.Tasks)}
-	for _, why := range done.Refused {
-		reply.Refused = append(reply.Refused, printable.Text(why))
-	}
-	return reply
+// Decided makes the agent follow what the server has decided (Uplink.Decisions). Outcomes are
+// in the audit log, and on their way to the server, when it returns.
+func (a *Agent) Decided(ctx context.Context) {
+	// An error means that the agent stops: its next run has the decisions too.
+	_ = a.ask(ctx, func() {
+		a.operator.standing.overrides.decided(a.Uplink.Decisions(), a.Version)
+		a.health.degrade("decisions", a.operator.standing.reconcile(sample.At(a.clock.now())))
+	})
 }
 
 // Alive returns nil once the loop has served the request, else why it has not.

@@ -21,6 +21,7 @@ type view struct {
 	started   sample.Millis
 	scheduler *scheduler
 	sampler   *sampler
+	standing  *standing
 	process   prometheus.Gatherer // of the process and of Go's runtime
 	held      []heldMetrics       // ordered by from
 }
@@ -35,11 +36,29 @@ func (v *view) status() api.Status {
 	s := api.Status{Version: v.Version, PID: os.Getpid(), Machine: v.sampler.machineName, Platform: v.Platform,
 		Started: v.started, Now: sample.At(v.clock.now()), Rule: string(v.pipeline.Params().Method), Mode: v.pipeline.Policy().Mode,
 		Signals: v.signals(), Tasks: len(v.tasks.byKey), Outside: v.sampler.window.outside, Caps: []api.CapView{}, Open: v.pipeline.OpenCount(), Intervals: v.stats.intervals}
+	_, s.ModeFrom = v.standing.overrides.mode(v.standing.configured, s.Now)
 	for _, c := range v.pipeline.Caps() {
 		s.Caps = append(s.Caps, api.CapView{Task: c.Task.Name, CapState: c})
 	}
 	s.Degraded = v.health.lines()
 	return s
+}
+
+// decisions is what stands for this machine, the server's first.
+func (v *view) decisions() []api.Decision {
+	all := []api.Decision{}
+	for i := range v.standing.overrides.server {
+		d := &v.standing.overrides.server[i]
+		one := api.Decision{Origin: api.Origin{From: api.ByDecision, Decision: d}}
+		if f := v.standing.followed[d.ID]; f != nil {
+			one.OK, one.None, one.Outcome = f.reply.Ok, f.reply.None, f.reply.Message
+		}
+		all = append(all, one)
+	}
+	for i := range v.standing.overrides.Local {
+		all = append(all, api.Decision{Origin: api.Origin{From: api.ByOverride, Decision: &v.standing.overrides.Local[i]}, OK: true})
+	}
+	return all
 }
 
 func (v *view) offenders() []plan.Offender { return v.pipeline.Offenders(sample.At(v.clock.now())) }
@@ -80,7 +99,8 @@ func (v *view) taskViews() []api.TaskView {
 	roles := v.pipeline.Roles()
 	for _, t := range v.tasks.byKey {
 		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
-			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: slices.Clone(t.views)})
+			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: slices.Clone(t.views),
+			ClassWhy: t.found.Why, Proposed: t.found.Proposed, Labels: t.found.Labels()})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return views

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 type task struct {
 	sample.Task
 	rule   *config.Matcher
+	found  Found // as it was found last
 	cgroup Cgroup
 	places host.Places
 	notes  [numNotes]string // why something is not known of it
@@ -27,6 +29,7 @@ type task struct {
 
 	usageStart, usageNow host.Usage // at the window's start, newest
 	hasUsage             bool       // last was read at least once
+	tallied              bool       // it is the sum of its processes
 	counted              bool       // it was present at the window's start
 	measured             bool       // it has seen the end of a window
 	capped               bool       // a cap was in force in the window
@@ -82,13 +85,17 @@ type slot struct {
 // first reading does not belong to this window.
 func (t *task) readUsage() error {
 	u, err := t.cgroup.Usage()
+	tallied := errors.Is(err, host.ErrNoUsage)
+	if tallied {
+		u.CPU, err = t.cgroup.Tally()
+	}
 	t.notes[noteUsage] = ""
 	if err != nil {
 		t.notes[noteUsage] = err.Error()
 		return err
 	}
-	if !t.hasUsage {
-		t.usageStart, t.hasUsage = u, true
+	if !t.hasUsage || t.tallied != tallied { // the two do not continue each other
+		t.usageStart, t.hasUsage, t.tallied = u, true, tallied
 	}
 	t.usageNow = u
 	return nil
@@ -190,4 +197,14 @@ func (t *task) subject(p sample.Platform, s *sample.Sample) *pipeline.Subject {
 // judges reports whether a signal judges this task.
 func (t *task) judges(s sample.SignalName) bool {
 	return !s.OfMachine() && (len(t.rule.Signals) == 0 || slices.Contains(t.rule.Signals, string(s)))
+}
+
+// missing is how many more samples of a signal the task's spec needs; 0 if that is not known.
+func (t *task) missing(sig sample.SignalName) int {
+	for _, sub := range t.subjects {
+		if sub.Key.Signal == sig {
+			return sub.Missing()
+		}
+	}
+	return 0
 }

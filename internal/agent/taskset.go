@@ -21,6 +21,11 @@ type taskSet struct {
 	// they were found.
 	order []*task
 	stale bool // tasks came or ended since settle
+	// limits are the same tasks by the cgroups that a limit on them applies to; only nest
+	// uses it.
+	limits map[host.Place]*task
+	// generation changes whenever tasks come or end.
+	generation int
 	// pseudo are the stand-ins that machine-wide signals judge, by signal and name.
 	pseudo map[string]*task
 }
@@ -36,13 +41,14 @@ type base struct {
 }
 
 func newTaskSet() *taskSet {
-	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[uint64]*task{}, pseudo: map[string]*task{}}
+	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[uint64]*task{}, limits: map[host.Place]*task{}, pseudo: map[string]*task{}}
 }
 
 func (ts *taskSet) add(t *task) {
 	ts.byKey[t.Key], ts.byCgroup[t.Key.CgroupID()] = t, t
 	ts.order = append(ts.order, t)
 	ts.stale = true
+	ts.generation++
 }
 
 // dropEnded removes the tasks that have ended and calls gone for each.
@@ -51,6 +57,7 @@ func (ts *taskSet) dropEnded(gone func(*task)) {
 		if t.ended {
 			gone(t)
 			ts.stale = true
+			ts.generation++
 		}
 		return t.ended
 	})
@@ -67,12 +74,43 @@ func (ts *taskSet) settle() {
 	})
 	follows := make(map[host.Place]bool, len(ts.order))
 	for _, t := range ts.order {
-		follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: string(t.Name)}] = true
+		follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: t.Path()}] = true
 	}
 	for i, t := range ts.order {
 		t.index, t.inner = i, false
-		for p := path.Dir(string(t.Name)); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
+		for p := path.Dir(t.Path()); p != "/" && p != "." && !t.inner; p = path.Dir(p) {
 			t.inner = follows[host.Place{Hierarchy: t.Key.Hierarchy, Path: p}]
+		}
+	}
+}
+
+// nest finds the tasks that contain a task that is spared (sample.Task.Holds). A task is in
+// another's cgroup by its name, or because its processes are below the other's in the cpu
+// controller's hierarchy.
+func (ts *taskSet) nest() {
+	clear(ts.limits)
+	for _, t := range ts.byKey {
+		t.Holds = ""
+		if !t.ended {
+			ts.limits[host.Place{Hierarchy: t.Key.Hierarchy, Path: string(t.Name)}] = t
+		}
+	}
+	for _, t := range ts.byKey {
+		if t.ended || !t.Spared() {
+			continue
+		}
+		ts.hold(t, host.Place{Hierarchy: t.Key.Hierarchy, Path: path.Dir(string(t.Name))})
+		if t.Key.Hierarchy != sample.V1CPU && t.places.CPU != "" {
+			ts.hold(t, host.Place{Hierarchy: sample.V1CPU, Path: t.places.CPU})
+		}
+	}
+}
+
+// hold sets Holds of the tasks whose cgroup is at a place, or above it, to a task that is there.
+func (ts *taskSet) hold(t *task, at host.Place) {
+	for ; at.Path != "/" && at.Path != "."; at.Path = path.Dir(at.Path) {
+		if outer := ts.limits[at]; outer != nil && (outer.Holds == "" || t.Name < outer.Holds) {
+			outer.Holds = t.Name
 		}
 	}
 }
@@ -81,7 +119,8 @@ type notFoundError struct{ what string }
 
 func (e *notFoundError) Error() string { return e.what }
 
-// find resolves a task's name, or an unambiguous suffix of one.
+// find resolves a task's whole name or path, or another text that names only this one
+// (sample.Task.IsNamed).
 func (ts *taskSet) find(name string) (*task, error) {
 	text := name
 	name, err := sample.ParseName(text)
@@ -90,11 +129,11 @@ func (ts *taskSet) find(name string) (*task, error) {
 	}
 	var hits []*task
 	for _, t := range ts.byKey {
-		switch full := string(t.Name); {
+		switch {
 		case t.ended:
-		case full == name:
+		case string(t.Name) == name || t.Path() == name:
 			return t, nil
-		case name != "" && strings.HasSuffix(full, "/"+strings.TrimPrefix(name, "/")):
+		case t.IsNamed(name):
 			hits = append(hits, t)
 		}
 	}

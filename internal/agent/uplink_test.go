@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -25,7 +23,13 @@ type way struct {
 	followed []string
 	specs    []spec.Spec
 	err, due error
+
+	decisions []*wire.Command
+	state     *wire.State // as reported last
 }
+
+func (w *way) Decisions() []*wire.Command { return w.decisions }
+func (w *way) Report(s *wire.State)       { w.state = s }
 
 func (w *way) Samples(_ sample.Millis, s []sample.Sample) {
 	w.windows, w.samples = append(w.windows, len(s)), append(w.samples, s...)
@@ -138,54 +142,50 @@ func TestServersSpecIsPreferred(t *testing.T) {
 	})
 }
 
-// An operator's command over the bus does the same as at the socket, and is audited
-// with the operator and the reason.
-func TestCommandsFromTheServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir())
-		r.add("/batch/noisy-1", 1)
-		r.start()
-		r.pass(time.Minute)
-		send := func(c *wire.Command) *wire.Reply {
-			c.Who, c.Why = "anna", "a test"
-			return r.agent.Command(context.Background(), c)
-		}
-		capped := send(&wire.Command{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/batch/noisy-1", Rate: 0.1, ForMs: 300_000}}})
-		if !capped.Ok || capped.Cap == "" || r.values["/cg/batch/noisy-1/cpu.max"] != "0.1" {
-			t.Errorf("cap: %v, limit %s", capped, r.values["/cg/batch/noisy-1/cpu.max"])
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Uncap_{Uncap: &wire.Command_Uncap{Task: "/batch/noisy-1"}}}); !got.Ok || r.values["/cg/batch/noisy-1/cpu.max"] != "max" {
-			t.Errorf("uncap: %v, limit %s", got, r.values["/cg/batch/noisy-1/cpu.max"])
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Protect_{Protect: &wire.Command_Protect{Task: "/batch/noisy-1"}}}); !got.Ok || !r.task("/batch/noisy-1").Protected {
-			t.Errorf("protect: %v", got)
-		}
-		if got := send(&wire.Command{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "on"}}}); !got.Ok || r.status().Mode != plan.On {
-			t.Errorf("enforcement: %v", got)
-		}
-		for _, c := range []*wire.Command{
-			{Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/nobody", Rate: 0.1, ForMs: 300_000}}},
-			{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "hard"}}},
-			{}, // from a future server
-		} {
-			if got := send(c); got.Ok || got.Message == "" {
-				t.Errorf("%v: %v", c, got)
+// TestWhereTheServerHasNoSpec: whether a task is judged by its own history is a named choice. By
+// default the paper's rule does not, since a server that has no spec says that the job has too
+// few tasks; without a server there is nothing else to judge by.
+func TestWhereTheServerHasNoSpec(t *testing.T) {
+	for _, c := range []struct {
+		rule, own string
+		server    bool
+		judged    bool
+	}{
+		{"evidence", "rule", true, true},
+		{"quell", "rule", true, true},
+		{"cpi2", "rule", true, false},
+		{"cpi2", "rule", false, true},
+		{"cpi2", "always", true, true},
+		{"evidence", "without_server", true, false},
+		{"evidence", "without_server", false, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, w := newRig(t, newMachine(t), t.TempDir(), "detect.rule="+c.rule, "spec.own_history="+c.own), &way{}
+			r.uplink = w
+			if c.server {
+				r.config.Server.URL = "nats://127.0.0.1:4222"
 			}
-		}
-		byAnna := 0
-		for _, e := range r.audit() {
-			if e.Who == "anna (server)" && e.Why == "a test" {
-				byAnna++
+			r.add("/web/1", 0.5).cost = func() float64 { return 1 }
+			r.start()
+			defer r.stop()
+			r.learn()
+			view := r.task("/web/1").Costs[0]
+			if judged := view.Spec.State == spec.Ready; judged != c.judged || view.Spec.Own != c.judged || !c.judged && view.Spec.State != spec.Insufficient {
+				t.Errorf("%+v: judged by %+v", c, view.Spec)
 			}
-		}
-		if byAnna != 7 {
-			t.Errorf("%d of 7 commands are in the audit log: %+v", byAnna, r.audit())
-		}
-		r.stop()
-		if got := send(&wire.Command{Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}}); got.Ok {
-			t.Errorf("a stopped agent: %v", got)
-		}
-	})
+			for state, want := range map[spec.State]bool{spec.Ready: true, spec.Stale: c.judged} {
+				s := spec.Spec{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "by-heart"}, State: state, Mean: 7, StdDev: 1, Updated: sample.At(time.Now())}
+				if err := r.agent.ask(t.Context(), func() { w.specs = []spec.Spec{s} }); err != nil {
+					t.Fatal(err)
+				}
+				r.pass(2 * time.Minute)
+				view := r.task("/web/1").Costs[0]
+				if judged := view.Spec.State == spec.Ready; judged != want || view.Spec.Own != (want && state != spec.Ready) {
+					t.Errorf("%+v: with a %v spec from the server it is judged by %+v", c, state, view.Spec)
+				}
+			}
+		})
+	}
 }
 
 // An unreachable server is a named degradation, and a metric.

@@ -53,6 +53,7 @@ func (sm *sampler) closeWindow(now time.Time) {
 	w.open = false
 	w.served.reset()
 	sm.tasks.settle()
+	sm.actor.review(sample.At(now))
 	for _, t := range sm.tasks.order {
 		if !t.ended {
 			_ = t.readUsage() // the error is in t.notes
@@ -92,7 +93,9 @@ func (sm *sampler) closeWindow(now time.Time) {
 		}
 	}
 	sm.recorder.sendSamples(at, sm.tasks.order)
-	sm.stats.intervals++
+	if sm.stats.intervals++; sm.stats.intervals == 1 {
+		sm.discovery.introduce()
+	}
 	sm.blind.windowed()
 	sm.tasks.dropEnded(sm.discovery.dropTask)
 }

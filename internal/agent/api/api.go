@@ -4,6 +4,9 @@
 package api
 
 import (
+	"fmt"
+
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -17,6 +20,7 @@ const (
 	PathIncidents = "/v1/incidents" // Query → Incidents; ?id= an ID, part of one, or last: the complete incident
 	PathOffenders = "/v1/offenders" // → []plan.Offender
 	PathCommands  = "/v1/commands"  // command.Command → Done
+	PathDecisions = "/v1/decisions" // → []Decision
 )
 
 // Status is the agent as a whole.
@@ -29,6 +33,7 @@ type Status struct {
 	Now       sample.Millis   `json:"now"`
 	Rule      string          `json:"rule"`
 	Mode      plan.Mode       `json:"mode"`
+	ModeFrom  Origin          `json:"mode_from"`
 	Signals   []SignalStatus  `json:"signals"`
 	Tasks     int             `json:"tasks"`
 	Outside   float64         `json:"outside"` // CPU-s/s used outside any task in the last interval
@@ -36,6 +41,39 @@ type Status struct {
 	Open      int             `json:"open_incidents"`
 	Intervals uint64          `json:"intervals"` // sampling intervals finished
 	Degraded  []string        `json:"degraded,omitempty"`
+}
+
+// Source is where a setting comes from.
+type Source string
+
+// The sources of settings.
+const (
+	Configuration Source = "configuration"
+	ByOverride    Source = "override" // an operator on this machine
+	ByDecision    Source = "decision" // the server
+)
+
+// Origin is where a setting comes from; with its decision, unless that is the configuration.
+type Origin struct {
+	From     Source            `json:"from"`
+	Decision *command.Decision `json:"decision,omitempty"`
+}
+
+// Text is for people, without the time: "decision of anna (ticket 7)".
+func (o Origin) Text() string {
+	if o.Decision == nil {
+		return string(o.From)
+	}
+	return fmt.Sprintf("%s of %s (%s)", o.From, o.Decision.Who, o.Decision.Why)
+}
+
+// Decision is one that stands for this machine, and what has become of it here.
+type Decision struct {
+	Origin
+	// OK: it was carried out. None: it does not apply here, for example no task matches.
+	OK      bool   `json:"ok"`
+	None    bool   `json:"none,omitempty"`
+	Outcome string `json:"outcome"`
 }
 
 // SignalStatus is the state of a requested signal, whether it is counted or not.
@@ -69,6 +107,10 @@ type TaskView struct {
 	Role   plan.Role    `json:"role,omitempty"` // in open incidents
 	Note   string       `json:"note,omitempty"`
 	Costs  []SignalView `json:"costs"`
+	// ClassWhy is the reason for the class; Proposed: no rule sets it.
+	ClassWhy string            `json:"class_why,omitempty"`
+	Proposed bool              `json:"proposed,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"` // what is known of where it comes from
 }
 
 // SignalView is a task's result in the last interval for one signal.
@@ -80,6 +122,9 @@ type SignalView struct {
 	// Coverage is the share of the interval that was counted, 0 to 1.
 	Coverage float64   `json:"coverage,omitempty"`
 	Spec     spec.Spec `json:"spec"`
+	// ReadyIn is when the spec will be ready if the task goes on as in the last interval, s; 0 if
+	// that is not known: nothing was learnt from the interval, or the cluster's spec is waited for.
+	ReadyIn float64 `json:"ready_in_s,omitempty"`
 }
 
 // Done is the result of a command.

@@ -155,3 +155,8 @@ func (c *Client) Offenders(ctx context.Context) ([]plan.Offender, error) {
 func (c *Client) Command(ctx context.Context, cmd command.Command) (d Done, err error) {
 	return d, c.call(ctx, http.MethodPost, PathCommands, &cmd, &d)
 }
+
+// Decisions returns what operators of this machine override and what the server has decided.
+func (c *Client) Decisions(ctx context.Context) ([]Decision, error) {
+	return get[[]Decision](ctx, c, PathDecisions)
+}

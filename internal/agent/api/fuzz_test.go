@@ -7,6 +7,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // FuzzDecode: whatever a client of the agent's socket sends as a command, it is refused with a
@@ -49,6 +50,6 @@ func FuzzParseQuery(f *testing.F) {
 		if again, err := ParseQuery(Query(q)); err != nil || again != q {
 			t.Errorf("%q: %+v, then %+v, %v", raw, q, again, err)
 		}
-		_ = logbook.Matches(q.Victim, raw) // ends
+		_ = logbook.Matches(q.Victim, &sample.Task{Name: sample.TaskName(raw)}) // ends
 	})
 }

@@ -37,6 +37,7 @@ type Agent struct {
 	Enforce  Enforce       `key:"enforce"`
 	Log      Rotation      `key:"incidents"`
 	Server   Uplink        `key:"server"`
+	Names    Names         `key:"names"`
 	Rules    []Matcher     `key:"rules" help:"which cgroups are tasks; the first matching rule applies"`
 }
 
@@ -53,6 +54,10 @@ type Spec struct {
 	spec.Params
 	Save      time.Duration `key:"save" help:"write specs to the state directory this often" min:"1s" max:"24h"`
 	Incidents bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
+	// Own has the default "rule" because the paper manages no job with fewer than 5 tasks,
+	// while quell is to help on a single machine too: most of what runs there has one task, and
+	// trials and accounts need no spec of a whole job.
+	Own string `key:"own_history" help:"whether tasks are judged by this machine's own history where the server has no ready spec of their job: always; without_server: only if no server is configured, since a server that has none says that the job has too few tasks, which the paper does not manage; rule: without_server with rule cpi2, else always" oneof:"rule always without_server"`
 }
 
 // Detect configures detection.
@@ -72,6 +77,10 @@ type Switches struct {
 	PhaseChange   string `key:"phase_change" help:"name only suspects that used more in the victim's bad intervals; a change in the victim itself is a separate finding" oneof:"rule on off"`
 	Evidence      string `key:"evidence" help:"weigh suspects by all data of the last day and by the results of trials, not by the correlation" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are separate findings" oneof:"rule on off"`
+	Bounds        string `key:"bounds" help:"drop costs outside the signal's range, which no measurement gives" oneof:"rule on off"`
+	Outside       string `key:"outside" help:"usage outside any task is a suspect, so that no task is blamed for it" oneof:"rule on off"`
+	CappedApart   string `key:"capped_apart" help:"do not rank suspects that are capped" oneof:"rule on off"`
+	Withhold      string `key:"withhold" help:"do not learn from samples of incidents, nor from outliers until it is known that no incident followed" oneof:"rule on off"`
 }
 
 // Enforce configures enforcement.
@@ -104,13 +113,23 @@ func Default() Agent {
 		StateDir: "/var/lib/quell", Journals: "/var/lib/quell/journals", Exclusive: true, Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
 		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, "random", 0.01},
-		Spec:    Spec{Params: spec.OwnHistory(), Save: 5 * time.Minute},
-		Detect:  Detect{d, Switches{"rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule", "rule"}},
+		Spec:    Spec{Params: spec.OwnHistory(), Save: 5 * time.Minute, Own: "rule"},
+		Detect:  Detect{d, asInTheRule()},
 		Enforce: Enforce{Mode: p.Mode.String(), Policy: p, IOOps: 20, IOBytes: 1 << 20, Cap: "fixed"},
 		Log:     Rotation{16, 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
+		Names:   defaultNames(),
 		Rules:   defaultMatchers(),
 	}
+}
+
+// asInTheRule overrides no switch.
+func asInTheRule() (s Switches) {
+	all := reflect.ValueOf(&s).Elem()
+	for i := range all.NumField() {
+		all.Field(i).SetString("rule")
+	}
+	return s
 }
 
 // maxSocket is the longest path of a socket (unix(7): sun_path).
@@ -162,6 +181,7 @@ func (a *Agent) Validate() []Problem {
 		}
 	}
 	a.Server.validate(add)
+	a.Names.validate(add)
 	for i := range a.Rules {
 		ps = append(ps, a.Rules[i].validate(fmt.Sprintf("rules[%d]", i))...)
 	}
@@ -192,6 +212,20 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 		}
 	}
 	return p, err
+}
+
+// OwnJudges reports whether tasks are judged by this machine's own history where there is no
+// ready spec from a server.
+func (a *Agent) OwnJudges() bool {
+	switch a.Spec.Own {
+	case "always":
+		return true
+	case "rule":
+		if a.Detect.Method != detect.CPI2 {
+			return true
+		}
+	}
+	return a.Server.URL == ""
 }
 
 // Policy returns the planner's parameters.

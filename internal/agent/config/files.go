@@ -19,7 +19,8 @@ type file struct {
 func (a *Agent) CheckFiles() error {
 	t := a.Server.TLS
 	return checkFiles(file{"server.credentials", a.Server.Credentials, true}, file{"server.tls.key", t.Key, true},
-		file{"server.tls.cert", t.Cert, false}, file{"server.tls.ca", t.CA, false})
+		file{"server.tls.cert", t.Cert, false}, file{"server.tls.ca", t.CA, false},
+		file{"names.kubelet.token", a.Names.Kubelet.Token, true}, file{"names.kubelet.ca", a.Names.Kubelet.CA, false})
 }
 
 // CheckFiles is Agent.CheckFiles for quell-server.

@@ -181,7 +181,8 @@ func unit(name string) float64 {
 }
 
 func TestSwitchesOverrideTheRule(t *testing.T) {
-	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true}
+	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true,
+		Bounds: true, Outside: true, CappedApart: true, Withhold: true}
 	evidence := all
 	evidence.Evidence = true
 	for _, c := range []struct {
@@ -196,7 +197,10 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 		{[]string{"detect.rule=cpi2", "detect.switches.reach=on"}, detect.Switches{Reach: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.co_victim=on", "detect.switches.least_effect=on"}, detect.Switches{CoVictim: true, LeastEffect: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.indeterminate=on", "detect.switches.own_causes=on"}, detect.Switches{Indeterminate: true, OwnCauses: true}},
-		{[]string{"detect.rule=quell", "detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true}},
+		{[]string{"detect.rule=quell", "detect.switches.reach=off", "detect.switches.own_causes=off"}, detect.Switches{CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true,
+			Bounds: true, Outside: true, CappedApart: true, Withhold: true}},
+		{[]string{"detect.rule=cpi2", "detect.switches.bounds=on", "detect.switches.outside=on", "detect.switches.capped_apart=on", "detect.switches.withhold=on"},
+			detect.Switches{Bounds: true, Outside: true, CappedApart: true, Withhold: true}},
 	} {
 		p, err := load(t, "", nil, c.settings).DetectParams()
 		if err != nil || p.Switches != c.want {

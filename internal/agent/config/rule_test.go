@@ -75,7 +75,8 @@ func TestDefaultRules(t *testing.T) {
 		{"", none},
 	} {
 		a := load(t, "", nil, nil)
-		r, job := a.Classify(c.path)
+		v := a.Classify(c.path, nil)
+		r, job := v.Rule, v.Job
 		got := none
 		if r != nil {
 			got = map[sample.Class]int{sample.BestEffort: best, sample.Batch: batch, sample.LatencySensitive: 99}[r.Class]
@@ -128,7 +129,8 @@ rules:
 		{"/raw/a\xffb", 4, "raw-a\uFFFDb"}, // names are bytes, jobs are text
 		{"/raw/ü", 4, "raw-ü"},
 	} {
-		r, job := a.Classify(c.path)
+		v := a.Classify(c.path, nil)
+		r, job := v.Rule, v.Job
 		switch {
 		case c.rule < 0:
 			if r != nil {

@@ -35,7 +35,8 @@ type Book struct {
 
 // entry is the index entry of an incident.
 type entry struct {
-	id, victim              string
+	id                      string
+	victim                  sample.Task // its name and path
 	opened, updated, closed sample.Millis
 	file, length            int
 	at                      int64
@@ -86,7 +87,7 @@ func (b *Book) Add(inc *incident.Record) error {
 	if err != nil {
 		return err
 	}
-	b.note(&entry{id: inc.ID, victim: string(inc.Victim.Name), opened: inc.Opened, updated: inc.Updated, closed: inc.Closed,
+	b.note(&entry{id: inc.ID, victim: sample.Task{Name: inc.Victim.Name, Cgroup: inc.Victim.Cgroup}, opened: inc.Opened, updated: inc.Updated, closed: inc.Closed,
 		file: b.newest, at: at, length: len(line) + 1})
 	return nil
 }
@@ -124,7 +125,7 @@ func (b *Book) find(want func(*entry) bool) (found []*entry) {
 type Query struct {
 	Open   bool          `key:"open"`                           // only those that are not closed
 	Since  sample.Millis `key:"since"`                          // only those updated since
-	Victim string        `key:"victim"`                         // only victims with a matching name; "*" is any sequence of characters; "" all
+	Victim string        `key:"victim"`                         // only victims that it names, as commands do; with "*", which is any sequence of characters, those whose name or path matches; "" all
 	Limit  int           `key:"limit" min:"0" max:"1000000000"` // at most this many, the newest; 0: all
 	Charts bool          // with the points of their charts
 }
@@ -134,7 +135,7 @@ func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	found := b.find(func(e *entry) bool {
-		return !(q.Open && e.closed != 0) && e.updated >= q.Since && (q.Victim == "" || Matches(q.Victim, e.victim))
+		return !(q.Open && e.closed != 0) && e.updated >= q.Since && (q.Victim == "" || Matches(q.Victim, &e.victim))
 	})
 	if q.Limit > 0 {
 		older = max(0, len(found)-q.Limit)
@@ -231,9 +232,18 @@ func (b *Book) read(e *entry) (inc incident.Record, err error) {
 	return inc, nil
 }
 
-// Matches reports whether a name matches a pattern in which a star is any sequence of
-// characters, including "/": cgroup paths are long.
-func Matches(pattern, name string) bool {
+// Matches reports whether a text names a task, as in commands (sample.Task.IsNamed), or whether, with
+// "*" in it, it matches the task's name or cgroup path: "*" is any sequence of characters, including
+// "/", because cgroup paths are long.
+func Matches(pattern string, t *sample.Task) bool {
+	if !strings.Contains(pattern, "*") {
+		name, err := sample.ParseName(pattern)
+		return err == nil && t.IsNamed(name)
+	}
+	return matches(pattern, string(t.Name)) || matches(pattern, t.Path())
+}
+
+func matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
 	if last == 0 {

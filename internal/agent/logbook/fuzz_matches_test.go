@@ -15,7 +15,7 @@ func FuzzMatches(f *testing.F) {
 		if len(pattern) > 40 || len(name) > 40 || strings.Count(pattern, "*") > 5 {
 			return // the naive matcher is slow
 		}
-		if got, want := Matches(pattern, name), naive(pattern, name); got != want {
+		if got, want := matches(pattern, name), naive(pattern, name); got != want {
 			t.Errorf("pattern %q, name %q: %v, the naive matcher says %v", pattern, name, got, want)
 		}
 	})

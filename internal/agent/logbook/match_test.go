@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 func TestMatches(t *testing.T) {
@@ -17,8 +19,22 @@ func TestMatches(t *testing.T) {
 		{"/a*b*c", "/ac", false}, {"a*a", "a", false}, {"*a*a*", "a", false}, {"**", "", true}, {"*", "x", true}, {"", "", true}, {"", "x", false},
 		{"*ab", "aab", true}, {"a*b", "ab/ab", true},
 	} {
-		if got := Matches(c.pattern, c.name); got != c.want {
+		if got := matches(c.pattern, c.name); got != c.want {
 			t.Errorf("%q matches %q: %t, want %t", c.pattern, c.name, got, c.want)
+		}
+	}
+}
+
+// A text without "*" names a victim as commands do.
+func TestMatchesAsCommandsName(t *testing.T) {
+	victim := &sample.Task{Name: "shop/web-0/app", Cgroup: "/kubepods/burstable/pod1/4b1c0e6f2a7d39"}
+	for pattern, want := range map[string]bool{
+		"shop/web-0/app": true, "app": true, "web-0/app": true, "4b1c0e6f2a7d": true, "/kubepods/burstable/pod1/4b1c0e6f2a7d39": true,
+		"shop/*": true, "/kubepods/*": true, "*web*": true,
+		"web": false, "4b1c0e6f2a7": false, "b1c0e6f2a7d3": false, "ap": false, "/shop/*": false, `"`: false,
+	} {
+		if got := Matches(pattern, victim); got != want {
+			t.Errorf("%q: %v", pattern, got)
 		}
 	}
 }
@@ -35,7 +51,7 @@ func TestMatchesAsARegularExpressionDoes(t *testing.T) {
 	for range 20000 {
 		pattern, name := word("ab*", 6), word("ab", 9)
 		want := regexp.MustCompile("^" + strings.ReplaceAll(pattern, "*", ".*") + "$").MatchString(name)
-		if Matches(pattern, name) != want {
+		if matches(pattern, name) != want {
 			t.Fatalf("%q matches %q: want %t", pattern, name, want)
 		}
 	}

@@ -80,14 +80,14 @@ func (b *Book) scanFile(r io.Reader, file int) error {
 // parse reads the fields of an incident that the index needs.
 func parse(line []byte) (*entry, bool) {
 	var head struct {
-		ID      string                `json:"id"`
-		Victim  struct{ Task string } `json:"victim"`
-		Opened  sample.Millis         `json:"opened"`
-		Updated sample.Millis         `json:"updated"`
-		Closed  sample.Millis         `json:"closed"`
+		ID      string                                 `json:"id"`
+		Victim  struct{ Task, Cgroup sample.TaskName } `json:"victim"`
+		Opened  sample.Millis                          `json:"opened"`
+		Updated sample.Millis                          `json:"updated"`
+		Closed  sample.Millis                          `json:"closed"`
 	}
 	if json.Unmarshal(line, &head) != nil || head.ID == "" {
 		return nil, false
 	}
-	return &entry{id: head.ID, victim: head.Victim.Task, opened: head.Opened, updated: head.Updated, closed: head.Closed}, true
+	return &entry{id: head.ID, victim: sample.Task{Name: head.Victim.Task, Cgroup: head.Victim.Cgroup}, opened: head.Opened, updated: head.Updated, closed: head.Closed}, true
 }

@@ -119,7 +119,12 @@ func (c *Client) Query(ctx context.Context, q Query) (a Answer, err error) {
 	return a, c.call(ctx, http.MethodPost, PathQuery, &q, &a)
 }
 
-// Command sends a command to one machine, or to all.
+// Decisions returns what stands, for all machines first.
+func (c *Client) Decisions(ctx context.Context) ([]Decision, error) {
+	return get[Decision](ctx, c, PathDecisions, nil)
+}
+
+// Command decides something for one machine, or for all.
 func (c *Client) Command(ctx context.Context, cmd Command) (r Replies, err error) {
 	return r, c.call(ctx, http.MethodPost, PathCommands, &cmd, &r)
 }

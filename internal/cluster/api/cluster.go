@@ -8,12 +8,15 @@ import (
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // Paths of the API's resources.
 const (
+	PathCaller    = "/v1/caller"    // → Caller
+	PathTasks     = "/v1/tasks"     // → []Task
 	PathSpecs     = "/v1/specs"     // → []Spec
 	PathIncidents = "/v1/incidents" // → []incident.Record
 	PathMachines  = "/v1/machines"  // → []Machine
@@ -21,6 +24,7 @@ const (
 	PathQuery     = "/v1/query"     // Query → Answer
 	PathQueries   = "/v1/queries"   // → []Canned
 	PathCommands  = "/v1/commands"  // Command → Replies
+	PathDecisions = "/v1/decisions" // → []Decision
 	PathCompute   = "/v1/specs/compute"
 	PathRevoke    = "/v1/specs/revoke" // Revocation → Done
 )
@@ -35,6 +39,9 @@ type Spec struct {
 	Machines    int64    `json:"machines"`
 	MachinesOut int64    `json:"machines_out"`
 	LeftOut     []string `json:"left_out,omitempty"`
+	// Threshold is the cost above which a sample is an outlier, with an agent's default
+	// parameters; null for a signal that the server does not know.
+	Threshold incident.Value `json:"threshold"`
 }
 
 // Revocation takes back what was learnt from a machine, about a job, or from the machine about
@@ -92,23 +99,94 @@ type Machine struct {
 	Batch    uint64        `json:"batch"`     // newest batch of samples received from it
 	Record   uint64        `json:"record"`    // newest incident or audit entry
 	Lives    int           `json:"lives"`     // number of remembered runs of its agent
+	// State is what it said last of operators' decisions; nil: nothing since the server started.
+	State *State `json:"state,omitempty"`
 }
 
-// Pair is two jobs that should not share a machine according to incidents.
+// State is what a machine says of operators' decisions.
+type State struct {
+	At    sample.Millis `json:"at"`    // when it was received
+	Agent string        `json:"agent"` // its version
+	// All and Own are the revisions that it has of the decisions for all and of its own; Current:
+	// they are the newest.
+	All     uint64 `json:"all"`
+	Own     uint64 `json:"own"`
+	Current bool   `json:"current"`
+	Mode    string `json:"mode"`         // of enforcement, in force
+	From    string `json:"mode_from"`    // configuration, override or decision
+	By      string `json:"by,omitempty"` // the decision's ID, or the override's
+}
+
+// Decision is one that stands, for a machine or for all.
+type Decision struct {
+	Machine  string `json:"machine,omitempty"` // empty: all
+	Revision uint64 `json:"revision"`          // of the list that it is in
+	command.Decision
+	// Of the machines that it is for and that the server has heard of lately: how many have
+	// it, and how many of them carried it out, refused it, or have nothing to do.
+	Machines int `json:"machines"`
+	Have     int `json:"have"`
+	Done     int `json:"done"`
+	Refused  int `json:"refused"`
+	None     int `json:"none"`
+	// Waiting are machines that do not have it, at most 20.
+	Waiting []string `json:"waiting,omitempty"`
+}
+
+// Caller is the sender of a request, as the server sees it.
+type Caller struct {
+	Name    string        `json:"name"`  // of the token; empty without one
+	Scope   string        `json:"scope"` // viewer or operator
+	Version string        `json:"version"`
+	Now     sample.Millis `json:"now"`
+	// Machine is the only machine that the answers are about; empty from quell-server.
+	Machine string `json:"machine,omitempty"`
+}
+
+// Task is a task with its newest samples.
+type Task struct {
+	Machine string         `json:"machine"`
+	Task    string         `json:"task"`
+	Job     sample.JobName `json:"job"`
+	Class   string         `json:"class"`
+	CPU     float64        `json:"cpu"` // CPU-s/s
+	Capped  bool           `json:"capped,omitempty"`
+	At      sample.Millis  `json:"at"` // end of the newest interval
+	Costs   []TaskCost     `json:"costs"`
+}
+
+// TaskCost is what a task's work cost in its newest interval, by one signal.
+type TaskCost struct {
+	Signal sample.SignalName `json:"signal"`
+	Cost   incident.Value    `json:"cost"` // null: not measured
+	// Mean and Limit are the mean and the threshold of the job's spec; null unless that is
+	// ready.
+	Mean  incident.Value `json:"mean"`
+	Limit incident.Value `json:"limit"`
+}
+
+// Pair is two jobs that should not share a machine according to incidents: at least one says
+// to its end that the antagonist is proven, or likely and a cap on it helped.
 type Pair struct {
 	Victim     sample.JobName `json:"victim_job"`
 	Antagonist sample.JobName `json:"antagonist_job"`
-	Incidents  int            `json:"incidents"` // in which the antagonist was accused of hurting the victim
+	Incidents  int            `json:"incidents"` // in which the antagonist is likely or proven
+	Proven     int            `json:"proven"`    // those of them in which it is proven
 	Machines   int            `json:"machines"`
 	// Strength is the median over them of the victim's cost ÷ its threshold.
 	Strength    float64 `json:"strength"`
 	Correlation float64 `json:"correlation"` // mean
-	// Caps counts caps on the antagonist with known outcome, Helped those of them under
-	// which the victim's cost fell by more than its spec's σ.
+	// Caps counts caps and trials of the antagonist with known outcome, Helped those of them
+	// under which the victim's cost fell by more than its spec's σ.
 	Caps   int `json:"caps"`
 	Helped int `json:"helped"`
+	// RelativeCost is the median of the victim's cost under these caps ÷ that before them,
+	// UsageLost that of the share of its usage that the antagonist lost; nil if not measured.
+	RelativeCost *float64 `json:"relative_cost,omitempty"`
+	UsageLost    *float64 `json:"usage_lost,omitempty"`
 	// Confidence is the lower end of the 95 % confidence interval (Wilson) of the share of
-	// such caps that help; 0 if none was tried: then there is a correlation but no proof.
+	// tests that confirm the antagonist. A test is such a cap, or an incident in which the
+	// accounts of a queue prove it, which always confirms.
 	Confidence float64       `json:"confidence"`
 	Newest     sample.Millis `json:"newest"`
 }
@@ -145,10 +223,13 @@ type Reason struct {
 	Why string `json:"why"`
 }
 
-// Command is a command for one machine's agent or for all.
+// Command is a command for one machine's agent or for all. It becomes a decision, which
+// stands until its end.
 type Command struct {
 	Machine string `json:"machine,omitempty"`
 	Cluster bool   `json:"cluster,omitempty"` // all machines, instead of one
+	// Canary rolls a mode out in steps; nil: at once.
+	Canary *command.Canary `json:"canary,omitempty"`
 	command.Command
 }
 
@@ -158,18 +239,30 @@ func (c *Command) Validate() error {
 	if (c.Machine == "") != c.Cluster {
 		bad = append(bad, "want either machine: NAME or cluster: true")
 	}
+	if c.Cluster && c.Cap != nil && c.Cap.Incident != "" {
+		bad = append(bad, "incident: want its machine: NAME")
+	}
+	if c.Canary != nil {
+		bad = append(bad, c.Canary.Problems()...)
+		if !c.Cluster || c.Enforcement == nil {
+			bad = append(bad, "want canary only with enforcement and cluster: true")
+		}
+	}
 	return command.Invalid(bad)
 }
 
 // String describes the command for people and audit logs, without the reason.
 func (c *Command) String() string {
-	if c.Cluster {
+	switch {
+	case c.Canary != nil:
+		return "all machines, in steps of " + c.Canary.Every.String() + ", " + c.Command.String()
+	case c.Cluster:
 		return "all machines " + c.Command.String()
 	}
 	return c.Machine + " " + c.Command.String()
 }
 
-// Reply is a machine's answer to a command.
+// Reply is what a machine has done about a command.
 type Reply struct {
 	Machine string `json:"machine"`
 	OK      bool   `json:"ok"`
@@ -181,10 +274,13 @@ type Reply struct {
 	Refused []string `json:"refused,omitempty"`
 }
 
-// Replies are the answers of all machines that a command was for.
+// Replies are what the machines that a command is for have done about it.
 type Replies struct {
-	Replies []Reply `json:"replies"`
-	// Silent are machines that were seen recently and have not answered.
+	Decision string        `json:"decision,omitempty"` // its ID; of a reset: none
+	Until    sample.Millis `json:"until,omitempty"`    // its end; 0: none
+	Replies  []Reply       `json:"replies"`
+	// Silent are machines that were seen recently and do not have it yet: they get it when
+	// they come back.
 	Silent []string `json:"silent"`
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,17 +29,20 @@ type StreamOptions struct {
 	// Replicas of each stream and of the bucket: 1, or 3 in a cluster.
 	Replicas int
 	// MaxBytes bounds the stream of samples; a quarter of it bounds that of records. A
-	// full stream accepts no more messages, and the agents spool.
+	// full stream accepts no more messages, and the agents spool. The same holds for one
+	// machine's share of a stream, a quarter of it at most.
 	MaxBytes int64
 	// KeepSpecs is how long the bucket keeps specs that do not change; 0: for ever. Each
 	// new sample changes them, so only specs of jobs that no longer run expire.
 	KeepSpecs time.Duration
+
+	share int64 // messages of one machine in a stream; 0: those that fill a quarter of it
 }
 
 // Bus is the server's side of the bus.
 type Bus struct {
 	*connection // to the account of the streams
-	commands    *commander
+	commands    *decider
 	kv          jetstream.KeyValue
 	log         *slog.Logger
 
@@ -60,7 +64,7 @@ func Open(ctx context.Context, o Options, s StreamOptions) (*Bus, error) {
 		store.nc.Close()
 		return nil, err
 	}
-	b.connection, b.commands = store, &commander{link: commands, credentials: o.Credentials, log: o.Log}
+	b.connection, b.commands = store, &decider{link: commands, credentials: o.Credentials, log: o.Log, current: map[string]*document{}, renewed: map[string]time.Time{}}
 	if err := b.prepare(ctx, s); err != nil {
 		b.Close()
 		return nil, err
@@ -77,13 +81,47 @@ func (b *Bus) prepare(ctx context.Context, s StreamOptions) (err error) {
 	} {
 		c.Storage, c.Replicas = jetstream.FileStorage, b.replicas
 		// New messages never displace acknowledged ones.
-		c.Retention, c.Discard = jetstream.LimitsPolicy, jetstream.DiscardNew
-		if err := retry(ctx, func(ctx context.Context) error { _, err := b.js.CreateOrUpdateStream(ctx, c); return err }); err != nil {
+		c.Retention, c.Discard, c.DiscardNewPerSubject = jetstream.LimitsPolicy, jetstream.DiscardNew, true
+		if err := retry(ctx, func(ctx context.Context) (err error) {
+			if c.MaxMsgsPerSubject, err = b.share(ctx, c.Name, cmp.Or(s.share, c.MaxBytes/4/maxMessage, 1)); err == nil {
+				_, err = b.js.CreateOrUpdateStream(ctx, c)
+			}
+			return err
+		}); err != nil {
 			return fmt.Errorf("make stream %s: %w", c.Name, err)
 		}
 	}
 	b.kv, err = b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: bucket, TTL: s.KeepSpecs, Description: "specs, by job and platform"})
+	if err == nil {
+		b.commands.kv, err = b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: decisionBucket, Description: "operators' decisions, for all machines and by machine"})
+	}
 	return err
+}
+
+// maxMessage is the largest message that an agent may send, bytes: see package authority.
+const maxMessage = 1 << 20
+
+// share returns how many messages of one machine a stream may hold, so that no machine fills it:
+// want, but never fewer than it holds now, because NATS would remove the others.
+func (b *Bus) share(ctx context.Context, stream string, want int64) (int64, error) {
+	s, err := b.js.Stream(ctx, stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return want, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if now := s.CachedInfo().Config.MaxMsgsPerSubject; now > 0 && now <= want {
+		return want, nil
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return 0, err
+	}
+	for _, n := range info.State.Subjects {
+		want = max(want, 2*int64(n)) // more may come before the stream is updated
+	}
+	return want, nil
 }
 
 // makeBucket creates a bucket or updates it.
@@ -144,15 +182,4 @@ func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
 		return fmt.Errorf("announce specs of %s: %w", m.Job, err)
 	}
 	return nil
-}
-
-// Command sends a command to one machine and returns its reply.
-func (b *Bus) Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
-	return b.commands.one(ctx, machine, c)
-}
-
-// CommandAll sends a command to all machines and passes on the reply of each as it comes,
-// until ctx ends, which is no error.
-func (b *Bus) CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error {
-	return b.commands.all(ctx, c, each)
 }

@@ -3,11 +3,9 @@ package bus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -263,7 +261,7 @@ func TestFullStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	o := Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
-	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096})
+	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096, share: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,58 +389,6 @@ func TestSpecsOfAJobThatLeavesAndComesBack(t *testing.T) {
 	u.WatchSpecs("p", []sample.JobName{"web"})
 	if n := announced(); n != 1 {
 		t.Errorf("%d specs of the job that has come back, want 1", n)
-	}
-}
-
-// TestCommands: commands reach one machine, or all, and the answers come back. An expired
-// command is not carried out.
-func TestCommands(t *testing.T) {
-	a := newAuthority(t)
-	url := serveHere(t, a)
-	b := openBus(t, a, url, 1)
-	var mu sync.Mutex
-	var done []string
-	for _, machine := range []string{"one", "two.example"} {
-		u := openUplink(t, a, url, machine, func(_ context.Context, c *wire.Command) *wire.Reply {
-			mu.Lock()
-			defer mu.Unlock()
-			done = append(done, machine+" "+c.GetCap().GetTask()+c.GetEnforcement().GetMode())
-			return &wire.Reply{Ok: true, Message: "done"}
-		})
-		quelltest.Until(t, "the server has its subscriptions", func() bool {
-			return u.Err() == nil && u.commands.ask(t.Context()) == nil
-		})
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	r, err := b.Command(ctx, "two.example", &wire.Command{Id: "c1", Who: "anna", Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/t"}}})
-	if err != nil || !r.Ok || r.Id != "c1" || r.Machine != "two.example" {
-		t.Errorf("%v, %v", r, err)
-	}
-	var machines []string
-	all, enough := context.WithCancel(ctx)
-	defer enough()
-	err = b.CommandAll(all, &wire.Command{Id: "c2", Who: "anna", Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}},
-		func(r *wire.Reply) {
-			if machines = append(machines, fmt.Sprint(r.Machine, r.Ok)); len(machines) == 2 {
-				enough()
-			}
-		})
-	slices.Sort(machines)
-	if err != nil || !slices.Equal(machines, []string{"onetrue", "two.exampletrue"}) {
-		t.Errorf("%q, %v", machines, err)
-	}
-	if r, err := b.Command(ctx, "one", &wire.Command{Id: "c3", Who: "anna", Expires: 1}); err != nil || r.Ok || !strings.Contains(r.Message, "refused") {
-		t.Errorf("an old command: %v, %v", r, err)
-	}
-	if _, err := b.Command(ctx, "three", &wire.Command{Id: "c4", Who: "anna"}); !errors.Is(err, ErrNoMachine) {
-		t.Errorf("a machine that is not there: %v", err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	slices.Sort(done)
-	if want := []string{"one off", "two.example /t", "two.example off"}; !slices.Equal(done, want) {
-		t.Errorf("carried out %q, want %q", done, want)
 	}
 }
 

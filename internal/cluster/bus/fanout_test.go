@@ -27,7 +27,7 @@ import (
 
 var subscribers = flag.Int("subscribers", 500, "connections of BenchmarkSpecReachesAgents")
 
-// listener is an agent's connection that follows a job's specs. It implements only the
+// listener is an agent's connection that follows a job's specs, or decisions. It implements only the
 // NATS protocol over TCP with its own credentials, so that ten thousand fit into one
 // process and the server's work is what is measured.
 type listener struct {
@@ -37,7 +37,7 @@ type listener struct {
 
 // listen connects with credentials and subscribes to a subject. The server has the
 // subscription when it returns.
-func listen(address string, creds []byte, subject string) (*listener, error) {
+func listen(address string, creds []byte, account credential.Account, subject string) (*listener, error) {
 	user, err := credential.Parse(creds)
 	if err != nil {
 		return nil, err
@@ -47,14 +47,14 @@ func listen(address string, creds []byte, subject string) (*listener, error) {
 		return nil, err
 	}
 	l := &listener{conn, bufio.NewReaderSize(conn, 1024)}
-	if err := l.introduce(user, subject); err != nil {
+	if err := l.introduce(user, account, subject); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return l, nil
 }
 
 // introduce performs the start of the NATS client protocol.
-func (l *listener) introduce(user *credential.File, subject string) error {
+func (l *listener) introduce(user *credential.File, account credential.Account, subject string) error {
 	line, err := l.in.ReadString('\n')
 	text, ok := strings.CutPrefix(line, "INFO ")
 	if err != nil || !ok {
@@ -68,7 +68,7 @@ func (l *listener) introduce(user *credential.File, subject string) error {
 	if err != nil {
 		return err
 	}
-	token, err := user.Token(credential.Specs)
+	token, err := user.Token(account)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (l *listener) next() ([]byte, error) {
 	}
 }
 
-// audience is a set of agents that run one job.
+// audience is a set of agents that run one job, or follow decisions.
 type audience struct {
 	hub       *Bus
 	listeners []*listener
@@ -128,7 +128,7 @@ type audience struct {
 	revision  uint64
 }
 
-func newAudience(t testing.TB, n int) *audience {
+func newAudience(t testing.TB, n int, account credential.Account, subject string, check func(data []byte) error) *audience {
 	t.Helper()
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -152,7 +152,7 @@ func newAudience(t testing.TB, n int) *audience {
 		wg.Go(func() {
 			for i := range machines {
 				var err error
-				if a.listeners[i], err = listen(s.Options.Listen, creds, wire.SpecSubject("web", "p")); err != nil {
+				if a.listeners[i], err = listen(s.Options.Listen, creds, account, subject); err != nil {
 					t.Errorf("connection %d: %v", i, err)
 				}
 			}
@@ -173,12 +173,8 @@ func newAudience(t testing.TB, n int) *audience {
 				if errors.Is(err, net.ErrClosed) {
 					return
 				}
-				var m wire.Specs
 				if err == nil {
-					err = wire.Unmarshal(data, &m)
-				}
-				if err == nil && m.Job != "web" {
-					err = fmt.Errorf("the specs of %s came", m.Job)
+					err = check(data)
 				}
 				a.heard <- err
 				if err != nil {
@@ -196,6 +192,17 @@ func newAudience(t testing.TB, n int) *audience {
 	return a
 }
 
+// followSpecs returns agents that run job web.
+func followSpecs(t testing.TB, n int) *audience {
+	return newAudience(t, n, credential.Specs, wire.SpecSubject("web", "p"), func(data []byte) error {
+		var m wire.Specs
+		if err := wire.Unmarshal(data, &m); err != nil || m.Job != "web" {
+			return fmt.Errorf("the specs of %q came: %w", m.Job, err)
+		}
+		return nil
+	})
+}
+
 // announce stores and announces a change of the spec, and returns when every listener has
 // it.
 func (a *audience) announce(t testing.TB) time.Duration {
@@ -203,8 +210,15 @@ func (a *audience) announce(t testing.TB) time.Duration {
 	a.revision++
 	m := wire.SpecsOf("web", "p", a.revision, []spec.Spec{{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.RunQ, Variant: "bpf"},
 		State: spec.Ready, Samples: 100_000, Tasks: 1000, Mean: float64(a.revision), StdDev: 1}})
+	return a.time(t, func() error { return a.hub.PutSpecs(t.Context(), m) })
+}
+
+// time does something that sends each listener a message, and returns how long it took until
+// all had it.
+func (a *audience) time(t testing.TB, do func() error) time.Duration {
+	t.Helper()
 	begun := time.Now()
-	if err := a.hub.PutSpecs(t.Context(), m); err != nil {
+	if err := do(); err != nil {
 		t.Fatal(err)
 	}
 	late := time.NewTimer(time.Minute)
@@ -224,7 +238,7 @@ func (a *audience) announce(t testing.TB) time.Duration {
 
 // TestSpecReachesAll: a change of a spec reaches every agent that follows the job, once.
 func TestSpecReachesAll(t *testing.T) {
-	a := newAudience(t, 40)
+	a := followSpecs(t, 40)
 	for range 3 {
 		a.announce(t)
 	}
@@ -235,7 +249,7 @@ func TestSpecReachesAll(t *testing.T) {
 // off the socket and decoded. It uses real TCP connections, as many as -subscribers, to a
 // server in a separate process.
 func BenchmarkSpecReachesAgents(b *testing.B) {
-	a := newAudience(b, *subscribers)
+	a := followSpecs(b, *subscribers)
 	var worst, sum time.Duration
 	n := 0
 	for b.Loop() {

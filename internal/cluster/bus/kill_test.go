@@ -234,23 +234,27 @@ func (f *fleet) readOn(ctx context.Context, b *Bus) error {
 		return err
 	}
 	defer c.Close()
-	for {
+	for last := uint64(0); ; {
 		fetching, cancel := context.WithTimeout(ctx, time.Second)
 		all, err := c.Fetch(fetching, nil, 500)
 		cancel()
 		for i := range all {
 			f.take(&all[i])
+			last = all[i].Seq
 		}
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		if len(all) > 0 && f.some(2) == 0 {
+		// What came is removed at once, or later. It is removed at the latest when no more
+		// comes: a machine whose share of the stream is full sends none.
+		if last > 0 && (len(all) == 0 || f.some(2) == 0) {
 			forgetting, cancel := context.WithTimeout(ctx, 2*time.Second)
-			err = c.Ack(forgetting, all[len(all)-1].Seq)
+			err = c.Ack(forgetting, last)
 			cancel()
 			if err != nil {
 				return err
 			}
+			last = 0
 		}
 	}
 }

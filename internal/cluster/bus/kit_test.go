@@ -25,7 +25,6 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -243,11 +242,11 @@ func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bu
 }
 
 // openUplink opens an agent's side that retries soon.
-func openUplink(t testing.TB, a *authority.Authority, url, machine string, command func(context.Context, *wire.Command) *wire.Reply) *Uplink {
+func openUplink(t testing.TB, a *authority.Authority, url, machine string, decided func(context.Context)) *Uplink {
 	t.Helper()
 	u, err := OpenUplink(UplinkOptions{
 		Options: Options{URL: url, Name: machine, Credentials: credentials(t, a, authority.Agent, machine, 0), pause: 20 * time.Millisecond},
-		Dir:     t.TempDir(), MaxBytes: MinSpool, Command: command})
+		Dir:     t.TempDir(), MaxBytes: MinSpool, Decided: decided})
 	if err != nil {
 		t.Fatal(err)
 	}

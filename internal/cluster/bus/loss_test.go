@@ -207,7 +207,7 @@ func TestFullServerDisk(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 		defer cancel()
 		b, err := Open(ctx, Options{URL: s.url(), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t),
-			pause: 20 * time.Millisecond}, StreamOptions{MaxBytes: 16 << 20})
+			pause: 20 * time.Millisecond}, StreamOptions{MaxBytes: 16 << 20, share: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

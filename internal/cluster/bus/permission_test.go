@@ -65,11 +65,11 @@ func TestPermissions(t *testing.T) {
 	js := "$JS.API.STREAM."
 	publish := []string{wire.SampleSubject(own), wire.SampleSubject(other), wire.RecordSubject(own), wire.RecordSubject(other),
 		"spec.web.p", "command.all", wire.CommandSubject(own), wire.CommandSubject(other), "$KV.specs.web.p", directGet("web.p"),
-		wire.ReplySubject(own, "c1"), wire.ReplySubject(other, "c1"), wire.ReplySubject("", "c1"), wire.RenewalSubject(own), wire.RenewalSubject(other), wire.RenewedSubject(own), "$JS.API.DIRECT.GET.KV_leases.$KV.leases.x",
+		wire.StateSubject(own), wire.StateSubject(other), wire.StateSubject(""), "$KV.decisions.all", "$JS.API.DIRECT.GET.KV_decisions.$KV.decisions.all", wire.RenewalSubject(own), wire.RenewalSubject(other), wire.RenewedSubject(own), "$JS.API.DIRECT.GET.KV_leases.$KV.leases.x",
 		js + "PURGE.samples", js + "DELETE.samples", js + "MSG.GET.samples", js + "INFO.samples", "$JS.API.CONSUMER.CREATE.samples", "$JS.API.INFO",
 		inboxPrefix(own) + ".x", inboxPrefix(other) + ".x", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.CONNZ", "$SYS.REQ.USER.INFO", "anything"}
 	subscribe := []string{wire.SampleSubject(own), wire.AllSamples, wire.AllRecords, wire.AllSpecs, "spec.web.p", "command.all", "command.>",
-		wire.CommandSubject(own), wire.CommandSubject(other), wire.AllReplies("c1"), wire.OwnReplies(own), wire.OwnReplies(other),
+		wire.CommandSubject(own), wire.CommandSubject(other), wire.AllStates, wire.OwnReplies(own), wire.OwnReplies(other),
 		wire.AllRenewals, wire.RenewedSubject(own), wire.RenewedSubject(other), "renewed.*",
 		inboxPrefix(own) + ".>", inboxPrefix(other) + ".>", ">", "$JS.>", "$KV.specs.>", "_R_.>", "anything"}
 	type rights map[credential.Account][]string // "+" publishes, "-" subscribes
@@ -77,7 +77,7 @@ func TestPermissions(t *testing.T) {
 		authority.Agent: {
 			credential.Samples:  {"+" + wire.SampleSubject(own), "+" + wire.RecordSubject(own), "-" + inboxPrefix(own) + ".>"},
 			credential.Specs:    {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
-			credential.Commands: {"+" + wire.ReplySubject(own, "c1"), "+" + wire.RenewalSubject(own), "-command.all", "-" + wire.CommandSubject(own), "-" + wire.RenewedSubject(own)},
+			credential.Commands: {"+" + wire.StateSubject(own), "+" + wire.RenewalSubject(own), "-command.all", "-" + wire.CommandSubject(own), "-" + wire.RenewedSubject(own)},
 		},
 		authority.Viewer: {
 			credential.Store: {"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,23 +23,32 @@ const (
 	renewPause = time.Minute
 	// renewWait is how long an answer may take.
 	renewWait = 10 * time.Second
+	// askEvery is how often an agent asks for credentials that are not due: the server signs
+	// new ones if the key that signed the present ones was replaced.
+	askEvery = 24 * time.Hour
 )
 
 // watchCredentials reads the file of credentials from time to time and has them renewed.
 func (u *Uplink) watchCredentials(ctx context.Context) {
 	tick := time.NewTicker(cmp.Or(u.options.read, readEvery))
 	defer tick.Stop()
+	every := cmp.Or(u.options.ask, askEvery)
 	var asked time.Time
+	ask := time.Now().Add(rand.N(every)) // for those that are not due; not all at once after a restart of many
 	for {
 		now := time.Now()
 		f := u.credentials.Load()
 		var connected <-chan struct{} // closed when there is a new connection
 		if u.commands != nil {
 			connected = u.commands.changed(u.commands.epoch())
-			if f != nil && f.Renewable && (f.Enrols || credential.Due(f.Issued, f.Expires, now)) &&
-				u.commands.nc.IsConnected() && now.Sub(asked) >= renewPause {
-				asked = now
-				u.renewing.set(u.renew(ctx, f))
+			due := f != nil && (f.Enrols || credential.Due(f.Issued, f.Expires, now))
+			if f != nil && f.Renewable && u.commands.nc.IsConnected() && (due && now.Sub(asked) >= renewPause || !now.Before(ask)) {
+				asked, ask = now, now.Add(every)
+				err := u.renew(ctx, f)
+				if !due { // it may be refused
+					err = nil
+				}
+				u.renewing.set(err)
 				u.readCredentials()
 			}
 		}
@@ -92,7 +102,7 @@ func (u *Uplink) renew(ctx context.Context, f *credential.File) error {
 	if r.Refused != "" {
 		return fmt.Errorf("renew credentials: the server refuses: %s", cut(r.Refused))
 	}
-	text, err := f.Renewed(r.Tokens, seed)
+	text, err := f.Renewed(r.Tokens, seed, time.Now())
 	if err != nil {
 		return err
 	}
@@ -122,7 +132,7 @@ func (u *Uplink) Expires(now time.Time) (at time.Time, due error) {
 const maxRenewals = 64
 
 // ServeRenewals answers machines' requests for new credentials until ctx ends. The bus has
-// checked which machine asks; renew signs JWTs for its new key.
+// checked which machine asks; renew signs JWTs for its new key, none if they are not due.
 func (b *Bus) ServeRenewals(ctx context.Context, renew func(machine, key string) ([]string, error)) error {
 	nc := b.commands.link.nc
 	requests := make(chan *nats.Msg, maxRenewals)
@@ -157,6 +167,8 @@ func (b *Bus) ServeRenewals(ctx context.Context, renew func(machine, key string)
 		if answer.Tokens, err = renew(r.Machine, r.Key); err != nil {
 			answer.Refused = err.Error()
 			b.log.Warn("credentials were not renewed", "machine", r.Machine, "reason", err)
+		} else if answer.Tokens == nil {
+			answer.Refused = "they are not due, or not renewable"
 		} else {
 			b.log.Info("credentials were renewed", "machine", r.Machine)
 		}

@@ -55,7 +55,7 @@ func TestEnrolment(t *testing.T) {
 	open := func() *Uplink {
 		t.Helper()
 		u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m1", Credentials: path, pause: 20 * time.Millisecond},
-			Dir: t.TempDir(), MaxBytes: MinSpool, read: 10 * time.Millisecond, Command: func(context.Context, *wire.Command) *wire.Reply { return &wire.Reply{Ok: true} }})
+			Dir: t.TempDir(), MaxBytes: MinSpool, read: 10 * time.Millisecond, Decided: func(context.Context) {}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestAttackRenewalForAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = f.Renewed(tokens, seed)
+		_, err = f.Renewed(tokens, seed, time.Now())
 		return err
 	}
 	if err := renewed(a, "m1"); err != nil {

@@ -26,13 +26,15 @@ type UplinkOptions struct {
 	Dir     string
 	// MaxBytes bounds the spool on disk; an eighth of it is for records.
 	MaxBytes int64
-	// Command carries out an operator's command, which the server has signed; nil: no
-	// commands are accepted. It is called in a goroutine of its own, one call at a time.
-	Command func(context.Context, *wire.Command) *wire.Reply
+	// Decided is called when the decisions that Decisions returns have changed; nil: the
+	// server's decisions are not followed. It is called in a goroutine of its own, one call at
+	// a time.
+	Decided func(context.Context)
 
 	keep time.Duration // after an acknowledgement; 0: keepFor
 	wait time.Duration // for an acknowledgement; 0: ackWait
 	read time.Duration // of credentials, how often; 0: readEvery
+	ask  time.Duration // for credentials that are not due, how often; 0: askEvery
 }
 
 // MinSpool is the minimum of UplinkOptions.MaxBytes, bytes.
@@ -47,8 +49,10 @@ type Uplink struct {
 	samples, recordQueue *queue
 	link                 *connection // the account of samples
 	specs                *specs
-	commands             *connection // nil: no commands are accepted
-	gate                 *gate
+	commands             *connection // nil: decisions are not followed
+	gate                 *gate       // nil as well
+	state                atomic.Pointer[wire.State]
+	reports              chan struct{} // the state is to be sent
 	forged               atomic.Uint64
 	credentials          atomic.Pointer[credential.File] // as last read; nil: none
 	unreadable, renewing problem                         // of the file of credentials
@@ -63,7 +67,7 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 		return nil, fmt.Errorf("open uplink: %d bytes for the spool, want at least %d", o.MaxBytes, MinSpool)
 	}
 	boot := strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strings.ToLower(rand.Text()[:6])
-	u := &Uplink{machine: o.Name, boot: boot, options: o, link: newLink(credential.Samples)}
+	u := &Uplink{machine: o.Name, boot: boot, options: o, link: newLink(credential.Samples), reports: make(chan struct{}, 1)}
 	var err error
 	if u.samples, err = newQueue(&o, wire.SampleSubject(o.Name), wire.Type_TYPE_BATCH, "samples", o.MaxBytes/8*7, u.link); err != nil {
 		return nil, err
@@ -110,9 +114,9 @@ func (u *Uplink) disconnect() {
 }
 
 func (u *Uplink) connect(ctx context.Context) error {
-	if u.options.Command != nil {
+	if u.options.Decided != nil {
 		u.commands = newLink(credential.Commands)
-		u.gate = &gate{machine: u.machine, credentials: u.options.Credentials, opened: time.Now(), last: map[string]uint64{}}
+		u.gate = openGate(u.machine, u.options.Dir, u.options.Credentials)
 	}
 	for _, l := range u.links() {
 		failed := func(_ *nats.Conn, err error) {
@@ -135,27 +139,29 @@ func (u *Uplink) connect(ctx context.Context) error {
 	if u.commands == nil {
 		return nil
 	}
-	commands := make(chan *nats.Msg, maxCommands) // one for both subjects, so that commands keep their order
+	messages := make(chan *nats.Msg, maxDecided)
 	for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
-		if _, err := u.commands.nc.ChanSubscribe(subject, commands); err != nil {
-			return fmt.Errorf("listen for commands: %w", err)
+		if _, err := u.commands.nc.ChanSubscribe(subject, messages); err != nil {
+			return fmt.Errorf("listen for decisions: %w", err)
 		}
 	}
 	u.running.Go(func() {
 		for {
 			select {
-			case m := <-commands:
-				u.command(ctx, m.Data)
+			case m := <-messages:
+				u.decided(ctx, m.Data)
 			case <-ctx.Done():
 				return
 			}
 		}
 	})
+	u.running.Go(func() { u.report(ctx) })
 	return nil
 }
 
-// maxCommands is how many commands may wait; further ones are dropped.
-const maxCommands = 256
+// maxDecided is how many messages with decisions may wait; further ones are dropped, and come
+// again when the agent has said what it has.
+const maxDecided = 256
 
 // Bounds of a batch, so that its message stays well below NATS's 1 MB.
 const (
@@ -203,33 +209,6 @@ func (u *Uplink) WatchSpecs(platform sample.Platform, jobs []sample.JobName) {
 // Specs returns the specs that have arrived since the last call.
 func (u *Uplink) Specs() []spec.Spec { return u.specs.drain() }
 
-// command carries out a command and answers it. A message that no server of this agent's
-// authority has signed is not answered.
-func (u *Uplink) command(ctx context.Context, message []byte) {
-	c, err := u.gate.open(message, time.Now())
-	var refused *refusedError
-	reply := &wire.Reply{}
-	switch {
-	case errors.As(err, &refused):
-		reply.Message = err.Error()
-		u.warn("a command was refused", "who", c.Who, "reason", err)
-	case err != nil:
-		u.forged.Add(1)
-		u.warn("a message that is no command of the server was dropped", "reason", err)
-		return
-	default:
-		reply = u.options.Command(ctx, c)
-	}
-	reply.Id, reply.Machine = c.Id, u.machine
-	data, err := wire.Marshal(reply)
-	if err == nil {
-		err = u.commands.nc.Publish(wire.ReplySubject(u.machine, c.Id), data)
-	}
-	if err != nil {
-		u.commands.reason.set(err)
-	}
-}
-
 func (u *Uplink) warn(message string, args ...any) {
 	if u.options.Log != nil {
 		u.options.Log.Warn(message, args...)
@@ -243,7 +222,11 @@ func (u *Uplink) Err() error {
 			return errors.Join(err, u.samples.appending.get(), u.recordQueue.appending.get())
 		}
 	}
-	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.failed.get())
+	var keeping error
+	if u.gate != nil {
+		keeping = u.gate.keeping.get()
+	}
+	return errors.Join(u.samples.err(), u.recordQueue.err(), u.specs.failed.get(), keeping)
 }
 
 // UplinkStats counts the messages since OpenUplink by outcome.
@@ -256,7 +239,7 @@ type UplinkStats struct {
 	Dropped   uint64 // the spool was full: the oldest
 	Damaged   uint64 // cannot be read back from disk
 	Refused   uint64 // larger than the server accepts
-	Forged    uint64 // messages to this agent that were no commands of its server
+	Forged    uint64 // messages to this agent that were no decisions of its server
 }
 
 // Stats counts batches and records together.

@@ -43,20 +43,25 @@ func table() []route {
 		{method: "GET", path: "/readyz", summary: "whether it accepts messages and requests; 503 if not", out: Health{}, serve: (*Server).readyz},
 		{method: "GET", path: "/metrics", scope: Viewer, summary: "the server's own metrics, for Prometheus", media: "text/plain", serve: (*Server).serveMetrics},
 		{method: "GET", path: "/openapi.json", summary: "this document", serve: (*Server).openapi},
+		{method: "GET", path: cluster.PathCaller, scope: Viewer, summary: "who asks: the token's name and scope, and the server's version and time", out: cluster.Caller{}, serve: (*Server).whoAsks},
+		{method: "GET", path: cluster.PathTasks, scope: Viewer, summary: "tasks with their newest samples, by machine and name; those of the last 10 minutes unless since says otherwise",
+			params: []param{{"machine", "only tasks of this machine"}, {"job", "only tasks of this job"}, spanParams[0]}, out: []cluster.Task{}, serve: (*Server).listTasks},
 		{method: "GET", path: cluster.PathSpecs, scope: Viewer, summary: "specs of jobs, newest versions",
 			params: []param{{"job", "only specs of this job"}, {"platform", "only specs of this platform"}}, out: []cluster.Spec{}, serve: (*Server).listSpecs},
 		{method: "POST", path: cluster.PathCompute, scope: Operator, summary: "compute all specs now", in: cluster.Reason{}, out: cluster.Done{}, serve: (*Server).computeSpecs},
 		{method: "POST", path: cluster.PathRevoke, scope: Operator, summary: "take back what was learnt from a machine, about a job, or both, and compute all specs without it", in: cluster.Revocation{}, out: cluster.Done{}, serve: (*Server).revokeSpecs},
 		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents in their current state, newest first, at most 1000",
-			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
+			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"},
+				{"suspect", "only incidents that name or cap a suspect of this job"}, {"brief", "true: without charts, findings and the latest analysis"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
 		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent a message, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
+		{method: "GET", path: cluster.PathDecisions, scope: Viewer, summary: "operators' decisions that stand, for all machines and for single ones, and how many machines have them", out: []cluster.Decision{}, serve: (*Server).listDecisions},
 		{method: "GET", path: cluster.PathPairs, scope: Viewer, summary: "jobs that should not share a machine: pairs of victim and antagonist, the strongest evidence first, at most 1000",
 			params: append([]param{{"job", "only pairs in which this job is the victim"}}, spanParams...), out: []cluster.Pair{}, serve: (*Server).listPairs},
 		{method: "GET", path: "/v1/segments", scope: Viewer, summary: "the store's current files", params: spanParams, out: SegmentList{}, serve: (*Server).listSegments},
 		{method: "GET", path: cluster.PathQueries, scope: Viewer, summary: "the canned queries", out: []cluster.Canned{}, serve: (*Server).listCanned},
 		{method: "POST", path: cluster.PathQuery, scope: Viewer, summary: "one SELECT, or a canned query, over the store", in: cluster.Query{}, out: duck.Answer{}, serve: (*Server).query},
 		{method: "GET", path: "/v1/events", scope: Viewer, summary: "events: new states of incidents, actions, changes of specs", media: "text/event-stream", serve: (*Server).events},
-		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "send a command to one machine's agent or to all: one of cap, uncap, protect, unprotect, enforcement, pardon", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
+		{method: "POST", path: cluster.PathCommands, scope: Operator, summary: "decide for one machine or for all: one of cap, uncap, protect, unprotect, enforcement, pardon, reset", in: cluster.Command{}, out: cluster.Replies{}, serve: (*Server).command},
 	}
 }
 
@@ -64,6 +69,12 @@ func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	for _, rt := range table() {
 		mux.HandleFunc(rt.method+" "+rt.path, s.guard(&rt))
+	}
+	if s.Pages != nil {
+		serve := func(_ *Server, w http.ResponseWriter, r *request) error { s.Pages.ServeHTTP(w, r.Request); return nil }
+		for _, path := range [...]string{"/{$}", "/ui/"} {
+			mux.HandleFunc("GET "+path, s.guard(&route{method: "GET", path: path, serve: serve}))
+		}
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, &httpError{http.StatusNotFound, "unknown path", "see /openapi.json"}, s)
@@ -152,7 +163,7 @@ func (s *Server) specViews(n int, fits func(*store.Spec) bool) []cluster.Spec {
 	for _, v := range s.specs.by {
 		if fits(&v) {
 			views = append(views, cluster.Spec{Spec: dialect.SpecOf(&v), Version: v.Version, Last: sample.Millis(v.Last),
-				Machines: v.Machines, MachinesOut: v.MachinesOut, LeftOut: machinesLeftOut(&v)})
+				Machines: v.Machines, MachinesOut: v.MachinesOut, LeftOut: machinesLeftOut(&v), Threshold: threshold(dialect.SpecOf(&v))})
 		}
 	}
 	s.specs.mu.Unlock()
@@ -198,14 +209,19 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 }
 
 func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
-	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"}})
+	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"},
+		{"suspect", "(suspect_job = %[1]s OR capped_job = %[1]s)"}})
 	if err != nil {
 		return err
 	}
 	if r.URL.Query().Get("open") == "true" {
 		where += " AND closed IS NULL"
 	}
-	a := s.answer(w, r, listForm(docOf))
+	of := docOf
+	if r.URL.Query().Get("brief") == "true" {
+		of = briefOf
+	}
+	a := s.answer(w, r, listForm(of))
 	// Segments are selected by time of update, so an incident's newest state is included.
 	job := &duck.Job{SQL: "SELECT doc FROM incidents WHERE " + where + " ORDER BY updated DESC LIMIT 1000", From: from}
 	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
@@ -222,6 +238,19 @@ func docOf(row json.RawMessage) (json.RawMessage, error) {
 		return nil, nil
 	}
 	return json.RawMessage(doc[0]), nil
+}
+
+// briefOf is docOf without what only a page of one incident needs: most of its size.
+func briefOf(row json.RawMessage) (json.RawMessage, error) {
+	text, err := docOf(row)
+	var doc map[string]json.RawMessage
+	if err != nil || json.Unmarshal(text, &doc) != nil { // malformed
+		return nil, err
+	}
+	for _, key := range [...]string{"times", "victim_cost", "suspect_usage", "latest", "findings"} {
+		delete(doc, key)
+	}
+	return json.Marshal(doc)
 }
 
 // incidentsWhere returns a request's conditions on the table of incidents, and the time
@@ -250,7 +279,7 @@ func (s *Server) incidentsWhere(r *request, by [][2]string) (where string, from 
 // listMachines returns one row per machine, however often its agent has restarted.
 func (s *Server) listMachines(w http.ResponseWriter, r *request) error {
 	marks := s.Store.Marks()
-	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, machinesOf(marks)) })
+	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, s.withStates(machinesOf(marks))) })
 }
 
 // machinesOf returns the machines of sources, by name.

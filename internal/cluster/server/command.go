@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"net/http"
@@ -10,19 +12,17 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
-// commandTime is the time limit for the machines' replies.
+// commandTime is how long to wait for what machines say of a new decision. Those that say
+// nothing get it when they come back.
 const commandTime = 10 * time.Second
 
-// lately is the age of a machine's last message up to which it is expected to answer a
-// command to all.
+// lately is the age of a machine's last message up to which it is expected to answer.
 const lately = 5 * time.Minute
-
-// grace is how long to wait for further machines after all expected ones have answered.
-const grace = 300 * time.Millisecond
 
 func (s *Server) command(w http.ResponseWriter, r *request) error {
 	var in cluster.Command
@@ -32,22 +32,16 @@ func (s *Server) command(w http.ResponseWriter, r *request) error {
 	if err := in.Validate(); err != nil {
 		return bad("%v", err)
 	}
-	c := wire.EncodeCommand(&in.Command)
 	var out cluster.Replies
 	outcome := func() string { return summary(&in, &out) }
 	err := s.runAudited(r, cluster.PathCommands, in.String(), in.Why, outcome, func() (err error) {
-		if s.Commander == nil {
+		if s.Decider == nil {
 			return &httpError{http.StatusServiceUnavailable, "the server has no connection to machines", "set bus.listen or bus.url"}
 		}
-		now := s.Now()
-		c.Who, c.Id, c.Expires = r.caller.name, fmt.Sprintf("%s-%d", r.caller.name, now.UnixNano()), now.Add(commandTime).UnixMilli()
-		ctx, cancel := context.WithTimeout(r.Context(), commandTime)
-		defer cancel()
-		if in.Cluster {
-			out, err = s.commandAll(ctx, c)
-		} else {
-			out, err = s.commandOne(ctx, in.Machine, c)
+		if in.Machine != "" && !s.knows(in.Machine) {
+			return &httpError{http.StatusNotFound, fmt.Sprintf("the machine %q was never heard of", in.Machine), "see `quell machines`"}
 		}
+		out, err = s.decide(r.Context(), r.caller.name, &in)
 		return err
 	})
 	if err != nil {
@@ -56,55 +50,93 @@ func (s *Server) command(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, out)
 }
 
-// commandOne sends a command to a machine; a refusal by the machine is an error.
-func (s *Server) commandOne(ctx context.Context, machine string, c *wire.Command) (out cluster.Replies, err error) {
-	answer, err := s.Commander.Command(ctx, machine, c)
-	if err != nil {
-		return out, &httpError{http.StatusBadGateway, err.Error(), "see `quell machines`: its agent may be down or disconnected"}
-	}
-	if !answer.Ok {
-		return out, &httpError{http.StatusConflict, printable.Text(answer.Message), ""}
-	}
-	return cluster.Replies{Replies: []cluster.Reply{replyOf(answer)}, Silent: []string{}}, nil
-}
-
-// commandAll sends a command to all machines and waits for those that have sent messages
-// lately.
-func (s *Server) commandAll(ctx context.Context, c *wire.Command) (cluster.Replies, error) {
-	ctx, cancel := context.WithCancel(ctx)
+// decide makes a command a decision and returns what machines have done about it, when all that
+// were heard of lately have said so, or the time for that is over. A single machine's refusal is
+// an error, and withdraws the decision.
+func (s *Server) decide(ctx context.Context, who string, in *cluster.Command) (out cluster.Replies, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.answers)
 	defer cancel()
-	missing := map[string]bool{}
-	for source, m := range s.Store.Marks() {
-		if s.now().Sub(m.At) <= lately {
-			missing[source.Machine] = true
-		}
+	d := command.Decide(rand.Text(), who, s.now(), in.Command)
+	if in.Canary != nil {
+		d = d.Begin(0, slices.Collect(maps.Keys(s.seen())), in.Canary.Every, d.At)
 	}
-	all := len(missing) > 0
-	out := cluster.Replies{Replies: []cluster.Reply{}, Silent: []string{}}
-	var timer *time.Timer
-	err := s.Commander.CommandAll(ctx, c, func(r *wire.Reply) {
-		out.Replies = append(out.Replies, replyOf(r))
-		if delete(missing, r.Machine); all && len(missing) == 0 && timer == nil {
-			timer = time.AfterFunc(grace, cancel)
+	missing := map[string]bool{in.Machine: true}
+	if in.Cluster {
+		missing = s.seen()
+	}
+	said, end := s.states.watch()
+	defer end()
+	revision, err := s.Decider.Decide(ctx, in.Machine, func(list []command.Decision) ([]command.Decision, error) {
+		next := command.Add(list, d)
+		if in.Reset != nil && len(next) == len(list) {
+			return nil, &httpError{http.StatusNotFound, "no decision stands that would be reset: " + in.Object(), "see `quell decisions --cluster`"}
 		}
+		return next, nil
 	})
-	if timer != nil {
-		timer.Stop()
-	}
 	if err != nil {
+		if _, refused := err.(*httpError); refused { //nolint:errorlint // its own, not wrapped
+			return out, err
+		}
 		return out, &httpError{http.StatusBadGateway, err.Error(), "see the server's log"}
 	}
-	out.Silent = append(out.Silent, slices.Sorted(maps.Keys(missing))...)
+	out = cluster.Replies{Replies: []cluster.Reply{}, Silent: []string{}}
+	if in.Reset == nil {
+		out.Decision, out.Until = d.ID, d.Until
+	}
+	answers := s.gather(ctx, in.Machine, d.ID, revision, missing, said)
+	for machine, answer := range answers {
+		out.Replies = append(out.Replies, replyOf(machine, answer))
+	}
 	slices.SortFunc(out.Replies, func(a, b cluster.Reply) int { return strings.Compare(a.Machine, b.Machine) })
-	if len(out.Replies) == 0 {
-		return out, &httpError{http.StatusBadGateway, "no machine has answered", "see `quell machines`: agents may be down or disconnected"}
+	out.Silent = append(out.Silent, slices.Sorted(maps.Keys(missing))...)
+	if answer := answers[in.Machine]; in.Machine != "" && answer != nil && !answer.Ok {
+		withdraw := command.Decide("", who, s.now(), command.Command{Reset: &command.Reset{Decision: d.ID}})
+		if _, err := s.Decider.Decide(context.WithoutCancel(ctx), in.Machine, func(list []command.Decision) ([]command.Decision, error) { return command.Add(list, withdraw), nil }); err != nil {
+			return out, &httpError{http.StatusBadGateway, err.Error(), "the machine has refused; see `quell decisions --cluster`"}
+		}
+		return out, &httpError{http.StatusConflict, printable.Text(answer.Message), ""}
 	}
 	return out, nil
 }
 
-// replyOf converts a reply. Its texts come from the machine: each is one line.
-func replyOf(r *wire.Reply) cluster.Reply {
-	out := cluster.Reply{Machine: r.Machine, OK: r.Ok, NoMatch: r.None, Message: printable.Text(r.Message), Cap: printable.Text(r.Cap), Tasks: int(r.Tasks)}
+// gather waits until the missing machines have a revision, and removes those that do. It
+// returns what each machine has done.
+func (s *Server) gather(ctx context.Context, scope, id string, revision uint64, missing map[string]bool, said <-chan *wire.State) map[string]*wire.Reply {
+	answers := map[string]*wire.Reply{}
+	take := func(state *wire.State) {
+		if !has(state, scope, revision) || scope != "" && state.Machine != scope {
+			return
+		}
+		answer := outcomeOf(state, id)
+		switch {
+		case answer == nil && state.Mode == "":
+			return // the agent is starting
+		case answer == nil: // what was reset
+			answer = &wire.Reply{Ok: true, Message: fmt.Sprintf("enforcement is %s (%s)", state.Mode, state.From)}
+		}
+		answers[state.Machine] = answer
+		delete(missing, state.Machine)
+	}
+	for _, state := range s.states.all() {
+		take(state.State)
+	}
+	for len(missing) > 0 {
+		select {
+		case state := <-said:
+			take(state)
+		case <-ctx.Done():
+			for _, state := range s.states.all() {
+				take(state.State)
+			}
+			return answers
+		}
+	}
+	return answers
+}
+
+// replyOf converts an outcome. Its texts come from the machine: each is one line.
+func replyOf(machine string, r *wire.Reply) cluster.Reply {
+	out := cluster.Reply{Machine: machine, OK: r.Ok, NoMatch: r.None, Message: printable.Text(r.Message), Cap: printable.Text(r.Cap), Tasks: int(r.Tasks)}
 	for _, why := range r.Refused {
 		out.Refused = append(out.Refused, printable.Text(why))
 	}
@@ -114,7 +146,7 @@ func replyOf(r *wire.Reply) cluster.Reply {
 // summary is the outcome of a command for the audit log. The outcome on each machine is
 // in the table actions.
 func summary(in *cluster.Command, out *cluster.Replies) string {
-	if !in.Cluster {
+	if !in.Cluster && len(out.Silent) == 0 {
 		return "done"
 	}
 	var done, none int
@@ -137,7 +169,7 @@ func summary(in *cluster.Command, out *cluster.Replies) string {
 		text += fmt.Sprintf("; %d refused: %s", len(refused), strings.Join(refused[:min(len(refused), 10)], "; "))
 	}
 	if n := len(out.Silent); n > 0 {
-		text += fmt.Sprintf("; %d did not answer: %s", n, strings.Join(out.Silent[:min(n, 10)], ", "))
+		text += fmt.Sprintf("; %d get it when they come back: %s", n, strings.Join(out.Silent[:min(n, 10)], ", "))
 	}
-	return text
+	return cmp.Or(text, "done")
 }

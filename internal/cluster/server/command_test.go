@@ -2,16 +2,20 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/commandtest"
@@ -37,20 +41,27 @@ func TestCommandToAll(t *testing.T) {
 	if err := b.store.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	b.fake.all = []*wire.Reply{{Machine: "m3", Message: "no task on this machine matches job web", None: true}, {Machine: "m2", Message: "too old"}, {Machine: "m1", Ok: true, Tasks: 4, Message: "capped 4"}}
+	b.fake.replies = map[string]*wire.Reply{"m3": {Message: "no task on this machine matches job web", None: true}, "m2": {Message: "too old"}, "m1": {Ok: true, Tasks: 4, Message: "capped 4"}}
 	r, w := ask(`{"cluster":true,"why":"ticket 2","cap":{"job":"web","rate":0.5,"for":"5m"}}`)
-	if w.Code != 200 || len(r.Replies) != 3 || r.Replies[0].Machine != "m1" || r.Replies[0].Tasks != 4 || !r.Replies[2].NoMatch || len(r.Silent) != 0 {
+	if w.Code != 200 || len(r.Replies) != 3 || r.Replies[0].Machine != "m1" || r.Replies[0].Tasks != 4 || !r.Replies[2].NoMatch || len(r.Silent) != 0 || r.Decision == "" || r.Until != sample.At(start.Add(5*time.Minute)) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	if c := b.fake.commands[0]; c.GetCap().GetMany().GetJob() != "web" || c.GetCap().GetTask() != "" || c.Who != "olga" {
-		t.Errorf("sent %v", c)
+	if c := b.fake.standing[""][0]; c.Cap.Job != "web" || c.Who != "olga" || c.ID != r.Decision {
+		t.Errorf("decided %+v", c)
 	}
-	b.fake.reply = &wire.Reply{Machine: "m1", Ok: true}
+	b.fake.replies = map[string]*wire.Reply{"m1": {Ok: true}}
 	if r, w = ask(`{"machine":"m1","why":"x","unprotect":{"class":"batch"}}`); w.Code != 200 || len(r.Replies) != 1 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if c := b.fake.commands[1]; !c.GetProtect().GetOff() || c.GetProtect().GetMany().GetClass() != "batch" {
-		t.Errorf("sent %v", c)
+	if c := b.fake.standing["m1"][0]; c.Unprotect.Class != "batch" {
+		t.Errorf("decided %+v", c)
+	}
+	b.fake.replies = map[string]*wire.Reply{"m1": nil}
+	if r, w = ask(`{"machine":"m1","why":"x","reset":{"protect":{"class":"batch"}}}`); w.Code != 200 || len(r.Replies) != 1 || !r.Replies[0].OK || len(b.fake.standing["m1"]) != 0 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if _, w = ask(`{"machine":"m1","why":"x","reset":{"protect":{"class":"batch"}}}`); w.Code != 404 {
+		t.Errorf("nothing to reset: %d %s", w.Code, w.Body)
 	}
 	for _, body := range []string{
 		`{"cluster":true,"machine":"m1","why":"x","uncap":{"all":true}}`, `{"why":"x","uncap":{"all":true}}`, `{"cluster":true,"why":"x","uncap":{"all":true,"job":"web"}}`,
@@ -60,8 +71,8 @@ func TestCommandToAll(t *testing.T) {
 			t.Errorf("%s: %d", body, w.Code)
 		}
 	}
-	if n := len(b.fake.commands); n != 2 {
-		t.Errorf("%d commands went out", n)
+	if n := len(b.fake.decided); n != 2 {
+		t.Errorf("%d decisions were made", n)
 	}
 	found := false
 	for _, a := range b.audits(t) {
@@ -77,34 +88,155 @@ func TestCommandToAll(t *testing.T) {
 // do, with the same messages, and forwards a valid one unchanged.
 func TestCommandsAtTheAPI(t *testing.T) {
 	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
-	b.fake.reply = &wire.Reply{Machine: "m1", Ok: true}
-	sent := 0
+	b.fake.replies = map[string]*wire.Reply{"m1": {Ok: true}}
 	for _, c := range commandtest.Cases() {
 		if c.JSON == "" {
 			continue // not expressible in JSON
 		}
+		before := len(b.fake.decided)
 		w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", strings.Replace(c.JSON, "{", `{"machine":"m1",`, 1))
 		if c.Want != "" {
 			var f api.Failure
 			if err := json.Unmarshal(w.Body.Bytes(), &f); w.Code != 400 || err != nil || !strings.Contains(f.Error, c.Want) {
 				t.Errorf("%s: %d %s, want %q", c.Name, w.Code, w.Body, c.Want)
 			}
+			if len(b.fake.decided) != before {
+				t.Errorf("%s: it was decided", c.Name)
+			}
 			continue
 		}
-		sent++
-		if w.Code != 200 || len(b.fake.commands) != sent {
-			t.Fatalf("%s: %d %s, %d commands went out, want %d", c.Name, w.Code, w.Body, len(b.fake.commands), sent)
+		if w.Code != 200 {
+			t.Fatalf("%s: %d %s", c.Name, w.Code, w.Body)
 		}
-		got, err := wire.DecodeCommand(b.fake.commands[sent-1])
+		if strings.Contains(c.JSON, `"reset"`) { // it only takes back
+			continue
+		}
+		if len(b.fake.decided) != before+1 {
+			t.Fatalf("%s: %d decisions were made", c.Name, len(b.fake.decided)-before)
+		}
+		// As it reaches an agent: over the wire, without the duration, which became an end.
+		got, err := wire.DecodeDecision(wire.EncodeDecision(&b.fake.decided[before]))
 		if err != nil {
 			t.Fatalf("%s: %v", c.Name, err)
 		}
-		if text, err := json.Marshal(got); err != nil || string(text) != c.JSON {
+		got.For = b.fake.decided[before].For
+		if text, err := json.Marshal(&got.Command); err != nil || string(text) != c.JSON {
 			t.Errorf("%s: %s went out, %v", c.Name, text, err)
 		}
 	}
-	if len(b.fake.commands) != sent {
-		t.Errorf("%d commands went out, want %d", len(b.fake.commands), sent)
+}
+
+// TestDecisionsAreShown: what stands, who has it, who waits for it, and what became of it; and
+// each machine's mode and whether it is current.
+func TestDecisionsAreShown(t *testing.T) {
+	b := newBench(t, nil)
+	for _, m := range []string{"m1", "m2", "m3", "m4"} {
+		b.fake.say(&wire.State{Machine: m, Mode: "advise", From: "configuration"})
+	}
+	b.store.Add(&store.Batch{Source: store.Source{Stream: "samples", Machine: "m1", Boot: "b"}, N: 1, Samples: []sample.Sample{{TS: sample.At(start), Machine: "m1"}}})
+	b.fake.replies = map[string]*wire.Reply{"m1": {Ok: true}, "m2": {Message: "too old"}, "m3": {None: true}}
+	if _, err := b.decide(t.Context(), "anna", &cluster.Command{Cluster: true, Command: command.Command{Why: "r", Enforcement: &command.Enforcement{Mode: "on"}}}); err != nil {
+		t.Fatal(err)
+	}
+	var all []cluster.Decision
+	w := b.local("GET", "/v1/decisions", "")
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != 1 {
+		t.Fatalf("%v %s", err, w.Body)
+	}
+	if d := all[0]; d.Who != "anna" || d.Enforcement.Mode != "on" || d.Machines != 4 || d.Have != 3 || d.Done != 1 || d.Refused != 1 || d.None != 1 || !slices.Equal(d.Waiting, []string{"m4"}) {
+		t.Errorf("%s", w.Body)
+	}
+	if err := b.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var machines []cluster.Machine
+	w = b.local("GET", "/v1/machines", "")
+	if err := json.Unmarshal(w.Body.Bytes(), &machines); err != nil || len(machines) != 1 || machines[0].State == nil || !machines[0].State.Current || machines[0].State.Mode != "advise" {
+		t.Errorf("%v %s", err, w.Body)
+	}
+}
+
+// TestRollOut: a mode is rolled out to one machine, then 1 %, then all: each step when its time
+// is over and its machines have it. It stops when caps on the machines that it has reached do
+// not help.
+func TestRollOut(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		helped  int
+		failed  int
+		stopped bool
+	}{{"caps help", 5, 2, false}, {"no cap is known", 0, 0, false}, {"caps do not help", 1, 3, true}} {
+		now := start
+		b := newBench(t, func(p *Options) { p.Now = func() time.Time { return now } })
+		b.fake.replies = map[string]*wire.Reply{}
+		for i := range 300 {
+			name := fmt.Sprintf("node-%d", i)
+			b.fake.replies[name] = &wire.Reply{Ok: true}
+			b.fake.say(&wire.State{Machine: name, Mode: "advise"})
+		}
+		if _, err := b.decide(t.Context(), "anna", &cluster.Command{Cluster: true, Canary: &command.Canary{Every: command.Duration(time.Hour)},
+			Command: command.Command{Why: "r", Enforcement: &command.Enforcement{Mode: "on"}}}); err != nil {
+			t.Fatal(err)
+		}
+		d := func() *command.Decision { return &b.fake.standing[""][0] }
+		reached := func() (all []string) {
+			for name := range b.fake.replies {
+				if d().Applies(name, b.now()) {
+					all = append(all, name)
+				}
+			}
+			return all
+		}
+		first := reached()
+		if len(first) != 1 {
+			t.Fatalf("%s: %q at first", c.name, first)
+		}
+		b.fake.answer = func(*duck.Job) (*duck.Answer, error) {
+			row := func(machine, outcome string, n int) json.RawMessage {
+				return json.RawMessage(fmt.Sprintf(`[%q,%q,%d]`, machine, outcome, n))
+			}
+			return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{row("elsewhere", "noise", 100),
+				row(first[0], "true-positive", c.helped), row(first[0], "noise", c.failed)}}}, nil
+		}
+		step := func(after time.Duration) {
+			t.Helper()
+			now = now.Add(after)
+			for name := range b.fake.replies {
+				b.fake.say(&wire.State{Machine: name, Mode: "on", All: b.fake.revision, Own: b.fake.revision})
+			}
+			if err := b.rollOut(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		step(time.Minute)
+		if c.stopped {
+			if why := d().Rollout.Stopped; !strings.Contains(why, "3 caps did not help or failed, 1 helped") || len(reached()) != 0 {
+				t.Errorf("%s: stopped %q, %q have it", c.name, why, reached())
+			}
+			if a := b.audits(t); a[len(a)-1].What != "roll-out" || !strings.Contains(a[len(a)-1].Outcome, "stopped") {
+				t.Errorf("audit %+v", a)
+			}
+			continue
+		}
+		if n := len(reached()); n != 1 {
+			t.Errorf("%s: before its time %d have it", c.name, n)
+		}
+		now = now.Add(2 * time.Hour) // nothing was heard of its machine lately
+		if err := b.rollOut(t.Context()); err != nil || len(reached()) != 1 {
+			t.Errorf("%s: %q have it, and its machine is silent; %v", c.name, reached(), err)
+		}
+		step(0)
+		if got := reached(); len(got) != 3 || !slices.Contains(got, first[0]) {
+			t.Errorf("%s: %q have it, want 1 %%", c.name, got)
+		}
+		step(time.Hour)
+		if got := reached(); len(got) != 300 || d().Rollout != nil {
+			t.Errorf("%s: %d have it at the end", c.name, len(got))
+		}
+		step(time.Hour)
+		if got := reached(); len(got) != 300 {
+			t.Errorf("%s: %d have it afterwards", c.name, len(got))
+		}
 	}
 }
 
@@ -135,20 +267,32 @@ func TestMachines(t *testing.T) {
 	}
 }
 
+// TestAnIncidentIsOfOneMachine: a cap for an incident is not sent to all machines.
+func TestAnIncidentIsOfOneMachine(t *testing.T) {
+	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
+	const to = `,"why":"r","cap":{"task":"/a","rate":1,"for":"1m","incident":"inc-7"}}`
+	if w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", `{"cluster":true`+to); w.Code != 400 || !strings.Contains(w.Body.String(), "incident: want its machine") {
+		t.Errorf("to all: %d %s", w.Code, w.Body)
+	}
+	if w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/commands", `{"machine":"m1"`+to); w.Code != 200 || b.fake.decided[0].Cap.Incident != "inc-7" {
+		t.Errorf("to one: %d %s", w.Code, w.Body)
+	}
+}
+
 func TestPairs(t *testing.T) {
 	b := newBench(t, nil)
 	b.fake.answer = func(*duck.Job) (*duck.Answer, error) {
-		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["web","reports",14,3,2.5,0.61,9,8,1763726400000]`), json.RawMessage(`["web","it's",1,1,null,null,0,0,5]`)}}}, nil
+		return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{json.RawMessage(`["web","reports",14,3,2.5,0.61,2,0,9,8,0.6,0.9,1763726400000]`), json.RawMessage(`["web","it's",1,1,null,null,1,1,0,0,null,null,5]`)}}}, nil
 	}
 	var pairs []cluster.Pair
 	w := b.local("GET", "/v1/pairs?job=it%27s&since=24h", "")
 	if err := json.Unmarshal(w.Body.Bytes(), &pairs); err != nil || len(pairs) != 2 {
 		t.Fatalf("%v %s", err, w.Body)
 	}
-	if p := pairs[0]; p.Antagonist != "reports" || p.Incidents != 14 || p.Strength != 2.5 || p.Helped != 8 || math.Abs(p.Confidence-0.5650) > 1e-3 || p.Newest != 1763726400000 {
+	if p := pairs[0]; p.Antagonist != "reports" || p.Incidents != 14 || p.Strength != 2.5 || p.Helped != 8 || p.Proven != 2 || *p.RelativeCost != 0.6 || *p.UsageLost != 0.9 || math.Abs(p.Confidence-0.5650) > 1e-3 || p.Newest != 1763726400000 {
 		t.Errorf("%+v", p)
 	}
-	if p := pairs[1]; p.Confidence != 0 || p.Strength != 0 {
+	if p := pairs[1]; math.Abs(p.Confidence-0.2065) > 1e-3 || p.Strength != 0 || p.RelativeCost != nil { // proven once by accounts
 		t.Errorf("%+v", p)
 	}
 	if sql := b.fake.jobs[0].SQL; !strings.Contains(sql, "victim_job = 'it''s'") || !strings.Contains(sql, "'true-positive'") || strings.Contains(sql, "%!") {

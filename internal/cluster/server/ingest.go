@@ -142,7 +142,7 @@ func (s *Server) Add(b *store.Batch) bool {
 	for i := range b.Incidents {
 		inc := &b.Incidents[i]
 		s.hub.publish("incident", map[string]any{"machine": inc.Machine, "id": inc.ID, "kind": inc.Kind, "signal": inc.Signal,
-			"victim_job": inc.VictimJob, "victim_task": inc.VictimTask, "suspect_task": inc.SuspectTask, "outcome": inc.Outcome,
+			"victim_job": inc.VictimJob, "victim_task": inc.VictimTask, "suspect_task": inc.SuspectTask, "capped_task": inc.CappedTask, "outcome": inc.Outcome,
 			"updated": inc.Updated, "closed": inc.Closed})
 	}
 	for i := range b.Actions {
@@ -173,11 +173,9 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 			return b, fmt.Errorf("read incident %.80q of %.80q: %w", r.Id, r.Machine, err)
 		}
 		inc.Machine = r.Machine // NATS has checked the sender's machine
-		row, err := store.IncidentOf(&inc)
-		if err != nil {
+		if err := b.AddIncident(&inc); err != nil {
 			return b, err
 		}
-		b.Incidents = []store.Incident{row}
 	case wire.Record_KIND_AUDIT:
 		a, err := actionOf(r)
 		if err != nil {

@@ -69,11 +69,12 @@ func responses(rt *route) object {
 		add("415", "the request is not application/json")
 	}
 	switch rt.path {
-	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs:
+	case cluster.PathQuery, cluster.PathIncidents, cluster.PathPairs, cluster.PathTasks:
 		add("422", "the query exceeds its limit of time or memory")
 	case cluster.PathCommands:
-		add("409", "the machine refused")
-		add("502", "the machine cannot be reached")
+		add("404", "the machine was never heard of, or nothing stands that could be reset")
+		add("409", "the machine refused, and the decision was withdrawn")
+		add("502", "the decision cannot be stored or sent")
 	case "/healthz", "/readyz":
 		all["503"] = object{"description": "the server does not work, or is not ready", "content": content}
 	}

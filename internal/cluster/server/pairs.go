@@ -11,15 +11,24 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 )
 
-// pairsSQL aggregates incidents by pairs of jobs on one machine. An incident counts if a
-// suspect was named or capped. The job that was capped last is used, since its outcome is
-// known.
-const pairsSQL = `SELECT victim_job, coalesce(nullif(capped_job, ''), suspect_job) AS antagonist, count(*), count(DISTINCT machine),
-  median(cost / nullif(threshold, 0)), avg(correlation),
-  count(*) FILTER (capped_job <> '' AND outcome IN ('%[2]s', '%[3]s', '%[4]s')), count(*) FILTER (capped_job <> '' AND outcome = '%[2]s'),
-  max(epoch_ms(updated))
-FROM incidents WHERE (antagonists > 0 OR capped_job <> '') AND %[1]s
-GROUP BY ALL HAVING antagonist <> '' ORDER BY 8 DESC, 3 DESC, 1, 2 LIMIT 1000`
+// pairsSQL aggregates what incidents say of pairs of jobs on one machine, and what caps gave.
+// A pair is advice if an incident says to its end that the suspect is the antagonist: proven,
+// or likely and a cap helped. One that caps mostly clear is none. Each cap counts for the job
+// that was capped.
+const pairsSQL = `WITH i AS (SELECT machine, id AS incident, cost, threshold FROM incidents WHERE %[1]s),
+named AS (
+  SELECT s.victim_job, s.job, count(*) AS incidents, count(DISTINCT s.machine) AS machines, median(i.cost / nullif(i.threshold, 0)) AS strength, avg(s.correlation) AS correlation,
+    count(*) FILTER (s.level = 'proven') AS proven, count(*) FILTER (s.level = 'proven' AND s.method = 'accounting') AS accounted, max(s.updated) AS newest
+  FROM suspects s JOIN i USING (machine, incident) WHERE s.named_from IS NOT NULL AND s.level IN ('proven', 'likely') GROUP BY s.victim_job, s.job
+), tried AS (
+  SELECT r.victim_job, r.job, count(DISTINCT (r.machine, r.id)) AS caps, count(DISTINCT (r.machine, r.id)) FILTER (r.outcome = '%[2]s') AS helped,
+    median(r.relative_cost) AS relative_cost, median(1 - r.usage_under / nullif(r.usage_before, 0)) AS usage_lost
+  FROM rounds r JOIN i USING (machine, incident) WHERE r.outcome IN ('%[2]s', '%[3]s', '%[4]s') GROUP BY r.victim_job, r.job
+)
+SELECT victim_job, job, incidents, machines, strength, correlation, proven, accounted, coalesce(caps, 0), coalesce(helped, 0), relative_cost, usage_lost, epoch_ms(newest)
+FROM named LEFT JOIN tried USING (victim_job, job)
+WHERE job <> '' AND (proven > 0 OR helped > 0) AND 2 * coalesce(helped, 0) >= coalesce(caps, 0)
+ORDER BY proven DESC, 10 DESC, incidents DESC, victim_job, job LIMIT 1000`
 
 func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}})
@@ -36,7 +45,9 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 func pairOf(row json.RawMessage) (json.RawMessage, error) {
 	var p cluster.Pair
 	var strength, correlation *float64 // null if no incident has one
-	if err := json.Unmarshal(row, &[]any{&p.Victim, &p.Antagonist, &p.Incidents, &p.Machines, &strength, &correlation, &p.Caps, &p.Helped, &p.Newest}); err != nil {
+	accounted := 0
+	if err := json.Unmarshal(row, &[]any{&p.Victim, &p.Antagonist, &p.Incidents, &p.Machines, &strength, &correlation, &p.Proven, &accounted, &p.Caps, &p.Helped,
+		&p.RelativeCost, &p.UsageLost, &p.Newest}); err != nil {
 		return nil, fmt.Errorf("read pairs: %w", err)
 	}
 	if strength != nil {
@@ -45,7 +56,7 @@ func pairOf(row json.RawMessage) (json.RawMessage, error) {
 	if correlation != nil {
 		p.Correlation = *correlation
 	}
-	p.Confidence = atLeast(p.Helped, p.Caps)
+	p.Confidence = atLeast(p.Helped+accounted, p.Caps+accounted)
 	return json.Marshal(p)
 }
 

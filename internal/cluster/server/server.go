@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -37,12 +38,18 @@ type Publisher interface {
 	PutSpecs(ctx context.Context, m *wire.Specs) error
 }
 
-// Commander sends an operator's commands to machines (bus.Bus).
-type Commander interface {
-	Command(ctx context.Context, machine string, c *wire.Command) (*wire.Reply, error)
-	// CommandAll sends one to all machines, and passes on each reply as it comes until
-	// ctx ends.
-	CommandAll(ctx context.Context, c *wire.Command, each func(*wire.Reply)) error
+// Decider keeps what operators have decided, and sends it to the machines (bus.Bus).
+type Decider interface {
+	// Decide changes what stands for a machine, or for all if it is empty, and returns its
+	// revision. change may be called again if another server was faster.
+	Decide(ctx context.Context, machine string, change func([]command.Decision) ([]command.Decision, error)) (revision uint64, err error)
+	// Decisions returns what stands, for all first.
+	Decisions() []command.Standing
+	// ServeDecisions passes on what machines say of it, and sends each what it lacks, until ctx
+	// ends.
+	ServeDecisions(ctx context.Context, each func(*wire.State)) error
+	// RefreshDecisions signs again what was signed long ago.
+	RefreshDecisions(ctx context.Context) error
 }
 
 // Leaser lets one of several servers at a time do some work, and ends that right by
@@ -74,12 +81,15 @@ type Options struct {
 	Check func() error
 	// Credentials returns what is known of the credentials for the bus; it may be nil.
 	Credentials func() Credentials
-	// Without Publisher specs are only stored; without Commander commands are refused.
+	// Without Publisher specs are only stored; without Decider commands are refused.
 	Publisher Publisher
-	Commander Commander
+	Decider   Decider
 	// Holder selects which of several servers of one store ingests messages, maintains
 	// the store and learns specs; nil: this is the only one. All of them answer requests.
 	Holder Leaser
+	// Pages are what a browser gets at / and below /ui/, without a token: they hold no data.
+	// nil: nothing.
+	Pages http.Handler
 	// Now is the clock, time.Now if nil.
 	Now func() time.Time
 }
@@ -92,10 +102,12 @@ type Server struct {
 	refusals refusals
 	noted    atomic.Bool // there are uncommitted refusals
 	specs    specs
+	states   states
 	live     *live
 	canned   []cluster.Canned
 	memory   *memory       // of requests and answers in progress
 	patience time.Duration // with a client that does not read
+	answers  time.Duration // how long machines may take to say what they have done
 	origins  *http.CrossOriginProtection
 	// Queries by purpose: those of the computation of specs, the server's own for its lists,
 	// and those that users write.
@@ -113,7 +125,7 @@ func New(p Options) (*Server, error) {
 	p.Tokens = cmp.Or(p.Tokens, &Tokens{})
 	c := p.Config
 	s := &Server{Options: p, hub: newHub(c.Limits.Streams, c.Limits.StreamsPerCaller), callers: newCallers(c.Limits.PerSecond, c.Limits.Burst, p.Now),
-		memory: newMemory(int64(c.Limits.AnswersMB) << 20), patience: patience, origins: http.NewCrossOriginProtection(),
+		memory: newMemory(int64(c.Limits.AnswersMB) << 20), patience: patience, answers: commandTime, origins: http.NewCrossOriginProtection(),
 		forSpecs: newSlots(1, 1, ownTime), forLists: newSlots(1, 1, 2*c.Query.Time), forUsers: newSlots(c.Query.AtOnce, c.Query.PerCaller, 2*c.Query.Time)}
 	if err := yaml.Unmarshal(cannedQueries, &s.canned); err != nil {
 		return nil, fmt.Errorf("read canned queries: %w", err)
@@ -135,6 +147,9 @@ func (s *Server) Run(ctx context.Context) error {
 		all.Go(func() { s.lead(ctx) })
 	} else {
 		all.Go(func() { s.campaign(ctx) })
+	}
+	if s.Decider != nil {
+		all.Go(func() { s.serveDecisions(ctx) })
 	}
 	all.Go(func() { s.every(ctx, refusedAgain, s.noteAgain) })
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, s.keepNotes) })
@@ -163,6 +178,10 @@ func (s *Server) lead(ctx context.Context) {
 	}
 	all.Go(func() { s.every(ctx, s.Config.Store.Upkeep, s.upkeep) })
 	all.Go(func() { s.every(ctx, s.Config.Specs.Every, s.learn) })
+	if s.Decider != nil {
+		all.Go(func() { s.every(ctx, rollOutEvery, s.rollOut) })
+		all.Go(func() { s.every(ctx, time.Hour, s.Decider.RefreshDecisions) })
+	}
 	if d := s.following(); d > 0 {
 		all.Go(func() { s.every(ctx, d, s.announceLive) })
 	}

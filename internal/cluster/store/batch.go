@@ -28,6 +28,8 @@ type Batch struct {
 	Seq         uint64
 	Samples     []sample.Sample
 	Incidents   []Incident
+	Rounds      []Round // of the incidents (AddIncident)
+	Suspects    []Suspect
 	Actions     []Action
 	Audit       []Audit
 	Specs       []Spec

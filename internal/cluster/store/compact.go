@@ -32,10 +32,17 @@ const (
 
 // Compact merges the small segments of the partition that has most of them and reports
 // whether there was one. Call it until it returns false. Readers see either the old
-// segments or the new one, never both.
+// segments or the new one, never both. Before that it adds the rounds and suspects of
+// incidents that an older version stored, which had no tables of them.
 func (s *Store) Compact() (bool, error) {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
+	if old, err := s.upgrade(); old {
+		if err != nil && !errors.Is(err, errConflict) { // the other server may have upgraded the same
+			return false, fmt.Errorf("upgrade incidents: %w", err)
+		}
+		return true, nil
+	}
 	from, folder := s.pick(sample.At(s.opt.Now()))
 	if len(from) == 0 {
 		return false, nil
@@ -58,6 +65,9 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	}
 	tiers, whole := map[group][]Segment{}, map[string][]Segment{}
 	for _, seg := range s.state.Segments {
+		if seg.outdated() { // added since by a server of an older version
+			continue
+		}
 		at := seg.folder()
 		tiers[group{at, seg.Tier}] = append(tiers[group{at, seg.Tier}], seg)
 		whole[at] = append(whole[at], seg)
@@ -100,7 +110,7 @@ func (seg *Segment) over(now sample.Millis) bool {
 
 // merge writes several segments as one and replaces them by it.
 func (s *Store) merge(from []Segment, folder string) error {
-	seg := Segment{From: from[0].From, To: from[0].To}
+	seg := Segment{From: from[0].From, To: from[0].To, Layout: layoutOf(from[0].Table())}
 	c := &commit{}
 	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()

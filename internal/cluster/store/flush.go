@@ -25,6 +25,8 @@ type pendingCommit struct {
 	pack      rowBuffer
 	known     seriesTable // the index's state when writing starts
 	incidents []Incident
+	rounds    []Round
+	suspects  []Suspect
 	actions   []Action
 	audit     []Audit
 	specs     []Spec
@@ -39,7 +41,7 @@ func newFlight(x *index) *pendingCommit {
 }
 
 func (f *pendingCommit) size() int {
-	return len(f.pack.rows) + len(f.incidents) + len(f.actions) + len(f.audit) + len(f.specs) + len(f.revoked)
+	return len(f.pack.rows) + len(f.incidents) + len(f.rounds) + len(f.suspects) + len(f.actions) + len(f.audit) + len(f.specs) + len(f.revoked)
 }
 
 func (f *pendingCommit) empty() bool {
@@ -50,7 +52,7 @@ func (f *pendingCommit) empty() bool {
 func (f *pendingCommit) clear(x *index) {
 	f.pack.clear(x)
 	f.known = seriesTable{}
-	f.incidents, f.actions, f.audit, f.specs, f.revoked = nil, nil, nil, nil, nil
+	f.incidents, f.rounds, f.suspects, f.actions, f.audit, f.specs, f.revoked = nil, nil, nil, nil, nil, nil, nil
 	clear(f.marks)
 	f.spans, f.id = f.spans[:0], ""
 }
@@ -108,12 +110,16 @@ func (s *Store) Add(b *Batch) bool {
 	}
 	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
 	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
+	f.rounds, p.rounds = withinRetention(s, f.rounds, Rounds, b.Rounds, func(r *Round) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Until, clone(&r.Ended)} })
+	f.suspects, p.suspects = withinRetention(s, f.suspects, Suspects, b.Suspects, func(r *Suspect) []*int64 {
+		return []*int64{&r.Updated, clone(&r.Analysed), clone(&r.NamedFrom), clone(&r.NamedUntil)}
+	})
 	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
 	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 { return []*int64{&r.At} })
 	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
 	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) []*int64 { return []*int64{&r.At} })
 	f.spans = append(f.spans, p)
-	s.stats.Records += uint64(p.incidents + p.actions + p.audit + p.specs + p.revoked)
+	s.stats.Records += uint64(p.incidents + p.rounds + p.suspects + p.actions + p.audit + p.specs + p.revoked)
 	s.stats.Batches++
 	return true
 }
@@ -270,6 +276,8 @@ func (s *Store) tryWrite(f *pendingCommit) error {
 			func(out io.Writer) error { return f.pack.write(s.columns, out, &f.known, rows) })
 	}
 	writeTable(w, Incidents, f.incidents, func(r *Incident) int64 { return r.Updated })
+	writeTable(w, Rounds, f.rounds, func(r *Round) int64 { return r.Updated })
+	writeTable(w, Suspects, f.suspects, func(r *Suspect) int64 { return r.Updated })
 	writeTable(w, Actions, f.actions, func(r *Action) int64 { return r.At })
 	writeTable(w, AuditLog, f.audit, func(r *Audit) int64 { return r.At })
 	writeTable(w, Specs, f.specs, func(r *Spec) int64 { return r.At })
@@ -310,7 +318,7 @@ func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 	for _, p := range slices.Sorted(maps.Keys(byDay)) {
 		day := byDay[p]
 		slices.SortStableFunc(day, func(a, b T) int { return cmp.Compare(at(&a), at(&b)) })
-		w.segment(p, Segment{Rows: int64(len(day)), From: sample.Millis(at(&day[0])), To: sample.Millis(at(&day[len(day)-1]))},
+		w.segment(p, Segment{Layout: layoutOf(table), Rows: int64(len(day)), From: sample.Millis(at(&day[0])), To: sample.Millis(at(&day[len(day)-1]))},
 			func(out io.Writer) error { return writeRecords(out, table, day) })
 	}
 }

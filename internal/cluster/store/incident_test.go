@@ -1,7 +1,10 @@
 package store
 
 import (
+	"errors"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
@@ -34,6 +37,58 @@ func TestARowNamesWhomTheIncidentNamed(t *testing.T) {
 		if r.SuspectJob != c.row.SuspectJob || r.SuspectTask != c.row.SuspectTask || r.Antagonists != c.row.Antagonists ||
 			r.OutcomeReason != c.row.OutcomeReason || r.Correlation == nil || *r.Correlation != 0.4 {
 			t.Errorf("%s: %+v", c.name, r)
+		}
+	}
+}
+
+// TestEarlierIncidentsAreMerged: rows of a version that did not store the load are merged with
+// newer ones. Their load is null.
+func TestEarlierIncidentsAreMerged(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	for n := range uint64(3) {
+		r, err := IncidentOf(&incident.Record{Incident: plan.Incident{ID: string(rune('a' + n)), Updated: sample.At(start), Busy: 3}, CPUs: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Add(&Batch{Source: Source{"records", "m1", "b"}, N: n + 1, Incidents: []Incident{r}})
+		flush(t, s)
+	}
+	sn := s.Snapshot(0, 0)
+	name, seg := sn.Files(Incidents)[0], sn.Segments[0]
+	sn.Close()
+	type earlier struct {
+		Machine string `parquet:"machine,dict"`
+		ID      string `parquet:"id"`
+		Updated int64  `parquet:"updated,timestamp(millisecond)"`
+		Doc     string `parquet:"doc"`
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeRecords(file, Incidents, []earlier{{"m1", "a", int64(sample.At(start)), "{}"}}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := file.Stat()
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	seg.Bytes = info.Size()
+	s.mu.Lock()
+	s.state.Segments[seg.File] = seg
+	s.mu.Unlock()
+	c.now = c.now.Add(48 * time.Hour)
+	if more, err := s.Compact(); !more || err != nil {
+		t.Fatal(more, err)
+	}
+	rows := read[Incident](t, dir, Incidents)
+	if len(rows) != 3 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for _, r := range rows {
+		if old := r.ID == "a"; old != (r.Busy == nil) || old != (r.CPUs == nil) || !old && (*r.Busy != 3 || *r.CPUs != 8) {
+			t.Errorf("%s: %v of %v", r.ID, r.Busy, r.CPUs)
 		}
 	}
 }

@@ -25,9 +25,9 @@ import (
 
 // span is what one batch added to a flight: the number of each kind.
 type span struct {
-	source                                          Source
-	n                                               uint64
-	rows, incidents, actions, audit, specs, revoked int
+	source                                                            Source
+	n                                                                 uint64
+	rows, incidents, rounds, suspects, actions, audit, specs, revoked int
 }
 
 // rebase drops the batches that marks lists as accepted, and returns their number.
@@ -38,6 +38,8 @@ func (f *pendingCommit) rebase(marks func(Source) Mark) (dropped uint64) {
 	}
 	clear(f.marks)
 	spans, rows, incidents, actions, audit, specs, revoked := f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs, f.revoked
+	rounds, suspects := f.rounds, f.suspects
+	f.rounds, f.suspects = f.rounds[:0], f.suspects[:0]
 	f.spans, f.pack.rows, f.incidents, f.actions, f.audit, f.specs, f.revoked = f.spans[:0], f.pack.rows[:0], f.incidents[:0], f.actions[:0], f.audit[:0], f.specs[:0], f.revoked[:0]
 	for _, p := range spans {
 		m, ok := f.marks[p.source]
@@ -53,9 +55,11 @@ func (f *pendingCommit) rebase(marks func(Source) Mark) (dropped uint64) {
 			f.spans = append(f.spans, p)
 			f.pack.rows = append(f.pack.rows, rows[:p.rows]...)
 			f.incidents, f.actions = append(f.incidents, incidents[:p.incidents]...), append(f.actions, actions[:p.actions]...)
+			f.rounds, f.suspects = append(f.rounds, rounds[:p.rounds]...), append(f.suspects, suspects[:p.suspects]...)
 			f.audit, f.specs = append(f.audit, audit[:p.audit]...), append(f.specs, specs[:p.specs]...)
 			f.revoked = append(f.revoked, revoked[:p.revoked]...)
 		}
+		rounds, suspects = rounds[p.rounds:], suspects[p.suspects:]
 		rows, incidents, actions, audit, specs, revoked = rows[p.rows:], incidents[p.incidents:], actions[p.actions:], audit[p.audit:], specs[p.specs:], revoked[p.revoked:]
 	}
 	return dropped

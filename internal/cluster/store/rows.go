@@ -28,21 +28,23 @@ type Incident struct {
 	Closed        *int64   `parquet:"closed,timestamp(millisecond)"` // null: open
 	Follows       bool     `parquet:"follows"`                       // a lasting change, which the spec follows
 	Mode          string   `parquet:"mode,dict"`
+	Busy          *float64 `parquet:"busy"` // usage of all tasks when it was found, or when a suspect was first named, CPU-s/s
+	CPUs          *int32   `parquet:"cpus"` // of the machine
 	SpecMean      float64  `parquet:"spec_mean"`
 	SpecStdDev    float64  `parquet:"spec_stddev"`
 	Threshold     float64  `parquet:"threshold"`
 	Cost          float64  `parquet:"cost"`
-	SuspectJob    string   `parquet:"suspect_job,dict"` // the first named suspect, else empty
+	SuspectJob    string   `parquet:"suspect_job,dict"` // the first named suspect, else empty; all are in Suspect
 	SuspectTask   string   `parquet:"suspect_task,dict"`
 	Correlation   *float64 `parquet:"correlation"`     // of the best suspect, whether named or not
 	Antagonists   int32    `parquet:"antagonists"`     // number of named ones, also those capped without effect
-	CappedJob     string   `parquet:"capped_job,dict"` // of the last round, empty if none
+	CappedJob     string   `parquet:"capped_job,dict"` // of the last round, empty if none; all are in Round
 	CappedTask    string   `parquet:"capped_task,dict"`
 	CappedRate    *float64 `parquet:"capped_rate"`   // CPU-s/s
 	RelativeCost  *float64 `parquet:"relative_cost"` // of the last round
-	Outcome       string   `parquet:"outcome,dict"`
-	OutcomeReason string   `parquet:"reason"` // the evidence, and why no action, or no further action, was taken
-	Doc           string   `parquet:"doc"`    // the whole incident, JSON
+	Outcome       string   `parquet:"outcome,dict"`  // of the last round, if there is one
+	OutcomeReason string   `parquet:"reason"`        // the evidence, and why no action, or no further action, was taken
+	Doc           string   `parquet:"doc"`           // the whole incident, JSON
 }
 
 // IncidentOf returns the row of an incident in its current state.
@@ -59,6 +61,13 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	if inc.Closed != 0 {
 		closed := int64(inc.Closed)
 		r.Closed = &closed
+	}
+	if inc.Busy > 0 {
+		r.Busy = &inc.Busy
+	}
+	if inc.CPUs > 0 {
+		cpus := int32(inc.CPUs)
+		r.CPUs = &cpus
 	}
 	if best := inc.Antagonist(); best != nil {
 		r.Correlation, r.SuspectJob, r.SuspectTask = &best.Correlation, string(best.Job), best.Name.Text()
@@ -137,6 +146,11 @@ type Spec struct {
 	Machines    int64  `parquet:"machines,optional"`
 	MachinesOut int64  `parquet:"machines_out,optional"`
 	LeftOut     string `parquet:"left_out,optional"`
+	// The part of the cost that tasks spent on themselves: of how many samples it is known (0:
+	// not of enough), its mean and standard deviation.
+	SelfSamples int64   `parquet:"self_samples,optional"`
+	SelfMean    float64 `parquet:"self_mean,optional"`
+	SelfStdDev  float64 `parquet:"self_stddev,optional"`
 }
 
 // Revocation is an operator's decision that samples do not teach: those of a machine, of a job,

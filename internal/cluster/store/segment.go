@@ -20,6 +20,8 @@ import (
 const (
 	Samples     = "samples"
 	Incidents   = "incidents"
+	Rounds      = "rounds"
+	Suspects    = "suspects"
 	Actions     = "actions"
 	AuditLog    = "audit"
 	Specs       = "specs"
@@ -27,7 +29,9 @@ const (
 )
 
 // Tables lists them.
-func Tables() []string { return []string{Samples, Incidents, Actions, AuditLog, Specs, Revocations} }
+func Tables() []string {
+	return []string{Samples, Incidents, Rounds, Suspects, Actions, AuditLog, Specs, Revocations}
+}
 
 // Segment is one immutable Parquet file.
 type Segment struct {
@@ -37,6 +41,8 @@ type Segment struct {
 	From  sample.Millis `json:"from"` // of its rows
 	To    sample.Millis `json:"to"`
 	Tier  int           `json:"tier,omitempty"` // how often its rows were merged
+	// Layout is the version of the store that its rows are complete for (upgrade.go).
+	Layout int `json:"layout,omitempty"`
 }
 
 // Table returns the name of its table.
@@ -62,7 +68,7 @@ func order(table string) []parquet.SortingColumn {
 	var by []parquet.SortingColumn
 	for _, c := range map[string][]string{
 		Samples:   segment.Order(),
-		Incidents: {"updated"}, Actions: {"at"}, AuditLog: {"at"}, Specs: {"at"}, Revocations: {"at"},
+		Incidents: {"updated"}, Rounds: {"updated"}, Suspects: {"updated"}, Actions: {"at"}, AuditLog: {"at"}, Specs: {"at"}, Revocations: {"at"},
 	}[table] {
 		by = append(by, parquet.Ascending(c))
 	}
@@ -113,6 +119,8 @@ func writeSchemas(dir string) error {
 	for table, fill := range map[string]func(io.Writer) error{
 		Samples:     func(w io.Writer) error { return writeRecords[trace.Row](w, Samples, nil) },
 		Incidents:   func(w io.Writer) error { return writeRecords[Incident](w, Incidents, nil) },
+		Rounds:      func(w io.Writer) error { return writeRecords[Round](w, Rounds, nil) },
+		Suspects:    func(w io.Writer) error { return writeRecords[Suspect](w, Suspects, nil) },
 		Actions:     func(w io.Writer) error { return writeRecords[Action](w, Actions, nil) },
 		AuditLog:    func(w io.Writer) error { return writeRecords[Audit](w, AuditLog, nil) },
 		Specs:       func(w io.Writer) error { return writeRecords[Spec](w, Specs, nil) },

@@ -20,22 +20,57 @@ type Command struct {
 	Unprotect   *Target      `json:"unprotect,omitempty"` // no task may be capped for these
 	Enforcement *Enforcement `json:"enforcement,omitempty"`
 	Pardon      *Pardon      `json:"pardon,omitempty"`
+	Reset       *Reset       `json:"reset,omitempty"`
+	// For is how long a protection, its end, or a mode lasts, MinLease to MaxFor; 0: until it
+	// is reset. Caps have a duration of their own.
+	For Duration `json:"for,omitempty"`
 }
 
 // Cap limits each of the tasks to a CPU rate for a time.
 type Cap struct {
 	Target
 	Terms
+	// Incident is the ID of the open incident whose victim the cap is to help: the cap is a
+	// round of it and is judged by that victim's cost. "": the cap belongs to no incident and
+	// is judged for none. Only a single task's cap names one.
+	Incident string `json:"incident,omitempty"`
 }
 
 // CapTask returns the command that limits one task to a rate in CPU-s/s.
 func CapTask(task string, rate float64, lease time.Duration, why string) Command {
-	return Command{Why: why, Cap: &Cap{Target{Task: task}, Terms{rate, Duration(lease)}}}
+	return Command{Why: why, Cap: &Cap{Target: Target{Task: task}, Terms: Terms{rate, Duration(lease)}}}
 }
 
 // Enforcement sets how far the agent may act by itself.
 type Enforcement struct {
 	Mode string `json:"mode"` // as ParseMode reads it
+}
+
+// Reset takes back what was commanded before, so that the configuration holds again.
+// Exactly one of the fields is set.
+type Reset struct {
+	Enforcement bool    `json:"enforcement,omitempty"` // the mode
+	Protect     *Target `json:"protect,omitempty"`     // a protection of this target, or its end
+	Decision    string  `json:"decision,omitempty"`    // one Decision, by its ID
+}
+
+// String is for people: "enforcement", "protect job web".
+func (r *Reset) String() string {
+	_, texts := r.set()
+	return strings.Join(texts, " and ")
+}
+
+func (r *Reset) set() (names, texts []string) {
+	if r.Enforcement {
+		names, texts = append(names, "enforcement"), append(texts, "enforcement")
+	}
+	if r.Protect != nil {
+		names, texts = append(names, "protect"), append(texts, "protect "+r.Protect.String())
+	}
+	if r.Decision != "" {
+		names, texts = append(names, "decision"), append(texts, "decision "+r.Decision)
+	}
+	return names, texts
 }
 
 // Pardon makes the agent forget that caps on a job helped others.
@@ -50,11 +85,11 @@ const (
 )
 
 // kinds are the fields after Why that may be set, in their order.
-var kinds = [...]string{"cap", "uncap", "protect", "unprotect", "enforcement", "pardon"}
+var kinds = [...]string{"cap", "uncap", "protect", "unprotect", "enforcement", "pardon", "reset"}
 
 // kindsSet lists the kinds that are set.
 func (c *Command) kindsSet() (names []string) {
-	for i, set := range [...]bool{c.Cap != nil, c.Uncap != nil, c.Protect != nil, c.Unprotect != nil, c.Enforcement != nil, c.Pardon != nil} {
+	for i, set := range [...]bool{c.Cap != nil, c.Uncap != nil, c.Protect != nil, c.Unprotect != nil, c.Enforcement != nil, c.Pardon != nil, c.Reset != nil} {
 		if set {
 			names = append(names, kinds[i])
 		}
@@ -85,6 +120,8 @@ func (c *Command) Object() string {
 		return c.Enforcement.Mode
 	case c.Pardon != nil:
 		return Target{Job: c.Pardon.Job}.String()
+	case c.Reset != nil:
+		return c.Reset.String()
 	}
 	return ""
 }
@@ -95,6 +132,12 @@ func (c *Command) String() string {
 	text := c.Kind() + " " + c.Object()
 	if c.Cap != nil {
 		text += " " + c.Cap.Terms.String()
+		if c.Cap.Incident != "" {
+			text += " in " + c.Cap.Incident
+		}
+	}
+	if c.For != 0 {
+		text += " for " + c.For.String()
 	}
 	return text
 }
@@ -131,6 +174,10 @@ func (c *Command) Problems() []string {
 	if c.Cap != nil {
 		target("cap", &c.Cap.Target)
 		bad = append(bad, c.Cap.Terms.problems()...)
+		bad = append(bad, TextProblems("incident", c.Cap.Incident, MaxName)...)
+		if c.Cap.Incident != "" && c.Cap.IsGroup() {
+			bad = append(bad, "incident: want a task with it, by its name")
+		}
 	}
 	target("uncap", c.Uncap)
 	target("protect", c.Protect)
@@ -146,7 +193,29 @@ func (c *Command) Problems() []string {
 		}
 		bad = append(bad, TextProblems("job", c.Pardon.Job, MaxName)...)
 	}
+	if c.Reset != nil {
+		if names, _ := c.Reset.set(); len(names) != 1 {
+			bad = append(bad, "reset: "+oneOf(resets[:], names))
+		}
+		target("reset", c.Reset.Protect)
+		bad = append(bad, TextProblems("decision", c.Reset.Decision, MaxName)...)
+	}
+	bad = append(bad, c.forProblems()...)
 	return append(bad, whyProblems(c.Why)...)
+}
+
+// resets are the fields of a Reset.
+var resets = [...]string{"enforcement", "protect", "decision"}
+
+func (c *Command) forProblems() []string {
+	switch d := time.Duration(c.For); {
+	case d == 0:
+	case c.Enforcement == nil && c.Protect == nil && c.Unprotect == nil:
+		return []string{"for " + c.For.String() + ": want it only with protect, unprotect or enforcement; a cap has its own"}
+	case d < MinLease || d > MaxFor:
+		return []string{"for " + c.For.String() + ": want a duration from 1s to 8760h"}
+	}
+	return nil
 }
 
 // ValidateWhy is the part of Validate that checks the reason.
@@ -219,12 +288,12 @@ func (t Target) String() string {
 }
 
 // Matches reports whether a valid target names the task. A single task must be named by
-// its whole name.
+// its whole name or cgroup path.
 func (t Target) Matches(k *sample.Task) bool {
 	switch {
 	case t.Task != "":
 		name, err := sample.ParseName(t.Task)
-		return err == nil && string(k.Name) == name
+		return err == nil && (string(k.Name) == name || k.Path() == name)
 	case t.Job != "":
 		return string(k.Job) == t.Job
 	case t.Class != "":

@@ -34,7 +34,7 @@ func TestCases(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.Name, err, c.Want)
 		}
 	}
-	if len(good) != 6 {
+	if len(good) != 7 {
 		t.Errorf("only %v are in valid cases", good)
 	}
 }
@@ -63,11 +63,15 @@ func TestText(t *testing.T) {
 		kind, want string
 	}{
 		{command.Command{Cap: &command.Cap{Target: target, Terms: command.Terms{Rate: 0.5, For: command.Duration(5 * time.Minute)}}}, "cap", "cap job web to 0.5 CPU-s/s for 5m"},
+		{command.Command{Cap: &command.Cap{Target: command.Target{Task: "/a"}, Terms: command.Terms{Rate: 1, For: command.Duration(time.Minute)}, Incident: "inc-7"}}, "cap", "cap /a to 1 CPU-s/s for 1m in inc-7"},
 		{command.Command{Uncap: &command.Target{All: true}}, "uncap", "uncap all tasks"},
 		{command.Command{Protect: &command.Target{Task: "/a"}}, "protect", "protect /a"},
 		{command.Command{Unprotect: &command.Target{Class: "batch"}}, "unprotect", "unprotect class batch"},
 		{command.Command{Enforcement: &command.Enforcement{Mode: "on"}}, "enforcement", "enforcement on"},
 		{command.Command{Pardon: &command.Pardon{Job: "encode"}}, "pardon", "pardon job encode"},
+		{command.Command{Enforcement: &command.Enforcement{Mode: "on"}, For: command.Duration(2 * time.Hour)}, "enforcement", "enforcement on for 2h"},
+		{command.Command{Reset: &command.Reset{Protect: &target}}, "reset", "reset protect job web"},
+		{command.Command{Reset: &command.Reset{Decision: "x"}}, "reset", "reset decision x"},
 		{command.Command{Uncap: &command.Target{Task: "/a", Job: "b"}}, "uncap", "uncap /a and job b"},
 		{command.Command{Uncap: &target, Protect: &target}, "", " job web"},
 	} {
@@ -88,6 +92,13 @@ func TestCovers(t *testing.T) {
 	} {
 		if got := c.Matches(task); got != c.want {
 			t.Errorf("%+v: %t", c.Target, got)
+		}
+	}
+	// What was stored under its path still names a task that has a name by now.
+	named := &sample.Task{Name: "vm/web", Cgroup: "/machine/web"}
+	for text, want := range map[string]bool{"vm/web": true, "/machine/web": true, "web": false} {
+		if got := (command.Target{Task: text}).Matches(named); got != want {
+			t.Errorf("%s: %t", text, got)
 		}
 	}
 }

@@ -19,6 +19,8 @@ const (
 	MinRate, MaxRate = 0.001, 1024
 	// MaxLease: every cap has an end, even if it is forgotten.
 	MinLease, MaxLease = time.Second, 24 * time.Hour
+	// MaxFor is the longest end of a protection or a mode that has one.
+	MaxFor = 365 * 24 * time.Hour
 )
 
 // Validate returns an *InvalidError with all that is wrong with the terms.

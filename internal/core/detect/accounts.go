@@ -170,7 +170,7 @@ func (d *Detector) account(s *series, victim int) *accountTotals {
 	}
 	for i := range s.tasks {
 		u := use{math.NaN(), math.NaN()}
-		if k := &s.tasks[i]; i != victim && k.used && d.exclusion(s, victim, i) == "" {
+		if k := &s.tasks[i]; i != victim && k.used && d.excluded[i] == "" {
 			u.bad, u.before = d.usedBefore(s, victim, i)
 			t.rises += u.rise()
 			j := slices.IndexFunc(t.of, func(p Served) bool { return p.By == k.task.Key })

@@ -35,7 +35,6 @@ func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, fo
 		}
 		v := victim(1, waited/q.cpu).with(func(r *Reading) {
 			r.CPU, r.Pressure, r.Self, r.Spec = q.cpu, q.cpu, q.self, ready(0.05, 0.02)
-			r.Spec.SelfMean, r.Spec.SelfStdDev = 1e6, 0 // waiting on itself is not a finding here
 			r.OwnApart, r.Served = true, append([]Served{}, served...)
 			r.Wanted, r.Waited, r.Niced, r.Demand = q.cpu+waited, waited, q.niced, q.cpu*(1+q.self)
 		})

@@ -20,7 +20,8 @@ func TestWhatATaskDoesToItselfIsNotBlamedOnANeighbour(t *testing.T) {
 		return func(r *Reading) { r.Flags |= sample.Stolen; r.Stolen = share }
 	}
 	half := func(r *Reading) { r.Spec.Mean, r.Spec.StdDev = 0.5, 0.25 }
-	self := func(wait float64) func(*Reading) { return func(r *Reading) { r.Self = wait } }
+	self := func(wait float64) func(*Reading) { return func(r *Reading) { r.Self, r.SelfKnown = wait, true } }
+	unlearnt := func(r *Reading) { r.Spec.SelfSamples, r.Spec.SelfMean, r.Spec.SelfStdDev = 0, 0, 0 }
 	for _, c := range []struct {
 		name    string
 		signal  sample.Signal
@@ -45,13 +46,14 @@ func TestWhatATaskDoesToItselfIsNotBlamedOnANeighbour(t *testing.T) {
 		{"stolen at a normal cost is no anomaly", cpi, 1, []func(*Reading){stolen(0.5)}, none, none},
 		{"threads waiting for each other", runq, 1, []func(*Reading){self(0.31)}, none, SelfWait},
 		{"as much as they always do", runq, 1, []func(*Reading){self(0.3)}, none, none},
+		{"a spec that does not say how long they wait", runq, 1, []func(*Reading){self(0.31), unlearnt}, none, none},
 		{"a batch job's threads", runq, 1, []func(*Reading){self(0.31), batch}, none, none},
 		{"and for others: the cost leaves the own wait out", runq, 4, []func(*Reading){self(0.31), apart}, Neighbour, Neighbour},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rows := rowsOf([]float64{1, c.cost, c.cost, c.cost}, []float64{0, 1, 1, 1})
 			for i, row := range rows {
-				row[0].Spec.SelfMean, row[0].Spec.SelfStdDev = 0.1, 0.1
+				row[0].Spec.SelfSamples, row[0].Spec.SelfMean, row[0].Spec.SelfStdDev = 100, 0.1, 0.1
 				for _, change := range c.changes {
 					if i > 0 {
 						change(&row[0])

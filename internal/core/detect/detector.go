@@ -14,15 +14,19 @@ type Reading struct {
 	Task *sample.Task
 	// Cost in the signal's unit; NaN if it could not be counted.
 	Cost float64
-	// Self is the same resource spent on the task itself; 0 if not known.
-	Self float64
+	// Self is the same resource spent on the task itself, if SelfKnown; else 0.
+	Self      float64
+	SelfKnown bool
 	// OwnApart: Cost excludes waiting on the task itself and on its own quota.
 	OwnApart bool
 	CPU      float64 // CPU-s/s
 	Rate     float64 // activity, 1/s
 	Pressure float64 // what the signal is correlated with: CPU-s/s
 	Stolen   float64 // share of the machine's CPU time stolen, 0..1
-	Flags    sample.Flags
+	// Misses are its misses of the last-level cache per instruction; 0 if they were not
+	// counted. Nothing is judged by them.
+	Misses float64
+	Flags  sample.Flags
 	// HeldBy is the cgroup above the task that ran out of CPU quota, if the flag Throttled
 	// is due to that cgroup and not to the task's own quota.
 	HeldBy string
@@ -61,6 +65,10 @@ type Verdict struct {
 	Limit   float64 // the threshold, if judged
 }
 
+// Counts reports whether the cost says how much the task suffers: it was judged, and its
+// work took longer if it waited. Detector.Window has the cost of exactly these intervals.
+func (v *Verdict) Counts() bool { return v.Judged && v.Sane }
+
 // Detector follows all tasks of one machine.
 type Detector struct {
 	params   Params
@@ -70,6 +78,12 @@ type Detector struct {
 	analysed sample.Millis
 	began    bool
 	rejected map[sample.SignalName]uint64
+	// excluded is, for each slot, why its task cannot hurt the victim of the analysis; "" if it
+	// can.
+	excluded []string
+	// least is the lowest probability that is listed; leastLogOdds is made of it.
+	least, leastLogOdds float64
+	limits              bool // in the rows of the analysis some task was limited
 	// buffers of the analysis
 	num, den    []float64
 	pairs       []pair
@@ -78,7 +92,8 @@ type Detector struct {
 	regression  regression
 	scales      statisticsBuffers
 	sums        accountTotals
-	weighed     []SuspectStatistics
+	weighed     []weighing
+	explained   []SuspectStatistics
 	verdicts    []Verdict
 }
 
@@ -98,7 +113,8 @@ func New(p Params) *Detector {
 // Params returns the detector's parameters.
 func (d *Detector) Params() Params { return d.params }
 
-// Rejected counts readings whose cost was outside the signal's sane range.
+// Rejected counts readings whose cost was outside the signal's sane range (switch Bounds), or is
+// no cost at all.
 func (d *Detector) Rejected(s sample.SignalName) uint64 { return d.rejected[s] }
 
 // Observe processes the readings of one signal for the interval that ended at the given
@@ -126,6 +142,9 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	for i, slot := 0, -1; i < len(readings); i++ {
 		slot = s.slot(readings[i].Task, slot+1)
 		d.verdicts[i] = d.judge(s, row, slot, at, &readings[i])
+		if row.ownCost(slot) > 0 {
+			s.tasks[slot].counted, s.tasks[slot].lastCounted = true, at
+		}
 	}
 	if d.params.Switches.Evidence {
 		d.review(s)
@@ -137,6 +156,9 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	})
 	return d.verdicts
 }
+
+// mostCost is more than any cost, and so little that sums of squares remain below stat.MaxValue.
+const mostCost = 1e30
 
 // judge stores one reading and judges it.
 func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
@@ -150,15 +172,18 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 		s.reset(slot)
 	}
 	if r.Flags&sample.Capped != 0 {
-		row.cause[slot] = limited
+		row.cause[slot], row.held = limited, true
 	}
 	if r.Pressure > 0 && r.Pressure <= math.MaxFloat32 { // otherwise it is invalid
 		row.pressure[slot] = float32(r.Pressure)
 	}
+	if r.Misses > 0 {
+		row.miss(slot, r.Misses)
+	}
 	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
 		return v
 	}
-	if !s.signal.Sane(r.Cost) {
+	if d.params.Switches.Bounds && !s.signal.Sane(r.Cost) || !(r.Cost >= 0 && r.Cost <= mostCost) {
 		d.rejected[s.signal.Name]++
 		return v
 	}
@@ -268,7 +293,7 @@ func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	switch {
 	case !outlier && own && served && r.Flags&sample.Throttled != 0:
 		return byQuota
-	case !outlier && own && served && r.Self > 0 &&
+	case !outlier && own && served && r.Self > 0 && r.Spec.SelfSamples > 0 &&
 		r.Self > d.params.threshold(sig, r.Spec.SelfMean, r.Spec.SelfStdDev):
 		return bySelf
 	case !outlier:

@@ -2,8 +2,8 @@ package detect
 
 import (
 	"cmp"
+	"math"
 	"slices"
-	"strings"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -66,7 +66,11 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	}
 	f.Suspects = d.describe(s)
 	if d.params.Explain {
-		f.Statistics = d.weighed
+		d.explained = d.explained[:0]
+		for i := range d.weighed {
+			d.explained = append(d.explained, d.weighed[i].SuspectStatistics)
+		}
+		f.Statistics = d.explained
 	}
 	own := d.params.Switches.PhaseChange && goodSamples > 0
 	for f.TrialCandidates < len(d.top) && d.top[f.TrialCandidates].worthTrial {
@@ -115,7 +119,7 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 		if !c.judged() || r.at < from {
 			continue
 		}
-		if slices.Contains(r.cause, limited) {
+		if r.anyLimited() {
 			is, tried = under, true
 		} else if c == good {
 			is = well
@@ -195,6 +199,7 @@ func (d *Detector) lookBack(s *series, victim int) []*row {
 // excluded ones into d.bottom. It does not allocate once its buffers have grown. comparable
 // is false if no interval was good.
 func (d *Detector) rank(s *series, victim int, comparable bool) {
+	d.exclude(s, victim)
 	n := len(s.tasks)
 	d.num, d.den = zeroed(d.num, n), zeroed(d.den, n)
 	num, den := d.num[:n], d.den[:n]
@@ -212,18 +217,29 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	d.weighed = nil
 	if d.params.Switches.Evidence {
 		books = d.account(s, victim)
-		d.weighed = d.statistics(s, victim)
+		if books == nil || d.params.Explain {
+			d.weighed = d.statistics(s, victim)
+		}
 		// The regression only confirms trials.
-		if slices.ContainsFunc(s.rows, func(r *row) bool { return slices.Contains(r.cause, limited) }) {
+		if d.limits {
 			proofs = d.regress(s, victim)
 		}
 	}
+	weighed := d.weighed
 	for i := range s.tasks {
-		if i == victim || !s.tasks[i].used {
+		var w *weighing
+		if len(weighed) > 0 && weighed[0].slot == i {
+			w, weighed = &weighed[0], weighed[1:]
+		}
+		if i == victim || !s.tasks[i].used || !d.params.Switches.Outside && s.tasks[i].task.Name == OutsideName {
 			continue
 		}
-		c := candidate{slot: i, rank: 2, excluded: d.exclusion(s, victim, i)}
-		if s.tasks[i].flags&sample.Capped != 0 {
+		capped := d.params.Switches.CappedApart && s.tasks[i].flags&sample.Capped != 0
+		if books == nil && w != nil && !inModel(proofs, i) && !d.mayBeListed(w, capped) {
+			continue
+		}
+		c := candidate{slot: i, rank: 2, excluded: d.excluded[i]}
+		if capped {
 			c.excluded = "capped already"
 		}
 		if den[i] > 0 {
@@ -232,7 +248,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		clears := c.correlation >= d.params.Correlation || i == selected
 		if d.params.Switches.Evidence {
 			denied := d.limitFailed(s, victim, i)
-			c.grounds = d.grounds(s, victim, i, proofs, books)
+			c.grounds = d.grounds(s, i, w, proofs, books)
 			if denied && c.grounds.Basis != ByAccounts {
 				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "limiting it did not help"
 			}
@@ -270,13 +286,17 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 
 // grounds returns the evidence against a suspect under switch Evidence: a trial that the
 // regression confirms, the accounts of the queue if it has any, or otherwise the
-// statistics.
-func (d *Detector) grounds(s *series, victim, slot int, proofs []fit, books *accountTotals) Grounds {
+// statistics, nil for none.
+func (d *Detector) grounds(s *series, slot int, w *weighing, proofs []fit, books *accountTotals) Grounds {
 	var g Grounds
 	if books != nil {
 		g = books.grounds(slot, s.tasks[slot].task.Key, d.leastPressure(s))
-	} else if w := d.weighing(slot); w != nil {
+	} else if w != nil {
+		d.scales.settle(s, w)
 		g = w.grounds()
+	}
+	if len(proofs) == 0 {
+		return g
 	}
 	k := slices.IndexFunc(proofs, func(p fit) bool { return p.slot == slot })
 	if k < 0 {
@@ -288,9 +308,37 @@ func (d *Detector) grounds(s *series, victim, slot int, proofs []fit, books *acc
 	return g
 }
 
+// inModel reports whether a suspect is in the model of the trials.
+func inModel(proofs []fit, slot int) bool {
+	return slices.ContainsFunc(proofs, func(p fit) bool { return p.slot == slot })
+}
+
+// mayBeListed reports whether a suspect can be among the best ones, or among the best ones that
+// are excluded because they are limited, with the highest probability that it can have.
+func (d *Detector) mayBeListed(w *weighing, excluded bool) bool {
+	list := d.top
+	if excluded {
+		list = d.bottom
+	}
+	if len(list) < d.params.Top {
+		return true
+	}
+	least := possibleFrom
+	if last := &list[len(list)-1]; last.rank == 2 && last.grounds.Level == None {
+		least = last.grounds.figure()
+	}
+	if least == 0 {
+		return true
+	}
+	if least != d.least {
+		d.least, d.leastLogOdds = least, math.Log(least/(1-least))
+	}
+	return d.scales.mostLogOdds(w) >= d.leastLogOdds
+}
+
 // weighing returns the statistics of a suspect, nil if there are none.
-func (d *Detector) weighing(slot int) *SuspectStatistics {
-	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w SuspectStatistics, slot int) int { return cmp.Compare(w.slot, slot) })
+func (d *Detector) weighing(slot int) *weighing {
+	i, found := slices.BinarySearchFunc(d.weighed, slot, func(w weighing, slot int) int { return cmp.Compare(w.slot, slot) })
 	if !found {
 		return nil
 	}
@@ -305,6 +353,9 @@ const Relief = 1.0 / 6
 // victim's cost under the hold, without the first interval of each hold, with its cost in
 // bad intervals without a hold.
 func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
+	if !d.limits {
+		return false
+	}
 	var sum, n [2]float64 // bad without hold; under the hold
 	for i, r := range s.rows {
 		c, is := r.cause[victim], 0
@@ -325,13 +376,22 @@ func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 	return bad-under < Relief*(bad-s.tasks[victim].spec.Mean)
 }
 
+// exclude finds the tasks that cannot hurt the victim, and whether any task was limited.
+func (d *Detector) exclude(s *series, victim int) {
+	d.limits = slices.ContainsFunc(s.rows, (*row).anyLimited)
+	d.excluded = d.excluded[:0]
+	for i := range s.tasks {
+		d.excluded = append(d.excluded, d.exclusion(s, victim, i))
+	}
+}
+
 // exclusion returns why a task cannot hurt the victim at any usage; "" if it can.
 func (d *Detector) exclusion(s *series, victim, suspect int) string {
 	v, t := &s.tasks[victim], &s.tasks[suspect]
 	switch {
-	case contains(&t.task, &v.task):
+	case t.task.Contains(&v.task):
 		return "contains the victim"
-	case contains(&v.task, &t.task):
+	case v.task.Contains(&t.task):
 		return "is part of the victim"
 	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Intersects(v.reach):
 		return "shares no " + string(s.signal.Domain) + " with the victim"
@@ -378,6 +438,9 @@ func (d *Detector) coVictim(victim, suspect int) bool {
 // keep inserts c into a ranked list of at most Params.Top.
 func (d *Detector) keep(s *series, list []candidate, c candidate) []candidate {
 	i := len(list)
+	if i == d.params.Top && (i == 0 || !s.before(&c, &list[i-1])) {
+		return list
+	}
 	for i > 0 && s.before(&c, &list[i-1]) {
 		i--
 	}
@@ -426,10 +489,4 @@ func (d *Detector) describe(s *series) []Suspect {
 		}
 	}
 	return d.out
-}
-
-// contains reports whether the first task's cgroup is an ancestor of the other's.
-func contains(outer, inner *sample.Task) bool {
-	o, i := string(outer.Name), string(inner.Name)
-	return outer.Key.Hierarchy == inner.Key.Hierarchy && len(i) > len(o) && i[len(o)] == '/' && strings.HasPrefix(i, o)
 }

@@ -223,7 +223,7 @@ func TestExcludedSuspectsComeLastWithTheReason(t *testing.T) {
 		row[4].Task.Key.Hierarchy = sample.V1CPU // 5: of the same name, but in another hierarchy
 	}
 	rows[3][5].Flags = sample.Capped
-	f := last(t, findings(New(paper(t, CPI2)), signal(t, sample.CPI), rows...))
+	f := last(t, findings(New(only(t, Switches{CappedApart: true})), signal(t, sample.CPI), rows...))
 	want := map[uint64]string{2: "contains the victim", 3: "is part of the victim", 4: "", 5: "", 6: "capped already", 7: ""}
 	for n, why := range want {
 		if got := f.of(t, n).Excluded; got != why {
@@ -239,13 +239,42 @@ func TestExcludedSuspectsComeLastWithTheReason(t *testing.T) {
 func TestASuspectIsExcludedOnlyWhileItIsCapped(t *testing.T) {
 	rows := rowsOf([]float64{1, 4, 4, 4}, []float64{0, 1, 1, 1})
 	rows[1][1].Flags = sample.Capped
-	if f := last(t, findings(New(paper(t, CPI2)), signal(t, sample.CPI), rows...)); f.of(t, 2).Excluded != "" || f.Kind != Neighbour {
+	if f := last(t, findings(New(only(t, Switches{CappedApart: true})), signal(t, sample.CPI), rows...)); f.of(t, 2).Excluded != "" || f.Kind != Neighbour {
 		t.Errorf("%+v", f)
 	}
 }
 
+// TestThePaperRanksEveryTaskAndNothingElse: rule cpi2 ranks a capped suspect as any other, and
+// nothing that is no task.
+func TestThePaperRanksEveryTaskAndNothingElse(t *testing.T) {
+	usage := []float64{0, 1, 1, 1}
+	for _, paper := range []bool{true, false} {
+		rows := rowsOf([]float64{1, 4, 4, 4}, usage, usage)
+		for _, row := range rows {
+			*row[2].Task = Outside()
+		}
+		rows[3][1].Flags = sample.Capped
+		sw := Switches{}
+		if !paper {
+			sw.Outside, sw.CappedApart = true, true
+		}
+		f := last(t, findings(New(only(t, sw)), signal(t, sample.CPI), rows...))
+		var names []string
+		for _, s := range f.Suspects {
+			names = append(names, string(s.Name)+" "+s.Excluded)
+		}
+		want := []string{"/task-2 "}
+		if !paper {
+			want = []string{"(other) ", "/task-2 capped already"}
+		}
+		if !slices.Equal(names, want) || f.Antagonists != 1 {
+			t.Errorf("paper %v: %q, %d antagonists", paper, names, f.Antagonists)
+		}
+	}
+}
+
 func TestOnlyTheTopIsListedOfEach(t *testing.T) {
-	p := paper(t, CPI2)
+	p := only(t, Switches{CappedApart: true})
 	p.Top = 3
 	rows := make([][]Reading, 4)
 	for i, c := range []float64{1, 4, 4, 4} {

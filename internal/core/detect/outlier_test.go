@@ -67,6 +67,7 @@ func TestOnlySoundSamplesMakeAVictim(t *testing.T) {
 		{"activity counts for runq", runq, func(r *Reading) { r.CPU, r.Rate = 0.001, 20 }, true, true, 0},
 		{"neither usage nor activity", runq, func(r *Reading) { r.CPU, r.Rate = 0.001, 19 }, false, false, 0},
 		{"not counted", cpi, func(r *Reading) { r.Cost = math.NaN() }, false, false, 0},
+		{"negative", cpi, func(r *Reading) { r.Cost = -1 }, false, false, 1},
 		{"below the sane range", cpi, func(r *Reading) { r.Cost = 0.0999 }, false, false, 1},
 		{"above the sane range", cpi, func(r *Reading) { r.Cost = 1000.1 }, false, false, 1},
 		{"infinite", cpi, func(r *Reading) { r.Cost = math.Inf(1) }, false, false, 1},
@@ -78,7 +79,7 @@ func TestOnlySoundSamplesMakeAVictim(t *testing.T) {
 		{"batch, not protected: judged as well, plan decides", cpi, func(r *Reading) { r.Task.Class = sample.Batch }, true, true, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := New(paper(t, CPI2))
+			d := New(only(t, Switches{Bounds: true}))
 			for i := range 5 {
 				at := sample.Millis(i+1) * minute
 				v := d.Observe(c.signal, at, []Reading{victim(1, 3).with(c.change)})[0]
@@ -93,6 +94,17 @@ func TestOnlySoundSamplesMakeAVictim(t *testing.T) {
 				t.Errorf("%d rejected, want %d", got, 5*c.rejected)
 			}
 		})
+	}
+}
+
+// TestThePaperHasNoBounds: rule cpi2 judges any cost that is a number.
+func TestThePaperHasNoBounds(t *testing.T) {
+	for cost, judged := range map[float64]bool{0: true, 0.01: true, 1e9: true, 1e31: false, -1: false, math.Inf(1): false} {
+		d := New(paper(t, CPI2))
+		v := d.Observe(signal(t, sample.CPI), minute, []Reading{victim(1, cost)})[0]
+		if v.Judged != judged || v.Sane != judged || v.Outlier != (judged && cost > 2) || d.Rejected(sample.CPI) > 0 == judged {
+			t.Errorf("cost %g: %+v, %d rejected", cost, v, d.Rejected(sample.CPI))
+		}
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 type Method string
 
 const (
-	// CPI2 is the paper's rules and nothing else.
+	// CPI2 is the paper's rules: every switch is off. The package comment lists what it adds
+	// to them.
 	CPI2 Method = "cpi2"
 	// Quell is CPI2 with every switch that improves the results.
 	Quell Method = "quell"
@@ -59,6 +60,18 @@ type Switches struct {
 	// OwnCauses makes separate findings of samples that the task's own quota, stolen time
 	// or waiting on itself explain.
 	OwnCauses bool `key:"own_causes"`
+	// Bounds drops costs outside the signal's range (sample.Signal.Min and Max), which no
+	// measurement gives.
+	Bounds bool `key:"bounds"`
+	// Outside makes the usage outside any task a suspect (OutsideName), so that no task is
+	// blamed for it.
+	Outside bool `key:"outside"`
+	// CappedApart does not rank suspects that are capped. The paper relies on a cap to lower
+	// their correlation; it ignores scale, so a steady suspect keeps it.
+	CappedApart bool `key:"capped_apart"`
+	// Withhold keeps samples of incidents, and outliers until it is known that no incident
+	// followed, from teaching specs (package pipeline).
+	Withhold bool `key:"withhold"`
 }
 
 // Switches returns the switches that the rule turns on.
@@ -68,7 +81,7 @@ func (r Method) Switches() (Switches, error) {
 		return Switches{}, nil
 	case Quell, EvidenceMethod:
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
-			LookBack: true, PhaseChange: true, OwnCauses: true, Evidence: r == EvidenceMethod}, nil
+			LookBack: true, PhaseChange: true, OwnCauses: true, Bounds: true, Outside: true, CappedApart: true, Withhold: true, Evidence: r == EvidenceMethod}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Methods())
 }
@@ -76,7 +89,7 @@ func (r Method) Switches() (Switches, error) {
 // Params are the parameters of detection. Start from Paper. The tags are those of the agent's
 // configuration (format/keyed).
 type Params struct {
-	Method        Method `key:"rule" help:"evidence: regression over all suspects, with trials (docs/rules.md); quell: correlation; cpi2: only the rules of the paper" oneof:"evidence quell cpi2"`
+	Method        Method `key:"rule" help:"evidence: regression over all suspects, with trials (docs/rules.md); quell: correlation; cpi2: the paper's rules; the page also lists what cpi2 adds to them" oneof:"evidence quell cpi2"`
 	Switches      Switches
 	Sigmas        float64       `key:"sigmas" help:"a cost over mean + this many standard deviations is an outlier" min:"0" max:"100"`
 	Outliers      int           `key:"outliers" help:"outliers that make an anomaly" min:"1" max:"1000"`

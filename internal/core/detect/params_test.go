@@ -57,7 +57,8 @@ func TestRulesAreKnownByName(t *testing.T) {
 	if sw, err := CPI2.Switches(); err != nil || sw != (Switches{}) {
 		t.Errorf("cpi2 turns on %+v, %v", sw, err)
 	}
-	all := Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true}
+	all := Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true,
+		Bounds: true, Outside: true, CappedApart: true, Withhold: true}
 	evident := all
 	evident.Evidence = true
 	for _, c := range []struct {

@@ -84,8 +84,9 @@ type regression struct {
 	slots          []int
 	column         []float64 // n values for each slot: residual of its usage after the basis
 	basis          [][]float64
-	step, u        []float64 // a change of the victim's own level; temporary column
-	usage          []float64 // n values for each slot, centred
+	directions     [][]float64 // storage of the basis' columns
+	step, u        []float64   // a change of the victim's own level; temporary column
+	usage          []float64   // n values for each slot, centred
 	fits           []fit
 	victim         int
 	spread, sigmas float64 // of the victim's spec
@@ -162,9 +163,15 @@ func (t *regression) fitStep() {
 	}
 }
 
-// direction returns a suspect's usage, less what the basis explains of it, scaled to length 1.
+// direction returns a suspect's usage, less what the basis explains of it, scaled to length 1,
+// as the basis' next column. Its place is reused when the basis is made anew.
 func (t *regression) direction(slot int) []float64 {
-	q := slices.Clone(t.usageOf(slot))
+	k := len(t.basis)
+	for k >= len(t.directions) {
+		t.directions = append(t.directions, nil)
+	}
+	q := append(t.directions[k][:0], t.usageOf(slot)...)
+	t.directions[k] = q
 	for _, b := range t.basis {
 		project(q, b)
 	}
@@ -293,7 +300,7 @@ func (t *regression) load(d *Detector, s *series, victim int) bool {
 	t.column = t.column[:0]
 	for i := range s.tasks {
 		k := &s.tasks[i]
-		if i == victim || !k.used || d.exclusion(s, victim, i) != "" {
+		if i == victim || !k.used || d.excluded[i] != "" {
 			continue
 		}
 		t.slots = append(t.slots, i)
@@ -443,19 +450,31 @@ func (t *regression) usageOf(slot int) []float64 {
 	return t.usage[k*n : (k+1)*n]
 }
 
-// levelChanges counts how often a centred usage crossed the middle between its levels and stayed
-// on the other side for two intervals.
+// levelChanges counts how often a usage crossed the middle between its levels and stayed on the
+// other side for two intervals, or crossed it in the last one. It has no branches that depend
+// on the usage, which a CPU could not predict.
 func levelChanges(u []float64) int {
-	lo, hi := slices.Min(u), slices.Max(u)
-	middle := (lo + hi) / 2
-	count, side := 0, u[0] > middle
-	for i := 1; i < len(u); i++ {
-		if now := u[i] > middle; now != side && (i+1 == len(u) || (u[i+1] > middle) == now) {
-			side = now
-			count++
+	lo, hi := u[0], u[0]
+	for _, x := range u {
+		if x < lo {
+			lo = x
+		}
+		if x > hi {
+			hi = x
 		}
 	}
-	return count
+	middle := (lo + hi) / 2
+	above := func(x float64) uint64 { return math.Float64bits(middle-x) >> 63 } // 1 or 0
+	now := above(u[0])
+	side, count := now, uint64(0)
+	for _, x := range u[1:] {
+		next := above(x)
+		change := (now ^ side) &^ (now ^ next)
+		side ^= change
+		count += change
+		now = next
+	}
+	return int(count + (now ^ side))
 }
 
 // limitCount counts how often quell limited a task in the rows. quell determined the begin and

@@ -22,7 +22,7 @@ func (d *Detector) selectSuspect(s *series, victim int) int {
 	var slots []int
 	for i := range s.tasks {
 		t := &s.tasks[i]
-		if i == victim || !t.used || t.flags&sample.Capped != 0 || d.exclusion(s, victim, i) != "" {
+		if i == victim || !t.used || t.flags&sample.Capped != 0 || d.excluded[i] != "" {
 			continue
 		}
 		if d.den[i] > 0 && d.num[i]/d.den[i] >= d.params.Correlation {

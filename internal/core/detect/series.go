@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -32,6 +33,10 @@ type taskState struct {
 	unit  unit       // of its own work, in the signal of a queue
 	bad   []mark     // of the last OutlierWindow
 	used  bool
+	// counted: its cost was counted, and is reliable, in the interval that ended at lastCounted,
+	// the newest such one.
+	counted     bool
+	lastCounted sample.Millis
 	// trialRequested is when a trial of suspect was requested on this task's behalf; 0 if there was
 	// none or a suspect was accused since.
 	trialRequested sample.Millis
@@ -52,6 +57,8 @@ type row struct {
 	cost     []float32 // 0 if not counted; reliable where the cause is judged or early
 	cause    []cause
 	pressure []float32
+	misses   []float32 // Reading.Misses; shorter than the others where they are not counted
+	held     bool      // some task was limited; it may have ended since
 }
 
 func newSeries(sig sample.Signal) *series {
@@ -86,11 +93,15 @@ func (s *series) begin(at, end, remembered sample.Millis) *row {
 	clear(r.cost)
 	clear(r.cause)
 	clear(r.pressure)
-	r.at = at
+	clear(r.misses)
+	r.at, r.held = at, false
 	r.grow(len(s.tasks))
 	s.rows = append(s.rows, r)
 	return r
 }
+
+// anyLimited reports whether a task was limited.
+func (r *row) anyLimited() bool { return r.held && slices.Contains(r.cause, limited) }
 
 func (r *row) grow(n int) {
 	for len(r.cost) < n {
@@ -98,6 +109,14 @@ func (r *row) grow(n int) {
 		r.cause = append(r.cause, absent)
 		r.pressure = append(r.pressure, 0)
 	}
+}
+
+// miss sets a task's misses.
+func (r *row) miss(slot int, perInstruction float64) {
+	for len(r.misses) <= slot {
+		r.misses = append(r.misses, 0)
+	}
+	r.misses[slot] = float32(perInstruction)
 }
 
 // slot returns the task's column and allocates one for a new task. The guess is the
@@ -148,6 +167,7 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 func (s *series) reset(slot int) {
 	t := &s.tasks[slot]
 	t.bad, t.trialRequested, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, recentCost{}, unit{}
+	t.counted = false
 	for _, r := range s.rows {
 		if r.cause[slot] != limited {
 			r.cause[slot], r.cost[slot] = absent, 0
@@ -188,8 +208,9 @@ func (s *series) within(from, to sample.Millis) []*row {
 // Point is one interval of a task's history.
 type Point struct {
 	At       sample.Millis
-	Cost     float64 // NaN where it was not judged
+	Cost     float64 // NaN where it does not count (Verdict.Counts)
 	Pressure float64
+	Misses   float64 // Reading.Misses
 }
 
 // Window returns the history of a task over the window, oldest first; nil for
@@ -207,9 +228,12 @@ func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
 	rows := s.within(newest.Add(-d.params.Window), newest)
 	points := make([]Point, len(rows))
 	for n, r := range rows {
-		points[n] = Point{r.at, math.NaN(), float64(r.pressure[i])}
+		points[n] = Point{At: r.at, Cost: math.NaN(), Pressure: float64(r.pressure[i])}
 		if r.cause[i].judged() {
 			points[n].Cost = float64(r.cost[i])
+		}
+		if i < len(r.misses) {
+			points[n].Misses = float64(r.misses[i])
 		}
 	}
 	return points

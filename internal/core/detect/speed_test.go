@@ -72,6 +72,7 @@ func BenchmarkEvidence1000x60(b *testing.B) {
 	slot := a.signal.index[a.victim]
 	var took [2]time.Duration
 	turns := 0
+	b.ReportAllocs()
 	for b.Loop() {
 		turns++
 		for i, on := range [2]bool{false, true} {
@@ -94,6 +95,32 @@ func TestAnAnalysisAllocatesNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// The same with switch Evidence, over an hour; only the words about an accused suspect are made.
+func TestAnAnalysisByEvidenceAllocatesNothing(t *testing.T) {
+	d := New(paper(t, EvidenceMethod))
+	sig := signal(t, sample.CPI)
+	for at := minute; at <= 60*minute; at += minute {
+		row := crowded(100, at)
+		if at == 50*minute {
+			row[5].Flags = sample.Capped // the regression takes part
+		}
+		d.Observe(sig, at, row)
+	}
+	a := anomaly{signal: d.series[sig.Name], victim: sample.TaskKey{Inode: 1}, kind: Neighbour, at: 60 * minute}
+	slot, words := a.signal.index[a.victim], 0
+	n := testing.AllocsPerRun(100, func() {
+		words = 0
+		for _, s := range d.analyse(a, slot).Suspects {
+			if s.Why != "" {
+				words++
+			}
+		}
+	})
+	if words > 3 || n > 6*float64(words) { // the string, its three numbers, and what the race detector adds
+		t.Errorf("%v allocations, words about %d suspects", n, words)
 	}
 }
 

@@ -57,7 +57,7 @@ func (w *twin) newest() twinRow { return w.rows[len(w.rows)-1] }
 func (w *twin) judged(i int, n uint64) (*Reading, bool) {
 	r := w.rows[i].of(n)
 	if r.Flags&(sample.Split|sample.Capped) != 0 || math.IsNaN(r.Cost) ||
-		!w.sig.Sane(r.Cost) || !w.sig.Active(r.CPU, r.Rate, r.Cost) || r.Spec == nil || r.Spec.State != spec.Ready {
+		w.p.Switches.Bounds && !w.sig.Sane(r.Cost) || r.Cost < 0 || math.IsInf(r.Cost, 1) || !w.sig.Active(r.CPU, r.Rate, r.Cost) || r.Spec == nil || r.Spec.State != spec.Ready {
 		return r, false
 	}
 	for _, row := range w.rows[i+1:] {
@@ -186,7 +186,7 @@ func (w *twin) analyse(victim uint64, known []*Reading) Finding {
 		}
 		inside := func(a, b sample.Task) bool { return strings.HasPrefix(string(a.Name), string(b.Name)+"/") }
 		switch {
-		case r.Flags&sample.Capped != 0:
+		case w.p.Switches.CappedApart && r.Flags&sample.Capped != 0:
 			s.Excluded = "capped already"
 		case inside(*v.Task, *r.Task):
 			s.Excluded = "contains the victim"
@@ -341,7 +341,7 @@ type history struct {
 }
 
 func randomHistory(t testing.TB, rng *rand.Rand) history {
-	h := history{params: only(t, Switches{Reach: rng.IntN(2) == 0, CoVictim: rng.IntN(2) == 0, LeastEffect: rng.IntN(2) == 0, Indeterminate: rng.IntN(2) == 0,
+	h := history{params: only(t, Switches{Bounds: rng.IntN(4) > 0, CappedApart: rng.IntN(4) > 0, Reach: rng.IntN(2) == 0, CoVictim: rng.IntN(2) == 0, LeastEffect: rng.IntN(2) == 0, Indeterminate: rng.IntN(2) == 0,
 		LeastPressure: rng.IntN(2) == 0, LookBack: rng.IntN(2) == 0, PhaseChange: rng.IntN(2) == 0})}
 	h.params.LookBack = time.Duration(5+rng.IntN(20)) * time.Minute
 	if rng.IntN(2) == 0 {

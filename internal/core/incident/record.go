@@ -38,7 +38,7 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 }
 
 // Named are the antagonists that the incident named, ordered by their first naming. Logs
-// of older agents contain only the last analysis.
+// of older agents contain only the last analysis, and suspects without levels (Listed).
 func (r *Record) Named() []plan.Finding {
 	if len(r.Findings) > 0 {
 		return r.Findings
@@ -48,6 +48,55 @@ func (r *Record) Named() []plan.Finding {
 		all = append(all, plan.Finding{Suspect: s, From: r.Accused, Until: r.Updated})
 	}
 	return all
+}
+
+// Listed are all suspects that the incident lists, each once: those that it named, then the
+// others of its strongest and of its latest analysis, which have no times. One that an agent
+// without levels named is likely, and possible if the last judged cap on it did not help.
+func (r *Record) Listed() (all []plan.Finding) {
+	add := func(f plan.Finding) {
+		if !slices.ContainsFunc(all, func(x plan.Finding) bool { return x.Suspect.Name == f.Suspect.Name }) {
+			all = append(all, f)
+		}
+	}
+	for _, f := range r.Named() {
+		if f.Suspect.Level == detect.None {
+			f.Suspect.Level = detect.Likely
+			if r.cleared(f.Suspect.Name) {
+				f.Suspect.Level = detect.Possible
+			}
+		}
+		add(f)
+	}
+	for _, list := range [...][]detect.Suspect{r.Suspects, r.Now().Suspects} {
+		for _, s := range list {
+			add(plan.Finding{Suspect: s})
+		}
+	}
+	return all
+}
+
+// cleared reports whether the last judged cap on a task did not help.
+func (r *Record) cleared(task sample.TaskName) (cleared bool) {
+	for _, x := range r.Rounds {
+		for _, c := range x.Tasks() {
+			if c.Suspect.Name == task && x.Judged() {
+				cleared = x.Outcome != plan.TruePositive
+			}
+		}
+	}
+	return cleared
+}
+
+// Rank is a task's place, from 1, in the strongest analysis, else in the latest; 0 if
+// neither lists it.
+func (r *Record) Rank(t *sample.Task) int {
+	for _, list := range [...][]detect.Suspect{r.Suspects, r.Now().Suspects} {
+		if i := slices.IndexFunc(list, func(s detect.Suspect) bool { return s.Name == t.Name }); i >= 0 {
+			return i + 1
+		}
+	}
+	return 0
 }
 
 // Antagonist is the suspect that the incident names first, or named until a cap on it was

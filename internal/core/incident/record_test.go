@@ -150,6 +150,18 @@ func TestAnOldLogIsRead(t *testing.T) {
 	if s := r.Find(&r.Rounds[0].Suspect); s == nil || s.Correlation != 0.5 {
 		t.Errorf("%+v was capped", s)
 	}
+	all := r.Listed()
+	if len(all) != 2 || all[0].Suspect.Level != detect.Likely || all[0].From != 2000 || all[1].Suspect.Name != "/idle" || all[1].Suspect.Level != detect.None || all[1].From != 0 || r.Rank(&all[1].Suspect.Task) != 2 {
+		t.Errorf("it lists %+v", all)
+	}
+	if x := r.Rounds[0]; !math.IsNaN(float64(x.UsageBefore)) || !math.IsNaN(float64(x.MissesUnder)) || !math.IsNaN(float64(x.CostUnder)) || x.CostBefore != 3 {
+		t.Errorf("what it did not measure is %+v", x)
+	}
+	r.Rounds[0].Outcome = plan.Noise
+	if all := r.Listed(); all[0].Suspect.Level != detect.Possible {
+		t.Errorf("after a cap in vain it lists %+v", all[0])
+	}
+	r.Rounds[0].Outcome = ""
 	r.End(12000, "the agent was restarted")
 	if r.Closed != 12000 || r.Updated != 12000 || r.NotDone != "the agent was restarted" || r.Reason != "x" || r.Outcome != plan.NotMeasured ||
 		r.Rounds[0].Ended != 12000 || r.Rounds[0].Outcome != plan.NotMeasured {

@@ -79,7 +79,7 @@ func (w *world) check(out output) {
 		switch {
 		case w.books[a.ID] != nil:
 			wrong(a, "the ID was used before")
-		case a.Task.Class == sample.LatencySensitive, a.Task.NeverCap:
+		case a.Task.Class == sample.LatencySensitive, a.Task.NeverCap, a.Task.Holds != "":
 			wrong(a, "this task must never be capped")
 		case a.Until <= w.now.at, a.Rate > 0 == (!a.IO.IsZero() || a.Net > 0):
 			wrong(a, "a cap without an end, or not of one thing")

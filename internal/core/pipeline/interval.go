@@ -25,6 +25,15 @@ type Subject struct {
 	held []heldSample
 }
 
+// Missing is how many more samples the task's own history needs until a spec is ready
+// (spec.KeyHistory.Missing); 0 if that is not known.
+func (s *Subject) Missing() int {
+	if s.book == nil {
+		return 0
+	}
+	return s.book.Missing()
+}
+
 type heldSample struct {
 	at              sample.Millis
 	cpu, cost, self float64
@@ -103,10 +112,14 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
 		if self, ok := x.Get(sample.WaitSelf); ok {
 			// Less CPU time than a millisecond counts as one, as in the cost.
-			r.Self = self / max(m.CPU*iv.length.Seconds(), 1e-3)
+			r.SelfKnown, r.Self = true, self/max(m.CPU*iv.length.Seconds(), 1e-3)
 		}
 		if _, ok := x.Get(sample.WaitThrottled); ok {
 			r.OwnApart = true
+		}
+		if n, ok := x.Get(sample.Instructions); ok && n > 0 {
+			misses, _ := x.Get(sample.LLCMisses)
+			r.Misses = misses / n
 		}
 	} else if sig.Load.PerOp > 0 {
 		r.Pressure = 0
@@ -218,6 +231,9 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 // the task changed itself for good.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
 	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self}
+	if !r.SelfKnown {
+		now.self = math.NaN()
+	}
 	switch {
 	case p.config.LearnIncidents || p.Follows(s.Key.Signal, task):
 	case v.Anomaly || p.InIncident(s.Key.Signal, task):
@@ -243,5 +259,6 @@ func (p *Pipeline) teach(s *Subject, task sample.TaskKey, x heldSample) {
 		s.book.Add(task, x.at, x.cpu, x.cost, x.self)
 	} else {
 		p.config.History.Add(s.Key, task, x.at, x.cpu, x.cost, x.self)
+		s.book = p.config.History.Find(s.Key)
 	}
 }

@@ -14,6 +14,7 @@ import (
 // Config says how a machine's pipeline works.
 type Config struct {
 	Machine string
+	CPUs    int // of the machine, for Change.CPUs; 0: not known
 	Detect  detect.Params
 	// Policy says how to act. Where levels state the confidence (switch Evidence), only a
 	// proven suspect is capped without a trial (plan.Policy.MinLevel), and a cap that helped
@@ -25,7 +26,8 @@ type Config struct {
 	// External returns a spec from elsewhere (the server's) that takes precedence over what
 	// History learnt; nil for none.
 	External func(spec.Key, sample.Millis) (spec.Spec, bool)
-	// LearnIncidents lets samples that were taken in incidents teach specs too.
+	// LearnIncidents lets samples that were taken in incidents teach specs too. Without the
+	// switch Withhold they do in any case.
 	LearnIncidents bool
 	// Charts keeps the course of each open incident for Change.Chart.
 	Charts bool
@@ -49,6 +51,7 @@ func New(c Config) *Pipeline {
 	if c.Detect.Switches.Evidence {
 		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
+	c.LearnIncidents = c.LearnIncidents || !c.Detect.Switches.Withhold
 	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}, evasions: map[sample.TaskKey]*evasion{}}
 	if c.Charts {
@@ -67,7 +70,10 @@ type Finding struct {
 // Change is an incident that has changed.
 type Change struct {
 	plan.Incident
-	Chart // empty without Config.Charts
+	// CPUs is the number of the machine's CPUs, so that Busy ÷ CPUs is its utilisation; 0: not
+	// known.
+	CPUs  int `json:"cpus,omitempty"`
+	Chart     // empty without Config.Charts
 }
 
 // Ready is the work for the host (see the package comment, 4).
@@ -90,7 +96,7 @@ func (p *Pipeline) Ready() (Ready, bool) {
 	r := Ready{Findings: p.findings, Actions: out.Actions, Offenders: out.Offenders}
 	p.findings = nil
 	for _, inc := range out.Incidents {
-		r.Incidents = append(r.Incidents, Change{inc, p.charts.of(&inc)})
+		r.Incidents = append(r.Incidents, Change{inc, p.config.CPUs, p.charts.of(&inc)})
 	}
 	return r, true
 }
@@ -150,15 +156,16 @@ func (p *Pipeline) Forget(task sample.TaskKey) {
 	}
 }
 
-// Cap plans an operator's cap on a task and returns its ID; errors wrap plan.ErrRefused.
-func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
-	id, err = p.CapFor(now, t, terms, by, why)
-	if p.charts != nil && err == nil {
-		for _, inc := range p.Planner.Open() { // the cap may be a round of one of them
-			p.chart(&inc)
-		}
+// Cap plans an operator's cap on a task and returns its ID; errors wrap plan.ErrRefused. If
+// it names an open incident, it is a round of that (plan.Planner.CapFor).
+func (p *Pipeline) Cap(now sample.Millis, t sample.Task, terms command.Terms, incident, by, why string) (id string, err error) {
+	inc, open := p.Incident(incident)
+	if id, err = p.CapFor(now, t, terms, incident, by, why, p.window(inc.Signal)); err != nil || !open || p.charts == nil {
+		return id, err
 	}
-	return id, err
+	inc, _ = p.Incident(incident) // with the round
+	p.chart(&inc)
+	return id, nil
 }
 
 // History returns the history that learns specs, nil if nothing is learnt.
@@ -168,7 +175,7 @@ func (p *Pipeline) History() *spec.History { return p.config.History }
 func (p *Pipeline) Open() []Change {
 	var all []Change
 	for _, inc := range p.Planner.Open() {
-		all = append(all, Change{inc, p.charts[inc.ID].value()})
+		all = append(all, Change{inc, p.config.CPUs, p.charts[inc.ID].value()})
 	}
 	return all
 }

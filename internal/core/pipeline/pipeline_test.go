@@ -175,6 +175,7 @@ func hour(t *testing.T, c pipeline.Config, pass func(p *pipeline.Pipeline, from,
 // of an anomaly never does.
 func TestSamplesOfAnIncidentAreHeldBack(t *testing.T) {
 	c := byRule(t, detect.CPI2)
+	c.Detect.Switches.Withhold = true
 	c.History = spec.NewHistory(spec.OwnHistory())
 	p := pipeline.New(c)
 	sig, _ := sample.LookupSignal(sample.CPI)
@@ -205,6 +206,29 @@ func TestSamplesOfAnIncidentAreHeldBack(t *testing.T) {
 	} {
 		if got := give(c.costs...); got != c.want {
 			t.Errorf("after %v: %d samples, want %d", c.costs, got, c.want)
+		}
+	}
+}
+
+// TestThePaperLearnsFromEverySample: rule cpi2 withholds none, of an incident neither.
+func TestThePaperLearnsFromEverySample(t *testing.T) {
+	for rule, want := range map[detect.Method]int64{detect.CPI2: 120, detect.Quell: 100} {
+		c := byRule(t, rule)
+		c.History = spec.NewHistory(spec.OwnHistory())
+		p := pipeline.New(c)
+		sig, _ := sample.LookupSignal(sample.CPI)
+		s := &pipeline.Subject{Key: spec.Key{Job: "web", Signal: sample.CPI}, Task: sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web/1"}}
+		for i := range sample.Millis(120) {
+			cost := 1 + 0.1*float64(i%2)
+			if i >= 100 {
+				cost = 50
+			}
+			iv := p.Begin(sig, (i+1)*60_000, 10*time.Second)
+			iv.Add(s, pipeline.Measurement{CPU: 1, Cost: cost})
+			iv.End((i + 1) * 60_000)
+		}
+		if learnt, _ := c.History.Lookup(s.Key, 120*60_000); learnt.Samples != want {
+			t.Errorf("%s: %d samples, want %d", rule, learnt.Samples, want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "accept what the scripts print")
 //	samples                       a table follows: names, then a row an interval
 //	generate VICTIM[, case N]     see world.generate
 //	suspects | caps | incidents   print the last finding's, those in force, those open
-//	cap NAME, rate=R, for=D, by=NAME, why=TEXT     an operator's cap
+//	cap NAME, rate=R, for=D, by=NAME, why=TEXT[, for-victim=NAME]   an operator's cap
 //	uncap NAME, why=TEXT
 //	mode off|advise|on
 //	gone NAME

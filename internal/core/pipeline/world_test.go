@@ -168,7 +168,7 @@ func (w *world) addTask(args []string) {
 		mean, sd, ok := strings.Cut(arg, "±")
 		switch {
 		case ok:
-			s.spec = spec.Spec{State: spec.Ready, Mean: w.number(mean), StdDev: w.number(sd)}
+			s.spec = spec.Spec{State: spec.Ready, Mean: w.number(mean), StdDev: w.number(sd), SelfSamples: 100}
 		case arg == "protected":
 			s.Protected = true
 		case arg == "never-cap":
@@ -378,7 +378,7 @@ func (w *world) stop() {
 
 // operator executes cap and uncap.
 func (w *world) operator(verb string, args []string) {
-	task, by, why := w.task(args[0]).Task, "ann", "a test"
+	task, by, why, incident := w.task(args[0]).Task, "ann", "a test", ""
 	terms := command.Terms{Rate: 0.1, For: command.Duration(5 * time.Minute)}
 	for _, arg := range args[1:] {
 		switch k, v, _ := strings.Cut(arg, "="); k {
@@ -390,6 +390,12 @@ func (w *world) operator(verb string, args []string) {
 			by = v
 		case "why":
 			why = v
+		case "for-victim": // the cap names its open incident
+			for _, inc := range w.pair[0].Open() {
+				if inc.Victim.Name == sample.TaskName(v) {
+					incident = inc.ID
+				}
+			}
 		default:
 			w.t.Fatalf("%s: %q", verb, arg)
 		}
@@ -399,7 +405,7 @@ func (w *world) operator(verb string, args []string) {
 		if verb == "uncap" {
 			err = p.Uncap(w.now.at, task.Key, why)
 		} else {
-			_, err = p.Cap(w.now.at, task, terms, by, why)
+			_, err = p.Cap(w.now.at, task, terms, incident, by, why)
 		}
 	})
 	if err != nil && (!errors.Is(err, plan.ErrRefused) || len(out.actions)+len(out.incidents) > 0) {

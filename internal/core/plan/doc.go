@@ -8,6 +8,9 @@
 //
 //   - no automatic cap unless the mode is On, the victim is latency-sensitive
 //     or protected, and the suspect is neither latency-sensitive nor never-cap;
+//   - no cap, an operator's neither, on a task that contains one that is spared
+//     (sample.Task.Holds): the kernel would limit that one too. A cap ends when one comes
+//     (Review; Interval reviews the tasks of its readings);
 //   - every cap has an end, and an Uncap follows it; an Adjust may postpone the end,
 //     only if the policy extends caps, and never beyond Policy.MaxDuration;
 //   - a task has at most one cap at a time;
@@ -20,6 +23,10 @@
 //     its first suspect is capped for the length of a trial;
 //   - no automatic cap or trial for what a task reports about itself, unless a signal that
 //     it cannot forge agrees (witness.go);
+//   - a cap is a round of one incident at most, and is judged for that one only: an
+//     operator's of the incident that it names;
+//   - a round compares the victim's cost before its cap with that under it only over
+//     intervals in which the same other tasks were limited (round.go);
 //   - an incident reports its strongest analysis until its end, and the tasks that
 //     were named are in its Findings (of many, the surest 16): only a cap or a trial
 //     in vain weakens that.

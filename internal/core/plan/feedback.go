@@ -100,7 +100,7 @@ func (p *Planner) initialRate(inc *incident, s sample.Task, window func(sample.T
 // that has not limited the suspect for some time.
 func (p *Planner) adjustFeedback(now sample.Millis, inc *incident, cost float64, usage func(sample.TaskKey) float64) {
 	r := inc.newest()
-	if r == nil || r.Trial || !r.applied || r.Samples == 0 || math.IsNaN(cost) {
+	if r == nil || r.Trial || !r.applied || r.seen < 2 || math.IsNaN(cost) {
 		return // the first sample under a cap is partly from before it
 	}
 	c := p.caps[r.ID]
@@ -163,7 +163,7 @@ func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 func (p *Planner) renew(now sample.Millis, inc *incident, c *CapState) (why string) {
 	r := c.round
 	until := min(now.Add(p.policy.For), c.From.Add(p.policy.MaxDuration))
-	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || float64(r.CostBefore-r.CostUnder) <= inc.SpecStdDev {
+	if until <= c.Until || c.Until.Sub(now) > p.policy.For/4 || !(float64(r.CostBefore-r.CostUnder) > inc.SpecStdDev) { // also if one is NaN
 		return ""
 	}
 	r.Until = until

@@ -90,7 +90,7 @@ func (l *loop) step(noise float64) (cost, taken float64) {
 	used := min(l.wants, l.rate)
 	cost = l.cost(used) + noise
 	l.p.Interval(l.now, sample.CPI, l.now, []detect.Reading{{Task: ptr(web()), Cost: cost}, {Task: ptr(hog()), Cost: math.NaN(), Pressure: used, CPU: used}},
-		[]detect.Verdict{{Judged: true, Outlier: cost > limit}, {}})
+		[]detect.Verdict{{Judged: true, Sane: true, Outlier: cost > limit}, {}})
 	l.take()
 	l.p.Tick(l.now)
 	l.take()
@@ -231,7 +231,7 @@ func TestFixedCapsStayAsTheyAre(t *testing.T) {
 	p.Applied(60*second, out.Actions[0].ID, nil)
 	for i := range sample.Millis(20) {
 		now := (61 + i) * second
-		p.Interval(now, sample.CPI, now, []detect.Reading{{Task: ptr(web()), Cost: 1}}, []detect.Verdict{{Judged: true}})
+		p.Interval(now, sample.CPI, now, []detect.Reading{{Task: ptr(web()), Cost: 1}}, []detect.Verdict{{Judged: true, Sane: true}})
 		if out := take(p); len(out.Actions) > 0 {
 			t.Fatalf("a trial is adjusted: %+v", out.Actions)
 		}

@@ -33,7 +33,7 @@ func TestAttackCapWithoutReasonOrEnd(t *testing.T) {
 		"before its time": {command.Terms{Rate: 0.1, For: -command.Duration(time.Hour)}, "anna", "r", false},
 	} {
 		p := plan.New("machine", detect.Quell, plan.Paper())
-		_, err := p.CapFor(1000, task, c.terms, c.by, c.why)
+		_, err := p.CapFor(1000, task, c.terms, "", c.by, c.why, none)
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, plan.ErrRefused) || len(p.Caps()) != map[bool]int{true: 1}[c.ok] {
 			t.Errorf("%s: %v, %d caps", name, err, len(p.Caps()))
 		}

@@ -3,55 +3,7 @@ package plan
 import (
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/core/stat"
 )
-
-// Outcome is the result of a cap, or of an incident without one.
-type Outcome string
-
-// The outcomes. The first three are CPI²'s (section 7.2), by the spec's σ and, for mild
-// harm, by Policy.Relief.
-const (
-	TruePositive  Outcome = "true-positive"  // the victim's cost fell by more than one σ
-	FalsePositive Outcome = "false-positive" // it rose by more than one σ
-	Noise         Outcome = "noise"          // neither
-	SuspectExited Outcome = "suspect-exited" // the capped task ended; its absence says nothing about the cap
-	VictimExited  Outcome = "victim-exited"
-	NotMeasured   Outcome = "not-measured"   // the cap ended before the victim gave a sample under it
-	CapFailed     Outcome = "cap-failed"     // it could not be applied
-	CapTakenOver  Outcome = "cap-taken-over" // another program changed the limit meanwhile
-	WouldCap      Outcome = "would-cap"      // advise: a cap or a trial was advised, and nothing done
-	NotActed      Outcome = "not-acted"      // see Incident.NotDone
-)
-
-// Round is one attempt to help the victim.
-type Round struct {
-	ID          string        `json:"id"` // of the cap
-	Suspect     sample.Task   `json:"suspect"`
-	Correlation float64       `json:"correlation"`
-	Rate        float64       `json:"rate"`          // CPU-s/s; 0 if IO or Net was the limit
-	IO          IORate        `json:"io,omitzero"`   // for each disk that it shares with the victim
-	Net         uint64        `json:"net,omitempty"` // bytes/s that it sent, if those were limited
-	From        sample.Millis `json:"from"`
-	Until       sample.Millis `json:"until"`
-	Ended       sample.Millis `json:"ended,omitempty"` // 0 while it lasts
-	By          string        `json:"by"`              // "quell" or the operator
-	Why         string        `json:"why,omitempty"`
-	// Trial: the suspect was capped to find out whether it is the antagonist.
-	Trial bool `json:"trial,omitempty"`
-	// Feedback: Rate followed the victim's cost. It is the last rate and was changed
-	// Adjusted times.
-	Feedback bool `json:"feedback,omitempty"`
-	Adjusted int  `json:"adjusted,omitempty"`
-	// CostBefore is the victim's mean cost in the anomaly before the cap, CostUnder that
-	// under it without the first sample, RelativeCost their ratio; NaN if they are not
-	// known.
-	CostBefore   stat.Float `json:"cost_before"`
-	CostUnder    stat.Float `json:"cost_under"`
-	RelativeCost stat.Float `json:"relative_cost"`
-	Samples      int64      `json:"samples"` // number of samples in CostUnder
-	Outcome      Outcome    `json:"outcome,omitempty"`
-}
 
 // Analysis is the result of one analysis of an incident. Its Suspects are never changed after
 // it was returned.
@@ -124,21 +76,7 @@ type incident struct {
 	named        []*named
 	// conclusive is the Kind of the latest conclusive analysis.
 	conclusive detect.Kind
-}
-
-// round is a Round as the planner keeps it.
-type round struct {
-	Round
-	applied  bool
-	first    bool // the first sample under the cap was left out
-	under    stat.Moments
-	outliers int
-	failing  bool   // enough outliers under it for another round
-	lifted   bool   // by an operator, before its end
-	slack    int    // intervals in a row without binding, of a cap that may end early
-	curve    *curve // of a feedback cap
-	// analysis is the latest analysis when the cap began.
-	analysis *Analysis
+	first      sample.Millis // end of the first bad interval of the latest analysis
 }
 
 // value is the current state of the incident.

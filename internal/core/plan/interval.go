@@ -5,7 +5,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // Interval processes one interval, as given to and judged by detect.Observe, and updates
@@ -18,6 +17,12 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		}
 	}
 	p.busy = float64(micros) / 1e6
+	limited := p.noteLimits(sig, at, readings)
+	for _, c := range p.Caps() {
+		if i := IndexOf(readings, c.Task.Key); i >= 0 {
+			p.Review(now, *readings[i].Task)
+		}
+	}
 	if s, ok := sample.LookupSignal(sig); ok {
 		p.testify(&s, at, readings, verdicts)
 	}
@@ -34,12 +39,12 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		if inc.Signal != sig {
 			continue
 		}
-		if i := IndexOf(readings, inc.Victim.Key); i >= 0 && verdicts[i].Judged {
+		if i := IndexOf(readings, inc.Victim.Key); i >= 0 && verdicts[i].Counts() {
 			cost := readings[i].Cost
 			if verdicts[i].Outlier {
 				inc.lastDisturbance = max(inc.lastDisturbance, at)
 			}
-			inc.addSample(at, cost, verdicts[i].Outlier, p.policy.Outliers)
+			inc.addSample(at, cost, readings[i].Misses, verdicts[i].Outlier, p.policy.Outliers, limited, usage)
 			p.adjustFeedback(now, inc, cost, usage)
 		}
 		if inc.capped() {
@@ -57,28 +62,6 @@ func IndexOf(readings []detect.Reading, k sample.TaskKey) int {
 		}
 	}
 	return -1
-}
-
-// addSample adds the victim's sample to the newest round whose cap is in force: a change now
-// must not be credited to an older cap that is still in force. The first sample under a
-// cap is partly from before it and is left out.
-func (inc *incident) addSample(at sample.Millis, cost float64, outlier bool, enough int) {
-	r := inc.newest()
-	switch {
-	case r == nil || !r.applied || at <= r.From:
-	case !r.first:
-		r.first = true
-	default:
-		r.under.Add(cost, 1)
-		r.Samples, r.CostUnder = r.under.N, stat.Float(r.under.Mean)
-		if r.CostBefore > 0 {
-			r.RelativeCost = r.CostUnder / r.CostBefore
-		}
-		if outlier {
-			r.outliers++
-		}
-		r.failing = r.outliers >= enough
-	}
 }
 
 // Tick ends caps whose lease has expired and closes incidents that are calm.

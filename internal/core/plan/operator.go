@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -16,9 +17,11 @@ var ErrRefused = errors.New("refused")
 
 // CapFor plans an operator's cap on a task. It works in every mode: the operator has the
 // authority that automatic enforcement lacks. Whatever door the cap came through, it has an
-// operator, a reason and an end at most command.MaxLease away. If the task is a suspect of an open
-// incident, the cap is a round of it, so that its outcome is measured.
-func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, by, why string) (id string, err error) {
+// operator, a reason and an end at most command.MaxLease away. A cap that names an open
+// incident is a round of it: its outcome is measured by that incident's victim. Without a
+// name it belongs to no incident. window is as in Finding, for the incident's signal.
+func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, incident, by, why string, window func(sample.TaskKey) []detect.Point) (id string, err error) {
+	inc := p.find(incident)
 	invalid := cmp.Or(terms.Validate(), command.ValidateWhy(why))
 	switch not := noCapReason(t); {
 	case not != "":
@@ -29,28 +32,34 @@ func (p *Planner) CapFor(now sample.Millis, t sample.Task, terms command.Terms, 
 		return "", fmt.Errorf("cap %s: %w: it is not known who asks for it", t.Name, ErrRefused)
 	case p.Capped(t.Key):
 		return "", fmt.Errorf("cap %s: %w: it is capped already; uncap it first", t.Name, ErrRefused)
+	case inc == nil && incident != "":
+		return "", fmt.Errorf("cap %s: %w: no incident %s is open here; without one the cap belongs to none", t.Name, ErrRefused, incident)
+	case inc != nil && inc.Victim.Key == t.Key:
+		return "", fmt.Errorf("cap %s: %w: it is the victim of %s", t.Name, ErrRefused, incident)
 	}
-	inc, correlation := p.suspectIn(t.Key)
-	return p.start(now, inc, Action{Task: t, Rate: terms.Rate, Until: now.Add(time.Duration(terms.For)), By: by, Why: why}, correlation).ID, nil
+	a := Action{Task: t, Rate: terms.Rate, Until: now.Add(time.Duration(terms.For)), By: by, Why: why}
+	return p.start(now, inc, a, inc.correlation(t.Key), window).ID, nil
 }
 
-// suspectIn finds the oldest open incident that lists the task, or has named it.
-func (p *Planner) suspectIn(k sample.TaskKey) (*incident, float64) {
-	for _, inc := range p.inOrder() {
-		for _, a := range [...]*Analysis{inc.latest, inc.best} {
-			for _, s := range a.Suspects {
-				if s.Key == k {
-					return inc, s.Correlation
-				}
-			}
-		}
-		for _, n := range inc.named {
-			if n.Suspect.Key == k {
-				return inc, n.Suspect.Correlation
+// correlation is that of a task in the incident, as it was listed last; 0 if it was not, or
+// without an incident.
+func (inc *incident) correlation(k sample.TaskKey) float64 {
+	if inc == nil {
+		return 0
+	}
+	for _, a := range [...]*Analysis{inc.latest, inc.best} {
+		for _, s := range a.Suspects {
+			if s.Key == k {
+				return s.Correlation
 			}
 		}
 	}
-	return nil, 0
+	for _, n := range inc.named {
+		if n.Suspect.Key == k {
+			return n.Suspect.Correlation
+		}
+	}
+	return 0
 }
 
 // Uncap plans the end of the cap on a task.

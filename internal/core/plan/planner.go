@@ -9,7 +9,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // ActionKind is what an action does.
@@ -85,6 +84,8 @@ type Planner struct {
 	testimony map[sample.TaskKey][]testimony
 	reporters map[sample.JobName]*Reporter
 	reports   bool // there is a self-reported signal
+	// limits are of the newest intervals of each signal, oldest first (round.go).
+	limits map[sample.SignalName][]limits
 
 	// what Take returns next
 	actions  []Action
@@ -96,7 +97,7 @@ type Planner struct {
 func New(machine string, rule detect.Method, p Policy) *Planner {
 	return &Planner{machine: machine, rule: rule, policy: p,
 		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{},
-		testimony: map[sample.TaskKey][]testimony{}, reporters: map[sample.JobName]*Reporter{}}
+		testimony: map[sample.TaskKey][]testimony{}, reporters: map[sample.JobName]*Reporter{}, limits: map[sample.SignalName][]limits{}}
 }
 
 // Policy returns the planner's parameters.
@@ -121,7 +122,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 		p.victims[f.Victim.Key]++
 	}
 	inc.lastDisturbance = max(inc.lastDisturbance, f.At)
-	inc.Victim = f.Victim
+	inc.Victim, inc.first = f.Victim, f.First
 	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
 	// A window without information revokes nothing.
 	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
@@ -200,7 +201,7 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 		case why != "":
 			inc.NotDone = why
 		case suspect.Level < p.policy.MinLevel:
-			p.startTrial(now, inc, f, suspect)
+			p.startTrial(now, inc, f, suspect, window)
 		default:
 			p.capSuspect(now, inc, f, suspect, window)
 		}
@@ -212,7 +213,7 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 				break
 			}
 		}
-		p.startTrial(now, inc, f, s)
+		p.startTrial(now, inc, f, s, window)
 	}
 }
 
@@ -263,7 +264,7 @@ func (p *Planner) capSuspect(now sample.Millis, inc *incident, f detect.Finding,
 	case why != "":
 		a.Why += ": " + why
 	}
-	c := p.start(now, inc, a, suspect.Correlation)
+	c := p.start(now, inc, a, suspect.Correlation, window)
 	c.round.Feedback, c.round.curve = follows != nil, follows
 }
 
@@ -278,7 +279,7 @@ func (inc *incident) advise(what string) {
 // startTrial caps a suspect for a short time to find out whether it is the antagonist, at most
 // for Policy.For. Where quell may not do that itself, an operator can try a suspect that
 // is named.
-func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect) {
+func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
 	trials, named := 0, s.Level >= detect.Likely
 	for _, r := range inc.rounds {
 		if r.Trial {
@@ -292,7 +293,7 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 	}
 	what := fmt.Sprintf("cap %s to %s for %s as a trial", s.Name, a.Limit(), lasts)
 	offered := what
-	if command := trialCommand(&a, f.Victim.Name, s, lasts); command != "" {
+	if command := trialCommand(&a, inc, s, lasts); command != "" {
 		offered += ": " + command
 	}
 	switch why := cmp.Or(noHelpReason(f.Victim), noCapReason(s.Task), inc.ruledOut(s.Key), p.noWitnessReason(now, inc, s)); {
@@ -317,7 +318,7 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 	default:
 		inc.Advice = what
 		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.latest.Reason
-		c := p.start(now, inc, a, s.Correlation)
+		c := p.start(now, inc, a, s.Correlation, window)
 		c.round.Trial = true
 	}
 }
@@ -362,13 +363,14 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 }
 
 // start opens a cap, as a round of the incident if there is one.
-func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation float64) *CapState {
+func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation float64, window func(sample.TaskKey) []detect.Point) *CapState {
 	a.Kind, a.ID = Cap, p.id("cap", now)
 	c := &CapState{Action: a, From: now}
 	if inc != nil {
 		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
-		c.round = &round{Round: Round{ID: a.ID, Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net, From: now, Until: a.Until,
-			By: a.By, Why: a.Why, CostBefore: stat.Float(inc.latest.Cost), CostUnder: stat.Float(math.NaN()), RelativeCost: stat.Float(math.NaN())}, analysis: inc.latest}
+		c.round = &round{Round: Round{ID: a.ID, Capped: Capped{Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net}, From: now, Until: a.Until,
+			By: a.By, Why: a.Why}, analysis: inc.latest}
+		p.before(inc, c.round, window)
 		inc.rounds = append(inc.rounds, c.round)
 		inc.Outcome = ""
 		p.changed(inc, now)
@@ -456,7 +458,7 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 	switch fell := float64(r.CostBefore - r.CostUnder); {
 	case outcome != "":
 		r.Outcome = outcome
-	case r.Samples == 0:
+	case r.Samples == 0 || math.IsNaN(float64(r.CostBefore)):
 		r.Outcome = NotMeasured
 	case fell > enough:
 		r.Outcome = TruePositive

@@ -30,6 +30,29 @@ func suspects() []detect.Suspect {
 
 func ptr(t sample.Task) *sample.Task { return &t }
 
+// past is what detection remembers of /web.
+type past []detect.Point
+
+func (h *past) add(at sample.Millis, cost float64) {
+	if n := len(*h); n == 0 || (*h)[n-1].At < at {
+		*h = append(*h, detect.Point{At: at, Cost: cost})
+	}
+}
+
+// found adds the three bad intervals of a finding.
+func (h *past) found(f *detect.Finding) {
+	for at := f.First; at <= f.At; at += 10 * second {
+		h.add(at, f.Cost)
+	}
+}
+
+func (h *past) window(k sample.TaskKey) []detect.Point {
+	if k != web().Key {
+		return nil
+	}
+	return *h
+}
+
 // take returns everything that resulted from the calls so far.
 func take(p *plan.Planner) (out plan.Output) {
 	for p.Pending() {
@@ -61,7 +84,7 @@ func accused(t *testing.T, now sample.Millis, suspects []detect.Suspect) (*plan.
 
 // sampled gives the planner a sample of /web.
 func sampled(p *plan.Planner, now, at sample.Millis, signal sample.SignalName, cost float64) {
-	p.Interval(now, signal, at, []detect.Reading{{Task: ptr(web()), Cost: cost}}, []detect.Verdict{{Judged: true}})
+	p.Interval(now, signal, at, []detect.Reading{{Task: ptr(web()), Cost: cost}}, []detect.Verdict{{Judged: true, Sane: true}})
 }
 
 func TestOnlySamplesThatEndedUnderTheCapAreMeasured(t *testing.T) {

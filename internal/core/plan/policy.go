@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/command"
@@ -101,6 +102,8 @@ func noCapReason(t sample.Task) string {
 		return "it is latency-sensitive"
 	case t.NeverCap:
 		return "it is marked never-cap"
+	case t.Holds != "":
+		return fmt.Sprintf("its cgroup contains %s, which may not be limited", t.Holds)
 	}
 	return ""
 }

@@ -33,16 +33,20 @@ func TestAnIncidentRemembers(t *testing.T) {
 		policy.Mode, policy.MinLevel = plan.Mode(rng.IntN(3)), detect.Level(2+rng.IntN(2))
 		policy.For, policy.Trial, policy.MaxCaps = time.Minute, time.Duration(rng.IntN(2))*30*time.Second, 1+rng.IntN(2)
 		p, now := plan.New("machine", detect.Default, policy), 60*second
+		known := past{}
 		before := map[string]judgement{}
 		for range 60 {
 			switch rng.IntN(6) {
 			case 0, 1, 2:
-				p.Finding(now, randomFinding(rng, now), none)
+				f := randomFinding(rng, now)
+				known.found(&f)
+				p.Finding(now, f, known.window)
 			case 3:
 				cost := 1 + 4*float64(rng.IntN(2))
 				for range 8 {
 					now += 10 * second
-					p.Interval(now, sample.CPI, now, []detect.Reading{{Task: ptr(web()), Cost: cost}}, []detect.Verdict{{Judged: true, Outlier: cost > 2}})
+					known.add(now, cost)
+					p.Interval(now, sample.CPI, now, []detect.Reading{{Task: ptr(web()), Cost: cost}}, []detect.Verdict{{Judged: true, Sane: true, Outlier: cost > 2}})
 					p.Tick(now)
 					follow(t, p, now, policy, before, did)
 				}

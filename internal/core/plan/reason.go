@@ -157,20 +157,20 @@ func capResult(inc *Incident, r *Round) string {
 	return fmt.Sprintf("%s of %s fell from %.3g to %.3g while %s was limited to %s", inc.Signal, inc.Victim.Name, r.CostBefore, r.CostUnder, r.Suspect.Name, r.Limit())
 }
 
-// Limit is what the round limited its suspect to, for people.
-func (r *Round) Limit() string { return (&Action{Rate: r.Rate, IO: r.IO, Net: r.Net}).Limit() }
+// Limit is what the task was limited to, for people.
+func (c *Capped) Limit() string { return (&Action{Rate: c.Rate, IO: c.IO, Net: c.Net}).Limit() }
 
 // trialCommand is the command with which an operator makes a trial; "" if there is none:
 // commands limit CPU time only.
-func trialCommand(a *Action, victim sample.TaskName, s *detect.Suspect, lasts time.Duration) string {
+func trialCommand(a *Action, inc *incident, s *detect.Suspect, lasts time.Duration) string {
 	if a.Rate <= 0 {
 		return ""
 	}
-	why := "trial: does it hurt " + victim.String() + "?"
+	why := "trial: does it hurt " + inc.Victim.Name.String() + "?"
 	if f := Figure(s); f != "" {
 		why += " " + s.Level.String() + ", " + f
 	}
-	return fmt.Sprintf("quell cap %s --rate %.4g --for %s --reason %s", shell(s.Name.String()), a.Rate, command.Duration(max(lasts, time.Second)), shell(why))
+	return fmt.Sprintf("quell cap %s --rate %.4g --for %s --incident %s --reason %s", shell(s.Name.String()), a.Rate, command.Duration(max(lasts, time.Second)), inc.ID, shell(why))
 }
 
 // shell quotes an argument for a POSIX shell.

@@ -136,7 +136,7 @@ func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
 	all = slices.Clone(all)
 	for i := range all {
 		for _, r := range slices.Backward(inc.rounds) {
-			if r.Suspect.Key == all[i].Key && r.judged() {
+			if r.Suspect.Key == all[i].Key && r.Judged() {
 				all[i] = inc.grade(r, all[i])
 				break
 			}
@@ -144,12 +144,6 @@ func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
 	}
 	return all
 }
-
-// judged reports whether the victim's cost gave a result for the cap.
-func (r *Round) judged() bool { return r.Outcome == TruePositive || r.didNotHelp() }
-
-// didNotHelp reports whether the cap did not help.
-func (r *Round) didNotHelp() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
 
 // grade is a suspect with what a cap on it has shown. A suspect that is named again after
 // a cap on it helped is proven; after a trial only if it was served meanwhile (accounts).
@@ -189,7 +183,7 @@ func (inc *incident) capFailed(k sample.TaskKey) bool {
 
 // applyOutcome applies what a cap that ended has shown about its suspect.
 func (inc *incident) applyOutcome(now sample.Millis, r *round) {
-	if !r.judged() {
+	if !r.Judged() {
 		return
 	}
 	kept := []*Analysis{inc.best, inc.latest, r.analysis}

@@ -88,13 +88,14 @@ func runScript(t *testing.T, text string) string {
 
 // script is a planner driven by a script; all its actions succeed.
 type script struct {
-	t    *testing.T
-	p    *plan.Planner
-	how  plan.Policy
-	now  sample.Millis
-	keys map[string]uint64
-	last *incident.Record
-	out  strings.Builder
+	t     *testing.T
+	p     *plan.Planner
+	how   plan.Policy
+	now   sample.Millis
+	keys  map[string]uint64
+	last  *incident.Record
+	known past
+	out   strings.Builder
 }
 
 func (w *script) policy(args []string) {
@@ -124,7 +125,7 @@ func (w *script) policy(args []string) {
 		}
 	}
 	w.p = plan.New("machine", detect.Default, w.how)
-	w.now, w.keys, w.last = sample.At(time.Date(2011, 5, 16, 12, 0, 0, 0, time.UTC)), map[string]uint64{}, nil
+	w.now, w.keys, w.last, w.known = sample.At(time.Date(2011, 5, 16, 12, 0, 0, 0, time.UTC)), map[string]uint64{}, nil, nil
 }
 
 func (w *script) run(lines []string) {
@@ -140,14 +141,22 @@ func (w *script) run(lines []string) {
 		case "policy":
 			w.policy(strings.Fields(rest))
 		case "finding":
-			w.p.Finding(w.now, w.finding(strings.Split(rest, ", "), table), none)
+			f := w.finding(strings.Split(rest, ", "), table)
+			w.known.found(&f)
+			w.p.Finding(w.now, f, w.known.window)
 			w.drain()
 		case "suffers":
 			cost, n, _ := strings.Cut(rest, ", ")
 			for range int(w.number(n)) {
+				readings, verdicts := []detect.Reading{{Task: ptr(web())}}, make([]detect.Verdict, 1)
+				for _, c := range w.p.Caps() { // for part of the interval
+					readings, verdicts = append(readings, detect.Reading{Task: ptr(c.Task), Flags: sample.Capped}), append(verdicts, detect.Verdict{})
+				}
 				w.pass(10 * time.Second)
 				c := w.number(cost)
-				w.p.Interval(w.now, sample.RunQ, w.now, []detect.Reading{{Task: ptr(web()), Cost: c}}, []detect.Verdict{{Judged: true, Outlier: c > 2}})
+				w.known.add(w.now, c)
+				readings[0].Cost, verdicts[0] = c, detect.Verdict{Judged: true, Sane: true, Outlier: c > 2}
+				w.p.Interval(w.now, sample.RunQ, w.now, readings, verdicts)
 				w.drain()
 			}
 		case "wait":

@@ -74,11 +74,13 @@ func TestATrialInVainIsNotMadeAgain(t *testing.T) {
 	policy := plan.Paper()
 	policy.Mode, policy.Trial, policy.Trials = plan.On, time.Minute, 2
 	p := plan.New("machine", detect.EvidenceMethod, policy)
-	now := 60 * second
+	now, known := 60*second, past{}
 	ask := func(inode uint64) int {
 		s := hog()
 		s.Key.Inode = inode
-		p.Finding(now, unsure(now, web(), s), none)
+		f := unsure(now, web(), s)
+		known.found(&f)
+		p.Finding(now, f, known.window)
 		out := take(p)
 		for _, a := range out.Actions {
 			var err error
@@ -93,6 +95,7 @@ func TestATrialInVainIsNotMadeAgain(t *testing.T) {
 	over := func() {
 		for range 3 { // the first sample is left out
 			now += 10 * second
+			known.add(now, 4)
 			sampled(p, now, now, sample.CPI, 4)
 		}
 		now += 60 * second

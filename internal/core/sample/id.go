@@ -27,7 +27,8 @@ func (m Millis) Sub(earlier Millis) time.Duration {
 // JobName names a job: many similar tasks.
 type JobName string
 
-// TaskName is the name of a task for people: its cgroup path in the identity hierarchy.
+// TaskName is the name of a task for people: what its runtime calls it ("shop/web-0/app"), or,
+// if that is not known, its cgroup path in the identity hierarchy. Only a path begins with "/".
 // It is a label, never a key: a restarted task may reuse it.
 type TaskName string
 
@@ -121,6 +122,8 @@ type Task struct {
 	Name  TaskName `json:"task"`
 	Job   JobName  `json:"job"`
 	Class Class    `json:"class"`
+	// Cgroup is the task's cgroup path if that is not its name; else "".
+	Cgroup TaskName `json:"cgroup,omitempty"`
 	// Protected allows caps on other tasks when it is a victim although it is not
 	// latency-sensitive. It does not affect whether the task itself may be capped.
 	Protected bool `json:"protected,omitempty"`
@@ -128,6 +131,23 @@ type Task struct {
 	Unprotected bool `json:"unprotected,omitempty"`
 	// NeverCap forbids capping it, whatever its class.
 	NeverCap bool `json:"never_cap,omitempty"`
+	// Holds is a task in its cgroup that is spared, the first by name; "" if there is none.
+	// The kernel would apply a limit of this task to that one too, so this one is not capped.
+	Holds TaskName `json:"holds,omitempty"`
+}
+
+// Path is the task's cgroup path in its identity hierarchy.
+func (t *Task) Path() string {
+	if t.Cgroup != "" {
+		return string(t.Cgroup)
+	}
+	return string(t.Name)
+}
+
+// Contains reports whether the other task's cgroup is below this one's.
+func (t *Task) Contains(inner *Task) bool {
+	o, i := t.Path(), inner.Path()
+	return t.Key.Hierarchy == inner.Key.Hierarchy && len(i) > len(o) && i[len(o)] == '/' && strings.HasPrefix(i, o)
 }
 
 // MayBeHelped reports whether other tasks may be capped for it when it is a victim.
@@ -136,4 +156,8 @@ func (t *Task) MayBeHelped() bool {
 }
 
 // MayBeCapped reports whether it may be capped for another task.
-func (t *Task) MayBeCapped() bool { return t.Class != LatencySensitive && !t.NeverCap }
+func (t *Task) MayBeCapped() bool { return t.Class != LatencySensitive && !t.NeverCap && t.Holds == "" }
+
+// Spared reports whether no limit of a cgroup around it may apply to it: it is
+// latency-sensitive, protected or never-cap.
+func (t *Task) Spared() bool { return t.Class == LatencySensitive || t.Protected || t.NeverCap }

@@ -53,6 +53,41 @@ func ParseName(text string) (string, error) {
 	return name, nil
 }
 
+// leastID is how many characters of a container's id name it.
+const leastID = 12
+
+// IsNamed reports whether a text names the task: its name or cgroup path, the last parts of one
+// of them from a "/" on, or at least 12 characters of the id of its container. A text may name
+// several tasks.
+func (t *Task) IsNamed(text string) bool {
+	if text == "" {
+		return false
+	}
+	tail := "/" + strings.TrimPrefix(text, "/")
+	for _, name := range [...]string{string(t.Name), t.Path()} {
+		if name == text || strings.HasSuffix(name, tail) {
+			return true
+		}
+	}
+	return len(text) >= leastID && isHex(text) && strings.HasPrefix(ContainerID(t.Path()), text)
+}
+
+// ContainerID is the id of the container that a cgroup's path ends with, at least 12 hexadecimal
+// digits: after the name of the runtime ("docker-ID.scope"), or alone; "" if there is none.
+func ContainerID(path string) string {
+	id := path[strings.LastIndexByte(path, '/')+1:]
+	id = strings.TrimSuffix(id, ".scope")
+	id = id[strings.LastIndexAny(id, "-:")+1:]
+	if len(id) < leastID || !isHex(id) {
+		return ""
+	}
+	return id
+}
+
+func isHex(s string) bool {
+	return strings.Trim(s, "0123456789abcdef") == ""
+}
+
 func printed(name string) string {
 	plain := !strings.HasPrefix(name, `"`)
 	for _, r := range name {

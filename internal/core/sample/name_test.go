@@ -60,3 +60,51 @@ func FuzzParseName(f *testing.F) {
 		}
 	})
 }
+
+// A task answers to its name, its path, the ends of both, and twelve characters of a container's id.
+func TestIsNamed(t *testing.T) {
+	const id = "4b1c0e6f2a7d3958e1f0a9b8c7d6e5f40123456789abcdef0123456789abcdef"
+	pod := &Task{Name: "shop/web-0/app", Cgroup: "/kubepods.slice/x.slice/cri-containerd-" + id + ".scope"}
+	plain := &Task{Name: "/batch/job-1"}
+	for _, c := range []struct {
+		task *Task
+		text string
+		want bool
+	}{
+		{pod, "shop/web-0/app", true}, {pod, "web-0/app", true}, {pod, "app", true}, {pod, "/app", true}, {pod, string(pod.Cgroup), true},
+		{pod, id[:12], true}, {pod, id, true}, {pod, id + "0", false}, {pod, id[:11], false}, {pod, id[1:20], false}, {pod, "web-0", false}, {pod, "", false},
+		{plain, "/batch/job-1", true}, {plain, "job-1", true}, {plain, "batch/job-1", true}, {plain, "ob-1", false}, {plain, "/", false},
+	} {
+		if got := c.task.IsNamed(c.text); got != c.want {
+			t.Errorf("%s, named %q: %v", c.task.Name, c.text, got)
+		}
+	}
+	for path, want := range map[string]string{
+		"/docker/" + id: id, "/a/docker-" + id + ".scope": id, "/a/x.slice:cri-containerd:" + id: id, "/a/libpod-conmon-" + id: id,
+		"/a/" + id[:12]: id[:12], "/a/" + id[:11]: "", "/a/nginx.service": "", "": "", "/": "", "/" + id + "/b": "",
+	} {
+		if got := ContainerID(path); got != want {
+			t.Errorf("%s: %q", path, got)
+		}
+	}
+}
+
+// What contains what is a matter of paths, whatever the names.
+func TestContains(t *testing.T) {
+	outer := &Task{Name: "user-1000/user@1000.service", Cgroup: "/user.slice/u"}
+	for _, c := range []struct {
+		inner Task
+		want  bool
+	}{
+		{Task{Name: "a.service", Cgroup: "/user.slice/u/a.service"}, true},
+		{Task{Name: "/user.slice/u/a"}, true},
+		{Task{Name: "/user.slice/ua"}, false},
+		{Task{Name: "/user.slice/u"}, false},
+		{Task{Name: "user-1000/user@1000.service/a", Cgroup: "/x"}, false},
+		{Task{Name: "/user.slice/u/a", Key: TaskKey{Hierarchy: V1CPU}}, false},
+	} {
+		if got := outer.Contains(&c.inner); got != c.want {
+			t.Errorf("%+v: %v", c.inner, got)
+		}
+	}
+}

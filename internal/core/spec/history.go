@@ -31,7 +31,8 @@ func NewHistory(p Params) *History {
 	return &History{params: p, keys: map[Key]*KeyHistory{}}
 }
 
-// Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit.
+// Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit. self is NaN
+// if the source does not separate it.
 func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b := h.keys[k]
 	if b == nil {
@@ -48,7 +49,9 @@ func (h *History) Find(k Key) *KeyHistory { return h.keys[k] }
 func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	b.age(at, b.history.params)
 	b.Cost.Add(cost, 1)
-	b.Self.Add(self, 1)
+	if self >= 0 {
+		b.Self.Add(self, 1)
+	}
 	b.CPU.Add(cpu, 1)
 	b.Last = max(b.Last, at)
 	n := b.tasks[task] + 1
@@ -107,10 +110,31 @@ func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
 		s.State, s.Updated = Ready, now
 		s.CPUMean, s.Mean, s.StdDev = b.CPU.Mean, b.Cost.Mean, b.Cost.StdDev()
-		s.SelfMean, s.SelfStdDev = b.Self.Mean, b.Self.StdDev()
+		s.SelfSamples, s.SelfMean, s.SelfStdDev = b.Self.N, b.Self.Mean, b.Self.StdDev()
 	}
 	s.Samples, s.Tasks = b.Cost.N, b.Full
 	return *s
+}
+
+// Missing is how many more samples a task must give until the spec is ready, if MinTasks tasks give
+// one each in every interval; 0 if they have given enough.
+func (b *KeyHistory) Missing() int {
+	p := &b.history.params
+	lack := p.MinTasks - b.Full
+	if lack <= 0 {
+		return 0
+	}
+	var partial []int // samples of the tasks that have not given enough, the most first
+	for _, n := range b.tasks {
+		if n < p.MinSamples {
+			partial = append(partial, n)
+		}
+	}
+	slices.SortFunc(partial, func(x, y int) int { return cmp.Compare(y, x) })
+	if lack > len(partial) {
+		return p.MinSamples
+	}
+	return p.MinSamples - partial[lack-1]
 }
 
 // Record is one key's history as it is stored across restarts.

@@ -52,6 +52,25 @@ func TestSpecNeedsFiveTasksWithAHundredSamplesEach(t *testing.T) {
 	}
 }
 
+// What is missing is what the task lacks that will complete the number of tasks.
+func TestMissing(t *testing.T) {
+	h := NewHistory(Params{MinTasks: 2, MinSamples: 10, AgeWeight: 0.9, Every: time.Hour, StaleAfter: 24 * time.Hour})
+	missing := func(what string, want int) {
+		t.Helper()
+		if got := h.Find(key).Missing(); got != want {
+			t.Errorf("%s: %d missing, want %d", what, got, want)
+		}
+	}
+	now := feed(h, task(1), 0, 4, 1, 0.1)
+	missing("one task of two", 10)
+	now = feed(h, task(2), now, 7, 1, 0.1)
+	missing("4 and 7 of 10", 6)
+	now = feed(h, task(2), now, 3, 1, 0.1)
+	missing("4 and 10", 6)
+	feed(h, task(1), now, 6, 1, 0.1)
+	missing("both have given enough", 0)
+}
+
 func TestReadySpecStandsUntilItIsRecomputed(t *testing.T) {
 	h := NewHistory(OwnHistory())
 	now := feed(h, task(1), 0, 100, 1, 0.1)

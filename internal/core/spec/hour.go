@@ -35,6 +35,7 @@ type Hour struct {
 type MachineHour struct {
 	Machine uint64        // HashMachine
 	Cost    stat.Moments  // each sample of weight 1
+	Self    stat.Moments  // Filter.Self of the same samples, as far as it is known
 	CPU     float64       // mean usage, CPU-s/s
 	Tasks   []TaskSamples // in any order, each at least once
 }
@@ -88,6 +89,9 @@ type Filter struct {
 	// Costs outside of Least to Most are not measurements. A task with less usage than
 	// LeastCPU hardly ran.
 	Least, Most, LeastCPU float64
+	// SelfApart: the cost is sample.WaitOther ÷ CPU time, and sample.WaitSelf ÷ CPU time is the
+	// part that the task spent on itself.
+	SelfApart bool
 }
 
 // ExcludedFlags are the flags of samples that do not teach.
@@ -130,7 +134,7 @@ const InstancePattern = "[0-9a-fA-F]{32}|[0-9a-fA-F]{8}([-_][0-9a-fA-F]{4}){3}[-
 // not CPU usage, a sample does not contain the activity, and any usage is accepted.
 func FilterOf(n sample.SignalName) (Filter, bool) {
 	s, ok := sample.LookupSignal(n)
-	r := Filter{s.Min, s.Max, s.LeastCPU}
+	r := Filter{s.Min, s.Max, s.LeastCPU, s.Domain == sample.SharedCPU}
 	if r.LeastCPU == math.MaxFloat64 {
 		r.LeastCPU = math.Inf(-1)
 	}
@@ -142,4 +146,19 @@ func FilterOf(n sample.SignalName) (Filter, bool) {
 func (r Filter) Accepts(flags sample.Flags, cpu, cost float32) bool {
 	c := float64(cost)
 	return flags&ExcludedFlags == 0 && c >= r.Least && c <= r.Most && float64(cpu) >= r.LeastCPU
+}
+
+// Self returns what a sample of the filter's signal cost by the task itself, in the cost's unit,
+// from its extras (NaN if they are absent). A sample does not contain the CPU time by which its
+// cost was divided: that is waitOther ÷ cost. NaN if the part is not known, or is no
+// measurement.
+func (r Filter) Self(cost float32, waitOther, waitSelf float64) float64 {
+	switch self := waitSelf * float64(cost) / waitOther; {
+	case !r.SelfApart:
+	case waitSelf == 0:
+		return 0
+	case waitSelf > 0 && waitOther > 0 && cost > 0 && self <= r.Most:
+		return self
+	}
+	return math.NaN()
 }

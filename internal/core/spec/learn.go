@@ -105,6 +105,10 @@ func Learn(p Params, k Key, hours []Hour, now sample.Millis) Computed {
 // set sets what follows from the machines' sums.
 func (l *Computed) set(p Params, r robustSum, now sample.Millis) {
 	l.Samples, l.CPUMean, l.Mean, l.StdDev = r.cost.N, r.cpu, r.cost.Mean, r.cost.StdDev()
+	l.SelfSamples, l.SelfMean, l.SelfStdDev = 0, 0, 0
+	if r.self.N >= int64(p.MinSamples) {
+		l.SelfSamples, l.SelfMean, l.SelfStdDev = r.self.N, r.self.Mean, r.self.StdDev()
+	}
 	l.Tasks, l.Machines, l.Out, l.OutCount = r.full, r.machines, r.out, len(r.out)
 	l.State = p.state(r.counts, now.Sub(l.Last))
 }
@@ -126,7 +130,7 @@ func (p Params) sum(hours []Hour, as sample.Millis) ([]machineSum, map[uint64]in
 				}
 			}
 			m := &all[k]
-			m.add(h.Cost, h.CPU, w)
+			m.add(h.Cost, h.Self, h.CPU, w)
 			for _, t := range h.Tasks {
 				before := tasks[t.Task]
 				tasks[t.Task] = before + t.N
@@ -223,6 +227,7 @@ func (h *Hour) unite() {
 		to := &h.Machines[n-1]
 		to.CPU += (m.CPU - to.CPU) * m.Cost.W / (to.Cost.W + m.Cost.W)
 		to.Cost.Merge(m.Cost)
+		to.Self.Merge(m.Self)
 		to.Tasks = append(to.Tasks, m.Tasks...)
 	}
 	h.Machines = h.Machines[:n]

@@ -33,7 +33,9 @@ func hoursOf(parts int, all ...seen) []Hour {
 			h = &Hour{Start: HourOf(s.at)}
 			by[k] = h
 		}
-		h.merge(&Hour{Start: h.Start, Newest: s.at, Machines: []MachineHour{{s.machine, stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.cost)}, float64(s.cpu), []TaskSamples{{s.task, 1}}}}})
+		h.Newest = max(h.Newest, s.at)
+		h.Machines = append(h.Machines, MachineHour{Machine: s.machine, Cost: stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.cost)}, CPU: float64(s.cpu),
+			Tasks: []TaskSamples{{s.task, 1}}})
 		h.Usage[UsageBin(s.cpu)].Add(float64(s.cost), 1)
 		h.Sketch.Add(s.cost, 1)
 	}

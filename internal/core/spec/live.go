@@ -272,7 +272,7 @@ func (l *Live) enter(at sample.Millis, s *heldSample) {
 		m = &machineSum{id: s.machine}
 		f.machines[s.machine] = m
 	}
-	m.add(stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.cost)}, float64(s.cpu), l.params.weight(HourOf(at), f.base.base.hour))
+	m.add(stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.cost)}, stat.Moments{}, float64(s.cpu), l.params.weight(HourOf(at), f.base.base.hour))
 	if f.tasks != nil {
 		before := f.tasks[s.task]
 		f.tasks[s.task] = before + 1
@@ -304,8 +304,8 @@ func (l *Live) Changed(now sample.Millis) []Computed {
 	return all
 }
 
-// merged is the base together with what arrived since. Quantiles and levels of usage are
-// those of the base.
+// merged is the base together with what arrived since. Quantiles, levels of usage and what
+// tasks spent on themselves are those of the base.
 func (f *liveKey) merged(p Params, now sample.Millis) Computed {
 	n := f.base
 	n.Key, n.Updated, n.Last = f.key, now, max(n.Last, f.newest)
@@ -317,7 +317,7 @@ func (f *liveKey) merged(p Params, now sample.Millis) Computed {
 			all = append(all, *m)
 			continue
 		}
-		all[i].add(m.cost, m.cpu, 1)
+		all[i].add(m.cost, m.self, m.cpu, 1)
 		all[i].tasks, all[i].full = all[i].tasks+m.tasks, all[i].full+m.full
 	}
 	n.set(p, robust(f.key.Signal, all), now)

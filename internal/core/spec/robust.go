@@ -12,7 +12,7 @@ import (
 // machineSum is what one machine's samples of a key say, weighted as of one hour.
 type machineSum struct {
 	id          uint64 // HashMachine
-	cost        stat.Moments
+	cost, self  stat.Moments
 	cpu         float64 // mean usage, CPU-s/s
 	tasks, full int     // its tasks; those of them with enough samples
 }
@@ -24,7 +24,8 @@ type counts struct {
 }
 
 // add adds samples of the same machine with w times their weight.
-func (m *machineSum) add(cost stat.Moments, cpu, w float64) {
+func (m *machineSum) add(cost, self stat.Moments, cpu, w float64) {
+	merge(&m.self, self, w)
 	cost.Decay(w)
 	if cost.W <= 0 {
 		return
@@ -55,16 +56,30 @@ const (
 // robustSum is what a job's machines say together.
 type robustSum struct {
 	cost stat.Moments
+	self stat.Moments // robust in itself, whatever the costs are
 	cpu  float64
 	counts
 	out []uint64 // machines that are left out
 }
 
-// robust merges the machines of a key. No machine weighs more than the median machine, however
+// robust merges the machines of a key, and what their tasks spent on themselves in the same way.
+func robust(signal sample.SignalName, all []machineSum) robustSum {
+	r := robustCost(signal, all)
+	var self []machineSum
+	for _, m := range all {
+		if m.self.W > 0 {
+			self = append(self, machineSum{id: m.id, cost: m.self, full: m.full})
+		}
+	}
+	r.self = robustCost(signal, self).cost
+	return r
+}
+
+// robustCost merges the costs of machines. No machine weighs more than the median machine, however
 // many tasks and samples it reports; and of the machines whose mean is far from the median of
 // all, the farthest are left out, a fifth of all at most. Only machines with a task of enough
 // samples have a vote on what is far.
-func robust(signal sample.SignalName, all []machineSum) (r robustSum) {
+func robustCost(signal sample.SignalName, all []machineSum) (r robustSum) {
 	var weights, means, within []float64
 	for i := range all {
 		if m := &all[i]; m.full > 0 {

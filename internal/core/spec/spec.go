@@ -61,11 +61,13 @@ type Spec struct {
 	CPUMean float64 `json:"cpu_mean"` // CPU-s/s
 	Mean    float64 `json:"mean"`     // of the cost, in the signal's unit
 	StdDev  float64 `json:"stddev"`
-	// SelfMean and SelfStdDev describe the part of the resource that tasks spent on
-	// themselves, if the source separates it; else 0.
-	SelfMean   float64       `json:"self_mean,omitempty"`
-	SelfStdDev float64       `json:"self_stddev,omitempty"`
-	Updated    sample.Millis `json:"updated"`
+	// SelfSamples, SelfMean and SelfStdDev describe the part of the resource that tasks spent
+	// on themselves, in the cost's unit. SelfSamples 0: that part is not known, and no task is
+	// judged by it.
+	SelfSamples int64         `json:"self_samples,omitempty"`
+	SelfMean    float64       `json:"self_mean,omitempty"`
+	SelfStdDev  float64       `json:"self_stddev,omitempty"`
+	Updated     sample.Millis `json:"updated"`
 }
 
 // Params are the parameters of learning. The zero value is not usable; start from Paper

@@ -23,12 +23,7 @@ const (
 // Bands returns both.
 func Bands() []Band { return []Band{Production, NonProduction} }
 
-func bandOf(victim *sample.Task) Band {
-	if victim.Class == sample.LatencySensitive {
-		return Production
-	}
-	return NonProduction
-}
+func bandOf(victim *sample.Task) Band { return bandOfClass(victim.Class.String()) }
 
 // Evaluation collects incidents. The zero value has none.
 type Evaluation struct {
@@ -40,6 +35,8 @@ type Evaluation struct {
 	// Right of Accusations named a task that hurt the victim, if there are labels;
 	// otherwise Accusations is 0.
 	Right, Accusations int
+	// cluster has the figures from samples; nil if the evaluation is not OfCluster.
+	cluster *Cluster
 }
 
 // Pair is a victim's job and its antagonist's job.
@@ -55,11 +52,11 @@ type tally struct {
 	relative []float64
 }
 
-func (e *Evaluation) pair(victim, antagonist *sample.Task) *tally {
+func (e *Evaluation) pair(victim, antagonist sample.JobName) *tally {
 	if e.pairs == nil {
 		e.pairs = map[Pair]*tally{}
 	}
-	p := Pair{victim.Job, antagonist.Job}
+	p := Pair{victim, antagonist}
 	if e.pairs[p] == nil {
 		e.pairs[p] = &tally{outcomes: map[plan.Outcome]int{}}
 	}
@@ -77,9 +74,18 @@ func cappedWithoutEffect(inc *incident.Record, s *detect.Suspect) bool {
 type found struct {
 	band        Band
 	busy        float64 // CPU-s/s of all tasks
+	cpus        float64 // of the machine; 0 or NaN if not known
 	identified  bool
 	correlation float64 // of the best antagonist, otherwise of the best suspect
 	degradation float64 // cost ÷ mean of the spec
+}
+
+// utilisation is the share of the machine's CPUs that all tasks use; NaN if not known.
+func (f *found) utilisation() float64 {
+	if !(f.cpus > 0) {
+		return math.NaN()
+	}
+	return f.busy / f.cpus
 }
 
 // measuredCap is a cap whose effect was measured.
@@ -89,8 +95,11 @@ type measuredCap struct {
 	sigmas      float64 // cost before it, in σ over the spec's mean
 	degradation float64 // cost before it ÷ mean
 	relative    float64 // cost under it ÷ cost before it
+	misses      float64 // misses per instruction under it ÷ before it; NaN if not known
 	outcome     plan.Outcome
 }
+
+func (c *measuredCap) helped() bool { return c.outcome == plan.TruePositive }
 
 // Add adds an incident in its final state. Effects of the victim on itself are left out,
 // and so are trials, since they test suspects that are not accused yet.
@@ -102,7 +111,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 	if len(inc.Rounds) > 0 && now.Kind != detect.Neighbour {
 		now = &inc.Analysis
 	}
-	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
+	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, cpus: float64(inc.CPUs), identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
 	for i := range now.Suspects {
 		// A suspect that was capped in vain is ranked lower now, and was the best before.
 		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && cappedWithoutEffect(inc, s) || math.IsNaN(f.correlation)) {
@@ -114,22 +123,29 @@ func (e *Evaluation) Add(inc *incident.Record) {
 		if now.Antagonists > 0 {
 			s = &now.Suspects[0]
 		}
-		e.pair(&inc.Victim, &s.Task).accused++
+		e.pair(inc.Victim.Job, s.Job).accused++
 	}
 	for _, r := range inc.Rounds {
-		switch r.Outcome {
-		case plan.TruePositive, plan.FalsePositive, plan.Noise:
-		default:
-			continue
-		}
-		before, under := float64(r.CostBefore), float64(r.CostUnder)
-		if r.Trial || !(before > 0) || math.IsNaN(under) {
-			continue
-		}
-		t := e.pair(&inc.Victim, &r.Suspect)
-		t.outcomes[r.Outcome]++
-		t.relative = append(t.relative, under/before)
-		e.rounds = append(e.rounds, measuredCap{band: f.band, correlation: r.Correlation, sigmas: (before - inc.SpecMean) / inc.SpecStdDev,
-			degradation: before / inc.SpecMean, relative: under / before, outcome: r.Outcome})
+		e.addRound(f.band, inc.Victim.Job, inc.SpecMean, inc.SpecStdDev, r)
 	}
+}
+
+// addRound adds a cap for a victim whose spec has the given mean and standard deviation, and
+// reports whether its effect was measured.
+func (e *Evaluation) addRound(band Band, victim sample.JobName, mean, dev float64, r *plan.Round) bool {
+	switch r.Outcome {
+	case plan.TruePositive, plan.FalsePositive, plan.Noise:
+	default:
+		return false
+	}
+	before, under := float64(r.CostBefore), float64(r.CostUnder)
+	if r.Trial || !(before > 0) || math.IsNaN(under) {
+		return false
+	}
+	t := e.pair(victim, r.Suspect.Job)
+	t.outcomes[r.Outcome]++
+	t.relative = append(t.relative, under/before)
+	e.rounds = append(e.rounds, measuredCap{band: band, correlation: r.Correlation, sigmas: (before - mean) / dev,
+		degradation: before / mean, relative: under / before, misses: math.NaN(), outcome: r.Outcome})
+	return true
 }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 func incidentOf(class sample.Class, correlation, before, under float64, outcome plan.Outcome) *incident.Record {
 	return &incident.Record{Incident: plan.Incident{Victim: sample.Task{Class: class}, SpecMean: 1, SpecStdDev: 0.1, Accused: 1,
 		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Cost: before, Suspects: []detect.Suspect{{Correlation: correlation}}}},
-		Rounds:   []*incident.Round{{Correlation: correlation, CostBefore: incident.Value(before), CostUnder: incident.Value(under), Samples: 4, Outcome: outcome}}}}
+		Rounds:   []*incident.Round{{Capped: plan.Capped{Correlation: correlation}, CostBefore: incident.Value(before), CostUnder: incident.Value(under), Samples: 4, Outcome: outcome}}}}
 }
 
 // TestFigures compares every figure with cases that are counted by hand.

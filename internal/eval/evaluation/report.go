@@ -81,6 +81,19 @@ type Offender struct {
 	Relative incident.Value `json:"median_relative_cost"`
 }
 
+// Moment is an incident as figure 14 draws it.
+type Moment struct {
+	Identified                            bool
+	Utilisation, Correlation, Degradation float64 // NaN if not known
+}
+
+// Cap is a measured cap as figures 15 and 16 draw it.
+type Cap struct {
+	Band                                                   Band
+	Correlation, Sigmas, Degradation, RelativeCost, Misses float64 // Misses is NaN if not known
+	Outcome                                                plan.Outcome
+}
+
 // Report contains the figures of section 7.
 type Report struct {
 	Incidents int     `json:"incidents"`
@@ -97,6 +110,7 @@ type Report struct {
 	Precision *Share `json:"labelled_precision,omitempty"`
 
 	Load        []Load         `json:"load"`
+	Utilisation Quantiles      `json:"utilisation"`           // figure 14b: of machines when a task was accused; N is 0 if it is not known
 	LoadRank    incident.Value `json:"load_correlation_rank"` // Spearman's, of load and correlation
 	Costs       []Quantiles    `json:"degradation"`           // figure 14d
 	ByThreshold []Rates        `json:"by_correlation"`        // figures 15a, 15b, 16a
@@ -104,6 +118,13 @@ type Report struct {
 	ByDegraded  []Degraded     `json:"by_degradation"`        // figure 16c
 	Relative    []Quantiles    `json:"relative_cost"`         // figure 16d
 	Offenders   []Offender     `json:"offenders"`             // pairs with most accusations and caps first
+
+	Cluster *Cluster `json:"cluster,omitempty"` // nil without samples of a cluster
+	// Paper compares with the paper's values.
+	Paper []Comparison `json:"paper"`
+	// Every incident and cap, for plots and CSV.
+	Moments []Moment `json:"-"`
+	Caps    []Cap    `json:"-"`
 }
 
 // Report computes the report.
@@ -159,8 +180,22 @@ func (e *Evaluation) Report() Report {
 		}
 		r.Relative = append(r.Relative,
 			quantiles(b, "all measured caps", e.relative(b, func(*measuredCap) bool { return true })),
-			quantiles(b, "true positives", e.relative(b, func(x *measuredCap) bool { return x.outcome == plan.TruePositive })))
+			quantiles(b, "true positives", e.relative(b, (*measuredCap).helped)))
 	}
+	var utilisation []float64
+	for i := range e.found {
+		f := &e.found[i]
+		r.Moments = append(r.Moments, Moment{f.identified, f.utilisation(), f.correlation, f.degradation})
+		if u := f.utilisation(); f.identified && !math.IsNaN(u) {
+			utilisation = append(utilisation, u)
+		}
+	}
+	for i := range e.rounds {
+		x := &e.rounds[i]
+		r.Caps = append(r.Caps, Cap{x.band, x.correlation, x.sigmas, x.degradation, x.relative, x.misses, x.outcome})
+	}
+	r.Utilisation = quantiles("", "utilisation", utilisation)
+	r.Cluster, r.Paper = e.cluster, e.compare(&r)
 	return r
 }
 

@@ -3,6 +3,7 @@ package replay
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -36,6 +37,7 @@ type stream struct {
 // task is a task of the recording.
 type task struct {
 	id    sample.Task
+	inner []*task // in its cgroup, by name
 	seen  sample.Millis
 	views []*view // by stream
 }
@@ -155,7 +157,7 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 		}
 		t.views[index] = v
 	}
-	v.Task.Class = s.Class
+	v.Task.Class, v.Task.Holds = s.Class, t.holds()
 	return v
 }
 
@@ -176,11 +178,35 @@ func (m *machine) task(s *sample.Sample) *task {
 	return t
 }
 
+func (t *task) hold(inner *task) {
+	i, _ := slices.BinarySearchFunc(t.inner, inner, func(a, b *task) int { return strings.Compare(string(a.id.Name), string(b.id.Name)) })
+	t.inner = slices.Insert(t.inner, i, inner)
+}
+
+// holds is sample.Task.Holds, as far as a sample says: it has the class, and not whether a task is
+// protected or never-cap.
+func (t *task) holds() sample.TaskName {
+	for _, o := range t.inner {
+		if o.id.Spared() {
+			return o.id.Name
+		}
+	}
+	return ""
+}
+
 // create adds a task, with the next key.
 func (m *machine) create(id sample.Task) *task {
 	m.seq++
 	id.Key = sample.TaskKey{Inode: m.seq}
 	t := &task{id: id}
+	for _, o := range m.tasks {
+		switch {
+		case o.id.Contains(&t.id):
+			o.hold(t)
+		case t.id.Contains(&o.id):
+			t.hold(o)
+		}
+	}
 	m.tasks[id.Name] = t
 	return t
 }
@@ -254,6 +280,9 @@ func (m *machine) sweep(at sample.Millis) {
 		m.pipeline.Forget(t.id.Key)
 		return true
 	})
+	for _, t := range m.tasks {
+		t.inner = slices.DeleteFunc(t.inner, func(o *task) bool { return m.tasks[o.id.Name] != o })
+	}
 }
 
 // finish ends the recording. Open incidents are kept in their current state.

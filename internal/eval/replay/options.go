@@ -26,7 +26,7 @@ type Options struct {
 	// UsageBins makes a separate spec for each range of a task's usage (bin).
 	UsageBins bool
 	// Signals overrides built-in properties of signals, such as the least activity and the
-	// valid range.
+	// valid range (which counts with the switch Bounds).
 	Signals map[sample.SignalName]sample.Signal
 	// Found, if not nil, is called with each finding, from several goroutines if Run has
 	// several workers.

@@ -30,7 +30,7 @@ func plain(t *testing.T, rule detect.Method, step time.Duration) Options {
 	o.ByTask, o.Spec.MinSamples = true, 20
 	cpi, _ := sample.LookupSignal(sample.CPI)
 	cpi.LeastCPU, cpi.Min, cpi.Max = 0, 0.1, 20
-	o.Signals = map[sample.SignalName]sample.Signal{sample.CPI: cpi}
+	o.Signals, o.Detect.Switches.Bounds = map[sample.SignalName]sample.Signal{sample.CPI: cpi}, true
 	return o
 }
 

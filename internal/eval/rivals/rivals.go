@@ -89,6 +89,10 @@ func load(name detect.Method) (Rule, error) {
 	if own != name {
 		r.Method = name
 	}
+	if own != name && name != CPI2Sigma3 { // what no project does without
+		sw := &r.Switches
+		sw.Bounds, sw.Outside, sw.CappedApart, sw.Withhold = true, true, true, true
+	}
 	// Correlations are at most 1, so the last three accuse only the suspect that is selected.
 	const unreachable = 2
 	switch name {

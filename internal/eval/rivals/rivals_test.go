@@ -35,7 +35,7 @@ func TestLoadUnknown(t *testing.T) {
 	for name, want := range map[detect.Method]string{
 		"evidenc":              "want one of [quell evidence cpi2",
 		"evidence-":            `has no switch ""`,
-		"evidence-lookback":    `evidence has no switch "lookback": want one of [co_victim`,
+		"evidence-lookback":    `evidence has no switch "lookback": want one of [bounds`,
 		"evidence-reach-reach": `has no switch "reach"`,
 		"cpi2-reach":           `cpi2 has no switch "reach"`,
 		"cpi2-3sigma-reach":    `cpi2 has no switch "3sigma"`,

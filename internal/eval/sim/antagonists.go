@@ -56,13 +56,31 @@ const (
 // addVisitors adds antagonists that arrive independently and stay for minutes to an hour.
 func (m *machine) addVisitors(specs Specs) {
 	m.react()
-	for range visitors {
-		t := m.join(m.pick(others()), specs)
+	often := visitsADay
+	for i := range visitors {
+		job := m.pick(others())
+		if g := m.scenario.Guests; g != nil {
+			job, often = g.Visitors[i].Job, visitsADay*g.Frequency
+		}
+		t := m.join(job, specs)
 		on := m.uniform(8, 60)
-		off := visitors*24*60/visitsADay - on
+		off := visitors*24*60/often - on
 		t.antagonist, t.sharesCache = true, true
 		t.wave = wave{kind: bursts, high: m.uniform(1, 4), meanOn: on, meanOff: off, from: m.rng.IntN(int(off))}
 		m.antagonists = append(m.antagonists, len(m.tasks)-1)
+	}
+}
+
+// ease takes the load off visitors that press on nothing that the victim uses.
+func (m *machine) ease() {
+	g := m.scenario.Guests
+	if g == nil {
+		return
+	}
+	for n, i := range m.antagonists {
+		if !g.Visitors[n].Presses {
+			m.tasks[i].weight = 0
+		}
 	}
 }
 

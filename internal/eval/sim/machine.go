@@ -70,6 +70,7 @@ func newMachine(s Scenario, seed uint64, shape *shape, specs Specs) *machine {
 		m.addVisitors(specs)
 	}
 	m.settle()
+	m.ease()
 	return m
 }
 
@@ -91,6 +92,8 @@ func (m *machine) add(i int, specs Specs) {
 		job = m.pick(served())
 	}
 	switch { // the family determines the victim's job
+	case i == 0 && s.Guests != nil:
+		job = s.Guests.Victim
 	case i > 0 || s.Visits:
 	case s.Uneven:
 		job = served()[1] // σ is 19 % of the mean

@@ -26,16 +26,18 @@ type Job struct {
 	Name         sample.JobName
 	Class        sample.Class
 	Mean, StdDev float64 // of CPI, over tasks and time
+	// Like is the job whose spec it has; "": its own.
+	Like sample.JobName
 }
 
 // served are the latency-sensitive jobs with published figures: table 1 of
 // CPI², and the web search of its figure 7.
 func served() []Job {
 	return []Job{
-		{"job-a", sample.LatencySensitive, 0.88, 0.09},
-		{"job-b", sample.LatencySensitive, 1.36, 0.26},
-		{"job-c", sample.LatencySensitive, 2.03, 0.20},
-		{"search", sample.LatencySensitive, 1.80, 0.16},
+		{Name: "job-a", Class: sample.LatencySensitive, Mean: 0.88, StdDev: 0.09},
+		{Name: "job-b", Class: sample.LatencySensitive, Mean: 1.36, StdDev: 0.26},
+		{Name: "job-c", Class: sample.LatencySensitive, Mean: 2.03, StdDev: 0.20},
+		{Name: "search", Class: sample.LatencySensitive, Mean: 1.80, StdDev: 0.16},
 	}
 }
 
@@ -43,11 +45,11 @@ func served() []Job {
 // figures are assumed.
 func others() []Job {
 	return []Job{
-		{"indexer", sample.Batch, 1.2, 0.24},
-		{"logs", sample.Batch, 0.8, 0.2},
-		{"encode", sample.Batch, 0.7, 0.12},
-		{"train", sample.Batch, 1.6, 0.3},
-		{"scrape", sample.BestEffort, 1.1, 0.3},
-		{"scan", sample.BestEffort, 2.2, 0.5},
+		{Name: "indexer", Class: sample.Batch, Mean: 1.2, StdDev: 0.24},
+		{Name: "logs", Class: sample.Batch, Mean: 0.8, StdDev: 0.2},
+		{Name: "encode", Class: sample.Batch, Mean: 0.7, StdDev: 0.12},
+		{Name: "train", Class: sample.Batch, Mean: 1.6, StdDev: 0.3},
+		{Name: "scrape", Class: sample.BestEffort, Mean: 1.1, StdDev: 0.3},
+		{Name: "scan", Class: sample.BestEffort, Mean: 2.2, StdDev: 0.5},
 	}
 }

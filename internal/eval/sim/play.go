@@ -23,8 +23,15 @@ type Setup struct {
 	Rule    rivals.Rule
 	Policy  plan.Policy
 	Minutes int
-	// Record, if set, receives every minute's samples.
-	Record func(*sample.Sample)
+	// Start is the time of the case's beginning.
+	Start sample.Millis
+	// Blind: nothing is detected and no task is capped. Only the truth is played.
+	Blind bool
+	// Record, if set, receives the samples of every minute, or of every RecordEvery-th one.
+	Record      func(*sample.Sample)
+	RecordEvery int
+	// Changed, if set, receives each state of each incident, as an agent reports them.
+	Changed func(*incident.Record)
 	// Incidents adds the incidents to the result, in their final state.
 	Incidents bool
 	// Found, if set, is called with each finding and a function that reports which tasks
@@ -75,6 +82,9 @@ type Case struct {
 	Incidents []incident.Record
 	// Labels say which task hurt which, and when.
 	Labels []trace.Label
+	// Suffered is the number of minutes in which antagonists alone raised a latency-sensitive
+	// task over the paper's threshold, summed over those tasks.
+	Suffered int
 }
 
 // minute is the sampling period of CPI² (table 2).
@@ -109,16 +119,18 @@ type caseRun struct {
 	usages   [][2]float64   // of each task, minimum and maximum in the calm period (rivals.Rule.UsageBins)
 	under    []minutes      // of each victim, under caps
 	outside  *outside       // nil: not requested
+	counts   *counts        // nil: samples are not recorded
 }
 
 // Run plays one case. Shared data is only read, so several cases may be played in
 // parallel.
 func (p *Simulator) Run(s *Scenario, seed uint64, setup Setup) Case {
 	m := newMachine(*s, seed, p.shape, p.specs)
+	name := fmt.Sprintf("%s-%d", s.Name, seed)
 	g := &caseRun{machine: m, setup: setup,
-		pipeline: pipeline.New(pipeline.Config{Machine: s.Name, Detect: setup.Rule.Params, Policy: setup.Policy, Charts: setup.Incidents}),
+		pipeline: pipeline.New(pipeline.Config{Machine: name, CPUs: m.platform.CPUs, Detect: setup.Rule.Params, Policy: setup.Policy, Charts: setup.Incidents}),
 		subjects: make([]pipeline.Subject, len(m.tasks)), extras: make([]sample.Extras, len(m.tasks)), over: make([]uint8, len(m.tasks)), victim: make([]int, len(m.tasks)),
-		accused: map[[2]int]bool{}, spans: map[[2]int][]span{}, name: fmt.Sprintf("%s-%d", s.Name, seed), follow: make([]stat.Moments, len(m.tasks)),
+		accused: map[[2]int]bool{}, spans: map[[2]int][]span{}, name: name, follow: make([]stat.Moments, len(m.tasks)),
 		result: Case{Scenario: s, Seed: seed, Minutes: setup.Minutes}}
 	for i := range m.tasks {
 		t := &m.tasks[i]
@@ -134,6 +146,9 @@ func (p *Simulator) Run(s *Scenario, seed uint64, setup Setup) Case {
 	}
 	if setup.Outside {
 		g.outside = newOutside(m, seed)
+	}
+	if setup.Record != nil {
+		g.counts = newCounts(m, seed)
 	}
 	for range setup.Minutes {
 		g.playMinute()
@@ -153,9 +168,12 @@ var reaches = [2]sample.Set{{2}, {1}}
 
 // playMinute plays one minute like the agent. Caps whose lease expires end with it.
 func (g *caseRun) playMinute() {
-	at := sample.Millis(g.machine.minute+1) * sample.Millis(minute.Milliseconds())
+	at := g.setup.Start + sample.Millis(g.machine.minute+1)*sample.Millis(minute.Milliseconds())
 	g.step()
 	g.recordVictims(at)
+	if g.setup.Blind {
+		return
+	}
 	g.relieve()
 	iv := g.pipeline.Begin(g.signal, at, time.Second) // extras are rates per second
 	for i := range g.tasks {
@@ -226,7 +244,7 @@ func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 	if g.usages != nil {
 		g.bin(i, usage)
 	}
-	if g.setup.Record != nil {
+	if g.setup.Record != nil && g.machine.minute%max(1, g.setup.RecordEvery) == 0 { // the minute's number, from 1
 		s := sample.Sample{TS: at, Machine: g.name, Job: t.id.Job, Task: t.id.Name, Platform: g.platform.Name, Signal: g.signal.Name,
 			Variant: "sim", Class: t.id.Class, CPU: float32(m.CPU), Cost: float32(m.Cost), Coverage: 1, Flags: m.Flags}
 		if m.Extras != nil {
@@ -235,6 +253,7 @@ func (g *caseRun) measure(i int, at sample.Millis) pipeline.Measurement {
 				s.Extras.Set(g.signal.Activity, n*sampling.Seconds())
 			}
 		}
+		g.counts.set(&s, t, i)
 		g.setup.Record(&s)
 	}
 	return m
@@ -288,6 +307,7 @@ func (g *caseRun) recordVictims(at sample.Millis) {
 		}
 		g.over[i] = g.over[i] << 1 & newest
 		if g.suffers(i) {
+			g.result.Suffered++
 			g.over[i] |= 1
 			g.label(at, i)
 		}
@@ -363,6 +383,9 @@ func (g *caseRun) carryOut(now sample.Millis) {
 		}
 		for i := range r.Incidents {
 			c := &r.Incidents[i]
+			if g.setup.Changed != nil {
+				g.setup.Changed((*incident.Record)(c))
+			}
 			for k := range c.Findings { // a trial may have proven some
 				if s := &c.Findings[k].Suspect; s.Level == detect.Proven && (c.Victim.Class == sample.LatencySensitive || c.Victim.Protected) {
 					g.accuse(now, &c.Victim, s)

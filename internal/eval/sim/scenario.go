@@ -17,6 +17,7 @@ type Scenario struct {
 	Confuser Confuser
 	Trouble  Trouble // what else happens if there is no antagonist
 	Visits   bool    // antagonists come and go at visitsADay (Fleet)
+	Guests   *Guests // of a machine on which tasks were placed (Placed); nil: drawn
 
 	Crowded, Loud, Uneven bool
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -80,4 +81,6 @@ func learnOne(j Job, sig sample.Signal, shape *shape, rng *rand.Rand) specOf {
 	return specOf{learnt, mean, stddev}
 }
 
-func (s Specs) of(j Job, sig sample.Signal) specOf { return s[specKey{j.Name, sig.Name}] }
+func (s Specs) of(j Job, sig sample.Signal) specOf {
+	return s[specKey{cmp.Or(j.Like, j.Name), sig.Name}]
+}

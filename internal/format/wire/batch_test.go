@@ -11,12 +11,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -229,12 +231,12 @@ func TestNewerAgent(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	for version, ok := range map[uint32]bool{0: false, wire.Version - 1: false, wire.Version: true, wire.Version + 1: false} {
-		data, err := proto.Marshal(&wire.Command{Version: version, Type: wire.Type_TYPE_COMMAND, Id: "x"})
+		data, err := proto.Marshal(&wire.Record{Version: version, Type: wire.Type_TYPE_RECORD, Id: "x"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var c wire.Command
-		err = wire.Unmarshal(data, &c)
+		var r wire.Record
+		err = wire.Unmarshal(data, &r)
 		var refused *wire.VersionError
 		if ok != (err == nil) || !ok && (!errors.As(err, &refused) || refused.Got != version) {
 			t.Errorf("version %d: %v", version, err)
@@ -268,7 +270,7 @@ func TestSpecsComeBack(t *testing.T) {
 	var want []spec.Spec
 	for i, state := range []spec.State{spec.Learning, spec.Insufficient, spec.Ready, spec.Stale} {
 		want = append(want, spec.Spec{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: fmt.Sprint(i)}, State: state,
-			Samples: 1000, Tasks: 7, CPUMean: 0.5, Mean: 1.25, StdDev: 0.125, SelfMean: 0.1, SelfStdDev: 0.01, Updated: 99})
+			Samples: 1000, Tasks: 7, CPUMean: 0.5, Mean: 1.25, StdDev: 0.125, SelfSamples: 900, SelfMean: 0.1, SelfStdDev: 0.01, Updated: 99})
 	}
 	other := want[0]
 	other.Job = "batch"
@@ -301,15 +303,18 @@ func TestGoldenBytes(t *testing.T) {
 			return wire.Marshal(wire.SpecsOf("web", "p", 3, []spec.Spec{{Key: spec.Key{Job: "web", Platform: "p", Signal: "cpi"}, State: spec.Ready,
 				Samples: 10, Tasks: 2, Mean: 1.5, StdDev: 0.25, Updated: 7}}))
 		},
-		"command": func() ([]byte, error) {
-			return wire.Marshal(&wire.Command{Id: "c1", Who: "anna", Why: "test", Expires: 9, Machine: "m", Sequence: 8,
-				Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/t", Rate: 0.1, ForMs: 300000}}})
-		},
 		"signed": func() ([]byte, error) {
-			return wire.Marshal(&wire.SignedCommand{Command: []byte("c"), Signer: "j", Signature: []byte("s")})
+			return wire.Marshal(&wire.SignedDecisions{Decisions: []byte("d"), Signer: "j", Signature: []byte("s")})
 		},
-		"reply": func() ([]byte, error) {
-			return wire.Marshal(&wire.Reply{Id: "c1", Machine: "m", Ok: true, Message: "done", Cap: "k"})
+		"decisions": func() ([]byte, error) {
+			cap := command.CapTask("/t", 0.1, 5*time.Minute, "test")
+			d := command.Decide("d1", "anna", 7, cap)
+			d.Rollout = &command.Rollout{Step: 1, Since: 8, Every: command.Duration(time.Hour), Below: 1 << 63, Stopped: "x"}
+			return wire.Marshal(&wire.Decisions{Machine: "m", Revision: 9, Signed: 10, Fresh: 11, List: []*wire.Command{wire.EncodeDecision(&d)}})
+		},
+		"state": func() ([]byte, error) {
+			return wire.Marshal(&wire.State{Machine: "m", All: 1, Own: 2, Agent: "v1", Mode: "on", From: "decision", By: "d1",
+				Outcomes: []*wire.Reply{{Id: "d1", Ok: true, Message: "done", Cap: "k", Tasks: 1, Refused: []string{"/b"}}}})
 		},
 	}
 	text, err := os.ReadFile(golden)
@@ -317,7 +322,7 @@ func TestGoldenBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	for _, name := range []string{"batch", "record", "specs", "command", "signed", "reply"} {
+	for _, name := range []string{"batch", "record", "specs", "signed", "decisions", "state"} {
 		data, err := messages[name]()
 		if err != nil {
 			t.Fatal(err)

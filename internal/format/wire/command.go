@@ -5,19 +5,24 @@ import (
 	"math"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // ErrUnknownCommand means that a command of a newer server is not known here.
 var ErrUnknownCommand = errors.New("unknown command")
 
-// EncodeCommand returns the message for a valid command. The server adds the operator and
-// the expiry.
-func EncodeCommand(c *command.Command) *Command {
-	m := &Command{Why: c.Why}
+// EncodeDecision returns the message for a valid decision.
+func EncodeDecision(c *command.Decision) *Command {
+	m := &Command{Id: c.ID, Who: c.Who, Why: c.Why, At: int64(c.At), Expires: int64(c.Until)}
+	if r := c.Rollout; r != nil {
+		m.Rollout = &Command_Rollout{Step: uint32(r.Step), Since: int64(r.Since), EveryMs: time.Duration(r.Every).Milliseconds(), Below: r.Below, Stopped: r.Stopped}
+	}
 	switch {
 	case c.Cap != nil:
-		m.Do = &Command_Cap_{Cap: &Command_Cap{Task: c.Cap.Task, Many: encodeMany(c.Cap.Target), Rate: c.Cap.Rate, ForMs: time.Duration(c.Cap.For).Milliseconds()}}
+		m.Do = &Command_Cap_{Cap: &Command_Cap{Task: c.Cap.Task, Many: encodeMany(c.Cap.Target), Rate: c.Cap.Rate, ForMs: time.Duration(c.Cap.For).Milliseconds(), Incident: c.Cap.Incident}}
 	case c.Uncap != nil:
 		m.Do = &Command_Uncap_{Uncap: &Command_Uncap{Task: c.Uncap.Task, Many: encodeMany(*c.Uncap)}}
 	case c.Protect != nil:
@@ -32,13 +37,16 @@ func EncodeCommand(c *command.Command) *Command {
 	return m
 }
 
-// DecodeCommand returns the command of a message, which the caller must still validate;
-// ErrUnknownCommand if this side knows none of its commands.
-func DecodeCommand(m *Command) (*command.Command, error) {
-	c := &command.Command{Why: m.GetWhy()}
+// DecodeDecision returns the decision of a message, which the caller must still validate. With
+// ErrUnknownCommand, if this side knows none of its commands, it lacks the command.
+func DecodeDecision(m *Command) (c command.Decision, err error) {
+	c = command.Decision{ID: m.GetId(), Who: m.GetWho(), At: sample.Millis(m.GetAt()), Until: sample.Millis(m.GetExpires()), Command: command.Command{Why: m.GetWhy()}}
+	if r := m.GetRollout(); r != nil {
+		c.Rollout = &command.Rollout{Step: int(r.GetStep()), Since: sample.Millis(r.GetSince()), Every: lease(r.GetEveryMs()), Below: r.GetBelow(), Stopped: r.GetStopped()}
+	}
 	switch do := m.GetDo().(type) {
 	case *Command_Cap_:
-		c.Cap = &command.Cap{Target: decodeTarget(do.Cap), Terms: command.Terms{Rate: do.Cap.GetRate(), For: lease(do.Cap.GetForMs())}}
+		c.Cap = &command.Cap{Target: decodeTarget(do.Cap), Terms: command.Terms{Rate: do.Cap.GetRate(), For: lease(do.Cap.GetForMs())}, Incident: do.Cap.GetIncident()}
 	case *Command_Uncap_:
 		c.Uncap = new(decodeTarget(do.Uncap))
 	case *Command_Protect_:
@@ -52,7 +60,7 @@ func DecodeCommand(m *Command) (*command.Command, error) {
 	case *Command_Pardon_:
 		c.Pardon = &command.Pardon{Job: do.Pardon.GetJob()}
 	default:
-		return nil, ErrUnknownCommand
+		return c, ErrUnknownCommand
 	}
 	return c, nil
 }
@@ -78,3 +86,6 @@ func lease(ms int64) command.Duration {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	return command.Duration(max(-most, min(ms, most)) * int64(time.Millisecond))
 }
+
+// SameState reports whether two states say the same.
+func SameState(a, b *State) bool { return proto.Equal(a, b) }

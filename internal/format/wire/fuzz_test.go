@@ -13,7 +13,7 @@ import (
 // FuzzMessages: whatever arrives on a subject of any message but batches (FuzzBatch), it is refused
 // or understood in one way: encoded again, it says the same. A valid command stays the same command.
 func FuzzMessages(f *testing.F) {
-	all := func() []Message { return []Message{&Record{}, &Specs{}, &Command{}, &Reply{}} }
+	all := func() []Message { return []Message{&Record{}, &Specs{}, &SignedDecisions{}, &Decisions{}, &State{}} }
 	seed := func(m Message) {
 		data, err := Marshal(m)
 		if err != nil {
@@ -23,9 +23,12 @@ func FuzzMessages(f *testing.F) {
 	}
 	seed(&Record{Machine: "m1", Boot: "b", N: 1, At: 5, Kind: Record_KIND_INCIDENT, Id: "i", Json: []byte("{}")})
 	seed(SpecsOf("web", "p", 7, []spec.Spec{{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI}, State: spec.Ready, Mean: 1}}))
-	seed(EncodeCommand(&command.Command{Why: "r", Cap: &command.Cap{Target: command.Target{Task: `"/a\xff"`}, Terms: command.Terms{Rate: 1, For: 1e9}}}))
-	seed(EncodeCommand(&command.Command{Why: "r", Protect: &command.Target{All: true}}))
-	seed(&Reply{Machine: "m1", Ok: true, Message: "done", Refused: []string{"/b"}})
+	cap := command.Decide("a", "anna", 7, command.Command{Why: "r", Cap: &command.Cap{Target: command.Target{Task: `"/a\xff"`}, Terms: command.Terms{Rate: 1, For: 1e9}}})
+	protect := command.Decide("b", "anna", 7, command.Command{Why: "r", Protect: &command.Target{All: true}})
+	protect.Rollout = &command.Rollout{Step: 1, Since: 3, Every: 1e9, Below: 5}
+	seed(&Decisions{Machine: "m1", Revision: 1, Signed: 2, Fresh: 3, List: []*Command{EncodeDecision(&cap), EncodeDecision(&protect)}})
+	seed(&SignedDecisions{Decisions: []byte("x"), Signer: "y", Signature: []byte("z")})
+	seed(&State{Machine: "m1", All: 1, Outcomes: []*Reply{{Id: "a", Ok: true, Message: "done", Refused: []string{"/b"}}}})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, m := range all() {
 			if Unmarshal(data, m) != nil {
@@ -44,14 +47,16 @@ func FuzzMessages(f *testing.F) {
 				for _, s := range m.List() {
 					_ = s.State.String() // a state that exists
 				}
-			case *Command:
-				c, err := DecodeCommand(m)
-				if err != nil || c.Validate() != nil {
-					continue
-				}
-				same, err := DecodeCommand(EncodeCommand(c))
-				if err != nil || same.String() != c.String() || same.Validate() != nil {
-					t.Errorf("%x: %s, then %s, %v", data, c, same, err)
+			case *Decisions:
+				for _, one := range m.List {
+					c, err := DecodeDecision(one)
+					if err != nil || c.Validate() != nil {
+						continue
+					}
+					same, err := DecodeDecision(EncodeDecision(&c))
+					if err != nil || same.String() != c.String() || same.Validate() != nil {
+						t.Errorf("%x: %s, then %s, %v", data, c.String(), same.String(), err)
+					}
 				}
 			}
 		}

@@ -55,16 +55,16 @@ func typeOf(m Message) Type {
 		return Type_TYPE_RECORD
 	case *Specs:
 		return Type_TYPE_SPECS
-	case *Command:
-		return Type_TYPE_COMMAND
-	case *Reply:
-		return Type_TYPE_REPLY
-	case *SignedCommand:
-		return Type_TYPE_SIGNED_COMMAND
 	case *Renewal:
 		return Type_TYPE_RENEWAL
 	case *Renewed:
 		return Type_TYPE_RENEWED
+	case *SignedDecisions:
+		return Type_TYPE_SIGNED_DECISIONS
+	case *Decisions:
+		return Type_TYPE_DECISIONS
+	case *State:
+		return Type_TYPE_STATE
 	}
 	return Type_TYPE_UNSPECIFIED
 }

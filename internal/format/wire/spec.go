@@ -16,7 +16,7 @@ func SpecsOf(job sample.JobName, platform sample.Platform, revision uint64, all 
 		}
 		m.Specs = append(m.Specs, &Spec{Signal: string(s.Signal), Variant: s.Variant, State: Spec_State(s.State) + 1,
 			Samples: s.Samples, Tasks: int64(s.Tasks), CpuMean: s.CPUMean, Mean: s.Mean, Stddev: s.StdDev,
-			SelfMean: s.SelfMean, SelfStddev: s.SelfStdDev, Updated: int64(s.Updated)})
+			SelfSamples: s.SelfSamples, SelfMean: s.SelfMean, SelfStddev: s.SelfStdDev, Updated: int64(s.Updated)})
 	}
 	return m
 }
@@ -34,7 +34,7 @@ func (m *Specs) List() []spec.Spec {
 			Key: spec.Key{Job: sample.JobName(m.Job), Platform: sample.Platform(m.Platform),
 				Signal: sample.SignalName(s.Signal), Variant: s.Variant},
 			State: state, Samples: s.Samples, Tasks: int(s.Tasks), CPUMean: s.CpuMean, Mean: s.Mean, StdDev: s.Stddev,
-			SelfMean: s.SelfMean, SelfStdDev: s.SelfStddev, Updated: sample.Millis(s.Updated)})
+			SelfSamples: s.SelfSamples, SelfMean: s.SelfMean, SelfStdDev: s.SelfStddev, Updated: sample.Millis(s.Updated)})
 	}
 	return all
 }

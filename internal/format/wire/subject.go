@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The subjects. An agent may publish only its own machine's samples, records and replies.
-// It may read specs and the commands to its machine or to all.
+// The subjects. An agent may publish only its own machine's samples, records and states.
+// It may read specs and the decisions for its machine or for all.
 const (
 	AllSamples = "up.sample.*"
 	AllRecords = "up.record.*"
@@ -14,7 +14,9 @@ const (
 	// subjects can reach none of them.
 	AllUp      = "up.*.*"
 	AllSpecs   = "spec.*.*"
-	CommandAll = "command.all"
+	CommandAll = "command.all" // the decisions for all machines
+	// AllStates are all machines' states.
+	AllStates = "reply.*.state"
 	// AllRenewals are all machines' requests for new credentials.
 	AllRenewals = "renew.*"
 )
@@ -31,17 +33,24 @@ func SpecSubject(job, platform string) string { return "spec." + SpecKey(job, pl
 // SpecKey is the key of the same Specs in the bucket of specs.
 func SpecKey(job, platform string) string { return Token(job) + "." + Token(platform) }
 
-// CommandSubject is the subject of commands to one machine.
+// CommandSubject is the subject of decisions to one machine: its own, and those for all if it
+// has missed them.
 func CommandSubject(machine string) string { return "command.machine." + Token(machine) }
 
-// ReplySubject is the subject of a machine's reply to the command with that ID.
-func ReplySubject(machine, id string) string { return "reply." + Token(machine) + "." + Token(id) }
-
-// AllReplies is the subject of all machines' replies to a command.
-func AllReplies(id string) string { return "reply.*." + Token(id) }
-
-// OwnReplies is the subject of all replies of one machine.
+// OwnReplies is the subject of all that one machine says in the account of commands.
 func OwnReplies(machine string) string { return "reply." + Token(machine) + ".*" }
+
+// StateSubject is the subject of a machine's state.
+func StateSubject(machine string) string { return "reply." + Token(machine) + ".state" }
+
+// DecisionsKey is the key of a machine's decisions in the bucket, of those for all if machine is
+// empty.
+func DecisionsKey(machine string) string {
+	if machine == "" {
+		return "all"
+	}
+	return "machine." + Token(machine)
+}
 
 // RenewalSubject is the subject of a machine's requests for new credentials.
 func RenewalSubject(machine string) string { return "renew." + Token(machine) }

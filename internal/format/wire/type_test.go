@@ -13,7 +13,7 @@ import (
 )
 
 // TestAttackOneTypeReadAsAnother: the specs of a job named after a machine were read as
-// that machine's empty batch with a high number, and as a command. No type is read as
+// that machine's empty batch with a high number, and as decisions. No type is read as
 // another.
 func TestAttackOneTypeReadAsAnother(t *testing.T) {
 	messages := map[string][]byte{}
@@ -21,11 +21,11 @@ func TestAttackOneTypeReadAsAnother(t *testing.T) {
 		"record": &wire.Record{Machine: "m2", Boot: "b", N: 1 << 60},
 		"specs": wire.SpecsOf("m2", "the-boot-of-m2", 1<<60, []spec.Spec{{Key: spec.Key{Job: "m2", Platform: "the-boot-of-m2", Signal: sample.CPI},
 			State: spec.Ready, Mean: 1}}),
-		"command": &wire.Command{Id: "m2", Who: "b", Do: &wire.Command_Enforcement_{Enforcement: &wire.Command_Enforcement{Mode: "off"}}},
-		"signed":  &wire.SignedCommand{Command: []byte("x")},
-		"renewal": &wire.Renewal{Machine: "m2", Key: "b"},
-		"renewed": &wire.Renewed{Machine: "m2", Refused: "b"},
-		"reply":   &wire.Reply{Id: "m2", Machine: "b", Ok: true},
+		"decisions": &wire.Decisions{Machine: "m2", Revision: 1 << 60},
+		"signed":    &wire.SignedDecisions{Decisions: []byte("x")},
+		"renewal":   &wire.Renewal{Machine: "m2", Key: "b"},
+		"renewed":   &wire.Renewed{Machine: "m2", Refused: "b"},
+		"state":     &wire.State{Machine: "m2", All: 1 << 60},
 	} {
 		data, err := wire.Marshal(m)
 		if err != nil {
@@ -41,14 +41,14 @@ func TestAttackOneTypeReadAsAnother(t *testing.T) {
 	messages["acknowledgement"] = []byte(`{"stream":"samples", "seq":1}`)
 	for name, data := range messages {
 		for as, read := range map[string]func([]byte) error{
-			"batch":   func(data []byte) error { return new(wire.Batch).Decode(data) },
-			"record":  func(data []byte) error { return wire.Unmarshal(data, &wire.Record{}) },
-			"specs":   func(data []byte) error { return wire.Unmarshal(data, &wire.Specs{}) },
-			"command": func(data []byte) error { return wire.Unmarshal(data, &wire.Command{}) },
-			"signed":  func(data []byte) error { return wire.Unmarshal(data, &wire.SignedCommand{}) },
-			"renewal": func(data []byte) error { return wire.Unmarshal(data, &wire.Renewal{}) },
-			"renewed": func(data []byte) error { return wire.Unmarshal(data, &wire.Renewed{}) },
-			"reply":   func(data []byte) error { return wire.Unmarshal(data, &wire.Reply{}) },
+			"batch":     func(data []byte) error { return new(wire.Batch).Decode(data) },
+			"record":    func(data []byte) error { return wire.Unmarshal(data, &wire.Record{}) },
+			"specs":     func(data []byte) error { return wire.Unmarshal(data, &wire.Specs{}) },
+			"decisions": func(data []byte) error { return wire.Unmarshal(data, &wire.Decisions{}) },
+			"signed":    func(data []byte) error { return wire.Unmarshal(data, &wire.SignedDecisions{}) },
+			"renewal":   func(data []byte) error { return wire.Unmarshal(data, &wire.Renewal{}) },
+			"renewed":   func(data []byte) error { return wire.Unmarshal(data, &wire.Renewed{}) },
+			"state":     func(data []byte) error { return wire.Unmarshal(data, &wire.State{}) },
 		} {
 			if err := read(data); (err == nil) != (name == as) {
 				t.Errorf("%s, read as %s: %v", name, as, err)

@@ -34,40 +34,40 @@ const (
 type Type int32
 
 const (
-	Type_TYPE_UNSPECIFIED    Type = 0
-	Type_TYPE_BATCH          Type = 1
-	Type_TYPE_RECORD         Type = 2
-	Type_TYPE_SPECS          Type = 3
-	Type_TYPE_COMMAND        Type = 4
-	Type_TYPE_REPLY          Type = 5
-	Type_TYPE_SIGNED_COMMAND Type = 6
-	Type_TYPE_RENEWAL        Type = 7
-	Type_TYPE_RENEWED        Type = 8
+	Type_TYPE_UNSPECIFIED      Type = 0
+	Type_TYPE_BATCH            Type = 1
+	Type_TYPE_RECORD           Type = 2
+	Type_TYPE_SPECS            Type = 3
+	Type_TYPE_RENEWAL          Type = 7
+	Type_TYPE_RENEWED          Type = 8
+	Type_TYPE_SIGNED_DECISIONS Type = 9
+	Type_TYPE_DECISIONS        Type = 10
+	Type_TYPE_STATE            Type = 11
 )
 
 // Enum value maps for Type.
 var (
 	Type_name = map[int32]string{
-		0: "TYPE_UNSPECIFIED",
-		1: "TYPE_BATCH",
-		2: "TYPE_RECORD",
-		3: "TYPE_SPECS",
-		4: "TYPE_COMMAND",
-		5: "TYPE_REPLY",
-		6: "TYPE_SIGNED_COMMAND",
-		7: "TYPE_RENEWAL",
-		8: "TYPE_RENEWED",
+		0:  "TYPE_UNSPECIFIED",
+		1:  "TYPE_BATCH",
+		2:  "TYPE_RECORD",
+		3:  "TYPE_SPECS",
+		7:  "TYPE_RENEWAL",
+		8:  "TYPE_RENEWED",
+		9:  "TYPE_SIGNED_DECISIONS",
+		10: "TYPE_DECISIONS",
+		11: "TYPE_STATE",
 	}
 	Type_value = map[string]int32{
-		"TYPE_UNSPECIFIED":    0,
-		"TYPE_BATCH":          1,
-		"TYPE_RECORD":         2,
-		"TYPE_SPECS":          3,
-		"TYPE_COMMAND":        4,
-		"TYPE_REPLY":          5,
-		"TYPE_SIGNED_COMMAND": 6,
-		"TYPE_RENEWAL":        7,
-		"TYPE_RENEWED":        8,
+		"TYPE_UNSPECIFIED":      0,
+		"TYPE_BATCH":            1,
+		"TYPE_RECORD":           2,
+		"TYPE_SPECS":            3,
+		"TYPE_RENEWAL":          7,
+		"TYPE_RENEWED":          8,
+		"TYPE_SIGNED_DECISIONS": 9,
+		"TYPE_DECISIONS":        10,
+		"TYPE_STATE":            11,
 	}
 )
 
@@ -749,7 +749,8 @@ type Spec struct {
 	Stddev        float64                `protobuf:"fixed64,8,opt,name=stddev,proto3" json:"stddev,omitempty"`
 	SelfMean      float64                `protobuf:"fixed64,9,opt,name=self_mean,json=selfMean,proto3" json:"self_mean,omitempty"`
 	SelfStddev    float64                `protobuf:"fixed64,10,opt,name=self_stddev,json=selfStddev,proto3" json:"self_stddev,omitempty"`
-	Updated       int64                  `protobuf:"zigzag64,11,opt,name=updated,proto3" json:"updated,omitempty"` // ms since the Unix epoch
+	Updated       int64                  `protobuf:"zigzag64,11,opt,name=updated,proto3" json:"updated,omitempty"`                          // ms since the Unix epoch
+	SelfSamples   int64                  `protobuf:"varint,12,opt,name=self_samples,json=selfSamples,proto3" json:"self_samples,omitempty"` // of self_mean and self_stddev; 0: they are not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -861,32 +862,42 @@ func (x *Spec) GetUpdated() int64 {
 	return 0
 }
 
-// SignedCommand is a Command as a server sends it. An agent carries out no other.
-type SignedCommand struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Command       []byte                 `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`     // the Command's encoding
-	Signer        string                 `protobuf:"bytes,3,opt,name=signer,proto3" json:"signer,omitempty"`       // a JWT of the authority that names the signer and its key
-	Signature     []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // of that key, over the encoding
-	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+func (x *Spec) GetSelfSamples() int64 {
+	if x != nil {
+		return x.SelfSamples
+	}
+	return 0
+}
+
+// SignedDecisions is a Decisions as a server stores and sends it. An agent follows no
+// other.
+type SignedDecisions struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Version   uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Decisions []byte                 `protobuf:"bytes,2,opt,name=decisions,proto3" json:"decisions,omitempty"` // the Decisions' encoding
+	Signer    string                 `protobuf:"bytes,3,opt,name=signer,proto3" json:"signer,omitempty"`       // a JWT of the authority that names the signer and its key
+	Signature []byte                 `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"` // of that key, over the encoding
+	// JWTs with which the authority's former signing keys name their successors.
+	Endorsements  []string `protobuf:"bytes,5,rep,name=endorsements,proto3" json:"endorsements,omitempty"`
+	Type          Type     `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SignedCommand) Reset() {
-	*x = SignedCommand{}
+func (x *SignedDecisions) Reset() {
+	*x = SignedDecisions{}
 	mi := &file_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SignedCommand) String() string {
+func (x *SignedDecisions) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SignedCommand) ProtoMessage() {}
+func (*SignedDecisions) ProtoMessage() {}
 
-func (x *SignedCommand) ProtoReflect() protoreflect.Message {
+func (x *SignedDecisions) ProtoReflect() protoreflect.Message {
 	mi := &file_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -898,54 +909,157 @@ func (x *SignedCommand) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SignedCommand.ProtoReflect.Descriptor instead.
-func (*SignedCommand) Descriptor() ([]byte, []int) {
+// Deprecated: Use SignedDecisions.ProtoReflect.Descriptor instead.
+func (*SignedDecisions) Descriptor() ([]byte, []int) {
 	return file_wire_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *SignedCommand) GetVersion() uint32 {
+func (x *SignedDecisions) GetVersion() uint32 {
 	if x != nil {
 		return x.Version
 	}
 	return 0
 }
 
-func (x *SignedCommand) GetCommand() []byte {
+func (x *SignedDecisions) GetDecisions() []byte {
 	if x != nil {
-		return x.Command
+		return x.Decisions
 	}
 	return nil
 }
 
-func (x *SignedCommand) GetSigner() string {
+func (x *SignedDecisions) GetSigner() string {
 	if x != nil {
 		return x.Signer
 	}
 	return ""
 }
 
-func (x *SignedCommand) GetSignature() []byte {
+func (x *SignedDecisions) GetSignature() []byte {
 	if x != nil {
 		return x.Signature
 	}
 	return nil
 }
 
-func (x *SignedCommand) GetType() Type {
+func (x *SignedDecisions) GetEndorsements() []string {
+	if x != nil {
+		return x.Endorsements
+	}
+	return nil
+}
+
+func (x *SignedDecisions) GetType() Type {
 	if x != nil {
 		return x.Type
 	}
 	return Type_TYPE_UNSPECIFIED
 }
 
-// Command is an operator's, to one machine or all.
-type Command struct {
+// Decisions are all decisions that stand for one machine, or for all: the value of a
+// key in the bucket, sent when it changes. The message is complete: a reader that
+// missed an earlier revision needs only this one.
+type Decisions struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Machine string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"` // the only one that may follow it; empty: all
+	// Grows with each change, and is at least the server's clock in ns since the Unix
+	// epoch. An agent never goes back to an older revision.
+	Revision      uint64     `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Signed        int64      `protobuf:"zigzag64,4,opt,name=signed,proto3" json:"signed,omitempty"` // ms since the Unix epoch
+	Fresh         int64      `protobuf:"zigzag64,5,opt,name=fresh,proto3" json:"fresh,omitempty"`   // until when it may be received first; it is signed again in time
+	List          []*Command `protobuf:"bytes,6,rep,name=list,proto3" json:"list,omitempty"`
+	Type          Type       `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Decisions) Reset() {
+	*x = Decisions{}
+	mi := &file_wire_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Decisions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Decisions) ProtoMessage() {}
+
+func (x *Decisions) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Decisions.ProtoReflect.Descriptor instead.
+func (*Decisions) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Decisions) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Decisions) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Decisions) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Decisions) GetSigned() int64 {
+	if x != nil {
+		return x.Signed
+	}
+	return 0
+}
+
+func (x *Decisions) GetFresh() int64 {
+	if x != nil {
+		return x.Fresh
+	}
+	return 0
+}
+
+func (x *Decisions) GetList() []*Command {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+func (x *Decisions) GetType() Type {
+	if x != nil {
+		return x.Type
+	}
+	return Type_TYPE_UNSPECIFIED
+}
+
+// Command is an operator's: one of Decisions.
+type Command struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
 	Id      string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	Who     string                 `protobuf:"bytes,3,opt,name=who,proto3" json:"who,omitempty"` // the operator, by the token that the server has checked
 	Why     string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
-	Expires int64                  `protobuf:"zigzag64,5,opt,name=expires,proto3" json:"expires,omitempty"` // ms since the Unix epoch; not carried out after that
+	Expires int64                  `protobuf:"zigzag64,5,opt,name=expires,proto3" json:"expires,omitempty"` // ms since the Unix epoch; its end; 0: none
 	// Types that are valid to be assigned to Do:
 	//
 	//	*Command_Cap_
@@ -953,19 +1067,18 @@ type Command struct {
 	//	*Command_Protect_
 	//	*Command_Enforcement_
 	//	*Command_Pardon_
-	Do      isCommand_Do `protobuf_oneof:"do"`
-	Machine string       `protobuf:"bytes,11,opt,name=machine,proto3" json:"machine,omitempty"` // the only one that may carry it out; empty: all
-	// Grows with each command of a signer, and is at least its clock in ns since
-	// the Unix epoch. An agent accepts only numbers that grow.
-	Sequence      uint64 `protobuf:"varint,12,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Type          Type   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	Do isCommand_Do `protobuf_oneof:"do"`
+	At int64        `protobuf:"zigzag64,13,opt,name=at,proto3" json:"at,omitempty"` // when it was decided
+	// While it is set, the command applies only to some machines. An agent that did not
+	// know this field would apply it to all; agents that know decisions know it.
+	Rollout       *Command_Rollout `protobuf:"bytes,14,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1090,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,14 +1103,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *Command) GetVersion() uint32 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Command) GetId() string {
@@ -1080,25 +1186,18 @@ func (x *Command) GetPardon() *Command_Pardon {
 	return nil
 }
 
-func (x *Command) GetMachine() string {
+func (x *Command) GetAt() int64 {
 	if x != nil {
-		return x.Machine
-	}
-	return ""
-}
-
-func (x *Command) GetSequence() uint64 {
-	if x != nil {
-		return x.Sequence
+		return x.At
 	}
 	return 0
 }
 
-func (x *Command) GetType() Type {
+func (x *Command) GetRollout() *Command_Rollout {
 	if x != nil {
-		return x.Type
+		return x.Rollout
 	}
-	return Type_TYPE_UNSPECIFIED
+	return nil
 }
 
 type isCommand_Do interface {
@@ -1135,26 +1234,141 @@ func (*Command_Enforcement_) isCommand_Do() {}
 
 func (*Command_Pardon_) isCommand_Do() {}
 
-// Reply is a machine's answer to a command.
-type Reply struct {
+// State is what a machine says of the decisions that it has: when they change, when it
+// connects, and once a minute.
+type State struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Machine       string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	All           uint64                 `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`          // revision of the Decisions for all; 0: none
+	Own           uint64                 `protobuf:"varint,4,opt,name=own,proto3" json:"own,omitempty"`          // of those for this machine
+	Agent         string                 `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`       // its version
+	Mode          string                 `protobuf:"bytes,6,opt,name=mode,proto3" json:"mode,omitempty"`         // in force: off, advise or on
+	From          string                 `protobuf:"bytes,7,opt,name=from,proto3" json:"from,omitempty"`         // where the mode comes from: configuration, override or decision
+	By            string                 `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`             // the decision's ID, or the override's
+	Outcomes      []*Reply               `protobuf:"bytes,9,rep,name=outcomes,proto3" json:"outcomes,omitempty"` // of the decisions that stand
+	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *State) Reset() {
+	*x = State{}
+	mi := &file_wire_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *State) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*State) ProtoMessage() {}
+
+func (x *State) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use State.ProtoReflect.Descriptor instead.
+func (*State) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *State) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *State) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *State) GetAll() uint64 {
+	if x != nil {
+		return x.All
+	}
+	return 0
+}
+
+func (x *State) GetOwn() uint64 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *State) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *State) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *State) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *State) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *State) GetOutcomes() []*Reply {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
+func (x *State) GetType() Type {
+	if x != nil {
+		return x.Type
+	}
+	return Type_TYPE_UNSPECIFIED
+}
+
+// Reply is what a machine has done about a command.
+type Reply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"` // of the command
-	Machine       string                 `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
 	Ok            bool                   `protobuf:"varint,4,opt,name=ok,proto3" json:"ok,omitempty"`
 	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"` // what was done, or why not
 	Cap           string                 `protobuf:"bytes,6,opt,name=cap,proto3" json:"cap,omitempty"`         // its id, if one was set
 	Tasks         uint32                 `protobuf:"varint,7,opt,name=tasks,proto3" json:"tasks,omitempty"`    // number of tasks that it was carried out on
 	Refused       []string               `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"` // tasks that it was refused for, each with the reason
-	None          bool                   `protobuf:"varint,9,opt,name=none,proto3" json:"none,omitempty"`      // no task there matches the command
-	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	None          bool                   `protobuf:"varint,9,opt,name=none,proto3" json:"none,omitempty"`      // it does not apply here: no task matches, or not yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1380,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,26 +1393,12 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *Reply) GetVersion() uint32 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Reply) GetId() string {
 	if x != nil {
 		return x.Id
-	}
-	return ""
-}
-
-func (x *Reply) GetMachine() string {
-	if x != nil {
-		return x.Machine
 	}
 	return ""
 }
@@ -1245,13 +1445,6 @@ func (x *Reply) GetNone() bool {
 	return false
 }
 
-func (x *Reply) GetType() Type {
-	if x != nil {
-		return x.Type
-	}
-	return Type_TYPE_UNSPECIFIED
-}
-
 // Renewal asks for new credentials of the machine whose credentials sent it.
 type Renewal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1265,7 +1458,7 @@ type Renewal struct {
 
 func (x *Renewal) Reset() {
 	*x = Renewal{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1470,7 @@ func (x *Renewal) String() string {
 func (*Renewal) ProtoMessage() {}
 
 func (x *Renewal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1483,7 @@ func (x *Renewal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewal.ProtoReflect.Descriptor instead.
 func (*Renewal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Renewal) GetVersion() uint32 {
@@ -1326,7 +1519,7 @@ type Renewed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Machine       string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
-	Tokens        []string               `protobuf:"bytes,3,rep,name=tokens,proto3" json:"tokens,omitempty"`   // JWTs for that key
+	Tokens        []string               `protobuf:"bytes,3,rep,name=tokens,proto3" json:"tokens,omitempty"`   // JWTs for that key, and endorsements as in SignedDecisions
 	Refused       string                 `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"` // why there are none
 	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1335,7 +1528,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1540,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1553,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Renewed) GetVersion() uint32 {
@@ -1398,19 +1591,96 @@ func (x *Renewed) GetType() Type {
 	return Type_TYPE_UNSPECIFIED
 }
 
+type Command_Rollout struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Step          uint32                 `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
+	Since         int64                  `protobuf:"zigzag64,2,opt,name=since,proto3" json:"since,omitempty"` // ms since the Unix epoch
+	EveryMs       int64                  `protobuf:"varint,3,opt,name=every_ms,json=everyMs,proto3" json:"every_ms,omitempty"`
+	Below         uint64                 `protobuf:"fixed64,4,opt,name=below,proto3" json:"below,omitempty"` // as command.Rollout
+	Stopped       string                 `protobuf:"bytes,5,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Command_Rollout) Reset() {
+	*x = Command_Rollout{}
+	mi := &file_wire_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Command_Rollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Command_Rollout) ProtoMessage() {}
+
+func (x *Command_Rollout) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Command_Rollout.ProtoReflect.Descriptor instead.
+func (*Command_Rollout) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{7, 0}
+}
+
+func (x *Command_Rollout) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Command_Rollout) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Command_Rollout) GetEveryMs() int64 {
+	if x != nil {
+		return x.EveryMs
+	}
+	return 0
+}
+
+func (x *Command_Rollout) GetBelow() uint64 {
+	if x != nil {
+		return x.Below
+	}
+	return 0
+}
+
+func (x *Command_Rollout) GetStopped() string {
+	if x != nil {
+		return x.Stopped
+	}
+	return ""
+}
+
 type Command_Cap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	Rate          float64                `protobuf:"fixed64,2,opt,name=rate,proto3" json:"rate,omitempty"`               // CPU-s/s
 	ForMs         int64                  `protobuf:"varint,3,opt,name=for_ms,json=forMs,proto3" json:"for_ms,omitempty"` // how long
 	Many          *Command_Many          `protobuf:"bytes,4,opt,name=many,proto3" json:"many,omitempty"`
+	Incident      string                 `protobuf:"bytes,5,opt,name=incident,proto3" json:"incident,omitempty"` // the open one whose victim it is to help; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Command_Cap) Reset() {
 	*x = Command_Cap{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1692,7 @@ func (x *Command_Cap) String() string {
 func (*Command_Cap) ProtoMessage() {}
 
 func (x *Command_Cap) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1705,7 @@ func (x *Command_Cap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Cap.ProtoReflect.Descriptor instead.
 func (*Command_Cap) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6, 0}
+	return file_wire_proto_rawDescGZIP(), []int{7, 1}
 }
 
 func (x *Command_Cap) GetTask() string {
@@ -1466,6 +1736,13 @@ func (x *Command_Cap) GetMany() *Command_Many {
 	return nil
 }
 
+func (x *Command_Cap) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
+}
+
 type Command_Uncap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
@@ -1476,7 +1753,7 @@ type Command_Uncap struct {
 
 func (x *Command_Uncap) Reset() {
 	*x = Command_Uncap{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1765,7 @@ func (x *Command_Uncap) String() string {
 func (*Command_Uncap) ProtoMessage() {}
 
 func (x *Command_Uncap) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1778,7 @@ func (x *Command_Uncap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Uncap.ProtoReflect.Descriptor instead.
 func (*Command_Uncap) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6, 1}
+	return file_wire_proto_rawDescGZIP(), []int{7, 2}
 }
 
 func (x *Command_Uncap) GetTask() string {
@@ -1529,7 +1806,7 @@ type Command_Protect struct {
 
 func (x *Command_Protect) Reset() {
 	*x = Command_Protect{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1818,7 @@ func (x *Command_Protect) String() string {
 func (*Command_Protect) ProtoMessage() {}
 
 func (x *Command_Protect) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1831,7 @@ func (x *Command_Protect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Protect.ProtoReflect.Descriptor instead.
 func (*Command_Protect) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6, 2}
+	return file_wire_proto_rawDescGZIP(), []int{7, 3}
 }
 
 func (x *Command_Protect) GetTask() string {
@@ -1591,7 +1868,7 @@ type Command_Many struct {
 
 func (x *Command_Many) Reset() {
 	*x = Command_Many{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1880,7 @@ func (x *Command_Many) String() string {
 func (*Command_Many) ProtoMessage() {}
 
 func (x *Command_Many) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1893,7 @@ func (x *Command_Many) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Many.ProtoReflect.Descriptor instead.
 func (*Command_Many) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6, 3}
+	return file_wire_proto_rawDescGZIP(), []int{7, 4}
 }
 
 func (x *Command_Many) GetJob() string {
@@ -1649,7 +1926,7 @@ type Command_Enforcement struct {
 
 func (x *Command_Enforcement) Reset() {
 	*x = Command_Enforcement{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1938,7 @@ func (x *Command_Enforcement) String() string {
 func (*Command_Enforcement) ProtoMessage() {}
 
 func (x *Command_Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1951,7 @@ func (x *Command_Enforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Enforcement.ProtoReflect.Descriptor instead.
 func (*Command_Enforcement) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6, 4}
+	return file_wire_proto_rawDescGZIP(), []int{7, 5}
 }
 
 func (x *Command_Enforcement) GetMode() string {
@@ -1693,7 +1970,7 @@ type Command_Pardon struct {
 
 func (x *Command_Pardon) Reset() {
 	*x = Command_Pardon{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1982,7 @@ func (x *Command_Pardon) String() string {
 func (*Command_Pardon) ProtoMessage() {}
 
 func (x *Command_Pardon) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1995,7 @@ func (x *Command_Pardon) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Pardon.ProtoReflect.Descriptor instead.
 func (*Command_Pardon) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6, 5}
+	return file_wire_proto_rawDescGZIP(), []int{7, 6}
 }
 
 func (x *Command_Pardon) GetJob() string {
@@ -1783,7 +2060,7 @@ const file_wire_proto_rawDesc = "" +
 	"\bplatform\x18\x03 \x01(\tR\bplatform\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12)\n" +
 	"\x05specs\x18\x05 \x03(\v2\x13.quell.wire.v1.SpecR\x05specs\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xa6\x03\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xc9\x03\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x18\n" +
 	"\avariant\x18\x02 \x01(\tR\avariant\x12/\n" +
@@ -1797,21 +2074,30 @@ const file_wire_proto_rawDesc = "" +
 	"\vself_stddev\x18\n" +
 	" \x01(\x01R\n" +
 	"selfStddev\x12\x18\n" +
-	"\aupdated\x18\v \x01(\x12R\aupdated\"l\n" +
+	"\aupdated\x18\v \x01(\x12R\aupdated\x12!\n" +
+	"\fself_samples\x18\f \x01(\x03R\vselfSamples\"l\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_LEARNING\x10\x01\x12\x16\n" +
 	"\x12STATE_INSUFFICIENT\x10\x02\x12\x0f\n" +
 	"\vSTATE_READY\x10\x03\x12\x0f\n" +
-	"\vSTATE_STALE\x10\x04\"\xa2\x01\n" +
-	"\rSignedCommand\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
-	"\acommand\x18\x02 \x01(\fR\acommand\x12\x16\n" +
+	"\vSTATE_STALE\x10\x04\"\xcc\x01\n" +
+	"\x0fSignedDecisions\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1c\n" +
+	"\tdecisions\x18\x02 \x01(\fR\tdecisions\x12\x16\n" +
 	"\x06signer\x18\x03 \x01(\tR\x06signer\x12\x1c\n" +
-	"\tsignature\x18\x04 \x01(\fR\tsignature\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xa1\a\n" +
-	"\aCommand\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\x12\"\n" +
+	"\fendorsements\x18\x05 \x03(\tR\fendorsements\x12'\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xde\x01\n" +
+	"\tDecisions\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
+	"\amachine\x18\x02 \x01(\tR\amachine\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x16\n" +
+	"\x06signed\x18\x04 \x01(\x12R\x06signed\x12\x14\n" +
+	"\x05fresh\x18\x05 \x01(\x12R\x05fresh\x12*\n" +
+	"\x04list\x18\x06 \x03(\v2\x16.quell.wire.v1.CommandR\x04list\x12'\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xa7\b\n" +
+	"\aCommand\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
 	"\x03who\x18\x03 \x01(\tR\x03who\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12\x18\n" +
@@ -1821,15 +2107,21 @@ const file_wire_proto_rawDesc = "" +
 	"\aprotect\x18\b \x01(\v2\x1e.quell.wire.v1.Command.ProtectH\x00R\aprotect\x12F\n" +
 	"\venforcement\x18\t \x01(\v2\".quell.wire.v1.Command.EnforcementH\x00R\venforcement\x127\n" +
 	"\x06pardon\x18\n" +
-	" \x01(\v2\x1d.quell.wire.v1.Command.PardonH\x00R\x06pardon\x12\x18\n" +
-	"\amachine\x18\v \x01(\tR\amachine\x12\x1a\n" +
-	"\bsequence\x18\f \x01(\x04R\bsequence\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\x1au\n" +
+	" \x01(\v2\x1d.quell.wire.v1.Command.PardonH\x00R\x06pardon\x12\x0e\n" +
+	"\x02at\x18\r \x01(\x12R\x02at\x128\n" +
+	"\arollout\x18\x0e \x01(\v2\x1e.quell.wire.v1.Command.RolloutR\arollout\x1a~\n" +
+	"\aRollout\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\rR\x04step\x12\x14\n" +
+	"\x05since\x18\x02 \x01(\x12R\x05since\x12\x19\n" +
+	"\bevery_ms\x18\x03 \x01(\x03R\aeveryMs\x12\x14\n" +
+	"\x05below\x18\x04 \x01(\x06R\x05below\x12\x18\n" +
+	"\astopped\x18\x05 \x01(\tR\astopped\x1a\x91\x01\n" +
 	"\x03Cap\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x12\n" +
 	"\x04rate\x18\x02 \x01(\x01R\x04rate\x12\x15\n" +
 	"\x06for_ms\x18\x03 \x01(\x03R\x05forMs\x12/\n" +
-	"\x04many\x18\x04 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x1aL\n" +
+	"\x04many\x18\x04 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x12\x1a\n" +
+	"\bincident\x18\x05 \x01(\tR\bincident\x1aL\n" +
 	"\x05Uncap\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12/\n" +
 	"\x04many\x18\x02 \x01(\v2\x1b.quell.wire.v1.Command.ManyR\x04many\x1a`\n" +
@@ -1845,18 +2137,26 @@ const file_wire_proto_rawDesc = "" +
 	"\x04mode\x18\x01 \x01(\tR\x04mode\x1a\x1a\n" +
 	"\x06Pardon\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03jobB\x04\n" +
-	"\x02do\"\xf4\x01\n" +
-	"\x05Reply\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
-	"\amachine\x18\x03 \x01(\tR\amachine\x12\x0e\n" +
+	"\x02doJ\x04\b\x01\x10\x02J\x04\b\v\x10\fJ\x04\b\f\x10\rJ\x04\b\x1e\x10\x1f\"\x88\x02\n" +
+	"\x05State\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
+	"\amachine\x18\x02 \x01(\tR\amachine\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\x04R\x03all\x12\x10\n" +
+	"\x03own\x18\x04 \x01(\x04R\x03own\x12\x14\n" +
+	"\x05agent\x18\x05 \x01(\tR\x05agent\x12\x12\n" +
+	"\x04mode\x18\x06 \x01(\tR\x04mode\x12\x12\n" +
+	"\x04from\x18\a \x01(\tR\x04from\x12\x0e\n" +
+	"\x02by\x18\b \x01(\tR\x02by\x120\n" +
+	"\boutcomes\x18\t \x03(\v2\x14.quell.wire.v1.ReplyR\boutcomes\x12'\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xa9\x01\n" +
+	"\x05Reply\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x0e\n" +
 	"\x02ok\x18\x04 \x01(\bR\x02ok\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12\x10\n" +
 	"\x03cap\x18\x06 \x01(\tR\x03cap\x12\x14\n" +
 	"\x05tasks\x18\a \x01(\rR\x05tasks\x12\x18\n" +
 	"\arefused\x18\b \x03(\tR\arefused\x12\x12\n" +
-	"\x04none\x18\t \x01(\bR\x04none\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"x\n" +
+	"\x04none\x18\t \x01(\bR\x04noneJ\x04\b\x01\x10\x02J\x04\b\x03\x10\x04J\x04\b\x1e\x10\x1f\"x\n" +
 	"\aRenewal\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12\x10\n" +
@@ -1867,7 +2167,7 @@ const file_wire_proto_rawDesc = "" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12\x16\n" +
 	"\x06tokens\x18\x03 \x03(\tR\x06tokens\x12\x18\n" +
 	"\arefused\x18\x04 \x01(\tR\arefused\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type*\xac\x01\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type*\xc2\x01\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -1875,12 +2175,13 @@ const file_wire_proto_rawDesc = "" +
 	"\vTYPE_RECORD\x10\x02\x12\x0e\n" +
 	"\n" +
 	"TYPE_SPECS\x10\x03\x12\x10\n" +
-	"\fTYPE_COMMAND\x10\x04\x12\x0e\n" +
-	"\n" +
-	"TYPE_REPLY\x10\x05\x12\x17\n" +
-	"\x13TYPE_SIGNED_COMMAND\x10\x06\x12\x10\n" +
 	"\fTYPE_RENEWAL\x10\a\x12\x10\n" +
-	"\fTYPE_RENEWED\x10\b*c\n" +
+	"\fTYPE_RENEWED\x10\b\x12\x19\n" +
+	"\x15TYPE_SIGNED_DECISIONS\x10\t\x12\x12\n" +
+	"\x0eTYPE_DECISIONS\x10\n" +
+	"\x12\x0e\n" +
+	"\n" +
+	"TYPE_STATE\x10\v\"\x04\b\x04\x10\x04\"\x04\b\x05\x10\x05\"\x04\b\x06\x10\x06*c\n" +
 	"\x05Class\x12\x15\n" +
 	"\x11CLASS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CLASS_BEST_EFFORT\x10\x01\x12\x0f\n" +
@@ -1900,7 +2201,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_wire_proto_goTypes = []any{
 	(Type)(0),                   // 0: quell.wire.v1.Type
 	(Class)(0),                  // 1: quell.wire.v1.Class
@@ -1911,17 +2212,20 @@ var file_wire_proto_goTypes = []any{
 	(*Record)(nil),              // 6: quell.wire.v1.Record
 	(*Specs)(nil),               // 7: quell.wire.v1.Specs
 	(*Spec)(nil),                // 8: quell.wire.v1.Spec
-	(*SignedCommand)(nil),       // 9: quell.wire.v1.SignedCommand
-	(*Command)(nil),             // 10: quell.wire.v1.Command
-	(*Reply)(nil),               // 11: quell.wire.v1.Reply
-	(*Renewal)(nil),             // 12: quell.wire.v1.Renewal
-	(*Renewed)(nil),             // 13: quell.wire.v1.Renewed
-	(*Command_Cap)(nil),         // 14: quell.wire.v1.Command.Cap
-	(*Command_Uncap)(nil),       // 15: quell.wire.v1.Command.Uncap
-	(*Command_Protect)(nil),     // 16: quell.wire.v1.Command.Protect
-	(*Command_Many)(nil),        // 17: quell.wire.v1.Command.Many
-	(*Command_Enforcement)(nil), // 18: quell.wire.v1.Command.Enforcement
-	(*Command_Pardon)(nil),      // 19: quell.wire.v1.Command.Pardon
+	(*SignedDecisions)(nil),     // 9: quell.wire.v1.SignedDecisions
+	(*Decisions)(nil),           // 10: quell.wire.v1.Decisions
+	(*Command)(nil),             // 11: quell.wire.v1.Command
+	(*State)(nil),               // 12: quell.wire.v1.State
+	(*Reply)(nil),               // 13: quell.wire.v1.Reply
+	(*Renewal)(nil),             // 14: quell.wire.v1.Renewal
+	(*Renewed)(nil),             // 15: quell.wire.v1.Renewed
+	(*Command_Rollout)(nil),     // 16: quell.wire.v1.Command.Rollout
+	(*Command_Cap)(nil),         // 17: quell.wire.v1.Command.Cap
+	(*Command_Uncap)(nil),       // 18: quell.wire.v1.Command.Uncap
+	(*Command_Protect)(nil),     // 19: quell.wire.v1.Command.Protect
+	(*Command_Many)(nil),        // 20: quell.wire.v1.Command.Many
+	(*Command_Enforcement)(nil), // 21: quell.wire.v1.Command.Enforcement
+	(*Command_Pardon)(nil),      // 22: quell.wire.v1.Command.Pardon
 }
 var file_wire_proto_depIdxs = []int32{
 	1,  // 0: quell.wire.v1.Columns.class:type_name -> quell.wire.v1.Class
@@ -1932,24 +2236,27 @@ var file_wire_proto_depIdxs = []int32{
 	8,  // 5: quell.wire.v1.Specs.specs:type_name -> quell.wire.v1.Spec
 	0,  // 6: quell.wire.v1.Specs.type:type_name -> quell.wire.v1.Type
 	3,  // 7: quell.wire.v1.Spec.state:type_name -> quell.wire.v1.Spec.State
-	0,  // 8: quell.wire.v1.SignedCommand.type:type_name -> quell.wire.v1.Type
-	14, // 9: quell.wire.v1.Command.cap:type_name -> quell.wire.v1.Command.Cap
-	15, // 10: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
-	16, // 11: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
-	18, // 12: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
-	19, // 13: quell.wire.v1.Command.pardon:type_name -> quell.wire.v1.Command.Pardon
-	0,  // 14: quell.wire.v1.Command.type:type_name -> quell.wire.v1.Type
-	0,  // 15: quell.wire.v1.Reply.type:type_name -> quell.wire.v1.Type
-	0,  // 16: quell.wire.v1.Renewal.type:type_name -> quell.wire.v1.Type
-	0,  // 17: quell.wire.v1.Renewed.type:type_name -> quell.wire.v1.Type
-	17, // 18: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
-	17, // 19: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
-	17, // 20: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	0,  // 8: quell.wire.v1.SignedDecisions.type:type_name -> quell.wire.v1.Type
+	11, // 9: quell.wire.v1.Decisions.list:type_name -> quell.wire.v1.Command
+	0,  // 10: quell.wire.v1.Decisions.type:type_name -> quell.wire.v1.Type
+	17, // 11: quell.wire.v1.Command.cap:type_name -> quell.wire.v1.Command.Cap
+	18, // 12: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
+	19, // 13: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
+	21, // 14: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
+	22, // 15: quell.wire.v1.Command.pardon:type_name -> quell.wire.v1.Command.Pardon
+	16, // 16: quell.wire.v1.Command.rollout:type_name -> quell.wire.v1.Command.Rollout
+	13, // 17: quell.wire.v1.State.outcomes:type_name -> quell.wire.v1.Reply
+	0,  // 18: quell.wire.v1.State.type:type_name -> quell.wire.v1.Type
+	0,  // 19: quell.wire.v1.Renewal.type:type_name -> quell.wire.v1.Type
+	0,  // 20: quell.wire.v1.Renewed.type:type_name -> quell.wire.v1.Type
+	20, // 21: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
+	20, // 22: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
+	20, // 23: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1957,7 +2264,7 @@ func file_wire_proto_init() {
 	if File_wire_proto != nil {
 		return
 	}
-	file_wire_proto_msgTypes[6].OneofWrappers = []any{
+	file_wire_proto_msgTypes[7].OneofWrappers = []any{
 		(*Command_Cap_)(nil),
 		(*Command_Uncap_)(nil),
 		(*Command_Protect_)(nil),
@@ -1970,7 +2277,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

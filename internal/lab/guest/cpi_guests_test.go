@@ -29,6 +29,9 @@ func TestCPI(t *testing.T) {
 	t.Run("ratio 2", func(t *testing.T) {
 		emulated(2).test(insideCPI, "-test.run=^(TestInstructionsAndCPI|TestNeighbourIsNotCounted|TestOneReadPerGroup|TestMultiplexing|TestMissingEvents)$").run(t)
 	})
+	t.Run("by eBPF", func(t *testing.T) {
+		emulated(2).test(insideCPI, "-test.run=^TestByEBPF").run(t)
+	})
 	t.Run("bare cgroups", func(t *testing.T) {
 		b := emulated(1).test(insideCPI, "-test.run=^TestBareCgroups$")
 		b.BareCgroups = true

@@ -33,7 +33,16 @@ func modelled(t *testing.T) box {
 // TestModelPMU counts on a PMU where CPI depends on the neighbours of a task.
 func TestModelPMU(t *testing.T) {
 	b := modelled(t)
-	b.tests = []insideTest{{insideModel, []string{"-test.skip=^TestLoop$"}}}
+	b.tests = []insideTest{{insideModel, []string{"-test.skip=^(TestLoop|TestCallbacks)$"}}}
+	b.run(t)
+}
+
+// TestCallbacks counts what two ways to count cpi ask of the PMU at a context switch, on a
+// machine that is fast enough for ten thousand switches a second.
+func TestCallbacks(t *testing.T) {
+	b := modelled(t)
+	b.Machine.InstructionNS = 2
+	b.tests = []insideTest{{insideModel, []string{"-test.run=^TestCallbacks$"}}}
 	b.run(t)
 }
 

@@ -3,6 +3,7 @@ package counter
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -64,7 +65,7 @@ func openCPI(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*Perf, error) {
 	// group that the counters could never hold at once.
 	use := func(events ...event) *Perf {
 		g.events, p.info.Variant = events, events[0].name
-		p.info.setSwitchOverhead(g.measureSwitchOverhead(root.fd))
+		p.info.SetSwitchOverhead(g.measureSwitchOverhead(root.fd))
 		return p
 	}
 	for _, c := range cycles {
@@ -105,6 +106,18 @@ func firstOf(check func(event) error, events []event, missing *[]error) (usable 
 func unsupported(err error) bool {
 	var e *NotSupportedError
 	return errors.As(err, &e)
+}
+
+// CPIReading returns the reading of cycles, instructions and, if they were counted, misses of
+// the last-level cache. partial: they are not all that the task did.
+func CPIReading(counts []float64, coverage float64, partial bool) Reading {
+	r := Reading{Cost: math.NaN(), Coverage: coverage}
+	if len(counts) < 2 || len(counts) > maxEvents || coverage < leastCoverage {
+		return r
+	}
+	t := total{events: len(counts), partial: partial}
+	copy(t.value[:], counts)
+	return fillCPI(r, t)
 }
 
 func fillCPI(r Reading, t total) Reading {

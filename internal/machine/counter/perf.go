@@ -11,7 +11,7 @@ import (
 // perfSyscalls is the part of the kernel that counts: perf_event_open(2) and the calls on its
 // descriptors. Tests replace it.
 type perfSyscalls interface {
-	// open opens an event of the cgroup (a directory's descriptor) on a CPU;
+	// open opens an event of the cgroup (a directory's descriptor, or anyCgroup) on a CPU;
 	// leader is the descriptor of the group to join, -1 to lead a new one.
 	open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error)
 	// toggle starts or stops an event. While its leader is on, a group counts those
@@ -24,7 +24,11 @@ type perfSyscalls interface {
 type linux struct{}
 
 func (linux) open(attr *unix.PerfEventAttr, cgroup, cpu, leader int) (int, error) {
-	return unix.PerfEventOpen(attr, cgroup, cpu, leader, unix.PERF_FLAG_PID_CGROUP|unix.PERF_FLAG_FD_CLOEXEC)
+	flags := unix.PERF_FLAG_FD_CLOEXEC
+	if cgroup != anyCgroup {
+		flags |= unix.PERF_FLAG_PID_CGROUP
+	}
+	return unix.PerfEventOpen(attr, cgroup, cpu, leader, flags)
 }
 
 func (linux) toggle(fd int, on bool) error {

@@ -32,6 +32,18 @@ func (p *Perf) Info() Info {
 	return i
 }
 
+// Events returns the events of a group, in the order in which a reading is made of them.
+func (p *Perf) Events() []Event {
+	var all []Event
+	for _, e := range p.groups.events {
+		all = append(all, Event{event: e})
+	}
+	return all
+}
+
+// NoteMissing adds to what Info reports as Missing.
+func (p *Perf) NoteMissing(err error) { p.info.Missing = append(p.info.Missing, err) }
+
 // Add implements Source. Its errors: host.ErrGone, ErrNoPerfDir, *FDLimitError,
 // *NotSupportedError.
 func (p *Perf) Add(t Target) error { return p.groups.add(t.Key, t.PerfDir) }

@@ -48,9 +48,10 @@ func (g *groups) measureSwitchOverhead(cgroup int) (least time.Duration) {
 	return 0
 }
 
-// setSwitchOverhead sets what the measurement says: the overhead, which includes the
+// SetSwitchOverhead sets what the measurement says: the overhead, which includes the
 // measurement's system calls, and whether that makes counting expensive.
-func (i *Info) setSwitchOverhead(d time.Duration) {
+func (i *Info) SetSwitchOverhead(d time.Duration) {
+	i.Expensive = ""
 	if i.SwitchOverhead = d; d < expensiveSwitch {
 		return
 	}

@@ -62,7 +62,7 @@ func TestToll(t *testing.T) {
 			g.events = []event{cpiCycles[0], instructions}
 			g.now = func() time.Time { return k.clock }
 			p := Info{Signal: sample.CPI}
-			p.setSwitchOverhead(g.measureSwitchOverhead(at.fd))
+			p.SetSwitchOverhead(g.measureSwitchOverhead(at.fd))
 			if p.SwitchOverhead != tc.want {
 				t.Errorf("toll %s, want %s", p.SwitchOverhead, tc.want)
 			}

@@ -91,7 +91,7 @@ func BenchmarkWalk(b *testing.B) {
 	var walked, twin, places, allowed time.Duration
 	for b.Loop() {
 		start := time.Now()
-		if err := h.walkAll(mount, top, func(*walker, visited) error { return nil }); err != nil {
+		if err := h.walkAll(mount, top, mostBelow, func(*walker, visited) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 		walked += time.Since(start)

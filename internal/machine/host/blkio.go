@@ -47,7 +47,7 @@ func (h *Host) readBlkio(dir string, dev Device) (l IOLimit, err error) {
 // blkioWrites returns the writes that change the limit from at to next.
 func (h *Host) blkioWrites(p string, at ioLimited, dev Device, next IOLimit) (w []Write, err error) {
 	mount, _ := h.layout.IO()
-	err = h.walkAll(mount, p, func(w *walker, v visited) error {
+	err = h.walkAll(mount, p, mostRead, func(w *walker, v visited) error {
 		if v.depth == 0 {
 			return nil
 		}

@@ -40,6 +40,7 @@ type Cgroup struct {
 	psi             []pressureFile
 	closeAfterRead  bool // files are open only while they are read: Keep
 	places          Places
+	tally           tally
 	buf             [1024]byte // every file read here is smaller
 }
 
@@ -149,6 +150,20 @@ func (c *Cgroup) Members() ([]int, error) {
 	return pids, nil
 }
 
+// Members is Cgroup.Members of the cgroup at a place, if its inode is that one. It may be called
+// from any goroutine.
+func (h *Host) Members(at Place, inode uint64) ([]int, error) {
+	t, err := h.tree(at.Hierarchy)
+	if err != nil {
+		return nil, fmt.Errorf("read members of %s: %w", at.Path, err)
+	}
+	pids, err := h.processes(t.dir, at.Path, inode, "cgroup.procs")
+	if err != nil {
+		return nil, fmt.Errorf("read members of %s: %w", at.Path, err)
+	}
+	return pids, nil
+}
+
 // Threads returns how many threads are in the cgroup and below it.
 func (c *Cgroup) Threads() (int, error) {
 	tids, err := c.h.processes(c.tree.dir, c.path, c.inode, c.threadsFile())
@@ -169,7 +184,7 @@ func (c *Cgroup) threadsFile() string {
 // sample.CgroupID makes them; of the first mostBelow.
 func (c *Cgroup) Below() ([]uint64, error) {
 	var ids []uint64
-	err := c.h.walkAll(c.tree.dir, c.path, func(_ *walker, v visited) error {
+	err := c.h.walkAll(c.tree.dir, c.path, mostBelow, func(_ *walker, v visited) error {
 		if v.depth > 0 {
 			ids = append(ids, sample.CgroupID(c.hier, v.inode))
 		} else if v.inode != c.inode {
@@ -188,7 +203,7 @@ func (c *Cgroup) Below() ([]uint64, error) {
 func (h *Host) processes(mount, p string, inode uint64, file string) ([]int, error) {
 	var ids []int
 	found := false
-	err := h.walkAll(mount, p, func(_ *walker, v visited) error {
+	err := h.walkAll(mount, p, mostRead, func(_ *walker, v visited) error {
 		if v.depth == 0 && inode != 0 && v.inode != inode {
 			return ErrGone
 		}

@@ -333,7 +333,7 @@ func TestWatchSeesCgroupsComeAndGo(t *testing.T) {
 	h := real(t)
 	hier := identities(t, h)[0]
 	tree := treeOf(hier)
-	w, err := h.Watch()
+	w, err := h.Watch(anywhere)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +449,7 @@ func TestUsageDoesNotAllocate(t *testing.T) {
 
 // Close ends a Wait that is under way.
 func TestWaitEndsWithClose(t *testing.T) {
-	w, err := real(t).Watch()
+	w, err := real(t).Watch(anywhere)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -478,7 +478,7 @@ func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := newWatcher(fd)
+	w, err := newWatcher(fd, anywhere)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -541,7 +541,7 @@ func TestWatchOfADirectoryMadeAgain(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	h := real(t)
 	hier := identities(t, h)[0]
-	w, err := h.Watch()
+	w, err := h.Watch(anywhere)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ type ProcessStat struct {
 	Used  time.Duration // CPU time
 	// Start is when it began, in ticks since boot; with its id it identifies a process.
 	Start    uint64
+	Nice     int           // -20 to 19
+	Policy   int           // SCHED_… of linux/sched.h
 	CPU      int           // the last that it ran on
 	Guest    time.Duration // CPU time of a virtual CPU, included in Used
 	EnvStart uint64        // address of its environment, which moves at exec
@@ -38,7 +40,7 @@ func ReadProcessStat(file string) (ProcessStat, error) {
 
 // parseProcessStat counts fields after the name, which may contain anything, also
 // parentheses.
-func parseProcessStat(text []byte) (ProcessStat, error) {
+func parseProcessStat(text []byte) (_ ProcessStat, err error) {
 	from, to := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if from < 0 || to < from {
 		return ProcessStat{}, fmt.Errorf("parse stat %.80q: no name", text)
@@ -59,9 +61,14 @@ func parseProcessStat(text []byte) (ProcessStat, error) {
 		return n
 	}
 	s := ProcessStat{Name: string(text[from+1 : to]), State: f[0][0], Flags: number(9), Used: duration(number(14)+number(15), tick),
-		Start: number(22), CPU: int(number(39)), Guest: duration(number(43), tick), EnvStart: number(50)}
+		Start: number(22), Policy: int(number(41)), CPU: int(number(39)), Guest: duration(number(43), tick), EnvStart: number(50)}
 	if bad != nil {
 		return ProcessStat{}, bad
+	}
+	if at := 19 - 3; at < len(f) {
+		if s.Nice, err = strconv.Atoi(string(f[at])); err != nil {
+			return ProcessStat{}, fmt.Errorf("parse stat: bad niceness %q", f[at])
+		}
 	}
 	return s, nil
 }

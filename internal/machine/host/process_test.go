@@ -18,12 +18,17 @@ func TestParseProcessStat(t *testing.T) {
 		systemd:     {Name: "systemd", State: 'S', Flags: 4194560, Used: 60 * time.Millisecond, Start: 1331, CPU: 3, Guest: 70 * time.Millisecond, EnvStart: 140731404132345},
 		short:       {Name: "a) b) (c", State: 'T', Flags: 4194564, Used: 2 * time.Second, Start: 777},
 		"7 (a) S 1": {Name: "a", State: 'S'},
+		strings.Replace(systemd, "20 0 1 0 1331", "30 10 1 0 1331", 1): {Name: "systemd", State: 'S', Flags: 4194560, Used: 60 * time.Millisecond, Start: 1331, Nice: 10, CPU: 3,
+			Guest: 70 * time.Millisecond, EnvStart: 140731404132345},
+		strings.Replace(systemd, "17 3 0 0 0 7", "17 3 0 5 0 7", 1): {Name: "systemd", State: 'S', Flags: 4194560, Used: 60 * time.Millisecond, Start: 1331, Policy: 5, CPU: 3,
+			Guest: 70 * time.Millisecond, EnvStart: 140731404132345},
 	} {
 		if got, err := parseProcessStat([]byte(text)); err != nil || got != want {
 			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
-	for _, bad := range []string{"", "7 (a", ")(", "7 (a)", strings.Replace(short, "150", "x", 1), strings.Replace(short, "777", "-1", 1)} {
+	for _, bad := range []string{"", "7 (a", ")(", "7 (a)", strings.Replace(short, "150", "x", 1), strings.Replace(short, "777", "-1", 1),
+		strings.Replace(systemd, "20 0 1 0 1331", "20 x 1 0 1331", 1)} {
 		if got, err := parseProcessStat([]byte(bad)); err == nil || got != (ProcessStat{}) {
 			t.Errorf("%q: %+v, %v", bad, got, err)
 		}

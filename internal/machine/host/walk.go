@@ -103,21 +103,25 @@ func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) (Unrea
 	return w.unread, err
 }
 
-// ErrCrowded means that a task has more cgroups than are looked at.
-var ErrCrowded = fmt.Errorf("it has more than %d cgroups", mostBelow)
+// ErrCrowded means that a task has more cgroups than are read.
+var ErrCrowded = fmt.Errorf("it has more than %d cgroups", mostRead)
 
-// mostBelow is how many cgroups of a task are looked at: looking at all of 100,000 would take
-// the agent's loop a second, which other tasks need.
-const mostBelow = 16 << 10
+// Of a task with more cgroups, mostBelow are listed, and mostRead have their processes read, which
+// takes several times as long: all of 100,000 would take the agent's loop seconds, which
+// other tasks need.
+const (
+	mostBelow = 16 << 10
+	mostRead  = 2 << 10
+)
 
 // walkAll calls fn for the cgroup at p in the hierarchy mounted at mount and every one below
-// it, however long its path is; for the first mostBelow, then the error is ErrCrowded. It is an
+// it, however long its path is; for the first most, then the error is ErrCrowded. It is an
 // error too if one of them cannot be read.
-func (h *Host) walkAll(mount, p string, fn func(w *walker, v visited) error) error {
+func (h *Host) walkAll(mount, p string, most int, fn func(w *walker, v visited) error) error {
 	var w walker
 	n := 0
 	err := w.walk(h, mount, p, func(v visited) error {
-		if n++; n > mostBelow {
+		if n++; n > most {
 			return ErrCrowded
 		}
 		return fn(&w, v)

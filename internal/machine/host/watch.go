@@ -19,13 +19,14 @@ import (
 // Watcher reports which cgroups were made or removed since the last call, so that the
 // hierarchies need not be walked. It is for one goroutine, except for Wait, and starts none.
 type Watcher struct {
-	fd   int
-	end  int // an eventfd that Close writes to
-	tops []top
-	dirs map[int32]string // by watch descriptor
-	wds  map[string]int32 // the inverse
-	buf  [16 << 10]byte
-	seen Changes
+	fd     int
+	end    int // an eventfd that Close writes to
+	tops   []top
+	deeper func(path string) bool // whether what is below a cgroup is watched
+	dirs   map[int32]string       // by watch descriptor
+	wds    map[string]int32       // the inverse
+	buf    [16 << 10]byte
+	seen   Changes
 
 	waiting sync.Mutex // held by Wait
 	closed  bool
@@ -63,15 +64,15 @@ const maxReads = 64
 
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_ONLYDIR
 
-// Watch watches every cgroup of cgroup2 and of the v1 cpu hierarchy. Each
-// takes one of fs.inotify.max_user_watches; if they do not suffice the error
-// wraps ENOSPC, and the hierarchies must be walked instead.
-func (h *Host) Watch() (*Watcher, error) {
+// Watch watches the cgroups of cgroup2 and of the v1 cpu hierarchy: changes directly below those
+// for whose paths deeper is true. Each takes one of fs.inotify.max_user_watches; if they
+// do not suffice the error wraps ENOSPC, and the hierarchies must be walked instead.
+func (h *Host) Watch(deeper func(path string) bool) (*Watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch cgroups: %w", err)
 	}
-	w, err := newWatcher(fd)
+	w, err := newWatcher(fd, deeper)
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +88,13 @@ func (h *Host) Watch() (*Watcher, error) {
 	return w, nil
 }
 
-func newWatcher(fd int) (*Watcher, error) {
+func newWatcher(fd int, deeper func(path string) bool) (*Watcher, error) {
 	end, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("watch cgroups: %w", err)
 	}
-	return &Watcher{fd: fd, end: end, dirs: make(map[int32]string), wds: make(map[string]int32)}, nil
+	return &Watcher{fd: fd, end: end, deeper: deeper, dirs: make(map[int32]string), wds: make(map[string]int32)}, nil
 }
 
 // Close ends the watch, and Wait.
@@ -162,13 +163,21 @@ func (w *Watcher) handleEvent(e *unix.InotifyEvent, name string) error {
 
 // note adds a directory to what has been seen.
 func (w *Watcher) note(dir string) {
-	for _, t := range w.tops {
-		if p, ok := below(dir, t.dir); ok {
-			w.seen.Places = append(w.seen.Places, Place{t.hier, "/" + strings.TrimPrefix(p, "/")})
-			return
-		}
+	if at, ok := w.place(dir); ok {
+		w.seen.Places = append(w.seen.Places, at)
+		return
 	}
 	w.seen.Lost = true
+}
+
+// place is where a directory is.
+func (w *Watcher) place(dir string) (at Place, ok bool) {
+	for _, t := range w.tops {
+		if p, ok := below(dir, t.dir); ok {
+			return Place{t.hier, "/" + strings.TrimPrefix(p, "/")}, true
+		}
+	}
+	return at, false
 }
 
 // Wait returns when Changes has something to report, or with an error once the watcher
@@ -223,9 +232,10 @@ func (w *Watcher) forget(dir string) {
 
 // add watches a directory and those below it: first itself, so that what is
 // made while the directory is read is either read or reported. A directory
-// that is watched already keeps its descriptor. What a walk leaves out is not watched.
+// that is watched already keeps its descriptor. What a walk leaves out is not watched, and
+// neither is that below which nothing is.
 func (w *Watcher) add(dir string) error {
-	if len(dir) > longestDir {
+	if at, ok := w.place(dir); len(dir) > longestDir || ok && !w.deeper(at.Path) {
 		return nil
 	}
 	wd, err := unix.InotifyAddWatch(w.fd, dir, watchMask)

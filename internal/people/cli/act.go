@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -12,7 +13,6 @@ import (
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/command"
-	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -48,7 +48,7 @@ func (a *commands) order(cmd *cobra.Command, of func(args []string) command.Comm
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := of(args)
 		c.Why = why
-		return a.act(cmd, at, c)
+		return a.act(cmd, at, cluster.Command{Command: c})
 	}
 	return a.WithJSON(cmd)
 }
@@ -104,6 +104,7 @@ func (a *commands) cap() *cobra.Command {
 	}
 	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "limit in CPUs (CPU-s/s), 0.001 to 1024 (required)")
 	leaseFlag(cmd, &c.For, "lease (required)")
+	cmd.Flags().StringVar(&c.Incident, "incident", "", "ID of the open incident whose victim the cap is to help: its effect is measured there")
 	return a.orderOn(&c.Target, cmd, func() command.Command { return command.Command{Cap: &c} })
 }
 
@@ -116,54 +117,89 @@ func (a *commands) uncap() *cobra.Command {
 
 func (a *commands) protect() *cobra.Command {
 	var target command.Target
-	var off bool
+	var lasts command.Duration
+	var off, reset bool
 	cmd := &cobra.Command{
-		Use: "protect TASK [--off] --reason TEXT", Short: "allow quell to cap other tasks when this task suffers",
+		Use: "protect TASK [--off|--reset] --reason TEXT", Short: "allow quell to cap other tasks when this task suffers",
 	}
 	cmd.Flags().BoolVar(&off, "off", false, "end the protection")
+	cmd.Flags().BoolVar(&reset, "reset", false, "take back what was said of TASK: the configuration holds again")
+	lastsFlag(cmd, &lasts)
+	cmd.MarkFlagsMutuallyExclusive("off", "reset")
 	return a.orderOn(&target, cmd, func() command.Command {
-		if off {
-			return command.Command{Unprotect: &target}
+		switch {
+		case reset:
+			return command.Command{Reset: &command.Reset{Protect: &target}, For: lasts}
+		case off:
+			return command.Command{Unprotect: &target, For: lasts}
 		}
-		return command.Command{Protect: &target}
+		return command.Command{Protect: &target, For: lasts}
 	})
+}
+
+// lastsFlag adds the end of what stands without one.
+func lastsFlag(cmd *cobra.Command, lasts *command.Duration) {
+	cmd.Flags().TextVar(lasts, "for", *lasts, "how long it holds, a `duration` from 1s to 8760h (default: until it is reset)")
+	cmd.Flags().Lookup("for").DefValue = "" // help shows no other default
 }
 
 func (a *commands) enforcement() *cobra.Command {
 	var why string
 	var at *scope
+	var lasts, step command.Duration
+	var reset, canary bool
 	cmd := &cobra.Command{
-		Use: "enforcement [off|advise|on] --reason TEXT", Short: "print or change the enforcement mode", Args: cobra.MaximumNArgs(1),
+		Use: "enforcement [off|advise|on|--reset] --reason TEXT", Short: "print or change the enforcement mode", Args: cobra.MaximumNArgs(1),
 		ValidArgs: []string{"off", "advise", "on"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case reset && len(args) > 0:
+				return app.Usage(errors.New("--reset and a mode"), "choose one")
+			case reset:
+				return a.act(cmd, at, cluster.Command{Command: command.Command{Why: why, Reset: &command.Reset{Enforcement: true}, For: lasts}})
+			case len(args) == 0:
 				if here, err := at.here(cmd); err != nil || !here {
-					return cmp.Or(err, app.Usage(errors.New("the mode of other machines cannot be printed"), "name the mode to set: off, advise or on"))
+					return cmp.Or(err, app.Usage(errors.New("the mode of other machines cannot be printed"), "name the mode to set: off, advise or on; `quell machines` lists modes"))
 				}
 				return a.printMode(cmd.Context())
 			}
-			return a.act(cmd, at, command.Command{Why: why, Enforcement: &command.Enforcement{Mode: args[0]}})
+			c := cluster.Command{Command: command.Command{Why: why, Enforcement: &command.Enforcement{Mode: args[0]}, For: lasts}}
+			if canary {
+				c.Canary = &command.Canary{Every: step}
+			}
+			return a.act(cmd, at, c)
 		},
 	}
 	at = a.addScope(cmd)
 	reasonFlag(cmd, &why)
+	lastsFlag(cmd, &lasts)
+	cmd.Flags().BoolVar(&reset, "reset", false, "take back what was set: the configuration holds again")
+	cmd.Flags().BoolVar(&canary, "canary", false, "with --cluster, set it on one machine, then on 1 %, then on all, and stop if caps do not help")
+	step = command.Duration(time.Hour)
+	cmd.Flags().TextVar(&step, "step", step, "how long each step of --canary lasts at least, a `duration` from 1m to 168h")
 	return a.WithJSON(cmd)
 }
 
 // act sends a command to this machine's agent, or to others through quell-server. An
 // invalid command is not sent.
-func (a *commands) act(cmd *cobra.Command, at *scope, c command.Command) error {
-	if err := c.Validate(); err != nil {
+func (a *commands) act(cmd *cobra.Command, at *scope, c cluster.Command) error {
+	if err := c.Command.Validate(); err != nil {
 		return explained(err, c.Why)
 	}
 	here, err := at.here(cmd)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case here && c.Canary != nil:
+		return app.Usage(errors.New("--canary without --cluster"), "add --cluster")
+	case here:
+		return a.done(a.client().Command(cmd.Context(), c.Command))
 	}
-	if here {
-		return a.done(a.client().Command(cmd.Context(), c))
+	c.Machine, c.Cluster = at.machine, at.cluster
+	if err := c.Validate(); err != nil {
+		return app.Usage(err, "see `quell enforcement --help`")
 	}
-	return a.printReplies(at.Command(cmd.Context(), cluster.Command{Machine: at.machine, Cluster: at.cluster, Command: c}))
+	return a.printReplies(at.Command(cmd.Context(), c))
 }
 
 func (a *commands) printMode(ctx context.Context) error {
@@ -172,9 +208,13 @@ func (a *commands) printMode(ctx context.Context) error {
 		return err
 	}
 	if a.JSON {
-		return a.WriteJSON(map[string]plan.Mode{"mode": st.Mode})
+		return a.WriteJSON(map[string]any{"mode": st.Mode, "mode_from": st.ModeFrom})
 	}
-	_, err = fmt.Fprintln(a.Out, st.Mode)
+	text := st.Mode.String()
+	if st.ModeFrom.From != "" { // an older agent does not say
+		text += " (" + printable.Text(st.ModeFrom.Text()) + ")"
+	}
+	_, err = fmt.Fprintln(a.Out, text)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 )
@@ -54,22 +55,33 @@ func (a *commands) advise() *cobra.Command {
 	f.Float64Var(&confidence, "min-confidence", 0, "only pairs of at least this confidence, 0 to 1")
 	f.BoolVar(&asYAML, "yaml", false, "write Kubernetes anti-affinity")
 	f.StringVar(&label, "label", "app", "pod label that holds the job's name")
-	f.BoolVar(&required, "required", false, "with --yaml: required instead of preferred anti-affinity")
+	f.BoolVar(&required, "required", false, "with --yaml: required instead of preferred anti-affinity, for proven pairs only")
 	a.addServer(cmd, c)
 	cmd.AddCommand(a.place())
 	return a.WithJSON(cmd)
 }
 
 func (a *commands) printPairs(all []cluster.Pair) error {
-	columns := []string{"victim", "antagonist", "#incidents", "#machines", "#strength", "#correlation", "#caps", "#helped", "#confidence"}
+	columns := []string{"victim", "antagonist", "level", "#incidents", "#machines", "#strength", "#caps", "#helped", "#relative cost", "#usage lost", "#confidence"}
 	return app.Table(a.App, all, columns, func(p cluster.Pair) []string {
-		confidence := "-"
-		if p.Caps > 0 {
-			confidence = fmt.Sprintf("%.2f", p.Confidence)
+		relative, lost := "-", "-"
+		if p.RelativeCost != nil {
+			relative = fmt.Sprintf("%.2f", *p.RelativeCost)
 		}
-		return []string{string(p.Victim), string(p.Antagonist), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), fourDigits(p.Strength),
-			fmt.Sprintf("%.2f", p.Correlation), fmt.Sprint(p.Caps), fmt.Sprint(p.Helped), confidence}
+		if p.UsageLost != nil {
+			lost = fmt.Sprintf("%.0f %%", 100**p.UsageLost)
+		}
+		return []string{string(p.Victim), string(p.Antagonist), levelOf(p), fmt.Sprint(p.Incidents), fmt.Sprint(p.Machines), fourDigits(p.Strength),
+			fmt.Sprint(p.Caps), fmt.Sprint(p.Helped), relative, lost, fmt.Sprintf("%.2f", p.Confidence)}
 	})
+}
+
+// levelOf is how sure a pair is.
+func levelOf(p cluster.Pair) string {
+	if p.Proven > 0 {
+		return detect.Proven.String()
+	}
+	return detect.Likely.String()
 }
 
 var (
@@ -85,12 +97,16 @@ var antiAffinity string
 // writeAntiAffinity writes a patch of a pod template for each victim, as documents of a
 // YAML stream (Kubernetes API, PodAntiAffinity).
 func writeAntiAffinity(w io.Writer, all []cluster.Pair, label string, required bool) error {
-	var invalid []cluster.Pair
+	var invalid, unproven []cluster.Pair
 	var victims []sample.JobName
 	pairs := map[sample.JobName][]cluster.Pair{}
 	for _, p := range all {
 		if !valueShape.MatchString(string(p.Victim)) || !valueShape.MatchString(string(p.Antagonist)) {
 			invalid = append(invalid, p)
+			continue
+		}
+		if required && p.Proven == 0 { // a hard rule needs proof
+			unproven = append(unproven, p)
 			continue
 		}
 		if pairs[p.Victim] == nil {
@@ -99,9 +115,9 @@ func writeAntiAffinity(w io.Writer, all []cluster.Pair, label string, required b
 		pairs[p.Victim] = append(pairs[p.Victim], p)
 	}
 	weight := func(confidence float64) int { return max(1, min(100, int(math.Round(100*confidence)))) }
-	t, err := template.New("anti-affinity").Funcs(template.FuncMap{"weight": weight}).Parse(antiAffinity)
+	t, err := template.New("anti-affinity").Funcs(template.FuncMap{"weight": weight, "level": levelOf}).Parse(antiAffinity)
 	if err != nil {
 		return err
 	}
-	return t.Execute(w, map[string]any{"Invalid": invalid, "Victims": victims, "Pairs": pairs, "Label": label, "Required": required})
+	return t.Execute(w, map[string]any{"Invalid": invalid, "Unproven": unproven, "Victims": victims, "Pairs": pairs, "Label": label, "Required": required})
 }

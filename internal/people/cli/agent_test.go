@@ -17,6 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -128,12 +129,14 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
 	quelltest.Until(t, "the victim's job has a spec", func() bool {
-		for line := range strings.Lines(quell(t, env, "top", "--once").Out) {
-			if strings.Contains(line, "/victim") && strings.Contains(line, "ready") {
-				return true
-			}
+		var all []api.TaskView
+		if err := json.Unmarshal([]byte(quell(t, env, "top", "--once", "--json").Out), &all); err != nil {
+			return false // the agent has no tasks yet
 		}
-		return false
+		return slices.ContainsFunc(all, func(v api.TaskView) bool {
+			ready := func(s api.SignalView) bool { return s.Spec.State == spec.Ready }
+			return strings.HasSuffix(string(v.Name), "/victim") && slices.ContainsFunc(v.Costs, ready)
+		})
 	})
 }
 
@@ -228,12 +231,19 @@ func TestTheRealAgent(t *testing.T) {
 	if task("loud").Protected {
 		t.Error("it is still protected")
 	}
-	if got := ok("enforcement"); got != "advise\n" {
+	if got := ok("enforcement"); got != "advise (configuration)\n" {
 		t.Errorf("enforcement is %q at first", got)
 	}
 	ok("enforcement", "on", "--reason", "trusted")
-	if got := ok("enforcement"); got != "on\n" {
+	if got := ok("enforcement"); !strings.HasPrefix(got, "on (override of ") || !strings.Contains(got, "(trusted)") {
 		t.Errorf("enforcement is %q", got)
+	}
+	if got := ok("decisions"); !strings.Contains(got, "enforcement on") {
+		t.Errorf("decisions are %q", got)
+	}
+	ok("enforcement", "--reset", "--reason", "as configured")
+	if got := ok("enforcement"); got != "advise (configuration)\n" {
+		t.Errorf("enforcement is %q after the reset", got)
 	}
 
 	var asked, read []incident.Record

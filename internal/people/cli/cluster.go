@@ -67,8 +67,16 @@ func (a *commands) machines() *cobra.Command {
 	c := &cluster.Client{}
 	cmd := list(a, &cobra.Command{
 		Use: "machines", Short: "list the cluster's machines and when they last sent data",
-	}, c.Machines, []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives"}, func(m cluster.Machine) []string {
-		return []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
+	}, c.Machines, []string{"machine", "last seen", "#ago", "#batch", "#record", "#lives", "mode", "from", "decisions"}, func(m cluster.Machine) []string {
+		row := []string{m.Machine, a.at(m.LastSeen), a.ago(m.LastSeen), fmt.Sprint(m.Batch), fmt.Sprint(m.Record), fmt.Sprint(m.Lives)}
+		switch s := m.State; {
+		case s == nil:
+			return append(row, "", "", "not known")
+		case s.Current:
+			return append(row, s.Mode, s.From, "current")
+		default:
+			return append(row, s.Mode, s.From, "behind, as of "+a.at(s.At))
+		}
 	})
 	a.addServer(cmd, c)
 	return cmd
@@ -188,7 +196,7 @@ func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlag
 // machine.
 func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) error {
 	all = slices.DeleteFunc(all, func(inc incident.Record) bool {
-		return f.victim != "" && !logbook.Matches(f.victim, string(inc.Victim.Name))
+		return f.victim != "" && !logbook.Matches(f.victim, &inc.Victim)
 	})
 	older := 0
 	if f.limit > 0 && len(all) > f.limit {
@@ -202,6 +210,14 @@ func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) 
 		all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
 	}
 	return report.Incidents(a.Out, all, older, a.Style())
+}
+
+// until is the end of what stands, for a sentence.
+func (a *commands) until(end sample.Millis) string {
+	if end == 0 {
+		return ""
+	}
+	return ", until " + a.at(end)
 }
 
 // printReplies prints each machine's reply, as text or JSON. It returns an error if a
@@ -238,7 +254,7 @@ func (a *commands) printReplies(r cluster.Replies, err error) error {
 		}
 	}
 	if len(r.Silent) > 0 && !a.JSON {
-		fmt.Fprintf(a.Out, "no answer from %s\n", printable.Text(strings.Join(r.Silent, ", ")))
+		fmt.Fprintf(a.Out, "no answer from %s: it holds there from when it comes back%s\n", printable.Text(strings.Join(r.Silent, ", ")), a.until(r.Until))
 	}
 	switch {
 	case bad > 0:

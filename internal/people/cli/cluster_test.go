@@ -16,12 +16,15 @@ import (
 
 // clusterAnswers are the fake quell-server's answers, by path.
 var clusterAnswers = map[string]string{
-	"/v1/machines": `[{"machine":"host-1","last_seen":1763726400000,"boot":"a","batch":812,"record":4,"lives":2},
-{"machine":"host-17","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1}]`,
+	"/v1/machines": `[{"machine":"host-1","last_seen":1763726400000,"boot":"a","batch":812,"record":4,"lives":2,"state":{"at":1763726400000,"agent":"v1","all":7,"own":0,"current":true,"mode":"on","mode_from":"decision","by":"K7PZ"}},
+{"machine":"host-17","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1},
+{"machine":"host-18","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1,"state":{"at":1763726340000,"agent":"v1","all":6,"own":0,"current":false,"mode":"off","mode_from":"override","by":"local-1"}}]`,
+	"/v1/decisions": `[{"revision":7,"id":"K7PZ","who":"anna","at":1763722800000,"why":"release week","enforcement":{"mode":"on"},"rollout":{"step":1,"since":1763722800000,"every":"2h","below":9},"machines":300,"have":298,"done":3,"refused":0,"none":295,"waiting":["host-3","host-9"]},
+{"machine":"host-1","revision":3,"id":"QX2A","who":"olga","at":1763722800000,"until":1763730000000,"why":"ticket 4711","cap":{"job":"encode","rate":0.2,"for":"2h"},"machines":1,"have":1,"done":0,"refused":1,"none":0}]`,
 	"/v1/specs": `[{"job":"web","platform":"Intel-6-85-7","signal":"cpi","variant":"ref-cycles","state":"ready","samples":120000,"tasks":250,"cpu_mean":1.2,"mean":1.8123,"stddev":0.1634,"version":31,"last":1763726400000,"machines":40,"machines_out":2,"left_out":["host-9"]}]`,
-	"/v1/pairs": `[{"victim_job":"web","antagonist_job":"reports","incidents":14,"machines":3,"strength":2.5,"correlation":0.61,"caps":9,"helped":8,"confidence":0.565,"newest":1763726400000},
-{"victim_job":"web","antagonist_job":"encode","incidents":2,"machines":1,"strength":1.2,"correlation":0.4,"caps":0,"helped":0,"confidence":0,"newest":1763726400000},
-{"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0,"newest":1763726400000}]`,
+	"/v1/pairs": `[{"victim_job":"web","antagonist_job":"reports","incidents":14,"proven":12,"machines":3,"strength":2.5,"correlation":0.61,"caps":9,"helped":8,"relative_cost":0.61,"usage_lost":0.93,"confidence":0.565,"newest":1763726400000},
+{"victim_job":"web","antagonist_job":"encode","incidents":2,"proven":0,"machines":1,"strength":1.2,"correlation":0.4,"caps":1,"helped":1,"relative_cost":0.8,"confidence":0.207,"newest":1763726400000},
+{"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"proven":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0.207,"newest":1763726400000}]`,
 }
 
 // fakeCluster is a quell-server that answers from clusterAnswers and records requests.
@@ -139,10 +142,11 @@ func TestClusterPrints(t *testing.T) {
 		args   []string
 	}{
 		{"cluster_machines", []string{"machines"}},
+		{"cluster_decisions", []string{"decisions", "--cluster"}},
 		{"cluster_specs", []string{"specs", "--job", "web"}},
 		{"cluster_pairs", []string{"advise-scheduler"}},
 		{"cluster_pairs_yaml", []string{"advise-scheduler", "--yaml"}},
-		{"cluster_pairs_required", []string{"advise-scheduler", "--yaml", "--required", "--min-confidence", "0.5", "--label", "app.kubernetes.io/name"}},
+		{"cluster_pairs_required", []string{"advise-scheduler", "--yaml", "--required", "--label", "app.kubernetes.io/name"}},
 		{"cluster_incidents", []string{"incidents", "--cluster"}},
 		{"cluster_incident", []string{"incidents", "--machine", "m1", "last"}},
 	} {
@@ -152,7 +156,7 @@ func TestClusterPrints(t *testing.T) {
 		}
 		clitest.Golden(t, *update, c.golden, got.Out)
 	}
-	for _, args := range [][]string{{"machines"}, {"specs"}, {"advise-scheduler"}, {"incidents", "--cluster"}} {
+	for _, args := range [][]string{{"machines"}, {"specs"}, {"advise-scheduler"}, {"incidents", "--cluster"}, {"decisions", "--machine", "host-1"}} {
 		var rows []map[string]any
 		if err := json.Unmarshal([]byte(quell(t, env, append(args, "--json")...).Out), &rows); err != nil || len(rows) == 0 {
 			t.Errorf("%v --json: %d rows, %v", args, len(rows), err)
@@ -179,6 +183,11 @@ func TestClusterAsks(t *testing.T) {
 			"host-1: in part: capped 1 of 2 tasks on this machine (job encode)\nhost-1: refused: cap /b: refused: it is capped already\nhost-2: refused: it is never-cap\nhost-4: none: no task on this machine matches job encode\nno answer from host-3"},
 		{"uncap --job nobody --cluster --reason r", app.ExitNegative, `POST /v1/commands {"cluster":true,"why":"r","uncap":{"job":"nobody"}}`, "host-1: none"},
 		{"cap encode --machine host-9 --rate 0.1 --for 5m --reason r", app.ExitNegative, `POST /v1/commands {"machine":"host-9","why":"r","cap":{"task":"encode","rate":0.1,"for":"5m"}}`, "what to do: see quell machines"},
+		{"enforcement on --cluster --canary --step 2h --reason r", app.ExitNegative, `POST /v1/commands {"cluster":true,"canary":{"every":"2h"},"why":"r","enforcement":{"mode":"on"}}`, "host-3: it holds there from when it comes back"},
+		{"enforcement --reset --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","reset":{"enforcement":true}}`, "it is done"},
+		{"protect --job web --for 24h --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","protect":{"job":"web"},"for":"24h"}`, "it is done"},
+		{"decisions revoke QX2A --machine host-1 --reason r", app.ExitOK, `POST /v1/commands {"machine":"host-1","why":"r","reset":{"decision":"QX2A"}}`, "it is done"},
+		{"decisions --machine host-7", app.ExitOK, "GET /v1/decisions", "1 % of the machines"},
 		{"incidents --cluster --since 24h --open", app.ExitOK, "GET /v1/incidents?open=true&since=24h0m0s", ""},
 		{"incidents --machine m1 nothing", app.ExitNegative, "GET /v1/incidents?id=nothing&machine=m1", `no incident ID contains "nothing"`},
 		{"advise-scheduler --job web --since 168h", app.ExitOK, "GET /v1/pairs?job=web&since=168h", "reports"},
@@ -200,6 +209,11 @@ func TestClusterCommandLines(t *testing.T) {
 		{"uncap --class web --cluster --reason r", `class "web": want`},
 		{"protect --job web --cluster", "why is empty: want a reason"},
 		{"enforcement --cluster", "name the mode to set"},
+		{"enforcement on --reset --reason r", "choose one"},
+		{"enforcement on --canary --reason r", "add --cluster"},
+		{"enforcement on --canary --machine host-1 --reason r", "want canary only with enforcement and cluster: true"},
+		{"enforcement on --canary --cluster --step 5s --reason r", "want a duration of a step from 1m to 168h"},
+		{"protect web --off --reset --reason r", "none of the others can be"},
 		{"incidents --cluster --state-dir /tmp", "choose one"},
 		{"advise-scheduler --yaml --json", "choose one"},
 		{"advise-scheduler --label a:b --yaml", "a label's name"},

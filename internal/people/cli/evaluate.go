@@ -2,26 +2,36 @@ package cli
 
 import (
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
 )
 
 // evaluating holds the flags of quell evaluate.
 type evaluating struct {
-	out, stateDir string
-	days          float64
+	out, csv, stateDir string
+	days               float64
+
+	cluster      bool
+	since, until string
+	server       cluster.Client
 }
 
 func (a *commands) evaluate() *cobra.Command {
@@ -34,12 +44,20 @@ func (a *commands) evaluate() *cobra.Command {
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
 	flags.Float64Var(&f.days, "machine-days", 0, "monitored machine-days, for rates; 0: from the files")
 	flags.StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
+	flags.StringVar(&f.csv, "csv", "", "also write the data of each figure to CSV files in this folder")
+	flags.BoolVar(&f.cluster, "cluster", false, "evaluate the whole cluster, from quell-server's tables")
+	flags.StringVar(&f.since, "since", "720h", "with --cluster: since a time, a day, or a duration ago")
+	flags.StringVar(&f.until, "until", "0s", "with --cluster: until then")
+	a.addServer(cmd, &f.server)
 	return a.WithJSON(cmd)
 }
 
 func (a *commands) runEvaluate(ctx context.Context, f *evaluating, files []string) error {
 	if f.days < 0 {
 		return fmt.Errorf("--machine-days %v: want a number above 0", f.days)
+	}
+	if f.cluster {
+		return a.evaluateCluster(ctx, f, files)
 	}
 	var e evaluation.Evaluation
 	if len(files) == 0 {
@@ -59,17 +77,81 @@ func (a *commands) runEvaluate(ctx context.Context, f *evaluating, files []strin
 	if f.days > 0 {
 		e.Days = f.days
 	}
-	return a.showEvaluation(&e, f.out)
+	return a.showEvaluation(&e, f.out, f.csv)
 }
 
-func (a *commands) showEvaluation(e *evaluation.Evaluation, out string) error {
+// evaluateCluster evaluates the tables of quell-server.
+func (a *commands) evaluateCluster(ctx context.Context, f *evaluating, files []string) error {
+	if len(files) > 0 || f.stateDir != "" {
+		return app.Usage(errors.New("--cluster with files or --state-dir"), "choose one")
+	}
+	now := sample.At(a.Now())
+	from, ok := sample.ParseTime(f.since, now)
+	to, good := sample.ParseTime(f.until, now)
+	if !ok || !good || from >= to {
+		return app.Usage(fmt.Errorf("--since %q --until %q", f.since, f.until), "give times such as 2026-11-21T13:00:00Z, days, or how long ago, such as 720h")
+	}
+	ask := func(ctx context.Context, sql string, from, to sample.Millis) ([][]json.RawMessage, error) {
+		answer, err := f.server.Query(ctx, cluster.Query{SQL: sql, Since: from.Time().UTC().Format(time.RFC3339Nano), Until: to.Time().UTC().Format(time.RFC3339Nano)})
+		if refused, ok := errors.AsType[*api.RefusedError](err); ok && refused.Status == http.StatusUnprocessableEntity || answer.Truncated {
+			return nil, evaluation.ErrLimit
+		}
+		return answer.Rows, err
+	}
+	progress := a.Progress(a.Err)
+	e, err := evaluation.OfCluster(ctx, ask, from, to, func(part string) { progress.Draw("reading %s", part) })
+	progress.Clear()
+	if err != nil {
+		return err
+	}
+	if f.days > 0 {
+		e.Days = f.days
+	}
+	return a.showEvaluation(e, f.out, f.csv)
+}
+
+func (a *commands) showEvaluation(e *evaluation.Evaluation, out, folder string) error {
 	r := e.Report()
+	if folder != "" {
+		if err := writeSheets(folder, r.Sheets()); err != nil {
+			return fmt.Errorf("write CSV: %w", err)
+		}
+	}
 	if out != "" {
 		if err := app.WriteFile(out, func(w io.Writer) error { return report.EvaluationHTML(w, &r, a.Style()) }); err != nil {
 			return fmt.Errorf("write report: %w", err)
 		}
 	}
 	return app.Show(a.App, &r, report.EvaluationText)
+}
+
+// writeSheets writes each sheet as a CSV file in a folder.
+func writeSheets(folder string, all []evaluation.Sheet) error {
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return err
+	}
+	for _, s := range all {
+		err := app.WriteFile(filepath.Join(folder, s.Name+".csv"), func(out io.Writer) error {
+			w := csv.NewWriter(out)
+			if err := w.Write(s.Head); err != nil {
+				return err
+			}
+			for _, row := range s.Rows {
+				for i := range row {
+					row[i] = printable.Cell(row[i])
+				}
+				if err := w.Write(row); err != nil {
+					return err
+				}
+			}
+			w.Flush()
+			return w.Error()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readIncidents reads a file of JSON values: incidents, lists of them, and summaries of

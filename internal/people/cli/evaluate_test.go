@@ -2,11 +2,15 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -81,6 +85,70 @@ func TestEvaluateReads(t *testing.T) {
 		}
 		if e.Incidents != want.incidents || e.Days != want.days || n != want.precision {
 			t.Errorf("%s: %d incidents, %v days, precision of %d", text, e.Incidents, e.Days, n)
+		}
+	}
+}
+
+// TestEvaluateCluster: the tables of a server become the report, its page and CSV files.
+func TestEvaluateCluster(t *testing.T) {
+	const (
+		first, last = "2025-11-20T12:00:00Z", "2025-11-21T12:00:00Z"
+		at          = 1_763_726_400_000 // last
+	)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q cluster.Query
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil || r.URL.Path != cluster.PathQuery || q.Since == "" || q.Until == "" {
+			w.WriteHeader(http.StatusTeapot)
+			return
+		}
+		rows := ""
+		switch has := func(text string) bool { return strings.Contains(q.SQL, text) }; {
+		case has("AS accuses") && q.Since == first && q.Until == last: // is asked for again in parts
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			fmt.Fprint(w, `{"error":"the query exceeded its time limit"}`)
+			return
+		case has("AS accuses") && q.Since == first:
+			rows = fmt.Sprintf(`["m1","inc-1",%d,"neighbour","latency-sensitive","web","encode",true,0.5,2,1,8,16,true]`, at-7_200_000)
+		case has("$.rounds"):
+			round := `[{"suspect":{"task":"/hog","job":"encode","class":"batch"},"correlation":0.5,"rate":0.1,"from":1763719200000,"until":1763719500000,"ended":1763719500000,"by":"quell","cost_before":2,"cost_under":1,"relative_cost":0.5,"samples":4,"outcome":"true-positive"}]`
+			rows = fmt.Sprintf(`["m1","inc-1",%d,"neighbour","cpi","latency-sensitive","web","/web",%d,1,0.1,%q]`, at-7_000_000, at-7_300_000, round)
+		case has("FROM machines"):
+			rows = fmt.Sprintf(`[720,%d]`, at)
+		case has("epoch_ms(max(ts))"):
+			rows = fmt.Sprint("[", at, "]")
+		case has("count(DISTINCT ts)"):
+			rows = `["m1",12,340,60]`
+		}
+		fmt.Fprintf(w, `{"columns":[],"rows":[%s]}`, rows)
+	}))
+	t.Cleanup(s.Close)
+	env := map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}
+	folder, page := filepath.Join(t.TempDir(), "figures"), filepath.Join(t.TempDir(), "page.html")
+	got := quell(t, env, "evaluate", "--cluster", "--json", "--since", first, "--until", last, "--csv", folder, "--out", page)
+	var e evaluation.Report
+	if err := json.Unmarshal([]byte(got.Out), &e); err != nil || got.Code != app.ExitOK {
+		t.Fatalf("exit code %d, %v, %q", got.Code, err, got.Err)
+	}
+	if e.Incidents != 1 || e.Identified.K != 1 || e.Days != 0.5 || e.PerDay != 2 || e.OutcomeRate[0].TruePositive.K != 1 || e.Cluster == nil || e.Cluster.Machines != 1 || e.Utilisation.N != 1 {
+		t.Errorf("%+v, cluster %+v", e, e.Cluster)
+	}
+	text, err := os.ReadFile(filepath.Join(folder, "figure14.csv"))
+	if want := "identified,utilisation,correlation,cost_by_mean\ntrue,0.5,0.5,2\n"; err != nil || string(text) != want {
+		t.Errorf("%v: %q, want %q", err, text, want)
+	}
+	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "(figure 1)") {
+		t.Errorf("%v: the page lacks figure 1", err)
+	}
+	for args, says := range map[string]string{
+		"--cluster file.json":                   "choose one",
+		"--cluster --state-dir /x":              "choose one",
+		"--cluster --since 1h --until 2h":       "--since",
+		"--cluster --since yesterday":           "yesterday",
+		"--cluster --server http://127.0.0.1:1": "start quell-server",
+		"--cluster --csv /dev/null/x --since 2025-11-20T12:00:00Z --until 2025-11-21T12:00:00Z": "write CSV",
+	} {
+		if r := quell(t, env, append([]string{"evaluate"}, strings.Fields(args)...)...); r.Code == app.ExitOK || !strings.Contains(r.Err, says) {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Err)
 		}
 	}
 }

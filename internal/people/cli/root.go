@@ -56,8 +56,8 @@ func newRoot(shared *app.App) *cobra.Command {
 	flags.BoolVar(&a.NoColor, "no-color", false, "no colours ($NO_COLOR)")
 	flags.BoolVar(&a.ASCII, "ascii", false, "plain ASCII; the default where the locale is not UTF-8")
 	root.AddCommand(
-		a.demo(), a.incidents(), a.top(), a.status(), a.doctor(),
-		a.cap(), a.uncap(), a.protect(), a.enforcement(), a.offenders(), a.pardon(),
+		a.init(), a.demo(), a.incidents(), a.top(), a.status(), a.ui(), a.doctor(),
+		a.cap(), a.uncap(), a.protect(), a.enforcement(), a.decisions(), a.offenders(), a.pardon(),
 		a.query(), a.machines(), a.specs(), a.advise(), a.version(), a.workload(), labcmd.Command(shared), replaycmd.Replay(shared), replaycmd.Sim(shared), a.evaluate(), a.trial(),
 	)
 	root.AddCommand(labcmd.Helpers()...)

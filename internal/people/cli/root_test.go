@@ -62,13 +62,19 @@ func (f *fake) requests() []string {
 // newFake answers until the test ends. Tasks called "nobody" are refused.
 func newFake(t *testing.T) *fake {
 	t.Helper()
+	return newFakeOf(t, "")
+}
+
+// newFakeOf is newFake with more lines in the log of incidents.
+func newFakeOf(t *testing.T, more string) *fake {
+	t.Helper()
 	f := &fake{socket: filepath.Join(t.TempDir(), "agent.sock")}
 	l, err := net.Listen("unix", f.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]string{api.PathStatus: "status.json", api.PathTasks: "tasks.json", api.PathOffenders: "offenders.json"}
-	book, err := logbook.Read(incidentLog(t, ""))
+	files := map[string]string{api.PathStatus: "status.json", api.PathTasks: "tasks.json", api.PathOffenders: "offenders.json", api.PathDecisions: "decisions.json"}
+	book, err := logbook.Read(incidentLog(t, more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +123,7 @@ func TestWhatCommandsPrint(t *testing.T) {
 		{"top_once", "top --once"},
 		{"status", "status"},
 		{"enforcement", "enforcement"},
+		{"decisions", "decisions"},
 		{"cap", "cap encode --rate 0.1 --for 5m --reason why"},
 		{"version", "version"},
 	} {
@@ -142,7 +149,10 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 		{"incidents last", new(incident.Record), ""},
 		{"top --once", new([]api.TaskView), ""},
 		{"status", new(api.Status), "status.json"},
-		{"enforcement", new(struct{ Mode plan.Mode }), ""},
+		{"enforcement", new(struct {
+			Mode     plan.Mode
+			ModeFrom api.Origin `json:"mode_from"`
+		}), ""},
 		{"enforcement on --reason why", new(api.Done), ""},
 		{"cap encode --rate 0.1 --for 5m --reason why", new(api.Done), ""},
 		{"uncap encode --reason why", new(api.Done), ""},

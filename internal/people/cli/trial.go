@@ -64,7 +64,7 @@ func (a *commands) runTrials(ctx context.Context, t *trialRun) error {
 	case t.poll <= 0 || t.ends <= 0:
 		return errors.New("--poll and --within: want durations above 0")
 	}
-	c := t.capCommand("any of them") // the other fields are the same for all
+	c := t.capCommand("any of them", "") // the other fields are the same for all
 	if err := cmp.Or(command.ValidateWhy(t.reason), c.Validate()); err != nil {
 		return explained(err, t.reason)
 	}
@@ -95,7 +95,7 @@ func (a *commands) runTrials(ctx context.Context, t *trialRun) error {
 		e.Add(&inc)
 	}
 	fmt.Fprintf(a.Err, "quell: %d of %d caps were made\n", t.made, t.budget)
-	return a.showEvaluation(&e, t.out)
+	return a.showEvaluation(&e, t.out, "")
 }
 
 func wait(ctx context.Context, d time.Duration) {
@@ -118,7 +118,7 @@ func (a *commands) nextSuspect(ctx context.Context, t *trialRun) (*incident.Reco
 		}
 		now := inc.Now()
 		for k, s := range now.Suspects {
-			if k >= now.Antagonists && !(t.includeUnaccused && k == 0) || s.Excluded != "" || s.NeverCap || s.Class == sample.LatencySensitive ||
+			if k >= now.Antagonists && !(t.includeUnaccused && k == 0) || s.Excluded != "" || !s.MayBeCapped() ||
 				t.tried[trialKey{inc.Victim.Name, s.Name}] {
 				continue
 			}
@@ -133,15 +133,19 @@ func capped(inc *incident.Record) bool {
 	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool { return r.Ended == 0 })
 }
 
-func (t *trialRun) capCommand(task string) command.Command {
-	return command.Command{Why: "trial: " + t.reason, Cap: &command.Cap{Target: command.Target{Task: task}, Terms: t.terms}}
+func (t *trialRun) capCommand(task, incident string) command.Command {
+	return command.Command{Why: "trial: " + t.reason, Cap: &command.Cap{Target: command.Target{Task: task}, Terms: t.terms, Incident: incident}}
 }
 
-// capAndWait caps a suspect and waits until the cap ends.
+// overdue is how long after its lease a cap is given up: the agent ends it in a tick.
+const overdue = time.Minute
+
+// capAndWait caps a suspect for an incident and waits until the cap ends, at most until it is
+// overdue.
 func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record, s *detect.Suspect) error {
 	t.tried[trialKey{inc.Victim.Name, s.Name}] = true
 	task := s.Name.Text()
-	done, err := a.client().Command(ctx, t.capCommand(task))
+	done, err := a.client().Command(ctx, t.capCommand(task, inc.ID))
 	var refused *api.RefusedError
 	if errors.As(err, &refused) {
 		fmt.Fprintf(a.Err, "quell: %s was not capped: %s\n", s.Name, printable.Text(err.Error()))
@@ -157,18 +161,23 @@ func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Re
 		why = " (" + why + ")"
 	}
 	fmt.Fprintf(a.Err, "quell: %d of %d: %s of %s is over its threshold; %s%s is capped for %s\n", t.made, t.budget, inc.Signal, inc.Victim.Name, s.Name, why, t.terms.For)
-	for ctx.Err() == nil {
-		now, err := a.client().Incident(ctx, inc.ID)
-		if err != nil && ctx.Err() == nil {
+	leased, end := context.WithTimeout(ctx, time.Duration(t.terms.For)+overdue)
+	defer end()
+	for leased.Err() == nil {
+		now, err := a.client().Incident(leased, inc.ID)
+		if err != nil && leased.Err() == nil {
 			return err
 		}
-		for _, r := range now.Rounds {
-			if r.ID == done.ID && r.Ended != 0 {
-				fmt.Fprintf(a.Err, "quell: %s: relative cost %s\n", r.Outcome, relative(r))
-				return nil
-			}
+		i := slices.IndexFunc(now.Rounds, func(r *incident.Round) bool { return r.ID == done.ID })
+		switch {
+		case i >= 0 && now.Rounds[i].Ended != 0:
+			fmt.Fprintf(a.Err, "quell: %s: relative cost %s\n", now.Rounds[i].Outcome, relative(now.Rounds[i]))
+			return nil
+		case i < 0 && err == nil:
+			fmt.Fprintf(a.Err, "quell: the cap is removed: the agent does not measure it for %s\n", inc.ID)
+			end()
 		}
-		wait(ctx, t.poll)
+		wait(leased, t.poll)
 	}
 	last, stop := fresh(ctx)
 	defer stop()

@@ -12,6 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/eval/evaluation"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
 
 const trialConfig = `
@@ -21,6 +22,23 @@ spec: {min_samples: 20}
 detect: {outlier_window: 2500ms, window: 5s, look_back: 1m}
 enforce: {mode: advise, calm: 2500ms}
 `
+
+// TestTrialEndsWhereItsCapIsNotMeasured: each cap names the incident that it is for. If the
+// agent does not measure it there, trial removes the cap and goes on.
+func TestTrialEndsWhereItsCapIsNotMeasured(t *testing.T) {
+	f := newFakeOf(t, `{"id":"inc-7","machine":"m","rule":"cpi2","signal":"cpi","victim":{"task":"/web","class":"latency-sensitive"},"began":1,"opened":2,"updated":3,"mode":"advise","spec_mean":1,"spec_stddev":0.1,`+
+		`"kind":"neighbour","threshold":2,"cost":4,"suspects":[{"task":"/hog","class":"batch","level":"likely","method":"correlation","correlation":0.5}],"antagonists":1,"rounds":[]}`+"\n")
+	r := quell(t, clitest.Env(f.socket), strings.Fields("trial --budget 1 --reason test --within 24h --poll 1ms")...)
+	if r.Code != app.ExitOK || !strings.Contains(r.Err, "the agent does not measure it for inc-7") || !strings.Contains(r.Err, "1 of 1 caps were made") {
+		t.Errorf("exit code %d, it says %q", r.Code, r.Err)
+	}
+	asked := strings.Join(f.requests(), "\n")
+	for _, want := range []string{`"cap":{"task":"/hog","rate":0.1,"for":"5m","incident":"inc-7"}`, `"uncap":{"task":"/hog"}`} {
+		if !strings.Contains(asked, want) {
+			t.Errorf("%s is not in\n%s", want, asked)
+		}
+	}
+}
 
 // Real processes on one CPU, and an agent that only advises: trial caps the suspect of
 // the incident, measures the effect, and restores the limit.

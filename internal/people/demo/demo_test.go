@@ -55,12 +55,12 @@ func TestTheAgentsConfigurationIsRightAndCoversTheSceneAlone(t *testing.T) {
 		"/quell-demo-1-2/reports": sample.Batch,
 		"/quell-demo-1-2/encode":  sample.Batch,
 	} {
-		if r, job := c.Classify(path); r == nil || r.Class != class || string(job) != filepath.Base(path) {
-			t.Errorf("%s: rule %+v job %q", path, r, job)
+		if v := c.Classify(path, nil); v.Rule == nil || v.Class != class || string(v.Job) != filepath.Base(path) {
+			t.Errorf("%s: %+v", path, v)
 		}
 	}
 	for _, path := range []string{"/quell-demo-1-2/quell-agent", "/quell-demo-1-2", "/system.slice/ssh.service"} {
-		if r, _ := c.Classify(path); r != nil {
+		if c.Classify(path, nil).Rule != nil {
 			t.Errorf("%s is a task", path)
 		}
 	}

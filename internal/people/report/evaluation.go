@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
 	htmlpage "github.com/quell-dev/quell/internal/format/page"
 	"github.com/quell-dev/quell/internal/format/plot"
@@ -20,6 +21,9 @@ func EvaluationText(w io.Writer, r *evaluation.Report, s Style) error {
 	}
 	for _, c := range d.Sections {
 		for _, e := range c.Exhibits {
+			if e.Table.Long {
+				continue // the page and the CSV have it
+			}
 			p.line("")
 			p.line(p.paint(bold, e.Table.Caption))
 			t := table{}
@@ -82,8 +86,13 @@ func (s Style) evaluation(r *evaluation.Report) *htmlpage.Page {
 	if r.Precision != nil {
 		add("labelled precision", fmt.Sprintf("%s: %d of %d accusations named the true antagonist. This is not the outcome rate: it needs labels instead of caps", interval(*r.Precision), r.Precision.K, r.Precision.N))
 	}
-	return &htmlpage.Page{Title: "quell evaluate", Heading: "How well it works, as CPI²'s section 7 measures it", Head: []htmlpage.Table{facts},
-		Sections: []htmlpage.Section{s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r)}}
+	d := &htmlpage.Page{Title: "quell evaluate", Heading: "How well it works, as CPI²'s section 7 measures it", Head: []htmlpage.Table{facts}}
+	d.Add(paperChapter(r))
+	if r.Cluster != nil {
+		d.Add(clusterChapters(r.Cluster)...)
+	}
+	d.Add(s.loadChapter(r), s.outcomeChapter(r), s.reliefChapter(r), offenderChapter(r))
+	return d
 }
 
 // loadChapter is figure 14.
@@ -96,15 +105,70 @@ func (s Style) loadChapter(r *evaluation.Report) htmlpage.Section {
 	}
 	costs := distributions("Cost ÷ mean of the spec, by whether an antagonist was identified (14d)", r.Costs)
 	costs.Plots = []plot.Plot{cumulative("Cost ÷ mean of the spec", "cost ÷ mean", r.Costs)}
-	c.Exhibits = []htmlpage.Exhibit{{Table: t}, costs}
+	first := htmlpage.Exhibit{Table: t, Plots: loadScatters(r.Moments)}
+	c.Exhibits = []htmlpage.Exhibit{first}
+	if r.Utilisation.N > 0 {
+		c.Exhibits = append(c.Exhibits, distribution("CPU utilisation of the machine when a task was accused (14b)", "Utilisation", "share of the CPUs in use", r.Utilisation))
+	}
+	c.Exhibits = append(c.Exhibits, costs)
 	return c
+}
+
+// distribution is a table of quantiles with their plot.
+func distribution(caption, title, x string, all ...evaluation.Quantiles) htmlpage.Exhibit {
+	e := distributions(caption, all)
+	e.Plots = []plot.Plot{cumulative(title, x, all)}
+	return e
+}
+
+// mostPoints is the number of points up to which a scatter has all of them.
+const mostPoints = 1000
+
+// thinned is every k-th of n points, at most mostPoints, and what to say of it.
+func thinned(n int) (step int, note string) {
+	step = max(1, (n+mostPoints-1)/mostPoints)
+	if step > 1 {
+		note = fmt.Sprintf("; one of %d points is drawn", step)
+	}
+	return step, note
+}
+
+// loadScatters are figures 14a and 14c: incidents with an accusation.
+func loadScatters(all []evaluation.Moment) []plot.Plot {
+	var some []evaluation.Moment
+	for _, m := range all {
+		if m.Identified && plot.Finite(m.Utilisation) {
+			some = append(some, m)
+		}
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	step, note := thinned(len(some))
+	var plots []plot.Plot
+	for i, y := range []struct {
+		title, axis string
+		of          func(evaluation.Moment) float64
+	}{
+		{"Correlation of the accused (14a)", "correlation", func(m evaluation.Moment) float64 { return m.Correlation }},
+		{"Cost ÷ mean of the victim (14c)", "cost ÷ mean", func(m evaluation.Moment) float64 { return m.Degradation }},
+	} {
+		dots := plot.Series{Index: i, Mark: plot.Dot}
+		for k := 0; k < len(some); k += step {
+			dots.Add(some[k].Utilisation, y.of(some[k]))
+		}
+		chart := plot.Chart{Title: y.title, X: "share of the CPUs in use", Y: y.axis, Zero: true, Series: []plot.Series{dots},
+			About: y.title + " against the machine's utilisation when the task was accused" + note + "; the table has medians by load."}
+		plots = append(plots, chart.Draw())
+	}
+	return plots
 }
 
 // outcomeChapter is figures 15a, 15b, 16a and 16b.
 func (s Style) outcomeChapter(r *evaluation.Report) htmlpage.Section {
 	c := htmlpage.Section{ID: "outcomes", Title: "Outcomes (figures 15 and 16)", Notes: []string{
 		"A true positive is a cap under which the victim's cost fell by more than σ of its spec, a false positive one under which it rose by more, all else is noise. " +
-			"Misses and memory requests (figure 15c) are not in incidents and not shown."}}
+			"Memory requests are not counted."}}
 	for _, part := range []struct {
 		caption, head, x string
 		rates            []evaluation.Rates
@@ -137,7 +201,33 @@ func (s Style) outcomeChapter(r *evaluation.Report) htmlpage.Section {
 			c.Exhibits = append(c.Exhibits, e)
 		}
 	}
+	if e, ok := missesExhibit(r); ok {
+		c.Exhibits = append(c.Exhibits, e)
+	}
 	return c
+}
+
+// missesExhibit is figure 15c.
+func missesExhibit(r *evaluation.Report) (htmlpage.Exhibit, bool) {
+	if r.Cluster == nil || r.Cluster.Capped.MissesN == 0 {
+		return htmlpage.Exhibit{}, false
+	}
+	var helped []evaluation.Cap
+	for _, x := range r.Caps {
+		if x.Outcome == plan.TruePositive && plot.Finite(x.Misses) {
+			helped = append(helped, x)
+		}
+	}
+	step, note := thinned(len(helped))
+	dots := plot.Series{Mark: plot.Dot}
+	for k := 0; k < len(helped); k += step {
+		dots.Add(helped[k].RelativeCost, helped[k].Misses)
+	}
+	chart := plot.Chart{Title: "Relative cache misses per instruction (15c)", X: "relative cost", Y: "relative misses per instruction", Zero: true, Series: []plot.Series{dots},
+		About: "The victim's last-level cache misses per instruction under the cap ÷ before it, against its cost under the cap ÷ before it, of true positives" + note + "."}
+	t := htmlpage.Table{Caption: "Cache misses per instruction of true positives, under the cap ÷ before it (15c)", Head: []string{"caps", "correlation with the relative cost"},
+		Rows: [][]htmlpage.Cell{htmlpage.Row(fmt.Sprint(r.Cluster.Capped.MissesN), formatValue(r.Cluster.Capped.Misses))}}
+	return htmlpage.Exhibit{Table: t, Plots: []plot.Plot{chart.Draw()}}, true
 }
 
 // reliefChapter is figures 16c and 16d.

@@ -66,7 +66,7 @@ func quieted() incident.Record {
 		}}},
 		Outcome: plan.TruePositive,
 		Advice:  "cap /kubepods/besteffort/pod4712/encode to 0.01 CPU-s/s for 5m0s",
-		Rounds: []*incident.Round{{ID: "cap-20251121T120905.250-8", Suspect: encode, Correlation: 0.46, Rate: 0.01,
+		Rounds: []*incident.Round{{ID: "cap-20251121T120905.250-8", Capped: plan.Capped{Suspect: encode, Correlation: 0.46, Rate: 0.01, UsageBefore: 1.77, UsageUnder: 0.01},
 			From: noon.Add(9*time.Minute + 5*time.Second), Until: noon.Add(14*time.Minute + 5*time.Second), Ended: noon.Add(14*time.Minute + 5*time.Second),
 			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46",
 			CostBefore: 2.31, CostUnder: 1.24, RelativeCost: 1.24 / 2.31, Samples: 4, Outcome: plan.TruePositive}},

@@ -134,12 +134,11 @@ func outcomeColor(o plan.Outcome) color {
 	return plain
 }
 
-// relativeCost is the value of the last round that was measured.
+// relativeCost is the value of the last round, whose task mainSuspect shows; NaN if it was
+// not measured.
 func relativeCost(inc *incident.Record) float64 {
-	for _, r := range slices.Backward(inc.Rounds) {
-		if r.Samples > 0 {
-			return float64(r.RelativeCost)
-		}
+	if n := len(inc.Rounds); n > 0 && inc.Rounds[n-1].Samples > 0 {
+		return float64(inc.Rounds[n-1].RelativeCost)
 	}
 	return math.NaN()
 }
@@ -298,6 +297,8 @@ func (p *page) suspects(inc *incident.Record) {
 				why += "; may not be capped: latency-sensitive"
 			case sus.NeverCap:
 				why += "; may not be capped: never-cap"
+			case sus.Holds != "":
+				why += fmt.Sprintf("; may not be capped: its cgroup contains %s", sus.Holds)
 			}
 		}
 		t.row(cell{text: rank}, cell{text: string(sus.Name)}, cell{text: class(sus.Task)},
@@ -322,9 +323,12 @@ func (p *page) rounds(inc *incident.Record) {
 		}
 		p.fact(fmt.Sprintf("round %d", i+1), text)
 		result := fmt.Sprintf("cost before the cap %s %s, under it not measured", p.cost(inc.Signal, float64(r.CostBefore)), sig.Unit)
-		if r.Samples > 0 {
+		if r.Samples > 0 && !math.IsNaN(float64(r.RelativeCost)) {
 			result = fmt.Sprintf("cost %s → %s %s over %s, relative cost %.2f", p.cost(inc.Signal, float64(r.CostBefore)),
 				p.cost(inc.Signal, float64(r.CostUnder)), sig.Unit, plural(int(r.Samples), "sample"), float64(r.RelativeCost))
+			if before, under := float64(r.UsageBefore), float64(r.UsageUnder); !math.IsNaN(before) && !math.IsNaN(under) {
+				result += fmt.Sprintf("; usage of the capped task %s → %s %s", p.number(before), p.number(under), pressure(inc.Signal))
+			}
 		}
 		if r.Outcome != "" {
 			result += ": " + string(r.Outcome)

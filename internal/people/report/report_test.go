@@ -11,6 +11,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 )
 
 var prague = time.FixedZone("CET", 3600)
@@ -163,5 +164,21 @@ func TestEmptyListsSaySo(t *testing.T) {
 	b.Reset()
 	if err := Tasks(&b, []api.TaskView{}, Style{}); err != nil || !strings.HasPrefix(b.String(), "no tasks") {
 		t.Errorf("tasks: %q, %v", b.String(), err)
+	}
+}
+
+// TestARowShowsOneRound: the suspect, the outcome and the relative cost in a row of the table
+// are of the last round, also if only an earlier one, of another task, was measured.
+func TestARowShowsOneRound(t *testing.T) {
+	inc := quieted()
+	inc.Rounds = append(inc.Rounds, &incident.Round{ID: "cap-2", Capped: plan.Capped{Suspect: index}, From: inc.Updated, Outcome: plan.SuspectExited,
+		CostBefore: nan, CostUnder: nan, RelativeCost: nan})
+	inc.Outcome = plan.SuspectExited
+	var b strings.Builder
+	if err := Incidents(&b, []incident.Record{inc}, 0, Style{Width: 200}); err != nil {
+		t.Fatal(err)
+	}
+	if row := b.String(); !strings.Contains(row, "index.service") || !strings.Contains(row, "suspect-exited") || strings.Contains(row, "0.537") {
+		t.Errorf("the table is\n%s", row)
 	}
 }

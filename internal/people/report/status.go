@@ -15,7 +15,7 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	p.fact("agent", fmt.Sprintf("quell-agent %s, process %d on %s, up %s", st.Version, st.PID, st.Machine, span(st.Now.Sub(st.Started))))
 	p.fact("platform", string(st.Platform))
 	p.fact("rule", st.Rule)
-	p.fact("enforcement", mode(st.Mode))
+	p.fact("enforcement", mode(st.Mode)+from(st))
 	p.fact("tasks", fmt.Sprintf("%d monitored, %s finished", st.Tasks, plural(int(st.Intervals), "interval")))
 	p.fact("outside", fmt.Sprintf("%s CPU-s/s were used outside any task in the last interval", s.number(st.Outside)))
 	p.fact("incidents", fmt.Sprintf("%d open", st.Open))
@@ -73,6 +73,25 @@ func heldTo(c api.CapView) string {
 		return fmt.Sprintf("%g CPU-s/s", c.Rate)
 	}
 	return c.Limit()
+}
+
+// from is where the mode comes from, if that is not the configuration.
+func from(st api.Status) string {
+	d := st.ModeFrom.Decision
+	if d == nil {
+		return ""
+	}
+	text := "; " + st.ModeFrom.Text()
+	if d.At != 0 {
+		text += " " + span(st.Now.Sub(d.At)) + " ago"
+	}
+	if d.Until != 0 {
+		text += ", for another " + span(d.Until.Sub(st.Now))
+	}
+	if st.ModeFrom.From == api.ByOverride {
+		text += "; `quell enforcement --reset` takes it back"
+	}
+	return text
 }
 
 func mode(m plan.Mode) string {

@@ -59,7 +59,7 @@ func worstRatio(t api.TaskView) float64 {
 func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 	p := &page{Style: s}
 	if len(tasks) == 0 {
-		p.line("no tasks: no rule of the agent's configuration matches a cgroup")
+		p.line("no tasks: no rule of the agent's configuration matches a cgroup; `quell init` shows what there is")
 		return p.flush(w)
 	}
 	signals := counted(tasks)
@@ -71,7 +71,14 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 		column{head: "SPEC", drop: 1},
 		column{head: "FLAGS", least: 9, words: true, drop: 4}, column{head: "NOTE", least: 20, words: true, drop: 3})
 	for _, task := range tasks {
-		row := []cell{{text: task.Name.String()}, {text: task.Class.String()}, {text: s.number(task.CPU)}}
+		class, note := task.Class.String(), task.Note
+		if task.Proposed {
+			class += "?"
+			if note == "" {
+				note = "proposed class: " + task.ClassWhy
+			}
+		}
+		row := []cell{{text: task.Name.String()}, {text: class}, {text: s.number(task.CPU)}}
 		for _, sig := range signals {
 			row = append(row, s.costCell(task, sig))
 		}
@@ -82,7 +89,7 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 				worst.color = red
 			}
 		}
-		t.row(append(row, worst, nowState(task), cell{text: coverage(task)}, cell{text: specs(task)}, flags(task), cell{task.Note, dim})...)
+		t.row(append(row, worst, nowState(task), cell{text: coverage(task)}, cell{text: specs(task)}, flags(task), cell{note, dim})...)
 	}
 	t.write(p)
 	return p.flush(w)
@@ -148,15 +155,26 @@ func coverage(t api.TaskView) string {
 }
 
 // specs is the state of the task's specs: ready if all are, else the state of the first
-// that is not; "-" without any.
+// that is not, or when it will be ready; "-" without any.
 func specs(t api.TaskView) string {
 	text := "-"
 	for _, v := range t.Costs {
-		if text = v.Spec.State.String(); v.Spec.State != spec.Ready {
+		if text = v.Spec.State.String(); v.Spec.State == spec.Learning && v.ReadyIn > 0 {
+			return "ready in " + left(v.ReadyIn)
+		}
+		if v.Spec.State != spec.Ready {
 			break
 		}
 	}
 	return text
+}
+
+// left is a time to wait in s, rounded up to minutes.
+func left(seconds float64) string {
+	if seconds < 60 {
+		return fmt.Sprintf("%.0f s", math.Ceil(seconds))
+	}
+	return fmt.Sprintf("%.0f min", math.Ceil(seconds/60))
 }
 
 func flags(t api.TaskView) cell {
@@ -179,6 +197,9 @@ func flags(t api.TaskView) cell {
 	}
 	if t.NeverCap {
 		all = append(all, "never-cap")
+	}
+	if t.Holds != "" {
+		all = append(all, "holds "+t.Holds.String())
 	}
 	return cell{strings.Join(all, ","), c}
 }

@@ -136,7 +136,7 @@ func TestNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, _, _ := strings.Cut(string(goroot), "\n")
-	modules = append([]linked{{"Go's standard library", "", dir}}, modules...)
+	modules = append([]linked{{"Go's standard library", "", dir}, {"uPlot", "v1.6.32", root + "/internal/people/dashboard/web/uplot"}}, modules...)
 	got, problems, err := notice(modules)
 	if err != nil {
 		t.Fatal(err)

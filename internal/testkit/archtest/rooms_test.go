@@ -19,11 +19,11 @@ type room struct {
 var rooms = []room{
 	{"core", "the pure loop: samples in, findings and actions out", 11_000},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
-	{"machine", "what is read from and written to a Linux machine", 13_000},
-	{"agent", "the daemon of each machine", 7_500},
+	{"machine", "what is read from and written to a Linux machine", 15_500},
+	{"agent", "the daemon of each machine", 8_200},
 	{"cluster", "the bus, the store and the server", 16_000},
 	{"lab", "interference measured under control", 33_000},
-	{"eval", "how often the rules are right: recordings and a simulator", 7_500},
+	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
 	{"people", "what people see and type", 12_000},
 	{"testkit", "what tests share, and tests of this tree", 6_000},
 }

@@ -44,12 +44,12 @@ func TestPromisedProgramsAreInstalled(t *testing.T) {
 func TestDeps(t *testing.T) {
 	const update, install = "-o DPkg::Lock::Timeout=300 update -qq\n", "-o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "
 	for _, c := range []struct{ name, has, args, out, apt string }{
-		{"what is missing is installed, each once", "git stress-ng", "browser soak soak", "apt-get install chromium make", update + install + "chromium make\n"},
+		{"what is missing is installed, each once", "git stress-ng npm", "browser soak soak", "apt-get install chromium make", update + install + "chromium make\n"},
 		{"nothing is missing", "git stress-ng make", "soak", "", ""},
 		{"a package without its program", "git make", "soak", "apt-get install stress-ng\ndeps: still missing: stress-ng stress-ng", update + install + "stress-ng\n"},
 		{"told only", "git", "-n soak", "not installed: make, stress-ng; tests that need them are skipped (make test-deps installs them)", ""},
 		{"an unknown suite", "", "tset", `deps: unknown suite "tset": want test, guests, browser or soak`, ""},
-		{"apt-get fails", "", "browser", "apt-get install chromium\ndeps: apt-get update -qq: no network", ""},
+		{"apt-get fails", "npm", "browser", "apt-get install chromium\ndeps: apt-get update -qq: no network", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -7,7 +7,6 @@ package authority
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,15 +15,16 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/credential"
-	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // Authority issues credentials.
 type Authority struct {
-	dir              string
-	operator, system nkeys.KeyPair
-	accounts         map[credential.Account]nkeys.KeyPair
+	dir      string
+	operator nkeys.KeyPair
+	system   string                        // public key
+	accounts map[credential.Account]string // public keys
+	signing  signing
 }
 
 // oneAccount is the key of the only account that quell had before there was one for each
@@ -48,45 +48,22 @@ func Load(dir string) (*Authority, error) {
 		return nil, fmt.Errorf("load keys: %s has %s, of an older quell-server that had one account for all: "+
 			"let that one store what waits in its streams, move the file away, and issue all credentials again", dir, oneAccount)
 	}
-	a := &Authority{dir: dir, accounts: map[credential.Account]nkeys.KeyPair{}}
-	load := func(name string, create func() (nkeys.KeyPair, error)) nkeys.KeyPair {
-		if err != nil {
-			return nil
-		}
-		var pair nkeys.KeyPair
-		pair, err = loadKey(filepath.Join(dir, name+".nk"), create)
-		return pair
+	a := &Authority{dir: dir, accounts: map[credential.Account]string{}}
+	if a.operator, err = loadKey(filepath.Join(dir, "operator"+privateExt), nkeys.CreateOperator); err != nil {
+		return nil, err
 	}
-	a.operator, a.system = load("operator", nkeys.CreateOperator), load("system", nkeys.CreateAccount)
+	if a.system, err = a.loadAccount("system"); err != nil {
+		return nil, err
+	}
 	for _, name := range credential.Accounts() {
-		a.accounts[name] = load(string(name), nkeys.CreateAccount)
+		if a.accounts[name], err = a.loadAccount(string(name)); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
+	if err := a.loadSigning(); err != nil {
 		return nil, err
 	}
 	return a, nil
-}
-
-func loadKey(path string, create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, error) {
-	seed, err := os.ReadFile(path)
-	if err == nil {
-		pair, err := nkeys.FromSeed(seed)
-		if err != nil {
-			return nil, fmt.Errorf("load key %s: %w", path, err)
-		}
-		return pair, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("load key: %w", err)
-	}
-	pair, err := create()
-	if err != nil {
-		return nil, fmt.Errorf("make key %s: %w", path, err)
-	}
-	if seed, err = pair.Seed(); err != nil {
-		return nil, fmt.Errorf("make key %s: %w", path, err)
-	}
-	return pair, atomicfile.Write(path, seed, 0o600)
 }
 
 // Role is the role that credentials are issued for.
@@ -155,7 +132,7 @@ func (a *Authority) issueNew(i Issued, ttl time.Duration) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		pairs = append(pairs, signer)
+		pairs = append(pairs, signer, credential.Pair{Tokens: a.endorsements(time.Now())})
 	}
 	return credential.Format(pairs...)
 }
@@ -164,7 +141,7 @@ func (a *Authority) issueNew(i Issued, ttl time.Duration) ([]byte, error) {
 var ErrNotDue = errors.New("the credentials are not due, or not renewable")
 
 // Renew signs credentials of a machine's agent for its new public key, if its newest ones
-// are due. The caller knows that it is the machine that asks.
+// are due or signed by a former key. The caller knows that it is the machine that asks.
 func (a *Authority) Renew(machine, public string, now time.Time) ([]string, error) {
 	if !nkeys.IsValidPublicUserKey(public) {
 		return nil, errors.New("renew credentials: the key is not valid")
@@ -177,14 +154,14 @@ func (a *Authority) Renew(machine, public string, now time.Time) ([]string, erro
 	switch {
 	case i.Renew == 0 || i.Expires <= now.Unix():
 		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
-	case !i.Enrol && !credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now):
+	case !i.Enrol && i.By == a.signing.public() && !credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now):
 		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
 	}
 	tokens, err := a.issue(Issued{Role: Agent, Name: machine, Key: public, Expires: now.Unix() + i.Renew, Renew: i.Renew})
 	if err != nil {
 		return nil, err
 	}
-	return tokens, a.Sync()
+	return append(tokens, a.endorsements(now)...), a.Sync()
 }
 
 // issue signs the JWTs of credentials and records them.
@@ -196,6 +173,7 @@ func (a *Authority) issue(i Issued) (tokens []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	i.By = a.signing.public()
 	for _, account := range credential.Accounts() {
 		may, ok := allowed[account]
 		if !ok {
@@ -213,9 +191,9 @@ func (a *Authority) issue(i Issued) (tokens []string, err error) {
 		if i.Role != Server {
 			c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
 		}
-		token, err := c.Encode(a.accounts[account])
+		token, err := a.sign(c, account)
 		if err != nil {
-			return nil, fmt.Errorf("issue credentials: %w", err)
+			return nil, err
 		}
 		tokens, i.At = append(tokens, token), c.IssuedAt
 	}
@@ -234,9 +212,9 @@ func (a *Authority) signer(name string, expires int64) (p credential.Pair, err e
 	c.Tags.Add(credential.SignerTag)
 	c.Pub.Deny.Add(">")
 	c.Sub.Deny.Add(">")
-	token, err := c.Encode(a.accounts[credential.Commands])
+	token, err := a.sign(c, credential.Commands)
 	if err != nil {
-		return p, fmt.Errorf("issue credentials: %w", err)
+		return p, err
 	}
 	return credential.Pair{Tokens: []string{token}, Seed: seed}, nil
 }
@@ -290,62 +268,4 @@ func share(name credential.Account, store string, c *jwt.AccountClaims) {
 	case credential.Specs:
 		c.Imports.Add(service(readSpecs), &jwt.Import{Name: wire.AllSpecs, Subject: wire.AllSpecs, Account: store, Type: jwt.Stream})
 	}
-}
-
-// Trust is the information with which a NATS server accepts the holders of credentials:
-// the operator and its accounts, as JWTs. It holds no secret.
-type Trust struct {
-	Operator string
-	System   string                        // public key of the system account
-	Accounts map[credential.Account]string // public keys
-	JWTs     map[string]string             // of all accounts, by public key
-}
-
-// Trust returns the authority's trust information.
-func (a *Authority) Trust() (t Trust, err error) {
-	operatorKey, err := a.operator.PublicKey()
-	if err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	revoked, err := a.revoked()
-	if err != nil {
-		return t, err
-	}
-	t.Accounts, t.JWTs = map[credential.Account]string{}, map[string]string{}
-	account := func(name string, pair nkeys.KeyPair, change func(*jwt.AccountClaims)) (string, error) {
-		key, err := pair.PublicKey()
-		if err != nil {
-			return "", fmt.Errorf("describe keys: %w", err)
-		}
-		c := jwt.NewAccountClaims(key)
-		c.Name = name
-		change(c)
-		if t.JWTs[key], err = c.Encode(a.operator); err != nil {
-			return "", fmt.Errorf("describe keys: %w", err)
-		}
-		return key, nil
-	}
-	if t.System, err = account("system", a.system, func(*jwt.AccountClaims) {}); err != nil {
-		return t, err
-	}
-	store, err := a.accounts[credential.Store].PublicKey()
-	if err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	for _, name := range credential.Accounts() {
-		if t.Accounts[name], err = account("quell-"+string(name), a.accounts[name], func(c *jwt.AccountClaims) {
-			share(name, store, c)
-			for key, at := range revoked {
-				c.RevokeAt(key, time.Unix(at, 0))
-			}
-		}); err != nil {
-			return t, err
-		}
-	}
-	operator := jwt.NewOperatorClaims(operatorKey)
-	operator.Name, operator.SystemAccount = "quell", t.System
-	if t.Operator, err = operator.Encode(a.operator); err != nil {
-		return t, fmt.Errorf("describe keys: %w", err)
-	}
-	return t, nil
 }

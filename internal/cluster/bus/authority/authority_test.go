@@ -26,7 +26,7 @@ func TestKeysStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, err := os.ReadDir(dir)
-	if err != nil || len(names) != 6 {
+	if err != nil || len(names) != 7 {
 		t.Fatalf("%d keys, %v", len(names), err)
 	}
 	for _, n := range names {
@@ -46,7 +46,7 @@ func TestKeysStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !maps.Equal(x.Accounts, y.Accounts) || x.System != y.System || len(x.JWTs) != 5 {
+	if !maps.Equal(x.Accounts, y.Accounts) || x.System != y.System || x.Signing != y.Signing || len(x.JWTs) != 5 {
 		t.Errorf("accounts %v, %s; then %v, %s", x.Accounts, x.System, y.Accounts, y.System)
 	}
 }
@@ -63,13 +63,15 @@ func TestKeysRefused(t *testing.T) {
 	if _, err := authority.Load(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "samples.nk"), []byte("SAxyz"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := authority.Load(dir); err == nil || !strings.Contains(err.Error(), "samples.nk") {
-		t.Errorf("a damaged key: %v", err)
-	} else if strings.Contains(err.Error(), "SAxyz") {
-		t.Errorf("the error shows the key: %v", err)
+	for _, name := range []string{"signing.json", "samples.pub", "samples.nk"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(`{"seed":"SAxyz"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := authority.Load(dir); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("a damaged key in %s: %v", name, err)
+		} else if strings.Contains(err.Error(), "SAxyz") {
+			t.Errorf("the error shows the key: %v", err)
+		}
 	}
 	old := filepath.Join(t.TempDir(), "keys")
 	if err := errors.Join(os.Mkdir(old, 0o700), os.WriteFile(filepath.Join(old, "account.nk"), []byte("SAxyz"), 0o600)); err != nil {

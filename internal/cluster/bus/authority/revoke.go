@@ -23,7 +23,8 @@ type Issued struct {
 	Name    string `json:"name"`
 	Key     string `json:"key"`               // public
 	At      int64  `json:"at"`                // s since 1970
-	Expires int64  `json:"expires,omitempty"` // s since 1970; 0: never
+	By      string `json:"by,omitempty"`      // public key that signed them; empty: the accounts' own
+	Expires int64  `json:"expires,omitempty"` // s since 1970; 0: never; not after the end of the key that signed them
 	Revoked int64  `json:"-"`                 // s since 1970; 0: not revoked
 	Renew   int64  `json:"renew,omitempty"`   // life of those that replace them, s; 0: they are not renewed
 	Enrol   bool   `json:"enrol,omitempty"`   // they are renewed at once
@@ -112,6 +113,9 @@ func (a *Authority) Issued() ([]Issued, error) {
 			return nil, fmt.Errorf("list credentials: line %d of %s: %w", n, issuedFile, err)
 		}
 		i.Revoked = revoked[i.Key]
+		if end := a.until(i.By); end != 0 && (i.Expires == 0 || i.Expires > end) {
+			i.Expires = end
+		}
 		all = append(all, i)
 	}
 	return all, nil
@@ -120,6 +124,10 @@ func (a *Authority) Issued() ([]Issued, error) {
 type holder struct {
 	role Role
 	name string
+}
+
+func compareHolders(a, b Issued) int {
+	return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
 }
 
 // newest returns each holder's newest credentials that are not revoked.

@@ -4,11 +4,13 @@
 //
 // The file is text in the NATS format: a JWT for each account of the bus that the holder
 // may use, and the private key that they name. A server's has one more pair: the key that
-// signs commands, and the JWT by which agents accept that key. NATS's own tools use the
-// first JWT.
+// signs commands, and the JWT by which agents accept that key; and the endorsements, by
+// which agents with credentials of a former signing key accept it too. NATS's own tools
+// use the first JWT.
 package credential
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -49,6 +51,9 @@ const (
 	// those that it has renewed at once: they were made elsewhere and end soon.
 	RenewTag = "renewable"
 	EnrolTag = "enrolment"
+	// EndorsementTag marks a JWT with which a signing key of the authority names its
+	// successor.
+	EndorsementTag = "names-successor"
 	// signerRole is the role that has such a key.
 	signerRole = "server"
 )
@@ -61,17 +66,19 @@ type File struct {
 	Renewable  bool      // the server gives new ones to their holder
 	Enrols     bool      // they are renewed at once
 
-	tokens      map[Account]string
-	issuers     map[Account]string // public keys
-	user        nkeys.KeyPair
-	signer      nkeys.KeyPair // nil: it signs no commands
-	signerToken string
+	tokens       map[Account]string
+	accounts     map[Account]string // public keys
+	issuers      map[Account]string // public keys that have signed the tokens
+	endorsements []string
+	user         nkeys.KeyPair
+	signer       nkeys.KeyPair // nil: it signs no commands
+	signerToken  string
 }
 
-// Pair is a private key with the JWTs that name it.
+// Pair is a private key with the JWTs that name it, or JWTs without a key.
 type Pair struct {
 	Tokens []string
-	Seed   []byte
+	Seed   []byte // nil: none
 }
 
 // Format returns the text of a file.
@@ -80,7 +87,7 @@ func Format(pairs ...Pair) ([]byte, error) {
 	for _, p := range pairs {
 		for i, token := range p.Tokens {
 			text, err := jwt.DecorateJWT(token)
-			if err == nil && i == 0 { // where NATS's own tools expect it
+			if err == nil && i == 0 && p.Seed != nil { // where NATS's own tools expect it
 				var seed []byte
 				seed, err = jwt.DecorateSeed(p.Seed)
 				text = append(append(text, seed...), '\n')
@@ -114,7 +121,7 @@ var errOld = errors.New("they are not of this version of quell: make new ones wi
 // Parse reads the text of a file. It does not check who signed it: only its holder reads
 // it, and the bus checks it.
 func Parse(text []byte) (*File, error) {
-	f := &File{tokens: map[Account]string{}, issuers: map[Account]string{}}
+	f := &File{tokens: map[Account]string{}, accounts: map[Account]string{}, issuers: map[Account]string{}}
 	owners := map[string]string{} // of the JWTs, by account; of the signer by its tag
 	keys := map[string]nkeys.KeyPair{}
 	for _, m := range block.FindAllSubmatch(text, -1) {
@@ -156,9 +163,17 @@ func Parse(text []byte) (*File, error) {
 
 // take reads a JWT.
 func (f *File) take(token string, owners map[string]string) error {
-	c, err := jwt.DecodeUserClaims(token)
+	claims, err := jwt.Decode(token)
 	if err != nil {
 		return fmt.Errorf("a JWT is damaged: %w", err)
+	}
+	if e, ok := claims.(*jwt.AccountClaims); ok && e.Tags.Contains(EndorsementTag) {
+		f.endorsements = append(f.endorsements, token)
+		return nil
+	}
+	c, ok := claims.(*jwt.UserClaims)
+	if !ok {
+		return errOld
 	}
 	if c.Tags.Contains(SignerTag) {
 		f.signerToken, owners[SignerTag] = token, c.Subject
@@ -176,9 +191,12 @@ func (f *File) take(token string, owners map[string]string) error {
 		f.Expires = time.Unix(c.Expires, 0)
 	}
 	f.Renewable, f.Enrols = c.Tags.Contains(RenewTag), c.Tags.Contains(EnrolTag)
-	f.issuers[a] = c.Issuer
+	f.accounts[a], f.issuers[a] = accountOf(c), c.Issuer
 	return nil
 }
+
+// accountOf is the public key of the account that credentials are for.
+func accountOf(c *jwt.UserClaims) string { return cmp.Or(c.IssuerAccount, c.Issuer) }
 
 // NewKey makes a private key, and its public part.
 func NewKey() (public string, seed []byte, err error) {
@@ -196,8 +214,9 @@ func NewKey() (public string, seed []byte, err error) {
 }
 
 // Renewed returns the text of credentials that take the place of f: tokens for a new key,
-// from the same authority, for the same holder and accounts.
-func (f *File) Renewed(tokens []string, seed []byte) ([]byte, error) {
+// from the same authority, for the same holder and accounts. If another key has signed
+// them, the tokens include its endorsement.
+func (f *File) Renewed(tokens []string, seed []byte, now time.Time) ([]byte, error) {
 	text, err := Format(Pair{Tokens: tokens, Seed: seed})
 	if err != nil {
 		return nil, err
@@ -206,12 +225,47 @@ func (f *File) Renewed(tokens []string, seed []byte) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("renew credentials: %w", err)
-	case n.Role != f.Role || n.Name != f.Name || !maps.Equal(n.issuers, f.issuers):
+	case n.Role != f.Role || n.Name != f.Name || !maps.Equal(n.accounts, f.accounts) || !f.replacedBy(n, now):
 		return nil, fmt.Errorf("renew credentials: they are of %s %.80q, or of another authority", n.Role, n.Name)
 	case n.Enrols || !n.Expires.IsZero() && !n.Expires.After(f.Issued):
 		return nil, errors.New("renew credentials: they do not last")
 	}
 	return text, nil
+}
+
+// replacedBy reports whether the tokens of n are signed by the keys that have signed those
+// of f, or by one that has replaced them.
+func (f *File) replacedBy(n *File, now time.Time) bool {
+	key := n.issuers[Commands]
+	for a, issuer := range n.issuers {
+		if issuer != f.issuers[a] && (issuer != key || !endorsed(f.issuers[Commands], key, n.endorsements, now)) {
+			return false
+		}
+	}
+	return true
+}
+
+// maxEndorsements is how often signing keys may have been replaced since credentials were
+// signed.
+const maxEndorsements = 16
+
+// endorsed reports whether signing key next is old, or has replaced it: each key has named its
+// successor, and the names are still valid.
+func endorsed(old, next string, endorsements []string, now time.Time) bool {
+	successors := map[string]string{}
+	for _, token := range endorsements[:min(len(endorsements), maxEndorsements)] {
+		c, err := jwt.DecodeAccountClaims(token) // checks that the issuer named in it has signed it
+		if err == nil && c.Tags.Contains(EndorsementTag) && now.Unix() < c.Expires {
+			successors[c.Issuer] = c.Subject
+		}
+	}
+	for range maxEndorsements {
+		if old == next || old == "" {
+			break
+		}
+		old = successors[old]
+	}
+	return old == next && next != ""
 }
 
 // Token returns the JWT for an account.
@@ -235,32 +289,39 @@ func Due(issued, expires, now time.Time) bool {
 // Answer signs a NATS server's challenge.
 func (f *File) Answer(nonce []byte) ([]byte, error) { return f.user.Sign(nonce) }
 
-// context is what is signed before a command, so that a signature is for nothing else.
-const context = "quell command\n"
+// context is what is signed before decisions, so that a signature is for nothing else.
+const context = "quell decisions\n"
 
-// Sign signs a command. It returns the JWT of the signer too.
-func (f *File) Sign(command []byte) (token string, signature []byte, err error) {
+// Signature is that of a command.
+type Signature struct {
+	Signer       string   // the JWT of the key that signed
+	Endorsements []string // of the keys that sign such JWTs
+	Bytes        []byte
+}
+
+// Sign signs a command.
+func (f *File) Sign(command []byte) (s Signature, err error) {
 	if f.signer == nil {
-		return "", nil, fmt.Errorf("sign command: the credentials of %s %s sign no commands", f.Role, f.Name)
+		return s, fmt.Errorf("sign command: the credentials of %s %s sign no commands", f.Role, f.Name)
 	}
-	signature, err = f.signer.Sign(append([]byte(context), command...))
-	if err != nil {
-		return "", nil, fmt.Errorf("sign command: %w", err)
+	s = Signature{Signer: f.signerToken, Endorsements: f.endorsements}
+	if s.Bytes, err = f.signer.Sign(append([]byte(context), command...)); err != nil {
+		return s, fmt.Errorf("sign command: %w", err)
 	}
-	return f.signerToken, signature, nil
+	return s, nil
 }
 
 // Verify returns the key that signed a command, and an error if that is no server of the
 // authority that issued this file.
-func (f *File) Verify(command []byte, token string, signature []byte, now time.Time) (signer string, err error) {
-	c, err := jwt.DecodeUserClaims(token) // checks that the issuer named in it has signed it
+func (f *File) Verify(command []byte, s Signature, now time.Time) (signer string, err error) {
+	c, err := jwt.DecodeUserClaims(s.Signer) // checks that the issuer named in it has signed it
 	switch {
-	case f.issuers[Commands] == "":
+	case f.accounts[Commands] == "":
 		return "", errors.New("these credentials do not say who may sign commands")
 	case err != nil:
 		return "", fmt.Errorf("the signer's JWT is damaged: %w", err)
-	case c.Issuer != f.issuers[Commands]:
-		return "", errors.New("the signer is another authority's")
+	case accountOf(c) != f.accounts[Commands] || !endorsed(f.issuers[Commands], c.Issuer, s.Endorsements, now):
+		return "", errors.New("the signer is another authority's, or its key was replaced")
 	case !c.Tags.Contains(SignerTag) || !strings.HasPrefix(c.Name, signerRole+"."):
 		return "", fmt.Errorf("%q may not sign commands", c.Name)
 	case c.Expires != 0 && now.Unix() >= c.Expires:
@@ -270,7 +331,7 @@ func (f *File) Verify(command []byte, token string, signature []byte, now time.T
 	if err != nil {
 		return "", fmt.Errorf("the signer's key is damaged: %w", err)
 	}
-	if err := key.Verify(append([]byte(context), command...), signature); err != nil {
+	if err := key.Verify(append([]byte(context), command...), s.Bytes); err != nil {
 		return "", fmt.Errorf("the signature is not that of the command: %w", err)
 	}
 	return c.Subject, nil

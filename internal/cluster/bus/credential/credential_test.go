@@ -56,7 +56,7 @@ func TestFile(t *testing.T) {
 		if len(got) != len(accounts) || got[0] != accounts[0] || got[len(got)-1] != accounts[len(accounts)-1] {
 			t.Errorf("%s: accounts %v, want %v", role, got, accounts)
 		}
-		if _, _, err := f.Sign([]byte("c")); (err == nil) != (role == authority.Server) {
+		if _, err := f.Sign([]byte("c")); (err == nil) != (role == authority.Server) {
 			t.Errorf("%s signs commands: %v", role, err)
 		}
 		token, err := jwt.ParseDecoratedJWT(text)

@@ -1,11 +1,13 @@
 package embedded
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -174,15 +176,16 @@ func refusalReason(token string, t authority.Trust, now time.Time) (who, why str
 		return "", "no credentials"
 	}
 	c, err := jwt.DecodeUserClaims(token) // checks that the issuer named in it has signed it
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", "the credentials were changed after they were signed"
-	case t.JWTs[c.Issuer] == "":
-		return "", "the credentials are another authority's"
 	}
-	account, err := jwt.DecodeAccountClaims(t.JWTs[c.Issuer])
+	account, err := jwt.DecodeAccountClaims(t.JWTs[cmp.Or(c.IssuerAccount, c.Issuer)])
 	switch {
-	case err == nil && account.IsClaimRevoked(c):
+	case slices.Contains(t.Ended, c.Issuer):
+		return "", "the key that signed the credentials was replaced"
+	case err != nil || !account.DidSign(c):
+		return "", "the credentials are another authority's"
+	case account.IsClaimRevoked(c):
 		return c.Name, "the credentials were revoked"
 	case c.Expires != 0 && now.Unix() >= c.Expires:
 		return c.Name, "the credentials expired on " + time.Unix(c.Expires, 0).UTC().Format(time.RFC3339)
@@ -191,7 +194,7 @@ func refusalReason(token string, t authority.Trust, now time.Time) (who, why str
 }
 
 // SetTrust replaces the server's trust information. Clients whose credentials have been
-// revoked are disconnected and not accepted again.
+// revoked, or were signed by a key that has ended, are disconnected and not accepted again.
 func (s *Server) SetTrust(t authority.Trust) error {
 	if !maps.Equal(t.Accounts, s.trust.Accounts) || t.System != s.trust.System {
 		return errors.New("change trust: these are another authority's keys")

@@ -84,6 +84,8 @@ type View struct {
 func (d Dialect) Views() []View {
 	return []View{
 		{"incidents", "SELECT * FROM incident_history QUALIFY row_number() OVER (PARTITION BY machine, id ORDER BY updated DESC, closed DESC NULLS LAST) = 1"},
+		{"rounds", "SELECT * FROM round_history QUALIFY row_number() OVER (PARTITION BY machine, incident, id, task ORDER BY updated DESC, ended DESC NULLS LAST) = 1"},
+		{"suspects", "SELECT * FROM suspect_history QUALIFY row_number() OVER (PARTITION BY machine, incident, task ORDER BY updated DESC, analysed DESC NULLS LAST) = 1"},
 		{"specs", "SELECT * FROM spec_history QUALIFY row_number() OVER (PARTITION BY job, platform, signal, variant ORDER BY \"at\" DESC, version DESC) = 1"},
 		{"signals", d.signals()},
 	}
@@ -104,6 +106,10 @@ func Table(name string) string {
 	switch name {
 	case store.Incidents:
 		return "incident_history"
+	case store.Rounds:
+		return "round_history"
+	case store.Suspects:
+		return "suspect_history"
 	case store.Specs:
 		return "spec_history"
 	}

@@ -39,6 +39,7 @@ func (d Dialect) Specs(p spec.Params, revoked []store.Window, now sample.Millis)
 		"{min_samples}", fmt.Sprint(p.MinSamples), "{min_tasks}", fmt.Sprint(p.MinTasks),
 		"{log_weight}", decay(p), "{excluded_flags}", fmt.Sprint(int(spec.ExcludedFlags)), "{sample_filter}", d.sampleFilter(),
 		"{min_machines}", fmt.Sprint(p.MinMachines), "{revoked}", d.notRevoked(revoked), "{instance}", fmt.Sprintf(d.matches, "job", d.Quote(spec.InstancePattern)),
+		"{self}", d.self(),
 		"{votes}", fmt.Sprint(spec.Votes), "{outlying_part}", fmt.Sprint(spec.OutlyingPart), "{fence}", double(spec.Fence), "{mad_sigma}", double(spec.MADSigma), "{effect}", d.effect(),
 	).Replace(strings.TrimSpace(specsSQL))
 }
@@ -59,6 +60,22 @@ func (d Dialect) sampleFilter() string {
 		all = append(all, c)
 	}
 	return strings.Join(all, "\n      OR ")
+}
+
+// self is spec.Filter.Self of a sample; null if it is not known.
+func (d Dialect) self() string {
+	text := "CASE"
+	for _, s := range sample.Signals() {
+		rule, _ := spec.FilterOf(s.Name)
+		if !rule.SelfApart {
+			continue
+		}
+		const self = "s.wait_self * CAST(s.cost AS DOUBLE) / s.wait_other"
+		text += fmt.Sprintf("\n         WHEN s.signal = %[1]s AND s.wait_self = 0 THEN 0e0"+
+			"\n         WHEN s.signal = %[1]s AND s.wait_self > 0 AND s.wait_other > 0 AND s.cost > 0 AND %[2]s <= %[3]s THEN %[2]s",
+			d.Quote(string(s.Name)), self, double(rule.Most))
+	}
+	return text + " END"
 }
 
 // notRevoked are the conditions that keep out revoked samples.
@@ -100,7 +117,8 @@ func SpecsOf(rows []json.RawMessage, now sample.Millis) ([]store.Spec, error) {
 	all := make([]store.Spec, 0, len(rows))
 	for _, row := range rows {
 		s := store.Spec{At: int64(now)}
-		into := []any{&s.Job, &s.Platform, &s.Signal, &s.Variant, &s.State, &s.Tasks, &s.Samples, &s.CPUMean, &s.Mean, &s.StdDev, &s.Last, &s.Machines, &s.MachinesOut, &s.At, &s.Version,
+		into := []any{&s.Job, &s.Platform, &s.Signal, &s.Variant, &s.State, &s.Tasks, &s.Samples, &s.CPUMean, &s.Mean, &s.StdDev, &s.Last, &s.Machines, &s.MachinesOut,
+			&s.SelfSamples, &s.SelfMean, &s.SelfStdDev, &s.At, &s.Version,
 			&s.Since, &s.P50, &s.P90, &s.P99, &s.Usage, &s.LeftOut}
 		if err := json.Unmarshal(row, &into); err != nil {
 			return nil, fmt.Errorf("read specs: %w", err)
@@ -117,7 +135,8 @@ func KeyOf(v *store.Spec) spec.Key {
 
 // SpecOf converts a stored version to a spec.Spec.
 func SpecOf(v *store.Spec) spec.Spec {
-	out := spec.Spec{Key: KeyOf(v), Samples: v.Samples, Tasks: int(v.Tasks), CPUMean: v.CPUMean, Mean: v.Mean, StdDev: v.StdDev, Updated: sample.Millis(v.At)}
+	out := spec.Spec{Key: KeyOf(v), Samples: v.Samples, Tasks: int(v.Tasks), CPUMean: v.CPUMean, Mean: v.Mean, StdDev: v.StdDev,
+		SelfSamples: v.SelfSamples, SelfMean: v.SelfMean, SelfStdDev: v.SelfStdDev, Updated: sample.Millis(v.At)}
 	if out.State.UnmarshalText([]byte(v.State)) != nil {
 		out.State = spec.Insufficient
 	}

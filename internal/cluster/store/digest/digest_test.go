@@ -59,6 +59,13 @@ func random(r *rand.Rand, n int) []sample.Sample {
 		case 5:
 			s.Cost = 0
 		}
+		if signal != sample.CPT { // of another signal they are no part of its cost
+			s.Extras.Set(sample.WaitOther, float64(s.Cost)*float64(s.CPU)*10)
+			s.Extras.Set(sample.WaitSelf, max(0, 3*r.Float64()-1))
+		}
+		if i%20 < 3 {
+			s.Extras = sample.Extras{}
+		}
 		all[i] = s
 	}
 	return all
@@ -88,7 +95,17 @@ func naive(all []sample.Sample, windows []store.Window, p spec.Params, now sampl
 			h = &spec.Hour{Start: k.hour}
 			by[k] = h
 		}
-		h.Machines = append(h.Machines, spec.MachineHour{Machine: spec.HashMachine(s.Machine), CPU: float64(s.CPU),
+		var self stat.Moments
+		waits := [2]float64{math.NaN(), math.NaN()}
+		for i, e := range []sample.Extra{sample.WaitOther, sample.WaitSelf} {
+			if v, ok := s.Extras.Get(e); ok {
+				waits[i] = v
+			}
+		}
+		if x := rule.Self(s.Cost, waits[0], waits[1]); x >= 0 {
+			self.Add(x, 1)
+		}
+		h.Machines = append(h.Machines, spec.MachineHour{Machine: spec.HashMachine(s.Machine), CPU: float64(s.CPU), Self: self,
 			Cost:  stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(s.Cost)},
 			Tasks: []spec.TaskSamples{{Task: spec.HashTask(s.Machine, string(s.Task)), N: 1}}})
 		h.Usage[spec.UsageBin(s.CPU)].Add(float64(s.Cost), 1)
@@ -197,6 +214,14 @@ func TestLearnsWhatTheSamplesSay(t *testing.T) {
 		all = append(all, some...)
 	}
 	want := naive(all, nil, b.params, b.now)
+	for _, c := range want {
+		if c.SelfSamples > 0 && c.Signal != sample.RunQ {
+			t.Errorf("%v has a self part of %d samples", c.Key, c.SelfSamples)
+		}
+	}
+	if !slices.ContainsFunc(want, func(c spec.Computed) bool { return c.SelfMean > 0.01 && c.SelfStdDev > 0 }) {
+		t.Error("no spec has a self part: the test shows nothing of it")
+	}
 	st := b.agrees("new segments", want)
 	if st.Segments != 15 || st.Read != 15 || st.Rows != int64(len(all)) {
 		t.Errorf("%+v, want the 3 hours of 5 flushes", st)
@@ -254,26 +279,6 @@ func TestInstancesAreNoJobs(t *testing.T) {
 	}
 	b.add(all)
 	b.agrees("with containers", want)
-}
-
-// Samples of one task on several pages, with nulls on some of them.
-func TestLongStretches(t *testing.T) {
-	b := newBench(t)
-	r := rand.New(rand.NewPCG(3, 4))
-	all := make([]sample.Sample, 300_000)
-	for i := range all {
-		all[i] = sample.Sample{TS: sample.At(start) + sample.Millis(i*10), Machine: "m", Job: "j", Task: sample.TaskName(fmt.Sprint("/", i*7/len(all))), Platform: "p", Signal: sample.CPT,
-			CPU: 1, Cost: 1e-3 * (1 + r.Float32()), Coverage: 1}
-		if i > 250_000 && i%3 == 0 {
-			all[i].Cost = float32(math.NaN())
-		}
-	}
-	b.add(all)
-	b.check("long stretches", all)
-	got, _ := b.learn()
-	if len(got) != 1 || got[0].Tasks != 7 {
-		t.Errorf("got %+v, want 7 tasks", got)
-	}
 }
 
 // TestIncidentsTakeSamplesOut: samples of an incident are excluded from the digests of

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -37,6 +38,11 @@ type row struct {
 	MachineM2      []float64 `parquet:"machine_m2"`
 	MachineCPU     []float64 `parquet:"machine_cpu"`
 	MachineTasks   []int32   `parquet:"machine_tasks"`
+	// The part of the machines' costs that tasks spent on themselves: its samples, mean, sum
+	// of squared differences from it. Empty if it is not known of any machine.
+	SelfSamples []int64   `parquet:"self_samples"`
+	SelfMean    []float64 `parquet:"self_mean"`
+	SelfM2      []float64 `parquet:"self_m2"`
 	// Tasks, as spec.HashTask, and their samples, machine by machine.
 	Task        []int64 `parquet:"task"`
 	TaskSamples []int32 `parquet:"task_samples"`
@@ -54,14 +60,19 @@ func (r *row) set(k spec.Key, h *spec.Hour) {
 	*r = row{Job: string(k.Job), Platform: string(k.Platform), Signal: string(k.Signal), Variant: k.Variant,
 		Hour: int64(h.Start), Newest: int64(h.Newest), Level: r.Level[:0], Samples: r.Samples[:0], Mean: r.Mean[:0], M2: r.M2[:0],
 		Machine: r.Machine[:0], MachineSamples: r.MachineSamples[:0], MachineMean: r.MachineMean[:0], MachineM2: r.MachineM2[:0], MachineCPU: r.MachineCPU[:0], MachineTasks: r.MachineTasks[:0],
+		SelfSamples: r.SelfSamples[:0], SelfMean: r.SelfMean[:0], SelfM2: r.SelfM2[:0],
 		Task: r.Task[:0], TaskSamples: r.TaskSamples[:0], Bin: r.Bin[:0], BinSamples: r.BinSamples[:0]}
 	for i := range h.Usage {
 		if m := &h.Usage[i]; m.N > 0 {
 			r.Level, r.Samples, r.Mean, r.M2 = append(r.Level, int32(i)), append(r.Samples, m.N), append(r.Mean, m.Mean), append(r.M2, m.M2)
 		}
 	}
+	self := slices.ContainsFunc(h.Machines, func(m spec.MachineHour) bool { return m.Self.N > 0 })
 	for i := range h.Machines {
 		m := &h.Machines[i]
+		if self {
+			r.SelfSamples, r.SelfMean, r.SelfM2 = append(r.SelfSamples, m.Self.N), append(r.SelfMean, m.Self.Mean), append(r.SelfM2, m.Self.M2)
+		}
 		r.Machine, r.MachineSamples, r.MachineMean = append(r.Machine, int64(m.Machine)), append(r.MachineSamples, m.Cost.N), append(r.MachineMean, m.Cost.Mean)
 		r.MachineM2, r.MachineCPU, r.MachineTasks = append(r.MachineM2, m.Cost.M2), append(r.MachineCPU, m.CPU), append(r.MachineTasks, int32(len(m.Tasks)))
 		for _, t := range m.Tasks {
@@ -77,9 +88,10 @@ var errDamaged = errors.New("a digest is damaged")
 
 // hour returns the hour in a row.
 func (r *row) hour() (h spec.Hour, err error) {
-	n := len(r.Machine)
+	n, self := len(r.Machine), len(r.SelfSamples)
 	if len(r.Samples) != len(r.Level) || len(r.Mean) != len(r.Level) || len(r.M2) != len(r.Level) || len(r.TaskSamples) != len(r.Task) || len(r.BinSamples) != len(r.Bin) ||
-		n == 0 || len(r.MachineSamples) != n || len(r.MachineMean) != n || len(r.MachineM2) != n || len(r.MachineCPU) != n || len(r.MachineTasks) != n {
+		n == 0 || len(r.MachineSamples) != n || len(r.MachineMean) != n || len(r.MachineM2) != n || len(r.MachineCPU) != n || len(r.MachineTasks) != n ||
+		self != 0 && self != n || len(r.SelfMean) != self || len(r.SelfM2) != self {
 		return h, errDamaged
 	}
 	h = spec.Hour{Start: sample.Millis(r.Hour), Newest: sample.Millis(r.Newest), Machines: make([]spec.MachineHour, n)}
@@ -106,6 +118,11 @@ func (r *row) hour() (h spec.Hour, err error) {
 			return h, errDamaged
 		}
 		h.Machines[i] = spec.MachineHour{Machine: uint64(r.Machine[i]), Cost: m, CPU: r.MachineCPU[i], Tasks: tasks[:k:k]}
+		if self > 0 && r.SelfSamples[i] != 0 {
+			if h.Machines[i].Self, err = momentsOf(r.SelfSamples[i], r.SelfMean[i], r.SelfM2[i]); err != nil || r.SelfSamples[i] > m.N {
+				return h, errDamaged
+			}
+		}
 		tasks, samples = tasks[k:], samples-m.N
 	}
 	if samples != 0 || len(tasks) > 0 { // some are missing

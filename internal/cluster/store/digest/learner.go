@@ -86,7 +86,7 @@ func overlapping(windows []store.Window, seg *store.Segment) (of []store.Window)
 }
 
 // format is part of the names of digests: those of another format are computed again.
-const format = 2
+const format = 3
 
 // name returns the name of a segment's digest without the samples of some windows.
 func name(seg *store.Segment, windows []store.Window) string {

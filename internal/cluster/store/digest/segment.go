@@ -43,6 +43,8 @@ type sums struct {
 	rule            spec.Filter
 	known           bool // whether the signal is known
 	first           float64
+	firstSelf       float64 // of the known ones
+	selfKnown       bool    // there is one
 	cost            [spec.UsageBins]sum
 	newest          sample.Millis
 	machines        []machineSums
@@ -55,6 +57,7 @@ type sums struct {
 type machineSums struct {
 	id    uint64
 	cost  sum
+	self  sum // as differences from firstSelf
 	cpu   float64
 	tasks []spec.TaskSamples
 }
@@ -70,10 +73,13 @@ func (s *sum) add(d float64) {
 	s.s2 += d * d
 }
 
-// moments are those of the sum's values, which are differences from first.
+func (s sum) plus(o sum) sum { return sum{s.n + o.n, s.s1 + o.s1, s.s2 + o.s2} }
+
+// moments are those of the sum's values, which are differences from first. No value is negative,
+// and a rounding error must not make the mean so.
 func (s *sum) moments(first float64) stat.Moments {
 	n := float64(s.n)
-	return stat.Moments{N: s.n, W: n, W2: n, Mean: first + s.s1/n, M2: math.Max(0, s.s2-s.s1*s.s1/n)}
+	return stat.Moments{N: s.n, W: n, W2: n, Mean: max(0, first+s.s1/n), M2: math.Max(0, s.s2-s.s1*s.s1/n)}
 }
 
 // read digests a segment: it calls emit with the hour of each key, in the order of keys.
@@ -108,7 +114,8 @@ func read(ctx context.Context, path string, windows []store.Window, emit func(k 
 	if err != nil {
 		return err
 	}
-	if s.Reader, err = segment.NewReader(file, "job", "platform", "task", "machine", "signal", "variant", "ts", "flags", "cpu", "cost"); err != nil {
+	if s.Reader, err = segment.NewReader(file, "job", "platform", "task", "machine", "signal", "variant", "ts", "flags", "cpu", "cost",
+		sample.WaitOther.String(), sample.WaitSelf.String()); err != nil {
 		return err
 	}
 	defer s.Close() // it was only read
@@ -151,7 +158,11 @@ func (s *digester) rows() error {
 					windows = append(slices.Clip(windows), w)
 				}
 			}
-			sm.add(machine, task, s.TS[i:j], s.Flags[i:j], s.CPU[i:j], s.Cost[i:j], windows)
+			var waits waits
+			if other, self := s.Extras[sample.WaitOther], s.Extras[sample.WaitSelf]; sm.rule.SelfApart && other != nil && self != nil {
+				waits.other, waits.self = other[i:j], self[i:j]
+			}
+			sm.add(machine, task, s.TS[i:j], s.Flags[i:j], s.CPU[i:j], s.Cost[i:j], waits, windows)
 		}
 	}
 	return nil
@@ -177,10 +188,15 @@ func (s *digester) of(signal, variant string) *sums {
 	return sm
 }
 
+// waits are the samples' extras of that name, NaN where they are absent; nil if all are.
+type waits struct {
+	other, self []float64
+}
+
 // add adds a task's samples.
-func (sm *sums) add(machine, task string, ts []int64, flags []int32, cpu, cost []float32, windows []store.Window) {
+func (sm *sums) add(machine, task string, ts []int64, flags []int32, cpu, cost []float32, waits waits, windows []store.Window) {
 	usage, newest := 0.0, int64(sm.newest)
-	var own sum
+	var own, ownSelf sum
 	for i := range cost {
 		c := cost[i]
 		if !sm.rule.Accepts(sample.Flags(flags[i]), cpu[i], c) || windows != nil && within(windows, ts[i]) {
@@ -193,6 +209,14 @@ func (sm *sums) add(machine, task string, ts []int64, flags []int32, cpu, cost [
 		sm.cost[spec.UsageBin(cpu[i])].add(d)
 		own.add(d)
 		usage += float64(cpu[i])
+		if waits.self != nil {
+			if self := sm.rule.Self(c, waits.other[i], waits.self[i]); self >= 0 {
+				if !sm.selfKnown {
+					sm.firstSelf, sm.selfKnown = self, true
+				}
+				ownSelf.add(self - sm.firstSelf)
+			}
+		}
 		bin := stat.BinOf(c)
 		sm.bins[bin]++
 		sm.least, sm.most = min(sm.least, bin), max(sm.most, bin)
@@ -203,7 +227,7 @@ func (sm *sums) add(machine, task string, ts []int64, flags []int32, cpu, cost [
 	}
 	sm.newest = sample.Millis(newest)
 	m := sm.machine(machine)
-	m.cost = sum{m.cost.n + own.n, m.cost.s1 + own.s1, m.cost.s2 + own.s2}
+	m.cost, m.self = m.cost.plus(own), m.self.plus(ownSelf)
 	m.cpu += usage
 	m.task(spec.HashTask(machine, task), own.n)
 }
@@ -271,6 +295,9 @@ func (sm *sums) hour() spec.Hour {
 	for i := range sm.machines {
 		m := &sm.machines[i]
 		h.Machines[i] = spec.MachineHour{Machine: m.id, Cost: m.cost.moments(sm.first), CPU: m.cpu / float64(m.cost.n), Tasks: m.tasks}
+		if m.self.n > 0 {
+			h.Machines[i].Self = m.self.moments(sm.firstSelf)
+		}
 	}
 	for bin := sm.least; bin <= sm.most; bin++ {
 		if n := sm.bins[bin]; n > 0 {

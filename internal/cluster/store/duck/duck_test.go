@@ -302,6 +302,44 @@ func TestSpecsAgreeWithHistory(t *testing.T) {
 	}
 }
 
+// TestTheSelfPartAgreesWithHistory: what tasks spent on themselves is the same by SQL, by digests
+// and by an agent's own spec.History, which knows the length of its intervals.
+func TestTheSelfPartAgreesWithHistory(t *testing.T) {
+	p := spec.Paper()
+	h := spec.NewHistory(p)
+	b := newBench(t, store.Options{Now: clock})
+	rng := rand.New(rand.NewPCG(24, 25))
+	key := spec.Key{Job: "web", Platform: "p", Signal: sample.RunQ, Variant: "ebpf"}
+	batch := &store.Batch{}
+	for n := range 150 {
+		for i := range uint64(6) {
+			cpu, other, self := 0.3+rng.Float32(), 0.01+rng.Float64(), 2*rng.Float64()
+			s := one(time.Duration(n)*11*time.Minute, "m", fmt.Sprint("/web/", i), cpu, float32(other/float64(10*cpu)))
+			s.Signal, s.Variant = key.Signal, key.Variant
+			s.Extras.Set(sample.WaitOther, other)
+			s.Extras.Set(sample.WaitSelf, self)
+			h.Add(key, sample.TaskKey{Inode: i}, s.TS, float64(cpu), float64(s.Cost), self/float64(10*cpu))
+			batch.Samples = append(batch.Samples, s)
+		}
+	}
+	b.add(t, batch)
+	now := batch.Samples[len(batch.Samples)-1].TS.Add(time.Minute)
+	want, _ := h.Lookup(key, now)
+	got, err := dialect.SpecsOf(b.ask(t, dialect.DuckDB().Specs(p, nil, now)).Rows, now)
+	sn := b.store.Snapshot(0, 0)
+	defer sn.Close()
+	all, bad := (&digest.Learner{Dir: t.TempDir()}).Learn(t.Context(), sn, 0, nil, p, now)
+	if err != nil || bad != nil || len(got) != 1 || len(all) != 1 {
+		t.Fatalf("%d by SQL, %d by digests, %v, %v", len(got), len(all), err, bad)
+	}
+	for name, s := range map[string]spec.Spec{"SQL": dialect.SpecOf(&got[0]), "digests": all[0].Spec} {
+		// A stored cost has 24 bits.
+		if s.SelfSamples != 900 || s.SelfSamples != want.SelfSamples || math.Abs(s.SelfMean-want.SelfMean) > 1e-7*want.SelfMean || math.Abs(s.SelfStdDev-want.SelfStdDev) > 1e-7*want.SelfStdDev || s.SelfMean < 0.05 {
+			t.Errorf("by %s %d, %.12g, %.12g; by History %d, %.12g, %.12g", name, s.SelfSamples, s.SelfMean, s.SelfStdDev, want.SelfSamples, want.SelfMean, want.SelfStdDev)
+		}
+	}
+}
+
 // TestSpecsOfManyMachinesAgree: with machines of any number, weight and honesty, and with
 // revocations, the specs by SQL and by digests are equal, and so are the machines left out.
 func TestSpecsOfManyMachinesAgree(t *testing.T) {
@@ -328,6 +366,10 @@ func TestSpecsOfManyMachinesAgree(t *testing.T) {
 					if s.Job, s.Signal = sample.JobName(fmt.Sprint("job'", job)), []sample.SignalName{sample.CPI, sample.RunQ, sample.CPT}[job%3]; i%7 == 3 {
 						s.Cost = 0.5
 					}
+					if m%4 < 3 { // the others do not count it
+						s.Extras.Set(sample.WaitOther, float64(s.Cost)*float64(s.CPU)*10)
+						s.Extras.Set(sample.WaitSelf, max(0, 5*rng.Float64()-1)*float64(1+job%2*(m%2)*(m%5)))
+					}
 					batch.Samples = append(batch.Samples, s)
 				}
 			}
@@ -338,7 +380,7 @@ func TestSpecsOfManyMachinesAgree(t *testing.T) {
 	batch.Samples = append(batch.Samples, container)
 	b.add(t, batch)
 	now := sample.At(start.Add(51 * time.Hour))
-	states, out := map[string]int{}, 0
+	states, out, self := map[string]int{}, 0, 0
 	for name, revoked := range map[string][]store.Window{
 		"nothing revoked":     nil,
 		"a machine and a job": {{Machine: "m2", From: sample.At(start), To: sample.At(start.Add(25 * time.Hour))}, {Job: "job'7", To: now}, {Machine: "m0", Job: "job'9", To: now}},
@@ -359,14 +401,20 @@ func TestSpecsOfManyMachinesAgree(t *testing.T) {
 			near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Abs(b) }
 			states[g.State]++
 			out += d.OutCount
+			if d.SelfSamples > 0 {
+				self++
+			}
+			if d.SelfSamples != g.SelfSamples || !near(g.SelfMean, d.SelfMean) || !near(g.SelfStdDev, d.SelfStdDev) {
+				t.Errorf("%s: the self part by SQL %d, %v, %v, by digests %d, %v, %v", name, g.SelfSamples, g.SelfMean, g.SelfStdDev, d.SelfSamples, d.SelfMean, d.SelfStdDev)
+			}
 			if d.Key != dialect.KeyOf(&g) || d.State.String() != g.State || d.Samples != g.Samples || d.Tasks != int(g.Tasks) || int64(d.Last) != g.Last ||
 				d.Machines != int(g.Machines) || d.OutCount != int(g.MachinesOut) || !near(g.Mean, d.Mean) || !near(g.StdDev, d.StdDev) || !near(g.CPUMean, d.CPUMean) {
 				t.Errorf("%s: by SQL %+v\nby digests %+v, %d machines, %d left out, last %d", name, g, d.Spec, d.Machines, d.OutCount, d.Last)
 			}
 		}
 	}
-	if states["ready"] < 20 || states["insufficient"] < 5 || out < 20 {
-		t.Errorf("%v, %d machines left out: the test shows little", states, out)
+	if states["ready"] < 20 || states["insufficient"] < 5 || out < 20 || self < 20 {
+		t.Errorf("%v, %d machines left out, %d self parts: the test shows little", states, out, self)
 	}
 }
 

@@ -166,6 +166,8 @@ func million(t *testing.T) *bench {
 				s.Cost = 1e6
 			case 3:
 				s.Signal, s.Variant = sample.RunQ, ""
+				s.Extras.Set(sample.WaitOther, float64(s.Cost)*float64(s.CPU)*10)
+				s.Extras.Set(sample.WaitSelf, 3*rng.Float64())
 			}
 			batch.Samples = append(batch.Samples, s)
 		}
@@ -176,6 +178,13 @@ func million(t *testing.T) *bench {
 			batch.Incidents = append(batch.Incidents, inc)
 			inc.Updated, inc.Closed = closed, &closed
 			batch.Incidents = append(batch.Incidents, inc)
+			round := store.Round{Machine: inc.Machine, Incident: inc.ID, ID: "cap-" + inc.ID, Updated: began, VictimJob: "web", Job: fmt.Sprint("job'", i%4), Task: fmt.Sprint("/", i), Began: began, Until: closed}
+			suspect := store.Suspect{Machine: inc.Machine, Incident: inc.ID, Updated: began, VictimJob: "web", Job: round.Job, Task: round.Task, NamedFrom: &began, NamedUntil: &began, Level: "likely"}
+			batch.Rounds, batch.Suspects = append(batch.Rounds, round), append(batch.Suspects, suspect)
+			relative := rng.Float64()
+			round.Updated, round.Ended, round.RelativeCost, round.Outcome = closed, &closed, &relative, []string{"noise", "true-positive"}[i%2]
+			suspect.Updated, suspect.Level = closed, []string{"possible", "proven"}[i%2]
+			batch.Rounds, batch.Suspects = append(batch.Rounds, round), append(batch.Suspects, suspect)
 		}
 		b.add(t, batch)
 	}
@@ -229,7 +238,8 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 		s := onSpark[i]
 		states[d.State]++
 		if s.Key != dialect.KeyOf(&d) || s.State.String() != d.State || s.Tasks != int(d.Tasks) || s.Samples != d.Samples || int64(s.Last) != d.Last ||
-			s.Machines != int(d.Machines) || s.OutCount != int(d.MachinesOut) || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || !near(s.CPUMean, d.CPUMean) {
+			s.Machines != int(d.Machines) || s.OutCount != int(d.MachinesOut) || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || !near(s.CPUMean, d.CPUMean) ||
+			s.SelfSamples != d.SelfSamples || !near(s.SelfMean, d.SelfMean) || !near(s.SelfStdDev, d.SelfStdDev) {
 			t.Errorf("on Spark  %+v\nby DuckDB %+v", s, d)
 		}
 	}
@@ -244,7 +254,7 @@ func specsAgree(t *testing.T, b *bench, c *cluster) {
 		t.Fatalf("%d specs by digests, %d by Spark, %v", len(by), len(whole), err)
 	}
 	for i, d := range by {
-		if s := whole[i]; s.Key != d.Key || s.Samples != d.Samples || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) {
+		if s := whole[i]; s.Key != d.Key || s.Samples != d.Samples || !near(s.Mean, d.Mean) || !near(s.StdDev, d.StdDev) || s.SelfSamples != d.SelfSamples || !near(s.SelfMean, d.SelfMean) {
 			t.Errorf("on Spark  %+v\nby digests %+v", s, d.Spec)
 		}
 	}
@@ -304,13 +314,35 @@ func quantilesAgree(t *testing.T, b *bench, session *spark.Session) {
 
 // tablesAgree: each table has the same number of rows in both.
 func tablesAgree(t *testing.T, b *bench, session *spark.Session) {
-	for _, table := range []string{"samples", "incidents", "incident_history", "actions", "audit", "specs", "spec_history", "signals"} {
+	for _, table := range []string{"samples", "incidents", "incident_history", "rounds", "round_history", "suspects", "suspect_history", "actions", "audit", "specs", "spec_history", "signals"} {
 		got, err := session.Query(t.Context(), "SELECT count(*) FROM "+table, 1)
 		if err != nil {
 			t.Fatalf("%s: %v", table, err)
 		}
 		if want := rows(b.ask(t, "SELECT count(*) FROM "+table)); string(got.Rows[0]) != want {
 			t.Errorf("%s: %s rows on Spark, %s by DuckDB", table, got.Rows[0], want)
+		}
+	}
+	const pairs = "SELECT s.victim_job, s.job, s.level, count(*) AS n, count(r.ended) AS ended, sum(r.relative_cost) AS relative FROM suspects s JOIN rounds r ON s.machine = r.machine AND s.incident = r.incident AND s.task = r.task GROUP BY s.victim_job, s.job, s.level ORDER BY s.job, s.level"
+	got, err := session.Query(t.Context(), pairs, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := b.ask(t, pairs).Rows
+	if len(got.Rows) != 4 || len(want) != 4 {
+		t.Fatalf("pairs on Spark %s, by DuckDB %s", got.Rows, want)
+	}
+	for i := range want {
+		var name [2][3]string
+		var n [2][3]float64
+		for k, row := range [2]json.RawMessage{got.Rows[i], want[i]} {
+			into := []any{&name[k][0], &name[k][1], &name[k][2], &n[k][0], &n[k][1], &n[k][2]}
+			if err := json.Unmarshal(row, &into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if name[0] != name[1] || n[0][0] != n[1][0] || n[0][1] != n[1][1] || !near(n[0][2], n[1][2]) {
+			t.Errorf("on Spark %s, by DuckDB %s", got.Rows[i], want[i])
 		}
 	}
 	if _, err := session.Query(t.Context(), "SELEC 1", 1); err == nil || !strings.Contains(err.Error(), "SYNTAX") {

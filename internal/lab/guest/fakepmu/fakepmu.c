@@ -189,6 +189,10 @@ static u64 milli_now(enum count c)
 
 static struct pmu fake_pmu;
 
+/* How often perf's core has called each, for what a real PMU would be written or read. */
+enum call { CALL_ADD, CALL_DEL, CALL_START, CALL_STOP, CALL_READ, NR_CALLS };
+static atomic64_t calls[NR_CALLS];
+
 static int count_of(const struct perf_event_attr *a)
 {
 	static const int hardware[] = {
@@ -234,7 +238,7 @@ static int fake_init(struct perf_event *e)
 	return size > ncnt ? -EINVAL : 0;	/* it could never run */
 }
 
-static void fake_read(struct perf_event *e)
+static void update(struct perf_event *e)
 {
 	u64 prev, whole;
 
@@ -246,36 +250,56 @@ static void fake_read(struct perf_event *e)
 	local64_add(whole, &e->count);
 }
 
-static void fake_start(struct perf_event *e, int flags)
+static void start(struct perf_event *e)
 {
 	local64_set(&e->hw.prev_count, milli_now(e->hw.config));
 	e->hw.state = 0;
 }
 
+static void stop(struct perf_event *e)
+{
+	update(e);
+	e->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
+}
+
+static void fake_read(struct perf_event *e)
+{
+	atomic64_inc(&calls[CALL_READ]);
+	update(e);
+}
+
+static void fake_start(struct perf_event *e, int flags)
+{
+	atomic64_inc(&calls[CALL_START]);
+	start(e);
+}
+
 static void fake_stop(struct perf_event *e, int flags)
 {
-	fake_read(e);
-	e->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
+	atomic64_inc(&calls[CALL_STOP]);
+	stop(e);
 }
 
 static int fake_add(struct perf_event *e, int flags)
 {
 	struct fake_cpu *f = this_cpu_ptr(&fake_cpus);
 
+	atomic64_inc(&calls[CALL_ADD]);
 	if (f->used >= ncnt)
 		return -EAGAIN;		/* the core rotates */
 	f->used++;
 	look_again(NULL);		/* perf also adds when a task has moved */
 	e->hw.state = PERF_HES_STOPPED | PERF_HES_UPTODATE;
 	if (flags & PERF_EF_START)
-		fake_start(e, flags);
+		start(e);
 	perf_event_update_userpage(e);
 	return 0;
 }
 
 static void fake_del(struct perf_event *e, int flags)
 {
-	fake_stop(e, PERF_EF_UPDATE);
+	atomic64_inc(&calls[CALL_DEL]);
+	stop(e);
 	this_cpu_ptr(&fake_cpus)->used--;
 	perf_event_update_userpage(e);
 }
@@ -359,6 +383,9 @@ static int table_show(struct seq_file *m, void *unused)
 		seq_printf(m, "# cpu %d: busy %d, counters in use %d, cycles %llu, instructions %llu\n", cpu, !!f->task, f->used,
 			   div_u64(f->milli[CYCLES], 1000), div_u64(f->milli[INSTRUCTIONS], 1000));
 	}
+	seq_printf(m, "# calls: add %lld, del %lld, start %lld, stop %lld, read %lld\n", (long long)atomic64_read(&calls[CALL_ADD]),
+		   (long long)atomic64_read(&calls[CALL_DEL]), (long long)atomic64_read(&calls[CALL_START]), (long long)atomic64_read(&calls[CALL_STOP]),
+		   (long long)atomic64_read(&calls[CALL_READ]));
 	return 0;
 }
 

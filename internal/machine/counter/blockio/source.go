@@ -60,7 +60,7 @@ func (d *blockioDone) Waited() time.Duration { return time.Duration(d.Ns) }
 // Reading implements bpf.Record.
 func (d *blockioDone) Reading() counter.Reading {
 	took := float64(d.Ns) / 1e9
-	r := counter.Reading{Cost: math.NaN()}
+	r := counter.Reading{Cost: math.NaN(), Coverage: 1}
 	r.Extras.Set(sample.IOOps, float64(d.Ops))
 	r.Extras.Set(sample.IOBytes, float64(d.Bytes))
 	r.Extras.Set(sample.IOTime, took)

@@ -31,10 +31,10 @@ type Record[R any] interface {
 	Add(*R)
 	// Places are the shared resources that the cgroup used, disks or interfaces, by
 	// 64-bit numbers of the signal's own; the first 0 ends them. more reports that it
-	// used further ones too.
+	// used further ones too, or that places are not what the cgroup shares.
 	Places() (all []uint64, more bool)
-	// Reading returns the reading of a window. Windows sets Coverage, Reach, Served
-	// and, with that, WaitOther.
+	// Reading returns the reading of a window, with its coverage. Windows sets Reach,
+	// Served and, with that, WaitOther.
 	Reading() counter.Reading
 	// Waited is the sum of the times from the cgroup's requests until they were served.
 	Waited() time.Duration
@@ -385,7 +385,7 @@ func (w *Windows[R, P]) reading(t *monitored[R]) counter.Reading {
 // reading returns the reading of a window.
 func reading[R any, P Record[R]](sum *R, used places) counter.Reading {
 	r := P(sum).Reading()
-	r.Coverage, r.Reach = 1, used.known
+	r.Reach = used.known
 	switch {
 	case used.more:
 		r.Reach = nil

@@ -23,7 +23,7 @@ func (w *work) Places() ([]uint64, bool) { return w.at[:], w.more > 0 }
 
 func (w *work) Waited() time.Duration { return time.Duration(w.n) }
 
-func (w *work) Reading() counter.Reading { return counter.Reading{Cost: float64(w.n)} }
+func (w *work) Reading() counter.Reading { return counter.Reading{Cost: float64(w.n), Coverage: 1} }
 
 // source is windows over a kernel that counts what the test says.
 type source struct{ *Windows[work, *work] }

@@ -67,7 +67,7 @@ func (d *netqDone) Waited() time.Duration { return time.Duration(d.Ns) }
 // Reading implements bpf.Record.
 func (d *netqDone) Reading() counter.Reading {
 	waited := float64(d.Ns) / 1e9
-	r := counter.Reading{Cost: math.NaN()}
+	r := counter.Reading{Cost: math.NaN(), Coverage: 1}
 	r.Extras.Set(sample.NetPackets, float64(d.Sent))
 	r.Extras.Set(sample.NetBytes, float64(d.Bytes))
 	r.Extras.Set(sample.NetQueued, float64(d.Queued)) // packets that a full queue drops are pressure as well

@@ -25,7 +25,7 @@ type Source interface {
 func Open(signal sample.SignalName, h *host.Host, t host.Topology, budget time.Duration) (Source, error) {
 	switch signal {
 	case sample.CPI:
-		return counter.OpenCPI(t.Online, h.Layout().Unified)
+		return openCPI(t.Online, h.Layout().Unified)
 	case sample.CPS:
 		return counter.OpenCPS(t.Online, h.Layout().Unified)
 	case sample.CPT:

@@ -36,6 +36,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) == 2 && (os.Args[1] == "ping" || os.Args[1] == "echo") {
+		if err := pass(os.Args[1] == "ping"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	quelltest.Main(m)
 }
 

@@ -1,0 +1,428 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
+	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+)
+
+// decisionBucket is the name of the bucket of decisions. Only servers read it: they send
+// agents what they lack.
+const decisionBucket = "decisions"
+
+const (
+	// freshFor is how long signed decisions may be received first: what an intruder has kept
+	// of older ones is no use after that, not even with an agent that has lost its state.
+	freshFor = 24 * time.Hour
+	// signAgain is the age at which a server signs decisions again.
+	signAgain = freshFor / 4
+	// reissuePause is between two new revisions that were made because a machine has a newer
+	// one than the bucket.
+	reissuePause = time.Minute
+)
+
+// decider is the server's side of the account of commands. It signs decisions with the key in
+// its credentials. The only messages that agents may publish there are their states and
+// renewals, each machine on its own subjects.
+type decider struct {
+	link        *connection
+	credentials string
+	log         *slog.Logger
+	kv          jetstream.KeyValue
+
+	mu      sync.Mutex
+	current map[string]*document // by machine; "": for all
+	loaded  bool                 // current has what was in the bucket
+	renewed map[string]time.Time // when a revision was made because of a machine's
+}
+
+// document is what stands for a machine or for all, as stored.
+type document struct {
+	*wire.Decisions
+	signed []byte
+}
+
+// decisions returns the list of a document, without those that have ended and those of newer
+// servers, which nothing here can read.
+func (d *document) decisions(now time.Time) (all []command.Decision) {
+	if d == nil {
+		return nil
+	}
+	for _, m := range d.List {
+		if c, err := wire.DecodeDecision(m); err == nil && c.Stands(sample.At(now)) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// sign encodes decisions with the signature of a server's credentials.
+func sign(credentials string, d *wire.Decisions) ([]byte, error) {
+	if credentials == "" {
+		return nil, errors.New("sign decisions: the server has no credentials, and agents follow no decisions without")
+	}
+	f, err := credential.Load(credentials) // it may have been replaced
+	if err != nil {
+		return nil, err
+	}
+	signed := &wire.SignedDecisions{}
+	if signed.Decisions, err = wire.Marshal(d); err != nil {
+		return nil, err
+	}
+	s, err := f.Sign(signed.Decisions)
+	if err != nil {
+		return nil, err
+	}
+	signed.Signer, signed.Endorsements, signed.Signature = s.Signer, s.Endorsements, s.Bytes
+	return wire.Marshal(signed)
+}
+
+// readSigned decodes what sign made, without checking the signature: for the bucket, where
+// only servers publish.
+func readSigned(data []byte) (*document, error) {
+	var signed wire.SignedDecisions
+	if err := wire.Unmarshal(data, &signed); err != nil {
+		return nil, err
+	}
+	d := &document{&wire.Decisions{}, data}
+	return d, wire.Unmarshal(signed.Decisions, d.Decisions)
+}
+
+// maxConflicts is how often a change is tried again because another server was faster.
+const maxConflicts = 10
+
+// decide changes the decisions for a machine, or for all if it is empty, as change says, and
+// sends them. It returns their revision.
+func (s *decider) decide(ctx context.Context, machine string, change func([]command.Decision) ([]command.Decision, error)) (uint64, error) {
+	key := wire.DecisionsKey(machine)
+	for range maxConflicts {
+		old, at, err := s.stored(ctx, key)
+		if err != nil {
+			return 0, fmt.Errorf("read decisions: %w", err)
+		}
+		now := time.Now()
+		list, err := change(old.decisions(now))
+		if err != nil {
+			return 0, err
+		}
+		if len(list) > command.MaxDecisions {
+			return 0, fmt.Errorf("%d decisions stand: revoke one first", len(list)-1)
+		}
+		d := &wire.Decisions{Machine: machine, Revision: uint64(now.UnixNano()), Signed: now.UnixMilli(), Fresh: now.Add(freshFor).UnixMilli()}
+		if old != nil {
+			d.Revision = max(d.Revision, old.Revision+1)
+		}
+		for i := range list {
+			d.List = append(d.List, wire.EncodeDecision(&list[i]))
+		}
+		data, err := sign(s.credentials, d)
+		if err != nil {
+			return 0, err
+		}
+		if old == nil {
+			_, err = s.kv.Create(ctx, key, data)
+		} else {
+			_, err = s.kv.Update(ctx, key, data, at)
+		}
+		switch {
+		case errors.Is(err, jetstream.ErrKeyExists) || isConflict(err):
+			continue
+		case err != nil:
+			return 0, fmt.Errorf("store decisions: %w", err)
+		}
+		s.note(&document{d, data})
+		return d.Revision, s.publish(machine, data)
+	}
+	return 0, errors.New("store decisions: other servers change them all the time")
+}
+
+// isConflict reports whether a key had another revision than expected.
+func isConflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+}
+
+// stored returns what the bucket has, nil if it has nothing, and its number there.
+func (s *decider) stored(ctx context.Context, key string) (*document, uint64, error) {
+	entry, err := s.kv.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	d, err := readSigned(entry.Value())
+	if err != nil { // of a newer server, or damaged: it is not overwritten
+		return nil, 0, err
+	}
+	return d, entry.Revision(), nil
+}
+
+// note keeps a document if it is newer than the known one.
+func (s *decider) note(d *document) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.current[d.Machine]; old == nil || old.Revision < d.Revision {
+		s.current[d.Machine] = d
+	}
+}
+
+func (s *decider) publish(machine string, data []byte) error {
+	subject := wire.CommandAll
+	if machine != "" {
+		subject = wire.CommandSubject(machine)
+	}
+	if err := s.link.nc.Publish(subject, data); err != nil {
+		return fmt.Errorf("send decisions: %w", err)
+	}
+	return nil
+}
+
+// follow keeps current as the bucket is, which other servers change too, until ctx ends.
+func (s *decider) follow(ctx context.Context) error {
+	w, err := s.kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("follow decisions: %w", err)
+	}
+	defer func() { _ = w.Stop() }() // of a lost connection: gone with it
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case entry, more := <-w.Updates():
+			switch {
+			case !more:
+				return errors.New("follow decisions: the bucket's changes ended")
+			case entry == nil: // all that was there has come
+				s.mu.Lock()
+				s.loaded = true
+				s.mu.Unlock()
+				if err := s.greet(ctx); err != nil && ctx.Err() == nil {
+					s.log.Warn("ask machines which decisions they have", "reason", err)
+				}
+			case entry.Operation() != jetstream.KeyValuePut:
+				s.forget(entry.Key())
+			default:
+				d, err := readSigned(entry.Value())
+				if err != nil {
+					s.log.Error("decisions cannot be read", "key", entry.Key(), "reason", err)
+					continue
+				}
+				s.note(d)
+			}
+		}
+	}
+}
+
+// forget drops a document that was removed from the bucket.
+func (s *decider) forget(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.current, func(machine string, _ *document) bool { return wire.DecisionsKey(machine) == key })
+}
+
+// greet sends the decisions for all, if only that there are none, so that agents which are
+// connected say what they have.
+func (s *decider) greet(ctx context.Context) error {
+	s.mu.Lock()
+	d := s.current[""]
+	s.mu.Unlock()
+	if d == nil {
+		_, err := s.decide(ctx, "", unchanged)
+		return err
+	}
+	return s.publish("", d.signed)
+}
+
+// serve receives machines' states until ctx ends, and sends each machine what it lacks.
+func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
+	states := make(chan *nats.Msg, maxStates)
+	sub, err := s.link.nc.ChanSubscribe(wire.AllStates, states)
+	if err != nil {
+		return fmt.Errorf("receive states: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // of a lost connection: gone with it
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-states:
+			state, err := readState(m)
+			if err != nil {
+				s.log.Warn("a state was dropped", "subject", m.Subject, "reason", err)
+				continue
+			}
+			each(state)
+			if err := s.update(ctx, state); err != nil && ctx.Err() == nil {
+				s.log.Warn("send a machine what it lacks", "machine", state.Machine, "reason", err)
+			}
+		}
+	}
+}
+
+// maxStates is how many states may wait to be read.
+const maxStates = 1 << 16
+
+// update sends a machine the decisions that it lacks. If it has newer ones than the bucket,
+// the bucket was lost or restored from an old copy: what the bucket has, if only nothing, gets
+// a newer revision.
+func (s *decider) update(ctx context.Context, state *wire.State) error {
+	now := time.Now()
+	var send [][]byte
+	var again []string
+	s.mu.Lock()
+	if !s.loaded {
+		s.mu.Unlock()
+		return nil
+	}
+	for machine, has := range map[string]uint64{"": state.All, state.Machine: state.Own} {
+		d := s.current[machine]
+		switch {
+		case d != nil && has < d.Revision:
+			send = append(send, d.signed)
+		case (d == nil && has > 0 || d != nil && has > d.Revision) && has <= uint64(now.UnixNano()) && now.Sub(s.renewed[machine]) >= reissuePause:
+			s.renewed[machine] = now
+			again = append(again, machine)
+		}
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, data := range send {
+		errs = append(errs, s.publish(state.Machine, data))
+	}
+	for _, machine := range again {
+		s.log.Warn("a machine has newer decisions than the bucket: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
+		_, err := s.decide(ctx, machine, unchanged)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func unchanged(list []command.Decision) ([]command.Decision, error) { return list, nil }
+
+// refresh signs again what was signed long ago, without what has ended. It removes machines'
+// documents in which nothing has stood for as long as an old one could be received.
+func (s *decider) refresh(ctx context.Context, now time.Time) error {
+	s.mu.Lock()
+	var due []*document
+	for _, d := range s.current {
+		if now.UnixMilli()-d.Signed >= signAgain.Milliseconds() {
+			due = append(due, d)
+		}
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, d := range due {
+		if d.Machine != "" && len(d.decisions(now)) == 0 {
+			if now.UnixMilli() > d.Fresh {
+				errs = append(errs, s.remove(ctx, d))
+			}
+			continue
+		}
+		_, err := s.decide(ctx, d.Machine, unchanged)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *decider) remove(ctx context.Context, d *document) error {
+	key := wire.DecisionsKey(d.Machine)
+	stored, at, err := s.stored(ctx, key)
+	if err != nil || stored == nil || stored.Revision != d.Revision {
+		return err
+	}
+	return s.kv.Delete(ctx, key, jetstream.LastRevision(at)) // follow hears of it
+}
+
+// Bounds of a state, for the audit log and for people.
+const (
+	maxReplyText = 4096
+	maxRefused   = 1000
+)
+
+// readState reads a machine's state. The bus has checked that the machine in its subject has
+// sent it.
+func readState(m *nats.Msg) (*wire.State, error) {
+	var state wire.State
+	if err := wire.Unmarshal(m.Data, &state); err != nil {
+		return nil, err
+	}
+	if wire.StateSubject(state.Machine) != m.Subject || state.Machine == "" {
+		return nil, &ForgedError{m.Subject, state.Machine}
+	}
+	state.Agent, state.Mode, state.From, state.By = cut(state.Agent), cut(state.Mode), cut(state.From), cut(state.By)
+	state.Outcomes = state.Outcomes[:min(len(state.Outcomes), 2*command.MaxDecisions)]
+	for _, r := range state.Outcomes {
+		r.Id, r.Message, r.Cap = cut(r.Id), cut(r.Message), cut(r.Cap)
+		r.Refused = r.Refused[:min(len(r.Refused), maxRefused)]
+		for i, text := range r.Refused {
+			r.Refused[i] = cut(text)
+		}
+	}
+	return &state, nil
+}
+
+// cut shortens a text.
+func cut(text string) string {
+	if len(text) <= maxReplyText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReplyText], "") + " …"
+}
+
+// Decide changes the decisions that stand for a machine, or for all if it is empty: change
+// gets those that have not ended and returns the new list. It may be called again if another
+// server was faster. Decide stores and sends them, and returns their revision.
+func (b *Bus) Decide(ctx context.Context, machine string, change func([]command.Decision) ([]command.Decision, error)) (revision uint64, err error) {
+	return b.commands.decide(ctx, machine, change)
+}
+
+// Decisions returns what stands, for all first, then by machine.
+func (b *Bus) Decisions() []command.Standing {
+	now := time.Now()
+	b.commands.mu.Lock()
+	defer b.commands.mu.Unlock()
+	all := make([]command.Standing, 0, len(b.commands.current))
+	for machine, d := range b.commands.current {
+		all = append(all, command.Standing{Machine: machine, Revision: d.Revision, List: d.decisions(now)})
+	}
+	slices.SortFunc(all, func(x, y command.Standing) int { return strings.Compare(x.Machine, y.Machine) })
+	return all
+}
+
+// ServeDecisions receives machines' states and sends each machine the decisions that it
+// lacks, until ctx ends.
+func (b *Bus) ServeDecisions(ctx context.Context, each func(*wire.State)) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer stop()
+	following.Go(func() {
+		for ctx.Err() == nil {
+			if err := b.commands.follow(ctx); err != nil && ctx.Err() == nil {
+				b.log.Warn("bus", "reason", err)
+				b.commands.link.wait(ctx, b.commands.link.epoch(), time.Second)
+			}
+		}
+	})
+	return b.commands.serve(ctx, each)
+}
+
+// RefreshDecisions signs again the decisions that were signed long ago, so that agents which
+// are new or were away still accept them.
+func (b *Bus) RefreshDecisions(ctx context.Context) error { return b.commands.refresh(ctx, time.Now()) }

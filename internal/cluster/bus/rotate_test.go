@@ -1,0 +1,208 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// TestKeysAreRotated: while a NATS server runs, the key that signs credentials is replaced. In
+// the overlap clients of both keys work, a connected agent follows decisions signed by the new key, and
+// agents get credentials of the new key. After it the former key's clients are cut off, its
+// thief is not let in, and no message is lost.
+func TestKeysAreRotated(t *testing.T) {
+	t.Run("keys of this version", func(t *testing.T) {
+		rotateKeys(t, newAuthority(t), "the key that signed the credentials was replaced")
+	})
+	t.Run("keys of an earlier version", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "keys")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range append(credential.Accounts(), "system") {
+			pair, err := nkeys.CreateAccount()
+			if err != nil {
+				t.Fatal(err)
+			}
+			seed, err := pair.Seed()
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, string(name)+".nk"), seed, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := authority.Load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rotateKeys(t, a, "the credentials were revoked")
+	})
+}
+
+func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
+	trust := func() authority.Trust {
+		t.Helper()
+		trust, err := a.Trust()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return trust
+	}
+	var refused atomic.Pointer[embedded.Refusal]
+	s, err := embedded.Start(embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler),
+		Refused: func(r embedded.Refusal) { refused.Store(&r) }}, trust())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	url := s.URL()
+	own := filepath.Join(t.TempDir(), "own.creds") // the server's, which it replaces
+	signs := func() {
+		t.Helper()
+		text, err := a.Issue(authority.Server, "server", time.Hour)
+		if err == nil {
+			err = os.WriteFile(own, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	signs()
+	b, err := Open(t.Context(), Options{URL: url, Name: "server", Credentials: own, Log: slog.New(slog.DiscardHandler), pause: 20 * time.Millisecond},
+		StreamOptions{Replicas: 1, MaxBytes: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	serveRenewals(t, b, func(machine, key string) ([]string, error) {
+		tokens, err := a.Renew(machine, key, time.Now())
+		if errors.Is(err, authority.ErrNotDue) {
+			return nil, nil
+		}
+		return tokens, err
+	})
+	d := serveDecisions(t, b)
+	m1, forever := obey(t, follower(t, a, url, "m1")), obey(t, follower(t, a, url, "forever"))
+	decide := func(o *obedient, id string) {
+		t.Helper()
+		d.add(t, o.machine, decision(id, 0, off()))
+		quelltest.Until(t, o.machine+" follows "+id, func() bool { return slices.Contains(o.stand(), id) })
+	}
+	decide(m1, "by the first key")
+	renewable := credentials(t, a, authority.Agent, "m2", 90*24*time.Hour)
+	stolen := credentials(t, a, authority.Agent, "m3", 90*24*time.Hour)
+
+	issued := time.Now().Unix()
+	quelltest.Until(t, "credentials are of another second than the new key", func() bool { return time.Now().Unix() > issued })
+	const overlap = 3 * time.Second
+	until := time.Now().Add(overlap)
+	if err := a.Rotate(overlap, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetTrust(trust()); err != nil {
+		t.Fatal(err)
+	}
+	signs()
+	for _, o := range []*obedient{m1, forever} {
+		o.Samples(1, samples(o.machine, 1))
+		decide(o, "by the new key")
+		quelltest.Until(t, "its batch is stored", func() bool { return o.Stats().Sent == 1 })
+	}
+	m2, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m2", Credentials: renewable, pause: 20 * time.Millisecond},
+		Dir: t.TempDir(), MaxBytes: MinSpool, read: 10 * time.Millisecond, ask: time.Millisecond, Decided: func(context.Context) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m2.Close() })
+	key := func(path string) string {
+		t.Helper()
+		f, err := credential.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := f.Token(credential.Commands)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	first := key(renewable)
+	quelltest.Until(t, "an agent gets credentials of the new key", func() bool { return key(renewable) != first })
+
+	quelltest.Until(t, "the overlap ends", func() bool { return time.Now().After(until.Add(time.Second)) })
+	last := trust()
+	if len(last.Ended) != 1 || !last.Until.IsZero() {
+		t.Fatalf("after the overlap %+v", last)
+	}
+	if err := s.SetTrust(last); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "the former key's agents are cut off", func() bool { return forever.Err() != nil && m1.Err() != nil })
+	quelltest.Until(t, "the server goes on with its new credentials", func() bool { return b.Err() == nil })
+	m2.Samples(1, samples("m2", 1))
+	forever.Samples(2, samples("forever", 1)) // spooled
+	quelltest.Until(t, "the renewed agent goes on", func() bool { return m2.Err() == nil && m2.Stats().Sent == 1 })
+	if nc, err := nats.Connect(url, nats.UserCredentials(stolen)); err == nil {
+		nc.Close()
+		t.Error("credentials of the former key are let in")
+	}
+	quelltest.Until(t, "the refusal names the cause", func() bool {
+		r := refused.Load()
+		return r != nil && r.Operation == "connect" && r.Reason == cause
+	})
+	text, err := a.Issue(authority.Agent, "forever", 0) // by hand
+	if err == nil {
+		err = os.WriteFile(forever.options.Credentials, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "an agent with new credentials goes on", func() bool { return forever.Err() == nil && forever.Stats().Waiting == 0 })
+	decide(forever, "after the overlap")
+	if got := stored(t, b); got["m1"] != 1 || got["m2"] != 1 || got["forever"] != 2 {
+		t.Errorf("batches in the stream by machine: %v", got)
+	}
+}
+
+// stored counts the batches in the stream, by machine. A batch that was sent again counts once.
+func stored(t *testing.T, b *Bus) map[string]int {
+	t.Helper()
+	c, err := b.Consume(t.Context(), Samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	info, err := c.stream.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[wire.Key]bool{}
+	for _, m := range fetch(t, c, int(info.State.Msgs)) {
+		var got wire.Batch
+		if err := m.Batch(&got); err != nil {
+			t.Fatal(err)
+		}
+		all[got.Key] = true
+	}
+	n := map[string]int{}
+	for k := range all {
+		n[k.Machine]++
+	}
+	return n
+}

@@ -1,0 +1,49 @@
+package digest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// TestZerosAreNoDamage: a machine whose tasks never waited for themselves has a mean of 0. A sum of
+// differences from another machine's waits may give a little less, which would make the digest a
+// damaged one each time that it is computed.
+func TestZerosAreNoDamage(t *testing.T) {
+	b := newBench(t)
+	r := rand.New(rand.NewPCG(21, 22))
+	var all []sample.Sample
+	for i := range 300 {
+		for m, wait := range []float64{0.1 + 0.2*r.Float64(), 0, 0.7} {
+			s := sample.Sample{TS: sample.At(start) + sample.Millis(i*10_000), Machine: fmt.Sprint("m", m), Job: "j", Task: "/a", Platform: "p", Signal: sample.RunQ, CPU: 1, Cost: float32(wait), Coverage: 1}
+			s.Extras.Set(sample.WaitOther, 10*float64(s.Cost))
+			s.Extras.Set(sample.WaitSelf, 10*wait)
+			all = append(all, s)
+		}
+	}
+	b.add(all)
+	b.check("zeros", all)
+}
+
+// Samples of one task on several pages, with nulls on some of them.
+func TestLongStretches(t *testing.T) {
+	b := newBench(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	all := make([]sample.Sample, 300_000)
+	for i := range all {
+		all[i] = sample.Sample{TS: sample.At(start) + sample.Millis(i*10), Machine: "m", Job: "j", Task: sample.TaskName(fmt.Sprint("/", i*7/len(all))), Platform: "p", Signal: sample.CPT,
+			CPU: 1, Cost: 1e-3 * (1 + r.Float32()), Coverage: 1}
+		if i > 250_000 && i%3 == 0 {
+			all[i].Cost = float32(math.NaN())
+		}
+	}
+	b.add(all)
+	b.check("long stretches", all)
+	got, _ := b.learn()
+	if len(got) != 1 || got[0].Tasks != 7 {
+		t.Errorf("got %+v, want 7 tasks", got)
+	}
+}

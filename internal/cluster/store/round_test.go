@@ -1,0 +1,120 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// compacted opens the store in a folder and compacts it until nothing is left to do.
+func compacted(t *testing.T, dir string) (commits uint64) {
+	t.Helper()
+	s, err := Open(dir, Options{Now: func() time.Time { return time.Date(2011, 8, 6, 0, 0, 0, 0, time.UTC) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for {
+		more, err := s.Compact()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			return s.Stats().Commits
+		}
+	}
+}
+
+func optional(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprint(*v)
+}
+
+// TestIncidentsOfAnOlderVersionGetTheirRounds: testdata/before_rounds was written before there
+// were tables of rounds and suspects. It has case 4 of the paper (CPI², section 6.1) in two
+// states, an incident of an agent without levels, and one whose document is damaged.
+func TestIncidentsOfAnOlderVersionGetTheirRounds(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/before_rounds")); err != nil {
+		t.Fatal(err)
+	}
+	before := read[Incident](t, dir, Incidents)
+	if len(before) != 4 || len(read[Round](t, dir, Rounds)) != 0 {
+		t.Fatalf("the old store has %d incidents", len(before))
+	}
+	if compacted(t, dir) == 0 {
+		t.Fatal("nothing was upgraded")
+	}
+	var rounds []string
+	for _, r := range read[Round](t, dir, Rounds) {
+		rounds = append(rounds, fmt.Sprintf("%s %s of %s: %s %s %s %s %v", r.Machine, r.Incident, r.Job, optional(r.RelativeCost), r.Outcome, optional(r.UsageBefore), optional(r.MissesUnder), r.Ended != nil))
+	}
+	slices.Sort(rounds)
+	const in = "m4 inc-20110804T164900.000-1 of scientific simulation: "
+	if want := []string{in + "0.81 true-positive - - true", in + "0.99 noise - - true", in + "0.99 noise - - true", "node-3 inc-1 of hog: -  - - false"}; !slices.Equal(rounds, want) {
+		t.Errorf("the rounds are\n%s", strings.Join(rounds, "\n"))
+	}
+	var suspects []string
+	for _, s := range read[Suspect](t, dir, Suspects) {
+		if s.Job == "a production service" || s.Job == "scientific simulation" || s.Machine != "m4" {
+			suspects = append(suspects, fmt.Sprintf("%s: %s by %q, r %g, named %v", s.Job, s.Level, s.Method, s.Correlation, s.NamedFrom != nil))
+		}
+	}
+	slices.Sort(suspects)
+	if want := []string{`a production service: likely by "correlation", r 0.66, named true`, `a production service: likely by "correlation", r 0.66, named true`,
+		`hog: likely by "", r 0.5, named true`, `idle: none by "", r 0.1, named false`,
+		`scientific simulation: possible by "correlation", r 0.36, named true`, `scientific simulation: proven by "trial", r 0.36, named true`}; !slices.Equal(suspects, want) {
+		t.Errorf("the suspects are\n%s", strings.Join(suspects, "\n"))
+	}
+	after := read[Incident](t, dir, Incidents)
+	slices.SortFunc(after, func(a, b Incident) int { return strings.Compare(a.Doc, b.Doc) })
+	slices.SortFunc(before, func(a, b Incident) int { return strings.Compare(a.Doc, b.Doc) })
+	for i := range before {
+		if after[i].Doc != before[i].Doc || after[i].Updated != before[i].Updated || len(after) != len(before) {
+			t.Errorf("incident %+v is %+v", before[i], after[i])
+		}
+	}
+	if n := compacted(t, dir); n != 0 || len(read[Round](t, dir, Rounds)) != 4 {
+		t.Errorf("a second start made %d commits", n)
+	}
+}
+
+// TestASegmentOfThisVersionIsNotUpgraded, nor one that was merged from such.
+func TestASegmentOfThisVersionIsNotUpgraded(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(dir, Options{Now: func() time.Time { return start }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		s.Add(&Batch{Source: Source{"records", "m", "b"}, N: uint64(i + 1), Incidents: []Incident{{Machine: "m", ID: fmt.Sprint(i), Updated: start.UnixMilli(), Doc: "{}"}}, Rounds: []Round{{Machine: "m", Incident: fmt.Sprint(i), ID: "r", Updated: start.UnixMilli()}}})
+		flush(t, s)
+	}
+	for {
+		more, err := s.Compact()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			break
+		}
+	}
+	if got := len(read[Round](t, dir, Rounds)); got != 9 || len(read[Incident](t, dir, Incidents)) != 9 || s.Stats().Merged == 0 {
+		t.Errorf("%d rounds after %d merges", got, s.Stats().Merged)
+	}
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	for i := range sn.Segments {
+		if sn.Segments[i].outdated() {
+			t.Errorf("%+v is outdated", sn.Segments[i])
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

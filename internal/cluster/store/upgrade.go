@@ -1,0 +1,109 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// incidentsLayout is Segment.Layout of segments of incidents whose rounds and suspects are
+// in the tables of those. Segments of older versions have 0.
+const incidentsLayout = 1
+
+// upgradeRows is how many rows of suspects of one old segment are held in memory, about.
+const upgradeRows = 1 << 16
+
+func layoutOf(table string) int {
+	if table == Incidents {
+		return incidentsLayout
+	}
+	return 0
+}
+
+// outdated reports whether the rounds and suspects of a segment's incidents are missing.
+func (seg *Segment) outdated() bool {
+	return seg.Table() == Incidents && seg.Layout < incidentsLayout
+}
+
+// upgrade adds the rounds and suspects of the oldest outdated segment of incidents, and
+// reports whether there was one. The segment itself stays; the same commit marks it.
+func (s *Store) upgrade() (bool, error) {
+	s.mu.Lock()
+	var old []Segment
+	for _, seg := range s.state.Segments {
+		if seg.outdated() {
+			old = append(old, seg)
+		}
+	}
+	s.mu.Unlock()
+	if len(old) == 0 {
+		return false, nil
+	}
+	seg := slices.MinFunc(old, func(a, b Segment) int { return cmp.Compare(a.File, b.File) })
+	ctx, cancel := context.WithTimeout(context.Background(), longTime)
+	defer cancel()
+	if err := s.fetch(ctx, []Segment{seg}); err != nil {
+		return true, err
+	}
+	w := s.writer()
+	err := s.writeParts(w, &seg)
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	if err = errors.Join(err, w.finish()); err == nil {
+		seg.Layout = incidentsLayout
+		err = s.commit(&commit{Add: append(w.made, seg)})
+	}
+	if err != nil {
+		err = s.failed(w, err)
+	}
+	return true, err
+}
+
+// writeParts writes the rounds and suspects of a segment's incidents. An incident that
+// cannot be read has none.
+func (s *Store) writeParts(w *writer, seg *Segment) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // the library panics on a damaged file
+			err = fmt.Errorf("read segment %s: %v", seg.File, p)
+		}
+	}()
+	f, err := os.Open(filepath.Join(s.dir, filepath.FromSlash(seg.File)))
+	if err != nil {
+		return err
+	}
+	defer f.Close() // it was only read
+	in := parquet.NewGenericReader[Incident](f)
+	defer in.Close()
+	var part Batch
+	flush := func() {
+		writeTable(w, Rounds, part.Rounds, func(r *Round) int64 { return r.Updated })
+		writeTable(w, Suspects, part.Suspects, func(r *Suspect) int64 { return r.Updated })
+		part.Rounds, part.Suspects = nil, nil
+	}
+	rows := make([]Incident, 64)
+	for err == nil {
+		clear(rows)
+		var n int
+		n, err = in.Read(rows)
+		for i := range rows[:n] {
+			if inc, bad := rows[i].record(); bad == nil {
+				part.Rounds, part.Suspects = append(part.Rounds, RoundsOf(inc)...), append(part.Suspects, SuspectsOf(inc)...)
+			}
+		}
+		if len(part.Suspects) >= upgradeRows {
+			flush()
+		}
+	}
+	flush()
+	if !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read segment %s: %w", seg.File, err)
+	}
+	return nil
+}

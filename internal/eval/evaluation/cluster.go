@@ -1,0 +1,260 @@
+package evaluation
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Cluster has the figures that need samples of many machines. They are of one span of time.
+type Cluster struct {
+	From sample.Millis `json:"from"`
+	To   sample.Millis `json:"to"`
+	// Machines were those with samples in the hour up to At.
+	Machines int           `json:"machines"`
+	At       sample.Millis `json:"at"`
+	Tasks    Quantiles     `json:"tasks_a_machine"`   // figure 1
+	Threads  Quantiles     `json:"threads_a_machine"` // N is 0 if threads are not counted
+	Course   *Course       `json:"course,omitempty"`  // figure 5
+	Costs    []JobCost     `json:"costs"`             // figure 7
+	Capped   Capped        `json:"capped"`            // figures 12b and 15c
+}
+
+// key identifies an incident.
+type key struct{ machine, id string }
+
+// state is an incident at its first accusation, or without one at its beginning.
+type state struct {
+	at             sample.Millis
+	accuses        bool
+	kind           detect.Kind
+	victim, accuse sample.JobName
+	found          found
+}
+
+// OfCluster evaluates the tables of a store between two times: incidents as they were when a
+// task was first accused, all caps, and samples. Whatever the store's size, it keeps some
+// hundred bytes for an incident. done, if not nil, is told which part was read.
+func OfCluster(ctx context.Context, ask Ask, from, to sample.Millis, done func(part string)) (*Evaluation, error) {
+	t := &tables{ctx, ask, from, to}
+	e := &Evaluation{cluster: &Cluster{From: from, To: to}}
+	var caps []cappedTask
+	for _, part := range []struct {
+		name string
+		read func() error
+	}{
+		{"incidents", func() error { return e.readStates(t) }},
+		{"caps", func() (err error) { caps, err = e.readRounds(t); return err }},
+		{"machines", func() error { return e.readMachines(t) }},
+		{"costs", func() error { return e.readCosts(t) }},
+		{"samples under caps", func() error { return e.readCapped(t, caps) }},
+	} {
+		if done != nil {
+			done(part.name)
+		}
+		if err := part.read(); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// readStates reads the incidents. Only those that have not ended are kept from one page to the
+// next.
+func (e *Evaluation) readStates(t *tables) error {
+	open, ended := map[key]state{}, map[key]bool{}
+	settle := func() {
+		for _, k := range sortedKeys(ended) {
+			e.addState(open[k])
+			delete(open, k)
+		}
+		clear(ended)
+	}
+	err := t.pages(day, statesSQL, settle, func(row []json.RawMessage) error {
+		var k key
+		var kind, class string
+		var busy, cpus, correlation *float64
+		var cost, mean float64
+		var closed bool
+		s := state{}
+		if err := scan(row, &k.machine, &k.id, &s.at, &kind, &class, &s.victim, &s.accuse, &s.accuses, &correlation, &cost, &mean, &busy, &cpus, &closed); err != nil {
+			return err
+		}
+		if s.kind.UnmarshalText([]byte(kind)) != nil {
+			return nil // of a newer version
+		}
+		s.found = found{band: bandOfClass(class), busy: valueOf(busy), cpus: valueOf(cpus), identified: s.accuses, correlation: valueOf(correlation), degradation: cost / mean}
+		had, known := open[k]
+		if !known || s.accuses && !had.accuses || s.accuses == had.accuses && s.at < had.at {
+			open[k] = s
+		}
+		if closed {
+			ended[k] = true
+		}
+		return nil
+	})
+	for _, k := range sortedKeys(open) {
+		e.addState(open[k])
+	}
+	return err
+}
+
+// addState adds an incident.
+func (e *Evaluation) addState(s state) {
+	if !s.kind.MayBeANeighbour() {
+		return
+	}
+	e.found = append(e.found, s.found)
+	if s.accuses && s.accuse != "" {
+		e.pair(s.victim, s.accuse).accused++
+	}
+}
+
+// cappedTask is a cap whose samples are looked up.
+type cappedTask struct {
+	machine, victim, suspect string // names of tasks as in the tables
+	signal                   string
+	began, from, ended       sample.Millis
+	round                    int // index among the measured caps
+}
+
+// readRounds reads the caps.
+func (e *Evaluation) readRounds(t *tables) ([]cappedTask, error) {
+	type newest struct {
+		at        sample.Millis
+		kind      detect.Kind
+		band      Band
+		mean, dev float64
+		victim    sample.JobName
+		task      cappedTask
+		rounds    []*plan.Round
+	}
+	all := map[key]newest{}
+	err := t.pages(week, roundsSQL, nil, func(row []json.RawMessage) error {
+		var k key
+		var kind, class string
+		var rounds *string
+		var n newest
+		if err := scan(row, &k.machine, &k.id, &n.at, &kind, &n.task.signal, &class, &n.victim, &n.task.victim, &n.task.began, &n.mean, &n.dev, &rounds); err != nil {
+			return err
+		}
+		if rounds == nil || n.kind.UnmarshalText([]byte(kind)) != nil || json.Unmarshal([]byte(*rounds), &n.rounds) != nil || n.at < all[k].at {
+			return nil // a document that no agent of this version wrote, or an older state
+		}
+		n.band, n.task.machine = bandOfClass(class), k.machine
+		all[k] = n
+		return nil
+	})
+	var caps []cappedTask
+	for _, k := range sortedKeys(all) {
+		n := all[k]
+		if !n.kind.MayBeANeighbour() {
+			continue
+		}
+		for _, r := range n.rounds {
+			if r == nil || !e.addRound(n.band, n.victim, n.mean, n.dev, r) {
+				continue
+			}
+			c := n.task
+			c.suspect, c.from, c.ended, c.round = r.Suspect.Name.Text(), r.From, r.Ended, len(e.rounds)-1
+			caps = append(caps, c)
+		}
+	}
+	slices.SortStableFunc(caps, func(a, b cappedTask) int { return cmp.Compare(a.from, b.from) })
+	return caps, err
+}
+
+const (
+	// machinesSQL counts tasks and threads of each machine over an hour, and its ticks. Signals
+	// of the machine itself, and the CPU time outside any task, are of no task.
+	machinesSQL = `SELECT machine, count(*), sum(threads), max(ticks) FROM (
+  SELECT machine, task, avg(threads) AS threads, count(DISTINCT ts) AS ticks FROM samples
+  WHERE ts > {from} AND ts <= {to} AND signal NOT IN ('probe', 'steal') AND task <> '(other)' GROUP BY machine, task
+) GROUP BY machine`
+	newestSQL = `SELECT epoch_ms(max(ts)) FROM samples WHERE ts > {from} AND ts <= {to}`
+	// marksSQL lists the runs of agents: the number of the newest batch of samples, and when it
+	// came.
+	marksSQL = `SELECT batch, epoch_ms(last_seen) FROM machines WHERE stream = 'samples' AND last_seen > {from}`
+)
+
+// readMachines reads how many tasks and threads machines had in the newest hour (figure 1),
+// and the machine-days that were watched.
+func (e *Evaluation) readMachines(t *tables) error {
+	c := e.cluster
+	for to := t.to; to > t.from && c.At == 0; to = to.Add(-day) {
+		from := max(t.from, to.Add(-day))
+		err := t.once(newestSQL, from, to, func(row []json.RawMessage) error { return scan(row, &c.At) })
+		if err != nil {
+			return err
+		}
+	}
+	if c.At == 0 {
+		return nil // no samples
+	}
+	var tasks, threads, ticks []float64
+	err := t.once(machinesSQL, max(t.from, c.At.Add(-time.Hour)), c.At, func(row []json.RawMessage) error {
+		var machine string
+		var n, tick float64
+		var sum *float64
+		if err := scan(row, &machine, &n, &sum, &tick); err != nil {
+			return err
+		}
+		tasks, ticks = append(tasks, n), append(ticks, tick)
+		if sum != nil {
+			threads = append(threads, *sum)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.Machines, c.Tasks, c.Threads = len(tasks), quantiles("", "tasks", tasks), quantiles("", "threads", threads)
+	if tick := float64(median(ticks)); tick > 0 {
+		return e.readDays(t, sample.Millis(float64(time.Hour.Milliseconds())/tick))
+	}
+	return nil
+}
+
+// readDays sums the time that agents watched, as their marks say: a run that has sent n
+// batches, one each tick, has watched for the last n ticks before it was last seen.
+func (e *Evaluation) readDays(t *tables, tick sample.Millis) error {
+	return t.once(marksSQL, t.from, t.to, func(row []json.RawMessage) error {
+		var batch, seen sample.Millis
+		if err := scan(row, &batch, &seen); err != nil {
+			return err
+		}
+		from, to := max(t.from, seen-batch*tick), min(t.to, seen)
+		e.Days += float64(max(0, to-from)) / float64(day.Milliseconds())
+		return nil
+	})
+}
+
+func bandOfClass(class string) Band {
+	if class == sample.LatencySensitive.String() {
+		return Production
+	}
+	return NonProduction
+}
+
+func valueOf(v *float64) float64 {
+	if v == nil {
+		return math.NaN()
+	}
+	return *v
+}
+
+func sortedKeys[V any](all map[key]V) []key {
+	keys := make([]key, 0, len(all))
+	for k := range all {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b key) int { return cmp.Or(cmp.Compare(a.machine, b.machine), cmp.Compare(a.id, b.id)) })
+	return keys
+}

@@ -1,0 +1,114 @@
+package evaluation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// Ask runs a SELECT over the tables of a store (docs/sql.md). Only rows of the given time
+// need be read. It returns all rows, or ErrLimit.
+type Ask func(ctx context.Context, sql string, from, to sample.Millis) ([][]json.RawMessage, error)
+
+// ErrLimit means that an answer exceeds a limit of the server: of rows, bytes, memory or time.
+var ErrLimit = errors.New("the answer exceeds the server's limits; raise query.rows, query.max_mb, query.memory_mb or query.time")
+
+// The statements that read the tables of incidents. No other file knows their columns.
+const (
+	// statesSQL selects for each incident the first state of the time that names an
+	// antagonist, and the first that names none; and whether the incident ended in that time.
+	statesSQL = `SELECT machine, id, epoch_ms(updated), kind, victim_class, victim_job, suspect_job, antagonists > 0 AS accuses, correlation, cost, spec_mean, busy, cpus,
+  bool_or(closed IS NOT NULL) OVER (PARTITION BY machine, id)
+FROM incident_history WHERE updated >= {from} AND updated < {to} AND spec_mean > 0
+QUALIFY row_number() OVER (PARTITION BY machine, id, antagonists > 0 ORDER BY updated) = 1`
+
+	// roundsSQL selects the newest state of each incident for which a task was capped, with
+	// its rounds.
+	roundsSQL = `WITH states AS (
+  SELECT machine, id, updated, kind, signal, victim_class, victim_job, victim_task, began, spec_mean, spec_stddev,
+         CASE WHEN json_valid(doc) THEN CAST(json_extract(doc, '$.rounds') AS VARCHAR) END AS rounds
+  FROM incident_history WHERE updated >= {from} AND updated < {to} AND capped_task <> '' AND spec_mean > 0
+)
+SELECT machine, id, epoch_ms(updated), kind, signal, victim_class, victim_job, victim_task, epoch_ms(began), spec_mean, spec_stddev, rounds
+FROM states QUALIFY row_number() OVER (PARTITION BY machine, id ORDER BY updated DESC) = 1`
+)
+
+// The time that one statement covers at first: a day, or a week if it has few rows. It becomes
+// no shorter than shortest.
+const (
+	day      = 24 * time.Hour
+	week     = 7 * day
+	shortest = time.Minute
+)
+
+// tables reads a store's tables between two times.
+type tables struct {
+	ctx      context.Context
+	ask      Ask
+	from, to sample.Millis
+}
+
+// pages runs a statement page by page, in the order of time, and passes on its rows. {from}
+// and {to} in it are replaced by the page's bounds. Pages become shorter where an answer
+// exceeds the server's limits, so those do not limit the evaluation. After each page it calls
+// end, if that is not nil.
+func (t *tables) pages(length time.Duration, sql string, end func(), use func(row []json.RawMessage) error) error {
+	for from := t.from; from < t.to; {
+		to := min(from.Add(length), t.to)
+		err := t.once(sql, from, to, use)
+		if errors.Is(err, ErrLimit) && length > shortest {
+			length /= 2
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if end != nil {
+			end()
+		}
+		from = to
+	}
+	return nil
+}
+
+// once runs a statement over a time. After an error no row was passed on, unless use failed.
+func (t *tables) once(sql string, from, to sample.Millis, use func(row []json.RawMessage) error) error {
+	rows, err := t.ask(t.ctx, bounded(sql, from, to), from, to)
+	if err != nil {
+		return fmt.Errorf("read the tables from %s to %s: %w", from.Time().UTC().Format(time.RFC3339), to.Time().UTC().Format(time.RFC3339), err)
+	}
+	for _, row := range rows {
+		if err := use(row); err != nil {
+			return fmt.Errorf("read the tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// bounded replaces the bounds in a statement.
+func bounded(sql string, from, to sample.Millis) string {
+	return strings.NewReplacer("{from}", instant(from), "{to}", instant(to)).Replace(sql)
+}
+
+func instant(at sample.Millis) string { return fmt.Sprintf("make_timestamptz(%d)", int64(at)*1000) }
+
+// quote returns a text as an SQL literal.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// scan reads the values of a row. A null leaves its target as it is, except pointers.
+func scan(row []json.RawMessage, into ...any) error {
+	if len(row) != len(into) {
+		return fmt.Errorf("a row has %d columns, want %d", len(row), len(into))
+	}
+	for i, to := range into {
+		if err := json.Unmarshal(row[i], to); err != nil {
+			return fmt.Errorf("column %d: %w", i+1, err)
+		}
+	}
+	return nil
+}

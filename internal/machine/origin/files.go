@@ -1,0 +1,111 @@
+package origin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// maxFile bounds a state file, in bytes.
+const maxFile = 32 << 20
+
+// exists reports whether there is a file.
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// readState reads a state file of a runtime; fs.ErrNotExist also if it is none.
+func readState(file string, v any) error {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		if errors.Is(err, syscall.ENOTDIR) {
+			err = fs.ErrNotExist
+		}
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return fs.ErrNotExist
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	switch {
+	case err != nil:
+		return err
+	case len(text) > maxFile:
+		return fmt.Errorf("read %s: it has more than %d bytes", file, maxFile)
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	return nil
+}
+
+// dockerRecord reads what Docker says of a container from DIR/containers/ID/config.v2.json, as
+// dockerd writes it at each change of the container; nil if dockerd does not know it.
+func dockerRecord(dir, id string) (*record, error) {
+	var c struct {
+		Name   string
+		Config struct {
+			Image  string
+			Labels map[string]string
+		}
+	}
+	err := readState(filepath.Join(dir, "containers", id, "config.v2.json"), &c)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case c.Name == "":
+		return nil, nil
+	}
+	return &record{name: strings.TrimPrefix(c.Name, "/"), image: c.Config.Image, labels: c.Config.Labels}, nil
+}
+
+// podmanRecord reads what podman says of a container from the list that containers/storage keeps:
+// DIR/DRIVER-containers/containers.json; nil if it is in no list.
+func podmanRecord(dir, id string) (*record, error) {
+	lists, err := filepath.Glob(filepath.Join(dir, "*-containers", "containers.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range lists {
+		var all []struct {
+			ID       string   `json:"id"`
+			Names    []string `json:"names"`
+			Metadata string   `json:"metadata"`
+		}
+		if err := readState(file, &all); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, c := range all {
+			if c.ID != id || len(c.Names) == 0 {
+				continue
+			}
+			var m struct {
+				Image string `json:"image-name"`
+			}
+			_ = json.Unmarshal([]byte(c.Metadata), &m) // without it there is no image
+			return &record{name: c.Names[0], image: m.Image}, nil
+		}
+	}
+	return nil, nil
+}
+
+// podmanDir is the storage of a user's own podman; "" if that is not known.
+func podmanDir(uid int) string {
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil || u.HomeDir == "" {
+		return ""
+	}
+	return filepath.Join(u.HomeDir, ".local/share/containers/storage")
+}

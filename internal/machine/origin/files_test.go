@@ -1,0 +1,81 @@
+package origin
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The files are those that Docker 20.10 and podman 4.3 wrote, without what is not read.
+func TestStateFiles(t *testing.T) {
+	r, err := dockerRecord("testdata/docker", someID)
+	if err != nil || r == nil || r.name != "shop-web-1" || r.image != "nginx:1.25" || r.labels["com.docker.compose.service"] != "web" {
+		t.Errorf("docker: %+v, %v", r, err)
+	}
+	if r, err := dockerRecord("testdata/docker", strings.Repeat("0", 64)); r != nil || err != nil {
+		t.Errorf("another container: %+v, %v", r, err)
+	}
+	if r, err := podmanRecord("testdata/podman", someID); err != nil || r == nil || r.name != "db" || r.image != "docker.io/library/postgres:16" {
+		t.Errorf("podman: %+v, %v", r, err)
+	}
+	if r, err := podmanRecord("testdata/podman", someID[:63]); r != nil || err != nil {
+		t.Errorf("another container: %+v, %v", r, err)
+	}
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "containers", someID), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "containers", someID, "config.v2.json"), []byte(`{"Name":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := dockerRecord(dir, someID); r != nil || err == nil {
+		t.Errorf("half a file: %+v, %v", r, err)
+	}
+}
+
+// A list of pods as a kubelet of 1.34 answers, without what is not read.
+func TestKubelet(t *testing.T) {
+	text, err := os.ReadFile("testdata/pods.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		w.Write(text)
+	}))
+	defer s.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k := &Kubelet{URL: s.URL + "/pods", Token: token}
+	pods, err := k.pods(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[string]record{
+		somePod:                                {owner: "web", priorityClass: "high", priority: 1000},
+		"22222222-2222-3333-4444-555555555555": {owner: "report", priority: -10, priorityClass: "low"},
+		"0123456789abcdef0123456789abcdef":     {owner: "kube-apiserver", priorityClass: "system-node-critical", priority: 2000001000},
+	} {
+		got := pods[uid]
+		if got == nil || got.owner != want.owner || got.priorityClass != want.priorityClass || got.priority != want.priority {
+			t.Errorf("%s: %+v", uid, got)
+		}
+	}
+	for _, bad := range []*Kubelet{{URL: s.URL + "/pods"}, {URL: s.URL, Token: token + "x"}, {URL: s.URL, CA: token}, {URL: "http://127.0.0.1:1/"}} {
+		if _, err := bad.pods(context.Background()); err == nil || !strings.HasPrefix(err.Error(), "ask the kubelet") {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	if pods, err := (&Kubelet{}).pods(context.Background()); pods != nil || err != nil {
+		t.Errorf("no kubelet: %v, %v", pods, err)
+	}
+}

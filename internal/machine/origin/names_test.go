@@ -1,0 +1,157 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
+)
+
+func unified(path string) host.Place { return host.Place{Hierarchy: sample.Unified, Path: path} }
+
+const podPath = "/kubepods/burstable/pod" + somePod + "/"
+
+// A container and its sandbox are named by the runtime's answers; what no runtime knows is asked for
+// again, and named when it is known.
+func TestNamesOfPods(t *testing.T) {
+	r := &runtime{answers: map[string][]byte{listSandboxes: nil, listContainers: nil}}
+	n := New(nil, Sources{CRI: []string{r.serve(t)}, Timeout: time.Minute})
+	defer n.cri.close()
+	n.members = func(host.Place, uint64) ([]int, error) { return []int{7}, nil }
+	n.processes = func([]int) Process { return Process{Read: true, Listens: []int{80}} }
+	app, box := unified(podPath+someID), unified(podPath+sandboxID)
+	if f, settled := n.Facts(app, 1); settled || f.Name != "" || f.Job != "kubernetes/"+somePod || n.Changed() {
+		t.Errorf("before anything is asked: %+v, %v", f, settled)
+	}
+	n.Facts(box, 2)
+	next := n.round(t.Context())
+	if f, settled := n.Facts(app, 1); settled || f.Name != "" || !n.Changed() || f.Process.Listens == nil {
+		t.Errorf("the runtime does not know it yet: %+v, %v", f, settled)
+	}
+	if wait := time.Until(next); wait > firstMiss {
+		t.Errorf("it asks again in %v", wait)
+	}
+	r.set(answers(), "")
+	for _, e := range n.entries {
+		e.next = time.Time{}
+	}
+	n.round(t.Context())
+	if f, settled := n.Facts(app, 1); !settled || f.Name != "shop/web-5d8f7c9b6d-x7k2p/app" || f.Job != "shop/web/app" || !n.Changed() {
+		t.Errorf("the runtime knows it: %+v, %v", f, settled)
+	}
+	if f, settled := n.Facts(box, 2); !settled || !f.Sandbox {
+		t.Errorf("the sandbox: %+v, %v", f, settled)
+	}
+	if n.Err() != nil || n.Changed() {
+		t.Errorf("error %v, or a change twice", n.Err())
+	}
+	// The runtime stops answering: names stay.
+	r.set(nil, "gone")
+	for _, e := range n.entries {
+		e.next = time.Time{}
+	}
+	n.round(t.Context())
+	if f, _ := n.Facts(app, 1); f.Name == "" || n.Err() == nil || !strings.Contains(n.Err().Error(), "gone") {
+		t.Errorf("%+v, %v", f, n.Err())
+	}
+	// Another cgroup at the same path is another container's.
+	if _, settled := n.Facts(app, 9); settled {
+		t.Error("another inode is known already")
+	}
+	n.Forget(app, 1)
+	n.Forget(app, 9)
+	n.Forget(box, 2)
+	if len(n.entries) != 0 {
+		t.Errorf("%d entries are kept", len(n.entries))
+	}
+}
+
+// Without a runtime's socket the names of pods are reported as missing.
+func TestNoRuntime(t *testing.T) {
+	n := New(nil, Sources{CRI: []string{"/nonexistent"}, Timeout: time.Second})
+	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+	n.Facts(unified(podPath+someID), 1)
+	n.round(t.Context())
+	if err := n.Err(); err == nil || !strings.Contains(err.Error(), "names of pods are not known") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Files of Docker and podman name containers, and units name themselves.
+func TestNamesOfOthers(t *testing.T) {
+	n := New(nil, Sources{Docker: "testdata/docker", Podman: []string{"testdata/podman"}, Timeout: time.Second})
+	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+	for path, want := range map[string]string{
+		"/docker/" + someID:                          "docker/shop-web-1",
+		"/machine.slice/libpod-" + someID + ".scope": "podman/db",
+		"/custom/" + someID:                          "container/shop-web-1",
+		"/system.slice/nginx.service":                "nginx.service",
+	} {
+		n.Facts(unified(path), 1)
+		n.round(t.Context())
+		if f, settled := n.Facts(unified(path), 1); !settled || f.Name != want {
+			t.Errorf("%s: %+v, %v", path, f, settled)
+		}
+	}
+}
+
+// Processes are looked at again, because a server listens some time after its start; a look that
+// hangs delays the others by its deadline only, and is the last one at that cgroup.
+func TestLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New(nil, Sources{Timeout: time.Second})
+		var mu sync.Mutex
+		looks := map[string]int{}
+		hang := make(chan bool)
+		n.members = func(at host.Place, _ uint64) ([]int, error) {
+			mu.Lock()
+			looks[at.Path]++
+			pid := looks[at.Path]
+			mu.Unlock()
+			if at.Path == "/a.slice/a.service" {
+				<-hang
+			}
+			return []int{pid}, nil
+		}
+		n.processes = func(pids []int) Process {
+			p := Process{Read: true}
+			if pids[0] > 1 {
+				p.Listens = []int{80}
+			}
+			return p
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan bool)
+		go func() { n.Run(ctx); close(ended) }()
+		a, b := unified("/a.slice/a.service"), unified("/b.slice/b.service")
+		n.Facts(a, 1)
+		n.Facts(b, 2)
+		<-time.After(1100 * time.Millisecond)
+		if f, settled := n.Facts(b, 2); !settled || !f.Process.Read || f.Process.Listens != nil {
+			t.Errorf("after the start: %+v, %v", f, settled)
+		}
+		if f, settled := n.Facts(a, 1); !settled || f.Name != "a.service" || f.Process.Read {
+			t.Errorf("the one that hangs: %+v, %v", f, settled)
+		}
+		n.Changed()
+		<-time.After(lookAfter[0])
+		if f, _ := n.Facts(b, 2); f.Process.Listens == nil || !n.Changed() {
+			t.Errorf("after the second look: %+v", f)
+		}
+		<-time.After(2 * time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
+		if looks[b.Path] < 6 || looks[b.Path] > 8 || looks[a.Path] != 1 {
+			t.Errorf("looks in two hours: %v", looks)
+		}
+		close(hang)
+		cancel()
+		<-ended
+	})
+}

@@ -1,0 +1,159 @@
+// What is going on now: the tasks that suffer, on which machines, and all tasks by distress.
+
+import * as api from './api.js';
+import {count, h, link, now, number, percent, plural, say, span, svg, swap, visible} from './dom.js';
+import {bar} from './bar.js';
+import {Grid, counted} from './grid.js';
+import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, section, stat, taskName} from './parts.js';
+import {cost, distress, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
+
+const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
+const mostSquares = 90;
+
+export function page(_, query, context) {
+  let tasks = [], incidents = [], machines = [], unlisted = '', typed = query.find || '';
+  const headline = h('div.headline');
+  const open = incidentGrid('Open incidents', {without: ['state', 'outcome'], sort: 'cost', empty: 'No open incident.'});
+  const places = h('div.places');
+  const find = filter('Filter', typed, text => {
+    typed = text;
+    context.replace({find: typed});
+    grid.element.scrollTop = 0;
+    fillTasks();
+  });
+  const shown = h('span.sub', {role: 'status'});
+  const grid = new Grid({
+    label: 'Tasks', sort: 'distress', empty: 'No task has sent a sample in the last 10 minutes.', of: levelOf,
+    columns: [
+      {key: 'task', label: 'Task', sort: t => t.job || t.task, cell: t => h('a', {href: link('job', t.job || t.task)}, taskName(t.task, t.job))},
+      {key: 'machine', label: 'Machine', drop: 'medium', sort: t => t.machine, cell: t => machineLink(t.machine)},
+      {key: 'class', label: 'Class', drop: 'wide', sort: t => t.class, cell: t => visible(t.class)},
+      {key: 'cpu', label: 'CPU', num: true, sort: t => t.cpu, cell: t => number(t.cpu), title: 'CPU seconds per second'},
+      {key: 'signal', label: 'Worst signal', drop: 'wide', sort: t => t.worst?.signal, cell: t => t.worst ? h('span', {title: signalOf(t.worst.signal).what}, visible(t.worst.signal)) : '–'},
+      {key: 'cost', label: 'Cost', drop: 'wide', num: true, sort: t => t.worst?.cost, cell: t => t.worst ? `${cost(t.worst.signal, t.worst.cost)} ${signalOf(t.worst.signal).unit}` : '–'},
+      {key: 'distress', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t) : h('span.sub', {title: 'The normal cost of its job is not known yet'}, 'learning'),
+        title: 'Cost ÷ threshold: above 100 % a sample is an outlier'},
+      {key: 'state', label: 'State', sort: t => t.role || '', cell: t => t.role ? badge(t.role, t.role === 'victim' ? 'bad' : t.role === 'capped' ? 'act' : 'warn') : t.worst?.x > 1 ? badge('over', 'warn') : ''},
+    ],
+  });
+  const element = h('div', null, headline, section('Open incidents', open.element), section('Machines', places),
+    h('section', null, h('div.bar', null, h('h2', null, 'Tasks'), shown, find), grid.element));
+
+  function fillTasks() {
+    const rows = typed ? tasks.filter(t => has(typed, t.task, t.job, t.machine)) : tasks;
+    grid.set(rows, unlisted || (typed && tasks.length ? 'No task matches the filter.' : undefined));
+    shown.textContent = counted(rows.length, tasks.length, 'tasks');
+  }
+
+  function draw() {
+    const roles = new Map();
+    for (const i of incidents) {
+      if (i.closed) continue;
+      const s = main(i);
+      if (s && i.antagonists > 0) roles.set(`${i.machine} ${s.task}`, 'suspect');
+      roles.set(`${i.machine} ${i.victim.task}`, 'victim');
+    }
+    for (const t of tasks) {
+      t.worst = distress(t);
+      t.role = t.capped ? 'capped' : roles.get(`${t.machine} ${t.task}`);
+    }
+    drawHeadline();
+    drawIncidents();
+    drawMachines();
+    fillTasks();
+  }
+
+  const drawIncidents = () => open.set(incidents.filter(i => !i.closed));
+
+  function drawHeadline() {
+    const bad = incidents.filter(i => !i.closed);
+    const hurt = new Set(bad.filter(i => i.kind === 'neighbour').map(i => `${i.machine} ${i.victim.task}`));
+    const at = new Set(bad.filter(i => i.kind === 'neighbour').map(i => i.machine));
+    const over = tasks.filter(t => t.worst?.x > 1).length, capped = tasks.filter(t => t.capped).length;
+    const learning = tasks.filter(t => !t.worst).length;
+    let title, ink = 'calm', more = '';
+    if (hurt.size) {
+      ink = 'bad';
+      title = `${plural(hurt.size, 'task')} ${hurt.size === 1 ? 'is' : 'are'} held up by neighbours on ${plural(at.size, 'machine')}`;
+      const worst = bad.filter(i => i.kind === 'neighbour').sort((a, b) => (b.cost / b.spec_mean || 0) - (a.cost / a.spec_mean || 0))[0];
+      more = h('p.lead', null, h('a', {href: incidentLink(worst)}, sentence(worst)));
+    } else if (bad.length) {
+      ink = 'warn';
+      title = `${plural(bad.length, 'task')} ${bad.length === 1 ? 'suffers' : 'suffer'}, and no neighbour is named`;
+    } else if (!machines.length) {
+      title = 'No machine has sent anything yet';
+      more = h('p.lead', null, 'Start quell-agent on a machine, with uplink to this server: docs/server.md.');
+    } else if (!tasks.length && !unlisted) {
+      ink = 'warn';
+      title = 'No machine has sent a sample in the last 10 minutes';
+    } else title = 'No task is held up';
+    swap(headline, h('h1', {class: ink}, title), more,
+      h('div.stats', null, stat(count(machines.length), machines.length === 1 ? 'machine' : 'machines'), stat(count(tasks.length), tasks.length === 1 ? 'task' : 'tasks'),
+        stat(count(over), 'over their threshold', over ? 'warn' : ''), stat(count(capped), 'capped', capped ? 'act' : ''),
+        learning > 0 && stat(count(learning), 'whose normal cost is being learnt')));
+  }
+
+  function drawMachines() {
+    const by = new Map(machines.map(m => [m.machine, {machine: m.machine, last: m.last_seen, tasks: []}]));
+    for (const t of tasks) {
+      if (!by.has(t.machine)) by.set(t.machine, {machine: t.machine, last: t.at, tasks: []});
+      by.get(t.machine).tasks.push(t);
+    }
+    const x = t => t.worst?.x ?? -1, order = ['over', 'near', 'calm', 'none'];
+    const rows = [...by.values()];
+    for (const m of rows) {
+      m.tasks.sort((a, b) => order.indexOf(levelOf(a)) - order.indexOf(levelOf(b)) || x(b) - x(a));
+      m.x = m.tasks.length ? x(m.tasks[0]) : -1;
+      m.victims = m.tasks.filter(t => t.role === 'victim').length;
+    }
+    rows.sort((a, b) => b.victims - a.victims || b.x - a.x || (a.machine < b.machine ? -1 : 1));
+    const most = 40;
+    swap(places, rows.length === 0 && h('p.state', null, 'No machine has sent anything yet.'), rows.slice(0, most).map(m => {
+      const worst = m.tasks[0], late = now() - m.last > silent;
+      return h('a.place', {href: link('machine', m.machine)},
+        h('span.name', null, visible(m.machine)),
+        strip(m.tasks),
+        h('span.worst', null, late ? h('span.bad', null, `silent for ${span(now() - m.last)}`) : worst?.worst ? [visible(worst.job || lastPart(worst.task)), ' ', h('b', {class: levelOf(worst)}, percent(worst.worst.x))]
+          : h('span.sub', null, m.tasks.length ? 'learning' : 'no tasks')));
+    }), rows.length > most && h('p.note', null, `${count(rows.length - most)} more machines are calmer; the table below has their tasks.`),
+    rows.length > 0 && h('p.note.legend', null, ['over', 'near', 'calm', 'none'].map(l => h('span.key', null, h(`i.square.${l}`), {over: 'over the threshold', near: 'near it', calm: 'normal', none: 'being learnt'}[l]))));
+  }
+
+  return {
+    title: 'Now', element,
+    async load(signal) {
+      unlisted = '';
+      const all = api.get('/v1/tasks', {}, signal).catch(e => {
+        if (e.status !== 422) throw e;
+        unlisted = `The tasks are too many to list: ${visible(e.message)}.`; // incidents and machines are shown all the same
+        return [];
+      });
+      const [t, m, i] = await Promise.all([all, api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', brief: 'true'}, signal)]);
+      [tasks, machines, incidents] = [t, m, i];
+      draw();
+    },
+    event(name, e) {
+      if (name !== 'incident') return name === 'action' ? undefined : false;
+      const known = incidents.some(i => i.id === e.id);
+      const inc = fromEvent(incidents, e);
+      drawIncidents();
+      drawHeadline();
+      if (!known && !e.closed) say(`New incident: ${short(inc.victim)} on ${e.machine}`);
+    },
+  };
+}
+
+/** strip is a square for each task, the worst first. */
+function strip(tasks) {
+  const wide = 8, high = 14, paths = new Map();
+  const counts = {};
+  tasks.forEach((t, i) => {
+    const l = levelOf(t);
+    counts[l] = (counts[l] || 0) + 1;
+    if (i < mostSquares) paths.set(l, (paths.get(l) || '') + `M${i * wide} 0h${wide - 2}v${high}h${2 - wide}z`);
+  });
+  const n = Math.min(tasks.length, mostSquares) * wide;
+  const about = `${plural(tasks.length, 'task')}: ${counts.over || 0} over the threshold, ${counts.near || 0} near it`;
+  return h('span.strip', null, svg('svg', {class: 'squares', viewBox: `0 0 ${Math.max(n, wide)} ${high}`, width: Math.max(n, wide), height: high, role: 'img', 'aria-label': about},
+    [...paths].map(([l, d]) => svg('path', {class: l, d}))), tasks.length > mostSquares && h('span.sub', null, `+${count(tasks.length - mostSquares)}`));
+}
