@@ -43,7 +43,7 @@ type ServerBus struct {
 	CA          string `key:"ca" help:"CA certificates for the external NATS server's certificate, PEM; empty: the system's"`
 	Listen      string `key:"listen" help:"address of the embedded NATS server, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
 	SyncAlways  bool   `key:"sync_always" help:"the embedded NATS server fsyncs before each acknowledgement; otherwise once a second, and agents resend what may be lost"`
-	MaxMB       int    `key:"max_mb" help:"maximum size on disk of messages that are not yet stored" min:"16" max:"1000000"`
+	MaxMB       int    `key:"max_mb" help:"maximum size on disk of messages that are not yet stored; less if the disk has no more room at the start" min:"16" max:"1000000"`
 	Replicas    int    `key:"replicas" help:"copies of each stream: 3 on a cluster" min:"1" max:"5"`
 }
 

@@ -349,12 +349,12 @@ func TestActInABrowser(t *testing.T) {
 	}
 	b := act(w.operator, "node-02: capped 1 task to 0.1 CPU-s/s")
 	c := w.obeyed()
-	if len(c) != 1 || c[0].Who != "olga" || c[0].Why != "ticket 4711" || !strings.Contains(c[0].String(), "encode-8") || !strings.Contains(c[0].String(), "0.2") {
+	if len(c) != 1 || c[0].Who != "olga" || c[0].Why != "ticket 4711" || c[0].Cap == nil || c[0].Cap.Incident != "inc-20261125T141600.250-7" || !strings.Contains(c[0].String(), "encode-8") || c[0].Cap.Rate != 0.2 {
 		t.Errorf("the machine got %v", c)
 	}
 	// The command to paste names the same task and machine.
 	paste := eval[string](b, "document.querySelector('.paste code').innerText")
-	if want := "quell cap /kubepods.slice/pod0108/encode-8 --machine node-02 --rate 0.1 --for 10m --reason 'incident inc-20261125T141600.250-7'"; paste != want {
+	if want := "quell cap /kubepods.slice/pod0108/encode-8 --machine node-02 --incident inc-20261125T141600.250-7 --rate 0.1 --for 10m --reason 'incident inc-20261125T141600.250-7'"; paste != want {
 		t.Errorf("to paste: %s, want %s", paste, want)
 	}
 	if said := eval[string](b, "document.querySelector('main h1').innerText"); said != "web waits 5.5 × its normal for a CPU while encode runs." {
@@ -389,7 +389,7 @@ func TestHostileNamesInABrowser(t *testing.T) {
 	// The form sends the name as it is.
 	eval[bool](b, `(document.querySelector('[data-key=cap]')?.click(), document.querySelector('#why').value = 'x', document.querySelector('dialog form').requestSubmit(), true)`)
 	b.until("it is sent", "document.querySelector('dialog .result')?.innerText.includes('capped')")
-	if c := w.obeyed(); len(c) != 1 || c[0].GetCap() == nil || !strings.Contains(fmt.Sprint(c[0]), "egnp") && !strings.Contains(fmt.Sprint(c[0]), "gnp.exe") {
+	if c := w.obeyed(); len(c) != 1 || c[0].Cap == nil || !strings.Contains(string(c[0].Cap.Task), "egnp") && !strings.Contains(string(c[0].Cap.Task), "gnp.exe") {
 		t.Errorf("sent: %v", c)
 	}
 	if title := eval[string](b, "document.title"); title == "owned" {

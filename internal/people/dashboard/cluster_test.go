@@ -4,15 +4,16 @@ package dashboard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -61,8 +63,11 @@ type world struct {
 	plain    bool        // without hostile names
 
 	mu       sync.Mutex
-	commands []*wire.Command
-	n        uint64 // batches
+	standing map[string][]command.Decision
+	decided  []command.Decision
+	revision uint64            // of the decisions
+	say      func(*wire.State) // what a machine says of them
+	n        uint64            // batches
 }
 
 type job struct {
@@ -113,24 +118,55 @@ func (w *world) Learn(context.Context, *store.Snapshot, sample.Millis, []store.W
 	return all, nil
 }
 
-// Command implements server.Commander: every machine obeys.
-func (w *world) Command(_ context.Context, machine string, c *wire.Command) (*wire.Reply, error) {
+// Decide implements server.Decider: the machine obeys.
+func (w *world) Decide(_ context.Context, machine string, change func([]command.Decision) ([]command.Decision, error)) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if machine == "node-99" {
-		return nil, errors.New("node-99 is not there")
+	old := w.standing[machine]
+	next, err := change(slices.Clone(old))
+	if err != nil {
+		return 0, err
 	}
-	w.commands = append(w.commands, c)
-	return &wire.Reply{Machine: machine, Ok: true, Message: "capped 1 task to 0.1 CPU-s/s", Cap: "cap-1", Tasks: 1}, nil
+	w.revision++
+	state := &wire.State{Machine: machine, All: w.revision, Own: w.revision, Mode: "on", From: "configuration"}
+	for _, d := range next {
+		if !slices.ContainsFunc(old, func(o command.Decision) bool { return o.ID == d.ID }) {
+			w.decided = append(w.decided, d)
+		}
+		state.Outcomes = append(state.Outcomes, &wire.Reply{Id: d.ID, Ok: true, Message: "capped 1 task to 0.1 CPU-s/s", Cap: "cap-1", Tasks: 1})
+	}
+	w.standing[machine] = next
+	w.say(state)
+	return w.revision, nil
 }
 
-// CommandAll implements server.Commander.
-func (w *world) CommandAll(context.Context, *wire.Command, func(*wire.Reply)) error { return nil }
-
-func (w *world) obeyed() []*wire.Command {
+// Decisions implements server.Decider.
+func (w *world) Decisions() (all []command.Standing) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]*wire.Command{}, w.commands...)
+	for _, machine := range slices.Sorted(maps.Keys(w.standing)) {
+		all = append(all, command.Standing{Machine: machine, Revision: w.revision, List: w.standing[machine]})
+	}
+	return all
+}
+
+// ServeDecisions implements server.Decider.
+func (w *world) ServeDecisions(ctx context.Context, each func(*wire.State)) error {
+	w.mu.Lock()
+	w.say = each
+	w.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// RefreshDecisions implements server.Decider.
+func (w *world) RefreshDecisions(context.Context) error { return nil }
+
+// obeyed are the decisions that machines were sent.
+func (w *world) obeyed() []command.Decision {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.decided)
 }
 
 // emptyWorld starts a server to which no machine has sent anything, and which needs no token.
@@ -155,7 +191,7 @@ func begin(t *testing.T, tokens bool, fill func(*world)) *world {
 	}
 	c := config.DefaultServer()
 	c.Store.Flush, c.Specs.Between, c.Query.MemoryMB = 200*time.Millisecond, 0, 512
-	w := &world{}
+	w := &world{standing: map[string][]command.Decision{}, say: func(*wire.State) {}}
 	file := filepath.Join(t.TempDir(), "tokens")
 	text := ""
 	for name, scope := range map[string]server.Scope{"olga": server.Operator, "victor": server.Viewer} {
@@ -187,7 +223,7 @@ func begin(t *testing.T, tokens bool, fill func(*world)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.Server, err = server.New(server.Options{Config: &c, Version: "test", Store: st, Asker: duck.NewRunner(self, asQuery, dir), Learner: w, Commander: w,
+	if w.Server, err = server.New(server.Options{Config: &c, Version: "test", Store: st, Asker: duck.NewRunner(self, asQuery, dir), Learner: w, Decider: w,
 		Log: slog.New(slog.DiscardHandler), Tokens: known, Now: now, Pages: pages}); err != nil {
 		t.Fatal(err)
 	}
@@ -346,8 +382,8 @@ func (w *world) history(machines int) {
 	second := incident.Record{Incident: plan.Incident{ID: "inc-20261125T142100.000-2", Machine: machineName(3), Rule: detect.EvidenceMethod, Signal: sample.CPI, Variant: "ref-cycles", Victim: task("search", 3, 2),
 		Began: at.Add(-19 * time.Minute), Opened: at.Add(-16 * time.Minute), Accused: at.Add(-16 * time.Minute), Updated: at.Add(-time.Minute), Mode: plan.On, SpecMean: 1.4, SpecStdDev: 0.084,
 		Analysis: plan.Analysis{Analysed: at.Add(-16 * time.Minute), Reason: "probability 0.93 that it is ml-train", Result: detect.Result{Kind: detect.Neighbour, Threshold: 1.568, Cost: 2.4, Bad: 7, Pairs: 50, Antagonists: 1, Suspects: []detect.Suspect{train, ground(task("encode", 3, 8), detect.None, detect.ByStatistics, 0.02, 2.6)}}},
-		Rounds: []*incident.Round{{ID: "cap-1", Suspect: train.Task, Rate: 0.1, From: at.Add(-15 * time.Minute), Until: at.Add(-10 * time.Minute), Ended: at.Add(-10 * time.Minute), By: "quell", Why: "trial: does it hurt search?", Trial: true, CostBefore: 2.4, CostUnder: 1.44, RelativeCost: 0.6, Samples: 5, Outcome: plan.TruePositive},
-			{ID: "cap-2", Suspect: train.Task, Rate: 0.1, From: at.Add(-4 * time.Minute), Until: at.Add(time.Hour), By: "quell", Why: "cpi of search at 2.4 over 1.57", CostBefore: 2.4, CostUnder: incident.Value(math.NaN()), RelativeCost: incident.Value(math.NaN())}}}}
+		Rounds: []*incident.Round{{ID: "cap-1", Capped: plan.Capped{Suspect: train.Task, Rate: 0.1}, From: at.Add(-15 * time.Minute), Until: at.Add(-10 * time.Minute), Ended: at.Add(-10 * time.Minute), By: "quell", Why: "trial: does it hurt search?", Trial: true, CostBefore: 2.4, CostUnder: 1.44, RelativeCost: 0.6, Samples: 5, Outcome: plan.TruePositive},
+			{ID: "cap-2", Capped: plan.Capped{Suspect: train.Task, Rate: 0.1}, From: at.Add(-4 * time.Minute), Until: at.Add(time.Hour), By: "quell", Why: "cpi of search at 2.4 over 1.57", CostBefore: 2.4, CostUnder: incident.Value(math.NaN()), RelativeCost: incident.Value(math.NaN())}}}}
 	chartOf(&second, 1.4, 2.4, at.Add(-50*time.Minute), at.Add(-time.Minute), r, 3.5, 2.6)
 	w.record(&second)
 	// A hostile one.
@@ -367,7 +403,7 @@ func (w *world) history(machines int) {
 		inc.Updated = inc.Closed
 		switch i % 6 {
 		case 0, 1, 2, 3:
-			x := &incident.Round{ID: "c", Suspect: s, Rate: 0.1, From: inc.Opened, Until: inc.Opened.Add(5 * time.Minute), Ended: inc.Opened.Add(5 * time.Minute), By: "quell", CostBefore: 0.3, CostUnder: 0.08, RelativeCost: 0.27, Samples: 4, Outcome: plan.TruePositive}
+			x := &incident.Round{ID: "c", Capped: plan.Capped{Suspect: s, Rate: 0.1}, From: inc.Opened, Until: inc.Opened.Add(5 * time.Minute), Ended: inc.Opened.Add(5 * time.Minute), By: "quell", CostBefore: 0.3, CostUnder: 0.08, RelativeCost: 0.27, Samples: 4, Outcome: plan.TruePositive}
 			if i%6 == 3 {
 				x.CostUnder, x.RelativeCost, x.Outcome = 0.3, 1, plan.Noise
 			}

@@ -32,7 +32,10 @@ type Options struct {
 	// Connections is the maximum number of connections, so that clients leave the process
 	// its file descriptors; 0: NATS's default.
 	Connections int
-	Log         *slog.Logger
+	// MaxStore bounds streams and buckets together, bytes; 0: NATS's default, three quarters of
+	// what is free on the disk.
+	MaxStore int64
+	Log      *slog.Logger
 	// Refused is called with each operation that was refused to a client, in a separate
 	// goroutine; nil: refusals are not reported.
 	Refused func(Refusal)
@@ -88,7 +91,7 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		}
 	}
 	opts := &server.Options{
-		JetStream: true, StoreDir: o.Dir, DontListen: o.Listen == "",
+		JetStream: true, StoreDir: o.Dir, JetStreamMaxStore: o.MaxStore, DontListen: o.Listen == "",
 		SyncInterval: time.Second, SyncAlways: o.SyncAlways,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
 		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20, MaxConn: cmp.Or(o.Connections, maxConnections),

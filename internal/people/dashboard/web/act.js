@@ -24,7 +24,8 @@ export function act({kind, inc, task, context}) {
     const value = name => form.elements.namedItem(name)?.value.trim();
     const target = {task};
     const body = {machine: inc.machine, why: value('why')};
-    if (kind === 'cap' || kind === 'trial') body.cap = {...target, rate: Number(value('rate')), for: value('for')};
+    // A cap that names the incident is judged by its victim.
+    if (kind === 'cap' || kind === 'trial') body.cap = {...target, rate: Number(value('rate')), for: value('for'), ...(inc.id && !inc.closed && {incident: inc.id})};
     else body[kind] = target;
     send.disabled = true;
     result.className = 'result';

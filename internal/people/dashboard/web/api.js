@@ -21,6 +21,7 @@ export function setToken(text) {
 const headers = extra => token() ? {...extra, Authorization: 'Bearer ' + token()} : extra;
 
 async function call(method, path, body, signal) {
+  const used = token();
   let answer;
   try {
     answer = await fetch(path, {method, signal, cache: 'no-store', credentials: 'omit', redirect: 'error',
@@ -38,7 +39,8 @@ async function call(method, path, body, signal) {
   }
   if (!answer.ok) {
     const e = new Refused(answer.status, value.error || `The server answers ${answer.status}.`, value.remedy);
-    if (e.status === 401) dispatchEvent(new CustomEvent('quell-token', {detail: e}));
+    // That a token was refused before another was entered says nothing of that.
+    if (e.status === 401 && used === token()) dispatchEvent(new CustomEvent('quell-token', {detail: e}));
     throw e;
   }
   return value;

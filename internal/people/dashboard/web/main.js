@@ -167,7 +167,7 @@ function dialog(title, ...children) {
 
 let asking;
 function askToken(why) {
-  if (asking?.isConnected) return;
+  if (asking?.open) return;
   const field = h('input', {type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false', required: true});
   const form = h('form', {onsubmit: async e => {
     e.preventDefault();

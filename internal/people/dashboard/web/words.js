@@ -155,8 +155,8 @@ export function capCommand(inc, s, trial, local) {
   if (mayNotCap(s, inc.signal)) return '';
   const args = [s.task, inc.machine].map(quoted);
   if (args.includes(undefined) || s.task.startsWith('-')) return '';
-  const why = quoted(trial ? `trial: does it hurt ${short(inc.victim)}?` : `incident ${inc.id}`) || "'incident'";
-  return `quell cap ${args[0]}${local ? '' : ` --machine ${args[1]}`} --rate 0.1 --for ${trial ? '2m' : '10m'} --reason ${why}`;
+  const why = quoted(trial ? `trial: does it hurt ${short(inc.victim)}?` : `incident ${inc.id}`) || "'incident'", id = quoted(inc.id);
+  return `quell cap ${args[0]}${local ? '' : ` --machine ${args[1]}`}${id ? ` --incident ${id}` : ''} --rate 0.1 --for ${trial ? '2m' : '10m'} --reason ${why}`;
 }
 
 /** distress is a task's highest cost ÷ threshold; undefined while its normal cost is not known. */

@@ -103,11 +103,11 @@ func TestByEBPFInstructions(t *testing.T) {
 	w := work(t)
 	p, kernel := follow(t, w), kernelPart(t, w)
 	b := byEBPF(t, p, w)
-	var took time.Duration
-	r := window(t, b, func() { took = w.spin(loop) })[inode(t, w.dir)]
+	var used time.Duration
+	r := window(t, b, func() { used = w.spin(loop) })[inode(t, w.dir)]
 	counted := extra(t, r, sample.Instructions)
-	user, executed := counted-kernel(), float64(took)/setting(t, "INSTRUCTION_NS")
-	t.Logf("figure: by eBPF, instructions counted / executed: %.5f of the loop's %d, %.5f of all on the CPU by its clock", user/loop, loop, counted/executed)
+	user, executed := counted-kernel(), float64(used)/setting(t, "INSTRUCTION_NS")
+	t.Logf("figure: by eBPF, instructions counted / executed: %.5f of the loop's %d, %.5f of all in its CPU time", user/loop, loop, counted/executed)
 	if !within(user, loop, 0.001) || !within(counted, executed, 0.005) {
 		t.Errorf("%.0f instructions outside the kernel of %d, %.0f of %.0f", user, loop, counted, executed)
 	}
@@ -143,12 +143,12 @@ func TestByEBPFMultiplexed(t *testing.T) {
 	for _, o := range others {
 		start(t, o)
 	}
-	var took time.Duration
-	r := window(t, b, func() { took = w.spin(loop) })[inode(t, w.dir)]
+	var used time.Duration
+	r := window(t, b, func() { used = w.spin(loop) })[inode(t, w.dir)]
 	for _, o := range others {
 		stop(t, o)
 	}
-	executed := float64(took) / ns
+	executed := float64(used) / ns
 	got := extra(t, r, sample.Instructions)
 	t.Logf("figure: by eBPF, counted for %.2f of the time: instructions scaled / executed %.4f, CPI %.4f", r.Coverage, got/executed, r.Cost)
 	if r.Coverage > 0.95 {
