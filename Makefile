@@ -256,7 +256,8 @@ PACKAGE_VERSION ?= $(subst -,.,$(patsubst v%,%,$(if $(filter v%,$(VERSION)),$(VE
 packages: release $(NFPM) ## Debian and RPM packages of the release, in bin/release (docs/install.md)
 	@rm -rf bin/packages && mkdir -p bin/packages/completion bin/packages/doc
 	go test -count 1 ./internal/people/cli ./cmd/quell-agent -run '^TestManPages$$' -args -man $(CURDIR)/bin/packages/man
-	@find bin/packages/man -type f -exec gzip -9n {} +
+	go test -count 1 ./cmd/quell-server -run '^TestManPages$$' -args -man $(CURDIR)/bin/packages/server-man
+	@find bin/packages/man bin/packages/server-man -type f -exec gzip -9n {} +
 	@set -e; host=$$(go env GOHOSTARCH); cp README.md docs/*.md NOTICE LICENSE bin/packages/doc; mv bin/packages/doc/LICENSE bin/packages/doc/copyright; \
 	for a in bin/release/quell-*.tar.gz; do tar -C bin/packages -xzf $$a; done; \
 	for shell in bash zsh fish; do bin/packages/quell-$(VERSION)-linux-$$host/quell completion $$shell >bin/packages/completion/quell.$$shell; done; \

@@ -28,7 +28,7 @@ type box struct {
 	Machine                                 // Kernel and Initramfs are set by run
 	Init                                    // the programs in Run run before the tests
 	boot     func(initramfs string) Machine // replaces Machine, with its own kernel; nil: Machine
-	base     string // a cpio archive that is unpacked before the files; "": none
+	base     string                         // a cpio archive that is unpacked before the files; "": none
 	files    []File
 	tests    []insideTest
 	deadline time.Duration // by the host's clock, against hanging; 0: 18 minutes

@@ -1,7 +1,6 @@
 package clitest
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,14 +11,11 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-var manDir = flag.String("man", "", "write the man pages to man1 and man8 in this directory (make packages)")
-
 // Man writes the man pages of a program's commands in a section ("1": commands of users, "8": those
 // of administrators), and tests that each command and flag is in one. The pages have no date, so
-// that the same commit gives the same bytes.
-func Man(t *testing.T, root *cobra.Command, section string) {
+// that the same commit gives the same bytes. With dir empty they are only tested.
+func Man(t *testing.T, root *cobra.Command, section, dir string) {
 	t.Helper()
-	dir := *manDir
 	if dir == "" {
 		dir = t.TempDir()
 	}
