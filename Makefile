@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -247,6 +247,33 @@ release: $(SBOM) ## archives of the programs for linux/amd64 and linux/arm64, SB
 	GOOS=linux GOARCH=$$arch CGO_ENABLED=1 $(GO_RELEASE) -o bin/release/tree/quell-server-$(VERSION)-linux-$$arch/ ./cmd/quell-server; \
 	pack -server $$arch quell-server; \
 	cd bin/release; rm -rf tree; sha256sum *.* | tee SHA256SUMS
+
+# v2.48.0 needs modules that are not everywhere to be had.
+NFPMVERSION = v2.43.0
+NFPM        = $(HOME)/.cache/quell/nfpm-$(NFPMVERSION)/nfpm
+# Without a tag: older than any release, by the time of the commit.
+PACKAGE_VERSION ?= $(subst -,.,$(patsubst v%,%,$(if $(filter v%,$(VERSION)),$(VERSION),0~git$(shell git log -1 --date=format:%Y%m%d%H%M%S --format=%cd).$(VERSION))))
+packages: release $(NFPM) ## Debian and RPM packages of the release, in bin/release (docs/install.md)
+	@rm -rf bin/packages && mkdir -p bin/packages/completion bin/packages/doc
+	go test -count 1 ./internal/people/cli ./cmd/quell-agent -run '^TestManPages$$' -args -man $(CURDIR)/bin/packages/man
+	go test -count 1 ./cmd/quell-server -run '^TestManPages$$' -args -man $(CURDIR)/bin/packages/server-man
+	@find bin/packages/man bin/packages/server-man -type f -exec gzip -9n {} +
+	@set -e; host=$$(go env GOHOSTARCH); cp README.md docs/*.md NOTICE LICENSE bin/packages/doc; mv bin/packages/doc/LICENSE bin/packages/doc/copyright; \
+	for a in bin/release/quell-*.tar.gz; do tar -C bin/packages -xzf $$a; done; \
+	for shell in bash zsh fish; do bin/packages/quell-$(VERSION)-linux-$$host/quell completion $$shell >bin/packages/completion/quell.$$shell; done; \
+	pack() { ARCH=$$2 TREE=bin/packages/quell-$(VERSION)-linux-$$2 SERVER_TREE=bin/packages/quell-server-$(VERSION)-linux-$$2 \
+		PACKAGE_VERSION='$(PACKAGE_VERSION)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(NFPM) package -f deploy/packages/$$1.yaml -p $$3 -t bin/release/ >/dev/null; }; \
+	for kind in deb rpm; do pack quell amd64 $$kind; pack quell arm64 $$kind; pack quell-server $$host $$kind; done; \
+	cd bin/release; sha256sum $$(ls | grep -vx SHA256SUMS) >SHA256SUMS; ls -l *.deb *.rpm
+
+# Debian's tree is made once, and kept in the user's cache.
+test-packages: packages ## install, use, upgrade, downgrade, remove and purge the Debian packages in a fresh Debian in QEMU (root; 10 minutes, and a download of 60 MB once)
+	@internal/testkit/quelltest/deps.sh guests packages
+	@$(GORUN) ./internal/lab/guest/fetch
+	go test -tags guests,packages -count 1 -v -timeout 30m ./internal/lab/guest -run '^TestPackages$$' -args -packages $(CURDIR)/bin/release
+
+$(NFPM):
+	GOBIN=$(@D) go install -trimpath github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPMVERSION)
 
 $(SBOM):
 	GOBIN=$(@D) go install -trimpath github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOMVERSION)

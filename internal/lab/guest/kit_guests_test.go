@@ -5,6 +5,7 @@ package guest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,6 +28,7 @@ type box struct {
 	Machine                                 // Kernel and Initramfs are set by run
 	Init                                    // the programs in Run run before the tests
 	boot     func(initramfs string) Machine // replaces Machine, with its own kernel; nil: Machine
+	base     string                         // a cpio archive that is unpacked before the files; "": none
 	files    []File
 	tests    []insideTest
 	deadline time.Duration // by the host's clock, against hanging; 0: 18 minutes
@@ -64,6 +66,16 @@ func (b box) run(t *testing.T) {
 	w, err := os.Create(initramfs)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if b.base != "" {
+		from, err := os.Open(b.base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.Copy(w, from)
+		if err := errors.Join(err, from.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := Initramfs(w, build(t, b.Arch, "program", "internal/lab/guest/init"), b.Init, files...); err != nil {
 		t.Fatal(err)

@@ -76,6 +76,7 @@ var table = []row{
 	{pkg: "lab/guest/inside/cpi", why: "tests only, of counter, in a guest"},
 	{pkg: "lab/guest/inside/topology", why: "tests only, of host.Topology, in a guest"},
 	{pkg: "lab/guest/inside/v2", why: "tests only, of cgroup v2 alone, in a guest"},
+	{pkg: "lab/guest/inside/packages", why: "tests only, of the packages, in a guest"},
 	{pkg: "lab/guest/inside/systemd", why: "tests only, of the packaged unit, in a guest"},
 	{pkg: "lab/guest/inside/fakepmu", why: "tests only, of the agent's whole loop, in a guest"},
 	{pkg: "lab/study", may: "format/keyed", outside: "go.yaml.in/yaml", why: "study files and their plans; touches no machine"},

@@ -1,0 +1,267 @@
+//go:build inguest
+
+package packages
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "web" {
+		web()
+	}
+	if len(os.Args) > 1 && os.Args[1] == "hog" {
+		for range 6 {
+			go func() {
+				for {
+				}
+			}()
+		}
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// web listens, and computes for a quarter of the time.
+func web() {
+	l, err := net.Listen("tcp4", "127.0.0.1:8080")
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	go http.Serve(l, http.NotFoundHandler())
+	for {
+		for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
+		}
+		<-time.After(15 * time.Millisecond)
+	}
+}
+
+// do runs a program to its end and returns what it printed.
+func do(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LANG=C.UTF-8", "HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		log, _ := exec.Command("journalctl", "--no-pager", "-n", "30", "-u", "quell*").CombinedOutput()
+		t.Fatalf("%s %q: %v\n%s\n%s", name, args, err, out, log)
+	}
+	return string(out)
+}
+
+func until(t *testing.T, deadline time.Duration, what string, cond func() bool) {
+	t.Helper()
+	begin := time.Now()
+	for !cond() {
+		if time.Since(begin) > deadline {
+			log, _ := exec.Command("journalctl", "--no-pager", "-n", "40", "-u", "quell*").CombinedOutput()
+			top, _ := exec.Command("quell", "top", "--once").CombinedOutput()
+			t.Fatalf("waited %v in vain until %s\n%s\n%s", deadline, what, top, log)
+		}
+		<-time.After(3 * time.Second) // each question takes CPU time, of which the guest has little
+	}
+	t.Logf("after %.1f s: %s", time.Since(begin).Seconds(), what)
+}
+
+// files are the files and directories that packages may leave.
+func files(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for _, top := range []string{"/etc", "/usr", "/var", "/opt", "/run/quell"} {
+		err := filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
+			switch {
+			case os.IsNotExist(err):
+				return nil
+			case err != nil:
+				return err
+			// Of dpkg, apt, systemd and the system's log.
+			case slices.Contains([]string{"/var/lib/dpkg", "/var/lib/apt", "/var/cache", "/var/log", "/var/lib/systemd", "/var/tmp"}, name):
+				return fs.SkipDir
+			}
+			all[name] = true
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func view(t *testing.T, task string) (v api.TaskView, ok bool) {
+	out, err := exec.Command("quell", "top", "--once", "--json").Output()
+	if err != nil {
+		return v, false
+	}
+	var all []api.TaskView
+	if err := json.Unmarshal(out, &all); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(v api.TaskView) bool { return string(v.Name) == task })
+	if i < 0 {
+		return v, false
+	}
+	return all[i], true
+}
+
+func ready(t *testing.T, task string, sig sample.SignalName) bool {
+	v, _ := view(t, task)
+	return slices.ContainsFunc(v.Costs, func(c api.SignalView) bool { return c.Signal == sig && c.Spec.State == spec.Ready })
+}
+
+const hogs = "/sys/fs/cgroup/batch.slice/hog.service/cpu.max"
+
+func limited(t *testing.T) bool {
+	t.Helper()
+	text, err := os.ReadFile(hogs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return !strings.HasPrefix(string(text), "max ")
+}
+
+func capped(t *testing.T) {
+	t.Helper()
+	until(t, time.Minute, "hog.service is capped", func() bool {
+		return exec.Command("quell", "cap", "hog.service", "--rate", "0.2", "--for", "1h", "--reason", "test").Run() == nil
+	})
+	if !limited(t) {
+		t.Fatal("capped, and no limit")
+	}
+}
+
+// TestPackages is one course: install, use, upgrade, downgrade, remove, purge.
+func TestPackages(t *testing.T) {
+	before := files(t)
+	begin := time.Now()
+	t.Log(do(t, "apt-get", "install", "-y", "--no-install-recommends", "/debs/quell_1.deb", "/debs/quell-server_1.deb"))
+	installed := time.Since(begin)
+	for _, unit := range []string{"quell-agent", "quell-server"} {
+		if out, _ := exec.Command("systemctl", "is-active", unit).Output(); strings.TrimSpace(string(out)) == "active" {
+			t.Errorf("%s runs before it is configured", unit)
+		}
+	}
+	t.Log(do(t, "quell", "init"))
+	if text, err := os.ReadFile("/etc/quell/agent.yaml"); err != nil || !strings.Contains(string(text), "web.service (job web.service)") {
+		t.Errorf("%v:\n%s", err, text)
+	}
+	// Else learning takes an hour and a half.
+	if err := os.MkdirAll("/etc/systemd/system/quell-agent.service.d", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	faster := "/etc/systemd/system/quell-agent.service.d/faster.conf"
+	if err := os.WriteFile(faster, []byte("[Service]\nEnvironment=QUELL_SAMPLING_DURATION=1s QUELL_SAMPLING_PERIOD=2s QUELL_SPEC_MIN_SAMPLES=15 QUELL_DETECT_OUTLIER_WINDOW=20s QUELL_DETECT_WINDOW=60s\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	do(t, "systemctl", "daemon-reload")
+	do(t, "systemctl", "enable", "--now", "quell-agent", "quell-server")
+	until(t, 2*time.Minute, "web.service is named and classed, and its spec is learnt", func() bool {
+		v, ok := view(t, "web.service")
+		return ok && v.Job == "web.service" && v.Class == sample.LatencySensitive && v.Proposed && len(v.Costs) > 0
+	})
+	until(t, 2*time.Minute, "the dashboard answers on loopback", func() bool {
+		r, err := http.Get("http://127.0.0.1:9781/")
+		if err != nil {
+			return false
+		}
+		r.Body.Close()
+		return r.StatusCode == http.StatusOK && strings.HasPrefix(r.Header.Get("Content-Type"), "text/html")
+	})
+	fmt.Printf("figure: packages: apt install took %.0f s, until tasks are named and classed, specs learning and the dashboard there %.0f s\n", installed.Seconds(), (time.Since(begin) - installed).Seconds())
+	if out, _ := exec.Command("systemctl", "is-active", "quell-restore.timer").Output(); strings.TrimSpace(string(out)) != "active" {
+		t.Errorf("quell-restore.timer is %s", out)
+	}
+
+	until(t, 3*time.Minute, "there is a spec", func() bool { return ready(t, "web.service", sample.RunQ) })
+	// Else systemd gives all services together as much as the one of batch.slice, which is enough.
+	do(t, "systemctl", "set-property", "--runtime", "batch.slice", "CPUWeight=400")
+	do(t, "systemd-run", "--slice=batch.slice", "--unit=hog", "/tests/0-packages.test", "hog")
+	until(t, 3*time.Minute, "hog.service is named as the antagonist of web.service", func() bool {
+		out, err := exec.Command("quell", "incidents", "--json").Output()
+		var all []incident.Record
+		if err != nil || json.Unmarshal(out, &all) != nil {
+			return false
+		}
+		return slices.ContainsFunc(all, func(inc incident.Record) bool {
+			return inc.Victim.Name == "web.service" && inc.Antagonists > 0 && inc.Suspects[0].Name == "hog.service"
+		})
+	})
+	t.Log(do(t, "quell", "incidents"))
+
+	// An operator's change of a configuration file is kept.
+	f, err := os.OpenFile("/etc/quell/server.yaml", os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("log_level: debug\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"2", "1"} {
+		capped(t)
+		args := []string{"install", "-y", "--no-install-recommends", "--allow-downgrades", "/debs/quell_" + version + ".deb", "/debs/quell-server_" + version + ".deb"}
+		do(t, "apt-get", args...)
+		if limited(t) {
+			t.Errorf("after the installation of version %s hog.service is limited", version)
+		}
+		until(t, time.Minute, "the new agent has the spec of the one before", func() bool { return ready(t, "web.service", sample.RunQ) })
+		if text, err := os.ReadFile("/etc/quell/server.yaml"); err != nil || !strings.HasSuffix(string(text), "log_level: debug\n") {
+			t.Errorf("the configuration is %q, %v", text, err)
+		}
+		for _, unit := range []string{"quell-agent", "quell-server", "quell-restore.timer"} {
+			if out, _ := exec.Command("systemctl", "is-active", unit).Output(); strings.TrimSpace(string(out)) != "active" {
+				t.Errorf("after the installation of version %s %s is %s", version, unit, out)
+			}
+		}
+	}
+
+	capped(t)
+	do(t, "apt-get", "remove", "-y", "quell", "quell-server")
+	if limited(t) {
+		t.Error("after removal hog.service is limited")
+	}
+	for _, name := range []string{"/etc/quell/agent.yaml", "/etc/quell/server.yaml", "/var/lib/quell", "/var/lib/quell-server"} {
+		if _, err := os.Stat(name); err != nil {
+			t.Errorf("removal without purge: %v", err)
+		}
+	}
+	if out, _ := exec.Command("systemctl", "list-units", "--all", "--no-legend", "--plain", "quell*").Output(); len(out) > 0 {
+		t.Errorf("units after removal:\n%s", out)
+	}
+	do(t, "apt-get", "purge", "-y", "quell", "quell-server")
+	do(t, "rm", "-r", filepath.Dir(faster)) // the operator's own
+	var left []string
+	for name := range files(t) {
+		if !before[name] {
+			left = append(left, name)
+		}
+	}
+	slices.Sort(left)
+	// What useradd itself leaves.
+	left = slices.DeleteFunc(left, func(name string) bool { return strings.HasPrefix(name, "/etc/") && strings.HasSuffix(name, "-") })
+	if len(left) > 0 {
+		t.Errorf("purge left:\n%s", strings.Join(left, "\n"))
+	}
+	if out, err := exec.Command("getent", "passwd", "quell-server").Output(); err == nil {
+		t.Errorf("purge left the user: %s", out)
+	}
+}

@@ -1,0 +1,15 @@
+package cli
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
+)
+
+var manDir = flag.String("man", "", "write the man pages to this directory (make packages)")
+
+func TestManPages(t *testing.T) {
+	clitest.Man(t, newRoot(&app.App{Getenv: func(string) string { return "" }}), "1", *manDir)
+}
