@@ -38,7 +38,9 @@ type Cgroup struct {
 
 	usage, throttle statFile
 	psi             []pressureFile
-	closeAfterRead  bool // files are open only while they are read: Keep
+	closeAfterRead  bool // files are open only while they are read: KeepOpen
+	accounts        [numAccounts]account
+	followed        bool // accounts are those of places
 	places          Places
 	tally           tally
 	buf             [1024]byte // every file read here is smaller
@@ -85,8 +87,8 @@ func (c *Cgroup) Dir() string { return path.Join(c.tree.dir, c.path) }
 // Path is the cgroup's path below the mount of its identity hierarchy.
 func (c *Cgroup) Path() string { return c.path }
 
-// Close closes the kept files.
-func (c *Cgroup) Close() error { return c.drop() }
+// Close closes the kept files and accounts.
+func (c *Cgroup) Close() error { return errors.Join(c.drop(), c.unfollowAll()) }
 
 func (f *statFile) close() error {
 	if f.fd < 0 {

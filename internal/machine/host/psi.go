@@ -42,6 +42,12 @@ func (h *Host) PSI(resource string) (PSI, error) {
 // a cgroup there that is not the top. It does not allocate, for callers that read
 // many cgroups often. Errors: ErrGone, ErrNoPSI.
 func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
+	if a, ok := c.account(pressureAccount); ok && resource == "cpu" {
+		if !a.HasStalled {
+			return 0, ErrNoPSI
+		}
+		return a.Stalled, nil
+	}
 	text, err := c.readPressure(resource)
 	if err != nil {
 		return 0, err
@@ -53,13 +59,9 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 	f := c.pressure(resource)
 	if f.fd < 0 {
-		dir := c.Dir()
-		if c.hier == sample.V1CPU {
-			t, ok := c.h.trees[""]
-			if !ok || c.places.Unified == "" || c.places.Unified == "/" {
-				return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, ErrNoPSI)
-			}
-			dir = path.Join(t.dir, c.places.Unified)
+		_, dir := c.pressurePlace()
+		if dir == "" {
+			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, ErrNoPSI)
 		}
 		var err error
 		if *f, err = c.openIn(dir, path.Base(resource)+".pressure"); err != nil {
@@ -77,6 +79,19 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 		return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 	}
 	return text, nil
+}
+
+// pressurePlace returns the directory of the pressure files and the mount above it, "" if there
+// are none.
+func (c *Cgroup) pressurePlace() (mount, dir string) {
+	if c.hier != sample.V1CPU {
+		return c.tree.dir, c.Dir()
+	}
+	t, ok := c.h.trees[""]
+	if !ok || c.places.Unified == "" || c.places.Unified == "/" {
+		return "", ""
+	}
+	return t.dir, path.Join(t.dir, c.places.Unified)
 }
 
 // pressure returns the file entry of a resource, open or not.
