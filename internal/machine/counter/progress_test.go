@@ -565,3 +565,34 @@ func FuzzReadProgress(f *testing.F) {
 		}
 	})
 }
+
+// A task that named no file is looked at again only once it has used CPU time. One that named a file
+// is always: another task may write it.
+func TestASleepingTaskIsNotLookedAt(t *testing.T) {
+	p := newFakeProc(t)
+	p.check(os.Mkdir(p.root+"/run", 0o755))
+	p.process(7, 1, 1, "HOME=/")
+	target := p.target("")
+	members, listed := target.Members, 0
+	target.Members = func() ([]int, error) { listed++; return members() }
+	used := time.Second
+	target.CPUTime = func() (time.Duration, error) { return used, nil }
+	files := &progressFiles{proc: p.dir, target: &target, now: time.Now}
+	look := func(wantListed, wantFiles int) {
+		t.Helper()
+		l := files.look(t.Context())
+		if l.err != nil || listed != wantListed || len(l.values) != wantFiles || !l.cpuKnown || l.cpu != used {
+			t.Errorf("%+v, processes were listed %d times; want %d files and %d times", l, listed, wantFiles, wantListed)
+		}
+	}
+	look(1, 0)
+	look(1, 0)
+	used++
+	look(2, 0)
+	p.process(8, 1, 1, "QUELL_PROGRESS=/run/a") // it has been started, which takes CPU time
+	p.set("/run/a", 5)
+	look(2, 0)
+	used++
+	look(3, 1)
+	look(4, 1)
+}

@@ -185,6 +185,11 @@ func (c *Cgroup) threadsFile() string {
 // Below returns the kernel's ids of the cgroups below this one, as
 // sample.CgroupID makes them; of the first mostBelow.
 func (c *Cgroup) Below() ([]uint64, error) {
+	// Most cgroups have none below them, which one call shows.
+	var st unix.Stat_t
+	if err := stat(c.h.Path(c.Dir()), &st); err == nil && st.Ino == c.inode && st.Nlink == 2 {
+		return nil, nil
+	}
 	var ids []uint64
 	err := c.h.walkAll(c.tree.dir, c.path, mostBelow, func(_ *walker, v visited) error {
 		if v.depth > 0 {
