@@ -68,7 +68,7 @@ func (t *progressFiles) look(context.Context) (l look) {
 	// counts for the next.
 	used, usedKnown := t.target.cpuTime()
 	if t.none && usedKnown && used == t.used {
-		return look{at: t.now(), cpu: used, cpuKnown: true}
+		return look{at: t.now(), cpu: used, cpuKnown: true, asleep: true}
 	}
 	pids, err := t.target.Members()
 	if err != nil {
