@@ -73,9 +73,10 @@ const (
 
 // account is a row of Accounts.
 type account struct {
-	dir      string // of the cgroup, inside the root; "": none is needed
 	row      int
-	followed bool
+	needed   bool // the kernel keeps it
+	own      bool // it is of the cgroup itself, not of its place in another hierarchy
+	followed bool // it has a row
 }
 
 // follow makes sure that the cgroup's accounts are followed, and reports whether that of its usage
@@ -89,23 +90,21 @@ func (c *Cgroup) follow() bool {
 	}
 	c.followed = true
 	for i, place := range [numAccounts]func() (string, string){c.usagePlace, c.throttlePlace, c.pressurePlace} {
+		a := &c.accounts[i]
+		_ = c.unfollow(a) // at worst the row stays in use
 		mount, dir := place()
-		if a := &c.accounts[i]; a.dir != dir {
-			c.unfollow(a)
-			if inode, err := c.inodeOf(dir); err == nil {
-				a.dir = dir
-				a.row, a.followed = c.h.accounts.Follow(c.h.Path(mount), inode)
-			}
+		if dir == "" {
+			continue
+		}
+		inode, err := c.inode, error(nil)
+		if a.own = dir == c.Dir(); !a.own {
+			inode, err = c.h.Inode(dir)
+		}
+		if a.needed = err == nil; a.needed {
+			a.row, a.followed = c.h.accounts.Follow(c.h.Path(mount), inode)
 		}
 	}
 	return c.accounts[usageAccount].followed
-}
-
-func (c *Cgroup) inodeOf(dir string) (uint64, error) {
-	if dir == c.Dir() {
-		return c.inode, nil
-	}
-	return c.h.Inode(dir)
 }
 
 // unfollow's error says that a row stays in use.
@@ -143,9 +142,9 @@ func (c *Cgroup) accountedUsage() (_ Usage, ok bool) {
 		return Usage{}, false
 	}
 	u := Usage{CPU: a.CPU, Throttled: a.Throttled}
-	if t := &c.accounts[throttleAccount]; t.dir != "" && t.dir != c.accounts[usageAccount].dir {
+	if t := &c.accounts[throttleAccount]; t.needed {
 		a, ok := c.account(throttleAccount)
-		if !ok && (!t.followed || t.dir == c.Dir()) {
+		if !ok && (!t.followed || t.own) {
 			return Usage{}, false
 		}
 		u.Throttled = a.Throttled

@@ -43,7 +43,6 @@ type Cgroup struct {
 	followed        bool // accounts are those of places
 	places          Places
 	tally           tally
-	buf             [1024]byte // every file read here is smaller
 }
 
 // statFile is a descriptor that is kept open, -1 if there is none.
@@ -125,13 +124,16 @@ func (c *Cgroup) openIn(dir, name string) (statFile, error) {
 	return statFile{fd: fd, own: own, from: dir}, nil
 }
 
-// read reads a kept file into c.buf. If the file is in another hierarchy and
+// fileBuffer is larger than every file that a Cgroup reads often.
+type fileBuffer [1024]byte
+
+// read reads a kept file. If the file is in another hierarchy and
 // its cgroup is gone there, it is closed and nothing is read.
-func (c *Cgroup) read(f *statFile) ([]byte, error) {
-	n, err := unix.Pread(f.fd, c.buf[:], 0)
+func (c *Cgroup) read(f *statFile, buf *fileBuffer) ([]byte, error) {
+	n, err := unix.Pread(f.fd, buf[:], 0)
 	switch {
 	case err == nil:
-		return c.buf[:n], nil
+		return buf[:n], nil
 	case err == unix.ENODEV && f.own:
 		return nil, ErrGone
 	case err == unix.ENODEV:

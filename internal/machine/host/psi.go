@@ -48,15 +48,16 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 		}
 		return a.Stalled, nil
 	}
-	text, err := c.readPressure(resource)
+	var buf fileBuffer
+	text, err := c.readPressure(resource, &buf)
 	if err != nil {
 		return 0, err
 	}
 	return parseStalled(text)
 }
 
-// readPressure reads a pressure file into c.buf.
-func (c *Cgroup) readPressure(resource string) ([]byte, error) {
+// readPressure reads a pressure file.
+func (c *Cgroup) readPressure(resource string, buf *fileBuffer) ([]byte, error) {
 	f := c.pressure(resource)
 	if f.fd < 0 {
 		_, dir := c.pressurePlace()
@@ -68,7 +69,7 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 		}
 	}
-	text, err := c.read(f)
+	text, err := c.read(f, buf)
 	if f.fd < 0 { // its place in cgroup2 is gone
 		err = ErrNoPSI
 	}
@@ -118,8 +119,9 @@ var errBadPressure = errors.New(`parse pressure: line "some" has no total`)
 
 // parseStalled finds the total of the line that begins with some.
 func parseStalled(text []byte) (time.Duration, error) {
-	for line := range bytes.Lines(text) {
-		if !bytes.HasPrefix(line, []byte("some ")) {
+	for len(text) > 0 {
+		var line []byte
+		if line, text, _ = bytes.Cut(text, []byte("\n")); !bytes.HasPrefix(line, []byte("some ")) {
 			continue
 		}
 		_, total, _ := bytes.Cut(line, []byte(" total="))

@@ -69,7 +69,7 @@ func (c *Cgroup) CPUTime() func() (time.Duration, error) {
 			return 0, fmt.Errorf("read usage of %s: %w", c.path, orGone(err))
 		}
 		defer f.close()
-		var buf [1024]byte
+		var buf fileBuffer
 		n, err := unix.Pread(f.fd, buf[:], 0)
 		if err != nil {
 			return 0, fmt.Errorf("read usage of %s: %w", c.path, err)
@@ -81,7 +81,8 @@ func (c *Cgroup) CPUTime() func() (time.Duration, error) {
 }
 
 func (c *Cgroup) readStat(f *statFile, u *Usage) error {
-	text, err := c.read(f)
+	var buf fileBuffer
+	text, err := c.read(f, &buf)
 	if err != nil {
 		if errors.Is(err, ErrGone) {
 			return err
