@@ -42,7 +42,10 @@ type followed struct {
 	in         *hierarchy
 }
 
-const treeShift = 62
+const (
+	treeShift = 62
+	rowSize   = int64(unsafe.Sizeof(usageRow{}))
+)
 
 // Open loads the programs for hierarchies mounted in these directories, and reads each once.
 // Its error is a *counter.NotSupportedError.
@@ -117,8 +120,8 @@ func (a *Accounts) Follow(mount string, inode uint64) (row int, ok bool) {
 		return 0, false
 	}
 	row = a.free[len(a.free)-1]
-	// What another cgroup left there has the number of an earlier read.
-	if err := a.objs.Numbers.Put(key, uint32(row)); err != nil {
+	none := make([]byte, rowSize) // another cgroup may have left what was read just now
+	if _, err := a.rows.WriteAt(none, int64(row)*rowSize); err != nil || a.objs.Numbers.Put(key, uint32(row)) != nil {
 		return 0, false
 	}
 	a.free = a.free[:len(a.free)-1]
@@ -179,8 +182,8 @@ const (
 // Row implements host.Accounts.
 func (a *Accounts) Row(row int) (host.Account, bool) {
 	var r usageRow
-	buf := unsafe.Slice((*byte)(unsafe.Pointer(&r)), unsafe.Sizeof(r))
-	if _, err := a.rows.ReadAt(buf, int64(row)*int64(len(buf))); err != nil || r.Reading != a.reading {
+	buf := unsafe.Slice((*byte)(unsafe.Pointer(&r)), rowSize)
+	if _, err := a.rows.ReadAt(buf, int64(row)*rowSize); err != nil || r.Reading != a.reading {
 		return host.Account{}, false
 	}
 	return host.Account{CPU: time.Duration(r.Usage), Throttled: time.Duration(r.Throttled), Stalled: time.Duration(r.Stalled),

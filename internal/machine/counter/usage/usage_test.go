@@ -354,6 +354,11 @@ func TestARowIsUsedAgain(t *testing.T) {
 	if err := p.Unfollow(row); err != nil {
 		t.Error(err)
 	}
+	third := p.group(t, sample.Unified, "third")
+	if _, read := p.Row(third.row(p)); read {
+		t.Error("the row has what was just read of a cgroup that is still there")
+	}
+	p.check(t, third)
 }
 
 // What a cgroup costs, by accounts and by files that are kept open.
