@@ -40,7 +40,7 @@ func TestASleepingTaskIsNotLookedAt(t *testing.T) {
 	look(4, 1)
 }
 
-// A task that sleeps is looked at every eight minutes, and soon once it is busy.
+// A task that sleeps is looked at every hour, and soon once it is busy.
 func TestASleepingTaskRests(t *testing.T) {
 	p := newFakeProc(t)
 	p.process(7, 1, 1, "HOME=/")
@@ -57,13 +57,13 @@ func TestASleepingTaskRests(t *testing.T) {
 	}
 	window(0)
 	window(0)
-	if d := next(); d < 240*time.Second {
+	if d := next(); d < 1900*time.Second {
 		t.Errorf("it sleeps, and the next look is in %v", d)
 	}
 	start(t, c)
 	c.clock.at.Add(int64(10 * time.Second))
 	stopped(t, c, func(sample.TaskKey) (time.Duration, bool) { return 99 * time.Millisecond, true })
-	if d := next(); d < 230*time.Second {
+	if d := next(); d < 1890*time.Second {
 		t.Errorf("it hardly ran, and the next look is in %v", d)
 	}
 	start(t, c)

@@ -21,8 +21,9 @@ const (
 	firstEvery, leastEvery, mostEvery = time.Second, 20 * time.Millisecond, 15 * time.Second
 	// Pauses of a task that reports nothing or does not answer, in mean pauses: they double.
 	firstRest, mostRest = 8, 192
-	// A task that slept is busy once it uses this part of a CPU.
-	busyShare = 100
+	// A task that sleeps is looked at after so many mean pauses, about an hour, or soon once it uses
+	// a part of a CPU.
+	sleepRest, busyShare = 8 * mostRest, 100
 )
 
 const (
@@ -223,7 +224,7 @@ func (r *reader) look(t *reported) {
 	}
 	every := r.every(t)
 	if t.asleep = l.asleep; t.asleep {
-		t.next = r.now().Add(r.around(mostRest * every))
+		t.next = r.now().Add(r.around(sleepRest * every))
 		t.keep(&l)
 		if r.active[t] {
 			r.await(t)
