@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -19,9 +21,10 @@ var (
 )
 
 // If its file descriptors do not suffice for every task the agent runs, reports the
-// shortage and how to fix it, and counts each task within the windows that it states.
+// shortage and how to fix it, and counts each task within the windows that it states. Only
+// without eBPF a task takes descriptors.
 func TestFewDescriptors(t *testing.T) {
-	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.Tracepoints)
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.PerfSoftware, quelltest.Tracepoints, "setpriv")
 	name := fmt.Sprintf("quell-test-fds-%d", os.Getpid())
 	top := quelltest.MakeCgroup(t, filepath.Join(quelltest.CgroupMount(t, ""), name))
 	for i := range *cgroupCount {
@@ -34,7 +37,13 @@ func TestFewDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := append(settings(dir, "signals=cpi,cps", "sampling.max_tax=0", "tick=20ms", "sampling.duration=100ms", "sampling.period=250ms"), "--config", file)
-	d := startLimited(t, dir, *fdLimit, args...)
+	cmd := agentCommand(context.Background(), args...)
+	// In a separate mount namespace, where tracefs is mounted as on most machines.
+	const script = `mount -t tracefs tracefs /sys/kernel/tracing; ulimit -n "$1"; shift
+exec setpriv --bounding-set -bpf,-sys_admin "$@"`
+	cmd.Args = append([]string{"sh", "-c", script, "sh", strconv.Itoa(*fdLimit), cmd.Path}, cmd.Args[1:]...)
+	cmd.Path, cmd.SysProcAttr = "/bin/sh", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	d := startCommand(t, dir, cmd)
 	most := 0
 	within := 0
 	var last string

@@ -26,6 +26,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/counter/blockio"
 	"github.com/quell-dev/quell/internal/machine/counter/sources"
+	"github.com/quell-dev/quell/internal/machine/counter/usage"
 	"github.com/quell-dev/quell/internal/machine/egress"
 	"github.com/quell-dev/quell/internal/machine/enforce"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -72,6 +73,8 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 	if p.Topology, err = h.Topology(); err != nil {
 		return err
 	}
+	p.Usage = useAccounts(log, h)
+	defer func() { err = errors.Join(err, h.CloseAccounts()) }()
 	names := origin.New(h, c.Names.Sources())
 	naming, stopNames := context.WithCancel(ctx)
 	var named sync.WaitGroup
@@ -172,6 +175,18 @@ func beOnlyAgent(ctx context.Context, c *config.Agent, log *slog.Logger, h *host
 		}
 		return err
 	}, nil
+}
+
+// useAccounts lets the host read usage and pressure of all tasks at once, if the kernel allows that.
+// It returns how they are read.
+func useAccounts(log *slog.Logger, h *host.Host) string {
+	a, err := usage.Open(h.AccountMounts()...)
+	if err != nil {
+		log.Info("usage of tasks is read from files", "reason", err)
+		return "read from files of each task: " + err.Error()
+	}
+	h.UseAccounts(a)
+	return "all tasks are read at once, by eBPF"
 }
 
 // openSources opens the requested signals that the machine can count.

@@ -58,20 +58,24 @@ func (b *blind) tick(now time.Time) {
 	}
 	if !b.open {
 		b.open, b.start = true, now
-		for _, t := range b.tasks.order {
-			t.blind.began = !t.ended && t.readUsage() == nil
-			t.blind.from = t.usageNow.CPU
-		}
+		b.sweep(func() {
+			for _, t := range b.tasks.order {
+				t.blind.began = !t.ended && t.readUsage() == nil
+				t.blind.from = t.usageNow.CPU
+			}
+		})
 		return
 	}
 	length := now.Sub(b.start).Seconds()
-	for _, t := range b.tasks.order {
-		t.blind.outside = math.NaN()
-		if t.blind.began && !t.ended && t.readUsage() == nil {
-			t.blind.outside = max(0, (t.usageNow.CPU-t.blind.from).Seconds()/length)
+	b.sweep(func() {
+		for _, t := range b.tasks.order {
+			t.blind.outside = math.NaN()
+			if t.blind.began && !t.ended && t.readUsage() == nil {
+				t.blind.outside = max(0, (t.usageNow.CPU-t.blind.from).Seconds()/length)
+			}
+			t.blind.began = false
 		}
-		t.blind.began = false
-	}
+	})
 	b.open, b.stretch = false, true
 	period := b.Config.Sampling.Period
 	b.period = periodAfter(b.period, now, period)

@@ -68,15 +68,22 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 	if !half && there == nil {
 		return
 	}
-	for _, t := range dc.tasks.order {
-		gone := there != nil && !there[t.Key.CgroupID()]
-		if t.ended || !gone && !(half && t.busy()) {
-			continue
+	again := func() {
+		for _, t := range dc.tasks.order {
+			gone := there != nil && !there[t.Key.CgroupID()]
+			if t.ended || !gone && !(half && t.busy()) {
+				continue
+			}
+			if err := t.readUsage(); errors.Is(err, host.ErrGone) {
+				dc.endTask(now, t)
+				ended = true
+			}
 		}
-		if err := t.readUsage(); errors.Is(err, host.ErrGone) {
-			dc.endTask(now, t)
-			ended = true
-		}
+	}
+	if half {
+		dc.sweep(again)
+	} else {
+		again()
 	}
 	if ended && !windowOpen {
 		dc.tasks.dropEnded(dc.dropTask)

@@ -104,6 +104,10 @@ type Enforcer interface {
 
 // Machine is what the agent needs of the machine as a whole; *host.Host is one.
 type Machine interface {
+	// ReadAccounts reads usage and pressure of all tasks at once, where that is possible. Until
+	// EndAccounts, Cgroup.Usage and Stalled return that. After an error they read files.
+	ReadAccounts() error
+	EndAccounts()
 	CPUTimes() (host.CPUTimes, error)
 	CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []host.Write, err error)
 	// IOLimit and IOWrites apply to the path that Cgroup.IOPlace returns.
@@ -162,7 +166,9 @@ type Parts struct {
 	NetWrites func(dir string, bytesPerSecond uint64) []host.Write
 	// Signals holds the status of every signal that was requested.
 	Signals []api.SignalStatus
-	Log     *slog.Logger
+	// Usage says, for people, how usage and pressure of tasks are read.
+	Usage string
+	Log   *slog.Logger
 	// Descriptors returns how many file descriptors the process has open and its limit;
 	// nil if there is no limit.
 	Descriptors func() (open, limit int, err error)

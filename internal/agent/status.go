@@ -35,7 +35,7 @@ type heldMetrics struct {
 func (v *view) status() api.Status {
 	s := api.Status{Version: v.Version, PID: os.Getpid(), Machine: v.sampler.machineName, Platform: v.Platform,
 		Started: v.started, Now: sample.At(v.clock.now()), Rule: string(v.pipeline.Params().Method), Mode: v.pipeline.Policy().Mode,
-		Signals: v.signals(), Tasks: len(v.tasks.byKey), Outside: v.sampler.window.outside, Caps: []api.CapView{}, Open: v.pipeline.OpenCount(), Intervals: v.stats.intervals}
+		Signals: v.signals(), Usage: v.Parts.Usage, Tasks: len(v.tasks.byKey), Outside: v.sampler.window.outside, Caps: []api.CapView{}, Open: v.pipeline.OpenCount(), Intervals: v.stats.intervals}
 	_, s.ModeFrom = v.standing.overrides.mode(v.standing.configured, s.Now)
 	for _, c := range v.pipeline.Caps() {
 		s.Caps = append(s.Caps, api.CapView{Task: c.Task.Name, CapState: c})

@@ -40,6 +40,15 @@ type base struct {
 	tasks    *taskSet
 }
 
+// sweep calls read, which reads usage or pressure of many tasks.
+func (b *base) sweep(read func()) {
+	if err := b.Machine.ReadAccounts(); err != nil { // it is not tried again
+		b.health.degrade("reading usage of all tasks at once", err)
+	}
+	read()
+	b.Machine.EndAccounts()
+}
+
 func newTaskSet() *taskSet {
 	return &taskSet{byKey: map[sample.TaskKey]*task{}, byCgroup: map[uint64]*task{}, limits: map[host.Place]*task{}, pseudo: map[string]*task{}}
 }

@@ -34,11 +34,15 @@ func (sm *sampler) openWindow(now time.Time) {
 	// Usage of an idle task between two readings counts for the second. That is usually
 	// nothing, but the analysis of the previous window may have taken long.
 	justRead := w.start.Sub(w.read) < sm.Config.Sampling.Duration/100
-	for _, t := range sm.tasks.order {
-		if t.busy() || !justRead {
-			_ = t.readUsage() // the error is in t.notes
+	sm.sweep(func() {
+		for _, t := range sm.tasks.order {
+			if t.busy() || !justRead {
+				_ = t.readUsage() // the error is in t.notes
+			}
+			t.pressure.begin(t.cgroup)
 		}
-		t.pressure.begin(t.cgroup)
+	})
+	for _, t := range sm.tasks.order {
 		if t.placementRead.IsZero() {
 			sm.placement.readPlacement(now, t)
 		}
@@ -54,22 +58,23 @@ func (sm *sampler) closeWindow(now time.Time) {
 	w.served.reset()
 	sm.tasks.settle()
 	sm.actor.review(sample.At(now))
-	for _, t := range sm.tasks.order {
-		if !t.ended {
-			_ = t.readUsage() // the error is in t.notes
-		}
-	}
-	end := sm.clock.now()
-	w.read = end
-	w.length = end.Sub(w.start)
-	wall := w.length.Seconds()
-	w.stolen = sm.stolen(wall)
 	contiguous := w.due(now, sm.Config)
-	for _, t := range sm.tasks.order {
-		if !t.ended {
-			t.pressure.end(t.cgroup, w.length, contiguous)
+	sm.sweep(func() {
+		for _, t := range sm.tasks.order {
+			if !t.ended {
+				_ = t.readUsage() // the error is in t.notes
+			}
 		}
-	}
+		w.read = sm.clock.now()
+		w.length = w.read.Sub(w.start)
+		for _, t := range sm.tasks.order {
+			if !t.ended {
+				t.pressure.end(t.cgroup, w.length, contiguous)
+			}
+		}
+	})
+	end, wall := w.read, w.length.Seconds()
+	w.stolen = sm.stolen(wall)
 	sm.placement.lackQuotas()
 	w.caps = sm.pipeline.Caps()
 	for _, t := range sm.tasks.order {

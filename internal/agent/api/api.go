@@ -35,6 +35,7 @@ type Status struct {
 	Mode      plan.Mode       `json:"mode"`
 	ModeFrom  Origin          `json:"mode_from"`
 	Signals   []SignalStatus  `json:"signals"`
+	Usage     string          `json:"usage,omitempty"` // how usage and pressure of tasks are read
 	Tasks     int             `json:"tasks"`
 	Outside   float64         `json:"outside"` // CPU-s/s used outside any task in the last interval
 	Caps      []CapView       `json:"caps"`

@@ -6,6 +6,9 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
+// VariantCPS is what is counted for cps, part of a spec's key.
+const VariantCPS = "sys-enter"
+
 // OpenCPS returns the source of CPU time per system call: the task clock and
 // the tracepoint raw_syscalls:sys_enter in one group, for the given CPUs;
 // cgroup2 is the root of the cgroup tree that perf uses. Its cost is in
@@ -36,7 +39,7 @@ func openCPS(sys perfSyscalls, cpus sample.Set, cgroup2 string, enter event) (*P
 	if err := g.check("tracepoint "+enter.name, root, g.events...); err != nil {
 		return nil, fmt.Errorf("open cps: %w", err)
 	}
-	return &Perf{info: Info{Signal: sample.CPS, Variant: "sys-enter"}, fill: fillCPS, groups: g}, nil
+	return &Perf{info: Info{Signal: sample.CPS, Variant: VariantCPS}, fill: fillCPS, groups: g}, nil
 }
 
 func fillCPS(r Reading, t total) Reading {

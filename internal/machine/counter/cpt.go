@@ -152,6 +152,9 @@ func (c *CPT) Stop(w WindowEnd, yield func(sample.TaskKey, Reading)) error {
 	c.probes.ending()
 	for _, t := range c.order {
 		used, ok := w.CPU(t.target.Key)
+		if l, reports := t.transactions.(*reported); reports && ok {
+			c.reader.used(l, used, end.Sub(c.began))
+		}
 		if r, ok := c.finish(t, end, used, ok); ok {
 			yield(t.target.Key, r)
 		}

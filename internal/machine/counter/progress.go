@@ -47,8 +47,10 @@ type progressFiles struct {
 	target *Target
 	now    func() time.Time
 	known  map[int]process
-	files  taskFiles // of the present look
-	err    error     // why the present look does not know all files
+	none   bool          // at the last look no process named a file
+	used   time.Duration // the task's CPU time then
+	files  taskFiles     // of the present look
+	err    error         // why the present look does not know all files
 }
 
 type fileID struct{ dev, inode uint64 }
@@ -62,6 +64,12 @@ type process struct {
 
 // look reads the files of the task's present processes.
 func (t *progressFiles) look(context.Context) (l look) {
+	// A process that comes uses CPU time. What it uses during the look
+	// counts for the next.
+	used, usedKnown := t.target.cpuTime()
+	if t.none && usedKnown && used == t.used {
+		return look{at: t.now(), cpu: used, cpuKnown: true, asleep: true}
+	}
 	pids, err := t.target.Members()
 	if err != nil {
 		return look{at: t.now(), err: fmt.Errorf("list members: %w", err)}
@@ -69,7 +77,7 @@ func (t *progressFiles) look(context.Context) (l look) {
 	t.files, t.err = taskFiles{proc: t.proc}, nil
 	known := make(map[int]process, len(pids))
 	l.values = map[fileID]count{}
-	environs, opens := maxEnvirons, maxProgressOpens
+	environs, opens, named := maxEnvirons, maxProgressOpens, false
 	for _, pid := range pids {
 		p := process{path: t.target.Progress}
 		if p.path == "" {
@@ -79,12 +87,14 @@ func (t *progressFiles) look(context.Context) (l look) {
 			}
 			known[pid] = p
 		}
+		named = named || p.path != ""
 		if p.path != "" && opens > 0 {
 			opens--
 			t.read(pid, p.path, l.values)
 		}
 	}
 	t.known = known
+	t.none, t.used = usedKnown && t.err == nil && !named, used
 	l.at, l.err = t.now(), t.err
 	l.cpu, l.cpuKnown = t.target.cpuTime()
 	return l

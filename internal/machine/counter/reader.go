@@ -21,6 +21,9 @@ const (
 	firstEvery, leastEvery, mostEvery = time.Second, 20 * time.Millisecond, 15 * time.Second
 	// Pauses of a task that reports nothing or does not answer, in mean pauses: they double.
 	firstRest, mostRest = 8, 192
+	// A task that sleeps is looked at after so many mean pauses, about an hour, or soon once it uses
+	// a part of a CPU.
+	sleepRest, busyShare = 8 * mostRest, 100
 )
 
 const (
@@ -118,6 +121,25 @@ func (r *reader) windowed(length time.Duration) {
 	r.nudge()
 }
 
+// used gives the reader the CPU time that a task used in the newest window. One that slept and is busy
+// now is looked at as if it had not slept.
+func (r *reader) used(t *reported, used, length time.Duration) {
+	if used < length/busyShare {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !t.asleep || t.index < 0 {
+		return
+	}
+	t.asleep = false
+	if soon := r.now().Add(r.upTo(max(t.pause, r.every(t)))); soon.Before(t.next) {
+		t.next = soon
+		heap.Fix(&r.waiting, t.index)
+		r.nudge()
+	}
+}
+
 // every is the mean pause between two looks.
 func (r *reader) every(t *reported) time.Duration {
 	if r.window == 0 {
@@ -201,6 +223,14 @@ func (r *reader) look(t *reported) {
 		t.hangs = max(0, t.hangs-1)
 	}
 	every := r.every(t)
+	if t.asleep = l.asleep; t.asleep {
+		t.next = r.now().Add(r.around(sleepRest * every))
+		t.keep(&l)
+		if r.active[t] {
+			r.await(t)
+		}
+		return
+	}
 	switch _, scraped := t.looker.(*scrape); {
 	case l.err != nil && (scraped || crowded), l.err == nil && len(l.values) == 0 && t.target.Progress == "":
 		t.pause = min(max(2*t.pause, firstRest*every), mostRest*every)

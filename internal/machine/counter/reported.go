@@ -23,6 +23,7 @@ type reported struct {
 	pause  time.Duration // the newest, if it grows
 	proven bool          // a look has succeeded
 	hangs  int           // looks that did not return in time
+	asleep bool          // the newest look said so
 
 	mu     sync.Mutex
 	open   bool // in a window
@@ -44,6 +45,7 @@ type look struct {
 	cpu      time.Duration    // its CPU time then
 	cpuKnown bool
 	err      error // why it is not known what it reports
+	asleep   bool  // it reports nothing, and has not run since the last look
 }
 
 // count is the value of one counter; short: it has none yet.

@@ -38,10 +38,11 @@ type Cgroup struct {
 
 	usage, throttle statFile
 	psi             []pressureFile
-	closeAfterRead  bool // files are open only while they are read: Keep
+	closeAfterRead  bool // files are open only while they are read: KeepOpen
+	accounts        [numAccounts]account
+	followed        bool // accounts are those of places
 	places          Places
 	tally           tally
-	buf             [1024]byte // every file read here is smaller
 }
 
 // statFile is a descriptor that is kept open, -1 if there is none.
@@ -85,8 +86,8 @@ func (c *Cgroup) Dir() string { return path.Join(c.tree.dir, c.path) }
 // Path is the cgroup's path below the mount of its identity hierarchy.
 func (c *Cgroup) Path() string { return c.path }
 
-// Close closes the kept files.
-func (c *Cgroup) Close() error { return c.drop() }
+// Close closes the kept files and accounts.
+func (c *Cgroup) Close() error { return errors.Join(c.drop(), c.unfollowAll()) }
 
 func (f *statFile) close() error {
 	if f.fd < 0 {
@@ -123,13 +124,16 @@ func (c *Cgroup) openIn(dir, name string) (statFile, error) {
 	return statFile{fd: fd, own: own, from: dir}, nil
 }
 
-// read reads a kept file into c.buf. If the file is in another hierarchy and
+// fileBuffer is larger than every file that a Cgroup reads often.
+type fileBuffer [1024]byte
+
+// read reads a kept file. If the file is in another hierarchy and
 // its cgroup is gone there, it is closed and nothing is read.
-func (c *Cgroup) read(f *statFile) ([]byte, error) {
-	n, err := unix.Pread(f.fd, c.buf[:], 0)
+func (c *Cgroup) read(f *statFile, buf *fileBuffer) ([]byte, error) {
+	n, err := unix.Pread(f.fd, buf[:], 0)
 	switch {
 	case err == nil:
-		return c.buf[:n], nil
+		return buf[:n], nil
 	case err == unix.ENODEV && f.own:
 		return nil, ErrGone
 	case err == unix.ENODEV:
@@ -183,6 +187,11 @@ func (c *Cgroup) threadsFile() string {
 // Below returns the kernel's ids of the cgroups below this one, as
 // sample.CgroupID makes them; of the first mostBelow.
 func (c *Cgroup) Below() ([]uint64, error) {
+	// Most cgroups have none below them, which one call shows.
+	var st unix.Stat_t
+	if err := stat(c.h.Path(c.Dir()), &st); err == nil && st.Ino == c.inode && st.Nlink == 2 {
+		return nil, nil
+	}
 	var ids []uint64
 	err := c.h.walkAll(c.tree.dir, c.path, mostBelow, func(_ *walker, v visited) error {
 		if v.depth > 0 {

@@ -19,6 +19,9 @@ type Host struct {
 	layout Layout
 	trees  map[string]tree // by v1 controller; "" is cgroup2
 	held   heldFiles
+
+	accounts     Accounts // nil: files are read
+	accountsRead bool     // they are valid now
 }
 
 // Open finds the cgroup mounts of the machine below root ("/" for this one)

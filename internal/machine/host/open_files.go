@@ -4,9 +4,16 @@ import "errors"
 
 // KeepOpen sets whether the files that Usage and PSI read stay open between readings, which
 // is the default, or are opened for each reading. Opening them takes four times as long
-// (BenchmarkUsage) and no descriptor. A cgroup that is gone is ErrGone in both cases.
+// (BenchmarkUsage) and no descriptor. A cgroup that is gone is ErrGone in both cases. Where accounts are
+// read (UseAccounts), no file is kept open, and the cgroup's accounts are read with all others.
 func (c *Cgroup) KeepOpen(yes bool) error {
+	if c.follow() {
+		yes = false
+	}
 	if yes && !c.closeAfterRead {
+		return nil
+	}
+	if !yes && c.closeAfterRead {
 		return nil
 	}
 	c.closeAfterRead = true

@@ -50,6 +50,10 @@ func (c *Cgroup) Places() (Places, error) {
 	if c.hier == sample.V1CPU && p.Unified != c.places.Unified {
 		_ = c.dropPressure() // was opened at the former place
 	}
+	if p != c.places && c.followed {
+		c.places, c.followed = p, false
+		c.follow()
+	}
 	c.places = p
 	if c.closeAfterRead {
 		return p, nil
@@ -317,36 +321,41 @@ func (h *Host) parseProcCgroup(text []byte) map[string]string {
 // openStats opens the files that Usage reads: its own once, those in other
 // hierarchies again whenever the place there has changed.
 func (c *Cgroup) openStats() error {
-	usage, throttle := c.usageDir(), ""
-	if c.hier != sample.Unified {
-		throttle = c.Dir()
-	}
-	if t, ok := c.h.trees["cpu"]; ok && c.hier == sample.Unified {
-		if p := c.places.CPU; p != "" && (p != "/" || c.path == "/") {
-			throttle = path.Join(t.dir, p)
-		}
-	}
+	_, usage := c.usagePlace()
+	_, throttle := c.throttlePlace()
 	return errors.Join(c.openStat(&c.usage, usage, c.usageFile()), c.openStat(&c.throttle, throttle, "cpu.stat"))
 }
 
-// usageDir is the directory of usageFile, "" if the kernel keeps no CPU time of just this
-// cgroup.
-func (c *Cgroup) usageDir() string {
+// usagePlace returns the directory of usageFile and the mount above it, "" if the kernel keeps no
+// CPU time of just this cgroup.
+func (c *Cgroup) usagePlace() (mount, dir string) {
 	if c.hier == sample.Unified {
-		return c.Dir()
+		return c.tree.dir, c.Dir()
 	}
 	t, ok := c.h.trees["cpuacct"]
 	if !ok {
-		return ""
+		return "", ""
 	}
 	p := c.places.CPUAcct
 	if p == "" && !c.places.Split {
 		p = c.path // no processes yet: the place they usually get
 	}
 	if p == "" || p == "/" && c.path != "/" {
-		return ""
+		return "", ""
 	}
-	return path.Join(t.dir, p)
+	return t.dir, path.Join(t.dir, p)
+}
+
+// throttlePlace is the same of the cpu controller's cpu.stat; "" if usageFile has that too.
+func (c *Cgroup) throttlePlace() (mount, dir string) {
+	if c.hier != sample.Unified {
+		return c.tree.dir, c.Dir()
+	}
+	t, ok := c.h.trees["cpu"]
+	if p := c.places.CPU; ok && p != "" && (p != "/" || c.path == "/") {
+		return t.dir, path.Join(t.dir, p)
+	}
+	return "", ""
 }
 
 func (c *Cgroup) usageFile() string {

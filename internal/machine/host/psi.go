@@ -42,31 +42,34 @@ func (h *Host) PSI(resource string) (PSI, error) {
 // a cgroup there that is not the top. It does not allocate, for callers that read
 // many cgroups often. Errors: ErrGone, ErrNoPSI.
 func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
-	text, err := c.readPressure(resource)
+	if a, ok := c.account(pressureAccount); ok && resource == "cpu" {
+		if !a.HasStalled {
+			return 0, ErrNoPSI
+		}
+		return a.Stalled, nil
+	}
+	var buf fileBuffer
+	text, err := c.readPressure(resource, &buf)
 	if err != nil {
 		return 0, err
 	}
 	return parseStalled(text)
 }
 
-// readPressure reads a pressure file into c.buf.
-func (c *Cgroup) readPressure(resource string) ([]byte, error) {
+// readPressure reads a pressure file.
+func (c *Cgroup) readPressure(resource string, buf *fileBuffer) ([]byte, error) {
 	f := c.pressure(resource)
 	if f.fd < 0 {
-		dir := c.Dir()
-		if c.hier == sample.V1CPU {
-			t, ok := c.h.trees[""]
-			if !ok || c.places.Unified == "" || c.places.Unified == "/" {
-				return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, ErrNoPSI)
-			}
-			dir = path.Join(t.dir, c.places.Unified)
+		_, dir := c.pressurePlace()
+		if dir == "" {
+			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, ErrNoPSI)
 		}
 		var err error
 		if *f, err = c.openIn(dir, path.Base(resource)+".pressure"); err != nil {
 			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 		}
 	}
-	text, err := c.read(f)
+	text, err := c.read(f, buf)
 	if f.fd < 0 { // its place in cgroup2 is gone
 		err = ErrNoPSI
 	}
@@ -77,6 +80,19 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 		return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 	}
 	return text, nil
+}
+
+// pressurePlace returns the directory of the pressure files and the mount above it, "" if there
+// are none.
+func (c *Cgroup) pressurePlace() (mount, dir string) {
+	if c.hier != sample.V1CPU {
+		return c.tree.dir, c.Dir()
+	}
+	t, ok := c.h.trees[""]
+	if !ok || c.places.Unified == "" || c.places.Unified == "/" {
+		return "", ""
+	}
+	return t.dir, path.Join(t.dir, c.places.Unified)
 }
 
 // pressure returns the file entry of a resource, open or not.
@@ -103,8 +119,9 @@ var errBadPressure = errors.New(`parse pressure: line "some" has no total`)
 
 // parseStalled finds the total of the line that begins with some.
 func parseStalled(text []byte) (time.Duration, error) {
-	for line := range bytes.Lines(text) {
-		if !bytes.HasPrefix(line, []byte("some ")) {
+	for len(text) > 0 {
+		var line []byte
+		if line, text, _ = bytes.Cut(text, []byte("\n")); !bytes.HasPrefix(line, []byte("some ")) {
 			continue
 		}
 		_, total, _ := bytes.Cut(line, []byte(" total="))

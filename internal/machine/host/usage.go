@@ -22,6 +22,9 @@ type Usage struct {
 // the throttling from cpu.stat of the cpu controller, at the last result of
 // Places. It does not allocate. Errors: ErrGone, ErrNoUsage.
 func (c *Cgroup) Usage() (Usage, error) {
+	if u, ok := c.accountedUsage(); ok {
+		return u, nil
+	}
 	if c.closeAfterRead {
 		defer c.drop()
 		if err := c.openStats(); err != nil {
@@ -55,7 +58,8 @@ func (c *Cgroup) Usage() (Usage, error) {
 // CPUTime returns a function that reads the CPU time of Usage at the cgroup's present place. Unlike
 // the Cgroup it may be called from any goroutine, also after Close.
 func (c *Cgroup) CPUTime() func() (time.Duration, error) {
-	dir, name := c.usageDir(), c.usageFile()
+	_, dir := c.usagePlace()
+	name := c.usageFile()
 	return func() (time.Duration, error) {
 		if dir == "" {
 			return 0, ErrNoUsage
@@ -65,7 +69,7 @@ func (c *Cgroup) CPUTime() func() (time.Duration, error) {
 			return 0, fmt.Errorf("read usage of %s: %w", c.path, orGone(err))
 		}
 		defer f.close()
-		var buf [1024]byte
+		var buf fileBuffer
 		n, err := unix.Pread(f.fd, buf[:], 0)
 		if err != nil {
 			return 0, fmt.Errorf("read usage of %s: %w", c.path, err)
@@ -77,7 +81,8 @@ func (c *Cgroup) CPUTime() func() (time.Duration, error) {
 }
 
 func (c *Cgroup) readStat(f *statFile, u *Usage) error {
-	text, err := c.read(f)
+	var buf fileBuffer
+	text, err := c.read(f, &buf)
 	if err != nil {
 		if errors.Is(err, ErrGone) {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter/runq"
 	"github.com/quell-dev/quell/internal/machine/counter/sources"
 	"github.com/quell-dev/quell/internal/machine/counter/uprobe"
+	"github.com/quell-dev/quell/internal/machine/counter/usage"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
@@ -81,6 +82,7 @@ func (a *commands) diagnose(ctx context.Context) (report.Diagnosis, error) {
 		{Name: "cache sharing of CPUs", Capabilities: sharing(topology)},
 		{Name: "machine", Capabilities: machine},
 		{Name: "perf events", Capabilities: perf},
+		{Name: "usage and pressure of tasks", Capabilities: []host.Capability{usage.Capability(h)}},
 		{Name: "run queue", Capabilities: runq.Capabilities()},
 		{Name: "transactions", Capabilities: []host.Capability{uprobe.Capability(), counter.NetworkCapability()}},
 	}, nil

@@ -17,6 +17,9 @@ func Status(w io.Writer, st api.Status, s Style) error {
 	p.fact("rule", st.Rule)
 	p.fact("enforcement", mode(st.Mode)+from(st))
 	p.fact("tasks", fmt.Sprintf("%d monitored, %s finished", st.Tasks, plural(int(st.Intervals), "interval")))
+	if st.Usage != "" {
+		p.fact("usage", st.Usage)
+	}
 	p.fact("outside", fmt.Sprintf("%s CPU-s/s were used outside any task in the last interval", s.number(st.Outside)))
 	p.fact("incidents", fmt.Sprintf("%d open", st.Open))
 	label := "signals"

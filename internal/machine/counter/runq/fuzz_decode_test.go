@@ -17,11 +17,12 @@ func FuzzDecode(f *testing.F) {
 	binary.LittleEndian.PutUint64(running, 1<<63|12345)
 	f.Add(running, uint64(1<<62), int64(-1))
 	f.Fuzz(func(t *testing.T, b []byte, now uint64, cpu int64) {
-		cur := decode(b, now)
-		if len(cur) != len(b)/recordSize {
-			t.Fatalf("%d records of %d bytes", len(cur), len(b))
+		var cur []record
+		for i := range len(b) / recordSize {
+			cur = append(cur, decode(b[i*recordSize:], now))
+			cur[i].cpu = uint32(i)
 		}
-		sum := since(cur, make([]record, len(cur)))
+		sum := since(cur, nil)
 		r := sum.reading(time.Duration(max(0, cpu)), true)
 		if math.IsInf(r.Cost, 0) || r.Cost < 0 || r.Coverage < 0 || r.Coverage > 1 || math.IsNaN(r.Coverage) {
 			t.Errorf("%+v of %+v", r, sum)

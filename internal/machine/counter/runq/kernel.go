@@ -1,6 +1,8 @@
 package runq
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +21,9 @@ import (
 type bpfPrograms struct {
 	objs    runqObjects
 	records *ebpf.Memory
+	numbers *ebpf.Memory // nil: each slot has a record for each CPU
+	raw     []byte       // of the numbers or records of a slot
+	wanting uint64       // at the start of the window
 	served  *ebpf.Memory // nil: served tasks are not reported
 	edge    *link.Iter
 	hooks   bpf.Hooks
@@ -29,6 +34,7 @@ type bpfPrograms struct {
 }
 
 const (
+	numberSize = 4
 	recordSize = int(unsafe.Sizeof(runqRecord{}))
 	tableSize  = int(unsafe.Sizeof(runqPairs{}))
 )
@@ -38,7 +44,13 @@ type unsupported struct {
 	throttled bool   // the clock of throttling, as before 6.6
 	served    bool   // reporting served tasks, as before 5.17
 	pairs     uint32 // places used in a table of pairs, a power of two; 0: all
+	records   int    // records at most; 0: maxRecords
 }
+
+// maxRecords is how many records there are at most. Where that is fewer than one for each task on
+// each CPU, they are given out where a task runs, and given out anew once most of them are in use:
+// then a number of 4 bytes remains for each task and CPU.
+const maxRecords = 256 << 10
 
 func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 	k := &bpfPrograms{table: make([]byte, tableSize)}
@@ -58,12 +70,20 @@ func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 	if size := slots * k.ncpu * recordSize; size > math.MaxInt32 || slots > math.MaxUint16 {
 		return nil, fmt.Errorf("size records for %d tasks on %d CPUs: %w", tasks, k.ncpu, unix.E2BIG)
 	}
-	k.room = 8 * tasks // nested ones included; about 80 bytes each
+	k.room = 8 * tasks // nested ones included; about 80 bytes each that is there
 	spec.Maps[runqMapOwners].MaxEntries = uint32(k.room)
 	spec.Maps[runqMapCpus].MaxEntries = uint32(k.ncpu)
-	spec.Maps[runqMapRecords].MaxEntries = uint32(slots * k.ncpu)
+	records, sparse := slots*k.ncpu, false
+	if most := cmp.Or(w.records, maxRecords); records > most {
+		spec.Maps[runqMapNumbers].MaxEntries = uint32(records+1) / 2
+		records, sparse = most, true
+	}
+	spec.Maps[runqMapRecords].MaxEntries = uint32(records)
 	values := map[string]any{
 		runqVarNcpu: uint32(k.ncpu), runqVarNslot: uint32(slots), runqVarMarksOnly: w.throttled, runqVarUnserved: w.served,
+	}
+	if sparse {
+		values[runqVarNrecord] = uint32(records)
 	}
 	if w.pairs > 0 {
 		values[runqVarNpair] = w.pairs
@@ -82,6 +102,13 @@ func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 	}
 	if k.records, err = k.objs.Records.Memory(); err != nil {
 		return nil, fmt.Errorf("map records: %w", err)
+	}
+	k.raw = make([]byte, k.ncpu*recordSize)
+	if sparse {
+		k.raw = make([]byte, k.ncpu*numberSize)
+		if k.numbers, err = k.objs.Numbers.Memory(); err != nil {
+			return nil, fmt.Errorf("map numbers of records: %w", err)
+		}
 	}
 	if !w.served {
 		if k.served, err = k.objs.Served.Memory(); err != nil {
@@ -168,14 +195,76 @@ func (k *bpfPrograms) deleteOwner(cgroup uint64) error {
 	return nil
 }
 
-// read returns the records of a slot, one per CPU. Each word is consistent, the record
-// is not: the kernel continues to write.
-func (k *bpfPrograms) read(slot uint32) ([]record, error) {
-	buf := make([]byte, k.ncpu*recordSize)
-	if _, err := k.records.ReadAt(buf, int64(slot)*int64(len(buf))); err != nil {
-		return nil, fmt.Errorf("read records: %w", err)
+// read appends the records of a slot to into, those of CPUs on which it did something, ascending.
+// Each word is consistent, the record is not: the kernel continues to write.
+func (k *bpfPrograms) read(into []record, slot uint32) (_ []record, err error) {
+	defer wrap(&err, "read records")
+	if k.numbers == nil {
+		if _, err := k.records.ReadAt(k.raw, int64(slot)*int64(len(k.raw))); err != nil {
+			return nil, err
+		}
+		now := uint64(host.Monotonic()) // the clock of bpf_ktime_get_ns
+		for cpu := range k.ncpu {
+			if r := decode(k.raw[cpu*recordSize:], now); r != (record{}) {
+				r.cpu = uint32(cpu)
+				into = append(into, r)
+			}
+		}
+		return into, nil
 	}
-	return decode(buf, uint64(host.Monotonic())), nil // the clock of bpf_ktime_get_ns
+	if _, err := k.numbers.ReadAt(k.raw, int64(slot)*int64(len(k.raw))); err != nil {
+		return nil, err
+	}
+	for cpu := range k.ncpu {
+		n := binary.LittleEndian.Uint32(k.raw[cpu*numberSize:])
+		if n == 0 {
+			continue
+		}
+		var one [recordSize]byte
+		if _, err := k.records.ReadAt(one[:], int64(n)*int64(recordSize)); err != nil {
+			return nil, err
+		}
+		r := decode(one[:], uint64(host.Monotonic()))
+		r.cpu = uint32(cpu)
+		into = append(into, r)
+	}
+	return into, nil
+}
+
+func wrap(err *error, doing string) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", doing, *err)
+	}
+}
+
+// renew takes all records back if most are given out. No window may be open.
+func (k *bpfPrograms) renew() (err error) {
+	var given uint32
+	if k.numbers == nil {
+		return nil
+	}
+	defer wrap(&err, "give records out anew")
+	if err := k.objs.Given.Get(&given); err != nil || int(given) < int(k.objs.Records.MaxEntries())*3/4 {
+		return err
+	}
+	for _, m := range [...]*ebpf.Memory{k.numbers, k.records} {
+		zero := make([]byte, 64<<10)
+		for at, size := 0, int(m.Size()); at < size; at += len(zero) {
+			if _, err := m.WriteAt(zero[:min(len(zero), size-at)], int64(at)); err != nil {
+				return err
+			}
+		}
+	}
+	return k.objs.Given.Set(uint32(0))
+}
+
+// missing returns how often, since the last call, there was no record left.
+func (k *bpfPrograms) missing() uint64 {
+	var n uint64
+	_ = k.objs.Wanting.Get(&n) // does not fail, since the map exists
+	before := k.wanting
+	k.wanting = n
+	return n - before
 }
 
 // pairs appends to buf the pairs of the window that has begun, in any order and

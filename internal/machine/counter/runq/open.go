@@ -21,10 +21,11 @@ var (
 )
 
 // maxTasks is how many tasks may be followed at once. In the kernel's memory each takes
-// 64 bytes for every possible CPU, in addition to 96 KiB in all and some 100 bytes for
+// 64 bytes for every possible CPU, or where that would be more than 16 MiB for all, 4
+// bytes and 16 MiB for all. In addition there are 96 KiB for each CPU and some 100 bytes for
 // each thread of a followed task, as long as it lives. Nothing grows later: what does not
 // fit is refused with [ErrFull] or counted by [Program.Totals].
-const maxTasks = 1024
+const maxTasks = 10_240
 
 // Open returns a [*Program] or, if eBPF is refused, a [*Schedstat] that keeps the
 // reason. If neither can count, the error joins two [counter.NotSupportedError].

@@ -20,6 +20,7 @@ type Program struct {
 	serial  uint32               // of the last owner
 	owned   map[uint64]runqOwner // what the kernel's map holds
 	keys    []sample.TaskKey     // by slot, of the tasks that are followed since the window began
+	now     []record             // of the task that is being read
 	open    bool
 	dropped uint64
 	crowded []sample.TaskKey
@@ -32,7 +33,8 @@ type Program struct {
 type monitored struct {
 	target counter.Target
 	owner  runqOwner
-	base   []record // by CPU, at the window's start; nil: not counted
+	base   []record // at the window's start
+	counts bool     // it is counted in this window
 }
 
 // openProgram can make the programs do without features that some kernels lack.
@@ -135,12 +137,12 @@ func (p *Program) Start() error {
 	if err != nil {
 		return fmt.Errorf("start window: %w", err)
 	}
-	if err := p.k.open(); err != nil {
-		return fmt.Errorf("start window: %w", err)
+	if err := errors.Join(p.k.renew(), p.k.open()); err != nil {
+		return fmt.Errorf("start window: %w", errors.Join(err, p.k.detach()))
 	}
 	clear(p.keys)
 	for key, t := range p.tasks {
-		t.base = nil
+		t.counts = false
 		if unknown[t.owner] {
 			p.dropped++
 			continue
@@ -153,9 +155,10 @@ func (p *Program) Start() error {
 			p.dropped++
 			continue
 		}
-		if t.base, err = p.k.read(t.owner.Slot); err != nil {
+		if t.base, err = p.k.read(t.base[:0], t.owner.Slot); err != nil {
 			return errors.Join(fmt.Errorf("start window: %w", err), p.k.detach())
 		}
+		t.counts = true
 	}
 	if err := p.k.begin(); err != nil {
 		return fmt.Errorf("start window: %w", err)
@@ -225,8 +228,9 @@ func (p *Program) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.R
 		if r, ok := p.reading(t, &p.account, used, known); ok {
 			yield(key, r)
 		}
-		t.base = nil
+		t.counts = false
 	}
+	p.dropped += p.k.missing()
 	if err := p.k.detach(); err != nil {
 		return fmt.Errorf("stop window: %w", err)
 	}
@@ -234,14 +238,14 @@ func (p *Program) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter.R
 }
 
 func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known bool) (counter.Reading, bool) {
-	if t.base == nil {
+	if !t.counts {
 		return counter.Reading{}, false
 	}
-	cur, err := p.k.read(t.owner.Slot)
-	if err != nil {
+	var err error
+	if p.now, err = p.k.read(p.now[:0], t.owner.Slot); err != nil {
 		return counter.Reading{}, false
 	}
-	sum := since(cur, t.base)
+	sum := since(p.now, t.base)
 	p.dropped += uint64(sum.dropped)
 	r := sum.reading(cpu, known)
 	if p.k.served != nil {

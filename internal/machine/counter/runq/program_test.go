@@ -17,6 +17,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/testkit/bpftest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -455,4 +456,42 @@ func throttledTime(t testing.TB, g *group) float64 {
 	}
 	t.Fatalf("no throttled time in %q", text)
 	return 0
+}
+
+// Where there are fewer records than tasks times CPUs, what has no record is counted as lost. Records
+// are given out anew before a window.
+func TestRecordsAreGivenOutWhereTasksRun(t *testing.T) {
+	quelltest.Need(t, quelltest.TwoCPUs)
+	a, b, c := unified(t, "a"), unified(t, "b"), unified(t, "c")
+	groups := []*group{a, b, c}
+	for _, g := range groups {
+		g.burn(t, burner{cpu: 1})
+	}
+	p := programWith(t, maxTasks, unsupported{records: 3}, groups...) // number 0 is none
+	window := func() map[sample.TaskKey]counter.Reading {
+		bpftest.Start(t, p)
+		<-time.After(200 * time.Millisecond)
+		all := map[sample.TaskKey]counter.Reading{}
+		err := p.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return time.Second, true }},
+			func(k sample.TaskKey, r counter.Reading) { all[k] = r })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	window()
+	lost := p.Totals().Lost
+	if lost == 0 {
+		t.Error("three tasks ran, there were records for two, and nothing was lost")
+	}
+	p.Remove(c.Key, 0)
+	all := window()
+	if n := p.Totals().Lost - lost; n != 0 {
+		t.Errorf("%d waits of two tasks were lost", n)
+	}
+	for _, g := range []*group{a, b} {
+		if w := bpftest.Count(all[g.Key], sample.WaitOther); w < 0.02 {
+			t.Errorf("%s waited %.3f s of 0.2", g.Dir, w)
+		}
+	}
 }

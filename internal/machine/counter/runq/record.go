@@ -15,31 +15,34 @@ type record struct {
 	niced                       uint64 // part of other
 	wakeups                     uint64
 	waits, dropped              uint32
+	cpu                         uint32
 }
 
-// decode reads the kernel's records (struct record of runq.bpf.c). The run clock is one
+// decode reads one of the kernel's records (struct record of runq.bpf.c). The run clock is one
 // word: if it is negative the clock runs and the word is reading − now.
-func decode(b []byte, now uint64) []record {
+func decode(w []byte, now uint64) record {
 	le := binary.LittleEndian // the object is built for little-endian machines
-	rs := make([]record, len(b)/recordSize)
-	for i := range rs {
-		w := b[i*recordSize:]
-		run := le.Uint64(w)
-		if int64(run) < 0 {
-			run += now
-		}
-		rs[i] = record{
-			run: run, other: le.Uint64(w[8:]), self: le.Uint64(w[16:]), throttled: le.Uint64(w[24:]),
-			niced: le.Uint64(w[32:]), wakeups: le.Uint64(w[40:]), waits: le.Uint32(w[48:]), dropped: le.Uint32(w[52:]),
-		}
+	run := le.Uint64(w)
+	if int64(run) < 0 {
+		run += now
 	}
-	return rs
+	return record{
+		run: run, other: le.Uint64(w[8:]), self: le.Uint64(w[16:]), throttled: le.Uint64(w[24:]),
+		niced: le.Uint64(w[32:]), wakeups: le.Uint64(w[40:]), waits: le.Uint32(w[48:]), dropped: le.Uint32(w[52:]),
+	}
 }
 
-// since sums the differences from an earlier reading over all CPUs.
+// since sums the differences from an earlier reading over all CPUs. A CPU that had no record then
+// has counted from zero.
 func since(cur, prev []record) (sum record) {
-	for i, c := range cur {
-		p := prev[i]
+	for _, c := range cur {
+		var p record
+		for len(prev) > 0 && prev[0].cpu <= c.cpu {
+			if prev[0].cpu == c.cpu {
+				p = prev[0]
+			}
+			prev = prev[1:]
+		}
 		// The run clock is read while it is written and may seem to step back.
 		if c.run > p.run {
 			sum.run += c.run - p.run

@@ -27,18 +27,22 @@ func TestDecode(t *testing.T) {
 		clock(50-900),                           // runs since 900, at 50 then
 		clock(7, 1, 2, 3, 4, 5, 6|8<<32, 1<<40), // marked is not decoded
 	)
-	want := []record{{}, {run: 50}, {run: 150}, {7, 1, 2, 3, 4, 5, 6, 8}}
-	if got := decode(b, 1000); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	want := []record{{}, {run: 50}, {run: 150}, {7, 1, 2, 3, 4, 5, 6, 8, 0}}
+	for i, want := range want {
+		if got := decode(b[i*recordSize:], 1000); got != want {
+			t.Errorf("got %v, want %v", got, want)
+		}
 	}
 }
 
 func TestSince(t *testing.T) {
-	prev := []record{{run: 10, other: 1, self: 2, throttled: 3, niced: 1, wakeups: 4, waits: 1<<32 - 2, dropped: 6}, {run: 20}, {}, {run: 9}}
-	cur := []record{{run: 10, other: 2, self: 4, throttled: 6, niced: 2, wakeups: 8, waits: 3, dropped: 12}, {run: 25, other: 7}, {run: 1},
-		{run: 8}} // a clock that seems to step back did not run
+	prev := []record{{run: 10, other: 1, self: 2, throttled: 3, niced: 1, wakeups: 4, waits: 1<<32 - 2, dropped: 6}, {cpu: 1, run: 20},
+		{cpu: 3, run: 9}}
+	cur := []record{{run: 10, other: 2, self: 4, throttled: 6, niced: 2, wakeups: 8, waits: 3, dropped: 12}, {cpu: 1, run: 25, other: 7},
+		{cpu: 2, run: 1},                     // it had no record before
+		{cpu: 3, run: 8}, {cpu: 200, run: 0}} // a clock that seems to step back did not run
 	sum := since(cur, prev)
-	if want := (record{6, 8, 2, 3, 1, 4, 5, 6}); sum != want {
+	if want := (record{6, 8, 2, 3, 1, 4, 5, 6, 0}); sum != want {
 		t.Errorf("sum %v, want %v", sum, want)
 	}
 }

@@ -140,14 +140,18 @@ struct wait {
 
 const volatile __u32 ncpu = 1;	 // CPU numbers possible
 const volatile __u32 nslot = 1;	 // slots, slot 0 included
+const volatile __u32 nrecord;	 // records to give out; 0: each slot has one for each CPU
 const volatile bool marks_only;	 // do as before 6.6, where throttling has no clock
 const volatile bool unserved;	 // do not tell who was served
 const volatile __u32 npair = PAIRS; // places used of a table of pairs, a power of two
 __u32 window;			 // number of the open window; odd: it is about to open
+__u32 given;			 // records that were given out; 0 is none
+__u64 wanting;			 // how often there was none left
 
 // Sizes are set by the loader.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
 	__type(key, __u64);
 	__type(value, struct owner);
@@ -171,9 +175,19 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
-	__type(key, __u32); // slot * ncpu + CPU
+	__type(key, __u32); // slot * ncpu + CPU, or as numbers says
 	__type(value, struct record);
 } records SEC(".maps");
+
+// With many CPUs most targets run on few of them: records are given out where they are
+// needed.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32); // of slot * ncpu + CPU the half: an element takes 8 bytes
+	__type(value, __u32[2]); // of records; 0: none yet
+} numbers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -183,11 +197,44 @@ struct {
 	__type(value, struct pairs);
 } served SEC(".maps");
 
-static __always_inline struct record *record(__u32 slot, __u32 cpu)
+// give returns the number of a record for a slot on a CPU, 0 if none is left, or if there is
+// none yet and that is not to change. Two CPUs may ask at once; then one record is lost.
+static __noinline __u32 give(__u32 i, bool anew)
+{
+	__u32 half = i / 2, *number = bpf_map_lookup_elem(&numbers, &half), n, was;
+
+	if (!number)
+		return 0;
+	number += i & 1;
+	n = *number;
+	if (n || !anew)
+		return n;
+	if (given + 1 >= nrecord) {
+		__sync_fetch_and_add(&wanting, 1);
+		return 0;
+	}
+	n = __sync_fetch_and_add(&given, 1) + 1;
+	was = __sync_val_compare_and_swap(number, 0, n);
+	return was ? was : n;
+}
+
+static __always_inline struct record *find(__u32 slot, __u32 cpu, bool anew)
 {
 	__u32 i = slot * ncpu + cpu;
 
-	return slot && slot < nslot && cpu < ncpu ? bpf_map_lookup_elem(&records, &i) : 0;
+	if (!slot || slot >= nslot || cpu >= ncpu)
+		return 0;
+	if (nrecord) {
+		i = give(i, anew);
+		if (!i)
+			return 0;
+	}
+	return bpf_map_lookup_elem(&records, &i);
+}
+
+static __always_inline struct record *record(__u32 slot, __u32 cpu)
+{
+	return find(slot, cpu, true);
 }
 
 // owner says to which target a thread belongs: by its cgroup in v2 or, if that
@@ -488,7 +535,7 @@ static __always_inline void enter(struct cpu *c, __u32 cpu, struct owner o, stru
 	else
 		start(&c->busy, now);
 	if (c->runs.slot != o.slot) {
-		r = record(c->runs.slot, cpu);
+		r = find(c->runs.slot, cpu, false);
 		if (r)
 			stop(&r->run, now);
 	}

@@ -87,6 +87,7 @@ type runqWait struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	runqMapCpus         = "cpus"
+	runqMapNumbers      = "numbers"
 	runqMapOwners       = "owners"
 	runqMapRecords      = "records"
 	runqMapServed       = "served"
@@ -98,11 +99,14 @@ const (
 	runqProgOnWakeup    = "on_wakeup"
 	runqProgOnWakeupNew = "on_wakeup_new"
 	runqProgSync        = "sync"
+	runqVarGiven        = "given"
 	runqVarMarksOnly    = "marks_only"
 	runqVarNcpu         = "ncpu"
 	runqVarNpair        = "npair"
+	runqVarNrecord      = "nrecord"
 	runqVarNslot        = "nslot"
 	runqVarUnserved     = "unserved"
+	runqVarWanting      = "wanting"
 	runqVarWindow       = "window"
 )
 
@@ -162,6 +166,7 @@ type runqProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type runqMapSpecs struct {
 	Cpus    *ebpf.MapSpec `ebpf:"cpus"`
+	Numbers *ebpf.MapSpec `ebpf:"numbers"`
 	Owners  *ebpf.MapSpec `ebpf:"owners"`
 	Records *ebpf.MapSpec `ebpf:"records"`
 	Served  *ebpf.MapSpec `ebpf:"served"`
@@ -172,11 +177,14 @@ type runqMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type runqVariableSpecs struct {
+	Given     *ebpf.VariableSpec `ebpf:"given"`
 	MarksOnly *ebpf.VariableSpec `ebpf:"marks_only"`
 	Ncpu      *ebpf.VariableSpec `ebpf:"ncpu"`
 	Npair     *ebpf.VariableSpec `ebpf:"npair"`
+	Nrecord   *ebpf.VariableSpec `ebpf:"nrecord"`
 	Nslot     *ebpf.VariableSpec `ebpf:"nslot"`
 	Unserved  *ebpf.VariableSpec `ebpf:"unserved"`
+	Wanting   *ebpf.VariableSpec `ebpf:"wanting"`
 	Window    *ebpf.VariableSpec `ebpf:"window"`
 }
 
@@ -201,6 +209,7 @@ func (o *runqObjects) Close() error {
 // It can be passed to loadRunqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type runqMaps struct {
 	Cpus    *ebpf.Map `ebpf:"cpus"`
+	Numbers *ebpf.Map `ebpf:"numbers"`
 	Owners  *ebpf.Map `ebpf:"owners"`
 	Records *ebpf.Map `ebpf:"records"`
 	Served  *ebpf.Map `ebpf:"served"`
@@ -210,6 +219,7 @@ type runqMaps struct {
 func (m *runqMaps) Close() error {
 	return _RunqClose(
 		m.Cpus,
+		m.Numbers,
 		m.Owners,
 		m.Records,
 		m.Served,
@@ -221,11 +231,14 @@ func (m *runqMaps) Close() error {
 //
 // It can be passed to loadRunqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type runqVariables struct {
+	Given     *ebpf.Variable `ebpf:"given"`
 	MarksOnly *ebpf.Variable `ebpf:"marks_only"`
 	Ncpu      *ebpf.Variable `ebpf:"ncpu"`
 	Npair     *ebpf.Variable `ebpf:"npair"`
+	Nrecord   *ebpf.Variable `ebpf:"nrecord"`
 	Nslot     *ebpf.Variable `ebpf:"nslot"`
 	Unserved  *ebpf.Variable `ebpf:"unserved"`
+	Wanting   *ebpf.Variable `ebpf:"wanting"`
 	Window    *ebpf.Variable `ebpf:"window"`
 }
 

@@ -27,7 +27,7 @@ func Open(signal sample.SignalName, h *host.Host, t host.Topology, budget time.D
 	case sample.CPI:
 		return openCPI(t.Online, h.Layout().Unified)
 	case sample.CPS:
-		return counter.OpenCPS(t.Online, h.Layout().Unified)
+		return openCPS(t.Online, h.Layout().Unified)
 	case sample.CPT:
 		return counter.OpenCPT(h.Path("/proc"), uprobe.Prober{})
 	case sample.RunQ:
