@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -219,9 +220,9 @@ func TestCoverage(t *testing.T) {
 		var l Levels
 		for range runs {
 			base := scale * (1 + 0.03*r.NormFloat64())
-			its := ar1(r, 30, 0.05*base, 0.8)
-			for i := range its {
-				its[i] += base
+			var its []Ratio
+			for _, x := range ar1(r, 30, 0.05*base, 0.8) {
+				its = append(its, Ratio{base + x, 1})
 			}
 			l = append(l, its)
 		}
@@ -485,6 +486,45 @@ func FuzzOf(f *testing.F) {
 	})
 }
 
+// Iterations of 1, 1, 3 and 3 s next to a neighbour are 4 in 8 s; alone, at 1 s each, they
+// are 1/s: half of the throughput is lost, and not the 33 % by which the mean of the four
+// rates, (1+1+⅓+⅓)/4, is lower. The time per iteration is doubled, and its degradation 100 %.
+func TestRatesAreWorkByTime(t *testing.T) {
+	run := func(kind study.CellKind, parts int, better string, seconds ...float64) result.Run {
+		c := study.Cell{Kind: kind}
+		for _, role := range []string{"fg", "bg"}[:parts] {
+			c.Parts = append(c.Parts, study.Part{Role: role, Measure: role == "fg", Workload: study.Workload{Name: role, Metric: study.Metric{Better: better}}})
+		}
+		p, at := result.Part{Name: "fg", Role: "fg"}, time.Duration(0)
+		for _, s := range seconds {
+			to := at + time.Duration(s*float64(time.Second))
+			p.Iterations = append(p.Iterations, result.Iteration{From: at, To: to, Units: 1})
+			at = to
+		}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: at}, Parts: []result.Part{p}}
+	}
+	for better, want := range map[string]struct{ co, percent float64 }{"higher": {0.5, 50}, "lower": {2, 100}} {
+		runs := []result.Run{run(study.Solo, 1, better, 1, 1, 1, 1), run(study.Main, 2, better, 1, 1, 3, 3)}
+		ds := Degradations(runs, 1)
+		if len(ds) != 1 || !near(ds[0].Solo.Value, 1, 1e-12) || !near(ds[0].Co.Value, want.co, 1e-12) || !near(ds[0].Percent.Value, want.percent, 1e-9) || !near(ds[0].Slowdown.Value, 2, 1e-12) {
+			t.Errorf("%s is better: %+v", better, ds)
+			continue
+		}
+		// Draws of four are all short or all long in one of 16 cases each: the bounds are
+		// those of one iteration of the other kind, or of none.
+		if i := ds[0].Slowdown; i.Low < 1 || i.Low > 1.5 || i.High < 2.5 || i.High > 3 || !strings.Contains(i.Method, "bootstrap") {
+			t.Errorf("%s is better: slowdown %+v", better, i)
+		}
+		scores := Scores(runs, 1)
+		if len(scores) != 1 || !near(scores[0].Value.Value, want.co, 1e-12) || !finite(scores[0].Value.Low, scores[0].Value.High) {
+			t.Errorf("%s is better: score %+v", better, scores)
+		}
+		if n, ok := NoiseFloor([]result.Run{runs[0], run(study.Main, 1, better, 2, 2), run(study.Main, 1, better, 1, 3)}, 1); !ok || n.Floor != 0 {
+			t.Errorf("%s is better: two iterations in four seconds differ from two in four: %+v", better, n)
+		}
+	}
+}
+
 // A client that got no answer for half a second has a rate of 0 for that time. The time
 // of an answer is unknown for it.
 func TestTimeWithoutAUnit(t *testing.T) {
@@ -494,10 +534,10 @@ func TestTimeWithoutAUnit(t *testing.T) {
 		at := time.Duration(i) * 100 * time.Millisecond
 		p.Iterations = append(p.Iterations, result.Iteration{From: at, To: at + 100*time.Millisecond, Units: units})
 	}
-	if got := stat.Mean(figure(run, p, &study.Metric{Better: "higher"})); !near(got, 50, 1e-9) {
+	if got := total(figure(run, p, &study.Metric{Better: "higher"})); !near(got, 50, 1e-9) {
 		t.Errorf("%v answers a second, want 50", got)
 	}
-	if got := stat.Mean(figure(run, p, &study.Metric{Better: "lower"})); !near(got, 0.01, 1e-9) {
+	if got := total(figure(run, p, &study.Metric{Better: "lower"})); !near(got, 0.01, 1e-9) {
 		t.Errorf("%v s an answer, want 0.01", got)
 	}
 	p.Iterations = p.Iterations[1:6]

@@ -64,7 +64,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 		n := 0
 		switch a.Kind {
 		case "score":
-			out.Scores = Scores(runs)
+			out.Scores = Scores(runs, seed)
 			n = len(out.Scores)
 		case "net-io":
 			if v, ok := NetworkIO(runs, option("case", "case"), option("rate", "rate")); ok {
@@ -103,7 +103,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 			out.DoseGaps, out.DoseCosts = DoseGaps(runs, o), DoseCosts(runs, o)
 			n = len(out.Doses)
 		case "variation":
-			out.Variations = Variations(runs, option("factor", "instance"))
+			out.Variations = Variations(runs, option("factor", "instance"), seed)
 			n = len(out.Variations)
 		case "signal-validity":
 			out.Validities = Validities(runs, seed)
