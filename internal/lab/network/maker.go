@@ -92,7 +92,7 @@ func (p *placed) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 }
 
 // Traffic implements the method by Port.Traffic.
-func (p *placed) Traffic() (sent, received uint64, err error) { return p.port.Traffic() }
+func (p *placed) Traffic() (lab.Traffic, error) { return p.port.Traffic() }
 
 // Answers implements the method by Port.Answers.
 func (p *placed) Answers(ctx context.Context, port int) error { return p.port.Answers(ctx, port) }

@@ -30,20 +30,23 @@ func (r *Report) networkIO(map[string]string) page.Section {
 	s.Notes = append(s.Notes,
 		"A base case is one server alone at maximum load; its rate is B. The combined score of two servers at once is Σ T/B, where T is the rate of each server: 2 is no interference, 1 means that they share one resource. The favoured server keeps more of its base case than the other, with an interval that excludes 0.",
 		"The score, the eight measures and the figures are the paper's (Mei et al., sections II to IV); intervals are ours. "+
-			"Pages are a proxy: bytes of the server's network interface in both directions, divided by 4096. Switches are the sum of the servers' executions. "+eventsAre(n),
+			"Net I/O is that of the files in good answers, so what TCP sent again does not count. Switches are the sum of the servers' executions. "+kinds(n),
 		method(all...))
 	return s
 }
 
-// eventsAre says what counts as an event, each definition once.
-func eventsAre(n *analyse.NetIO) string {
-	var kinds []string
+// kinds says what counts as an event and as a page, each definition once.
+func kinds(n *analyse.NetIO) string {
+	var events, pages []string
 	for _, p := range n.Points {
-		if !slices.Contains(kinds, p.EventsAre) {
-			kinds = append(kinds, p.EventsAre)
+		if !slices.Contains(events, p.EventsAre) {
+			events = append(events, p.EventsAre)
+		}
+		if !slices.Contains(pages, p.PagesAre) {
+			pages = append(pages, p.PagesAre)
 		}
 	}
-	return "Events are " + strings.Join(kinds, "; or ") + "."
+	return "Events are " + strings.Join(events, "; or ") + ". Pages are " + strings.Join(pages, "; or ") + "."
 }
 
 // netBases is table I.
