@@ -525,6 +525,66 @@ func TestRatesAreWorkByTime(t *testing.T) {
 	}
 }
 
+// Sets of 2, 4 and 100 % on average: the paper's two have the mean 3 and the geometric mean
+// √8; the third, which its figure does not have, must not count.
+func TestHeadlineOfNamedSets(t *testing.T) {
+	set := func(name string, average, worst float64) MappingResult {
+		return MappingResult{Set: "set=" + name, Interval: meanInterval([]float64{average}, ""), WorstInterval: meanInterval([]float64{worst}, "")}
+	}
+	sets := []MappingResult{set("A", 100, 900), set("WL1", 2, 10), set("WL11", 4, 30)}
+	h := headline(sets, []string{"WL1", "WL11"})
+	if h == nil || h.Sets != 2 || h.Average.Mean.Value != 3 || h.Average.Largest.Value != 4 || !near(h.Average.Geometric.Value, math.Sqrt(8), 1e-9) || h.Worst.Mean.Value != 20 || !slices.Equal(h.Left, []string{"set=A"}) {
+		t.Errorf("%+v", h)
+	}
+	if h := headline(sets, nil); h.Sets != 3 || !near(h.Average.Mean.Value, 106.0/3, 1e-9) || h.Left != nil {
+		t.Errorf("%+v", h)
+	}
+	if h := headline(sets, []string{"WL1", "WL"}); h != nil {
+		t.Errorf("of one set: %+v", h)
+	}
+}
+
+// Three steps of 10 s, 100 J each second of the first and 150 J of the second and the third;
+// the background does 1, 2 and 4 units a second at 10, 20 and 30 % of its CPUs. Figure 4 is
+// those, and figure 7 is 100, 150 and 150 W. 10 units next to 1000 J are 36 units/Wh.
+func TestBackgroundAndPowerByHand(t *testing.T) {
+	c := study.Cell{Kind: study.Main, Parts: []study.Part{{Role: "fg", Measure: true}, {Role: "bg"}}}
+	r := result.Run{Verdict: result.Valid, Parts: []result.Part{{Name: "fg", Role: "fg"}, {Name: "bg", Role: "bg"}}}
+	for k, units := range []float64{1, 2, 4} {
+		for _, up := range []bool{true, false} {
+			n := len(r.Steps)
+			from := time.Duration(n) * 10 * time.Second
+			r.Steps = append(r.Steps, result.Step{Step: study.Step{Role: "bg", From: from, To: from + 10*time.Second, Up: up}, Achieved: float64(k+1) / 10, Joules: []float64{1000, 1500, 1500}[k]})
+			c.Steps = append(c.Steps, r.Steps[n].Step)
+			r.Parts[0].Iterations = append(r.Parts[0].Iterations, result.Iteration{From: from, To: from + 10*time.Second, Units: 0})
+			r.Parts[1].Iterations = append(r.Parts[1].Iterations, result.Iteration{From: from, To: from + 10*time.Second, Units: 10 * units})
+		}
+	}
+	for i := range r.Parts[0].Iterations {
+		r.Parts[0].Iterations[i].Units = float64(60 - i)
+	}
+	r.Cell, r.CellKey = c, c.Key()
+	is := Interferences([]result.Run{r})
+	if len(is) != 1 || len(is[0].Background) != 6 {
+		t.Fatalf("%+v", is)
+	}
+	for i, p := range is[0].Background {
+		if want := (Point{[]float64{0.1, 0.2, 0.3}[i/2], []float64{1, 2, 4}[i/2], i%2 == 0, 0}); p != want {
+			t.Errorf("%+v, want %+v", p, want)
+		}
+	}
+	r.Parts = r.Parts[1:]
+	s := Systems([]result.Run{r}, "placement", "per-chip")
+	if len(s) != 1 || s[0].Steps[0].PerWh.Value != 36 {
+		t.Fatalf("%+v", s)
+	}
+	for i, want := range []float64{100, 100, 150, 150, 150, 150} {
+		if got := s[0].Steps[i].Watts.Value; got != want {
+			t.Errorf("step %d: %v W, want %v", i, got, want)
+		}
+	}
+}
+
 // A client that got no answer for half a second has a rate of 0 for that time. The time
 // of an answer is unknown for it.
 func TestTimeWithoutAUnit(t *testing.T) {

@@ -39,7 +39,8 @@ const (
 	bound        = 0.9
 )
 
-// NetPair is two servers at once, each under maximum load.
+// NetPair is two servers at once, each under maximum load, or the second idle, as the
+// paper's (1, idle): then Parts has one share, and there is nothing to compare it with.
 type NetPair struct {
 	Case  string     `json:"case"`
 	Parts []NetShare `json:"parts"`
@@ -133,14 +134,15 @@ func serverOf(c *study.Cell, client *study.Part) *study.Part {
 
 // alone reports whether a cell is a base case: one client requests the maximum, and
 // there is no other server ("VM2 is not created").
-func alone(c *study.Cell) bool {
-	servers := 0
+func alone(c *study.Cell) bool { return len(webClients(c)) == 1 && servers(c) == 1 && atMost(c) }
+
+func servers(c *study.Cell) (n int) {
 	for i := range c.Parts {
 		if c.Parts[i].Workload.Builtin == study.HTTPServer {
-			servers++
+			n++
 		}
 	}
-	return len(webClients(c)) == 1 && servers == 1 && atMost(c)
+	return n
 }
 
 // IsBase reports whether a cell is a base case of a study of web servers.
@@ -195,7 +197,7 @@ func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 		}
 	}
 	for _, group := range byCell(good, study.Main) {
-		if c := &group[0].Cell; len(webClients(c)) == 2 && atMost(c) {
+		if c := &group[0].Cell; servers(c) == 2 && len(webClients(c)) > 0 && atMost(c) {
 			if p, ok := netPair(group, bases, c.Level(caseFactor)); ok {
 				n.Pairs = append(n.Pairs, p)
 			}
@@ -354,7 +356,9 @@ func netPair(group []*result.Run, bases map[string][]float64, name string) (NetP
 		for i := range shares {
 			sum += shares[i][k]
 		}
-		scores, ahead = append(scores, sum), append(ahead, shares[0][k]-shares[1][k])
+		if scores = append(scores, sum); len(shares) == 2 {
+			ahead = append(ahead, shares[0][k]-shares[1][k])
+		}
 	}
 	if len(scores) > 1 {
 		add(variance(scores)/float64(len(scores)), len(scores))
@@ -378,6 +382,10 @@ func netPair(group []*result.Run, bases map[string][]float64, name string) (NetP
 		p.Score.Low, p.Score.High = p.Score.Value-h, p.Score.Value+h
 	}
 	p.Advantage = meanInterval(ahead, "t over runs, of the difference of shares")
+	if len(shares) == 1 {
+		p.Slowdown, p.Fairness = stat.Float(1/p.Parts[0].Share.Value), stat.Float(math.NaN())
+		return p, true
+	}
 	a, b := p.Parts[0].Share.Value, p.Parts[1].Share.Value
 	p.Slowdown, p.Fairness = stat.Float((1/a+1/b)/2), stat.Float(math.Min(a, b)/math.Max(a, b))
 	switch {

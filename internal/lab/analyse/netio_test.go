@@ -195,7 +195,7 @@ func TestNetworkIO(t *testing.T) {
 		t.Error("a base rate of what never ran")
 	}
 	n, ok := NetworkIO(runs, "case", "rate")
-	if !ok || len(n.Bases) != 2 || len(n.Pairs) != 2 || len(n.Points) != 2+1+2+2+2 {
+	if !ok || len(n.Bases) != 2 || len(n.Pairs) != 3 || len(n.Points) != 2+1+2+2+2 {
 		t.Fatalf("%+v, %v", n, ok)
 	}
 	if b := n.Bases[0]; b.File != "get-1" || b.Bottleneck != BoundCPU || math.Abs(b.Rate.Value-200) > 1e-9 || b.Response.Value != 0.002 || math.Abs(b.NetIO.Value-200e3) > 1e-6 {
@@ -206,6 +206,10 @@ func TestNetworkIO(t *testing.T) {
 	}
 	for _, p := range n.Pairs {
 		switch p.Case {
+		case "(1,idle)": // 190 of 200 alone
+			if math.Abs(p.Score.Value-0.95) > 1e-9 || !(p.Score.Low < 0.95 && p.Score.High > 0.95) || len(p.Parts) != 1 || math.Abs(float64(p.Slowdown)-1/0.95) > 1e-9 || !math.IsNaN(float64(p.Fairness)) || p.Favoured != "" {
+				t.Errorf("%+v", p)
+			}
 		case "(1,100)":
 			if math.Abs(p.Score.Value-1.3) > 1e-9 || !(p.Score.Low < 1.3 && p.Score.High > 1.3) || p.Favoured != "load1" || math.Abs(float64(p.Fairness)-0.5/0.8) > 1e-9 ||
 				math.Abs(float64(p.Slowdown)-(1/0.8+2)/2) > 1e-9 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -79,7 +80,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 			n = len(out.Degradations)
 		case "mapping":
 			out.Mappings = Mappings(runs, option("factor", "mapping"))
-			out.Headline = headline(out.Mappings)
+			out.Headline = headline(out.Mappings, strings.Fields(option("headline", "")))
 			n = len(out.Mappings)
 		case "interference":
 			out.Interferences = Interferences(runs)

@@ -33,7 +33,7 @@ func (r *Report) interferences(options map[string]string) page.Section {
 	for _, t := range tables {
 		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}
-	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.timelines()))
+	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.backgrounds()), first(&s, r.timelines()))
 	return s
 }
 
@@ -142,14 +142,7 @@ func (r *Report) loadPlots() page.Exhibit {
 			About: "Throughput of the foreground at each step of background load; triangles up are the rising half, down the falling one, lines are fitted to each half. The table below has the lines."}
 		for _, i := range group {
 			place, k := r.place(i.Levels), r.colour(i.Levels)
-			rising, falling := plot.Series{Name: place + ", rising", Index: k, Mark: plot.Up}, plot.Series{Name: place + ", falling", Index: k, Mark: plot.Down}
-			for _, p := range i.Points {
-				if p.Up {
-					rising.Add(p.Load, p.Throughput)
-				} else {
-					falling.Add(p.Load, p.Throughput)
-				}
-			}
+			marks := halves(place, k, i.Points)
 			for h, half := range i.Halves {
 				l := half.Line
 				fit := plot.Series{Index: k, Line: true}
@@ -160,9 +153,46 @@ func (r *Report) loadPlots() page.Exhibit {
 				e.Table.Rows = append(e.Table.Rows, page.Row(words(i.Levels), i.Role, []string{"rising", "falling"}[h], number(half.Metric), number(l.Intercept), number(l.Slope),
 					probability(l.PSlope), probability(l.PIntercept), fmt.Sprint(l.N), decimals(i.Angle, 2), estimate(i.Interval)))
 			}
-			c.Series = append(c.Series, rising, falling)
+			c.Series = append(c.Series, marks...)
 		}
 		e.Plots = append(e.Plots, c.Draw())
+	}
+	return e
+}
+
+// halves are the marks of a staircase's rising and of its falling half.
+func halves(name string, index int, points []analyse.Point) []plot.Series {
+	both := []plot.Series{{Name: name + ", rising", Index: index, Mark: plot.Up}, {Name: name + ", falling", Index: index, Mark: plot.Down}}
+	for _, p := range points {
+		k := 1
+		if p.Up {
+			k = 0
+		}
+		both[k].Add(p.Load, p.Throughput)
+	}
+	return both
+}
+
+// backgrounds draws the background's throughput against its own load, next to each
+// foreground: what a placement that is kind to the foreground takes from it (figure 4).
+func (r *Report) backgrounds() page.Exhibit {
+	e := page.Exhibit{Table: page.Table{Caption: "Background's throughput at its own load (figure 4), all runs", Long: true, Head: []string{"cell", "next to", "run", "half", "load", "throughput, 1/s"}}}
+	for name, group := range grouped(r.Results.Interferences, func(i *analyse.Interference) string { return i.Role + ": " + words(i.Levels, r.placing()...) }) {
+		c := plot.Chart{Title: "Background throughput against its load, next to " + name, X: "background load, share of its CPUs", Y: "background throughput, 1/s", Zero: true,
+			About: "Throughput of the background at each step of its load, a colour per placement; triangles up are the rising half, down the falling one. The table below has the numbers."}
+		for _, i := range group {
+			c.Series = append(c.Series, halves(r.place(i.Levels), r.colour(i.Levels), i.Background)...)
+			for _, p := range i.Background {
+				half := "falling"
+				if p.Up {
+					half = "rising"
+				}
+				e.Table.Rows = append(e.Table.Rows, page.Row(words(i.Levels), i.Role, fmt.Sprint(p.Run), half, percentage(p.Load), number(p.Throughput)))
+			}
+		}
+		if len(e.Table.Rows) > 0 {
+			e.Plots = append(e.Plots, c.Draw())
+		}
 	}
 	return e
 }
@@ -227,7 +257,7 @@ func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
 func (r *Report) systems(options map[string]string) page.Section {
 	s := page.Section{ID: "throughput", Title: "Throughput and energy of the whole system"}
 	base := cmp.Or(options["base"], "per-chip")
-	t := page.Table{Caption: "Work of all parts together, step by step", Head: []string{"cell", "unit", "step", "load", "half", "throughput", "interval", "% of " + base, "work per Wh", "interval", "% of " + base}}
+	t := page.Table{Caption: "Work of all parts together, step by step", Head: []string{"cell", "unit", "step", "load", "half", "throughput", "interval", "% of " + base, "work per Wh", "interval", "% of " + base, "power, W"}}
 	var intervals []analyse.Interval
 	var e page.Exhibit
 	energy := false
@@ -240,6 +270,7 @@ func (r *Report) systems(options map[string]string) page.Section {
 			{plot.Chart{Title: "System throughput in % of " + base + ", " + name, Y: "% of " + base}, func(s analyse.SystemStep) analyse.Interval { return noBounds(s.Relative.Value) }},
 			{plot.Chart{Title: "Work per watt-hour, " + name, Y: "work/Wh", Zero: true}, func(s analyse.SystemStep) analyse.Interval { return s.PerWh }},
 			{plot.Chart{Title: "Work per watt-hour in % of " + base + ", " + name, Y: "% of " + base}, func(s analyse.SystemStep) analyse.Interval { return noBounds(s.RelativePerWh.Value) }},
+			{plot.Chart{Title: "Mean power of each step (figure 7), " + name, Y: "W", Zero: true}, func(s analyse.SystemStep) analyse.Interval { return s.Watts }},
 		}
 		counted := false
 		for _, y := range group {
@@ -251,7 +282,7 @@ func (r *Report) systems(options map[string]string) page.Section {
 					half = "rising"
 				}
 				t.Rows = append(t.Rows, page.Row(words(y.Levels), y.Unit, fmt.Sprint(n+1), percentage(step.Target), half, number(step.Throughput.Value), between(step.Throughput),
-					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value)))
+					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value), estimate(step.Watts)))
 			}
 			for k := range charts {
 				line := plot.Series{Name: r.place(y.Levels), Index: r.colour(y.Levels), Mark: plot.Dot, Line: true}

@@ -130,6 +130,7 @@ func Values(x *analyse.Results) []Value {
 			add("throughput", "work", c, "", at, y.Unit, s.Throughput)
 			add("throughput", "relative", c, "", at, "%", s.Relative)
 			add("energy", "work per Wh", c, "", at, "1/Wh", s.PerWh)
+			add("energy", "power", c, "", at, "W", s.Watts)
 			add("energy", "relative", c, "", at, "%", s.RelativePerWh)
 		}
 	}
