@@ -33,7 +33,7 @@ func (r *Report) interferences(options map[string]string) page.Section {
 	for _, t := range tables {
 		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}
-	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.backgrounds()), first(&s, r.timelines()))
+	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.timelines()))
 	return s
 }
 
@@ -175,26 +175,20 @@ func halves(name string, index int, points []analyse.Point) []plot.Series {
 
 // backgrounds draws the background's throughput against its own load, next to each
 // foreground: what a placement that is kind to the foreground takes from it (figure 4).
-func (r *Report) backgrounds() page.Exhibit {
-	e := page.Exhibit{Table: page.Table{Caption: "Background's throughput at its own load (figure 4), all runs", Long: true, Head: []string{"cell", "next to", "run", "half", "load", "throughput, 1/s"}}}
+func (r *Report) backgrounds() (plots []plot.Plot) {
 	for name, group := range grouped(r.Results.Interferences, func(i *analyse.Interference) string { return i.Role + ": " + words(i.Levels, r.placing()...) }) {
 		c := plot.Chart{Title: "Background throughput against its load, next to " + name, X: "background load, share of its CPUs", Y: "background throughput, 1/s", Zero: true,
-			About: "Throughput of the background at each step of its load, a colour per placement; triangles up are the rising half, down the falling one. The table below has the numbers."}
+			About: "Throughput of the background at each step of its load, a colour per placement; triangles up are the rising half, down the falling one. The table below has the numbers of the first run of each cell."}
+		any := false
 		for _, i := range group {
+			any = any || len(i.Background) > 0
 			c.Series = append(c.Series, halves(r.place(i.Levels), r.colour(i.Levels), i.Background)...)
-			for _, p := range i.Background {
-				half := "falling"
-				if p.Up {
-					half = "rising"
-				}
-				e.Table.Rows = append(e.Table.Rows, page.Row(words(i.Levels), i.Role, fmt.Sprint(p.Run), half, percentage(p.Load), number(p.Throughput)))
-			}
 		}
-		if len(e.Table.Rows) > 0 {
-			e.Plots = append(e.Plots, c.Draw())
+		if any {
+			plots = append(plots, c.Draw())
 		}
 	}
-	return e
+	return plots
 }
 
 // mostBins is how many points a time line has at most.
@@ -203,11 +197,17 @@ const mostBins = 400
 // timelines draw the first valid run of each cell with a staircase: the requested load
 // and the throughput, over time (figure 2).
 func (r *Report) timelines() page.Exhibit {
-	e := page.Exhibit{Table: page.Table{Caption: "Steps of those runs", Long: true, Head: []string{"cell", "part", "step", "from", "to", "target", "achieved", "throughput, 1/s"}}}
+	e := page.Exhibit{Plots: r.backgrounds(), Table: page.Table{Caption: "Steps of the first runs", Long: true, Head: []string{"cell", "part", "step", "from", "to", "target", "achieved", "throughput, 1/s", "background, 1/s"}}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || len(run.Steps) == 0 || run.N != 0 {
 			continue
+		}
+		var own []analyse.Point // the background's
+		for k := range run.Parts {
+			if p := &run.Parts[k]; p.Role == run.Steps[0].Role && len(p.Iterations) > 0 {
+				own = analyse.Steps(run, p, 0)
+			}
 		}
 		for k := range run.Parts {
 			p := &run.Parts[k]
@@ -216,9 +216,12 @@ func (r *Report) timelines() page.Exhibit {
 			}
 			e.Plots = append(e.Plots, r.timeline(run, p))
 			for n, point := range analyse.Steps(run, p, 0) {
-				s := run.Steps[n]
+				s, background := run.Steps[n], unknown
+				if own != nil {
+					background = number(own[n].Throughput)
+				}
 				e.Table.Rows = append(e.Table.Rows, page.Row(words(run.Cell.Levels), p.Name, fmt.Sprint(n+1), s.From.String(), s.To.String(),
-					percentage(float64(s.Target)), percentage(s.Achieved), number(point.Throughput)))
+					percentage(float64(s.Target)), percentage(s.Achieved), number(point.Throughput), background))
 			}
 		}
 	}
