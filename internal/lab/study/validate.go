@@ -14,7 +14,7 @@ import (
 // Relations are the relations of two roles' CPUs that a placement may require. The first
 // four are the pinnings of paper 003 (figure 1).
 var relations = []string{"neutral", "per-chip", "per-core", "per-thread",
-	"same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa"}
+	"same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa", Packed}
 
 var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
