@@ -30,7 +30,10 @@ func (e *MissingError) Error() string {
 func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.Set, error) {
 	m := machineOf(top, allowed)
 	sets := make([][]sample.Set, len(c.Parts))
-	packed := 0 // CPUs that earlier guests take
+	packed, total := 0, 0 // CPUs of earlier guests and of all
+	for i := range c.Parts {
+		total += max(1, c.Parts[i].Environment.CPUs)
+	}
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		var err error
@@ -42,7 +45,7 @@ func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.S
 		case p.Cores > 0:
 			sets[i], err = m.first(p.Cores)
 		case c.Place.Relation == study.Packed && p.Environment.Driver != study.Bare:
-			sets[i], err = m.packed(packed, p)
+			sets[i], err = m.packed(packed, total, p)
 			packed += max(1, p.Environment.CPUs)
 		case c.Place.Dynamic != nil:
 			sets[i], err = m.related(c.Place.Dynamic.Below, p.Slot, p.Slots)
@@ -261,14 +264,14 @@ func (m machine) first(n int) ([]sample.Set, error) {
 // packed places a guest's virtual CPUs on the CPUs after those that earlier guests take,
 // core by core, so that its first two are the threads of one core. Each is pinned to its
 // own if the guest has virtual CPUs.
-func (m machine) packed(taken int, p *study.Part) ([]sample.Set, error) {
+func (m machine) packed(taken, total int, p *study.Part) ([]sample.Set, error) {
 	var order []int
 	for _, c := range m.cores {
 		order = append(order, c.cpus...)
 	}
 	n := max(1, p.Environment.CPUs)
 	if taken+n > len(order) {
-		return nil, &MissingError{study.Packed, fmt.Sprintf("%d CPUs", taken+n), fmt.Sprint(len(order))}
+		return nil, &MissingError{study.Packed, fmt.Sprintf("%d CPUs", total), fmt.Sprint(len(order))}
 	}
 	mine := order[taken : taken+n]
 	if d := p.Environment.Driver; d != study.QEMU && d != study.Xen {

@@ -121,42 +121,6 @@ func (a *commands) lockOf(s *study.Study, text []byte) result.Lock {
 	return result.Lock{Study: s.Name, File: string(text), Hash: hex.EncodeToString(sum[:]), Program: "quell " + a.Version, Created: a.Now()}
 }
 
-func (a *commands) labCheck() *cobra.Command {
-	return a.WithJSON(&cobra.Command{
-		Use: "check STUDY.yaml", Short: "list every problem of a study's file", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: files("yaml", "yml"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			s, _, err := readStudy(args[0])
-			if a.JSON {
-				return errors.Join(err, a.WriteJSON(checked(s, err)))
-			}
-			if err != nil {
-				return err
-			}
-			plan := s.Plan()
-			fmt.Fprintf(a.Out, "%s: study %s is valid: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), formatDuration(total(plan)))
-			return nil
-		},
-	})
-}
-
-type check struct {
-	OK       bool            `json:"ok"`
-	Study    string          `json:"study,omitempty"`
-	Problems []keyed.Problem `json:"problems"`
-}
-
-func checked(s *study.Study, err error) check {
-	c := check{OK: err == nil, Problems: []keyed.Problem{}}
-	if s != nil {
-		c.Study = s.Name
-	}
-	if invalid, ok := errors.AsType[*keyed.InvalidError](err); ok {
-		c.Problems = invalid.Problems
-	}
-	return c
-}
-
 // files completes file names with the extensions.
 func files(ext ...string) cobra.CompletionFunc {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
