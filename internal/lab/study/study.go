@@ -128,7 +128,7 @@ type Metric struct {
 	Name   string `key:"name" help:"e.g. throughput, runtime"`
 	Unit   string `key:"unit"`
 	Better string `key:"better" oneof:"higher lower"`
-	Parse  string `key:"parse" help:"parser of the command's output, or a regular expression with one group: '/…/'"`
+	Parse  string `key:"parse" help:"parser of the command's output, a path in its JSON: json:jobs.0.read.iops, or a regular expression with one group: '/…/'"`
 }
 
 // Warmup is the beginning of a role's run that is not counted.

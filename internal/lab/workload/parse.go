@@ -2,6 +2,7 @@ package workload
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -38,8 +39,43 @@ func parserOf(name string) func(text string) (float64, error) {
 	return nil
 }
 
-// ParseMetric reads a figure from a command's output by the tool's name, or by a regular
-// expression with one group between slashes, whose last match counts.
+// JSONPath begins a parser that reads a number of a tool's JSON by the names and indices on
+// the way to it: "json:end.sum_received.bits_per_second", "json:jobs.0.read.iops".
+const JSONPath = "json:"
+
+// inJSON reads the first JSON object of an output; text may precede it.
+func inJSON(path string, output []byte) (float64, error) {
+	at := bytes.IndexByte(output, '{')
+	if at < 0 {
+		return 0, missing(0, "")
+	}
+	var v any
+	if err := json.NewDecoder(bytes.NewReader(output[at:])).Decode(&v); err != nil {
+		return 0, err
+	}
+	for name := range strings.SplitSeq(path, ".") {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[name]
+		case []any:
+			n, err := strconv.Atoi(name)
+			if err != nil || n < 0 || n >= len(in) {
+				return 0, fmt.Errorf("no element %s of %d", name, len(in))
+			}
+			v = in[n]
+		default:
+			return 0, fmt.Errorf("nothing has a %q", name)
+		}
+	}
+	n, ok := v.(float64)
+	if !ok {
+		return 0, fmt.Errorf("%v is not a number", v)
+	}
+	return n, nil
+}
+
+// ParseMetric reads a figure from a command's output by the tool's name, by a path in its
+// JSON, or by a regular expression with one group between slashes, whose last match counts.
 func ParseMetric(how string, output []byte) (float64, error) {
 	if pattern, ok := strings.CutPrefix(how, "/"); ok {
 		re, err := regexp.Compile(strings.TrimSuffix(pattern, "/"))
@@ -52,9 +88,16 @@ func ParseMetric(how string, output []byte) (float64, error) {
 		}
 		return number(string(all[len(all)-1][1]))
 	}
+	if path, ok := strings.CutPrefix(how, JSONPath); ok {
+		v, err := inJSON(path, output)
+		if err != nil {
+			return 0, fmt.Errorf("parse output by %s: %w", how, err)
+		}
+		return v, nil
+	}
 	read := parserOf(how)
 	if read == nil {
-		return 0, fmt.Errorf("parse output: %q: want one of %s, or /a regular expression/", how, strings.Join(ParserNames(), ", "))
+		return 0, fmt.Errorf("parse output: %q: want one of %s, json:PATH, or /a regular expression/", how, strings.Join(ParserNames(), ", "))
 	}
 	v, err := read(string(bytes.ReplaceAll(output, []byte("\r"), []byte("\n"))))
 	if err != nil {

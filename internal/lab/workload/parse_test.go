@@ -8,7 +8,7 @@ import (
 )
 
 // The recordings are of sysbench 1.0.20, stress-ng 0.15.06, redis-benchmark 7.0.15 and
-// wrk 4.1.0, from Debian 12. Those of DaCapo and Renaissance are written from their
+// wrk 4.1.0, fio 3.33, iperf3 3.12, sockperf 3.7 and qperf 0.4.11, from Debian 12. Those of DaCapo and Renaissance are written from their
 // documentation, because no Java was available.
 func TestParseMetric(t *testing.T) {
 	for _, c := range []struct {
@@ -30,6 +30,19 @@ func TestParseMetric(t *testing.T) {
 		{`/nothing like (it)/`, "sysbench-cpu.txt", 0, "no match for"},
 		{`/Prime numbers (limit)/`, "sysbench-cpu.txt", 0, "not a number"},
 		{`/no group/`, "sysbench-cpu.txt", 0, "one group"},
+		{"json:jobs.0.read.iops", "fio.json", 32865.567216, ""},
+		{"json:end.sum_received.bits_per_second", "iperf3-udp.json", 19994673.6156317, ""},
+		{"json:end.sum_received.bits_per_second", "iperf3-tcp.json", 37979291530.24847, ""},
+		{"json:end.sum_received.seconds", "iperf3-udp.json", 3.000159, ""},
+		{"json:jobs.1.read.iops", "fio.json", 0, "no element 1 of 1"},
+		{"json:jobs.0.read", "fio.json", 0, "is not a number"},
+		{"json:end.sum_received.speed", "iperf3-tcp.json", 0, "is not a number"},
+		{"json:end.sum_received.seconds.s", "iperf3-tcp.json", 0, `nothing has a "s"`},
+		{"json:a", "wrk.txt", 0, "did not finish"},
+		{`/Summary: Latency is ([0-9.]+) usec/`, "sockperf.txt", 8.153, ""},
+		{`/percentile 99.000 = +([0-9.]+)/`, "sockperf.txt", 13.481, ""},
+		{`/recv_bw += +([0-9.]+) GB/`, "qperf-bw.txt", 5.52, ""},
+		{`/latency += +([0-9.]+) us/`, "qperf-lat.txt", 8.46, ""},
 		{"ab", "wrk.txt", 0, "want one of iterations, time, sysbench"},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", "output", c.file))
