@@ -3,6 +3,7 @@ package render
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func (r *Report) interferences(options map[string]string) page.Section {
 	for _, t := range tables {
 		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}
-	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.timelines()))
+	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.timelines()), first(&s, r.stepEvents()))
 	return s
 }
 
@@ -226,6 +227,26 @@ func (r *Report) timelines() page.Exhibit {
 		}
 	}
 	return e
+}
+
+// stepEvents are the events of each step in the first valid run of each cell, per second.
+func (r *Report) stepEvents() page.Exhibit {
+	t := page.Table{Caption: "Events in each step of those runs", Long: true, Head: []string{"cell", "part", "event", "step", "target", "events/s"}}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || run.N != 0 {
+			continue
+		}
+		for _, p := range run.Parts {
+			for n, events := range p.StepEvents[:min(len(p.StepEvents), len(run.Steps))] {
+				s := run.Steps[n]
+				for _, name := range slices.Sorted(maps.Keys(events)) {
+					t.Rows = append(t.Rows, page.Row(words(run.Cell.Levels), p.Name, name, fmt.Sprint(n+1), percentage(float64(s.Target)), number(events[name]/(s.To-s.Trail-s.From-s.Settle).Seconds())))
+				}
+			}
+		}
+	}
+	return page.Exhibit{Table: t}
 }
 
 func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {

@@ -15,10 +15,10 @@ import (
 // format of RunKernel.
 const Lines = "iterations"
 
-// ParserNames are the names that MeanMetric accepts: Lines, the length of a run, and
-// known tools. testdata/output has a recording of each tool that could be run.
+// ParserNames are the names that MeanMetric accepts: Lines, the length of a run, and the tools
+// whose figure no path and no regular expression finds. testdata/output has recordings.
 func ParserNames() []string {
-	return []string{Lines, "time", "sysbench", "stress-ng", "redis-benchmark", "wrk", "dacapo", "renaissance"}
+	return []string{Lines, "time", "sysbench", "stress-ng"}
 }
 
 func parserOf(name string) func(text string) (float64, error) {
@@ -27,14 +27,6 @@ func parserOf(name string) func(text string) (float64, error) {
 		return sysbench // events/s
 	case "stress-ng":
 		return stressNG // bogo operations/s
-	case "redis-benchmark":
-		return one(redisRate, "run one test: -t get") // requests/s
-	case "wrk":
-		return one(wrkRate, "run it once") // requests/s
-	case "dacapo":
-		return one(dacapoTime, "run one benchmark") // ms
-	case "renaissance":
-		return renaissance // ms
 	}
 	return nil
 }
@@ -114,29 +106,12 @@ func number(text string) (float64, error) {
 	return v, nil
 }
 
-// one reads the group of the only match.
-func one(re *regexp.Regexp, remedy string) func(string) (float64, error) {
-	return func(text string) (float64, error) {
-		all := re.FindAllStringSubmatch(text, -1)
-		if len(all) != 1 {
-			return 0, missing(len(all), remedy)
-		}
-		return number(all[0][1])
-	}
-}
-
 func missing(n int, remedy string) error {
 	if n == 0 {
 		return errors.New("no result in the output: the tool did not finish, or its output format differs")
 	}
 	return fmt.Errorf("the output has %d results, want one: %s", n, remedy)
 }
-
-var (
-	redisRate  = regexp.MustCompile(`(?:throughput summary:|:)\s+([0-9.]+) requests per second`)
-	wrkRate    = regexp.MustCompile(`(?m)^Requests/sec:\s+([0-9.]+)\s*$`)
-	dacapoTime = regexp.MustCompile(`(?m)^===== DaCapo \S+ \S+ PASSED in ([0-9]+) msec =====`)
-)
 
 var (
 	sysbenchRate   = regexp.MustCompile(`(?m)^\s+events per second:\s+([0-9.]+)\s*$`)
@@ -174,26 +149,4 @@ func stressNG(text string) (float64, error) {
 		return 0, missing(len(all), "run one stressor, with --metrics")
 	}
 	return number(all[0][2])
-}
-
-var renaissanceLine = regexp.MustCompile(`(?m)^====== \S+ \([^)]*\)(?: \[[^]]*\])?, (?:final )?iteration [0-9]+ completed \(([0-9.]+) ms\) ======`)
-
-// renaissance is the mean time of all iterations.
-func renaissance(text string) (float64, error) {
-	all := renaissanceLine.FindAllStringSubmatch(text, -1)
-	if len(all) == 0 {
-		return 0, missing(0, "")
-	}
-	sum := 0.0
-	for _, m := range all {
-		v, err := number(m[1])
-		if err != nil {
-			return 0, err
-		}
-		sum += v
-	}
-	if math.IsInf(sum, 0) {
-		return 0, errors.New("the sum of the times overflows")
-	}
-	return sum / float64(len(all)), nil
 }
