@@ -131,7 +131,7 @@ func (s *execution) addEvidence(e result.Evidence) { s.run.Evidence = append(s.r
 
 // prepare prepares everything up to the barrier.
 func (s *execution) prepare(ctx context.Context) error {
-	sets, err := s.places()
+	sets, err := Places(s.Study, s.Topology, s.Allowed, s.cell)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/place"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // lostHost returns the host that err reports as lost. ok is false if no error in its
@@ -18,34 +20,34 @@ func lostHost(err error) (host string, ok bool) {
 	return "", false
 }
 
-// places returns the CPUs of each part. Relations and mappings apply to this machine. A
-// part on another host is on the CPUs that the study lists for it there, or else stays
-// where its environment is.
-func (s *execution) places() ([][]sample.Set, error) {
-	here := *s.cell
+// Places returns the CPUs of each part of a cell. Relations and mappings apply to this
+// machine. A part on another host is on the CPUs that the study lists for it there, or else
+// stays where its environment is.
+func Places(s *study.Study, top host.Topology, allowed sample.Set, cell *study.Cell) ([][]sample.Set, error) {
+	here := *cell
 	here.Parts = nil
-	for _, p := range s.cell.Parts {
-		if s.Study.Here(&p) {
+	for _, p := range cell.Parts {
+		if s.Here(&p) {
 			here.Parts = append(here.Parts, p)
 		}
 	}
-	if len(here.Parts) < len(s.cell.Parts) {
+	if len(here.Parts) < len(cell.Parts) {
 		for i := range here.Parts { // parts elsewhere take no place here
 			here.Parts[i].Slot, here.Parts[i].Slots = i, len(here.Parts)
 		}
 	}
-	near, err := place.Resolve(s.Topology, s.Allowed, &here)
+	near, err := place.Resolve(top, allowed, &here)
 	if err != nil {
 		return nil, err
 	}
-	sets := make([][]sample.Set, len(s.cell.Parts))
-	for i := range s.cell.Parts {
-		p := &s.cell.Parts[i]
-		if s.Study.Here(p) {
+	sets := make([][]sample.Set, len(cell.Parts))
+	for i := range cell.Parts {
+		p := &cell.Parts[i]
+		if s.Here(p) {
 			sets[i], near = near[0], near[1:]
 			continue
 		}
-		if sets[i], err = place.Listed(s.cell, p); err != nil {
+		if sets[i], err = place.Listed(cell, p); err != nil {
 			return nil, err
 		}
 	}

@@ -65,6 +65,10 @@ type Process interface {
 	Clock(ns int64) time.Time
 }
 
+// Traffic is what an environment has sent and received on its network, in bytes, and the
+// packets of both directions.
+type Traffic struct{ Sent, Received, Packets uint64 }
+
 // Usage is CPU time since an environment was made.
 type Usage struct {
 	User, System, Throttled time.Duration

@@ -1,6 +1,7 @@
 // Package page writes a page of sections with tables and plots, as one HTML file that
 // runs no script and loads nothing, and as Markdown. Both show the same texts and tables;
-// only the HTML has plots, so each plot should have its content in a table.
+// Markdown has plots only as files next to it, so each plot should have its content in a
+// table.
 package page
 
 import (
@@ -110,7 +111,23 @@ func (p *Page) HTML(w io.Writer) error {
 
 // Markdown writes the page's text and tables.
 func (p *Page) Markdown(w io.Writer) error {
-	t, err := text.New("page").Funcs(text.FuncMap{"escape": markdown.Replace, "columns": columns, "cell": markdownCell}).Parse(markdownText)
+	return p.MarkdownWith(w, nil)
+}
+
+// MarkdownWith also shows the plots: file stores an SVG file and
+// returns its path; nil leaves them out.
+func (p *Page) MarkdownWith(w io.Writer, file func(svg []byte) (path string, err error)) error {
+	image := func(one plot.Plot) (string, error) {
+		if file == nil {
+			return "", nil
+		}
+		path, err := file(one.File())
+		if err != nil {
+			return "", err
+		}
+		return "\n![" + markdown.Replace(one.Title) + "](" + path + ")\n", nil
+	}
+	t, err := text.New("page").Funcs(text.FuncMap{"image": image, "escape": markdown.Replace, "columns": columns, "cell": markdownCell}).Parse(markdownText)
 	if err == nil {
 		err = p.render(w, t)
 	}

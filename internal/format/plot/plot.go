@@ -2,7 +2,10 @@ package plot
 
 import (
 	_ "embed" // the style sheet
+	"fmt"
+	"html"
 	"html/template"
+	"strings"
 )
 
 // Style is the style sheet of a page with plots and tables: for narrow and wide
@@ -39,4 +42,32 @@ func Swatch(k Key) template.HTML {
 		d.path(s.class("mark"), k.Mark.at(13, 5))
 	}
 	return template.HTML(`<svg viewBox="0 0 26 10" aria-hidden="true">` + d.String() + `</svg>`)
+}
+
+// legendRow is the height of a line of a legend in a file.
+const legendRow = 14
+
+// File returns the plot as an SVG file of its own, with its title, its legend and the style
+// sheet, for Markdown. It runs no script and loads nothing.
+func (p Plot) File() []byte {
+	width, height := plotWidth, plotHeight
+	if _, err := fmt.Sscanf(p.SVG, `<svg viewBox="0 0 %g %g"`, &width, &height); err != nil {
+		width, height = plotWidth, plotHeight
+	}
+	top, total := 16.0, 16+height+float64(legendRow*len(p.Legend))
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" role="img"><style>%s</style><rect width="100%%" height="100%%" fill="var(--paper)"/>`,
+		coordinate(width), coordinate(total), html.EscapeString(Style))
+	fmt.Fprintf(&b, `<text x="0" y="11" font-weight="600">%s</text><g transform="translate(0 %s)">%s</g>`, html.EscapeString(p.Title), coordinate(top), inner(p.SVG))
+	for k, key := range p.Legend {
+		fmt.Fprintf(&b, `<g transform="translate(4 %s)">%s<text x="32" y="9">%s</text></g>`, coordinate(top+height+float64(legendRow*k)), inner(string(Swatch(key))), html.EscapeString(key.Text))
+	}
+	b.WriteString("</svg>\n")
+	return []byte(b.String())
+}
+
+// inner is the content of an svg element.
+func inner(svg string) string {
+	_, rest, _ := strings.Cut(svg, ">")
+	return strings.TrimSuffix(rest, "</svg>")
 }

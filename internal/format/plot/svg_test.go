@@ -1,6 +1,9 @@
 package plot
 
 import (
+	"bytes"
+	"encoding/xml"
+	"io"
 	"math"
 	"math/rand/v2"
 	"regexp"
@@ -119,6 +122,48 @@ func TestNoEmptyLabels(t *testing.T) {
 	} {
 		if !strings.Contains(svg, "<text") || strings.Contains(svg, "></text>") {
 			t.Error(svg)
+		}
+	}
+}
+
+// A file of its own is one well-formed SVG element with the title, the drawing and each
+// series of the legend, and names nothing outside itself but its namespace.
+func TestFile(t *testing.T) {
+	one := Series{Name: "a < b", Index: 0, Mark: Dot, Line: true}
+	one.Add(1, 2)
+	one.Add(2, 3)
+	two := one
+	two.Name, two.Index, two.Mark = "stairs", 1, Up
+	c := Chart{Title: "Rate & load", X: "x", Y: "y", Series: []Series{one, two}}
+	text := c.Draw().File()
+	depth, words := 0, ""
+	for d := xml.NewDecoder(bytes.NewReader(text)); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		switch e := token.(type) {
+		case xml.StartElement:
+			if depth++; depth == 1 && e.Name.Local != "svg" || depth > 1 && e.Name.Local == "svg" {
+				t.Errorf("element %s at depth %d", e.Name.Local, depth)
+			}
+			for _, a := range e.Attr {
+				if strings.Contains(a.Value, "://") && a.Name.Local != "xmlns" {
+					t.Errorf("%s=%q", a.Name.Local, a.Value)
+				}
+			}
+		case xml.EndElement:
+			depth--
+		case xml.CharData:
+			words += string(e)
+		}
+	}
+	for _, want := range []string{"Rate & load", "a < b", "stairs"} {
+		if !strings.Contains(words, want) {
+			t.Errorf("no %q", want)
 		}
 	}
 }

@@ -219,9 +219,9 @@ func TestCoverage(t *testing.T) {
 		var l Levels
 		for range runs {
 			base := scale * (1 + 0.03*r.NormFloat64())
-			its := ar1(r, 30, 0.05*base, 0.8)
-			for i := range its {
-				its[i] += base
+			var its []Ratio
+			for _, x := range ar1(r, 30, 0.05*base, 0.8) {
+				its = append(its, Ratio{base + x, 1})
 			}
 			l = append(l, its)
 		}
@@ -494,10 +494,10 @@ func TestTimeWithoutAUnit(t *testing.T) {
 		at := time.Duration(i) * 100 * time.Millisecond
 		p.Iterations = append(p.Iterations, result.Iteration{From: at, To: at + 100*time.Millisecond, Units: units})
 	}
-	if got := stat.Mean(figure(run, p, &study.Metric{Better: "higher"})); !near(got, 50, 1e-9) {
+	if got := total(figure(run, p, &study.Metric{Better: "higher"})); !near(got, 50, 1e-9) {
 		t.Errorf("%v answers a second, want 50", got)
 	}
-	if got := stat.Mean(figure(run, p, &study.Metric{Better: "lower"})); !near(got, 0.01, 1e-9) {
+	if got := total(figure(run, p, &study.Metric{Better: "lower"})); !near(got, 0.01, 1e-9) {
 		t.Errorf("%v s an answer, want 0.01", got)
 	}
 	p.Iterations = p.Iterations[1:6]

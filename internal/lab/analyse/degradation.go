@@ -93,7 +93,7 @@ func degradation(co []*result.Run, p *study.Part, solo []*result.Run, seed uint6
 		Baseline: "solo", Better: m.Better, Unit: m.Unit}
 	c, cpuC := figures(co, p.Name(), m)
 	s, cpuS := figures(solo, solo[0].Cell.Parts[0].Name(), m)
-	d.Solo, d.Co = meanInterval(s.means(), "t over runs"), meanInterval(c.means(), "t over runs")
+	d.Solo, d.Co = s.mean(seed), c.mean(seed)
 	if m.Better == "lower" {
 		d.Slowdown = RatioOfMeans(c, s, seed)
 	} else {
@@ -128,7 +128,7 @@ func figures(runs []*result.Run, name string, m *study.Metric) (values, cpu Leve
 			}
 		}
 		if units > 0 && p.CPUTime > 0 {
-			cpu = append(cpu, []float64{p.CPUTime.Seconds() / units})
+			cpu = append(cpu, []Ratio{{p.CPUTime.Seconds(), units}})
 		}
 	}
 	return values, cpu

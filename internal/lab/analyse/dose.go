@@ -233,7 +233,7 @@ func (d *doseRuns) fill(seed uint64) {
 	base := stat.Mean(d.values[ns[0]].means())
 	var x, y []float64
 	for i, n := range ns {
-		p := DosePoint{n, d.threads[n], meanInterval(d.values[n].means(), "t over runs"), none, none}
+		p := DosePoint{n, d.threads[n], d.values[n].mean(seed), none, none}
 		if i > 0 {
 			p.Longer = d.longer(d.values[n], d.values[ns[0]], seed)
 			p.Step = d.longer(d.values[n], d.values[ns[i-1]], seed)

@@ -1,6 +1,10 @@
 package analyse
 
-import "math"
+import (
+	"math"
+	"slices"
+	"strings"
+)
 
 // Headline holds the statistics of paper 000, section 5, for its figure 4: over all
 // sets of workloads the least, the largest, the arithmetic and the geometric mean of
@@ -9,6 +13,7 @@ import "math"
 // the logarithms for the geometric mean).
 type Headline struct {
 	Sets    int           `json:"sets"`
+	Left    []string      `json:"left_out,omitempty"` // the sets that do not count
 	Average SetStatistics `json:"average"`
 	Worst   SetStatistics `json:"worst"`
 }
@@ -21,15 +26,20 @@ type SetStatistics struct {
 	Geometric Interval `json:"geometric"` // NaN where a value is 0 or less
 }
 
-// headline returns nil for fewer than two sets.
-func headline(sets []MappingResult) *Headline {
-	if len(sets) < 2 {
-		return nil
-	}
-	h := &Headline{Sets: len(sets)}
+// headline returns nil for fewer than two sets. Only the named sets count, all if none is
+// named: a paper's means are of its own sets, and a study may have others too.
+func headline(sets []MappingResult, named []string) *Headline {
+	h := &Headline{}
 	var average, worst []Interval
 	for i := range sets {
+		if len(named) > 0 && !slices.ContainsFunc(named, func(name string) bool { return strings.HasSuffix(" "+sets[i].Set, "="+name) }) {
+			h.Left = append(h.Left, sets[i].Set)
+			continue
+		}
 		average, worst = append(average, sets[i].Interval), append(worst, sets[i].WorstInterval)
+	}
+	if h.Sets = len(average); h.Sets < 2 {
+		return nil
 	}
 	h.Average, h.Worst = over(average), over(worst)
 	return h

@@ -29,6 +29,9 @@ type Interference struct {
 	Interval Interval `json:"interval"`
 	// Points are those of all runs, at the load that was achieved.
 	Points []Point `json:"points"`
+	// Background is the climbing role's own throughput at its steps: what a placement that
+	// is kind to the foreground takes from the background (figure 4).
+	Background []Point `json:"background,omitempty"`
 }
 
 // Half is the line of one half of a staircase.
@@ -88,6 +91,9 @@ func interference(group []*result.Run, name string) (Interference, bool) {
 		part := partOf(run, name)
 		if part == nil {
 			continue
+		}
+		if bg := partOf(run, run.Cell.Steps[0].Role); bg != nil && len(bg.Iterations) > 0 {
+			out.Background = append(out.Background, Steps(run, bg, k)...)
 		}
 		points := Steps(run, part, k)
 		out.Points = append(out.Points, points...)

@@ -39,7 +39,8 @@ const (
 	bound        = 0.9
 )
 
-// NetPair is two servers at once, each under maximum load.
+// NetPair is two servers at once, each under maximum load, or the second idle, as the
+// paper's (1, idle): then Parts has one share, and there is nothing to compare it with.
 type NetPair struct {
 	Case  string     `json:"case"`
 	Parts []NetShare `json:"parts"`
@@ -76,18 +77,19 @@ type NetPoint struct {
 	// Offered is the requested share of the base case's rate; 0: the maximum.
 	Offered    float64  `json:"offered"`
 	Throughput Interval `json:"throughput"` // good answers/s
-	NetIO      Interval `json:"net_io"`     // bytes/s that the server sent
+	NetIO      Interval `json:"net_io"`     // bytes/s of the files in good answers; what TCP sent again does not count
 	Response   Interval `json:"response"`   // s
 	P99        Interval `json:"p99"`        // s
 	CPU        Interval `json:"cpu"`        // 1: CPU seconds/s
 	Events     Interval `json:"events"`     // 2, per second; EventsAre names their kind
 	Switches   Interval `json:"switches"`   // 3, per second, of all servers
-	Pages      Interval `json:"pages"`      // 4, per second; a proxy: bytes in both directions ÷ 4096
+	Pages      Interval `json:"pages"`      // 4, per second; PagesAre names their kind
 	PerExec    Interval `json:"per_exec"`   // 5, pages per execution
 	Waiting    Interval `json:"waiting"`    // 6, share of its threads' time
 	Blocked    Interval `json:"blocked"`    // 7
 	Executions Interval `json:"executions"` // 8, per second
 	EventsAre  string   `json:"events_are"`
+	PagesAre   string   `json:"pages_are"`
 }
 
 // The kinds of events that are counted.
@@ -96,8 +98,13 @@ const (
 	EventsWakeups = "wake-ups (a proxy: there is no hypervisor)"
 )
 
-// pageSize is the size of the pages that Xen exchanged.
-const pageSize = 4096
+// The kinds of pages that are counted. Xen of the paper's time exchanged a page for each
+// packet, whatever the packet's size, so bytes divided by a page's size are no stand-in: they
+// order the files of table II the other way round.
+const (
+	PagesGrants  = "pages of the server that another domain mapped, by Xen's records"
+	PagesPackets = "packets of the server's network interface in both directions (a stand-in: Xen exchanged a page for each)"
+)
 
 // webClients returns a cell's parts that are active web clients; a pair has several.
 func webClients(c *study.Cell) (parts []*study.Part) {
@@ -127,14 +134,15 @@ func serverOf(c *study.Cell, client *study.Part) *study.Part {
 
 // alone reports whether a cell is a base case: one client requests the maximum, and
 // there is no other server ("VM2 is not created").
-func alone(c *study.Cell) bool {
-	servers := 0
+func alone(c *study.Cell) bool { return len(webClients(c)) == 1 && servers(c) == 1 && atMost(c) }
+
+func servers(c *study.Cell) (n int) {
 	for i := range c.Parts {
 		if c.Parts[i].Workload.Builtin == study.HTTPServer {
-			servers++
+			n++
 		}
 	}
-	return len(webClients(c)) == 1 && servers == 1 && atMost(c)
+	return n
 }
 
 // IsBase reports whether a cell is a base case of a study of web servers.
@@ -189,7 +197,7 @@ func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 		}
 	}
 	for _, group := range byCell(good, study.Main) {
-		if c := &group[0].Cell; len(webClients(c)) == 2 && atMost(c) {
+		if c := &group[0].Cell; servers(c) == 2 && len(webClients(c)) > 0 && atMost(c) {
 			if p, ok := netPair(group, bases, c.Level(caseFactor)); ok {
 				n.Pairs = append(n.Pairs, p)
 			}
@@ -230,7 +238,7 @@ func bottleneck(c *study.Cell, client *study.Part, p *NetPoint) string {
 
 func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	c := &group[0].Cell
-	point := NetPoint{Case: name, Rate: rate, Client: p.Name(), File: p.Workload.Name, Offered: float64(p.Target), EventsAre: EventsWakeups}
+	point := NetPoint{Case: name, Rate: rate, Client: p.Name(), File: p.Workload.Name, Offered: float64(p.Target), EventsAre: EventsWakeups, PagesAre: PagesPackets}
 	server := serverOf(c, p)
 	if server != nil {
 		point.Server = server.Name()
@@ -239,7 +247,7 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 		return overRuns(group, func(r *result.Run) float64 { return reported(r, point.Client, name) })
 	}
 	point.Throughput = meanInterval(rates(group, point.Client), "t over runs")
-	point.Response, point.P99 = said(result.HTTPLatency), said(result.HTTPP99)
+	point.Response, point.P99, point.NetIO = said(result.HTTPLatency), said(result.HTTPP99), said(result.HTTPBytes)
 	served := func(of func(d domain) float64) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
 			server := partOf(r, point.Server)
@@ -249,11 +257,15 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 			return of(domain{server, (r.Window.To - r.Window.From).Seconds()})
 		})
 	}
-	point.NetIO = served(func(d domain) float64 { return d.event(result.DomainSent) / d.seconds })
 	point.CPU = served(func(d domain) float64 { return d.part.CPUTime.Seconds() / d.seconds })
-	point.Pages = served(domain.pages)
+	pages := result.DomainPackets
+	if point.Pages = served(func(d domain) float64 { return d.event(result.DomainGrants) / d.seconds }); finite(point.Pages.Value) {
+		point.PagesAre, pages = PagesGrants, result.DomainGrants
+	} else {
+		point.Pages = served(func(d domain) float64 { return d.event(pages) / d.seconds })
+	}
 	point.Executions = served(domain.executions)
-	point.PerExec = served(func(d domain) float64 { return d.pages() / d.executions() })
+	point.PerExec = served(func(d domain) float64 { return d.event(pages) / d.event(result.DomainExecutions) })
 	point.Waiting = served(func(d domain) float64 { return d.event(result.DomainWaiting) / d.threads() })
 	point.Blocked = served(func(d domain) float64 {
 		return math.Max(0, 1-(d.event(result.DomainWaiting)+d.event(result.DomainRunning))/d.threads())
@@ -305,10 +317,6 @@ func (d domain) threads() float64 { return d.event(result.DomainThreads) * d.sec
 
 func (d domain) executions() float64 { return d.event(result.DomainExecutions) / d.seconds }
 
-func (d domain) pages() float64 {
-	return (d.event(result.DomainSent) + d.event(result.DomainReceived)) / pageSize / d.seconds
-}
-
 func (d domain) injected() float64 {
 	return (d.event(result.DomainInjected) + d.event(result.DomainKicks)) / d.seconds
 }
@@ -348,7 +356,9 @@ func netPair(group []*result.Run, bases map[string][]float64, name string) (NetP
 		for i := range shares {
 			sum += shares[i][k]
 		}
-		scores, ahead = append(scores, sum), append(ahead, shares[0][k]-shares[1][k])
+		if scores = append(scores, sum); len(shares) == 2 {
+			ahead = append(ahead, shares[0][k]-shares[1][k])
+		}
 	}
 	if len(scores) > 1 {
 		add(variance(scores)/float64(len(scores)), len(scores))
@@ -372,6 +382,10 @@ func netPair(group []*result.Run, bases map[string][]float64, name string) (NetP
 		p.Score.Low, p.Score.High = p.Score.Value-h, p.Score.Value+h
 	}
 	p.Advantage = meanInterval(ahead, "t over runs, of the difference of shares")
+	if len(shares) == 1 {
+		p.Slowdown, p.Fairness = stat.Float(1/p.Parts[0].Share.Value), stat.Float(math.NaN())
+		return p, true
+	}
 	a, b := p.Parts[0].Share.Value, p.Parts[1].Share.Value
 	p.Slowdown, p.Fairness = stat.Float((1/a+1/b)/2), stat.Float(math.Min(a, b)/math.Max(a, b))
 	switch {

@@ -34,11 +34,7 @@ func NoiseFloor(runs []result.Run, repetitions int) (Noise, bool) {
 			if !p.Measure || x == nil || y == nil {
 				continue
 			}
-			va, vb := figure(a, x, &p.Workload.Metric), figure(b, y, &p.Workload.Metric)
-			if len(va) == 0 || len(vb) == 0 {
-				continue
-			}
-			if d := math.Log(stat.Mean(va) / stat.Mean(vb)); finite(d) {
+			if d := math.Log(total(figure(a, x, &p.Workload.Metric)) / total(figure(b, y, &p.Workload.Metric))); finite(d) {
 				squares = append(squares, d*d)
 			}
 		}

@@ -2,11 +2,9 @@ package analyse
 
 import (
 	"iter"
-	"math"
 	"slices"
 	"time"
 
-	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -50,37 +48,34 @@ func within(its []result.Iteration, w result.Window) []result.Iteration {
 	return slices.DeleteFunc(slices.Clone(its), func(it result.Iteration) bool { return it.From < w.From || it.To > w.To })
 }
 
-// figure returns a part's performance in a run: its own metric, or values from its
-// iterations, one per iteration. For a time per unit only iterations with units count.
-func figure(run *result.Run, p *result.Part, m *study.Metric) (values []float64) {
+// figure returns what a part did in a run: its own metric, or each iteration's work and
+// time, the work over the time of a rate and the reverse of a time per unit. For a time
+// per unit only iterations with units count.
+func figure(run *result.Run, p *result.Part, m *study.Metric) (of []Ratio) {
 	if p.Metric != 0 {
-		return []float64{p.Metric}
+		return []Ratio{{p.Metric, 1}}
 	}
 	for _, it := range within(p.Iterations, run.Window) {
 		seconds := (it.To - it.From).Seconds()
 		switch {
 		case seconds <= 0:
 		case m.Better == "lower" && it.Units > 0:
-			values = append(values, seconds/it.Units)
-		case m.Better != "lower": // an iteration without a unit counts as rate 0
-			values = append(values, it.Units/seconds)
+			of = append(of, Ratio{seconds, it.Units})
+		case m.Better != "lower": // an iteration without a unit is time without work
+			of = append(of, Ratio{it.Units, seconds})
 		}
 	}
-	return values
+	return of
 }
 
-// unitTime is a part's mean time per unit of work in a run, whether its metric is a
-// time or a rate; false if there is no value.
+// unitTime is a part's time per unit of work in a run, whether its metric is a time or a
+// rate; false if there is no value.
 func unitTime(run *result.Run, p *result.Part, m *study.Metric) (float64, bool) {
-	v := figure(run, p, m)
-	if len(v) == 0 {
-		return 0, false
-	}
-	t := stat.Mean(v)
+	t := total(figure(run, p, m))
 	if m.Better != "lower" {
 		t = 1 / t
 	}
-	return t, !math.IsInf(t, 0)
+	return t, finite(t)
 }
 
 // partOf returns a part's record by its name, nil if there is none.
@@ -146,7 +141,7 @@ type Score struct {
 }
 
 // Scores returns the scores of the cells that the study asks for, without its controls.
-func Scores(runs []result.Run) []Score {
+func Scores(runs []result.Run, seed uint64) []Score {
 	var out []Score
 	for _, group := range byCell(valid(runs), study.Main) {
 		c := &group[0].Cell
@@ -156,8 +151,8 @@ func Scores(runs []result.Run) []Score {
 			}
 			m := &p.Workload.Metric
 			values, _ := figures(group, p.Name(), m)
-			if means := values.means(); len(means) > 0 {
-				out = append(out, Score{c.Levels, p.Name(), p.Workload.Name, m.Unit, m.Better, meanInterval(means, "t over runs")})
+			if mean := values.mean(seed); mean.N > 0 {
+				out = append(out, Score{c.Levels, p.Name(), p.Workload.Name, m.Unit, m.Better, mean})
 			}
 		}
 	}

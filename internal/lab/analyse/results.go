@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -64,7 +65,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 		n := 0
 		switch a.Kind {
 		case "score":
-			out.Scores = Scores(runs)
+			out.Scores = Scores(runs, seed)
 			n = len(out.Scores)
 		case "net-io":
 			if v, ok := NetworkIO(runs, option("case", "case"), option("rate", "rate")); ok {
@@ -79,7 +80,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 			n = len(out.Degradations)
 		case "mapping":
 			out.Mappings = Mappings(runs, option("factor", "mapping"))
-			out.Headline = headline(out.Mappings)
+			out.Headline = headline(out.Mappings, strings.Fields(option("headline", "")))
 			n = len(out.Mappings)
 		case "interference":
 			out.Interferences = Interferences(runs)
@@ -103,7 +104,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 			out.DoseGaps, out.DoseCosts = DoseGaps(runs, o), DoseCosts(runs, o)
 			n = len(out.Doses)
 		case "variation":
-			out.Variations = Variations(runs, option("factor", "instance"))
+			out.Variations = Variations(runs, option("factor", "instance"), seed)
 			n = len(out.Variations)
 		case "signal-validity":
 			out.Validities = Validities(runs, seed)

@@ -30,6 +30,7 @@ type SystemStep struct {
 	// PerWh is work per watt-hour of the energy source that Energy names; NaN without
 	// one.
 	PerWh Interval `json:"per_wh"`
+	Watts Interval `json:"watts"` // mean power between the step's cuts (figure 7)
 	// Relative values are percentages of the base placement's step; NaN if there is no
 	// base. Their intervals are over repetitions, and are quell's addition.
 	Relative      Interval `json:"relative"`
@@ -121,7 +122,7 @@ func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool
 	}
 	var blocks []byBlock
 	for k, step := range group[0].Steps {
-		var rates, perWh []float64
+		var rates, perWh, watts []float64
 		one := byBlock{map[int]float64{}, map[int]float64{}}
 		for _, r := range group {
 			if k >= len(r.Steps) {
@@ -136,12 +137,12 @@ func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool
 			one.rates[r.N] = sum
 			if j := r.Steps[k].Joules; j > 0 {
 				one.perWh[r.N] = sum * (to - from).Seconds() / (j / 3600)
-				perWh = append(perWh, one.perWh[r.N])
+				perWh, watts = append(perWh, one.perWh[r.N]), append(watts, j/(to-from).Seconds())
 			}
 		}
 		blocks = append(blocks, one)
 		s.Steps = append(s.Steps, SystemStep{Target: float64(step.Target), Up: step.Up,
-			Throughput: meanInterval(rates, "t over runs"), PerWh: meanInterval(perWh, "t over runs")})
+			Throughput: meanInterval(rates, "t over runs"), PerWh: meanInterval(perWh, "t over runs"), Watts: meanInterval(watts, "t over runs")})
 	}
 	return s, blocks, len(s.Steps) > 0
 }

@@ -46,7 +46,7 @@ type Instance struct {
 
 // Variations compares the levels of a factor whose levels are nominally equal: the
 // instance, host or slot of the run. Groups with fewer than two levels are left out.
-func Variations(runs []result.Run, factor string) []Variation {
+func Variations(runs []result.Run, factor string, seed uint64) []Variation {
 	type key struct{ rest, part string }
 	type group struct {
 		v      Variation
@@ -64,7 +64,7 @@ func Variations(runs []result.Run, factor string) []Variation {
 		k := key{rest: study.LevelText(rest)}
 		for p, rec := range measured(r) {
 			values := figure(r, rec, &p.Workload.Metric)
-			if len(values) == 0 || stat.Mean(values) <= 0 {
+			if !(total(values) > 0) {
 				continue
 			}
 			k.part = p.Name()
@@ -80,20 +80,20 @@ func Variations(runs []result.Run, factor string) []Variation {
 	var out []Variation
 	for _, g := range order {
 		if len(g.values) >= 2 {
-			g.v.fill(g.values, g.better)
+			g.v.fill(g.values, g.better, seed)
 			out = append(out, g.v)
 		}
 	}
 	return out
 }
 
-func (v *Variation) fill(values map[string]Levels, better string) {
+func (v *Variation) fill(values map[string]Levels, better string, seed uint64) {
 	var means []float64
 	var byInstance [][]float64 // logarithms of runs
 	slowness := map[string]float64{}
 	for _, name := range sortedKeys(values) {
 		runs := values[name].means()
-		i := Instance{Name: name, Value: meanInterval(runs, "t over runs")}
+		i := Instance{Name: name, Value: values[name].mean(seed)}
 		v.Instances = append(v.Instances, i)
 		means, byInstance = append(means, i.Value.Value), append(byInstance, logs(runs))
 		slowness[name] = i.Value.Value

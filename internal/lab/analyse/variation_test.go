@@ -27,7 +27,7 @@ func TestVariations(t *testing.T) {
 		}
 		runs = append(runs, instance("i0", "alone", "lower", rep, e))
 	}
-	vs := Variations(runs, "instance")
+	vs := Variations(runs, "instance", 1)
 	if len(vs) != 2 {
 		t.Fatalf("%d variations: %+v", len(vs), vs)
 	}
@@ -54,16 +54,16 @@ func TestVariations(t *testing.T) {
 	}
 	// One run of each: the deviation between runs is unknown.
 	once := slices.DeleteFunc(runs, func(r result.Run) bool { return r.N > 0 })
-	if v := Variations(once, "instance"); len(v) != 2 || !math.IsNaN(float64(v[0].P)) || !math.IsNaN(float64(v[0].Within)) || v[0].Between.Value < 4.9 ||
+	if v := Variations(once, "instance", 1); len(v) != 2 || !math.IsNaN(float64(v[0].P)) || !math.IsNaN(float64(v[0].Within)) || v[0].Between.Value < 4.9 ||
 		v[0].Between.Method != "chi-squared over instances; includes variation between equal runs" {
 		t.Errorf("one run each: %+v", v)
 	}
 	same := []result.Run{instance("a", "x", "lower", 0, 2), instance("b", "x", "lower", 0, 2), instance("a", "x", "lower", 1, 2), instance("b", "x", "lower", 1, 2)}
-	if v := Variations(same, "instance")[0]; v.Between.Value != 0 || v.Between.High != 0 || v.P != 1 || v.Span != 0 {
+	if v := Variations(same, "instance", 1)[0]; v.Between.Value != 0 || v.Between.High != 0 || v.P != 1 || v.Span != 0 {
 		t.Errorf("all equal: %+v", v)
 	}
 	apart := []result.Run{instance("a", "x", "lower", 0, 2), instance("b", "x", "lower", 0, 3), instance("a", "x", "lower", 1, 2), instance("b", "x", "lower", 1, 3)}
-	if v := Variations(apart, "instance")[0]; v.P != 0 || v.Between.Value < 20 {
+	if v := Variations(apart, "instance", 1)[0]; v.P != 0 || v.Between.Value < 20 {
 		t.Errorf("each as it was: %+v", v)
 	}
 }

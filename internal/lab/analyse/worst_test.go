@@ -111,10 +111,10 @@ func TestHeadline(t *testing.T) {
 		i := Interval{Value: worst, Low: worst - 1, High: worst + 1}
 		return MappingResult{Average: average, Worst: worst, Interval: Interval{Value: average, Low: average - 0.5, High: average + 0.5}, WorstInterval: i}
 	}
-	if h := headline([]MappingResult{set(1, 2)}); h != nil {
+	if h := headline([]MappingResult{set(1, 2)}, nil); h != nil {
 		t.Errorf("of one set: %+v", h)
 	}
-	h := headline([]MappingResult{set(1, 5), set(4, 135), set(16, 25)})
+	h := headline([]MappingResult{set(1, 5), set(4, 135), set(16, 25)}, nil)
 	if h.Sets != 3 || h.Average.Least.High != 1.5 || h.Average.Largest.Value != 16 || !near(h.Average.Mean.Value, 7, 1e-12) || !near(h.Average.Geometric.Value, 4, 1e-12) {
 		t.Errorf("%+v", h)
 	}
@@ -125,7 +125,7 @@ func TestHeadline(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	// If a set has no difference there is no geometric mean.
-	if g := headline([]MappingResult{set(0, 0), set(2, 3)}).Average.Geometric; !math.IsNaN(g.Value) || g.N != 2 {
+	if g := headline([]MappingResult{set(0, 0), set(2, 3)}, nil).Average.Geometric; !math.IsNaN(g.Value) || g.N != 2 {
 		t.Errorf("%+v", g)
 	}
 }

@@ -106,7 +106,7 @@ func (in *inside) Start(_ context.Context, j lab.Job) (lab.Process, error) {
 	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp"}, j.Env...)
 	c, err := newChild(j.Argv, j.WaitsForStart, cmd, (*exec.Cmd).Start)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
-		return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest has only quell's own workloads; for other programs use the driver lxc"}
+		return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest has only quell's own workloads; a container sees the host's programs"}
 	}
 	if err != nil {
 		return nil, err

@@ -206,8 +206,8 @@ func (b *partCgroup) Ready() (bool, error) {
 // all of it. It sets the cpuset, if there is one, which no process inside can leave,
 // and the affinity of every existing thread, which later threads inherit.
 func (b *partCgroup) Pin(sets []sample.Set) error {
-	if len(sets) != 1 {
-		return &lab.LackError{What: fmt.Sprintf("%d sets of CPUs for an environment without virtual CPUs", len(sets)), Remedy: "use the driver qemu, or a placement with one list for each role"}
+	if err := RefusePlacement(study.Cgroup, len(sets)); err != nil {
+		return err
 	}
 	return b.place(sets[0])
 }

@@ -84,7 +84,11 @@ func (m *Maker) at(ns int64) time.Time { return m.base.Add(time.Duration(ns - m.
 // that the machine lacks is a *lab.LackError.
 func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error) {
 	var e lab.Environment
-	var err error
+	facts := m.Here()
+	err := facts.Refuse(p)
+	if err != nil {
+		return nil, fmt.Errorf("make environment of %s: %w", p.Name(), err)
+	}
 	switch d := p.Environment.Driver; d {
 	case study.Bare, study.Cgroup:
 		e, err = m.native(p)

@@ -43,7 +43,7 @@ const (
 func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment, err error) {
 	lxc, err := exec.LookPath("lxc-start")
 	if err != nil {
-		return nil, &lab.LackError{What: "no lxc-start", Remedy: "apt-get install lxc"}
+		return nil, err
 	}
 	b, err := m.box(p, false)
 	if err != nil {

@@ -34,8 +34,8 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	if p.Environment.Network == "" {
 		return m.Maker.Make(ctx, p)
 	}
-	if d := p.Environment.Driver; d != study.Bare && d != study.Cgroup {
-		return nil, &lab.LackError{What: fmt.Sprintf("an environment of driver %s cannot be on a network yet", d), Remedy: "use the driver cgroup"}
+	if err := Refuse(p); err != nil {
+		return nil, err
 	}
 	address, err := netip.ParsePrefix(p.Address)
 	if err != nil {
@@ -66,6 +66,14 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	return &placed{inner, joined, m.enter}, nil
 }
 
+// Refuse returns the *lab.LackError with which a part cannot be on its network.
+func Refuse(p *study.Part) error {
+	if d := p.Environment.Driver; p.Environment.Network != "" && d != study.Bare && d != study.Cgroup {
+		return &lab.LackError{What: fmt.Sprintf("an environment of driver %s cannot be on a network yet", d), Remedy: "use the driver cgroup"}
+	}
+	return nil
+}
+
 // Close removes the networks, after all environments have left.
 func (m *Maker) Close() error {
 	m.mu.Lock()
@@ -92,7 +100,7 @@ func (p *placed) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 }
 
 // Traffic implements the method by Port.Traffic.
-func (p *placed) Traffic() (sent, received uint64, err error) { return p.port.Traffic() }
+func (p *placed) Traffic() (lab.Traffic, error) { return p.port.Traffic() }
 
 // Answers implements the method by Port.Answers.
 func (p *placed) Answers(ctx context.Context, port int) error { return p.port.Answers(ctx, port) }

@@ -198,17 +198,18 @@ func answers(ctx context.Context, address string) error {
 	}
 }
 
-// Traffic returns the bytes that the environment has sent and received.
-func (p *Port) Traffic() (sent, received uint64, err error) {
+// Traffic returns what the environment has sent and received.
+func (p *Port) Traffic() (t lab.Traffic, err error) {
 	l, err := p.hub.link.LinkByName(p.outer)
 	if err != nil {
-		return 0, 0, fmt.Errorf("read traffic of %s: %w", p.outer, err)
+		return t, fmt.Errorf("read traffic of %s: %w", p.outer, err)
 	}
 	s := l.Attrs().Statistics
 	if s == nil {
-		return 0, 0, fmt.Errorf("read traffic of %s: the kernel reports no statistics", p.outer)
+		return t, fmt.Errorf("read traffic of %s: the kernel reports no statistics", p.outer)
 	}
-	return s.RxBytes, s.TxBytes, nil // received by the network's end: sent by the environment
+	// Received by the network's end: sent by the environment.
+	return lab.Traffic{Sent: s.RxBytes, Received: s.TxBytes, Packets: s.RxPackets + s.TxPackets}, nil
 }
 
 // Close takes the environment off the network.

@@ -135,14 +135,14 @@ func TestFabric(t *testing.T) {
 				target := join(t, f, "lan", fmt.Sprintf("10.77.%d.1/16", 2*i+1))
 				address := fmt.Sprintf("10.77.%d.1:7000", 2*i+1)
 				most, least := transfer(t, source, target, address)
-				sent, _, err := source.Traffic()
+				sent, err := source.Traffic()
 				// Sent again counts, and a busy machine sends much again; not eight times all.
-				if err != nil || sent < 2<<20 || sent > 8<<20 {
-					t.Errorf("sent %d bytes, %v", sent, err)
+				if err != nil || sent.Sent < 2<<20 || sent.Sent > 8<<20 || sent.Packets == 0 {
+					t.Errorf("sent %+v, %v", sent, err)
 				}
-				_, received, err := target.Traffic()
-				if err != nil || received < 2<<20 {
-					t.Errorf("received %d bytes, %v", received, err)
+				received, err := target.Traffic()
+				if err != nil || received.Received < 2<<20 {
+					t.Errorf("received %+v, %v", received, err)
 				}
 				// The bucket's own content passes at once. 1.75 MiB are left: 0.92 s at
 				// 16 Mbit/s, with a twentieth more of headers. A busy machine is
@@ -270,10 +270,10 @@ func TestMaker(t *testing.T) {
 		t.Errorf("%q", inner.argv)
 	}
 	if on, ok := e.(interface {
-		Traffic() (sent, received uint64, err error)
+		Traffic() (lab.Traffic, error)
 	}); !ok {
 		t.Error("it says nothing of its traffic")
-	} else if _, _, err := on.Traffic(); err != nil {
+	} else if _, err := on.Traffic(); err != nil {
 		t.Error(err)
 	}
 	if err := e.Close(); err != nil {

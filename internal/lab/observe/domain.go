@@ -102,13 +102,13 @@ func (d *domains) read(e lab.Environment) (domain, error) {
 	}
 	one.values[result.DomainUser], one.values[result.DomainSystem] = u.User.Seconds(), u.System.Seconds()
 	if on, ok := e.(interface {
-		Traffic() (sent, received uint64, err error)
+		Traffic() (lab.Traffic, error)
 	}); ok {
-		sent, received, err := on.Traffic()
+		t, err := on.Traffic()
 		if err != nil {
 			return one, err
 		}
-		one.values[result.DomainSent], one.values[result.DomainReceived] = float64(sent), float64(received)
+		one.values[result.DomainSent], one.values[result.DomainReceived], one.values[result.DomainPackets] = float64(t.Sent), float64(t.Received), float64(t.Packets)
 	}
 	threads, err := e.Threads()
 	if err != nil {

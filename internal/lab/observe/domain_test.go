@@ -16,14 +16,14 @@ import (
 // domainEnv is an environment whose threads are files below a root.
 type domainEnv struct {
 	lab.Environment
-	threads        []int
-	usage          lab.Usage
-	sent, received uint64
+	threads []int
+	usage   lab.Usage
+	traffic lab.Traffic
 }
 
-func (e *domainEnv) Threads() ([]int, error)          { return e.threads, nil }
-func (e *domainEnv) Usage() (lab.Usage, error)        { return e.usage, nil }
-func (e *domainEnv) Traffic() (uint64, uint64, error) { return e.sent, e.received, nil }
+func (e *domainEnv) Threads() ([]int, error)       { return e.threads, nil }
+func (e *domainEnv) Usage() (lab.Usage, error)     { return e.usage, nil }
+func (e *domainEnv) Traffic() (lab.Traffic, error) { return e.traffic, nil }
 
 func TestDomains(t *testing.T) {
 	root := t.TempDir()
@@ -42,7 +42,7 @@ func TestDomains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &domainEnv{threads: []int{7, 8}, usage: lab.Usage{User: time.Second, System: 2 * time.Second}, sent: 100, received: 50}
+	e := &domainEnv{threads: []int{7, 8}, usage: lab.Usage{User: time.Second, System: 2 * time.Second}, traffic: lab.Traffic{Sent: 100, Received: 50, Packets: 7}}
 	thread(7, 5, 1e9, 2e9, 10, 5, 100)
 	thread(8, 5, 0, 0, 0, 0, 0)
 	kvm := func(injected, io, mmio int) {
@@ -58,7 +58,7 @@ func TestDomains(t *testing.T) {
 	thread(7, 5, 1.5e9, 2.25e9, 30, 17, 150)
 	// Thread 8 has ended, thread 9 is new.
 	thread(9, 5, 9e9, 9e9, 900, 900, 0)
-	e.threads, e.usage, e.sent, e.received = []int{7, 9}, lab.Usage{User: 1500 * time.Millisecond, System: 2 * time.Second}, 4196, 50
+	e.threads, e.usage, e.traffic = []int{7, 9}, lab.Usage{User: 1500 * time.Millisecond, System: 2 * time.Second}, lab.Traffic{Sent: 4196, Received: 50, Packets: 10}
 	kvm(110, 21, 31)
 	if err := w.window(false); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestDomains(t *testing.T) {
 	parts := []result.Part{{Events: map[string]float64{"cycles": 1}}}
 	w.add(parts)
 	want := map[string]float64{"cycles": 1, result.DomainUser: 0.5, result.DomainSystem: 0, result.DomainGuest: 0.5, result.DomainThreads: 1, result.DomainRunning: 0.5, result.DomainWaiting: 0.25, result.DomainExecutions: 20,
-		result.DomainWakeups: 12, result.DomainInjected: 100, result.DomainKicks: 2, result.DomainSent: 4096, result.DomainReceived: 0}
+		result.DomainWakeups: 12, result.DomainInjected: 100, result.DomainKicks: 2, result.DomainSent: 4096, result.DomainReceived: 0, result.DomainPackets: 3}
 	if d := cmp.Diff(want, parts[0].Events); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}

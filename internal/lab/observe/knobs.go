@@ -240,6 +240,12 @@ func (k Knobs) changes(name, want string) ([]enforce.Change, error) {
 	return all, nil
 }
 
+// Check returns the error with which this machine does not take a setting.
+func (k Knobs) Check(name, want string) error {
+	_, err := k.changes(name, want)
+	return err
+}
+
 // CheckKnob returns an error if a setting is not valid.
 func CheckKnob(name, want string) error {
 	one, ok := knobs()[name]

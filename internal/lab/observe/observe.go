@@ -121,11 +121,22 @@ func (o *Observer) Second(now time.Time) (result.Sample, []result.Evidence) {
 	o.last = cur
 	o.watch(s)
 	if o.inWindow {
+		o.tally(s.At)
 		o.checkEarly(cur, s.At)
 	}
 	evidence := o.found
 	o.found = nil
 	return s, evidence
+}
+
+// tally reads the parts' events, for those of each step.
+func (o *Observer) tally(at time.Duration) {
+	if len(o.of.Cell.Steps) == 0 {
+		return
+	}
+	for _, p := range o.parts {
+		p.tally(at)
+	}
 }
 
 // watch checks what is not a counter of the machine.
@@ -164,6 +175,7 @@ func (o *Observer) Window(open bool) error {
 	for _, p := range o.parts {
 		errs = append(errs, p.window(open))
 	}
+	o.tally(time.Since(o.of.Start))
 	if open {
 		o.kernel.read()
 		o.opened, o.inWindow = cur, true
@@ -201,6 +213,7 @@ func (o *Observer) Close(parts []result.Part) ([]result.Evidence, error) {
 	for i, p := range o.parts {
 		if i < len(parts) {
 			parts[i].Events, parts[i].Missing = p.counts()
+			parts[i].StepEvents = p.inSteps(o.of.Cell.Steps)
 		}
 	}
 	o.domain.add(parts)

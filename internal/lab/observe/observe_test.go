@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
@@ -213,5 +215,35 @@ func TestSharedPath(t *testing.T) {
 		if got := shared(test[0], test[1]); got != test[2] {
 			t.Errorf("shared(%q, %q) = %q, want %q", test[0], test[1], got, test[2])
 		}
+	}
+}
+
+// Steps of 3 s with the first second cut off, of an event that counts 100 a second in the
+// first step and 300 in the second, read each second but for a gap: 200 and 600 between the
+// cuts, and nothing for the third, in which a reading is 3 s late.
+func TestEventsOfSteps(t *testing.T) {
+	p := &part{events: []*eventCounter{{name: "cycles"}, {name: "gone"}}}
+	var total float64
+	for s := range 13 {
+		if s > 0 {
+			total += map[bool]float64{true: 100, false: 300}[s <= 3]
+		}
+		if s != 8 && s != 9 {
+			p.tallied = append(p.tallied, tallied{time.Duration(s) * time.Second, map[string]float64{"cycles": total}})
+		}
+	}
+	var steps []study.Step
+	for k := range 3 {
+		from := time.Duration(k) * 3 * time.Second
+		steps = append(steps, study.Step{From: from, To: from + 3*time.Second, Settle: time.Second})
+	}
+	got := p.inSteps(steps)
+	want := []map[string]float64{{"cycles": 200}, {"cycles": 600}, {}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	// Between two readings a count is interpolated: half a second of the first step.
+	if got := p.inSteps([]study.Step{{From: 500 * time.Millisecond, To: time.Second}}); got[0]["cycles"] != 50 {
+		t.Errorf("%v", got)
 	}
 }

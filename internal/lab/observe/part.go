@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/counter"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -34,6 +35,13 @@ type part struct {
 	missing map[string]string
 	waited  runqWait           // for the signal runq
 	costs   map[string]float64 // of the signals that sources count, in the window
+	tallied []tallied          // in a run with steps
+}
+
+// tallied is what a part's events had counted at a time after the run's start.
+type tallied struct {
+	at     time.Duration
+	totals map[string]float64
 }
 
 // runqWait is how long a part's threads waited for a CPU and how long they had
@@ -299,6 +307,51 @@ func (p *part) window(open bool) error {
 		}
 	}
 	return nil
+}
+
+// tally reads all events.
+func (p *part) tally(at time.Duration) {
+	now := tallied{at, map[string]float64{}}
+	for _, c := range p.events {
+		if c.tallies == nil {
+			continue
+		}
+		if err := c.read(); err != nil {
+			p.dropEvent(c, err)
+			continue
+		}
+		now.totals[c.name] = c.total
+	}
+	p.tallied = append(p.tallied, now)
+}
+
+// inSteps are the events between the cuts of each step, where readings before and after
+// both are less than 2 s from each other.
+func (p *part) inSteps(steps []study.Step) (all []map[string]float64) {
+	at := func(name string, t time.Duration) (float64, bool) {
+		for i := 1; i < len(p.tallied); i++ {
+			a, b := p.tallied[i-1], p.tallied[i]
+			if t < a.at || t > b.at || b.at <= a.at || b.at-a.at > 2*time.Second {
+				continue
+			}
+			before, ok := a.totals[name]
+			after, ok2 := b.totals[name]
+			return before + (after-before)*(t-a.at).Seconds()/(b.at-a.at).Seconds(), ok && ok2
+		}
+		return 0, false
+	}
+	for _, s := range steps {
+		one := map[string]float64{}
+		for _, c := range p.events {
+			from, ok := at(c.name, s.From+s.Settle)
+			to, ok2 := at(c.name, s.To-s.Trail)
+			if ok && ok2 {
+				one[c.name] = to - from
+			}
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // wait reads how long the part has waited and run. Its CPU time is exact while it is

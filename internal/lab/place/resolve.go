@@ -30,6 +30,10 @@ func (e *MissingError) Error() string {
 func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.Set, error) {
 	m := machineOf(top, allowed)
 	sets := make([][]sample.Set, len(c.Parts))
+	packed, total := 0, 0 // CPUs of earlier guests and of all
+	for i := range c.Parts {
+		total += max(1, c.Parts[i].Environment.CPUs)
+	}
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		var err error
@@ -38,6 +42,11 @@ func Resolve(top host.Topology, allowed sample.Set, c *study.Cell) ([][]sample.S
 			sets[i], err = lists(list, allowed, p.Name())
 		case c.Mapping != nil:
 			sets[i], err = m.mapped(c.Mapping, p)
+		case p.Cores > 0:
+			sets[i], err = m.first(p.Cores)
+		case c.Place.Relation == study.Packed && p.Environment.Driver != study.Bare:
+			sets[i], err = m.packed(packed, total, p)
+			packed += max(1, p.Environment.CPUs)
 		case c.Place.Dynamic != nil:
 			sets[i], err = m.related(c.Place.Dynamic.Below, p.Slot, p.Slots)
 		default:
@@ -197,7 +206,7 @@ func (m machine) related(relation string, slot, slots int) ([]sample.Set, error)
 		return least
 	}
 	switch relation {
-	case "neutral":
+	case "neutral", study.Packed: // the latter places guests only
 		return one(m.all)
 	case "per-chip", "cross-package":
 		chips := m.groups(pkg)
@@ -242,6 +251,37 @@ func (m machine) related(relation string, slot, slots int) ([]sample.Set, error)
 		return within(node, "memory node", true)
 	}
 	return nil, fmt.Errorf("place: unknown relation %q", relation)
+}
+
+// first are the CPUs of the first n cores.
+func (m machine) first(n int) ([]sample.Set, error) {
+	if n > len(m.cores) {
+		return nil, &MissingError{study.Unpinned, fmt.Sprintf("%d cores", n), fmt.Sprint(len(m.cores))}
+	}
+	return []sample.Set{cpusOf(m.cores[:n])}, nil
+}
+
+// packed places a guest's virtual CPUs on the CPUs after those that earlier guests take,
+// core by core, so that its first two are the threads of one core. Each is pinned to its
+// own if the guest has virtual CPUs.
+func (m machine) packed(taken, total int, p *study.Part) ([]sample.Set, error) {
+	var order []int
+	for _, c := range m.cores {
+		order = append(order, c.cpus...)
+	}
+	n := max(1, p.Environment.CPUs)
+	if taken+n > len(order) {
+		return nil, &MissingError{study.Packed, fmt.Sprintf("%d CPUs", total), fmt.Sprint(len(order))}
+	}
+	mine := order[taken : taken+n]
+	if d := p.Environment.Driver; d != study.QEMU && d != study.Xen {
+		return []sample.Set{sample.SetOf(mine...)}, nil
+	}
+	var sets []sample.Set
+	for _, cpu := range mine {
+		sets = append(sets, sample.SetOf(cpu))
+	}
+	return sets, nil
 }
 
 // byNumber orders virtual CPUs by their machine and then by number: vm/2 is before

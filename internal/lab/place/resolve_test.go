@@ -87,10 +87,10 @@ func TestRelations(t *testing.T) {
 // For every machine and relation, slots get allowed CPUs only, the same number plus or
 // minus a core, and no CPU of another slot unless the relation shares CPUs.
 func TestRelationsShareWhatTheyShall(t *testing.T) {
-	shared := map[string]bool{"neutral": true, "same-thread": true, "same-core": true}
+	shared := map[string]bool{"neutral": true, study.Packed: true, "same-thread": true, "same-core": true}
 	for _, shape := range [][4]int{{1, 2, 1, 1}, {2, 8, 2, 1}, {2, 6, 2, 3}, {4, 3, 1, 1}, {1, 16, 4, 2}} {
 		top, all := server(shape[0], shape[1], shape[2], shape[3])
-		for _, relation := range []string{"neutral", "per-chip", "per-core", "per-thread", "same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa"} {
+		for _, relation := range []string{"neutral", "per-chip", "per-core", "per-thread", "same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa", study.Packed} {
 			for slots := 1; slots <= 4; slots++ {
 				var seen sample.Set
 				for s := range slots {
@@ -123,6 +123,9 @@ func TestMappedAndListed(t *testing.T) {
 	part := func(role, cpus string) study.Part {
 		return study.Part{Role: role, CPUs: cpus, Slots: 4, Environment: study.Environment{CPUs: 1}}
 	}
+	guest := func(d study.Driver, cpus int) study.Part {
+		return study.Part{Role: "vm", Slots: 1, Environment: study.Environment{Driver: d, CPUs: cpus}}
+	}
 	four := []study.Part{part("vm1", ""), part("vm2", ""), part("vm3", ""), part("vm4", "")}
 	for _, c := range []struct {
 		name  string
@@ -140,6 +143,14 @@ func TestMappedAndListed(t *testing.T) {
 			"vm/5": 5, "vm/6": 6, "vm/7": 7, "vm/8": 8, "vm/9": 9, "vm/10": 10}}, "[0 1 2 3 4 5 6 7 8 9 10]"},
 		{"lists", [4]int{1, 4, 1, 1}, study.Cell{Parts: []study.Part{part("a", "0-1"), part("b", "2;3")}}, "[0-1] [2 3]"},
 		{"lists by placement", [4]int{1, 4, 1, 1}, study.Cell{Parts: []study.Part{part("a", "")}, Place: study.Placement{CPUs: map[string]string{"a": "3"}}}, "[3]"},
+		// The mappings are of two of eight cores, so "default" is on those two as well.
+		{"default", [4]int{2, 4, 2, 1}, study.Cell{Parts: []study.Part{{Role: "vm1", Cores: 2}, {Role: "other", Slots: 1}}, Place: study.Placement{Name: study.Unpinned, Relation: "neutral"}}, "[0-1,8-9] [0-15]"},
+		{"default of too few", [4]int{1, 1, 2, 1}, study.Cell{Parts: []study.Part{{Role: "vm1", Cores: 2}}}, "placement default needs 2 cores, this machine has 1"},
+		// Two instances of two virtual CPUs each have one core each; two threads on metal
+		// have any. A third instance of three has the rest of the first package.
+		{"packed", [4]int{2, 4, 2, 1}, study.Cell{Place: study.Placement{Relation: study.Packed}, Parts: []study.Part{guest(study.QEMU, 2), guest(study.QEMU, 2), guest(study.LXC, 4)}}, "[0 8] [1 9] [2-3,10-11]"},
+		{"metal next to packed", [4]int{2, 4, 2, 1}, study.Cell{Place: study.Placement{Relation: study.Packed}, Parts: []study.Part{guest(study.Bare, 2)}}, "[0-15]"},
+		{"packed too full", [4]int{1, 2, 2, 1}, study.Cell{Place: study.Placement{Relation: study.Packed}, Parts: []study.Part{guest(study.QEMU, 2), guest(study.Xen, 4)}}, "placement packed needs 6 CPUs, this machine has 4"},
 		{"no such CPU", [4]int{1, 2, 1, 1}, study.Cell{Parts: []study.Part{part("a", "7")}}, `placement "7" of a needs CPU 7, this machine has the CPUs 0-1`},
 	} {
 		top, all := server(c.shape[0], c.shape[1], c.shape[2], c.shape[3])

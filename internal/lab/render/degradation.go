@@ -150,6 +150,9 @@ func (r *Report) mappings(map[string]string) page.Section {
 		}{{"average degradation", &h.Average}, {"worst degradation", &h.Worst}} {
 			t.Rows = append(t.Rows, page.Row(one.name, estimate(one.of.Least), estimate(one.of.Largest), estimate(one.of.Mean), estimate(one.of.Geometric)))
 		}
+		if len(h.Left) > 0 {
+			s.Notes = append(s.Notes, "Not among those sets, as in the paper: "+strings.Join(h.Left, ", ")+".")
+		}
 		s.Notes = append(s.Notes, "Intervals of the least and the largest are those of that set; intervals of means are over sets.")
 		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}

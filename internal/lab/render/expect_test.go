@@ -168,7 +168,7 @@ func TestDiff(t *testing.T) {
 	for _, c := range d.Changes {
 		seen[c.Earlier.Name()] = c.Direction()
 	}
-	want := map[string]string{"degradation percent placement=near fg a": "higher", "degradation beside placement=near fg a": "lower", "degradation percent placement=far fg a": "not significant", "noise floor": "unknown"}
+	want := map[string]string{"degradation percent placement=near fg a next to b": "higher", "degradation beside placement=near fg a next to b": "lower", "degradation percent placement=far fg a next to b": "not significant", "noise floor": "unknown"}
 	for name, change := range want {
 		if seen[name] != change {
 			t.Errorf("%s: %s, want %s", name, seen[name], change)

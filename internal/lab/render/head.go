@@ -18,6 +18,11 @@ import (
 func HTML(w io.Writer, r *Report) error     { return r.page().HTML(w) }
 func Markdown(w io.Writer, r *Report) error { return r.page().Markdown(w) }
 
+// MarkdownWith also shows the plots: file stores an SVG file and returns its path.
+func MarkdownWith(w io.Writer, r *Report, file func(svg []byte) (path string, err error)) error {
+	return r.page().MarkdownWith(w, file)
+}
+
 // page builds the page of the report.
 func (r *Report) page() *page.Page {
 	r = r.ordered()

@@ -3,6 +3,7 @@ package render
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func (r *Report) interferences(options map[string]string) page.Section {
 	for _, t := range tables {
 		s.Exhibits = append(s.Exhibits, page.Exhibit{Table: t})
 	}
-	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.timelines()))
+	s.Exhibits = append(s.Exhibits, first(&s, r.loadPlots()), first(&s, r.timelines()), first(&s, r.stepEvents()))
 	return s
 }
 
@@ -142,14 +143,7 @@ func (r *Report) loadPlots() page.Exhibit {
 			About: "Throughput of the foreground at each step of background load; triangles up are the rising half, down the falling one, lines are fitted to each half. The table below has the lines."}
 		for _, i := range group {
 			place, k := r.place(i.Levels), r.colour(i.Levels)
-			rising, falling := plot.Series{Name: place + ", rising", Index: k, Mark: plot.Up}, plot.Series{Name: place + ", falling", Index: k, Mark: plot.Down}
-			for _, p := range i.Points {
-				if p.Up {
-					rising.Add(p.Load, p.Throughput)
-				} else {
-					falling.Add(p.Load, p.Throughput)
-				}
-			}
+			marks := halves(place, k, i.Points)
 			for h, half := range i.Halves {
 				l := half.Line
 				fit := plot.Series{Index: k, Line: true}
@@ -160,11 +154,42 @@ func (r *Report) loadPlots() page.Exhibit {
 				e.Table.Rows = append(e.Table.Rows, page.Row(words(i.Levels), i.Role, []string{"rising", "falling"}[h], number(half.Metric), number(l.Intercept), number(l.Slope),
 					probability(l.PSlope), probability(l.PIntercept), fmt.Sprint(l.N), decimals(i.Angle, 2), estimate(i.Interval)))
 			}
-			c.Series = append(c.Series, rising, falling)
+			c.Series = append(c.Series, marks...)
 		}
 		e.Plots = append(e.Plots, c.Draw())
 	}
 	return e
+}
+
+// halves are the marks of a staircase's rising and of its falling half.
+func halves(name string, index int, points []analyse.Point) []plot.Series {
+	both := []plot.Series{{Name: name + ", rising", Index: index, Mark: plot.Up}, {Name: name + ", falling", Index: index, Mark: plot.Down}}
+	for _, p := range points {
+		k := 1
+		if p.Up {
+			k = 0
+		}
+		both[k].Add(p.Load, p.Throughput)
+	}
+	return both
+}
+
+// backgrounds draws the background's throughput against its own load, next to each
+// foreground: what a placement that is kind to the foreground takes from it (figure 4).
+func (r *Report) backgrounds() (plots []plot.Plot) {
+	for name, group := range grouped(r.Results.Interferences, func(i *analyse.Interference) string { return i.Role + ": " + words(i.Levels, r.placing()...) }) {
+		c := plot.Chart{Title: "Background throughput against its load, next to " + name, X: "background load, share of its CPUs", Y: "background throughput, 1/s", Zero: true,
+			About: "Throughput of the background at each step of its load, a colour per placement; triangles up are the rising half, down the falling one. The table below has the numbers of the first run of each cell."}
+		any := false
+		for _, i := range group {
+			any = any || len(i.Background) > 0
+			c.Series = append(c.Series, halves(r.place(i.Levels), r.colour(i.Levels), i.Background)...)
+		}
+		if any {
+			plots = append(plots, c.Draw())
+		}
+	}
+	return plots
 }
 
 // mostBins is how many points a time line has at most.
@@ -173,11 +198,17 @@ const mostBins = 400
 // timelines draw the first valid run of each cell with a staircase: the requested load
 // and the throughput, over time (figure 2).
 func (r *Report) timelines() page.Exhibit {
-	e := page.Exhibit{Table: page.Table{Caption: "Steps of those runs", Long: true, Head: []string{"cell", "part", "step", "from", "to", "target", "achieved", "throughput, 1/s"}}}
+	e := page.Exhibit{Plots: r.backgrounds(), Table: page.Table{Caption: "Steps of the first runs", Long: true, Head: []string{"cell", "part", "step", "from", "to", "target", "achieved", "throughput, 1/s", "background, 1/s"}}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || len(run.Steps) == 0 || run.N != 0 {
 			continue
+		}
+		var own []analyse.Point // the background's
+		for k := range run.Parts {
+			if p := &run.Parts[k]; p.Role == run.Steps[0].Role && len(p.Iterations) > 0 {
+				own = analyse.Steps(run, p, 0)
+			}
 		}
 		for k := range run.Parts {
 			p := &run.Parts[k]
@@ -186,13 +217,36 @@ func (r *Report) timelines() page.Exhibit {
 			}
 			e.Plots = append(e.Plots, r.timeline(run, p))
 			for n, point := range analyse.Steps(run, p, 0) {
-				s := run.Steps[n]
+				s, background := run.Steps[n], unknown
+				if own != nil {
+					background = number(own[n].Throughput)
+				}
 				e.Table.Rows = append(e.Table.Rows, page.Row(words(run.Cell.Levels), p.Name, fmt.Sprint(n+1), s.From.String(), s.To.String(),
-					percentage(float64(s.Target)), percentage(s.Achieved), number(point.Throughput)))
+					percentage(float64(s.Target)), percentage(s.Achieved), number(point.Throughput), background))
 			}
 		}
 	}
 	return e
+}
+
+// stepEvents are the events of each step in the first valid run of each cell, per second.
+func (r *Report) stepEvents() page.Exhibit {
+	t := page.Table{Caption: "Events in each step of those runs", Long: true, Head: []string{"cell", "part", "event", "step", "target", "events/s"}}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		if run.Verdict != result.Valid || run.Cell.Kind != study.Main || run.N != 0 {
+			continue
+		}
+		for _, p := range run.Parts {
+			for n, events := range p.StepEvents[:min(len(p.StepEvents), len(run.Steps))] {
+				s := run.Steps[n]
+				for _, name := range slices.Sorted(maps.Keys(events)) {
+					t.Rows = append(t.Rows, page.Row(words(run.Cell.Levels), p.Name, name, fmt.Sprint(n+1), percentage(float64(s.Target)), number(events[name]/(s.To-s.Trail-s.From-s.Settle).Seconds())))
+				}
+			}
+		}
+	}
+	return page.Exhibit{Table: t}
 }
 
 func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
@@ -227,7 +281,7 @@ func (r *Report) timeline(run *result.Run, p *result.Part) plot.Plot {
 func (r *Report) systems(options map[string]string) page.Section {
 	s := page.Section{ID: "throughput", Title: "Throughput and energy of the whole system"}
 	base := cmp.Or(options["base"], "per-chip")
-	t := page.Table{Caption: "Work of all parts together, step by step", Head: []string{"cell", "unit", "step", "load", "half", "throughput", "interval", "% of " + base, "work per Wh", "interval", "% of " + base}}
+	t := page.Table{Caption: "Work of all parts together, step by step", Head: []string{"cell", "unit", "step", "load", "half", "throughput", "interval", "% of " + base, "work per Wh", "interval", "% of " + base, "power, W"}}
 	var intervals []analyse.Interval
 	var e page.Exhibit
 	energy := false
@@ -240,6 +294,7 @@ func (r *Report) systems(options map[string]string) page.Section {
 			{plot.Chart{Title: "System throughput in % of " + base + ", " + name, Y: "% of " + base}, func(s analyse.SystemStep) analyse.Interval { return noBounds(s.Relative.Value) }},
 			{plot.Chart{Title: "Work per watt-hour, " + name, Y: "work/Wh", Zero: true}, func(s analyse.SystemStep) analyse.Interval { return s.PerWh }},
 			{plot.Chart{Title: "Work per watt-hour in % of " + base + ", " + name, Y: "% of " + base}, func(s analyse.SystemStep) analyse.Interval { return noBounds(s.RelativePerWh.Value) }},
+			{plot.Chart{Title: "Mean power of each step (figure 7), " + name, Y: "W", Zero: true}, func(s analyse.SystemStep) analyse.Interval { return s.Watts }},
 		}
 		counted := false
 		for _, y := range group {
@@ -251,7 +306,7 @@ func (r *Report) systems(options map[string]string) page.Section {
 					half = "rising"
 				}
 				t.Rows = append(t.Rows, page.Row(words(y.Levels), y.Unit, fmt.Sprint(n+1), percentage(step.Target), half, number(step.Throughput.Value), between(step.Throughput),
-					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value)))
+					number(step.Relative.Value), number(step.PerWh.Value), between(step.PerWh), number(step.RelativePerWh.Value), estimate(step.Watts)))
 			}
 			for k := range charts {
 				line := plot.Series{Name: r.place(y.Levels), Index: r.colour(y.Levels), Mark: plot.Dot, Line: true}

@@ -28,22 +28,25 @@ func (r *Report) networkIO(map[string]string) page.Section {
 		all = append(all, p.Score, p.Advantage)
 	}
 	s.Notes = append(s.Notes,
-		"A base case is one server alone at maximum load; its rate is B. The combined score of two servers at once is Σ T/B, where T is the rate of each server: 2 is no interference, 1 means that they share one resource. The favoured server keeps more of its base case than the other, with an interval that excludes 0.",
+		"A base case is one server alone at maximum load; its rate is B. The combined score of two servers at once is Σ T/B, where T is the rate of each server: 2 is no interference, 1 means that they share one resource. With the second server idle the score is T/B of the first, and 1 is no interference. The favoured server keeps more of its base case than the other, with an interval that excludes 0.",
 		"The score, the eight measures and the figures are the paper's (Mei et al., sections II to IV); intervals are ours. "+
-			"Pages are a proxy: bytes of the server's network interface in both directions, divided by 4096. Switches are the sum of the servers' executions. "+eventsAre(n),
+			"Net I/O is that of the files in good answers, so what TCP sent again does not count. Switches are the sum of the servers' executions. "+kinds(n),
 		method(all...))
 	return s
 }
 
-// eventsAre says what counts as an event, each definition once.
-func eventsAre(n *analyse.NetIO) string {
-	var kinds []string
+// kinds says what counts as an event and as a page, each definition once.
+func kinds(n *analyse.NetIO) string {
+	var events, pages []string
 	for _, p := range n.Points {
-		if !slices.Contains(kinds, p.EventsAre) {
-			kinds = append(kinds, p.EventsAre)
+		if !slices.Contains(events, p.EventsAre) {
+			events = append(events, p.EventsAre)
+		}
+		if !slices.Contains(pages, p.PagesAre) {
+			pages = append(pages, p.PagesAre)
 		}
 	}
-	return "Events are " + strings.Join(kinds, "; or ") + "."
+	return "Events are " + strings.Join(events, "; or ") + ". Pages are " + strings.Join(pages, "; or ") + "."
 }
 
 // netBases is table I.
@@ -61,15 +64,22 @@ func netPairs(n *analyse.NetIO) page.Exhibit {
 		Head: []string{"case", "combined score", "interval", "T₁, answers/s", "T₁/B₁", "T₂, answers/s", "T₂/B₂", "favoured", "difference of shares", "mean slowdown", "fairness"}}
 	bars := plot.Bars{Title: "Combined score Σ T/B", About: "A bar for each pair of files; the table below has the numbers.", Unit: "combined score", Series: []string{"score"}}
 	for _, p := range n.Pairs {
-		a, b := p.Parts[0], p.Parts[1]
+		var shares []page.Cell
+		for k := range 2 {
+			if k < len(p.Parts) {
+				shares = append(shares, page.Row(number(p.Parts[k].Rate.Value), estimate(p.Parts[k].Share))...)
+			} else {
+				shares = append(shares, page.Row("idle", "")...)
+			}
+		}
 		favoured := "neither"
 		for _, s := range p.Parts {
 			if s.Part == p.Favoured {
 				favoured = s.File + " (" + s.Part + ")"
 			}
 		}
-		t.Rows = append(t.Rows, page.Row(p.Case, number(p.Score.Value), between(p.Score), number(a.Rate.Value), estimate(a.Share), number(b.Rate.Value), estimate(b.Share),
-			favoured, estimate(p.Advantage), number(float64(p.Slowdown)), number(float64(p.Fairness))))
+		t.Rows = append(t.Rows, slices.Concat(page.Row(p.Case, number(p.Score.Value), between(p.Score)), shares,
+			page.Row(favoured, estimate(p.Advantage), number(float64(p.Slowdown)), number(float64(p.Fairness)))))
 		bars.Groups = append(bars.Groups, plot.Group{Name: p.Case, Values: []plot.Interval{bounds(p.Score)}})
 	}
 	e := page.Exhibit{Table: t}

@@ -17,7 +17,7 @@ func TestNetworkIO(t *testing.T) {
 	}
 	point := func(name, rate, client string, offered, rps float64) analyse.NetPoint {
 		return analyse.NetPoint{Case: name, Rate: rate, Client: client, Server: strings.Replace(client, "load", "vm", 1), File: "get-1", Offered: offered, Throughput: about(rps), NetIO: about(2048 * rps),
-			CPU: about(0.5), Response: about(0.002), Switches: about(10), PerExec: about(2), Executions: about(5), Waiting: about(0.1), Blocked: about(0.4), Events: about(7), EventsAre: analyse.EventsWakeups,
+			CPU: about(0.5), Response: about(0.002), Switches: about(10), PerExec: about(2), Executions: about(5), Waiting: about(0.1), Blocked: about(0.4), Events: about(7), EventsAre: analyse.EventsWakeups, PagesAre: analyse.PagesPackets,
 			P99: about(math.NaN()), Pages: about(3)}
 	}
 	share := func(part, file string, v float64) analyse.NetShare {

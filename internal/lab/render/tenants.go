@@ -35,6 +35,9 @@ func (r *Report) tenants(map[string]string) page.Section {
 	for _, l := range t.Latencies {
 		all = append(all, l.P50)
 	}
+	if len(r.Study.Networks) > 0 {
+		s.Notes = append(s.Notes, "The link and the tenants' limits are the lab's own shapers: that tenants get their burst, their baseline and a share of the link confirms the shapers, and says nothing of a cloud's network.")
+	}
 	s.Notes = append(s.Notes,
 		"Each tenant sends datagrams to a server of its own across the link. Received datagrams are counted in bits of whole frames, as the kernel's shapers count them. Below baseline is the paper's loss, relative to the rate that a tenant may always send at; below burst is relative to the rate while its credit lasts. "+
 			"Both are given only where that much was offered. The burst window is the position of the steady window relative to the time that a full credit lasts: within it, after it, or across its end.",

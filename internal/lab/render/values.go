@@ -74,11 +74,12 @@ func Values(x *analyse.Results) []Value {
 	}
 	for _, d := range x.Degradations {
 		c := cell(d.Levels)
-		add("degradation", "percent", c, d.Part, d.Workload, "%", d.Percent)
-		add("degradation", "slowdown", c, d.Part, d.Workload, "", d.Slowdown)
-		add("degradation", "cpu", c, d.Part, d.Workload, "%", d.CPU)
-		add("degradation", "solo", c, d.Part, d.Workload, d.Unit, d.Solo)
-		add("degradation", "beside", c, d.Part, d.Workload, d.Unit, d.Co)
+		at := d.Workload + " next to " + strings.Join(d.Partners, ", ")
+		add("degradation", "percent", c, d.Part, at, "%", d.Percent)
+		add("degradation", "slowdown", c, d.Part, at, "", d.Slowdown)
+		add("degradation", "cpu", c, d.Part, at, "%", d.CPU)
+		add("degradation", "solo", c, d.Part, at, d.Unit, d.Solo)
+		add("degradation", "beside", c, d.Part, at, d.Unit, d.Co)
 	}
 	for _, m := range x.Mappings {
 		add("mapping", "average", m.Set, "", "", "%", m.Interval)
@@ -130,6 +131,7 @@ func Values(x *analyse.Results) []Value {
 			add("throughput", "work", c, "", at, y.Unit, s.Throughput)
 			add("throughput", "relative", c, "", at, "%", s.Relative)
 			add("energy", "work per Wh", c, "", at, "1/Wh", s.PerWh)
+			add("energy", "power", c, "", at, "W", s.Watts)
 			add("energy", "relative", c, "", at, "%", s.RelativePerWh)
 		}
 	}

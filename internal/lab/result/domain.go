@@ -29,12 +29,17 @@ const (
 	// Bytes of the part's network interface, where the lab has connected it to a network.
 	DomainSent     = "domain.sent_bytes"
 	DomainReceived = "domain.received_bytes"
+	DomainPackets  = "domain.packets" // in both directions
+
+	// DomainGrants is how many of the domain's pages others mapped, by Xen's own records.
+	DomainGrants = "domain.grants"
 )
 
 // Values of a part that sends requests to web servers (Part.Values), over its counted
 // time. Times are in seconds from the scheduled begin of each request.
 const (
 	HTTPLatency = "http.latency" // mean
+	HTTPBytes   = "http.bytes"   // of good answers' bodies, per second
 	HTTPP95     = "http.latency_p95"
 	HTTPP99     = "http.latency_p99"
 )

@@ -120,6 +120,9 @@ type Part struct {
 	// counted is absent, and the reason is in Missing.
 	Events  map[string]float64 `json:"events,omitempty"`
 	Missing map[string]string  `json:"missing,omitempty"`
+	// StepEvents are the events between the cuts of each step of the staircase, in its order,
+	// from readings once a second; empty for a step that was not covered.
+	StepEvents []map[string]float64 `json:"step_events,omitempty"`
 }
 
 // Iteration is one unit of a workload's work; Units is 1 or what it reported.

@@ -69,6 +69,8 @@ type Part struct {
 	// Target is the load to hold where there are no steps, 0 without control.
 	Target Share  `json:"target,omitempty"`
 	CPUs   string `json:"cpus,omitempty"`
+	// Cores is how many cores it may use all threads of, with others; 0: its placement says.
+	Cores int `json:"cores,omitempty"`
 	// Address is its address on the study's networks, with the length of the subnet; Asks
 	// is the address that its requests go to.
 	Address string `json:"address,omitempty"`

@@ -128,7 +128,7 @@ type Metric struct {
 	Name   string `key:"name" help:"e.g. throughput, runtime"`
 	Unit   string `key:"unit"`
 	Better string `key:"better" oneof:"higher lower"`
-	Parse  string `key:"parse" help:"parser of the command's output, or a regular expression with one group: '/…/'"`
+	Parse  string `key:"parse" help:"parser of the command's output, a path in its JSON: json:jobs.0.read.iops, or a regular expression with one group: '/…/'"`
 }
 
 // Warmup is the beginning of a role's run that is not counted.
@@ -198,7 +198,7 @@ type Staircase struct {
 // Placement says where roles run: by the relation of their CPUs, or by lists.
 type Placement struct {
 	Name     string `key:"name"`
-	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-core, same-llc, same-package, cross-package, same-numa"`
+	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-core, same-llc, same-package, cross-package, same-numa, packed (virtual CPUs on the threads of one core after the other, as clouds place instances)"`
 	// CPUs are explicit lists per role, and per virtual CPU if separated by semicolons
 	// ("0;1").
 	CPUs map[string]string `key:"cpus"`
@@ -225,8 +225,8 @@ type Mappings struct {
 	// PerCore bounds the virtual CPUs on a core; 0: as evenly as possible, as in paper
 	// 000 ("three different ways to map the four VMs").
 	PerCore int `key:"per_core"`
-	// Default adds the level "default", where nothing is pinned.
-	Default bool `key:"default" help:"also a level without pinning, where the kernel's scheduler decides"`
+	// Default adds the level "default", where the parts are on the same cores, unmapped.
+	Default bool `key:"default" help:"also a level where the kernel's scheduler decides, on the mappings' cores"`
 }
 
 // Set is a named level of a factor that gives each role a value of its own.

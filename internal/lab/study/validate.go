@@ -14,7 +14,7 @@ import (
 // Relations are the relations of two roles' CPUs that a placement may require. The first
 // four are the pinnings of paper 003 (figure 1).
 var relations = []string{"neutral", "per-chip", "per-core", "per-thread",
-	"same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa"}
+	"same-thread", "smt-sibling", "same-core", "same-llc", "same-package", "cross-package", "same-numa", Packed}
 
 var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
@@ -118,6 +118,8 @@ func (c *checker) workload(w Workload) {
 			if err != nil || re.NumSubexp() != 1 || !strings.HasSuffix(pattern, "/") {
 				c.add(key+".metric.parse", strconv.Quote(p), "a regular expression with one group, between slashes")
 			}
+		} else if path, ok := strings.CutPrefix(p, "json:"); ok && path != "" && !slices.Contains(strings.Split(path, "."), "") {
+			// Only the output shows whether it has such a number.
 		} else if !slices.Contains(c.known.Parsers, p) {
 			c.add(key+".metric.parse", strconv.Quote(p), c.parsers())
 		}
@@ -128,7 +130,7 @@ func (c *checker) workload(w Workload) {
 }
 
 func (c *checker) parsers() string {
-	return "one of " + strings.Join(c.known.Parsers, ", ") + ", or /a regular expression with one group/"
+	return "one of " + strings.Join(c.known.Parsers, ", ") + ", json:PATH, or /a regular expression with one group/"
 }
 
 func (c *checker) factor(f *Factor) {

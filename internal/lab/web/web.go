@@ -90,6 +90,11 @@ const (
 // Kinds returns the names of the kinds of servers.
 func Kinds() []string { return []string{Nginx, Apache, Go} }
 
+// Program is the program of a kind of server, "" for quell itself.
+func Program(kind string) string {
+	return map[string]string{Nginx: "nginx", Apache: "apache2"}[kind]
+}
+
 // ErrNoServer says that a server's program is missing.
 var ErrNoServer = errors.New("web server is not installed")
 
@@ -108,14 +113,11 @@ func (s Site) Command(kind, name string, self []string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", kind, err)
 	}
-	program := ""
+	program := Program(kind)
 	switch kind {
 	case Go:
 		return append(slices.Clone(self), s.Dir), nil
-	case Nginx:
-		program = "nginx"
-	case Apache:
-		program = "apache2"
+	case Nginx, Apache:
 	default:
 		return nil, fmt.Errorf("set up web server: unknown kind %q: want one of %s", kind, strings.Join(Kinds(), ", "))
 	}

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -14,10 +15,10 @@ import (
 // format of RunKernel.
 const Lines = "iterations"
 
-// ParserNames are the names that MeanMetric accepts: Lines, the length of a run, and
-// known tools. testdata/output has a recording of each tool that could be run.
+// ParserNames are the names that MeanMetric accepts: Lines, the length of a run, and the tools
+// whose figure no path and no regular expression finds. testdata/output has recordings.
 func ParserNames() []string {
-	return []string{Lines, "time", "sysbench", "stress-ng", "redis-benchmark", "wrk", "dacapo", "renaissance"}
+	return []string{Lines, "time", "sysbench", "stress-ng"}
 }
 
 func parserOf(name string) func(text string) (float64, error) {
@@ -26,20 +27,47 @@ func parserOf(name string) func(text string) (float64, error) {
 		return sysbench // events/s
 	case "stress-ng":
 		return stressNG // bogo operations/s
-	case "redis-benchmark":
-		return one(redisRate, "run one test: -t get") // requests/s
-	case "wrk":
-		return one(wrkRate, "run it once") // requests/s
-	case "dacapo":
-		return one(dacapoTime, "run one benchmark") // ms
-	case "renaissance":
-		return renaissance // ms
 	}
 	return nil
 }
 
-// ParseMetric reads a figure from a command's output by the tool's name, or by a regular
-// expression with one group between slashes, whose last match counts.
+// JSONPath begins a parser that reads a number of a tool's JSON by the names and indices on
+// the way to it: "json:end.sum_received.bits_per_second", "json:jobs.0.read.iops".
+const JSONPath = "json:"
+
+// inJSON reads the first JSON object of an output; text may precede it.
+func inJSON(path string, output []byte) (float64, error) {
+	at := bytes.IndexByte(output, '{')
+	if at < 0 {
+		return 0, missing(0, "")
+	}
+	var v any
+	if err := json.NewDecoder(bytes.NewReader(output[at:])).Decode(&v); err != nil {
+		return 0, err
+	}
+	for name := range strings.SplitSeq(path, ".") {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[name]
+		case []any:
+			n, err := strconv.Atoi(name)
+			if err != nil || n < 0 || n >= len(in) {
+				return 0, fmt.Errorf("no element %s of %d", name, len(in))
+			}
+			v = in[n]
+		default:
+			return 0, fmt.Errorf("nothing has a %q", name)
+		}
+	}
+	n, ok := v.(float64)
+	if !ok {
+		return 0, fmt.Errorf("%v is not a number", v)
+	}
+	return n, nil
+}
+
+// ParseMetric reads a figure from a command's output by the tool's name, by a path in its
+// JSON, or by a regular expression with one group between slashes, whose last match counts.
 func ParseMetric(how string, output []byte) (float64, error) {
 	if pattern, ok := strings.CutPrefix(how, "/"); ok {
 		re, err := regexp.Compile(strings.TrimSuffix(pattern, "/"))
@@ -52,9 +80,16 @@ func ParseMetric(how string, output []byte) (float64, error) {
 		}
 		return number(string(all[len(all)-1][1]))
 	}
+	if path, ok := strings.CutPrefix(how, JSONPath); ok {
+		v, err := inJSON(path, output)
+		if err != nil {
+			return 0, fmt.Errorf("parse output by %s: %w", how, err)
+		}
+		return v, nil
+	}
 	read := parserOf(how)
 	if read == nil {
-		return 0, fmt.Errorf("parse output: %q: want one of %s, or /a regular expression/", how, strings.Join(ParserNames(), ", "))
+		return 0, fmt.Errorf("parse output: %q: want one of %s, json:PATH, or /a regular expression/", how, strings.Join(ParserNames(), ", "))
 	}
 	v, err := read(string(bytes.ReplaceAll(output, []byte("\r"), []byte("\n"))))
 	if err != nil {
@@ -71,29 +106,12 @@ func number(text string) (float64, error) {
 	return v, nil
 }
 
-// one reads the group of the only match.
-func one(re *regexp.Regexp, remedy string) func(string) (float64, error) {
-	return func(text string) (float64, error) {
-		all := re.FindAllStringSubmatch(text, -1)
-		if len(all) != 1 {
-			return 0, missing(len(all), remedy)
-		}
-		return number(all[0][1])
-	}
-}
-
 func missing(n int, remedy string) error {
 	if n == 0 {
 		return errors.New("no result in the output: the tool did not finish, or its output format differs")
 	}
 	return fmt.Errorf("the output has %d results, want one: %s", n, remedy)
 }
-
-var (
-	redisRate  = regexp.MustCompile(`(?:throughput summary:|:)\s+([0-9.]+) requests per second`)
-	wrkRate    = regexp.MustCompile(`(?m)^Requests/sec:\s+([0-9.]+)\s*$`)
-	dacapoTime = regexp.MustCompile(`(?m)^===== DaCapo \S+ \S+ PASSED in ([0-9]+) msec =====`)
-)
 
 var (
 	sysbenchRate   = regexp.MustCompile(`(?m)^\s+events per second:\s+([0-9.]+)\s*$`)
@@ -131,26 +149,4 @@ func stressNG(text string) (float64, error) {
 		return 0, missing(len(all), "run one stressor, with --metrics")
 	}
 	return number(all[0][2])
-}
-
-var renaissanceLine = regexp.MustCompile(`(?m)^====== \S+ \([^)]*\)(?: \[[^]]*\])?, (?:final )?iteration [0-9]+ completed \(([0-9.]+) ms\) ======`)
-
-// renaissance is the mean time of all iterations.
-func renaissance(text string) (float64, error) {
-	all := renaissanceLine.FindAllStringSubmatch(text, -1)
-	if len(all) == 0 {
-		return 0, missing(0, "")
-	}
-	sum := 0.0
-	for _, m := range all {
-		v, err := number(m[1])
-		if err != nil {
-			return 0, err
-		}
-		sum += v
-	}
-	if math.IsInf(sum, 0) {
-		return 0, errors.New("the sum of the times overflows")
-	}
-	return sum / float64(len(all)), nil
 }

@@ -61,7 +61,7 @@ const (
 
 // EventNames returns the names that LookupEvent knows, apart from tracepoints.
 func EventNames() []string {
-	names := []string{llcMissesName, l2MissesName}
+	names := []string{llcMissesName, l2MissesName, memoryReadsName}
 	for _, e := range plainEvents() {
 		names = append(names, e.name)
 	}
@@ -72,10 +72,18 @@ func EventNames() []string {
 // ErrUnknownEvent says that no event has the given name.
 var ErrUnknownEvent = errors.New("unknown event")
 
-// LookupEvent finds an event: one of EventNames, or a tracepoint with a colon
-// ("sched:sched_switch", "kvm:kvm_exit"). Only opening it shows whether this machine
+// LookupEvent finds an event: one of EventNames, a tracepoint with a colon
+// ("sched:sched_switch", "kvm:kvm_exit"), or a PMU's ("cpu/event=0x24,umask=0x3f/"). Only opening it shows whether this machine
 // counts it. Errors: ErrUnknownEvent, *NotSupportedError.
 func LookupEvent(name string) (Event, error) {
+	if strings.Contains(name, "/") && !strings.Contains(name, ":") {
+		h, err := host.Open("/")
+		if err != nil {
+			return Event{}, err
+		}
+		e, err := pmuEvent(h, name)
+		return Event{event: e}, err
+	}
 	if system, point, ok := strings.Cut(name, ":"); ok {
 		if strings.ContainsAny(name, "/.") || system == "" || point == "" {
 			return Event{}, fmt.Errorf("look up event %q: %w", name, ErrUnknownEvent)
@@ -94,11 +102,14 @@ func LookupEvent(name string) (Event, error) {
 			return Event{event: level, lost: []event{generic}}, nil
 		}
 		return Event{event: level}, nil
-	case l2MissesName:
+	case l2MissesName, memoryReadsName:
+		if e, ok := vendorEvent(platform(), name); ok {
+			return Event{event: e}, nil
+		}
 		// The kernel's generic cache-misses counts misses of the L2 on AMD's Zen
 		// (arch/x86/events/amd/core.c, amd_zen_perfmon_event_map), and on no other CPU.
-		if !zen() {
-			return Event{}, &NotSupportedError{What: "event " + name, Reason: "the kernel has no generic name for it on this CPU"}
+		if name != l2MissesName || !zen() {
+			return Event{}, &NotSupportedError{What: "event " + name, Reason: "its code is not known for this CPU", Remedy: "give it as cpu/event=…,umask=…/ from the CPU's manual"}
 		}
 		return Event{event: event{name, unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CACHE_MISSES}}, nil
 	}
@@ -107,19 +118,25 @@ func LookupEvent(name string) (Event, error) {
 			return Event{event: e}, nil
 		}
 	}
-	return Event{}, fmt.Errorf("look up event %q: %w; want one of %s, or a tracepoint as system:name", name, ErrUnknownEvent, strings.Join(EventNames(), ", "))
+	return Event{}, fmt.Errorf("look up event %q: %w; want one of %s, a tracepoint as system:name, or PMU/event=…/", name, ErrUnknownEvent, strings.Join(EventNames(), ", "))
 }
 
 func intel() bool { return vendor("GenuineIntel") }
 func zen() bool   { return vendor("AuthenticAMD") }
 
-func vendor(is string) bool {
+func vendor(is string) bool { return strings.HasPrefix(platform(), is) }
+
+// platform is the type of this machine's CPUs, "" if it is unknown.
+func platform() string {
 	h, err := host.Open("/")
 	if err != nil {
-		return false
+		return ""
 	}
 	p, err := h.Platform()
-	return err == nil && strings.HasPrefix(string(p), is)
+	if err != nil {
+		return ""
+	}
+	return string(p)
 }
 
 // Name returns the name that it was looked up by.

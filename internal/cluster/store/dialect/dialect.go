@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -91,12 +92,19 @@ func (d Dialect) Views() []View {
 	}
 }
 
+// Lab is the folder in a store, and the table, of the lab's results: the Parquet files of
+// reports, which operators put there. They are not segments, and a store may have none.
+const Lab = "lab"
+
 // Files returns a snapshot's segments by table. The first of each has no rows and defines
-// the columns.
+// the columns. Lab's are those that are there now.
 func Files(sn *store.Snapshot) map[string][]string {
 	files := map[string][]string{}
 	for _, table := range store.Tables() {
 		files[table] = append([]string{store.SchemaFile(sn.Dir, table)}, sn.Files(table)...)
+	}
+	if results, err := filepath.Glob(filepath.Join(sn.Dir, Lab, "*.parquet")); err == nil && len(results) > 0 { // the pattern is valid
+		files[Lab] = results
 	}
 	return files
 }

@@ -542,3 +542,34 @@ func TestTheChildHasNoSecrets(t *testing.T) {
 		}
 	}
 }
+
+// A study's results, put into the store's folder as the lab writes them, are the table lab;
+// without any the table is there and empty. They join with what production has seen.
+func TestLabResults(t *testing.T) {
+	b := newBench(t, store.Options{})
+	const ask = "SELECT study, part, round(value) AS value FROM lab WHERE analysis = 'degradation' ORDER BY value DESC"
+	if a := b.ask(t, ask); len(a.Rows) != 0 || len(a.Columns) != 3 {
+		t.Errorf("%s of no results", rows(a))
+	}
+	dir := filepath.Join(b.dir, dialect.Lab)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("duckdb", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for study, value := range map[string]string{"vm-mapping": "41.7", "it's": "NULL"} {
+		row := "SELECT 'degradation' AS analysis, 'percent' AS quantity, 'mapping=a+b' AS cell, 'web' AS part, '' AS \"at\", '%' AS unit, " + value + "::DOUBLE AS value, 40.0 AS low, 44.0 AS high, 0.95 AS level, 't' AS method, 3 AS n"
+		if _, err := db.Exec("COPY (" + row + ") TO '" + strings.ReplaceAll(filepath.Join(dir, study+".parquet"), "'", "''") + "' (FORMAT parquet)"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := rows(b.ask(t, ask+" NULLS LAST")), `["vm-mapping","web",42] ["it's","web",null]`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if a := b.ask(t, "SELECT l.study, count(s.job) FROM lab l LEFT JOIN suspects s ON s.victim_job = l.part GROUP BY ALL"); len(a.Rows) != 2 {
+		t.Errorf("%s", rows(a))
+	}
+}

@@ -74,6 +74,12 @@ func views(job *Job) []string {
 		}
 		all = append(all, "CREATE VIEW "+dialect.Table(table)+" AS "+scan)
 	}
+	// The file's name is the study's; a report of an older quell may lack columns.
+	lab := "CREATE TABLE lab (study VARCHAR, analysis VARCHAR, quantity VARCHAR, cell VARCHAR, part VARCHAR, \"at\" VARCHAR, unit VARCHAR, value DOUBLE, low DOUBLE, high DOUBLE, level DOUBLE, method VARCHAR, n INTEGER)"
+	if len(job.Files[dialect.Lab]) > 0 {
+		lab = "CREATE VIEW lab AS SELECT parse_filename(filename, true) AS study, * EXCLUDE (filename) FROM read_parquet(" + list(job.Files[dialect.Lab]) + ", union_by_name = true, filename = true)"
+	}
+	all = append(all, lab)
 	for _, v := range d.Views() {
 		all = append(all, "CREATE VIEW "+v.Name+" AS "+v.Query)
 	}

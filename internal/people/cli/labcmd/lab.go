@@ -33,7 +33,7 @@ func Command(shared *app.App) *cobra.Command {
 		Use: "lab", Short: "run controlled co-location experiments", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labDiff(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
+	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labCompare(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
 	return cmd
 }
 
@@ -119,42 +119,6 @@ func openStudy(dir string) (*result.Folder, *study.Study, error) {
 func (a *commands) lockOf(s *study.Study, text []byte) result.Lock {
 	sum := sha256.Sum256(text)
 	return result.Lock{Study: s.Name, File: string(text), Hash: hex.EncodeToString(sum[:]), Program: "quell " + a.Version, Created: a.Now()}
-}
-
-func (a *commands) labCheck() *cobra.Command {
-	return a.WithJSON(&cobra.Command{
-		Use: "check STUDY.yaml", Short: "list every problem of a study's file", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: files("yaml", "yml"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			s, _, err := readStudy(args[0])
-			if a.JSON {
-				return errors.Join(err, a.WriteJSON(checked(s, err)))
-			}
-			if err != nil {
-				return err
-			}
-			plan := s.Plan()
-			fmt.Fprintf(a.Out, "%s: study %s is valid: %d cells, %d runs, %s\n", args[0], s.Name, len(s.Cells()), len(plan), formatDuration(total(plan)))
-			return nil
-		},
-	})
-}
-
-type check struct {
-	OK       bool            `json:"ok"`
-	Study    string          `json:"study,omitempty"`
-	Problems []keyed.Problem `json:"problems"`
-}
-
-func checked(s *study.Study, err error) check {
-	c := check{OK: err == nil, Problems: []keyed.Problem{}}
-	if s != nil {
-		c.Study = s.Name
-	}
-	if invalid, ok := errors.AsType[*keyed.InvalidError](err); ok {
-		c.Problems = invalid.Problems
-	}
-	return c
 }
 
 // files completes file names with the extensions.

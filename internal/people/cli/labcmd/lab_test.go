@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -135,6 +136,29 @@ func TestLabFromFileToResults(t *testing.T) {
 		if i.Metric < 31 || i.Metric > 36 || i.Style() != "bold" {
 			t.Errorf("metric %.2f, %s", i.Metric, i.Style())
 		}
+	}
+	// Markdown has its plots as files next to it, twice without a file of before.
+	for range 2 {
+		if r := quell(t, env, "lab", "report", "--format", "md", out); r.Code != app.ExitOK {
+			t.Fatalf("report: %+v", r)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(out, "report", "simulated.md"))
+	images := regexp.MustCompile(`(?m)^!\[.+\]\((simulated-plots/[0-9]+\.svg)\)$`).FindAllStringSubmatch(string(text), -1)
+	if err != nil || len(images) < 3 {
+		t.Fatalf("%d images, %v", len(images), err)
+	}
+	for _, i := range images {
+		if svg, err := os.ReadFile(filepath.Join(out, "report", i[1])); err != nil || !bytes.HasPrefix(svg, []byte("<svg xmlns=")) {
+			t.Errorf("%s: %.20s, %v", i[1], svg, err)
+		}
+	}
+	if files, err := filepath.Glob(filepath.Join(out, "report", "simulated-plots", "*")); err != nil || len(files) != len(images) {
+		t.Errorf("%d files for %d images, %v", len(files), len(images), err)
+	}
+	// A study compared with itself has changed in nothing.
+	if r := quell(t, env, "lab", "compare", out, out); r.Code != app.ExitOK || !strings.Contains(r.Out, "0 changes among") {
+		t.Errorf("compare: %+v", r)
 	}
 	if r := quell(t, env, "lab", "analyse", out); r.Code != app.ExitOK || !strings.Contains(r.Out, "SIMULATED") {
 		t.Errorf("analyse: %+v", r)

@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/web"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 )
@@ -55,7 +58,7 @@ func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Fol
 	if len(realDrivers(s)) == 0 {
 		return "", nil
 	}
-	d, err := observe.Describe(ctx, l.host, 0, map[string]string{"quell.version": l.version})
+	d, err := observe.Describe(ctx, l.host, 0, programs(ctx, s, l.version))
 	if err != nil {
 		return "", err
 	}
@@ -63,6 +66,37 @@ func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Fol
 		return "", fmt.Errorf("describe the machine: %w", err)
 	}
 	return d.Hash(), writeJSONFile(f.Path("env", d.Hash()+".json"), d)
+}
+
+// versionFlag is how well-known tools print their version. Other programs are not started
+// for that.
+var versionFlag = map[string]string{"stress-ng": "--version", "sysbench": "--version", "fio": "--version", "iperf3": "--version", "sockperf": "--version", "qperf": "--version",
+	"redis-benchmark": "--version", "oha": "--version", "wrk": "-v", "wrk2": "-v", "vegeta": "-version", "nginx": "-v", "apache2": "-v"}
+
+// programs are the versions of quell and of the tools that a study's workloads run on this
+// machine. They are part of the machine's description: another version is another series.
+func programs(ctx context.Context, s *study.Study, own string) map[string]string {
+	all := map[string]string{"quell.version": own}
+	for _, w := range s.Workloads {
+		name := ""
+		if len(w.Command) > 0 {
+			name = w.Command[0]
+		} else if kind, err := parseServer(strings.Fields(w.Options)); err == nil && w.Builtin == study.HTTPServer {
+			name = web.Program(kind)
+		}
+		flag, known := versionFlag[filepath.Base(name)]
+		if !known {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		text, _ := exec.CommandContext(ctx, name, flag).CombinedOutput() // wrk -v fails after it has printed it
+		cancel()
+		line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+		if line = printable.Text(line); line != "" {
+			all["tool."+filepath.Base(name)] = line
+		}
+	}
+	return all
 }
 
 // changed returns the differences of this machine from that of a series of records. It is
@@ -82,7 +116,7 @@ func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study
 	if err != nil {
 		return nil, err
 	}
-	now, err := observe.Describe(ctx, h, 0, map[string]string{"quell.version": a.Version})
+	now, err := observe.Describe(ctx, h, 0, programs(ctx, s, a.Version))
 	if err != nil || now.Hash() == series {
 		return nil, err
 	}

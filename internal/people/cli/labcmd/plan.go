@@ -1,6 +1,7 @@
 package labcmd
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 func (a *commands) labPlan() *cobra.Command {
 	all := false
+	var f targetFlags
 	cmd := &cobra.Command{
 		Use: "plan STUDY.yaml", Short: "show a study's cells, their order and how long it takes", Args: cobra.ExactArgs(1),
 		Example:           "  quell lab plan studies/vm-mapping-small.yaml\n  quell lab plan --runs studies/smoke.yaml\n  quell lab plan --json studies/smoke.yaml | jq '.takes_s'",
@@ -25,12 +27,20 @@ func (a *commands) labPlan() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.WriteJSON(plannedOf(s))
+			t, err := f.open()
+			if err != nil {
+				return err
 			}
-			return printPlan(a.Out, s, all, a.Now().In(a.Zone))
+			p := plannedOf(s)
+			p.Lacks, p.Without = t.lacks(s)
+			err = refused(len(p.Runs), p.Lacks, p.Without)
+			if a.JSON {
+				return errors.Join(err, a.WriteJSON(p))
+			}
+			return errors.Join(printPlan(a.Out, s, p, all, a.Now().In(a.Zone), t), err)
 		},
 	}
+	f.flags(cmd)
 	cmd.Flags().BoolVar(&all, "runs", false, "list every run in its order")
 	return a.WithJSON(cmd)
 }
@@ -41,6 +51,9 @@ type planned struct {
 	Runs   []plannedRun  `json:"runs"`
 	Takes  float64       `json:"takes_s"`
 	Budget float64       `json:"budget_s,omitempty"`
+	// Lacks are what the machine lacks, Without the number of runs that cannot be done.
+	Lacks   []lack `json:"lacks,omitempty"`
+	Without int    `json:"runs_without,omitempty"`
 }
 
 type plannedCell struct {
@@ -77,8 +90,7 @@ func plannedOf(s *study.Study) planned {
 	return p
 }
 
-func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
-	p := plannedOf(s)
+func printPlan(w io.Writer, s *study.Study, p planned, all bool, now time.Time, t *target) error {
 	takes := time.Duration(p.Takes * float64(time.Second))
 	fmt.Fprintf(w, "study %s: %d cells, %d runs, %s, order %s with seed %d\n", s.Name, len(p.Cells), len(p.Runs), formatDuration(takes), s.Design.Order, s.Design.Seed)
 	if s.Question != "" {
@@ -93,13 +105,14 @@ func printPlan(w io.Writer, s *study.Study, all bool, now time.Time) error {
 	if takes > 0 {
 		fmt.Fprintf(w, "if started now it ends at %s, without retries\n", now.Add(takes).Format("15:04 on 2 January"))
 	}
+	t.verdict(w, "", len(p.Runs), p.Lacks, p.Without)
 	fmt.Fprintln(w)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "cell\truns\teach takes\tname")
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "cell\truns\teach takes\tname")
 	for _, c := range p.Cells {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", c.Key, c.Runs, formatDuration(time.Duration(c.Takes*float64(time.Second))), c.Name)
+		fmt.Fprintf(tab, "%s\t%d\t%s\t%s\n", c.Key, c.Runs, formatDuration(time.Duration(c.Takes*float64(time.Second))), c.Name)
 	}
-	if err := t.Flush(); err != nil || !all {
+	if err := tab.Flush(); err != nil || !all {
 		return err
 	}
 	fmt.Fprintln(w)

@@ -26,6 +26,9 @@ type remoteMaker struct {
 	hosts map[string]*remote.Host
 }
 
+// fromInventory is the address of a host that only an inventory knows.
+const fromInventory = "inventory"
+
 // hostsOf returns nil for a study that runs only on this machine. The other hosts are
 // looked up in the inventory by the study's names. Without an inventory the study's
 // addresses are used ("user@host", with a known host key).
@@ -41,6 +44,9 @@ func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
 	others := slices.DeleteFunc(sortedKeys(s.Hosts), func(name string) bool { return s.Hosts[name].Address == study.Local })
 	for _, name := range others {
 		h := s.Hosts[name]
+		if h.Address == fromInventory && o.hosts == "" {
+			return nil, app.Usage(fmt.Errorf("run study: host %s: its address is in no inventory", name), "give the hosts with --hosts (quell lab hosts --help)")
+		}
 		if e.inv.Lookup(name) != nil {
 			continue
 		}

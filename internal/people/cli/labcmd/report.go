@@ -51,7 +51,7 @@ const reportDir = "report"
 // writeReport writes a report in the formats, by default those of the study, and prints
 // the names of the files.
 func writeReport(w io.Writer, r *render.Report, dir string, formats []string) error {
-	renderers := map[string]func(io.Writer, *render.Report) error{"html": render.HTML, "md": render.Markdown, "csv": render.CSV, "jsonl": render.JSONL,
+	renderers := map[string]func(io.Writer, *render.Report) error{"html": render.HTML, "md": markdownWithPlots(dir, r.Study.Name), "csv": render.CSV, "jsonl": render.JSONL,
 		"parquet": func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }}
 	if len(formats) == 0 {
 		formats = r.Study.Report.Formats
@@ -71,6 +71,25 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 		fmt.Fprintln(w, name)
 	}
 	return nil
+}
+
+// markdownWithPlots renders Markdown with its plots as SVG files in a folder next to it.
+func markdownWithPlots(dir, name string) func(io.Writer, *render.Report) error {
+	return func(w io.Writer, r *render.Report) error {
+		plots := name + "-plots"
+		if err := os.RemoveAll(filepath.Join(dir, plots)); err != nil {
+			return err
+		}
+		n := 0
+		return render.MarkdownWith(w, r, func(svg []byte) (string, error) {
+			n++
+			path := fmt.Sprintf("%s/%03d.svg", plots, n)
+			if err := os.MkdirAll(filepath.Join(dir, plots), 0o755); err != nil {
+				return "", err
+			}
+			return path, os.WriteFile(filepath.Join(dir, path), svg, 0o644)
+		})
+	}
 }
 
 // openResults opens a folder of results or a pack, which it unpacks to a temporary folder
@@ -169,15 +188,15 @@ func (a *commands) diff(one, other string, force bool) (*render.Diff, error) {
 	}
 	d, err := render.Compare(earlier, later, force)
 	if err != nil {
-		return nil, app.Negative(err, "see `quell lab diff --help`")
+		return nil, app.Negative(err, "see `quell lab compare --help`")
 	}
 	return d, nil
 }
 
-func (a *commands) labDiff() *cobra.Command {
+func (a *commands) labCompare() *cobra.Command {
 	force := false
 	cmd := &cobra.Command{
-		Use: "diff EARLIER LATER", Short: "compare the results of two runs of a study", Args: cobra.ExactArgs(2),
+		Use: "compare A B", Aliases: []string{"diff"}, Short: "compare the results of a study from two machines or dates", Args: cobra.ExactArgs(2),
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
 			var all []*render.Diff

@@ -163,6 +163,14 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	if err != nil {
 		return err
 	}
+	t := &target{topology: l.topology, allowed: l.allowed, facts: l.maker.Here(), knob: observe.Knobs{Host: l.host}.Check, hosts: o.hosts}
+	lacks, without := t.lacks(s)
+	if planned := len(s.Plan()); without > 0 {
+		t.verdict(a.Text(), "", planned, lacks, without)
+		if err := refused(planned, lacks, without); err != nil {
+			return errors.Join(err, l.close())
+		}
+	}
 	var maker lab.Maker = l.maker
 	if far != nil {
 		far.here, far.self, maker = l.maker, l.self, far

@@ -1,0 +1,111 @@
+package analyse
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Iterations of 1, 1, 3 and 3 s next to a neighbour are 4 in 8 s; alone, at 1 s each, they
+// are 1/s: half of the throughput is lost, and not the 33 % by which the mean of the four
+// rates, (1+1+⅓+⅓)/4, is lower. The time per iteration is doubled, and its degradation 100 %.
+func TestRatesAreWorkByTime(t *testing.T) {
+	run := func(kind study.CellKind, parts int, better string, seconds ...float64) result.Run {
+		c := study.Cell{Kind: kind}
+		for _, role := range []string{"fg", "bg"}[:parts] {
+			c.Parts = append(c.Parts, study.Part{Role: role, Measure: role == "fg", Workload: study.Workload{Name: role, Metric: study.Metric{Better: better}}})
+		}
+		p, at := result.Part{Name: "fg", Role: "fg"}, time.Duration(0)
+		for _, s := range seconds {
+			to := at + time.Duration(s*float64(time.Second))
+			p.Iterations = append(p.Iterations, result.Iteration{From: at, To: to, Units: 1})
+			at = to
+		}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: at}, Parts: []result.Part{p}}
+	}
+	for better, want := range map[string]struct{ co, percent float64 }{"higher": {0.5, 50}, "lower": {2, 100}} {
+		runs := []result.Run{run(study.Solo, 1, better, 1, 1, 1, 1), run(study.Main, 2, better, 1, 1, 3, 3)}
+		ds := Degradations(runs, 1)
+		if len(ds) != 1 || !near(ds[0].Solo.Value, 1, 1e-12) || !near(ds[0].Co.Value, want.co, 1e-12) || !near(ds[0].Percent.Value, want.percent, 1e-9) || !near(ds[0].Slowdown.Value, 2, 1e-12) {
+			t.Errorf("%s is better: %+v", better, ds)
+			continue
+		}
+		// Draws of four are all short or all long in one of 16 cases each: the bounds are
+		// those of one iteration of the other kind, or of none.
+		if i := ds[0].Slowdown; i.Low < 1 || i.Low > 1.5 || i.High < 2.5 || i.High > 3 || !strings.Contains(i.Method, "bootstrap") {
+			t.Errorf("%s is better: slowdown %+v", better, i)
+		}
+		scores := Scores(runs, 1)
+		if len(scores) != 1 || !near(scores[0].Value.Value, want.co, 1e-12) || !finite(scores[0].Value.Low, scores[0].Value.High) {
+			t.Errorf("%s is better: score %+v", better, scores)
+		}
+		if n, ok := NoiseFloor([]result.Run{runs[0], run(study.Main, 1, better, 2, 2), run(study.Main, 1, better, 1, 3)}, 1); !ok || n.Floor != 0 {
+			t.Errorf("%s is better: two iterations in four seconds differ from two in four: %+v", better, n)
+		}
+	}
+}
+
+// Sets of 2, 4 and 100 % on average: the paper's two have the mean 3 and the geometric mean
+// √8; the third, which its figure does not have, must not count.
+func TestHeadlineOfNamedSets(t *testing.T) {
+	set := func(name string, average, worst float64) MappingResult {
+		return MappingResult{Set: "set=" + name, Interval: meanInterval([]float64{average}, ""), WorstInterval: meanInterval([]float64{worst}, "")}
+	}
+	sets := []MappingResult{set("A", 100, 900), set("WL1", 2, 10), set("WL11", 4, 30)}
+	h := headline(sets, []string{"WL1", "WL11"})
+	if h == nil || h.Sets != 2 || h.Average.Mean.Value != 3 || h.Average.Largest.Value != 4 || !near(h.Average.Geometric.Value, math.Sqrt(8), 1e-9) || h.Worst.Mean.Value != 20 || !slices.Equal(h.Left, []string{"set=A"}) {
+		t.Errorf("%+v", h)
+	}
+	if h := headline(sets, nil); h.Sets != 3 || !near(h.Average.Mean.Value, 106.0/3, 1e-9) || h.Left != nil {
+		t.Errorf("%+v", h)
+	}
+	if h := headline(sets, []string{"WL1", "WL"}); h != nil {
+		t.Errorf("of one set: %+v", h)
+	}
+}
+
+// Three steps of 10 s, 100 J each second of the first and 150 J of the second and the third;
+// the background does 1, 2 and 4 units a second at 10, 20 and 30 % of its CPUs. Figure 4 is
+// those, and figure 7 is 100, 150 and 150 W. 10 units next to 1000 J are 36 units/Wh.
+func TestBackgroundAndPowerByHand(t *testing.T) {
+	c := study.Cell{Kind: study.Main, Parts: []study.Part{{Role: "fg", Measure: true}, {Role: "bg"}}}
+	r := result.Run{Verdict: result.Valid, Parts: []result.Part{{Name: "fg", Role: "fg"}, {Name: "bg", Role: "bg"}}}
+	for k, units := range []float64{1, 2, 4} {
+		for _, up := range []bool{true, false} {
+			n := len(r.Steps)
+			from := time.Duration(n) * 10 * time.Second
+			r.Steps = append(r.Steps, result.Step{Step: study.Step{Role: "bg", From: from, To: from + 10*time.Second, Up: up}, Achieved: float64(k+1) / 10, Joules: []float64{1000, 1500, 1500}[k]})
+			c.Steps = append(c.Steps, r.Steps[n].Step)
+			r.Parts[0].Iterations = append(r.Parts[0].Iterations, result.Iteration{From: from, To: from + 10*time.Second, Units: 0})
+			r.Parts[1].Iterations = append(r.Parts[1].Iterations, result.Iteration{From: from, To: from + 10*time.Second, Units: 10 * units})
+		}
+	}
+	for i := range r.Parts[0].Iterations {
+		r.Parts[0].Iterations[i].Units = float64(60 - i)
+	}
+	r.Cell, r.CellKey = c, c.Key()
+	is := Interferences([]result.Run{r})
+	if len(is) != 1 || len(is[0].Background) != 6 {
+		t.Fatalf("%+v", is)
+	}
+	for i, p := range is[0].Background {
+		if want := (Point{[]float64{0.1, 0.2, 0.3}[i/2], []float64{1, 2, 4}[i/2], i%2 == 0, 0}); p != want {
+			t.Errorf("%+v, want %+v", p, want)
+		}
+	}
+	r.Parts = r.Parts[1:]
+	s := Systems([]result.Run{r}, "placement", "per-chip")
+	if len(s) != 1 || s[0].Steps[0].PerWh.Value != 36 {
+		t.Fatalf("%+v", s)
+	}
+	for i, want := range []float64{100, 100, 150, 150, 150, 150} {
+		if got := s[0].Steps[i].Watts.Value; got != want {
+			t.Errorf("step %d: %v W, want %v", i, got, want)
+		}
+	}
+}

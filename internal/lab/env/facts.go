@@ -1,0 +1,107 @@
+package env
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// Facts are what a machine has for the environments of parts. Make asks them before it
+// makes anything, and `quell lab check` before the first run: of this machine, or of one
+// that is only described.
+type Facts struct {
+	Arch                                        string // Go's name
+	Memory, LXC, QEMU, KVM, Kernel, FirstDomain bool
+	// Program reports whether the machine has a program, by name or path.
+	Program func(name string) bool
+}
+
+// Here reads the facts of this machine.
+func (m *Maker) Here() Facts {
+	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
+	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed("qemu-system-x86_64"), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
+	_, err := m.opt.Kernel()
+	f.Kernel = err == nil
+	for _, file := range []string{"/sys/fs/cgroup/cgroup.controllers", "/proc/cgroups"} {
+		text, err := os.ReadFile(file)
+		f.Memory = f.Memory || err == nil && slices.Contains(strings.Fields(string(text)), "memory")
+	}
+	return f
+}
+
+// installed also searches where Debian installs servers.
+func installed(name string) bool {
+	for _, at := range []string{name, filepath.Join("/usr/sbin", name)} {
+		if _, err := exec.LookPath(at); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Refuse returns the *lab.LackError with which a part's environment cannot be made or its
+// program cannot start on a machine, nil if nothing is known to be missing.
+func (f *Facts) Refuse(p *study.Part) error {
+	e := &p.Environment
+	lack := func(what, remedy string) error { return &lab.LackError{What: what, Remedy: remedy} }
+	command := ""
+	if len(p.Workload.Command) > 0 && !p.Idle {
+		command = p.Workload.Command[0]
+	}
+	switch e.Driver {
+	case study.QEMU:
+		switch {
+		case e.Image != "":
+			return lack("a guest from a disk image is not supported", "without image: a guest runs quell's own workloads (builtin:), as in the -small studies; nothing runs other programs in a guest yet")
+		case command != "":
+			return lack(fmt.Sprintf("no program %q in a guest: it has only quell's own workloads", command), "use a builtin:, or the driver lxc where no virtual CPU is placed by itself")
+		case f.Arch != string(guest.AMD64):
+			return lack("the lab's guests need an amd64 host: QEMU's boards for others have no second serial line", "")
+		case !f.QEMU:
+			return lack("qemu-system-x86_64 is missing", "apt-get install --no-install-recommends qemu-system-x86")
+		case !f.KVM && !slices.Contains(accelerators(*e), "tcg"):
+			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; tcg in the environment's accel: emulates the CPU, and its times are not those of the machine")
+		case e.Kernel == "" && !f.Kernel:
+			return lack("a kernel for amd64 guests is missing", "go run ./internal/lab/guest/fetch, or kernel: in the environment")
+		}
+	case study.Xen:
+		if !f.FirstDomain {
+			return lack("this is not the first domain of a Xen machine with xl", "boot Xen, and install Xen's tools (xen-utils)")
+		}
+		if command != "" {
+			return lack(fmt.Sprintf("no program %q in a guest: it has only quell's own workloads", command), "use a builtin:")
+		}
+	case study.LXC:
+		if !f.LXC {
+			return lack("no lxc-start", "apt-get install lxc")
+		}
+		fallthrough
+	case study.Bare, study.Cgroup:
+		if e.Memory > 0 && !f.Memory {
+			return lack("no memory controller for cgroups", "remove memory: from the environment, or enable the controller")
+		}
+		if command != "" && (filepath.IsAbs(command) || filepath.Base(command) == command) && !f.Program(command) {
+			return lack(fmt.Sprintf("no program %q", command), "install it, or name it by its path")
+		}
+	}
+	return nil
+}
+
+// RefusePlacement returns the error with which an environment does not take one set of
+// CPUs for each of several virtual CPUs.
+func RefusePlacement(d study.Driver, sets int) error {
+	if sets == 1 || d == study.QEMU || d == study.Xen {
+		return nil
+	}
+	return &lab.LackError{What: fmt.Sprintf("%d sets of CPUs for an environment without virtual CPUs", sets), Remedy: "use a placement with one list for each role, or cpus: 1; only guests (qemu, xen) have virtual CPUs"}
+}

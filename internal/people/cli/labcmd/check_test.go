@@ -1,0 +1,82 @@
+package labcmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
+)
+
+// Every shipped study is right on a machine, or there is one line why it is not and what to
+// do: for this machine, and for the described ones, whose answers are golden.
+func TestStudiesOnMachines(t *testing.T) {
+	studies, err := filepath.Glob("../../../../studies/*.yaml")
+	if err != nil || len(studies) < 20 {
+		t.Fatal(studies, err)
+	}
+	machines, err := filepath.Glob("testdata/machines/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`^\S+: study \S+ is valid: .*; (right (here|on .*)|not (here|on .*) \(\d+ of \d+ runs\): .+)$`)
+	check := func(args ...string) string {
+		t.Helper()
+		r := quell(t, clitest.Env("/nowhere"), append(append([]string{"lab", "check"}, args...), studies...)...)
+		lines := strings.Split(strings.TrimSpace(r.Out), "\n")
+		if len(lines) != len(studies) {
+			t.Fatalf("%q: %d lines for %d studies: %s", args, len(lines), len(studies), r.Err)
+		}
+		for _, l := range lines {
+			if !line.MatchString(l) {
+				t.Errorf("%q: %s", args, l)
+			}
+		}
+		return regexp.MustCompile(`(?m)^\S+/(\S+): .*?; (right|not)`).ReplaceAllString(r.Out, "$1: $2")
+	}
+	check()
+	var all strings.Builder
+	for _, m := range machines {
+		if name := filepath.Base(m); name != "ec2-hosts.yaml" {
+			fmt.Fprintf(&all, "== %s\n%s\n", name, check("--machine", m))
+		}
+	}
+	fmt.Fprintf(&all, "== m5.2xlarge.yaml, with its hosts\n%s", check("--machine", "testdata/machines/m5.2xlarge.yaml", "--hosts", "testdata/machines/ec2-hosts.yaml"))
+	clitest.Golden(t, *update, "lab-check-machines", all.String())
+}
+
+// A study that cannot have one run is refused before the first: by check, plan and run alike,
+// for the same reason, with something to do.
+func TestRefusedBeforeTheFirstRun(t *testing.T) {
+	file := studyFile(t, `version: 1
+study: image
+environments: {vm: {driver: qemu, cpus: 1, image: disk.qcow2}}
+workloads: {spec: {command: [/spec/run, mcf], iterations: 1, metric: {parse: time}}}
+roles: {vm: {workload: spec, environment: vm, measure: true}}
+`)
+	for _, args := range [][]string{{"check", file}, {"plan", file}} {
+		r := quell(t, clitest.Env("/nowhere"), append([]string{"lab"}, args...)...)
+		if r.Code != app.ExitNegative || !strings.Contains(r.Err, "no run of the study can be done: a guest from a disk image is not supported") || !strings.Contains(r.Err, "without image:") {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	r := quell(t, clitest.Env("/nowhere"), "lab", "check", "--json", file)
+	var got check
+	if err := json.Unmarshal([]byte(r.Out), &got); err != nil || !got.OK || got.Without == 0 || len(got.Lacks) != 1 || got.Lacks[0].Runs != got.Without {
+		t.Errorf("%+v, %v", r, err)
+	}
+	bad := filepath.Join(t.TempDir(), "m.yaml")
+	for text, want := range map[string]string{"version: 1\ncores: 0\n": "cores", "version: 1\nhas: [wings]\n": "has", "[": "docs/lab.md"} {
+		if err := os.WriteFile(bad, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if r := quell(t, clitest.Env("/nowhere"), "lab", "check", "--machine", bad, file); r.Code == app.ExitOK || !strings.Contains(r.Err, want) {
+			t.Errorf("%q: %+v", text, r)
+		}
+	}
+}
