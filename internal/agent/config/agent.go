@@ -28,7 +28,7 @@ type Agent struct {
 	LogLevel    string   `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat   string   `key:"log_format" help:"text or json" oneof:"text json"`
 	Record      string   `key:"record" help:"write every sample to this CSV trace; empty: none"`
-	Signals     []string `key:"signals" help:"cost signals to count; signals that this machine cannot count are skipped and reported" oneof:"cpi cpt cps runq io net probe steal"`
+	Signals     []string `key:"signals" help:"cost signals to count; those that this machine cannot count are skipped, and a problem only if this list is not the default one, or none is left" oneof:"cpi cpt cps runq io net probe steal"`
 
 	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`
 	Sampling Sampling      `key:"sampling"`
@@ -241,3 +241,7 @@ func (a *Agent) Policy() (p plan.Policy, err error) {
 func (a *Agent) Counts(s sample.SignalName) bool {
 	return slices.Contains(a.Signals, string(s))
 }
+
+// SignalsChosen reports whether the requested signals are not just the default ones, each of
+// which some machines cannot count.
+func (a *Agent) SignalsChosen() bool { return !slices.Equal(a.Signals, Default().Signals) }
