@@ -137,6 +137,11 @@ test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: wid
 	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); \
 	QUELL_AXE=$(AXE) go test -json -tags browser -count 1 -timeout 10m -run Browser ./internal/people/dashboard || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
+test-prometheus: ## a real Prometheus and Alertmanager with the shipped rules, on the demo: the alert names victim and suspect, every panel has its query (root, 2 minutes)
+	@internal/testkit/quelltest/deps.sh -n prometheus
+	@status=0; go vet -tags prometheus ./internal/people/demo || status=1; \
+	{ go test -json -tags prometheus -count 1 -timeout 10m -run '^TestPrometheus' ./internal/people/demo || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
 	@internal/testkit/quelltest/deps.sh soak
