@@ -85,7 +85,7 @@ func New(p Parts) (*Agent, error) {
 
 	pl := &placement{base: b, topology: p.Topology}
 	sc := newScheduler(b)
-	ac := &actor{base: b, pendingUndo: map[string]string{}, placement: pl, recorder: rec}
+	ac := &actor{base: b, pendingUndo: map[string]string{}, profiles: map[string][]pipeline.Profile{}, placement: pl, recorder: rec}
 	for _, c := range p.Enforcer.Active() {
 		ac.pendingUndo[c.ID] = LeftOver
 	}

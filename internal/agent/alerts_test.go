@@ -198,7 +198,8 @@ func TestAnAntagonistFiresAnAlert(t *testing.T) {
 	var got scraped
 	fires, ends := 0, 0
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on",
+			"incidents.profile=https://parca.example/?pod={namespace}%2F{pod}&from={from}&to={to}")
 		noisy := r.add("/batch/noisy-1", 0.05)
 		noisy.facts = &origin.Facts{Name: "etl/encode-7/main", Job: "etl/encode", Labels: map[string]string{"namespace": "etl", "pod": "encode-7", "container": "main"}}
 		r.suffering(noisy).facts = &origin.Facts{Name: "shop/web-0/web", Job: "shop/web", Labels: map[string]string{"namespace": "shop", "pod": "web-0", "container": "web"}}
@@ -218,6 +219,13 @@ func TestAnAntagonistFiresAnAlert(t *testing.T) {
 		}
 		if all := r.incidents(); len(all) != 1 || len(all[0].Named()) != 1 {
 			t.Fatalf("incidents %+v", all)
+		}
+		// Links to profiles of both, in the incident's time.
+		inc := r.incidents()[0]
+		for i, pod := range []string{"shop%2Fweb-0", "etl%2Fencode-7"} {
+			if want := fmt.Sprintf("https://parca.example/?pod=%s&from=%d&to=%d", pod, inc.Began, inc.Updated); len(inc.Profiles) != 2 || inc.Profiles[i].URL != want {
+				t.Errorf("profiles %+v, want %s", inc.Profiles, want)
+			}
 		}
 	})
 	if fires == 0 || ends == 0 {

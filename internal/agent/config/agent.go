@@ -97,6 +97,8 @@ type Enforce struct {
 type Rotation struct {
 	MaxSizeMB int `key:"max_size_mb" help:"a log file is rotated at this size" min:"1" max:"10000"`
 	Keep      int `key:"keep" help:"rotated files kept" min:"1" max:"1000"`
+	// Profile is a template (profile.go).
+	Profile string `key:"profile" help:"URL of a task's profile (Parca, Pyroscope, Pixie), shown with incidents; {task}, {job}, {machine}, {namespace}, {workload}, {pod}, {container}, {unit}, {vm}, {from} and {to} (ms), {from_time} and {to_time} (RFC 3339) are replaced; a task of which one is not known has no link; empty: none"`
 }
 
 // defaultTrial is how long a suspect is limited by default to find out whether it is the
@@ -116,7 +118,7 @@ func Default() Agent {
 		Spec:    Spec{Params: spec.OwnHistory(), Save: 5 * time.Minute, Own: "rule"},
 		Detect:  Detect{d, asInTheRule()},
 		Enforce: Enforce{Mode: p.Mode.String(), Policy: p, IOOps: 20, IOBytes: 1 << 20, Cap: "fixed"},
-		Log:     Rotation{16, 4},
+		Log:     Rotation{MaxSizeMB: 16, Keep: 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
 		Names:   defaultNames(),
 		Rules:   defaultMatchers(),
@@ -179,6 +181,9 @@ func (a *Agent) Validate() []Problem {
 				add(r.key, r.rate, fmt.Sprintf("at least %g, 1ms in each enforce.quota_period", least))
 			}
 		}
+	}
+	if wrong := checkProfile(a.Log.Profile); wrong != "" {
+		add("incidents.profile", strconv.Quote(a.Log.Profile), wrong)
 	}
 	a.Server.validate(add)
 	a.Names.validate(add)

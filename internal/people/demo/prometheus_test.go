@@ -172,7 +172,9 @@ func panelQueries(t *testing.T) (all []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var d struct{ Panels []struct{ Targets []struct{ Expr string } } }
+	var d struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
