@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/quell-dev/quell/internal/core/incident"
@@ -19,6 +21,7 @@ type actor struct {
 	base
 	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
 	pendingUndo map[string]string
+	profiles    map[string][]pipeline.Profile // by open incident
 	placement   *placement
 	recorder    *recorder
 }
@@ -147,7 +150,38 @@ func (ac *actor) writeIncident(now sample.Millis, c *pipeline.Change) {
 	case c.Closed != 0:
 		ac.Log.Info("incident closed", "id", c.ID, "victim", c.Victim.Name, "outcome", c.Outcome)
 	}
+	ac.link(c)
 	ac.recorder.incident(now, (*incident.Record)(c))
+}
+
+// link adds links to profiles of the victim and of the suspects that are named. Those of a task
+// that has ended since stay as they were.
+func (ac *actor) link(c *pipeline.Change) {
+	if ac.Config.Log.Profile == "" {
+		return
+	}
+	before := ac.profiles[c.ID]
+	about := []*sample.Task{&c.Victim}
+	for i := range c.Suspects[:min(c.Antagonists, len(c.Suspects))] {
+		about = append(about, &c.Suspects[i].Task)
+	}
+	for _, of := range about {
+		if t := ac.tasks.byKey[of.Key]; t != nil {
+			known := maps.Clone(t.found.Labels())
+			if known == nil {
+				known = map[string]string{}
+			}
+			known["task"], known["job"], known["machine"] = t.Name.String(), string(t.Job), c.Machine
+			if url := ac.Config.Log.ProfileOf(c.Began.Time(), c.Updated.Time(), known); url != "" {
+				c.Profiles = append(c.Profiles, pipeline.Profile{Task: t.Name, URL: url})
+			}
+		} else if i := slices.IndexFunc(before, func(p pipeline.Profile) bool { return p.Task == of.Name }); i >= 0 {
+			c.Profiles = append(c.Profiles, before[i])
+		}
+	}
+	if ac.profiles[c.ID] = c.Profiles; c.Closed != 0 {
+		delete(ac.profiles, c.ID)
+	}
 }
 
 // applyCap sets a cap. Afterwards act.Why also says what the cap does not limit.

@@ -53,9 +53,14 @@ func New(p Parts) (*Agent, error) {
 	h, name := &health{problems: map[string]string{}, log: p.Log}, p.Config.MachineName()
 	b := base{Parts: &p, health: h, clock: &clock{health: h}, stats: newStats(), tasks: newTaskSet()}
 	rec := &recorder{base: b, disk: d}
+	needed := p.Config.SignalsChosen() || !slices.ContainsFunc(p.Signals, func(s api.SignalStatus) bool { return s.OK })
 	for _, s := range p.Signals {
-		if !s.OK {
+		switch {
+		case s.OK:
+		case needed:
 			h.degrade("signal "+string(s.Signal), errors.New(s.Reason))
+		default:
+			p.Log.Info("signal is not counted", "signal", s.Signal, "reason", s.Reason)
 		}
 	}
 	history := spec.NewHistory(p.Config.Spec.Params)
@@ -80,7 +85,7 @@ func New(p Parts) (*Agent, error) {
 
 	pl := &placement{base: b, topology: p.Topology}
 	sc := newScheduler(b)
-	ac := &actor{base: b, pendingUndo: map[string]string{}, placement: pl, recorder: rec}
+	ac := &actor{base: b, pendingUndo: map[string]string{}, profiles: map[string][]pipeline.Profile{}, placement: pl, recorder: rec}
 	for _, c := range p.Enforcer.Active() {
 		ac.pendingUndo[c.ID] = LeftOver
 	}

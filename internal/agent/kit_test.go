@@ -359,6 +359,7 @@ type rig struct {
 	descriptors func() (open, limit int, err error)
 	uplink      Uplink
 	random      func() float64 // Parts.Random
+	signals     []api.SignalStatus
 	// asMachine makes a source of the machine from the rig's, which is then not used
 	// itself; nil keeps that.
 	asMachine func(*source) counter.MachineSource
@@ -394,7 +395,7 @@ func newRig(t testing.TB, m *machine, dir string, settings ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rig{machine: m, config: c, source: m.source(sample.CPI)}
+	return &rig{machine: m, config: c, source: m.source(sample.CPI), signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}}}
 }
 
 // start opens the journal and runs the agent until stop, or the test's end.
@@ -415,7 +416,7 @@ func (r *rig) start() {
 	}
 	r.agent, err = New(Parts{Config: r.config, Version: "test", Platform: "p", Topology: topology, Machine: r.machine, Finder: finder{r.machine, r.config},
 		Sources: sources, MachineSources: machine, SharedDisks: r.source.sharedDisks, Descriptors: r.descriptors, Enforcer: r.enforcer, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
-		Signals: []api.SignalStatus{{Signal: sample.CPI, Variant: "by-heart", OK: true}},
+		Signals: r.signals,
 		Record: func(s *sample.Sample) error {
 			kept := *s
 			kept.Served = slices.Clone(s.Served) // the agent overwrites it

@@ -24,6 +24,8 @@ type metric struct {
 type series struct {
 	jobs  []*job
 	specs map[specState]int
+	pairs []*pair
+	more  int // pairs without series
 	row   *metric
 	desc  *prometheus.Desc // of row
 	all   []prometheus.Metric
@@ -55,7 +57,7 @@ func (s *series) Collect(to chan<- prometheus.Metric) {
 func prompt(name string) bool {
 	switch name {
 	case "quell_info", "quell_signal_available", "quell_degraded", "quell_enforcement_mode", "quell_tasks", "quell_caps", "quell_caps_stuck",
-		"quell_cap_undo_failures_total", "quell_caps_ended_total", "quell_uplink_connected":
+		"quell_cap_end_timestamp_seconds", "quell_cap_undo_failures_total", "quell_caps_ended_total", "quell_uplink_connected":
 		return true
 	}
 	return false
@@ -109,6 +111,7 @@ func (v *view) scrape(now time.Time) prometheus.Gatherers {
 func (v *view) series(wanted func(name string) bool) *series {
 	s := &series{}
 	s.jobs, s.specs = v.jobs()
+	s.pairs, s.more = v.pairs()
 	for _, row := range metrics() {
 		if !wanted(row.name) {
 			continue
@@ -231,7 +234,19 @@ func metrics() []metric {
 		{"quell_incidents_total", "Incidents, by what was found first.", count, []string{"kind", "signal"},
 			byKind(func(s *stats) map[[2]string]uint64 { return s.incidents })},
 		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(v *view) float64 { return float64(v.pipeline.OpenCount()) })},
+		{"quell_pair_incidents_open", "Open incidents by the victim's and the suspect's job; at most 50 pairs, the surest and worst. An incident that names no suspect has none.", gauge, pairLabels,
+			byPair(func(p *pair) (float64, bool) { return float64(p.incidents), true })},
+		{"quell_pair_level", "How sure it is that the suspect slows the victim: 0 no evidence, 1 possible, 2 likely, 3 proven.", gauge, pairLabels,
+			byPair(func(p *pair) (float64, bool) { return float64(p.level), true })},
+		{"quell_pair_cost", "Cost of the victim at the latest analysis, of the incident of the pair that is worst in relation to its threshold, in the signal's unit.", gauge, pairLabels,
+			byPair(func(p *pair) (float64, bool) { return p.cost, p.cost == p.cost })},
+		{"quell_pair_threshold", "Threshold of the victim in the same incident, in the signal's unit.", gauge, pairLabels,
+			byPair(func(p *pair) (float64, bool) { return p.threshold, p.threshold == p.threshold })},
+		{"quell_pairs_left_out", "Pairs with open incidents that have no series because there are more than 50.", gauge, nil,
+			func(_ *view, s *series) { s.add(float64(s.more)) }},
 		{"quell_caps", "Caps in force.", gauge, nil, one(func(v *view) float64 { return float64(len(v.Enforcer.Active())) })},
+		{"quell_cap_end_timestamp_seconds", "Time when a cap in force ends, s since 1970; at most 50 caps. Container, namespace and pod are Kubernetes' names, if there are any.", gauge,
+			[]string{"by", "capped_container", "capped_job", "capped_namespace", "capped_pod", "capped_task"}, capEnds},
 		{"quell_caps_stuck", "Caps that could not be undone; retried at least every 30 s.", gauge, nil,
 			one(func(v *view) float64 { return float64(len(v.Enforcer.Stuck())) })},
 		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
@@ -297,6 +312,28 @@ func byJob(of func(*job) (float64, bool)) func(*view, *series) {
 			if v, ok := of(j); ok {
 				s.add(v, string(j.name))
 			}
+		}
+	}
+}
+
+// byPair is for values of pairs.
+func byPair(of func(*pair) (float64, bool)) func(*view, *series) {
+	return func(_ *view, s *series) {
+		for _, p := range s.pairs {
+			if x, ok := of(p); ok {
+				s.add(x, p.names()...)
+			}
+		}
+	}
+}
+
+// capEnds adds the end of each cap in force. Its labels say what a container's own metrics
+// say of it, so that an alert for them can be inhibited.
+func capEnds(v *view, s *series) {
+	caps := v.pipeline.Caps()
+	for _, c := range caps[:min(len(caps), maxPairs)] {
+		if c.Applied {
+			s.add(float64(c.Until)/1000, c.By, v.label(&c.Task, "container"), string(c.Task.Job), v.label(&c.Task, "namespace"), v.label(&c.Task, "pod"), string(c.Task.Name))
 		}
 	}
 }

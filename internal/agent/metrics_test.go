@@ -168,6 +168,44 @@ func TestMetricsAreBounded(t *testing.T) {
 	})
 }
 
+// Pairs are bounded too: the worst have series, and the others are counted.
+func TestPairsAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/batch/noisy-1", 0.05)
+		const victims = maxPairs + 7
+		for i := range victims {
+			n := 0
+			r.add(fmt.Sprintf("/batch/v%02d-1", i), 0.5).cost = func() float64 {
+				n++
+				return 1 + 0.01*float64(n%5) + (1+float64(i)/victims)*max(0, noisy.rate()-0.1)
+			}
+		}
+		r.start()
+		defer r.stop()
+		r.pass(12*time.Minute - 30*time.Second)
+		noisy.set(1.5)
+		r.pass(10 * time.Minute)
+		_, got := r.scrape()
+		n := 0
+		for series := range got {
+			if strings.HasPrefix(series, "quell_pair_incidents_open{") {
+				n++
+			}
+		}
+		if n != maxPairs || got["quell_pairs_left_out"] != "7" || got["quell_incidents_open"] != fmt.Sprint(victims) {
+			t.Errorf("%d pairs, %s left out, %s open", n, got["quell_pairs_left_out"], got["quell_incidents_open"])
+		}
+		suspect := `{kind="neighbour",signal="cpi",suspect="noisy",suspect_namespace="",victim="v%02d",victim_namespace=""}`
+		if worst := fmt.Sprintf(suspect, victims-1); got["quell_pair_cost"+worst] == "" || got["quell_pair_threshold"+worst] == "" || got["quell_pair_incidents_open"+worst] != "1" {
+			t.Errorf("the worst has no series: %v", got)
+		}
+		if mild := fmt.Sprintf(suspect, 0); got["quell_pair_level"+mild] != "" {
+			t.Error("the mildest has a series")
+		}
+	})
+}
+
 func TestHealth(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, newMachine(t), t.TempDir())

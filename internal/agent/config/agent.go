@@ -28,7 +28,7 @@ type Agent struct {
 	LogLevel    string   `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat   string   `key:"log_format" help:"text or json" oneof:"text json"`
 	Record      string   `key:"record" help:"write every sample to this CSV trace; empty: none"`
-	Signals     []string `key:"signals" help:"cost signals to count; signals that this machine cannot count are skipped and reported" oneof:"cpi cpt cps runq io net probe steal"`
+	Signals     []string `key:"signals" help:"cost signals to count; those that this machine cannot count are skipped, and a problem only if this list is not the default one, or none is left" oneof:"cpi cpt cps runq io net probe steal"`
 
 	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`
 	Sampling Sampling      `key:"sampling"`
@@ -97,6 +97,8 @@ type Enforce struct {
 type Rotation struct {
 	MaxSizeMB int `key:"max_size_mb" help:"a log file is rotated at this size" min:"1" max:"10000"`
 	Keep      int `key:"keep" help:"rotated files kept" min:"1" max:"1000"`
+	// Profile is a template (profile.go).
+	Profile string `key:"profile" help:"URL of a task's profile (Parca, Pyroscope, Pixie), shown with incidents; {task}, {job}, {machine}, {namespace}, {workload}, {pod}, {container}, {unit}, {vm}, {from} and {to} (ms), {from_time} and {to_time} (RFC 3339) are replaced; a task of which one is not known has no link; empty: none"`
 }
 
 // defaultTrial is how long a suspect is limited by default to find out whether it is the
@@ -116,7 +118,7 @@ func Default() Agent {
 		Spec:    Spec{Params: spec.OwnHistory(), Save: 5 * time.Minute, Own: "rule"},
 		Detect:  Detect{d, asInTheRule()},
 		Enforce: Enforce{Mode: p.Mode.String(), Policy: p, IOOps: 20, IOBytes: 1 << 20, Cap: "fixed"},
-		Log:     Rotation{16, 4},
+		Log:     Rotation{MaxSizeMB: 16, Keep: 4},
 		Server:  Uplink{Spool: Spool{MaxMB: 256}},
 		Names:   defaultNames(),
 		Rules:   defaultMatchers(),
@@ -180,6 +182,9 @@ func (a *Agent) Validate() []Problem {
 			}
 		}
 	}
+	if wrong := checkProfile(a.Log.Profile); wrong != "" {
+		add("incidents.profile", strconv.Quote(a.Log.Profile), wrong)
+	}
 	a.Server.validate(add)
 	a.Names.validate(add)
 	for i := range a.Rules {
@@ -241,3 +246,7 @@ func (a *Agent) Policy() (p plan.Policy, err error) {
 func (a *Agent) Counts(s sample.SignalName) bool {
 	return slices.Contains(a.Signals, string(s))
 }
+
+// SignalsChosen reports whether the requested signals are not just the default ones, each of
+// which some machines cannot count.
+func (a *Agent) SignalsChosen() bool { return !slices.Equal(a.Signals, Default().Signals) }

@@ -200,12 +200,15 @@ type Query struct {
 	Until  string            `json:"until,omitempty"`
 }
 
+// Column is a result column, with DuckDB's name of its type.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
 // Answer is the result of a query. Each row has one value for each column.
 type Answer struct {
-	Columns []struct {
-		Name string `json:"name"`
-		Type string `json:"type"`
-	} `json:"columns"`
+	Columns   []Column            `json:"columns"`
 	Rows      [][]json.RawMessage `json:"rows"`
 	Truncated bool                `json:"truncated,omitempty"`
 }

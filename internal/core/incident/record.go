@@ -23,6 +23,9 @@ type Round = plan.Round
 // Track is one task's line in an incident's chart.
 type Track = pipeline.Track
 
+// Profile is a link to a profile of a task.
+type Profile = pipeline.Profile
+
 // Record is an incident as of Updated, and its chart.
 type Record pipeline.Change
 

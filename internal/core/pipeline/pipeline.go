@@ -72,8 +72,16 @@ type Change struct {
 	plan.Incident
 	// CPUs is the number of the machine's CPUs, so that Busy ÷ CPUs is its utilisation; 0: not
 	// known.
-	CPUs  int `json:"cpus,omitempty"`
-	Chart     // empty without Config.Charts
+	CPUs int `json:"cpus,omitempty"`
+	// Profiles are links to profiles of what the tasks ran; the host sets them.
+	Profiles []Profile `json:"profiles,omitempty"`
+	Chart              // empty without Config.Charts
+}
+
+// Profile is a link to a profile of a task in the time of an incident.
+type Profile struct {
+	Task sample.TaskName `json:"task"`
+	URL  string          `json:"url"`
 }
 
 // Ready is the work for the host (see the package comment, 4).
@@ -96,7 +104,7 @@ func (p *Pipeline) Ready() (Ready, bool) {
 	r := Ready{Findings: p.findings, Actions: out.Actions, Offenders: out.Offenders}
 	p.findings = nil
 	for _, inc := range out.Incidents {
-		r.Incidents = append(r.Incidents, Change{inc, p.config.CPUs, p.charts.of(&inc)})
+		r.Incidents = append(r.Incidents, Change{Incident: inc, CPUs: p.config.CPUs, Chart: p.charts.of(&inc)})
 	}
 	return r, true
 }
@@ -175,7 +183,7 @@ func (p *Pipeline) History() *spec.History { return p.config.History }
 func (p *Pipeline) Open() []Change {
 	var all []Change
 	for _, inc := range p.Planner.Open() {
-		all = append(all, Change{inc, p.config.CPUs, p.charts[inc.ID].value()})
+		all = append(all, Change{Incident: inc, CPUs: p.config.CPUs, Chart: p.charts[inc.ID].value()})
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,11 +20,15 @@ import (
 // listCanned is the value of --canned without a name.
 const listCanned = "list"
 
+// formats are the values of --format.
+var formats = []string{"csv", "json", "parquet", "arrow"}
+
 func (a *commands) query() *cobra.Command {
 	f := &cluster.Client{}
 	var in cluster.Query
 	var e engineFlags
 	var asCSV bool
+	var format string
 	var job, incident string
 	cmd := &cobra.Command{
 		Use: `query ["SQL"]`, Short: "run SQL on quell-server", Args: cobra.MaximumNArgs(1),
@@ -37,8 +42,12 @@ func (a *commands) query() *cobra.Command {
 			switch {
 			case (in.SQL == "") == (in.Canned == ""):
 				return errors.New("want SQL, or --canned")
-			case a.JSON && asCSV:
-				return app.Usage(errors.New("--json and --csv"), "choose one")
+			case a.JSON && asCSV || format != "" && (a.JSON || asCSV):
+				return app.Usage(errors.New("more than one of --format, --json and --csv"), "choose one")
+			case format != "" && !slices.Contains(formats, format):
+				return app.Usage(fmt.Errorf("--format %q", format), "give one of "+strings.Join(formats, ", "))
+			case (format == "parquet" || format == "arrow") && a.onTerminal():
+				return app.Usage(fmt.Errorf("--format %s writes binary data to the terminal", format), "add > FILE")
 			case in.Canned == listCanned:
 				return a.listCanned(cmd.Context(), f)
 			}
@@ -58,7 +67,17 @@ func (a *commands) query() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.writeAnswer(&answer, asCSV)
+			switch format {
+			case "parquet", "arrow":
+				a.tellTruncated(&answer)
+				if format == "arrow" {
+					return writeArrow(printable.Raw(a.Out), &answer)
+				}
+				return writeParquet(printable.Raw(a.Out), &answer)
+			case "json":
+				a.JSON = true
+			}
+			return a.writeAnswer(&answer, asCSV || format == "csv")
 		},
 	}
 	a.addServer(cmd, f)
@@ -70,6 +89,9 @@ func (a *commands) query() *cobra.Command {
 	cmd.Flags().StringVar(&in.Since, "since", "", "samples since a time, a day, or a duration ago (24h)")
 	cmd.Flags().StringVar(&in.Until, "until", "", "samples until then")
 	cmd.Flags().BoolVar(&asCSV, "csv", false, "write CSV")
+	cmd.Flags().StringVar(&format, "format", "", "write csv, json, parquet (a file) or arrow (an IPC stream) to the standard output")
+	// The flag exists, so there is no error.
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return a.WithJSON(cmd)
 }
 
@@ -85,8 +107,8 @@ func (a *commands) listCanned(ctx context.Context, f *cluster.Client) error {
 
 // writeAnswer writes rows as text, as CSV, or as JSON: a list of objects.
 func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
-	if answer.Truncated && (a.JSON || asCSV) { // a table says it itself
-		fmt.Fprintf(a.Err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
+	if a.JSON || asCSV { // a table says it itself
+		a.tellTruncated(answer)
 	}
 	if a.JSON {
 		return a.writeObjects(answer)
@@ -128,6 +150,17 @@ func (a *commands) writeAnswer(answer *cluster.Answer, asCSV bool) error {
 		return fmt.Errorf("write CSV: %w", err)
 	}
 	return nil
+}
+
+func (a *commands) tellTruncated(answer *cluster.Answer) {
+	if answer.Truncated {
+		fmt.Fprintf(a.Err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
+	}
+}
+
+func (a *commands) onTerminal() bool {
+	_, _, ok := a.Terminal()
+	return ok
 }
 
 // writeObjects keeps the order of the columns, which a map would not.

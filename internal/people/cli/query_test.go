@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -10,6 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
@@ -67,6 +73,93 @@ func TestQueryPrints(t *testing.T) {
 		quell(t, env, append(append([]string{"query"}, canned...), "--job", "web", "--since", "24h", "--until", "1h")...)
 		if want := `{"canned":"worst-antagonists","params":{"job":"web"},"since":"24h","until":"1h"}`; !strings.HasSuffix((*asked)[len(*asked)-1], want) {
 			t.Errorf("asked %s, want %s", (*asked)[len(*asked)-1], want)
+		}
+	}
+}
+
+// A binary format has the columns in order with their types, and values that are missing; a
+// hostile server cannot make a value that its type does not hold.
+func TestQueryWritesParquetAndArrow(t *testing.T) {
+	answer := cluster.Answer{Columns: []cluster.Column{{Name: "z", Type: "VARCHAR"}, {Name: "n", Type: "BIGINT"}, {Name: "max(a, b)", Type: "DOUBLE"}, {Name: "at", Type: "TIMESTAMP"},
+		{Name: "ok", Type: "BOOLEAN"}, {Name: "list", Type: "INTEGER[]"}, {Name: "wrong", Type: "INTEGER"}}}
+	for _, row := range []string{`["web",9007199254740993,0.5,"2026-11-21T13:00:00.25Z",true,[1,2],1]`, `[null,null,null,null,null,null,null]`, `["ü",-1,1e300,"2026-11-21T13:00:01Z",false,[],"x"]`} {
+		var r []json.RawMessage
+		if err := json.Unmarshal([]byte(row), &r); err != nil {
+			t.Fatal(err)
+		}
+		answer.Rows = append(answer.Rows, r)
+	}
+	want := "z n max(a, b) at ok list wrong\n" +
+		"web 9007199254740993 0.5 1795266000250000 true [1,2] 1\n" + "- - - - - - -\n" + "ü -1 1e+300 1795266001000000 false [] x\n"
+	var file bytes.Buffer
+	if err := writeParquet(&file, &answer); err != nil {
+		t.Fatal(err)
+	}
+	f, err := parquet.OpenFile(bytes.NewReader(file.Bytes()), int64(file.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range f.Schema().Fields() {
+		names = append(names, c.Name())
+	}
+	got := strings.Join(names, " ") + "\n"
+	rows := parquet.NewReader(f)
+	buffer := make([]parquet.Row, 4)
+	n, err := rows.ReadRows(buffer)
+	if n != 3 || err != nil && err != io.EOF {
+		t.Fatalf("%d rows, %v", n, err)
+	}
+	for _, r := range buffer[:n] {
+		var cells []string
+		for _, v := range r {
+			if v.IsNull() {
+				cells = append(cells, "-")
+			} else {
+				cells = append(cells, v.String())
+			}
+		}
+		got += strings.Join(cells, " ") + "\n"
+	}
+	if got != want {
+		t.Errorf("Parquet has\n%swant\n%s", got, want)
+	}
+	var stream bytes.Buffer
+	if err := writeArrow(&stream, &answer); err != nil {
+		t.Fatal(err)
+	}
+	in, err := ipc.NewReader(&stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !in.Next() || in.RecordBatch().NumRows() != 3 {
+		t.Fatalf("Arrow: %v", in.Err())
+	}
+	batch := in.RecordBatch()
+	for i, kind := range []arrow.Type{arrow.STRING, arrow.INT64, arrow.FLOAT64, arrow.TIMESTAMP, arrow.BOOL, arrow.STRING, arrow.STRING} {
+		c := batch.Column(i)
+		if batch.Schema().Field(i).Name != answer.Columns[i].Name || c.DataType().ID() != kind || !c.IsNull(1) || c.NullN() != 1 {
+			t.Errorf("Arrow: column %v is %v", batch.Schema().Field(i), c)
+		}
+	}
+	if v := batch.Column(1).ValueStr(0); v != "9007199254740993" {
+		t.Errorf("Arrow: %s", v)
+	}
+	twice := cluster.Answer{Columns: []cluster.Column{{Name: "a"}, {Name: "a"}}}
+	if err := writeParquet(io.Discard, &twice); err == nil || !strings.Contains(err.Error(), "AS") {
+		t.Errorf("two columns of one name: %v", err)
+	}
+	if err := writeArrow(io.Discard, &cluster.Answer{Columns: []cluster.Column{{Name: "a", Type: "BIGINT"}}}); err != nil {
+		t.Errorf("without rows: %v", err)
+	}
+	url, _ := fakeServer(t)
+	r := quell(t, map[string]string{"QUELL_SERVER": url}, "query", "SELECT *", "--format", "parquet")
+	if r.Code != app.ExitOK || !strings.HasPrefix(r.Out, "PAR1") || !strings.HasSuffix(r.Out, "PAR1") {
+		t.Errorf("%d %s: %.20q", r.Code, r.Err, r.Out)
+	}
+	for _, args := range [][]string{{"--format", "xml"}, {"--format", "csv", "--json"}} {
+		if r := quell(t, map[string]string{"QUELL_SERVER": url}, append([]string{"query", "SELECT *"}, args...)...); r.Code != app.ExitUsage {
+			t.Errorf("%v: %d %s", args, r.Code, r.Err)
 		}
 	}
 }

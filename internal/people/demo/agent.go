@@ -71,6 +71,7 @@ func launchAgent(ctx context.Context, tree *workload.Tree, l launch) (*agentProc
 
 func (d *demo) configuration(top string, sig sample.SignalName) string {
 	var b strings.Builder
+	fmt.Fprintf(&b, "listen: %q\n", d.Listen)
 	b.WriteString(d.beat.settings(sig, d.Mode, samples))
 	fmt.Fprintf(&b, "rules:\n  - {match: %q, ignore: true}\n", top+"/"+agentName)
 	fmt.Fprintf(&b, "  - {match: %q, job: %q, class: latency-sensitive}\n", top+"/"+victimName, victimName)
@@ -85,7 +86,7 @@ func (t timescale) settings(sig sample.SignalName, m plan.Mode, samples int) str
 	if s, _ := sample.LookupSignal(sig); s.SelfReported { // no cap without a witness
 		signals += ", " + string(sample.Probe)
 	}
-	fmt.Fprintf(&b, "listen: \"\"\nsignals: [%s]\n", signals)
+	fmt.Fprintf(&b, "signals: [%s]\n", signals)
 	fmt.Fprintf(&b, "tick: %s\nsampling: {duration: %s, period: %s, max_tax: 0}\n", t.tick(), t.interval(), t.interval())
 	fmt.Fprintf(&b, "spec: {min_samples: %d}\n", samples)
 	fmt.Fprintf(&b, "detect: {outlier_window: %s, window: %s, pace: 0s}\n", t.outlierWindow(), t.window())

@@ -201,7 +201,7 @@ func (f *clusterScene) start(ctx context.Context) error {
 	f.result.Victim, f.result.Antagonist = sample.TaskName(f.tree.Path("m1/"+victimName)), sample.TaskName(f.tree.Path("m1/"+antagonistName))
 	for _, m := range machineNames {
 		dir := filepath.Join(f.tree.Scratch(), m)
-		conf := f.beat.settings(sample.RunQ, plan.Advise, 1_000_000) + f.rules(m, dir) // its own learning takes too long for the demo
+		conf := "listen: \"\"\n" + f.beat.settings(sample.RunQ, plan.Advise, 1_000_000) + f.rules(m, dir) // its own learning takes too long for the demo
 		if f.agents[m], err = launchAgent(ctx, f.tree, launch{exe: f.Agent, task: agentName + "-" + m, dir: dir, conf: conf, log: filepath.Join(logs, m+".log"), cpu: f.otherCPU}); err != nil {
 			return err
 		}

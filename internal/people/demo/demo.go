@@ -44,6 +44,8 @@ type Options struct {
 	PMU bool
 	// Agent is the quell-agent program.
 	Agent string
+	// Listen is the address of the agent's metrics; "": none.
+	Listen string
 	// AgentLog keeps the agent's log in this file; "" deletes it with the rest.
 	AgentLog string
 	// Show receives events as they happen.

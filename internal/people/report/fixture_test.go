@@ -71,6 +71,7 @@ func quieted() incident.Record {
 			By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46",
 			CostBefore: 2.31, CostUnder: 1.24, RelativeCost: 1.24 / 2.31, Samples: 4, Outcome: plan.TruePositive}},
 	}}
+	inc.Profiles = []incident.Profile{{Task: encode.Name, URL: "https://parca.example/?job=encode"}}
 	cost := []incident.Value{1.19, 1.26, 1.17, nan, 1.22, 2.05, 2.43, 2.38, 2.39, 1.7, 1.25, 1.23, 1.22, 1.26, 1.24, 1.45, 1.2, 1.19, 1.23}
 	usage := []incident.Value{nan, 0, 0.02, 0.01, 0.3, 1.6, 1.9, 1.85, 1.8, 0.6, 0.01, 0.01, 0.01, 0.01, 0.2, 0.4, 0.1, 0, 0}
 	for i := range cost {

@@ -187,6 +187,9 @@ func (p *page) facts(inc *incident.Record) {
 		p.fact("latest", text)
 	}
 	p.fact("decided", fmt.Sprintf("by rule %s, enforcement %s", inc.Rule, inc.Mode))
+	for _, x := range inc.Profiles {
+		p.fact("profile", "of "+x.Task.String()+": "+x.URL)
+	}
 	if inc.Advice != "" {
 		p.fact("advice", inc.Advice)
 	}

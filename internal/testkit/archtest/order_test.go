@@ -21,7 +21,7 @@ import (
 // to itself and to files above it. So a part cannot reach the state of a part that uses it.
 const agentFiles = `doc ports health clock stats reach cgroups rotation task taskset placement overhead scheduler
 	overrides statedir recorder finder actor discovery attribution blind sampler judge window decided operator
-	status jobs metrics agent loop serve`
+	status jobs pairs metrics agent loop serve`
 
 // laterUses returns the references from a file to a declaration in a later one.
 func laterUses(t *testing.T, dir string, order []string) (all []string) {

@@ -11,7 +11,7 @@ tell=
 if [ "${1-}" = -n ]; then tell=1 && shift; fi
 table=$(dirname "$0")/programs.txt
 for suite; do
-	grep -q "^$suite " "$table" || { echo "deps: unknown suite \"$suite\": want test, guests, browser, packages or soak" >&2 && exit 1; }
+	grep -q "^$suite " "$table" || { echo "deps: unknown suite \"$suite\": want test, guests, browser, packages, prometheus or soak" >&2 && exit 1; }
 done
 
 # missing prints a line for each program that is not installed: its name and its package.

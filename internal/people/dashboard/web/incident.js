@@ -134,8 +134,12 @@ function facts(inc, sig) {
     fact('Finding', `${kindOf(inc.kind)}`, inc.reason && `: ${visible(inc.reason)}`),
     inc.latest && fact('Latest', `${clock(inc.latest.analysed)}: ${kindOf(inc.latest.kind)}, cost ${cost(inc.signal, inc.latest.cost)}`, inc.latest.reason && `; ${visible(inc.latest.reason)}`),
     fact('Decided', `by rule ${visible(inc.rule)}, enforcement ${visible(inc.mode)}`, inc.pairs ? `, ${plural(inc.pairs, 'interval')} compared` : ''),
+    profiles(inc).map(p => fact('Profile', h('a', {href: p.url, rel: 'noreferrer'}, visible(p.task)))),
     inc.advice && fact('Advice', visible(inc.advice)));
 }
+
+/** profiles are the links that the agent's configuration makes; an agent may lie: no other scheme. */
+const profiles = inc => (inc.profiles || []).filter(p => /^https?:\/\//.test(p.url));
 
 function rounds(inc, sig) {
   const all = inc.rounds || [];
