@@ -74,7 +74,10 @@ func Values(x *analyse.Results) []Value {
 	}
 	for _, d := range x.Degradations {
 		c := cell(d.Levels)
-		at := d.Workload + " next to " + strings.Join(d.Partners, ", ")
+		at := d.Workload
+		if len(d.Partners) > 0 {
+			at += " next to " + strings.Join(d.Partners, ", ")
+		}
 		add("degradation", "percent", c, d.Part, at, "%", d.Percent)
 		add("degradation", "slowdown", c, d.Part, at, "", d.Slowdown)
 		add("degradation", "cpu", c, d.Part, at, "%", d.CPU)

@@ -43,6 +43,7 @@ type Cgroup struct {
 	followed        bool // accounts are those of places
 	places          Places
 	tally           tally
+	buf             *fileBuffer // nil until a file is read
 }
 
 // statFile is a descriptor that is kept open, -1 if there is none.
@@ -127,13 +128,16 @@ func (c *Cgroup) openIn(dir, name string) (statFile, error) {
 // fileBuffer is larger than every file that a Cgroup reads often.
 type fileBuffer [1024]byte
 
-// read reads a kept file. If the file is in another hierarchy and
+// read reads a kept file into c.buf. If the file is in another hierarchy and
 // its cgroup is gone there, it is closed and nothing is read.
-func (c *Cgroup) read(f *statFile, buf *fileBuffer) ([]byte, error) {
-	n, err := unix.Pread(f.fd, buf[:], 0)
+func (c *Cgroup) read(f *statFile) ([]byte, error) {
+	if c.buf == nil {
+		c.buf = new(fileBuffer)
+	}
+	n, err := unix.Pread(f.fd, c.buf[:], 0)
 	switch {
 	case err == nil:
-		return buf[:n], nil
+		return c.buf[:n], nil
 	case err == unix.ENODEV && f.own:
 		return nil, ErrGone
 	case err == unix.ENODEV:

@@ -48,8 +48,7 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 		}
 		return a.Stalled, nil
 	}
-	var buf fileBuffer
-	text, err := c.readPressure(resource, &buf)
+	text, err := c.readPressure(resource)
 	if err != nil {
 		return 0, err
 	}
@@ -57,7 +56,7 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 }
 
 // readPressure reads a pressure file.
-func (c *Cgroup) readPressure(resource string, buf *fileBuffer) ([]byte, error) {
+func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 	f := c.pressure(resource)
 	if f.fd < 0 {
 		_, dir := c.pressurePlace()
@@ -69,7 +68,7 @@ func (c *Cgroup) readPressure(resource string, buf *fileBuffer) ([]byte, error) 
 			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 		}
 	}
-	text, err := c.read(f, buf)
+	text, err := c.read(f)
 	if f.fd < 0 { // its place in cgroup2 is gone
 		err = ErrNoPSI
 	}

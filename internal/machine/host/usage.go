@@ -81,8 +81,7 @@ func (c *Cgroup) CPUTime() func() (time.Duration, error) {
 }
 
 func (c *Cgroup) readStat(f *statFile, u *Usage) error {
-	var buf fileBuffer
-	text, err := c.read(f, &buf)
+	text, err := c.read(f)
 	if err != nil {
 		if errors.Is(err, ErrGone) {
 			return err

@@ -27,7 +27,7 @@ func TestPromisedProgramsAreInstalled(t *testing.T) {
 		if len(f) == 0 || f[0] == "#" {
 			continue
 		}
-		if len(f) != 3 || !slices.Contains([]string{"test", "guests", "browser", "prometheus", "soak"}, f[0]) {
+		if len(f) != 3 || !slices.Contains([]string{"test", "guests", "browser", "packages", "prometheus", "soak"}, f[0]) {
 			t.Fatalf("programs.txt: %q is not a suite, a program and a package", line)
 		}
 		known = append(known, f[1])
@@ -48,7 +48,7 @@ func TestDeps(t *testing.T) {
 		{"nothing is missing", "git stress-ng make", "soak", "", ""},
 		{"a package without its program", "git make", "soak", "apt-get install stress-ng\ndeps: still missing: stress-ng stress-ng", update + install + "stress-ng\n"},
 		{"told only", "git", "-n soak", "not installed: make, stress-ng; tests that need them are skipped (make test-deps installs them)", ""},
-		{"an unknown suite", "", "tset", `deps: unknown suite "tset": want test, guests, browser, prometheus or soak`, ""},
+		{"an unknown suite", "", "tset", `deps: unknown suite "tset": want test, guests, browser, packages, prometheus or soak`, ""},
 		{"apt-get fails", "npm", "browser", "apt-get install chromium\ndeps: apt-get update -qq: no network", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
