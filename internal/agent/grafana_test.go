@@ -71,6 +71,7 @@ func TestGrafanaDashboard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	//lint:ignore SA1019 every Grafana reads the classic schema, older ones only that
 	var d dashboard.Dashboard
 	strictly(t, "the dashboard", rest, &d)
 	misspelt := strings.Replace(string(panels[1]), `"gridPos"`, `"gridpos"`, 1)

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -55,7 +56,7 @@ func (w *walk) run() error {
 	defer unix.Close(fd)
 	var none [1]byte // the program writes to maps only
 	for {
-		if _, err = unix.Read(fd, none[:]); err != unix.EINTR && err != unix.EAGAIN {
+		if _, err = unix.Read(fd, none[:]); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
 			break
 		}
 	}
