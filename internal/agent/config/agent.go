@@ -76,6 +76,7 @@ type Switches struct {
 	LookBack      string `key:"look_back" help:"move a window without good samples back to the last good ones" oneof:"rule on off"`
 	PhaseChange   string `key:"phase_change" help:"name only suspects that used more in the victim's bad intervals; a change in the victim itself is a separate finding" oneof:"rule on off"`
 	Evidence      string `key:"evidence" help:"weigh suspects by all data of the last day and by the results of trials, not by the correlation" oneof:"rule on off"`
+	Groups        string `key:"groups" help:"find suspects that hurt the victim only together, by limiting them together (needs evidence)" oneof:"rule on off"`
 	OwnCauses     string `key:"own_causes" help:"own quota, steal and self-wait are separate findings" oneof:"rule on off"`
 	Bounds        string `key:"bounds" help:"drop costs outside the signal's range, which no measurement gives" oneof:"rule on off"`
 	Outside       string `key:"outside" help:"usage outside any task is a suspect, so that no task is blamed for it" oneof:"rule on off"`

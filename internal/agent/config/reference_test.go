@@ -184,7 +184,7 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true,
 		Bounds: true, Outside: true, CappedApart: true, Withhold: true}
 	evidence := all
-	evidence.Evidence = true
+	evidence.Evidence, evidence.Groups = true, true
 	for _, c := range []struct {
 		settings []string
 		want     detect.Switches

@@ -90,6 +90,7 @@ type Detector struct {
 	top, bottom []candidate
 	out         []Suspect
 	regression  regression
+	group       group
 	scales      statisticsBuffers
 	sums        accountTotals
 	weighed     []weighing

@@ -165,9 +165,12 @@ type Result struct {
 	// Antagonists is the number of Suspects that reach the bar: their level is likely or
 	// proven.
 	Antagonists int `json:"antagonists"`
+	// Group are the suspects that explain the victim's excess together, and none alone; the
+	// largest share first; empty or 2 to 4 (switch Groups).
+	Group []Member `json:"group,omitempty"`
 }
 
-// Finding is the analysis of one anomaly. Its Suspects are the Detector's and valid until the
+// Finding is the analysis of one anomaly. Its Suspects and Group are the Detector's and valid until the
 // next call of Next.
 type Finding struct {
 	At     sample.Millis // end of the interval that made it an anomaly
@@ -185,6 +188,11 @@ type Finding struct {
 	// TrialCandidates is the number of Suspects, from the first on, that are worth a trial, if Trial;
 	// 0 is as 1.
 	TrialCandidates int
+	// GroupTrial: limiting the members of Group together would decide; limiting one or some of
+	// them left the victim over its threshold.
+	GroupTrial bool
+	// GroupProven: limiting the members of Group together helped. They are named.
+	GroupProven bool
 	// Disbelief says why what the victim reports about itself accuses no task; "" if it is
 	// believed. The planner sets it (plan.Planner.Believe).
 	Disbelief string

@@ -76,10 +76,11 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	for f.TrialCandidates < len(d.top) && d.top[f.TrialCandidates].worthTrial {
 		f.TrialCandidates++
 	}
-	f.Trial = f.TrialCandidates > 0
+	f.Trial = f.TrialCandidates > 0 || d.group.wanted
+	f.Group, f.GroupTrial, f.GroupProven = d.describeGroup(s), d.group.wanted, d.group.proven
 	switch {
 	case own && d.moreWork(s, victim):
-		f.Change, f.Trial = MoreWork, false
+		f.Change, f.Trial, f.GroupTrial, f.GroupProven = MoreWork, false, false, false
 	case f.Trial && f.Antagonists == 0:
 		f.Kind = Indeterminate
 	case f.Antagonists == 0:
@@ -96,6 +97,9 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	switch {
 	case f.Trial && !a.review:
 		t.trialRequested, t.trialSuspect = a.at, f.Suspects[0].Key
+		if f.GroupTrial {
+			t.trialSuspect = f.Group[0].Task.Key
+		}
 	case f.Antagonists > 0 && !f.Trial:
 		t.trialRequested = 0
 	}
@@ -226,6 +230,8 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		}
 	}
 	weighed := d.weighed
+	d.group = group{members: d.group.members[:0], out: d.group.out}
+	grouped := d.params.Switches.Groups && d.limits
 	for i := range s.tasks {
 		var w *weighing
 		if len(weighed) > 0 && weighed[0].slot == i {
@@ -249,6 +255,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if d.params.Switches.Evidence {
 			denied := d.limitFailed(s, victim, i)
 			c.grounds = d.grounds(s, i, w, proofs, books)
+			raw := c.grounds
 			if denied && c.grounds.Basis != ByAccounts {
 				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "limiting it did not help"
 			}
@@ -256,6 +263,13 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			tried := triedFrom
 			if s.tasks[victim].mild {
 				tried = triedMild
+			}
+			if grouped && d.excluded[i] == "" && s.tasks[i].task.MayBeCapped() {
+				by := w
+				if books != nil {
+					by = nil
+				}
+				d.propose(s, victim, i, &raw, by, tried)
 			}
 			c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && s.tasks[i].task.MayBeCapped() &&
 				d.meanBadUsage(victim, i) >= d.leastPressure(s)
@@ -281,6 +295,10 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 			}
 		}
 		d.top = d.keep(s, d.top, c)
+	}
+	if grouped {
+		d.findGroup(s, victim, books)
+		d.nameGroup(s)
 	}
 }
 

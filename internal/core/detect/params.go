@@ -57,6 +57,8 @@ type Switches struct {
 	// Evidence accuses by accounts, statistics and trials over everything that is kept
 	// instead of by Params.Correlation (accounts.go, statistics.go, regression.go).
 	Evidence bool `key:"evidence"`
+	// Groups finds suspects that hurt the victim only together (group.go). It needs Evidence.
+	Groups bool `key:"groups"`
 	// OwnCauses makes separate findings of samples that the task's own quota, stolen time
 	// or waiting on itself explain.
 	OwnCauses bool `key:"own_causes"`
@@ -81,7 +83,8 @@ func (r Method) Switches() (Switches, error) {
 		return Switches{}, nil
 	case Quell, EvidenceMethod:
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
-			LookBack: true, PhaseChange: true, OwnCauses: true, Bounds: true, Outside: true, CappedApart: true, Withhold: true, Evidence: r == EvidenceMethod}, nil
+			LookBack: true, PhaseChange: true, OwnCauses: true, Bounds: true, Outside: true, CappedApart: true, Withhold: true,
+			Evidence: r == EvidenceMethod, Groups: r == EvidenceMethod}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Methods())
 }

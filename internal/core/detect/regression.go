@@ -234,8 +234,13 @@ func (t *regression) bestCandidate(given int) (fit, bool) {
 
 // zOf returns the z of a suspect in addition to the basis, 0 if it is not positive.
 func (t *regression) zOf(slot int) float64 {
-	t.e = append(t.e[:0], t.y...)
 	t.u = append(t.u[:0], t.usageOf(slot)...)
+	return t.zOfColumn()
+}
+
+// zOfColumn is zOf of the usage in t.u, which is changed.
+func (t *regression) zOfColumn() float64 {
+	t.e = append(t.e[:0], t.y...)
 	whole := dot(t.u, t.u)
 	for _, b := range t.basis {
 		project(t.e, b)

@@ -136,7 +136,7 @@ func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
 	all = slices.Clone(all)
 	for i := range all {
 		for _, r := range slices.Backward(inc.rounds) {
-			if r.Suspect.Key == all[i].Key && r.Judged() {
+			if r.alone(all[i].Key) && r.Judged() {
 				all[i] = inc.grade(r, all[i])
 				break
 			}
@@ -178,12 +178,15 @@ func (a *Analysis) demoteFailed(inc *incident) {
 }
 
 func (inc *incident) capFailed(k sample.TaskKey) bool {
-	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Suspect.Key == k && r.didNotHelp() })
+	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.alone(k) && r.didNotHelp() })
 }
 
 // applyOutcome applies what a cap that ended has shown about its suspect.
 func (inc *incident) applyOutcome(now sample.Millis, r *round) {
 	if !r.Judged() {
+		return
+	}
+	if len(r.With) > 0 { // detection names its tasks
 		return
 	}
 	kept := []*Analysis{inc.best, inc.latest, r.analysis}
