@@ -184,7 +184,7 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 	all := detect.Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true,
 		Bounds: true, Outside: true, CappedApart: true, Withhold: true}
 	evidence := all
-	evidence.Evidence, evidence.Groups = true, true
+	evidence.Evidence = true
 	for _, c := range []struct {
 		settings []string
 		want     detect.Switches
@@ -194,6 +194,7 @@ func TestSwitchesOverrideTheRule(t *testing.T) {
 		{[]string{"detect.rule=quell"}, all},
 		{[]string{"detect.rule=cpi2"}, detect.Switches{}},
 		{[]string{"detect.rule=cpi2", "detect.switches.evidence=on"}, detect.Switches{Evidence: true}},
+		{[]string{"detect.rule=cpi2", "detect.switches.groups=on"}, detect.Switches{Groups: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.reach=on"}, detect.Switches{Reach: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.co_victim=on", "detect.switches.least_effect=on"}, detect.Switches{CoVictim: true, LeastEffect: true}},
 		{[]string{"detect.rule=cpi2", "detect.switches.indeterminate=on", "detect.switches.own_causes=on"}, detect.Switches{Indeterminate: true, OwnCauses: true}},

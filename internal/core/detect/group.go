@@ -370,7 +370,7 @@ func (d *Detector) nameGroup(s *series) {
 	for _, c := range list {
 		if m := g.member(c.slot); m != nil && g.proven && c.grounds.Level < Proven {
 			c.rank, c.worthTrial = 0, false
-			c.grounds.Level, c.grounds.Basis = Likely, ByTrial
+			c.grounds.Level, c.grounds.Basis = Likely, ByGroup
 			if m.needed {
 				c.grounds.Level = Proven
 			}

@@ -58,6 +58,7 @@ type Switches struct {
 	// instead of by Params.Correlation (accounts.go, statistics.go, regression.go).
 	Evidence bool `key:"evidence"`
 	// Groups finds suspects that hurt the victim only together (group.go). It needs Evidence.
+	// No rule turns it on: it lowers precision (docs/design/0014).
 	Groups bool `key:"groups"`
 	// OwnCauses makes separate findings of samples that the task's own quota, stolen time
 	// or waiting on itself explain.
@@ -83,8 +84,7 @@ func (r Method) Switches() (Switches, error) {
 		return Switches{}, nil
 	case Quell, EvidenceMethod:
 		return Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true,
-			LookBack: true, PhaseChange: true, OwnCauses: true, Bounds: true, Outside: true, CappedApart: true, Withhold: true,
-			Evidence: r == EvidenceMethod, Groups: r == EvidenceMethod}, nil
+			LookBack: true, PhaseChange: true, OwnCauses: true, Bounds: true, Outside: true, CappedApart: true, Withhold: true, Evidence: r == EvidenceMethod}, nil
 	}
 	return Switches{}, fmt.Errorf("rule %q: want one of %v", r, Methods())
 }

@@ -60,7 +60,7 @@ func TestRulesAreKnownByName(t *testing.T) {
 	all := Switches{Reach: true, CoVictim: true, LeastEffect: true, Indeterminate: true, LeastPressure: true, LookBack: true, PhaseChange: true, OwnCauses: true,
 		Bounds: true, Outside: true, CappedApart: true, Withhold: true}
 	evident := all
-	evident.Evidence, evident.Groups = true, true
+	evident.Evidence = true
 	for _, c := range []struct {
 		asked, is Method
 		want      Switches

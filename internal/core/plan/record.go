@@ -150,6 +150,7 @@ func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
 // A suspect that was capped in vain is at most possible.
 func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 	switch why := capResult(&inc.Incident, &r.Round); {
+	case s.Basis == detect.ByGroup: // its cap alone says nothing of the group
 	case !r.didNotHelp() && s.Level == detect.Likely && (!r.Trial || s.Basis == detect.ByAccounts):
 		s.Level, s.Basis, s.Why = detect.Proven, detect.ByTrial, why
 	case r.didNotHelp() && s.Basis == detect.ByTrial:

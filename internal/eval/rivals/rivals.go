@@ -44,12 +44,22 @@ type Rule struct {
 }
 
 // Load returns the rule of that name, of quell or of another project. A rule's name may be
-// followed by switches of quell to turn off, which shows their effect: "evidence-look_back".
+// followed by switches of quell to turn off, which shows their effect: "evidence-look_back"; or
+// by one to turn on: "evidence+groups".
 func Load(name detect.Method) (Rule, error) {
 	if slices.Contains(Names(), name) {
 		return load(name)
 	}
 	full := name
+	if rule, key, found := strings.Cut(string(name), "+"); found {
+		r, err := load(detect.Method(rule))
+		on := switches(&r.Switches)[key]
+		if err != nil || on == nil || *on {
+			return Rule{}, fmt.Errorf("rule %q: want one of quell's, with a switch that it does not turn on, such as evidence+groups", full)
+		}
+		*on, r.Method = true, full
+		return r, nil
+	}
 	rule, off, found := strings.Cut(string(name), "-")
 	r, err := load(detect.Method(rule))
 	if !found || err != nil {

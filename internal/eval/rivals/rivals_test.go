@@ -12,7 +12,14 @@ func TestLoadWithoutSwitches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for key := range switches(&whole.Switches) {
+	for key, on := range switches(&whole.Switches) {
+		if !*on {
+			r, err := Load(detect.EvidenceMethod + "+" + detect.Method(key))
+			if err != nil || !*switches(&r.Switches)[key] {
+				t.Errorf("%s: %v", r.Method, err)
+			}
+			continue
+		}
 		r, err := Load(detect.EvidenceMethod + "-" + detect.Method(key))
 		if err != nil {
 			t.Fatal(err)
@@ -40,6 +47,8 @@ func TestLoadUnknown(t *testing.T) {
 		"cpi2-reach":           `cpi2 has no switch "reach"`,
 		"cpi2-3sigma-reach":    `cpi2 has no switch "3sigma"`,
 		"nope-reach":           "want one of",
+		"evidence+reach":       "a switch that it does not turn on",
+		"nope+groups":          "a switch that it does not turn on",
 	} {
 		if _, err := Load(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
