@@ -26,6 +26,45 @@ func (inc *incident) vainGroup(group []detect.Member) *round {
 	return nil
 }
 
+// groupOf returns the ID of the first round that capped a suspect together with others, if it is
+// named as one of a group; else "".
+func (inc *incident) groupOf(s *detect.Suspect) string {
+	for _, r := range inc.rounds {
+		if s.Basis == detect.ByGroup && len(r.With) > 0 && r.Has(s.Key) {
+			return r.ID
+		}
+	}
+	return ""
+}
+
+// groupReason says that tasks hurt only together, with what limits have shown; "" if the group of
+// the analysis is not named.
+func (inc *Incident) groupReason(a *Analysis, rounds []*round) string {
+	var names []string
+	for _, m := range a.Group {
+		if !slices.ContainsFunc(a.Suspects[:a.Antagonists], func(s detect.Suspect) bool { return s.Key == m.Task.Key && s.Basis == detect.ByGroup }) {
+			return ""
+		}
+		names = append(names, m.Task.Name.String())
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%s hurt %s only together", list(names), inc.Victim.Name)
+	for _, r := range slices.Backward(rounds) {
+		if len(r.With) > 0 && r.Outcome == TruePositive {
+			text += fmt.Sprintf(": %s of %s fell from %.3g to %.3g while %s were capped", inc.Signal, inc.Victim.Name, r.CostBefore, r.CostUnder, r.Names())
+			break
+		}
+	}
+	for _, r := range slices.Backward(rounds) {
+		if len(r.With) == 0 && r.Judged() && float64(r.CostUnder) > a.Threshold && slices.ContainsFunc(a.Group, func(m detect.Member) bool { return r.alone(m.Task.Key) }) {
+			return text + fmt.Sprintf("; with %s alone capped it was %.3g", r.Suspect.Name, r.CostUnder)
+		}
+	}
+	return text
+}
+
 // trials counts the incident's trials.
 func (inc *incident) trials() (n int) {
 	for _, r := range inc.rounds {

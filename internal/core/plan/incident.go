@@ -22,6 +22,9 @@ type Finding struct {
 	// From and Until are the first and the last analysis that named it.
 	From  sample.Millis `json:"from"`
 	Until sample.Millis `json:"until"`
+	// Group is the ID of the first round that capped it together with others, if the suspect
+	// hurts the victim only with them (detect.ByGroup); equal for all of them.
+	Group string `json:"group,omitempty"`
 }
 
 // Incident is an anomaly with what was found, done and achieved, as of Updated. Its

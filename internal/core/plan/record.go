@@ -96,7 +96,7 @@ func figure(s *detect.Suspect) float64 {
 func (inc *incident) keep(now sample.Millis, f *detect.Finding) {
 	a := &Analysis{Analysed: now, Result: f.Result}
 	a.demoteFailed(inc)
-	a.Reason = reason(&inc.Incident, a, f.Trial)
+	a.Reason = cmp.Or(inc.groupReason(a, inc.rounds), reason(&inc.Incident, a, f.Trial))
 	inc.latest = a
 	// After a cap that may have helped, an analysis without a neighbour replaces nothing.
 	vain := !slices.ContainsFunc(inc.rounds, func(r *round) bool { return !r.didNotHelp() })
@@ -115,10 +115,11 @@ func (inc *incident) name(now sample.Millis, s *detect.Suspect, a *Analysis) {
 		if len(inc.named) == maxNamed {
 			inc.forgetWeakest()
 		}
-		inc.named = append(inc.named, &named{Finding{*s, now, now}, a})
+		inc.named = append(inc.named, &named{Finding{*s, now, now, inc.groupOf(s)}, a})
 		return
 	}
 	n := inc.named[i]
+	n.Group = cmp.Or(n.Group, inc.groupOf(s))
 	if n.Until = now; surer(s, &n.Suspect) {
 		n.Suspect, n.analysis = *s, a
 	}

@@ -84,6 +84,15 @@ func (r *Round) Tasks() []*Capped {
 	return all
 }
 
+// Names lists the round's tasks as in a sentence.
+func (r *Round) Names() string {
+	var names []string
+	for _, c := range r.Tasks() {
+		names = append(names, c.Suspect.Name.String())
+	}
+	return list(names)
+}
+
 // Has reports whether a task is one of the round's.
 func (r *Round) Has(k sample.TaskKey) bool {
 	return slices.ContainsFunc(r.Tasks(), func(c *Capped) bool { return c.Suspect.Key == k })
