@@ -19,6 +19,8 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/cluster/notify"
+	"github.com/quell-dev/quell/internal/cluster/otlp"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/digest"
@@ -135,12 +137,40 @@ func run(ctx context.Context, c *config.Server) (err error) {
 			p.Holder = link.bus
 		}
 	}
+	n, err := notify.New(notify.Options{Config: c.Notify, Log: log})
+	if err != nil {
+		return daemon.Usage(err)
+	}
+	if n != nil {
+		p.Watchers, p.Collectors = append(p.Watchers, n), append(p.Collectors, n.Collector())
+	}
+	late := &lateWatcher{}
+	if c.OTLP.Endpoint != "" {
+		p.Watchers = append(p.Watchers, late)
+	}
 	made, err := server.New(p)
 	if err != nil {
 		return err
 	}
 	s.Store(made)
+	if c.OTLP.Endpoint != "" {
+		e, err := otlp.New(ctx, &c.OTLP, version, made, log)
+		if err != nil {
+			return daemon.Usage(err)
+		}
+		late.Exporter = e
+		defer func() {
+			shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			if err := e.Close(shut); err != nil {
+				log.Warn("export to OpenTelemetry", "reason", err)
+			}
+		}()
+	}
 	var obeying sync.WaitGroup
+	if n != nil {
+		obeying.Go(func() { n.Run(ctx) })
+	}
 	if keep != nil {
 		obeying.Go(func() { keep.run(ctx) })
 		obeying.Go(func() { keep.serve(ctx) })
@@ -149,6 +179,10 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	defer stop()
 	return serve(ctx, c, log, made, own.Server())
 }
+
+// lateWatcher is a watcher of incidents that is known after the server is made, whose metrics it
+// exports, and before the server runs.
+type lateWatcher struct{ *otlp.Exporter }
 
 // refusal converts a refusal of the bus for the audit log.
 func refusal(r embedded.Refusal) store.Audit {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -21,13 +22,31 @@ type Server struct {
 	// MemoryMB is a soft limit.
 	MemoryMB int `key:"memory_mb" help:"soft memory limit: above it the server collects garbage more often; queries are separate processes and not included" min:"128" max:"1000000"`
 	// TokensFile holds hashes, not tokens.
-	TokensFile string      `key:"tokens_file" help:"file of hashed API tokens (quell-server token prints its lines); empty: any client on loopback may read, and all commands are refused"`
-	TLS        ServerTLS   `key:"tls"`
-	Bus        ServerBus   `key:"bus"`
-	Store      ServerStore `key:"store"`
-	Specs      ServerSpecs `key:"specs"`
-	Query      ServerQuery `key:"query"`
-	Limits     ServerRates `key:"limits"`
+	TokensFile string       `key:"tokens_file" help:"file of hashed API tokens (quell-server token prints its lines); empty: any client on loopback may read, and all commands are refused"`
+	TLS        ServerTLS    `key:"tls"`
+	Bus        ServerBus    `key:"bus"`
+	Store      ServerStore  `key:"store"`
+	Specs      ServerSpecs  `key:"specs"`
+	Query      ServerQuery  `key:"query"`
+	Limits     ServerRates  `key:"limits"`
+	Notify     ServerNotify `key:"notify"`
+	OTLP       ServerOTLP   `key:"otlp"`
+}
+
+// ServerNotify configures what is told of incidents, and to whom.
+type ServerNotify struct {
+	Webhook          string        `key:"webhook" help:"URL that gets a POST with JSON when an incident names a suspect and when it ends; empty: none"`
+	WebhookTokenFile string        `key:"webhook_token_file" help:"file with a token for the webhook: Authorization: Bearer; empty: none"`
+	Alertmanager     string        `key:"alertmanager" help:"URL of an Alertmanager, for the same as alerts; empty: none"`
+	Level            string        `key:"level" help:"least level of a suspect: possible, likely or proven" oneof:"possible likely proven"`
+	CoolDown         time.Duration `key:"cool_down" help:"after a notification of a pair of jobs, further incidents of it are only counted for this long" min:"0s" max:"168h"`
+	Link             string        `key:"link" help:"URL of this server for people, for links to the dashboard; empty: no links"`
+}
+
+// ServerOTLP configures the export to OpenTelemetry.
+type ServerOTLP struct {
+	Endpoint string        `key:"endpoint" help:"URL of an OpenTelemetry collector (OTLP over HTTP), e.g. http://127.0.0.1:4318, for the server's metrics and for incidents as log events; empty: none. Headers: OTEL_EXPORTER_OTLP_HEADERS"`
+	Every    time.Duration `key:"every" help:"send metrics this often" min:"1s" max:"1h"`
 }
 
 // ServerTLS names the certificate of the API.
@@ -115,6 +134,8 @@ func DefaultServer() Server {
 		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, MemoryMB: 512},
 		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2, 1},
 		Limits: ServerRates{20, 40, 1024, 128, 1000, 100, 10},
+		Notify: ServerNotify{Level: "likely", CoolDown: time.Hour},
+		OTLP:   ServerOTLP{Every: time.Minute},
 	}
 }
 
@@ -153,6 +174,11 @@ func (s *Server) Validate() []Problem {
 	checkURLs("bus", s.Bus.URL, s.Bus.Credentials, add)
 	if e := s.Specs.Engine; e != "" && !strings.HasPrefix(e, "sc://") {
 		add("specs.engine", strconv.Quote(e), "empty, or sc://HOST:PORT")
+	}
+	for key, value := range map[string]string{"notify.webhook": s.Notify.Webhook, "notify.alertmanager": s.Notify.Alertmanager, "notify.link": s.Notify.Link, "otlp.endpoint": s.OTLP.Endpoint} {
+		if u, err := url.Parse(value); value != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+			add(key, strconv.Quote(value), "https://… or http://…")
+		}
 	}
 	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
 		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")

@@ -69,12 +69,7 @@ func (b *bench) ask(t *testing.T, q cluster.Query, columns ...string) (rows []st
 	for _, row := range a.Rows {
 		var cells []string
 		for _, name := range columns {
-			i := slices.IndexFunc(a.Columns, func(c struct {
-				Name string `json:"name"`
-				Type string `json:"type"`
-			}) bool {
-				return c.Name == name
-			})
+			i := slices.IndexFunc(a.Columns, func(c cluster.Column) bool { return c.Name == name })
 			if i < 0 {
 				t.Fatalf("%+v has no column %s: %+v", q, name, a.Columns)
 			}

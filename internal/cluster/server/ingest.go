@@ -145,10 +145,24 @@ func (s *Server) Add(b *store.Batch) bool {
 			"victim_job": inc.VictimJob, "victim_task": inc.VictimTask, "suspect_task": inc.SuspectTask, "capped_task": inc.CappedTask, "outcome": inc.Outcome,
 			"updated": inc.Updated, "closed": inc.Closed})
 	}
+	s.watch(b.Incidents)
 	for i := range b.Actions {
 		s.hub.publish("action", &b.Actions[i])
 	}
 	return true
+}
+
+// watch tells the watchers of incidents.
+func (s *Server) watch(all []store.Incident) {
+	for i := range all {
+		var r incident.Record
+		if len(s.Watchers) == 0 || json.Unmarshal([]byte(all[i].Doc), &r) != nil {
+			continue // the store's rows are made from such documents
+		}
+		for _, w := range s.Watchers {
+			w.Incident(&r)
+		}
+	}
 }
 
 // The streams of agents' messages, as the store names sources.
