@@ -163,8 +163,9 @@ const maxConditions = 16
 // same intervals count before the cap and under it: those in which the victim's cost counts,
 // good or bad, under one condition. Else the limit of another task, which began or ended,
 // would be taken for the effect of this one. Before the cap they are the intervals of the
-// anomaly, from its first bad one on; if a condition has no bad one there, since another cap or
-// a trial of the same task has just ended, the incident's earlier ones too.
+// anomaly, from its first bad one on; the incident's earlier ones too, if a condition has no bad
+// one there, since another cap has just ended, or if the suspect itself was limited in the
+// anomaly: what is between a trial and the cap that follows is not yet the harm.
 func (p *Planner) before(inc *incident, r *round, window func(sample.TaskKey) []detect.Point) {
 	type interval struct {
 		task sample.TaskKey
@@ -177,9 +178,12 @@ func (p *Planner) before(inc *incident, r *round, window func(sample.TaskKey) []
 		}
 	}
 	r.conditions = []condition{{others: p.limitedNow()}}
+	tried := false
 	for _, v := range slices.Backward(window(inc.Victim.Key)) {
 		limited := p.limitedIn(inc.Signal, v.At)
-		if math.IsNaN(v.Cost) || v.At < inc.Began || len(r.others(limited)) < len(limited) {
+		own := len(r.others(limited)) < len(limited)
+		tried = tried || own && v.At >= inc.first
+		if math.IsNaN(v.Cost) || v.At < inc.Began || own {
 			continue
 		}
 		c := r.condition(limited)
@@ -187,7 +191,7 @@ func (p *Planner) before(inc *incident, r *round, window func(sample.TaskKey) []
 			r.conditions = append(r.conditions, condition{others: limited})
 			c = &r.conditions[len(r.conditions)-1]
 		}
-		if c == nil || v.At < inc.first && c.bad {
+		if c == nil || v.At < inc.first && c.bad && !tried {
 			continue
 		}
 		c.before.add(v.Cost, v.Misses, r.Tasks(), func(k sample.TaskKey) float64 {

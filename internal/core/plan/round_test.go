@@ -214,6 +214,21 @@ func TestBothSidesOfARoundCountTheSameIntervals(t *testing.T) {
 			c.interval(1, 0, 0.1, hog())
 			return id
 		}, "3 → 1 in 1, usage 2 → 0.1, misses NaN → NaN"},
+		{"nor with the little harm right after it", func(c *course) string {
+			c.interval(9, 0, 2)
+			c.interval(9, 0, 2)
+			c.interval(9, 0, 2)
+			c.p.Finding(c.now, detect.Finding{At: c.now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: c.now - 20*second,
+				Result: detect.Result{Kind: detect.Nobody, Threshold: 2, Bad: 3, Cost: 9}}, c.window)
+			for range 3 {
+				c.interval(3, 0, 0.1, hog())
+			}
+			c.interval(2.5, 0, 2)
+			id := c.cap(4)
+			c.interval(2.7, 0, 0.1, hog())
+			c.interval(2.7, 0, 0.1, hog())
+			return id
+		}, "7.38 → 2.7 in 1, usage 2 → 0.1, misses NaN → NaN"},
 		{"where no intervals can be compared nothing is measured", func(c *course) string {
 			for range 3 {
 				c.interval(4, 0, 2, other)
