@@ -140,7 +140,11 @@ func limited(t *testing.T) bool {
 func capped(t *testing.T) {
 	t.Helper()
 	until(t, time.Minute, "hog.service is capped", func() bool {
-		return exec.Command("quell", "cap", "hog.service", "--rate", "0.2", "--for", "1h", "--reason", "test").Run() == nil
+		out, err := exec.Command("quell", "cap", "hog.service", "--rate", "0.2", "--for", "1h", "--reason", "test").CombinedOutput()
+		if err != nil {
+			t.Logf("%v: %s", err, out)
+		}
+		return err == nil
 	})
 	if !limited(t) {
 		t.Fatal("capped, and no limit")
