@@ -33,7 +33,7 @@ type Server struct {
 	OTLP       ServerOTLP   `key:"otlp"`
 }
 
-// ServerNotify configures what is told of incidents, and to whom.
+// ServerNotify configures notifications of incidents and their receivers.
 type ServerNotify struct {
 	Webhook          string        `key:"webhook" help:"URL that gets a POST with JSON when an incident names a suspect and when it ends; empty: none"`
 	WebhookTokenFile string        `key:"webhook_token_file" help:"file with a token for the webhook: Authorization: Bearer; empty: none"`

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -46,6 +47,8 @@ type Options struct {
 	Config config.ServerNotify
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
+	// Transport carries the requests; nil: http.DefaultTransport.
+	Transport http.RoundTripper
 }
 
 // pair is what a cool-down is for.
@@ -61,6 +64,7 @@ type told struct {
 type Notifier struct {
 	Options
 	least     detect.Level
+	client    *http.Client
 	receivers []receiver
 	queue     chan *Event
 	results   *prometheus.CounterVec
@@ -79,7 +83,7 @@ func New(o Options) (*Notifier, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	n := &Notifier{Options: o, queue: make(chan *Event, queued), pairs: map[pair]*told{}, active: map[string]*Event{},
+	n := &Notifier{Options: o, client: newClient(o.Transport), queue: make(chan *Event, queued), pairs: map[pair]*told{}, active: map[string]*Event{},
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_notifications_total",
 			Help: "Notifications of incidents, by receiver (webhook, alertmanager) and result: sent, failed, dropped for lack of room, or left out in a cool-down."}, []string{"receiver", "result"})}
 	if err := n.least.UnmarshalText([]byte(c.Level)); err != nil {
@@ -274,7 +278,7 @@ func (n *Notifier) post(ctx context.Context, of func(*receiver) []*Event) {
 		if len(all) == 0 {
 			continue
 		}
-		err := r.post(ctx, n.Now(), all)
+		err := r.post(ctx, n.client, n.Now(), all)
 		if errors.Is(err, context.Canceled) {
 			return
 		}

@@ -136,10 +136,12 @@ func TestReceivers(t *testing.T) {
 	}
 	hook, alerts := &received{got: make(chan string, 9), status: []int{503}}, &received{got: make(chan string, 9)}
 	h, a := httptest.NewServer(hook), httptest.NewServer(alerts)
-	t.Cleanup(func() { h.Close(); a.Close(); client.CloseIdleConnections() })
+	t.Cleanup(func() { h.Close(); a.Close() })
 	c := config.DefaultServer().Notify
 	c.Webhook, c.WebhookTokenFile, c.Alertmanager, c.Link = h.URL+"/hook", token, a.URL, "https://quell.example"
-	n, err := New(Options{Config: c, Log: slog.New(slog.DiscardHandler)})
+	carrier := &http.Transport{}
+	t.Cleanup(carrier.CloseIdleConnections)
+	n, err := New(Options{Config: c, Log: slog.New(slog.DiscardHandler), Transport: carrier})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,15 +191,13 @@ func TestAnAlertIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		posts, status := map[string]int{}, atomic.Int64{}
 		status.Store(200)
-		before := client.Transport
-		client.Transport = roundTrip(func(q *http.Request) (*http.Response, error) {
+		transport := roundTrip(func(q *http.Request) (*http.Response, error) {
 			posts[q.URL.Host]++
 			return &http.Response{StatusCode: int(status.Load()), Status: fmt.Sprint(status.Load()), Body: http.NoBody}, nil
 		})
-		defer func() { client.Transport = before }()
 		c := config.DefaultServer().Notify
 		c.Webhook, c.Alertmanager = "http://hook", "http://alerts"
-		n, err := New(Options{Config: c, Log: slog.New(slog.DiscardHandler)})
+		n, err := New(Options{Config: c, Log: slog.New(slog.DiscardHandler), Transport: transport})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,11 +20,13 @@ type receiver struct {
 // attempts and pause bound what a receiver that is down costs: a minute, in which others wait.
 const attempts, pause = 4, time.Second
 
-// client follows no redirect: the token is for the configured address.
-var client = &http.Client{Timeout: 10 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// newClient makes a client that follows no redirect: the token is for the configured address.
+func newClient(t http.RoundTripper) *http.Client {
+	return &http.Client{Transport: t, Timeout: 10 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
 
 // post sends events, again after a pause if the receiver is not there or overloaded.
-func (r *receiver) post(ctx context.Context, now time.Time, all []*Event) error {
+func (r *receiver) post(ctx context.Context, client *http.Client, now time.Time, all []*Event) error {
 	body, err := json.Marshal(r.body(now, all))
 	if err != nil {
 		return fmt.Errorf("encode notification: %w", err)
@@ -38,7 +40,7 @@ func (r *receiver) post(ctx context.Context, now time.Time, all []*Event) error 
 			}
 		}
 		retry := false
-		if retry, err = r.try(ctx, body); !retry {
+		if retry, err = r.try(ctx, client, body); !retry {
 			return err
 		}
 	}
@@ -46,7 +48,7 @@ func (r *receiver) post(ctx context.Context, now time.Time, all []*Event) error 
 }
 
 // try sends a body once; retry: it may work later.
-func (r *receiver) try(ctx context.Context, body []byte) (retry bool, err error) {
+func (r *receiver) try(ctx context.Context, client *http.Client, body []byte) (retry bool, err error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, bytes.NewReader(body))
 	if err != nil {
 		return false, err
