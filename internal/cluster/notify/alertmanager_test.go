@@ -94,7 +94,7 @@ func TestAlertmanagerShowsIncidents(t *testing.T) {
 	if a.Annotations["summary"] != "web on m1 is slowed by encode (likely): cpi is 3, its threshold 1.5" || a.StartsAt.UnixMilli() != now.UnixMilli() || !a.EndsAt.After(now) {
 		t.Errorf("%+v", a)
 	}
-	if v := alerts()["evil"].Labels["victim"]; !strings.HasPrefix(v, `a\nb\u001b[2J\xffxxx`) || len(v) > maxText+4 {
+	if v := alerts()["evil"].Labels["victim"]; !strings.HasPrefix(v, `a\nb\x1b[2J\xffxxx`) || len(v) > maxText+4 {
 		t.Errorf("the name is %q", v)
 	}
 	n.Incident(closed(first, now))

@@ -117,7 +117,7 @@ func TestAFloodIsBounded(t *testing.T) {
 		}
 		now = now.Add(time.Hour)
 	}
-	for m := range 2 * mostActive {
+	for m := range mostActive/mostOfMachine + 5 {
 		for i := range mostOfMachine + 1 {
 			n.Incident(of(fmt.Sprint(i), fmt.Sprint("m", m), "v", fmt.Sprint(m, "/", i), detect.Proven, now))
 		}

@@ -55,7 +55,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// Queue passes messages to a receiver that may be slow or down. Whoever adds one never waits: what
+// Queue passes messages to a receiver that may be slow or down. Adding one never waits: what
 // does not find room is counted.
 type Queue[T any] struct {
 	name    string

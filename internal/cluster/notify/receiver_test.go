@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
+	"log"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -43,7 +44,7 @@ func received(t *testing.T, answer func(request) int) (url, ca string, got chan 
 		}
 		got <- r
 	}))
-	s.Config.ErrorLog = nil
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	ca = filepath.Join(t.TempDir(), "ca.pem")
@@ -126,8 +127,8 @@ func TestReceiversThatAreNotTrusted(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url, ca, got := received(t, func(request) int { return c.status })
-			log := &quelltest.Output{}
-			n := make1(t, nil, log, func(p *config.ServerNotify) {
+			logged := &quelltest.Output{}
+			n := make1(t, nil, logged, func(p *config.ServerNotify) {
 				p.Webhook.URL, p.Webhook.TokenFile = url+"/services/hidden", secret(t, "hidden")
 				if c.trusted {
 					p.Webhook.CA = ca
@@ -142,9 +143,9 @@ func TestReceiversThatAreNotTrusted(t *testing.T) {
 			}
 			start(t, n)
 			n.Incident(of("1", "m", "web", "encode", detect.Proven, time.Now()))
-			quelltest.Until(t, "the failure is logged", func() bool { return strings.Contains(log.String(), c.why) })
-			if strings.Contains(log.String(), "hidden") {
-				t.Errorf("a secret is logged: %s", log)
+			quelltest.Until(t, "the failure is logged", func() bool { return strings.Contains(logged.String(), c.why) })
+			if strings.Contains(logged.String(), "hidden") {
+				t.Errorf("a secret is logged: %s", logged)
 			}
 			if q := <-got; q.path != "/services/hidden" || len(got) != 0 {
 				t.Errorf("%v, and %d more", q, len(got))

@@ -81,7 +81,7 @@ service:
 		t.Errorf("metrics were sent %v times", got)
 	}
 	all := []string{"EventName: quell.incident.opened", "SeverityNumber: Warn(13)", "Body: Str(web on m1: neighbour, hog (proven))", "quell.incident.id: Str(inc-1)",
-		`quell.suspect.task: Str(/hog\u001b[2J\nEventName: fake/1)`, "quell.cost: Double(3)", "service.name: Str(quell-server)",
+		`quell.suspect.task: Str(/hog\x1b[2J\nEventName: fake/1)`, "quell.cost: Double(3)", "service.name: Str(quell-server)",
 		"Name: quell_server_notifications_total", "receiver: Str(otlp)", "result: Str(sent)"}
 	for _, want := range all {
 		quelltest.Until(t, "the collector prints "+want, func() bool { return strings.Contains(strings.ReplaceAll(printed.String(), "-> ", ""), want) })
