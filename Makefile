@@ -155,7 +155,7 @@ test-otlp: $(OTELCOL) ## OpenTelemetry's collector, built once, receives metrics
 	{ QUELL_OTELCOL=$(OTELCOL) go test -json -tags otlp -count 1 -timeout 10m ./internal/cluster/otlp || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # KUBE is a folder with kube-apiserver and etcd.
-KUBE ?= $(HOME)/.cache/quell/kube-v1.34.4
+KUBE ?= $(HOME)/.cache/quell/kubernetes-v1.34.4
 test-events: ## a real Kubernetes API server takes quell-server's events, with a service account's token (KUBE is a folder with kube-apiserver and etcd; 1 minute)
 	@test -x $(KUBE)/kube-apiserver -a -x $(KUBE)/etcd || { echo 'needs kube-apiserver and etcd in $(KUBE), or KUBE=DIRECTORY'; exit 1; }
 	@status=0; go vet -tags kubernetes ./internal/cluster/notify || status=1; \

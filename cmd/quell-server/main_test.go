@@ -154,32 +154,24 @@ func (r *running) sql(text string) string {
 	return strings.Join(rows, " ")
 }
 
-// uplink is an agent's side of the bus, until the test ends.
-func (r *running) uplink(machine string) *bus.Uplink {
-	t := r.t
-	t.Helper()
-	creds, err := quellServer(t, "credentials", "agent", machine, "--set", "state_dir="+r.state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), machine+".creds")
-	if err := os.WriteFile(file, []byte(creds), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	up, err := bus.OpenUplink(bus.UplinkOptions{Options: bus.Options{URL: "nats://" + r.bus, Name: machine, Credentials: file, Log: slog.New(slog.DiscardHandler)},
-		Dir: t.TempDir(), MaxBytes: bus.MinSpool})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { up.Close() })
-	return up
-}
-
 // TestFromAgentToSQL simulates an agent: what it sends over the bus is found by SQL,
 // once, over a restart of the server.
 func TestFromAgentToSQL(t *testing.T) {
 	r := start(t)
-	up := r.uplink("m1")
+	creds, err := quellServer(t, "credentials", "agent", "m1", "--set", "state_dir="+r.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "m1.creds")
+	if err := os.WriteFile(file, []byte(creds), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up, err := bus.OpenUplink(bus.UplinkOptions{Options: bus.Options{URL: "nats://" + r.bus, Name: "m1", Credentials: file, Log: slog.New(slog.DiscardHandler)},
+		Dir: t.TempDir(), MaxBytes: bus.MinSpool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
 	now := sample.At(time.Now())
 	send := func(n int) {
 		up.Samples(now, []sample.Sample{{TS: now + sample.Millis(n), Machine: "m1", Job: "web", Task: "/web/1", Platform: "p", Signal: sample.CPI,

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +38,15 @@ func TestIncidentsAreNotified(t *testing.T) {
 	}
 	defer dead.Close()
 	r := start(t, "notify.webhook.url="+receiver.URL+"/hook", "notify.alertmanager.url=http://"+dead.Addr().String(), "otlp.url="+receiver.URL)
-	up := r.uplink("m1")
+	creds, err := quellServer(t, "credentials", "agent", "m1", "--set", "state_dir="+r.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "m1.creds")
+	if err := os.WriteFile(file, []byte(creds), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up := r.uplink(t, "m1", file, nil)
 	now := sample.At(time.Now())
 	hog := detect.Suspect{Task: sample.Task{Name: "/hog/1", Job: "hog"}, Grounds: detect.Grounds{Level: detect.Likely}}
 	doc, err := json.Marshal(&incident.Record{Incident: plan.Incident{ID: "i1", Machine: "m1", Signal: sample.CPI, Victim: sample.Task{Name: "/web/1", Job: "web"}, Began: now, Opened: now, Updated: now,

@@ -70,7 +70,8 @@ func (p *peer) token() (string, error) {
 	return token, nil
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. What a refusal says is left out: it may repeat the URL or
+// the token, and errors, also OpenTelemetry's, are logged.
 func (p *peer) RoundTrip(q *http.Request) (*http.Response, error) {
 	token, err := p.token()
 	if err != nil {
@@ -80,7 +81,18 @@ func (p *peer) RoundTrip(q *http.Request) (*http.Response, error) {
 		q = q.Clone(q.Context())
 		q.Header.Set("Authorization", "Bearer "+token)
 	}
-	return p.Transport.RoundTrip(q)
+	a, err := p.Transport.RoundTrip(q)
+	if err == nil && a.StatusCode/100 != 2 {
+		discard(a.Body)
+		a.Body = http.NoBody
+	}
+	return a, err
+}
+
+// discard reads what is left, so that the connection is used again, and closes.
+func discard(body io.ReadCloser) {
+	io.Copy(io.Discard, io.LimitReader(body, 64<<10))
+	body.Close()
 }
 
 // post sends a document, again after a pause if the receiver is not there or overloaded.
@@ -112,11 +124,9 @@ func try(ctx context.Context, client *http.Client, url string, body []byte) (ret
 	if err != nil {
 		return ctx.Err() == nil, err
 	}
-	defer a.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // so that the connection is used again
+	discard(a.Body)
 	if a.StatusCode/100 == 2 {
 		return false, nil
 	}
-	// The answer may repeat the URL or the token: it is not logged.
 	return a.StatusCode == http.StatusTooManyRequests || a.StatusCode >= 500, fmt.Errorf("it answers %d %s", a.StatusCode, http.StatusText(a.StatusCode))
 }

@@ -192,11 +192,12 @@ func (n *Notifier) fires() (all []*Event) {
 // Run sends until ctx ends.
 func (n *Notifier) Run(ctx context.Context) {
 	var all sync.WaitGroup
-	defer all.Wait()
 	for _, r := range n.receivers {
+		defer r.client.CloseIdleConnections()
 		all.Go(func() { r.queue.Run(ctx, r.deliver) })
 		if r.repeats {
 			all.Go(func() { r.repeat(ctx) })
 		}
 	}
+	all.Wait()
 }

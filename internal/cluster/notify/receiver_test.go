@@ -71,9 +71,6 @@ func start(t *testing.T, n *Notifier) {
 	t.Cleanup(func() {
 		stop()
 		<-ended
-		for _, r := range n.receivers {
-			r.client.CloseIdleConnections()
-		}
 	})
 }
 
@@ -136,6 +133,7 @@ func TestReceiversThatAreNotTrusted(t *testing.T) {
 			})
 			if !c.trusted { // it would be tried again for seconds
 				q := []byte("{}")
+				defer n.receivers[0].client.CloseIdleConnections()
 				if retry, err := try(t.Context(), n.receivers[0].client, url, q); !retry || err == nil || !strings.Contains(err.Error(), c.why) {
 					t.Errorf("%v", err)
 				}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 
@@ -45,6 +46,7 @@ type Options struct {
 type Exporter struct {
 	Options
 	client  *http.Client
+	host    string
 	metrics *otlpmetrichttp.Exporter
 	logs    *otlploghttp.Exporter
 	queue   *notify.Queue[log.Record]
@@ -70,7 +72,11 @@ func New(o Options) (*Exporter, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Exporter{Options: o, client: client, queue: notify.NewQueue[log.Record]("otlp", o.Results), said: map[key]state{}}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	e := &Exporter{Options: o, client: client, host: host, queue: notify.NewQueue[log.Record]("otlp", o.Results), said: map[key]state{}}
 	ctx, base := context.Background(), strings.TrimSuffix(o.Config.URL, "/")
 	if e.metrics, err = otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(base+"/v1/metrics"), otlpmetrichttp.WithHTTPClient(client),
 		otlpmetrichttp.WithCompression(otlpmetrichttp.GzipCompression)); err != nil {
@@ -118,7 +124,8 @@ func (e *Exporter) Run(ctx context.Context, gather prom.Gatherer) {
 	defer e.client.CloseIdleConnections()
 	// Results are noted where they arise. What else the SDK reports is about single metrics.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { e.Log.Debug("export to OpenTelemetry", "reason", err) }))
-	of := resource.NewSchemaless(attribute.String("service.name", "quell-server"), attribute.String("service.version", e.Version))
+	of := resource.NewSchemaless(attribute.String("service.name", "quell-server"), attribute.String("service.version", e.Version),
+		attribute.String("service.instance.id", e.host))
 	status := func(name string) notify.Status { return notify.Status{Name: name, Results: e.Results, Log: e.Log} }
 	reader := metric.NewPeriodicReader(&noted{Exporter: e.metrics, status: status("otlp-metrics")}, metric.WithInterval(e.Config.Every),
 		metric.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(gather))))

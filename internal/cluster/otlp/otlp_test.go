@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -175,5 +177,35 @@ func TestAFloodIsBounded(t *testing.T) {
 func TestNothingIsConfigured(t *testing.T) {
 	if e, err := New(Options{}); e != nil || err != nil {
 		t.Errorf("%v, %v", e, err)
+	}
+}
+
+// A collector that refuses is counted and logged once, without what it says or the token.
+func TestARefusal(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		io.WriteString(w, q.Header.Get("Authorization"))
+	}))
+	defer s.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("hidden"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, results := &quelltest.Output{}, notify.NewResults()
+	e, err := New(Options{Config: config.ServerOTLP{URL: s.URL, Every: time.Hour, ServerPeer: config.ServerPeer{TokenFile: token}}, Results: results, Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { e.Run(ctx, prom.NewRegistry()); close(ended) }()
+	for i := range 3 {
+		e.Incident(&incident.Record{Incident: plan.Incident{ID: fmt.Sprint(i), Machine: "m"}})
+		quelltest.Until(t, "the refusal is counted", func() bool { return testutil.ToFloat64(results.WithLabelValues("otlp", "failed")) == float64(i+1) })
+	}
+	stop()
+	<-ended
+	if text := log.String(); strings.Count(text, "receiver=otlp ") != 1 || !strings.Contains(text, "403 Forbidden") || strings.Contains(text, "hidden") {
+		t.Error(text)
 	}
 }
