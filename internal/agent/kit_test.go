@@ -49,6 +49,7 @@ type machine struct {
 	wait        func() error  // of Finder.Wait
 	settled     time.Time     // up to when usage is accounted
 	busy        time.Duration // of all guests
+	slowTimes   time.Duration // how long reading the machine's times takes, while guests run
 	stolen      time.Duration
 	values      map[string]string              // file → text
 	quotas      map[string]time.Duration       // throttled time of cgroups above guests; only those with a quota
@@ -262,6 +263,9 @@ func (m *machine) EndAccounts()        {}
 func (m *machine) CPUTimes() (host.CPUTimes, error) {
 	if m.reading != nil {
 		return host.CPUTimes{}, m.reading
+	}
+	if m.slowTimes > 0 {
+		<-time.After(m.slowTimes)
 	}
 	m.settle()
 	m.switched += uint64(m.switches * time.Since(m.looked).Seconds())

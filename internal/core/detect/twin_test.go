@@ -310,7 +310,7 @@ func (w *twin) change(pairs []int, victim uint64, known []*Reading, accused int)
 		return ""
 	}
 	for k, r := range known {
-		if r == nil || uint64(k) == victim || r.Reach != nil && known[victim].Reach != nil && w.p.Switches.Reach && !r.Reach.Intersects(known[victim].Reach) {
+		if r == nil || uint64(k) == victim || r.Task.Name == OutsideName && !w.p.Switches.Outside || r.Reach != nil && known[victim].Reach != nil && w.p.Switches.Reach && !r.Reach.Intersects(known[victim].Reach) {
 			continue
 		}
 		a, b := string(r.Task.Name)+"/", string(known[victim].Task.Name)+"/"
