@@ -46,6 +46,7 @@ type machine struct {
 	guests      []*guest
 	inodes      uint64
 	fresh       bool
+	found       []Found       // by Finder.Find since the newest change
 	wait        func() error  // of Finder.Wait
 	settled     time.Time     // up to when usage is accounted
 	busy        time.Duration // of all guests
@@ -160,6 +161,10 @@ func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
 	if f.m.finding != nil {
 		return nil, false, f.m.finding
 	}
+	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0
+	if !fresh {
+		return f.m.found, false, nil
+	}
 	for _, g := range f.m.guests {
 		facts := g.facts
 		if facts == nil {
@@ -169,8 +174,8 @@ func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
 			found = append(found, Found{Hierarchy: sample.Unified, Path: g.path, Inode: g.inode, Verdict: v, Facts: facts, Own: g.path == f.m.own})
 		}
 	}
-	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0
-	return found, fresh, nil
+	f.m.found = found
+	return found, true, nil
 }
 
 func (f finder) Wait() func() error { return f.m.wait }

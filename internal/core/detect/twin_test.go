@@ -411,7 +411,7 @@ func (h *history) play(t testing.TB, order func([]Reading), each func(at sample.
 func asIs([]Reading) {}
 
 func TestDetectorAgreesWithItsNaiveTwin(t *testing.T) {
-	const inputs, eps = 50_000, 1e-5 // float32 keeps seven digits
+	const inputs, eps = 15_000, 1e-5 // float32 keeps seven digits
 	found, accused, kinds := 0, 0, map[Kind]int{}
 	changes, looked := map[Change]int{}, 0
 	for seed := uint64(0); found < inputs; seed++ {
