@@ -19,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/cluster/evict"
 	"github.com/quell-dev/quell/internal/cluster/notify"
 	"github.com/quell-dev/quell/internal/cluster/otlp"
 	"github.com/quell-dev/quell/internal/cluster/server"
@@ -153,6 +154,13 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		p.Watchers = append(p.Watchers, exporter)
 	}
 	p.Collectors = append(p.Collectors, results)
+	evictor, err := evict.New(evict.Options{Config: c.Evict, Log: log})
+	if err != nil {
+		return daemon.Usage(err)
+	}
+	if evictor != nil {
+		p.Watchers, p.Collectors = append(p.Watchers, evictor), append(p.Collectors, evictor)
+	}
 	made, err := server.New(p)
 	if err != nil {
 		return err
@@ -164,6 +172,9 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	}
 	if exporter != nil {
 		obeying.Go(func() { exporter.Run(ctx, made.Gatherer()) })
+	}
+	if evictor != nil {
+		obeying.Go(func() { evictor.Run(ctx, made.Acted) })
 	}
 	if keep != nil {
 		obeying.Go(func() { keep.run(ctx) })

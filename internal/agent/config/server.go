@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,7 @@ type Server struct {
 	Limits     ServerRates  `key:"limits"`
 	Notify     ServerNotify `key:"notify"`
 	OTLP       ServerOTLP   `key:"otlp"`
+	Evict      ServerEvict  `key:"evict"`
 }
 
 // ServerTLS names the certificate of the API.
@@ -140,6 +142,19 @@ type ServerOTLP struct {
 	ServerPeer
 }
 
+// ServerEvict configures what becomes of persistent antagonists.
+type ServerEvict struct {
+	Mode       string        `key:"mode" help:"off; advise: the audit log says what would be restarted on another machine; on: it is" oneof:"off advise on"`
+	After      int           `key:"after" help:"number of caps on a task that helped the victim of one incident after which the task is restarted elsewhere" min:"3" max:"1000"`
+	CoolDown   time.Duration `key:"cool_down" help:"time between two restarts of tasks of one job" min:"1m" max:"720h"`
+	PerHour    int           `key:"per_hour" help:"maximum number of restarts in an hour, of all jobs" min:"1" max:"1000"`
+	Hook       string        `key:"hook" help:"program that restarts a task that is no pod: it reads a JSON object with machine, task, job, path and victim from its standard input; empty: none"`
+	Kubernetes struct {
+		URL string `key:"url" help:"URL of the Kubernetes API server that evicts pods; https://kubernetes.default.svc in a pod; empty: none"`
+		ServerPeer
+	} `key:"kubernetes"`
+}
+
 // DefaultServer returns the paper's values where it has one, and limits for a server
 // with two processors and 4 GB.
 func DefaultServer() Server {
@@ -147,6 +162,8 @@ func DefaultServer() Server {
 	notify := ServerNotify{Level: "likely", CoolDown: time.Hour}
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/" // of a pod
 	notify.Kubernetes.ServerPeer = ServerPeer{TokenFile: account + "token", CA: account + "ca.crt"}
+	evict := ServerEvict{Mode: "off", After: 3, CoolDown: 24 * time.Hour, PerHour: 4}
+	evict.Kubernetes.ServerPeer = notify.Kubernetes.ServerPeer
 	return Server{
 		StateDir: "/var/lib/quell-server", Listen: "127.0.0.1:9781", LogLevel: "info", LogFormat: "text", MemoryMB: 900,
 		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
@@ -155,7 +172,7 @@ func DefaultServer() Server {
 		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, MemoryMB: 512},
 		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2, 1},
 		Limits: ServerRates{20, 40, 1024, 128, 1000, 100, 10},
-		Notify: notify, OTLP: ServerOTLP{Every: time.Minute},
+		Notify: notify, OTLP: ServerOTLP{Every: time.Minute}, Evict: evict,
 	}
 }
 
@@ -211,6 +228,11 @@ func (s *Server) Validate() []Problem {
 	if n.Link != "" {
 		checkHTTP("notify.link", n.Link, "", add)
 	}
+	if e := &s.Evict; e.Hook != "" && !filepath.IsAbs(e.Hook) {
+		add("evict.hook", strconv.Quote(e.Hook), "an absolute path")
+	} else if e.Mode == "on" && e.Hook == "" && e.Kubernetes.URL == "" {
+		add("evict.mode", e.Mode, "evict.kubernetes.url or evict.hook, which restarts tasks")
+	}
 	for _, r := range s.receivers() {
 		if r.file == "" { // else it is checked when it is read
 			checkHTTP(r.key+".url", r.url, r.TokenFile, add)
@@ -229,7 +251,7 @@ type receiver struct {
 func (s *Server) receivers() []receiver {
 	n := &s.Notify
 	all := []receiver{{"notify.webhook", n.Webhook.URL, n.Webhook.URLFile, &n.Webhook.ServerPeer}, {"notify.alertmanager", n.Alertmanager.URL, "", &n.Alertmanager.ServerPeer},
-		{"notify.kubernetes", n.Kubernetes.URL, "", &n.Kubernetes.ServerPeer}, {"otlp", s.OTLP.URL, "", &s.OTLP.ServerPeer}}
+		{"notify.kubernetes", n.Kubernetes.URL, "", &n.Kubernetes.ServerPeer}, {"evict.kubernetes", s.Evict.Kubernetes.URL, "", &s.Evict.Kubernetes.ServerPeer}, {"otlp", s.OTLP.URL, "", &s.OTLP.ServerPeer}}
 	return slices.DeleteFunc(all, func(r receiver) bool { return r.url == "" && r.file == "" })
 }
 
