@@ -84,16 +84,14 @@ func (p *peer) RoundTrip(q *http.Request) (*http.Response, error) {
 	a, err := p.Transport.RoundTrip(q)
 	if err == nil && a.StatusCode/100 != 2 {
 		discard(a.Body)
+		a.Body.Close()
 		a.Body = http.NoBody
 	}
 	return a, err
 }
 
-// discard reads what is left, so that the connection is used again, and closes.
-func discard(body io.ReadCloser) {
-	io.Copy(io.Discard, io.LimitReader(body, 64<<10))
-	body.Close()
-}
+// discard reads what is left, so that the connection is used again.
+func discard(body io.Reader) { io.Copy(io.Discard, io.LimitReader(body, 64<<10)) }
 
 // post sends a document, again after a pause if the receiver is not there or overloaded.
 func post(ctx context.Context, client *http.Client, url string, body []byte) (err error) {
@@ -124,6 +122,7 @@ func try(ctx context.Context, client *http.Client, url string, body []byte) (ret
 	if err != nil {
 		return ctx.Err() == nil, err
 	}
+	defer a.Body.Close()
 	discard(a.Body)
 	if a.StatusCode/100 == 2 {
 		return false, nil

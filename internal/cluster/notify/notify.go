@@ -69,8 +69,7 @@ type Notifier struct {
 	mu     sync.Mutex
 	pairs  map[pair]*told
 	active map[key]active
-	hour   time.Time      // begin of the hour that sent is of
-	sent   map[string]int // notifications by machine
+	budget Budget
 }
 
 // New makes a Notifier; nil if no receiver is configured. Run sends.
@@ -78,7 +77,7 @@ func New(o Options) (*Notifier, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	n := &Notifier{Options: o, pairs: map[pair]*told{}, active: map[key]active{}, sent: map[string]int{}}
+	n := &Notifier{Options: o, pairs: map[pair]*told{}, active: map[key]active{}, budget: Budget{Most: mostOfMachine}}
 	if err := n.least.UnmarshalText([]byte(o.Config.Level)); err != nil {
 		return nil, fmt.Errorf("notify.level: %w", err)
 	}
@@ -118,14 +117,13 @@ func (n *Notifier) Incident(r *incident.Record) {
 		return
 	}
 	n.forget(now)
-	if len(n.pairs) >= mostPairs || len(n.active) >= mostActive || n.sent[r.Machine] >= mostOfMachine || n.activeOf(r.Machine) >= mostOfMachine {
+	if len(n.pairs) >= mostPairs || len(n.active) >= mostActive || n.activeOf(r.Machine) >= mostOfMachine || !n.budget.Take(r.Machine, now) {
 		n.count("dropped")
 		return
 	}
 	if last != nil {
 		e.LeftOut = len(last.left)
 	}
-	n.sent[r.Machine]++
 	n.pairs[e.pair()], n.active[id] = &told{now, map[key]bool{}}, active{e, now}
 	n.send(e)
 }
@@ -144,10 +142,6 @@ func (n *Notifier) activeOf(machine string) (all int) {
 // forget drops what no longer matters: cool-downs that are over, once there are many, and
 // incidents that their agents have not spoken of for long.
 func (n *Notifier) forget(now time.Time) {
-	if now.Sub(n.hour) >= time.Hour {
-		n.hour = now
-		clear(n.sent)
-	}
 	if len(n.pairs) >= mostPairs {
 		for k, p := range n.pairs {
 			if now.Sub(p.at) >= n.Config.CoolDown {

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,36 +132,58 @@ func TestAFloodIsBounded(t *testing.T) {
 	}
 }
 
+func TestBudget(t *testing.T) {
+	b, now := Budget{Most: 2}, time.Unix(1_800_000_000, 0)
+	got := ""
+	for _, machine := range []string{"a", "a", "a", "b"} {
+		got += fmt.Sprint(b.Take(machine, now), " ")
+	}
+	now = now.Add(time.Hour)
+	if got += fmt.Sprint(b.Take("a", now)); got != "true true false true true" {
+		t.Error(got)
+	}
+}
+
 // fakes answers requests by host, and notes them.
 type fakes struct {
+	status atomic.Int64 // of the host hook; 0: it accepts the connection and says nothing
+	mu     sync.Mutex
 	posts  map[string][]string
-	answer func(host string) (status int)
 }
 
 func (f *fakes) RoundTrip(q *http.Request) (*http.Response, error) {
-	body, _ := io.ReadAll(q.Body)
+	body, err := io.ReadAll(q.Body)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
 	f.posts[q.URL.Host] = append(f.posts[q.URL.Host], string(body))
-	status := f.answer(q.URL.Host)
-	if status == 0 { // it accepts the connection and says nothing
-		<-q.Context().Done()
-		return nil, q.Context().Err()
+	f.mu.Unlock()
+	status := 200
+	if q.URL.Host == "hook" {
+		if status = int(f.status.Load()); status == 0 {
+			<-q.Context().Done()
+			return nil, q.Context().Err()
+		}
 	}
 	return &http.Response{StatusCode: status, Body: http.NoBody, Request: q}, nil
+}
+
+// take returns what a host got since the last call.
+func (f *fakes) take(host string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	got := f.posts[host]
+	delete(f.posts, host)
+	return got
 }
 
 // A receiver that hangs holds up neither the server nor the other receivers, an overloaded one is
 // asked again, one that refuses is not, and the log says once that it fails.
 func TestDeadReceivers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		status := 0
-		f := &fakes{posts: map[string][]string{}, answer: func(host string) int {
-			if host == "hook" {
-				return status
-			}
-			return 200
-		}}
-		n := make1(t, time.Now, &log, func(c *config.ServerNotify) {
+		log, f := &quelltest.Output{}, &fakes{posts: map[string][]string{}}
+		n := make1(t, time.Now, log, func(c *config.ServerNotify) {
 			c.Webhook.URL, c.Alertmanager.URL = "http://hook/services/secret", "http://alerts"
 		})
 		for _, r := range n.receivers {
@@ -175,11 +199,11 @@ func TestDeadReceivers(t *testing.T) {
 			t.Errorf("%v were dropped", got)
 		}
 		alerts := 0
-		for _, body := range f.posts["alerts"] {
+		for _, body := range f.take("alerts") {
 			alerts += strings.Count(body, "startsAt")
 		}
-		if len(f.posts["hook"]) != 1 || float64(alerts) != count(n, "alertmanager", "sent") || alerts == 0 {
-			t.Errorf("%d requests to the dead one, %d alerts, %v counted", len(f.posts["hook"]), alerts, count(n, "alertmanager", "sent"))
+		if dead := len(f.take("hook")); dead != 1 || float64(alerts) != count(n, "alertmanager", "sent") || alerts == 0 {
+			t.Errorf("%d requests to the dead one, %d alerts, %v counted", dead, alerts, count(n, "alertmanager", "sent"))
 		}
 		for len(n.receivers[0].queue.waiting) > 0 {
 			<-time.After(time.Hour)
@@ -190,11 +214,12 @@ func TestDeadReceivers(t *testing.T) {
 			t.Errorf("logged %d times:\n%s", got, log.String())
 		}
 		for _, c := range []struct{ status, requests int }{{200, 1}, {400, 1}, {302, 1}, {503, attempts}, {429, attempts}, {200, 1}} {
-			status, f.posts["hook"] = c.status, nil
+			f.status.Store(int64(c.status))
+			f.take("hook")
 			fire(fmt.Sprint("later-", c.status, "-", time.Now().Unix()))
 			<-time.After(time.Minute)
 			synctest.Wait()
-			if got := len(f.posts["hook"]); got != c.requests {
+			if got := len(f.take("hook")); got != c.requests {
 				t.Errorf("status %d: %d requests, want %d", c.status, got, c.requests)
 			}
 		}
@@ -211,7 +236,8 @@ func TestDeadReceivers(t *testing.T) {
 // does not keep an alert for ever.
 func TestAnAlertIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fakes{posts: map[string][]string{}, answer: func(string) int { return 200 }}
+		f := &fakes{posts: map[string][]string{}}
+		f.status.Store(200)
 		n := make1(t, time.Now, nil, func(c *config.ServerNotify) { c.Webhook.URL, c.Alertmanager.URL = "http://hook", "http://alerts" })
 		for _, r := range n.receivers {
 			r.client.Transport = f
@@ -220,8 +246,8 @@ func TestAnAlertIsRepeated(t *testing.T) {
 		n.Incident(of("1", "m", "web", "encode", detect.Likely, time.Now()))
 		<-time.After(3*again + time.Second)
 		synctest.Wait()
-		if len(f.posts["hook"]) != 1 || len(f.posts["alerts"]) != 4 {
-			t.Errorf("%v", f.posts)
+		if hook, alerts := f.take("hook"), f.take("alerts"); len(hook) != 1 || len(alerts) != 4 {
+			t.Errorf("%q, %q", hook, alerts)
 		}
 		<-time.After(late + 2*again)
 		synctest.Wait()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -55,6 +56,26 @@ func withoutURL(err error) error {
 	return err
 }
 
+// Budget bounds the messages of each machine in an hour, so that one that invents incidents does not
+// take the room of others.
+type Budget struct {
+	Most int
+	hour time.Time // when it began
+	used map[string]int
+}
+
+// Take takes one message from a machine's budget, and reports whether there was one.
+func (b *Budget) Take(machine string, now time.Time) bool {
+	if b.used == nil || now.Sub(b.hour) >= time.Hour {
+		b.hour, b.used = now, map[string]int{}
+	}
+	if b.used[machine] >= b.Most {
+		return false
+	}
+	b.used[machine]++
+	return true
+}
+
 // Queue passes messages to a receiver that may be slow or down. Adding one never waits: what
 // does not find room is counted.
 type Queue[T any] struct {
@@ -76,9 +97,12 @@ func (q *Queue[T]) Add(m T) {
 	select {
 	case q.waiting <- m:
 	default:
-		q.results.WithLabelValues(q.name, "dropped").Inc()
+		q.Drop()
 	}
 }
+
+// Drop counts a message that is not added.
+func (q *Queue[T]) Drop() { q.results.WithLabelValues(q.name, "dropped").Inc() }
 
 // Run calls send with what waits, until ctx ends.
 func (q *Queue[T]) Run(ctx context.Context, send func(context.Context, []T)) {

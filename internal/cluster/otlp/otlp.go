@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
@@ -30,8 +31,9 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 )
 
-// mostOpen bounds the incidents whose last event is remembered: agents name them.
-const mostOpen = 10_000
+// Agents name incidents. mostOpen bounds those whose last event is remembered, mostOfMachine the
+// events of a machine in an hour.
+const mostOpen, mostOfMachine = 10_000, 600
 
 // Options configure an Exporter.
 type Options struct {
@@ -51,8 +53,9 @@ type Exporter struct {
 	logs    *otlploghttp.Exporter
 	queue   *notify.Queue[log.Record]
 
-	mu   sync.Mutex
-	said map[key]state // of open incidents
+	mu     sync.Mutex
+	said   map[key]state // of open incidents
+	budget notify.Budget
 }
 
 type key struct{ machine, id string }
@@ -76,7 +79,7 @@ func New(o Options) (*Exporter, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Exporter{Options: o, client: client, host: host, queue: notify.NewQueue[log.Record]("otlp", o.Results), said: map[key]state{}}
+	e := &Exporter{Options: o, client: client, host: host, queue: notify.NewQueue[log.Record]("otlp", o.Results), said: map[key]state{}, budget: notify.Budget{Most: mostOfMachine}}
 	ctx, base := context.Background(), strings.TrimSuffix(o.Config.URL, "/")
 	if e.metrics, err = otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(base+"/v1/metrics"), otlpmetrichttp.WithHTTPClient(client),
 		otlpmetrichttp.WithCompression(otlpmetrichttp.GzipCompression)); err != nil {
@@ -113,8 +116,12 @@ func (e *Exporter) Incident(r *incident.Record) {
 		name = "quell.incident.changed"
 		e.said[k] = now
 	}
+	room := name == "" || e.budget.Take(r.Machine, time.Now())
 	e.mu.Unlock()
-	if name != "" {
+	switch {
+	case !room:
+		e.queue.Drop()
+	case name != "":
 		e.queue.Add(record(name, r))
 	}
 }
