@@ -1,6 +1,6 @@
 // Package otlp exports the server's metrics, and incidents as log events, to OpenTelemetry, by OTLP
-// over HTTP. The server does it and not the agent: OpenTelemetry's SDK would add half of its size to
-// the agent, and agents' incidents pass the server anyway.
+// over HTTP. The server does it and not the agent: agents stay small, need neither the collector's
+// address nor its token, and their incidents pass the server anyway.
 package otlp
 
 import (
