@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -289,6 +289,27 @@ release-check: ## build the release of the last commit in two folders: every arc
 	for copy in a longer/b; do mkdir -p $$dir/$$copy; git archive HEAD | tar -x -C $$dir/$$copy; \
 		$(MAKE) --no-print-directory -C $$dir/$$copy release VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH); export GOCACHE=$$dir/cache; done; \
 	diff -r $$dir/a/bin/release $$dir/longer/b/bin/release && echo "both builds are the same"
+
+# quell-server is linked statically, C library included, so that its image needs no base: the resolver
+# and the users are Go's own (netgo, osusergo). The linker's warnings about that are not shown.
+IMAGE_REGISTRY ?= localhost
+IMAGES = bin/images
+images: GO_RELEASE = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS) -buildid='
+images: ## OCI images of the agent (amd64 and arm64) and of the server, as archives in bin/images, without a daemon (docs/kubernetes.md)
+	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)
+	@set -e; host=$$(go env GOHOSTARCH); root=$(CURDIR)/$(IMAGES)/root; \
+	for arch in amd64 arm64; do mkdir -p $$root/agent-$$arch/usr/bin; \
+		GOOS=linux GOARCH=$$arch CGO_ENABLED=0 $(GO_RELEASE) -o $$root/agent-$$arch/usr/bin/ ./cmd/quell ./cmd/quell-agent; done; \
+	mkdir -p $$root/server-$$host/usr/bin; \
+	out=$$(CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags netgo,osusergo -o $$root/server-$$host/usr/bin/ \
+		-ldflags '$(LDFLAGS) -buildid= -linkmode external -extldflags "-static -Wl,--build-id=none"' ./cmd/quell-server 2>&1) || { echo "$$out"; exit 1; }; \
+	for dir in $$root/*; do mkdir -p $$dir/usr/share/doc/quell; cp LICENSE NOTICE $$dir/usr/share/doc/quell; done; \
+	go build -C deploy/images -trimpath -o $(CURDIR)/bin/image .; \
+	image() { name=$$1 user=$$2 about=$$3; shift 3; bin/image -out $(IMAGES)/$$name.tar -name $(IMAGE_REGISTRY)/$$name:$(VERSION) -title $$name -description "$$about" \
+		-version $(VERSION) -revision $$(git rev-parse HEAD) -time $(SOURCE_DATE_EPOCH) -user $$user -entrypoint /usr/bin/$$name "$$@"; }; \
+	image quell-agent 0:0 'finds the noisy neighbour on a machine, proves it, and quiets it' amd64=$$root/agent-amd64 arm64=$$root/agent-arm64; \
+	image quell-server 65532:65532 'stores and answers what the agents of a cluster find' $$host=$$root/server-$$host; \
+	rm -r $$root; cd $(IMAGES) && sha256sum *.tar | tee SHA256SUMS
 
 # VULNDB is a folder, a zip file or a URL with a database in the format of https://go.dev/doc/security/vuln/database.
 VULNVERSION = v1.9.0
