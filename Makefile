@@ -124,6 +124,35 @@ test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker,
 	@status=0; go vet -tags runtimes ./internal/machine/origin || status=1; \
 	{ go test -json -tags runtimes -count 1 -timeout 15m -run '^TestRuntimes$$' ./internal/machine/origin || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
+# The programs of Kubernetes are those of the module in internal/testkit/chart/kube. All are built apart, and
+# no part of quell.
+KUBE_MODULE         = $(CURDIR)/internal/testkit/chart/kube
+KUBEVERSION         = $(shell sed -n 's,^require k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' $(KUBE_MODULE)/go.mod)
+KUBE                = $(HOME)/.cache/quell/kubernetes-$(KUBEVERSION)
+HELMVERSION         = v4.3.1
+HELM                = $(HOME)/.cache/quell/helm-$(HELMVERSION)
+KUBECONFORMVERSION  = v0.8.0
+KUBECONFORM         = $(HOME)/.cache/quell/kubeconform-$(KUBECONFORMVERSION)
+# Only its definitions of ServiceMonitor and PrometheusRule are read.
+OPERATOR            = github.com/prometheus-operator/prometheus-operator@v0.85.0
+
+test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
+	@status=0; go vet -tags helm ./internal/testkit/chart || status=1; (cd deploy/images && go vet . && go test -count 1 .) || status=1; \
+	operator=$$(cd $(KUBE_MODULE) && go mod download -json $(OPERATOR) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
+	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$$PATH QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
+		go test -json -tags helm -count 1 -timeout 20m ./internal/testkit/chart || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+$(HELM)/helm:
+	GOBIN=$(@D) go install -trimpath helm.sh/helm/v4/cmd/helm@$(HELMVERSION)
+
+$(KUBECONFORM)/kubeconform:
+	GOBIN=$(@D) go install -trimpath github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORMVERSION)
+
+$(KUBE)/kubelet: $(KUBE_MODULE)/go.mod
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/etcd go.etcd.io/etcd/server/v3
+	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kubelet
+
 # axe-core, which checks pages for accessibility: no part of quell.
 AXEVERSION = 4.14.1
 AXE        = $(HOME)/.cache/quell/axe-core-$(AXEVERSION)/axe.min.js
@@ -211,12 +240,12 @@ $(LINT):
 	GOBIN=$(@D) go install -trimpath github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVERSION)
 
 # Packages with tests that only some targets build.
-TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|runtimes|spark|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
+TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|runtimes|spark|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
 	@out=$$(gofmt -l cmd internal); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
-	go vet -tags browser,cluster,guests,runtimes,spark,xen $(TAGGED)
+	go vet -tags browser,cluster,guests,helm,runtimes,spark,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
 	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 	GOFLAGS='$(GOFLAGS) $(RACE)' $(LINT) run --timeout 30m $(PKGS)

@@ -31,15 +31,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ printf "%s/%s:%s" .root.Values.image.registry .repository (.root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
 {{- end }}
 
-{{- define "quell.pullSecrets" -}}
-{{- with .Values.image.pullSecrets }}
-imagePullSecrets:
-{{- range . }}
-  - name: {{ . }}
-{{- end }}
-{{- end }}
-{{- end }}
-
 {{- /* YAML reads a bare on and off as true and false. */}}
 {{- define "quell.mode" -}}
 {{- if kindIs "bool" .Values.agent.mode }}{{ ternary "on" "off" .Values.agent.mode }}{{ else }}{{ .Values.agent.mode }}{{ end }}

@@ -1,8 +1,10 @@
+// The programs of Kubernetes that make test-helm builds. It is a module of its own, so that its
+// dependencies are none of quell's. To update: change the versions of k8s.io and of etcd, then go mod tidy.
 module kube
 
 go 1.24.0
 
-require k8s.io/kubernetes v1.34.4 // indirect
+require k8s.io/kubernetes v1.34.4
 
 require (
 	github.com/JeffAshton/win_pdh v0.0.0-20161109143554-76bb4ee9f0ab // indirect
