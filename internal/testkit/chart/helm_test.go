@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -129,7 +130,7 @@ func TestConfigurationsAreValid(t *testing.T) {
 			t.Errorf("%s: %v", values, err)
 			continue
 		}
-		if string(c.Enforce.Mode) != want || c.StateDir != "/var/lib/quell" || c.Listen != ":9780" {
+		if fmt.Sprint(c.Enforce.Mode) != want || c.StateDir != "/var/lib/quell" || c.Listen != ":9780" {
 			t.Errorf("%s: mode %s, state_dir %s, listen %s", values, c.Enforce.Mode, c.StateDir, c.Listen)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -288,7 +289,7 @@ func TestOnANode(t *testing.T) {
 	n.start(pod(all["DaemonSet/quell-agent"], "quell-agent-x", "quell", func(spec object) { spec["nodeName"] = node }))
 	client := api.NewClient("/run/quell/agent.sock")
 	status, err := client.Status(t.Context())
-	if err != nil || status.Machine != node || status.Mode != "advise" {
+	if err != nil || status.Machine != node || status.Mode != plan.Advise {
 		t.Fatalf("%+v, %v", status, err)
 	}
 	t.Logf("degraded: %q; usage: %s; signals: %+v", status.Degraded, status.Usage, status.Signals)
