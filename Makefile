@@ -151,7 +151,7 @@ $(KUBECONFORM)/kubeconform:
 $(KUBE)/kubelet: $(KUBE_MODULE)/go.mod
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/etcd go.etcd.io/etcd/server/v3
-	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kubelet
+	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBEVERSION)' -o $(@D)/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kubelet
 
 # axe-core, which checks pages for accessibility: no part of quell.
 AXEVERSION = 4.14.1
@@ -243,7 +243,7 @@ $(LINT):
 TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|runtimes|spark|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
-	@out=$$(gofmt -l cmd internal); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
+	@out=$$(gofmt -l cmd internal deploy); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
 	go vet -tags browser,cluster,guests,helm,runtimes,spark,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
@@ -320,7 +320,8 @@ release-check: ## build the release of the last commit in two folders: every arc
 	diff -r $$dir/a/bin/release $$dir/longer/b/bin/release && echo "both builds are the same"
 
 # quell-server is linked statically, C library included, so that its image needs no base: the resolver
-# and the users are Go's own (netgo, osusergo). The linker's warnings about that are not shown.
+# and the users are Go's own (netgo, osusergo). The linker's warnings about that are not shown. Debian
+# has the terms of these libraries.
 IMAGE_REGISTRY ?= localhost
 IMAGES = bin/images
 images: GO_RELEASE = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS) -buildid='
@@ -333,6 +334,8 @@ images: ## OCI images of the agent (amd64 and arm64) and of the server, as archi
 	out=$$(CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags netgo,osusergo -o $$root/server-$$host/usr/bin/ \
 		-ldflags '$(LDFLAGS) -buildid= -linkmode external -extldflags "-static -Wl,--build-id=none"' ./cmd/quell-server 2>&1) || { echo "$$out"; exit 1; }; \
 	for dir in $$root/*; do mkdir -p $$dir/usr/share/doc/quell; cp LICENSE NOTICE $$dir/usr/share/doc/quell; done; \
+	for library in libc6 libstdc++6; do cp /usr/share/doc/$$library/copyright $$root/server-$$host/usr/share/doc/quell/$$library; done; \
+	cp /usr/share/common-licenses/LGPL-2.1 $$root/server-$$host/usr/share/doc/quell; \
 	go build -C deploy/images -trimpath -o $(CURDIR)/bin/image .; \
 	image() { name=$$1 user=$$2 about=$$3; shift 3; bin/image -out $(IMAGES)/$$name.tar -name $(IMAGE_REGISTRY)/$$name:$(VERSION) -title $$name -description "$$about" \
 		-version $(VERSION) -revision $$(git rev-parse HEAD) -time $(SOURCE_DATE_EPOCH) -user $$user -entrypoint /usr/bin/$$name "$$@"; }; \

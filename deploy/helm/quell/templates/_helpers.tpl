@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $own := dict "state_dir" $a.stateDir "journals" (printf "%s/journals" $a.stateDir) "socket" "/run/quell/agent.sock" "listen" (printf ":%d" (int $a.port)) }}
 {{- $_ := set $own "enforce" (dict "mode" (include "quell.mode" .)) }}
 {{- with include "quell.serverURL" . }}
-{{- $server := dict "url" . "credentials" (printf "%s/agent.creds" $a.stateDir) }}
+{{- $server := dict "url" . "credentials" (printf "%s/agent.creds" $a.stateDir) "credentials_later" true }}
 {{- if $a.server.ca }}{{ $_ := set $server "tls" (dict "ca" "/etc/quell/ca.crt") }}{{ end }}
 {{- $_ := set $own "server" $server }}
 {{- end }}
