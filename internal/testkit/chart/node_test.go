@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,10 +189,13 @@ func (n *machine) kubelet() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	cert, key := certificate(n.t, node, net.ParseIP(address(n.t)))
 	config := n.write("kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 port: 10250
 healthzPort: %s
+tlsCertFile: %s
+tlsPrivateKeyFile: %s
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}}
 authorization: {mode: Webhook}
 cgroupDriver: cgroupfs
@@ -204,7 +208,7 @@ syncFrequency: 10s
 fileCheckFrequency: 10s
 nodeStatusUpdateFrequency: 2s
 shutdownGracePeriod: 0s
-`, port, n.runtime, n.dir))
+`, port, n.write("kubelet.crt", cert), n.write("kubelet.key", key), n.runtime, n.dir))
 	p := daemon(n.t, n.dir, "kubelet", n.command("kubelet", "--config", config, "--kubeconfig", n.kubeconfig("node", node+"-token"), "--hostname-override", node,
 		"--node-ip", address(n.t), "--root-dir", n.dir+"/kubelet", "--cert-dir", n.dir+"/pki"))
 	err = p.Until(n.t.Context(), 3*time.Minute, "register its node", func() (bool, error) {
@@ -260,6 +264,22 @@ func (n *machine) quota(namespace, pod string) (read func() string) {
 	}
 }
 
+// apply makes some of the chart's objects.
+func (n *machine) apply(all map[string]object, names ...string) {
+	n.t.Helper()
+	for _, name := range names {
+		text, err := json.Marshal(all[name])
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.kubectl(string(text), "apply", "-f", "-")
+	}
+}
+
+// critical is a pod of which only the kubelet tells why it is never capped.
+const critical = `{apiVersion: v1, kind: Pod, metadata: {name: critical-0, namespace: shop},
+spec: {nodeName: ` + node + `, priorityClassName: system-cluster-critical, containers: [{name: app, image: "localhost/task:1"}]}}`
+
 const web = `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, annotations: {quell.io/class: batch}},
 spec: {nodeName: ` + node + `, containers: [{name: app, image: "localhost/task:1", resources: {limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 100m, memory: 16Mi}}}]}}`
 
@@ -277,15 +297,13 @@ func TestOnANode(t *testing.T) {
 	n.kubectl("", "-n", "shop", "create", "serviceaccount", "default")
 	n.kubectl("", "-n", "shop", "patch", "serviceaccount", "default", "-p", `{"automountServiceAccountToken": false}`)
 	all := objects(t, rendered(t, "testdata/node.yaml", `server.enabled=false`, fmt.Sprintf("image.tag=%q", os.Getenv("QUELL_IMAGE_TAG")), fmt.Sprintf("agent.stateDir=%q", n.dir+"/state"),
-		fmt.Sprintf("agent.runtimeDirs=[%q]", n.dir+"/run"), fmt.Sprintf("agent.config.names.cri=[%q]", n.runtime)))
-	for _, name := range []string{"ServiceAccount/quell-agent", "ConfigMap/quell-agent"} {
-		text, err := json.Marshal(all[name])
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.kubectl(string(text), "apply", "-f", "-")
-	}
+		fmt.Sprintf("agent.runtimeDirs=[%q]", n.dir+"/run"), fmt.Sprintf("agent.config.names.cri=[%q]", n.runtime),
+		"agent.kubelet.enabled=true", fmt.Sprintf("agent.kubelet.ca=%q", n.dir+"/kubelet.crt")))
+	n.apply(all, "ServiceAccount/quell-agent", "ConfigMap/quell-agent", "ClusterRole/quell-agent", "ClusterRoleBinding/quell-agent")
+	// A controller makes it in each namespace; it is a part of the volume with the token.
+	n.kubectl("", "-n", "quell", "create", "configmap", "kube-root-ca.crt", "--from-literal", "ca.crt=")
 	n.start(web)
+	n.start(critical)
 	n.start(pod(all["DaemonSet/quell-agent"], "quell-agent-x", "quell", func(spec object) { spec["nodeName"] = node }))
 	client := api.NewClient("/run/quell/agent.sock")
 	status, err := client.Status(t.Context())
@@ -300,6 +318,12 @@ func TestOnANode(t *testing.T) {
 		cmd := n.command("ctr", "-a", n.runtime, "-n", "k8s.io", "tasks", "exec", "--exec-id", fmt.Sprint(time.Now().UnixNano()), n.container("quell", "quell-agent-x"), "/usr/bin/quell", "top", "--once", "--json")
 		out, err := cmd.Output()
 		return err == nil && bytes.Contains(out, []byte(`"`+named+`"`))
+	})
+	quelltest.Until(t, "the kubelet tells the priority class", func() bool {
+		all, err := client.Tasks(t.Context())
+		return err == nil && slices.ContainsFunc(all, func(v api.TaskView) bool {
+			return v.Name == "shop/critical-0/app" && v.NeverCap && strings.Contains(v.ClassWhy, "system-cluster-critical")
+		})
 	})
 	quota := n.quota("shop", "web-0")
 	if got := quota(); got != "50000" {
@@ -377,19 +401,13 @@ func privileges(t *testing.T, pid int) {
 func serverRuns(t *testing.T, n *machine) {
 	n.t = t
 	all := objects(t, rendered(t, "testdata/node.yaml", fmt.Sprintf("image.tag=%q", os.Getenv("QUELL_IMAGE_TAG"))))
-	for _, name := range []string{"ServiceAccount/quell-server", "ConfigMap/quell-server"} {
-		text, err := json.Marshal(all[name])
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.kubectl(string(text), "apply", "-f", "-")
-	}
+	n.apply(all, "ServiceAccount/quell-server", "ConfigMap/quell-server")
 	out := n.ctr("run", "--rm", "--snapshotter", "native", "localhost/quell-server:"+os.Getenv("QUELL_IMAGE_TAG"), "quell-test-token", "/usr/bin/quell-server", "token", "alice", "viewer")
 	_, line, ok := strings.Cut(out, "line for tokens_file:\n")
 	if !ok {
 		t.Fatalf("token: %s", out)
 	}
-	cert, key := certificate(t)
+	cert, key := certificate(t, "quell-server.quell.svc")
 	n.kubectl("", "-n", "quell", "create", "secret", "generic", "quell-tokens", "--from-literal", "tokens="+strings.TrimSpace(line))
 	n.kubectl("", "-n", "quell", "create", "secret", "tls", "quell-server-tls", "--cert", n.write("tls.crt", cert), "--key", n.write("tls.key", key))
 	n.start(pod(all["StatefulSet/quell-server"], "quell-server-0", "quell", func(spec object) {
@@ -405,15 +423,14 @@ func serverRuns(t *testing.T, n *machine) {
 	})
 }
 
-// certificate is a certificate of the server's name that signs itself, and its key.
-func certificate(t *testing.T) (cert, key string) {
+// certificate is a certificate of a name and addresses that signs itself, and its key.
+func certificate(t *testing.T, name string, ips ...net.IP) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := "quell-server.quell.svc"
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: ips, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(24 * 365 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
