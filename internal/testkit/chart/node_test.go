@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"net"
 	"os"
@@ -22,6 +23,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
@@ -62,6 +65,8 @@ func startNode(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	keepAbsent(t, "/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/usr/libexec/kubernetes", "/run/containerd", "/run/quell")
+	t.Cleanup(func() { unmount(dir) })
 	t.Cleanup(removeCgroups)
 	root := packages + "/root"
 	n := &machine{cluster: startCluster(t, dir), runtime: dir + "/run/c.sock", path: append(os.Environ(),
@@ -69,6 +74,27 @@ func startNode(t *testing.T) *machine {
 	n.containerd(root)
 	n.kubelet()
 	return n
+}
+
+// keepAbsent removes at the test's end what these programs make outside their directory, unless
+// it was there before.
+func keepAbsent(t *testing.T, dirs ...string) {
+	for _, dir := range dirs {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			t.Cleanup(func() { os.RemoveAll(dir) })
+		}
+	}
+}
+
+// unmount undoes the mounts below a directory, the newest first.
+func unmount(dir string) {
+	text, _ := os.ReadFile("/proc/self/mountinfo")
+	lines := strings.Split(string(text), "\n")
+	for _, line := range slices.Backward(lines) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			_ = unix.Unmount(f[4], unix.MNT_DETACH)
+		}
+	}
 }
 
 // removeCgroups removes what the kubelet and its pods leave, if nothing is in it.
@@ -283,96 +309,145 @@ spec: {nodeName: ` + node + `, priorityClassName: system-cluster-critical, conta
 const web = `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, annotations: {quell.io/class: batch}},
 spec: {nodeName: ` + node + `, containers: [{name: app, image: "localhost/task:1", resources: {limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 100m, memory: 16Mi}}}]}}`
 
-// TestOnANode: a kubelet runs the agent as the chart says, from the image, with the capabilities
-// that it lists and no others. The agent names the pods, caps one, leaves the limit alone that the
-// kubelet then sets, and undoes its caps when it is killed and when its pod is deleted.
+// TestOnANode: a kubelet runs the server and the agent as the chart says, from the images. The agent
+// has the capabilities that the chart lists and no others, names the pods, caps one, leaves the limit
+// alone that the kubelet then sets, and undoes its caps when it is killed and when its pod is deleted.
 func TestOnANode(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
-	if _, err := os.Stat("/run/quell"); errors.Is(err, os.ErrNotExist) {
-		t.Cleanup(func() { os.RemoveAll("/run/quell") })
-	}
 	n := startNode(t)
 	n.namespace("quell", "privileged")
 	n.namespace("shop", "baseline")
 	n.kubectl("", "-n", "shop", "create", "serviceaccount", "default")
 	n.kubectl("", "-n", "shop", "patch", "serviceaccount", "default", "-p", `{"automountServiceAccountToken": false}`)
-	all := objects(t, rendered(t, "testdata/node.yaml", `server.enabled=false`, fmt.Sprintf("image.tag=%q", os.Getenv("QUELL_IMAGE_TAG")), fmt.Sprintf("agent.stateDir=%q", n.dir+"/state"),
+	cert, key := certificate(t, "quell-server.quell.svc")
+	ca, err := json.Marshal(cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, rendered(t, "testdata/node.yaml", fmt.Sprintf("image.tag=%q", os.Getenv("QUELL_IMAGE_TAG")), fmt.Sprintf("agent.stateDir=%q", n.dir+"/state"),
 		fmt.Sprintf("agent.runtimeDirs=[%q]", n.dir+"/run"), fmt.Sprintf("agent.config.names.cri=[%q]", n.runtime),
-		"agent.kubelet.enabled=true", fmt.Sprintf("agent.kubelet.ca=%q", n.dir+"/kubelet.crt")))
+		"agent.kubelet.enabled=true", fmt.Sprintf("agent.kubelet.ca=%q", n.dir+"/kubelet.crt"), "agent.server.ca="+string(ca)))
+	server := n.server(all, cert, key)
 	n.apply(all, "ServiceAccount/quell-agent", "ConfigMap/quell-agent", "ClusterRole/quell-agent", "ClusterRoleBinding/quell-agent")
 	// A controller makes it in each namespace; it is a part of the volume with the token.
 	n.kubectl("", "-n", "quell", "create", "configmap", "kube-root-ca.crt", "--from-literal", "ca.crt=")
 	n.start(web)
 	n.start(critical)
-	n.start(pod(all["DaemonSet/quell-agent"], "quell-agent-x", "quell", func(spec object) { spec["nodeName"] = node }))
+	n.start(pod(all["DaemonSet/quell-agent"], "quell-agent-x", "quell", func(spec object) {
+		spec["nodeName"] = node
+		spec["hostAliases"] = []any{object{"ip": server, "hostnames": []any{"quell-server.quell.svc"}}} // there is no DNS here
+	}))
 	client := api.NewClient("/run/quell/agent.sock")
 	status, err := client.Status(t.Context())
-	if err != nil || status.Machine != node || status.Mode != plan.Advise {
+	if err != nil || status.Machine != node || status.Mode != plan.Advise || !strings.Contains(fmt.Sprint(status.Degraded), "agent.creds") {
 		t.Fatalf("%+v, %v", status, err)
 	}
-	t.Logf("degraded: %q; usage: %s; signals: %+v", status.Degraded, status.Usage, status.Signals)
 	privileges(t, status.PID)
+	n.enrol(client)
+	for _, s := range status.Signals {
+		if !s.OK {
+			t.Errorf("signal %s: %s", s.Signal, s.Reason)
+		}
+	}
+	named := n.names(client)
+	n.coexists(client, named)
+	if usage, err := filepath.Glob("/sys/fs/cgroup/memory/kubepods/burstable/pod*/" + n.container("quell", "quell-agent-x") + "/memory.max_usage_in_bytes"); err == nil && len(usage) == 1 {
+		text, _ := os.ReadFile(usage[0])
+		t.Logf("usage: %s; the agent's memory, with its maps in the kernel: %s bytes at most", status.Usage, bytes.TrimSpace(text))
+	}
+	n.ends(client, named)
+}
 
+// enrol gives the agent credentials that are valid for an hour: it connects, and replaces them.
+func (n *machine) enrol(client *api.Client) {
+	n.t.Helper()
+	text := n.ctr("tasks", "exec", "--exec-id", "enrol", n.container("quell", "quell-server-0"), "/usr/bin/quell-server", "--config", "/etc/quell/server.yaml",
+		"credentials", "agent", node, "--enrol", "1h", "--ttl", "2160h")
+	file := n.write("state/agent.creds", text+"\n")
+	quelltest.Until(n.t, "the agent is connected", func() bool {
+		s, err := client.Status(n.t.Context())
+		return err == nil && len(s.Degraded) == 0
+	})
+	quelltest.Until(n.t, "the agent has credentials of its own", func() bool {
+		now, err := os.ReadFile(file)
+		return err == nil && strings.TrimSpace(string(now)) != text
+	})
+}
+
+// names waits until pods have their names, and returns that of a pod's container.
+func (n *machine) names(client *api.Client) string {
+	n.t.Helper()
 	const named = "shop/web-0/app"
-	quelltest.Until(t, "the image's quell names the pod", func() bool {
+	quelltest.Until(n.t, "the image's quell names the pod", func() bool {
 		cmd := n.command("ctr", "-a", n.runtime, "-n", "k8s.io", "tasks", "exec", "--exec-id", fmt.Sprint(time.Now().UnixNano()), n.container("quell", "quell-agent-x"), "/usr/bin/quell", "top", "--once", "--json")
 		out, err := cmd.Output()
 		return err == nil && bytes.Contains(out, []byte(`"`+named+`"`))
 	})
-	quelltest.Until(t, "the kubelet tells the priority class", func() bool {
-		all, err := client.Tasks(t.Context())
+	quelltest.Until(n.t, "the kubelet tells the priority class", func() bool {
+		all, err := client.Tasks(n.t.Context())
 		return err == nil && slices.ContainsFunc(all, func(v api.TaskView) bool {
 			return v.Name == "shop/critical-0/app" && v.NeverCap && strings.Contains(v.ClassWhy, "system-cluster-critical")
 		})
 	})
+	return named
+}
+
+// capIt caps the pod's container to a tenth of a CPU.
+func (n *machine) capIt(client *api.Client, named string) {
+	n.t.Helper()
+	quota := n.quota("shop", "web-0")
+	quelltest.Until(n.t, "the task is capped", func() bool {
+		_, err := client.Command(n.t.Context(), command.CapTask(named, 0.1, time.Hour, "test"))
+		return err == nil && quota() == "10000"
+	})
+}
+
+// coexists: the kubelet resizes the container in mid-cap. Its limit stays, and the cap is over.
+func (n *machine) coexists(client *api.Client, named string) {
+	n.t.Helper()
 	quota := n.quota("shop", "web-0")
 	if got := quota(); got != "50000" {
-		t.Fatalf("the kubelet's limit is %s", got)
+		n.t.Fatalf("the kubelet's limit is %s", got)
 	}
-	capIt := func() {
-		t.Helper()
-		quelltest.Until(t, "the task is capped", func() bool {
-			_, err := client.Command(t.Context(), command.CapTask(named, 0.1, time.Hour, "test"))
-			return err == nil && quota() == "10000"
-		})
-	}
-	capIt()
-
-	// The kubelet resizes the container in mid-cap: its limit stays, and the cap is over.
+	n.capIt(client, named)
 	n.kubectl("", "-n", "shop", "patch", "pod", "web-0", "--subresource", "resize", "-p", `{"spec":{"containers":[{"name":"app","resources":{"limits":{"cpu":"300m"}}}]}}`)
-	quelltest.Until(t, "the kubelet sets its limit", func() bool { return quota() == "30000" })
-	quelltest.Until(t, "the cap is over", func() bool {
-		s, err := client.Status(t.Context())
+	quelltest.Until(n.t, "the kubelet sets its limit", func() bool { return quota() == "30000" })
+	quelltest.Until(n.t, "the cap is over", func() bool {
+		s, err := client.Status(n.t.Context())
 		return err == nil && len(s.Caps) == 0
 	})
 	if text, err := os.ReadFile(n.dir + "/state/audit.jsonl"); err != nil || !bytes.Contains(text, []byte("taken-over")) || quota() != "30000" {
-		t.Errorf("quota %s, %v, audit log: %s", quota(), err, text)
+		n.t.Errorf("quota %s, %v, audit log: %s", quota(), err, text)
 	}
+}
 
-	// Killed: the kubelet starts the container again, and that agent undoes the cap.
-	capIt()
-	killed := status.PID
-	if p, err := os.FindProcess(killed); err != nil || p.Kill() != nil {
-		t.Fatal(err)
+// ends: an agent that is killed, or whose pod is deleted, leaves no cap.
+func (n *machine) ends(client *api.Client, named string) {
+	n.t.Helper()
+	quota := n.quota("shop", "web-0")
+	n.capIt(client, named)
+	status, err := client.Status(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
 	}
-	quelltest.Until(t, "the next agent undoes the cap", func() bool { return quota() == "30000" })
-	quelltest.Until(t, "the next agent answers", func() bool {
-		s, err := client.Status(t.Context())
-		return err == nil && s.PID != killed && s.Intervals > 0
+	if err := unix.Kill(status.PID, unix.SIGKILL); err != nil {
+		n.t.Fatal(err)
+	}
+	quelltest.Until(n.t, "the agent that the kubelet starts undoes the cap", func() bool { return quota() == "30000" })
+	quelltest.Until(n.t, "it answers", func() bool {
+		s, err := client.Status(n.t.Context())
+		return err == nil && s.PID != status.PID && s.Intervals > 0
 	})
-
-	// Deleted: it undoes its cap, and ends in order.
-	capIt()
-	n.kubectl("", "-n", "quell", "patch", "pod", "quell-agent-x", "--type", "merge", "-p", `{"metadata":{"finalizers":["quell.dev/test"]}}`)
+	n.capIt(client, named)
+	n.kubectl("", "-n", "quell", "patch", "pod", "quell-agent-x", "--type", "merge", "-p", `{"metadata":{"finalizers":["quell.dev/test"]}}`) // keeps its status
 	n.kubectl("", "-n", "quell", "delete", "pod", "quell-agent-x", "--wait=false")
-	quelltest.Until(t, "the pod has ended", func() bool {
+	quelltest.Until(n.t, "the agent has ended in order", func() bool {
 		out, err := n.try("", "-n", "quell", "get", "pod", "quell-agent-x", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
 		return err == nil && out == "0"
 	})
 	if got := quota(); got != "30000" {
-		t.Errorf("after the agent's end the limit is %s", got)
+		n.t.Errorf("after the agent's end the limit is %s", got)
 	}
-	t.Run("server", func(t *testing.T) { serverRuns(t, n) })
 }
 
 // privileges: the process has the capabilities of the chart and no others, in every set that
@@ -397,17 +472,16 @@ func privileges(t *testing.T, pid int) {
 	}
 }
 
-// serverRuns: the kubelet runs the server as an ordinary user, and it is ready.
-func serverRuns(t *testing.T, n *machine) {
-	n.t = t
-	all := objects(t, rendered(t, "testdata/node.yaml", fmt.Sprintf("image.tag=%q", os.Getenv("QUELL_IMAGE_TAG"))))
+// server has the kubelet run the server, as an ordinary user, and returns its address. It is ready,
+// also after it was killed: its keys must not be open to the group then.
+func (n *machine) server(all map[string]object, cert, key string) string {
+	n.t.Helper()
 	n.apply(all, "ServiceAccount/quell-server", "ConfigMap/quell-server")
 	out := n.ctr("run", "--rm", "--snapshotter", "native", "localhost/quell-server:"+os.Getenv("QUELL_IMAGE_TAG"), "quell-test-token", "/usr/bin/quell-server", "token", "alice", "viewer")
 	_, line, ok := strings.Cut(out, "line for tokens_file:\n")
 	if !ok {
-		t.Fatalf("token: %s", out)
+		n.t.Fatalf("token: %s", out)
 	}
-	cert, key := certificate(t, "quell-server.quell.svc")
 	n.kubectl("", "-n", "quell", "create", "secret", "generic", "quell-tokens", "--from-literal", "tokens="+strings.TrimSpace(line))
 	n.kubectl("", "-n", "quell", "create", "secret", "tls", "quell-server-tls", "--cert", n.write("tls.crt", cert), "--key", n.write("tls.key", key))
 	n.start(pod(all["StatefulSet/quell-server"], "quell-server-0", "quell", func(spec object) {
@@ -415,12 +489,12 @@ func serverRuns(t *testing.T, n *machine) {
 		// A volume that begins empty, of root, and is given to the group, as most drivers do.
 		spec["volumes"] = append(spec["volumes"].([]any), object{"name": "state", "emptyDir": object{}})
 	}))
-	// Again: the keys must not be open to the group then.
 	n.ctr("tasks", "kill", "--signal", "SIGKILL", n.container("quell", "quell-server-0"))
-	quelltest.Until(t, "it is ready again", func() bool {
+	quelltest.Until(n.t, "the server is ready again", func() bool {
 		out, err := n.try("", "-n", "quell", "get", "pod", "quell-server-0", "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
 		return err == nil && out == "1 true"
 	})
+	return n.kubectl("", "-n", "quell", "get", "pod", "quell-server-0", "-o", "jsonpath={.status.podIP}")
 }
 
 // certificate is a certificate of a name and addresses that signs itself, and its key.
