@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,8 +18,11 @@ type file struct {
 // change them, and those with secrets can be read by their owner and its group at most. The
 // error is an *InvalidError that names every problem.
 func (a *Agent) CheckFiles() error {
-	t := a.Server.TLS
-	return checkFiles(file{"server.credentials", a.Server.Credentials, true}, file{"server.tls.key", t.Key, true},
+	t, credentials := a.Server.TLS, a.Server.Credentials
+	if _, err := os.Stat(credentials); a.Server.Later && errors.Is(err, fs.ErrNotExist) {
+		credentials = ""
+	}
+	return checkFiles(file{"server.credentials", credentials, true}, file{"server.tls.key", t.Key, true},
 		file{"server.tls.cert", t.Cert, false}, file{"server.tls.ca", t.CA, false},
 		file{"names.kubelet.token", a.Names.Kubelet.Token, true}, file{"names.kubelet.ca", a.Names.Kubelet.CA, false})
 }

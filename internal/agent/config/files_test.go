@@ -37,6 +37,10 @@ func TestFilesWithSecrets(t *testing.T) {
 			t.Errorf("%s is missing: %v", key, err)
 		}
 	}
+	a.Server.Later = true
+	if err := a.CheckFiles(); err == nil || strings.Contains(err.Error(), "server.credentials") || !strings.Contains(err.Error(), "server.tls.key") {
+		t.Errorf("credentials that come later are missing: %v", err)
+	}
 	for key := range checks {
 		write(key, 0o600)
 	}
