@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-events test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -124,11 +124,11 @@ test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker,
 	@status=0; go vet -tags runtimes ./internal/machine/origin || status=1; \
 	{ go test -json -tags runtimes -count 1 -timeout 15m -run '^TestRuntimes$$' ./internal/machine/origin || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-# The programs of Kubernetes are those of the module in internal/testkit/chart/kube. All are built apart, and
-# no part of quell.
+# The programs of Kubernetes are those of the module in internal/testkit/chart/kube, or in a folder that KUBE
+# names. All are built apart, and no part of quell.
 KUBE_MODULE         = $(CURDIR)/internal/testkit/chart/kube
 KUBEVERSION         = $(shell sed -n 's,^require k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' $(KUBE_MODULE)/go.mod)
-KUBE                = $(HOME)/.cache/quell/kubernetes-$(KUBEVERSION)
+KUBE               ?= $(HOME)/.cache/quell/kubernetes-$(KUBEVERSION)
 HELMVERSION         = v4.3.1
 HELM                = $(HOME)/.cache/quell/helm-$(HELMVERSION)
 KUBECONFORMVERSION  = v0.8.0
@@ -148,7 +148,7 @@ $(HELM)/helm:
 $(KUBECONFORM)/kubeconform:
 	GOBIN=$(@D) go install -trimpath github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORMVERSION)
 
-$(KUBE)/kubelet: $(KUBE_MODULE)/go.mod
+$(KUBE)/kube-apiserver $(KUBE)/kubelet &: $(KUBE_MODULE)/go.mod
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/etcd go.etcd.io/etcd/server/v3
 	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBEVERSION)' -o $(@D)/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kubelet
@@ -170,6 +170,22 @@ test-prometheus: ## a real Prometheus and Alertmanager with the shipped rules, o
 	@internal/testkit/quelltest/deps.sh -n prometheus
 	@status=0; go vet -tags prometheus ./internal/people/demo || status=1; \
 	{ go test -json -tags prometheus -count 1 -timeout 10m -run '^TestPrometheus' ./internal/people/demo || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+# The collector of OpenTelemetry with what the test needs of it: no part of quell.
+OTELVERSION = v0.165.0
+OTELCOL     = $(HOME)/.cache/quell/otelcol-$(OTELVERSION)/otelcol
+
+$(OTELCOL): internal/cluster/otlp/testdata/collector.yaml
+	@mkdir -p $(@D) && sed 's/VERSION/$(OTELVERSION)/' $< >$(@D)/builder.yaml && cd $(@D) && \
+	GOFLAGS=-trimpath go run go.opentelemetry.io/collector/cmd/builder@$(OTELVERSION) --config builder.yaml >builder.log 2>&1 || { cat builder.log; exit 1; }
+
+test-otlp: $(OTELCOL) ## OpenTelemetry's collector, built once, receives metrics and incidents from quell-server's exporter (1 minute; the first time 10)
+	@status=0; go vet -tags otlp ./internal/cluster/otlp || status=1; \
+	{ QUELL_OTELCOL=$(OTELCOL) go test -json -tags otlp -count 1 -timeout 10m ./internal/cluster/otlp || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+test-events: $(KUBE)/kube-apiserver ## a real Kubernetes API server takes quell-server's events, with a service account's token (1 minute, and 20 once to build Kubernetes)
+	@status=0; go vet -tags kubernetes ./internal/cluster/notify || status=1; \
+	{ QUELL_KUBE=$(KUBE) go test -json -tags kubernetes -count 1 -timeout 10m -run '^TestKubernetes' ./internal/cluster/notify || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)

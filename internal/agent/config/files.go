@@ -29,8 +29,13 @@ func (a *Agent) CheckFiles() error {
 
 // CheckFiles is Agent.CheckFiles for quell-server.
 func (s *Server) CheckFiles() error {
-	return checkFiles(file{"tls.key", s.TLS.Key, true}, file{"tls.cert", s.TLS.Cert, false}, file{"tokens_file", s.TokensFile, false},
-		file{"bus.credentials", s.Bus.Credentials, true}, file{"bus.ca", s.Bus.CA, false})
+	all := []file{{"tls.key", s.TLS.Key, true}, {"tls.cert", s.TLS.Cert, false}, {"tokens_file", s.TokensFile, false},
+		{"bus.credentials", s.Bus.Credentials, true}, {"bus.ca", s.Bus.CA, false}, {"notify.webhook.url_file", s.Notify.Webhook.URLFile, true}}
+	for _, r := range s.receivers() {
+		// The kubelet sets the mode of a pod's token, in a container where there are no other users.
+		all = append(all, file{r.key + ".token_file", r.TokenFile, r.key != "notify.kubernetes"}, file{r.key + ".ca", r.CA, false})
+	}
+	return checkFiles(all...)
 }
 
 func checkFiles(all ...file) error {
