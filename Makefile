@@ -124,11 +124,11 @@ test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker,
 	@status=0; go vet -tags runtimes ./internal/machine/origin || status=1; \
 	{ go test -json -tags runtimes -count 1 -timeout 15m -run '^TestRuntimes$$' ./internal/machine/origin || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-# The programs of Kubernetes are those of the module in internal/testkit/chart/kube. All are built apart, and
-# no part of quell.
+# The programs of Kubernetes are those of the module in internal/testkit/chart/kube, or in a folder that KUBE
+# names. All are built apart, and no part of quell.
 KUBE_MODULE         = $(CURDIR)/internal/testkit/chart/kube
 KUBEVERSION         = $(shell sed -n 's,^require k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' $(KUBE_MODULE)/go.mod)
-KUBE                = $(HOME)/.cache/quell/kubernetes-$(KUBEVERSION)
+KUBE               ?= $(HOME)/.cache/quell/kubernetes-$(KUBEVERSION)
 HELMVERSION         = v4.3.1
 HELM                = $(HOME)/.cache/quell/helm-$(HELMVERSION)
 KUBECONFORMVERSION  = v0.8.0
@@ -136,7 +136,7 @@ KUBECONFORM         = $(HOME)/.cache/quell/kubeconform-$(KUBECONFORMVERSION)
 # Only its definitions of ServiceMonitor and PrometheusRule are read.
 OPERATOR            = github.com/prometheus-operator/prometheus-operator@v0.85.0
 
-test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet $(KUBE)/kube-scheduler ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
+test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
 	@status=0; go vet -tags helm ./internal/testkit/chart || status=1; (cd deploy/images && go vet . && go test -count 1 .) || status=1; \
 	operator=$$(cd $(KUBE_MODULE) && go mod download -json $(OPERATOR) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
 	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$$PATH QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
@@ -148,13 +148,10 @@ $(HELM)/helm:
 $(KUBECONFORM)/kubeconform:
 	GOBIN=$(@D) go install -trimpath github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORMVERSION)
 
-$(KUBE)/kubelet: $(KUBE_MODULE)/go.mod
+$(KUBE)/kube-apiserver $(KUBE)/kubelet $(KUBE)/kube-scheduler &: $(KUBE_MODULE)/go.mod
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/etcd go.etcd.io/etcd/server/v3
-	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBEVERSION)' -o $(@D)/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kubelet
-
-$(KUBE)/kube-scheduler: $(KUBE)/kubelet
-	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/ k8s.io/kubernetes/cmd/kube-scheduler
+	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBEVERSION)' -o $(@D)/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kube-scheduler
 
 # axe-core, which checks pages for accessibility: no part of quell.
 AXEVERSION = 4.14.1
@@ -186,7 +183,7 @@ test-otlp: $(OTELCOL) ## OpenTelemetry's collector, built once, receives metrics
 	@status=0; go vet -tags otlp ./internal/cluster/otlp || status=1; \
 	{ QUELL_OTELCOL=$(OTELCOL) go test -json -tags otlp -count 1 -timeout 10m ./internal/cluster/otlp || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-test-events: $(KUBE)/kubelet ## a real Kubernetes API server takes quell-server's events, with a service account's token (1 minute, and 20 once to build Kubernetes)
+test-events: $(KUBE)/kube-apiserver ## a real Kubernetes API server takes quell-server's events, with a service account's token (1 minute, and 20 once to build Kubernetes)
 	@status=0; go vet -tags kubernetes ./internal/cluster/notify || status=1; \
 	{ QUELL_KUBE=$(KUBE) go test -json -tags kubernetes -count 1 -timeout 10m -run '^TestKubernetes' ./internal/cluster/notify || $(FAILED); } | $(TALLY) || status=1; exit $$status
 

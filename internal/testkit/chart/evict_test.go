@@ -25,7 +25,7 @@ func TestEvictions(t *testing.T) {
 	c := startCluster(t, t.TempDir())
 	c.namespace("quell", "privileged")
 	c.definitions()
-	c.kubectl(rendered(t, "testdata/full.yaml", `server.config.evict={"mode":"on","kubernetes":{"url":"https://kubernetes.default.svc"}}`, `server.config.notify.kubernetes.url="https://kubernetes.default.svc"`),
+	c.kubectl(rendered(t, "testdata/full.yaml", `server.evict="on"`, "server.events=true"),
 		"apply", "--server-side", "-f", "-")
 	for _, x := range []struct {
 		verb, resource, sub string

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -267,44 +268,40 @@ func closed(v any) {
 	}
 }
 
-// rights: the agents may read the kubelet's pods if that is on, and nothing else; the server
-// nothing at all.
+// rights: each account may do what its values ask for, and nothing else.
 func rights(t *testing.T, c *cluster) {
-	may := func(account, verb, resource, sub string) bool {
-		args := []string{"auth", "can-i", verb, resource, "-n", "quell", "--as", "system:serviceaccount:quell:" + account, "--as-group", "system:serviceaccounts", "--as-group", "system:authenticated"}
-		if sub != "" {
-			args = append(args, "--subresource", sub)
-		}
-		out, err := c.try("", args...)
+	may := func(account, request string) bool {
+		verb, resource, _ := strings.Cut(request, " ")
+		resource, sub, _ := strings.Cut(resource, "/")
+		out, err := c.try("", "auth", "can-i", verb, resource, "--subresource", sub, "-n", "quell",
+			"--as", "system:serviceaccount:quell:"+account, "--as-group", "system:serviceaccounts", "--as-group", "system:authenticated")
 		yes := strings.HasPrefix(out, "yes") // a warning may follow
 		if yes != (err == nil) || !yes && !strings.Contains(err.Error(), "exit status 1") {
-			t.Fatalf("can-i %s %s: %q, %v", verb, resource, out, err)
+			t.Fatalf("can-i %s: %q, %v", request, out, err)
 		}
 		return yes
 	}
-	refused := []struct{ verb, resource, sub string }{
-		{"get", "secrets", ""}, {"list", "secrets", ""}, {"get", "configmaps", ""}, {"list", "pods", ""}, {"get", "pods", ""}, {"create", "pods", ""}, {"create", "pods", "exec"},
-		{"get", "nodes", ""}, {"get", "nodes", "proxy"}, {"create", "nodes", "proxy"}, {"get", "nodes", "log"}, {"patch", "nodes", ""}, {"delete", "pods", ""}, {"create", "serviceaccounts", "token"},
-		{"patch", "daemonsets", ""}, {"*", "*", ""}, {"impersonate", "users", ""}, {"escalate", "clusterroles", ""},
-	}
-	for _, kubelet := range []bool{false, true} {
-		c.kubectl(rendered(t, "testdata/full.yaml", fmt.Sprintf("agent.kubelet.enabled=%v", kubelet)), "apply", "--server-side", "-f", "-")
-		if !kubelet {
-			c.kubectl("", "delete", "--ignore-not-found", "clusterrolebinding/quell-agent", "clusterrole/quell-agent")
-		}
-		if got := may("quell-agent", "get", "nodes", "pods"); got != kubelet {
-			t.Errorf("with kubelet %v: may read the kubelet's pods: %v", kubelet, got)
-		}
-		for _, account := range []string{"quell-agent", "quell-server"} {
-			for _, r := range refused {
-				if may(account, r.verb, r.resource, r.sub) {
-					t.Errorf("%s may %s %s/%s (kubelet: %v)", account, r.verb, r.resource, r.sub, kubelet)
+	requests := []string{"get nodes/pods", "create events.events.k8s.io", "get pods", "create pods/eviction",
+		"get secrets", "list secrets", "get configmaps", "list pods", "create pods", "create pods/exec", "patch pods", "delete pods", "get nodes", "get nodes/proxy", "create nodes/proxy",
+		"get nodes/log", "patch nodes", "create serviceaccounts/token", "patch daemonsets.apps", "* *", "impersonate users", "escalate clusterroles"}
+	for _, v := range []struct {
+		name          string
+		values        []string
+		agent, server string
+	}{
+		{"least", []string{"agent.kubelet.enabled=false", "server.events=false", `server.evict="off"`}, "", ""},
+		{"advice", []string{"server.events=false", `server.evict="advise"`}, "get nodes/pods", "get pods"},
+		{"most", nil, "get nodes/pods", "create events.events.k8s.io, get pods, create pods/eviction"},
+	} {
+		c.kubectl("", "delete", "--ignore-not-found", "clusterrole/quell-agent", "clusterrole/quell-server", "clusterrolebinding/quell-agent", "clusterrolebinding/quell-server")
+		c.kubectl(rendered(t, append([]string{"testdata/full.yaml"}, v.values...)...), "apply", "--server-side", "-f", "-")
+		for account, want := range map[string]string{"quell-agent": v.agent, "quell-server": v.server} {
+			for _, r := range requests {
+				if got := may(account, r); got != slices.Contains(strings.Split(want, ", "), r) {
+					t.Errorf("%s: %s may %s: %v", v.name, account, r, got)
 				}
 			}
 		}
-	}
-	if may("quell-server", "get", "nodes", "pods") {
-		t.Error("the server may read the kubelet's pods")
 	}
 }
 

@@ -31,9 +31,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ printf "%s/%s:%s" .root.Values.image.registry .repository (.root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
 {{- end }}
 
-{{- /* YAML reads a bare on and off as true and false. */}}
+{{- /* Called with a mode: YAML reads a bare on and off as true and false. */}}
 {{- define "quell.mode" -}}
-{{- if kindIs "bool" .Values.agent.mode }}{{ ternary "on" "off" .Values.agent.mode }}{{ else }}{{ .Values.agent.mode }}{{ end }}
+{{- if kindIs "bool" . }}{{ ternary "on" "off" . }}{{ else }}{{ . }}{{ end }}
 {{- end }}
 
 {{- define "quell.serverURL" -}}
@@ -46,7 +46,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "quell.agentConfig" -}}
 {{- $a := .Values.agent }}
 {{- $own := dict "state_dir" $a.stateDir "journals" (printf "%s/journals" $a.stateDir) "socket" "/run/quell/agent.sock" "listen" (printf ":%d" (int $a.port)) }}
-{{- $_ := set $own "enforce" (dict "mode" (include "quell.mode" .)) }}
+{{- $_ := set $own "enforce" (dict "mode" (include "quell.mode" $a.mode)) }}
 {{- with include "quell.serverURL" . }}
 {{- $server := dict "url" . "credentials" (printf "%s/agent.creds" $a.stateDir) "credentials_later" true }}
 {{- if $a.server.ca }}{{ $_ := set $server "tls" (dict "ca" "/etc/quell/ca.crt") }}{{ end }}
@@ -59,17 +59,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- toYaml (mergeOverwrite (deepCopy $a.config) $own) }}
 {{- end }}
 
-{{- /* What the server asks the API server for, by its configuration: events, evictions. */}}
-{{- define "quell.events" -}}
-{{- if and .Values.server.enabled (dig "notify" "kubernetes" "url" "" .Values.server.config) }}true{{ end }}
-{{- end }}
-
-{{- define "quell.evictions" -}}
-{{- if and .Values.server.enabled (dig "evict" "kubernetes" "url" "" .Values.server.config) (ne (dig "evict" "mode" "off" .Values.server.config) "off") }}true{{ end }}
-{{- end }}
-
 {{- define "quell.serverConfig" -}}
 {{- $own := dict "state_dir" "/var/lib/quell-server/state" "listen" ":9781" "tokens_file" (printf "/etc/quell/tokens/%s" .Values.server.tokens.key)
       "tls" (dict "cert" "/etc/quell/tls/tls.crt" "key" "/etc/quell/tls/tls.key") "bus" (dict "listen" ":4222") }}
+{{- $api := dict "url" "https://kubernetes.default.svc" }}
+{{- if .Values.server.events }}{{ $_ := set $own "notify" (dict "kubernetes" $api) }}{{ end }}
+{{- $mode := include "quell.mode" .Values.server.evict }}
+{{- if ne $mode "off" }}{{ $_ := set $own "evict" (dict "mode" $mode "kubernetes" $api) }}{{ end }}
 {{- toYaml (mergeOverwrite (deepCopy .Values.server.config) $own) }}
+{{- end }}
+
+{{- /* Whether the server talks to the API server. */}}
+{{- define "quell.serverAsksAPI" -}}
+{{- if or .Values.server.events (ne (include "quell.mode" .Values.server.evict) "off") }}yes{{ end }}
 {{- end }}
