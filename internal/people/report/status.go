@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -109,17 +108,17 @@ func mode(m plan.Mode) string {
 
 // Heading is one line about the agent, for the top of a live view.
 func Heading(st api.Status, s Style) string {
-	text := fmt.Sprintf("%s  %s  enforcement %s  %s  %s  %s open",
-		st.Machine, s.clock(st.Now), st.Mode, plural(st.Tasks, "task"), plural(len(st.Caps), "cap"), plural(st.Open, "incident"))
+	parts := []string{st.Machine, s.clock(st.Now), "enforcement " + st.Mode.String(), plural(st.Tasks, "task"), plural(len(st.Caps), "cap"), plural(st.Open, "incident") + " open"}
 	if n := len(st.Degraded); n > 0 {
-		text += fmt.Sprintf("  %d degraded", n)
+		parts = append(parts, fmt.Sprintf("%d degraded", n))
 	}
 	if st.Outside >= 0.1 {
-		text += fmt.Sprintf("  %s CPU-s/s outside any task", s.number(st.Outside))
+		parts = append(parts, s.number(st.Outside)+" CPU-s/s outside any task")
 	}
-	text = s.text(text)
-	if s.Width > 0 && width(text) > s.Width {
-		text = strings.TrimRight(string([]rune(text)[:s.Width]), " ")
-	}
-	return s.paint(bold, text)
+	return s.paint(bold, s.Parts(parts...))
+}
+
+// PastHeading is Heading for what was recorded at a time.
+func PastHeading(st api.Status, s Style) string {
+	return s.paint(bold, s.Parts(st.Machine, "recorded at "+s.when(st.Now), plural(st.Tasks, "task"), plural(len(st.Caps), "cap"), plural(st.Open, "incident")+" open"))
 }
