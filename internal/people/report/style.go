@@ -119,20 +119,22 @@ func (s Style) text(t string) string {
 // Parts is one line of parts, two spaces apart. Where the width does not suffice whole parts are
 // left out, the last first.
 func (s Style) Parts(parts ...string) string {
-	line := ""
-	for i, part := range parts {
-		if part = s.text(part); i > 0 {
-			part = line + "  " + part
-		}
-		if i > 0 && s.Width > 0 && width(part) > s.Width {
-			break
-		}
-		line = part
+	for len(parts) > 1 && !s.fits(parts) {
+		parts = parts[:len(parts)-1]
 	}
-	if s.Width > 0 {
-		line = s.cutEnd(line, s.Width)
+	return s.line(parts)
+}
+
+func (s Style) fits(parts []string) bool {
+	return s.Width == 0 || width(s.text(strings.Join(parts, "  "))) <= s.Width
+}
+
+func (s Style) line(parts []string) string {
+	text := s.text(strings.Join(parts, "  "))
+	if s.Width == 0 {
+		return text
 	}
-	return line
+	return s.cutEnd(text, s.Width)
 }
 
 func width(s string) int { return utf8.RuneCountInString(s) }

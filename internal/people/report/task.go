@@ -28,6 +28,7 @@ type Around struct {
 	Caps      []api.CapView
 	Incidents []incident.Record // open ones
 	Course    Course
+	Recorded  bool // of an earlier time: specs are not known
 }
 
 // TaskFacts are the lines that describe one task: what it is, what is done to it, and its usage
@@ -65,8 +66,10 @@ func TaskFacts(t api.TaskView, a Around, s Style) []string {
 	}
 	label := "spec"
 	for _, v := range t.Costs {
-		p.fact(label, s.specText(v))
-		label = ""
+		if !a.Recorded {
+			p.fact(label, s.specText(v))
+			label = ""
+		}
 	}
 	if c := coverage(t); c != "" {
 		p.fact("counted", c+" of the interval")

@@ -86,8 +86,8 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 
 // TaskLines is the table of Tasks with one line for each task, its head apart: a view that
 // scrolls has no place for more. Signals are left out from the last, and then the specs, where
-// the width does not suffice.
-func TaskLines(tasks []api.TaskView, s Style) (head string, lines []string) {
+// the width does not suffice. Specs are not recorded.
+func TaskLines(tasks []api.TaskView, recorded bool, s Style) (head string, lines []string) {
 	signals := Counted(tasks)
 	t := table{columns: []column{{head: "TASK", least: 14}, {head: "CLASS", drop: 2}, {head: "CPU-S/S", right: true}}}
 	for i, sig := range signals {
@@ -96,7 +96,11 @@ func TaskLines(tasks []api.TaskView, s Style) (head string, lines []string) {
 	t.columns = append(t.columns, column{head: "WORST", right: true}, column{head: "STATE"}, column{head: "COUNTED", right: true, drop: 1},
 		column{head: "SPEC", drop: 3 + len(signals)})
 	for _, task := range tasks {
-		t.row(s.taskCells(task, signals)...)
+		cells := s.taskCells(task, signals)
+		if recorded {
+			cells[len(cells)-1].text = "" // an empty column is left out
+		}
+		t.row(cells...)
 	}
 	s.Height = 0
 	p := &page{Style: s}

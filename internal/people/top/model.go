@@ -358,14 +358,15 @@ func (m *model) settle() {
 	m.first = max(min(m.first, at, len(m.shown)-rows), at-rows+1, 0)
 }
 
-// matches reports whether a task has a text in its name, job, class, state or labels.
+// matches reports whether a task has a text in its name, job or labels, or a class or state that
+// begins with it.
 func matches(t api.TaskView, text string) bool {
-	all := []string{t.Name.String(), string(t.Job), t.Class.String(), report.State(t)}
+	all := []string{t.Name.String(), string(t.Job)}
 	for key, value := range t.Labels {
 		all = append(all, key+"="+value)
 	}
 	text = strings.ToLower(text)
-	return slices.ContainsFunc(all, func(s string) bool { return strings.Contains(strings.ToLower(s), text) })
+	return strings.HasPrefix(t.Class.String(), text) || strings.HasPrefix(report.State(t), text) || slices.ContainsFunc(all, func(s string) bool { return strings.Contains(strings.ToLower(s), text) })
 }
 
 // task is the chosen task; nil if none is shown. In detail it may have ended.

@@ -164,12 +164,11 @@ const stale = 2
 
 // moment is the machine as recorded at a time.
 func (p *Past) moment(at sample.Millis) moment {
-	b := past{at: at, views: map[sample.TaskName]*api.TaskView{}, courses: map[sample.TaskName]*report.Course{}}
-	oldest := at.Add(-stale * p.interval())
+	b := past{at: at, oldest: at.Add(-stale * p.interval()), views: map[sample.TaskName]*api.TaskView{}, courses: map[sample.TaskName]*report.Course{}}
 	end, _ := slices.BinarySearch(p.times, at+1)
 	for i := range p.samples {
 		if s := &p.samples[i]; s.TS <= at {
-			b.sample(s, s.TS > oldest)
+			b.sample(s, s.TS > b.oldest)
 		}
 	}
 	var open []incident.Record
@@ -204,6 +203,7 @@ func (p *Past) interval() time.Duration {
 // past collects the tasks of a time.
 type past struct {
 	at      sample.Millis
+	oldest  sample.Millis // what is older says nothing about at
 	views   map[sample.TaskName]*api.TaskView
 	courses map[sample.TaskName]*report.Course
 	caps    []api.CapView
@@ -265,7 +265,7 @@ func (b *past) incident(inc *incident.Record) {
 	recorded := b.courses[inc.Victim.Name] != nil
 	v := b.view(inc.Victim)
 	at := func(values []incident.Value) float64 {
-		if end == 0 || end > len(values) {
+		if end == 0 || end > len(values) || inc.Times[end-1] <= b.oldest {
 			return math.NaN()
 		}
 		return float64(values[end-1])

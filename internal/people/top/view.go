@@ -70,9 +70,9 @@ func (m *model) head() []string {
 	if m.err != nil {
 		since := ""
 		if m.answered {
-			since = " since " + s.Clock(m.now.status.Now) + ", of which this is"
+			since = " (this is of " + s.Clock(m.now.status.Now) + ")"
 		}
-		note("no answer from the agent"+since+": "+m.err.Error(), s.Bad)
+		note("the agent does not answer"+since+": "+m.err.Error(), s.Bad)
 		if r := remedy(m.err); r != "" {
 			note("what to do: "+r, s.Bad)
 		}
@@ -106,7 +106,7 @@ func (m *model) body() []string {
 	}
 	s := m.style()
 	s.Width -= 2 // for the mark of the chosen task
-	head, lines := report.TaskLines(m.shown, s)
+	head, lines := report.TaskLines(m.shown, m.Past != nil, s)
 	body := []string{"  " + head}
 	for i := m.first; i < min(m.first+max(m.rows()-1, 1), len(lines)); i++ {
 		mark := "  "
@@ -122,7 +122,7 @@ func (m *model) body() []string {
 func (m *model) nothing() string {
 	switch {
 	case m.filter != "" && len(m.now.tasks) > 0:
-		return "no task has this text in its name, job, class, state or labels; Esc shows all"
+		return "no task has this text in its name, job or labels, or such a class or state; Esc shows all"
 	case m.Past != nil:
 		return m.Past.nothing(m.at, m.style())
 	case m.answered:
@@ -139,7 +139,7 @@ func (m *model) facts() []string {
 	if t == nil {
 		return m.style().Wrap(m.chosen.String() + " has ended, or was renamed")
 	}
-	a := report.Around{Now: m.now.status.Now, Caps: m.now.status.Caps, Incidents: m.now.open}
+	a := report.Around{Now: m.now.status.Now, Caps: m.now.status.Caps, Incidents: m.now.open, Recorded: m.Past != nil}
 	if c := m.courses[t.Name]; c != nil {
 		a.Course = *c
 	}
@@ -168,18 +168,17 @@ func (m *model) foot() string {
 				keys = append(keys, "Up Down scroll")
 			}
 		} else {
-			if len(m.shown) > 1 {
-				keys = append(keys, fmt.Sprintf("%d/%d", m.index+1, len(m.shown)))
+			if n := len(m.shown); n > 0 {
+				keys = append(keys, fmt.Sprintf("%d/%d", m.index+1, n), "Enter detail")
 			}
-			keys = append(keys, "Enter detail")
 		}
 		if m.Past != nil {
 			keys = append(keys, "Left Right time")
 		}
-		if m.screen == list {
+		if m.screen == list && len(m.now.tasks) > 0 {
 			keys = append(keys, "/ filter", "s sort: "+m.Sort)
 		}
-		if m.Past == nil {
+		if m.Past == nil && m.task() != nil {
 			keys = append(keys, "c cap", "u uncap", "p protect", "t trial")
 		}
 	}
