@@ -43,16 +43,16 @@ func (x *terminal) tmux(args ...string) string {
 	return string(out)
 }
 
-// shows waits until the terminal shows all of the texts.
+// shows waits until the terminal shows each of the texts.
 func (x *terminal) shows(texts ...string) {
 	x.t.Helper()
-	var screen string
+	screen := ""
+	defer func() {
+		if x.t.Failed() {
+			x.t.Logf("the terminal shows\n%s", screen)
+		}
+	}()
 	for _, text := range texts {
-		defer func() {
-			if x.t.Failed() {
-				x.t.Logf("the terminal shows\n%s", screen)
-			}
-		}()
 		quelltest.Until(x.t, "the terminal shows "+text, func() bool {
 			screen = x.tmux("capture-pane", "-p")
 			return strings.Contains(screen, text)
