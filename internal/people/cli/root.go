@@ -40,6 +40,9 @@ func Main(version string, args []string) int {
 	if _, _, terminal := a.Terminal(); terminal { // a file or another program gets the bytes as they are
 		a.Out = printable.NewWriter(os.Stdout)
 	}
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		a.Keyboard = os.Stdin
+	}
 	return a.Run(ctx, newRoot(a), args)
 }
 

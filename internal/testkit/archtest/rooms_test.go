@@ -24,7 +24,7 @@ var rooms = []room{
 	{"cluster", "the bus, the store and the server", 17_200},
 	{"lab", "interference measured under control", 33_000},
 	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
-	{"people", "what people see and type", 12_400},
+	{"people", "what people see and type", 13_900},
 	{"testkit", "what tests share, and tests of this tree", 6_000},
 }
 

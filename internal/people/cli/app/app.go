@@ -58,6 +58,7 @@ type App struct {
 	Getenv   func(string) string
 	// Terminal returns the size of the terminal if Out is one.
 	Terminal func() (width, height int, ok bool)
+	Keyboard io.Reader // nil: there is no terminal to read keys from
 	Now      func() time.Time
 	Zone     *time.Location
 	Version  string // quell's
