@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 		}
 		select {}
 	}
+	if len(os.Args) > 1 && os.Args[1] == "backup" {
+		compute(5*time.Millisecond, 95*time.Millisecond)
+	}
 	os.Exit(m.Run())
 }
 
@@ -46,10 +49,15 @@ func web() {
 		os.Exit(1)
 	}
 	go http.Serve(l, http.NotFoundHandler())
+	compute(5*time.Millisecond, 15*time.Millisecond)
+}
+
+// compute computes and pauses, without end.
+func compute(work, pause time.Duration) {
 	for {
-		for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
+		for end := time.Now().Add(work); time.Now().Before(end); {
 		}
-		<-time.After(15 * time.Millisecond)
+		<-time.After(pause)
 	}
 }
 
@@ -126,33 +134,55 @@ func ready(t *testing.T, task string, sig sample.SignalName) bool {
 	return slices.ContainsFunc(v.Costs, func(c api.SignalView) bool { return c.Signal == sig && c.Spec.State == spec.Ready })
 }
 
-const hogs = "/sys/fs/cgroup/batch.slice/hog.service/cpu.max"
+// The cgroups of services: of the default slice, and of an operator's.
+const (
+	services = "/sys/fs/cgroup/system.slice/"
+	batch    = "/sys/fs/cgroup/batch.slice/"
+)
 
-func limited(t *testing.T) bool {
+// limited reports whether a service has a CPU limit; without the controller it has none.
+func limited(t *testing.T, service string) bool {
 	t.Helper()
-	text, err := os.ReadFile(hogs)
-	if err != nil {
+	text, err := os.ReadFile(service + "/cpu.max")
+	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	return !strings.HasPrefix(string(text), "max ")
+	return err == nil && !strings.HasPrefix(string(text), "max ")
 }
 
-func capped(t *testing.T) {
+// controlled reports whether the cpu controller is enabled for a service.
+func controlled(service string) bool {
+	_, err := os.Stat(service + "/cpu.max")
+	return err == nil
+}
+
+// capTask asks for a cap, and returns what quell answered.
+func capTask(name string) (string, error) {
+	out, err := exec.Command("quell", "cap", name, "--rate", "0.2", "--for", "1h", "--reason", "test").CombinedOutput()
+	return string(out), err
+}
+
+// capped caps a service, as soon as the agent knows it.
+func capped(t *testing.T, service string) {
 	t.Helper()
-	until(t, time.Minute, "hog.service is capped", func() bool {
-		out, err := exec.Command("quell", "cap", "hog.service", "--rate", "0.2", "--for", "1h", "--reason", "test").CombinedOutput()
+	name := filepath.Base(service)
+	until(t, 2*time.Minute, name+" is capped", func() bool {
+		out, err := capTask(name)
 		if err != nil {
 			t.Logf("%v: %s", err, out)
 		}
 		return err == nil
 	})
-	if !limited(t) {
-		t.Fatal("capped, and no limit")
+	if !limited(t, service) {
+		t.Fatalf("%s is capped, and has no limit", name)
 	}
 }
 
 // TestPackages is one course: install, use, upgrade, downgrade, remove, purge.
 func TestPackages(t *testing.T) {
+	if controlled(services + "web.service") {
+		t.Fatal("services have the cpu controller before quell-agent runs: this is no default Debian")
+	}
 	before := files(t)
 	begin := time.Now()
 	t.Log(do(t, "apt-get", "install", "-y", "--no-install-recommends", "/debs/quell_1.deb", "/debs/quell-server_1.deb"))
@@ -176,6 +206,9 @@ func TestPackages(t *testing.T) {
 	}
 	do(t, "systemctl", "daemon-reload")
 	do(t, "systemctl", "enable", "--now", "quell-agent", "quell-server")
+	if !controlled(services + "web.service") {
+		t.Error("quell-agent runs, and web.service has no cpu.max")
+	}
 	until(t, 2*time.Minute, "web.service is named and classed, and its spec is learnt", func() bool {
 		v, ok := view(t, "web.service")
 		return ok && v.Job == "web.service" && v.Class == sample.LatencySensitive && v.Proposed && len(v.Costs) > 0
@@ -194,7 +227,7 @@ func TestPackages(t *testing.T) {
 	}
 
 	until(t, 3*time.Minute, "there is a spec", func() bool { return ready(t, "web.service", sample.RunQ) })
-	// Else systemd gives all services together as much as the one of batch.slice, which is enough.
+	// Otherwise systemd gives all services together as much as the one of batch.slice, which is enough.
 	do(t, "systemctl", "set-property", "--runtime", "batch.slice", "CPUWeight=400")
 	do(t, "systemd-run", "--slice=batch.slice", "--unit=hog", "/tests/0-packages.test", "hog")
 	until(t, 3*time.Minute, "hog.service is named as the antagonist of web.service", func() bool {
@@ -220,14 +253,19 @@ func TestPackages(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
+	otherSlice(t)
+	do(t, "systemd-run", "--unit=backup", "/tests/0-packages.test", "backup")
+	const backup = services + "backup.service"
+	reloads(t, backup)
+
 	for _, version := range []string{"2", "1"} {
-		capped(t)
+		capped(t, backup)
 		args := []string{"install", "-y", "--no-install-recommends", "--allow-downgrades", "/debs/quell_" + version + ".deb", "/debs/quell-server_" + version + ".deb"}
 		do(t, "apt-get", args...)
-		if limited(t) {
-			t.Errorf("after the installation of version %s hog.service is limited", version)
+		if limited(t, backup) {
+			t.Errorf("after the installation of version %s backup.service is limited", version)
 		}
-		until(t, time.Minute, "the new agent has the spec of the one before", func() bool { return ready(t, "web.service", sample.RunQ) })
+		until(t, 2*time.Minute, "the new agent has the spec of the one before", func() bool { return ready(t, "web.service", sample.RunQ) })
 		if text, err := os.ReadFile("/etc/quell/server.yaml"); err != nil || !strings.HasSuffix(string(text), "log_level: debug\n") {
 			t.Errorf("the configuration is %q, %v", text, err)
 		}
@@ -238,10 +276,10 @@ func TestPackages(t *testing.T) {
 		}
 	}
 
-	capped(t)
+	capped(t, backup)
 	do(t, "apt-get", "remove", "-y", "quell", "quell-server")
-	if limited(t) {
-		t.Error("after removal hog.service is limited")
+	if limited(t, backup) {
+		t.Error("after removal backup.service is limited")
 	}
 	for _, name := range []string{"/etc/quell/agent.yaml", "/etc/quell/server.yaml", "/var/lib/quell", "/var/lib/quell-server"} {
 		if _, err := os.Stat(name); err != nil {
@@ -268,4 +306,57 @@ func TestPackages(t *testing.T) {
 	if out, err := exec.Command("getent", "passwd", "quell-server").Output(); err == nil {
 		t.Errorf("purge left the user: %s", out)
 	}
+}
+
+// otherSlice: in an operator's slice no unit asks for the cpu controller. A cap there is refused
+// with the command that enables it, which works.
+func otherSlice(t *testing.T) {
+	const hog = batch + "hog.service"
+	// The guest's one CPU is for what follows.
+	do(t, "systemctl", "set-property", "--runtime", "batch.slice", "CPUWeight=1")
+	const remedy = "systemctl set-property hog.service CPUWeight=100"
+	if out, err := capTask("hog.service"); err == nil || !strings.Contains(out, "cgroup.subtree_control of /batch.slice lacks it") || !strings.Contains(out, remedy) {
+		t.Errorf("cap of a service without the controller: %v, %s", err, out)
+	}
+	if out := do(t, "quell", "doctor"); !strings.Contains(out, "not enabled in /batch.slice") || !strings.Contains(out, remedy) {
+		t.Errorf("quell doctor does not say that caps in batch.slice fail:\n%s", out)
+	}
+	do(t, "sh", "-c", remedy)
+	capped(t, hog)
+	do(t, "systemctl", "stop", "hog.service")
+	do(t, "rm", "-rf", "/etc/systemd/system.control") // what set-property has written
+	do(t, "systemctl", "daemon-reload")
+}
+
+// reloads: systemd's daemon-reload, and new services of the slice, leave a cap as it is. If the
+// agent's unit no longer asks for the controller, systemd takes it away with the cap: the
+// agent knows that, and caps again once it is back.
+func reloads(t *testing.T, service string) {
+	capped(t, service)
+	do(t, "systemctl", "daemon-reload")
+	do(t, "systemd-run", "--unit=other", "sleep", "1d")
+	if !limited(t, service) {
+		t.Error("a daemon-reload removed the limit")
+	}
+	const dropIn = "/run/systemd/system/quell-agent.service.d/weight.conf"
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dropIn, []byte("[Service]\nCPUWeight=\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	do(t, "systemctl", "daemon-reload")
+	t.Logf("the agent's unit without a weight: %s is limited: %v, has the controller: %v", service, limited(t, service), controlled(service))
+	do(t, "systemctl", "restart", "other")
+	t.Logf("and another service started: limited: %v, has the controller: %v", limited(t, service), controlled(service))
+	if err := os.RemoveAll(filepath.Dir(dropIn)); err != nil {
+		t.Fatal(err)
+	}
+	do(t, "systemctl", "daemon-reload")
+	do(t, "systemctl", "restart", "other")
+	t.Logf("and with the weight again: limited: %v, has the controller: %v", limited(t, service), controlled(service))
+	t.Log(do(t, "quell", "status"))
+	do(t, "systemctl", "stop", "other")
+	out, err := exec.Command("quell", "uncap", "--all", "--reason", "test").CombinedOutput() // the cap may have ended
+	t.Logf("%v: %s", err, out)
 }
