@@ -50,7 +50,7 @@ func (a *commands) demo() *cobra.Command {
 				o.Seed = rand.Uint64N(1_000_000)
 			}
 			if cluster {
-				for _, flag := range []string{"channel", "signal", "enforce", "no-antagonist", "incident"} {
+				for _, flag := range []string{"channel", "signal", "enforce", "patience", "no-antagonist", "incident"} {
 					if cmd.Flags().Changed(flag) {
 						return fmt.Errorf("--cluster and --%s: choose one", flag)
 					}
@@ -65,6 +65,7 @@ func (a *commands) demo() *cobra.Command {
 	f.StringVar((*string)(&o.Signal), "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
 	f.StringVar(&mode, "enforce", plan.On.String(), "off, advise or on")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of lengths and times (default: random)")
+	f.DurationVar(&o.Patience, "patience", 0, "on a busy machine, learn again for up to this long, until the victim's threshold is low enough (default: go on with any)")
 	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
 	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: next to quell, else in PATH)")
 	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with charts")
