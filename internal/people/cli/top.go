@@ -30,7 +30,7 @@ func (a *commands) top() *cobra.Command {
 	var once bool
 	var sort string
 	cmd := &cobra.Command{
-		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
+		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := report.SortTasks(nil, sort); err != nil {
 				return err
