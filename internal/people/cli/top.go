@@ -34,7 +34,7 @@ func (a *commands) top() *cobra.Command {
 	var sort string
 	var past pastFlags
 	cmd := &cobra.Command{
-		Use: "top", Short: "watch the tasks, look at one in detail, and act on it", Args: cobra.NoArgs,
+		Use: "top", Short: "watch the tasks, look at one in detail, and act on it", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := report.SortTasks(nil, sort); err != nil {
 				return err

@@ -65,6 +65,9 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 	if s.daemon, err = d.startAgent(ctx, tree, r.Signal); err != nil {
 		return r, err
 	}
+	if d.Started != nil {
+		d.Started(child.Socket(s.daemon.dir))
+	}
 	return r, s.play(ctx)
 }
 

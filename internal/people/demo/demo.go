@@ -52,6 +52,8 @@ type Options struct {
 	Listen string
 	// AgentLog keeps the agent's log in this file; "" deletes it with the rest.
 	AgentLog string
+	// Started receives the agent's socket when it answers, in each attempt; nil: none.
+	Started func(socket string)
 	// Show receives events as they happen.
 	Show func(Event)
 

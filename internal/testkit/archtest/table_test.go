@@ -29,7 +29,7 @@ var table = []row{
 	{pkg: "format/trace/tracetest", may: "core/sample", outside: "github.com/google/go-cmp", why: "samples that are hard to encode; for tests of every format"},
 	{pkg: "format/trace/parquet", may: "core/sample format/trace", outside: "github.com/parquet-go", why: "samples as Parquet; separate, so that the agent links no Parquet"},
 	{pkg: "format/wire", may: "core/sample core/spec core/command", outside: "google.golang.org/protobuf", why: "messages between agents and servers, with the types of sample, spec and command"},
-	{pkg: "format/keyed", outside: "go.yaml.in/yaml", why: "YAML into tagged structs; independent of any configuration"},
+	{pkg: "format/keyed", may: "core/sample", outside: "go.yaml.in/yaml", why: "YAML into tagged structs, with durations as people write them; independent of any configuration"},
 	{pkg: "format/trace/recording", may: "core/sample format/keyed format/trace format/trace/parquet", outside: "github.com/parquet-go github.com/klauspost/compress", why: "samples from the recordings of other programs; column maps are strict YAML"},
 	{pkg: "format/plot", why: "plots of numbers as SVG; independent of their source"},
 	{pkg: "format/page", may: "format/plot", why: "pages of sections with tables and plots, as HTML and Markdown; independent of their content"},
