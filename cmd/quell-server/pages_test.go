@@ -7,4 +7,4 @@ import (
 )
 
 // Every command line of quell-server in the pages for users is one that it accepts.
-func TestPages(t *testing.T) { clitest.Pages(t, "../..", 10, command) }
+func TestPages(t *testing.T) { clitest.Pages(t, "../..", 5, command) }
