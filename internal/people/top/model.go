@@ -65,7 +65,7 @@ type moment struct {
 	status  api.Status
 	tasks   []api.TaskView
 	open    []incident.Record                  // incidents that are open
-	courses map[sample.TaskName]*report.Course // of a recorded time; else the model collects them
+	courses map[sample.TaskName]*report.Course // what was recorded of them; the model adds to it
 }
 
 // screen is what is shown.
@@ -133,10 +133,13 @@ func (m *model) Init() tea.Cmd {
 
 // ask is the command that asks the agent.
 func (m *model) ask() tea.Cmd {
-	trials := slices.Clone(m.trials)
+	trials, first := slices.Clone(m.trials), !m.answered
 	return func() tea.Msg {
 		var a arrived
 		if a.now, a.err = present(m.ctx, m.Agent); a.err == nil {
+			if first {
+				a.now.courses = charts(m.ctx, m.Agent, &a.now)
+			}
 			for _, t := range trials {
 				if inc, err := m.Agent.Incident(m.ctx, t.incident); err == nil && t.end(&inc) {
 					a.ended = append(a.ended, t)
@@ -158,6 +161,19 @@ func present(ctx context.Context, a Agent) (now moment, err error) {
 	found, err := a.Incidents(ctx, logbook.Query{Open: true})
 	now.open = found.Incidents
 	return now, err
+}
+
+// charts are the courses of the tasks that the charts of open incidents show, so that a detail
+// does not begin empty.
+func charts(ctx context.Context, a Agent, now *moment) map[sample.TaskName]*report.Course {
+	const most = 8 // incidents that are asked for
+	b := newPast(now.status.Now, 0)
+	for i := range min(len(now.open), most) {
+		if inc, err := a.Incident(ctx, now.open[i].ID); err == nil { // else without
+			b.incident(&inc)
+		}
+	}
+	return b.courses
 }
 
 // Update implements tea.Model.
@@ -188,12 +204,15 @@ func (m *model) take(a arrived) {
 	if a.err != nil {
 		return
 	}
+	if !m.answered {
+		m.courses = a.now.courses
+	}
 	m.now, m.answered = a.now, true
 	for _, t := range a.ended {
 		m.trials = slices.DeleteFunc(m.trials, func(x trial) bool { return x.id == t.id })
 		m.said = t.text
 	}
-	if n := m.now.status.Intervals; n != m.counted || len(m.courses) == 0 {
+	if n := m.now.status.Intervals; n != m.counted {
 		m.counted = n
 		m.follow()
 	}
@@ -211,7 +230,11 @@ func (m *model) follow() {
 			c = &report.Course{Costs: map[sample.SignalName][]float64{}}
 		}
 		kept[t.Name] = c
-		add(c, m.now.status.Now, t)
+		now, n := m.now.status.Now, len(c.Times)
+		// Less than half a step after the last point of a chart it is the same interval.
+		if n < 2 || 2*now.Sub(c.Times[n-1]) > c.Times[n-1].Sub(c.Times[n-2]) {
+			add(c, now, t)
+		}
 		if n := len(c.Times) - longest; n > 0 {
 			c.Times, c.CPU = c.Times[n:], c.CPU[n:]
 			for sig, values := range c.Costs {

@@ -164,7 +164,7 @@ const stale = 2
 
 // moment is the machine as recorded at a time.
 func (p *Past) moment(at sample.Millis) moment {
-	b := past{at: at, oldest: at.Add(-stale * p.interval()), views: map[sample.TaskName]*api.TaskView{}, courses: map[sample.TaskName]*report.Course{}}
+	b := newPast(at, at.Add(-stale*p.interval()))
 	end, _ := slices.BinarySearch(p.times, at+1)
 	for i := range p.samples {
 		if s := &p.samples[i]; s.TS <= at {
@@ -207,6 +207,10 @@ type past struct {
 	views   map[sample.TaskName]*api.TaskView
 	courses map[sample.TaskName]*report.Course
 	caps    []api.CapView
+}
+
+func newPast(at, oldest sample.Millis) *past {
+	return &past{at: at, oldest: oldest, views: map[sample.TaskName]*api.TaskView{}, courses: map[sample.TaskName]*report.Course{}}
 }
 
 func (b *past) view(t sample.Task) *api.TaskView {

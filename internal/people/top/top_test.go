@@ -27,6 +27,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/trace"
+	"github.com/quell-dev/quell/internal/format/trace/parquet"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -344,6 +345,21 @@ func TestCoursesHaveOnePointAnInterval(t *testing.T) {
 	}
 }
 
+// The courses begin with those of the charts of open incidents, and go on after them.
+func TestCoursesBeginWithCharts(t *testing.T) {
+	f := &fake{now: busy(), incident: suffering()}
+	m := screenOf(t, f, 80, 24)
+	f.now.status.Intervals, f.now.status.Now = 2, noon.Add(time.Minute)
+	do(m, m.ask())
+	for name, values := range map[sample.TaskName][]float64{redis.Name: m.courses[redis.Name].Costs[sample.CPI], encode.Name: m.courses[encode.Name].CPU} {
+		if len(values) != 12 || len(m.courses[name].Times) != 12 || math.IsNaN(values[0]) {
+			t.Errorf("%s has %v", name, values)
+		}
+	}
+	press(m, "enter")
+	golden(t, "detail_course", checked(t, m))
+}
+
 // Whatever is pasted, the screen keeps its form, and what is typed into the filter is no command.
 func TestPastedText(t *testing.T) {
 	f := &fake{now: busy()}
@@ -396,6 +412,19 @@ func TestPast(t *testing.T) {
 	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// A segment of a store has the samples of one task after those of the other.
+	segment := filepath.Join(t.TempDir(), "segment.parquet")
+	slices.SortStableFunc(samples, func(a, b sample.Sample) int { return strings.Compare(string(a.Task), string(b.Task)) })
+	b.Reset()
+	w := parquet.NewWriter(&b)
+	for i := range samples {
+		if err := w.Write(&samples[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), os.WriteFile(segment, b.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	inc := suffering()
 	inc.Rounds = []*incident.Round{{ID: "cap-3", Capped: plan.Capped{Suspect: encode, Rate: 0.1}, From: noon.Add(-2 * time.Minute), Until: noon.Add(3 * time.Minute), By: "quell", Why: "it hurts redis"}}
 	f := &fake{now: busy(), incident: inc}
@@ -408,6 +437,7 @@ func TestPast(t *testing.T) {
 	}{
 		{"past_incident", noon.Add(-time.Minute), nil, nil},
 		{"past_all", noon.Add(-time.Minute), []string{file}, nil},
+		{"past_all", noon.Add(-time.Minute), []string{segment}, nil}, // the same
 		{"past_before", noon.Add(-time.Minute), []string{file}, []string{"left", "left", "left", "left", "left", "left"}},
 		{"past_detail", noon.Add(-time.Minute), []string{file}, []string{"enter"}},
 		{"past_act", noon.Add(-time.Minute), nil, []string{"c"}},
