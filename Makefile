@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-events test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -124,6 +124,35 @@ test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker,
 	@status=0; go vet -tags runtimes ./internal/machine/origin || status=1; \
 	{ go test -json -tags runtimes -count 1 -timeout 15m -run '^TestRuntimes$$' ./internal/machine/origin || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
+# The programs of Kubernetes are those of the module in internal/testkit/chart/kube, or in a folder that KUBE
+# names. All are built apart, and no part of quell.
+KUBE_MODULE         = $(CURDIR)/internal/testkit/chart/kube
+KUBEVERSION         = $(shell sed -n 's,^require k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' $(KUBE_MODULE)/go.mod)
+KUBE               ?= $(HOME)/.cache/quell/kubernetes-$(KUBEVERSION)
+HELMVERSION         = v4.3.1
+HELM                = $(HOME)/.cache/quell/helm-$(HELMVERSION)
+KUBECONFORMVERSION  = v0.8.0
+KUBECONFORM         = $(HOME)/.cache/quell/kubeconform-$(KUBECONFORMVERSION)
+# Only its definitions of ServiceMonitor and PrometheusRule are read.
+OPERATOR            = github.com/prometheus-operator/prometheus-operator@v0.85.0
+
+test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
+	@status=0; go vet -tags helm ./internal/testkit/chart || status=1; (cd deploy/images && go vet . && go test -count 1 .) || status=1; \
+	operator=$$(cd $(KUBE_MODULE) && go mod download -json $(OPERATOR) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
+	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$$PATH QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
+		go test -json -tags helm -count 1 -timeout 20m ./internal/testkit/chart || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+$(HELM)/helm:
+	GOBIN=$(@D) go install -trimpath helm.sh/helm/v4/cmd/helm@$(HELMVERSION)
+
+$(KUBECONFORM)/kubeconform:
+	GOBIN=$(@D) go install -trimpath github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORMVERSION)
+
+$(KUBE)/kube-apiserver $(KUBE)/kubelet $(KUBE)/kube-scheduler &: $(KUBE_MODULE)/go.mod
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w' -o $(@D)/etcd go.etcd.io/etcd/server/v3
+	CGO_ENABLED=0 go build -C $(KUBE_MODULE) -trimpath -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBEVERSION)' -o $(@D)/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kube-scheduler
+
 # axe-core, which checks pages for accessibility: no part of quell.
 AXEVERSION = 4.14.1
 AXE        = $(HOME)/.cache/quell/axe-core-$(AXEVERSION)/axe.min.js
@@ -141,6 +170,22 @@ test-prometheus: ## a real Prometheus and Alertmanager with the shipped rules, o
 	@internal/testkit/quelltest/deps.sh -n prometheus
 	@status=0; go vet -tags prometheus ./internal/people/demo || status=1; \
 	{ go test -json -tags prometheus -count 1 -timeout 10m -run '^TestPrometheus' ./internal/people/demo || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+# The collector of OpenTelemetry with what the test needs of it: no part of quell.
+OTELVERSION = v0.165.0
+OTELCOL     = $(HOME)/.cache/quell/otelcol-$(OTELVERSION)/otelcol
+
+$(OTELCOL): internal/cluster/otlp/testdata/collector.yaml
+	@mkdir -p $(@D) && sed 's/VERSION/$(OTELVERSION)/' $< >$(@D)/builder.yaml && cd $(@D) && \
+	GOFLAGS=-trimpath go run go.opentelemetry.io/collector/cmd/builder@$(OTELVERSION) --config builder.yaml >builder.log 2>&1 || { cat builder.log; exit 1; }
+
+test-otlp: $(OTELCOL) ## OpenTelemetry's collector, built once, receives metrics and incidents from quell-server's exporter (1 minute; the first time 10)
+	@status=0; go vet -tags otlp ./internal/cluster/otlp || status=1; \
+	{ QUELL_OTELCOL=$(OTELCOL) go test -json -tags otlp -count 1 -timeout 10m ./internal/cluster/otlp || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+test-events: $(KUBE)/kube-apiserver ## a real Kubernetes API server takes quell-server's events, with a service account's token (1 minute, and 20 once to build Kubernetes)
+	@status=0; go vet -tags kubernetes ./internal/cluster/notify || status=1; \
+	{ QUELL_KUBE=$(KUBE) go test -json -tags kubernetes -count 1 -timeout 10m -run '^TestKubernetes' ./internal/cluster/notify || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
@@ -211,12 +256,12 @@ $(LINT):
 	GOBIN=$(@D) go install -trimpath github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVERSION)
 
 # Packages with tests that only some targets build.
-TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|runtimes|spark|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
+TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|runtimes|spark|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
-	@out=$$(gofmt -l cmd internal); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
+	@out=$$(gofmt -l cmd internal deploy); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
-	go vet -tags browser,cluster,guests,runtimes,spark,xen $(TAGGED)
+	go vet -tags browser,cluster,guests,helm,runtimes,spark,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
 	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 	GOFLAGS='$(GOFLAGS) $(RACE)' $(LINT) run --timeout 30m $(PKGS)
@@ -289,6 +334,30 @@ release-check: ## build the release of the last commit in two folders: every arc
 	for copy in a longer/b; do mkdir -p $$dir/$$copy; git archive HEAD | tar -x -C $$dir/$$copy; \
 		$(MAKE) --no-print-directory -C $$dir/$$copy release VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH); export GOCACHE=$$dir/cache; done; \
 	diff -r $$dir/a/bin/release $$dir/longer/b/bin/release && echo "both builds are the same"
+
+# quell-server is linked statically, C library included, so that its image needs no base: the resolver
+# and the users are Go's own (netgo, osusergo). The linker's warnings about that are not shown. Debian
+# has the terms of these libraries.
+IMAGE_REGISTRY ?= localhost
+IMAGES = bin/images
+images: GO_RELEASE = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS) -buildid='
+images: ## OCI images of the agent (amd64 and arm64) and of the server, as archives in bin/images, without a daemon (docs/kubernetes.md)
+	@rm -rf $(IMAGES) && mkdir -p $(IMAGES)
+	@set -e; host=$$(go env GOHOSTARCH); root=$(CURDIR)/$(IMAGES)/root; \
+	for arch in amd64 arm64; do mkdir -p $$root/agent-$$arch/usr/bin; \
+		GOOS=linux GOARCH=$$arch CGO_ENABLED=0 $(GO_RELEASE) -o $$root/agent-$$arch/usr/bin/ ./cmd/quell ./cmd/quell-agent; done; \
+	mkdir -p $$root/server-$$host/usr/bin; \
+	out=$$(CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags netgo,osusergo -o $$root/server-$$host/usr/bin/ \
+		-ldflags '$(LDFLAGS) -buildid= -linkmode external -extldflags "-static -Wl,--build-id=none"' ./cmd/quell-server 2>&1) || { echo "$$out"; exit 1; }; \
+	for dir in $$root/*; do mkdir -p $$dir/usr/share/doc/quell; cp LICENSE NOTICE $$dir/usr/share/doc/quell; done; \
+	for library in libc6 libstdc++6; do cp /usr/share/doc/$$library/copyright $$root/server-$$host/usr/share/doc/quell/$$library; done; \
+	cp /usr/share/common-licenses/LGPL-2.1 $$root/server-$$host/usr/share/doc/quell; \
+	go build -C deploy/images -trimpath -o $(CURDIR)/bin/image .; \
+	image() { name=$$1 user=$$2 about=$$3; shift 3; bin/image -out $(IMAGES)/$$name.tar -name $(IMAGE_REGISTRY)/$$name:$(VERSION) -title $$name -description "$$about" \
+		-version $(VERSION) -revision $$(git rev-parse HEAD) -time $(SOURCE_DATE_EPOCH) -user $$user -entrypoint /usr/bin/$$name "$$@"; }; \
+	image quell-agent 0:0 'finds the noisy neighbour on a machine, proves it, and quiets it' amd64=$$root/agent-amd64 arm64=$$root/agent-arm64; \
+	image quell-server 65532:65532 'stores and answers what the agents of a cluster find' $$host=$$root/server-$$host; \
+	rm -r $$root; cd $(IMAGES) && sha256sum *.tar | tee SHA256SUMS
 
 # VULNDB is a folder, a zip file or a URL with a database in the format of https://go.dev/doc/security/vuln/database.
 VULNVERSION = v1.9.0

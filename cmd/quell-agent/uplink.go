@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -25,8 +27,8 @@ func openUplink(c *config.Agent, p *agent.Parts, to *atomic.Pointer[agent.Agent]
 		return nil, daemon.Usage(err)
 	}
 	if c.Server.Credentials != "" {
-		// It may be renewed later, but if it is missing now that is an error.
-		if _, err := os.ReadFile(c.Server.Credentials); err != nil {
+		// It may be renewed later, but if it is missing now that is an error, unless it is to come later.
+		if _, err := os.ReadFile(c.Server.Credentials); err != nil && !(c.Server.Later && errors.Is(err, fs.ErrNotExist)) {
 			return nil, daemon.Usage(fmt.Errorf("read server.credentials: %w", err))
 		}
 	}

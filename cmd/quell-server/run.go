@@ -19,6 +19,9 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/cluster/evict"
+	"github.com/quell-dev/quell/internal/cluster/notify"
+	"github.com/quell-dev/quell/internal/cluster/otlp"
 	"github.com/quell-dev/quell/internal/cluster/server"
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/digest"
@@ -135,12 +138,44 @@ func run(ctx context.Context, c *config.Server) (err error) {
 			p.Holder = link.bus
 		}
 	}
+	results := notify.NewResults()
+	notifier, err := notify.New(notify.Options{Config: c.Notify, Results: results, Log: log})
+	if err != nil {
+		return daemon.Usage(err)
+	}
+	if notifier != nil {
+		p.Watchers = append(p.Watchers, notifier)
+	}
+	exporter, err := otlp.New(otlp.Options{Config: c.OTLP, Version: version, Results: results, Log: log})
+	if err != nil {
+		return daemon.Usage(err)
+	}
+	if exporter != nil {
+		p.Watchers = append(p.Watchers, exporter)
+	}
+	p.Collectors = append(p.Collectors, results)
+	evictor, err := evict.New(evict.Options{Config: c.Evict, Log: log})
+	if err != nil {
+		return daemon.Usage(err)
+	}
+	if evictor != nil {
+		p.Watchers, p.Collectors = append(p.Watchers, evictor), append(p.Collectors, evictor)
+	}
 	made, err := server.New(p)
 	if err != nil {
 		return err
 	}
 	s.Store(made)
 	var obeying sync.WaitGroup
+	if notifier != nil {
+		obeying.Go(func() { notifier.Run(ctx) })
+	}
+	if exporter != nil {
+		obeying.Go(func() { exporter.Run(ctx, made.Gatherer()) })
+	}
+	if evictor != nil {
+		obeying.Go(func() { evictor.Run(ctx, made.Acted) })
+	}
 	if keep != nil {
 		obeying.Go(func() { keep.run(ctx) })
 		obeying.Go(func() { keep.serve(ctx) })

@@ -186,7 +186,7 @@ func TestADefaultInstallFiresNoAlert(t *testing.T) {
 		t.Error(out)
 	}
 	// The same test fails for what must fire.
-	got.values["quell_degraded"] = slices.Repeat([]string{"1"}, got.n)
+	got.values = map[string][]string{"quell_degraded": slices.Repeat([]string{"1"}, got.n)}
 	if out := promtool(t, got.series(), quietHours(t, hours)); !strings.Contains(out, "alertname: QuellDegraded, time: 1d") {
 		t.Errorf("with a problem: %s", out)
 	}

@@ -119,14 +119,34 @@ func (f *HostFinder) findOwn() {
 		return
 	}
 	for controller, own := range host.ProcCgroups(text) {
-		switch {
-		case own == "/":
-		case controller == "":
-			f.own[sample.Unified] = own
-		case controller == "cpu":
-			f.own[sample.V1CPU] = own
+		hier := sample.Unified
+		switch controller {
+		case "":
+		case "cpu":
+			hier = sample.V1CPU
+		default:
+			continue
+		}
+		if own == "/" && f.host.Above(hier) {
+			own = f.searchOwn(hier)
+		}
+		if own != "/" && own != "" {
+			f.own[hier] = own
 		}
 	}
+}
+
+// searchOwn finds the agent's cgroup by its process, once: in a container with a cgroup namespace of
+// its own and a mount of the machine's cgroups, /proc does not tell the path.
+func (f *HostFinder) searchOwn(hier sample.Hierarchy) (own string) {
+	_, _ = f.host.WalkAt(host.Place{Hierarchy: hier, Path: "/"}, func(path string, _ uint64) error {
+		if f.host.Holds(host.Place{Hierarchy: hier, Path: path}, os.Getpid()) {
+			own = path
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return own
 }
 
 // Prime finds the tasks before the first Find, and waits for their names for up to nameWait, so that

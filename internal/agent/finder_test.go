@@ -110,6 +110,25 @@ func look(t *testing.T, f *HostFinder, now time.Time) string {
 
 const fixRules = "rules: [{match: /quell-test-fix-*/web, job: web, class: batch}, {match: /quell-test-fix-*, job: $1, class: batch}]"
 
+// In a container with a cgroup namespace of its own and a mount of the machine's cgroups, the
+// agent knows its own cgroup by its process.
+func TestOwnCgroupFromInsideAContainer(t *testing.T) {
+	const mount = "25 23 0:22 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
+	pid := fmt.Sprintf("4711\n%d\n", os.Getpid())
+	for _, c := range []struct{ name, mounts, want string }{
+		{"container", strings.Replace(mount, " / ", " /../../.. ", 1), "v2 /quell-test-fix-agent job agent batch own\n"},
+		{"machine", mount, "v2 /quell-test-fix-agent job agent batch\n"}, // as an agent at the top would see another's cgroup
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, _ := onHost(t, "v2-two-sockets", fixRules, "proc/self/mountinfo", c.mounts, "proc/self/cgroup", "0::/\n",
+				"sys/fs/cgroup/quell-test-fix-agent/cgroup.procs", pid, "sys/fs/cgroup/quell-test-fix-agent/cpu.stat", "usage_usec 1\n")
+			if got := look(t, f, time.Now()); !strings.Contains(got, c.want) {
+				t.Errorf("got:\n%swant:\n%s", got, c.want)
+			}
+		})
+	}
+}
+
 // On a hybrid host a task is identified by its cgroup2 unless its processes are in the
 // root there; each task is found once.
 func TestFindsOnHybridHost(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 // machine's busy time minus the usage of the tasks. It is 0 if that is not known. Small
 // negative values count as 0: the kernel may charge tasks for stolen time, and it
 // counts busy time in ticks.
-func (sm *sampler) outside(wall float64) float64 {
+func (sm *sampler) outside() float64 {
 	w := &sm.window
-	if w.busy < 0 || wall <= 0 {
+	if w.busy < 0 {
 		return 0
 	}
 	used := 0.0
@@ -28,7 +28,7 @@ func (sm *sampler) outside(wall float64) float64 {
 			used += t.cpu
 		}
 	}
-	if rest := w.busy.Seconds()/wall - used; rest > 1e-6 {
+	if rest := w.busy - used; rest > 1e-6 {
 		return rest
 	}
 	return 0 // or a rounding error
@@ -140,7 +140,7 @@ func (sm *sampler) judgeMachine(now, at sample.Millis, source *sourceState) {
 	first := iv.Len()
 	source.machine.MachineReadings(func(name string, cpus sample.Set, c counter.Reading) {
 		t := sm.tasks.pseudoTask(sig.Name, name)
-		t.cpu = max(0, w.busy.Seconds()/w.length.Seconds())
+		t.cpu = max(0, w.busy)
 		s := sm.sampled(t, sig.Name, variant, at, c.Cost, &c)
 		if math.IsNaN(c.Cost) {
 			sm.stats.notCounted[sig.Name]++

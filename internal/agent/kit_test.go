@@ -46,9 +46,11 @@ type machine struct {
 	guests      []*guest
 	inodes      uint64
 	fresh       bool
+	found       []Found       // by Finder.Find since the newest change
 	wait        func() error  // of Finder.Wait
 	settled     time.Time     // up to when usage is accounted
 	busy        time.Duration // of all guests
+	slowTimes   time.Duration // how long reading the machine's times takes, while guests run
 	stolen      time.Duration
 	values      map[string]string              // file → text
 	quotas      map[string]time.Duration       // throttled time of cgroups above guests; only those with a quota
@@ -159,6 +161,10 @@ func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
 	if f.m.finding != nil {
 		return nil, false, f.m.finding
 	}
+	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0
+	if !fresh {
+		return f.m.found, false, nil
+	}
 	for _, g := range f.m.guests {
 		facts := g.facts
 		if facts == nil {
@@ -168,8 +174,8 @@ func (f finder) Find(time.Time) (found []Found, fresh bool, err error) {
 			found = append(found, Found{Hierarchy: sample.Unified, Path: g.path, Inode: g.inode, Verdict: v, Facts: facts, Own: g.path == f.m.own})
 		}
 	}
-	fresh, f.m.fresh = f.m.fresh, len(f.m.opening) > 0
-	return found, fresh, nil
+	f.m.found = found
+	return found, true, nil
 }
 
 func (f finder) Wait() func() error { return f.m.wait }
@@ -262,6 +268,9 @@ func (m *machine) EndAccounts()        {}
 func (m *machine) CPUTimes() (host.CPUTimes, error) {
 	if m.reading != nil {
 		return host.CPUTimes{}, m.reading
+	}
+	if m.slowTimes > 0 {
+		<-time.After(m.slowTimes)
 	}
 	m.settle()
 	m.switched += uint64(m.switches * time.Since(m.looked).Seconds())

@@ -67,6 +67,23 @@ func TestWhatIsUsedBeforeAWindowIsNobodys(t *testing.T) {
 	})
 }
 
+// On a machine without free CPU time the tasks' readings and the machine's end far from each
+// other. What tasks use between the two is not attributed to anything outside them.
+func TestUsageBetweenTwoReadingsIsNotOutside(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/host/daemon", 0.05)
+		r.add("/batch/loud-1", 1.2)
+		r.slowTimes = 5 * time.Second
+		r.start()
+		defer r.stop()
+		r.pass(3 * time.Minute)
+		if got := r.status().Outside; math.Abs(got-0.05) > 1e-6 {
+			t.Errorf("%v CPU-s/s outside any task, want 0.05", got)
+		}
+	})
+}
+
 // A victim whose work becomes more expensive is reported as such and no task is capped;
 // once that has lasted, the spec follows until the new cost is normal.
 func TestALastingPhaseChangeBecomesNormal(t *testing.T) {

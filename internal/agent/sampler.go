@@ -40,7 +40,8 @@ type window struct {
 	read      time.Time // when usage was read at the end of the newest one
 	times     host.CPUTimes
 	timesOK   bool
-	busy      time.Duration   // of all CPUs in the window; below 0: not known
+	timesRead time.Time       // when times was read
+	busy      float64         // CPU-s/s of all CPUs in the window; below 0: not known
 	outside   float64         // CPU-s/s used outside any task
 	length    time.Duration   // of the newest
 	stolen    float64         // share of the machine's CPU time in it that the hypervisor took
@@ -146,15 +147,19 @@ func (sm *sampler) cpuTimes() (host.CPUTimes, bool) {
 // stolen is the share of the machine's CPU time in the window that the hypervisor took
 // (proc(5): steal). The kernel's other machine-wide values of the window are read here
 // as well.
-func (sm *sampler) stolen(wall float64) float64 {
+func (sm *sampler) stolen() float64 {
 	times, ok := sm.cpuTimes()
 	sm.window.busy = -1
 	if !ok || !sm.window.timesOK {
 		return 0
 	}
-	sm.scheduler.updateOverheads(sm.window.times, times, wall, sm.placement.topology.Online.Len())
+	// Its own span: on a machine without free CPU time the tasks' readings end far earlier.
+	span := sm.clock.now().Sub(sm.window.timesRead).Seconds()
+	sm.scheduler.updateOverheads(sm.window.times, times, span, sm.placement.topology.Online.Len())
 	b, e := sm.window.times.Total, times.Total
-	sm.window.busy = e.Busy() - b.Busy()
+	if span > 0 {
+		sm.window.busy = (e.Busy() - b.Busy()).Seconds() / span
+	}
 	steal := e.Steal - b.Steal
 	total := steal + (e.Busy() - b.Busy()) + (e.Idle - b.Idle) + (e.IOWait - b.IOWait)
 	if total <= 0 || steal <= 0 {

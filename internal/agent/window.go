@@ -30,6 +30,7 @@ func (sm *sampler) openWindow(now time.Time) {
 	// that time belongs to no task in the window.
 	w.times, w.timesOK = sm.cpuTimes()
 	w.start, w.open, w.halved = sm.clock.now(), true, true
+	w.timesRead = w.start
 	w.caps = sm.pipeline.Caps()
 	// Usage of an idle task between two readings counts for the second. That is usually
 	// nothing, but the analysis of the previous window may have taken long.
@@ -74,13 +75,13 @@ func (sm *sampler) closeWindow(now time.Time) {
 		}
 	})
 	end, wall := w.read, w.length.Seconds()
-	w.stolen = sm.stolen(wall)
+	w.stolen = sm.stolen()
 	sm.placement.lackQuotas()
 	w.caps = sm.pipeline.Caps()
 	for _, t := range sm.tasks.order {
 		sm.measure(t, end, wall)
 	}
-	w.outside = sm.outside(wall)
+	w.outside = sm.outside()
 	sm.overall = sm.overall[:0]
 	at := sample.At(end)
 	for _, s := range w.sources {

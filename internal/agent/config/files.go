@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,16 +18,24 @@ type file struct {
 // change them, and those with secrets can be read by their owner and its group at most. The
 // error is an *InvalidError that names every problem.
 func (a *Agent) CheckFiles() error {
-	t := a.Server.TLS
-	return checkFiles(file{"server.credentials", a.Server.Credentials, true}, file{"server.tls.key", t.Key, true},
+	t, credentials := a.Server.TLS, a.Server.Credentials
+	if _, err := os.Stat(credentials); a.Server.Later && errors.Is(err, fs.ErrNotExist) {
+		credentials = ""
+	}
+	return checkFiles(file{"server.credentials", credentials, true}, file{"server.tls.key", t.Key, true},
 		file{"server.tls.cert", t.Cert, false}, file{"server.tls.ca", t.CA, false},
 		file{"names.kubelet.token", a.Names.Kubelet.Token, true}, file{"names.kubelet.ca", a.Names.Kubelet.CA, false})
 }
 
 // CheckFiles is Agent.CheckFiles for quell-server.
 func (s *Server) CheckFiles() error {
-	return checkFiles(file{"tls.key", s.TLS.Key, true}, file{"tls.cert", s.TLS.Cert, false}, file{"tokens_file", s.TokensFile, false},
-		file{"bus.credentials", s.Bus.Credentials, true}, file{"bus.ca", s.Bus.CA, false})
+	all := []file{{"tls.key", s.TLS.Key, true}, {"tls.cert", s.TLS.Cert, false}, {"tokens_file", s.TokensFile, false},
+		{"bus.credentials", s.Bus.Credentials, true}, {"bus.ca", s.Bus.CA, false}, {"notify.webhook.url_file", s.Notify.Webhook.URLFile, true}}
+	for _, r := range s.receivers() {
+		// The kubelet sets the mode of a pod's token, in a container where there are no other users.
+		all = append(all, file{r.key + ".token_file", r.TokenFile, r.key != "notify.kubernetes"}, file{r.key + ".ca", r.CA, false})
+	}
+	return checkFiles(all...)
 }
 
 func checkFiles(all ...file) error {

@@ -25,13 +25,21 @@ func TestFilesWithSecrets(t *testing.T) {
 	}
 	a.Server.Credentials, a.Server.TLS = name("server.credentials"), UplinkTLS{name("server.tls.ca"), name("server.tls.cert"), name("server.tls.key")}
 	s.TLS, s.TokensFile, s.Bus.Credentials, s.Bus.CA = ServerTLS{name("tls.cert"), name("tls.key")}, name("tokens_file"), name("bus.credentials"), name("bus.ca")
-	checks := map[string]func() error{"server.credentials": a.CheckFiles, "server.tls.key": a.CheckFiles, "server.tls.cert": a.CheckFiles, "server.tls.ca": a.CheckFiles,
+	s.OTLP.URL, s.OTLP.TokenFile, s.OTLP.CA, s.Notify.Webhook.URLFile = "https://x", name("otlp.token_file"), name("otlp.ca"), name("notify.webhook.url_file")
+	s.Notify.Kubernetes.URL, s.Notify.Kubernetes.ServerPeer = "https://x", ServerPeer{name("notify.kubernetes.token_file"), name("notify.kubernetes.ca")}
+	checks := map[string]func() error{"otlp.token_file": s.CheckFiles, "otlp.ca": s.CheckFiles, "notify.webhook.url_file": s.CheckFiles,
+		"notify.kubernetes.token_file": s.CheckFiles, "notify.kubernetes.ca": s.CheckFiles,
+		"server.credentials": a.CheckFiles, "server.tls.key": a.CheckFiles, "server.tls.cert": a.CheckFiles, "server.tls.ca": a.CheckFiles,
 		"tls.cert": s.CheckFiles, "tls.key": s.CheckFiles, "tokens_file": s.CheckFiles, "bus.credentials": s.CheckFiles, "bus.ca": s.CheckFiles}
-	secrets := "server.credentials server.tls.key tls.key bus.credentials"
+	secrets := "server.credentials server.tls.key tls.key bus.credentials otlp.token_file notify.webhook.url_file"
 	for key, check := range checks {
 		if err := check(); err == nil || !strings.Contains(err.Error(), key+": ") || !strings.Contains(err.Error(), "no such file") {
 			t.Errorf("%s is missing: %v", key, err)
 		}
+	}
+	a.Server.Later = true
+	if err := a.CheckFiles(); err == nil || strings.Contains(err.Error(), "server.credentials") || !strings.Contains(err.Error(), "server.tls.key") {
+		t.Errorf("credentials that come later are missing: %v", err)
 	}
 	for key := range checks {
 		write(key, 0o600)

@@ -3,6 +3,9 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,13 +24,16 @@ type Server struct {
 	// MemoryMB is a soft limit.
 	MemoryMB int `key:"memory_mb" help:"soft memory limit: above it the server collects garbage more often; queries are separate processes and not included" min:"128" max:"1000000"`
 	// TokensFile holds hashes, not tokens.
-	TokensFile string      `key:"tokens_file" help:"file of hashed API tokens (quell-server token prints its lines); empty: any client on loopback may read, and all commands are refused"`
-	TLS        ServerTLS   `key:"tls"`
-	Bus        ServerBus   `key:"bus"`
-	Store      ServerStore `key:"store"`
-	Specs      ServerSpecs `key:"specs"`
-	Query      ServerQuery `key:"query"`
-	Limits     ServerRates `key:"limits"`
+	TokensFile string       `key:"tokens_file" help:"file of hashed API tokens (quell-server token prints its lines); empty: any client on loopback may read, and all commands are refused"`
+	TLS        ServerTLS    `key:"tls"`
+	Bus        ServerBus    `key:"bus"`
+	Store      ServerStore  `key:"store"`
+	Specs      ServerSpecs  `key:"specs"`
+	Query      ServerQuery  `key:"query"`
+	Limits     ServerRates  `key:"limits"`
+	Notify     ServerNotify `key:"notify"`
+	OTLP       ServerOTLP   `key:"otlp"`
+	Evict      ServerEvict  `key:"evict"`
 }
 
 // ServerTLS names the certificate of the API.
@@ -103,10 +109,61 @@ type ServerRates struct {
 	StreamsPerCaller int `key:"streams_per_caller" help:"maximum number of event streams of one caller" min:"1" max:"100000"`
 }
 
+// ServerPeer is how a server is reached that gets notifications.
+type ServerPeer struct {
+	TokenFile string `key:"token_file" help:"file with a bearer token, read again for each request; empty: none"`
+	CA        string `key:"ca" help:"CA certificates for its certificate, PEM; empty: the system's"`
+}
+
+// ServerNotify configures notifications of incidents.
+type ServerNotify struct {
+	Level    string        `key:"level" help:"least level of a suspect: possible, likely or proven" oneof:"possible likely proven"`
+	CoolDown time.Duration `key:"cool_down" help:"after a notification of a victim's and a suspect's job, further incidents of this pair are only counted for this long" min:"0s" max:"168h"`
+	Link     string        `key:"link" help:"URL of this server for people, for links to the dashboard; empty: no links"`
+	Webhook  struct {
+		URL     string `key:"url" help:"http:// or https:// URL that gets a POST with JSON when an incident names a suspect and when it ends; empty: none"`
+		URLFile string `key:"url_file" help:"file with this URL instead, if it contains a secret"`
+		ServerPeer
+	} `key:"webhook"`
+	Alertmanager struct {
+		URL string `key:"url" help:"URL of an Alertmanager, for the same as alerts; empty: none"`
+		ServerPeer
+	} `key:"alertmanager"`
+	Kubernetes struct {
+		URL string `key:"url" help:"URL of a Kubernetes API server, for the same as events of victims that are pods; https://kubernetes.default.svc in a pod; empty: none"`
+		ServerPeer
+	} `key:"kubernetes"`
+}
+
+// ServerOTLP configures the export to OpenTelemetry.
+type ServerOTLP struct {
+	URL   string        `key:"url" help:"URL of an OpenTelemetry collector (OTLP over HTTP, for example http://127.0.0.1:4318) for the server's metrics and for incidents as log events; empty: none"`
+	Every time.Duration `key:"every" help:"send metrics this often" min:"1s" max:"1h"`
+	ServerPeer
+}
+
+// ServerEvict configures what becomes of persistent antagonists.
+type ServerEvict struct {
+	Mode       string        `key:"mode" help:"off; advise: the audit log says what would be restarted on another machine; on: it is" oneof:"off advise on"`
+	After      int           `key:"after" help:"number of caps on a task that helped the victim of one incident after which the task is restarted elsewhere" min:"3" max:"1000"`
+	CoolDown   time.Duration `key:"cool_down" help:"time between two restarts of tasks of one job" min:"1m" max:"720h"`
+	PerHour    int           `key:"per_hour" help:"maximum number of restarts in an hour, of all jobs" min:"1" max:"1000"`
+	Hook       string        `key:"hook" help:"program that restarts a task that is no pod: it reads a JSON object with machine, task, job, path and victim from its standard input; empty: none"`
+	Kubernetes struct {
+		URL string `key:"url" help:"URL of the Kubernetes API server that evicts pods; https://kubernetes.default.svc in a pod; empty: none"`
+		ServerPeer
+	} `key:"kubernetes"`
+}
+
 // DefaultServer returns the paper's values where it has one, and limits for a server
 // with two processors and 4 GB.
 func DefaultServer() Server {
 	s := spec.Paper()
+	notify := ServerNotify{Level: "likely", CoolDown: time.Hour}
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount/" // of a pod
+	notify.Kubernetes.ServerPeer = ServerPeer{TokenFile: account + "token", CA: account + "ca.crt"}
+	evict := ServerEvict{Mode: "off", After: 3, CoolDown: 24 * time.Hour, PerHour: 4}
+	evict.Kubernetes.ServerPeer = notify.Kubernetes.ServerPeer
 	return Server{
 		StateDir: "/var/lib/quell-server", Listen: "127.0.0.1:9781", LogLevel: "info", LogFormat: "text", MemoryMB: 900,
 		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
@@ -115,6 +172,7 @@ func DefaultServer() Server {
 		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, MemoryMB: 512},
 		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2, 1},
 		Limits: ServerRates{20, 40, 1024, 128, 1000, 100, 10},
+		Notify: notify, OTLP: ServerOTLP{Every: time.Minute}, Evict: evict,
 	}
 }
 
@@ -163,7 +221,57 @@ func (s *Server) Validate() []Problem {
 	if s.Specs.LookBack > s.Store.KeepSamples {
 		add("specs.look_back", s.Specs.LookBack, fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))
 	}
+	n := &s.Notify
+	if n.Webhook.URL != "" && n.Webhook.URLFile != "" {
+		add("notify.webhook.url_file", strconv.Quote(n.Webhook.URLFile), "notify.webhook.url or this, not both")
+	}
+	if n.Link != "" {
+		checkHTTP("notify.link", n.Link, "", add)
+	}
+	if e := &s.Evict; e.Hook != "" && !filepath.IsAbs(e.Hook) {
+		add("evict.hook", strconv.Quote(e.Hook), "an absolute path")
+	} else if e.Mode == "on" && e.Hook == "" && e.Kubernetes.URL == "" {
+		add("evict.mode", e.Mode, "evict.kubernetes.url or evict.hook, which restarts tasks")
+	}
+	for _, r := range s.receivers() {
+		if r.file == "" { // else it is checked when it is read
+			checkHTTP(r.key+".url", r.url, r.TokenFile, add)
+		}
+	}
 	return ps
+}
+
+// receiver is a configured server that gets notifications.
+type receiver struct {
+	key, url, file string
+	*ServerPeer
+}
+
+// receivers are those that are configured.
+func (s *Server) receivers() []receiver {
+	n := &s.Notify
+	all := []receiver{{"notify.webhook", n.Webhook.URL, n.Webhook.URLFile, &n.Webhook.ServerPeer}, {"notify.alertmanager", n.Alertmanager.URL, "", &n.Alertmanager.ServerPeer},
+		{"notify.kubernetes", n.Kubernetes.URL, "", &n.Kubernetes.ServerPeer}, {"evict.kubernetes", s.Evict.Kubernetes.URL, "", &s.Evict.Kubernetes.ServerPeer}, {"otlp", s.OTLP.URL, "", &s.OTLP.ServerPeer}}
+	return slices.DeleteFunc(all, func(r receiver) bool { return r.url == "" && r.file == "" })
+}
+
+// CheckHTTP returns what a URL of HTTP must be instead; "" if it is good. Passwords belong in
+// files, and a token is sent in plain text at most within the machine.
+func CheckHTTP(text, tokenFile string) (want string) {
+	at, err := url.Parse(text)
+	switch {
+	case err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Hostname() == "" || at.User != nil || at.Fragment != "":
+		return "http://HOST:PORT or https://HOST:PORT, without credentials"
+	case tokenFile != "" && at.Scheme != "https" && !isLoopback(at.Hostname()):
+		return "https:// beyond loopback, since a token is sent"
+	}
+	return ""
+}
+
+func checkHTTP(key, text, tokenFile string, add func(key string, value any, want string)) {
+	if want := CheckHTTP(text, tokenFile); want != "" {
+		add(key, "a URL that is not shown because it may contain a password", want)
+	}
 }
 
 // address checks HOST:PORT and reports whether it is a loopback address.

@@ -87,3 +87,28 @@ func TestServerOnLoopbackNeedsNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestReceivers: a token goes over TLS or stays on the machine, and a URL with a password is not
+// shown.
+func TestReceivers(t *testing.T) {
+	for _, c := range []struct{ settings, problem string }{
+		{"notify.webhook.url=https://example.net/hook?x=1 notify.webhook.token_file=t", ""},
+		{"notify.webhook.url=http://example.net/hook", ""},
+		{"notify.webhook.url_file=f notify.webhook.token_file=t", ""},
+		{"notify.alertmanager.url=http://127.0.0.1:9093 notify.alertmanager.token_file=t", ""},
+		{"otlp.url=http://[::1]:4318 otlp.token_file=t", ""},
+		{"notify.kubernetes.url=https://kubernetes.default.svc", ""},
+		{"notify.kubernetes.url=http://kubernetes.default.svc", "notify.kubernetes.url: a URL that is not shown because it may contain a password: want https:// beyond loopback, since a token is sent"},
+		{"otlp.url=http://collector:4318 otlp.token_file=t", "otlp.url: a URL that is not shown because it may contain a password: want https:// beyond loopback"},
+		{"notify.webhook.url=https://me:hidden@example.net/", "notify.webhook.url: a URL that is not shown because it may contain a password: want http://HOST:PORT or https://HOST:PORT, without"},
+		{"notify.alertmanager.url=file:///hidden", "notify.alertmanager.url: a URL that is not shown"},
+		{"notify.link=quell/hidden", "notify.link: a URL that is not shown"},
+		{"notify.webhook.url=https://a notify.webhook.url_file=f", "notify.webhook.url or this, not both"},
+		{"notify.level=none", "notify.level: \"none\""},
+	} {
+		_, err := LoadServer("", nil, strings.Fields(c.settings))
+		if (err == nil) != (c.problem == "") || err != nil && (!strings.Contains(err.Error(), c.problem) || strings.Contains(err.Error(), "hidden")) {
+			t.Errorf("%s: %v", c.settings, err)
+		}
+	}
+}

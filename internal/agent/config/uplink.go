@@ -9,10 +9,12 @@ import (
 
 // Uplink configures how an agent connects to its server.
 type Uplink struct {
-	URL         string    `key:"url" help:"the server's bus, or several separated by commas: tls://HOST:PORT, or nats://HOST:PORT on loopback; empty: no server"`
-	Credentials string    `key:"credentials" help:"file of this machine's credentials, from quell-server; read again for every connection"`
-	TLS         UplinkTLS `key:"tls"`
-	Spool       Spool     `key:"spool"`
+	URL         string `key:"url" help:"the server's bus, or several separated by commas: tls://HOST:PORT, or nats://HOST:PORT on loopback; empty: no server"`
+	Credentials string `key:"credentials" help:"file of this machine's credentials, from quell-server; read again for every connection"`
+	// Later is for machines that get their credentials after the agent: a pod of each new node.
+	Later bool      `key:"credentials_later" help:"start also if the file of credentials does not exist yet, and connect when it does"`
+	TLS   UplinkTLS `key:"tls"`
+	Spool Spool     `key:"spool"`
 }
 
 // UplinkTLS names files for a TLS connection.

@@ -133,12 +133,13 @@ func (s *Server) ingest(ctx context.Context, f Feed) {
 	}
 }
 
-// Add stores a batch and sends its contents to the followers of events.
+// Add stores a batch, and tells its contents to the watchers and to the followers of events.
 func (s *Server) Add(b *store.Batch) bool {
 	if !s.Store.Add(b) {
 		return false
 	}
 	s.live.add(b)
+	s.tell(b.Incidents)
 	for i := range b.Incidents {
 		inc := &b.Incidents[i]
 		s.hub.publish("incident", map[string]any{"machine": inc.Machine, "id": inc.ID, "kind": inc.Kind, "signal": inc.Signal,
@@ -149,6 +150,19 @@ func (s *Server) Add(b *store.Batch) bool {
 		s.hub.publish("action", &b.Actions[i])
 	}
 	return true
+}
+
+// tell tells the watchers of incidents.
+func (s *Server) tell(all []store.Incident) {
+	for i := range all {
+		var r incident.Record
+		if len(s.Watchers) == 0 || json.Unmarshal([]byte(all[i].Doc), &r) != nil {
+			continue // the store's rows are made from such documents
+		}
+		for _, w := range s.Watchers {
+			w.Incident(&r)
+		}
+	}
 }
 
 // The streams of agents' messages, as the store names sources.

@@ -14,6 +14,7 @@ import (
 
 // metrics are the server's own metrics.
 type metrics struct {
+	registry *prometheus.Registry
 	handler  http.Handler
 	requests *prometheus.CounterVec
 	seconds  *prometheus.CounterVec
@@ -52,6 +53,8 @@ func newMetrics(s *Server) *metrics {
 		refused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "quell_server_refused_total", Help: "Requests and bus clients that were refused."}),
 	}
 	r.MustRegister(m.requests, m.seconds, m.refused, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &storeCollector{s})
+	r.MustRegister(s.Collectors...)
+	m.registry = r
 	m.handler = promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 	return m
 }
@@ -109,6 +112,9 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge("quell_server_event_streams", "Open event streams.", float64(c.s.hub.count()))
 }
+
+// Gatherer returns the server's metrics.
+func (s *Server) Gatherer() prometheus.Gatherer { return s.metrics.registry }
 
 func (s *Server) serveMetrics(w http.ResponseWriter, r *request) error {
 	s.metrics.handler.ServeHTTP(w, r.Request)

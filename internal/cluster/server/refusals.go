@@ -58,6 +58,9 @@ func (s *Server) Refused(x store.Audit) {
 	}
 }
 
+// Acted records what the server did by itself in the audit log. It is on disk soon after.
+func (s *Server) Acted(x store.Audit) { s.note(x, x.Outcome) }
+
 func (s *Server) note(x store.Audit, outcome string) {
 	x.Outcome = outcome
 	s.record(x)

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/quell-dev/quell/internal/agent/config"
@@ -21,6 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -51,6 +53,9 @@ type Decider interface {
 	// RefreshDecisions signs again what was signed long ago.
 	RefreshDecisions(ctx context.Context) error
 }
+
+// Watcher is told of incidents that have changed. It does not wait, and keeps no record.
+type Watcher interface{ Incident(r *incident.Record) }
 
 // Leaser lets one of several servers at a time do some work, and ends that right by
 // ending do's context (bus.Bus).
@@ -87,6 +92,10 @@ type Options struct {
 	// Holder selects which of several servers of one store ingests messages, maintains
 	// the store and learns specs; nil: this is the only one. All of them answer requests.
 	Holder Leaser
+	// Watchers are told of incidents as they arrive: of several servers, those of the leading one.
+	Watchers []Watcher
+	// Collectors have metrics of other parts of the program.
+	Collectors []prometheus.Collector
 	// Pages are what a browser gets at / and below /ui/, without a token: they hold no data.
 	// nil: nothing.
 	Pages http.Handler

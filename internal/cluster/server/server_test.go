@@ -22,6 +22,8 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -452,4 +454,25 @@ func rowsOf[T any](t testing.TB, s *store.Store, table string) []T {
 		all = append(all, rows...)
 	}
 	return all
+}
+
+// watcher notes the incidents that it is told of.
+type watcher struct{ seen []string }
+
+func (w *watcher) Incident(r *incident.Record) { w.seen = append(w.seen, r.Machine+" "+r.ID) }
+
+// Watchers are told of an incident once, however often its message comes.
+func TestWatchersAreToldOfIncidents(t *testing.T) {
+	w := &watcher{}
+	b := newBench(t, func(p *Options) { p.Watchers = []Watcher{w} })
+	batch := store.Batch{Source: store.Source{Stream: recordsStream, Machine: "m1"}, N: 1}
+	if err := batch.AddIncident(&incident.Record{Incident: plan.Incident{ID: "i7", Machine: "m1", Updated: sample.At(start)}}); err != nil {
+		t.Fatal(err)
+	}
+	if again := batch; !b.Add(&batch) || b.Add(&again) {
+		t.Error("a batch is taken once")
+	}
+	if len(w.seen) != 1 || w.seen[0] != "m1 i7" {
+		t.Errorf("told of %q", w.seen)
+	}
 }

@@ -127,7 +127,7 @@ func (d *Detector) change(s *series, victim int) Change {
 		if d.params.Switches.Evidence && d.limitFailed(s, victim, i) {
 			continue
 		}
-		if i != victim && s.tasks[i].used && d.excluded[i] == "" && (d.moved(s, victim, i, candidateErrors) || d.wasLimited(i)) {
+		if d.isSuspect(s, victim, i) && d.excluded[i] == "" && (d.moved(s, victim, i, candidateErrors) || d.wasLimited(i)) {
 			return ""
 		}
 	}

@@ -231,7 +231,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		if len(weighed) > 0 && weighed[0].slot == i {
 			w, weighed = &weighed[0], weighed[1:]
 		}
-		if i == victim || !s.tasks[i].used || !d.params.Switches.Outside && s.tasks[i].task.Name == OutsideName {
+		if !d.isSuspect(s, victim, i) {
 			continue
 		}
 		capped := d.params.Switches.CappedApart && s.tasks[i].flags&sample.Capped != 0
@@ -306,6 +306,11 @@ func (d *Detector) grounds(s *series, slot int, w *weighing, proofs []fit, books
 		g.Level, g.Basis, g.Why = Proven, ByTrial, "limiting it reduced the victim's cost each time"
 	}
 	return g
+}
+
+// isSuspect reports whether a task may be suspected of hurting the victim.
+func (d *Detector) isSuspect(s *series, victim, i int) bool {
+	return i != victim && s.tasks[i].used && (d.params.Switches.Outside || s.tasks[i].task.Name != OutsideName)
 }
 
 // inModel reports whether a suspect is in the model of the trials.

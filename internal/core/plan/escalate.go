@@ -6,9 +6,9 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// Where caps do not help, an operator with more means has to act. quell says what to do,
-// and never does it itself (CPI², section 5: operators may kill persistent offenders and
-// restart them somewhere else; case 4: migrate the victim).
+// Where caps do not help, an operator with more means has to act. The agent says what to do,
+// and never does it (CPI², section 5: operators may kill persistent offenders and
+// restart them somewhere else; case 4: migrate the victim). quell-server may (cluster/evict).
 
 // Escalation is that advice for programs: an operator's hook that follows incidents.
 type Escalation struct {

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -41,9 +40,14 @@ func (p *Planner) find(id string) *incident {
 // OpenCount is the number of open incidents.
 func (p *Planner) OpenCount() int { return len(p.open) }
 
-// inOrder lists the open incidents, oldest first.
+// inOrder lists the open incidents, oldest first. The list is valid until the next call.
 func (p *Planner) inOrder() []*incident {
-	return slices.SortedFunc(maps.Values(p.open), func(a, b *incident) int { return cmp.Compare(a.ID, b.ID) })
+	p.ordered = p.ordered[:0]
+	for _, inc := range p.open {
+		p.ordered = append(p.ordered, inc)
+	}
+	slices.SortFunc(p.ordered, func(a, b *incident) int { return cmp.Compare(a.ID, b.ID) })
+	return p.ordered
 }
 
 func (p *Planner) close(now sample.Millis, inc *incident) {

@@ -73,6 +73,7 @@ type Planner struct {
 	rule          detect.Method
 	policy        Policy
 	open          map[incidentKey]*incident
+	ordered       []*incident            // of inOrder
 	victims       map[sample.TaskKey]int // of open incidents, with their number
 	caps          map[string]*CapState
 	seq           int

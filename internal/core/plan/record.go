@@ -132,12 +132,15 @@ func (inc *incident) forgetWeakest() {
 }
 
 // graded returns a finding's suspects with what caps in this incident showed about them.
-func (inc *incident) graded(all []detect.Suspect) []detect.Suspect {
-	all = slices.Clone(all)
-	for i := range all {
+func (inc *incident) graded(suspects []detect.Suspect) []detect.Suspect {
+	all, copied := suspects, false
+	for i := range suspects {
 		for _, r := range slices.Backward(inc.rounds) {
-			if r.Suspect.Key == all[i].Key && r.Judged() {
-				all[i] = inc.grade(r, all[i])
+			if r.Suspect.Key == suspects[i].Key && r.Judged() {
+				if !copied {
+					all, copied = slices.Clone(suspects), true
+				}
+				all[i] = inc.grade(r, suspects[i])
 				break
 			}
 		}
@@ -164,17 +167,20 @@ func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 // demoteFailed ranks suspects that are no longer named, because a cap on them was in vain,
 // behind those that are.
 func (a *Analysis) demoteFailed(inc *incident) {
+	failed := func(s detect.Suspect) bool { return s.Level < detect.Likely && inc.capFailed(s.Key) }
+	named := a.Suspects[:a.Antagonists]
+	if !slices.ContainsFunc(named, failed) {
+		return
+	}
 	var is, no []detect.Suspect
-	for _, s := range a.Suspects[:a.Antagonists] {
-		if s.Level < detect.Likely && inc.capFailed(s.Key) {
+	for _, s := range named {
+		if failed(s) {
 			no = append(no, s)
 		} else {
 			is = append(is, s)
 		}
 	}
-	if len(no) > 0 {
-		a.Suspects, a.Antagonists = slices.Concat(is, no, a.Suspects[a.Antagonists:]), len(is)
-	}
+	a.Suspects, a.Antagonists = slices.Concat(is, no, a.Suspects[a.Antagonists:]), len(is)
 }
 
 func (inc *incident) capFailed(k sample.TaskKey) bool {

@@ -225,7 +225,7 @@ func TestShared(t *testing.T) {
 	pattern := regexp.MustCompile(InstancePattern)
 	r := rand.New(rand.NewPCG(11, 12))
 	no := 0
-	for range 200_000 {
+	for range 20_000 {
 		var b []byte
 		for range r.IntN(7) {
 			for range []int{4, 8, 12, 4, 9, 16, 31, 3}[r.IntN(8)] {
@@ -241,7 +241,7 @@ func TestShared(t *testing.T) {
 			no++
 		}
 	}
-	if no < 100 {
+	if no < 10 {
 		t.Errorf("only %d names of instances: the test shows little", no)
 	}
 }

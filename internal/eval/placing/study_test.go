@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { quelltest.Main(m) }
 // the more is left.
 func TestMeasuredPairsAreWorthMore(t *testing.T) {
 	t.Parallel()
-	s := study{Machines: 16, Days: 4, Draws: 200, Served: 2, Work: 8, Rule: detect.EvidenceMethod, Seed: 1}
+	s := study{Machines: 16, Days: 2, Draws: 200, Served: 2, Work: 8, Rule: detect.EvidenceMethod, Seed: 1}
 	r, err := s.run()
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func TestCounts(t *testing.T) {
 func TestRulesInShort(t *testing.T) {
 	policy := sim.Policy()
 	policy.Trial = 3 * time.Minute
-	results, err := Run(Study{Rules: []detect.Method{detect.EvidenceMethod, detect.CPI2, rivals.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 120,
+	results, err := Run(Study{Rules: []detect.Method{detect.EvidenceMethod, detect.CPI2, rivals.Biggest}, Half: sim.Tuning, Seeds: 1, Minutes: 80,
 		Days: 2, Seed: 1, Policy: policy}, func(int, int) {})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -53,6 +55,24 @@ func (h *Host) Partial() bool {
 		}
 	}
 	return false
+}
+
+// Above reports whether this process is in a cgroup namespace of its own and sees the cgroups above
+// it nevertheless: a container with a mount of the machine's cgroups. Paths in /proc are relative
+// to the namespace then, as the mount's top is, "/../.." (cgroup_namespaces(7)).
+func (h *Host) Above(hier sample.Hierarchy) bool {
+	t, err := h.tree(hier)
+	return err == nil && strings.HasPrefix(t.top, "/..")
+}
+
+// Holds reports whether a process is in the cgroup at a place itself.
+func (h *Host) Holds(at Place, pid int) bool {
+	t, err := h.tree(at.Hierarchy)
+	if err != nil {
+		return false
+	}
+	text, err := h.ReadValue(path.Join(t.dir, at.Path, "cgroup.procs"))
+	return err == nil && slices.Contains(strings.Fields(text), strconv.Itoa(pid))
 }
 
 // Unread are cgroups that a walk left out, with all that is below them. The zero value is none.

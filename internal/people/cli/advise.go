@@ -8,6 +8,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strings"
 	"text/template"
 
 	"github.com/spf13/cobra"
@@ -94,25 +95,62 @@ var (
 //go:embed antiaffinity.yaml.tmpl
 var antiAffinity string
 
+// podSet is what the pods of a job have in common: the value of the label, and their
+// namespace, "" if the job's name has none.
+type podSet struct{ Namespace, Name string }
+
+// String is the workload as people write it.
+func (w podSet) String() string {
+	if w.Namespace == "" {
+		return w.Name
+	}
+	return w.Namespace + "/" + w.Name
+}
+
+// otherRuntimes begin the names of jobs that are no pods (docs/names.md).
+var otherRuntimes = []string{"docker", "podman", "containerd", "lxc", "machined", "vm"}
+
+// podsOf takes the workload from a job's name: namespace/workload/container, as jobs of
+// pods are called, or a name that a rule gave, with or without a namespace.
+func podsOf(job sample.JobName) (w podSet, ok bool) {
+	parts := strings.Split(string(job), "/")
+	switch {
+	case len(parts) == 1:
+		w = podSet{Name: parts[0]}
+	case len(parts) <= 3 && !slices.Contains(otherRuntimes, parts[0]):
+		w = podSet{parts[0], parts[1]}
+	}
+	return w, valueShape.MatchString(w.Name) && (len(parts) == 1 || valueShape.MatchString(w.Namespace))
+}
+
+// apart is a pair of workloads: the antagonist's, with the strongest pair of their jobs.
+type apart struct {
+	podSet
+	cluster.Pair
+}
+
 // writeAntiAffinity writes a patch of a pod template for each victim, as documents of a
 // YAML stream (Kubernetes API, PodAntiAffinity).
 func writeAntiAffinity(w io.Writer, all []cluster.Pair, label string, required bool) error {
 	var invalid, unproven []cluster.Pair
-	var victims []sample.JobName
-	pairs := map[sample.JobName][]cluster.Pair{}
-	for _, p := range all {
-		if !valueShape.MatchString(string(p.Victim)) || !valueShape.MatchString(string(p.Antagonist)) {
+	var victims []podSet
+	pairs := map[podSet][]apart{}
+	for _, p := range all { // the strongest evidence first
+		victim, ok := podsOf(p.Victim)
+		antagonist, valid := podsOf(p.Antagonist)
+		switch {
+		case !ok || !valid:
 			invalid = append(invalid, p)
-			continue
-		}
-		if required && p.Proven == 0 { // a hard rule needs proof
+		case required && p.Proven == 0: // a hard rule needs proof
 			unproven = append(unproven, p)
-			continue
+		case victim == antagonist || slices.ContainsFunc(pairs[victim], func(a apart) bool { return a.podSet == antagonist }):
+			// containers of one pod cannot be apart; other containers of the workload need no other rule
+		default:
+			if pairs[victim] == nil {
+				victims = append(victims, victim)
+			}
+			pairs[victim] = append(pairs[victim], apart{antagonist, p})
 		}
-		if pairs[p.Victim] == nil {
-			victims = append(victims, p.Victim)
-		}
-		pairs[p.Victim] = append(pairs[p.Victim], p)
 	}
 	weight := func(confidence float64) int { return max(1, min(100, int(math.Round(100*confidence)))) }
 	t, err := template.New("anti-affinity").Funcs(template.FuncMap{"weight": weight, "level": levelOf}).Parse(antiAffinity)

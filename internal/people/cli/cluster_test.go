@@ -24,7 +24,10 @@ var clusterAnswers = map[string]string{
 	"/v1/specs": `[{"job":"web","platform":"Intel-6-85-7","signal":"cpi","variant":"ref-cycles","state":"ready","samples":120000,"tasks":250,"cpu_mean":1.2,"mean":1.8123,"stddev":0.1634,"version":31,"last":1763726400000,"machines":40,"machines_out":2,"left_out":["host-9"]}]`,
 	"/v1/pairs": `[{"victim_job":"web","antagonist_job":"reports","incidents":14,"proven":12,"machines":3,"strength":2.5,"correlation":0.61,"caps":9,"helped":8,"relative_cost":0.61,"usage_lost":0.93,"confidence":0.565,"newest":1763726400000},
 {"victim_job":"web","antagonist_job":"encode","incidents":2,"proven":0,"machines":1,"strength":1.2,"correlation":0.4,"caps":1,"helped":1,"relative_cost":0.8,"confidence":0.207,"newest":1763726400000},
-{"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"proven":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0.207,"newest":1763726400000}]`,
+{"victim_job":"db","antagonist_job":"/system.slice/backup","incidents":1,"proven":1,"machines":1,"strength":1.1,"correlation":0.37,"caps":0,"helped":0,"confidence":0.207,"newest":1763726400000},
+	{"victim_job":"shop/web/app","antagonist_job":"batch/encode/worker","incidents":5,"proven":5,"machines":2,"strength":2.1,"correlation":0.5,"caps":4,"helped":4,"confidence":0.51,"newest":1763726400000},
+	{"victim_job":"shop/web/proxy","antagonist_job":"batch/encode/worker","incidents":1,"proven":1,"machines":1,"strength":1.4,"correlation":0.4,"caps":1,"helped":1,"confidence":0.21,"newest":1763726400000},
+	{"victim_job":"shop/web/app","antagonist_job":"docker/registry","incidents":1,"proven":1,"machines":1,"strength":1.4,"correlation":0.4,"caps":1,"helped":1,"confidence":0.21,"newest":1763726400000}]`,
 }
 
 // fakeCluster is a quell-server that answers from clusterAnswers and records requests.

@@ -69,6 +69,9 @@ var table = []row{
 	{pkg: "cluster/store/s3", may: "cluster/store", outside: "github.com/aws", why: "a store.Bucket; the only package that links AWS's client"},
 	{pkg: "cluster/store/duck", may: "core/sample cluster/store cluster/store/dialect", outside: "golang.org/x/sys github.com/duckdb", why: "SQL over a store's segments; the only package that links DuckDB"},
 	{pkg: "cluster/store/spark", may: "core/sample core/spec cluster/store cluster/store/dialect", outside: "google.golang.org/grpc google.golang.org/protobuf github.com/google/uuid github.com/apache/arrow-go", why: "the same SQL on Apache Spark"},
+	{pkg: "cluster/notify", may: "format/printable core/sample core/detect core/incident agent/config", outside: "github.com/prometheus/client_golang", why: "tells webhooks, Alertmanager and Kubernetes of incidents"},
+	{pkg: "cluster/otlp", may: "core/sample core/detect core/incident agent/config cluster/notify", outside: "github.com/prometheus/client_golang go.opentelemetry.io", why: "exports to OpenTelemetry, through notify's queue and client; the agent never links its SDK"},
+	{pkg: "cluster/evict", may: "core/detect core/plan core/incident agent/config cluster/notify cluster/store", outside: "github.com/prometheus/client_golang", why: "evicts persistent antagonists, through notify's client; the server tells it of incidents"},
 	{pkg: "cluster/server", may: "format/printable format/certificate core/sample core/spec core/detect core/command core/plan agent/config format/wire agent/api cluster/api cluster/store cluster/store/dialect cluster/store/duck core/incident", outside: "github.com/prometheus/client_golang go.yaml.in/yaml golang.org/x/time", why: "the cluster's side; its inputs are its own interfaces with other packages' types"},
 	{pkg: "lab/role", may: "machine/host", why: "what the lab's programs print, by the clock of host; used by the programs and by the engine"},
 	{pkg: "lab/workload", may: "core/sample machine/host lab/role machine/chase", outside: "golang.org/x/sys", why: "names CPUs as sample.Set; places processes in cgroups that host finds"},
@@ -134,9 +137,10 @@ var table = []row{
 	{pkg: "testkit/commandtest", why: "valid and invalid commands, for the tests of every interface"},
 	{pkg: "testkit/bench", why: "tests only, of what the shipped agent costs"},
 	{pkg: "testkit/fault", why: "tests only, of the shipped agent and the enforcer, killed at every step"},
+	{pkg: "testkit/chart", why: "tests only, of the Helm chart and the images"},
 	{pkg: "testkit/clitest", may: "people/cli/app", outside: "github.com/spf13", why: "runs command lines of quell in tests"},
 	{pkg: "cmd/quell-agent", may: "format/printable format/atomicfile format/certificate agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/counter/usage machine/enforce machine/egress machine/origin agent/config agent/api agent cluster/bus", outside: "github.com/spf13", why: "wiring"},
-	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/server people/dashboard", outside: "github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/evict cluster/notify cluster/otlp cluster/server people/dashboard", outside: "github.com/spf13", why: "wiring"},
 	{pkg: "cmd/quell", may: "people/cli", why: "wiring"},
 }
 
@@ -161,6 +165,6 @@ var impure = map[string][]string{
 }
 
 // agentNever are import paths that must not be linked into the agent.
-var agentNever = words("github.com/quell-dev/quell/internal/cluster/bus/embedded github.com/quell-dev/quell/internal/cluster/bus/authority github.com/nats-io/nats-server github.com/quell-dev/quell/internal/format/trace/parquet github.com/marcboeker github.com/duckdb github.com/parquet-go github.com/apache/arrow")
+var agentNever = words("github.com/quell-dev/quell/internal/cluster/bus/embedded github.com/quell-dev/quell/internal/cluster/bus/authority github.com/nats-io/nats-server github.com/quell-dev/quell/internal/format/trace/parquet github.com/marcboeker github.com/duckdb github.com/parquet-go github.com/apache/arrow go.opentelemetry.io")
 
 func words(s string) []string { return strings.Fields(s) }

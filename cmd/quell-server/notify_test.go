@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// An incident that an agent sends over the bus reaches a webhook and a collector, and the store,
+// although an Alertmanager accepts connections and never answers.
+func TestIncidentsAreNotified(t *testing.T) {
+	posts := make(chan [2]string, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		body, err := io.ReadAll(q.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		posts <- [2]string{q.URL.Path, string(body)}
+	}))
+	defer receiver.Close()
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	r := start(t, "notify.webhook.url="+receiver.URL+"/hook", "notify.alertmanager.url=http://"+dead.Addr().String(), "otlp.url="+receiver.URL)
+	creds, err := quellServer(t, "credentials", "agent", "m1", "--set", "state_dir="+r.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "m1.creds")
+	if err := os.WriteFile(file, []byte(creds), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up := r.uplink(t, "m1", file, nil)
+	now := sample.At(time.Now())
+	hog := detect.Suspect{Task: sample.Task{Name: "/hog/1", Job: "hog"}, Grounds: detect.Grounds{Level: detect.Likely}}
+	doc, err := json.Marshal(&incident.Record{Incident: plan.Incident{ID: "i1", Machine: "m1", Signal: sample.CPI, Victim: sample.Task{Name: "/web/1", Job: "web"}, Began: now, Opened: now, Updated: now,
+		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Cost: 3, Threshold: 1.5, Suspects: []detect.Suspect{hog}, Antagonists: 1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up.Record(now, wire.Record_KIND_INCIDENT, "i1", doc)
+	got := map[string]string{}
+	for got["/hook"] == "" || got["/v1/logs"] == "" {
+		post := <-posts
+		got[post[0]] = post[1]
+	}
+	if !strings.Contains(got["/hook"], `"text":"web on m1 is slowed by hog (likely): cpi is 3, its threshold 1.5"`) {
+		t.Error(got["/hook"])
+	}
+	quelltest.Until(t, "the incident is there", func() bool { return r.sql("SELECT machine, id FROM incidents") == `["m1","i1"]` })
+	quelltest.Until(t, "the notifications are counted", func() bool {
+		_, text := r.get("/metrics")
+		return strings.Contains(text, `quell_server_notifications_total{receiver="webhook",result="sent"} 1`) && strings.Contains(text, `quell_server_notifications_total{receiver="otlp",result="sent"} 1`) &&
+			strings.Contains(text, `quell_server_notifications_total{receiver="alertmanager",result="sent"} 0`)
+	})
+	r.end()
+	for got["/v1/metrics"] == "" {
+		post := <-posts
+		got[post[0]] = post[1]
+	}
+}

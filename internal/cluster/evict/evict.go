@@ -1,0 +1,203 @@
+// Package evict restarts persistent antagonists on another machine: what operators of CPI² do by
+// hand (section 5: they may kill a persistent offender, and restart it elsewhere).
+//
+// An incident asks for it when caps on a suspect helped its victim again and again
+// (plan.Escalation). quell then evicts the suspect's pod by Kubernetes' API, which respects
+// disruption budgets, or runs the operator's program. It is off by default.
+//
+// Incidents come from agents, and a machine may lie. A pod is evicted only if Kubernetes says that
+// it runs on the machine that accuses it: its root could end it anyway. Evictions are bounded by
+// the hour and for each job, and each is in the audit log, also those that are only advised.
+package evict
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/cluster/notify"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+)
+
+const (
+	// late is the age of an incident's record from which on it is history: an agent sends what it
+	// has kept on disk when it is connected again.
+	late = 10 * time.Minute
+	// waiting is how many evictions wait for a slow API server or program, and remembered the
+	// most jobs for which a cool-down is known.
+	waiting, remembered = 16, 10_000
+)
+
+// Options configure an Evictor.
+type Options struct {
+	Config config.ServerEvict
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+}
+
+// Evictor decides what is evicted (Incident), and evicts (Run).
+type Evictor struct {
+	Options
+	client *http.Client // of Kubernetes; nil: not configured
+	queue  chan request
+	total  *prometheus.CounterVec
+
+	mu   sync.Mutex
+	jobs map[string]time.Time // when the newest eviction of a job was decided
+	hour time.Time            // begin of the hour that done is of
+	done int
+}
+
+// request is an eviction that was decided. It is the document that the operator's program reads.
+type request struct {
+	Machine    string `json:"machine"`
+	Task       string `json:"task"`
+	Job        string `json:"job"`
+	Path       string `json:"path"` // of its cgroup
+	Victim     string `json:"victim"`
+	VictimJob  string `json:"victim_job"`
+	Incident   string `json:"incident"`
+	HelpedCaps int    `json:"helped_caps"`
+}
+
+// New makes an Evictor; nil if evictions are off.
+func New(o Options) (*Evictor, error) {
+	if o.Config.Mode == "off" {
+		return nil, nil
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	e := &Evictor{Options: o, queue: make(chan request, waiting), jobs: map[string]time.Time{},
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_evictions_total",
+			Help: "Tasks that incidents ask to be restarted on another machine, by result: done, advised, refused, failed, or left-out in a cool-down or by the bound of an hour."}, []string{"result"})}
+	if o.Config.Kubernetes.URL != "" {
+		var err error
+		if e.client, err = notify.NewClient("evict.kubernetes", &o.Config.Kubernetes.ServerPeer); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// Describe and Collect implement prometheus.Collector.
+func (e *Evictor) Describe(c chan<- *prometheus.Desc) { e.total.Describe(c) }
+
+// Collect implements prometheus.Collector.
+func (e *Evictor) Collect(c chan<- prometheus.Metric) { e.total.Collect(c) }
+
+// Incident takes an incident that has changed. It does not wait.
+func (e *Evictor) Incident(r *incident.Record) {
+	now := e.Now()
+	if r.Escalation == nil || r.Escalation.Do != plan.Restart || r.Closed != 0 || now.Sub(r.Updated.Time()) > late {
+		return
+	}
+	q, ok := e.asked(r)
+	if !ok {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now.Sub(e.hour) >= time.Hour {
+		e.hour, e.done = now, 0
+	}
+	last, known := e.jobs[q.Job]
+	if known && now.Sub(last) < e.Config.CoolDown {
+		return // also each further record of this incident
+	}
+	if !known && len(e.jobs) >= remembered {
+		e.forget(now)
+	}
+	if e.done >= e.Config.PerHour || len(e.jobs) >= remembered {
+		e.total.WithLabelValues("left-out").Inc()
+		return
+	}
+	select {
+	case e.queue <- q:
+		e.jobs[q.Job] = now
+		e.done++
+	default:
+		e.total.WithLabelValues("left-out").Inc()
+	}
+}
+
+// forget forgets the jobs whose cool-down has ended.
+func (e *Evictor) forget(now time.Time) {
+	for job, at := range e.jobs {
+		if now.Sub(at) >= e.Config.CoolDown {
+			delete(e.jobs, job)
+		}
+	}
+}
+
+// asked is what an incident asks for, if its own rounds show it: the suspect is proven, may be
+// limited, is no task of the victim's job, and caps on it helped often enough.
+func (e *Evictor) asked(r *incident.Record) (q request, ok bool) {
+	for _, f := range r.Named() {
+		s := &f.Suspect
+		if s.Name != r.Escalation.Task || s.Level != detect.Proven || !s.MayBeCapped() || s.Spared() || notify.JobOf(&s.Task) == notify.JobOf(&r.Victim) {
+			continue
+		}
+		helped := 0
+		for _, x := range r.Rounds {
+			if x.Suspect.Name == s.Name && x.Outcome == plan.TruePositive && !x.Trial {
+				helped++
+			}
+		}
+		if helped >= e.Config.After {
+			return request{notify.Clip(r.Machine), notify.Clip(string(s.Name)), notify.JobOf(&s.Task), notify.Clip(s.Path()), notify.Clip(string(r.Victim.Name)), notify.JobOf(&r.Victim),
+				notify.Clip(r.ID), helped}, true
+		}
+	}
+	return q, false
+}
+
+// errRefused is a reason for which a task is not evicted, other than a fault.
+var errRefused = errors.New("refused")
+
+// Run evicts until the context ends. audit writes to the audit log.
+func (e *Evictor) Run(ctx context.Context, audit func(store.Audit)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case q := <-e.queue:
+			result, outcome := e.carryOut(ctx, &q)
+			e.total.WithLabelValues(result).Inc()
+			audit(store.Audit{Who: "quell-server", From: q.Machine, What: "evict", Target: q.Task, Outcome: outcome,
+				Why: fmt.Sprintf("it slows %s: %d caps on it helped, and it came back (incident %s)", q.Victim, q.HelpedCaps, q.Incident)})
+		}
+	}
+}
+
+// carryOut evicts a task, or says what it would do.
+func (e *Evictor) carryOut(ctx context.Context, q *request) (result, outcome string) {
+	do, how := e.hook, "the program evict.hook"
+	if namespace, name, ok := notify.PodOf(q.Task); ok && e.client != nil {
+		do, how = func(ctx context.Context, q *request) error { return e.pod(ctx, q, namespace, name) }, "an eviction of its pod"
+	} else if e.Config.Hook == "" {
+		return "refused", "refused: it is no pod, and no evict.hook is configured"
+	}
+	if e.Config.Mode != "on" {
+		return "advised", "advised: with evict.mode on it is restarted by " + how
+	}
+	switch err := do(ctx, q); {
+	case errors.Is(err, errRefused):
+		return "refused", err.Error()
+	case err != nil:
+		e.Log.Warn("an eviction failed", "task", q.Task, "machine", q.Machine, "reason", err)
+		return "failed", "failed: " + cmp.Or(notify.Clip(err.Error()), "no reason")
+	}
+	return "done", "done by " + how
+}
