@@ -321,7 +321,7 @@ packages: release $(NFPM) ## Debian and RPM packages of the release, in bin/rele
 	cd bin/release; sha256sum $$(ls | grep -vx SHA256SUMS) >SHA256SUMS; ls -l *.deb *.rpm
 
 # Debian's tree is made once, and kept in the user's cache.
-test-packages: packages ## install, use, upgrade, downgrade, remove and purge the Debian packages in a fresh Debian in QEMU, and the RPM packages in a tree (root; 10 minutes, and a download of 60 MB once)
+test-packages: packages ## install, use, upgrade, downgrade, remove and purge the Debian packages in a fresh Debian in QEMU, and the RPM packages in a tree (root; 15 minutes, and a download of 60 MB once)
 	@internal/testkit/quelltest/deps.sh guests packages
 	@$(GORUN) ./internal/lab/guest/fetch
 	go test -tags guests,packages -count 1 -v -timeout 60m ./internal/lab/guest -run '^(TestPackages|TestRPMPackages)$$' -args -packages $(CURDIR)/bin/release
