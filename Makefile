@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-events test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln notice clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-events test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -34,6 +34,10 @@ demo: bin/quell bin/quell-agent ## build and run the demo: one noisy neighbour f
 
 cluster: bin/quell bin/quell-agent bin/quell-server ## the same on a cluster: a server and three agents on this machine (root, a minute)
 	bin/quell demo --cluster
+
+tryouts: ## the ten tasks of docs/tryouts.md, by the commands of the page, on the demo's tasks (root, a minute)
+	@status=0; go vet -tags tryouts ./internal/people/demo || status=1; \
+	{ go test -json -tags tryouts -count 1 -timeout 5m -run '^TestTryouts$$' ./internal/people/demo || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothing left behind (root, 2 minutes)
 	go vet -tags cluster ./internal/people/demo && { go test -json -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo || $(FAILED); } | $(TALLY)
@@ -256,12 +260,12 @@ $(LINT):
 	GOBIN=$(@D) go install -trimpath github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVERSION)
 
 # Packages with tests that only some targets build.
-TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|runtimes|spark|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
+TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|kubernetes|otlp|runtimes|spark|tryouts|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
 	@out=$$(gofmt -l cmd internal deploy); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
-	go vet -tags browser,cluster,guests,helm,runtimes,spark,xen $(TAGGED)
+	go vet -tags browser,cluster,guests,helm,kubernetes,otlp,runtimes,spark,tryouts,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
 	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 	GOFLAGS='$(GOFLAGS) $(RACE)' $(LINT) run --timeout 30m $(PKGS)
@@ -317,10 +321,10 @@ packages: release $(NFPM) ## Debian and RPM packages of the release, in bin/rele
 	cd bin/release; sha256sum $$(ls | grep -vx SHA256SUMS) >SHA256SUMS; ls -l *.deb *.rpm
 
 # Debian's tree is made once, and kept in the user's cache.
-test-packages: packages ## install, use, upgrade, downgrade, remove and purge the Debian packages in a fresh Debian in QEMU (root; 10 minutes, and a download of 60 MB once)
+test-packages: packages ## install, use, upgrade, downgrade, remove and purge the Debian packages in a fresh Debian in QEMU, and the RPM packages in a tree (root; 10 minutes, and a download of 60 MB once)
 	@internal/testkit/quelltest/deps.sh guests packages
 	@$(GORUN) ./internal/lab/guest/fetch
-	go test -tags guests,packages -count 1 -v -timeout 30m ./internal/lab/guest -run '^TestPackages$$' -args -packages $(CURDIR)/bin/release
+	go test -tags guests,packages -count 1 -v -timeout 60m ./internal/lab/guest -run '^(TestPackages|TestRPMPackages)$$' -args -packages $(CURDIR)/bin/release
 
 $(NFPM):
 	GOBIN=$(@D) go install -trimpath github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPMVERSION)
@@ -373,6 +377,17 @@ vuln: $(VULN) ## known vulnerabilities in what the programs call (VULNDB=vulndb.
 
 $(VULN):
 	GOBIN=$(@D) go install -trimpath golang.org/x/vuln/cmd/govulncheck@$(VULNVERSION)
+
+# The generator of the site: no part of quell.
+MKDOCSVERSION = 9.8.2
+MKDOCS        = $(HOME)/.cache/quell/mkdocs-material-$(MKDOCSVERSION)/bin/mkdocs
+
+$(MKDOCS):
+	python3 -m venv $(HOME)/.cache/quell/mkdocs-material-$(MKDOCSVERSION)
+	$(HOME)/.cache/quell/mkdocs-material-$(MKDOCSVERSION)/bin/pip install -q mkdocs-material==$(MKDOCSVERSION)
+
+docs: $(MKDOCS) ## the pages of docs/ as a site in bin/site; fails on a page that is not in mkdocs.yml and on a dead link (python3)
+	NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --strict --quiet
 
 notice: ## write NOTICE, the licences of all linked modules, which a test compares
 	go test -count 1 ./internal/testkit/archtest -run Notice -args -update

@@ -73,7 +73,8 @@ Exit code: 0 nothing is left to undo; 1 a cap could not be undone and is still i
 		},
 	}
 	cmd.Flags().BoolVar(&r.overdue, "overdue", false, "only caps whose lease has expired; also while the agent hangs")
-	cmd.Flags().DurationVar(&r.grace, "grace", defaultGrace, "with --overdue: how long a cap may be overdue before the agent counts as hung")
+	r.grace = defaultGrace
+	cmd.Flags().Var((*sample.Duration)(&r.grace), "grace", "with --overdue: how long a cap may be overdue before the agent counts as hung")
 	cmd.Flags().BoolVar(&r.json, "json", false, "print what was done as JSON")
 	return cmd
 }

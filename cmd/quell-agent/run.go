@@ -252,10 +252,10 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	servers := map[*http.Server]net.Listener{a.SocketServer(): socket}
 	var metrics string // the real address: the requested port may be 0
 	if c.Listen != "" {
-		l, err := net.Listen("tcp", c.Listen)
+		l, err := daemon.Listen("listen", c.Listen)
 		if err != nil {
 			socket.Close()
-			return daemon.Usage(fmt.Errorf("listen for metrics: %w", err))
+			return err
 		}
 		servers[a.MetricsServer()] = l
 		metrics = l.Addr().String()

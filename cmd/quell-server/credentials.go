@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
 
@@ -76,8 +77,8 @@ first connects.`,
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		}}
-	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long they are valid, e.g. 2160h; 0: forever")
-	cmd.Flags().DurationVar(&enrol, "enrol", 0, "how long the printed ones are valid, e.g. 1h: an agent replaces them when it first connects; 0: as --ttl")
+	cmd.Flags().Var((*sample.Duration)(&ttl), "ttl", "how long they are valid, e.g. 2160h; 0: forever")
+	cmd.Flags().Var((*sample.Duration)(&enrol), "enrol", "how long the printed ones are valid, e.g. 1h: an agent replaces them when it first connects; 0: as --ttl")
 	cmd.AddCommand(issuedCommand(f))
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // defaultOverlap is how long the credentials of a replaced key stay valid: agents ask for
@@ -106,6 +107,7 @@ credentials; with 0 all are invalid at once.`,
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the key was replaced; what the former one has signed is valid until %s\n", day(now.Add(overlap).Unix()))
 			return err
 		}}
-	cmd.Flags().DurationVar(&overlap, "overlap", defaultOverlap, "how long what the present key has signed stays valid")
+	overlap = defaultOverlap
+	cmd.Flags().Var((*sample.Duration)(&overlap), "overlap", "how long what the present key has signed stays valid")
 	return cmd
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/load"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // loadFlags are the flags of load.
@@ -57,8 +58,10 @@ If it is interrupted, it ends early and prints the results so far.`,
 	flags := cmd.Flags()
 	flags.IntVar(&o.play.Machines, "machines", 100, "number of machines")
 	flags.IntVar(&o.play.Tasks, "tasks", 50, "tasks per machine; a batch has one sample of each")
-	flags.DurationVar(&o.play.Period, "period", time.Second, "time between two batches of a machine")
-	flags.DurationVar(&o.play.For, "for", time.Minute, "how long to send")
+	o.play.Period = time.Second
+	flags.Var((*sample.Duration)(&o.play.Period), "period", "time between two batches of a machine")
+	o.play.For = time.Minute
+	flags.Var((*sample.Duration)(&o.play.For), "for", "how long to send")
 	flags.Uint64Var(&o.play.Seed, "seed", 1, "random seed of tasks' names and costs")
 	flags.StringVar(&o.play.URL, "url", "", "address of the bus, e.g. tls://bus.example.org:4222; empty: from the configuration")
 	flags.StringVar(&o.api, "api", "", "address of the server's API, e.g. https://host:9781, for its metrics; empty: from the configuration")

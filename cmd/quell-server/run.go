@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -193,9 +192,9 @@ func refusal(r embedded.Refusal) store.Audit {
 
 // serve runs the server and its listener, and stops both.
 func serve(ctx context.Context, c *config.Server, log *slog.Logger, s *server.Server, secure *tls.Config) error {
-	l, err := net.Listen("tcp", c.Listen)
+	l, err := daemon.Listen("listen", c.Listen)
 	if err != nil {
-		return daemon.Usage(fmt.Errorf("listen: %w", err))
+		return err
 	}
 	address := l.Addr().String() // the configured port may be 0
 	web := &http.Server{Handler: s, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}

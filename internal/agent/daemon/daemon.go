@@ -70,10 +70,15 @@ func Main(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 
 // NoArgs is cobra.NoArgs with a UsageError.
 func NoArgs(cmd *cobra.Command, args []string) error {
-	if err := cobra.NoArgs(cmd, args); err != nil {
-		return Usage(err)
+	err := cobra.NoArgs(cmd, args)
+	if err == nil {
+		return nil
 	}
-	return nil
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w; did you mean `%s %s`?", err, cmd.CommandPath(), near[0])
+	}
+	return Usage(err)
 }
 
 // Config is the sources of a daemon's configuration of type C: a file, the environment

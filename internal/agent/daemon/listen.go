@@ -3,11 +3,47 @@ package daemon
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 )
+
+// Listen opens a TCP address. The error names the setting that it comes from and is a *ListenError.
+func Listen(setting, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, Usage(&ListenError{setting, address, err})
+	}
+	return l, nil
+}
+
+// ListenError is an address that cannot be listened at.
+type ListenError struct {
+	Setting, Address string
+	Err              error
+}
+
+func (e *ListenError) Error() string { return fmt.Sprintf("%s %s: %v", e.Setting, e.Address, e.Err) }
+
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// Remedy implements Remedier.
+func (e *ListenError) Remedy() string {
+	_, port, _ := net.SplitHostPort(e.Address)
+	switch {
+	case errors.Is(e.Err, syscall.EADDRINUSE):
+		return fmt.Sprintf("another program listens there (`ss -ltnp 'sport = :%s'` names it): end it, or set %s to another port; 0 is any free one", port, e.Setting)
+	case errors.Is(e.Err, syscall.EADDRNOTAVAIL):
+		return "no interface of this machine has that address; `ip address` lists those it has"
+	case errors.Is(e.Err, syscall.EACCES):
+		return "a port below 1024 needs root or CAP_NET_BIND_SERVICE; set " + e.Setting + " to a higher one"
+	}
+	return "set " + e.Setting + " to an address such as 127.0.0.1:9782"
+}
 
 // Bounds limit what the clients of a listener can occupy.
 type Bounds struct {

@@ -2,8 +2,11 @@ package command
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // Terms are the rate of an operator's cap on each task, and its duration.
@@ -45,17 +48,8 @@ const wantLease = ": want a duration from 1s to 24h"
 // 1h30m.
 type Duration time.Duration
 
-// String is time.Duration's, without trailing zero units.
-func (d Duration) String() string {
-	s := time.Duration(d).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
+// String is sample.Duration's.
+func (d Duration) String() string { return sample.Duration(d).String() }
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
@@ -63,10 +57,37 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // UnmarshalText implements encoding.TextUnmarshaler. Leases from every entry point are
 // parsed here; the error is an *InvalidError.
 func (d *Duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
+	v, err := sample.ParseDuration(string(text))
 	if err != nil {
 		return Invalid([]string{fmt.Sprintf("for %.40q", text) + wantLease})
 	}
 	*d = Duration(v)
 	return nil
 }
+
+// Rate is the limit of a cap in CPUs, as people write it in a flag: 0.1, 10% of a CPU, or 100m
+// (Kubernetes' thousandths).
+type Rate float64
+
+// Set reads a flag's text. Whether a cap may have that rate is for Terms.Validate.
+func (r *Rate) Set(text string) error {
+	number, unit := strings.TrimSpace(text), 1.0
+	switch {
+	case strings.HasSuffix(number, "%"):
+		number, unit = strings.TrimSpace(strings.TrimSuffix(number, "%")), 100
+	case strings.HasSuffix(number, "m"):
+		number, unit = strings.TrimSuffix(number, "m"), 1000
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return fmt.Errorf("%.40q is no rate: want CPUs such as 0.1, a share of one such as 10%%, or thousandths such as 100m", text)
+	}
+	*r = Rate(v / unit)
+	return nil
+}
+
+// String is in CPUs.
+func (r Rate) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
+
+// Type names the kind of value in help.
+func (*Rate) Type() string { return "rate" }

@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -15,6 +16,40 @@ func TestParseWhen(t *testing.T) {
 		got, ok := ParseTime(text, now)
 		if ok != (want != "") || ok && got.Time().Format(time.RFC3339Nano) != want {
 			t.Errorf("%q: %v, %v; want %s", text, got.Time(), ok, want)
+		}
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want time.Duration
+		ok   bool
+	}{
+		{"30s", 30 * time.Second, true},
+		{"1h30m", 90 * time.Minute, true},
+		{"1d", 24 * time.Hour, true},
+		{"1.5d", 36 * time.Hour, true},
+		{"1d12h", 36 * time.Hour, true},
+		{"2w", 14 * 24 * time.Hour, true},
+		{"-1d", -24 * time.Hour, true},
+		{"0", 0, true},
+		{"10", 0, false},
+		{"1x", 0, false},
+		{"d", 0, false},
+		{"", 0, false},
+		{"999999999d", 0, false},
+		{"1m30s", 90 * time.Second, true},
+		{"1e3d", 0, false},
+		{"5µs", 5 * time.Microsecond, true},
+		{"5\xffd", 0, false},
+	} {
+		got, err := ParseDuration(c.text)
+		if got != c.want || (err == nil) != c.ok {
+			t.Errorf("%q: %s, %v", c.text, got, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "such as 30s, 10m, 2h or 1d") {
+			t.Errorf("%q: %v", c.text, err)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // Walk calls fn for every leaf key of the struct that s points to, in order, with its
@@ -114,7 +116,7 @@ func parse(v reflect.Value, text string) error {
 		return u.UnmarshalText([]byte(text))
 	}
 	if v.Type() == reflect.TypeFor[time.Duration]() {
-		d, err := time.ParseDuration(text)
+		d, err := sample.ParseDuration(text)
 		if err == nil {
 			v.SetInt(int64(d))
 		}

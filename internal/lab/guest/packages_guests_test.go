@@ -23,7 +23,7 @@ func TestPackages(t *testing.T) {
 	b := box{
 		Machine:  Machine{Arch: AMD64, InstructionNS: 8, MemoryMB: 3072, Append: "rdinit=/lib/systemd/systemd systemd.unit=test.target systemd.show_status=0 systemd.log_target=kmsg"},
 		base:     debianTree(t),
-		deadline: 25 * time.Minute,
+		deadline: 55 * time.Minute, // long enough on a busy host
 		tests:    []insideTest{{pkg: pkg}},
 	}
 	for _, name := range []string{"quell", "quell-server"} {
@@ -36,7 +36,7 @@ func TestPackages(t *testing.T) {
 		// It listens, as a server does.
 		"/etc/systemd/system/web.service":  "[Service]\nExecStart=/tests/0-packages.test web\n",
 		"/etc/systemd/system/test.service": "[Service]\nType=oneshot\nTimeoutStartSec=infinity\nStandardOutput=tty\nStandardError=tty\nExecStart=/bin/sh /tests/run\n",
-		"/tests/run":                       "/tests/0-packages.test -test.v=test2json -test.timeout=20m\necho\necho GUEST-EXIT $?\nsystemctl poweroff --force --force\n",
+		"/tests/run":                       "/tests/0-packages.test -test.v=test2json -test.timeout=30m\necho\necho GUEST-EXIT $?\nsystemctl poweroff --force --force\n",
 	} {
 		b.files = append(b.files, File{Path: name, Mode: 0o644, Data: []byte(text)})
 	}

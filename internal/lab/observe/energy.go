@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,14 +200,22 @@ func startMeter(command string) (*meter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the meter %q: %w", command, err)
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the meter %q: %w", command, err)
-	}
-	m := &meter{cmd: cmd, done: make(chan struct{})}
+	m, started := &meter{cmd: cmd, done: make(chan struct{})}, make(chan error)
 	go func() {
+		// The kernel sends the signal when the thread that started the meter ends
+		// (prctl(2), PR_SET_PDEATHSIG), so this goroutine keeps that thread.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if started <- err; err != nil {
+			return
+		}
 		defer close(m.done)
 		m.follow(out, time.Now)
 	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start the meter %q: %w", command, err)
+	}
 	return m, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +44,8 @@ type TreeOptions struct {
 	// Weight is the tree's CPU share relative to another cgroup where both are busy, 1 to
 	// 100; 0 means 1. With 100 a victim's run-queue wait stays below 0.1 s/CPU-s while
 	// ten builds run, and tasks outside the tree get little of the CPUs that the tree
-	// keeps busy.
+	// keeps busy. With a weight the tree's programs do not inherit this process's niceness:
+	// what they get must not depend on how it was started.
 	Weight int
 	// Controllers are additional controllers for the tree's cgroups, e.g. cpuset,
 	// freezer, memory: in their v1 hierarchies, or in cgroup2 if its root delegates them.
@@ -102,15 +102,17 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 			return nil, errors.Join(fmt.Errorf("open tree: %w", err), t.remove())
 		}
 	}
-	go func() {
-		// Processes die with the thread that started them (PR_SET_PDEATHSIG), so this
-		// thread lives as long as the tree.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+	// Processes die with the thread that started them (PR_SET_PDEATHSIG), so this thread
+	// lives as long as the tree.
+	host.OwnThread(func() {
+		if opt.Weight > 0 {
+			// Without privilege they keep this process's niceness.
+			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0)
+		}
 		for f := range t.threads {
 			f()
 		}
-	}()
+	})
 	return t, nil
 }
 

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,6 +66,39 @@ func TestAWorkloadIsPlacedBeforeItBegins(t *testing.T) {
 	counted(t, p, 3)
 	if s, err := p.Sched(); err != nil || s.CPU < 5*time.Millisecond {
 		t.Errorf("three requests of 2 ms took %v of CPU, %v", s.CPU, err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A demo under nice(1) must be the same demo: the agent does not accuse others of what a niced
+// victim waits.
+func TestATreeWithAWeightDoesNotInheritNiceness(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	before, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 less the niceness
+	if err != nil {
+		t.Fatal(err)
+	}
+	renice := func(niceness int) {
+		tids, err := host.ThreadsOf(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tid := range tids {
+			if err := unix.Setpriority(unix.PRIO_PROCESS, tid, niceness); err != nil && !errors.Is(err, unix.ESRCH) {
+				t.Fatal(err)
+			}
+		}
+	}
+	renice(20 - before + 1)
+	defer renice(20 - before)
+	p, err := openTree(t, TreeOptions{Weight: 100}).Start("web", Default(Serve), StartOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := unix.Getpriority(unix.PRIO_PROCESS, p.PID); err != nil || got != 20 {
+		t.Errorf("niceness %d, %v, want 0", 20-got, err)
 	}
 	if err := p.Stop(); err != nil {
 		t.Error(err)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,7 +28,8 @@ type Write struct {
 
 var (
 	// ErrNoLimit means that the cgroup has nothing that could be set: it is the
-	// top, or the controller (cpu, for a device io) is not enabled for it.
+	// top, or the controller (cpu, for a device io) is not enabled for it; on cgroup2
+	// the error is then a *ControllerError.
 	ErrNoLimit = errors.New("limit not available for this cgroup")
 	// ErrNotLower means that the cgroup already has this limit or a lower one,
 	// its own or that of a cgroup above it.
@@ -117,6 +119,9 @@ func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (di
 		return "", 0, nil, orGone(err)
 	}
 	own, err := h.readBandwidth(hier, dir)
+	if errors.Is(err, ErrNoLimit) && hier == sample.Unified {
+		err = cmp.Or(h.controllerError("cpu", p), err)
+	}
 	if err != nil {
 		return "", 0, nil, err
 	}

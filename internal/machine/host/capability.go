@@ -83,7 +83,31 @@ func (h *Host) quotaCapability() Capability {
 		return Missing(name, fmt.Sprintf("%s is not writable: %v", found, err),
 			"run as root with "+dir+" mounted read-write; without that, quell only observes and advises")
 	}
-	return Present(name, fmt.Sprintf("%s of %s", file, hier))
+	c := Present(name, fmt.Sprintf("%s of %s", file, hier))
+	if hier == sample.Unified {
+		c.Reason, c.Remedy = h.uncapped()
+	}
+	return c
+}
+
+// mostUncapped bounds how many cgroups without the cpu controller are named.
+const mostUncapped = 3
+
+// uncapped says which tasks have no limit that could be set, and what enables one.
+func (h *Host) uncapped() (reason, remedy string) {
+	all, err := h.Uncontrolled("cpu")
+	if err != nil || len(all) == 0 {
+		return "", ""
+	}
+	var dirs, remedies []string
+	for _, e := range all[:min(len(all), mostUncapped)] {
+		dirs, remedies = append(dirs, e.Lacking[0]), append(remedies, e.Remedy())
+	}
+	reason = fmt.Sprintf("controller cpu is not enabled in %s: tasks there cannot be capped", strings.Join(dirs, ", "))
+	if more := len(all) - len(dirs); more > 0 {
+		reason += fmt.Sprintf(", nor in %d more cgroups", more)
+	}
+	return reason, "for example " + strings.Join(remedies, "; ")
 }
 
 // first returns the named file of a cgroup directly below a mount, "" if no

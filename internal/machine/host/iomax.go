@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -188,17 +189,18 @@ func (h *Host) readIO(p string, dev Device) (at ioLimited, err error) {
 	if at.inode, err = h.Inode(at.dir); err != nil {
 		return at, orGone(err)
 	}
-	remedy := "enable the io controller for it (+io in cgroup.subtree_control of the cgroups above)"
 	if v1 {
-		remedy = "use a kernel with CONFIG_BLK_DEV_THROTTLING"
 		at.limit, err = h.readBlkio(at.dir, dev)
 	} else if at.text, err = h.ReadValue(at.dir + "/io.max#" + dev.String()); err == nil {
 		at.limit, err = parseIOLimit(at.text)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: %s: %w", ErrNoLimit, remedy, err)
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		return at, err
+	case v1:
+		return at, fmt.Errorf("%w: use a kernel with CONFIG_BLK_DEV_THROTTLING: %w", ErrNoLimit, err)
 	}
-	return at, err
+	return at, cmp.Or(h.controllerError("io", p), fmt.Errorf("%w: %w", ErrNoLimit, err))
 }
 
 // wholeDevice makes sure that limits can be set for a device: for others the

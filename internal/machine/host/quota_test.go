@@ -129,6 +129,8 @@ const ioV2 = `
 30 1 0:1 / /cg rw - cgroup2 cgroup2 rw
 -- cg/cgroup.controllers --
 cpu io
+-- cg/cgroup.subtree_control --
+cpu
 -- cg/a#b/io.max --
 8:0 rbps=4096 wbps=max riops=max wiops=120
 -- cg/new/cpu.stat --
@@ -164,7 +166,7 @@ func TestIOWrites(t *testing.T) {
 		{name: "higher", path: "/a#b", dev: disk, limit: IOLimit{Rbps: 8192, Wbps: 1}, want: ErrNotLower},
 		{name: "the same", path: "/a#b", dev: disk, limit: IOLimit{Rbps: 4096}, want: ErrNotLower},
 		{name: "nothing", path: "/a#b", dev: disk, want: ErrNotLower},
-		{name: "not enabled", path: "/off", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrNoLimit, says: "+io in cgroup.subtree_control"},
+		{name: "not enabled", path: "/off", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrNoLimit, says: "write +io to cgroup.subtree_control of /"},
 		{name: "the top", path: "/", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrNoLimit},
 		{name: "gone", path: "/no", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrGone},
 		{name: "a partition", path: "/new", dev: Device{8, 1}, limit: IOLimit{Rbps: 1}, says: "partition"},

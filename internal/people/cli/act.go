@@ -102,7 +102,7 @@ func (a *commands) cap() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cap TASK --rate R --for D --reason TEXT", Short: "limit the CPU usage of a task for a limited time",
 	}
-	cmd.Flags().Float64Var(&c.Rate, "rate", 0, "limit in CPUs (CPU-s/s), 0.001 to 1024 (required)")
+	cmd.Flags().Var((*command.Rate)(&c.Rate), "rate", "limit in CPUs (CPU-s/s), 0.001 to 1024; 10% and 100m are a tenth of one (required)")
 	leaseFlag(cmd, &c.For, "lease (required)")
 	cmd.Flags().StringVar(&c.Incident, "incident", "", "ID of the open incident whose victim the cap is to help: its effect is measured there")
 	return a.orderOn(&c.Target, cmd, func() command.Command { return command.Command{Cap: &c} })

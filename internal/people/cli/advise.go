@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -26,7 +27,7 @@ func (a *commands) advise() *cobra.Command {
 	var confidence float64
 	var asYAML, required bool
 	cmd := &cobra.Command{
-		Use: "advise-scheduler", Short: "list jobs that should not share a machine, for the cluster's scheduler", Args: cobra.NoArgs,
+		Use: "advise-scheduler", Short: "list jobs that should not share a machine, for the cluster's scheduler", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case asYAML && a.JSON:
@@ -53,7 +54,7 @@ func (a *commands) advise() *cobra.Command {
 	f.StringVar(&job, "job", "", "only pairs in which this job is the victim")
 	f.StringVar(&since, "since", "", "only incidents since a time, a day, or a duration ago (168h)")
 	f.IntVar(&incidents, "min-incidents", 1, "only pairs with at least this many incidents")
-	f.Float64Var(&confidence, "min-confidence", 0, "only pairs of at least this confidence, 0 to 1")
+	f.Var((*command.Rate)(&confidence), "min-confidence", "only pairs of at least this confidence, 0 to 1, or a percentage")
 	f.BoolVar(&asYAML, "yaml", false, "write Kubernetes anti-affinity")
 	f.StringVar(&label, "label", "app", "pod label that holds the job's name")
 	f.BoolVar(&required, "required", false, "with --yaml: required instead of preferred anti-affinity, for proven pairs only")

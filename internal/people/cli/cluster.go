@@ -84,7 +84,7 @@ func (a *commands) machines() *cobra.Command {
 
 // list completes a command that fetches a list and shows it as a table.
 func list[T any](a *commands, cmd *cobra.Command, fetch func(context.Context) ([]T, error), columns []string, row func(T) []string) *cobra.Command {
-	cmd.Args = cobra.NoArgs
+	cmd.Args = app.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		all, err := fetch(cmd.Context())
 		if err != nil {
@@ -134,7 +134,7 @@ func (a *commands) revoke() *cobra.Command {
 	c := &cluster.Client{}
 	var r cluster.Revocation
 	cmd := &cobra.Command{
-		Use: "revoke [--machine NAME] [--job NAME] --since TIME --reason TEXT", Short: "take back what was learnt from a machine or about a job", Args: cobra.NoArgs,
+		Use: "revoke [--machine NAME] [--job NAME] --since TIME --reason TEXT", Short: "take back what was learnt from a machine or about a job", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cmp.Or(r.Validate(), command.ValidateWhy(r.Why)); err != nil {
 				return explained(err, r.Why)

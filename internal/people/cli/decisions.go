@@ -15,7 +15,7 @@ import (
 
 // decisions lists what operators have decided, on this machine or in the cluster.
 func (a *commands) decisions() *cobra.Command {
-	cmd := &cobra.Command{Use: "decisions", Short: "list operators' decisions that stand, until when, and which machines have them", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "decisions", Short: "list operators' decisions that stand, until when, and which machines have them", Args: app.NoArgs}
 	at := a.addScope(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		here, err := at.here(cmd)

@@ -32,9 +32,10 @@ func (a *commands) demo() *cobra.Command {
 	var o demo.Options
 	var mode string
 	var inFull, cluster bool
-	var server string
+	var server, listen string
+	var ui bool
 	cmd := &cobra.Command{
-		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: cobra.NoArgs,
+		Use: "demo", Short: "find, prove and quiet a real noisy neighbour on this machine", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Mode, err = plan.ParseMode(mode); err != nil {
@@ -50,14 +51,17 @@ func (a *commands) demo() *cobra.Command {
 				o.Seed = rand.Uint64N(1_000_000)
 			}
 			if cluster {
-				for _, flag := range []string{"channel", "signal", "enforce", "no-antagonist", "incident"} {
+				for _, flag := range []string{"channel", "signal", "enforce", "patience", "no-antagonist", "incident", "ui"} {
 					if cmd.Flags().Changed(flag) {
 						return fmt.Errorf("--cluster and --%s: choose one", flag)
 					}
 				}
 				return a.playCluster(cmd, demo.ClusterOptions{Seed: o.Seed, Agent: o.Agent, Server: server, Logs: o.AgentLog})
 			}
-			return a.playDemo(cmd, o, inFull)
+			if !ui {
+				return a.playDemo(cmd, o, inFull)
+			}
+			return a.playDemoUI(cmd, o, inFull, listen)
 		},
 	}
 	f := cmd.Flags()
@@ -65,13 +69,30 @@ func (a *commands) demo() *cobra.Command {
 	f.StringVar((*string)(&o.Signal), "signal", "", "cost signal: cpi, cpt, cps or runq (default: the channel's)")
 	f.StringVar(&mode, "enforce", plan.On.String(), "off, advise or on")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of lengths and times (default: random)")
+	f.DurationVar(&o.Patience, "patience", 0, "on a busy machine, learn again for up to this long, until the victim's threshold is low enough (default: go on with any)")
 	f.BoolVar(&o.Alone, "no-antagonist", false, "leave the antagonist out")
 	f.StringVar(&o.Agent, "agent", "", "the quell-agent program (default: next to quell, else in PATH)")
 	f.BoolVar(&inFull, "incident", false, "also show the agent's incident in full, with charts")
 	f.StringVar(&o.AgentLog, "agent-log", "", "keep the agent's log in this file, or with --cluster all logs in this folder")
+	f.BoolVar(&ui, "ui", false, "show the dashboard of the running demo to a browser, until the demo ends")
+	f.StringVar(&listen, "listen", uiListen, "with --ui: address; only loopback")
 	f.BoolVar(&cluster, "cluster", false, "run it on a cluster: quell-server and three agents")
 	f.StringVar(&server, "quell-server", "", "with --cluster: the quell-server program (default: next to quell, else in PATH)")
 	return a.WithJSON(cmd)
+}
+
+// playDemoUI is playDemo with the dashboard.
+func (a *commands) playDemoUI(cmd *cobra.Command, o demo.Options, inFull bool, listen string) error {
+	if err := loopback(listen); err != nil {
+		return err
+	}
+	s, err := openUI(listen)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.Text(), "the dashboard of the demo, until it ends: http://%s\nits token:  %s\n", s.address, s.token)
+	o.Started = s.watch
+	return errors.Join(a.playDemo(cmd, o, inFull), s.close())
 }
 
 func (a *commands) playDemo(cmd *cobra.Command, o demo.Options, inFull bool) error {

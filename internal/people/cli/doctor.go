@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/counter"
@@ -27,7 +29,7 @@ import (
 func (a *commands) doctor() *cobra.Command {
 	var require []string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "show what can be counted and capped on this machine, and why the rest cannot", Args: cobra.NoArgs,
+		Use: "doctor", Short: "show what can be counted and capped on this machine, and why the rest cannot", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := a.diagnose(cmd.Context())
 			if err != nil {
@@ -38,7 +40,14 @@ func (a *commands) doctor() *cobra.Command {
 					return fmt.Errorf("--require %q: unknown capability, want some of %s", name, strings.Join(d.Names(), ", "))
 				}
 			}
-			if err := app.Show(a.App, d, report.Doctor); err != nil {
+			text := func(w io.Writer, d report.Diagnosis, s report.Style) error {
+				mode := ""
+				if st, err := a.client().Status(cmd.Context()); err == nil {
+					mode = st.Mode.String()
+				}
+				return report.Doctor(w, d, nextSteps(d, mode), s)
+			}
+			if err := app.Show(a.App, d, text); err != nil {
 				return err
 			}
 			return requireError(d, require)
@@ -62,6 +71,34 @@ func requireError(d report.Diagnosis, require []string) error {
 		return nil
 	}
 	return app.Negative(fmt.Errorf("required but missing: %s", strings.Join(lacking, ", ")), strings.Join(remedies, "; "))
+}
+
+// nextSteps are the three most valuable things to do after a diagnosis, the first one first. mode is the
+// enforcement mode of the agent; "": none answers.
+func nextSteps(d report.Diagnosis, mode string) []string {
+	var steps []string
+	lacking := func(name, gain string) {
+		if c, ok := d.Lookup(name); ok && !c.OK && c.Remedy != "" {
+			steps = append(steps, c.Remedy+": "+gain)
+		}
+	}
+	lacking("cgroups", "tasks are found by their cgroups")
+	lacking("caps", "without it quell names a noisy neighbour and cannot cap it")
+	lacking(string(sample.RunQ), "it shows which task waits for a CPU, and which ran meanwhile")
+	switch mode {
+	case "":
+		steps = append(steps, "`quell init agent.yaml`, read it, then `quell-agent --config agent.yaml`: the agent finds which tasks suffer, and changes nothing until told to",
+			"`quell demo`, as root: a real noisy neighbour is found, capped and removed on this machine within a minute")
+	case command.On.String():
+		steps = append(steps, "`quell top`: which tasks suffer now; `quell incidents last`: what was found and done")
+	default:
+		steps = append(steps, "`quell top`: which tasks suffer now; `quell incidents last`: what was found",
+			"read some incidents, then `quell enforcement on --reason \"…\"`: the agent, now in mode "+mode+", may then cap")
+	}
+	lacking(string(sample.CPI), "it shows harm through shared caches and memory")
+	steps = append(steps, "let a service count its transactions (docs/progress-file.md): signal cpt then measures the cost of its own work",
+		"`quell ui`: the same in a browser")
+	return steps[:3]
 }
 
 // diagnose tests what quell needs.

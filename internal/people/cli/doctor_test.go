@@ -123,3 +123,33 @@ func TestPairs(t *testing.T) {
 		}
 	}
 }
+
+// Doctor ends with what to do next, the most valuable first.
+func TestNextSteps(t *testing.T) {
+	has := func(name string) host.Capability { return host.Present(name, "") }
+	lacks := func(name string) host.Capability { return host.Missing(name, "missing", "mend "+name) }
+	for _, c := range []struct {
+		name, mode string
+		caps       []host.Capability
+		want       []string
+	}{
+		{"no agent", "", []host.Capability{has("caps"), has("runq"), lacks("cpi")}, []string{"`quell init", "`quell demo`", "mend cpi"}},
+		{"cannot cap or count", "", []host.Capability{lacks("caps"), lacks("runq"), lacks("cpi")}, []string{"mend caps", "mend runq", "`quell init"}},
+		{"advises", "advise", []host.Capability{has("caps"), has("cpi")}, []string{"`quell top`", "read some incidents, then `quell enforcement on", "let a service count"}},
+		{"acts", "on", nil, []string{"`quell top`", "let a service count", "`quell ui`"}},
+	} {
+		got := nextSteps(report.Diagnosis{{Capabilities: c.caps}}, c.mode)
+		if len(got) != len(c.want) {
+			t.Fatalf("%s: %q", c.name, got)
+		}
+		for i := range got {
+			if !strings.HasPrefix(got[i], c.want[i]) {
+				t.Errorf("%s: step %d is %q, want %s…", c.name, i+1, got[i], c.want[i])
+			}
+		}
+	}
+	f := newFake(t)
+	if r := quell(t, clitest.Env(f.socket), "doctor"); !strings.Contains(r.Out, "available\n\nnext steps\n  1. ") || strings.Contains(r.Out, "  4. ") {
+		t.Errorf("it prints %s", r.Out)
+	}
+}

@@ -55,7 +55,7 @@ func (a *commands) incidents() *cobra.Command {
 	}
 	at = a.addScope(cmd)
 	cmd.Flags().BoolVar(&f.open, "open", false, "only incidents that are not closed")
-	cmd.Flags().DurationVar(&f.since, "since", 0, "only incidents updated within this time, e.g. 1h")
+	app.DurationVar(cmd.Flags(), &f.since, "since", 0, "only incidents updated within this time, e.g. 1h")
 	cmd.Flags().StringVar(&f.victim, "victim", "", "only this victim, named as in commands, or those that match: * is any sequence of characters")
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "maximum number of incidents, the newest ones; 0: all")
 	cmd.Flags().StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")

@@ -40,6 +40,9 @@ func Main(version string, args []string) int {
 	if _, _, terminal := a.Terminal(); terminal { // a file or another program gets the bytes as they are
 		a.Out = printable.NewWriter(os.Stdout)
 	}
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		a.Keyboard = os.Stdin
+	}
 	return a.Run(ctx, newRoot(a), args)
 }
 
@@ -48,9 +51,11 @@ func newRoot(shared *app.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "quell",
 		Short: "find the noisy neighbour, prove it, quiet it",
-		Args:  cobra.NoArgs,
+		Args:  app.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = a.Version
+	root.SetVersionTemplate("quell {{.Version}}\n")
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.socket, "socket", cmp.Or(a.Getenv("QUELL_SOCKET"), "/run/quell/agent.sock"), "the agent's socket ($QUELL_SOCKET)")
 	flags.BoolVar(&a.NoColor, "no-color", false, "no colours ($NO_COLOR)")
@@ -83,7 +88,7 @@ func (a *commands) client() *api.Client { return api.NewClient(a.socket) }
 
 func (a *commands) version() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
-		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "print the version", Args: app.NoArgs,
 		Example: "  quell version\n  quell version --json",
 		RunE: func(*cobra.Command, []string) error {
 			if a.JSON {

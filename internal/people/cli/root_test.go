@@ -126,6 +126,10 @@ func TestWhatCommandsPrint(t *testing.T) {
 		{"decisions", "decisions"},
 		{"cap", "cap encode --rate 0.1 --for 5m --reason why"},
 		{"version", "version"},
+		{"version", "--version"},
+		{"incidents_since", "incidents --since 0.03125d"},
+		{"cap", "cap encode --rate 10% --for 5m --reason why"},
+		{"cap", "cap encode --rate 100m --for 5m --reason why"},
 	} {
 		t.Run(c.golden, func(t *testing.T) {
 			f := newFake(t)
@@ -281,7 +285,13 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"no state directory", []string{"incidents", "--state-dir", missing}, app.ExitUsage,
 			"quell: open incident log: open " + missing + ": no such file or directory\nwhat to do: name the directory that is state_dir in the agent's configuration, and run as root\n"},
 		{"odd flag", []string{"status", "--nope"}, app.ExitUsage, "quell: unknown flag: --nope\nwhat to do: see `quell status --help`\n"},
-		{"odd command", []string{"nope"}, app.ExitUsage, "quell: unknown command \"nope\" for \"quell\"\nwhat to do: see `quell --help`\n"},
+		{"odd command", []string{"frobnicate"}, app.ExitUsage, "quell: unknown command \"frobnicate\" for \"quell\"\nwhat to do: see `quell --help`\n"},
+		{"nearest command", []string{"tpo"}, app.ExitUsage, "quell: unknown command \"tpo\" for \"quell\"\nwhat to do: try `quell top`; `quell --help` lists the commands\n"},
+		{"nearest command of the lab", []string{"lab", "rnu"}, app.ExitUsage, "quell: unknown command \"rnu\" for \"quell lab\"\nwhat to do: try `quell lab run`; `quell lab --help` lists the commands\n"},
+		{"argument", []string{"status", "web"}, app.ExitUsage, "quell: quell status takes no argument, not \"web\"\nwhat to do: see `quell status --help`\n"},
+		{"odd unit", []string{"incidents", "--since", "1x"}, app.ExitUsage, "quell: invalid argument \"1x\" for \"--since\" flag: \"1x\" is no duration: want a number with a unit, such as 30s, 10m, 2h or 1d\nwhat to do: see `quell incidents --help`\n"},
+		{"no unit", []string{"cap", "encode", "--rate", "0.1", "--for", "10"}, app.ExitUsage, "quell: invalid argument \"10\" for \"--for\" flag: for \"10\": want a duration from 1s to 24h\nwhat to do: see `quell cap --help`\n"},
+		{"odd rate", []string{"cap", "encode", "--rate", "ten"}, app.ExitUsage, "quell: invalid argument \"ten\" for \"--rate\" flag: \"ten\" is no rate: want CPUs such as 0.1, a share of one such as 10%, or thousandths such as 100m\nwhat to do: see `quell cap --help`\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := quell(t, clitest.Env(f.socket), c.args...)

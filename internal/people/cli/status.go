@@ -9,7 +9,7 @@ import (
 
 func (a *commands) status() *cobra.Command {
 	return a.WithJSON(&cobra.Command{
-		Use: "status", Short: "show the agent: signals, enforcement, caps, what is degraded", Args: cobra.NoArgs,
+		Use: "status", Short: "show the agent: signals, enforcement, caps, what is degraded", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := a.client().Status(cmd.Context())
 			if err != nil {

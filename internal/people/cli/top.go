@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/people/report"
+	"github.com/quell-dev/quell/internal/people/top"
 )
 
 // Control sequences of the live view (ECMA-48; the alternate screen is xterm's).
@@ -29,13 +32,23 @@ const (
 func (a *commands) top() *cobra.Command {
 	var once bool
 	var sort string
+	var past pastFlags
 	cmd := &cobra.Command{
-		Use: "top", Short: "watch the tasks: usage, cost against threshold, caps", Args: cobra.NoArgs,
+		Use: "top", Short: "watch the tasks, look at one in detail, and act on it", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := report.SortTasks(nil, sort); err != nil {
 				return err
 			}
-			if !once {
+			switch {
+			case past.at == "" && (len(past.recordings) > 0 || past.stateDir != ""):
+				return app.Usage(errors.New("--trace and --state-dir without a time"), "add --at TIME")
+			case past.at != "" && (once || a.JSON || !a.interactive()):
+				return app.Usage(errors.New("--at is for the screen of a terminal"), "use `quell incidents` or `quell replay` in scripts")
+			case past.at != "":
+				return a.showPast(cmd.Context(), past, sort)
+			case !once && !a.JSON && a.interactive():
+				return top.Run(cmd.Context(), a.screen(sort))
+			case !once:
 				return a.live(cmd.Context(), sort, time.Second)
 			}
 			tasks, err := a.tasks(cmd.Context(), sort)
@@ -45,9 +58,89 @@ func (a *commands) top() *cobra.Command {
 			return app.Show(a.App, tasks, report.Tasks)
 		},
 	}
-	cmd.Flags().BoolVar(&once, "once", false, "print the table once")
-	cmd.Flags().StringVar(&sort, "sort", "worst", "sort by: worst, cpu, name, or a signal such as cpi")
+	flags := cmd.Flags()
+	flags.BoolVar(&once, "once", false, "print the table once")
+	flags.StringVar(&sort, "sort", "worst", "sort by: worst, cpu, name, or a signal such as cpi")
+	flags.StringVar(&past.at, "at", "", "show what was recorded of a `time`: 15:04, 2006-01-02 15:04:05, RFC 3339, or how long ago (30m)")
+	flags.StringArrayVar(&past.recordings, "trace", nil, "with --at, a `file` with the samples of all tasks: the agent's record, or a segment; may be repeated")
+	flags.StringVar(&past.stateDir, "state-dir", "", "with --at, read the log in the agent's state `directory` instead of asking the agent")
 	return a.WithJSON(cmd)
+}
+
+// interactive reports whether a person can use keys: both ends are a terminal that obeys
+// control sequences.
+func (a *commands) interactive() bool {
+	_, _, screen := a.Terminal()
+	return screen && a.Keyboard != nil && a.Getenv("TERM") != "dumb" && a.Getenv("TERM") != ""
+}
+
+// screen is the interactive screen of this terminal.
+func (a *commands) screen(sort string) top.Options {
+	var env []string
+	for _, name := range []string{"TERM", "COLORTERM", "TERM_PROGRAM", "TMUX", "SSH_TTY", "NO_COLOR"} {
+		if v := a.Getenv(name); v != "" {
+			env = append(env, name+"="+v)
+		}
+	}
+	return top.Options{Agent: a.client(), Every: time.Second, Sort: sort, Style: a.Style(), In: a.Keyboard, Out: printable.Raw(a.Out), Env: env}
+}
+
+type pastFlags struct {
+	at, stateDir string
+	recordings   []string
+}
+
+// showPast shows what was recorded of a time.
+func (a *commands) showPast(ctx context.Context, f pastFlags, sort string) error {
+	at, err := parseAt(f.at, a.Now(), a.Zone)
+	if err != nil {
+		return err
+	}
+	var book top.Book
+	machine := ""
+	st, err := a.client().Status(ctx)
+	switch {
+	case f.stateDir != "":
+		b, err := a.book(f.stateDir)
+		if err != nil {
+			return err
+		}
+		book = top.LogBook{Book: b}
+	case err == nil:
+		book, machine = top.AgentBook{Agent: a.client()}, st.Machine
+	case len(f.recordings) == 0:
+		return noAgent(err)
+	}
+	past, err := top.LoadPast(ctx, sample.At(at), machine, book, f.recordings)
+	if err != nil {
+		return err
+	}
+	o := a.screen(sort)
+	o.Past = past
+	return top.Run(ctx, o)
+}
+
+// parseAt reads a point in time: a time of day is the last one before now.
+func parseAt(text string, now time.Time, zone *time.Location) (time.Time, error) {
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02T15:04", time.RFC3339} {
+		if t, err := time.ParseInLocation(layout, text, zone); err == nil {
+			return t, nil
+		}
+	}
+	for _, layout := range []string{"15:04:05", "15:04"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			now = now.In(zone)
+			at := time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, zone)
+			if at.After(now) {
+				at = at.AddDate(0, 0, -1)
+			}
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("--at %q: want a time such as 15:04, \"2006-01-02 15:04:05\" or 2006-01-02T15:04:05Z, or how long ago, such as 30m", text)
 }
 
 // tasks returns the agent's tasks in the order of a key.

@@ -20,6 +20,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
 	"github.com/quell-dev/quell/internal/format/printable"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // trialRun holds the flags of quell trial and its progress.
@@ -42,15 +43,15 @@ func (a *commands) trial() *cobra.Command {
 	p := plan.Paper()
 	t := trialRun{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
 	cmd := &cobra.Command{
-		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects one at a time, and measure the effect", Args: cobra.NoArgs,
+		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects one at a time, and measure the effect", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runTrials(cmd.Context(), &t) },
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&t.budget, "budget", 0, "maximum number of caps (required)")
-	flags.Float64Var(&t.terms.Rate, "rate", t.terms.Rate, "limit in CPUs (CPU-s/s), 0.001 to 1024")
+	flags.Var((*command.Rate)(&t.terms.Rate), "rate", "limit in CPUs (CPU-s/s), 0.001 to 1024; 10% and 100m are a tenth of one")
 	leaseFlag(cmd, &t.terms.For, "lease of each cap")
-	flags.DurationVar(&t.ends, "within", 24*time.Hour, "how long to wait for incidents")
-	flags.DurationVar(&t.poll, "poll", 2*time.Second, "polling interval")
+	app.DurationVar(flags, &t.ends, "within", 24*time.Hour, "how long to wait for incidents")
+	app.DurationVar(flags, &t.poll, "poll", 2*time.Second, "polling interval")
 	flags.BoolVar(&t.includeUnaccused, "any", false, "also cap the best suspect if none is accused, as the paper did to plot correlations below its threshold")
 	flags.StringVar(&t.out, "out", "", "also write a report with plots to this file (HTML)")
 	reasonFlag(cmd, &t.reason)

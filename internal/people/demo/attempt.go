@@ -65,6 +65,9 @@ func (d *demo) attempt(ctx context.Context, c Channel) (r *Result, err error) {
 	if s.daemon, err = d.startAgent(ctx, tree, r.Signal); err != nil {
 		return r, err
 	}
+	if d.Started != nil {
+		d.Started(child.Socket(s.daemon.dir))
+	}
 	return r, s.play(ctx)
 }
 
@@ -103,6 +106,23 @@ type scene struct {
 
 // beats is the number of intervals since t.
 func (s *scene) beats(t time.Time) int { return int(time.Since(t) / s.beat.interval()) }
+
+// intervals counts the agent's intervals since it was called first: on a busy machine they are
+// further apart than configured.
+func (s *scene) intervals() func(context.Context) (int, error) {
+	var first uint64
+	known := false
+	return func(ctx context.Context) (int, error) {
+		st, err := s.daemon.client.Status(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if !known {
+			first, known = st.Intervals, true
+		}
+		return int(st.Intervals - first), nil
+	}
+}
 
 // nextCycle is when the antagonist's next burst begins.
 func (s *scene) nextCycle(now time.Time) time.Time {
@@ -179,6 +199,10 @@ func (s *scene) play(ctx context.Context) error {
 // deviations is higher than any cost that they or the scene can cause.
 const maxVariation = 0.2
 
+// maxThreshold is the highest threshold of runq, in s/CPU-s, with which a demo with patience goes
+// on. The victim waits for about as long as it runs while the antagonist is on its CPU: 1.
+const maxThreshold = 0.5
+
 // learn waits until the agent has a spec of the victim.
 func (s *scene) learn(ctx context.Context) error {
 	var deviation float64
@@ -201,6 +225,9 @@ func (s *scene) learn(ctx context.Context) error {
 	if load := s.perLoad(); err == nil && load > 3*workload.MaxCachedLoad/2 {
 		s.say("that is %d ns a load: its data do not stay in the cache", load.Nanoseconds())
 		return errTaken
+	}
+	if threshold := float64(s.result.CostAlone) + 2*deviation; err == nil && s.Patience > 0 && s.result.Signal == sample.RunQ && threshold > maxThreshold {
+		return fmt.Errorf("%w: its threshold is %.2g, more than %.2g %s", errUnsteady, threshold, maxThreshold, s.unit())
 	}
 	if err == nil && s.result.Channel == Cache && deviation > maxVariation*float64(s.result.CostAlone) {
 		s.say("the cost is not steady, although no task here disturbs it")
@@ -277,14 +304,22 @@ func (s *scene) trials(inc *incident.Record) {
 // alternating every second or so: two CPUs with a short round trip need not share a cache.
 const minSlowdown = 1.25
 
+// slowest is how many times longer than configured the agent's intervals may last.
+const slowest = 4
+
 // awaitIncident waits until a task is accused and, if that requires a trial before a
 // cap, capped; nil if no task is accused in time.
 func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.Record, error) {
 	var found *incident.Record
 	var beside mean // the victim's cost since the onset
-	err := s.daemon.Until(ctx, s.beat.triedLimit(), "accuse a task", func() (bool, error) {
+	passed, detect, tried := s.intervals(), s.beat.intervals(s.beat.detectLimit()), s.beat.intervals(s.beat.triedLimit())
+	err := s.daemon.Until(ctx, slowest*s.beat.triedLimit(), "accuse a task", func() (bool, error) {
 		if v, err := s.daemon.victim(ctx, s.result.Victim); err == nil && v != nil && len(v.Costs) > 0 {
 			beside.add(float64(v.Costs[0].Cost))
+		}
+		n, err := passed(ctx)
+		if err != nil {
+			return false, err
 		}
 		inc, err := s.accused()
 		if inc != nil {
@@ -300,14 +335,14 @@ func (s *scene) awaitIncident(ctx context.Context, onset time.Time) (*incident.R
 			if first {
 				s.say("%s is named, %s: %s", short(antagonist(inc).Name), antagonist(inc).Level, inc.Reason)
 			}
-			if len(inc.Rounds) > 0 && time.Since(onset) > s.beat.triedLimit() {
+			if len(inc.Rounds) > 0 && n > tried {
 				return true, err // described in its current state
 			}
 		}
-		if found == nil && s.result.Trials == 0 && err == nil && time.Since(onset) > s.beat.detectLimit() {
+		if found == nil && err == nil && (n > tried || s.result.Trials == 0 && n > detect) {
 			return false, child.ErrSlow
 		}
-		s.progress(s.beats(onset), int(s.beat.detectLimit()/s.beat.interval()), "waiting for %s to suffer", victimName)
+		s.progress(n, detect, "waiting for %s to suffer", victimName)
 		return false, err
 	})
 	if errors.Is(err, child.ErrSlow) {
@@ -377,7 +412,7 @@ func short(n sample.TaskName) string { return filepath.Base(string(n)) }
 // awaitOutcome waits for the end of the first cap on an accused task.
 func (s *scene) awaitOutcome(ctx context.Context, id string) error {
 	began := time.Now()
-	return s.daemon.Until(ctx, s.beat.capFor()+s.beat.times(10), "lift the cap", func() (bool, error) {
+	return s.daemon.Until(ctx, s.beat.capFor()+slowest*s.beat.times(10), "lift the cap", func() (bool, error) {
 		all, err := s.daemon.incidents()
 		for i := range all {
 			inc := &all[i]

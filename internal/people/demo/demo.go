@@ -44,10 +44,16 @@ type Options struct {
 	PMU bool
 	// Agent is the quell-agent program.
 	Agent string
+	// Patience is how long it learns again on a busy machine, until the victim's threshold is
+	// so low that the antagonist can exceed it; then Run returns a *workload.MissingError.
+	// 0: it plays with whatever it has learnt.
+	Patience time.Duration
 	// Listen is the address of the agent's metrics; "": none.
 	Listen string
 	// AgentLog keeps the agent's log in this file; "" deletes it with the rest.
 	AgentLog string
+	// Started receives the agent's socket when it answers, in each attempt; nil: none.
+	Started func(socket string)
 	// Show receives events as they happen.
 	Show func(Event)
 
@@ -125,6 +131,9 @@ const (
 
 func (b timescale) times(n int) time.Duration { return time.Duration(n) * time.Duration(b) }
 
+// intervals is how many there are in d.
+func (b timescale) intervals(d time.Duration) int { return int(d / b.interval()) }
+
 func (b timescale) interval() time.Duration      { return b.times(1) }
 func (b timescale) tick() time.Duration          { return b.interval() / 2 }
 func (b timescale) outlierWindow() time.Duration { return b.times(5) }  // 3 outliers in it (paper: 5 min)
@@ -159,6 +168,9 @@ var (
 	errNotSharing = errors.New("the antagonist did not touch the victim's cache")
 )
 
+// errUnsteady ends an attempt of a demo with patience.
+var errUnsteady = errors.New("other tasks of this machine raise the victim's normal cost too much")
+
 // lost reports whether the cache was lost during the run.
 func lost(err error) bool {
 	return errors.Is(err, errFlip) || errors.Is(err, errTaken) || errors.Is(err, errNotSharing)
@@ -183,6 +195,14 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	for {
 		attempts++
 		r, err := d.attempt(ctx, channel)
+		if errors.Is(err, errUnsteady) {
+			if time.Since(d.began) < o.Patience {
+				d.say("the machine is busy: learning again")
+				continue
+			}
+			return nil, &workload.MissingError{What: fmt.Sprintf("the victim's normal cost was never steady within %s", o.Patience),
+				Remedy: "try again when the machine is less busy", Err: err}
+		}
 		if lost(err) {
 			flips++
 			d.say("attempt %d ended: %v; everything undone", attempts, err)

@@ -98,21 +98,28 @@ alerting: {alertmanagers: [{static_configs: [{targets: ["%s"]}]}]}
 	defer cancel()
 	ended := make(chan *Result, 1)
 	go func() {
-		r, err := Run(ctx, Options{Channel: CPU, Mode: plan.On, Seed: 1, Agent: quelltest.Program(t, "quell-agent"), Listen: agent, Show: func(Event) {}})
+		r, err := Run(ctx, Options{Channel: CPU, Mode: plan.On, Seed: 1, Agent: quelltest.Program(t, "quell-agent"), Listen: agent, Patience: 2 * time.Minute, Show: func(e Event) {
+			if e.Of == 0 {
+				t.Logf("%5.1fs %s", e.After.Seconds(), e.Text)
+			}
+		}})
 		if err != nil {
 			t.Error(err)
 		}
 		ended <- r
 	}()
-	fired := map[string]map[string]string{}
+	fired := map[string]alert{} // by name, victim and suspect
+	var result *Result
 	answered := map[string]int{} // rows that a query of the dashboard returned when an alert fired
 	queries := panelQueries(t)
 	for running := true; running; {
 		select {
 		case r := <-ended:
-			running = false
-			if r != nil && r.Named == "" {
-				t.Fatalf("the demo named no task, as one of twenty on a quiet machine: %s", r.Verdict)
+			if running, result = false, r; r == nil {
+				return // with the error
+			}
+			if r.Named == "" {
+				t.Fatalf("the demo named no task: %s", r.Verdict)
 			}
 		case <-time.After(time.Second): // the queries use the CPUs that the demo is about
 		}
@@ -121,10 +128,11 @@ alerting: {alertmanagers: [{static_configs: [{targets: ["%s"]}]}]}
 			t.Fatal(err)
 		}
 		for _, a := range all.Data.Alerts {
-			if _, before := fired[a.Labels["alertname"]]; before || a.State != "firing" {
+			key := strings.Join([]string{a.Labels["alertname"], a.Labels["victim"], a.Labels["suspect"]}, " ")
+			if _, before := fired[key]; before || a.State != "firing" {
 				continue
 			}
-			fired[a.Labels["alertname"]] = a.Labels
+			fired[key] = a
 			for _, q := range queries {
 				var got struct{ Data struct{ Result []any } }
 				if err := ask("http://"+prometheus+"/api/v1/query?query="+url.QueryEscape(q), &got); err != nil {
@@ -134,17 +142,23 @@ alerting: {alertmanagers: [{static_configs: [{targets: ["%s"]}]}]}
 			}
 		}
 	}
-	got := fired["QuellNoisyNeighbour"]
-	if got["victim"] != victimName || got["suspect"] != "reports" || got["instance"] != agent {
-		t.Errorf("fired: %v", fired)
+	// The demo's own tests judge whether it names the right task. On a busy machine the other
+	// tasks of the demo may be victims too.
+	suspect := short(result.Named)
+	if got, ok := fired["QuellNoisyNeighbour "+victimName+" "+suspect]; !ok || got.Labels["instance"] != agent {
+		t.Errorf("no alert for %s and %s; fired: %v", victimName, suspect, fired)
 	}
-	for name, labels := range fired {
-		if name != "QuellNoisyNeighbour" && name != "QuellDown" { // the demo's agent ends
-			t.Errorf("%s fires on the demo: %v", name, labels)
+	for _, a := range fired {
+		switch name := a.Labels["alertname"]; {
+		case name == "QuellDown": // the demo's agent ends
+		case name != "QuellNoisyNeighbour":
+			t.Errorf("%s fires on the demo: %v", name, a.Labels)
+		case a.Labels["victim"] != victimName || a.Labels["suspect"] != suspect:
+			t.Logf("another alert: %v", a.Labels)
 		}
 	}
 	var received []struct{ Labels map[string]string }
-	if err := ask("http://"+alertmanager+"/api/v2/alerts?filter=alertname%3DQuellNoisyNeighbour", &received); err != nil || len(received) == 0 {
+	if err := ask("http://"+alertmanager+"/api/v2/alerts?filter=alertname%3DQuellNoisyNeighbour&filter=victim%3D"+victimName+"&filter=suspect%3D"+suspect, &received); err != nil || len(received) == 0 {
 		t.Errorf("Alertmanager has %v, %v", received, err)
 	}
 	without := 0

@@ -39,8 +39,9 @@ func (d Diagnosis) Names() []string {
 	return all
 }
 
-// Doctor writes a diagnosis: what is available, and for what is not, why and how to fix it.
-func Doctor(w io.Writer, d Diagnosis, s Style) error {
+// Doctor writes a diagnosis: what is available, for what is not, why and how to fix it, and at the
+// end what to do next.
+func Doctor(w io.Writer, d Diagnosis, next []string, s Style) error {
 	p := &page{Style: s}
 	missing := 0
 	for i, g := range d {
@@ -77,6 +78,17 @@ func Doctor(w io.Writer, d Diagnosis, s Style) error {
 	}
 	p.line("")
 	p.line(fmt.Sprintf("%d of %d available", len(d.Names())-missing, len(d.Names())))
+	if len(next) > 0 {
+		p.line("")
+		p.line(p.paint(bold, "next steps"))
+	}
+	for i, step := range next {
+		head := fmt.Sprintf("  %d. ", i+1)
+		for _, part := range wrap(p.text(step), max(p.drawing()-len(head), 20)) {
+			p.line(head + part)
+			head = pad("", len(head))
+		}
+	}
 	return p.flush(w)
 }
 

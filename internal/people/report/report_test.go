@@ -30,8 +30,10 @@ var pages = map[string]func(io.Writer, Style) error{
 		SortTasks(tasks, "worst")
 		return Tasks(w, tasks, s)
 	},
-	"status":    func(w io.Writer, s Style) error { return Status(w, someStatus(), s) },
-	"diagnosis": func(w io.Writer, s Style) error { return Doctor(w, someDiagnosis(), s) },
+	"status": func(w io.Writer, s Style) error { return Status(w, someStatus(), s) },
+	"diagnosis": func(w io.Writer, s Style) error {
+		return Doctor(w, someDiagnosis(), []string{"start the agent: it finds which tasks suffer", "take a machine with a PMU"}, s)
+	},
 	"heading": func(w io.Writer, s Style) error {
 		_, err := fmt.Fprintln(w, Heading(someStatus(), s))
 		return err

@@ -3,7 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -107,19 +107,30 @@ func mode(m plan.Mode) string {
 	return m.String() + ": caps antagonists"
 }
 
-// Heading is one line about the agent, for the top of a live view.
+// Heading is one line about the agent, for the top of a live view. Where the width does not
+// suffice whole parts are left out, the open incidents never.
 func Heading(st api.Status, s Style) string {
-	text := fmt.Sprintf("%s  %s  enforcement %s  %s  %s  %s open",
-		st.Machine, s.clock(st.Now), st.Mode, plural(st.Tasks, "task"), plural(len(st.Caps), "cap"), plural(st.Open, "incident"))
+	clock, mode, tasks, caps := s.clock(st.Now), "enforcement "+st.Mode.String(), plural(st.Tasks, "task"), plural(len(st.Caps), "cap")
+	parts := []string{st.Machine, clock, mode, tasks, caps, plural(st.Open, "incident") + " open"}
+	var degraded, outside string
 	if n := len(st.Degraded); n > 0 {
-		text += fmt.Sprintf("  %d degraded", n)
+		degraded = fmt.Sprintf("%d degraded", n)
+		parts = append(parts, degraded)
 	}
 	if st.Outside >= 0.1 {
-		text += fmt.Sprintf("  %s CPU-s/s outside any task", s.number(st.Outside))
+		outside = s.number(st.Outside) + " CPU-s/s outside any task"
+		parts = append(parts, outside)
 	}
-	text = s.text(text)
-	if s.Width > 0 && width(text) > s.Width {
-		text = strings.TrimRight(string([]rune(text)[:s.Width]), " ")
+	for _, less := range []string{outside, degraded, tasks, caps, mode, clock} {
+		if s.fits(parts) {
+			break
+		}
+		parts = slices.DeleteFunc(parts, func(p string) bool { return p == less })
 	}
-	return s.paint(bold, text)
+	return s.paint(bold, s.line(parts))
+}
+
+// PastHeading is Heading for what was recorded at a time.
+func PastHeading(st api.Status, s Style) string {
+	return s.paint(bold, s.Parts(st.Machine, "recorded at "+s.when(st.Now), plural(st.Open, "incident")+" open", plural(len(st.Caps), "cap"), plural(st.Tasks, "task")))
 }

@@ -22,11 +22,19 @@ type Style struct {
 	ASCII bool
 	// Color marks bad and good values with ANSI colours.
 	Color bool
+	// Fold continues words that are longer than a line on the next one, where a screen would
+	// cut them.
+	Fold bool
 	// Zone of the times; nil: UTC.
 	Zone *time.Location
 	// Now shortens times of the same day; 0: no time is shortened.
 	Now sample.Millis
 }
+
+// Bold, Bad and Faint mark a text that is safe to print already.
+func (s Style) Bold(text string) string  { return s.paint(bold, text) }
+func (s Style) Bad(text string) string   { return s.paint(red, text) }
+func (s Style) Faint(text string) string { return s.paint(dim, text) }
 
 type color string
 
@@ -59,6 +67,9 @@ func (p *page) line(text string) {
 	p.b.WriteByte('\n')
 }
 
+// lines are those written so far.
+func (p *page) lines() []string { return strings.Split(strings.TrimSuffix(p.b.String(), "\n"), "\n") }
+
 func (p *page) flush(w io.Writer) error {
 	_, err := io.WriteString(w, p.b.String())
 	return err
@@ -69,7 +80,11 @@ func (p *page) fact(label, text string) { p.colored(label, plain, text) }
 
 func (p *page) colored(label string, c color, text string) {
 	const indent = 12
-	for i, part := range wrap(p.text(text), p.drawing()-indent) {
+	parts := wrap(p.text(text), p.drawing()-indent)
+	if p.Fold {
+		parts = fold(parts, p.drawing()-indent)
+	}
+	for i, part := range parts {
 		if i > 0 {
 			label = ""
 		}
@@ -101,6 +116,27 @@ func (s Style) text(t string) string {
 	return printable.Text(t)
 }
 
+// Parts is one line of parts, two spaces apart. Where the width does not suffice whole parts are
+// left out, the last first.
+func (s Style) Parts(parts ...string) string {
+	for len(parts) > 1 && !s.fits(parts) {
+		parts = parts[:len(parts)-1]
+	}
+	return s.line(parts)
+}
+
+func (s Style) fits(parts []string) bool {
+	return s.Width == 0 || width(s.text(strings.Join(parts, "  "))) <= s.Width
+}
+
+func (s Style) line(parts []string) string {
+	text := s.text(strings.Join(parts, "  "))
+	if s.Width == 0 {
+		return text
+	}
+	return s.cutEnd(text, s.Width)
+}
+
 func width(s string) int { return utf8.RuneCountInString(s) }
 
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width(s))) }
@@ -116,6 +152,12 @@ func (s Style) cut(text string, n int) string {
 	runes := []rune(text)
 	return s.glyph("…", "~") + string(runes[len(runes)-n+1:])
 }
+
+// Tail is the end of a text, in one line of at most n columns.
+func (s Style) Tail(text string, n int) string { return s.cut(s.text(text), n) }
+
+// Clock is the time of day of a point in time.
+func (s Style) Clock(m sample.Millis) string { return s.clock(m) }
 
 // cutEnd shortens text whose beginning is the most informative part.
 func (s Style) cutEnd(text string, n int) string {
@@ -150,6 +192,21 @@ func wrap(text string, n int) []string {
 	}
 	return append(lines, line)
 }
+
+// fold breaks lines that are longer than n columns.
+func fold(lines []string, n int) (folded []string) {
+	for _, line := range lines {
+		for width(line) > n {
+			runes := []rune(line)
+			folded, line = append(folded, string(runes[:n])), string(runes[n:])
+		}
+		folded = append(folded, line)
+	}
+	return folded
+}
+
+// Wrap breaks a text between words, and words that are longer than the width.
+func (s Style) Wrap(text string) []string { return fold(wrap(s.text(text), s.drawing()), s.drawing()) }
 
 var prefixes = [...]struct {
 	factor float64

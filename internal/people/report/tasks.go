@@ -53,16 +53,19 @@ func worstRatio(t api.TaskView) float64 {
 	return highest
 }
 
+// NoTasks is what is said of an agent without tasks.
+const NoTasks = "no tasks: no rule of the agent's configuration matches a cgroup; `quell init` shows what there is"
+
 // Tasks writes a table in the given order: CPU usage; for each signal the
 // cost/threshold, an outlier marked "!"; the highest of them; the task's state; the
 // share of the interval that was counted, if not all; the state of the job's specs.
 func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 	p := &page{Style: s}
 	if len(tasks) == 0 {
-		p.line("no tasks: no rule of the agent's configuration matches a cgroup; `quell init` shows what there is")
+		p.line(NoTasks)
 		return p.flush(w)
 	}
-	signals := counted(tasks)
+	signals := Counted(tasks)
 	t := table{columns: []column{{head: "TASK", least: 14}, {head: "CLASS", drop: 2}, {head: "CPU-S/S", right: true}}}
 	for _, sig := range signals {
 		t.columns = append(t.columns, column{head: strings.ToUpper(string(sig)), right: true})
@@ -71,32 +74,63 @@ func Tasks(w io.Writer, tasks []api.TaskView, s Style) error {
 		column{head: "SPEC", drop: 1},
 		column{head: "FLAGS", least: 9, words: true, drop: 4}, column{head: "NOTE", least: 20, words: true, drop: 3})
 	for _, task := range tasks {
-		class, note := task.Class.String(), task.Note
-		if task.Proposed {
-			class += "?"
-			if note == "" {
-				note = "proposed class: " + task.ClassWhy
-			}
+		note := task.Note
+		if task.Proposed && note == "" {
+			note = "proposed class: " + task.ClassWhy
 		}
-		row := []cell{{text: task.Name.String()}, {text: class}, {text: s.number(task.CPU)}}
-		for _, sig := range signals {
-			row = append(row, s.costCell(task, sig))
-		}
-		worst := cell{text: "-"}
-		if r := worstRatio(task); r > 0 {
-			worst.text = fmt.Sprintf("%.0f%%", 100*r)
-			if r > 1 {
-				worst.color = red
-			}
-		}
-		t.row(append(row, worst, nowState(task), cell{text: coverage(task)}, cell{text: specs(task)}, flags(task), cell{note, dim})...)
+		t.row(append(s.taskCells(task, signals), flags(task), cell{note, dim})...)
 	}
 	t.write(p)
 	return p.flush(w)
 }
 
-// counted lists the signals that any task has, in the order of sample.Signals.
-func counted(tasks []api.TaskView) []sample.SignalName {
+// TaskLines is the table of Tasks with one line for each task, its head apart: a view that
+// scrolls has no place for more. Signals are left out from the last, and then the specs, where
+// the width does not suffice. Specs are not recorded.
+func TaskLines(tasks []api.TaskView, recorded bool, s Style) (head string, lines []string) {
+	signals := Counted(tasks)
+	t := table{columns: []column{{head: "TASK", least: 14}, {head: "CLASS", drop: 2}, {head: "CPU-S/S", right: true}}}
+	for i, sig := range signals {
+		t.columns = append(t.columns, column{head: strings.ToUpper(string(sig)), right: true, drop: 2 + len(signals) - i})
+	}
+	t.columns = append(t.columns, column{head: "WORST", right: true}, column{head: "STATE"}, column{head: "COUNTED", right: true, drop: 1},
+		column{head: "SPEC", drop: 3 + len(signals)})
+	for _, task := range tasks {
+		cells := s.taskCells(task, signals)
+		if recorded {
+			cells[len(cells)-1].text = "" // an empty column is left out
+		}
+		t.row(cells...)
+	}
+	s.Height = 0
+	p := &page{Style: s}
+	t.write(p)
+	lines = p.lines()
+	return lines[0], lines[1:]
+}
+
+// taskCells is a task's row up to its specs.
+func (s Style) taskCells(task api.TaskView, signals []sample.SignalName) []cell {
+	class := task.Class.String()
+	if task.Proposed {
+		class += "?"
+	}
+	row := []cell{{text: task.Name.String()}, {text: class}, {text: s.number(task.CPU)}}
+	for _, sig := range signals {
+		row = append(row, s.costCell(task, sig))
+	}
+	worst := cell{text: "-"}
+	if r := worstRatio(task); r > 0 {
+		worst.text = fmt.Sprintf("%.0f%%", 100*r)
+		if r > 1 {
+			worst.color = red
+		}
+	}
+	return append(row, worst, nowState(task), cell{text: coverage(task)}, cell{text: specs(task)})
+}
+
+// Counted lists the signals that any task has, in the order of sample.Signals.
+func Counted(tasks []api.TaskView) []sample.SignalName {
 	var all []sample.SignalName
 	for _, sig := range sample.Signals() {
 		if slices.ContainsFunc(tasks, func(t api.TaskView) bool {
@@ -123,6 +157,9 @@ func (s Style) costCell(t api.TaskView, sig sample.SignalName) cell {
 	}
 	return cell{text: text}
 }
+
+// State is a task's state in one word, "" if there is nothing to say.
+func State(t api.TaskView) string { return nowState(t).text }
 
 // nowState is the most important state of a task.
 func nowState(t api.TaskView) cell {
@@ -167,6 +204,32 @@ func specs(t api.TaskView) string {
 		}
 	}
 	return text
+}
+
+// Learning says when the first task will be judged; "" if one is judged already, or no spec is
+// being learnt.
+func Learning(tasks []api.TaskView) string {
+	first, learning := math.Inf(1), false
+	for _, t := range tasks {
+		for _, v := range t.Costs {
+			switch {
+			case v.Spec.State == spec.Ready:
+				return ""
+			case v.Spec.State == spec.Learning && v.ReadyIn > 0:
+				first = min(first, v.ReadyIn)
+				learning = true
+			case v.Spec.State == spec.Learning:
+				learning = true
+			}
+		}
+	}
+	switch {
+	case !learning:
+		return ""
+	case math.IsInf(first, 1):
+		return "still learning what is normal: no task is judged yet"
+	}
+	return "still learning what is normal: no task is judged yet; the first spec is ready in " + left(first)
 }
 
 // left is a time to wait in s, rounded up to minutes.

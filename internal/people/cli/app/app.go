@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -58,11 +59,39 @@ type App struct {
 	Getenv   func(string) string
 	// Terminal returns the size of the terminal if Out is one.
 	Terminal func() (width, height int, ok bool)
+	Keyboard io.Reader // nil: there is no terminal to read keys from
 	Now      func() time.Time
 	Zone     *time.Location
 	Version  string // quell's
 
 	JSON, NoColor, ASCII bool
+}
+
+// NoArgs refuses arguments: those of a command with subcommands are the name of one, and the
+// nearest is suggested.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case !cmd.HasAvailableSubCommands():
+		return Usage(fmt.Errorf("%s takes no argument, not %q", cmd.CommandPath(), args[0]), "see `"+cmd.CommandPath()+" --help`")
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return Usage(err, "try `"+cmd.CommandPath()+" "+near[0]+"`; `"+cmd.CommandPath()+" --help` lists the commands")
+	}
+	return Usage(err, "see `"+cmd.CommandPath()+" --help`")
+}
+
+// DurationVar adds a flag for a duration with the units that people use, days included. A default
+// of 0 is not shown.
+func DurationVar(flags *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
+	*d = value
+	flags.Var((*sample.Duration)(d), name, usage)
+	if value == 0 {
+		flags.Lookup(name).DefValue = ""
+	}
 }
 
 // Run executes a command line and returns the exit code.

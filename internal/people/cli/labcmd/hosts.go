@@ -26,7 +26,7 @@ import (
 // labHosts checks the hosts of an inventory and runs commands on them.
 func (a *commands) labHosts() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "hosts", Short: "use other hosts over SSH", Args: cobra.NoArgs,
+		Use: "hosts", Short: "use other hosts over SSH", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labHostsCheck(), a.labHostsRun())
@@ -43,7 +43,7 @@ type hostSelection struct {
 
 func (f *hostSelection) flags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.names, "host", nil, "only these hosts (default: all)")
-	cmd.Flags().DurationVar(&f.lease, "lease", 10*time.Second, "how long processes there may outlive this program")
+	app.DurationVar(cmd.Flags(), &f.lease, "lease", 10*time.Second, "how long processes there may outlive this program")
 	cmd.Flags().StringVar(&f.helper, "helper", "", "the quell program to copy, for hosts of another architecture (default: this one)")
 }
 

@@ -40,9 +40,9 @@ func (a *commands) labHTTP() *cobra.Command {
 	}
 	cmd.Flags().Float64Var(&rate, "rate", 0, "requests started per second")
 	cmd.Flags().IntVar(&o.Connections, "connections", 64, "maximum number of concurrent requests")
-	cmd.Flags().DurationVar(&o.Duration, "duration", 10*time.Second, "duration after the warm-up")
-	cmd.Flags().DurationVar(&o.Warmup, "warmup", time.Second, "duration of the warm-up, which does not count")
-	cmd.Flags().DurationVar(&o.Timeout, "timeout", 10*time.Second, "timeout of a request")
+	app.DurationVar(cmd.Flags(), &o.Duration, "duration", 10*time.Second, "duration after the warm-up")
+	app.DurationVar(cmd.Flags(), &o.Warmup, "warmup", time.Second, "duration of the warm-up, which does not count")
+	app.DurationVar(cmd.Flags(), &o.Timeout, "timeout", 10*time.Second, "timeout of a request")
 	return a.WithJSON(cmd)
 }
 

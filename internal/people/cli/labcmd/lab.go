@@ -30,7 +30,7 @@ type commands struct{ *app.App }
 func Command(shared *app.App) *cobra.Command {
 	a := &commands{shared}
 	cmd := &cobra.Command{
-		Use: "lab", Short: "run controlled co-location experiments", Args: cobra.NoArgs,
+		Use: "lab", Short: "run controlled co-location experiments", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labCompare(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP())
@@ -40,7 +40,7 @@ func Command(shared *app.App) *cobra.Command {
 // Helpers are the hidden commands of this program that the lab starts.
 func Helpers() []*cobra.Command {
 	return []*cobra.Command{
-		{Use: "lab-guard", Hidden: true, Args: cobra.NoArgs, Short: "continue processes that an ended lab has stopped",
+		{Use: "lab-guard", Hidden: true, Args: app.NoArgs, Short: "continue processes that an ended lab has stopped",
 			RunE: func(*cobra.Command, []string) error { return load.GuardMain(os.Stdin, os.Stdout) }},
 		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line, then become a program",
 			RunE: func(_ *cobra.Command, args []string) error { return env.WaitAndExec(args) }},

@@ -24,7 +24,7 @@ func (a *commands) labPlatform() *cobra.Command {
 	var o runOptions
 	repetitions, seconds := 3, 3
 	cmd := &cobra.Command{
-		Use: "platform", Short: "test this machine: cores, threads on a core, memory, neighbours, network, noise", Args: cobra.NoArgs,
+		Use: "platform", Short: "test this machine: cores, threads on a core, memory, neighbours, network, noise", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if repetitions < 1 || seconds < 1 {
 				return app.Usage(fmt.Errorf("test platform: %d repetitions of %d s", repetitions, seconds), "use at least 1 repetition of at least 1 s")

@@ -1,7 +1,6 @@
 package labcmd
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -43,18 +43,14 @@ func sshd(t *testing.T) (pid int, inventory string) {
 	dir := t.TempDir()
 	address := quelltest.FreeAddress(t)
 	s := quelltest.NewSSHD(t, dir, "host", address, "XDG_CACHE_HOME="+dir+"/cache")
-	var log bytes.Buffer
-	cmd := exec.Command(s.Argv[0], s.Argv[1:]...)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	p, err := child.Start(exec.Command(s.Argv[0], s.Argv[1:]...), child.Options{Name: "sshd", Log: filepath.Join(dir, "sshd.log")})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = p.Kill()
 		if t.Failed() {
-			t.Logf("sshd:\n%s", log.String())
+			t.Logf("sshd: %s", p.Tail())
 		}
 	})
 	quelltest.Until(t, "sshd", func() bool {
@@ -69,7 +65,7 @@ func sshd(t *testing.T) (pid int, inventory string) {
 	if err := os.WriteFile(inventory, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return cmd.Process.Pid, inventory
+	return p.PID, inventory
 }
 
 // TestHostsRun: a command runs on the hosts that can be reached, and its failure is theirs.

@@ -114,11 +114,32 @@ func (o *runOptions) only() func(c *study.Cell) bool {
 	}
 }
 
+// known is the error of a selection that no cell of a study matches.
+func (o *runOptions) known(s *study.Study) error {
+	only := o.only()
+	if only == nil {
+		return nil
+	}
+	var names []string
+	for _, c := range s.Cells() {
+		if only(&c) {
+			return nil
+		}
+		names = append(names, c.String())
+	}
+	const most = 8
+	list := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return app.Usage(fmt.Errorf("--cell %q: no cell of study %s has all of these words in its name", o.cell, s.Name), "want words of one of: "+list+"; `quell lab plan` lists them all")
+}
+
 func (o *runOptions) flags(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&o.budget, "budget", 0, "time budget of this call; 0: the study's")
+	app.DurationVar(cmd.Flags(), &o.budget, "budget", 0, "time budget of this call; 0: the study's")
 	cmd.Flags().StringVar(&o.cell, "cell", "", "only cells with all of these words in their name, as printed by lab plan (e.g. 'solo ve=lxc')")
 	cmd.Flags().StringVar(&o.hosts, "hosts", "", "inventory of the study's other hosts, with the study's names for them (quell lab hosts --help)")
-	cmd.Flags().DurationVar(&o.lease, "lease", 10*time.Second, "how long processes on other hosts may outlive this program")
+	app.DurationVar(cmd.Flags(), &o.lease, "lease", 10*time.Second, "how long processes on other hosts may outlive this program")
 	cmd.Flags().StringVar(&o.to, "to", "", "also copy the records to a folder of S3-compatible storage at the end, s3://BUCKET/FOLDER (quell lab push --help)")
 	journalFlag(cmd, &o.journal)
 }
@@ -140,6 +161,9 @@ func lockFolder(f *result.Folder) (free func(), err error) {
 }
 
 func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Study, o runOptions) error {
+	if err := o.known(s); err != nil {
+		return err
+	}
 	if o.budget > 0 {
 		s.Design.Budget = o.budget
 	}
@@ -411,7 +435,7 @@ func (f freezing) Continue() error { return f.e.Freeze(false) }
 func (a *commands) labRestore() *cobra.Command {
 	var journal string
 	cmd := &cobra.Command{
-		Use: "restore", Short: "remove and undo what a killed lab has left behind", Args: cobra.NoArgs,
+		Use: "restore", Short: "remove and undo what a killed lab has left behind", Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			self, err := os.Executable()
 			if err != nil {

@@ -61,7 +61,7 @@ func Replay(shared *app.App) *cobra.Command {
 	flags.IntVar(&f.leastSamples, "least-samples", 100, "samples per task that a spec needs")
 	flags.Float64Var(&f.leastCPU, "least-cpu", 0.25, "ignore a victim's samples below this CPU usage, CPU-s/s (default: the signal's)")
 	flags.StringVar(&f.sane, "sane", "", "LOW:HIGH, the valid range of a cost (default: the signal's; with rule cpi2 none)")
-	flags.DurationVar(&f.step, "step", time.Minute, "sampling period of a task; the rule's windows are multiples of it")
+	app.DurationVar(flags, &f.step, "step", time.Minute, "sampling period of a task; the rule's windows are multiples of it")
 	flags.IntVar(&f.workers, "workers", runtime.GOMAXPROCS(0), "machines replayed in parallel")
 	flags.IntVar(&f.limit, "limit", 50, "maximum number of incidents to show, those with an accusation first; 0: all")
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")

@@ -38,18 +38,18 @@ func Sim(shared *app.App) *cobra.Command {
 	a := &commands{shared}
 	var s simulation
 	cmd := &cobra.Command{
-		Use: "sim", Short: "run the real detection on a simulated fleet with known antagonists", Args: cobra.NoArgs,
+		Use: "sim", Short: "run the real detection on a simulated fleet with known antagonists", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runSim(&s) },
 	}
 	flags := cmd.Flags()
 	flags.Uint64Var(&s.seed, "seed", 1, "random seed of the fleet")
 	flags.IntVar(&s.machines, "machines", 1, "machines per scenario")
-	flags.DurationVar(&s.takes, "for", 150*time.Minute, "simulated time of each machine")
+	app.DurationVar(flags, &s.takes, "for", 150*time.Minute, "simulated time of each machine")
 	flags.StringVar(&s.scenario, "scenario", "*", "name of a scenario, or a pattern of names")
 	flags.StringVar(&s.rule, "rule", string(detect.Default), "detection rule: "+ruleNames())
 	flags.StringVar(&s.mode, "enforcement", plan.On.String(), "on: caps affect the machine; advise: no task is capped")
 	flags.StringVar(&s.cap, "cap", "fixed", "fixed: the paper's hard cap; feedback: caps that take no more than the victim needs")
-	flags.DurationVar(&s.trial, "trial", config.Default().Enforce.Trial, "cap a suspect for this long if rule evidence cannot decide; 0: never")
+	app.DurationVar(flags, &s.trial, "trial", config.Default().Enforce.Trial, "cap a suspect for this long if rule evidence cannot decide; 0: never")
 	flags.StringVar(&s.trace, "trace", "", "write every sample, and the labels, to this file (CSV)")
 	flags.StringVar(&s.incidents, "incidents", "", "write every incident, and the summary last, to this file (JSON lines, for quell evaluate)")
 	flags.IntVar(&s.workers, "workers", 0, "machines simulated in parallel; 0: one per CPU")

@@ -150,7 +150,7 @@ async function identify() {
     caller = await api.get('/v1/caller');
     setNow(caller.now);
     document.body.classList.toggle('local', Boolean(caller.machine)); // one machine: no cluster, no SQL
-    $('who').textContent = caller.name ? `${visible(caller.name)} · ${caller.scope}` : 'read only';
+    $('who').textContent = caller.name ? `${visible(caller.name)} · ${caller.scope}` : 'no token, read only';
     $('who').title = caller.name ? 'This tab’s token' : 'Without a token this server may be read and not operated';
   } catch (e) {
     caller = undefined;

@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 		}
 		select {}
 	}
+	if len(os.Args) > 1 && os.Args[1] == "backup" {
+		compute(5*time.Millisecond, 95*time.Millisecond)
+	}
 	os.Exit(m.Run())
 }
 
@@ -46,10 +49,15 @@ func web() {
 		os.Exit(1)
 	}
 	go http.Serve(l, http.NotFoundHandler())
+	compute(5*time.Millisecond, 15*time.Millisecond)
+}
+
+// compute computes and pauses, without end.
+func compute(work, pause time.Duration) {
 	for {
-		for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
+		for end := time.Now().Add(work); time.Now().Before(end); {
 		}
-		<-time.After(15 * time.Millisecond)
+		<-time.After(pause)
 	}
 }
 
@@ -126,33 +134,57 @@ func ready(t *testing.T, task string, sig sample.SignalName) bool {
 	return slices.ContainsFunc(v.Costs, func(c api.SignalView) bool { return c.Signal == sig && c.Spec.State == spec.Ready })
 }
 
-const hogs = "/sys/fs/cgroup/batch.slice/hog.service/cpu.max"
+// The cgroups of services: of the default slice, and of an operator's.
+const (
+	services = "/sys/fs/cgroup/system.slice/"
+	batch    = "/sys/fs/cgroup/batch.slice/"
+)
 
-func limited(t *testing.T) bool {
+// limited reports whether a service has a CPU limit; without the controller it has none.
+func limited(t *testing.T, service string) bool {
 	t.Helper()
-	text, err := os.ReadFile(hogs)
-	if err != nil {
+	text, err := os.ReadFile(service + "/cpu.max")
+	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	return !strings.HasPrefix(string(text), "max ")
+	return err == nil && !strings.HasPrefix(string(text), "max ")
 }
 
-func capped(t *testing.T) {
+// controlled reports whether the cpu controller is enabled for a service.
+func controlled(service string) bool {
+	_, err := os.Stat(service + "/cpu.max")
+	return err == nil
+}
+
+// capTask asks for a cap, and returns what quell answered.
+func capTask(name string) (string, error) {
+	out, err := exec.Command("quell", "cap", name, "--rate", "0.2", "--for", "1h", "--reason", "test").CombinedOutput()
+	return string(out), err
+}
+
+// capped caps a service, as soon as the agent knows it.
+func capped(t *testing.T, service string) {
 	t.Helper()
-	until(t, time.Minute, "hog.service is capped", func() bool {
-		out, err := exec.Command("quell", "cap", "hog.service", "--rate", "0.2", "--for", "1h", "--reason", "test").CombinedOutput()
-		if err != nil {
+	name := filepath.Base(service)
+	var last string
+	until(t, 2*time.Minute, name+" is capped", func() bool {
+		out, err := capTask(name)
+		if err != nil && out != last {
 			t.Logf("%v: %s", err, out)
 		}
+		last = out
 		return err == nil
 	})
-	if !limited(t) {
-		t.Fatal("capped, and no limit")
+	if !limited(t, service) {
+		t.Fatalf("%s is capped, and has no limit", name)
 	}
 }
 
 // TestPackages is one course: install, use, upgrade, downgrade, remove, purge.
 func TestPackages(t *testing.T) {
+	if controlled(services + "web.service") {
+		t.Fatal("services have the cpu controller before quell-agent runs: this is no default Debian")
+	}
 	before := files(t)
 	begin := time.Now()
 	t.Log(do(t, "apt-get", "install", "-y", "--no-install-recommends", "/debs/quell_1.deb", "/debs/quell-server_1.deb"))
@@ -163,8 +195,13 @@ func TestPackages(t *testing.T) {
 		}
 	}
 	t.Log(do(t, "quell", "init"))
-	if text, err := os.ReadFile("/etc/quell/agent.yaml"); err != nil || !strings.Contains(string(text), "web.service (job web.service)") {
+	text, err := os.ReadFile("/etc/quell/agent.yaml")
+	if err != nil || !strings.Contains(string(text), "web.service (job web.service)") {
 		t.Errorf("%v:\n%s", err, text)
+	}
+	// Services of system.slice are never capped, except those that the operator allows.
+	if err := os.WriteFile("/etc/quell/agent.yaml", []byte(strings.Replace(string(text), "\nrules:\n", "\nrules:\n  - {match: /system.slice/backup.service, class: batch}\n", 1)), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	// Else learning takes an hour and a half.
 	if err := os.MkdirAll("/etc/systemd/system/quell-agent.service.d", 0o755); err != nil {
@@ -176,6 +213,9 @@ func TestPackages(t *testing.T) {
 	}
 	do(t, "systemctl", "daemon-reload")
 	do(t, "systemctl", "enable", "--now", "quell-agent", "quell-server")
+	if !controlled(services + "web.service") {
+		t.Error("quell-agent runs, and web.service has no cpu.max")
+	}
 	until(t, 2*time.Minute, "web.service is named and classed, and its spec is learnt", func() bool {
 		v, ok := view(t, "web.service")
 		return ok && v.Job == "web.service" && v.Class == sample.LatencySensitive && v.Proposed && len(v.Costs) > 0
@@ -194,7 +234,7 @@ func TestPackages(t *testing.T) {
 	}
 
 	until(t, 3*time.Minute, "there is a spec", func() bool { return ready(t, "web.service", sample.RunQ) })
-	// Else systemd gives all services together as much as the one of batch.slice, which is enough.
+	// Otherwise systemd gives all services together as much as the one of batch.slice, which is enough.
 	do(t, "systemctl", "set-property", "--runtime", "batch.slice", "CPUWeight=400")
 	do(t, "systemd-run", "--slice=batch.slice", "--unit=hog", "/tests/0-packages.test", "hog")
 	until(t, 3*time.Minute, "hog.service is named as the antagonist of web.service", func() bool {
@@ -220,14 +260,19 @@ func TestPackages(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
+	otherSlice(t)
+	do(t, "systemd-run", "--unit=backup", "/tests/0-packages.test", "backup")
+	const backup = services + "backup.service"
+	reloads(t, backup)
+
 	for _, version := range []string{"2", "1"} {
-		capped(t)
+		capped(t, backup)
 		args := []string{"install", "-y", "--no-install-recommends", "--allow-downgrades", "/debs/quell_" + version + ".deb", "/debs/quell-server_" + version + ".deb"}
 		do(t, "apt-get", args...)
-		if limited(t) {
-			t.Errorf("after the installation of version %s hog.service is limited", version)
+		if limited(t, backup) {
+			t.Errorf("after the installation of version %s backup.service is limited", version)
 		}
-		until(t, time.Minute, "the new agent has the spec of the one before", func() bool { return ready(t, "web.service", sample.RunQ) })
+		until(t, 2*time.Minute, "the new agent has the spec of the one before", func() bool { return ready(t, "web.service", sample.RunQ) })
 		if text, err := os.ReadFile("/etc/quell/server.yaml"); err != nil || !strings.HasSuffix(string(text), "log_level: debug\n") {
 			t.Errorf("the configuration is %q, %v", text, err)
 		}
@@ -238,10 +283,10 @@ func TestPackages(t *testing.T) {
 		}
 	}
 
-	capped(t)
+	capped(t, backup)
 	do(t, "apt-get", "remove", "-y", "quell", "quell-server")
-	if limited(t) {
-		t.Error("after removal hog.service is limited")
+	if limited(t, backup) {
+		t.Error("after removal backup.service is limited")
 	}
 	for _, name := range []string{"/etc/quell/agent.yaml", "/etc/quell/server.yaml", "/var/lib/quell", "/var/lib/quell-server"} {
 		if _, err := os.Stat(name); err != nil {
@@ -267,5 +312,79 @@ func TestPackages(t *testing.T) {
 	}
 	if out, err := exec.Command("getent", "passwd", "quell-server").Output(); err == nil {
 		t.Errorf("purge left the user: %s", out)
+	}
+}
+
+// otherSlice: in an operator's slice no unit asks for the cpu controller. A cap there is refused
+// with the command that enables it, which works.
+func otherSlice(t *testing.T) {
+	const hog = batch + "hog.service"
+	// The guest's one CPU is for what follows.
+	do(t, "systemctl", "set-property", "--runtime", "batch.slice", "CPUWeight=1")
+	const remedy = "systemctl set-property hog.service CPUWeight=100"
+	if out, err := capTask("hog.service"); err == nil || !strings.Contains(out, "cgroup.subtree_control of /batch.slice lacks it") || !strings.Contains(out, remedy) {
+		t.Errorf("cap of a service without the controller: %v, %s", err, out)
+	}
+	if out := strings.Join(strings.Fields(do(t, "quell", "doctor")), " "); !strings.Contains(out, "not enabled in /batch.slice") || !strings.Contains(out, remedy) {
+		t.Errorf("quell doctor does not say that caps in batch.slice fail:\n%s", out)
+	}
+	do(t, "sh", "-c", remedy)
+	capped(t, hog)
+	do(t, "systemctl", "stop", "hog.service")
+	do(t, "rm", "-rf", "/etc/systemd/system.control") // what set-property has written
+	do(t, "systemctl", "daemon-reload")
+}
+
+// reloads: what systemd does to the slice of a capped service. Whether a cap outlives it is
+// systemd's decision, but the agent knows what has become of the cap, and can cap again.
+func reloads(t *testing.T, service string) {
+	after := func(event string, controller bool) {
+		t.Helper()
+		until(t, time.Minute, "the agent knows of the cap as it is: "+event, func() bool {
+			var st api.Status
+			text, err := exec.Command("quell", "status", "--json").Output()
+			if err := json.Unmarshal(text, &st); err != nil {
+				t.Fatal(err)
+			}
+			if err != nil {
+				t.Logf("quell status: %v", err) // something is degraded
+			}
+			return (len(st.Caps) > 0) == limited(t, service)
+		})
+		if got := controlled(service); got != controller {
+			t.Errorf("%s: has the controller: %v, want %v", event, got, controller)
+		}
+		t.Logf("%s: limited: %v", event, limited(t, service))
+		if controller && !limited(t, service) {
+			capped(t, service)
+		}
+	}
+	capped(t, service)
+	do(t, "systemd-run", "--unit=other", "sleep", "1d")
+	after("another service of the slice starts", true)
+	do(t, "systemctl", "stop", "other")
+	after("another service of the slice stops", true)
+	do(t, "systemctl", "daemon-reload")
+	after("daemon-reload", true)
+	const dropIn = "/run/systemd/system/quell-agent.service.d/weight.conf"
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dropIn, []byte("[Service]\nCPUWeight=\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	do(t, "systemctl", "daemon-reload")
+	after("no unit asks for the controller", false)
+	if out, err := capTask("backup.service"); err == nil || !strings.Contains(out, "systemctl set-property backup.service CPUWeight=100") {
+		t.Errorf("a cap without the controller: %v, %s", err, out)
+	}
+	if err := os.RemoveAll(filepath.Dir(dropIn)); err != nil {
+		t.Fatal(err)
+	}
+	do(t, "systemctl", "daemon-reload")
+	after("the agent's unit asks for it again", true)
+	do(t, "quell", "uncap", "backup.service", "--reason", "test")
+	if limited(t, service) {
+		t.Error("uncapped, and limited")
 	}
 }
