@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"time"
 
@@ -71,23 +72,29 @@ func (o *Options) connect(account credential.Account, extra ...nats.Option) (*na
 	return nc, nil
 }
 
-// login authenticates for an account with a file of credentials, read again each time.
+// login authenticates for an account with a file of credentials, read again each time. A malformed
+// file is an error now. One that does not exist may come later, as an unreachable server may.
 func login(path string, account credential.Account) nats.Option {
-	return nats.UserJWT(
-		func() (string, error) {
-			f, err := credential.Load(path)
-			if err != nil {
-				return "", err
-			}
-			return f.Token(account)
-		},
-		func(nonce []byte) ([]byte, error) {
+	token := func() (string, error) {
+		f, err := credential.Load(path)
+		if err != nil {
+			return "", err
+		}
+		return f.Token(account)
+	}
+	return func(o *nats.Options) error {
+		if _, err := token(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		o.UserJWT, o.SignatureCB = token, func(nonce []byte) ([]byte, error) {
 			f, err := credential.Load(path)
 			if err != nil {
 				return nil, err
 			}
 			return f.Answer(nonce)
-		})
+		}
+		return nil
+	}
 }
 
 // inboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -36,8 +37,8 @@ func serveRenewals(t *testing.T, b *Bus, renew func(machine, key string) ([]stri
 }
 
 // TestEnrolment: an agent replaces credentials that were made for enrolment by others, for a
-// key that it made itself, and goes on with them after a restart. The next ones it gets
-// when they are due.
+// key that it made itself, and goes on with them after a restart. It may start before it has any.
+// The next ones it gets when they are due.
 func TestEnrolment(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -46,9 +47,6 @@ func TestEnrolment(t *testing.T) {
 	const life = 90 * 24 * time.Hour
 	first, err := a.Enrol("m1", time.Hour, life)
 	path := filepath.Join(t.TempDir(), "m1.creds")
-	if err == nil {
-		err = os.WriteFile(path, first, 0o600)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +60,13 @@ func TestEnrolment(t *testing.T) {
 		return u
 	}
 	u := open()
+	quelltest.Until(t, "it says that it has none yet", func() bool {
+		_, due := u.Expires(time.Now())
+		return errors.Is(due, fs.ErrNotExist)
+	})
+	if err := os.WriteFile(path, first, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	quelltest.Until(t, "it has credentials that last", func() bool {
 		at, due := u.Expires(time.Now())
 		return due == nil && time.Until(at) > life-time.Hour

@@ -339,9 +339,13 @@ func TestOnANode(t *testing.T) {
 	}))
 	client := api.NewClient("/run/quell/agent.sock")
 	status, err := client.Status(t.Context())
-	if err != nil || status.Machine != node || status.Mode != plan.Advise || !strings.Contains(fmt.Sprint(status.Degraded), "agent.creds") {
+	if err != nil || status.Machine != node || status.Mode != plan.Advise {
 		t.Fatalf("%+v, %v", status, err)
 	}
+	quelltest.Until(t, "the agent says that it has no credentials", func() bool {
+		s, err := client.Status(t.Context())
+		return err == nil && strings.Contains(fmt.Sprint(s.Degraded), "agent.creds")
+	})
 	privileges(t, status.PID)
 	n.enrol(client)
 	for _, s := range status.Signals {
