@@ -63,7 +63,7 @@ func New(p Parts) (*Agent, error) {
 			p.Log.Info("signal is not counted", "signal", s.Signal, "reason", s.Reason)
 		}
 	}
-	history := spec.NewHistory(p.Config.Spec.Params)
+	history := spec.NewHistory(p.Config.SpecParams())
 	h.degrade("specs", d.loadSpecs(history))
 	ready := slices.ContainsFunc(history.Records(), func(r spec.Record) bool { return r.Published.State == spec.Ready })
 	o, err := load[overrides](d, overridesFile)

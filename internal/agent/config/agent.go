@@ -52,8 +52,9 @@ type Sampling struct {
 // Spec configures how normal cost is learnt.
 type Spec struct {
 	spec.Params
-	Save      time.Duration `key:"save" help:"write specs to the state directory this often" min:"1s" max:"24h"`
-	Incidents bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
+	Provisional int           `key:"provisional_samples" help:"samples of a task from which on it is judged by a provisional spec, while it is still learning: incidents say so, and no cap follows; 0: never" min:"0" max:"1000000"`
+	Save        time.Duration `key:"save" help:"write specs to the state directory this often" min:"1s" max:"24h"`
+	Incidents   bool          `key:"learn_from_incidents" help:"also learn from samples taken in incidents (the paper does)"`
 	// Own has the default "rule" because the paper manages no job with fewer than 5 tasks,
 	// while quell is to help on a single machine too: most of what runs there has one task, and
 	// trials and accounts need no spec of a whole job.
@@ -217,6 +218,13 @@ func (a *Agent) DetectParams() (detect.Params, error) {
 		}
 	}
 	return p, err
+}
+
+// SpecParams are the parameters of learning this machine's own history.
+func (a *Agent) SpecParams() spec.Params {
+	p := a.Spec.Params
+	p.Provisional = a.Spec.Provisional
+	return p
 }
 
 // OwnJudges reports whether tasks are judged by this machine's own history where there is no

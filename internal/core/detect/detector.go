@@ -192,7 +192,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 		return v
 	}
 	v.Sane = true
-	if r.Spec == nil || r.Spec.State != spec.Ready {
+	if r.Spec == nil || r.Spec.State != spec.Ready && !r.Spec.Provisional {
 		if r.Flags&(sample.Throttled|sample.Stolen) == 0 {
 			row.cause[slot] = noSpec
 		}

@@ -228,14 +228,14 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 // learn adds a sample to its job's spec, unless it may be of an incident. An outlier is
 // held back until it is known that no incident followed; then it enters unchanged, so a
 // real shift of the job is followed. While the task is a victim nothing is learnt, unless
-// the task changed itself for good.
+// the task changed itself for good. A provisional spec withholds nothing: it may be wrong.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
 	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self}
 	if !r.SelfKnown {
 		now.self = math.NaN()
 	}
 	switch {
-	case p.config.LearnIncidents || p.Follows(s.Key.Signal, task):
+	case p.config.LearnIncidents || r.Spec != nil && r.Spec.Provisional || p.Follows(s.Key.Signal, task):
 	case v.Anomaly || p.InIncident(s.Key.Signal, task):
 		s.held = s.held[:0]
 		return

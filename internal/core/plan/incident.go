@@ -49,6 +49,8 @@ type Incident struct {
 	SpecMean   float64 `json:"spec_mean"`
 	SpecStdDev float64 `json:"spec_stddev"`
 	SpecOwn    bool    `json:"spec_own"`
+	// SpecSamples is the number of samples of the spec if it is provisional: nothing is done then.
+	SpecSamples int64 `json:"spec_samples,omitempty"`
 	Analysis
 	// Latest is the latest analysis; nil if that is the strongest.
 	Latest *Analysis `json:"latest,omitempty"`

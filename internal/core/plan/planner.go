@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // ActionKind is what an action does.
@@ -124,7 +125,10 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	}
 	inc.lastDisturbance = max(inc.lastDisturbance, f.At)
 	inc.Victim, inc.first = f.Victim, f.First
-	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own
+	inc.SpecMean, inc.SpecStdDev, inc.SpecOwn, inc.SpecSamples = f.Spec.Mean, f.Spec.StdDev, f.Spec.Own, 0
+	if f.Spec.Provisional {
+		inc.SpecSamples = f.Spec.Samples
+	}
 	// A window without information revokes nothing.
 	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
 	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
@@ -199,6 +203,8 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 		switch why := p.noWitnessReason(now, inc, suspect); {
 		case p.policy.Mode == Off:
 			inc.NotDone = "enforcement is off"
+		case f.Spec.Provisional:
+			inc.NotDone = provisional(&f.Spec)
 		case why != "":
 			inc.NotDone = why
 		case suspect.Level < p.policy.MinLevel:
@@ -206,6 +212,8 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 		default:
 			p.capSuspect(now, inc, f, suspect, window)
 		}
+	case f.Trial && f.Spec.Provisional:
+		inc.NotDone = provisional(&f.Spec)
 	case f.Trial:
 		s := &f.Suspects[0]
 		for i := range f.Suspects[:max(1, min(f.TrialCandidates, len(f.Suspects)))] {
@@ -216,6 +224,11 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 		}
 		p.startTrial(now, inc, f, s, window)
 	}
+}
+
+// provisional says why nothing follows from a spec of few samples.
+func provisional(s *spec.Spec) string {
+	return fmt.Sprintf("its normal cost is provisional, of only %d samples", s.Samples)
 }
 
 // manualLimitAdvice is the advice if quell has no limit for the resource through which a suspect

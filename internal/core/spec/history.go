@@ -24,6 +24,8 @@ type KeyHistory struct {
 	// when a task was first seen is lost. After a reboot the same number can be that of
 	// another task; if it is of the same job, the spec only becomes ready later.
 	before map[uint64]TaskCount
+	most   int   // samples of the task that has given the most since the agent's start
+	shown  int64 // number of samples that the provisional spec is of
 }
 
 // NewHistory returns an empty history.
@@ -60,6 +62,7 @@ func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self 
 		delete(b.before, task.CgroupID())
 	}
 	b.tasks[task] = n
+	b.most = max(b.most, n)
 	if n == b.history.params.MinSamples {
 		b.Full++
 	}
@@ -107,13 +110,24 @@ func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	switch state := p.state(one, now.Sub(b.Last)); {
 	case state != Ready:
 		s.State = state
+		s.Provisional = state == Learning && p.Provisional > 0 && p.MinTasks == 1 && b.most >= p.Provisional
+		if s.Provisional && 2*b.Cost.N >= 3*b.shown { // the threshold does not move with every sample
+			b.shown = b.Cost.N
+			b.publish(now)
+		}
 	case s.State != Ready || now.Sub(s.Updated) >= p.Every:
-		s.State, s.Updated = Ready, now
-		s.CPUMean, s.Mean, s.StdDev = b.CPU.Mean, b.Cost.Mean, b.Cost.StdDev()
-		s.SelfSamples, s.SelfMean, s.SelfStdDev = b.Self.N, b.Self.Mean, b.Self.StdDev()
+		s.State, s.Provisional = Ready, false
+		b.publish(now)
 	}
 	s.Samples, s.Tasks = b.Cost.N, b.Full
 	return *s
+}
+
+// publish makes what is learnt so far the spec.
+func (b *KeyHistory) publish(now sample.Millis) {
+	s := &b.Published
+	s.Updated, s.CPUMean, s.Mean, s.StdDev = now, b.CPU.Mean, b.Cost.Mean, b.Cost.StdDev()
+	s.SelfSamples, s.SelfMean, s.SelfStdDev = b.Self.N, b.Self.Mean, b.Self.StdDev()
 }
 
 // Missing is how many more samples a task must give until the spec is ready, if MinTasks tasks give

@@ -197,3 +197,60 @@ func TestTasksThatNeverComeBackAreDropped(t *testing.T) {
 		t.Errorf("%d tasks are kept after %d restarts without them", n, maxMissed)
 	}
 }
+
+// A machine's own history is a provisional spec before there are enough samples. It stands until
+// there are half as many more, and is no longer provisional when the spec is ready.
+func TestAProvisionalSpecIsOfFewSamples(t *testing.T) {
+	p := OwnHistory()
+	p.Provisional = 20
+	h := NewHistory(p)
+	now := sample.Millis(0)
+	type seen struct {
+		State       State
+		Provisional bool
+		Mean        float64
+	}
+	for _, c := range []struct {
+		n    int // samples, of this cost
+		cost float64
+		want seen
+	}{
+		{19, 1, seen{Learning, false, 0}},
+		{1, 1, seen{Learning, true, 1}},
+		{9, 4, seen{Learning, true, 1}}, // 29 samples: it stands
+		{1, 4, seen{Learning, true, 2}}, // 20 of 1 and 10 of 4
+		{69, 1, seen{Learning, true, 130. / 100}},
+		{1, 1, seen{Ready, false, 130. / 100}},
+	} {
+		now = feed(h, task(1), now, c.n, c.cost, 0)
+		s, _ := h.Lookup(key, now)
+		if s.Provisional != c.want.Provisional || s.State != c.want.State || math.Abs(s.Mean-c.want.Mean) > 0.02 || s.Provisional && !s.Own {
+			t.Errorf("after %d more of %v: %+v, want %+v", c.n, c.cost, s, c.want)
+		}
+	}
+	for name, change := range map[string]func(*Params){"off": func(p *Params) { p.Provisional = 0 }, "of a job": func(p *Params) { p.MinTasks = 2 }} {
+		other := p
+		change(&other)
+		h := NewHistory(other)
+		feed(h, task(1), feed(h, task(2), 0, 50, 1, 0), 50, 1, 0)
+		if s, _ := h.Lookup(key, 100*minute); s.Provisional || s.State != Learning {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// After a restart a spec is provisional again with the task's next sample.
+func TestAProvisionalSpecSurvivesARestart(t *testing.T) {
+	p := OwnHistory()
+	p.Provisional = 20
+	h := NewHistory(p)
+	now := feed(h, task(1), 0, 40, 1.5, 0.1)
+	again := NewHistory(p)
+	if refused := again.Restore(h.Records()); refused != 0 {
+		t.Fatalf("%d records refused", refused)
+	}
+	now = feed(again, task(1), now, 1, 1.5, 0.1)
+	if s, _ := again.Lookup(key, now); !s.Provisional || s.Samples != 41 || math.Abs(s.Mean-1.5) > 0.02 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -53,6 +53,9 @@ func (s *State) UnmarshalText(b []byte) error {
 type Spec struct {
 	Key
 	State State `json:"state"`
+	// Provisional marks one that is still learning, from whose few samples tasks are judged
+	// already (Params.Provisional). No cap follows from it. It is not of a server.
+	Provisional bool `json:"provisional,omitempty"`
 	// Own marks a spec learnt only from this machine's own history. A spec learnt from
 	// the whole job replaces it.
 	Own     bool    `json:"own"`
@@ -76,6 +79,9 @@ type Params struct {
 	// MinMachines is the number of machines with a task of enough samples that a spec of a
 	// whole cluster needs (Learn, Live). 0: no such limit.
 	MinMachines int
+	// Provisional is the number of samples of one task, below MinSamples, from which on a
+	// machine's own history is a provisional spec. 0: never.
+	Provisional int
 	MinTasks    int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
 	MinSamples  int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
 	AgeWeight   float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`

@@ -173,6 +173,11 @@ enforce:
   # off: only records; advise: says what it would do and changes nothing; on: caps.
   mode: advise
 
+spec:
+  # A task is judged by its normal cost, which is learnt from 100 samples, one a minute. From this
+  # many on it is judged provisionally: incidents say so, and no cap follows. 0: never.
+  provisional_samples: 20
+
 names:
   # Whether pods may choose their class, job and protection by annotations quell.io/…; set it to
   # false where tenants write them.

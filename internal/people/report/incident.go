@@ -159,6 +159,9 @@ func (p *page) facts(inc *incident.Record) {
 	if inc.SpecOwn {
 		from = "of this machine's own history"
 	}
+	if inc.SpecSamples > 0 {
+		from += fmt.Sprintf(", provisional, of %d samples", inc.SpecSamples)
+	}
 	p.fact("incident", inc.ID+" on "+inc.Machine)
 	p.fact("victim", taskText(inc.Victim))
 	p.fact("signal", fmt.Sprintf("%s: %s, counted as %s", inc.Signal, sig.Cost, inc.Variant))

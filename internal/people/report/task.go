@@ -106,10 +106,13 @@ func (p *page) part(t *sample.Task, inc *incident.Record) {
 // specText is the state of a spec with the normal cost.
 func (s Style) specText(v api.SignalView) string {
 	text := string(v.Signal) + ": " + v.Spec.State.String()
-	switch {
-	case v.Spec.State == spec.Learning && v.ReadyIn > 0:
+	if v.Spec.State == spec.Learning && v.ReadyIn > 0 {
 		text += ", ready in " + left(v.ReadyIn)
-	case v.Spec.State == spec.Ready:
+	}
+	if v.Spec.Provisional {
+		text += fmt.Sprintf(", provisional, of %d samples", v.Spec.Samples)
+	}
+	if v.Spec.Provisional || v.Spec.State == spec.Ready {
 		text += fmt.Sprintf(", normal is %s ± %s", s.cost(v.Signal, v.Spec.Mean), s.cost(v.Signal, v.Spec.StdDev))
 	}
 	return text

@@ -213,7 +213,7 @@ func Learning(tasks []api.TaskView) string {
 	for _, t := range tasks {
 		for _, v := range t.Costs {
 			switch {
-			case v.Spec.State == spec.Ready:
+			case v.Spec.State == spec.Ready || v.Spec.Provisional:
 				return ""
 			case v.Spec.State == spec.Learning && v.ReadyIn > 0:
 				first = min(first, v.ReadyIn)

@@ -180,7 +180,7 @@ func (h *handler) tasks(r *http.Request) ([]cluster.Task, error) {
 		t := cluster.Task{Machine: st.Machine, Task: v.Name.Text(), Job: v.Job, Class: v.Class.String(), CPU: v.CPU, Capped: v.Capped, At: st.Now}
 		for _, c := range v.Costs {
 			cost := cluster.TaskCost{Signal: c.Signal, Cost: c.Cost, Mean: incident.Value(math.NaN()), Limit: c.Limit}
-			if c.Spec.State == spec.Ready {
+			if c.Spec.State == spec.Ready || c.Spec.Provisional {
 				cost.Mean = incident.Value(c.Spec.Mean)
 			}
 			t.Costs = append(t.Costs, cost)

@@ -129,7 +129,7 @@ function facts(inc, sig) {
     fact('Victim', jobLink(inc.victim.job), ' ', h('code', null, visible(inc.victim.task)), h('span.sub', null, ` ${visible(inc.victim.class || '')}${inc.victim.protected ? ', protected' : ''}`)),
     fact('Machine', machineLink(inc.machine)),
     fact('Signal', `${visible(inc.signal)}: ${sig.what}`, h('span.sub', null, ` counted as ${visible(inc.variant || '')}`)),
-    fact('Cost', `${cost(inc.signal, inc.cost)} ${sig.unit}`, x && ` (${x} normal)`, h('span.sub', null, `; normal ${cost(inc.signal, inc.spec_mean)} ± ${cost(inc.signal, inc.spec_stddev)}${inc.spec_own ? ', of this machine’s own history' : ', of the job'}; threshold ${cost(inc.signal, inc.threshold)}`)),
+    fact('Cost', `${cost(inc.signal, inc.cost)} ${sig.unit}`, x && ` (${x} normal)`, h('span.sub', null, `; normal ${cost(inc.signal, inc.spec_mean)} ± ${cost(inc.signal, inc.spec_stddev)}${inc.spec_own ? ', of this machine’s own history' : ', of the job'}${inc.spec_samples ? `, provisional, of ${inc.spec_samples} samples` : ''}; threshold ${cost(inc.signal, inc.threshold)}`)),
     fact('Time', 'bad since ', time(inc.began), ', found ', time(inc.opened), inc.closed ? [', ended ', time(inc.closed)] : ', not ended'),
     fact('Finding', `${kindOf(inc.kind)}`, inc.reason && `: ${visible(inc.reason)}`),
     inc.latest && fact('Latest', `${clock(inc.latest.analysed)}: ${kindOf(inc.latest.kind)}, cost ${cost(inc.signal, inc.latest.cost)}`, inc.latest.reason && `; ${visible(inc.latest.reason)}`),
