@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-events test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -187,10 +187,6 @@ test-otlp: $(OTELCOL) ## OpenTelemetry's collector, built once, receives metrics
 	@status=0; go vet -tags otlp ./internal/cluster/otlp || status=1; \
 	{ QUELL_OTELCOL=$(OTELCOL) go test -json -tags otlp -count 1 -timeout 10m ./internal/cluster/otlp || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-test-events: $(KUBE)/kube-apiserver ## a real Kubernetes API server takes quell-server's events, with a service account's token (1 minute, and 20 once to build Kubernetes)
-	@status=0; go vet -tags kubernetes ./internal/cluster/notify || status=1; \
-	{ QUELL_KUBE=$(KUBE) go test -json -tags kubernetes -count 1 -timeout 10m -run '^TestKubernetes' ./internal/cluster/notify || $(FAILED); } | $(TALLY) || status=1; exit $$status
-
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
 soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
 	@internal/testkit/quelltest/deps.sh soak
@@ -260,12 +256,12 @@ $(LINT):
 	GOBIN=$(@D) go install -trimpath github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVERSION)
 
 # Packages with tests that only some targets build.
-TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|kubernetes|otlp|runtimes|spark|tryouts|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
+TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|otlp|runtimes|spark|tryouts|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
 	@out=$$(gofmt -l cmd internal deploy); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
-	go vet -tags browser,cluster,guests,helm,kubernetes,otlp,runtimes,spark,tryouts,xen $(TAGGED)
+	go vet -tags browser,cluster,guests,helm,otlp,runtimes,spark,tryouts,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
 	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 	GOFLAGS='$(GOFLAGS) $(RACE)' $(LINT) run --timeout 30m $(PKGS)

@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +21,7 @@ func check(r rule, pkgs []*pkg) []string {
 }
 
 func TestRules(t *testing.T) {
-	pkgs, err := load(os.DirFS(root))
+	pkgs, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestArchitectureNamesEveryPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pkgs, err := load(os.DirFS(root))
+	pkgs, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestLessonsNameTheirTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pkgs, err := load(os.DirFS(root))
+	pkgs, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}

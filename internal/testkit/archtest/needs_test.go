@@ -3,7 +3,6 @@ package archtest
 import (
 	"go/ast"
 	"go/token"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -118,7 +117,7 @@ func capabilityNames(pkgs []*pkg) map[string]string {
 
 // A listed capability that no test asks for is misspelt or left over.
 func TestListedCapabilitiesAreAskedFor(t *testing.T) {
-	pkgs, err := load(os.DirFS(root))
+	pkgs, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,9 +56,10 @@ func laterUses(t *testing.T, dir string, order []string) (all []string) {
 // exportData returns the files that hold the types of a package's dependencies.
 func exportData(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
+	// Compiled as the agent is shipped, which make test does anyway.
+	cmd := exec.Command("go", "list", "-trimpath", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
 	var fails bytes.Buffer
-	cmd.Dir, cmd.Stderr = dir, &fails
+	cmd.Dir, cmd.Stderr, cmd.Env = dir, &fails, append(os.Environ(), "CGO_ENABLED=0")
 	text, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v: %s", err, fails.String())

@@ -68,7 +68,7 @@ func checkRooms(pkgs []*pkg, report func(string, ...any)) {
 
 // TestRoomsHaveRoom: no room is larger than it may be.
 func TestRoomsHaveRoom(t *testing.T) {
-	pkgs, err := load(os.DirFS(root))
+	pkgs, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ const (
 
 // TestPicture: the page's picture is of the tree as it is.
 func TestPicture(t *testing.T) {
-	pkgs, err := load(os.DirFS(root))
+	pkgs, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,10 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"strings"
+	"sync"
 )
 
 // module is the import path of the tree's root.
@@ -53,6 +55,9 @@ func (f *file) imports() map[string]string {
 	}
 	return m
 }
+
+// loaded is this tree, which the tests only read.
+var loaded = sync.OnceValues(func() ([]*pkg, error) { return load(os.DirFS(root)) })
 
 // load parses every Go file below cmd and internal. testdata is skipped as the
 // go command does.

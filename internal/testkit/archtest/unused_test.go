@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -78,7 +77,7 @@ func (p *pkg) targets() (own, outside []string) {
 
 // TestAllowancesAreUsed: what nothing uses is removed, so that a new use of it is a decision.
 func TestAllowancesAreUsed(t *testing.T) {
-	pkgs, err := load(os.DirFS(root))
+	pkgs, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}
