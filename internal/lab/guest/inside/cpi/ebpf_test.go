@@ -122,12 +122,13 @@ func TestByEBPFRunning(t *testing.T) {
 	w.tell(endless)
 	var took time.Duration
 	r := window(t, b, func() {
-		began := w.used()
-		<-time.After(500 * time.Millisecond) // virtual time, of which others may use some
-		took = w.used() - began
+		began := now()
+		<-time.After(500 * time.Millisecond) // virtual time
+		took = time.Duration(now() - began)
 	})[inode(t, w.dir)]
+	// Others may have some of the time (2.08 % once). Uncharged, it would have next to nothing.
 	executed := float64(took) / ns
-	if got := extra(t, r, sample.Instructions); !within(got, executed, 0.02) || !within(r.Cost, ns, 0.01) {
+	if got := extra(t, r, sample.Instructions); got > 1.02*executed || got < 0.9*executed || !within(r.Cost, ns, 0.01) {
 		t.Errorf("%.0f instructions of %.0f, CPI %v of %v", got, executed, r.Cost, ns)
 	}
 }

@@ -137,18 +137,6 @@ func (w *worker) spin(n uint64) time.Duration {
 	return time.Duration(ns)
 }
 
-// used is the worker's CPU time until now, also while it runs (clock_gettime(2), a process's
-// CPU-time clock).
-func (w *worker) used() time.Duration {
-	w.t.Helper()
-	const sched = 2 // CPUCLOCK_SCHED
-	var at unix.Timespec
-	if err := unix.ClockGettime(int32(^w.cmd.Process.Pid<<3|sched), &at); err != nil {
-		w.t.Fatal(err)
-	}
-	return time.Duration(at.Nano())
-}
-
 // follow opens the product's CPI source for some workers.
 func follow(t *testing.T, workers ...*worker) *counter.Perf {
 	t.Helper()
