@@ -9,7 +9,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
-	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // ActionKind is what an action does.
@@ -204,7 +203,7 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 		case p.policy.Mode == Off:
 			inc.NotDone = "enforcement is off"
 		case f.Spec.Provisional:
-			inc.NotDone = provisional(&f.Spec)
+			inc.NotDone = provisional(&f)
 		case why != "":
 			inc.NotDone = why
 		case suspect.Level < p.policy.MinLevel:
@@ -213,7 +212,7 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 			p.capSuspect(now, inc, f, suspect, window)
 		}
 	case f.Trial && f.Spec.Provisional:
-		inc.NotDone = provisional(&f.Spec)
+		inc.NotDone = provisional(&f)
 	case f.Trial:
 		s := &f.Suspects[0]
 		for i := range f.Suspects[:max(1, min(f.TrialCandidates, len(f.Suspects)))] {
@@ -227,8 +226,8 @@ func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window
 }
 
 // provisional says why nothing follows from a spec of few samples.
-func provisional(s *spec.Spec) string {
-	return fmt.Sprintf("its normal cost is provisional, of only %d samples", s.Samples)
+func provisional(f *detect.Finding) string {
+	return fmt.Sprintf("its normal cost is provisional, of only %d samples", f.Spec.Samples)
 }
 
 // manualLimitAdvice is the advice if quell has no limit for the resource through which a suspect
