@@ -168,8 +168,8 @@ func TestRollOut(t *testing.T) {
 	}{{"caps help", 5, 2, false}, {"no cap is known", 0, 0, false}, {"caps do not help", 1, 3, true}} {
 		now := start
 		b := newBench(t, func(p *Options) { p.Now = func() time.Time { return now } })
-		b.fake.replies = map[string]*wire.Reply{}
-		for i := range 300 {
+		b.fake.replies = map[string]*wire.Reply{"m1": {Ok: true}} // it has said something, and may be the first
+		for i := range 299 {
 			name := fmt.Sprintf("node-%d", i)
 			b.fake.replies[name] = &wire.Reply{Ok: true}
 			b.fake.say(&wire.State{Machine: name, Mode: "advise"})
@@ -195,7 +195,13 @@ func TestRollOut(t *testing.T) {
 			row := func(machine, outcome string, n int) json.RawMessage {
 				return json.RawMessage(fmt.Sprintf(`[%q,%q,%d]`, machine, outcome, n))
 			}
-			return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{row("elsewhere", "noise", 100),
+			elsewhere := "" // a machine that has it not
+			for name := range b.fake.replies {
+				if !d().Applies(name, b.now()) {
+					elsewhere = name
+				}
+			}
+			return &duck.Answer{Answer: dialect.Answer{Rows: []json.RawMessage{row(elsewhere, "noise", 100),
 				row(first[0], "true-positive", c.helped), row(first[0], "noise", c.failed)}}}, nil
 		}
 		step := func(after time.Duration) {
