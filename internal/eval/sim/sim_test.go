@@ -295,7 +295,7 @@ func BenchmarkFleet(b *testing.B) {
 	p := NewSimulator(1)
 	s := Everyday()
 	s.Crowded = true
-	for _, rule := range []detect.Method{detect.Quell, detect.EvidenceMethod} {
+	for _, rule := range []detect.Method{detect.CPI2, detect.Quell, detect.EvidenceMethod} {
 		b.Run(string(rule), func(b *testing.B) {
 			orders := make([]Order, 2*b.N)
 			for i := range orders {
