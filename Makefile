@@ -79,9 +79,6 @@ test-deps: ## install the programs that the tests need and this machine lacks: D
 	@$(GORUN) ./internal/lab/guest/fetch
 	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
 
-# Many packages wait more than they compute: half as many again as there are CPUs run at a time.
-PARALLEL := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
-
 # Everything is compiled before any test runs: the packages that the tests import, with
 # -race as for go vet, and the programs that they start, built as quelltest.Program does.
 test: ## go vet, then every test with -race; lists failed and skipped tests
@@ -90,7 +87,7 @@ test: ## go vet, then every test with -race; lists failed and skipped tests
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
 	export GORACE=atexit_sleep_ms=0; { :; \
-		$(if $(OTHERS),go test -json $(RACE) -vet=off -timeout 10m -p $(PARALLEL) $(OTHERS) || $(FAILED);) \
+		$(if $(OTHERS),go test -json $(RACE) -vet=off -timeout 10m $(OTHERS) || $(FAILED);) \
 		$(if $(ALONE),go test -json $(RACE) -vet=off -timeout 10m -p 1 $(ALONE) || $(FAILED);) \
 	} | $(TALLY) || status=1; exit $$status
 
