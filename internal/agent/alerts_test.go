@@ -155,7 +155,7 @@ func TestADefaultInstallFiresNoAlert(t *testing.T) {
 	const hours = 24
 	bubble(t, func(t *testing.T) {
 		m, dir := newMachine(t), t.TempDir()
-		c, err := config.Load("", nil, []string{"state_dir=" + dir, "machine=m1"})
+		c, err := config.Load("", nil, []string{"state_dir=" + dir, "machine=m1", "spec.provisional_samples=20"}) // as quell init writes it
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,6 +40,7 @@ var pairLabels = []string{"kind", "signal", "suspect", "suspect_namespace", "vic
 func (p *pair) excess() float64 { return p.cost / p.threshold }
 
 // pairs are the open incidents by pair, the surest and worst first, and how many more there are.
+// Those by a provisional spec are left out: alerts stand on these.
 func (v *view) pairs() (top []*pair, more int) {
 	all := map[pairKey]*pair{}
 	add := func(k pairKey, level detect.Level, now *detect.Result) {
@@ -56,6 +57,9 @@ func (v *view) pairs() (top []*pair, more int) {
 		}
 	}
 	for _, inc := range v.pipeline.Planner.Open() {
+		if inc.SpecSamples > 0 {
+			continue
+		}
 		k := pairKey{kind: inc.Kind, signal: inc.Signal, victim: string(inc.Victim.Job), victimNamespace: v.label(&inc.Victim, "namespace")}
 		named, now := inc.Suspects[:min(inc.Antagonists, len(inc.Suspects))], &inc.Now().Result
 		if len(named) == 0 {

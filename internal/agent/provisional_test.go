@@ -34,14 +34,18 @@ func TestAProvisionalSpecCapsNobody(t *testing.T) {
 		if s := r.spec("web"); s.Samples != 20 {
 			t.Errorf("in the incident it does not learn: %d samples", s.Samples)
 		}
+		if text, _ := r.scrape(); strings.Contains(text, "\nquell_pair_incidents_open{") {
+			t.Error("alerts may fire for it")
+		}
 		loud.set(0)
 		r.pass(60 * time.Minute)
 		if s := r.spec("web"); s.State != spec.Ready || s.Provisional {
 			t.Fatalf("the spec is %+v", s)
 		}
 		loud.set(3)
-		if r.accused(10*time.Minute) == nil {
-			t.Errorf("it is not capped: %+v", r.incidents())
+		r.accused(10 * time.Minute)
+		if text, _ := r.scrape(); !strings.Contains(text, "\nquell_pair_incidents_open{") {
+			t.Error("no alert can fire for one by a ready spec")
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -25,17 +26,20 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/cluster/notify"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 )
 
 const (
+	// again is when a machine may ask again for a task of the same job: a refusal may be over then.
+	again = time.Hour
 	// late is the age of an incident's record from which on it is history: an agent sends what it
 	// has kept on disk when it is connected again.
 	late = 10 * time.Minute
-	// waiting is how many evictions wait for a slow API server or program, and remembered the
-	// most jobs for which a cool-down is known.
+	// waiting is how many evictions wait for a slow API server or program, and remembered how many
+	// requests of machines are known.
 	waiting, remembered = 16, 10_000
 )
 
@@ -53,11 +57,17 @@ type Evictor struct {
 	queue  chan request
 	total  *prometheus.CounterVec
 
-	mu   sync.Mutex
-	jobs map[string]time.Time // when the newest eviction of a job was decided
-	hour time.Time            // begin of the hour that done is of
-	done int
+	mu    sync.Mutex
+	asks  map[ask]time.Time    // when a machine asked last for a task of a job
+	often map[string]int       // by machine, how often it asked in the hour
+	jobs  map[string]time.Time // the newest restart of a job
+	done  int                  // restarts in the hour
+	hour  time.Time            // its begin
 }
+
+// ask is a job of which a machine asks to restart a task. What one machine asks for, and is
+// refused, does not count for what others ask.
+type ask struct{ machine, job string }
 
 // request is an eviction that was decided. It is the document that the operator's program reads.
 type request struct {
@@ -79,7 +89,7 @@ func New(o Options) (*Evictor, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	e := &Evictor{Options: o, queue: make(chan request, waiting), jobs: map[string]time.Time{},
+	e := &Evictor{Options: o, queue: make(chan request, waiting), asks: map[ask]time.Time{}, often: map[string]int{}, jobs: map[string]time.Time{},
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_evictions_total",
 			Help: "Tasks that incidents ask to be restarted on another machine, by result: done, advised, refused, failed, or left-out in a cool-down or by the bound of an hour."}, []string{"result"})}
 	if o.Config.Kubernetes.URL != "" {
@@ -109,36 +119,46 @@ func (e *Evictor) Incident(r *incident.Record) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if now.Sub(e.hour) >= time.Hour {
-		e.hour, e.done = now, 0
-	}
-	last, known := e.jobs[q.Job]
-	if known && now.Sub(last) < e.Config.CoolDown {
+	e.age(now)
+	k := ask{q.Machine, q.Job}
+	if _, waits := e.asks[k]; waits {
 		return // also each further record of this incident
 	}
-	if !known && len(e.jobs) >= remembered {
-		e.forget(now)
-	}
-	if e.done >= e.Config.PerHour || len(e.jobs) >= remembered {
+	if e.often[q.Machine] >= e.Config.PerHour || len(e.asks) >= remembered {
 		e.total.WithLabelValues("left-out").Inc()
 		return
 	}
 	select {
 	case e.queue <- q:
-		e.jobs[q.Job] = now
-		e.done++
+		e.asks[k] = now
+		e.often[q.Machine]++
 	default:
 		e.total.WithLabelValues("left-out").Inc()
 	}
 }
 
-// forget forgets the jobs whose cool-down has ended.
-func (e *Evictor) forget(now time.Time) {
-	for job, at := range e.jobs {
-		if now.Sub(at) >= e.Config.CoolDown {
-			delete(e.jobs, job)
-		}
+// age forgets what no longer counts.
+func (e *Evictor) age(now time.Time) {
+	if now.Sub(e.hour) >= time.Hour {
+		e.hour, e.done = now, 0
+		clear(e.often)
 	}
+	maps.DeleteFunc(e.asks, func(_ ask, at time.Time) bool { return now.Sub(at) >= again })
+	maps.DeleteFunc(e.jobs, func(_ string, at time.Time) bool { return now.Sub(at) >= e.Config.CoolDown })
+}
+
+// bounded says why a restart would be one too many; nil if it would not.
+func (e *Evictor) bounded(job string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.age(e.Now())
+	switch _, cools := e.jobs[job]; {
+	case cools:
+		return fmt.Errorf("%w: a task of its job was restarted in the last %s (evict.cool_down)", errRefused, command.Duration(e.Config.CoolDown))
+	case e.done >= e.Config.PerHour:
+		return fmt.Errorf("%w: %d tasks were restarted in the hour (evict.per_hour)", errRefused, e.done)
+	}
+	return nil
 }
 
 // asked is what an incident asks for, if its own rounds show it: the suspect is proven, may be
@@ -189,7 +209,11 @@ func (e *Evictor) carryOut(ctx context.Context, q *request) (result, outcome str
 	} else if e.Config.Hook == "" {
 		return "refused", "refused: it is no pod, and no evict.hook is configured"
 	}
+	if err := e.bounded(q.Job); err != nil {
+		return "left-out", err.Error()
+	}
 	if e.Config.Mode != "on" {
+		e.count(q.Job)
 		return "advised", "advised: with evict.mode on it is restarted by " + how
 	}
 	switch err := do(ctx, q); {
@@ -199,5 +223,14 @@ func (e *Evictor) carryOut(ctx context.Context, q *request) (result, outcome str
 		e.Log.Warn("an eviction failed", "task", q.Task, "machine", q.Machine, "reason", err)
 		return "failed", "failed: " + cmp.Or(notify.Clip(err.Error()), "no reason")
 	}
+	e.count(q.Job)
 	return "done", "done by " + how
+}
+
+// count counts a restart, or the advice to make it.
+func (e *Evictor) count(job string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.jobs[job] = e.Now()
+	e.done++
 }

@@ -90,6 +90,9 @@ func New(o Options) (*Notifier, error) {
 // Incident takes an incident that has changed.
 func (n *Notifier) Incident(r *incident.Record) {
 	now, s, id := n.Now(), r.Antagonist(), key{r.Machine, Clip(r.ID)}
+	if r.SpecSamples > 0 { // by a provisional spec
+		s = nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if before, known := n.active[id]; known {

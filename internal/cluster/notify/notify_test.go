@@ -68,6 +68,22 @@ func drain(r *receiver) (all string) {
 	}
 }
 
+// What is found by a provisional spec is not sent before the spec is ready.
+func TestProvisionalIncidentsAreNotNotified(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	n := make1(t, func() time.Time { return now }, nil, func(c *config.ServerNotify) { c.Webhook.URL = "http://127.0.0.1:1" })
+	r := of("1", "m1", "web", "encode", detect.Likely, now)
+	r.SpecSamples = 27
+	n.Incident(r)
+	if got := drain(n.receivers[0]); got != "" {
+		t.Errorf("sent %s", got)
+	}
+	n.Incident(of("1", "m1", "web", "encode", detect.Likely, now))
+	if got := drain(n.receivers[0]); got != "firing 1 web<encode 0\n" {
+		t.Errorf("with the spec ready: %q", got)
+	}
+}
+
 func TestACoolDownIsPerPair(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	n := make1(t, func() time.Time { return now }, nil, func(c *config.ServerNotify) { c.Webhook.URL = "http://127.0.0.1:1" })
