@@ -59,7 +59,7 @@ type Evictor struct {
 
 	mu    sync.Mutex
 	asks  map[ask]time.Time    // when a machine asked last for a task of a job
-	often map[string]int       // by machine, how often it asked in the hour
+	often notify.Budget        // of requests of a machine
 	jobs  map[string]time.Time // the newest restart of a job
 	done  int                  // restarts in the hour
 	hour  time.Time            // its begin
@@ -89,7 +89,7 @@ func New(o Options) (*Evictor, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	e := &Evictor{Options: o, queue: make(chan request, waiting), asks: map[ask]time.Time{}, often: map[string]int{}, jobs: map[string]time.Time{},
+	e := &Evictor{Options: o, queue: make(chan request, waiting), asks: map[ask]time.Time{}, often: notify.Budget{Most: o.Config.PerHour}, jobs: map[string]time.Time{},
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quell_server_evictions_total",
 			Help: "Tasks that incidents ask to be restarted on another machine, by result: done, advised, refused, failed, or left-out in a cool-down or by the bound of an hour."}, []string{"result"})}
 	if o.Config.Kubernetes.URL != "" {
@@ -124,14 +124,13 @@ func (e *Evictor) Incident(r *incident.Record) {
 	if _, waits := e.asks[k]; waits {
 		return // also each further record of this incident
 	}
-	if e.often[q.Machine] >= e.Config.PerHour || len(e.asks) >= remembered {
+	if len(e.asks) >= remembered || !e.often.Take(q.Machine, now) {
 		e.total.WithLabelValues("left-out").Inc()
 		return
 	}
 	select {
 	case e.queue <- q:
 		e.asks[k] = now
-		e.often[q.Machine]++
 	default:
 		e.total.WithLabelValues("left-out").Inc()
 	}
@@ -141,7 +140,6 @@ func (e *Evictor) Incident(r *incident.Record) {
 func (e *Evictor) age(now time.Time) {
 	if now.Sub(e.hour) >= time.Hour {
 		e.hour, e.done = now, 0
-		clear(e.often)
 	}
 	maps.DeleteFunc(e.asks, func(_ ask, at time.Time) bool { return now.Sub(at) >= again })
 	maps.DeleteFunc(e.jobs, func(_ string, at time.Time) bool { return now.Sub(at) >= e.Config.CoolDown })

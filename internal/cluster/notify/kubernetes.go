@@ -25,6 +25,13 @@ func podOf(task string) (p pod) {
 	return pod{parts[0], parts[1], parts[2]}
 }
 
+// PodOf returns namespace and name of the pod that a task is of, safe as parts of a URL; false if
+// its name is not one of Kubernetes.
+func PodOf(task string) (namespace, name string, ok bool) {
+	p := podOf(task)
+	return p.namespace, p.name, p.name != ""
+}
+
 // object is an ObjectReference.
 type object struct {
 	APIVersion string `json:"apiVersion"`

@@ -112,20 +112,18 @@ func (m *model) propose(key string) {
 func terms() []field {
 	p := plan.Paper()
 	return []field{
-		{"limit", strconv.FormatFloat(p.Rate, 'g', -1, 64), "CPUs (CPU-s/s), 0.001 to 1024"},
+		{"limit", strconv.FormatFloat(p.Rate, 'g', -1, 64), "CPUs (CPU-s/s), 0.001 to 1024; or 10%, 100m"},
 		{"for", command.Duration(p.For).String(), "1s to 24h"},
 	}
 }
 
 func capCommand(t command.Target, v []string, inc string) (command.Command, error) {
-	c := command.Cap{Target: t, Incident: inc}
-	rate, err := strconv.ParseFloat(v[0], 64)
-	if err != nil {
-		return command.Command{}, fmt.Errorf("limit %.40q: want a number of CPUs, such as 0.5", v[0])
+	var rate command.Rate
+	if err := rate.Set(v[0]); err != nil {
+		return command.Command{}, fmt.Errorf("limit: %w", err)
 	}
-	c.Rate = rate
-	c.For, err = duration(v[1])
-	return command.Command{Cap: &c}, err
+	lasts, err := duration(v[1])
+	return command.Command{Cap: &command.Cap{Target: t, Incident: inc, Terms: command.Terms{Rate: float64(rate), For: lasts}}}, err
 }
 
 func duration(text string) (d command.Duration, err error) {
