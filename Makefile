@@ -239,8 +239,8 @@ placement: ## hours of interference of a simulated fleet that keeps measured pai
 corpus: bin/quell-agent ## record real programs that hurt each other, 28 scenes of 5 minutes; continues where it was interrupted (root; docs/corpus.md)
 	go run ./internal/eval/quality/corpus $(CORPUS)
 
-fuzz: ## every fuzz target for FUZZTIME each, but for those that fuzz.tsv records with their present code and that time
-	@internal/testkit/quelltest/fuzz.sh $(FUZZTIME) internal/testkit/quelltest/fuzz.tsv
+fuzz: ## every fuzz target for FUZZTIME, two at once, less what fuzz.tsv records with their present code (FUZZ='format/wire|FuzzText' for some)
+	@internal/testkit/quelltest/fuzz.sh $(FUZZTIME) internal/testkit/quelltest/fuzz.tsv '$(FUZZ)'
 
 fuzz-corpus: ## keep the newest 32 inputs that fuzzing found for each target in testdata/fuzz, which every test run replays
 	@cache=$$(go env GOCACHE)/fuzz/$$(go list -m); for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -n1 dirname | sort -u); do \
