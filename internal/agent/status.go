@@ -98,8 +98,15 @@ func (v *view) taskViews() []api.TaskView {
 	views := make([]api.TaskView, 0, len(v.tasks.byKey))
 	roles := v.pipeline.Roles()
 	for _, t := range v.tasks.byKey {
+		var costs []api.SignalView
+		if t.judged != nil {
+			costs = make([]api.SignalView, 0, len(t.judged))
+		}
+		for i := range t.judged {
+			costs = append(costs, t.judged[i].view())
+		}
 		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
-			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: slices.Clone(t.views),
+			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: costs,
 			ClassWhy: t.found.Why, Proposed: t.found.Proposed, Labels: t.found.Labels()})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })
