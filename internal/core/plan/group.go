@@ -22,14 +22,18 @@ const (
 	maxGroup = 4
 	// Victims whose groups are kept. Bounds memory.
 	maxGroups = 256
-	// Standard errors, of the spec's σ: least rise of the victim's cost without a member's cap.
+	// Standard errors: least rise of the victim's cost without a member's cap. The deviation is that
+	// of the rounds of a set from each other, or the spec's if that is more.
 	neededErrors = 2
 	// Share of what a cap of all gives, divided by the number of members: the same.
 	neededShare = 0.5
-	// Rounds of a whole group before a member is left out.
+	// Rounds of a whole group before a member is left out; one more follows each time that each
+	// member was left out.
 	minWhole = 2
+	// Share of the excess before the first round: a round under which more is left is in vain.
+	vainExcess = 0.5
 	// Rounds without a member's cap: least for a decision, and until it counts as not needed.
-	minLeftOut, maxLeftOut = 2, 4
+	minLeftOut, maxLeftOut = 3, 5
 	// Rounds without a member's cap, those in which it did not work included, until it counts as
 	// not needed.
 	maxIdle = 10
@@ -38,7 +42,7 @@ const (
 	minActive = 0.5
 	// Share of the victim's excess that must disappear under a cap that is enough, if the cost is
 	// not below the threshold. A cap leaves its task a rate, and other tasks work too.
-	enoughRelief = 0.75
+	enoughRelief = 0.6
 	// Rounds in vain, in a row, of a whole group that end it.
 	maxGroupVain = 2
 )
@@ -253,8 +257,11 @@ func (p *Planner) judgeGroup(now sample.Millis, inc *incident, r *round) {
 		}
 	} else if r.left == nil {
 		g.whole.Add(float64(r.CostUnder), float64(r.Samples))
-		if g.vain++; r.Outcome == TruePositive {
+		if g.vain++; r.Outcome == TruePositive || float64(r.CostUnder)-inc.SpecMean <= vainExcess*(g.bad-inc.SpecMean) {
 			g.vain = 0
+		}
+		if g.whole.N == minWhole && !inc.enough(r) { // the first may have been chance
+			g.vain = maxGroupVain
 		}
 	} else {
 		if r.left.leftOut++; r.leftUsage.Mean >= minActive*r.left.usage {
@@ -292,7 +299,13 @@ func (p *Planner) forgetGroups(k sample.TaskKey) {
 func (g *group) decide(m *member, sd float64) {
 	rise := m.without.Mean - g.whole.Mean
 	least := neededShare * (g.bad - g.whole.Mean) / float64(len(g.members))
-	deviation := sd * math.Sqrt(1/g.whole.W+1/m.without.W)
+	squares, n := g.whole.M2, float64(g.whole.N-1)
+	for _, x := range g.members {
+		if x.without.N > 1 {
+			squares, n = squares+x.without.M2, n+float64(x.without.N-1)
+		}
+	}
+	deviation := math.Sqrt(max(sd*sd, squares/max(n, 1)) * (1/g.whole.W + 1/m.without.W))
 	switch {
 	case m.needed || m.without.N < minLeftOut && m.leftOut < maxIdle:
 	case rise >= max(least, neededErrors*deviation):
@@ -303,21 +316,21 @@ func (g *group) decide(m *member, sd float64) {
 	}
 }
 
-// next returns the tasks that are to be capped together: all of them, twice; then all but one, in
-// turn, until each is decided; and then those whose caps take the least of the sets that kept the
+// next returns the tasks that are to be capped together, and the one that is left out: all of them;
+// all but one, in turn, until each is decided; and then those whose caps take the least of the sets that kept the
 // victim's cost at the target.
 func (g *group) next(target float64) (set []*member, left *member) {
-	if g.whole.N < minWhole {
-		return g.members, nil
-	}
 	open := false
 	for _, m := range g.members {
 		switch {
-		case !m.needed && (!open || m.without.N < left.without.N || m.without.N == left.without.N && m.leftOut < left.leftOut || m.without.N == left.without.N && m.leftOut == left.leftOut && m.correlation < left.correlation):
+		case !m.needed && (!open || m.leftOut < left.leftOut || m.leftOut == left.leftOut && m.correlation < left.correlation):
 			left, open = m, true
 		case !open && m.without.N > 0 && m.without.Mean <= target && (left == nil || m.usage > left.usage):
 			left = m
 		}
+	}
+	if open && g.whole.N < int64(minWhole+left.leftOut) {
+		return g.members, nil
 	}
 	return slices.DeleteFunc(slices.Clone(g.members), func(m *member) bool { return m == left }), left
 }
