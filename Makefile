@@ -139,11 +139,15 @@ KUBECONFORMVERSION  = v0.8.0
 KUBECONFORM         = $(HOME)/.cache/quell/kubeconform-$(KUBECONFORMVERSION)
 # Only its definitions of ServiceMonitor and PrometheusRule are read.
 OPERATOR            = github.com/prometheus-operator/prometheus-operator@v0.85.0
+# Only its updater is built; its definition of VerticalPodAutoscaler is read.
+VPAVERSION          = v1.8.1
+VPA                 = $(HOME)/.cache/quell/vpa-$(VPAVERSION)
+MODULE_DIR          = $$(cd $(KUBE_MODULE) && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 
-test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
+test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet $(VPA)/vpa-updater ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
 	@status=0; go vet -tags helm ./internal/testkit/chart || status=1; (cd deploy/images && go vet . && go test -count 1 .) || status=1; \
-	operator=$$(cd $(KUBE_MODULE) && go mod download -json $(OPERATOR) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
-	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$$PATH QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
+	operator=$(call MODULE_DIR,$(OPERATOR)); vpa=$(call MODULE_DIR,k8s.io/autoscaler/vertical-pod-autoscaler@$(VPAVERSION)); \
+	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$(VPA):$$PATH QUELL_AUTOSCALER=$$vpa QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
 		go test -json -tags helm -count 1 -timeout 20m ./internal/testkit/chart || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 $(HELM)/helm:
@@ -151,6 +155,11 @@ $(HELM)/helm:
 
 $(KUBECONFORM)/kubeconform:
 	GOBIN=$(@D) go install -trimpath github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORMVERSION)
+
+# As a main module: its go.mod has exclusions, with which go install builds nothing.
+$(VPA)/vpa-updater:
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 go build -C $(call MODULE_DIR,k8s.io/autoscaler/vertical-pod-autoscaler@$(VPAVERSION)) -trimpath -ldflags '-s -w' -o $@ ./pkg/updater
 
 $(KUBE)/kube-apiserver $(KUBE)/kubelet $(KUBE)/kube-scheduler &: $(KUBE_MODULE)/go.mod
 	@mkdir -p $(@D)
