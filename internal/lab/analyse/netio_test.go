@@ -207,6 +207,15 @@ func TestPagesAndNetIOByHand(t *testing.T) {
 	if a, b := points[0].Pages.Value, points[1].Pages.Value; a != 17100 || b != 12768 || points[0].PagesAre != PagesPackets {
 		t.Errorf("%v and %v pages/s, %s", a, b, points[0].PagesAre)
 	}
+	// 102/s of 100 KiB are 83.6 % of the link. With 71 segments' headers of 66 bytes and a
+	// handshake of 4,000 bytes each they are 90.6 %: the link is full.
+	full := netRun(netCell("(100)", study.MaxRate, 1, "get-100", ""), 0, 0.5, 102)
+	full.Cell.Networks["host"] = study.Network{Rate: 100e6, Uplink: "lan"}
+	full.Parts[0].Values[result.HTTPBytes] = 102 * (100 << 10)
+	full.Parts[0].Events = map[string]float64{result.DomainReceived: 10 * 102 * (100<<10 + 71*66 + 4000)}
+	if n, _ = NetworkIO([]result.Run{full}, "case", "rate"); n.Bases[0].Bottleneck != BoundNetwork || n.Bases[0].NetIO.Value != 102*(100<<10) {
+		t.Errorf("%+v, want bottleneck %s", n.Bases[0], BoundNetwork)
+	}
 	// Xen's own count is preferred.
 	r := netRun(netCell("(1)", study.MaxRate, 1, "get-1", ""), 0, 0.5, 1900)
 	r.Parts[len(r.Parts)-1].Events[result.DomainGrants] = 115000
