@@ -161,6 +161,9 @@ func TestLabFromFileToResults(t *testing.T) {
 		t.Errorf("%d files for %d images, %v", len(files), len(images), err)
 	}
 	// A study compared with itself has changed in nothing.
+	if r := quell(t, env, "lab", "compare", "--json", out, out); r.Code != app.ExitOK || !strings.Contains(r.Out, `"direction": "not significant"`) || !strings.Contains(r.Out, `"ratio"`) || strings.Contains(r.Out, "Iterations") {
+		t.Errorf("compare --json: %+v", r)
+	}
 	if r := quell(t, env, "lab", "compare", out, out); r.Code != app.ExitOK || !strings.Contains(r.Out, "0 changes among") {
 		t.Errorf("compare: %+v", r)
 	}
