@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-papers lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -228,6 +228,12 @@ bench-agent: bin/quell-agent ## the cost of the agent, compared with other agent
 
 lab-smoke: ## run a study from its file to its report, killed in the middle (root, 2 minutes)
 	go test -trimpath -count 1 -v -timeout 10m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -smoke $(CURDIR)/studies/smoke.yaml
+
+lab-papers: bin/quell ## run one study from its image to its report: STUDY=vm-mapping-image (root, with mmdebstrap; 45 minutes on 2 quiet CPUs without KVM)
+	@test -n "$(STUDY)" || { echo "give STUDY=…, a file of studies/ without .yaml" >&2; exit 2; }
+	@for image in $$(sed -n 's/.* image: \([a-z0-9-]*\)[ ,}].*/\1/p' studies/$(STUDY).yaml | sort -u); do \
+		test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/$$image" || bin/quell lab image build $$image || exit 1; done
+	bin/quell lab run --out lab-results/$(STUDY) studies/$(STUDY).yaml
 
 lab-fault: ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes; LABFAULT='-seed 1' for the same moments again)
 	go test -count 1 -v -timeout 30m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -kills 50 -seed 0 $(LABFAULT)
