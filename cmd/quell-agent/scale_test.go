@@ -22,14 +22,18 @@ import (
 
 var scaleCount = flag.Int("scale", 500, "cgroups of the hostile task of TestHostileScale")
 
-// maxLatency is how long an iteration of the agent's loop may take, but for one of a hundred.
-const maxLatency = time.Second
+const (
+	// maxLatency is how long an iteration of the agent's loop may take, but for one of a hundred.
+	maxLatency = time.Second
+	// maxGrowth is by how much the attack may raise the agent's peak of resident memory, MB.
+	maxGrowth = 16
+)
 
 // TestHostileScale attacks an agent from all sides at once: a task makes as many cgroups as
 // -scale says, and keeps and removes them; another one has its progress file on a file
 // system that does not answer; and clients take all connections and descriptors that they
-// get. Other tasks have all their samples. The time of the loop's iterations is printed,
-// and limited for the shipped agent.
+// get. Other tasks have all their samples. The time of the loop's iterations and the agent's
+// peak of resident memory are printed, and limited for the shipped agent.
 func TestHostileScale(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.CgroupV1, quelltest.PerfSoftware)
 	stalled := stalledMount(t)
@@ -53,6 +57,7 @@ func TestHostileScale(t *testing.T) {
 		stayed()
 		calm = measured()
 	}
+	peakBefore := d.peak()
 	measured, stayed := c.latencies(), c.stayers()
 	for range 700 {
 		conn, err := net.Dial("tcp", address)
@@ -86,6 +91,11 @@ func TestHostileScale(t *testing.T) {
 	if p99 := percentile(attacked, 99); *shipped != "" && p99 > maxLatency {
 		t.Errorf("99 of 100 iterations take up to %s, want %s", p99, maxLatency)
 	}
+	peak := d.peak()
+	t.Logf("resident memory of the agent, peaks: %d MB before, %d MB under attack", peakBefore, peak)
+	if *shipped != "" && peak > peakBefore+maxGrowth {
+		t.Errorf("the attack takes %d MB of the agent's memory, want at most %d", peak-peakBefore, maxGrowth)
+	}
 	tasks, err := d.Tasks(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +111,20 @@ func TestHostileScale(t *testing.T) {
 	}
 	<-d.ended
 	c.checkSamples(lives, dir+"/trace.csv")
+}
+
+// peak is the agent's peak of resident memory, MB.
+func (d *running) peak() (mb int) {
+	d.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\nVmHWM:")
+	if _, err := fmt.Sscan(rest, &mb); err != nil {
+		d.t.Fatal(err)
+	}
+	return mb >> 10
 }
 
 // intervals is how many sampling intervals the agent has finished.

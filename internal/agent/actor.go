@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -21,6 +22,7 @@ type actor struct {
 	base
 	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
 	pendingUndo map[string]string
+	overruled   []api.Overruled               // ordered by time
 	profiles    map[string][]pipeline.Profile // by open incident
 	placement   *placement
 	recorder    *recorder
@@ -249,10 +251,11 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 	}
 	delete(ac.pendingUndo, id)
 	ac.health.degrade("undoing cap "+id, nil)
-	ac.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
-	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + o.Result.String()}, err)
-	ac.stats.capsEnded[o.Result.String()]++
-	ac.pipeline.Lifted(now, id, o.Result == enforce.TakenOver)
+	result, theirs := ac.overrule(now, why, &o)
+	ac.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", result, "note", o.Note)
+	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + result}, err)
+	ac.stats.capsEnded[result]++
+	ac.pipeline.Lifted(now, id, theirs)
 	return nil
 }
 
@@ -260,7 +263,7 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 // lease has expired, whatever the pipeline's state is: the journal decides.
 func (ac *actor) checkCaps(now sample.Millis) {
 	for _, id := range ac.Enforcer.Check() {
-		ac.undoCap(now, id, "another process changed the limit, or the task ended")
+		ac.undoCap(now, id, overruledWhy)
 	}
 	for _, id := range ac.Enforcer.Due(now) {
 		ac.undoCap(now, id, cmp.Or(ac.pendingUndo[id], "the lease expired"))

@@ -40,6 +40,7 @@ func (v *view) status() api.Status {
 	for _, c := range v.pipeline.Caps() {
 		s.Caps = append(s.Caps, api.CapView{Task: c.Task.Name, CapState: c})
 	}
+	s.Overruled = v.standing.actor.recentlyOverruled(s.Now)
 	s.Degraded = v.health.lines()
 	return s
 }
@@ -82,6 +83,10 @@ func (v *view) note(t *task) string {
 		if n != "" {
 			said = append(said, n)
 		}
+	}
+	now := sample.At(v.clock.now())
+	if slices.ContainsFunc(v.standing.actor.overruled, func(c api.Overruled) bool { return c.Task == t.Name && now.Sub(c.At) < resetAgain }) {
+		said = append(said, "another program ended its cap (quell status)")
 	}
 	for i, s := range v.scheduler.sources {
 		switch st := &t.seats[i]; {

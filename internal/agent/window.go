@@ -175,7 +175,7 @@ func (sm *sampler) crowded(keys []sample.TaskKey) error {
 		return nil
 	}
 	slices.Sort(names)
-	return fmt.Errorf("%d tasks have more cgroups than their share of the kernel's maps, so that not all they do is counted; the first is %q", len(names), names[0])
+	return fmt.Errorf("%d tasks have more cgroups than are read or than their share of the kernel's maps, so that not all they do is counted; the first is %q", len(names), names[0])
 }
 
 // maxNamedHangs bounds how many quarantined tasks the list of problems names.

@@ -125,6 +125,14 @@ func TestAFloodIsBounded(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	n := make1(t, func() time.Time { return now }, nil, func(c *config.ServerNotify) { c.Webhook.URL = "http://127.0.0.1:1" })
 	const flood = 1000
+	for i := range flood { // each ends at once, so that few are active
+		r := of(fmt.Sprint("brief-", i), "brief", "web", fmt.Sprint("brief-", i), detect.Proven, now)
+		n.Incident(r)
+		n.Incident(closed(r, now))
+	}
+	if got := strings.Count(drain(n.receivers[0]), "firing"); got != mostOfMachine {
+		t.Errorf("%d notifications of incidents that end at once", got)
+	}
 	for hour := range 2 {
 		for i := range flood {
 			n.Incident(of(fmt.Sprint(hour, "-", i), "liar", strings.Repeat("\x1b", 5000)+fmt.Sprint(i), fmt.Sprint(hour, i), detect.Proven, now))

@@ -27,6 +27,9 @@ type sourceMarks []sourceMark
 // fewMarks is up to which number they are a human-readable list.
 const fewMarks = 32
 
+// mostUnpacked bounds the memory for marks in a damaged file: those of a million machines have less.
+const mostUnpacked = 256 << 20
+
 // columns are sourceMarks by column.
 type columns struct {
 	Streams  []string        `json:"stream"`
@@ -82,7 +85,7 @@ func (m *sourceMarks) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &packed); err != nil {
 		return err
 	}
-	codec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	codec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(mostUnpacked))
 	if err != nil {
 		return fmt.Errorf("unpack marks: %w", err)
 	}

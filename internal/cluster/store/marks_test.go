@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,4 +118,30 @@ func TestOlderLogs(t *testing.T) {
 	if diff := cmp.Diff(want, open(t, dir, c.options()).Marks()); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// FuzzMarks: a damaged or hostile file of a store's log is refused, and not unpacked without bound.
+func FuzzMarks(f *testing.F) {
+	for _, n := range []int{1, fewMarks + 1} {
+		text, err := json.Marshal(listMarks(marksOf(n)))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte(`[{"stream":"s","machine":"m","boot":"b","high":1,"seen":1,"at":1}]`))
+	f.Add([]byte(`"KLUv/QQAAAAA"`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var m, again sourceMarks
+		if json.Unmarshal(text, &m) != nil {
+			return
+		}
+		out, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(out, &again); err != nil || !slices.Equal(m, again) {
+			t.Errorf("%v, written and read: %v, %v", m, again, err)
+		}
+	})
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Claim is a task's claim on cgroups, by their ids as sample.CgroupID makes
@@ -17,16 +19,20 @@ type Claim[Owner any] struct {
 	Owner Owner
 	ID    uint64
 	Below []uint64
+	Depth int // of its directory
+	// Partial: there are more below it, which are not known (host.ErrCrowded).
+	Partial bool
 }
 
-// ClaimOf returns a target's claim. ok is false if not all of its cgroups are known. A
+// ClaimOf returns a target's claim. ok is false if its cgroups are not known. A
 // cgroup that is gone has none below it.
 func ClaimOf[Owner any](t *Target, owner Owner) (c Claim[Owner], ok bool) {
 	below, err := t.Below()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+	crowded := errors.Is(err, host.ErrCrowded)
+	if err != nil && !crowded && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return c, false
 	}
-	c = Claim[Owner]{Owner: owner, ID: t.Key.CgroupID()}
+	c = Claim[Owner]{Owner: owner, ID: t.Key.CgroupID(), Depth: strings.Count(t.Dir, "/"), Partial: crowded}
 	for _, id := range below {
 		c.Below = append(c.Below, sample.CgroupID(t.Key.Hierarchy, id))
 	}
@@ -35,10 +41,13 @@ func ClaimOf[Owner any](t *Target, owner Owner) (c Claim[Owner], ok bool) {
 
 // Assign returns the owner of each cgroup. A followed cgroup below another followed one
 // belongs to its own task, with all that is below it: the nearest claim wins. Of two
-// claims above the same cgroup the nearest is the one with fewer cgroups below it.
+// claims above the same cgroup the nearest is the one with fewer cgroups below it or, if those are
+// not all known, the deeper one.
 func Assign[Owner any](claims []Claim[Owner]) map[uint64]Owner {
 	claims = slices.Clone(claims)
-	slices.SortStableFunc(claims, func(a, b Claim[Owner]) int { return cmp.Compare(len(b.Below), len(a.Below)) })
+	slices.SortStableFunc(claims, func(a, b Claim[Owner]) int {
+		return cmp.Or(cmp.Compare(len(b.Below), len(a.Below)), cmp.Compare(a.Depth, b.Depth))
+	})
 	owned := make(map[uint64]Owner, 2*len(claims))
 	for _, c := range claims {
 		for _, id := range c.Below {
@@ -54,10 +63,15 @@ func Assign[Owner any](claims []Claim[Owner]) map[uint64]Owner {
 // AssignUpTo is Assign for a map of the kernel with room for max cgroups. If there are more,
 // every claim gets its own cgroup and the same number of those below it, except that none gets
 // more than it has: a task that makes many cgroups takes no other's place. crowded are the
-// owners that did not get all.
+// owners that did not get all, or have more than are known.
 func AssignUpTo[Owner comparable](claims []Claim[Owner], max int) (owned map[uint64]Owner, crowded map[Owner]bool) {
 	owned = Assign(claims)
 	crowded = map[Owner]bool{}
+	for _, c := range claims {
+		if c.Partial {
+			crowded[c.Owner] = true
+		}
+	}
 	if len(owned) <= max {
 		return owned, crowded
 	}

@@ -1,16 +1,21 @@
 package counter
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"testing"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 func TestAssign(t *testing.T) {
-	outer := Claim[string]{"outer", 10, []uint64{20, 21, 30, 31}}
-	inner := Claim[string]{"inner", 20, []uint64{30, 31}}
-	innermost := Claim[string]{"innermost", 30, nil}
-	other := Claim[string]{"other", 40, []uint64{41}}
+	outer := Claim[string]{Owner: "outer", ID: 10, Below: []uint64{20, 21, 30, 31}}
+	inner := Claim[string]{Owner: "inner", ID: 20, Below: []uint64{30, 31}}
+	innermost := Claim[string]{Owner: "innermost", ID: 30, Below: nil}
+	other := Claim[string]{Owner: "other", ID: 40, Below: []uint64{41}}
 	want := map[uint64]string{10: "outer", 21: "outer", 20: "inner", 31: "inner", 30: "innermost", 40: "other", 41: "other"}
 	claims := []Claim[string]{outer, inner, innermost, other}
 	for range claims { // in any order
@@ -31,7 +36,7 @@ func TestAssignUpTo(t *testing.T) {
 	for id := range uint64(20_000) {
 		hostile.Below = append(hostile.Below, 1001+id)
 	}
-	a, b := Claim[string]{"a", 1, []uint64{10, 11}}, Claim[string]{"b", 2, nil}
+	a, b := Claim[string]{Owner: "a", ID: 1, Below: []uint64{10, 11}}, Claim[string]{Owner: "b", ID: 2, Below: nil}
 	for _, claims := range [][]Claim[string]{{hostile, a, b}, {b, hostile, a}, {a, b, hostile}} {
 		owned, crowded := AssignUpTo(claims, 100)
 		n := map[string]int{}
@@ -47,6 +52,34 @@ func TestAssignUpTo(t *testing.T) {
 	}
 	if owned, crowded := AssignUpTo([]Claim[string]{a, b}, 4); len(owned) != 4 || len(crowded) != 0 {
 		t.Errorf("all fit: %v, crowded %v", owned, crowded)
+	}
+}
+
+// A task that has more cgroups than were listed is named, and what is known is its own, also inside
+// another such task.
+func TestClaimOfACrowdedTask(t *testing.T) {
+	target := func(inode uint64, dir string, below []uint64, err error) *Target {
+		return &Target{Key: sample.TaskKey{Inode: inode}, Dir: dir, Below: func() ([]uint64, error) { return below, err }}
+	}
+	crowded := fmt.Errorf("list: %w", host.ErrCrowded)
+	outer, ok := ClaimOf(target(10, "/a", []uint64{20, 21, 22}, crowded), "outer")
+	if !ok || !outer.Partial || len(outer.Below) != 3 {
+		t.Fatalf("%+v, %v", outer, ok)
+	}
+	inner, ok := ClaimOf(target(20, "/a/b", []uint64{21, 22, 23}, crowded), "inner")
+	if !ok {
+		t.Fatal("inner has no claim")
+	}
+	if _, ok := ClaimOf(target(30, "/c", nil, os.ErrPermission), "unknown"); ok {
+		t.Error("a claim without knowing the cgroups")
+	}
+	id := func(inode uint64) uint64 { return sample.TaskKey{Inode: inode}.CgroupID() }
+	want := map[uint64]string{id(10): "outer", id(20): "inner", id(21): "inner", id(22): "inner", id(23): "inner"}
+	for _, claims := range [][]Claim[string]{{outer, inner}, {inner, outer}} {
+		owned, named := AssignUpTo(claims, 100)
+		if !maps.Equal(owned, want) || !maps.Equal(named, map[string]bool{"outer": true, "inner": true}) {
+			t.Errorf("owned %v, named %v", owned, named)
+		}
 	}
 }
 

@@ -2,6 +2,9 @@ package host
 
 import (
 	"errors"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -39,9 +42,10 @@ func (h *Host) AccountMounts() (dirs []string) {
 }
 
 // ReadAccounts reads the accounts of all cgroups that are kept open (KeepOpen). Until EndAccounts
-// their Usage and Stalled return what was read here. With an error, files are read from now on.
+// their Usage and Stalled return what was read here. With an error, files are read from now on; also
+// for once if there are so many other cgroups that files are read sooner than all cgroups are walked.
 func (h *Host) ReadAccounts() error {
-	if h.accounts == nil {
+	if h.accounts == nil || h.cgroups() > fewCgroups+cgroupsPerRow*h.rows {
 		return nil
 	}
 	err := h.accounts.Read()
@@ -49,6 +53,33 @@ func (h *Host) ReadAccounts() error {
 		return nil
 	}
 	return errors.Join(err, h.CloseAccounts())
+}
+
+// A walk over cgroups takes half a microsecond for each, with the kernel's lock on all of them held.
+// Opening the files of one that is followed takes some 30 µs.
+const (
+	fewCgroups    = 8 << 10
+	cgroupsPerRow = 64
+)
+
+// cgroups is how many there are in the hierarchies that accounts are read from, by /proc/cgroups
+// (cgroups(7)); 0 if that is not known.
+func (h *Host) cgroups() (n int) {
+	text, err := os.ReadFile(h.Path("/proc/cgroups"))
+	if err != nil {
+		return 0
+	}
+	counted := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line) // controller, hierarchy (0: cgroup2), number of cgroups, enabled
+		if len(f) != 4 || counted[f[1]] || f[1] != "0" && f[0] != "cpu" && f[0] != "cpuacct" {
+			continue
+		}
+		counted[f[1]] = true
+		more, _ := strconv.Atoi(f[2]) // the head of the table has none
+		n += more
+	}
+	return n
 }
 
 // EndAccounts ends the validity of what ReadAccounts read.
@@ -101,7 +132,9 @@ func (c *Cgroup) follow() bool {
 			inode, err = c.h.Inode(dir)
 		}
 		if a.needed = err == nil; a.needed {
-			a.row, a.followed = c.h.accounts.Follow(c.h.Path(mount), inode)
+			if a.row, a.followed = c.h.accounts.Follow(c.h.Path(mount), inode); a.followed {
+				c.h.rows++
+			}
 		}
 	}
 	return c.accounts[usageAccount].followed
@@ -111,6 +144,7 @@ func (c *Cgroup) follow() bool {
 func (c *Cgroup) unfollow(a *account) (err error) {
 	if a.followed && c.h.accounts != nil {
 		err = c.h.accounts.Unfollow(a.row)
+		c.h.rows--
 	}
 	*a = account{}
 	return err

@@ -2,6 +2,8 @@ package host
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ type ledger struct {
 	full   bool
 	broken error
 	closed bool
+	reads  int
 }
 
 func (l *ledger) Follow(string, uint64) (int, bool) {
@@ -26,7 +29,7 @@ func (l *ledger) Follow(string, uint64) (int, bool) {
 	return l.users, true
 }
 func (l *ledger) Unfollow(int) error               { l.users--; return nil }
-func (l *ledger) Read() error                      { return l.broken }
+func (l *ledger) Read() error                      { l.reads++; return l.broken }
 func (l *ledger) Row(row int) (a Account, ok bool) { a, ok = l.rows[row]; return a, ok }
 func (l *ledger) Close() error                     { l.closed = true; return nil }
 
@@ -99,5 +102,44 @@ func TestNoRoomForAnAccount(t *testing.T) {
 	}
 	if u, err := c.Usage(); err != nil || u.CPU != 0 {
 		t.Errorf("%v, %v", u, err)
+	}
+}
+
+// All cgroups are walked only if that is sooner than opening the files of those that are followed.
+func TestManyCgroupsAreNotWalked(t *testing.T) {
+	h, top := flat(t, "/a")
+	if err := os.WriteFile(top+"/a/cpu.stat", []byte("usage_usec 7\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
+	l := &ledger{rows: map[int]Account{1: {CPU: time.Hour, HasCPU: true}}}
+	h.UseAccounts(l)
+	c := open(t, h, sample.Unified, "/a")
+	if err := c.KeepOpen(true); err != nil || l.users == 0 {
+		t.Fatalf("%v, %d accounts", err, l.users)
+	}
+	most := fewCgroups + cgroupsPerRow*l.users
+	for _, test := range []struct {
+		table string
+		want  time.Duration
+	}{
+		{"", time.Hour},
+		{head + fmt.Sprintf("cpu\t0\t%d\t1\nmemory\t0\t%[1]d\t1\n", most), time.Hour},
+		{head + fmt.Sprintf("cpu\t0\t%d\t1\n", most+1), 7 * time.Microsecond},
+		{head + fmt.Sprintf("cpu\t1\t1\t1\nnet_cls\t0\t%d\t1\n", most), 7 * time.Microsecond},
+		{head + fmt.Sprintf("cpu\t1\t%d\t1\ncpuacct\t1\t%[1]d\t1\nmemory\t4\t1000000\t1\n", most), time.Hour},
+	} {
+		if err := os.WriteFile(h.Path("/proc/cgroups"), []byte(test.table), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		reads := l.reads
+		if err := h.ReadAccounts(); err != nil {
+			t.Fatal(err)
+		}
+		u, err := c.Usage()
+		h.EndAccounts()
+		if err != nil || u.CPU != test.want || (l.reads > reads) != (test.want == time.Hour) {
+			t.Errorf("%q: usage %v, %v, %d walks", test.table, u, err, l.reads-reads)
+		}
 	}
 }

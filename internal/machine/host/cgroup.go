@@ -191,7 +191,7 @@ func (c *Cgroup) threadsFile() string {
 }
 
 // Below returns the kernel's ids of the cgroups below this one, as
-// sample.CgroupID makes them; of the first mostBelow.
+// sample.CgroupID makes them. With ErrCrowded they are some of them.
 func (c *Cgroup) Below() ([]uint64, error) {
 	// Most cgroups have none below them, which one call shows.
 	var st unix.Stat_t
@@ -207,7 +207,15 @@ func (c *Cgroup) Below() ([]uint64, error) {
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, ErrCrowded) {
+	if errors.Is(err, ErrCrowded) {
+		key := crowdKey{c.tree.dir, c.inode, mostBelow}
+		if ids == nil {
+			ids = c.h.crowds.listed(key)
+		}
+		c.h.crowds.keep(key, ids)
+		return ids, fmt.Errorf("list cgroups below %s: %w", c.path, err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("list cgroups below %s: %w", c.path, err)
 	}
 	return ids, nil

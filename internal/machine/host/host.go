@@ -19,9 +19,11 @@ type Host struct {
 	layout Layout
 	trees  map[string]tree // by v1 controller; "" is cgroup2
 	held   heldFiles
+	crowds crowds
 
 	accounts     Accounts // nil: files are read
 	accountsRead bool     // they are valid now
+	rows         int      // of accounts in use
 }
 
 // Open finds the cgroup mounts of the machine below root ("/" for this one)

@@ -123,25 +123,23 @@ func (h *Host) WalkAt(at Place, fn func(path string, inode uint64) error) (Unrea
 	return w.unread, err
 }
 
-// ErrCrowded means that a task has more cgroups than are read.
-var ErrCrowded = fmt.Errorf("it has more than %d cgroups", mostRead)
-
-// Of a task with more cgroups, mostBelow are listed, and mostRead have their processes read, which
-// takes several times as long: all of 100,000 would take the agent's loop seconds, which
-// other tasks need.
-const (
-	mostBelow = 16 << 10
-	mostRead  = 2 << 10
-)
-
 // walkAll calls fn for the cgroup at p in the hierarchy mounted at mount and every one below
-// it, however long its path is; for the first most, then the error is ErrCrowded. It is an
-// error too if one of them cannot be read.
+// it, however long its path is. If there are more than most, the error is ErrCrowded: after the
+// first most or, if it has been crowded a short time ago, after none. It is an error too if one
+// of them cannot be read.
 func (h *Host) walkAll(mount, p string, most int, fn func(w *walker, v visited) error) error {
 	var w walker
+	var first crowdKey
 	n := 0
 	err := w.walk(h, mount, p, func(v visited) error {
-		if n++; n > most {
+		if n++; n == 1 {
+			first = crowdKey{mount, v.inode, most}
+			if h.crowds.has(first) {
+				return ErrCrowded
+			}
+		}
+		if n > most {
+			h.crowds.add(first)
 			return ErrCrowded
 		}
 		return fn(&w, v)

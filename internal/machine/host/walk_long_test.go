@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
@@ -209,19 +210,41 @@ func TestCrowdedTaskIsLookedAtInPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if below, err := c.Below(); err != nil || len(below) != mostBelow-1 {
-		t.Errorf("%d cgroups below, %v", len(below), err)
+	now := time.Now()
+	h.crowds.now = func() time.Time { return now }
+	crowded := func(when string) {
+		t.Helper()
+		if below, err := c.Below(); !errors.Is(err, ErrCrowded) || len(below) != mostBelow-1 {
+			t.Errorf("%s: %d cgroups below, %v", when, len(below), err)
+		}
+		if _, err := c.Members(); !errors.Is(err, ErrCrowded) {
+			t.Errorf("%s: members: %v", when, err)
+		}
+		if _, err := c.Threads(); !errors.Is(err, ErrCrowded) {
+			t.Errorf("%s: threads: %v", when, err)
+		}
 	}
-	if _, err := c.Members(); !errors.Is(err, ErrCrowded) {
-		t.Errorf("members: %v", err)
-	}
-	if _, err := c.Threads(); !errors.Is(err, ErrCrowded) {
-		t.Errorf("threads: %v", err)
-	}
+	crowded("at first")
 	// The walk that finds tasks leaves none out.
 	n := 0
 	unread, err := h.WalkAt(Place{sample.Unified, "/"}, func(string, uint64) error { n++; return nil })
 	if err != nil || n != mostBelow+103 || unread.N != 0 {
 		t.Errorf("%d cgroups, %d left out, %v", n, unread.N, err)
+	}
+	// It is not walked again for a while: nothing of what has changed is seen.
+	const left = 3
+	for i := range mostBelow + 100 - left {
+		if err := os.Remove(filepath.Join(top, "hostile", strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now = now.Add(crowdedPause - 1)
+	crowded("soon after")
+	now = now.Add(crowdedPause + 1)
+	if below, err := c.Below(); err != nil || len(below) != left {
+		t.Errorf("later: %d cgroups below, %v", len(below), err)
+	}
+	if _, err := c.Members(); err != nil {
+		t.Errorf("later: members: %v", err)
 	}
 }

@@ -79,3 +79,40 @@ func TestKubelet(t *testing.T) {
 		t.Errorf("no kubelet: %v, %v", pods, err)
 	}
 }
+
+// FuzzRuntimesAnswers: whatever the kubelet, dockerd and podman say of containers, whose names and
+// labels their users choose, names no path and is not longer than names may be.
+func FuzzRuntimesAnswers(f *testing.F) {
+	f.Add([]byte(`{"items":[{"metadata":{"uid":"u","name":"web-6d4b75cb6d-hm5ww","namespace":"shop","labels":{"pod-template-hash":"6d4b75cb6d"},
+		"annotations":{"kubernetes.io/config.hash":"h"},"ownerReferences":[{"kind":"ReplicaSet","name":"web-6d4b75cb6d","controller":true}]},"spec":{"priority":-1}}]}`),
+		[]byte(`{"Name":"/web","Config":{"Image":"nginx","Labels":{"app":"web"}}}`),
+		[]byte(`[{"id":"`+someID+`","names":["web"],"metadata":"{\"image-name\":\"docker.io/library/nginx:1\"}"}]`))
+	f.Fuzz(func(t *testing.T, pods, docker, podman []byte) {
+		check := func(runtime Runtime, r *record) {
+			got := facts(Origin{Runtime: runtime, ID: someID, Pod: somePod, UID: -1}, r, Process{})
+			if strings.HasPrefix(got.Name, "/") || strings.HasPrefix(got.Job, "/") || len(got.Name) > longestName {
+				t.Errorf("%+v: %+v", r, got)
+			}
+		}
+		if all, err := readPods(pods); err == nil {
+			for _, r := range all {
+				check(Kubernetes, r)
+			}
+		}
+		dir := t.TempDir()
+		for file, text := range map[string][]byte{"containers/" + someID + "/config.v2.json": docker, "vfs-containers/containers.json": podman} {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err := dockerRecord(dir, someID); err == nil && r != nil {
+			check(Docker, r)
+		}
+		if r, err := podmanRecord(dir, someID); err == nil && r != nil {
+			check(Podman, r)
+		}
+	})
+}

@@ -3,8 +3,11 @@ package origin
 import (
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -64,4 +67,31 @@ func TestOwnProcess(t *testing.T) {
 	if p := processes(h, nil); p.Read || len(p.Listens) > 0 {
 		t.Errorf("no process: %+v", p)
 	}
+}
+
+// FuzzProcesses: a task chooses its arguments, and with its sockets the lines of the kernel's tables.
+func FuzzProcesses(f *testing.F) {
+	f.Add("qemu-system-x86_64\x00-name\x00guest=web,debug-threads=on\x00", "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4711 1\n", "4711")
+	f.Add("-name\x00a,,b\x00-name", "x", "")
+	f.Fuzz(func(t *testing.T, cmdline, table, inode string) {
+		file := filepath.Join(t.TempDir(), "cmdline")
+		if err := os.WriteFile(file, []byte(cmdline), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args := arguments(file)
+		guest := guestName(args)
+		if !utf8.ValidString(guest) || strings.Contains(guest, "\x00") {
+			t.Errorf("guest %q", guest)
+		}
+		for _, path := range []string{"/machine.slice/machine-qemu\\x2d1\\x2dweb.scope", "/user.slice/vm"} {
+			if got := facts(Parse(path), nil, Process{Guest: guest}); strings.HasPrefix(got.Name, "/") || strings.HasPrefix(got.Job, "/") || len(got.Name) > longestName {
+				t.Errorf("%q: %+v", guest, got)
+			}
+		}
+		for _, port := range listening([]byte(table), map[string]bool{inode: true}) {
+			if port < 0 || port > 65535 {
+				t.Errorf("port %d", port)
+			}
+		}
+	})
 }

@@ -140,7 +140,7 @@ var table = []row{
 	{pkg: "testkit/chart", why: "tests only, of the Helm chart and the images"},
 	{pkg: "testkit/clitest", may: "people/cli/app", outside: "github.com/spf13", why: "runs command lines of quell in tests"},
 	{pkg: "cmd/quell-agent", may: "format/printable format/atomicfile format/certificate agent/daemon core/sample format/trace machine/host machine/counter machine/counter/blockio machine/counter/sources machine/counter/usage machine/enforce machine/egress machine/origin agent/config agent/api agent cluster/bus", outside: "github.com/spf13", why: "wiring"},
-	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/evict cluster/notify cluster/otlp cluster/server people/dashboard", outside: "github.com/spf13", why: "wiring"},
+	{pkg: "cmd/quell-server", may: "format/certificate agent/daemon agent/child core/sample format/trace agent/config format/wire format/atomicfile cluster/bus cluster/bus/authority cluster/bus/credential cluster/bus/embedded cluster/bus/load cluster/store cluster/store/digest cluster/store/duck cluster/store/s3 cluster/store/spark cluster/evict cluster/notify cluster/otlp cluster/server people/dashboard", outside: "github.com/spf13 golang.org/x/crypto/x509roots", why: "wiring"},
 	{pkg: "cmd/quell", may: "people/cli", why: "wiring"},
 }
 

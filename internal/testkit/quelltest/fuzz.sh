@@ -1,37 +1,69 @@
 #!/bin/sh
-# Fuzzes every target of the tree for a time, e.g. 10m, and records that in a file:
+# Fuzzes the targets of the tree for a time each, e.g. 10m, two at once, and records that in a file:
 #
-#	fuzz.sh TIME RECORD
+#	fuzz.sh TIME RECORD [TARGETS]
 #
-# A target that the record has with the same code and at least that time is left out, so
-# that a call continues where an earlier one was interrupted. The code is that of the
-# target's package and its tests. It is called in the root of the tree.
+# TARGETS is an extended regular expression of lines "package target"; without it all are fuzzed.
+# The record has for each target how long it was fuzzed with its present code, that of its package
+# and its tests. A call adds what is missing, targets with the least time first, in slices of at most
+# two minutes: it continues where an earlier one was interrupted. A target that fails is marked in
+# the record and begins anew in the next call.
+# Commands are run by $FUZZRUN, e.g. nice. It is called in the root of the tree.
 set -eu
-usage="usage: fuzz.sh TIME RECORD, TIME a whole number and s, m or h"
+usage="usage: fuzz.sh TIME RECORD [TARGETS], TIME a whole number and s, m or h"
+export LC_ALL=C
+
+# add DIR TARGET CODE SECONDS [failed] replaces the target's line in the record.
+add() {
+	exec 9<"$0"
+	flock 9
+	{
+		awk -F '\t' -v dir="$1" -v target="$2" '$1 != dir || $2 != target' "$record"
+		printf '%s\t%s\t%s\t%s\t%s%s\n' "$1" "$2" "$3" "$4" "$(date -u +%F)" "${5:+	$5}"
+	} | sort >"$record.new"
+	mv "$record.new" "$record"
+	exec 9<&-
+}
+
+# least SECONDS prints how many targets of the record were fuzzed for so long with their present code.
+least() { awk -F '\t' -v least="$1" 'NR == FNR { code[$1, $2] = $3; next } code[$1, $2] == $3 && $4 >= least { n++ } END { print n + 0 }' "$targets" "$record"; }
+
+if [ "${1:-}" = --one ]; then # by itself: SECONDS RECORD TARGETS, then DIR TARGET CODE FUZZED of one
+	shift
+	seconds=$1 record=$2 targets=$3 dir=$4 target=$5 code=$6 fuzzed=$7
+	log=$(mktemp)
+	trap 'rm -f "$log"' EXIT
+	while [ "$fuzzed" -lt "$seconds" ]; do
+		slice=$((seconds - fuzzed))
+		[ "$slice" -le 120 ] || slice=120
+		if ! ${FUZZRUN:-} go test -run '^$' -fuzz "^$target\$" -fuzztime "${slice}s" -parallel 1 "./$dir" >"$log" 2>&1; then
+			add "$dir" "$target" "$code" 0 failed
+			echo "$dir $target: failed"
+			cat "$log"
+			exit 1
+		fi
+		fuzzed=$((fuzzed + slice))
+		add "$dir" "$target" "$code" "$fuzzed"
+		echo "$dir $target: $fuzzed of $seconds s, $(least "$seconds") of $(wc -l <"$targets") targets done"
+	done
+	exit 0
+fi
+
 time=${1:?$usage} record=${2:?$usage}
 seconds=$(echo "$time" | awk '/^[0-9]+s$/ { print $1 + 0 } /^[0-9]+m$/ { print $1 * 60 } /^[0-9]+h$/ { print $1 * 3600 }')
 [ -n "$seconds" ] || { echo "$usage" >&2 && exit 2; }
-export LC_ALL=C
-
-# lines DIR TARGET prints the other lines of the record.
-lines() { awk -F '\t' -v dir="$1" -v target="$2" '$1 != dir || $2 != target' "$record"; }
-
-status=0
+targets=$(mktemp)
+trap 'rm -f "$targets" "$targets".todo' EXIT
 for dir in $(grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -r -n1 dirname | sort -u); do
 	code=$(cat "$dir"/*.go | sha256sum | cut -c1-16)
-	for target in $(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$dir"/*_test.go); do
-		if awk -F '\t' -v dir="$dir" -v target="$target" -v code="$code" -v least="$seconds" \
-			'$1 == dir && $2 == target && $3 == code && $4 >= least { found = 1 } END { exit !found }' "$record"; then
-			echo "$dir $target: fuzzed already"
-			continue
+	for target in $(sed -n "s/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p" "$dir"/*_test.go); do
+		if echo "$dir $target" | grep -qE "${3:-}"; then
+			printf '%s\t%s\t%s\n' "$dir" "$target" "$code"
 		fi
-		echo "$dir $target"
-		if ! go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "./$dir"; then
-			status=1
-			continue
-		fi
-		{ lines "$dir" "$target" && printf '%s\t%s\t%s\t%s\t%s\n' "$dir" "$target" "$code" "$seconds" "$(date -u +%F)"; } | sort >"$record.new"
-		mv "$record.new" "$record"
 	done
-done
-exit $status
+done >"$targets"
+awk -F '\t' -v least="$seconds" 'NR == FNR { fuzzed[$1, $2, $3] = $4; next }
+	fuzzed[$1, $2, $3] < least { print fuzzed[$1, $2, $3] + 0, $1, $2, $3 }' "$record" "$targets" | sort -s -n -k1,1 >"$targets.todo"
+left=$(awk -v least="$seconds" '{ n += least - $1 } END { print int((n + 119) / 120) }' "$targets.todo")
+echo "$(wc -l <"$targets.todo") of $(wc -l <"$targets") targets to fuzz, at least $left minutes"
+awk '{ print $2, $3, $4, $1 }' "$targets.todo" | xargs -r -P 2 -n 4 "$0" --one "$seconds" "$record" "$targets"

@@ -4,12 +4,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestFuzzContinues: fuzz.sh runs each target once for a time, again after its code has changed or
-// for a longer time, and again after a failure.
+// TestFuzzContinues: fuzz.sh adds to the time of each target what it lacks, from 0 after its code has
+// changed or it has failed.
 func TestFuzzContinues(t *testing.T) {
 	script, err := filepath.Abs("fuzz.sh")
 	if err != nil {
@@ -39,25 +41,36 @@ func TestFuzzContinues(t *testing.T) {
 	write("internal/a/a.go", "package a\n")
 	write("cmd/b/b_test.go", "package b\n\nfunc FuzzTwo(f *testing.F) {}\n")
 	write("record", "# head\n")
-	run := func(time, want string) {
+	run := func(time, targets string, wantErr bool, first string, want ...string) {
 		t.Helper()
-		cmd := exec.Command(script, time, "record")
+		cmd := exec.Command(script, time, "record", targets)
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), "PATH="+root+"/bin:"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
-		got := strings.ReplaceAll(string(out), "\n", ", ")
-		if got != want || (err != nil) != !strings.Contains(read("record"), "FuzzBad") {
-			t.Errorf("%s: %q, %v; want %q", time, got, err, want)
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		got := lines[1:]
+		for i, line := range got { // the number of those that are done depends on which is first
+			got[i], _, _ = strings.Cut(line, ",")
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !strings.HasPrefix(lines[0], first+" targets to fuzz") || !slices.Equal(got, want) || (err != nil) != wantErr {
+			t.Errorf("%s %s: %v, %s", time, targets, err, out)
 		}
 	}
-	run("10s", "cmd/b FuzzTwo, internal/a FuzzOne, internal/a FuzzBad, ")
-	run("5s", "cmd/b FuzzTwo: fuzzed already, internal/a FuzzOne: fuzzed already, internal/a FuzzBad, ")
+	run("10s", "", true, "3 of 3", "cmd/b FuzzTwo: 10 of 10 s", "internal/a FuzzOne: 10 of 10 s", "internal/a FuzzBad: failed")
+	if text := read("record"); !regexp.MustCompile("^# head\ncmd/b\tFuzzTwo\t.*\t10\t[0-9-]+\ninternal/a\tFuzzBad\t.*\t0\t.*\tfailed\ninternal/a\tFuzzOne\t.*\n$").MatchString(text) {
+		t.Errorf("the record is %q", text)
+	}
+	run("5s", "", true, "1 of 3", "internal/a FuzzBad: failed")
+	run("5s", "b FuzzTwo", false, "0 of 1")
 	write("fixed", "")
-	run("10s", "cmd/b FuzzTwo: fuzzed already, internal/a FuzzOne: fuzzed already, internal/a FuzzBad, ")
+	run("10s", "", false, "1 of 3", "internal/a FuzzBad: 10 of 10 s")
 	write("internal/a/a.go", "package a\n\nvar x int\n")
-	run("10s", "cmd/b FuzzTwo: fuzzed already, internal/a FuzzOne, internal/a FuzzBad, ")
-	run("1m", "cmd/b FuzzTwo, internal/a FuzzOne, internal/a FuzzBad, ")
-	if text := read("record"); !strings.HasPrefix(text, "# head\ncmd/b\tFuzzTwo\t") || strings.Count(text, "\t60\t") != 3 || strings.Count(text, "\n") != 4 {
+	run("10s", "", false, "2 of 3", "internal/a FuzzOne: 10 of 10 s", "internal/a FuzzBad: 10 of 10 s")
+	run("4m", "internal/a", false, "2 of 2", "internal/a FuzzOne: 130 of 240 s", "internal/a FuzzOne: 240 of 240 s", "internal/a FuzzBad: 130 of 240 s", "internal/a FuzzBad: 240 of 240 s")
+	run("4m", "", false, "1 of 3", "cmd/b FuzzTwo: 130 of 240 s", "cmd/b FuzzTwo: 240 of 240 s")
+	if text := read("record"); strings.Count(text, "\t240\t") != 3 || strings.Count(text, "\n") != 4 {
 		t.Errorf("the record is %q", text)
 	}
 	cmd := exec.Command(script, "10", "record")

@@ -171,3 +171,53 @@ func TestDue(t *testing.T) {
 		t.Error("what never expires is due")
 	}
 }
+
+// FuzzParse: text that is read as credentials, tokens that come as renewed ones, and the parts of a
+// signature, which come from the bus. None of them is believed unless the authority has signed it.
+func FuzzParse(f *testing.F) {
+	a, err := authority.Load(filepath.Join(f.TempDir(), "keys"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	text := func(role authority.Role) []byte {
+		text, err := a.Issue(role, "x", time.Hour)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return text
+	}
+	server, err := credential.Parse(text(authority.Server))
+	if err != nil {
+		f.Fatal(err)
+	}
+	agent, err := credential.Parse(text(authority.Agent))
+	if err != nil {
+		f.Fatal(err)
+	}
+	signed := []byte("command")
+	s, err := server.Sign(signed)
+	if err != nil {
+		f.Fatal(err)
+	}
+	_, seed, err := credential.NewKey()
+	if err != nil {
+		f.Fatal(err)
+	}
+	now := time.Now()
+	f.Add(text(authority.Agent), s.Signer, "", s.Bytes)
+	f.Add(text(authority.Server), "a.b.c", s.Signer, []byte{})
+	f.Add([]byte("-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n"), "", "", []byte(nil))
+	f.Fuzz(func(t *testing.T, text []byte, signer, token string, signature []byte) {
+		if other, err := credential.Parse(text); err == nil {
+			_, _ = other.Sign(signed)
+			_, _ = other.Verify(signed, s, now)
+		}
+		got := credential.Signature{Signer: signer, Endorsements: []string{token}, Bytes: signature}
+		if _, err := agent.Verify(signed, got, now); err == nil && (signer != s.Signer || !bytes.Equal(signature, s.Bytes)) {
+			t.Errorf("believed: %+v", got)
+		}
+		if renewed, err := agent.Renewed([]string{token, signer}, seed, now); err == nil {
+			t.Errorf("taken as renewed credentials: %s", renewed)
+		}
+	})
+}
