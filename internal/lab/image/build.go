@@ -56,7 +56,7 @@ cloud_config_modules: [runcmd]
 cloud_final_modules: [scripts-user]
 `
 
-// masked are units that would delay a guest's boot or work beside its runs.
+// masked are units that would delay a guest's boot or work during its runs.
 const masked = "systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer"
 
 // Build makes an image of a name: Debian's packages, from the archive that apt is configured
