@@ -37,9 +37,9 @@ func AgentMain(words []string) error {
 			return fmt.Errorf("agent: %w", err)
 		}
 		defer conn.Close()
-		return serve(conn)
+		return serve(conn, false)
 	case "stdio":
-		return serve(stdio{os.Stdin, os.Stdout})
+		return serve(stdio{os.Stdin, os.Stdout}, true)
 	case "tty":
 		if os.Getpid() != 1 {
 			return errors.New("agent: tty works only as PID 1 of a guest: at the end it powers the machine off")
@@ -74,7 +74,7 @@ func inGuest(tty string) error {
 	if err := raw(fd); err != nil {
 		return fmt.Errorf("set up %s: %w", tty, err)
 	}
-	return serve(line)
+	return serve(line, true)
 }
 
 type stdio struct {
@@ -96,14 +96,15 @@ func raw(fd int) error {
 	return unix.IoctlSetTermios(fd, unix.TCSETS, t)
 }
 
-func serve(conn io.ReadWriter) error {
-	return helper.ServeEnvironment(context.Background(), conn, &inside{})
+func serve(conn io.ReadWriter, guest bool) error {
+	return helper.ServeEnvironment(context.Background(), conn, &inside{guest: guest})
 }
 
 // inside is the environment as the agent sees it: it starts programs. The host does the
 // rest from outside, so the lab asks for nothing else.
 type inside struct {
 	lab.Environment
+	guest    bool // its kernel is its own
 	mu       sync.Mutex
 	children []*child
 }
@@ -123,6 +124,9 @@ func (in *inside) Start(_ context.Context, j lab.Job) (lab.Process, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.children = append(in.children, c)
+	if in.guest && j.Stdout != nil {
+		return countInside(c, j.Stdout), nil
+	}
 	return c, nil
 }
 

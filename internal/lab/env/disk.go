@@ -214,6 +214,9 @@ func (g *qemuGuest) reach(ctx context.Context, m *Maker, p *study.Part, dir stri
 	inv := &remote.Inventory{Hosts: []remote.HostConfig{{Name: p.Name(), Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), User: "root", Key: key, HostKey: k.host.public}}}
 	o := remote.Options{Helper: exe, Words: append(m.opt.Agent[1:len(m.opt.Agent):len(m.opt.Agent)], "stdio"), Lease: leaseOfGuest,
 		Lost: func(err error, silent time.Duration) error { return d.lost(p.Name(), err, silent, last) }}
+	if !kvm {
+		o.Patience = time.Minute // an emulated handshake is slow
+	}
 	if d.host, err = login(ctx, inv, p.Name(), o, m.patience.withKey, g.ended); err != nil {
 		return d.explain(cmp.Or(context.Cause(ctx), err), limit, last)
 	}

@@ -206,6 +206,9 @@ func TestDiskGuest(t *testing.T) {
 	if err := q.Stop(); err != nil || q.Err() != nil {
 		t.Errorf("stopped: %v, %v", err, q.Err())
 	}
+	if got := out.lines(role.ValueLine); len(got) != 3 || !strings.HasPrefix(got[0], role.ValueLine+guestBusy+" ") {
+		t.Errorf("values from inside: %q", got)
+	}
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}

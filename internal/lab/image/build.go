@@ -30,6 +30,8 @@ type Options struct {
 	Size     int64    // of the disk, bytes; 0: 2 GiB
 	// Log, if not nil, receives the steps of the work.
 	Log func(line string)
+
+	apt string // apt's configuration; "": /etc/apt
 }
 
 // packages are what the contract needs: a system that cloud-init sets up and that is
@@ -54,7 +56,7 @@ cloud_config_modules: [runcmd]
 cloud_final_modules: [scripts-user]
 `
 
-// masked are units that would delay a guest's boot or work beside its runs.
+// masked are units that would delay a guest's boot or work during its runs.
 const masked = "systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer"
 
 // Build makes an image of a name: Debian's packages, from the archive that apt is configured
@@ -72,6 +74,9 @@ func build(ctx context.Context, name string, o *Options) (i Image, err error) {
 	if o.Size == 0 {
 		o.Size = 2 << 30
 	}
+	if o.apt == "" {
+		o.apt = "/etc/apt"
+	}
 	if o.Log == nil {
 		o.Log = func(string) {}
 	}
@@ -80,7 +85,7 @@ func build(ctx context.Context, name string, o *Options) (i Image, err error) {
 			return i, &guest.MissingError{What: program, Remedy: "apt-get install " + pkg, Err: err}
 		}
 	}
-	place, err := Folder(name)
+	place, err := folder(name)
 	if err != nil {
 		return i, err
 	}
@@ -158,7 +163,7 @@ func install(ctx context.Context, work, tree string, o *Options) error {
 			return fmt.Errorf("copy benchmarks: %w", err)
 		}
 	}
-	sources, err := apt()
+	sources, err := sources(o.apt)
 	if err != nil {
 		return err
 	}
@@ -186,17 +191,17 @@ func install(ctx context.Context, work, tree string, o *Options) error {
 	return os.RemoveAll(extra)
 }
 
-// apt returns the files that say where apt gets packages from.
-func apt() (all []string, err error) {
-	for _, pattern := range []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*.sources", "/etc/apt/sources.list.d/*.list"} {
-		some, err := filepath.Glob(pattern)
+// sources returns the files that say where apt gets packages from.
+func sources(apt string) (all []string, err error) {
+	for _, pattern := range []string{"sources.list", "sources.list.d/*.sources", "sources.list.d/*.list"} {
+		some, err := filepath.Glob(filepath.Join(apt, pattern))
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, some...)
 	}
 	if len(all) == 0 {
-		return nil, &guest.MissingError{What: "a source of Debian's packages in /etc/apt", Remedy: "build the image on a Debian system", Err: fs.ErrNotExist}
+		return nil, &guest.MissingError{What: "a source of Debian's packages in " + apt, Remedy: "build the image on a Debian system", Err: fs.ErrNotExist}
 	}
 	return all, nil
 }

@@ -28,8 +28,8 @@ const (
 	initrdFile = "initrd.img"
 )
 
-// Folder returns where Build stores the image of a name.
-func Folder(name string) (string, error) {
+// folder returns where Build stores the image of a name.
+func folder(name string) (string, error) {
 	cache, err := guest.CacheDir()
 	return filepath.Join(cache, "images", name), err
 }
@@ -40,7 +40,7 @@ func Folder(name string) (string, error) {
 func Find(name, kernel string) (Image, error) {
 	i := Image{Disk: name}
 	if !strings.ContainsRune(name, '/') {
-		dir, err := Folder(name)
+		dir, err := folder(name)
 		if err != nil {
 			return i, err
 		}

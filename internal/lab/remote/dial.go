@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// patience bounds the connection to a host: TCP and the SSH handshake.
+// patience is the default of Options.Patience.
 const patience = 20 * time.Second
 
 // KeyError is a host whose key is not known, or differs from the known one.
@@ -48,7 +48,7 @@ func parseHostKey(line string) (ssh.PublicKey, error) {
 }
 
 // connect logs in, through other hosts if configured. closers end all its connections.
-func connect(ctx context.Context, inv *Inventory, s *HostConfig) (client *ssh.Client, closers []func() error, err error) {
+func connect(ctx context.Context, inv *Inventory, s *HostConfig, patience time.Duration) (client *ssh.Client, closers []func() error, err error) {
 	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
 			_ = c() // errors no longer matter
@@ -65,7 +65,7 @@ func connect(ctx context.Context, inv *Inventory, s *HostConfig) (client *ssh.Cl
 	defer cancel()
 	dial := (&net.Dialer{}).DialContext
 	if s.Jump != "" {
-		via, more, err := connect(ctx, inv, inv.Lookup(s.Jump))
+		via, more, err := connect(ctx, inv, inv.Lookup(s.Jump), patience)
 		if err != nil {
 			return nil, nil, fmt.Errorf("through %s: %w", s.Jump, err)
 		}

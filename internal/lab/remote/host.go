@@ -27,6 +27,8 @@ type Options struct {
 	Self []string
 	// Lease is how long what runs on a host outlives the lab; 0: 10 s.
 	Lease time.Duration
+	// Patience bounds the connection, TCP and the SSH handshake; 0: 20 s.
+	Patience time.Duration
 	// Lost, if not nil, makes the error of a host that is lost, in place of a *LostError.
 	Lost func(err error, silent time.Duration) error
 }
@@ -76,7 +78,7 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 	if o.Lease < helper.LeastLease {
 		return nil, fmt.Errorf("host %s: lease %s: want %s or more", name, o.Lease, helper.LeastLease)
 	}
-	client, closers, err := connect(ctx, inv, s)
+	client, closers, err := connect(ctx, inv, s, cmp.Or(o.Patience, patience))
 	if err != nil {
 		return nil, err
 	}
