@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent lab-smoke lab-papers lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -124,7 +124,8 @@ test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
 	{ go test -json -tags guests,xen -count 1 -timeout 20m -run '^TestXen$$' ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker, podman, LXC, QEMU (root, 3 minutes, and a download of 76 MB once)
+test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker, podman, LXC, libvirt, QEMU (root, 3 minutes, and a download of 76 MB once)
+	@{ command -v libvirtd && command -v virsh; } >/dev/null || apt-get install -y -qq --no-install-recommends libvirt-daemon libvirt-clients
 	@status=0; go vet -tags runtimes ./internal/machine/origin || status=1; \
 	{ go test -json -tags runtimes -count 1 -timeout 15m -run '^TestRuntimes$$' ./internal/machine/origin || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
@@ -139,11 +140,15 @@ KUBECONFORMVERSION  = v0.8.0
 KUBECONFORM         = $(HOME)/.cache/quell/kubeconform-$(KUBECONFORMVERSION)
 # Only its definitions of ServiceMonitor and PrometheusRule are read.
 OPERATOR            = github.com/prometheus-operator/prometheus-operator@v0.85.0
+# Only its updater is built; its definition of VerticalPodAutoscaler is read.
+VPAVERSION          = v1.8.1
+VPA                 = $(HOME)/.cache/quell/vpa-$(VPAVERSION)
+MODULE_DIR          = $$(cd $(KUBE_MODULE) && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 
-test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
+test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet $(VPA)/vpa-updater ## the Helm chart: accepted by a real kube-apiserver, run by a real kubelet with containerd from the images (root; 5 minutes, and 20 once to build Kubernetes)
 	@status=0; go vet -tags helm ./internal/testkit/chart || status=1; (cd deploy/images && go vet . && go test -count 1 .) || status=1; \
-	operator=$$(cd $(KUBE_MODULE) && go mod download -json $(OPERATOR) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
-	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$$PATH QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
+	operator=$(call MODULE_DIR,$(OPERATOR)); vpa=$(call MODULE_DIR,k8s.io/autoscaler/vertical-pod-autoscaler@$(VPAVERSION)); \
+	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$(VPA):$$PATH QUELL_AUTOSCALER=$$vpa QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
 		go test -json -tags helm -count 1 -timeout 20m ./internal/testkit/chart || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 $(HELM)/helm:
@@ -151,6 +156,11 @@ $(HELM)/helm:
 
 $(KUBECONFORM)/kubeconform:
 	GOBIN=$(@D) go install -trimpath github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORMVERSION)
+
+# As a main module: its go.mod has exclusions, with which go install builds nothing.
+$(VPA)/vpa-updater:
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 go build -C $(call MODULE_DIR,k8s.io/autoscaler/vertical-pod-autoscaler@$(VPAVERSION)) -trimpath -ldflags '-s -w' -o $@ ./pkg/updater
 
 $(KUBE)/kube-apiserver $(KUBE)/kubelet $(KUBE)/kube-scheduler &: $(KUBE_MODULE)/go.mod
 	@mkdir -p $(@D)
@@ -219,6 +229,12 @@ bench-agent: bin/quell-agent ## the cost of the agent, compared with other agent
 
 lab-smoke: ## run a study from its file to its report, killed in the middle (root, 2 minutes)
 	go test -trimpath -count 1 -v -timeout 10m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -smoke $(CURDIR)/studies/smoke.yaml
+
+lab-papers: bin/quell ## run one study from its image to its report: STUDY=vm-mapping-image (root, with mmdebstrap; 45 minutes on 2 quiet CPUs without KVM)
+	@test -n "$(STUDY)" || { echo "give STUDY=…, a file of studies/ without .yaml" >&2; exit 2; }
+	@for image in $$(sed -n 's/.* image: \([a-z0-9-]*\)[ ,}].*/\1/p' studies/$(STUDY).yaml | sort -u); do \
+		test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/$$image" || bin/quell lab image build $$image || exit 1; done
+	bin/quell lab run --out lab-results/$(STUDY) studies/$(STUDY).yaml
 
 lab-fault: ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes; LABFAULT='-seed 1' for the same moments again)
 	go test -count 1 -v -timeout 30m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -kills 50 -seed 0 $(LABFAULT)

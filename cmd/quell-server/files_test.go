@@ -17,6 +17,7 @@ import (
 // TestCertificateIsRenewed: the API and the bus of a running server use a certificate that was
 // replaced, and an agent that had been cut off trusts its new CA file.
 func TestCertificateIsRenewed(t *testing.T) {
+	t.Parallel()
 	cert, key, pool := selfSigned(t)
 	client := func() *http.Client {
 		return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
@@ -78,6 +79,7 @@ func TestStateDirectoryIsClosed(t *testing.T) {
 
 // TestCheckOpensFiles: check names a private key that others can read.
 func TestCheckOpensFiles(t *testing.T) {
+	t.Parallel()
 	cert, key, _ := selfSigned(t)
 	args := []string{"check", "--set", "tls.cert=" + cert, "--set", "tls.key=" + key}
 	if _, err := quellServer(t, args...); err != nil {

@@ -20,6 +20,7 @@ import (
 // TestKeeper: the server's own credentials and its signing key are replaced while it runs,
 // agents accept decisions by the new key, and credentials that end soon are counted.
 func TestKeeper(t *testing.T) {
+	t.Parallel()
 	r := &running{t: t, state: t.TempDir(), bus: quelltest.FreeAddress(t)}
 	c, err := config.LoadServer("", nil, []string{"state_dir=" + r.state, "bus.listen=" + r.bus})
 	if err != nil {
@@ -80,6 +81,7 @@ func TestKeeper(t *testing.T) {
 // TestEnrolment: an agent that starts with credentials for enrolment gets others from the
 // server, for a key of its own.
 func TestEnrolment(t *testing.T) {
+	t.Parallel()
 	r := start(t)
 	text, err := quellServer(t, "credentials", "agent", "m1", "--ttl", "2160h", "--enrol", "1h", "--set", "state_dir="+r.state)
 	file := filepath.Join(t.TempDir(), "m1.creds")

@@ -16,6 +16,7 @@ import (
 // Agents of the former key go on and obey until the overlap ends; then they are cut off, and
 // refused with the cause in the audit log, until they have new credentials.
 func TestKeysRotate(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	set := "state_dir=" + g.state
 	command := func(args ...string) string {

@@ -11,6 +11,7 @@ import (
 // TestLoad simulates machines against a server in this process: everything acknowledged
 // is found by SQL.
 func TestLoad(t *testing.T) {
+	t.Parallel()
 	r := start(t)
 	out, err := quellServer(t, "load", "--machines", "5", "--tasks", "4", "--period", "100ms", "--for", "1s", "--json", "--set", "state_dir="+r.state,
 		"--url", "nats://"+r.bus, "--api", "http://"+r.api)

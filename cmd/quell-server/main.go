@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	// Mozilla's CA certificates, where the system has none, as in the image.
+	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/agent/daemon"

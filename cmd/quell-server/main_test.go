@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,6 +33,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == childCommand || os.Getenv(asServer) != "" {
 		main()
 		os.Exit(0)
+	}
+	// A test waits for its servers most of the time.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	quelltest.Main(m)
 }
@@ -157,6 +162,7 @@ func (r *running) sql(text string) string {
 // TestFromAgentToSQL simulates an agent: what it sends over the bus is found by SQL,
 // once, over a restart of the server.
 func TestFromAgentToSQL(t *testing.T) {
+	t.Parallel()
 	r := start(t)
 	creds, err := quellServer(t, "credentials", "agent", "m1", "--set", "state_dir="+r.state)
 	if err != nil {
@@ -200,6 +206,7 @@ func TestFromAgentToSQL(t *testing.T) {
 
 // TestImportOnce imports a trace twice.
 func TestImportOnce(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "t.csv")
 	text := "ts,machine,job,task,platform,signal,variant,class,cpu,cost,coverage,flags\n"

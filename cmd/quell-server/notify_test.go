@@ -23,6 +23,7 @@ import (
 // An incident that an agent sends over the bus reaches a webhook and a collector, and the store,
 // although an Alertmanager accepts connections and never answers.
 func TestIncidentsAreNotified(t *testing.T) {
+	t.Parallel()
 	posts := make(chan [2]string, 100)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)

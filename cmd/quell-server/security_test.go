@@ -130,6 +130,7 @@ const capping = `{"machine":"m1","why":"x","cap":{"task":"/a","rate":0.1,"for":"
 // TestRefusedAndAudited: an unauthorised client is refused by the API and the bus, and
 // the audit log has the client, its address, the operation and the reason.
 func TestRefusedAndAudited(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	stranger, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
 	if err != nil {
@@ -279,10 +280,10 @@ func TestRefusedAndAudited(t *testing.T) {
 }
 
 // TestStalledViewers: a viewer with six connections on which it does not read the answers of
-// 60 MB takes no more than its share of the server's memory, and another user's query of the
+// 16 MB takes no more than its share of the server's memory, and another user's query of the
 // same size is answered meanwhile.
 func TestStalledViewers(t *testing.T) {
-	g := startGuarded(t, "query.memory_mb=256")
+	g := startGuarded(t, "limits.answers_mb=64")
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -290,7 +291,7 @@ func TestStalledViewers(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	const body = `{"sql":"SELECT range, repeat('x', 600) FROM range(100000)"}`
+	const body = `{"sql":"SELECT range, repeat('x', 600) FROM range(26000)"}`
 	for range 6 {
 		c, err := net.Dial("tcp", g.api)
 		if err != nil {
@@ -309,22 +310,23 @@ func TestStalledViewers(t *testing.T) {
 			return false
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
-		if err != nil || n > 128<<20 {
+		if err != nil || n > 33<<20 {
 			t.Fatalf("%s bytes are held, %v", m[1], err)
 		}
-		return n > 50<<20
+		return n > 14<<20
 	})
-	if now := heap(); now > before+100<<20 {
+	if now := heap(); now > before+32<<20 {
 		t.Errorf("the heap grew from %d to %d bytes", before, now)
 	}
 	status, text := olga.ask("POST", "/v1/query", body)
-	if status != http.StatusOK || len(text) < 60_000_000 || !strings.HasSuffix(text, "]}\n") {
+	if status != http.StatusOK || len(text) < 15_600_000 || !strings.HasSuffix(text, "]}\n") {
 		t.Errorf("another user's answer: %d, %d bytes, %.100s", status, len(text), text)
 	}
 }
 
 // TestNATSIsBounded: a message that is too large, and too many subscriptions, are refused.
 func TestNATSIsBounded(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	nc, err := nats.Connect("nats://"+g.bus, login(t, g.credentials(t, authority.Agent, "m1", time.Hour), credential.Specs))
 	if err != nil {

@@ -34,6 +34,7 @@ func TestStreamsFitTheDisk(t *testing.T) {
 // TestSmallDisk: the server starts with its defaults on a disk that has less room than
 // bus.max_mb, and says what it lacks on one that is too small.
 func TestSmallDisk(t *testing.T) {
+	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	disk := func(size string) (dir string) {
 		dir = t.TempDir()

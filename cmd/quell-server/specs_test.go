@@ -20,6 +20,7 @@ import (
 // of its own. The real server leaves it out and names it, over a restart, has no spec of its job,
 // and takes back at an operator's request what the honest ones taught.
 func TestSpecsOfALyingMachine(t *testing.T) {
+	t.Parallel()
 	var b strings.Builder
 	b.WriteString("ts,machine,job,task,platform,signal,variant,class,cpu,cost,coverage,flags\n")
 	r := rand.New(rand.NewPCG(1, 2))

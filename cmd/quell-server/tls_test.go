@@ -79,6 +79,7 @@ func one(machine string) (sample.Millis, []sample.Sample) {
 // TestTLS: with a certificate the API and the bus speak only TLS, and an agent that does
 // not trust the certificate sends nothing.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	cert, key, pool := selfSigned(t)
 	r := &running{tls: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
 	r = startAs(t, r, "tls.cert="+cert, "tls.key="+key)
@@ -106,6 +107,7 @@ func TestTLS(t *testing.T) {
 // TestExternalBus: an external NATS server is used by one setting, with the same
 // permissions of credentials.
 func TestExternalBus(t *testing.T) {
+	t.Parallel()
 	cert, key, pool := selfSigned(t)
 	state := t.TempDir()
 	keys, err := authority.Load(filepath.Join(state, "keys"))

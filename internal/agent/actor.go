@@ -21,6 +21,7 @@ type actor struct {
 	base
 	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
 	pendingUndo map[string]string
+	overruled   overruled
 	profiles    map[string][]pipeline.Profile // by open incident
 	placement   *placement
 	recorder    *recorder
@@ -249,10 +250,11 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 	}
 	delete(ac.pendingUndo, id)
 	ac.health.degrade("undoing cap "+id, nil)
-	ac.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", o.Result, "note", o.Note)
-	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + o.Result.String()}, err)
-	ac.stats.capsEnded[o.Result.String()]++
-	ac.pipeline.Lifted(now, id, o.Result == enforce.TakenOver)
+	result, theirs := ac.overruled.add(now, why, &o, ac.tasks)
+	ac.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", result, "note", o.Note)
+	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + result}, err)
+	ac.stats.capsEnded[result]++
+	ac.pipeline.Lifted(now, id, theirs)
 	return nil
 }
 
@@ -260,7 +262,7 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 // lease has expired, whatever the pipeline's state is: the journal decides.
 func (ac *actor) checkCaps(now sample.Millis) {
 	for _, id := range ac.Enforcer.Check() {
-		ac.undoCap(now, id, "another process changed the limit, or the task ended")
+		ac.undoCap(now, id, overruledWhy)
 	}
 	for _, id := range ac.Enforcer.Due(now) {
 		ac.undoCap(now, id, cmp.Or(ac.pendingUndo[id], "the lease expired"))

@@ -57,6 +57,9 @@ func TestCommandsAboutMany(t *testing.T) {
 		if n := len(r.status().Caps); n != 0 {
 			t.Errorf("%d caps are left", n)
 		}
+		if d := r.do(uncapping(command.Target{All: true}, "again")); d.Message != "nothing is capped on this machine" {
+			t.Errorf("none is capped: %+v", d)
+		}
 		if text := r.refused(capping(command.Target{Job: "nothing"}, 1, "1m", "r"), http.StatusNotFound); !strings.Contains(text, "no task on this machine matches job nothing") {
 			t.Errorf("a job that is not here: %s", text)
 		}

@@ -282,7 +282,7 @@ func (sd *standing) followUncap(now sample.Millis, d *command.Decision, f *outco
 			capped = append(capped, t)
 		}
 	}
-	if err == nil && len(capped) == 0 {
+	if err == nil && len(capped) == 0 && !d.Uncap.All {
 		err = &notFoundError{fmt.Sprintf("no task on this machine that matches %s has a cap set by quell", d.Uncap)}
 	}
 	var done api.Done
@@ -369,10 +369,17 @@ func each(target command.Target, tasks []*task, what string, do func(*task) (api
 	return sum, nil
 }
 
+// nothingCapped is no error: after an uncap of all tasks none has a cap.
+const nothingCapped = "nothing is capped on this machine"
+
 func (sd *standing) uncapTasks(now sample.Millis, target command.Target, tasks []*task, why string) (api.Done, error) {
 	if target.IsGroup() { // only the tasks that have a cap
 		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return !sd.pipeline.Capped(t.Key) })
-		if len(tasks) == 0 {
+		switch {
+		case len(tasks) > 0:
+		case target.All:
+			return api.Done{Message: nothingCapped}, nil
+		default:
 			return api.Done{}, &notFoundError{fmt.Sprintf("no task on this machine that matches %s has a cap set by quell", target)}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,6 +20,9 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/stat"
 	"github.com/grafana/grafana-foundation-sdk/go/table"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 var metricName = regexp.MustCompile(`\b(quell|process|go)_[a-z0-9_]+`)
@@ -78,6 +83,10 @@ func TestGrafanaDashboard(t *testing.T) {
 	if err := new(dashboard.Panel).UnmarshalJSONStrict([]byte(misspelt)); err == nil || err.Error() == "" {
 		t.Error("a misspelt key is accepted")
 	}
+	// Links to the dashboard keep working; the schema is that of Grafana 10.3 and later.
+	if d.Uid == nil || *d.Uid != "quell" || d.SchemaVersion != 39 || len(d.Templating.List) == 0 || d.Templating.List[0].Type != dashboard.VariableTypeDatasource || d.Templating.List[0].Name != "datasource" {
+		t.Errorf("uid %v, schema version %d, variables %+v", d.Uid, d.SchemaVersion, d.Templating.List)
+	}
 	exists, shown := known(), map[string]bool{}
 	var taken [1000][24]bool
 	ids := map[uint32]bool{}
@@ -101,6 +110,16 @@ func TestGrafanaDashboard(t *testing.T) {
 				taken[y][x] = true
 			}
 		}
+		if unit := unitOf(raw); len(panel.Targets) > 0 && !slices.Contains(units, unit) {
+			t.Errorf("%s has the unit %q", *panel.Title, unit)
+		}
+		// Each panel and each query asks the Prometheus that the user has chosen.
+		if refs := regexp.MustCompile(`"datasource":\s*{[^{}]*(\${[^{}]*}[^{}]*)?}`).FindAllString(string(raw), -1); len(panel.Targets) > 0 && len(refs) != len(panel.Targets)+1 ||
+			slices.ContainsFunc(refs, func(ref string) bool {
+				return !strings.Contains(ref, `"${datasource}"`) || !strings.Contains(ref, `"prometheus"`)
+			}) {
+			t.Errorf("%s has the data sources %q", *panel.Title, refs)
+		}
 		for _, target := range panel.Targets {
 			query, ok := target.(*grafana.Dataquery)
 			if !ok {
@@ -118,6 +137,87 @@ func TestGrafanaDashboard(t *testing.T) {
 		if !shown[name] {
 			t.Errorf("%s is in no panel", name)
 		}
+	}
+}
+
+// units are the names of Grafana's units that the dashboard may use. Grafana shows another name as text.
+var units = []string{"short", "percentunit", "s", "bytes"}
+
+// unitOf is the unit of a panel's values.
+func unitOf(panel []byte) string {
+	var p struct {
+		FieldConfig struct{ Defaults struct{ Unit string } }
+	}
+	if err := json.Unmarshal(panel, &p); err != nil {
+		return err.Error()
+	}
+	return p.FieldConfig.Defaults.Unit
+}
+
+// Every metric that a page names exists, and promtool accepts every expression of one.
+func TestPagesReadMetricsThatExist(t *testing.T) {
+	var server []byte // where the server's metrics are named
+	for _, name := range []string{"server/metrics.go", "notify/queue.go", "evict/evict.go"} {
+		text, err := os.ReadFile("../cluster/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server = append(server, text...)
+	}
+	exists, series := known(), regexp.MustCompile(`\bquell_[a-z0-9_]*[a-z0-9](_?…|_?\*)?`)
+	span := regexp.MustCompile("`([^`\n]*quell_[^`\n]*)`")
+	var pages []string
+	for _, pattern := range []string{"../../README.md", "../../docs/*.md", "../../docs/signals/*.md", "../../deploy/helm/quell/README.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatal(pattern, err)
+		}
+		pages = append(pages, found...)
+	}
+	type rule struct {
+		Record string `yaml:"record"`
+		Expr   string `yaml:"expr"`
+	}
+	var rules []rule
+	n := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range series.FindAllString(string(text), -1) {
+			if n++; !exists[name] && !strings.Contains(string(server), `"`+name+`"`) && !strings.HasSuffix(name, "…") && !strings.HasSuffix(name, "*") && name != "quell_hosts" { // that is an output of terraform
+
+				t.Errorf("%s names %s, which does not exist", page, name)
+			}
+		}
+		for _, m := range span.FindAllStringSubmatch(string(text), -1) {
+			if name := series.FindString(m[1]); name != "" && name != m[1] && !strings.Contains(m[1], "…") {
+				rules = append(rules, rule{fmt.Sprintf("page:%d", len(rules)), m[1]})
+			}
+		}
+	}
+	if n < 100 || len(rules) < 5 {
+		t.Errorf("%d names and %d expressions", n, len(rules))
+	}
+	quelltest.Need(t, "promtool")
+	check := func(all []rule) (string, error) {
+		text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "pages", "rules": all}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "rules.yaml")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("promtool", "check", "rules", file).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := check(rules); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := check(append(rules, rule{"page:wrong", "quell_degraded >> 0"})); err == nil {
+		t.Errorf("a wrong expression is accepted: %s", out)
 	}
 }
 

@@ -54,14 +54,14 @@ func (v *view) jobs() (top []*job, specs map[specState]int) {
 		if t.pressure.said {
 			j.stall = j.stall.with(t.pressure.share)
 		}
-		for i := range t.views {
-			s := &t.views[i]
-			if c := float64(s.Cost); c == c {
-				j.costs[s.Signal] = j.costs[s.Signal].with(c)
+		for i := range t.judged {
+			s := &t.judged[i]
+			if s.cost == s.cost {
+				j.costs[s.signal] = j.costs[s.signal].with(s.cost)
 			}
-			if s.Spec.Job != "" && !seen[s.Spec.Key] { // else the signal did not count the task
-				seen[s.Spec.Key] = true
-				specs[specState{s.Signal, s.Spec.State}]++
+			if s.spec != nil && s.spec.Job != "" && !seen[s.spec.Key] { // else the signal did not count the task
+				seen[s.spec.Key] = true
+				specs[specState{s.signal, s.spec.State}]++
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 
-	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -86,18 +85,14 @@ func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
 	verdicts := sm.end(now, iv, sig.Name, 0)
 	for i, t := range sm.tasks.order {
 		r, v := iv.Reading(i), &verdicts[i]
-		view := api.SignalView{Signal: sig.Name, Cost: incident.Value(r.Cost), Limit: incident.Value(math.NaN()), Outlier: v.Outlier,
-			Coverage: w.counted[i].Coverage}
-		if r.Spec != nil {
-			view.Spec = *r.Spec
-		}
+		view := judged{signal: sig.Name, cost: r.Cost, limit: math.NaN(), outlier: v.Outlier, coverage: w.counted[i].Coverage, spec: r.Spec}
 		if v.Judged {
-			view.Limit = incident.Value(v.Limit)
+			view.limit = v.Limit
 		}
-		if v.Sane && view.Spec.State == spec.Learning {
-			view.ReadyIn = float64(t.missing(sig.Name)) * sm.Config.Sampling.Period.Seconds()
+		if v.Sane && (r.Spec == nil || r.Spec.State == spec.Learning) {
+			view.readyIn = float64(t.missing(sig.Name)) * sm.Config.Sampling.Period.Seconds()
 		}
-		t.views = append(t.views, view)
+		t.judged = append(t.judged, view)
 	}
 }
 

@@ -251,7 +251,7 @@ func metrics() []metric {
 			one(func(v *view) float64 { return float64(len(v.Enforcer.Stuck())) })},
 		{"quell_cap_undo_failures_total", "Attempts to undo a cap that failed.", count, nil,
 			one(func(v *view) float64 { return float64(v.stats.undoFailed) })},
-		{"quell_caps_ended_total", "Caps ended, by how: restored, taken-over by another program, or gone with the task.", count, []string{"result"},
+		{"quell_caps_ended_total", "Caps ended, by how: restored; taken-over: another program set another limit; reset: another program put back the old one; gone with the task.", count, []string{"result"},
 			byLabel(func(s *stats) map[string]uint64 { return s.capsEnded })},
 		{"quell_outcomes_total", "Outcomes of caps.", count, []string{"outcome"},
 			byLabel(func(s *stats) map[string]uint64 { return s.outcomes })},

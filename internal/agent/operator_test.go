@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/origin"
 )
 
 // crowd is a machine with tasks to send commands about.
@@ -420,6 +422,9 @@ func TestTakenOver(t *testing.T) {
 		if inc.Outcome != plan.CapTakenOver || inc.Rounds[0].Ended == 0 {
 			t.Errorf("incident %+v", inc)
 		}
+		if len(s.Overruled) != 1 || s.Overruled[0].Task != "/batch/noisy-1" || s.Overruled[0].Result != "taken-over" || !strings.Contains(s.Overruled[0].Note, `holds "0.7"`) {
+			t.Errorf("overruled %+v", s.Overruled)
+		}
 		a := r.audit()
 		if last := a[len(a)-1]; last.What != "uncap" || !strings.Contains(last.Why, "another process") || !strings.Contains(last.Why, "taken-over") {
 			t.Errorf("audit %+v", last)
@@ -428,6 +433,57 @@ func TestTakenOver(t *testing.T) {
 		r.pass(10 * time.Minute)
 		if got := r.values[noisy.limit()]; got != "0.7" || len(r.incidents()[0].Rounds) != 1 {
 			t.Errorf("later the limit is %q, rounds %d", got, len(r.incidents()[0].Rounds))
+		}
+	})
+}
+
+// A limit that another program resets, as systemd does at daemon-reload, ends the cap, visibly. The
+// task may be capped once more in the incident; after the second reset the other program has the
+// last word.
+func TestReset(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on")
+		noisy := r.add("/batch/noisy-1", 0.05)
+		noisy.facts = &origin.Facts{Origin: origin.Origin{Runtime: origin.Systemd}}
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		noisy.set(1.5)
+		for n := 1; n <= 2; n++ {
+			for i := 0; len(r.status().Caps) == 0; i++ {
+				if i == 20 {
+					t.Fatalf("no cap before reset %d", n)
+				}
+				r.pass(time.Minute)
+			}
+			r.settle()
+			r.values[noisy.limit()] = "max"
+			r.pass(time.Second)
+			s := r.status()
+			if len(s.Caps) != 0 || len(s.Overruled) != n || s.Overruled[n-1].Result != "reset" || !strings.Contains(s.Overruled[n-1].Likely, "daemon-reload") {
+				t.Fatalf("reset %d: caps %+v, overruled %+v", n, s.Caps, s.Overruled)
+			}
+			if got := r.values[noisy.limit()]; got != "max" {
+				t.Errorf("the limit is %q", got)
+			}
+		}
+		if inc := r.incidents()[0]; inc.Outcome != plan.CapTakenOver || len(inc.Rounds) != 2 {
+			t.Errorf("incident %+v", inc)
+		}
+		r.pass(10 * time.Minute)
+		if got := r.values[noisy.limit()]; got != "max" || len(r.incidents()[0].Rounds) != 2 {
+			t.Errorf("later the limit is %q, rounds %d", got, len(r.incidents()[0].Rounds))
+		}
+		if note := r.task("/batch/noisy-1").Note; !strings.Contains(note, "another program ended its cap") {
+			t.Errorf("note %q", note)
+		}
+		if _, now := r.scrape(); now[`quell_caps_ended_total{result="reset"}`] != "2" {
+			t.Errorf("%v", now)
+		}
+		r.pass(25 * time.Hour)
+		if s := r.status(); slices.ContainsFunc(s.Overruled, func(c api.Overruled) bool { return s.Now.Sub(c.At) > 24*time.Hour }) {
+			t.Errorf("overruled %+v", s.Overruled)
 		}
 	})
 }

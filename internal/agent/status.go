@@ -40,6 +40,7 @@ func (v *view) status() api.Status {
 	for _, c := range v.pipeline.Caps() {
 		s.Caps = append(s.Caps, api.CapView{Task: c.Task.Name, CapState: c})
 	}
+	s.Overruled = v.standing.actor.overruled.recent(s.Now)
 	s.Degraded = v.health.lines()
 	return s
 }
@@ -83,6 +84,9 @@ func (v *view) note(t *task) string {
 			said = append(said, n)
 		}
 	}
+	if v.standing.actor.overruled.lately(t.Name, sample.At(v.clock.now())) {
+		said = append(said, "another program ended its cap (quell status)")
+	}
 	for i, s := range v.scheduler.sources {
 		switch st := &t.seats[i]; {
 		case st.lastErr != "":
@@ -98,8 +102,15 @@ func (v *view) taskViews() []api.TaskView {
 	views := make([]api.TaskView, 0, len(v.tasks.byKey))
 	roles := v.pipeline.Roles()
 	for _, t := range v.tasks.byKey {
+		var costs []api.SignalView
+		if t.judged != nil {
+			costs = make([]api.SignalView, 0, len(t.judged))
+		}
+		for i := range t.judged {
+			costs = append(costs, t.judged[i].view())
+		}
 		views = append(views, api.TaskView{Task: t.Task, CPU: t.cpu, Flags: t.flags.String(), Role: roles[t.Key],
-			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: slices.Clone(t.views),
+			Capped: v.pipeline.Capped(t.Key), Note: v.note(t), Costs: costs,
 			ClassWhy: t.found.Why, Proposed: t.found.Proposed, Labels: t.found.Labels()})
 	}
 	slices.SortFunc(views, func(x, y api.TaskView) int { return strings.Compare(string(x.Name), string(y.Name)) })

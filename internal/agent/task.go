@@ -8,6 +8,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -43,14 +44,30 @@ type task struct {
 	group             *cgroupNode   // that its threads are in; nil if that is not known
 	placementRead     time.Time     // when places and reach were read
 	placementInterval time.Duration // time to the next look, while it is busy
-	views             []api.SignalView
-	cpu               float64 // CPU-s/s of the last interval
+	judged            []judged      // in the newest window, by the signals that were counted
+	cpu               float64       // CPU-s/s of the last interval
 	flags             sample.Flags
 	// threads at the last interval's end. They are counted only if samples are recorded and
 	// the task was busy: that reads some files of each cgroup below it. 0: not counted.
 	threads     int
 	blind       blindUsage
 	throttledBy string // the cgroup above it that was out of quota in the last interval
+}
+
+// judged is how a task was judged by a signal in the newest window.
+type judged struct {
+	signal                         sample.SignalName
+	cost, limit, coverage, readyIn float64    // as in api.SignalView
+	spec                           *spec.Spec // its subject's; nil if there was no cost
+	outlier                        bool
+}
+
+func (j *judged) view() api.SignalView {
+	v := api.SignalView{Signal: j.signal, Cost: incident.Value(j.cost), Limit: incident.Value(j.limit), Outlier: j.outlier, Coverage: j.coverage, ReadyIn: j.readyIn}
+	if j.spec != nil {
+		v.Spec = *j.spec
+	}
+	return v
 }
 
 // blindUsage is the usage of a task in the newest window and in the newest stretch, CPU-s/s;

@@ -117,7 +117,7 @@ func (sm *sampler) measure(t *task, now time.Time, wall float64) {
 	if t.places.Split {
 		t.flags |= sample.Split
 	}
-	t.views, t.notes[noteReading] = t.views[:0], ""
+	t.judged, t.notes[noteReading] = t.judged[:0], ""
 	if t.cpu < idle {
 		t.placementInterval = 0 // look soon once it is busy
 	}

@@ -39,6 +39,7 @@ type Status struct {
 	Tasks     int             `json:"tasks"`
 	Outside   float64         `json:"outside"` // CPU-s/s used outside any task in the last interval
 	Caps      []CapView       `json:"caps"`
+	Overruled []Overruled     `json:"overruled,omitempty"` // within a day, the newest 20
 	Open      int             `json:"open_incidents"`
 	Intervals uint64          `json:"intervals"` // sampling intervals finished
 	Degraded  []string        `json:"degraded,omitempty"`
@@ -97,6 +98,18 @@ type SignalStatus struct {
 type CapView struct {
 	Task sample.TaskName `json:"task"`
 	plan.CapState
+}
+
+// Overruled is a cap that ended because another program changed the limit. quell leaves the limit as
+// it is.
+type Overruled struct {
+	Task   sample.TaskName `json:"task"`
+	ID     string          `json:"id"` // of the cap
+	At     sample.Millis   `json:"at"`
+	By     string          `json:"by"`     // who had set the cap
+	Result string          `json:"result"` // taken-over: it has another limit now; reset: that from before the cap
+	Note   string          `json:"note"`   // what the limit is now
+	Likely string          `json:"likely,omitempty"`
 }
 
 // TaskView is a task that the agent follows.

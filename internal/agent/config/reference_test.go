@@ -214,7 +214,7 @@ func TestNumbersArrive(t *testing.T) {
 	a := load(t, `
 spec: {min_tasks: 2, min_samples: 3, age_weight: 0.5, every: 2m, stale_after: 3m}
 detect: {sigmas: 1.5, outliers: 2, outlier_window: 4m, window: 5m, look_back: 7m, correlation: 0.5, pace: 2s, top: 3}
-enforce: {mode: on, rate: 0.3, best_effort_rate: 0.2, io_ops: 7, io_bytes: 8192, net_bytes: 9999, cap: feedback, for: 1m, longest: 10m, confine: 5, confine_within: 6h, confine_for: 7m, trial: 90s, trials: 3, max_caps: 2, round_outliers: 4, calm: 6m, settle: 8m}
+enforce: {mode: on, rate: 0.3, best_effort_rate: 0.2, io_ops: 7, io_bytes: 8192, net_bytes: 9999, cap: feedback, for: 1m, longest: 10m, confine: 5, confine_within: 6h, confine_for: 7m, trial: 90s, trials: 3, groups: true, max_caps: 2, round_outliers: 4, calm: 6m, settle: 8m}
 signals: [runq]
 `, nil, nil)
 	if s := a.Spec.Params; s.MinTasks != 2 || s.MinSamples != 3 || s.AgeWeight != 0.5 || s.Every != 2*time.Minute || s.StaleAfter != 3*time.Minute {
@@ -226,7 +226,7 @@ signals: [runq]
 		t.Errorf("detect %+v, %v", d, err)
 	}
 	p, err := a.Policy()
-	want := plan.Policy{Mode: plan.On, MinLevel: detect.Likely, Rate: 0.3, BestEffortRate: 0.2, IO: plan.IORate{Ops: 7, Bytes: 8192}, Net: 9999, Feedback: true, For: time.Minute, MaxDuration: 10 * time.Minute, Confine: 5, ConfineWithin: 6 * time.Hour, ConfineFor: 7 * time.Minute, Trial: 90 * time.Second, Trials: 3, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
+	want := plan.Policy{Mode: plan.On, MinLevel: detect.Likely, Rate: 0.3, BestEffortRate: 0.2, IO: plan.IORate{Ops: 7, Bytes: 8192}, Net: 9999, Feedback: true, For: time.Minute, MaxDuration: 10 * time.Minute, Confine: 5, ConfineWithin: 6 * time.Hour, ConfineFor: 7 * time.Minute, Trial: 90 * time.Second, Trials: 3, Groups: true, MaxCaps: 2, Outliers: 4, Calm: 6 * time.Minute, Settle: 8 * time.Minute}
 	if err != nil || p != want {
 		t.Errorf("policy %+v, %v; want %+v", p, err, want)
 	}

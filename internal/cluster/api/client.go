@@ -84,6 +84,11 @@ func (c *Client) Machines(ctx context.Context) ([]Machine, error) {
 	return get[Machine](ctx, c, PathMachines, nil)
 }
 
+// Tasks lists a machine's tasks of the last 10 minutes with their newest samples.
+func (c *Client) Tasks(ctx context.Context, machine string) ([]Task, error) {
+	return get[Task](ctx, c, PathTasks, map[string]string{"machine": machine})
+}
+
 // Specs lists the newest versions, optionally of one job or platform.
 func (c *Client) Specs(ctx context.Context, job, platform string) ([]Spec, error) {
 	return get[Spec](ctx, c, PathSpecs, map[string]string{"job": job, "platform": platform})

@@ -39,7 +39,7 @@ func (g *guest) may(t *testing.T, do func() error) bool {
 	t.Helper()
 	before := g.LastError()
 	if err := do(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; the server's last error: %v", err, g.LastError())
 	}
 	// The server answers in order: a refusal arrives before the answer.
 	if err := g.FlushTimeout(10 * time.Second); err != nil {

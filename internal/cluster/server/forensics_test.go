@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -162,7 +163,39 @@ func TestOnlyWhatCapsConfirmBecomesAdvice(t *testing.T) {
 	}
 }
 
-// TestDocumentedQueriesRun runs what docs/sql.md shows, on case 4.
+// queriesOf are the SQL statements that a page shows: in blocks of SQL, as arguments of quell query,
+// and in requests to the API.
+func queriesOf(page string) (all []string) {
+	for _, m := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(page, -1) {
+		for s := range strings.SplitSeq(m[1], ";") {
+			if strings.TrimSpace(s) != "" {
+				all = append(all, s)
+			}
+		}
+	}
+	for _, m := range regexp.MustCompile(`quell query (?:--[a-z]+ [^\s"]+ )*"((?:[^"\\]|\\.)+)"`).FindAllStringSubmatch(page, -1) {
+		all = append(all, strings.ReplaceAll(m[1], `\"`, `"`))
+	}
+	for _, m := range regexp.MustCompile(`"sql": "((?:[^"\\]|\\.)+)"`).FindAllStringSubmatch(page, -1) {
+		all = append(all, strings.ReplaceAll(m[1], `\"`, `"`))
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return strings.Contains(s, "…") }) // a form
+}
+
+// userPages are README.md and the pages of docs, without changelog and design notes.
+func userPages(t *testing.T) []string {
+	all := []string{"../../../README.md"}
+	for _, pattern := range []string{"../../../docs/*.md", "../../../docs/signals/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) < 5 {
+			t.Fatal(pattern, found, err)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+// TestDocumentedQueriesRun runs what the pages show, on case 4; the answers are in docs/sql.md.
 func TestDocumentedQueriesRun(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/sql.md")
 	if err != nil {
@@ -170,18 +203,22 @@ func TestDocumentedQueriesRun(t *testing.T) {
 	}
 	b := forensic(t)
 	var statements []string
-	for _, m := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllSubmatch(text, -1) {
-		for s := range strings.SplitSeq(string(m[1]), ";") {
-			if strings.TrimSpace(s) != "" {
-				statements = append(statements, s)
-			}
+	pages := 0
+	for _, name := range userPages(t) {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := queriesOf(string(page)); len(found) > 0 {
+			statements = append(statements, found...)
+			pages++
 		}
 	}
-	for _, m := range regexp.MustCompile(`(?m)^    quell query "([^"]+)"`).FindAllSubmatch(text, -1) {
-		statements = append(statements, string(m[1]))
+	if pages < 4 {
+		t.Errorf("only %d pages have queries", pages)
 	}
-	if len(statements) < 4 {
-		t.Fatalf("%d statements", len(statements))
+	if len(statements) < 10 {
+		t.Fatalf("%d statements: %q", len(statements), statements)
 	}
 	answered := 0
 	for _, s := range statements {

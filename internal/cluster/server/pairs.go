@@ -8,22 +8,23 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/plan"
 )
 
 // pairsSQL aggregates what incidents say of pairs of jobs on one machine, and what caps gave.
 // A pair is advice if an incident says to its end that the suspect is the antagonist: proven,
 // or likely and a cap helped. One that caps mostly clear is none. Each cap counts for the job
-// that was capped.
+// that was capped. Tasks that hurt only together are no pair: neither hurts the victim alone.
 const pairsSQL = `WITH i AS (SELECT machine, id AS incident, cost, threshold FROM incidents WHERE %[1]s),
 named AS (
   SELECT s.victim_job, s.job, count(*) AS incidents, count(DISTINCT s.machine) AS machines, median(i.cost / nullif(i.threshold, 0)) AS strength, avg(s.correlation) AS correlation,
     count(*) FILTER (s.level = 'proven') AS proven, count(*) FILTER (s.level = 'proven' AND s.method = 'accounting') AS accounted, max(s.updated) AS newest
-  FROM suspects s JOIN i USING (machine, incident) WHERE s.named_from IS NOT NULL AND s.level IN ('proven', 'likely') GROUP BY s.victim_job, s.job
+  FROM suspects s JOIN i USING (machine, incident) WHERE s.named_from IS NOT NULL AND s.level IN ('proven', 'likely') AND s.method IS DISTINCT FROM '%[5]s' GROUP BY s.victim_job, s.job
 ), tried AS (
   SELECT r.victim_job, r.job, count(DISTINCT (r.machine, r.id)) AS caps, count(DISTINCT (r.machine, r.id)) FILTER (r.outcome = '%[2]s') AS helped,
     median(r.relative_cost) AS relative_cost, median(1 - r.usage_under / nullif(r.usage_before, 0)) AS usage_lost
-  FROM rounds r JOIN i USING (machine, incident) WHERE r.outcome IN ('%[2]s', '%[3]s', '%[4]s') GROUP BY r.victim_job, r.job
+  FROM rounds r JOIN i USING (machine, incident) WHERE r.outcome IN ('%[2]s', '%[3]s', '%[4]s') AND r.tasks = 1 GROUP BY r.victim_job, r.job
 )
 SELECT victim_job, job, incidents, machines, strength, correlation, proven, accounted, coalesce(caps, 0), coalesce(helped, 0), relative_cost, usage_lost, epoch_ms(newest)
 FROM named LEFT JOIN tried USING (victim_job, job)
@@ -36,7 +37,7 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	a := s.answer(w, r, listForm(pairOf))
-	job := &duck.Job{SQL: fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise), From: from}
+	job := &duck.Job{SQL: fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise, detect.ByGroup), From: from}
 	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
 	return a.finish(sum.Truncated, err)
 }

@@ -1,12 +1,15 @@
 package store
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quell-dev/quell/internal/core/incident"
 )
 
 // compacted opens the store in a folder and compacts it until nothing is left to do.
@@ -116,5 +119,22 @@ func TestASegmentOfThisVersionIsNotUpgraded(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestARoundHasARowForEachTask: tasks that were capped together share its ID and its costs.
+func TestARoundHasARowForEachTask(t *testing.T) {
+	text := `{"id":"inc-1","machine":"m","signal":"cpi","victim":{"task":"/web","job":"web"},"updated":9,"rounds":[{"id":"cap-1","suspect":{"task":"/a","job":"a"},"rate":0.1,"usage_before":2,
+		"with":[{"suspect":{"task":"/b","job":"b"},"rate":0.01,"usage_before":3}],"from":1,"until":5,"ended":5,"by":"quell","cost_before":2,"cost_under":1,"relative_cost":0.5,"samples":3,"outcome":"true-positive"}]}`
+	var inc incident.Record
+	if err := json.Unmarshal([]byte(text), &inc); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range RoundsOf(&inc) {
+		got = append(got, fmt.Sprint(r.ID, " ", r.Tasks, " ", r.Job, " ", *r.Rate, " ", *r.UsageBefore, " ", *r.CostUnder, " ", r.Outcome))
+	}
+	if want := []string{"cap-1 2 a 0.1 2 1 true-positive", "cap-1 2 b 0.01 3 1 true-positive"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

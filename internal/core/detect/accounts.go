@@ -250,9 +250,9 @@ func (d *Detector) usedBefore(s *series, victim, suspect int) (bad, before float
 	for _, r := range s.rows {
 		switch {
 		case r.cause[victim] == good:
-			n[0], before = n[0]+1, before+float64(r.pressure[suspect])
+			n[0], before = n[0]+1, before+float64(r.usage(suspect))
 		case r.cause[victim] == byNeighbour && newest.Sub(r.at) < d.params.OutlierWindow:
-			n[1], bad = n[1]+1, bad+float64(r.pressure[suspect])
+			n[1], bad = n[1]+1, bad+float64(r.usage(suspect))
 		}
 	}
 	if n[0] == 0 || n[1] == 0 {

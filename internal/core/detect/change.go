@@ -73,7 +73,7 @@ func (d *Detector) shift(victim int, of func(*row) float64) shift {
 // moved reports whether a task used more when the victim was bad: by the given number of
 // standard errors, and by at least the signal's least pressure.
 func (d *Detector) moved(s *series, victim, suspect int, errors float64) bool {
-	u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[suspect]) })
+	u := d.shift(victim, func(r *row) float64 { return float64(r.usage(suspect)) })
 	return u.up(errors) && u.bad-u.good >= d.leastPressure(s)
 }
 
@@ -87,7 +87,7 @@ func (d *Detector) leastPressure(s *series) float64 {
 
 // wasLimited reports whether quell limited a task in one of the pairs.
 func (d *Detector) wasLimited(task int) bool {
-	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.cause[task] == limited })
+	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.causeOf(task) == limited })
 }
 
 // moreWork reports whether the victim did more work when it was bad. Work is usage ÷ cost

@@ -139,8 +139,12 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 		return d.verdicts
 	}
 	queued := len(d.queue)
-	for i, slot := 0, -1; i < len(readings); i++ {
-		slot = s.slot(readings[i].Task, slot+1)
+	for i, next := 0, 0; i < len(readings); i++ {
+		slot := s.slot(readings[i].Task, next)
+		next = slot + 1
+		if slot >= s.columns && !s.quiet(&readings[i]) {
+			slot = s.column(slot)
+		}
 		d.verdicts[i] = d.judge(s, row, slot, at, &readings[i])
 		if row.ownCost(slot) > 0 {
 			s.tasks[slot].counted, s.tasks[slot].lastCounted = true, at
@@ -187,7 +191,9 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 		d.rejected[s.signal.Name]++
 		return v
 	}
-	row.cost[slot] = float32(r.Cost)
+	if slot < s.columns {
+		row.cost[slot] = float32(r.Cost)
+	}
 	if !s.signal.Active(r.CPU, r.Rate, r.Cost) || r.Flags&sample.Capped != 0 {
 		return v
 	}
@@ -244,7 +250,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 // required.
 func (d *Detector) review(s *series) {
 	row := s.rows[len(s.rows)-1]
-	for i := range s.tasks {
+	for i := range s.tasks[:s.columns] {
 		t := &s.tasks[i]
 		if !t.used || t.trialRequested == 0 {
 			continue
@@ -343,7 +349,7 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 		a := d.queue[0]
 		d.queue = slices.Delete(d.queue, 0, 1)
 		slot, ok := a.signal.index[a.victim]
-		if !ok {
+		if !ok || slot >= a.signal.columns {
 			continue // forgotten in the meantime
 		}
 		f := d.analyse(a, slot)

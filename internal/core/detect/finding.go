@@ -89,6 +89,7 @@ const (
 	ByAccounts   Basis = "accounting"  // of the tasks served while the victim waited
 	ByStatistics Basis = "statistics"  // a calibrated probability
 	ByTrial      Basis = "trial"       // it was limited, and that helped
+	ByGroup      Basis = "group"       // it was limited together with others, which helped, and without it less
 	ByFormula    Basis = "correlation" // CPI², section 4.2, and rules like it
 )
 

@@ -204,7 +204,7 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	d.num, d.den = zeroed(d.num, n), zeroed(d.den, n)
 	num, den := d.num[:n], d.den[:n]
 	for _, p := range d.pairs {
-		w, pressure := p.weight, p.row.pressure[:n]
+		w, pressure := p.weight, p.row.pressure
 		for i, u := range pressure {
 			num[i] += w * float64(u)
 			den[i] += float64(u)
@@ -358,7 +358,7 @@ const Relief = 1.0 / 6
 // victim's cost under the hold, without the first interval of each hold, with its cost in
 // bad intervals without a hold.
 func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
-	if !d.limits {
+	if !d.limits || suspect >= s.columns {
 		return false
 	}
 	var sum, n [2]float64 // bad without hold; under the hold
@@ -419,7 +419,7 @@ func (d *Detector) meanBadUsage(victim, suspect int) float64 {
 	n := 0
 	for _, p := range d.pairs {
 		if p.row.cause[victim] == byNeighbour {
-			sum, n = sum+float64(p.row.pressure[suspect]), n+1
+			sum, n = sum+float64(p.row.usage(suspect)), n+1
 		}
 	}
 	return sum / float64(max(n, 1))
@@ -432,7 +432,7 @@ func (d *Detector) coVictim(victim, suspect int) bool {
 	for _, p := range d.pairs {
 		if p.row.cause[victim] == byNeighbour {
 			bad++
-			if p.row.cause[suspect] == byNeighbour {
+			if p.row.causeOf(suspect) == byNeighbour {
 				both++
 			}
 		}

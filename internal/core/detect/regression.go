@@ -307,10 +307,10 @@ func (t *regression) load(d *Detector, s *series, victim int) bool {
 		usual := t.usual(i)
 		var good, bad, most float64
 		for r, row := range t.rows {
-			u := float64(row.pressure[i])
+			u := float64(row.usage(i))
 			// A suspect that is a victim too uses more CPU for the same work: its work
 			// counts, not its usage.
-			if s.signal.PerWork && row.cause[i].judged() && usual > 0 {
+			if s.signal.PerWork && row.causeOf(i).judged() && usual > 0 {
 				u /= max(1, float64(row.cost[i])/usual)
 			}
 			t.column = append(t.column, u)
@@ -338,7 +338,7 @@ func (t *regression) usual(slot int) float64 {
 	var sum float64
 	n := 0
 	for i, r := range t.rows {
-		if !t.bad[i] && r.cause[slot].judged() {
+		if !t.bad[i] && r.causeOf(slot).judged() {
 			sum, n = sum+float64(r.cost[slot]), n+1
 		}
 	}
@@ -396,8 +396,8 @@ func (t *regression) contradicts(a int, beta []float64) bool {
 	own := t.usageOf(t.fits[a].slot)
 	for i, r := range t.rows {
 		side := 0
-		switch is := r.cause[t.fits[a].slot] == limited; {
-		case is && (i == 0 || t.rows[i-1].cause[t.fits[a].slot] != limited):
+		switch is := r.causeOf(t.fits[a].slot) == limited; {
+		case is && (i == 0 || t.rows[i-1].causeOf(t.fits[a].slot) != limited):
 			continue
 		case is:
 			side = 1
@@ -482,7 +482,7 @@ func levelChanges(u []float64) int {
 func (t *regression) limitCount(slot int) (count int) {
 	was := false
 	for _, r := range t.rows {
-		is := r.cause[slot] == limited
+		is := r.causeOf(slot) == limited
 		if is && !was {
 			count++
 		}

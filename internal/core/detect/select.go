@@ -28,7 +28,7 @@ func (d *Detector) selectSuspect(s *series, victim int) int {
 		if d.den[i] > 0 && d.num[i]/d.den[i] >= d.params.Correlation {
 			return -1
 		}
-		u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[i]) })
+		u := d.shift(victim, func(r *row) float64 { return float64(r.usage(i)) })
 		all = append(all, Accusable{Task: t.task, Usage: d.den[i], BadUsage: d.meanBadUsage(victim, i), Rise: u.bad - u.good})
 		slots = append(slots, i)
 	}

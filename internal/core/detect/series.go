@@ -10,15 +10,17 @@ import (
 )
 
 // series is the data of one signal for all tasks over the window: a row per interval, a
-// column (slot) per task, so that an analysis reads memory sequentially.
+// column (slot) per task, so that an analysis reads memory sequentially. Tasks that only sleep
+// have slots beyond the columns, and take no memory in rows.
 type series struct {
-	signal sample.Signal
-	index  map[sample.TaskKey]int
-	tasks  []taskState
-	free   []int
-	rows   []*row // oldest first
-	spare  []*row
-	memory memory // what is older than rows, if it is kept
+	signal  sample.Signal
+	index   map[sample.TaskKey]int
+	tasks   []taskState // by slot: first those with columns, then those that only slept
+	columns int
+	free    []int  // unused columns
+	rows    []*row // oldest first
+	spare   []*row
+	memory  memory // what is older than rows, if it is kept
 }
 
 // taskState is the state of one task.
@@ -26,13 +28,18 @@ type taskState struct {
 	task  sample.Task
 	reach sample.Set
 	flags sample.Flags // of its newest reading
+	used  bool
+	*past // nil without a column
+}
+
+// past is the state of a task that did more than sleep.
+type past struct {
 	spec  spec.Spec
 	limit float64
 	level recentCost // of the costs that are judged
 	mild  bool       // limit is lower than usual, because of its level
 	unit  unit       // of its own work, in the signal of a queue
 	bad   []mark     // of the last OutlierWindow
-	used  bool
 	// counted: its cost was counted, and is reliable, in the interval that ended at lastCounted,
 	// the newest such one.
 	counted     bool
@@ -95,9 +102,21 @@ func (s *series) begin(at, end, remembered sample.Millis) *row {
 	clear(r.pressure)
 	clear(r.misses)
 	r.at, r.held = at, false
-	r.grow(len(s.tasks))
+	r.grow(s.columns)
 	s.rows = append(s.rows, r)
 	return r
+}
+
+// usage, causeOf and costOf are the values of a task, which need not have a column.
+func (r *row) usage(slot int) float32  { return valueAt(r.pressure, slot) }
+func (r *row) causeOf(slot int) cause  { return valueAt(r.cause, slot) }
+func (r *row) costOf(slot int) float32 { return valueAt(r.cost, slot) }
+
+func valueAt[T any](column []T, slot int) (v T) {
+	if slot < len(column) {
+		v = column[slot]
+	}
+	return v
 }
 
 // anyLimited reports whether a task was limited.
@@ -119,8 +138,8 @@ func (r *row) miss(slot int, perInstruction float64) {
 	r.misses[slot] = float32(perInstruction)
 }
 
-// slot returns the task's column and allocates one for a new task. The guess is the
-// probable column: the order of tasks mostly stays the same.
+// slot returns the task's slot; that of a new task has no column. The guess is the
+// probable slot: the order of tasks mostly stays the same.
 func (s *series) slot(t *sample.Task, guess int) int {
 	if guess < len(s.tasks) && s.tasks[guess].used && s.tasks[guess].task.Key == t.Key {
 		return guess
@@ -128,19 +147,49 @@ func (s *series) slot(t *sample.Task, guess int) int {
 	if i, ok := s.index[t.Key]; ok {
 		return i
 	}
-	var i int
+	s.tasks = append(s.tasks, taskState{task: *t, used: true})
+	s.index[t.Key] = len(s.tasks) - 1
+	return len(s.tasks) - 1
+}
+
+// quiet reports whether a reading is that of a task without a column: nothing of it is stored.
+func (s *series) quiet(r *Reading) bool {
+	return !(r.Pressure > 0) && !(r.Misses > 0) && r.Flags&sample.Capped == 0 &&
+		(math.IsNaN(r.Cost) || r.Cost == 0 && !s.signal.Active(r.CPU, r.Rate, r.Cost))
+}
+
+// column gives a task without a column one, and returns its new slot.
+func (s *series) column(slot int) int {
+	t := s.tasks[slot]
+	t.past = &past{}
+	i := s.columns
 	if n := len(s.free); n > 0 {
 		i, s.free = s.free[n-1], s.free[:n-1]
+		s.remove(slot)
 	} else {
-		i = len(s.tasks)
-		s.tasks = append(s.tasks, taskState{})
+		s.put(slot, s.tasks[i])
+		s.columns++
 		for _, r := range s.rows {
-			r.grow(i + 1)
+			r.grow(s.columns)
 		}
 	}
-	s.tasks[i] = taskState{used: true, bad: s.tasks[i].bad[:0]}
-	s.index[t.Key] = i
+	s.put(i, t)
 	return i
+}
+
+func (s *series) put(slot int, t taskState) {
+	s.tasks[slot] = t
+	s.index[t.task.Key] = slot
+}
+
+// remove removes a slot without a column; the last one takes its place.
+func (s *series) remove(slot int) {
+	last := len(s.tasks) - 1
+	if slot != last {
+		s.put(slot, s.tasks[last])
+	}
+	s.tasks[last] = taskState{}
+	s.tasks = s.tasks[:last]
 }
 
 // sinceTrial returns the time from the first interval after a task's newest hold to the
@@ -151,7 +200,7 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 	for i, r := range s.rows {
 		switch {
 		case r.at <= asked:
-		case r.cause[slot] == limited:
+		case r.causeOf(slot) == limited:
 			end = i + 1
 		case end == 0 && r.at.Sub(asked) >= soon:
 			return 0, false
@@ -165,6 +214,9 @@ func (s *series) sinceTrial(slot int, asked sample.Millis, soon time.Duration) (
 
 // reset forgets a task's costs and outliers, but not its usage.
 func (s *series) reset(slot int) {
+	if slot >= s.columns {
+		return
+	}
 	t := &s.tasks[slot]
 	t.bad, t.trialRequested, t.accounts, t.level, t.unit = t.bad[:0], 0, accounts{}, recentCost{}, unit{}
 	t.counted = false
@@ -176,10 +228,15 @@ func (s *series) reset(slot int) {
 	s.memory.forget(slot, false)
 }
 
-// forget frees the task's column.
+// forget frees the task's slot.
 func (s *series) forget(k sample.TaskKey) {
 	i, ok := s.index[k]
 	if !ok {
+		return
+	}
+	delete(s.index, k)
+	if i >= s.columns {
+		s.remove(i)
 		return
 	}
 	s.reset(i)
@@ -187,8 +244,7 @@ func (s *series) forget(k sample.TaskKey) {
 		r.pressure[i], r.cause[i] = 0, absent
 	}
 	s.memory.forget(i, true)
-	s.tasks[i].used = false
-	delete(s.index, k)
+	s.tasks[i] = taskState{}
 	s.free = append(s.free, i)
 }
 
@@ -228,8 +284,8 @@ func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
 	rows := s.within(newest.Add(-d.params.Window), newest)
 	points := make([]Point, len(rows))
 	for n, r := range rows {
-		points[n] = Point{At: r.at, Cost: math.NaN(), Pressure: float64(r.pressure[i])}
-		if r.cause[i].judged() {
+		points[n] = Point{At: r.at, Cost: math.NaN(), Pressure: float64(r.usage(i))}
+		if r.causeOf(i).judged() {
 			points[n].Cost = float64(r.cost[i])
 		}
 		if i < len(r.misses) {

@@ -57,7 +57,7 @@ func (d *Detector) unitOf(k sample.TaskKey, at sample.Millis) float64 {
 		return 0
 	}
 	if slot, ok := s.index[k]; ok {
-		return float64(s.rows[len(s.rows)-1].cost[slot])
+		return float64(s.rows[len(s.rows)-1].costOf(slot))
 	}
 	return 0
 }

@@ -212,7 +212,7 @@ func naiveSeries(d *Detector, s *series, victim, slot int) (x, own []float64) {
 				c = from.rows[k].ownCost(column)
 			}
 		}
-		x, own = append(x, float64(r.pressure[slot])), append(own, c)
+		x, own = append(x, float64(r.usage(slot))), append(own, c)
 	}
 	return x, own
 }

@@ -66,13 +66,15 @@ func (t *statisticsBuffers) sumUsage(n int) {
 }
 
 // pressure returns the usage of the tasks in one of the victim's intervals; tasks that came later
-// than a block are beyond its end.
+// than a block, and those that only slept, are beyond its end.
 func (t *statisticsBuffers) pressure(i, n int) []float32 {
+	var p []float32
 	if i < t.whole {
-		p := t.blocks[i].pressure
-		return p[:min(n, len(p))]
+		p = t.blocks[i].pressure
+	} else {
+		p = t.rows[i-t.whole].pressure
 	}
-	return t.rows[i-t.whole].pressure[:n]
+	return p[:min(n, len(p))]
 }
 
 // correlateUsage is correlate for a suspect whose own cost is not counted: its work is its usage.
@@ -200,16 +202,16 @@ func (t *statisticsBuffers) costsOf(s *series, slot int) (*series, int) {
 // counts reports whether the cost of a task was ever counted in the rows.
 func (s *series) counts(slot int) bool {
 	t := &s.tasks[slot]
-	return t.counted && t.lastCounted >= s.rows[0].at
+	return t.past != nil && t.counted && t.lastCounted >= s.rows[0].at
 }
 
 // ownCost returns a task's cost for a unit of its work, 0 if that was not counted or is not
 // reliable. It includes tasks that did too little to be judged: their cost still shows how
 // much more CPU time the same work took.
 func (r *row) ownCost(slot int) float64 {
-	switch r.cause[slot] {
+	switch r.causeOf(slot) {
 	case good, byNeighbour, noSpec, absent:
-		return float64(r.cost[slot])
+		return float64(r.costOf(slot))
 	}
 	return 0
 }

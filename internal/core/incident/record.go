@@ -83,7 +83,7 @@ func (r *Record) Listed() (all []plan.Finding) {
 func (r *Record) cleared(task sample.TaskName) (cleared bool) {
 	for _, x := range r.Rounds {
 		for _, c := range x.Tasks() {
-			if c.Suspect.Name == task && x.Judged() {
+			if len(x.With) == 0 && c.Suspect.Name == task && x.Judged() {
 				cleared = x.Outcome != plan.TruePositive
 			}
 		}

@@ -21,6 +21,8 @@
 //   - a finding that names no task, or is indeterminate, leads to no cap; only if
 //     the policy has trials, and the finding is worth one (detect.Finding.Trial),
 //     its first suspect is capped for the length of a trial;
+//   - with Policy.Groups a round may have several caps: they begin and end together, and have
+//     one result, which says nothing of a part of them (group.go);
 //   - no automatic cap or trial for what a task reports about itself, unless a signal that
 //     it cannot forge agrees (witness.go);
 //   - a cap is a round of one incident at most, and is judged for that one only: an

@@ -100,7 +100,7 @@ func (p *Planner) initialRate(inc *incident, s sample.Task, window func(sample.T
 // that has not limited the suspect for some time.
 func (p *Planner) adjustFeedback(now sample.Millis, inc *incident, cost float64, usage func(sample.TaskKey) float64) {
 	r := inc.newest()
-	if r == nil || r.Trial || !r.applied || r.seen < 2 || math.IsNaN(cost) {
+	if r == nil || r.Trial || len(r.With) > 0 || !r.applied || r.seen < 2 || math.IsNaN(cost) {
 		return // the first sample under a cap is partly from before it
 	}
 	c := p.caps[r.ID]

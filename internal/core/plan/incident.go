@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -22,6 +24,9 @@ type Finding struct {
 	// From and Until are the first and the last analysis that named it.
 	From  sample.Millis `json:"from"`
 	Until sample.Millis `json:"until"`
+	// Group is the ID of the first round that capped it together with others, if it was named for
+	// that (detect.ByGroup); equal for all of them.
+	Group string `json:"group,omitempty"`
 }
 
 // Incident is an anomaly with what was found, done and achieved, as of Updated. Its
@@ -95,6 +100,7 @@ func (inc *incident) value() Incident {
 	v.Rounds = make([]*Round, len(inc.rounds))
 	for i, r := range inc.rounds {
 		now := r.Round
+		now.With = slices.Clone(r.With)
 		v.Rounds[i] = &now
 	}
 	return v

@@ -34,7 +34,7 @@ func offenderOf(t sample.Task) sample.JobName {
 // recordOffence records a cap that helped.
 func (p *Planner) recordOffence(now sample.Millis, c *CapState) {
 	r := c.round
-	if r == nil || r.Trial || r.Outcome != TruePositive {
+	if r == nil || r.Trial || len(r.With) > 0 || r.Outcome != TruePositive {
 		return
 	}
 	job := offenderOf(r.Suspect)

@@ -81,6 +81,7 @@ type Planner struct {
 	feedbackRates feedbackRates
 
 	offenders map[sample.JobName]*Offender
+	groups    map[incidentKey]*group
 	// testimony is of the newest intervals of tasks that may be helped (witness.go).
 	testimony map[sample.TaskKey][]testimony
 	reporters map[sample.JobName]*Reporter
@@ -97,7 +98,7 @@ type Planner struct {
 // New returns a Planner with nothing open.
 func New(machine string, rule detect.Method, p Policy) *Planner {
 	return &Planner{machine: machine, rule: rule, policy: p,
-		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{},
+		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{}, groups: map[incidentKey]*group{},
 		testimony: map[sample.TaskKey][]testimony{}, reporters: map[sample.JobName]*Reporter{}, limits: map[sample.SignalName][]limits{}}
 }
 
@@ -176,10 +177,10 @@ func (inc *incident) stillBad() bool {
 func (inc *incident) ruledOut(k sample.TaskKey) string {
 	for _, r := range inc.rounds {
 		switch {
-		case r.Suspect.Key != k:
+		case !r.Has(k):
 		case r.lifted:
 			return "an operator lifted its cap"
-		case r.didNotHelp():
+		case r.didNotHelp() && r.alone(k): // a limit in vain says nothing of a part of its tasks
 			return capDidNotHelp
 		case r.Outcome == CapFailed:
 			return "it could not be capped"
@@ -193,6 +194,7 @@ func (inc *incident) ruledOut(k sample.TaskKey) string {
 // act decides what follows from a finding. If nothing does, it records why.
 func (p *Planner) act(now sample.Millis, inc *incident, f detect.Finding, window func(sample.TaskKey) []detect.Point) {
 	switch {
+	case p.actOnGroup(now, inc, &f, window):
 	case f.Kind == detect.Neighbour:
 		suspect, why := p.choose(inc, f)
 		if suspect == nil {
@@ -293,12 +295,7 @@ func (inc *incident) advise(what string) {
 // for Policy.For. Where quell may not do that itself, an operator can try a suspect that
 // is named.
 func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
-	trials, named := 0, s.Level >= detect.Likely
-	for _, r := range inc.rounds {
-		if r.Trial {
-			trials++
-		}
-	}
+	trials, named := inc.trials(), s.Level >= detect.Likely
 	a, ok := p.policy.limited(f.Signal, s.Task)
 	lasts := min(p.policy.Trial, p.policy.For)
 	if lasts <= 0 {
@@ -377,20 +374,37 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 
 // start opens a cap, as a round of the incident if there is one.
 func (p *Planner) start(now sample.Millis, inc *incident, a Action, correlation float64, window func(sample.TaskKey) []detect.Point) *CapState {
-	a.Kind, a.ID = Cap, p.id("cap", now)
-	c := &CapState{Action: a, From: now}
+	return p.startTogether(now, inc, []Action{a}, []float64{correlation}, window)[0]
+}
+
+// startTogether opens caps with one end and reason, as one round of the incident if there is one.
+func (p *Planner) startTogether(now sample.Millis, inc *incident, all []Action, correlations []float64, window func(sample.TaskKey) []detect.Point) (caps []*CapState) {
+	for _, a := range all {
+		a.Kind, a.ID = Cap, p.id("cap", now)
+		caps = append(caps, &CapState{Action: a, From: now})
+	}
 	if inc != nil {
-		c.Incident, c.Victim, c.incident = inc.ID, inc.Victim.Key, inc
-		c.round = &round{Round: Round{ID: a.ID, Capped: Capped{Suspect: a.Task, Correlation: correlation, Rate: a.Rate, IO: a.IO, Net: a.Net}, From: now, Until: a.Until,
-			By: a.By, Why: a.Why}, analysis: inc.latest}
-		p.before(inc, c.round, window)
-		inc.rounds = append(inc.rounds, c.round)
+		first := &caps[0].Action
+		r := &round{Round: Round{ID: first.ID, From: now, Until: first.Until, By: first.By, Why: first.Why}, caps: caps, analysis: inc.latest}
+		for i, c := range caps {
+			c.Incident, c.Victim, c.incident, c.round = inc.ID, inc.Victim.Key, inc, r
+			one := Capped{Suspect: c.Task, Correlation: correlations[i], Rate: c.Rate, IO: c.IO, Net: c.Net}
+			if i == 0 {
+				r.Capped = one
+			} else {
+				r.With = append(r.With, one)
+			}
+		}
+		p.before(inc, r, window)
+		inc.rounds = append(inc.rounds, r)
 		inc.Outcome = ""
 		p.changed(inc, now)
 	}
-	p.caps[a.ID] = c
-	p.actions = append(p.actions, c.Action)
-	return c
+	for _, c := range caps {
+		p.caps[c.ID] = c
+		p.actions = append(p.actions, c.Action)
+	}
+	return caps
 }
 
 func (p *Planner) capOf(k sample.TaskKey) *CapState {
@@ -454,6 +468,17 @@ func (p *Planner) lift(now sample.Millis, id, why string, outcome Outcome) {
 	a := c.Action
 	a.Kind, a.Why = Uncap, why
 	p.actions = append(p.actions, a)
+	p.liftOthers(now, c, why)
+}
+
+// liftOthers requests the end of the caps of the same round: it has all of its caps, or none.
+func (p *Planner) liftOthers(now sample.Millis, c *CapState, why string) {
+	if c.round == nil {
+		return
+	}
+	for _, other := range c.round.caps {
+		p.lift(now, other.ID, why, "")
+	}
 }
 
 // finish ends the cap's round and judges it (CPI², section 7.2): whether the victim's
@@ -481,7 +506,13 @@ func (p *Planner) finish(now sample.Millis, c *CapState, outcome Outcome) {
 		r.Outcome = Noise
 	}
 	c.incident.Outcome = r.Outcome
-	if c.incident.applyOutcome(now, r); c.incident.Accused == 0 && len(c.incident.named) > 0 {
+	if len(r.With) == 0 {
+		c.incident.applyOutcome(now, r)
+	}
+	if r.ofGroup {
+		p.judgeGroup(now, c.incident, r)
+	}
+	if c.incident.Accused == 0 && len(c.incident.named) > 0 {
 		c.incident.Accused, c.incident.Anomaly, c.incident.Busy = now, now, p.busy
 	}
 	p.recordOffence(now, c)
@@ -499,10 +530,11 @@ func (p *Planner) Applied(now sample.Millis, id string, err error) {
 			c.incident.NotDone = "cap " + string(c.Task.Name) + ": " + err.Error()
 		}
 		delete(p.caps, id)
+		p.liftOthers(now, c, "the cap on "+string(c.Task.Name)+" failed")
 	} else {
 		c.Applied = true
-		if c.round != nil {
-			c.round.applied = true
+		if r := c.round; r != nil {
+			r.applied = !slices.ContainsFunc(r.caps, func(c *CapState) bool { return !c.Applied })
 		}
 	}
 	p.changed(c.incident, now)
@@ -521,12 +553,14 @@ func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
 	}
 	p.finish(now, c, outcome)
 	delete(p.caps, id)
+	p.liftOthers(now, c, "the cap on "+string(c.Task.Name)+" has ended")
 	p.changed(c.incident, now)
 }
 
 // Gone reports that a task ended.
 func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
 	p.feedbackRates.forget(k)
+	p.forgetGroups(k)
 	delete(p.testimony, k)
 	if c := p.capOf(k); c != nil {
 		p.lift(now, c.ID, "the task ended", SuspectExited)

@@ -17,7 +17,7 @@ import (
 func Explain(sig sample.SignalName, victim sample.TaskName, s *detect.Suspect) string {
 	var text string
 	switch {
-	case s.Basis == detect.ByTrial:
+	case s.Basis == detect.ByTrial, s.Basis == detect.ByGroup:
 		return s.Why
 	case s.Basis == detect.ByAccounts && s.Displaced > 0:
 		text = fmt.Sprintf("%s uses more than before and displaced other tasks, which %s for %s of the time in which %s was served or waited",
@@ -47,6 +47,8 @@ func Figure(s *detect.Suspect) string {
 	switch {
 	case s.Basis == detect.ByTrial:
 		return "tried"
+	case s.Basis == detect.ByGroup:
+		return "tried together"
 	case s.Basis == detect.ByAccounts:
 		return percent(s.Share + s.Displaced)
 	case s.Basis == detect.ByFormula:

@@ -115,7 +115,7 @@ func (inc *incident) name(now sample.Millis, s *detect.Suspect, a *Analysis) {
 		if len(inc.named) == maxNamed {
 			inc.forgetWeakest()
 		}
-		inc.named = append(inc.named, &named{Finding{*s, now, now}, a})
+		inc.named = append(inc.named, &named{Finding{Suspect: *s, From: now, Until: now}, a})
 		return
 	}
 	n := inc.named[i]
@@ -136,7 +136,7 @@ func (inc *incident) graded(suspects []detect.Suspect) []detect.Suspect {
 	all, copied := suspects, false
 	for i := range suspects {
 		for _, r := range slices.Backward(inc.rounds) {
-			if r.Suspect.Key == suspects[i].Key && r.Judged() {
+			if r.alone(suspects[i].Key) && r.Judged() {
 				if !copied {
 					all, copied = slices.Clone(suspects), true
 				}
@@ -153,6 +153,7 @@ func (inc *incident) graded(suspects []detect.Suspect) []detect.Suspect {
 // A suspect that was capped in vain is at most possible.
 func (inc *incident) grade(r *round, s detect.Suspect) detect.Suspect {
 	switch why := capResult(&inc.Incident, &r.Round); {
+	case s.Basis == detect.ByGroup: // its cap alone says nothing of the group
 	case !r.didNotHelp() && s.Level == detect.Likely && (!r.Trial || s.Basis == detect.ByAccounts):
 		s.Level, s.Basis, s.Why = detect.Proven, detect.ByTrial, why
 	case r.didNotHelp() && s.Basis == detect.ByTrial:
@@ -184,7 +185,7 @@ func (a *Analysis) demoteFailed(inc *incident) {
 }
 
 func (inc *incident) capFailed(k sample.TaskKey) bool {
-	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Suspect.Key == k && r.didNotHelp() })
+	return slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.alone(k) && r.didNotHelp() })
 }
 
 // applyOutcome applies what a cap that ended has shown about its suspect.

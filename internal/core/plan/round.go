@@ -32,8 +32,10 @@ const (
 // Round is one attempt to help the victim: one or more tasks are capped, and judged together.
 type Round struct {
 	ID string `json:"id"` // of the cap
-	// Capped is the capped task. Tasks lists all of the round.
+	// Capped is the capped task, With are those of its group that were capped with it. Tasks
+	// lists all of them.
 	Capped
+	With  []Capped      `json:"with,omitempty"`
 	From  sample.Millis `json:"from"`
 	Until sample.Millis `json:"until"`
 	Ended sample.Millis `json:"ended,omitempty"` // 0 while it lasts
@@ -73,7 +75,31 @@ type Capped struct {
 }
 
 // Tasks lists the round's capped tasks. What judges and stores a round goes by these.
-func (r *Round) Tasks() []*Capped { return []*Capped{&r.Capped} }
+func (r *Round) Tasks() []*Capped {
+	all := make([]*Capped, 0, 1+len(r.With))
+	all = append(all, &r.Capped)
+	for i := range r.With {
+		all = append(all, &r.With[i])
+	}
+	return all
+}
+
+// Names lists the round's tasks as in a sentence.
+func (r *Round) Names() string {
+	var names []string
+	for _, c := range r.Tasks() {
+		names = append(names, c.Suspect.Name.String())
+	}
+	return list(names)
+}
+
+// Has reports whether a task is one of the round's.
+func (r *Round) Has(k sample.TaskKey) bool {
+	return slices.ContainsFunc(r.Tasks(), func(c *Capped) bool { return c.Suspect.Key == k })
+}
+
+// alone reports whether the task is the round's only one, so that its result is the task's.
+func (r *Round) alone(k sample.TaskKey) bool { return len(r.With) == 0 && r.Suspect.Key == k }
 
 // Judged reports whether the victim's cost gave a result for the cap.
 func (r *Round) Judged() bool { return r.Outcome == TruePositive || r.didNotHelp() }
@@ -98,7 +124,8 @@ func (r *Round) UnmarshalJSON(text []byte) error {
 // round is a Round as the planner keeps it.
 type round struct {
 	Round
-	applied    bool
+	caps       []*CapState // of its tasks, in their order
+	applied    bool        // all of them
 	conditions []condition // the first is that when it began
 	seen       int         // intervals under the cap in which the victim's cost counted
 	outliers   int
@@ -106,6 +133,10 @@ type round struct {
 	lifted     bool   // by an operator, before its end
 	slack      int    // intervals in a row without binding, of a cap that may end early
 	curve      *curve // of a feedback cap
+	// ofGroup: it is of a group. left is the member that it leaves out, if any, leftUsage what that used.
+	ofGroup   bool
+	left      *member
+	leftUsage stat.Moments
 	// analysis is the latest analysis when the cap began.
 	analysis *Analysis
 }
@@ -251,6 +282,11 @@ func (inc *incident) addSample(at sample.Millis, cost, misses float64, outlier b
 			r.outliers++
 			r.failing = r.outliers >= enough
 		}
+		if r.left != nil {
+			if u := usage(r.left.task.Key); !math.IsNaN(u) {
+				r.leftUsage.Add(u, 1)
+			}
+		}
 		if c := r.condition(r.others(limited)); c != nil {
 			c.under.add(cost, misses, r.Tasks(), usage)
 			r.compare()
@@ -319,9 +355,7 @@ func (p *Planner) limitedNow() (all []sample.TaskKey) {
 
 // others returns the keys that are not of the round's tasks.
 func (r *Round) others(all []sample.TaskKey) []sample.TaskKey {
-	return slices.DeleteFunc(slices.Clone(all), func(k sample.TaskKey) bool {
-		return slices.ContainsFunc(r.Tasks(), func(c *Capped) bool { return c.Suspect.Key == k })
-	})
+	return slices.DeleteFunc(slices.Clone(all), r.Has)
 }
 
 // compareKeys is an arbitrary but stable order of tasks.

@@ -48,8 +48,11 @@ type TaskSamples struct {
 
 // HashTask distinguishes the tasks of a job: FNV-1a, 64 bits, over machine, a zero byte
 // and name. A collision only makes a spec ready later.
-func HashTask(machine, task string) uint64 {
-	h := HashMachine(machine) * 1099511628211 // a zero byte
+func HashTask(machine, task string) uint64 { return hashTaskOf(HashMachine(machine), task) }
+
+// hashTaskOf is HashTask on the machine with the given hash.
+func hashTaskOf(machine uint64, task string) uint64 {
+	h := machine * 1099511628211 // a zero byte
 	for i := range len(task) {
 		h = (h ^ uint64(task[i])) * 1099511628211
 	}

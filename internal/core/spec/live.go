@@ -21,7 +21,9 @@ type Live struct {
 	cut     sample.Millis
 	ids     map[Key]int32
 	keys    []*liveKey // by id
-	last    int32      // id of the newest sample's key: the next sample often has the same key
+	last    int32      // id of the newest sample's key: the next sample often has the same key, or the one that followed it before
+	machine string     // of the newest sample
+	hash    uint64     // HashMachine of that
 	held    map[sample.Millis][]heldSample
 	waiting int
 	past    sample.Millis // all minutes before it have been released
@@ -68,6 +70,7 @@ type liveKey struct {
 	newest   sample.Millis
 	reported Spec // as last returned by Changed
 	touched  bool
+	next     int32 // id of the key that followed it
 }
 
 // heldSample is a sample that is held back.
@@ -95,7 +98,7 @@ const minuteMS = 60_000
 // NewLive returns a Live without a base. It holds back at most the given number of
 // samples, of 32 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
-	return &Live{params: p, hold: hold, most: most, ids: map[Key]int32{}, held: map[sample.Millis][]heldSample{}, windows: map[victim]map[string]window{}}
+	return &Live{params: p, hold: hold, most: most, hash: HashMachine(""), ids: map[Key]int32{}, held: map[sample.Millis][]heldSample{}, windows: map[victim]map[string]window{}}
 }
 
 // Stats returns the counts.
@@ -146,12 +149,28 @@ func (l *Live) begin(k Key) *liveKey {
 	return f
 }
 
+// find returns a key's place.
+func (l *Live) find(k *Key) (id int32, ok bool) {
+	if len(l.keys) == 0 {
+		return 0, false
+	}
+	before := l.keys[l.last]
+	if before.key == *k {
+		return l.last, true
+	}
+	if id = before.next; l.keys[id].key != *k {
+		if id, ok = l.ids[*k]; !ok {
+			return 0, false
+		}
+		before.next = id
+	}
+	l.last = id
+	return id, true
+}
+
 // id returns a key's place, and adds it if it is new.
 func (l *Live) id(k Key) int32 {
-	if int(l.last) < len(l.keys) && l.keys[l.last].key == k {
-		return l.last
-	}
-	id, ok := l.ids[k]
+	id, ok := l.find(&k)
 	if !ok {
 		id = int32(len(l.keys))
 		// A sample's strings may be parts of a whole message.
@@ -173,7 +192,8 @@ func (l *Live) Add(s *sample.Sample) {
 		return
 	}
 	k := Key{s.Job, s.Platform, s.Signal, s.Variant}
-	if _, known := l.ids[k]; !known {
+	id, known := l.find(&k)
+	if !known {
 		switch _, signal := FilterOf(s.Signal); {
 		case !signal || !Shared(s.Job):
 			return
@@ -181,12 +201,15 @@ func (l *Live) Add(s *sample.Sample) {
 			l.stats.Missed++
 			return
 		}
+		id = l.id(k)
 	}
-	id := l.id(k)
 	if !l.keys[id].filter.Accepts(s.Flags, s.CPU, s.Cost) {
 		return
 	}
-	l.held[minute] = append(l.held[minute], heldSample{HashTask(s.Machine, string(s.Task)), HashMachine(s.Machine), id, uint32(s.TS - minute), s.CPU, s.Cost})
+	if l.machine != s.Machine {
+		l.machine, l.hash = strings.Clone(s.Machine), HashMachine(s.Machine)
+	}
+	l.held[minute] = append(l.held[minute], heldSample{hashTaskOf(l.hash, string(s.Task)), l.hash, id, uint32(s.TS - minute), s.CPU, s.Cost})
 	l.waiting++
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -77,7 +78,7 @@ func (e *Evaluation) readStates(t *tables) error {
 		}
 		clear(ended)
 	}
-	err := t.pages(day, statesSQL, settle, func(row []json.RawMessage) error {
+	err := t.pagesOf(week, []statement{{plainSQL, e.addPlain}, {statesSQL, func(row []json.RawMessage) error {
 		var k key
 		var kind, class string
 		var busy, cpus, correlation *float64
@@ -99,11 +100,37 @@ func (e *Evaluation) readStates(t *tables) error {
 			ended[k] = true
 		}
 		return nil
-	})
+	}}}, settle)
 	for _, k := range sortedKeys(open) {
 		e.addState(open[k])
 	}
 	return err
+}
+
+// addPlain adds incidents that name no antagonist, a row of plainSQL.
+func (e *Evaluation) addPlain(row []json.RawMessage) error {
+	var name, class string
+	var correlation, degradation, busy, cpus []float64
+	if err := scan(row, &name, &class, &correlation, &degradation, &busy, &cpus); err != nil {
+		return err
+	}
+	if len(degradation) != len(correlation) || len(busy) != len(correlation) || len(cpus) != len(correlation) {
+		return errors.New("lists of different lengths")
+	}
+	var kind detect.Kind
+	if kind.UnmarshalText([]byte(name)) != nil || !kind.MayBeANeighbour() {
+		return nil // of a newer version, or of no neighbour
+	}
+	known := func(v, least float64) float64 {
+		if v < least {
+			return math.NaN()
+		}
+		return v
+	}
+	for i := range correlation {
+		e.found = append(e.found, found{band: bandOfClass(class), correlation: known(correlation[i], -1), degradation: degradation[i], busy: known(busy[i], 0), cpus: known(cpus[i], 0)})
+	}
+	return nil
 }
 
 // addState adds an incident.

@@ -142,7 +142,7 @@ func (e *Evaluation) readCosts(t *tables) error {
 	}
 	sql := fmt.Sprintf(binsSQL, binsPerUnit, strings.Join(values, ", "), strings.Join(jobs, ", "))
 	for half, part := range []tables{{t.ctx, t.ask, t.from, middle}, {t.ctx, t.ask, middle, t.to}} {
-		err := part.pages(day, sql, nil, func(row []json.RawMessage) error {
+		err := part.pages(week, sql, nil, func(row []json.RawMessage) error {
 			var i, bin int
 			var n float64
 			if err := scan(row, &i, &bin, &n); err != nil {

@@ -66,7 +66,7 @@ func (e *Evaluation) pair(victim, antagonist sample.JobName) *tally {
 // cappedWithoutEffect reports whether a suspect was capped without effect on the victim.
 func cappedWithoutEffect(inc *incident.Record, s *detect.Suspect) bool {
 	return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool {
-		return r.Suspect.Key == s.Key && (r.Outcome == plan.Noise || r.Outcome == plan.FalsePositive)
+		return len(r.With) == 0 && r.Suspect.Key == s.Key && (r.Outcome == plan.Noise || r.Outcome == plan.FalsePositive)
 	})
 }
 
@@ -131,7 +131,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 }
 
 // addRound adds a cap for a victim whose spec has the given mean and standard deviation, and
-// reports whether its effect was measured.
+// reports whether its effect was measured. A cap on several tasks says nothing of one of them.
 func (e *Evaluation) addRound(band Band, victim sample.JobName, mean, dev float64, r *plan.Round) bool {
 	switch r.Outcome {
 	case plan.TruePositive, plan.FalsePositive, plan.Noise:
@@ -139,7 +139,7 @@ func (e *Evaluation) addRound(band Band, victim sample.JobName, mean, dev float6
 		return false
 	}
 	before, under := float64(r.CostBefore), float64(r.CostUnder)
-	if r.Trial || !(before > 0) || math.IsNaN(under) {
+	if r.Trial || len(r.With) > 0 || !(before > 0) || math.IsNaN(under) {
 		return false
 	}
 	t := e.pair(victim, r.Suspect.Job)

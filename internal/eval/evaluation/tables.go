@@ -20,11 +20,24 @@ var ErrLimit = errors.New("the answer exceeds the server's limits; raise query.r
 
 // The statements that read the tables of incidents. No other file knows their columns.
 const (
-	// statesSQL selects for each incident the first state of the time that names an
+	// plain is true for incidents that began and ended in the time and named no antagonist:
+	// nearly all of them.
+	plain = `max(antagonists) = 0 AND min(opened) >= {from} AND bool_or(closed IS NOT NULL)`
+	// plainSQL selects the figures of their first states, in lists of equal length for each hour,
+	// since a row for each takes longer to write and to read than all the rest. −2 and −1 stand
+	// for what is not known.
+	plainSQL = `SELECT kind, victim_class, list(coalesce(correlation, -2)), list(degradation), list(coalesce(busy, -1)), list(coalesce(cpus, -1)) FROM (
+  SELECT unnest(state), updated FROM (
+    SELECT min(updated) AS updated, arg_min({'kind': kind, 'victim_class': victim_class, 'correlation': correlation, 'degradation': cost / spec_mean, 'busy': busy, 'cpus': cpus}, updated) AS state
+    FROM incident_history WHERE updated >= {from} AND updated < {to} AND spec_mean > 0 GROUP BY machine, id HAVING ` + plain + `)
+) GROUP BY kind, victim_class, time_bucket(INTERVAL 1 HOUR, updated)`
+	// statesSQL selects for each other incident the first state of the time that names an
 	// antagonist, and the first that names none; and whether the incident ended in that time.
 	statesSQL = `SELECT machine, id, epoch_ms(updated), kind, victim_class, victim_job, suspect_job, antagonists > 0 AS accuses, correlation, cost, spec_mean, busy, cpus,
   bool_or(closed IS NOT NULL) OVER (PARTITION BY machine, id)
-FROM incident_history WHERE updated >= {from} AND updated < {to} AND spec_mean > 0
+FROM incident_history SEMI JOIN (
+  SELECT machine, id FROM incident_history WHERE updated >= {from} AND updated < {to} AND spec_mean > 0 GROUP BY machine, id HAVING NOT (` + plain + `)) USING (machine, id)
+WHERE updated >= {from} AND updated < {to} AND spec_mean > 0
 QUALIFY row_number() OVER (PARTITION BY machine, id, antagonists > 0 ORDER BY updated) = 1`
 
 	// roundsSQL selects the newest state of each incident for which a task was capped, with
@@ -58,15 +71,36 @@ type tables struct {
 // exceeds the server's limits, so those do not limit the evaluation. After each page it calls
 // end, if that is not nil.
 func (t *tables) pages(length time.Duration, sql string, end func(), use func(row []json.RawMessage) error) error {
+	return t.pagesOf(length, []statement{{sql, use}}, end)
+}
+
+// statement is one of several that are run for each page.
+type statement struct {
+	sql string
+	use func(row []json.RawMessage) error
+}
+
+// pagesOf is pages of several statements. A page's rows are used after all of them were read.
+func (t *tables) pagesOf(length time.Duration, all []statement, end func()) error {
+	answers := make([][][]json.RawMessage, len(all))
 	for from := t.from; from < t.to; {
 		to := min(from.Add(length), t.to)
-		err := t.once(sql, from, to, use)
+		var err error
+		for i := 0; i < len(all) && err == nil; i++ {
+			answers[i], err = t.rows(all[i].sql, from, to)
+		}
 		if errors.Is(err, ErrLimit) && length > shortest {
 			length /= 2
 			continue
 		}
 		if err != nil {
 			return err
+		}
+		for i, rows := range answers {
+			if err := use(rows, all[i].use); err != nil {
+				return err
+			}
+			answers[i] = nil
 		}
 		if end != nil {
 			end()
@@ -77,13 +111,25 @@ func (t *tables) pages(length time.Duration, sql string, end func(), use func(ro
 }
 
 // once runs a statement over a time. After an error no row was passed on, unless use failed.
-func (t *tables) once(sql string, from, to sample.Millis, use func(row []json.RawMessage) error) error {
+func (t *tables) once(sql string, from, to sample.Millis, take func(row []json.RawMessage) error) error {
+	rows, err := t.rows(sql, from, to)
+	if err != nil {
+		return err
+	}
+	return use(rows, take)
+}
+
+func (t *tables) rows(sql string, from, to sample.Millis) ([][]json.RawMessage, error) {
 	rows, err := t.ask(t.ctx, bounded(sql, from, to), from, to)
 	if err != nil {
-		return fmt.Errorf("read the tables from %s to %s: %w", from.Time().UTC().Format(time.RFC3339), to.Time().UTC().Format(time.RFC3339), err)
+		return nil, fmt.Errorf("read the tables from %s to %s: %w", from.Time().UTC().Format(time.RFC3339), to.Time().UTC().Format(time.RFC3339), err)
 	}
+	return rows, nil
+}
+
+func use(rows [][]json.RawMessage, take func(row []json.RawMessage) error) error {
 	for _, row := range rows {
-		if err := use(row); err != nil {
+		if err := take(row); err != nil {
 			return fmt.Errorf("read the tables: %w", err)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +34,7 @@ func main() {
 // order is what to play.
 type order struct {
 	Machines int           `json:"machines"`
+	Distinct int           `json:"distinct"` // machines that are played; each other one stores the same as one of them
 	Days     int           `json:"days"`
 	Every    time.Duration `json:"every"` // between two stored samples of a task
 	Whole    int           `json:"whole"` // of every so many machines one stores all samples
@@ -51,13 +54,17 @@ func run() error {
 	o := order{Rule: detect.CPI2}
 	out := flag.String("out", "", "state directory of a quell-server, made if it does not exist")
 	flag.IntVar(&o.Machines, "machines", 1000, "machines")
+	flag.IntVar(&o.Distinct, "distinct", 0, "machines to play; each other one stores the same rows as one of them, which shows what the rows of many machines take in less time; 0: all")
 	flag.IntVar(&o.Days, "days", 30, "days")
 	flag.DurationVar(&o.Every, "every", 30*time.Minute, "time between two stored samples of a task")
 	flag.IntVar(&o.Whole, "whole", 50, "of every so many machines one stores all samples: caps are seen in those")
 	flag.Uint64Var(&o.Seed, "seed", 1, "random seed of the first machine")
 	flag.Parse()
-	if *out == "" || o.Machines < 1 || o.Days < 1 || o.Whole < 1 || o.Every < time.Minute || o.Every > time.Hour {
-		return errors.New("want -out DIR, at least one machine, day and -whole, and -every from 1m to 1h")
+	if o.Distinct == 0 {
+		o.Distinct = o.Machines
+	}
+	if *out == "" || o.Machines < 1 || o.Distinct < 1 || o.Distinct > o.Machines || o.Days < 1 || o.Whole < 1 || o.Every < time.Minute || o.Every > time.Hour {
+		return errors.New("want -out DIR, at least one machine, day and -whole, at most as many -distinct as -machines, and -every from 1m to 1h")
 	}
 	done := filepath.Join(*out, "month.json")
 	if text, err := os.ReadFile(done); err == nil {
@@ -106,15 +113,26 @@ func (o *order) make(dir string, progress func(done int)) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	simulator := sim.NewSimulator(o.Seed)
-	for first := 0; first < o.Machines; first += perCommit {
-		last := min(first+perCommit, o.Machines)
+	distinct := o.Distinct
+	if distinct == 0 {
+		distinct = o.Machines
+	}
+	copies := (o.Machines + distinct - 1) / distinct
+	step := max(1, perCommit/copies)
+	for first := 0; first < distinct; first += step {
+		last := min(first+step, distinct)
 		failed := make([]error, last-first)
 		var playing sync.WaitGroup
 		next := make(chan int)
 		for range runtime.GOMAXPROCS(0) {
 			playing.Go(func() {
 				for i := range next {
-					failed[i-first] = o.play(simulator, rule, i, func(b store.Batch) { s.Add(&b) })
+					failed[i-first] = o.play(simulator, rule, i, func(b store.Batch) {
+						for k := i; k < o.Machines; k += distinct {
+							rename(&b, o.name(k))
+							s.Add(&b)
+						}
+					})
 				}
 			})
 		}
@@ -126,7 +144,7 @@ func (o *order) make(dir string, progress func(done int)) (err error) {
 		if err := errors.Join(append(failed, s.Flush())...); err != nil {
 			return err
 		}
-		progress(last)
+		progress(last * copies)
 	}
 	now = now.Add(time.Hour) // hours that have ended are merged into one segment
 	for more := true; more && err == nil; {
@@ -136,12 +154,31 @@ func (o *order) make(dir string, progress func(done int)) (err error) {
 	return errors.Join(err, s.Sweep())
 }
 
+// name is that of the i-th machine.
+func (o *order) name(i int) string { return fmt.Sprintf("%s-%d", o.scenario.Name, o.Seed+uint64(i)) }
+
+// rename makes a batch that of another machine.
+func rename(b *store.Batch, machine string) {
+	was := b.Source.Machine
+	if was == machine {
+		return
+	}
+	b.Source.Machine = machine
+	for i := range b.Samples {
+		b.Samples[i].Machine = machine
+	}
+	for i := range b.Incidents {
+		inc := &b.Incidents[i]
+		inc.Machine, inc.Doc = machine, strings.Replace(inc.Doc, strconv.Quote(was), strconv.Quote(machine), 1)
+	}
+}
+
 // play plays the i-th machine and passes on what its agent would have sent.
 func (o *order) play(simulator *sim.Simulator, rule rivals.Rule, i int, add func(store.Batch)) error {
 	policy := sim.Policy()
 	policy.Mode = plan.On
 	seed := o.Seed + uint64(i)
-	r := &recorder{machine: fmt.Sprintf("%s-%d", o.scenario.Name, seed), start: sample.At(begins()), tick: sample.Millis(o.Every.Milliseconds()), add: add, open: map[string]seen{}}
+	r := &recorder{machine: o.name(i), start: sample.At(begins()), tick: sample.Millis(o.Every.Milliseconds()), add: add, open: map[string]seen{}}
 	setup := sim.Setup{Rule: rule, Policy: policy, Minutes: o.Days * 24 * 60, Start: r.start, Record: r.sample, Changed: r.changed}
 	if i%o.Whole != 0 {
 		setup.RecordEvery = int(o.Every.Minutes())

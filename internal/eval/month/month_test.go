@@ -119,7 +119,9 @@ func TestMonthIsEvaluated(t *testing.T) {
 	}
 	s := serve(t, filepath.Join(dir, "store"), o.ends())
 	began := time.Now()
-	e, err := evaluation.OfCluster(t.Context(), s.ask, sample.At(begins()), sample.At(o.ends()), func(part string) { t.Logf("%s after %s", part, time.Since(began).Round(100*time.Millisecond)) })
+	e, err := evaluation.OfCluster(t.Context(), s.ask, sample.At(begins()), sample.At(o.ends()), func(part string) {
+		t.Logf("%s after %s, %s of CPU time", part, time.Since(began).Round(100*time.Millisecond), spent(t))
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +138,7 @@ func TestMonthIsEvaluated(t *testing.T) {
 	}
 	memory := peakMB(t, unix.RUSAGE_SELF) + peakMB(t, unix.RUSAGE_CHILDREN)
 	st := s.store.Stats()
-	t.Logf("%d rows, %d MB, %d queries: evaluated in %s, this process and its largest query took %d MB at most", st.Rows, st.Bytes>>20, s.asked, took.Round(100*time.Millisecond), memory)
+	t.Logf("%d rows, %d MB, %d queries: evaluated in %s and %s of CPU time, this process and its largest query took %d MB at most", st.Rows, st.Bytes>>20, s.asked, took.Round(100*time.Millisecond), spent(t), memory)
 	t.Logf("\n%s", text.String())
 	if *pageFile != "" {
 		if err := os.WriteFile(*pageFile, page.Bytes(), 0o666); err != nil {
@@ -171,6 +173,19 @@ func TestMonthIsEvaluated(t *testing.T) {
 	if n := strings.Count(page.String(), "<svg"); n < 12 || strings.Contains(page.String(), "NaN") || len(sheets) < 9 {
 		t.Errorf("%d plots, %d sheets", n, len(sheets))
 	}
+}
+
+// spent is the CPU time of this process and of its queries.
+func spent(t *testing.T) (sum time.Duration) {
+	t.Helper()
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			t.Fatal(err)
+		}
+		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return sum.Round(100 * time.Millisecond)
 }
 
 func peakMB(t *testing.T, who int) int64 {

@@ -125,7 +125,11 @@ type caseRun struct {
 // Run plays one case. Shared data is only read, so several cases may be played in
 // parallel.
 func (p *Simulator) Run(s *Scenario, seed uint64, setup Setup) Case {
-	m := newMachine(*s, seed, p.shape, p.specs)
+	return play(newMachine(*s, seed, p.shape, p.specs), s, seed, setup)
+}
+
+// play plays a case on a machine.
+func play(m *machine, s *Scenario, seed uint64, setup Setup) Case {
 	name := fmt.Sprintf("%s-%d", s.Name, seed)
 	g := &caseRun{machine: m, setup: setup,
 		pipeline: pipeline.New(pipeline.Config{Machine: name, CPUs: m.platform.CPUs, Detect: setup.Rule.Params, Policy: setup.Policy, Charts: setup.Incidents}),

@@ -193,7 +193,7 @@ func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 		if IsBase(c) {
 			point := &n.Points[len(n.Points)-1]
 			bases[point.File] = rates(group, "")
-			n.Bases = append(n.Bases, NetBase{File: point.File, Rate: point.Throughput, NetIO: point.NetIO, Response: point.Response, CPU: point.CPU, Bottleneck: bottleneck(c, clients[0], point)})
+			n.Bases = append(n.Bases, NetBase{File: point.File, Rate: point.Throughput, NetIO: point.NetIO, Response: point.Response, CPU: point.CPU, Bottleneck: bottleneck(group, clients[0], point)})
 		}
 	}
 	for _, group := range byCell(good, study.Main) {
@@ -219,18 +219,31 @@ func size(name string) int {
 	return n
 }
 
-// bottleneck names the resource that a server alone has used up.
-func bottleneck(c *study.Cell, client *study.Part, p *NetPoint) string {
+// bottleneck names the resource that a server alone has used up. The link carries more than
+// the files: headers and handshakes. What reached the client is what it has carried; what a
+// queue dropped and TCP sent again is not in it.
+func bottleneck(group []*result.Run, client *study.Part, p *NetPoint) string {
+	c := &group[0].Cell
 	s := serverOf(c, client)
 	if s == nil {
 		return BoundNeither
+	}
+	carried := overRuns(group, func(r *result.Run) float64 {
+		part := partOf(r, client.Name())
+		if part == nil {
+			return math.NaN()
+		}
+		return valueOf(part.Events, result.DomainReceived) / (r.Window.To - r.Window.From).Seconds()
+	}).Value
+	if !finite(carried) {
+		carried = p.NetIO.Value
 	}
 	link := float64(c.Networks[s.Environment.Network].Rate) / 8
 	cpus := float64(max(1, s.Environment.CPUs))
 	switch {
 	case p.CPU.Value >= bound*cpus:
 		return BoundCPU
-	case link > 0 && p.NetIO.Value >= bound*link:
+	case link > 0 && carried >= bound*link:
 		return BoundNetwork
 	}
 	return BoundNeither

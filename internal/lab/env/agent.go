@@ -17,16 +17,18 @@ import (
 	"github.com/quell-dev/quell/internal/lab/helper"
 )
 
-// AgentMain is PID 1 of a container or a guest: it runs the lab's commands there and
+// AgentMain is PID 1 of a container or a guest, or a program in a guest from a disk
+// image: it runs the lab's commands there and
 // sends their output to the lab, until the connection to the lab ends. Its words are
 //
 //	socket PATH	a unix socket on which the lab listens
 //	tty PATH	a serial line, in a guest: AgentMain first mounts /proc and so on
+//	stdio LEASE	standard input and output, in a guest with an init of its own
 //
 // In a guest it ends by turning the power off.
 func AgentMain(words []string) error {
 	if len(words) != 2 {
-		return errors.New("agent: want socket PATH or tty PATH")
+		return errors.New("agent: want socket PATH, tty PATH or stdio LEASE")
 	}
 	switch kind, path := words[0], words[1]; kind {
 	case "socket":
@@ -36,6 +38,8 @@ func AgentMain(words []string) error {
 		}
 		defer conn.Close()
 		return serve(conn)
+	case "stdio":
+		return serve(stdio{os.Stdin, os.Stdout})
 	case "tty":
 		if os.Getpid() != 1 {
 			return errors.New("agent: tty works only as PID 1 of a guest: at the end it powers the machine off")
@@ -73,6 +77,11 @@ func inGuest(tty string) error {
 	return serve(line)
 }
 
+type stdio struct {
+	io.Reader
+	io.Writer
+}
+
 // raw configures a serial line to pass bytes unchanged: cfmakeraw(3).
 func raw(fd int) error {
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -106,7 +115,7 @@ func (in *inside) Start(_ context.Context, j lab.Job) (lab.Process, error) {
 	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp"}, j.Env...)
 	c, err := newChild(j.Argv, j.WaitsForStart, cmd, (*exec.Cmd).Start)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
-		return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest has only quell's own workloads; a container sees the host's programs"}
+		return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest without image has only quell's own workloads; a container sees the host's programs"}
 	}
 	if err != nil {
 		return nil, err

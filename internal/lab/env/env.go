@@ -16,6 +16,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/image"
 	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -55,6 +56,15 @@ type Maker struct {
 	made  int
 	envs  []lab.Environment
 	accel map[string]error // of QEMU's, by name: nil if it works
+
+	patience patience
+	settled  string // file by which cloud-init says that it has ended
+}
+
+// patience is how long guests from images may take.
+type patience struct {
+	login   time.Duration // to let the lab in
+	withKey time.Duration // with an SSH that has another key than the seed's
 }
 
 // Open finds out how cgroups are mounted; it makes nothing.
@@ -72,7 +82,8 @@ func Open(o Options) (*Maker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open environments: %w", err)
 	}
-	m := &Maker{opt: o, layout: h.Layout(), trees: map[bool]*workload.Tree{}, accel: map[string]error{}}
+	m := &Maker{opt: o, layout: h.Layout(), trees: map[bool]*workload.Tree{}, accel: map[string]error{},
+		patience: patience{login: patienceToLogin, withKey: patienceWithKey}, settled: "/run/cloud-init/result.json"}
 	m.base, m.baseNS = role.Instant()
 	return m, nil
 }
@@ -161,7 +172,7 @@ func (m *Maker) name(p *study.Part) string {
 
 // Stamp returns the conditions of a study's environments that its records must contain,
 // since results under different conditions must not be mixed: e.g. that guests run on
-// TCG, which is found out by booting one.
+// TCG, which is found out by booting one, and which disk image they have.
 func (m *Maker) Stamp(ctx context.Context, envs map[string]study.Environment) []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(envs)) {
@@ -170,6 +181,9 @@ func (m *Maker) Stamp(ctx context.Context, envs map[string]study.Environment) []
 			all = append(all, "bare=in-a-scheduling-group")
 		case e.Driver == study.QEMU:
 			all = append(all, "accel="+m.accelerator(ctx, e))
+			if i, err := image.Find(e.Image, e.Kernel); e.Image != "" && err == nil {
+				all = append(all, "image="+filepath.Base(e.Image)+"-"+i.ID())
+			}
 		}
 	}
 	slices.Sort(all)

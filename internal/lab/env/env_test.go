@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 		die(WaitAndExec(os.Args[1:]))
 	case "play-agent":
 		die(AgentMain(os.Args[1:]))
+	case "play-qemu":
+		die(fakeQEMU(os.Args[1:]))
 	case "play-work":
 		work()
 	case "play-lab":

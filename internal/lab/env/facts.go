@@ -13,6 +13,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/image"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -24,12 +25,15 @@ type Facts struct {
 	Memory, LXC, QEMU, KVM, Kernel, FirstDomain bool
 	// Program reports whether the machine has a program, by name or path.
 	Program func(name string) bool
+	// Image, if not nil, returns the error with which the machine lacks an image.
+	Image func(name, kernel string) error
 }
 
 // Here reads the facts of this machine.
 func (m *Maker) Here() Facts {
 	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
 	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed("qemu-system-x86_64"), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
+	f.Image = func(name, kernel string) error { _, err := image.Find(name, kernel); return err }
 	_, err := m.opt.Kernel()
 	f.Kernel = err == nil
 	for _, file := range []string{"/sys/fs/cgroup/cgroup.controllers", "/proc/cgroups"} {
@@ -61,18 +65,18 @@ func (f *Facts) Refuse(p *study.Part) error {
 	switch e.Driver {
 	case study.QEMU:
 		switch {
-		case e.Image != "":
-			return lack("a guest from a disk image is not supported", "without image: a guest runs quell's own workloads (builtin:), as in the -small studies; nothing runs other programs in a guest yet")
-		case command != "":
-			return lack(fmt.Sprintf("no program %q in a guest: it has only quell's own workloads", command), "use a builtin:, or the driver lxc where no virtual CPU is placed by itself")
-		case f.Arch != string(guest.AMD64):
-			return lack("the lab's guests need an amd64 host: QEMU's boards for others have no second serial line", "")
+		case e.Image == "" && command != "":
+			return lack(fmt.Sprintf("no program %q in a guest: without image: it has only quell's own workloads", command), "give the environment an image: (quell lab image build), or use a builtin:")
+		case e.Image == "" && f.Arch != string(guest.AMD64):
+			return lack("guests without image need an amd64 host: QEMU's boards for others have no second serial line", "")
 		case !f.QEMU:
 			return lack("qemu-system-x86_64 is missing", "apt-get install --no-install-recommends qemu-system-x86")
 		case !f.KVM && !slices.Contains(accelerators(*e), "tcg"):
 			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; tcg in the environment's accel: emulates the CPU, and its times are not those of the machine")
-		case e.Kernel == "" && !f.Kernel:
+		case e.Image == "" && e.Kernel == "" && !f.Kernel:
 			return lack("a kernel for amd64 guests is missing", "go run ./internal/lab/guest/fetch, or kernel: in the environment")
+		case e.Image != "" && f.Image != nil:
+			return asLackError(f.Image(e.Image, e.Kernel))
 		}
 	case study.Xen:
 		if !f.FirstDomain {

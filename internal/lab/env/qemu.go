@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -26,7 +27,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// qemuGuest is a QEMU guest with the agent as its PID 1. All of QEMU's threads are in the
+// qemuGuest is a QEMU guest with the agent as its PID 1, or one from a disk image. All of QEMU's threads are in the
 // part's cgroup: the host counts its CPU time and freezes it from outside, as for any
 // guest.
 type qemuGuest struct {
@@ -34,7 +35,9 @@ type qemuGuest struct {
 	*partCgroup
 	qemu  *exec.Cmd
 	ended chan struct{}
-	vcpus []int // host threads
+	vcpus []int      // host threads
+	disk  *diskGuest // nil without an image
+	dir   string     // its scratch folder
 	once  sync.Once
 	err   error
 
@@ -68,7 +71,7 @@ func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, er
 		if err != nil {
 			err = fmt.Errorf("accelerator %s: %w", accel, err)
 		}
-		if accel == "kvm" || err == nil {
+		if accel == "kvm" && (p.Environment.Image == "" || errors.Is(err, errSilent)) || err == nil {
 			m.mu.Lock()
 			m.accel[accel] = err
 			m.mu.Unlock()
@@ -133,7 +136,16 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	if err != nil {
 		return nil, err
 	}
-	spec, err := m.spec(p, accel, dir)
+	var spec guest.Machine
+	var k keys
+	if p.Environment.Image == "" {
+		spec, err = m.spec(p, accel, dir)
+	} else {
+		if limit = m.patience.login; accel == "kvm" {
+			limit = min(limit, patienceToBoot)
+		}
+		spec, err = m.prepareDisk(p, accel, dir, &k)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +154,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	if err != nil {
 		return nil, err
 	}
-	g := &qemuGuest{partCgroup: b, qemu: cmd, ended: make(chan struct{})}
+	g := &qemuGuest{partCgroup: b, qemu: cmd, dir: dir, ended: make(chan struct{})}
 	last := &tail{to: m.console(p.Name())}
 	cmd.Stdout, cmd.Stderr = last, last
 	if err := b.tree.Launch(b.task, cmd, sample.Set{}); err != nil {
@@ -160,6 +172,9 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	}()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if p.Environment.Image != "" {
+		return g, g.reach(ctx, m, p, dir, &k, accel == "kvm", last)
+	}
 	line, err := g.dial(ctx, filepath.Join(dir, "agent"))
 	if err != nil {
 		return nil, err
@@ -186,9 +201,7 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 	}
 	words := []string{rootWords}
 	if accel == "tcg" {
-		// Under TCG the TSC is calibrated against a timer that a loaded host delays;
-		// the HPET is QEMU's clock, which is the host's.
-		words = append(words, "clocksource=hpet", "tsc=unstable")
+		words = append(words, steadyClock)
 	}
 	words = append(append(words, "--"), m.opt.Agent[1:]...)
 	words = append(words, "tty", "/dev/ttyS1")
@@ -199,6 +212,10 @@ func (m *Maker) spec(p *study.Part, accel, dir string) (guest.Machine, error) {
 		Args: []string{"-chardev", "socket,id=agent,path=" + comma(filepath.Join(dir, "agent")) + ",server=on,wait=off", "-serial", "chardev:agent",
 			"-qmp", "unix:" + comma(filepath.Join(dir, "qmp")) + ",server=on,wait=off"}}, nil
 }
+
+// steadyClock is for TCG: there the TSC is calibrated against a timer that a loaded host
+// delays; the HPET is QEMU's clock, which is the host's.
+const steadyClock = "clocksource=hpet tsc=unstable"
 
 // rootWords makes the kernel unpack the initramfs into a file system without a limit.
 // The kernel's default is a tmpfs, which may use only half of the guest's memory
@@ -260,6 +277,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return t.to.Write(p)
 }
 
+const silentConsole = " without console output"
+
 func (t *tail) bootFailure() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -270,7 +289,7 @@ func (t *tail) bootFailure() string {
 	case t.panic != "":
 		return ": kernel panic: " + t.panic
 	case text == "":
-		return " without console output"
+		return silentConsole
 	}
 	return "; end of its console: " + text
 }
@@ -370,7 +389,10 @@ func (g *qemuGuest) Close() error {
 			errs = append(errs, g.conn.Close())
 			<-g.Gone()
 		}
-		g.err = errors.Join(append(errs, g.tree.Remove(g.task))...)
+		if g.disk != nil {
+			errs = append(errs, g.disk.close())
+		}
+		g.err = errors.Join(append(errs, g.tree.Remove(g.task), os.RemoveAll(g.dir))...)
 	})
 	return g.err
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // qmp implements QEMU's machine protocol (qemu's docs/interop/qmp-spec.rst): JSON, one
@@ -27,12 +29,15 @@ func greet(rw io.ReadWriter) (*qmp, error) {
 	if greeting.QMP == nil {
 		return nil, errors.New("greet QEMU: the reply is not QMP")
 	}
-	return q, q.execute("qmp_capabilities", nil)
+	return q, q.execute("qmp_capabilities", nil, nil)
 }
 
 // execute runs a command and decodes its return into result, unless result is nil.
-func (q *qmp) execute(command string, result any) error {
-	text, err := json.Marshal(map[string]string{"execute": command})
+func (q *qmp) execute(command string, arguments map[string]any, result any) error {
+	if arguments == nil {
+		arguments = map[string]any{}
+	}
+	text, err := json.Marshal(map[string]any{"execute": command, "arguments": arguments})
 	if err != nil {
 		return fmt.Errorf("execute %s: %w", command, err)
 	}
@@ -72,7 +77,7 @@ func (q *qmp) vcpus() ([]int, error) {
 		Index  int `json:"cpu-index"`
 		Thread int `json:"thread-id"`
 	}
-	if err := q.execute("query-cpus-fast", &cpus); err != nil {
+	if err := q.execute("query-cpus-fast", nil, &cpus); err != nil {
 		return nil, err
 	}
 	threads := make([]int, len(cpus))
@@ -86,4 +91,48 @@ func (q *qmp) vcpus() ([]int, error) {
 		return nil, errors.New("execute query-cpus-fast: no virtual CPUs")
 	}
 	return threads, nil
+}
+
+// start lets a guest run that waits for its disk, after that has got its size; 0: the
+// image's. It returns the port on this machine's loopback address that leads to the
+// guest's SSH.
+func (q *qmp) start(disk int64) (port int, err error) {
+	if disk > 0 {
+		if err := q.execute("block_resize", map[string]any{"device": "drive0", "size": disk}, nil); err != nil {
+			return 0, fmt.Errorf("%w; disk: is at least its image's size", err)
+		}
+	}
+	var text string
+	if err := q.execute("human-monitor-command", map[string]any{"command-line": "info usernet"}, &text); err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		// TCP[HOST_FORWARD]  13  127.0.0.1 40123  10.0.2.15 22  0  0
+		if f := strings.Fields(line); len(f) >= 6 && f[0] == "TCP[HOST_FORWARD]" {
+			port, err = strconv.Atoi(f[3])
+		}
+	}
+	if err != nil || port == 0 {
+		return 0, fmt.Errorf("info usernet: no forwarded port in %q", text)
+	}
+	return port, q.execute("cont", nil, nil)
+}
+
+// diskFull waits for the event that the host has no space for what the guest writes; then
+// QEMU has stopped the guest. It returns at that event or with the connection.
+func (q *qmp) diskFull() bool {
+	for {
+		var event struct {
+			Event string `json:"event"`
+			Data  struct {
+				NoSpace bool `json:"nospace"`
+			} `json:"data"`
+		}
+		if err := q.in.Decode(&event); err != nil {
+			return false
+		}
+		if event.Event == "BLOCK_IO_ERROR" && event.Data.NoSpace {
+			return true
+		}
+	}
 }

@@ -22,8 +22,8 @@ const (
 // Machine is the configuration of QEMU.
 type Machine struct {
 	Arch      Arch
-	Kernel    string // path of the kernel image
-	Initramfs string // path of the output of Initramfs
+	Kernel    string // path of the kernel image; "": the firmware boots the first drive
+	Initramfs string // path of the output of Initramfs, or of the initrd of a drive's system
 	Append    string // added after this package's words on the kernel's command line
 
 	// CPU is QEMU's model and its flags; "" means one that boots fast: cortex-a72 (max
@@ -72,6 +72,9 @@ type Drive struct {
 	Path     string
 	Format   string // "": raw
 	ReadOnly bool
+	// Discard keeps what the guest writes in a file that QEMU makes in its TMPDIR and
+	// unlinks at once, so nothing is left of it, however QEMU ends.
+	Discard bool
 	// IOPS limits the requests a second, in the host's time. 0: no limit.
 	IOPS int
 }
@@ -91,8 +94,8 @@ func (m Machine) check() error {
 	if m.Arch != AMD64 && m.Arch != ARM64 {
 		bad("architecture %q: want %s or %s", m.Arch, AMD64, ARM64)
 	}
-	if m.Kernel == "" || m.Initramfs == "" {
-		bad("kernel %q and initramfs %q: want both", m.Kernel, m.Initramfs)
+	if (m.Kernel == "" || m.Initramfs == "") && (m.Kernel != m.Initramfs || len(m.Drives) == 0) {
+		bad("kernel %q and initramfs %q: want both, or a drive to boot from", m.Kernel, m.Initramfs)
 	}
 	if m.MemoryMB < 0 {
 		bad("memory %d MB: want 0 or more", m.MemoryMB)
@@ -165,7 +168,9 @@ func (m Machine) args() []string {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-machine", board, "-accel", accel, "-cpu", model, "-smp", cpus, "-m", strconv.Itoa(m.memory()),
-		"-kernel", m.Kernel, "-initrd", m.Initramfs,
+	}
+	if m.Kernel != "" {
+		args = append(args, "-kernel", m.Kernel, "-initrd", m.Initramfs)
 	}
 	if n := m.InstructionNS; n > 0 {
 		// A fixed seed, date and kernel address make runs identical.
@@ -183,6 +188,9 @@ func (m Machine) args() []string {
 		if d.ReadOnly {
 			drive += ",readonly=on"
 		}
+		if d.Discard {
+			drive += ",snapshot=on"
+		}
 		if d.IOPS > 0 {
 			drive += fmt.Sprintf(",throttling.iops-total=%d", d.IOPS)
 		}
@@ -191,7 +199,10 @@ func (m Machine) args() []string {
 	if m.Append != "" {
 		words += " " + m.Append
 	}
-	return append(append(args, "-append", words), m.Args...)
+	if m.Kernel != "" {
+		args = append(args, "-append", words)
+	}
+	return append(args, m.Args...)
 }
 
 func (m Machine) nodeArgs() (args []string) {

@@ -27,6 +27,8 @@ type Options struct {
 	Self []string
 	// Lease is how long what runs on a host outlives the lab; 0: 10 s.
 	Lease time.Duration
+	// Lost, if not nil, makes the error of a host that is lost, in place of a *LostError.
+	Lost func(err error, silent time.Duration) error
 }
 
 // LostError is a host that no longer answers. What runs there ends within its lease.
@@ -53,8 +55,9 @@ func (e *LostError) LostHost() string { return e.Host }
 // Host is a host with a helper on it. It is safe for use by several goroutines.
 type Host struct {
 	*helper.Client
-	Name  string
-	Facts Facts
+	Name    string
+	Facts   Facts
+	Program string // path of the helper there
 
 	opt     Options
 	hangUp  func() // ends the connection
@@ -94,7 +97,7 @@ func Dial(ctx context.Context, inv *Inventory, name string, o Options) (_ *Host,
 	if err != nil {
 		return nil, err
 	}
-	h.Facts = facts
+	h.Facts, h.Program = facts, path
 	if err := h.serve(client, s, path); err != nil {
 		return nil, err
 	}
@@ -164,6 +167,9 @@ func (h *Host) lost(err error, silent time.Duration) error {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the helper exited")
 	}
+	if h.opt.Lost != nil {
+		return h.opt.Lost(err, silent)
+	}
 	return &LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease, Err: err}
 }
 
@@ -195,7 +201,7 @@ func (h *Host) beat() {
 			limit = max(limit, patience) // the helper is still starting
 		}
 		if silent := h.Silent(); silent > limit {
-			h.Disconnect(&LostError{Host: h.Name, Silent: silent, Lease: h.opt.Lease})
+			h.Disconnect(h.lost(nil, silent))
 			return
 		}
 		// A broken connection accepts what its buffers hold and then blocks.
@@ -208,6 +214,12 @@ func (h *Host) beat() {
 		default:
 		}
 	}
+}
+
+// Drop disconnects without a word to the helper, whose machine is about to end.
+func (h *Host) Drop() {
+	h.closing.Store(true)
+	h.Disconnect(errClosed)
 }
 
 // Close ends and removes everything on the host and disconnects. It does nothing if the

@@ -1,4 +1,4 @@
-package remote
+package remote_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/helper"
+	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -141,13 +142,13 @@ func TestKeysOfHosts(t *testing.T) {
 	}{
 		{"pinned", good, "", func(err error) bool { return err == nil }},
 		{"another is pinned", other, "", func(err error) bool {
-			var key *KeyError
+			var key *remote.KeyError
 			return errors.As(err, &key) && key.Known && key.Host == "h0" && strings.HasPrefix(key.Fingerprint, "SHA256:")
 		}},
 		{"known", "", line(good), func(err error) bool { return err == nil }},
-		{"another is known", "", line(other), func(err error) bool { var key *KeyError; return errors.As(err, &key) && key.Known }},
-		{"unknown", "", "# nobody\n", func(err error) bool { var key *KeyError; return errors.As(err, &key) && !key.Known }},
-		{"no file", "", "", func(err error) bool { var key *KeyError; return errors.As(err, &key) && !key.Known }},
+		{"another is known", "", line(other), func(err error) bool { var key *remote.KeyError; return errors.As(err, &key) && key.Known }},
+		{"unknown", "", "# nobody\n", func(err error) bool { var key *remote.KeyError; return errors.As(err, &key) && !key.Known }},
+		{"no file", "", "", func(err error) bool { var key *remote.KeyError; return errors.As(err, &key) && !key.Known }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spec := *f.inv.Lookup("h0")
@@ -157,7 +158,7 @@ func TestKeysOfHosts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			h, err := Dial(t.Context(), &Inventory{Hosts: []HostConfig{spec}}, "h0", f.options(10*time.Second))
+			h, err := remote.Dial(t.Context(), &remote.Inventory{Hosts: []remote.HostConfig{spec}}, "h0", f.options(10*time.Second))
 			if !c.want(err) {
 				t.Errorf("%v", err)
 			}
@@ -210,7 +211,7 @@ func TestTheBarrier(t *testing.T) {
 
 // barrier is an environment on each host.
 type barrier struct {
-	hosts []*Host
+	hosts []*remote.Host
 	envs  []*helper.Environment
 }
 
@@ -286,7 +287,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 	const lease = 10 * time.Second
 	f := hosts(t, 4).ready()
 	var procs []*helper.Process
-	var all []*Host
+	var all []*remote.Host
 	for i, s := range f.servers {
 		h := f.dial(s.name, lease)
 		all = append(all, h)
@@ -321,7 +322,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 		t.Fatal("the loss is not detected")
 	}
 	noticed := time.Since(cut)
-	var lost *LostError
+	var lost *remote.LostError
 	if err := procs[2].Err(); !errors.As(err, &lost) || lost.Host != "h2" || lost.Lease != lease {
 		t.Errorf("the verdict is %v", err)
 	}

@@ -1,4 +1,4 @@
-package remote
+package remote_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/helper"
+	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -102,7 +103,7 @@ type farm struct {
 	dir     string
 	here    *quelltest.Net
 	servers []*server
-	inv     *Inventory
+	inv     *remote.Inventory
 }
 
 // hosts starts n hosts. Their CLOCK_MONOTONIC values differ.
@@ -121,7 +122,7 @@ func hosts(t testing.TB, n int) *farm {
 		fmt.Fprintf(&text, "  %s: {address: %s, key: %s, host_key: %q}\n", s.name, address, d.Login, d.HostKey)
 	}
 	var err error
-	if f.inv, err = ReadInventory("hosts.yaml", []byte(text.String())); err != nil {
+	if f.inv, err = remote.ReadInventory("hosts.yaml", []byte(text.String())); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -141,7 +142,7 @@ func (f *farm) ready() *farm {
 	dir := f.dir + "/cache/quell"
 	err = os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = os.Symlink(exe, helperPath(dir, hashOf(data)))
+		err = os.Symlink(exe, remote.HelperPath(dir, remote.HashOf(data)))
 	}
 	if err != nil {
 		f.t.Fatal(err)
@@ -169,12 +170,12 @@ func (f *farm) start(s *server, i int, sshd []string) {
 }
 
 // dial connects to a host once it listens.
-func (f *farm) dial(name string, lease time.Duration) *Host {
+func (f *farm) dial(name string, lease time.Duration) *remote.Host {
 	f.t.Helper()
-	var h *Host
+	var h *remote.Host
 	var last error
 	quelltest.Until(f.t, "host "+name+" answers", func() bool {
-		h, last = Dial(context.Background(), f.inv, name, f.options(lease))
+		h, last = remote.Dial(context.Background(), f.inv, name, f.options(lease))
 		if last != nil && !strings.Contains(last.Error(), "refused") {
 			f.t.Fatalf("dial %s: %v", name, last)
 		}
@@ -188,8 +189,8 @@ func (f *farm) dial(name string, lease time.Duration) *Host {
 	return h
 }
 
-func (f *farm) options(lease time.Duration) Options {
-	return Options{Helper: os.Args[0], Words: []string{"lab-remote"}, Self: []string{"{me}"}, Lease: lease}
+func (f *farm) options(lease time.Duration) remote.Options {
+	return remote.Options{Helper: os.Args[0], Words: []string{"lab-remote"}, Self: []string{"{me}"}, Lease: lease}
 }
 
 // part is a part of a study that runs in a cgroup.

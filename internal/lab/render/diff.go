@@ -19,32 +19,41 @@ var ErrStamps = errors.New("the results have different stamps")
 
 // Diff is the difference between the results of two folders.
 type Diff struct {
-	Earlier, Later *Report
-	Changes        []Change
+	Earlier *Report  `json:"-"`
+	Later   *Report  `json:"-"`
+	Study   string   `json:"study"`
+	Stamps  []string `json:"stamps,omitempty"`
+	Changes []Change `json:"changes"`
 	// OnlyEarlier and OnlyLater are values that the other folder does not have.
-	OnlyEarlier, OnlyLater []Value
+	OnlyEarlier []Value `json:"only_earlier"`
+	OnlyLater   []Value `json:"only_later"`
 }
 
-// Change is one value that both have.
+// Change is one value that both have. The two are treated as independent.
 type Change struct {
-	Earlier, Later Value
-	// Difference is later − earlier. Its interval treats the two values as independent:
-	// it adds their half-widths in squares.
-	Difference analyse.Interval
+	Earlier Value `json:"earlier"`
+	Later   Value `json:"later"`
+	// Direction is "higher", "lower", "not significant", or "unknown" where a value has no
+	// interval.
+	Direction string `json:"direction"`
+	// Ratio is later ÷ earlier. Its interval adds the logarithms' half-widths in squares;
+	// NaN where a value or a bound is not above 0.
+	Ratio analyse.Interval `json:"ratio"`
+	// Difference is later − earlier. Its interval adds the half-widths in squares.
+	Difference analyse.Interval `json:"difference"`
 }
 
-// Direction is the direction of the change: "higher", "lower", "not significant", or "unknown"
-// where a value has no interval.
-func (c *Change) Direction() string {
+func change(earlier, later Value) Change {
+	c := Change{earlier, later, "not significant", ratio(&earlier, &later), difference(&earlier, &later)}
 	switch d := c.Difference; {
 	case math.IsNaN(d.Low) || math.IsNaN(d.High):
-		return "unknown"
+		c.Direction = "unknown"
 	case d.Low > 0:
-		return "higher"
+		c.Direction = "higher"
 	case d.High < 0:
-		return "lower"
+		c.Direction = "lower"
 	}
-	return "not significant"
+	return c
 }
 
 // Compare returns how later results differ from earlier ones. Results with different
@@ -54,7 +63,7 @@ func Compare(earlier, later *Report, force bool) (*Diff, error) {
 	if !slices.Equal(a, b) && !force {
 		return nil, fmt.Errorf("compare %s with %s: %w: %s, and %s", earlier.Study.Name, later.Study.Name, ErrStamps, stampText(a), stampText(b))
 	}
-	d := &Diff{Earlier: earlier, Later: later}
+	d := &Diff{Earlier: earlier, Later: later, Study: later.Study.Name, Stamps: b, Changes: []Change{}}
 	name := func(v *Value) [5]string { return [5]string{v.Analysis, v.Quantity, v.Cell, v.Part, v.At} }
 	others := map[[5]string]Value{}
 	for _, v := range Values(&later.ordered().Results) {
@@ -67,7 +76,7 @@ func Compare(earlier, later *Report, force bool) (*Diff, error) {
 			continue
 		}
 		delete(others, name(&v))
-		d.Changes = append(d.Changes, Change{v, w, difference(&v, &w)})
+		d.Changes = append(d.Changes, change(v, w))
 	}
 	for _, v := range Values(&later.ordered().Results) {
 		if _, ok := others[name(&v)]; ok {
@@ -94,6 +103,21 @@ func difference(a, b *Value) analyse.Interval {
 	half := func(p, q stat.Float) float64 { return math.Hypot(float64(p), float64(q)) }
 	i.Low = i.Value - half(b.Value-b.Low, a.High-a.Value)
 	i.High = i.Value + half(b.High-b.Value, a.Value-a.Low)
+	return i
+}
+
+func ratio(a, b *Value) analyse.Interval {
+	i := noBounds(float64(b.Value / a.Value))
+	i.Level, i.Method, i.N = a.Level, "logarithms' half-widths added in squares", a.N+b.N
+	if !(a.Value > 0 && b.Value > 0) {
+		i.Value = math.NaN()
+		return i
+	}
+	if a.Level != b.Level || !(a.Low > 0 && b.Low > 0) {
+		return i
+	}
+	half := func(p, q stat.Float) float64 { return math.Exp(math.Hypot(math.Log(float64(p)), math.Log(float64(q)))) }
+	i.Low, i.High = i.Value/half(b.Value/b.Low, a.High/a.Value), i.Value*half(b.High/b.Value, a.Value/a.Low)
 	return i
 }
 
@@ -125,12 +149,12 @@ func (d *Diff) Markdown(w io.Writer) error {
 			condition(f.Name, unknown, f.Value)
 		}
 	}
-	head := []string{"value", "change", "difference", "interval", "earlier", "later", "unit"}
+	head := []string{"value", "change", "ratio", "interval", "difference", "interval", "earlier", "later", "unit"}
 	changed, rest := page.Table{Caption: "Values that changed", Head: head}, page.Table{Caption: "Values without a significant change", Head: head}
 	judged := 0
 	for _, c := range d.Changes {
-		seen := c.Direction()
-		line := page.Row(c.Earlier.Name(), seen, number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
+		seen := c.Direction
+		line := page.Row(c.Earlier.Name(), seen, number(c.Ratio.Value), between(c.Ratio), number(c.Difference.Value), between(c.Difference), number(float64(c.Earlier.Value)), number(float64(c.Later.Value)), c.Earlier.Unit)
 		if seen != "unknown" {
 			judged++
 		}

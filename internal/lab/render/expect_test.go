@@ -154,7 +154,7 @@ func TestDiff(t *testing.T) {
 		t.Fatalf("%v, %+v", err, same)
 	}
 	for _, c := range same.Changes {
-		if s := c.Direction(); s != "not significant" && s != "unknown" {
+		if s := c.Direction; s != "not significant" && s != "unknown" {
 			t.Errorf("%s is %s than itself", c.Earlier.Name(), s)
 		}
 	}
@@ -166,7 +166,7 @@ func TestDiff(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for _, c := range d.Changes {
-		seen[c.Earlier.Name()] = c.Direction()
+		seen[c.Earlier.Name()] = c.Direction
 	}
 	want := map[string]string{"degradation percent placement=near fg a next to b": "higher", "degradation beside placement=near fg a next to b": "lower", "degradation percent placement=far fg a next to b": "not significant", "noise floor": "unknown"}
 	for name, change := range want {
@@ -188,8 +188,18 @@ func TestDifference(t *testing.T) {
 		t.Error(d)
 	}
 	b.Level = 0.9
-	if c := (Change{a, b, difference(&a, &b)}); c.Direction() != "unknown" {
-		t.Error("intervals of two levels were mixed")
+	if c := change(a, b); c.Direction != "unknown" || !math.IsNaN(c.Ratio.Low) || c.Ratio.Value != 2 {
+		t.Errorf("intervals of two levels were mixed: %+v", c)
+	}
+	// Of logarithms: a factor of 1.25 to each side of both is one of 1.25^√2 = 1.371.
+	a, b = Value{Value: 10, Low: 8, High: 12.5, Level: 0.95}, Value{Value: 20, Low: 16, High: 25, Level: 0.95}
+	if r := ratio(&a, &b); r.Value != 2 || math.Abs(r.Low-2/1.37106) > 1e-4 || math.Abs(r.High-2*1.37106) > 1e-4 {
+		t.Errorf("%+v", r)
+	}
+	for _, bad := range []Value{{Value: 0, Low: -1, High: 1, Level: 0.95}, {Value: -2, Low: -3, High: -1, Level: 0.95}} {
+		if r := ratio(&bad, &b); !math.IsNaN(r.Value) || !math.IsNaN(r.Low) {
+			t.Errorf("ratio to %v: %+v", bad.Value, r)
+		}
 	}
 }
 

@@ -88,9 +88,35 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 		}
 	}
 
+	// Tables 3 and 4 are the study's sets, and table 4's alone count for figure 4.
+	x, s = read("vm-mapping.yaml")
+	var sets, figure4 []string
+	for _, r := range table("kvm_table3_workloads.csv")[1:] {
+		if n := len(sets); n == 0 || !strings.HasPrefix(sets[n-1], r[0]+" ") {
+			sets = append(sets, r[0])
+		}
+		sets[len(sets)-1] += " " + r[1]
+	}
+	for _, r := range table("kvm_table4_workloads.csv")[1:] {
+		sets, figure4 = append(sets, strings.Join(r, " ")), append(figure4, r[0])
+	}
+	for i, set := range s.Factors[0].Sets {
+		got := set.Name
+		for _, role := range []string{"vm1", "vm2", "vm3", "vm4"} {
+			got += " " + set.Values[role]
+		}
+		if i >= len(sets) || got != sets[i] {
+			t.Errorf("set %d is %q, the tables have %q", i, got, sets)
+		}
+	}
+	for _, a := range s.Analysis {
+		if a.Kind == "mapping" && a.Options["headline"] != strings.Join(figure4, " ") {
+			t.Errorf("figure 4 is of %q", a.Options["headline"])
+		}
+	}
+
 	// Section 5's numbers for figure 4, and the two counts of section 4.
 	at := map[string]string{"min": "least of sets", "max": "largest of sets", "arithmetic_mean": "mean of sets", "geometric_mean": "geometric mean of sets"}
-	x, _ = read("vm-mapping.yaml")
 	moves, _ := read("vm-migration.yaml")
 	rows = table("kvm_headline.csv")[1:]
 	if len(x.Expect)+len(moves.Expect) != len(rows) {

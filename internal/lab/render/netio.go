@@ -30,7 +30,7 @@ func (r *Report) networkIO(map[string]string) page.Section {
 	s.Notes = append(s.Notes,
 		"A base case is one server alone at maximum load; its rate is B. The combined score of two servers at once is Σ T/B, where T is the rate of each server: 2 is no interference, 1 means that they share one resource. With the second server idle the score is T/B of the first, and 1 is no interference. The favoured server keeps more of its base case than the other, with an interval that excludes 0.",
 		"The score, the eight measures and the figures are the paper's (Mei et al., sections II to IV); intervals are ours. "+
-			"Net I/O is that of the files in good answers, so what TCP sent again does not count. Switches are the sum of the servers' executions. "+kinds(n),
+			"Net I/O is that of the files in good answers, so what TCP sent again does not count. Switches are the sum of the servers' executions. The paper's figures 4d to 4f are of Xen's driver domain, which no server here has. "+kinds(n),
 		method(all...))
 	return s
 }
@@ -103,9 +103,9 @@ func curves() []curve {
 		{"Events (same course as 4b)", "events/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Events }},
 		{"Pages per execution (4c)", "pages", 1, func(p *analyse.NetPoint) analyse.Interval { return p.PerExec }},
 		{"Executions", "executions/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Executions }},
-		{"Server's CPU (4d, 4g)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.CPU }},
-		{"Server blocked (4e, 4h)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Blocked }},
-		{"Server waiting (4f, 4i)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Waiting }},
+		{"Server's CPU (4g)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.CPU }},
+		{"Server blocked (4h)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Blocked }},
+		{"Server waiting (4i)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Waiting }},
 		{"Net I/O (figure 5)", "KB/s", 1.0 / 1024, func(p *analyse.NetPoint) analyse.Interval { return p.NetIO }},
 		{"Response time, mean", "ms", 1000, func(p *analyse.NetPoint) analyse.Interval { return p.Response }},
 	}

@@ -71,8 +71,9 @@ type Environment struct {
 	Driver  Driver   `key:"driver" oneof:"host cgroup lxc qemu xen synthetic"`
 	CPUs    int      `key:"cpus" help:"virtual CPUs (qemu), or CPUs allowed"`
 	Memory  Bytes    `key:"memory"`
-	Image   string   `key:"image" help:"disk image of a qemu guest; none: a kernel and an initramfs with quell in it"`
-	Kernel  string   `key:"kernel" help:"kernel of a guest without an image"`
+	Image   string   `key:"image" help:"disk image of a qemu guest: a file (qcow2 or raw), or a name given to lab image build; none: a kernel and an initramfs with quell in it"`
+	Kernel  string   `key:"kernel" help:"kernel of a guest; with an image its vmlinuz-…, with initrd.img-… in the same folder; none: the image's own"`
+	Disk    Bytes    `key:"disk" json:",omitempty" help:"size of a guest's disk, at least its image's; 0: the image's"`
 	Accel   []string `key:"accel" help:"kvm, tcg: the first that works; results of tcg are stamped"`
 	Network string   `key:"network" json:",omitempty" help:"the study's network that it is connected to, in a namespace of its own"`
 	// Bandwidth bounds the traffic that it sends; nil: only its network is a bound.

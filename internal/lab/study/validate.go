@@ -85,6 +85,12 @@ func (c *checker) environment(e Environment) {
 	if e.Driver == QEMU && e.CPUs < 1 {
 		c.add(key+".cpus", e.CPUs, "at least 1: the guest's virtual CPUs")
 	}
+	if e.Image != "" && e.Driver != QEMU {
+		c.add(key+".image", e.Image, "none: only guests of driver qemu have a disk image")
+	}
+	if e.Disk > 0 && e.Image == "" {
+		c.add(key+".disk", e.Disk, "0 without image: the guest has no disk")
+	}
 	if (e.Driver == Synthetic) != (e.Truth != nil) {
 		c.add(key+".truth", "given: "+strconv.FormatBool(e.Truth != nil), "true for driver synthetic, false for any other")
 	}

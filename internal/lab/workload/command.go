@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strconv"
@@ -47,6 +48,9 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 		to := monotonic()
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
+			return fmt.Errorf("run %s: %w; install it there: into a guest's image with quell lab image build --packages or --bench", argv[0], err)
 		}
 		if err != nil {
 			return fmt.Errorf("run %s: %w", argv[0], err)

@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -222,16 +221,12 @@ func runKernel(ctx context.Context, k Kernel, in io.Reader, out io.Writer, path 
 	}
 	ready.Wait()
 	shortenSlices()
-	go func() {
-		// The reader may stay blocked after this returns; the process ends.
-		defer cancel()
-		lines := bufio.NewReader(in)
-		if _, err := lines.ReadString('\n'); err != nil {
-			return
-		}
+	begun, end, ok := role.Barrier(ctx, in)
+	defer end()
+	context.AfterFunc(begun, cancel) // standard input has closed
+	if ok {
 		close(began)
-		io.Copy(io.Discard, lines)
-	}()
+	}
 	done.Wait()
 	return b.err
 }

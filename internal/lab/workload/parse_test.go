@@ -8,8 +8,9 @@ import (
 )
 
 // The recordings are of sysbench 1.0.20, stress-ng 0.15.06, redis-benchmark 7.0.15 and
-// wrk 4.1.0, fio 3.33, iperf3 3.12, sockperf 3.7 and qperf 0.4.11, from Debian 12. Those of DaCapo and Renaissance are written from their
-// documentation, because no Java was available.
+// wrk 4.1.0, fio 3.33, iperf3 3.12, sockperf 3.7 and qperf 0.4.11, from Debian 12, and of
+// vegeta 12.12.0. Those of DaCapo and Renaissance are written from their documentation,
+// because no Java was available.
 func TestParseMetric(t *testing.T) {
 	for _, c := range []struct {
 		how, file string
@@ -43,6 +44,8 @@ func TestParseMetric(t *testing.T) {
 		{`/percentile 99.000 = +([0-9.]+)/`, "sockperf.txt", 13.481, ""},
 		{`/recv_bw += +([0-9.]+) GB/`, "qperf-bw.txt", 5.52, ""},
 		{`/latency += +([0-9.]+) us/`, "qperf-lat.txt", 8.46, ""},
+		{"json:latencies.99th", "vegeta.json", 947152409, ""},
+		{"json:throughput", "vegeta.json", 699.4433037719319, ""},
 		{"ab", "wrk.txt", 0, "want one of iterations, time, sysbench"},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", "output", c.file))

@@ -120,14 +120,14 @@ func BenchmarkSyscallTax(b *testing.B) {
 
 // BenchmarkCPTLook looks at one known process per operation.
 func BenchmarkCPTLook(b *testing.B) {
-	t := progressFiles{proc: "/proc", known: map[int]process{}}
+	t := progressFiles{proc: "/proc"}
 	environs := 1
 	pid := os.Getpid()
 	p, ok := t.process(pid, &environs)
 	if !ok {
 		b.Fatal("our own process is not there")
 	}
-	t.known[pid] = p
+	t.known = []process{p}
 	for b.Loop() {
 		if _, ok := t.process(pid, &environs); !ok {
 			b.Fatal("our own process is not known")

@@ -2,6 +2,7 @@ package counter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,7 +48,7 @@ type progressFiles struct {
 	proc   string // the root of procfs
 	target *Target
 	now    func() time.Time
-	known  map[int]process
+	known  []process     // at the last look, by pid
 	none   bool          // at the last look no process named a file
 	used   time.Duration // the task's CPU time then
 	files  taskFiles     // of the present look
@@ -58,6 +60,7 @@ type fileID struct{ dev, inode uint64 }
 // process is the stored state of a process: the incarnation that was looked at, and its
 // progress file, "" if it has none.
 type process struct {
+	pid int
 	incarnation
 	path string
 }
@@ -75,8 +78,7 @@ func (t *progressFiles) look(context.Context) (l look) {
 		return look{at: t.now(), err: fmt.Errorf("list members: %w", err)}
 	}
 	t.files, t.err = taskFiles{proc: t.proc}, nil
-	known := make(map[int]process, len(pids))
-	l.values = map[fileID]count{}
+	var known []process
 	environs, opens, named := maxEnvirons, maxProgressOpens, false
 	for _, pid := range pids {
 		p := process{path: t.target.Progress}
@@ -85,14 +87,18 @@ func (t *progressFiles) look(context.Context) (l look) {
 			if p, ok = t.process(pid, &environs); !ok {
 				continue
 			}
-			known[pid] = p
+			known = append(known, p)
 		}
 		named = named || p.path != ""
 		if p.path != "" && opens > 0 {
 			opens--
+			if l.values == nil {
+				l.values = map[fileID]count{}
+			}
 			t.read(pid, p.path, l.values)
 		}
 	}
+	slices.SortFunc(known, func(p, q process) int { return cmp.Compare(p.pid, q.pid) })
 	t.known = known
 	t.none, t.used = usedKnown && t.err == nil && !named, used
 	l.at, l.err = t.now(), t.err
@@ -109,8 +115,9 @@ func (t *progressFiles) process(pid int, environs *int) (process, bool) {
 		return process{}, false
 	}
 	inc := incarnation{stat.Start, stat.EnvStart}
-	if p, ok := t.known[pid]; ok && p.incarnation == inc {
-		return p, true
+	i, ok := slices.BinarySearchFunc(t.known, pid, func(p process, pid int) int { return cmp.Compare(p.pid, pid) })
+	if ok && t.known[i].incarnation == inc {
+		return t.known[i], true
 	}
 	if *environs == 0 {
 		t.err = errTooMany
@@ -122,7 +129,7 @@ func (t *progressFiles) process(pid int, environs *int) (process, bool) {
 		t.failed(err)
 		return process{}, false
 	}
-	return process{inc, progressPath(environ)}, true
+	return process{pid, inc, progressPath(environ)}, true
 }
 
 // failed keeps an error that leaves open whether there is a progress file, or that says why

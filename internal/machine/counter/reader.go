@@ -51,6 +51,7 @@ func (e *QuarantineError) Unwrap() error { return errHangs }
 type reader struct {
 	now    func() time.Time
 	random func() float64 // in [0, 1)
+	limit  time.Duration  // of a look
 	ctx    context.Context
 	cancel context.CancelFunc
 	wake   chan struct{}
@@ -66,7 +67,7 @@ type reader struct {
 
 func newReader(now func() time.Time) *reader {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &reader{now: now, random: rand.Float64, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), active: map[*reported]bool{}}
+	return &reader{now: now, limit: lookLimit, random: rand.Float64, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), active: map[*reported]bool{}}
 }
 
 // start begins to look at tasks.
@@ -203,7 +204,7 @@ func (r *reader) look(t *reported) {
 	if crowded {
 		l = look{at: r.now(), err: fmt.Errorf("not looked at: %d looks at tasks hang", maxHung/2)}
 	} else {
-		ctx, cancel := context.WithTimeout(r.ctx, lookLimit)
+		ctx, cancel := context.WithTimeout(r.ctx, r.limit)
 		defer cancel()
 		l, returned = within(ctx, func() look { return t.looker.look(ctx) }, func(look) { close(late) })
 	}

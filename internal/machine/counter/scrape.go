@@ -23,8 +23,9 @@ type Scrape struct {
 }
 
 const (
-	// scrapeLimit is the limit for an answer.
-	scrapeLimit = 2 * time.Second
+	// scrapeShare is the part of a look's time limit in which the answer must be there: a
+	// server that is slow does not hang.
+	scrapeShare = 2. / 3
 	// maxScrapePIDs is the number of processes of a task that are tried. All processes
 	// of a container have the same network, but some may just have ended.
 	maxScrapePIDs = 8
@@ -40,8 +41,11 @@ type scrape struct {
 }
 
 func (s *scrape) look(ctx context.Context) look {
-	ctx, cancel := context.WithTimeout(ctx, scrapeLimit)
-	defer cancel()
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(scrapeShare*float64(time.Until(end))))
+		defer cancel()
+	}
 	pids, err := s.target.Members()
 	if err != nil {
 		return look{at: s.now(), err: fmt.Errorf("list members: %w", err)}

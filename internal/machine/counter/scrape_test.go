@@ -66,6 +66,7 @@ func (s *metricsServer) target(id uint64, pid int) Target {
 func scraping(t *testing.T, targets ...Target) *stillCPT {
 	t.Helper()
 	c := still(t, "/proc", nil)
+	c.reader.limit = time.Minute
 	for _, target := range targets {
 		if err := c.Add(target); err != nil {
 			t.Fatal(err)
@@ -118,6 +119,7 @@ func TestScrapeRefusals(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request, _ int64) { io.WriteString(w, s) }
 	}
 	elsewhere := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
+	const late = "no answer in time"
 	for _, c := range []struct {
 		name   string
 		handle func(w http.ResponseWriter, r *http.Request, nth int64)
@@ -151,19 +153,22 @@ func TestScrapeRefusals(t *testing.T) {
 		}, "more than 16777216 bytes"},
 		{"never", func(_ http.ResponseWriter, r *http.Request, nth int64) {
 			<-r.Context().Done()
-		}, "no answer in time"},
+		}, late},
 		{"not at the end", func(w http.ResponseWriter, r *http.Request, nth int64) {
 			if nth > 0 {
 				<-r.Context().Done()
 			}
 			io.WriteString(w, "requests_total{code=\"200\"} 1\n")
-		}, "no answer in time"},
+		}, late},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bad := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
 			bad.handle = c.handle
 			good := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
 			cpt := scraping(t, bad.target(1, os.Getpid()), good.target(2, os.Getpid()))
+			if c.want == late {
+				cpt.reader.limit = 6 * time.Second
+			}
 			cpt.begin(t)
 			good.count.Add(10)
 			all := cpt.end(t, twoSeconds)

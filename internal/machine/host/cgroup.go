@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -33,7 +34,8 @@ type Cgroup struct {
 	h     *Host
 	hier  sample.Hierarchy
 	tree  tree
-	path  string
+	dir   string // inside the root
+	path  string // below the mount
 	inode uint64
 
 	usage, throttle statFile
@@ -43,7 +45,6 @@ type Cgroup struct {
 	followed        bool // accounts are those of places
 	places          Places
 	tally           tally
-	buf             *fileBuffer // nil until a file is read
 }
 
 // statFile is a descriptor that is kept open, -1 if there is none.
@@ -66,8 +67,11 @@ func (h *Host) OpenCgroup(hier sample.Hierarchy, p string) (*Cgroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup %s: %w", p, err)
 	}
-	c := &Cgroup{h: h, hier: hier, tree: t, path: path.Clean("/" + p),
-		usage: statFile{fd: -1}, throttle: statFile{fd: -1}}
+	c := &Cgroup{h: h, hier: hier, tree: t, usage: statFile{fd: -1}, throttle: statFile{fd: -1}}
+	c.path = path.Clean("/" + p)
+	if c.dir = path.Join(t.dir, c.path); strings.HasSuffix(c.dir, c.path) {
+		c.path = c.dir[len(c.dir)-len(c.path):] // one text in memory
+	}
 	if c.inode, err = h.Inode(c.Dir()); err != nil {
 		return nil, fmt.Errorf("open cgroup %s: %w", p, orGone(err))
 	}
@@ -82,7 +86,7 @@ func (h *Host) OpenCgroup(hier sample.Hierarchy, p string) (*Cgroup, error) {
 func (c *Cgroup) Inode() uint64 { return c.inode }
 
 // Dir is the cgroup's directory in its identity hierarchy, inside the root.
-func (c *Cgroup) Dir() string { return path.Join(c.tree.dir, c.path) }
+func (c *Cgroup) Dir() string { return c.dir }
 
 // Path is the cgroup's path below the mount of its identity hierarchy.
 func (c *Cgroup) Path() string { return c.path }
@@ -125,19 +129,17 @@ func (c *Cgroup) openIn(dir, name string) (statFile, error) {
 	return statFile{fd: fd, own: own, from: dir}, nil
 }
 
-// fileBuffer is larger than every file that a Cgroup reads often.
+// fileBuffer is larger than every file that a Cgroup reads often. It is on the stack of the reader:
+// one of each Cgroup would be most of its memory.
 type fileBuffer [1024]byte
 
-// read reads a kept file into c.buf. If the file is in another hierarchy and
-// its cgroup is gone there, it is closed and nothing is read.
-func (c *Cgroup) read(f *statFile) ([]byte, error) {
-	if c.buf == nil {
-		c.buf = new(fileBuffer)
-	}
-	n, err := unix.Pread(f.fd, c.buf[:], 0)
+// read reads a kept file. If the file is in another hierarchy and its cgroup is gone there, it is
+// closed and nothing is read.
+func (f *statFile) read(buf *fileBuffer) ([]byte, error) {
+	n, err := unix.Pread(f.fd, buf[:], 0)
 	switch {
 	case err == nil:
-		return c.buf[:n], nil
+		return buf[:n], nil
 	case err == unix.ENODEV && f.own:
 		return nil, ErrGone
 	case err == unix.ENODEV:

@@ -48,7 +48,8 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 		}
 		return a.Stalled, nil
 	}
-	text, err := c.readPressure(resource)
+	var buf fileBuffer
+	text, err := c.readPressure(resource, &buf)
 	if err != nil {
 		return 0, err
 	}
@@ -56,7 +57,7 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 }
 
 // readPressure reads a pressure file.
-func (c *Cgroup) readPressure(resource string) ([]byte, error) {
+func (c *Cgroup) readPressure(resource string, buf *fileBuffer) ([]byte, error) {
 	f := c.pressure(resource)
 	if f.fd < 0 {
 		_, dir := c.pressurePlace()
@@ -68,7 +69,7 @@ func (c *Cgroup) readPressure(resource string) ([]byte, error) {
 			return nil, fmt.Errorf("read %s pressure of %s: %w", resource, c.path, orNoPSI(err))
 		}
 	}
-	text, err := c.read(f)
+	text, err := f.read(buf)
 	if f.fd < 0 { // its place in cgroup2 is gone
 		err = ErrNoPSI
 	}

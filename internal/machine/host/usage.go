@@ -81,7 +81,8 @@ func (c *Cgroup) CPUTime() func() (time.Duration, error) {
 }
 
 func (c *Cgroup) readStat(f *statFile, u *Usage) error {
-	text, err := c.read(f)
+	var buf fileBuffer
+	text, err := f.read(&buf)
 	if err != nil {
 		if errors.Is(err, ErrGone) {
 			return err

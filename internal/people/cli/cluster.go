@@ -38,10 +38,16 @@ type scope struct {
 }
 
 func (a *commands) addScope(cmd *cobra.Command) *scope {
+	s := a.addMachine(cmd)
+	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, through quell-server")
+	return s
+}
+
+// addMachine is addScope without the whole cluster.
+func (a *commands) addMachine(cmd *cobra.Command) *scope {
 	s := &scope{Client: &cluster.Client{}}
 	a.addServer(cmd, s.Client)
 	cmd.Flags().StringVar(&s.machine, "machine", "", "another machine, through quell-server")
-	cmd.Flags().BoolVar(&s.cluster, "cluster", false, "all machines, through quell-server")
 	// The flag exists, so there is no error.
 	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		all, err := s.Machines(cmd.Context())
@@ -58,7 +64,11 @@ func (s *scope) here(cmd *cobra.Command) (bool, error) {
 	case s.machine != "" || s.cluster:
 		return false, nil
 	case cmd.Flags().Changed("server") || cmd.Flags().Changed("token-file"):
-		return false, app.Usage(errors.New("--server or --token-file without --machine or --cluster"), "add --machine NAME or --cluster; without --server the command goes to this machine's agent")
+		remedy := "add --machine NAME or --cluster"
+		if cmd.Flags().Lookup("cluster") == nil {
+			remedy = "add --machine NAME"
+		}
+		return false, app.Usage(errors.New("--server or --token-file without a machine"), remedy+"; without --server the command goes to this machine's agent")
 	}
 	return true, nil
 }

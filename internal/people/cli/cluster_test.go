@@ -8,8 +8,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
@@ -19,6 +22,8 @@ var clusterAnswers = map[string]string{
 	"/v1/machines": `[{"machine":"host-1","last_seen":1763726400000,"boot":"a","batch":812,"record":4,"lives":2,"state":{"at":1763726400000,"agent":"v1","all":7,"own":0,"current":true,"mode":"on","mode_from":"decision","by":"K7PZ"}},
 {"machine":"host-17","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1},
 {"machine":"host-18","last_seen":1763722800000,"boot":"b","batch":9,"record":0,"lives":1,"state":{"at":1763726340000,"agent":"v1","all":6,"own":0,"current":false,"mode":"off","mode_from":"override","by":"local-1"}}]`,
+	"/v1/tasks": `[{"machine":"host-1","task":"/batch/encode","job":"encode","class":"batch","cpu":1.42,"capped":true,"at":1763726390000,"costs":[{"signal":"runq","cost":0.5,"mean":null,"limit":null}]},
+{"machine":"host-1","task":"shop/web-0/app","job":"shop/web/app","class":"latency-sensitive","cpu":0.8,"at":1763726390000,"costs":[{"signal":"cpi","cost":2.31,"mean":1.2,"limit":1.45},{"signal":"runq","cost":0.03,"mean":0.02,"limit":0.06}]}]`,
 	"/v1/decisions": `[{"revision":7,"id":"K7PZ","who":"anna","at":1763722800000,"why":"release week","enforcement":{"mode":"on"},"rollout":{"step":1,"since":1763722800000,"every":"2h","below":9},"machines":300,"have":298,"done":3,"refused":0,"none":295,"waiting":["host-3","host-9"]},
 {"machine":"host-1","revision":3,"id":"QX2A","who":"olga","at":1763722800000,"until":1763730000000,"why":"ticket 4711","cap":{"job":"encode","rate":0.2,"for":"2h"},"machines":1,"have":1,"done":0,"refused":1,"none":0}]`,
 	"/v1/specs": `[{"job":"web","platform":"Intel-6-85-7","signal":"cpi","variant":"ref-cycles","state":"ready","samples":120000,"tasks":250,"cpu_mean":1.2,"mean":1.8123,"stddev":0.1634,"version":31,"last":1763726400000,"machines":40,"machines_out":2,"left_out":["host-9"]}]`,
@@ -108,6 +113,33 @@ func TestRepliesFakeNothing(t *testing.T) {
 	}
 }
 
+// TestTopOfAnotherMachine: the heading, the tasks' order, and what is asked.
+func TestTopOfAnotherMachine(t *testing.T) {
+	env, asked := fakeCluster(t)
+	code, out := watching(t, env, false, "shop/web-0/app", 1, "--machine", "host-1")
+	if heading, _, _ := strings.Cut(out, "\n"); code != app.ExitOK || !strings.Contains(heading, "host-1") || !strings.Contains(heading, "enforcement on") || !strings.Contains(heading, "2 tasks") || !strings.Contains(heading, "1 cap") {
+		t.Errorf("%d: %s", code, out)
+	}
+	if strings.Index(out, "shop/web-0/app") > strings.Index(out, "/batch/encode") {
+		t.Errorf("the worst is not first:\n%s", out)
+	}
+	if got := asked(); got != "GET /v1/incidents?machine=host-1&open=true" {
+		t.Errorf("asked %s", got)
+	}
+	for args, want := range map[string]string{"--machine host-99 --once": `knows no machine "host-99"`, "--server http://x --once": "add --machine NAME;", "--machine host-1 --at 12:00": "--at and --machine"} {
+		if r := quell(t, env, append([]string{"top"}, strings.Fields(args)...)...); r.Code == app.ExitOK || !strings.Contains(r.Err, want) {
+			t.Errorf("%s: %d, %s", args, r.Code, r.Err)
+		}
+	}
+	// Commands of the screen go to that machine.
+	a := &commands{App: &app.App{Now: time.Now}}
+	of := a.agent(&scope{Client: &cluster.Client{URL: env["QUELL_SERVER"]}, machine: "host-1"})
+	done, err := of.Command(t.Context(), command.CapTask("/batch/encode", 0.1, time.Minute, "r"))
+	if err != nil || done.ID != "cap-1" || !strings.Contains(asked(), `"machine":"host-1"`) {
+		t.Errorf("%+v, %v, %s", done, err, asked())
+	}
+}
+
 // TestRevoke: what the command line sends.
 func TestRevoke(t *testing.T) {
 	var asked string
@@ -145,6 +177,7 @@ func TestClusterPrints(t *testing.T) {
 		args   []string
 	}{
 		{"cluster_machines", []string{"machines"}},
+		{"cluster_top", []string{"top", "--machine", "host-1", "--once"}},
 		{"cluster_decisions", []string{"decisions", "--cluster"}},
 		{"cluster_specs", []string{"specs", "--job", "web"}},
 		{"cluster_pairs", []string{"advise-scheduler"}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -20,7 +21,7 @@ import (
 
 func (a *commands) place() *cobra.Command {
 	c := &cluster.Client{}
-	var degradation, tasks, since string
+	var degradation, prior, tasks, since string
 	cmd := &cobra.Command{
 		Use: "place JOB[=N]…", Short: "pair tasks that should share a machine, and suggest how to pin them", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,7 +39,13 @@ func (a *commands) place() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				measured = degradationsFromPairs(all, pairs)
+				var known []placement.Degradation
+				if prior != "" {
+					if known, err = readRows(prior, degradations); err != nil {
+						return err
+					}
+				}
+				measured = degradationsFromPairs(all, pairs, known)
 			}
 			advice, err := placement.Advise(all, measured)
 			if err != nil {
@@ -52,6 +59,7 @@ func (a *commands) place() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&degradation, "degradation", "", "CSV file of tasks' losses next to others (default: from quell-server)")
+	f.StringVar(&prior, "prior", "", "without --degradation: such a file, for pairs of jobs that no incident names")
 	f.StringVar(&tasks, "tasks", "", "CSV file of tasks' misses and loads")
 	f.StringVar(&since, "since", "", "without --degradation: only incidents since a time, a day, or a duration ago (168h)")
 	a.addServer(cmd, c)
@@ -112,9 +120,12 @@ func placed(args []string, file string) ([]placement.Task, error) {
 }
 
 // degradationsFromPairs uses the strength of the server's pairs as the jobs' losses to each
-// other. Jobs without a common incident lose nothing.
-func degradationsFromPairs(tasks []placement.Task, pairs []cluster.Pair) (all []placement.Degradation) {
+// other. Jobs without a common incident lose what is known of them otherwise, or nothing.
+func degradationsFromPairs(tasks []placement.Task, pairs []cluster.Pair, prior []placement.Degradation) (all []placement.Degradation) {
 	lost := map[[2]string]float64{}
+	for _, d := range prior {
+		lost[[2]string{d.Victim, d.Neighbour}] = d.Ratio
+	}
 	for _, p := range pairs {
 		lost[[2]string{string(p.Victim), string(p.Antagonist)}] = max(0, p.Strength-1)
 	}
@@ -152,6 +163,7 @@ func columnOf(header []string, names ...string) int {
 // csvRows calls use for each row after the header; its errors have the line number.
 func csvRows(r io.Reader, head func(header []string) error, use func(row []string) error) error {
 	c := csv.NewReader(r)
+	c.Comment = '#' // the lab's stamps
 	header, err := c.Read()
 	if err != nil {
 		return fmt.Errorf("header: %w", err)
@@ -174,23 +186,49 @@ func csvRows(r io.Reader, head func(header []string) error, use func(row []strin
 	}
 }
 
-// degradations reads the tasks' losses next to others.
+// degradations reads the tasks' losses next to others: of a table of them, or of a report
+// of the lab as CSV. There a pair's loss is the mean of its slowdowns, less 1, over the
+// cells in which the two were alone with each other.
 func degradations(r io.Reader) (all []placement.Degradation, err error) {
 	var at [3]int
+	analysis, quantity := -1, -1
+	slowdowns := map[[2]string]struct{ sum, n float64 }{}
 	err = csvRows(r, func(header []string) error {
-		at = [3]int{columnOf(header, "victim", "foreground"), columnOf(header, "neighbour", "background"), columnOf(header, "degradation_percent", "interference_metric")}
+		if analysis, quantity = columnOf(header, "analysis"), columnOf(header, "quantity"); analysis >= 0 && quantity >= 0 {
+			at = [3]int{columnOf(header, "at"), 0, columnOf(header, "value")}
+		} else {
+			analysis = -1
+			at = [3]int{columnOf(header, "victim", "foreground"), columnOf(header, "neighbour", "background"), columnOf(header, "degradation_percent", "interference_metric")}
+		}
 		if slices.Min(at[:]) < 0 {
-			return fmt.Errorf("columns %q: want victim, neighbour and degradation_percent", header)
+			return fmt.Errorf("columns %q: want victim, neighbour and degradation_percent, or those of quell lab report --format csv", header)
 		}
 		return nil
 	}, func(row []string) error {
+		pair := [2]string{row[at[0]], row[at[1]]}
+		if analysis >= 0 {
+			victim, neighbour, ok := strings.Cut(row[at[0]], " next to ")
+			if row[analysis] != "degradation" || row[quantity] != "slowdown" || row[at[2]] == "" || !ok || strings.Contains(neighbour, ", ") {
+				return nil
+			}
+			pair = [2]string{victim, neighbour}
+		}
 		x, err := strconv.ParseFloat(strings.TrimSpace(row[at[2]]), 64)
 		if err != nil {
 			return fmt.Errorf("degradation %q: want a number", row[at[2]])
 		}
-		all = append(all, placement.Degradation{Victim: row[at[0]], Neighbour: row[at[1]], Ratio: x / 100})
+		if analysis < 0 {
+			all = append(all, placement.Degradation{Victim: pair[0], Neighbour: pair[1], Ratio: x / 100})
+		} else {
+			one := slowdowns[pair]
+			one.sum, one.n = one.sum+x, one.n+1
+			slowdowns[pair] = one
+		}
 		return nil
 	})
+	for _, pair := range slices.SortedFunc(maps.Keys(slowdowns), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		all = append(all, placement.Degradation{Victim: pair[0], Neighbour: pair[1], Ratio: slowdowns[pair].sum/slowdowns[pair].n - 1})
+	}
 	return all, err
 }
 

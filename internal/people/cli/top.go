@@ -33,13 +33,24 @@ func (a *commands) top() *cobra.Command {
 	var once bool
 	var sort string
 	var past pastFlags
+	var at *scope
 	cmd := &cobra.Command{
 		Use: "top", Short: "watch the tasks, look at one in detail, and act on it", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := report.SortTasks(nil, sort); err != nil {
 				return err
 			}
+			here, err := at.here(cmd)
+			if err != nil {
+				return err
+			}
+			agent, every := a.agent(at), time.Second
+			if !here {
+				every = everyMachine
+			}
 			switch {
+			case !here && past.at != "":
+				return app.Usage(errors.New("--at and --machine"), "run quell on that machine, or use `quell incidents --machine`")
 			case past.at == "" && (len(past.recordings) > 0 || past.stateDir != ""):
 				return app.Usage(errors.New("--trace and --state-dir without a time"), "add --at TIME")
 			case past.at != "" && (once || a.JSON || !a.interactive()):
@@ -47,11 +58,13 @@ func (a *commands) top() *cobra.Command {
 			case past.at != "":
 				return a.showPast(cmd.Context(), past, sort)
 			case !once && !a.JSON && a.interactive():
-				return top.Run(cmd.Context(), a.screen(sort))
+				o := a.screen(sort)
+				o.Agent, o.Every = agent, every
+				return top.Run(cmd.Context(), o)
 			case !once:
-				return a.live(cmd.Context(), sort, time.Second)
+				return a.live(cmd.Context(), agent, sort, every)
 			}
-			tasks, err := a.tasks(cmd.Context(), sort)
+			tasks, err := sorted(cmd.Context(), agent, sort)
 			if err != nil {
 				return err
 			}
@@ -64,6 +77,7 @@ func (a *commands) top() *cobra.Command {
 	flags.StringVar(&past.at, "at", "", "show what was recorded of a `time`: 15:04, 2006-01-02 15:04:05, RFC 3339, or how long ago (30m)")
 	flags.StringArrayVar(&past.recordings, "trace", nil, "with --at, a `file` with the samples of all tasks: the agent's record, or a segment; may be repeated")
 	flags.StringVar(&past.stateDir, "state-dir", "", "with --at, read the log in the agent's state `directory` instead of asking the agent")
+	at = a.addMachine(cmd)
 	return a.WithJSON(cmd)
 }
 
@@ -143,20 +157,20 @@ func parseAt(text string, now time.Time, zone *time.Location) (time.Time, error)
 	return time.Time{}, fmt.Errorf("--at %q: want a time such as 15:04, \"2006-01-02 15:04:05\" or 2006-01-02T15:04:05Z, or how long ago, such as 30m", text)
 }
 
-// tasks returns the agent's tasks in the order of a key.
-func (a *commands) tasks(ctx context.Context, sort string) ([]api.TaskView, error) {
-	tasks, err := a.client().Tasks(ctx)
+// sorted returns the agent's tasks in the order of a key.
+func sorted(ctx context.Context, of top.Agent, sort string) ([]api.TaskView, error) {
+	tasks, err := of.Tasks(ctx)
 	return app.List(tasks), cmp.Or(err, report.SortTasks(tasks, sort))
 }
 
 // live writes the tasks repeatedly until ctx ends, which is no error.
-func (a *commands) live(ctx context.Context, sort string, every time.Duration) error {
+func (a *commands) live(ctx context.Context, of top.Agent, sort string, every time.Duration) error {
 	_, _, screen := a.Terminal()
 	screen = screen && !a.JSON
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for first := true; ; first = false {
-		text, err := a.frame(ctx, sort, screen)
+		text, err := a.frame(ctx, of, sort, screen)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -185,18 +199,18 @@ func (a *commands) live(ctx context.Context, sort string, every time.Duration) e
 }
 
 // frame returns one complete frame of the live view, so that it does not flicker.
-func (a *commands) frame(ctx context.Context, sort string, screen bool) (string, error) {
-	tasks, err := a.tasks(ctx, sort)
+func (a *commands) frame(ctx context.Context, of top.Agent, sort string, screen bool) (string, error) {
+	st, err := of.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	tasks, err := sorted(ctx, of, sort)
 	if err != nil {
 		return "", err
 	}
 	if a.JSON {
 		line, err := json.Marshal(tasks)
 		return string(line) + "\n", err
-	}
-	st, err := a.client().Status(ctx)
-	if err != nil {
-		return "", err
 	}
 	s := a.Style()
 	if _, height, ok := a.Terminal(); ok {

@@ -18,10 +18,14 @@ import (
 // does.
 func watch(t *testing.T, tty bool, sign string, n int, args ...string) (code int, out string) {
 	t.Helper()
-	f := newFake(t)
+	return watching(t, clitest.Env(newFake(t).socket), tty, sign, n, args...)
+}
+
+func watching(t *testing.T, env map[string]string, tty bool, sign string, n int, args ...string) (code int, out string) {
+	t.Helper()
 	var b quelltest.Output
 	a := &app.App{Out: &b, Err: io.Discard, Zone: time.UTC, Now: time.Now,
-		Getenv:   func(name string) string { return clitest.Env(f.socket)[name] },
+		Getenv:   func(name string) string { return env[name] },
 		Terminal: func() (int, int, bool) { return 80, 7, tty }}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

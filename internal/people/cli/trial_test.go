@@ -56,7 +56,13 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 			return p
 		}
 		on("victim", workload.Default(workload.Serve))
-		loud = on("loud", workload.Default(workload.Spin))
+		// It takes three quarters of the CPU: more than what other tests beside this one can take.
+		busy := workload.Default(workload.Spin)
+		busy.Duty = 1
+		loud = on("loud", busy)
+		if err := tree.Weigh("loud", 3); err != nil {
+			t.Fatal(err)
+		}
 		send(t, loud, syscall.SIGSTOP)
 	})
 	defer func() {
@@ -66,7 +72,7 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 	}()
 	learnt(t, env)
 	send(t, loud, syscall.SIGCONT)
-	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 2s --within 240s --poll 100ms --reason test --json")...)
+	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 6s --within 240s --poll 100ms --reason test --json")...)
 	var e evaluation.Report
 	if err := json.Unmarshal([]byte(r.Out), &e); err != nil || r.Code != app.ExitOK {
 		t.Fatalf("exit code %d, %v, %q", r.Code, err, r.Err)

@@ -155,6 +155,8 @@ func someStatus() api.Status {
 				By: "quell", Why: "cpi of /kubepods/burstable/pod4711/redis at 2.31 over 1.45, correlation 0.46", Incident: "inc-20251121T115759.000-2"}}},
 			{Task: "/batch/upload", CapState: plan.CapState{From: noon.Add(-time.Minute), Action: plan.Action{ID: "cap-20251121T115830.000-4", Net: 1 << 20, Until: noon.Add(4 * time.Minute),
 				By: "ann", Why: "too loud"}}}},
+		Overruled: []api.Overruled{{Task: "shop/web-0/app", ID: "cap-20251121T110000.000-1", At: noon.Add(-time.Hour), By: "ann", Result: "taken-over",
+			Note: "/sys/fs/cgroup/kubepods/burstable/pod4713/web/cpu.max holds \"30000 100000\", neither our \"10000 100000\" nor the old \"50000 100000\"", Likely: "the kubelet sets a pod's limits"}},
 		Degraded: []string{"cpi: not counted", "runq: waits of exited threads are lost"}}
 }
 

@@ -61,7 +61,11 @@ func mainSuspect(inc *incident.Record) (name, level string) {
 		if s == nil {
 			s = &detect.Suspect{Task: r.Suspect, Correlation: r.Correlation}
 		}
-		return r.Suspect.Name.String(), levelText(inc, s)
+		name := r.Suspect.Name.String()
+		if len(r.With) > 0 {
+			name += fmt.Sprintf(" and %d more", len(r.With))
+		}
+		return name, levelText(inc, s)
 	}
 	if inc.Kind != detect.Neighbour && inc.Kind != detect.Nobody && inc.Kind != detect.Indeterminate {
 		return "-", "-" // not caused by another task
@@ -323,7 +327,7 @@ func (p *page) rounds(inc *incident.Record) {
 		if r.Ended != 0 {
 			end = "ended " + p.clock(r.Ended)
 		}
-		text := fmt.Sprintf("%s capped to %s by %s from %s, %s.", r.Suspect.Name, r.Limit(), r.By, p.clock(r.From), end)
+		text := fmt.Sprintf("%s capped to %s by %s from %s, %s.", r.Names(), r.Limit(), r.By, p.clock(r.From), end)
 		if r.Why != "" {
 			text += " Why: " + r.Why + "."
 		}

@@ -55,6 +55,13 @@ func Status(w io.Writer, st api.Status, s Style) error {
 		p.colored(label, yellow, d)
 		label = ""
 	}
+	label = "overruled"
+	for _, c := range st.Overruled {
+		p.colored(label, yellow, fmt.Sprintf("the cap on %s by %s ended %s ago: %s", c.Task, c.By, span(st.Now.Sub(c.At)), c.Note))
+		if label = ""; c.Likely != "" {
+			p.fact("", c.Likely)
+		}
+	}
 	if len(st.Caps) == 0 {
 		p.fact("caps", "none in force")
 		return p.flush(w)

@@ -415,5 +415,12 @@ func remedy(err error) string {
 	if e, ok := errors.AsType[*api.UnreachableError](err); ok {
 		return cmp.Or(e.Remedy(), "see the agent's log")
 	}
+	var other interface { // quell-server's
+		error
+		Remedy() string
+	}
+	if errors.As(err, &other) {
+		return other.Remedy()
+	}
 	return ""
 }

@@ -60,6 +60,8 @@ func TestPromises(t *testing.T) {
 				{contender: "cAdvisor 1", cgroups: 1000, share: 0.04},
 				{contender: "below 1", cgroups: 1000, share: 0.03},
 				{contender: sweepName, cgroups: 2000, share: times * 0.004},
+				{contender: sweepName, cgroups: most, share: times * 0.02},
+				{contender: defaultName, cgroups: most, rss: int64(times * 100e6), fds: int(times * 150)},
 			}, []switchOverhead{
 				{Signals: "cpi", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 900*times},
 				{Signals: "cpi + runq", Off: 1000, Between: 1000 + 100*times, Inner: 150_000, Shipped: 1000 + 1500*times},
@@ -71,7 +73,7 @@ func TestPromises(t *testing.T) {
 		kept  bool
 	}{{1, true}, {2.5, false}} {
 		ps := targets(append2(figures(c.times)))
-		if len(ps) != 16 {
+		if len(ps) != 19 {
 			t.Errorf("%d targets", len(ps))
 		}
 		for _, p := range ps {
@@ -106,8 +108,9 @@ func TestTurns(t *testing.T) {
 	}
 	pair := sweepName + " + " + floorName
 	for n, want := range map[int]string{
-		10:  pair + " round 0 short true awake false",
-		100: pair + " round 0 short true awake false\n" + defaultName + " round 0 short false awake false",
+		most: pair + " round 0 short true awake false\n" + defaultName + " round 0 short false awake false",
+		10:   pair + " round 0 short true awake false",
+		100:  pair + " round 0 short true awake false\n" + defaultName + " round 0 short false awake false",
 		1000: pair + " round 0 short false awake false\nheavy round 0 short false awake false\n" +
 			defaultName + " + light round 0 short false awake false\n" + pair + " round 1 short false awake false\n" +
 			sweepName + awake + " + " + floorName + awake + " round 0 short true awake true",

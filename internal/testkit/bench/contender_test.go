@@ -27,6 +27,8 @@ type contender struct {
 	// commands returns its commands for n cgroups of the crowd, and the address
 	// of its metrics, "" if it has none.
 	commands func(r *run, n int) (argv [][]string, scrape string, err error)
+	// ready reports that it has begun to work; nil for a contender that tells otherwise, or not.
+	ready func(r *run) (bool, error)
 	// absent is the reason why it cannot be measured here.
 	absent error
 }
@@ -38,7 +40,9 @@ const (
 	sweepName   = "quell-agent, sweep every 10 s"
 	defaultName = "quell-agent, default (10 s in 60 s)"
 	floorName   = "floor, every 10 s"
-	awake       = ", tasks awake" // suffix of a name: each task runs every second
+
+	bpftraceName = "bpftrace, CPU time by cgroup, every 10 s"
+	awake        = ", tasks awake" // suffix of a name: each task runs every second
 )
 
 func sweepEvery10s() contender {

@@ -41,6 +41,8 @@ type switchOverhead struct {
 	// signal rest if a switch would cost too much. Rests reports that cpi rested.
 	Shipped float64
 	Rests   bool
+	// Bpftrace is a switch while bpftrace adds up CPU time by cgroup; 0 without bpftrace.
+	Bpftrace float64
 }
 
 func (t switchOverhead) between() float64 { return t.Between - t.Off }
@@ -59,7 +61,7 @@ func (r *run) measureOverhead(ctx context.Context, rounds, trips int) (_ []switc
 	defer func() { err = errors.Join(err, game.end()) }()
 	taxes := make([]switchOverhead, len(overheadSets))
 	for i, set := range overheadSets {
-		taxes[i] = switchOverhead{Signals: strings.Join(set, " + "), Off: math.Inf(1), Between: math.Inf(1), Inner: math.Inf(1), Shipped: math.Inf(1)}
+		taxes[i] = switchOverhead{Signals: strings.Join(set, " + "), Off: math.Inf(1), Between: math.Inf(1), Inner: math.Inf(1), Shipped: math.Inf(1), Bpftrace: math.Inf(1)}
 	}
 	for round := range rounds {
 		r.say("switch overhead: round %d of %d", round+1, rounds)
@@ -70,6 +72,11 @@ func (r *run) measureOverhead(ctx context.Context, rounds, trips int) (_ []switc
 				return nil, err
 			}
 			taxes[i].Off = min(taxes[i].Off, off)
+			other, err := r.underBpftrace(ctx, game, trips)
+			if err != nil {
+				return nil, err
+			}
+			taxes[i].Bpftrace = min(taxes[i].Bpftrace, other)
 			for _, state := range []struct {
 				window time.Duration
 				until  string // this metric is at least 1
@@ -131,6 +138,35 @@ func (r *run) underAgent(ctx context.Context, g *pingPong, signals []string, tri
 	}
 	ns, err := g.best(trips)
 	return ns, m[`quell_signal_resting{signal="cpi"}`] == 1, err
+}
+
+// begun waits until a contender has begun to work, if that can be told.
+func (s *started) begun(ctx context.Context, r *run) error {
+	if s.ready == nil {
+		return nil
+	}
+	err := s.procs[0].Until(ctx, time.Minute, "begin", func() (bool, error) { return s.ready(r) })
+	if err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	return nil
+}
+
+// underBpftrace returns the cost of a switch while bpftrace counts; 0 without bpftrace.
+func (r *run) underBpftrace(ctx context.Context, g *pingPong, trips int) (float64, error) {
+	c := byBpftrace()
+	if c.absent != nil {
+		return 0, nil
+	}
+	s, err := r.start(c, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer s.stop()
+	if err := s.begun(ctx, r); err != nil {
+		return 0, err
+	}
+	return g.best(trips)
 }
 
 // await waits until ready holds for the agent's metrics.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/agent/child"
 )
@@ -20,6 +21,30 @@ func buildRivals(ctx context.Context, bin string) error {
 		return fmt.Errorf("build rivals (or -rivals=have): %w", err)
 	}
 	return nil
+}
+
+// bpftraceProgram adds up the CPU time of each cgroup at every context switch, and prints it
+// every 10 s: the least that this way of counting costs.
+const bpftraceProgram = `BEGIN { printf("ready\n"); }
+tracepoint:sched:sched_switch { if (@at[cpu]) { @used[cgroup] = sum(nsecs - @at[cpu]); } @at[cpu] = nsecs; }
+interval:s:10 { print(@used); clear(@used); }`
+
+// byBpftrace is bare bpftrace, if it is installed. What its program costs at switches is counted
+// as use of the tasks that switch.
+func byBpftrace() contender {
+	program, absent := exec.LookPath("bpftrace")
+	out := func(r *run) string { return filepath.Join(r.scratch, "bpftrace.out") }
+	return contender{name: bpftraceName, absent: absent,
+		commands: func(r *run, n int) ([][]string, string, error) {
+			if err := os.WriteFile(out(r), nil, 0o600); err != nil {
+				return nil, "", err
+			}
+			return [][]string{{program, "-o", out(r), "-e", bpftraceProgram}}, "", nil
+		},
+		ready: func(r *run) (bool, error) {
+			text, err := os.ReadFile(out(r))
+			return strings.Contains(string(text), "ready"), err
+		}}
 }
 
 // rivals returns all rivals, those that bin lacks as absent. The versions are those of
@@ -36,6 +61,7 @@ func rivals(bin string) []contender {
 	cadvisor, cadvisorErr := find("cadvisor")
 	below, belowErr := find("below")
 	return []contender{
+		byBpftrace(),
 		{name: "node_exporter 1.9.1", absent: exporterErr, commands: func(r *run, n int) ([][]string, string, error) {
 			at, err := child.FreeAddress()
 			return [][]string{{exporter, "--web.listen-address=" + at}}, "http://" + at + "/metrics", err

@@ -106,6 +106,10 @@ func printOverheads(w io.Writer, taxes []switchOverhead) {
 			rests = " (cpi paused)"
 		}
 		fmt.Fprintf(w, "| %s | %.0f | %+.0f | %+.0f | %+.0f%s | %+.0f |\n", t.Signals, t.Off, t.between(), t.inner(), t.shipped(), rests, t.average())
+		if t.Bpftrace > 0 {
+			ns := t.Bpftrace - t.Off
+			fmt.Fprintf(w, "| bpftrace, CPU time by cgroup | %.0f | %+.0f | %+.0f | %+.0f | %+.0f |\n", t.Off, ns, ns, ns, ns)
+		}
 	}
 }
 
@@ -148,10 +152,17 @@ func targets(all []row, taxes []switchOverhead, cpus int) (ps []target) {
 			add("times the floor, tasks awake", sweep.share/base.share, 3, "")
 		}
 	}
+	if w, ok := find(all, defaultName, most); ok {
+		add("RSS at 10,000 cgroups, default", float64(w.rss)/1e6, 120, "MB")
+		add("descriptors at 10,000 cgroups, default", float64(w.fds), 200, "")
+	}
 	few, ok1 := find(all, sweepName, 100)
 	many, ok2 := find(all, sweepName, 2000)
 	if ok1 && ok2 {
 		add("cost per cgroup at 2,000 to that at 100", many.share/2000/(few.share/100), 1.2, "")
+	}
+	if w, ok := find(all, sweepName, most); ok && ok1 {
+		add("cost per cgroup at 10,000 to that at 100", w.share/most/(few.share/100), 1.25, "")
 	}
 	for _, t := range taxes {
 		add("switch overhead between windows, "+t.Signals, t.between(), 150, "ns")

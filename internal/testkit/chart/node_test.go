@@ -310,8 +310,8 @@ const web = `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop
 spec: {nodeName: ` + node + `, containers: [{name: app, image: "localhost/task:1", resources: {limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 100m, memory: 16Mi}}}]}}`
 
 // TestOnANode: a kubelet runs the server and the agent as the chart says, from the images. The agent
-// has the capabilities that the chart lists and no others, names the pods, caps one, leaves the limit
-// alone that the kubelet then sets, and undoes its caps when it is killed and when its pod is deleted.
+// has the capabilities that the chart lists and no others, names the pods, caps one, leaves the limits
+// alone that the kubelet then sets, once by an operator and once by VPA, and undoes its caps when it is killed and when its pod is deleted.
 func TestOnANode(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
 	n := startNode(t)
@@ -355,6 +355,7 @@ func TestOnANode(t *testing.T) {
 	}
 	named := n.names(client)
 	n.coexists(client, named)
+	n.autoscaled(client, named)
 	if usage, err := filepath.Glob("/sys/fs/cgroup/memory/kubepods/burstable/pod*/" + n.container("quell", "quell-agent-x") + "/memory.max_usage_in_bytes"); err == nil && len(usage) == 1 {
 		text, _ := os.ReadFile(usage[0])
 		t.Logf("usage: %s; the agent's memory, with its maps in the kernel: %s bytes at most", status.Usage, bytes.TrimSpace(text))
@@ -415,20 +416,14 @@ func (n *machine) coexists(client *api.Client, named string) {
 	}
 	n.capIt(client, named)
 	n.kubectl("", "-n", "shop", "patch", "pod", "web-0", "--subresource", "resize", "-p", `{"spec":{"containers":[{"name":"app","resources":{"limits":{"cpu":"300m"}}}]}}`)
-	quelltest.Until(n.t, "the kubelet sets its limit", func() bool { return quota() == "30000" })
-	quelltest.Until(n.t, "the cap is over", func() bool {
-		s, err := client.Status(n.t.Context())
-		return err == nil && len(s.Caps) == 0
-	})
-	if text, err := os.ReadFile(n.dir + "/state/audit.jsonl"); err != nil || !bytes.Contains(text, []byte("taken-over")) || quota() != "30000" {
-		n.t.Errorf("quota %s, %v, audit log: %s", quota(), err, text)
-	}
+	n.overruled(client, named, "30000")
 }
 
 // ends: an agent that is killed, or whose pod is deleted, leaves no cap.
 func (n *machine) ends(client *api.Client, named string) {
 	n.t.Helper()
 	quota := n.quota("shop", "web-0")
+	limit := quota()
 	n.capIt(client, named)
 	status, err := client.Status(n.t.Context())
 	if err != nil {
@@ -437,7 +432,7 @@ func (n *machine) ends(client *api.Client, named string) {
 	if err := unix.Kill(status.PID, unix.SIGKILL); err != nil {
 		n.t.Fatal(err)
 	}
-	quelltest.Until(n.t, "the agent that the kubelet starts undoes the cap", func() bool { return quota() == "30000" })
+	quelltest.Until(n.t, "the agent that the kubelet starts undoes the cap", func() bool { return quota() == limit })
 	quelltest.Until(n.t, "it answers", func() bool {
 		s, err := client.Status(n.t.Context())
 		return err == nil && s.PID != status.PID && s.Intervals > 0
@@ -449,7 +444,7 @@ func (n *machine) ends(client *api.Client, named string) {
 		out, err := n.try("", "-n", "quell", "get", "pod", "quell-agent-x", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
 		return err == nil && out == "0"
 	})
-	if got := quota(); got != "30000" {
+	if got := quota(); got != limit {
 		n.t.Errorf("after the agent's end the limit is %s", got)
 	}
 }

@@ -427,7 +427,7 @@ func weighted(t testing.TB, name string, weight int) *group {
 // The reported served tasks are those that a naive twin computes from the scheduler's
 // events.
 func TestServedAgainstTheTwin(t *testing.T) {
-	const length = 600 * time.Millisecond
+	const length = 300 * time.Millisecond
 	type scene struct {
 		groups []*group
 		during func(context.Context)

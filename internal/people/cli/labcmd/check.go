@@ -38,6 +38,7 @@ type machineFile struct {
 	Version  int      `key:"version" help:"format of this file; 1"`
 	Machine  string   `key:"machine" help:"what it is, for people"`
 	Source   string   `key:"source" help:"where the description is from"`
+	Recorded []string `key:"recorded" oneof:"arch packages cores threads has programs knobs" help:"the keys below that were read from a machine; the others are made up"`
 	Arch     string   `key:"arch" oneof:"amd64 arm64"`
 	Packages int      `key:"packages" min:"1" max:"64"`
 	Cores    int      `key:"cores" min:"1" max:"1024" help:"of each package"`
@@ -131,6 +132,8 @@ type lack struct {
 	// A placement that needs more of the same in some cells counts once, with the most.
 	placement string
 	needs     int
+	// The lists of CPUs of all cells that a machine lacks count once, with all their CPUs.
+	listed sample.Set
 }
 
 // lacks are the reasons why runs of a study cannot be done, those of most runs first. The
@@ -151,12 +154,19 @@ func (t *target) lacks(s *study.Study) (all []lack, runs int) {
 			continue
 		}
 		runs++
-		i := slices.IndexFunc(all, func(o lack) bool { return o.Why == l.Why || l.needs > 0 && o.placement == l.placement })
+		i := slices.IndexFunc(all, func(o lack) bool {
+			return o.Why == l.Why || l.needs > 0 && o.placement == l.placement || l.listed.Len() > 0 && o.listed.Len() > 0
+		})
 		if i < 0 {
 			i, all = len(all), append(all, *l)
 		} else if l.needs > all[i].needs {
-			l.Runs = all[i].Runs
+			n := all[i].Runs
 			all[i] = *l
+			all[i].Runs = n
+		} else if l.listed.Len() > 0 {
+			n := all[i].Runs
+			all[i] = t.unlisted(all[i].listed.Union(l.listed))
+			all[i].Runs = n
 		}
 		all[i].Runs++
 	}
@@ -195,6 +205,23 @@ func (t *target) lackOf(s *study.Study, c *study.Cell) *lack {
 			}
 		}
 	}
+	var listed sample.Set
+	for i := range c.Parts {
+		if !s.Here(&c.Parts[i]) {
+			continue
+		}
+		sets, err := place.Listed(c, &c.Parts[i])
+		if err != nil {
+			return lackFrom(err)
+		}
+		for _, set := range sets {
+			listed = listed.Union(set)
+		}
+	}
+	if listed.Union(t.allowed).Len() > t.allowed.Len() {
+		l := t.unlisted(listed)
+		return &l
+	}
 	sets, err := lab.Places(s, t.topology, t.allowed, c)
 	if err != nil {
 		return lackFrom(err)
@@ -207,6 +234,12 @@ func (t *target) lackOf(s *study.Study, c *study.Cell) *lack {
 		}
 	}
 	return nil
+}
+
+// unlisted is the lack of CPUs that a study lists.
+func (t *target) unlisted(listed sample.Set) lack {
+	return lack{Why: fmt.Sprintf("the study lists the CPUs %s, this machine has %s", listed, t.allowed), listed: listed,
+		Remedy: "use a machine with these CPUs, or list others in the study (cpus:)"}
 }
 
 // lackFrom takes an error apart into the reason and what to do.
@@ -247,7 +280,7 @@ func (t *target) verdict(w io.Writer, prefix string, planned int, all []lack, ru
 	}
 	fmt.Fprintf(w, "%snot %s (%d of %d runs): %s", prefix, at, runs, planned, all[0].Why)
 	if n := len(all) - 1; n > 0 {
-		fmt.Fprintf(w, ", and %d more reasons (--json)", n)
+		fmt.Fprintf(w, ", and %d more reason%s (--json)", n, strings.Repeat("s", min(n-1, 1)))
 	}
 	if all[0].Remedy != "" {
 		fmt.Fprintf(w, "; what to do: %s", all[0].Remedy)

@@ -80,3 +80,53 @@ roles: {vm: {workload: spec, environment: vm, measure: true}}
 		}
 	}
 }
+
+// The reports in examples/ are what the records give: those of smoke are there too. Each
+// example is small, and its Markdown has all its plots.
+func TestExamples(t *testing.T) {
+	const dir = "../../../../examples"
+	out := t.TempDir()
+	formats := "csv,md"
+	if *update {
+		out = filepath.Join(dir, "smoke")
+	}
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "report", "--format", formats, "--out", out, filepath.Join(dir, "smoke", "smoke.tar.gz")); r.Code != app.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	for _, name := range []string{"smoke.csv", "smoke.md"} {
+		got, err := os.ReadFile(filepath.Join(out, name))
+		want, err2 := os.ReadFile(filepath.Join(dir, "smoke", name))
+		if err != nil || err2 != nil || string(got) != string(want) {
+			t.Errorf("%s is not what its records give now (-update): %v, %v", name, err, err2)
+		}
+	}
+	pages, err := filepath.Glob(filepath.Join(dir, "*", "*.md"))
+	if err != nil || len(pages) < 2 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^!\[.*\]\((.+)\)$`).FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+		size := int64(0)
+		err = filepath.WalkDir(filepath.Dir(page), func(_ string, e os.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			i, err := e.Info()
+			if err == nil {
+				size += i.Size()
+			}
+			return err
+		})
+		if err != nil || size > 1<<20 {
+			t.Errorf("%s: %d bytes, %v", filepath.Dir(page), size, err)
+		}
+	}
+}

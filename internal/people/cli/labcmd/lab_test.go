@@ -102,6 +102,10 @@ func TestLabFromFileToResults(t *testing.T) {
 		!strings.Contains(r.Out, "corunner-died") {
 		t.Errorf("run: %+v", r)
 	}
+	// With --cell the runs of other cells are not missing.
+	if r := quell(t, env, "lab", "run", "--out", filepath.Join(t.TempDir(), "part"), "--cell", "main placement=apart", file); r.Code != app.ExitOK {
+		t.Errorf("run of one cell: %+v", r)
+	}
 	r := quell(t, env, "lab", "status", "--json", out)
 	var st status
 	if err := json.Unmarshal([]byte(r.Out), &st); err != nil || r.Code != app.ExitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {
@@ -157,6 +161,9 @@ func TestLabFromFileToResults(t *testing.T) {
 		t.Errorf("%d files for %d images, %v", len(files), len(images), err)
 	}
 	// A study compared with itself has changed in nothing.
+	if r := quell(t, env, "lab", "compare", "--json", out, out); r.Code != app.ExitOK || !strings.Contains(r.Out, `"direction": "not significant"`) || !strings.Contains(r.Out, `"ratio"`) || strings.Contains(r.Out, "Iterations") {
+		t.Errorf("compare --json: %+v", r)
+	}
 	if r := quell(t, env, "lab", "compare", out, out); r.Code != app.ExitOK || !strings.Contains(r.Out, "0 changes among") {
 		t.Errorf("compare: %+v", r)
 	}

@@ -131,7 +131,7 @@ func (a *commands) labStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := statusOf(f, s, "")
+			st, err := statusOf(f, s, "", nil)
 			if err != nil {
 				return err
 			}
@@ -183,8 +183,9 @@ func seriesOf(runs []result.Run) string {
 	return series
 }
 
-// statusOf counts the records of a series; "" selects that of the newest.
-func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
+// statusOf counts the records of a series; "" selects that of the newest. With only, the runs of
+// other cells are not counted as planned.
+func statusOf(f *result.Folder, s *study.Study, series string, only func(*study.Cell) bool) (status, error) {
 	st := status{Study: s.Name, Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
 	free, err := lockFolder(f)
 	if err != nil {
@@ -211,6 +212,9 @@ func statusOf(f *result.Folder, s *study.Study, series string) (status, error) {
 	}
 	done := result.Done(runs, st.Series)
 	for _, p := range s.Plan() {
+		if only != nil && !only(&p.Cell) {
+			continue
+		}
 		st.Planned++
 		if !done[result.Slot{Cell: p.Cell.Key(), N: p.N}] {
 			st.Left++

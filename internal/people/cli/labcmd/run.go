@@ -246,7 +246,7 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	case err != nil:
 		return app.Negative(err, again)
 	}
-	st, err := statusOf(f, s, series)
+	st, err := statusOf(f, s, series, o.only())
 	if err == nil && st.Left > 0 {
 		err = app.Negative(fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: "+again)
 	}

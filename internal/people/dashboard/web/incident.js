@@ -57,12 +57,15 @@ function tryIt(inc, context) {
   const command = !inc.closed && !running.length && s && capCommand(inc, s, s.level !== 'proven' && s.level !== 'likely', context.caller?.machine);
   return h('div.try', null,
     inc.closed ? h('p', null, `It ended ${span(now() - inc.closed)} ago, at ${clock(inc.closed)} ${zoneName()}, after ${span(inc.closed - inc.began)}.`) : null,
-    running.map(r => h('p', null, h('b', null, short(r.suspect)), ` is capped to ${limitOf(r)} until ${clock(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
+    running.map(r => h('p', null, h('b', null, tasksOf(r).map(t => short(t.suspect)).join(', ')), ` ${r.with?.length ? 'are' : 'is'} capped to ${limitOf(r)} until ${clock(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
     command && [h('p', null, 'Try:'), paste(command)],
     !inc.closed && s && why && accused(inc) && h('p', null, `${short(s)} cannot be capped: ${why}.`, inc.advice && ` ${visible(inc.advice)}.`),
     inc.not_done && h('p.note', null, `Nothing${inc.rounds?.length ? ' more' : ''} was done: ${visible(inc.not_done)}.`),
     h('div.buttons', null, buttons));
 }
+
+/** tasksOf are the tasks of a round, which were capped together. */
+const tasksOf = r => [r, ...(r.with || [])];
 
 const limitOf = r => r.rate ? `${number(r.rate)} CPU` : r.net ? `${number(r.net)} bytes/s` : 'an I/O rate';
 
@@ -147,7 +150,7 @@ function rounds(inc, sig) {
   return section('Caps and trials', h('div.scroll', {tabindex: '0', role: 'region', 'aria-label': 'Caps and trials'}, h('table', {'aria-label': 'Caps and trials'},
     h('thead', null, h('tr', null, ['From', 'Until', 'Task', 'Limit', 'By', `Cost before → under (${sig.unit})`, 'Outcome', 'Why'].map(t => h('th', {scope: 'col'}, t)))),
     h('tbody', null, all.map(r => h('tr', null, h('td', null, time(r.from)), h('td', null, r.ended ? time(r.ended) : [time(r.until), ' at the latest']),
-      h('td', null, taskName(r.suspect.task, r.suspect.job), r.trial && h('span.sub', null, ' trial')), h('td', null, limitOf(r)), h('td', null, visible(r.by)),
+      h('td', null, tasksOf(r).map((t, i) => [i > 0 && ', ', taskName(t.suspect.task, t.suspect.job)]), r.trial && h('span.sub', null, ' trial')), h('td', null, limitOf(r)), h('td', null, visible(r.by)),
       h('td', null, r.samples > 0 ? `${cost(inc.signal, r.cost_before)} → ${cost(inc.signal, r.cost_under)} (${number(r.relative_cost)})` : `${cost(inc.signal, r.cost_before)} → not measured`),
       h('td', null, r.outcome ? outcomeOf(r.outcome)[0] : 'running'), h('td.why', null, visible(r.why || ''))))))));
 }

@@ -1,0 +1,310 @@
+package env
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/image"
+	"github.com/quell-dev/quell/internal/lab/role"
+	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+// fakeQEMU is a guest from a disk image as the driver sees it: QEMU's protocol, whose
+// virtual CPU is this process's thread, and an SSH server with what the seed has, whose
+// commands run here. The disk's file name says what is wrong with it.
+func fakeQEMU(args []string) error {
+	value := func(prefix, end string) string {
+		_, rest, _ := strings.Cut(strings.Join(args, " "), prefix)
+		v, _, _ := strings.Cut(rest, end)
+		return v
+	}
+	trouble := strings.TrimSuffix(filepath.Base(value("file=", ",")), ".img")
+	fmt.Println("booting the fake guest")
+	if trouble == "panics" {
+		fmt.Println("Kernel panic - not syncing: VFS: Unable to mount root fs")
+		return nil
+	}
+	control, err := net.Listen("unix", value("unix:", ","))
+	if err != nil {
+		return err
+	}
+	door, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	if trouble == "hangs" {
+		if err := door.Close(); err != nil {
+			return err
+		}
+	} else if err := serveSSH(door, value("label=cidata,read-only=on,dir=", " "), trouble); err != nil {
+		return err
+	}
+	conn, err := control.Accept()
+	if err != nil {
+		return err
+	}
+	full := make(chan os.Signal, 1)
+	signal.Notify(full, unix.SIGUSR1)
+	go func() {
+		<-full
+		fmt.Fprintln(conn, `{"event": "BLOCK_IO_ERROR", "data": {"device": "drive0", "operation": "write", "nospace": true}}`)
+	}()
+	fmt.Fprintln(conn, `{"QMP": {"version": {}}}`)
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		var c struct{ Execute string }
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			return err
+		}
+		switch c.Execute {
+		case "query-cpus-fast":
+			fmt.Fprintf(conn, "{\"return\": [{\"thread-id\": %d, \"cpu-index\": 0}]}\n", os.Getpid())
+		case "human-monitor-command":
+			fmt.Fprintf(conn, "{\"return\": \"TCP[HOST_FORWARD]  11  127.0.0.1 %d  10.0.2.15 22 0 0\\r\\n\"}\n", door.Addr().(*net.TCPAddr).Port)
+		default:
+			fmt.Fprintln(conn, `{"return": {}}`)
+		}
+	}
+	return nil
+}
+
+func serveSSH(door net.Listener, seed, trouble string) error {
+	text, err := os.ReadFile(filepath.Join(seed, "user-data"))
+	if err != nil {
+		return err
+	}
+	var user struct {
+		SSHKeys struct {
+			Private string `json:"ed25519_private"`
+		} `json:"ssh_keys"`
+		Authorized []string `json:"ssh_authorized_keys"`
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(string(text), "#cloud-config\n")), &user); err != nil {
+		return err
+	}
+	if trouble == "without-cloud-init" {
+		other, err := newPair()
+		if err != nil {
+			return err
+		}
+		user.SSHKeys.Private = other.private
+	}
+	key, err := ssh.ParsePrivateKey([]byte(user.SSHKeys.Private))
+	if err != nil {
+		return err
+	}
+	config := &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, k ssh.PublicKey) (*ssh.Permissions, error) {
+		if !slices.Contains(user.Authorized, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k)))) {
+			return nil, errors.New("not the seed's key")
+		}
+		return nil, nil
+	}}
+	config.AddHostKey(key)
+	go func() {
+		for {
+			conn, err := door.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, channels, requests, err := ssh.NewServerConn(conn, config)
+				if err != nil {
+					return
+				}
+				go ssh.DiscardRequests(requests)
+				for c := range channels {
+					if ch, asks, err := c.Accept(); err == nil {
+						go execute(ch, asks, filepath.Dir(seed))
+					}
+				}
+			}()
+		}
+	}()
+	return nil
+}
+
+// execute runs the command of a session. Its home is below dir.
+func execute(ch ssh.Channel, asks <-chan *ssh.Request, dir string) {
+	defer ch.Close()
+	for r := range asks {
+		_ = r.Reply(r.Type == "exec", nil)
+		if r.Type != "exec" {
+			continue
+		}
+		var line struct{ Text string }
+		if ssh.Unmarshal(r.Payload, &line) != nil {
+			return
+		}
+		cmd := exec.Command("/bin/sh", "-c", line.Text)
+		cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CACHE_HOME=")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = ch, ch, ch.Stderr()
+		status := struct{ Code uint32 }{}
+		if cmd.Run() != nil {
+			status.Code = 1
+		}
+		_, _ = ch.SendRequest("exit-status", false, ssh.Marshal(status))
+		return
+	}
+}
+
+// fakeGuest is a part of a fake guest whose disk has a name, and its maker.
+func fakeGuest(t *testing.T, name string) (*Maker, *study.Part) {
+	t.Helper()
+	m := openMaker(t)
+	dir := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\nexec %s play-qemu \"$@\"\n", os.Args[0])
+	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	disk := filepath.Join(dir, name+".img")
+	if err := os.WriteFile(disk, []byte("QFI\xfb"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.settled = filepath.Join(dir, "settled")
+	if err := os.WriteFile(m.settled, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := part(study.QEMU)
+	p.Environment.Image, p.Environment.Memory, p.Environment.Accel = disk, 256<<20, []string{"tcg"}
+	return m, p
+}
+
+// A guest from an image gets a seed, is reached by SSH with the seed's keys, and runs
+// programs; nothing of it is left when it is closed.
+func TestDiskGuest(t *testing.T) {
+	m, p := fakeGuest(t, "good")
+	e := makeEnv(t, m, p)
+	tree := m.trees[false]
+	out := &said{}
+	q, err := e.Start(t.Context(), lab.Job{Argv: []string{os.Args[0], "play-work", "waits"}, WaitsForStart: true, Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := q.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "it works", func() bool { return len(out.lines(role.IterationLine)) > 1 })
+	if ids, err := e.Threads(); err != nil || len(ids) != 1 {
+		t.Errorf("threads %v, %v", ids, err)
+	}
+	if err := q.Stop(); err != nil || q.Err() != nil {
+		t.Errorf("stopped: %v, %v", err, q.Err())
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := tree.Leftovers(); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// Each failure of a guest says what to do.
+func TestDiskGuestFails(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		lack       bool
+	}{
+		{"without-cloud-init", "its image has no cloud-init", true},
+		{"hangs", "hangs at boot, or its image has no cloud-init", false},
+		{"panics", "kernel panic: VFS: Unable to mount root fs", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, p := fakeGuest(t, c.name)
+			m.patience = patience{login: 10 * time.Second}
+			if c.name == "hangs" {
+				m.patience.login = time.Second
+			}
+			_, err := m.Make(t.Context(), p)
+			var lack *lab.LackError
+			if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &lack) != c.lack {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			if left := m.trees[false].Leftovers(); slices.ContainsFunc(left, func(s string) bool { return strings.Contains(s, "e1.") }) {
+				t.Errorf("left %v", left)
+			}
+		})
+	}
+}
+
+// A guest that is lost while a program runs, and one whose disk cannot grow, are lost hosts
+// to the engine: the run is made again.
+func TestDiskGuestIsLost(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		signal     unix.Signal
+	}{
+		{"killed", "SSH ended", unix.SIGKILL},
+		{"full", "the host's disk is full", unix.SIGUSR1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, p := fakeGuest(t, c.name)
+			e := makeEnv(t, m, p)
+			q, err := e.Start(t.Context(), lab.Job{Argv: []string{os.Args[0], "play-work", "waits"}, WaitsForStart: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := e.(*qemuGuest).qemu.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			<-q.Done()
+			var lost *lostGuest
+			if err := q.Err(); !errors.As(err, &lost) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// QEMU's command line for a guest from an image.
+func TestDiskSpec(t *testing.T) {
+	e := &study.Environment{CPUs: 2, Memory: 1 << 30}
+	for _, c := range []struct {
+		name, accel string
+		image       image.Image
+		want        []string
+		not         []string
+	}{
+		{"its own kernel", "tcg", image.Image{Disk: "/i/disk.img", Format: "raw", Kernel: "/i/vmlinuz", Initrd: "/i/initrd.img"},
+			[]string{"-kernel /i/vmlinuz -initrd /i/initrd.img", "root=/dev/vda1", "tcg,thread=multi", "-smp 2,", "-m 1024", "snapshot=on"}, nil},
+		{"as clouds have them", "kvm", image.Image{Disk: "/i/a,b.qcow2", Format: "qcow2"},
+			[]string{"file=/i/a,,b.qcow2,if=none,id=drive0,format=qcow2,snapshot=on", "-accel kvm", "label=cidata", "hostfwd=tcp:127.0.0.1:0-:22"}, []string{"-kernel", "-append", "-initrd"}},
+	} {
+		cmd, err := diskSpec(e, c.image, c.accel, "/scratch", "/scratch/seed").Command(t.Context())
+		if err != nil {
+			quelltest.Skip(t, "qemu-system-x86_64", err)
+		}
+		line := strings.Join(cmd.Args, " ")
+		for _, w := range c.want {
+			if !strings.Contains(line, w) {
+				t.Errorf("%s: %s\nhas no %q", c.name, line, w)
+			}
+		}
+		for _, w := range c.not {
+			if strings.Contains(line, w) {
+				t.Errorf("%s: %s\nhas %q", c.name, line, w)
+			}
+		}
+	}
+}
