@@ -234,13 +234,13 @@ bench-starved: bin/quell-agent ## while stress-ng takes all CPU time: how many o
 lab-smoke: ## run a study from its file to its report, killed in the middle (root, 2 minutes)
 	go test -trimpath -count 1 -v -timeout 10m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -smoke $(CURDIR)/studies/smoke.yaml
 
-lab-papers: bin/quell ## run one study from its image to its report: STUDY=vm-mapping-image (root, with mmdebstrap; 45 minutes on 2 quiet CPUs without KVM)
+lab-papers: bin/quell ## run one study from its image to its report: STUDY=vm-mapping-image (root, with mmdebstrap)
 	@test -n "$(STUDY)" || { echo "give STUDY=…, a file of studies/ without .yaml" >&2; exit 2; }
 	@for image in $$(sed -n 's/.* image: \([a-z0-9-]*\)[ ,}].*/\1/p' studies/$(STUDY).yaml | sort -u); do \
 		test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/$$image" || bin/quell lab image build $$image || exit 1; done
 	bin/quell lab run --out lab-results/$(STUDY) studies/$(STUDY).yaml
 
-test-image: bin/quell ## boot the image of quell lab image build and run its programs (root, with mmdebstrap; 5 minutes, and as long to build the image once)
+test-image: bin/quell ## boot the image of quell lab image build and run its programs (root, with mmdebstrap)
 	@test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/bench" || bin/quell lab image build bench
 	go vet -tags images ./internal/lab/env
 	go test -tags images -count 1 -v -timeout 40m -run '^TestImage$$' ./internal/lab/env

@@ -56,7 +56,7 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 			return p
 		}
 		on("victim", workload.Default(workload.Serve))
-		// It takes three quarters of the CPU: more than what other tests beside this one can take.
+		// It takes three quarters of the CPU: more than what tests that run at the same time can take.
 		busy := workload.Default(workload.Spin)
 		busy.Duty = 1
 		loud = on("loud", busy)

@@ -88,14 +88,14 @@ var quoted = regexp.MustCompile(`"[^"\n]*"`)
 var code = regexp.MustCompile("(?ms)^```.*?^```|^(    |\t).*?$|`[^`\n]*`")
 
 // TestPagesNameThings: the pages and the help of commands name what they are about, as
-// comments do. The changelog says what was said then.
+// comments do. The changelog says what was said then, examples what programs wrote.
 func TestPagesNameThings(t *testing.T) {
 	tree := os.DirFS(root)
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "bin" || d.Name() == "changelog" || len(d.Name()) > 1 && d.Name()[0] == '.') {
+		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "bin" || d.Name() == "changelog" || d.Name() == "examples" || len(d.Name()) > 1 && d.Name()[0] == '.') {
 			return fs.SkipDir
 		}
 		if path.Ext(name) != ".md" && path.Base(path.Dir(name)) != "help" || name == "docs/metrics.md" { // its table is the code's

@@ -56,12 +56,12 @@ func TestRefusedBeforeTheFirstRun(t *testing.T) {
 	file := studyFile(t, `version: 1
 study: image
 environments: {vm: {driver: qemu, cpus: 1, image: disk.qcow2}}
-workloads: {spec: {command: [/spec/run, mcf], iterations: 1, metric: {parse: time}}}
+workloads: {spec: {command: [/bench/run, mcf], iterations: 1, metric: {parse: time}}}
 roles: {vm: {workload: spec, environment: vm, measure: true}}
 `)
 	for _, args := range [][]string{{"check", file}, {"plan", file}} {
 		r := quell(t, clitest.Env("/nowhere"), append([]string{"lab"}, args...)...)
-		if r.Code != app.ExitNegative || !strings.Contains(r.Err, "no run of the study can be done: a guest from a disk image is not supported") || !strings.Contains(r.Err, "without image:") {
+		if r.Code != app.ExitNegative || !strings.Contains(r.Err, "no run of the study can be done: file disk.qcow2 of image \"disk.qcow2\" is missing") || !strings.Contains(r.Err, "quell lab image build NAME") {
 			t.Errorf("%q: %+v", args, r)
 		}
 	}
