@@ -125,7 +125,8 @@ test-xen: ## boot Xen with two guests in QEMU and test the lab's Xen environment
 	@status=0; go vet -tags inguest ./internal/lab/guest/inside/xen || status=1; go vet -tags guests,xen ./internal/lab/guest || status=1; \
 	{ go test -json -tags guests,xen -count 1 -timeout 20m -run '^TestXen$$' ./internal/lab/guest || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
-test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker, podman, LXC, QEMU (root, 3 minutes, and a download of 76 MB once)
+test-runtimes: ## name tasks of real runtimes: containerd with CRI pods, Docker, podman, LXC, libvirt, QEMU (root, 3 minutes, and a download of 76 MB once)
+	@{ command -v libvirtd && command -v virsh; } >/dev/null || apt-get install -y -qq --no-install-recommends libvirt-daemon libvirt-clients
 	@status=0; go vet -tags runtimes ./internal/machine/origin || status=1; \
 	{ go test -json -tags runtimes -count 1 -timeout 15m -run '^TestRuntimes$$' ./internal/machine/origin || $(FAILED); } | $(TALLY) || status=1; exit $$status
 

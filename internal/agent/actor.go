@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -22,7 +21,7 @@ type actor struct {
 	base
 	// pendingUndo is why caps are to be undone that could not be undone yet, by id.
 	pendingUndo map[string]string
-	overruled   []api.Overruled               // ordered by time
+	overruled   overruled
 	profiles    map[string][]pipeline.Profile // by open incident
 	placement   *placement
 	recorder    *recorder
@@ -251,7 +250,7 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 	}
 	delete(ac.pendingUndo, id)
 	ac.health.degrade("undoing cap "+id, nil)
-	result, theirs := ac.overrule(now, why, &o)
+	result, theirs := ac.overruled.add(now, why, &o, ac.tasks)
 	ac.Log.Warn("cap ended", "task", o.Change.Task, "why", why, "result", result, "note", o.Note)
 	ac.recorder.audit(now, auditEntry{Who: "quell", What: "uncap", ID: o.Change.ID, Task: o.Change.Task, Why: why + ": " + result}, err)
 	ac.stats.capsEnded[result]++

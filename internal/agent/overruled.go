@@ -22,18 +22,19 @@ const (
 	resetResult  = "reset" // of a cap: all files held their old values, and quell had not written them
 )
 
-// overrule remembers a cap whose limit another program changed, for people. It reports whether that
+// overruled are caps whose limit another program changed, ordered by time.
+type overruled []api.Overruled
+
+// add remembers a cap that has ended, if another program changed its limit. It reports whether that
 // program has the last word: it set a limit of its own, or put the old one back again and again.
-func (ac *actor) overrule(now sample.Millis, why string, o *enforce.Outcome) (result string, theirs bool) {
+func (all *overruled) add(now sample.Millis, why string, o *enforce.Outcome, tasks *taskSet) (result string, theirs bool) {
 	result = o.Result.String()
 	switch {
 	case o.Result == enforce.TakenOver:
 		theirs = true
 	case o.Result == enforce.Restored && why == overruledWhy:
 		result = resetResult
-		theirs = slices.ContainsFunc(ac.overruled, func(c api.Overruled) bool {
-			return c.Task == o.Change.Task && now.Sub(c.At) < resetAgain
-		})
+		theirs = all.lately(o.Change.Task, now)
 	default:
 		return result, false
 	}
@@ -41,20 +42,25 @@ func (ac *actor) overrule(now sample.Millis, why string, o *enforce.Outcome) (re
 	if result == resetResult {
 		lost.Note = "another program reset the limit to what it was before the cap"
 	}
-	for _, t := range ac.tasks.byKey {
+	for _, t := range tasks.byKey {
 		if t.Name == lost.Task {
 			lost.Likely = limitsOf(t)
 		}
 	}
-	ac.overruled = append(ac.overruled, lost)
-	ac.overruled = slices.Delete(ac.overruled, 0, max(0, len(ac.overruled)-maxOverruled))
+	*all = append(*all, lost)
+	*all = slices.Delete(*all, 0, max(0, len(*all)-maxOverruled))
 	return result, theirs
 }
 
-// recentlyOverruled is what is remembered, without what is too old.
-func (ac *actor) recentlyOverruled(now sample.Millis) []api.Overruled {
-	i, _ := slices.BinarySearchFunc(ac.overruled, now.Add(-overruledFor), func(c api.Overruled, t sample.Millis) int { return cmp.Compare(c.At, t) })
-	return slices.Clone(ac.overruled[i:])
+// lately reports whether a cap of a task was overruled within resetAgain.
+func (all overruled) lately(task sample.TaskName, now sample.Millis) bool {
+	return slices.ContainsFunc(all, func(c api.Overruled) bool { return c.Task == task && now.Sub(c.At) < resetAgain })
+}
+
+// recent is what is remembered, without what is too old.
+func (all overruled) recent(now sample.Millis) []api.Overruled {
+	i, _ := slices.BinarySearchFunc(all, now.Add(-overruledFor), func(c api.Overruled, t sample.Millis) int { return cmp.Compare(c.At, t) })
+	return slices.Clone(all[i:])
 }
 
 // limitsOf says which program sets limits of such a task, "" if that is not known.

@@ -40,7 +40,7 @@ func (v *view) status() api.Status {
 	for _, c := range v.pipeline.Caps() {
 		s.Caps = append(s.Caps, api.CapView{Task: c.Task.Name, CapState: c})
 	}
-	s.Overruled = v.standing.actor.recentlyOverruled(s.Now)
+	s.Overruled = v.standing.actor.overruled.recent(s.Now)
 	s.Degraded = v.health.lines()
 	return s
 }
@@ -84,8 +84,7 @@ func (v *view) note(t *task) string {
 			said = append(said, n)
 		}
 	}
-	now := sample.At(v.clock.now())
-	if slices.ContainsFunc(v.standing.actor.overruled, func(c api.Overruled) bool { return c.Task == t.Name && now.Sub(c.At) < resetAgain }) {
+	if v.standing.actor.overruled.lately(t.Name, sample.At(v.clock.now())) {
 		said = append(said, "another program ended its cap (quell status)")
 	}
 	for i, s := range v.scheduler.sources {

@@ -20,7 +20,7 @@ func TestSystemd(t *testing.T) {
 	b := box{
 		Machine:  Machine{Arch: AMD64, InstructionNS: 8, MemoryMB: 1536, Append: "rdinit=/lib/systemd/systemd systemd.unit=test.target systemd.show_status=0 systemd.log_target=kmsg"},
 		tests:    []insideTest{{pkg: pkg}},
-		deadline: 10 * time.Minute, // long enough on a busy host
+		deadline: 15 * time.Minute, // long enough on a busy host
 	}
 	for _, program := range []string{"/lib/systemd/systemd", "/lib/systemd/systemd-shutdown", "/bin/systemctl", "/usr/bin/systemd-analyze", "/bin/sh", "/bin/mount", "/bin/umount"} {
 		b.files = append(b.files, hostProgram(t, b.files, program)...)

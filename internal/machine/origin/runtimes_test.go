@@ -57,7 +57,7 @@ type stage struct {
 }
 
 func newStage(t *testing.T) *stage {
-	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, "lxc-start", "qemu-system-x86_64")
+	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, "lxc-start", "qemu-system-x86_64", "libvirtd", "virsh")
 	home, err := os.UserHomeDir()
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func newStage(t *testing.T) *stage {
 
 // removeCgroups removes the cgroups that the runtimes leave, if nothing is in them.
 func removeCgroups() {
-	for _, pattern := range []string{"kubepods/*/pod*", "kubepods/*", "kubepods", "docker", "libpod_parent/*", "libpod_parent", "system.slice/system-quell-test-*.slice", "system.slice", "lxc.monitor.quell-test-*", "lxc.payload.quell-test-*", "lxc.pivot", "machine"} {
+	for _, pattern := range []string{"kubepods/*/pod*", "kubepods/*", "kubepods", "docker", "libpod_parent/*", "libpod_parent", "system.slice/system-quell-test-*.slice", "system.slice", "lxc.monitor.quell-test-*", "lxc.payload.quell-test-*", "lxc.pivot", "machine/qemu-*-quell-test-*/*", "machine/qemu-*-quell-test-*", "machine"} {
 		all, _ := filepath.Glob("/sys/fs/cgroup/*/" + pattern)
 		for _, dir := range all {
 			_ = os.Remove(dir) // rmdir
@@ -332,6 +332,44 @@ func (s *stage) guest(cgroup, name string) {
 	s.move(p.PID, cgroup)
 }
 
+// libvirt starts libvirtd, in a mount namespace of its own with directories and a user of its own, and a
+// virtual machine of it. The machine has nothing to boot, and is emulated.
+func (s *stage) libvirt(name string) {
+	s.t.Helper()
+	dirs := []string{"/etc/libvirt", "/run/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt"}
+	for _, dir := range dirs {
+		if os.Mkdir(dir, 0o755) == nil {
+			s.t.Cleanup(func() { os.Remove(dir) })
+		}
+	}
+	script := s.write("libvirt.sh", fmt.Sprintf(`set -e
+for dir in %s; do mount -t tmpfs none $dir; done
+for file in passwd group; do
+	cp /etc/$file %[2]s/$file
+	echo libvirt-qemu:x:64055:64055::/:/bin/false >>%[2]s/$file
+	mount --bind %[2]s/$file /etc/$file
+done
+cat >/etc/libvirt/qemu.conf <<-END
+	user = "root"
+	group = "root"
+	security_driver = "none"
+	stdio_handler = "file"
+	remember_owner = 0
+	namespaces = []
+END
+exec libvirtd --config %[2]s/libvirt.conf --pid-file %[2]s/libvirt.pid
+`, strings.Join(dirs, " "), s.dir))
+	s.write("libvirt.conf", fmt.Sprintf("auth_unix_rw = \"none\"\nunix_sock_dir = %q\n", s.dir))
+	s.daemon(s.dir+"/libvirt-sock", "unshare", "-m", "sh", script)
+	virsh := func(args ...string) string {
+		return s.run("virsh", append([]string{"-c", "qemu:///system?socket=" + s.dir + "/libvirt-sock"}, args...)...)
+	}
+	virsh("create", s.write("domain.xml", fmt.Sprintf(`<domain type='qemu'><name>%s</name><memory unit='MiB'>64</memory><vcpu>2</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type></os><seclabel type='none'/>
+<devices><emulator>/usr/bin/qemu-system-x86_64</emulator><memballoon model='none'/></devices></domain>`, name)))
+	s.t.Cleanup(func() { virsh("destroy", name) })
+}
+
 // unit starts the task in a cgroup as systemd has them.
 func (s *stage) unit(cgroup string, args ...string) {
 	s.t.Helper()
@@ -412,6 +450,7 @@ names: {cri: [%q], docker: %q, podman: [%q]}
 	t.Cleanup(func() { docker("rm", "-f", s.name+"-api-1") })
 	s.lxc(s.name+"-box", "8081")
 	s.guest("/machine/"+s.name+"-vm", s.name+"-guest")
+	s.libvirt(s.name + "-domain.1")
 	s.unit("/system.slice/"+s.name+".service", "28432")
 	s.unit("/system.slice/system-" + s.name + ".slice/" + s.name + "@2.service")
 
@@ -423,6 +462,7 @@ names: {cri: [%q], docker: %q, podman: [%q]}
 		{"podman/" + s.name + "-db", "podman/" + s.name + "-db", batch, "nothing speaks for another class"},
 		{"lxc/" + s.name + "-box", "lxc/" + s.name + "-box", ls, "accepts connections at TCP port 8081"},
 		{"vm/" + s.name + "-guest", "vm/" + s.name + "-guest", batch, "virtual machine"},
+		{"vm/" + s.name + "-domain.1", "vm/" + s.name + "-domain.1", batch, "virtual machine"},
 		{s.name + ".service", s.name + ".service", ls, "accepts connections at TCP port 28432"},
 		{s.name + "@2.service", s.name + "@.service", batch, "nothing speaks for another class"},
 	}
@@ -462,8 +502,10 @@ names: {cri: [%q], docker: %q, podman: [%q]}
 			t.Logf("%-44s %-36s %-18s %s  (%s)", v.Task, v.Job, v.Class, v.ClassWhy, v.Cgroup)
 		}
 	}
-	if v := find("vm/" + s.name + "-guest"); v != nil && (v.Labels["vcpus"] != "2" || !v.Protected) {
-		t.Errorf("the guest is %+v", *v)
+	for _, name := range []string{"-guest", "-domain.1"} {
+		if v := find("vm/" + s.name + name); v != nil && (v.Labels["vcpus"] != "2" || !v.Protected) {
+			t.Errorf("the guest is %+v", *v)
+		}
 	}
 	for _, v := range all {
 		if strings.Contains(v.Cgroup+v.Task, box1) || strings.Contains(v.Cgroup+v.Task, box2) || strings.Contains(v.Cgroup, "conmon") {

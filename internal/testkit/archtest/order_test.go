@@ -20,7 +20,7 @@ import (
 // agentFiles are the files of internal/agent in the order of their parts: a file refers only
 // to itself and to files above it. So a part cannot reach the state of a part that uses it.
 const agentFiles = `doc ports health clock stats reach cgroups rotation task taskset placement overhead scheduler
-	overrides statedir recorder finder actor discovery attribution blind sampler judge window decided operator
+	overrides statedir recorder finder overruled actor discovery attribution blind sampler judge window decided operator
 	status jobs pairs metrics agent loop serve`
 
 // laterUses returns the references from a file to a declaration in a later one.

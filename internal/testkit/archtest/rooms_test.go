@@ -20,11 +20,11 @@ var rooms = []room{
 	{"core", "the pure loop: samples in, findings and actions out", 11_000},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
 	{"machine", "what is read from and written to a Linux machine", 15_800},
-	{"agent", "the daemon of each machine", 8_400},
+	{"agent", "the daemon of each machine", 8_500},
 	{"cluster", "the bus, the store and the server", 17_200},
 	{"lab", "interference measured under control", 33_000},
 	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
-	{"people", "what people see and type", 14_200},
+	{"people", "what people see and type", 14_300},
 	{"testkit", "what tests share, and tests of this tree", 6_000},
 }
 

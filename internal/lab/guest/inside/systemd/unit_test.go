@@ -229,6 +229,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 
+	managerSetsLimits(t)
 	capped(t, 1*time.Hour)
 	systemctl(t, "stop", unit)
 	if got := limit(t, slice+files); !strings.HasPrefix(got, "max ") {
@@ -252,6 +253,38 @@ func TestUnit(t *testing.T) {
 		t.Errorf("started again %d times, %v", n, err)
 	}
 	systemctl(t, "stop", unit)
+}
+
+// managerSetsLimits: systemd has the last word about the limit of a service, at a reload too, when it
+// writes the unit's CPUQuota, and the agent says that the cap is over and why.
+func managerSetsLimits(t *testing.T) {
+	t.Helper()
+	for i, c := range []struct {
+		do                         []string
+		limit, quota, result, note string
+	}{
+		{[]string{"daemon-reload"}, "max ", "infinity", "reset", "reset the limit to what it was before the cap"},
+		{[]string{"set-property", "--runtime", files, "CPUQuota=50%"}, "50000 ", "500ms", "taken-over", `holds "50000 100000"`},
+	} {
+		capped(t, time.Hour)
+		systemctl(t, c.do...)
+		var s api.Status
+		until(t, time.Minute, fmt.Sprintf("%v: the agent says that its cap is over", c.do), func() bool {
+			var err error
+			s, err = client.Status(t.Context())
+			return err == nil && len(s.Caps) == 0 && len(s.Overruled) == i+1
+		})
+		last := s.Overruled[i]
+		if last.Task != files || last.Result != c.result || !strings.Contains(last.Note, c.note) || !strings.Contains(last.Likely, "systemd sets a unit's limits") {
+			t.Errorf("%v: %+v", c.do, last)
+		}
+		if got := limit(t, slice+files); !strings.HasPrefix(got, c.limit) || showOf(t, files, "CPUQuotaPerSecUSec") != c.quota {
+			t.Errorf("%v: cpu.max is %s, CPUQuotaPerSecUSec %s", c.do, got, showOf(t, files, "CPUQuotaPerSecUSec"))
+		}
+		t.Logf("%v: %s; %s", c.do, last.Note, last.Likely)
+	}
+	systemctl(t, "set-property", "--runtime", files, "CPUQuota=")
+	until(t, time.Minute, "systemd has taken its limit back", func() bool { return strings.HasPrefix(limit(t, slice+files), "max ") })
 }
 
 // TestRestore tests the safety net in its sandbox: it does not touch a cap within its
