@@ -99,9 +99,6 @@ type Planned struct {
 	N    int  `json:"n"` // repetition, from 0
 	// Takes is its estimated length, from the times in the file.
 	Takes time.Duration `json:"takes"`
-
-	key string
+	// Key is the cell's, computed once for all its runs.
+	Key string `json:"-"`
 }
-
-// Key is the cell's key, computed once for all its runs.
-func (p *Planned) Key() string { return p.key }

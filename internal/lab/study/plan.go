@@ -93,7 +93,7 @@ func (s *Study) cells() []Planned {
 	add := func(c Cell) {
 		if k := c.Key(); !seen[k] {
 			seen[k] = true
-			cells = append(cells, Planned{Cell: c, Takes: s.takes(&c), key: k})
+			cells = append(cells, Planned{Cell: c, Takes: s.takes(&c), Key: k})
 		}
 	}
 	var main []Cell
@@ -340,7 +340,7 @@ func (s *Study) Plan() []Planned {
 	r := rand.New(rand.NewPCG(s.Design.Seed, 0))
 	var plan []Planned
 	since := 0
-	planned := func(c Cell) Planned { return Planned{Cell: c, Takes: s.takes(&c), key: c.Key()} }
+	planned := func(c Cell) Planned { return Planned{Cell: c, Takes: s.takes(&c), Key: c.Key()} }
 	var sentinel Planned
 	if s.Controls.SentinelEvery > 0 && len(cells) > 0 {
 		c := cells[0].Cell

@@ -145,7 +145,7 @@ func (t *target) lacks(s *study.Study) (all []lack, runs int) {
 		if len(p.Cell.Parts) == 0 || simulatedCell(&p.Cell) {
 			continue
 		}
-		key := p.Key()
+		key := p.Key
 		l, seen := known[key]
 		if !seen {
 			if noHosts != nil {
