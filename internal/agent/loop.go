@@ -70,9 +70,15 @@ func (a *Agent) loop(ctx context.Context) {
 
 // wake is when the next tick is due, if nothing happens before. It is the next tick
 // interval if something is in progress, or if the kernel does not report cgroup
-// changes. Otherwise it is when a window opens, closes, or is half over.
+// changes. Otherwise it is when a window opens, closes, or is half over. When a cap's lease ends
+// the tick is not waited for.
 func (a *Agent) wake(last time.Time) time.Time {
 	next := last.Add(a.Config.Tick)
+	for _, c := range a.pipeline.Caps() {
+		if end := c.Until.Time(); end.After(last) && end.Before(next) {
+			next = end
+		}
+	}
 	if a.Finder.Wait() == nil || a.watchful() {
 		return next
 	}

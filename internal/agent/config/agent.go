@@ -31,6 +31,7 @@ type Agent struct {
 	Signals     []string `key:"signals" help:"cost signals to count; those that this machine cannot count are skipped, and a problem only if this list is not the default one, or none is left" oneof:"cpi cpt cps runq io net probe steal"`
 
 	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`
+	Nice     int           `key:"nice" help:"nice value that the agent gives itself if it was started with 0 and has CAP_SYS_NICE, so that windows end and caps are undone in time where CPU time is short; while it uses more than 1 % of a CPU it has 0 again; 0: none" min:"-20" max:"0"`
 	Sampling Sampling      `key:"sampling"`
 	Spec     Spec          `key:"spec"`
 	Detect   Detect        `key:"detect"`
@@ -115,7 +116,7 @@ func Default() Agent {
 	return Agent{
 		StateDir: "/var/lib/quell", Journals: "/var/lib/quell/journals", Exclusive: true, Socket: "/run/quell/agent.sock", Listen: "127.0.0.1:9780",
 		LogLevel: "info", LogFormat: "text", Signals: []string{"cpi", "cpt", "runq"},
-		Tick: time.Second, Sampling: Sampling{10 * time.Second, time.Minute, "random", 0.01},
+		Tick: time.Second, Nice: -5, Sampling: Sampling{10 * time.Second, time.Minute, "random", 0.01},
 		Spec:    Spec{Params: spec.OwnHistory(), Save: 5 * time.Minute, Own: "rule"},
 		Detect:  Detect{d, asInTheRule()},
 		Enforce: Enforce{Mode: p.Mode.String(), Policy: p, IOOps: 20, IOBytes: 1 << 20, Cap: "fixed"},

@@ -42,7 +42,7 @@ const (
 	minActive = 0.5
 	// Share of the victim's excess that must disappear under a cap that is enough, if the cost is
 	// not below the threshold. A cap leaves its task a rate, and other tasks work too.
-	enoughRelief = 0.6
+	enoughRelief = 0.75
 	// Rounds in vain, in a row, of a whole group that end it.
 	maxGroupVain = 2
 )

@@ -60,7 +60,7 @@ FROM samples WHERE machine = %[1]s AND task IN (%[2]s, %[3]s) AND ts > {from} AN
 	beforeCap = 15 * time.Minute
 	afterCap  = 45 * time.Minute
 	// capsAtOnce is the number of caps of one statement.
-	capsAtOnce = 2000
+	capsAtOnce = 500
 )
 
 // phases are sums before, under and after a cap.

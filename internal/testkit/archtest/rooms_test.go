@@ -17,9 +17,9 @@ type room struct {
 }
 
 var rooms = []room{
-	{"core", "the pure loop: samples in, findings and actions out", 11_000},
+	{"core", "the pure loop: samples in, findings and actions out", 11_500},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
-	{"machine", "what is read from and written to a Linux machine", 15_800},
+	{"machine", "what is read from and written to a Linux machine", 15_900},
 	{"agent", "the daemon of each machine", 8_500},
 	{"cluster", "the bus, the store and the server", 17_200},
 	{"lab", "interference measured under control", 33_000},

@@ -39,7 +39,9 @@ func byBpftrace() contender {
 			if err := os.WriteFile(out(r), nil, 0o600); err != nil {
 				return nil, "", err
 			}
-			return [][]string{{program, "-o", out(r), "-e", bpftraceProgram}}, "", nil
+			// It reads tracepoints there; not every machine has them mounted.
+			mounts := `mount -t debugfs none /sys/kernel/debug; mount -t tracefs none /sys/kernel/tracing; exec "$@"`
+			return [][]string{{"unshare", "--mount", "sh", "-c", mounts, "sh", program, "-o", out(r), "-e", bpftraceProgram}}, "", nil
 		},
 		ready: func(r *run) (bool, error) {
 			text, err := os.ReadFile(out(r))
