@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,10 +32,6 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == childCommand || os.Getenv(asServer) != "" {
 		main()
 		os.Exit(0)
-	}
-	// A test waits for its servers most of the time.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
 	}
 	quelltest.Main(m)
 }

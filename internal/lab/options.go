@@ -158,7 +158,7 @@ func (o *Options) queue(s *Summary) ([]pendingRun, int, error) {
 	}
 	var queue []pendingRun
 	for _, p := range plan {
-		k := result.Slot{Cell: p.Cell.Key(), N: p.N}
+		k := result.Slot{Cell: p.Key, N: p.N}
 		if done[k] {
 			s.Existing++
 			continue

@@ -201,13 +201,13 @@ func TestCoverage(t *testing.T) {
 		}
 		return ps
 	}
-	covers(t, "interference of one run, delta method", 150**long, func(r *rand.Rand) (Interval, float64) {
+	covers(t, "interference of one run, delta method", 100**long, func(r *rand.Rand) (Interval, float64) {
 		h, _, _ := Halves(staircase(r, 0.4))
 		v, df := (delta(h[0].Line)+delta(h[1].Line))/4, float64(h[0].Line.N+h[1].Line.N-4)
 		m := (h[0].Metric + h[1].Metric) / 2
 		return Interval{Low: m - tQuantile(df)*math.Sqrt(v), High: m + tQuantile(df)*math.Sqrt(v)}, 40
 	})
-	covers(t, "interference, t over three runs", 150**long, func(r *rand.Rand) (Interval, float64) {
+	covers(t, "interference, t over three runs", 100**long, func(r *rand.Rand) (Interval, float64) {
 		var ms []float64
 		for range 3 {
 			h, _, _ := Halves(staircase(r, 0.4))
@@ -229,7 +229,7 @@ func TestCoverage(t *testing.T) {
 	}
 	// Two runs each cover 98 %: Welch's degrees of freedom are few then.
 	for _, n := range []int{3, 5} {
-		covers(t, "ratio of "+strconv.Itoa(n)+" runs each", 150**long, func(r *rand.Rand) (Interval, float64) {
+		covers(t, "ratio of "+strconv.Itoa(n)+" runs each", 100**long, func(r *rand.Rand) (Interval, float64) {
 			return RatioOfMeans(levels(r, n, 1.5), levels(r, n, 1), 1), 1.5
 		})
 	}

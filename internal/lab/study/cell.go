@@ -99,4 +99,6 @@ type Planned struct {
 	N    int  `json:"n"` // repetition, from 0
 	// Takes is its estimated length, from the times in the file.
 	Takes time.Duration `json:"takes"`
+	// Key is the cell's, computed once for all its runs.
+	Key string `json:"-"`
 }

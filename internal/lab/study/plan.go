@@ -73,18 +73,27 @@ func (p *Part) Name() string {
 // Cells are all cells of the study: the main cells first, then the controls. Each cell
 // occurs once.
 func (s *Study) Cells() []Cell {
+	var cells []Cell
+	for _, c := range s.cells() {
+		cells = append(cells, c.Cell)
+	}
+	return cells
+}
+
+// cells are the cells with their keys.
+func (s *Study) cells() []Planned {
 	levels := map[string][]string{}
 	for _, f := range s.Factors {
 		if levels[f.Name] = f.LevelNames(); f.Mappings != nil {
 			levels[f.Name] = []string{""} // one for all; mappedCells expands it once the machines are known
 		}
 	}
-	var cells []Cell
+	var cells []Planned
 	seen := map[string]bool{}
 	add := func(c Cell) {
 		if k := c.Key(); !seen[k] {
 			seen[k] = true
-			cells = append(cells, c)
+			cells = append(cells, Planned{Cell: c, Takes: s.takes(&c), Key: k})
 		}
 	}
 	var main []Cell
@@ -327,18 +336,24 @@ func idle(c *Cell) (Cell, bool) {
 // by the seed, so that a drift of the machine biases no cell. A-A pairs are in the first
 // block, sentinels between the other runs.
 func (s *Study) Plan() []Planned {
-	cells := s.Cells()
+	cells := s.cells()
 	r := rand.New(rand.NewPCG(s.Design.Seed, 0))
 	var plan []Planned
 	since := 0
-	sentinel := 0
-	take := func(c Cell, n int) {
-		plan = append(plan, Planned{Cell: c, N: n, Takes: s.takes(&c)})
+	planned := func(c Cell) Planned { return Planned{Cell: c, Takes: s.takes(&c), Key: c.Key()} }
+	var sentinel Planned
+	if s.Controls.SentinelEvery > 0 && len(cells) > 0 {
+		c := cells[0].Cell
+		c.Kind = Sentinel
+		sentinel = planned(c)
+	}
+	take := func(p Planned, n int) {
+		p.N = n
+		plan = append(plan, p)
 		if since++; s.Controls.SentinelEvery > 0 && since == s.Controls.SentinelEvery {
-			c := cells[0]
-			c.Kind = Sentinel
-			plan = append(plan, Planned{Cell: c, N: sentinel, Takes: s.takes(&c)})
-			sentinel, since = sentinel+1, 0
+			plan = append(plan, sentinel)
+			sentinel.N++
+			since = 0
 		}
 	}
 	for n := range s.Design.Repetitions {
@@ -351,7 +366,7 @@ func (s *Study) Plan() []Planned {
 		}
 		if n == 0 && len(cells) > 0 {
 			for pair := range s.Controls.AAPairs {
-				c := aa(cells)
+				c := planned(aa(s.Cells()))
 				take(c, 2*pair)
 				take(c, 2*pair+1)
 			}

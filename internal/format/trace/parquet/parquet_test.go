@@ -269,7 +269,7 @@ func TestDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := 0
-	for i := range 200 {
+	for i := range 80 {
 		file := bytes.Clone(b.Bytes())
 		file[r.IntN(len(file))] ^= byte(1 + r.IntN(255))
 		reader, err := NewReader(bytes.NewReader(file), int64(len(file)))

@@ -140,14 +140,19 @@ type lack struct {
 // drivers refuse for the same reasons, by the same code.
 func (t *target) lacks(s *study.Study) (all []lack, runs int) {
 	known := map[string]*lack{}
+	_, noHosts := hostsOf(s, runOptions{hosts: t.hosts})
 	for _, p := range s.Plan() {
 		if len(p.Cell.Parts) == 0 || simulatedCell(&p.Cell) {
 			continue
 		}
-		key := p.Cell.Key()
+		key := p.Key
 		l, seen := known[key]
 		if !seen {
-			l = t.lackOf(s, &p.Cell)
+			if noHosts != nil {
+				l = lackFrom(noHosts)
+			} else {
+				l = t.lackOf(s, &p.Cell)
+			}
 			known[key] = l
 		}
 		if l == nil {
@@ -180,9 +185,6 @@ func simulatedCell(c *study.Cell) bool {
 
 // lackOf is the first reason why a cell cannot be run, nil if none is known.
 func (t *target) lackOf(s *study.Study, c *study.Cell) *lack {
-	if _, err := hostsOf(s, runOptions{hosts: t.hosts}); err != nil {
-		return lackFrom(err)
-	}
 	for _, settings := range []map[string]string{s.Preconditions.Set, c.Knobs} {
 		for _, name := range sortedKeys(settings) {
 			if err := t.knob(name, settings[name]); err != nil {

@@ -76,7 +76,7 @@ func plannedOf(s *study.Study) planned {
 	p := planned{Study: s.Name, Budget: s.Design.Budget.Seconds()}
 	at := map[string]int{}
 	for _, r := range s.Plan() {
-		key := r.Cell.Key()
+		key := r.Key
 		i, ok := at[key]
 		if !ok {
 			i = len(p.Cells)
@@ -216,7 +216,7 @@ func statusOf(f *result.Folder, s *study.Study, series string, only func(*study.
 			continue
 		}
 		st.Planned++
-		if !done[result.Slot{Cell: p.Cell.Key(), N: p.N}] {
+		if !done[result.Slot{Cell: p.Key, N: p.N}] {
 			st.Left++
 			st.Takes += p.Takes.Seconds()
 		}
