@@ -219,9 +219,9 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 func TestAFleetIsVisited(t *testing.T) {
 	p := NewSimulator(1)
 	for _, s := range []Scenario{Fleet(), Everyday()} {
-		hurt, days := 0, 30.
+		hurt, days := 0, 60.
 		if !s.Visits {
-			days = 6 // on none of them
+			days = 12 // on none of them
 		}
 		for seed := range uint64(days) {
 			if c := p.Run(&s, seed, setup(t, detect.CPI2, 24*60)); len(c.Victims) > 0 {

@@ -252,19 +252,19 @@ func (d dropping) Close() error {
 // fullText is the reason of a guest whose disk's file cannot grow.
 const fullText = "the host's disk is full: QEMU cannot store what the guest writes; free space in TMPDIR (default /var/tmp), or set TMPDIR to another folder"
 
-func (d *diskGuest) lost(part string, err error, silent time.Duration, last *tail) error {
+func (g *diskGuest) lost(part string, err error, silent time.Duration, last *tail) error {
 	why := fmt.Sprintf("SSH ended after a silence of %s (%v); it is booted anew for the next try%s", silent.Round(time.Millisecond), err, last.bootFailure())
-	if d.full.Load() {
+	if g.full.Load() {
 		why = fullText
 	}
 	return &lostGuest{part, why}
 }
 
 // explain says what to do about a guest that does not let the lab in.
-func (d *diskGuest) explain(err error, limit time.Duration, last *tail) error {
+func (g *diskGuest) explain(err error, limit time.Duration, last *tail) error {
 	var key *remote.KeyError
 	switch {
-	case d.full.Load():
+	case g.full.Load():
 		return errors.New(fullText)
 	case errors.As(err, &key):
 		return &lab.LackError{What: "the guest's SSH does not have the key of its seed: its image has no cloud-init, or one that does not read NoCloud", Remedy: "install cloud-init in the image, with NoCloud in its datasource_list; quell lab image build makes one"}

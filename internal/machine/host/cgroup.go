@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -129,9 +130,11 @@ func (c *Cgroup) openIn(dir, name string) (statFile, error) {
 	return statFile{fd: fd, own: own, from: dir}, nil
 }
 
-// fileBuffer is larger than every file that a Cgroup reads often. It is on the stack of the reader:
-// one of each Cgroup would be most of its memory.
+// fileBuffer is larger than every file that a Cgroup reads often. Cgroups share them: one of each
+// would be most of its memory.
 type fileBuffer [1024]byte
+
+var fileBuffers = sync.Pool{New: func() any { return new(fileBuffer) }}
 
 // read reads a kept file. If the file is in another hierarchy and its cgroup is gone there, it is
 // closed and nothing is read.

@@ -48,8 +48,9 @@ func (c *Cgroup) Stalled(resource string) (time.Duration, error) {
 		}
 		return a.Stalled, nil
 	}
-	var buf fileBuffer
-	text, err := c.readPressure(resource, &buf)
+	buf := fileBuffers.Get().(*fileBuffer)
+	defer fileBuffers.Put(buf)
+	text, err := c.readPressure(resource, buf)
 	if err != nil {
 		return 0, err
 	}

@@ -81,8 +81,9 @@ func (c *Cgroup) CPUTime() func() (time.Duration, error) {
 }
 
 func (c *Cgroup) readStat(f *statFile, u *Usage) error {
-	var buf fileBuffer
-	text, err := f.read(&buf)
+	buf := fileBuffers.Get().(*fileBuffer)
+	defer fileBuffers.Put(buf)
+	text, err := f.read(buf)
 	if err != nil {
 		if errors.Is(err, ErrGone) {
 			return err
