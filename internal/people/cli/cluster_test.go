@@ -240,7 +240,7 @@ func TestClusterCommandLines(t *testing.T) {
 	env, _ := fakeCluster(t)
 	for _, c := range []struct{ args, want string }{
 		{"cap encode --machine a --cluster --rate 0.1 --for 5m --reason r", "choose one"},
-		{"cap encode --server http://127.0.0.1:1 --rate 0.1 --for 5m --reason r", "without --machine or --cluster"},
+		{"cap encode --server http://127.0.0.1:1 --rate 0.1 --for 5m --reason r", "without a machine"},
 		{"cap encode --job web --cluster --rate 0.1 --for 5m --reason r", "want one of task, job, class, all; got task and job"},
 		{"uncap --class web --cluster --reason r", `class "web": want`},
 		{"protect --job web --cluster", "why is empty: want a reason"},

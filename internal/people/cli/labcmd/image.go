@@ -17,7 +17,8 @@ import (
 func (a *commands) labImage() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "image", Short: "make disk images of guests", Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: "  quell lab image build bench",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labImageBuild())
 	return cmd
