@@ -72,7 +72,6 @@ func (p *process) taken() bool {
 // and both answer. It is killed under load, and the other takes over. Every server then
 // has everything acknowledged exactly once.
 func TestOneOfTwoServersIsKilled(t *testing.T) {
-	t.Parallel()
 	url := quelltest.NewS3(t, "quell").URL
 	a, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
 	if err != nil {
