@@ -366,7 +366,7 @@ func (s *Study) Plan() []Planned {
 		}
 		if n == 0 && len(cells) > 0 {
 			for pair := range s.Controls.AAPairs {
-				c := planned(aa(s.Cells()))
+				c := planned(aa(cells))
 				take(c, 2*pair)
 				take(c, 2*pair+1)
 			}
@@ -377,11 +377,11 @@ func (s *Study) Plan() []Planned {
 
 // aa is the cell that is run twice to measure the noise between equal runs: the cheapest
 // main cell.
-func aa(cells []Cell) Cell {
-	main := slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return c.Kind != Main })
-	c := slices.MinFunc(main, func(a, b Cell) int {
-		return cmp.Or(cmp.Compare(len(a.Steps), len(b.Steps)), cmp.Compare(a.For, b.For))
-	})
+func aa(cells []Planned) Cell {
+	main := slices.DeleteFunc(slices.Clone(cells), func(p Planned) bool { return p.Cell.Kind != Main })
+	c := slices.MinFunc(main, func(a, b Planned) int {
+		return cmp.Or(cmp.Compare(len(a.Cell.Steps), len(b.Cell.Steps)), cmp.Compare(a.Cell.For, b.Cell.For))
+	}).Cell
 	c.Kind = AA
 	return c
 }

@@ -136,12 +136,22 @@ type lack struct {
 	listed sample.Set
 }
 
+// cellsOf is the number of a plan's cells, main ones and controls.
+func cellsOf(plan []study.Planned) (n int) {
+	for _, p := range plan {
+		if p.N == 0 && p.Cell.Kind != study.AA && p.Cell.Kind != study.Sentinel {
+			n++
+		}
+	}
+	return n
+}
+
 // lacks are the reasons why runs of a study cannot be done, those of most runs first. The
 // drivers refuse for the same reasons, by the same code.
-func (t *target) lacks(s *study.Study) (all []lack, runs int) {
+func (t *target) lacks(s *study.Study, plan []study.Planned) (all []lack, runs int) {
 	known := map[string]*lack{}
 	_, noHosts := hostsOf(s, runOptions{hosts: t.hosts})
-	for _, p := range s.Plan() {
+	for _, p := range plan {
 		if len(p.Cell.Parts) == 0 || simulatedCell(&p.Cell) {
 			continue
 		}
@@ -318,10 +328,10 @@ func (a *commands) labCheck() *cobra.Command {
 				c := checked(s, err)
 				if err == nil {
 					plan := s.Plan()
-					c.Lacks, c.Without = t.lacks(s)
+					c.Lacks, c.Without = t.lacks(s, plan)
 					err = refused(len(plan), c.Lacks, c.Without)
 					if !a.JSON {
-						fmt.Fprintf(a.Out, "%s: study %s is valid: %d cells, %d runs, %s; ", file, s.Name, len(s.Cells()), len(plan), formatDuration(total(plan)))
+						fmt.Fprintf(a.Out, "%s: study %s is valid: %d cells, %d runs, %s; ", file, s.Name, cellsOf(plan), len(plan), formatDuration(total(plan)))
 						t.verdict(a.Out, "", len(plan), c.Lacks, c.Without)
 					}
 				}

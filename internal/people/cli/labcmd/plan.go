@@ -31,8 +31,9 @@ func (a *commands) labPlan() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p := plannedOf(s)
-			p.Lacks, p.Without = t.lacks(s)
+			plan := s.Plan()
+			p := plannedOf(s, plan)
+			p.Lacks, p.Without = t.lacks(s, plan)
 			err = refused(len(p.Runs), p.Lacks, p.Without)
 			if a.JSON {
 				return errors.Join(err, a.WriteJSON(p))
@@ -72,10 +73,10 @@ type plannedRun struct {
 	Takes float64        `json:"takes_s"`
 }
 
-func plannedOf(s *study.Study) planned {
+func plannedOf(s *study.Study, plan []study.Planned) planned {
 	p := planned{Study: s.Name, Budget: s.Design.Budget.Seconds()}
 	at := map[string]int{}
-	for _, r := range s.Plan() {
+	for _, r := range plan {
 		key := r.Key
 		i, ok := at[key]
 		if !ok {

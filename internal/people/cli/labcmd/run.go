@@ -188,10 +188,11 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 		return err
 	}
 	t := &target{topology: l.topology, allowed: l.allowed, facts: l.maker.Here(), knob: observe.Knobs{Host: l.host}.Check, hosts: o.hosts}
-	lacks, without := t.lacks(s)
-	if planned := len(s.Plan()); without > 0 {
-		t.verdict(a.Text(), "", planned, lacks, without)
-		if err := refused(planned, lacks, without); err != nil {
+	plan := s.Plan()
+	lacks, without := t.lacks(s, plan)
+	if without > 0 {
+		t.verdict(a.Text(), "", len(plan), lacks, without)
+		if err := refused(len(plan), lacks, without); err != nil {
 			return errors.Join(err, l.close())
 		}
 	}
