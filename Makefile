@@ -81,14 +81,15 @@ test-deps: ## install the programs that the tests need and this machine lacks: D
 
 # Everything is compiled before any test runs: the packages that the tests import, with
 # -race as for go vet, and the programs that they start, built as quelltest.Program does.
-# Tests that call t.Parallel wait for programs most of the time: four of a package run at once.
+# Many tests wait for programs most of the time: three packages are linked or run at once, and
+# four tests of a package that call t.Parallel.
 test: ## go vet, then every test with -race; lists failed and skipped tests
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
 	@internal/testkit/quelltest/deps.sh -n test
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
 	export GORACE=atexit_sleep_ms=0; { :; \
-		$(if $(OTHERS),go test -json $(RACE) -vet=off -parallel 4 -timeout 10m $(OTHERS) || $(FAILED);) \
+		$(if $(OTHERS),go test -json $(RACE) -vet=off -p 3 -parallel 4 -timeout 10m $(OTHERS) || $(FAILED);) \
 		$(if $(ALONE),go test -json $(RACE) -vet=off -timeout 10m -p 1 $(ALONE) || $(FAILED);) \
 	} | $(TALLY) || status=1; exit $$status
 
