@@ -59,8 +59,11 @@ FROM samples WHERE machine = %[1]s AND task IN (%[2]s, %[3]s) AND ts > {from} AN
 	// The time around a cap that is looked at.
 	beforeCap = 15 * time.Minute
 	afterCap  = 45 * time.Minute
-	// capsAtOnce is the number of caps of one statement.
-	capsAtOnce = 500
+	// capsAtOnce and bytesAtOnce bound the caps of one statement, which is at most 1 MB long by
+	// default (limits.body_kb).
+	capsAtOnce, bytesAtOnce = 2000, 512 << 10
+	// capBytes is what a cap takes in it in addition to its names, which are there twice at most.
+	capBytes = 250
 )
 
 // phases are sums before, under and after a cap.
@@ -85,8 +88,10 @@ func (e *Evaluation) readCapped(t *tables, caps []cappedTask) error {
 	}
 	most := capsAtOnce
 	for first := 0; first < len(caps); {
-		last := first
-		for last < len(caps) && last-first < most && caps[last].from.Sub(caps[first].from) < day {
+		last, size := first, 0
+		for last < len(caps) && last-first < most && size < bytesAtOnce && caps[last].from.Sub(caps[first].from) < day {
+			c := &caps[last]
+			size += capBytes + 2*(len(c.machine)+len(c.victim)+len(c.suspect))
 			last++
 		}
 		err := readPhases(t, caps, first, last, victims, suspects)

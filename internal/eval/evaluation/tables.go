@@ -41,14 +41,13 @@ WHERE updated >= {from} AND updated < {to} AND spec_mean > 0
 QUALIFY row_number() OVER (PARTITION BY machine, id, antagonists > 0 ORDER BY updated) = 1`
 
 	// roundsSQL selects the newest state of each incident for which a task was capped, with
-	// its rounds.
-	roundsSQL = `WITH states AS (
-  SELECT machine, id, updated, kind, signal, victim_class, victim_job, victim_task, began, spec_mean, spec_stddev,
-         CASE WHEN json_valid(doc) THEN CAST(json_extract(doc, '$.rounds') AS VARCHAR) END AS rounds
-  FROM incident_history WHERE updated >= {from} AND updated < {to} AND capped_task <> '' AND spec_mean > 0
-)
-SELECT machine, id, epoch_ms(updated), kind, signal, victim_class, victim_job, victim_task, epoch_ms(began), spec_mean, spec_stddev, rounds
-FROM states QUALIFY row_number() OVER (PARTITION BY machine, id ORDER BY updated DESC) = 1`
+	// its rounds. Only documents of these states are read.
+	roundsSQL = `SELECT machine, id, epoch_ms(updated), kind, signal, victim_class, victim_job, victim_task, epoch_ms(began), spec_mean, spec_stddev,
+  CASE WHEN json_valid(doc) THEN CAST(json_extract(doc, '$.rounds') AS VARCHAR) END
+FROM incident_history SEMI JOIN (
+  SELECT machine, id, max(updated) AS updated FROM incident_history WHERE updated >= {from} AND updated < {to} AND capped_task <> '' AND spec_mean > 0 GROUP BY machine, id) USING (machine, id, updated)
+WHERE updated >= {from} AND updated < {to} AND capped_task <> '' AND spec_mean > 0
+QUALIFY row_number() OVER (PARTITION BY machine, id) = 1`
 )
 
 // The time that one statement covers at first: a day, or a week if it has few rows. It becomes

@@ -48,9 +48,10 @@ func TestMain(m *testing.M) {
 
 // server answers queries as quell-server does, with its limits.
 type server struct {
-	store  *store.Store
-	runner *duck.Runner
-	asked  int
+	store    *store.Store
+	runner   *duck.Runner
+	asked    int
+	exceeded int // of them
 }
 
 func serve(t *testing.T, dir string, now time.Time) *server {
@@ -60,7 +61,7 @@ func serve(t *testing.T, dir string, now time.Time) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &server{s, duck.NewRunner(os.Args[0], "query-child", dir), 0}
+	return &server{s, duck.NewRunner(os.Args[0], "query-child", dir), 0, 0}
 }
 
 func (s *server) ask(ctx context.Context, sql string, from, to sample.Millis) ([][]json.RawMessage, error) {
@@ -74,6 +75,7 @@ func (s *server) ask(ctx context.Context, sql string, from, to sample.Millis) ([
 	}
 	a, err := s.runner.Query(ctx, job)
 	if e, ok := errors.AsType[*duck.Error](err); ok && e.Kind == duck.Exceeded || err == nil && a.Truncated {
+		s.exceeded++
 		return nil, evaluation.ErrLimit
 	}
 	if err != nil {
@@ -138,7 +140,7 @@ func TestMonthIsEvaluated(t *testing.T) {
 	}
 	memory := peakMB(t, unix.RUSAGE_SELF) + peakMB(t, unix.RUSAGE_CHILDREN)
 	st := s.store.Stats()
-	t.Logf("%d rows, %d MB, %d queries: evaluated in %s and %s of CPU time, this process and its largest query took %d MB at most", st.Rows, st.Bytes>>20, s.asked, took.Round(100*time.Millisecond), spent(t), memory)
+	t.Logf("%d rows, %d MB, %d queries, of which %d exceeded a limit: evaluated in %s and %s of CPU time, this process and its largest query took %d MB at most", st.Rows, st.Bytes>>20, s.asked, s.exceeded, took.Round(100*time.Millisecond), spent(t), memory)
 	t.Logf("\n%s", text.String())
 	if *pageFile != "" {
 		if err := os.WriteFile(*pageFile, page.Bytes(), 0o666); err != nil {
