@@ -88,7 +88,7 @@ func newStage(t *testing.T) *stage {
 
 // removeCgroups removes the cgroups that the runtimes leave, if nothing is in them.
 func removeCgroups() {
-	for _, pattern := range []string{"kubepods/*/pod*", "kubepods/*", "kubepods", "docker", "libpod_parent/*", "libpod_parent", "system.slice/system-quell-test-*.slice", "system.slice", "lxc.monitor.quell-test-*", "lxc.payload.quell-test-*", "lxc.pivot", "machine/qemu-*-quell-test-*/*", "machine/qemu-*-quell-test-*", "machine"} {
+	for _, pattern := range []string{"kubepods/*/pod*", "kubepods/*", "kubepods", "docker", "libpod_parent/*", "libpod_parent", "system.slice/system-quell-test-*.slice", "system.slice", "lxc.monitor.quell-test-*", "lxc.payload.quell-test-*", "lxc.pivot", "machine/qemu-*-quell-test-*/*", "machine/qemu-*-quell-test-*", "machine", "k8s.io/*", "k8s.io"} {
 		all, _ := filepath.Glob("/sys/fs/cgroup/*/" + pattern)
 		for _, dir := range all {
 			_ = os.Remove(dir) // rmdir

@@ -99,7 +99,7 @@ func unmount(dir string) {
 
 // removeCgroups removes what the kubelet and its pods leave, if nothing is in it.
 func removeCgroups() {
-	for _, pattern := range []string{"kubepods/*/pod*/*", "kubepods/pod*/*", "kubepods/*/pod*", "kubepods/pod*", "kubepods/*", "kubepods"} {
+	for _, pattern := range []string{"kubepods/*/pod*/*", "kubepods/pod*/*", "kubepods/*/pod*", "kubepods/pod*", "kubepods/*", "kubepods", "k8s.io/*", "k8s.io"} {
 		all, _ := filepath.Glob("/sys/fs/cgroup/*/" + pattern)
 		for _, dir := range all {
 			_ = os.Remove(dir) // rmdir
