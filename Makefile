@@ -226,7 +226,7 @@ test-spark: ## compare specs and quantiles from Apache Spark, a master and two w
 bench: ## every benchmark once; comparisons print ratios
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
-bench-agent: bin/quell-agent ## the cost of the agent, compared with other agents and a minimal reader (15 minutes; BENCH=-quick: 3)
+bench-agent: bin/quell-agent ## the cost of the agent, compared with other agents and a minimal reader (15 minutes; BENCH=-quick: 4)
 	go test -count 1 -v -timeout 0 ./internal/testkit/bench -run '^TestCost$$' -args measure -agent $(CURDIR)/bin/quell-agent -bin $(CURDIR)/bin/rivals -keep $(CURDIR)/bin/bench-agent.json $(BENCH)
 
 bench-starved: bin/quell-agent ## while stress-ng takes all CPU time: how many of the agent's windows are complete, and how late caps are undone (root, 5 minutes)

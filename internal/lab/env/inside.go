@@ -31,25 +31,28 @@ func countInside(c *child, out io.Writer) *counted {
 	p.before.Store(insideTimes())
 	go func() {
 		<-c.done
+		defer close(p.done)
 		now, before := insideTimes(), p.before.Load()
+		if now == nil || before == nil {
+			return
+		}
 		seconds := func(to, from time.Duration) float64 { return (to - from).Seconds() }
-		// The lab is told of the end below, also if it no longer reads.
+		// The lab is told of the end, also if it no longer reads.
 		_ = role.PrintValues(out, map[string]float64{guestBusy: seconds(now.Busy(), before.Busy()),
 			guestIdle: seconds(now.Idle+now.IOWait, before.Idle+before.IOWait), guestSteal: seconds(now.Steal, before.Steal)}, 6)
-		close(p.done)
 	}()
 	return p
 }
 
-// insideTimes are the guest's CPU times; none if they cannot be read.
+// insideTimes are the guest's CPU times; nil if they cannot be read: then nothing is reported.
 func insideTimes() *host.CPUTime {
 	h, err := host.Open("/")
 	if err != nil {
-		return &host.CPUTime{}
+		return nil
 	}
 	all, err := h.CPUTimes()
 	if err != nil {
-		return &host.CPUTime{}
+		return nil
 	}
 	return &all.Total
 }

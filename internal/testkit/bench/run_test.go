@@ -70,7 +70,7 @@ func measure(args []string) error {
 	f := flag.NewFlagSet("measure", flag.ContinueOnError)
 	r := &run{progress: os.Stderr, began: time.Now()}
 	f.StringVar(&r.agent, "agent", "bin/quell-agent", "path of quell-agent")
-	f.DurationVar(&r.window, "window", time.Minute, "length of a measurement; the default agent's cycle is 60 s")
+	f.DurationVar(&r.window, "window", time.Minute, "length of a measurement; of the default agent at least 60 s, its cycle")
 	f.DurationVar(&r.warmUp, "warm-up", 15*time.Second, "time that a contender runs before it is measured")
 	sizes := f.String("cgroups", "10,100,1000,2000,4000,10000", "numbers of cgroups; all but -full and 100 are measured for half of -window")
 	full := f.Int("full", 1000, "number of cgroups with which all contenders are measured")
@@ -81,7 +81,7 @@ func measure(args []string) error {
 	with := f.String("rivals", "build", "build: build the missing rivals in -bin; have: use only those in -bin; none")
 	f.StringVar(&r.keepIn, "keep", "bin/bench-agent.json", "file for the figures, written after each measurement")
 	resume := f.Bool("resume", false, "continue from the figures in -keep")
-	quick := f.Bool("quick", false, "10, 100 and 1000 cgroups, short windows, one round, no builds: about 3 min, rough figures")
+	quick := f.Bool("quick", false, "10, 100 and 1000 cgroups, short windows, one round, no builds: about 4 min, rough figures")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -280,6 +280,9 @@ func (r *run) turn(ctx context.Context, t turn, n int) error {
 	window := r.window
 	if t.short {
 		window /= 2
+	}
+	if slices.ContainsFunc(left, func(c contender) bool { return c.name == defaultName }) {
+		window = max(window, time.Minute) // its cycle: a part of it has one of its windows, or none
 	}
 	results, err := r.measure(ctx, all, n, t.round, window)
 	if err != nil {
