@@ -79,17 +79,19 @@ test-deps: ## install the programs that the tests need and this machine lacks: D
 	@$(GORUN) ./internal/lab/guest/fetch
 	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
 
+# Many tests wait for programs more than they compute: half as many packages again as there are
+# CPUs are linked or run at once, and four tests of a package that call t.Parallel.
+PARALLEL := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+
 # Everything is compiled before any test runs: the packages that the tests import, with
 # -race as for go vet, and the programs that they start, built as quelltest.Program does.
-# Many tests wait for programs most of the time: three packages are linked or run at once, and
-# four tests of a package that call t.Parallel.
 test: ## go vet, then every test with -race; lists failed and skipped tests
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
 	@internal/testkit/quelltest/deps.sh -n test
 	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
 	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
 	export GORACE=atexit_sleep_ms=0; { :; \
-		$(if $(OTHERS),go test -json $(RACE) -vet=off -p 3 -parallel 4 -timeout 10m $(OTHERS) || $(FAILED);) \
+		$(if $(OTHERS),go test -json $(RACE) -vet=off -p $(PARALLEL) -parallel 4 -timeout 10m $(OTHERS) || $(FAILED);) \
 		$(if $(ALONE),go test -json $(RACE) -vet=off -timeout 10m -p 1 $(ALONE) || $(FAILED);) \
 	} | $(TALLY) || status=1; exit $$status
 
@@ -241,6 +243,7 @@ lab-papers: bin/quell ## run one study from its image to its report: STUDY=vm-ma
 	@for image in $$(sed -n 's/.* image: \([a-z0-9-]*\)[ ,}].*/\1/p' studies/$(STUDY).yaml | sort -u); do \
 		test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/$$image" || bin/quell lab image build $$image || exit 1; done
 	bin/quell lab run --out lab-results/$(STUDY) studies/$(STUDY).yaml
+	bin/quell lab report lab-results/$(STUDY)
 
 test-image: bin/quell ## boot the image of quell lab image build and run its programs (root, with mmdebstrap)
 	@test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/bench" || bin/quell lab image build bench
