@@ -199,7 +199,7 @@ func useAccounts(log *slog.Logger, h *host.Host) string {
 		log.Info("usage of tasks is read from files", "reason", err)
 		return "read from files of each task: " + err.Error()
 	}
-	h.UseAccounts(a)
+	h.UseAccounts(a, host.FewCgroups)
 	return "all tasks are read at once, by eBPF"
 }
 

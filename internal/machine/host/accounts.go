@@ -28,8 +28,10 @@ type Accounts interface {
 	Close() error
 }
 
-// UseAccounts makes Cgroups read a's rows instead of files where they can. The Host owns it.
-func (h *Host) UseAccounts(a Accounts) { h.accounts = a }
+// UseAccounts makes Cgroups read a's rows instead of files where they can. The Host owns it. A machine
+// with more than few cgroups is walked only if that is sooner than opening files; the agent's few is
+// FewCgroups.
+func (h *Host) UseAccounts(a Accounts, few int) { h.accounts, h.few = a, few }
 
 // AccountMounts returns the directories of the mounts of which Accounts are needed.
 func (h *Host) AccountMounts() (dirs []string) {
@@ -45,7 +47,7 @@ func (h *Host) AccountMounts() (dirs []string) {
 // their Usage and Stalled return what was read here. With an error, files are read from now on; also
 // for once if there are so many other cgroups that files are read sooner than all cgroups are walked.
 func (h *Host) ReadAccounts() error {
-	if h.accounts == nil || h.cgroups() > fewCgroups+cgroupsPerRow*h.rows {
+	if h.accounts == nil || h.cgroups() > h.few+cgroupsPerRow*h.rows {
 		return nil
 	}
 	err := h.accounts.Read()
@@ -58,7 +60,7 @@ func (h *Host) ReadAccounts() error {
 // A walk over cgroups takes half a microsecond for each, with the kernel's lock on all of them held.
 // Opening the files of one that is followed takes some 30 µs.
 const (
-	fewCgroups    = 8 << 10
+	FewCgroups    = 8 << 10
 	cgroupsPerRow = 64
 )
 

@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestAccounts(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
 	h := real(t)
 	l := &ledger{rows: map[int]Account{1: {CPU: time.Hour, HasCPU: true}}}
-	h.UseAccounts(l)
+	h.UseAccounts(l, math.MaxInt32) // other tests may make many
 	c := open(t, h, sample.Unified, mkcgroup(t, h, "", "accounts"))
 	const byFile, byAccount = 0, time.Hour
 	usage := func(when string, want time.Duration) {
@@ -92,7 +93,7 @@ func TestAccounts(t *testing.T) {
 func TestNoRoomForAnAccount(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2)
 	h := real(t)
-	h.UseAccounts(&ledger{full: true})
+	h.UseAccounts(&ledger{full: true}, FewCgroups)
 	c := open(t, h, sample.Unified, mkcgroup(t, h, "", "no-room"))
 	if err := c.KeepOpen(true); err != nil || c.OpenFiles() == 0 {
 		t.Errorf("%v, %d files are open", err, c.OpenFiles())
@@ -113,12 +114,12 @@ func TestManyCgroupsAreNotWalked(t *testing.T) {
 	}
 	const head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
 	l := &ledger{rows: map[int]Account{1: {CPU: time.Hour, HasCPU: true}}}
-	h.UseAccounts(l)
+	h.UseAccounts(l, FewCgroups)
 	c := open(t, h, sample.Unified, "/a")
 	if err := c.KeepOpen(true); err != nil || l.users == 0 {
 		t.Fatalf("%v, %d accounts", err, l.users)
 	}
-	most := fewCgroups + cgroupsPerRow*l.users
+	most := FewCgroups + cgroupsPerRow*l.users
 	for _, test := range []struct {
 		table string
 		want  time.Duration

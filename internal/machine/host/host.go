@@ -24,6 +24,7 @@ type Host struct {
 	accounts     Accounts // nil: files are read
 	accountsRead bool     // they are valid now
 	rows         int      // of accounts in use
+	few          int      // cgroups that are always walked for accounts
 }
 
 // Open finds the cgroup mounts of the machine below root ("/" for this one)

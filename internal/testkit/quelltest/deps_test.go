@@ -12,7 +12,7 @@ import (
 // noPackage is what CI promises and no Debian package provides: capabilities of the
 // machine and its kernel, Go itself, and what `make test-deps` builds or downloads.
 const noPackage = `root two-cpus cgroups cgroup-v1 cgroup-v1-blkio cpuacct-apart cgroup-2 cgroup-freezer
-	ebpf tracepoints perf-software schedstat psi inotify inotify-queue namespaces ipv6 procfs loop-device disk
+	ebpf tracepoints perf-software schedstat psi inotify inotify-queue namespaces ipv6 procfs loop-device deadline disk
 	c-compiler go versitygw guest-kernel`
 
 // Every other promise is a program that deps.sh installs.

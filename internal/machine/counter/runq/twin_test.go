@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -491,6 +492,7 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			woken := a.burn(t, burner{cpu: 1, echo: true})
 			b.burn(t, burner{cpu: 1})
 			c.sleeper(t, burner{cpu: 1}, 3000, time.Millisecond)
+			runtime.LockOSThread() // never unlocked: the pinned thread ends with the test
 			pin(t, 0, 0)
 			return scene{[]*group{a, b, c}, func(ctx context.Context) {
 				for ctx.Err() == nil {

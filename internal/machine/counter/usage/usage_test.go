@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,7 +82,7 @@ func (p *pair) load(t testing.TB, rows int, follow ...*group) {
 	if p.Accounts, err = load(p.accounts.AccountMounts(), rows); err != nil {
 		t.Fatal(err)
 	}
-	p.accounts.UseAccounts(p.Accounts)
+	p.accounts.UseAccounts(p.Accounts, math.MaxInt32)
 	t.Cleanup(func() {
 		if err := p.accounts.CloseAccounts(); err != nil {
 			t.Error(err)
