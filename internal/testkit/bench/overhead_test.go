@@ -171,7 +171,7 @@ func (r *run) underBpftrace(ctx context.Context, g *pingPong, trips int) (float6
 
 // await waits until ready holds for the agent's metrics.
 func (s *started) await(ctx context.Context, ready func(map[string]float64) bool) error {
-	err := s.procs[0].Until(ctx, 2*time.Minute, "be ready", func() (bool, error) {
+	err := s.procs[0].Until(ctx, 4*time.Minute, "be ready", func() (bool, error) {
 		m, err := s.metrics(ctx)
 		return err == nil && ready(m), nil // at first it does not listen
 	})

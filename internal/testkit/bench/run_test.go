@@ -271,7 +271,13 @@ func (r *run) turn(ctx context.Context, t turn, n int) error {
 			return err
 		}
 		if strings.HasPrefix(c.name, "quell-agent") { // the cost of its start is not measured
-			err := s.await(ctx, func(m map[string]float64) bool { return int(m["quell_tasks"]) >= n })
+			first := 0.0 // windows that belong to the start: in these the default agent looks at each task's processes
+			if c.name == defaultName {
+				first = 2
+			}
+			err := s.await(ctx, func(m map[string]float64) bool {
+				return int(m["quell_tasks"]) >= n && m["quell_intervals_total"] >= first
+			})
 			if err != nil {
 				return err
 			}
