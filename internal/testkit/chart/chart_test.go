@@ -34,6 +34,20 @@ func TestRulesAreTheShipped(t *testing.T) {
 	}
 }
 
+// TestRendered, which needs helm, compares all of what the chart makes of them.
+func TestRenderedRulesAreTheShipped(t *testing.T) {
+	rendered := read(t, "testdata/full.golden.yaml")
+	all := regexp.MustCompile(`(?m)^ +- (alert|record): (.+)$`).FindAllStringSubmatch(read(t, folder+"files/quell.rules.yaml"), -1)
+	if len(all) == 0 {
+		t.Error("no rules")
+	}
+	for _, m := range all {
+		if !strings.Contains(rendered, m[1]+": "+m[2]+"\n") {
+			t.Errorf("no %s %s in testdata/full.golden.yaml: go test -tags helm -run TestRendered ./internal/testkit/chart -update", m[1], m[2])
+		}
+	}
+}
+
 // flat are the values by their paths: "agent.kubelet.enabled". Maps that are empty, and those
 // whose keys users choose, are values themselves.
 func flat(in map[string]any, prefix string, out map[string]any) {
