@@ -18,7 +18,8 @@ import (
 )
 
 // progress does a transaction per 0.1 ms of CPU time and counts it in the progress
-// file, or one per 0.5 ms while a file of that name with ".slow" appended exists.
+// file, or one per 0.5 ms while a file of that name with ".slow" appended exists. It
+// pauses for half a millisecond after ten of them.
 func progress() {
 	name := os.Getenv("QUELL_PROGRESS")
 	f, err := os.Create(name)
@@ -37,6 +38,7 @@ func progress() {
 		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, done), 0); err != nil {
 			panic(err)
 		}
+		unix.Nanosleep(&unix.Timespec{Nsec: 5e5}, nil)
 	}
 }
 
@@ -68,13 +70,13 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	args := append(settings(dir, "tick=10ms", "sampling.duration=85ms", "sampling.period=500ms", "detect.outlier_window=2500ms",
 		"spec.min_samples=5", "spec.save=1s"), "--config", file)
 	first := start(t, dir, args...)
-	quelltest.Until(t, "there is a spec", func() bool {
+	quelltest.Until(t, "there is a spec", paced(func() bool {
 		tasks, err := first.Tasks(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(tasks) == 1 && len(tasks[0].Costs) == 1 && tasks[0].Costs[0].Spec.State == spec.Ready
-	})
+	}))
 	var saved time.Time
 	quelltest.Until(t, "it is saved, twice to be sure", func() bool {
 		info, err := os.Stat(dir + "/state/specs.json")
@@ -94,14 +96,14 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	began := time.Now()
 	second := start(t, dir, args...)
 	var all []incident.Record
-	quelltest.Until(t, "the victim is found", func() bool {
+	quelltest.Until(t, "the victim is found", paced(func() bool {
 		found, err := second.Incidents(t.Context(), logbook.Query{Open: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		all = found.Incidents
 		return len(all) > 0
-	})
+	}))
 	t.Logf("found %v after the start; a cost of %.3g ms, the spec says %.3g", time.Since(began).Round(10*time.Millisecond), 1e3*all[0].Cost, 1e3*all[0].SpecMean)
 	if string(all[0].Victim.Name) != "/"+name {
 		t.Errorf("the victim is %s", all[0].Victim.Name)

@@ -112,8 +112,8 @@ func privileges(t *testing.T) (rows []privilegeRow, features []string) {
 	return rows, features
 }
 
-// privilegedMachine has tasks of each kind that a rule can configure, and programs that
-// the agent's user may execute.
+// privilegedMachine has tasks of each kind that a rule can configure, and their program, which
+// the agent's user may read.
 type privilegedMachine struct {
 	dir, binary, rules string
 	cgroups            map[string]string
@@ -264,11 +264,11 @@ func (m *privilegedMachine) run(t *testing.T, row privilegeRow) outcome {
 	args := append(settings(dir, "signals=cpi,cpt,cps,runq", "sampling.max_tax=0", "sampling.duration=200ms", "sampling.period=250ms", "log_level=debug"), "--config", config)
 	// In a separate mount namespace, where tracefs is mounted as on most machines; then
 	// as another user.
-	d.cmd = agentCommand(context.Background())
+	d.cmd = agentCommand(context.Background(), t)
 	script := `mount -t tracefs tracefs /sys/kernel/tracing; caps=$1 user=$2; shift 2
 exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$caps" --inh-caps "$caps" --ambient-caps "$caps" "$@"`
+	d.cmd.Args = append([]string{"sh", "-c", script, "sh", caps, strconv.Itoa(agentUID), d.cmd.Path}, args...)
 	d.cmd.Path = "/bin/sh"
-	d.cmd.Args = append([]string{"sh", "-c", script, "sh", caps, strconv.Itoa(agentUID), m.binary}, args...)
 	d.cmd.Dir = "/"
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	d.startLogged()
@@ -283,7 +283,7 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 	}()
 	o := outcome{works: map[string]bool{}}
 	// Features that should work get time to do so; the others get a few windows.
-	quelltest.Until(t, "the agent has looked at its tasks", func() bool {
+	quelltest.Until(t, "the agent has looked at its tasks", paced(func() bool {
 		select {
 		case <-d.ended:
 			t.Fatalf("the agent ended:\n%s", d.log.String())
@@ -296,7 +296,7 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 		o.look(t, m, d, s)
 		missing := slices.ContainsFunc(row.works, func(f string) bool { return f != "cap" && !o.works[f] })
 		return s.Intervals >= 3 && !missing || s.Intervals >= 40
-	})
+	}))
 	done, err := d.Command(t.Context(), command.CapTask(delegated, 0.5, time.Minute, "test"))
 	o.works["cap"] = err == nil && done.ID != ""
 	o.said += fmt.Sprintf("cap: %v\n", err)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -29,7 +28,7 @@ import (
 )
 
 var (
-	shipped    = flag.String("agent", "", "the agent to test; empty: this test binary")
+	shipped    = flag.String("agent", "", "the agent to test; empty: it is built")
 	churnCount = flag.Int("churn", 2000, "cgroups that TestChurn makes and removes")
 )
 
@@ -110,15 +109,8 @@ func TestChurn(t *testing.T) {
 	c.checkSamples(lives, dir+"/trace.csv")
 }
 
-// slackRSS is how much resident memory may grow. For this test binary it is not
-// limited: with the race detector it keeps records of all memory that was ever used,
-// and so grows with the duration of the churn. Only the heap is checked then.
-func slackRSS(from, least int) int {
-	if *shipped == "" {
-		return math.MaxInt
-	}
-	return max(least, from/4)
-}
+// slackRSS is how much resident memory may grow.
+func slackRSS(from, least int) int { return max(least, from/4) }
 
 // churn is the cgroups that are made and removed: below one in cgroup2 and one in the
 // v1 cpu hierarchy.
@@ -405,10 +397,10 @@ type held struct {
 // idle waits until the agent follows no task.
 func (c *churn) idle(d *running) {
 	c.t.Helper()
-	quelltest.Until(c.t, "the agent monitors no task", func() bool {
+	quelltest.Until(c.t, "the agent monitors no task", paced(func() bool {
 		s, err := d.Status(c.t.Context())
 		return err == nil && s.Tasks == 0
-	})
+	}))
 }
 
 // look measures what the agent holds.

@@ -43,10 +43,10 @@ func TestDetachedBetweenWindows(t *testing.T) {
 			d.kill()
 			continue
 		}
-		quelltest.Until(t, "the window is over", func() bool {
+		quelltest.Until(t, "the window is over", paced(func() bool {
 			s, err := d.Status(t.Context())
 			return err == nil && s.Intervals >= c.intervals && s.Tasks == 1
-		})
+		}))
 		if links := onKernelPaths(t, d.cmd.Process.Pid); links != 0 {
 			t.Errorf("between windows %d links are open", links)
 		}

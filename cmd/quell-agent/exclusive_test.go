@@ -51,7 +51,7 @@ func TestSecondAgentOfTheMachineIsRefused(t *testing.T) {
 	}
 	refused("another state directory", runAgent(t, exclusively(second, registry)...))
 
-	cmd := agentCommand(context.Background(), exclusively(second, filepath.Join(second, "journals"))...)
+	cmd := agentCommand(context.Background(), t, exclusively(second, filepath.Join(second, "journals"))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS,
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
 	var stderr strings.Builder

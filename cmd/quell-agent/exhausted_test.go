@@ -56,7 +56,7 @@ func TestUndoesWithoutADescriptor(t *testing.T) {
 }
 
 // The restore, as quell-restore.timer starts it, needs few descriptors, threads and little
-// memory, also with the race detector.
+// memory.
 func TestRestoreUnderExhaustion(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1, "sh")
 	limits := func(controller, file, value string) func(t *testing.T) string {
@@ -86,7 +86,7 @@ func TestRestoreUnderExhaustion(t *testing.T) {
 			d.kill()
 			until := time.Now().Add(time.Second)
 			quelltest.Until(t, "the lease expires", func() bool { return time.Now().After(until) })
-			agent := agentCommand(t.Context(), append([]string{"restore", "--overdue"}, args...)...)
+			agent := agentCommand(t.Context(), t, append([]string{"restore", "--overdue"}, args...)...)
 			cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-ec", c.limit(t) + "\nexec \"$@\"", "sh", agent.Path}, agent.Args[1:]...)...)
 			cmd.Env = append(os.Environ(), agent.Env...)
 			var out bytes.Buffer

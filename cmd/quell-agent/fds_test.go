@@ -37,7 +37,7 @@ func TestFewDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := append(settings(dir, "signals=cpi,cps", "sampling.max_tax=0", "tick=20ms", "sampling.duration=100ms", "sampling.period=250ms"), "--config", file)
-	cmd := agentCommand(context.Background(), args...)
+	cmd := agentCommand(context.Background(), t, args...)
 	// In a separate mount namespace, where tracefs is mounted as on most machines.
 	const script = `mount -t tracefs tracefs /sys/kernel/tracing; ulimit -n "$1"; shift
 exec setpriv --bounding-set -bpf,-sys_admin "$@"`
@@ -47,7 +47,7 @@ exec setpriv --bounding-set -bpf,-sys_admin "$@"`
 	most := 0
 	within := 0
 	var last string
-	quelltest.Until(t, "every task was counted", func() bool {
+	quelltest.Until(t, "every task was counted", paced(func() bool {
 		s, err := d.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ exec setpriv --bounding-set -bpf,-sys_admin "$@"`
 			t.Fatalf("%d tasks were not counted in %d intervals: %s", waiting, s.Intervals, last)
 		}
 		return within > 0 && waiting == 0
-	})
+	}))
 	t.Logf("limit %d: %s; up to %d descriptors open", *fdLimit, last, most)
 	s, err := d.Status(t.Context())
 	if err != nil {
@@ -97,7 +97,7 @@ var never = regexp.MustCompile(`counted in 0 of`)
 // startLimited is start with a limit on file descriptors.
 func startLimited(t *testing.T, dir string, limit int, args ...string) *running {
 	t.Helper()
-	cmd := agentCommand(context.Background(), args...)
+	cmd := agentCommand(context.Background(), t, args...)
 	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, limit), cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 	return startCommand(t, dir, cmd)

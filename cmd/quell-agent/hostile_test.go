@@ -34,7 +34,7 @@ func stalledMount(t *testing.T) (dir string) {
 func TestAStalledProgressFileStopsNothing(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
 	stalled := stalledMount(t)
-	c := newLimited(t, "stalled", "-1", "burn")
+	c := newLimited(t, "stalled", "-1", "wait")
 	dir := state(t)
 	config := filepath.Join(dir, "agent.yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, "rules: [{match: %q, job: test, class: batch, progress: %q}]\n", c.path, stalled+"/progress"), 0o600); err != nil {
@@ -42,7 +42,7 @@ func TestAStalledProgressFileStopsNothing(t *testing.T) {
 	}
 	for range 2 {
 		d := start(t, dir, append(settings(dir, "sampling.duration=200ms", "sampling.period=250ms"), "--config", config)...)
-		quelltest.Until(t, "windows go on and the task is told why it is not counted", func() bool {
+		quelltest.Until(t, "windows go on and the task is told why it is not counted", paced(func() bool {
 			s, err := d.Status(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -57,7 +57,7 @@ func TestAStalledProgressFileStopsNothing(t *testing.T) {
 				}
 			}
 			return false
-		})
+		}))
 		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

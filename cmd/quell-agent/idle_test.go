@@ -15,7 +15,7 @@ import (
 // TestIdleClients: 700 idle connections to /metrics, which any user can make, leave the agent
 // the descriptors to undo a cap in time and to answer, although its limit is 512.
 func TestIdleClients(t *testing.T) {
-	c := newLimited(t, "idle", "-1", "burn")
+	c := newLimited(t, "idle", "-1", "wait")
 	dir := state(t)
 	d := startLimited(t, dir, 512, append(settings(dir), "--config", configFile(t, dir, c.path))...)
 	m := regexp.MustCompile(`metrics=(127\.0\.0\.1:\d+)`).FindStringSubmatch(d.log.String())

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,14 +48,38 @@ type ran struct {
 	stdout, stderr string
 }
 
-// agentCommand prepares a run of the agent. It is not configured by the environment of
-// this process.
-func agentCommand(ctx context.Context, args ...string) *exec.Cmd {
-	program := os.Args[0]
-	if *shipped != "" {
-		program = *shipped
-	}
-	cmd := exec.CommandContext(ctx, program, args...)
+// program is a program that is built once, when the first test needs it.
+type program struct {
+	once sync.Once
+	path string
+}
+
+var agentProgram program
+
+// build returns the path of the shipped agent.
+func (p *program) build(t *testing.T) string {
+	t.Helper()
+	p.once.Do(func() {
+		if p.path = *shipped; p.path == "" {
+			p.path = quelltest.Program(t, "quell-agent")
+		}
+	})
+	return p.path
+}
+
+// agentCommand prepares a run of the agent as it is shipped. It is not configured by the
+// environment of this process.
+func agentCommand(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, agentProgram.build(t), args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	return cmd
+}
+
+// racedCommand is agentCommand with the race detector, if the tests have it: the agent is this
+// test binary. It uses several times the CPU time.
+func racedCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	// With the race detector it would sleep a second before it exits.
 	cmd.Env = []string{testMode + "=agent", "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0"}
 	return cmd
@@ -65,7 +90,7 @@ func runAgent(t *testing.T, args ...string) ran {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // a guard against hanging
 	defer cancel()
-	cmd := agentCommand(ctx, args...)
+	cmd := agentCommand(ctx, t, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
@@ -85,6 +110,21 @@ type running struct {
 	ended chan struct{}
 }
 
+// paced is a condition that is looked at once in a while: a question to the agent takes this
+// process, with the race detector, more CPU time than the agent.
+func paced(cond func() bool) func() bool {
+	const pause = 50 * time.Millisecond
+	next := time.Now()
+	return func() bool {
+		if time.Now().Before(next) {
+			return false
+		}
+		yes := cond()
+		next = time.Now().Add(pause)
+		return yes
+	}
+}
+
 // logFile is a file with a process's messages.
 type logFile struct{ path string }
 
@@ -100,6 +140,7 @@ func (l logFile) String() string {
 // socket's path must be.
 func state(t *testing.T) string {
 	t.Helper()
+	agentProgram.build(t) // before any task uses CPU time
 	dir, err := os.MkdirTemp("", "quell-agent-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -128,9 +169,15 @@ func start(t *testing.T, dir string, args ...string) *running {
 // startWith is start with additional environment variables.
 func startWith(t *testing.T, dir string, env []string, args ...string) *running {
 	t.Helper()
-	cmd := agentCommand(context.Background(), args...)
+	cmd := agentCommand(context.Background(), t, args...)
 	cmd.Env = append(cmd.Env, env...)
 	return startCommand(t, dir, cmd)
+}
+
+// startRaced is start with the race detector; a race fails the test.
+func startRaced(t *testing.T, dir string, args ...string) *running {
+	t.Helper()
+	return startCommand(t, dir, racedCommand(context.Background(), args...))
 }
 
 // startCommand is start with a command that is, or becomes, the agent.
@@ -145,6 +192,9 @@ func startCommand(t *testing.T, dir string, cmd *exec.Cmd) *running {
 	t.Cleanup(func() {
 		d.cmd.Process.Kill()
 		<-d.ended
+		if strings.Contains(d.log.String(), "DATA RACE") {
+			t.Error("the agent has a data race")
+		}
 		if t.Failed() {
 			t.Logf("the agent's log:\n%s", d.log.String())
 		}

@@ -122,7 +122,7 @@ func TestMetricsAndHealth(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
-	d := start(t, dir, settings(dir)...)
+	d := startRaced(t, dir, settings(dir)...)
 	m := regexp.MustCompile(`metrics=(127\.0\.0\.1:\d+)`).FindStringSubmatch(d.log.String())
 	if m == nil || strings.HasSuffix(m[1], ":0") {
 		t.Fatalf("the log does not say where the metrics are:\n%s", d.log.String())
@@ -195,7 +195,7 @@ func TestTerminates(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		c := newLimited(t, "term-"+sig.String()[:4], "-1", "burn")
 		dir := state(t)
-		d := start(t, dir, append(settings(dir, "sampling.duration=10m", "sampling.period=10m", "detect.outlier_window=1h", "detect.window=1h"), "--config", configFile(t, dir, c.path))...)
+		d := startRaced(t, dir, append(settings(dir, "sampling.duration=10m", "sampling.period=10m", "detect.outlier_window=1h", "detect.window=1h"), "--config", configFile(t, dir, c.path))...)
 		d.cap(c)
 		quelltest.Until(t, "the kernel throttles", func() bool { return !strings.Contains(c.read("cpu.stat"), "nr_throttled 0\n") })
 		if err := d.cmd.Process.Signal(sig); err != nil {

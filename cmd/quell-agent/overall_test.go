@@ -30,10 +30,10 @@ func TestSignalsOfTheMachine(t *testing.T) {
 			t.Errorf("%+v", sig)
 		}
 	}
-	quelltest.Until(t, "three windows are over", func() bool {
+	quelltest.Until(t, "three windows are over", paced(func() bool {
 		s, err := d.Status(t.Context())
 		return err == nil && s.Intervals >= 3
-	})
+	}))
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func TestHostileScale(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2, quelltest.CgroupV1, quelltest.PerfSoftware)
 	stalled := stalledMount(t)
 	c := newChurn(t)
-	stuck := newLimited(t, "stuck", "-1", "burn")
+	stuck := newLimited(t, "stuck", "-1", "wait")
 	dir := state(t)
 	file := filepath.Join(dir, "agent.yaml")
 	rules := fmt.Sprintf("rules:\n- {match: \"/%s/stay-*\", job: stay, class: batch}\n- {match: \"/%[1]s/hostile\", job: hostile, class: batch}\n"+
@@ -71,7 +71,7 @@ func TestHostileScale(t *testing.T) {
 	remove := c.hostile(*scaleCount)
 	made := time.Since(began)
 	before := d.intervals()
-	quelltest.Until(t, "the agent samples while they exist", func() bool { return d.intervals() > before+5 })
+	quelltest.Until(t, "the agent samples while they exist", paced(func() bool { return d.intervals() > before+5 }))
 	began = time.Now()
 	remove()
 	removed := time.Since(began)

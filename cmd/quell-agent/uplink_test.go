@@ -124,7 +124,7 @@ func (s *server) credentials(role authority.Role, name string) string {
 	return path
 }
 
-// The shipped agent and a server: samples arrive; an operator's decision over the bus
+// An agent and a server: samples arrive; an operator's decision over the bus
 // caps a task and is answered and audited. While the server is down the agent continues, and
 // is killed; its next run undoes the cap and, since the decision stands, sets it again. When the server is back, the data of both runs of the agent
 // arrives, in order and without duplicates.
@@ -135,7 +135,7 @@ func TestServer(t *testing.T) {
 	dir := state(t)
 	args := append(settings(dir, "machine=node-1.test", "server.url=nats://"+s.listen, "server.credentials="+s.credentials(authority.Agent, "node-1.test"),
 		"tick=20ms", "sampling.duration=100ms", "sampling.period=200ms"), "--config", configFile(t, dir, task.path))
-	d := start(t, dir, args...)
+	d := startRaced(t, dir, args...)
 	reader := &reader{t: t, server: s, highest: map[string]uint64{}}
 	reader.until("a sample of the task arrives", func() bool { return reader.tasks[task.path] > 0 })
 
@@ -157,17 +157,17 @@ func TestServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := st.Intervals + more
-		quelltest.Until(t, "the agent goes on", func() bool {
+		quelltest.Until(t, "the agent goes on", paced(func() bool {
 			st, err = d.Status(t.Context())
 			return err == nil && st.Intervals >= want
-		})
+		}))
 	}
 	window(d, 5)
 	if st, err := d.Status(t.Context()); err != nil || !strings.Contains(strings.Join(st.Degraded, "\n"), "server: ") {
 		t.Errorf("degraded: %q, %v", st.Degraded, err)
 	}
 	d.kill()
-	d = start(t, dir, args...)
+	d = startRaced(t, dir, args...)
 	window(d, 5)
 	caps, err := d.Status(t.Context())
 	if got := task.quota(); err != nil || got != "10000 100000" || len(caps.Caps) != 1 || caps.Caps[0].From < caps.Started {

@@ -120,7 +120,7 @@ func (v *verdict) play(p Params, c labelled, seed uint64) {
 // TestPhaseChangesOnLabelledCases is the ablation of docs/design/0004: each switch alone
 // and both, compared with rule quell without them. With -v it prints the table.
 func TestPhaseChangesOnLabelledCases(t *testing.T) {
-	const seeds = 60 // 200 give the figures of docs/design/0004
+	const seeds = 25 // 200 give the figures of docs/design/0004
 	base := paper(t, Quell)
 	base.Switches.PhaseChange, base.Switches.LookBack = false, false
 	change, back, both := base, base, base

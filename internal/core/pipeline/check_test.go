@@ -11,6 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // entry is a cap as the enforcer knows it.
@@ -220,7 +221,7 @@ func (w *world) checkEnds() {
 	}
 }
 
-// render is the whole text of an output.
+// render is the whole text of an output, but for the charts: they are large, and in most outputs.
 func (w *world) render(out output) string {
 	var b strings.Builder
 	for _, a := range out.actions {
@@ -230,10 +231,22 @@ func (w *world) render(out output) string {
 		fmt.Fprintf(&b, "%+v\n", f)
 	}
 	for i := range out.incidents {
-		text, err := json.Marshal((*incident.Record)(&out.incidents[i]))
+		inc := out.incidents[i]
+		inc.Chart = pipeline.Chart{}
+		text, err := json.Marshal((*incident.Record)(&inc))
 		fmt.Fprintln(&b, string(text), err)
 	}
 	return b.String()
+}
+
+// sameCharts reports whether the charts of two incidents are the same.
+func sameCharts(a, b pipeline.Change) bool {
+	same := func(a, b []stat.Float) bool {
+		return slices.EqualFunc(a, b, func(x, y stat.Float) bool { return x == y || x != x && y != y })
+	}
+	return slices.Equal(a.Times, b.Times) && same(a.VictimCost, b.VictimCost) && slices.EqualFunc(a.Usage, b.Usage, func(x, y pipeline.Track) bool {
+		return x.Task == y.Task && same(x.Usage, y.Usage)
+	})
 }
 
 func clock(at sample.Millis) string {

@@ -203,6 +203,9 @@ func (w *world) both(call func(p *pipeline.Pipeline)) output {
 	if a, b := w.render(out), w.render(shadow); a != b {
 		w.t.Fatalf("at %s another order of readings gives\n%s\ninstead of\n%s", clock(w.now.at), b, a)
 	}
+	if !slices.EqualFunc(out.incidents, shadow.incidents, sameCharts) {
+		w.t.Fatalf("at %s another order of readings gives other charts", clock(w.now.at))
+	}
 	for _, f := range out.findings {
 		w.found = f.Finding
 		w.say(f.Finding)

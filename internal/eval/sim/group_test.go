@@ -63,21 +63,21 @@ func three(p *Simulator, seed uint64, quiet bool) (m *machine, s *Scenario, memb
 // Where the other tasks of the machine come and go it is fewer (docs/design/0014-groups.md; the
 // aim is 10 of 10). Without the setting no round has several tasks.
 func TestThreeHurtOnlyTogether(t *testing.T) {
-	p := NewSimulator(1)
-	const cases = 10
+	p := simulator()
 	for _, c := range []struct {
-		name          string
-		groups, quiet bool
-		least, wrong  int
+		name           string
+		groups, quiet  bool
+		cases, minutes int
+		least, wrong   int
 	}{
-		{"off", false, true, 0, 0},
-		{"quiet", true, true, 9, 0},
-		{"busy", true, false, 8, 1},
+		{"off", false, true, 3, 200, 0, 0},
+		{"quiet", true, true, 10, 200, 9, 0},
+		{"busy", true, false, 10, 300, 8, 1},
 	} {
 		found, wrong := 0, 0
-		for seed := range uint64(cases) {
+		for seed := range uint64(c.cases) {
 			m, s, members := three(p, seed, c.quiet)
-			st := setup(t, detect.EvidenceMethod, 360)
+			st := setup(t, detect.EvidenceMethod, c.minutes)
 			st.Policy.Trial, st.Policy.Groups, st.Incidents = 3*time.Minute, c.groups, true
 			played := play(m, s, seed, st)
 			if got := joint(&played, m, members); got == "" {
@@ -93,9 +93,9 @@ func TestThreeHurtOnlyTogether(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%s: found, capped together and relieved in %d of %d; %d innocents accused", c.name, found, cases, wrong)
+		t.Logf("%s: found, capped together and relieved in %d of %d; %d innocents accused", c.name, found, c.cases, wrong)
 		if found < c.least || wrong > c.wrong || !c.groups && found > 0 {
-			t.Errorf("%s: %d of %d, %d innocents", c.name, found, cases, wrong)
+			t.Errorf("%s: %d of %d, %d innocents", c.name, found, c.cases, wrong)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func family(t *testing.T, name string) *Scenario {
 // TestWhoHurtsThroughADiskCanBeHeld: with the model's limits an antagonist of a disk or an
 // interface can be tried; with the paper's, which have no limits for those, it cannot.
 func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
-	player := NewSimulator(1)
+	player := simulator()
 	for _, name := range []string{"io/onset/strong/plain", "net/onset/strong/plain"} {
 		for _, c := range []struct {
 			policy plan.Policy
@@ -61,7 +61,7 @@ func TestWhoHurtsThroughADiskCanBeHeld(t *testing.T) {
 // the same; and an antagonist that cannot be seen uses CPU time there if CPU time is the
 // channel.
 func TestOutsideChangesNothingElse(t *testing.T) {
-	player := NewSimulator(1)
+	player := simulator()
 	for _, name := range []string{"cpu/turns/strong/plain", "llc/bursts/strong/plain"} {
 		s := setup(t, detect.Quell, 90)
 		s.Policy.Mode = plan.Off

@@ -11,7 +11,7 @@ import (
 // TestRelief: caps take CPU time and help, without caps both are zero; a feedback cap takes
 // much less and helps as many victims.
 func TestRelief(t *testing.T) {
-	p := NewSimulator(1)
+	p := simulator()
 	var got [3]Relief
 	for i := range got {
 		st := setup(t, detect.Quell, 120)

@@ -2,16 +2,15 @@ package archtest
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -29,10 +28,11 @@ func TestAgentDependencies(t *testing.T) {
 	if _, err := os.ReadFile(root + "/go.mod"); err != nil {
 		t.Fatal(err)
 	}
-	deps, problems, err := dependencies(root, "./cmd/quell-agent")
+	pkgs, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
+	deps, problems := dependencies(pkgs, module+"/cmd/quell-agent")
 	for _, p := range problems {
 		t.Error(p)
 	}
@@ -51,46 +51,80 @@ func TestAgentDependencies(t *testing.T) {
 	}
 }
 
-// dependencies lists the packages outside the standard library that are linked
-// into a program on linux/amd64 and arm64, and those of them that must not be.
-func dependencies(dir, program string) (deps, problems []string, err error) {
-	for _, arch := range []string{"amd64", "arm64"} {
-		// With cgo on, so that a package that would use cgo is found.
-		cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Standard,CgoFiles", program)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH="+arch)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
+// listed is what go list tells of a package.
+type listed struct {
+	path           string
+	standard, main bool // of the standard library; of this module
+	cgo            bool
+	module         linked
+	deps           []string // of a program, all below it
+}
+
+// listing is a line for each package: fields that are separated by tabs. JSON would be slow to
+// read with the race detector.
+const listing = `{{.ImportPath}}	{{.Standard}}	{{if .CgoFiles}}cgo{{end}}	{{with .Module}}{{.Main}}	{{.Path}}	{{.Version}}	{{.Dir}}{{else}}			{{end}}	{{if eq .Name "main"}}{{join .Deps " "}}{{end}}`
+
+// programs lists what is linked into the three programs on linux/amd64, and into those of them
+// that exist there on arm64. It also returns the programs.
+var programs = sync.OnceValues(func() (all []listed, err error) {
+	for _, c := range []struct{ arch, programs string }{{"amd64", "./cmd/quell ./cmd/quell-agent ./cmd/quell-server"}, {"arm64", "./cmd/quell ./cmd/quell-agent"}} {
+		some, err := list(root, c.arch, words(c.programs)...)
 		if err != nil {
-			return nil, nil, fmt.Errorf("go list %s: %w", program, err)
+			return nil, err
 		}
-		for dec := json.NewDecoder(bytes.NewReader(out)); ; {
-			var p struct {
-				ImportPath string
-				Standard   bool
-				CgoFiles   []string
+		all = append(all, some...)
+	}
+	return all, nil
+})
+
+// list lists programs and what is linked into them on linux.
+func list(dir, arch string, programs ...string) (all []listed, err error) {
+	cmd := exec.Command("go", append([]string{"list", "-deps", "-f", listing}, programs...)...)
+	cmd.Dir = dir
+	// With cgo on, so that a package that would use cgo is found.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH="+arch)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list %q: %w", programs, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 8 {
+			return nil, fmt.Errorf("go list %q: %d fields in %q", programs, len(f), line)
+		}
+		all = append(all, listed{path: f[0], standard: f[1] == "true", cgo: f[2] != "", main: f[3] == "true", module: linked{f[4], f[5], f[6]}, deps: strings.Fields(f[7])})
+	}
+	return all, nil
+}
+
+// dependencies returns the packages outside the standard library that are linked into a program
+// on any architecture, and those of them that must not be.
+func dependencies(pkgs []listed, program string) (deps, problems []string) {
+	below := map[string]bool{program: true}
+	for _, p := range pkgs {
+		if p.path == program {
+			for _, d := range p.deps {
+				below[d] = true
 			}
-			if err := dec.Decode(&p); err == io.EOF {
-				break
-			} else if err != nil {
-				return nil, nil, fmt.Errorf("go list %s: %w", program, err)
-			}
-			if p.Standard {
-				continue
-			}
-			if len(p.CgoFiles) > 0 {
-				problems = append(problems, p.ImportPath+" uses cgo")
-			}
-			for _, never := range agentNever {
-				if p.ImportPath == never || strings.HasPrefix(p.ImportPath, never+"/") {
-					problems = append(problems, p.ImportPath+" must not be linked into the agent")
-				}
-			}
-			deps = append(deps, p.ImportPath)
 		}
 	}
+	for _, p := range pkgs {
+		if p.standard || !below[p.path] {
+			continue
+		}
+		if p.cgo {
+			problems = append(problems, p.path+" uses cgo")
+		}
+		for _, never := range agentNever {
+			if p.path == never || strings.HasPrefix(p.path, never+"/") {
+				problems = append(problems, p.path+" must not be linked into the agent")
+			}
+		}
+		deps = append(deps, p.path)
+	}
 	slices.Sort(deps)
-	return slices.Compact(deps), problems, nil
+	return slices.Compact(deps), problems
 }
 
 // TestDependenciesCanFail checks a module with a cgo package and a barred package.
@@ -110,10 +144,11 @@ func TestDependenciesCanFail(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	deps, problems, err := dependencies(dir, ".")
+	pkgs, err := list(dir, "amd64", ".")
 	if err != nil {
 		t.Fatal(err)
 	}
+	deps, problems := dependencies(pkgs, module)
 	if want := words(module + " " + module + "/c " + module + "/internal/format/trace/parquet"); !slices.Equal(deps, want) {
 		t.Errorf("deps %v, want %v", deps, want)
 	}

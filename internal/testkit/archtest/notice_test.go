@@ -1,10 +1,7 @@
 package archtest
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -18,36 +15,19 @@ import (
 // linked is a module of which some package is linked into a shipped program.
 type linked struct{ Path, Version, Dir string }
 
-// linkedModules lists the modules that are linked into the three programs on linux/amd64 and
-// arm64. quell-server has one module for each of them (duckdb-go-bindings/lib/linux-amd64), under
-// one licence; only that of amd64 is read, since the other is a download of 100 MB.
+// linkedModules lists the modules that are linked into the three programs. quell-server has one
+// module for each architecture (duckdb-go-bindings/lib/linux-amd64), under one licence; only that
+// of amd64 is read, since the other is a download of 100 MB.
 func linkedModules() ([]linked, error) {
+	pkgs, err := programs()
+	if err != nil {
+		return nil, err
+	}
 	all := map[linked]bool{}
-	for _, c := range []struct{ arch, programs string }{{"amd64", "./cmd/quell ./cmd/quell-agent ./cmd/quell-server"}, {"arm64", "./cmd/quell ./cmd/quell-agent"}} {
-		cmd := exec.Command("go", append([]string{"list", "-deps", "-json=Module"}, words(c.programs)...)...)
-		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH="+c.arch)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
-		if err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		for dec := json.NewDecoder(bytes.NewReader(out)); ; {
-			var p struct {
-				Module *struct {
-					linked
-					Main bool
-				}
-			}
-			if err := dec.Decode(&p); err == io.EOF {
-				break
-			} else if err != nil {
-				return nil, fmt.Errorf("go list: %w", err)
-			}
-			if m := p.Module; m != nil && !m.Main {
-				m.Path = strings.Replace(m.Path, "/linux-amd64", "/linux-*", 1)
-				all[m.linked] = true
-			}
+	for _, p := range pkgs {
+		if m := p.module; m.Path != "" && !p.main {
+			m.Path = strings.Replace(m.Path, "/linux-amd64", "/linux-*", 1)
+			all[m] = true
 		}
 	}
 	return slices.SortedFunc(maps.Keys(all), func(a, b linked) int { return strings.Compare(a.Path, b.Path) }), nil
@@ -69,14 +49,14 @@ var licences = []struct{ name, text string }{
 	{"CC0-1.0", "CC0 1.0 Universal"},
 }
 
-// space is any white space, and what comments put at the beginnings of lines.
-var space = regexp.MustCompile(`\s+`)
+// plain is a text with one blank for any white space.
+func plain(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // licenceOf names the licence of a text; "" if it is none of those.
 func licenceOf(text string) string {
-	plain := space.ReplaceAllString(text, " ")
+	text = plain(text)
 	for _, l := range licences {
-		if strings.Contains(plain, space.ReplaceAllString(l.text, " ")) {
+		if strings.Contains(text, plain(l.text)) {
 			return l.name
 		}
 	}

@@ -23,13 +23,16 @@ const agentFiles = `doc ports health clock stats reach cgroups rotation task tas
 	overrides statedir recorder finder overruled actor discovery attribution blind sampler judge window decided operator
 	status jobs pairs metrics agent loop serve`
 
-// laterUses returns the references from a file to a declaration in a later one.
-func laterUses(t *testing.T, dir string, order []string) (all []string) {
+// use is a reference from a file to a declaration in another one, without ".go".
+type use struct{ from, name, to string }
+
+// uses returns the references between files of a package.
+func uses(t *testing.T, dir string, names []string) (all []use) {
 	t.Helper()
 	export := exportData(t, dir)
 	fset := token.NewFileSet()
 	var files []*ast.File
-	for _, name := range order {
+	for _, name := range names {
 		f, err := parser.ParseFile(fset, filepath.Join(dir, name+".go"), nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
@@ -41,16 +44,28 @@ func laterUses(t *testing.T, dir string, order []string) (all []string) {
 	if _, err := conf.Check(dir, fset, files, &info); err != nil {
 		t.Fatal(err)
 	}
-	place := func(p token.Pos) int {
-		return slices.Index(order, strings.TrimSuffix(filepath.Base(fset.Position(p).Filename), ".go"))
-	}
+	file := func(p token.Pos) string { return strings.TrimSuffix(filepath.Base(fset.Position(p).Filename), ".go") }
 	for id, object := range info.Uses {
-		if from, to := place(id.Pos()), place(object.Pos()); object.Pkg() != nil && object.Pkg().Path() == dir && to > from {
-			all = append(all, fmt.Sprintf("%s.go uses %s of %s.go, which is below it", order[from], id.Name, order[to]))
+		if object.Pkg() != nil && object.Pkg().Path() == dir {
+			all = append(all, use{file(id.Pos()), id.Name, file(object.Pos())})
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return all
+}
+
+// later returns those of the references that are to a later file.
+func later(all []use, order []string) (bad []string) {
+	place := map[string]int{}
+	for i, name := range order {
+		place[name] = i
+	}
+	for _, u := range all {
+		if place[u.to] > place[u.from] {
+			bad = append(bad, fmt.Sprintf("%s.go uses %s of %s.go, which is below it", u.from, u.name, u.to))
+		}
+	}
+	slices.Sort(bad)
+	return slices.Compact(bad)
 }
 
 // exportData returns the files that hold the types of a package's dependencies.
@@ -84,11 +99,12 @@ func TestFilesOfTheAgentAreInOrder(t *testing.T) {
 			t.Fatalf("%s.go is not in agentFiles", name)
 		}
 	}
-	for _, use := range laterUses(t, dir, order) {
-		t.Error(use)
+	all := uses(t, dir, order)
+	for _, bad := range later(all, order) {
+		t.Error(bad)
 	}
 	slices.Reverse(order)
-	if len(laterUses(t, dir, order)) == 0 {
+	if len(later(all, order)) == 0 {
 		t.Error("the reverse order is accepted as well")
 	}
 }
