@@ -23,15 +23,18 @@ import (
 )
 
 var (
-	kills = flag.Int("kills", 2, "how often to kill each: server, agent, node of a cluster")
+	kills = flag.Int("kills", 1, "how often to kill each: server, agent, node of a cluster")
 	seed  = flag.Uint64("seed", 0, "of the moments to kill at; 0: any")
 )
 
 // agentOptions are passed to an agent's process.
-type agentOptions struct{ URL, Machine, Credentials, Dir string }
+type agentOptions struct {
+	URL, Machine, Credentials, Dir string
+	Pause                          time.Duration // between batches
+}
 
-// play is an agent's process: it sends batches as fast as its disk accepts them, and
-// reports how many of this life are on disk, until it is killed or stdin ends.
+// play is an agent's process: it sends a batch after each pause, and reports how many of
+// this life are on disk, until it is killed or stdin ends.
 func play(text string) {
 	var o agentOptions
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -45,7 +48,7 @@ func play(text string) {
 	ended := make(chan struct{})
 	go func() { io.Copy(io.Discard, os.Stdin); close(ended) }()
 	all := samples(o.Machine, 5)
-	tick := time.NewTicker(time.Millisecond)
+	tick := time.NewTicker(o.Pause)
 	for n := 0; ; n++ {
 		select {
 		case <-ended:
@@ -123,9 +126,13 @@ func newFleet(t *testing.T, nodes, agents int) *fleet {
 	f.stop = stop
 	f.reading.Go(func() { f.read(ctx, b) })
 	t.Cleanup(func() { stop(); f.reading.Wait() })
+	pause := time.Millisecond
+	if *kills == 1 { // as in make test: a hundred batches per second are load enough
+		pause = 10 * time.Millisecond
+	}
 	for i := range agents {
 		machine := fmt.Sprintf("node-%d", i)
-		p := &player{options: agentOptions{f.url, machine, credentials(t, f.keys, authority.Agent, machine, 0), t.TempDir()}}
+		p := &player{options: agentOptions{f.url, machine, credentials(t, f.keys, authority.Agent, machine, 0), t.TempDir(), pause}}
 		f.agents = append(f.agents, p)
 		f.startAgent(p)
 		t.Cleanup(func() { p.kill() })
@@ -373,7 +380,7 @@ func TestClusterKills(t *testing.T) {
 	watch := openBus(t, f.keys, f.url, 3)
 	for range *kills {
 		f.more(1 + f.some(200))
-		quelltest.Until(t, "all three have everything", func() bool { return watch.whole(t) })
+		quelltest.Until(t, "all three have everything", paced(func() bool { return watch.whole(t) }))
 		n := f.servers[f.some(3)]
 		n.kill()
 		f.more(1 + f.some(50)) // the other two continue without it

@@ -1,6 +1,7 @@
 package recording
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,6 +110,11 @@ func (p *prometheus) object(d *json.Decoder, depth int) error {
 				return err
 			}
 			p.series(metric, points)
+		case key == "values" && metric != nil: // without a look at each number
+			var skipped json.RawMessage
+			if err := d.Decode(&skipped); err != nil {
+				return err
+			}
 		default:
 			if err := p.value(d, depth+1); err != nil {
 				return err
@@ -143,11 +149,25 @@ func (p *prometheus) series(metric map[string]string, points [][]json.RawMessage
 	}
 }
 
+var errPoint = errors.New("point is not [seconds, \"value\"]")
+
+// textOf reads a string, which is a number almost always: without escapes.
+func textOf(raw json.RawMessage) (text string, err error) {
+	if n := len(raw); n > 2 && raw[0] == '"' && bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : n-1]), nil
+	}
+	err = json.Unmarshal(raw, &text)
+	return text, err
+}
+
 // parsePoint reads [seconds, "value"].
 func parsePoint(point []json.RawMessage) (sample.Millis, float64, error) {
-	var text string
-	if len(point) != 2 || json.Unmarshal(point[1], &text) != nil {
-		return 0, 0, errors.New("point is not [seconds, \"value\"]")
+	if len(point) != 2 {
+		return 0, 0, errPoint
+	}
+	text, err := textOf(point[1])
+	if err != nil {
+		return 0, 0, errPoint
 	}
 	at, err := strconv.ParseFloat(string(point[0]), 64)
 	if err != nil || math.Abs(at) > 1e12 {

@@ -300,6 +300,14 @@ func (t *target) verdict(w io.Writer, prefix string, planned int, all []lack, ru
 	fmt.Fprintln(w)
 }
 
+// judge returns what lacks says of a valid study, and prints it as one line.
+func (t *target) judge(w io.Writer, file string, s *study.Study, plan []study.Planned) (all []lack, runs int) {
+	all, runs = t.lacks(s, plan)
+	fmt.Fprintf(w, "%s: study %s is valid: %d cells, %d runs, %s; ", file, s.Name, cellsOf(plan), len(plan), formatDuration(total(plan)))
+	t.verdict(w, "", len(plan), all, runs)
+	return all, runs
+}
+
 // errImpossible says that no run of a study can be done.
 var errImpossible = errors.New("no run of the study can be done")
 
@@ -328,12 +336,12 @@ func (a *commands) labCheck() *cobra.Command {
 				c := checked(s, err)
 				if err == nil {
 					plan := s.Plan()
-					c.Lacks, c.Without = t.lacks(s, plan)
-					err = refused(len(plan), c.Lacks, c.Without)
-					if !a.JSON {
-						fmt.Fprintf(a.Out, "%s: study %s is valid: %d cells, %d runs, %s; ", file, s.Name, cellsOf(plan), len(plan), formatDuration(total(plan)))
-						t.verdict(a.Out, "", len(plan), c.Lacks, c.Without)
+					out := a.Out
+					if a.JSON {
+						out = io.Discard
 					}
+					c.Lacks, c.Without = t.judge(out, file, s, plan)
+					err = refused(len(plan), c.Lacks, c.Without)
 				}
 				views, errs = append(views, c), append(errs, err)
 			}

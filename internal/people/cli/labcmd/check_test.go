@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
@@ -25,26 +26,52 @@ func TestStudiesOnMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := regexp.MustCompile(`^\S+: study \S+ is valid: .*; (right (here|on .*)|not (here|on .*) \(\d+ of \d+ runs\): .+)$`)
-	check := func(args ...string) string {
+	verdicts := func(name, text string) string {
 		t.Helper()
-		r := quell(t, clitest.Env("/nowhere"), append(append([]string{"lab", "check"}, args...), studies...)...)
-		lines := strings.Split(strings.TrimSpace(r.Out), "\n")
+		lines := strings.Split(strings.TrimSpace(text), "\n")
 		if len(lines) != len(studies) {
-			t.Fatalf("%q: %d lines for %d studies: %s", args, len(lines), len(studies), r.Err)
+			t.Fatalf("%s: %d lines for %d studies", name, len(lines), len(studies))
 		}
 		for _, l := range lines {
 			if !line.MatchString(l) {
-				t.Errorf("%q: %s", args, l)
+				t.Errorf("%s: %s", name, l)
 			}
 		}
-		return regexp.MustCompile(`(?m)^\S+/(\S+): .*?; (right|not)`).ReplaceAllString(r.Out, "$1: $2")
+		return regexp.MustCompile(`(?m)^\S+/(\S+): .*?; (right|not)`).ReplaceAllString(text, "$1: $2")
+	}
+	check := func(args ...string) string {
+		t.Helper()
+		return verdicts(fmt.Sprint(args), quell(t, clitest.Env("/nowhere"), append(append([]string{"lab", "check"}, args...), studies...)...).Out)
 	}
 	check()
+	// The command reads and plans every study again; that is done once for all other machines.
+	type planned struct {
+		*study.Study
+		plan []study.Planned
+	}
+	var read []planned
+	for _, file := range studies {
+		s, _, err := readStudy(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read = append(read, planned{s, s.Plan()})
+	}
 	var all strings.Builder
 	for _, m := range machines {
-		if name := filepath.Base(m); name != "ec2-hosts.yaml" {
-			fmt.Fprintf(&all, "== %s\n%s\n", name, check("--machine", m))
+		name := filepath.Base(m)
+		if name == "ec2-hosts.yaml" {
+			continue
 		}
+		on, err := (&targetFlags{machine: m}).open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		for i, s := range read {
+			on.judge(&text, studies[i], s.Study, s.plan)
+		}
+		fmt.Fprintf(&all, "== %s\n%s\n", name, verdicts(name, text.String()))
 	}
 	fmt.Fprintf(&all, "== m5.2xlarge.yaml, with its hosts\n%s", check("--machine", "testdata/machines/m5.2xlarge.yaml", "--hosts", "testdata/machines/ec2-hosts.yaml"))
 	clitest.Golden(t, *update, "lab-check-machines", all.String())

@@ -162,7 +162,7 @@ func TestReplayInnocents(t *testing.T) {
 	if again := summary(quell(t, clitest.Env(""), "replay", "--json", saved).Out); again.Jobs != s.Jobs || again.Samples != s.Samples || again.Recall.Value() != 1 {
 		t.Errorf("saved: %+v, before: %+v", again, s)
 	}
-	if got := quell(t, clitest.Env(""), "replay", "--innocents", kepler, saved); got.Code == app.ExitOK || !strings.Contains(got.Err, "already has innocents") {
+	if got := quell(t, clitest.Env(""), "replay", "--innocents", labelled(t), saved); got.Code == app.ExitOK || !strings.Contains(got.Err, "already has innocents") {
 		t.Errorf("innocents twice: %+v", got)
 	}
 }
