@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	fuzzTime = flag.Duration("for", 2*time.Second, "how long TestAPIFuzz sends requests")
+	fuzzTime = flag.Duration("for", time.Second, "how long TestAPIFuzz sends requests")
 	fuzzSeed = flag.Uint64("seed", 1, "of TestAPIFuzz's requests; 0: any")
 	callers  = flag.Int("callers", 4, "concurrent requests of TestAPIFuzz")
 )

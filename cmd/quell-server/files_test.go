@@ -32,12 +32,12 @@ func TestCertificateIsRenewed(t *testing.T) {
 	}
 	pool = nextPool
 	r.tls = client()
-	quelltest.Until(t, "the API has the new certificate", func() bool { status, _ := r.get("/readyz"); return status == http.StatusOK })
+	quelltest.Until(t, "the API has the new certificate", paced(func() bool { status, _ := r.get("/readyz"); return status == http.StatusOK }))
 	up := r.uplink(t, "m1", creds, func(o *bus.Options) {
 		o.URL, o.TLS = "tls://"+r.bus, &tls.Config{RootCAs: nextPool, MinVersion: tls.VersionTLS12}
 	})
 	up.Samples(one("m1"))
-	quelltest.Until(t, "the bus has it too", func() bool { return r.sql("SELECT count(*) FROM samples") == "[1]" })
+	r.untilSQL("the bus has it too", "SELECT count(*) FROM samples", "[1]")
 }
 
 // TestStateDirectoryIsClosed: what an earlier server, or an administrator, left readable in the

@@ -43,13 +43,13 @@ func TestKeeper(t *testing.T) {
 	obeys := func(when string) {
 		made++
 		id := fmt.Sprint("decision ", made)
-		quelltest.Until(t, "the agent follows the server "+when, func() bool {
+		quelltest.Until(t, "the agent follows the server "+when, paced(func() bool {
 			_, err := link.bus.Decide(t.Context(), "m1", func(list []cmd.Decision) ([]cmd.Decision, error) {
 				return cmd.Add(list, cmd.Decide(id, "anna", sample.At(now), cmd.Command{Why: "r", Enforcement: &cmd.Enforcement{Mode: "off"}})), nil
 			})
 			all := m1.Decisions()
 			return err == nil && len(all) == 1 && all[0].Id == id
-		})
+		}))
 	}
 	obeys("at first")
 	own := func() []byte {
@@ -92,12 +92,12 @@ func TestEnrolment(t *testing.T) {
 		t.Fatal(err)
 	}
 	up := r.uplink(t, "m1", file, nil)
-	quelltest.Until(t, "the agent has credentials that last", func() bool {
+	quelltest.Until(t, "the agent has credentials that last", paced(func() bool {
 		at, due := up.Expires(time.Now())
 		return due == nil && time.Until(at) > 2000*time.Hour
-	})
+	}))
 	up.Samples(one("m1"))
-	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT machine FROM samples") == `["m1"]` })
+	r.untilSQL("the sample is there", "SELECT machine FROM samples", `["m1"]`)
 	for _, args := range [][]string{{"viewer", "v", "--enrol", "1h", "--ttl", "2h"}, {"agent", "m1", "--enrol", "1h"}, {"agent", "m1", "--enrol", "-1h", "--ttl", "2h"}} {
 		if _, err := quellServer(t, append(append([]string{"credentials"}, args...), "--set", "state_dir="+r.state)...); err == nil {
 			t.Errorf("%v was accepted", args)

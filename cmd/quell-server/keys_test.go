@@ -43,12 +43,12 @@ func TestKeysRotate(t *testing.T) {
 	if out := command("keys", "rotate", "--overlap", "1h"); !strings.Contains(out, "valid until "+time.Now().UTC().Format("2006-")) {
 		t.Errorf("rotate: %q", out)
 	}
-	quelltest.Until(t, "the server has credentials of the new key", func() bool { return !bytes.Equal(own(), first) })
+	quelltest.Until(t, "the server has credentials of the new key", paced(func() bool { return !bytes.Equal(own(), first) }))
 	if !obeyed() {
 		t.Error("the agent does not obey the new key")
 	}
 	m1.Samples(one("m1"))
-	quelltest.Until(t, "its sample is stored", func() bool { return g.sql("SELECT count(*) FROM samples WHERE machine = 'm1'") == "[1]" })
+	g.untilSQL("its sample is stored", "SELECT count(*) FROM samples WHERE machine = 'm1'", "[1]")
 	if out := command("keys"); !strings.Contains(out, ": agent m1\n") || strings.Contains(out, ": server") {
 		t.Errorf("keys: %q", out)
 	}
@@ -60,20 +60,16 @@ func TestKeysRotate(t *testing.T) {
 		t.Fatal(err)
 	}
 	m2 := g.uplink(t, "m2", file, nil)
-	quelltest.Until(t, "an agent with credentials of the new key is let in", func() bool { return m2.Err() == nil })
+	quelltest.Until(t, "an agent with credentials of the new key is let in", paced(func() bool { return m2.Err() == nil }))
 
 	command("keys", "rotate", "--overlap", "0")
-	quelltest.Until(t, "the agent of the key without overlap is cut off", func() bool { return m2.Err() != nil })
+	quelltest.Until(t, "the agent of the key without overlap is cut off", paced(func() bool { return m2.Err() != nil }))
 	m2.Samples(one("m2"))
-	quelltest.Until(t, "the refusal is in the audit log", func() bool {
-		return g.sql("SELECT count(*) > 0 FROM audit WHERE what = 'bus: connect' AND who = '' AND outcome LIKE '%the key that signed the credentials was replaced'") == "[true]"
-	})
+	g.untilSQL("the refusal is in the audit log", "SELECT count(*) > 0 FROM audit WHERE what = 'bus: connect' AND who = '' AND outcome LIKE '%the key that signed the credentials was replaced'", "[true]")
 	if err := os.WriteFile(file, []byte(command("credentials", "agent", "m2", "--ttl", "1h")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, "with new credentials its sample is stored", func() bool {
-		return g.sql("SELECT count(*) FROM samples WHERE machine = 'm2'") == "[1]"
-	})
+	g.untilSQL("with new credentials its sample is stored", "SELECT count(*) FROM samples WHERE machine = 'm2'", "[1]")
 	if err := m1.Err(); err != nil {
 		t.Errorf("the agent whose key is still in its overlap: %v", err)
 	}

@@ -48,6 +48,21 @@ func quellServer(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
+// paced is a condition that is looked at once in a while: a look takes this process, with the
+// race detector, more CPU time than what it waits for.
+func paced(cond func() bool) func() bool {
+	const pause = 50 * time.Millisecond
+	next := time.Now()
+	return func() bool {
+		if time.Now().Before(next) {
+			return false
+		}
+		yes := cond()
+		next = time.Now().Add(pause)
+		return yes
+	}
+}
+
 type running struct {
 	t     *testing.T
 	set   []string
@@ -85,7 +100,7 @@ func (r *running) begin() {
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	r.stop, r.ended = stop, make(chan error, 1)
 	go func() { r.ended <- run(ctx, c) }()
-	quelltest.Until(r.t, "the server is ready", func() bool {
+	quelltest.Until(r.t, "the server is ready", paced(func() bool {
 		select {
 		case err := <-r.ended:
 			r.t.Fatalf("the server ended: %v", err)
@@ -93,7 +108,7 @@ func (r *running) begin() {
 		}
 		status, _ := r.get("/readyz")
 		return status == http.StatusOK
-	})
+	}))
 }
 
 func (r *running) end() {
@@ -154,6 +169,28 @@ func (r *running) sql(text string) string {
 	return strings.Join(rows, " ")
 }
 
+// untilSQL waits until a query has the rows. Each look is a process, and what is sent is stored
+// a while later.
+func (r *running) untilSQL(what, query, rows string) {
+	r.t.Helper()
+	const pause = 250 * time.Millisecond
+	next := time.Now().Add(pause)
+	last := ""
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("%s: %s, want %s", query, last, rows)
+		}
+	}()
+	quelltest.Until(r.t, what, func() bool {
+		if time.Now().Before(next) {
+			return false
+		}
+		last = r.sql(query)
+		next = time.Now().Add(pause)
+		return last == rows
+	})
+}
+
 // TestFromAgentToSQL simulates an agent: what it sends over the bus is found by SQL,
 // once, over a restart of the server.
 func TestFromAgentToSQL(t *testing.T) {
@@ -185,15 +222,15 @@ func TestFromAgentToSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	up.Record(now, wire.Record_KIND_INCIDENT, "i1", doc)
-	quelltest.Until(t, "the samples are there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2]" })
-	quelltest.Until(t, "the incident is there", func() bool { return r.sql("SELECT machine, id, victim_job FROM incidents") == `["m1","i1","web"]` })
+	r.untilSQL("the samples are there", "SELECT cost FROM samples ORDER BY ts", "[1] [2]")
+	r.untilSQL("the incident is there", "SELECT machine, id, victim_job FROM incidents", `["m1","i1","web"]`)
 	if _, text := r.get("/v1/incidents?job=web&since=1h"); !strings.Contains(text, `"id":"i1"`) {
 		t.Errorf("incidents: %s", text)
 	}
 	r.end()
 	send(3)
 	r.begin()
-	quelltest.Until(t, "what was sent meanwhile is there", func() bool { return r.sql("SELECT cost FROM samples ORDER BY ts") == "[1] [2] [3]" })
+	r.untilSQL("what was sent meanwhile is there", "SELECT cost FROM samples ORDER BY ts", "[1] [2] [3]")
 	if _, text := r.get("/v1/machines"); !strings.Contains(text, `"machine":"m1"`) {
 		t.Errorf("machines: %s", text)
 	}
@@ -249,10 +286,10 @@ func TestStopsOnATerm(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, "it is ready after SIGHUP", func() bool { // start may have used up its requests
+	quelltest.Until(t, "it is ready after SIGHUP", paced(func() bool { // start may have used up its requests
 		status, _ := r.get("/readyz")
 		return status == http.StatusOK
-	})
+	}))
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

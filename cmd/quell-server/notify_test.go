@@ -64,12 +64,12 @@ func TestIncidentsAreNotified(t *testing.T) {
 	if !strings.Contains(got["/hook"], `"text":"web on m1 is slowed by hog (likely): cpi is 3, its threshold 1.5"`) {
 		t.Error(got["/hook"])
 	}
-	quelltest.Until(t, "the incident is there", func() bool { return r.sql("SELECT machine, id FROM incidents") == `["m1","i1"]` })
-	quelltest.Until(t, "the notifications are counted", func() bool {
+	r.untilSQL("the incident is there", "SELECT machine, id FROM incidents", `["m1","i1"]`)
+	quelltest.Until(t, "the notifications are counted", paced(func() bool {
 		_, text := r.get("/metrics")
 		return strings.Contains(text, `quell_server_notifications_total{receiver="webhook",result="sent"} 1`) && strings.Contains(text, `quell_server_notifications_total{receiver="otlp",result="sent"} 1`) &&
 			strings.Contains(text, `quell_server_notifications_total{receiver="alertmanager",result="sent"} 0`)
-	})
+	}))
 	r.end()
 	for got["/v1/metrics"] == "" {
 		post := <-posts

@@ -50,10 +50,10 @@ func (s *several) start(i int) *process {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(p.kill)
-	quelltest.Until(s.t, "the server is ready", func() bool {
+	quelltest.Until(s.t, "the server is ready", paced(func() bool {
 		status, _ := p.r.get("/readyz")
 		return status == http.StatusOK
-	})
+	}))
 	return p
 }
 
@@ -109,9 +109,9 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 		played <- r
 	}()
 	count := func(p *process) string { return p.r.sql("SELECT count(*) FROM samples") }
-	quelltest.Until(t, "both return what one has accepted", func() bool {
+	quelltest.Until(t, "both return what one has accepted", paced(func() bool {
 		return first.taken() && count(first) != "[0]" && count(second) != "[0]" && !strings.Contains(count(second), "rror")
-	})
+	}))
 	if second.taken() {
 		t.Error("both take in")
 	}
@@ -130,9 +130,9 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 	for _, p := range []*process{second, third} {
 		last := ""
 		t.Cleanup(func() { t.Logf("%s, want %s", last, want) })
-		quelltest.Until(t, "all that was acknowledged is there", func() bool {
+		quelltest.Until(t, "all that was acknowledged is there", paced(func() bool {
 			last = p.r.sql("SELECT count(*), count(DISTINCT machine || task || ts) FROM samples")
 			return last == string(want)
-		})
+		}))
 	}
 }

@@ -86,17 +86,17 @@ func TestTLS(t *testing.T) {
 	creds := r.credentials(t, "agent", "m1")
 	if up := r.uplink(t, "m1", creds, nil); true {
 		up.Samples(one("m1"))
-		quelltest.Until(t, "it does not trust the server", func() bool {
+		quelltest.Until(t, "it does not trust the server", paced(func() bool {
 			err := up.Err()
 			return err != nil && strings.Contains(err.Error(), "certificate")
-		})
+		}))
 		up.Close()
 	}
 	up := r.uplink(t, "m1", creds, func(o *bus.Options) {
 		o.URL, o.TLS = "tls://"+r.bus, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	})
 	up.Samples(one("m1"))
-	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT count(*) FROM samples") == "[1]" })
+	r.untilSQL("the sample is there", "SELECT count(*) FROM samples", "[1]")
 	plain := *r
 	plain.tls = nil
 	if status, text := plain.get("/healthz"); status == http.StatusOK {
@@ -136,7 +136,7 @@ func TestExternalBus(t *testing.T) {
 		o.URL, o.TLS = "tls://"+address, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	})
 	up.Samples(one("m1"))
-	quelltest.Until(t, "the sample is there", func() bool { return r.sql("SELECT machine FROM samples") == `["m1"]` })
+	r.untilSQL("the sample is there", "SELECT machine FROM samples", `["m1"]`)
 	out, err := quellServer(t, "trust", "--set", "state_dir="+state)
 	if err != nil || !strings.Contains(out, trust.Accounts["commands"]) || !strings.Contains(out, "operator: ey") {
 		t.Errorf("trust: %q, %v", out, err)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -67,7 +68,7 @@ func begin(t *testing.T, tree *workload.Tree, task string, s workload.Spec) *wor
 func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.Tree)) (tree *workload.Tree, env map[string]string, state string, stop func()) {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root)
-	agent := quelltest.Program(t, "quell-agent") // before any workload runs
+	agent := shippedAgent.build(t) // before any workload runs
 	dir := t.TempDir()
 	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{Weight: weight})
 	var lacks *workload.MissingError
@@ -121,14 +122,48 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 	}
 	t.Cleanup(stop) // before the tree is closed
 	env = clitest.Env(filepath.Join(state, "agent.sock"))
-	quelltest.Until(t, "the agent answers", func() bool { return quell(t, env, "status").Code == app.ExitOK })
+	quelltest.Until(t, "the agent answers", paced(func() bool { return quell(t, env, "status").Code == app.ExitOK }))
 	return tree, env, state, stop
+}
+
+// program is a program that is built once, when the first test needs it.
+type program struct {
+	name string
+	once sync.Once
+	path string
+}
+
+var (
+	shippedAgent = program{name: "quell-agent"}
+	shippedQuell = program{name: "quell"}
+)
+
+// build returns the program's path.
+func (p *program) build(t *testing.T) string {
+	t.Helper()
+	p.once.Do(func() { p.path = quelltest.Program(t, p.name) })
+	return p.path
+}
+
+// paced is a condition that is looked at once in a while: a look takes this process, with the
+// race detector, more CPU time than what it waits for.
+func paced(cond func() bool) func() bool {
+	const pause = 50 * time.Millisecond
+	next := time.Now()
+	return func() bool {
+		if time.Now().Before(next) {
+			return false
+		}
+		yes := cond()
+		next = time.Now().Add(pause)
+		return yes
+	}
 }
 
 // learnt waits until the victim's job has a spec.
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
-	quelltest.Until(t, "the victim's job has a spec", func() bool {
+	quelltest.Until(t, "the victim's job has a spec", paced(func() bool {
 		var all []api.TaskView
 		if err := json.Unmarshal([]byte(quell(t, env, "top", "--once", "--json").Out), &all); err != nil {
 			return false // the agent has no tasks yet
@@ -137,7 +172,7 @@ func learnt(t *testing.T, env map[string]string) {
 			ready := func(s api.SignalView) bool { return s.Spec.State == spec.Ready }
 			return strings.HasSuffix(string(v.Name), "/victim") && slices.ContainsFunc(v.Costs, ready)
 		})
-	})
+	}))
 }
 
 // limit reads a task's CPU limit from the kernel.
@@ -186,10 +221,10 @@ func TestTheRealAgent(t *testing.T) {
 		}
 		return v
 	}
-	quelltest.Until(t, "the loud task is seen to use the CPU", func() bool { return task("loud").CPU > 0.05 })
-	quelltest.Until(t, "the victim's cost is known", func() bool {
+	quelltest.Until(t, "the loud task is seen to use the CPU", paced(func() bool { return task("loud").CPU > 0.05 }))
+	quelltest.Until(t, "the victim's cost is known", paced(func() bool {
 		return slices.ContainsFunc(task("victim").Costs, func(v api.SignalView) bool { return v.Signal == sample.CPT && v.Cost > 0 })
-	})
+	}))
 	for _, sign := range []string{"TASK", "CPT", "RUNQ", "/loud", "/victim", "latency-sensitive"} {
 		if out := ok("top", "--once"); !strings.Contains(out, sign) {
 			t.Errorf("top lacks %q:\n%s", sign, out)

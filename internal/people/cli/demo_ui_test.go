@@ -21,17 +21,17 @@ func TestDemoUI(t *testing.T) {
 	a := &app.App{Out: &b, Err: &b, Zone: time.UTC, Now: time.Now, Getenv: func(string) string { return "" }, Terminal: func() (int, int, bool) { return 80, 24, false }}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	done := make(chan int)
+	agent, done := shippedAgent.build(t), make(chan int)
 	go func() {
-		done <- a.Run(ctx, newRoot(a), []string{"demo", "--ui", "--listen", "127.0.0.1:0", "--agent", quelltest.Program(t, "quell-agent"), "--seed", "3"})
+		done <- a.Run(ctx, newRoot(a), []string{"demo", "--ui", "--listen", "127.0.0.1:0", "--agent", agent, "--seed", "3"})
 	}()
-	quelltest.Until(t, "the token was printed", func() bool { return strings.Count(b.String(), "\n") >= 2 })
+	quelltest.Until(t, "the token was printed", paced(func() bool { return strings.Count(b.String(), "\n") >= 2 }))
 	m := regexp.MustCompile(`^the dashboard of the demo, until it ends: (http://127\.0\.0\.1:\d+)\nits token:  ([A-Z2-7]{26,})\n`).FindStringSubmatch(b.String())
 	if m == nil {
 		t.Fatalf("it prints %q", b.String())
 	}
 	var text string
-	quelltest.Until(t, "the demo's victim is in the dashboard's tasks", func() bool {
+	quelltest.Until(t, "the demo's victim is in the dashboard's tasks", paced(func() bool {
 		r, err := http.NewRequestWithContext(ctx, "GET", m[1]+"/v1/tasks", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestDemoUI(t *testing.T) {
 		}
 		text = string(body)
 		return resp.StatusCode == http.StatusOK && strings.Contains(text, `"class":"latency-sensitive"`) && strings.Contains(text, "quell-demo")
-	})
+	}))
 	cancel()
 	if code := <-done; code != app.ExitNegative { // it was interrupted
 		t.Errorf("exit code %d: %s", code, b.String())

@@ -35,10 +35,8 @@ func (a *commands) doctor() *cobra.Command {
 			if err != nil {
 				return app.Usage(err, "mount /proc")
 			}
-			for _, name := range require {
-				if _, ok := d.Lookup(name); !ok {
-					return fmt.Errorf("--require %q: unknown capability, want some of %s", name, strings.Join(d.Names(), ", "))
-				}
+			if err := known(d, require); err != nil {
+				return err
 			}
 			text := func(w io.Writer, d report.Diagnosis, s report.Style) error {
 				mode := ""
@@ -55,6 +53,16 @@ func (a *commands) doctor() *cobra.Command {
 	}
 	cmd.Flags().StringSliceVar(&require, "require", nil, "exit with 1 if one of these is missing; the names are those that doctor prints")
 	return a.WithJSON(cmd)
+}
+
+// known refuses a name that a diagnosis does not have.
+func known(d report.Diagnosis, require []string) error {
+	for _, name := range require {
+		if _, ok := d.Lookup(name); !ok {
+			return fmt.Errorf("--require %q: unknown capability, want some of %s", name, strings.Join(d.Names(), ", "))
+		}
+	}
+	return nil
 }
 
 func requireError(d report.Diagnosis, require []string) error {

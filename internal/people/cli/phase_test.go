@@ -67,17 +67,17 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 		return inc.Kind == detect.Nobody && slices.ContainsFunc(inc.Suspects, is) ||
 			inc.Kind == detect.Neighbour && inc.Antagonists == 1 && is(inc.Suspects[0])
 	}
-	quelltest.Until(t, "the change is explained", func() bool {
+	quelltest.Until(t, "the change is explained", paced(func() bool {
 		return slices.ContainsFunc(all(), func(inc incident.Record) bool { return inc.Kind == detect.PhaseChange || elsewhere(inc) })
-	})
+	}))
 	t.Logf("named %v after the change", time.Since(changed).Round(time.Millisecond))
 	// The result of a trial is known only at its end. A trial without effect withdraws
 	// the accusation of its suspect.
-	quelltest.Until(t, "no trial goes on", func() bool {
+	quelltest.Until(t, "no trial goes on", paced(func() bool {
 		return !slices.ContainsFunc(all(), func(inc incident.Record) bool {
 			return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool { return r.Outcome == "" })
 		})
-	})
+	}))
 	for _, inc := range all() {
 		t.Logf("%s (%s): cost %.3g over %.3g, %s", inc.Kind, inc.Change, inc.Cost, inc.Threshold, inc.Reason)
 		for _, s := range inc.Suspects {
@@ -94,10 +94,10 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 			}
 		}
 	}
-	quelltest.Until(t, "the innocent has no limit", func() bool {
+	quelltest.Until(t, "the innocent has no limit", paced(func() bool {
 		got := strings.Fields(limit(t, tree, "loud"))[0]
 		return got == "-1" || got == "max"
-	})
+	}))
 }
 
 func send(t *testing.T, p *workload.Proc, s syscall.Signal) {

@@ -22,7 +22,7 @@ type terminal struct {
 func newTerminal(t *testing.T, width, height int, socket, args string) *terminal {
 	t.Helper()
 	quelltest.Need(t, "tmux")
-	program := quelltest.Program(t, "quell")
+	program := shippedQuell.build(t)
 	x := &terminal{t, filepath.Join(t.TempDir(), "tmux")}
 	shell := fmt.Sprintf("%s --socket %s %s; echo exit $?; exec sleep 1000", program, socket, args)
 	cmd := exec.Command("tmux", "-S", x.server, "-f", "/dev/null", "-u", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), shell)
@@ -53,10 +53,10 @@ func (x *terminal) shows(texts ...string) {
 		}
 	}()
 	for _, text := range texts {
-		quelltest.Until(x.t, "the terminal shows "+text, func() bool {
+		quelltest.Until(x.t, "the terminal shows "+text, paced(func() bool {
 			screen = x.tmux("capture-pane", "-p")
 			return strings.Contains(screen, text)
-		})
+		}))
 	}
 }
 
@@ -135,6 +135,7 @@ func TestTopOfThePast(t *testing.T) {
 
 // The real agent carries out what is asked in the screen.
 func TestTopCapsByTheRealAgent(t *testing.T) {
+	shippedQuell.build(t) // before any workload runs
 	tree, env, _, stop := startAgent(t)
 	free := limit(t, tree, "loud")
 	x := newTerminal(t, 100, 30, env["QUELL_SOCKET"], "top --sort name")
@@ -144,13 +145,13 @@ func TestTopCapsByTheRealAgent(t *testing.T) {
 	x.keys("Enter")
 	x.shows("y sends it")
 	x.keys("y")
-	quelltest.Until(t, "loud is capped", func() bool { return limit(t, tree, "loud") != free })
+	quelltest.Until(t, "loud is capped", paced(func() bool { return limit(t, tree, "loud") != free }))
 	x.shows("capped")
 	x.keys("u", "enough")
 	x.keys("Enter")
 	x.shows("y sends it")
 	x.keys("y")
-	quelltest.Until(t, "loud is not capped", func() bool { return limit(t, tree, "loud") == free })
+	quelltest.Until(t, "loud is not capped", paced(func() bool { return limit(t, tree, "loud") == free }))
 	stop()
 	x.shows("the agent does not answer", "/loud")
 	x.keys("q")

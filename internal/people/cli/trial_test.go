@@ -72,7 +72,7 @@ func TestTrialCapsARealSuspect(t *testing.T) {
 	}()
 	learnt(t, env)
 	send(t, loud, syscall.SIGCONT)
-	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 6s --within 240s --poll 100ms --reason test --json")...)
+	r := quell(t, env, strings.Fields("trial --budget 1 --any --for 4s --within 240s --poll 100ms --reason test --json")...)
 	var e evaluation.Report
 	if err := json.Unmarshal([]byte(r.Out), &e); err != nil || r.Code != app.ExitOK {
 		t.Fatalf("exit code %d, %v, %q", r.Code, err, r.Err)

@@ -26,8 +26,8 @@ hosts: {local: {}, far: {address: "root@127.0.0.1"}}
 environments: {ve: {driver: cgroup, cpus: 1}}
 workloads: {work: {builtin: primes, options: -work=10}}
 roles:
-  fg: {workload: work, environment: ve, host: local, measure: true}
-  bg: {workload: work, environment: ve, host: "far*", measure: true}
+  fg: {workload: work, environment: ve, host: local, measure: true, load: {target: 20%, tolerance: 100%}}
+  bg: {workload: work, environment: ve, host: "far*", measure: true, load: {target: 20%, tolerance: 100%}}
 controls: {solo: false, aa_pairs: 0}
 design: {repetitions: 1}
 run: {for: 8s, retries: 0, max_foreign_cpu: 100%, max_steal: 100%, min_overlap: 0%}
