@@ -231,6 +231,9 @@ func (s *study) suffered(p *sim.Simulator, f *fleet) [][1 << sim.Visitors]int {
 	minutes := make([][1 << sim.Visitors]int, s.Machines)
 	each(s.Machines<<sim.Visitors, func(i int) {
 		m, variant := i>>sim.Visitors, i&(1<<sim.Visitors-1)
+		if variant == 0 {
+			return // none presses on the victim
+		}
 		g := f.guests(m, make([]int, sim.Visitors))
 		for k := range g.Visitors {
 			g.Visitors[k].Presses = variant>>k&1 == 1

@@ -13,14 +13,14 @@ import (
 func TestCalibrate(t *testing.T) {
 	draw := func(boldness float64) (all []Forecast) {
 		rng := rand.New(rand.NewPCG(5, 6))
-		for i := range 3000 {
+		for i := range 2000 {
 			z := 6*rng.Float64() - 3
 			all = append(all, Forecast{P: 1 / (1 + math.Exp(-boldness*z)), Right: rng.Float64() < 1/(1+math.Exp(-z)), Weight: 1, Group: fmt.Sprint(i / 3)})
 		}
 		return all
 	}
 	c, ok := Calibrate(draw(1))
-	if !ok || c.N != 3000 || c.Low > 1 || c.High < 1 || c.High-c.Low > 0.3 || c.Error > 0.03 {
+	if !ok || c.N != 2000 || c.Low > 1 || c.High < 1 || c.High-c.Low > 0.3 || c.Error > 0.03 {
 		t.Errorf("true ones: %v, %+v", ok, c)
 	}
 	c, ok = Calibrate(draw(2))

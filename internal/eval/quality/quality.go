@@ -141,6 +141,13 @@ type Result struct {
 
 // Run plays the study. progress receives the number of finished cases and of all cases.
 func Run(s Study, progress func(done, all int)) ([]Result, error) {
+	rules := make([]rivals.Rule, len(s.Rules))
+	for i, name := range s.Rules {
+		var err error
+		if rules[i], err = rivals.Load(name); err != nil {
+			return nil, fmt.Errorf("run study: %w", err)
+		}
+	}
 	player := sim.NewSimulator(s.Seed)
 	scenarios := sim.Scenarios()
 	var orders, days []sim.Order
@@ -166,13 +173,9 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 	}
 	all, done := (len(orders)+len(days))*len(s.Rules), 0
 	var results []Result
-	for _, rule := range s.Rules {
-		p, err := rivals.Load(rule)
-		if err != nil {
-			return nil, fmt.Errorf("run study: %w", err)
-		}
+	for i, rule := range s.Rules {
 		s.Policy.Mode = plan.On
-		setup := sim.Setup{Rule: p, Policy: s.Policy, Minutes: s.Minutes, Outside: s.Outside}
+		setup := sim.Setup{Rule: rules[i], Policy: s.Policy, Minutes: s.Minutes, Outside: s.Outside}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}
 		player.RunAll(orders, setup, s.Workers, func(c sim.Case) {

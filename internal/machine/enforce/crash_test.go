@@ -231,8 +231,12 @@ func (o original) crash(t *testing.T, budget, steps int, boundary bool, all []ed
 		if !boundary {
 			continue
 		}
-		// The restore is killed as well, before and after each effect.
-		for _, second := range append([]int{0}, ends...) {
+		// The restore is killed as well, before and after each effect: after each crash and each edit
+		// at a third of its effects, in turn.
+		for k, second := range append([]int{0}, ends...) {
+			if (k+i+budget)%3 != 0 {
+				continue
+			}
 			where := fmt.Sprintf("%s, crash in restore after %d", where, second)
 			end := crashed.clone()
 			o.recoverFrom(t, end, second, where)

@@ -209,7 +209,7 @@ func TestLearnsWhatTheSamplesSay(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var all []sample.Sample
 	for range 5 {
-		some := random(r, 20_000)
+		some := random(r, 6_000)
 		b.add(some)
 		all = append(all, some...)
 	}
@@ -247,7 +247,7 @@ func TestLearnsWhatTheSamplesSay(t *testing.T) {
 // Only the digests of their time are computed again.
 func TestRevocationsTakeSamplesOut(t *testing.T) {
 	b := newBench(t)
-	all := random(rand.New(rand.NewPCG(17, 18)), 50_000)
+	all := random(rand.New(rand.NewPCG(17, 18)), 20_000)
 	b.add(all)
 	b.check("before", all)
 	at := func(d time.Duration) sample.Millis { return sample.At(start.Add(d)) }
@@ -256,7 +256,7 @@ func TestRevocationsTakeSamplesOut(t *testing.T) {
 		{Job: "job-3", From: at(65 * time.Minute), To: at(99 * time.Minute)},
 		{Machine: "m2", Job: "job-2", From: at(65 * time.Minute), To: at(99 * time.Minute)},
 	} {
-		victim := store.Window{Machine: "m1", Task: "/j2/3", Signal: sample.RunQ, From: at(75 * time.Minute), To: at(85 * time.Minute)}
+		victim := store.Window{Machine: "m1", Task: "/j2/3", Signal: sample.RunQ, From: at(62 * time.Minute), To: at(110 * time.Minute)}
 		if st := b.check(fmt.Sprint(w), all, w, victim); st.Read != 1 {
 			t.Errorf("%v: %+v, want one hour read again", w, st)
 		}
@@ -286,11 +286,11 @@ func TestInstancesAreNoJobs(t *testing.T) {
 func TestIncidentsTakeSamplesOut(t *testing.T) {
 	b := newBench(t)
 	r := rand.New(rand.NewPCG(5, 6))
-	all := random(r, 50_000)
+	all := random(r, 20_000)
 	b.add(all)
 	b.check("before", all)
 	at := func(d time.Duration) sample.Millis { return sample.At(start.Add(d)) }
-	w := store.Window{Machine: "m1", Task: "/j2/3", Signal: sample.RunQ, From: at(70 * time.Minute), To: at(80 * time.Minute)}
+	w := store.Window{Machine: "m1", Task: "/j2/3", Signal: sample.RunQ, From: at(62 * time.Minute), To: at(110 * time.Minute)}
 	told := naive(all, []store.Window{w}, b.params, b.now)
 	if st := b.agrees("an incident in the second hour", told, w); st.Read != 1 {
 		t.Errorf("%+v: want one hour read again", st)
@@ -336,12 +336,12 @@ func TestIncidentsTakeSamplesOut(t *testing.T) {
 // A digest that is damaged, truncated or of another time is computed again.
 func TestDamagedDigestsAreMadeAgain(t *testing.T) {
 	b := newBench(t)
-	all := random(rand.New(rand.NewPCG(7, 8)), 20_000)
+	all := random(rand.New(rand.NewPCG(7, 8)), 6_000)
 	b.add(all)
 	want := naive(all, nil, b.params, b.now)
 	b.agrees("before", want)
 	r := rand.New(rand.NewPCG(9, 10))
-	for round := range 10 {
+	for round := range 6 {
 		var paths []string
 		if err := filepath.WalkDir(b.learner.Dir, func(path string, d os.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {
