@@ -128,15 +128,19 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 // learnt waits until the victim's job has a spec.
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
-	quelltest.Until(t, "the victim's job has a spec", func() bool {
-		var all []api.TaskView
-		if err := json.Unmarshal([]byte(quell(t, env, "top", "--once", "--json").Out), &all); err != nil {
-			return false // the agent has no tasks yet
-		}
-		return slices.ContainsFunc(all, func(v api.TaskView) bool {
-			ready := func(s api.SignalView) bool { return s.Spec.State == spec.Ready }
-			return strings.HasSuffix(string(v.Name), "/victim") && slices.ContainsFunc(v.Costs, ready)
-		})
+	quelltest.Until(t, "the victim's job has a spec", func() bool { return hasLearnt(t, env) })
+}
+
+// hasLearnt reports whether the victim's job has a spec.
+func hasLearnt(t *testing.T, env map[string]string) bool {
+	t.Helper()
+	var all []api.TaskView
+	if err := json.Unmarshal([]byte(quell(t, env, "top", "--once", "--json").Out), &all); err != nil {
+		return false // the agent has no tasks yet
+	}
+	return slices.ContainsFunc(all, func(v api.TaskView) bool {
+		ready := func(s api.SignalView) bool { return s.Spec.State == spec.Ready }
+		return strings.HasSuffix(string(v.Name), "/victim") && slices.ContainsFunc(v.Costs, ready)
 	})
 }
 
