@@ -33,10 +33,10 @@ const (
 	// Share of the excess before the first round: a round under which more is left is in vain.
 	vainExcess = 0.5
 	// Rounds without a member's cap: least for a decision, and until it counts as not needed.
-	minLeftOut, maxLeftOut = 3, 5
+	minLeftOut, maxLeftOut = 3, 8
 	// Rounds without a member's cap, those in which it did not work included, until it counts as
 	// not needed.
-	maxIdle = 10
+	maxIdle = 14
 	// Share of a member's usual pressure: least that it used in a round without its cap, for the
 	// round to say anything.
 	minActive = 0.5

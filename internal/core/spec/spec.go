@@ -88,13 +88,13 @@ type Params struct {
 	Provisional int
 	// Threshold is how Sigmas are found; "" or Sigmas: not at all. Above is the share of the samples
 	// that is over the threshold then (threshold.go). An agent's own history has no distribution.
-	Threshold   Threshold
-	Above       float64
-	MinTasks    int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
-	MinSamples  int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
-	AgeWeight   float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
-	Every       time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
-	StaleAfter  time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
+	Threshold  Threshold
+	Above      float64
+	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
+	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
+	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
+	Every      time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
+	StaleAfter time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
 }
 
 // Paper returns the values of CPI², section 3.1 and table 2, with the hourly
