@@ -35,6 +35,7 @@ tick: 25ms
 rules:
   - {match: "%[2]s/victim", job: victim, class: latency-sensitive}
   - {match: "%[2]s/loud", job: loud, class: batch}
+  - {match: "%[2]s/*", job: $1, class: batch}
 `
 
 // deadline allows for a busy machine.
