@@ -65,9 +65,9 @@ var (
 )
 
 // TestThreeHurtOnlyTogether: the three are named as one group and capped in one round, under which
-// the victim is below its threshold, and no innocent is accused: in 9 of 10 cases, as measured.
-// Where the other tasks of the machine come and go it is fewer (docs/design/0014-groups.md; the
-// aim is 10 of 10). Without the setting no round has several tasks.
+// the victim is below its threshold, and no innocent is accused: in 10 of 10 cases. Where the other
+// tasks of the machine come and go it is fewer. The seeds are not those on which the planner's numbers
+// were chosen (docs/design/0014-groups.md). Without the setting no round has several tasks.
 func TestThreeHurtOnlyTogether(t *testing.T) {
 	p := NewSimulator(1)
 	cases := int(*groupCases)
@@ -77,8 +77,8 @@ func TestThreeHurtOnlyTogether(t *testing.T) {
 		least, wrong  int
 	}{
 		{"off", false, true, 0, 0},
-		{"quiet", true, true, 9, 0},
-		{"busy", true, false, 8, 1},
+		{"quiet", true, true, 10, 0},
+		{"busy", true, false, 9, 0},
 	} {
 		found, wrong := 0, 0
 		for seed := *firstGroup; seed < *firstGroup+*groupCases; seed++ {
