@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent bench-starved lab-smoke lab-papers test-image lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-groups test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent bench-starved lab-smoke lab-papers test-image lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -41,6 +41,11 @@ tryouts: ## the ten tasks of docs/tryouts.md, by the commands of the page, on th
 
 test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothing left behind (root, 2 minutes)
 	go vet -tags cluster ./internal/people/demo && { go test -json -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo || $(FAILED); } | $(TALLY)
+
+CASES ?= 10
+test-groups: ## three real tasks that hurt a fourth only together, CASES=10 times: named and capped together, the victim relieved, undone (root, 10 minutes)
+	@status=0; go vet -tags groups ./internal/people/cli || status=1; \
+	{ go test -json -tags groups -count 1 -timeout 40m -run '^TestThreeRealTasksHurtOnlyTogether$$' ./internal/people/cli -args -cases $(CASES) || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
@@ -287,12 +292,12 @@ $(LINT):
 	GOBIN=$(@D) go install -trimpath github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVERSION)
 
 # Packages with tests that only some targets build.
-TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|guests|helm|otlp|runtimes|spark|tryouts|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
+TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|groups|guests|helm|otlp|runtimes|spark|tryouts|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
 	@out=$$(gofmt -l cmd internal deploy); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
-	go vet -tags browser,cluster,guests,helm,otlp,runtimes,spark,tryouts,xen $(TAGGED)
+	go vet -tags browser,cluster,groups,guests,helm,otlp,runtimes,spark,tryouts,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
 	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 	GOFLAGS='$(GOFLAGS) $(RACE)' $(LINT) run --timeout 30m $(PKGS)

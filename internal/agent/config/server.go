@@ -82,7 +82,10 @@ type ServerSpecs struct {
 	spec.Params
 	// MinMachines hides that of Params, which an agent's configuration does not have: it has one machine.
 	MinMachines int `key:"min_machines" help:"machines with such a task that a spec needs; from 3 on a single machine that reports false costs cannot make or move one" min:"1" max:"1000000"`
-	MemoryMB    int `key:"memory_mb" help:"memory limit of the computation" min:"64" max:"1000000"`
+	// Threshold and Above are those of Params, which an agent's configuration does not have either.
+	Threshold spec.Threshold `key:"threshold" help:"threshold of a job's costs, which agents judge by: sigmas: the mean and as many standard deviations as the agent's detect.sigmas, as in the paper; quantile: what a share of the job's samples exceeds (above); gev: the same, by a generalised extreme value distribution fitted to them" oneof:"sigmas quantile gev"`
+	Above     float64        `key:"above" help:"share of a job's samples that is above its threshold, with quantile and gev" min:"0.001" max:"0.2"`
+	MemoryMB  int            `key:"memory_mb" help:"memory limit of the computation" min:"64" max:"1000000"`
 }
 
 // ServerQuery limits people's queries.
@@ -169,7 +172,7 @@ func DefaultServer() Server {
 		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
 		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
 			S3: ServerS3{CopiesMB: 10_000}},
-		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, MemoryMB: 512},
+		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, Threshold: s.Threshold, Above: s.Above, MemoryMB: 512},
 		Query:  ServerQuery{30 * time.Second, 256, 2, 100_000, 64, 2, 1},
 		Limits: ServerRates{20, 40, 1024, 128, 1000, 100, 10},
 		Notify: notify, OTLP: ServerOTLP{Every: time.Minute}, Evict: evict,
@@ -211,6 +214,8 @@ func (s *Server) Validate() []Problem {
 	checkURLs("bus", s.Bus.URL, s.Bus.Credentials, add)
 	if e := s.Specs.Engine; e != "" && !strings.HasPrefix(e, "sc://") {
 		add("specs.engine", strconv.Quote(e), "empty, or sc://HOST:PORT")
+	} else if e != "" && s.Specs.Threshold != spec.BySigmas {
+		add("specs.threshold", strconv.Quote(string(s.Specs.Threshold)), "sigmas, since specs.engine gives no distributions")
 	}
 	if s3 := s.Store.S3; s3.Bucket == "" && s3.Endpoint != "" {
 		add("store.s3.bucket", `""`, "a bucket, since store.s3.endpoint is set")
@@ -292,7 +297,7 @@ func isLoopback(host string) bool {
 // SpecParams returns the parameters for learning specs.
 func (s *Server) SpecParams() spec.Params {
 	p := s.Specs.Params
-	p.Every, p.MinMachines = s.Specs.Every, s.Specs.MinMachines
+	p.Every, p.MinMachines, p.Threshold, p.Above = s.Specs.Every, s.Specs.MinMachines, s.Specs.Threshold, s.Specs.Above
 	return p
 }
 

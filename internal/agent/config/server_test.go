@@ -62,20 +62,20 @@ func TestServerProblems(t *testing.T) {
 	if err := os.WriteFile(file, []byte("listen: 0.0.0.0:9781\nstore: {flush: 1h, keep_samples: 24h}\nsurplus: 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := LoadServer(file, []string{"QUELL_SERVER_QUERY_ROWS=none"}, []string{"tls.key=k.pem", "bus.listen=here"})
+	_, err := LoadServer(file, []string{"QUELL_SERVER_QUERY_ROWS=none"}, []string{"tls.key=k.pem", "bus.listen=here", "specs.engine=sc://a:1", "specs.threshold=gev"})
 	var invalid *InvalidError
 	if !errors.As(err, &invalid) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"server.yaml:2: store.flush: 1h0m0s: want 100ms to 1m", "server.yaml:3: surplus", "$QUELL_SERVER_QUERY_ROWS: query.rows: \"none\"",
 		"tls.cert: \"\": want a certificate, since listen", "tokens_file", "--set: tls.key", "--set: bus.listen: \"here\": want HOST:PORT",
-		"specs.look_back: 336h0m0s: want at most store.keep_samples, 24h0m0s"} {
+		"specs.look_back: 336h0m0s: want at most store.keep_samples, 24h0m0s", "specs.threshold: \"gev\": want sigmas, since specs.engine"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in\n%v", want, err)
 		}
 	}
-	if n := len(invalid.Problems); n != 8 {
-		t.Errorf("%d problems, want 8\n%v", n, err)
+	if n := len(invalid.Problems); n != 9 {
+		t.Errorf("%d problems, want 9\n%v", n, err)
 	}
 }
 

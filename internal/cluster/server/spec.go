@@ -50,7 +50,7 @@ const loadSQL = `WITH newest AS (
   SELECT job, platform, signal, variant, max("at") AS at FROM spec_history GROUP BY job, platform, signal, variant
 )
 SELECT h.job, h.platform, h.signal, h.variant, state, tasks, num_samples, cpu_usage_mean, cost_mean, cost_stddev,
-  epoch_ms("last"), machines, machines_out, self_samples, self_mean, self_stddev, epoch_ms(h."at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage, left_out
+  epoch_ms("last"), machines, machines_out, self_samples, self_mean, self_stddev, epoch_ms(h."at"), version, epoch_ms(since), cost_p50, cost_p90, cost_p99, by_usage, left_out, threshold_sigmas
 FROM spec_history h JOIN newest n ON n.job = h.job AND n.platform = h.platform AND n.signal = h.signal AND n.variant = h.variant AND n.at = h."at"
 ORDER BY "last" DESC, h.job, h.platform, h.signal, h.variant`
 
@@ -233,7 +233,7 @@ func (s *Server) rowsOfSpecs(learnt []spec.Computed) []store.Spec {
 		all[i] = store.Spec{At: int64(l.Updated), Job: string(l.Job), Platform: string(l.Platform), Signal: string(l.Signal), Variant: l.Variant,
 			State: l.State.String(), Tasks: int64(l.Tasks), Samples: l.Samples, CPUMean: l.CPUMean, Mean: l.Mean, StdDev: l.StdDev, Last: int64(l.Last),
 			Since: int64(l.Since), P50: l.P50, P90: l.P90, P99: l.P99, Machines: int64(l.Machines), MachinesOut: int64(l.OutCount), LeftOut: leftOut(l.Out, names),
-			SelfSamples: l.SelfSamples, SelfMean: l.SelfMean, SelfStdDev: l.SelfStdDev}
+			SelfSamples: l.SelfSamples, SelfMean: l.SelfMean, SelfStdDev: l.SelfStdDev, Sigmas: l.Sigmas}
 		if text, err := json.Marshal(l.Usage); err == nil && len(l.Usage) > 0 { // finite numbers: it cannot fail
 			all[i].Usage = string(text)
 		}

@@ -67,7 +67,7 @@ func TestVersionsOfASpec(t *testing.T) {
 	one.State, one.Machines, one.OutCount, one.Out = spec.Learning, 4, 1, []uint64{spec.HashMachine("m9")}
 	ready := one
 	ready.State, ready.Samples, ready.P50, ready.P90, ready.P99, ready.Since = spec.Ready, 600, 1.1, 1.2, 1.3, 4000
-	ready.SelfSamples, ready.SelfMean, ready.SelfStdDev = 500, 0.3, 0.01
+	ready.SelfSamples, ready.SelfMean, ready.SelfStdDev, ready.Sigmas = 500, 0.3, 0.01, 2.4
 	ready.Usage = []spec.UsageCost{{From: 0.5, Samples: 600, Mean: 1, StdDev: 0.5}}
 	stale := ready
 	stale.State = spec.Stale
@@ -80,7 +80,7 @@ func TestVersionsOfASpec(t *testing.T) {
 	if diff := cmp.Diff([]store.Window{{Machine: "m1", Task: "/a", Signal: "runq", From: 100, To: 200}}, l.windows); diff != "" {
 		t.Error(diff)
 	}
-	if m := b.fake.specs[len(b.fake.specs)-1].List(); len(m) != 1 || m[0].SelfSamples != 500 || m[0].SelfMean != 0.3 || m[0].SelfStdDev != 0.01 {
+	if m := b.fake.specs[len(b.fake.specs)-1].List(); len(m) != 1 || m[0].SelfSamples != 500 || m[0].SelfMean != 0.3 || m[0].SelfStdDev != 0.01 || m[0].Sigmas != 2.4 {
 		t.Errorf("agents are told %+v", m)
 	}
 	at := start.UnixMilli()
@@ -88,7 +88,7 @@ func TestVersionsOfASpec(t *testing.T) {
 		Machines: 4, MachinesOut: 1, LeftOut: `["m9"]`}
 	second := base
 	second.Version, second.State, second.Samples, second.P50, second.P90, second.P99, second.Since = 2, "ready", 600, 1.1, 1.2, 1.3, 4000
-	second.SelfSamples, second.SelfMean, second.SelfStdDev = 500, 0.3, 0.01
+	second.SelfSamples, second.SelfMean, second.SelfStdDev, second.Sigmas = 500, 0.3, 0.01, 2.4
 	second.Usage = `[{"from":0.5,"samples":600,"mean":1,"stddev":0.5}]`
 	third := second
 	third.Version, third.State = 3, "stale"
@@ -295,13 +295,13 @@ func TestMoreSpecsThanFit(t *testing.T) {
 			t.Errorf("asked %+v", job)
 		}
 		return &duck.Answer{Answer: dialect.Answer{Truncated: true, Rows: []json.RawMessage{
-			json.RawMessage(`["web","p","cpi","v","ready",5,600,1,1.5,0.1,5000,7,1,500,0.3,0.01,6000,3,null,1,2,3,"","[\"m9\"]"]`)}}}, nil
+			json.RawMessage(`["web","p","cpi","v","ready",5,600,1,1.5,0.1,5000,7,1,500,0.3,0.01,6000,3,null,1,2,3,"","[\"m9\"]",2.4]`)}}}, nil
 	}
 	if err := b.loadSpecs(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	v := b.specs.by[spec.Key{Job: "web", Platform: "p", Signal: "cpi", Variant: "v"}]
-	if v.Version != 3 || v.At != 6000 || v.Machines != 7 || v.MachinesOut != 1 || v.LeftOut != `["m9"]` || v.Mean != 1.5 || v.SelfSamples != 500 || v.SelfMean != 0.3 || v.SelfStdDev != 0.01 {
+	if v.Version != 3 || v.At != 6000 || v.Machines != 7 || v.MachinesOut != 1 || v.LeftOut != `["m9"]` || v.Mean != 1.5 || v.SelfSamples != 500 || v.SelfMean != 0.3 || v.SelfStdDev != 0.01 || v.Sigmas != 2.4 {
 		t.Errorf("loaded %+v", v)
 	}
 	if h := b.health(); len(h.Degraded) != 1 || !strings.Contains(h.Degraded[0], "more than 5000000 specs") {

@@ -151,6 +151,8 @@ type Spec struct {
 	SelfSamples int64   `parquet:"self_samples,optional"`
 	SelfMean    float64 `parquet:"self_mean,optional"`
 	SelfStdDev  float64 `parquet:"self_stddev,optional"`
+	// Sigmas is spec.Spec's; 0, null in the file, if the threshold is the agents' own.
+	Sigmas float64 `parquet:"threshold_sigmas,optional"`
 }
 
 // Revocation is an operator's decision that samples do not teach: those of a machine, of a job,

@@ -207,7 +207,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	if t.spec != *r.Spec {
 		t.spec = *r.Spec
 	}
-	t.limit, t.mild = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev), false
+	t.limit, t.mild = d.params.threshold(&s.signal, r.Spec.Mean, r.Spec.StdDev, r.Spec.Sigmas), false
 	if d.params.Switches.Evidence && s.signal.PerWork {
 		t.limit, t.mild = t.level.limitFor(r.Cost, r.Spec.Mean, r.Spec.StdDev, t.limit)
 	}
@@ -300,7 +300,7 @@ func (d *Detector) cause(sig *sample.Signal, r *Reading, limit float64) cause {
 	case !outlier && own && served && r.Flags&sample.Throttled != 0:
 		return byQuota
 	case !outlier && own && served && r.Self > 0 && r.Spec.SelfSamples > 0 &&
-		r.Self > d.params.threshold(sig, r.Spec.SelfMean, r.Spec.SelfStdDev):
+		r.Self > d.params.threshold(sig, r.Spec.SelfMean, r.Spec.SelfStdDev, 0):
 		return bySelf
 	case !outlier:
 		return good

@@ -356,16 +356,21 @@ const Relief = 1.0 / 6
 
 // limitFailed reports whether limiting a suspect, in the rows, did not help: it compares the
 // victim's cost under the hold, without the first interval of each hold, with its cost in
-// bad intervals without a hold.
+// bad intervals without a hold. A hold that began with another task's says nothing of it alone
+// (Params.Groups).
 func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 	if !d.limits || suspect >= s.columns {
 		return false
 	}
 	var sum, n [2]float64 // bad without hold; under the hold
+	together := false     // the hold is of a group
 	for i, r := range s.rows {
 		c, is := r.cause[victim], 0
 		switch {
-		case r.cause[suspect] == limited && (i == 0 || s.rows[i-1].cause[suspect] != limited):
+		case limitBegins(s.rows, i, suspect):
+			together = d.params.Groups && othersBegin(s.rows, i, suspect)
+			continue
+		case r.cause[suspect] == limited && together:
 			continue
 		case r.cause[suspect] == limited && (c == good || c == byNeighbour):
 			is = 1

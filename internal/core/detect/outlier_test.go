@@ -19,6 +19,38 @@ func TestAnOutlierIsStrictlyOverTheThreshold(t *testing.T) {
 	}
 }
 
+// TestASpecHasItsOwnThreshold: a number of standard deviations that the server sends replaces the
+// agent's, but for the part that the task spends on itself, and the least effect stays.
+func TestASpecHasItsOwnThreshold(t *testing.T) {
+	for _, c := range []struct {
+		rule         Method
+		sigmas, want float64
+	}{{CPI2, 0, 2}, {CPI2, 3, 2.5}, {CPI2, 1, 1.5}, {EvidenceMethod, 3, 2.5}, {EvidenceMethod, 0.01, 1 * (1 + signal(t, sample.CPI).EffectRel)}} {
+		d := New(paper(t, c.rule))
+		at := func(cost float64) Reading {
+			return victim(1, cost).with(func(r *Reading) { r.Spec.Sigmas = c.sigmas })
+		}
+		s := *at(1).Spec
+		if got := d.Params().Threshold(signal(t, sample.CPI), s); !near(got, c.want, 1e-12) {
+			t.Errorf("%s, %v σ: threshold %v, want %v", c.rule, c.sigmas, got, c.want)
+		}
+		for i, cost := range []float64{c.want - 1e-9, c.want + 1e-9} {
+			if v := d.Observe(signal(t, sample.CPI), sample.Millis(i+1)*minute, []Reading{at(cost)})[0]; v.Outlier != (i == 1) || !near(v.Limit, c.want, 1e-12) {
+				t.Errorf("%s, %v σ, cost %v: %+v", c.rule, c.sigmas, cost, v)
+			}
+		}
+	}
+	d := New(paper(t, EvidenceMethod))
+	runq := signal(t, sample.RunQ)
+	self := victim(1, 1).with(func(r *Reading) {
+		r.Spec.Sigmas, r.Spec.SelfSamples, r.Spec.SelfMean, r.Spec.SelfStdDev = 9, 100, 1, 0.5
+		r.Self, r.SelfKnown, r.OwnApart = 2.1, true, true
+	})
+	if f := last(t, findings(d, runq, []Reading{self}, []Reading{self}, []Reading{self})); f.Kind != SelfWait {
+		t.Errorf("%s", f.Kind)
+	}
+}
+
 func TestThreeOutliersInFiveMinutesAreAnAnomaly(t *testing.T) {
 	const s = sample.Millis(1000)
 	for _, c := range []struct {

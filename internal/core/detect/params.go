@@ -109,6 +109,8 @@ type Params struct {
 	Select func([]Accusable) int
 	Pace   time.Duration `key:"pace" help:"minimum time between two analyses" min:"0s" max:"1h"`
 	Top    int           `key:"top" help:"suspects listed in an incident" min:"1" max:"1000"`
+	// Groups: tasks may be limited together (plan.Policy.Groups). pipeline.New sets it.
+	Groups bool
 	// Explain adds the statistics of all suspects to findings (Finding.Statistics).
 	Explain bool
 	// ThrottledShare and StolenShare are the shares of an interval from which on the flags
@@ -142,14 +144,17 @@ func (p Params) kept() time.Duration {
 	return p.Window
 }
 
-// Threshold is the cost above which a sample is an outlier: mean + k·σ, and
-// with LeastEffect at least the signal's least effect over the mean.
+// Threshold is the cost above which a sample is an outlier: mean + k·σ, with the spec's own k if
+// it has one, and with LeastEffect at least the signal's least effect over the mean.
 func (p Params) Threshold(sig sample.Signal, s spec.Spec) float64 {
-	return p.threshold(&sig, s.Mean, s.StdDev)
+	return p.threshold(&sig, s.Mean, s.StdDev, s.Sigmas)
 }
 
-func (p *Params) threshold(sig *sample.Signal, mean, sd float64) float64 {
-	t := mean + p.Sigmas*sd
+func (p *Params) threshold(sig *sample.Signal, mean, sd, sigmas float64) float64 {
+	if sigmas <= 0 {
+		sigmas = p.Sigmas
+	}
+	t := mean + sigmas*sd
 	if p.Switches.LeastEffect {
 		t = max(t, mean+sig.EffectAbs, mean*(1+sig.EffectRel))
 	}

@@ -63,7 +63,7 @@ type fit struct {
 	part         float64 // explained part of the excess in the newest bad intervals
 	changes      int     // of the level of its usage
 	sigmas       float64 // of the victim's spec that the model explains of the newest excess
-	limits       int     // number of times that quell limited it in the rows
+	limits       int     // number of times that quell limited it in the rows (limitCount)
 	contradicted bool    // limiting it did not help
 	ambiguous    bool    // another suspect fits about as well
 	zWithStep    float64 // z together with the others and a change of the victim's own level
@@ -91,6 +91,7 @@ type regression struct {
 	victim         int
 	spread, sigmas float64 // of the victim's spec
 	mean           float64 // of the weights, subtracted from y
+	groups         bool    // Params.Groups
 	// newest is the length of the span before upTo, the end of the newest bad interval,
 	// whose bad intervals are to be explained: the window that makes an anomaly.
 	newest time.Duration
@@ -273,7 +274,7 @@ func (t *regression) load(d *Detector, s *series, victim int) bool {
 	t.rows, t.y, t.bad, t.slots = t.rows[:0], t.y[:0], t.bad[:0], t.slots[:0]
 	ngood, nbad := 0, 0
 	limit := s.tasks[victim].limit
-	t.victim, t.spread, t.newest = victim, s.tasks[victim].spec.StdDev, d.params.OutlierWindow
+	t.victim, t.spread, t.newest, t.groups = victim, s.tasks[victim].spec.StdDev, d.params.OutlierWindow, d.params.Groups
 	for _, r := range s.rows {
 		bad := r.cause[victim] == byNeighbour
 		switch r.cause[victim] {
@@ -478,15 +479,13 @@ func levelChanges(u []float64) int {
 }
 
 // limitCount counts how often quell limited a task in the rows. quell determined the begin and
-// end of each hold, so they are no coincidence.
+// end of each hold, so they are no coincidence. A hold that began with another task's does not
+// count: it was a hold of a group.
 func (t *regression) limitCount(slot int) (count int) {
-	was := false
-	for _, r := range t.rows {
-		is := r.causeOf(slot) == limited
-		if is && !was {
+	for i := range t.rows {
+		if limitBegins(t.rows, i, slot) && !(t.groups && othersBegin(t.rows, i, slot)) {
 			count++
 		}
-		was = is
 	}
 	return count
 }

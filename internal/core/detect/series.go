@@ -122,6 +122,21 @@ func valueAt[T any](column []T, slot int) (v T) {
 // anyLimited reports whether a task was limited.
 func (r *row) anyLimited() bool { return r.held && slices.Contains(r.cause, limited) }
 
+// limitBegins reports whether quell began to limit a task in the i-th row.
+func limitBegins(rows []*row, i, slot int) bool {
+	return rows[i].causeOf(slot) == limited && (i == 0 || rows[i-1].causeOf(slot) != limited)
+}
+
+// othersBegin reports whether quell began to limit another task in the i-th row too.
+func othersBegin(rows []*row, i, slot int) bool {
+	for k := range rows[i].cause {
+		if k != slot && limitBegins(rows, i, k) {
+			return true
+		}
+	}
+	return false
+}
+
 func (r *row) grow(n int) {
 	for len(r.cost) < n {
 		r.cost = append(r.cost, 0)

@@ -51,6 +51,7 @@ func New(c Config) *Pipeline {
 	if c.Detect.Switches.Evidence {
 		c.Policy.MinLevel, c.Policy.Relief = detect.Proven, detect.Relief
 	}
+	c.Detect.Groups = c.Policy.Groups
 	c.LearnIncidents = c.LearnIncidents || !c.Detect.Switches.Withhold
 	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
 		intervals: map[sample.SignalName]*Interval{}, evasions: map[sample.TaskKey]*evasion{}}

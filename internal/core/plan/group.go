@@ -33,10 +33,10 @@ const (
 	// Share of the excess before the first round: a round under which more is left is in vain.
 	vainExcess = 0.5
 	// Rounds without a member's cap: least for a decision, and until it counts as not needed.
-	minLeftOut, maxLeftOut = 3, 5
+	minLeftOut, maxLeftOut = 3, 8
 	// Rounds without a member's cap, those in which it did not work included, until it counts as
 	// not needed.
-	maxIdle = 10
+	maxIdle = 14
 	// Share of a member's usual pressure: least that it used in a round without its cap, for the
 	// round to say anything.
 	minActive = 0.5
@@ -179,8 +179,17 @@ func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding
 // enough reports whether a cap that was judged sufficed: it helped, and the victim was below its
 // threshold, or nearly all of its excess was gone.
 func (inc *incident) enough(r *round) bool {
-	before, under := float64(r.CostBefore), float64(r.CostUnder)
-	return r.Outcome == TruePositive && (under <= inc.latest.Threshold || before-under >= enoughRelief*(before-inc.SpecMean))
+	return r.Outcome == TruePositive && inc.relieved(float64(r.CostBefore), float64(r.CostUnder))
+}
+
+// relieved reports whether a cost is low enough after a higher one.
+func (inc *incident) relieved(before, under float64) bool {
+	return under <= inc.latest.Threshold || before-under >= enoughRelief*(before-inc.SpecMean)
+}
+
+// mayBeRelieved is relieved for a mean of a few samples: it may be a standard error too high.
+func (inc *incident) mayBeRelieved(before, under, samples float64) bool {
+	return inc.relieved(before, under-inc.SpecStdDev/math.Sqrt(samples))
 }
 
 // barred reports whether a task may not be capped again in this incident, whatever with.
@@ -246,7 +255,7 @@ func (p *Planner) judgeGroup(now sample.Millis, inc *incident, r *round) {
 		return
 	}
 	if g == nil {
-		if len(r.With) > 0 && inc.enough(r) {
+		if len(r.With) > 0 && r.Outcome == TruePositive && inc.mayBeRelieved(float64(r.CostBefore), float64(r.CostUnder), float64(r.Samples)) {
 			g = &group{id: r.ID, bad: float64(r.CostBefore)}
 			for _, c := range r.Tasks() {
 				// Without a trial each is an antagonist on grounds of its own.
@@ -260,7 +269,7 @@ func (p *Planner) judgeGroup(now sample.Millis, inc *incident, r *round) {
 		if g.vain++; r.Outcome == TruePositive || float64(r.CostUnder)-inc.SpecMean <= vainExcess*(g.bad-inc.SpecMean) {
 			g.vain = 0
 		}
-		if g.whole.N == minWhole && !inc.enough(r) { // the first may have been chance
+		if g.whole.N == minWhole && (g.vain > 0 || !inc.mayBeRelieved(g.bad, g.whole.Mean, g.whole.W)) { // the first may have been chance
 			g.vain = maxGroupVain
 		}
 	} else {

@@ -22,7 +22,8 @@ type Computed struct {
 	// number: another engine does not say which.
 	Machines, OutCount int
 	Out                []uint64
-	// Of all samples, also of machines that are left out. No task is judged by these.
+	// Of all samples, also of machines that are left out. No task is judged by these; Sigmas are
+	// of the same samples.
 	P50, P90, P99 float64     // of the cost, within stat.SketchAccuracy
 	Usage         []UsageCost // levels with samples, in order
 
@@ -89,6 +90,7 @@ func Learn(p Params, k Key, hours []Hour, now sample.Millis) Computed {
 	l.set(p, robust(k.Signal, b.machines), now)
 	if len(hours) > 0 {
 		l.P50, l.P90, l.P99 = sketch.Quantile(0.5), sketch.Quantile(0.9), sketch.Quantile(0.99)
+		l.Sigmas = p.sigmas(&sketch, l.Samples)
 	}
 	for j := range usage {
 		if m := &usage[j]; m.N > 0 {

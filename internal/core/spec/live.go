@@ -327,7 +327,7 @@ func (l *Live) Changed(now sample.Millis) []Computed {
 	return all
 }
 
-// merged is the base together with what arrived since. Quantiles, levels of usage and what
+// merged is the base together with what arrived since. Quantiles, Sigmas, levels of usage and what
 // tasks spent on themselves are those of the base.
 func (f *liveKey) merged(p Params, now sample.Millis) Computed {
 	n := f.base

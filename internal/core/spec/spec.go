@@ -64,6 +64,10 @@ type Spec struct {
 	CPUMean float64 `json:"cpu_mean"` // CPU-s/s
 	Mean    float64 `json:"mean"`     // of the cost, in the signal's unit
 	StdDev  float64 `json:"stddev"`
+	// Sigmas, if not 0, is how many standard deviations the threshold is above the mean: where
+	// the job's own distribution ends but for a share of the samples (Params.Threshold). 0: the
+	// same number for all jobs (detect.Params.Sigmas).
+	Sigmas float64 `json:"sigmas,omitempty"`
 	// SelfSamples, SelfMean and SelfStdDev describe the part of the resource that tasks spent
 	// on themselves, in the cost's unit. SelfSamples 0: that part is not known, and no task is
 	// judged by it.
@@ -82,17 +86,21 @@ type Params struct {
 	// Provisional is the number of samples of one task, below MinSamples, from which on a
 	// machine's own history is a provisional spec. 0: never.
 	Provisional int
-	MinTasks    int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
-	MinSamples  int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
-	AgeWeight   float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
-	Every       time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
-	StaleAfter  time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
+	// Threshold is how Sigmas are found; "" or Sigmas: not at all. Above is the share of the samples
+	// that is over the threshold then (threshold.go). An agent's own history has no distribution.
+	Threshold  Threshold
+	Above      float64
+	MinTasks   int           `key:"min_tasks" help:"tasks with enough samples that a spec needs; 1: the history of one machine is enough" min:"1" max:"1000000"`
+	MinSamples int           `key:"min_samples" help:"samples that a task needs to count for the spec" min:"2" max:"1000000"`
+	AgeWeight  float64       `key:"age_weight" help:"weight of a sample per day of age" min:"0.01" max:"1"`
+	Every      time.Duration `key:"every" help:"recompute a ready spec this often" min:"1s" max:"168h"`
+	StaleAfter time.Duration `key:"stale_after" help:"a spec without new samples for this long is not used" min:"1m" max:"8760h"`
 }
 
 // Paper returns the values of CPI², section 3.1 and table 2, with the hourly
 // recalculation that it names as its goal.
 func Paper() Params {
-	return Params{MinTasks: 5, MinSamples: 100, AgeWeight: 0.9, Every: time.Hour, StaleAfter: 7 * 24 * time.Hour}
+	return Params{MinTasks: 5, MinSamples: 100, AgeWeight: 0.9, Every: time.Hour, StaleAfter: 7 * 24 * time.Hour, Threshold: BySigmas, Above: figure7Above}
 }
 
 // OwnHistory returns Paper's values for a single machine, where one task is all there is

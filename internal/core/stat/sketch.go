@@ -97,13 +97,27 @@ func (s *Sketch) Merge(o *Sketch, w float64) {
 // Bins returns the non-empty bins in order. The slice is the sketch's own.
 func (s *Sketch) Bins() []SketchBin { return s.bins }
 
-// Quantile is the value that a share p of the weight is at or below, within
-// SketchAccuracy of it; NaN if the sketch is empty.
-func (s *Sketch) Quantile(p float64) float64 {
-	var total float64
+// total is the weight of all values.
+func (s *Sketch) total() (total float64) {
 	for _, b := range s.bins {
 		total += b.Count
 	}
+	return total
+}
+
+// MeanStdDev returns the values' mean and standard deviation, each bin's values at its middle.
+func (s *Sketch) MeanStdDev() (mean, sd float64) {
+	var m Moments
+	for _, b := range s.bins {
+		m.Add(binMiddle(b.Bin), b.Count)
+	}
+	return m.Mean, math.Sqrt(m.M2 / m.W)
+}
+
+// Quantile is the value that a share p of the weight is at or below, within
+// SketchAccuracy of it; NaN if the sketch is empty.
+func (s *Sketch) Quantile(p float64) float64 {
+	total := s.total()
 	if !(total > 0) {
 		return math.NaN()
 	}

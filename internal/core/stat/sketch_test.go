@@ -87,3 +87,30 @@ func TestSketchTakesWhatCanBeMeasured(t *testing.T) {
 		t.Errorf("the largest is %v in bin %d", got, BinOf(math.MaxFloat32))
 	}
 }
+
+// The fit and the moments agree with those of the values.
+func TestSketchFits(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, truth := range []GEV{Figure7, {1, 0.3, 0.2}, {1, 0.3, 0}} {
+		var s Sketch
+		var m Moments
+		values := make([]float64, 20_000)
+		for i := range values {
+			values[i] = truth.Quantile(r.Float64())
+			s.Add(float32(values[i]), 2)
+			m.Add(values[i], 1)
+		}
+		want, _ := FitGEV(values)
+		got, ok := s.FitGEV()
+		if !ok || math.Abs(got.Location-want.Location) > 0.005 || math.Abs(got.Scale-want.Scale) > 0.005 || math.Abs(got.Shape-want.Shape) > 0.02 {
+			t.Errorf("%v: by the sketch %v, by values %v", truth, got, want)
+		}
+		if mean, sd := s.MeanStdDev(); math.Abs(mean-m.Mean) > 0.002 || math.Abs(sd-m.StdDev()) > 0.005 {
+			t.Errorf("%v: mean %v and σ %v, want %v and %v", truth, mean, sd, m.Mean, m.StdDev())
+		}
+	}
+	var empty Sketch
+	if g, ok := empty.FitGEV(); ok {
+		t.Errorf("nothing is %v", g)
+	}
+}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"flag"
 	"slices"
 	"testing"
 	"time"
@@ -58,26 +59,31 @@ func three(p *Simulator, seed uint64, quiet bool) (m *machine, s *Scenario, memb
 	return m, s, members
 }
 
+var (
+	firstGroup = flag.Uint64("first", 2000, "seed of the first case of three tasks that hurt together")
+	groupCases = flag.Uint64("cases", 10, "number of such cases")
+)
+
 // TestThreeHurtOnlyTogether: the three are named as one group and capped in one round, under which
-// the victim is below its threshold, and no innocent is accused: in 9 of 10 cases, as measured.
-// Where the other tasks of the machine come and go it is fewer (docs/design/0014-groups.md; the
-// aim is 10 of 10). Without the setting no round has several tasks.
+// the victim is below its threshold, and no innocent is accused: in 10 of 10 cases. Where the other
+// tasks of the machine come and go it is fewer. The seeds are not those on which the planner's numbers
+// were chosen (docs/design/0014-groups.md). Without the setting no round has several tasks.
 func TestThreeHurtOnlyTogether(t *testing.T) {
-	p := simulator()
+	p, cases := simulator(), int(*groupCases)
 	for _, c := range []struct {
-		name           string
-		groups, quiet  bool
-		cases, minutes int
-		least, wrong   int
+		name          string
+		groups, quiet bool
+		cases         int
+		least, wrong  int
 	}{
-		{"off", false, true, 3, 200, 0, 0},
-		{"quiet", true, true, 10, 200, 9, 0},
-		{"busy", true, false, 10, 300, 8, 1},
+		{"off", false, true, min(3, cases), 0, 0},
+		{"quiet", true, true, cases, 10, 0},
+		{"busy", true, false, cases, 9, 0},
 	} {
 		found, wrong := 0, 0
-		for seed := range uint64(c.cases) {
+		for seed := *firstGroup; seed < *firstGroup+uint64(c.cases); seed++ {
 			m, s, members := three(p, seed, c.quiet)
-			st := setup(t, detect.EvidenceMethod, c.minutes)
+			st := setup(t, detect.EvidenceMethod, 360)
 			st.Policy.Trial, st.Policy.Groups, st.Incidents = 3*time.Minute, c.groups, true
 			played := play(m, s, seed, st)
 			if got := joint(&played, m, members); got == "" {
@@ -89,7 +95,7 @@ func TestThreeHurtOnlyTogether(t *testing.T) {
 			for _, a := range played.Accusations {
 				if !a.Right {
 					wrong++
-					t.Logf("%s, case %d: %s is accused for %s", c.name, seed, a.Suspect, a.Victim)
+					t.Logf("%s, case %d: %s is accused for %s, member %v", c.name, seed, a.Suspect, a.Victim, slices.Contains(members, a.Suspect))
 				}
 			}
 		}

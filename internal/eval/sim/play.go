@@ -112,6 +112,7 @@ type caseRun struct {
 	over     []uint8         // of each task: a bit for each of the last five minutes, set if antagonists raised it over the threshold
 	victim   []int           // its index among the victims, -1 if it is none
 	accused  map[[2]int]bool
+	capped   map[[2]int]bool // of victim and capped task: it hurt the victim when a cap on it began
 	result   Case
 	name     string // of the machine
 	spans    map[[2]int][]span
@@ -134,7 +135,7 @@ func play(m *machine, s *Scenario, seed uint64, setup Setup) Case {
 	g := &caseRun{machine: m, setup: setup,
 		pipeline: pipeline.New(pipeline.Config{Machine: name, CPUs: m.platform.CPUs, Detect: setup.Rule.Params, Policy: setup.Policy, Charts: setup.Incidents}),
 		subjects: make([]pipeline.Subject, len(m.tasks)), extras: make([]sample.Extras, len(m.tasks)), over: make([]uint8, len(m.tasks)), victim: make([]int, len(m.tasks)),
-		accused: map[[2]int]bool{}, spans: map[[2]int][]span{}, name: name, follow: make([]stat.Moments, len(m.tasks)),
+		accused: map[[2]int]bool{}, capped: map[[2]int]bool{}, spans: map[[2]int][]span{}, name: name, follow: make([]stat.Moments, len(m.tasks)),
 		result: Case{Scenario: s, Seed: seed, Minutes: setup.Minutes}}
 	for i := range m.tasks {
 		t := &m.tasks[i]
@@ -353,7 +354,8 @@ func (g *caseRun) accuse(now sample.Millis, victim *sample.Task, who *detect.Sus
 		return // no task is accused
 	}
 	v, a := g.index(victim.Key), g.index(who.Key)
-	right := g.hurts(a, v)
+	// A group is named after rounds in which its members were capped.
+	right := g.hurts(a, v) || who.Basis == detect.ByGroup && g.capped[[2]int{v, a}]
 	if right {
 		for i, n := range g.victim {
 			if n < 0 {
@@ -411,6 +413,9 @@ func (g *caseRun) act(now sample.Millis, a *plan.Action) {
 	case plan.Adjust:
 		g.tasks[i].capped = limitOf(a)
 	case plan.Cap:
+		if victim := g.index(a.Victim); g.hurts(i, victim) {
+			g.capped[[2]int{victim, i}] = true
+		}
 		if g.tasks[i].trial = strings.HasPrefix(a.Why, "trial"); g.tasks[i].trial {
 			g.result.Trials++
 			if g.hurts(i, g.index(a.Victim)) {

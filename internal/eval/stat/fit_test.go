@@ -29,7 +29,7 @@ func TestFigure7(t *testing.T) {
 
 // The moments agree with those of the density, integrated by the midpoint rule.
 func TestDensities(t *testing.T) {
-	for _, d := range []Distribution{distuv.Normal{Mu: 3, Sigma: 0.4}, distuv.LogNormal{Mu: 0.5, Sigma: 0.3}, distuv.Gamma{Alpha: 4, Beta: 2}, Figure7, GEV{2, 0.3, 0}, GEV{2, 0.3, 0.1}} {
+	for _, d := range []Distribution{distuv.Normal{Mu: 3, Sigma: 0.4}, distuv.LogNormal{Mu: 0.5, Sigma: 0.3}, distuv.Gamma{Alpha: 4, Beta: 2}, Figure7, GEV{Location: 2, Scale: 0.3}, GEV{Location: 2, Scale: 0.3, Shape: 0.1}} {
 		lo, hi := d.Mean()-12*d.StdDev(), d.Mean()+60*d.StdDev()
 		const steps = 400_000
 		var mass, mean, square float64
@@ -42,7 +42,7 @@ func TestDensities(t *testing.T) {
 		within(t, fmt.Sprintf("%T", d)+"'s mean", mean, d.Mean(), 1e-3)
 		within(t, fmt.Sprintf("%T", d)+"'s σ", math.Sqrt(square-mean*mean), d.StdDev(), 5e-3)
 	}
-	if (GEV{0, 1, 1}).Mean() != math.Inf(1) || (GEV{0, 1, 0.5}).StdDev() != math.Inf(1) {
+	if (GEV{Scale: 1, Shape: 1}).Mean() != math.Inf(1) || (GEV{Scale: 1, Shape: 0.5}).StdDev() != math.Inf(1) {
 		t.Error("moments of a tail that has none")
 	}
 }
@@ -59,7 +59,7 @@ func TestFits(t *testing.T) {
 		}
 		return sum * 0.5
 	}
-	truth := GEV{1.73, 0.133, 0.15}
+	truth := GEV{Location: 1.73, Scale: 0.133, Shape: 0.15}
 	for _, c := range []struct {
 		name string
 		draw func() float64

@@ -270,7 +270,7 @@ func TestSpecsComeBack(t *testing.T) {
 	var want []spec.Spec
 	for i, state := range []spec.State{spec.Learning, spec.Insufficient, spec.Ready, spec.Stale} {
 		want = append(want, spec.Spec{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: fmt.Sprint(i)}, State: state,
-			Samples: 1000, Tasks: 7, CPUMean: 0.5, Mean: 1.25, StdDev: 0.125, SelfSamples: 900, SelfMean: 0.1, SelfStdDev: 0.01, Updated: 99})
+			Samples: 1000, Tasks: 7, CPUMean: 0.5, Mean: 1.25, StdDev: 0.125, SelfSamples: 900, SelfMean: 0.1, SelfStdDev: 0.01, Updated: 99, Sigmas: float64(i)})
 	}
 	other := want[0]
 	other.Job = "batch"
@@ -281,6 +281,12 @@ func TestSpecsComeBack(t *testing.T) {
 	m.Specs[2].State = 17
 	if got := m.List()[2].State; got != spec.Insufficient {
 		t.Errorf("a state to come is %s", got)
+	}
+	for _, bad := range []float64{-1, 1e9, math.NaN(), math.Inf(1)} {
+		m.Specs[2].Sigmas = bad
+		if got := m.List()[2].Sigmas; got != 0 {
+			t.Errorf("%v standard deviations are %v", bad, got)
+		}
 	}
 }
 

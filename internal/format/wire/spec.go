@@ -16,9 +16,18 @@ func SpecsOf(job sample.JobName, platform sample.Platform, revision uint64, all 
 		}
 		m.Specs = append(m.Specs, &Spec{Signal: string(s.Signal), Variant: s.Variant, State: Spec_State(s.State) + 1,
 			Samples: s.Samples, Tasks: int64(s.Tasks), CpuMean: s.CPUMean, Mean: s.Mean, Stddev: s.StdDev,
-			SelfSamples: s.SelfSamples, SelfMean: s.SelfMean, SelfStddev: s.SelfStdDev, Updated: int64(s.Updated)})
+			SelfSamples: s.SelfSamples, SelfMean: s.SelfMean, SelfStddev: s.SelfStdDev, Updated: int64(s.Updated), Sigmas: s.Sigmas})
 	}
 	return m
+}
+
+// sigmas is a Spec's Sigmas; 0, an agent's own number, if no threshold can be so far away.
+func sigmas(k float64) float64 {
+	const most = 100 // the same bound as an agent's own number has
+	if k > 0 && k <= most {
+		return k
+	}
+	return 0
 }
 
 // List returns the specs of a message. A spec in an unknown state is treated as
@@ -34,7 +43,7 @@ func (m *Specs) List() []spec.Spec {
 			Key: spec.Key{Job: sample.JobName(m.Job), Platform: sample.Platform(m.Platform),
 				Signal: sample.SignalName(s.Signal), Variant: s.Variant},
 			State: state, Samples: s.Samples, Tasks: int(s.Tasks), CPUMean: s.CpuMean, Mean: s.Mean, StdDev: s.Stddev,
-			SelfSamples: s.SelfSamples, SelfMean: s.SelfMean, SelfStdDev: s.SelfStddev, Updated: sample.Millis(s.Updated)})
+			SelfSamples: s.SelfSamples, SelfMean: s.SelfMean, SelfStdDev: s.SelfStddev, Updated: sample.Millis(s.Updated), Sigmas: sigmas(s.Sigmas)})
 	}
 	return all
 }

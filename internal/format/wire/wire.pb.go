@@ -751,6 +751,7 @@ type Spec struct {
 	SelfStddev    float64                `protobuf:"fixed64,10,opt,name=self_stddev,json=selfStddev,proto3" json:"self_stddev,omitempty"`
 	Updated       int64                  `protobuf:"zigzag64,11,opt,name=updated,proto3" json:"updated,omitempty"`                          // ms since the Unix epoch
 	SelfSamples   int64                  `protobuf:"varint,12,opt,name=self_samples,json=selfSamples,proto3" json:"self_samples,omitempty"` // of self_mean and self_stddev; 0: they are not known
+	Sigmas        float64                `protobuf:"fixed64,13,opt,name=sigmas,proto3" json:"sigmas,omitempty"`                             // standard deviations from the mean to the threshold; 0: as the agent is configured
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -865,6 +866,13 @@ func (x *Spec) GetUpdated() int64 {
 func (x *Spec) GetSelfSamples() int64 {
 	if x != nil {
 		return x.SelfSamples
+	}
+	return 0
+}
+
+func (x *Spec) GetSigmas() float64 {
+	if x != nil {
+		return x.Sigmas
 	}
 	return 0
 }
@@ -2060,7 +2068,7 @@ const file_wire_proto_rawDesc = "" +
 	"\bplatform\x18\x03 \x01(\tR\bplatform\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12)\n" +
 	"\x05specs\x18\x05 \x03(\v2\x13.quell.wire.v1.SpecR\x05specs\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xc9\x03\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\xe1\x03\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x18\n" +
 	"\avariant\x18\x02 \x01(\tR\avariant\x12/\n" +
@@ -2075,7 +2083,8 @@ const file_wire_proto_rawDesc = "" +
 	" \x01(\x01R\n" +
 	"selfStddev\x12\x18\n" +
 	"\aupdated\x18\v \x01(\x12R\aupdated\x12!\n" +
-	"\fself_samples\x18\f \x01(\x03R\vselfSamples\"l\n" +
+	"\fself_samples\x18\f \x01(\x03R\vselfSamples\x12\x16\n" +
+	"\x06sigmas\x18\r \x01(\x01R\x06sigmas\"l\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_LEARNING\x10\x01\x12\x16\n" +

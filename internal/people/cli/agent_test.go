@@ -36,6 +36,7 @@ tick: 25ms
 rules:
   - {match: "%[2]s/victim", job: victim, class: latency-sensitive}
   - {match: "%[2]s/loud", job: loud, class: batch}
+  - {match: "%[2]s/*", job: $1, class: batch}
 `
 
 // deadline allows for a busy machine.
@@ -163,16 +164,20 @@ func paced(cond func() bool) func() bool {
 // learnt waits until the victim's job has a spec.
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
-	quelltest.Until(t, "the victim's job has a spec", paced(func() bool {
-		var all []api.TaskView
-		if err := json.Unmarshal([]byte(quell(t, env, "top", "--once", "--json").Out), &all); err != nil {
-			return false // the agent has no tasks yet
-		}
-		return slices.ContainsFunc(all, func(v api.TaskView) bool {
-			ready := func(s api.SignalView) bool { return s.Spec.State == spec.Ready }
-			return strings.HasSuffix(string(v.Name), "/victim") && slices.ContainsFunc(v.Costs, ready)
-		})
-	}))
+	quelltest.Until(t, "the victim's job has a spec", paced(func() bool { return hasLearnt(t, env) }))
+}
+
+// hasLearnt reports whether the victim's job has a spec.
+func hasLearnt(t *testing.T, env map[string]string) bool {
+	t.Helper()
+	var all []api.TaskView
+	if err := json.Unmarshal([]byte(quell(t, env, "top", "--once", "--json").Out), &all); err != nil {
+		return false // the agent has no tasks yet
+	}
+	return slices.ContainsFunc(all, func(v api.TaskView) bool {
+		ready := func(s api.SignalView) bool { return s.Spec.State == spec.Ready }
+		return strings.HasSuffix(string(v.Name), "/victim") && slices.ContainsFunc(v.Costs, ready)
+	})
 }
 
 // limit reads a task's CPU limit from the kernel.

@@ -117,12 +117,12 @@ func (a *commands) specs() *cobra.Command {
 	c := &cluster.Client{}
 	var job, platform string
 	fetch := func(ctx context.Context) ([]cluster.Spec, error) { return c.Specs(ctx, job, platform) }
-	columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#cpu", "#version", "#machines", "left out"}
+	columns := []string{"job", "platform", "signal", "variant", "state", "#tasks", "#samples", "#mean", "#stddev", "#threshold", "#cpu", "#version", "#machines", "left out"}
 	cmd := list(a, &cobra.Command{
 		Use: "specs", Short: "list the normal costs of jobs, learnt from the whole cluster",
 	}, fetch, columns, func(s cluster.Spec) []string {
 		return []string{string(s.Job), string(s.Platform), string(s.Signal), s.Variant, s.State.String(), fmt.Sprint(s.Tasks), fmt.Sprint(s.Samples),
-			fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(s.CPUMean), fmt.Sprint(s.Version), fmt.Sprint(s.Machines), machinesLeftOut(&s)}
+			fourDigits(s.Mean), fourDigits(s.StdDev), fourDigits(float64(s.Threshold)), fourDigits(s.CPUMean), fmt.Sprint(s.Version), fmt.Sprint(s.Machines), machinesLeftOut(&s)}
 	})
 	cmd.Flags().StringVar(&job, "job", "", "only this job's")
 	cmd.Flags().StringVar(&platform, "platform", "", "only this platform's")

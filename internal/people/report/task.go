@@ -114,6 +114,9 @@ func (s Style) specText(v api.SignalView) string {
 	}
 	if v.Spec.Provisional || v.Spec.State == spec.Ready {
 		text += fmt.Sprintf(", normal is %s ± %s", s.cost(v.Signal, v.Spec.Mean), s.cost(v.Signal, v.Spec.StdDev))
+		if v.Spec.Sigmas > 0 {
+			text += fmt.Sprintf(" (threshold at %.1f deviations, of the job's distribution)", v.Spec.Sigmas)
+		}
 	}
 	return text
 }

@@ -109,7 +109,7 @@ var table = []row{
 	{pkg: "lab/render/parquet", may: "lab/analyse lab/render core/stat", outside: "github.com/parquet-go", why: "a study's numbers as Parquet; separate, so that nothing else links Parquet"},
 	{pkg: "lab/depot", outside: "github.com/aws/aws-sdk-go-v2/aws", why: "files to and from S3-compatible storage; links only AWS's signer, since guests boot quell"},
 	{pkg: "lab/fault", why: "tests only, of the shipped quell lab, killed and disturbed"},
-	{pkg: "eval/stat", outside: "gonum.org/v1/gonum", why: "statistics of evaluations, with gonum, which the agent does not link"},
+	{pkg: "eval/stat", may: "core/stat", outside: "gonum.org/v1/gonum", why: "statistics of evaluations, with gonum, which the agent does not link"},
 	{pkg: "eval/rivals", may: "core/detect", why: "other projects' rules as detect's parameters"},
 	{pkg: "eval/sim", may: "core/sample core/stat core/spec core/detect core/plan format/trace core/pipeline core/incident eval/rivals eval/stat", why: "the real detect and plan on simulated machines; writes labelled traces"},
 	{pkg: "eval/quality", may: "core/detect core/plan eval/sim eval/rivals eval/stat", why: "counts how often rules are right on the simulator's scenarios"},

@@ -119,7 +119,7 @@ func SpecsOf(rows []json.RawMessage, now sample.Millis) ([]store.Spec, error) {
 		s := store.Spec{At: int64(now)}
 		into := []any{&s.Job, &s.Platform, &s.Signal, &s.Variant, &s.State, &s.Tasks, &s.Samples, &s.CPUMean, &s.Mean, &s.StdDev, &s.Last, &s.Machines, &s.MachinesOut,
 			&s.SelfSamples, &s.SelfMean, &s.SelfStdDev, &s.At, &s.Version,
-			&s.Since, &s.P50, &s.P90, &s.P99, &s.Usage, &s.LeftOut}
+			&s.Since, &s.P50, &s.P90, &s.P99, &s.Usage, &s.LeftOut, &s.Sigmas}
 		if err := json.Unmarshal(row, &into); err != nil {
 			return nil, fmt.Errorf("read specs: %w", err)
 		}
@@ -136,7 +136,7 @@ func KeyOf(v *store.Spec) spec.Key {
 // SpecOf converts a stored version to a spec.Spec.
 func SpecOf(v *store.Spec) spec.Spec {
 	out := spec.Spec{Key: KeyOf(v), Samples: v.Samples, Tasks: int(v.Tasks), CPUMean: v.CPUMean, Mean: v.Mean, StdDev: v.StdDev,
-		SelfSamples: v.SelfSamples, SelfMean: v.SelfMean, SelfStdDev: v.SelfStdDev, Updated: sample.Millis(v.At)}
+		SelfSamples: v.SelfSamples, SelfMean: v.SelfMean, SelfStdDev: v.SelfStdDev, Sigmas: v.Sigmas, Updated: sample.Millis(v.At)}
 	if out.State.UnmarshalText([]byte(v.State)) != nil {
 		out.State = spec.Insufficient
 	}
