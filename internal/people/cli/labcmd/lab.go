@@ -33,7 +33,7 @@ func Command(shared *app.App) *cobra.Command {
 		Use: "lab", Short: "run controlled co-location experiments", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labCompare(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP(), a.labImage())
+	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labCompare(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labImage())
 	return cmd
 }
 
