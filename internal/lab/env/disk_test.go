@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
@@ -287,66 +286,6 @@ func TestDiskGuestOnANetwork(t *testing.T) {
 	}
 	if err := e.Close(); err != nil {
 		t.Error(err)
-	}
-}
-
-// Each failure of a guest says what to do.
-func TestDiskGuestFails(t *testing.T) {
-	for _, c := range []struct {
-		name, want string
-		lack       bool
-	}{
-		{"without-cloud-init", "its image has no cloud-init", true},
-		{"hangs", "hangs at boot, or its image has no cloud-init", false},
-		{"panics", "kernel panic: VFS: Unable to mount root fs", false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m, p := fakeGuest(t, c.name)
-			m.patience = patience{login: 10 * time.Second}
-			if c.name == "hangs" {
-				m.patience.login = time.Second
-			}
-			_, err := m.Make(t.Context(), p)
-			var lack *lab.LackError
-			if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &lack) != c.lack {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-			if left := m.trees[false].Leftovers(); slices.ContainsFunc(left, func(s string) bool { return strings.Contains(s, "e1.") }) {
-				t.Errorf("left %v", left)
-			}
-		})
-	}
-}
-
-// A guest that is lost while a program runs, and one whose disk cannot grow, are lost hosts
-// to the engine: the run is made again.
-func TestDiskGuestIsLost(t *testing.T) {
-	for _, c := range []struct {
-		name, want string
-		signal     unix.Signal
-	}{
-		{"killed", "SSH ended", unix.SIGKILL},
-		{"full", "the host's disk is full", unix.SIGUSR1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m, p := fakeGuest(t, c.name)
-			e := makeEnv(t, m, p)
-			q, err := e.Start(t.Context(), lab.Job{Argv: []string{os.Args[0], "play-work", "waits"}, WaitsForStart: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := e.(*qemuGuest).qemu.Process.Signal(c.signal); err != nil {
-				t.Fatal(err)
-			}
-			<-q.Done()
-			var lost *lostGuest
-			if err := q.Err(); !errors.As(err, &lost) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-		})
 	}
 }
 

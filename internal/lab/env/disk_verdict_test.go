@@ -56,8 +56,8 @@ func (silent) Run(int, *study.Planned, int)               {}
 func (silent) Phase(string, time.Duration, time.Duration) {}
 func (silent) Done(*result.Run)                           {}
 
-// Whatever happens to a co-runner's guest, the run gets a verdict that says so, and nothing
-// is left of both guests.
+// Whatever happens to a co-runner's guest, the run gets a verdict that says what it was and,
+// where the user can do something, what. Nothing is left of both guests.
 func TestVerdictsOfDiskGuests(t *testing.T) {
 	works := []string{os.Args[0], "play-work", "waits"}
 	for _, c := range []struct {
@@ -83,7 +83,7 @@ func TestVerdictsOfDiskGuests(t *testing.T) {
 			m, p := fakeGuest(t, "good")
 			m.patience = patience{login: 20 * time.Second}
 			if c.disk == "hangs" {
-				m.patience.login = 2 * time.Second
+				m.patience.login = time.Second
 			}
 			disk := filepath.Join(filepath.Dir(p.Environment.Image), "nosuch.img")
 			if c.disk != "" {
@@ -101,7 +101,7 @@ roles:
   bg: {workload: work, environment: other}
 controls: {solo: false, aa_pairs: 0}
 design: {repetitions: 1}
-run: {retries: 0, for: 1s, min_overlap: 0%%, cooldown: 0s, timeout: 1m}
+run: {retries: 0, for: 300ms, min_overlap: 0%%, cooldown: 0s, timeout: 1m}
 `, p.Environment.Image, disk)
 			s, err := study.Parse("t.yaml", []byte(text), study.Known{Builtins: []string{"burn"}})
 			if err != nil {
