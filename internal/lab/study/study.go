@@ -106,7 +106,7 @@ type Model struct {
 // parser for its metric, or a server with a load generator.
 type Workload struct {
 	Name    string `key:"-"`
-	Builtin string `key:"builtin" help:"a built-in kernel, e.g. cpu-burn, primes, triad, chase, syscall, fault, burst, idle"`
+	Builtin string `key:"builtin" help:"a built-in kernel, e.g. cpu-burn, primes, triad, chase, syscall, burst, idle"`
 	Options string `key:"options" help:"flags of the built-in kernel"`
 	// Threads 0 means one per CPU of the environment ("as many processes as CPUs").
 	Threads    int           `key:"threads"`
