@@ -253,7 +253,7 @@ lab-papers: bin/quell ## run one study from its image to its report: STUDY=vm-ma
 test-image: bin/quell ## boot the image of quell lab image build and run its programs (root, with mmdebstrap)
 	@test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/bench" || bin/quell lab image build bench
 	go vet -tags images ./internal/lab/env
-	go test -tags images -count 1 -v -timeout 40m -run '^TestImage$$' ./internal/lab/env
+	go test -tags images -count 1 -v -timeout 40m -run '^TestImage' ./internal/lab/env
 
 lab-fault: ## kill -9 a study at 50 moments, and disturb its runs (root, 5 minutes; LABFAULT='-seed 1' for the same moments again)
 	go test -count 1 -v -timeout 30m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -kills 50 -seed 0 $(LABFAULT)

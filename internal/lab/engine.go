@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"io"
+	"os"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -83,6 +84,21 @@ type Maker interface {
 	Make(ctx context.Context, part *study.Part) (Environment, error)
 	// Sweep removes what is left of an earlier lab that was killed.
 	Sweep() error
+}
+
+// Linker is a Maker that puts environments themselves on a network: programs in guests and
+// containers cannot enter a namespace of this machine.
+type Linker interface {
+	MakeOn(ctx context.Context, part *study.Part, l Link) (Environment, error)
+}
+
+// Link is a part's place on its study's network.
+type Link interface {
+	// Path is a file by which a process of this machine enters the part's namespace.
+	Path() string
+	// Tap returns a new tap device for a guest's network card. It ends with the last copy
+	// of the file.
+	Tap() (*os.File, error)
 }
 
 // Observer watches a run from its common start on.

@@ -15,8 +15,9 @@ type answering interface {
 }
 
 // patienceToServe is the time limit for a server to answer: a server of files takes
-// milliseconds, on a busy machine some seconds.
-const patienceToServe = 30 * time.Second
+// milliseconds, on a busy machine some seconds; in an emulated guest, which makes its own
+// certificate, half a minute.
+const patienceToServe = 2 * time.Minute
 
 // webPort is the port on which all of the lab's web servers listen.
 const webPort = 80

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -64,25 +65,47 @@ func newPair() (pair, error) {
 	return pair{string(pem.EncodeToMemory(block)), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))}, nil
 }
 
+// controlCard is the hardware address of the network card through which the lab reaches a
+// guest that has another one too.
+const controlCard = "52:54:00:00:00:01"
+
+// linkCard is the hardware address of a guest's card on its study's network, where no other
+// guest has the part's address.
+func linkCard(a netip.Addr) string {
+	ip := a.As4()
+	return net.HardwareAddr{0x52, 0x54, ip[0], ip[1], ip[2], ip[3]}.String()
+}
+
 // seed writes what cloud-init's data source NoCloud reads (its documentation,
-// reference/datasources/nocloud) into a folder, which QEMU shows the guest as a disk.
-func seed(dir, name string, k *keys) error {
-	// JSON is YAML.
-	user, err := json.Marshal(map[string]any{
+// reference/datasources/nocloud) into a folder, which QEMU shows the guest as a disk. on is
+// the guest's address on its study's network; not valid: it has none.
+func seed(dir, name string, k *keys, on netip.Prefix) error {
+	user := map[string]any{
 		"disable_root": false, "ssh_pwauth": false, "ssh_authorized_keys": []string{k.login.public},
 		"users":    []any{map[string]any{"name": "root", "ssh_authorized_keys": []string{k.login.public}}},
 		"ssh_keys": map[string]string{"ed25519_private": k.host.private, "ed25519_public": k.host.public},
 		// What a guest of some minutes does not need, and what would disturb its runs.
 		"package_update": false, "package_upgrade": false, "ssh": map[string]any{"emit_keys_to_console": false},
-	})
-	if err != nil {
-		return err
 	}
-	for file, text := range map[string]string{
-		"meta-data": "instance-id: " + name + "\nlocal-hostname: quell\n",
-		"user-data": "#cloud-config\n" + string(user) + "\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+	files := map[string]any{"user-data": user, "meta-data": map[string]string{"instance-id": name, "local-hostname": "quell"}}
+	if on.IsValid() {
+		card := func(name, mac string) map[string]any {
+			// Without set-name cloud-init matches a card by the entry's own name.
+			return map[string]any{"match": map[string]string{"macaddress": mac}, "set-name": name}
+		}
+		control, link := card("control", controlCard), card("study", linkCard(on.Addr()))
+		control["dhcp4"], link["addresses"] = true, []string{on.String()}
+		files["network-config"] = map[string]any{"version": 2, "ethernets": map[string]any{"control": control, "study": link}}
+	}
+	for file, content := range files {
+		text, err := json.Marshal(content) // JSON is YAML
+		if err == nil {
+			if file == "user-data" {
+				text = append([]byte("#cloud-config\n"), text...)
+			}
+			err = os.WriteFile(filepath.Join(dir, file), append(text, '\n'), 0o600)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -90,10 +113,16 @@ func seed(dir, name string, k *keys) error {
 }
 
 // prepareDisk writes a guest's seed and returns QEMU's configuration.
-func (m *Maker) prepareDisk(p *study.Part, accel, dir string, k *keys) (guest.Machine, error) {
+func (m *Maker) prepareDisk(p *study.Part, accel, dir string, k *keys, linked bool) (guest.Machine, error) {
 	i, err := image.Find(p.Environment.Image, p.Environment.Kernel)
 	if err != nil {
 		return guest.Machine{}, err
+	}
+	var on netip.Prefix
+	if linked {
+		if on, err = netip.ParsePrefix(p.Address); err != nil {
+			return guest.Machine{}, fmt.Errorf("address on network %s: %w", p.Environment.Network, err)
+		}
 	}
 	for _, one := range []*pair{&k.login, &k.host} {
 		if *one, err = newPair(); err != nil {
@@ -104,14 +133,22 @@ func (m *Maker) prepareDisk(p *study.Part, accel, dir string, k *keys) (guest.Ma
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		return guest.Machine{}, err
 	}
-	if err := seed(folder, filepath.Base(dir), k); err != nil {
+	if err := seed(folder, filepath.Base(dir), k, on); err != nil {
 		return guest.Machine{}, fmt.Errorf("write the guest's seed: %w", err)
 	}
-	return diskSpec(&p.Environment, i, accel, dir, folder), nil
+	return diskSpec(&p.Environment, i, accel, dir, folder, on), nil
 }
 
+// tapFile is the number of the tap device's file in QEMU: the first after the standard ones.
+const tapFile = "3"
+
 // diskSpec returns QEMU's configuration for a guest from an image.
-func diskSpec(e *study.Environment, i image.Image, accel, dir, seed string) guest.Machine {
+func diskSpec(e *study.Environment, i image.Image, accel, dir, seed string, on netip.Prefix) guest.Machine {
+	control, link := "", []string(nil)
+	if on.IsValid() {
+		control = ",mac=" + controlCard
+		link = []string{"-netdev", "tap,id=link,fd=" + tapFile, "-device", "virtio-net-pci,netdev=link,romfile=,mac=" + linkCard(on.Addr())}
+	}
 	m := guest.Machine{Arch: nativeArch(), Kernel: i.Kernel, Initramfs: i.Initrd, CPUs: guest.CPUs{Sockets: 1, Cores: e.CPUs},
 		MemoryMB: int(e.Memory >> 20), KVM: accel == "kvm", Parallel: true,
 		Append: "root=/dev/vda1 rw systemd.show_status=0",
@@ -119,8 +156,9 @@ func diskSpec(e *study.Environment, i image.Image, accel, dir, seed string) gues
 		Args: []string{"-S", "-qmp", "unix:" + comma(filepath.Join(dir, "qmp")) + ",server=on,wait=off",
 			"-blockdev", "driver=vvfat,node-name=seed,label=cidata,read-only=on,dir=" + comma(seed), "-device", "virtio-blk-pci,drive=seed",
 			// Port 0 is any that is free: two labs do not compete for one.
-			"-netdev", "user,id=net,hostfwd=tcp:127.0.0.1:0-:22", "-device", "virtio-net-pci,netdev=net,romfile=",
+			"-netdev", "user,id=net,hostfwd=tcp:127.0.0.1:0-:22", "-device", "virtio-net-pci,netdev=net,romfile=" + control,
 			"-device", "virtio-rng-pci"}}
+	m.Args = append(m.Args, link...)
 	if accel == "tcg" {
 		// A plain model and no mitigations: emulated vector instructions and switches of the
 		// page tables cost a third of the boot.

@@ -5,15 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
@@ -36,6 +38,13 @@ func fakeQEMU(args []string) error {
 	}
 	trouble := strings.TrimSuffix(filepath.Base(value("file=", ",")), ".img")
 	fmt.Println("booting the fake guest")
+	if strings.Contains(strings.Join(args, " "), "tap,id=link,fd=3 ") {
+		text, err := io.ReadAll(os.NewFile(3, "tap"))
+		if err != nil {
+			return err
+		}
+		fmt.Printf("its tap says %q\n", text)
+	}
 	if trouble == "panics" {
 		fmt.Println("Kernel panic - not syncing: VFS: Unable to mount root fs")
 		return nil
@@ -115,12 +124,18 @@ func serveSSH(door net.Listener, seed, trouble string) error {
 		return nil, nil
 	}}
 	config.AddHostKey(key)
+	lost := make(chan os.Signal, 1)
+	signal.Notify(lost, unix.SIGUSR2)
 	go func() {
 		for {
 			conn, err := door.Accept()
 			if err != nil {
 				return
 			}
+			go func() {
+				<-lost
+				_ = errors.Join(door.Close(), conn.Close())
+			}()
 			go func() {
 				_, channels, requests, err := ssh.NewServerConn(conn, config)
 				if err != nil {
@@ -172,10 +187,7 @@ func fakeGuest(t *testing.T, name string) (*Maker, *study.Part) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	disk := filepath.Join(dir, name+".img")
-	if err := os.WriteFile(disk, []byte("QFI\xfb"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	disk := fakeDisk(t, dir, name)
 	m.settled = filepath.Join(dir, "settled")
 	if err := os.WriteFile(m.settled, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -183,6 +195,16 @@ func fakeGuest(t *testing.T, name string) (*Maker, *study.Part) {
 	p := part(study.QEMU)
 	p.Environment.Image, p.Environment.Memory, p.Environment.Accel = disk, 256<<20, []string{"tcg"}
 	return m, p
+}
+
+// fakeDisk makes an image of a name.
+func fakeDisk(t *testing.T, dir, name string) string {
+	t.Helper()
+	disk := filepath.Join(dir, name+".img")
+	if err := os.WriteFile(disk, []byte("QFI\xfb"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return disk
 }
 
 // A guest from an image gets a seed, is reached by SSH with the seed's keys, and runs
@@ -220,81 +242,72 @@ func TestDiskGuest(t *testing.T) {
 	}
 }
 
-// Each failure of a guest says what to do.
-func TestDiskGuestFails(t *testing.T) {
-	for _, c := range []struct {
-		name, want string
-		lack       bool
-	}{
-		{"without-cloud-init", "its image has no cloud-init", true},
-		{"hangs", "hangs at boot, or its image has no cloud-init", false},
-		{"panics", "kernel panic: VFS: Unable to mount root fs", false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m, p := fakeGuest(t, c.name)
-			m.patience = patience{login: 10 * time.Second}
-			if c.name == "hangs" {
-				m.patience.login = time.Second
-			}
-			_, err := m.Make(t.Context(), p)
-			var lack *lab.LackError
-			if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &lack) != c.lack {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-			if left := m.trees[false].Leftovers(); slices.ContainsFunc(left, func(s string) bool { return strings.Contains(s, "e1.") }) {
-				t.Errorf("left %v", left)
-			}
-		})
+// pipe is a network whose tap device is a pipe.
+type pipe struct{}
+
+func (pipe) Path() string { return "" }
+func (pipe) Tap() (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
 	}
+	_, err = w.WriteString("hello")
+	return r, errors.Join(err, w.Close())
 }
 
-// A guest that is lost while a program runs, and one whose disk cannot grow, are lost hosts
-// to the engine: the run is made again.
-func TestDiskGuestIsLost(t *testing.T) {
-	for _, c := range []struct {
-		name, want string
-		signal     unix.Signal
-	}{
-		{"killed", "SSH ended", unix.SIGKILL},
-		{"full", "the host's disk is full", unix.SIGUSR1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m, p := fakeGuest(t, c.name)
-			e := makeEnv(t, m, p)
-			q, err := e.Start(t.Context(), lab.Job{Argv: []string{os.Args[0], "play-work", "waits"}, WaitsForStart: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := e.(*qemuGuest).qemu.Process.Signal(c.signal); err != nil {
-				t.Fatal(err)
-			}
-			<-q.Done()
-			var lost *lostGuest
-			if err := q.Err(); !errors.As(err, &lost) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+// A guest on a network gets the tap device's file, and its address by the seed.
+func TestDiskGuestOnANetwork(t *testing.T) {
+	m, p := fakeGuest(t, "good")
+	var mu sync.Mutex
+	var console []string
+	m.opt.Console = func(_, line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		console = append(console, line)
+	}
+	if _, err := m.MakeOn(t.Context(), p, pipe{}); err == nil || !strings.Contains(err.Error(), "address on network") {
+		t.Errorf("without an address: %v", err)
+	}
+	p.Environment.Network, p.Address = "lan", "10.77.1.2/16"
+	e, err := m.MakeOn(t.Context(), p, pipe{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	if !slices.Contains(console, `its tap says "hello"`) {
+		t.Errorf("console %q", console)
+	}
+	mu.Unlock()
+	text, err := os.ReadFile(filepath.Join(e.(*qemuGuest).dir, "seed", "network-config"))
+	const want = `{"ethernets":{"control":{"dhcp4":true,"match":{"macaddress":"52:54:00:00:00:01"},"set-name":"control"},` +
+		`"study":{"addresses":["10.77.1.2/16"],"match":{"macaddress":"52:54:0a:4d:01:02"},"set-name":"study"}},"version":2}` + "\n"
+	if string(text) != want || err != nil {
+		t.Errorf("%s%v\nwant %s", text, err, want)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
 // QEMU's command line for a guest from an image.
 func TestDiskSpec(t *testing.T) {
 	e := &study.Environment{CPUs: 2, Memory: 1 << 30}
+	on := netip.MustParsePrefix("10.77.1.2/16")
 	for _, c := range []struct {
 		name, accel string
 		image       image.Image
+		on          netip.Prefix
 		want        []string
 		not         []string
 	}{
-		{"its own kernel", "tcg", image.Image{Disk: "/i/disk.img", Format: "raw", Kernel: "/i/vmlinuz", Initrd: "/i/initrd.img"},
-			[]string{"-kernel /i/vmlinuz -initrd /i/initrd.img", "root=/dev/vda1", "tcg,thread=multi", "-smp 2,", "-m 1024", "snapshot=on"}, nil},
-		{"as clouds have them", "kvm", image.Image{Disk: "/i/a,b.qcow2", Format: "qcow2"},
+		{"its own kernel", "tcg", image.Image{Disk: "/i/disk.img", Format: "raw", Kernel: "/i/vmlinuz", Initrd: "/i/initrd.img"}, netip.Prefix{},
+			[]string{"-kernel /i/vmlinuz -initrd /i/initrd.img", "root=/dev/vda1", "tcg,thread=multi", "-smp 2,", "-m 1024", "snapshot=on", "-device virtio-net-pci,netdev=net,romfile= "}, []string{"tap"}},
+		{"on a network", "tcg", image.Image{Disk: "/i/disk.img", Format: "raw", Kernel: "/i/vmlinuz", Initrd: "/i/initrd.img"}, on,
+			[]string{"-device virtio-net-pci,netdev=net,romfile=,mac=52:54:00:00:00:01 ", "-netdev tap,id=link,fd=3 -device virtio-net-pci,netdev=link,romfile=,mac=52:54:0a:4d:01:02"}, nil},
+		{"as clouds have them", "kvm", image.Image{Disk: "/i/a,b.qcow2", Format: "qcow2"}, netip.Prefix{},
 			[]string{"file=/i/a,,b.qcow2,if=none,id=drive0,format=qcow2,snapshot=on", "-accel kvm", "label=cidata", "hostfwd=tcp:127.0.0.1:0-:22"}, []string{"-kernel", "-append", "-initrd"}},
 	} {
-		cmd, err := diskSpec(e, c.image, c.accel, "/scratch", "/scratch/seed").Command(t.Context())
+		cmd, err := diskSpec(e, c.image, c.accel, "/scratch", "/scratch/seed", c.on).Command(t.Context())
 		if err != nil {
 			quelltest.Skip(t, "qemu-system-x86_64", err)
 		}

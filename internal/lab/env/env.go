@@ -94,6 +94,11 @@ func (m *Maker) at(ns int64) time.Time { return m.base.Add(time.Duration(ns - m.
 // Make makes and, for a guest or a container, boots a part's environment. A capability
 // that the machine lacks is a *lab.LackError.
 func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error) {
+	return m.MakeOn(ctx, p, nil)
+}
+
+// MakeOn implements lab.Linker for containers and for guests from a disk image.
+func (m *Maker) MakeOn(ctx context.Context, p *study.Part, l lab.Link) (lab.Environment, error) {
 	var e lab.Environment
 	facts := m.Here()
 	err := facts.Refuse(p)
@@ -104,9 +109,9 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	case study.Bare, study.Cgroup:
 		e, err = m.native(p)
 	case study.LXC:
-		e, err = m.container(ctx, p)
+		e, err = m.container(ctx, p, l)
 	case study.QEMU:
-		e, err = m.machine(ctx, p)
+		e, err = m.machine(ctx, p, l)
 	case study.Xen:
 		e, err = m.domain(ctx, p)
 	default:

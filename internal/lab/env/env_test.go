@@ -3,6 +3,7 @@ package env
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/network"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -37,6 +39,12 @@ func TestMain(m *testing.M) {
 		die(AgentMain(os.Args[1:]))
 	case "play-qemu":
 		die(fakeQEMU(os.Args[1:]))
+	case "play-enter":
+		die(network.Enter(os.Args[1], os.Args[2:]))
+	case "play-get":
+		die(get(os.Args[1]))
+	case "play-signal":
+		die(signalQEMU(os.Args[1]))
 	case "play-work":
 		work()
 	case "play-lab":
@@ -52,6 +60,16 @@ func die(err error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// get prints the status of an answer.
+func get(url string) error {
+	r, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	fmt.Println(r.Status)
+	return r.Body.Close()
 }
 
 // work is like quell's own workloads: it waits for a line if told to, prints where it

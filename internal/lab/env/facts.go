@@ -23,6 +23,7 @@ import (
 type Facts struct {
 	Arch                                        string // Go's name
 	Memory, LXC, QEMU, KVM, Kernel, FirstDomain bool
+	NoTap                                       bool // no tap devices for guests' networks
 	// Program reports whether the machine has a program, by name or path.
 	Program func(name string) bool
 	// Image, if not nil, returns the error with which the machine lacks an image.
@@ -34,6 +35,7 @@ func (m *Maker) Here() Facts {
 	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
 	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed("qemu-system-x86_64"), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
 	f.Image = func(name, kernel string) error { _, err := image.Find(name, kernel); return err }
+	f.NoTap = unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil
 	_, err := m.opt.Kernel()
 	f.Kernel = err == nil
 	for _, file := range []string{"/sys/fs/cgroup/cgroup.controllers", "/proc/cgroups"} {
@@ -73,6 +75,8 @@ func (f *Facts) Refuse(p *study.Part) error {
 			return lack("qemu-system-x86_64 is missing", "apt-get install --no-install-recommends qemu-system-x86")
 		case !f.KVM && !slices.Contains(accelerators(*e), "tcg"):
 			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; tcg in the environment's accel: emulates the CPU, and its times are not those of the machine")
+		case e.Network != "" && f.NoTap:
+			return lack("a guest on a network needs /dev/net/tun", "modprobe tun, as root")
 		case e.Image == "" && e.Kernel == "" && !f.Kernel:
 			return lack("a kernel for amd64 guests is missing", "go run ./internal/lab/guest/fetch, or kernel: in the environment")
 		case e.Image != "" && f.Image != nil:

@@ -40,7 +40,7 @@ const (
 	socketName = "agent"
 )
 
-func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment, err error) {
+func (m *Maker) container(ctx context.Context, p *study.Part, l lab.Link) (_ lab.Environment, err error) {
 	lxc, err := exec.LookPath("lxc-start")
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (m *Maker) container(ctx context.Context, p *study.Part) (_ lab.Environment
 	if err != nil {
 		return nil, err
 	}
-	config, err := m.lxcConfig(b, dir)
+	config, err := m.lxcConfig(b, dir, l)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, 
 // lxcConfig makes the container's root and writes its configuration
 // (lxc.container.conf(5)). The root contains empty directories. The host's directories
 // are mounted onto them in the container's own mount namespace, read-only.
-func (m *Maker) lxcConfig(b *partCgroup, dir string) (string, error) {
+func (m *Maker) lxcConfig(b *partCgroup, dir string, l lab.Link) (string, error) {
 	exe, err := m.program()
 	if err != nil {
 		return "", err
@@ -151,7 +151,11 @@ func (m *Maker) lxcConfig(b *partCgroup, dir string) (string, error) {
 	}
 	set("uts.name", "quell")
 	set("rootfs.path", "dir:"+root)
-	set("net.0.type", "empty")
+	if l == nil {
+		set("net.0.type", "empty")
+	} else {
+		set("namespace.share.net", l.Path())
+	}
 	set("apparmor.profile", "unconfined")
 	set("mount.auto", "proc:mixed sys:ro")
 	set("autodev", "1")

@@ -52,7 +52,7 @@ func nativeArch() guest.Arch { return guest.Arch(runtime.GOARCH) }
 const kvmBootTimeout = 20 * time.Second
 
 // machine boots a guest on the first accelerator that works.
-func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, error) {
+func (m *Maker) machine(ctx context.Context, p *study.Part, l lab.Link) (lab.Environment, error) {
 	wanted := accelerators(p.Environment)
 	var errs []error
 	for _, accel := range wanted {
@@ -63,7 +63,7 @@ func (m *Maker) machine(ctx context.Context, p *study.Part) (lab.Environment, er
 			errs = append(errs, known)
 			continue
 		}
-		e, err := m.boot(ctx, p, accel)
+		e, err := m.boot(ctx, p, accel, l)
 		var lack *lab.LackError
 		if ctx.Err() != nil || errors.As(asLackError(err), &lack) {
 			return nil, err
@@ -111,7 +111,7 @@ func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
 	return "none"
 }
 
-func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.Environment, err error) {
+func (m *Maker) boot(ctx context.Context, p *study.Part, accel string, l lab.Link) (_ lab.Environment, err error) {
 	limit := patienceToBoot
 	if accel == "kvm" {
 		fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -144,7 +144,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 		if limit = m.patience.login; accel == "kvm" {
 			limit = min(limit, patienceToBoot)
 		}
-		spec, err = m.prepareDisk(p, accel, dir, &k)
+		spec, err = m.prepareDisk(p, accel, dir, &k, l != nil)
 	}
 	if err != nil {
 		return nil, err
@@ -157,6 +157,14 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string) (_ lab.En
 	g := &qemuGuest{partCgroup: b, qemu: cmd, dir: dir, ended: make(chan struct{})}
 	last := &tail{to: m.console(p.Name())}
 	cmd.Stdout, cmd.Stderr = last, last
+	if l != nil {
+		tap, err := l.Tap()
+		if err != nil {
+			return nil, err
+		}
+		defer tap.Close() // QEMU has its own copy
+		cmd.ExtraFiles = []*os.File{tap}
+	}
 	if err := b.tree.Launch(b.task, cmd, sample.Set{}); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package env
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -87,6 +89,14 @@ func TestGuest(t *testing.T) {
 	var lack *lab.LackError
 	if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"/no/such/program"}, WaitsForStart: true}); !errors.As(err, &lack) {
 		t.Errorf("a program that is missing: %v", err)
+	}
+	// All that QEMU itself has used since its start is the part's, or it would count as foreign.
+	stat, err := host.ReadProcessStat(fmt.Sprintf("/proc/%d/stat", g.qemu.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u, err := e.Usage(); err != nil || u.Total() < stat.Used-100*time.Millisecond { // it forked outside
+		t.Errorf("the part has used %v, QEMU alone %v: %v", u.Total(), stat.Used, err)
 	}
 	held := lab.Job{Argv: []string{exe, "play-work"}, Stdout: &said{}}
 	q, err := e.Start(t.Context(), held)

@@ -8,5 +8,5 @@
 // checks itself: a generator that cannot keep its own schedule reports that.
 //
 // [Closed] is a closed loop: each connection sends the next request when it has its
-// answer. It measures the maximum rate ([Maximum]); its latencies are not meaningful.
+// answer. It measures the maximum rate; its latencies are not meaningful.
 package httpload

@@ -72,10 +72,10 @@ func (o *Options) client() *http.Client {
 
 // Errors counts failed requests by cause.
 type Errors struct {
-	Connect int `json:"connect"` // no connection
-	Timeout int `json:"timeout"` // no whole answer in time
-	Status  int `json:"status"`  // an answer that is not 2xx
-	Other   int `json:"other"`   // the connection broke, or the answer was malformed
+	Connect int // no connection
+	Timeout int // no whole answer in time
+	Status  int // an answer that is not 2xx
+	Other   int // the connection broke, or the answer was malformed
 }
 
 // Sum is the number of all failed requests.
@@ -141,7 +141,6 @@ type tally struct {
 	r        Result
 	latency  []time.Duration // from the intended start
 	service  []time.Duration // from the sending
-	late     []time.Duration // from the intended start to the sending
 	first    error
 }
 
@@ -160,7 +159,6 @@ func (t *tally) add(a answer) {
 		return
 	}
 	t.r.Sent++
-	t.late = append(t.late, max(0, a.sent.Sub(a.intended)))
 	if a.err != nil {
 		t.r.Errors.count(a.err)
 		if t.first == nil {
@@ -176,10 +174,9 @@ func (t *tally) add(a answer) {
 // result computes the final figures.
 func (t *tally) result() *Result {
 	r := &t.r
-	r.Seconds = t.to.Sub(t.from).Seconds()
-	r.Rate = float64(r.finished) / r.Seconds
-	r.Throughput = float64(r.Bytes) / r.Seconds
-	r.Latency, r.Service, r.Late = quantiles(t.latency), quantiles(t.service), quantiles(t.late)
+	seconds := t.to.Sub(t.from).Seconds()
+	r.Rate, r.Throughput = float64(r.finished)/seconds, float64(r.Bytes)/seconds
+	r.Latency, r.Service = quantiles(t.latency), quantiles(t.service)
 	if t.first != nil {
 		r.FirstError = t.first.Error()
 	}
@@ -220,7 +217,5 @@ func Closed(ctx context.Context, o Options) (*Result, error) {
 	if err := ctx.Err(); errors.Is(err, context.Canceled) {
 		return nil, err
 	}
-	r := t.result()
-	r.Connections = o.Connections
-	return r, nil
+	return t.result(), nil
 }

@@ -102,7 +102,6 @@ func TestOpenLoop(t *testing.T) {
 		}
 		near(t, "rate", r.Rate, 500, 0.5)
 		near(t, "latency", r.Latency.Max, 0.001, 1e-9)
-		near(t, "late", r.Late.Max, 0, 1e-9)
 	})
 }
 
@@ -218,27 +217,6 @@ func TestGeneratorIsSaturated(t *testing.T) {
 	}
 }
 
-func TestMaximum(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		// Three at a time, 10 ms each: 300 per second from 3 connections on.
-		seats := make(chan struct{}, 3)
-		o := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			seats <- struct{}{}
-			serving(10 * time.Millisecond)
-			<-seats
-		})
-		o.Connections = 64
-		best, all, err := Maximum(t.Context(), o, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		near(t, "maximum", best.Rate, 300, 3)
-		if len(all) != 4 || all[0].Connections != 1 || all[3].Connections != 8 {
-			t.Errorf("%d steps", len(all))
-		}
-	})
-}
-
 func TestInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := serve(t, worker(time.Millisecond, 0, 0))
@@ -268,8 +246,7 @@ func TestOptions(t *testing.T) {
 		change(&o)
 		_, a := Open(t.Context(), o, 1)
 		_, b := Closed(t.Context(), o)
-		_, _, c := Maximum(t.Context(), o, nil)
-		for _, err := range []error{a, b, c} {
+		for _, err := range []error{a, b} {
 			if err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%v, want %s", err, want)
 			}

@@ -95,7 +95,7 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 		return nil, err
 	}
 	r := t.result()
-	r.Offered, r.Connections, r.Dropped, r.Own = rate, o.Connections, dropped, quantiles(own)
+	r.Offered, r.Dropped, r.Own = rate, dropped, quantiles(own)
 	r.Saturated = r.saturation(given, rate*o.Duration.Seconds())
 	return r, nil
 }
@@ -110,46 +110,4 @@ func (r *Result) saturation(given int, want float64) string {
 		return fmt.Sprintf("the generator sent only %d of %.0f requests", given, want)
 	}
 	return ""
-}
-
-// ErrNoAnswer says that a server does not answer, or not with a 2xx status.
-var ErrNoAnswer = errors.New("no good answer")
-
-// Maximum finds a server's maximum rate by closed loops with 1, 2, 4 … up to
-// Options.Connections connections, each for Options.Duration. It stops when twice as
-// many gain less than a factor of gain. It returns the best result, and all of them. If the
-// first of all requests fails, no load is sent, and the error is ErrNoAnswer.
-func Maximum(ctx context.Context, o Options, each func(*Result)) (best *Result, all []*Result, err error) {
-	if err := o.check(); err != nil {
-		return nil, nil, err
-	}
-	client := o.client()
-	a := ask(ctx, client, o.URL, time.Now(), o.timeout())
-	client.CloseIdleConnections()
-	switch {
-	case ctx.Err() != nil:
-		return nil, nil, ctx.Err()
-	case a.err != nil:
-		return nil, nil, fmt.Errorf("%w: %w", ErrNoAnswer, a.err)
-	}
-	const gain = 1.03
-	most := o.Connections
-	for n := 1; ; n = min(2*n, most) {
-		o.Connections = n
-		r, err := Closed(ctx, o)
-		if err != nil {
-			return nil, all, err
-		}
-		all = append(all, r)
-		if each != nil {
-			each(r)
-		}
-		grown := best == nil || r.Rate > gain*best.Rate
-		if best == nil || r.Rate > best.Rate {
-			best = r
-		}
-		if !grown || n == most {
-			return best, all, nil
-		}
-	}
 }

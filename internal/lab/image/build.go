@@ -37,7 +37,7 @@ type Options struct {
 // packages are what the contract needs: a system that cloud-init sets up and that is
 // reached by SSH, and the programs of the shipped studies.
 var packages = []string{"linux-image-cloud-" + runtime.GOARCH, "initramfs-tools", "systemd-sysv", "udev", "cloud-init", "cloud-guest-utils", "fdisk",
-	"openssh-server", "iproute2", "ca-certificates", "sysbench", "stress-ng"}
+	"openssh-server", "iproute2", "ca-certificates", "sysbench", "stress-ng", "nginx-light"}
 
 //go:embed files
 var files embed.FS
@@ -57,7 +57,7 @@ cloud_final_modules: [scripts-user]
 `
 
 // masked are units that would delay a guest's boot or work during its runs.
-const masked = "systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer"
+const masked = "systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer nginx.service"
 
 // Build makes an image of a name: Debian's packages, from the archive that apt is configured
 // for, in a file system on a disk with one partition. An older image of that name is

@@ -8,5 +8,6 @@
 //
 // Namespaces have no names: they exist as long as this process holds them open or a
 // process runs in them, so a lab that is killed leaves none behind. A command enters
-// one by [Enter], before it is executed.
+// one by [Enter], before it is executed; a container runs in one; a guest's network card
+// is a tap device in one, which QEMU gets as a file.
 package network

@@ -50,7 +50,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	if err != nil {
 		return nil, err
 	}
-	joined, err := fabric.Join(p.Environment.Network, address)
+	joined, err := fabric.Join(p.Environment.Network, address, p.Environment.Driver == study.QEMU)
 	if err != nil {
 		return nil, err
 	}
@@ -59,17 +59,33 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 			return nil, errors.Join(err, joined.Close())
 		}
 	}
-	inner, err := m.Maker.Make(ctx, p)
+	e := &placed{port: joined}
+	if Within(p) {
+		e.Environment, err = m.Maker.(lab.Linker).MakeOn(ctx, p, joined)
+	} else {
+		e.enter = append(slices.Clone(m.enter), joined.Path())
+		e.Environment, err = m.Maker.Make(ctx, p)
+	}
 	if err != nil {
 		return nil, errors.Join(err, joined.Close())
 	}
-	return &placed{inner, joined, m.enter}, nil
+	return e, nil
+}
+
+// Within reports whether a part's environment is itself on its network, with a file system
+// of its own; of others each program is.
+func Within(p *study.Part) bool {
+	return p.Environment.Driver == study.QEMU || p.Environment.Driver == study.LXC
 }
 
 // Refuse returns the *lab.LackError with which a part cannot be on its network.
 func Refuse(p *study.Part) error {
-	if d := p.Environment.Driver; p.Environment.Network != "" && d != study.Bare && d != study.Cgroup {
-		return &lab.LackError{What: fmt.Sprintf("an environment of driver %s cannot be on a network yet", d), Remedy: "use the driver cgroup"}
+	switch e := &p.Environment; {
+	case e.Network == "":
+	case e.Driver == study.Xen:
+		return &lab.LackError{What: "a guest of driver xen cannot be on a network yet", Remedy: "use the driver cgroup, lxc or qemu"}
+	case e.Driver == study.QEMU && e.Image == "":
+		return &lab.LackError{What: "a guest without image cannot be on a network: it has no driver for a network card", Remedy: "give the environment an image: (quell lab image build)"}
 	}
 	return nil
 }
@@ -90,12 +106,12 @@ func (m *Maker) Close() error {
 type placed struct {
 	lab.Environment
 	port  *Port
-	enter []string
+	enter []string // words before each program; none if the environment is on the network
 }
 
 // Start implements lab.Environment.
 func (p *placed) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
-	j.Argv = slices.Concat(p.enter, []string{p.port.Path()}, j.Argv)
+	j.Argv = slices.Concat(p.enter, j.Argv)
 	return p.Environment.Start(ctx, j)
 }
 

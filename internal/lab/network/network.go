@@ -67,10 +67,7 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 			return err
 		}
 		f.hubs[name] = s
-		if err := s.link.LinkAdd(&netlink.Bridge{LinkAttrs: attrs(bridge)}); err != nil {
-			return fmt.Errorf("add bridge of %s: %w", name, err)
-		}
-		if err := s.up(bridge); err != nil {
+		if err := s.bridge(); err != nil {
 			return err
 		}
 	}
@@ -105,8 +102,9 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 func short(name string) string { return name[:min(len(name), 9)] }
 
 // Join makes the namespace of one environment on a network. It has the address and
-// reaches all networks, which are one subnet.
-func (f *Fabric) Join(network string, address netip.Prefix) (*Port, error) {
+// reaches all networks, which are one subnet. A guest has the address itself: its
+// namespace connects a tap device to the network.
+func (f *Fabric) Join(network string, address netip.Prefix, guest bool) (*Port, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	hub := f.hubs[network]
@@ -119,7 +117,7 @@ func (f *Fabric) Join(network string, address netip.Prefix) (*Port, error) {
 	}
 	f.ports++
 	p := &Port{hub: hub, space: s, outer: fmt.Sprintf("port%d", f.ports), address: address.Addr()}
-	if err := p.open(address); err != nil {
+	if err := p.open(address, guest); err != nil {
 		return nil, errors.Join(fmt.Errorf("join network %s: %w", network, lacking(err)), p.Close())
 	}
 	return p, nil
@@ -146,14 +144,24 @@ type Port struct {
 	address netip.Addr
 }
 
-func (p *Port) open(address netip.Prefix) error {
+func (p *Port) open(address netip.Prefix, guest bool) error {
 	if err := p.hub.pair(p.outer, p.space, port); err != nil {
 		return err
 	}
 	if err := p.hub.attach(p.outer); err != nil {
 		return err
 	}
-	inner, err := p.space.link.LinkByName(port)
+	holder := port
+	if guest {
+		holder, address = bridge, beside(address)
+		if err := p.space.bridge(); err != nil {
+			return err
+		}
+		if err := p.space.attach(port); err != nil {
+			return err
+		}
+	}
+	inner, err := p.space.link.LinkByName(holder)
 	if err != nil {
 		return err
 	}
@@ -164,7 +172,46 @@ func (p *Port) open(address netip.Prefix) error {
 	if err := p.space.link.AddrAdd(inner, a); err != nil {
 		return fmt.Errorf("add address %s: %w", address, err)
 	}
-	return errors.Join(p.space.up(port), p.space.up("lo"))
+	return errors.Join(p.space.up(holder), p.space.up("lo"))
+}
+
+// beside is the address from which Answers asks a guest with the given one: 10.77.129.1
+// for 10.77.1.1. A study has fewer than 128 roles.
+func beside(guest netip.Prefix) netip.Prefix {
+	a := guest.Addr().As4()
+	a[2] ^= 128
+	return netip.PrefixFrom(netip.AddrFrom4(a), guest.Bits())
+}
+
+// Tap implements lab.Link. The device has no name outside its namespace and is not
+// persistent (Documentation/networking/tuntap.rst): nothing is left when QEMU has ended.
+func (p *Port) Tap() (file *os.File, err error) {
+	const name = "tap0"
+	err = p.space.run(func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open /dev/net/tun: %w", err)
+		}
+		r, err := unix.NewIfreq(name)
+		if err == nil {
+			// With headers, by which the guest leaves checksums and segmentation to the host.
+			r.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
+		}
+		// Not before: the runtime's poller takes no file without a device.
+		file = os.NewFile(uintptr(fd), "/dev/net/tun")
+		return err
+	})
+	if err == nil {
+		err = p.space.attach(name)
+	}
+	if err != nil {
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
+		return nil, fmt.Errorf("make a tap device: %w", lacking(err))
+	}
+	return file, nil
 }
 
 // Path is the file by which another process of this machine enters the namespace, while
@@ -173,11 +220,17 @@ func (p *Port) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(),
 
 // Answers waits until a server accepts connections on the port's address.
 func (p *Port) Answers(ctx context.Context, port int) error {
+	return p.space.run(func() error { return answers(ctx, netip.AddrPortFrom(p.address, uint16(port)).String()) })
+}
+
+// run calls a function on a thread in the namespace: sockets and devices belong to that of
+// the thread that makes them.
+func (s *namespace) run(do func() error) error {
 	done := make(chan error)
-	host.OwnThread(func() { // sockets belong to the thread's namespace
-		err := unix.Setns(int(p.space.file.Fd()), unix.CLONE_NEWNET)
+	host.OwnThread(func() {
+		err := unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET)
 		if err == nil {
-			err = answers(ctx, netip.AddrPortFrom(p.address, uint16(port)).String())
+			err = do()
 		}
 		done <- err
 	})
@@ -276,6 +329,14 @@ func (s *namespace) up(name string) error {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}
 	return nil
+}
+
+// bridge adds a bridge.
+func (s *namespace) bridge() error {
+	if err := s.link.LinkAdd(&netlink.Bridge{LinkAttrs: attrs(bridge)}); err != nil {
+		return fmt.Errorf("add bridge: %w", err)
+	}
+	return s.up(bridge)
 }
 
 // pair makes a link with one end in s and one in there.

@@ -2,6 +2,7 @@ package network
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +35,8 @@ func TestMain(m *testing.M) {
 		err = sink()
 	case "play-send":
 		err = send(arg(2))
+	case "play-taps":
+		err = holdTaps()
 	default:
 		quelltest.Main(m)
 		return
@@ -84,7 +90,7 @@ func play(t *testing.T, p *Port, words ...string) *exec.Cmd {
 
 func join(t *testing.T, f *Fabric, network, address string) *Port {
 	t.Helper()
-	p, err := f.Join(network, netip.MustParsePrefix(address))
+	p, err := f.Join(network, netip.MustParsePrefix(address), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +169,7 @@ func TestFabric(t *testing.T) {
 					t.Errorf("none of 5 transfers from %s to lan took less than %.3f s", from, bound)
 				}
 			}
-			if _, err := f.Join("wan", netip.MustParsePrefix("10.77.9.1/16")); err == nil || !strings.Contains(err.Error(), `unknown network "wan"`) {
+			if _, err := f.Join("wan", netip.MustParsePrefix("10.77.9.1/16"), false); err == nil || !strings.Contains(err.Error(), `unknown network "wan"`) {
 				t.Error(err)
 			}
 		})
@@ -215,7 +221,7 @@ func TestNothingIsLeft(t *testing.T) {
 	quelltest.Need(t, "root")
 	f, err := Open(map[string]study.Network{"lan": {}})
 	can(t, err)
-	p, err := f.Join("lan", netip.MustParsePrefix("10.77.0.1/16"))
+	p, err := f.Join("lan", netip.MustParsePrefix("10.77.0.1/16"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,10 +248,15 @@ type made struct {
 	lab.Maker
 	lab.Environment
 	argv []string
+	link lab.Link
 }
 
 func (m *made) Make(context.Context, *study.Part) (lab.Environment, error) { return m, nil }
-func (m *made) Close() error                                               { return nil }
+func (m *made) MakeOn(_ context.Context, _ *study.Part, l lab.Link) (lab.Environment, error) {
+	m.link = l
+	return m, nil
+}
+func (m *made) Close() error { return nil }
 func (m *made) Start(_ context.Context, j lab.Job) (lab.Process, error) {
 	m.argv = j.Argv
 	return nil, unix.EINTR
@@ -279,9 +290,155 @@ func TestMaker(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	p.Environment.Driver = study.LXC
-	var lack *lab.LackError
-	if _, err := m.Make(t.Context(), p); !errors.As(err, &lack) {
-		t.Errorf("a container on a network: %v", err)
+	// A guest and a container are on the network themselves: their programs enter nothing.
+	p.Environment.Image = "bench"
+	for _, d := range []study.Driver{study.LXC, study.QEMU} {
+		p.Environment.Driver, inner.link = d, nil
+		e, err := m.Make(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Start(t.Context(), lab.Job{Argv: []string{"nginx", "-c"}}); !errors.Is(err, unix.EINTR) || strings.Join(inner.argv, " ") != "nginx -c" || inner.link == nil {
+			t.Errorf("%s: %q on %v, %v", d, inner.argv, inner.link, err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
 	}
+	for d, image := range map[study.Driver]string{study.Xen: "", study.QEMU: ""} {
+		p.Environment.Driver, p.Environment.Image = d, image
+		var lack *lab.LackError
+		if _, err := m.Make(t.Context(), p); !errors.As(err, &lack) || lack.Remedy == "" {
+			t.Errorf("%s without image on a network: %v", d, err)
+		}
+	}
+}
+
+// A guest's tap device is on the network: what the guest sends arrives, and the answer comes
+// back. The namespace reaches the guest from an address of its own.
+func TestGuestOnANetwork(t *testing.T) {
+	quelltest.Need(t, "root")
+	f := open(t, map[string]study.Network{"host": {Uplink: "lan"}, "lan": {}})
+	join(t, f, "lan", "10.77.0.1/16")
+	p, err := f.Join("host", netip.MustParsePrefix("10.77.1.1/16"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	can(t, p.LimitRate(study.Bandwidth{Baseline: 16e6}))
+	tap, err := p.Tap()
+	can(t, err)
+	// An ARP request (RFC 826), after the header of a virtio network card.
+	mac, own, other := []byte{0x52, 0x54, 10, 77, 1, 1}, []byte{10, 77, 1, 1}, []byte{10, 77, 0, 1}
+	const header = 10
+	request := slices.Concat(make([]byte, header), bytes.Repeat([]byte{0xff}, 6), mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, mac, own, make([]byte, 6), other)
+	frame := make([]byte, 4096)
+	// As of any card, the kernel drops frames until it has noticed the link, some time after it
+	// was set up.
+	quelltest.Until(t, "the other environment answers", func() bool {
+		_, err := tap.Write(request)
+		if err := errors.Join(err, tap.SetReadDeadline(time.Now().Add(50*time.Millisecond))); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			n, err := tap.Read(frame)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return false
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := frame[header:n]; len(got) >= 42 && bytes.Equal(got[:6], mac) && bytes.Equal(got[20:22], []byte{0, 2}) && bytes.Equal(got[28:32], other) {
+				return true
+			}
+		}
+	})
+	if sent, err := p.Traffic(); err != nil || sent.Sent < 42 || sent.Received < 42 {
+		t.Errorf("%+v, %v", sent, err)
+	}
+	if err := p.space.run(func() error {
+		all, err := net.InterfaceAddrs()
+		if err == nil && !slices.ContainsFunc(all, func(a net.Addr) bool { return a.String() == "10.77.129.1/16" }) {
+			err = fmt.Errorf("it has the addresses %v", all)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(tap.Close(), p.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// holdTaps is a lab with a guest on a network: it prints the namespaces, and waits.
+func holdTaps() error {
+	f, err := Open(map[string]study.Network{"lan": {}})
+	if err != nil {
+		return err
+	}
+	p, err := f.Join("lan", netip.MustParsePrefix("10.77.1.1/16"), true)
+	if err != nil {
+		return err
+	}
+	tap, err := p.Tap()
+	if err != nil {
+		return err
+	}
+	// It stands for QEMU, and like QEMU ends with the lab.
+	cmd := exec.Command("sleep", "1000")
+	cmd.ExtraFiles = []*os.File{tap}
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	runtime.LockOSThread()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	hub, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.hubs["lan"].file.Fd()))
+	if err != nil {
+		return err
+	}
+	space, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", p.space.file.Fd()))
+	if err != nil {
+		return err
+	}
+	fmt.Println(cmd.Process.Pid, hub, space)
+	select {}
+}
+
+// After a kill -9 no process has the namespaces of guests, so the kernel has removed them.
+func TestNothingIsLeftOfAKilledLab(t *testing.T) {
+	quelltest.Need(t, "root")
+	f, err := Open(map[string]study.Network{"lan": {}})
+	can(t, err)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "play-taps")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	var hub, space string
+	_, err = fmt.Fscan(out, &pid, &hub, &space)
+	if err := errors.Join(err, cmd.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	quelltest.Until(t, "no process has the namespaces", func() bool {
+		held, err := filepath.Glob("/proc/[0-9]*/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		spaces, err := filepath.Glob("/proc/[0-9]*/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !slices.ContainsFunc(append(held, spaces...), func(path string) bool {
+			to, err := os.Readlink(path)
+			return err == nil && (to == hub || to == space || to == "/dev/net/tun" && strings.HasPrefix(path, fmt.Sprintf("/proc/%d/", pid)))
+		})
+	})
 }

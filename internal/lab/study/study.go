@@ -75,7 +75,7 @@ type Environment struct {
 	Kernel  string   `key:"kernel" help:"kernel of a guest; with an image its vmlinuz-…, with initrd.img-… in the same folder; none: the image's own"`
 	Disk    Bytes    `key:"disk" json:",omitempty" help:"size of a guest's disk, at least its image's; 0: the image's"`
 	Accel   []string `key:"accel" help:"kvm, tcg: the first that works; results of tcg are stamped"`
-	Network string   `key:"network" json:",omitempty" help:"the study's network that it is connected to, in a namespace of its own"`
+	Network string   `key:"network" json:",omitempty" help:"the study's network that it is connected to, in a namespace of its own; guests need an image"`
 	// Bandwidth bounds the traffic that it sends; nil: only its network is a bound.
 	Bandwidth *Bandwidth `key:"bandwidth" json:",omitempty" help:"limit of what it sends to its network, as clouds limit an instance"`
 	// Weight and Cap are parameters of Xen's Credit scheduler.
@@ -106,7 +106,7 @@ type Model struct {
 // parser for its metric, or a server with a load generator.
 type Workload struct {
 	Name    string `key:"-"`
-	Builtin string `key:"builtin" help:"a built-in kernel, e.g. cpu-burn, primes, triad, chase, syscall, fault, burst, idle"`
+	Builtin string `key:"builtin" help:"a built-in kernel, e.g. cpu-burn, primes, triad, chase, syscall, burst, idle"`
 	Options string `key:"options" help:"flags of the built-in kernel"`
 	// Threads 0 means one per CPU of the environment ("as many processes as CPUs").
 	Threads    int           `key:"threads"`

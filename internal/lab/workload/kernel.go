@@ -34,7 +34,7 @@ type Kernel struct {
 	Work int
 	// Set is the working set of each thread, bytes: for triad all three arrays (0: each
 	// four times the last-level cache, at least 32 MiB, as STREAM's rules require), for
-	// chase the chain, for fault the memory mapped at a time, for read the file.
+	// chase the chain, for read the file.
 	Set int64
 	// Block is the size of a read in bytes; Dir is a folder on the disk to read.
 	Block int64
@@ -52,7 +52,6 @@ var kernels = []Kernel{
 	{Name: "triad", Work: 1},                                                  // a byte that STREAM counts; Work counts sweeps
 	{Name: "chase", Work: 1_000_000, Set: 8 << 20, Seed: 1},                   // a dependent load
 	{Name: "syscall", Work: 100_000},                                          // a system call
-	{Name: "fault", Work: 20_000, Set: 16 << 20},                              // a page fault
 	{Name: "burst", Work: 50_000_000, Pause: 100 * time.Millisecond, Seed: 1}, // a step of compute
 	{Name: "idle"}, // nothing
 
@@ -147,7 +146,7 @@ func (k Kernel) Validate() error {
 	if k.Name != "idle" && (k.Work < 1 || k.Work > 1<<40) {
 		bad("work", k.Work, "1 or more")
 	}
-	least := map[string]int64{"chase": 2 * chase.Line, "triad": 3 * 8, "fault": 1 << 16}[k.Name]
+	least := map[string]int64{"chase": 2 * chase.Line, "triad": 3 * 8}[k.Name]
 	if k.Set < least && !(k.Name == "triad" && k.Set == 0) {
 		bad("set", k.Set, fmt.Sprintf("at least %d bytes", least))
 	}

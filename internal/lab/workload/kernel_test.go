@@ -41,7 +41,7 @@ func (l *lines) all() []string {
 func smallWork(t *testing.T, name string) Kernel {
 	t.Helper()
 	args := map[string]string{"cpu-burn": "-work=1000", "primes": "-work=1", "triad": "-set=48KiB", "chase": "-work=1000 -set=64KiB",
-		"syscall": "-work=101", "fault": "-work=300 -set=1MiB", "burst": "-work=1000 -pause=1ms", "read": "-work=10 -set=64KiB -dir=."}[name]
+		"syscall": "-work=101", "burst": "-work=1000 -pause=1ms", "read": "-work=10 -set=64KiB -dir=."}[name]
 	k, err := ParseKernel(append([]string{name, "-threads=2"}, strings.Fields(args)...))
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func smallWork(t *testing.T, name string) Kernel {
 // the order of their ends, and all units are in the progress file. The end of the input
 // ends it.
 func TestKernels(t *testing.T) {
-	units := map[string]float64{"cpu-burn": 1000, "primes": 1, "triad": 48 << 10, "chase": 1000, "syscall": 101, "fault": 300, "burst": 1000, "read": 10}
+	units := map[string]float64{"cpu-burn": 1000, "primes": 1, "triad": 48 << 10, "chase": 1000, "syscall": 101, "burst": 1000, "read": 10}
 	for _, name := range KernelNames() {
 		t.Run(name, func(t *testing.T) {
 			var st unix.Statfs_t

@@ -59,14 +59,6 @@ func (b *kernelRun) prepare(k Kernel, thread uint64) (p piece, free func(), err 
 			}
 			return float64(k.Work)
 		}, func() { zero.Close() }, nil
-	case "fault":
-		return func() float64 {
-			if err := faults(k.Work, int(k.Set)); err != nil {
-				b.fail(err)
-				return 0
-			}
-			return float64(k.Work)
-		}, nothing, nil
 	case "read":
 		return b.reads(k, thread)
 	case "burst":
@@ -170,28 +162,4 @@ func triadSweep(a, b, c []float64, s float64) {
 	for i := range a {
 		a[i] = b[i] + s*c[i]
 	}
-}
-
-// faults causes n minor page faults: small pages of fresh memory, size bytes mapped at a
-// time.
-func faults(n, size int) error {
-	page := os.Getpagesize()
-	for n > 0 {
-		length := min(n*page, size/page*page)
-		at, err := unix.MmapPtr(-1, 0, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-		if err != nil {
-			return fmt.Errorf("map %d bytes: %w", length, err)
-		}
-		b := unsafe.Slice((*byte)(at), length)
-		// This fails on a kernel without huge pages, which does no harm.
-		_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
-		for i := 0; i < length; i += page {
-			b[i] = 1
-		}
-		if err := unix.MunmapPtr(at, uintptr(length)); err != nil {
-			return fmt.Errorf("unmap: %w", err)
-		}
-		n -= length / page
-	}
-	return nil
 }

@@ -210,7 +210,7 @@ func (t *target) lackOf(s *study.Study, c *study.Cell) *lack {
 		if err := errors.Join(network.Refuse(p), t.facts.Refuse(p)); err != nil {
 			return lackFrom(err)
 		}
-		if p.Workload.Builtin == study.HTTPServer && !p.Idle {
+		if p.Workload.Builtin == study.HTTPServer && !p.Idle && p.Environment.Driver != study.QEMU {
 			kind, err := parseServer(strings.Fields(p.Workload.Options))
 			if program := web.Program(kind); err == nil && program != "" && !t.facts.Program(program) {
 				return &lack{Why: "no web server " + program, Remedy: "apt-get install " + program + ", or options: -server=" + web.Go}

@@ -33,7 +33,7 @@ func Command(shared *app.App) *cobra.Command {
 		Use: "lab", Short: "run controlled co-location experiments", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labCompare(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labHTTP(), a.labImage())
+	cmd.AddCommand(a.labCheck(), a.labPlan(), a.labRun(), a.labResume(), a.labStatus(), a.labRestore(), a.labAnalyse(), a.labReport(), a.labCompare(), a.labPack(), a.labPush(), a.labPull(), a.labTraces(), a.labPlatform(), a.labHosts(), a.labImage())
 	return cmd
 }
 
@@ -55,6 +55,8 @@ func Helpers() []*cobra.Command {
 			}},
 		{Use: "lab-serve DIR", Hidden: true, Args: cobra.ExactArgs(1), Short: "serve a folder over HTTP and HTTPS",
 			RunE: func(cmd *cobra.Command, args []string) error { return serveSite(cmd.Context(), args[0]) }},
+		{Use: "lab-site KIND", Hidden: true, Args: cobra.ExactArgs(1), Short: "make a folder of files and become a web server for it",
+			RunE: func(_ *cobra.Command, args []string) error { return becomeServer(args[0]) }},
 		{Use: "lab-ask", Hidden: true, DisableFlagParsing: true, Short: "send requests to a web server until the standard input closes",
 			RunE: func(cmd *cobra.Command, args []string) error {
 				c, err := parseAsk(args)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -21,7 +22,7 @@ type remoteMaker struct {
 	study *study.Study
 	inv   *remote.Inventory
 	lease time.Duration
-	here  lab.Maker
+	here  *env.Maker
 	self  string // this program, which is copied there
 	hosts map[string]*remote.Host
 }
@@ -92,11 +93,16 @@ func (e *remoteMaker) Make(ctx context.Context, p *study.Part) (lab.Environment,
 		}
 		e.hosts[p.Host] = h
 	}
-	env, err := h.Make(ctx, p)
+	there, err := h.Make(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	return env, nil
+	return there, nil
+}
+
+// MakeOn implements lab.Linker: all networks are on this machine.
+func (e *remoteMaker) MakeOn(ctx context.Context, p *study.Part, l lab.Link) (lab.Environment, error) {
+	return e.here.MakeOn(ctx, p, l)
 }
 
 // Sweep implements lab.Maker. What a helper has left on another host is removed by the

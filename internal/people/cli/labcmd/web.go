@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/analyse"
@@ -32,6 +35,28 @@ func serveSite(ctx context.Context, dir string) error {
 		return errors.Join(err, plain.Close())
 	}
 	return web.Serve(ctx, dir, plain, secure)
+}
+
+// becomeServer makes a site in an environment that does not see the study's, and executes a
+// server of the given kind for it.
+func becomeServer(kind string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "quell-site-")
+	if err != nil {
+		return err
+	}
+	s, err := web.Open(dir)
+	if err != nil {
+		return err
+	}
+	argv, err := s.Command(kind, "server", []string{self, "lab-serve"})
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("execute %s: %w", argv[0], unix.Exec(argv[0], argv, os.Environ()))
 }
 
 // parseAsk parses the flags of the built-in workload http-client; the lab sets host, rate
@@ -138,6 +163,9 @@ func (l *labMachine) webCommand(f *result.Folder, inner func(*study.Part) (lab.J
 			kind, err := parseServer(flags)
 			if err != nil {
 				return lab.Job{}, err
+			}
+			if network.Within(p) {
+				return lab.Job{Argv: []string{l.self, "lab-site", kind}, Env: w.Env}, nil
 			}
 			s, err := site()
 			if err != nil {
