@@ -280,10 +280,10 @@ func TestRefusedAndAudited(t *testing.T) {
 }
 
 // TestStalledViewers: a viewer with six connections on which it does not read the answers of
-// 4 MB takes no more than its share of the server's memory, and another user's query of the
+// 8 MB takes no more than its share of the server's memory, and another user's query of the
 // same size is answered meanwhile.
 func TestStalledViewers(t *testing.T) {
-	g := startGuarded(t, "limits.answers_mb=16")
+	g := startGuarded(t, "limits.answers_mb=32")
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -291,7 +291,7 @@ func TestStalledViewers(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	const body = `{"sql":"SELECT range, repeat('x', 30000) FROM range(130)"}`
+	const body = `{"sql":"SELECT range, repeat('x', 60000) FROM range(130)"}`
 	for range 6 {
 		c, err := net.Dial("tcp", g.api)
 		if err != nil {
@@ -313,16 +313,16 @@ func TestStalledViewers(t *testing.T) {
 			return false
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
-		if err != nil || n > 9<<20 {
+		if err != nil || n > 17<<20 {
 			t.Fatalf("%s bytes are held, %v", m[1], err)
 		}
-		return n > 7<<19
+		return n > 7<<20
 	}))
-	if now := heap(); now > before+16<<20 {
+	if now := heap(); now > before+24<<20 {
 		t.Errorf("the heap grew from %d to %d bytes", before, now)
 	}
 	status, text := olga.ask("POST", "/v1/query", body)
-	if status != http.StatusOK || len(text) < 3_900_000 || !strings.HasSuffix(text, "]}\n") {
+	if status != http.StatusOK || len(text) < 7_800_000 || !strings.HasSuffix(text, "]}\n") {
 		t.Errorf("another user's answer: %d, %d bytes, %.100s", status, len(text), text)
 	}
 }

@@ -28,12 +28,9 @@ var (
 )
 
 // agentOptions are passed to an agent's process.
-type agentOptions struct {
-	URL, Machine, Credentials, Dir string
-	Pause                          time.Duration // between batches
-}
+type agentOptions struct{ URL, Machine, Credentials, Dir string }
 
-// play is an agent's process: it sends a batch after each pause, and reports how many of
+// play is an agent's process: it sends a batch every few milliseconds, and reports how many of
 // this life are on disk, until it is killed or stdin ends.
 func play(text string) {
 	var o agentOptions
@@ -48,7 +45,7 @@ func play(text string) {
 	ended := make(chan struct{})
 	go func() { io.Copy(io.Discard, os.Stdin); close(ended) }()
 	all := samples(o.Machine, 5)
-	tick := time.NewTicker(o.Pause)
+	tick := time.NewTicker(4 * time.Millisecond)
 	for n := 0; ; n++ {
 		select {
 		case <-ended:
@@ -126,13 +123,9 @@ func newFleet(t *testing.T, nodes, agents int) *fleet {
 	f.stop = stop
 	f.reading.Go(func() { f.read(ctx, b) })
 	t.Cleanup(func() { stop(); f.reading.Wait() })
-	pause := time.Millisecond
-	if *kills == 1 { // as in make test: a hundred batches per second are load enough
-		pause = 10 * time.Millisecond
-	}
 	for i := range agents {
 		machine := fmt.Sprintf("node-%d", i)
-		p := &player{options: agentOptions{f.url, machine, credentials(t, f.keys, authority.Agent, machine, 0), t.TempDir(), pause}}
+		p := &player{options: agentOptions{f.url, machine, credentials(t, f.keys, authority.Agent, machine, 0), t.TempDir()}}
 		f.agents = append(f.agents, p)
 		f.startAgent(p)
 		t.Cleanup(func() { p.kill() })
