@@ -215,12 +215,12 @@ func TestCoverage(t *testing.T) {
 		}
 		return meanInterval(ms, ""), 40
 	})
-	levels := func(r *rand.Rand, runs int, scale float64) Levels {
+	levels := func(r *rand.Rand, runs, iterations int, scale float64) Levels {
 		var l Levels
 		for range runs {
 			base := scale * (1 + 0.03*r.NormFloat64())
 			var its []Ratio
-			for _, x := range ar1(r, 30, 0.05*base, 0.8) {
+			for _, x := range ar1(r, iterations, 0.05*base, 0.8) {
 				its = append(its, Ratio{base + x, 1})
 			}
 			l = append(l, its)
@@ -230,11 +230,11 @@ func TestCoverage(t *testing.T) {
 	// Two runs each cover 98 %: Welch's degrees of freedom are few then.
 	for _, n := range []int{3, 5} {
 		covers(t, "ratio of "+strconv.Itoa(n)+" runs each", 100**long, func(r *rand.Rand) (Interval, float64) {
-			return RatioOfMeans(levels(r, n, 1.5), levels(r, n, 1), 1), 1.5
+			return RatioOfMeans(levels(r, n, 30, 1.5), levels(r, n, 30, 1), 1), 1.5
 		})
 	}
 	covers(t, "ratio of 40 runs each, bootstrap", 40**long, func(r *rand.Rand) (Interval, float64) {
-		return RatioOfMeans(levels(r, 40, 1.5), levels(r, 40, 1), r.Uint64()), 1.5
+		return RatioOfMeans(levels(r, 40, 10, 1.5), levels(r, 40, 10, 1), r.Uint64()), 1.5
 	})
 }
 

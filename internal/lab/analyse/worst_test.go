@@ -39,7 +39,7 @@ func TestWorstCovers(t *testing.T) {
 		"many alike, two of each": {2, []float64{0, 0, 0, 0.05, 0.05, 0.05}, 3},
 		"two repetitions":         {4, []float64{0, 0.1, 0.2}, 2},
 	} {
-		hits, above, times := 0, 0, 1500**long
+		hits, above, times := 0, 0, 500**long
 		lowest, highest := math.Inf(1), math.Inf(-1)
 		for _, m := range c.means {
 			lowest, highest = min(lowest, m), max(highest, m)

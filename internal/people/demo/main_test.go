@@ -14,6 +14,9 @@ import (
 // quick is the beat if it does not matter which task is named.
 const quick = cacheBeat
 
+// socketLine is before the agent's socket in what a played demo prints.
+const socketLine = "socket "
+
 // TestMain lets the test binary run the scene's parts (Tree starts it with the word
 // "workload") and a demo that can be killed ("play").
 func TestMain(m *testing.M) {
@@ -30,7 +33,7 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) > 2 && os.Args[1] == "play" {
 		_, err := Run(context.Background(), Options{Channel: CPU, Mode: plan.On, Seed: 4, Agent: os.Args[2], pace: quick,
-			Show: func(e Event) { fmt.Println(e.Text) }})
+			Started: func(socket string) { fmt.Println(socketLine + socket) }, Show: func(Event) {}})
 		fmt.Fprintln(os.Stderr, "ended by itself:", err)
 		os.Exit(1)
 	}

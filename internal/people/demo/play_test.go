@@ -10,8 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -95,8 +99,9 @@ func TestAnAgentThatDoesNotStartIsSaidAndNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A demo is killed while a cap is on: its agent undoes the cap and exits, its tasks
-// die, and the next demo removes the rest of the tree.
+// A demo is killed while a cap is on (an operator's, so that nothing must be learnt before):
+// its agent undoes the cap and exits, its tasks die, and the next demo removes the rest of
+// the tree.
 func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	agent := quelltest.Program(t, "quell-agent")
@@ -109,23 +114,66 @@ func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "capped") {
-			break
+	socket, started := "", false
+	for lines := bufio.NewScanner(out); !started && lines.Scan(); {
+		socket, started = strings.CutPrefix(lines.Text(), socketLine)
+	}
+	client := api.NewClient(socket)
+	var task sample.TaskName
+	quelltest.Until(t, "the agent to follow "+antagonistName, func() bool {
+		all, err := client.Tasks(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
+		i := slices.IndexFunc(all, func(v api.TaskView) bool { return v.Job == antagonistName })
+		if i >= 0 {
+			task = all[i].Name
+		}
+		return i >= 0
+	})
+	if _, err := client.Command(t.Context(), command.CapTask(string(task), 0.1, time.Minute, "to be undone")); err != nil {
+		t.Fatal(err)
+	}
+	if !limited(t, task) {
+		t.Error("no cap is in force")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // the error is expected: it was killed
 	quelltest.Until(t, "the orphaned agent to leave", func() bool { return !running(t, agent) })
+	if limited(t, task) {
+		t.Error("the cap was not undone")
+	}
 	if _, err := workload.Sweep(treePrefix); err != nil {
 		t.Error(err)
 	}
 	if left := leftOvers(t); len(left) > 0 {
 		t.Errorf("left behind: %s", left)
 	}
+}
+
+// limited reports whether the kernel limits the CPU time of a task.
+func limited(t *testing.T, task sample.TaskName) bool {
+	t.Helper()
+	var files []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*" + string(task) + "/cpu.cfs_quota_us", "/sys/fs/cgroup" + string(task) + "/cpu.max"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	if len(files) == 0 {
+		t.Fatalf("%s has no file of a limit", task)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !strings.HasPrefix(string(text), "-1") && !strings.HasPrefix(string(text), "max")
+	})
 }
 
 // running reports whether a process runs the program.
