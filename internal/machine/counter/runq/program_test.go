@@ -479,19 +479,18 @@ func TestRecordsAreGivenOutWhereTasksRun(t *testing.T) {
 		}
 		return all
 	}
-	window()
+	// On a busy machine fewer than three may run in a window.
+	quelltest.Until(t, "three tasks have run, there are records for two, and something is lost", func() bool {
+		window()
+		return p.Totals().Lost > 0
+	})
 	lost := p.Totals().Lost
-	if lost == 0 {
-		t.Error("three tasks ran, there were records for two, and nothing was lost")
-	}
 	p.Remove(c.Key, 0)
-	all := window()
+	quelltest.Until(t, "both tasks have waited in one window", func() bool {
+		all := window()
+		return bpftest.Count(all[a.Key], sample.WaitOther) > 0.02 && bpftest.Count(all[b.Key], sample.WaitOther) > 0.02
+	})
 	if n := p.Totals().Lost - lost; n != 0 {
 		t.Errorf("%d waits of two tasks were lost", n)
-	}
-	for _, g := range []*group{a, b} {
-		if w := bpftest.Count(all[g.Key], sample.WaitOther); w < 0.02 {
-			t.Errorf("%s waited %.3f s of 0.2", g.Dir, w)
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,6 +56,9 @@ func (m measured) unattributed() float64 {
 		other -= s.Time.Seconds()
 	}
 	all, _ := m.Extras.Get(sample.WaitOther)
+	if math.Abs(other) < 1e-9 { // of the sum in floating point
+		other = 0
+	}
 	return other / all
 }
 
