@@ -70,16 +70,19 @@ func TestNode(t *testing.T) {
 	for _, f := range []File{
 		// Containers need a root that can be left: not the kernel's first.
 		{Path: "/tests/init", Data: []byte("#!/bin/sh\nmount -t tmpfs -o size=90%,mode=755 tmpfs /mnt && cp -ax /. /mnt/ && exec /sbin/switch_root /mnt /lib/systemd/systemd\n")},
+		{Path: "/etc/hosts", Mode: 0o644, Data: []byte("127.0.0.1 localhost\n")},
+		{Path: "/etc/resolv.conf", Mode: 0o644},
 		{Path: "/etc/systemd/system/test.target", Data: []byte("[Unit]\nRequires=multi-user.target test.service\nAfter=multi-user.target\n")},
 		{Path: "/etc/systemd/system/test.service", Data: []byte("[Service]\nType=oneshot\nTimeoutStartSec=infinity\nStandardOutput=tty\nStandardError=tty\nExecStart=/bin/sh /tests/run\n")},
 		// The minimal Debian has no program that loads modules; 313 is finit_module(2).
 		{Path: "/tests/run", Data: []byte(`load() { perl -e 'open(F, "<", $ARGV[0]) or die $!; $p = ""; syscall(313, fileno(F), $p, 0) == 0 or die "$ARGV[0]: $!\n"' "$1"; }
 ` + load.String() + `
-ip link add dummy0 type dummy && ip address add 198.18.1.1/24 dev dummy0 && ip link set dummy0 up && ip route add default dev dummy0
+ip address add 198.18.1.1/24 dev dummy0 && ip link set dummy0 up && ip route add default dev dummy0
 export HOME=/root QUELL_IMAGES=/images QUELL_IMAGE_TAG=` + *imageTag + ` QUELL_TASK_IMAGE=/images/task.tar
 cd /src/` + chart + ` && /tests/0-chart.test -test.v=test2json -test.timeout=80m -test.run '^TestOnANode$'
+code=$?
 echo
-echo GUEST-EXIT $?
+echo GUEST-EXIT $code
 systemctl poweroff --force --force
 `)},
 	} {
