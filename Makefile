@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-groups test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent bench-starved lab-smoke lab-papers test-image lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-groups test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent bench-starved lab-smoke lab-papers test-image lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-node test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -159,6 +159,14 @@ test-helm: images $(HELM)/helm $(KUBECONFORM)/kubeconform $(KUBE)/kubelet $(VPA)
 	operator=$(call MODULE_DIR,$(OPERATOR)); vpa=$(call MODULE_DIR,k8s.io/autoscaler/vertical-pod-autoscaler@$(VPAVERSION)); \
 	{ PATH=$(HELM):$(KUBECONFORM):$(KUBE):$(VPA):$$PATH QUELL_AUTOSCALER=$$vpa QUELL_IMAGES=$(CURDIR)/$(IMAGES) QUELL_IMAGE_TAG=$(VERSION) QUELL_IMAGE_TOOL=$(CURDIR)/bin/image QUELL_PROMETHEUS_OPERATOR=$$operator \
 		go test -json -tags helm -count 1 -timeout 20m ./internal/testkit/chart || $(FAILED); } | $(TALLY) || status=1; exit $$status
+
+test-node: images $(HELM)/helm $(KUBE)/kubelet ## the Helm chart on a node with cgroup v2 and systemd's cgroups: Kubernetes and containerd in a Debian guest (root; 30 minutes)
+	@internal/testkit/quelltest/deps.sh guests packages
+	@$(GORUN) ./internal/lab/guest/fetch
+	@mkdir -p bin/task && cc -O1 -static -o bin/task/task internal/testkit/chart/testdata/task.c
+	@bin/image -out $(IMAGES)/task.tar -name localhost/task:1 -user 0:0 -entrypoint /task amd64=bin/task
+	@status=0; go vet -tags guests,node ./internal/lab/guest || status=1; \
+	{ go test -json -tags guests,node -count 1 -timeout 2h -run '^TestNode$$' ./internal/lab/guest -args -kube $(KUBE) -helm $(HELM)/helm -images $(CURDIR)/$(IMAGES) -image-tag $(VERSION) || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 $(HELM)/helm:
 	GOBIN=$(@D) go install -trimpath helm.sh/helm/v4/cmd/helm@$(HELMVERSION)
@@ -297,7 +305,7 @@ TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|g
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
 	@out=$$(gofmt -l cmd internal deploy); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
-	go vet -tags browser,cluster,groups,guests,helm,otlp,runtimes,spark,tryouts,xen $(TAGGED)
+	go vet -tags browser,cluster,groups,guests,helm,node,otlp,packages,runtimes,spark,tryouts,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
 	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 	GOFLAGS='$(GOFLAGS) $(RACE)' $(LINT) run --timeout 30m $(PKGS)

@@ -13,7 +13,7 @@ func emulated(instructionNS int) box {
 }
 
 func (b box) test(pkg string, args ...string) box {
-	b.tests = append(b.tests, insideTest{pkg, args})
+	b.tests = append(b.tests, insideTest{pkg: pkg, args: args})
 	return b
 }
 

@@ -33,7 +33,7 @@ func modelled(t *testing.T) box {
 // TestModelPMU counts on a PMU where CPI depends on the neighbours of a task.
 func TestModelPMU(t *testing.T) {
 	b := modelled(t)
-	b.tests = []insideTest{{insideModel, []string{"-test.skip=^(TestLoop|TestCallbacks)$"}}}
+	b.tests = []insideTest{{pkg: insideModel, args: []string{"-test.skip=^(TestLoop|TestCallbacks)$"}}}
 	b.run(t)
 }
 
@@ -42,14 +42,14 @@ func TestModelPMU(t *testing.T) {
 func TestCallbacks(t *testing.T) {
 	b := modelled(t)
 	b.Machine.InstructionNS = 2
-	b.tests = []insideTest{{insideModel, []string{"-test.run=^TestCallbacks$"}}}
+	b.tests = []insideTest{{pkg: insideModel, args: []string{"-test.run=^TestCallbacks$"}}}
 	b.run(t)
 }
 
 // TestLoopByCPI lets the shipped agent find, verify and limit a noisy neighbour.
 func TestLoopByCPI(t *testing.T) {
 	b := modelled(t)
-	b.tests = []insideTest{{insideModel, []string{"-test.run=^TestLoop$"}}}
+	b.tests = []insideTest{{pkg: insideModel, args: []string{"-test.run=^TestLoop$"}}}
 	b.deadline = 9 * time.Minute
 	b.files = append(b.files, File{Path: "/bin/quell-agent", From: build(t, ARM64, "program", "cmd/quell-agent")})
 	b.run(t)

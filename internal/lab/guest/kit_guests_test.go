@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,10 +35,11 @@ type box struct {
 	deadline time.Duration // by the host's clock, against hanging; 0: 18 minutes
 }
 
-// insideTest is a package whose tests run in the guest, built with the tag "inguest".
+// insideTest is a package whose tests run in the guest.
 type insideTest struct {
 	pkg  string   // "internal/lab/guest/inside/cpi"
 	args []string // in addition to -test.v, such as "-test.run=^TestCPI"
+	tag  string   // that it is built with; "": inguest
 }
 
 // run boots the box and makes the tests that ran in it subtests of t: a test that failed
@@ -60,7 +62,7 @@ func (b box) run(t *testing.T) {
 	files := b.files
 	for i, test := range b.tests {
 		name := fmt.Sprintf("/tests/%d-%s.test", i, filepath.Base(test.pkg))
-		files = append(files, File{Path: name, From: build(t, b.Arch, "test", test.pkg)})
+		files = append(files, File{Path: name, From: build(t, b.Arch, "test "+cmp.Or(test.tag, "inguest"), test.pkg)})
 		b.Run = append(b.Run, append([]string{name, "-test.v=test2json", "-test.timeout=10m"}, test.args...))
 	}
 	w, err := os.Create(initramfs)
@@ -245,8 +247,8 @@ const bin = "../../../bin/guest"
 // built are the results of the builds of this run.
 var built sync.Map
 
-// build builds a static program, or a package's test binary, for a guest and
-// returns its path.
+// build builds a static program, or a package's test binary ("test" and its tag), for a guest
+// and returns its path.
 func build(t *testing.T, arch Arch, what, pkg string) string {
 	t.Helper()
 	type result struct {
@@ -255,8 +257,8 @@ func build(t *testing.T, arch Arch, what, pkg string) string {
 	}
 	once, _ := built.LoadOrStore(string(arch)+what+pkg, sync.OnceValue(func() result {
 		args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w"}
-		if what == "test" {
-			args = append([]string{"test", "-c", "-tags=inguest"}, args[1:]...)
+		if tag, ok := strings.CutPrefix(what, "test "); ok {
+			args = append([]string{"test", "-c", "-tags=" + tag}, args[1:]...)
 		}
 		path := filepath.Join(bin, string(arch)+"-"+strings.NewReplacer("/", "-", " ", "-").Replace(what+"-"+pkg))
 		fresh := fmt.Sprintf("%s.%d", path, os.Getpid()) // other processes may be reading path

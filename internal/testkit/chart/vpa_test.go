@@ -55,7 +55,7 @@ func (n *machine) overruled(client *api.Client, named, limit string) {
 			return false
 		}
 		last = s.Overruled[len(s.Overruled)-1]
-		return strings.Contains(last.Note, `"`+limit+`"`)
+		return strings.Contains(last.Note, `"`+limit+`"`) || n.unified && strings.Contains(last.Note, `"`+limit+` 100000"`)
 	})
 	if last.Task.String() != named || last.Result != "taken-over" || !strings.Contains(last.Likely, "kubelet") {
 		n.t.Errorf("overruled: %+v", last)
