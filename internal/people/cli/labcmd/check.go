@@ -136,10 +136,10 @@ type lack struct {
 	listed sample.Set
 }
 
-// cellsOf is the number of a plan's cells, main ones and controls.
+// cellsOf is the number of a plan's cells, as quell lab plan lists them.
 func cellsOf(plan []study.Planned) (n int) {
 	for _, p := range plan {
-		if p.N == 0 && p.Cell.Kind != study.AA && p.Cell.Kind != study.Sentinel {
+		if p.N == 0 {
 			n++
 		}
 	}

@@ -94,7 +94,7 @@ func TestLabFromFileToResults(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	env := clitest.Env("/nowhere")
 
-	if r := quell(t, env, "lab", "check", file); r.Code != app.ExitOK || !strings.Contains(r.Out, "study simulated is valid: 4 cells, 14 runs") {
+	if r := quell(t, env, "lab", "check", file); r.Code != app.ExitOK || !strings.Contains(r.Out, "study simulated is valid: 5 cells, 14 runs") {
 		t.Errorf("check: %+v", r)
 	}
 	clitest.Golden(t, *update, "lab-plan", strings.ReplaceAll(quell(t, env, "lab", "plan", "--runs", file).Out, file, "STUDY"))
