@@ -23,7 +23,7 @@ func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 		return nil, fmt.Errorf("set %s: %w", blockioVarUnserved, err)
 	}
 	var objs blockioObjects
-	if err := spec.LoadAndAssign(&objs, bpf.Options()); err != nil {
+	if err := spec.LoadAndAssign(&objs, nil); err != nil {
 		return nil, err
 	}
 	k := bpf.NewPrograms[blockioDone](objs.Work, objs.Lost, objs.Close, objs.OnMake, objs.OnComplete)

@@ -42,7 +42,7 @@ func loadPrograms(groups *counter.CPUGroups, online sample.Set) (*programs, erro
 	if err := spec.Variables[bperfVarNevent].Set(uint32(groups.Events())); err != nil {
 		return nil, fmt.Errorf("set %s: %w", bperfVarNevent, err)
 	}
-	if err := spec.LoadAndAssign(&p.objs, bpf.Options()); err != nil {
+	if err := spec.LoadAndAssign(&p.objs, nil); err != nil {
 		return nil, err
 	}
 	p.Programs = bpf.NewPrograms[bperfDone](p.objs.Work, p.objs.Lost, p.objs.Close, p.objs.OnSwitch)

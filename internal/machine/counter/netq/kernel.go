@@ -49,7 +49,7 @@ func loadPrograms(unserved bool) (*programs, error) {
 	may := func(names ...string) bool {
 		alone := spec.Copy()
 		maps.DeleteFunc(alone.Programs, func(n string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, n) })
-		c, err := ebpf.NewCollectionWithOptions(alone, *bpf.Options())
+		c, err := ebpf.NewCollection(alone)
 		if err == nil {
 			c.Close()
 		}
@@ -80,7 +80,7 @@ func loadPrograms(unserved bool) (*programs, error) {
 	if !may(netqProgOnResend) {
 		leave("retransmissions", netqProgOnResend)
 	}
-	all, err := ebpf.NewCollectionWithOptions(spec, *bpf.Options())
+	all, err := ebpf.NewCollection(spec)
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	if err := spec.LoadAndAssign(&k.objs, bpf.Options()); err != nil {
+	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, err
 	}
 	if k.records, err = k.objs.Records.Memory(); err != nil {

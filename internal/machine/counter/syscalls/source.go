@@ -40,7 +40,7 @@ func load() (*bpf.Programs[syscallsDone], error) {
 	}
 	spec.Maps[syscallsMapWork].MaxEntries = bpf.MaxCgroups
 	var objs syscallsObjects
-	if err := spec.LoadAndAssign(&objs, bpf.Options()); err != nil {
+	if err := spec.LoadAndAssign(&objs, nil); err != nil {
 		return nil, err
 	}
 	return bpf.NewPrograms[syscallsDone](objs.Work, objs.Lost, objs.Close, objs.OnEnter), nil

@@ -77,7 +77,7 @@ func load(mounts []string, rows int) (_ *Accounts, err error) {
 	if err := spec.Variables[usageVarNcpu].Set(uint32(ncpu)); err != nil {
 		return nil, fmt.Errorf("set %s: %w", usageVarNcpu, err)
 	}
-	if err := spec.LoadAndAssign(&a.objs, bpf.Options()); err != nil {
+	if err := spec.LoadAndAssign(&a.objs, nil); err != nil {
 		return nil, err
 	}
 	if _, err := a.objs.Prepare.Run(nil); err != nil {
