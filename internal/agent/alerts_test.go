@@ -152,7 +152,7 @@ func quietHours(t *testing.T, hours int) (want []promAlert) {
 func TestADefaultInstallFiresNoAlert(t *testing.T) {
 	quelltest.Need(t, "promtool")
 	var got scraped
-	const hours = 5
+	const hours = 24
 	bubble(t, func(t *testing.T) {
 		m, dir := newMachine(t), t.TempDir()
 		c, err := config.Load("", nil, []string{"state_dir=" + dir, "machine=m1", "spec.provisional_samples=20"}) // as quell init writes it
@@ -187,7 +187,7 @@ func TestADefaultInstallFiresNoAlert(t *testing.T) {
 	}
 	// The same test fails for what must fire.
 	got.values = map[string][]string{"quell_degraded": slices.Repeat([]string{"1"}, got.n)}
-	if out := promtool(t, got.series(), quietHours(t, hours)); !strings.Contains(out, "alertname: QuellDegraded, time: 5h") {
+	if out := promtool(t, got.series(), quietHours(t, hours)); !strings.Contains(out, "alertname: QuellDegraded, time: 1d") {
 		t.Errorf("with a problem: %s", out)
 	}
 }
