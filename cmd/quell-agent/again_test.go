@@ -70,7 +70,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	args := append(settings(dir, "tick=10ms", "sampling.duration=85ms", "sampling.period=500ms", "detect.outlier_window=2500ms",
 		"spec.min_samples=5", "spec.save=1s"), "--config", file)
 	first := start(t, dir, args...)
-	quelltest.Until(t, "there is a spec", paced(func() bool {
+	quelltest.Until(t, "there is a spec", quelltest.Paced(func() bool {
 		tasks, err := first.Tasks(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func TestDetectsAgainAfterAKill(t *testing.T) {
 	began := time.Now()
 	second := start(t, dir, args...)
 	var all []incident.Record
-	quelltest.Until(t, "the victim is found", paced(func() bool {
+	quelltest.Until(t, "the victim is found", quelltest.Paced(func() bool {
 		found, err := second.Incidents(t.Context(), logbook.Query{Open: true})
 		if err != nil {
 			t.Fatal(err)

@@ -283,7 +283,7 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 	}()
 	o := outcome{works: map[string]bool{}}
 	// Features that should work get time to do so; the others get a few windows.
-	quelltest.Until(t, "the agent has looked at its tasks", paced(func() bool {
+	quelltest.Until(t, "the agent has looked at its tasks", quelltest.Paced(func() bool {
 		select {
 		case <-d.ended:
 			t.Fatalf("the agent ended:\n%s", d.log.String())

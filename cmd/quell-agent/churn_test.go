@@ -397,7 +397,7 @@ type held struct {
 // idle waits until the agent follows no task.
 func (c *churn) idle(d *running) {
 	c.t.Helper()
-	quelltest.Until(c.t, "the agent monitors no task", paced(func() bool {
+	quelltest.Until(c.t, "the agent monitors no task", quelltest.Paced(func() bool {
 		s, err := d.Status(c.t.Context())
 		return err == nil && s.Tasks == 0
 	}))

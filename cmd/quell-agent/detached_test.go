@@ -43,7 +43,7 @@ func TestDetachedBetweenWindows(t *testing.T) {
 			d.kill()
 			continue
 		}
-		quelltest.Until(t, "the window is over", paced(func() bool {
+		quelltest.Until(t, "the window is over", quelltest.Paced(func() bool {
 			s, err := d.Status(t.Context())
 			return err == nil && s.Intervals >= c.intervals && s.Tasks == 1
 		}))

@@ -47,7 +47,7 @@ exec setpriv --bounding-set -bpf,-sys_admin "$@"`
 	most := 0
 	within := 0
 	var last string
-	quelltest.Until(t, "every task was counted", paced(func() bool {
+	quelltest.Until(t, "every task was counted", quelltest.Paced(func() bool {
 		s, err := d.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)

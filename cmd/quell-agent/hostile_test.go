@@ -42,7 +42,7 @@ func TestAStalledProgressFileStopsNothing(t *testing.T) {
 	}
 	for range 2 {
 		d := start(t, dir, append(settings(dir, "sampling.duration=200ms", "sampling.period=250ms"), "--config", config)...)
-		quelltest.Until(t, "windows go on and the task is told why it is not counted", paced(func() bool {
+		quelltest.Until(t, "windows go on and the task is told why it is not counted", quelltest.Paced(func() bool {
 			s, err := d.Status(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -110,21 +110,6 @@ type running struct {
 	ended chan struct{}
 }
 
-// paced is a condition that is looked at once in a while: a question to the agent takes this
-// process, with the race detector, more CPU time than the agent.
-func paced(cond func() bool) func() bool {
-	const pause = 50 * time.Millisecond
-	next := time.Now()
-	return func() bool {
-		if time.Now().Before(next) {
-			return false
-		}
-		yes := cond()
-		next = time.Now().Add(pause)
-		return yes
-	}
-}
-
 // logFile is a file with a process's messages.
 type logFile struct{ path string }
 

@@ -212,7 +212,7 @@ func playNetwork(t *testing.T, rule detect.Method) {
 		t.Fatal(err)
 	}
 	d := start(t, dir, "--config", file, "--set", "state_dir="+dir+"/state", "--set", "journals="+dir+"/journals", "--set", "exclusive=false", "--set", "socket="+dir+"/agent.sock", "--set", "listen=127.0.0.1:0")
-	quelltest.Until(t, "there is a spec", paced(func() bool {
+	quelltest.Until(t, "there is a spec", quelltest.Paced(func() bool {
 		tasks, err := d.Tasks(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -318,7 +318,7 @@ func (n *netScene) limits(task string) int {
 func (n *netScene) accused() (id string, at int) {
 	n.t.Helper()
 	until := n.intervals() + netGiveUp
-	quelltest.Until(n.t, "a task is limited, or the round is over", paced(func() bool {
+	quelltest.Until(n.t, "a task is limited, or the round is over", quelltest.Paced(func() bool {
 		for _, inc := range n.incidents(logbook.Query{Open: true}) {
 			i := slices.IndexFunc(inc.Rounds, func(r *incident.Round) bool { return !r.Trial })
 			if i >= 0 && !n.known[inc.ID] {
@@ -350,7 +350,7 @@ func (n *netScene) play(backup, elsewhere *quelltest.Child) string {
 		}
 	}
 	var inc incident.Record
-	quelltest.Until(t, "the limit is over and judged", paced(func() bool {
+	quelltest.Until(t, "the limit is over and judged", quelltest.Paced(func() bool {
 		var err error
 		if inc, err = n.d.Incident(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -393,11 +393,11 @@ func (n *netScene) play(backup, elsewhere *quelltest.Child) string {
 // settle waits until the round is over for the agent, too.
 func (n *netScene) settle() {
 	n.t.Helper()
-	quelltest.Until(n.t, "the incident is closed", paced(func() bool { return len(n.incidents(logbook.Query{Open: true})) == 0 }))
+	quelltest.Until(n.t, "the incident is closed", quelltest.Paced(func() bool { return len(n.incidents(logbook.Query{Open: true})) == 0 }))
 	for _, inc := range n.incidents(logbook.Query{}) {
 		n.known[inc.ID] = true
 	}
 	from := n.intervals()
 	// Half a window: more good intervals than bad ones of the last round.
-	quelltest.Until(n.t, "10 good intervals", paced(func() bool { return n.intervals() >= from+10 }))
+	quelltest.Until(n.t, "10 good intervals", quelltest.Paced(func() bool { return n.intervals() >= from+10 }))
 }

@@ -30,7 +30,7 @@ func TestSignalsOfTheMachine(t *testing.T) {
 			t.Errorf("%+v", sig)
 		}
 	}
-	quelltest.Until(t, "three windows are over", paced(func() bool {
+	quelltest.Until(t, "three windows are over", quelltest.Paced(func() bool {
 		s, err := d.Status(t.Context())
 		return err == nil && s.Intervals >= 3
 	}))

@@ -71,7 +71,7 @@ func TestHostileScale(t *testing.T) {
 	remove := c.hostile(*scaleCount)
 	made := time.Since(began)
 	before := d.intervals()
-	quelltest.Until(t, "the agent samples while they exist", paced(func() bool { return d.intervals() > before+5 }))
+	quelltest.Until(t, "the agent samples while they exist", quelltest.Paced(func() bool { return d.intervals() > before+5 }))
 	began = time.Now()
 	remove()
 	removed := time.Since(began)

@@ -157,7 +157,7 @@ func TestServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := st.Intervals + more
-		quelltest.Until(t, "the agent goes on", paced(func() bool {
+		quelltest.Until(t, "the agent goes on", quelltest.Paced(func() bool {
 			st, err = d.Status(t.Context())
 			return err == nil && st.Intervals >= want
 		}))

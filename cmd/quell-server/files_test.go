@@ -32,7 +32,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 	}
 	pool = nextPool
 	r.tls = client()
-	quelltest.Until(t, "the API has the new certificate", paced(func() bool { status, _ := r.get("/readyz"); return status == http.StatusOK }))
+	quelltest.Until(t, "the API has the new certificate", quelltest.Paced(func() bool { status, _ := r.get("/readyz"); return status == http.StatusOK }))
 	up := r.uplink(t, "m1", creds, func(o *bus.Options) {
 		o.URL, o.TLS = "tls://"+r.bus, &tls.Config{RootCAs: nextPool, MinVersion: tls.VersionTLS12}
 	})

@@ -275,7 +275,7 @@ func TestHostileAgent(t *testing.T) {
 	}
 	var stored []string
 	for _, v := range others {
-		quelltest.Until(t, v.name+"'s samples are all acknowledged", paced(func() bool { return v.Stats().Waiting == 0 }))
+		quelltest.Until(t, v.name+"'s samples are all acknowledged", quelltest.Paced(func() bool { return v.Stats().Waiting == 0 }))
 		stored = append(stored, fmt.Sprintf("[%q,%d,%d,%d]", v.name, v.sent, v.sent, v.sent-1))
 		if v.commands.Load() != 0 || v.Stats().Forged != 0 {
 			t.Errorf("%s carried out %d commands; %d messages came as commands", v.name, v.commands.Load(), v.Stats().Forged)
@@ -338,7 +338,7 @@ func TestAttackForgedOperator(t *testing.T) {
 			t.Errorf("%s: %d", body, status)
 		}
 	}
-	quelltest.Until(t, "the agent answers", paced(func() bool { return g.as("olga", "POST", "/v1/commands", capping) == http.StatusOK }))
+	quelltest.Until(t, "the agent answers", quelltest.Paced(func() bool { return g.as("olga", "POST", "/v1/commands", capping) == http.StatusOK }))
 	if c := up.Decisions()[0]; c.Who != "olga" || c.Expires != c.At+300_000 || c.GetCap().GetTask() != "/a" {
 		t.Errorf("got %v", c)
 	}

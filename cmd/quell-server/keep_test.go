@@ -43,7 +43,7 @@ func TestKeeper(t *testing.T) {
 	obeys := func(when string) {
 		made++
 		id := fmt.Sprint("decision ", made)
-		quelltest.Until(t, "the agent follows the server "+when, paced(func() bool {
+		quelltest.Until(t, "the agent follows the server "+when, quelltest.Paced(func() bool {
 			_, err := link.bus.Decide(t.Context(), "m1", func(list []cmd.Decision) ([]cmd.Decision, error) {
 				return cmd.Add(list, cmd.Decide(id, "anna", sample.At(now), cmd.Command{Why: "r", Enforcement: &cmd.Enforcement{Mode: "off"}})), nil
 			})
@@ -92,7 +92,7 @@ func TestEnrolment(t *testing.T) {
 		t.Fatal(err)
 	}
 	up := r.uplink(t, "m1", file, nil)
-	quelltest.Until(t, "the agent has credentials that last", paced(func() bool {
+	quelltest.Until(t, "the agent has credentials that last", quelltest.Paced(func() bool {
 		at, due := up.Expires(time.Now())
 		return due == nil && time.Until(at) > 2000*time.Hour
 	}))

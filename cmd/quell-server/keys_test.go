@@ -43,7 +43,7 @@ func TestKeysRotate(t *testing.T) {
 	if out := command("keys", "rotate", "--overlap", "1h"); !strings.Contains(out, "valid until "+time.Now().UTC().Format("2006-")) {
 		t.Errorf("rotate: %q", out)
 	}
-	quelltest.Until(t, "the server has credentials of the new key", paced(func() bool { return !bytes.Equal(own(), first) }))
+	quelltest.Until(t, "the server has credentials of the new key", quelltest.Paced(func() bool { return !bytes.Equal(own(), first) }))
 	if !obeyed() {
 		t.Error("the agent does not obey the new key")
 	}
@@ -60,10 +60,10 @@ func TestKeysRotate(t *testing.T) {
 		t.Fatal(err)
 	}
 	m2 := g.uplink(t, "m2", file, nil)
-	quelltest.Until(t, "an agent with credentials of the new key is let in", paced(func() bool { return m2.Err() == nil }))
+	quelltest.Until(t, "an agent with credentials of the new key is let in", quelltest.Paced(func() bool { return m2.Err() == nil }))
 
 	command("keys", "rotate", "--overlap", "0")
-	quelltest.Until(t, "the agent of the key without overlap is cut off", paced(func() bool { return m2.Err() != nil }))
+	quelltest.Until(t, "the agent of the key without overlap is cut off", quelltest.Paced(func() bool { return m2.Err() != nil }))
 	m2.Samples(one("m2"))
 	g.untilSQL("the refusal is in the audit log", "SELECT count(*) > 0 FROM audit WHERE what = 'bus: connect' AND who = '' AND outcome LIKE '%the key that signed the credentials was replaced'", "[true]")
 	if err := os.WriteFile(file, []byte(command("credentials", "agent", "m2", "--ttl", "1h")), 0o600); err != nil {

@@ -48,21 +48,6 @@ func quellServer(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// paced is a condition that is looked at once in a while: a look takes this process, with the
-// race detector, more CPU time than what it waits for.
-func paced(cond func() bool) func() bool {
-	const pause = 50 * time.Millisecond
-	next := time.Now()
-	return func() bool {
-		if time.Now().Before(next) {
-			return false
-		}
-		yes := cond()
-		next = time.Now().Add(pause)
-		return yes
-	}
-}
-
 type running struct {
 	t     *testing.T
 	set   []string
@@ -100,7 +85,7 @@ func (r *running) begin() {
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	r.stop, r.ended = stop, make(chan error, 1)
 	go func() { r.ended <- run(ctx, c) }()
-	quelltest.Until(r.t, "the server is ready", paced(func() bool {
+	quelltest.Until(r.t, "the server is ready", quelltest.Paced(func() bool {
 		select {
 		case err := <-r.ended:
 			r.t.Fatalf("the server ended: %v", err)
@@ -286,7 +271,7 @@ func TestStopsOnATerm(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, "it is ready after SIGHUP", paced(func() bool { // start may have used up its requests
+	quelltest.Until(t, "it is ready after SIGHUP", quelltest.Paced(func() bool { // start may have used up its requests
 		status, _ := r.get("/readyz")
 		return status == http.StatusOK
 	}))

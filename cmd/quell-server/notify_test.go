@@ -65,7 +65,7 @@ func TestIncidentsAreNotified(t *testing.T) {
 		t.Error(got["/hook"])
 	}
 	r.untilSQL("the incident is there", "SELECT machine, id FROM incidents", `["m1","i1"]`)
-	quelltest.Until(t, "the notifications are counted", paced(func() bool {
+	quelltest.Until(t, "the notifications are counted", quelltest.Paced(func() bool {
 		_, text := r.get("/metrics")
 		return strings.Contains(text, `quell_server_notifications_total{receiver="webhook",result="sent"} 1`) && strings.Contains(text, `quell_server_notifications_total{receiver="otlp",result="sent"} 1`) &&
 			strings.Contains(text, `quell_server_notifications_total{receiver="alertmanager",result="sent"} 0`)

@@ -179,7 +179,7 @@ func TestRefusedAndAudited(t *testing.T) {
 			status("fired", 404)(t) // it is allowed; the machine was never there
 			delete(g.lines, "fired")
 			g.write(t)
-			quelltest.Until(t, "the token is revoked", paced(func() bool { return g.as("fired", "POST", "/v1/commands", capping) == 401 }))
+			quelltest.Until(t, "the token is revoked", quelltest.Paced(func() bool { return g.as("fired", "POST", "/v1/commands", capping) == 401 }))
 		}, `["","127.0.0.1","","POST /v1/commands","","refused: unknown token"]`},
 		{"bus: no credentials", turnedAway(), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
 		{"bus: a password", turnedAway(nats.UserInfo("quell", "quell")), `["","127.0.0.1","","bus: connect","","refused: no credentials"]`},
@@ -257,7 +257,7 @@ func TestRefusedAndAudited(t *testing.T) {
 			t.Logf("the audit log: %s", log)
 		}
 	}()
-	quelltest.Until(t, "all is audited", paced(func() bool { return len(missing()) == 0 }))
+	quelltest.Until(t, "all is audited", quelltest.Paced(func() bool { return len(missing()) == 0 }))
 	list, err := quellServer(t, "credentials", "list", "--set", "state_dir="+g.state, "--json")
 	var issued []struct{ Role, Name, State string }
 	if err := errors.Join(err, json.Unmarshal([]byte(list), &issued)); err != nil {
@@ -306,7 +306,7 @@ func TestStalledViewers(t *testing.T) {
 	held := regexp.MustCompile(`(?m)^quell_server_answer_bytes (\S+)$`)
 	olga := *g.running
 	olga.token = g.secret["olga"]
-	quelltest.Until(t, "the first answer waits for its reader", paced(func() bool {
+	quelltest.Until(t, "the first answer waits for its reader", quelltest.Paced(func() bool {
 		_, text := olga.get("/metrics")
 		m := held.FindStringSubmatch(text)
 		if m == nil {
@@ -345,7 +345,7 @@ func TestNATSIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	quelltest.Until(t, "there are too many subscriptions", paced(func() bool {
+	quelltest.Until(t, "there are too many subscriptions", quelltest.Paced(func() bool {
 		return nc.LastError() != nil && strings.Contains(strings.ToLower(nc.LastError().Error()), "maximum subscriptions")
 	}))
 }

@@ -50,7 +50,7 @@ func (s *several) start(i int) *process {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(p.kill)
-	quelltest.Until(s.t, "the server is ready", paced(func() bool {
+	quelltest.Until(s.t, "the server is ready", quelltest.Paced(func() bool {
 		status, _ := p.r.get("/readyz")
 		return status == http.StatusOK
 	}))
@@ -109,7 +109,7 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 		played <- r
 	}()
 	count := func(p *process) string { return p.r.sql("SELECT count(*) FROM samples") }
-	quelltest.Until(t, "both return what one has accepted", paced(func() bool {
+	quelltest.Until(t, "both return what one has accepted", quelltest.Paced(func() bool {
 		return first.taken() && count(first) != "[0]" && count(second) != "[0]" && !strings.Contains(count(second), "rror")
 	}))
 	if second.taken() {
@@ -130,7 +130,7 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 	for _, p := range []*process{second, third} {
 		last := ""
 		t.Cleanup(func() { t.Logf("%s, want %s", last, want) })
-		quelltest.Until(t, "all that was acknowledged is there", paced(func() bool {
+		quelltest.Until(t, "all that was acknowledged is there", quelltest.Paced(func() bool {
 			last = p.r.sql("SELECT count(*), count(DISTINCT machine || task || ts) FROM samples")
 			return last == string(want)
 		}))

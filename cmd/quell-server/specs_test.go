@@ -64,7 +64,7 @@ func TestSpecsOfALyingMachine(t *testing.T) {
 	}
 	check := func(when string) {
 		t.Helper()
-		quelltest.Until(t, "the spec is ready "+when, paced(func() bool { return specs()["web"].State == spec.Ready }))
+		quelltest.Until(t, "the spec is ready "+when, quelltest.Paced(func() bool { return specs()["web"].State == spec.Ready }))
 		s := specs()["web"]
 		if math.Abs(s.Mean-1.5) > 0.05 || s.StdDev > 0.2 || s.Tasks != 6 || s.Machines != 3 || s.MachinesOut != 1 || len(s.LeftOut) != 1 {
 			t.Errorf("%s: %+v", when, s)
@@ -83,7 +83,7 @@ func TestSpecsOfALyingMachine(t *testing.T) {
 	if status, text := g.ask("POST", cluster.PathRevoke, `{"machine":"m2","since":"24h","why":"it was a test"}`); status != 200 {
 		t.Fatalf("%d %s", status, text)
 	}
-	quelltest.Until(t, "two machines are too few", paced(func() bool { return specs()["web"].State == spec.Insufficient }))
+	quelltest.Until(t, "two machines are too few", quelltest.Paced(func() bool { return specs()["web"].State == spec.Insufficient }))
 	if got := g.sql(`SELECT machine, "by", why FROM revocations`); got != `["m2","olga","it was a test"]` {
 		t.Errorf("revocations: %s", got)
 	}

@@ -86,7 +86,7 @@ func TestTLS(t *testing.T) {
 	creds := r.credentials(t, "agent", "m1")
 	if up := r.uplink(t, "m1", creds, nil); true {
 		up.Samples(one("m1"))
-		quelltest.Until(t, "it does not trust the server", paced(func() bool {
+		quelltest.Until(t, "it does not trust the server", quelltest.Paced(func() bool {
 			err := up.Err()
 			return err != nil && strings.Contains(err.Error(), "certificate")
 		}))

@@ -373,7 +373,7 @@ func TestClusterKills(t *testing.T) {
 	watch := openBus(t, f.keys, f.url, 3)
 	for range *kills {
 		f.more(1 + f.some(200))
-		quelltest.Until(t, "all three have everything", paced(func() bool { return watch.whole(t) }))
+		quelltest.Until(t, "all three have everything", quelltest.Paced(func() bool { return watch.whole(t) }))
 		n := f.servers[f.some(3)]
 		n.kill()
 		f.more(1 + f.some(50)) // the other two continue without it

@@ -255,20 +255,6 @@ func openUplink(t testing.TB, a *authority.Authority, url, machine string, decid
 	return u
 }
 
-// paced is a condition that is looked at once in a while, since a look is a request.
-func paced(cond func() bool) func() bool {
-	const pause = 50 * time.Millisecond
-	next := time.Now()
-	return func() bool {
-		if time.Now().Before(next) {
-			return false
-		}
-		yes := cond()
-		next = time.Now().Add(pause)
-		return yes
-	}
-}
-
 func samples(machine string, n int) []sample.Sample {
 	all := make([]sample.Sample, n)
 	for i := range all {

@@ -109,7 +109,7 @@ func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
 	stolen := credentials(t, a, authority.Agent, "m3", 90*24*time.Hour)
 
 	issued := time.Now().Unix()
-	quelltest.Until(t, "credentials are of another second than the new key", paced(func() bool { return time.Now().Unix() > issued }))
+	quelltest.Until(t, "credentials are of another second than the new key", quelltest.Paced(func() bool { return time.Now().Unix() > issued }))
 	const overlap = 3 * time.Second
 	until := time.Now().Add(overlap)
 	if err := a.Rotate(overlap, time.Now()); err != nil {
@@ -143,9 +143,9 @@ func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
 		return token
 	}
 	first := key(renewable)
-	quelltest.Until(t, "an agent gets credentials of the new key", paced(func() bool { return key(renewable) != first }))
+	quelltest.Until(t, "an agent gets credentials of the new key", quelltest.Paced(func() bool { return key(renewable) != first }))
 
-	quelltest.Until(t, "the overlap ends", paced(func() bool { return time.Now().After(until.Add(time.Second)) }))
+	quelltest.Until(t, "the overlap ends", quelltest.Paced(func() bool { return time.Now().After(until.Add(time.Second)) }))
 	last := trust()
 	if len(last.Ended) != 1 || !last.Until.IsZero() {
 		t.Fatalf("after the overlap %+v", last)
@@ -157,7 +157,7 @@ func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
 	quelltest.Until(t, "the server goes on with its new credentials", func() bool { return b.Err() == nil })
 	m2.Samples(1, samples("m2", 1))
 	forever.Samples(2, samples("forever", 1)) // spooled
-	quelltest.Until(t, "the renewed agent goes on", paced(func() bool { return m2.Err() == nil && m2.Stats().Sent == 1 }))
+	quelltest.Until(t, "the renewed agent goes on", quelltest.Paced(func() bool { return m2.Err() == nil && m2.Stats().Sent == 1 }))
 	if nc, err := nats.Connect(url, nats.UserCredentials(stolen)); err == nil {
 		nc.Close()
 		t.Error("credentials of the former key are let in")

@@ -153,7 +153,7 @@ func (p *Port) open(address netip.Prefix, guest bool) error {
 	}
 	holder := port
 	if guest {
-		holder, address = bridge, beside(address)
+		holder, address = bridge, asker(address)
 		if err := p.space.bridge(); err != nil {
 			return err
 		}
@@ -175,9 +175,9 @@ func (p *Port) open(address netip.Prefix, guest bool) error {
 	return errors.Join(p.space.up(holder), p.space.up("lo"))
 }
 
-// beside is the address from which Answers asks a guest with the given one: 10.77.129.1
+// asker is the address from which Answers asks a guest with the given one: 10.77.129.1
 // for 10.77.1.1. A study has fewer than 128 roles.
-func beside(guest netip.Prefix) netip.Prefix {
+func asker(guest netip.Prefix) netip.Prefix {
 	a := guest.Addr().As4()
 	a[2] ^= 128
 	return netip.PrefixFrom(netip.AddrFrom4(a), guest.Bits())

@@ -123,7 +123,7 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 	}
 	t.Cleanup(stop) // before the tree is closed
 	env = clitest.Env(filepath.Join(state, "agent.sock"))
-	quelltest.Until(t, "the agent answers", paced(func() bool { return quell(t, env, "status").Code == app.ExitOK }))
+	quelltest.Until(t, "the agent answers", quelltest.Paced(func() bool { return quell(t, env, "status").Code == app.ExitOK }))
 	return tree, env, state, stop
 }
 
@@ -146,25 +146,10 @@ func (p *program) build(t *testing.T) string {
 	return p.path
 }
 
-// paced is a condition that is looked at once in a while: a look takes this process, with the
-// race detector, more CPU time than what it waits for.
-func paced(cond func() bool) func() bool {
-	const pause = 50 * time.Millisecond
-	next := time.Now()
-	return func() bool {
-		if time.Now().Before(next) {
-			return false
-		}
-		yes := cond()
-		next = time.Now().Add(pause)
-		return yes
-	}
-}
-
 // learnt waits until the victim's job has a spec.
 func learnt(t *testing.T, env map[string]string) {
 	t.Helper()
-	quelltest.Until(t, "the victim's job has a spec", paced(func() bool { return hasLearnt(t, env) }))
+	quelltest.Until(t, "the victim's job has a spec", quelltest.Paced(func() bool { return hasLearnt(t, env) }))
 }
 
 // hasLearnt reports whether the victim's job has a spec.
@@ -226,8 +211,8 @@ func TestTheRealAgent(t *testing.T) {
 		}
 		return v
 	}
-	quelltest.Until(t, "the loud task is seen to use the CPU", paced(func() bool { return task("loud").CPU > 0.05 }))
-	quelltest.Until(t, "the victim's cost is known", paced(func() bool {
+	quelltest.Until(t, "the loud task is seen to use the CPU", quelltest.Paced(func() bool { return task("loud").CPU > 0.05 }))
+	quelltest.Until(t, "the victim's cost is known", quelltest.Paced(func() bool {
 		return slices.ContainsFunc(task("victim").Costs, func(v api.SignalView) bool { return v.Signal == sample.CPT && v.Cost > 0 })
 	}))
 	for _, sign := range []string{"TASK", "CPT", "RUNQ", "/loud", "/victim", "latency-sensitive"} {

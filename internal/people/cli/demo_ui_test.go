@@ -25,13 +25,13 @@ func TestDemoUI(t *testing.T) {
 	go func() {
 		done <- a.Run(ctx, newRoot(a), []string{"demo", "--ui", "--listen", "127.0.0.1:0", "--agent", agent, "--seed", "3"})
 	}()
-	quelltest.Until(t, "the token was printed", paced(func() bool { return strings.Count(b.String(), "\n") >= 2 }))
+	quelltest.Until(t, "the token was printed", quelltest.Paced(func() bool { return strings.Count(b.String(), "\n") >= 2 }))
 	m := regexp.MustCompile(`^the dashboard of the demo, until it ends: (http://127\.0\.0\.1:\d+)\nits token:  ([A-Z2-7]{26,})\n`).FindStringSubmatch(b.String())
 	if m == nil {
 		t.Fatalf("it prints %q", b.String())
 	}
 	var text string
-	quelltest.Until(t, "the demo's victim is in the dashboard's tasks", paced(func() bool {
+	quelltest.Until(t, "the demo's victim is in the dashboard's tasks", quelltest.Paced(func() bool {
 		r, err := http.NewRequestWithContext(ctx, "GET", m[1]+"/v1/tasks", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -67,13 +67,13 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 		return inc.Kind == detect.Nobody && slices.ContainsFunc(inc.Suspects, is) ||
 			inc.Kind == detect.Neighbour && inc.Antagonists == 1 && is(inc.Suspects[0])
 	}
-	quelltest.Until(t, "the change is explained", paced(func() bool {
+	quelltest.Until(t, "the change is explained", quelltest.Paced(func() bool {
 		return slices.ContainsFunc(all(), func(inc incident.Record) bool { return inc.Kind == detect.PhaseChange || elsewhere(inc) })
 	}))
 	t.Logf("named %v after the change", time.Since(changed).Round(time.Millisecond))
 	// The result of a trial is known only at its end. A trial without effect withdraws
 	// the accusation of its suspect.
-	quelltest.Until(t, "no trial goes on", paced(func() bool {
+	quelltest.Until(t, "no trial goes on", quelltest.Paced(func() bool {
 		return !slices.ContainsFunc(all(), func(inc incident.Record) bool {
 			return slices.ContainsFunc(inc.Rounds, func(r *incident.Round) bool { return r.Outcome == "" })
 		})
@@ -94,7 +94,7 @@ func TestARealVictimThatChangesItsWorkIsNamed(t *testing.T) {
 			}
 		}
 	}
-	quelltest.Until(t, "the innocent has no limit", paced(func() bool {
+	quelltest.Until(t, "the innocent has no limit", quelltest.Paced(func() bool {
 		got := strings.Fields(limit(t, tree, "loud"))[0]
 		return got == "-1" || got == "max"
 	}))

@@ -53,7 +53,7 @@ func (x *terminal) shows(texts ...string) {
 		}
 	}()
 	for _, text := range texts {
-		quelltest.Until(x.t, "the terminal shows "+text, paced(func() bool {
+		quelltest.Until(x.t, "the terminal shows "+text, quelltest.Paced(func() bool {
 			screen = x.tmux("capture-pane", "-p")
 			return strings.Contains(screen, text)
 		}))
@@ -145,13 +145,13 @@ func TestTopCapsByTheRealAgent(t *testing.T) {
 	x.keys("Enter")
 	x.shows("y sends it")
 	x.keys("y")
-	quelltest.Until(t, "loud is capped", paced(func() bool { return limit(t, tree, "loud") != free }))
+	quelltest.Until(t, "loud is capped", quelltest.Paced(func() bool { return limit(t, tree, "loud") != free }))
 	x.shows("capped")
 	x.keys("u", "enough")
 	x.keys("Enter")
 	x.shows("y sends it")
 	x.keys("y")
-	quelltest.Until(t, "loud is not capped", paced(func() bool { return limit(t, tree, "loud") == free }))
+	quelltest.Until(t, "loud is not capped", quelltest.Paced(func() bool { return limit(t, tree, "loud") == free }))
 	stop()
 	x.shows("the agent does not answer", "/loud")
 	x.keys("q")

@@ -26,3 +26,18 @@ func until(t testing.TB, guard time.Duration, what string, cond func() bool) {
 		}
 	}
 }
+
+// Paced is a condition for [Until] that is looked at every 50 ms at most: a look that asks a program
+// takes this process, with the race detector, more CPU time than what it waits for.
+func Paced(cond func() bool) func() bool {
+	const pause = 50 * time.Millisecond
+	next := time.Now()
+	return func() bool {
+		if time.Now().Before(next) {
+			return false
+		}
+		yes := cond()
+		next = time.Now().Add(pause)
+		return yes
+	}
+}
