@@ -96,27 +96,53 @@ func (p *Planner) actOnGroup(now sample.Millis, inc *incident, f *detect.Finding
 }
 
 // endsForGroup reports whether a group determines what follows while a round is in force that is
-// not enough, and ends the round: a cap of one task if others can be capped with it, and one that
-// leaves out a member, since that has been shown then.
+// not enough, and ends the round: one that leaves out a member, since that has been shown then; a
+// trial of one task, so that the next one has the machine to itself; and one that more tasks can be
+// capped with.
 func (p *Planner) endsForGroup(now sample.Millis, inc *incident, f *detect.Finding, g *group, r *round) bool {
+	more := p.further(now, inc, f, r)
 	switch {
-	case r.By != auto || r.Trial:
+	case r.By != auto || r.Samples == 0 || len(inc.rounds) == 0:
 		return false
 	case g != nil && r.left != nil:
 		p.lift(now, r.ID, "the victim suffers without the cap on "+string(r.left.task.Name), "")
 		return true
-	case g != nil || len(r.With) > 0 || r.Samples == 0 || len(inc.rounds) == 0:
+	case r.Trial && len(r.With) == 0:
+		p.lift(now, r.ID, "it is not enough", "")
+		return true
+	case len(more) == 0 || len(r.With) > 0 && inc.mayBeRelieved(float64(r.CostBefore), float64(r.CostUnder), float64(r.Samples)):
 		return false
+	case g != nil:
+		p.lift(now, r.ID, "it is not enough: more tasks will be capped with them", "")
+		if p.groups[keyOf(f.Signal, f.Victim.Key, f.Kind)] == g {
+			g.extend(more)
+		}
+		return true
 	}
-	all := p.candidates(now, inc, f)
-	if !slices.ContainsFunc(all, func(m *member) bool { return m.task.Key == r.Suspect.Key }) {
-		all = append(all[:min(len(all), maxGroup-1)], &member{task: r.Suspect, correlation: r.Correlation})
+	all := more
+	for _, c := range r.Tasks() {
+		all = append(all, &member{task: c.Suspect, correlation: c.Correlation})
 	}
 	if !p.mayBegin(inc, f, all) {
 		return false
 	}
 	p.lift(now, r.ID, "it is not enough: it will be capped together with others", "")
 	return true
+}
+
+// further are the candidates that are not capped by the round and can be capped with it.
+func (p *Planner) further(now sample.Millis, inc *incident, f *detect.Finding, r *round) []*member {
+	all := slices.DeleteFunc(p.candidates(now, inc, f), func(m *member) bool { return r.Has(m.task.Key) })
+	return all[:min(len(all), max(0, min(maxGroup, p.policy.MaxCaps)-len(r.Tasks())))]
+}
+
+// extend adds members to a group that is not enough. What its rounds have shown is of another set.
+func (g *group) extend(more []*member) {
+	g.members = append(g.members, more...)
+	for _, m := range g.members {
+		m.needed, m.leftOut, m.without = false, 0, stat.Moments{}
+	}
+	g.whole, g.vain = stat.Moments{}, 0
 }
 
 // beginGroup caps suspects together if a limit on one of them was not enough, and no other one
@@ -127,13 +153,13 @@ func (p *Planner) beginGroup(now sample.Millis, inc *incident, f *detect.Finding
 	for _, m := range all {
 		tried := false
 		for _, r := range inc.rounds {
-			if r.alone(m.task.Key) && r.Judged() && !inc.enough(r) {
+			if r.Has(m.task.Key) && r.Judged() && !inc.enough(r) {
 				tried, helped = true, helped || r.Outcome == TruePositive
 			}
 		}
 		limited, untried = limited || tried, untried || !tried
 	}
-	if wait := !helped && untried && inc.trials() < p.policy.Trials-1; wait || !limited || !p.mayBegin(inc, f, all) {
+	if wait := !helped && untried && inc.trials(false) < p.policy.Trials-1 && inc.trials(true) == 0; wait || !limited || !p.mayBegin(inc, f, all) {
 		return false
 	}
 	return p.capTogether(now, inc, f, all, nil, !p.named(f, all), window)
@@ -141,7 +167,7 @@ func (p *Planner) beginGroup(now sample.Millis, inc *incident, f *detect.Finding
 
 // mayBegin reports whether these are tasks that were not tried together, and may be.
 func (p *Planner) mayBegin(inc *incident, f *detect.Finding, all []*member) bool {
-	return len(all) >= 2 && len(all) <= p.policy.MaxCaps && !inc.triedTogether(all) && (inc.trials() < p.policy.Trials || p.named(f, all))
+	return len(all) >= 2 && len(all) <= p.policy.MaxCaps && !inc.triedTogether(all) && (inc.trials(true) < maxGroup-1 || p.named(f, all))
 }
 
 // named reports whether the finding names each of the tasks so surely that it may be capped
@@ -153,7 +179,7 @@ func (p *Planner) named(f *detect.Finding, all []*member) bool {
 }
 
 // candidates are the suspects that may be capped together: those that the finding names or would
-// try, and those on which a cap in this incident was not enough.
+// try, and those on which a cap in this incident was not enough, alone or together.
 func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding) (all []*member) {
 	add := func(s *detect.Suspect) {
 		known := slices.ContainsFunc(all, func(m *member) bool { return m.task.Key == s.Key })
@@ -169,8 +195,11 @@ func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding
 		add(&f.Suspects[i])
 	}
 	for _, r := range slices.Backward(inc.rounds) {
-		if len(r.With) == 0 && r.By == auto && r.Judged() && !inc.enough(r) {
-			add(&detect.Suspect{Task: r.Suspect, Correlation: r.Correlation})
+		if r.By != auto || r.left != nil || !r.Judged() || inc.enough(r) {
+			continue
+		}
+		for _, c := range r.Tasks() {
+			add(&detect.Suspect{Task: c.Suspect, Correlation: c.Correlation})
 		}
 	}
 	return all
@@ -205,10 +234,10 @@ func (inc *incident) triedTogether(all []*member) bool {
 	})
 }
 
-// trials counts the incident's trials.
-func (inc *incident) trials() (n int) {
+// trials counts the incident's trials of one task, or those of several.
+func (inc *incident) trials(together bool) (n int) {
 	for _, r := range inc.rounds {
-		if r.Trial {
+		if r.Trial && len(r.With) > 0 == together {
 			n++
 		}
 	}

@@ -295,7 +295,7 @@ func (inc *incident) advise(what string) {
 // for Policy.For. Where quell may not do that itself, an operator can try a suspect that
 // is named.
 func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
-	trials, named := inc.trials(), s.Level >= detect.Likely
+	trials, named := inc.trials(false), s.Level >= detect.Likely
 	a, ok := p.policy.limited(f.Signal, s.Task)
 	lasts := min(p.policy.Trial, p.policy.For)
 	if lasts <= 0 {

@@ -482,15 +482,15 @@ func TestRecordsAreGivenOutWhereTasksRun(t *testing.T) {
 	// On a busy machine fewer than three may run in a window.
 	quelltest.Until(t, "three tasks have run, there are records for two, and something is lost", func() bool {
 		window()
-		return p.Totals().Lost > 0
+		return p.k.wanting > 0 && p.Totals().Lost >= p.k.wanting
 	})
-	lost := p.Totals().Lost
+	wanting := p.k.wanting // not all that is lost: kernels hide some switches
 	p.Remove(c.Key, 0)
 	quelltest.Until(t, "both tasks have waited in one window", func() bool {
 		all := window()
 		return bpftest.Count(all[a.Key], sample.WaitOther) > 0.02 && bpftest.Count(all[b.Key], sample.WaitOther) > 0.02
 	})
-	if n := p.Totals().Lost - lost; n != 0 {
-		t.Errorf("%d waits of two tasks were lost", n)
+	if n := p.k.wanting - wanting; n != 0 {
+		t.Errorf("%d times there was no record for one of two tasks", n)
 	}
 }

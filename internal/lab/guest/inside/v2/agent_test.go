@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -238,17 +239,13 @@ func (a *agent) learnt() { a.t.Helper(); a.learntOf(victim) }
 
 func (a *agent) learntOf(victim sample.TaskName) {
 	a.t.Helper()
-	until(a.t, 120*time.Second, "the victim's spec is ready", func() bool {
-		tasks, err := a.Tasks(context.Background())
-		if err != nil {
-			return false
-		}
-		for _, v := range tasks {
-			if v.Name == victim && len(v.Costs) > 0 && v.Costs[0].Spec.State.String() == "ready" {
-				return true
-			}
-		}
-		return false
+	until(a.t, 120*time.Second, "the victim's spec is ready", func() bool { return a.hasLearnt(victim) })
+}
+
+func (a *agent) hasLearnt(victim sample.TaskName) bool {
+	tasks, err := a.Tasks(context.Background())
+	return err == nil && slices.ContainsFunc(tasks, func(v api.TaskView) bool {
+		return v.Name == victim && len(v.Costs) > 0 && v.Costs[0].Spec.State.String() == "ready"
 	})
 }
 

@@ -1,0 +1,198 @@
+//go:build inguest
+
+package v2
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
+)
+
+const (
+	membersPath = scene + "/batch-"
+	quietTask   = scene + "/quiet"
+)
+
+// groupConfiguration has the default rule, with shorter times: a trial has about 12 intervals, as
+// by default.
+const groupConfiguration = `
+signals: [runq]
+listen: 127.0.0.1:9399
+tick: 500ms
+sampling: {duration: 500ms, period: 1s}
+spec: {min_samples: 60}
+detect: {outlier_window: 10s, window: 20s, look_back: 4m, switches: {outside: off}}
+enforce: {mode: on, groups: true, rate: 0.05, trial: 12s, for: 16s, calm: 16s}
+rules:
+  - {match: "/quell-test-find/pod/web", job: web, class: latency-sensitive}
+  - {match: "/quell-test-find/batch-*", job: batch, class: batch, signals: [cpi]}
+  - {match: "/quell-test-find/quiet", job: quiet, class: batch, signals: [cpi]}
+`
+
+// TestThreeTasksHurtOnlyTogether: three batch tasks work on the victim's CPU one at a time, which is
+// the victim's normal life, and no incident. Then they work at the same time. They must be named and
+// capped together, the victim must be below its threshold under that, no other task may be accused,
+// and all limits must be gone afterwards. Each case has another rhythm.
+func TestThreeTasksHurtOnlyTogether(t *testing.T) {
+	quelltest.Need(t, quelltest.TwoCPUs)
+	if err := keepTo(0); err != nil {
+		t.Fatal(err)
+	}
+	cases, err := strconv.Atoi(cmp.Or(os.Getenv("QUELL_TEST_ROUNDS"), "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := 0
+	for i := range cases {
+		if t.Run(fmt.Sprint(i), func(t *testing.T) { hurtTogether(t, time.Duration(i)*130*time.Millisecond) }) {
+			good++
+		}
+	}
+	t.Logf("figure: named, capped together, relieved and undone in %d of %d", good, cases)
+}
+
+func hurtTogether(t *testing.T, rhythm time.Duration) {
+	stage(t, 0)
+	cgroup(t, quietTask)
+	var members []string
+	pids := map[string]int{}
+	signal := func(task string, s unix.Signal) {
+		if err := unix.Kill(pids[task], s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		m := fmt.Sprint(membersPath, i)
+		cgroup(t, m)
+		members = append(members, m)
+	}
+	a := startAgentWith(t, 0, groupConfiguration)
+	defer func() {
+		if t.Failed() {
+			for _, inc := range a.ordered() {
+				t.Logf("%s: %s, %s; %s", inc.ID, inc.Kind, inc.Reason, inc.NotDone)
+				logRounds(t, inc)
+			}
+		}
+	}()
+	burn(t, victim, 1)
+	for _, m := range members {
+		pids[m] = burn(t, m, 1)
+		signal(m, unix.SIGSTOP)
+	}
+	pids[quietTask] = burn(t, quietTask, 1)
+	// The quiet task has a twentieth of the CPU, in turns with sleep.
+	ended, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			for _, x := range []struct {
+				signal unix.Signal
+				lasts  time.Duration
+			}{{unix.SIGCONT, 10 * time.Millisecond}, {unix.SIGSTOP, 190 * time.Millisecond}} {
+				_ = unix.Kill(pids[quietTask], x.signal)
+				select {
+				case <-time.After(x.lasts):
+				case <-ended:
+					return
+				}
+			}
+		}
+	}()
+	defer func() { close(ended); <-stopped }()
+
+	takeTurns := func(each time.Duration, done func() bool) {
+		for turn := 0; !done(); turn++ {
+			m := members[turn%len(members)]
+			signal(m, unix.SIGCONT)
+			<-time.After(each)
+			signal(m, unix.SIGSTOP)
+		}
+	}
+	end := time.Now().Add(5 * time.Minute)
+	takeTurns(2*time.Second+rhythm, func() bool {
+		if time.Now().After(end) {
+			t.Fatal("no spec within 5 minutes")
+		}
+		return a.hasLearnt(victim)
+	})
+	turns := 0
+	takeTurns(12*time.Second, func() bool { turns++; return turns > len(members) })
+	for _, inc := range a.ordered() {
+		if len(inc.Rounds) > 0 || len(inc.Findings) > 0 {
+			t.Fatalf("one of them alone is an incident: %s, %+v", inc.Reason, inc.Findings)
+		}
+	}
+
+	for _, m := range members {
+		signal(m, unix.SIGCONT)
+	}
+	isMember := func(n sample.TaskName) bool { return slices.Contains(members, string(n)) }
+	until(t, 15*time.Minute, "the three are named and capped together, and the victim is below its threshold", func() bool {
+		for _, inc := range a.ordered() {
+			named := 0
+			for _, f := range inc.Findings {
+				if isMember(f.Suspect.Name) {
+					named++
+				}
+			}
+			for _, r := range inc.Rounds {
+				if !r.Trial && len(r.Tasks()) == len(members) && r.Outcome == plan.TruePositive && float64(r.CostUnder) <= inc.Threshold && named == len(members) {
+					t.Logf("figure: %s", inc.Reason)
+					logRounds(t, inc)
+					return true
+				}
+			}
+		}
+		return false
+	})
+
+	for _, m := range members {
+		signal(m, unix.SIGSTOP)
+	}
+	until(t, 2*time.Minute, "every limit is gone", func() bool {
+		return !slices.ContainsFunc(append(members, quietTask, victim), func(m string) bool { return !strings.HasPrefix(text(t, m, "cpu.max"), "max ") })
+	})
+	for _, inc := range a.ordered() {
+		for _, r := range inc.Rounds {
+			for _, c := range r.Tasks() {
+				if !isMember(c.Suspect.Name) {
+					t.Errorf("%s was capped", c.Suspect.Name)
+				}
+			}
+		}
+		for _, f := range inc.Findings {
+			if !isMember(f.Suspect.Name) {
+				t.Errorf("%s is accused: %s", f.Suspect.Name, f.Suspect.Why)
+			}
+		}
+	}
+}
+
+// ordered are the agent's incidents, oldest first.
+func (a *agent) ordered() (all []incident.Record) {
+	for _, inc := range a.incidents() {
+		all = append(all, inc)
+	}
+	slices.SortFunc(all, func(x, y incident.Record) int { return cmp.Compare(x.Opened, y.Opened) })
+	return all
+}
+
+func logRounds(t *testing.T, inc incident.Record) {
+	for _, r := range inc.Rounds {
+		t.Logf("figure:   %s, trial %v: %.3g, then %.3g in %d samples, %s; threshold %.3g", strings.ReplaceAll(r.Names(), filepath.Dir(membersPath)+"/", ""), r.Trial, float64(r.CostBefore), float64(r.CostUnder), r.Samples, r.Outcome, inc.Threshold)
+	}
+}
