@@ -56,7 +56,7 @@ type Policy struct {
 	// Trial: a suspect is tried if it is named below MinLevel or detection cannot tell
 	// (detect.Finding.Trial). Not in the paper.
 	Trial  time.Duration `key:"trial" help:"with mode on, cap a suspect for this long (at most enforce.for) as a trial, if it is likely but not proven, or if rule evidence cannot decide; 0s: no trials" min:"0s" max:"1h"`
-	Trials int           `key:"trials" help:"maximum number of trials in one incident" min:"0" max:"100"`
+	Trials int           `key:"trials" help:"maximum number of trials of one suspect each in one incident; groups: and three of several" min:"0" max:"100"`
 	// Groups needs trials. It is not in the paper, whose section 4.2 names it as future work.
 	Groups  bool `key:"groups" help:"where a cap on one suspect is not enough, try and cap suspects together (docs/rules.md); needs mode on and trials"`
 	MaxCaps int  `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
