@@ -43,9 +43,13 @@ test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothin
 	go vet -tags cluster ./internal/people/demo && { go test -json -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo || $(FAILED); } | $(TALLY)
 
 CASES ?= 10
-test-groups: ## three real tasks that hurt a fourth only together, CASES=10 times: named and capped together, the victim relieved, undone (root, 10 minutes)
-	@status=0; go vet -tags groups ./internal/people/cli || status=1; \
-	{ go test -json -tags groups -count 1 -timeout 40m -run '^TestThreeRealTasksHurtOnlyTogether$$' ./internal/people/cli -args -cases $(CASES) || $(FAILED); } | $(TALLY) || status=1; exit $$status
+test-groups: ## three real tasks that hurt a fourth only together, CASES=10 times here and in a guest: named and capped together, the victim relieved, undone (root, 30 minutes)
+	@internal/testkit/quelltest/deps.sh guests
+	@$(GORUN) ./internal/lab/guest/fetch
+	@status=0; go vet -tags 'groups guests' ./internal/people/cli ./internal/lab/guest || status=1; \
+	{ go test -json -tags groups -count 1 -timeout 40m -run '^TestThreeRealTasksHurtOnlyTogether$$' ./internal/people/cli -args -cases $(CASES) || $(FAILED); \
+		QUELL_TEST_ROUNDS=$(CASES) go test -json -tags 'groups guests' -count 1 -timeout 2h -run '^TestGroups$$' ./internal/lab/guest || $(FAILED); \
+	} | $(TALLY) || status=1; exit $$status
 
 churn: bin/quell-agent ## create and remove 100,000 cgroups under the agent: it keeps none and loses no sample (root, 2 to 5 minutes)
 	go test -count 1 -v -timeout 10m ./cmd/quell-agent -run '^TestChurn$$' -args -agent $(CURDIR)/bin/quell-agent -churn 100000
@@ -75,7 +79,7 @@ fault: ## kill -9 the agent at 1,000 points, and fail 1,000 single system calls:
 # Packages whose tests need a capability of the machine may measure it, and would
 # disturb each other: they run one at a time (ALONE), after all others. The packages in
 # BESIDE need a tool, root or cgroups, but do not depend on speed: they run with the others.
-BESIDE = $(addprefix internal/,agent testkit/archtest format/atomicfile testkit/bench cluster/bus machine/counter/blockio machine/counter/uprobe machine/egress machine/enforce testkit/fault lab/guest machine/host lab/audit lab/env lab/fault lab/network lab/remote people/cli people/cli/labcmd) cmd/quell-agent
+BESIDE = $(addprefix internal/,agent testkit/archtest format/atomicfile testkit/bench cluster/bus machine/counter/blockio machine/counter/uprobe machine/egress machine/enforce testkit/fault lab/guest machine/host lab/audit lab/env lab/fault lab/network lab/remote people/cli people/cli/labcmd cluster/notify lab/image machine/counter/bpf machine/origin testkit/chart testkit/quelltest/soak) cmd/quell-agent
 ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
 OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -24,6 +26,7 @@ func TestMain(m *testing.M) {
 		sayOpen()
 		return
 	}
+	loading = &ebpf.CollectionOptions{Cache: btf.NewCache()}
 	quelltest.Main(m)
 }
 

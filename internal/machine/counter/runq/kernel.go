@@ -52,6 +52,9 @@ type unsupported struct {
 // then a number of 4 bytes remains for each task and CPU.
 const maxRecords = 256 << 10
 
+// loading is how programs are loaded. Tests load them so often that they keep the kernel's types.
+var loading *ebpf.CollectionOptions
+
 func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 	k := &bpfPrograms{table: make([]byte, tableSize)}
 	defer func() {
@@ -97,7 +100,7 @@ func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
+	if err := spec.LoadAndAssign(&k.objs, loading); err != nil {
 		return nil, err
 	}
 	if k.records, err = k.objs.Records.Memory(); err != nil {

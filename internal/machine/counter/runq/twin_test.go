@@ -50,7 +50,7 @@ func recordEvents(t testing.TB) *recorder {
 		t.Fatal(err)
 	}
 	r := &recorder{}
-	if err := spec.LoadAndAssign(&r.objs, nil); err != nil {
+	if err := spec.LoadAndAssign(&r.objs, loading); err != nil {
 		t.Fatal(err)
 	}
 	var links []link.Link
