@@ -27,6 +27,7 @@ func machineFiles() map[string]string {
 		"/proc/sys/kernel/random/boot_id":                       "4b1c",
 		"/proc/stat":                                            "cpu 100 0 0 100\ncpu0 50 0 0 50\ncpu1 50 0 0 50\n",
 		"/proc/meminfo":                                         "MemTotal: 2048 kB\nMemAvailable: 1024 kB\nSwapTotal: 100 kB\nSwapFree: 96 kB\n",
+		"/proc/cmdline":                                         "quiet rdinit=/bin/agent isolcpus=2-3 -- --listen 0.0.0.0:2024\n",
 		"/proc/loadavg":                                         "1.50 1.0 0.5 1/100 1",
 	}
 }
@@ -46,6 +47,7 @@ func TestDescribe(t *testing.T) {
 	for name, want := range map[string]string{
 		"cpu.model": "Intel(R) Xeon(R)", "cpu.microcode": "0xb000040", "cpu.governor": "performance (1), powersave (1)",
 		"cpu.turbo": "off", "numa.balancing": "1", "memory.total": "2048 kB", "memory.swap_used": "4 kB", "quell.commit": "abc", "irq.balancer": "none",
+		"kernel.cmdline": "quiet isolcpus=2-3",
 	} {
 		if got, ok := d.Get(name); !ok || got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)

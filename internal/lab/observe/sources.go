@@ -50,7 +50,7 @@ func sources() []source {
 
 		file("kernel.release", sysctl+"/kernel/osrelease"),
 		file("kernel.version", sysctl+"/kernel/version"),
-		file("kernel.cmdline", "/proc/cmdline"),
+		singleItem("kernel.cmdline", false, kernelParameters),
 		singleItem("kernel.hz", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_HZ") }),
 		singleItem("kernel.irq_time_accounting", false, func(h *host.Host) (string, error) { return kernelOption(h, "CONFIG_IRQ_TIME_ACCOUNTING") }),
 		file("kernel.preempt", "/sys/kernel/debug/sched/preempt"),
@@ -126,6 +126,22 @@ func cpuinfo(h *host.Host, keys ...string) (string, error) {
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", "), nil
+}
+
+// kernelParameters are those of the kernel alone, without what is for init: reports are passed on,
+// and that says nothing of the machine's speed (kernel-parameters.rst).
+func kernelParameters(h *host.Host) (string, error) {
+	text, err := h.ReadValue("/proc/cmdline")
+	if err != nil {
+		return "", cause(err)
+	}
+	all := strings.Fields(text)
+	if i := slices.Index(all, "--"); i >= 0 {
+		all = all[:i]
+	}
+	return strings.Join(slices.DeleteFunc(all, func(p string) bool {
+		return strings.HasPrefix(p, "init=") || strings.HasPrefix(p, "rdinit=")
+	}), " "), nil
 }
 
 func topology(h *host.Host) (string, error) {
