@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -26,7 +24,6 @@ func TestMain(m *testing.M) {
 		sayOpen()
 		return
 	}
-	loading = &ebpf.CollectionOptions{Cache: btf.NewCache()}
 	quelltest.Main(m)
 }
 

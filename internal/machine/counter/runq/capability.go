@@ -16,7 +16,7 @@ const (
 // Capabilities tries what this package can use on this machine: it loads and attaches
 // its programs once. The signal needs either of the two.
 func Capabilities() []host.Capability {
-	p, err := openProgram(1, unsupported{})
+	p, err := openProgram(1, options{})
 	if err == nil {
 		err = p.Close()
 	}

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
@@ -39,12 +40,13 @@ const (
 	tableSize  = int(unsafe.Sizeof(runqPairs{}))
 )
 
-// unsupported lists what the programs do without. The zero value omits nothing.
-type unsupported struct {
-	throttled bool   // the clock of throttling, as before 6.6
-	served    bool   // reporting served tasks, as before 5.17
-	pairs     uint32 // places used in a table of pairs, a power of two; 0: all
-	records   int    // records at most; 0: maxRecords
+// options change how programs are loaded. The zero value is for every use but tests.
+type options struct {
+	throttled bool       // without the clock of throttling, as before 6.6
+	served    bool       // without reporting served tasks, as before 5.17
+	pairs     uint32     // places used in a table of pairs, a power of two; 0: all
+	records   int        // records at most; 0: maxRecords
+	types     *btf.Cache // keeps the kernel's types; nil: each load decodes them, and nothing keeps their megabytes
 }
 
 // maxRecords is how many records there are at most. Where that is fewer than one for each task on
@@ -52,10 +54,7 @@ type unsupported struct {
 // then a number of 4 bytes remains for each task and CPU.
 const maxRecords = 256 << 10
 
-// loading is how programs are loaded. Tests load them so often that they keep the kernel's types.
-var loading *ebpf.CollectionOptions
-
-func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
+func loadPrograms(tasks int, w options) (_ *bpfPrograms, err error) {
 	k := &bpfPrograms{table: make([]byte, tableSize)}
 	defer func() {
 		if err != nil {
@@ -100,7 +99,7 @@ func loadPrograms(tasks int, w unsupported) (_ *bpfPrograms, err error) {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	if err := spec.LoadAndAssign(&k.objs, loading); err != nil {
+	if err := spec.LoadAndAssign(&k.objs, &ebpf.CollectionOptions{Cache: w.types}); err != nil {
 		return nil, err
 	}
 	if k.records, err = k.objs.Records.Memory(); err != nil {

@@ -32,7 +32,7 @@ const maxTasks = 10_240
 func Open() (counter.Source, error) { return openFor(maxTasks) }
 
 func openFor(tasks int) (counter.Source, error) {
-	p, refused := openProgram(tasks, unsupported{})
+	p, refused := openProgram(tasks, options{})
 	if refused == nil {
 		return p, nil
 	}

@@ -38,7 +38,7 @@ type monitored struct {
 }
 
 // openProgram can make the programs do without features that some kernels lack.
-func openProgram(tasks int, w unsupported) (*Program, error) {
+func openProgram(tasks int, w options) (*Program, error) {
 	k, err := bpf.Load(func(unserved bool) (*bpfPrograms, error) {
 		w.served = w.served || unserved
 		return loadPrograms(tasks, w)

@@ -25,12 +25,16 @@ const window = 600 * time.Millisecond
 
 func program(t testing.TB, tasks int, groups ...*group) *Program {
 	t.Helper()
-	return programWith(t, tasks, unsupported{}, groups...)
+	return programWith(t, tasks, options{}, groups...)
 }
 
-func programWith(t testing.TB, tasks int, w unsupported, groups ...*group) *Program {
+// kernelTypes are decoded once, not for each of the programs that tests load.
+var kernelTypes = btf.NewCache()
+
+func programWith(t testing.TB, tasks int, w options, groups ...*group) *Program {
 	t.Helper()
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
+	w.types = kernelTypes
 	p, err := openProgram(tasks, w)
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +140,7 @@ func TestOwnQuota(t *testing.T) {
 		t.Run(fmt.Sprintf("marks=%t", marks), func(t *testing.T) {
 			a := capped(t, "a", 20)
 			a.burn(t, burner{cpu: 1})
-			p := programWith(t, maxTasks, unsupported{throttled: marks}, a)
+			p := programWith(t, maxTasks, options{throttled: marks}, a)
 			var stat float64 // s throttled, as the kernel counts it
 			expect(t, p, []*group{a}, func(ctx context.Context) {
 				before := throttledTime(t, a)
@@ -163,7 +167,7 @@ func TestOwnQuotaBesideNeighbour(t *testing.T) {
 			b := unified(t, "b")
 			a.burn(t, burner{cpu: 1})
 			b.burn(t, burner{cpu: 1})
-			expect(t, programWith(t, maxTasks, unsupported{throttled: marks}, a), []*group{a}, nil, func(m []measured) []band {
+			expect(t, programWith(t, maxTasks, options{throttled: marks}, a), []*group{a}, nil, func(m []measured) []band {
 				return []band{
 					{"cpu", m[0].cpu, 0.15, 0.25}, {"other", m[0].other, 0, 0.32},
 					{"throttled", m[0].throttled, 0.45, 0.85}, whole(m[0], 1),
@@ -467,7 +471,7 @@ func TestRecordsAreGivenOutWhereTasksRun(t *testing.T) {
 	for _, g := range groups {
 		g.burn(t, burner{cpu: 1})
 	}
-	p := programWith(t, maxTasks, unsupported{records: 3}, groups...) // number 0 is none
+	p := programWith(t, maxTasks, options{records: 3}, groups...) // number 0 is none
 	window := func() map[sample.TaskKey]counter.Reading {
 		bpftest.Start(t, p)
 		<-time.After(200 * time.Millisecond)

@@ -46,7 +46,7 @@ func BenchmarkServed(b *testing.B) {
 						join(i, yielder(b))
 					}
 				}
-				programs := [2]*Program{programWith(b, maxTasks, unsupported{served: true}, groups...), program(b, maxTasks, groups...)}
+				programs := [2]*Program{programWith(b, maxTasks, options{served: true}, groups...), program(b, maxTasks, groups...)}
 				var ns [2][]float64
 				for range b.N {
 					for i, p := range programs {

@@ -156,7 +156,7 @@ func TestServedBesideOwnQuota(t *testing.T) {
 			a, b := capped(t, "a", 20), unified(t, "b")
 			a.burn(t, burner{cpu: 1})
 			b.burn(t, burner{cpu: 1})
-			expect(t, programWith(t, maxTasks, unsupported{throttled: marks}, a, b), []*group{a, b}, nil, func(m []measured) []band {
+			expect(t, programWith(t, maxTasks, options{throttled: marks}, a, b), []*group{a, b}, nil, func(m []measured) []band {
 				return []band{{"throttled", m[0].throttled, 0.45, 0.85}, {"b's share of what is left", m[0].by(b.Key), 0.8, 1}}
 			})
 		})
@@ -192,7 +192,7 @@ func TestPairsThatHaveNoPlace(t *testing.T) {
 		groups[i] = unified(t, string(rune('a'+i)))
 		groups[i].burn(t, burner{cpu: 1})
 	}
-	p := programWith(t, maxTasks, unsupported{pairs: 4}, groups...) // of 12 pairs, and more with outside
+	p := programWith(t, maxTasks, options{pairs: 4}, groups...) // of 12 pairs, and more with outside
 	before := p.Totals().Unattributed
 	expect(t, p, groups, nil, func(m []measured) []band {
 		var lost float64
@@ -204,7 +204,7 @@ func TestPairsThatHaveNoPlace(t *testing.T) {
 	if after := p.Totals().Unattributed; after == before || !p.Info().Accounts {
 		t.Errorf("%v is unattributed", after)
 	}
-	p = programWith(t, maxTasks, unsupported{pairs: 32}, groups...)
+	p = programWith(t, maxTasks, options{pairs: 32}, groups...)
 	expect(t, p, groups, nil, func(m []measured) []band {
 		return []band{{"unattributed", m[0].unattributed(), 0, 0.1}, {"refused", float64(p.Totals().PairsDropped), 0, 0}}
 	})
@@ -215,7 +215,7 @@ func TestWithoutServed(t *testing.T) {
 	a, b := unified(t, "a"), unified(t, "b")
 	a.burn(t, burner{cpu: 1})
 	b.burn(t, burner{cpu: 1})
-	p := programWith(t, maxTasks, unsupported{served: true}, a)
+	p := programWith(t, maxTasks, options{served: true}, a)
 	expect(t, p, []*group{a}, nil, func(m []measured) []band {
 		if m[0].Served != nil {
 			t.Errorf("served %v", m[0].Served)

@@ -50,7 +50,7 @@ func recordEvents(t testing.TB) *recorder {
 		t.Fatal(err)
 	}
 	r := &recorder{}
-	if err := spec.LoadAndAssign(&r.objs, loading); err != nil {
+	if err := spec.LoadAndAssign(&r.objs, &ebpf.CollectionOptions{Cache: kernelTypes}); err != nil {
 		t.Fatal(err)
 	}
 	var links []link.Link
@@ -575,7 +575,7 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			s := tt.make(t)
 			r := recordEvents(t)
 			<-time.After(150 * time.Millisecond) // until every thread has been seen
-			var w unsupported
+			var w options
 			if strings.HasPrefix(tt.name, "seed") {
 				w.records = 256 // given out where tasks run
 			}
