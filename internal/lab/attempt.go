@@ -82,6 +82,9 @@ func (o *Options) real(ctx context.Context, a *result.Attempt, d pendingRun, ord
 	defer cancel()
 	s := &execution{Options: o, attempt: a, run: r, cell: &d.Cell}
 	err := s.setKnobs()
+	if err == nil && s.Power != nil {
+		err = s.Power(ctx, s.cell)
+	}
 	if err == nil {
 		err = s.prepare(ctx)
 	}
@@ -121,7 +124,7 @@ type execution struct {
 	cell    *study.Cell
 
 	actors   []*partRun
-	observer Observer
+	watchers []watcher
 	dynamic  *place.Dynamic // of a placement that follows load
 	start    time.Time      // the common start
 	undo     func() error   // resets the machine's knobs; nil if none are set
@@ -242,26 +245,12 @@ func (s *execution) teardown() error {
 		}
 		parts = append(parts, p)
 	}
-	if s.observer != nil {
-		evidence, err := s.closeObserver(parts)
-		s.run.Evidence = append(s.run.Evidence, evidence...)
-		s.energy()
-		errs = append(errs, err)
-	}
+	errs = append(errs, s.closeWatchers(parts))
 	s.run.Parts = parts
 	for _, a := range s.actors {
 		errs = append(errs, a.env.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// energy puts the observer's energy figures into the record.
-func (s *execution) energy() {
-	s.run.Joules, s.run.Energy = s.observer.Energy(s.run.Window)
-	for i := range s.run.Steps {
-		step := &s.run.Steps[i]
-		step.Joules, _ = s.observer.Energy(result.Window{From: step.From + step.Settle, To: step.To - step.Trail})
-	}
 }
 
 // setKnobs sets the machine's knobs to the cell's values before the run makes anything.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/place"
-	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -52,21 +51,4 @@ func Places(s *study.Study, top host.Topology, allowed sample.Set, cell *study.C
 		}
 	}
 	return sets, nil
-}
-
-// closeObserver ends the observation. parts are all parts of the run; the observer gets
-// those that are on this host.
-func (s *execution) closeObserver(parts []result.Part) ([]result.Evidence, error) {
-	var here []int
-	var seen []result.Part
-	for i, a := range s.actors {
-		if !a.remote {
-			here, seen = append(here, i), append(seen, parts[i])
-		}
-	}
-	evidence, err := s.observer.Close(seen)
-	for k, i := range here {
-		parts[i] = seen[k]
-	}
-	return evidence, err
 }

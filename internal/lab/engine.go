@@ -103,7 +103,8 @@ type Link interface {
 
 // Observer watches a run from its common start on.
 type Observer interface {
-	// Second returns the sample of the last second.
+	// Second returns the sample of the last second; without values if there is none yet, which
+	// only happens for a Watchable.
 	Second(now time.Time) (result.Sample, []result.Evidence)
 	// Window is called at the beginning and at the end of the steady window.
 	Window(open bool) error
@@ -112,6 +113,12 @@ type Observer interface {
 	// Energy returns the joules of a part of the run and the source that measured them; ""
 	// if there is none, or if it does not cover the whole window. It is called after Close.
 	Energy(w result.Window) (joules float64, source string)
+}
+
+// Watchable is a machine of its own where a run can be observed, in addition to this one:
+// another host, or the inside of a guest.
+type Watchable interface {
+	Observe(ctx context.Context, o Observed) (Observer, error)
 }
 
 // Progress receives the progress of a study.

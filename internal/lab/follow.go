@@ -42,7 +42,7 @@ func (s *execution) follow() error {
 // possibleCPUs returns all CPUs on which a part may be in the course of the run.
 func (s *execution) possibleCPUs(a *partRun) ([]sample.Set, error) {
 	d := s.cell.Place.Dynamic
-	if d == nil || a.part.CPUs != "" {
+	if d == nil || a.part.CPUs != "" || a.remote {
 		return a.sets, nil
 	}
 	above, err := place.Relation(s.Topology, s.Allowed, d.Above, a.part.Slot, a.part.Slots)

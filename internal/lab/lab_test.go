@@ -48,6 +48,7 @@ type theatre struct {
 	script map[string]func(e *fakeEnv) // by part, called when it begins
 	lack   string                      // part that cannot be made
 	astray string                      // part that is not where it was placed
+	inside map[string]Watchable        // of guests, by part
 	swept  int
 }
 
@@ -116,7 +117,8 @@ func (e *fakeEnv) Freeze(stop bool) error {
 	}
 	return nil
 }
-func (e *fakeEnv) Close() error { e.closed = true; return nil }
+func (e *fakeEnv) Inside() Watchable { return e.t.inside[e.name] }
+func (e *fakeEnv) Close() error      { e.closed = true; return nil }
 
 type fakeProcess struct {
 	env   *fakeEnv

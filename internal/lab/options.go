@@ -30,8 +30,14 @@ type Options struct {
 	// no study sets any. A *LackError says that the machine has no such knob: the run
 	// is skipped.
 	SetKnobs func(knobs map[string]string) (undo func() error, err error)
+	// Power switches the study's other hosts on and off as a cell wants them; nil if there are
+	// none.
+	Power func(ctx context.Context, c *study.Cell) error
 	// Observe starts the observation of a run; nil for none.
 	Observe func(o Observed) (Observer, error)
+	// Host reaches another host of the study, to observe runs there; nil for none. Several
+	// goroutines call it.
+	Host func(ctx context.Context, name string) (Watchable, error)
 	// Topology and Allowed are the machine's CPUs and those that roles may use.
 	Topology host.Topology
 	Allowed  sample.Set
@@ -52,7 +58,10 @@ type Observed struct {
 	Envs  []Environment
 	Start time.Time
 	Sets  [][]sample.Set // where they were placed
-	Dir   string         // of the run's record, for additional files
+	Dir   string         // of the run's record, for additional files; "" elsewhere
+	// Want and Run are the study's: what to observe, and the bounds of contamination.
+	Want study.Observe
+	Run  study.Run
 }
 
 // Summary counts the verdicts of a study's runs.

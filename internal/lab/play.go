@@ -28,22 +28,8 @@ func (s *execution) execute(ctx context.Context) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	if s.Observe != nil && slices.ContainsFunc(s.actors, func(a *partRun) bool { return !a.remote }) {
-		o := Observed{Cell: s.cell, Start: s.start, Dir: s.attempt.Dir()}
-		for _, a := range s.actors {
-			if a.remote {
-				continue
-			}
-			sets, err := s.possibleCPUs(a)
-			if err != nil {
-				return err
-			}
-			o.Names, o.Envs, o.Sets = append(o.Names, a.part.Name()), append(o.Envs, a.env), append(o.Sets, sets)
-		}
-		var err error
-		if s.observer, err = s.Observe(o); err != nil {
-			return fmt.Errorf("observe: %w", err)
-		}
+	if err := s.openWatchers(ctx); err != nil {
+		return err
 	}
 	for _, a := range s.actors {
 		if levels := s.levels(a); levels != nil {
@@ -181,11 +167,9 @@ func (s *execution) watch(ctx context.Context, phase string, length time.Duratio
 		if err := s.follow(); err != nil {
 			return err
 		}
-		if now := time.Since(s.start) / time.Second; s.observer != nil && now > seconds {
+		if now := time.Since(s.start) / time.Second; now > seconds {
 			seconds = now
-			second, evidence := s.observer.Second(time.Now())
-			s.run.Evidence = append(s.run.Evidence, evidence...)
-			if err := s.attempt.Sample(second); err != nil {
+			if err := s.second(); err != nil {
 				return err
 			}
 		}
@@ -214,7 +198,7 @@ func (s *execution) living(ctx context.Context) error {
 			return fmt.Errorf("read the CPU time of %s: %w", a.part.Name(), err)
 		}
 		moved := u.Total() > a.seen.Total()
-		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.MayIdle() || a.aheadOfTarget() {
+		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.MayIdle() || a.aheadOfTarget() {
 			a.quiet, a.ready = 0, false
 			continue
 		}
@@ -271,10 +255,7 @@ func (s *execution) mark(open bool) error {
 			a.used = u
 		}
 	}
-	if s.observer != nil {
-		errs = append(errs, s.observer.Window(open))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.window(open))...)
 }
 
 // checkWindow compares the steady window with the study's requirements for a run.
@@ -300,7 +281,7 @@ func (s *execution) checkWindow() {
 		}
 	}
 	for _, a := range s.actors {
-		if a.part.Workload.Metric.Parse == "" || s.Metric == nil || a.out == nil {
+		if a.part.Workload.Metric.Parse == "" || a.part.Workload.Serves > 0 || s.Metric == nil || a.out == nil {
 			continue
 		}
 		a.out.mu.Lock()

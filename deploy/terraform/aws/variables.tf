@@ -56,6 +56,12 @@ variable "instances" {
   }
 }
 
+variable "groups" {
+  description = "also three pairs of instances outside the dedicated hosts: in a cluster group, in a spread group, and in none"
+  type        = bool
+  default     = false
+}
+
 variable "ami" {
   description = "image of the instances, of the family's architecture"
   type        = string

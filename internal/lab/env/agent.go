@@ -25,8 +25,8 @@ import (
 //	tty PATH	a serial line, in a guest: AgentMain first mounts /proc and so on
 //	stdio LEASE	standard input and output, in a guest with an init of its own
 //
-// In a guest it ends by turning the power off.
-func AgentMain(words []string) error {
+// In a guest it ends by turning the power off. watch observes runs inside; nil: nothing does.
+func AgentMain(words []string, watch helper.Watch) error {
 	if len(words) != 2 {
 		return errors.New("agent: want socket PATH, tty PATH or stdio LEASE")
 	}
@@ -37,14 +37,14 @@ func AgentMain(words []string) error {
 			return fmt.Errorf("agent: %w", err)
 		}
 		defer conn.Close()
-		return serve(conn, false)
+		return serve(conn, false, nil)
 	case "stdio":
-		return serve(stdio{os.Stdin, os.Stdout}, true)
+		return serve(stdio{os.Stdin, os.Stdout}, true, watch)
 	case "tty":
 		if os.Getpid() != 1 {
 			return errors.New("agent: tty works only as PID 1 of a guest: at the end it powers the machine off")
 		}
-		if err := inGuest(path); err != nil {
+		if err := inGuest(path, watch); err != nil {
 			fmt.Println("agent:", err)
 		}
 		return fmt.Errorf("agent: power off: %w", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
@@ -54,7 +54,7 @@ func AgentMain(words []string) error {
 }
 
 // inGuest sets up a guest and serves the lab there.
-func inGuest(tty string) error {
+func inGuest(tty string, watch helper.Watch) error {
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"cgroup2", "/sys/fs/cgroup"}} {
 		if err := os.MkdirAll(m[1], 0o755); err != nil {
 			return err
@@ -74,7 +74,7 @@ func inGuest(tty string) error {
 	if err := raw(fd); err != nil {
 		return fmt.Errorf("set up %s: %w", tty, err)
 	}
-	return serve(line, true)
+	return serve(line, true, watch)
 }
 
 type stdio struct {
@@ -96,8 +96,8 @@ func raw(fd int) error {
 	return unix.IoctlSetTermios(fd, unix.TCSETS, t)
 }
 
-func serve(conn io.ReadWriter, guest bool) error {
-	return helper.ServeEnvironment(context.Background(), conn, &inside{guest: guest})
+func serve(conn io.ReadWriter, guest bool, watch helper.Watch) error {
+	return helper.ServeEnvironment(context.Background(), conn, &inside{guest: guest}, watch)
 }
 
 // inside is the environment as the agent sees it: it starts programs. The host does the

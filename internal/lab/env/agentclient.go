@@ -31,6 +31,15 @@ func newInside(m *Maker, exe string, conn io.ReadWriteCloser, foreign bool, thaw
 	return &agentClient{Client: c, maker: m, conn: conn, exe: exe, foreign: foreign, thaw: thaw}
 }
 
+// Inside is the inside of a guest, where a run can also be observed; nil for a container, which
+// has this machine's kernel.
+func (in *agentClient) Inside() lab.Watchable {
+	if !in.foreign {
+		return nil
+	}
+	return in.Client
+}
+
 // measure determines the offset of the agent's clock.
 func (in *agentClient) measure(ctx context.Context) error {
 	if !in.foreign {

@@ -26,6 +26,8 @@ import (
 // prints iterations until it is ended.
 const childEnv = "QUELL_ENV_CHILD"
 
+var _ interface{ Inside() lab.Watchable } = (*qemuGuest)(nil)
+
 func TestMain(m *testing.M) {
 	role := os.Getenv(childEnv)
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "play-") {
@@ -36,7 +38,7 @@ func TestMain(m *testing.M) {
 	case "play-hold":
 		die(WaitAndExec(os.Args[1:]))
 	case "play-agent":
-		die(AgentMain(os.Args[1:]))
+		die(AgentMain(os.Args[1:], nil))
 	case "play-qemu":
 		die(fakeQEMU(os.Args[1:]))
 	case "play-enter":

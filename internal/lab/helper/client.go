@@ -42,7 +42,8 @@ type Client struct {
 	next    int   // request or process
 	waiting map[int]chan frame
 	procs   map[int]*Process
-	offset  int64 // this machine's clock minus the helper's, ns
+	watcher *observer // of the present run
+	offset  int64     // this machine's clock minus the helper's, ns
 	unsure  time.Duration
 }
 
@@ -107,7 +108,7 @@ func (c *Client) listen() {
 		}
 		c.heard.Store(host.Monotonic())
 		c.mu.Lock()
-		reply, p := c.waiting[f.ID], c.procs[f.Proc]
+		reply, p, w := c.waiting[f.ID], c.procs[f.Proc], c.watcher
 		delete(c.waiting, f.ID)
 		c.mu.Unlock()
 		switch {
@@ -119,6 +120,10 @@ func (c *Client) listen() {
 			p.wrote(f.FD, f.Text)
 		case f.Op == "exit" && p != nil:
 			p.ended(f.Failed.with(c.opt.Prefix))
+		case f.Op == "second" && w != nil && f.ID == 0 && f.NS == w.start:
+			w.mu.Lock()
+			w.seconds = append(w.seconds, f)
+			w.mu.Unlock()
 		}
 	}
 }
@@ -149,6 +154,12 @@ func (c *Client) call(ctx context.Context, f frame) (frame, error) {
 	case <-ctx.Done():
 		return frame{}, fmt.Errorf("%s%s: %w", c.opt.Prefix, f.Op, ctx.Err())
 	}
+}
+
+// Answers waits until a program at the helper listens on a port.
+func (c *Client) Answers(ctx context.Context, port int) error {
+	_, err := c.call(ctx, frame{Op: "listens", Port: port})
+	return err
 }
 
 // pings is the number of round trips from which the best clock offset is taken.

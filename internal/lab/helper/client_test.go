@@ -63,7 +63,7 @@ func TestOneEnvironment(t *testing.T) {
 	here, there := net.Pipe()
 	s := &shelf{closed: make(chan struct{})}
 	served := make(chan error, 1)
-	go func() { served <- ServeEnvironment(t.Context(), there, s) }()
+	go func() { served <- ServeEnvironment(t.Context(), there, s, nil) }()
 	over := errors.New("it is over")
 	c := Connect(here, here, ClientOptions{Prefix: "in x: ", Self: []string{"{me}"}, Lost: func(error, time.Duration) error { return over }})
 	<-c.Hello()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -22,8 +23,9 @@ import (
 // CLOCK_MONOTONIC.
 //
 //	lab:    beat | ping ID | make ID Part | start ID Env Proc Job | begin ID Proc NS | stop ID Proc
-//	        pin ID Env Sets | pinned, usage, threads, ready, close ID Env | freeze ID Env Stop | bye ID
-//	helper: hello | beat | answer ID … | out Proc FD Text | exit Proc Text
+//	        pin ID Env Sets | pinned, usage, threads, ready, close ID Env | freeze ID Env Stop | listens ID Port | bye ID
+//	        observe ID Watch NS | window ID Yes | conclude ID | energy ID Window
+//	helper: hello | beat | answer ID … | out Proc FD Text | exit Proc Text | second Sample Evidence
 type frame struct {
 	Op      string      `json:"op"`
 	ID      int         `json:"id,omitempty"`
@@ -37,9 +39,18 @@ type frame struct {
 	Usage   *lab.Usage  `json:"usage,omitempty"`
 	Threads []int       `json:"threads,omitempty"`
 	Yes     bool        `json:"yes,omitempty"` // the argument of freeze; the answer to ready
-	FD      int         `json:"fd,omitempty"`
-	Text    string      `json:"text,omitempty"`
-	Failed  *failure    `json:"failed,omitempty"`
+	Port    int         `json:"port,omitempty"`
+
+	// Of an observation.
+	Watch    *watched          `json:"watch,omitempty"`
+	Sample   *result.Sample    `json:"sample,omitempty"`
+	Evidence []result.Evidence `json:"evidence,omitempty"`
+	Parts    []result.Part     `json:"parts,omitempty"`
+	Window   *result.Window    `json:"window,omitempty"`
+	Joules   float64           `json:"joules,omitempty"`
+	FD       int               `json:"fd,omitempty"`
+	Text     string            `json:"text,omitempty"`
+	Failed   *failure          `json:"failed,omitempty"`
 }
 
 // job is lab.Job in its wire format.
@@ -82,7 +93,7 @@ func (f *failure) with(prefix string) error {
 
 // mostLine bounds a frame; mostText bounds the program output in it.
 const (
-	mostLine = 1 << 20
+	mostLine = 16 << 20 // of the audit of a run with many threads
 	mostText = 64 << 10
 )
 

@@ -116,6 +116,11 @@ func (e *Environment) Freeze(stop bool) error {
 	return err
 }
 
+// Answers is Client.Answers.
+func (e *Environment) Answers(ctx context.Context, port int) error {
+	return e.client.Answers(ctx, port)
+}
+
 // Close implements lab.Environment.
 func (e *Environment) Close() error {
 	_, err := e.ask(frame{Op: "close"})

@@ -37,25 +37,31 @@ type helper struct {
 	maker Maker
 	exe   string
 	lease time.Duration
+	eyes  Watch
 	heard atomic.Int64 // CLOCK_MONOTONIC
 
 	mu    sync.Mutex
 	next  int // environment
 	envs  map[int]lab.Environment
 	procs map[int]lab.Process
+	on    *observation // the run that is observed; nil for none
 }
+
+// Watch starts the observation of a run where the helper is.
+type Watch func(lab.Observed) (lab.Observer, error)
 
 // ErrLease is the error of a helper that has ended everything because its lease expired.
 var ErrLease = errors.New("the lease expired without a message from the lab: everything was stopped")
 
 // Serve is the helper: it executes requests from in and answers on out, until in ends or
-// nothing was received for three quarters of the lease. exe is its own program.
+// nothing was received for three quarters of the lease. exe is its own program, watch
+// observes runs.
 // Everything it has made is removed when it returns.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe string, lease time.Duration) error {
+func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, watch Watch, exe string, lease time.Duration) error {
 	if lease < LeastLease {
 		return fmt.Errorf("serve a lab: lease %s: want %s or more", lease, LeastLease)
 	}
-	h := &helper{wire: newWire(in, out), maker: maker, exe: exe, lease: lease, envs: map[int]lab.Environment{}, procs: map[int]lab.Process{}}
+	h := &helper{wire: newWire(in, out), maker: maker, eyes: watch, exe: exe, lease: lease, envs: map[int]lab.Environment{}, procs: map[int]lab.Process{}}
 	h.heard.Store(host.Monotonic())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,9 +76,9 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, exe st
 
 // ServeEnvironment is a helper for one existing environment, which belongs to the lab: it
 // only starts programs, has no lease and ends with the connection.
-func ServeEnvironment(ctx context.Context, conn io.ReadWriter, e lab.Environment) error {
-	h := &helper{wire: newWire(conn, conn), exe: self, envs: map[int]lab.Environment{0: e}, procs: map[int]lab.Process{}}
-	return errors.Join(h.listen(ctx), e.Close())
+func ServeEnvironment(ctx context.Context, conn io.ReadWriter, e lab.Environment, watch Watch) error {
+	h := &helper{wire: newWire(conn, conn), eyes: watch, exe: self, envs: map[int]lab.Environment{0: e}, procs: map[int]lab.Process{}}
+	return errors.Join(h.listen(ctx), h.unwatch(), e.Close())
 }
 
 // watch waits for the end of the input or of the lease.
@@ -98,9 +104,9 @@ func (h *helper) watch(ctx context.Context, ended <-chan error) error {
 // end kills all processes first, because a regular stop may take long, and then removes
 // everything.
 func (h *helper) end() error {
+	errs := []error{h.unwatch()}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var errs []error
 	for _, e := range h.envs {
 		errs = append(errs, e.Freeze(false))
 		// A process that forks between the listing and the kill is found in the next
@@ -166,6 +172,14 @@ func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
 		return h.begin(p, f.NS)
 	case f.Op == "stop" && p != nil:
 		return fail(p.Stop())
+	case f.Op == "observe":
+		return fail(h.observe(f))
+	case f.Op == "window", f.Op == "conclude", f.Op == "energy":
+		return h.observed(f)
+	case f.Op == "listens":
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		return fail(lab.Listens(ctx, f.Port))
 	case e == nil:
 		return fail(fmt.Errorf("%s: unknown environment or process", f.Op))
 	}

@@ -118,6 +118,14 @@ func (p *placed) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 // Traffic implements the method by Port.Traffic.
 func (p *placed) Traffic() (lab.Traffic, error) { return p.port.Traffic() }
 
+// Inside is that of the environment.
+func (p *placed) Inside() lab.Watchable {
+	if guest, ok := p.Environment.(interface{ Inside() lab.Watchable }); ok {
+		return guest.Inside()
+	}
+	return nil
+}
+
 // Answers implements the method by Port.Answers.
 func (p *placed) Answers(ctx context.Context, port int) error { return p.port.Answers(ctx, port) }
 

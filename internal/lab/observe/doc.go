@@ -16,6 +16,7 @@
 //	cpu.system.PART       in the kernel
 //	cpu.throttled.PART    seconds/s held back by a quota, over its CPUs
 //	cpu.foreign           share of the parts' CPUs used by tasks outside the run
+//	cpu.busy              on a machine without parts: share of its CPUs in use
 //	cpu.lab               CPU seconds/s of the lab itself, not in cpu.foreign
 //	cpu.irq               share of the parts' CPUs in interrupts
 //	cpu.steal             share of the parts' CPUs that the hypervisor took

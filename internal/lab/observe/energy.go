@@ -34,20 +34,30 @@ type energyReading struct {
 	joules float64
 }
 
-// zone is one package's counter (Documentation/power/powercap/powercap.rst).
+// zone is one package's counter of energy (Documentation/power/powercap/powercap.rst), or one
+// sensor of power (Documentation/hwmon/acpi_power_meter.rst).
 type zone struct {
 	host  *host.Host
 	file  string
-	max   uint64 // it wraps after that, in µJ
+	power bool      // it is in µW
+	at    time.Time // of the last reading
+	max   uint64    // it wraps after that, in µJ
 	last  uint64
 	total uint64
 }
 
-// openEnergy opens the user's meter, otherwise RAPL where the study wants energy. It
-// returns nil where neither is available.
+// ipmitool is the meter of that name: the server's sensor of its input power, by DCMI.
+const ipmitool = `while sleep 1; do ipmitool dcmi power reading | sed -n 's/.*Instantaneous power reading: *\([0-9]*\).*/\1/p'; done`
+
+// openEnergy opens the user's meter; where the study wants energy, otherwise the sensor of the
+// machine's input power, otherwise RAPL. It returns nil where none is available.
 func openEnergy(h *host.Host, o study.Observe) (*energy, error) {
 	if o.Meter != "" {
-		m, err := startMeter(o.Meter)
+		command := o.Meter
+		if command == "ipmitool" {
+			command = ipmitool
+		}
+		m, err := startMeter(command)
 		if err != nil {
 			return nil, err
 		}
@@ -56,11 +66,31 @@ func openEnergy(h *host.Host, o study.Observe) (*energy, error) {
 	if !slices.Contains(o.Sets, "energy") {
 		return nil, nil
 	}
+	if meters := powerMeters(h); len(meters) > 0 {
+		return &energy{source: fmt.Sprintf("power meters of hwmon, %d", len(meters)), zones: meters}, nil
+	}
 	zones := raplZones(h)
 	if len(zones) == 0 {
 		return nil, nil
 	}
 	return &energy{source: fmt.Sprintf("RAPL, %d packages only: not memory, disks, fans or power supply", len(zones)), zones: zones}, nil
+}
+
+// powerMeters finds ACPI's sensors of the power that a machine takes. Other sensors of hwmon are of
+// a part of it.
+func powerMeters(h *host.Host) (zones []*zone) {
+	for _, dir := range places(h, "/sys/class/hwmon/*") {
+		for _, file := range []string{"power1_average", "power1_input"} {
+			if name, err := h.ReadValue(dir + "/name"); err != nil || name != "power_meter" {
+				continue
+			}
+			if _, err := readUint(h, dir+"/"+file); err == nil {
+				zones = append(zones, &zone{host: h, file: dir + "/" + file, power: true})
+				break
+			}
+		}
+	}
+	return zones
 }
 
 // raplZones finds the packages. Their parts (core, dram) have counters of their own,
@@ -93,12 +123,19 @@ func readUint(h *host.Host, file string) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-// read adds the package's energy since the last reading. The counter may wrap at most
-// once between two readings (a wrap takes minutes at any power).
-func (z *zone) read() error {
+// read adds the energy since the last reading. A counter may wrap at most once between two
+// readings (a wrap takes minutes at any power). Power is that of the time since the last reading.
+func (z *zone) read(at time.Time) error {
 	now, err := readUint(z.host, z.file)
 	if err != nil {
 		return err
+	}
+	if z.power {
+		if !z.at.IsZero() {
+			z.total += uint64(float64(now) * at.Sub(z.at).Seconds())
+		}
+		z.at = at
+		return nil
 	}
 	if now >= z.last {
 		z.total += now - z.last
@@ -120,7 +157,7 @@ func (e *energy) read(at time.Time) {
 	}
 	sum := uint64(0)
 	for _, z := range e.zones {
-		if z.read() != nil {
+		if z.read(at) != nil {
 			return
 		}
 		sum += z.total

@@ -222,7 +222,11 @@ func (o *Observer) values(v map[string]float64, a, b machine) {
 	}
 	if o.wants("cpu") {
 		d := o.between(a, b)
-		v["cpu.foreign"], v["cpu.steal"], v["cpu.irq"] = d.foreign, d.steal, d.irq
+		name := "cpu.foreign"
+		if len(o.parts) == 0 {
+			name = "cpu.busy"
+		}
+		v[name], v["cpu.steal"], v["cpu.irq"] = d.foreign, d.steal, d.irq
 	}
 	if o.energy.fresh() {
 		v["energy.watts"] = (b.joules - a.joules) / span

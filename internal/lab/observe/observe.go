@@ -73,6 +73,9 @@ func (o Options) open(of lab.Observed) (*Observer, error) {
 		obs.cpus = obs.cpus.Union(cpus)
 		obs.parts = append(obs.parts, newPart(name, of.Envs[i], cpus, &obs.opt))
 	}
+	if len(obs.parts) == 0 {
+		obs.cpus = top.Online
+	}
 	if obs.wants("domains") {
 		obs.domain = &domains{host: o.Host, envs: of.Envs}
 	}
@@ -198,9 +201,10 @@ func (o *Observer) watchEnd(at time.Duration) {
 	o.checkFinal(o.opened, o.closed, at)
 }
 
-// addEvidence records evidence, once for each reason and role.
+// addEvidence records evidence, once for each reason and role. A machine without parts may do
+// anything else.
 func (o *Observer) addEvidence(e *result.Evidence, at time.Duration) {
-	if e == nil || o.blamed[e.Reason+result.Reason("/"+e.Role)] {
+	if e == nil || len(o.parts) == 0 || o.blamed[e.Reason+result.Reason("/"+e.Role)] {
 		return
 	}
 	o.blamed[e.Reason+result.Reason("/"+e.Role)] = true

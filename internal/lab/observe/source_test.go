@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -164,5 +165,92 @@ func TestCachesLost(t *testing.T) {
 	v := map[string]float64{}
 	if c.values(v); v["cache.0-1"] != 380 {
 		t.Errorf("%v", v)
+	}
+}
+
+// ACPI's sensor of the machine's input power comes before RAPL, and not the sensor of a device;
+// each reading is the power since the one before.
+func TestPowerMeterOfHwmon(t *testing.T) {
+	h := tree(t, map[string]string{
+		"/sys/class/powercap/intel-rapl:0/name":      "package-0",
+		"/sys/class/powercap/intel-rapl:0/energy_uj": "1",
+		"/sys/class/hwmon/hwmon0/name":               "amdgpu",
+		"/sys/class/hwmon/hwmon0/power1_average":     "9000000",
+		"/sys/class/hwmon/hwmon1/name":               "power_meter",
+		"/sys/class/hwmon/hwmon1/power1_average":     "200000000",
+	})
+	e, err := openEnergy(h, study.Observe{Sets: []string{"energy"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	e.read(at)
+	e.read(at.Add(2 * time.Second))
+	put(t, h.Path("/"), "/sys/class/hwmon/hwmon1/power1_average", "100000000")
+	e.read(at.Add(3 * time.Second))
+	if j, source := e.between(at, at.Add(3*time.Second)); math.Abs(j-500) > 1e-6 || source != "power meters of hwmon, 1" {
+		t.Errorf("%v J by %q, want 500", j, source)
+	}
+}
+
+// The meter called ipmitool reads the server's sensor, here a program that prints what a
+// Supermicro server's ipmitool printed (github.com/ateodorescu/home-assistant-ipmi, issue 13).
+func TestMeterOfIpmitool(t *testing.T) {
+	dir := t.TempDir()
+	script := `#!/bin/sh
+[ "$*" = "dcmi power reading" ] && cat <<END
+
+    Instantaneous power reading:                   109 Watts
+    Minimum during sampling period:                 38 Watts
+    Maximum during sampling period:                242 Watts
+    Average power reading over sample period:      102 Watts
+    IPMI timestamp:                           10/12/23 13:29:17 CEST    Sampling period:                          00065530 Seconds.
+END
+`
+	if err := os.WriteFile(dir+"/ipmitool", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	e, err := openEnergy(tree(t, nil), study.Observe{Meter: "ipmitool"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	quelltest.Until(t, "two readings", func() bool { e.read(time.Now()); return e.fresh() })
+	a, b := e.readings[0], e.readings[1]
+	if watts := (b.joules - a.joules) / b.at.Sub(a.at).Seconds(); math.Abs(watts-109) > 1e-6 {
+		t.Errorf("%v W, want 109", watts)
+	}
+	if err := e.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A machine on which nothing of the run is, e.g. the host of guests, says how busy it is, and
+// makes no run invalid.
+func TestObservingAMachineWithoutParts(t *testing.T) {
+	h := tree(t, map[string]string{
+		"/sys/devices/system/cpu/online": "0-1",
+		"/proc/cpuinfo":                  "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t: 1\nstepping\t: 1\n",
+		"/proc/vmstat":                   "pswpin 0\npswpout 0\noom_kill 0\n",
+		"/proc/stat":                     "cpu 0 0 0 0\n",
+	})
+	o, err := Options{Host: h, Observe: study.Observe{Sets: []string{"cpu"}}}.open(lab.Observed{Cell: &study.Cell{For: time.Second}, Start: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	a := machine{at: at}
+	b := machine{at: at.Add(10 * time.Second), busy: 15 * time.Second, steal: 4 * time.Second, oomKill: 1}
+	v := map[string]float64{}
+	o.values(v, a, b)
+	if v["cpu.busy"] != 0.75 || v["cpu.steal"] != 0.2 {
+		t.Errorf("%v", v)
+	}
+	if _, ok := v["cpu.foreign"]; ok {
+		t.Error("there is no foreign CPU time where all of it is")
+	}
+	o.checkFinal(a, b, time.Second)
+	if evidence, err := o.Close(nil); len(evidence) > 0 || err != nil {
+		t.Errorf("%+v, %v", evidence, err)
 	}
 }

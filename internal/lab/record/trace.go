@@ -72,6 +72,7 @@ func Traces(f *result.Folder, s *study.Study, runs []result.Run) ([]Trace, error
 		if err != nil {
 			return nil, err
 		}
+		seconds = slices.DeleteFunc(seconds, func(s result.Sample) bool { return s.Host != "" })
 		name := r.Cell.Parts[victim].Workload.Name
 		k := slices.IndexFunc(all, func(t Trace) bool { return t.Name == name })
 		if k < 0 {

@@ -2,8 +2,10 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -26,10 +28,23 @@ type HostConfig struct {
 	KnownHosts string `key:"known_hosts" help:"known_hosts file; none: ~/.ssh/known_hosts"`
 	Jump       string `key:"jump" help:"name of the host to connect through"`
 	Sudo       bool   `key:"sudo" help:"become root with sudo -n; cgroups need root"`
+	// Up and Down end when the host is on or off; it need not accept connections yet.
+	Up     string `key:"up" help:"shell command that switches the host on, also if it is on; run on the lab's machine"`
+	Down   string `key:"down" help:"shell command that switches it off, also if it is off"`
+	Inside string `key:"inside" help:"address at which the study's other hosts reach it; none: address without the port"`
 }
 
 // SetName implements keyed.Named.
 func (s *HostConfig) SetName(name string) { s.Name = name }
+
+// From is the address at which other hosts reach it.
+func (s *HostConfig) From() string {
+	host, _, err := net.SplitHostPort(s.Address)
+	if err != nil {
+		host = s.Address
+	}
+	return cmp.Or(s.Inside, host)
+}
 
 // Missing implements keyed.Needing.
 func (s *HostConfig) Missing(seen map[string]bool) []string {

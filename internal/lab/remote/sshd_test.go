@@ -59,7 +59,7 @@ func helperMain(word string, args []string) error {
 		if err != nil {
 			return err
 		}
-		return helper.Serve(context.Background(), os.Stdin, os.Stdout, m, exe, lease)
+		return helper.Serve(context.Background(), os.Stdin, os.Stdout, m, nil, exe, lease)
 	}
 	return fmt.Errorf("unknown word %q", word)
 }

@@ -49,7 +49,7 @@ func TestRunsComeBackAsTheyWere(t *testing.T) {
 		Evidence: []Evidence{{Reason: CorunnerDied, Role: "bg", At: time.Second, Text: "exit status 1"}},
 		Parts:    []Part{{Name: "fg", Iterations: []Iteration{{0, time.Second, 1}}, Events: map[string]float64{"cycles": 1e12}}}}
 	two := Run{CellKey: "other", N: 0, Order: 2, Verdict: Valid, Start: time.Unix(9, 0).UTC()}
-	samples := []Sample{{time.Second, map[string]float64{"cpu.fg": 0.5}}, {2 * time.Second, map[string]float64{}}}
+	samples := []Sample{{At: time.Second, Values: map[string]float64{"cpu.fg": 0.5}, Host: "h1"}, {At: 2 * time.Second, Values: map[string]float64{}}}
 	put(t, f, one, samples...)
 	put(t, f, two)
 	got, err := f.Runs()

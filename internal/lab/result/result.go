@@ -83,11 +83,26 @@ type Run struct {
 	// no source.
 	Joules float64 `json:"joules,omitempty"`
 	Energy string  `json:"energy,omitempty"`
-	Env    string  `json:"env"` // hash of the machine's description
+	// Hosts are the other machines on which the run was observed.
+	Hosts []Host `json:"hosts,omitempty"`
+	Env   string `json:"env"` // hash of the machine's description
 	// Simulated is true if nothing was executed.
 	Simulated bool `json:"simulated,omitempty"`
 	// Stamp are conditions that a comparison must not mix, e.g. "accel=tcg".
 	Stamp []string `json:"stamp,omitempty"`
+}
+
+// Host is another host, or the inside of a guest, on which a run was observed.
+type Host struct {
+	Name string `json:"name"`
+	// Offset is how far its CLOCK_MONOTONIC was behind that of the lab's machine when the
+	// observation began, Within the largest error of that, Drift its change until the end.
+	Offset time.Duration `json:"clock_offset"`
+	Within time.Duration `json:"clock_within"`
+	Drift  time.Duration `json:"clock_drift"`
+	// Joules and Energy are as in Run.
+	Joules float64 `json:"joules,omitempty"`
+	Energy string  `json:"energy,omitempty"`
 }
 
 // Window is a span of time after a run's Start.
@@ -183,4 +198,6 @@ type Sample struct {
 	// Values are named like "cpu.fg" or "psi.cpu.some": README of the format in
 	// docs/lab.md. An absent value is not zero.
 	Values map[string]float64 `json:"v"`
+	// Host is the other machine on which it was taken, "" for the lab's own.
+	Host string `json:"host,omitempty"`
 }

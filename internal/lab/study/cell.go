@@ -30,6 +30,8 @@ type Cell struct {
 	Mapping map[string]int `json:"mapping,omitempty"` // virtual CPU ("vm1/0") to core number
 	// Networks are the study's networks, if any part is on one.
 	Networks map[string]Network `json:"networks,omitempty"`
+	// Off are the hosts that are off during the run.
+	Off []string `json:"off,omitempty"`
 	// Knobs are the machine's knobs during the run: knob to value.
 	Knobs map[string]string `json:"knobs,omitempty"`
 }
@@ -72,7 +74,7 @@ type Part struct {
 	// Cores is how many cores it may use all threads of, with others; 0: its placement says.
 	Cores int `json:"cores,omitempty"`
 	// Address is its address on the study's networks, with the length of the subnet; Asks
-	// is the address that its requests go to.
+	// is the address that its requests go to; for a part that is on none of them, the host.
 	Address string `json:"address,omitempty"`
 	Asks    string `json:"asks,omitempty"`
 }

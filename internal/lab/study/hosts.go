@@ -8,6 +8,44 @@ import (
 	"strings"
 )
 
+// completeHosts replaces a host with a count by that many hosts, and levels of factors that
+// end in * by the hosts with that prefix.
+func (s *Study) completeHosts() {
+	for _, name := range sorted(s.Hosts) {
+		h := s.Hosts[name]
+		if h.Count < 1 || h.Count > 1000 { // validate reports those
+			continue
+		}
+		delete(s.Hosts, name)
+		for i := range h.Count {
+			h.Name = name + strconv.Itoa(i+1)
+			s.Hosts[h.Name] = h
+		}
+	}
+	for i := range s.Factors {
+		f := &s.Factors[i]
+		var levels []string
+		for _, l := range f.Levels {
+			if there := s.hostsLike(l); strings.HasSuffix(l, "*") && len(there) > 0 {
+				levels = append(levels, there...)
+			} else {
+				levels = append(levels, l)
+			}
+		}
+		f.Levels = levels
+	}
+}
+
+// off are the hosts that are off while a cell runs.
+func (s *Study) off(c *Cell) (names []string) {
+	for _, name := range s.hostsLike("*") {
+		if s.Hosts[name].Power && !slices.ContainsFunc(c.Parts, func(p Part) bool { return p.Host == name }) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // hostsLike are the hosts that a role's field names: "nb*" matches all names with that
 // prefix, nb2 before nb10. Any other name is the host itself, if it exists.
 func (s *Study) hostsLike(name string) []string {

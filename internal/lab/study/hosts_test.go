@@ -106,3 +106,70 @@ func TestMeets(t *testing.T) {
 		}
 	}
 }
+
+const switched = `
+version: 1
+study: switched
+hosts:
+  test: {address: inventory}
+  nb: {address: inventory, count: 2, power: true}
+  metal: {address: inventory}
+environments:
+  node: {driver: host, cpus: 1}
+  metal: {driver: host, cpus: 1, host: metal}
+workloads:
+  serve: {command: [iperf3, -s], serves: 5201, metric: {parse: time}}
+  ask: {command: [iperf3, -c, "{asks}"], iterations: 1, metric: {parse: time}}
+roles:
+  test: {workload: ask, environment: $ve, host: test, asks: nb, measure: true}
+  nb:   {workload: serve, environment: $ve, host: "nb*", count: $neighbours}
+factors:
+  ve: [node, metal]
+  neighbours: ["1", "2"]
+controls: {solo: false, aa_pairs: 0}
+design: {repetitions: 1, order: sequential}
+`
+
+// A host with a count is several; those that are switched are off in the cells without a role
+// on them, and switching takes time; an environment's host is that of all roles in it; a role
+// that asks another one has its host.
+func TestHostsThatAreSwitched(t *testing.T) {
+	switchable := Known{Parsers: []string{"time"}}
+	s, err := Parse("switched.yaml", []byte(switched), switchable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range s.Plan() {
+		line := ""
+		for i := range p.Cell.Parts {
+			part := &p.Cell.Parts[i]
+			line += part.Name() + "@" + part.Host + " "
+		}
+		got = append(got, fmt.Sprintf("%sasks %s, off %q, %s", line, p.Cell.Parts[0].Asks, p.Cell.Off, p.Takes))
+	}
+	want := []string{
+		`test@test nb@nb1 asks nb1, off ["nb2"], 3s`,
+		`test@test nb/0@nb1 nb/1@nb2 asks nb1, off [], 1m3s`,
+		`test@metal nb@metal asks metal, off ["nb1" "nb2"], 1m3s`,
+		`test@metal nb/0@metal nb/1@metal asks metal, off ["nb1" "nb2"], 3s`,
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	for _, bad := range []struct{ old, new, want string }{
+		{"count: 2,", "count: 1,", `roles.nb.host: "nb*": want a host with this prefix for each instance of the role: 2, there are 1`},
+		{"count: 2,", "count: -1,", "hosts.nb.count"},
+		{"host: metal}", "host: iron}", `environments.metal.host: "iron": want one of metal, nb1, nb2, test`},
+		{"serves: 5201", "serves: 70000", "workloads.serve.serves"},
+		{"command: [iperf3, -s], serves", "builtin: idle, serves", "workloads.serve.serves"},
+	} {
+		text := strings.Replace(switched, bad.old, bad.new, 1)
+		if text == switched {
+			t.Fatalf("%s is not in the study", bad.old)
+		}
+		if _, err := Parse("switched.yaml", []byte(text), switchable); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: %v, want %s", bad.new, err, bad.want)
+		}
+	}
+}

@@ -106,10 +106,11 @@ const (
 // connection means that the server is ready. It is iperf3's port.
 const UDPPort = 5201
 
-// MayIdle reports whether the workload may have nothing to do for long, so that it is not
-// stalled when it uses no CPU time.
-func (w *Workload) MayIdle() bool {
-	return slices.Contains([]string{"idle", HTTPServer, UDPReceive, UDPEcho}, w.Builtin)
+// MayIdle reports whether the part may have nothing to do for long, so that it is not stalled
+// when it uses no CPU time: servers, and commands that ask one (sockperf sleeps for 2 s).
+func (p *Part) MayIdle() bool {
+	w := &p.Workload
+	return w.Serves > 0 || p.Asks != "" && len(w.Command) > 0 || slices.Contains([]string{"idle", HTTPServer, UDPReceive, UDPEcho}, w.Builtin)
 }
 
 // Concludes reports whether the workload reports its totals after its time is over,
@@ -127,12 +128,19 @@ func (s *Study) connect(c *Cell) {
 	}
 	for i := range c.Parts {
 		p := &c.Parts[i]
+		asked := s.Role(s.Role(p.Role).Asks)
 		if p.Environment.Network == "" {
+			if server := find(c.Parts, func(q Part) bool { return asked != nil && q.Role == asked.Name && (q.Index == p.Index || !q.Several) }); server != nil {
+				p.Asks = server.Host
+				if s.Here(p) && s.Here(server) {
+					p.Asks = "127.0.0.1"
+				}
+			}
 			continue
 		}
 		c.Networks = s.Networks
 		p.Address = address(numbers[p.Role], p.Index)
-		if asked := s.Role(s.Role(p.Role).Asks); asked != nil {
+		if asked != nil {
 			p.Asks, _, _ = strings.Cut(address(numbers[asked.Name], p.Index), "/")
 		}
 	}

@@ -76,7 +76,7 @@ func TestNetworkStudy(t *testing.T) {
 					t.Errorf("%s: %+v", &c, p)
 				}
 			case "vm2":
-				if p.Address != "10.77.3.1/16" || p.Asks != "" || !p.Workload.MayIdle() {
+				if p.Address != "10.77.3.1/16" || p.Asks != "" || !p.MayIdle() {
 					t.Errorf("%s: %+v", &c, p)
 				}
 			}

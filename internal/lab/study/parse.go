@@ -115,6 +115,7 @@ func (s *Study) complete() {
 	if len(s.Hosts) == 0 {
 		s.Hosts = map[string]Host{Local: {Name: Local, Address: Local}}
 	}
+	s.completeHosts()
 	for i := range s.Roles {
 		r := &s.Roles[i]
 		if r.Host == "" && len(s.Hosts) == 1 {

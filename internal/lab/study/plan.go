@@ -129,8 +129,8 @@ func (s *Study) cell(ls []Level) Cell {
 			if r.Threads != "" {
 				w.Threads, _ = strconv.Atoi(s.resolve(r, r.Threads, ls))
 			}
-			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.hostOf(s.resolve(r, r.Host, ls), k),
-				Environment: s.Environments[s.resolve(r, r.Environment, ls)], Workload: w,
+			e := s.Environments[s.resolve(r, r.Environment, ls)]
+			p := Part{Role: r.Name, Index: k, Several: n > 1, Host: s.hostOf(cmp.Or(e.Host, s.resolve(r, r.Host, ls)), k), Environment: e, Workload: w,
 				Measure: r.Measure, Idle: s.resolve(r, r.State, ls) == "idle", Restart: r.End == "restart", Load: r.Load, CPUs: r.CPUs}
 			if r.Load.Control != "none" {
 				// It stays 0 for MaxRate, and for a staircase, whose steps have the targets.
@@ -144,6 +144,7 @@ func (s *Study) cell(ls []Level) Cell {
 		c.Parts[i].Slot, c.Parts[i].Slots = i, len(c.Parts)
 	}
 	s.connect(&c)
+	c.Off = s.off(&c)
 	for _, f := range s.Factors {
 		if p := find(f.Placements, func(p Placement) bool { return p.Name == c.Level(f.Name) }); p != nil {
 			c.Place = *p
@@ -349,6 +350,9 @@ func (s *Study) Plan() []Planned {
 	}
 	take := func(p Planned, n int) {
 		p.N = n
+		if len(plan) > 0 && !slices.Equal(plan[len(plan)-1].Cell.Off, p.Cell.Off) {
+			p.Takes += switchTakes
+		}
 		plan = append(plan, p)
 		if since++; s.Controls.SentinelEvery > 0 && since == s.Controls.SentinelEvery {
 			plan = append(plan, sentinel)
@@ -393,6 +397,7 @@ const (
 	guestTakes    = 2 * time.Second
 	emulatedTakes = 6 * time.Second
 	boxTakes      = time.Second // a container
+	switchTakes   = time.Minute // hosts that go on or off: a guess, as no cloud was available
 )
 
 // takes estimates a run's length: warm-up, steady window, cool-down, and the time to

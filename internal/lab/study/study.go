@@ -40,6 +40,8 @@ type Host struct {
 	Name    string `key:"-"`
 	Address string `key:"address" help:"local, or user@host for SSH"`
 	Price   Price  `key:"price" help:"price of one of its CPUs for an hour, e.g. 0.0528 USD; none: the environment's"`
+	Count   int    `key:"count" min:"0" max:"1000" help:"this many hosts: NAME1, NAME2, …; 0: one, NAME"`
+	Power   bool   `key:"power" help:"it is off in runs without a role on it: the inventory has the commands up and down"`
 }
 
 // Preconditions are conditions on a machine. If Require is not met, the study does not
@@ -79,8 +81,9 @@ type Environment struct {
 	// Bandwidth bounds the traffic that it sends; nil: only its network is a bound.
 	Bandwidth *Bandwidth `key:"bandwidth" json:",omitempty" help:"limit of what it sends to its network, as clouds limit an instance"`
 	// Weight and Cap are parameters of Xen's Credit scheduler.
-	Weight int   `key:"weight" json:",omitempty" help:"xen: weight of its share of the CPUs; 0: the default, 256"`
-	Cap    Share `key:"cap" json:",omitempty" help:"xen: maximum CPU time, share of one CPU; 0%: no limit"`
+	Weight int    `key:"weight" json:",omitempty" help:"xen: weight of its share of the CPUs; 0: the default, 256"`
+	Cap    Share  `key:"cap" json:",omitempty" help:"xen: maximum CPU time, share of one CPU; 0%: no limit"`
+	Host   string `key:"host" json:",omitempty" help:"host of all roles in it, whatever host the roles name; none: the roles'"`
 	// Price is not part of a cell: the price of a run changes nothing in it.
 	Price Price `key:"price" json:"-" help:"price of one of its CPUs for an hour, e.g. 0.0528 USD"`
 	// Truth is the model of a synthetic environment.
@@ -116,8 +119,10 @@ type Workload struct {
 	Iterations int           `key:"iterations" help:"0: until the run ends"`
 	Time       time.Duration `key:"time" help:"run this long instead of a number of iterations"`
 	WorkUnit   string        `key:"work_unit" help:"what is counted, e.g. iteration, request"`
-	Metric     Metric        `key:"metric"`
-	Warmup     Warmup        `key:"warmup"`
+	// Serves makes a command a server: it is started before the other roles.
+	Serves int    `key:"serves" json:",omitempty" min:"0" max:"65535" help:"port (TCP or UDP) of a command that is a server: the run begins when a program listens there"`
+	Metric Metric `key:"metric"`
+	Warmup Warmup `key:"warmup"`
 	// Contends is the cause in labels of recorded traces if the workload is an antagonist
 	// on other CPUs than its victim's. A cell without it omits the field, so that its key
 	// does not change.
@@ -146,7 +151,7 @@ type Role struct {
 	Host        string `key:"host" help:"name in hosts; with a * at its end each instance runs on another host with that prefix"`
 	Measure     bool   `key:"measure" help:"its metric is a result of the study"`
 	// Asks is the role that runs the server for its requests.
-	Asks string `key:"asks" help:"role that it sends to (http-client, udp-send, udp-ping)"`
+	Asks string `key:"asks" help:"role that it sends to (http-client, udp-send, udp-ping, and {asks} in a command)"`
 	// Count is the number of instances of the role ("neighbour": 0..n); a number or
 	// "$factor".
 	Count string `key:"count"`
@@ -175,7 +180,7 @@ type Load struct {
 // within a run.
 type Factor struct {
 	Name       string      `key:"-"`
-	Levels     []string    `key:"levels" help:"list of levels; the factor itself may be written as this list"`
+	Levels     []string    `key:"levels" help:"list of levels; the factor itself may be written as this list; NAME* are all hosts with this prefix"`
 	Sets       []Set       `key:"sets" help:"levels that give each role a value of its own: {A: {vm1: soplex, vm2: milc}}"`
 	Knob       string      `key:"knob" help:"knob of the machine that is set to the level during the run, as in preconditions.set: {knob: prefetching, levels: [on, off]}"`
 	Staircase  *Staircase  `key:"staircase"`
@@ -274,8 +279,11 @@ type Observe struct {
 	Signals   []string `key:"signals" help:"quell's own cost signals as metrics"`
 	// Agent runs quell-agent in parallel with each run and keeps its samples.
 	Agent *Recording `key:"agent" help:"quell-agent samples all tasks of the run's parts into the run's trace.csv"`
+	// Hosts and Inside are observed in addition to the machines of the roles.
+	Hosts  []string `key:"hosts" help:"hosts of the study that are also observed in runs without a role on them, e.g. the host of guests"`
+	Inside bool     `key:"inside" help:"also observe the inside of guests (qemu), by the guest's own kernel"`
 	// Meter is a user's command that prints watts, one number a line.
-	Meter string `key:"meter"`
+	Meter string `key:"meter" help:"command that prints watts, one number a line, on each host; ipmitool: the server's own sensor"`
 	// Cost measures the cost of observation once, before the first run.
 	Cost bool `key:"cost" help:"measure the cost of observation for the report: half a minute before the first run"`
 }

@@ -47,6 +47,10 @@ func (s *Study) validate(known Known) []keyed.Problem {
 	if !goodName.MatchString(s.Name) {
 		c.add("study", strconv.Quote(s.Name), "a name of letters, digits, dots and dashes")
 	}
+	for _, name := range sorted(s.Hosts) {
+		h := s.Hosts[name]
+		c.problems = append(c.problems, keyed.Check("hosts."+name+".", &h)...)
+	}
 	for _, name := range sorted(s.Environments) {
 		c.environment(s.Environments[name])
 	}
@@ -88,6 +92,9 @@ func (c *checker) environment(e Environment) {
 	if e.Image != "" && e.Driver != QEMU {
 		c.add(key+".image", e.Image, "none: only guests of driver qemu have a disk image")
 	}
+	if e.Host != "" {
+		c.oneOf(key+".host", e.Host, sorted(c.Hosts))
+	}
 	if e.Disk > 0 && e.Image == "" {
 		c.add(key+".disk", e.Disk, "0 without image: the guest has no disk")
 	}
@@ -104,7 +111,7 @@ func (c *checker) environment(e Environment) {
 
 func (c *checker) workload(w Workload) {
 	key := "workloads." + w.Name
-	c.problems = append(c.problems, keyed.Check(key+".metric.", &w.Metric)...)
+	c.problems = append(c.problems, keyed.Check(key+".", &w)...)
 	switch {
 	case w.Builtin == "" && len(w.Command) == 0 || w.Builtin != "" && len(w.Command) > 0:
 		c.add(key, "builtin and command", "exactly one of them")
@@ -129,6 +136,9 @@ func (c *checker) workload(w Workload) {
 		} else if !slices.Contains(c.known.Parsers, p) {
 			c.add(key+".metric.parse", strconv.Quote(p), c.parsers())
 		}
+	}
+	if w.Serves > 0 && len(w.Command) == 0 {
+		c.add(key+".serves", w.Serves, "a command: the built-in servers have a port of their own")
 	}
 	if w.Iterations < 0 || w.Iterations > 0 && w.Time > 0 {
 		c.add(key+".iterations", w.Iterations, "a number of iterations, or time, not both")
@@ -393,6 +403,11 @@ func (c *checker) run() {
 	}
 	if c.Design.Repetitions < 1 {
 		c.add("design.repetitions", c.Design.Repetitions, "at least 1")
+	}
+	for i, name := range c.Observe.Hosts {
+		if h, ok := c.Hosts[name]; !ok || h.Address == Local {
+			c.add(fmt.Sprintf("observe.hosts[%d]", i), strconv.Quote(name), "one of the study's hosts, not the lab's own machine")
+		}
 	}
 	if a := c.Observe.Agent; a != nil && (a.Period < 100*time.Millisecond || a.Period > time.Minute) {
 		c.add("observe.agent.period", a.Period, "100ms to 1m")

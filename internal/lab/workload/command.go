@@ -63,9 +63,9 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 }
 
 // MeanMetric is the mean of ParseMetric over the complete runs in the output of
-// RunCommand. The parser "time" is the length of a run in seconds; Lines has no figure,
+// RunCommand, of which only the first count, if most is not 0. The parser "time" is the length of a run in seconds; Lines has no figure,
 // so the result is 0.
-func MeanMetric(how string, output []byte) (float64, error) {
+func MeanMetric(how string, output []byte, most int) (float64, error) {
 	if how == Lines {
 		return 0, nil
 	}
@@ -73,7 +73,7 @@ func MeanMetric(how string, output []byte) (float64, error) {
 	rest := string(output)
 	for {
 		text, after, ok := strings.Cut(rest, "\n"+endOfRun)
-		if !ok {
+		if !ok || most > 0 && n == most {
 			break
 		}
 		took, more, ok := strings.Cut(after, "\n")

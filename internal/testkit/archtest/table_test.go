@@ -93,7 +93,7 @@ var table = []row{
 	{pkg: "lab", may: "core/sample machine/host lab/role lab/study lab/result lab/load lab/place lab/synthetic", why: "the engine: runs a plan and writes records; environments, observers and the holding of load are its inputs, load has the types of levels and periods"},
 	{pkg: "lab/audit", may: "core/sample machine/host lab/result lab", outside: "golang.org/x/sys", why: "a lab.Observer of perf's context-switch records"},
 	{pkg: "lab/xen", why: "runs Xen's tools and parses their output; independent of studies"},
-	{pkg: "lab/helper", may: "core/sample machine/host lab/role lab/study lab", outside: "golang.org/x/sys", why: "the engine's environments and processes over a connection; makes environments with a given Maker"},
+	{pkg: "lab/helper", may: "core/sample machine/host lab/role lab/study lab/result lab", outside: "golang.org/x/sys", why: "the engine's environments and processes over a connection; makes environments with a given Maker"},
 	{pkg: "lab/image", may: "lab/role lab/guest", outside: "golang.org/x/sys", why: "makes and finds disks of guests; runs none"},
 	{pkg: "lab/remote", may: "format/keyed lab/helper", outside: "golang.org/x/crypto/ssh", why: "starts helpers on other hosts"},
 	{pkg: "lab/env", may: "core/sample machine/host lab/role lab/workload lab/guest lab/study lab/load lab lab/xen lab/helper lab/image lab/remote", outside: "github.com/klauspost/compress golang.org/x/sys golang.org/x/crypto/ssh", why: "environments of the engine's roles, from workload (cgroups, processes), guest (machines), image and remote (guests with a disk), xen (domains) and load (stopping)"},

@@ -150,7 +150,7 @@ func cellsOf(plan []study.Planned) (n int) {
 // drivers refuse for the same reasons, by the same code.
 func (t *target) lacks(s *study.Study, plan []study.Planned) (all []lack, runs int) {
 	known := map[string]*lack{}
-	_, noHosts := hostsOf(s, runOptions{hosts: t.hosts})
+	far, noHosts := hostsOf(s, runOptions{hosts: t.hosts})
 	for _, p := range plan {
 		if len(p.Cell.Parts) == 0 || simulatedCell(&p.Cell) {
 			continue
@@ -158,8 +158,12 @@ func (t *target) lacks(s *study.Study, plan []study.Planned) (all []lack, runs i
 		key := p.Key
 		l, seen := known[key]
 		if !seen {
-			if noHosts != nil {
-				l = lackFrom(noHosts)
+			err := noHosts
+			if err == nil {
+				err = far.refuse(&p.Cell)
+			}
+			if err != nil {
+				l = lackFrom(err)
 			} else {
 				l = t.lackOf(s, &p.Cell)
 			}

@@ -60,9 +60,6 @@ func TestStudiesOnMachines(t *testing.T) {
 	var all strings.Builder
 	for _, m := range machines {
 		name := filepath.Base(m)
-		if name == "ec2-hosts.yaml" {
-			continue
-		}
 		on, err := (&targetFlags{machine: m}).open()
 		if err != nil {
 			t.Fatal(err)
@@ -73,7 +70,7 @@ func TestStudiesOnMachines(t *testing.T) {
 		}
 		fmt.Fprintf(&all, "== %s\n%s\n", name, verdicts(name, text.String()))
 	}
-	fmt.Fprintf(&all, "== m5.2xlarge.yaml, with its hosts\n%s", check("--machine", "testdata/machines/m5.2xlarge.yaml", "--hosts", "testdata/machines/ec2-hosts.yaml"))
+	fmt.Fprintf(&all, "== m5.2xlarge.yaml, with its hosts\n%s", check("--machine", "testdata/machines/m5.2xlarge.yaml", "--hosts", "../../../lab/remote/testdata/terraform-output.json"))
 	clitest.Golden(t, *update, "lab-check-machines", all.String())
 }
 

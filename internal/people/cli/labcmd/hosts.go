@@ -312,6 +312,6 @@ func labRemote() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return helper.Serve(cmd.Context(), os.Stdin, os.Stdout, m, exe, lease)
+			return helper.Serve(cmd.Context(), os.Stdin, os.Stdout, m, watchHere, exe, lease)
 		}}
 }

@@ -45,7 +45,7 @@ func Helpers() []*cobra.Command {
 		{Use: "lab-hold PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "wait for a line, then become a program",
 			RunE: func(_ *cobra.Command, args []string) error { return env.WaitAndExec(args) }},
 		{Use: "lab-agent", Hidden: true, Args: cobra.MinimumNArgs(2), Short: "be PID 1 of a container or a guest",
-			RunE: func(_ *cobra.Command, args []string) error { return env.AgentMain(args) }},
+			RunE: func(_ *cobra.Command, args []string) error { return env.AgentMain(args, watchHere) }},
 		{Use: "lab-net NETWORK PROGRAM", Hidden: true, DisableFlagParsing: true, Short: "run a program on a network",
 			RunE: func(_ *cobra.Command, args []string) error {
 				if len(args) < 2 {

@@ -2,29 +2,21 @@ package labcmd
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/study"
-	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
 // remoteMaker makes the environments of parts on other hosts. It implements lab.Maker.
-// Hosts are connected when they are first needed, and again after a loss of the
-// connection.
 type remoteMaker struct {
 	study *study.Study
 	inv   *remote.Inventory
-	lease time.Duration
 	here  *env.Maker
-	self  string // this program, which is copied there
-	hosts map[string]*remote.Host
+	pool  *remote.Pool
 }
 
 // fromInventory is the address of a host that only an inventory knows.
@@ -32,9 +24,10 @@ const fromInventory = "inventory"
 
 // hostsOf returns nil for a study that runs only on this machine. The other hosts are
 // looked up in the inventory by the study's names. Without an inventory the study's
-// addresses are used ("user@host", with a known host key).
+// addresses are used ("user@host", with a known host key). Hosts without an address are an
+// error of the runs that need them (refuse).
 func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
-	e := &remoteMaker{study: s, inv: &remote.Inventory{}, lease: o.lease, hosts: map[string]*remote.Host{}}
+	e := &remoteMaker{study: s, inv: &remote.Inventory{}}
 	if o.hosts != "" {
 		f := hostSelection{helper: "none"} // this program is the helper
 		if err := f.read(o.hosts); err != nil {
@@ -45,14 +38,8 @@ func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
 	others := slices.DeleteFunc(sortedKeys(s.Hosts), func(name string) bool { return s.Hosts[name].Address == study.Local })
 	for _, name := range others {
 		h := s.Hosts[name]
-		if h.Address == fromInventory && o.hosts == "" {
-			return nil, app.Usage(fmt.Errorf("run study: host %s: its address is in no inventory", name), "give the hosts with --hosts (quell lab hosts --help)")
-		}
-		if e.inv.Lookup(name) != nil {
+		if h.Address == fromInventory || o.hosts != "" {
 			continue
-		}
-		if o.hosts != "" {
-			return nil, app.Usage(fmt.Errorf("run study: host %s: not in %s", name, o.hosts), "add it there under the study's name for it")
 		}
 		spec := remote.HostConfig{Name: name, Address: h.Address}
 		if user, address, ok := strings.Cut(h.Address, "@"); ok {
@@ -66,38 +53,83 @@ func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
 	return e, nil
 }
 
-// unreachableError means that a host cannot be reached now.
-type unreachableError struct {
-	host string
-	err  error
+// refuse returns the *lab.LackError of a cell that needs a host which is not in the
+// inventory, or which cannot be switched on and off as the study wants.
+func (e *remoteMaker) refuse(c *study.Cell) error {
+	if e == nil {
+		return nil
+	}
+	for _, name := range e.study.Observe.Hosts {
+		if e.inv.Lookup(name) == nil {
+			return &lab.LackError{What: "host " + name + ", which the study observes, is not in the inventory", Remedy: "give an inventory with the study's names by --hosts (quell lab hosts --help)"}
+		}
+	}
+	for i := range c.Parts {
+		h := c.Parts[i].Host
+		switch spec := e.inv.Lookup(h); {
+		case e.study.Here(&c.Parts[i]):
+		case spec == nil:
+			return &lab.LackError{What: "host " + h + " is not in the inventory", Remedy: "give an inventory with the study's names by --hosts (quell lab hosts --help)"}
+		case e.study.Hosts[h].Power && (spec.Up == "" || spec.Down == ""):
+			return &lab.LackError{What: "host " + h + " has no commands up and down in the inventory, and the study switches it on and off", Remedy: "add them (docs/hosts.md)"}
+		}
+	}
+	return nil
 }
 
-func (e *unreachableError) Error() string    { return fmt.Sprintf("reach host %s: %v", e.host, e.err) }
-func (e *unreachableError) Unwrap() error    { return e.err }
-func (e *unreachableError) LostHost() string { return e.host }
+// addressed is lab.Options.Command for parts that ask a role on another host: they get its
+// address there.
+func (e *remoteMaker) addressed(inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
+	return func(p *study.Part) (lab.Job, error) {
+		if e == nil || p.Environment.Network != "" {
+			return inner(p)
+		}
+		asks := *p
+		if spec := e.inv.Lookup(p.Asks); spec != nil {
+			asks.Asks = spec.From()
+		}
+		return inner(&asks)
+	}
+}
+
+// power is lab.Options.Power.
+func (e *remoteMaker) power(ctx context.Context, c *study.Cell) error {
+	want := map[string]bool{}
+	for name, h := range e.study.Hosts {
+		if h.Power && e.inv.Lookup(name) != nil { // a host that is not in the inventory does not exist
+			want[name] = !slices.Contains(c.Off, name)
+		}
+	}
+	return e.pool.Power(ctx, want)
+}
 
 // Make implements lab.Maker.
 func (e *remoteMaker) Make(ctx context.Context, p *study.Part) (lab.Environment, error) {
 	if e.study.Here(p) {
 		return e.here.Make(ctx, p)
 	}
-	h := e.hosts[p.Host]
-	if h == nil || h.Err() != nil {
-		if h != nil {
-			_ = h.Close() // its connection is lost
-		}
-		var err error
-		h, err = remote.Dial(ctx, e.inv, p.Host, remote.Options{Helper: e.self, Words: []string{"lab-remote"}, Self: []string{e.self}, Lease: e.lease})
-		if err != nil {
-			return nil, &unreachableError{p.Host, err}
-		}
-		e.hosts[p.Host] = h
+	h, err := e.pool.Connect(ctx, p.Host)
+	if err != nil {
+		return nil, err
+	}
+	// The clock drifts from run to run.
+	if err := h.MeasureClock(ctx); err != nil {
+		return nil, err
 	}
 	there, err := h.Make(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	return there, nil
+}
+
+// watchable is lab.Options.Host.
+func (e *remoteMaker) watchable(ctx context.Context, name string) (lab.Watchable, error) {
+	h, err := e.pool.Connect(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // MakeOn implements lab.Linker: all networks are on this machine.
@@ -114,11 +146,5 @@ func (e *remoteMaker) close() error {
 	if e == nil {
 		return nil
 	}
-	var errs []error
-	for _, name := range sortedKeys(e.hosts) {
-		if h := e.hosts[name]; h.Err() == nil { // else there is no connection to close
-			errs = append(errs, h.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return e.pool.Close()
 }

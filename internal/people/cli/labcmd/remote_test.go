@@ -22,7 +22,7 @@ import (
 
 const studyElsewhere = `version: 1
 study: elsewhere
-hosts: {local: {}, far: {address: "root@127.0.0.1"}}
+hosts: {local: {}, far: {address: "root@127.0.0.1"}, idle: {address: inventory}}
 environments: {ve: {driver: cgroup, cpus: 1}}
 workloads: {work: {builtin: primes, options: -work=10}}
 roles:
@@ -31,7 +31,7 @@ roles:
 controls: {solo: false, aa_pairs: 0}
 design: {repetitions: 1}
 run: {for: 8s, retries: 0, max_foreign_cpu: 100%, max_steal: 100%, min_overlap: 0%}
-observe: {sets: [cpu], placement: [poll]}
+observe: {hosts: [idle], sets: [cpu, psi], placement: [poll], events: [task-clock], meter: "while sleep 0.2; do echo 50; done"}
 analysis: [{kind: score}]
 `
 
@@ -94,11 +94,19 @@ func TestHostsRun(t *testing.T) {
 	}
 }
 
-// TestStudyElsewhere: a study with a role on another host runs. If that host's connection
+// TestStudyElsewhere: a study with a role on another host runs, and is observed there and on a
+// host without roles. If that host's connection
 // is lost during a run, the study reports it and can be resumed.
 func TestStudyElsewhere(t *testing.T) {
 	t.Parallel()
 	pid, inventory := sshd(t)
+	text, err := os.ReadFile(inventory)
+	if err == nil { // the same server under another name
+		err = os.WriteFile(inventory, append(text, strings.Replace(strings.TrimPrefix(string(text), "hosts:\n"), "far:", "idle:", 1)...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	file, out := studyFile(t, studyElsewhere), filepath.Join(t.TempDir(), "out")
 	env := clitest.Env("/nowhere")
 	cut, over := make(chan error, 1), make(chan struct{})
@@ -143,10 +151,121 @@ func TestStudyElsewhere(t *testing.T) {
 			if len(p.Iterations) == 0 || p.CPUTime <= 0 {
 				t.Errorf("%s: %d iterations, %s of CPU time", p.Name, len(p.Iterations), p.CPUTime)
 			}
+			if p.Audit == nil || p.Audit.Method != "poll" || p.Events["task-clock"] <= 0 && p.Missing["task-clock"] == "" {
+				t.Errorf("%s: audit %+v, events %v, missing %v", p.Name, p.Audit, p.Events, p.Missing)
+			}
+		}
+		// The other host is observed too, on the same clock.
+		if len(r.Hosts) != 2 || r.Hosts[0].Name != "far" || r.Hosts[1].Name != "idle" || r.Hosts[0].Within <= 0 || r.Hosts[0].Joules <= 0 || !strings.Contains(r.Energy, "; host far: meter") || r.Joules <= r.Hosts[0].Joules {
+			t.Errorf("hosts %+v, %v J by %q", r.Hosts, r.Joules, r.Energy)
+		}
+		samples, err := f.Samples(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := map[string]int{}
+		for _, s := range samples {
+			_, cpu := s.Values["cpu."+map[string]string{"": "fg", "far": "bg", "idle": "busy"}[s.Host]]
+			_, steal := s.Values["cpu.steal"]
+			if _, psi := s.Values["psi.cpu.some"]; cpu && steal && psi && s.At > 0 && s.At < time.Minute {
+				of[s.Host]++
+			}
+		}
+		if of[""] < 3 || of["far"] < 3 || of["idle"] < 3 {
+			t.Errorf("complete samples by host: %v of %d", of, len(samples))
 		}
 	}
-	if r := quell(t, env, "lab", "run", "--hosts", studyFile(t, "hosts: {other: {address: 127.0.0.1}}\n"), "--out", out+"2", file); r.Code != app.ExitUsage || !strings.Contains(r.Err, "host far: not in") {
+	if r := quell(t, env, "lab", "run", "--hosts", studyFile(t, "hosts: {other: {address: 127.0.0.1}}\n"), "--out", out+"2", file); r.Code != app.ExitNegative || !strings.Contains(r.Err, "no run of the study can be done: host idle, which the study observes, is not in the inventory") {
 		t.Errorf("a host that the inventory lacks: %+v", r)
+	}
+}
+
+const studyThatSwitches = `version: 1
+study: switches
+hosts: {local: {}, far: {address: inventory}, nb: {address: inventory, count: 1, power: true}, gone: {address: inventory}}
+environments: {ve: {driver: host, cpus: 1}, gone: {driver: host, cpus: 1, host: gone}}
+workloads:
+  throughput: {command: [iperf3, -c, "{asks}", -p, "PORT", -u, -b, 1M, -t, "1", -J], iterations: 1, metric: {unit: bit/s, parse: "json:end.sum_received.bits_per_second"}}
+  iperf3: {command: [iperf3, -s, -B, "HOST", -p, "PORT"], serves: PORT, metric: {parse: time}}
+  latency: {command: [sockperf, ping-pong, -i, "{asks}", -p, "PORT", -t, "1"], iterations: 1, metric: {unit: us, better: lower, parse: "/percentile 99.000 = +([0-9.]+)/"}}
+  sockperf: {command: [sockperf, server, -i, "HOST", -p, "PORT"], serves: PORT, metric: {parse: time}}
+  work: {builtin: primes, options: -work=10}
+roles:
+  test: {workload: $tool, environment: $ve, host: local, asks: server, measure: true}
+  server: {workload: $tool, environment: $ve, host: far}
+  nb: {workload: work, environment: $ve, host: "nb*", count: $n}
+factors:
+  ve: [ve, gone]
+  tool: {sets: {throughput: {test: throughput, server: iperf3}, latency: {test: latency, server: sockperf}}}
+  n: ["0", "1"]
+controls: {solo: false, aa_pairs: 0}
+design: {repetitions: 1, order: sequential, exclude: [{ve: gone, n: "1"}, {ve: gone, tool: latency}, {tool: latency, n: "1"}]}
+run: {retries: 0, max_foreign_cpu: 100%, max_steal: 100%, min_overlap: 0%}
+observe: {sets: [cpu]}
+analysis: [{kind: score}]
+`
+
+// TestStudySwitchesHosts: neighbours' hosts, which are real sshds, are on only in the runs with
+// a role on them. iperf3 and sockperf reach their servers on another host, which are ready
+// first. Runs on a host that the inventory does not have are left for another inventory.
+func TestStudySwitchesHosts(t *testing.T) {
+	t.Parallel()
+	quelltest.Need(t, "iperf3", "sockperf")
+	_, inventory := sshd(t)
+	dir, address := t.TempDir(), quelltest.FreeAddress(t)
+	s := quelltest.NewSSHD(t, dir, "nb", address, "XDG_CACHE_HOME="+dir+"/cache")
+	server := strings.Join(s.Argv[:1], "") + " " + strings.Join(s.Argv[3:], " ") + " -E " + dir + "/log -o PidFile=" + dir + "/pid"
+	down := "echo down >> " + dir + "/said; if [ -e " + dir + "/pid ]; then kill $(cat " + dir + "/pid); rm -f " + dir + "/pid; fi"
+	t.Cleanup(func() {
+		if out, err := exec.Command("/bin/sh", "-c", down).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	host, port, err := net.SplitHostPort(quelltest.FreeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(inventory)
+	if err == nil {
+		text = append(text, fmt.Sprintf("  nb1: {address: %q, key: %s, host_key: %q, up: %q, down: %q}\n", address, s.Login, s.HostKey, "echo up >> "+dir+"/said; "+server, down)...)
+		text = []byte(strings.Replace(string(text), "far: {", "far: {inside: "+host+", ", 1))
+		err = os.WriteFile(inventory, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, out := studyFile(t, strings.NewReplacer("HOST", host, "PORT", port).Replace(studyThatSwitches)), filepath.Join(t.TempDir(), "out")
+	r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--hosts", inventory, "--out", out, file)
+	if r.Code != app.ExitNegative || !strings.Contains(r.Out, "valid    3") || !strings.Contains(r.Err, "1 of 4 runs have no valid result") || !strings.Contains(r.Out, "not here (1 of 4 runs): host gone is not in the inventory") {
+		t.Fatalf("%+v", r)
+	}
+	said, err := os.ReadFile(dir + "/said")
+	if err != nil || string(said) != "down\nup\ndown\n" {
+		t.Errorf("%q, %v", said, err)
+	}
+	f, err := result.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := f.Runs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range runs {
+		if n, _ := strconv.Atoi(r.Cell.Level("n")); len(r.Cell.Off) != 1-n || len(r.Parts) != 2+n {
+			t.Errorf("n=%d: %v is off, %d parts", n, r.Cell.Off, len(r.Parts))
+		}
+		if m := r.Parts[0].Metric; m <= 0 || m > 2e6 { // of 1 Mbit/s, or us
+			t.Errorf("%s: %g", r.Cell.Level("tool"), m)
+		}
+	}
+	// Without such commands no run that needs them is tried.
+	text = []byte(strings.Replace(string(text), "down:", "known_hosts:", 1))
+	if err := os.WriteFile(inventory, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "check", "--hosts", inventory, file); !strings.Contains(r.Out, "(2 of 4 runs): host nb1 has no commands up and down in the inventory") {
+		t.Errorf("%+v", r)
 	}
 }
 

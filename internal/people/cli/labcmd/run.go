@@ -1,6 +1,7 @@
 package labcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/record"
+	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -99,6 +101,7 @@ type runOptions struct {
 	cell    string
 	hosts   string
 	lease   time.Duration
+	helper  string
 	to      string
 }
 
@@ -140,6 +143,7 @@ func (o *runOptions) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.cell, "cell", "", "only cells with all of these words in their name, as printed by lab plan (e.g. 'solo ve=lxc')")
 	cmd.Flags().StringVar(&o.hosts, "hosts", "", "inventory of the study's other hosts, with the study's names for them (quell lab hosts --help)")
 	app.DurationVar(cmd.Flags(), &o.lease, "lease", 10*time.Second, "how long processes on other hosts may outlive this program")
+	cmd.Flags().StringVar(&o.helper, "helper", "", "the quell program to copy to other hosts, for those of another architecture (default: this one)")
 	cmd.Flags().StringVar(&o.to, "to", "", "also copy the records to a folder of S3-compatible storage at the end, s3://BUCKET/FOLDER (quell lab push --help)")
 	journalFlag(cmd, &o.journal)
 }
@@ -196,9 +200,11 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 			return errors.Join(err, l.close())
 		}
 	}
+	only := o.only()
 	var maker lab.Maker = l.maker
 	if far != nil {
-		far.here, far.self, maker = l.maker, l.self, far
+		far.here, maker = l.maker, far
+		far.pool = remote.NewPool(far.inv, remote.Options{Helper: cmp.Or(o.helper, l.self), Words: []string{"lab-remote"}, Self: []string{l.self}, Lease: o.lease})
 	}
 	series, err := l.ready(ctx, s, f, o.journal, a.Now)
 	if err != nil {
@@ -206,9 +212,14 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	}
 	show := &labProgress{Progress: a.Progress(a.Out), w: a.Text(), now: a.Now}
 	run := lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold,
-		Topology: l.topology, Allowed: l.allowed, Observe: l.observe(s), Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: o.only(), Progress: show}
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe, Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: only, Progress: show}
 	if l.turner != nil {
 		run.SetKnobs = l.turner.setForRun
+	}
+	if l.far = far; far != nil {
+		run.Power, run.Host = far.power, far.watchable
+		// Other hosts may be in the next inventory.
+		run.Only = func(c *study.Cell) bool { return far.refuse(c) == nil && (only == nil || only(c)) }
 	}
 	sum, err := l.run(ctx, f, run)
 	show.Clear()
@@ -277,7 +288,8 @@ type labMachine struct {
 	host     *host.Host
 	topology host.Topology
 	allowed  sample.Set
-	turner   *knobSetter // of the machine's knobs; nil if none are changed
+	turner   *knobSetter  // of the machine's knobs; nil if none are changed
+	far      *remoteMaker // nil without other hosts
 }
 
 // openLab prepares what a study's runs need from the machine.
@@ -363,24 +375,34 @@ func realDrivers(s *study.Study) []study.Driver {
 }
 
 // observe watches a run's parts and audits their placement.
-func (l *labMachine) observe(s *study.Study) func(lab.Observed) (lab.Observer, error) {
-	watch := observe.Options{Host: l.host, Observe: s.Observe, Run: s.Run}
-	return func(o lab.Observed) (lab.Observer, error) {
-		seen, err := watch.Open(o)
-		if err != nil {
-			return nil, err
-		}
-		var inner lab.Observer = seen
-		if a := s.Observe.Agent; a != nil {
-			if inner, err = record.WithAgent(seen, o, record.Options{Program: l.agent, Recording: *a}); err != nil {
-				return nil, errors.Join(err, end(seen))
-			}
-		}
-		if len(s.Observe.Placement) > 0 {
-			inner = audit.WithAudit(inner, l.topology, o, s.Observe.Placement...)
-		}
-		return inner, nil
+func (l *labMachine) observe(o lab.Observed) (lab.Observer, error) {
+	seen, err := observe.Options{Host: l.host, Observe: o.Want, Run: o.Run}.Open(o)
+	if err != nil {
+		return nil, err
 	}
+	inner := seen
+	if l.agent != "" {
+		if inner, err = record.WithAgent(seen, o, record.Options{Program: l.agent, Recording: *o.Want.Agent}); err != nil {
+			return nil, errors.Join(err, end(seen))
+		}
+	}
+	if len(o.Want.Placement) > 0 && len(o.Names) > 0 {
+		inner = audit.WithAudit(inner, l.topology, o, o.Want.Placement...)
+	}
+	return inner, nil
+}
+
+// watchHere observes a run for a lab on another machine.
+func watchHere(o lab.Observed) (lab.Observer, error) {
+	l := &labMachine{}
+	var err error
+	if l.host, err = host.Open("/"); err == nil {
+		l.topology, err = l.host.Topology()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l.observe(o)
 }
 
 // end closes an observer of a run that does not take place.
@@ -392,11 +414,15 @@ func end(o lab.Observer) error {
 // command returns the job of a part: a kernel of this program, or the study's command.
 func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 	w := &p.Workload
+	var words []string
+	for _, word := range w.Command {
+		words = append(words, strings.ReplaceAll(word, "{asks}", cmp.Or(p.Asks, "127.0.0.1")))
+	}
 	switch {
 	case w.Builtin == "" && w.Metric.Parse == workload.Lines:
-		return lab.Job{Argv: w.Command, Dir: w.Dir, Env: w.Env}, nil
+		return lab.Job{Argv: words, Dir: w.Dir, Env: w.Env}, nil
 	case w.Builtin == "":
-		argv := append([]string{l.self, "workload", "command"}, w.Command...)
+		argv := append([]string{l.self, "workload", "command"}, words...)
 		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
 	}
 	argv := []string{l.self, "workload", "lab", w.Builtin}
@@ -406,7 +432,11 @@ func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 }
 
 func metric(w *study.Workload, output []byte) (float64, error) {
-	return workload.MeanMetric(w.Metric.Parse, output)
+	most := w.Iterations
+	if most > 0 {
+		most += w.Warmup.Iterations // what runs after them is alone, or has no server
+	}
+	return workload.MeanMetric(w.Metric.Parse, output, most)
 }
 
 // hold is lab.Options.Hold, implemented by package load.

@@ -134,7 +134,7 @@ func (l *labMachine) run(ctx context.Context, f *result.Folder, o lab.Options) (
 	s := o.Study
 	nets := network.With(o.Maker, s.Networks, []string{l.self, "lab-net"})
 	defer func() { err = errors.Join(err, nets.Close()) }()
-	o.Maker, o.Command = nets, l.webCommand(f, l.udpCommand(o.Command))
+	o.Maker, o.Command = nets, l.far.addressed(l.webCommand(f, l.udpCommand(o.Command)))
 	if needsBaseRates(s) {
 		first := o
 		first.Only = func(c *study.Cell) bool { return analyse.IsBase(c) && (o.Only == nil || o.Only(c)) }

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	switch role {
 	case "lab-agent":
 		if err = joinNetwork(); err == nil {
-			err = env.AgentMain(os.Args[2:])
+			err = env.AgentMain(os.Args[2:], nil)
 		}
 	case "lab-hold":
 		err = env.WaitAndExec(os.Args[2:])
