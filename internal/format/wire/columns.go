@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"unicode/utf8"
 
@@ -34,6 +35,15 @@ type columns struct {
 
 	coverage []float32
 	strings  []string // the dictionary
+	shape    uint64   // hash of the fields from which the rows' names and classes are made
+}
+
+// seed makes shapes unpredictable for agents.
+var seed = maphash.MakeSeed()
+
+// mix adds a field to the shape.
+func (c *columns) mix(num protowire.Number, v uint64, b []byte) {
+	c.shape = maphash.Comparable(seed, [4]uint64{c.shape, uint64(num), v, maphash.Bytes(seed, b)})
 }
 
 // extraColumn is the message Extra.
@@ -65,6 +75,10 @@ var (
 func (c *columns) parse(data []byte) error {
 	c.clear()
 	return fields(data, func(num protowire.Number, typ protowire.Type, v uint64, b []byte) (err error) {
+		switch num {
+		case 6, 7, 8, 10, 11, 12, 13, 14, 15:
+			c.mix(num, v, b)
+		}
 		switch num {
 		case 1:
 			scalar(&c.version, typ, v)
