@@ -1,9 +1,9 @@
 package spec
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -134,8 +134,8 @@ func TestLiveKnowsBatchesAgain(t *testing.T) {
 			one.Rebase(cut, learned)
 			all.Rebase(cut, learned)
 		}
-		if want, got := one.Changed(at), all.Changed(at); !reflect.DeepEqual(want, got) {
-			t.Fatalf("at %d: %+v, want %+v", at, got, want)
+		if want, got := fmt.Sprintf("%+v", one.Changed(at)), fmt.Sprintf("%+v", all.Changed(at)); want != got { // there are NaNs
+			t.Fatalf("at %d: %s, want %s", at, got, want)
 		}
 	}
 	if want, got := one.Stats(), all.Stats(); want != got || want.Taken == 0 || want.Missed == 0 {
