@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -113,43 +112,30 @@ func (c *Consumer) receive(m *nats.Msg) {
 // answer is what an agent is told of its delivery. Its form is that of NATS's streams, which
 // agents of earlier versions expect.
 type answer struct {
-	Stream string       `json:"stream"`
-	Seq    uint64       `json:"seq,omitempty"`
-	Error  *answerError `json:"error,omitempty"`
+	Stream string
+	Error  *struct{ Description string }
 	// Room is how many bytes the agent's next delivery may have if it has several messages. A
 	// single message may always be sent.
-	Room int64 `json:"room,omitempty"`
+	Room int64
 }
 
-type answerError struct {
-	Code        int    `json:"code"`
-	Description string `json:"description"`
-}
-
-var (
-	busy   = encode(answer{Error: &answerError{429, "the server has no room for more messages now"}})
-	leaves = encode(answer{Error: &answerError{503, "the server stops; send it again"}})
+// Answers to what is not stored.
+const (
+	busy   = `{"stream":"","error":{"code":429,"description":"the server has no room for more messages now"}}`
+	leaves = `{"stream":"","error":{"code":503,"description":"the server stops; send it again"}}`
 )
-
-func encode(a answer) []byte {
-	text, err := json.Marshal(a)
-	if err != nil {
-		panic(err) // it has no value that cannot be encoded
-	}
-	return text
-}
 
 // answer answers a delivery. NATS checks no permission on the subject of an answer: only the
 // inboxes of the machine that has sent the message are answered. If it cannot be sent, the agent
 // asks again.
-func (c *Consumer) answer(d *delivery, text []byte) {
+func (c *Consumer) answer(d *delivery, text string) {
 	subject := d.message.Subject
 	rest, ok := strings.CutPrefix(d.message.Reply, inboxes)
 	if machine := subject[strings.LastIndexByte(subject, '.')+1:]; ok {
 		_, ok = strings.CutPrefix(rest, machine+".")
 	}
 	if ok {
-		_ = c.nc.Publish(d.message.Reply, text)
+		_ = c.nc.Publish(d.message.Reply, []byte(text))
 	}
 }
 
@@ -228,7 +214,7 @@ func (c *Consumer) Ack(seq uint64) {
 	// As many agents as are answered now will send together.
 	room := min(max(c.most/int64(max(1, n)), leastRoom), mostRoom)
 	c.mu.Unlock()
-	stored := encode(answer{Stream: c.named, Seq: seq, Room: room})
+	stored := fmt.Sprintf(`{"stream":%q,"seq":%d,"room":%d}`, c.named, seq, room)
 	for _, d := range done {
 		c.answer(d, stored)
 	}

@@ -142,8 +142,8 @@ func (l *Live) Rebase(cut sample.Millis, all []Computed) {
 		}
 	}
 	ids := map[int32]int32{}
-	for _, minute := range l.held {
-		for _, held := range minute.parts {
+	for _, minute := range slices.Sorted(maps.Keys(l.held)) { // ids must not depend on the map's order
+		for _, held := range l.held[minute].parts {
 			for i := range held {
 				s := &held[i]
 				id, known := ids[s.id]

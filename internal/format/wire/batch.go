@@ -36,7 +36,7 @@ type Batch struct {
 
 // Shape is equal for two decoded batches of a machine only if their samples have, one by one, the
 // same names and classes, and usually if they have: a reader can keep what it has found out about
-// them. It holds in this process; it is 0 if it is not known.
+// them. 0: it is not known.
 func (b *Batch) Shape() uint64 { return b.decodeBuf.shape }
 
 // Encode encodes the batch as Columns. It ignores the samples' Machine.

@@ -7,11 +7,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// bundled are the first fields of a Bundle, by which a reader knows it.
-var bundled = func() []byte {
-	b := protowire.AppendVarint(protowire.AppendTag(nil, versionField, protowire.VarintType), Version)
-	return protowire.AppendVarint(protowire.AppendTag(b, typeField, protowire.VarintType), uint64(Type_TYPE_BUNDLE))
-}()
+// bundled are the first fields of a Bundle, by which a reader knows it: its version and type.
+const bundled = "\x08\x02\xf0\x01\x0c"
 
 // maxBundled is how many messages a bundle may have.
 const maxBundled = 1024
@@ -62,7 +59,7 @@ func Unpack(data []byte) iter.Seq[[]byte] {
 
 // whole reports whether data is a bundle with messages, all of which can be read.
 func whole(data []byte) bool {
-	rest, is := bytes.CutPrefix(data, bundled)
+	rest, is := bytes.CutPrefix(data, []byte(bundled))
 	messages := 0
 	for is && len(rest) > 0 {
 		num, typ, n := protowire.ConsumeField(rest)
