@@ -3,11 +3,11 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/bits"
 	"unicode/utf8"
 
-	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -39,10 +39,11 @@ type columns struct {
 	shape    uint64   // hash of the fields from which the rows' names and classes are made
 }
 
-// mix adds a field to the shape. An agent that finds two batches of one shape misleads readers
-// about its own machine only.
+// mix adds a field to the shape, by two checksums that processors compute. An agent that makes two
+// batches of one shape misleads readers about its own machine only.
 func (c *columns) mix(num protowire.Number, v uint64, b []byte) {
-	c.shape = (bits.RotateLeft64(c.shape, 29)^v^xxhash.Sum64(b))*0x9E3779B97F4A7C15 + uint64(num)
+	sum := uint64(crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))<<32 | uint64(crc32.ChecksumIEEE(b))
+	c.shape = (bits.RotateLeft64(c.shape, 29)^v^sum)*0x9E3779B97F4A7C15 + uint64(num)
 }
 
 // extraColumn is the message Extra.
