@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,8 +81,11 @@ func (c *Consumer) subscribe() (err error) {
 	if c.named == string(Records) {
 		subject = wire.AllRecords
 	}
-	if c.sub, err = c.nc.Subscribe(subject, c.receive); err == nil {
-		err = c.nc.Flush() // from here on agents reach it
+	if c.sub, err = c.nc.Subscribe(subject, c.receive); err != nil {
+		return err
+	}
+	if err = c.nc.Flush(); err != nil { // after it agents reach this
+		_ = c.sub.Unsubscribe()
 	}
 	return err
 }
@@ -181,7 +185,9 @@ func (c *Consumer) next() bool {
 	}
 	d := c.queue[c.head]
 	c.queue[c.head] = nil
-	c.head++
+	if c.head++; c.head > 1024 && c.head > len(c.queue)/2 { // it may never be empty
+		c.queue, c.head = slices.Delete(c.queue, 0, c.head), 0
+	}
 	c.bytes -= d.size()
 	if c.by[d.message.Subject] -= d.size(); c.by[d.message.Subject] == 0 {
 		delete(c.by, d.message.Subject)

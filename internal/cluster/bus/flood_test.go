@@ -99,6 +99,25 @@ func TestAttackFillingTheServer(t *testing.T) {
 	}
 }
 
+// TestQueueThatIsNeverEmpty takes no more memory than what is in it.
+func TestQueueThatIsNeverEmpty(t *testing.T) {
+	c := &Consumer{most: 1 << 30, by: map[string]int64{}, come: make(chan struct{}, 1)}
+	receive := func(n int) {
+		c.receive(&nats.Msg{Subject: "up.sample.m", Data: fmt.Appendf(nil, "message %d", n)})
+	}
+	receive(0)
+	for n := range 20_000 {
+		receive(n + 1)
+		if !c.next() || string(c.parts[c.part].Data) != fmt.Sprintf("message %d", n) || c.parts[c.part].Seq != uint64(n+1) {
+			t.Fatalf("message %d: %+v", n, c.parts)
+		}
+		c.part++
+	}
+	if left := c.Backlog(); cap(c.queue) > 10_000 || left.Bytes != deliveryBytes+int64(len("message 20000")) {
+		t.Errorf("room for %d deliveries; %+v", cap(c.queue), left)
+	}
+}
+
 // TestRoom: the more agents are answered together, the less each may send next.
 func TestRoom(t *testing.T) {
 	a := newAuthority(t)
