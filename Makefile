@@ -24,7 +24,7 @@ S3VERSION = v1.8.0
 S3BIN     = $(HOME)/.cache/quell/versitygw-$(S3VERSION)
 export PATH := $(S3BIN):$(PATH)
 
-.PHONY: help test-groups test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent bench-starved lab-smoke lab-papers test-image lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-node test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
+.PHONY: help test-groups test-runtimes test-cluster demo cluster corpus fault cluster-fault churn hostile-scale scale scale-overload test test-hostile test-deps test-s3 test-guests disk-figures bench-counters test-xen test-prometheus test-otlp test-browser test-spark soak-gate fuzz-api cluster-specs test-decisions bench bench-agent bench-starved lab-smoke lab-papers test-image lab-fault quality evaluate-month placement fuzz fuzz-corpus lint build generate release packages images test-helm test-node test-packages release-check vuln docs notice tryouts clean bin/quell bin/quell-agent bin/quell-server
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9][a-z0-9\/ -]*:.*## / { n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  make %-16s %s\n", names[i], $$2 }' Makefile
@@ -62,6 +62,11 @@ cluster-fault: ## kill -9 the bus's server, agents, and one of three nodes, 50 t
 
 scale: bin/quell-server ## send 300,000 samples per second from 6,000 machines for five minutes: what the server accepts, and its cost (quiet machine, ulimit -n 7000)
 	bin/quell-server load --self --machines 6000 --tasks 50 --period 1s --for 5m
+
+# About twice what 2 CPUs handle; OVERLOAD='--machines 1000 --tasks 50 --for 1m --drain 2m' for others.
+OVERLOAD ?= --machines 6000 --tasks 100 --period 1s --for 10m --drain 20m
+scale-overload: bin/quell-server ## send twice as much as the server handles for ten minutes, then the rest: agents wait, nothing acknowledged is lost (quiet machine, ulimit -n 7000)
+	bin/quell-server load --self $(OVERLOAD)
 
 test-s3: $(S3BIN)/versitygw ## the tests of make test that store in S3: a real S3 server that is killed, and two quell-servers on it, one of them killed
 	go test -count 1 -v ./internal/cluster/store/s3

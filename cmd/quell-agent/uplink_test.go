@@ -57,7 +57,7 @@ func (s *server) start() {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	s.Bus, err = bus.Open(ctx, bus.Options{Name: "server", Credentials: s.credentials(authority.Server, "server"), InProcess: s.nats,
-		Log: slog.New(slog.DiscardHandler)}, bus.StreamOptions{MaxBytes: 64 << 20})
+		Log: slog.New(slog.DiscardHandler)}, bus.Settings{Waiting: bus.MinWaiting})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -191,13 +191,15 @@ func TestServer(t *testing.T) {
 
 // reader takes batches once by their numbers.
 type reader struct {
-	t       *testing.T
-	server  *server
-	highest map[string]uint64 // by run of the agent
-	stored  int
-	missing uint64
-	tasks   map[string]int
-	records string
+	t         *testing.T
+	server    *server
+	bus       *bus.Bus // of the consumers
+	consumers map[bus.Stream]*bus.Consumer
+	highest   map[string]uint64 // by run of the agent
+	stored    int
+	missing   uint64
+	tasks     map[string]int
+	records   string
 }
 
 // until reads new messages until cond holds.
@@ -212,25 +214,25 @@ func (r *reader) until(what string, cond func() bool) {
 
 func (r *reader) read(stream bus.Stream) {
 	r.t.Helper()
-	opening, cancel := context.WithTimeout(r.t.Context(), 4*time.Minute)
-	defer cancel()
-	c, err := r.server.Consume(opening, stream)
-	if err != nil {
-		r.t.Fatal(err)
+	if r.bus != r.server.Bus { // it has been started again
+		r.bus, r.consumers = r.server.Bus, map[bus.Stream]*bus.Consumer{}
 	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 300*time.Millisecond) // for the messages that are there
+	c := r.consumers[stream]
+	if c == nil {
+		var err error
+		if c, err = r.bus.Consume(r.t.Context(), stream); err != nil {
+			r.t.Fatal(err)
+		}
+		r.consumers[stream] = c
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), 50*time.Millisecond)
 	defer cancel()
 	all, err := c.Fetch(ctx, nil, 1000)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if len(all) > 0 && stream == bus.Samples {
-		defer func() {
-			if err := c.Ack(r.t.Context(), all[len(all)-1].Seq); err != nil {
-				r.t.Error(err)
-			}
-		}()
+	if len(all) > 0 {
+		defer c.Ack(all[len(all)-1].Seq)
 	}
 	for i := range all {
 		if stream == bus.Records {

@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -43,14 +40,14 @@ const connectTime = time.Minute
 func connect(ctx context.Context, c *config.Server, own *certificate.Files, log *slog.Logger, refused func(embedded.Refusal)) (*busConnection, error) {
 	o := bus.Options{URL: c.Bus.URL, Name: "quell-server", Credentials: c.Bus.Credentials, Log: log}
 	// Agents do not judge by a spec that is older than stale_after.
-	streams := bus.StreamOptions{Replicas: c.Bus.Replicas, MaxBytes: int64(c.Bus.MaxMB) << 20, KeepSpecs: 2 * c.Specs.StaleAfter}
+	settings := bus.Settings{Replicas: c.Bus.Replicas, Waiting: int64(c.Bus.WaitingMB) << 20, KeepSpecs: 2 * c.Specs.StaleAfter}
 	l := busConnection{own: c.Bus.Credentials}
 	var err error
 	switch {
 	case c.Bus.URL == "" && c.Bus.Listen == "":
 		return nil, nil
 	case c.Bus.URL == "":
-		if streams.MaxBytes, err = l.embed(c, own, log, &o, refused); err != nil {
+		if err = l.embed(c, own, log, &o, refused); err != nil {
 			return nil, err
 		}
 	default:
@@ -61,7 +58,7 @@ func connect(ctx context.Context, c *config.Server, own *certificate.Files, log 
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
-	if l.bus, err = bus.Open(ctx, o, streams); err != nil {
+	if l.bus, err = bus.Open(ctx, o, settings); err != nil {
 		l.close()
 		return nil, err
 	}
@@ -71,76 +68,27 @@ func connect(ctx context.Context, c *config.Server, own *certificate.Files, log 
 	return &l, nil
 }
 
-// embed starts a NATS server in this process, and returns how many bytes the stream of samples may
-// have.
-func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) (stream int64, err error) {
+// embed starts a NATS server in this process.
+func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
 	a, err := authority.Load(keysDir(c))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if l.trust, err = a.Trust(); err != nil {
-		return 0, err
+		return err
 	}
 	if o.Credentials, err = ownCredentials(c, a); err != nil {
-		return 0, err
+		return err
 	}
 	l.own = o.Credentials
-	dir := filepath.Join(c.StateDir, "bus")
-	free, used, err := space(dir)
-	if err != nil {
-		return 0, fmt.Errorf("start NATS: %w", err)
-	}
-	stream, all := fit(int64(c.Bus.MaxMB)<<20, free, used)
-	switch {
-	case stream < leastStream:
-		return 0, daemon.Usage(fmt.Errorf("the disk of %s has %d MB free, and agents' messages need %d MB: free some space, or set state_dir", dir, free>>20, leastStream*2>>20))
-	case stream < int64(c.Bus.MaxMB)<<20:
-		log.Warn("agents' messages get less space than bus.max_mb, because the disk has no more", "mb", stream>>20, "max_mb", c.Bus.MaxMB, "free_mb", free>>20, "directory", dir)
-	}
-	l.nats, err = embedded.Start(embedded.Options{Dir: dir, Listen: c.Bus.Listen, TLS: own.Server(), MaxStore: all,
+	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: own.Server(),
 		SyncAlways: c.Bus.SyncAlways, Connections: agentConnections(c, log), Log: log, Refused: refused}, l.trust)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	o.InProcess = l.nats.Server
 	log.Info("agents may connect", "url", l.nats.URL(), "tls", own != nil)
-	return stream, nil
-}
-
-// leastStream is the minimum of bus.max_mb, in bytes.
-const leastStream = 16 << 20
-
-// fit returns how large the stream of samples may be, want at most, and all streams and buckets
-// together, on a disk with this many bytes free and used by them, bytes each. NATS refuses a stream
-// that is not within three quarters of what is free, and what it has already counts as used. A
-// stream never becomes smaller than what it may hold now: NATS would remove messages.
-func fit(want, free, used int64) (stream, all int64) {
-	all = max((free+used)/4*3, used)
-	// A quarter of the stream's size is for records, and as much for buckets at least.
-	return min(want, max(all/3*2, used)), max(all, used/4*6)
-}
-
-// space returns how many bytes are free on a directory's disk for this process, and how many the
-// directory's files have. It makes the directory.
-func space(dir string) (free, used int64, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return 0, 0, err
-	}
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(dir, &disk); err != nil {
-		return 0, 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			used += info.Size()
-		}
-		return err
-	})
-	return int64(disk.Bavail) * disk.Bsize, used, err
+	return nil
 }
 
 // reserved is how many descriptors the store, queries and the rest of the server need.
@@ -162,18 +110,29 @@ func agentConnections(c *config.Server, log *slog.Logger) int {
 	return max(min(n, most), 100)
 }
 
-// err returns why agents' messages cannot come now. If its disk is full, NATS stops its
-// streams permanently: agents spool until this process is restarted.
+// err returns why the bus does not work now. If its disk is full, NATS stops its buckets
+// permanently, until this process is restarted.
 func (l *busConnection) err() error {
 	if l.nats != nil && !l.nats.JetStreamEnabled() {
-		return errors.New("NATS has stopped its streams, its disk may be full: free disk space and restart quell-server; agents spool their messages meanwhile")
+		return errors.New("NATS has stopped the buckets of specs and decisions, its disk may be full: free disk space and restart quell-server")
 	}
 	return l.bus.Err()
 }
 
+// backlog is what agents wait for, of both streams.
+func (l *busConnection) backlog() (sum server.Backlog) {
+	for _, f := range l.feeds {
+		if c := f.(*feed).consumer.Load(); c != nil {
+			b := c.Backlog()
+			sum = server.Backlog{Bytes: sum.Bytes + b.Bytes, Refused: sum.Refused + b.Refused, Oldest: max(sum.Oldest, b.Oldest)}
+		}
+	}
+	return sum
+}
+
 func (l *busConnection) close() {
 	for _, f := range l.feeds {
-		f.(*feed).close()
+		f.Stop()
 	}
 	if l.bus != nil {
 		l.bus.Close()
@@ -211,7 +170,7 @@ func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
 	}
 	f.messages, err = c.Fetch(ctx, f.messages[:0], maxFetch)
 	if err != nil {
-		f.close()
+		f.Stop()
 	}
 	f.batches = f.batches[:0]
 	for len(f.decoded) < len(f.messages) {
@@ -246,17 +205,14 @@ func (f *feed) batch(m *bus.Message, into *wire.Batch) (store.Batch, error) {
 }
 
 // Ack implements server.Feed.
-func (f *feed) Ack(ctx context.Context, seq uint64) error {
-	c := f.consumer.Load()
-	if c == nil {
-		return errors.New("not connected")
+func (f *feed) Ack(seq uint64) {
+	if c := f.consumer.Load(); c != nil {
+		c.Ack(seq)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	return c.Ack(ctx, seq)
 }
 
-func (f *feed) close() {
+// Stop implements server.Feed.
+func (f *feed) Stop() {
 	if c := f.consumer.Swap(nil); c != nil {
 		c.Close()
 	}

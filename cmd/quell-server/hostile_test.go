@@ -117,6 +117,7 @@ func (h *hostile) learn(t *testing.T, boot string) {
 			add(wire.Marshal(r))
 		}
 	}
+	add(wire.Pack(h.messages...), nil)
 	cap := &wire.Command{Id: "x1", Who: "mallory", Why: "x", At: int64(h.now), Expires: int64(h.now) + 60_000,
 		Do: &wire.Command_Cap_{Cap: &wire.Command_Cap{Task: "/web/0", Rate: 0.001, ForMs: 1 << 50}}}
 	add(wire.Marshal(&wire.Decisions{Machine: "m2", Revision: 1 << 62, Signed: int64(h.now), Fresh: int64(h.now) + 60_000, List: []*wire.Command{cap}}))
@@ -206,7 +207,7 @@ func TestHostileAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	specs, err := bus.Open(t.Context(), bus.Options{URL: "nats://" + g.bus, Name: "test", Credentials: g.credentials(t, authority.Server, "test", 0), Log: slog.New(slog.DiscardHandler)},
-		bus.StreamOptions{MaxBytes: 4 << 30}) // as the server's
+		bus.Settings{Waiting: bus.MinWaiting})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,12 +35,16 @@ type loadFlags struct {
 }
 
 func loadCommand(f *flags) *cobra.Command {
-	o := loadFlags{play: load.Options{Every: 5 * time.Second, Settle: 2 * time.Minute}}
+	o := loadFlags{play: load.Options{Every: 5 * time.Second, Finish: time.Minute, Settle: 2 * time.Minute}}
 	cmd := &cobra.Command{Use: "load", Short: "simulate many machines against a server, and measure what it handled", Args: args(0, "none"),
-		Long: `load simulates machines. Each has its own connection and credentials, and sends real batches in
-order, the next when the previous one was acknowledged. It prints the samples acknowledged and
-committed per second, the time to an acknowledgement, and the server's CPU, memory and disk. It is
-an error if an acknowledged sample is not committed in the end.
+		Long: `load simulates machines. Each has its own connection and credentials, makes a batch each period, and
+sends as an agent does: what it has made since the last acknowledgement, as much at a time as the
+server has room for. It prints the samples acknowledged and committed per second, the time from
+when a batch was due to its acknowledgement, and the server's CPU, memory and disk. It is an error
+if an acknowledged sample is not committed in the end.
+
+If the machines make more than the server handles, the rest waits on their side, as in agents'
+spools. With --drain they go on to send it afterwards.
 
 It signs the machines' credentials with the keys in state_dir, so it runs where the server does, as
 the same user. Its samples are stored like any others, of the machines load-00000, load-00001, …
@@ -49,6 +53,7 @@ With --self it starts a separate server in a temporary folder, and removes it af
 If it is interrupted, it ends early and prints the results so far.`,
 		Example: `  quell-server load --self --machines 6000 --for 5m       # 300,000 samples/s: make scale
   quell-server load --config server.yaml --machines 100 --tasks 200 --period 10s
+  quell-server load --self --machines 6000 --tasks 100 --for 10m --drain 20m    # make scale-overload
   quell-server load --self --json | jq .server.per_sample`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := daemon.UntilStopped(cmd.Context())
@@ -62,6 +67,7 @@ If it is interrupted, it ends early and prints the results so far.`,
 	flags.Var((*sample.Duration)(&o.play.Period), "period", "time between two batches of a machine")
 	o.play.For = time.Minute
 	flags.Var((*sample.Duration)(&o.play.For), "for", "how long to send")
+	flags.Var((*sample.Duration)(&o.play.Drain), "drain", "how long machines then go on to send what still waits")
 	flags.Uint64Var(&o.play.Seed, "seed", 1, "random seed of tasks' names and costs")
 	flags.StringVar(&o.play.URL, "url", "", "address of the bus, e.g. tls://bus.example.org:4222; empty: from the configuration")
 	flags.StringVar(&o.api, "api", "", "address of the server's API, e.g. https://host:9781, for its metrics; empty: from the configuration")
@@ -83,6 +89,8 @@ func (o *loadFlags) check() error {
 		return fmt.Errorf("--period %s: want at least 10ms", p.Period)
 	case p.For < time.Second:
 		return fmt.Errorf("--for %s: want at least 1s", p.For)
+	case p.Drain < 0:
+		return fmt.Errorf("--drain %s: want at least 0s", p.Drain)
 	}
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(p.Machines)+100 {
@@ -114,7 +122,7 @@ func (o *loadFlags) run(ctx context.Context, cmd *cobra.Command, f *flags) (err 
 	if err != nil {
 		return err
 	}
-	if o.play.Credentials, err = signer(c, dir, o.play.For); err != nil {
+	if o.play.Credentials, err = signer(c, dir, o.play.For+o.play.Drain); err != nil {
 		return err
 	}
 	if err := o.reach(c); err != nil {

@@ -131,7 +131,7 @@ func run(ctx context.Context, c *config.Server) (err error) {
 		defer link.close()
 		p.Certificates = append(p.Certificates, link.roots)
 		keep = newKeeper(link, c, log, time.Now())
-		p.Credentials = keep.credentials
+		p.Credentials, p.Backlog = keep.credentials, link.backlog
 		p.Feeds, p.Publisher, p.Decider, p.Check = link.feeds, link.bus, link.bus, link.err
 		if c.Store.S3.Bucket != "" { // several servers may share it
 			p.Holder = link.bus

@@ -17,7 +17,7 @@ import (
 // Server is the configuration of quell-server. The tags give each key's help
 // and range; docs/server.md shows them.
 type Server struct {
-	StateDir  string `key:"state_dir" help:"directory of the store, the bus's streams and the keys"`
+	StateDir  string `key:"state_dir" help:"directory of the store, the bus's buckets and the keys"`
 	Listen    string `key:"listen" help:"address of the HTTP API; beyond loopback it needs tls and tokens_file"`
 	LogLevel  string `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat string `key:"log_format" help:"text or json" oneof:"text json"`
@@ -48,9 +48,9 @@ type ServerBus struct {
 	Credentials string `key:"credentials" help:"file of credentials for the external NATS server"`
 	CA          string `key:"ca" help:"CA certificates for the external NATS server's certificate, PEM; empty: the system's"`
 	Listen      string `key:"listen" help:"address of the embedded NATS server, for agents; empty: no agents, only imports; beyond loopback it needs tls"`
-	SyncAlways  bool   `key:"sync_always" help:"the embedded NATS server fsyncs before each acknowledgement; otherwise once a second, and agents resend what may be lost"`
-	MaxMB       int    `key:"max_mb" help:"maximum size on disk of messages that are not yet stored; less if the disk has no more room at the start" min:"16" max:"1000000"`
-	Replicas    int    `key:"replicas" help:"copies of each stream: 3 on a cluster" min:"1" max:"5"`
+	SyncAlways  bool   `key:"sync_always" help:"the embedded NATS server fsyncs each decision and spec before it is acknowledged; otherwise once a second"`
+	WaitingMB   int    `key:"waiting_mb" help:"maximum size in memory of samples that have come and are not read yet, and a quarter of it for records; beyond it agents keep theirs" min:"48" max:"100000"`
+	Replicas    int    `key:"replicas" help:"copies of each bucket: 3 on a cluster" min:"1" max:"5"`
 }
 
 // ServerStore configures how samples and records are kept.
@@ -169,7 +169,7 @@ func DefaultServer() Server {
 	evict.Kubernetes.ServerPeer = notify.Kubernetes.ServerPeer
 	return Server{
 		StateDir: "/var/lib/quell-server", Listen: "127.0.0.1:9781", LogLevel: "info", LogFormat: "text", MemoryMB: 900,
-		Bus: ServerBus{Listen: "127.0.0.1:4222", MaxMB: 4096, Replicas: 1},
+		Bus: ServerBus{Listen: "127.0.0.1:4222", WaitingMB: 64, Replicas: 1},
 		Store: ServerStore{Flush: 2 * time.Second, MaxPending: 1_000_000, KeepSamples: 30 * 24 * time.Hour, KeepRecords: 365 * 24 * time.Hour, Upkeep: 10 * time.Second,
 			S3: ServerS3{CopiesMB: 10_000}},
 		Specs:  ServerSpecs{Every: s.Every, Between: time.Minute, LookBack: 14 * 24 * time.Hour, Params: s, MinMachines: 3, Threshold: s.Threshold, Above: s.Above, MemoryMB: 512},

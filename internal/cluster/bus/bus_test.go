@@ -3,13 +3,13 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
@@ -21,7 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// fetch reads a stream until it has n messages.
+// fetch receives n messages, of which no agent waits for the answer before it sends more.
 func fetch(t *testing.T, c *Consumer, n int) []Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -41,7 +41,7 @@ func fetch(t *testing.T, c *Consumer, n int) []Message {
 }
 
 // TestFromAgentToReader: a tick's samples and an incident go unchanged from the agent
-// through disk, network and stream to the reader.
+// through disk and network to the reader, and are acknowledged when it has stored them.
 func TestFromAgentToReader(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -69,24 +69,39 @@ func TestFromAgentToReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	record, err := fetch(t, r, 1)[0].Record()
+	stored := fetch(t, r, 1)[0]
+	record, err := stored.Record()
 	if err != nil || record.Id != "i1" || string(record.Json) != `{"id":"i1"}` || record.Kind != wire.Record_KIND_INCIDENT {
 		t.Errorf("%v, %v", record, err)
 	}
+	if st := u.Stats(); st.Waiting != 2 || st.Sent != 0 {
+		t.Errorf("before anything is stored: %+v", st)
+	}
+	c.Ack(m.Seq)
+	r.Ack(stored.Seq)
 	quelltest.Until(t, "both are acknowledged", func() bool { return u.Stats().Waiting == 0 })
 	if err := u.Err(); err != nil {
 		t.Error(err)
 	}
-	if err := c.Ack(t.Context(), m.Seq); err != nil {
-		t.Fatal(err)
-	}
-	if info, err := c.stream.Info(t.Context()); err != nil || info.State.Msgs != 0 {
-		t.Errorf("messages are left: %+v, %v", info, err)
-	}
 }
 
-// TestReaderGoesOn: messages that a reader has stored do not come again; the others do.
-func TestReaderGoesOn(t *testing.T) {
+// numbersOf are the numbers of the batches in messages.
+func numbersOf(t *testing.T, all []Message) (numbers []uint64) {
+	t.Helper()
+	for i := range all {
+		var b wire.Batch
+		if err := all[i].Batch(&b); err != nil {
+			t.Fatal(err)
+		}
+		numbers = append(numbers, b.N)
+	}
+	return numbers
+}
+
+// TestWhatIsNotStoredComesAgain: a reader that ends is followed by another, which gets what was
+// not acknowledged, at once. After the first acknowledgement an agent sends all that waits
+// together, and it is acknowledged together.
+func TestWhatIsNotStoredComesAgain(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
@@ -94,30 +109,40 @@ func TestReaderGoesOn(t *testing.T) {
 	for range 10 {
 		u.Samples(1, samples("m", 1))
 	}
-	first, err := b.Consume(t.Context(), Samples)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
-	all := fetch(t, first, 10)
-	for _, done := range []int{0, 7} { // messages stored
-		if done > 0 {
-			if err := first.Ack(t.Context(), all[done-1].Seq); err != nil {
-				t.Fatal(err)
-			}
-		}
+	quelltest.Until(t, "all are on disk", func() bool { return u.Stats().Waiting == 10 })
+	consume := func() *Consumer {
+		t.Helper()
 		c, err := b.Consume(t.Context(), Samples)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		if err := c.Ack(t.Context(), all[9].Seq); err == nil {
-			t.Error("what it has not read is done")
-		}
-		rest := fetch(t, c, 10-done)
-		if rest[0].Seq != all[done].Seq || rest[9-done].Seq != all[9].Seq {
-			t.Errorf("%d were stored, went on with %d to %d", done, rest[0].Seq, rest[9-done].Seq)
-		}
+		return c
+	}
+	rest := []uint64{2, 3, 4, 5, 6, 7, 8, 9, 10}
+	c := consume()
+	if got := numbersOf(t, fetch(t, c, 1)); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("first came %d", got)
+	}
+	c.Close()
+	c = consume()
+	again := fetch(t, c, 1)
+	if got := numbersOf(t, again); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("then came %d", got)
+	}
+	c.Ack(again[0].Seq)
+	together := fetch(t, c, 9)
+	if got := numbersOf(t, together); !slices.Equal(got, rest) {
+		t.Errorf("together came %d", got)
+	}
+	c.Ack(together[7].Seq) // all but the last
+	if st := u.Stats(); st.Waiting != 9 {
+		t.Errorf("a part of a delivery is acknowledged: %+v", st)
+	}
+	c.Close()
+	k, _ := keep(t, b)
+	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
+	if got := k.of("m"); !slices.Equal(got, rest) {
+		t.Errorf("the third reader got %d", got)
 	}
 }
 
@@ -126,7 +151,6 @@ func TestReaderGoesOn(t *testing.T) {
 func TestServerComesLater(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
-	openBus(t, a, s.url(), 1).Close() // makes the streams
 	s.kill()
 	u := openUplink(t, a, s.url(), "m", nil)
 	for range 30 {
@@ -138,156 +162,171 @@ func TestServerComesLater(t *testing.T) {
 	}
 	s.start()
 	b := openBus(t, a, s.url(), 1)
-	c, err := b.Consume(t.Context(), Samples)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for i, m := range fetch(t, c, 30) {
-		var got wire.Batch
-		if err := m.Batch(&got); err != nil || got.N != uint64(i+1) {
-			t.Fatalf("message %d is batch %d, %v", i, got.N, err)
+	quelltest.Until(t, "it says that no server receives", func() bool {
+		err := u.Err()
+		return err != nil && strings.Contains(err.Error(), "no quell-server receives")
+	})
+	k, _ := keep(t, b)
+	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
+	got := k.of("m")
+	for i := range 30 {
+		if len(got) != 30 || got[i] != uint64(i+1) {
+			t.Fatalf("came %d", got)
 		}
 	}
-	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
 }
 
-// TestKeptIsSentAgain: after a reconnect, all messages are sent again in order that were
-// acknowledged so shortly before that a power cut may have lost them.
-func TestKeptIsSentAgain(t *testing.T) {
+// TestAnswerThatIsLost: NATS is killed between a delivery and its answer. The delivery comes
+// again; what was acknowledged does not.
+func TestAnswerThatIsLost(t *testing.T) {
 	a := newAuthority(t)
 	s := startServer(t, a, embedded.Options{})
-	openBus(t, a, s.url(), 1) // makes the streams
-	u := openUplink(t, a, s.url(), "m", nil)
-	for range 3 {
-		u.Samples(1, samples("m", 1))
-	}
-	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Sent == 3 })
-	s.kill()
-	s.start()
-	quelltest.Until(t, "all are acknowledged again", func() bool { return u.Stats().Sent == 6 })
 	b := openBus(t, a, s.url(), 1)
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	var numbers []uint64
-	for _, m := range fetch(t, c, 6) {
-		var got wire.Batch
-		if err := m.Batch(&got); err != nil {
+	u := openUplink(t, a, s.url(), "m", nil)
+	for range 3 {
+		u.Samples(1, samples("m", 1))
+	}
+	c.Ack(fetch(t, c, 1)[0].Seq)
+	second := fetch(t, c, 2)
+	s.kill()
+	c.Ack(second[1].Seq)
+	s.start()
+	// One message at a time, until the server says again what it has room for.
+	if got := numbersOf(t, append(second, fetch(t, c, 1)...)); !slices.Equal(got, []uint64{2, 3, 2}) {
+		t.Errorf("around the kill came %d", got)
+	}
+	c.Close()
+	k, _ := keep(t, b)
+	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 })
+	if got := k.of("m"); !slices.Equal(got, []uint64{2, 3}) {
+		t.Errorf("after it came %d", got)
+	}
+}
+
+// TestStreamsOfAnEarlierVersion: what agents have handed over to NATS's streams is acknowledged. It
+// is read before what agents send now, and a stream is removed when it is stored.
+func TestStreamsOfAnEarlierVersion(t *testing.T) {
+	a := newAuthority(t)
+	b := openBus(t, a, serveHere(t, a), 1)
+	old := func() (messages uint64, err error) {
+		s, err := b.js.Stream(t.Context(), string(Samples))
+		if err != nil {
+			return 0, err
+		}
+		return s.CachedInfo().State.Msgs, nil
+	}
+	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: string(Samples), Subjects: []string{wire.AllSamples}, Storage: jetstream.FileStorage}); err != nil {
+		t.Fatal(err)
+	}
+	batch := func(n uint64) []byte {
+		m := wire.Batch{Key: wire.Key{Machine: "m", Boot: "b", N: n}, Samples: samples("m", 1)}
+		data, err := m.Encode()
+		if err != nil {
 			t.Fatal(err)
 		}
-		numbers = append(numbers, got.N)
+		return data
 	}
-	if !slices.Equal(numbers, []uint64{1, 2, 3, 1, 2, 3}) {
-		t.Errorf("came %d", numbers)
+	for n := range uint64(5) {
+		if _, err := b.js.Publish(t.Context(), wire.SampleSubject("m"), batch(n+1)); err != nil {
+			t.Fatal(err)
+		}
 	}
-}
-
-// TestReleased: a message that was kept long enough, and after which the same connection
-// has answered again, is released. It is not sent again.
-func TestReleased(t *testing.T) {
-	a := newAuthority(t)
-	s := startServer(t, a, embedded.Options{})
-	openBus(t, a, s.url(), 1)
-	u, err := OpenUplink(UplinkOptions{Options: Options{URL: s.url(), Name: "m", Credentials: credentials(t, a, authority.Agent, "m", 0),
-		pause: 20 * time.Millisecond}, Dir: t.TempDir(), MaxBytes: MinSpool, keep: 50 * time.Millisecond})
+	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer u.Close()
-	for range 3 {
-		u.Samples(1, samples("m", 1))
+	all := fetch(t, c, 4)
+	if got := numbersOf(t, all); !slices.Equal(got, []uint64{1, 2, 3, 4}) {
+		t.Errorf("first came %d", got)
 	}
-	quelltest.Until(t, "all are released", func() bool { return u.samples.spool.Released() == 4 })
-	s.kill()
-	s.start()
-	u.Samples(1, samples("m", 1))
-	quelltest.Until(t, "the fourth is released", func() bool { return u.samples.spool.Released() == 5 })
-	if n := u.Stats().Sent; n != 4 {
-		t.Errorf("%d were sent, want 4", n)
+	c.Ack(all[3].Seq)
+	c.Close()
+	if n, err := old(); n != 5 || err != nil {
+		t.Errorf("with one that is not stored: %d, %v", n, err)
+	}
+	if c, err = b.Consume(t.Context(), Samples); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	all = fetch(t, c, 5)
+	if got := numbersOf(t, all); !slices.Equal(got, []uint64{1, 2, 3, 4, 5}) {
+		t.Errorf("then came %d", got)
+	}
+	// What agents send comes after it.
+	g := connect(t, b.nc.ConnectedUrl(), credentials(t, a, authority.Agent, "m", 0), credential.Samples)
+	if err := g.Publish(wire.SampleSubject("m"), batch(6)); err != nil {
+		t.Fatal(err)
+	}
+	if got := numbersOf(t, fetch(t, c, 1)); !slices.Equal(got, []uint64{6}) {
+		t.Errorf("at last came %d", got)
+	}
+	c.Ack(all[4].Seq)
+	if _, err := old(); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("after all is stored: %v", err)
 	}
 }
 
-// TestALateAnswerReleasesNothing: a delayed answer proves nothing about the time of its
-// delay. It does not release what was acknowledged when its message was sent.
-func TestALateAnswerReleasesNothing(t *testing.T) {
-	const keep = 50 * time.Millisecond
+// TestFullServer: a server that does not read holds a bounded number of bytes, and says that it
+// has no room. Agents keep the rest, and all of it comes in order when the server reads.
+func TestFullServer(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	server := connect(t, url, credentials(t, a, authority.Server, "server", 0), credential.Store)
-	var u *Uplink
-	opened, released := make(chan struct{}), make(chan uint64, 1)
-	n := 0
-	_, err := server.Subscribe(wire.SampleSubject("m"), func(m *nats.Msg) { // it accepts messages as a stream does
-		<-opened
-		switch n++; n {
-		case 2:
-			<-time.After(2 * keep)
-		case 3:
-			released <- u.samples.spool.Released()
-		}
-		if err := m.Respond([]byte(`{"stream":"samples"}`)); err != nil {
-			t.Error(err)
-		}
-	})
-	if err == nil {
-		err = server.Flush()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if u, err = OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m", Credentials: credentials(t, a, authority.Agent, "m", 0),
-		pause: 20 * time.Millisecond}, Dir: t.TempDir(), MaxBytes: MinSpool, keep: keep}); err != nil {
-		t.Fatal(err)
-	}
-	defer u.Close()
-	close(opened)
-	for range 3 {
-		u.Samples(1, samples("m", 1))
-	}
-	if got := <-released; got > 1 {
-		t.Errorf("up to %d was released before anybody had asked for so long", got)
-	}
-	quelltest.Until(t, "all are released", func() bool { return u.samples.spool.Released() == 4 })
-}
-
-// TestFullStream: a full stream accepts no more messages and loses none, and the agents
-// keep theirs until there is room.
-func TestFullStream(t *testing.T) {
-	a := newAuthority(t)
-	url := serveHere(t, a)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	o := Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
-	b, err := Open(ctx, o, StreamOptions{MaxBytes: 4096, share: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	u := openUplink(t, a, url, "m", nil)
-	for range 50 {
-		u.Samples(1, samples("m", 5))
-	}
-	quelltest.Until(t, "the stream refuses", func() bool {
-		err := u.Err()
-		return err != nil && strings.Contains(err.Error(), "maximum bytes")
-	})
+	b := openBus(t, a, url, 1)
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for want := uint64(1); want <= 50; want++ {
-		m := fetch(t, c, 1)[0]
-		var got wire.Batch
-		if err := m.Batch(&got); err != nil || got.N != want {
-			t.Fatalf("batch %d, %v; want %d", got.N, err, want)
-		}
-		if err := c.Ack(t.Context(), m.Seq); err != nil {
+	for i := range share + 1 {
+		flood(t, a, url, fmt.Sprint("hog", i), maxMessage-1024, 5)
+	}
+	flood(t, a, url, "hog", 1000, 100)
+	full := c.Backlog()
+	if full.Bytes > full.Most || full.Bytes < full.Most*9/10 || full.Refused < share || full.Oldest <= 0 {
+		t.Errorf("the server holds %+v", full)
+	}
+	u := openUplink(t, a, url, "m", nil)
+	const batches = 50
+	for range batches {
+		u.Samples(1, samples("m", 300))
+	}
+	quelltest.Until(t, "the agent is told to wait", func() bool {
+		err := u.Err()
+		return err != nil && strings.Contains(err.Error(), "no room") && u.Stats().Waiting == batches
+	})
+	if now := c.Backlog(); now.Bytes != full.Bytes {
+		t.Errorf("the server holds %+v, and held %+v", now, full)
+	}
+	var got []uint64
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	for len(got) < batches && ctx.Err() == nil {
+		all, err := c.Fetch(ctx, nil, 10)
+		if err != nil {
 			t.Fatal(err)
 		}
+		for i := range all {
+			if all[i].Subject == wire.SampleSubject("m") {
+				got = append(got, numbersOf(t, all[i:i+1])...)
+			}
+		}
+		c.Ack(all[len(all)-1].Seq)
+	}
+	for i := range got {
+		if got[i] != uint64(i+1) {
+			t.Fatalf("came %d", got)
+		}
+	}
+	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 && u.Err() == nil })
+	if st := u.Stats(); st.Lost+st.Dropped > 0 {
+		t.Errorf("the agent has lost some: %+v", st)
+	}
+	if left := c.Backlog(); left.Bytes != 0 || left.Oldest != 0 {
+		t.Errorf("the server holds %+v", left)
 	}
 }
 
@@ -352,7 +391,7 @@ func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	b, err := Open(ctx, Options{URL: serveHere(t, a), Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)},
-		StreamOptions{MaxBytes: 1 << 20, KeepSpecs: time.Second})
+		Settings{Waiting: MinWaiting, KeepSpecs: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,10 @@ func login(path string, account credential.Account) nats.Option {
 
 // inboxPrefix is the prefix of a client's inboxes. An agent may subscribe only to its
 // own.
-func inboxPrefix(name string) string { return "inbox." + wire.Token(name) }
+func inboxPrefix(name string) string { return inboxes + wire.Token(name) }
+
+// inboxes is what all inboxes begin with.
+const inboxes = "inbox."
 
 // ErrNotConnected means that a message was not sent because there is no connection.
 var ErrNotConnected = errors.New("not connected to the server")

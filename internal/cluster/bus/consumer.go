@@ -2,229 +2,264 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
-// Message is a message of a stream.
+// Message is a message of an agent.
 type Message struct {
-	Seq     uint64 // sequence number in the stream: it increases from one message of a consumer to the next
+	Seq     uint64 // it increases by 1 from one message of a consumer to the next
 	Subject string // NATS has checked that the sender may use it; Data is not checked
 	Data    []byte
 }
 
-// Consumer reads a stream in order, from the first message that is not Done. The server
-// does not record what it has read. (With per-message acknowledgements, the messages that
-// a dead reader left unacknowledged would come after newer ones, and their batches would
-// be treated as old.)
-//
-// A Consumer is for one goroutine, except Done, and for one connection: after a power cut
-// of the server, messages read over it may be gone from the stream, and their numbers may
-// belong to other messages.
+// Consumer receives what agents send, each agent's messages in the order in which it sent
+// them, and answers an agent when its messages are stored. What it receives waits in memory of
+// a bounded size. If that is full, agents are told so at once, and send again later. Fetch is
+// for one goroutine, Ack for another.
 type Consumer struct {
-	bus     *Bus
-	epoch   uint64          // of the connection
-	renewed <-chan struct{} // closed when there is a new connection
-	stream  jetstream.Stream
-	pull    string         // subject of requests for messages
-	inbox   string         // where they come
-	arrived chan *nats.Msg // as they come
-	ready   chan Message   // messages that have come; closed when no more will
-	cancel  context.CancelFunc
-	failed  error         // why ready is closed, once it is
-	last    atomic.Uint64 // highest number read
+	nc    *nats.Conn
+	sub   *nats.Subscription // nil: what is left is read first
+	left  *leftover          // under mu; nil: nothing
+	most  int64              // bytes that may wait
+	named string             // the stream, in answers
+	come  chan struct{}      // something has come
+
+	mu      sync.Mutex
+	queue   []*delivery // from head on: not fetched, in order
+	head    int
+	pending []*delivery      // fetched, not answered, in order
+	bytes   int64            // of queue
+	by      map[string]int64 // of queue, by subject
+	seq     uint64           // of the last message fetched
+	refused uint64
+	closed  bool
+
+	parts []Message // of the delivery that Fetch has begun
+	part  int       // the next of them
 }
 
-// Consume reads a stream from its beginning: all messages that no reader has Done. Some
-// may have been stored before, by this reader or by a killed one; the batches' keys show
-// that. Continuing by number would be wrong after a power cut that removed the end of the
-// stream, because its numbers are assigned again.
+// delivery is what an agent sent at once and waits for the answer to.
+type delivery struct {
+	message *nats.Msg
+	at      time.Time
+	last    uint64 // number of its last message, once it is fetched
+}
+
+func (d *delivery) size() int64 { return int64(len(d.message.Data)) + deliveryBytes }
+
+// deliveryBytes is what a delivery takes besides its data.
+const deliveryBytes = 512
+
+// Consume begins to receive. Without a consumer agents keep what they have.
 func (b *Bus) Consume(ctx context.Context, name Stream) (*Consumer, error) {
-	epoch := b.epoch()
-	renewed := b.changed(epoch)
-	stream, err := b.js.Stream(ctx, string(name))
-	if err != nil {
-		return nil, fmt.Errorf("read stream %s: %w", name, err)
+	c := &Consumer{nc: b.samples.nc, most: b.waiting, named: string(name), come: make(chan struct{}, 1), by: map[string]int64{}}
+	if name == Records {
+		c.most /= 4
 	}
-	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckNonePolicy,
-		MemoryStorage: true, Replicas: 1, InactiveThreshold: forgotten, MaxWaiting: 16})
-	if err != nil {
-		return nil, fmt.Errorf("read stream %s: %w", name, err)
+	var err error
+	if c.left, err = b.leftover(ctx, name); err == nil && c.left == nil {
+		err = c.subscribe()
 	}
-	c := &Consumer{bus: b, epoch: epoch, renewed: renewed, stream: stream, inbox: b.nc.NewInbox(),
-		pull:    "$JS.API.CONSUMER.MSG.NEXT." + string(name) + "." + consumer.CachedInfo().Name,
-		arrived: make(chan *nats.Msg, 2*prefetch), ready: make(chan Message, prefetch/16)}
-	sub, err := b.nc.ChanSubscribe(c.inbox, c.arrived)
 	if err != nil {
-		return nil, fmt.Errorf("read stream %s: %w", name, err)
+		return nil, fmt.Errorf("receive %s: %w", name, err)
 	}
-	ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go c.pump(ctx, sub)
 	return c, nil
 }
 
-const (
-	// forgotten is how long NATS keeps a consumer without requests.
-	forgotten = time.Minute
-	// A request is answered for so long, with a sign of life at least every heartbeat.
-	pullExpiry = 10 * time.Second
-	heartbeat  = time.Second
-)
-
-var errSilent = errors.New("the server is silent")
-
-// pump receives messages as they come. The NATS client has readers of streams, but they
-// take a message without data for one of NATS itself if its sender has given it a header
-// Status: any agent could stop them. NATS's own have no number in the stream.
-func (c *Consumer) pump(ctx context.Context, sub *nats.Subscription) {
-	defer close(c.ready)
-	defer func() { _ = sub.Unsubscribe() }() // of a lost connection: gone with it
-	life := time.NewTimer(2 * heartbeat)
-	defer life.Stop()
-	asked := 0            // messages that were requested and have not come
-	position := uint64(1) // of the next message among those of this consumer
-	for {
-		if asked < prefetch/2 {
-			if c.failed = c.request(prefetch); c.failed != nil {
-				return
-			}
-			asked += prefetch
-		}
-		var m *nats.Msg
-		select {
-		case m = <-c.arrived:
-			life.Reset(2 * heartbeat)
-		case <-life.C:
-			if len(c.arrived) > 0 { // this goroutine was late
-				life.Reset(2 * heartbeat)
-				continue
-			}
-			// For example after the loss of the node that held the consumer.
-			c.failed = errSilent
-			return
-		case <-ctx.Done():
-			return
-		}
-		if !strings.HasPrefix(m.Reply, "$JS.ACK.") {
-			switch status := m.Header.Get("Status"); status {
-			case "100": // a sign of life
-			case "404", "408", "409": // a request has ended
-				rest, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
-				if err != nil {
-					c.failed = fmt.Errorf("NATS said %s %s", status, m.Header.Get("Description"))
-					return
-				}
-				asked -= rest
-			default:
-				c.failed = fmt.Errorf("NATS said %s %s", status, m.Header.Get("Description"))
-				return
-			}
-			continue
-		}
-		meta, err := m.Metadata()
-		if err == nil && meta.Sequence.Consumer != position {
-			err = fmt.Errorf("message %d came instead of message %d", meta.Sequence.Consumer, position)
-		}
-		if err != nil {
-			c.failed = err
-			return
-		}
-		asked--
-		position++
-		select {
-		case c.ready <- Message{meta.Sequence.Stream, m.Subject, m.Data}:
-		case <-ctx.Done():
-			return
-		}
-		life.Reset(2 * heartbeat) // it may have waited for the reader
+// subscribe begins to receive from agents.
+func (c *Consumer) subscribe() (err error) {
+	subject := wire.AllSamples
+	if c.named == string(Records) {
+		subject = wire.AllRecords
 	}
-}
-
-// request asks for the next n messages.
-func (c *Consumer) request(n int) error {
-	ask, err := json.Marshal(map[string]int64{"batch": int64(n), "max_bytes": pullBytes, "expires": int64(pullExpiry), "idle_heartbeat": int64(heartbeat)})
-	if err != nil {
+	if c.sub, err = c.nc.Subscribe(subject, c.receive); err != nil {
 		return err
 	}
-	return c.bus.nc.PublishRequest(c.pull, c.inbox, ask)
+	if err = c.nc.Flush(); err != nil { // after it agents reach this
+		_ = c.sub.Unsubscribe()
+	}
+	return err
 }
 
-// prefetch is how many messages are requested ahead, and pullBytes bounds the bytes of one
-// request. A request and its answer pass through some ten goroutines, each of which waits
-// behind those of thousands of agents on busy processors: the messages in flight must
-// last for a second of that. Two requests may be in flight, and NATS closes a connection
-// on which 64 MB wait.
+// share is which part of the memory one machine's messages may fill: 1/share.
+const share = 8
+
+// receive queues what has come, or says that there is no room.
+func (c *Consumer) receive(m *nats.Msg) {
+	d := &delivery{message: m, at: time.Now()}
+	c.mu.Lock()
+	full := c.closed || c.bytes+d.size() > c.most || c.by[m.Subject]+d.size() > c.most/share
+	if full {
+		c.refused++
+	} else {
+		c.queue = append(c.queue, d)
+		c.bytes += d.size()
+		c.by[m.Subject] += d.size()
+	}
+	c.mu.Unlock()
+	if full {
+		c.answer(d, busy)
+		return
+	}
+	nudge(c.come)
+}
+
+// answer is what an agent is told of its delivery. Its form is that of NATS's streams, which
+// agents of earlier versions expect.
+type answer struct {
+	Stream string
+	Error  *struct{ Description string }
+	// Room is how many bytes the agent's next delivery may have if it has several messages. A
+	// single message may always be sent.
+	Room int64
+}
+
+// Answers to what is not stored.
 const (
-	prefetch  = 8192
-	pullBytes = 24 << 20
+	busy   = `{"stream":"","error":{"code":429,"description":"the server has no room for more messages now"}}`
+	leaves = `{"stream":"","error":{"code":503,"description":"the server stops; send it again"}}`
 )
 
-// Fetch appends the next messages to all, at most n of them. It waits for the first until
-// ctx ends, which is no error, and then gathers more for gatherFor. After an error the
-// consumer is unusable: close it and consume again.
-func (c *Consumer) Fetch(ctx context.Context, all []Message, n int) ([]Message, error) {
-	all, err := c.gather(ctx, all, min(n, 1))
-	if err != nil || ctx.Err() != nil || n <= 1 {
-		return all, err
+// answer answers a delivery. NATS checks no permission on the subject of an answer: only the
+// inboxes of the machine that has sent the message are answered. If it cannot be sent, the agent
+// asks again.
+func (c *Consumer) answer(d *delivery, text string) {
+	subject := d.message.Subject
+	rest, ok := strings.CutPrefix(d.message.Reply, inboxes)
+	if machine := subject[strings.LastIndexByte(subject, '.')+1:]; ok {
+		_, ok = strings.CutPrefix(rest, machine+".")
 	}
-	soon, cancel := context.WithTimeout(ctx, gatherFor)
-	defer cancel()
-	return c.gather(soon, all, n-1)
+	if ok {
+		_ = c.nc.Publish(d.message.Reply, []byte(text))
+	}
 }
 
-// gatherFor is how long Fetch gathers messages after the first.
-const gatherFor = 100 * time.Millisecond
-
-// gather appends n messages, fewer if ctx ends before they have come.
-func (c *Consumer) gather(ctx context.Context, all []Message, n int) ([]Message, error) {
-	for range n {
+// Fetch appends the next messages to all, at most n of them. It waits for the first until
+// ctx ends, which is no error.
+func (c *Consumer) Fetch(ctx context.Context, all []Message, n int) ([]Message, error) {
+	if c.sub == nil {
+		return c.fetchLeft(ctx, all, n)
+	}
+	for had := len(all); ; {
+		for len(all)-had < n && c.next() {
+			all = append(all, c.parts[c.part])
+			c.part++
+		}
+		if len(all) > had || n == 0 {
+			return all, nil
+		}
+		if !c.sub.IsValid() {
+			return all, errClosed
+		}
 		select {
-		case m, ok := <-c.ready:
-			if !ok {
-				return all, fmt.Errorf("read stream: %w", c.failed)
-			}
-			c.last.Store(m.Seq)
-			all = append(all, m)
-		case <-c.renewed:
-			return all, errRenewed
+		case <-c.come:
 		case <-ctx.Done():
 			return all, nil
 		}
 	}
-	return all, nil
 }
 
-// errRenewed ends a Consumer. The NATS client would continue by number over a new
-// connection and skip the messages that have those numbers now.
-var errRenewed = errors.New("read stream: the connection was renewed: its messages are read from the beginning")
+var errClosed = errors.New("receive messages: the connection to NATS is closed")
 
-// Ack removes from the stream all messages up to and including that number, which this
-// consumer has read and the caller has stored. Numbers read by another consumer are not
-// valid here, even if it reads the same stream.
-func (c *Consumer) Ack(ctx context.Context, seq uint64) error {
-	if c.bus.epoch() != c.epoch {
-		return errRenewed
+// next reports whether there is a next message: c.parts[c.part].
+func (c *Consumer) next() bool {
+	if c.part < len(c.parts) {
+		return true
 	}
-	if last := c.last.Load(); seq > last {
-		return fmt.Errorf("remove stored messages: this consumer has read up to %d, not %d", last, seq)
+	clear(c.parts) // the memory of their data
+	c.parts, c.part = c.parts[:0], 0
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.head == len(c.queue) {
+		c.queue, c.head = c.queue[:0], 0
+		return false
 	}
-	if err := c.stream.Purge(ctx, jetstream.WithPurgeSequence(seq+1)); err != nil {
-		return fmt.Errorf("remove stored messages: %w", err)
+	d := c.queue[c.head]
+	c.queue[c.head] = nil
+	if c.head++; c.head > 1024 && c.head > len(c.queue)/2 { // it may never be empty
+		c.queue, c.head = slices.Delete(c.queue, 0, c.head), 0
 	}
-	return nil
+	c.bytes -= d.size()
+	if c.by[d.message.Subject] -= d.size(); c.by[d.message.Subject] == 0 {
+		delete(c.by, d.message.Subject)
+	}
+	for part := range wire.Unpack(d.message.Data) {
+		c.seq++
+		c.parts = append(c.parts, Message{c.seq, d.message.Subject, part})
+	}
+	d.last, d.message.Data = c.seq, nil
+	c.pending = append(c.pending, d)
+	return true
 }
 
-// Close ends reading. It is called once, when Fetch has returned.
+// A delivery of several messages may have so many bytes.
+const (
+	leastRoom = 16 << 10
+	mostRoom  = 256 << 10
+)
+
+// Ack tells the senders of all messages up to and including that number that they are stored.
+func (c *Consumer) Ack(seq uint64) {
+	c.dropLeft(seq)
+	c.mu.Lock()
+	n := 0
+	for n < len(c.pending) && c.pending[n].last <= seq {
+		n++
+	}
+	done := c.pending[:n]
+	c.pending = c.pending[n:]
+	// As many agents as are answered now will send together.
+	room := min(max(c.most/int64(max(1, n)), leastRoom), mostRoom)
+	c.mu.Unlock()
+	stored := fmt.Sprintf(`{"stream":%q,"seq":%d,"room":%d}`, c.named, seq, room)
+	for _, d := range done {
+		c.answer(d, stored)
+	}
+}
+
+// Backlog is what agents wait for.
+type Backlog struct {
+	Bytes   int64         // that wait to be read
+	Most    int64         // that may wait
+	Refused uint64        // deliveries for which there was no room, since Consume
+	Oldest  time.Duration // since the oldest delivery came that is not answered
+}
+
+// Backlog returns what waits now.
+func (c *Consumer) Backlog() Backlog {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := Backlog{Bytes: c.bytes, Most: c.most, Refused: c.refused}
+	for _, all := range [][]*delivery{c.pending, c.queue[c.head:]} {
+		if len(all) > 0 {
+			b.Oldest = time.Since(all[0].at)
+			break
+		}
+	}
+	return b
+}
+
+// Close ends receiving. The senders of what is not stored are told to send it again. It is
+// called once, when Fetch has returned and Ack is not called any more.
 func (c *Consumer) Close() {
-	c.cancel()
-	for range c.ready { // until pump has ended
+	if c.sub != nil {
+		_ = c.sub.Unsubscribe() // of a closed connection: gone with it
+	}
+	c.mu.Lock()
+	c.closed = true
+	left := append(c.pending, c.queue[c.head:]...)
+	c.pending, c.queue, c.head = nil, nil, 0
+	c.mu.Unlock()
+	for _, d := range left {
+		c.answer(d, leaves)
 	}
 }

@@ -1,12 +1,16 @@
 package bus
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/credential"
@@ -14,126 +18,140 @@ import (
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// flood publishes messages of a machine until the bus refuses one, and returns how many it
-// has accepted, and why not more.
-func flood(t *testing.T, a *authority.Authority, url, machine string, size int) (n int, refusal string) {
+// flood sends n messages of a machine without waiting for answers, and returns how many found no
+// room. The others are never answered: no reader reads.
+func flood(t *testing.T, a *authority.Authority, url, machine string, size, n int) (refused int) {
 	t.Helper()
 	g := connect(t, url, credentials(t, a, authority.Agent, machine, time.Hour), credential.Samples)
-	for {
-		ack, err := g.Request(wire.SampleSubject(machine), make([]byte, size), 4*time.Minute)
-		if err != nil {
+	answers := make(chan *nats.Msg, n)
+	if _, err := g.ChanSubscribe(inboxPrefix(machine)+".*", answers); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if err := g.PublishRequest(wire.SampleSubject(machine), fmt.Sprintf("%s.%d", inboxPrefix(machine), i), make([]byte, size)); err != nil {
 			t.Fatal(err)
 		}
-		if text := string(ack.Data); strings.Contains(text, `"error"`) {
-			return n, text
+	}
+	// The last one finds no room: the server has seen all before.
+	for last := fmt.Sprintf("%s.%d", inboxPrefix(machine), n-1); ; {
+		select {
+		case m := <-answers:
+			if !strings.Contains(string(m.Data), "no room") {
+				t.Fatalf("the answer is %s", m.Data)
+			}
+			if refused++; m.Subject == last {
+				return refused
+			}
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d of %d messages were refused, the last one not", refused, n)
 		}
-		n++
 	}
 }
 
-// TestAttackFillingTheStream: a machine sends as much as the bus accepts while no reader reads. It
-// gets a quarter of the stream at most, and others' batches are stored at once.
-func TestAttackFillingTheStream(t *testing.T) {
+// TestAttackFillingTheServer: a machine sends as much as it can while no reader reads, in large and
+// in small messages. It fills an eighth of the server's room, and others' batches are received
+// at once.
+func TestAttackFillingTheServer(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	b, err := Open(t.Context(), Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)},
-		StreamOptions{MaxBytes: 32 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	for i, size := range []int{maxMessage - 1024, 10} {
-		n, why := flood(t, a, url, fmt.Sprint("m", i), size)
-		if n != 8 || !strings.Contains(why, "per subject") {
-			t.Errorf("messages of %d bytes: %d were accepted, then %s; want 8 of 32 MB", size, n, why)
-		}
-	}
-	others := []*Uplink{openUplink(t, a, url, "m2", nil), openUplink(t, a, url, "m3", nil)}
-	const batches = 5
-	for range batches {
-		for _, u := range others {
-			u.Samples(1, samples(u.machine, 100))
-			u.Record(1, wire.Record_KIND_AUDIT, "i", []byte(`{}`))
-		}
-	}
-	for _, u := range others {
-		quelltest.Until(t, u.machine+"'s batches and its first records are acknowledged", func() bool { return u.Stats().Sent >= batches+2 })
-	}
+	b := openBus(t, a, url, 1)
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	got := map[string]int{}
-	for _, m := range fetch(t, c, 2*8+2*batches) {
-		got[m.Subject]++
+	if n := flood(t, a, url, "m0", maxMessage-1024, 20); n != 16 {
+		t.Errorf("%d of 20 large messages were refused, want 16", n)
 	}
+	if n, fit := flood(t, a, url, "m1", 10, 10_000), int(MinWaiting/share/(deliveryBytes+10)); n != 10_000-fit {
+		t.Errorf("%d of 10,000 small messages were refused; %d fit", n, fit)
+	}
+	others := []*Uplink{openUplink(t, a, url, "m2", nil), openUplink(t, a, url, "m3", nil)}
 	for _, u := range others {
-		if n := got[wire.SampleSubject(u.machine)]; n != batches {
-			t.Errorf("%d of %d batches of %s are in the stream", n, batches, u.machine)
+		u.Samples(1, samples(u.machine, 100))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for ctx.Err() == nil {
+			all, err := c.Fetch(ctx, nil, 100)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if len(all) > 0 {
+				c.Ack(all[len(all)-1].Seq)
+			}
 		}
+	})
+	defer reading.Wait()
+	defer stop()
+	for _, u := range others {
+		quelltest.Until(t, u.machine+" is acknowledged", func() bool { return u.Stats().Waiting == 0 })
 		if err := u.samples.err(); err != nil {
 			t.Errorf("%s is disturbed: %v", u.machine, err)
 		}
 	}
-	// When its messages are read, a machine may send again.
-	if err := c.Ack(t.Context(), c.last.Load()); err != nil {
-		t.Fatal(err)
-	}
-	if n, why := flood(t, a, url, "m0", 10); n != 8 {
-		t.Errorf("after the reader has read: %d were accepted, then %s", n, why)
+	stop()
+	reading.Wait()
+	if n := flood(t, a, url, "m0", maxMessage-1024, 20); n != 16 {
+		t.Errorf("after the reader has read: %d of 20 were refused, want 16", n)
 	}
 }
 
-// TestShareLosesNothing: a stream that holds more of a machine than its share, of an
-// earlier version or with a larger bound, keeps it. The share is lowered when it has been read.
-func TestShareLosesNothing(t *testing.T) {
+// TestQueueThatIsNeverEmpty takes no more memory than what is in it.
+func TestQueueThatIsNeverEmpty(t *testing.T) {
+	c := &Consumer{most: 1 << 30, by: map[string]int64{}, come: make(chan struct{}, 1)}
+	receive := func(n int) {
+		c.receive(&nats.Msg{Subject: "up.sample.m", Data: fmt.Appendf(nil, "message %d", n)})
+	}
+	receive(0)
+	for n := range 20_000 {
+		receive(n + 1)
+		if !c.next() || string(c.parts[c.part].Data) != fmt.Sprintf("message %d", n) || c.parts[c.part].Seq != uint64(n+1) {
+			t.Fatalf("message %d: %+v", n, c.parts)
+		}
+		c.part++
+	}
+	if left := c.Backlog(); cap(c.queue) > 10_000 || left.Bytes != deliveryBytes+int64(len("message 20000")) {
+		t.Errorf("room for %d deliveries; %+v", cap(c.queue), left)
+	}
+}
+
+// TestRoom: the more agents are answered together, the less each may send next.
+func TestRoom(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	o := Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0), Log: testLog(t)}
-	open := func(maxBytes int64) *Bus {
-		t.Helper()
-		b, err := Open(t.Context(), o, StreamOptions{MaxBytes: maxBytes})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(b.Close)
-		return b
-	}
-	state := func(b *Bus) (messages uint64, share int64) {
-		t.Helper()
-		s, err := b.js.Stream(t.Context(), string(Samples))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.CachedInfo().State.Msgs, s.CachedInfo().Config.MaxMsgsPerSubject
-	}
-	b := open(64 << 20)
-	// As an earlier version made it.
-	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: string(Samples), Subjects: []string{wire.AllSamples}, MaxBytes: 64 << 20,
-		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew}); err != nil {
-		t.Fatal(err)
-	}
-	u := openUplink(t, a, url, "m", nil)
-	for range 40 {
-		u.Samples(1, samples("m", 1))
-	}
-	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Sent == 40 })
-	for _, size := range []int64{64 << 20, 32 << 20} {
-		if n, share := state(open(size)); n != 40 || share != 80 {
-			t.Errorf("with %d MB: %d messages, a share of %d; want 40, 80", size>>20, n, share)
-		}
-	}
+	b := openBus(t, a, url, 1)
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	all := fetch(t, c, 40)
-	if err := c.Ack(t.Context(), all[39].Seq); err != nil {
-		t.Fatal(err)
+	var got []int
+	for _, senders := range []int{1, 300} {
+		g := connect(t, url, credentials(t, a, authority.Agent, "m", time.Hour), credential.Samples)
+		answers := make(chan *nats.Msg, senders)
+		if _, err := g.ChanSubscribe(inboxPrefix("m")+".x", answers); err != nil {
+			t.Fatal(err)
+		}
+		for range senders {
+			if err := g.PublishRequest(wire.SampleSubject("m"), inboxPrefix("m")+".x", []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := fetch(t, c, senders)
+		c.Ack(all[senders-1].Seq)
+		for range senders {
+			m := <-answers
+			var told answer
+			if err := json.Unmarshal(m.Data, &told); err != nil || told.Stream != "samples" {
+				t.Fatalf("the answer is %s", m.Data)
+			}
+			got = append(got, int(told.Room))
+		}
 	}
-	if n, share := state(open(32 << 20)); n != 0 || share != 8 {
-		t.Errorf("after they were read: %d messages, a share of %d; want 8", n, share)
+	if got = slices.Compact(got); !slices.Equal(got, []int{mostRoom, MinWaiting / 300}) {
+		t.Errorf("the answers give room for %d", got)
 	}
 }

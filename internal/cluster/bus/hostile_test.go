@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +17,10 @@ import (
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// TestAttackAnswersOfNATSToSubjectsOfOthers: NATS sends its own answers to any subject that
-// a client names. None reaches a subject of decisions or of a state, and what reaches
-// another machine's stream is no batch.
-func TestAttackAnswersOfNATSToSubjectsOfOthers(t *testing.T) {
+// TestAttackAnswersToSubjectsOfOthers: NATS sends its own answers to any subject that a client
+// names, and a server of quell would. None reaches a subject of decisions, of a state, or of
+// another machine.
+func TestAttackAnswersToSubjectsOfOthers(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
@@ -33,14 +35,34 @@ func TestAttackAnswersOfNATSToSubjectsOfOthers(t *testing.T) {
 	if err := b.PutSpecs(t.Context(), wire.SpecsOf("other", "p", 7, nil)); err != nil {
 		t.Fatal(err)
 	}
-	m2.WatchSpecs("p", []sample.JobName{"other"})
-	m2.Samples(1, samples("m2", 3))
-	quelltest.Until(t, "m2's first batch is in the stream", func() bool { return m2.Stats().Sent == 1 })
-	creds := credentials(t, a, authority.Agent, "m1", 0)
-	batch := wire.Batch{Key: wire.Key{Machine: "m1", Boot: "b", N: 1}, Samples: samples("m1", 1)}
-	own, err := batch.Encode()
+	k, _ := keep(t, b)
+	records, err := b.Consume(t.Context(), Records)
 	if err != nil {
 		t.Fatal(err)
+	}
+	defer records.Close()
+	m2.WatchSpecs("p", []sample.JobName{"other"})
+	m2.Samples(1, samples("m2", 3))
+	quelltest.Until(t, "m2's first batch is stored", func() bool { return m2.Stats().Sent == 1 })
+	// Whatever reaches a subject of m2 in the account of samples, from another than m2.
+	heard := make(chan *nats.Msg, 1000)
+	listener := connect(t, url, credentials(t, a, authority.Agent, "m2", 0), credential.Samples)
+	if _, err := listener.ChanSubscribe(inboxPrefix("m2")+".x", heard); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	creds := credentials(t, a, authority.Agent, "m1", 0)
+	n := uint64(0)
+	own := func() []byte {
+		n++
+		batch := wire.Batch{Key: wire.Key{Machine: "m1", Boot: "b", N: n}, Samples: samples("m1", 1)}
+		data, err := batch.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
 	}
 	get := directGet(wire.SpecKey("m2", m2.boot))
 	targets := []string{wire.SampleSubject("m2"), wire.RecordSubject("m2"), wire.CommandAll, wire.CommandSubject("m2"), wire.StateSubject("m2"), "$KV.decisions.all",
@@ -48,9 +70,9 @@ func TestAttackAnswersOfNATSToSubjectsOfOthers(t *testing.T) {
 		"$KV.specs.other.p", "$KV.leases.lead", wire.SpecSubject("other", "p")}
 	for _, reply := range targets {
 		for account, requests := range map[credential.Account]map[string][]byte{
-			credential.Samples:  {wire.SampleSubject("m1"): own, get: nil},
-			credential.Specs:    {get: nil, wire.SampleSubject("m1"): own},
-			credential.Commands: {wire.StateSubject("m1"): own, get: nil},
+			credential.Samples:  {wire.SampleSubject("m1"): own(), get: nil},
+			credential.Specs:    {get: nil, wire.SampleSubject("m1"): []byte("x")},
+			credential.Commands: {wire.StateSubject("m1"): []byte("x"), get: nil},
 		} {
 			g := connect(t, url, creds, account)
 			for subject, data := range requests {
@@ -66,35 +88,22 @@ func TestAttackAnswersOfNATSToSubjectsOfOthers(t *testing.T) {
 	}
 	m2.Samples(2, samples("m2", 3))
 	m2.Record(2, wire.Record_KIND_AUDIT, "i", []byte(`{}`))
+	records.Ack(fetch(t, records, 1)[0].Seq)
 	quelltest.Until(t, "m2 is acknowledged", func() bool { return m2.Stats().Sent == 3 })
-	c, err := b.Consume(t.Context(), Samples)
-	if err != nil {
+	quelltest.Until(t, "m1's own batches have all come: the attack was made", func() bool { return len(k.of("m1")) == len(targets) })
+	if got := k.of("m2"); len(got) != 2 || got[0] != 1 || got[1] != 2 {
+		t.Errorf("m2's batches are %d", got)
+	}
+	if err := listener.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	info, err := c.stream.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, wrong := range k.wrong {
+		t.Error(wrong)
 	}
-	var numbers []uint64
-	attempts := 0
-	for _, m := range fetch(t, c, int(info.State.Msgs)) {
-		var got wire.Batch
-		if err := m.Batch(&got); err != nil {
-			t.Errorf("%q came on %s: %v", m.Data, m.Subject, err)
-			continue
-		}
-		if got.Machine == "m2" {
-			numbers = append(numbers, got.N)
-		} else {
-			attempts++
-		}
-	}
-	if attempts != len(targets) {
-		t.Errorf("%d of m1's own batches came, want %d: the attack was not made", attempts, len(targets))
-	}
-	if len(numbers) != 2 || numbers[0] != 1 || numbers[1] != 2 {
-		t.Errorf("m2's batches are %d", numbers)
+	if len(heard) > 0 {
+		t.Errorf("m2 was sent %q", (<-heard).Data)
 	}
 	if m2.decided.Load() != 0 || m2.Stats().Forged != 0 {
 		t.Errorf("decisions changed %d times; %d messages came as decisions", m2.decided.Load(), m2.Stats().Forged)
@@ -111,38 +120,67 @@ func TestAttackAnswersOfNATSToSubjectsOfOthers(t *testing.T) {
 }
 
 // TestAttackMessagesThatLookLikeNATSs: messages with the headers of NATS's own do not stop
-// the reader of the stream.
+// the reader.
 func TestAttackMessagesThatLookLikeNATSs(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
-	g := connect(t, url, credentials(t, a, authority.Agent, "m1", 0), credential.Samples)
-	headers := []nats.Header{{"Status": {"503"}}, {"Status": {"100"}}, {"Status": {"404"}}, {"Status": {"400"}}, {"Status": {"408"}, "Nats-Pending-Messages": {"8192"}},
-		{"Status": {"409"}, "Description": {"Consumer Deleted"}}, {"Status": {"409"}, "Description": {"Leadership Change"}}, {"Status": {"423"}},
-		{"Nats-Expected-Stream": {"samples"}}, {"Nats-Msg-Id": {"x"}}, {"Nats-Rollup": {"all"}}, {"Nats-TTL": {"1s"}}, {"KV-Operation": {"PURGE"}}}
-	stored := 0
-	for _, h := range headers {
-		for _, data := range [][]byte{nil, []byte("x")} {
-			ack, err := g.RequestMsg(&nats.Msg{Subject: wire.SampleSubject("m1"), Header: h, Data: data}, 4*time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !strings.Contains(string(ack.Data), `"error"`) && !strings.Contains(string(ack.Data), `"duplicate"`) {
-				stored++
-			}
-		}
-	}
-	u := openUplink(t, a, url, "m2", nil)
-	u.Samples(1, samples("m2", 1))
 	c, err := b.Consume(t.Context(), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	all := fetch(t, c, stored+1)
+	g := connect(t, url, credentials(t, a, authority.Agent, "m1", 0), credential.Samples)
+	headers := []nats.Header{{"Status": {"503"}}, {"Status": {"100"}}, {"Status": {"404"}}, {"Status": {"400"}}, {"Status": {"408"}, "Nats-Pending-Messages": {"8192"}},
+		{"Status": {"409"}, "Description": {"Consumer Deleted"}}, {"Status": {"409"}, "Description": {"Leadership Change"}}, {"Status": {"423"}},
+		{"Nats-Expected-Stream": {"samples"}}, {"Nats-Msg-Id": {"x"}}, {"Nats-Rollup": {"all"}}, {"Nats-TTL": {"1s"}}, {"KV-Operation": {"PURGE"}}}
+	sent := 0
+	for _, h := range headers {
+		for _, data := range [][]byte{nil, []byte("x")} {
+			if err := g.PublishMsg(&nats.Msg{Subject: wire.SampleSubject("m1"), Header: h, Data: data}); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+	}
+	if err := g.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	u := openUplink(t, a, url, "m2", nil)
+	u.Samples(1, samples("m2", 1))
+	all := fetch(t, c, sent+1)
 	var got wire.Batch
-	if err := all[stored].Batch(&got); err != nil || got.Machine != "m2" || stored < 16 {
-		t.Errorf("after %d messages came %+v, %v", stored, got, err)
+	if err := all[sent].Batch(&got); err != nil || got.Machine != "m2" {
+		t.Errorf("after %d messages came %+v, %v", sent, got, err)
+	}
+}
+
+// TestAttackDamagedBundles: a bundle that cannot be read is one message that is no batch, and a
+// batch in a bundle is checked as one alone.
+func TestAttackDamagedBundles(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	k, _ := keep(t, openBus(t, a, url, 1))
+	g := connect(t, url, credentials(t, a, authority.Agent, "m1", 0), credential.Samples)
+	encoded := func(machine string, n uint64) []byte {
+		b := wire.Batch{Key: wire.Key{Machine: machine, Boot: "b", N: n}, Samples: samples(machine, 1)}
+		data, err := b.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	good := wire.Pack(encoded("m1", 1), encoded("victim", 2), encoded("m1", 3))
+	for _, data := range [][]byte{good[:len(good)-1], append(bytes.Clone(good), 0xff), wire.Pack(nil, nil), wire.Pack(good, good), good} {
+		if err := g.Publish(wire.SampleSubject("m1"), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quelltest.Until(t, "the last one has come", func() bool { return slices.Equal(k.of("m1"), []uint64{1, 3}) })
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.wrong) != 1+1+2+2+1 || len(k.numbers) != 1 {
+		t.Errorf("stored %v; refused %v", k.numbers, k.wrong)
 	}
 }
 

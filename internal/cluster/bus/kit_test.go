@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -227,13 +229,13 @@ func credentials(t testing.TB, a *authority.Authority, role authority.Role, name
 	return path
 }
 
-// openBus opens a server's side with the streams that a server creates.
+// openBus opens a server's side with the buckets that a server creates.
 func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	b, err := Open(ctx, Options{URL: url, Name: "server", Credentials: credentials(t, a, authority.Server, "server", 0),
-		Log: slog.New(slog.DiscardHandler), pause: 20 * time.Millisecond}, StreamOptions{Replicas: replicas, MaxBytes: 1 << 30})
+		Log: slog.New(slog.DiscardHandler), pause: 20 * time.Millisecond}, Settings{Replicas: replicas, Waiting: MinWaiting})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +255,72 @@ func openUplink(t testing.TB, a *authority.Authority, url, machine string, decid
 	var once sync.Once
 	t.Cleanup(func() { once.Do(func() { u.Close() }) })
 	return u
+}
+
+// keeper is a server that stores samples in memory: it answers what it has, and counts what comes
+// again.
+type keeper struct {
+	*Consumer
+	t testing.TB
+
+	mu      sync.Mutex
+	numbers map[string][]uint64 // of each machine's batches, as stored
+	highest map[wire.Key]uint64 // by run
+	again   int
+	wrong   []error // messages that are no batch of their sender
+}
+
+// keep stores what comes until the test ends, or it is stopped.
+func keep(t testing.TB, b *Bus) (k *keeper, stop func()) {
+	t.Helper()
+	c, err := b.Consume(t.Context(), Samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k = &keeper{Consumer: c, t: t, numbers: map[string][]uint64{}, highest: map[wire.Key]uint64{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			all, err := c.Fetch(ctx, nil, 64)
+			for i := range all {
+				k.take(&all[i])
+			}
+			if len(all) > 0 {
+				c.Ack(all[len(all)-1].Seq)
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); running.Wait(); c.Close() })
+	t.Cleanup(stop)
+	return k, stop
+}
+
+func (k *keeper) take(m *Message) {
+	var b wire.Batch
+	err := m.Batch(&b)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	run := wire.Key{Machine: b.Machine, Boot: b.Boot}
+	switch {
+	case err != nil:
+		k.wrong = append(k.wrong, err)
+	case b.N <= k.highest[run]:
+		k.again++
+	default:
+		k.highest[run] = b.N
+		k.numbers[b.Machine] = append(k.numbers[b.Machine], b.N)
+	}
+}
+
+// of returns the numbers of a machine's batches.
+func (k *keeper) of(machine string) []uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.numbers[machine])
 }
 
 func samples(machine string, n int) []sample.Sample {

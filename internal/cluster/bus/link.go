@@ -3,6 +3,7 @@ package bus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -134,16 +135,31 @@ func (l *connection) ask(ctx context.Context) error {
 	return l.nc.FlushWithContext(ctx)
 }
 
-// publish sends a message and returns when the stream has it.
-func (l *connection) publish(ctx context.Context, subject string, message []byte) error {
+// deliver sends a message and returns when the server has stored it, with the number of bytes that
+// the next delivery of several messages may have; 0: one message only.
+func (l *connection) deliver(ctx context.Context, subject string, message []byte) (room int, err error) {
 	if !l.nc.IsConnected() {
-		return ErrNotConnected
+		return 0, ErrNotConnected
 	}
-	// The caller sends again what failed.
-	if _, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: message}, jetstream.WithRetryAttempts(0)); err != nil {
-		return fmt.Errorf("send to %s: %w", subject, err)
+	got, err := l.nc.RequestWithContext(ctx, subject, message)
+	if errors.Is(err, nats.ErrNoResponders) {
+		err = errors.New("no quell-server receives messages now")
 	}
-	return nil
+	var a answer
+	if err == nil {
+		err = json.Unmarshal(got.Data, &a)
+	}
+	switch {
+	case err != nil:
+	case a.Error != nil:
+		err = errors.New(a.Error.Description)
+	case a.Stream == "":
+		err = errors.New("the answer is not quell-server's")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("send to %s: %w", subject, err)
+	}
+	return int(min(max(a.Room, 0), mostRoom)), nil
 }
 
 // maxPayload is the server's message size limit; unlimited before the first connection.

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -80,8 +79,8 @@ func TestPermissions(t *testing.T) {
 			credential.Commands: {"+" + wire.StateSubject(own), "+" + wire.RenewalSubject(own), "-command.all", "-" + wire.CommandSubject(own), "-" + wire.RenewedSubject(own)},
 		},
 		authority.Viewer: {
-			credential.Store: {"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords},
-			credential.Specs: {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
+			credential.Samples: {"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords},
+			credential.Specs:   {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
 		},
 	} {
 		creds := credentials(t, a, role, own, 0)
@@ -153,7 +152,7 @@ func TestStrangers(t *testing.T) {
 func TestCredentialsEnd(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	openBus(t, a, url, 1)
+	keep(t, openBus(t, a, url, 1))
 	creds := credentials(t, a, authority.Agent, "m", 2*time.Second)
 	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m", Credentials: creds, pause: 20 * time.Millisecond},
 		Dir: t.TempDir(), MaxBytes: MinSpool})
@@ -192,16 +191,13 @@ func TestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for subject, m := range map[string][]byte{wire.SampleSubject("liar"): data, wire.RecordSubject("liar"): record} {
-		if _, err := g.Request(subject, m, 10*time.Second); err != nil {
+	for stream, data := range map[Stream][]byte{Samples: data, Records: record} {
+		c, err := b.Consume(t.Context(), stream)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	for _, stream := range []Stream{Samples, Records} {
-		c, err := b.Consume(ctx, stream)
-		if err != nil {
+		subject := map[Stream]string{Samples: wire.SampleSubject("liar"), Records: wire.RecordSubject("liar")}[stream]
+		if err := g.Publish(subject, data); err != nil {
 			t.Fatal(err)
 		}
 		m := fetch(t, c, 1)[0]

@@ -14,10 +14,6 @@ import (
 	"github.com/quell-dev/quell/internal/format/wire"
 )
 
-// keepFor is how long a message is kept after its acknowledgement: the stream's files are
-// fsynced every second, and disks have caches.
-const keepFor = 10 * time.Second
-
 // maxWaiting bounds the messages that wait in memory for the disk. Beyond it messages are
 // dropped and counted: the agent's loop never waits.
 const maxWaiting = 64
@@ -28,7 +24,6 @@ type queue struct {
 	kind    wire.Type // of its messages
 	spool   *spool.Spool
 	link    *connection
-	keep    time.Duration
 	wait    time.Duration // for an acknowledgement
 
 	incoming chan []byte
@@ -45,7 +40,7 @@ func newQueue(o *UplinkOptions, subject string, kind wire.Type, folder string, m
 	if err != nil {
 		return nil, err
 	}
-	return &queue{subject: subject, kind: kind, spool: s, link: l, keep: cmp.Or(o.keep, keepFor), wait: cmp.Or(o.wait, ackWait),
+	return &queue{subject: subject, kind: kind, spool: s, link: l, wait: cmp.Or(o.wait, ackWait),
 		incoming: make(chan []byte, maxWaiting), arrived: make(chan struct{}, 1)}, nil
 }
 
@@ -95,102 +90,77 @@ func nudge(c chan struct{}) {
 	}
 }
 
-// delivery is an acknowledged message that is still kept.
-type delivery struct {
-	next uint64 // number after it
-	at   time.Time
-}
-
-// send sends messages from disk to the server until ctx ends. Each is resent until it is
-// acknowledged; only then is the next one sent.
+// send delivers messages from disk to the server until ctx ends. A delivery is sent again until
+// it is acknowledged; only then is the next one sent. It has as many messages as wait and the
+// server has room for.
 func (q *queue) send(ctx context.Context) {
 	var (
-		epoch   = ^uint64(0) // of the connection over which kept was sent
-		next    uint64       // to be sent
-		kept    []delivery
+		room    int
 		backoff time.Duration
 	)
 	for ctx.Err() == nil {
-		asked := time.Now() // before the answer, which can be delayed
-		if now := q.link.epoch(); now != epoch {
-			// It is unknown whether the server still has what it acknowledged.
-			epoch, kept, next = now, nil, q.spool.Released()
-		}
-		number, message, err := q.spool.Read(next)
+		epoch := q.link.epoch()
+		messages, next, err := q.read(min(room, int(q.link.maxPayload())))
 		switch {
 		case err != nil:
-		case message == nil:
-			kept = q.idle(ctx, epoch, kept)
+		case len(messages) == 0:
+			select {
+			case <-ctx.Done():
+			case <-q.arrived:
+			}
 			continue
-		case int64(len(message)) > q.link.maxPayload():
+		case int64(len(messages[0])) > q.link.maxPayload():
 			q.refused.Add(1)
-			next = number + 1
+			q.spool.Release(next)
 			continue
 		default:
-			err = q.publish(ctx, epoch, wire.Upgrade(message, q.kind))
+			room, err = q.publish(ctx, epoch, wire.Pack(messages...))
 		}
 		q.sending.set(err)
 		if err != nil {
+			room = 0
 			backoff = min(max(2*backoff, 100*time.Millisecond), 10*time.Second)
 			q.link.wait(ctx, epoch, backoff/2+rand.N(backoff))
 			continue
 		}
-		backoff, next = 0, number+1
-		q.sent.Add(1)
-		q.spool.Ack(next)
-		if q.link.epoch() == epoch { // else the answer may come from another server
-			kept = q.release(append(kept, delivery{next, time.Now()}), asked)
-		}
+		backoff = 0
+		q.sent.Add(uint64(len(messages)))
+		q.spool.Release(next)
 	}
 }
 
-// release releases the messages that were acknowledged at least q.keep before the same
-// connection answered.
-func (q *queue) release(kept []delivery, answered time.Time) []delivery {
-	n := 0
-	for n < len(kept) && answered.Sub(kept[n].at) >= q.keep {
-		n++
-	}
-	if n > 0 {
-		q.spool.Release(kept[n-1].next)
-	}
-	return kept[n:]
-}
-
-// idle waits for a message, for another connection, or until a kept message may be
-// released.
-func (q *queue) idle(ctx context.Context, epoch uint64, kept []delivery) []delivery {
-	after := time.Hour
-	if len(kept) > 0 {
-		after = max(q.keep-time.Since(kept[0].at), 10*time.Millisecond)
-	}
-	timer := time.NewTimer(after)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-q.arrived:
-	case <-q.link.changed(epoch):
-	case <-timer.C:
-		asked := time.Now()
-		if q.link.ask(ctx) == nil && q.link.epoch() == epoch {
-			return q.release(kept, asked)
+// read returns the oldest messages on disk, and the number after theirs: as many as room has
+// bytes for, at least one if there is any.
+func (q *queue) read(room int) (messages [][]byte, next uint64, err error) {
+	for size := 0; ; {
+		number, m, err := q.spool.Read(max(next, q.spool.Released()))
+		if err != nil && len(messages) == 0 {
+			return nil, 0, err
 		}
+		if err != nil || m == nil {
+			return messages, next, nil
+		}
+		m = wire.Upgrade(m, q.kind)
+		if size += wire.PackedSize(m); len(messages) > 0 && size > room {
+			return messages, next, nil
+		}
+		messages, next = append(messages, m), number+1
 	}
-	return kept
 }
 
 // err returns what does not work now.
 func (q *queue) err() error { return errors.Join(q.appending.get(), q.sending.get()) }
 
-// ackWait is how long an acknowledgement may take.
-const ackWait = 10 * time.Second
+// ackWait is how long an acknowledgement may take. A server that works answers sooner, also if
+// it has no room; a lost connection is noticed sooner.
+const ackWait = 30 * time.Second
 
 // errLost is why a message is sent again at once over the next connection.
 var errLost = errors.New("the connection was lost before the answer")
 
-// publish sends a message over the connection of an epoch and returns when the stream has
-// it. Its answer comes over no other connection.
-func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error {
+// publish sends a message over the connection of an epoch and returns when the server has stored
+// it, with the room for the next. Its answer comes over no other connection.
+func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) (room int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, q.wait)
 	defer cancel()
 	ctx, lose := context.WithCancelCause(ctx)
@@ -205,9 +175,9 @@ func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) error
 			}
 		}
 	}()
-	err := q.link.publish(ctx, q.subject, message)
+	room, err = q.link.deliver(ctx, q.subject, message)
 	if err != nil && errors.Is(context.Cause(ctx), errLost) {
 		err = fmt.Errorf("send to %s: %w", q.subject, errLost)
 	}
-	return err
+	return room, err
 }

@@ -43,6 +43,7 @@ func TestEnrolment(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
+	keep(t, b)
 	serveRenewals(t, b, func(machine, key string) ([]string, error) { return a.Renew(machine, key, time.Now()) })
 	const life = 90 * 24 * time.Hour
 	first, err := a.Enrol("m1", time.Hour, life)

@@ -8,12 +8,12 @@ import (
 )
 
 // Sender is an agent's connection to its server without a disk. quell-server load uses it
-// to simulate many machines. It sends one batch at a time, each after the previous one
-// was acknowledged, as an Uplink does. The caller must resend what failed. It is for one
-// goroutine.
+// to simulate many machines. It sends as an Uplink does: nothing before the previous delivery
+// was answered. The caller must send again what failed. It is for one goroutine.
 type Sender struct {
 	link    *connection
 	subject string
+	room    int
 }
 
 // OpenSender connects as the machine o.Name, and returns when it is connected or
@@ -23,15 +23,19 @@ func OpenSender(ctx context.Context, o Options) (*Sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sender{l, wire.SampleSubject(o.Name)}, nil
+	return &Sender{link: l, subject: wire.SampleSubject(o.Name)}, nil
 }
 
-// Send returns when the stream has the message of a batch. The message may be
-// changed after that.
-func (s *Sender) Send(ctx context.Context, data []byte) error {
+// Room is how many bytes the messages of the next delivery may have together, if there are
+// several.
+func (s *Sender) Room() int { return s.room }
+
+// Send delivers messages of batches, and returns when they are stored.
+func (s *Sender) Send(ctx context.Context, messages ...[]byte) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()
-	return s.link.publish(ctx, s.subject, data)
+	s.room, err = s.link.deliver(ctx, s.subject, wire.Pack(messages...))
+	return err
 }
 
 // Close ends the connection.

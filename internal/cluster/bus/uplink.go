@@ -31,7 +31,6 @@ type UplinkOptions struct {
 	// a time.
 	Decided func(context.Context)
 
-	keep time.Duration // after an acknowledgement; 0: keepFor
 	wait time.Duration // for an acknowledgement; 0: ackWait
 	read time.Duration // of credentials, how often; 0: readEvery
 	ask  time.Duration // for credentials that are not due, how often; 0: askEvery

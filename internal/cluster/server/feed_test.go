@@ -27,6 +27,7 @@ type stream struct {
 	batches []store.Batch
 	given   int
 	done    uint64
+	stopped bool
 	fails   error // error of the next call of Next, once
 }
 
@@ -47,11 +48,16 @@ func (f *stream) Next(ctx context.Context) ([]store.Batch, error) {
 	return out, nil
 }
 
-func (f *stream) Ack(_ context.Context, seq uint64) error {
+func (f *stream) Ack(seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.done = seq
-	return nil
+}
+
+func (f *stream) Stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopped = true
 }
 
 func TestAFeedForgetsWhatIsStored(t *testing.T) {
@@ -69,6 +75,9 @@ func TestAFeedForgetsWhatIsStored(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
+	}
+	if !f.stopped {
+		t.Error("agents could still send to a server that has ended")
 	}
 	if st := b.store.Stats(); st.Rows != 5 || st.Duplicates != 5 {
 		t.Errorf("%+v, want 5 rows, 5 duplicates", st)
@@ -108,12 +117,12 @@ func (f *slowStream) Next(ctx context.Context) ([]store.Batch, error) {
 	return f.stream.Next(ctx)
 }
 
-func (f *slowStream) Ack(ctx context.Context, seq uint64) error {
+func (f *slowStream) Ack(seq uint64) {
 	if seq == uint64(f.first) {
 		close(f.begun)
 	}
 	<-f.all
-	return f.stream.Ack(ctx, seq)
+	f.stream.Ack(seq)
 }
 
 // Reading continues during a slow commit.

@@ -15,13 +15,21 @@ import (
 // Feed is an ordered stream of agents' messages.
 type Feed interface {
 	// Next returns the following messages, as batches that are valid until the next call.
-	// It waits for the first until ctx ends, which is no error. After an error it starts
-	// again from the first message that was not Done, and earlier numbers are no longer
-	// valid.
+	// It waits for the first until ctx ends, which is no error. After an error, earlier
+	// numbers are no longer valid, and what was not acknowledged comes again.
 	Next(ctx context.Context) ([]store.Batch, error)
-	// Ack removes the messages up to that number from the stream. It may be called while
-	// Next runs, with a number obtained after Next's last error.
-	Ack(ctx context.Context, seq uint64) error
+	// Ack tells the senders of the messages up to that number that they are stored. It may be
+	// called while Next runs, with a number obtained after Next's last error.
+	Ack(seq uint64)
+	// Stop ends receiving: senders keep what is not acknowledged. Next begins anew.
+	Stop()
+}
+
+// Backlog is what agents wait for (Options.Backlog).
+type Backlog struct {
+	Bytes   int64         // of messages in memory that are not read yet
+	Refused uint64        // deliveries for which there was no room
+	Oldest  time.Duration // since the oldest delivery came that is not stored
 }
 
 // intake is a feed being ingested: the last message read and the last one committed.
@@ -42,28 +50,18 @@ func (t *intake) commit(ctx context.Context) {
 	result, seq := make(chan uint64, 1), t.last
 	t.committing = result
 	go func() {
-		if !t.commitTo(context.WithoutCancel(ctx), seq) {
+		if err := t.Store.Flush(); err != nil {
+			t.Log.Error("commit; trying again", "reason", err)
 			seq = 0
 			select { // before the next attempt
 			case <-ctx.Done():
 			case <-time.After(time.Second):
 			}
+		} else {
+			t.feed.Ack(seq)
 		}
 		result <- seq
 	}()
-}
-
-// commitTo commits, and only then marks the messages as Done.
-func (t *intake) commitTo(ctx context.Context, seq uint64) bool {
-	if err := t.Store.Flush(); err != nil {
-		t.Log.Error("commit; trying again", "reason", err)
-		return false
-	}
-	if err := t.feed.Ack(ctx, seq); err != nil {
-		t.Log.Warn("stored messages stay in the stream for now", "reason", err)
-		return false
-	}
-	return true
 }
 
 // committed records the end of a commit.
@@ -88,6 +86,7 @@ func (t *intake) finish(ctx context.Context) {
 // ingest ingests a feed until ctx ends.
 func (s *Server) ingest(ctx context.Context, f Feed) {
 	t := &intake{Server: s, feed: f}
+	defer f.Stop() // another server may receive from here on
 	defer t.finish(ctx)
 	flush := time.NewTicker(s.Config.Store.Flush)
 	defer flush.Stop()
@@ -120,7 +119,7 @@ func (s *Server) ingest(ctx context.Context, f Feed) {
 				t.commit(ctx)
 			}
 		}
-		// If commits cannot keep up, no more is read: the stream keeps it.
+		// If commits cannot keep up, no more is read: agents keep it.
 		for s.Store.Pending() >= 2*s.Config.Store.MaxPending && ctx.Err() == nil {
 			t.commit(ctx)
 			select {
@@ -174,7 +173,7 @@ const (
 // BatchOf converts a message of the stream of samples for the store. The memory of the
 // wire batch must stay valid until the result is added.
 func BatchOf(b *wire.Batch, seq uint64) store.Batch {
-	return store.Batch{Source: store.Source{Stream: samplesStream, Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Samples: b.Samples}
+	return store.Batch{Source: store.Source{Stream: samplesStream, Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Shape: b.Shape(), Samples: b.Samples}
 }
 
 // RecordOf converts a message of the stream of records for the store.

@@ -101,6 +101,13 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 			prometheus.GaugeValue, float64(at.Unix()), what)
 	}
 	gauge("quell_server_answer_bytes", "Memory of requests and answers in progress, bytes; at most limits.answers_mb.", float64(c.s.memory.held()))
+	if c.s.Backlog != nil {
+		b := c.s.Backlog()
+		gauge("quell_server_waiting_bytes", "Agents' messages in memory that are not read yet, bytes; at most bus.waiting_mb and a quarter.", float64(b.Bytes))
+		gauge("quell_server_oldest_message_seconds", "How long the oldest message has waited to be stored, s; its agent sends no other until then.", b.Oldest.Seconds())
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("quell_server_refused_deliveries_total", "Deliveries of agents for which there was no room in memory; they are sent again.", nil, nil),
+			prometheus.CounterValue, float64(b.Refused))
+	}
 	if c.s.Credentials != nil {
 		now := c.s.Credentials()
 		expires := 0.0

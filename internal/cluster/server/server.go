@@ -84,6 +84,8 @@ type Options struct {
 	Feeds []Feed
 	// Check returns why messages cannot come, nil if they can; it may be nil itself.
 	Check func() error
+	// Backlog returns what agents wait for; it may be nil.
+	Backlog func() Backlog
 	// Credentials returns what is known of the credentials for the bus; it may be nil.
 	Credentials func() Credentials
 	// Without Publisher specs are only stored; without Decider commands are refused.

@@ -52,9 +52,7 @@ func (l *live) add(b *store.Batch) {
 		return
 	}
 	l.do(func(by *spec.Live) {
-		for i := range b.Samples {
-			by.Add(&b.Samples[i])
-		}
+		by.AddAll(b.Source.Machine, b.Shape, b.Samples)
 		for i := range b.Incidents {
 			inc := &b.Incidents[i]
 			ended := sample.Millis(0)

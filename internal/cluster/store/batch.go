@@ -25,7 +25,10 @@ type Batch struct {
 	// dropped, whatever its contents.
 	N uint64
 	// Seq is the message's sequence number in its stream, 0 if it came by no stream
-	Seq         uint64
+	Seq uint64
+	// Shape is equal for two batches of a machine only if their samples have, one by one, the
+	// same names and classes; 0: not known.
+	Shape       uint64
 	Samples     []sample.Sample
 	Incidents   []Incident
 	Rounds      []Round // of the incidents (AddIncident)

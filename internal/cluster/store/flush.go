@@ -90,7 +90,7 @@ func (s *Store) Add(b *Batch) bool {
 		f.marks[b.Source] = m.accept(b.N, now)
 	}
 	had := len(f.pack.rows)
-	last := s.index.last[b.Source.Machine]
+	last, known := s.index.before(b)
 	for i := range b.Samples {
 		ts := &b.Samples[i].TS
 		if *ts > newest {
@@ -99,14 +99,18 @@ func (s *Store) Add(b *Batch) bool {
 		}
 		if *ts < oldest || *ts <= 0 {
 			s.stats.Rejected++
+			last.shape = 0 // the series of this one is not found
 			continue
 		}
-		textual(&b.Samples[i])
-		last = f.pack.add(last, &b.Samples[i])
+		if !known {
+			if textual(&b.Samples[i]) {
+				last.shape = 0 // the next ones have to be changed too
+			}
+			last.last = s.index.number(last.last, &b.Samples[i])
+			last.series[i] = last.last
+		}
+		f.pack.add(last.series[i], &b.Samples[i])
 		s.stats.Samples++
-	}
-	if last != 0 {
-		s.index.last[s.index.texts[s.index.place(b.Source.Machine)]] = last
 	}
 	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
 	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
@@ -124,14 +128,14 @@ func (s *Store) Add(b *Batch) bool {
 	return true
 }
 
-// textual makes a sample's names text.
-func textual(m *sample.Sample) {
+// textual makes a sample's names text, and reports whether some were not.
+func textual(m *sample.Sample) (changed bool) {
 	if !utf8.ValidString(string(m.Task)) {
-		m.Task = sample.TaskName(m.Task.Text())
+		m.Task, changed = sample.TaskName(m.Task.Text()), true
 	}
 	text := func(s *string) {
 		if !utf8.ValidString(*s) {
-			*s = strings.ToValidUTF8(*s, "\uFFFD")
+			*s, changed = strings.ToValidUTF8(*s, "\uFFFD"), true
 		}
 	}
 	text(&m.Machine)
@@ -139,6 +143,7 @@ func textual(m *sample.Sample) {
 	text((*string)(&m.Platform))
 	text((*string)(&m.Signal))
 	text(&m.Variant)
+	return changed
 }
 
 // withinRetention appends rows of a table to the gathered ones and returns their number. It

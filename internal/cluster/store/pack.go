@@ -30,17 +30,15 @@ type rowBuffer struct {
 
 func newPack(x *index) rowBuffer { return rowBuffer{index: x, from: math.MaxInt64, to: math.MinInt64} }
 
-// add adds a sample and returns the number of its series. before is the series of the
-// previous sample in its batch.
-func (p *rowBuffer) add(before uint32, s *sample.Sample) uint32 {
-	r := row{ts: int64(s.TS), series: p.index.number(before, s), cpu: s.CPU, cost: s.Cost, coverage: s.Coverage, flags: s.Flags}
+// add adds a sample of a series.
+func (p *rowBuffer) add(series uint32, s *sample.Sample) {
+	r := row{ts: int64(s.TS), series: series, cpu: s.CPU, cost: s.Cost, coverage: s.Coverage, flags: s.Flags}
 	if s.Extras.Len() > 0 {
 		p.extras = append(p.extras, s.Extras)
 		r.extras = uint32(len(p.extras))
 	}
 	p.rows = append(p.rows, r)
 	p.from, p.to = min(p.from, r.ts), max(p.to, r.ts)
-	return r.series
 }
 
 // clear removes the rows.

@@ -50,19 +50,44 @@ func (k *seriesTable) compare(a, b uint32) int {
 	return 0
 }
 
+// lastBatch is the series of a machine's last batch: mostly those of its next one too.
+type lastBatch struct {
+	shape  uint64 // of the batch; 0: series do not count
+	series []uint32
+	last   uint32 // the last series
+}
+
+// before returns the machine's last batch, and whether its series are those of b. If not, it
+// has room for them.
+func (x *index) before(b *Batch) (t *lastBatch, known bool) {
+	if len(b.Samples) == 0 {
+		return nil, false
+	}
+	if t = x.batches[b.Source.Machine]; t == nil {
+		t = &lastBatch{}
+		x.batches[x.texts[x.place(b.Source.Machine)]] = t
+	}
+	if b.Shape != 0 && t.shape == b.Shape && len(t.series) == len(b.Samples) {
+		return t, true
+	}
+	t.shape = b.Shape
+	t.series = slices.Grow(t.series[:0], len(b.Samples))[:len(b.Samples)]
+	return t, false
+}
+
 // index gives each series a number, so that a sample in memory is a few numbers and
 // sorting is counting. It records which series followed which: an agent sends its tasks
 // in the same order every tick, so one comparison nearly always identifies the series of
 // a sample.
 type index struct {
 	seriesTable
-	seed   maphash.Seed
-	ids    map[uint64]uint32 // by hash, the newest with that hash
-	older  []uint32          // by number, the previous one with the same hash
-	after  []uint32          // by number, the series that followed it
-	places map[string]uint32 // of texts, each once; not of tasks, which are as many as the series
-	text   strings.Builder   // memory for texts
-	last   map[string]uint32 // by machine, its last series
+	seed    maphash.Seed
+	ids     map[uint64]uint32     // by hash, the newest with that hash
+	older   []uint32              // by number, the previous one with the same hash
+	after   []uint32              // by number, the series that followed it
+	places  map[string]uint32     // of texts, each once; not of tasks, which are as many as the series
+	text    strings.Builder       // memory for texts
+	batches map[string]*lastBatch // by machine
 
 	// sorted has the numbers in the order of files. It belongs to the committing
 	// goroutine and may lack new ones.
@@ -80,7 +105,7 @@ const (
 const textRoom = 64 << 10
 
 func newIndex(now sample.Millis) *index {
-	return &index{seed: maphash.MakeSeed(), ids: map[uint64]uint32{}, places: map[string]uint32{}, last: map[string]uint32{},
+	return &index{seed: maphash.MakeSeed(), ids: map[uint64]uint32{}, places: map[string]uint32{}, batches: map[string]*lastBatch{},
 		older: make([]uint32, 1), seriesTable: seriesTable{series: make([]series, 1), texts: make([]string, 1)}, after: make([]uint32, 1), born: now}
 }
 

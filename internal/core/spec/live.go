@@ -20,11 +20,13 @@ type Live struct {
 	most    int // limit of samples held back
 	cut     sample.Millis
 	ids     map[Key]int32
-	keys    []*liveKey // by id
-	last    int32      // id of the newest sample's key: the next sample often has the same key, or the one that followed it before
-	machine string     // of the newest sample
-	hash    uint64     // HashMachine of that
-	held    map[sample.Millis][]heldSample
+	keys    []*liveKey           // by id
+	last    int32                // id of the newest sample's key: the next sample often has the same key, or the one that followed it before
+	rows    map[string]*liveRows // by machine: of its last batch
+	cached  int                  // number of them
+	held    map[sample.Millis]*heldMinute
+	newest  *heldMinute   // the one that the newest sample was added to
+	of      sample.Millis // its minute
 	waiting int
 	past    sample.Millis // all minutes before it have been released
 	windows map[victim]map[string]window
@@ -73,6 +75,22 @@ type liveKey struct {
 	next     int32 // id of the key that followed it
 }
 
+// heldMinute is a minute's samples that are held back, in parts: hundreds of thousands of them
+// are not copied as they grow.
+type heldMinute struct{ parts [][]heldSample }
+
+// heldPart is how many samples a part has.
+const heldPart = 1024
+
+func (m *heldMinute) add(s heldSample) {
+	last := len(m.parts) - 1
+	if last < 0 || len(m.parts[last]) == heldPart {
+		m.parts = append(m.parts, make([]heldSample, 0, heldPart))
+		last++
+	}
+	m.parts[last] = append(m.parts[last], s)
+}
+
 // heldSample is a sample that is held back.
 type heldSample struct {
 	task, machine uint64
@@ -98,7 +116,7 @@ const minuteMS = 60_000
 // NewLive returns a Live without a base. It holds back at most the given number of
 // samples, of 32 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
-	return &Live{params: p, hold: hold, most: most, hash: HashMachine(""), ids: map[Key]int32{}, held: map[sample.Millis][]heldSample{}, windows: map[victim]map[string]window{}}
+	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, held: map[sample.Millis]*heldMinute{}, windows: map[victim]map[string]window{}}
 }
 
 // Stats returns the counts.
@@ -115,6 +133,7 @@ func (l *Live) Rebase(cut sample.Millis, all []Computed) {
 	old := l.keys
 	l.keys, l.last = nil, 0
 	clear(l.ids)
+	l.forgetRows()
 	for i := range all {
 		f := l.begin(all[i].Key)
 		f.reported = all[i].Spec
@@ -123,15 +142,17 @@ func (l *Live) Rebase(cut sample.Millis, all []Computed) {
 		}
 	}
 	ids := map[int32]int32{}
-	for _, held := range l.held {
-		for i := range held {
-			s := &held[i]
-			id, known := ids[s.id]
-			if !known {
-				id = l.id(old[s.id].key)
-				ids[s.id] = id
+	for _, minute := range slices.Sorted(maps.Keys(l.held)) { // ids must not depend on the map's order
+		for _, held := range l.held[minute].parts {
+			for i := range held {
+				s := &held[i]
+				id, known := ids[s.id]
+				if !known {
+					id = l.id(old[s.id].key)
+					ids[s.id] = id
+				}
+				s.id = id
 			}
-			s.id = id
 		}
 	}
 }
@@ -184,32 +205,99 @@ func (l *Live) id(k Key) int32 {
 // Revoke sets the revocations.
 func (l *Live) Revoke(all []Revocation) { l.revoked = all }
 
+// liveRows is what is known of a machine's samples, in the order of its batches.
+type liveRows struct {
+	shape   uint64
+	machine uint64 // HashMachine
+	rows    []liveRow
+}
+
+// liveRow is the key and the task of samples.
+type liveRow struct {
+	task uint64
+	id   int32 // of the key, or one of those below
+}
+
+const (
+	notLookedUp    = -1
+	teachesNothing = -2
+)
+
+// maxLiveRows bounds what is kept of machines' batches: 16 bytes each.
+const maxLiveRows = 1 << 20
+
+func (l *Live) forgetRows() {
+	clear(l.rows)
+	l.cached = 0
+}
+
+// AddAll adds samples to those held back. With a shape they are a batch of the machine, and have
+// the same names in the same order as those of its batch before if that had the same shape.
+func (l *Live) AddAll(machine string, shape uint64, samples []sample.Sample) {
+	if shape == 0 {
+		for i := range samples {
+			l.Add(&samples[i])
+		}
+		return
+	}
+	known := l.rows[machine]
+	if known == nil || known.shape != shape || len(known.rows) != len(samples) {
+		if known == nil {
+			known = &liveRows{machine: HashMachine(machine)}
+			l.rows[strings.Clone(machine)] = known
+		}
+		l.cached += len(samples) - len(known.rows)
+		known.shape, known.rows = shape, slices.Grow(known.rows[:0], len(samples))[:len(samples)]
+		for i := range known.rows {
+			known.rows[i] = liveRow{id: notLookedUp}
+		}
+	}
+	for i := range samples {
+		l.add(&samples[i], known.machine, &known.rows[i])
+	}
+	if l.cached > maxLiveRows {
+		l.forgetRows()
+	}
+}
+
 // Add adds a sample to those held back.
 func (l *Live) Add(s *sample.Sample) {
+	l.add(s, HashMachine(s.Machine), &liveRow{id: notLookedUp})
+}
+
+// add adds a sample; r is what is known of it.
+func (l *Live) add(s *sample.Sample, machine uint64, r *liveRow) {
 	minute := s.TS - s.TS%minuteMS
 	if minute < l.past || s.TS <= l.cut || l.waiting >= l.most {
 		l.stats.Missed++
 		return
 	}
-	k := Key{s.Job, s.Platform, s.Signal, s.Variant}
-	id, known := l.find(&k)
-	if !known {
-		switch _, signal := FilterOf(s.Signal); {
-		case !signal || !Shared(s.Job):
-			return
-		case len(l.keys) >= maxLiveKeys:
-			l.stats.Missed++
-			return
+	if r.id == notLookedUp {
+		k := Key{s.Job, s.Platform, s.Signal, s.Variant}
+		id, known := l.find(&k)
+		if !known {
+			switch _, signal := FilterOf(s.Signal); {
+			case !signal || !Shared(s.Job):
+				r.id = teachesNothing
+				return
+			case len(l.keys) >= maxLiveKeys:
+				l.stats.Missed++
+				return
+			}
+			id = l.id(k)
 		}
-		id = l.id(k)
+		r.id, r.task = id, hashTaskOf(machine, string(s.Task))
 	}
-	if !l.keys[id].filter.Accepts(s.Flags, s.CPU, s.Cost) {
+	if r.id == teachesNothing || !l.keys[r.id].filter.Accepts(s.Flags, s.CPU, s.Cost) {
 		return
 	}
-	if l.machine != s.Machine {
-		l.machine, l.hash = strings.Clone(s.Machine), HashMachine(s.Machine)
+	if l.newest == nil || l.of != minute {
+		if l.newest, l.of = l.held[minute], minute; l.newest == nil {
+			l.newest = &heldMinute{}
+			l.held[minute] = l.newest
+		}
 	}
-	l.held[minute] = append(l.held[minute], heldSample{hashTaskOf(l.hash, string(s.Task)), l.hash, id, uint32(s.TS - minute), s.CPU, s.Cost})
+	l.newest.add(heldSample{r.task, machine, r.id, uint32(s.TS - minute), s.CPU, s.Cost})
 	l.waiting++
 }
 
@@ -248,14 +336,15 @@ func (l *Live) Advance(now sample.Millis) {
 	}
 	slices.Sort(minutes) // sums must not depend on the map's order
 	for _, m := range minutes {
-		for i := range l.held[m] {
-			s := &l.held[m][i]
-			l.enter(m+sample.Millis(s.after), s)
+		for _, held := range l.held[m].parts {
+			for i := range held {
+				l.enter(m+sample.Millis(held[i].after), &held[i])
+			}
+			l.waiting -= len(held)
 		}
-		l.waiting -= len(l.held[m])
 		delete(l.held, m)
 	}
-	l.past = horizon
+	l.past, l.newest = horizon, nil
 	for v, all := range l.windows {
 		for id, w := range all {
 			if w.to < horizon {

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -90,6 +91,55 @@ func TestLiveBecomesReadyBetweenComputations(t *testing.T) {
 	}
 	if want := []State{Insufficient, Learning, Ready}; len(states) < 2 || states[len(states)-1] != Ready || states[len(states)-2] != Learning {
 		t.Errorf("went through %v, want %v", states, want)
+	}
+}
+
+// TestLiveKnowsBatchesAgain: batches whose shape says that they have the names of the one before
+// give what their samples give one by one, also after names, their order or the number of samples
+// have changed, after a new base, and over limits.
+func TestLiveKnowsBatchesAgain(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	one, all := NewLive(Paper(), hold, 150), NewLive(Paper(), hold, 150)
+	jobs := []sample.JobName{key.Job, "other", "/own", ""}
+	shape := uint64(1)
+	names := map[string][]seen{}
+	for at := began; at < began+3*HourMS; at += 30_000 {
+		for m := range uint64(3) {
+			machine := machineName(m)
+			if len(names[machine]) == 0 || r.IntN(10) == 0 { // other tasks
+				shape++
+				names[machine] = nil
+				for range 1 + r.IntN(5) {
+					names[machine] = append(names[machine], seen{task: r.Uint64N(6), machine: m})
+				}
+			}
+			var batch []sample.Sample
+			for i, s := range names[machine] {
+				s.at, s.cpu, s.cost = at+sample.Millis(i)-sample.Millis(r.IntN(2))*11*60_000, r.Float32(), 1+r.Float32()
+				one := liveSample(s)
+				one.Job = jobs[s.task%4]
+				batch = append(batch, *one)
+			}
+			for i := range batch {
+				one.Add(&batch[i])
+			}
+			all.AddAll(machine, shape<<2|m, batch)
+		}
+		for _, l := range []*Live{one, all} {
+			l.Advance(at)
+		}
+		if r.IntN(50) == 0 {
+			cut := at - hold
+			for _, l := range []*Live{one, all} { // each continues with its own
+				l.Rebase(cut, []Computed{Learn(Paper(), key, hoursOf(1, named(job(rand.New(rand.NewPCG(1, 2)), 1, began, at, steady(1)))...), cut)})
+			}
+		}
+		if want, got := fmt.Sprintf("%+v", one.Changed(at)), fmt.Sprintf("%+v", all.Changed(at)); want != got { // there are NaNs
+			t.Fatalf("at %d: %s, want %s", at, got, want)
+		}
+	}
+	if want, got := one.Stats(), all.Stats(); want != got || want.Taken == 0 || want.Missed == 0 {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

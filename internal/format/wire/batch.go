@@ -34,6 +34,11 @@ type Batch struct {
 	decodeBuf columns // what Decode read last; kept to reuse its memory
 }
 
+// Shape is equal for two decoded batches of a machine only if their samples have, one by one, the
+// same names and classes, and usually if they have: a reader can keep what it has found out about
+// them. 0: it is not known.
+func (b *Batch) Shape() uint64 { return b.decodeBuf.shape }
+
 // Encode encodes the batch as Columns. It ignores the samples' Machine.
 func (b *Batch) Encode() ([]byte, error) {
 	if n := len(b.Samples); n < 1 || n > MaxSamples {

@@ -105,6 +105,50 @@ func TestBatchComesBack(t *testing.T) {
 	}
 }
 
+// TestShape: batches have one shape exactly if their samples have, one by one, the same names and
+// classes.
+func TestShape(t *testing.T) {
+	shape := func(change func(*wire.Batch)) uint64 {
+		t.Helper()
+		b := batch(20, 1)
+		change(b)
+		data, err := b.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got wire.Batch
+		if err := got.Decode(data); err != nil {
+			t.Fatal(err)
+		}
+		return got.Shape()
+	}
+	first := shape(func(*wire.Batch) {})
+	if same := shape(func(b *wire.Batch) {
+		b.N, b.At, b.Boot = 77, 88, "another"
+		for i := range b.Samples {
+			s := &b.Samples[i]
+			s.TS, s.CPU, s.Cost, s.Coverage, s.Flags = sample.Millis(i), float32(i), 7, 0.5, sample.Flags(i%2)
+		}
+	}); first == 0 || same != first {
+		t.Errorf("with other numbers: %x and %x", first, same)
+	}
+	for name, change := range map[string]func(*wire.Batch){
+		"a job":      func(b *wire.Batch) { b.Samples[3].Job = "x" },
+		"a task":     func(b *wire.Batch) { b.Samples[3].Task = "x" },
+		"a platform": func(b *wire.Batch) { b.Samples[3].Platform = "x" },
+		"a signal":   func(b *wire.Batch) { b.Samples[3].Signal = "x" },
+		"a variant":  func(b *wire.Batch) { b.Samples[3].Variant = "x" },
+		"a class":    func(b *wire.Batch) { b.Samples[3].Class = (b.Samples[3].Class + 1) % 3 },
+		"the order":  func(b *wire.Batch) { b.Samples[3], b.Samples[4] = b.Samples[4], b.Samples[3] },
+		"fewer":      func(b *wire.Batch) { b.Samples = b.Samples[:19] },
+		"more":       func(b *wire.Batch) { b.Samples = append(b.Samples, b.Samples[19]) },
+	} {
+		if other := shape(change); other == first {
+			t.Errorf("%s is another, the shape is not", name)
+		}
+	}
+}
+
 // A Repeater encodes the same as Encode for the same batch.
 func TestRepeater(t *testing.T) {
 	b := batch(50, 7)

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"bytes"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -65,3 +67,22 @@ func FuzzMessages(f *testing.F) {
 
 // hasNaN reports whether a message has a number that is not equal to itself.
 func hasNaN(m Message) bool { return !proto.Equal(m, proto.Clone(m)) }
+
+// FuzzBundle: whatever arrives is some messages, which are the same after they were packed again.
+func FuzzBundle(f *testing.F) {
+	f.Add([]byte("x"))
+	f.Add(Pack([]byte("a"), nil, []byte("b")))
+	f.Add(Pack(Pack([]byte("a"), []byte("b")), []byte("c")))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		all := slices.Collect(Unpack(data))
+		if len(all) == 0 || len(all) > maxBundled {
+			t.Fatalf("%x: %d messages", data, len(all))
+		}
+		if len(all) == 1 { // perhaps a bundle itself, which is not opened twice
+			return
+		}
+		if again := slices.Collect(Unpack(Pack(all...))); !slices.EqualFunc(all, again, bytes.Equal) {
+			t.Errorf("%x: %x, then %x", data, all, again)
+		}
+	})
+}

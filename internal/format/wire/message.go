@@ -65,6 +65,8 @@ func typeOf(m Message) Type {
 		return Type_TYPE_DECISIONS
 	case *State:
 		return Type_TYPE_STATE
+	case *Bundle:
+		return Type_TYPE_BUNDLE
 	}
 	return Type_TYPE_UNSPECIFIED
 }

@@ -10,9 +10,6 @@ import (
 const (
 	AllSamples = "up.sample.*"
 	AllRecords = "up.record.*"
-	// AllUp is both. It is one name, so that NATS's answer to a message on one of these
-	// subjects can reach none of them.
-	AllUp      = "up.*.*"
 	AllSpecs   = "spec.*.*"
 	CommandAll = "command.all" // the decisions for all machines
 	// AllStates are all machines' states.

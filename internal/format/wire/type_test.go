@@ -26,6 +26,7 @@ func TestAttackOneTypeReadAsAnother(t *testing.T) {
 		"renewal":   &wire.Renewal{Machine: "m2", Key: "b"},
 		"renewed":   &wire.Renewed{Machine: "m2", Refused: "b"},
 		"state":     &wire.State{Machine: "m2", All: 1 << 60},
+		"bundle":    &wire.Bundle{Messages: [][]byte{[]byte("m2"), []byte("b")}},
 	} {
 		data, err := wire.Marshal(m)
 		if err != nil {
@@ -49,6 +50,7 @@ func TestAttackOneTypeReadAsAnother(t *testing.T) {
 			"renewal":   func(data []byte) error { return wire.Unmarshal(data, &wire.Renewal{}) },
 			"renewed":   func(data []byte) error { return wire.Unmarshal(data, &wire.Renewed{}) },
 			"state":     func(data []byte) error { return wire.Unmarshal(data, &wire.State{}) },
+			"bundle":    func(data []byte) error { return wire.Unmarshal(data, &wire.Bundle{}) },
 		} {
 			if err := read(data); (err == nil) != (name == as) {
 				t.Errorf("%s, read as %s: %v", name, as, err)

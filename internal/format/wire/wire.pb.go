@@ -43,6 +43,7 @@ const (
 	Type_TYPE_SIGNED_DECISIONS Type = 9
 	Type_TYPE_DECISIONS        Type = 10
 	Type_TYPE_STATE            Type = 11
+	Type_TYPE_BUNDLE           Type = 12
 )
 
 // Enum value maps for Type.
@@ -57,6 +58,7 @@ var (
 		9:  "TYPE_SIGNED_DECISIONS",
 		10: "TYPE_DECISIONS",
 		11: "TYPE_STATE",
+		12: "TYPE_BUNDLE",
 	}
 	Type_value = map[string]int32{
 		"TYPE_UNSPECIFIED":      0,
@@ -68,6 +70,7 @@ var (
 		"TYPE_SIGNED_DECISIONS": 9,
 		"TYPE_DECISIONS":        10,
 		"TYPE_STATE":            11,
+		"TYPE_BUNDLE":           12,
 	}
 )
 
@@ -196,7 +199,7 @@ func (x Record_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Record_Kind.Descriptor instead.
 func (Record_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{2, 0}
+	return file_wire_proto_rawDescGZIP(), []int{3, 0}
 }
 
 type Spec_State int32
@@ -251,7 +254,69 @@ func (x Spec_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Spec_State.Descriptor instead.
 func (Spec_State) EnumDescriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{4, 0}
+	return file_wire_proto_rawDescGZIP(), []int{5, 0}
+}
+
+// Bundle is several messages of one kind that are sent together, in order. Its
+// version and type are its first fields.
+type Bundle struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Messages      [][]byte               `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
+	Type          Type                   `protobuf:"varint,30,opt,name=type,proto3,enum=quell.wire.v1.Type" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Bundle) Reset() {
+	*x = Bundle{}
+	mi := &file_wire_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bundle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bundle) ProtoMessage() {}
+
+func (x *Bundle) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bundle.ProtoReflect.Descriptor instead.
+func (*Bundle) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Bundle) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Bundle) GetMessages() [][]byte {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Bundle) GetType() Type {
+	if x != nil {
+		return x.Type
+	}
+	return Type_TYPE_UNSPECIFIED
 }
 
 // Columns is a batch: the samples of one machine's tick, by column.
@@ -292,7 +357,7 @@ type Columns struct {
 
 func (x *Columns) Reset() {
 	*x = Columns{}
-	mi := &file_wire_proto_msgTypes[0]
+	mi := &file_wire_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +369,7 @@ func (x *Columns) String() string {
 func (*Columns) ProtoMessage() {}
 
 func (x *Columns) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[0]
+	mi := &file_wire_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +382,7 @@ func (x *Columns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Columns.ProtoReflect.Descriptor instead.
 func (*Columns) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{0}
+	return file_wire_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Columns) GetVersion() uint32 {
@@ -482,7 +547,7 @@ type Extra struct {
 
 func (x *Extra) Reset() {
 	*x = Extra{}
-	mi := &file_wire_proto_msgTypes[1]
+	mi := &file_wire_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +559,7 @@ func (x *Extra) String() string {
 func (*Extra) ProtoMessage() {}
 
 func (x *Extra) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[1]
+	mi := &file_wire_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +572,7 @@ func (x *Extra) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extra.ProtoReflect.Descriptor instead.
 func (*Extra) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{1}
+	return file_wire_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Extra) GetName() uint32 {
@@ -558,7 +623,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_wire_proto_msgTypes[2]
+	mi := &file_wire_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +635,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[2]
+	mi := &file_wire_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +648,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{2}
+	return file_wire_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Record) GetVersion() uint32 {
@@ -666,7 +731,7 @@ type Specs struct {
 
 func (x *Specs) Reset() {
 	*x = Specs{}
-	mi := &file_wire_proto_msgTypes[3]
+	mi := &file_wire_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +743,7 @@ func (x *Specs) String() string {
 func (*Specs) ProtoMessage() {}
 
 func (x *Specs) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[3]
+	mi := &file_wire_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +756,7 @@ func (x *Specs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Specs.ProtoReflect.Descriptor instead.
 func (*Specs) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{3}
+	return file_wire_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Specs) GetVersion() uint32 {
@@ -758,7 +823,7 @@ type Spec struct {
 
 func (x *Spec) Reset() {
 	*x = Spec{}
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +835,7 @@ func (x *Spec) String() string {
 func (*Spec) ProtoMessage() {}
 
 func (x *Spec) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +848,7 @@ func (x *Spec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spec.ProtoReflect.Descriptor instead.
 func (*Spec) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{4}
+	return file_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Spec) GetSignal() string {
@@ -894,7 +959,7 @@ type SignedDecisions struct {
 
 func (x *SignedDecisions) Reset() {
 	*x = SignedDecisions{}
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +971,7 @@ func (x *SignedDecisions) String() string {
 func (*SignedDecisions) ProtoMessage() {}
 
 func (x *SignedDecisions) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +984,7 @@ func (x *SignedDecisions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignedDecisions.ProtoReflect.Descriptor instead.
 func (*SignedDecisions) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{5}
+	return file_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SignedDecisions) GetVersion() uint32 {
@@ -984,7 +1049,7 @@ type Decisions struct {
 
 func (x *Decisions) Reset() {
 	*x = Decisions{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1061,7 @@ func (x *Decisions) String() string {
 func (*Decisions) ProtoMessage() {}
 
 func (x *Decisions) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1074,7 @@ func (x *Decisions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decisions.ProtoReflect.Descriptor instead.
 func (*Decisions) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Decisions) GetVersion() uint32 {
@@ -1086,7 +1151,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1163,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1176,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Command) GetId() string {
@@ -1262,7 +1327,7 @@ type State struct {
 
 func (x *State) Reset() {
 	*x = State{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1339,7 @@ func (x *State) String() string {
 func (*State) ProtoMessage() {}
 
 func (x *State) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1352,7 @@ func (x *State) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use State.ProtoReflect.Descriptor instead.
 func (*State) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *State) GetVersion() uint32 {
@@ -1376,7 +1441,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1453,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1466,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Reply) GetId() string {
@@ -1466,7 +1531,7 @@ type Renewal struct {
 
 func (x *Renewal) Reset() {
 	*x = Renewal{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1543,7 @@ func (x *Renewal) String() string {
 func (*Renewal) ProtoMessage() {}
 
 func (x *Renewal) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1556,7 @@ func (x *Renewal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewal.ProtoReflect.Descriptor instead.
 func (*Renewal) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Renewal) GetVersion() uint32 {
@@ -1536,7 +1601,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1613,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1626,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Renewed) GetVersion() uint32 {
@@ -1612,7 +1677,7 @@ type Command_Rollout struct {
 
 func (x *Command_Rollout) Reset() {
 	*x = Command_Rollout{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1689,7 @@ func (x *Command_Rollout) String() string {
 func (*Command_Rollout) ProtoMessage() {}
 
 func (x *Command_Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1702,7 @@ func (x *Command_Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Rollout.ProtoReflect.Descriptor instead.
 func (*Command_Rollout) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7, 0}
+	return file_wire_proto_rawDescGZIP(), []int{8, 0}
 }
 
 func (x *Command_Rollout) GetStep() uint32 {
@@ -1688,7 +1753,7 @@ type Command_Cap struct {
 
 func (x *Command_Cap) Reset() {
 	*x = Command_Cap{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1765,7 @@ func (x *Command_Cap) String() string {
 func (*Command_Cap) ProtoMessage() {}
 
 func (x *Command_Cap) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1778,7 @@ func (x *Command_Cap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Cap.ProtoReflect.Descriptor instead.
 func (*Command_Cap) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7, 1}
+	return file_wire_proto_rawDescGZIP(), []int{8, 1}
 }
 
 func (x *Command_Cap) GetTask() string {
@@ -1761,7 +1826,7 @@ type Command_Uncap struct {
 
 func (x *Command_Uncap) Reset() {
 	*x = Command_Uncap{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1838,7 @@ func (x *Command_Uncap) String() string {
 func (*Command_Uncap) ProtoMessage() {}
 
 func (x *Command_Uncap) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1851,7 @@ func (x *Command_Uncap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Uncap.ProtoReflect.Descriptor instead.
 func (*Command_Uncap) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7, 2}
+	return file_wire_proto_rawDescGZIP(), []int{8, 2}
 }
 
 func (x *Command_Uncap) GetTask() string {
@@ -1814,7 +1879,7 @@ type Command_Protect struct {
 
 func (x *Command_Protect) Reset() {
 	*x = Command_Protect{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1891,7 @@ func (x *Command_Protect) String() string {
 func (*Command_Protect) ProtoMessage() {}
 
 func (x *Command_Protect) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1904,7 @@ func (x *Command_Protect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Protect.ProtoReflect.Descriptor instead.
 func (*Command_Protect) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7, 3}
+	return file_wire_proto_rawDescGZIP(), []int{8, 3}
 }
 
 func (x *Command_Protect) GetTask() string {
@@ -1876,7 +1941,7 @@ type Command_Many struct {
 
 func (x *Command_Many) Reset() {
 	*x = Command_Many{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +1953,7 @@ func (x *Command_Many) String() string {
 func (*Command_Many) ProtoMessage() {}
 
 func (x *Command_Many) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +1966,7 @@ func (x *Command_Many) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Many.ProtoReflect.Descriptor instead.
 func (*Command_Many) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7, 4}
+	return file_wire_proto_rawDescGZIP(), []int{8, 4}
 }
 
 func (x *Command_Many) GetJob() string {
@@ -1934,7 +1999,7 @@ type Command_Enforcement struct {
 
 func (x *Command_Enforcement) Reset() {
 	*x = Command_Enforcement{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1946,7 +2011,7 @@ func (x *Command_Enforcement) String() string {
 func (*Command_Enforcement) ProtoMessage() {}
 
 func (x *Command_Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2024,7 @@ func (x *Command_Enforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Enforcement.ProtoReflect.Descriptor instead.
 func (*Command_Enforcement) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7, 5}
+	return file_wire_proto_rawDescGZIP(), []int{8, 5}
 }
 
 func (x *Command_Enforcement) GetMode() string {
@@ -1978,7 +2043,7 @@ type Command_Pardon struct {
 
 func (x *Command_Pardon) Reset() {
 	*x = Command_Pardon{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2055,7 @@ func (x *Command_Pardon) String() string {
 func (*Command_Pardon) ProtoMessage() {}
 
 func (x *Command_Pardon) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2068,7 @@ func (x *Command_Pardon) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command_Pardon.ProtoReflect.Descriptor instead.
 func (*Command_Pardon) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7, 6}
+	return file_wire_proto_rawDescGZIP(), []int{8, 6}
 }
 
 func (x *Command_Pardon) GetJob() string {
@@ -2018,7 +2083,11 @@ var File_wire_proto protoreflect.FileDescriptor
 const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"wire.proto\x12\rquell.wire.v1\"\x90\x04\n" +
+	"wire.proto\x12\rquell.wire.v1\"g\n" +
+	"\x06Bundle\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
+	"\bmessages\x18\x02 \x03(\fR\bmessages\x12'\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type\"\x90\x04\n" +
 	"\aColumns\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12\x12\n" +
@@ -2176,7 +2245,7 @@ const file_wire_proto_rawDesc = "" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12\x16\n" +
 	"\x06tokens\x18\x03 \x03(\tR\x06tokens\x12\x18\n" +
 	"\arefused\x18\x04 \x01(\tR\arefused\x12'\n" +
-	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type*\xc2\x01\n" +
+	"\x04type\x18\x1e \x01(\x0e2\x13.quell.wire.v1.TypeR\x04type*\xd3\x01\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -2190,7 +2259,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eTYPE_DECISIONS\x10\n" +
 	"\x12\x0e\n" +
 	"\n" +
-	"TYPE_STATE\x10\v\"\x04\b\x04\x10\x04\"\x04\b\x05\x10\x05\"\x04\b\x06\x10\x06*c\n" +
+	"TYPE_STATE\x10\v\x12\x0f\n" +
+	"\vTYPE_BUNDLE\x10\f\"\x04\b\x04\x10\x04\"\x04\b\x05\x10\x05\"\x04\b\x06\x10\x06*c\n" +
 	"\x05Class\x12\x15\n" +
 	"\x11CLASS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CLASS_BEST_EFFORT\x10\x01\x12\x0f\n" +
@@ -2210,62 +2280,64 @@ func file_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_wire_proto_goTypes = []any{
 	(Type)(0),                   // 0: quell.wire.v1.Type
 	(Class)(0),                  // 1: quell.wire.v1.Class
 	(Record_Kind)(0),            // 2: quell.wire.v1.Record.Kind
 	(Spec_State)(0),             // 3: quell.wire.v1.Spec.State
-	(*Columns)(nil),             // 4: quell.wire.v1.Columns
-	(*Extra)(nil),               // 5: quell.wire.v1.Extra
-	(*Record)(nil),              // 6: quell.wire.v1.Record
-	(*Specs)(nil),               // 7: quell.wire.v1.Specs
-	(*Spec)(nil),                // 8: quell.wire.v1.Spec
-	(*SignedDecisions)(nil),     // 9: quell.wire.v1.SignedDecisions
-	(*Decisions)(nil),           // 10: quell.wire.v1.Decisions
-	(*Command)(nil),             // 11: quell.wire.v1.Command
-	(*State)(nil),               // 12: quell.wire.v1.State
-	(*Reply)(nil),               // 13: quell.wire.v1.Reply
-	(*Renewal)(nil),             // 14: quell.wire.v1.Renewal
-	(*Renewed)(nil),             // 15: quell.wire.v1.Renewed
-	(*Command_Rollout)(nil),     // 16: quell.wire.v1.Command.Rollout
-	(*Command_Cap)(nil),         // 17: quell.wire.v1.Command.Cap
-	(*Command_Uncap)(nil),       // 18: quell.wire.v1.Command.Uncap
-	(*Command_Protect)(nil),     // 19: quell.wire.v1.Command.Protect
-	(*Command_Many)(nil),        // 20: quell.wire.v1.Command.Many
-	(*Command_Enforcement)(nil), // 21: quell.wire.v1.Command.Enforcement
-	(*Command_Pardon)(nil),      // 22: quell.wire.v1.Command.Pardon
+	(*Bundle)(nil),              // 4: quell.wire.v1.Bundle
+	(*Columns)(nil),             // 5: quell.wire.v1.Columns
+	(*Extra)(nil),               // 6: quell.wire.v1.Extra
+	(*Record)(nil),              // 7: quell.wire.v1.Record
+	(*Specs)(nil),               // 8: quell.wire.v1.Specs
+	(*Spec)(nil),                // 9: quell.wire.v1.Spec
+	(*SignedDecisions)(nil),     // 10: quell.wire.v1.SignedDecisions
+	(*Decisions)(nil),           // 11: quell.wire.v1.Decisions
+	(*Command)(nil),             // 12: quell.wire.v1.Command
+	(*State)(nil),               // 13: quell.wire.v1.State
+	(*Reply)(nil),               // 14: quell.wire.v1.Reply
+	(*Renewal)(nil),             // 15: quell.wire.v1.Renewal
+	(*Renewed)(nil),             // 16: quell.wire.v1.Renewed
+	(*Command_Rollout)(nil),     // 17: quell.wire.v1.Command.Rollout
+	(*Command_Cap)(nil),         // 18: quell.wire.v1.Command.Cap
+	(*Command_Uncap)(nil),       // 19: quell.wire.v1.Command.Uncap
+	(*Command_Protect)(nil),     // 20: quell.wire.v1.Command.Protect
+	(*Command_Many)(nil),        // 21: quell.wire.v1.Command.Many
+	(*Command_Enforcement)(nil), // 22: quell.wire.v1.Command.Enforcement
+	(*Command_Pardon)(nil),      // 23: quell.wire.v1.Command.Pardon
 }
 var file_wire_proto_depIdxs = []int32{
-	1,  // 0: quell.wire.v1.Columns.class:type_name -> quell.wire.v1.Class
-	5,  // 1: quell.wire.v1.Columns.extras:type_name -> quell.wire.v1.Extra
-	0,  // 2: quell.wire.v1.Columns.type:type_name -> quell.wire.v1.Type
-	2,  // 3: quell.wire.v1.Record.kind:type_name -> quell.wire.v1.Record.Kind
-	0,  // 4: quell.wire.v1.Record.type:type_name -> quell.wire.v1.Type
-	8,  // 5: quell.wire.v1.Specs.specs:type_name -> quell.wire.v1.Spec
-	0,  // 6: quell.wire.v1.Specs.type:type_name -> quell.wire.v1.Type
-	3,  // 7: quell.wire.v1.Spec.state:type_name -> quell.wire.v1.Spec.State
-	0,  // 8: quell.wire.v1.SignedDecisions.type:type_name -> quell.wire.v1.Type
-	11, // 9: quell.wire.v1.Decisions.list:type_name -> quell.wire.v1.Command
-	0,  // 10: quell.wire.v1.Decisions.type:type_name -> quell.wire.v1.Type
-	17, // 11: quell.wire.v1.Command.cap:type_name -> quell.wire.v1.Command.Cap
-	18, // 12: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
-	19, // 13: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
-	21, // 14: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
-	22, // 15: quell.wire.v1.Command.pardon:type_name -> quell.wire.v1.Command.Pardon
-	16, // 16: quell.wire.v1.Command.rollout:type_name -> quell.wire.v1.Command.Rollout
-	13, // 17: quell.wire.v1.State.outcomes:type_name -> quell.wire.v1.Reply
-	0,  // 18: quell.wire.v1.State.type:type_name -> quell.wire.v1.Type
-	0,  // 19: quell.wire.v1.Renewal.type:type_name -> quell.wire.v1.Type
-	0,  // 20: quell.wire.v1.Renewed.type:type_name -> quell.wire.v1.Type
-	20, // 21: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
-	20, // 22: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
-	20, // 23: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	0,  // 0: quell.wire.v1.Bundle.type:type_name -> quell.wire.v1.Type
+	1,  // 1: quell.wire.v1.Columns.class:type_name -> quell.wire.v1.Class
+	6,  // 2: quell.wire.v1.Columns.extras:type_name -> quell.wire.v1.Extra
+	0,  // 3: quell.wire.v1.Columns.type:type_name -> quell.wire.v1.Type
+	2,  // 4: quell.wire.v1.Record.kind:type_name -> quell.wire.v1.Record.Kind
+	0,  // 5: quell.wire.v1.Record.type:type_name -> quell.wire.v1.Type
+	9,  // 6: quell.wire.v1.Specs.specs:type_name -> quell.wire.v1.Spec
+	0,  // 7: quell.wire.v1.Specs.type:type_name -> quell.wire.v1.Type
+	3,  // 8: quell.wire.v1.Spec.state:type_name -> quell.wire.v1.Spec.State
+	0,  // 9: quell.wire.v1.SignedDecisions.type:type_name -> quell.wire.v1.Type
+	12, // 10: quell.wire.v1.Decisions.list:type_name -> quell.wire.v1.Command
+	0,  // 11: quell.wire.v1.Decisions.type:type_name -> quell.wire.v1.Type
+	18, // 12: quell.wire.v1.Command.cap:type_name -> quell.wire.v1.Command.Cap
+	19, // 13: quell.wire.v1.Command.uncap:type_name -> quell.wire.v1.Command.Uncap
+	20, // 14: quell.wire.v1.Command.protect:type_name -> quell.wire.v1.Command.Protect
+	22, // 15: quell.wire.v1.Command.enforcement:type_name -> quell.wire.v1.Command.Enforcement
+	23, // 16: quell.wire.v1.Command.pardon:type_name -> quell.wire.v1.Command.Pardon
+	17, // 17: quell.wire.v1.Command.rollout:type_name -> quell.wire.v1.Command.Rollout
+	14, // 18: quell.wire.v1.State.outcomes:type_name -> quell.wire.v1.Reply
+	0,  // 19: quell.wire.v1.State.type:type_name -> quell.wire.v1.Type
+	0,  // 20: quell.wire.v1.Renewal.type:type_name -> quell.wire.v1.Type
+	0,  // 21: quell.wire.v1.Renewed.type:type_name -> quell.wire.v1.Type
+	21, // 22: quell.wire.v1.Command.Cap.many:type_name -> quell.wire.v1.Command.Many
+	21, // 23: quell.wire.v1.Command.Uncap.many:type_name -> quell.wire.v1.Command.Many
+	21, // 24: quell.wire.v1.Command.Protect.many:type_name -> quell.wire.v1.Command.Many
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -2273,7 +2345,7 @@ func file_wire_proto_init() {
 	if File_wire_proto != nil {
 		return
 	}
-	file_wire_proto_msgTypes[7].OneofWrappers = []any{
+	file_wire_proto_msgTypes[8].OneofWrappers = []any{
 		(*Command_Cap_)(nil),
 		(*Command_Uncap_)(nil),
 		(*Command_Protect_)(nil),
@@ -2286,7 +2358,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -17,11 +17,11 @@ type room struct {
 }
 
 var rooms = []room{
-	{"core", "the pure loop: samples in, findings and actions out", 11_500},
+	{"core", "the pure loop: samples in, findings and actions out", 11_600},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
 	{"machine", "what is read from and written to a Linux machine", 16_000},
 	{"agent", "the daemon of each machine", 8_500},
-	{"cluster", "the bus, the store and the server", 17_300},
+	{"cluster", "the bus, the store and the server", 17_400},
 	{"lab", "interference measured under control", 33_000},
 	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
 	{"people", "what people see and type", 14_500},

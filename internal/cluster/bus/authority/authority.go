@@ -75,7 +75,8 @@ const (
 	// Agent may publish samples, records and replies of its own machine, and read specs
 	// and the commands to that machine. It has no access to any other machine.
 	Agent Role = "agent"
-	// Server may do everything where the streams and the commands are, and signs commands.
+	// Server may do everything where the buckets and the commands are, receives samples and
+	// records, and signs commands.
 	Server Role = "server"
 	// Viewer may listen to samples, records and specs, and change nothing.
 	Viewer Role = "viewer"
@@ -230,7 +231,11 @@ func permissions(role Role, name string) (map[credential.Account]jwt.Permissions
 	}
 	switch role {
 	case Server:
-		return map[credential.Account]jwt.Permissions{credential.Store: {}, credential.Commands: {}}, nil
+		return map[credential.Account]jwt.Permissions{
+			credential.Store: {}, credential.Commands: {},
+			// It answers into machines' inboxes.
+			credential.Samples: allow(jwt.StringList{"inbox.*.>"}, jwt.StringList{wire.AllSamples, wire.AllRecords, inbox}),
+		}, nil
 	case Agent:
 		return map[credential.Account]jwt.Permissions{
 			credential.Samples: allow(jwt.StringList{wire.SampleSubject(name), wire.RecordSubject(name)}, jwt.StringList{inbox}),
@@ -241,31 +246,23 @@ func permissions(role Role, name string) (map[credential.Account]jwt.Permissions
 		}, nil
 	case Viewer:
 		return map[credential.Account]jwt.Permissions{
-			credential.Store: {Pub: jwt.Permission{Deny: jwt.StringList{">"}}, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSamples, wire.AllRecords}}},
-			credential.Specs: allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+			credential.Samples: {Pub: jwt.Permission{Deny: jwt.StringList{">"}}, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSamples, wire.AllRecords}}},
+			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
 		}, nil
 	}
 	return nil, fmt.Errorf("issue credentials: role %q: want agent, viewer or server", role)
 }
 
-// share sets what crosses from one account to another: what agents send, to the streams;
-// requests for specs, to their bucket; and announcements of specs, to those who read
-// them. NATS's answer to such a request goes back to the requesting account, and no
+// share sets what crosses from one account to another: requests for specs, to their bucket; and
+// announcements of specs, to those who read them. NATS's answer to such a request goes back to the requesting account, and no
 // further.
 func share(name credential.Account, store string, c *jwt.AccountClaims) {
-	service := func(subject jwt.Subject) *jwt.Import {
-		return &jwt.Import{Name: string(subject), Subject: subject, Account: store, Type: jwt.Service}
-	}
 	switch name {
 	case credential.Store:
-		for _, subject := range []jwt.Subject{wire.AllUp, readSpecs} {
-			c.Exports.Add(&jwt.Export{Name: string(subject), Subject: subject, Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton})
-		}
+		c.Exports.Add(&jwt.Export{Name: readSpecs, Subject: readSpecs, Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton})
 		c.Exports.Add(&jwt.Export{Name: wire.AllSpecs, Subject: wire.AllSpecs, Type: jwt.Stream})
 		c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	case credential.Samples:
-		c.Imports.Add(service(wire.AllUp))
 	case credential.Specs:
-		c.Imports.Add(service(readSpecs), &jwt.Import{Name: wire.AllSpecs, Subject: wire.AllSpecs, Account: store, Type: jwt.Stream})
+		c.Imports.Add(&jwt.Import{Name: readSpecs, Subject: readSpecs, Account: store, Type: jwt.Service}, &jwt.Import{Name: wire.AllSpecs, Subject: wire.AllSpecs, Account: store, Type: jwt.Stream})
 	}
 }

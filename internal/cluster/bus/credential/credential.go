@@ -24,16 +24,15 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Account is a part of the bus. NATS sends its own answers (an acknowledgement, the value of
-// a key) to any subject that a client names, and checks no permission for that. So what
+// Account is a part of the bus. NATS sends its own answers (the value of a key, for example) to any subject that a client names, and checks no permission for that. So what
 // such an answer must not reach is in another account than the client. What crosses from
 // one account to another is listed in package authority.
 type Account string
 
 // The accounts.
 const (
-	Store    Account = "store"    // the streams and buckets; only servers publish here
-	Samples  Account = "samples"  // from where agents publish samples and records
+	Store    Account = "store"    // the buckets; only servers publish here
+	Samples  Account = "samples"  // samples and records, to servers: NATS itself answers nothing here
 	Specs    Account = "specs"    // from where agents and viewers read specs
 	Commands Account = "commands" // commands and replies: NATS itself answers nothing here
 )

@@ -36,8 +36,8 @@ func TestFile(t *testing.T) {
 	}
 	for role, accounts := range map[authority.Role][]credential.Account{
 		authority.Agent:  {credential.Samples, credential.Specs, credential.Commands},
-		authority.Server: {credential.Store, credential.Commands},
-		authority.Viewer: {credential.Store, credential.Specs},
+		authority.Server: {credential.Store, credential.Samples, credential.Commands},
+		authority.Viewer: {credential.Samples, credential.Specs},
 	} {
 		text := issue(t, a, role, time.Hour)
 		f, err := credential.Parse(text)

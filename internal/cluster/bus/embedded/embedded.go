@@ -20,22 +20,19 @@ import (
 
 // Options of a server. Dir is required.
 type Options struct {
-	Dir string // directory of streams and bucket
+	Dir string // directory of the buckets
 	// Listen is HOST:PORT for agents and tools; port 0: any; empty: only this
 	// process can connect.
 	Listen string
 	// TLS is the configuration of the listeners; nil: plain text, for loopback.
 	TLS *tls.Config
-	// SyncAlways fsyncs before each acknowledgement. Otherwise streams are fsynced every
-	// second; agents keep acknowledged messages for ten seconds.
+	// SyncAlways fsyncs each write to a bucket before it is acknowledged. Otherwise buckets are
+	// fsynced every second.
 	SyncAlways bool
 	// Connections is the maximum number of connections, so that clients leave the process
 	// its file descriptors; 0: NATS's default.
 	Connections int
-	// MaxStore bounds streams and buckets together, bytes; 0: NATS's default, three quarters of
-	// what is free on the disk.
-	MaxStore int64
-	Log      *slog.Logger
+	Log         *slog.Logger
 	// Refused is called with each operation that was refused to a client, in a separate
 	// goroutine; nil: refusals are not reported.
 	Refused func(Refusal)
@@ -52,7 +49,7 @@ type Server struct {
 	watcher *watcher // nil: refusals are not reported
 }
 
-// startWait is how long a server may take to be ready: it reads its streams first.
+// startWait is how long a server may take to be ready: it reads its buckets first.
 const startWait = time.Minute
 
 // Start starts a server that accepts clients with credentials of the authority, and
@@ -91,12 +88,12 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		}
 	}
 	opts := &server.Options{
-		JetStream: true, StoreDir: o.Dir, JetStreamMaxStore: o.MaxStore, DontListen: o.Listen == "",
+		JetStream: true, StoreDir: o.Dir, DontListen: o.Listen == "",
 		SyncInterval: time.Second, SyncAlways: o.SyncAlways,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
 		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20, MaxConn: cmp.Or(o.Connections, maxConnections),
-		// The cache maps subjects to subscribers. Each acknowledgement has its own
-		// subject, which would evict the useful entries.
+		// The cache maps subjects to subscribers. Each answer has its own subject, which would
+		// evict the useful entries.
 		NoSublistCache: true,
 	}
 	if o.Listen != "" {

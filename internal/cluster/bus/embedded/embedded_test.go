@@ -57,7 +57,7 @@ func TestInProcess(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 		defer cancel()
 		b, err := bus.Open(ctx, bus.Options{Name: "server", Credentials: creds, InProcess: s, Log: slog.New(slog.DiscardHandler)},
-			bus.StreamOptions{MaxBytes: 1 << 20})
+			bus.Settings{Waiting: bus.MinWaiting})
 		if err != nil {
 			t.Fatal(err)
 		}

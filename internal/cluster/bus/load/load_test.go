@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,11 +24,58 @@ import (
 
 func TestMain(m *testing.M) { quelltest.Main(m) }
 
-// rig is a NATS server with quell's streams.
+// rig is a NATS server with a server of quell that stores in memory.
 type rig struct {
 	a   *authority.Authority
 	url string
 	bus *bus.Bus
+
+	mu      sync.Mutex
+	next    map[string]uint64 // by machine: the number of its newest batch
+	batches uint64
+	wrong   error
+}
+
+// store stores what comes, and acknowledges it each interval.
+func (r *rig) store(t *testing.T, interval time.Duration) {
+	t.Helper()
+	r.next = map[string]uint64{}
+	c, err := r.bus.Consume(t.Context(), bus.Samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for due := time.Now(); ctx.Err() == nil; due = due.Add(interval) {
+			commit, cancel := context.WithDeadline(ctx, due.Add(interval))
+			for commit.Err() == nil {
+				all, err := c.Fetch(commit, nil, 100)
+				r.take(all, err)
+			}
+			cancel()
+			c.Ack(1 << 60)
+		}
+	})
+	t.Cleanup(func() { stop(); running.Wait(); c.Close() })
+}
+
+func (r *rig) take(all []bus.Message, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range all {
+		var b wire.Batch
+		if err == nil {
+			err = all[i].Batch(&b)
+		}
+		if r.next[b.Machine]++; err == nil && (b.N != r.next[b.Machine] || len(b.Samples) != 5) {
+			err = fmt.Errorf("batch %d of %s comes where %d should, %d samples", b.N, b.Machine, r.next[b.Machine], len(b.Samples))
+		}
+		r.batches++
+	}
+	if r.wrong == nil {
+		r.wrong = err
+	}
 }
 
 func newRig(t *testing.T) *rig {
@@ -50,7 +98,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.bus, err = bus.Open(t.Context(), bus.Options{URL: r.url, Name: "server", Credentials: creds, Log: slog.New(slog.DiscardHandler)}, bus.StreamOptions{MaxBytes: 1 << 30})
+	r.bus, err = bus.Open(t.Context(), bus.Options{URL: r.url, Name: "server", Credentials: creds, Log: slog.New(slog.DiscardHandler)}, bus.Settings{Waiting: bus.MinWaiting})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,47 +116,43 @@ func (r *rig) issue(t *testing.T, role authority.Role, name string) (string, err
 }
 
 func (r *rig) options(t *testing.T) Options {
-	return Options{Machines: 7, Tasks: 5, Period: 50 * time.Millisecond, For: time.Second, Seed: 1, URL: r.url, Every: time.Second, Settle: 50 * time.Millisecond,
+	return Options{Machines: 7, Tasks: 5, Period: 50 * time.Millisecond, For: time.Second, Seed: 1, URL: r.url, Every: time.Second, Finish: time.Minute, Settle: 50 * time.Millisecond,
 		Credentials: func(machine string) (string, error) { return r.issue(t, authority.Agent, machine) }}
 }
 
-// TestWhatIsAcknowledgedIsThere: what is reported as acknowledged is in the stream, each
-// machine's batches in order.
+// TestWhatIsAcknowledgedIsThere: what is reported as acknowledged has come, each machine's batches
+// in order. A server that answers seldom gets more batches at a time, and none is left.
 func TestWhatIsAcknowledgedIsThere(t *testing.T) {
 	r := newRig(t)
-	got, err := Run(t.Context(), r.options(t))
+	r.store(t, 250*time.Millisecond)
+	o := r.options(t)
+	o.Drain = time.Minute
+	got, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Batches == 0 || got.Acknowledged != 5*got.Batches || got.WireBytes < 10 || got.Resends != 0 || got.AckP50 <= 0 || got.AckP99 < got.AckP50 {
+	const due = 7 * 20 // batches
+	if got.Batches != due || got.Acknowledged != 5*due || got.Left != 0 || got.WireBytes < 10 || got.AckP50 <= 0 || got.AckP99 < got.AckP50 {
 		t.Errorf("%+v", got)
 	}
-	c, err := r.bus.Consume(t.Context(), bus.Samples)
-	if err != nil {
-		t.Fatal(err)
+	if got.Deliveries == 0 || got.Deliveries > due*2/3 {
+		t.Errorf("%d batches came in %d deliveries", got.Batches, got.Deliveries)
 	}
-	defer c.Close()
-	next := map[string]uint64{}
-	for n := uint64(0); n < got.Batches; {
-		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-		all, err := c.Fetch(ctx, nil, 100)
-		cancel()
-		if err != nil || len(all) == 0 {
-			t.Fatalf("%d of %d, %v", n, got.Batches, err)
-		}
-		n += uint64(len(all))
-		for i := range all {
-			var b wire.Batch
-			if err := all[i].Batch(&b); err != nil {
-				t.Fatal(err)
-			}
-			if next[b.Machine]++; b.N != next[b.Machine] || len(b.Samples) != 5 {
-				t.Fatalf("batch %d of %s comes where %d should, %d samples", b.N, b.Machine, next[b.Machine], len(b.Samples))
-			}
-		}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.batches != due || len(r.next) != 7 || r.wrong != nil {
+		t.Errorf("%d batches of %d machines came, %v", r.batches, len(r.next), r.wrong)
 	}
-	if len(next) != 7 {
-		t.Errorf("%d machines, want 7", len(next))
+}
+
+// TestWhatIsLeft: what a server does not accept is reported.
+func TestWhatIsLeft(t *testing.T) {
+	r := newRig(t)
+	o := r.options(t)
+	o.Finish = 0
+	got, err := Run(t.Context(), o)
+	if err != nil || got.Batches != 0 || got.Resends == 0 || got.Left < 7*18 || !strings.Contains(got.AgainWhy, "no quell-server receives") {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
@@ -138,6 +182,7 @@ func TestSeed(t *testing.T) {
 
 func TestInterruptedItSaysWhatCameOfIt(t *testing.T) {
 	r := newRig(t)
+	r.store(t, 50*time.Millisecond)
 	o := r.options(t)
 	o.For, o.Every = time.Hour, 10*time.Millisecond
 	ctx, stop := context.WithCancel(t.Context())
@@ -166,7 +211,7 @@ func TestNobodyThere(t *testing.T) {
 	// ends.
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	o.For = time.Second
+	o.For, o.Finish = time.Second, 0
 	got, err := Run(ctx, o)
 	if err == nil && got.Acknowledged > 0 {
 		t.Errorf("%+v", got)
@@ -219,14 +264,14 @@ func TestSlowest(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	r := &Result{Machines: 6000, Tasks: 50, Period: 1, Seconds: 300, Acknowledged: 90_000_000, Rate: 300_000, Slowest: 299_000, WireBytes: 60.25, AckP50: 0.001, AckP99: 0.05,
-		Resends: 2, AgainWhy: "lost", PlayerCPU: 0.5,
-		Server: &ServerResult{Committed: 90_000_000, CommitRate: 298_000, CPU: 1.2, PerSample: 4, PeakRSS: 5e8, StoredBytes: 9.75, Commits: 150, Segments: 20, Duplicates: 1}}
+	r := &Result{Machines: 6000, Tasks: 50, Period: 1, Seconds: 300, Acknowledged: 90_000_000, Rate: 300_000, Slowest: 299_000, WireBytes: 60.25, AckP50: 1.2, AckP99: 2.5,
+		Deliveries: 600_000, Left: 3, Resends: 2, AgainWhy: "lost", PlayerCPU: 0.5,
+		Server: &ServerResult{Committed: 90_000_000, CommitRate: 298_000, CPU: 1.2, PerSample: 4, PeakRSS: 5e8, PeakWaiting: 7e6, PeakOldest: 3, Refused: 4, StoredBytes: 9.75, Commits: 150, Segments: 20, Duplicates: 1}}
 	var b bytes.Buffer
 	if err := r.Text(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"6,000 machines × 50 tasks, a batch each 1s, for 5m0s", "90,000,000 samples, 300,000/s; 299,000/s in the slowest", "1.0 ms (median), 50.0 ms",
+	for _, want := range []string{"6,000 machines × 50 tasks, a batch each 1s, for 5m0s", "90,000,000 samples, 300,000/s; 299,000/s in the slowest", "after 1.2s (median), 2.5s (99 %); 600,000 deliveries, 2 were sent again", "3 batches were due and not sent", "at most 7.0 MB of messages and 3s; 4 deliveries found no room",
 		"reason: lost", "1.20 CPU-s/s, 4.00 µs a sample; at most 500 MB", "9.8 B a sample", "1 batches came twice"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, b.String())

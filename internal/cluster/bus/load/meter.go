@@ -21,6 +21,9 @@ type Usage struct {
 	Pending    float64 // accepted and not committed; records too
 	Duplicates float64 // batches dropped because they were accepted before
 	Rejected   float64 // samples
+	Waiting    float64 // bytes of messages in memory that are not read yet
+	Refused    float64 // deliveries for which there was no room
+	Oldest     float64 // s that the oldest message has waited to be stored
 	Commits    float64
 	Merged     float64 // segments
 	Segments   float64
@@ -64,6 +67,7 @@ func parse(text io.Reader) (u Usage, err error) {
 		"process_cpu_seconds_total": &u.CPU, "process_resident_memory_bytes": &u.RSS,
 		"quell_server_samples_total": &u.Samples, "quell_server_pending_rows": &u.Pending,
 		"quell_server_duplicate_batches_total": &u.Duplicates, "quell_server_rejected_samples_total": &u.Rejected,
+		"quell_server_waiting_bytes": &u.Waiting, "quell_server_refused_deliveries_total": &u.Refused, "quell_server_oldest_message_seconds": &u.Oldest,
 		"quell_server_commits_total": &u.Commits, "quell_server_merged_segments_total": &u.Merged, "quell_server_segments": &u.Segments,
 		"quell_server_stored_rows": &u.Rows, "quell_server_stored_bytes": &u.Bytes,
 	} {
@@ -89,7 +93,7 @@ type meter struct {
 	*runner
 	first    Usage
 	last     Usage
-	peak     float64 // RSS, bytes
+	peak     Usage // RSS, Waiting and Oldest: the highest
 	readings []reading
 	own      float64 // CPU seconds of this process before the run
 	failed   error   // why the last reading of the server failed
@@ -115,7 +119,7 @@ func (m *meter) begin(ctx context.Context) error {
 	for n := 0; err != nil && n < 10 && wait(ctx, time.Second); n++ {
 		u, err = m.Meter(ctx)
 	}
-	m.first, m.last, m.peak = u, u, u.RSS
+	m.first, m.last, m.peak = u, u, u
 	return err
 }
 
@@ -125,10 +129,12 @@ func (m *meter) look(ctx context.Context, at time.Duration) {
 		u, err := m.Meter(ctx)
 		if m.failed = err; err == nil {
 			m.last = u
-			m.peak = max(m.peak, u.RSS)
+			m.peak.RSS, m.peak.Waiting, m.peak.Oldest = max(m.peak.RSS, u.RSS), max(m.peak.Waiting, u.Waiting), max(m.peak.Oldest, u.Oldest)
 		}
 	}
-	m.readings = append(m.readings, reading{at, m.acknowledged(), m.last})
+	if at <= m.For { // then less and less is sent
+		m.readings = append(m.readings, reading{at, m.acknowledged(), m.last})
+	}
 }
 
 // watch takes a reading every second until ctx ends, and reports progress.
@@ -142,7 +148,8 @@ func (m *meter) watch(ctx context.Context, began time.Time) {
 			continue
 		}
 		now := m.acknowledged()
-		m.Progress(Progress{Elapsed: at, Connected: int(m.connected.Load()), Acknowledged: now,
+		due := float64(min(at, m.For)) / float64(m.Period) * float64(m.Machines*m.Tasks)
+		m.Progress(Progress{Elapsed: at, Connected: int(m.connected.Load()), Acknowledged: now, Waiting: max(0, due-float64(now)),
 			Rate: float64(now-toldOf) / (at - told).Seconds(), Usage: m.last})
 		told, toldOf = at, now
 	}
@@ -159,11 +166,12 @@ type Result struct {
 	Rate         float64 `json:"rate"`
 	Slowest      float64 `json:"slowest"` // rate of acknowledgement in the slowest ten seconds
 	Batches      uint64  `json:"batches"`
+	Deliveries   uint64  `json:"deliveries"` // of one or more batches each
 	WireBytes    float64 `json:"wire_bytes"` // per sample
-	Resends      uint64  `json:"again"`      // resends of a batch
+	Resends      uint64  `json:"again"`      // resends of a delivery
 	AgainWhy     string  `json:"again_why,omitempty"`
-	Late         uint64  `json:"late"`    // batches made a period or more late
-	AckP50       float64 `json:"ack_p50"` // s
+	Left         uint64  `json:"left"`    // batches that were due and not sent: in agents' spools
+	AckP50       float64 `json:"ack_p50"` // s, from when a batch was due
 	AckP99       float64 `json:"ack_p99"`
 
 	PlayerCPU float64 `json:"player_cpu"` // CPU-s/s
@@ -179,6 +187,9 @@ type ServerResult struct {
 	CPU         float64 `json:"cpu"`          // CPU-s/s during sending
 	PerSample   float64 `json:"per_sample"`   // CPU-µs
 	PeakRSS     float64 `json:"peak_rss"`     // bytes
+	PeakWaiting float64 `json:"peak_waiting"` // bytes of messages that were not read yet
+	PeakOldest  float64 `json:"peak_oldest"`  // s that a message waited to be stored
+	Refused     float64 `json:"refused"`      // deliveries for which there was no room
 	StoredBytes float64 `json:"stored_bytes"` // per sample
 	Commits     float64 `json:"commits"`
 	Merged      float64 `json:"merged"` // segments
@@ -190,7 +201,7 @@ type ServerResult struct {
 // result waits for the server to settle and computes the result.
 func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error) {
 	r := &Result{Machines: m.Machines, Tasks: m.Tasks, Period: m.Period.Seconds(), Seconds: took.Seconds(),
-		Acknowledged: m.acknowledged(), Batches: m.batches.Load(), Resends: m.resends.Load(), Late: m.late.Load(),
+		Acknowledged: m.acknowledged(), Batches: m.batches.Load(), Deliveries: m.deliveries.Load(), Resends: m.resends.Load(), Left: m.left.Load(),
 		PlayerCPU: (ownCPU() - m.own) / took.Seconds(), Slowest: slowest(m.readings)}
 	r.Rate = float64(r.Acknowledged) / took.Seconds()
 	if r.Acknowledged > 0 {
@@ -221,7 +232,8 @@ func (m *meter) result(ctx context.Context, took time.Duration) (*Result, error)
 	}
 	last := m.last
 	s.SettleAfter = time.Since(ended).Seconds()
-	s.Committed, s.PeakRSS = last.committed()-m.first.committed(), m.peak
+	s.Committed, s.PeakRSS, s.PeakWaiting, s.PeakOldest = last.committed()-m.first.committed(), m.peak.RSS, m.peak.Waiting, m.peak.Oldest
+	s.Refused = last.Refused - m.first.Refused
 	if rows := last.Rows - m.first.Rows; rows > 0 {
 		s.StoredBytes = (last.Bytes - m.first.Bytes) / rows
 	}

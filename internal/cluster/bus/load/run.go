@@ -1,9 +1,11 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/bus"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/wire"
 )
 
 // Options are the options of a run.
@@ -20,8 +23,10 @@ type Options struct {
 	Tasks    int           // per machine, samples per batch
 	Period   time.Duration // from one batch of a machine to the next
 	For      time.Duration
-	Seed     uint64
-	URL      string // NATS server
+	// Drain is for how long machines then go on to send what they could not send in time.
+	Drain time.Duration
+	Seed  uint64
+	URL   string // NATS server
 	// Credentials returns the file of a machine's credentials.
 	Credentials func(machine string) (path string, err error)
 	// Meter reads the server's state and usage; nil: the server is not asked.
@@ -29,8 +34,8 @@ type Options struct {
 	// Progress is called every Every; nil: progress is not reported.
 	Progress func(Progress)
 	Every    time.Duration
-	// Finish is how long, after the end, a batch without acknowledgement is still sent again:
-	// until then it is unknown whether the stream has it.
+	// Finish is how long, after the end, a delivery without acknowledgement is still sent again:
+	// until then it is unknown whether the server has it.
 	Finish time.Duration
 	// Settle is how long to wait, after the last batch, until the server has committed
 	// what it acknowledged.
@@ -42,6 +47,7 @@ type Progress struct {
 	Elapsed      time.Duration
 	Connected    int
 	Acknowledged uint64  // samples
+	Waiting      float64 // samples that were due and are not acknowledged
 	Rate         float64 // samples per second since the last report
 	Usage        Usage
 }
@@ -53,14 +59,15 @@ const connectors = 32
 // runner is a run.
 type runner struct {
 	Options
-	machines  []*machine
-	senders   []*bus.Sender
-	connected atomic.Int64
-	batches   atomic.Uint64 // acknowledged
-	bytes     atomic.Uint64 // of the acknowledged batches
-	resends   atomic.Uint64 // resends of a batch
-	late      atomic.Uint64 // batches made a period or more late
-	took      [][]float32   // per machine, s from sending to acknowledgement
+	machines   []*machine
+	senders    []*bus.Sender
+	connected  atomic.Int64
+	batches    atomic.Uint64 // acknowledged
+	bytes      atomic.Uint64 // of the acknowledged batches
+	resends    atomic.Uint64 // resends of a delivery
+	left       atomic.Uint64 // batches due and never sent
+	deliveries atomic.Uint64 // acknowledged
+	took       [][]float32   // per machine and batch, s from when it was due to its acknowledgement
 
 	reason atomic.Pointer[error] // why a batch was resent last
 }
@@ -95,16 +102,19 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	began := time.Now()
-	play, stop := context.WithTimeout(ctx, o.For)
+	play, stop := context.WithTimeout(ctx, o.For+o.Drain)
 	defer stop()
 	var all sync.WaitGroup
 	for i := range p.machines {
 		all.Go(func() { p.run(play, i, began) })
 	}
+	go func() {
+		all.Wait()
+		stop()
+	}()
 	m.watch(play, began)
 	all.Wait()
-	took := time.Since(began)
-	return m.result(ctx, took)
+	return m.result(ctx, time.Since(began))
 }
 
 // connect connects all machines.
@@ -153,50 +163,84 @@ func (p *runner) dial(ctx context.Context, i int) error {
 	return nil
 }
 
-// retry is how long to wait before a batch is sent again.
+// retry is how long to wait before a delivery is sent again.
 const retry = 200 * time.Millisecond
 
-// run simulates one machine. The machines' sending times are spread over the period.
+// run simulates one machine. The machines' times are spread over the period. A machine makes a
+// batch each period, and delivers what it has made as an agent does. Batches that wait are made
+// when they are sent: a player does not have the disks of its agents.
 func (p *runner) run(ctx context.Context, i int, began time.Time) {
 	m, s := p.machines[i], p.senders[i]
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var ended time.Time // when ctx was first seen to have ended
-	for due := began.Add(p.Period * time.Duration(i) / time.Duration(p.Machines)); ; due = due.Add(p.Period) {
+	due := began.Add(p.Period * time.Duration(i) / time.Duration(p.Machines)) // of the next batch
+	ends := began.Add(p.For)                                                  // of making batches
+	drained := func() bool { return !due.Before(ends) }
+	defer func() {
+		if now := earlier(time.Now(), ends); due.Before(now) {
+			p.left.Add(uint64(now.Sub(due)/p.Period) + 1)
+		}
+	}()
+	for !drained() {
 		timer.Reset(time.Until(due))
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		now := time.Now()
-		if now.Sub(due) >= p.Period {
-			p.late.Add(1)
-		}
-		batch := m.tick(sample.At(now))
-		for {
-			// Sending of a batch is completed even if ctx ends, as in an agent.
-			err := s.Send(context.WithoutCancel(ctx), batch)
-			if err == nil {
-				p.bytes.Add(uint64(len(batch)))
+		var messages [][]byte
+		first := due
+		for size, now := 0, earlier(time.Now(), ends); ; {
+			data := bytes.Clone(m.tick(sample.At(due)))
+			messages, size, due = append(messages, data), size+wire.PackedSize(data), due.Add(p.Period)
+			if !due.Before(now) || size+len(data)+16 > s.Room() {
 				break
 			}
-			p.resends.Add(1)
-			p.reason.Store(&err)
-			if wait(ctx, retry) {
-				continue
-			}
-			if ended.IsZero() {
-				ended = time.Now()
-			}
-			if time.Since(ended) >= p.Finish {
-				return
-			}
-			wait(context.WithoutCancel(ctx), retry)
 		}
-		p.batches.Add(1)
-		p.took[i] = append(p.took[i], float32(time.Since(now).Seconds()))
+		if !p.deliver(ctx, i, messages) {
+			return
+		}
+		now := time.Now()
+		for at := first; at.Before(due); at = at.Add(p.Period) {
+			p.took[i] = append(p.took[i], float32(now.Sub(at).Seconds()))
+		}
 	}
+}
+
+// earlier returns the earlier of two times.
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// deliver sends a machine's messages until they are acknowledged, and reports whether they were.
+// It goes on for a while after ctx has ended: until there is an answer it is unknown whether the
+// server has stored them.
+func (p *runner) deliver(ctx context.Context, i int, messages [][]byte) bool {
+	finish, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(p.Finish, stop) })()
+	for pause := retry; ; pause = min(2*pause, 10*time.Second) {
+		err := p.senders[i].Send(finish, messages...)
+		if err == nil {
+			break
+		}
+		p.resends.Add(1)
+		p.reason.Store(&err)
+		if !wait(finish, pause/2+rand.N(pause)) {
+			return false
+		}
+	}
+	size := 0
+	for _, m := range messages {
+		size += len(m)
+	}
+	p.bytes.Add(uint64(size))
+	p.deliveries.Add(1)
+	p.batches.Add(uint64(len(messages)))
+	return true
 }
 
 // wait reports whether d passed before ctx ended.

@@ -1,6 +1,5 @@
 // Package spool is a queue of messages on disk between producer and sender. It is bounded
-// and ordered and survives a kill -9. An acknowledged message stays until it is released,
-// so that it can be sent again to a server that lost it in a power cut.
+// and ordered and survives a kill -9. A message stays until it is released.
 //
 // Messages are frames in segment files named by the number of their first message. A
 // segment is removed as a whole: when all of it is released, or, oldest first, when the
@@ -33,7 +32,6 @@ type Spool struct {
 	w        *os.File   // of the last segment; nil: the next message starts a segment
 	next     uint64     // number of the next message
 	syncedTo uint64     // all below are on disk; no other is returned, since its number is reused if writing it fails
-	acked    uint64     // all below are acknowledged
 	released uint64     // all below are no longer needed
 	stats    Stats
 
@@ -42,10 +40,10 @@ type Spool struct {
 
 // Stats counts the contents of a spool and its losses.
 type Stats struct {
-	Messages uint64 // not yet acknowledged
+	Messages uint64 // not released
 	Bytes    int64  // on disk
 	Appended uint64 // since Open
-	Dropped  uint64 // messages removed to keep the bound, never acknowledged
+	Dropped  uint64 // messages removed to keep the bound, never released
 	Damaged  uint64 // messages, or ends of segments, that cannot be read
 }
 
@@ -164,7 +162,6 @@ func (s *Spool) readMark() {
 	if len(s.segments) > 0 {
 		s.released = max(s.released, s.segments[0].first)
 	}
-	s.acked = s.released
 }
 
 // Append adds messages in order and returns when they are on disk. After an error none of
@@ -289,7 +286,7 @@ func (s *Spool) closeWriter() {
 func (s *Spool) bound() {
 	for s.stats.Bytes > s.max && len(s.segments) > 1 {
 		old := s.segments[0]
-		if from := max(old.first, s.acked); from < old.end {
+		if from := max(old.first, s.released); from < old.end {
 			s.stats.Dropped += old.end - from
 		}
 		s.remove()
@@ -302,7 +299,7 @@ func (s *Spool) remove() {
 	_ = os.Remove(old.path) // on failure it is found and sent again
 	s.stats.Bytes -= old.size
 	s.segments = s.segments[1:]
-	s.acked, s.released = max(s.acked, old.end), max(s.released, old.end)
+	s.released = max(s.released, old.end)
 }
 
 // Read returns the first readable message with that number or a higher one, and its
@@ -337,13 +334,6 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 	return 0, nil, nil
 }
 
-// Ack records that all messages below next are acknowledged.
-func (s *Spool) Ack(next uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.acked = max(s.acked, min(next, s.next))
-}
-
 // Release releases all messages below next. They may still be read again after a restart.
 func (s *Spool) Release(next uint64) {
 	s.mu.Lock()
@@ -351,7 +341,7 @@ func (s *Spool) Release(next uint64) {
 	if next = min(next, s.next); next <= s.released {
 		return
 	}
-	s.acked, s.released = max(s.acked, next), next
+	s.released = next
 	// Not synced: an older mark after a crash only causes resending.
 	_, _ = s.mark.WriteAt(fmt.Appendf(nil, "%020d\n", next), 0)
 	s.removeReleased()
@@ -375,7 +365,7 @@ func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Messages = s.next - min(s.next, max(s.acked, 1))
+	st.Messages = s.next - min(s.next, max(s.released, 1))
 	return st
 }
 

@@ -67,11 +67,10 @@ func TestComesBackInOrder(t *testing.T) {
 	if !slices.Equal(numbers, []uint64{1, 2, 3, 4}) || !slices.Equal(messages, []string{"a", "b", "c", "d"}) {
 		t.Errorf("%d: %q", numbers, messages)
 	}
-	s.Ack(3)
+	s.Release(3)
 	if st := s.Stats(); st.Messages != 2 || st.Dropped != 0 || st.Damaged != 0 || st.Appended != 1 {
 		t.Errorf("%+v", st)
 	}
-	s.Release(3)
 	s.Close()
 	s = open(t, dir, MinBytes)
 	if got := s.Released(); got != 3 {
@@ -153,7 +152,6 @@ func TestModel(t *testing.T) {
 				put(t, s, batch...)
 			case k < 8 && seed%2 == 1 && m.next > m.released: // else no message is taken, and it fills up
 				m.released += rng.Uint64N(m.next - m.released + 1)
-				s.Ack(m.released)
 				s.Release(m.released)
 			case k == 8:
 				dropped += s.Stats().Dropped
