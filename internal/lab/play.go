@@ -214,7 +214,7 @@ func (s *execution) living(ctx context.Context) error {
 			return fmt.Errorf("read the CPU time of %s: %w", a.part.Name(), err)
 		}
 		moved := u.Total() > a.seen.Total()
-		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.Workload.MayIdle() || a.aheadOfTarget() {
+		if a.seen = u; moved || a.part.Load.Control == "duty-cycle" && a.part.Target == 0 && len(s.cell.Steps) == 0 || a.part.MayIdle() || a.aheadOfTarget() {
 			a.quiet, a.ready = 0, false
 			continue
 		}
@@ -245,6 +245,9 @@ func (s *execution) handleExit(ctx context.Context, a *partRun) error {
 		if _, lost := lostHost(err); lost {
 			return err
 		}
+		if a.part.Measure && a.done() {
+			return nil // what it does after its iterations does not count
+		}
 		reason := result.CorunnerDied
 		if a.part.Measure {
 			reason = result.WorkloadFailed
@@ -259,6 +262,10 @@ func (s *execution) handleExit(ctx context.Context, a *partRun) error {
 	return nil
 }
 
+// mostDropped is the largest share of the received datagrams that may be lost in a
+// program's own sockets: those are not lost in the network.
+const mostDropped = 0.001
+
 // mark records the CPU time of all parts at the start or the end of the steady window.
 func (s *execution) mark(open bool) error {
 	var errs []error
@@ -269,6 +276,16 @@ func (s *execution) mark(open bool) error {
 			a.used0 = u
 		} else {
 			a.used = u
+		}
+		if e, ok := a.env.(interface {
+			Datagrams() (received, dropped uint64, err error)
+		}); ok {
+			before := a.datagrams
+			a.datagrams.received, a.datagrams.dropped, err = e.Datagrams()
+			errs = append(errs, err)
+			if d := a.datagrams.dropped - before.dropped; !open && float64(d) > mostDropped*float64(a.datagrams.received-before.received) {
+				s.addEvidence(result.Evidence{Reason: result.Saturated, Role: a.part.Name(), Value: float64(d), Unit: "datagrams", Text: "its sockets dropped datagrams that had arrived, because the program did not read them in time: give it more CPU time"})
+			}
 		}
 	}
 	if s.observer != nil {
@@ -300,12 +317,13 @@ func (s *execution) checkWindow() {
 		}
 	}
 	for _, a := range s.actors {
-		if a.part.Workload.Metric.Parse == "" || s.Metric == nil || a.out == nil {
+		if a.part.Workload.Metric.Parse == "" || a.part.Workload.Serves > 0 || s.Metric == nil || a.out == nil {
 			continue
 		}
 		a.out.mu.Lock()
-		var err error
-		a.metric, err = s.Metric(&a.part.Workload, a.out.tail.Bytes())
+		metric, values, err := s.Metric(&a.part.Workload, a.out.tail.Bytes())
+		a.metric = metric
+		a.out.report(values)
 		a.out.mu.Unlock()
 		if err != nil {
 			s.addEvidence(result.Evidence{Reason: result.WorkloadFailed, Role: a.part.Name(), Text: "read its metric: " + err.Error()})

@@ -2,7 +2,12 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -22,21 +27,16 @@ const patienceToServe = 2 * time.Minute
 // webPort is the port on which all of the lab's web servers listen.
 const webPort = 80
 
-// portOf is the port on which a workload accepts connections once it serves; 0 if it is
-// not a server.
+// portOf is the port on which a workload listens once it serves; 0 if it is not a server.
 func portOf(w *study.Workload) int {
-	switch w.Builtin {
-	case study.HTTPServer:
+	if w.Builtin == study.HTTPServer {
 		return webPort
-	case study.UDPReceive, study.UDPEcho:
-		return study.UDPPort
 	}
-	return 0
+	return w.Serves
 }
 
-// serve starts web servers before the barrier and waits until they answer; otherwise
-// the clients would measure the server's start-up time. Datagram servers listen before
-// they are released from the barrier; serve waits for them too.
+// serve starts servers before the barrier and waits until they answer; otherwise the
+// clients would measure the server's start-up time.
 func (s *execution) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patienceToServe)
 	defer cancel()
@@ -46,9 +46,6 @@ func (s *execution) serve(ctx context.Context) error {
 			continue
 		}
 		servers = append(servers, a)
-		if a.part.Workload.Builtin != study.HTTPServer {
-			continue
-		}
 		at, _, err := a.process.Begin()
 		if err != nil {
 			return fmt.Errorf("begin %s: %w", a.part.Name(), err)
@@ -57,7 +54,7 @@ func (s *execution) serve(ctx context.Context) error {
 	}
 	for _, a := range servers {
 		e, ok := a.env.(answering)
-		if !ok {
+		if !ok && a.part.Workload.Serves == 0 {
 			continue
 		}
 		living, ended := context.WithCancel(ctx)
@@ -68,11 +65,45 @@ func (s *execution) serve(ctx context.Context) error {
 			case <-living.Done():
 			}
 		}()
-		err := e.Answers(living, portOf(&a.part.Workload))
+		wait := Listens
+		if ok {
+			wait = e.Answers
+		}
+		err := wait(living, portOf(&a.part.Workload))
 		ended()
 		if err != nil {
 			return fmt.Errorf("wait until %s serves: %w", a.part.Name(), err)
 		}
 	}
+	if slices.ContainsFunc(servers, func(a *partRun) bool { return a.part.Workload.Serves > 0 }) {
+		return pause(ctx, settle)
+	}
 	return nil
+}
+
+// settle is the time that a command that serves gets between its first socket and its first
+// client: sockperf drops what comes before it has warmed up.
+const settle = 500 * time.Millisecond
+
+// Listens waits until a program of this machine, or of this thread's network namespace, listens
+// on a TCP or UDP port. It makes no connection: some servers count that as their client.
+func Listens(ctx context.Context, port int) error {
+	const listen, unconnected = "0A", "07" // the states of TCP and UDP sockets (linux/net/tcp_states.h)
+	local := fmt.Sprintf(":%04X", port)
+	for {
+		for file, state := range map[string]string{"tcp": listen, "tcp6": listen, "udp": unconnected, "udp6": unconnected} {
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // without IPv6 there is no tcp6
+				return err
+			}
+			for line := range strings.Lines(string(text)) {
+				if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], local) && f[3] == state {
+					return nil
+				}
+			}
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return fmt.Errorf("nothing listens on port %d: %w", port, err)
+		}
+	}
 }

@@ -3,7 +3,9 @@ package lab
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,23 +41,59 @@ func (h *site) Answers(ctx context.Context, port int) error {
 	return h.answers(ctx)
 }
 
-// Web servers begin before the barrier, answer before any other part begins, and begin
-// once. Datagram servers answer before the barrier and begin with the rest.
+// A port is listened on by TCP or UDP, and not where only a connection has it.
+func TestListens(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("tcp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		of   net.Addr
+		want bool
+	}{{tcp.Addr(), true}, {udp.LocalAddr(), true}, {client.LocalAddr(), false}} {
+		_, text, _ := net.SplitHostPort(c.of.String())
+		port, _ := strconv.Atoi(text)
+		if err := Listens(over, port); (err == nil) != c.want {
+			t.Errorf("%s: %v", c.of, err)
+		}
+	}
+	port := udp.LocalAddr().(*net.UDPAddr).Port
+	if err := udp.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Listens(over, port); err == nil {
+		t.Error("a closed socket listens")
+	}
+}
+
+// Servers begin before the barrier, answer before any other part begins, and begin once.
 func TestServersFirst(t *testing.T) {
 	var log []string
 	s := &execution{run: &result.Run{}}
-	add := func(name, builtin string) *site {
-		h := &site{name: name, done: make(chan struct{}), log: &log, port: webPort, answers: func(context.Context) error { return nil }}
-		s.actors = append(s.actors, &partRun{part: &study.Part{Role: name, Workload: study.Workload{Builtin: builtin}}, env: h, process: h})
+	add := func(name string, w study.Workload) *site {
+		h := &site{name: name, done: make(chan struct{}), log: &log, port: portOf(&w), answers: func(context.Context) error { return nil }}
+		s.actors = append(s.actors, &partRun{part: &study.Part{Role: name, Workload: w}, env: h, process: h})
 		return h
 	}
-	add("load", study.HTTPClient)
-	web := add("web", study.HTTPServer)
-	add("count", study.UDPReceive).port = study.UDPPort
+	add("load", study.Workload{Builtin: study.HTTPClient})
+	web := add("web", study.Workload{Builtin: study.HTTPServer})
+	add("iperf3", study.Workload{Command: []string{"iperf3", "-s"}, Serves: 5201})
 	if err := errors.Join(s.serve(t.Context()), s.begin()); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"begin web", "answers web", "answers count", "begin load", "begin count"}; !slices.Equal(log, want) {
+	if want := []string{"begin web", "begin iperf3", "answers web", "answers iperf3", "begin load"}; !slices.Equal(log, want) {
 		t.Errorf("%q, want %q", log, want)
 	}
 	// serve does not wait for a server that has ended.

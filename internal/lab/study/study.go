@@ -110,14 +110,16 @@ type Workload struct {
 	Options string `key:"options" help:"flags of the built-in kernel"`
 	// Threads 0 means one per CPU of the environment ("as many processes as CPUs").
 	Threads    int           `key:"threads"`
-	Command    []string      `key:"command"`
+	Command    []string      `key:"command" help:"the program; {asks} is the address of the role in asks, {index} the number of the instance, from 0"`
 	Dir        string        `key:"dir"`
 	Env        []string      `key:"env"`
 	Iterations int           `key:"iterations" help:"0: until the run ends"`
 	Time       time.Duration `key:"time" help:"run this long instead of a number of iterations"`
 	WorkUnit   string        `key:"work_unit" help:"what is counted, e.g. iteration, request"`
-	Metric     Metric        `key:"metric"`
-	Warmup     Warmup        `key:"warmup"`
+	// Serves makes a command a server: it is started before the other roles.
+	Serves int    `key:"serves" json:",omitempty" min:"0" max:"65535" help:"port (TCP or UDP) of a command that is a server: the run begins when a program listens there"`
+	Metric Metric `key:"metric"`
+	Warmup Warmup `key:"warmup"`
 	// Contends is the cause in labels of recorded traces if the workload is an antagonist
 	// on other CPUs than its victim's. A cell without it omits the field, so that its key
 	// does not change.
@@ -146,7 +148,7 @@ type Role struct {
 	Host        string `key:"host" help:"name in hosts; with a * at its end each instance runs on another host with that prefix"`
 	Measure     bool   `key:"measure" help:"its metric is a result of the study"`
 	// Asks is the role that runs the server for its requests.
-	Asks string `key:"asks" help:"role that it sends to (http-client, udp-send, udp-ping)"`
+	Asks string `key:"asks" help:"role that it sends to (http-client, and {asks} in a command)"`
 	// Count is the number of instances of the role ("neighbour": 0..n); a number or
 	// "$factor".
 	Count string `key:"count"`

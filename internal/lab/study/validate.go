@@ -104,13 +104,13 @@ func (c *checker) environment(e Environment) {
 
 func (c *checker) workload(w Workload) {
 	key := "workloads." + w.Name
-	c.problems = append(c.problems, keyed.Check(key+".metric.", &w.Metric)...)
+	c.problems = append(c.problems, keyed.Check(key+".", &w)...)
 	switch {
 	case w.Builtin == "" && len(w.Command) == 0 || w.Builtin != "" && len(w.Command) > 0:
 		c.add(key, "builtin and command", "exactly one of them")
 	case w.Builtin != "" && !slices.Contains(c.known.Builtins, w.Builtin):
 		c.add(key+".builtin", strconv.Quote(w.Builtin), "one of "+strings.Join(c.known.Builtins, ", "))
-	case len(w.Command) > 0 && w.Metric.Parse == "":
+	case len(w.Command) > 0 && w.Metric.Parse == "" && w.Serves == 0:
 		c.add(key+".metric.parse", "not given", "how to read the metric from the command's output: "+c.parsers())
 	}
 	if c.known.Options != nil && slices.Contains(c.known.Builtins, w.Builtin) {
@@ -129,6 +129,9 @@ func (c *checker) workload(w Workload) {
 		} else if !slices.Contains(c.known.Parsers, p) {
 			c.add(key+".metric.parse", strconv.Quote(p), c.parsers())
 		}
+	}
+	if w.Serves > 0 && len(w.Command) == 0 {
+		c.add(key+".serves", w.Serves, "a command: the built-in servers have a port of their own")
 	}
 	if w.Iterations < 0 || w.Iterations > 0 && w.Time > 0 {
 		c.add(key+".iterations", w.Iterations, "a number of iterations, or time, not both")

@@ -1,12 +1,14 @@
 package labcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -392,11 +394,15 @@ func end(o lab.Observer) error {
 // command returns the job of a part: a kernel of this program, or the study's command.
 func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 	w := &p.Workload
+	var words []string
+	for _, word := range w.Command {
+		words = append(words, strings.NewReplacer("{asks}", cmp.Or(p.Asks, "127.0.0.1"), "{index}", strconv.Itoa(p.Index)).Replace(word))
+	}
 	switch {
-	case w.Builtin == "" && w.Metric.Parse == workload.Lines:
-		return lab.Job{Argv: w.Command, Dir: w.Dir, Env: w.Env}, nil
+	case w.Builtin == "" && (w.Metric.Parse == workload.Lines || w.Serves > 0):
+		return lab.Job{Argv: words, Dir: w.Dir, Env: w.Env}, nil
 	case w.Builtin == "":
-		argv := append([]string{l.self, "workload", "command"}, w.Command...)
+		argv := append([]string{l.self, "workload", "command"}, words...)
 		return lab.Job{Argv: argv, Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
 	}
 	argv := []string{l.self, "workload", "lab", w.Builtin}
@@ -405,8 +411,12 @@ func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
 }
 
-func metric(w *study.Workload, output []byte) (float64, error) {
-	return workload.MeanMetric(w.Metric.Parse, output)
+func metric(w *study.Workload, output []byte) (float64, map[string]float64, error) {
+	most := w.Iterations
+	if most > 0 {
+		most += w.Warmup.Iterations // what runs after them is alone, or has no server
+	}
+	return workload.MeanMetric(w.Metric.Parse, output, most)
 }
 
 // hold is lab.Options.Hold, implemented by package load.
