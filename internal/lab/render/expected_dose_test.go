@@ -70,7 +70,7 @@ func TestExpectationsOfNoisyNeighbour(t *testing.T) {
 	}
 
 	// The study with synthetic environments has all values.
-	s, err := study.Parse("noisy-neighbour.yaml", read("studies/noisy-neighbour.yaml"), study.Known{Builtins: []string{"cpu-burn", "primes"}})
+	s, err := study.Parse("noisy-neighbour.yaml", read("studies/noisy-neighbour.yaml"), study.Known{Builtins: []string{"cpu-burn"}, Parsers: []string{"sysbench"}})
 	if err != nil {
 		t.Fatal(err)
 	}
