@@ -283,8 +283,9 @@ func (s *execution) mark(open bool) error {
 			before := a.datagrams
 			a.datagrams.received, a.datagrams.dropped, err = e.Datagrams()
 			errs = append(errs, err)
-			if d := a.datagrams.dropped - before.dropped; !open && float64(d) > mostDropped*float64(a.datagrams.received-before.received) {
-				s.addEvidence(result.Evidence{Reason: result.Saturated, Role: a.part.Name(), Value: float64(d), Unit: "datagrams", Text: "its sockets dropped datagrams that had arrived, because the program did not read them in time: give it more CPU time"})
+			dropped, most := float64(a.datagrams.dropped-before.dropped), mostDropped*float64(a.datagrams.received-before.received)
+			if !open && dropped > most {
+				s.addEvidence(result.Evidence{Reason: result.Saturated, Role: a.part.Name(), Value: dropped, Bound: most, Unit: "datagrams", Text: "its sockets dropped datagrams that had arrived, because the program did not read them in time: give it more CPU time"})
 			}
 		}
 	}
