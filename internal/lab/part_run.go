@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -42,6 +43,7 @@ type partRun struct {
 	metric  float64 // the value of the command's own metric
 
 	used0, used Usage // at the start and the end of the window
+	datagrams   struct{ received, dropped uint64 }
 	seen        Usage // at the last look
 	quiet       int   // successive looks without progress
 	ready       bool  // it wanted to run at one of these looks
@@ -98,10 +100,15 @@ func (w *output) value(words string) {
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 		return
 	}
+	w.report(map[string]float64{name: v})
+}
+
+// report adds values. The caller holds w.mu.
+func (w *output) report(values map[string]float64) {
 	if w.values == nil {
 		w.values = map[string]float64{}
 	}
-	w.values[name] = v
+	maps.Copy(w.values, values)
 }
 
 func (w *output) count() int {

@@ -229,6 +229,9 @@ func (s *execution) handleExit(ctx context.Context, a *partRun) error {
 		if _, lost := lostHost(err); lost {
 			return err
 		}
+		if a.part.Measure && a.done() {
+			return nil // what it does after its iterations does not count
+		}
 		reason := result.CorunnerDied
 		if a.part.Measure {
 			reason = result.WorkloadFailed
@@ -243,6 +246,10 @@ func (s *execution) handleExit(ctx context.Context, a *partRun) error {
 	return nil
 }
 
+// mostDropped is the largest share of the received datagrams that may be lost in a
+// program's own sockets: those are not lost in the network.
+const mostDropped = 0.001
+
 // mark records the CPU time of all parts at the start or the end of the steady window.
 func (s *execution) mark(open bool) error {
 	var errs []error
@@ -253,6 +260,17 @@ func (s *execution) mark(open bool) error {
 			a.used0 = u
 		} else {
 			a.used = u
+		}
+		if e, ok := a.env.(interface {
+			Datagrams() (received, dropped uint64, err error)
+		}); ok {
+			before := a.datagrams
+			a.datagrams.received, a.datagrams.dropped, err = e.Datagrams()
+			errs = append(errs, err)
+			dropped, most := float64(a.datagrams.dropped-before.dropped), mostDropped*float64(a.datagrams.received-before.received)
+			if !open && dropped > most {
+				s.addEvidence(result.Evidence{Reason: result.Saturated, Role: a.part.Name(), Value: dropped, Bound: most, Unit: "datagrams", Text: "its sockets dropped datagrams that had arrived, because the program did not read them in time: give it more CPU time"})
+			}
 		}
 	}
 	return errors.Join(append(errs, s.window(open))...)
@@ -285,8 +303,9 @@ func (s *execution) checkWindow() {
 			continue
 		}
 		a.out.mu.Lock()
-		var err error
-		a.metric, err = s.Metric(&a.part.Workload, a.out.tail.Bytes())
+		metric, values, err := s.Metric(&a.part.Workload, a.out.tail.Bytes())
+		a.metric = metric
+		a.out.report(values)
 		a.out.mu.Unlock()
 		if err != nil {
 			s.addEvidence(result.Evidence{Reason: result.WorkloadFailed, Role: a.part.Name(), Text: "read its metric: " + err.Error()})

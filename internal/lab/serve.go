@@ -29,21 +29,14 @@ const webPort = 80
 
 // portOf is the port on which a workload listens once it serves; 0 if it is not a server.
 func portOf(w *study.Workload) int {
-	if w.Serves > 0 {
-		return w.Serves
-	}
-	switch w.Builtin {
-	case study.HTTPServer:
+	if w.Builtin == study.HTTPServer {
 		return webPort
-	case study.UDPReceive, study.UDPEcho:
-		return study.UDPPort
 	}
-	return 0
+	return w.Serves
 }
 
-// serve starts web servers before the barrier and waits until they answer; otherwise
-// the clients would measure the server's start-up time. Datagram servers listen before
-// they are released from the barrier; serve waits for them too.
+// serve starts servers before the barrier and waits until they answer; otherwise the
+// clients would measure the server's start-up time.
 func (s *execution) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patienceToServe)
 	defer cancel()
@@ -53,9 +46,6 @@ func (s *execution) serve(ctx context.Context) error {
 			continue
 		}
 		servers = append(servers, a)
-		if b := a.part.Workload.Builtin; b != study.HTTPServer && b != "" {
-			continue
-		}
 		at, _, err := a.process.Begin()
 		if err != nil {
 			return fmt.Errorf("begin %s: %w", a.part.Name(), err)
@@ -95,14 +85,14 @@ func (s *execution) serve(ctx context.Context) error {
 // client: sockperf drops what comes before it has warmed up.
 const settle = 500 * time.Millisecond
 
-// Listens waits until a program of this machine, or of this network namespace, listens on a TCP
-// or UDP port. It makes no connection: some servers count that as their client.
+// Listens waits until a program of this machine, or of this thread's network namespace, listens
+// on a TCP or UDP port. It makes no connection: some servers count that as their client.
 func Listens(ctx context.Context, port int) error {
 	const listen, unconnected = "0A", "07" // the states of TCP and UDP sockets (linux/net/tcp_states.h)
 	local := fmt.Sprintf(":%04X", port)
 	for {
 		for file, state := range map[string]string{"tcp": listen, "tcp6": listen, "udp": unconnected, "udp6": unconnected} {
-			text, err := os.ReadFile("/proc/self/net/" + file)
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) { // without IPv6 there is no tcp6
 				return err
 			}

@@ -78,25 +78,22 @@ func TestListens(t *testing.T) {
 	}
 }
 
-// Web servers, and commands that serve, begin before the barrier, answer before any other part
-// begins, and begin once. Datagram servers answer before the barrier and begin with the rest.
+// Servers begin before the barrier, answer before any other part begins, and begin once.
 func TestServersFirst(t *testing.T) {
 	var log []string
 	s := &execution{run: &result.Run{}}
-	add := func(name, builtin string) *site {
-		h := &site{name: name, done: make(chan struct{}), log: &log, port: webPort, answers: func(context.Context) error { return nil }}
-		s.actors = append(s.actors, &partRun{part: &study.Part{Role: name, Workload: study.Workload{Builtin: builtin}}, env: h, process: h})
+	add := func(name string, w study.Workload) *site {
+		h := &site{name: name, done: make(chan struct{}), log: &log, port: portOf(&w), answers: func(context.Context) error { return nil }}
+		s.actors = append(s.actors, &partRun{part: &study.Part{Role: name, Workload: w}, env: h, process: h})
 		return h
 	}
-	add("load", study.HTTPClient)
-	web := add("web", study.HTTPServer)
-	add("count", study.UDPReceive).port = study.UDPPort
-	add("iperf3", "").port = 5201
-	s.actors[3].part.Workload.Serves = 5201
+	add("load", study.Workload{Builtin: study.HTTPClient})
+	web := add("web", study.Workload{Builtin: study.HTTPServer})
+	add("iperf3", study.Workload{Command: []string{"iperf3", "-s"}, Serves: 5201})
 	if err := errors.Join(s.serve(t.Context()), s.begin()); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"begin web", "begin iperf3", "answers web", "answers count", "answers iperf3", "begin load", "begin count"}; !slices.Equal(log, want) {
+	if want := []string{"begin web", "begin iperf3", "answers web", "answers iperf3", "begin load"}; !slices.Equal(log, want) {
 		t.Errorf("%q, want %q", log, want)
 	}
 	// serve does not wait for a server that has ended.

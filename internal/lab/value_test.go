@@ -1,12 +1,14 @@
 package lab
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
@@ -32,6 +34,19 @@ func TestValues(t *testing.T) {
 	}
 	if out.tail.String() != "other words\n" {
 		t.Errorf("the rest is %q", out.tail.String())
+	}
+}
+
+// A measured part whose command fails after its iterations, e.g. because the server is still
+// busy with the last one, has done its work.
+func TestFailureAfterTheIterations(t *testing.T) {
+	for done, want := range map[int]int{0: 1, 1: 0} {
+		a := &partRun{part: &study.Part{Measure: true, Workload: study.Workload{Iterations: 1}}, process: &fakeProcess{err: errors.New("exit status 1")},
+			out: &output{iterations: make([]iteration, done)}}
+		s := &execution{run: &result.Run{}}
+		if err := s.handleExit(t.Context(), a); err != nil || len(s.run.Evidence) != want || (a.died != nil) != (want > 0) {
+			t.Errorf("after %d iterations: %v, %+v, died of %v", done, err, s.run.Evidence, a.died)
+		}
 	}
 }
 

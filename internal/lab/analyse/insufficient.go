@@ -49,7 +49,7 @@ func insufficient(s *study.Study, kind string, good []*result.Run) string {
 	}
 	needs := map[string]string{
 		"net-io":          "no valid run of a role that sends requests to a web server (builtin: http-client)",
-		"net-tenants":     "no valid run of a role that sends datagrams to one that counts them (builtin: udp-send, udp-receive), or pings (udp-ping)",
+		"net-tenants":     "no valid run of a command that reports datagrams (parse: iperf3, with -u) or round trips (parse: sockperf)",
 		"mapping":         "no valid run has a level of the mappings factor and iterations in its window",
 		"correlation":     "no event was counted in a valid run: check observe.events, and which events the machine supports",
 		"migration":       "no placement was audited in a valid run (observe, placement)",

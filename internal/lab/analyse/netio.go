@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -260,7 +261,7 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 		return overRuns(group, func(r *result.Run) float64 { return reported(r, point.Client, name) })
 	}
 	point.Throughput = meanInterval(rates(group, point.Client), "t over runs")
-	point.Response, point.P99, point.NetIO = said(result.HTTPLatency), said(result.HTTPP99), said(result.HTTPBytes)
+	point.Response, point.P99, point.NetIO = said(role.HTTPLatency), said(role.HTTPP99), said(role.HTTPBytes)
 	served := func(of func(d domain) float64) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
 			server := partOf(r, point.Server)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -93,7 +94,7 @@ func TestPaperNetIO(t *testing.T) {
 		r.Cell.Networks["host"] = study.Network{Rate: 100e6, Uplink: "lan"}
 		for i := range r.Parts {
 			if p := &r.Parts[i]; p.Role == "load1" {
-				p.Values[result.HTTPBytes] = rate * size
+				p.Values[role.HTTPBytes] = rate * size
 			}
 		}
 		n, _ := NetworkIO([]result.Run{r}, "case", "rate")
@@ -162,7 +163,7 @@ func netRun(c study.Cell, n int, cpu float64, rates ...float64) result.Run {
 				at := time.Duration(s) * time.Second
 				out.Iterations = append(out.Iterations, result.Iteration{From: at, To: at + time.Second, Units: rates[k]})
 			}
-			out.Values = map[string]float64{result.HTTPLatency: 0.002, result.HTTPP99: 0.01, result.HTTPBytes: 1000 * rates[k]}
+			out.Values = map[string]float64{role.HTTPLatency: 0.002, role.HTTPP99: 0.01, role.HTTPBytes: 1000 * rates[k]}
 			k++
 		case study.HTTPServer:
 			out.CPUTime = time.Duration(cpu * 10 * float64(time.Second))
@@ -192,7 +193,7 @@ func TestPagesAndNetIOByHand(t *testing.T) {
 			if p := &r.Parts[i]; p.Role == "vm1" {
 				p.Events[result.DomainPackets], p.Events[result.DomainSent] = row.rate*row.packets*10, 3*row.rate*row.size*10
 			} else if p.Role == "load1" {
-				p.Values[result.HTTPBytes] = row.rate * row.size
+				p.Values[role.HTTPBytes] = row.rate * row.size
 			}
 		}
 		// 1900/s of 1 KiB are 15.6 Mbit/s, 112/s of 100 KiB 91.8 Mbit/s: the network of 100
@@ -211,7 +212,7 @@ func TestPagesAndNetIOByHand(t *testing.T) {
 	// handshake of 4,000 bytes each they are 90.6 %: the link is full.
 	full := netRun(netCell("(100)", study.MaxRate, 1, "get-100", ""), 0, 0.5, 102)
 	full.Cell.Networks["host"] = study.Network{Rate: 100e6, Uplink: "lan"}
-	full.Parts[0].Values[result.HTTPBytes] = 102 * (100 << 10)
+	full.Parts[0].Values[role.HTTPBytes] = 102 * (100 << 10)
 	full.Parts[0].Events = map[string]float64{result.DomainReceived: 10 * 102 * (100<<10 + 71*66 + 4000)}
 	if n, _ = NetworkIO([]result.Run{full}, "case", "rate"); n.Bases[0].Bottleneck != BoundNetwork || n.Bases[0].NetIO.Value != 102*(100<<10) {
 		t.Errorf("%+v, want bottleneck %s", n.Bases[0], BoundNetwork)

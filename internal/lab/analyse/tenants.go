@@ -6,6 +6,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -63,7 +64,7 @@ type TenantPoint struct {
 
 // TenantShare is the share of one tenant.
 type TenantShare struct {
-	Part string   `json:"part"` // the receiver
+	Part string   `json:"part"`
 	Rate Interval `json:"rate"`
 }
 
@@ -103,21 +104,19 @@ func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
 	t := Tenants{Doses: []TenantDose{}, Latencies: []Latency{}}
 	for _, group := range byCell(valid(runs), study.Main) {
 		c := &group[0].Cell
-		flows := flowsOf(c)
-		if len(flows) > 0 {
+		tenants := reporting(group[0], role.UDPReceived)
+		if len(tenants) > 0 {
 			rest := without(c.Levels, count)
 			i := slices.IndexFunc(t.Doses, func(d TenantDose) bool { return slices.Equal(d.Levels, rest) })
 			if i < 0 {
 				i = len(t.Doses)
-				t.Doses = append(t.Doses, newDose(c, rest, flows[0].from))
+				t.Doses = append(t.Doses, newDose(c, rest, tenants[0]))
 			}
 			d := &t.Doses[i]
-			d.Points = append(d.Points, d.point(group, flows))
+			d.Points = append(d.Points, d.point(group, tenants))
 		}
-		for _, p := range c.Parts {
-			if p.Workload.Builtin == study.UDPPing && !p.Idle {
-				t.Latencies = append(t.Latencies, latency(group, p.Name(), flows))
-			}
+		for _, p := range reporting(group[0], role.PingMean) {
+			t.Latencies = append(t.Latencies, latency(group, p.Name(), tenants))
 		}
 	}
 	for i := range t.Doses {
@@ -129,18 +128,12 @@ func NetworkTenants(runs []result.Run, count string) (Tenants, bool) {
 	return t, len(t.Doses)+len(t.Latencies) > 0
 }
 
-// flow is a tenant: its sender and its receiver.
-type flow struct{ from, to *study.Part }
-
-// flowsOf returns a cell's tenants.
-func flowsOf(c *study.Cell) (all []flow) {
-	for i := range c.Parts {
-		from := &c.Parts[i]
-		if from.Workload.Builtin != study.UDPSend || from.Idle {
-			continue
-		}
-		if to := serverOf(c, from); to != nil && to.Workload.Builtin == study.UDPReceive {
-			all = append(all, flow{from, to})
+// reporting are the parts of a run that report a value: tenants report what was received
+// of them.
+func reporting(r *result.Run, value string) (all []*study.Part) {
+	for i := range r.Cell.Parts {
+		if p := &r.Cell.Parts[i]; finite(reported(r, p.Name(), value)) {
+			all = append(all, p)
 		}
 	}
 	return all
@@ -171,23 +164,18 @@ func overRuns(group []*result.Run, value func(r *result.Run) float64) Interval {
 	return meanInterval(all, "t over runs")
 }
 
-// rateOf is a part's units per second in a run's steady window, NaN if the run has no
-// such part.
-func rateOf(r *result.Run, part string) float64 {
-	p := partOf(r, part)
-	if p == nil {
-		return math.NaN()
+// each returns a value of all tenants in a run.
+func each(r *result.Run, tenants []*study.Part, value string) []float64 {
+	all := make([]float64, len(tenants))
+	for i, p := range tenants {
+		all[i] = reported(r, p.Name(), value)
 	}
-	return Throughput(p.Iterations, r.Window.From, r.Window.To)
+	return all
 }
 
 // received returns the rates of all tenants in a run.
-func received(r *result.Run, flows []flow) []float64 {
-	all := make([]float64, len(flows))
-	for i, f := range flows {
-		all[i] = rateOf(r, f.to.Name())
-	}
-	return all
+func received(r *result.Run, tenants []*study.Part) []float64 {
+	return each(r, tenants, role.UDPReceived)
 }
 
 func sum(x []float64) float64 { return stat.Mean(x) * float64(len(x)) }
@@ -197,47 +185,35 @@ func sum(x []float64) float64 { return stat.Mean(x) * float64(len(x)) }
 const minOffered = 0.98
 
 // point computes the result for one number of tenants.
-func (d *TenantDose) point(group []*result.Run, flows []flow) TenantPoint {
-	n := float64(len(flows))
-	p := TenantPoint{Tenants: len(flows)}
-	p.Offered = overRuns(group, func(r *result.Run) float64 {
-		var all float64
-		for _, f := range flows {
-			all += rateOf(r, f.from.Name())
-		}
-		return all / n
-	})
-	p.Each = overRuns(group, func(r *result.Run) float64 { return stat.Mean(received(r, flows)) })
-	p.Sum = overRuns(group, func(r *result.Run) float64 { return sum(received(r, flows)) })
-	p.OfHost = overRuns(group, func(r *result.Run) float64 { return sum(received(r, flows)) / float64(d.Host) })
+func (d *TenantDose) point(group []*result.Run, tenants []*study.Part) TenantPoint {
+	n := float64(len(tenants))
+	p := TenantPoint{Tenants: len(tenants)}
+	p.Offered = overRuns(group, func(r *result.Run) float64 { return stat.Mean(each(r, tenants, role.UDPSent)) })
+	p.Each = overRuns(group, func(r *result.Run) float64 { return stat.Mean(received(r, tenants)) })
+	p.Sum = overRuns(group, func(r *result.Run) float64 { return sum(received(r, tenants)) })
+	p.OfHost = overRuns(group, func(r *result.Run) float64 { return sum(received(r, tenants)) / float64(d.Host) })
 	below := func(bound stat.Float) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
 			if p.Offered.Value < minOffered*float64(bound) {
 				return math.NaN()
 			}
-			return 100 * (1 - stat.Mean(received(r, flows))/float64(bound))
+			return 100 * (1 - stat.Mean(received(r, tenants))/float64(bound))
 		})
 	}
 	p.BelowBaseline, p.BelowBurst = below(d.Baseline), below(d.Burst)
 	p.Evenness = overRuns(group, func(r *result.Run) float64 {
-		all := received(r, flows)
+		all := received(r, tenants)
 		return slices.Min(all) / slices.Max(all)
 	})
-	p.Lost = overRuns(group, func(r *result.Run) float64 {
-		var all float64
-		for _, f := range flows {
-			all += reported(r, f.to.Name(), result.UDPLost)
-		}
-		return all / n
-	})
+	p.Lost = overRuns(group, func(r *result.Run) float64 { return stat.Mean(each(r, tenants, role.UDPLost)) })
 	var box []float64
-	for _, f := range flows {
-		p.Share = append(p.Share, TenantShare{f.to.Name(), overRuns(group, func(r *result.Run) float64 { return rateOf(r, f.to.Name()) })})
+	for _, t := range tenants {
+		p.Share = append(p.Share, TenantShare{t.Name(), overRuns(group, func(r *result.Run) float64 { return reported(r, t.Name(), role.UDPReceived) })})
 	}
 	for k, r := range group {
-		box = append(box, received(r, flows)...)
-		for _, f := range flows {
-			if w := window(r, f.from); k == 0 && f == flows[0] {
+		box = append(box, received(r, tenants)...)
+		for _, t := range tenants {
+			if w := window(r, t); k == 0 && t == tenants[0] {
 				p.Window = w
 			} else if w != p.Window {
 				p.Window = BurstAcross
@@ -290,19 +266,19 @@ func boxOf(all []float64) Box {
 	return Box{at(0), at(0.25), at(0.5), at(0.75), at(1), len(all)}
 }
 
-func latency(group []*result.Run, part string, flows []flow) Latency {
+func latency(group []*result.Run, part string, tenants []*study.Part) Latency {
 	said := func(name string) Interval {
 		return overRuns(group, func(r *result.Run) float64 { return reported(r, part, name) })
 	}
-	l := Latency{Levels: group[0].Cell.Levels, Part: part, Tenants: len(flows), Mean: said(result.PingMean), P50: said(result.PingP50),
-		P90: said(result.PingP90), P99: said(result.PingP99), Max: said(result.PingMax), Lost: said(result.PingLost)}
+	l := Latency{Levels: group[0].Cell.Levels, Part: part, Tenants: len(tenants), Mean: said(role.PingMean), P50: said(role.PingP50),
+		P90: said(role.PingP90), P99: said(role.PingP99), Max: said(role.PingMax), Lost: said(role.PingLost)}
 	l.Bandwidth = overRuns(group, func(r *result.Run) float64 {
-		if len(flows) == 0 {
+		if len(tenants) == 0 {
 			return 0
 		}
-		return sum(received(r, flows))
+		return sum(received(r, tenants))
 	})
-	count := said(result.PingCount)
+	count := said(role.PingCount)
 	l.Sent = int(math.Round(count.Value * float64(count.N)))
 	return l
 }

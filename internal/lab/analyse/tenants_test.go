@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -19,12 +20,10 @@ func tenants(n int, sends string, link study.Rate, b *study.Bandwidth) study.Cel
 		Networks: map[string]study.Network{"host": {Rate: link, Uplink: "far"}, "far": {}}}
 	for k := range n {
 		c.Parts = append(c.Parts,
-			study.Part{Role: "tenant", Index: k, Several: n > 1, Asks: fmt.Sprintf("10.77.1.%d", k+1), Address: fmt.Sprintf("10.77.0.%d/16", k+1),
-				Environment: study.Environment{Network: "host", Bandwidth: b}, Workload: study.Workload{Builtin: study.UDPSend}},
-			study.Part{Role: "server", Index: k, Several: n > 1, Measure: true, Address: fmt.Sprintf("10.77.1.%d/16", k+1),
-				Environment: study.Environment{Network: "far"}, Workload: study.Workload{Builtin: study.UDPReceive}})
+			study.Part{Role: "tenant", Index: k, Several: n > 1, Measure: true, Environment: study.Environment{Network: "host", Bandwidth: b}},
+			study.Part{Role: "server", Index: k, Several: n > 1, Environment: study.Environment{Network: "far"}})
 	}
-	c.Parts = append(c.Parts, study.Part{Role: "probe", Workload: study.Workload{Builtin: study.UDPPing}})
+	c.Parts = append(c.Parts, study.Part{Role: "probe"})
 	return c
 }
 
@@ -36,17 +35,13 @@ func sending(c study.Cell, rep int, offered, trip float64, rates ...float64) res
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		out := result.Part{Name: p.Name(), Role: p.Role}
-		rate := offered
-		switch p.Workload.Builtin {
-		case study.UDPReceive:
-			rate = rates[k]
-			out.Values = map[string]float64{result.UDPLost: 1 - rates[k]/offered}
+		switch p.Role {
+		case "tenant":
+			out.Values = map[string]float64{role.UDPSent: offered, role.UDPReceived: rates[k], role.UDPLost: 1 - rates[k]/offered}
 			k++
-		case study.UDPPing:
-			rate = 0
-			out.Values = map[string]float64{result.PingCount: 1000, result.PingLost: 0.01, result.PingMean: trip, result.PingP50: trip, result.PingP90: 2 * trip, result.PingP99: 3 * trip, result.PingMax: 4 * trip}
+		case "probe":
+			out.Values = map[string]float64{role.PingCount: 1000, role.PingLost: 0.01, role.PingMean: trip, role.PingP50: trip, role.PingP90: 2 * trip, role.PingP99: 3 * trip, role.PingMax: 4 * trip}
 		}
-		out.Iterations = []result.Iteration{{From: 0, To: 12 * time.Second, Units: 12 * rate}}
 		r.Parts = append(r.Parts, out)
 	}
 	return r
@@ -179,7 +174,7 @@ func TestNetworkTenants(t *testing.T) {
 	if b := p.Box; b.Low != 19e6 || b.High != 30e6 || b.Median != 25e6 || b.Q1 != 24e6 || b.Q3 != 26.25e6 {
 		t.Errorf("box %+v", b)
 	}
-	if s := p.Share[0]; s.Part != "server/0" || !near(s.Rate.Value, 20e6, 1) || !(s.Rate.Low < 20e6 && s.Rate.High > 20e6) {
+	if s := p.Share[0]; s.Part != "tenant/0" || !near(s.Rate.Value, 20e6, 1) || !(s.Rate.Low < 20e6 && s.Rate.High > 20e6) {
 		t.Errorf("%+v", s)
 	}
 	l := got.Latencies[0]

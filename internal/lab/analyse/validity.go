@@ -10,6 +10,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -103,8 +104,8 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 // request, if any was answered; every other workload measures iterations.
 func appPerformance(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, ok bool) {
 	if w.Builtin == study.HTTPClient {
-		latency, ok := p.Values[result.HTTPLatency]
-		return latency, valueOf(p.Values, result.HTTPP95), ok
+		latency, ok := p.Values[role.HTTPLatency]
+		return latency, valueOf(p.Values, role.HTTPP95), ok
 	}
 	unit, ok = unitTime(r, p, &w.Metric)
 	return unit, tail(within(p.Iterations, r.Window)), ok

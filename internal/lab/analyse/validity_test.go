@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -109,7 +110,7 @@ func TestValidityOfAWebServer(t *testing.T) {
 		latency := 0.001 * float64(1+i%4)
 		r.Cell.Parts[0].Asks, r.Cell.Parts[0].Workload.Builtin = "10.77.2.1", study.HTTPClient
 		r.Cell.Parts = append(r.Cell.Parts, study.Part{Role: "other", Address: "10.77.3.1/16"}, study.Part{Role: "web", Address: "10.77.2.1/16"})
-		r.Parts[0].Values = map[string]float64{result.HTTPLatency: latency, result.HTTPP95: 1 / latency}
+		r.Parts[0].Values = map[string]float64{role.HTTPLatency: latency, role.HTTPP95: 1 / latency}
 		r.Parts = append(r.Parts, result.Part{Name: "other", Role: "other", Events: map[string]float64{"signal.net": 1}},
 			result.Part{Name: "web", Role: "web", Events: map[string]float64{"signal.net": 2 * latency}})
 		if i >= 12 { // no answer: nothing to correlate with

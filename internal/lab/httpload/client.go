@@ -13,43 +13,24 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// Client is the generator as the workload of a role.
-type Client struct {
-	Options
-	Rate float64 // requests per second; 0: a closed loop, as many as it can
-}
-
-// Values of a client's counted time. Times are in seconds.
-const (
-	ValueOffered   = "http.offered" // requests/s; 0: a closed loop
-	ValueRate      = "http.rate"    // good answers/s
-	ValueBytes     = "http.bytes"   // of bodies, /s
-	ValueMean      = "http.latency" // from the intended start
-	ValueP50       = "http.latency_p50"
-	ValueP95       = "http.latency_p95"
-	ValueP99       = "http.latency_p99"
-	ValueService99 = "http.service_p99" // from the sending
-	ValueErrors    = "http.errors"
-	ValueDropped   = "http.dropped"
-)
-
-// Play waits for a line on in and sends requests until in closes. It prints the number
-// of good answers of every slice, and the values of the counted time when that is over.
-// The load goes on after that, so that the load on other parts does not change.
-func (c Client) Play(ctx context.Context, in io.Reader, out io.Writer) error {
+// Play is the generator as the workload of a role. It waits for a line on in and sends
+// requests until in closes. It prints the number of good answers of every slice, and the
+// values of the counted time when that is over. The load goes on after that, so that the
+// load on other parts does not change.
+func (o Options) Play(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel, ok := role.Barrier(ctx, in)
 	defer cancel()
 	if !ok {
 		return nil // cancelled
 	}
 	var answers atomic.Int64
-	c.Answered = func(int64) { answers.Add(1) }
+	o.Answered = func(int64) { answers.Add(1) }
 	var mu sync.Mutex // of out
 	var wg sync.WaitGroup
 	wg.Go(func() { slicesOf(ctx, &answers, &mu, out) })
 	defer wg.Wait()
 	defer cancel()
-	r, err := c.once(ctx)
+	r, err := Run(ctx, o)
 	if ctx.Err() != nil {
 		return nil // cancelled before its counted time was over
 	}
@@ -62,18 +43,11 @@ func (c Client) Play(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.Warmup, c.Duration = 0, 24*time.Hour
-	if _, err := c.once(ctx); ctx.Err() == nil {
+	o.Warmup, o.Duration = 0, 24*time.Hour
+	if _, err := Run(ctx, o); ctx.Err() == nil {
 		return err
 	}
 	return nil
-}
-
-func (c Client) once(ctx context.Context) (*Result, error) {
-	if c.Rate > 0 {
-		return Open(ctx, c.Options, c.Rate)
-	}
-	return Closed(ctx, c.Options)
 }
 
 // slicesOf prints the number of answers in each slice.
@@ -99,10 +73,10 @@ func slicesOf(ctx context.Context, answers *atomic.Int64, mu *sync.Mutex, out io
 
 // Values returns the result's values by name.
 func (r *Result) Values() map[string]float64 {
-	v := map[string]float64{ValueOffered: r.Offered, ValueRate: r.Rate, ValueBytes: r.Throughput, ValueErrors: float64(r.Errors.Sum()), ValueDropped: float64(r.Dropped)}
+	v := map[string]float64{role.HTTPOffered: r.Offered, role.HTTPRate: r.Rate, role.HTTPBytes: r.Throughput, role.HTTPErrors: float64(r.Errors.Sum()), role.HTTPDropped: float64(r.Dropped)}
 	if r.Latency.N > 0 {
-		v[ValueMean], v[ValueP50], v[ValueP95], v[ValueP99] = r.Latency.Mean, r.Latency.P50, r.Latency.P95, r.Latency.P99
-		v[ValueService99] = r.Service.P99
+		v[role.HTTPLatency], v[role.HTTPP50], v[role.HTTPP95], v[role.HTTPP99] = r.Latency.Mean, r.Latency.P50, r.Latency.P95, r.Latency.P99
+		v[role.HTTPService99] = r.Service.P99
 	}
 	if r.Saturated != "" {
 		v[role.SaturatedValue] = 1

@@ -54,7 +54,7 @@ func TestClient(t *testing.T) {
 			in, stdin := io.Pipe()
 			var out output
 			done := make(chan error, 1)
-			go func() { done <- Client{o, rate}.Play(t.Context(), in, &out) }()
+			go func() { done <- at(o, rate).Play(t.Context(), in, &out) }()
 			synctest.Wait()
 			if n, v := out.said(t); n > 0 || len(v) > 0 {
 				t.Errorf("before the barrier: %d answers, %v", n, v)
@@ -69,11 +69,11 @@ func TestClient(t *testing.T) {
 			}
 			want := map[float64]float64{0: 500, 200: 200}[rate]
 			n, v := out.said(t)
-			near(t, "rate", v[ValueRate], want, 2)
-			near(t, "offered", v[ValueOffered], rate, 0)
+			near(t, "rate", v[role.HTTPRate], want, 2)
+			near(t, "offered", v[role.HTTPOffered], rate, 0)
 			// It runs for 8 s; only part of that is counted.
 			near(t, "answers", float64(n), 8*want, 0.05*8*want)
-			if v[ValueP99] <= 0 || v[ValueErrors] != 0 || v[role.SaturatedValue] != 0 {
+			if v[role.HTTPP99] <= 0 || v[role.HTTPErrors] != 0 || v[role.SaturatedValue] != 0 {
 				t.Errorf("%v", v)
 			}
 		})
@@ -82,7 +82,7 @@ func TestClient(t *testing.T) {
 
 func TestClientIsCalledOff(t *testing.T) {
 	var out output
-	if err := (Client{Options: Options{URL: "http://127.0.0.1:1/", Connections: 1, Duration: time.Second}}).Play(t.Context(), strings.NewReader(""), &out); err != nil || out.String() != "" {
+	if err := (Options{URL: "http://127.0.0.1:1/", Connections: 1, Duration: time.Second}).Play(t.Context(), strings.NewReader(""), &out); err != nil || out.String() != "" {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }
@@ -124,7 +124,7 @@ func TestFreshAndInsecure(t *testing.T) {
 	}
 	for _, fresh := range []bool{false, true} {
 		o.Fresh = fresh
-		r, err := Closed(t.Context(), o)
+		r, err := Run(t.Context(), o)
 		if err != nil || r.Done == 0 || r.Errors.Sum() != 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -139,7 +139,7 @@ func TestFreshAndInsecure(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Insecure, o.Duration = false, 3*time.Second
-	if r, err := Closed(t.Context(), o); err != nil || r.Done != 0 || r.Errors.Connect == 0 {
+	if r, err := Run(t.Context(), o); err != nil || r.Done != 0 || r.Errors.Connect == 0 {
 		t.Errorf("an unknown certificate was taken: %+v, %v", r, err)
 	}
 }

@@ -16,6 +16,12 @@ import (
 // Options configure a run.
 type Options struct {
 	URL string
+	// Rate is the requests per second of an open loop: they are due evenly spaced, whatever
+	// the answers. A request that finds every connection busy waits for one, and its
+	// latency includes that wait; one that has waited for the timeout is dropped. 0: a
+	// closed loop, in which each connection sends the next request as soon as it has its
+	// answer.
+	Rate float64
 	// Connections is the number of requests in flight at once, each on its own
 	// connection, which is kept unless Fresh.
 	Connections int
@@ -37,6 +43,8 @@ type Options struct {
 
 func (o *Options) check() error {
 	switch {
+	case !(o.Rate >= 0) || o.Rate > 1e6:
+		return fmt.Errorf("rate: %g: want 0 to 1,000,000 a second", o.Rate)
 	case o.Connections < 1:
 		return fmt.Errorf("connections: %d: want at least 1", o.Connections)
 	case o.Duration <= 0:
@@ -181,41 +189,4 @@ func (t *tally) result() *Result {
 		r.FirstError = t.first.Error()
 	}
 	return r
-}
-
-// Closed runs a closed loop: Connections workers, each of which sends the next request
-// as soon as it has its answer. It returns errors of the options or of the context.
-func Closed(ctx context.Context, o Options) (*Result, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	client := o.client()
-	defer client.CloseIdleConnections()
-	began := time.Now()
-	t := &tally{each: o.Answered, from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
-	ctx, cancel := context.WithDeadline(ctx, t.to)
-	defer cancel()
-	var wg sync.WaitGroup
-	for range o.Connections {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				a := ask(ctx, client, o.URL, time.Now(), o.timeout())
-				if ctx.Err() != nil { // cut off by the end
-					return
-				}
-				t.add(a)
-				if a.err != nil { // to avoid spinning if no server listens
-					select {
-					case <-ctx.Done():
-					case <-time.After(10 * time.Millisecond):
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if err := ctx.Err(); errors.Is(err, context.Canceled) {
-		return nil, err
-	}
-	return t.result(), nil
 }

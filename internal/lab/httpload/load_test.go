@@ -88,12 +88,18 @@ func near(t *testing.T, what string, got, want, off float64) {
 	}
 }
 
+// at is an open loop at a rate.
+func at(o Options, rate float64) Options {
+	o.Rate = rate
+	return o
+}
+
 // For a server that keeps up, the achieved rate is the offered rate.
 func TestOpenLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := serve(t, worker(time.Millisecond, 0, 0))
 		o.Warmup = 2 * time.Second
-		r, err := Open(t.Context(), o, 500)
+		r, err := Run(t.Context(), at(o, 500))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +118,7 @@ func TestStallIsNotOmitted(t *testing.T) {
 		return serve(t, worker(time.Millisecond, 4*time.Second, 5*time.Second))
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r, err := Open(t.Context(), stalled(t), 500)
+		r, err := Run(t.Context(), at(stalled(t), 500))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +134,7 @@ func TestStallIsNotOmitted(t *testing.T) {
 		near(t, "the 99th percentile of service times", r.Service.P99, 0.004, 0.001)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		r, err := Closed(t.Context(), stalled(t))
+		r, err := Run(t.Context(), stalled(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +149,7 @@ func TestServerIsSaturated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := serve(t, worker(time.Millisecond, 0, 0))
 		o.Timeout = time.Second
-		r, err := Open(t.Context(), o, 2000)
+		r, err := Run(t.Context(), at(o, 2000))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +185,7 @@ func TestErrorsAreCounted(t *testing.T) {
 			}
 		})
 		o.Timeout, o.Connections = time.Second, 1
-		r, err := Open(t.Context(), o, 0.4) // one after the other
+		r, err := Run(t.Context(), at(o, 0.4)) // one after the other
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +198,7 @@ func TestErrorsAreCounted(t *testing.T) {
 		dead := &pipes{closed: make(chan struct{}), conns: make(chan net.Conn)}
 		dead.Close()
 		o.Dial = dead.dial
-		r, err := Closed(t.Context(), o)
+		r, err := Run(t.Context(), o)
 		if err != nil || r.Done != 0 || r.Errors.Connect != r.Sent || r.Sent == 0 {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -221,8 +227,8 @@ func TestInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := serve(t, worker(time.Millisecond, 0, 0))
 		for name, run := range map[string]func(context.Context) error{
-			"open":   func(ctx context.Context) error { _, err := Open(ctx, o, 100); return err },
-			"closed": func(ctx context.Context) error { _, err := Closed(ctx, o); return err },
+			"open":   func(ctx context.Context) error { _, err := Run(ctx, at(o, 100)); return err },
+			"closed": func(ctx context.Context) error { _, err := Run(ctx, o); return err },
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
@@ -244,15 +250,15 @@ func TestOptions(t *testing.T) {
 	} {
 		o := good
 		change(&o)
-		_, a := Open(t.Context(), o, 1)
-		_, b := Closed(t.Context(), o)
+		_, a := Run(t.Context(), at(o, 1))
+		_, b := Run(t.Context(), o)
 		for _, err := range []error{a, b} {
 			if err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%v, want %s", err, want)
 			}
 		}
 	}
-	if _, err := Open(t.Context(), good, 0); err == nil || !strings.HasPrefix(err.Error(), "rate: 0") {
+	if _, err := Run(t.Context(), at(good, -1)); err == nil || !strings.HasPrefix(err.Error(), "rate: -1") {
 		t.Error(err)
 	}
 }
@@ -261,7 +267,7 @@ func TestOptions(t *testing.T) {
 func TestRealServer(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	defer s.Close()
-	r, err := Open(t.Context(), Options{URL: s.URL, Connections: 8, Duration: time.Second}, 200)
+	r, err := Run(t.Context(), Options{URL: s.URL, Rate: 200, Connections: 8, Duration: time.Second})
 	if err != nil || r.Sent != 200 || r.Done != 200 || r.Bytes == 0 || r.Latency.N != 200 || r.Latency.P50 <= 0 || r.Latency.Max < r.Latency.P99 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -288,7 +294,7 @@ func BenchmarkAgainstFloor(b *testing.B) {
 			n++
 		}
 		floor = min(floor, time.Since(began).Seconds()/float64(n))
-		r, err := Closed(context.Background(), o)
+		r, err := Run(context.Background(), o)
 		if err != nil {
 			b.Fatal(err)
 		}

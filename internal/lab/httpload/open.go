@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -17,26 +18,58 @@ const (
 	shortfall = 0.01
 )
 
-// Open runs an open loop: rate requests per second are due, evenly spaced. A request
-// that finds every connection busy waits for one, and its latency includes that wait;
-// one that has waited for the timeout is dropped. It returns errors of the options or
-// of the context.
-func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
+// Run loads a server. It returns errors of the options or of the context.
+func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := o.check(); err != nil {
 		return nil, err
-	}
-	if !(rate > 0) || rate > 1e6 {
-		return nil, fmt.Errorf("rate: %g: want more than 0, at most 1,000,000 a second", rate)
 	}
 	client := o.client()
 	defer client.CloseIdleConnections()
 	began := time.Now()
 	t := &tally{each: o.Answered, from: began.Add(o.Warmup), to: began.Add(o.Warmup + o.Duration)}
-	total := int(rate * (o.Warmup + o.Duration).Seconds())
+	var r *Result
+	if o.Rate > 0 {
+		r = o.open(ctx, client, t, began)
+	} else {
+		r = o.closed(ctx, client, t)
+	}
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (o *Options) closed(ctx context.Context, client *http.Client, t *tally) *Result {
+	ctx, cancel := context.WithDeadline(ctx, t.to)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range o.Connections {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				a := ask(ctx, client, o.URL, time.Now(), o.timeout())
+				if ctx.Err() != nil { // cut off by the end
+					return
+				}
+				t.add(a)
+				if a.err != nil { // to avoid spinning if no server listens
+					select {
+					case <-ctx.Done():
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return t.result()
+}
+
+func (o *Options) open(ctx context.Context, client *http.Client, t *tally, began time.Time) *Result {
+	total := int(o.Rate * (o.Warmup + o.Duration).Seconds())
 	timeout := o.timeout()
 
 	// The channel has room for all requests that can wait, so sending never blocks.
-	due := make(chan time.Time, int(rate*timeout.Seconds())+o.Connections+1)
+	due := make(chan time.Time, int(o.Rate*timeout.Seconds())+o.Connections+1)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	dropped := 0
@@ -63,7 +96,7 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for i := range total {
-		intended := began.Add(time.Duration(float64(i) / rate * 1e9))
+		intended := began.Add(time.Duration(float64(i) / o.Rate * 1e9))
 		if wait := time.Until(intended); wait > 0 {
 			timer.Reset(wait)
 			select {
@@ -91,13 +124,10 @@ func Open(ctx context.Context, o Options, rate float64) (*Result, error) {
 	}
 	close(due)
 	wg.Wait()
-	if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return nil, err
-	}
 	r := t.result()
-	r.Offered, r.Dropped, r.Own = rate, dropped, quantiles(own)
-	r.Saturated = r.saturation(given, rate*o.Duration.Seconds())
-	return r, nil
+	r.Offered, r.Dropped, r.Own = o.Rate, dropped, quantiles(own)
+	r.Saturated = r.saturation(given, o.Rate*o.Duration.Seconds())
+	return r
 }
 
 // saturation describes why the generator is saturated: it was late, or started too few of

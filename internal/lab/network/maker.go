@@ -129,5 +129,8 @@ func (p *placed) Inside() lab.Watchable {
 // Answers implements the method by Port.Answers.
 func (p *placed) Answers(ctx context.Context, port int) error { return p.port.Answers(ctx, port) }
 
+// Datagrams implements the method by Port.Datagrams.
+func (p *placed) Datagrams() (received, dropped uint64, err error) { return p.port.Datagrams() }
+
 // Close implements lab.Environment.
 func (p *placed) Close() error { return errors.Join(p.Environment.Close(), p.port.Close()) }

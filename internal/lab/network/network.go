@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,8 +117,8 @@ func (f *Fabric) Join(network string, address netip.Prefix, guest bool) (*Port, 
 		return nil, fmt.Errorf("join network %s: %w", network, lacking(err))
 	}
 	f.ports++
-	p := &Port{hub: hub, space: s, outer: fmt.Sprintf("port%d", f.ports), address: address.Addr()}
-	if err := p.open(address, guest); err != nil {
+	p := &Port{hub: hub, space: s, outer: fmt.Sprintf("port%d", f.ports), address: address.Addr(), guest: guest}
+	if err := p.open(address); err != nil {
 		return nil, errors.Join(fmt.Errorf("join network %s: %w", network, lacking(err)), p.Close())
 	}
 	return p, nil
@@ -142,9 +143,10 @@ type Port struct {
 	outer string // the end in the network's namespace
 
 	address netip.Addr
+	guest   bool // the address is a guest's
 }
 
-func (p *Port) open(address netip.Prefix, guest bool) error {
+func (p *Port) open(address netip.Prefix) error {
 	if err := p.hub.pair(p.outer, p.space, port); err != nil {
 		return err
 	}
@@ -152,7 +154,7 @@ func (p *Port) open(address netip.Prefix, guest bool) error {
 		return err
 	}
 	holder := port
-	if guest {
+	if p.guest {
 		holder, address = bridge, asker(address)
 		if err := p.space.bridge(); err != nil {
 			return err
@@ -218,9 +220,37 @@ func (p *Port) Tap() (file *os.File, err error) {
 // the port is open.
 func (p *Port) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.space.file.Fd()) }
 
-// Answers waits until a server accepts connections on the port's address.
+// Answers waits until a server has the port. It looks for the socket, since a connection or
+// a datagram that a tool does not know would disturb it; in a guest it makes a connection.
 func (p *Port) Answers(ctx context.Context, port int) error {
-	return p.space.run(func() error { return answers(ctx, netip.AddrPortFrom(p.address, uint16(port)).String()) })
+	return p.space.run(func() error {
+		if !p.guest {
+			return lab.Listens(ctx, port)
+		}
+		return answers(ctx, netip.AddrPortFrom(p.address, uint16(port)).String())
+	})
+}
+
+// Datagrams is how many datagrams programs on the port have received, and how many of
+// those that arrived were dropped because a program did not read them in time.
+func (p *Port) Datagrams() (received, dropped uint64, err error) {
+	var text []byte
+	err = p.space.run(func() (err error) {
+		text, err = os.ReadFile("/proc/thread-self/net/snmp")
+		return err
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("read what datagrams were dropped: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		// Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors … (net/ipv4/proc.c); the line
+		// before it has these names.
+		var other uint64
+		if n, _ := fmt.Sscanf(line, "Udp: %d %d %d %d %d", &received, &other, &other, &other, &dropped); n == 5 {
+			return received, dropped, nil
+		}
+	}
+	return 0, 0, errors.New("read what datagrams were dropped: no counts of UDP in /proc/net/snmp")
 }
 
 // run calls a function on a thread in the namespace: sockets and devices belong to that of
@@ -235,20 +265,6 @@ func (s *namespace) run(do func() error) error {
 		done <- err
 	})
 	return <-done
-}
-
-func answers(ctx context.Context, address string) error {
-	for {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		if err == nil {
-			return c.Close()
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("connect to %s: %w", address, errors.Join(ctx.Err(), err))
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 // Traffic returns what the environment has sent and received.
@@ -273,6 +289,20 @@ func (p *Port) Close() error {
 		errs = append(errs, p.hub.link.LinkDel(l))
 	}
 	return errors.Join(append(errs, p.space.close())...)
+}
+
+func answers(ctx context.Context, address string) error {
+	for {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("connect to %s: %w", address, errors.Join(ctx.Err(), err))
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // newSpace makes a namespace on a thread of its own, which ends with the goroutine.

@@ -216,6 +216,39 @@ func transfer(t *testing.T, source, target *Port, address string) (most, least f
 	return most, least
 }
 
+// Datagrams that a program does not read in time are counted, and when a server has its port
+// is seen for UDP too.
+func TestDatagrams(t *testing.T) {
+	quelltest.Need(t, "root")
+	p := join(t, open(t, map[string]study.Network{"lan": {}}), "lan", "10.77.0.1/16")
+	err := p.space.run(func() error {
+		in, err := net.ListenUDP("udp4", &net.UDPAddr{Port: 5201})
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		out, err := net.Dial("udp4", "127.0.0.1:5201")
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		if err := in.SetReadBuffer(4096); err != nil {
+			return err
+		}
+		for range 100 {
+			if _, err := out.Write(make([]byte, 1000)); err != nil {
+				return err
+			}
+		}
+		_, err = in.Read(make([]byte, 1000))
+		return errors.Join(err, p.Answers(t.Context(), 5201))
+	})
+	received, dropped, err2 := p.Datagrams()
+	if err != nil || err2 != nil || received == 0 || dropped == 0 || received+dropped > 100 {
+		t.Errorf("received %d, dropped %d, %v, %v", received, dropped, err, err2)
+	}
+}
+
 // A network ends with the process that made it, however that ends.
 func TestNothingIsLeft(t *testing.T) {
 	quelltest.Need(t, "root")

@@ -3,7 +3,6 @@ package observe
 import (
 	"bufio"
 	"compress/gzip"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -16,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/quell-dev/quell/internal/machine/host"
 )
@@ -37,11 +35,9 @@ type Item struct {
 	Transient bool `json:"passing,omitempty"`
 }
 
-// Describe reads everything about a machine that is available in files, and watches for
-// the given time which processes use its CPUs (0: not at all). Items that only the caller
-// knows (versions of the tools, hashes of the binaries) are added from more.
-func Describe(ctx context.Context, h *host.Host, watch time.Duration, more map[string]string) (Description, error) {
-	var d Description
+// Describe reads everything about a machine that is available in files. Items that only
+// the caller knows (versions of the tools, hashes of the binaries) are added from more.
+func Describe(h *host.Host, more map[string]string) (d Description) {
 	for _, s := range sources() {
 		for name, text := range s.read(h) {
 			d.add(name, text, s.transient)
@@ -50,13 +46,8 @@ func Describe(ctx context.Context, h *host.Host, watch time.Duration, more map[s
 	for name, text := range more {
 		d.add(name, value{text: text}, false)
 	}
-	busy, err := busyProcesses(ctx, h, watch)
-	if err != nil {
-		return d, fmt.Errorf("describe the machine: %w", err)
-	}
-	d.add("processes.busy", busy, true)
 	slices.SortFunc(d.Items, func(a, b Item) int { return strings.Compare(a.Name, b.Name) })
-	return d, nil
+	return d
 }
 
 func (d *Description) add(name string, v value, passing bool) {
@@ -267,21 +258,4 @@ func findOption(r io.Reader, compressed bool, option string) (string, error) {
 		}
 	}
 	return "n", in.Err()
-}
-
-// busyProcesses lists the processes that used more than half a percent of a CPU over the
-// given time.
-func busyProcesses(ctx context.Context, h *host.Host, watch time.Duration) (value, error) {
-	if watch <= 0 {
-		return value{err: errors.New("not watched")}, nil
-	}
-	before := listProcesses(h)
-	if err := wait(ctx, watch); err != nil {
-		return value{}, err
-	}
-	var names []string
-	for _, u := range before.since(h, 0.005) {
-		names = append(names, fmt.Sprintf("%s (pid %d) %.3f CPUs", u.name, u.pid, u.rate))
-	}
-	return value{text: strings.Join(names, ", ")}, nil
 }

@@ -34,11 +34,7 @@ func machineFiles() map[string]string {
 
 func describe(t *testing.T, h *host.Host) Description {
 	t.Helper()
-	d, err := Describe(t.Context(), h, 0, map[string]string{"quell.commit": "abc"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
+	return Describe(h, map[string]string{"quell.commit": "abc"})
 }
 
 func TestDescribe(t *testing.T) {
@@ -98,14 +94,7 @@ func TestDescribeThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := Describe(t.Context(), h, 50*time.Millisecond, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := Describe(t.Context(), h, 0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, again := Describe(h, nil), Describe(h, nil)
 	if d.Hash() != again.Hash() {
 		t.Errorf("changed within a moment: %v", again.Diff(d))
 	}

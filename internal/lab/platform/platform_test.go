@@ -46,10 +46,7 @@ func TestStudiesAreRight(t *testing.T) {
 			t.Fatalf("%s: %d studies, %v", c.name, len(files), err)
 		}
 		for _, f := range files {
-			s, err := study.Parse(f.Name, f.Text, study.Known{Builtins: append(workload.KernelNames(), study.UDPPing, study.UDPEcho), Options: func(builtin string, flags []string) error {
-				if f.Name == Network { // its workloads are not kernels
-					return nil
-				}
+			s, err := study.Parse(f.Name, f.Text, study.Known{Builtins: workload.KernelNames(), Parsers: workload.ParserNames(), Options: func(builtin string, flags []string) error {
 				_, err := workload.ParseKernel(append([]string{builtin}, flags...))
 				return err
 			}})

@@ -78,7 +78,7 @@ func expectationsOfFamily(t *testing.T, file, expect, family, gap string, cpus i
 	}
 
 	// The study with synthetic environments has all values.
-	s, err := study.Parse(file, read(t, "studies/"+file+".yaml"), study.Known{Builtins: []string{"cpu-burn", "primes"}})
+	s, err := study.Parse(file, read(t, "studies/"+file+".yaml"), study.Known{Builtins: []string{"cpu-burn", "primes"}, Parsers: []string{"sysbench"}})
 	if err != nil {
 		t.Fatal(err)
 	}

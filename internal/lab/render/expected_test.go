@@ -32,7 +32,7 @@ func TestShippedExpectationsAreThePapers(t *testing.T) {
 		if text, err = os.ReadFile(file); err != nil {
 			t.Fatal(err)
 		}
-		s, err := study.Parse(file, text, study.Known{Builtins: []string{"triad"}, Parsers: []string{"iterations", "time"}})
+		s, err := study.Parse(file, text, study.Known{Parsers: []string{"iterations", "time"}})
 		if err != nil {
 			t.Fatal(err)
 		}

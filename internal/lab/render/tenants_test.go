@@ -25,7 +25,7 @@ func TestTenants(t *testing.T) {
 			BelowBaseline: about(below), BelowBurst: nothing, Evenness: about(0.9), Lost: about(0.25),
 			Box: analyse.Box{Low: stat.Float(0.8 * each), Q1: stat.Float(0.9 * each), Median: stat.Float(each), Q3: stat.Float(1.1 * each), High: stat.Float(1.2 * each), N: 3 * n}}
 		for range n {
-			p.Share = append(p.Share, analyse.TenantShare{Part: "server/" + string(rune('0'+len(p.Share))), Rate: about(each)})
+			p.Share = append(p.Share, analyse.TenantShare{Part: "tenant/" + string(rune('0'+len(p.Share))), Rate: about(each)})
 		}
 		return p
 	}
@@ -71,7 +71,7 @@ func TestTenants(t *testing.T) {
 		}
 		names[v.Name()] = true
 	}
-	for _, want := range []string{"net-tenants below baseline credit=spent 6", "net-tenants round trip tenants=0 credit=full probe p99", "net-tenants tenant credit=spent server/5 6"} {
+	for _, want := range []string{"net-tenants below baseline credit=spent 6", "net-tenants round trip tenants=0 credit=full probe p99", "net-tenants tenant credit=spent tenant/5 6"} {
 		if !names[want] {
 			t.Errorf("no value %s among %d", want, len(names))
 		}
@@ -96,7 +96,7 @@ func TestExpectedTenants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := study.Parse("net-tenants-small.yaml", text, study.Known{Builtins: []string{study.UDPSend, study.UDPReceive, study.UDPPing, study.UDPEcho}})
+	s, err := study.Parse("net-tenants-small.yaml", text, study.Known{Parsers: []string{"iperf3", "sockperf"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestExpectedTenants(t *testing.T) {
 			if p.Role != "tenant" {
 				continue
 			}
-			over := c.Warmup + p.Workload.Time
+			over := c.Warmup + c.For
 			if full := c.Level("credit") == "full"; full != (b.BurstTime() > 2*over) || !full && b.BurstTime() > c.Warmup {
 				t.Errorf("%s: a credit lasts %s, a run %s", &c, b.BurstTime(), over)
 			}

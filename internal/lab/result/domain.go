@@ -34,12 +34,3 @@ const (
 	// DomainGrants is how many of the domain's pages others mapped, by Xen's own records.
 	DomainGrants = "domain.grants"
 )
-
-// Values of a part that sends requests to web servers (Part.Values), over its counted
-// time. Times are in seconds from the scheduled begin of each request.
-const (
-	HTTPLatency = "http.latency" // mean
-	HTTPBytes   = "http.bytes"   // of good answers' bodies, per second
-	HTTPP95     = "http.latency_p95"
-	HTTPP99     = "http.latency_p99"
-)

@@ -91,26 +91,18 @@ const (
 	MaxRate  = "max"
 )
 
-// The built-in workloads of web servers, of their clients, and of datagrams; they are not
-// among the kernels.
+// The built-in workloads of web servers and of their clients; they are not among the
+// kernels.
 const (
 	HTTPServer = "http-server"
 	HTTPClient = "http-client"
-	UDPSend    = "udp-send"    // datagrams to the role in asks
-	UDPReceive = "udp-receive" // counts them
-	UDPPing    = "udp-ping"    // sends datagrams that udp-echo returns
-	UDPEcho    = "udp-echo"
 )
-
-// UDPPort is the port of udp-receive and udp-echo, also for TCP connections: an accepted
-// connection means that the server is ready. It is iperf3's port.
-const UDPPort = 5201
 
 // MayIdle reports whether the part may have nothing to do for long, so that it is not stalled
 // when it uses no CPU time: servers, and commands that ask one (sockperf sleeps for 2 s).
 func (p *Part) MayIdle() bool {
 	w := &p.Workload
-	return w.Serves > 0 || p.Asks != "" && len(w.Command) > 0 || slices.Contains([]string{"idle", HTTPServer, UDPReceive, UDPEcho}, w.Builtin)
+	return w.Serves > 0 || p.Asks != "" && len(w.Command) > 0 || slices.Contains([]string{"idle", HTTPServer}, w.Builtin)
 }
 
 // Concludes reports whether the workload reports its totals after its time is over,

@@ -97,6 +97,8 @@ func TestBadNetworkStudy(t *testing.T) {
 		"vm: {driver":        {"vm: {bandwidth: {baseline: 2Mbit, burst: 2Mbit, credit: 1MB}, driver", "environments.vm.bandwidth.burst"},
 		"vm: {":              {"vm: {bandwidth: {baseline: 2Mbit, burst: 4Mbit}, ", "environments.vm.bandwidth.credit"},
 		"network: lan}":      {"bandwidth: {baseline: 2Mbit}}", "environments.out.bandwidth"},
+		"server: {builtin":   {"server: {serves: 80, builtin", "workloads.server.serves"},
+		"none: {builtin":     {"other: {command: [sockperf, server], serves: 99999}\n  none: {builtin", "workloads.other.serves"},
 	} {
 		_, err := Parse("web.yaml", []byte(strings.Replace(web, old, c.now, 1)), webKnown)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

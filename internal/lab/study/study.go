@@ -113,7 +113,7 @@ type Workload struct {
 	Options string `key:"options" help:"flags of the built-in kernel"`
 	// Threads 0 means one per CPU of the environment ("as many processes as CPUs").
 	Threads    int           `key:"threads"`
-	Command    []string      `key:"command"`
+	Command    []string      `key:"command" help:"the program; {asks} is the address of the role in asks, {index} the number of the instance, from 0"`
 	Dir        string        `key:"dir"`
 	Env        []string      `key:"env"`
 	Iterations int           `key:"iterations" help:"0: until the run ends"`
@@ -151,7 +151,7 @@ type Role struct {
 	Host        string `key:"host" help:"name in hosts; with a * at its end each instance runs on another host with that prefix"`
 	Measure     bool   `key:"measure" help:"its metric is a result of the study"`
 	// Asks is the role that runs the server for its requests.
-	Asks string `key:"asks" help:"role that it sends to (http-client, udp-send, udp-ping, and {asks} in a command)"`
+	Asks string `key:"asks" help:"role that it sends to (http-client, and {asks} in a command)"`
 	// Count is the number of instances of the role ("neighbour": 0..n); a number or
 	// "$factor".
 	Count string `key:"count"`

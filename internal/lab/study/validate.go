@@ -117,7 +117,7 @@ func (c *checker) workload(w Workload) {
 		c.add(key, "builtin and command", "exactly one of them")
 	case w.Builtin != "" && !slices.Contains(c.known.Builtins, w.Builtin):
 		c.add(key+".builtin", strconv.Quote(w.Builtin), "one of "+strings.Join(c.known.Builtins, ", "))
-	case len(w.Command) > 0 && w.Metric.Parse == "":
+	case len(w.Command) > 0 && w.Metric.Parse == "" && w.Serves == 0:
 		c.add(key+".metric.parse", "not given", "how to read the metric from the command's output: "+c.parsers())
 	}
 	if c.known.Options != nil && slices.Contains(c.known.Builtins, w.Builtin) {

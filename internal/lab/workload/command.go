@@ -63,13 +63,13 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 }
 
 // MeanMetric is the mean of ParseMetric over the complete runs in the output of
-// RunCommand, of which only the first count, if most is not 0. The parser "time" is the length of a run in seconds; Lines has no figure,
-// so the result is 0.
-func MeanMetric(how string, output []byte, most int) (float64, error) {
+// RunCommand, of which only the first count, if most is not 0. The parser "time" is the
+// length of a run in seconds; Lines has no figure, so the result is 0.
+func MeanMetric(how string, output []byte, most int) (mean float64, values map[string]float64, err error) {
 	if how == Lines {
-		return 0, nil
+		return 0, nil, nil
 	}
-	sum, n := 0.0, 0
+	n := 0
 	rest := string(output)
 	for {
 		text, after, ok := strings.Cut(rest, "\n"+endOfRun)
@@ -81,16 +81,25 @@ func MeanMetric(how string, output []byte, most int) (float64, error) {
 			break
 		}
 		v, err := number(took)
+		var said map[string]float64
 		if err == nil && how != "time" {
-			v, err = ParseMetric(how, []byte(text))
+			v, said, err = ParseMetric(how, []byte(text))
 		}
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		sum, n, rest = sum+v, n+1, more
+		n, rest = n+1, more
+		// The mean so far moves by the n-th part of what the n-th differs from it.
+		mean += (v - mean) / float64(n)
+		if values == nil {
+			values = said
+		}
+		for name, v := range said {
+			values[name] += (v - values[name]) / float64(n)
+		}
 	}
 	if n == 0 {
-		return 0, errors.New("the command did not complete once: give it more time or less work")
+		return 0, nil, errors.New("the command did not complete once: give it more time or less work")
 	}
-	return sum / float64(n), nil
+	return mean, values, nil
 }

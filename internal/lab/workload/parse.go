@@ -18,17 +18,27 @@ const Lines = "iterations"
 // ParserNames are the names that MeanMetric accepts: Lines, the length of a run, and the tools
 // whose figure no path and no regular expression finds. testdata/output has recordings.
 func ParserNames() []string {
-	return []string{Lines, "time", "sysbench", "stress-ng"}
+	return []string{Lines, "time", "sysbench", "stress-ng", "iperf3", "sockperf"}
 }
 
-func parserOf(name string) func(text string) (float64, error) {
+// parse reads the output of a tool by its name.
+func parse(name, text string) (v float64, values map[string]float64, err error) {
 	switch name {
 	case "sysbench":
-		return sysbench // events/s
+		v, err = sysbench(text) // events/s
 	case "stress-ng":
-		return stressNG // bogo operations/s
+		v, err = stressNG(text) // bogo operations/s
+	case "iperf3":
+		v, values, err = iperf3(text) // bits/s
+	case "sockperf":
+		v, values, err = sockperf(text) // s
+	default:
+		return 0, nil, fmt.Errorf("parse output: %q: want one of %s, json:PATH, or /a regular expression/", name, strings.Join(ParserNames(), ", "))
 	}
-	return nil
+	if err != nil {
+		return 0, nil, fmt.Errorf("parse output of %s: %w", name, err)
+	}
+	return v, values, nil
 }
 
 // JSONPath begins a parser that reads a number of a tool's JSON by the names and indices on
@@ -68,34 +78,27 @@ func inJSON(path string, output []byte) (float64, error) {
 
 // ParseMetric reads a figure from a command's output by the tool's name, by a path in its
 // JSON, or by a regular expression with one group between slashes, whose last match counts.
-func ParseMetric(how string, output []byte) (float64, error) {
+// Some tools report more, which is in values by the names of package role.
+func ParseMetric(how string, output []byte) (v float64, values map[string]float64, err error) {
 	if pattern, ok := strings.CutPrefix(how, "/"); ok {
 		re, err := regexp.Compile(strings.TrimSuffix(pattern, "/"))
 		if err != nil || re.NumSubexp() != 1 {
-			return 0, fmt.Errorf("parse output by %s: want a regular expression with one group", how)
+			return 0, nil, fmt.Errorf("parse output by %s: want a regular expression with one group", how)
 		}
 		all := re.FindAllSubmatch(output, -1)
 		if len(all) == 0 {
-			return 0, fmt.Errorf("parse output: no match for %s", how)
+			return 0, nil, fmt.Errorf("parse output: no match for %s", how)
 		}
-		return number(string(all[len(all)-1][1]))
+		v, err = number(string(all[len(all)-1][1]))
+		return v, nil, err
 	}
 	if path, ok := strings.CutPrefix(how, JSONPath); ok {
-		v, err := inJSON(path, output)
-		if err != nil {
-			return 0, fmt.Errorf("parse output by %s: %w", how, err)
+		if v, err = inJSON(path, output); err != nil {
+			return 0, nil, fmt.Errorf("parse output by %s: %w", how, err)
 		}
-		return v, nil
+		return v, nil, nil
 	}
-	read := parserOf(how)
-	if read == nil {
-		return 0, fmt.Errorf("parse output: %q: want one of %s, json:PATH, or /a regular expression/", how, strings.Join(ParserNames(), ", "))
-	}
-	v, err := read(string(bytes.ReplaceAll(output, []byte("\r"), []byte("\n"))))
-	if err != nil {
-		return 0, fmt.Errorf("parse output of %s: %w", how, err)
-	}
-	return v, nil
+	return parse(how, string(bytes.ReplaceAll(output, []byte("\r"), []byte("\n"))))
 }
 
 func number(text string) (float64, error) {

@@ -65,7 +65,7 @@ func Helpers() []*cobra.Command {
 				}
 				return c.Play(cmd.Context(), os.Stdin, os.Stdout)
 			}},
-		labRemote(), udpHelper(),
+		labRemote(),
 	}
 }
 

@@ -30,7 +30,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func TestMain(m *testing.M) {
 	words := os.Args[1:]
 	switch {
-	case len(words) > 0 && slices.Contains([]string{"lab-guard", "lab-hold", "lab-remote"}, words[0]):
+	case len(words) > 0 && slices.Contains([]string{"lab-guard", "lab-hold", "lab-remote", "lab-net"}, words[0]):
 		a := &app.App{Out: os.Stdout, Err: os.Stderr}
 		os.Exit(a.Run(context.Background(), newRoot(a), words))
 	case len(words) > 2 && words[0] == "workload" && words[1] == "command":

@@ -58,10 +58,7 @@ func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Fol
 	if len(realDrivers(s)) == 0 {
 		return "", nil
 	}
-	d, err := observe.Describe(ctx, l.host, 0, programs(ctx, s, l.version))
-	if err != nil {
-		return "", err
-	}
+	d := observe.Describe(l.host, programs(ctx, s, l.version))
 	if err := os.MkdirAll(f.Path("env"), 0o755); err != nil {
 		return "", fmt.Errorf("describe the machine: %w", err)
 	}
@@ -116,9 +113,9 @@ func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study
 	if err != nil {
 		return nil, err
 	}
-	now, err := observe.Describe(ctx, h, 0, programs(ctx, s, a.Version))
-	if err != nil || now.Hash() == series {
-		return nil, err
+	now := observe.Describe(h, programs(ctx, s, a.Version))
+	if now.Hash() == series {
+		return nil, nil
 	}
 	return slices.DeleteFunc(now.Diff(was), func(line string) bool { return strings.HasPrefix(line, "~") }), nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -416,10 +417,10 @@ func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 	w := &p.Workload
 	var words []string
 	for _, word := range w.Command {
-		words = append(words, strings.ReplaceAll(word, "{asks}", cmp.Or(p.Asks, "127.0.0.1")))
+		words = append(words, strings.NewReplacer("{asks}", cmp.Or(p.Asks, "127.0.0.1"), "{index}", strconv.Itoa(p.Index)).Replace(word))
 	}
 	switch {
-	case w.Builtin == "" && w.Metric.Parse == workload.Lines:
+	case w.Builtin == "" && (w.Metric.Parse == workload.Lines || w.Serves > 0):
 		return lab.Job{Argv: words, Dir: w.Dir, Env: w.Env}, nil
 	case w.Builtin == "":
 		argv := append([]string{l.self, "workload", "command"}, words...)
@@ -431,7 +432,7 @@ func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
 }
 
-func metric(w *study.Workload, output []byte) (float64, error) {
+func metric(w *study.Workload, output []byte) (float64, map[string]float64, error) {
 	most := w.Iterations
 	if most > 0 {
 		most += w.Warmup.Iterations // what runs after them is alone, or has no server

@@ -61,7 +61,7 @@ func becomeServer(kind string) error {
 
 // parseAsk parses the flags of the built-in workload http-client; the lab sets host, rate
 // and the times.
-func parseAsk(args []string) (c httpload.Client, err error) {
+func parseAsk(args []string) (c httpload.Options, err error) {
 	fs := flag.NewFlagSet(study.HTTPClient, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	file := fs.String("file", "1k", "")
@@ -109,7 +109,7 @@ func parseServer(args []string) (kind string, err error) {
 
 // builtins returns the kernels and the other built-in workloads.
 func builtins() []string {
-	return append(append(workload.KernelNames(), study.HTTPServer, study.HTTPClient), udpKinds()...)
+	return append(workload.KernelNames(), study.HTTPServer, study.HTTPClient)
 }
 
 // checkOptions validates a built-in workload's flags.
@@ -120,8 +120,6 @@ func checkOptions(builtin string, flags []string) error {
 		_, err = parseServer(flags)
 	case study.HTTPClient:
 		_, err = parseAsk(flags)
-	case study.UDPSend, study.UDPReceive, study.UDPPing, study.UDPEcho:
-		_, _, err = parseUDP(builtin, flags)
 	default:
 		_, err = workload.ParseKernel(append([]string{builtin}, flags...))
 	}
@@ -134,7 +132,7 @@ func (l *labMachine) run(ctx context.Context, f *result.Folder, o lab.Options) (
 	s := o.Study
 	nets := network.With(o.Maker, s.Networks, []string{l.self, "lab-net"})
 	defer func() { err = errors.Join(err, nets.Close()) }()
-	o.Maker, o.Command = nets, l.far.addressed(l.webCommand(f, l.udpCommand(o.Command)))
+	o.Maker, o.Command = nets, l.far.addressed(l.webCommand(f, o.Command))
 	if needsBaseRates(s) {
 		first := o
 		first.Only = func(c *study.Cell) bool { return analyse.IsBase(c) && (o.Only == nil || o.Only(c)) }

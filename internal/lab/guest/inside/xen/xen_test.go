@@ -275,7 +275,7 @@ func loads(t *testing.T) {
 			return err == nil
 		})
 		go func() {
-			_, err := httpload.Closed(ctx, httpload.Options{URL: url, Connections: 4, Duration: 10 * time.Minute, Timeout: 30 * time.Second})
+			_, err := httpload.Run(ctx, httpload.Options{URL: url, Connections: 4, Duration: 10 * time.Minute, Timeout: 30 * time.Second})
 			done <- err
 		}()
 	}
