@@ -43,6 +43,9 @@ const (
 	// Share of the victim's excess that must disappear under a cap that is enough, if the cost is
 	// not below the threshold. A cap leaves its task a rate, and other tasks work too.
 	enoughRelief = 0.75
+	// Share of a candidate's share of the victim's time: a suspect that was served as long, and longer
+	// than usual, is a candidate too, however likely it is alone.
+	asLong = 0.5
 	// Rounds in vain, in a row, of a whole group that end it.
 	maxGroupVain = 2
 )
@@ -179,7 +182,8 @@ func (p *Planner) named(f *detect.Finding, all []*member) bool {
 }
 
 // candidates are the suspects that may be capped together: those that the finding names or would
-// try, and those on which a cap in this incident was not enough, alone or together.
+// try, those on which a cap in this incident was not enough, alone or together, and by the
+// accounts of a queue those that were served as long as one of these.
 func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding) (all []*member) {
 	add := func(s *detect.Suspect) {
 		known := slices.ContainsFunc(all, func(m *member) bool { return m.task.Key == s.Key })
@@ -200,6 +204,17 @@ func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding
 		}
 		for _, c := range r.Tasks() {
 			add(&detect.Suspect{Task: c.Suspect, Correlation: c.Correlation})
+		}
+	}
+	most := 0.0
+	for i := range f.Suspects {
+		if s := &f.Suspects[i]; s.Basis == detect.ByAccounts && slices.ContainsFunc(all, func(m *member) bool { return m.task.Key == s.Key }) {
+			most = max(most, s.Share)
+		}
+	}
+	for i := range f.Suspects {
+		if s := &f.Suspects[i]; most > 0 && s.Basis == detect.ByAccounts && s.Share >= asLong*most && s.Share > s.UsualShare {
+			add(s)
 		}
 	}
 	return all

@@ -27,8 +27,9 @@ type shared struct {
 	fails  sample.TaskName            // cannot be capped
 	now    sample.Millis
 	past   []detect.Point
-	bad    int                 // bad intervals in a row
-	begun  [][]sample.TaskName // what began at once
+	aside  map[sample.TaskName]detect.Grounds // of suspects that are worth no trial
+	bad    int                                // bad intervals in a row
+	begun  [][]sample.TaskName                // what began at once
 	last   plan.Incident
 }
 
@@ -78,8 +79,15 @@ func (m *shared) play(intervals int) {
 		f := detect.Finding{At: m.now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.2}, First: m.now - 20*second, Trial: true,
 			Result: detect.Result{Kind: detect.Indeterminate, Threshold: 2, Bad: 3, Cost: cost, Pairs: 10}}
 		for _, task := range m.tasks {
-			f.Suspects = append(f.Suspects, detect.Suspect{Task: task, Correlation: 0.8, Grounds: detect.Grounds{Level: detect.Possible, Basis: detect.ByStatistics, Probability: 0.7}})
-			f.TrialCandidates++
+			if _, aside := m.aside[task.Name]; !aside {
+				f.Suspects = append(f.Suspects, detect.Suspect{Task: task, Correlation: 0.8, Grounds: detect.Grounds{Level: detect.Possible, Basis: detect.ByAccounts, Probability: 0.7, Share: 0.3}})
+				f.TrialCandidates++
+			}
+		}
+		for _, task := range m.tasks {
+			if g, aside := m.aside[task.Name]; aside {
+				f.Suspects = append(f.Suspects, detect.Suspect{Task: task, Correlation: 0.8, Grounds: g})
+			}
 		}
 		m.p.Finding(m.now, f, func(sample.TaskKey) []detect.Point { return m.past })
 		m.drain()
@@ -143,6 +151,29 @@ func TestAGroupIsFoundByLimits(t *testing.T) {
 	newest := m.last.Rounds[len(m.last.Rounds)-1]
 	if newest.Names() != "/a, /b and /c" && newest.Names() != "/b and /c" {
 		t.Errorf("at last %s is capped", newest.Names())
+	}
+}
+
+// TestAGroupHasThoseThatWereServedAsLong: a suspect that is worth no trial of its own is tried with
+// others if it was served as long as they, and longer than usual.
+func TestAGroupHasThoseThatWereServedAsLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		grounds detect.Grounds
+		want    bool
+	}{
+		"as long":              {detect.Grounds{Basis: detect.ByAccounts, Share: 0.2, UsualShare: 0.19}, true},
+		"as long as usual":     {detect.Grounds{Basis: detect.ByAccounts, Share: 0.3, UsualShare: 0.3}, false},
+		"little":               {detect.Grounds{Basis: detect.ByAccounts, Share: 0.14}, false},
+		"without such figures": {detect.Grounds{Basis: detect.ByStatistics}, false},
+	} {
+		m := share(t, map[sample.TaskName]float64{"/a": 0.8, "/b": 0.8, "/c": 0.8}, nil)
+		m.aside = map[sample.TaskName]detect.Grounds{"/c": c.grounds}
+		for i := 0; i < 200 && (len(m.begun) == 0 || len(m.begun[len(m.begun)-1]) < 2); i++ {
+			m.play(1)
+		}
+		if together := m.begun[len(m.begun)-1]; slices.Contains(together, "/c") != c.want {
+			t.Errorf("%s: %v were capped together", name, together)
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 const (
 	membersPath = scene + "/batch-"
 	quietTask   = scene + "/quiet"
+	quietQuota  = "5000 100000\n"
 )
 
 // groupConfiguration has the default rule, with shorter times: a trial has about 12 intervals, as
@@ -32,10 +33,10 @@ const groupConfiguration = `
 signals: [runq]
 listen: 127.0.0.1:9399
 tick: 500ms
-sampling: {duration: 500ms, period: 1s}
+sampling: {duration: 2s, period: 2s}
 spec: {min_samples: 60}
-detect: {outlier_window: 10s, window: 20s, look_back: 4m, switches: {outside: off}}
-enforce: {mode: on, groups: true, rate: 0.05, trial: 12s, for: 16s, calm: 16s}
+detect: {outlier_window: 20s, window: 40s, look_back: 8m, switches: {outside: off}}
+enforce: {mode: on, groups: true, rate: 0.05, trial: 24s, for: 32s, calm: 32s}
 rules:
   - {match: "/quell-test-find/pod/web", job: web, class: latency-sensitive}
   - {match: "/quell-test-find/batch-*", job: batch, class: batch, signals: [cpi]}
@@ -57,7 +58,7 @@ func TestThreeTasksHurtOnlyTogether(t *testing.T) {
 	}
 	good := 0
 	for i := range cases {
-		if t.Run(fmt.Sprint(i), func(t *testing.T) { hurtTogether(t, time.Duration(i)*130*time.Millisecond) }) {
+		if t.Run(fmt.Sprint(i), func(t *testing.T) { hurtTogether(t, time.Duration(i)*230*time.Millisecond) }) {
 			good++
 		}
 	}
@@ -93,27 +94,8 @@ func hurtTogether(t *testing.T, rhythm time.Duration) {
 		pids[m] = burn(t, m, 1)
 		signal(m, unix.SIGSTOP)
 	}
-	pids[quietTask] = burn(t, quietTask, 1)
-	// The quiet task has a twentieth of the CPU, in turns with sleep.
-	ended, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			for _, x := range []struct {
-				signal unix.Signal
-				lasts  time.Duration
-			}{{unix.SIGCONT, 10 * time.Millisecond}, {unix.SIGSTOP, 190 * time.Millisecond}} {
-				_ = unix.Kill(pids[quietTask], x.signal)
-				select {
-				case <-time.After(x.lasts):
-				case <-ended:
-					return
-				}
-			}
-		}
-	}()
-	defer func() { close(ended); <-stopped }()
-
+	put(t, filepath.Join(root, quietTask, "cpu.max"), quietQuota)
+	burn(t, quietTask, 1)
 	takeTurns := func(each time.Duration, done func() bool) {
 		for turn := 0; !done(); turn++ {
 			m := members[turn%len(members)]
@@ -122,15 +104,15 @@ func hurtTogether(t *testing.T, rhythm time.Duration) {
 			signal(m, unix.SIGSTOP)
 		}
 	}
-	end := time.Now().Add(5 * time.Minute)
-	takeTurns(2*time.Second+rhythm, func() bool {
+	end := time.Now().Add(10 * time.Minute)
+	takeTurns(4*time.Second+rhythm, func() bool {
 		if time.Now().After(end) {
-			t.Fatal("no spec within 5 minutes")
+			t.Fatal("no spec within 10 minutes")
 		}
 		return a.hasLearnt(victim)
 	})
 	turns := 0
-	takeTurns(12*time.Second, func() bool { turns++; return turns > len(members) })
+	takeTurns(24*time.Second, func() bool { turns++; return turns > len(members) })
 	for _, inc := range a.ordered() {
 		if len(inc.Rounds) > 0 || len(inc.Findings) > 0 {
 			t.Fatalf("one of them alone is an incident: %s, %+v", inc.Reason, inc.Findings)
@@ -141,7 +123,7 @@ func hurtTogether(t *testing.T, rhythm time.Duration) {
 		signal(m, unix.SIGCONT)
 	}
 	isMember := func(n sample.TaskName) bool { return slices.Contains(members, string(n)) }
-	until(t, 15*time.Minute, "the three are named and capped together, and the victim is below its threshold", func() bool {
+	until(t, 30*time.Minute, "the three are named and capped together, and the victim is below its threshold", func() bool {
 		for _, inc := range a.ordered() {
 			named := 0
 			for _, f := range inc.Findings {
@@ -163,9 +145,12 @@ func hurtTogether(t *testing.T, rhythm time.Duration) {
 	for _, m := range members {
 		signal(m, unix.SIGSTOP)
 	}
-	until(t, 2*time.Minute, "every limit is gone", func() bool {
-		return !slices.ContainsFunc(append(members, quietTask, victim), func(m string) bool { return !strings.HasPrefix(text(t, m, "cpu.max"), "max ") })
+	until(t, 4*time.Minute, "every limit is gone", func() bool {
+		return !slices.ContainsFunc(append(members, victim), func(m string) bool { return !strings.HasPrefix(text(t, m, "cpu.max"), "max ") })
 	})
+	if got := text(t, quietTask, "cpu.max"); got != quietQuota {
+		t.Errorf("the quiet task's own limit is %q now", got)
+	}
 	for _, inc := range a.ordered() {
 		for _, r := range inc.Rounds {
 			for _, c := range r.Tasks() {
