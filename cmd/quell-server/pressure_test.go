@@ -30,7 +30,7 @@ func TestAgentsWaitForASlowStore(t *testing.T) {
 	var now atomic.Pointer[load.Progress]
 	ended := make(chan *load.Result, 1)
 	go func() {
-		got, err := load.Run(t.Context(), load.Options{Machines: machines, Tasks: tasks, Period: 200 * time.Millisecond, For: 4 * time.Second, Drain: 4 * time.Minute,
+		got, err := load.Run(t.Context(), load.Options{Machines: machines, Tasks: tasks, Period: 100 * time.Millisecond, For: 2 * time.Second, Drain: 4 * time.Minute,
 			Finish: time.Minute, Settle: time.Minute, Every: time.Second, URL: "nats://" + r.bus,
 			Meter:    load.MeterURL(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+r.api+"/metrics", ""),
 			Progress: func(p load.Progress) { now.Store(&p) },
@@ -52,13 +52,14 @@ func TestAgentsWaitForASlowStore(t *testing.T) {
 		ended <- got
 	}()
 	const inFlight = machines * tasks // samples: one batch of each machine, until there was an answer
-	quelltest.Until(t, "machines have made more than the server holds", func() bool {
+	const made = inFlight * 20
+	quelltest.Until(t, "machines have made all of theirs, and the server holds one batch of each", func() bool {
 		p := now.Load()
-		return p != nil && p.Waiting > 3*inFlight && p.Usage.Pending >= 2000 && p.Usage.Waiting > 0
+		return p != nil && p.Waiting >= made && p.Usage.Pending >= 2000 && p.Usage.Waiting > 0
 	})
 	p := now.Load()
 	// Reading stops at 2 × store.max_pending; one read is of at most maxFetch messages.
-	if p.Acknowledged != 0 || p.Usage.Pending > 2000+maxFetch*tasks || p.Usage.Pending >= inFlight || p.Usage.Waiting > inFlight*100 || p.Usage.Oldest <= 0 {
+	if p.Acknowledged != 0 || p.Usage.Pending > 2000+maxFetch*tasks || p.Usage.Pending >= inFlight || p.Usage.Waiting > inFlight*200 || p.Usage.Oldest <= 0 {
 		t.Errorf("while nothing is committed: %+v", p)
 	}
 	if err := os.Remove(blocked); err != nil {
@@ -68,7 +69,6 @@ func TestAgentsWaitForASlowStore(t *testing.T) {
 	if got == nil {
 		t.FailNow()
 	}
-	const made = machines * tasks * 20
 	if got.Acknowledged != made || got.Left != 0 || got.Server.Committed != made || got.Server.Rejected != 0 {
 		t.Errorf("of %d samples: %+v, %+v", made, got, got.Server)
 	}
