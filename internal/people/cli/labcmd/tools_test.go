@@ -36,7 +36,6 @@ analysis: [{kind: net-tenants}]
 // are in the parts' values.
 func TestToolsOnANetwork(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, "iperf3", "sockperf")
-	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
 	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, studyFile(t, studyOfTools)); r.Code != app.ExitOK {
 		t.Fatalf("%+v", r)
