@@ -117,9 +117,7 @@ func (p *Planner) endsForGroup(now sample.Millis, inc *incident, f *detect.Findi
 		return false
 	case g != nil:
 		p.lift(now, r.ID, "it is not enough: more tasks will be capped with them", "")
-		if p.groups[keyOf(f.Signal, f.Victim.Key, f.Kind)] == g {
-			g.extend(more)
-		}
+		g.extend(more) // in vain if that round has ended the group
 		return true
 	}
 	all := more
@@ -199,11 +197,10 @@ func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding
 		add(&f.Suspects[i])
 	}
 	for _, r := range slices.Backward(inc.rounds) {
-		if r.By != auto || r.left != nil || !r.Judged() || inc.enough(r) {
-			continue
-		}
-		for _, c := range r.Tasks() {
-			add(&detect.Suspect{Task: c.Suspect, Correlation: c.Correlation})
+		if r.By == auto && r.left == nil && r.Judged() && !inc.enough(r) {
+			for _, c := range r.Tasks() {
+				add(&detect.Suspect{Task: c.Suspect, Correlation: c.Correlation})
+			}
 		}
 	}
 	most := 0.0
