@@ -43,7 +43,7 @@ test-cluster: ## test the cluster's demo: no sample lost or stored twice, nothin
 	go vet -tags cluster ./internal/people/demo && { go test -json -tags cluster -count 1 -timeout 10m -run TheCluster ./internal/people/demo || $(FAILED); } | $(TALLY)
 
 CASES ?= 10
-test-groups: ## three real tasks that hurt a fourth only together, CASES=10 times here and in a guest: named and capped together, the victim relieved, undone (root, 30 minutes)
+test-groups: ## three real tasks that hurt a fourth only together, CASES=10 times here and in a guest: named and capped together, the victim relieved, undone (root, an hour or more)
 	@internal/testkit/quelltest/deps.sh guests
 	@$(GORUN) ./internal/lab/guest/fetch
 	@status=0; go vet -tags 'groups guests' ./internal/people/cli ./internal/lab/guest || status=1; \

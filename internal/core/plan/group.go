@@ -43,8 +43,7 @@ const (
 	// Share of the victim's excess that must disappear under a cap that is enough, if the cost is
 	// not below the threshold. A cap leaves its task a rate, and other tasks work too.
 	enoughRelief = 0.75
-	// Share of a candidate's share of the victim's time: a suspect that was served as long, and longer
-	// than usual, is a candidate too, however likely it is alone.
+	// Share of a candidate's share of the victim's time from which a suspect is a candidate too.
 	asLong = 0.5
 	// Rounds in vain, in a row, of a whole group that end it.
 	maxGroupVain = 2
@@ -99,21 +98,22 @@ func (p *Planner) actOnGroup(now sample.Millis, inc *incident, f *detect.Finding
 }
 
 // endsForGroup reports whether a group determines what follows while a round is in force that is
-// not enough, and ends the round: one that leaves out a member, since that has been shown then; a
-// trial of one task, so that the next one has the machine to itself; and one that more tasks can be
-// capped with.
+// not enough. It ends one that leaves out a member, since that has been shown then; a trial of one
+// task, so that no two last at once; and one with which more tasks can be capped.
 func (p *Planner) endsForGroup(now sample.Millis, inc *incident, f *detect.Finding, g *group, r *round) bool {
 	more := p.further(now, inc, f, r)
 	switch {
-	case r.By != auto || r.Samples == 0 || len(inc.rounds) == 0:
+	case r.By != auto:
 		return false
 	case g != nil && r.left != nil:
 		p.lift(now, r.ID, "the victim suffers without the cap on "+string(r.left.task.Name), "")
 		return true
 	case r.Trial && len(r.With) == 0:
-		p.lift(now, r.ID, "it is not enough", "")
+		if r.Samples > 0 {
+			p.lift(now, r.ID, "it is not enough", "")
+		}
 		return true
-	case len(more) == 0 || len(r.With) > 0 && inc.mayBeRelieved(float64(r.CostBefore), float64(r.CostUnder), float64(r.Samples)):
+	case r.Samples == 0 || len(more) == 0 || len(r.With) > 0 && inc.mayBeRelieved(float64(r.CostBefore), float64(r.CostUnder), float64(r.Samples)):
 		return false
 	case g != nil:
 		p.lift(now, r.ID, "it is not enough: more tasks will be capped with them", "")
