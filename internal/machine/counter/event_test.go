@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"math"
 	"os/exec"
 	"strings"
 	"testing"
@@ -31,8 +30,10 @@ func TestEventCountsACgroup(t *testing.T) {
 	if err := tally.Toggle(true); err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	spent := w.do("burn", int(100*time.Millisecond))
-	x.do("burn", int(50*time.Millisecond)) // in another cgroup
+	most := time.Since(began) + 10*time.Millisecond // the event also counts time that a hypervisor takes
+	x.do("burn", int(50*time.Millisecond))          // in another cgroup
 	if err := tally.Toggle(false); err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +42,8 @@ func TestEventCountsACgroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := n - float64(spent); math.Abs(d) > float64(10*time.Millisecond) || coverage != 1 {
-		t.Errorf("counted %.1f ms, coverage %v; the worker says %v", n/1e6, coverage, spent)
+	if n < float64(spent-10*time.Millisecond) || n > float64(most) || coverage != 1 {
+		t.Errorf("counted %.1f ms, coverage %v; want what the worker says, %v, to %v", n/1e6, coverage, spent, most)
 	}
 	if n, _, err := tally.Read(); err != nil || n != 0 {
 		t.Errorf("a second reading gives %v, %v; want nothing new", n, err)
@@ -68,6 +69,7 @@ func TestEventCountsAThreadAndWhatItStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tally.Close()
+	began := time.Now()
 	if err := tally.Toggle(true); err != nil {
 		t.Fatal(err)
 	}
@@ -76,6 +78,7 @@ func TestEventCountsAThreadAndWhatItStarts(t *testing.T) {
 		t.Fatal("the shell ended")
 	}
 	n, coverage, err := tally.Read()
+	most := time.Since(began) // the event also counts time that a hypervisor takes
 	in.Close()
 	_ = sh.Wait() // its last read gets the end of the file
 	if err != nil {
@@ -83,8 +86,8 @@ func TestEventCountsAThreadAndWhatItStarts(t *testing.T) {
 	}
 	// Nearly all of its time is the child's.
 	state := sh.ProcessState
-	if spent := state.UserTime() + state.SystemTime(); n < 0.8*float64(spent) || n > 1.2*float64(spent)+float64(20*time.Millisecond) || coverage != 1 {
-		t.Errorf("counted %.1f ms, coverage %v; the shell and its child took %v", n/1e6, coverage, spent)
+	if spent := state.UserTime() + state.SystemTime(); n < 0.8*float64(spent) || n > float64(most) || coverage != 1 {
+		t.Errorf("counted %.1f ms, coverage %v; the shell and its child took %v, in %v", n/1e6, coverage, spent, most)
 	}
 }
 
