@@ -86,25 +86,34 @@ fault: ## kill -9 the agent at 1,000 points, and fail 1,000 single system calls:
 # BESIDE need a tool, root or cgroups, but do not depend on speed: they run with the others.
 BESIDE = $(addprefix internal/,agent testkit/archtest format/atomicfile testkit/bench cluster/bus machine/counter/blockio machine/counter/uprobe machine/egress machine/enforce testkit/fault lab/guest machine/host lab/audit lab/env lab/fault lab/network lab/remote people/cli people/cli/labcmd cluster/notify lab/image machine/counter/bpf machine/origin testkit/chart testkit/quelltest/soak) cmd/quell-agent
 ALONE  = $(filter-out $(BESIDE:%=$(shell go list -m)/%),$(shell go list $(PKGS) | grep -Fx "$$(grep -lr --include='*_test.go' 'quelltest[.]Need' cmd internal | xargs -n1 dirname | sort -u | sed "s,^,$$(go list -m)/,")"))
-OTHERS = $(filter-out $(ALONE),$(shell go list $(PKGS)))
+# The core starts no goroutine (archtest), and the simulator one for each machine of a fleet only:
+# the race detector, which makes them ten times slower, could find nothing in their other tests.
+PURE   = $(filter $(shell go list -m)/internal/core/% %/eval/sim,$(shell go list $(PKGS)))
+OTHERS = $(filter-out $(ALONE) $(PURE),$(shell go list $(PKGS)))
+# As quelltest.Program builds: what is compiled for the programs is used again.
+PLAIN  = -trimpath -buildvcs=false
 
 test-deps: ## install the programs that the tests need and this machine lacks: Debian packages, the guests' kernels, an S3 server (root)
 	@internal/testkit/quelltest/deps.sh
 	@$(GORUN) ./internal/lab/guest/fetch
 	@$(MAKE) --no-print-directory $(S3BIN)/versitygw
 
-# Many tests wait for programs more than they compute: half as many packages again as there are
+# Many tests wait for programs more than they compute: twice as many packages as there are
 # CPUs are linked or run at once, and four tests of a package that call t.Parallel.
-PARALLEL := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+PARALLEL := $(shell echo $$(( $$(nproc) * 2 )))
 
 # Everything is compiled before any test runs: the packages that the tests import, with
 # -race as for go vet, and the programs that they start, built as quelltest.Program does.
 test: ## go vet, then every test with -race; lists failed and skipped tests
 	@$(if $(and $(CC_FOUND),$(CXX_FOUND)),,echo 'needs a C and C++ compiler, for -race and DuckDB: apt-get install -y g++'; exit 1)
 	@internal/testkit/quelltest/deps.sh -n test
-	@status=0; go vet $(RACE) $(PKGS) || status=1; go list $(RACE) -export -test $(PKGS) >/dev/null || status=1; \
-	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
+	@status=0; go vet $(RACE) $(PKGS) || status=1; \
+	$(if $(OTHERS)$(ALONE),go list $(RACE) -export -test $(OTHERS) $(ALONE) >/dev/null || status=1;) \
+	$(if $(PURE),CGO_ENABLED=0 go list $(PLAIN) -export -test $(PURE) >/dev/null || status=1;) \
+	$(if $(filter ./...,$(PKGS)),CGO_ENABLED=0 go build $(PLAIN) -o /dev/null ./cmd/quell-agent ./cmd/quell || status=1;) \
 	export GORACE=atexit_sleep_ms=0; { :; \
+		$(if $(PURE),CGO_ENABLED=0 go test -json $(PLAIN) -vet=off -timeout 10m $(PURE) || $(FAILED);) \
+		$(if $(filter %/eval/sim,$(PURE)),go test -json $(RACE) -vet=off -run Fleet ./internal/eval/sim || $(FAILED);) \
 		$(if $(OTHERS),go test -json $(RACE) -vet=off -p $(PARALLEL) -parallel 4 -timeout 10m $(OTHERS) || $(FAILED);) \
 		$(if $(ALONE),go test -json $(RACE) -vet=off -timeout 10m -p 1 $(ALONE) || $(FAILED);) \
 	} | $(TALLY) || status=1; exit $$status
@@ -115,7 +124,8 @@ ATTACKS  = awk -F '\t' '!/^\#/ && $$2 !~ /guest/ && $$3 != "TestHostileAgent"' i
 ATTACKED = $(addprefix $(shell go list -m)/,$(shell $(ATTACKS) | cut -f 2 | sort -u))
 NAMES    = ^($(subst $(eval) ,|,$(strip $(shell $(ATTACKS) | cut -f 3 | sort -u))))$$
 test-hostile: ## the attacks of docs/security.md by their names (attacks.tsv), then 20,000 random messages of a hostile agent (HOSTILE='-hostile.seed 5' for others)
-	@{ go test -json $(RACE) -vet=off -parallel 4 -count 1 -timeout 10m -run '$(NAMES)' $(filter-out $(ALONE),$(ATTACKED)) || $(FAILED); \
+	@{ CGO_ENABLED=0 go test -json $(PLAIN) -vet=off -count 1 -timeout 10m -run '$(NAMES)' $(filter $(PURE),$(ATTACKED)) || $(FAILED); \
+		go test -json $(RACE) -vet=off -parallel 4 -count 1 -timeout 10m -run '$(NAMES)' $(filter-out $(ALONE) $(PURE),$(ATTACKED)) || $(FAILED); \
 		go test -json $(RACE) -vet=off -count 1 -timeout 10m -p 1 -run '$(NAMES)' $(filter $(ALONE),$(ATTACKED)) || $(FAILED); \
 		go test -json $(RACE) -vet=off -count 1 -timeout 10m -run '^TestHostileAgent$$' ./cmd/quell-server -args -hostile.messages 20000 $(HOSTILE) || $(FAILED); \
 	} | $(TALLY)

@@ -232,16 +232,17 @@ func (f *fleet) readOn(ctx context.Context, b *Bus) error {
 		return err
 	}
 	defer c.Close()
-	for {
-		fetching, cancel := context.WithTimeout(ctx, time.Second)
+	for last, late := uint64(0), false; ; {
+		fetching, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		all, err := c.Fetch(fetching, nil, 500)
 		cancel()
 		for i := range all {
 			f.take(&all[i])
+			last, late = all[i].Seq, f.some(4) == 0
 		}
-		// What came is acknowledged at once, or with what comes next.
-		if len(all) > 0 && f.some(4) > 0 {
-			c.Ack(all[len(all)-1].Seq)
+		// What came is acknowledged at once, or with what comes next, or when nothing comes.
+		if len(all) == 0 || !late {
+			c.Ack(last)
 		}
 		if err != nil || ctx.Err() != nil || f.some(200) == 0 { // another reader
 			return err
@@ -300,7 +301,7 @@ func (f *fleet) end() {
 		}
 		p.cmd = nil
 		u, err := OpenUplink(UplinkOptions{Options: Options{URL: f.url, Name: p.options.Machine, Credentials: p.options.Credentials,
-			pause: 20 * time.Millisecond}, Dir: p.options.Dir, MaxBytes: 64 << 20})
+			pause: 20 * time.Millisecond}, Dir: p.options.Dir, MaxBytes: 64 << 20, wait: 2 * time.Second})
 		if err != nil {
 			f.t.Fatal(err)
 		}
