@@ -190,6 +190,7 @@ func TestAnswerThatIsLost(t *testing.T) {
 	for range 3 {
 		u.Samples(1, samples("m", 1))
 	}
+	quelltest.Until(t, "all are on disk", func() bool { return u.Stats().Waiting == 3 })
 	c.Ack(fetch(t, c, 1)[0].Seq)
 	second := fetch(t, c, 2)
 	s.kill()

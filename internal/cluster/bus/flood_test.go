@@ -87,7 +87,7 @@ func TestAttackFillingTheServer(t *testing.T) {
 	defer reading.Wait()
 	defer stop()
 	for _, u := range others {
-		quelltest.Until(t, u.machine+" is acknowledged", func() bool { return u.Stats().Waiting == 0 })
+		quelltest.Until(t, u.machine+" is acknowledged", func() bool { return u.Stats().Sent == 1 })
 		if err := u.samples.err(); err != nil {
 			t.Errorf("%s is disturbed: %v", u.machine, err)
 		}

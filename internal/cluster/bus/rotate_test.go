@@ -173,7 +173,7 @@ func rotateKeys(t *testing.T, a *authority.Authority, cause string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quelltest.Until(t, "an agent with new credentials goes on", func() bool { return forever.Err() == nil && forever.Stats().Waiting == 0 })
+	quelltest.Until(t, "an agent with new credentials goes on", func() bool { return forever.Err() == nil && forever.Stats().Sent == 2 })
 	decide(forever, "after the overlap")
 	for machine, want := range map[string]int{"m1": 1, "m2": 1, "forever": 2} {
 		if got := k.of(machine); len(got) != want {
