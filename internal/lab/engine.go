@@ -99,6 +99,9 @@ type Link interface {
 	// Tap returns a new tap device for a guest's network card. It ends with the last copy
 	// of the file.
 	Tap() (*os.File, error)
+	// Adopt moves a network interface of this machine, the other end of a guest's network
+	// card, to the part's place.
+	Adopt(name string) error
 }
 
 // Observer watches a run from its common start on.

@@ -91,10 +91,15 @@ type NetPoint struct {
 	Executions Interval `json:"executions"` // 8, per second
 	EventsAre  string   `json:"events_are"`
 	PagesAre   string   `json:"pages_are"`
+	// Of the first domain, on Xen.
+	DriverCPU     Interval `json:"driver_cpu"`     // CPU seconds/s
+	DriverWaiting Interval `json:"driver_waiting"` // share of its virtual CPUs' time
+	DriverBlocked Interval `json:"driver_blocked"`
 }
 
 // The kinds of events that are counted.
 const (
+	EventsXen     = "the server's entries to the hypervisor, by Xen's records"
 	EventsKVM     = "interrupts that KVM injected, and exits for devices"
 	EventsWakeups = "wake-ups (a proxy: there is no hypervisor)"
 )
@@ -252,7 +257,7 @@ func bottleneck(group []*result.Run, client *study.Part, p *NetPoint) string {
 
 func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	c := &group[0].Cell
-	point := NetPoint{Case: name, Rate: rate, Client: p.Name(), File: p.Workload.Name, Offered: float64(p.Target), EventsAre: EventsWakeups, PagesAre: PagesPackets}
+	point := NetPoint{Case: name, Rate: rate, Client: p.Name(), File: p.Workload.Name, Offered: float64(p.Target), PagesAre: PagesPackets}
 	server := serverOf(c, p)
 	if server != nil {
 		point.Server = server.Name()
@@ -282,12 +287,25 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	point.PerExec = served(func(d domain) float64 { return d.event(pages) / d.event(result.DomainExecutions) })
 	point.Waiting = served(func(d domain) float64 { return d.event(result.DomainWaiting) / d.threads() })
 	point.Blocked = served(func(d domain) float64 {
-		return math.Max(0, 1-(d.event(result.DomainWaiting)+d.event(result.DomainRunning))/d.threads())
+		return blocked(d.event(result.DomainRunning), d.event(result.DomainWaiting), d.threads())
 	})
-	if point.Events = served(domain.injected); finite(point.Events.Value) {
-		point.EventsAre = EventsKVM
-	} else {
-		point.Events = served(func(d domain) float64 { return d.event(result.DomainWakeups) / d.seconds })
+	point.DriverCPU = served(func(d domain) float64 { return d.event(result.DriverRunning) / d.seconds })
+	point.DriverWaiting = served(func(d domain) float64 { return d.event(result.DriverWaiting) / d.driver() })
+	point.DriverBlocked = served(func(d domain) float64 {
+		return blocked(d.event(result.DriverRunning), d.event(result.DriverWaiting), d.driver())
+	})
+	for _, e := range []struct {
+		are string
+		of  func(domain) float64
+	}{
+		{EventsXen, func(d domain) float64 { return d.event(result.DomainEntries) / d.seconds }},
+		{EventsKVM, domain.injected},
+		{EventsWakeups, func(d domain) float64 { return d.event(result.DomainWakeups) / d.seconds }},
+	} {
+		point.EventsAre, point.Events = e.are, served(e.of)
+		if finite(point.Events.Value) {
+			break
+		}
 	}
 	point.Switches = overRuns(group, func(r *result.Run) float64 {
 		sum := 0.0
@@ -328,6 +346,12 @@ func (d domain) event(name string) float64 { return valueOf(d.part.Events, name)
 
 // threads is the total time of all threads, in seconds.
 func (d domain) threads() float64 { return d.event(result.DomainThreads) * d.seconds }
+
+// driver is the total time of the first domain's virtual CPUs, in seconds.
+func (d domain) driver() float64 { return d.event(result.DriverThreads) * d.seconds }
+
+// blocked is the share of all time that was neither running nor waiting.
+func blocked(running, waiting, all float64) float64 { return math.Max(0, 1-(waiting+running)/all) }
 
 func (d domain) executions() float64 { return d.event(result.DomainExecutions) / d.seconds }
 

@@ -22,13 +22,14 @@ import (
 // sends their output to the lab, until the connection to the lab ends. Its words are
 //
 //	socket PATH	a unix socket on which the lab listens
-//	tty PATH	a serial line, in a guest: AgentMain first mounts /proc and so on
+//	tty PATH [ADDRESS]	a serial line, in a guest: AgentMain first mounts /proc and so on,
+//		and gives the guest's network card the address
 //	stdio LEASE	standard input and output, in a guest with an init of its own
 //
 // In a guest it ends by turning the power off. watch observes runs inside; nil: nothing does.
 func AgentMain(words []string, watch helper.Watch) error {
-	if len(words) != 2 {
-		return errors.New("agent: want socket PATH, tty PATH or stdio LEASE")
+	if len(words) != 2 && (len(words) != 3 || words[0] != "tty") {
+		return errors.New("agent: want socket PATH, tty PATH [ADDRESS] or stdio LEASE")
 	}
 	switch kind, path := words[0], words[1]; kind {
 	case "socket":
@@ -44,7 +45,7 @@ func AgentMain(words []string, watch helper.Watch) error {
 		if os.Getpid() != 1 {
 			return errors.New("agent: tty works only as PID 1 of a guest: at the end it powers the machine off")
 		}
-		if err := inGuest(path, watch); err != nil {
+		if err := inGuest(path, words[2:], watch); err != nil {
 			fmt.Println("agent:", err)
 		}
 		return fmt.Errorf("agent: power off: %w", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
@@ -53,8 +54,8 @@ func AgentMain(words []string, watch helper.Watch) error {
 	}
 }
 
-// inGuest sets up a guest and serves the lab there.
-func inGuest(tty string, watch helper.Watch) error {
+// inGuest sets up a guest, with an address or without, and serves the lab there.
+func inGuest(tty string, address []string, watch helper.Watch) error {
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"cgroup2", "/sys/fs/cgroup"}} {
 		if err := os.MkdirAll(m[1], 0o755); err != nil {
 			return err
@@ -62,6 +63,11 @@ func inGuest(tty string, watch helper.Watch) error {
 		// The kernel may have mounted devtmpfs itself.
 		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s: %w", m[1], err)
+		}
+	}
+	for _, a := range address {
+		if err := joinNetwork(a); err != nil {
+			return fmt.Errorf("join the network: %w", err)
 		}
 	}
 	// Blocking, since the runtime's poller does not support terminals.

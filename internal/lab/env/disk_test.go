@@ -245,7 +245,8 @@ func TestDiskGuest(t *testing.T) {
 // pipe is a network whose tap device is a pipe.
 type pipe struct{}
 
-func (pipe) Path() string { return "" }
+func (pipe) Path() string       { return "" }
+func (pipe) Adopt(string) error { return errors.New("no such interface") }
 func (pipe) Tap() (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
+	"github.com/quell-dev/quell/internal/lab/xen"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -38,8 +39,8 @@ type Options struct {
 	Prefix string
 	// Kernel finds the kernel of guests that name none; nil: guest.Find.
 	Kernel func() (guest.Kernel, error)
-	// Xen configures guests of the driver xen.
-	Xen Xen
+	// Xen are the tools for guests of the driver xen.
+	Xen xen.Tools
 	// Console receives the console output of guests and containers; nil drops it.
 	Console func(part, line string)
 }
@@ -97,7 +98,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	return m.MakeOn(ctx, p, nil)
 }
 
-// MakeOn implements lab.Linker for containers and for guests from a disk image.
+// MakeOn implements lab.Linker for containers, for guests from a disk image and for Xen's.
 func (m *Maker) MakeOn(ctx context.Context, p *study.Part, l lab.Link) (lab.Environment, error) {
 	var e lab.Environment
 	facts := m.Here()
@@ -113,7 +114,7 @@ func (m *Maker) MakeOn(ctx context.Context, p *study.Part, l lab.Link) (lab.Envi
 	case study.QEMU:
 		e, err = m.machine(ctx, p, l)
 	case study.Xen:
-		e, err = m.domain(ctx, p)
+		e, err = m.domain(ctx, p, l)
 	default:
 		return nil, fmt.Errorf("make environment %s: unknown driver %q", p.Environment.Name, d)
 	}
@@ -244,12 +245,9 @@ func (m *Maker) program() (string, error) {
 // boots finds the kernel of a guest and writes its initramfs, with the program as init,
 // to a directory.
 func (m *Maker) boots(e *study.Environment, dir string, write func(w io.Writer, exe string) error) (kernel, initramfs string, err error) {
-	if kernel = e.Kernel; kernel == "" {
-		k, err := m.opt.Kernel()
-		if err != nil {
-			return "", "", err
-		}
-		kernel = k.Image
+	k, err := m.kernel(e)
+	if err != nil {
+		return "", "", err
 	}
 	exe, err := m.program()
 	if err != nil {
@@ -259,7 +257,15 @@ func (m *Maker) boots(e *study.Environment, dir string, write func(w io.Writer, 
 	if err != nil {
 		return "", "", err
 	}
-	return kernel, f.Name(), errors.Join(write(f, exe), f.Close())
+	return k.Image, f.Name(), errors.Join(write(f, exe), f.Close())
+}
+
+// kernel finds the kernel of a guest.
+func (m *Maker) kernel(e *study.Environment) (guest.Kernel, error) {
+	if e.Kernel != "" {
+		return guest.At(e.Kernel), nil
+	}
+	return m.opt.Kernel()
 }
 
 // scratch makes a directory for a part, removed with the tree.

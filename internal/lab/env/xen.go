@@ -25,25 +25,13 @@ import (
 	"github.com/quell-dev/quell/internal/lab/xen"
 )
 
-// Xen configures guests of the driver xen, in Xen's first domain.
-type Xen struct {
-	Tools xen.Tools
-	// Files are more files of each guest's initramfs.
-	Files []guest.File
-	// Words, if not nil, returns more words for a guest's kernel. NAME=VALUE that a kernel
-	// does not know is in the agent's environment.
-	Words func(p *study.Part) []string
-	// Bridge is the bridge of the guests' network interfaces, set up by the hotplug
-	// script Script ("": Xen's own); without a bridge they have no interface.
-	Bridge, Script string
-}
-
 // xenGuest is a Xen guest with the agent as its PID 1, reached over its console. It is in
 // no cgroup: the hypervisor schedules it and reports its state.
 type xenGuest struct {
 	*agentClient
 	tools xen.Tools
 	name  string
+	id    int
 	dir   string
 	cpus  int // physical ones of the machine
 	still atomic.Bool
@@ -75,17 +63,16 @@ func firstDomain() error {
 	return nil
 }
 
-func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err error) {
+func (m *Maker) domain(ctx context.Context, p *study.Part, l lab.Link) (_ *xenGuest, err error) {
 	if err := firstDomain(); err != nil {
 		return nil, err
 	}
-	x := &m.opt.Xen
 	tree, err := m.tree(false)
 	if err != nil {
 		return nil, err
 	}
 	task := m.name(p)
-	d := &xenGuest{tools: x.Tools, name: filepath.Base(tree.Top()) + "." + task}
+	d := &xenGuest{tools: m.opt.Xen, name: filepath.Base(tree.Top()) + "." + task}
 	if d.dir, err = scratch(tree, task); err != nil {
 		return nil, err
 	}
@@ -94,18 +81,22 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err err
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	c, err := m.config(p, d)
+	c, err := m.config(p, d, l != nil)
 	if err != nil {
 		return nil, err
 	}
-	id, err := d.tools.Create(ctx, c)
-	if err != nil {
+	if d.id, err = d.tools.Create(ctx, c); err != nil {
 		return nil, err
+	}
+	if l != nil {
+		if err := l.Adopt(fmt.Sprintf("vif%d.0", d.id)); err != nil {
+			return nil, err
+		}
 	}
 	if d.cpus, err = d.tools.CPUs(ctx); err != nil {
 		return nil, err
 	}
-	tty, err := d.tools.ConsoleOf(ctx, id)
+	tty, err := d.tools.ConsoleOf(ctx, d.id)
 	if err != nil {
 		return nil, err
 	}
@@ -133,24 +124,47 @@ func (m *Maker) domain(ctx context.Context, p *study.Part) (_ *xenGuest, err err
 	return d, d.measure(ctx)
 }
 
-// config returns the configuration of a part's guest.
-func (m *Maker) config(p *study.Part, d *xenGuest) (xen.Config, error) {
-	e, x := &p.Environment, &m.opt.Xen
+// vifScript is what Xen calls with the other end of a guest's network card. That is moved to
+// the guest's network afterwards (Link.Adopt), so it only says that all is well.
+const vifScript = `#!/bin/sh
+[ "$1" = online ] || exit 0
+exec xenstore write "$XENBUS_PATH/hotplug-status" connected
+`
+
+// config returns the configuration of a part's guest, and writes the files that it names.
+func (m *Maker) config(p *study.Part, d *xenGuest, linked bool) (xen.Config, error) {
+	e := &p.Environment
 	words := []string{"console=hvc0", "quiet", "loglevel=1", "rdinit=/init", rootWords}
-	if x.Words != nil {
-		words = append(words, x.Words(p)...)
+	if debug := os.Getenv("GODEBUG"); debug != "" { // for the same program in the guest
+		words = append(words, "GODEBUG="+debug)
 	}
 	words = slices.Concat(words, []string{"--"}, m.opt.Agent[1:], []string{"tty", "/dev/hvc0"})
-	kernel, ramdisk, err := m.boots(e, d.dir, func(w io.Writer, exe string) error { return guest.Initramfs(w, exe, guest.Init{}, x.Files...) })
-	if err != nil {
-		return xen.Config{}, err
-	}
-	c := xen.Config{Name: d.name, Kernel: kernel, Ramdisk: ramdisk, Command: strings.Join(words, " "), VCPUs: max(1, e.CPUs),
-		Memory: int(e.Memory >> 20), Weight: e.Weight, Cap: int(math.Round(float64(e.Cap) * 100)), Bridge: x.Bridge, Script: x.Script}
+	c := xen.Config{Name: d.name, VCPUs: max(1, e.CPUs), Memory: int(e.Memory >> 20), Weight: e.Weight, Cap: int(math.Round(float64(e.Cap) * 100))}
 	if c.Memory == 0 {
 		c.Memory = 256
 	}
-	return c, nil
+	var modules []guest.File
+	if linked {
+		kernel, err := m.kernel(e)
+		if err != nil {
+			return c, err
+		}
+		if modules, err = kernel.Module("xen-netfront"); err != nil {
+			return c, err
+		}
+		for i := range modules { // loaded in the order of their names
+			modules[i].Path = fmt.Sprintf("%s/%02d-%s", guestModules, i, filepath.Base(modules[i].Path))
+		}
+		c.Vif = filepath.Join(d.dir, "vif")
+		if err := os.WriteFile(c.Vif, []byte(vifScript), 0o700); err != nil {
+			return c, err
+		}
+		words = append(words, p.Address)
+	}
+	c.Command = strings.Join(words, " ")
+	var err error
+	c.Kernel, c.Ramdisk, err = m.boots(e, d.dir, func(w io.Writer, exe string) error { return guest.Initramfs(w, exe, guest.Init{}, modules...) })
+	return c, err
 }
 
 // Pin implements lab.Environment, for the physical CPUs as Xen numbers them.
@@ -208,6 +222,9 @@ func (d *xenGuest) Usage() (lab.Usage, error) {
 	return u, err
 }
 
+// Domain is by what, and as which, package observe measures the guest.
+func (d *xenGuest) Domain() (xen.Tools, int) { return d.tools, d.id }
+
 // Threads implements lab.Environment: a Xen guest has no threads on the host.
 func (d *xenGuest) Threads() ([]int, error) { return nil, nil }
 
@@ -262,10 +279,10 @@ func (m *Maker) sweepDomains(top string) error {
 	}
 	ctx, cancel := ask()
 	defer cancel()
-	all, err := m.opt.Xen.Tools.List(ctx)
+	all, err := m.opt.Xen.List(ctx)
 	for _, g := range all {
 		if strings.HasPrefix(g.Name, top+".") {
-			err = errors.Join(err, m.opt.Xen.Tools.Destroy(ctx, g.Name))
+			err = errors.Join(err, m.opt.Xen.Destroy(ctx, g.Name))
 		}
 	}
 	return err

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/quell-dev/quell/internal/lab"
-	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/xen"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -34,27 +33,50 @@ func TestNoXen(t *testing.T) {
 }
 
 func TestXenConfig(t *testing.T) {
-	module := filepath.Join(t.TempDir(), "00-net.ko")
-	if err := os.WriteFile(module, []byte("module"), 0o644); err != nil {
-		t.Fatal(err)
+	t.Setenv("GODEBUG", "a=1")
+	system := t.TempDir()
+	for name, text := range map[string]string{
+		"boot/vmlinuz-6.1": "", "lib/modules/6.1/net/xen-netfront.ko": "front", "lib/modules/6.1/lib/other.ko.xz": "other",
+		"lib/modules/6.1/modules.dep":     "net/xen-netfront.ko: lib/other.ko.xz\nlib/other.ko.xz:\n",
+		"lib/modules/6.1/modules.builtin": "",
+	} {
+		file := filepath.Join(system, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &Maker{opt: Options{Agent: []string{self, "play-agent"}, Kernel: func() (guest.Kernel, error) { return guest.Kernel{Image: "/boot/vmlinux"}, nil },
-		Xen: Xen{Files: []guest.File{{Path: "/modules/00-net.ko", From: module}}, Words: func(p *study.Part) []string { return []string{"A=" + p.Role} }, Bridge: "xenbr0"}}}
-	d := &xenGuest{name: "quell-lab-1-2.e1.vm", dir: t.TempDir()}
-	got, err := m.config(&study.Part{Role: "vm", Environment: study.Environment{CPUs: 2, Memory: 128 << 20, Weight: 512, Cap: 0.255}}, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := xen.Config{Name: d.name, Kernel: "/boot/vmlinux", Ramdisk: d.dir + "/initramfs", Memory: 128, VCPUs: 2, Weight: 512, Cap: 26, Bridge: "xenbr0",
-		Command: "console=hvc0 quiet loglevel=1 rdinit=/init rootfstype=ramfs A=vm -- play-agent tty /dev/hvc0"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
-	if text, err := os.ReadFile(got.Ramdisk); err != nil || !strings.Contains(string(text), "modules/00-net.ko") {
-		t.Errorf("no module in the initramfs, %v", err)
+	m := &Maker{opt: Options{Agent: []string{self, "play-agent"}}}
+	for _, linked := range []bool{false, true} {
+		d := &xenGuest{name: "quell-lab-1-2.e1.vm", dir: t.TempDir()}
+		kernel := system + "/boot/vmlinuz-6.1"
+		got, err := m.config(&study.Part{Role: "vm", Address: "10.77.1.2/16", Environment: study.Environment{CPUs: 2, Memory: 128 << 20, Weight: 512, Cap: 0.255, Kernel: kernel}}, d, linked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := xen.Config{Name: d.name, Kernel: kernel, Ramdisk: d.dir + "/initramfs", Memory: 128, VCPUs: 2, Weight: 512, Cap: 26,
+			Command: "console=hvc0 quiet loglevel=1 rdinit=/init rootfstype=ramfs GODEBUG=a=1 -- play-agent tty /dev/hvc0"}
+		if linked {
+			want.Vif, want.Command = d.dir+"/vif", want.Command+" 10.77.1.2/16"
+			text, err := os.ReadFile(want.Vif)
+			if err != nil || string(text) != vifScript {
+				t.Errorf("%s%v", text, err)
+			}
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+		text, err := os.ReadFile(got.Ramdisk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"modules/00-other.ko.xz", "modules/01-xen-netfront.ko"} {
+			if strings.Contains(string(text), name+"\x00") != linked {
+				t.Errorf("%s in the initramfs: %v, want %v", name, !linked, linked)
+			}
+		}
 	}
 }

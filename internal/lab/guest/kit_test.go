@@ -6,13 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
-	"os"
 	"os/exec"
-	"path"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -121,63 +116,4 @@ func (g *Guest) Close() error {
 		return nil
 	}
 	return err
-}
-
-// Module returns the files of a kernel module and its dependencies, in the order to load
-// them; their Paths are for Init.Modules. A built-in module has none. names are without
-// ".ko"; '_' and '-' are equivalent.
-func (k Kernel) Module(names ...string) ([]File, error) {
-	depends, err := k.readDep()
-	if err != nil {
-		return nil, fmt.Errorf("find modules of %s: %w", k.Release, err)
-	}
-	builtin, err := os.ReadFile(filepath.Join(k.Modules, "modules.builtin"))
-	if err != nil {
-		return nil, fmt.Errorf("find modules of %s: %w", k.Release, err)
-	}
-	var files []File
-	for _, name := range names {
-		line, ok := depends[moduleName(name)]
-		if !ok {
-			isIt := func(p string) bool { return moduleName(p) == moduleName(name) }
-			if slices.ContainsFunc(strings.Fields(string(builtin)), isIt) {
-				continue
-			}
-			return nil, fmt.Errorf("find modules of %s: no %s", k.Release, name)
-		}
-		// modules.dep lists the module first, then its dependencies in reverse order of
-		// loading.
-		for _, p := range slices.Backward(line) {
-			f := File{Path: "/modules/" + path.Base(p), Mode: 0o644, From: filepath.Join(k.Modules, p)}
-			if !slices.ContainsFunc(files, func(o File) bool { return o.Path == f.Path }) {
-				files = append(files, f)
-			}
-		}
-	}
-	return files, nil
-}
-
-// readDep reads modules.dep: "kernel/a.ko: kernel/b.ko kernel/c.ko".
-func (k Kernel) readDep() (map[string][]string, error) {
-	f, err := os.Open(filepath.Join(k.Modules, "modules.dep"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &MissingError{"modules.dep", "apt-get install kmod; go run ./internal/lab/guest/fetch -renew", err}
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	depends := map[string][]string{}
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		module, needs, _ := strings.Cut(lines.Text(), ":")
-		depends[moduleName(module)] = append([]string{module}, strings.Fields(needs)...)
-	}
-	return depends, lines.Err()
-}
-
-// moduleName is the name of the module in a file.
-func moduleName(p string) string {
-	name, _, _ := strings.Cut(path.Base(p), ".ko")
-	return strings.ReplaceAll(name, "-", "_")
 }

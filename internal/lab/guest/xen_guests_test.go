@@ -34,15 +34,6 @@ ip link set xenbr0 up
 echo "first domain up after $(cut -d' ' -f1 /proc/uptime) s"
 `
 
-// vifScript connects a guest's interface to the bridge, as Xen's own vif-bridge does, but
-// without bash, iproute2 and locks.
-const vifScript = `#!/bin/busybox sh
-[ "$1" = online ] || exit 0
-ip link set "$vif" up
-brctl addif xenbr0 "$vif"
-xenstore write "$XENBUS_PATH/hotplug-status" connected
-`
-
 // TestXen tests the lab's Xen environment on Xen itself: hypervisor, first domain and two
 // guests in one emulated machine with one CPU. (Two CPUs are two to five times slower on
 // a busy host.)
@@ -55,7 +46,7 @@ func TestXen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := x.Kernel.Module("xen-evtchn", "xen-gntdev", "xen-gntalloc", "xen-privcmd", "xenfs", "xen-netback", "bridge")
+	first, err := x.Kernel.Module("xen-evtchn", "xen-gntdev", "xen-gntalloc", "xen-privcmd", "xenfs", "xen-netback", "bridge", "veth", "sch_tbf")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,20 +66,30 @@ func TestXen(t *testing.T) {
 		},
 		files: append(programs,
 			File{Path: "/first-domain", Data: []byte(firstDomain)},
-			File{Path: "/etc/xen/scripts/vif-quell", Data: []byte(vifScript)},
 			File{Path: "/etc/xen/xl.conf", Data: []byte("# all as it is\n"), Mode: 0o644},
 			File{Path: "/etc/services", Data: []byte("http 80/tcp\n"), Mode: 0o644},
-			File{Path: "/boot/vmlinux", From: x.Kernel.Image, Mode: 0o644}),
+			File{Path: "/boot/vmlinux-" + x.Kernel.Release, From: x.Kernel.Image, Mode: 0o644},
+			File{Path: "/bin/quell", From: build(t, AMD64, "program", "cmd/quell")},
+			File{Path: "/study.yaml", From: "../../../studies/net-io-small-xen.yaml", Mode: 0o644}),
 		tests:    []insideTest{{pkg: "internal/lab/guest/inside/xen"}},
-		deadline: 10 * time.Minute,
+		deadline: 20 * time.Minute,
 	}
 	for _, f := range first {
 		b.Init.Modules = append(b.Init.Modules, f.Path)
 		b.files = append(b.files, f)
 	}
-	for i, f := range guests { // loaded in the order of their names
-		f.Path = fmt.Sprintf("/guest-modules/%02d-%s", i, filepath.Base(f.Path))
+	// As depmod has them.
+	modules := "/lib/modules/" + x.Kernel.Release
+	for _, f := range guests {
+		in, err := filepath.Rel(x.Kernel.Modules, f.From)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Path = path.Join(modules, in)
 		b.files = append(b.files, f)
+	}
+	for _, list := range []string{"modules.dep", "modules.builtin"} {
+		b.files = append(b.files, File{Path: path.Join(modules, list), From: filepath.Join(x.Kernel.Modules, list), Mode: 0o644})
 	}
 	b.run(t)
 }

@@ -50,7 +50,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 	if err != nil {
 		return nil, err
 	}
-	joined, err := fabric.Join(p.Environment.Network, address, p.Environment.Driver == study.QEMU)
+	joined, err := fabric.Join(p.Environment.Network, address, Within(p) && p.Environment.Driver != study.LXC)
 	if err != nil {
 		return nil, err
 	}
@@ -75,15 +75,13 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 // Within reports whether a part's environment is itself on its network, with a file system
 // of its own; of others each program is.
 func Within(p *study.Part) bool {
-	return p.Environment.Driver == study.QEMU || p.Environment.Driver == study.LXC
+	return slices.Contains([]study.Driver{study.QEMU, study.Xen, study.LXC}, p.Environment.Driver)
 }
 
 // Refuse returns the *lab.LackError with which a part cannot be on its network.
 func Refuse(p *study.Part) error {
 	switch e := &p.Environment; {
 	case e.Network == "":
-	case e.Driver == study.Xen:
-		return &lab.LackError{What: "a guest of driver xen cannot be on a network yet", Remedy: "use the driver cgroup, lxc or qemu"}
 	case e.Driver == study.QEMU && e.Image == "":
 		return &lab.LackError{What: "a guest without image cannot be on a network: it has no driver for a network card", Remedy: "give the environment an image: (quell lab image build)"}
 	}
@@ -117,6 +115,9 @@ func (p *placed) Start(ctx context.Context, j lab.Job) (lab.Process, error) {
 
 // Traffic implements the method by Port.Traffic.
 func (p *placed) Traffic() (lab.Traffic, error) { return p.port.Traffic() }
+
+// Unwrap returns the environment without its network.
+func (p *placed) Unwrap() lab.Environment { return p.Environment }
 
 // Inside is that of the environment.
 func (p *placed) Inside() lab.Watchable {

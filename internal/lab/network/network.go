@@ -216,6 +216,21 @@ func (p *Port) Tap() (file *os.File, err error) {
 	return file, nil
 }
 
+// Adopt implements lab.Link.
+func (p *Port) Adopt(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkSetNsFd(l, int(p.space.file.Fd()))
+	}
+	if err == nil {
+		err = p.space.attach(name)
+	}
+	if err != nil {
+		return fmt.Errorf("take %s to its network: %w", name, err)
+	}
+	return nil
+}
+
 // Path is the file by which another process of this machine enters the namespace, while
 // the port is open.
 func (p *Port) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.space.file.Fd()) }

@@ -1,17 +1,20 @@
 package observe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/xen"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -21,6 +24,26 @@ type domains struct {
 	host         *host.Host
 	envs         []lab.Environment
 	opened, over []domain
+
+	// Of Xen's domains, which have no threads here.
+	began     time.Time
+	span      time.Duration
+	recording *xen.Recording // nil: none runs
+	trace     *xen.Trace
+}
+
+// xenDomain is an environment that is a domain of Xen, by its number.
+type xenDomain interface {
+	Domain() (xen.Tools, int)
+}
+
+// ofXen returns an environment as a domain of Xen, nil if it is none.
+func ofXen(e lab.Environment) xenDomain {
+	if placed, ok := e.(interface{ Unwrap() lab.Environment }); ok {
+		e = placed.Unwrap()
+	}
+	x, _ := e.(xenDomain)
+	return x
 }
 
 // domain is one reading of a part. Measures that are not available are not in values.
@@ -41,7 +64,7 @@ func (d *domains) window(open bool) error {
 		return nil
 	}
 	var all []domain
-	var errs []error
+	errs := []error{d.record(open)}
 	for _, e := range d.envs {
 		one, err := d.read(e)
 		all, errs = append(all, one), append(errs, err)
@@ -64,6 +87,64 @@ func (d *domains) add(parts []result.Part) {
 			parts[i].Events = map[string]float64{}
 		}
 		maps.Copy(parts[i].Events, d.over[i].since(d.opened[i]))
+		x := ofXen(d.envs[i])
+		if x == nil || d.trace == nil {
+			continue
+		}
+		if d.trace.Lost > 0 { // counts would be too low, by an unknown part
+			if parts[i].Missing == nil {
+				parts[i].Missing = map[string]string{}
+			}
+			parts[i].Missing[result.DomainRunning] = fmt.Sprintf("xentrace lost %d records", d.trace.Lost)
+			continue
+		}
+		_, id := x.Domain()
+		d.traced(id, parts[i].Events)
+	}
+}
+
+// record begins or ends a record of Xen's domains, if some part is one.
+func (d *domains) record(open bool) (err error) {
+	i := slices.IndexFunc(d.envs, func(e lab.Environment) bool { return ofXen(e) != nil })
+	switch {
+	case i < 0:
+	case open:
+		tools, _ := ofXen(d.envs[i]).Domain()
+		d.recording, err = tools.Record(context.Background())
+		d.began = time.Now()
+	case d.recording != nil:
+		d.span = time.Since(d.began)
+		d.trace, err = d.recording.Stop()
+		d.recording = nil
+	}
+	return err
+}
+
+// close ends a record that still runs.
+func (d *domains) close() error {
+	if d == nil {
+		return nil
+	}
+	return d.record(false)
+}
+
+// traced adds what Xen's records say of a domain. They begin and end a moment later than the
+// window does, so counts are scaled to it.
+func (d *domains) traced(id int, events map[string]float64) {
+	span, scale := d.span.Seconds(), 0.0
+	if d.trace.Span > 0 {
+		scale = span / d.trace.Span.Seconds()
+	}
+	if one := d.trace.Domain(id); one != nil {
+		n := float64(len(one.VCPUs))
+		maps.Copy(events, map[string]float64{
+			result.DomainThreads: n, result.DomainRunning: n * one.Running * span, result.DomainWaiting: n * one.Runnable * span,
+			result.DomainExecutions: float64(one.Executions) * scale, result.DomainEntries: float64(one.Events) * scale, result.DomainGrants: float64(one.Grants) * scale,
+		})
+	}
+	if driver := d.trace.Domain(0); driver != nil {
+		n := float64(len(driver.VCPUs))
+		maps.Copy(events, map[string]float64{result.DriverThreads: n, result.DriverRunning: n * driver.Running * span, result.DriverWaiting: n * driver.Runnable * span})
 	}
 }
 

@@ -235,7 +235,7 @@ func (o *Observer) release() error {
 	for _, p := range o.parts {
 		p.close()
 	}
-	return errors.Join(o.kernel.close(), o.energy.close(), o.closeCountings())
+	return errors.Join(o.kernel.close(), o.energy.close(), o.domain.close(), o.closeCountings())
 }
 
 // Energy implements lab.Observer.

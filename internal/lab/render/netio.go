@@ -2,6 +2,7 @@ package render
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 
@@ -30,9 +31,21 @@ func (r *Report) networkIO(map[string]string) page.Section {
 	s.Notes = append(s.Notes,
 		"A base case is one server alone at maximum load; its rate is B. The combined score of two servers at once is Σ T/B, where T is the rate of each server: 2 is no interference, 1 means that they share one resource. With the second server idle the score is T/B of the first, and 1 is no interference. The favoured server keeps more of its base case than the other, with an interval that excludes 0.",
 		"The score, the eight measures and the figures are the paper's (Mei et al., sections II to IV); intervals are ours. "+
-			"Net I/O is that of the files in good answers, so what TCP sent again does not count. Switches are the sum of the servers' executions. The paper's figures 4d to 4f are of Xen's driver domain, which no server here has. "+kinds(n),
+			"Net I/O is that of the files in good answers, so what TCP sent again does not count. Switches are the sum of the servers' executions. "+driver(n)+kinds(n),
 		method(all...))
 	return s
+}
+
+// onXen reports whether Xen's first domain was measured.
+func onXen(n *analyse.NetIO) bool {
+	return slices.ContainsFunc(n.Points, func(p analyse.NetPoint) bool { return p.DriverCPU.Value > 0 })
+}
+
+func driver(n *analyse.NetIO) string {
+	if onXen(n) {
+		return "The first domain is Xen's driver domain; where the load generators run in it too, its figures include theirs. "
+	}
+	return "The paper's figures 4d to 4f are of Xen's driver domain, which no server here has. "
 }
 
 // kinds says what counts as an event and as a page, each definition once.
@@ -103,6 +116,9 @@ func curves() []curve {
 		{"Events (same course as 4b)", "events/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Events }},
 		{"Pages per execution (4c)", "pages", 1, func(p *analyse.NetPoint) analyse.Interval { return p.PerExec }},
 		{"Executions", "executions/s", 1, func(p *analyse.NetPoint) analyse.Interval { return p.Executions }},
+		{"First domain's CPU (4d)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.DriverCPU }},
+		{"First domain blocked (4e)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.DriverBlocked }},
+		{"First domain waiting (4f)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.DriverWaiting }},
 		{"Server's CPU (4g)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.CPU }},
 		{"Server blocked (4h)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Blocked }},
 		{"Server waiting (4i)", "%", 100, func(p *analyse.NetPoint) analyse.Interval { return p.Waiting }},
@@ -119,13 +135,20 @@ func netPoints(n *analyse.NetIO) page.Exhibit {
 		for _, p := range group {
 			e.Table.Rows = append(e.Table.Rows, page.Row(p.Case, p.Rate, p.Server, p.File, estimate(p.Throughput), number(p.NetIO.Value/1024), number(1000*p.Response.Value), number(1000*p.P99.Value),
 				number(100*p.CPU.Value), number(p.Events.Value), number(p.Switches.Value), number(p.Pages.Value), number(p.PerExec.Value), number(100*p.Waiting.Value), number(100*p.Blocked.Value), number(p.Executions.Value)))
+			if onXen(n) {
+				last := &e.Table.Rows[len(e.Table.Rows)-1]
+				*last = append(*last, page.Row(number(100*p.DriverCPU.Value), number(100*p.DriverWaiting.Value), number(100*p.DriverBlocked.Value))...)
+			}
 		}
+	}
+	if onXen(n) {
+		e.Table.Head = append(e.Table.Head, "first domain: CPU, %", "waiting, %", "blocked, %")
 	}
 	for _, c := range curves() {
 		chart := plot.Chart{Title: c.title, X: "requested rate, % of the base case", Y: c.unit, Zero: true,
 			About: c.title + " over the requested rate, a line for each case and server; the table below has the numbers."}
 		for _, client := range grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case + " " + p.Client }) {
-			points := slices.DeleteFunc(client, func(p *analyse.NetPoint) bool { return p.Offered == 0 })
+			points := slices.DeleteFunc(client, func(p *analyse.NetPoint) bool { return p.Offered == 0 || math.IsNaN(c.of(p).Value) })
 			if len(points) < 2 {
 				continue
 			}
@@ -168,6 +191,11 @@ func netValues(n *analyse.NetIO, add func(analysis, quantity, cell, part, at, un
 		}{{"throughput", "1/s", p.Throughput}, {"net I/O", "B/s", p.NetIO}, {"response", "s", p.Response}, {"p99", "s", p.P99}, {"CPU", "CPU s/s", p.CPU}, {"events", "1/s", p.Events},
 			{"switches", "1/s", p.Switches}, {"pages", "1/s", p.Pages}, {"pages per execution", "", p.PerExec}, {"waiting", "", p.Waiting}, {"blocked", "", p.Blocked}, {"executions", "1/s", p.Executions}} {
 			add(kind, v.name, p.Case, p.Client, p.Rate, v.unit, v.of)
+		}
+		if onXen(n) {
+			add(kind, "first domain's CPU", p.Case, p.Client, p.Rate, "CPU s/s", p.DriverCPU)
+			add(kind, "first domain's waiting", p.Case, p.Client, p.Rate, "", p.DriverWaiting)
+			add(kind, "first domain's blocked", p.Case, p.Client, p.Rate, "", p.DriverBlocked)
 		}
 	}
 }

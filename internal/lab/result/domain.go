@@ -33,4 +33,11 @@ const (
 
 	// DomainGrants is how many of the domain's pages others mapped, by Xen's own records.
 	DomainGrants = "domain.grants"
+	// DomainEntries is how often the domain entered the hypervisor, by Xen's own records.
+	DomainEntries = "domain.entries"
+
+	// Of Xen's first domain, whose drivers serve the part's: of all its virtual CPUs.
+	DriverThreads = "driver.threads"
+	DriverRunning = "driver.running_s"
+	DriverWaiting = "driver.waiting_s"
 )

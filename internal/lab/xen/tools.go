@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Tools runs Xen's tools in the first domain. The zero value runs those on PATH.
@@ -34,9 +37,9 @@ type Config struct {
 	// 256. Cap is its maximum, in per cent of one CPU, 0 for no limit. Both are for the
 	// Credit scheduler, Cap for Credit2 too.
 	Weight, Cap int
-	// Bridge is the bridge of its network interface, attached by the program Script;
-	// "": it has no interface.
-	Bridge, Script string
+	// Vif is the program that Xen calls when the other end of its network card, vifID.0, is
+	// there (xl-network-configuration(5), script); "": it has no card.
+	Vif string
 }
 
 // text returns the file that xl create reads (xl.cfg(5)).
@@ -57,12 +60,8 @@ func (c *Config) text() []byte {
 	number("vcpus", c.VCPUs)
 	number("cpu_weight", c.Weight)
 	number("cap", c.Cap)
-	if c.Bridge != "" {
-		vif := "bridge=" + c.Bridge
-		if c.Script != "" {
-			vif += ",script=" + c.Script
-		}
-		fmt.Fprintf(&b, "vif = [ %q ]\n", vif)
+	if c.Vif != "" {
+		fmt.Fprintf(&b, "vif = [ %q ]\n", "script="+c.Vif)
 	}
 	// A failure must stay visible; the domain must not start again.
 	word("on_crash", "destroy")
@@ -71,11 +70,17 @@ func (c *Config) text() []byte {
 }
 
 func (t Tools) run(ctx context.Context, argv ...string) ([]byte, error) {
+	return t.within(ctx, 2*time.Second, argv...) // xl leaves a process behind that watches the domain
+}
+
+// within is run with the time that a program has to end when ctx does, and its own to close
+// their output when it has ended.
+func (t Tools) within(ctx context.Context, delay time.Duration, argv ...string) ([]byte, error) {
 	if t.Run != nil {
 		return t.Run(ctx, argv...)
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.WaitDelay = 2 * time.Second // xl leaves a process behind that watches the domain
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(unix.SIGTERM) }, delay
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
@@ -207,26 +212,47 @@ func (t Tools) ConsoleOf(ctx context.Context, id int) (string, error) {
 // tables and grants, and of paravirtualised guests (xen/include/public/trace.h).
 const traced = 0x0002f000 | 0x0010f000 | 0x0020f000
 
-// Trace records for the given time and measures the records.
-func (t Tools) Trace(ctx context.Context, span time.Duration) (*Trace, error) {
+// Recording is a running xentrace. A machine has one at a time.
+type Recording struct {
+	dir  string
+	hz   float64
+	stop context.CancelFunc
+	done chan error
+}
+
+// Record starts to record.
+func (t Tools) Record(ctx context.Context) (*Recording, error) {
 	hz, err := t.Hertz(ctx)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "quell-xen-")
-	if err != nil {
+	r := &Recording{hz: hz, done: make(chan error, 1)}
+	if r.dir, err = os.MkdirTemp("", "quell-xen-"); err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	defer os.RemoveAll(dir)
-	file := dir + "/trace"
-	// -D: without an earlier trace's data in the buffers; -S: pages per CPU.
-	if _, err := t.run(ctx, "xentrace", "-D", "-S", "256", "-e", fmt.Sprintf("%#x", traced), "-T", strconv.Itoa(int(max(1, span.Seconds()))), file); err != nil {
+	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		// -D: without an earlier trace's data in the buffers; -S: pages per CPU. At its end it
+		// writes what the buffers have, and switches tracing off.
+		_, err := t.within(ctx, time.Minute, "xentrace", "-D", "-S", "256", "-e", fmt.Sprintf("%#x", traced), r.file())
+		r.done <- err
+	}()
+	return r, nil
+}
+
+func (r *Recording) file() string { return filepath.Join(r.dir, "trace") }
+
+// Stop ends the recording and measures it. It is called once.
+func (r *Recording) Stop() (*Trace, error) {
+	defer os.RemoveAll(r.dir)
+	r.stop()
+	if err := <-r.done; err != nil && !errors.Is(err, context.Canceled) {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	f, err := os.Open(file)
+	f, err := os.Open(r.file())
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
 	defer f.Close()
-	return Measure(f, hz)
+	return Measure(f, r.hz)
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // recorded are tools that answer with recorded output of Xen's tools, and record their
@@ -58,7 +57,7 @@ func (r *recorded) run(_ context.Context, argv ...string) ([]byte, error) {
 func TestTools(t *testing.T) {
 	r := &recorded{t: t}
 	tools, ctx := Tools{r.run}, t.Context()
-	id, err := tools.Create(ctx, Config{Name: "g2", Kernel: "/boot/vmlinux", Ramdisk: "/tmp/x", Command: `console=hvc0 -- a "b"`, Memory: 256, VCPUs: 1, Cap: 50, Bridge: "xenbr0", Script: "/s"})
+	id, err := tools.Create(ctx, Config{Name: "g2", Kernel: "/boot/vmlinux", Ramdisk: "/tmp/x", Command: `console=hvc0 -- a "b"`, Memory: 256, VCPUs: 1, Cap: 50, Vif: "/s"})
 	if err != nil || id != 2 {
 		t.Errorf("created %d, %v", id, err)
 	}
@@ -70,7 +69,7 @@ extra = "console=hvc0 -- a \"b\""
 memory = 256
 vcpus = 1
 cap = 50
-vif = [ "bridge=xenbr0,script=/s" ]
+vif = [ "script=/s" ]
 on_crash = "destroy"
 on_reboot = "destroy"
 `
@@ -93,7 +92,11 @@ on_reboot = "destroy"
 	if err != nil || len(vcpus) != 3 {
 		t.Errorf("%v, %v", vcpus, err)
 	}
-	trace, err := tools.Trace(ctx, 2*time.Second)
+	recording, err := tools.Record(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace, err := recording.Stop()
 	if err != nil || len(trace.Domains) != 3 {
 		t.Errorf("%+v, %v", trace, err)
 	}

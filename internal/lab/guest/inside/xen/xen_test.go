@@ -39,9 +39,7 @@ func TestMain(m *testing.M) {
 	var err error
 	switch role {
 	case "lab-agent":
-		if err = joinNetwork(); err == nil {
-			err = env.AgentMain(os.Args[2:], nil)
-		}
+		err = env.AgentMain(os.Args[2:], nil)
 	case "lab-hold":
 		err = env.WaitAndExec(os.Args[2:])
 	case "serve":
@@ -87,6 +85,27 @@ func address(name string) netip.Prefix {
 	return netip.MustParsePrefix(map[string]string{"g1": "10.99.0.11/24", "g2": "10.99.0.12/24"}[name])
 }
 
+// kernel is the kernel of all domains.
+func kernel(t *testing.T) string {
+	t.Helper()
+	images, err := filepath.Glob("/boot/vmlinux-*")
+	if err != nil || len(images) != 1 {
+		t.Fatal(images, err)
+	}
+	return images[0]
+}
+
+// bridge is a network in the first domain's own namespace.
+type bridge struct{ lab.Link }
+
+func (bridge) Adopt(name string) error {
+	out, err := exec.Command("sh", "-c", "brctl addif xenbr0 $0 && ip link set $0 up", name).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
 // run runs one of Xen's tools and returns the words of each line of its output.
 func run(t *testing.T, argv ...string) (lines [][]string) {
 	t.Helper()
@@ -98,6 +117,21 @@ func run(t *testing.T, argv ...string) (lines [][]string) {
 		lines = append(lines, strings.Fields(line))
 	}
 	return lines
+}
+
+// recorded records for a time.
+func recorded(t *testing.T, x tools.Tools, span time.Duration) *tools.Trace {
+	t.Helper()
+	r, err := x.Record(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(span)
+	trace, err := r.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace
 }
 
 // setShare sets a guest's weight and its cap in per cent of one CPU.
@@ -143,17 +177,8 @@ func TestDomains(t *testing.T) {
 	if s := run(t, "xl", "info", "xen_scheduler"); len(s) != 1 || !slices.Equal(s[0], []string{"credit"}) {
 		t.Fatalf("scheduler %q: want credit, the paper's", s)
 	}
-	modules, err := filepath.Glob("/guest-modules/*.ko")
-	if err != nil || len(modules) == 0 {
-		t.Fatal("no modules for guests", err)
-	}
 	o := env.Options{Hold: []string{os.Args[0], "lab-hold"}, Agent: []string{os.Args[0], "lab-agent"}, Prefix: prefix,
-		Kernel: func() (guest.Kernel, error) { return guest.Kernel{Image: "/boot/vmlinux"}, nil },
-		Xen: env.Xen{Bridge: "xenbr0", Script: "/etc/xen/scripts/vif-quell",
-			Words: func(p *study.Part) []string { return []string{calm, addressEnv + "=" + address(p.Role).String()} }}}
-	for _, m := range modules {
-		o.Xen.Files = append(o.Xen.Files, guest.File{Path: "/modules/" + filepath.Base(m), From: m, Mode: 0o644})
-	}
+		Kernel: func() (guest.Kernel, error) { return guest.At(kernel(t)), nil }}
 	maker, err := env.Open(o)
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +193,8 @@ func TestDomains(t *testing.T) {
 	t.Run("created", func(t *testing.T) {
 		for _, name := range []string{"g1", "g2"} {
 			began := time.Now()
-			e, err := maker.Make(t.Context(), &study.Part{Role: name, Environment: study.Environment{Name: "vm", Driver: study.Xen, CPUs: 1, Memory: 256 << 20, Weight: weights[name]}})
+			e, err := maker.MakeOn(t.Context(), &study.Part{Role: name, Address: address(name).String(),
+				Environment: study.Environment{Name: "vm", Driver: study.Xen, CPUs: 1, Memory: 256 << 20, Weight: weights[name], Network: "lan"}}, bridge{})
 			if err != nil {
 				console(t)
 				t.Fatal(err)
@@ -310,10 +336,7 @@ func measured(t *testing.T, x tools.Tools, guests map[string]lab.Environment) {
 	for name, e := range guests {
 		before[name] = read(t, e)
 	}
-	trace, err := x.Trace(t.Context(), 6*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	trace := recorded(t, x, 6*time.Second)
 	after := map[string]reading{}
 	for name, e := range guests {
 		after[name] = read(t, e)
@@ -393,10 +416,7 @@ func weighted(t *testing.T, x tools.Tools, guests map[string]lab.Environment) {
 	start(t, guests["g1"], "burn", os.Stdout)
 	start(t, guests["g2"], "burn", os.Stdout)
 	shares := func() (g1, g2 float64) {
-		trace, err := x.Trace(t.Context(), 5*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		trace := recorded(t, x, 5*time.Second)
 		for name, to := range map[string]*float64{"g1": &g1, "g2": &g2} {
 			id, _ := idOf(t, x, name)
 			if d := trace.Domain(id); d != nil {
@@ -453,7 +473,7 @@ func swept(t *testing.T, x tools.Tools, maker *env.Maker) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{dead + ".e1.g1", prefix + "-1-1.e1.g1"} {
-		if _, err := x.Create(t.Context(), tools.Config{Name: name, Kernel: "/boot/vmlinux", Ramdisk: initramfs, Memory: 256, VCPUs: 1}); err != nil {
+		if _, err := x.Create(t.Context(), tools.Config{Name: name, Kernel: kernel(t), Ramdisk: initramfs, Memory: 256, VCPUs: 1}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
