@@ -70,7 +70,8 @@ func TestXen(t *testing.T) {
 			File{Path: "/etc/services", Data: []byte("http 80/tcp\n"), Mode: 0o644},
 			File{Path: "/boot/vmlinux-" + x.Kernel.Release, From: x.Kernel.Image, Mode: 0o644},
 			File{Path: "/bin/quell", From: build(t, AMD64, "program", "cmd/quell")},
-			File{Path: "/study.yaml", From: "../../../studies/net-io-small-xen.yaml", Mode: 0o644}),
+			File{Path: "/studies/net-io-small-xen.yaml", From: "../../../studies/net-io-small-xen.yaml", Mode: 0o644},
+			File{Path: "/studies/noisy-neighbour-small-xen.yaml", From: "../../../studies/noisy-neighbour-small-xen.yaml", Mode: 0o644}),
 		tests:    []insideTest{{pkg: "internal/lab/guest/inside/xen"}},
 		deadline: 20 * time.Minute,
 	}
