@@ -281,7 +281,7 @@ type Observe struct {
 	Agent *Recording `key:"agent" help:"quell-agent samples all tasks of the run's parts into the run's trace.csv"`
 	// Hosts and Inside are observed in addition to the machines of the roles.
 	Hosts  []string `key:"hosts" help:"hosts of the study that are also observed in runs without a role on them, e.g. the host of guests"`
-	Inside bool     `key:"inside" help:"also observe the inside of guests (qemu), by the guest's own kernel"`
+	Inside bool     `key:"inside" help:"also observe the inside of guests (qemu, xen), by the guest's own kernel"`
 	// Meter is a user's command that prints watts, one number a line.
 	Meter string `key:"meter" help:"command that prints watts, one number a line, on each host; ipmitool: the server's own sensor"`
 	// Cost measures the cost of observation once, before the first run.

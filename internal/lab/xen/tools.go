@@ -11,9 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Tools runs Xen's tools in the first domain. The zero value runs those on PATH.
@@ -80,7 +79,7 @@ func (t Tools) within(ctx context.Context, delay time.Duration, argv ...string) 
 		return t.Run(ctx, argv...)
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(unix.SIGTERM) }, delay
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, delay
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
