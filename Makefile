@@ -270,12 +270,15 @@ bench-starved: bin/quell-agent ## while stress-ng takes all CPU time: how many o
 lab-smoke: ## run a study from its file to its report, killed in the middle (root, 2 minutes)
 	go test -trimpath -count 1 -v -timeout 10m ./internal/lab/fault -run '^TestKilledAndDisturbed$$' -args -smoke $(CURDIR)/studies/smoke.yaml
 
-lab-papers: bin/quell ## run one study from its image to its report: STUDY=vm-mapping-image (root, with mmdebstrap)
-	@test -n "$(STUDY)" || { echo "give STUDY=…, a file of studies/ without .yaml" >&2; exit 2; }
-	@for image in $$(sed -n 's/.* image: \([a-z0-9-]*\)[ ,}].*/\1/p' studies/$(STUDY).yaml | sort -u); do \
-		test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/$$image" || bin/quell lab image build $$image || exit 1; done
-	bin/quell lab run --out lab-results/$(STUDY) studies/$(STUDY).yaml
-	bin/quell lab report lab-results/$(STUDY)
+# Paper 000's, 003's, 001's in containers and in guests, and 002's; on Xen: make test-xen.
+PAPERS = vm-mapping-image cpu-pinning-small net-io-small-lxc net-io-small-guests noisy-neighbour-small
+lab-papers: bin/quell ## run the papers' small studies from their images to their reports, at most 45 minutes each; it continues where it was interrupted (root, with mmdebstrap; STUDY=vm-mapping-image for one)
+	@status=0; for study in $(or $(STUDY),$(PAPERS)); do \
+		for image in $$(sed -n 's/.* image: \([a-z0-9-]*\)[ ,}].*/\1/p' studies/$$study.yaml | sort -u); do \
+			test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/$$image" || bin/quell lab image build $$image || exit 1; done; \
+		bin/quell lab run --out lab-results/$$study studies/$$study.yaml || status=1; \
+		bin/quell lab report lab-results/$$study || status=1; \
+	done; exit $$status
 
 test-image: bin/quell ## boot the image of quell lab image build and run its programs (root, with mmdebstrap)
 	@test -e "$${XDG_CACHE_HOME:-$$HOME/.cache}/quell/guest/images/bench" || bin/quell lab image build bench
