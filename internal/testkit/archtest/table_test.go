@@ -135,6 +135,7 @@ var table = []row{
 	{pkg: "testkit/quelltest/soak", why: "tests only, of soak.sh"},
 	{pkg: "testkit/bpftest", may: "testkit/quelltest core/sample machine/host machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "tasks, windows and a fake kernel for tests of signals over counter/bpf"},
 	{pkg: "testkit/commandtest", why: "valid and invalid commands, for the tests of every interface"},
+	{pkg: "testkit/together", may: "core/sample core/incident core/plan", why: "judges what an agent says of tasks that hurt only together, here and in a guest"},
 	{pkg: "testkit/bench", why: "tests only, of what the shipped agent costs"},
 	{pkg: "testkit/fault", why: "tests only, of the shipped agent and the enforcer, killed at every step"},
 	{pkg: "testkit/chart", why: "tests only, of the Helm chart and the images"},

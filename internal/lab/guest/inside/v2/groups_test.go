@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/incident"
-	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
+	"github.com/quell-dev/quell/internal/testkit/together"
 )
 
 const (
@@ -68,103 +68,58 @@ func TestThreeTasksHurtOnlyTogether(t *testing.T) {
 func hurtTogether(t *testing.T, rhythm time.Duration) {
 	stage(t, 0)
 	cgroup(t, quietTask)
-	var members []string
-	pids := map[string]int{}
-	signal := func(task string, s unix.Signal) {
-		if err := unix.Kill(pids[task], s); err != nil {
+	var members together.Members
+	pids := map[sample.TaskName]int{}
+	work := func(task sample.TaskName, on bool) {
+		if err := unix.Kill(pids[task], map[bool]unix.Signal{true: unix.SIGCONT, false: unix.SIGSTOP}[on]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 3 {
 		m := fmt.Sprint(membersPath, i)
 		cgroup(t, m)
-		members = append(members, m)
+		members = append(members, sample.TaskName(m))
 	}
 	a := startAgentWith(t, 0, groupConfiguration)
 	defer func() {
 		if t.Failed() {
-			for _, inc := range a.ordered() {
-				t.Logf("%s: %s, %s; %s", inc.ID, inc.Kind, inc.Reason, inc.NotDone)
-				logRounds(t, inc)
-			}
+			together.Log(t, a.ordered())
 		}
 	}()
 	burn(t, victim, 1)
 	for _, m := range members {
-		pids[m] = burn(t, m, 1)
-		signal(m, unix.SIGSTOP)
+		pids[m] = burn(t, string(m), 1)
+		work(m, false)
 	}
 	put(t, filepath.Join(root, quietTask, "cpu.max"), quietQuota)
 	burn(t, quietTask, 1)
-	takeTurns := func(each time.Duration, done func() bool) {
-		for turn := 0; !done(); turn++ {
-			m := members[turn%len(members)]
-			signal(m, unix.SIGCONT)
-			<-time.After(each)
-			signal(m, unix.SIGSTOP)
-		}
-	}
 	end := time.Now().Add(10 * time.Minute)
-	takeTurns(4*time.Second+rhythm, func() bool {
+	members.TakeTurns(4*time.Second+rhythm, work, func() bool {
 		if time.Now().After(end) {
 			t.Fatal("no spec within 10 minutes")
 		}
 		return a.hasLearnt(victim)
 	})
 	turns := 0
-	takeTurns(24*time.Second, func() bool { turns++; return turns > len(members) })
-	for _, inc := range a.ordered() {
-		if len(inc.Rounds) > 0 || len(inc.Findings) > 0 {
-			t.Fatalf("one of them alone is an incident: %s, %+v", inc.Reason, inc.Findings)
-		}
-	}
+	members.TakeTurns(24*time.Second, work, func() bool { turns++; return turns > len(members) })
+	members.NoIncident(t, a.ordered())
 
 	for _, m := range members {
-		signal(m, unix.SIGCONT)
+		work(m, true)
 	}
-	isMember := func(n sample.TaskName) bool { return slices.Contains(members, string(n)) }
-	until(t, 30*time.Minute, "the three are named and capped together, and the victim is below its threshold", func() bool {
-		for _, inc := range a.ordered() {
-			named := 0
-			for _, f := range inc.Findings {
-				if isMember(f.Suspect.Name) {
-					named++
-				}
-			}
-			for _, r := range inc.Rounds {
-				if !r.Trial && len(r.Tasks()) == len(members) && r.Outcome == plan.TruePositive && float64(r.CostUnder) <= inc.Threshold && named == len(members) {
-					t.Logf("figure: %s", inc.Reason)
-					logRounds(t, inc)
-					return true
-				}
-			}
-		}
-		return false
-	})
+	until(t, 30*time.Minute, "the three are named and capped together, and the victim is below its threshold", func() bool { return members.Relieved(a.ordered()) != nil })
+	together.Log(t, a.ordered())
 
 	for _, m := range members {
-		signal(m, unix.SIGSTOP)
+		work(m, false)
 	}
 	until(t, 4*time.Minute, "every limit is gone", func() bool {
-		return !slices.ContainsFunc(append(members, victim), func(m string) bool { return !strings.HasPrefix(text(t, m, "cpu.max"), "max ") })
+		return !slices.ContainsFunc(append(members, victim), func(m sample.TaskName) bool { return !strings.HasPrefix(text(t, string(m), "cpu.max"), "max ") })
 	})
 	if got := text(t, quietTask, "cpu.max"); got != quietQuota {
 		t.Errorf("the quiet task's own limit is %q now", got)
 	}
-	for _, inc := range a.ordered() {
-		for _, r := range inc.Rounds {
-			for _, c := range r.Tasks() {
-				if !isMember(c.Suspect.Name) {
-					t.Errorf("%s was capped", c.Suspect.Name)
-				}
-			}
-		}
-		for _, f := range inc.Findings {
-			if !isMember(f.Suspect.Name) {
-				t.Errorf("%s is accused: %s", f.Suspect.Name, f.Suspect.Why)
-			}
-		}
-	}
+	members.Innocents(t, a.ordered())
 }
 
 // ordered are the agent's incidents, oldest first.
@@ -174,10 +129,4 @@ func (a *agent) ordered() (all []incident.Record) {
 	}
 	slices.SortFunc(all, func(x, y incident.Record) int { return cmp.Compare(x.Opened, y.Opened) })
 	return all
-}
-
-func logRounds(t *testing.T, inc incident.Record) {
-	for _, r := range inc.Rounds {
-		t.Logf("figure:   %s, trial %v: %.3g, then %.3g in %d samples, %s; threshold %.3g", strings.ReplaceAll(r.Names(), filepath.Dir(membersPath)+"/", ""), r.Trial, float64(r.CostBefore), float64(r.CostUnder), r.Samples, r.Outcome, inc.Threshold)
-	}
 }
