@@ -36,7 +36,7 @@ func TestPackages(t *testing.T) {
 		// It listens, as a server does.
 		"/etc/systemd/system/web.service":  "[Service]\nExecStart=/tests/0-packages.test web\n",
 		"/etc/systemd/system/test.service": "[Service]\nType=oneshot\nTimeoutStartSec=infinity\nStandardOutput=tty\nStandardError=tty\nExecStart=/bin/sh /tests/run\n",
-		"/tests/run":                       "/tests/0-packages.test -test.v=test2json -test.timeout=30m\necho\necho GUEST-EXIT $?\nsystemctl poweroff --force --force\n",
+		"/tests/run":                       "/tests/0-packages.test -test.v=test2json -test.timeout=30m\ncode=$?\necho\necho GUEST-EXIT $code\nsystemctl poweroff --force --force\n",
 	} {
 		b.files = append(b.files, File{Path: name, Mode: 0o644, Data: []byte(text)})
 	}

@@ -41,7 +41,7 @@ func TestSystemd(t *testing.T) {
 		"/lib/systemd/system/scrape.service": "[Service]\n" + task,
 		"/lib/systemd/system/uprobe.service": "[Service]\n" + task,
 		"/lib/systemd/system/test.service":   "[Service]\nType=oneshot\nTimeoutStartSec=infinity\nStandardOutput=tty\nStandardError=tty\nExecStart=/bin/sh /tests/run\n",
-		"/tests/run":                         "/tests/0-systemd.test -test.v=test2json -test.timeout=10m\necho\necho GUEST-EXIT $?\n/bin/systemctl poweroff --force --force\n",
+		"/tests/run":                         "/tests/0-systemd.test -test.v=test2json -test.timeout=10m\ncode=$?\necho\necho GUEST-EXIT $code\n/bin/systemctl poweroff --force --force\n",
 		"/etc/quell/server.yaml":             "bus: {waiting_mb: 48}\n",
 		"/etc/quell/agent.yaml": `signals: [cpi, cpt, cps, runq]
 tick: 200ms
