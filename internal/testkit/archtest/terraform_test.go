@@ -16,7 +16,7 @@ import (
 
 // TestTerraform checks that the Terraform files parse, that they have the form that terraform
 // fmt writes, that every reference in them has a declaration, and that blocks have the
-// arguments that their providers document. It does not check whether a cloud accepts them.
+// arguments that their providers have. It does not check whether a cloud accepts them.
 func TestTerraform(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "deploy/terraform/*/*.tf"))
 	if err != nil || len(files) == 0 {
