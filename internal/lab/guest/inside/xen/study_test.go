@@ -20,12 +20,11 @@ func quell(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/quell", append([]string{"lab"}, args...)...)
 	cmd.Env = append(os.Environ(), calm, "HOME=/tmp")
-	said, err := cmd.CombinedOutput()
-	if err != nil {
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout // seen while it runs
+	if err := cmd.Run(); err != nil {
 		console(t)
-		t.Fatalf("quell lab %s: %v\n%s", args[0], err, said)
+		t.Fatalf("quell lab %s: %v", args[0], err)
 	}
-	t.Logf("%s", said)
 }
 
 // played runs a study of /studies to its end and returns the folder of its results. Its lines
@@ -63,7 +62,9 @@ func played(t *testing.T, name string, without []string, changes ...string) stri
 // TestWebServersOfTwoGuests: net-io-small-xen, three of its cases, to its report: all measures
 // of the servers, and the first domain's, are from Xen's records.
 func TestWebServersOfTwoGuests(t *testing.T) {
-	dir := played(t, "net-io-small-xen.yaml", []string{`"(1,idle)"`, `"(1,1)"`, `"(100,100)"`, "  exclude:"}, `cpus: "1"`, `cpus: "0"`)
+	dir := played(t, "net-io-small-xen.yaml", []string{`"(1,idle)"`, `"(1,1)"`, `"(100,100)"`, "  exclude:"}, `cpus: "1"`, `cpus: "0"`,
+		// An open loop does not keep its schedule, with the only CPU shared.
+		"rate: [max, 50%]", "rate: [max]")
 	report := t.TempDir()
 	quell(t, "report", "--format", "csv", "--out", report, dir)
 	files, err := filepath.Glob(report + "/*.csv")
@@ -88,14 +89,12 @@ func TestWebServersOfTwoGuests(t *testing.T) {
 			t.Logf("figure: %s of %s: %.4g %s", r[1], strings.Join(r[2:5], " "), v, r[5])
 		}
 	}
-	for _, rate := range []string{"max", "50%"} {
-		for _, of := range []string{"(1)|load1", "(100)|load1", "(1,100)|load1", "(1,100)|load2"} {
-			for _, quantity := range []string{"throughput", "net I/O", "CPU", "events", "switches", "pages", "pages per execution", "waiting", "blocked", "executions",
-				"first domain's CPU", "first domain's waiting", "first domain's blocked"} {
-				name := quantity + "|" + of + "|" + rate
-				if v, ok := values[name]; !ok || v < 0 || v == 0 && !strings.HasSuffix(quantity, "blocked") {
-					t.Errorf("%s is %v, %v", name, v, ok)
-				}
+	for _, of := range []string{"(1)|load1", "(100)|load1", "(1,100)|load1", "(1,100)|load2"} {
+		for _, quantity := range []string{"throughput", "net I/O", "CPU", "events", "switches", "pages", "pages per execution", "waiting", "blocked", "executions",
+			"first domain's CPU", "first domain's waiting", "first domain's blocked"} {
+			name := quantity + "|" + of + "|max"
+			if v, ok := values[name]; !ok || v < 0 || v == 0 && !strings.HasSuffix(quantity, "blocked") {
+				t.Errorf("%s is %v, %v", name, v, ok)
 			}
 		}
 	}
@@ -106,7 +105,7 @@ func TestWebServersOfTwoGuests(t *testing.T) {
 
 // TestStealAndItsCause: noisy-neighbour-small-xen, a guest alone and with a busy one: the
 // guest's kernel reports steal, Xen that its domain waited for the CPU as long, while its
-// neighbour had it.
+// neighbour and the first domain had it.
 func TestStealAndItsCause(t *testing.T) {
 	dir := played(t, "noisy-neighbour-small-xen.yaml", []string{"  exclude:", "- {neighbours"}, `["0", "1", "2", "3"]`, `["0", "1"]`, "[busy, idle]", "[busy]",
 		"aa_pairs: 1", "aa_pairs: 0", "repetitions: 3", "repetitions: 1")
@@ -128,22 +127,21 @@ func TestStealAndItsCause(t *testing.T) {
 		neighbours := r.Cell.Level("neighbours")
 		s := shareOf(t, f, r)
 		shares[neighbours] = s
-		t.Logf("figure: %s neighbours: stolen of the guest's time, by its kernel at its end %.3f, each second %.3f (clock within %s); by Xen it waited %.3f, its neighbour ran %.3f",
-			neighbours, s.inside, s.seconds, r.Hosts[0].Within, s.waited, s.neighbour)
-	}
-	alone, beside := shares["0"], shares["1"]
-	if !(alone.inside < 0.15 && beside.inside > 0.3) {
-		t.Errorf("stolen %.3f alone, %.3f with a neighbour", alone.inside, beside.inside)
-	}
-	for name, outside := range map[string]float64{"waited": beside.waited, "the neighbour ran": beside.neighbour, "stolen each second": beside.seconds} {
-		if d := outside - beside.inside; d < -0.15 || d > 0.15 {
-			t.Errorf("%s %.3f, stolen by the guest's kernel %.3f", name, outside, beside.inside)
+		t.Logf("figure: %s neighbours: stolen of the guest's time, by its kernel at its end %.3f, each second %.3f (clock within %s); by Xen it waited %.3f, its neighbour ran %.3f, the first domain %.3f",
+			neighbours, s.inside, s.seconds, r.Hosts[0].Within, s.waited, s.neighbour, s.first)
+		for what, v := range map[string]float64{"by Xen it waited": s.waited, "others ran": s.neighbour + s.first, "its kernel says each second": s.seconds} {
+			if d := v - s.inside; d < -0.1 || d > 0.1 {
+				t.Errorf("%s neighbours: %s %.3f, and %.3f was stolen", neighbours, what, v, s.inside)
+			}
 		}
+	}
+	if alone, beside := shares["0"], shares["1"]; !(alone.neighbour == 0 && beside.neighbour > 0.2 && beside.inside > alone.inside+0.1) {
+		t.Errorf("alone %+v, with a neighbour %+v", alone, beside)
 	}
 }
 
 // share is where a guest's time went, as shares of it.
-type share struct{ inside, seconds, waited, neighbour float64 }
+type share struct{ inside, seconds, waited, neighbour, first float64 }
 
 func shareOf(t *testing.T, f *result.Folder, r *result.Run) (s share) {
 	t.Helper()
@@ -154,7 +152,7 @@ func shareOf(t *testing.T, f *result.Folder, r *result.Run) (s share) {
 			continue
 		}
 		s.inside = p.Values["guest.steal"] / (p.Values["guest.steal"] + p.Values["guest.busy"] + p.Values["guest.idle"])
-		s.waited = p.Events[result.DomainWaiting] / window
+		s.waited, s.first = p.Events[result.DomainWaiting]/window, p.Events[result.DriverRunning]/window
 	}
 	samples, err := f.Samples(r)
 	if err != nil {
