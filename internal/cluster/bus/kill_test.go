@@ -211,7 +211,7 @@ func (p *player) kill() {
 }
 
 // read is a store in memory that is never killed. It stores a batch if its number is
-// higher than any of that life, and acknowledges what is stored, now and then too late.
+// higher than any of that life, and acknowledges what is stored, now and then later.
 func (f *fleet) read(ctx context.Context, b *Bus) {
 	for ctx.Err() == nil {
 		if err := f.readOn(ctx, b); err != nil && ctx.Err() == nil {

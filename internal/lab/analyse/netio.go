@@ -273,10 +273,10 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 			if server == nil {
 				return math.NaN()
 			}
-			return of(domain{server, (r.Window.To - r.Window.From).Seconds()})
+			return of(domainOf(r, server))
 		})
 	}
-	point.CPU = served(func(d domain) float64 { return d.part.CPUTime.Seconds() / d.seconds })
+	point.CPU = served(func(d domain) float64 { return d.part.CPUTime.Seconds() / d.window })
 	pages := result.DomainPackets
 	if point.Pages = served(func(d domain) float64 { return d.event(result.DomainGrants) / d.seconds }); finite(point.Pages.Value) {
 		point.PagesAre, pages = PagesGrants, result.DomainGrants
@@ -312,7 +312,7 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 		for _, q := range r.Cell.Parts {
 			if q.Workload.Builtin == study.HTTPServer {
 				if s := partOf(r, q.Name()); s != nil {
-					sum += domain{s, (r.Window.To - r.Window.From).Seconds()}.executions()
+					sum += domainOf(r, s).executions()
 				}
 			}
 		}
@@ -321,10 +321,19 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	return point
 }
 
-// domain is a part in a window.
+// domain is a part in the time in which it was measured as one: the window, or Xen's records.
 type domain struct {
 	part    *result.Part
 	seconds float64
+	window  float64 // s, of the CPU time
+}
+
+func domainOf(r *result.Run, p *result.Part) domain {
+	window := (r.Window.To - r.Window.From).Seconds()
+	if span, ok := p.Events[result.DomainSpan]; ok {
+		return domain{p, span, window}
+	}
+	return domain{p, window, window}
 }
 
 func valueOf(m map[string]float64, name string) float64 {

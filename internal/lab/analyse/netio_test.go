@@ -217,6 +217,23 @@ func TestPagesAndNetIOByHand(t *testing.T) {
 	if n, _ = NetworkIO([]result.Run{full}, "case", "rate"); n.Bases[0].Bottleneck != BoundNetwork || n.Bases[0].NetIO.Value != 102*(100<<10) {
 		t.Errorf("%+v, want bottleneck %s", n.Bases[0], BoundNetwork)
 	}
+	// Xen's records, over 20 s while the window is 10: shares are of their time, and the CPU time of
+	// the window's.
+	x := netRun(netCell("(1)", study.MaxRate, 1, "get-1", ""), 0, 0.5, 1900)
+	x.Parts[len(x.Parts)-1].Events = map[string]float64{result.DomainSpan: 20, result.DomainThreads: 2, result.DomainRunning: 10, result.DomainWaiting: 8,
+		result.DomainExecutions: 600, result.DomainEntries: 9000, result.DomainGrants: 1200, result.DriverThreads: 4, result.DriverRunning: 24, result.DriverWaiting: 16}
+	n, _ = NetworkIO([]result.Run{x}, "case", "rate")
+	p := n.Points[0]
+	for what, v := range map[string][2]float64{"CPU": {p.CPU.Value, 0.5}, "waiting": {p.Waiting.Value, 0.2}, "blocked": {p.Blocked.Value, 0.55}, "executions": {p.Executions.Value, 30},
+		"events": {p.Events.Value, 450}, "pages": {p.Pages.Value, 60}, "pages per execution": {p.PerExec.Value, 2},
+		"the first domain's CPU": {p.DriverCPU.Value, 1.2}, "its waiting": {p.DriverWaiting.Value, 0.2}, "its blocked": {p.DriverBlocked.Value, 0.5}} {
+		if math.Abs(v[0]-v[1]) > 1e-9 {
+			t.Errorf("%s is %v, want %v", what, v[0], v[1])
+		}
+	}
+	if p.EventsAre != EventsXen || p.PagesAre != PagesGrants {
+		t.Errorf("%s, %s", p.EventsAre, p.PagesAre)
+	}
 	// Xen's own count is preferred.
 	r := netRun(netCell("(1)", study.MaxRate, 1, "get-1", ""), 0, 0.5, 1900)
 	r.Parts[len(r.Parts)-1].Events[result.DomainGrants] = 115000

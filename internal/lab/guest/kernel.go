@@ -101,7 +101,7 @@ func (k Kernel) Module(names ...string) ([]File, error) {
 func (k Kernel) readDep() (map[string][]string, error) {
 	f, err := os.Open(filepath.Join(k.Modules, "modules.dep"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &MissingError{"modules.dep", "apt-get install kmod; go run ./internal/lab/guest/fetch -renew", err}
+		return nil, &MissingError{"modules.dep of " + k.Image, "run depmod (apt-get install kmod) for that kernel; for one of the cache: go run ./internal/lab/guest/fetch -renew", err}
 	}
 	if err != nil {
 		return nil, err

@@ -26,8 +26,6 @@ type domains struct {
 	opened, over []domain
 
 	// Of Xen's domains, which have no threads here.
-	began     time.Time
-	span      time.Duration
 	recording *xen.Recording // nil: none runs
 	trace     *xen.Trace
 }
@@ -111,9 +109,7 @@ func (d *domains) record(open bool) (err error) {
 	case open:
 		tools, _ := ofXen(d.envs[i]).Domain()
 		d.recording, err = tools.Record(context.Background())
-		d.began = time.Now()
 	case d.recording != nil:
-		d.span = time.Since(d.began)
 		d.trace, err = d.recording.Stop()
 		d.recording = nil
 	}
@@ -128,18 +124,15 @@ func (d *domains) close() error {
 	return d.record(false)
 }
 
-// traced adds what Xen's records say of a domain. They begin and end a moment later than the
-// window does, so counts are scaled to it.
+// traced adds what Xen's records say of a domain.
 func (d *domains) traced(id int, events map[string]float64) {
-	span, scale := d.span.Seconds(), 0.0
-	if d.trace.Span > 0 {
-		scale = span / d.trace.Span.Seconds()
-	}
+	span := d.trace.Span.Seconds()
+	events[result.DomainSpan] = span
 	if one := d.trace.Domain(id); one != nil {
 		n := float64(len(one.VCPUs))
 		maps.Copy(events, map[string]float64{
 			result.DomainThreads: n, result.DomainRunning: n * one.Running * span, result.DomainWaiting: n * one.Runnable * span,
-			result.DomainExecutions: float64(one.Executions) * scale, result.DomainEntries: float64(one.Events) * scale, result.DomainGrants: float64(one.Grants) * scale,
+			result.DomainExecutions: float64(one.Executions), result.DomainEntries: float64(one.Events), result.DomainGrants: float64(one.Grants),
 		})
 	}
 	if driver := d.trace.Domain(0); driver != nil {

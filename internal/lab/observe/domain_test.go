@@ -1,7 +1,12 @@
 package observe
 
 import (
+	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +15,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/xen"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -82,6 +88,72 @@ func TestDomainsWithoutWindow(t *testing.T) {
 	for _, w := range []*domains{nil, {host: h, envs: []lab.Environment{&domainEnv{}}}} {
 		if w.add(parts); parts[0].Events != nil {
 			t.Errorf("%v", parts)
+		}
+	}
+}
+
+// guestOfXen is an environment that is domain 1, on a network.
+type guestOfXen struct {
+	domainEnv
+	tools xen.Tools
+}
+
+func (g *guestOfXen) Domain() (xen.Tools, int) { return g.tools, 1 }
+
+// onNetwork is an environment with another around it.
+type onNetwork struct{ lab.Environment }
+
+func (o onNetwork) Unwrap() lab.Environment { return o.Environment }
+
+// A guest of Xen has the measures of Xen's records, and the first domain's; none if records
+// were lost.
+func TestXenDomains(t *testing.T) {
+	const guest = 1 << 16
+	// At a second, an event and its words (xen/include/public/trace.h): for 10 s domain 1 runs 3 s, waits
+	// 2 s, while domain 0 runs, runs 2 s, and is blocked.
+	records := [][]uint32{
+		{1, 0x21201, guest}, {2, 0x201104, 7}, {3, 0x10f001, 1}, {4, 0x21011, guest}, {4, 0x21101, 0}, {6, 0x21021, 0},
+		{6, 0x21101, guest}, {8, 0x21021, guest}, {11, 0x22006, 0},
+	}
+	lost := append(slices.Clone(records), []uint32{10, 0x1f001, 5})
+	for _, all := range [][][]uint32{records, lost} {
+		var trace []byte
+		for _, r := range all {
+			trace = binary.LittleEndian.AppendUint32(trace, r[1]|uint32(len(r)-2)<<28|1<<31)
+			trace = binary.LittleEndian.AppendUint64(trace, uint64(r[0])*1e9)
+			for _, word := range r[2:] {
+				trace = binary.LittleEndian.AppendUint32(trace, word)
+			}
+		}
+		g := &guestOfXen{tools: xen.Tools{Run: func(_ context.Context, argv ...string) ([]byte, error) {
+			if argv[0] == "xentrace" {
+				return nil, os.WriteFile(argv[len(argv)-1], trace, 0o600)
+			}
+			return []byte("cpu_mhz : 1000.000\n"), nil
+		}}}
+		w := &domains{envs: []lab.Environment{onNetwork{g}}}
+		if err := errors.Join(w.window(true), w.window(false)); err != nil {
+			t.Fatal(err)
+		}
+		parts := make([]result.Part, 1)
+		w.add(parts)
+		got := map[string]float64{}
+		for name, v := range parts[0].Events {
+			if v != 0 {
+				got[name] = v
+			}
+		}
+		want := map[string]float64{result.DomainSpan: 10, result.DomainThreads: 1, result.DomainRunning: 5, result.DomainWaiting: 2, result.DomainExecutions: 2,
+			result.DomainEntries: 1, result.DomainGrants: 1, result.DriverThreads: 1, result.DriverRunning: 2, result.DriverWaiting: 3}
+		missing := ""
+		if len(all) > len(records) {
+			want, missing = map[string]float64{}, "xentrace lost 5 records"
+		}
+		if d := cmp.Diff(want, got); d != "" || parts[0].Missing[result.DomainRunning] != missing {
+			t.Errorf("missing %q; -want +got:\n%s", parts[0].Missing, d)
+		}
+		if err := w.close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

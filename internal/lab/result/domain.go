@@ -36,6 +36,10 @@ const (
 	// DomainEntries is how often the domain entered the hypervisor, by Xen's own records.
 	DomainEntries = "domain.entries"
 
+	// DomainSpan is the time that Xen's records span, in which the others were counted; a slow
+	// machine begins and ends them some time after the steady window.
+	DomainSpan = "domain.span_s"
+
 	// Of Xen's first domain, whose drivers serve the part's: of all its virtual CPUs.
 	DriverThreads = "driver.threads"
 	DriverRunning = "driver.running_s"

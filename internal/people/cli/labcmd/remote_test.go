@@ -135,14 +135,7 @@ func TestStudyElsewhere(t *testing.T) {
 	if r := quell(t, env, "lab", "resume", "--hosts", inventory, out); r.Code != app.ExitOK || !strings.Contains(r.Out, "valid    1") {
 		t.Fatalf("resume: %+v", r)
 	}
-	f, err := result.Open(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	runs, err := f.Runs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	f, runs := recordsOf(t, out)
 	for _, r := range runs {
 		if r.Verdict != result.Valid {
 			continue
@@ -243,14 +236,7 @@ func TestStudySwitchesHosts(t *testing.T) {
 	if err != nil || string(said) != "down\nup\ndown\n" {
 		t.Errorf("%q, %v", said, err)
 	}
-	f, err := result.Open(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	runs, err := f.Runs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, runs := recordsOf(t, out)
 	for _, r := range runs {
 		if n, _ := strconv.Atoi(r.Cell.Level("n")); len(r.Cell.Off) != 1-n || len(r.Parts) != 2+n {
 			t.Errorf("n=%d: %v is off, %d parts", n, r.Cell.Off, len(r.Parts))

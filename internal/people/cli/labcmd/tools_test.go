@@ -40,14 +40,7 @@ func TestToolsOnANetwork(t *testing.T) {
 	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, studyFile(t, studyOfTools)); r.Code != app.ExitOK {
 		t.Fatalf("%+v", r)
 	}
-	f, err := result.Open(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	runs, err := f.Runs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, runs := recordsOf(t, out)
 	for _, r := range runs {
 		if r.Verdict != result.Valid {
 			continue
@@ -62,4 +55,18 @@ func TestToolsOnANetwork(t *testing.T) {
 		return
 	}
 	t.Error("no run is valid")
+}
+
+// recordsOf returns a folder of results and its records.
+func recordsOf(t *testing.T, dir string) (*result.Folder, []result.Run) {
+	t.Helper()
+	f, err := result.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := f.Runs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, runs
 }

@@ -135,8 +135,8 @@ func TestStealAndItsCause(t *testing.T) {
 			}
 		}
 	}
-	if alone, beside := shares["0"], shares["1"]; !(alone.neighbour == 0 && beside.neighbour > 0.2 && beside.inside > alone.inside+0.1) {
-		t.Errorf("alone %+v, with a neighbour %+v", alone, beside)
+	if alone, with := shares["0"], shares["1"]; !(alone.neighbour == 0 && with.neighbour > 0.2 && with.inside > alone.inside+0.1) {
+		t.Errorf("alone %+v, with a neighbour %+v", alone, with)
 	}
 }
 
@@ -145,14 +145,14 @@ type share struct{ inside, seconds, waited, neighbour, first float64 }
 
 func shareOf(t *testing.T, f *result.Folder, r *result.Run) (s share) {
 	t.Helper()
-	window := (r.Window.To - r.Window.From).Seconds()
 	for _, p := range r.Parts {
 		if p.Role == "nb" {
-			s.neighbour = p.Events[result.DomainRunning] / window
+			s.neighbour = p.Events[result.DomainRunning] / p.Events[result.DomainSpan]
 			continue
 		}
 		s.inside = p.Values["guest.steal"] / (p.Values["guest.steal"] + p.Values["guest.busy"] + p.Values["guest.idle"])
-		s.waited, s.first = p.Events[result.DomainWaiting]/window, p.Events[result.DriverRunning]/window
+		span := p.Events[result.DomainSpan]
+		s.waited, s.first = p.Events[result.DomainWaiting]/span, p.Events[result.DriverRunning]/span
 	}
 	samples, err := f.Samples(r)
 	if err != nil {
