@@ -28,6 +28,9 @@ type Facts struct {
 	Program func(name string) bool
 	// Image, if not nil, returns the error with which the machine lacks an image.
 	Image func(name, kernel string) error
+	// Card, if not nil, returns the error with which the kernel of an environment's Xen guest
+	// lacks the driver of its network card.
+	Card func(*study.Environment) error
 }
 
 // Here reads the facts of this machine.
@@ -35,6 +38,7 @@ func (m *Maker) Here() Facts {
 	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
 	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed("qemu-system-x86_64"), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
 	f.Image = func(name, kernel string) error { _, err := image.Find(name, kernel); return err }
+	f.Card = func(e *study.Environment) error { _, err := m.card(e); return err }
 	f.NoTap = unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil
 	_, err := m.opt.Kernel()
 	f.Kernel = err == nil
@@ -60,6 +64,10 @@ func installed(name string) bool {
 func (f *Facts) Refuse(p *study.Part) error {
 	e := &p.Environment
 	lack := func(what, remedy string) error { return &lab.LackError{What: what, Remedy: remedy} }
+	noKernel := e.Kernel == "" && !f.Kernel
+	kernel := func() error {
+		return lack("a kernel for amd64 guests is missing", "go run ./internal/lab/guest/fetch, or kernel: in the environment")
+	}
 	command := ""
 	if len(p.Workload.Command) > 0 && !p.Idle {
 		command = p.Workload.Command[0]
@@ -77,17 +85,21 @@ func (f *Facts) Refuse(p *study.Part) error {
 			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; tcg in the environment's accel: emulates the CPU, and its times are not those of the machine")
 		case e.Network != "" && f.NoTap:
 			return lack("a guest on a network needs /dev/net/tun", "modprobe tun, as root")
-		case e.Image == "" && e.Kernel == "" && !f.Kernel:
-			return lack("a kernel for amd64 guests is missing", "go run ./internal/lab/guest/fetch, or kernel: in the environment")
+		case e.Image == "" && noKernel:
+			return kernel()
 		case e.Image != "" && f.Image != nil:
 			return asLackError(f.Image(e.Image, e.Kernel))
 		}
 	case study.Xen:
-		if !f.FirstDomain {
+		switch {
+		case !f.FirstDomain:
 			return lack("this is not the first domain of a Xen machine with xl", "boot Xen, and install Xen's tools (xen-utils)")
-		}
-		if command != "" {
+		case command != "":
 			return lack(fmt.Sprintf("no program %q in a guest: it has only quell's own workloads", command), "use a builtin:")
+		case noKernel:
+			return kernel()
+		case e.Network != "" && f.Card != nil:
+			return asLackError(f.Card(e))
 		}
 	case study.LXC:
 		if !f.LXC {

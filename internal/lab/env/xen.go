@@ -145,15 +145,9 @@ func (m *Maker) config(p *study.Part, d *xenGuest, linked bool) (xen.Config, err
 	}
 	var modules []guest.File
 	if linked {
-		kernel, err := m.kernel(e)
-		if err != nil {
+		var err error
+		if modules, err = m.card(e); err != nil {
 			return c, err
-		}
-		if modules, err = kernel.Module("xen-netfront"); err != nil {
-			return c, err
-		}
-		for i := range modules { // loaded in the order of their names
-			modules[i].Path = fmt.Sprintf("%s/%02d-%s", guestModules, i, filepath.Base(modules[i].Path))
 		}
 		c.Vif = filepath.Join(d.dir, "vif")
 		if err := os.WriteFile(c.Vif, []byte(vifScript), 0o700); err != nil {
@@ -165,6 +159,19 @@ func (m *Maker) config(p *study.Part, d *xenGuest, linked bool) (xen.Config, err
 	var err error
 	c.Kernel, c.Ramdisk, err = m.boots(e, d.dir, func(w io.Writer, exe string) error { return guest.Initramfs(w, exe, guest.Init{}, modules...) })
 	return c, err
+}
+
+// card returns the modules of the driver of a Xen guest's network card.
+func (m *Maker) card(e *study.Environment) ([]guest.File, error) {
+	kernel, err := m.kernel(e)
+	if err != nil {
+		return nil, err
+	}
+	modules, err := kernel.Module("xen-netfront")
+	for i := range modules { // loaded in the order of their names
+		modules[i].Path = fmt.Sprintf("%s/%02d-%s", guestModules, i, filepath.Base(modules[i].Path))
+	}
+	return modules, err
 }
 
 // Pin implements lab.Environment, for the physical CPUs as Xen numbers them.

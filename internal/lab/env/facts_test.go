@@ -1,0 +1,38 @@
+package env
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/guest"
+	"github.com/quell-dev/quell/internal/lab/study"
+)
+
+// TestWhatAXenMachineLacks checks that a guest whose kernel, or the driver of whose network
+// card, is missing is refused before it is made.
+func TestWhatAXenMachineLacks(t *testing.T) {
+	noDriver := func(*study.Environment) error {
+		return &guest.MissingError{What: "modules.dep of vmlinuz-6.1", Remedy: "run depmod", Err: fs.ErrNotExist}
+	}
+	for _, c := range []struct {
+		name string
+		has  Facts
+		make study.Environment
+		want string // "": nothing
+	}{
+		{"another machine", Facts{Kernel: true}, study.Environment{}, "this is not the first domain of a Xen machine with xl"},
+		{"no kernel", Facts{FirstDomain: true}, study.Environment{}, "a kernel for amd64 guests is missing"},
+		{"its own kernel", Facts{FirstDomain: true}, study.Environment{Kernel: "/boot/vmlinuz-6.1"}, ""},
+		{"no driver for a network", Facts{FirstDomain: true, Kernel: true, Card: noDriver}, study.Environment{Network: "lan"}, "modules.dep of vmlinuz-6.1 is missing"},
+		{"no network", Facts{FirstDomain: true, Kernel: true, Card: noDriver}, study.Environment{}, ""},
+	} {
+		c.make.Driver = study.Xen
+		err := c.has.Refuse(&study.Part{Environment: c.make})
+		lack, ok := errors.AsType[*lab.LackError](err)
+		if c.want == "" && err != nil || c.want != "" && (!ok || lack.What != c.want || lack.Remedy == "") {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
