@@ -92,9 +92,13 @@ func (o *loadFlags) check() error {
 	case p.Drain < 0:
 		return fmt.Errorf("--drain %s: want at least 0s", p.Drain)
 	}
+	need := p.Machines + 100
+	if o.self { // it has the same limit, and keeps some for others than machines (agentConnections)
+		need = p.Machines + reserved + config.DefaultServer().Limits.Connections
+	}
 	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(p.Machines)+100 {
-		return fmt.Errorf("--machines %d: this process may have %d open files: ulimit -n %d", p.Machines, files.Cur, p.Machines+100)
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(need) {
+		return fmt.Errorf("--machines %d: this process may have %d open files: ulimit -n %d", p.Machines, files.Cur, need)
 	}
 	return nil
 }

@@ -60,9 +60,14 @@ func Open(ctx context.Context, o Options, s Settings) (*Bus, error) {
 	}
 	b := &Bus{log: o.Log, replicas: max(1, s.Replicas), waiting: s.Waiting}
 	failed := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) })
+	lost := nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+		if err != nil { // else it was closed here
+			b.log.Warn("bus: the connection is lost; agents send again what was under way", "reason", err)
+		}
+	})
 	var all []*connection
 	for _, account := range []credential.Account{credential.Store, credential.Samples, credential.Commands} {
-		c, err := dial(ctx, &o, account, failed)
+		c, err := dial(ctx, &o, account, failed, lost)
 		if err != nil {
 			for _, c := range all {
 				c.nc.Close()

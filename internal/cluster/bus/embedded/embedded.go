@@ -32,7 +32,10 @@ type Options struct {
 	// Connections is the maximum number of connections, so that clients leave the process
 	// its file descriptors; 0: NATS's default.
 	Connections int
-	Log         *slog.Logger
+	// Pending is how many bytes may wait for one client before NATS closes its connection; at
+	// least NATS's default, 64 MB. All that agents send waits for one client of this process.
+	Pending int64
+	Log     *slog.Logger
 	// Refused is called with each operation that was refused to a client, in a separate
 	// goroutine; nil: refusals are not reported.
 	Refused func(Refusal)
@@ -92,6 +95,7 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		SyncInterval: time.Second, SyncAlways: o.SyncAlways,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
 		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20, MaxConn: cmp.Or(o.Connections, maxConnections),
+		MaxPending: max(o.Pending, server.MAX_PENDING_SIZE),
 		// The cache maps subjects to subscribers. Each answer has its own subject, which would
 		// evict the useful entries.
 		NoSublistCache: true,

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -115,5 +116,21 @@ func TestRefuses(t *testing.T) {
 	if s, err := embedded.Start(embedded.Options{Dir: t.TempDir()}, authority.Trust{}); err == nil {
 		s.Close()
 		t.Error("it started without trusted keys")
+	}
+}
+
+// TestPending checks what may wait for a client: never less than NATS's own limit.
+func TestPending(t *testing.T) {
+	_, trust := keys(t)
+	for pending, want := range map[int64]int64{0: natsserver.MAX_PENDING_SIZE, 1 << 20: natsserver.MAX_PENDING_SIZE, 256 << 20: 256 << 20} {
+		s, err := embedded.Start(embedded.Options{Dir: t.TempDir(), Pending: pending}, trust)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := s.Varz(nil)
+		s.Close()
+		if err != nil || v.MaxPending != want {
+			t.Errorf("of %d: %d may wait, %v; want %d", pending, v.MaxPending, err, want)
+		}
 	}
 }
