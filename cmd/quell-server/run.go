@@ -110,7 +110,9 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if err != nil {
 		return err
 	}
-	p.Asker = duck.NewRunner(self, childCommand, dir)
+	asker := duck.NewRunner(self, childCommand, dir)
+	defer asker.Close()
+	p.Asker = asker
 	if c.Specs.Engine == "" {
 		p.Learner = &digest.Learner{Dir: filepath.Join(c.StateDir, "digests"), Threads: c.Query.Threads}
 	} else {

@@ -28,7 +28,9 @@ func forensic(t *testing.T, more ...*incident.Record) *bench {
 	b := newBench(t, func(o *Options) {
 		sn := o.Store.Snapshot(0, 0)
 		defer sn.Close()
-		o.Asker = duck.NewRunner(os.Args[0], "query-child", sn.Dir)
+		asker := duck.NewRunner(os.Args[0], "query-child", sn.Dir)
+		t.Cleanup(asker.Close)
+		o.Asker = asker
 	})
 	text, err := os.ReadFile("testdata/case4.jsonl")
 	if err != nil {

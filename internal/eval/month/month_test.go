@@ -61,7 +61,9 @@ func serve(t *testing.T, dir string, now time.Time) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &server{s, duck.NewRunner(os.Args[0], "query-child", dir), 0, 0}
+	runner := duck.NewRunner(os.Args[0], "query-child", dir)
+	t.Cleanup(runner.Close)
+	return &server{s, runner, 0, 0}
 }
 
 func (s *server) ask(ctx context.Context, sql string, from, to sample.Millis) ([][]json.RawMessage, error) {

@@ -223,7 +223,9 @@ func begin(t *testing.T, tokens bool, fill func(*world)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.Server, err = server.New(server.Options{Config: &c, Version: "test", Store: st, Asker: duck.NewRunner(self, asQuery, dir), Learner: w, Decider: w,
+	asker := duck.NewRunner(self, asQuery, dir)
+	t.Cleanup(asker.Close)
+	if w.Server, err = server.New(server.Options{Config: &c, Version: "test", Store: st, Asker: asker, Learner: w, Decider: w,
 		Log: slog.New(slog.DiscardHandler), Tokens: known, Now: now, Pages: pages}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,24 +19,31 @@ import (
 )
 
 // Child is the main function of the process that Runner starts. It sandboxes itself,
-// reads one Job, and writes the answer. dir is the store's folder.
+// opens DuckDB, waits for one Job, and writes the answer. dir is the store's folder.
 func Child(dir string, in io.Reader, out io.Writer) error {
 	fences, err := sandbox(dir) // the first call does not return: the process re-executes itself inside
 	if err != nil {
 		return fmt.Errorf("sandbox the query: %w", err)
 	}
+	e, err := open(context.Background())
+	if err != nil {
+		return err
+	}
 	var job Job
-	if err := json.NewDecoder(in).Decode(&job); err != nil {
-		return fmt.Errorf("read query: %w", err)
+	switch err := json.NewDecoder(in).Decode(&job); {
+	case errors.Is(err, io.EOF):
+		return e.Close() // no query came
+	case err != nil:
+		return fmt.Errorf("read query: %w", errors.Join(err, e.Close()))
 	}
 	if err := limit(&job.Limits); err != nil {
-		return fmt.Errorf("limit the query: %w", err)
+		return fmt.Errorf("limit the query: %w", errors.Join(err, e.Close()))
 	}
-	return runJob(&job, append(fences, "limits"), out)
+	return e.answer(&job, append(fences, "limits"), out)
 }
 
-// runJob writes the active fences and the answer.
-func runJob(job *Job, fences []string, out io.Writer) error {
+// answer writes the active fences and the answer, and closes the engine.
+func (e *engine) answer(job *Job, fences []string, out io.Writer) error {
 	w := bufio.NewWriterSize(out, 1<<16)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -44,12 +51,12 @@ func runJob(job *Job, fences []string, out io.Writer) error {
 		return err
 	}
 	a := &answer{limits: job.Limits, enc: enc}
-	if err := run(context.Background(), job, a); err != nil {
-		e, own := errors.AsType[*Error](err)
+	if err := errors.Join(e.run(context.Background(), job, a), e.Close()); err != nil {
+		bad, own := errors.AsType[*Error](err)
 		if !own {
-			e = &Error{Broken, err.Error()}
+			bad = &Error{Broken, err.Error()}
 		}
-		if err := enc.Encode(line{Err: e}); err != nil {
+		if err := enc.Encode(line{Err: bad}); err != nil {
 			return err
 		}
 	} else if err := enc.Encode(line{End: &a.truncated}); err != nil {
@@ -65,15 +72,13 @@ type answer struct {
 	truncated bool
 }
 
-func run(ctx context.Context, job *Job, a *answer) (err error) {
-	e, err := open(ctx, job)
-	if err != nil {
+func (e *engine) run(ctx context.Context, job *Job, a *answer) (err error) {
+	if err := e.restrict(ctx, job); err != nil {
 		return err
 	}
 	// DuckDB nearly always stops itself in time; otherwise the parent kills the process.
 	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time)
 	defer cancel()
-	defer func() { err = errors.Join(err, e.Close()) }()
 	stmt, err := e.prepare(job.SQL, job.Limits.Rows)
 	if err != nil {
 		return classify(err)

@@ -17,14 +17,13 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 )
 
-// engine is an in-memory DuckDB over some segments.
+// engine is an in-memory DuckDB.
 type engine struct {
 	db   *sql.DB
 	conn *sql.Conn
 }
 
-// open creates the views and then restricts DuckDB.
-func open(ctx context.Context, job *Job) (*engine, error) {
+func open(ctx context.Context) (*engine, error) {
 	connector, err := duckdb.NewConnector("", nil)
 	if err != nil {
 		return nil, fmt.Errorf("open DuckDB: %w", err)
@@ -33,6 +32,11 @@ func open(ctx context.Context, job *Job) (*engine, error) {
 	if e.conn, err = e.db.Conn(ctx); err != nil {
 		return nil, fmt.Errorf("open DuckDB: %w", errors.Join(err, e.db.Close()))
 	}
+	return e, nil
+}
+
+// restrict creates the views over a job's segments, and then restricts DuckDB to them.
+func (e *engine) restrict(ctx context.Context, job *Job) error {
 	statements := []string{
 		fmt.Sprintf("SET memory_limit='%dMB'", job.Limits.MemoryMB),
 		fmt.Sprintf("SET threads=%d", max(1, job.Limits.Threads)),
@@ -45,10 +49,10 @@ func open(ctx context.Context, job *Job) (*engine, error) {
 	statements = append(statements, "SET allowed_paths="+list(slices.Concat(slices.Collect(maps.Values(job.Files))...)), "SET enable_external_access=false", "SET lock_configuration=true")
 	for _, s := range statements {
 		if _, err := e.conn.ExecContext(ctx, s); err != nil {
-			return nil, fmt.Errorf("prepare DuckDB: %.80s: %w", s, errors.Join(err, e.Close()))
+			return fmt.Errorf("prepare DuckDB: %.80s: %w", s, err)
 		}
 	}
-	return e, nil
+	return nil
 }
 
 func (e *engine) Close() error { return errors.Join(e.conn.Close(), e.db.Close()) }

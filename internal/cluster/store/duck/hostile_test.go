@@ -2,6 +2,7 @@ package duck
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -51,7 +52,10 @@ func many(dir string) {
 	for in := json.NewDecoder(os.Stdin); err == nil; {
 		var job Job
 		if err = in.Decode(&job); err == nil {
-			err = runJob(&job, fences, os.Stdout)
+			var e *engine
+			if e, err = open(context.Background()); err == nil {
+				err = e.answer(&job, fences, os.Stdout)
+			}
 		}
 	}
 	if !errors.Is(err, io.EOF) {
@@ -224,6 +228,7 @@ func TestTheOuterFencesHold(t *testing.T) {
 	b.add(t, &store.Batch{Samples: []sample.Sample{one(0, "m1", "/a", 1, 2)}})
 	a := b.ask(t, "SELECT 1")
 	runner := NewRunner(os.Args[0], "query-child-unfenced", b.dir)
+	t.Cleanup(runner.Close)
 	seg := b.job("").Files[store.Samples][1]
 	for _, sql := range []string{"COPY (SELECT * FROM range(100000)) TO '" + seg + "'", "COPY (SELECT 1) TO '" + b.dir + "/x.csv'"} {
 		job := b.job(sql)

@@ -3,27 +3,122 @@ package duck
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 )
 
-// Runner starts a process for each query. Its callers bound how many run at the same time.
+// Runner executes each query in a process of its own. Its callers bound how many run at
+// the same time. With each query it starts one more process, which opens DuckDB and waits:
+// the next of a dashboard's queries finds it ready.
 type Runner struct {
-	// Program and Args start the process that calls Child with the store's folder.
-	Program string
-	Args    []string
+	program string
+	args    []string
+	waits   time.Duration // how long a process waits for a query before it is ended
+	starts  sync.WaitGroup
+
+	mu     sync.Mutex
+	ready  *process // nil: none waits
+	closed bool
 }
 
-// NewRunner returns a Runner.
+// NewRunner returns a Runner. The program, with these arguments, calls Child with the
+// store's folder. Close ends the process that waits.
 func NewRunner(program string, args ...string) *Runner {
-	return &Runner{Program: program, Args: args}
+	return &Runner{program: program, args: args, waits: time.Minute}
+}
+
+// Close ends the process that waits for a query. Queries then find none ready.
+func (r *Runner) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.starts.Wait()
+	if p := r.take(); p != nil {
+		p.end()
+	}
+}
+
+// process is a child that reads one query.
+type process struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Reader
+	errs  tail
+	kill  context.CancelFunc
+	timer *time.Timer // ends it if no query comes
+}
+
+// end ends the process.
+func (p *process) end() {
+	p.kill()
+	_ = p.cmd.Wait() // that it was killed
+}
+
+func (r *Runner) start() (*process, error) {
+	ctx, kill := context.WithCancel(context.Background())
+	p := &process{cmd: exec.CommandContext(ctx, r.program, r.args...), kill: kill}
+	p.cmd.Env = []string{} // without the server's secrets
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Stderr = &p.errs
+	in, err1 := p.cmd.StdinPipe()
+	out, err2 := p.cmd.StdoutPipe()
+	if err := cmp.Or(err1, err2); err != nil {
+		kill()
+		return nil, fmt.Errorf("start query: %w", err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		kill()
+		return nil, fmt.Errorf("start query: %w", err)
+	}
+	p.in, p.out = in, bufio.NewReaderSize(out, 1<<16)
+	return p, nil
+}
+
+// take returns the process that waits, nil if none does.
+func (r *Runner) take() *process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.ready
+	if r.ready = nil; p != nil {
+		p.timer.Stop()
+	}
+	return p
+}
+
+// renew starts the process that waits for the next query. Without one, that query starts
+// its own and reports why it cannot.
+func (r *Runner) renew() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ready != nil || r.closed {
+		return
+	}
+	p, err := r.start()
+	if err != nil {
+		return
+	}
+	p.timer = time.AfterFunc(r.waits, func() {
+		r.mu.Lock()
+		mine := r.ready == p
+		if mine {
+			r.ready = nil
+		}
+		r.mu.Unlock()
+		if mine {
+			p.end()
+		}
+	})
+	r.ready = p
 }
 
 // Sink receives an answer as it comes. Its error stops the query.
@@ -86,34 +181,44 @@ func (r *Runner) Stream(ctx context.Context, job *Job, to Sink) (sum Summary, er
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time+grace)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.Program, r.Args...)
-	cmd.Env = []string{} // without the server's secrets
-	cmd.Stdin = bytes.NewReader(text)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var errs tail
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return sum, fmt.Errorf("start query: %w", err)
+	p := r.take()
+	r.starts.Go(r.renew)
+	if p != nil {
+		sum, err = p.ask(ctx, job, text, to)
+		sum.Took = time.Since(begun)
+		if sum.Fences != nil || ctx.Err() != nil {
+			return sum, err
+		}
+		// It had ended while it waited, e.g. for want of memory.
 	}
-	if err := cmd.Start(); err != nil {
-		return sum, fmt.Errorf("start query: %w", err)
+	if p, err = r.start(); err != nil {
+		return sum, err
 	}
-	ended, bad := sum.read(bufio.NewReaderSize(out, 1<<16), to)
-	if !ended || bad != nil {
-		cancel() // its further output is not needed
-	}
-	waited := cmd.Wait()
+	sum, err = p.ask(ctx, job, text, to)
 	sum.Took = time.Since(begun)
+	return sum, err
+}
+
+// ask sends the process a query, as JSON too, and reads its answer until it has ended.
+// Fences are set if it read the query.
+func (p *process) ask(ctx context.Context, job *Job, text []byte, to Sink) (sum Summary, err error) {
+	begun := time.Now()
+	defer p.kill()
+	defer context.AfterFunc(ctx, p.kill)()
+	_, _ = p.in.Write(text) // an error: it has ended, as Wait says
+	_ = p.in.Close()
+	ended, err := sum.read(p.out, to)
+	if !ended || err != nil {
+		p.kill() // its further output is not needed
+	}
+	waited := p.cmd.Wait()
 	switch {
-	case bad != nil:
-		return sum, bad
-	case ended:
-		return sum, nil
-	case sum.Took >= job.Limits.Time:
+	case ended || err != nil:
+		return sum, err
+	case time.Since(begun) >= job.Limits.Time:
 		return sum, &Error{Exceeded, fmt.Sprintf("the query took longer than %s", job.Limits.Time)}
 	}
-	return sum, died(waited, errs.String())
+	return sum, died(waited, p.errs.String())
 }
 
 // read reads the child's output. ended: the child finished by itself, with an answer or an

@@ -46,7 +46,9 @@ func benchStore(b *testing.B, name string, now time.Time, fill func(s *store.Sto
 	}
 	st := s.Stats()
 	b.ReportMetric(float64(st.Bytes)/1e6, "MB")
-	return &bench{dir, s, NewRunner(os.Args[0], "query-child", dir)}
+	runner := NewRunner(os.Args[0], "query-child", dir)
+	b.Cleanup(runner.Close)
+	return &bench{dir, s, runner}
 }
 
 func flush(b *testing.B, s *store.Store) {
