@@ -42,7 +42,6 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 		// The command gets its own process group, so that its children end with it.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = time.Second
 		from := monotonic()
 		err := cmd.Run()
 		to := monotonic()

@@ -77,7 +77,10 @@ func abandoned(name, prefix string) bool {
 // writable by all users.
 func removeScratch(dir string) error {
 	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
+	switch err := unix.Lstat(dir, &st); {
+	case errors.Is(err, fs.ErrNotExist): // another Sweep has removed it
+		return nil
+	case err != nil:
 		return fmt.Errorf("stat %s: %w", dir, err)
 	}
 	if int(st.Uid) != os.Geteuid() {
@@ -125,7 +128,8 @@ func tryRemove(dir string) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := tryRemove(filepath.Join(dir, e.Name())); err != nil {
+			// Another Sweep may have removed it, and not yet what is above it.
+			if err := tryRemove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}

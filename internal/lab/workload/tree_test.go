@@ -239,6 +239,31 @@ func TestSweepRemovesWhatAKilledOwnerLeft(t *testing.T) {
 	}
 }
 
+// Labs that begin at the same time remove the same leftovers: neither fails because the other
+// was first.
+func TestTwoSweepsAtOnce(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	const prefix = testPrefix + "-two"
+	for n := range 200 { // the pid is above the kernel's pid_max
+		if err := os.Mkdir(filepath.Join(os.TempDir(), fmt.Sprintf("%s-2147483647-%d", prefix, n+1)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := Sweep(prefix)
+			ended <- err
+		}()
+	}
+	if err := errors.Join(<-ended, <-ended); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
 func TestAbandoned(t *testing.T) {
 	me := os.Getpid()
 	born, err := startTime(me)
