@@ -124,8 +124,12 @@ func serveSSH(door net.Listener, seed, trouble string) error {
 		return nil, nil
 	}}
 	config.AddHostKey(key)
-	lost := make(chan os.Signal, 1)
-	signal.Notify(lost, unix.SIGUSR2)
+	told, lost := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(told, unix.SIGUSR2)
+	go func() {
+		<-told
+		close(lost) // of every connection
+	}()
 	go func() {
 		for {
 			conn, err := door.Accept()
@@ -274,11 +278,12 @@ func TestDiskGuestOnANetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mu.Lock()
-	if !slices.Contains(console, `its tap says "hello"`) {
-		t.Errorf("console %q", console)
-	}
-	mu.Unlock()
+	// What it prints comes another way than its SSH.
+	quelltest.Until(t, "it says what its tap says", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Contains(console, `its tap says "hello"`)
+	})
 	text, err := os.ReadFile(filepath.Join(e.(*qemuGuest).dir, "seed", "network-config"))
 	const want = `{"ethernets":{"control":{"dhcp4":true,"match":{"macaddress":"52:54:00:00:00:01"},"set-name":"control"},` +
 		`"study":{"addresses":["10.77.1.2/16"],"match":{"macaddress":"52:54:0a:4d:01:02"},"set-name":"study"}},"version":2}` + "\n"

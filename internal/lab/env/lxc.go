@@ -196,13 +196,13 @@ func octal(path string) string {
 
 // Close implements lab.Environment.
 func (c *container) Close() error {
-	c.once.Do(func() { c.err = errors.Join(c.partCgroup.thaw(), c.conn.Close(), c.end(), c.tree.Remove(c.task)) })
+	c.once.Do(func() { c.err = errors.Join(c.partCgroup.thaw(), c.conn.Close(), c.end()) })
 	return c.err
 }
 
-// end makes sure that the container and its monitor have ended, and removes what LXC
-// has made in hierarchies outside the tree. The monitor removes its own files if it
-// may, so it gets the time for that.
+// end makes sure that the container and its monitor have ended, and removes their cgroups
+// and what LXC has made in hierarchies outside the tree. The monitor removes its own files
+// if it may, so it gets the time for that.
 func (c *container) end() error {
 	if c.agentClient != nil {
 		<-c.Gone()
@@ -211,7 +211,9 @@ func (c *container) end() error {
 		_ = c.monitor.Process.Kill()
 		<-c.ended
 	}
-	return errors.Join(c.tree.Remove(monitorTask(c.task)), removeStrays(c.tree.Top()))
+	// The strays come last: a killed monitor's container is still in them until Remove has seen
+	// that no process of it is left.
+	return errors.Join(c.tree.Remove(c.task), c.tree.Remove(monitorTask(c.task)), removeStrays(c.tree.Top()))
 }
 
 // removeStrays removes the cgroups of a path in all v1 hierarchies, also in those

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -34,15 +35,30 @@ func labThatIsKilled() error {
 	if _, _, err := p.Begin(); err != nil {
 		return err
 	}
-	ids, err := e.Threads()
+	id, err := sleeper(e)
 	if err != nil {
 		return err
 	}
 	if err := e.Freeze(true); err != nil {
 		return err
 	}
-	fmt.Println(ids[0], strings.Join(boxOf(e).dirs, " "))
+	fmt.Println(id, strings.Join(boxOf(e).dirs, " "))
 	select {}
+}
+
+// sleeper waits for the program sleep in an environment: by then it has left its process group.
+func sleeper(e lab.Environment) (int, error) {
+	for look := time.Tick(2 * time.Millisecond); ; <-look {
+		ids, err := e.Threads()
+		if err != nil {
+			return 0, err
+		}
+		for _, id := range ids {
+			if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id)); err == nil && string(name) == "sleep\n" {
+				return id, nil
+			}
+		}
+	}
 }
 
 func boxOf(e lab.Environment) *partCgroup {
@@ -50,6 +66,8 @@ func boxOf(e lab.Environment) *partCgroup {
 	case *native:
 		return e.partCgroup
 	case *container:
+		return e.partCgroup
+	case *qemuGuest:
 		return e.partCgroup
 	}
 	return nil
