@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // site is an environment and its process; both record the calls they get.
@@ -41,18 +43,29 @@ func (h *site) Answers(ctx context.Context, port int) error {
 	return h.answers(ctx)
 }
 
+// portOfNoOther returns an address of this process whose port no other program has on any
+// address: it is above those of quelltest.FreeAddress and below those that the kernel chooses.
+func portOfNoOther(t *testing.T) netip.AddrPort {
+	t.Helper()
+	a, err := netip.ParseAddrPort(quelltest.FreeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return netip.AddrPortFrom(a.Addr(), a.Port()+15_000)
+}
+
 // A port is listened on by TCP or UDP, and not where only a connection has it.
 func TestListens(t *testing.T) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	tcp, err := net.Listen("tcp", portOfNoOther(t).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tcp.Close()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	udp, err := net.ListenPacket("udp", portOfNoOther(t).String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := net.Dial("tcp", tcp.Addr().String())
+	client, err := (&net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(portOfNoOther(t))}).Dial("tcp", tcp.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
