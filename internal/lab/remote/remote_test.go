@@ -23,6 +23,9 @@ var (
 	_ lab.Process     = (*helper.Process)(nil)
 )
 
+// long is a lease that a busy machine does not exceed: a guard, where the test is not of a loss.
+const long = 4 * time.Minute
+
 // An environment on a host behaves like a local one, and is removed when the host is
 // closed.
 func TestAnEnvironmentOnAnotherHost(t *testing.T) {
@@ -30,7 +33,7 @@ func TestAnEnvironmentOnAnotherHost(t *testing.T) {
 		return
 	}
 	f := hosts(t, 1)
-	h := f.dial("h0", 10*time.Second)
+	h := f.dial("h0", long)
 	if h.Facts.System != "Linux" || h.Facts.Machine == "" {
 		t.Errorf("%+v", h.Facts)
 	}
@@ -50,7 +53,7 @@ func TestAnEnvironmentOnAnotherHost(t *testing.T) {
 	if said.String() != "" {
 		t.Errorf("before the barrier it says %q", said.String())
 	}
-	if at, within, err := p.Begin(); err != nil || time.Since(at) < 0 || time.Since(at) > time.Minute || within <= 0 {
+	if at, within, err := p.Begin(); err != nil || time.Since(at) < -within || time.Since(at) > 4*time.Minute || within <= 0 {
 		t.Errorf("began %v ± %v: %v", at, within, err)
 	}
 	quelltest.Until(t, "it speaks", func() bool { return strings.Contains(said.String(), "{me}\n") && complained.String() == "you\n" })
@@ -118,7 +121,7 @@ func TestAnEnvironmentOnAnotherHost(t *testing.T) {
 		times = append(times, info.ModTime())
 	}
 	look()
-	f.dial("h0", 10*time.Second)
+	f.dial("h0", long)
 	if look(); times[0] != times[1] {
 		t.Error("the helper was pushed a second time")
 	}
@@ -131,8 +134,8 @@ func TestKeysOfHosts(t *testing.T) {
 		return
 	}
 	f := hosts(t, 2).ready()
-	f.dial("h0", 10*time.Second)
-	f.dial("h1", 10*time.Second)
+	f.dial("h0", long)
+	f.dial("h1", long)
 	other := f.inv.Lookup("h1").HostKey
 	line := func(key string) string { return "10.76.0.2 " + key + "\n" }
 	good := f.inv.Lookup("h0").HostKey
@@ -158,7 +161,7 @@ func TestKeysOfHosts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			h, err := remote.Dial(t.Context(), &remote.Inventory{Hosts: []remote.HostConfig{spec}}, "h0", f.options(10*time.Second))
+			h, err := remote.Dial(t.Context(), &remote.Inventory{Hosts: []remote.HostConfig{spec}}, "h0", f.options(long))
 			if !c.want(err) {
 				t.Errorf("%v", err)
 			}
@@ -177,11 +180,11 @@ func TestThroughAnotherHost(t *testing.T) {
 		return
 	}
 	f := hosts(t, 1).ready()
-	f.dial("h0", 10*time.Second)
+	f.dial("h0", long)
 	spec := *f.inv.Lookup("h0")
 	spec.Name, spec.Jump = "behind", "h0"
 	f.inv.Hosts = append(f.inv.Hosts, spec)
-	h := f.dial("behind", 10*time.Second)
+	h := f.dial("behind", long)
 	if _, err := h.Make(t.Context(), part("fg")); err != nil {
 		t.Error(err)
 	}
@@ -218,7 +221,7 @@ type barrier struct {
 func (f *farm) barrier(t testing.TB) *barrier {
 	b := &barrier{}
 	for _, s := range f.servers {
-		h := f.dial(s.name, 20*time.Second)
+		h := f.dial(s.name, long)
 		e, err := h.Make(context.Background(), part("fg"))
 		if err != nil {
 			t.Fatal(err)
@@ -289,7 +292,12 @@ func TestAHostThatIsCutOff(t *testing.T) {
 	var procs []*helper.Process
 	var all []*remote.Host
 	for i, s := range f.servers {
-		h := f.dial(s.name, lease)
+		// The others must outlive it, however late a busy machine answers them.
+		of := long
+		if i == 2 {
+			of = lease
+		}
+		h := f.dial(s.name, of)
 		all = append(all, h)
 		e, err := h.Make(t.Context(), part("fg"))
 		if err != nil {
@@ -343,7 +351,7 @@ func TestAHostThatIsCutOff(t *testing.T) {
 		}
 	}
 	f.here.Run("ip link set " + f.servers[2].link + " up")
-	again := f.dial("h2", lease)
+	again := f.dial("h2", long)
 	e, err := again.Make(t.Context(), part("again"))
 	if err != nil {
 		t.Fatal(err)

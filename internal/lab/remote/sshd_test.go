@@ -190,7 +190,7 @@ func (f *farm) dial(name string, lease time.Duration) *remote.Host {
 }
 
 func (f *farm) options(lease time.Duration) remote.Options {
-	return remote.Options{Helper: os.Args[0], Words: []string{"lab-remote"}, Self: []string{"{me}"}, Lease: lease}
+	return remote.Options{Helper: os.Args[0], Words: []string{"lab-remote"}, Self: []string{"{me}"}, Lease: lease, Patience: long}
 }
 
 // part is a part of a study that runs in a cgroup.
