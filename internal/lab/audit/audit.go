@@ -177,13 +177,14 @@ type look struct {
 	ran int64 // ns
 }
 
-// lookAt reads the CPU on which a thread ran last, and its time on CPUs from schedstat.
+// lookAt reads a thread's time on CPUs from schedstat, and then the CPU on which it ran last: a
+// CPU gets no time that came after the thread left it.
 func lookAt(tid int) (look, error) {
-	stat, err := host.ReadProcessStat("/proc/" + strconv.Itoa(tid) + "/stat")
+	sched, err := host.ReadSchedstat("/proc/" + strconv.Itoa(tid) + "/schedstat")
 	if err != nil {
 		return look{}, err
 	}
-	sched, err := host.ReadSchedstat("/proc/" + strconv.Itoa(tid) + "/schedstat")
+	stat, err := host.ReadProcessStat("/proc/" + strconv.Itoa(tid) + "/stat")
 	return look{stat.CPU, int64(sched.Run)}, err
 }
 
