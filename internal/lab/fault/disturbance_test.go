@@ -2,6 +2,7 @@ package fault
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -86,7 +87,8 @@ func (s *testbed) disturb(ctx context.Context, want []result.Reason, study study
 		l.wait(700 * time.Millisecond) // the run has begun
 		did := time.Now()
 		undo, err := do(pid)
-		if err != nil {
+		early := errors.Is(err, unix.ESRCH) // it has ended before, for another reason
+		if err != nil && !early {
 			return outcome{}, err
 		}
 		ended := l.wait(4 * time.Minute) // a limit in case it hangs
@@ -104,7 +106,7 @@ func (s *testbed) disturb(ctx context.Context, want []result.Reason, study study
 			return outcome{}, err
 		}
 		i := slices.IndexFunc(r.Evidence, func(e result.Evidence) bool { return slices.Contains(want, e.Reason) })
-		if i < 0 {
+		if early || i < 0 {
 			continue
 		}
 		e := r.Evidence[i]
