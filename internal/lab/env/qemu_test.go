@@ -22,11 +22,12 @@ import (
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// static builds this test's binary so that a guest can run it.
+// static builds this test's binary so that a guest can run it, with the Makefile's flags, so that
+// what is compiled for the programs is used again.
 func static(t *testing.T) string {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), "env.test")
-	cmd := exec.Command("go", "test", "-c", "-o", exe, ".")
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-buildvcs=false", "-o", exe, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
