@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,14 +72,25 @@ func child() error {
 	return nil
 }
 
-// start runs a child in the cgroup of a directory, on one CPU.
+// start runs a child in the cgroup of a directory, on one CPU. The child inherits that, so that each of
+// its threads has it, whenever the runtime starts it.
 func start(t testing.TB, dir string, cpu int) *quelltest.Child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"=1", "GOMAXPROCS=2")
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var own, one unix.CPUSet
+	one.Set(cpu)
+	if err := unix.SchedGetaffinity(0, &own); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.SchedSetaffinity(0, &own)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
 	c := quelltest.StartChild(t, cmd, dir)
 	c.Ask(1) // it is there, and in its cgroup
-	pin(t, c.PID, cpu)
 	return c
 }
 
