@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"cmp"
 	"runtime"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type cpuMover struct {
 	late     bool // patience is over
 	home     unix.CPUSet
 	watchdog *time.Timer
+	patience time.Duration // 0: patience; tests set it
 }
 
 const (
@@ -46,10 +48,11 @@ func (t *cpuMover) begin(n int) {
 		return
 	}
 	t.thread, t.late = unix.Gettid(), false
+	wait := cmp.Or(t.patience, patience)
 	if t.watchdog == nil {
-		t.watchdog = time.AfterFunc(patience, t.restoreAffinity)
+		t.watchdog = time.AfterFunc(wait, t.restoreAffinity)
 	} else {
-		t.watchdog.Reset(patience)
+		t.watchdog.Reset(wait)
 	}
 }
 
