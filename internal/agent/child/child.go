@@ -109,6 +109,10 @@ func (p *Process) Until(ctx context.Context, limit time.Duration, do string, con
 	}
 }
 
+// lastWords is how long a daemon that hangs may take to write where, on a machine that may be short
+// of CPU time.
+const lastWords = 30 * time.Second
+
 // Stop ends the daemon and returns how it ended. If it does not exit in time it is killed,
 // after it has written to its log where it hangs.
 func (p *Process) Stop(patience time.Duration) error {
@@ -117,7 +121,7 @@ func (p *Process) Stop(patience time.Duration) error {
 	if !p.ends(patience) {
 		late = fmt.Errorf("it did not exit within %s of SIGTERM; the end of its log shows where it hangs", patience)
 		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-		if !p.ends(2 * time.Second) {
+		if !p.ends(lastWords) {
 			late = errors.Join(late, p.Kill())
 		}
 	}
