@@ -328,8 +328,8 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, groups
 	<-ctx.Done()
 	shortTo := uint64(host.Monotonic())
 	must(p.k.settleWaits())
-	longTo := uint64(host.Monotonic())
 	must(p.k.number(p.k.window + 1)) // nothing is settled from here on
+	longTo := uint64(host.Monotonic())
 	p.k.window--
 	got := map[sample.TaskKey]counter.Reading{}
 	must(p.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return time.Second, true }},
