@@ -323,11 +323,7 @@ func TestCPTHere(t *testing.T) {
 	}
 	write(1000)
 	w := work(t, cgroup(t, cgroup2(t)), progressEnv+"="+file)
-	c, err := openCPT("/proc", nil) // without looks of its own
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := still(t, "/proc", nil)
 	members := func() ([]int, error) { return []int{os.Getpid(), w.PID}, nil }
 	var used time.Duration
 	if err := c.Add(Target{Key: key(1), Members: members, CPUTime: func() (time.Duration, error) { return used, nil }}); err != nil {
@@ -335,13 +331,11 @@ func TestCPTHere(t *testing.T) {
 	}
 	for range 2 { // the second time the processes are known
 		write(1000)
-		c.reader.lookNow(c.order[0].transactions.(*reported))
-		start(t, c)
+		c.begin(t)
 		before := used
 		used += w.do("burn", int(burn/4))
 		write(1100)
-		c.reader.lookNow(c.order[0].transactions.(*reported))
-		r := stopped(t, c, twoSeconds)[key(1)]
+		r := c.end(t, twoSeconds)[key(1)]
 		if done, _ := r.Extras.Get(sample.Transactions); !same(r.Cost, (used-before).Seconds()/100) || done <= 0 {
 			t.Errorf("cost %v of %v, want %v for each of 100", r.Cost, done, (used-before)/100)
 		}
