@@ -80,12 +80,12 @@ func start(t testing.TB, dir string, cpu int) *quelltest.Child {
 	cmd.Env = append(os.Environ(), childEnv+"=1", "GOMAXPROCS=2")
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var own, one unix.CPUSet
+	var before, one unix.CPUSet
 	one.Set(cpu)
-	if err := unix.SchedGetaffinity(0, &own); err != nil {
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.SchedSetaffinity(0, &own)
+	defer unix.SchedSetaffinity(0, &before)
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		t.Fatal(err)
 	}
