@@ -228,6 +228,9 @@ func TestRequestsByTask(t *testing.T) {
 		if !ok || n < ops-missing || n > 1.1*ops || bytes < (ops-missing)*block || bytes > 1.2*ops*block {
 			t.Errorf("%s: %v, %v requests of %v bytes, want %v", name, ok, n, bytes, ops)
 		}
+		if n == 0 && ops <= missing {
+			return // the kernel may have hidden all
+		}
 		if r.Cost <= 0 || r.Cost > 10 || math.Abs(r.Cost*n-took) > 1e-9*took || r.Reach.Len() != 1 {
 			t.Errorf("%s: %+v", name, r)
 		}
@@ -235,8 +238,8 @@ func TestRequestsByTask(t *testing.T) {
 	check("reader", reader.Key, 250)
 	if writer.Key != reader.Key {
 		check("writer", writer.Key, 100)
-		if !all[reader.Key].Reach.Intersects(all[writer.Key].Reach) {
-			t.Errorf("the tasks' files are on one disk, but they reach %v and %v", all[reader.Key].Reach, all[writer.Key].Reach)
+		if a, b := all[reader.Key].Reach, all[writer.Key].Reach; a.Len() > 0 && b.Len() > 0 && !a.Intersects(b) {
+			t.Errorf("the tasks' files are on one disk, but they reach %v and %v", a, b)
 		}
 	}
 	if r, ok := all[idle.Key]; !ok || !math.IsNaN(r.Cost) || bpftest.Count(r, sample.IOOps) != 0 || r.Reach == nil || r.Reach.Len() != 0 {
