@@ -210,7 +210,7 @@ func (a *audience) announce(t testing.TB) time.Duration {
 	a.revision++
 	m := wire.SpecsOf("web", "p", a.revision, []spec.Spec{{Key: spec.Key{Job: "web", Platform: "p", Signal: sample.RunQ, Variant: "bpf"},
 		State: spec.Ready, Samples: 100_000, Tasks: 1000, Mean: float64(a.revision), StdDev: 1}})
-	return a.time(t, func() error { return a.hub.PutSpecs(t.Context(), m) })
+	return a.time(t, func() error { return a.hub.PutSpecs(patient(t), m) })
 }
 
 // time does something that sends each listener a message, and returns how long it took until

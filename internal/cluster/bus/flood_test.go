@@ -55,7 +55,7 @@ func TestAttackFillingTheServer(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
-	c, err := b.Consume(t.Context(), Samples)
+	c, err := b.Consume(patient(t), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestRoom(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
-	c, err := b.Consume(t.Context(), Samples)
+	c, err := b.Consume(patient(t), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}

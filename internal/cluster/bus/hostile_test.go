@@ -29,14 +29,14 @@ func TestAttackAnswersToSubjectsOfOthers(t *testing.T) {
 	// What m1 can make the server store: specs of a job that is named like m2, on a
 	// platform that is named like m2's run, with a high revision.
 	key := spec.Key{Job: "m2", Platform: sample.Platform(m2.boot), Signal: sample.CPI, Variant: "v"}
-	if err := b.PutSpecs(t.Context(), wire.SpecsOf("m2", sample.Platform(m2.boot), 1<<40, []spec.Spec{{Key: key, State: spec.Ready, Mean: 1}})); err != nil {
+	if err := b.PutSpecs(patient(t), wire.SpecsOf("m2", sample.Platform(m2.boot), 1<<40, []spec.Spec{{Key: key, State: spec.Ready, Mean: 1}})); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.PutSpecs(t.Context(), wire.SpecsOf("other", "p", 7, nil)); err != nil {
+	if err := b.PutSpecs(patient(t), wire.SpecsOf("other", "p", 7, nil)); err != nil {
 		t.Fatal(err)
 	}
 	k, _ := keep(t, b)
-	records, err := b.Consume(t.Context(), Records)
+	records, err := b.Consume(patient(t), Records)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestAttackAnswersToSubjectsOfOthers(t *testing.T) {
 	}
 	for job, want := range map[string]uint64{"m2": 1 << 40, "other": 7} {
 		platform := map[string]string{"m2": m2.boot, "other": "p"}[job]
-		if kept, err := storedSpecs(t.Context(), b, job, platform); err != nil || kept == nil || kept.Job != job || kept.Revision != want {
+		if kept, err := storedSpecs(patient(t), b, job, platform); err != nil || kept == nil || kept.Job != job || kept.Revision != want {
 			t.Errorf("the specs of %s are %v, %v", job, kept, err)
 		}
 	}
@@ -125,7 +125,7 @@ func TestAttackMessagesThatLookLikeNATSs(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	b := openBus(t, a, url, 1)
-	c, err := b.Consume(t.Context(), Samples)
+	c, err := b.Consume(patient(t), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -205,6 +205,14 @@ func startNode(o serverOptions) *server.Server {
 	return s
 }
 
+// patient is a context whose end only guards against a hang: without an end, JetStream's client
+// waits 5 s for an answer.
+func patient(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func newAuthority(t testing.TB) *authority.Authority {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "keys")
@@ -273,7 +281,7 @@ type keeper struct {
 // keep stores what comes until the test ends, or it is stopped.
 func keep(t testing.TB, b *Bus) (k *keeper, stop func()) {
 	t.Helper()
-	c, err := b.Consume(t.Context(), Samples)
+	c, err := b.Consume(patient(t), Samples)
 	if err != nil {
 		t.Fatal(err)
 	}

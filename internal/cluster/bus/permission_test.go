@@ -24,13 +24,20 @@ type guest struct{ *nats.Conn }
 func connect(t *testing.T, url, creds string, account credential.Account) *guest {
 	t.Helper()
 	name := strings.TrimSuffix(filepath.Base(creds), ".creds")
-	nc, err := nats.Connect(url, login(creds, account), nats.CustomInboxPrefix(inboxPrefix(name)),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // errors must not go to standard error
+	nc, err := nats.Connect(url, append(unhurried(), login(creds, account), nats.CustomInboxPrefix(inboxPrefix(name)),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...) // errors must not go to standard error
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
+	quelltest.Until(t, "it is connected", nc.IsConnected)
 	return &guest{nc}
+}
+
+// unhurried are the options of a client that connects in the end: by default NATS's client gives a
+// server 2 s to let it in, once.
+func unhurried() []nats.Option {
+	return []nats.Option{nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond)}
 }
 
 // may calls do and reports whether the server allowed it.
@@ -116,11 +123,12 @@ func TestStrangers(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
 	good := credentials(t, a, authority.Agent, "m", time.Hour)
-	if nc, err := nats.Connect(url, nats.UserCredentials(good)); err != nil {
-		t.Errorf("good ones: %v", err)
-	} else {
-		nc.Close()
+	nc, err := nats.Connect(url, append(unhurried(), nats.UserCredentials(good))...)
+	if err != nil {
+		t.Fatal(err)
 	}
+	quelltest.Until(t, "a client with good credentials is let in", nc.IsConnected)
+	nc.Close()
 	text, err := os.ReadFile(good)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +201,7 @@ func TestForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for stream, data := range map[Stream][]byte{Samples: data, Records: record} {
-		c, err := b.Consume(t.Context(), stream)
+		c, err := b.Consume(patient(t), stream)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -96,6 +96,9 @@ func (o *Options) server(t authority.Trust) (*server.Options, error) {
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: t.System, AccountResolver: resolver,
 		NoSigs: true, TLSConfig: o.TLS, TLSTimeout: 5, MaxPayload: 1 << 20, MaxConn: cmp.Or(o.Connections, maxConnections),
 		MaxPending: max(o.Pending, server.MAX_PENDING_SIZE),
+		// In plain text a client has as long to prove who it is as with TLS, by NATS's default not
+		// half of that: agents run on machines that are short of CPU.
+		AuthTimeout: 6,
 		// The cache maps subjects to subscribers. Each answer has its own subject, which would
 		// evict the useful entries.
 		NoSublistCache: true,

@@ -227,6 +227,9 @@ func (p *runner) deliver(ctx context.Context, i int, messages [][]byte) bool {
 		if err == nil {
 			break
 		}
+		if finish.Err() != nil { // the run is over: the server has not refused this
+			return false
+		}
 		p.resends.Add(1)
 		p.reason.Store(&err)
 		if !wait(finish, pause/2+rand.N(pause)) {
