@@ -58,8 +58,8 @@ func ingestForEver(dir string) {
 }
 
 // TestExactlyOnceOverKills kills the ingest at random points, 8 times or QUELL_TEST_KILLS
-// times. Everything acknowledged is stored once, and redelivered batches are not stored
-// twice.
+// times, half of them after an acknowledgement. Everything acknowledged is stored once, and
+// redelivered batches are not stored twice.
 func TestExactlyOnceOverKills(t *testing.T) {
 	kills := 8
 	if text := os.Getenv("QUELL_TEST_KILLS"); text != "" {
@@ -72,8 +72,9 @@ func TestExactlyOnceOverKills(t *testing.T) {
 	dir := t.TempDir()
 	acked := uint64(0)
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
-	for range kills {
-		acked = ingestUntilKilled(t, dir, acked, rng)
+	for n := range kills {
+		// One in four may be killed while it opens the store.
+		acked = ingestUntilKilled(t, dir, acked, n%4, rng)
 	}
 	if acked == 0 {
 		t.Fatal("nothing was acknowledged between the kills")
@@ -102,9 +103,9 @@ func TestExactlyOnceOverKills(t *testing.T) {
 	t.Logf("%d kills: %d batches of each machine acknowledged, %d rows in %d segments", kills, acked, len(rows), st.Segments)
 }
 
-// ingestUntilKilled lets a child ingest from the acknowledged number on, kills it, and
-// returns what it acknowledged.
-func ingestUntilKilled(t *testing.T, dir string, acked uint64, rng *rand.Rand) uint64 {
+// ingestUntilKilled lets a child ingest from the acknowledged number on, kills it some time after it
+// has written so many lines, and returns what it acknowledged.
+func ingestUntilKilled(t *testing.T, dir string, acked uint64, lines int, rng *rand.Rand) uint64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "QUELL_TEST_INGEST="+dir, "QUELL_TEST_ACKED="+strconv.FormatUint(acked, 10))
@@ -117,19 +118,22 @@ func ingestUntilKilled(t *testing.T, dir string, acked uint64, rng *rand.Rand) u
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// Most are killed while they ingest, some while they open the store.
-	lines := bufio.NewScanner(out)
-	if rng.IntN(4) > 0 {
-		lines.Scan()
+	in := bufio.NewScanner(out)
+	hear := func() bool {
+		if !in.Scan() {
+			return false
+		}
+		if n, err := strconv.ParseUint(in.Text(), 10, 64); err == nil { // else it was cut off by the kill
+			acked = n
+		}
+		return true
+	}
+	for range lines {
+		hear()
 	}
 	kill := time.AfterFunc(time.Duration(rng.Int64N(int64(400*time.Millisecond))), func() { cmd.Process.Kill() })
 	defer kill.Stop()
-	for lines.Scan() {
-		n, err := strconv.ParseUint(lines.Text(), 10, 64)
-		if err != nil {
-			continue // cut off by the kill
-		}
-		acked = n
+	for hear() {
 	}
 	_ = cmd.Wait() // it was killed
 	if errs.Len() > 0 {
