@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,13 +25,18 @@ import (
 // although an Alertmanager accepts connections and never answers.
 func TestIncidentsAreNotified(t *testing.T) {
 	t.Parallel()
-	posts := make(chan [2]string, 100)
+	var posts sync.Map // the newest, by path
+	got := func(path string) string {
+		body, _ := posts.Load(path)
+		text, _ := body.(string)
+		return text
+	}
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)
 		if err != nil {
 			t.Error(err)
 		}
-		posts <- [2]string{q.URL.Path, string(body)}
+		posts.Store(q.URL.Path, string(body))
 	}))
 	defer receiver.Close()
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,7 +44,7 @@ func TestIncidentsAreNotified(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dead.Close()
-	r := start(t, "notify.webhook.url="+receiver.URL+"/hook", "notify.alertmanager.url=http://"+dead.Addr().String(), "otlp.url="+receiver.URL)
+	r := start(t, "notify.webhook.url="+receiver.URL+"/hook", "notify.alertmanager.url=http://"+dead.Addr().String(), "otlp.url="+receiver.URL, "otlp.every=1s")
 	creds, err := quellServer(t, "credentials", "agent", "m1", "--set", "state_dir="+r.state)
 	if err != nil {
 		t.Fatal(err)
@@ -56,13 +62,9 @@ func TestIncidentsAreNotified(t *testing.T) {
 		t.Fatal(err)
 	}
 	up.Record(now, wire.Record_KIND_INCIDENT, "i1", doc)
-	got := map[string]string{}
-	for got["/hook"] == "" || got["/v1/logs"] == "" {
-		post := <-posts
-		got[post[0]] = post[1]
-	}
-	if !strings.Contains(got["/hook"], `"text":"web on m1 is slowed by hog (likely): cpi is 3, its threshold 1.5"`) {
-		t.Error(got["/hook"])
+	quelltest.Until(t, "both have been told", func() bool { return got("/hook") != "" && got("/v1/logs") != "" })
+	if !strings.Contains(got("/hook"), `"text":"web on m1 is slowed by hog (likely): cpi is 3, its threshold 1.5"`) {
+		t.Error(got("/hook"))
 	}
 	r.untilSQL("the incident is there", "SELECT machine, id FROM incidents", `["m1","i1"]`)
 	quelltest.Until(t, "the notifications are counted", quelltest.Paced(func() bool {
@@ -70,9 +72,5 @@ func TestIncidentsAreNotified(t *testing.T) {
 		return strings.Contains(text, `quell_server_notifications_total{receiver="webhook",result="sent"} 1`) && strings.Contains(text, `quell_server_notifications_total{receiver="otlp",result="sent"} 1`) &&
 			strings.Contains(text, `quell_server_notifications_total{receiver="alertmanager",result="sent"} 0`)
 	}))
-	r.end()
-	for got["/v1/metrics"] == "" {
-		post := <-posts
-		got[post[0]] = post[1]
-	}
+	quelltest.Until(t, "the collector has metrics", func() bool { return got("/v1/metrics") != "" })
 }

@@ -52,6 +52,7 @@ type Exporter struct {
 	metrics *otlpmetrichttp.Exporter
 	logs    *otlploghttp.Exporter
 	queue   *notify.Queue[log.Record]
+	closing time.Duration
 
 	mu     sync.Mutex
 	said   map[key]state // of open incidents
@@ -79,7 +80,7 @@ func New(o Options) (*Exporter, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Exporter{Options: o, client: client, host: host, queue: notify.NewQueue[log.Record]("otlp", o.Results), said: map[key]state{}, budget: notify.Budget{Most: mostOfMachine}}
+	e := &Exporter{Options: o, client: client, host: host, queue: notify.NewQueue[log.Record]("otlp", o.Results), closing: closing, said: map[key]state{}, budget: notify.Budget{Most: mostOfMachine}}
 	ctx, base := context.Background(), strings.TrimSuffix(o.Config.URL, "/")
 	if e.metrics, err = otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(base+"/v1/metrics"), otlpmetrichttp.WithHTTPClient(client),
 		otlpmetrichttp.WithCompression(otlpmetrichttp.GzipCompression)); err != nil {
@@ -148,7 +149,7 @@ func (e *Exporter) Run(ctx context.Context, gather prom.Gatherer) {
 			events.Note(len(all), err)
 		}
 	})
-	shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	shut, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.closing)
 	defer cancel()
 	if err := errors.Join(metrics.Shutdown(shut), e.logs.Shutdown(shut)); err != nil {
 		e.Log.Debug("end the export to OpenTelemetry", "reason", err)
