@@ -155,10 +155,14 @@ func (w *watcher) refusal(s violation) Refusal {
 
 // token returns the JWT that a connection presented.
 func (w *watcher) token(cid uint64) (token string, known bool) {
-	for until := time.Now().Add(lookTime); time.Now().Before(until); {
+	for until := time.Now().Add(lookTime); ; {
+		last := time.Now().After(until) // it is looked once more: this goroutine may have waited for a CPU
 		all, err := w.server.Connz(&server.ConnzOptions{CID: cid, Username: true, State: server.ConnAll})
 		if err == nil && len(all.Conns) > 0 {
 			return all.Conns[0].JWT, true
+		}
+		if last {
+			return "", false
 		}
 		select {
 		case <-w.ended:
@@ -166,7 +170,6 @@ func (w *watcher) token(cid uint64) (token string, known bool) {
 		case <-time.After(lookEvery):
 		}
 	}
-	return "", false
 }
 
 // refusalReason returns the name in a JWT, if the authority has signed it, and the reason to
