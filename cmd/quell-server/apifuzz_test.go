@@ -73,8 +73,8 @@ func TestAPIFuzz(t *testing.T) {
 			t.Errorf("the server ended with %v", err)
 		}
 		f.stop = nil
-	case <-time.After(30 * time.Second):
-		t.Error("the server did not stop within 30 s")
+	case <-time.After(4 * time.Minute):
+		t.Error("the server does not stop")
 	}
 }
 

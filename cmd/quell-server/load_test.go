@@ -9,11 +9,12 @@ import (
 )
 
 // TestLoad simulates machines against a server in this process: everything acknowledged
-// is found by SQL.
+// is found by SQL. With time to drain, each machine sends what it makes in a second, also one that
+// was not run in that second.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	r := start(t)
-	out, err := quellServer(t, "load", "--machines", "5", "--tasks", "4", "--period", "100ms", "--for", "1s", "--json", "--set", "state_dir="+r.state,
+	out, err := quellServer(t, "load", "--machines", "5", "--tasks", "4", "--period", "100ms", "--for", "1s", "--drain", "1m", "--json", "--set", "state_dir="+r.state,
 		"--url", "nats://"+r.bus, "--api", "http://"+r.api)
 	if err != nil {
 		t.Fatal(err)

@@ -94,14 +94,18 @@ func (g *guarded) credentials(t *testing.T, role authority.Role, name string, tt
 	return path
 }
 
+// unhurried is the option of a client that waits until the server lets it in, or does not: by
+// default it gives up after 2 s.
+func unhurried() nats.Option { return nats.Timeout(4 * time.Minute) }
+
 // publishes reports whether the bus lets the holder of credentials publish.
 func (g *guarded) publishes(creds, subject string) (bool, error) {
-	nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(creds), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	nc, err := nats.Connect("nats://"+g.bus, unhurried(), nats.UserCredentials(creds), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		return false, err
 	}
 	defer nc.Close()
-	if err := errors.Join(nc.Publish(subject, []byte("x")), nc.FlushTimeout(10*time.Second)); err != nil {
+	if err := errors.Join(nc.Publish(subject, []byte("x")), nc.FlushTimeout(4*time.Minute)); err != nil {
 		return false, err
 	}
 	// The server answers in order: a refusal arrives before the answer.
@@ -117,7 +121,7 @@ func (g *guarded) publishes(creds, subject string) (bool, error) {
 
 // connects reports whether the bus accepts a client.
 func (g *guarded) connects(options ...nats.Option) bool {
-	nc, err := nats.Connect("nats://"+g.bus, options...)
+	nc, err := nats.Connect("nats://"+g.bus, append(options, unhurried())...)
 	if err != nil {
 		return false
 	}
@@ -196,7 +200,7 @@ func TestRefusedAndAudited(t *testing.T) {
 			`["viewer.vera","127.0.0.1","viewer","bus: publish","command.machine.m1","refused: its credentials do not allow it"]`},
 		{"bus: an agent that listens to another machine's commands", func(t *testing.T) {
 			refused := make(chan error, 1)
-			nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(g.credentials(t, authority.Agent, "m1", time.Hour)),
+			nc, err := nats.Connect("nats://"+g.bus, unhurried(), nats.UserCredentials(g.credentials(t, authority.Agent, "m1", time.Hour)),
 				nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
 			if err != nil {
 				t.Fatal(err)
@@ -217,7 +221,7 @@ func TestRefusedAndAudited(t *testing.T) {
 		{"bus: revoked credentials", func(t *testing.T) {
 			creds := g.credentials(t, authority.Agent, "m9", 0)
 			away := make(chan struct{})
-			nc, err := nats.Connect("nats://"+g.bus, nats.UserCredentials(creds), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(away) }))
+			nc, err := nats.Connect("nats://"+g.bus, unhurried(), nats.UserCredentials(creds), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(away) }))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -331,7 +335,7 @@ func TestStalledViewers(t *testing.T) {
 func TestNATSIsBounded(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
-	nc, err := nats.Connect("nats://"+g.bus, login(t, g.credentials(t, authority.Agent, "m1", time.Hour), credential.Specs))
+	nc, err := nats.Connect("nats://"+g.bus, unhurried(), login(t, g.credentials(t, authority.Agent, "m1", time.Hour), credential.Specs))
 	if err != nil {
 		t.Fatal(err)
 	}
