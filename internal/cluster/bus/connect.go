@@ -35,9 +35,6 @@ type Options struct {
 	pause time.Duration // between attempts; 0: the default below
 }
 
-// connectTime is how long one attempt to connect may take: TCP, TLS and login.
-const connectTime = 6 * time.Second
-
 // connect returns a connection to an account that is established now or later. It is
 // re-established without limit of attempts.
 func (o *Options) connect(account credential.Account, extra ...nats.Option) (*nats.Conn, error) {
@@ -48,9 +45,6 @@ func (o *Options) connect(account credential.Account, extra ...nats.Option) (*na
 		nats.CustomInboxPrefix(inboxPrefix(o.Name)),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(pause), nats.ReconnectJitter(jitter, jitter),
-		// As long as the server waits for a client. NATS's default of 2 s is short for a machine whose
-		// CPUs are taken.
-		nats.Timeout(connectTime),
 		nats.IgnoreAuthErrorAbort(), // credentials may be renewed
 		nats.PingInterval(20 * time.Second), nats.MaxPingsOutstanding(2),
 		// A failed send must not be repeated later without the sender's knowledge.
