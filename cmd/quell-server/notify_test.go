@@ -73,4 +73,5 @@ func TestIncidentsAreNotified(t *testing.T) {
 			strings.Contains(text, `quell_server_notifications_total{receiver="alertmanager",result="sent"} 0`)
 	}))
 	quelltest.Until(t, "the collector has metrics", func() bool { return got("/v1/metrics") != "" })
+	r.end() // before the receiver
 }
