@@ -138,7 +138,13 @@ func newPrivilegedMachine(t *testing.T) *privilegedMachine {
 	if err := errors.Join(os.Mkdir(private, 0o700), os.Chown(private, taskUID, taskUID)); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	// The scraped task gets the listener, so that no other program takes its port meanwhile.
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
 	rules := "rules:\n"
 	for _, kind := range []struct{ name, rule string }{
 		{"progress file", ""},
@@ -149,36 +155,37 @@ func newPrivilegedMachine(t *testing.T) *privilegedMachine {
 		name := fmt.Sprintf("/quell-test-caps-%d-%s", os.Getpid(), strings.ReplaceAll(kind.name, " ", "-"))
 		m.cgroups[kind.name] = name
 		rules += fmt.Sprintf("  - {match: %q, class: batch, %s}\n", name, kind.rule)
-		env := []string{testMode + "=task", "QUELL_TEST_PORT=" + strconv.Itoa(port)}
+		env := []string{testMode + "=task"}
+		var listener *os.File
 		attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: taskUID, Gid: taskUID}}
 		switch kind.name {
 		case "progress file":
 			env = append(env, "QUELL_PROGRESS="+private+"/progress")
+		case "scrape":
+			if listener, err = l.(*net.TCPListener).File(); err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
 		case "scrape in a network of its own":
+			env = append(env, "QUELL_TEST_PORT="+strconv.Itoa(port))
 			attr.Cloneflags, attr.AmbientCaps = unix.CLONE_NEWNET, []uintptr{unix.CAP_NET_ADMIN}
 		}
-		m.startTask(t, name, env, attr)
+		m.startTask(t, name, env, attr, listener)
 	}
 	m.rules = rules
 	return m
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-// startTask runs a task in a cgroup of that name in both hierarchies.
-func (m *privilegedMachine) startTask(t *testing.T, name string, env []string, attr *syscall.SysProcAttr) {
+// startTask runs a task in a cgroup of that name in both hierarchies. It answers at the listener, if
+// that is not nil.
+func (m *privilegedMachine) startTask(t *testing.T, name string, env []string, attr *syscall.SysProcAttr, listener *os.File) {
 	t.Helper()
 	dir := quelltest.MakeCgroup(t, cpuMount+name)
 	cmd := exec.Command(m.binary)
 	cmd.Env, cmd.SysProcAttr = env, attr
+	if listener != nil {
+		cmd.ExtraFiles, cmd.Env = []*os.File{listener}, append(env, "QUELL_TEST_LISTENER=3")
+	}
 	p := quelltest.StartChild(t, cmd, quelltest.MakeCgroup(t, quelltest.CgroupMount(t, "")+name))
 	if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(p.PID)), 0o644); err != nil {
 		t.Fatal(err)
@@ -202,9 +209,8 @@ func (m *privilegedMachine) delegate(t *testing.T, row privilegeRow) (name strin
 // runTask is the task's main loop: a transaction each millisecond, counted in all three
 // ways.
 func runTask() {
-	upLoopback() // of its own network; the host's is up already
 	var done atomic.Uint64
-	if l, err := net.Listen("tcp4", "127.0.0.1:"+os.Getenv("QUELL_TEST_PORT")); err == nil {
+	if l := taskListener(); l != nil {
 		go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(w, "transactions_total %d\n", done.Load())
 		}))
@@ -218,6 +224,24 @@ func runTask() {
 			progress.WriteAt(binary.LittleEndian.AppendUint64(nil, n), 0)
 		}
 	}
+}
+
+// taskListener is where the task answers, if it does: the port of its own network, or the listener
+// that it was given.
+func taskListener() (l net.Listener) {
+	var err error
+	switch port, inherited := os.Getenv("QUELL_TEST_PORT"), os.Getenv("QUELL_TEST_LISTENER"); {
+	case port != "":
+		upLoopback()
+		l, err = net.Listen("tcp4", "127.0.0.1:"+port)
+	case inherited != "":
+		l, err = net.FileListener(os.NewFile(3, "listener"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return l
 }
 
 //go:noinline
@@ -282,7 +306,8 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 		}
 	}()
 	o := outcome{works: map[string]bool{}}
-	// Features that should work get time to do so; the others get a few windows.
+	// Features that should work get time to do so, more than a task is left alone whose answer took
+	// too long; the others get a few windows.
 	quelltest.Until(t, "the agent has looked at its tasks", quelltest.Paced(func() bool {
 		select {
 		case <-d.ended:
@@ -295,7 +320,7 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set "$cap
 		}
 		o.look(t, m, d, s)
 		missing := slices.ContainsFunc(row.works, func(f string) bool { return f != "cap" && !o.works[f] })
-		return s.Intervals >= 3 && !missing || s.Intervals >= 40
+		return s.Intervals >= 3 && !missing || s.Intervals >= 600
 	}))
 	done, err := d.Command(t.Context(), command.CapTask(delegated, 0.5, time.Minute, "test"))
 	o.works["cap"] = err == nil && done.ID != ""

@@ -13,8 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -282,9 +287,13 @@ func (c *limited) quota() string {
 func (d *running) cap(c *limited) {
 	d.t.Helper()
 	d.capFor(c, time.Hour)
+	if got := c.read("cpu.cfs_quota_us"); got != "10000" {
+		d.t.Fatalf("capped, the quota is %s", got)
+	}
 }
 
-// capFor asks for a cap as soon as the agent follows the task.
+// capFor asks for a cap as soon as the agent follows the task. A short lease may have ended
+// when it returns.
 func (d *running) capFor(c *limited, lease time.Duration) {
 	d.t.Helper()
 	var err error
@@ -296,7 +305,86 @@ func (d *running) capFor(c *limited, lease time.Duration) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	if got := c.read("cpu.cfs_quota_us"); got != "10000" {
-		d.t.Fatalf("capped, the quota is %s", got)
+}
+
+// stop stops the agent as a debugger does, and waits until all its threads have stopped.
+func (d *running) stop() {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		d.t.Fatal(err)
+	}
+	var err error
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Waitid(unix.P_PID, d.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// wake continues an agent that was stopped.
+func (d *running) wake() {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// stopCapped stops the agent while a cap of a task whose quota is 40000 is in force, and waits
+// until the lease has ended.
+func (d *running) stopCapped(c *limited) {
+	d.t.Helper()
+	const lease = time.Second
+	quelltest.Until(d.t, "the agent is stopped within a lease", func() bool {
+		d.capFor(c, lease)
+		d.stop()
+		if c.quota() == "10000 100000" {
+			return true
+		}
+		d.wake() // it was faster
+		quelltest.Until(d.t, "the cap has ended", func() bool { return c.quota() == "40000 100000" && len(d.caps()) == 0 })
+		return false
+	})
+	until := time.Now().Add(lease)
+	quelltest.Until(d.t, "the lease expires", func() bool { return time.Now().After(until) })
+}
+
+// caps are the agent's caps in force.
+func (d *running) caps() []api.CapView {
+	d.t.Helper()
+	s, err := d.Status(d.t.Context())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return s.Caps
+}
+
+// expire ends the lease of a cap in the journal of a dead agent, as if its time had passed.
+func expire(t *testing.T, dir string, c *limited) {
+	t.Helper()
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := enforce.Open(dir+"/state/journal", h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	past := sample.At(time.Now()).Add(-time.Minute)
+	for _, change := range e.Active() {
+		if change.Task != sample.TaskName(c.path) {
+			continue
+		}
+		_, err := e.Undo(past, change.ID, "it is set again with another lease")
+		change.From, change.Until = past, past.Add(time.Second)
+		if err := errors.Join(err, e.Apply(past, change)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := c.quota(); got != "10000 100000" {
+		t.Fatalf("with its lease over and not undone, the quota is %s", got)
 	}
 }

@@ -34,10 +34,22 @@ const (
 type restoring struct {
 	overdue, json bool
 	grace         time.Duration
+	// giveTime lets an agent that is apparently hung catch up.
+	giveTime func(context.Context) error
+}
+
+// waitForRecheck is restoring.giveTime: hungRecheck.
+func waitForRecheck(ctx context.Context) error {
+	select {
+	case <-time.After(hungRecheck):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func restoreCommand(f *daemon.Config[config.Agent]) *cobra.Command {
-	var r restoring
+	r := restoring{giveTime: waitForRecheck}
 	cmd := &cobra.Command{Use: "restore", Short: "undo what a dead or hung agent left behind", Args: daemon.NoArgs,
 		Long: `restore reads the journal in the state directory and puts back every limit that still
 holds quell's value. It does not touch a limit that another process has changed, or a
@@ -259,10 +271,8 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 	if len(first) == 0 {
 		return nil
 	}
-	select {
-	case <-time.After(hungRecheck):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := r.giveTime(ctx); err != nil {
+		return err
 	}
 	outcomes, err := enforce.RestoreOverdue(did.Journal, egress.NewFiles(h), sample.At(time.Now()), func(c enforce.Change) bool {
 		return first[c.ID] && over(r.grace)(c)

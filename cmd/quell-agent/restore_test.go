@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,8 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/daemon"
@@ -111,13 +112,12 @@ func TestOverdueOfADeadAgent(t *testing.T) {
 	args := append(settings(dir), "--config", configFile(t, dir, fmt.Sprintf("/quell-test-cmd-%d-dead-*", os.Getpid())))
 	d := start(t, dir, args...)
 	d.cap(long)
-	d.capFor(short, 3*time.Second)
+	d.cap(short)
 	d.kill()
-	until := time.Now().Add(3 * time.Second)
-	if code, did := restoreOverdue(t, args); time.Now().Before(until.Add(-time.Second)) && (code != 0 || len(did.InForce) != 2 || did.Agent != "" || short.quota() != "10000 100000") {
+	if code, did := restoreOverdue(t, args); code != 0 || len(did.InForce) != 2 || did.Agent != "" || short.quota() != "10000 100000" {
 		t.Errorf("before its time: exit %d, %+v, quota %s", code, did, short.quota())
 	}
-	quelltest.Until(t, "the lease expires", func() bool { return time.Now().After(until) })
+	expire(t, dir, short)
 	code, did := restoreOverdue(t, args)
 	if code != 0 || did.Agent != agentNone || len(did.Undone) != 1 || did.Undone[0].Task != sample.TaskName(short.path) ||
 		did.Undone[0].Result != "restored" || len(did.InForce) != 1 || did.InForce[0].Task != sample.TaskName(long.path) || len(did.Failed) != 0 {
@@ -143,15 +143,7 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 	dir := state(t)
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
 	d := start(t, dir, args...)
-	d.capFor(cg, 2*time.Second)
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	until := time.Now().Add(2 * time.Second)
-	quelltest.Until(t, "the lease expires", func() bool { return time.Now().After(until) })
-	if cg.quota() != "10000 100000" {
-		t.Fatalf("the agent was to be stopped with the cap in force; the quota is %s", cg.quota())
-	}
+	d.stopCapped(cg)
 	if code, did := restoreOverdue(t, args, "--grace", "1h"); code != 0 || did.Agent != agentRunning || cg.quota() != "10000 100000" {
 		t.Errorf("within its grace: exit %d, %+v, quota %s", code, did, cg.quota())
 	}
@@ -166,59 +158,81 @@ func TestOverdueOfAStoppedAgent(t *testing.T) {
 	if code, did := restoreOverdue(t, args, "--grace", "0s"); code != 0 || len(did.Undone) != 0 {
 		t.Errorf("again: exit %d, %+v", code, did)
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	d.wake()
 	quelltest.Until(t, "the agent counts the cap as ended", func() bool {
-		s, err := d.Status(t.Context())
-		return err == nil && len(s.Caps) == 0 && strings.Contains(d.log.String(), "while this agent hung")
+		return len(d.caps()) == 0 && strings.Contains(d.log.String(), "while this agent hung")
 	})
 	if got := cg.quota(); got != "10000 100000" {
 		t.Errorf("awake, the agent changed another process's limit to %s", got)
 	}
 }
 
-// A live agent undoes its own caps, also with a --grace of 0: it is given time to do so.
+// An agent that is late undoes its own caps, also with a --grace of 0: it is given time to do so.
 func TestOverdueBesideALiveAgent(t *testing.T) {
 	t.Parallel()
 	cg := newLimited(t, "live", "40000", "wait")
 	dir := state(t)
 	args := append(settings(dir), "--config", configFile(t, dir, cg.path))
 	d := start(t, dir, args...)
-	d.capFor(cg, time.Second)
-	quelltest.Until(t, "the lease ends", func() bool {
-		if code, did := restoreOverdue(t, args, "--grace", "0s"); code != 0 || len(did.Undone) != 0 || did.Agent == agentHung {
-			t.Fatalf("exit %d, %+v", code, did)
-		}
-		return cg.quota() == "40000 100000"
-	})
+	d.stopCapped(cg)
+	given := false
+	r := restoring{overdue: true, giveTime: func(context.Context) error { // as long as it needs
+		given = true
+		d.wake()
+		quelltest.Until(t, "the agent undoes its cap", func() bool { return len(d.caps()) == 0 })
+		return nil
+	}}
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	did := newRestored(dir + "/state/journal")
+	if err := r.restore(t.Context(), did, h); err != nil || !given || did.Agent != agentRunning || len(did.Undone)+len(did.InForce) != 0 {
+		t.Errorf("%+v, %v; the agent was given time: %v", did, err, given)
+	}
+	if got := cg.quota(); got != "40000 100000" {
+		t.Errorf("the quota is %s", got)
+	}
 	if r := runAgent(t, "restore", "--overdue", "--grace", "-1s"); r.code != daemon.ExitUsage {
 		t.Errorf("a bad grace: %+v", r)
 	}
 }
 
-// A restore holds the journal for a moment: an agent that starts at that time waits for it.
+// A restore holds the journal for a moment: an agent that starts at that time waits for it, but
+// not for long.
 func TestStartWaitsForARestore(t *testing.T) {
-	t.Parallel()
-	quelltest.Need(t, quelltest.Root)
-	dir := state(t)
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := enforce.Open(dir+"/state/journal", h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir+"/state", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	released := make(chan error, 1)
-	timer := time.AfterFunc(300*time.Millisecond, func() { released <- e.Close() })
-	defer timer.Stop()
-	start(t, dir, settings(dir)...)
-	if err := <-released; err != nil {
-		t.Error(err)
+	for _, c := range []struct {
+		held time.Duration
+		want error
+	}{{1900 * time.Millisecond, nil}, {2100 * time.Millisecond, enforce.ErrLocked}} {
+		dir := t.TempDir() + "/journal"
+		synctest.Test(t, func(t *testing.T) {
+			h, err := host.Open("/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			other, err := enforce.Open(dir, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			released := make(chan error)
+			go func() {
+				<-time.After(c.held)
+				released <- other.Close()
+			}()
+			e, got := openEnforcer(dir, h)
+			if !errors.Is(got, c.want) {
+				t.Errorf("held for %s: %v, want %v", c.held, got, c.want)
+			}
+			if err := <-released; err != nil {
+				t.Error(err)
+			}
+			if got == nil {
+				if err := e.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 }
 
