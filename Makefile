@@ -79,7 +79,7 @@ $(S3BIN)/versitygw:
 # QUELL_TEST_KILLS=5000 for more points, QUELL_TEST_SEED=1 for the same ones again.
 FAULTS ?= TestKilledAtRandomPoints|TestSingleFaults
 fault: ## kill -9 the agent at 1,000 points, and fail 1,000 single system calls: every limit must be restored (root, 20 minutes; FAULTS=TestSingleFaults FAULT='-only 7' for one point)
-	CGO_ENABLED=0 QUELL_TEST_KILLS=$${QUELL_TEST_KILLS:-1000} QUELL_TEST_FAULTS=$${QUELL_TEST_FAULTS:-1000} go test -count 1 -v -timeout 90m ./internal/testkit/fault -run '^($(FAULTS))$$' -args -workers 6 $(FAULT)
+	CGO_ENABLED=0 QUELL_TEST_KILLS=$${QUELL_TEST_KILLS:-1000} QUELL_TEST_FAULTS=$${QUELL_TEST_FAULTS:-1000} go test -count 1 -v -timeout 90m ./internal/testkit/fault -run '^($(FAULTS))$$' -args -workers 6 -patience 5s -lateness 2s $(FAULT)
 
 # Packages whose tests need a capability of the machine may measure it, and would
 # disturb each other: they run one at a time (ALONE), after all others. The packages in

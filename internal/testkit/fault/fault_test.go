@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 var (
 	workers = flag.Int("workers", 3, "points in parallel")
 	only    = flag.Int("only", -1, "play only this point")
+	// How soon is asked by make fault: other tests run beside make test's.
+	patience = flag.Duration("patience", hang, "how long after deadline and next start all limits must be back")
+	lateness = flag.Duration("lateness", hang, "how late a living agent may undo a cap after a single fault, besides a delay")
 )
 
 func environment(name string, otherwise uint64) uint64 {
@@ -64,6 +67,7 @@ func run(t *testing.T, o options) (output string, err error) {
 		ctx, cancel = context.WithDeadline(ctx, end.Add(-time.Minute))
 		defer cancel()
 	}
+	o.patience, o.lateness = *patience, *lateness
 	o.name = fmt.Sprintf("quell-test-fault-%d-%x", os.Getpid(), rand.Uint32())
 	var out bytes.Buffer
 	err = inject(ctx, io.MultiWriter(&out, t.Output()), o)

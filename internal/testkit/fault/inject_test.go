@@ -30,7 +30,17 @@ type options struct {
 	seed                 uint64
 	agent, name          string // the program; the prefix of the cgroups
 	faults               bool   // a point is a failing call, not a kill
+	bounds
 }
+
+// bounds are how late limits may be back.
+type bounds struct {
+	patience time.Duration // after deadline and next start
+	lateness time.Duration // by a living agent after a single fault, besides a delay
+}
+
+// hang is a guard against a program that hangs.
+const hang = time.Minute
 
 // child is one of the processes that are this program again: a worker, or one that is killed.
 func child() error {
@@ -43,6 +53,8 @@ func child() error {
 	f.StringVar(&points, "points", "", "a worker's points")
 	f.StringVar(&o.name, "name", "", "a worker's cgroups")
 	f.BoolVar(&o.faults, "faults", false, "a worker's points are failing calls")
+	f.DurationVar(&o.patience, "patience", 0, "bounds")
+	f.DurationVar(&o.lateness, "lateness", 0, "bounds")
 	f.BoolVar(&killed, "child", false, "run as the process that is killed")
 	if err := f.Parse(os.Args[1:]); err != nil {
 		return err
@@ -63,7 +75,7 @@ func child() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	return work(ctx, o.seed, numbers, o.agent, o.name, o.faults, os.Stdout)
+	return work(ctx, o, numbers, os.Stdout)
 }
 
 // inject distributes the points over workers and prints the results.
@@ -97,7 +109,7 @@ func inject(ctx context.Context, w io.Writer, o options) error {
 		verdict() error
 	} = newTally(o.kills)
 	if o.faults {
-		t = newFaultTally(o.kills)
+		t = newFaultTally(o.kills, o.lateness)
 	}
 	for r := range results {
 		t.add(w, r)
@@ -124,11 +136,12 @@ func (o options) worker(ctx context.Context, name string, numbers []int, results
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-points", string(points), "-name", name, "-agent", o.agent, "-seed", fmt.Sprint(o.seed), fmt.Sprintf("-faults=%v", o.faults))
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-points", string(points), "-name", name, "-agent", o.agent, "-seed", fmt.Sprint(o.seed), fmt.Sprintf("-faults=%v", o.faults),
+		fmt.Sprintf("-patience=%s", o.patience), fmt.Sprintf("-lateness=%s", o.lateness))
 	cmd.Env = append(os.Environ(), childEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 30 * time.Second // as long as a point may take
+	cmd.WaitDelay = hang // as long as a point may take
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

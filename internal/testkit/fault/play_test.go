@@ -17,11 +17,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-const (
-	foreignQuota = "33333"
-	// patience is how long after deadline and next start all limits must be back.
-	patience = 5 * time.Second
-)
+const foreignQuota = "33333"
 
 // point plays one point and checks the state at the end.
 func (k *worker) point(p point) *result {
@@ -231,7 +227,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 			}
 		default:
 		}
-		late := time.Since(deadline) > patience
+		late := time.Since(deadline) > k.bounds.patience
 		if p.back == backOverdue && !running && asked.Before(deadline) && !late && fault == nil {
 			asked, running = time.Now(), true
 			cmd = k.program(p.back)
@@ -251,7 +247,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 				if err != nil && !p.onSmall() {
 					fault = fmt.Errorf("%s: %w", p.back, err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(hang):
 				fault = errors.New("the agent does not exit")
 				_ = cmd.Process.Kill()
 				<-ended
@@ -260,7 +256,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 		if !running {
 			break
 		}
-		if time.Since(deadline) > 4*patience {
+		if time.Since(deadline) > k.bounds.patience+hang {
 			_ = cmd.Process.Kill()
 			<-ended
 			fault = fmt.Errorf("%s does not exit", p.back)
@@ -270,7 +266,7 @@ func (k *worker) checkRestore(p *point, want *limit) error {
 	switch {
 	case !k.restored(want):
 		k.judge(p, want)
-	case back.Sub(deadline) > patience:
+	case back.Sub(deadline) > k.bounds.patience:
 		k.r.Left = append(k.r.Left, fmt.Sprintf("the limits were restored only %.1f s after deadline and start", back.Sub(deadline).Seconds()))
 	}
 	k.r.Late = max(k.r.Late, back.Sub(deadline).Seconds())

@@ -19,11 +19,12 @@ type faultRow struct {
 type faultTally struct {
 	want, points, missed int
 	started              time.Time
+	lateness             time.Duration
 	sites                map[string]*faultRow
 }
 
-func newFaultTally(want int) *faultTally {
-	return &faultTally{want: want, started: time.Now(), sites: map[string]*faultRow{}}
+func newFaultTally(want int, lateness time.Duration) *faultTally {
+	return &faultTally{want: want, started: time.Now(), lateness: lateness, sites: map[string]*faultRow{}}
 }
 
 func (t *faultTally) played() int { return t.points }
@@ -80,7 +81,7 @@ func (t *faultTally) print(w io.Writer) {
 	_ = tab.Flush()
 	sum := t.sum()
 	fmt.Fprintf(w, "\n%d single faults in %s, %d not reached: %d wrong, %d caps past lease + %s or past the timer's run, %d failures of programs\n",
-		t.points, time.Since(t.started).Round(time.Second), t.missed, sum.wrong, sum.left, lateness, sum.errs)
+		t.points, time.Since(t.started).Round(time.Second), t.missed, sum.wrong, sum.left, t.lateness, sum.errs)
 }
 
 func (t *faultTally) verdict() error {

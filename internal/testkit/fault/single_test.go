@@ -23,10 +23,7 @@ import (
 
 // Single faults: one system call of the shipped agent, on the way of a cap, fails, is made and
 // fails, writes half, or takes long, or the agent is killed there. A living agent must undo the
-// cap at most lateness after its lease; if the agent has died, the timer's next run must.
-
-// lateness is what a living agent may be late for after a fault, besides a delay.
-const lateness = 2 * time.Second
+// cap at most bounds.lateness after its lease; if the agent has died, the timer's next run must.
 
 // site returns the name of a call on the way of a cap, such as "fsync journal": what is called,
 // and on what. It is "" for a call that concerns neither the journal nor a limit.
@@ -208,7 +205,7 @@ func (f *faulter) start() error {
 		return a.err
 	}
 	f.agent = a
-	for end := time.Now().Add(20 * time.Second); !f.answers(); <-time.After(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * hang); !f.answers(); <-time.After(5 * time.Millisecond) {
 		if !f.lives() {
 			return nil
 		}
@@ -248,20 +245,35 @@ func (f *faulter) stop() error {
 	select {
 	case <-f.agent.ended:
 		return f.agent.err
-	case <-time.After(20 * time.Second):
+	case <-time.After(hang):
 		f.kill()
 		return errors.New("the agent does not exit")
 	}
 }
 
-// cap asks for a cap with the shortest lease, as soon as the agent follows the task, and
-// returns the latest end of that.
-func (f *faulter) cap() (until time.Time, err error) {
-	for end := time.Now().Add(5 * time.Second); ; <-time.After(5 * time.Millisecond) {
+// cap asks for a cap with the shortest lease, as soon as the agent follows the task, which may take
+// as long as wait, and returns the latest end of that.
+func (f *faulter) cap(wait time.Duration) (until time.Time, err error) {
+	for end := time.Now().Add(wait); ; <-time.After(5 * time.Millisecond) {
 		_, err = api.NewClient(f.socket()).Command(context.Background(), command.CapTask(f.task.path, 0.1, agentLease, "fault injection"))
 		var refused *api.RefusedError
 		if now := time.Now(); !errors.As(err, &refused) || refused.Status != http.StatusNotFound || now.After(end) {
 			return now.Add(agentLease), err
+		}
+	}
+}
+
+// killCapped kills an agent without a fault while a cap is in force. It returns the end of the lease.
+func (f *faulter) killCapped() (until time.Time, err error) {
+	for {
+		if until, err = f.cap(hang); err != nil {
+			return until, fmt.Errorf("cap without a fault: %w", err)
+		}
+		if f.kill(); !f.restored(original()) {
+			return until, nil
+		}
+		if err := f.start(); err != nil { // it was faster: again
+			return until, err
 		}
 	}
 }
@@ -275,16 +287,15 @@ func (f *faulter) survey() error {
 	if err := errors.Join(f.task.again(*original()), f.start()); err != nil {
 		return err
 	}
-	if _, err := f.cap(); err != nil {
+	if _, err := f.killCapped(); err != nil {
 		return err
 	}
-	f.kill()
 	f.arm("", 0, action{})
 	if err := f.start(); err != nil {
 		return err
 	}
 	f.sites = map[bool]map[string]int{true: f.arm("", 0, action{})}
-	until, err := f.cap()
+	until, err := f.cap(hang)
 	if err != nil {
 		return err
 	}
@@ -292,7 +303,7 @@ func (f *faulter) survey() error {
 		return errors.New("the cap is not undone")
 	}
 	// The journal says so a moment later.
-	for end := time.Now().Add(lateness); f.reached("write journal undone") == 0 && time.Now().Before(end); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(hang); f.reached("write journal undone") == 0 && time.Now().Before(end); <-time.After(time.Millisecond) {
 	}
 	f.sites[false] = f.arm("", 0, action{})
 	for restart, must := range map[bool][]string{
@@ -319,7 +330,7 @@ func (f *faulter) await(until time.Time, delay time.Duration) (back time.Time, d
 		case back.IsZero():
 			back = now
 		}
-		if died = !f.lives(); died || time.Now().After(until.Add(lateness+delay)) || !back.IsZero() && time.Now().After(until) {
+		if died = !f.lives(); died || time.Now().After(until.Add(f.bounds.lateness+delay)) || !back.IsZero() && time.Now().After(until) {
 			return back, died
 		}
 	}
@@ -368,10 +379,9 @@ func (f *faulter) play(site string, nth int, do action, restart bool) error {
 	var until time.Time
 	if restart {
 		var err error
-		if until, err = f.cap(); err != nil {
-			return fmt.Errorf("cap without a fault: %w", err)
+		if until, err = f.killCapped(); err != nil {
+			return err
 		}
-		f.kill()
 		f.arm(site, nth, do)
 		if err := f.start(); err != nil {
 			return err
@@ -382,8 +392,8 @@ func (f *faulter) play(site string, nth int, do action, restart bool) error {
 	} else {
 		f.arm(site, nth, do)
 		var err error
-		if until, err = f.cap(); err != nil {
-			until = time.Now() // refused: then there is no cap
+		if until, err = f.cap(5 * time.Second); err != nil {
+			until = time.Now() // refused, or the fault hides the task: then there is no cap
 		}
 	}
 	back, died := f.await(until, do.delay)
@@ -397,7 +407,7 @@ func (f *faulter) play(site string, nth int, do action, restart bool) error {
 		return f.timer(time.Now().Add(agentLease))
 	}
 	if back.IsZero() {
-		f.r.Left = append(f.r.Left, fmt.Sprintf("%s, %s: in force %s after the lease", site, f.r.Fault, lateness+do.delay))
+		f.r.Left = append(f.r.Left, fmt.Sprintf("%s, %s: in force %s after the lease", site, f.r.Fault, f.bounds.lateness+do.delay))
 		return nil
 	}
 	f.r.Late = max(0, back.Sub(until).Seconds())

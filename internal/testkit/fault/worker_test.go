@@ -35,6 +35,7 @@ type worker struct {
 	small     string // a tmpfs of 256 KiB
 	state     string // the state directory of this point
 	log       *os.File
+	bounds    bounds
 	r         *result
 
 	mu    sync.Mutex // over requesting a cap and setting another limit
@@ -44,9 +45,9 @@ type worker struct {
 // untouched is the limit of the tasks that may not be capped.
 var untouched = limit{"-1", "100000"}
 
-func work(ctx context.Context, seed uint64, numbers []int, agent, name string, singleFaults bool, w io.Writer) (err error) {
+func work(ctx context.Context, o options, numbers []int, w io.Writer) (err error) {
 	runtime.LockOSThread() // ptrace and death signals belong to a thread
-	k := &worker{agent: agent}
+	k := &worker{agent: o.agent, bounds: o.bounds}
 	if k.h, err = host.Open("/"); err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func work(ctx context.Context, seed uint64, numbers []int, agent, name string, s
 		return fmt.Errorf("make directory: %w", err)
 	}
 	for which, c := range map[string]**cgroup{"task": &k.task, "web": &k.web, "kept": &k.kept} {
-		if *c, err = newCgroup(k.h, "/"+name+"-"+which); err != nil {
+		if *c, err = newCgroup(k.h, "/"+o.name+"-"+which); err != nil {
 			return err
 		}
 		defer (*c).close()
@@ -75,14 +76,14 @@ func work(ctx context.Context, seed uint64, numbers []int, agent, name string, s
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	out := json.NewEncoder(w)
-	if singleFaults {
-		return k.injectFaults(ctx, seed, numbers, out)
+	if o.faults {
+		return k.injectFaults(ctx, o.seed, numbers, out)
 	}
 	for _, n := range numbers {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := out.Encode(k.point(newPoint(seed, n))); err != nil {
+		if err := out.Encode(k.point(newPoint(o.seed, n))); err != nil {
 			return err
 		}
 	}
