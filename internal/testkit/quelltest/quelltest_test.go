@@ -133,7 +133,7 @@ func TestLeakedSeesFilesAndGoroutines(t *testing.T) {
 	f.Close()
 	close(stop)
 	<-stopped
-	for _, leak := range leaked(before, time.Second) {
+	for _, leak := range leaked(before, time.Minute) {
 		if strings.HasPrefix(leak, "fd") || strings.Contains(leak, "TestLeakedSeesFilesAndGoroutines.func") {
 			t.Errorf("still reported after the end: %s", leak)
 		}

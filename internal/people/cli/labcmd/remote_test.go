@@ -273,7 +273,7 @@ func cutOff(server int, over <-chan struct{}, now func() bool) error {
 		if err == nil {
 			err = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, syscall.ESRCH) { // a short session may have ended meanwhile
 			return err
 		}
 	}

@@ -139,10 +139,10 @@ func TestAFailureIsKept(t *testing.T) {
 // deadline is no success.
 func TestWhatCountsAsSuccess(t *testing.T) {
 	for _, c := range []struct {
-		script string
-		ok     bool
-	}{{passing, true}, {"true\n", false}, {passing + "exit 1\n", false}, {"echo '0 passed, 0 failed, 9 skipped'\n", false}, {passing + "sleep 1000\n", false}} {
-		if _, ok := (soak{repository(t, c.script), t.TempDir()}).run(t, "-tests", "1", "-deadline", "5s"); ok != c.ok {
+		script, deadline string
+		ok               bool
+	}{{passing, "4m", true}, {"true\n", "4m", false}, {passing + "exit 1\n", "4m", false}, {"echo '0 passed, 0 failed, 9 skipped'\n", "4m", false}, {passing + "sleep 1000\n", "1s", false}} {
+		if _, ok := (soak{repository(t, c.script), t.TempDir()}).run(t, "-tests", "1", "-deadline", c.deadline); ok != c.ok {
 			t.Errorf("%q: %v, want %v", c.script, ok, c.ok)
 		}
 	}
