@@ -42,8 +42,11 @@ func someoneElses(path string) bool {
 	if pid == strconv.Itoa(os.Getpid()) {
 		return false
 	}
-	_, err := os.Stat("/proc/" + pid)
-	return err == nil
+	if _, err := os.Stat("/proc/" + pid); err == nil {
+		return true
+	}
+	_, err := os.Lstat(path)
+	return err != nil // it has ended since it was listed, and its tree with it
 }
 
 // The whole loop on this machine: on a busy machine it may abstain, but it may never
