@@ -245,12 +245,12 @@ func playNetwork(t *testing.T, rule detect.Method) {
 	}
 
 	// A killed agent's limits are removed with it.
-	limited := false
+	held := false
 	for range rounds {
 		backup.Ask("on")
 		if id, _ := n.accused(); id != "" {
 			d.stop() // the limit, if it is not over yet, stays
-			if limited = n.limits("backup") == 1; limited {
+			if held = n.limits("backup") == 1; held {
 				break
 			}
 			d.wake()
@@ -258,7 +258,7 @@ func playNetwork(t *testing.T, rule detect.Method) {
 		backup.Ask("off")
 		n.settle()
 	}
-	if !limited {
+	if !held {
 		t.Fatalf("in none of %d rounds was the sender limited", rounds)
 	}
 	d.kill()
