@@ -271,9 +271,9 @@ func stay() {
 	}
 }
 
-// stayers runs four tasks at a time. Each stays for longer than three periods, so that it
-// covers an interval and the end of the second one before it, wherever it begins. The returned function stops that,
-// waits until each lane has had one task, and returns their lives.
+// stayers runs four tasks at a time. Each stays for longer than three periods, so that it covers an
+// interval and the end of the second one before it, wherever it begins. The returned function stops
+// that, waits until each lane has had one task, and returns their lives.
 func (c *churn) stayers() func() []life {
 	c.round++
 	round := c.round
