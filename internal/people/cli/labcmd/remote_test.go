@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -193,7 +194,7 @@ factors:
   n: ["0", "1"]
 controls: {solo: false, aa_pairs: 0}
 design: {repetitions: 1, order: sequential, exclude: [{ve: gone, n: "1"}, {ve: gone, tool: latency}, {tool: latency, n: "1"}]}
-run: {retries: 0, max_foreign_cpu: 100%, max_steal: 100%, min_overlap: 0%}
+run: {retries: 3, max_foreign_cpu: 100%, max_steal: 100%, min_overlap: 0%}
 observe: {sets: [cpu]}
 analysis: [{kind: score}]
 `
@@ -233,13 +234,17 @@ func TestStudySwitchesHosts(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	said, err := os.ReadFile(dir + "/said")
-	if err != nil || string(said) != "down\nup\ndown\n" {
+	// On a busy machine a role may be starved: such a run is not valid, and made again.
+	if err != nil || !regexp.MustCompile(`^(down\nup\n)+down\n$`).Match(said) {
 		t.Errorf("%q, %v", said, err)
 	}
 	_, runs := recordsOf(t, out)
 	for _, r := range runs {
 		if n, _ := strconv.Atoi(r.Cell.Level("n")); len(r.Cell.Off) != 1-n || len(r.Parts) != 2+n {
 			t.Errorf("n=%d: %v is off, %d parts", n, r.Cell.Off, len(r.Parts))
+		}
+		if r.Verdict != result.Valid {
+			continue
 		}
 		if m := r.Parts[0].Metric; m <= 0 || m > 2e6 { // of 1 Mbit/s, or us
 			t.Errorf("%s: %g", r.Cell.Level("tool"), m)
