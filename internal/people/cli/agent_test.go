@@ -42,11 +42,10 @@ rules:
 // deadline is a guard against an agent that hangs.
 const deadline = 4 * time.Minute
 
-// startAgent starts the real agent over two real tasks, victim and loud. No signal rests because other
-// programs on the machine switch often.
+// startAgent starts the real agent over two real tasks, victim and loud.
 func startAgent(t *testing.T) (tree *workload.Tree, env map[string]string, state string, stop func()) {
 	t.Helper()
-	return startAgentOver(t, "signals: [cpt, runq]\nsampling: {duration: 100ms, period: 300ms, max_tax: 0}\n", 0, func(tree *workload.Tree) {
+	return startAgentOver(t, "signals: [cpt, runq]\nsampling: {duration: 100ms, period: 300ms}\n", 0, func(tree *workload.Tree) {
 		begin(t, tree, "victim", workload.Default(workload.Serve))
 		begin(t, tree, "loud", workload.Default(workload.Spin))
 	})

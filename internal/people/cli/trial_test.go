@@ -17,7 +17,7 @@ import (
 
 const trialConfig = `
 signals: [runq]
-sampling: {duration: 200ms, period: 250ms, max_tax: 0}
+sampling: {duration: 200ms, period: 250ms}
 spec: {min_samples: 20}
 detect: {outlier_window: 2500ms, window: 5s, look_back: 1m}
 enforce: {mode: advise, calm: 2500ms}
