@@ -121,7 +121,6 @@ func pin(t testing.TB, pid, cpu int) {
 type group struct {
 	counter.Target
 	burners []*burning
-	quota   bool
 }
 
 // newGroup makes a cgroup below a directory; settings are its files' contents.
@@ -157,15 +156,6 @@ func (g *group) burn(t testing.TB, b burner) *burning {
 	return x
 }
 
-// runAgain waits until each of its burners has run from now on.
-func (g *group) runAgain(t testing.TB) {
-	t.Helper()
-	for _, b := range g.burners {
-		ran := b.cpuTime(t)
-		quelltest.Until(t, "a burner runs", func() bool { return b.cpuTime(t) > ran })
-	}
-}
-
 func inode(t testing.TB, dir string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -195,16 +185,13 @@ func v1cpu(t testing.TB, name string, settings ...string) *group {
 func capped(t testing.TB, name string, quota int) *group {
 	t.Helper()
 	if quelltest.Probe(quelltest.CgroupV1) == nil {
-		g := v1cpu(t, name, "cpu.cfs_period_us=100000", fmt.Sprintf("cpu.cfs_quota_us=%d000", quota))
-		g.quota = true
-		return g
+		return v1cpu(t, name, "cpu.cfs_period_us=100000", fmt.Sprintf("cpu.cfs_quota_us=%d000", quota))
 	}
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2CPU)
 	g := unified(t, name)
 	if err := os.WriteFile(filepath.Join(g.Dir, "cpu.max"), fmt.Appendf(nil, "%d000 100000", quota), 0); err != nil {
 		quelltest.Skip(t, quelltest.Cgroup2CPU, err)
 	}
-	g.quota = true
 	return g
 }
 

@@ -287,7 +287,7 @@ func judge(stories map[uint32]*story, owners map[uint64]sample.TaskKey, from, to
 // opens and closes thread by thread: what the programs report must lie between the
 // twin's results for the shortest and for the longest window that it can have been, or
 // at most 3 % or 1 ms outside.
-func against(t *testing.T, p *Program, r *recorder, length time.Duration, groups []*group, during func(context.Context)) {
+func against(t *testing.T, p *Program, r *recorder, length time.Duration, during func(context.Context)) {
 	t.Helper()
 	claims := make([]counter.Claim[sample.TaskKey], 0, len(p.tasks))
 	names := map[sample.TaskKey]string{outside: "outside"}
@@ -335,13 +335,7 @@ func against(t *testing.T, p *Program, r *recorder, length time.Duration, groups
 	must(p.Stop(counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return time.Second, true }},
 		func(k sample.TaskKey, r counter.Reading) { got[k] = r }))
 
-	// Until quotas are back and were used: for an unfinished wait it is not known how long it was held.
-	<-time.After(200 * time.Millisecond)
-	for _, g := range groups {
-		if g.quota {
-			g.runAgain(t)
-		}
-	}
+	<-time.After(200 * time.Millisecond) // until quotas are back: for an unfinished wait it is not known how long it was held
 	events, missing := r.take(t)
 	t.Logf("%d events, %d missing; edges of %v and %v", len(events), missing,
 		time.Duration(shortFrom-longFrom), time.Duration(longTo-shortTo))
@@ -591,7 +585,7 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			if strings.HasPrefix(tt.name, "seed") {
 				w.records = 256 // given out where tasks run
 			}
-			against(t, programWith(t, maxTasks, w, s.groups...), r, length, s.groups, s.during)
+			against(t, programWith(t, maxTasks, w, s.groups...), r, length, s.during)
 		})
 	}
 }
