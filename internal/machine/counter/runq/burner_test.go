@@ -42,7 +42,10 @@ type burner struct {
 // anyCPU does not pin a burner.
 const anyCPU = -1
 
-type burning struct{ *quelltest.Child }
+type burning struct {
+	*quelltest.Child
+	echo bool
+}
 
 // start begins to burn inside the cgroup, until the test's end.
 func (b burner) start(t testing.TB, cgroup string) *burning {
@@ -55,7 +58,7 @@ func (b burner) start(t testing.TB, cgroup string) *burning {
 		loop = b.loop
 	}
 	cmd := exec.Command("/bin/sh", "-c", "read line; echo burning; "+loop)
-	x := &burning{quelltest.StartChild(t, cmd, "")} // it joins its cgroup after it is pinned
+	x := &burning{quelltest.StartChild(t, cmd, ""), b.echo} // it joins its cgroup after it is pinned
 	if b.cpu != anyCPU {
 		x.pin(t, b.cpu)
 	}
@@ -121,6 +124,7 @@ func pin(t testing.TB, pid, cpu int) {
 type group struct {
 	counter.Target
 	burners []*burning
+	quota   bool
 }
 
 // newGroup makes a cgroup below a directory; settings are its files' contents.
@@ -156,6 +160,16 @@ func (g *group) burn(t testing.TB, b burner) *burning {
 	return x
 }
 
+// haveRun waits until each of its burners has run from now on, except for those that sleep, and
+// for those with a quota, which may hold a thread back for a minute.
+func (g *group) haveRun(t testing.TB) {
+	t.Helper()
+	for _, b := range g.burners {
+		ran := b.cpuTime(t)
+		quelltest.Until(t, "a burner runs", func() bool { return g.quota || b.echo || b.cpuTime(t) > ran })
+	}
+}
+
 func inode(t testing.TB, dir string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -185,13 +199,16 @@ func v1cpu(t testing.TB, name string, settings ...string) *group {
 func capped(t testing.TB, name string, quota int) *group {
 	t.Helper()
 	if quelltest.Probe(quelltest.CgroupV1) == nil {
-		return v1cpu(t, name, "cpu.cfs_period_us=100000", fmt.Sprintf("cpu.cfs_quota_us=%d000", quota))
+		g := v1cpu(t, name, "cpu.cfs_period_us=100000", fmt.Sprintf("cpu.cfs_quota_us=%d000", quota))
+		g.quota = true
+		return g
 	}
 	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2CPU)
 	g := unified(t, name)
 	if err := os.WriteFile(filepath.Join(g.Dir, "cpu.max"), fmt.Appendf(nil, "%d000 100000", quota), 0); err != nil {
 		quelltest.Skip(t, quelltest.Cgroup2CPU, err)
 	}
+	g.quota = true
 	return g
 }
 

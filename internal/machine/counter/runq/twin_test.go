@@ -581,6 +581,9 @@ func TestServedAgainstTheTwin(t *testing.T) {
 			s := tt.make(t)
 			r := recordEvents(t)
 			<-time.After(150 * time.Millisecond) // until every thread has been seen
+			for _, g := range s.groups {
+				g.haveRun(t)
+			}
 			var w options
 			if strings.HasPrefix(tt.name, "seed") {
 				w.records = 256 // given out where tasks run
