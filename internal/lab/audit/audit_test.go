@@ -216,7 +216,7 @@ func TestRealThreads(t *testing.T) {
 			part := func(pid int) Part {
 				return Part{Name: strconv.Itoa(pid), Sets: []sample.Set{sample.SetOf(cpus[0])}, Threads: func() ([]int, error) { return []int{pid}, nil }}
 			}
-			begin := time.Now()
+			begin, had := time.Now(), ran(moves)
 			a, err := Open(top, []Part{part(stays), part(moves)}, method)
 			if err != nil {
 				quelltest.Skip(t, "placement-"+method, err)
@@ -233,22 +233,22 @@ func TestRealThreads(t *testing.T) {
 			quelltest.Until(t, "it is seen where it is placed", func() bool { return seen(cpus[0]) > 100*time.Millisecond })
 			there := seen(cpus[0])
 			move(t, moves, cpus[1])
-			// On place it has run for no longer than this, and runs elsewhere for longer.
-			most := time.Since(begin)
-			quelltest.Until(t, "it is seen elsewhere", func() bool { return seen(cpus[1]) > most })
+			before := time.Duration(ran(moves) - had) // all of its CPU time on place, and perhaps more
+			quelltest.Until(t, "it is seen elsewhere for longer", func() bool { return seen(cpus[1]) > before })
 			got, err := a.Close()
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The first look may lack the time since the kernel's last tick.
-			const tick = 50 * time.Millisecond
-			least, bound := float64(there)/float64(time.Since(begin)+tick), float64(most+tick)/float64(2*most+tick)
+			// The first look may lack the time since the kernel's last tick. It was on place for at
+			// most half, by its CPU time; what the hypervisor took on place counts in a trace.
+			const tick, most = 50 * time.Millisecond, 0.7
+			least := float64(there) / float64(time.Since(begin)+tick)
 			if got[0].Method != method || got[0].OnPlace != 1 || got[0].Migrations[0].Logical != 0 {
 				t.Errorf("it stayed: %+v", got[0])
 			}
 			m := got[1].Migrations[0]
-			if on := got[1].OnPlace; on < least || on > bound || m.Logical != 1 || m.Physical > 1 || len(m.PerCPU) != cpus[1]+1 {
-				t.Errorf("it was moved, on place for %.2f to %.2f of its time: %+v", least, bound, got[1])
+			if on := got[1].OnPlace; on < least || on > most || m.Logical != 1 || m.Physical > 1 || len(m.PerCPU) != cpus[1]+1 {
+				t.Errorf("it was moved, on place for %.2f to %.2f of its time: %+v", least, most, got[1])
 			}
 		})
 	}
