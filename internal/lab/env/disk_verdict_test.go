@@ -35,7 +35,7 @@ func signalQEMU(word string) error {
 			if err := unix.Kill(pid, unix.Signal(n)); err != nil {
 				return err
 			}
-			time.Sleep(time.Hour) // select {} would be a deadlock, which ends it by itself
+			return unix.Pause() // select {} would be a deadlock, which ends it by itself
 		}
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
