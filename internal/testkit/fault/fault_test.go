@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 var (
 	workers = flag.Int("workers", 3, "points in parallel")
 	only    = flag.Int("only", -1, "play only this point")
-	// How soon is asked by make fault: other tests run beside make test's.
+	// How soon is asked by make fault: in make test other tests run at the same time.
 	patience = flag.Duration("patience", hang, "how long after deadline and next start all limits must be back")
 	lateness = flag.Duration("lateness", hang, "how late a living agent may undo a cap after a single fault, besides a delay")
 )
