@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -50,12 +51,23 @@ func StartChild(t testing.TB, cmd *exec.Cmd, cgroup string) *Child {
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		// The child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), as
+		// threads of host.OwnThread do: this goroutine keeps that thread.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		<-ended
+	}()
+	if err := <-started; err != nil {
+		close(ended)
 		t.Fatal(err)
 	}
 	c := &Child{cmd.Process.Pid, t, in, bufio.NewScanner(out), sync.OnceFunc(func() {
 		in.Close()
 		_ = cmd.Wait() // the error may be "signal: killed"
+		close(ended)
 	})}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()

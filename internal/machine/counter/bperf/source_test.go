@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -76,19 +75,8 @@ func child() error {
 // its threads has it, whenever the runtime starts it.
 func start(t testing.TB, dir string, cpu int) *quelltest.Child {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.Command("taskset", "-c", strconv.Itoa(cpu), os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"=1", "GOMAXPROCS=2")
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var before, one unix.CPUSet
-	one.Set(cpu)
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.SchedSetaffinity(0, &before)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		t.Fatal(err)
-	}
 	c := quelltest.StartChild(t, cmd, dir)
 	c.Ask(1) // it is there, and in its cgroup
 	return c
