@@ -13,7 +13,7 @@ import (
 
 // Main is for a package's TestMain. It runs the tests and exits with 1 if
 // goroutines or file descriptors that the tests opened still exist after a
-// grace period of ten seconds, and names them.
+// grace period of a minute, and names them.
 func Main(m *testing.M) {
 	before := openFiles()
 	// Child processes that are this test binary would each sleep a second before
@@ -24,7 +24,7 @@ func Main(m *testing.M) {
 	code := m.Run()
 	_ = os.RemoveAll(programs()) // leftovers do no harm
 	if code == 0 && !fuzzing() {
-		if leaks := leaked(before, 10*time.Second); len(leaks) > 0 {
+		if leaks := leaked(before, time.Minute); len(leaks) > 0 {
 			fmt.Fprintf(os.Stderr, "--- FAIL: leaked by the tests of this package:\n%s\n", strings.Join(leaks, "\n"))
 			code = 1
 		}
