@@ -46,8 +46,8 @@ func TestAProcessWaitsForTheNextQuery(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask()
-	b.runner.waits = time.Millisecond
 	idle := b.runner.waiting()
+	b.runner.waits = time.Millisecond // of the one after it
 	ask() // takes the one that waits for a minute
 	b.runner.starts.Wait()
 	quelltest.Until(t, "no process waits", func() bool { return b.runner.waiting() == nil })
