@@ -48,7 +48,7 @@ func TestAProcessWaitsForTheNextQuery(t *testing.T) {
 	ask()
 	idle := b.runner.waiting()
 	b.runner.waits = time.Millisecond // of the one after it
-	ask() // takes the one that waits for a minute
+	ask()                             // takes the one that waits for a minute
 	b.runner.starts.Wait()
 	quelltest.Until(t, "no process waits", func() bool { return b.runner.waiting() == nil })
 	if !gone(idle) {
