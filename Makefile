@@ -63,9 +63,9 @@ cluster-fault: ## kill -9 the bus's server, agents, and one of three nodes, 50 t
 scale: bin/quell-server ## send 300,000 samples per second from 6,000 machines for five minutes: what the server accepts, and its cost (quiet machine, ulimit -n 8000)
 	bin/quell-server load --self --machines 6000 --tasks 50 --period 1s --for 5m
 
-# About twice what 2 CPUs handle; OVERLOAD='--machines 1000 --tasks 50 --for 1m --drain 2m' for others.
+# Twice what make scale sends, and more than 2 CPUs handle; OVERLOAD='--machines 1000 --tasks 50 --for 1m --drain 2m' for others.
 OVERLOAD ?= --machines 6000 --tasks 100 --period 1s --for 10m --drain 20m
-scale-overload: bin/quell-server ## send twice as much as the server handles for ten minutes, then the rest: agents wait, nothing acknowledged is lost (quiet machine, ulimit -n 8000)
+scale-overload: bin/quell-server ## send twice as much as make scale for ten minutes, then the rest: agents wait, nothing acknowledged is lost (quiet machine, ulimit -n 8000)
 	bin/quell-server load --self $(OVERLOAD)
 
 test-s3: $(S3BIN)/versitygw ## the tests of make test that store in S3: a real S3 server that is killed, and two quell-servers on it, one of them killed

@@ -81,7 +81,7 @@ func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slo
 		return err
 	}
 	l.own = o.Credentials
-	// What is granted to agents may be under way twice: of those answered last and before.
+	// By default what 16,000 agents send together, if each sends the least that it is granted (16 KB).
 	pending := 4 * int64(c.Bus.WaitingMB) << 20
 	l.nats, err = embedded.Start(embedded.Options{Dir: filepath.Join(c.StateDir, "bus"), Listen: c.Bus.Listen, TLS: own.Server(),
 		SyncAlways: c.Bus.SyncAlways, Connections: agentConnections(c, log), Pending: pending, Log: log, Refused: refused}, l.trust)

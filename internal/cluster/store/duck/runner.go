@@ -84,10 +84,13 @@ func (r *Runner) start() (*process, error) {
 	return p, nil
 }
 
-// take returns the process that waits, nil if none does.
+// take returns the process that waits, nil if none does, and has the next one started.
 func (r *Runner) take() *process {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.closed {
+		r.starts.Go(r.renew)
+	}
 	p := r.ready
 	if r.ready = nil; p != nil {
 		p.timer.Stop()
@@ -182,7 +185,6 @@ func (r *Runner) Stream(ctx context.Context, job *Job, to Sink) (sum Summary, er
 	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time+grace)
 	defer cancel()
 	p := r.take()
-	r.starts.Go(r.renew)
 	if p != nil {
 		sum, err = p.ask(ctx, job, text, to)
 		sum.Took = time.Since(begun)
