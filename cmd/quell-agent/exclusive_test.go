@@ -16,17 +16,6 @@ import (
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
-// alone waits until no other run of these tests has an agent that wants the machine for itself.
-func alone(t *testing.T) {
-	t.Helper()
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), "quell-test-exclusive"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	quelltest.Until(t, "no other test holds the machine", func() bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil })
-}
-
 // exclusively are the settings of an agent as it is shipped: the only one of the machine.
 func exclusively(dir, registry string) []string {
 	return settings(dir, "exclusive=true", "journals="+registry)
@@ -37,7 +26,7 @@ func exclusively(dir, registry string) []string {
 // network and IPC namespaces, where it sees nothing of the first but the kernel's cgroups.
 func TestSecondAgentOfTheMachineIsRefused(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
-	alone(t)
+	quelltest.Alone(t, "cgroups") // an agent that is the only one of the machine
 	first, second := state(t), state(t)
 	registry := filepath.Join(first, "journals")
 	d := start(t, first, exclusively(first, registry)...)
@@ -69,7 +58,7 @@ func TestSecondAgentOfTheMachineIsRefused(t *testing.T) {
 // The next agent, and restore, find what an agent with another state directory left.
 func TestFindsWhatAnotherStateDirectoryLeft(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.CgroupV1)
-	alone(t)
+	quelltest.Alone(t, "cgroups") // an agent that is the only one of the machine
 	for _, how := range []string{"start", "restore", "restore --overdue"} {
 		cg := newLimited(t, "foreign-"+strings.ReplaceAll(how, " ", ""), "40000", "wait")
 		first, second := state(t), state(t)

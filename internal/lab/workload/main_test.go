@@ -80,6 +80,9 @@ func ownTree(prefix string) error {
 // left.
 func openTree(t testing.TB, opt TreeOptions) *Tree {
 	t.Helper()
+	if opt.Weight > 1 {
+		quelltest.Alone(t, quelltest.CPUs)
+	}
 	tree, err := OpenTree(testPrefix, opt)
 	if env, ok := errors.AsType[*MissingError](err); ok {
 		quelltest.Skip(t, "cgroups", env)

@@ -70,6 +70,9 @@ func startAgentOver(t *testing.T, more string, weight int, cast func(*workload.T
 	t.Helper()
 	quelltest.Need(t, quelltest.Root)
 	agent := shippedAgent.build(t) // before any workload runs
+	if weight > 1 {
+		quelltest.Alone(t, quelltest.CPUs)
+	}
 	dir := t.TempDir()
 	tree, err := workload.OpenTree("quell-test-cli", workload.TreeOptions{Weight: weight})
 	var lacks *workload.MissingError

@@ -54,7 +54,9 @@ func someoneElses(path string) bool {
 func TestTheDemoNamesNoInnocentAndLeavesNothing(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	var story []string
-	r, err := Run(t.Context(), Options{Channel: CPU, Mode: plan.On, Seed: 1, Agent: quelltest.Program(t, "quell-agent"),
+	agent := quelltest.Program(t, "quell-agent")
+	quelltest.Alone(t, quelltest.CPUs)
+	r, err := Run(t.Context(), Options{Channel: CPU, Mode: plan.On, Seed: 1, Agent: agent,
 		Show: func(e Event) { story = append(story, e.Text) }})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(story, "\n"))
@@ -74,9 +76,11 @@ func TestTheDemoNamesNoInnocentAndLeavesNothing(t *testing.T) {
 
 func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
+	agent := quelltest.Program(t, "quell-agent")
+	quelltest.Alone(t, quelltest.CPUs)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := Run(ctx, Options{Channel: CPU, Mode: plan.On, Seed: 2, Agent: quelltest.Program(t, "quell-agent"), pace: quick, Show: func(e Event) {
+	_, err := Run(ctx, Options{Channel: CPU, Mode: plan.On, Seed: 2, Agent: agent, pace: quick, Show: func(e Event) {
 		if e.Of > 0 { // the agent is up and learning
 			cancel()
 		}
@@ -109,6 +113,7 @@ func TestAnAgentThatDoesNotStartIsSaidAndNothingIsLeft(t *testing.T) {
 func TestAKilledDemoIsSweptByTheNext(t *testing.T) {
 	quelltest.Need(t, quelltest.Root, quelltest.EBPF, quelltest.TwoCPUs)
 	agent := quelltest.Program(t, "quell-agent")
+	quelltest.Alone(t, quelltest.CPUs)
 	cmd := exec.Command(os.Args[0], "play", agent)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
