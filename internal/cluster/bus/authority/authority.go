@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -30,6 +31,9 @@ type Authority struct {
 // oneAccount is the key of the only account that quell had before there was one for each
 // purpose.
 const oneAccount = "account.nk"
+
+// lockFile is locked while the directory is changed.
+const lockFile = "lock"
 
 // Load reads the keys in a directory and creates those that are missing. Only the owner
 // may have access to the directory.
@@ -49,21 +53,49 @@ func Load(dir string) (*Authority, error) {
 			"let that one store what waits in its streams, move the file away, and issue all credentials again", dir, oneAccount)
 	}
 	a := &Authority{dir: dir, accounts: map[credential.Account]string{}}
-	if a.operator, err = loadKey(filepath.Join(dir, "operator"+privateExt), nkeys.CreateOperator); err != nil {
-		return nil, err
-	}
-	if a.system, err = a.loadAccount("system"); err != nil {
-		return nil, err
-	}
-	for _, name := range credential.Accounts() {
-		if a.accounts[name], err = a.loadAccount(string(name)); err != nil {
-			return nil, err
-		}
-	}
-	if err := a.loadSigning(); err != nil {
+	if err := a.locked(a.load); err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+func (a *Authority) load() (err error) {
+	if a.operator, err = loadKey(filepath.Join(a.dir, "operator"+privateExt), nkeys.CreateOperator); err != nil {
+		return err
+	}
+	if a.system, err = a.loadAccount("system"); err != nil {
+		return err
+	}
+	for _, name := range credential.Accounts() {
+		if a.accounts[name], err = a.loadAccount(string(name)); err != nil {
+			return err
+		}
+	}
+	return a.loadSigning()
+}
+
+// change calls f while no other process changes the directory, and with the key that signs now.
+// Otherwise one of two revocations at the same time is lost, and what a machine has renewed
+// meanwhile is valid after its credentials were revoked.
+func (a *Authority) change(f func() error) error {
+	return a.locked(func() error {
+		if err := a.loadSigning(); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+func (a *Authority) locked(f func() error) error {
+	lock, err := os.OpenFile(filepath.Join(a.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock keys: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock keys: %w", err)
+	}
+	return f()
 }
 
 // Role is the role that credentials are issued for.
@@ -123,17 +155,24 @@ func (a *Authority) issueNew(i Issued, ttl time.Duration) ([]byte, error) {
 	if ttl != 0 {
 		i.Expires = time.Now().Add(ttl).Unix()
 	}
-	tokens, err := a.issue(i)
+	var pairs []credential.Pair
+	err = a.change(func() error {
+		tokens, err := a.issue(i)
+		if err != nil {
+			return err
+		}
+		pairs = append(pairs, credential.Pair{Tokens: tokens, Seed: seed})
+		if i.Role == Server {
+			signer, err := a.signer(i.Name, i.Expires)
+			if err != nil {
+				return err
+			}
+			pairs = append(pairs, signer, credential.Pair{Tokens: a.endorsements(time.Now())})
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	pairs := []credential.Pair{{Tokens: tokens, Seed: seed}}
-	if i.Role == Server {
-		signer, err := a.signer(i.Name, i.Expires)
-		if err != nil {
-			return nil, err
-		}
-		pairs = append(pairs, signer, credential.Pair{Tokens: a.endorsements(time.Now())})
 	}
 	return credential.Format(pairs...)
 }
@@ -143,10 +182,17 @@ var ErrNotDue = errors.New("the credentials are not due, or not renewable")
 
 // Renew signs credentials of a machine's agent for its new public key, if its newest ones
 // are due or signed by a former key. The caller knows that it is the machine that asks.
-func (a *Authority) Renew(machine, public string, now time.Time) ([]string, error) {
+func (a *Authority) Renew(machine, public string, now time.Time) (tokens []string, err error) {
 	if !nkeys.IsValidPublicUserKey(public) {
 		return nil, errors.New("renew credentials: the key is not valid")
 	}
+	if err := a.change(func() error { tokens, err = a.renew(machine, public, now); return err }); err != nil {
+		return nil, err
+	}
+	return tokens, a.Sync()
+}
+
+func (a *Authority) renew(machine, public string, now time.Time) ([]string, error) {
 	newest, err := a.newest()
 	if err != nil {
 		return nil, err
@@ -162,7 +208,7 @@ func (a *Authority) Renew(machine, public string, now time.Time) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	return append(tokens, a.endorsements(now)...), a.Sync()
+	return append(tokens, a.endorsements(now)...), nil
 }
 
 // issue signs the JWTs of credentials and records them.

@@ -3,16 +3,20 @@ package authority_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -26,8 +30,8 @@ func TestKeysStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, err := os.ReadDir(dir)
-	if err != nil || len(names) != 7 {
-		t.Fatalf("%d keys, %v", len(names), err)
+	if err != nil || len(names) != 8 { // with the lock
+		t.Fatalf("%d files, %v", len(names), err)
 	}
 	for _, n := range names {
 		if info, err := n.Info(); err != nil || info.Mode().Perm() != 0o600 {
@@ -172,6 +176,49 @@ func TestRevoke(t *testing.T) {
 	}
 	if _, err := a.Trust(); err == nil {
 		t.Error("a damaged list of what was revoked is no error")
+	}
+}
+
+// TestRevokedWhileOthersChange: machines are revoked by as many processes at the same time, while each
+// renews its credentials. No revocation is lost, and none of them has credentials afterwards.
+func TestRevokedWhileOthersChange(t *testing.T) {
+	dir, now := filepath.Join(t.TempDir(), "keys"), time.Now()
+	const machines = 16
+	for i := range machines {
+		if _, err := load(t, dir).Enrol(fmt.Sprint("m", i), time.Hour, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	var renewed atomic.Int32
+	for i := range machines {
+		name, revoker, renewer := fmt.Sprint("m", i), load(t, dir), load(t, dir)
+		all.Go(func() {
+			if n, err := revoker.Revoke(authority.Agent, name, now); n == 0 || err != nil {
+				t.Errorf("%s: %d revoked, %v", name, n, err)
+			}
+		})
+		all.Go(func() {
+			key, _, err := credential.NewKey()
+			if err == nil {
+				_, err = renewer.Renew(name, key, now)
+			}
+			if err == nil {
+				renewed.Add(1)
+			} else if !errors.Is(err, authority.ErrNotDue) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	issued, err := load(t, dir).Issued()
+	if err != nil || len(issued) != machines+int(renewed.Load()) {
+		t.Errorf("%d are on record, %v, want %d and %d renewed", len(issued), err, machines, renewed.Load())
+	}
+	for _, i := range issued {
+		if i.Revoked == 0 {
+			t.Errorf("credentials of %s are valid", i.Name)
+		}
 	}
 }
 

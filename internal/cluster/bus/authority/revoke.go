@@ -181,6 +181,11 @@ func (a *Authority) revoked() (map[string]int64, error) {
 // many were valid until now. New ones can be issued at once. A NATS server receives
 // revocations with a new Trust.
 func (a *Authority) Revoke(role Role, name string, now time.Time) (n int, err error) {
+	err = a.change(func() error { n, err = a.revoke(role, name, now); return err })
+	return n, err
+}
+
+func (a *Authority) revoke(role Role, name string, now time.Time) (n int, err error) {
 	all, err := a.Issued()
 	if err != nil {
 		return 0, err

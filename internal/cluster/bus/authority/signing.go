@@ -119,14 +119,16 @@ func (a *Authority) loadSigning() error {
 	text, err := os.ReadFile(SigningFile(a.dir))
 	switch {
 	case err == nil:
-		if err = json.Unmarshal(text, &a.signing); err == nil {
-			if a.signing.pair, err = nkeys.FromSeed([]byte(a.signing.Seed)); err == nil {
-				a.signing.key, err = a.signing.pair.PublicKey()
+		var s signing
+		if err = json.Unmarshal(text, &s); err == nil {
+			if s.pair, err = nkeys.FromSeed([]byte(s.Seed)); err == nil {
+				s.key, err = s.pair.PublicKey()
 			}
 		}
 		if err != nil {
 			return fmt.Errorf("load key %s: it is damaged", SigningFile(a.dir)) // the cause may show the key
 		}
+		a.signing = s
 		return nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("load key: %w", err)
@@ -269,6 +271,10 @@ func (a *Authority) Rotate(overlap time.Duration, now time.Time) error {
 	if overlap < 0 {
 		return errors.New("rotate keys: the overlap must not be negative")
 	}
+	return a.change(func() error { return a.rotate(overlap, now) })
+}
+
+func (a *Authority) rotate(overlap time.Duration, now time.Time) error {
 	p := Previous{Key: a.signing.public(), Replaced: now.Unix(), Until: now.Add(overlap).Unix()}
 	if p.Key == "" {
 		p.Key = a.accounts[credential.Commands]
