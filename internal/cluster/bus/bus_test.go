@@ -281,12 +281,14 @@ func TestFullServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for i := range share + 1 {
-		flood(t, a, url, fmt.Sprint("hog", i), maxMessage-1024, 5)
+	free := func() int { b := c.Backlog(); return int(b.Most - b.Bytes) }
+	hogs := 0
+	for ; free() > maxMessage; hogs++ {
+		flood(t, a, url, fmt.Sprint("hog", hogs), maxMessage-1024, 5)
 	}
-	flood(t, a, url, "hog", 1000, 100)
+	flood(t, a, url, "hog", free()-deliveryBytes, 2)
 	full := c.Backlog()
-	if full.Bytes > full.Most || full.Bytes < full.Most*9/10 || full.Refused < share || full.Oldest <= 0 {
+	if full.Bytes != full.Most || full.Refused < uint64(hogs) || hogs < 2*share || full.Oldest <= 0 {
 		t.Errorf("the server holds %+v", full)
 	}
 	u := openUplink(t, a, url, "m", nil)

@@ -90,14 +90,22 @@ func (c *Consumer) subscribe() (err error) {
 	return err
 }
 
-// share is which part of the memory one machine's messages may fill: 1/share.
+// share: one machine's messages may have 1/share of the memory that all others leave free, so
+// several that send as much as they can do not fill it. (Choudhury and Hahne, Dynamic queue length
+// thresholds for shared-memory packet switches, 1998.)
 const share = 8
+
+// fits reports whether there is room for a delivery: its machine's first one may take all of it.
+func (c *Consumer) fits(d *delivery) bool {
+	free, has := c.most-c.bytes, c.by[d.message.Subject]
+	return d.size() <= free && (has == 0 || has+d.size() <= free/share)
+}
 
 // receive queues what has come, or says that there is no room.
 func (c *Consumer) receive(m *nats.Msg) {
 	d := &delivery{message: m, at: time.Now()}
 	c.mu.Lock()
-	full := c.closed || c.bytes+d.size() > c.most || c.by[m.Subject]+d.size() > c.most/share
+	full := c.closed || !c.fits(d)
 	if full {
 		c.refused++
 	} else {

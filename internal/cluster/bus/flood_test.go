@@ -48,9 +48,8 @@ func flood(t *testing.T, a *authority.Authority, url, machine string, size, n in
 	}
 }
 
-// TestAttackFillingTheServer: a machine sends as much as it can while no reader reads, in large and
-// in small messages. It fills an eighth of the server's room, and others' batches are received
-// at once.
+// TestAttackFillingTheServer: eight machines send as much as they can while no reader reads, in large
+// and in small messages. Each fills a ninth of what is left, so others' batches are received at once.
 func TestAttackFillingTheServer(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -60,13 +59,22 @@ func TestAttackFillingTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if n := flood(t, a, url, "m0", maxMessage-1024, 20); n != 16 {
-		t.Errorf("%d of 20 large messages were refused, want 16", n)
+	for n := range 8 {
+		before := c.Backlog().Bytes
+		size, count := maxMessage-1024, 20
+		if n == 7 {
+			size, count = 10, 10_000
+		}
+		refused := flood(t, a, url, fmt.Sprint("m", n), size, count)
+		got, most := c.Backlog().Bytes-before, (MinWaiting-before)/(share+1)+int64(size+deliveryBytes)
+		if got > most || got != int64(count-refused)*int64(size+deliveryBytes) {
+			t.Errorf("m%d, %d messages of %d bytes, %d refused: it fills %d bytes, %d at most", n, count, size, refused, got, most)
+		}
 	}
-	if n, fit := flood(t, a, url, "m1", 10, 10_000), int(MinWaiting/share/(deliveryBytes+10)); n != 10_000-fit {
-		t.Errorf("%d of 10,000 small messages were refused; %d fit", n, fit)
+	if left := MinWaiting - c.Backlog().Bytes; left < MinWaiting/3 {
+		t.Errorf("%d bytes are left of %d", left, MinWaiting)
 	}
-	others := []*Uplink{openUplink(t, a, url, "m2", nil), openUplink(t, a, url, "m3", nil)}
+	others := []*Uplink{openUplink(t, a, url, "m8", nil), openUplink(t, a, url, "m9", nil)}
 	for _, u := range others {
 		u.Samples(1, samples(u.machine, 100))
 	}
@@ -94,8 +102,8 @@ func TestAttackFillingTheServer(t *testing.T) {
 	}
 	stop()
 	reading.Wait()
-	if n := flood(t, a, url, "m0", maxMessage-1024, 20); n != 16 {
-		t.Errorf("after the reader has read: %d of 20 were refused, want 16", n)
+	if n := flood(t, a, url, "m0", maxMessage-1024, 20); n != 17 {
+		t.Errorf("after the reader has read: %d of 20 were refused, want 17", n)
 	}
 }
 
