@@ -26,10 +26,18 @@ var machines = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "
 // push copies the helper to the host, unless it is already there, and returns its path.
 // The path is in the user's cache, not in /tmp, which may not allow execution.
 func push(c *ssh.Client, host, helper string) (path string, f Facts, err error) {
-	out, err := command(c, `uname -s; uname -r; uname -m; echo "${XDG_CACHE_HOME:-$HOME/.cache}/quell"`, nil)
+	const begin = "quell-begin\n"
+	out, err := command(c, `printf `+quote(begin)+`; uname -s; uname -r; uname -m; echo "${XDG_CACHE_HOME:-$HOME/.cache}/quell"`, nil)
+	if err != nil {
+		return "", f, fmt.Errorf("identify host %s: %w", host, err)
+	}
+	before, out, _ := strings.Cut(out, begin)
+	if before != "" { // it would be mixed with the helper's messages
+		return "", f, fmt.Errorf("host %s: the login shell prints %.200q before each command: let its start-up files, e.g. ~/.bashrc, print only in interactive shells", host, before)
+	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if err != nil || len(lines) != 4 {
-		return "", f, fmt.Errorf("identify host %s: %w: %q", host, err, out)
+	if len(lines) != 4 {
+		return "", f, fmt.Errorf("identify host %s: it answers %q", host, out)
 	}
 	f = Facts{lines[0], lines[1], lines[2]}
 	data, err := os.ReadFile(helper)
@@ -51,10 +59,10 @@ func push(c *ssh.Client, host, helper string) (path string, f Facts, err error) 
 		return path, f, nil
 	}
 	// The file gets its name last: a file with that name is complete.
-	out, err = command(c, fmt.Sprintf(`umask 077 && mkdir -p %[1]s && cat > %[2]s.$$ && chmod 700 %[2]s.$$ && mv %[2]s.$$ %[2]s && %[3]s`,
+	_, err = command(c, fmt.Sprintf(`umask 077 && mkdir -p %[1]s && cat > %[2]s.$$ && chmod 700 %[2]s.$$ && mv %[2]s.$$ %[2]s && %[3]s`,
 		quote(dir), quote(path), is), bytes.NewReader(data))
 	if err != nil {
-		return "", f, fmt.Errorf("push the helper to host %s: %w: %s", host, err, out)
+		return "", f, fmt.Errorf("push the helper to host %s: %w", host, err)
 	}
 	return path, f, nil
 }
@@ -67,15 +75,20 @@ func hashOf(data []byte) string {
 // helperPath is the path of a helper with that hash, below the cache's directory.
 func helperPath(dir, hash string) string { return dir + "/lab-" + hash[:16] }
 
-// command runs a command with the host's shell and returns its output.
+// command runs a command with the host's shell and returns its output. What it complains of is in the
+// error only: the shell's start-up files may complain of something else.
 func command(c *ssh.Client, line string, in io.Reader) (string, error) {
 	s, err := c.NewSession()
 	if err != nil {
 		return "", err
 	}
 	defer s.Close()
-	s.Stdin = in
-	out, err := s.CombinedOutput(line)
+	var complaint bytes.Buffer
+	s.Stdin, s.Stderr = in, &complaint
+	out, err := s.Output(line)
+	if err != nil && complaint.Len() > 0 {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(complaint.Bytes()))
+	}
 	return string(out), err
 }
 

@@ -190,6 +190,26 @@ func TestThroughAnotherHost(t *testing.T) {
 	}
 }
 
+// The start-up files of a host's shell may complain, as those that run something else do now and
+// then. What they print would be mixed with the helper's messages.
+func TestWhatTheLoginShellPrints(t *testing.T) {
+	if !apart(t) {
+		return
+	}
+	f := hosts(t, 1).ready()
+	startUp := func(text string) {
+		if err := os.WriteFile(f.home+"/.bashrc", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	startUp("echo 'cannot rehash' >&2\n")
+	f.dial("h0", long)
+	startUp("echo Welcome\n")
+	if _, err := remote.Dial(t.Context(), f.inv, "h0", f.options(long)); err == nil || !strings.Contains(err.Error(), `prints "Welcome\n" before each command`) {
+		t.Errorf("with a greeting: %v", err)
+	}
+}
+
 // Processes on four hosts begin at one instant although their clocks are hours apart. The
 // reported times are correct within their stated error.
 func TestTheBarrier(t *testing.T) {

@@ -101,6 +101,7 @@ type server struct {
 type farm struct {
 	t       testing.TB
 	dir     string
+	home    string // of all hosts' logins
 	here    *quelltest.Net
 	servers []*server
 	inv     *remote.Inventory
@@ -118,6 +119,7 @@ func hosts(t testing.TB, n int) *farm {
 		f.servers = append(f.servers, s)
 		address := fmt.Sprintf("10.76.%d.2", i)
 		d := quelltest.NewSSHD(t, f.dir, s.name, address, modeEnv+"=helper", prefixEnv+"="+prefix(t), "XDG_CACHE_HOME="+f.dir+"/cache")
+		f.home = d.Home
 		f.start(s, i, d.Argv)
 		fmt.Fprintf(&text, "  %s: {address: %s, key: %s, host_key: %q}\n", s.name, address, d.Login, d.HostKey)
 	}

@@ -14,12 +14,14 @@ type SSHD struct {
 	Argv    []string // the command that runs it, in the foreground; its log goes to standard error
 	HostKey string   // its own public key, as a line
 	Login   string   // the file of the private key that it accepts
+	Home    string   // where its logins find their files, of all in one folder
 }
 
 // NewSSHD writes keys and a configuration for an sshd called name, with its own
 // address ("10.0.0.2", "127.0.0.1:2222"), which sets env ("NAME=value") for
 // each login. All in one folder accept the same key. It needs the programs sshd
-// and ssh-keygen; the caller starts it where it needs it.
+// and ssh-keygen; the caller starts it where it needs it. Logins have a home of their own, since the
+// files of root's, which the shell reads, may do anything.
 func NewSSHD(t testing.TB, dir, name, address string, env ...string) *SSHD {
 	t.Helper()
 	program, err := exec.LookPath("sshd") // sshd must be called by its full path
@@ -29,7 +31,10 @@ func NewSSHD(t testing.TB, dir, name, address string, env ...string) *SSHD {
 	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd needs it (privilege separation)
 		t.Fatal(err)
 	}
-	s := &SSHD{Login: filepath.Join(dir, "login")}
+	s := &SSHD{Login: filepath.Join(dir, "login"), Home: filepath.Join(dir, "home")}
+	if err := os.MkdirAll(s.Home, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	sshKey(t, s.Login)
 	key := filepath.Join(dir, name)
 	s.HostKey = sshKey(t, key)
@@ -37,9 +42,7 @@ func NewSSHD(t testing.TB, dir, name, address string, env ...string) *SSHD {
 	s.Argv = []string{program, "-D", "-e", "-f", config}
 	text := fmt.Sprintf("HostKey %s\nAuthorizedKeysFile %s.pub\nPermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\nListenAddress %s\n",
 		key, s.Login, address)
-	if len(env) > 0 {
-		text += "SetEnv " + strings.Join(env, " ") + "\n"
-	}
+	text += "SetEnv HOME=" + s.Home + " " + strings.Join(env, " ") + "\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
