@@ -145,10 +145,11 @@ func FilterOf(n sample.SignalName) (Filter, bool) {
 }
 
 // Accepts reports whether a sample of the rule's signal may enter a spec, as far as the
-// sample itself shows. It may still be of an incident.
+// sample itself shows. It may still be of an incident. An infinite usage is none: in a sum it
+// would hide those of all other samples.
 func (r Filter) Accepts(flags sample.Flags, cpu, cost float32) bool {
-	c := float64(cost)
-	return flags&ExcludedFlags == 0 && c >= r.Least && c <= r.Most && float64(cpu) >= r.LeastCPU
+	c, usage := float64(cost), float64(cpu)
+	return flags&ExcludedFlags == 0 && c >= r.Least && c <= r.Most && usage >= r.LeastCPU && math.Abs(usage) <= math.MaxFloat32
 }
 
 // Self returns what a sample of the filter's signal cost by the task itself, in the cost's unit,

@@ -37,7 +37,7 @@ func (d Dialect) Specs(p spec.Params, revoked []store.Window, now sample.Millis)
 		"{now}", d.At(now), "{now_ms}", fmt.Sprint(int64(now)), "{now_hour}", fmt.Sprint(int64(now)/spec.HourMS), "{hour_ms}", fmt.Sprint(spec.HourMS),
 		"{sample_ms}", millis("s.ts"), "{newest_ms}", millis("newest"), "{stale_ms}", fmt.Sprint(p.StaleAfter.Milliseconds()),
 		"{min_samples}", fmt.Sprint(p.MinSamples), "{min_tasks}", fmt.Sprint(p.MinTasks),
-		"{log_weight}", decay(p), "{excluded_flags}", fmt.Sprint(int(spec.ExcludedFlags)), "{sample_filter}", d.sampleFilter(),
+		"{log_weight}", decay(p), "{excluded_flags}", fmt.Sprint(int(spec.ExcludedFlags)), "{sample_filter}", d.sampleFilter(), "{most_cpu}", double(math.MaxFloat32),
 		"{min_machines}", fmt.Sprint(p.MinMachines), "{revoked}", d.notRevoked(revoked), "{instance}", fmt.Sprintf(d.matches, "job", d.Quote(spec.InstancePattern)),
 		"{self}", d.self(),
 		"{votes}", fmt.Sprint(spec.Votes), "{outlying_part}", fmt.Sprint(spec.OutlyingPart), "{fence}", double(spec.Fence), "{mad_sigma}", double(spec.MADSigma), "{effect}", d.effect(),

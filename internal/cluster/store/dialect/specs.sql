@@ -7,7 +7,7 @@ WITH victims AS (
   FROM samples s
   ANTI JOIN victims i ON i.machine = s.machine AND i.task = s.task AND i.signal = s.signal AND s.ts >= i.began AND s.ts <= i.ended
   WHERE (s.flags & {excluded_flags}) = 0 AND s.ts <= {now}{revoked}
-    AND ({sample_filter})
+    AND abs(s.cpu) <= {most_cpu} AND ({sample_filter})
 ), tasks AS (
   SELECT job, platform, signal, variant, machine, count(*) AS n, sum(w) AS sw, sum(w * w) AS sw2,
          sum(w * cpu) AS swu, sum(w * cost) AS swc, sum(w * cost * cost) AS swcc, max(ts) AS newest,

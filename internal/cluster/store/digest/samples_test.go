@@ -47,3 +47,21 @@ func TestLongStretches(t *testing.T) {
 		t.Errorf("got %+v, want 7 tasks", got)
 	}
 }
+
+// TestAttackUsageThatIsNoNumber: an agent that reports an infinite usage spoils no digest. Each would
+// be found damaged and be computed again, to the same end: no job of the cluster would get a spec.
+func TestAttackUsageThatIsNoNumber(t *testing.T) {
+	b := newBench(t)
+	all := random(rand.New(rand.NewPCG(5, 6)), 3000)
+	for i := range all {
+		if i%100 == 0 {
+			all[i].Signal, all[i].Variant, all[i].CPU, all[i].Cost, all[i].Flags = sample.IO, "", float32(math.Inf(1-i%200)), 1, 0
+		}
+	}
+	all[50].Signal, all[50].Variant, all[50].CPU, all[50].Cost, all[50].Flags = sample.CPI, "", float32(math.Inf(1)), 1, 0
+	b.add(all)
+	b.check("infinite usage", all)
+	if got, _ := b.learn(); len(got) == 0 {
+		t.Error("no job has a spec")
+	}
+}
