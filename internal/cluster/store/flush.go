@@ -63,6 +63,10 @@ func (f *pendingCommit) clear(x *index) {
 // did happen. It is also the newest, since agents send in order.
 const ahead = time.Hour
 
+// furthest is the end of the year 9999, ms. An agent may report any number as a time, and no query
+// could read a column with one that the query engine cannot represent.
+const furthest = 253402300799999
+
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
 // caller may reuse the batch's memory when Add returns. Samples from the future get the
 // current time in the batch too, and names that are not UTF-8 their text forms
@@ -148,7 +152,7 @@ func textual(m *sample.Sample) (changed bool) {
 
 // withinRetention appends rows of a table to the gathered ones and returns their number. It
 // drops rows past the retention time. The times of a row from the future, which would never
-// expire, are moved so that the first becomes the current time.
+// expire, are moved so that the first becomes the current time. None is beyond furthest.
 func withinRetention[T any](s *Store, to []T, table string, rows []T, times func(*T) []*int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
 	newest, oldest := int64(now.Add(ahead)), int64(math.MinInt64)
@@ -171,6 +175,11 @@ func withinRetention[T any](s *Store, to []T, table string, rows []T, times func
 				}
 			}
 			s.stats.Redated++
+		}
+		for _, t := range ts {
+			if t != nil {
+				*t = min(max(*t, -furthest), furthest)
+			}
 		}
 		to = append(to, r)
 	}

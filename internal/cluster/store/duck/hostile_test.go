@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -245,5 +248,38 @@ func TestTheOuterFencesHold(t *testing.T) {
 	}
 	if _, err := runner.Query(t.Context(), b.job("SELECT * FROM read_text('/etc/passwd')")); err == nil {
 		t.Error("/etc/passwd was read")
+	}
+}
+
+// TestAttackTimesThatNoCalendarHas: an agent reports any number as a time of an incident or an action.
+// All incidents and actions can be queried still, those of others too.
+func TestAttackTimesThatNoCalendarHas(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	const far = 1 << 62
+	at, end := sample.At(start), int64(far)
+	inc := incident.Record{}
+	inc.Machine, inc.ID, inc.Updated, inc.Began, inc.Opened, inc.Closed = "m1", "i1", at, -far, math.MinInt64, math.MaxInt64-1
+	inc.Findings = []plan.Finding{{From: -far, Until: far}}
+	inc.Rounds = []*plan.Round{{ID: "c1", From: -far, Until: far, Ended: far}}
+	inc.Latest = &plan.Analysis{Analysed: far}
+	later := incident.Record{} // its times are moved with it
+	later.Machine, later.ID, later.Updated, later.Began = "m1", "i2", math.MaxInt64-1, math.MinInt64
+	batch := &store.Batch{Source: store.Source{Stream: "records", Machine: "m1"}, N: 1, Actions: []store.Action{{At: int64(at), Machine: "m1", Until: &end}}}
+	for _, r := range []*incident.Record{&inc, &later} {
+		if err := batch.AddIncident(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.add(t, batch)
+	for sql, want := range map[string]string{
+		"SELECT epoch_ms(began), epoch_ms(opened), epoch_ms(closed) FROM incidents WHERE id = 'i1'": "[-253402300799999,-253402300799999,253402300799999]",
+		"SELECT count(began) FROM incidents":                                                   "[2]",
+		"SELECT epoch_ms(began), epoch_ms(until), epoch_ms(ended) FROM rounds":                 "[-253402300799999,253402300799999,253402300799999]",
+		"SELECT epoch_ms(analysed), epoch_ms(named_from), epoch_ms(named_until) FROM suspects": "[253402300799999,-253402300799999,253402300799999]",
+		"SELECT epoch_ms(until) FROM actions":                                                  "[253402300799999]",
+	} {
+		if got := rows(b.ask(t, sql)); got != want {
+			t.Errorf("%s: %s, want %s", sql, got, want)
+		}
 	}
 }
