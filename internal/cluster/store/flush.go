@@ -70,7 +70,8 @@ const furthest = 253402300799999
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
 // caller may reuse the batch's memory when Add returns. Samples from the future get the
 // current time in the batch too, and names that are not UTF-8 their text forms
-// (sample.TaskName): no query could read a column that has them.
+// (sample.TaskName): no query could read a column that has them. The same is true of texts of the
+// audit log.
 func (s *Store) Add(b *Batch) bool {
 	now := sample.At(s.opt.Now())
 	oldest := sample.Millis(0)
@@ -123,7 +124,10 @@ func (s *Store) Add(b *Batch) bool {
 		return []*int64{&r.Updated, clone(&r.Analysed), clone(&r.NamedFrom), clone(&r.NamedUntil)}
 	})
 	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
-	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 { return []*int64{&r.At} })
+	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 {
+		r.text()
+		return []*int64{&r.At}
+	})
 	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
 	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) []*int64 { return []*int64{&r.At} })
 	f.spans = append(f.spans, p)
@@ -137,17 +141,26 @@ func textual(m *sample.Sample) (changed bool) {
 	if !utf8.ValidString(string(m.Task)) {
 		m.Task, changed = sample.TaskName(m.Task.Text()), true
 	}
-	text := func(s *string) {
-		if !utf8.ValidString(*s) {
-			*s, changed = strings.ToValidUTF8(*s, "\uFFFD"), true
-		}
+	for _, s := range [...]*string{&m.Machine, (*string)(&m.Job), (*string)(&m.Platform), (*string)(&m.Signal), &m.Variant} {
+		changed = asText(s) || changed
 	}
-	text(&m.Machine)
-	text((*string)(&m.Job))
-	text((*string)(&m.Platform))
-	text((*string)(&m.Signal))
-	text(&m.Variant)
 	return changed
+}
+
+// text makes an entry's texts UTF-8: a client of the bus may use any bytes as a subject.
+func (r *Audit) text() {
+	for _, s := range [...]*string{&r.Who, &r.From, &r.Scope, &r.What, &r.Target, &r.Why, &r.Outcome} {
+		asText(s)
+	}
+}
+
+// asText makes a string UTF-8, and reports whether it was not.
+func asText(s *string) (changed bool) {
+	if utf8.ValidString(*s) {
+		return false
+	}
+	*s = strings.ToValidUTF8(*s, "\uFFFD")
+	return true
 }
 
 // withinRetention appends rows of a table to the gathered ones and returns their number. It

@@ -283,3 +283,13 @@ func TestAttackTimesThatNoCalendarHas(t *testing.T) {
 		}
 	}
 }
+
+// TestAttackSubjectsOfAnyBytes: a client of the bus that publishes on a subject that is no UTF-8 is
+// refused, and the audit log with that subject can be read.
+func TestAttackSubjectsOfAnyBytes(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	b.add(t, &store.Batch{Audit: []store.Audit{{At: int64(sample.At(start)), Who: "agent.m1", What: "bus: publish", Target: "command.\xff\x1b", Outcome: "refused"}}})
+	if got, want := rows(b.ask(t, "SELECT who, target FROM audit")), "[\"agent.m1\",\"command.\ufffd\\u001b\"]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
