@@ -34,8 +34,10 @@ func Spark() Dialect {
 	return Dialect{"Spark", "unix_millis(%s)", "timestamp_millis(%s)", "(%s RLIKE %s)"}
 }
 
-// Quote returns a text as a literal.
+// Quote returns a text as a literal. U+FFFD stands for a zero byte: DuckDB takes a statement up to
+// the first.
 func (d Dialect) Quote(s string) string {
+	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
 	if d.Name == "Spark" { // in which a backslash escapes
 		s = strings.ReplaceAll(s, `\`, `\\`)
 		return "'" + strings.ReplaceAll(s, "'", `\'`) + "'"

@@ -293,3 +293,18 @@ func TestAttackSubjectsOfAnyBytes(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// TestAttackARunWithAZeroByte: an agent names its run with a zero byte. The table of machines, and each
+// query that has the word, works.
+func TestAttackARunWithAZeroByte(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	job := b.job("SELECT boot FROM machines WHERE machine = 'm1'")
+	job.Machines = []Machine{{Machine: "m1", Boot: "a\x00b", Stream: "samples", Batch: 1, LastSeen: sample.At(start)}}
+	a, err := b.runner.Query(t.Context(), job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := rows(a), "[\"a\ufffdb\"]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
