@@ -70,14 +70,22 @@ func (u *Uplink) readCredentials() {
 	u.unreadable.set(err)
 }
 
+// newKey is a key for which an agent asks for credentials.
+type newKey struct {
+	public string
+	seed   []byte
+}
+
 // renew has the server sign credentials for a new key, which does not leave this machine,
-// and replaces the file.
-func (u *Uplink) renew(ctx context.Context, f *credential.File) error {
-	public, seed, err := credential.NewKey()
-	if err != nil {
-		return err
+// and replaces the file. Until it is replaced, the server is asked for the same key: it may have
+// signed already, and gives credentials that are not due to no other.
+func (u *Uplink) renew(ctx context.Context, f *credential.File) (err error) {
+	if u.asks.public == "" {
+		if u.asks.public, u.asks.seed, err = credential.NewKey(); err != nil {
+			return err
+		}
 	}
-	ask, err := wire.Marshal(&wire.Renewal{Machine: u.machine, Key: public})
+	ask, err := wire.Marshal(&wire.Renewal{Machine: u.machine, Key: u.asks.public})
 	if err != nil {
 		return err
 	}
@@ -102,13 +110,14 @@ func (u *Uplink) renew(ctx context.Context, f *credential.File) error {
 	if r.Refused != "" {
 		return fmt.Errorf("renew credentials: the server refuses: %s", cut(r.Refused))
 	}
-	text, err := f.Renewed(r.Tokens, seed, time.Now())
+	text, err := f.Renewed(r.Tokens, u.asks.seed, time.Now())
 	if err != nil {
 		return err
 	}
 	if err := atomicfile.Write(u.options.Credentials, text, 0o600); err != nil {
 		return fmt.Errorf("renew credentials: %w", err)
 	}
+	u.asks = newKey{}
 	return nil
 }
 

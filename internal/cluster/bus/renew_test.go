@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,6 +113,71 @@ func TestEnrolment(t *testing.T) {
 		if _, err := a.Enrol("m1", c[0], c[1]); err == nil {
 			t.Errorf("enrolment for %s with a life of %s", c[0], c[1])
 		}
+	}
+}
+
+// TestRenewedAnswerIsLost: an agent whose answer was lost, after the server had recorded its new
+// credentials, gets them when it asks again.
+func TestRenewedAnswerIsLost(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	nc, asked := b.commands.link.nc, 0
+	if _, err := nc.Subscribe(wire.AllRenewals, func(m *nats.Msg) {
+		var ask wire.Renewal
+		answer := &wire.Renewed{Machine: "m1"}
+		err := wire.Unmarshal(m.Data, &ask)
+		if err == nil {
+			answer.Tokens, err = a.Renew(ask.Machine, ask.Key, time.Now())
+		}
+		if asked++; asked == 1 {
+			answer.Tokens = nil
+		}
+		if err != nil {
+			answer.Refused = err.Error()
+		}
+		data, err := wire.Marshal(answer)
+		if err == nil {
+			err = nc.Publish(wire.RenewedSubject("m1"), data)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m1.creds")
+	first, err := a.Enrol("m1", time.Hour, 90*24*time.Hour)
+	if err == nil {
+		err = os.WriteFile(path, first, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m1", Credentials: path}, Dir: t.TempDir(), MaxBytes: MinSpool, Decided: func(context.Context) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	quelltest.Until(t, "the first answer is of no use", func() bool { return u.renewing.get() != nil })
+	// It asks again in a minute.
+	quelltest.Until(t, "it gets its credentials", func() bool { return u.renew(t.Context(), u.credentials.Load()) == nil })
+	if f, err := credential.Load(path); err != nil || f.Enrols || time.Until(f.Expires) < 89*24*time.Hour {
+		t.Errorf("%+v, %v", f, err)
+	}
+	all, err := a.Issued()
+	if n := len(slices.DeleteFunc(all, func(i authority.Issued) bool { return i.Role != authority.Agent })); err != nil || n != 2 {
+		t.Errorf("%d are recorded, %v", n, err)
+	}
+	other, _, err := credential.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Renew("m1", other, time.Now()); !errors.Is(err, authority.ErrNotDue) {
+		t.Errorf("another machine with the same file: %v", err)
 	}
 }
 

@@ -55,6 +55,7 @@ type Uplink struct {
 	forged               atomic.Uint64
 	credentials          atomic.Pointer[credential.File] // as last read; nil: none
 	unreadable, renewing problem                         // of the file of credentials
+	asks                 newKey                          // for which credentials were asked and not received; of watchCredentials
 	cancel               context.CancelFunc
 	running              sync.WaitGroup
 	unencodable          atomic.Uint64

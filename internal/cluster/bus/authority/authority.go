@@ -181,7 +181,8 @@ func (a *Authority) issueNew(i Issued, ttl time.Duration) ([]byte, error) {
 var ErrNotDue = errors.New("the credentials are not due, or not renewable")
 
 // Renew signs credentials of a machine's agent for its new public key, if its newest ones
-// are due or signed by a former key. The caller knows that it is the machine that asks.
+// are due or signed by a former key. The answer may be lost, or the agent's disk full: if it asks
+// again for the same key it gets the same. The caller knows that it is the machine that asks.
 func (a *Authority) Renew(machine, public string, now time.Time) (tokens []string, err error) {
 	if !nkeys.IsValidPublicUserKey(public) {
 		return nil, errors.New("renew credentials: the key is not valid")
@@ -192,7 +193,7 @@ func (a *Authority) Renew(machine, public string, now time.Time) (tokens []strin
 	return tokens, a.Sync()
 }
 
-func (a *Authority) renew(machine, public string, now time.Time) ([]string, error) {
+func (a *Authority) renew(machine, public string, now time.Time) (tokens []string, err error) {
 	newest, err := a.newest()
 	if err != nil {
 		return nil, err
@@ -201,10 +202,13 @@ func (a *Authority) renew(machine, public string, now time.Time) ([]string, erro
 	switch {
 	case i.Renew == 0 || i.Expires <= now.Unix():
 		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
-	case !i.Enrol && i.By == a.signing.public() && !credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now):
+	case i.Enrol || i.By != a.signing.public() || credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now):
+		tokens, err = a.issue(Issued{Role: Agent, Name: machine, Key: public, Expires: now.Unix() + i.Renew, Renew: i.Renew})
+	case i.Key == public: // it is recorded already
+		tokens, err = a.signAll(&i)
+	default:
 		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
 	}
-	tokens, err := a.issue(Issued{Role: Agent, Name: machine, Key: public, Expires: now.Unix() + i.Renew, Renew: i.Renew})
 	if err != nil {
 		return nil, err
 	}
@@ -216,6 +220,14 @@ func (a *Authority) issue(i Issued) (tokens []string, err error) {
 	if i.Name == "" {
 		return nil, errors.New("issue credentials: they need a name")
 	}
+	if tokens, err = a.signAll(&i); err != nil {
+		return nil, err
+	}
+	return tokens, a.remember(i)
+}
+
+// signAll signs the JWTs of credentials, and sets when and by which key.
+func (a *Authority) signAll(i *Issued) (tokens []string, err error) {
 	allowed, err := permissions(i.Role, i.Name)
 	if err != nil {
 		return nil, err
@@ -244,7 +256,7 @@ func (a *Authority) issue(i Issued) (tokens []string, err error) {
 		}
 		tokens, i.At = append(tokens, token), c.IssuedAt
 	}
-	return tokens, a.remember(i)
+	return tokens, nil
 }
 
 // signer makes a key that signs commands. It is a separate one: a NATS server may have a
