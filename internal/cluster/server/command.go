@@ -52,7 +52,7 @@ func (s *Server) command(w http.ResponseWriter, r *request) error {
 
 // decide makes a command a decision and returns what machines have done about it, when all that
 // were heard of lately have said so, or the time for that is over. A single machine's refusal is
-// an error, and withdraws the decision.
+// an error, and withdraws the decision: what it had replaced stands again.
 func (s *Server) decide(ctx context.Context, who string, in *cluster.Command) (out cluster.Replies, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.answers)
 	defer cancel()
@@ -66,8 +66,10 @@ func (s *Server) decide(ctx context.Context, who string, in *cluster.Command) (o
 	}
 	said, end := s.states.watch()
 	defer end()
+	var replaced []command.Decision
 	revision, err := s.Decider.Decide(ctx, in.Machine, func(list []command.Decision) ([]command.Decision, error) {
 		next := command.Add(list, d)
+		replaced = slices.DeleteFunc(slices.Clone(list), func(old command.Decision) bool { return place(next, old.ID) >= 0 })
 		if in.Reset != nil && len(next) == len(list) {
 			return nil, &httpError{http.StatusNotFound, "no decision stands that would be reset: " + in.Object(), "see `quell decisions --cluster`"}
 		}
@@ -90,13 +92,32 @@ func (s *Server) decide(ctx context.Context, who string, in *cluster.Command) (o
 	slices.SortFunc(out.Replies, func(a, b cluster.Reply) int { return strings.Compare(a.Machine, b.Machine) })
 	out.Silent = append(out.Silent, slices.Sorted(maps.Keys(missing))...)
 	if answer := answers[in.Machine]; in.Machine != "" && answer != nil && !answer.Ok {
-		withdraw := command.Decide("", who, s.now(), command.Command{Reset: &command.Reset{Decision: d.ID}})
-		if _, err := s.Decider.Decide(context.WithoutCancel(ctx), in.Machine, func(list []command.Decision) ([]command.Decision, error) { return command.Add(list, withdraw), nil }); err != nil {
+		if _, err := s.Decider.Decide(context.WithoutCancel(ctx), in.Machine, func(list []command.Decision) ([]command.Decision, error) { return takenBack(list, &d, replaced), nil }); err != nil {
 			return out, &httpError{http.StatusBadGateway, err.Error(), "the machine has refused; see `quell decisions --cluster`"}
 		}
 		return out, &httpError{http.StatusConflict, printable.Text(answer.Message), ""}
 	}
 	return out, nil
+}
+
+// place returns where a decision is in a list, -1 if it is not.
+func place(list []command.Decision, id string) int {
+	return slices.IndexFunc(list, func(d command.Decision) bool { return d.ID == id })
+}
+
+// takenBack returns a list without a refused decision, and with those that it had replaced, before
+// the others as they are older. An uncap ends them all the same. If the list does not have the
+// decision any more, another one has taken its place, and theirs.
+func takenBack(list []command.Decision, refused *command.Decision, replaced []command.Decision) []command.Decision {
+	i := place(list, refused.ID)
+	if i < 0 {
+		return list
+	}
+	list = slices.Delete(slices.Clone(list), i, i+1)
+	if refused.Uncap != nil {
+		return list
+	}
+	return slices.Concat(replaced, list)
 }
 
 // gather waits until the missing machines have a revision, and removes those that do. It

@@ -84,6 +84,51 @@ func TestCommandToAll(t *testing.T) {
 	}
 }
 
+// TestRefusedCommandChangesNothing: a decision that its machine refuses is withdrawn, and what it had
+// taken the place of stands again; also if the machine has nothing to do. What an uncap had removed
+// stays removed, and what another operator has decided meanwhile stays.
+func TestRefusedCommandChangesNothing(t *testing.T) {
+	b := newBench(t, nil)
+	decide := func(answer *wire.Reply, c command.Command) error {
+		b.fake.replies = map[string]*wire.Reply{"m1": answer}
+		c.Why = "r"
+		_, err := b.decide(t.Context(), "anna", &cluster.Command{Machine: "m1", Command: c})
+		return err
+	}
+	limit := func(rate float64) command.Command {
+		return command.Command{Cap: &command.Cap{Target: command.Target{Task: "/a"}, Terms: command.Terms{Rate: rate, For: command.Duration(time.Hour)}}}
+	}
+	off := command.Command{Enforcement: &command.Enforcement{Mode: "off"}}
+	for _, c := range []command.Command{off, limit(0.5)} {
+		if err := decide(&wire.Reply{Ok: true}, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := slices.Clone(b.fake.standing["m1"])
+	for _, c := range []struct {
+		answer wire.Reply
+		command.Command
+	}{{wire.Reply{Message: "it is protected"}, limit(0.1)}, {wire.Reply{Message: "an operator has overruled it", None: true}, command.Command{Enforcement: &command.Enforcement{Mode: "on"}}}} {
+		if err := decide(&c.answer, c.Command); err == nil || err.Error() != c.answer.Message {
+			t.Errorf("%s: %v", c.answer.Message, err)
+		}
+		stands := map[string]bool{}
+		for _, d := range b.fake.standing["m1"] {
+			stands[d.ID] = true
+		}
+		if len(stands) != 2 || !stands[before[0].ID] || !stands[before[1].ID] {
+			t.Errorf("%s: %+v stand, want %+v", c.answer.Message, b.fake.standing["m1"], before)
+		}
+	}
+	if err := decide(&wire.Reply{Message: "nothing is capped", None: true}, command.Command{Uncap: &command.Target{Task: "/a"}}); err == nil || len(b.fake.standing["m1"]) != 1 {
+		t.Errorf("an uncap: %v, %+v", err, b.fake.standing["m1"])
+	}
+	another := command.Decide("another", "olga", b.now(), off)
+	if got := takenBack([]command.Decision{another}, &before[0], before); len(got) != 1 || got[0].ID != "another" {
+		t.Errorf("with another decision meanwhile: %+v", got)
+	}
+}
+
 // TestCommandsAtTheAPI: the server's API validates a command as all other entry points
 // do, with the same messages, and forwards a valid one unchanged.
 func TestCommandsAtTheAPI(t *testing.T) {
