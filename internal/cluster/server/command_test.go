@@ -291,6 +291,46 @@ func TestRollOut(t *testing.T) {
 	}
 }
 
+// late is a Decider whose list of what stands is late: another server has changed it.
+type late struct {
+	*fake
+	lists []command.Standing
+}
+
+func (l *late) Decisions() []command.Standing { return l.lists }
+
+// roll puts a roll-out that has reached all of its machines in force since the start.
+func (b *bench) roll() command.Decision {
+	d := command.Decide("x", "anna", b.now(), command.Command{Why: "r", Enforcement: &command.Enforcement{Mode: "on"}})
+	d.Rollout = &command.Rollout{Step: 1, Since: b.now(), Every: command.Duration(time.Minute), Below: math.MaxUint64}
+	b.fake.standing[""], b.fake.revision = []command.Decision{d}, 7
+	return d
+}
+
+// TestRollOutOfTwoServers: a server that has lost the lease and does not know it yet does not go on with
+// a roll-out that the next one has stopped.
+func TestRollOutOfTwoServers(t *testing.T) {
+	now, l := start, &late{}
+	b := newBench(t, func(p *Options) {
+		l.fake = p.Decider.(*fake)
+		p.Decider, p.Now = l, func() time.Time { return now }
+	})
+	stopped := b.roll()
+	l.lists = l.fake.Decisions()
+	r := *stopped.Rollout
+	r.Stopped = "3 caps did not help"
+	stopped.Rollout = &r
+	b.fake.standing[""] = []command.Decision{stopped}
+	now = now.Add(time.Hour)
+	b.fake.say(&wire.State{Machine: "m1", Mode: "on", All: 7})
+	if err := b.rollOut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.fake.standing[""][0].Rollout; got == nil || *got != r {
+		t.Errorf("%+v, want %+v", got, r)
+	}
+}
+
 // A machine has one row, however often its agent has restarted.
 func TestMachines(t *testing.T) {
 	b := newBench(t, nil)

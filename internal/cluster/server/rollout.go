@@ -63,8 +63,10 @@ func (s *Server) step(ctx context.Context, standing *command.Standing, d command
 	}
 	changed := false
 	_, err = s.Decider.Decide(ctx, "", func(list []command.Decision) ([]command.Decision, error) {
-		changed = slices.ContainsFunc(list, func(old command.Decision) bool { return old.ID == d.ID })
-		if !changed { // it was revoked meanwhile
+		changed = slices.ContainsFunc(list, func(old command.Decision) bool {
+			return old.ID == d.ID && old.Rollout != nil && *old.Rollout == *d.Rollout
+		})
+		if !changed { // it was revoked meanwhile, or another server that leads now has moved or stopped it
 			return list, nil
 		}
 		return command.Add(list, next), nil
