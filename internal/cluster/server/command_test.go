@@ -331,6 +331,30 @@ func TestRollOutOfTwoServers(t *testing.T) {
 	}
 }
 
+// TestRollOutAfterARestart: machines that a restarted server has not heard of since count: 9 of 10 of a
+// step's machines must have the decision.
+func TestRollOutAfterARestart(t *testing.T) {
+	now := start
+	b := newBench(t, func(p *Options) { p.Now = func() time.Time { return now } })
+	b.roll()
+	for _, m := range []string{"m1", "m2", "m3"} {
+		b.store.Add(&store.Batch{Source: store.Source{Stream: "samples", Machine: m, Boot: "b"}, N: 1, Samples: []sample.Sample{{TS: sample.At(start), Machine: m}}})
+	}
+	if err := b.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(2 * time.Minute)
+	for i, m := range []string{"m1", "m2", "m3"} {
+		b.fake.say(&wire.State{Machine: m, Mode: "on", All: 7})
+		if err := b.rollOut(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if moved := b.fake.standing[""][0].Rollout == nil; moved != (i == 2) {
+			t.Errorf("%d of 3 machines have it, and it went on: %v", i+1, moved)
+		}
+	}
+}
+
 // A machine has one row, however often its agent has restarted.
 func TestMachines(t *testing.T) {
 	b := newBench(t, nil)

@@ -80,15 +80,25 @@ func (s *Server) step(ctx context.Context, standing *command.Standing, d command
 	return s.Store.Flush()
 }
 
-// arrived reports whether enough machines of the step have the decision.
+// arrived reports whether enough machines of the step have the decision: of those that had been heard
+// of when it began or later, also before this server was started.
 func (s *Server) arrived(standing *command.Standing, d *command.Decision) bool {
 	now, all, have := s.now(), 0, 0
-	for machine, state := range s.states.all() {
+	states, machines := s.states.all(), map[string]bool{}
+	for machine := range states {
+		machines[machine] = true
+	}
+	for source, m := range s.Store.Marks() {
+		if (source.Stream == samplesStream || source.Stream == recordsStream) && m.At >= d.Rollout.Since.Add(-lately) {
+			machines[source.Machine] = true
+		}
+	}
+	for machine := range machines {
 		if !d.Rollout.Includes(d.ID, machine) {
 			continue
 		}
 		all++
-		if now.Sub(state.at) <= lately && has(state.State, "", standing.Revision) {
+		if state, known := states[machine]; known && now.Sub(state.at) <= lately && has(state.State, "", standing.Revision) {
 			have++
 		}
 	}
