@@ -314,20 +314,22 @@ func (s *decider) update(ctx context.Context, state *wire.State) error {
 
 func unchanged(list []command.Decision) ([]command.Decision, error) { return list, nil }
 
-// refresh signs again what was signed long ago, without what has ended. It removes machines'
-// documents in which nothing has stood for as long as an old one could be received.
+// refresh signs again what was signed long ago, or by a clock that was ahead and was set back since,
+// without what has ended: agents refuse both. It removes machines' documents in which nothing has
+// stood for as long as an old one could be received.
 func (s *decider) refresh(ctx context.Context, now time.Time) error {
+	ahead := func(d *document) bool { return d.Signed > now.Add(maxAhead).UnixMilli() }
 	s.mu.Lock()
 	var due []*document
 	for _, d := range s.current {
-		if now.UnixMilli()-d.Signed >= signAgain.Milliseconds() {
+		if now.UnixMilli()-d.Signed >= signAgain.Milliseconds() || ahead(d) {
 			due = append(due, d)
 		}
 	}
 	s.mu.Unlock()
 	var errs []error
 	for _, d := range due {
-		if d.Machine != "" && len(d.decisions(now)) == 0 {
+		if d.Machine != "" && len(d.decisions(now)) == 0 && !ahead(d) {
 			if now.UnixMilli() > d.Fresh {
 				errs = append(errs, s.remove(ctx, d))
 			}

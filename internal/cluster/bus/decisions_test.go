@@ -436,6 +436,30 @@ func TestDecisionsAreSignedAgain(t *testing.T) {
 	})
 }
 
+// TestDecisionsSignedByAClockThatWasAhead: when the server's clock is set back, what it has signed is
+// signed again, also that a cap was revoked: agents refuse what comes from the future.
+func TestDecisionsSignedByAClockThatWasAhead(t *testing.T) {
+	a := newAuthority(t)
+	b := serveDecisions(t, openBus(t, a, serveHere(t, a), 1))
+	b.add(t, "", decision("mode", 0, off()))
+	b.add(t, "m", decision("own", 0, capping("web", time.Hour)))
+	if _, err := b.Decide(patient(t), "m", func([]command.Decision) ([]command.Decision, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	before := b.Decisions()
+	if err := b.commands.refresh(patient(t), time.Now().Add(-maxAhead/2)); err != nil || b.Decisions()[0].Revision != before[0].Revision {
+		t.Errorf("agents accept that: %+v, %v", b.Decisions(), err)
+	}
+	if err := b.commands.refresh(patient(t), time.Now().Add(-2*maxAhead)); err != nil {
+		t.Fatal(err)
+	}
+	for i, after := range b.Decisions() {
+		if after.Revision <= before[i].Revision || len(after.List) != len(before[i].List) {
+			t.Errorf("%+v, before %+v", after, before[i])
+		}
+	}
+}
+
 // BenchmarkDecisionReachesAgents reports the time from when a server decides something for all
 // until the last of its agents' connections has it, and fails if that is over 10 s: stored in
 // the bucket, signed, sent, read off the socket and decoded. It uses real TCP connections, as
