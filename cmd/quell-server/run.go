@@ -45,13 +45,7 @@ func openStore(ctx context.Context, c *config.Server) (*store.Store, error) {
 	if err != nil {
 		return nil, daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
-	keep := map[string]time.Duration{store.Samples: c.Store.KeepSamples}
-	for _, t := range store.Tables() {
-		if t != store.Samples {
-			keep[t] = c.Store.KeepRecords
-		}
-	}
-	o := store.Options{Keep: keep}
+	o := store.Options{Keep: keeping(c)}
 	if s := c.Store.S3; s.Bucket != "" {
 		b, err := s3.Open(ctx, s3.Options{Bucket: s.Bucket, Prefix: s.Prefix, Endpoint: s.Endpoint, Region: s.Region})
 		if err != nil {
@@ -64,6 +58,22 @@ func openStore(ctx context.Context, c *config.Server) (*store.Store, error) {
 		return nil, lockedError{err}
 	}
 	return st, err
+}
+
+// keeping is how long the store keeps the rows of each table. Revocations stay: one without an end holds
+// until it is lifted, and the machine that it is about may go on with what it did.
+func keeping(c *config.Server) map[string]time.Duration {
+	keep := map[string]time.Duration{}
+	for _, t := range store.Tables() {
+		switch t {
+		case store.Samples:
+			keep[t] = c.Store.KeepSamples
+		case store.Revocations:
+		default:
+			keep[t] = c.Store.KeepRecords
+		}
+	}
+	return keep
 }
 
 // lockedError adds a remedy to the error that another server uses the store.

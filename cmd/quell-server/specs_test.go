@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -91,4 +93,29 @@ func TestSpecsOfALyingMachine(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	check("after the revocation is lifted")
+}
+
+// TestRevocationsStay: a revocation without an end holds until it is lifted, also when records of its
+// age are removed.
+func TestRevocationsStay(t *testing.T) {
+	c, now := config.DefaultServer(), time.Now()
+	s, err := store.Open(t.TempDir(), store.Options{Keep: keeping(&c), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	at := now.UnixMilli()
+	s.Add(&store.Batch{Revocations: []store.Revocation{{At: at, Machine: "host-17", By: "olga", Why: "x"}}, Audit: []store.Audit{{At: at, Who: "olga"}}})
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(2 * c.Store.KeepRecords)
+	if err := s.Retain(); err != nil {
+		t.Fatal(err)
+	}
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	if revoked, audit := sn.Files(store.Revocations), sn.Files(store.AuditLog); len(revoked) != 1 || len(audit) != 0 {
+		t.Errorf("there are still %q and %q", revoked, audit)
+	}
 }
