@@ -2,10 +2,12 @@ package store
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -140,4 +142,43 @@ func ingestUntilKilled(t *testing.T, dir string, acked uint64, lines int, rng *r
 		t.Fatalf("ingest: %s", errs.String())
 	}
 	return acked
+}
+
+// TestACommitThatCouldNotBeRemoved: storage has not removed one of the commits that a checkpoint
+// replaces. A store that is opened, and one that is open in another server, read the others.
+func TestACommitThatCouldNotBeRemoved(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name string, v any) {
+		t.Helper()
+		text, err := json.Marshal(v)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, logDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []uint64{1, 101} {
+		put(commitName(left), &commit{Generation: left, Add: []Segment{{File: "samples/left"}}})
+	}
+	for n := uint64(everyCommits); n <= 2*everyCommits+2; n++ {
+		put(commitName(n), &commit{Generation: n})
+	}
+	put(checkpointName(everyCommits), &checkpoint{Generation: everyCommits})
+	put(checkpointName(2*everyCommits), &checkpoint{Generation: 2 * everyCommits, Segments: []Segment{{File: "samples/good"}}})
+	for _, from := range []uint64{0, 100, everyCommits - 1, everyCommits + 7, 2 * everyCommits} {
+		old := newState()
+		old.Generation = from
+		got, read, err := readLog(t.Context(), folder{dir}, old)
+		if err != nil || got.Generation != 2*everyCommits+2 {
+			t.Errorf("from %d: %d, %v", from, got.Generation, err)
+		}
+		// What leads on from a state is read one by one: a server looks for its own commits there.
+		if each := from >= everyCommits-1; each != (len(read) == int(2*everyCommits+2-from)) || each == (len(got.Segments) == 1) {
+			t.Errorf("from %d: %d were read, %v", from, len(read), got.Segments)
+		}
+	}
 }

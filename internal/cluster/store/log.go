@@ -90,8 +90,7 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) 
 	}
 	slices.Sort(found)
 	s := old.clone()
-	// If the next commit still exists, the commits lead on from the state.
-	if _, next := slices.BinarySearch(found, s.Generation+1); from > s.Generation && !next {
+	if from > s.Generation && !leads(found, s.Generation+1, from) {
 		if s, err = readCheckpoint(ctx, b, from); err != nil {
 			return old, nil, err
 		}
@@ -112,6 +111,14 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) 
 		read = append(read, c)
 	}
 	return s, read, nil
+}
+
+// leads reports whether commits lead on from a state to a checkpoint: sorted numbers have all from one
+// to another. Of those that a checkpoint replaces, one may be left that could not be removed.
+func leads(found []uint64, first, last uint64) bool {
+	i, next := slices.BinarySearch(found, first)
+	n := last - first
+	return next && n < uint64(len(found)-i) && found[i+int(n)] == last
 }
 
 func readCheckpoint(ctx context.Context, b Bucket, n uint64) (state, error) {
