@@ -30,6 +30,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/format/printable"
 )
 
 const (
@@ -173,9 +174,10 @@ func (e *Evictor) asked(r *incident.Record) (q request, ok bool) {
 				helped++
 			}
 		}
-		if helped >= e.Config.After {
-			return request{notify.Clip(r.Machine), notify.Clip(string(s.Name)), notify.JobOf(&s.Task), notify.Clip(s.Path()), notify.Clip(string(r.Victim.Name)), notify.JobOf(&r.Victim),
-				notify.Clip(r.ID), helped}, true
+		// What is restarted goes by these: they are not cut.
+		task, path := printable.Text(string(s.Name)), printable.Text(s.Path())
+		if helped >= e.Config.After && max(len(task), len(path)) <= command.MaxName {
+			return request{notify.Clip(r.Machine), task, notify.JobOf(&s.Task), path, notify.Clip(string(r.Victim.Name)), notify.JobOf(&r.Victim), notify.Clip(r.ID), helped}, true
 		}
 	}
 	return q, false

@@ -284,7 +284,21 @@ func TestTheOperatorsProgram(t *testing.T) {
 	if want := `{"machine":"m1","task":"/batch/encode","job":"encode\\x1b[31m","path":"/batch/encode","victim":"shop/web-0/app","victim_job":"shop/web/app","incident":"inc-1","helped_caps":3}`; err != nil || string(text) != want {
 		t.Errorf("%v, the program read\n%s\nwant\n%s", err, text, want)
 	}
-	r := start(t, nil, nil)
+	// It goes by the task's whole name and path, however long.
+	long := "/machine.slice/" + strings.Repeat(`x\x2d`, 100) + ".scope"
+	r := start(t, nil, func(x *config.ServerEvict) { x.Hook = script("cat >" + dir + "/long") })
+	r.Incident(persistent(t, long, "encode", nil))
+	var q request
+	if got := r.outcome(t); got != "done by the program evict.hook" {
+		t.Error(got)
+	}
+	if text, err = os.ReadFile(filepath.Join(dir, "long")); err == nil {
+		err = json.Unmarshal(text, &q)
+	}
+	if err != nil || q.Task != long || q.Path != long {
+		t.Errorf("%v, the program read %s", err, text)
+	}
+	r = start(t, nil, nil)
 	r.Incident(persistent(t, "/batch/encode", "encode", nil))
 	if got := r.outcome(t); got != "refused: it is no pod, and no evict.hook is configured" {
 		t.Error(got)
