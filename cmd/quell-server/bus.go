@@ -186,6 +186,8 @@ func (f *feed) Next(ctx context.Context) ([]store.Batch, error) {
 			sender := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 			f.refused(embedded.Refusal{Client: string(authority.Agent) + "." + sender, Operation: "publish", Subject: m.Subject, Reason: "the message was dropped: " + bad.Error()})
 			b = store.Batch{Source: store.Source{Stream: string(f.name)}, Seq: m.Seq}
+		} else {
+			b.Bytes = len(m.Data)
 		}
 		f.batches = append(f.batches, b)
 	}

@@ -148,6 +148,37 @@ func TestReadingGoesOnBesideACommit(t *testing.T) {
 	}
 }
 
+// TestAttackLargeMessages: what waits to be committed is bounded by its size too: a message of 1 MB may
+// have one sample, or one record.
+func TestAttackLargeMessages(t *testing.T) {
+	f := &stream{}
+	for i := range uint64(60) {
+		f.batches = append(f.batches, store.Batch{Source: store.Source{Stream: "records", Machine: "m"}, N: i + 1, Seq: i + 1, Bytes: 100_000,
+			Actions: []store.Action{{At: int64(sample.At(start)), Machine: "m"}}})
+	}
+	b := newBench(t, func(p *Options) {
+		p.Feeds = []Feed{f}
+		p.Config.Store.Flush, p.Config.Store.MaxPending = time.Minute, 1000
+	})
+	for i, want := range []bool{false, true} {
+		b.store.Add(&store.Batch{Bytes: 1000 * sampleBytes / 2})
+		if got := b.behind(1); got != want {
+			t.Errorf("after %d: %v", i+1, got)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	quelltest.Until(t, "all is stored, before the minute is over", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 60 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if b.behind(1) || b.store.PendingBytes() != 0 {
+		t.Errorf("%d bytes wait, and all is stored", b.store.PendingBytes())
+	}
+}
+
 // TestAFeedBeginsAnew: a feed that restarts, as after a power cut of its server, returns
 // messages with lower numbers than before: they are stored and marked as Done as usual.
 func TestAFeedBeginsAnew(t *testing.T) {

@@ -115,12 +115,12 @@ func (s *Server) ingest(ctx context.Context, f Feed) {
 		case <-flush.C:
 			t.commit(ctx)
 		default:
-			if s.Store.Pending() >= s.Config.Store.MaxPending {
+			if s.behind(1) {
 				t.commit(ctx)
 			}
 		}
 		// If commits cannot keep up, no more is read: agents keep it.
-		for s.Store.Pending() >= 2*s.Config.Store.MaxPending && ctx.Err() == nil {
+		for s.behind(2) && ctx.Err() == nil {
 			t.commit(ctx)
 			select {
 			case <-ctx.Done():
@@ -130,6 +130,16 @@ func (s *Server) ingest(ctx context.Context, f Feed) {
 			}
 		}
 	}
+}
+
+// sampleBytes is more than a sample takes in an agent's message.
+const sampleBytes = 128
+
+// behind reports whether so many times store.max_pending samples wait to be committed, or messages of
+// that size: a record, or a sample with long names, may take as much as 10,000 samples.
+func (s *Server) behind(times int) bool {
+	most := times * s.Config.Store.MaxPending
+	return s.Store.Pending() >= most || s.Store.PendingBytes() >= int64(most)*sampleBytes
 }
 
 // Add stores a batch, and tells its contents to the watchers and to the followers of events.

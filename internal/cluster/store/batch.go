@@ -26,6 +26,8 @@ type Batch struct {
 	N uint64
 	// Seq is the message's sequence number in its stream, 0 if it came by no stream
 	Seq uint64
+	// Bytes is the size of the message, about what the contents take in memory; 0: not known.
+	Bytes int
 	// Shape is equal for two batches of a machine only if their samples have, one by one, the
 	// same names and classes; 0: not known.
 	Shape       uint64

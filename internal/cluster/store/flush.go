@@ -33,6 +33,7 @@ type pendingCommit struct {
 	revoked   []Revocation
 	marks     map[Source]Mark
 	spans     []span
+	bytes     int64  // of the messages
 	id        string // commit ID, set when writing starts
 }
 
@@ -54,7 +55,7 @@ func (f *pendingCommit) clear(x *index) {
 	f.known = seriesTable{}
 	f.incidents, f.rounds, f.suspects, f.actions, f.audit, f.specs, f.revoked = nil, nil, nil, nil, nil, nil, nil
 	clear(f.marks)
-	f.spans, f.id = f.spans[:0], ""
+	f.spans, f.bytes, f.id = f.spans[:0], 0, ""
 }
 
 // ahead is how far in the future a sample or a record may lie. A machine with a wrong
@@ -130,7 +131,7 @@ func (s *Store) Add(b *Batch) bool {
 	})
 	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
 	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) []*int64 { return []*int64{&r.At} })
-	f.spans = append(f.spans, p)
+	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)
 	s.stats.Records += uint64(p.incidents + p.rounds + p.suspects + p.actions + p.audit + p.specs + p.revoked)
 	s.stats.Batches++
 	return true
@@ -237,6 +238,7 @@ func (s *Store) Flush() error {
 		if !again {
 			f = s.next
 			if f.empty() {
+				f.bytes = 0 // nothing of the messages was kept
 				s.mu.Unlock()
 				return nil
 			}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,5 +52,21 @@ func TestAttackManyRuns(t *testing.T) {
 	}
 	if _, newest := s.state.Marks[Source{"samples", "m1", fmt.Sprint("run", 3*maxRuns-1)}]; !newest {
 		t.Error("the newest is not among them")
+	}
+}
+
+// TestAttackLongNames: an agent names a new task with each sample, at length. What is remembered of
+// series is dropped when it is large, and not after an hour only.
+func TestAttackLongNames(t *testing.T) {
+	x := newIndex(0)
+	long := strings.Repeat("x", 1<<20)
+	for i := range indexBytes >> 20 {
+		if x.old(1) {
+			t.Fatalf("it is dropped after %d names", i)
+		}
+		x.number(0, &sample.Sample{Task: sample.TaskName(fmt.Sprint(i, long))})
+	}
+	if !x.old(1) {
+		t.Errorf("%d bytes are remembered", x.size)
 	}
 }

@@ -87,6 +87,7 @@ type index struct {
 	after   []uint32              // by number, the series that followed it
 	places  map[string]uint32     // of texts, each once; not of tasks, which are as many as the series
 	text    strings.Builder       // memory for texts
+	size    int                   // bytes of texts
 	batches map[string]*lastBatch // by machine
 
 	// sorted has the numbers in the order of files. It belongs to the committing
@@ -95,10 +96,12 @@ type index struct {
 	born   sample.Millis
 }
 
-// An index is replaced when it is an hour old or very large, because tasks come and go.
+// An index is replaced when it is an hour old or very large, because tasks come and go, and because
+// an agent can report a new task with each sample.
 const (
-	indexAge = hourMS
-	indexMax = 8 << 20
+	indexAge   = hourMS
+	indexMax   = 8 << 20   // series
+	indexBytes = 128 << 20 // of texts: those of a million tasks
 )
 
 // textRoom is the size of the memory blocks that texts share.
@@ -109,7 +112,9 @@ func newIndex(now sample.Millis) *index {
 		older: make([]uint32, 1), seriesTable: seriesTable{series: make([]series, 1), texts: make([]string, 1)}, after: make([]uint32, 1), born: now}
 }
 
-func (x *index) old(now sample.Millis) bool { return now-x.born > indexAge || len(x.series) > indexMax }
+func (x *index) old(now sample.Millis) bool {
+	return now-x.born > indexAge || len(x.series) > indexMax || x.size > indexBytes
+}
 
 // number returns the number of a sample's series; before is the previous sample's series.
 func (x *index) number(before uint32, s *sample.Sample) uint32 {
@@ -166,6 +171,7 @@ func (x *index) keep(s string) uint32 {
 		x.text.Grow(max(textRoom, len(s)))
 	}
 	x.text.WriteString(s)
+	x.size += len(s)
 	all := x.text.String()
 	x.texts = append(x.texts, all[len(all)-len(s):])
 	return uint32(len(x.texts) - 1)

@@ -316,6 +316,17 @@ func (s *Store) Pending() int {
 	return s.pending()
 }
 
+// PendingBytes is the size of the messages with them.
+func (s *Store) PendingBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.next.bytes
+	if s.writing != nil {
+		n += s.writing.bytes
+	}
+	return n
+}
+
 func (s *Store) pending() int {
 	n := s.next.size()
 	if s.writing != nil {

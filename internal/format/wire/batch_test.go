@@ -201,6 +201,9 @@ func TestBatchRefused(t *testing.T) {
 		"no rows": func(c *wire.Columns) {
 			*c = wire.Columns{Version: c.Version, Type: c.Type, Machine: "m", Boot: "b", N: 1 << 60}
 		},
+		"a name past the bound": func(c *wire.Columns) {
+			c.Text, c.Lengths = append(c.Text, make([]byte, 4097)...), append(c.Lengths, 4097)
+		},
 		"no type":                    func(c *wire.Columns) { c.Type = 0 },
 		"another type":               func(c *wire.Columns) { c.Type = wire.Type_TYPE_SPECS },
 		"an old version":             func(c *wire.Columns) { c.Version = 1 },

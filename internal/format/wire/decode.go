@@ -102,8 +102,11 @@ func (c *columns) names() ([]string, error) {
 	text := unsafe.String(unsafe.SliceData(c.text), len(c.text)) // data does not change, by the contract of Decode
 	c.strings = c.strings[:0]
 	for _, n := range c.lengths {
-		if uint64(n) > uint64(len(text)) {
+		switch {
+		case uint64(n) > uint64(len(text)):
 			return nil, errors.New("the dictionary is longer than its text")
+		case n > maxName:
+			return nil, fmt.Errorf("a name has %d bytes: want at most %d", n, maxName)
 		}
 		c.strings = append(c.strings, text[:n])
 		text = text[n:]
