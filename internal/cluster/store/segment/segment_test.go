@@ -387,3 +387,22 @@ func TestReaderAlignsPages(t *testing.T) {
 		t.Errorf("%d rows of %d in %d blocks", at, len(all), blocks)
 	}
 }
+
+// TestAttackLongNamesInARowGroup: a row group has only so many bytes of names, which its writer and a
+// merge hold in memory.
+func TestAttackLongNamesInARowGroup(t *testing.T) {
+	w := small(t)
+	w.groupRows, w.groupText = groupRows, 4096
+	var all []sample.Sample
+	for i := range 40 {
+		s := sample.Sample{TS: 1_790_000_000_000, Machine: "m", Job: "j", Task: sample.TaskName(fmt.Sprintf("/%02d%s", i, strings.Repeat("x", 1000))), Platform: "p", Signal: sample.CPI, Class: sample.Batch, CPU: 1, Cost: 1, Coverage: 1}
+		all = append(all, s, s)
+	}
+	file := write(t, w, all)
+	if n := len(input(t, "f", file).File.RowGroups()); n < 8 {
+		t.Errorf("40 names of 1 kB are in %d row groups", n)
+	}
+	if diff := gocmp.Diff(all, read(t, file), equal); diff != "" {
+		t.Error(diff)
+	}
+}

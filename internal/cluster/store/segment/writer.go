@@ -20,6 +20,9 @@ const (
 	// groupRows bounds a row group and thus the memory of a Writer and, per file, of a
 	// merge: some 5 MB and the names. Readers skip whole row groups.
 	groupRows = 1 << 17
+	// groupText bounds its names, bytes: those of most groups have some MB. An agent may report a
+	// new name of a page's length with each sample.
+	groupText = 32 << 20
 	// pageRows is the number of rows in all pages of a row group but the last: a merge
 	// holds that many of each file.
 	pageRows = 1 << 15
@@ -38,8 +41,8 @@ type Writer struct {
 	at     int64 // in the file
 	err    error
 	layout *layout
-	// groupRows and pageRows are the constants; tests have smaller ones.
-	groupRows, pageRows int
+	// groupRows, groupText and pageRows are the constants; tests have smaller ones.
+	groupRows, groupText, pageRows int
 
 	group  group
 	series Series       // of the next samples
@@ -90,7 +93,7 @@ func NewWriter() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{layout: l, groupRows: groupRows, pageRows: pageRows, codec: codec}
+	w := &Writer{layout: l, groupRows: groupRows, groupText: groupText, pageRows: pageRows, codec: codec}
 	for i := range w.group.names {
 		w.group.names[i].places = map[string]int32{}
 	}
@@ -135,7 +138,7 @@ func (w *Writer) put(b []byte) {
 
 // Series sets the series of the next samples.
 func (w *Writer) Series(s *Series) {
-	if len(w.group.ts) == w.groupRows { // else its names would be in a group without its rows
+	if len(w.group.ts) == w.groupRows || w.group.text() > w.groupText { // else its names would be in a group without its rows
 		w.flush()
 	}
 	w.series = *s
@@ -229,6 +232,14 @@ type group struct {
 	extras    [][]float64 // by sample.Extra; NaN if missing; shorter than ts: NaN from there on
 	names     [texts]names
 	runs      []run
+}
+
+// text is the size of the names.
+func (g *group) text() (n int) {
+	for i := range g.names {
+		n += len(g.names[i].text)
+	}
+	return n
 }
 
 // run is a number of consecutive rows of one series, given by its indices in the
