@@ -109,6 +109,12 @@ func ParseColumns(name string, text []byte) (*Columns, error) {
 // units are the units of time in seconds.
 var units = map[string]float64{"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
+// counted is whose counters a row has: tasks of the same name may be on several machines.
+type counted struct {
+	machine string
+	task    sample.TaskName
+}
+
 // mapped reads a CSV by a column map.
 type mapped struct {
 	trace.Contents
@@ -116,13 +122,13 @@ type mapped struct {
 	c      *Columns
 	at     map[string]int // columns of the header
 	fields [][]byte
-	before map[sample.TaskName]reading
+	before map[counted]reading
 	names  trace.Names
 	err    error // of the row that is parsed
 }
 
 func newMapped(r io.Reader, c *Columns) (Reader, error) {
-	m := &mapped{rows: trace.NewRows(r, c.Separator[0]), c: c, before: map[sample.TaskName]reading{}, names: trace.Names{}}
+	m := &mapped{rows: trace.NewRows(r, c.Separator[0]), c: c, before: map[counted]reading{}, names: trace.Names{}}
 	if !c.Header {
 		return m, nil
 	}
@@ -205,8 +211,9 @@ func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 	if m.err != nil {
 		return false, m.err
 	}
-	prev, known := m.before[s.Task]
-	m.before[s.Task] = now
+	of := counted{s.Machine, s.Task}
+	prev, known := m.before[of]
+	m.before[of] = now
 	if !known || !now.since(prev, s) {
 		return false, nil
 	}

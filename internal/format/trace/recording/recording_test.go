@@ -237,6 +237,15 @@ func TestMappedCounters(t *testing.T) {
 	}
 }
 
+// TestCountersOfTwoMachines: a task of the same name on another machine has counters of its own.
+func TestCountersOfTwoMachines(t *testing.T) {
+	got, _ := mappedBy(t, "cgroup-counters", "ts_s,machine,cgroup,id,cycles,instructions,cpu_usage_ns\n"+
+		"1,m1,/a,7,100,50,0\n1,m2,/a,7,9000,9000,0\n2,m1,/a,7,400,150,500000000\n2,m2,/a,7,9200,9100,1000000000\n")
+	if len(got) != 2 || got[0].Machine != "m1" || got[0].Cost != 3 || got[0].CPU != 0.5 || got[1].Machine != "m2" || got[1].Cost != 2 || got[1].CPU != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestParseColumns(t *testing.T) {
 	_, err := ParseColumns("m.yaml", []byte("ts: {column: a, unit: h}\ntask: {colum: b}\ncounters: true\ncost: {column: c}\nseparator: '||'\n"))
 	for _, want := range []string{"m.yaml:1: ts.unit", "m.yaml:2: task.colum", "task: nothing", "cpu: nothing", "cost.per", "separator"} {
