@@ -82,6 +82,13 @@ func firing(r *incident.Record, s *detect.Suspect, link string, now time.Time) *
 	return e
 }
 
+// lapsed is the end of what was told by an event, of whose incident nothing was heard for long.
+func (e Event) lapsed(now time.Time) *Event {
+	e.Event, e.Closed, e.Advice, e.LeftOut = "resolved", now.UTC(), "", 0
+	e.Text = fmt.Sprintf("%s on %s: it is not known whether %s still slows it, since nothing was heard of it for %s", e.Victim.Job, e.Machine, e.Suspect.Job, sample.Duration(late))
+	return &e
+}
+
 // resolved is the end of what was told by an event.
 func (e Event) resolved(r *incident.Record, now time.Time) *Event {
 	e.Event, e.Closed, e.Outcome, e.Advice, e.LeftOut = "resolved", now.UTC(), Clip(string(r.Outcome)), "", 0

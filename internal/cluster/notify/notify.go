@@ -143,7 +143,7 @@ func (n *Notifier) activeOf(machine string) (all int) {
 }
 
 // forget drops what no longer matters: cool-downs that are over, once there are many, and
-// incidents that their agents have not spoken of for long.
+// incidents that their agents have not spoken of for long, which ends what was notified of them.
 func (n *Notifier) forget(now time.Time) {
 	if len(n.pairs) >= mostPairs {
 		for k, p := range n.pairs {
@@ -155,6 +155,7 @@ func (n *Notifier) forget(now time.Time) {
 	for id, a := range n.active {
 		if now.Sub(a.seen) > late {
 			delete(n.active, id)
+			n.send(a.lapsed(now))
 		}
 	}
 }
@@ -186,9 +187,26 @@ func (n *Notifier) fires() (all []*Event) {
 	return all
 }
 
+// lapse ends from time to time what nothing was heard of for long, until ctx ends.
+func (n *Notifier) lapse(ctx context.Context) {
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		n.mu.Lock()
+		n.forget(n.Now())
+		n.mu.Unlock()
+	}
+}
+
 // Run sends until ctx ends.
 func (n *Notifier) Run(ctx context.Context) {
 	var all sync.WaitGroup
+	all.Go(func() { n.lapse(ctx) })
 	for _, r := range n.receivers {
 		defer r.client.CloseIdleConnections()
 		all.Go(func() { r.queue.Run(ctx, r.deliver) })

@@ -275,6 +275,9 @@ func TestAnAlertIsRepeated(t *testing.T) {
 		}
 		<-time.After(late + 2*again)
 		synctest.Wait()
+		if hook := f.take("hook"); len(hook) != 1 || !strings.Contains(hook[0], `"event":"resolved"`) || !strings.Contains(hook[0], "nothing was heard of it for 1h") {
+			t.Errorf("at the end: %q", hook)
+		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if len(n.active) != 0 {
