@@ -4,9 +4,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
+	gocmp "github.com/google/go-cmp/cmp"
+
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/core/spec"
 )
 
 // TestZerosAreNoDamage: a machine whose tasks never waited for themselves has a mean of 0. A sum of
@@ -63,5 +67,37 @@ func TestAttackUsageThatIsNoNumber(t *testing.T) {
 	b.check("infinite usage", all)
 	if got, _ := b.learn(); len(got) == 0 {
 		t.Error("no job has a spec")
+	}
+}
+
+// TestAttackAVariantForEachSample: a machine that reports another variant with each sample of a job takes
+// no memory for each, and does not keep others from teaching what the job costs.
+func TestAttackAVariantForEachSample(t *testing.T) {
+	b := newBench(t)
+	r := rand.New(rand.NewPCG(7, 8))
+	var all []sample.Sample
+	honest := func(i int, machine string) sample.Sample {
+		return sample.Sample{TS: sample.At(start) + sample.Millis(i*10_000), Machine: machine, Job: "j", Task: "/b", Platform: "p", Signal: sample.CPI, Variant: "v", CPU: 1, Cost: 1 + r.Float32(), Coverage: 1}
+	}
+	for i := range 100 {
+		for m := range 3 {
+			all = append(all, honest(i, fmt.Sprint("m", m)))
+		}
+	}
+	want := naive(all, nil, b.params, b.now)
+	for i := range 3000 {
+		s := honest(i%100, "liar")
+		s.Task, s.Variant = "/a", fmt.Sprint("made-up-", i)
+		all = append(all, s)
+	}
+	b.add(all)
+	got, _ := b.learn()
+	if len(got) != maxMade+1 {
+		t.Errorf("%d keys, want those of %d made-up variants and the true one", len(got), maxMade)
+	}
+	for i := range want {
+		if n := slices.IndexFunc(got, func(c spec.Computed) bool { return c.Key == want[i].Key }); n < 0 || gocmp.Diff(want[i], got[n], about) != "" {
+			t.Errorf("of %v: %+v", want[i].Key, got)
+		}
 	}
 }

@@ -29,12 +29,17 @@ type digester struct {
 	windows map[whose][]store.Window
 	revoked []store.Window // those without a task
 
-	job, platform string  // the current key's
-	begun         bool    // these are set
-	sums          []*sums // of that job and platform, by signal and variant
+	job, platform string         // the current key's
+	begun         bool           // these are set
+	sums          []*sums        // of that job and platform, by signal and variant
+	made          map[string]int // how many of them a machine's samples have made
 	spare         []*sums
 	emit          func(k spec.Key, h *spec.Hour) error
 }
+
+// maxMade bounds the signals and variants of one job and platform that one machine reports: there are
+// some ten. Sums take 64 KB each, and an agent can report a variant with each sample.
+const maxMade = 64
 
 // sums are the running sums of a key's samples. Costs are summed as differences from the
 // first one, so that their squares do not cancel out.
@@ -101,7 +106,7 @@ func read(ctx context.Context, path string, windows []store.Window, emit func(k 
 			err = fmt.Errorf("digest %s: %w", path, err)
 		}
 	}()
-	s := &digester{emit: emit, windows: map[whose][]store.Window{}}
+	s := &digester{emit: emit, windows: map[whose][]store.Window{}, made: map[string]int{}}
 	for _, w := range windows {
 		if w.Task == "" {
 			s.revoked = append(s.revoked, w)
@@ -146,9 +151,8 @@ func (s *digester) rows() error {
 				return err
 			}
 		}
-		sm := s.of(text(segment.Signal), text(segment.Variant))
-		if sm.known {
-			machine, task := text(segment.Machine), text(segment.Task)
+		machine, task := text(segment.Machine), text(segment.Task)
+		if sm := s.of(text(segment.Signal), text(segment.Variant), machine); sm != nil && sm.known {
 			var windows []store.Window
 			if len(s.windows) > 0 {
 				windows = s.windows[whose{machine, task, sm.signal}]
@@ -168,13 +172,18 @@ func (s *digester) rows() error {
 	return nil
 }
 
-// of returns the sums of a signal and variant of the current job and platform.
-func (s *digester) of(signal, variant string) *sums {
+// of returns the sums of a signal and variant of the current job and platform; nil if there are none
+// and the machine has made too many.
+func (s *digester) of(signal, variant, machine string) *sums {
 	for _, sm := range s.sums {
 		if sm.signal == signal && sm.variant == variant {
 			return sm
 		}
 	}
+	if s.made[machine] == maxMade {
+		return nil
+	}
+	s.made[machine]++
 	var sm *sums
 	if n := len(s.spare); n > 0 {
 		sm, s.spare = s.spare[n-1], s.spare[:n-1]
@@ -280,6 +289,7 @@ func (s *digester) end() error {
 		sm.clear()
 	}
 	s.spare, s.sums = append(s.spare, s.sums...), s.sums[:0]
+	clear(s.made)
 	return nil
 }
 
