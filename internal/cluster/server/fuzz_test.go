@@ -23,6 +23,16 @@ func TestARecordDoesNotEndTheServer(t *testing.T) {
 	}
 }
 
+// An incident's ID is remembered while it is open: it is not as long as its sender likes.
+func TestALongIDIsRefused(t *testing.T) {
+	for _, n := range []int{maxID, maxID + 1} {
+		_, err := RecordOf(&wire.Record{Machine: "m1", Boot: "b", N: 1, Kind: wire.Record_KIND_INCIDENT, Json: []byte(`{"id":"` + strings.Repeat("x", n) + `"}`)}, 1)
+		if (err != nil) != (n > maxID) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+}
+
 // FuzzRecord: whatever an agent sends as a record, the server goes on, and what it stores is text
 // that its queries can read and its API can send.
 func FuzzRecord(f *testing.F) {

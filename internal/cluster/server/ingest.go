@@ -186,6 +186,9 @@ func BatchOf(b *wire.Batch, seq uint64) store.Batch {
 	return store.Batch{Source: store.Source{Stream: samplesStream, Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Shape: b.Shape(), Samples: b.Samples}
 }
 
+// maxID bounds the ID of an incident, bytes: it is remembered as long as the incident is open.
+const maxID = 256
+
 // RecordOf converts a message of the stream of records for the store.
 func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 	b := store.Batch{Source: store.Source{Stream: recordsStream, Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
@@ -194,6 +197,9 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 		var inc incident.Record
 		if err := json.Unmarshal(r.Json, &inc); err != nil {
 			return b, fmt.Errorf("read incident %.80q of %.80q: %w", r.Id, r.Machine, err)
+		}
+		if len(inc.ID) > maxID {
+			return b, fmt.Errorf("the ID of an incident of %.80q has %d bytes: want at most %d", r.Machine, len(inc.ID), maxID)
 		}
 		inc.Machine = r.Machine // NATS has checked the sender's machine
 		if err := b.AddIncident(&inc); err != nil {

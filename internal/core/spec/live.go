@@ -30,6 +30,7 @@ type Live struct {
 	waiting int
 	past    sample.Millis // all minutes before it have been released
 	windows map[victim]map[string]window
+	marked  map[uint64]int // how many of them are of a machine, by HashMachine
 	revoked []Revocation
 	stats   LiveStats
 }
@@ -105,7 +106,13 @@ type victim struct {
 	signal sample.SignalName
 }
 
-type window struct{ from, to sample.Millis }
+type window struct {
+	from, to sample.Millis
+	machine  uint64 // HashMachine
+}
+
+// maxLiveWindows bounds the windows of one machine: it may report incidents that never end.
+const maxLiveWindows = 10_000
 
 // LiveHold is how long a sample is held back by default: an incident opens at most 5
 // minutes after its first bad interval, and its message takes some time.
@@ -116,7 +123,7 @@ const minuteMS = 60_000
 // NewLive returns a Live without a base. It holds back at most the given number of
 // samples, of 32 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
-	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, held: map[sample.Millis]*heldMinute{}, windows: map[victim]map[string]window{}}
+	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, held: map[sample.Millis]*heldMinute{}, windows: map[victim]map[string]window{}, marked: map[uint64]int{}}
 }
 
 // Stats returns the counts.
@@ -308,17 +315,38 @@ func (l *Live) add(s *sample.Sample, machine uint64, r *liveRow) {
 func (l *Live) Incident(machine, id string, task sample.TaskName, signal sample.SignalName, began, ended sample.Millis, follows bool) {
 	v := victim{HashTask(machine, string(task)), signal}
 	id = machine + "/" + id
-	if follows {
-		delete(l.windows[v], id)
-		return
-	}
 	if ended == 0 {
 		ended = math.MaxInt64
+	}
+	if follows || ended < l.past { // all samples until then are released
+		l.unmark(v, id)
+		return
+	}
+	of := HashMachine(machine)
+	if _, known := l.windows[v][id]; !known {
+		if l.marked[of] >= maxLiveWindows {
+			return
+		}
+		l.marked[of]++
 	}
 	if l.windows[v] == nil {
 		l.windows[v] = map[string]window{}
 	}
-	l.windows[v][id] = window{began, ended}
+	l.windows[v][id] = window{began, ended, of}
+}
+
+// unmark removes an incident's window, if it has one.
+func (l *Live) unmark(v victim, id string) {
+	w, known := l.windows[v][id]
+	if !known {
+		return
+	}
+	if l.marked[w.machine]--; l.marked[w.machine] == 0 {
+		delete(l.marked, w.machine)
+	}
+	if delete(l.windows[v], id); len(l.windows[v]) == 0 {
+		delete(l.windows, v)
+	}
 }
 
 // Advance releases the samples that have been held back long enough.
@@ -348,11 +376,8 @@ func (l *Live) Advance(now sample.Millis) {
 	for v, all := range l.windows {
 		for id, w := range all {
 			if w.to < horizon {
-				delete(all, id)
+				l.unmark(v, id)
 			}
-		}
-		if len(all) == 0 {
-			delete(l.windows, v)
 		}
 	}
 }

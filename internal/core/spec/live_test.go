@@ -225,3 +225,30 @@ func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
 		t.Errorf("%+v: want 10 taken and a late one missed", st)
 	}
 }
+
+// TestAttackIncidentsThatNeverEnd: a machine that reports ever new incidents has so many remembered, and
+// those of others count.
+func TestAttackIncidentsThatNeverEnd(t *testing.T) {
+	l := NewLive(Paper(), LiveHold, 1000)
+	windows := func() (n int) {
+		for _, all := range l.windows {
+			n += len(all)
+		}
+		return n
+	}
+	report := func(machine string, ended sample.Millis) {
+		for i := range 2 * maxLiveWindows {
+			l.Incident(machine, fmt.Sprint(i), "/a", key.Signal, 1, ended, false)
+		}
+	}
+	report("liar", 0)
+	l.Incident("m", "1", "/a", key.Signal, 1, 0, false)
+	if got := windows(); got != maxLiveWindows+1 {
+		t.Errorf("%d are remembered", got)
+	}
+	l.Advance(hold + 10*minuteMS)
+	report("liar", 5) // they have ended
+	if got := windows(); got != 1 || len(l.marked) != 1 {
+		t.Errorf("%d are remembered, of %d machines, after those of one have ended", got, len(l.marked))
+	}
+}
