@@ -256,14 +256,18 @@ func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
 		return fmt.Errorf("receive states: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // of a lost connection: gone with it
+	dropped, said := 0, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case m := <-states:
 			state, err := readState(m)
-			if err != nil {
-				s.log.Warn("a state was dropped", "subject", m.Subject, "reason", err)
+			if err != nil { // its machine may send as many as it likes
+				if dropped++; time.Since(said) >= time.Minute {
+					s.log.Warn("states were dropped", "number", dropped, "the last on", m.Subject, "reason", err)
+					dropped, said = 0, time.Now()
+				}
 				continue
 			}
 			each(state)

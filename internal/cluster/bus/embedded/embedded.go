@@ -151,7 +151,7 @@ func (l logger) Fatalf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sp
 func (l logger) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	if l.watcher != nil && l.watcher.line(text) {
-		l.log.Warn("nats: " + text) // not a fault of the server
+		l.log.Debug("nats: " + text) // no fault of the server; it tells of it, however often it happens
 		return
 	}
 	l.log.Error("nats: " + text)

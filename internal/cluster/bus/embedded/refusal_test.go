@@ -1,7 +1,10 @@
 package embedded
 
 import (
+	"bytes"
+	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -27,6 +30,23 @@ func TestParse(t *testing.T) {
 		if ok != c.ok || ok && got != c.want {
 			t.Errorf("%s\ngot %+v, %v\nwant %+v, %v", c.line, got, ok, c.want, c.ok)
 		}
+	}
+}
+
+// TestRefusalsDoNotFillTheLog: a client that is refused as fast as it can send is told of, with the number
+// of what was not examined, and has no line in the log for each.
+func TestRefusalsDoNotFillTheLog(t *testing.T) {
+	var log bytes.Buffer
+	w := &watcher{lines: make(chan violation, maxWaiting)}
+	l := logger{slog.New(slog.NewTextHandler(&log, nil)), w}
+	for range 2 * maxWaiting {
+		l.Errorf("%s", `10.0.0.1:5 - cid:3 - Publish Violation - Subject "command.all"`)
+	}
+	if log.Len() > 0 || len(w.lines) != maxWaiting || w.missed.Load() != maxWaiting {
+		t.Errorf("%d bytes of log, %d to be examined, %d not", log.Len(), len(w.lines), w.missed.Load())
+	}
+	if l.Errorf("a fault"); !strings.Contains(log.String(), "nats: a fault") {
+		t.Errorf("the log has %q", log.String())
 	}
 }
 
