@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -23,12 +24,14 @@ func TestARecordDoesNotEndTheServer(t *testing.T) {
 	}
 }
 
-// An incident's ID is remembered while it is open: it is not as long as its sender likes.
-func TestALongIDIsRefused(t *testing.T) {
-	for _, n := range []int{maxID, maxID + 1} {
-		_, err := RecordOf(&wire.Record{Machine: "m1", Boot: "b", N: 1, Kind: wire.Record_KIND_INCIDENT, Json: []byte(`{"id":"` + strings.Repeat("x", n) + `"}`)}, 1)
-		if (err != nil) != (n > maxID) {
-			t.Errorf("%d bytes: %v", n, err)
+// TestAttackLongNamesOfAnIncident: what is remembered of an incident is not as long as its sender likes.
+func TestAttackLongNamesOfAnIncident(t *testing.T) {
+	for document, most := range map[string]int{`{"id":"%s"}`: maxID, `{"signal":"%s"}`: maxName, `{"variant":"%s"}`: maxName, `{"victim":{"task":"%s"}}`: maxName, `{"victim":{"job":"%s"}}`: maxName} {
+		for _, n := range []int{most, most + 1} {
+			_, err := RecordOf(&wire.Record{Machine: "m1", Boot: "b", N: 1, Kind: wire.Record_KIND_INCIDENT, Json: fmt.Appendf(nil, document, strings.Repeat("x", n))}, 1)
+			if (err != nil) != (n > most) {
+				t.Errorf("%s, %d bytes: %v", document, n, err)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -186,8 +187,9 @@ func BatchOf(b *wire.Batch, seq uint64) store.Batch {
 	return store.Batch{Source: store.Source{Stream: samplesStream, Machine: b.Machine, Boot: b.Boot}, N: b.N, Seq: seq, Shape: b.Shape(), Samples: b.Samples}
 }
 
-// maxID bounds the ID of an incident, bytes: it is remembered as long as the incident is open.
-const maxID = 256
+// maxID and maxName bound the ID of an incident and the names in it, bytes: they are remembered while it is
+// open, and read for each computation of specs.
+const maxID, maxName = 256, command.MaxName
 
 // RecordOf converts a message of the stream of records for the store.
 func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
@@ -198,8 +200,8 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 		if err := json.Unmarshal(r.Json, &inc); err != nil {
 			return b, fmt.Errorf("read incident %.80q of %.80q: %w", r.Id, r.Machine, err)
 		}
-		if len(inc.ID) > maxID {
-			return b, fmt.Errorf("the ID of an incident of %.80q has %d bytes: want at most %d", r.Machine, len(inc.ID), maxID)
+		if n := max(len(inc.Signal), len(inc.Variant), len(inc.Victim.Name), len(inc.Victim.Job)); len(inc.ID) > maxID || n > maxName {
+			return b, fmt.Errorf("an incident of %.80q has an ID of %d bytes and names of up to %d: want at most %d and %d", r.Machine, len(inc.ID), n, maxID, maxName)
 		}
 		inc.Machine = r.Machine // NATS has checked the sender's machine
 		if err := b.AddIncident(&inc); err != nil {

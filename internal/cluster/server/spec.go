@@ -193,9 +193,9 @@ func (s *Server) compute(ctx context.Context, now sample.Millis) ([]store.Spec, 
 
 // windowsSQL selects the times when costs were not normal: for each victim from the first
 // bad interval of an incident to its end, or as far as it is known to last. A lasting
-// change is not excluded.
+// change is not excluded. Of one machine these are the newest 10,000: it may report as many as it likes.
 const windowsSQL = `SELECT machine, victim_task, signal, epoch_ms(began), epoch_ms(coalesce(closed, updated)), id, closed IS NULL
-FROM incidents WHERE NOT follows`
+FROM incidents WHERE NOT follows QUALIFY row_number() OVER (PARTITION BY machine ORDER BY updated DESC) <= 10000`
 
 func (s *Server) windows(ctx context.Context, sn *store.Snapshot, from, now sample.Millis) ([]store.Window, error) {
 	a, err := s.askAll(ctx, sn, duck.Job{SQL: windowsSQL, From: from, To: now})
