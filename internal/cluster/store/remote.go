@@ -160,7 +160,7 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	all.SetLimit(fetchers)
 	for i := range segments {
 		name := segments[i].File
-		if s.here(name) {
+		if s.here(&segments[i]) {
 			continue
 		}
 		all.Go(func() error {
@@ -178,9 +178,13 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	return all.Wait()
 }
 
-// here reports whether a local copy of a file exists, and records its use.
-func (s *Store) here(name string) bool {
-	path := s.path(name)
+// here reports whether a local copy of a segment exists, whole, and records its use. Copies are not
+// synced: after a power cut one may have its name and not its contents.
+func (s *Store) here(seg *Segment) bool {
+	path := s.path(seg.File)
+	if info, err := os.Stat(path); err != nil || info.Size() != seg.Bytes {
+		return false
+	}
 	now := s.opt.Now()
 	return os.Chtimes(path, now, now) == nil
 }

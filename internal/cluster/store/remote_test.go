@@ -313,6 +313,35 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestACopyOfAPowerCut: a local copy that lost its contents in a power cut is fetched again.
+func TestACopyOfAPowerCut(t *testing.T) {
+	c := &clock{start.Add(time.Hour)}
+	b := newMemory(c)
+	o := c.options()
+	o.Bucket = b
+	s, err := Open(t.TempDir(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.Add(tick("m", "a", 1, 4))
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	path := sn.Files(Samples)[0]
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := sn.Fetch(t.Context(), Samples); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := parquet.ReadFile[trace.Row](path); err != nil || len(rows) != 4 {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+}
+
 // TestSlowRemovalHoldsUpNobody: slow removal of files delays neither ingest nor queries.
 func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 	c := &clock{start}
