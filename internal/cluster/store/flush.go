@@ -417,7 +417,13 @@ const forgetAfter = 30 * 24 * 60 * 60 * 1000
 const maxRuns = 256
 
 func (s *Store) forgetSources(now sample.Millis) {
-	maps.DeleteFunc(s.state.Marks, func(_ Source, m Mark) bool { return m.At < now-forgetAfter })
+	keep := s.opt.Keep[Samples]
+	maps.DeleteFunc(s.state.Marks, func(source Source, m Mark) bool {
+		if source.Boot == "" { // no run of an agent, but an import: it may be repeated as long as its samples are there
+			return keep > 0 && m.At < min(now-forgetAfter, now.Add(-keep))
+		}
+		return m.At < now-forgetAfter
+	})
 	runs := map[Source][]Source{} // by stream and machine
 	for source := range s.state.Marks {
 		of := Source{Stream: source.Stream, Machine: source.Machine}

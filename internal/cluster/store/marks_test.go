@@ -145,3 +145,25 @@ func FuzzMarks(f *testing.F) {
 		}
 	})
 }
+
+// TestImportsAreRemembered: a file that was imported is known as long as its samples are kept, and longer
+// than an agent's run.
+func TestImportsAreRemembered(t *testing.T) {
+	const day = 24 * time.Hour
+	imported, run := Source{Stream: "import", Machine: "0123456789abcdef"}, Source{"samples", "m1", "b"}
+	for _, c := range []struct {
+		keep, age     time.Duration
+		imported, run bool
+	}{{365 * day, 29 * day, true, true}, {365 * day, 31 * day, true, false}, {365 * day, 366 * day, false, false}, {day, 29 * day, true, true}, {day, 31 * day, false, false}, {0, 1000 * day, true, false}} {
+		s, err := Open(t.TempDir(), Options{Keep: map[string]time.Duration{Samples: c.keep}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.state.Marks[imported], s.state.Marks[run] = Mark{High: 3, At: sample.At(start)}, Mark{High: 3, At: sample.At(start)}
+		s.forgetSources(sample.At(start.Add(c.age)))
+		if got := [2]bool{s.state.Marks[imported].High == 3, s.state.Marks[run].High == 3}; got != [2]bool{c.imported, c.run} {
+			t.Errorf("samples are kept for %s; after %s: %v", c.keep, c.age, got)
+		}
+		s.Close()
+	}
+}
