@@ -202,7 +202,9 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 		defer s.specs.mu.Unlock()
 		return fmt.Sprintf("%d specs changed", s.specs.changed)
 	}
-	if err := s.runAudited(r, cluster.PathCompute, "", in.Why, changed, func() error { return s.learn(r.Context()) }); err != nil {
+	ctx, cancel := s.lasting(r.Context())
+	defer cancel()
+	if err := s.runAudited(r, cluster.PathCompute, "", in.Why, changed, func() error { return s.learn(ctx) }); err != nil {
 		return err
 	}
 	return reply(w, http.StatusOK, cluster.Done{Message: changed()})

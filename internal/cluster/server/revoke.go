@@ -75,12 +75,14 @@ func (s *Server) revokeSpecs(w http.ResponseWriter, r *request) error {
 		defer s.specs.mu.Unlock()
 		return fmt.Sprintf("%s; %d specs changed", &in, s.specs.changed)
 	}
+	ctx, cancel := s.lasting(r.Context())
+	defer cancel()
 	err = s.runAudited(r, cluster.PathRevoke, in.String(), in.Why, changed, func() error {
 		s.Store.Add(&store.Batch{Revocations: []store.Revocation{row}})
 		if err := s.Store.Flush(); err != nil {
 			return fmt.Errorf("store the revocation: %w", err)
 		}
-		return s.learn(r.Context())
+		return s.learn(ctx)
 	})
 	if err != nil {
 		return err

@@ -126,6 +126,7 @@ type Server struct {
 	metrics                      *metrics
 	mux                          *http.ServeMux
 	ready                        atomic.Bool
+	stops                        chan struct{} // closed when Run is to end
 }
 
 // New makes a server; Run and ServeHTTP operate it.
@@ -136,7 +137,7 @@ func New(p Options) (*Server, error) {
 	p.Tokens = cmp.Or(p.Tokens, &Tokens{})
 	c := p.Config
 	s := &Server{Options: p, hub: newHub(c.Limits.Streams, c.Limits.StreamsPerCaller), callers: newCallers(c.Limits.PerSecond, c.Limits.Burst, p.Now),
-		memory: newMemory(int64(c.Limits.AnswersMB) << 20), patience: patience, answers: commandTime, origins: http.NewCrossOriginProtection(),
+		stops: make(chan struct{}), memory: newMemory(int64(c.Limits.AnswersMB) << 20), patience: patience, answers: commandTime, origins: http.NewCrossOriginProtection(),
 		forSpecs: newSlots(1, 1, ownTime), forLists: newSlots(1, 1, 2*c.Query.Time), forUsers: newSlots(c.Query.AtOnce, c.Query.PerCaller, 2*c.Query.Time)}
 	if err := yaml.Unmarshal(cannedQueries, &s.canned); err != nil {
 		return nil, fmt.Errorf("read canned queries: %w", err)
@@ -175,9 +176,24 @@ func (s *Server) Run(ctx context.Context) error {
 	s.ready.Store(true)
 	<-ctx.Done()
 	s.ready.Store(false)
+	close(s.stops)
 	s.hub.close()
 	all.Wait()
 	return s.Store.Flush()
+}
+
+// lasting is the context of work that goes on if the client that has asked for it is gone: it ends with
+// the server.
+func (s *Server) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		select {
+		case <-s.stops:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // lead does the work of the leading server of a store: it ingests messages, maintains the

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -40,6 +41,40 @@ func (l *learner) Learn(_ context.Context, _ *store.Snapshot, _ sample.Millis, w
 		l.learnt[i].Updated = now
 	}
 	return l.learnt, nil
+}
+
+// leaving is a learner whose client leaves during the computation.
+type leaving struct {
+	leave context.CancelFunc
+	ended error
+}
+
+func (l *leaving) Learn(ctx context.Context, _ *store.Snapshot, _ sample.Millis, _ []store.Window, _ spec.Params, _ sample.Millis) ([]spec.Computed, error) {
+	l.leave()
+	l.ended = ctx.Err()
+	return nil, ctx.Err()
+}
+
+// TestAComputationGoesOn: a client that waits for two minutes and leaves does not end the computation that
+// takes back what a machine has taught. The server's end does.
+func TestAComputationGoesOn(t *testing.T) {
+	for path, body := range map[string]string{"/v1/specs/compute": `{"why":"r"}`, "/v1/specs/revoke": `{"machine":"m1","since":"48h","why":"r"}`} {
+		ctx, leave := context.WithCancel(t.Context())
+		l := &leaving{leave: leave}
+		b := newBench(t, func(p *Options) { p.Tokens, p.Learner = tokens(t), l })
+		b.specs.by = map[spec.Key]store.Spec{}
+		r := httptest.NewRequestWithContext(ctx, "POST", path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer operator-secret")
+		w := httptest.NewRecorder()
+		if b.ServeHTTP(w, r); w.Code != 200 || l.ended != nil {
+			t.Errorf("%s: %d %s, and the computation ended with %v", path, w.Code, w.Body, l.ended)
+		}
+		last, cancel := b.lasting(t.Context())
+		close(b.stops)
+		<-last.Done()
+		cancel()
+	}
 }
 
 // TestVersionsOfASpec: each state of a spec is a version with all its fields, and earlier
