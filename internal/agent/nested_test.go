@@ -8,6 +8,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/origin"
 )
 
 // TestACapReachesNoTaskInside: a limit of a cgroup is one of every cgroup below it. A task that
@@ -96,6 +97,32 @@ func TestACapEndsForATaskInside(t *testing.T) {
 		r.do(protecting(inner, false, "it does not"))
 		r.do(c)
 		limit("without protection", "0.25")
+	})
+}
+
+// Tasks that have names from their runtimes contain each other by their cgroups' paths, which the
+// names do not show.
+func TestNestedUnderOtherNames(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		outer, inner := r.add("/batch/noisy-1", 0.5), r.add("/batch/noisy-1/web-1", 0.1)
+		outer.facts = &origin.Facts{Name: "runner.service", Job: "runner.service"}
+		inner.facts = &origin.Facts{Name: "shop/web-0/app", Job: "shop/web/app"}
+		r.start()
+		defer r.stop()
+		r.pass(90 * time.Second)
+		if v := r.task("runner.service"); v.Holds != "shop/web-0/app" {
+			t.Errorf("the task is shown as %+v", v.Task)
+		}
+		c := capping(command.Target{Task: "runner.service"}, 0.25, "3m", "too loud")
+		if why := r.refused(c, http.StatusConflict); !strings.Contains(why, "shop/web-0/app") || r.values[outer.limit()] != "max" {
+			t.Errorf("an operator's cap: %q, the limit is %s", why, r.values[outer.limit()])
+		}
+		inner.remove()
+		r.pass(2 * time.Second)
+		if r.do(c); r.values[outer.limit()] != "0.25" {
+			t.Errorf("without it the limit is %s", r.values[outer.limit()])
+		}
 	})
 }
 

@@ -94,21 +94,21 @@ func (ts *taskSet) settle() {
 }
 
 // nest finds the tasks that contain a task that is spared (sample.Task.Holds). A task is in
-// another's cgroup by its name, or because its processes are below the other's in the cpu
+// another's cgroup by its path, or because its processes are below the other's in the cpu
 // controller's hierarchy.
 func (ts *taskSet) nest() {
 	clear(ts.limits)
 	for _, t := range ts.byKey {
 		t.Holds = ""
 		if !t.ended {
-			ts.limits[host.Place{Hierarchy: t.Key.Hierarchy, Path: string(t.Name)}] = t
+			ts.limits[host.Place{Hierarchy: t.Key.Hierarchy, Path: t.Path()}] = t
 		}
 	}
 	for _, t := range ts.byKey {
 		if t.ended || !t.Spared() {
 			continue
 		}
-		ts.hold(t, host.Place{Hierarchy: t.Key.Hierarchy, Path: path.Dir(string(t.Name))})
+		ts.hold(t, host.Place{Hierarchy: t.Key.Hierarchy, Path: path.Dir(t.Path())})
 		if t.Key.Hierarchy != sample.V1CPU && t.places.CPU != "" {
 			ts.hold(t, host.Place{Hierarchy: sample.V1CPU, Path: t.places.CPU})
 		}
