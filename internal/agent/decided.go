@@ -260,7 +260,12 @@ func (sd *standing) followProtect(d *command.Decision, target *command.Target, f
 			f.reply = &wire.Reply{Id: d.ID, None: true, Message: printable.Text(err.Error())}
 			return
 		}
-		target.Task = tasks[0].Name.Text()
+		whole := command.Target{Task: tasks[0].Name.Text()} // not in place: others may read the target
+		if target = &whole; d.Protect != nil {
+			d.Protect = target
+		} else {
+			d.Unprotect = target
+		}
 	}
 	if err != nil {
 		tasks = nil

@@ -336,6 +336,30 @@ func TestRolloutElsewhere(t *testing.T) {
 	})
 }
 
+// An answer is written down while the loop goes on: what ends then, or gets its whole name, stays in
+// the answer as it was.
+func TestDecisionsAreCopied(t *testing.T) {
+	ts := newTaskSet()
+	ts.add(&task{Task: sample.Task{Name: "/web/shop", Key: sample.TaskKey{Inode: 1}}})
+	ends := command.Decision{ID: "ends", Who: "anna", At: 1, Until: 50, Command: enforcing("on", "r")}
+	stays := command.Decide("stays", "anna", 1, protecting(command.Target{Task: "shop"}, true, "r"))
+	sd := &standing{base: base{tasks: ts}, followed: map[string]*outcome{}, overrides: &overrides{server: []command.Decision{ends, stays}, Local: []command.Decision{ends, stays}}}
+	v := view{standing: sd}
+	got := v.decisions()
+	sd.overrides.forgetEnded(100)
+	left := &sd.overrides.server[0]
+	sd.followProtect(left, left.Protect, &outcome{})
+	if len(sd.overrides.all()) != 2 || left.Protect.Task != "/web/shop" {
+		t.Fatalf("left is %+v", sd.overrides)
+	}
+	for i, want := range []string{"ends", "stays", "ends", "stays"} {
+		d := got[i].Decision
+		if d.ID != want || d.Protect != nil && d.Protect.Task != "shop" {
+			t.Errorf("%d: %+v, want %s", i, d, want)
+		}
+	}
+}
+
 // decisions asks the socket for what stands.
 func (s *governed) decisions() (all []api.Decision) {
 	s.t.Helper()

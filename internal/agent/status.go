@@ -45,19 +45,19 @@ func (v *view) status() api.Status {
 	return s
 }
 
-// decisions is what stands for this machine, the server's first.
+// decisions is what stands for this machine, the server's first. The caller writes it down while the
+// loop goes on, so it is a copy.
 func (v *view) decisions() []api.Decision {
 	all := []api.Decision{}
-	for i := range v.standing.overrides.server {
-		d := &v.standing.overrides.server[i]
-		one := api.Decision{Origin: api.Origin{From: api.ByDecision, Decision: d}}
+	for _, d := range v.standing.overrides.server {
+		one := api.Decision{Origin: api.Origin{From: api.ByDecision, Decision: &d}}
 		if f := v.standing.followed[d.ID]; f != nil {
 			one.OK, one.None, one.Outcome = f.reply.Ok, f.reply.None, f.reply.Message
 		}
 		all = append(all, one)
 	}
-	for i := range v.standing.overrides.Local {
-		all = append(all, api.Decision{Origin: api.Origin{From: api.ByOverride, Decision: &v.standing.overrides.Local[i]}, OK: true})
+	for _, d := range v.standing.overrides.Local {
+		all = append(all, api.Decision{Origin: api.Origin{From: api.ByOverride, Decision: &d}, OK: true})
 	}
 	return all
 }
