@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -52,6 +53,29 @@ func openLong(p string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(at), p), nil
+}
+
+// OpenRegular opens a file for reading if it is a regular one, or a link to one; any other is
+// fs.ErrNotExist. Opening those has effects (a device, such as a watchdog) or waits, and a user may
+// have put one where a file is expected.
+func OpenRegular(file string) (*os.File, error) {
+	at, err := unix.Open(file, unix.O_PATH|unix.O_CLOEXEC, 0) // which opens nothing
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: file, Err: err}
+	}
+	defer unix.Close(at)
+	var st unix.Stat_t
+	fd := -1
+	if err = unix.Fstat(at, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = unix.ENOENT
+	}
+	if err == nil { // without O_NONBLOCK it would wait for the end of a lease (fcntl(2))
+		fd, err = unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: file, Err: err}
+	}
+	return os.NewFile(uintptr(fd), file), nil
 }
 
 func readFile(p string) ([]byte, error) {

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // maxFile bounds a state file, in bytes.
@@ -25,7 +27,7 @@ func exists(file string) bool {
 
 // readState reads a state file of a runtime; fs.ErrNotExist also if it is none.
 func readState(file string, v any) error {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := host.OpenRegular(file)
 	if err != nil {
 		if errors.Is(err, syscall.ENOTDIR) {
 			err = fs.ErrNotExist
@@ -33,9 +35,6 @@ func readState(file string, v any) error {
 		return err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return fs.ErrNotExist
-	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	switch {
 	case err != nil:

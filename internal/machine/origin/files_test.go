@@ -2,11 +2,15 @@ package origin
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -34,6 +38,35 @@ func TestStateFiles(t *testing.T) {
 	}
 	if r, err := dockerRecord(dir, someID); r != nil || err == nil {
 		t.Errorf("half a file: %+v, %v", r, err)
+	}
+}
+
+// What is no regular file is not opened: a user may put a link to a device where podman's list of
+// containers is looked for, and opening a watchdog's device restarts the machine a minute later. The
+// error of a socket that is opened is another one.
+func TestOnlyRegularFilesAreOpened(t *testing.T) {
+	dir := t.TempDir()
+	socket, fifo, link := filepath.Join(dir, "socket"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.Symlink(socket, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{socket, fifo, link, dir, link + "/below", dir + "/none"} {
+		var v any
+		if err := readState(file, &v); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	list := filepath.Join(dir, "overlay-containers/containers.json")
+	if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.Symlink(socket, list)); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := podmanRecord(dir, someID); r != nil || err != nil {
+		t.Errorf("podman: %+v, %v", r, err)
 	}
 }
 
