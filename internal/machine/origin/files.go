@@ -100,11 +100,11 @@ func podmanRecord(dir, id string) (*record, error) {
 	return nil, nil
 }
 
-// podmanDir is the storage of a user's own podman; "" if that is not known.
-func podmanDir(uid int) string {
+// userRecord is podmanRecord for the storage of a user's own podman.
+func userRecord(uid int, id string) (*record, error) {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil || u.HomeDir == "" {
-		return ""
+		return nil, nil
 	}
-	return filepath.Join(u.HomeDir, ".local/share/containers/storage")
+	return podmanRecord(filepath.Join(u.HomeDir, ".local/share/containers/storage"), id)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quell-dev/quell/internal/machine/host"
@@ -29,8 +30,9 @@ type Names struct {
 	sources   Sources
 	members   func(at host.Place, inode uint64) ([]int, error)
 	processes func(pids []int) Process
+	ofUser    func(uid int, id string) (*record, error)
 	cri       cri
-	hung      int // looks at processes that have not returned; only Run uses it
+	hung      atomic.Int32 // looks that have not returned
 	wake      chan struct{}
 
 	mu      sync.Mutex
@@ -52,7 +54,7 @@ type entry struct {
 	settled bool // nothing more is to be learnt soon
 	record  *record
 	process Process
-	hung    bool // a look at its processes has not returned: there is no other
+	hung    atomic.Bool // a look has not returned: there is no other meanwhile
 	looks   int
 	misses  int // looks in which no runtime knew it
 	next    time.Time
@@ -69,13 +71,16 @@ const (
 	lastMiss  = time.Minute
 )
 
-// mostHung bounds the looks that hang, each of which keeps a thread.
+// mostHung bounds the looks that hang, each of which keeps a thread until it returns.
 const mostHung = 8
+
+// errHung is why there are no looks.
+var errHung = errors.New("looks at processes, or at users' homes, hang: what others of them say of tasks is not known")
 
 // New returns the names of a host's cgroups. Run must be called for any to be found.
 func New(h *host.Host, s Sources) *Names {
 	return &Names{sources: s, cri: cri{sockets: s.CRI}, wake: make(chan struct{}, 1), entries: map[key]*entry{}, unread: map[key]error{},
-		members: h.Members, processes: func(pids []int) Process { return processes(h, pids) }}
+		members: h.Members, processes: func(pids []int) Process { return processes(h, pids) }, ofUser: userRecord}
 }
 
 // Facts returns what is known of a cgroup, and whether more is not to be expected soon. The first
@@ -118,8 +123,13 @@ func (n *Names) Forget(at host.Place, inode uint64) {
 func (n *Names) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.asked != nil || len(n.unread) == 0 {
+	switch {
+	case n.asked != nil:
 		return n.asked
+	case n.hung.Load() >= mostHung:
+		return errHung
+	case len(n.unread) == 0:
+		return nil
 	}
 	first := slices.MinFunc(slices.Collect(maps.Keys(n.unread)), func(a, b key) int { return strings.Compare(a.Path, b.Path) })
 	return n.unread[first]
@@ -215,7 +225,8 @@ func (n *Names) ask(ctx context.Context, keys []key) *book {
 
 // record finds what a runtime says of a container; nil if none knows it. The error is about state
 // files.
-func (n *Names) record(o Origin, b *book) (*record, error) {
+func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) {
+	o := e.origin
 	if o.ID == "" || o.Helper {
 		return nil, nil
 	}
@@ -237,17 +248,36 @@ func (n *Names) record(o Origin, b *book) (*record, error) {
 	if o.Runtime != Podman && o.Runtime != Container {
 		return nil, errors.Join(errs...)
 	}
-	dirs := n.sources.Podman
-	if dir := podmanDir(o.UID); o.UID > 0 && dir != "" {
-		dirs = append(slices.Clone(dirs), dir)
-	}
-	for _, dir := range dirs {
+	for _, dir := range n.sources.Podman {
 		r, err := podmanRecord(dir, o.ID)
 		if errs = append(errs, err); r != nil {
 			return r, nil
 		}
 	}
+	if o.UID > 0 {
+		r, err := n.userRecord(ctx, e)
+		if errs = append(errs, err); r != nil {
+			return r, nil
+		}
+	}
 	return nil, errors.Join(errs...)
+}
+
+// userRecord is what the podman of the user of a cgroup says of it, whose files are in the user's home:
+// on any file system.
+func (n *Names) userRecord(ctx context.Context, e *entry) (*record, error) {
+	type answer struct {
+		r   *record
+		err error
+	}
+	a, returned := within(ctx, n, e, func() answer {
+		r, err := n.ofUser(e.origin.UID, e.origin.ID)
+		return answer{r, err}
+	})
+	if !returned && e.hung.Load() {
+		a.err = fmt.Errorf("read the containers of user %d: the files do not answer", e.origin.UID)
+	}
+	return a.r, a.err
 }
 
 // inPod makes the record of a Docker container that the kubelet started (by cri-dockerd) that of
@@ -270,7 +300,7 @@ func (n *Names) look(ctx context.Context, k key, b *book) {
 		return
 	}
 	// Only this goroutine writes to an entry, except for its facts under the lock.
-	r, unread := n.record(e.origin, b)
+	r, unread := n.record(ctx, e, b)
 	missing := r == nil && e.origin.ID != "" && !e.origin.Helper
 	if r == nil {
 		r = e.record // as it was known before: a runtime that does not answer changes no name
@@ -302,29 +332,42 @@ func (n *Names) look(ctx context.Context, k key, b *book) {
 	}
 }
 
-// lookAtProcesses reads /proc, for as long as a question may take.
+// lookAtProcesses reads /proc.
 func (n *Names) lookAtProcesses(ctx context.Context, k key, e *entry) {
-	if e.hung || n.hung >= mostHung {
-		return
-	}
-	done := make(chan Process, 1)
-	go func() {
-		var p Process
+	p, _ := within(ctx, n, e, func() (p Process) {
 		if pids, err := n.members(k.Place, k.inode); err == nil {
 			p = n.processes(pids)
 		}
-		done <- p
-	}()
+		return p
+	})
+	if p.Read { // else it has none now
+		e.process = p
+	}
+}
+
+// within returns the result of a look, which has a goroutine of its own, if there is one in the time
+// that a question may take: memory of a process and files of a user may keep a reader waiting for as
+// long as they like. While it waits there is no other look for that cgroup.
+func within[T any](ctx context.Context, n *Names, e *entry, look func() T) (v T, returned bool) {
+	if e.hung.Load() || n.hung.Load() >= mostHung {
+		return v, false
+	}
+	done := make(chan T, 1)
+	go func() { done <- look() }()
 	timer := time.NewTimer(n.sources.Timeout)
 	defer timer.Stop()
 	select {
-	case p := <-done:
-		if p.Read { // else it has none now
-			e.process = p
-		}
-	case <-timer.C:
-		e.hung = true
-		n.hung++
+	case v = <-done:
+		return v, true
 	case <-ctx.Done():
+	case <-timer.C:
+		e.hung.Store(true)
+		n.hung.Add(1)
+		go func() {
+			<-done
+			e.hung.Store(false)
+			n.hung.Add(-1)
+		}()
 	}
+	return v, false
 }

@@ -3,6 +3,7 @@ package origin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -153,5 +154,81 @@ func TestLooks(t *testing.T) {
 		close(hang)
 		cancel()
 		<-ended
+	})
+}
+
+// Looks that return late keep no thread any more: the processes of all tasks are looked at again, and
+// until then the reason is told why they are not.
+func TestLooksThatReturnLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New(nil, Sources{Timeout: time.Second})
+		hang := make(chan bool)
+		n.members = func(at host.Place, _ uint64) ([]int, error) {
+			if strings.HasPrefix(at.Path, "/a.slice/") {
+				<-hang
+			}
+			return []int{1}, nil
+		}
+		n.processes = func([]int) Process { return Process{Read: true} }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan bool)
+		go func() { n.Run(ctx); close(ended) }()
+		all := []host.Place{unified("/b.slice/b.service")}
+		for i := range mostHung {
+			all = append(all, unified(fmt.Sprintf("/a.slice/%d.service", i)))
+			n.Facts(all[i+1], 1)
+		}
+		<-time.After(time.Minute)
+		n.Facts(all[0], 1)
+		<-time.After(time.Minute)
+		if f, settled := n.Facts(all[0], 1); f.Process.Read || !settled || !errors.Is(n.Err(), errHung) {
+			t.Errorf("while others hang: %+v, %v", f, n.Err())
+		}
+		close(hang)
+		<-time.After(2 * time.Hour)
+		for _, at := range all {
+			if f, _ := n.Facts(at, 1); !f.Process.Read {
+				t.Errorf("%s: not looked at again", at.Path)
+			}
+		}
+		if n.Err() != nil {
+			t.Error(n.Err())
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// The files of a user's own podman may be on a file system that does not answer: others' names are found
+// nevertheless, and the end does not wait for it.
+func TestAHomeThatHangsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New(nil, Sources{Timeout: time.Second})
+		n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+		hang := make(chan bool)
+		n.ofUser = func(uid int, id string) (*record, error) {
+			if uid == 1000 {
+				<-hang
+			}
+			return &record{name: "db"}, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan bool)
+		go func() { n.Run(ctx); close(ended) }()
+		of := func(uid string) host.Place {
+			return unified("/user.slice/user-" + uid + ".slice/user@" + uid + ".service/user.slice/libpod-" + someID + ".scope")
+		}
+		n.Facts(of("1000"), 1)
+		n.Facts(of("1001"), 1)
+		<-time.After(1500 * time.Millisecond)
+		if f, settled := n.Facts(of("1001"), 1); !settled || !strings.HasSuffix(f.Name, "podman/db") {
+			t.Errorf("another user's: %+v, %v", f, settled)
+		}
+		if f, settled := n.Facts(of("1000"), 1); settled || f.Name != "" || n.Err() == nil || !strings.Contains(n.Err().Error(), "user 1000") {
+			t.Errorf("the one that hangs: %+v, %v; %v", f, settled, n.Err())
+		}
+		cancel()
+		<-ended
+		close(hang)
 	})
 }
