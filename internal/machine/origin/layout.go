@@ -70,10 +70,15 @@ func Parse(path string) Origin {
 	case o.ctr(last, parent, len(above)):
 	case o.unit(last, above):
 	default:
-		return Origin{UID: -1}
+		return Origin{UID: o.UID}
 	}
+	o.Helper = o.Helper && !o.inUserSlice()
 	return o
 }
+
+// inUserSlice reports whether it is below the slice of a user other than root, who gives the names
+// there: they could hide a task as a helper, or be those of the system's containers.
+func (o Origin) inUserSlice() bool { return o.UID > 0 }
 
 // userOf is the user's number in user-1000.slice.
 func userOf(above []string) int {

@@ -75,7 +75,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, path string) {
 		o := Parse(path)
 		got := facts(o, nil, Process{Guest: path})
-		if !o.Known() && o != (Origin{UID: -1}) {
+		if !o.Known() && o != (Origin{UID: o.UID}) {
 			t.Errorf("%q: %+v of no runtime", path, o)
 		}
 		if o.Runtime == Kubernetes && (o.Pod == "" || o.ID == "" || got.Name != "") {

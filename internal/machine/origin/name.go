@@ -82,6 +82,9 @@ func facts(o Origin, r *record, p Process) Facts {
 		f.ofMachine(p.Guest)
 		f.Claimed = true
 	}
+	if o.UID >= 0 {
+		f.ofUser()
+	}
 	if o.Helper {
 		f.Name, f.Job = "", ""
 	}
@@ -156,9 +159,17 @@ func (f *Facts) ofUnit() {
 	case strings.HasPrefix(name, "run-") && isHex(strings.TrimLeft(name[len("run-"):], "rup")):
 		f.Job = "run" + end
 	}
-	if f.UID >= 0 {
-		user := "user-" + strconv.Itoa(f.UID) + "/"
-		f.Name, f.Job, f.Labels["user"] = user+f.Name, user+f.Job, strconv.Itoa(f.UID)
+}
+
+// ofUser makes the names those of a user's: two users, and the system, may call different things the
+// same, and samples of one must not teach what another's job costs.
+func (f *Facts) ofUser() {
+	user := strconv.Itoa(f.UID)
+	f.Labels["user"] = user
+	for _, name := range [...]*string{&f.Name, &f.Job} {
+		if *name != "" {
+			*name = "user-" + user + "/" + *name
+		}
 	}
 }
 

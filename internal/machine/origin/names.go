@@ -30,7 +30,7 @@ type Names struct {
 	sources   Sources
 	members   func(at host.Place, inode uint64) ([]int, error)
 	processes func(pids []int) Process
-	ofUser    func(uid int, id string) (*record, error)
+	atHome    func(uid int, id string) (*record, error)
 	cri       cri
 	hung      atomic.Int32 // looks that have not returned
 	wake      chan struct{}
@@ -80,7 +80,7 @@ var errHung = errors.New("looks at processes, or at users' homes, hang: what oth
 // New returns the names of a host's cgroups. Run must be called for any to be found.
 func New(h *host.Host, s Sources) *Names {
 	return &Names{sources: s, cri: cri{sockets: s.CRI}, wake: make(chan struct{}, 1), entries: map[key]*entry{}, unread: map[key]error{},
-		members: h.Members, processes: func(pids []int) Process { return processes(h, pids) }, ofUser: userRecord}
+		members: h.Members, processes: func(pids []int) Process { return processes(h, pids) }, atHome: userRecord}
 }
 
 // Facts returns what is known of a cgroup, and whether more is not to be expected soon. The first
@@ -204,7 +204,7 @@ func (b *book) failed(err error) {
 
 // ofCRI reports whether the runtimes' CRI may know a container.
 func (o Origin) ofCRI() bool {
-	return o.ID != "" && !o.Helper && (o.Runtime == Kubernetes || o.Runtime == Containerd || o.Runtime == CRIO || o.Runtime == Container)
+	return o.ID != "" && !o.Helper && !o.inUserSlice() && (o.Runtime == Kubernetes || o.Runtime == Containerd || o.Runtime == CRIO || o.Runtime == Container)
 }
 
 // ask asks the runtimes if one of the cgroups is theirs.
@@ -237,6 +237,9 @@ func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) 
 		}
 		return &full, nil
 	}
+	if o.inUserSlice() { // what the system's runtimes know is elsewhere
+		return n.userRecord(ctx, e)
+	}
 	var errs []error
 	docker := o.Runtime == Docker || o.Runtime == Container || o.Runtime == Kubernetes
 	if n.sources.Docker != "" && docker {
@@ -254,24 +257,21 @@ func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) 
 			return r, nil
 		}
 	}
-	if o.UID > 0 {
-		r, err := n.userRecord(ctx, e)
-		if errs = append(errs, err); r != nil {
-			return r, nil
-		}
-	}
 	return nil, errors.Join(errs...)
 }
 
 // userRecord is what the podman of the user of a cgroup says of it, whose files are in the user's home:
 // on any file system.
 func (n *Names) userRecord(ctx context.Context, e *entry) (*record, error) {
+	if e.origin.Runtime != Podman && e.origin.Runtime != Container {
+		return nil, nil
+	}
 	type answer struct {
 		r   *record
 		err error
 	}
 	a, returned := within(ctx, n, e, func() answer {
-		r, err := n.ofUser(e.origin.UID, e.origin.ID)
+		r, err := n.atHome(e.origin.UID, e.origin.ID)
 		return answer{r, err}
 	})
 	if !returned && e.hung.Load() {

@@ -102,6 +102,38 @@ func TestNamesOfOthers(t *testing.T) {
 	}
 }
 
+// A user names the cgroups in the slice of that user. They are not the system's containers, whose
+// identifiers every user can see, nor their helpers, which are no tasks: what runs there has names of
+// that user's.
+func TestUsersTakeNoNames(t *testing.T) {
+	r := &runtime{answers: answers()}
+	n := New(nil, Sources{CRI: []string{r.serve(t)}, Docker: "testdata/docker", Podman: []string{"testdata/podman"}, Timeout: time.Minute})
+	defer n.cri.close()
+	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+	n.atHome = func(uid int, id string) (*record, error) { return &record{name: fmt.Sprint("db-of-", uid)}, nil }
+	const slice = "/user.slice/user-1000.slice/user@1000.service/"
+	for path, want := range map[string][2]string{
+		"app.slice/docker-" + someID + ".scope":                       {"", "user-1000/docker/" + someID[:12]},
+		"app.slice/nerdctl-" + someID + ".scope":                      {"", "user-1000/containerd/" + someID[:12]},
+		"app.slice/" + someID:                                         {"user-1000/container/db-of-1000", "user-1000/container/db-of-1000"},
+		"kubepods-pod" + somePod + ".slice/crio-" + someID + ".scope": {"", "user-1000/kubernetes/" + somePod},
+		"user.slice/libpod-" + someID + ".scope":                      {"user-1000/podman/db-of-1000", "user-1000/podman/db-of-1000"},
+		"app.slice/systemd-nspawn@box.service":                        {"user-1000/machined/box", "user-1000/machined/box"},
+		"app.slice/lxc.monitor.box":                                   {"user-1000/lxc/lxc.monitor.box", "user-1000/lxc/lxc.monitor.box"},
+	} {
+		at := unified(slice + path)
+		n.Facts(at, 1)
+		n.round(t.Context())
+		if f, _ := n.Facts(at, 1); f.Name != want[0] || f.Job != want[1] || f.Helper {
+			t.Errorf("%s: %q, %q, helper %v", path, f.Name, f.Job, f.Helper)
+		}
+	}
+	guest := facts(Parse(slice+"web"), nil, Process{Guest: "db"})
+	if guest.Name != "user-1000/vm/db" || guest.Job != guest.Name {
+		t.Errorf("a guest of a user: %+v", guest)
+	}
+}
+
 // Processes are looked at again, because a server listens some time after its start; a look that
 // hangs delays the others by its deadline only, and is the last one at that cgroup.
 func TestLooks(t *testing.T) {
@@ -206,7 +238,7 @@ func TestAHomeThatHangsIsNotWaitedFor(t *testing.T) {
 		n := New(nil, Sources{Timeout: time.Second})
 		n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
 		hang := make(chan bool)
-		n.ofUser = func(uid int, id string) (*record, error) {
+		n.atHome = func(uid int, id string) (*record, error) {
 			if uid == 1000 {
 				<-hang
 			}
@@ -221,7 +253,7 @@ func TestAHomeThatHangsIsNotWaitedFor(t *testing.T) {
 		n.Facts(of("1000"), 1)
 		n.Facts(of("1001"), 1)
 		<-time.After(1500 * time.Millisecond)
-		if f, settled := n.Facts(of("1001"), 1); !settled || !strings.HasSuffix(f.Name, "podman/db") {
+		if f, settled := n.Facts(of("1001"), 1); !settled || f.Name != "user-1001/podman/db" {
 			t.Errorf("another user's: %+v, %v", f, settled)
 		}
 		if f, settled := n.Facts(of("1000"), 1); settled || f.Name != "" || n.Err() == nil || !strings.Contains(n.Err().Error(), "user 1000") {

@@ -108,13 +108,17 @@ func (w podSet) String() string {
 	return w.Namespace + "/" + w.Name
 }
 
-// otherRuntimes begin the names of jobs that are no pods (docs/names.md).
+// otherRuntimes begin the names of jobs that are no pods (docs/names.md), after the user if it is a
+// user's.
 var otherRuntimes = []string{"docker", "podman", "containerd", "lxc", "machined", "vm"}
 
 // podsOf takes the workload from a job's name: namespace/workload/container, as jobs of
 // pods are called, or a name that a rule gave, with or without a namespace.
 func podsOf(job sample.JobName) (w podSet, ok bool) {
 	parts := strings.Split(string(job), "/")
+	if len(parts) == 3 && strings.HasPrefix(parts[0], "user-") && slices.Contains(otherRuntimes, parts[1]) {
+		return podSet{}, false
+	}
 	switch {
 	case len(parts) == 1:
 		w = podSet{Name: parts[0]}
