@@ -30,6 +30,8 @@ type Holder struct {
 	PID  int
 	UID  int // effective; −1: the process that took the lock has ended, another one keeps it
 	Name string
+	// Setuid: its program has the rights of its owner, whoever executes it.
+	Setuid bool
 }
 
 func (h Holder) String() string { return fmt.Sprintf("pid %d (%q, uid %d)", h.PID, h.Name, h.UID) }
@@ -85,8 +87,10 @@ func (l *MachineLock) Close() error {
 }
 
 // privileged reports whether a process could be an agent. An agent does not pass its lock on,
-// so it is not one if the process that took the lock has ended.
-func (h Holder) privileged() bool { return h.UID == os.Geteuid() }
+// so it is not one if the process that took the lock has ended. Nor is a program that makes any user
+// root: one can take the lock and then execute such a program, su for example, which keeps it while it
+// waits for a password.
+func (h Holder) privileged() bool { return h.UID == os.Geteuid() && !h.Setuid }
 
 // holders returns the processes of this pid namespace that have locked a file.
 func holders(f *os.File) ([]Holder, error) {
@@ -108,6 +112,8 @@ func holders(f *os.File) ([]Holder, error) {
 			return nil, err
 		default:
 			h.Name, h.UID = parseStatus(status)
+			program, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
+			h.Setuid = err == nil && program.Mode()&os.ModeSetuid != 0
 		}
 		all = append(all, h)
 	}

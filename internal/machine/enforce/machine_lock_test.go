@@ -2,10 +2,17 @@ package enforce
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // Two agents exclude each other by the directory, whatever name it has for them. The first
@@ -50,6 +57,7 @@ func TestWhoMayHoldTheMachine(t *testing.T) {
 	defer held.Close()
 	mine, ended := Holder{PID: 1, UID: os.Geteuid(), Name: "quell-agent"}, Holder{PID: 2, UID: -1}
 	user := Holder{PID: 3, UID: os.Geteuid() + 1, Name: "x\nUid:\t0"}
+	su := Holder{PID: 4, UID: os.Geteuid(), Name: "su", Setuid: true}
 	for _, c := range []struct {
 		holders []Holder
 		refused string // "": ignored
@@ -59,6 +67,8 @@ func TestWhoMayHoldTheMachine(t *testing.T) {
 		{[]Holder{user, mine}, "pid 1 "},
 		{[]Holder{user}, ""},
 		{[]Holder{ended, user}, ""},
+		{[]Holder{su}, ""},
+		{[]Holder{su, mine}, "pid 1 "},
 	} {
 		l, err := lockMachine([]string{dir}, func(*os.File) ([]Holder, error) { return c.holders, nil })
 		if c.refused != "" {
@@ -78,6 +88,55 @@ func TestWhoMayHoldTheMachine(t *testing.T) {
 	if _, err := lockMachine([]string{dir}, func(*os.File) ([]Holder, error) { return nil, os.ErrPermission }); !errors.Is(err, ErrMachine) || !errors.Is(err, os.ErrPermission) {
 		t.Errorf("holders unknown: %v", err)
 	}
+}
+
+// A user's process with a lock can become one of root by executing a program of root's with the mode
+// for that, as in "flock --no-fork /sys/fs/cgroup su".
+func TestAUsersLockInAProgramOfRoots(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dir := t.TempDir()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "su")
+	if err := errors.Join(os.WriteFile(program, text, 0o755), os.Chmod(program, 0o755|os.ModeSetuid), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), childMode+"=lock")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	child := quelltest.StartChild(t, cmd, "")
+	if said := child.Hear(); said != "locked" {
+		t.Fatal(said)
+	}
+	l, err := LockMachine([]string{dir})
+	if err != nil || len(l.Ignored) != 1 || l.Ignored[0].PID != child.PID {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// childLock locks the working directory until its input ends.
+func childLock() error {
+	dir, err := os.Open(".")
+	if err == nil {
+		err = syscall.Flock(int(dir.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	fmt.Println("locked")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
 }
 
 func TestLockedBy(t *testing.T) {

@@ -28,5 +28,6 @@ func children() map[string]func() error {
 	return map[string]func() error{
 		"full":      childFull,
 		"read-only": childReadOnly,
+		"lock":      childLock,
 	}
 }
