@@ -287,7 +287,7 @@ func TestAllowedCPUsFollowsAffinity(t *testing.T) {
 	check := func(want ...int) {
 		t.Helper()
 		for _, ask := range []bool{true, false} {
-			got, err := c.allowedCPUs(ask)
+			got, err := c.allowedCPUs(ask, mostPlaced)
 			if err != nil || got.String() != sample.SetOf(want...).String() {
 				t.Errorf("allowedCPUs(%t) = %v, %v; want %v", ask, got, err, want)
 			}
@@ -319,12 +319,20 @@ func TestAllowedCPUsFollowsAffinity(t *testing.T) {
 	check(1)
 	pin(0)
 	check(0)
-	// A process that may run elsewhere counts too, in any order.
-	move(t, h, treeOf(hier), p, child(t, "wait"))
 	all, err := h.Online()
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A task may start more processes than are looked at: those may run anywhere.
+	for _, ask := range []bool{true, false} {
+		for most, want := range []sample.Set{all, sample.SetOf(0)} {
+			if got, err := c.allowedCPUs(ask, most); err != nil || got.String() != want.String() {
+				t.Errorf("allowedCPUs(%t) of %d processes = %v, %v; want %v", ask, most, got, err, want)
+			}
+		}
+	}
+	// A process that may run elsewhere counts too, in any order.
+	move(t, h, treeOf(hier), p, child(t, "wait"))
 	check(all.Numbers()...)
 }
 
