@@ -203,6 +203,68 @@ func TestASearchThatHangsIsNotWaitedFor(t *testing.T) {
 	})
 }
 
+// attachingProber is a kernel that waits for a file's content before it attaches, until it is released.
+type attachingProber struct {
+	*fakeProber
+	release chan struct{}
+}
+
+func (p attachingProber) Attach(file *os.File, offset uint64) (Probe, error) {
+	if strings.HasSuffix(file.Name(), "b") {
+		<-p.release
+	}
+	if _, err := file.Stat(); err != nil {
+		return nil, err
+	}
+	return p.fakeProber.Attach(file, offset)
+}
+
+// To attach a probe the kernel reads the file, and that may hang although the search did not: neither
+// the other tasks nor the end wait for it, and a probe that comes late is removed.
+func TestAnAttachThatHangsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeProber{}
+		p := newFakeProc(t)
+		p.check(os.Mkdir(p.root+"/run", 0o755))
+		p.check(os.WriteFile(p.root+"/run/a", []byte("program"), 0o755))
+		p.check(os.WriteFile(p.root+"/run/b", []byte("program"), 0o755))
+		p.process(7, 1, 1)
+		release := make(chan struct{})
+		c, err := OpenCPT(p.dir, attachingProber{k, release})
+		p.check(err)
+		hangs, fine := uprobe(1, sample.Unified), uprobe(2, sample.Unified)
+		hangs.Uprobe = &Uprobe{Binary: "/run/b", Symbol: "work", MaxRate: 1000}
+		p.check(c.Add(hangs))
+		p.check(c.Add(fine))
+		for i := range 3 {
+			start(t, c)
+			<-time.After(5 * time.Second)
+			k.hit(2, 1, 50)
+			<-time.After(5 * time.Second)
+			all := stopped(t, c, twoSeconds)
+			if r := all[fine.Key]; r.Err != nil || math.IsNaN(r.Cost) {
+				t.Errorf("window %d: the other task: %+v", i, r)
+			}
+			if r := all[hangs.Key]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined") {
+				t.Errorf("window %d: the task that hangs: %+v", i, r)
+			}
+			<-time.After(time.Second)
+		}
+		before := time.Now()
+		p.check(c.Close())
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("Close waited %s", waited)
+		}
+		close(release)
+		synctest.Wait()
+		for i, probe := range k.probes {
+			if !probe.closed {
+				t.Errorf("probe %d is left", i)
+			}
+		}
+	})
+}
+
 // A search that the end of a window interrupts does not hang: the next windows wait for it
 // until its limit, and the task is quarantined only then.
 func TestASearchLongerThanAWindow(t *testing.T) {

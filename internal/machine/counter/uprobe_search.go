@@ -24,7 +24,7 @@ func (p *place) close() {
 	}
 }
 
-// hang is a search in a task's program.
+// hang is a search in a task's program, or the attaching to it.
 type hang struct {
 	running bool
 	began   time.Time
@@ -38,6 +38,46 @@ func (w *uprobeWindow) search(r *probeRequest) place {
 	if err != nil {
 		return place{err: err}
 	}
+	p, err := limited(w, r, h, func() place { return w.locate(r) }, func(p place) { p.close() })
+	if err != nil {
+		return place{err: err}
+	}
+	return p
+}
+
+// put attaches a probe at a place, whose file it takes, with the same limit: the kernel reads the file.
+func (w *uprobeWindow) put(r *probeRequest, p *place) (Probe, error) {
+	h, err := w.mayHang(r)
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		probe Probe
+		err   error
+	}
+	file, offset := p.file, p.offset
+	p.file = nil
+	v, err := limited(w, r, h, func() result {
+		defer file.Close()
+		probe, err := w.kernel.Attach(file, offset)
+		return result{probe, err}
+	}, func(v result) {
+		if v.err == nil {
+			v.probe.Close()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if v.err != nil {
+		return nil, fmt.Errorf("uprobe %s: %w", r.target.Uprobe, v.err)
+	}
+	return v.probe, nil
+}
+
+// limited returns what f returns, or, if that takes too long or the window ends, why there is nothing;
+// then what f returns later is dropped.
+func limited[T any](w *uprobeWindow, r *probeRequest, h *hang, f func() T, drop func(T)) (v T, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
 	defer cancel()
 	go func() {
@@ -47,8 +87,8 @@ func (w *uprobeWindow) search(r *probeRequest) place {
 		case <-ctx.Done():
 		}
 	}()
-	p, returned := within(ctx, func() place { return w.locate(r) }, func(p place) {
-		p.close()
+	v, returned := within(ctx, f, func(v T) {
+		drop(v)
 		w.uprobes.mu.Lock()
 		defer w.uprobes.mu.Unlock()
 		h.running = false
@@ -58,15 +98,15 @@ func (w *uprobeWindow) search(r *probeRequest) place {
 	switch {
 	case returned:
 		delete(w.hangs, r.target.Key)
-		return p
+		return v, nil
 	case errors.Is(ctx.Err(), context.Canceled):
-		return place{err: errAttaching}
+		return v, errAttaching
 	}
 	h.until = w.now().Add(leastQuarantine)
-	return place{err: &QuarantineError{leastQuarantine}}
+	return v, &QuarantineError{leastQuarantine}
 }
 
-// mayHang records that a search runs, or says why there must be none. A search that the end
+// mayHang records that a search or an attaching runs, or says why there must be none. One that the end
 // of its window interrupted goes on, and has the same limit.
 func (w *uprobeWindow) mayHang(r *probeRequest) (*hang, error) {
 	w.uprobes.mu.Lock()

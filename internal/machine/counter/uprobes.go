@@ -301,8 +301,7 @@ func (w *uprobeWindow) attach(r *probeRequest) (placeKey, error) {
 	if p.err != nil {
 		return placeKey{}, p.err
 	}
-	file, offset := p.file, p.offset
-	key := placeKey{p.id, offset}
+	key := placeKey{p.id, p.offset}
 	if again := w.refused[key]; again != nil && again.remain > 0 {
 		if w.probes[key] == nil {
 			again.remain--
@@ -317,9 +316,9 @@ func (w *uprobeWindow) attach(r *probeRequest) (placeKey, error) {
 		w.mu.Unlock()
 		return key, nil
 	}
-	probe, err := w.kernel.Attach(file, offset)
+	probe, err := w.put(r, &p)
 	if err != nil {
-		return key, fmt.Errorf("uprobe %s: %w", r.target.Uprobe, err)
+		return key, err
 	}
 	w.publish(key, &attached{Probe: probe, place: r.target.Uprobe.String(), limit: limit, from: w.now()})
 	w.checkRates()
