@@ -199,6 +199,9 @@ func (ac *actor) applyCap(now sample.Millis, act *plan.Action) error {
 	if err := ac.writes(t, act, &c); err != nil {
 		return err
 	}
+	if c.Dir == t.cgroup.Dir() && c.Inode != t.Key.Inode { // its path is another task's by now
+		return fmt.Errorf("limit %s: %w", t.Name, host.ErrGone)
+	}
 	if r := host.UnlimitedIO(c.Writes); r != "" {
 		act.Why = strings.TrimPrefix(act.Why+"; "+r, "; ")
 	}

@@ -3,10 +3,12 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
@@ -186,4 +188,26 @@ func TestTheLowerOfTwoLimitsHolds(t *testing.T) {
 			t.Errorf("%d wished for, %d there: %d, want %d", c.wish, c.has, got, c.want)
 		}
 	}
+}
+
+// A cgroup that was removed and made again at the same path is another task's, also before the agent
+// has seen that: a cap of the former is not one of the latter.
+func TestNoCapOfASuccessor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		former := r.add("/batch/noisy-1", 0.5)
+		r.start()
+		defer r.stop()
+		r.pass(90 * time.Second)
+		former.remove()
+		latter := r.add("/batch/noisy-1", 0.5)
+		c := capping(command.Target{Task: "/batch/noisy-1"}, 0.25, "3m", "too loud")
+		if why := r.refused(c, http.StatusConflict); !strings.Contains(why, host.ErrGone.Error()) || r.values[latter.limit()] != "max" {
+			t.Errorf("%q, the limit is %s", why, r.values[latter.limit()])
+		}
+		r.pass(2 * time.Second)
+		if r.do(c); r.values[latter.limit()] != "0.25" {
+			t.Errorf("once it is known the limit is %s", r.values[latter.limit()])
+		}
+	})
 }
