@@ -29,7 +29,8 @@ type HostFinder struct {
 	names     Namer                     // nil: only paths name tasks
 	unnamed   map[host.Place]*candidate // those of known whose names are still looked for
 	watcher   *host.Watcher
-	unwatched error // why watcher is nil
+	unwatched error     // why watcher is nil
+	tried     time.Time // when that was found out
 	unread    host.Unread
 	own       map[sample.Hierarchy]string
 	walked    time.Time // when all were walked
@@ -62,10 +63,12 @@ const (
 
 // Walking takes in the order of 10 µs per cgroup. If the kernel reports changes, only
 // changed cgroups are examined; a periodic walk of all finds missed changes. An undecided
-// cgroup is checked again after askFirst, then at increasing intervals up to askMost.
+// cgroup is checked again after askFirst, then at increasing intervals up to askMost. If the
+// kernel does not report changes, for lack of watches as a rule, that may be over after watchAgain.
 const (
 	walkWatched   = 10 * time.Minute
 	walkUnwatched = 5 * time.Second
+	watchAgain    = time.Hour
 	askFirst      = time.Second
 	askMost       = 10 * time.Second
 )
@@ -76,7 +79,8 @@ const nameWait = 2 * time.Second
 
 // NewHostFinder starts to watch the host's cgroups. Close ends that. names may be nil.
 func NewHostFinder(h *host.Host, c *config.Agent, names Namer) *HostFinder {
-	f := &HostFinder{host: h, config: c, names: names, unnamed: map[host.Place]*candidate{}, own: map[sample.Hierarchy]string{}}
+	f := &HostFinder{host: h, config: c, names: names, unnamed: map[host.Place]*candidate{}, own: map[sample.Hierarchy]string{},
+		tried: time.Now()}
 	f.watcher, f.unwatched = h.Watch(c.Deeper)
 	f.findOwn()
 	return f
@@ -189,12 +193,16 @@ func Survey(ctx context.Context, h *host.Host, c *config.Agent) (_ []Found, err 
 func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 	var changes host.Changes
 	every := walkUnwatched
+	if f.watcher == nil && now.Sub(f.tried) >= watchAgain {
+		f.watcher, f.unwatched = f.host.Watch(f.config.Deeper)
+		f.tried, f.walked = now, time.Time{} // what has changed until now is not reported
+	}
 	if f.watcher != nil {
 		seen, err := f.watcher.Changes()
 		if changes = *seen; err != nil {
 			// Usually there are more cgroups than the user's inotify watches.
 			f.unwatched = errors.Join(err, f.watcher.Close())
-			f.watcher, changes.Lost = nil, true
+			f.watcher, f.tried, changes.Lost = nil, now, true
 		} else {
 			every = walkWatched
 		}

@@ -236,7 +236,8 @@ func TestFindsOnOtherHosts(t *testing.T) {
 	}
 }
 
-// When the kernel stops reporting changes, cgroups are walked and a reason is reported.
+// When the kernel stops reporting changes, cgroups are walked and a reason is reported, until it reports
+// them again.
 func TestWalksWhenItCannotWatch(t *testing.T) {
 	f, _ := onHost(t, "hybrid", fixRules)
 	now := time.Now()
@@ -253,6 +254,13 @@ func TestWalksWhenItCannotWatch(t *testing.T) {
 	}
 	if got := look(t, f, now.Add(walkUnwatched)); got != first {
 		t.Errorf("got:\n%s", got)
+	}
+	now = now.Add(watchAgain)
+	if got := look(t, f, now); got != first || f.Unwatched() != nil || f.Wait() == nil {
+		t.Errorf("an hour later: %v, got:\n%s", f.Unwatched(), got)
+	}
+	if got := look(t, f, now.Add(walkUnwatched)); got != "same" {
+		t.Errorf("walked while it watches: %s", got)
 	}
 }
 
