@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 func TestParseMountinfo(t *testing.T) {
@@ -232,5 +234,33 @@ func TestOpenNeedsMountinfo(t *testing.T) {
 		if !c.OK && c.Reason == "" {
 			t.Errorf("%s is missing without a reason", c.Name)
 		}
+	}
+}
+
+// A task's cgroup may be called as if it was removed. Its processes are the task's nevertheless, which
+// must not hide by that from a limit.
+func TestPlacesOfANameLikeRemoved(t *testing.T) {
+	const own = "box/own (deleted)"
+	cgroups := "2:cpu:/" + own + "\n0::/" + own + "\n"
+	a := &txtar.Archive{}
+	for name, text := range map[string]string{
+		"proc/self/mountinfo":              "25 23 0:22 / /unified rw - cgroup2 cgroup2 rw\n26 23 0:23 / /cpu rw - cgroup cgroup rw,cpu\n",
+		"proc/7/cgroup":                    cgroups,
+		"proc/8/cgroup":                    "2:cpu:/gone\n0::/gone (deleted)\n",
+		"unified/box/cpu.stat":             "usage_usec 1\n",
+		"unified/box/cgroup.procs":         "",
+		"unified/" + own + "/cgroup.procs": "7\n",
+		"cpu/box/cgroup.procs":             "",
+		"cpu/" + own + "/cgroup.procs":     "7\n",
+	} {
+		a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(text)})
+	}
+	h := unpack(t, a)
+	if got, err := open(t, h, sample.Unified, "/box").Places(); err != nil || got.CPU != "/box" || got.Split {
+		t.Errorf("Places() = %+v, %v", got, err)
+	}
+	text, err := os.ReadFile(h.Path("/proc/8/cgroup"))
+	if diff := cmp.Diff(map[string]string{"cpu": "/gone"}, h.parseProcCgroup(text)); err != nil || diff != "" {
+		t.Errorf("a cgroup that was removed: %v, %s", err, diff)
 	}
 }

@@ -308,14 +308,24 @@ func (h *Host) parseProcCgroup(text []byte) map[string]string {
 	paths := make(map[string]string)
 	for name, p := range ProcCgroups(text) {
 		t, ok := h.trees[name]
-		if !ok || !strings.HasPrefix(p, "/") || strings.HasSuffix(p, " (deleted)") {
+		if !ok || !strings.HasPrefix(p, "/") {
 			continue
 		}
-		if p, ok := t.below(p); ok {
+		if p, ok = t.below(p); ok && !(name == "" && h.removed(t, p)) {
 			paths[name] = p
 		}
 	}
 	return paths
+}
+
+// removed reports whether the kernel says so of a path of cgroup2 (proc_cgroup_show). A task may give
+// its cgroup a name that ends like that: then it is there.
+func (h *Host) removed(t tree, p string) bool {
+	if !strings.HasSuffix(p, " (deleted)") {
+		return false
+	}
+	_, err := h.Inode(path.Join(t.dir, p))
+	return err != nil
 }
 
 // openStats opens the files that Usage reads: its own once, those in other
