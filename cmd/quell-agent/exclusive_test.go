@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/enforce"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -53,6 +56,27 @@ func TestSecondAgentOfTheMachineIsRefused(t *testing.T) {
 
 	d.kill()
 	start(t, second, exclusively(second, registry)...)
+}
+
+// The note of a journal with nothing left in it is removed while the journal is held: an agent that
+// starts with it afterwards makes a note of its own, which must stay.
+func TestForgetsAJournalWhileItIsHeld(t *testing.T) {
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	did := newRestored(filepath.Join(t.TempDir(), "journal"))
+	forgot := 0
+	did.forget = func() error {
+		forgot++
+		if _, err := enforce.Open(did.Journal, h); !errors.Is(err, enforce.ErrLocked) {
+			t.Errorf("another process may open it: %v", err)
+		}
+		return nil
+	}
+	if err := did.all(h); err != nil || forgot != 1 {
+		t.Errorf("forgot %d times, %v", forgot, err)
+	}
 }
 
 // The next agent, and restore, find what an agent with another state directory left.

@@ -111,6 +111,8 @@ type restored struct {
 	// that cannot be opened.
 	Others      []*restored `json:"others,omitempty"`
 	Unreachable []string    `json:"unreachable,omitempty"`
+
+	forget func() error // removes the note of the journal; nil: there is none to remove
 }
 
 type ended struct {
@@ -198,6 +200,7 @@ func (r *restoring) others(ctx context.Context, did *restored, h *host.Host, all
 	var errs []error
 	for _, journal := range journals {
 		one := newRestored(journal)
+		one.forget = func() error { return all.Forget(journal) }
 		err := r.restore(ctx, one, h)
 		var usage daemon.UsageError // what is wrong with its directory does not concern this one's
 		switch {
@@ -205,8 +208,6 @@ func (r *restoring) others(ctx context.Context, did *restored, h *host.Host, all
 			one.Agent, err = agentRunning, nil
 		case errors.As(err, &usage):
 			err = fmt.Errorf("journal %s: %w", journal, usage.Err)
-		case err == nil && len(one.InForce) == 0 && one.Agent == agentNone:
-			err = all.Forget(journal)
 		}
 		if err != nil && len(one.Failed) == 0 {
 			one.Failed = append(one.Failed, err.Error())
@@ -227,7 +228,17 @@ func (d *restored) all(h *host.Host) error {
 	}
 	d.Agent, d.Damage = agentNone, e.Damage()
 	outcomes, err := e.RestoreAll(sample.At(time.Now()), "quell-agent restore")
-	return d.ended(outcomes, errors.Join(err, e.Close()))
+	return d.ended(outcomes, errors.Join(err, d.close(e)))
+}
+
+// close releases the journal. If nothing is left in it, its note is removed before that: afterwards it
+// may be the note of an agent that has just started with this journal.
+func (d *restored) close(e *enforce.Enforcer) error {
+	var err error
+	if d.forget != nil && e.Err() == nil && len(e.Active()) == 0 {
+		err = d.forget()
+	}
+	return errors.Join(err, e.Close())
 }
 
 // lift undoes the overdue changes in v, as the journal's holder or while a hung agent
@@ -256,7 +267,7 @@ func (r *restoring) lift(ctx context.Context, did *restored, h *host.Host, v enf
 				errs = append(errs, err)
 			}
 		}
-		return did.ended(outcomes, errors.Join(append(errs, e.Close())...))
+		return did.ended(outcomes, errors.Join(append(errs, did.close(e))...))
 	}
 	if !errors.Is(holder, enforce.ErrLocked) {
 		return daemon.Usage(holder)
