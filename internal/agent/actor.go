@@ -44,7 +44,7 @@ func (ac *actor) writes(t *task, act *plan.Action, c *enforce.Change) (err error
 }
 
 // ioWrites sets the writes that limit a task on every disk that it shares with the
-// victim. An existing limit of the task that is lower stays in force.
+// victim and that is still there. An existing limit of the task that is lower stays in force.
 func (ac *actor) ioWrites(t *task, act *plan.Action, c *enforce.Change) error {
 	place, err := t.cgroup.IOPlace()
 	if err != nil {
@@ -57,6 +57,7 @@ func (ac *actor) ioWrites(t *task, act *plan.Action, c *enforce.Change) error {
 	if len(disks) == 0 {
 		return errors.New("no known disk is shared with the victim")
 	}
+	var gone error
 	for _, disk := range disks {
 		has, err := ac.Machine.IOLimit(place, disk)
 		if err != nil {
@@ -67,14 +68,18 @@ func (ac *actor) ioWrites(t *task, act *plan.Action, c *enforce.Change) error {
 		if limit == (host.IOLimit{}) {
 			continue
 		}
-		var one []host.Write
-		if c.Dir, c.Inode, one, err = ac.Machine.IOWrites(place, disk, limit); err != nil {
+		dir, inode, one, err := ac.Machine.IOWrites(place, disk, limit)
+		if errors.Is(err, host.ErrNoDevice) {
+			gone = err
+			continue
+		}
+		if err != nil {
 			return err
 		}
-		c.Writes = append(c.Writes, one...)
+		c.Dir, c.Inode, c.Writes = dir, inode, append(c.Writes, one...)
 	}
 	if len(c.Writes) == 0 {
-		return fmt.Errorf("limit I/O of %s: %w", t.Name, host.ErrNotLower)
+		return fmt.Errorf("limit I/O of %s: %w", t.Name, cmp.Or(gone, host.ErrNotLower))
 	}
 	return nil
 }

@@ -43,9 +43,15 @@ func (m *machine) IOLimit(p string, dev host.Device) (host.IOLimit, error) {
 	return m.disks[p], m.controllers
 }
 
+// pulled is a disk that the machine had.
+var pulled = host.Device{Major: 7}
+
 // IOWrites implements Machine.
 func (m *machine) IOWrites(p string, dev host.Device, l host.IOLimit) (string, uint64, []host.Write, error) {
 	for _, g := range m.guests {
+		if dev == pulled {
+			return "", 0, nil, host.ErrNoDevice
+		}
 		if g.path == p {
 			file := g.ioMax(dev)
 			return "/cg" + p, g.inode, []host.Write{{File: file, Old: m.values[file], New: m.ioText(l)}}, nil
@@ -96,7 +102,8 @@ func disks(t *testing.T, r *rig) (noisy *guest, asked *float64) {
 }
 
 // An antagonist on a disk is limited there and not on the CPU, and released again. For
-// v1, which does not limit everything, the audit log says what is not limited.
+// v1, which does not limit everything, the audit log says what is not limited. A disk that both tasks
+// have used and that is gone prevents nothing.
 func TestADiskIsLimitedAndLetGo(t *testing.T) {
 	limit := host.IOLimit{Rbps: 1 << 20, Wbps: 1 << 20, Riops: 20, Wiops: 20}
 	for _, v1 := range []bool{false, true} {
@@ -110,6 +117,7 @@ func TestADiskIsLimitedAndLetGo(t *testing.T) {
 				noisy, asked := disks(t, r)
 				defer r.stop()
 				file := noisy.ioMax(host.Device{Major: 8})
+				r.source.shared = append([]host.Device{pulled}, r.source.shared...)
 				*asked = 800
 				r.pass(2*time.Minute + 40*time.Second)
 				all := r.incidents()
@@ -153,6 +161,7 @@ func TestADiskThatCannotBeLimitedIsSaid(t *testing.T) {
 	}{
 		{"no io controller", func(r *rig) { r.controllers = host.ErrNoLimit }, host.ErrNoLimit.Error()},
 		{"no place of its own in blkio", func(r *rig) { r.unlimited = errors.New("its processes are at the top of blkio") }, "at the top of blkio"},
+		{"a disk in common that is gone", func(r *rig) { r.source.shared = []host.Device{pulled} }, host.ErrNoDevice.Error()},
 		{"no disk in common", func(r *rig) { r.source.shared = nil }, "no known disk is shared with the victim"},
 		{"no source knows disks", func(r *rig) { r.agent.SharedDisks = nil }, "no known disk is shared with the victim"},
 		{"limits of its own that are lower", func(r *rig) {

@@ -13,6 +13,9 @@ import (
 	"strings"
 )
 
+// ErrNoDevice means that the machine has no such block device, or has it no more.
+var ErrNoDevice = errors.New("no such block device")
+
 // Device is a block device by its numbers; it prints as the kernel writes it.
 type Device struct{ Major, Minor uint32 }
 
@@ -130,7 +133,7 @@ func (h *Host) IOLimit(ioPath string, dev Device) (IOLimit, error) {
 // limits every cgroup separately, whatever is above it (block/blk-throttle.c,
 // throtl_pd_init), so there a cgroup with processes in cgroups below is refused.
 //
-// Errors: ErrNoLimit, ErrNotLower, ErrGone.
+// Errors: ErrNoLimit, ErrNotLower, ErrNoDevice, ErrGone.
 func (h *Host) IOWrites(ioPath string, dev Device, limit IOLimit) (dir string, inode uint64, w []Write, err error) {
 	at, w, err := h.ioWrites(path.Clean("/"+ioPath), dev, limit)
 	if err != nil {
@@ -207,7 +210,9 @@ func (h *Host) readIO(p string, dev Device) (at ioLimited, err error) {
 // kernel returns ENODEV, but only when the limit is written.
 func (h *Host) wholeDevice(dev Device) error {
 	dir := "/sys/dev/block/" + dev.String()
-	if _, err := os.Stat(h.Path(dir)); err != nil {
+	if _, err := os.Stat(h.Path(dir)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("find block device: %w", ErrNoDevice)
+	} else if err != nil {
 		return fmt.Errorf("find block device: %w", err)
 	}
 	if _, err := os.Stat(h.Path(dir + "/partition")); err == nil {

@@ -170,7 +170,7 @@ func TestIOWrites(t *testing.T) {
 		{name: "the top", path: "/", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrNoLimit},
 		{name: "gone", path: "/no", dev: disk, limit: IOLimit{Rbps: 1}, want: ErrGone},
 		{name: "a partition", path: "/new", dev: Device{8, 1}, limit: IOLimit{Rbps: 1}, says: "partition"},
-		{name: "no such device", path: "/new", dev: Device{9, 9}, limit: IOLimit{Rbps: 1}, says: "find block device"},
+		{name: "no such device", path: "/new", dev: Device{9, 9}, limit: IOLimit{Rbps: 1}, want: ErrNoDevice, says: "find block device"},
 		{name: "more than the kernel counts", path: "/new", dev: disk, limit: IOLimit{Riops: 1 << 32}, says: "bad limit"},
 		{name: "a file that is not understood", path: "/odd", dev: disk, limit: IOLimit{Rbps: 1}, says: "rbps=many"},
 	} {
