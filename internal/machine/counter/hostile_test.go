@@ -103,6 +103,32 @@ func TestManyLooksThatHang(t *testing.T) {
 	})
 }
 
+// Tasks that answer just before they would be quarantined keep the looks at others not waiting either.
+func TestManyLooksThatAreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		defer c.Close()
+		p.check(c.Add(bystander(p)))
+		for n := range 60 {
+			p.check(c.Add(Target{Key: key(uint64(10 + n)), Progress: "/a", Members: func() ([]int, error) {
+				<-time.After(lookLimit - 100*time.Millisecond)
+				return nil, nil
+			}}))
+		}
+		<-time.After(2 * time.Minute)
+		for range 5 {
+			<-time.After(50 * time.Second)
+			start(t, c)
+			<-time.After(10 * time.Second)
+			if r := stopped(t, c, twoSeconds)[key(2)]; r.Err != nil || math.IsNaN(r.Cost) {
+				t.Errorf("the other task: %+v", r)
+			}
+		}
+	})
+}
+
 // The times at which a task sees that its file is read do not tell when a window begins or
 // ends, nor whether one is open.
 func TestLooksDoNotTellWindows(t *testing.T) {

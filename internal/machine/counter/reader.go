@@ -21,6 +21,9 @@ const (
 	firstEvery, leastEvery, mostEvery = time.Second, 20 * time.Millisecond, 15 * time.Second
 	// Pauses of a task that reports nothing or does not answer, in mean pauses: they double.
 	firstRest, mostRest = 8, 192
+	// A look that takes more than slowShare of its limit is followed by a pause of so many times as long:
+	// tasks that answer just in time must not keep all looks busy.
+	slowShare, slowRest = 10, 16
 	// A task that sleeps is looked at after so many mean pauses, about an hour, or soon once it uses
 	// a part of a CPU.
 	sleepRest, busyShare = 8 * mostRest, 100
@@ -200,7 +203,7 @@ func (r *reader) look(t *reported) {
 	crowded := r.hung >= maxHung || r.hung >= maxHung/2 && !t.proven
 	r.mu.Unlock()
 	var l look
-	returned, late := true, make(chan struct{})
+	began, returned, late := r.now(), true, make(chan struct{})
 	if crowded {
 		l = look{at: r.now(), err: fmt.Errorf("not looked at: %d looks at tasks hang", maxHung/2)}
 	} else {
@@ -238,7 +241,11 @@ func (r *reader) look(t *reported) {
 	default:
 		t.pause, t.proven = 0, t.proven || l.err == nil && len(l.values) > 0
 	}
-	t.next = r.now().Add(r.around(max(t.pause, every)))
+	pause := max(t.pause, every)
+	if took := r.now().Sub(began); took > r.limit/slowShare {
+		pause = max(pause, slowRest*took)
+	}
+	t.next = r.now().Add(r.around(pause))
 	t.keep(&l)
 	if r.active[t] {
 		r.await(t)
