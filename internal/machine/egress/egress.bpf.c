@@ -37,7 +37,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 struct bucket {
 	__u64 rate;  // bytes/s
-	__u64 seen;  // when tokens were counted last
+	__u64 seen;  // up to when tokens were counted
 	__s64 tokens; // bytes; below 0 for what a packet was too large
 	__u64 dropped, passed; // bytes
 	struct bpf_spin_lock lock;
@@ -52,11 +52,34 @@ struct {
 
 volatile __u64 until; // CLOCK_MONOTONIC, ns: the end of the limit
 
+// fill adds the tokens since they were counted last. Only the time of whole bytes counts as counted:
+// where packets come faster than bytes, the rest would be lost with each. A CPU whose reading of the
+// clock is older than another's finds nothing to count, and must not have that time counted again.
+static __always_inline void fill(struct bucket *b, __u64 now)
+{
+	__s64 most = b->rate / 8; // 125 ms
+	__u64 more, whole;
+
+	if (now <= b->seen)
+		return;
+	more = now - b->seen;
+	// Until it is full: so the products below fit, whatever the time.
+	if (more >= (__u64)(most - b->tokens) * SECOND / b->rate + 1) {
+		b->tokens = most;
+		b->seen = now;
+		return;
+	}
+	whole = b->rate * more / SECOND;
+	if (!whole)
+		return;
+	b->tokens += whole;
+	b->seen += (whole * SECOND + b->rate - 1) / b->rate;
+}
+
 SEC("cgroup_skb/egress")
 int limit(struct __sk_buff *skb)
 {
 	__u64 now = bpf_ktime_get_ns(), len = skb->len;
-	__s64 most, more;
 	struct bucket *b;
 	__u32 zero = 0;
 	int verdict = DROP;
@@ -66,15 +89,8 @@ int limit(struct __sk_buff *skb)
 	b = bpf_map_lookup_elem(&buckets, &zero);
 	if (!b || now > until)
 		return PASS;
-	most = b->rate / 8; // 125 ms
 	bpf_spin_lock(&b->lock);
-	more = now > b->seen ? now - b->seen : 0;
-	if (more > SECOND)
-		more = SECOND;
-	b->seen = now;
-	b->tokens += b->rate * more / SECOND;
-	if (b->tokens > most)
-		b->tokens = most;
+	fill(b, now);
 	// A packet of 64 KiB that is still to be cut up may be more than the bucket
 	// holds: what is owed is waited for.
 	if (b->tokens > 0) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -171,6 +172,72 @@ func TestSendingIsHeld(t *testing.T) {
 	send(packets, size)
 	if _, d := stats(); d <= dropped {
 		t.Errorf("looked after again it dropped %d more", d-dropped)
+	}
+}
+
+// The bucket gets what the rate gives, however often and in whichever order packets come: a task that
+// sends more packets than its rate has bytes gets its rate, and CPUs whose readings of the clock differ
+// count no time twice.
+func TestTheRateIsExact(t *testing.T) {
+	quelltest.Need(t, quelltest.Root, quelltest.EBPF)
+	var objs egressObjects
+	if err := loadEgressObjects(&objs, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer objs.Close()
+	if err := objs.Until.Set(uint64(math.MaxUint64)); err != nil {
+		t.Fatal(err)
+	}
+	// The beginning of struct __sk_buff, with an interface that is not lo.
+	var packet struct {
+		_       [10]uint32
+		Ifindex uint32
+	}
+	all, err := net.Interfaces()
+	for _, i := range all {
+		if i.Index > 1 {
+			packet.Ifindex = uint32(i.Index)
+		}
+	}
+	if packet.Ifindex == 0 {
+		quelltest.Skip(t, "ip", errors.Join(errors.New("no interface but lo"), err))
+	}
+	const rate, second, hour = 1 << 10, uint64(time.Second), uint64(time.Hour)
+	send := func(b egressBucket, packets uint32) egressBucket {
+		t.Helper()
+		b.Rate = rate
+		if err := objs.Buckets.Put(uint32(0), &b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := objs.Limit.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: packets, Context: &packet}); err != nil {
+			t.Fatal(err)
+		}
+		if err := objs.Buckets.LookupWithFlags(uint32(0), &b, ebpf.LookupLock); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	now := uint64(host.Monotonic())
+
+	// What it owes is more than the bucket ever holds, so that nothing passes and it is never full.
+	before := egressBucket{Seen: now - second, Tokens: -1 << 29}
+	after := send(before, 200_000)
+	counted := float64(after.Seen-before.Seen) / float64(second) * rate
+	if got := float64(after.Tokens - before.Tokens); got < rate || math.Abs(got-counted) > 1 || after.Passed != 0 {
+		t.Errorf("%v bytes for a time that is worth %v; %d passed", got, counted, after.Passed)
+	}
+
+	before = egressBucket{Seen: now + hour}
+	if after = send(before, 1); after.Seen != before.Seen || after.Tokens != 0 || after.Dropped == 0 {
+		t.Errorf("an older reading of the clock: %+v, was %+v", after, before)
+	}
+
+	// Another packet a minute later, and an hour later.
+	if after = send(egressBucket{Seen: now - 60*second, Tokens: -60*rate + 1}, 1); after.Passed == 0 {
+		t.Errorf("what is owed is paid: %+v", after)
+	}
+	if after = send(egressBucket{Seen: now - hour, Tokens: -1 << 16}, 1); after.Passed == 0 || after.Tokens > rate/8 {
+		t.Errorf("the bucket is full: %+v", after)
 	}
 }
 
