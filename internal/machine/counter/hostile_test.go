@@ -109,7 +109,6 @@ func TestManyLooksThatAreSlow(t *testing.T) {
 		p := newFakeProc(t)
 		c, err := OpenCPT(p.dir, nil)
 		p.check(err)
-		defer c.Close()
 		p.check(c.Add(bystander(p)))
 		for n := range 60 {
 			p.check(c.Add(Target{Key: key(uint64(10 + n)), Progress: "/a", Members: func() ([]int, error) {
@@ -126,6 +125,8 @@ func TestManyLooksThatAreSlow(t *testing.T) {
 				t.Errorf("the other task: %+v", r)
 			}
 		}
+		p.check(c.Close())
+		<-time.After(lookLimit) // looks that have begun return
 	})
 }
 
