@@ -197,8 +197,11 @@ func (ac *actor) applyCap(now sample.Millis, act *plan.Action) error {
 		return errors.New("the task has ended")
 	}
 	ac.placement.readPlacement(ac.clock.now(), t)
-	if ac.tasks.nest(); t.Holds != "" {
+	switch ac.tasks.nest(); {
+	case t.Holds != "":
 		return fmt.Errorf("its cgroup contains %s, which may not be limited", t.Holds)
+	case !t.MayBeCapped(): // what was decided may rest on what it was hours ago, as for groups
+		return errors.New("it is latency-sensitive or never-cap now, and may not be limited")
 	}
 	c := enforce.Change{ID: act.ID, From: now, Until: act.Until, Task: act.Task.Name, Who: act.By}
 	if err := ac.writes(t, act, &c); err != nil {
