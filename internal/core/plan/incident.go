@@ -76,6 +76,7 @@ type Incident struct {
 // incident is an open Incident as the planner keeps it.
 type incident struct {
 	Incident                      // its Analysis, Latest, Findings and Rounds are empty
+	key             incidentKey   // under which it is open: what caps show may change the kind
 	rounds          []*round      // ordered by start
 	lastDisturbance sample.Millis // the last outlier or end of a cap
 	// best is the strongest analysis, latest the latest; they may be the same.

@@ -51,7 +51,7 @@ func (p *Planner) inOrder() []*incident {
 }
 
 func (p *Planner) close(now sample.Millis, inc *incident) {
-	delete(p.open, keyOf(inc.Signal, inc.Victim.Key, inc.latest.Kind))
+	delete(p.open, inc.key)
 	if p.victims[inc.Victim.Key]--; p.victims[inc.Victim.Key] == 0 {
 		delete(p.victims, inc.Victim.Key)
 	}

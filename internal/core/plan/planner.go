@@ -119,7 +119,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Outcome: NotActed}, conclusive: f.Kind}
+			Outcome: NotActed}, key: k, conclusive: f.Kind}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -111,5 +112,49 @@ func TestInIncident(t *testing.T) {
 	p, _ := accused(t, 60*second, suspects())
 	if !p.InIncident(sample.CPI, web().Key) || p.InIncident(sample.RunQ, web().Key) || p.InIncident(sample.CPI, hog().Key) {
 		t.Error("only /web is in an incident, of cpi")
+	}
+}
+
+// TestAnIncidentOfTheVictimsOwnEnds: an operator caps a task for an incident that the victim's own
+// quota explains, and it helps. The task is proven then, and the incident of a neighbour that is
+// open meanwhile stays another one; both end, once.
+func TestAnIncidentOfTheVictimsOwnEnds(t *testing.T) {
+	p := plan.New("machine", detect.Quell, plan.Paper())
+	h := past{}
+	now := 100 * second
+	find := func(kind detect.Kind, suspects []detect.Suspect) string {
+		f := detect.Finding{At: now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: now - 20*second,
+			Result: detect.Result{Kind: kind, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10, Suspects: suspects}}
+		h.found(&f)
+		return p.Finding(now, f, h.window)
+	}
+	quota := find(detect.OwnQuota, nil)
+	if _, err := p.CapFor(now, hog(), command.Terms{Rate: 0.1, For: command.Duration(time.Minute)}, quota, "ann", "is it the neighbour?", h.window); err != nil {
+		t.Fatal(err)
+	}
+	p.Applied(now, take(p).Actions[0].ID, nil)
+	for range 6 {
+		now += 10 * second
+		sampled(p, now, now, sample.CPI, 1)
+	}
+	p.Tick(now)
+	p.Lifted(now, take(p).Actions[0].ID, false)
+	if inc, _ := p.Incident(quota); inc.Outcome != plan.TruePositive || inc.Kind != detect.Neighbour {
+		t.Fatalf("%s, %s", inc.Outcome, inc.Kind)
+	}
+	nobody := find(detect.Nobody, nil)
+	take(p)
+	closed := map[string]int{}
+	for range 60 {
+		now += 10 * second
+		p.Tick(now)
+		for _, inc := range take(p).Incidents {
+			if inc.Closed != 0 {
+				closed[inc.ID]++
+			}
+		}
+	}
+	if p.OpenCount() != 0 || p.InIncident(sample.CPI, web().Key) || len(closed) != 2 || closed[quota] != 1 || closed[nobody] != 1 {
+		t.Errorf("%d are open, closed %v of %s and %s", p.OpenCount(), closed, quota, nobody)
 	}
 }
