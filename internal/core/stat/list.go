@@ -48,7 +48,7 @@ func Pearson(x, y []float64) float64 {
 	return min(max(xy/math.Sqrt(xx)/math.Sqrt(yy), -1), 1)
 }
 
-// Spearman is Pearson's correlation of the ranks; ties share their mean rank.
+// Spearman is Pearson's correlation of the ranks; ties share their mean rank. NaN if a value is.
 func Spearman(x, y []float64) float64 { return Pearson(ranks(x), ranks(y)) }
 
 func ranks(x []float64) []float64 {
@@ -60,11 +60,11 @@ func ranks(x []float64) []float64 {
 	r := make([]float64, len(x))
 	for i := 0; i < len(order); {
 		j := i
-		for j < len(order) && x[order[j]] == x[order[i]] {
+		for j < len(order) && cmp.Compare(x[order[j]], x[order[i]]) == 0 { // also of NaN
 			j++
 		}
 		for k := i; k < j; k++ {
-			r[order[k]] = float64(i+j+1) / 2
+			r[order[k]] = min(float64(i+j+1)/2, max(x[order[k]], math.Inf(1))) // NaN stays NaN
 		}
 		i = j
 	}

@@ -25,3 +25,24 @@ func TestQuantile(t *testing.T) {
 		t.Error("a quantile of nothing")
 	}
 }
+
+// A value that is not known has no rank, and the ranks of all end.
+func TestRankCorrelation(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	for _, c := range []struct {
+		x, y []float64
+		want float64
+	}{
+		{[]float64{1, 2, 3, 4}, []float64{10, 20, 30, 1000}, 1},
+		{[]float64{1, 2, 3, inf}, []float64{4, 3, 2, 1}, -1},
+		{[]float64{1, 2, 2, 3}, []float64{1, 2, 2, 3}, 1},
+		{[]float64{1, nan, 3, nan}, []float64{1, 2, 3, 4}, nan},
+		{[]float64{1, 2, 3, 4}, []float64{nan, 2, 3, 4}, nan},
+		{[]float64{2, 2, 2}, []float64{1, 2, 3}, nan},
+		{nil, nil, nan},
+	} {
+		if got := Spearman(c.x, c.y); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
+			t.Errorf("%v and %v: %v, want %v", c.x, c.y, got, c.want)
+		}
+	}
+}

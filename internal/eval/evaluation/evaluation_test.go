@@ -1,9 +1,11 @@
 package evaluation
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -98,6 +100,39 @@ func TestLoad(t *testing.T) {
 		if len(r.Load) != 4 || r.Load[0].Identified.N != 250 || r.Load[3].To != math.Sqrt(999) || r.Load[0].To >= r.Load[1].From {
 			t.Errorf("%+v", r.Load)
 		}
+	}
+}
+
+// TestLoadIsNotKnown: agents of before did not report the load. Their incidents are in no quarter
+// and no rank, and in all other figures; the report is valid JSON.
+func TestLoadIsNotKnown(t *testing.T) {
+	e := Evaluation{cluster: &Cluster{}}
+	row := func(id, busy, correlation string) []json.RawMessage {
+		var all []json.RawMessage
+		for _, x := range []string{`"m"`, `"` + id + `"`, "1000", `"neighbour"`, `"latency-sensitive"`, `"web"`, `"hog"`, "true", correlation, "2", "1", busy, "null", "true"} {
+			all = append(all, json.RawMessage(x))
+		}
+		return all
+	}
+	answer := [][]json.RawMessage{row("1", "4", "0.4"), row("2", "null", "0.5"), row("3", "6", "0.6"), row("4", "5", "0.5"), row("5", "null", "null"), row("6", "7", "null")}
+	ask := func(_ context.Context, sql string, _, _ sample.Millis) ([][]json.RawMessage, error) {
+		if strings.Contains(sql, "SEMI JOIN") {
+			return answer, nil
+		}
+		return nil, nil
+	}
+	if err := e.readStates(&tables{t.Context(), ask, 0, 10_000}); err != nil {
+		t.Fatal(err)
+	}
+	r := e.Report()
+	if r.Identified.K != 6 || math.Abs(float64(r.LoadRank)-1) > 1e-12 || len(r.Load) != 4 || r.Load[0].From != 4 || r.Load[3].To != 7 {
+		t.Errorf("%+v identified, rank %v, load %+v", r.Identified, r.LoadRank, r.Load)
+	}
+	if last := r.Load[3]; last.Identified.K != 1 || !math.IsNaN(float64(last.Correlation)) || last.Degradation != 2 {
+		t.Errorf("the highest load: %+v", last)
+	}
+	if _, err := json.Marshal(&r); err != nil {
+		t.Error(err)
 	}
 }
 

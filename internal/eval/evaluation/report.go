@@ -234,9 +234,10 @@ func (e *Evaluation) offenders() []Offender {
 	return all
 }
 
-// byLoad sorts the incidents by load and divides them into quarters of equal number.
+// byLoad sorts the incidents by load and divides them into quarters of equal number. Those of
+// which it is not known are left out.
 func (e *Evaluation) byLoad() []Load {
-	sorted := slices.Clone(e.found)
+	sorted := slices.DeleteFunc(slices.Clone(e.found), func(f found) bool { return math.IsNaN(f.busy) })
 	slices.SortStableFunc(sorted, func(a, b found) int { return cmp.Compare(a.busy, b.busy) })
 	var loads []Load
 	const quarters = 4
@@ -249,8 +250,10 @@ func (e *Evaluation) byLoad() []Load {
 		k := 0
 		for i := range part {
 			degradation = append(degradation, part[i].degradation)
-			if part[i].identified {
-				k++
+			if !part[i].identified {
+				continue
+			}
+			if k++; !math.IsNaN(part[i].correlation) {
 				correlation = append(correlation, part[i].correlation)
 			}
 		}
@@ -264,7 +267,7 @@ func (e *Evaluation) byLoad() []Load {
 func (e *Evaluation) loadRank() float64 {
 	var load, correlation []float64
 	for i := range e.found {
-		if f := &e.found[i]; f.identified && !math.IsNaN(f.correlation) {
+		if f := &e.found[i]; f.identified && !math.IsNaN(f.correlation) && !math.IsNaN(f.busy) {
 			load, correlation = append(load, f.busy), append(correlation, f.correlation)
 		}
 	}
