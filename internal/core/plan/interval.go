@@ -16,7 +16,9 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 			micros += int64(u * 1e6)
 		}
 	}
-	p.busy = float64(micros) / 1e6
+	if !sig.OfMachine() { // else the usage of the whole machine is among them
+		p.busy = float64(micros) / 1e6
+	}
 	limited := p.noteLimits(sig, at, readings)
 	for _, c := range p.Caps() {
 		if i := IndexOf(readings, c.Task.Key); i >= 0 {

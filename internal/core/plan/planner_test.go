@@ -158,3 +158,19 @@ func TestAnIncidentOfTheVictimsOwnEnds(t *testing.T) {
 		t.Errorf("%d are open, closed %v of %s and %s", p.OpenCount(), closed, quota, nobody)
 	}
 }
+
+// TestBusyIsOfTasks: what stands in for the machine in a signal of the machine has the usage of all
+// of it, which is not added to that of the tasks.
+func TestBusyIsOfTasks(t *testing.T) {
+	p := plan.New("machine", detect.Quell, plan.Paper())
+	now := 100 * second
+	tasks := []detect.Reading{{Task: ptr(web()), CPU: 1}, {Task: ptr(hog()), CPU: 2.5}}
+	p.Interval(now, sample.CPI, now, tasks, make([]detect.Verdict, 2))
+	node := sample.Task{Name: "node 0", Class: sample.Batch, NeverCap: true, Key: sample.TaskKey{FirstSeen: 1}}
+	p.Interval(now, sample.Probe, now, append(tasks, detect.Reading{Task: &node, CPU: 3.5, Cost: 1e-8}), make([]detect.Verdict, 3))
+	p.Interval(now, sample.Steal, now, []detect.Reading{{Task: &node, CPU: 3.5, Cost: 0.1}}, make([]detect.Verdict, 1))
+	p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: web(), First: now - 20*second, Result: detect.Result{Kind: detect.Nobody, Threshold: 2, Bad: 3, Cost: 4}}, none)
+	if got := p.Open()[0].Busy; got != 3.5 {
+		t.Errorf("all tasks use %v CPU-s/s", got)
+	}
+}
