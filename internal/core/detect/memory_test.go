@@ -74,3 +74,23 @@ func TestAnHourOldChangeOfLevelIsRemembered(t *testing.T) {
 		t.Errorf("at minute %d %d are named: %+v", f.At/minute, f.Antagonists, f.Suspects)
 	}
 }
+
+// The next task in the place of one that has ended has no costs of it, not even those that it had
+// under a limit: they would count as its own.
+func TestAnEndedTasksCostsAreNotTheNextOnes(t *testing.T) {
+	d, sig := New(paper(t, EvidenceMethod)), signal(t, sample.CPI)
+	batch := Reading{Task: task(2, sample.Batch), Cost: 9, CPU: 1, Pressure: 1, Spec: ready(1, 0.5)}
+	d.Observe(sig, minute, []Reading{victim(1, 1), batch})
+	d.Observe(sig, 2*minute, []Reading{victim(1, 1), batch.with(func(r *Reading) { r.Flags = sample.Capped })})
+	was := d.series[sample.CPI].index[batch.Task.Key]
+	d.Forget(batch.Task.Key)
+	next := batch.with(func(r *Reading) { r.Task, r.Cost = task(3, sample.Batch), 1 })
+	d.Observe(sig, 3*minute, []Reading{victim(1, 1), next})
+	s := d.series[sample.CPI]
+	slot := s.index[next.Task.Key]
+	for i, want := range []float64{0, 0, 1} {
+		if got := s.rows[i].ownCost(slot); got != want || slot != was {
+			t.Errorf("place %d, before %d: in interval %d it cost %v, want %v", slot, was, i+1, got, want)
+		}
+	}
+}

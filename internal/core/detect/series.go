@@ -256,7 +256,7 @@ func (s *series) forget(k sample.TaskKey) {
 	}
 	s.reset(i)
 	for _, r := range s.rows {
-		r.pressure[i], r.cause[i] = 0, absent
+		r.pressure[i], r.cause[i], r.cost[i] = 0, absent, 0
 	}
 	s.memory.forget(i, true)
 	s.tasks[i] = taskState{}
