@@ -55,8 +55,8 @@ func (p *Planner) close(now sample.Millis, inc *incident) {
 	if p.victims[inc.Victim.Key]--; p.victims[inc.Victim.Key] == 0 {
 		delete(p.victims, inc.Victim.Key)
 	}
-	inc.Closed = now
 	p.changed(inc, now)
+	inc.Closed = now
 }
 
 // InIncident reports whether the task is the victim of an open incident of the signal

@@ -15,9 +15,9 @@ type Output struct {
 	Offenders bool
 }
 
-// changed marks an incident to be recorded.
+// changed marks an incident to be recorded. One that is closed is final, and its chart is gone.
 func (p *Planner) changed(inc *incident, now sample.Millis) {
-	if inc == nil {
+	if inc == nil || inc.Closed != 0 {
 		return
 	}
 	inc.Updated = now

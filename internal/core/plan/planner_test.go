@@ -174,3 +174,19 @@ func TestBusyIsOfTasks(t *testing.T) {
 		t.Errorf("all tasks use %v CPU-s/s", got)
 	}
 }
+
+// TestAClosedIncidentIsFinal: the victim ends while its cap cannot be undone. When that works at last,
+// the incident is not recorded once more: its chart is gone by then, and that record would replace the
+// one with it.
+func TestAClosedIncidentIsFinal(t *testing.T) {
+	p, _ := accused(t, 100*second, suspects())
+	p.Gone(120*second, web().Key)
+	out := take(p)
+	if len(out.Actions) != 1 || len(out.Incidents) != 1 || out.Incidents[0].Closed != 120*second || out.Incidents[0].Updated != 120*second {
+		t.Fatalf("%+v", out)
+	}
+	p.Lifted(900*second, out.Actions[0].ID, false)
+	if p.Pending() || len(p.Caps()) > 0 {
+		t.Errorf("%+v, caps %+v", take(p), p.Caps())
+	}
+}
