@@ -84,7 +84,9 @@ func (p *Pipeline) chart(inc *plan.Incident) {
 		c.track(a.Suspects[0].Task, window)
 	}
 	for ; c.rounds < len(inc.Rounds); c.rounds++ {
-		c.track(inc.Rounds[c.rounds].Suspect, window)
+		for _, capped := range inc.Rounds[c.rounds].Tasks() {
+			c.track(capped.Suspect, window)
+		}
 	}
 }
 

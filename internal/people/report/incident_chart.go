@@ -35,7 +35,9 @@ func (p *page) incidentCharts(inc *incident.Record) {
 		}
 		span := [2]sample.Millis{r.From, end}
 		all = append(all, span)
-		capped[r.Suspect.Name] = append(capped[r.Suspect.Name], span)
+		for _, c := range r.Tasks() {
+			capped[c.Suspect.Name] = append(capped[c.Suspect.Name], span)
+		}
 	}
 	p.line("")
 	p.title(fmt.Sprintf("cost of %s", inc.Victim.Name), sig.Unit)

@@ -184,3 +184,21 @@ func TestARowShowsOneRound(t *testing.T) {
 		t.Errorf("the table is\n%s", row)
 	}
 }
+
+// The chart of every task that was capped has the time of the cap, also of those that were capped
+// together with the first.
+func TestTasksThatWereCappedTogetherAreMarked(t *testing.T) {
+	inc := quieted()
+	marks := func() int {
+		var b bytes.Buffer
+		if err := Incident(&b, inc, Style{Zone: prague, Now: noon.Add(time.Hour), Width: 80, ASCII: true}); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(b.String(), "\n capped  ")
+	}
+	one := marks()
+	inc.Rounds[0].With = []plan.Capped{{Suspect: index, Rate: 0.01}}
+	if together := marks(); one != 2 || together != 3 {
+		t.Errorf("%d charts are marked of one task, %d of two", one, together)
+	}
+}
