@@ -325,11 +325,12 @@ func (s *Score) Median() (median, low, high time.Duration, ok bool) {
 		return 0, 0, 0, false
 	}
 	k := 0 // number of values outside the interval on each side
-	for tail, p := 0.0, math.Ldexp(1, -n); k < n/2; k++ {
-		if tail += p; tail > 0.025 {
+	// The logarithm of the probability of k: that itself is below any float64 if n is large.
+	for tail, p := 0.0, -float64(n)*math.Ln2; k < n/2; k++ {
+		if tail += math.Exp(p); tail > 0.025 {
 			break
 		}
-		p *= float64(n-k) / float64(k+1)
+		p += math.Log(float64(n-k) / float64(k+1))
 	}
 	if k > 0 {
 		k--

@@ -156,7 +156,8 @@ func TestShare(t *testing.T) {
 
 // The bounds are the 2nd and 9th of 10, 6th and 15th of 20 (Conover, table A3).
 func TestMedian(t *testing.T) {
-	for _, c := range []struct{ n, median, low, high int }{{1, 0, 0, 0}, {5, 2, 0, 4}, {6, 3, 0, 5}, {10, 5, 1, 8}, {20, 10, 5, 14}} {
+	for _, c := range []struct{ n, median, low, high int }{{1, 0, 0, 0}, {5, 2, 0, 4}, {6, 3, 0, 5}, {10, 5, 1, 8}, {20, 10, 5, 14},
+		{1000, 500, 468, 531}, {1200, 600, 565, 634}, {5000, 2500, 2430, 2569}} { // counted with exact fractions
 		var s Score
 		for i := range c.n {
 			s.Found = append(s.Found, Found{First: Verdict{Accusation: Accusation{Statement: Statement{At: sample.Millis(i)}}}})
