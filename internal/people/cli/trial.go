@@ -114,7 +114,7 @@ func (a *commands) nextSuspect(ctx context.Context, t *trialRun) (*incident.Reco
 	}
 	for i := range found.Incidents {
 		inc := &found.Incidents[i]
-		if !inc.Kind.MayBeANeighbour() || inc.Victim.Class != sample.LatencySensitive && !inc.Victim.Protected || capped(inc) {
+		if !inc.Kind.MayBeANeighbour() || !inc.Victim.MayBeHelped() || capped(inc) {
 			continue
 		}
 		now := inc.Now()

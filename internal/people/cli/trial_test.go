@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,6 +38,19 @@ func TestTrialEndsWhereItsCapIsNotMeasured(t *testing.T) {
 		if !strings.Contains(asked, want) {
 			t.Errorf("%s is not in\n%s", want, asked)
 		}
+	}
+}
+
+// TestTrialCapsNoneForTheUnprotected: an operator has said that no task may be capped for a victim.
+// That holds for trials too: the suspect of the next incident is capped.
+func TestTrialCapsNoneForTheUnprotected(t *testing.T) {
+	const line = `{"id":"%s","machine":"m","rule":"cpi2","signal":"cpi","victim":{"task":"%s","class":"latency-sensitive"%s},"began":1,"opened":%d,"updated":3,"mode":"advise","spec_mean":1,"spec_stddev":0.1,` +
+		`"kind":"neighbour","threshold":2,"cost":4,"suspects":[{"task":"%s","class":"batch","level":"likely","method":"correlation","correlation":0.5}],"antagonists":1,"rounds":[]}` + "\n"
+	f := newFakeOf(t, fmt.Sprintf(line, "inc-6", "/tested", `,"unprotected":true`, 1, "/scan")+fmt.Sprintf(line, "inc-7", "/web", "", 2, "/hog"))
+	r := quell(t, clitest.Env(f.socket), strings.Fields("trial --budget 1 --reason test --within 24h --poll 1ms")...)
+	asked := strings.Join(f.requests(), "\n")
+	if r.Code != app.ExitOK || strings.Contains(asked, `"task":"/scan"`) || !strings.Contains(asked, `"cap":{"task":"/hog","rate":0.1,"for":"5m","incident":"inc-7"}`) {
+		t.Errorf("exit code %d, it says %q and asked\n%s", r.Code, r.Err, asked)
 	}
 }
 
