@@ -15,13 +15,11 @@ import (
 type Subject struct {
 	Task sample.Task
 	Key  spec.Key
-	// Spec is what the task was last judged by; if nothing is learnt, what it is to be
-	// judged by.
+	// Spec is what the task was last judged by; if nothing is learnt, what it is to be judged by.
 	Spec spec.Spec
 
 	book *spec.KeyHistory // of Key, once there is one
-	// held are outliers that do not teach the spec until it is known that no incident
-	// followed.
+	// held are outliers that do not teach the spec until it is known that no incident followed.
 	held []heldSample
 }
 

@@ -33,9 +33,8 @@ type Config struct {
 	Charts bool
 }
 
-// Pipeline is the loop of one machine. Its package comment is the contract. Of its parts'
-// methods, a host does not call Observe, Next, Interval, Believe, Finding, CapFor and Take: the
-// pipeline does.
+// Pipeline is the loop of one machine. Its package comment is the contract. Of its parts' methods, a
+// host does not call Observe, Next, Interval, Believe, Finding, CapFor and Take: the pipeline does.
 type Pipeline struct {
 	*detect.Detector
 	*plan.Planner
@@ -71,8 +70,7 @@ type Finding struct {
 // Change is an incident that has changed.
 type Change struct {
 	plan.Incident
-	// CPUs is the number of the machine's CPUs, so that Busy ÷ CPUs is its utilisation; 0: not
-	// known.
+	// CPUs is the number of the machine's CPUs, so that Busy ÷ CPUs is its utilisation; 0: not known.
 	CPUs int `json:"cpus,omitempty"`
 	// Profiles are links to profiles of what the tasks ran; the host sets them.
 	Profiles []Profile `json:"profiles,omitempty"`

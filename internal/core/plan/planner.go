@@ -19,8 +19,7 @@ const (
 	Cap ActionKind = iota
 	// Uncap ends the cap with that ID.
 	Uncap
-	// Adjust changes the Rate of the cap with that ID, or sets a later end
-	// (Policy.MaxDuration).
+	// Adjust changes the Rate of the cap with that ID, or sets a later end (Policy.MaxDuration).
 	Adjust
 )
 
@@ -172,8 +171,7 @@ func (inc *incident) stillBad() bool {
 	return r == nil || r.failing
 }
 
-// ruledOut says why the incident's rounds so far rule out another cap on the task; "" if
-// they do not.
+// ruledOut says why the incident's rounds so far rule out another cap on the task; "" if they do not.
 func (inc *incident) ruledOut(k sample.TaskKey) string {
 	for _, r := range inc.rounds {
 		switch {
@@ -291,9 +289,8 @@ func (inc *incident) advise(what string) {
 	}
 }
 
-// startTrial caps a suspect for a short time to find out whether it is the antagonist, at most
-// for Policy.For. Where quell may not do that itself, an operator can try a suspect that
-// is named.
+// startTrial caps a suspect for a short time to find out whether it is the antagonist, at most for
+// Policy.For. Where quell may not do that itself, an operator can try a suspect that is named.
 func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding, s *detect.Suspect, window func(sample.TaskKey) []detect.Point) {
 	trials, named := inc.trials(false), s.Level >= detect.Likely
 	a, ok := p.policy.limited(f.Signal, s.Task)
@@ -333,11 +330,10 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 	}
 }
 
-// choose picks the first of the ranked antagonists that may be capped for this victim, or
-// says why there is none. Antagonists that need no trial come first. A task that was
-// capped in vain for this incident is left out: a correlation ignores scale, so a cap
-// hardly lowers it. So is a task that ranks behind usage outside any task and used less
-// than that.
+// choose picks the first of the ranked antagonists that may be capped for this victim, or says why
+// there is none. Antagonists that need no trial come first. A task that was capped in vain for this
+// incident is left out: a correlation ignores scale, so a cap hardly lowers it. So is a task that ranks
+// behind usage outside any task and used less than that.
 func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := noHelpReason(f.Victim); why != "" {
 		return nil, why

@@ -43,8 +43,7 @@ type Round struct {
 	Why   string        `json:"why,omitempty"`
 	// Trial: the suspect was capped to find out whether it is the antagonist.
 	Trial bool `json:"trial,omitempty"`
-	// Feedback: Rate followed the victim's cost. It is the last rate and was changed
-	// Adjusted times.
+	// Feedback: Rate followed the victim's cost. It is the last rate and was changed Adjusted times.
 	Feedback bool `json:"feedback,omitempty"`
 	Adjusted int  `json:"adjusted,omitempty"`
 	// CostBefore is the victim's mean cost in the anomaly before the cap, CostUnder that
@@ -107,8 +106,7 @@ func (r *Round) Judged() bool { return r.Outcome == TruePositive || r.didNotHelp
 // didNotHelp reports whether the cap did not help.
 func (r *Round) didNotHelp() bool { return r.Outcome == Noise || r.Outcome == FalsePositive }
 
-// UnmarshalJSON implements json.Unmarshaler. What an older agent did not write is not known,
-// and not 0.
+// UnmarshalJSON implements json.Unmarshaler. What an older agent did not write is not known, and not 0.
 func (r *Round) UnmarshalJSON(text []byte) error {
 	type plain Round
 	unknown := stat.Float(math.NaN())

@@ -12,12 +12,11 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// A task can report what it likes about itself (sample.Signal.SelfReported), and make its
-// report follow a neighbour's activity until the neighbour seems to be the cause. So a cap or
-// a trial for such a signal needs a witness: a signal that the machine measures must have
-// been over the victim's threshold in the same intervals. A report that its witness
-// contradicts accuses no task, and a job whose reports are contradicted repeatedly is
-// distrusted: its reports accuse no task for a day.
+// A task can report what it likes about itself (sample.Signal.SelfReported), and make its report follow
+// a neighbour's activity until the neighbour seems to be the cause. So a cap or a trial for such a
+// signal needs a witness: a signal that the machine measures must have been over the victim's threshold
+// in the same intervals. A report that its witness contradicts accuses no task, and a job whose reports
+// are contradicted repeatedly is distrusted: its reports accuse no task for a day.
 
 // Constants of witnesses: unit, meaning, and how each was chosen.
 const (
@@ -41,9 +40,8 @@ const (
 // testimony is what signals said of a task in one interval.
 type testimony struct {
 	at sample.Millis
-	// reported is the excess of a self-reported cost over its mean, as a part of the mean, if
-	// it was an outlier; else 0. measured is that of cpi whether it was one or not, NaN if it
-	// was not judged.
+	// reported is the excess of a self-reported cost over its mean, as a part of the mean, if it was an
+	// outlier; else 0. measured is that of cpi whether it was one or not, NaN if it was not judged.
 	reported, measured float64
 	witness            sample.SignalName // that was an outlier; "" for none
 }
@@ -87,8 +85,7 @@ func (p *Planner) testify(sig *sample.Signal, at sample.Millis, readings []detec
 	}
 }
 
-// testifyOfMachine lets an outlier of a part of the machine testify for all tasks that can
-// use it.
+// testifyOfMachine lets an outlier of a part of the machine testify for all tasks that can use it.
 func (p *Planner) testifyOfMachine(sig *sample.Signal, at sample.Millis, reach sample.Set, readings []detect.Reading) {
 	for i := range readings {
 		r := &readings[i]
@@ -177,9 +174,8 @@ func witnessNames() (names []string) {
 	return names
 }
 
-// Believe returns a finding as it is believed: one that rests on a report that is not
-// believed accuses no task, and says why (detect.Finding.Disbelief). The pipeline calls it
-// before Finding.
+// Believe returns a finding as it is believed: one that rests on a report that is not believed accuses
+// no task, and says why (detect.Finding.Disbelief). The pipeline calls it before Finding.
 func (p *Planner) Believe(now sample.Millis, f detect.Finding) detect.Finding {
 	sig, _ := sample.LookupSignal(f.Signal)
 	if !sig.SelfReported || f.Kind != detect.Neighbour && !f.Trial {
