@@ -16,8 +16,7 @@ const (
 	// LessCPU: it cost more where it used less CPU, and no other task used more instead
 	// (CPI², section 6.1, case 3: bimodal usage). Only for signals of CPUs.
 	LessCPU Change = "less-cpu"
-	// NewLevel: its cost changed to another level and stayed there, and no other task used
-	// more since.
+	// NewLevel: its cost changed to another level and stayed there, and no other task used more since.
 	NewLevel Change = "new-level"
 )
 
@@ -39,9 +38,8 @@ const (
 	newLevelIntervals = 5
 )
 
-// shift is the difference of a quantity between the victim's bad and good intervals: the
-// two means, and the standard error of their difference with pooled variance (Student's
-// two-sample comparison).
+// shift is the difference of a quantity between the victim's bad and good intervals: the two means, and
+// the standard error of their difference with pooled variance (Student's two-sample comparison).
 type shift struct{ good, bad, err float64 }
 
 func (s shift) up(errors float64) bool   { return s.bad-s.good > errors*s.err }
@@ -90,9 +88,8 @@ func (d *Detector) wasLimited(task int) bool {
 	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.causeOf(task) == limited })
 }
 
-// moreWork reports whether the victim did more work when it was bad. Work is usage ÷ cost
-// if the cost is resource per unit of work. If the cost is a wait, work is usage
-// (Signal.PerWork).
+// moreWork reports whether the victim did more work when it was bad. Work is usage ÷ cost if the cost
+// is resource per unit of work. If the cost is a wait, work is usage (Signal.PerWork).
 func (d *Detector) moreWork(s *series, victim int) bool {
 	w := d.shift(victim, func(r *row) float64 {
 		work := float64(r.pressure[victim])
@@ -104,8 +101,7 @@ func (d *Detector) moreWork(s *series, victim int) bool {
 	return w.up(candidateErrors) && w.bad >= moreWorkRatio*w.good
 }
 
-// change looks for a change of the victim itself if no suspect is accused; "" if there is
-// none.
+// change looks for a change of the victim itself if no suspect is accused; "" if there is none.
 func (d *Detector) change(s *series, victim int) Change {
 	u := d.shift(victim, func(r *row) float64 { return float64(r.pressure[victim]) })
 	// A task whose requests take longer makes fewer of them, whatever the cause.
@@ -119,10 +115,9 @@ func (d *Detector) change(s *series, victim int) Change {
 	if !fell && run < newLevelIntervals {
 		return ""
 	}
-	// A task that moved may be the antagonist although its correlation is too low to accuse
-	// it, which is so at any cost below 1.5 times the threshold. The usage that a limited
-	// task would have had is not known. Tasks are left out if limiting them did not help
-	// the victim.
+	// A task that moved may be the antagonist although its correlation is too low to accuse it, which
+	// is so at any cost below 1.5 times the threshold. The usage that a limited task would have had is
+	// not known. Tasks are left out if limiting them did not help the victim.
 	for i := range s.tasks {
 		if d.params.Switches.Evidence && d.limitFailed(s, victim, i) {
 			continue

@@ -8,8 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// pair is one interval in which the victim was judged, with the weight of a suspect's
-// pressure in it.
+// pair is one interval in which the victim was judged, with the weight of a suspect's pressure in it.
 type pair struct {
 	row    *row
 	weight float64
@@ -102,11 +101,10 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 	return f
 }
 
-// compare collects the victim's pairs, sets the mean cost since the anomaly began, and
-// returns the number of good pairs. Intervals in which any task was limited may be better
-// than without the limit. If there are any, or after a trial, the mean is over the other
-// intervals that were bad. After a trial those before it count too: the first interval
-// without the limit may still be better than the others.
+// compare collects the victim's pairs, sets the mean cost since the anomaly began, and returns the
+// number of good pairs. Intervals in which any task was limited may be better than without the limit.
+// If there are any, or after a trial, the mean is over the other intervals that were bad. After a trial
+// those before it count too: the first interval without the limit may still be better than the others.
 func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodSamples int) {
 	var sum, n [3]float64
 	const bad, well, under = 0, 1, 2
@@ -169,10 +167,9 @@ func (d *Detector) align(rows []*row, victim int, threshold float64) (goodSample
 // moved back. How it was chosen is not stated.
 const maxLookBackGood = 5
 
-// lookBack returns the rows around the end of the victim's last good period: its last good
-// intervals and a window's length of bad ones after them. Later intervals do not count: a
-// task that arrives while the victim is already bad did not cause that. It is nil if no
-// good interval is known.
+// lookBack returns the rows around the end of the victim's last good period: its last good intervals
+// and a window's length of bad ones after them. Later intervals do not count: a task that arrives while
+// the victim is already bad did not cause that. It is nil if no good interval is known.
 func (d *Detector) lookBack(s *series, victim int) []*row {
 	first, n, began := len(s.rows), 0, sample.Millis(0) // of the good ones; end of the first bad one after them
 	for i := len(s.rows) - 1; i >= 0 && n < maxLookBackGood; i-- {
@@ -284,9 +281,8 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 	}
 }
 
-// grounds returns the evidence against a suspect under switch Evidence: a trial that the
-// regression confirms, the accounts of the queue if it has any, or otherwise the
-// statistics, nil for none.
+// grounds returns the evidence against a suspect under switch Evidence: a trial that the regression
+// confirms, the accounts of the queue if it has any, or otherwise the statistics, nil for none.
 func (d *Detector) grounds(s *series, slot int, w *weighing, proofs []fit, books *accountTotals) Grounds {
 	var g Grounds
 	if books != nil {
@@ -354,10 +350,9 @@ func (d *Detector) weighing(slot int) *weighing {
 // its antagonists is limited. Chosen as in design 0009.
 const Relief = 1.0 / 6
 
-// limitFailed reports whether limiting a suspect, in the rows, did not help: it compares the
-// victim's cost under the hold, without the first interval of each hold, with its cost in
-// bad intervals without a hold. A hold that began with another task's says nothing of it alone
-// (Params.Groups).
+// limitFailed reports whether limiting a suspect, in the rows, did not help: it compares the victim's
+// cost under the hold, without the first interval of each hold, with its cost in bad intervals without
+// a hold. A hold that began with another task's says nothing of it alone (Params.Groups).
 func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 	if !d.limits || suspect >= s.columns {
 		return false

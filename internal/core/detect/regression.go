@@ -8,17 +8,14 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// Constants of the proof by trial (switch Evidence): unit, meaning, and how each was chosen.
-// "Tuning" is the tuning half of the simulator's scenarios; the points are of
-// docs/design/0005.
+// Constants of the proof by trial (switch Evidence): unit, meaning, and how each was chosen. "Tuning"
+// is the tuning half of the simulator's scenarios; the points are of docs/design/0005.
 const (
 	// Standard errors: least z at which a suspect enters the model. Tuning, point 3.
 	minEntryZ = 3
-	// Standard errors: least z of a proof, less one for each limit. Tuning, point 4; 6.5
-	// before.
+	// Standard errors: least z of a proof, less one for each limit. Tuning, point 4; 6.5 before.
 	minUntriedZ = 5.5
-	// Standard errors: least z of a proof after any number of limits. Tuning, point 4; 4.5
-	// before.
+	// Standard errors: least z of a proof after any number of limits. Tuning, point 4; 4.5 before.
 	minTriedZ = 4
 	// Standard errors: least z of a suspect in a model that also has a change of the
 	// victim's own level, at the moment that explains most. A suspect that began by chance
@@ -51,8 +48,7 @@ const (
 	// Share of a usage's sum of squares: a usage of which less is left after the basis is
 	// collinear with it. Numerical.
 	collinear = 1e-6
-	// Weight: bound before a weight is converted to a cost, which is infinite at 1.
-	// Numerical.
+	// Weight: bound before a weight is converted to a cost, which is infinite at 1. Numerical.
 	maxWeight = 0.99
 )
 
@@ -253,10 +249,9 @@ func (t *regression) zOf(slot int) float64 {
 	return t.significance(t.e, t.u, fit)
 }
 
-// significance returns a fit in standard errors, for the residuals after the basis of the
-// victim's cost, e, and of a suspect's usage, u. Both are changed: e becomes the new
-// residual, u gets length 1. The error is increased for the autocorrelation of both
-// (Bartlett's formula for series of order 1).
+// significance returns a fit in standard errors, for the residuals after the basis of the victim's
+// cost, e, and of a suspect's usage, u. Both are changed: e becomes the new residual, u gets length 1.
+// The error is increased for the autocorrelation of both (Bartlett's formula for series of order 1).
 func (t *regression) significance(e, u []float64, fit float64) float64 {
 	norm := math.Sqrt(dot(u, u))
 	for i := range u {
@@ -333,8 +328,7 @@ func (t *regression) load(d *Detector, s *series, victim int) bool {
 	return true
 }
 
-// usual returns a suspect's own mean cost in the victim's good intervals; 0 if that is not
-// known.
+// usual returns a suspect's own mean cost in the victim's good intervals; 0 if that is not known.
 func (t *regression) usual(slot int) float64 {
 	var sum float64
 	n := 0

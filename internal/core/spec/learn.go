@@ -58,11 +58,10 @@ const (
 // Learn computes a key's spec (CPI², section 3.1) from its hours, as of now. It sorts the
 // hours and merges those of one start in place. Hours that begin after now do not count.
 //
-// History is kept over restarts and new binaries of a job, and a change of its cost is
-// followed as fast as the weights allow. Earlier history is dropped only if the cost has
-// been different for a day, by two standard deviations and by more than the signal's
-// least effect, with enough samples and tasks for a spec: the earlier history describes
-// another program.
+// History is kept over restarts and new binaries of a job, and a change of its cost is followed as fast
+// as the weights allow. Earlier history is dropped only if the cost has been different for a day, by
+// two standard deviations and by more than the signal's least effect, with enough samples and tasks for
+// a spec: the earlier history describes another program.
 func Learn(p Params, k Key, hours []Hour, now sample.Millis) Computed {
 	hours = tidy(hours, now)
 	l := Computed{Spec: Spec{Key: k, Updated: now}}

@@ -103,8 +103,7 @@ func Paper() Params {
 	return Params{MinTasks: 5, MinSamples: 100, AgeWeight: 0.9, Every: time.Hour, StaleAfter: 7 * 24 * time.Hour, Threshold: BySigmas, Above: figure7Above}
 }
 
-// OwnHistory returns Paper's values for a single machine, where one task is all there is
-// to learn from.
+// OwnHistory returns Paper's values for a single machine, where one task is all there is to learn from.
 func OwnHistory() Params {
 	p := Paper()
 	p.MinTasks = 1
