@@ -282,12 +282,15 @@ func (ac *actor) checkCaps(now sample.Millis) {
 	ac.health.degrade("journal", ac.Enforcer.Err())
 }
 
-// review finds which tasks contain one that is spared, and ends the caps on those.
+// review finds which tasks contain one that is spared, and ends the caps on those, and those for
+// tasks that are no longer protected.
 func (ac *actor) review(now sample.Millis) {
 	ac.tasks.nest()
 	for _, c := range ac.pipeline.Caps() {
-		if t := ac.tasks.byKey[c.Task.Key]; t != nil {
-			ac.pipeline.Review(now, t.Task)
+		for _, k := range [...]sample.TaskKey{c.Task.Key, c.Victim} {
+			if t := ac.tasks.byKey[k]; t != nil {
+				ac.pipeline.Review(now, t.Task)
+			}
 		}
 	}
 	ac.carryOut(now)

@@ -137,3 +137,27 @@ func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 		}
 	})
 }
+
+// A cap in force for a victim ends when an operator ends the victim's protection, and not only at the
+// end of its lease.
+func TestEndedProtectionEndsCaps(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir(), "enforce.mode=on", "detect.rule=cpi2")
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		noisy.set(1.5)
+		r.accused(10 * time.Minute)
+		r.do(protecting(command.Target{Task: "/web/1"}, false, "load test"))
+		if got := r.values[noisy.limit()]; got != "max" {
+			t.Errorf("the limit is %s", got)
+		}
+		if log := r.audit(); !slices.ContainsFunc(log, func(e auditEntry) bool {
+			return e.What == "uncap" && strings.Contains(e.Why, "ended the victim's protection")
+		}) {
+			t.Errorf("audit %+v", log)
+		}
+	})
+}

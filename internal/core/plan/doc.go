@@ -7,10 +7,10 @@
 // done. The invariants, for any order of calls:
 //
 //   - no automatic cap unless the mode is On, the victim is latency-sensitive
-//     or protected, and the suspect is neither latency-sensitive nor never-cap;
+//     or protected, and the suspect is neither latency-sensitive nor never-cap. A cap ends
+//     when that is no longer so (SetMode, Review; Interval reviews the tasks of its readings);
 //   - no cap, an operator's neither, on a task that contains one that is spared
-//     (sample.Task.Holds): the kernel would limit that one too. A cap ends when one comes
-//     (Review; Interval reviews the tasks of its readings);
+//     (sample.Task.Holds): the kernel would limit that one too. A cap ends when one comes;
 //   - every cap has an end, and an Uncap follows it; an Adjust may postpone the end,
 //     only if the policy extends caps, and never beyond Policy.MaxDuration;
 //   - a task has at most one cap at a time;

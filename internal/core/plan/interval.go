@@ -21,8 +21,10 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	}
 	limited := p.noteLimits(sig, at, readings)
 	for _, c := range p.Caps() {
-		if i := IndexOf(readings, c.Task.Key); i >= 0 {
-			p.Review(now, *readings[i].Task)
+		for _, k := range [...]sample.TaskKey{c.Task.Key, c.Victim} {
+			if i := IndexOf(readings, k); i >= 0 && k != (sample.TaskKey{}) { // a cap outside any incident has no victim
+				p.Review(now, *readings[i].Task)
+			}
 		}
 	}
 	if s, ok := sample.LookupSignal(sig); ok {

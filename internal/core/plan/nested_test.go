@@ -80,3 +80,34 @@ func TestACapEndsWhenATaskIsInTheWay(t *testing.T) {
 		}
 	}
 }
+
+// TestACapEndsWithTheVictimsProtection: quell's own, at the next interval or as soon as the host says
+// so. It would be extended for as long as it helps otherwise. An operator's cap for the victim stays.
+func TestACapEndsWithTheVictimsProtection(t *testing.T) {
+	unprotected := web()
+	unprotected.Unprotected = true
+	batch := web()
+	batch.Class = sample.Batch
+	for name, victim := range map[string]sample.Task{"unprotected": unprotected, "of another class": batch, "as it was": web()} {
+		for how, tell := range map[string]func(*plan.Planner){
+			"interval": func(p *plan.Planner) {
+				p.Interval(20*second, sample.RunQ, 20*second, []detect.Reading{{Task: &victim}, {Task: ptr(hog())}}, make([]detect.Verdict, 2))
+			},
+			"host": func(p *plan.Planner) { p.Review(20*second, victim) },
+		} {
+			p, inc := accused(t, 10*second, suspects())
+			other := sample.Task{Key: sample.TaskKey{Inode: 7}, Name: "/other", Class: sample.Batch}
+			if _, err := p.CapFor(10*second, other, command.Terms{Rate: 0.1, For: command.Duration(time.Minute)}, inc.ID, "ann", "r", none); err != nil {
+				t.Fatal(err)
+			}
+			p.Applied(10*second, take(p).Actions[0].ID, nil)
+			tell(p)
+			tell(p) // the uncap is under way
+			out := take(p)
+			ended := len(out.Actions) == 1 && out.Actions[0].Kind == plan.Uncap && out.Actions[0].Task.Name == "/hog" && strings.Contains(out.Actions[0].Why, "protect")
+			if ended == victim.MayBeHelped() || !ended && len(out.Actions) > 0 {
+				t.Errorf("%s, %s: %+v", name, how, out.Actions)
+			}
+		}
+	}
+}
