@@ -35,6 +35,7 @@ func (s *Subject) Missing() int {
 type heldSample struct {
 	at              sample.Millis
 	cpu, cost, self float64
+	own             bool // the task ran into a quota, or CPU time was stolen
 }
 
 // maxHeld bounds the samples held back for one task: more than an anomaly needs.
@@ -223,19 +224,26 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 	return verdicts
 }
 
-// learn adds a sample to its job's spec, unless it may be of an incident. An outlier is
-// held back until it is known that no incident followed; then it enters unchanged, so a
-// real shift of the job is followed. While the task is a victim nothing is learnt, unless
-// the task changed itself for good. A provisional spec withholds nothing: it may be wrong.
+// learn adds a sample to its job's spec, unless it may be of an incident. An outlier is held back until
+// it is known that no incident followed; then it enters unchanged, so a real shift of the job is
+// followed. While the task is a victim of a neighbour nothing is learnt, unless the task changed itself
+// for good; while it has an incident of its own, nothing of intervals with throttling or stolen time. A
+// provisional spec withholds nothing: it may be wrong.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
-	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self}
+	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self, r.Flags&(sample.Throttled|sample.Stolen) != 0}
 	if !r.SelfKnown {
 		now.self = math.NaN()
+	}
+	suffers := p.Suffers(s.Key.Signal, task)
+	if suffers { // an incident followed
+		s.held = slices.DeleteFunc(s.held, func(x heldSample) bool { return x.own })
 	}
 	switch {
 	case p.config.LearnIncidents || r.Spec != nil && r.Spec.Provisional || p.Follows(s.Key.Signal, task):
 	case v.Anomaly || p.InIncident(s.Key.Signal, task):
 		s.held = s.held[:0]
+		return
+	case now.own && suffers:
 		return
 	case v.Outlier:
 		if len(s.held) < maxHeld {

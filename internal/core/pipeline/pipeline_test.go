@@ -210,6 +210,50 @@ func TestSamplesOfAnIncidentAreHeldBack(t *testing.T) {
 	}
 }
 
+// Outliers that the task's own quota explains make an incident too: they do not teach, also when it is
+// over, and neither does the task's cost while it is throttled. Other samples of that time do.
+func TestSamplesOfATasksOwnIncidentAreHeldBack(t *testing.T) {
+	c := byRule(t, detect.Quell)
+	c.History = spec.NewHistory(spec.OwnHistory())
+	p := pipeline.New(c)
+	sig, _ := sample.LookupSignal(sample.CPI)
+	s := &pipeline.Subject{Key: spec.Key{Job: "web", Signal: sample.CPI}, Task: sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web/1", Class: sample.LatencySensitive}}
+	at := sample.Millis(0)
+	give := func(n int, cost float64, flags sample.Flags) int64 {
+		for i := range n {
+			at += 60_000
+			p.Tick(at)
+			iv := p.Begin(sig, at, 10*time.Second)
+			iv.Add(s, pipeline.Measurement{CPU: 1, Cost: cost + 0.1*float64(i%2), Flags: flags})
+			iv.End(at)
+			for p.Analyse(at) {
+			}
+		}
+		learnt, _ := c.History.Lookup(s.Key, at)
+		return learnt.Samples
+	}
+	for _, c := range []struct {
+		n     int
+		cost  float64
+		flags sample.Flags
+		open  int
+		want  int64
+	}{
+		{100, 1, 0, 0, 100},
+		{2, 50, sample.Throttled, 0, 100}, // an incident may still follow
+		{1, 50, sample.Throttled, 1, 100},
+		{3, 50, sample.Throttled, 1, 100},
+		{1, 1, sample.Throttled, 1, 100},
+		{1, 50, 0, 1, 100}, // of another cause: it is held back
+		{3, 1, 0, 1, 103},
+		{10, 1, 0, 0, 114}, // the incident is over, and that outlier was of none
+	} {
+		if got := give(c.n, c.cost, c.flags); got != c.want || len(p.Open()) != c.open {
+			t.Errorf("after %d of %v: %d samples, want %d; %d incidents", c.n, c.cost, got, c.want, len(p.Open()))
+		}
+	}
+}
+
 // TestThePaperLearnsFromEverySample: rule cpi2 withholds none, of an incident neither.
 func TestThePaperLearnsFromEverySample(t *testing.T) {
 	for rule, want := range map[detect.Method]int64{detect.CPI2: 120, detect.Quell: 100} {

@@ -65,6 +65,12 @@ func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
 	return p.neighbours(sig, k) != nil
 }
 
+// Suffers reports whether the task is the victim of any open incident of the signal.
+func (p *Planner) Suffers(sig sample.SignalName, k sample.TaskKey) bool {
+	open := func(kind detect.Kind) bool { return p.open[keyOf(sig, k, kind)] != nil }
+	return p.victims[k] > 0 && (open(detect.Neighbour) || open(detect.OwnQuota) || open(detect.Steal) || open(detect.SelfWait))
+}
+
 // Follows reports whether the task changed itself for so long that its current cost is to
 // be learnt as normal (Policy.Settle).
 func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
