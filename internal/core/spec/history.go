@@ -49,6 +49,9 @@ func (h *History) Find(k Key) *KeyHistory { return h.keys[k] }
 
 // Add adds one sample, as History.Add.
 func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	if max(b.Aged, b.Last, b.Published.Updated)-at > 24*HourMS { // stored by a clock that was ahead
+		b.Aged, b.Last, b.Published.Updated = at, at, 0
+	}
 	b.age(at, b.history.params)
 	b.Cost.Add(cost, 1)
 	if self >= 0 {

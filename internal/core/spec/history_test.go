@@ -254,3 +254,29 @@ func TestAProvisionalSpecSurvivesARestart(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// A machine's clock was a year ahead until its agent was restarted. What it stored then holds up
+// nothing: the spec is computed anew, ages, and becomes stale.
+func TestAClockThatWasAheadHoldsUpNothing(t *testing.T) {
+	const day, year = 24 * 60 * minute, 365 * 24 * 60 * minute
+	h := NewHistory(OwnHistory())
+	end := feed(h, task(1), year, 100, 1, 0.1)
+	if s, _ := h.Lookup(key, end); s.State != Ready || s.Updated != end {
+		t.Fatalf("got %+v", s)
+	}
+	again := NewHistory(OwnHistory())
+	if refused := again.Restore(h.Records()); refused > 0 {
+		t.Fatalf("%d records were refused", refused)
+	}
+	now := feed(again, task(2), 0, 100, 3, 0.1)
+	if s, _ := again.Lookup(key, now); s.Updated != now || math.Abs(s.Mean-2) > 0.01 {
+		t.Errorf("after as many samples: %+v, want a mean of 2", s)
+	}
+	if s, _ := again.Lookup(key, now+8*day); s.State != Stale {
+		t.Errorf("after a week without samples: %+v", s)
+	}
+	feed(again, task(2), now+5*day, 1, 3, 0.1)
+	if w := again.Records()[0].Cost.W; math.Abs(w-(1+200*math.Pow(0.9, 5))) > 1 {
+		t.Errorf("five days later all of it weighs %v", w)
+	}
+}
