@@ -120,7 +120,7 @@ const LiveHold = 10 * 60_000
 
 const minuteMS = 60_000
 
-// NewLive returns a Live without a base. It holds back at most the given number of
+// NewLive returns a Live without a base, which waits for one. It holds back at most the given number of
 // samples, of 32 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
 	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, held: map[sample.Millis]*heldMinute{}, windows: map[victim]map[string]window{}, marked: map[uint64]int{}}
@@ -349,11 +349,12 @@ func (l *Live) unmark(v victim, id string) {
 	}
 }
 
-// Advance releases the samples that have been held back long enough.
+// Advance releases the samples that have been held back long enough; none before the first Rebase:
+// specs of what has come since the server's start would replace those of all that is stored.
 func (l *Live) Advance(now sample.Millis) {
 	horizon := now - l.hold
 	horizon -= horizon % minuteMS
-	if horizon <= l.past {
+	if horizon <= l.past || l.cut == 0 {
 		return
 	}
 	var minutes []sample.Millis

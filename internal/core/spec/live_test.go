@@ -76,6 +76,7 @@ func TestLiveGivesWhatAComputationWould(t *testing.T) {
 func TestLiveBecomesReadyBetweenComputations(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	l := NewLive(Paper(), hold, 1<<20)
+	l.Rebase(began-1, nil)
 	var states []State
 	for _, s := range job(r, 1, began, began+11*HourMS, steady(1)) {
 		l.Add(liveSample(s))
@@ -100,6 +101,8 @@ func TestLiveBecomesReadyBetweenComputations(t *testing.T) {
 func TestLiveKnowsBatchesAgain(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	one, all := NewLive(Paper(), hold, 150), NewLive(Paper(), hold, 150)
+	one.Rebase(began-1, nil)
+	all.Rebase(began-1, nil)
 	jobs := []sample.JobName{key.Job, "other", "/own", ""}
 	shape := uint64(1)
 	names := map[string][]seen{}
@@ -134,7 +137,7 @@ func TestLiveKnowsBatchesAgain(t *testing.T) {
 				l.Rebase(cut, []Computed{Learn(Paper(), key, hoursOf(1, named(job(rand.New(rand.NewPCG(1, 2)), 1, began, at, steady(1)))...), cut)})
 			}
 		}
-		if want, got := fmt.Sprintf("%+v", one.Changed(at)), fmt.Sprintf("%+v", all.Changed(at)); want != got { // there are NaNs
+		if want, got := fmt.Sprintf("%+v", one.Changed(at)), fmt.Sprintf("%+v", all.Changed(at)); want != got {
 			t.Fatalf("at %d: %s, want %s", at, got, want)
 		}
 	}
@@ -199,6 +202,7 @@ func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 		}
 	}
 	l := NewLive(Paper(), hold, 1<<20)
+	l.Rebase(cut, nil)
 	for _, s := range hurt {
 		x := liveSample(s)
 		x.Flags = sample.Capped
@@ -213,6 +217,7 @@ func TestIncidentsDoNotPoisonTheLiveSpec(t *testing.T) {
 // Held samples are bounded. A late sample is left to the next computation.
 func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
 	l := NewLive(Paper(), hold, 10)
+	l.Rebase(began-1, nil)
 	for i := range 25 {
 		l.Add(liveSample(seen{at: began + sample.Millis(i), task: uint64(i % 5), cpu: 1, cost: 1}))
 	}
@@ -230,6 +235,7 @@ func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
 // those of others count.
 func TestAttackIncidentsThatNeverEnd(t *testing.T) {
 	l := NewLive(Paper(), LiveHold, 1000)
+	l.Rebase(1, nil)
 	windows := func() (n int) {
 		for _, all := range l.windows {
 			n += len(all)
@@ -250,5 +256,34 @@ func TestAttackIncidentsThatNeverEnd(t *testing.T) {
 	report("liar", 5) // they have ended
 	if got := windows(); got != 1 || len(l.marked) != 1 {
 		t.Errorf("%d are remembered, of %d machines, after those of one have ended", got, len(l.marked))
+	}
+}
+
+// A server whose first computation fails, or takes longer than samples are held back, tells of no
+// specs: they would be of a few minutes, and replace those that agents have. The samples are not lost.
+func TestLiveWaitsForTheFirstComputation(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	all := job(r, 1, began, began+11*HourMS, steady(1))
+	cut, end := began+10*HourMS-1, began+11*HourMS
+	l := NewLive(Paper(), hold, 1<<20)
+	var before []seen
+	for _, s := range all {
+		l.Add(liveSample(s))
+		l.Advance(s.at)
+		if told := l.Changed(s.at); len(told) > 0 {
+			t.Fatalf("it tells of %+v", told[0].Spec)
+		}
+		if s.at <= cut {
+			before = append(before, s)
+		}
+	}
+	l.Rebase(cut, []Computed{Learn(Paper(), key, hoursOf(1, named(before)...), cut)})
+	l.Advance(end + hold + minuteMS)
+	want, got := Learn(Paper(), key, hoursOf(1, named(all)...), end), l.keys[0].merged(Paper(), end)
+	if got.State != Ready || math.Abs(got.Mean-want.Mean) > 1e-9 || math.Abs(got.StdDev-want.StdDev) > 1e-9 || got.Samples != want.Samples || got.Last != want.Last {
+		t.Errorf("live %+v\nwant %+v", got.Spec, want.Spec)
+	}
+	if st := l.Stats(); st.Taken != 50 || st.Missed != 0 || st.Held != 0 {
+		t.Errorf("%+v: want the 50 samples since the computation", st)
 	}
 }

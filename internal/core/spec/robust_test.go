@@ -52,6 +52,7 @@ func TestOneMachineMakesNoSpec(t *testing.T) {
 		t.Errorf("two machines' tasks: %v, want insufficient", l.State)
 	}
 	live := NewLive(clusterParams(), hold, 1<<20)
+	live.Rebase(began-1, nil)
 	for _, s := range madeUp(1, 5) {
 		live.Add(liveSample(seen{s.at, s.task % 16, s.cpu, s.cost, 0}))
 	}
@@ -164,6 +165,7 @@ func TestLiveIsRobust(t *testing.T) {
 // TestRevokedSamplesDoNotTeach: neither those that are held back nor those to come.
 func TestRevokedSamplesDoNotTeach(t *testing.T) {
 	l := NewLive(Paper(), hold, 1<<20)
+	l.Rebase(began-1, nil)
 	for i, machine := range []uint64{1, 2, 1, 2} {
 		l.Add(liveSample(seen{began + sample.Millis(i), 1, 1, 1, machine}))
 	}
@@ -180,6 +182,7 @@ func TestRevokedSamplesDoNotTeach(t *testing.T) {
 // samples of it are held back; and there is a limit.
 func TestLiveForgetsKeys(t *testing.T) {
 	l := NewLive(Paper(), hold, 1<<20)
+	l.Rebase(began-1, nil)
 	add := func(job string, at sample.Millis) {
 		s := liveSample(seen{at: at, cpu: 1, cost: 1})
 		s.Job = sample.JobName(job)
