@@ -189,6 +189,9 @@ func (e *Evaluation) readRounds(t *tables) ([]cappedTask, error) {
 			if r == nil || !e.addRound(n.band, n.victim, n.mean, n.dev, r) {
 				continue
 			}
+			if r.From < n.task.began || r.Ended < r.From || r.Ended > n.at {
+				continue // the document of a machine whose root lies; such a time may be none that SQL has
+			}
 			c := n.task
 			c.suspect, c.from, c.ended, c.round = r.Suspect.Name.Text(), r.From, r.Ended, len(e.rounds)-1
 			caps = append(caps, c)

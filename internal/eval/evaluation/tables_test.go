@@ -93,6 +93,36 @@ func TestDaysComeFromMarks(t *testing.T) {
 	}
 }
 
+// TestALyingMachineEndsNoEvaluation: a document may contradict itself. Samples around a cap are looked
+// up only where the cap is in the time of its incident, and a list of antagonists may be empty.
+func TestALyingMachineEndsNoEvaluation(t *testing.T) {
+	round := func(from, ended sample.Millis) string {
+		return fmt.Sprintf(`{"id":"cap-1","suspect":{"task":"/hog","class":"batch"},"from":%d,"ended":%d,"outcome":"true-positive","cost_before":2,"cost_under":1,"samples":3}`, from, ended)
+	}
+	doc, err := json.Marshal("[" + strings.Join([]string{round(2000, 3000), round(9e18, 9.1e18), round(2000, 1000), round(-9e18, 3000), round(2000, 9e18), "null"}, ",") + "]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(context.Context, string, sample.Millis, sample.Millis) (rows [][]json.RawMessage, err error) {
+		var row []json.RawMessage
+		for _, x := range []string{`"m"`, `"inc-1"`, "5000", `"neighbour"`, `"cpi"`, `"latency-sensitive"`, `"web"`, `"/web"`, "1000", "1", "0.1", string(doc)} {
+			row = append(row, json.RawMessage(x))
+		}
+		return [][]json.RawMessage{row}, nil
+	}
+	var e Evaluation
+	caps, err := e.readRounds(&tables{t.Context(), ask, 0, 10_000})
+	if err != nil || len(caps) != 1 || caps[0].from != 2000 || caps[0].ended != 3000 || caps[0].suspect != "/hog" || len(e.rounds) != 5 {
+		t.Errorf("%v, %d rounds, caps %+v", err, len(e.rounds), caps)
+	}
+	inc := incidentOf(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive)
+	inc.Findings, inc.Suspects, inc.Antagonists = []plan.Finding{{}}, nil, 1
+	e.Add(inc)
+	if r := e.Report(); r.Incidents != 1 {
+		t.Errorf("%d incidents", r.Incidents)
+	}
+}
+
 // TestFittedThresholds: of values with figure 7's distribution, the fits find it, and as many
 // later values exceed a fitted threshold as should.
 func TestFittedThresholds(t *testing.T) {
