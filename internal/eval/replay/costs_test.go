@@ -3,6 +3,7 @@ package replay
 import (
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -11,32 +12,63 @@ import (
 
 // Each of many costs has the same probability to be kept.
 func TestCostsAreAnEvenChoice(t *testing.T) {
-	c := newCosts()
+	c := costs{}
 	j := c.find("job", "cpi")
 	const n = 20 * costsKept
 	for i := range n {
-		c.add(j, float64(i))
-	}
-	sum := 0.0
-	for _, v := range j.Values {
-		sum += v
-	}
-	mean, sd := sum/costsKept, n/math.Sqrt(12*costsKept)
-	if len(j.Values) != costsKept || j.Seen != n || math.Abs(mean-n/2) > 4*sd {
-		t.Errorf("%d of %d, mean %v, want %v ± %v", len(j.Values), j.Seen, mean, n/2, sd)
+		j.add(markOf("m", "/a", sample.Millis(i)), float64(i))
 	}
 	for i := range 2 * costJobs {
 		c.find(sample.JobName(rune('a'+i)), "cpi")
 	}
-	if len(listCosts(c.of)) != costJobs || listCosts(c.of)[0].Job != "job" {
-		t.Errorf("%d jobs, the first %s", len(listCosts(c.of)), listCosts(c.of)[0].Job)
+	all := listCosts(c)
+	if len(all) != costJobs || all[0].Job != "job" {
+		t.Fatalf("%d jobs, the first %s", len(all), all[0].Job)
+	}
+	sum := 0.0
+	for _, v := range all[0].Values {
+		sum += v
+	}
+	mean, sd := sum/costsKept, n/math.Sqrt(12*costsKept)
+	if len(all[0].Values) != costsKept || all[0].Seen != n || math.Abs(mean-n/2) > 4*sd {
+		t.Errorf("%d of %d, mean %v, want %v ± %v", len(all[0].Values), all[0].Seen, mean, n/2, sd)
 	}
 }
 
+// TestMergeCosts: machines that are played apart give the costs that they give together, each in
+// proportion to its samples.
 func TestMergeCosts(t *testing.T) {
-	got := mergeCosts([]Costs{{Job: "a", Values: []float64{1}, Seen: 1}}, []Costs{{Job: "b", Values: []float64{2, 3, 4}, Seen: 3}, {Job: "a", Values: []float64{5}, Seen: 9}})
-	if len(got) != 2 || got[0].Job != "a" || got[0].Seen != 10 || len(got[0].Values) != 2 || got[1].Job != "b" {
-		t.Errorf("%+v", got)
+	together := costs{}
+	var parts [][]Costs
+	for m, n := range []int{10 * costsKept, costsKept / 2, 1} {
+		apart := costs{}
+		for i := range n {
+			mark := markOf(string(rune('a'+m)), "/a", sample.Millis(i))
+			apart.find("job", "cpi").add(mark, float64(m))
+			together.find("job", "cpi").add(mark, float64(m))
+		}
+		apart.find("other", "cpi").add(markOf("m", "/a", sample.Millis(m)), float64(m))
+		together.find("other", "cpi").add(markOf("m", "/a", sample.Millis(m)), float64(m))
+		parts = append(parts, listCosts(apart))
+	}
+	want := listCosts(together)
+	got := mergeCosts(mergeCosts(parts[2], parts[0]), parts[1])
+	if len(got) != 2 || len(want) != 2 {
+		t.Fatalf("%d and %d jobs", len(got), len(want))
+	}
+	for i := range want {
+		if got[i].Job != want[i].Job || got[i].Seen != want[i].Seen || !slices.Equal(got[i].Values, want[i].Values) {
+			t.Errorf("%s: %d values of %d, want %s: %d of %d, and the same", got[i].Job, len(got[i].Values), got[i].Seen, want[i].Job, len(want[i].Values), want[i].Seen)
+		}
+	}
+	few := 0
+	for _, v := range got[0].Values {
+		if v == 1 {
+			few++
+		}
+	}
+	if share := float64(few) / costsKept; len(got[0].Values) != costsKept || math.Abs(share-0.5/10.5) > 0.01 {
+		t.Errorf("%.3f are of the machine with one in 21 samples", share)
 	}
 }
 

@@ -227,7 +227,7 @@ func (m *machine) flush(next sample.Millis) {
 			}
 			for i, v := range st.interval.End(at) {
 				r := st.interval.Reading(i)
-				m.player.count(st.views[i], r, &v)
+				m.player.count(m, st.views[i], r, &v)
 				if report := m.player.options.Judged; report != nil && v.Judged && v.Sane {
 					report(JudgedSample{m.name, r.Task.Name, st.signal.Name, at, v.Outlier})
 				}

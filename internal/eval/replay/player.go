@@ -85,7 +85,7 @@ type Replayer struct {
 	jobs     map[sample.JobName]*Job
 	accused  map[accusation]int // index in the result's Accusations
 	pictures int
-	costs    *costs // nil: not requested
+	costs    costs // nil: not requested
 	result   Result
 }
 
@@ -99,7 +99,7 @@ func New(o Options) *Replayer {
 	p := &Replayer{options: o, machines: map[string]*machine{}, jobs: map[sample.JobName]*Job{}, accused: map[accusation]int{},
 		result: Result{Rule: o.Detect.Method}}
 	if o.Costs {
-		p.costs = newCosts()
+		p.costs = costs{}
 	}
 	return p
 }
@@ -123,7 +123,7 @@ func (p *Replayer) Finish() *Result {
 		r.Jobs = append(r.Jobs, *j)
 	}
 	if p.costs != nil {
-		r.Costs = listCosts(p.costs.of)
+		r.Costs = listCosts(p.costs)
 	}
 	r.order()
 	return r
@@ -188,8 +188,8 @@ func (p *Replayer) job(name sample.JobName) *Job {
 	return j
 }
 
-// count adds the verdict on a sample.
-func (p *Replayer) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
+// count adds the verdict on a machine's sample.
+func (p *Replayer) count(m *machine, v *view, r *detect.Reading, verdict *detect.Verdict) {
 	j := v.job
 	j.Class = max(j.Class, r.Task.Class)
 	switch {
@@ -203,7 +203,7 @@ func (p *Replayer) count(v *view, r *detect.Reading, verdict *detect.Verdict) {
 	p.result.Samples++
 	j.Samples++
 	if v.costs != nil {
-		p.costs.add(v.costs, r.Cost)
+		v.costs.add(markOf(m.name, r.Task.Name, m.at), r.Cost)
 	}
 	if verdict.Outlier {
 		p.result.Outliers++
