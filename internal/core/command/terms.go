@@ -15,9 +15,8 @@ type Terms struct {
 	For  Duration `json:"for"`  // the lease, MinLease to MaxLease
 }
 
-// The limits of an operator's cap. The rates are those of the configuration
-// (enforce.rate). The kernel may refuse a rate that is so low (sched_cfs: a quota of less
-// than 1 ms).
+// The limits of an operator's cap. The rates are those of the configuration (enforce.rate). The kernel
+// may refuse a rate that is so low (sched_cfs: a quota of less than 1 ms).
 const (
 	MinRate, MaxRate = 0.001, 1024
 	// MaxLease: every cap has an end, even if it is forgotten.
@@ -44,8 +43,7 @@ func (t Terms) problems() (bad []string) {
 
 const wantLease = ": want a duration from 1s to 24h"
 
-// Duration is a time.Duration that is written as text outside the program, such as 5m or
-// 1h30m.
+// Duration is a time.Duration that is written as text outside the program, such as 5m or 1h30m.
 type Duration time.Duration
 
 // String is sample.Duration's.

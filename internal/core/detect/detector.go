@@ -78,8 +78,7 @@ type Detector struct {
 	analysed sample.Millis
 	began    bool
 	rejected map[sample.SignalName]uint64
-	// excluded is, for each slot, why its task cannot hurt the victim of the analysis; "" if it
-	// can.
+	// excluded is, for each slot, why its task cannot hurt the victim of the analysis; "" if it can.
 	excluded []string
 	// least is the lowest probability that is listed; leastLogOdds is made of it.
 	least, leastLogOdds float64
@@ -244,10 +243,9 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	return v
 }
 
-// review queues every victim whose requested trial has just ended: in the first interval
-// after the trial, and in each bad interval of the task within the next OutlierWindow. The
-// task was known to suffer when the trial was requested, so no further outliers are
-// required.
+// review queues every victim whose requested trial has just ended: in the first interval after the
+// trial, and in each bad interval of the task within the next OutlierWindow. The task was known to
+// suffer when the trial was requested, so no further outliers are required.
 func (d *Detector) review(s *series) {
 	row := s.rows[len(s.rows)-1]
 	for i := range s.tasks[:s.columns] {
@@ -337,10 +335,9 @@ func (d *Detector) enqueue(a anomaly) {
 	d.queue = append(d.queue, a)
 }
 
-// Next analyses one queued anomaly, if there is one and the last analysis is at least
-// Params.Pace ago (CPI², section 4.2: at most one a second, so that the analysis does not
-// disturb the machine). Call it until it returns false. The Finding's slices are valid
-// until the next call.
+// Next analyses one queued anomaly, if there is one and the last analysis is at least Params.Pace ago
+// (CPI², section 4.2: at most one a second, so that the analysis does not disturb the machine). Call it
+// until it returns false. The Finding's slices are valid until the next call.
 func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 	for len(d.queue) > 0 {
 		if d.began && now.Sub(d.analysed) < d.params.Pace {

@@ -17,8 +17,7 @@ const (
 	Neighbour
 	// Indeterminate: the window lacks good samples to tell suspects apart.
 	Indeterminate
-	// OwnQuota: the task used up its own CPU quota, or that of a cgroup above it:
-	// Finding.HeldBy.
+	// OwnQuota: the task used up its own CPU quota, or that of a cgroup above it: Finding.HeldBy.
 	OwnQuota
 	// Steal: the hypervisor took the CPU; the antagonist is another VM.
 	Steal
@@ -163,8 +162,7 @@ type Result struct {
 	// reach it, the rest; each by level, by probability or share, by correlation. Excluded
 	// ones come last. At most Params.Top of each.
 	Suspects []Suspect `json:"suspects"`
-	// Antagonists is the number of Suspects that reach the bar: their level is likely or
-	// proven.
+	// Antagonists is the number of Suspects that reach the bar: their level is likely or proven.
 	Antagonists int `json:"antagonists"`
 }
 
@@ -177,8 +175,7 @@ type Finding struct {
 	Spec   spec.Spec
 	First  sample.Millis // end of the first bad interval of the anomaly
 	Result
-	// Statistics are the statistics of all suspects, if Params.Explain; valid as long as
-	// Suspects.
+	// Statistics are the statistics of all suspects, if Params.Explain; valid as long as Suspects.
 	Statistics []SuspectStatistics
 	// Trial: the first of Suspects explains the victim's cost, but chance or another
 	// suspect may as well (switch Evidence). Limiting it for a short time would decide.

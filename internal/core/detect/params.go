@@ -12,8 +12,7 @@ import (
 type Method string
 
 const (
-	// CPI2 is the paper's rules: every switch is off. The package comment lists what it adds
-	// to them.
+	// CPI2 is the paper's rules: every switch is off. The package comment lists what it adds to them.
 	CPI2 Method = "cpi2"
 	// Quell is CPI2 with every switch that improves the results.
 	Quell Method = "quell"
@@ -46,9 +45,8 @@ type Switches struct {
 	// Normalised usage hides the absolute amount, so a task that ran for a moment in a bad
 	// interval correlates like one that filled it.
 	LeastPressure bool `key:"least_pressure"`
-	// LookBack moves a window without good samples of the victim back to its last good
-	// ones, so that an antagonist that fills the window can be told from a task that was
-	// always there.
+	// LookBack moves a window without good samples of the victim back to its last good ones, so that an
+	// antagonist that fills the window can be told from a task that was always there.
 	LookBack bool `key:"look_back"`
 	// PhaseChange tells a victim that changed itself from one that suffers interference. A
 	// suspect that used no more in the victim's bad intervals is not accused, and a change
@@ -100,9 +98,8 @@ type Params struct {
 	// resolution (switch Evidence).
 	Memory      time.Duration
 	Correlation float64 `key:"correlation" help:"a suspect with at least this correlation is an antagonist" min:"-1" max:"1"`
-	// LeastPressure is a mean. Paper sets it to the hard cap, since a cap has no effect on a
-	// task that uses less. Signals whose pressure is not CPU usage have their own
-	// (sample.Signal.LeastPressure).
+	// LeastPressure is a mean. Paper sets it to the hard cap, since a cap has no effect on a task that
+	// uses less. Signals whose pressure is not CPU usage have their own (sample.Signal.LeastPressure).
 	LeastPressure float64 `key:"least_pressure" help:"CPU-s/s that a suspect must have used in the victim's bad intervals (not with rule cpi2)" min:"0" max:"1024"`
 	// Select, if set, selects the antagonist if no suspect reaches Correlation; −1 for
 	// none. It is for methods of other projects (eval/rivals).

@@ -12,9 +12,8 @@ import (
 type SuspectStatistics struct {
 	// Task is the suspect's, with Params.Explain only.
 	Task sample.Task
-	// Correlation of the logarithm of the victim's cost with the suspect's work, −1 to 1.
-	// Work is its pressure ÷ (its own cost ÷ its usual cost): a co-victim uses more for the
-	// same work.
+	// Correlation of the logarithm of the victim's cost with the suspect's work, −1 to 1. Work is its
+	// pressure ÷ (its own cost ÷ its usual cost): a co-victim uses more for the same work.
 	Correlation float64
 	// Intervals is the effective number of independent intervals of that correlation
 	// (Bartlett's formula for series of order 1).
@@ -24,8 +23,7 @@ type SuspectStatistics struct {
 	Share float64
 	// WorkRatio is the ratio of its work in the newest bad intervals to that in good ones.
 	WorkRatio float64
-	// Step is the rank of its step at the onset of the victim's excess among all its steps,
-	// 0..1.
+	// Step is the rank of its step at the onset of the victim's excess among all its steps, 0..1.
 	Step float64
 	// Cover is the part of the bad intervals since the victim's last good period with more
 	// than half of its increase: a task that came later did not cause them.
@@ -63,8 +61,7 @@ const (
 	// Probability: the same if the victim is only mildly worse (level), since a task's own
 	// variation looks similar. Not stated.
 	triedMild = 0.8
-	// Probability: least for level likely. 0.8 to 0.95 were measured; design 0009, "Eight
-	// inputs".
+	// Probability: least for level likely. 0.8 to 0.95 were measured; design 0009, "Eight inputs".
 	likelyFrom = 0.8
 	// Probability: the same if the victim is only mildly worse, or became bad once and
 	// recently. Design 0009, "Eight inputs".

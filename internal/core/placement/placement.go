@@ -62,8 +62,7 @@ type Advice struct {
 	// Loss is that of all pairs, Random the mean loss of a random pairing.
 	Loss   float64 `json:"loss"`
 	Random float64 `json:"random_loss"`
-	// Exact: no pairing is better by these numbers. Otherwise no exchange between two
-	// pairs is better.
+	// Exact: no pairing is better by these numbers. Otherwise no exchange between two pairs is better.
 	Exact bool `json:"exact"`
 }
 
@@ -74,8 +73,7 @@ const (
 	MaxTasks  = 1000
 )
 
-// Advise pairs the tasks for the least total loss. If their number is odd, one stays
-// alone.
+// Advise pairs the tasks for the least total loss. If their number is odd, one stays alone.
 func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 	if len(tasks) == 0 || len(tasks) > MaxTasks {
 		return Advice{}, fmt.Errorf("pair %d tasks: want 1 to %d", len(tasks), MaxTasks)
@@ -120,10 +118,9 @@ func Advise(tasks []Task, measured []Degradation) (Advice, error) {
 	return a, nil
 }
 
-// pin is how two tasks should be pinned, by their loads: on separate chips if both are
-// busy; on threads of the same cores, where each has all the caches, if one of them is
-// busy for less than half (paper 003, section IV-C). It is NotPinned if a load is not
-// known.
+// pin is how two tasks should be pinned, by their loads: on separate chips if both are busy; on threads
+// of the same cores, where each has all the caches, if one of them is busy for less than half (paper
+// 003, section IV-C). It is NotPinned if a load is not known.
 func pin(a, b float64) Pinning {
 	switch light := min(a, b); {
 	case !(light >= 0):

@@ -30,8 +30,7 @@ type Domain string
 const (
 	// SharedCPU: they can run on the same CPU.
 	SharedCPU Domain = "cpu"
-	// SharedCache: they can run under the same last-level cache or on the
-	// same memory node.
+	// SharedCache: they can run under the same last-level cache or on the same memory node.
 	SharedCache Domain = "cache"
 	// SharedDevice: they used the same disk.
 	SharedDevice Domain = "device"
@@ -55,9 +54,8 @@ type Signal struct {
 	Pressure string
 	// Domain is what a suspect must share with the victim.
 	Domain Domain
-	// LeastCPU and LeastRate: a victim's sample counts only if the task used at least
-	// LeastCPU CPU-s/s, or was active at least LeastRate times a second (if LeastRate is
-	// not 0), or was starved (Active).
+	// LeastCPU and LeastRate: a victim's sample counts only if the task used at least LeastCPU CPU-s/s,
+	// or was active at least LeastRate times a second (if LeastRate is not 0), or was starved (Active).
 	LeastCPU, LeastRate float64
 	// Activity is the extra that is counted for LeastRate.
 	Activity Extra
@@ -83,10 +81,9 @@ type Signal struct {
 	// EffectAbs (in Unit) and EffectRel (share of the mean): a cost matters only if it is
 	// at least this far above the mean (switch "least-effect").
 	EffectAbs, EffectRel float64
-	// Min and Max bound plausible measurements. CPI's upper bound is the cost of a
-	// pointer chase through remote memory (about 500 ns for each load of two or three
-	// instructions). 60 was measured with a full cache: a bound of 20 discarded exactly
-	// the samples that show contention.
+	// Min and Max bound plausible measurements. CPI's upper bound is the cost of a pointer chase
+	// through remote memory (about 500 ns for each load of two or three instructions). 60 was measured
+	// with a full cache: a bound of 20 discarded exactly the samples that show contention.
 	Min, Max float64
 }
 
@@ -103,9 +100,8 @@ type Load struct {
 // linear model of a disk, block/blk-iocost.c).
 const RequestBytes = 64 << 10
 
-// PacketBytes is the same for packets in the pressure of Net. A shaped link spends time
-// on bytes, and a full packet of a usual link has this many; a slow receiver spends time
-// on packets.
+// PacketBytes is the same for packets in the pressure of Net. A shaped link spends time on bytes, and a
+// full packet of a usual link has this many; a slow receiver spends time on packets.
 const PacketBytes = 1500
 
 // CPUPerSecond is the unit of CPU usage: seconds of CPU time per second.
@@ -181,9 +177,8 @@ func (s *Signal) Rate(counted *Extras, interval time.Duration) float64 {
 	return n / interval.Seconds()
 }
 
-// PressureOf is how much a task used of the resource that it shares, in the unit of
-// Pressure. It follows from its CPU usage (CPU-s/s) and from what was counted in an
-// interval of that length.
+// PressureOf is how much a task used of the resource that it shares, in the unit of Pressure. It
+// follows from its CPU usage (CPU-s/s) and from what was counted in an interval of that length.
 func (s *Signal) PressureOf(cpu float64, counted *Extras, interval time.Duration) float64 {
 	if s.Load.PerOp == 0 {
 		return cpu
