@@ -2,6 +2,7 @@ package spec
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -14,8 +15,12 @@ type History struct {
 	keys   map[Key]*KeyHistory
 }
 
+// maxKeys is the number of keys from which on those without a live task are forgotten, a quarter of
+// them at a time: every job that ever ran would be kept otherwise, in memory and on disk.
+const maxKeys = 10_000
+
 // KeyHistory is what is known of one key. Add and Lookup find it by the key; a caller that
-// keeps it saves the search. It lives as long as its History.
+// keeps it saves the search. It lives as long as its History, or until it is forgotten.
 type KeyHistory struct {
 	Record  // without Tasks
 	history *History
@@ -23,9 +28,10 @@ type KeyHistory struct {
 	// before are the same from before a restart, of tasks not seen since, by cgroup: the time
 	// when a task was first seen is lost. After a reboot the same number can be that of
 	// another task; if it is of the same job, the spec only becomes ready later.
-	before map[uint64]TaskCount
-	most   int   // samples of the task that has given the most since the agent's start
-	shown  int64 // number of samples that the provisional spec is of
+	before    map[uint64]TaskCount
+	most      int   // samples of the task that has given the most since the agent's start
+	shown     int64 // number of samples that the provisional spec is of
+	forgotten bool  // it is not in its History
 }
 
 // NewHistory returns an empty history.
@@ -39,9 +45,22 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 	b := h.keys[k]
 	if b == nil {
 		b = &KeyHistory{Record: Record{Key: k, Aged: at, Published: Spec{Key: k}}, history: h, tasks: map[sample.TaskKey]int{}}
-		h.keys[k] = b
+		h.keep(b)
 	}
 	b.Add(task, at, cpu, cost, self)
+}
+
+// keep adds a key. If there are too many it forgets those that were taught longest ago.
+func (h *History) keep(b *KeyHistory) {
+	if len(h.keys) >= maxKeys {
+		idle := slices.DeleteFunc(slices.Collect(maps.Values(h.keys)), func(b *KeyHistory) bool { return len(b.tasks) > 0 })
+		slices.SortFunc(idle, func(x, y *KeyHistory) int { return cmp.Or(cmp.Compare(x.Last, y.Last), x.Key.compare(&y.Key)) })
+		for _, x := range idle[:(len(idle)+3)/4] {
+			delete(h.keys, x.Key)
+			x.forgotten = true
+		}
+	}
+	h.keys[b.Key] = b
 }
 
 // Find returns the book of a key; nil if no sample of it was added.
@@ -49,6 +68,10 @@ func (h *History) Find(k Key) *KeyHistory { return h.keys[k] }
 
 // Add adds one sample, as History.Add.
 func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
+	if b.forgotten && b.history.keys[b.Key] == nil { // a task was kept that gave no sample for long
+		b.forgotten = false
+		b.history.keep(b)
+	}
 	if max(b.Aged, b.Last, b.Published.Updated)-at > 24*HourMS { // stored by a clock that was ahead
 		b.Aged, b.Last, b.Published.Updated = at, at, 0
 	}
@@ -203,11 +226,12 @@ func (h *History) Records() []Record {
 		r.Tasks = b.counts()
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b Record) int {
-		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Platform, b.Platform),
-			cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Variant, b.Variant))
-	})
+	slices.SortFunc(all, func(a, b Record) int { return a.Key.compare(&b.Key) })
 	return all
+}
+
+func (k *Key) compare(o *Key) int {
+	return cmp.Or(cmp.Compare(k.Job, o.Job), cmp.Compare(k.Platform, o.Platform), cmp.Compare(k.Signal, o.Signal), cmp.Compare(k.Variant, o.Variant))
 }
 
 // Restore puts stored records back. Keys that have learnt since stay as they are. Records
@@ -229,7 +253,7 @@ func (h *History) Restore(records []Record) (refused int) {
 			}
 		}
 		r.Tasks = nil
-		h.keys[r.Key] = &KeyHistory{Record: r, history: h, tasks: map[sample.TaskKey]int{}, before: before}
+		h.keep(&KeyHistory{Record: r, history: h, tasks: map[sample.TaskKey]int{}, before: before})
 	}
 	return refused
 }

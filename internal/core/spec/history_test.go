@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -278,5 +279,37 @@ func TestAClockThatWasAheadHoldsUpNothing(t *testing.T) {
 	feed(again, task(2), now+5*day, 1, 3, 0.1)
 	if w := again.Records()[0].Cost.W; math.Abs(w-(1+200*math.Pow(0.9, 5))) > 1 {
 		t.Errorf("five days later all of it weighs %v", w)
+	}
+}
+
+// A machine on which new jobs come and go keeps the histories of the jobs that live, and of those that
+// ended last. A job that was forgotten and gives samples again is learnt again.
+func TestJobsThatEndedAreNotKeptForEver(t *testing.T) {
+	of := func(i int) Key { return Key{Job: sample.JobName(fmt.Sprint("build-", i)), Signal: sample.CPI} }
+	play := func(h *History, from, to int) {
+		for i := from; i < to; i++ {
+			h.Add(of(i), task(2), sample.Millis(i), 1, 1, 0)
+			clear(h.Find(of(i)).tasks) // it ends; Forget searches all keys
+		}
+	}
+	h := NewHistory(OwnHistory())
+	h.Add(key, task(1), 0, 1, 1, 0)
+	play(h, 0, 3*maxKeys)
+	all := h.Records()
+	if len(all) > maxKeys || len(all) < maxKeys/2 || h.Find(of(0)) != nil {
+		t.Errorf("%d histories are kept", len(all))
+	}
+	if h.Find(key) == nil || h.Find(of(3*maxKeys-1)) == nil {
+		t.Error("the job that lives, or the one that ended last, is forgotten")
+	}
+	again := NewHistory(OwnHistory())
+	again.Restore(all)
+	kept := again.Find(of(3*maxKeys - 1))
+	if play(again, 3*maxKeys, 4*maxKeys); again.Find(kept.Key) != nil {
+		t.Fatal("a job that ended long ago is kept")
+	}
+	kept.Add(task(4), 5*maxKeys, 1, 1, 0)
+	if got := again.Find(kept.Key); got != kept || kept.Cost.N != 2 {
+		t.Errorf("it gives samples again: %+v", got)
 	}
 }
