@@ -103,8 +103,7 @@ func (d *Decision) protection() *Target {
 	return d.Unprotect
 }
 
-// Add returns the list with a new decision instead of those that it replaces. A reset only
-// removes.
+// Add returns the list with a new decision instead of those that it replaces. A reset only removes.
 func Add(list []Decision, d Decision) []Decision {
 	list = slices.DeleteFunc(slices.Clone(list), func(old Decision) bool { return d.replaces(&old) })
 	if d.Reset == nil {

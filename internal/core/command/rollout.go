@@ -11,9 +11,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// Rollout is the state of a decision that reaches machines in steps: one machine, 1 % of
-// them, all. A machine's place depends only on its name and the decision, so those of a step
-// are also in the next.
+// Rollout is the state of a decision that reaches machines in steps: one machine, 1 % of them, all. A
+// machine's place depends only on its name and the decision, so those of a step are also in the next.
 type Rollout struct {
 	Step  int           `json:"step"`  // 0, 1; the last step has no Rollout
 	Since sample.Millis `json:"since"` // when the step began

@@ -19,8 +19,7 @@ const (
 	// usual service, and most of the wait that may lack a known task in a proof. Design 0008;
 	// the reason for the number is not stated.
 	minExcessShare = 0.2
-	// Share of the wait: least part attributed to tasks; below it statistics decide. Not
-	// stated.
+	// Share of the wait: least part attributed to tasks; below it statistics decide. Not stated.
 	minAttributedShare = 0.5
 	// Ratio: least increase of a suspect's service or usage that counts. Not stated.
 	increaseRatio = 1.25

@@ -72,9 +72,8 @@ func newSeries(sig sample.Signal) *series {
 	return &series{signal: sig, index: map[sample.TaskKey]int{}}
 }
 
-// begin starts the row of an interval and drops those at or before end; nil if the interval
-// is not after the last one. If remembered is before end, dropped rows after remembered
-// move to memory.
+// begin starts the row of an interval and drops those at or before end; nil if the interval is not
+// after the last one. If remembered is before end, dropped rows after remembered move to memory.
 func (s *series) begin(at, end, remembered sample.Millis) *row {
 	if n := len(s.rows); n > 0 && at <= s.rows[n-1].at {
 		return nil

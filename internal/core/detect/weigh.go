@@ -86,8 +86,7 @@ func (d *Detector) loadVictim(s *series, victim int) (good float64, ok bool) {
 	return good, len(t.y) >= minIntervals && good >= float64(d.params.Outliers) && len(t.newest) > 0
 }
 
-// weighing is a suspect's statistics while it is ranked. What only few suspects need is computed
-// late.
+// weighing is a suspect's statistics while it is ranked. What only few suspects need is computed late.
 type weighing struct {
 	SuspectStatistics
 	slot int
@@ -312,8 +311,7 @@ func (t *statisticsBuffers) ownRatio() (float64, bool) {
 	return min(max(math.Log(now/n/(good/m)), -maxOwn), maxOwn), true
 }
 
-// fellows returns the median of the sorted costs without the given one; 0 if there is no
-// other.
+// fellows returns the median of the sorted costs without the given one; 0 if there is no other.
 func (t *statisticsBuffers) fellows(own float64) float64 {
 	n := len(t.costs)
 	if n == 0 {

@@ -109,8 +109,7 @@ func (t *statisticsBuffers) gatherWork(slot int) (part []float64, sums *victimSu
 	return t.weight, &t.all
 }
 
-// gatherOwn makes the series of a suspect's own cost; false, and none, if that was never
-// counted.
+// gatherOwn makes the series of a suspect's own cost; false, and none, if that was never counted.
 func (t *statisticsBuffers) gatherOwn(s *series, slot int) (counted bool) {
 	t.own = t.own[:0]
 	for _, b := range t.blocks {
@@ -358,8 +357,7 @@ func (t *statisticsBuffers) findOnset() int {
 	return best
 }
 
-// stepAt returns the sum of the intervals after a point less that of the same number before
-// it.
+// stepAt returns the sum of the intervals after a point less that of the same number before it.
 func (t *statisticsBuffers) stepAt(point int) float64 {
 	i := point + stepIntervals
 	return t.sums[i+stepIntervals] - 2*t.sums[i] + t.sums[i-stepIntervals]

@@ -91,8 +91,7 @@ func (r *Record) cleared(task sample.TaskName) (cleared bool) {
 	return cleared
 }
 
-// Rank is a task's place, from 1, in the strongest analysis, else in the latest; 0 if
-// neither lists it.
+// Rank is a task's place, from 1, in the strongest analysis, else in the latest; 0 if neither lists it.
 func (r *Record) Rank(t *sample.Task) int {
 	for _, list := range [...][]detect.Suspect{r.Suspects, r.Now().Suspects} {
 		if i := slices.IndexFunc(list, func(s detect.Suspect) bool { return s.Name == t.Name }); i >= 0 {

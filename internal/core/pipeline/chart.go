@@ -34,8 +34,7 @@ const (
 	maxNamed      = 12
 )
 
-// chart is a Chart that grows. Points are appended and never changed, so that a Chart can
-// share them.
+// chart is a Chart that grows. Points are appended and never changed, so that a Chart can share them.
 type chart struct {
 	Chart
 	signal sample.SignalName

@@ -8,12 +8,11 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// A task that knows when a window is open can behave in windows and only there. Windows open
-// at random moments, so an innocent task uses as much in a window as in any other stretch of
-// time of the same length: of the two usages each is the higher one with the same
-// probability, whatever the task's pattern. In each period a part of the money is bet on the
-// second usage, which wins nothing in the long run. If the money multiplies nevertheless, the
-// task is an evader.
+// A task that knows when a window is open can behave in windows and only there. Windows open at random
+// moments, so an innocent task uses as much in a window as in any other stretch of time of the same
+// length: of the two usages each is the higher one with the same probability, whatever the task's
+// pattern. In each period a part of the money is bet on the second usage, which wins nothing in the
+// long run. If the money multiplies nevertheless, the task is an evader.
 
 // Constants of the bet: unit, meaning, and how each was chosen.
 const (

@@ -19,10 +19,9 @@ type model struct {
 	fits     bool                  // the slope is known
 }
 
-// newModel processes the measurements. The slope is that of a least-squares line through
-// the origin, over measured pairs whose misses are known. Without such pairs, misses only
-// tell which pairs lose more than others, and the slope gives the largest product a loss
-// of 1.
+// newModel processes the measurements. The slope is that of a least-squares line through the origin,
+// over measured pairs whose misses are known. Without such pairs, misses only tell which pairs lose
+// more than others, and the slope gives the largest product a loss of 1.
 func newModel(tasks []Task, measured []Degradation) (*model, error) {
 	m := &model{measured: map[[2]string]float64{}}
 	misses, most := map[string]float64{}, 0.0

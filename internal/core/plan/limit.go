@@ -48,9 +48,8 @@ func (a *Action) Limit() string {
 	return fmt.Sprintf("%.4g CPU-s/s", a.Rate)
 }
 
-// limited returns an action without an end that limits the task by the policy on the
-// resource that the signal's tasks share. ok is false if the policy, or quell, has no
-// limit for that resource.
+// limited returns an action without an end that limits the task by the policy on the resource that the
+// signal's tasks share. ok is false if the policy, or quell, has no limit for that resource.
 func (p Policy) limited(s sample.SignalName, t sample.Task) (a Action, ok bool) {
 	a = Action{Task: t}
 	sig, known := sample.LookupSignal(s)

@@ -20,8 +20,7 @@ type Offender struct {
 	Confined bool `json:"confined"`
 }
 
-// Bounds of what is kept: the maxOffenders jobs that offended last, and maxHelped caps of
-// each.
+// Bounds of what is kept: the maxOffenders jobs that offended last, and maxHelped caps of each.
 const (
 	maxOffenders = 256
 	maxHelped    = 32

@@ -34,9 +34,8 @@ type Policy struct {
 	IO IORate
 	// Net is for suspects of all classes. Not in the paper.
 	Net uint64 `key:"net_bytes" help:"cap of a task that hurts the victim through a network interface: bytes/s that it sends; 0: the task is reported and not limited" min:"0" max:"8589934592"`
-	// Feedback lets caps follow the victim's cost: a cap takes the least that keeps the
-	// victim below its threshold, never more than Rate and BestEffortRate take
-	// (feedback.go). Not in the paper.
+	// Feedback lets caps follow the victim's cost: a cap takes the least that keeps the victim below
+	// its threshold, never more than Rate and BestEffortRate take (feedback.go). Not in the paper.
 	Feedback bool
 	For      time.Duration `key:"for" help:"how long a cap lasts" min:"1s" max:"24h"`
 	// MaxDuration lets caps end by observation instead of by the clock. Not in the paper.

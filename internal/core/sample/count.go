@@ -16,11 +16,10 @@ type Delta struct {
 	Uncounted bool    // it was enabled but never counting: Value has no meaning
 }
 
-// Since returns the difference from an earlier reading, scaled by the enabled/running
-// ratio of that interval. The ratio of the whole lifetime is never used: if it changes, a
-// counter scaled by it can fall. A counter that was enabled but never ran is Uncounted,
-// which is not zero. A counter that was not enabled (a cgroup that did not run on that
-// CPU) counted a true zero.
+// Since returns the difference from an earlier reading, scaled by the enabled/running ratio of that
+// interval. The ratio of the whole lifetime is never used: if it changes, a counter scaled by it can
+// fall. A counter that was enabled but never ran is Uncounted, which is not zero. A counter that was
+// not enabled (a cgroup that did not run on that CPU) counted a true zero.
 func (c Count) Since(prev Count) Delta {
 	if c.Value < prev.Value || c.Enabled < prev.Enabled || c.Running < prev.Running {
 		d := c.Since(Count{})

@@ -65,9 +65,8 @@ func (k TaskKey) String() string {
 	return fmt.Sprintf("%s:%d@%d", k.Hierarchy, k.Inode, k.FirstSeen)
 }
 
-// CgroupID is the key under which eBPF programs account for the task: the kernel's cgroup
-// id, with the top bit set for the v1 cpu hierarchy, whose ids are counted separately
-// from those of v2.
+// CgroupID is the key under which eBPF programs account for the task: the kernel's cgroup id, with the
+// top bit set for the v1 cpu hierarchy, whose ids are counted separately from those of v2.
 func (k TaskKey) CgroupID() uint64 { return CgroupID(k.Hierarchy, k.Inode) }
 
 // CgroupID is TaskKey.CgroupID for a cgroup that is not (yet) a task.

@@ -19,8 +19,7 @@ func (n TaskName) Text() string { return NameText(string(n)) }
 // terminal does not just print.
 func (n TaskName) String() string { return printed(string(n)) }
 
-// String returns the name for people, quoted if it has characters that a terminal does not just
-// print.
+// String returns the name for people, quoted if it has characters that a terminal does not just print.
 func (n JobName) String() string { return printed(string(n)) }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -56,9 +55,8 @@ func ParseName(text string) (string, error) {
 // leastID is how many characters of a container's id name it.
 const leastID = 12
 
-// IsNamed reports whether a text names the task: its name or cgroup path, the last parts of one
-// of them from a "/" on, or at least 12 characters of the id of its container. A text may name
-// several tasks.
+// IsNamed reports whether a text names the task: its name or cgroup path, the last parts of one of them
+// from a "/" on, or at least 12 characters of the id of its container. A text may name several tasks.
 func (t *Task) IsNamed(text string) bool {
 	if text == "" {
 		return false

@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// GEV is the generalised extreme value distribution with a location, a scale and a shape.
-// Shape 0 is Gumbel's distribution. A shape above 0 has a heavy tail, one below 0 an
-// upper bound (Coles, An Introduction to Statistical Modeling of Extreme Values, 3.1).
-// CPI² fits its CPI with it (figure 7).
+// GEV is the generalised extreme value distribution with a location, a scale and a shape. Shape 0 is
+// Gumbel's distribution. A shape above 0 has a heavy tail, one below 0 an upper bound (Coles, An
+// Introduction to Statistical Modeling of Extreme Values, 3.1). CPI² fits its CPI with it (figure 7).
 type GEV struct{ Location, Scale, Shape float64 }
 
 // Mean is infinite for a shape of 1 or more.
@@ -116,8 +115,7 @@ func (s *Sketch) FitGEV() (GEV, bool) {
 	return gevOf(b0, b1, b2)
 }
 
-// gevOf is the distribution with these probability-weighted moments: the means of x, x·F and
-// x·F².
+// gevOf is the distribution with these probability-weighted moments: the means of x, x·F and x·F².
 func gevOf(b0, b1, b2 float64) (GEV, bool) {
 	if !(2*b1-b0 > 0) {
 		return GEV{}, false

@@ -15,8 +15,7 @@ func Mean(x []float64) float64 {
 	return sum / float64(len(x))
 }
 
-// Quantile of sorted values, linear between them (Hyndman and Fan's type 7); NaN of
-// nothing.
+// Quantile of sorted values, linear between them (Hyndman and Fan's type 7); NaN of nothing.
 func Quantile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()

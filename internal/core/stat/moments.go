@@ -3,10 +3,9 @@ package stat
 
 import "math"
 
-// Moments is a running weighted mean and variance (West, CACM 22(9), 1979).
-// Weights are reliability weights: how much a value is trusted, not how often
-// it occurred. Moments of disjoint sets of values can be merged. The zero
-// value is empty.
+// Moments is a running weighted mean and variance (West, CACM 22(9), 1979). Weights are reliability
+// weights: how much a value is trusted, not how often it occurred. Moments of disjoint sets of values
+// can be merged. The zero value is empty.
 type Moments struct {
 	N    int64   `json:"n"`    // values added
 	W    float64 `json:"w"`    // Σw

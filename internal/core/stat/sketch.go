@@ -6,11 +6,10 @@ import (
 	"slices"
 )
 
-// Sketch is a distribution of values that are not negative, with a relative accuracy:
-// values in one bin count as equal. It is DDSketch (Masson, Rim and Lee, PVLDB 12(12),
-// 2019) with the linearly interpolated logarithm and 64 bins for each doubling; a bin is
-// the first bits of a float32. Sketches of disjoint sets of values can be aged and merged
-// without loss. The zero value is empty.
+// Sketch is a distribution of values that are not negative, with a relative accuracy: values in one bin
+// count as equal. It is DDSketch (Masson, Rim and Lee, PVLDB 12(12), 2019) with the linearly
+// interpolated logarithm and 64 bins for each doubling; a bin is the first bits of a float32. Sketches
+// of disjoint sets of values can be aged and merged without loss. The zero value is empty.
 type Sketch struct {
 	bins []SketchBin // ordered by Bin
 }
