@@ -248,6 +248,14 @@ func TestVerdicts(t *testing.T) {
 			return strings.Replace(s, "noise: {builtin: burn}", `noise: {builtin: burn, options: "7"}`, 1)
 		}, result.Invalid, result.OverlapShort},
 		{"not where it was put", func(th *theatre, s string) string { th.astray = "bg"; return s }, result.Invalid, result.Misplaced},
+		{"a server ends before it serves", func(th *theatre, s string) string {
+			th.script["bg"] = die(700*time.Millisecond, errors.New("exit status 1"))
+			return strings.Replace(s, "noise: {builtin: burn}", "noise: {command: [server], serves: 65535}", 1)
+		}, result.Failed, result.WorkloadFailed},
+		{"a server does not serve", func(_ *theatre, s string) string {
+			s = strings.Replace(s, "retries: 1", "retries: 1, timeout: 1h", 1)
+			return strings.Replace(s, "noise: {builtin: burn}", "noise: {command: [server], serves: 65535}", 1)
+		}, result.Failed, result.WorkloadFailed},
 		{"the machine lacks something", func(th *theatre, s string) string { th.lack = "bg"; return s }, result.Skipped, "lacking"},
 		{"the machine lacks CPUs", func(_ *theatre, s string) string { return strings.Replace(s, `bg: "1"`, `bg: "7"`, 1) }, result.Skipped, "lacking"},
 		{"it hangs", func(_ *theatre, s string) string {
@@ -272,7 +280,7 @@ func TestVerdicts(t *testing.T) {
 					t.Fatal(err)
 				}
 				tries := 1
-				if c.want == result.Invalid {
+				if c.want == result.Invalid || c.want == result.Failed {
 					tries = 2
 				}
 				if len(runs) != tries || sum.Verdicts[c.want] != tries || sum.Left != 0 {

@@ -38,7 +38,7 @@ func portOf(w *study.Workload) int {
 // serve starts servers before the barrier and waits until they answer; otherwise the
 // clients would measure the server's start-up time.
 func (s *execution) serve(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patienceToServe)
+	limit, cancel := context.WithTimeout(ctx, patienceToServe)
 	defer cancel()
 	var servers []*partRun
 	for _, a := range s.actors {
@@ -57,28 +57,52 @@ func (s *execution) serve(ctx context.Context) error {
 		if !ok && a.part.Workload.Serves == 0 {
 			continue
 		}
-		living, ended := context.WithCancel(ctx)
-		go func() {
-			defer ended()
-			select {
-			case <-a.process.Done():
-			case <-living.Done():
-			}
-		}()
 		wait := Listens
 		if ok {
 			wait = e.Answers
 		}
-		err := wait(living, portOf(&a.part.Workload))
-		ended()
-		if err != nil {
-			return fmt.Errorf("wait until %s serves: %w", a.part.Name(), err)
+		err := a.serves(limit, wait)
+		if err == nil {
+			continue
 		}
+		if ctx.Err() != nil { // the run ends, not the server
+			err = errors.Join(err, ctx.Err())
+		}
+		return fmt.Errorf("wait until %s serves: %w", a.part.Name(), err)
 	}
 	if slices.ContainsFunc(servers, func(a *partRun) bool { return a.part.Workload.Serves > 0 }) {
 		return pause(ctx, settle)
 	}
 	return nil
+}
+
+// serves waits until the part's server answers. A server that has ended, or that does not
+// answer in time, is an error of its own: not that of the context by which the wait ends, which
+// would say that the study was stopped or that the run's time is over.
+func (a *partRun) serves(ctx context.Context, wait func(ctx context.Context, port int) error) error {
+	living, ended := context.WithCancel(ctx)
+	defer ended()
+	go func() {
+		defer ended()
+		select {
+		case <-a.process.Done():
+		case <-living.Done():
+		}
+	}()
+	port := portOf(&a.part.Workload)
+	err := wait(living, port)
+	if err == nil || living.Err() == nil {
+		return err
+	}
+	select {
+	case <-a.process.Done():
+		if err := a.process.Err(); err != nil {
+			return fmt.Errorf("it ended before it had port %d: %w", port, err)
+		}
+		return fmt.Errorf("it ended before it had port %d", port)
+	default:
+		return fmt.Errorf("it does not have port %d after %s", port, patienceToServe)
+	}
 }
 
 // settle is the time that a command that serves gets between its first socket and its first

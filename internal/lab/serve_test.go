@@ -112,7 +112,13 @@ func TestServersFirst(t *testing.T) {
 	// serve does not wait for a server that has ended.
 	web.answers = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	close(web.done)
-	if err := s.serve(t.Context()); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "wait until web serves") {
+	// That is no stop of the study.
+	if err := s.serve(t.Context()); err == nil || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "wait until web serves: it ended before it had port 80") {
+		t.Error(err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if err := s.serve(stopped); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
