@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +18,12 @@ import (
 
 // Guard is a process that outlives the lab briefly. It holds the other end of a pipe.
 // When the pipe is closed, by an orderly end or by a kill -9 of the lab, it continues
-// everything that was registered.
+// everything that was registered. It is safe for use by several goroutines: the loads of a run's
+// parts are held at the same time.
 type Guard struct {
-	cmd  *exec.Cmd
+	cmd *exec.Cmd
+
+	mu   sync.Mutex // of a registration and its confirmation
 	pipe io.WriteCloser
 	said *bufio.Reader
 }
@@ -42,11 +46,13 @@ func StartGuard(argv ...string) (*Guard, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start guard: %w", err)
 	}
-	return &Guard{cmd, in, bufio.NewReader(out)}, nil
+	return &Guard{cmd: cmd, pipe: in, said: bufio.NewReader(out)}, nil
 }
 
 // watch registers something to continue, and returns when the guard has confirmed it.
 func (g *Guard) watch(kind, name, value string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	_, err := fmt.Fprintf(g.pipe, "%s %s %s\n", kind, strconv.Quote(name), strconv.Quote(value))
 	if err == nil {
 		_, err = g.said.ReadString('\n')

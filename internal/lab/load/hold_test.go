@@ -1,9 +1,11 @@
 package load
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -288,6 +291,34 @@ type fake struct {
 
 func (f *fake) Stop() error     { f.stopped = true; return nil }
 func (f *fake) Continue() error { f.stopped = false; f.goes++; return nil }
+
+// The loads of several parts are held at the same time, and each registers with the one guard:
+// each gets its own confirmation.
+func TestGuardForSeveralParts(t *testing.T) {
+	toGuard, pipe := io.Pipe()
+	said, fromGuard := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(GuardMain(toGuard, fromGuard), fromGuard.Close()) }()
+	g := &Guard{pipe: pipe, said: bufio.NewReader(said)}
+	var wg sync.WaitGroup
+	for part := range 4 {
+		wg.Go(func() {
+			for i := range 50 {
+				if err := g.watch("nothing", fmt.Sprint(part, " ", i), ""); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(pipe.Close(), <-ended); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.said.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("a confirmation is left: %v", err)
+	}
+}
 
 func TestGuardKnowsAProcessFromALaterOne(t *testing.T) {
 	in := fmt.Sprintf("pid %q %q\nwrite \"/no/such/file\" \"0\"\npid \"7", strconv.Itoa(os.Getpid()), "not its start time")
