@@ -323,6 +323,35 @@ func TestContainer(t *testing.T) {
 	}
 }
 
+// A container whose agent answers and that is not where it belongs is an error, and nothing of
+// it is left: the agent is told to end.
+func TestContainerElsewhere(t *testing.T) {
+	bin := t.TempDir()
+	elsewhere := "#!/bin/sh\nwhile [ $# -gt 1 ]; do [ \"$1\" != -f ] || config=$2; shift; done\nexec " + os.Args[0] + " play-agent socket ${config%/config}/lab/" + socketName + "\n"
+	if err := os.WriteFile(filepath.Join(bin, "lxc-start"), []byte(elsewhere), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	m := openMaker(t)
+	made := make(chan error, 1)
+	go func() {
+		_, err := m.Make(t.Context(), part(study.LXC))
+		made <- err
+	}()
+	var err error
+	quelltest.Until(t, "the container's end", func() bool {
+		select {
+		case err = <-made:
+			return true
+		default:
+			return false
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "LXC did not place the container in cgroup") {
+		t.Error(err)
+	}
+}
+
 func TestFailuresAreTold(t *testing.T) {
 	m := openMaker(t)
 	e := makeEnv(t, m, part(study.Cgroup))

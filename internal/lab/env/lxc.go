@@ -83,6 +83,9 @@ func (m *Maker) container(ctx context.Context, p *study.Part, l lab.Link) (_ lab
 	defer func() {
 		if err != nil {
 			text, _ := os.ReadFile(log)
+			if c.agentClient != nil {
+				err = errors.Join(err, c.conn.Close()) // the agent ends with it, and end waits for that
+			}
 			err = errors.Join(fmt.Errorf("%w; log of lxc-start: %s", err, strings.TrimSpace(string(text))), c.end())
 		}
 	}()
