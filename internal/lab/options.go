@@ -21,9 +21,9 @@ type Options struct {
 	// Command returns the command of a part and how its iterations' times and its
 	// metric are read.
 	Command func(p *study.Part) (Job, error)
-	// Metric reads a command's own metric, and what else its tool reports, from its output;
-	// nil if no workload has one.
-	Metric func(w *study.Workload, output []byte) (metric float64, values map[string]float64, err error)
+	// Metric reads a command's own metric, and what else its tool reports, from its output, in
+	// which the first early executions were its warm-up; nil if no workload has one.
+	Metric func(w *study.Workload, output []byte, early int) (metric float64, values map[string]float64, err error)
 	// Hold keeps a part at its levels of load until they end or the context does, and
 	// reports every period (package load).
 	Hold func(ctx context.Context, e Environment, cpus float64, p *study.Part, levels []load.Level, each func(load.Period)) error

@@ -261,6 +261,25 @@ func (a *partRun) aheadOfTarget() bool {
 	return used >= due
 }
 
+// early is the number of a measured command's executions that were its warm-up: as many as the
+// study says, and, where it does not say how many executions count, those of which most was
+// before the steady window. The caller holds out.mu.
+func (a *partRun) early(window time.Time) int {
+	w := &a.part.Workload
+	if !a.part.Measure {
+		return 0
+	}
+	n := 0
+	for w.Iterations == 0 && n < len(a.out.iterations) {
+		it := &a.out.iterations[n]
+		if window.Sub(it.from) <= it.to.Sub(window) {
+			break
+		}
+		n++
+	}
+	return max(n, w.Warmup.Iterations)
+}
+
 // end stops the part's process; after it no process of the part uses CPU time.
 func (a *partRun) end() error {
 	var errs []error

@@ -38,3 +38,36 @@ func TestHeldPartsStandStillWhenTheyHaveHadEnough(t *testing.T) {
 		}
 	}
 }
+
+// The executions of a measured command in its warm-up are not in its figure.
+func TestExecutionsOfTheWarmUp(t *testing.T) {
+	begin := time.Unix(0, 0)
+	for name, c := range map[string]struct {
+		ends       []float64 // s; each begins when the one before ends
+		window     float64
+		iterations int
+		warmup     int
+		other      bool // it is not measured
+		want       int
+	}{
+		"as long as the warm-up":        {ends: []float64{5.05, 10.1, 15.1}, window: 5, want: 1},
+		"shorter ones":                  {ends: []float64{3, 6, 9}, window: 5, want: 2},
+		"most of it is in the window":   {ends: []float64{5}, window: 2, want: 0},
+		"no warm-up":                    {ends: []float64{3, 6}, window: 0.001, want: 0},
+		"the only one":                  {ends: []float64{3}, window: 2, iterations: 1, want: 0},
+		"as many as the study says":     {ends: []float64{3, 6, 9}, window: 3.1, iterations: 2, warmup: 1, want: 1},
+		"more than was warm-up in time": {ends: []float64{3, 6, 9}, window: 0.001, warmup: 2, want: 2},
+		"another role's":                {ends: []float64{3, 6, 9}, window: 5, other: true, want: 0},
+	} {
+		a := &partRun{part: &study.Part{Measure: !c.other, Workload: study.Workload{Iterations: c.iterations, Warmup: study.Warmup{Iterations: c.warmup}}}, out: &output{}}
+		at := func(s float64) time.Time { return begin.Add(time.Duration(s * 1e9)) }
+		from := 0.0
+		for _, to := range c.ends {
+			a.out.iterations = append(a.out.iterations, iteration{at(from), at(to), 1})
+			from = to
+		}
+		if got := a.early(at(c.window)); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}

@@ -303,7 +303,7 @@ func (s *execution) checkWindow() {
 			continue
 		}
 		a.out.mu.Lock()
-		metric, values, err := s.Metric(&a.part.Workload, a.out.tail.Bytes())
+		metric, values, err := s.Metric(&a.part.Workload, a.out.tail.Bytes(), a.early(s.start.Add(w.From)))
 		a.metric = metric
 		a.out.report(values)
 		a.out.mu.Unlock()

@@ -61,23 +61,26 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 	}
 }
 
-// MeanMetric is the mean of ParseMetric over the complete runs in the output of
-// RunCommand, of which only the first count, if most is not 0. The parser "time" is the
-// length of a run in seconds; Lines has no figure, so the result is 0.
-func MeanMetric(how string, output []byte, most int) (mean float64, values map[string]float64, err error) {
+// MeanMetric is the mean of ParseMetric over the complete runs in the output of RunCommand: after
+// the first early ones, which are its warm-up, only so many count, if most is not 0. The parser
+// "time" is the length of a run in seconds; Lines has no figure, so the result is 0.
+func MeanMetric(how string, output []byte, early, most int) (mean float64, values map[string]float64, err error) {
 	if how == Lines {
 		return 0, nil, nil
 	}
 	n := 0
 	rest := string(output)
-	for {
+	for run := 0; most == 0 || n < most; run++ {
 		text, after, ok := strings.Cut(rest, "\n"+endOfRun)
-		if !ok || most > 0 && n == most {
+		if !ok {
 			break
 		}
 		took, more, ok := strings.Cut(after, "\n")
 		if !ok {
 			break
+		}
+		if rest = more; run < early {
+			continue
 		}
 		v, err := number(took)
 		var said map[string]float64
@@ -87,7 +90,7 @@ func MeanMetric(how string, output []byte, most int) (mean float64, values map[s
 		if err != nil {
 			return 0, nil, err
 		}
-		n, rest = n+1, more
+		n++
 		// The mean so far moves by the n-th part of what the n-th differs from it.
 		mean += (v - mean) / float64(n)
 		if values == nil {
@@ -97,7 +100,10 @@ func MeanMetric(how string, output []byte, most int) (mean float64, values map[s
 			values[name] += (v - values[name]) / float64(n)
 		}
 	}
-	if n == 0 {
+	switch {
+	case n == 0 && early > 0:
+		return 0, nil, errors.New("the command did not complete once after its warm-up: give it more time or less work")
+	case n == 0:
 		return 0, nil, errors.New("the command did not complete once: give it more time or less work")
 	}
 	return mean, values, nil

@@ -29,10 +29,10 @@ func TestRunCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := []byte(strings.Join(out.all(), "\n"))
-	if v, _, err := MeanMetric(`/rate: ([0-9]+)/`, text, 0); v != 5 || err != nil {
+	if v, _, err := MeanMetric(`/rate: ([0-9]+)/`, text, 0, 0); v != 5 || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
-	if v, _, err := MeanMetric("time", text, 0); v <= 0 || v > 60 || err != nil {
+	if v, _, err := MeanMetric("time", text, 0, 0); v <= 0 || v > 60 || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
 }
@@ -66,17 +66,27 @@ func TestMeanMetric(t *testing.T) {
 	}
 	two := strings.Replace(string(one), "265.58", "300.42", 1)
 	text := string(one) + "\n" + endOfRun + "2.5\n" + two + "\n" + endOfRun + "3.5\n" + "events per second: cut sho"
-	if v, _, err := MeanMetric("sysbench", []byte(text), 0); math.Abs(v-283) > 1e-9 || err != nil {
+	if v, _, err := MeanMetric("sysbench", []byte(text), 0, 0); math.Abs(v-283) > 1e-9 || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
-	if v, _, err := MeanMetric("time", []byte(text), 0); v != 3 || err != nil {
+	if v, _, err := MeanMetric("time", []byte(text), 0, 0); v != 3 || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
 	// Only the first run counts: what comes after it is no result.
-	if v, _, err := MeanMetric("sysbench", []byte(string(one)+"\n"+endOfRun+"2.5\nthe server is busy\n"+endOfRun+"0.1\n"), 1); math.Abs(v-265.58) > 1e-9 || err != nil {
+	if v, _, err := MeanMetric("sysbench", []byte(string(one)+"\n"+endOfRun+"2.5\nthe server is busy\n"+endOfRun+"0.1\n"), 0, 1); math.Abs(v-265.58) > 1e-9 || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
-	if _, _, err := MeanMetric("sysbench", one, 0); err == nil || !strings.Contains(err.Error(), "more time") {
+	// The warm-up's runs do not count, whatever they printed.
+	if v, _, err := MeanMetric("sysbench", []byte("cold\n"+endOfRun+"9\n"+text), 1, 1); math.Abs(v-265.58) > 1e-9 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, _, err := MeanMetric("time", []byte(text), 1, 0); v != 3.5 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if _, _, err := MeanMetric("time", []byte(text), 2, 0); err == nil || !strings.Contains(err.Error(), "after its warm-up") {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := MeanMetric("sysbench", one, 0, 0); err == nil || !strings.Contains(err.Error(), "more time") {
 		t.Errorf("%v", err)
 	}
 }

@@ -432,12 +432,9 @@ func (l *labMachine) command(p *study.Part) (lab.Job, error) {
 	return lab.Job{Argv: append(argv, strings.Fields(w.Options)...), Dir: w.Dir, Env: w.Env, WaitsForStart: true}, nil
 }
 
-func metric(w *study.Workload, output []byte) (float64, map[string]float64, error) {
-	most := w.Iterations
-	if most > 0 {
-		most += w.Warmup.Iterations // what runs after them is alone, or has no server
-	}
-	return workload.MeanMetric(w.Metric.Parse, output, most)
+func metric(w *study.Workload, output []byte, early int) (float64, map[string]float64, error) {
+	// What runs after the iterations that the study wants is alone, or has no server.
+	return workload.MeanMetric(w.Metric.Parse, output, early, w.Iterations)
 }
 
 // hold is lab.Options.Hold, implemented by package load.
