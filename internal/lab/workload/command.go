@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,13 +63,14 @@ func runCommand(ctx context.Context, argv []string, in io.Reader, out, errs io.W
 }
 
 // MeanMetric is the mean of ParseMetric over the complete runs in the output of RunCommand: after
-// the first early ones, which are its warm-up, only so many count, if most is not 0. The parser
-// "time" is the length of a run in seconds; Lines has no figure, so the result is 0.
+// the first early ones, which are its warm-up, only so many count, if most is not 0. A rate counts
+// by the length of its run, so that the mean is all work ÷ all time. The parser "time" is the
+// length of a run in seconds; Lines has no figure, so the result is 0.
 func MeanMetric(how string, output []byte, early, most int) (mean float64, values map[string]float64, err error) {
 	if how == Lines {
 		return 0, nil, nil
 	}
-	n := 0
+	n, weights := 0, 0.0
 	rest := string(output)
 	for run := 0; most == 0 || n < most; run++ {
 		text, after, ok := strings.Cut(rest, "\n"+endOfRun)
@@ -82,7 +84,8 @@ func MeanMetric(how string, output []byte, early, most int) (mean float64, value
 		if rest = more; run < early {
 			continue
 		}
-		v, err := number(took)
+		seconds, err := number(took)
+		v := seconds
 		var said map[string]float64
 		if err == nil && how != "time" {
 			v, said, err = ParseMetric(how, []byte(text))
@@ -91,13 +94,18 @@ func MeanMetric(how string, output []byte, early, most int) (mean float64, value
 			return 0, nil, err
 		}
 		n++
+		weight := 1.0
+		if slices.Contains(rateParsers, how) {
+			weight = max(seconds, 1e-6) // what it is printed to
+		}
+		weights += weight
 		// The mean so far moves by the n-th part of what the n-th differs from it.
-		mean += (v - mean) / float64(n)
+		mean += (v - mean) * weight / weights
 		if values == nil {
 			values = said
 		}
 		for name, v := range said {
-			values[name] += (v - values[name]) / float64(n)
+			values[name] += (v - values[name]) * weight / weights
 		}
 	}
 	switch {

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -66,10 +67,18 @@ func TestMeanMetric(t *testing.T) {
 	}
 	two := strings.Replace(string(one), "265.58", "300.42", 1)
 	text := string(one) + "\n" + endOfRun + "2.5\n" + two + "\n" + endOfRun + "3.5\n" + "events per second: cut sho"
-	if v, _, err := MeanMetric("sysbench", []byte(text), 0, 0); math.Abs(v-283) > 1e-9 || err != nil {
+	if v, _, err := MeanMetric("sysbench", []byte(text), 0, 0); math.Abs(v-(265.58*2.5+300.42*3.5)/6) > 1e-9 || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
 	if v, _, err := MeanMetric("time", []byte(text), 0, 0); v != 3 || err != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	// Four events each in 1, 1, 3 and 3 s are 16 in 8 s; the mean of their rates would be 2.67.
+	fixed := ""
+	for _, seconds := range []float64{1, 1, 3, 3} {
+		fixed += fmt.Sprintf("    events per second:  %.9f\n\n%s%g\n", 4/seconds, endOfRun, seconds)
+	}
+	if v, _, err := MeanMetric("sysbench", []byte(fixed), 0, 0); math.Abs(v-2) > 1e-6 || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
 	// Only the first run counts: what comes after it is no result.

@@ -21,6 +21,9 @@ func ParserNames() []string {
 	return []string{Lines, "time", "sysbench", "stress-ng", "iperf3", "sockperf"}
 }
 
+// rateParsers are those whose figure is work per second.
+var rateParsers = []string{"sysbench", "stress-ng", "iperf3"}
+
 // parse reads the output of a tool by its name.
 func parse(name, text string) (v float64, values map[string]float64, err error) {
 	switch name {
