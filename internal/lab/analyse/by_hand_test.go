@@ -109,3 +109,35 @@ func TestBackgroundAndPowerByHand(t *testing.T) {
 		}
 	}
 }
+
+// What a part does with others is compared with what it does alone at the same load, with as many
+// threads, on the same host and on as many CPUs; here each of these halves or doubles its rate.
+func TestBaselineIsTheSamePart(t *testing.T) {
+	base := func() study.Part {
+		return study.Part{Role: "fg", Measure: true, Host: "a", Slots: 2, Target: 1, Workload: study.Workload{Name: "w", Threads: 2, Metric: study.Metric{Better: "higher"}}}
+	}
+	place := study.Placement{Name: "apart", Relation: "per-core"}
+	run := func(kind study.CellKind, p study.Part, rate float64) result.Run {
+		c := study.Cell{Kind: kind, Place: place, Parts: []study.Part{p}}
+		if kind == study.Main {
+			c.Parts = append(c.Parts, study.Part{Role: "bg"})
+		}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: time.Second},
+			Parts: []result.Part{{Name: "fg", Role: "fg", Iterations: []result.Iteration{{To: time.Second, Units: rate}}}}}
+	}
+	for name, change := range map[string]func(p *study.Part){
+		"load":    func(p *study.Part) { p.Target = 0.5 },
+		"threads": func(p *study.Part) { p.Workload.Threads = 1 },
+		"host":    func(p *study.Part) { p.Host = "b" },
+		"slots":   func(p *study.Part) { p.Slots = 4 },
+		"slot":    func(p *study.Part) { p.Slot = 1 },
+	} {
+		other := base()
+		change(&other)
+		runs := []result.Run{run(study.Solo, base(), 100), run(study.Solo, other, 50), run(study.Main, base(), 90), run(study.Main, other, 45)}
+		ds := Degradations(runs, 1)
+		if len(ds) != 2 || !near(ds[0].Percent.Value, 10, 1e-9) || !near(ds[1].Percent.Value, 10, 1e-9) {
+			t.Errorf("%s: %+v", name, ds)
+		}
+	}
+}

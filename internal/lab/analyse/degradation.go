@@ -60,16 +60,28 @@ func Degradations(runs []result.Run, seed uint64) []Degradation {
 	return out
 }
 
-// soloOf returns the runs of a part alone.
+// soloOf returns the runs of a part alone: at the same place, load and number of threads, on the
+// same host.
 func soloOf(solos [][]*result.Run, c *study.Cell, p *study.Part) []*result.Run {
 	for _, g := range solos {
 		s := &g[0].Cell
 		alone := &s.Parts[0]
-		if identity(alone) == identity(p) && s.Place.Name == c.Place.Name && maps.Equal(s.Knobs, c.Knobs) && slices.Equal(shape(c.Mapping, p), shape(s.Mapping, alone)) {
+		if identity(alone) == identity(p) && alone.Target == p.Target && alone.Threads() == p.Threads() && alone.Host == p.Host &&
+			samePlace(c, p, s, alone) && maps.Equal(s.Knobs, c.Knobs) {
 			return g
 		}
 	}
 	return nil
+}
+
+// samePlace reports whether a part has the same CPUs in a cell as alone. A relation gives each
+// slot CPUs of its own, and fewer of them the more slots there are.
+func samePlace(c *study.Cell, p *study.Part, s *study.Cell, alone *study.Part) bool {
+	if s.Place.Name != c.Place.Name || !slices.Equal(shape(c.Mapping, p), shape(s.Mapping, alone)) {
+		return false
+	}
+	related := c.Place.Dynamic != nil || c.Place.Relation != "" && c.Place.Relation != "neutral"
+	return !related || c.Mapping != nil || p.CPUs != "" || alone.Slot == p.Slot && alone.Slots == p.Slots
 }
 
 // shape says which of a part's virtual CPUs share a core in a mapping: for each, the
