@@ -141,3 +141,42 @@ func TestBaselineIsTheSamePart(t *testing.T) {
 		}
 	}
 }
+
+// A background that does 20 units a second at full load, and a foreground that does 10: next to
+// each other at 25 % and 75 % they do 4 and 12, and 8 and 6. In shares of their work alone that
+// is 0.2 + 0.8 and 0.6 + 0.6, whatever the mean load of the background's own staircase was.
+func TestMixedPairsByHand(t *testing.T) {
+	steps := []study.Step{{Role: "bg", Target: 0.25, Up: true, To: 10 * time.Second}, {Role: "bg", Target: 0.75, Up: true, From: 10 * time.Second, To: 20 * time.Second}}
+	part := func(role string) study.Part {
+		return study.Part{Role: role, Measure: true, Workload: study.Workload{Name: role, WorkUnit: "event"}}
+	}
+	run := func(kind study.CellKind, climbs bool, units map[string][2]float64) result.Run {
+		c := study.Cell{Kind: kind}
+		r := result.Run{Verdict: result.Valid, Window: result.Window{To: 20 * time.Second}}
+		for _, role := range []string{"fg", "bg"} {
+			u, ok := units[role]
+			if !ok {
+				continue
+			}
+			c.Parts = append(c.Parts, part(role))
+			r.Parts = append(r.Parts, result.Part{Name: role, Role: role, Iterations: []result.Iteration{{To: 10 * time.Second, Units: 10 * u[0]}, {From: 10 * time.Second, To: 20 * time.Second, Units: 10 * u[1]}}})
+		}
+		if climbs {
+			c.Steps = steps
+			r.Steps = []result.Step{{Step: steps[0], Achieved: 0.25}, {Step: steps[1], Achieved: 0.75}}
+		}
+		r.Cell, r.CellKey = c, c.Key()
+		return r
+	}
+	runs := []result.Run{run(study.Solo, false, map[string][2]float64{"fg": {10, 10}}), run(study.Solo, true, map[string][2]float64{"bg": {5, 15}}),
+		run(study.Main, true, map[string][2]float64{"fg": {8, 6}, "bg": {4, 12}})}
+	s := Systems(runs, "placement", "per-chip")
+	if len(s) != 1 || !s[0].Normalised || len(s[0].Steps) != 2 {
+		t.Fatalf("%+v", s)
+	}
+	for i, want := range []float64{1, 1.2} {
+		if got := s[0].Steps[i].Throughput.Value; !near(got, want, 1e-12) {
+			t.Errorf("step %d: %v, want %v", i, got, want)
+		}
+	}
+}

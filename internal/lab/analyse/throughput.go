@@ -15,7 +15,7 @@ type System struct {
 	Levels []study.Level `json:"levels"`
 	// Symmetric: all parts run the same workload, and their work is summed unchanged.
 	// The paper leaves other pairs out; for them each part's work is divided by its
-	// work alone, and Normalised is true.
+	// work alone at full load, and Normalised is true.
 	Symmetric  bool         `json:"symmetric"`
 	Normalised bool         `json:"normalised"`
 	Unit       string       `json:"unit"`
@@ -103,6 +103,32 @@ func sameBut(a, b []study.Level, factor, value string) bool {
 	return true
 }
 
+// aloneRate is the rate at which a part works alone, the mean over runs. A part that climbs the
+// staircase alone too works in the share of the time that its load leaves it: its rate is that
+// at full load, so that it is the same unit at every step.
+func aloneRate(solo []*result.Run) float64 {
+	name := solo[0].Parts[0].Name
+	var all []float64
+	for _, r := range solo {
+		p := partOf(r, name)
+		if p == nil {
+			continue
+		}
+		if len(r.Steps) == 0 {
+			all = append(all, Throughput(p.Iterations, r.Window.From, r.Window.To))
+			continue
+		}
+		var t Ratio
+		for _, s := range r.Steps {
+			from, to := s.From+s.Settle, s.To-s.Trail
+			t.Of += Throughput(p.Iterations, from, to) * (to - from).Seconds()
+			t.By += s.Achieved * (to - from).Seconds()
+		}
+		all = append(all, t.Of/t.By)
+	}
+	return stat.Mean(all)
+}
+
 func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool) {
 	c := &group[0].Cell
 	s := System{Levels: c.Levels, Unit: c.Parts[0].Workload.WorkUnit + "s/s",
@@ -118,7 +144,7 @@ func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool
 		if solo == nil {
 			return s, nil, false
 		}
-		weights[p.Name()] = 1 / stat.Mean(rates(solo, solo[0].Parts[0].Name))
+		weights[p.Name()] = 1 / aloneRate(solo)
 	}
 	var blocks []byBlock
 	for k, step := range group[0].Steps {

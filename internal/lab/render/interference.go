@@ -324,7 +324,7 @@ func (r *Report) systems(options map[string]string) page.Section {
 			e.Plots = append(e.Plots, c.Draw())
 		}
 	}
-	s.Notes = append(s.Notes, "The work of equal workloads is summed unchanged; in mixed pairs each part's work is first divided by its work alone (unit: share of solo). Relative values are ratios of means; their intervals, over repetitions, are in the CSV. "+method(intervals...))
+	s.Notes = append(s.Notes, "The work of equal workloads is summed unchanged; in mixed pairs each part's work is first divided by its work alone at full load (unit: share of solo). Relative values are ratios of means; their intervals, over repetitions, are in the CSV. "+method(intervals...))
 	if energy {
 		s.Notes = append(s.Notes, "Energy is from: "+r.energy()+".")
 	} else {
