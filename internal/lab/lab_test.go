@@ -337,13 +337,33 @@ func TestRunGoesOn(t *testing.T) {
 		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 0 || sum.Verdicts[result.Valid] != 3 {
 			t.Fatalf("another machine: %+v, %v", sum, err)
 		}
+		// The same machine with KVM, after it had none: emulated times are not averaged with its own.
+		o.Stamp = []string{"accel=kvm"}
+		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 0 || sum.Verdicts[result.Valid] != 3 {
+			t.Fatalf("other conditions: %+v, %v", sum, err)
+		}
 		orders := map[int]bool{}
 		runs, err = o.Folder.Runs()
 		for _, r := range runs {
 			orders[r.Order] = true
 		}
-		if len(orders) != 6 || err != nil {
+		if len(orders) != 9 || err != nil {
 			t.Errorf("orders %v, %v", orders, err)
+		}
+	})
+}
+
+// What the machine lacked is tried again, since it may have it by now.
+func TestSkippedRunsAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := &theatre{lack: "bg"}
+		o := options(t, twoRoles, th)
+		if sum, err := Run(t.Context(), o); err != nil || sum.Verdicts[result.Skipped] != 1 || sum.Left != 0 {
+			t.Fatalf("%+v, %v", sum, err)
+		}
+		th.lack = "" // it was installed
+		if sum, err := Run(t.Context(), o); err != nil || sum.Existing != 0 || sum.Verdicts[result.Valid] != 1 {
+			t.Fatalf("%+v, %v", sum, err)
 		}
 	})
 }

@@ -42,10 +42,10 @@ type Options struct {
 	// Topology and Allowed are the machine's CPUs and those that roles may use.
 	Topology host.Topology
 	Allowed  sample.Set
-	// Env is the hash of the machine's description. Records with another hash are
-	// another series, and their runs are repeated.
+	// Env is the hash of the machine's description, Stamp the conditions that comparisons must
+	// not mix. Records with others are another series, and their runs are repeated.
 	Env   string
-	Stamp []string // conditions that comparisons must not mix
+	Stamp []string
 	// Only selects the cells whose runs are done, nil for all; the others are left for
 	// another time.
 	Only     func(c *study.Cell) bool
@@ -68,7 +68,7 @@ type Observed struct {
 // Summary counts the verdicts of a study's runs.
 type Summary struct {
 	Planned  int                    `json:"planned"`
-	Existing int                    `json:"there"` // already valid or skipped at the start
+	Existing int                    `json:"there"` // already valid at the start
 	Verdicts map[result.Verdict]int `json:"verdicts"`
 	Reasons  map[result.Reason]int  `json:"reasons,omitempty"`
 	// Left are runs that were not done: out of budget, or stopped.
@@ -161,7 +161,8 @@ func (o *Options) queue(s *Summary) ([]pendingRun, int, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("read existing runs: %w", err)
 	}
-	done, tries, order := result.Done(runs, o.Env), map[result.Slot]int{}, 0
+	// What was skipped is tried again: the machine may have it by now.
+	done, tries, order := result.Done(runs, o.Env, o.Stamp, result.Valid), map[result.Slot]int{}, 0
 	for _, r := range runs {
 		tries[r.Slot()] = max(tries[r.Slot()], r.Try+1)
 		order = max(order, r.Order+1)

@@ -215,11 +215,18 @@ type Slot struct {
 // Slot is the slot that the run fills.
 func (r *Run) Slot() Slot { return Slot{r.CellKey, r.N} }
 
-// Done are the slots that need no run any more, for the machine with the description env.
-func Done(runs []Run, env string) map[Slot]bool {
+// In reports whether the run is of a series: of the machine with the description env, and under
+// the conditions of stamp. Nothing of two series is averaged. What is simulated is the same
+// everywhere.
+func (r *Run) In(env string, stamp []string) bool {
+	return r.Simulated || r.Env == env && slices.Equal(r.Stamp, stamp)
+}
+
+// Done are the slots that have a run with one of the verdicts in a series.
+func Done(runs []Run, env string, stamp []string, verdicts ...Verdict) map[Slot]bool {
 	done := map[Slot]bool{}
 	for _, r := range runs {
-		if (r.Verdict == Valid || r.Verdict == Skipped) && (r.Env == env || r.Simulated) {
+		if r.In(env, stamp) && slices.Contains(verdicts, r.Verdict) {
 			done[r.Slot()] = true
 		}
 	}

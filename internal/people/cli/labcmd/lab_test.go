@@ -249,3 +249,19 @@ func TestAbout(t *testing.T) {
 		t.Errorf("got %q, want %q", got.String(), want)
 	}
 }
+
+// Status and report are of the newest machine and the newest conditions: records of an emulated
+// CPU are not averaged with those of a real one on the same machine.
+func TestSeriesOfTheNewestRecord(t *testing.T) {
+	runs := []result.Run{{Order: 0, Env: "a", Stamp: []string{"accel=tcg"}}, {Order: 2, Env: "a", Stamp: []string{"accel=kvm"}}, {Order: 1, Env: "b", Stamp: []string{"accel=kvm"}}, {Order: 3, Simulated: true}}
+	newest := seriesOf(runs)
+	var got []int
+	for i := range runs {
+		if newest.has(&runs[i]) {
+			got = append(got, runs[i].Order)
+		}
+	}
+	if !slices.Equal(got, []int{2, 3}) {
+		t.Errorf("runs %v", got)
+	}
+}

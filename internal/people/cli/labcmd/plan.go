@@ -132,7 +132,7 @@ func (a *commands) labStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := statusOf(f, s, "", nil)
+			st, err := statusOf(f, s, nil, nil)
 			if err != nil {
 				return err
 			}
@@ -165,7 +165,7 @@ type status struct {
 	// Broken describes records that cannot be read.
 	Broken string `json:"broken,omitempty"`
 	// Series is the hash of the machine whose records count; Others counts those of other
-	// machines, or of this one before a change, which do not.
+	// machines, of this one before a change, or with other stamps, which do not.
 	Series string `json:"series,omitempty"`
 	Others int    `json:"others,omitempty"`
 	// Changed lists differences of the machine from the series: lab resume would start
@@ -173,20 +173,28 @@ type status struct {
 	Changed []string `json:"changed,omitempty"`
 }
 
-// seriesOf returns the machine of the newest record.
-func seriesOf(runs []result.Run) string {
-	series, newest := "", -1
-	for i := range runs {
-		if r := &runs[i]; !r.Simulated && r.Order > newest {
-			series, newest = r.Env, r.Order
-		}
-	}
-	return series
+// series is the machine and the conditions of records that belong together.
+type series struct {
+	env   string // hash of the machine's description
+	stamp []string
 }
 
-// statusOf counts the records of a series; "" selects that of the newest. With only, the runs of
+func (s *series) has(r *result.Run) bool { return r.In(s.env, s.stamp) }
+
+// seriesOf returns the series of the newest record.
+func seriesOf(runs []result.Run) (s series) {
+	newest := -1
+	for i := range runs {
+		if r := &runs[i]; !r.Simulated && r.Order > newest {
+			s, newest = series{r.Env, r.Stamp}, r.Order
+		}
+	}
+	return s
+}
+
+// statusOf counts the records of a series; nil selects that of the newest. With only, the runs of
 // other cells are not counted as planned.
-func statusOf(f *result.Folder, s *study.Study, series string, only func(*study.Cell) bool) (status, error) {
+func statusOf(f *result.Folder, s *study.Study, of *series, only func(*study.Cell) bool) (status, error) {
 	st := status{Study: s.Name, Verdicts: map[result.Verdict]int{}, Reasons: map[result.Reason]int{}}
 	free, err := lockFolder(f)
 	if err != nil {
@@ -198,11 +206,14 @@ func statusOf(f *result.Folder, s *study.Study, series string, only func(*study.
 	if err != nil {
 		st.Broken = err.Error()
 	}
-	if st.Series = series; series == "" {
-		st.Series = seriesOf(runs)
+	if of == nil {
+		newest := seriesOf(runs)
+		of = &newest
 	}
-	for _, r := range runs {
-		if r.Env != st.Series && !r.Simulated {
+	st.Series = of.env
+	for i := range runs {
+		r := &runs[i]
+		if !of.has(r) {
 			st.Others++
 			continue
 		}
@@ -211,7 +222,7 @@ func statusOf(f *result.Folder, s *study.Study, series string, only func(*study.
 			st.Reasons[e.Reason]++
 		}
 	}
-	done := result.Done(runs, st.Series)
+	done := result.Done(runs, of.env, of.stamp, result.Valid, result.Skipped)
 	for _, p := range s.Plan() {
 		if only != nil && !only(&p.Cell) {
 			continue
@@ -237,7 +248,7 @@ func printStatus(w io.Writer, st status) {
 	fmt.Fprintln(w)
 	printVerdicts(w, st.Verdicts, st.Reasons)
 	if st.Others > 0 {
-		fmt.Fprintf(w, "not counted: %d records of another machine, or of this one before it changed\n", st.Others)
+		fmt.Fprintf(w, "not counted: %d records of another machine, of this one before it changed, or with other stamps\n", st.Others)
 	}
 	if len(st.Changed) > 0 {
 		fmt.Fprintln(w, "the machine has changed since; lab resume would do all runs again:")

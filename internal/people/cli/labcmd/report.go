@@ -135,11 +135,11 @@ func (a *commands) openReport(name, expect string) (*render.Report, error) {
 	if err != nil {
 		fmt.Fprintln(a.Err, "left out:", err)
 	}
-	series := seriesOf(runs)
+	newest := seriesOf(runs)
 	all := len(runs)
-	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return r.Env != series && !r.Simulated })
+	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return !newest.has(&r) })
 	if left := all - len(runs); left > 0 {
-		fmt.Fprintf(a.Err, "left out: %d runs of another machine, or of this one before it changed\n", left)
+		fmt.Fprintf(a.Err, "left out: %d runs of another machine, of this one before it changed, or with other stamps\n", left)
 	}
 	r := &render.Report{Study: s, Results: analyse.Compute(s, runs), Runs: runs}
 	r.Lock, err = f.Lock()

@@ -207,13 +207,13 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 		far.here, maker = l.maker, far
 		far.pool = remote.NewPool(far.inv, remote.Options{Helper: cmp.Or(o.helper, l.self), Words: []string{"lab-remote"}, Self: []string{l.self}, Lease: o.lease})
 	}
-	series, err := l.ready(ctx, s, f, o.journal, a.Now)
+	machine, err := l.ready(ctx, s, f, o.journal, a.Now)
 	if err != nil {
 		return errors.Join(err, l.close())
 	}
 	show := &labProgress{Progress: a.Progress(a.Out), w: a.Text(), now: a.Now}
 	run := lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold,
-		Topology: l.topology, Allowed: l.allowed, Observe: l.observe, Env: series, Stamp: l.maker.Stamp(ctx, s.Environments), Only: only, Progress: show}
+		Topology: l.topology, Allowed: l.allowed, Observe: l.observe, Env: machine, Stamp: l.maker.Stamp(ctx, s.Environments), Only: only, Progress: show}
 	if l.turner != nil {
 		run.SetKnobs = l.turner.setForRun
 	}
@@ -259,7 +259,7 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	case err != nil:
 		return app.Negative(err, again)
 	}
-	st, err := statusOf(f, s, series, o.only())
+	st, err := statusOf(f, s, &series{run.Env, run.Stamp}, o.only())
 	if err == nil && st.Left > 0 {
 		err = app.Negative(fmt.Errorf("%d of %d runs have no valid result", st.Left, st.Planned), "see the reasons above; to retry: "+again)
 	}
