@@ -390,6 +390,12 @@ func TestBudgetAndStop(t *testing.T) {
 		if !errors.Is(err, ErrBudget) || sum.Left == 0 || sum.Verdicts[result.Valid] == 0 || sum.Left+sum.Verdicts[result.Valid] != 9 {
 			t.Errorf("%+v, %v", sum, err)
 		}
+		// What came before in the same study has used it up.
+		o = options(t, strings.Replace(twoRoles, "repetitions: 1", "repetitions: 9, budget: 12s", 1), &theatre{})
+		o.Began = time.Now().Add(-11 * time.Second)
+		if sum, err = Run(t.Context(), o); !errors.Is(err, ErrBudget) || sum.Left != 9 {
+			t.Errorf("%+v, %v", sum, err)
+		}
 		th := &theatre{astray: "bg"}
 		o = options(t, strings.Replace(twoRoles, "retries: 1", "on_failure: stop", 1), th)
 		if sum, err = Run(t.Context(), o); !errors.Is(err, ErrStopped) || sum.Verdicts[result.Invalid] != 1 {

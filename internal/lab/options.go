@@ -48,7 +48,9 @@ type Options struct {
 	Stamp []string
 	// Only selects the cells whose runs are done, nil for all; the others are left for
 	// another time.
-	Only     func(c *study.Cell) bool
+	Only func(c *study.Cell) bool
+	// Began is when the study's budget began; zero: when Run is called.
+	Began    time.Time
 	Progress Progress
 }
 
@@ -106,7 +108,10 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 		takes += d.Takes
 	}
 	o.Progress.Plan(len(queue), takes)
-	began := time.Now()
+	began := o.Began
+	if began.IsZero() {
+		began = time.Now()
+	}
 	for i := 0; len(queue) > 0; i++ {
 		d := queue[0]
 		s.Left = len(queue)
@@ -136,6 +141,17 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 	}
 	s.Left = 0
 	return s, nil
+}
+
+// After adds what an earlier Run of other cells of the same plan has done.
+func (s *Summary) After(first Summary) {
+	s.Existing = first.Existing // it counts those of all cells, and s also those that first did
+	for v, n := range first.Verdicts {
+		s.Verdicts[v] += n
+	}
+	for r, n := range first.Reasons {
+		s.Reasons[r] += n
+	}
 }
 
 func (o *Options) cooldown(r *result.Run) time.Duration {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,8 +17,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -263,5 +266,45 @@ func TestSeriesOfTheNewestRecord(t *testing.T) {
 	}
 	if !slices.Equal(got, []int{2, 3}) {
 		t.Errorf("runs %v", got)
+	}
+}
+
+// A rate that is a share of the base case's is a share of that of the same series: another
+// machine has another maximum.
+func TestRateIsAShareOfTheSameMachines(t *testing.T) {
+	f, err := result.Create(filepath.Join(t.TempDir(), "r"), result.Lock{Study: "t", Hash: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := study.Cell{Kind: study.Main, Parts: []study.Part{{Role: "load", Workload: study.Workload{Name: "get", Builtin: study.HTTPClient}}, {Role: "web", Workload: study.Workload{Name: "web", Builtin: study.HTTPServer}}}}
+	for i, machine := range []struct {
+		env  string
+		rate float64
+	}{{"old", 400}, {"new", 100}} {
+		a, err := f.Begin(c.Key(), 0, i)
+		if err == nil {
+			err = a.Finish(&result.Run{CellKey: c.Key(), Cell: c, Try: i, Order: i, Env: machine.env, Verdict: result.Valid, Window: result.Window{To: time.Second},
+				Parts: []result.Part{{Name: "load", Iterations: []result.Iteration{{To: time.Second, Units: machine.rate}}}}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &study.Part{Workload: study.Workload{Name: "get"}, Load: study.Load{Control: study.Requests}, Target: 0.5}
+	if rate, err := rateOf(f, &series{env: "new"}, p); rate != 50 || err != nil {
+		t.Errorf("%v, %v", rate, err)
+	}
+	var lack *lab.LackError
+	if _, err := rateOf(f, &series{env: "a third"}, p); !errors.As(err, &lack) {
+		t.Error(err)
+	}
+}
+
+// What ran before the rest of a study is in its summary.
+func TestSummaryOfBothHalves(t *testing.T) {
+	sum := lab.Summary{Planned: 9, Existing: 3, Verdicts: map[result.Verdict]int{result.Valid: 4}, Reasons: map[result.Reason]int{}}
+	sum.After(lab.Summary{Planned: 9, Existing: 1, Verdicts: map[result.Verdict]int{result.Valid: 2, result.Invalid: 1}, Reasons: map[result.Reason]int{result.Steal: 1}})
+	if sum.Planned != 9 || sum.Existing != 1 || sum.Verdicts[result.Valid] != 6 || sum.Verdicts[result.Invalid] != 1 || sum.Reasons[result.Steal] != 1 {
+		t.Errorf("%+v", sum)
 	}
 }

@@ -222,7 +222,7 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 		// Other hosts may be in the next inventory.
 		run.Only = func(c *study.Cell) bool { return far.refuse(c) == nil && (only == nil || only(c)) }
 	}
-	sum, err := l.run(ctx, f, run)
+	sum, err := l.run(ctx, run)
 	show.Clear()
 	err = errors.Join(err, far.close(), l.close())
 	if a.JSON {

@@ -127,20 +127,28 @@ func checkOptions(builtin string, flags []string) error {
 }
 
 // run is lab.Run for studies with networks and web servers. If a role's rate is a share
-// of its base case, base cases run first.
-func (l *labMachine) run(ctx context.Context, f *result.Folder, o lab.Options) (sum lab.Summary, err error) {
-	s := o.Study
-	nets := network.With(o.Maker, s.Networks, []string{l.self, "lab-net"})
+// of its base case, base cases run first, within the same budget.
+func (l *labMachine) run(ctx context.Context, o lab.Options) (sum lab.Summary, err error) {
+	nets := network.With(o.Maker, o.Study.Networks, []string{l.self, "lab-net"})
 	defer func() { err = errors.Join(err, nets.Close()) }()
-	o.Maker, o.Command = nets, l.far.addressed(l.webCommand(f, o.Command))
-	if needsBaseRates(s) {
-		first := o
-		first.Only = func(c *study.Cell) bool { return analyse.IsBase(c) && (o.Only == nil || o.Only(c)) }
-		if sum, err := lab.Run(ctx, first); err != nil {
-			return sum, err
-		}
+	o.Maker, o.Command = nets, l.far.addressed(l.webCommand(o))
+	if !needsBaseRates(o.Study) {
+		return lab.Run(ctx, o)
 	}
-	return lab.Run(ctx, o)
+	o.Began = time.Now()
+	only := o.Only
+	of := func(base bool) func(*study.Cell) bool {
+		return func(c *study.Cell) bool { return analyse.IsBase(c) == base && (only == nil || only(c)) }
+	}
+	o.Only = of(true)
+	first, err := lab.Run(ctx, o)
+	if err != nil {
+		return first, err
+	}
+	o.Only = of(false)
+	sum, err = lab.Run(ctx, o)
+	sum.After(first)
+	return sum, err
 }
 
 // needsBaseRates reports whether any role's rate is a share of a base case.
@@ -148,15 +156,16 @@ func needsBaseRates(s *study.Study) bool {
 	return slices.ContainsFunc(s.Roles, func(r study.Role) bool { return r.Load.Control == study.Requests && r.Load.Target != study.MaxRate })
 }
 
-// webCommand is lab.Options.Command for web servers and their clients.
-func (l *labMachine) webCommand(f *result.Folder, inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
-	site := sync.OnceValues(func() (web.Site, error) { return web.Open(f.Path("web")) })
+// webCommand is lab.Options.Command for web servers and their clients; the options have that of
+// all other workloads.
+func (l *labMachine) webCommand(o lab.Options) func(*study.Part) (lab.Job, error) {
+	site := sync.OnceValues(func() (web.Site, error) { return web.Open(o.Folder.Path("web")) })
 	return func(p *study.Part) (lab.Job, error) {
 		w := &p.Workload
 		flags := strings.Fields(w.Options)
 		switch w.Builtin {
 		default:
-			return inner(p)
+			return o.Command(p)
 		case study.HTTPServer:
 			kind, err := parseServer(flags)
 			if err != nil {
@@ -178,7 +187,7 @@ func (l *labMachine) webCommand(f *result.Folder, inner func(*study.Part) (lab.J
 			if w.Time == 0 {
 				return lab.Job{}, fmt.Errorf("workload %s: want time, the length of the measurement", w.Name)
 			}
-			rate, err := rateOf(f, p)
+			rate, err := rateOf(o.Folder, &series{o.Env, o.Stamp}, p)
 			if err != nil {
 				return lab.Job{}, err
 			}
@@ -188,8 +197,9 @@ func (l *labMachine) webCommand(f *result.Folder, inner func(*study.Part) (lab.J
 	}
 }
 
-// rateOf is the request rate of a part, per second; 0: as fast as possible.
-func rateOf(f *result.Folder, p *study.Part) (float64, error) {
+// rateOf is the request rate of a part, per second; 0: as fast as possible. Its base case is that
+// of the same series: another machine has another maximum.
+func rateOf(f *result.Folder, of *series, p *study.Part) (float64, error) {
 	if p.Load.Control != study.Requests || p.Target == 0 {
 		return 0, nil
 	}
@@ -197,6 +207,7 @@ func rateOf(f *result.Folder, p *study.Part) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the base cases: %w", err)
 	}
+	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return !of.has(&r) })
 	base, ok := analyse.BaseRate(runs, p.Workload.Name)
 	if !ok || base <= 0 { // 0 would be a closed loop
 		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: "add a case with one server and the rate " + study.MaxRate}
