@@ -76,6 +76,7 @@ func (m *Maker) domain(ctx context.Context, p *study.Part, l lab.Link) (_ *xenGu
 	if d.dir, err = scratch(tree, task); err != nil {
 		return nil, err
 	}
+	d.tools.Dir = d.dir // of a killed lab the next one removes it
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,8 @@ import (
 type Tools struct {
 	// Run runs a program and returns its output; nil: os/exec.
 	Run func(ctx context.Context, argv ...string) ([]byte, error)
+	// Dir is the folder for temporary files, which are large; "": the system's.
+	Dir string
 }
 
 // ErrNoDomain says that there is no such domain.
@@ -69,16 +72,17 @@ func (c *Config) text() []byte {
 }
 
 func (t Tools) run(ctx context.Context, argv ...string) ([]byte, error) {
-	return t.within(ctx, 2*time.Second, argv...) // xl leaves a process behind that watches the domain
+	return t.within(ctx, 2*time.Second, nil, argv...) // xl leaves a process behind that watches the domain
 }
 
 // within is run with the time that a program has to end when ctx does, and its own to close
 // their output when it has ended.
-func (t Tools) within(ctx context.Context, delay time.Duration, argv ...string) ([]byte, error) {
+func (t Tools) within(ctx context.Context, delay time.Duration, attr *syscall.SysProcAttr, argv ...string) ([]byte, error) {
 	if t.Run != nil {
 		return t.Run(ctx, argv...)
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.SysProcAttr = attr
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, delay
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
@@ -90,7 +94,7 @@ func (t Tools) within(ctx context.Context, delay time.Duration, argv ...string) 
 
 // Create makes a paused domain and returns its id.
 func (t Tools) Create(ctx context.Context, c Config) (id int, err error) {
-	f, err := os.CreateTemp("", "quell-xen-*.cfg")
+	f, err := os.CreateTemp(t.Dir, "quell-xen-*.cfg")
 	if err != nil {
 		return 0, fmt.Errorf("create domain: %w", err)
 	}
@@ -226,14 +230,19 @@ func (t Tools) Record(ctx context.Context) (*Recording, error) {
 		return nil, err
 	}
 	r := &Recording{hz: hz, done: make(chan error, 1)}
-	if r.dir, err = os.MkdirTemp("", "quell-xen-"); err != nil {
+	if r.dir, err = os.MkdirTemp(t.Dir, "quell-xen-"); err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
+		// It ends with this process too, however that ends, or its file would grow until the disk is
+		// full. The kernel signals the end of the thread that started it (prctl(2)): this goroutine
+		// keeps that thread.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		// -D: without an earlier trace's data in the buffers; -S: pages per CPU. At its end it
 		// writes what the buffers have, and switches tracing off.
-		_, err := t.within(ctx, time.Minute, "xentrace", "-D", "-S", "256", "-e", fmt.Sprintf("%#x", traced), r.file())
+		_, err := t.within(ctx, time.Minute, &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}, "xentrace", "-D", "-S", "256", "-e", fmt.Sprintf("%#x", traced), r.file())
 		r.done <- err
 	}()
 	return r, nil

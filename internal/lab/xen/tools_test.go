@@ -1,12 +1,18 @@
 package xen
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // recorded are tools that answer with recorded output of Xen's tools, and record their
@@ -56,7 +62,7 @@ func (r *recorded) run(_ context.Context, argv ...string) ([]byte, error) {
 
 func TestTools(t *testing.T) {
 	r := &recorded{t: t}
-	tools, ctx := Tools{r.run}, t.Context()
+	tools, ctx := Tools{Run: r.run}, t.Context()
 	id, err := tools.Create(ctx, Config{Name: "g2", Kernel: "/boot/vmlinux", Ramdisk: "/tmp/x", Command: `console=hvc0 -- a "b"`, Memory: 256, VCPUs: 1, Cap: 50, Vif: "/s"})
 	if err != nil || id != 2 {
 		t.Errorf("created %d, %v", id, err)
@@ -109,18 +115,71 @@ on_reboot = "destroy"
 // Errors name the failed operation; a domain that is gone counts as destroyed.
 func TestToolsFail(t *testing.T) {
 	ctx := t.Context()
-	if err := (Tools{(&recorded{t: t, fail: "xl destroy"}).run}).Destroy(ctx, "g1"); err == nil || !strings.Contains(err.Error(), "destroy g1: no") {
+	if err := (Tools{Run: (&recorded{t: t, fail: "xl destroy"}).run}).Destroy(ctx, "g1"); err == nil || !strings.Contains(err.Error(), "destroy g1: no") {
 		t.Error(err)
 	}
-	if err := (Tools{(&recorded{t: t, fail: "xl destroy"}).run}).Destroy(ctx, "g9"); err != nil {
+	if err := (Tools{Run: (&recorded{t: t, fail: "xl destroy"}).run}).Destroy(ctx, "g9"); err != nil {
 		t.Error(err)
 	}
-	if _, err := (Tools{(&recorded{t: t, fail: "xl create"}).run}).Create(ctx, Config{Name: "g1"}); err == nil || !strings.Contains(err.Error(), "create domain g1: no") {
+	if _, err := (Tools{Run: (&recorded{t: t, fail: "xl create"}).run}).Create(ctx, Config{Name: "g1"}); err == nil || !strings.Contains(err.Error(), "create domain g1: no") {
 		t.Error(err)
 	}
 	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := (Tools{(&recorded{t: t, fail: "xenstore"}).run}).ConsoleOf(cancelled, 1); !errors.Is(err, context.Canceled) {
+	if _, err := (Tools{Run: (&recorded{t: t, fail: "xenstore"}).run}).ConsoleOf(cancelled, 1); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// A lab that is killed while it records leaves no xentrace that goes on, and xentrace ends by
+// itself, since it has to switch tracing off.
+func TestTraceEndsWithTheLab(t *testing.T) {
+	const lab = "QUELL_XEN_LAB"
+	if os.Getenv(lab) != "" { // it is killed
+		if _, err := (Tools{}).Record(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {}
+	}
+	dir := t.TempDir()
+	said := filepath.Join(dir, "said")
+	if err := syscall.Mkfifo(said, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"xl":       "echo 'cpu_mhz : 2000'",
+		"xentrace": "exec 9>" + said + "\ntrap 'echo told >&9; exit' TERM\necho $$ >&9\nwhile :; do sleep 1 9>&- & wait $!; done",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), lab+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "TMPDIR="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(said, os.O_RDWR, 0) // to write too, or it would wait for one that does
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(f)
+	line, err := in.ReadString('\n')
+	pid, bad := strconv.Atoi(strings.TrimSpace(line))
+	if err := errors.Join(err, bad, cmd.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	t.Cleanup(func() {
+		if t.Failed() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	if line, err := in.ReadString('\n'); line != "told\n" || err != nil {
+		t.Errorf("xentrace said %q, %v", line, err)
 	}
 }
