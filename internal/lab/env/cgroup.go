@@ -206,7 +206,7 @@ func (b *partCgroup) Ready() (bool, error) {
 // all of it. It sets the cpuset, if there is one, which no process inside can leave,
 // and the affinity of every existing thread, which later threads inherit.
 func (b *partCgroup) Pin(sets []sample.Set) error {
-	if err := RefusePlacement(study.Cgroup, len(sets)); err != nil {
+	if err := RefusePlacement(&study.Environment{Driver: study.Cgroup}, len(sets)); err != nil {
 		return err
 	}
 	return b.place(sets[0])

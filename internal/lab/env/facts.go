@@ -117,11 +117,15 @@ func (f *Facts) Refuse(p *study.Part) error {
 	return nil
 }
 
-// RefusePlacement returns the error with which an environment does not take one set of
-// CPUs for each of several virtual CPUs.
-func RefusePlacement(d study.Driver, sets int) error {
-	if sets == 1 || d == study.QEMU || d == study.Xen {
+// RefusePlacement returns the error with which an environment does not take so many sets of
+// CPUs: one for all of it, or one for each of a guest's virtual CPUs.
+func RefusePlacement(e *study.Environment, sets int) error {
+	cpus := max(1, e.CPUs)
+	switch guest := e.Driver == study.QEMU || e.Driver == study.Xen; {
+	case sets == 1, guest && sets == cpus:
 		return nil
+	case guest:
+		return &lab.LackError{What: fmt.Sprintf("%d sets of CPUs for a guest of %d virtual CPUs", sets, cpus), Remedy: "list one set for all of them, or one for each, separated by semicolons"}
 	}
 	return &lab.LackError{What: fmt.Sprintf("%d sets of CPUs for an environment without virtual CPUs", sets), Remedy: "use a placement with one list for each role, or cpus: 1; only guests (qemu, xen) have virtual CPUs"}
 }

@@ -36,3 +36,21 @@ func TestWhatAXenMachineLacks(t *testing.T) {
 		}
 	}
 }
+
+// A placement gives an environment one set of CPUs, or a guest one for each virtual CPU.
+func TestPlacementsThatDoNotFit(t *testing.T) {
+	for _, c := range []struct {
+		driver     study.Driver
+		cpus, sets int
+		ok         bool
+	}{
+		{study.Cgroup, 4, 1, true}, {study.Cgroup, 4, 4, false},
+		{study.QEMU, 4, 1, true}, {study.QEMU, 4, 4, true}, {study.QEMU, 4, 2, false}, {study.QEMU, 0, 1, true},
+		{study.Xen, 2, 2, true}, {study.Xen, 0, 2, false},
+	} {
+		err := RefusePlacement(&study.Environment{Driver: c.driver, CPUs: c.cpus}, c.sets)
+		if lack, ok := errors.AsType[*lab.LackError](err); c.ok != (err == nil) || err != nil && (!ok || lack.Remedy == "") {
+			t.Errorf("%s with %d CPUs, %d sets: %v", c.driver, c.cpus, c.sets, err)
+		}
+	}
+}

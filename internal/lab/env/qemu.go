@@ -344,8 +344,8 @@ func (g *qemuGuest) Threads() ([]int, error) { return slices.Clone(g.vcpus), nil
 // Pin implements lab.Environment. With a set for each virtual CPU, QEMU's other threads
 // may run on all the sets.
 func (g *qemuGuest) Pin(sets []sample.Set) error {
-	if len(sets) != 1 && len(sets) != len(g.vcpus) {
-		return fmt.Errorf("place guest: %d sets for %d virtual CPUs", len(sets), len(g.vcpus))
+	if err := RefusePlacement(&study.Environment{Driver: study.QEMU, CPUs: len(g.vcpus)}, len(sets)); err != nil {
+		return err
 	}
 	var all sample.Set
 	for _, s := range sets {

@@ -183,8 +183,8 @@ func (d *xenGuest) Pin(sets []sample.Set) error {
 	if err != nil {
 		return err
 	}
-	if len(sets) != 1 && len(sets) != len(all) {
-		return fmt.Errorf("place guest: %d sets for %d virtual CPUs", len(sets), len(all))
+	if err := RefusePlacement(&study.Environment{Driver: study.Xen, CPUs: len(all)}, len(sets)); err != nil {
+		return err
 	}
 	for i := range all {
 		if err := d.tools.Pin(ctx, d.name, i, sets[min(i, len(sets)-1)].String()); err != nil {

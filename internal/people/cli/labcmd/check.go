@@ -244,7 +244,7 @@ func (t *target) lackOf(s *study.Study, c *study.Cell) *lack {
 	}
 	for i := range c.Parts {
 		if n := len(sets[i]); n > 0 {
-			if err := env.RefusePlacement(c.Parts[i].Environment.Driver, n); err != nil {
+			if err := env.RefusePlacement(&c.Parts[i].Environment, n); err != nil {
 				return lackFrom(err)
 			}
 		}
