@@ -97,6 +97,7 @@ func TestBadNetworkStudy(t *testing.T) {
 		"vm: {driver":        {"vm: {bandwidth: {baseline: 2Mbit, burst: 2Mbit, credit: 1MB}, driver", "environments.vm.bandwidth.burst"},
 		"vm: {":              {"vm: {bandwidth: {baseline: 2Mbit, burst: 4Mbit}, ", "environments.vm.bandwidth.credit"},
 		"network: lan}":      {"bandwidth: {baseline: 2Mbit}}", "environments.out.bandwidth"},
+		"time: 4s, warmup":   {"warmup", "workloads.get-1.time"},
 		"server: {builtin":   {"server: {serves: 80, builtin", "workloads.server.serves"},
 		"none: {builtin":     {"other: {command: [sockperf, server], serves: 99999}\n  none: {builtin", "workloads.other.serves"},
 	} {

@@ -140,6 +140,9 @@ func (c *checker) workload(w Workload) {
 	if w.Serves > 0 && len(w.Command) == 0 {
 		c.add(key+".serves", w.Serves, "a command: the built-in servers have a port of their own")
 	}
+	if w.Builtin == HTTPClient && w.Time == 0 {
+		c.add(key+".time", "0s", "the length of the client's measurement")
+	}
 	if w.Iterations < 0 || w.Iterations > 0 && w.Time > 0 {
 		c.add(key+".iterations", w.Iterations, "a number of iterations, or time, not both")
 	}

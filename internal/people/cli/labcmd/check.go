@@ -208,17 +208,21 @@ func (t *target) lackOf(s *study.Study, c *study.Cell) *lack {
 	}
 	for i := range c.Parts {
 		p := &c.Parts[i]
+		serves := p.Workload.Builtin == study.HTTPServer && !p.Idle
+		kind, err := parseServer(strings.Fields(p.Workload.Options))
+		if serves && err == nil {
+			if err := refuseServer(s, p, kind); err != nil {
+				return lackFrom(err)
+			}
+		}
 		if !s.Here(p) {
 			continue
 		}
 		if err := errors.Join(network.Refuse(p), t.facts.Refuse(p)); err != nil {
 			return lackFrom(err)
 		}
-		if p.Workload.Builtin == study.HTTPServer && !p.Idle && p.Environment.Driver != study.QEMU {
-			kind, err := parseServer(strings.Fields(p.Workload.Options))
-			if program := web.Program(kind); err == nil && program != "" && !t.facts.Program(program) {
-				return &lack{Why: "no web server " + program, Remedy: "apt-get install " + program + ", or options: -server=" + web.Go}
-			}
+		if program := web.Program(kind); serves && err == nil && p.Environment.Driver != study.QEMU && program != "" && !t.facts.Program(program) {
+			return &lack{Why: "no web server " + program, Remedy: "apt-get install " + program + ", or options: -server=" + web.Go}
 		}
 	}
 	var listed sample.Set

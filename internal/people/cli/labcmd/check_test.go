@@ -2,6 +2,7 @@ package labcmd
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -101,6 +103,48 @@ roles: {vm: {workload: spec, environment: vm, measure: true}}
 		}
 		if r := quell(t, clitest.Env("/nowhere"), "lab", "check", "--machine", bad, file); r.Code == app.ExitOK || !strings.Contains(r.Err, want) {
 			t.Errorf("%q: %+v", text, r)
+		}
+	}
+}
+
+// A web server that cannot run where its part is is refused by check, for the reason with which
+// its command would be.
+func TestWebServersThatCannotRun(t *testing.T) {
+	on := &target{}
+	on.described(&machineFile{Packages: 1, Cores: 4, Threads: 1, Has: []string{"xen", "kernel"}, Programs: []string{"nginx"}})
+	for _, c := range []struct{ driver, options, host, want string }{
+		{"cgroup", "-server=nginx", "local", ""},
+		{"xen", "-server=nginx", "local", "no web server nginx in a guest of Xen"},
+		{"xen", "-server=go", "local", ""},
+		{"cgroup", "-server=go", "h1", "on the lab's machine only, not on host h1"},
+	} {
+		s, err := study.Parse("web.yaml", []byte(`version: 1
+study: web
+hosts: {local: {}, h1: {address: inventory}}
+environments: {ve: {driver: `+c.driver+`}}
+workloads:
+  web: {builtin: http-server, options: `+c.options+`}
+  get: {builtin: http-client, time: 1s}
+roles:
+  web: {workload: web, environment: ve, host: `+c.host+`}
+  load: {workload: get, environment: ve, host: local, asks: web, measure: true}
+controls: {solo: false}
+`), known())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cell := s.Cells()[0]
+		l := on.lackOf(s, &cell)
+		if c.want == "" {
+			if l != nil {
+				t.Errorf("%+v: %+v", c, l)
+			}
+			continue
+		}
+		_, err = (&labMachine{self: "quell"}).webCommand(lab.Options{Study: s})(&cell.Parts[0])
+		var refused *lab.LackError
+		if l == nil || !strings.Contains(l.Why, c.want) || l.Remedy == "" || !errors.As(err, &refused) || refused.What != l.Why {
+			t.Errorf("%+v: check says %+v, the command %v", c, l, err)
 		}
 	}
 }

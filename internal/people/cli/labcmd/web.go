@@ -168,6 +168,9 @@ func (l *labMachine) webCommand(o lab.Options) func(*study.Part) (lab.Job, error
 			return o.Command(p)
 		case study.HTTPServer:
 			kind, err := parseServer(flags)
+			if err == nil {
+				err = refuseServer(o.Study, p, kind)
+			}
 			if err != nil {
 				return lab.Job{}, err
 			}
@@ -195,6 +198,18 @@ func (l *labMachine) webCommand(o lab.Options) func(*study.Part) (lab.Job, error
 			return lab.Job{Argv: append(argv, flags...), Env: w.Env, WaitsForStart: true}, nil
 		}
 	}
+}
+
+// refuseServer returns the *lab.LackError with which a web server of a kind cannot run where a
+// part is: its files are on the lab's machine, and Xen's guests have nothing but quell.
+func refuseServer(s *study.Study, p *study.Part, kind string) error {
+	switch program := web.Program(kind); {
+	case !s.Here(p):
+		return &lab.LackError{What: "the built-in web server runs on the lab's machine only, not on host " + p.Host, Remedy: "use a command with serves: PORT there"}
+	case p.Environment.Driver == study.Xen && program != "":
+		return &lab.LackError{What: "no web server " + program + " in a guest of Xen: it has only quell's own", Remedy: "options: -server=" + web.Go}
+	}
+	return nil
 }
 
 // rateOf is the request rate of a part, per second; 0: as fast as possible. Its base case is that
