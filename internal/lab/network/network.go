@@ -72,6 +72,7 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 			return err
 		}
 	}
+	links := 0
 	for name, n := range nets {
 		if n.Uplink == "" {
 			continue
@@ -80,7 +81,9 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 		if there == nil {
 			return fmt.Errorf("uplink of %s: unknown network %q", name, n.Uplink)
 		}
-		near, far := "up-"+short(n.Uplink), "down-"+short(name)
+		// Numbers: a network's name may be too long for that of an interface, or have what that cannot.
+		links++
+		near, far := "up", fmt.Sprintf("down%d", links)
 		if err := here.pair(near, there, far); err != nil {
 			return err
 		}
@@ -98,9 +101,6 @@ func (f *Fabric) open(nets map[string]study.Network) error {
 	}
 	return nil
 }
-
-// short shortens a name for use in that of an interface, which has 15 bytes.
-func short(name string) string { return name[:min(len(name), 9)] }
 
 // Join makes the namespace of one environment on a network. It has the address and
 // reaches all networks, which are one subnet. A guest has the address itself: its

@@ -127,6 +127,15 @@ func open(t *testing.T, networks map[string]study.Network) *Fabric {
 	return f
 }
 
+// Networks with long names that begin alike have uplinks to the same network.
+func TestNamesOfNetworks(t *testing.T) {
+	quelltest.Need(t, "root")
+	f := open(t, map[string]study.Network{"datacenter-a": {Uplink: "the core"}, "datacenter-b": {Uplink: "the core"}, "the core": {}})
+	for i, name := range []string{"datacenter-a", "datacenter-b", "the core"} {
+		join(t, f, name, fmt.Sprintf("10.77.%d.1/16", i))
+	}
+}
+
 // Data sent over an uplink arrives, at the uplink's rate. Within a network there is no
 // limit: of five transfers, on a machine that may be slow itself, at least one is
 // faster than an uplink would permit.
