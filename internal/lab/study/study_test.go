@@ -322,3 +322,27 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A study without a cell has no run: it is not one that is right and done at once.
+func TestNoCellIsLeft(t *testing.T) {
+	const text = `version: 1
+study: t
+environments: {ve: {driver: cgroup}}
+workloads: {work: {builtin: burn, iterations: 1}}
+roles: {vm: {workload: work, environment: ve, count: "4", measure: true}}
+factors: {%s}
+design: {%s}
+`
+	for _, c := range []struct{ factors, design string }{
+		{"mapping: {mappings: {cores: 1, per_core: 2}}", "seed: 1"},
+		{"placement: [{name: a, relation: neutral}]", "exclude: [{placement: a}]"},
+	} {
+		_, err := Parse("t.yaml", []byte(fmt.Sprintf(text, c.factors, c.design)), Known{Builtins: []string{"burn"}})
+		if err == nil || !strings.Contains(err.Error(), "no cell") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if _, err := Parse("t.yaml", []byte(fmt.Sprintf(text, "mapping: {mappings: {cores: 2, per_core: 2}}", "seed: 1")), Known{Builtins: []string{"burn"}}); err != nil {
+		t.Error(err)
+	}
+}

@@ -80,6 +80,9 @@ func (s *Study) validate(known Known) []keyed.Problem {
 			}
 		}
 	}
+	if len(c.problems) == 0 && len(s.cells()) == 0 {
+		c.add("factors", "no cell", "a combination of levels that design.exclude leaves, and cores and per_core that have room for the virtual CPUs")
+	}
 	return c.problems
 }
 
