@@ -17,6 +17,9 @@ import (
 // threads of the mappings' cores.
 const Unpinned = "default"
 
+// noMapping is the level of mappings in a cell without any of the mapped roles.
+const noMapping = "none"
+
 // Packed is the relation of guests whose virtual CPUs fill one core after the other, as
 // clouds place instances: the first virtual machine of a host then has one core, and two
 // threads without a hypervisor have two (paper 002: 36.6 %).
@@ -226,6 +229,10 @@ func (s *Study) mappedCells(c Cell) []Cell {
 		if !s.excluded(m.Levels) {
 			cells = append(cells, m)
 		}
+	}
+	if len(names) == 0 { // none of the mapped roles is in this cell
+		take(noMapping, map[string]int{})
+		return cells
 	}
 	for _, at := range distinctMappings(kinds, f.Mappings.Cores, f.Mappings.PerCore) {
 		mapping := map[string]int{}

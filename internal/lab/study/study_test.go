@@ -346,3 +346,29 @@ design: {%s}
 		t.Error(err)
 	}
 }
+
+// The mapped neighbours are added one by one, from none.
+func TestMappingsOfNone(t *testing.T) {
+	s, err := Parse("t.yaml", []byte(`version: 1
+study: t
+environments: {ve: {driver: cgroup}}
+workloads: {work: {builtin: burn, iterations: 1}}
+roles:
+  fg: {workload: work, environment: ve, measure: true}
+  nb: {workload: work, environment: ve, count: $n}
+factors:
+  n: ["0", "1", "2"]
+  mapping: {mappings: {cores: 2, roles: [nb]}}
+controls: {solo: false}
+`), Known{Builtins: []string{"burn"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range s.Cells() {
+		names = append(names, c.String())
+	}
+	if want := []string{"main n=0 mapping=none", "main n=1 mapping=nb", "main n=2 mapping=nb/0|nb/1"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+}
