@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/remote"
+	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
@@ -61,6 +63,54 @@ func TestHostsThatAreNotThere(t *testing.T) {
 		if r.Code != app.ExitNegative || !strings.Contains(r.Err, "2 of 2 hosts are not ok") || len(said.Hosts) != 2 ||
 			said.Hosts[0].Verdict != hostNone || said.Hosts[1].Host != "h2" {
 			t.Errorf("%v: %v, %+v", args, r, said)
+		}
+	}
+}
+
+// A client on another host cannot know the address of the lab's machine unless the inventory has
+// it: the study's name for that machine is none.
+func TestAskingTheLabsMachine(t *testing.T) {
+	s, err := study.Parse("t.yaml", []byte(`version: 1
+study: t
+hosts: {local: {}, h1: {address: "root@10.0.0.1"}}
+environments: {ve: {driver: cgroup}}
+workloads:
+  send: {command: [iperf3, -c, "{asks}"], iterations: 1, metric: {parse: iperf3}}
+  receive: {command: [iperf3, -s], serves: 5201}
+roles:
+  client: {workload: send, environment: ve, host: h1, asks: server, measure: true}
+  server: {workload: receive, environment: ve, host: local}
+controls: {solo: false}
+`), known())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "hosts.yaml")
+	cell := s.Cells()[0]
+	for text, want := range map[string]string{
+		"":                        "",
+		"h1: {address: 10.0.0.1}": "",
+		"h1: {address: 10.0.0.1}, local: {address: \"10.0.0.9:22\"}": "10.0.0.9",
+	} {
+		o := runOptions{}
+		if text != "" {
+			o.hosts = file
+			if err := os.WriteFile(file, []byte("hosts: {"+text+"}\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		far, err := hostsOf(s, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = far.refuse(&cell)
+		if lack, ok := errors.AsType[*lab.LackError](err); want == "" && (!ok || !strings.Contains(lack.What, "whose address is not known") || lack.Remedy == "") || want != "" && err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		asks := ""
+		_, _ = far.addressed(func(p *study.Part) (lab.Job, error) { asks = p.Asks; return lab.Job{}, nil })(&cell.Parts[0])
+		if want != "" && asks != want {
+			t.Errorf("%s: it asks %s", text, asks)
 		}
 	}
 }

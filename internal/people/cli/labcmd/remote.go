@@ -65,13 +65,17 @@ func (e *remoteMaker) refuse(c *study.Cell) error {
 		}
 	}
 	for i := range c.Parts {
-		h := c.Parts[i].Host
+		p := &c.Parts[i]
+		h := p.Host
+		asked, isHost := e.study.Hosts[p.Asks]
 		switch spec := e.inv.Lookup(h); {
-		case e.study.Here(&c.Parts[i]):
+		case e.study.Here(p):
 		case spec == nil:
 			return &lab.LackError{What: "host " + h + " is not in the inventory", Remedy: "give an inventory with the study's names by --hosts (quell lab hosts --help)"}
 		case e.study.Hosts[h].Power && (spec.Up == "" || spec.Down == ""):
 			return &lab.LackError{What: "host " + h + " has no commands up and down in the inventory, and the study switches it on and off", Remedy: "add them (docs/hosts.md)"}
+		case isHost && asked.Address == study.Local && e.inv.Lookup(p.Asks) == nil:
+			return &lab.LackError{What: "host " + h + " asks a role on the lab's machine, whose address is not known there", Remedy: "add the lab's machine to the inventory as " + p.Asks + ", with its address (quell lab hosts --help)"}
 		}
 	}
 	return nil
