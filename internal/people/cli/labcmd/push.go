@@ -157,7 +157,7 @@ func (a *commands) labPull() *cobra.Command {
 				return app.Negative(err, storageHelp)
 			}
 			if a.JSON {
-				return a.WriteJSON(all)
+				return a.WriteJSON(app.List(all))
 			}
 			got := slices.DeleteFunc(slices.Clone(all), func(p pulled) bool { return p.There })
 			for _, p := range got {

@@ -125,6 +125,9 @@ func TestResultsInStorage(t *testing.T) {
 	if r := quell(t, env, "lab", "pull", address, here); r.Code != app.ExitOK || !strings.Contains(r.Out, "all of 1 packs exist here") {
 		t.Errorf("nothing new: %+v", r)
 	}
+	if r := quell(t, env, "lab", "pull", "--json", "s3://results/lab/none", here); r.Code != app.ExitOK || strings.TrimSpace(r.Out) != "[]" {
+		t.Errorf("nothing is there: %+v", r)
+	}
 	// The pack is equivalent to the study: the same numbers, and the same pack again.
 	whole, packed := quell(t, env, "lab", "analyse", "--json", out), quell(t, env, "lab", "analyse", "--json", filepath.Join(here, name))
 	if whole.Code != app.ExitOK || whole.Out != packed.Out {
