@@ -19,6 +19,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/analyse"
+	"github.com/quell-dev/quell/internal/lab/record"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/lab/workload"
@@ -266,6 +267,37 @@ func TestSeriesOfTheNewestRecord(t *testing.T) {
 	}
 	if !slices.Equal(got, []int{2, 3}) {
 		t.Errorf("runs %v", got)
+	}
+}
+
+// A trace has one machine's samples: tasks have the same names in all runs, and what is normal for
+// them is learned from all of a trace.
+func TestTracesAreOfOneMachine(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, studyFile(t, simulatedStudy)); r.Code != app.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	f, s, err := openStudy(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Plan()[0].Cell
+	for i, machine := range []string{"old", "new"} {
+		a, err := f.Begin(c.Key(), i, 99)
+		if err == nil {
+			err = a.Finish(&result.Run{CellKey: c.Key(), Cell: c, N: i, Try: 99, Order: 1000 + i, Env: machine, Verdict: result.Valid})
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(a.Dir(), record.TraceFile), []byte("ts,task,signal,cpu,cost\n"), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := quell(t, clitest.Env("/nowhere"), "lab", "traces", "--json", out)
+	var got []traceJSON
+	if err := json.Unmarshal([]byte(r.Out), &got); err != nil || len(got) != 1 || len(got[0].Runs) != 1 || got[0].Runs[0].N != 1 || !strings.Contains(r.Err, "left out: 1 runs of another machine") {
+		t.Errorf("%+v: %v", r, err)
 	}
 }
 

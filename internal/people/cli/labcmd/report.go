@@ -135,12 +135,7 @@ func (a *commands) openReport(name, expect string) (*render.Report, error) {
 	if err != nil {
 		fmt.Fprintln(a.Err, "left out:", err)
 	}
-	newest := seriesOf(runs)
-	all := len(runs)
-	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return !newest.has(&r) })
-	if left := all - len(runs); left > 0 {
-		fmt.Fprintf(a.Err, "left out: %d runs of another machine, of this one before it changed, or with other stamps\n", left)
-	}
+	runs = a.newest(runs)
 	r := &render.Report{Study: s, Results: analyse.Compute(s, runs), Runs: runs}
 	r.Lock, err = f.Lock()
 	if err == nil {
@@ -153,6 +148,16 @@ func (a *commands) openReport(name, expect string) (*render.Report, error) {
 		err = expected(r, f, expect)
 	}
 	return r, err
+}
+
+// newest returns the runs of the newest record's series, and says how many others there are.
+func (a *commands) newest(runs []result.Run) []result.Run {
+	of, all := seriesOf(runs), len(runs)
+	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return !of.has(&r) })
+	if left := all - len(runs); left > 0 {
+		fmt.Fprintf(a.Err, "left out: %d runs of another machine, of this one before it changed, or with other stamps\n", left)
+	}
+	return runs
 }
 
 // expected compares a file of expected values, if there is one, with the results.

@@ -30,7 +30,7 @@ func (a *commands) labTraces() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			traces, err := record.Traces(f, s, runs)
+			traces, err := record.Traces(f, s, a.newest(runs))
 			if err != nil {
 				return err
 			}
