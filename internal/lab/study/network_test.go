@@ -50,6 +50,7 @@ factors:
       "(1,1)": {load1: get-1, load2: get-1, vm2: "1"}
   rate: [max, 50%]
 controls: {solo: false}
+analysis: [{kind: net-io}]
 `
 
 var webKnown = Known{Builtins: []string{"idle", HTTPServer, HTTPClient}}
@@ -99,6 +100,9 @@ func TestBadNetworkStudy(t *testing.T) {
 		"network: lan}":      {"bandwidth: {baseline: 2Mbit}}", "environments.out.bandwidth"},
 		"time: 4s, warmup":   {"warmup", "workloads.get-1.time"},
 		"server: {builtin":   {"server: {serves: 80, builtin", "workloads.server.serves"},
+		"  rate: [max":       {"  placement: [{name: a, relation: neutral}, {name: b, relation: per-core}]\n  rate: [max", "one level: net-io"},
+		"kind: net-io":       {"kind: net-io, cas: case", "analysis[0].cas"},
+		"{kind: net-io}":     {"{kind: net-io}, {kind: net-io}", "analysis[1].kind"},
 		"none: {builtin":     {"other: {command: [sockperf, server], serves: 99999}\n  none: {builtin", "workloads.other.serves"},
 	} {
 		_, err := Parse("web.yaml", []byte(strings.Replace(web, old, c.now, 1)), webKnown)

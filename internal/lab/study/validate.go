@@ -1,6 +1,7 @@
 package study
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -65,8 +66,8 @@ func (s *Study) validate(known Known) []keyed.Problem {
 	c.roles()
 	c.steps()
 	c.run()
-	for i, a := range s.Analysis {
-		c.problems = append(c.problems, keyed.Check(fmt.Sprintf("analysis[%d].", i), &a)...)
+	for i := range s.Analysis {
+		c.analysis(i)
 	}
 	for i, x := range s.Design.Exclude {
 		for _, name := range sorted(x) {
@@ -84,6 +85,36 @@ func (s *Study) validate(known Known) []keyed.Problem {
 		c.add("factors", "no cell", "a combination of levels that design.exclude leaves, and cores and per_core that have room for the virtual CPUs")
 	}
 	return c.problems
+}
+
+// options are the keys of each kind of analysis; the others have none.
+var options = map[string][]string{"net-io": {"case", "rate"}, "net-tenants": {"count"}, "mapping": {"factor", "headline"},
+	"interference": {"exclude_rows"}, "throughput": {"factor", "base"}, "energy": {"factor", "base"},
+	"dose-response": {"count", "state", "environment", "base"}, "variation": {"factor"}}
+
+// analysis checks the i-th analysis. There is one result of each kind, and what is not an option
+// of the kind would be ignored.
+func (c *checker) analysis(i int) {
+	a, key := &c.Analysis[i], fmt.Sprintf("analysis[%d].", i)
+	bad := keyed.Check(key, a)
+	if c.problems = append(c.problems, bad...); len(bad) > 0 {
+		return
+	}
+	if slices.ContainsFunc(c.Analysis[:i], func(b Analysis) bool { return b.Kind == a.Kind }) {
+		c.add(key+"kind", a.Kind+" twice", "each kind once")
+	}
+	for _, name := range sorted(a.Options) {
+		c.oneOf(key+name, name, append([]string{"kind"}, options[a.Kind]...))
+	}
+	if a.Kind != "net-io" {
+		return
+	}
+	for j := range c.Factors {
+		f := &c.Factors[j]
+		if f.Name != cmp.Or(a.Options["case"], "case") && f.Name != cmp.Or(a.Options["rate"], "rate") && len(f.LevelNames()) > 1 {
+			c.add("factors."+f.Name, strings.Join(f.LevelNames(), ", "), "one level: net-io compares each server with one base case of its file; make a study of each level")
+		}
+	}
 }
 
 func (c *checker) environment(e Environment) {
