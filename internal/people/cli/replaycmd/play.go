@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -29,7 +30,10 @@ type replayer struct {
 // load reads the files named by flags, except the recordings themselves.
 func (p *replayer) load(ctx context.Context) error {
 	f := p.flags
-	var err error
+	err := keeps(slices.Concat(p.files, f.innocents), f.save, f.out)
+	if err != nil {
+		return err
+	}
 	if f.columns != "" {
 		if p.columns, err = recording.LoadColumns(f.columns); err != nil {
 			return columnsError(err)
@@ -58,6 +62,22 @@ func (p *replayer) load(ctx context.Context) error {
 			return fmt.Errorf("--innocents %s: %w", name, err)
 		}
 		p.innocents = append(p.innocents, in)
+	}
+	return nil
+}
+
+// keeps refuses to write to a file that is read: it would be empty before its first sample is read.
+func keeps(read []string, write ...string) error {
+	for _, name := range write {
+		to, err := os.Stat(name)
+		if err != nil || !to.Mode().IsRegular() {
+			continue
+		}
+		for _, from := range read {
+			if st, err := os.Stat(from); err == nil && os.SameFile(st, to) {
+				return app.Usage(fmt.Errorf("%s is read: it would be overwritten", name), "write to another file")
+			}
+		}
 	}
 	return nil
 }

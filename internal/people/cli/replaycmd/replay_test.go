@@ -1,6 +1,7 @@
 package replaycmd
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -208,6 +209,21 @@ func TestReplayRefuses(t *testing.T) {
 		got := quell(t, clitest.Env(""), append([]string{"replay"}, args...)...)
 		if got.Code != app.ExitUsage || !strings.Contains(got.Err, want) {
 			t.Errorf("%v: %d, %q, want %q", args, got.Code, got.Err, want)
+		}
+	}
+	// A recording is not overwritten before it is read, under whatever name.
+	before, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alias := filepath.Join(t.TempDir(), "alias.csv")
+	if err := os.Symlink(good, alias); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--save", good, good}, {"--out", good, good}, {"--save", alias, "--innocents", good, empty}} {
+		got := quell(t, clitest.Env(""), append([]string{"replay"}, args...)...)
+		if after, err := os.ReadFile(good); got.Code != app.ExitUsage || err != nil || !bytes.Equal(before, after) {
+			t.Errorf("%v: %d, %q, %v, %d bytes of %d", args, got.Code, got.Err, err, len(after), len(before))
 		}
 	}
 }
