@@ -81,6 +81,9 @@ type NetPoint struct {
 	NetIO      Interval `json:"net_io"`     // bytes/s of the files in good answers; what TCP sent again does not count
 	Response   Interval `json:"response"`   // s
 	P99        Interval `json:"p99"`        // s
+	// Unanswered is the share of requests that failed, or that found no free connection in time:
+	// Response and P99 are of the good answers alone.
+	Unanswered Interval `json:"unanswered"`
 	CPU        Interval `json:"cpu"`        // 1: CPU seconds/s
 	Events     Interval `json:"events"`     // 2, per second; EventsAre names their kind
 	Switches   Interval `json:"switches"`   // 3, per second, of all servers
@@ -267,6 +270,10 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	}
 	point.Throughput = meanInterval(rates(group, point.Client), "t over runs")
 	point.Response, point.P99, point.NetIO = said(role.HTTPLatency), said(role.HTTPP99), said(role.HTTPBytes)
+	point.Unanswered = overRuns(group, func(r *result.Run) float64 {
+		lost := reported(r, point.Client, role.HTTPErrors) + reported(r, point.Client, role.HTTPDropped)
+		return lost / (lost + reported(r, point.Client, role.HTTPRate)*p.Workload.Time.Seconds())
+	})
 	served := func(of func(d domain) float64) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
 			server := partOf(r, point.Server)

@@ -242,6 +242,19 @@ func TestPagesAndNetIOByHand(t *testing.T) {
 	}
 }
 
+// Of 1000 requests in 10 s 75 failed and 25 found no connection: the response time of the other 900
+// does not say that.
+func TestUnansweredRequests(t *testing.T) {
+	c := netCell("(1)", "50%", 1, "get-1", "")
+	c.Parts[0].Workload.Time = 10 * time.Second
+	r := netRun(c, 0, 0.5, 90)
+	v := r.Parts[0].Values
+	v[role.HTTPRate], v[role.HTTPErrors], v[role.HTTPDropped] = 90, 75, 25
+	if n, _ := NetworkIO([]result.Run{r}, "case", "rate"); math.Abs(n.Points[0].Unanswered.Value-0.1) > 1e-9 {
+		t.Errorf("%+v", n.Points[0].Unanswered)
+	}
+}
+
 func TestNetworkIO(t *testing.T) {
 	var runs []result.Run
 	for n := range 3 {

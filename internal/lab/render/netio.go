@@ -31,6 +31,7 @@ func (r *Report) networkIO(map[string]string) page.Section {
 	s.Notes = append(s.Notes,
 		"A base case is one server alone at maximum load; its rate is B. The combined score of two servers at once is Σ T/B, where T is the rate of each server: 2 is no interference, 1 means that they share one resource. With the second server idle the score is T/B of the first, and 1 is no interference. The favoured server keeps more of its base case than the other, with an interval that excludes 0.",
 		"The score, the eight measures and the figures are the paper's (Mei et al., sections II to IV); intervals are ours. "+
+			"Response and p99 are of the good answers; unanswered requests failed, took longer than the client's timeout, or found no free connection in that time. "+
 			"Net I/O is that of the files in good answers, so what TCP sent again does not count. Switches are the sum of the servers' executions. "+driver(n)+kinds(n),
 		method(all...))
 	return s
@@ -130,10 +131,10 @@ func curves() []curve {
 // netPoints is table II at every rate, and figures 4 and 5.
 func netPoints(n *analyse.NetIO) page.Exhibit {
 	e := page.Exhibit{Table: page.Table{Caption: "The eight measures of each server at each rate (table II)", Long: true,
-		Head: []string{"case", "rate", "server", "file", "answers/s", "net I/O, KB/s", "response, ms", "p99, ms", "CPU, %", "events/s", "switches/s", "pages/s", "pages/execution", "waiting, %", "blocked, %", "executions/s"}}}
+		Head: []string{"case", "rate", "server", "file", "answers/s", "net I/O, KB/s", "response, ms", "p99, ms", "unanswered, %", "CPU, %", "events/s", "switches/s", "pages/s", "pages/execution", "waiting, %", "blocked, %", "executions/s"}}}
 	for _, group := range grouped(n.Points, func(p *analyse.NetPoint) string { return p.Case }) {
 		for _, p := range group {
-			e.Table.Rows = append(e.Table.Rows, page.Row(p.Case, p.Rate, p.Server, p.File, estimate(p.Throughput), number(p.NetIO.Value/1024), number(1000*p.Response.Value), number(1000*p.P99.Value),
+			e.Table.Rows = append(e.Table.Rows, page.Row(p.Case, p.Rate, p.Server, p.File, estimate(p.Throughput), number(p.NetIO.Value/1024), number(1000*p.Response.Value), number(1000*p.P99.Value), number(100*p.Unanswered.Value),
 				number(100*p.CPU.Value), number(p.Events.Value), number(p.Switches.Value), number(p.Pages.Value), number(p.PerExec.Value), number(100*p.Waiting.Value), number(100*p.Blocked.Value), number(p.Executions.Value)))
 			if onXen(n) {
 				last := &e.Table.Rows[len(e.Table.Rows)-1]
@@ -188,7 +189,7 @@ func netValues(n *analyse.NetIO, add func(analysis, quantity, cell, part, at, un
 		for _, v := range []struct {
 			name, unit string
 			of         analyse.Interval
-		}{{"throughput", "1/s", p.Throughput}, {"net I/O", "B/s", p.NetIO}, {"response", "s", p.Response}, {"p99", "s", p.P99}, {"CPU", "CPU s/s", p.CPU}, {"events", "1/s", p.Events},
+		}{{"throughput", "1/s", p.Throughput}, {"net I/O", "B/s", p.NetIO}, {"response", "s", p.Response}, {"p99", "s", p.P99}, {"unanswered", "", p.Unanswered}, {"CPU", "CPU s/s", p.CPU}, {"events", "1/s", p.Events},
 			{"switches", "1/s", p.Switches}, {"pages", "1/s", p.Pages}, {"pages per execution", "", p.PerExec}, {"waiting", "", p.Waiting}, {"blocked", "", p.Blocked}, {"executions", "1/s", p.Executions}} {
 			add(kind, v.name, p.Case, p.Client, p.Rate, v.unit, v.of)
 		}
