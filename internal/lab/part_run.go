@@ -63,6 +63,8 @@ type output struct {
 	values     map[string]float64
 	copy       *os.File
 	tail       bytes.Buffer // the remaining text, at most mostOutput
+	full       bool         // there was more
+	kept       int          // if there was: the executions whose text is complete
 }
 
 type iteration struct {
@@ -71,7 +73,7 @@ type iteration struct {
 }
 
 // mostOutput is the number of bytes of a command's output that are kept for its parser.
-const mostOutput = 1 << 20
+const mostOutput = 16 << 20
 
 func (w *output) line(text string) {
 	w.mu.Lock()
@@ -86,6 +88,8 @@ func (w *output) line(text string) {
 	if !strings.HasPrefix(text, role.IterationLine) {
 		if w.tail.Len() < mostOutput {
 			w.tail.WriteString(text + "\n")
+		} else if !w.full {
+			w.full, w.kept = true, len(w.iterations)
 		}
 		return
 	}
@@ -278,6 +282,16 @@ func (a *partRun) early(window time.Time) int {
 		n++
 	}
 	return max(n, w.Warmup.Iterations)
+}
+
+// unread is an error if the text of executions that count was not kept for the parser: their
+// metric would be that of the first ones. The caller holds out.mu.
+func (a *partRun) unread(early int) error {
+	w := &a.part.Workload
+	if !a.part.Measure || !a.out.full || w.Iterations > 0 && a.out.kept >= early+w.Iterations {
+		return nil
+	}
+	return fmt.Errorf("only %d of its %d executions are in the first %d MiB of its output: let it write less, or execute it less often", a.out.kept, len(a.out.iterations), mostOutput>>20)
 }
 
 // end stops the part's process; after it no process of the part uses CPU time.

@@ -1,10 +1,14 @@
 package lab
 
 import (
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/quell-dev/quell/internal/lab/load"
+	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -68,6 +72,37 @@ func TestExecutionsOfTheWarmUp(t *testing.T) {
 		}
 		if got := a.early(at(c.window)); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// A command that writes more than is kept for its parser has no figure, unless the executions that
+// count are in what was kept.
+func TestOutputThatIsNotKept(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	out := &output{copy: null, clock: func(ns int64) time.Time { return time.Unix(0, ns) }}
+	const executions = 4
+	for n := range executions {
+		out.line(strings.Repeat("x", mostOutput/2))
+		out.line(fmt.Sprintf("%s%d %d 1", role.IterationLine, n, n+1))
+	}
+	for name, c := range map[string]struct {
+		measured          bool
+		iterations, early int
+		want              bool
+	}{
+		"all count":                {measured: true, want: true},
+		"the first two count":      {measured: true, iterations: 2},
+		"the second and the third": {measured: true, iterations: 2, early: 1, want: true},
+		"another role's":           {},
+	} {
+		a := &partRun{part: &study.Part{Measure: c.measured, Workload: study.Workload{Iterations: c.iterations}}, out: out}
+		if err := a.unread(c.early); (err != nil) != c.want || err != nil && !strings.Contains(err.Error(), "only 2 of its 4 executions") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -303,7 +303,11 @@ func (s *execution) checkWindow() {
 			continue
 		}
 		a.out.mu.Lock()
-		metric, values, err := s.Metric(&a.part.Workload, a.out.tail.Bytes(), a.early(s.start.Add(w.From)))
+		early := a.early(s.start.Add(w.From))
+		metric, values, err := s.Metric(&a.part.Workload, a.out.tail.Bytes(), early)
+		if err == nil && metric != 0 {
+			err = a.unread(early)
+		}
 		a.metric = metric
 		a.out.report(values)
 		a.out.mu.Unlock()
