@@ -106,10 +106,10 @@ func TestRefusedCommandChangesNothing(t *testing.T) {
 	}
 	before := slices.Clone(b.fake.standing["m1"])
 	for _, c := range []struct {
-		answer wire.Reply
+		answer *wire.Reply
 		command.Command
-	}{{wire.Reply{Message: "it is protected"}, limit(0.1)}, {wire.Reply{Message: "an operator has overruled it", None: true}, command.Command{Enforcement: &command.Enforcement{Mode: "on"}}}} {
-		if err := decide(&c.answer, c.Command); err == nil || err.Error() != c.answer.Message {
+	}{{&wire.Reply{Message: "it is protected"}, limit(0.1)}, {&wire.Reply{Message: "an operator has overruled it", None: true}, command.Command{Enforcement: &command.Enforcement{Mode: "on"}}}} {
+		if err := decide(c.answer, c.Command); err == nil || err.Error() != c.answer.Message {
 			t.Errorf("%s: %v", c.answer.Message, err)
 		}
 		stands := map[string]bool{}
