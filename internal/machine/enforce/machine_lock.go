@@ -30,7 +30,7 @@ type Holder struct {
 	PID  int
 	UID  int // effective; −1: the process that took the lock has ended, another one keeps it
 	Name string
-	// Setuid: its program has the rights of its owner, whoever executes it.
+	// Setuid: its program has the rights of its owner, whichever user executes it.
 	Setuid bool
 }
 
