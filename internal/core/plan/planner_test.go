@@ -168,7 +168,7 @@ func TestBusyIsOfTasks(t *testing.T) {
 	p.Interval(now, sample.CPI, now, tasks, make([]detect.Verdict, 2))
 	node := sample.Task{Name: "node 0", Class: sample.Batch, NeverCap: true, Key: sample.TaskKey{FirstSeen: 1}}
 	p.Interval(now, sample.Probe, now, append(tasks, detect.Reading{Task: &node, CPU: 3.5, Cost: 1e-8}), make([]detect.Verdict, 3))
-	p.Interval(now, sample.Steal, now, []detect.Reading{{Task: &node, CPU: 3.5, Cost: 0.1}}, make([]detect.Verdict, 1))
+	p.Interval(now, sample.Steal, now, []detect.Reading{{Task: &node, CPU: 4, Cost: 0.1}}, make([]detect.Verdict, 1))
 	p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: web(), First: now - 20*second, Result: detect.Result{Kind: detect.Nobody, Threshold: 2, Bad: 3, Cost: 4}}, none)
 	if got := p.Open()[0].Busy; got != 3.5 {
 		t.Errorf("all tasks use %v CPU-s/s", got)
