@@ -58,7 +58,7 @@ var table = []row{
 	{pkg: "cluster/api", may: "core/sample core/spec core/command agent/api core/incident", why: "the server's API and its client; separate from the server, which links DuckDB"},
 	{pkg: "cluster/bus/spool", may: "format/atomicfile", why: "messages on disk, as bytes"},
 	{pkg: "cluster/bus/credential", outside: "github.com/nats-io/jwt github.com/nats-io/nkeys", why: "the files of credentials, which agents read and the authority writes; the agent links it without the authority"},
-	{pkg: "cluster/bus/authority", may: "format/atomicfile format/wire cluster/bus/credential", outside: "github.com/nats-io/jwt github.com/nats-io/nkeys", why: "access to wire's subjects, as NATS credentials"},
+	{pkg: "cluster/bus/authority", may: "format/atomicfile format/wire cluster/bus/credential", outside: "github.com/nats-io/jwt github.com/nats-io/nkeys golang.org/x/sys", why: "access to wire's subjects, as NATS credentials"},
 	{pkg: "cluster/bus", may: "core/sample core/spec core/command format/wire format/atomicfile cluster/bus/spool cluster/bus/credential", outside: "github.com/nats-io/nats.go", why: "wire's messages over NATS, from an agent's spool to a server's reader"},
 	{pkg: "cluster/bus/embedded", may: "cluster/bus/authority", outside: "github.com/nats-io/nats-server github.com/nats-io/jwt", why: "a NATS server inside quell-server; separate, so that the agent links none"},
 	{pkg: "cluster/bus/load", may: "core/sample format/wire cluster/bus", outside: "golang.org/x/sync golang.org/x/sys github.com/prometheus/common", why: "simulates machines against a server with wire's messages; reads the server's metrics"},
