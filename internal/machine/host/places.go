@@ -247,7 +247,9 @@ func (c *Cgroup) exclusivePlace(name, place string, pids []int, members []member
 		return "", err.Error()
 	}
 	there, err := c.h.processes(mount, place, 0, "tasks")
-	if err == nil && len(there) < own {
+	// Threads may start and end meanwhile: as many there as there are may still be others.
+	after, failed := c.Threads()
+	if err == nil && (failed != nil || len(there) < max(own, after)) {
 		var threads []member
 		for _, m := range members {
 			entries, _ := os.ReadDir(c.h.Path("/proc/" + strconv.Itoa(m.pid) + "/task"))
