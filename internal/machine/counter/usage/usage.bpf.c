@@ -18,7 +18,9 @@ enum {
 	TRIES = 3,
 };
 
-#define STALE 100000000u // ns, more than the clock of a run queue is late
+// ns: more than the clock of a run queue is late, also where the host takes a virtual CPU away, and
+// less than 2^32 less the 2 s after which the kernel adds up (PSI_FREQ).
+#define STALE 1000000000u
 
 // What rows hold.
 enum {
