@@ -21,7 +21,7 @@ func compacted(t *testing.T, dir string) (commits uint64) {
 	}
 	defer s.Close()
 	for {
-		more, err := s.Compact()
+		more, err := s.Compact(false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestASegmentOfThisVersionIsNotUpgraded(t *testing.T) {
 		flush(t, s)
 	}
 	for {
-		more, err := s.Compact()
+		more, err := s.Compact(false)
 		if err != nil {
 			t.Fatal(err)
 		}
