@@ -198,7 +198,7 @@ func TestBehind(t *testing.T) {
 		if more, err := s.Compact(true); more || err != nil {
 			t.Fatalf("%d segments: merged %v, %v", n, more, err)
 		}
-		s.Add(tick("m", "a", n+1, 7))
+		s.Add(tick(fmt.Sprint("m", n), "a", 1, 7))
 		flush(t, s)
 	}
 	if more, err := s.Compact(true); !more || err != nil {
