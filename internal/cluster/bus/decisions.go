@@ -145,7 +145,10 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 			return 0, fmt.Errorf("store decisions: %w", err)
 		}
 		s.note(&document{d, data})
-		return d.Revision, s.publish(machine, data)
+		if err := s.publish(machine, data); err != nil { // they stand: update sends them to each machine that says what it has
+			s.log.Warn("decisions are stored, and are sent when there is a connection again", "machine", machine, "reason", err)
+		}
+		return d.Revision, nil
 	}
 	return 0, errors.New("store decisions: other servers change them all the time")
 }

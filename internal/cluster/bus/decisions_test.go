@@ -460,6 +460,21 @@ func TestDecisionsSignedByAClockThatWasAhead(t *testing.T) {
 	}
 }
 
+// TestDecisionIsStoredAndNotSent: a decision that is stored, and cannot be sent now, is made. Otherwise
+// the operator is told that it has failed, and it holds all the same.
+func TestDecisionIsStoredAndNotSent(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	b.commands.link.nc.Close()
+	one := decision("mode", 0, off())
+	if _, err := b.Decide(patient(t), "", func(list []command.Decision) ([]command.Decision, error) { return command.Add(list, one), nil }); err != nil {
+		t.Error(err)
+	}
+	serveDecisions(t, openBus(t, a, url, 1))
+	quelltest.Until(t, "agents have it", obey(t, follower(t, a, url, "m")).has("mode"))
+}
+
 // BenchmarkDecisionReachesAgents reports the time from when a server decides something for all
 // until the last of its agents' connections has it, and fails if that is over 10 s: stored in
 // the bucket, signed, sent, read off the socket and decoded. It uses real TCP connections, as
