@@ -130,6 +130,7 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 			d.List = append(d.List, wire.EncodeDecision(&list[i]))
 		}
 		data, err := sign(s.credentials, d)
+		d.List = wire.EncodeDecisions(list, before, sample.At(now))
 		if err != nil {
 			return 0, err
 		}

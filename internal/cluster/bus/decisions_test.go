@@ -475,6 +475,38 @@ func TestDecisionIsStoredAndNotSent(t *testing.T) {
 	quelltest.Until(t, "agents have it", obey(t, follower(t, a, url, "m")).has("mode"))
 }
 
+// TestDecisionsOfANewerServer: a server of an older version, which does not know a decision, leaves it
+// where it is when it changes another one.
+func TestDecisionsOfANewerServer(t *testing.T) {
+	a := newAuthority(t)
+	b := serveDecisions(t, openBus(t, a, serveHere(t, a), 1))
+	b.add(t, "m", decision("cap", 0, capping("web", time.Hour)))
+	old, at, err := b.commands.stored(patient(t), wire.DecisionsKey("m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.List = append(old.List, &wire.Command{Id: "new", Expires: time.Now().Add(time.Hour).UnixMilli()}, &wire.Command{Id: "ended", Expires: 1})
+	data, err := sign(b.commands.credentials, old.Decisions)
+	if err == nil {
+		_, err = b.commands.kv.Update(patient(t), wire.DecisionsKey("m"), data, at)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.add(t, "m", decision("mode", 0, off()))
+	got, _, err := b.commands.stored(patient(t), wire.DecisionsKey("m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, m := range got.List {
+		ids = append(ids, m.Id)
+	}
+	if slices.Sort(ids); !slices.Equal(ids, []string{"cap", "mode", "new"}) {
+		t.Errorf("%q stand", ids)
+	}
+}
+
 // BenchmarkDecisionReachesAgents reports the time from when a server decides something for all
 // until the last of its agents' connections has it, and fails if that is over 10 s: stored in
 // the bucket, signed, sent, read off the socket and decoded. It uses real TCP connections, as

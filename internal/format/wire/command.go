@@ -37,6 +37,32 @@ func EncodeDecision(c *command.Decision) *Command {
 	return m
 }
 
+// EncodeDecisions returns the messages for a list of valid decisions that was made from those of before
+// that this side knows. Those of a newer server stay until they end, and a decision that has not
+// changed stays as a newer server has written it.
+func EncodeDecisions(list []command.Decision, before []*Command, now sample.Millis) (all []*Command) {
+	had := map[string]*Command{}
+	for _, m := range before {
+		c, err := DecodeDecision(m)
+		switch {
+		case err == nil:
+			had[c.ID] = m
+		case c.Stands(now):
+			all = append(all, m)
+		}
+	}
+	for i := range list {
+		m := EncodeDecision(&list[i])
+		if old := had[list[i].ID]; old != nil {
+			if c, err := DecodeDecision(old); err == nil && proto.Equal(m, EncodeDecision(&c)) {
+				m = old
+			}
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
 // DecodeDecision returns the decision of a message, which the caller must still validate. With
 // ErrUnknownCommand, if this side knows none of its commands, it lacks the command.
 func DecodeDecision(m *Command) (c command.Decision, err error) {
