@@ -126,11 +126,12 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 		if old != nil {
 			d.Revision = max(d.Revision, old.Revision+1)
 		}
-		for i := range list {
-			d.List = append(d.List, wire.EncodeDecision(&list[i]))
+		var before []*wire.Command
+		if old != nil {
+			before = old.List
 		}
-		data, err := sign(s.credentials, d)
 		d.List = wire.EncodeDecisions(list, before, sample.At(now))
+		data, err := sign(s.credentials, d)
 		if err != nil {
 			return 0, err
 		}
@@ -324,18 +325,22 @@ func unchanged(list []command.Decision) ([]command.Decision, error) { return lis
 
 // refresh signs again what was signed long ago, or by a clock that was ahead and was set back since,
 // without what has ended: agents refuse both. It removes machines' documents in which nothing has
-// stood for as long as an old one could be received.
+// stood for as long as an old one could be received, and puts back those that the bucket has lost.
 func (s *decider) refresh(ctx context.Context, now time.Time) error {
 	ahead := func(d *document) bool { return d.Signed > now.Add(maxAhead).UnixMilli() }
 	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.current))
+	s.mu.Unlock()
+	var errs []error
 	var due []*document
-	for _, d := range s.current {
+	for _, d := range all {
+		if d.Machine == "" || len(d.decisions(now)) > 0 {
+			errs = append(errs, s.restore(ctx, d))
+		}
 		if now.UnixMilli()-d.Signed >= signAgain.Milliseconds() || ahead(d) {
 			due = append(due, d)
 		}
 	}
-	s.mu.Unlock()
-	var errs []error
 	for _, d := range due {
 		if d.Machine != "" && len(d.decisions(now)) == 0 && !ahead(d) {
 			if now.UnixMilli() > d.Fresh {
@@ -347,6 +352,26 @@ func (s *decider) refresh(ctx context.Context, now time.Time) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// restore makes the bucket and what is known here the same again. An external NATS server may have been
+// set back to an old copy, and then also says nothing of what other servers change.
+func (s *decider) restore(ctx context.Context, d *document) error {
+	key := wire.DecisionsKey(d.Machine)
+	stored, at, err := s.stored(ctx, key)
+	switch {
+	case err != nil:
+	case stored == nil:
+		_, err = s.kv.Create(ctx, key, d.signed)
+	case stored.Revision < d.Revision:
+		_, err = s.kv.Update(ctx, key, d.signed, at)
+	default:
+		s.note(stored)
+	}
+	if errors.Is(err, jetstream.ErrKeyExists) || isConflict(err) { // another server was faster
+		return nil
+	}
+	return err
 }
 
 func (s *decider) remove(ctx context.Context, d *document) error {

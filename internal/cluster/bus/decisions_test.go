@@ -507,6 +507,30 @@ func TestDecisionsOfANewerServer(t *testing.T) {
 	}
 }
 
+// TestBucketThatWasSetBack: a bucket that goes back to an old copy while a server runs gets again what
+// stands. Otherwise the server's next start revokes it.
+func TestBucketThatWasSetBack(t *testing.T) {
+	a := newAuthority(t)
+	b := serveDecisions(t, openBus(t, a, serveHere(t, a), 1))
+	kv, ctx := b.commands.kv, patient(t)
+	b.add(t, "", decision("old", 0, capping("web", time.Hour)))
+	entry, err := kv.Get(ctx, wire.DecisionsKey(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := b.add(t, "", decision("mode", 0, off()))
+	quelltest.Until(t, "the server has read its own", func() bool { d := b.Decisions(); return len(d) == 1 && d[0].Revision == want })
+	if _, err := kv.Put(ctx, wire.DecisionsKey(""), entry.Value()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.commands.refresh(ctx, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if d, _, err := b.commands.stored(ctx, wire.DecisionsKey("")); err != nil || d.Revision != want || len(d.List) != 2 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // BenchmarkDecisionReachesAgents reports the time from when a server decides something for all
 // until the last of its agents' connections has it, and fails if that is over 10 s: stored in
 // the bucket, signed, sent, read off the socket and decoded. It uses real TCP connections, as
