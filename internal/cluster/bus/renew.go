@@ -1,11 +1,14 @@
 package bus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -70,20 +73,48 @@ func (u *Uplink) readCredentials() {
 	u.unreadable.set(err)
 }
 
-// newKey is a key for which an agent asks for credentials.
+// newKey is a key for which an agent asks for credentials, in the place of those for another key.
 type newKey struct {
-	public string
-	seed   []byte
+	of, public string // public keys
+	seed       []byte
+}
+
+// keyFile has the private key for which credentials were asked and not received, after the public key of
+// the present ones.
+func (u *Uplink) keyFile() string { return filepath.Join(u.options.Dir, "renewal-key") }
+
+// askFor sets the key for which credentials are asked in the place of f. It is the same until there are
+// some, also after a restart: the server may have recorded it, and gives this machine no credentials for
+// another key until those are due.
+func (u *Uplink) askFor(f *credential.File) error {
+	of, err := f.Key()
+	if err != nil || u.asks.of == of {
+		return err
+	}
+	k := newKey{of: of}
+	if text, err := os.ReadFile(u.keyFile()); err == nil {
+		before, seed, _ := bytes.Cut(text, []byte("\n"))
+		if k.public, err = credential.PublicKey(seed); err == nil && string(before) == of {
+			k.seed = seed
+			u.asks = k
+			return nil
+		}
+	}
+	if k.public, k.seed, err = credential.NewKey(); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(u.keyFile(), append([]byte(of+"\n"), k.seed...), 0o600); err != nil {
+		return fmt.Errorf("renew credentials: %w", err)
+	}
+	u.asks = k
+	return nil
 }
 
 // renew has the server sign credentials for a new key, which does not leave this machine,
-// and replaces the file. Until it is replaced, the server is asked for the same key: it may have
-// signed already, and gives credentials that are not due to no other.
+// and replaces the file.
 func (u *Uplink) renew(ctx context.Context, f *credential.File) (err error) {
-	if u.asks.public == "" {
-		if u.asks.public, u.asks.seed, err = credential.NewKey(); err != nil {
-			return err
-		}
+	if err := u.askFor(f); err != nil {
+		return err
 	}
 	ask, err := wire.Marshal(&wire.Renewal{Machine: u.machine, Key: u.asks.public})
 	if err != nil {
@@ -118,6 +149,7 @@ func (u *Uplink) renew(ctx context.Context, f *credential.File) (err error) {
 		return fmt.Errorf("renew credentials: %w", err)
 	}
 	u.asks = newKey{}
+	_ = os.Remove(u.keyFile()) // a key that is left there is not used again
 	return nil
 }
 

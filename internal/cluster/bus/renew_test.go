@@ -116,12 +116,10 @@ func TestEnrolment(t *testing.T) {
 	}
 }
 
-// TestRenewedAnswerIsLost: an agent whose answer was lost, after the server had recorded its new
-// credentials, gets them when it asks again.
-func TestRenewedAnswerIsLost(t *testing.T) {
-	a := newAuthority(t)
-	url := serveHere(t, a)
-	b := openBus(t, a, url, 1)
+// loseFirstAnswer renews the credentials of machine m1. The first answer has none, although they are
+// recorded.
+func loseFirstAnswer(t *testing.T, a *authority.Authority, b *Bus) {
+	t.Helper()
 	nc, asked := b.commands.link.nc, 0
 	if _, err := nc.Subscribe(wire.AllRenewals, func(m *nats.Msg) {
 		var ask wire.Renewal
@@ -149,6 +147,20 @@ func TestRenewedAnswerIsLost(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestRenewedAnswerIsLost: an agent whose answer was lost, after the server had recorded its new
+// credentials, gets them when it asks again, also after a restart.
+func TestRenewedAnswerIsLost(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		renewedAnswerIsLost(t, restarts)
+	}
+}
+
+func renewedAnswerIsLost(t *testing.T, restarts bool) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	loseFirstAnswer(t, a, openBus(t, a, url, 1))
 	path := filepath.Join(t.TempDir(), "m1.creds")
 	first, err := a.Enrol("m1", time.Hour, 90*24*time.Hour)
 	if err == nil {
@@ -157,14 +169,27 @@ func TestRenewedAnswerIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m1", Credentials: path}, Dir: t.TempDir(), MaxBytes: MinSpool, Decided: func(context.Context) {}})
+	o := UplinkOptions{Options: Options{URL: url, Name: "m1", Credentials: path}, Dir: t.TempDir(), MaxBytes: MinSpool, Decided: func(context.Context) {}}
+	u, err := OpenUplink(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer u.Close()
+	defer func() { u.Close() }()
 	quelltest.Until(t, "the first answer is of no use", func() bool { return u.renewing.get() != nil })
-	// It asks again in a minute.
-	quelltest.Until(t, "it gets its credentials", func() bool { return u.renew(t.Context(), u.credentials.Load()) == nil })
+	if restarts {
+		if err := u.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if u, err = OpenUplink(o); err != nil {
+			t.Fatal(err)
+		}
+		quelltest.Until(t, "it gets its credentials after a restart", func() bool { f := u.credentials.Load(); return f != nil && !f.Enrols })
+	} else { // it asks again in a minute
+		quelltest.Until(t, "it gets its credentials", func() bool { return u.renew(t.Context(), u.credentials.Load()) == nil })
+	}
+	if _, err := os.Stat(u.keyFile()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the key is left: %v", err)
+	}
 	if f, err := credential.Load(path); err != nil || f.Enrols || time.Until(f.Expires) < 89*24*time.Hour {
 		t.Errorf("%+v, %v", f, err)
 	}

@@ -212,6 +212,18 @@ func NewKey() (public string, seed []byte, err error) {
 	return public, seed, nil
 }
 
+// PublicKey is the public part of a private key.
+func PublicKey(seed []byte) (string, error) {
+	key, err := nkeys.FromSeed(seed)
+	if err != nil {
+		return "", fmt.Errorf("read key: %w", err)
+	}
+	return key.PublicKey()
+}
+
+// Key is the public key of the holder.
+func (f *File) Key() (string, error) { return f.user.PublicKey() }
+
 // Renewed returns the text of credentials that take the place of f: tokens for a new key,
 // from the same authority, for the same holder and accounts. If another key has signed
 // them, the tokens include its endorsement.
