@@ -141,7 +141,7 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 			_, err = s.kv.Update(ctx, key, data, at)
 		}
 		switch {
-		case errors.Is(err, jetstream.ErrKeyExists) || isConflict(err):
+		case isConflict(err):
 			continue
 		case err != nil:
 			return 0, fmt.Errorf("store decisions: %w", err)
@@ -155,10 +155,12 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 	return 0, errors.New("store decisions: other servers change them all the time")
 }
 
-// isConflict reports whether a key had another revision than expected.
+// isConflict reports whether a key had another revision than expected. Of a stream with replicas NATS says
+// that with another code, if both changes are under way.
 func isConflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+	var of *jetstream.APIError
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.Is(err, jetstream.ErrKeyRevisionMismatch) ||
+		errors.As(err, &of) && of.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
 }
 
 // stored returns what the bucket has, nil if it has nothing, and its number there.
@@ -368,7 +370,7 @@ func (s *decider) restore(ctx context.Context, d *document) error {
 	default:
 		s.note(stored)
 	}
-	if errors.Is(err, jetstream.ErrKeyExists) || isConflict(err) { // another server was faster
+	if isConflict(err) { // another server was faster
 		return nil
 	}
 	return err

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
@@ -110,5 +112,20 @@ func TestWhoCannotLeadMakesRoom(t *testing.T) {
 	n := failed.Load()
 	if took := time.Since(begun); n > 1+int64(took/(lease/5)) { // it waits after each
 		t.Errorf("it has tried %d times within %s", n, took)
+	}
+}
+
+// TestConflicts: what NATS says when a key was changed meanwhile, also with replicas.
+func TestConflicts(t *testing.T) {
+	for err, want := range map[error]bool{
+		&jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamWrongLastSequence}:                    true,
+		&jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamWrongLastSequenceConstant}:            true,
+		fmt.Errorf("%w: %w", &jetstream.APIError{ErrorCode: 10164}, jetstream.ErrKeyRevisionMismatch): true,
+		&jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamNotFound}:                             false,
+		context.DeadlineExceeded: false,
+	} {
+		if got := isConflict(err); got != want {
+			t.Errorf("%v: %v", err, got)
+		}
 	}
 }
