@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"time"
 
@@ -13,8 +15,11 @@ import (
 const leases = "leases"
 
 // leaseTime is the life of a lease. The holder renews it three times before it expires,
-// and stops in time if renewal fails. A store's commits are safe in any case.
+// and stops in time if renewal fails, at once if another server has it. A store's commits are safe in any case.
 const leaseTime = 15 * time.Second
+
+// errTaken means that this server does not have the lease.
+var errTaken = errors.New("another server has it")
 
 // RunWithLease waits for the lease of a name and calls do while it is held, again after each loss
 // and new acquisition, until ctx ends. The context of do ends when the lease is lost; do
@@ -27,14 +32,15 @@ func (b *Bus) RunWithLease(ctx context.Context, name, holder string, do func(con
 		return err
 	}
 	said := ""
+	value := []byte(holder + " " + rand.Text()) // of this server alone: two may have one name
 	for ctx.Err() == nil {
-		revision, err := kv.Create(ctx, name, []byte(holder))
+		revision, err := kv.Create(ctx, name, value)
 		if err == nil {
 			b.log.Info("this server has the lease", "of", name)
-			b.renewLease(ctx, kv, name, holder, revision, ttl, do)
+			b.renewLease(ctx, kv, name, value, revision, ttl, do)
 			said = ""
 		} else {
-			reason := "another server has it"
+			reason := errTaken.Error()
 			if !errors.Is(err, jetstream.ErrKeyExists) {
 				reason = err.Error()
 			}
@@ -52,7 +58,7 @@ func (b *Bus) RunWithLease(ctx context.Context, name, holder string, do func(con
 }
 
 // renewLease calls do and renews the lease in parallel.
-func (b *Bus) renewLease(ctx context.Context, kv jetstream.KeyValue, name, holder string, revision uint64, ttl time.Duration, do func(context.Context)) {
+func (b *Bus) renewLease(ctx context.Context, kv jetstream.KeyValue, name string, value []byte, revision uint64, ttl time.Duration, do func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -71,12 +77,12 @@ func (b *Bus) renewLease(ctx context.Context, kv jetstream.KeyValue, name, holde
 		case <-tick.C:
 			asked := time.Now()
 			ask, stop := context.WithTimeout(ctx, ttl/4)
-			next, err := kv.Update(ask, name, []byte(holder), revision)
+			next, err := renew(ask, kv, name, value, revision)
 			stop()
 			switch {
 			case err == nil:
 				revision, good = next, asked
-			case time.Since(good) > ttl/2:
+			case errors.Is(err, errTaken) || time.Since(good) > ttl/2:
 				b.log.Warn("this server has lost the lease", "of", name, "reason", err)
 				alive = false
 			}
@@ -88,4 +94,23 @@ func (b *Bus) renewLease(ctx context.Context, kv jetstream.KeyValue, name, holde
 	bye, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
 	_ = kv.Delete(bye, name, jetstream.LastRevision(revision))
+}
+
+// renew renews a lease that had a revision. With errTaken this server certainly does not have it.
+func renew(ctx context.Context, kv jetstream.KeyValue, name string, value []byte, revision uint64) (uint64, error) {
+	next, err := kv.Update(ctx, name, value, revision)
+	if !isConflict(err) {
+		return next, err
+	}
+	entry, err := kv.Get(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound): // it has expired
+		return 0, errTaken
+	case err != nil:
+		return 0, err
+	case !bytes.Equal(entry.Value(), value):
+		return 0, errTaken
+	}
+	// An earlier renewal was carried out, and its answer lost.
+	return kv.Update(ctx, name, value, entry.Revision())
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -112,6 +113,41 @@ func TestWhoCannotLeadMakesRoom(t *testing.T) {
 	n := failed.Load()
 	if took := time.Since(begun); n > 1+int64(took/(lease/5)) { // it waits after each
 		t.Errorf("it has tried %d times within %s", n, took)
+	}
+}
+
+// TestRenewal: a server goes on if the answer to an earlier renewal was lost, and knows at once that another
+// one has the lease, or that none has it.
+func TestRenewal(t *testing.T) {
+	a := newAuthority(t)
+	b, ctx := openBus(t, a, serveHere(t, a), 1), patient(t)
+	kv, err := b.makeBucket(ctx, jetstream.KeyValueConfig{Bucket: leases})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := []byte("a server 1")
+	first, err := kv.Create(ctx, "lead", own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Update(ctx, "lead", own, first); err != nil {
+		t.Fatal(err)
+	}
+	last, err := renew(ctx, kv, "lead", own, first)
+	if err != nil || last <= first {
+		t.Errorf("after a lost answer: %d, %v", last, err)
+	}
+	if _, err := kv.Update(ctx, "lead", []byte("a server 2"), last); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := renew(ctx, kv, "lead", own, last); !errors.Is(err, errTaken) {
+		t.Errorf("another server has it: %v", err)
+	}
+	if err := kv.Delete(ctx, "lead"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := renew(ctx, kv, "lead", own, last); !errors.Is(err, errTaken) {
+		t.Errorf("it has expired: %v", err)
 	}
 }
 
