@@ -39,7 +39,7 @@ var spanParams = []param{{"since", "time, day, or how long ago (24h)"}, {"until"
 // table is the whole API.
 func table() []route {
 	return []route{
-		{method: "GET", path: "/healthz", summary: "whether the server works; 503 if not", out: Health{}, serve: (*Server).healthz},
+		{method: "GET", path: "/healthz", summary: "whether the server works; 503 if not. What is impaired is told to callers with a token", out: Health{}, serve: (*Server).healthz},
 		{method: "GET", path: "/readyz", summary: "whether it accepts messages and requests; 503 if not", out: Health{}, serve: (*Server).readyz},
 		{method: "GET", path: "/metrics", scope: Viewer, summary: "the server's own metrics, for Prometheus", media: "text/plain", serve: (*Server).serveMetrics},
 		{method: "GET", path: "/openapi.json", summary: "this document", serve: (*Server).openapi},
@@ -86,7 +86,7 @@ func (s *Server) routes() *http.ServeMux {
 type Health struct {
 	OK       bool     `json:"ok"`
 	Version  string   `json:"version"`
-	Degraded []string `json:"degraded,omitempty"` // what is impaired
+	Degraded []string `json:"degraded,omitempty"` // what is impaired; without a token only how much
 }
 
 func (s *Server) health() Health {
@@ -119,17 +119,24 @@ func (s *Server) health() Health {
 	return h
 }
 
-func (s *Server) healthz(w http.ResponseWriter, _ *request) error { return healthReply(w, s.health()) }
+func (s *Server) healthz(w http.ResponseWriter, r *request) error {
+	return healthReply(w, r, s.health())
+}
 
-func (s *Server) readyz(w http.ResponseWriter, _ *request) error {
+func (s *Server) readyz(w http.ResponseWriter, r *request) error {
 	h := s.health()
 	if !s.ready.Load() {
 		h.OK, h.Degraded = false, append(h.Degraded, "the server is starting or stopping")
 	}
-	return healthReply(w, h)
+	return healthReply(w, r, h)
 }
 
-func healthReply(w http.ResponseWriter, h Health) error {
+// healthReply answers with a state. Its texts have paths, addresses and words of files: a caller who may
+// not read what the server knows gets their number.
+func healthReply(w http.ResponseWriter, r *request, h Health) error {
+	if n := len(h.Degraded); n > 0 && !r.caller.scope.allows(Viewer) {
+		h.Degraded = []string{fmt.Sprintf("%d problems: a token is required to read them", n)}
+	}
 	status := http.StatusOK
 	if !h.OK {
 		status = http.StatusServiceUnavailable

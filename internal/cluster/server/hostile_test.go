@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -335,8 +337,40 @@ func TestBodiesAreInTheBudget(t *testing.T) {
 	}
 }
 
+// TestHealthTellsNoSecrets: a client without a token learns that something is impaired, and not what: the
+// text of a mistake in the file of tokens may be a token.
+func TestHealthTellsNoSecrets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	good, err := os.ReadFile("testdata/tokens")
+	if err == nil {
+		err = os.WriteFile(path, good, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := LoadTokens(path)
+	if err == nil {
+		err = os.WriteFile(path, append(good, "oscar the-secret-itself sha256:\n"...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, func(p *Options) { p.Tokens = known })
+	if b.Tokens.refresh() == nil {
+		t.Error("the file is good")
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if h := b.local("GET", path, "").Body.String(); strings.Contains(h, "secret") || !strings.Contains(h, "a token is required") {
+			t.Errorf("%s", h)
+		}
+		if h := b.do("192.0.2.1", "quell", "viewer-secret", "GET", path, "").Body.String(); !strings.Contains(h, "the-secret-itself") {
+			t.Errorf("a viewer gets %s", h)
+		}
+	}
+}
+
 // TestExpiryIsReported: what expires soon is in the metrics, and a certificate in the health,
-// which anyone may read, without the names of tokens.
+// without the names of tokens.
 func TestExpiryIsReported(t *testing.T) {
 	b := newBench(t, func(p *Options) { p.Tokens = tokens(t) })
 	if got := certificate.Warnings(b.expiries(), start); len(got) != 1 || got[0] != "token old expired at 2026-11-21T00:00:00Z" {
