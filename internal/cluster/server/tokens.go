@@ -1,8 +1,6 @@
 package server
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
@@ -115,9 +113,9 @@ func parseTokens(path string, text []byte) (map[sum]token, error) {
 	by := map[sum]token{}
 	var wrong []string
 	n := 0
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+	for line := range strings.Lines(string(text)) {
 		n++
-		fields := strings.Fields(lines.Text())
+		fields := strings.Fields(line)
 		if len(fields) == 0 || fields[0][0] == '#' {
 			continue
 		}

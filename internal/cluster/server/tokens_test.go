@@ -59,6 +59,9 @@ func TestTokensFile(t *testing.T) {
 			t.Errorf("%q is missing in %v", want, err)
 		}
 	}
+	if by, err := parseTokens("f", []byte("# "+strings.Repeat("x", 70_000)+"\n"+line)); err != nil || len(by) != 1 {
+		t.Errorf("after a long line: %d tokens, %v", len(by), err)
+	}
 	if _, _, err := NewToken("two words", Viewer, ""); err == nil {
 		t.Error("a name of two words was taken")
 	}
