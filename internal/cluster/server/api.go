@@ -46,7 +46,7 @@ func table() []route {
 		{method: "GET", path: cluster.PathCaller, scope: Viewer, summary: "who asks: the token's name and scope, and the server's version and time", out: cluster.Caller{}, serve: (*Server).whoAsks},
 		{method: "GET", path: cluster.PathTasks, scope: Viewer, summary: "tasks with their newest samples, by machine and name; those of the last 10 minutes unless since says otherwise",
 			params: []param{{"machine", "only tasks of this machine"}, {"job", "only tasks of this job"}, spanParams[0]}, out: []cluster.Task{}, serve: (*Server).listTasks},
-		{method: "GET", path: cluster.PathSpecs, scope: Viewer, summary: "specs of jobs, newest versions",
+		{method: "GET", path: cluster.PathSpecs, scope: Viewer, summary: "specs of jobs, newest versions; of more than 20,000 only those that were ever ready",
 			params: []param{{"job", "only specs of this job"}, {"platform", "only specs of this platform"}}, out: []cluster.Spec{}, serve: (*Server).listSpecs},
 		{method: "POST", path: cluster.PathCompute, scope: Operator, summary: "compute all specs now", in: cluster.Reason{}, out: cluster.Done{}, serve: (*Server).computeSpecs},
 		{method: "POST", path: cluster.PathRevoke, scope: Operator, summary: "take back what was learnt from a machine, about a job, or both, and compute all specs without it", in: cluster.Revocation{}, out: cluster.Done{}, serve: (*Server).revokeSpecs},
@@ -149,16 +149,25 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 	fits := func(v *store.Spec) bool {
 		return (job == "" || job == v.Job) && (platform == "" || platform == v.Platform)
 	}
+	n, judging := 0, 0
 	s.specs.mu.Lock()
-	n := 0
 	for _, v := range s.specs.by {
 		if fits(&v) {
-			n++
+			if n++; v.Version > 0 {
+				judging++
+			}
 		}
 	}
 	s.specs.mu.Unlock()
+	if wanted := fits; n > maxUnfit {
+		n, fits = judging, func(v *store.Spec) bool { return v.Version > 0 && wanted(v) }
+	}
 	return s.withMemory(r, int64(n)*rowBytes, func() error { return replyList(s, w, r, slices.Values(s.specViews(n, fits))) })
 }
+
+// maxUnfit is up to how many specs those are listed that are of too few tasks or machines to judge by: one
+// machine can make up any number of them.
+const maxUnfit = 20_000
 
 // rowBytes is more than a spec, a segment or a source takes, without texts that are shared.
 const rowBytes = 512

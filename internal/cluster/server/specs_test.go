@@ -246,6 +246,24 @@ func TestOneMessageHoldsBackNoOther(t *testing.T) {
 	}
 }
 
+// TestMadeUpJobsHideNoSpecs: a machine that makes up jobs does not keep others from reading specs.
+func TestMadeUpJobsHideNoSpecs(t *testing.T) {
+	b := newBench(t, nil)
+	b.specs.by = map[spec.Key]store.Spec{}
+	for i := range 150_000 {
+		job := fmt.Sprint("made-up-", i)
+		b.specs.by[spec.Key{Job: sample.JobName(job)}] = store.Spec{Job: job, State: spec.Insufficient.String()}
+	}
+	b.specs.by[spec.Key{Job: "web"}] = store.Spec{Job: "web", State: spec.Ready.String(), Version: 1}
+	var views []cluster.Spec
+	if w := b.local("GET", "/v1/specs", ""); json.Unmarshal(w.Body.Bytes(), &views) != nil || len(views) != 1 || views[0].Job != "web" {
+		t.Errorf("%d, %d specs: %.200s", w.Code, len(views), w.Body)
+	}
+	if w := b.local("GET", "/v1/specs?job=made-up-7", ""); json.Unmarshal(w.Body.Bytes(), &views) != nil || len(views) != 1 || views[0].Job != "made-up-7" {
+		t.Errorf("%d, %d specs: %.200s", w.Code, len(views), w.Body)
+	}
+}
+
 // TestSpecsArePruned: what no samples teach any more is withdrawn from the agents and
 // forgotten, and what cannot become a spec is not stored at all.
 func TestSpecsArePruned(t *testing.T) {
