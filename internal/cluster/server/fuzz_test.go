@@ -36,6 +36,20 @@ func TestAttackLongNamesOfAnIncident(t *testing.T) {
 	}
 }
 
+// TestAttackManySuspects: what an incident may list is bounded.
+func TestAttackManySuspects(t *testing.T) {
+	for document, most := range map[string]int{`{"suspects":[%s]}`: maxListed, `{"latest":{"suspects":[%s]}}`: maxListed, `{"findings":[%s]}`: maxAccused,
+		`{"antagonists":5000,"suspects":[%s]}`: maxAccused, `{"rounds":[%s]}`: maxCaps, `{"rounds":[{"with":[%s]}]}`: maxCaps - 1} {
+		for _, n := range []int{most, most + 1} {
+			list := strings.TrimSuffix(strings.Repeat("{},", n), ",")
+			_, err := RecordOf(&wire.Record{Machine: "m1", Boot: "b", N: 1, Kind: wire.Record_KIND_INCIDENT, Json: fmt.Appendf(nil, document, list)}, 1)
+			if (err != nil) != (n > most) {
+				t.Errorf("%s, %d: %v", document, n, err)
+			}
+		}
+	}
+}
+
 // FuzzRecord: whatever an agent sends as a record, the server goes on, and what it stores is text
 // that its queries can read and its API can send.
 func FuzzRecord(f *testing.F) {

@@ -191,6 +191,27 @@ func BatchOf(b *wire.Batch, seq uint64) store.Batch {
 // open, and read for each computation of specs.
 const maxID, maxName = 256, command.MaxName
 
+// maxListed, maxAccused and maxCaps bound what an incident lists: suspects, those of two analyses and those
+// that it named; the latter, of which an agent remembers 16; and tasks that were capped. One message could
+// have 60,000 of them, and each that is named is looked for in the caps.
+const maxListed, maxAccused, maxCaps = 5000, 1000, 10_000
+
+// listed returns why an incident lists more than is read, nil if it does not.
+func listed(inc *incident.Record) error {
+	suspects, named, caps := len(inc.Suspects)+len(inc.Findings), len(inc.Named()), len(inc.Rounds)
+	if inc.Latest != nil {
+		suspects += len(inc.Latest.Suspects)
+	}
+	for _, r := range inc.Rounds {
+		caps += len(r.With)
+	}
+	if suspects > maxListed || named > maxAccused || caps > maxCaps {
+		return fmt.Errorf("an incident of %.80q lists %d suspects, of which it named %d, and %d caps: want at most %d, %d and %d",
+			inc.Machine, suspects, named, caps, maxListed, maxAccused, maxCaps)
+	}
+	return nil
+}
+
 // RecordOf converts a message of the stream of records for the store.
 func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 	b := store.Batch{Source: store.Source{Stream: recordsStream, Machine: r.Machine, Boot: r.Boot}, N: r.N, Seq: seq}
@@ -204,6 +225,9 @@ func RecordOf(r *wire.Record, seq uint64) (store.Batch, error) {
 			return b, fmt.Errorf("an incident of %.80q has an ID of %d bytes and names of up to %d: want at most %d and %d", r.Machine, len(inc.ID), n, maxID, maxName)
 		}
 		inc.Machine = r.Machine // NATS has checked the sender's machine
+		if err := listed(&inc); err != nil {
+			return b, err
+		}
 		if err := b.AddIncident(&inc); err != nil {
 			return b, err
 		}

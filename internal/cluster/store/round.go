@@ -130,6 +130,7 @@ func RoundsOf(inc *incident.Record) (all []Round) {
 // SuspectsOf returns a row for each suspect of an incident in its current state, those that
 // it named first.
 func SuspectsOf(inc *incident.Record) (all []Suspect) {
+	ranks := inc.Ranks()
 	for _, f := range inc.Listed() {
 		s := &f.Suspect
 		row := Suspect{Machine: inc.Machine, Incident: inc.ID, Updated: int64(inc.Updated), Analysed: instant(inc.Now().Analysed), Rule: string(inc.Rule), Signal: string(inc.Signal),
@@ -137,7 +138,7 @@ func SuspectsOf(inc *incident.Record) (all []Suspect) {
 			Job: string(s.Job), Task: s.Name.Text(), Class: s.Class.String(), NamedFrom: instant(f.From), NamedUntil: instant(f.Until),
 			Level: s.Level.String(), Method: string(s.Basis), Probability: positive(s.Probability), Correlation: s.Correlation, Usage: s.Usage,
 			CoVictim: s.CoVictim, Excluded: s.Excluded, Why: s.Why}
-		if rank := int32(inc.Rank(&s.Task)); rank > 0 {
+		if rank := ranks[s.Name]; rank > 0 {
 			row.Rank = &rank
 		}
 		if s.Share+s.UsualShare+s.FairShare+s.Displaced > 0 { // there are accounts

@@ -57,9 +57,10 @@ func (r *Record) Named() []plan.Finding {
 // others of its strongest and of its latest analysis, which have no times. One that an agent
 // without levels named is likely, and possible if the last judged cap on it did not help.
 func (r *Record) Listed() (all []plan.Finding) {
+	seen := map[sample.TaskName]bool{} // a machine may list any number
 	add := func(f plan.Finding) {
-		if !slices.ContainsFunc(all, func(x plan.Finding) bool { return x.Suspect.Name == f.Suspect.Name }) {
-			all = append(all, f)
+		if !seen[f.Suspect.Name] {
+			seen[f.Suspect.Name], all = true, append(all, f)
 		}
 	}
 	for _, f := range r.Named() {
@@ -91,14 +92,15 @@ func (r *Record) cleared(task sample.TaskName) (cleared bool) {
 	return cleared
 }
 
-// Rank is a task's place, from 1, in the strongest analysis, else in the latest; 0 if neither lists it.
-func (r *Record) Rank(t *sample.Task) int {
-	for _, list := range [...][]detect.Suspect{r.Suspects, r.Now().Suspects} {
-		if i := slices.IndexFunc(list, func(s detect.Suspect) bool { return s.Name == t.Name }); i >= 0 {
-			return i + 1
+// Ranks are the suspects' places, from 1, in the strongest analysis, else in the latest.
+func (r *Record) Ranks() map[sample.TaskName]int32 {
+	ranks := map[sample.TaskName]int32{}
+	for _, list := range [...][]detect.Suspect{r.Now().Suspects, r.Suspects} {
+		for i := len(list) - 1; i >= 0; i-- {
+			ranks[list[i].Name] = int32(i + 1)
 		}
 	}
-	return 0
+	return ranks
 }
 
 // Antagonist is the suspect that the incident names first, or named until a cap on it was

@@ -151,7 +151,7 @@ func TestAnOldLogIsRead(t *testing.T) {
 		t.Errorf("%+v was capped", s)
 	}
 	all := r.Listed()
-	if len(all) != 2 || all[0].Suspect.Level != detect.Likely || all[0].From != 2000 || all[1].Suspect.Name != "/idle" || all[1].Suspect.Level != detect.None || all[1].From != 0 || r.Rank(&all[1].Suspect.Task) != 2 {
+	if len(all) != 2 || all[0].Suspect.Level != detect.Likely || all[0].From != 2000 || all[1].Suspect.Name != "/idle" || all[1].Suspect.Level != detect.None || all[1].From != 0 || r.Ranks()["/idle"] != 2 {
 		t.Errorf("it lists %+v", all)
 	}
 	if x := r.Rounds[0]; !math.IsNaN(float64(x.UsageBefore)) || !math.IsNaN(float64(x.MissesUnder)) || !math.IsNaN(float64(x.CostUnder)) || x.CostBefore != 3 {
