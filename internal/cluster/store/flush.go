@@ -33,7 +33,7 @@ type pendingCommit struct {
 	revoked   []Revocation
 	marks     map[Source]Mark
 	spans     []span
-	bytes     int64  // of the messages
+	bytes     int64  // of the messages, and of the rows that take more
 	id        string // commit ID, set when writing starts
 }
 
@@ -67,6 +67,9 @@ const ahead = time.Hour
 // furthest is the end of the year 9999, ms. An agent may report any number as a time, and no query
 // could read a column with one that the query engine cannot represent.
 const furthest = 253402300799999
+
+// partBytes is what a round or a suspect takes without its texts: in a message it may be a few bytes.
+const partBytes = 512
 
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
 // caller may reuse the batch's memory when Add returns. Samples from the future get the
@@ -131,7 +134,7 @@ func (s *Store) Add(b *Batch) bool {
 	})
 	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
 	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) []*int64 { return []*int64{&r.At} })
-	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)
+	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)+partBytes*int64(p.rounds+p.suspects)
 	s.stats.Records += uint64(p.incidents + p.rounds + p.suspects + p.actions + p.audit + p.specs + p.revoked)
 	s.stats.Batches++
 	return true

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/quell-dev/quell/internal/core/incident"
 )
@@ -136,5 +137,28 @@ func TestARoundHasARowForEachTask(t *testing.T) {
 	}
 	if want := []string{"cap-1 2 a 0.1 2 1 true-positive", "cap-1 2 b 0.01 3 1 true-positive"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestAttackSuspectsTakeMemory: a suspect of a few bytes in a message is a row of hundreds. What waits to be
+// committed is counted as it is in memory.
+func TestAttackSuspectsTakeMemory(t *testing.T) {
+	s, err := Open(t.TempDir(), Options{Now: func() time.Time { return start }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	b := Batch{Source: Source{"records", "m", "b"}, N: 1, Bytes: 5000, Suspects: make([]Suspect, 1000), Rounds: make([]Round, 1000)}
+	for i := range b.Suspects {
+		b.Suspects[i].Updated, b.Rounds[i].Updated = start.UnixMilli(), start.UnixMilli()
+	}
+	s.Add(&b)
+	least := 1000 * int64(unsafe.Sizeof(Suspect{})+unsafe.Sizeof(Round{}))
+	if got := s.PendingBytes(); got < least {
+		t.Errorf("%d bytes wait, want at least %d", got, least)
+	}
+	flush(t, s)
+	if got := s.PendingBytes(); got != 0 {
+		t.Errorf("%d bytes wait, and all is stored", got)
 	}
 }

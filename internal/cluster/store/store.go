@@ -316,7 +316,7 @@ func (s *Store) Pending() int {
 	return s.pending()
 }
 
-// PendingBytes is the size of the messages with them.
+// PendingBytes is the size of the messages with them, and of their rows as far as those take more.
 func (s *Store) PendingBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
