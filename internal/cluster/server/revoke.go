@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
@@ -45,6 +46,31 @@ func (s *Server) revocations(ctx context.Context) (all []spec.Revocation, err er
 	return all, nil
 }
 
+// newestSQL selects when the newest decision about a machine and job was made.
+const newestSQL = `SELECT epoch_ms(max("at")) FROM revocations WHERE machine = %s AND job = %s`
+
+// newest returns when a decision is made that comes after those that there are: a clock that was ahead may
+// have dated one.
+func (s *Server) newest(ctx context.Context, machine, job string, now sample.Millis) (sample.Millis, error) {
+	sn := s.Store.Snapshot(0, 0)
+	defer sn.Close()
+	d := dialect.DuckDB()
+	a, err := s.askAll(ctx, sn, duck.Job{SQL: fmt.Sprintf(newestSQL, d.Quote(machine), d.Quote(job))})
+	if err != nil {
+		return 0, fmt.Errorf("read revocations: %w", err)
+	}
+	for _, row := range a.Rows {
+		var at *sample.Millis
+		if err := json.Unmarshal(row, &[]any{&at}); err != nil {
+			return 0, fmt.Errorf("read revocations: %w", err)
+		}
+		if at != nil {
+			now = max(now, *at+1)
+		}
+	}
+	return now, nil
+}
+
 // revokeSpecs takes back what was learnt from a machine, about a job, or both, and computes all
 // specs again without it.
 func (s *Server) revokeSpecs(w http.ResponseWriter, r *request) error {
@@ -60,7 +86,7 @@ func (s *Server) revokeSpecs(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	row := store.Revocation{At: int64(now), Machine: in.Machine, Job: in.Job, Since: int64(since), By: r.caller.name, Why: in.Why}
+	row := store.Revocation{Machine: in.Machine, Job: in.Job, Since: int64(since), By: r.caller.name, Why: in.Why}
 	switch last := int64(until); {
 	case in.Lift:
 		last = row.Since - 1
@@ -78,6 +104,11 @@ func (s *Server) revokeSpecs(w http.ResponseWriter, r *request) error {
 	ctx, cancel := s.lasting(r.Context())
 	defer cancel()
 	err = s.runAudited(r, cluster.PathRevoke, in.String(), in.Why, changed, func() error {
+		at, err := s.newest(ctx, row.Machine, row.Job, now)
+		if err != nil {
+			return err
+		}
+		row.At = int64(at)
 		s.Store.Add(&store.Batch{Revocations: []store.Revocation{row}})
 		if err := s.Store.Flush(); err != nil {
 			return fmt.Errorf("store the revocation: %w", err)

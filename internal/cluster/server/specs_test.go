@@ -391,7 +391,7 @@ func TestRevocation(t *testing.T) {
 	b.specs.by = map[spec.Key]store.Spec{}
 	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
 		a := &duck.Answer{}
-		if !strings.Contains(job.SQL, "FROM revocations") {
+		if !strings.Contains(job.SQL, "FROM revocations\nQUALIFY") {
 			return a, nil
 		}
 		for _, r := range rowsOf[store.Revocation](t, b.store, store.Revocations) {
@@ -436,6 +436,34 @@ func TestRevocation(t *testing.T) {
 	}
 	if status, text := post(`{"why":"installed again","machine":"m1","job":"web","lift":true}`); status != 200 || len(l.windows) != 0 {
 		t.Errorf("%d %s, windows %v", status, text, l.windows)
+	}
+}
+
+// TestRevocationOfAClockThatWasAhead: what was revoked while the server's clock was ahead can be lifted when
+// it is right again.
+func TestRevocationOfAClockThatWasAhead(t *testing.T) {
+	now := start.Add(365 * 24 * time.Hour)
+	b := newBench(t, func(p *Options) { p.Tokens, p.Now = tokens(t), func() time.Time { return now } })
+	b.specs.by = map[spec.Key]store.Spec{}
+	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {
+		a := &duck.Answer{}
+		if strings.Contains(job.SQL, `max("at")`) {
+			newest := "null"
+			for _, r := range rowsOf[store.Revocation](t, b.store, store.Revocations) {
+				newest = fmt.Sprint(r.At)
+			}
+			a.Rows = []json.RawMessage{json.RawMessage("[" + newest + "]")}
+		}
+		return a, nil
+	}
+	for _, body := range []string{`{"why":"it lies","machine":"m1","since":"1h"}`, `{"why":"it does not","machine":"m1","lift":true}`} {
+		if w := b.do("192.0.2.1", "quell", "operator-secret", "POST", "/v1/specs/revoke", body); w.Code != 200 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		now = start
+	}
+	if all := rowsOf[store.Revocation](t, b.store, store.Revocations); len(all) != 2 || all[1].At != all[0].At+1 || *all[1].Until >= all[1].Since {
+		t.Errorf("%+v", all)
 	}
 }
 

@@ -133,7 +133,8 @@ func (s *Store) Add(b *Batch) bool {
 		return []*int64{&r.At}
 	})
 	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
-	f.revoked, p.revoked = withinRetention(s, f.revoked, Revocations, b.Revocations, func(r *Revocation) []*int64 { return []*int64{&r.At} })
+	// Only the server makes them. Their order counts, also if its clock was ahead, and they are kept.
+	f.revoked, p.revoked = append(f.revoked, b.Revocations...), len(b.Revocations)
 	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)+partBytes*int64(p.rounds+p.suspects)
 	s.stats.Records += uint64(p.incidents + p.rounds + p.suspects + p.actions + p.audit + p.specs + p.revoked)
 	s.stats.Batches++
