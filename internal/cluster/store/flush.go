@@ -123,10 +123,8 @@ func (s *Store) Add(b *Batch) bool {
 	}
 	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
 	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
-	f.rounds, p.rounds = withinRetention(s, f.rounds, Rounds, b.Rounds, func(r *Round) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Until, clone(&r.Ended)} })
-	f.suspects, p.suspects = withinRetention(s, f.suspects, Suspects, b.Suspects, func(r *Suspect) []*int64 {
-		return []*int64{&r.Updated, clone(&r.Analysed), clone(&r.NamedFrom), clone(&r.NamedUntil)}
-	})
+	f.rounds, p.rounds = withinRetention(s, f.rounds, Rounds, b.Rounds, (*Round).times)
+	f.suspects, p.suspects = withinRetention(s, f.suspects, Suspects, b.Suspects, (*Suspect).times)
 	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
 	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 {
 		r.text()
@@ -194,14 +192,25 @@ func withinRetention[T any](s *Store, to []T, table string, rows []T, times func
 			}
 			s.stats.Redated++
 		}
-		for _, t := range ts {
-			if t != nil {
-				*t = min(max(*t, -furthest), furthest)
-			}
-		}
+		inCalendar(ts)
 		to = append(to, r)
 	}
 	return to, len(to) - had
+}
+
+// inCalendar moves times that no query could read.
+func inCalendar(ts []*int64) {
+	for _, t := range ts {
+		if t != nil {
+			*t = min(max(*t, -furthest), furthest)
+		}
+	}
+}
+
+func (r *Round) times() []*int64 { return []*int64{&r.Updated, &r.Began, &r.Until, clone(&r.Ended)} }
+
+func (r *Suspect) times() []*int64 {
+	return []*int64{&r.Updated, clone(&r.Analysed), clone(&r.NamedFrom), clone(&r.NamedUntil)}
 }
 
 // clone makes an optional time of a row its own, and returns it.

@@ -88,6 +88,24 @@ func TestIncidentsOfAnOlderVersionGetTheirRounds(t *testing.T) {
 	}
 }
 
+// TestUpgradedTimesAreInTheCalendar: the document of an incident that an older version stored may have any
+// number as a time. No query could read the tables that it is upgraded into.
+func TestUpgradedTimesAreInTheCalendar(t *testing.T) {
+	const far = 1 << 62
+	var inc incident.Record
+	if err := json.Unmarshal(fmt.Appendf(nil, `{"id":"i","rounds":[{"id":"r","from":-%[1]d,"until":%[1]d,"ended":%[1]d}],"findings":[{"from":-%[1]d,"until":%[1]d}],"latest":{"analysed":%[1]d}}`, int64(far)), &inc); err != nil {
+		t.Fatal(err)
+	}
+	var b Batch
+	b.addParts(&inc)
+	if r := b.Rounds[0]; r.Began != -furthest || r.Until != furthest || *r.Ended != furthest {
+		t.Errorf("%+v", r)
+	}
+	if s := b.Suspects[0]; *s.NamedFrom != -furthest || *s.NamedUntil != furthest || *s.Analysed != furthest {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestASegmentOfThisVersionIsNotUpgraded, nor one that was merged from such.
 func TestASegmentOfThisVersionIsNotUpgraded(t *testing.T) {
 	dir := t.TempDir()

@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"github.com/parquet-go/parquet-go"
+
+	"github.com/quell-dev/quell/internal/core/incident"
 )
 
 // incidentsLayout is Segment.Layout of segments of incidents whose rounds and suspects are
@@ -66,6 +68,18 @@ func (s *Store) upgrade() (bool, error) {
 	return true, err
 }
 
+// addParts adds the rounds and suspects of a stored incident, whose document has any times.
+func (b *Batch) addParts(inc *incident.Record) {
+	rounds, suspects := RoundsOf(inc), SuspectsOf(inc)
+	for i := range rounds {
+		inCalendar(rounds[i].times())
+	}
+	for i := range suspects {
+		inCalendar(suspects[i].times())
+	}
+	b.Rounds, b.Suspects = append(b.Rounds, rounds...), append(b.Suspects, suspects...)
+}
+
 // writeParts writes the rounds and suspects of a segment's incidents. An incident that
 // cannot be read has none.
 func (s *Store) writeParts(w *writer, seg *Segment) (err error) {
@@ -94,7 +108,7 @@ func (s *Store) writeParts(w *writer, seg *Segment) (err error) {
 		n, err = in.Read(rows)
 		for i := range rows[:n] {
 			if inc, bad := rows[i].record(); bad == nil {
-				part.Rounds, part.Suspects = append(part.Rounds, RoundsOf(inc)...), append(part.Suspects, SuspectsOf(inc)...)
+				part.addParts(inc)
 			}
 		}
 		if len(part.Suspects) >= upgradeRows {
