@@ -225,6 +225,8 @@ func (s *Server) Validate() []Problem {
 	}
 	if s.Specs.LookBack > s.Store.KeepSamples {
 		add("specs.look_back", s.Specs.LookBack, fmt.Sprintf("at most store.keep_samples, %s", s.Store.KeepSamples))
+	} else if s.Specs.LookBack > s.Store.KeepRecords { // else samples of incidents that are not known any more would teach
+		add("specs.look_back", s.Specs.LookBack, fmt.Sprintf("at most store.keep_records, %s", s.Store.KeepRecords))
 	}
 	n := &s.Notify
 	if n.Webhook.URL != "" && n.Webhook.URLFile != "" {

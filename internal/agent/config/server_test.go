@@ -79,6 +79,17 @@ func TestServerProblems(t *testing.T) {
 	}
 }
 
+// TestLookBackWithinRetention: samples of incidents that were removed would teach what is normal.
+func TestLookBackWithinRetention(t *testing.T) {
+	_, err := LoadServer("", nil, []string{"store.keep_records=48h", "specs.look_back=49h"})
+	if err == nil || !strings.Contains(err.Error(), "specs.look_back: 49h0m0s: want at most store.keep_records, 48h0m0s") {
+		t.Errorf("%v", err)
+	}
+	if _, err := LoadServer("", nil, []string{"store.keep_records=48h", "specs.look_back=48h"}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestServerOnLoopbackNeedsNothing(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:9781", "localhost:80"} {
 		s, err := LoadServer("", nil, []string{"listen=" + address, "store.flush=1s"})
