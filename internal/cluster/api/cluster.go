@@ -29,6 +29,12 @@ const (
 	PathRevoke    = "/v1/specs/revoke" // Revocation → Done
 )
 
+// MostIncidents is the most incidents of an answer, the newest.
+const MostIncidents = 1000
+
+// TruncatedTrailer is the HTTP trailer of a list that does not have all: "true".
+const TruncatedTrailer = "Quell-Truncated"
+
 // Spec is the newest version of what a job normally costs.
 type Spec struct {
 	spec.Spec

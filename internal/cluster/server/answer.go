@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 )
 
@@ -106,14 +107,16 @@ type form struct {
 	head func(columns []dialect.Column) ([]byte, error)
 	row  func(json.RawMessage) (json.RawMessage, error)
 	tail func(truncated bool) string
+	flag bool // tail does not say whether it was truncated
 }
 
-// listForm is a JSON list of the rows.
+// listForm is a JSON list of the rows. That it was cut off is said in a trailer.
 func listForm(row func(json.RawMessage) (json.RawMessage, error)) form {
 	return form{
 		head: func([]dialect.Column) ([]byte, error) { return []byte("["), nil },
 		row:  row,
 		tail: func(bool) string { return "]\n" },
+		flag: true,
 	}
 }
 
@@ -243,6 +246,9 @@ func (a *answer) finish(truncated bool, err error) error {
 	}
 	for _, p := range a.queue {
 		a.memory.give(a.caller, p.held)
+	}
+	if truncated && a.form.flag {
+		a.w.Header().Set(http.TrailerPrefix+cluster.TruncatedTrailer, "true")
 	}
 	return a.err
 }

@@ -241,7 +241,8 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	}
 	a := s.answer(w, r, listForm(of))
 	// Segments are selected by time of update, so an incident's newest state is included.
-	job := &duck.Job{SQL: "SELECT doc FROM incidents WHERE " + where + " ORDER BY updated DESC LIMIT 1000", From: from}
+	job := &duck.Job{SQL: "SELECT doc FROM incidents WHERE " + where +
+		fmt.Sprintf(" ORDER BY updated DESC LIMIT %d", cluster.MostIncidents+1), From: from, Limits: duck.Limits{Rows: cluster.MostIncidents}}
 	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
 	return a.finish(sum.Truncated, err)
 }

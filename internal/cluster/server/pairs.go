@@ -29,7 +29,7 @@ named AS (
 SELECT victim_job, job, incidents, machines, strength, correlation, proven, accounted, coalesce(caps, 0), coalesce(helped, 0), relative_cost, usage_lost, epoch_ms(newest)
 FROM named LEFT JOIN tried USING (victim_job, job)
 WHERE job <> '' AND (proven > 0 OR helped > 0) AND 2 * coalesce(helped, 0) >= coalesce(caps, 0)
-ORDER BY proven DESC, 10 DESC, incidents DESC, victim_job, job LIMIT 1000`
+ORDER BY proven DESC, 10 DESC, incidents DESC, victim_job, job LIMIT 1001`
 
 func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}})
@@ -37,7 +37,7 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	a := s.answer(w, r, listForm(pairOf))
-	job := &duck.Job{SQL: fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise, detect.ByGroup), From: from}
+	job := &duck.Job{SQL: fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise, detect.ByGroup), From: from, Limits: duck.Limits{Rows: 1000}}
 	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
 	return a.finish(sum.Truncated, err)
 }

@@ -312,7 +312,7 @@ func (s *Server) warnOfExpiry(context.Context) error {
 func (s *Server) now() sample.Millis { return sample.At(s.Now()) }
 
 // ask executes a query over the store's data between job.From and job.To, in one of the
-// slots and within the limits of users' queries.
+// slots and within the limits of users' queries, and of job.Limits.Rows if there is such a limit.
 func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Job, to duck.Sink) (sum duck.Summary, err error) {
 	release, err := in.take(ctx, caller)
 	if err != nil {
@@ -322,7 +322,7 @@ func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Jo
 	sn := s.Store.Snapshot(job.From, job.To)
 	defer sn.Close()
 	q := s.Config.Query
-	job.Limits = duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: q.Rows, Bytes: int64(q.MaxMB) << 20}
+	job.Limits = duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: min(q.Rows, cmp.Or(job.Limits.Rows, q.Rows)), Bytes: int64(q.MaxMB) << 20}
 	if err := s.prepare(ctx, sn, job); err != nil {
 		return sum, err
 	}

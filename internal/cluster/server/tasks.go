@@ -20,7 +20,7 @@ import (
 const tasksSQL = `SELECT machine, task, job, class, platform, signal, variant, cpu, cost, flags, epoch_ms(ts)
 FROM samples WHERE task <> %s AND ts >= %s%s
 QUALIFY row_number() OVER (PARTITION BY machine, task, signal ORDER BY ts DESC) = 1
-ORDER BY machine, task, signal LIMIT 100000`
+ORDER BY machine, task, signal LIMIT 100001`
 
 // recent is the age up to which a task's sample is listed: agents sample once a minute.
 const recent = 10 * time.Minute
@@ -46,7 +46,7 @@ func (s *Server) listTasks(w http.ResponseWriter, r *request) error {
 	}
 	a := s.answer(w, r, listForm(asIs))
 	g := &taskRows{to: a, limit: s.limitOf}
-	job := &duck.Job{SQL: fmt.Sprintf(tasksSQL, d.Quote(string(detect.OutsideName)), d.At(from), where), From: from}
+	job := &duck.Job{SQL: fmt.Sprintf(tasksSQL, d.Quote(string(detect.OutsideName)), d.At(from), where), From: from, Limits: duck.Limits{Rows: 100_000}}
 	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, g)
 	if err == nil {
 		err = g.flush()

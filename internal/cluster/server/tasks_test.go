@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -125,6 +126,41 @@ func TestBriefIncidents(t *testing.T) {
 	}
 	if w := b.local("GET", "/v1/incidents", ""); !strings.Contains(w.Body.String(), `"times":[1,2]`) {
 		t.Errorf("in full: %s", w.Body)
+	}
+}
+
+// TestListsSayThatTheyAreCutOff: a list that does not have all rows says so in a trailer, whether it is sent
+// at once or in parts.
+func TestListsSayThatTheyAreCutOff(t *testing.T) {
+	b := newBench(t, func(p *Options) { p.Config.Query.Rows = 200_000 })
+	web := httptest.NewServer(b)
+	defer web.Close()
+	for path, most := range map[string]int{cluster.PathIncidents: 1000, cluster.PathTasks: 100_000, cluster.PathPairs: 1000} {
+		for _, size := range []int{2, 2 * heldBack} {
+			for _, truncated := range []bool{false, true} {
+				b.fake.answer = func(*duck.Job) (*duck.Answer, error) {
+					doc, err := json.Marshal([]string{`{"id":"` + strings.Repeat("x", size) + `"}`})
+					rows := []json.RawMessage{doc}
+					if path != cluster.PathIncidents {
+						rows = nil
+					}
+					return &duck.Answer{Answer: dialect.Answer{Columns: []dialect.Column{}, Rows: rows, Truncated: truncated}}, err
+				}
+				resp, err := web.Client().Get(web.URL + path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.Body.Close() != nil {
+					t.Fatal(err)
+				}
+				if got := resp.Trailer.Get(cluster.TruncatedTrailer) == "true"; got != truncated {
+					t.Errorf("%s, %d bytes: %v, want %v", path, size, got, truncated)
+				}
+			}
+		}
+		if last := b.fake.jobs[len(b.fake.jobs)-1]; last.Limits.Rows != most || !strings.Contains(last.SQL, fmt.Sprint("LIMIT ", most+1)) {
+			t.Errorf("%s: %d rows of %s", path, last.Limits.Rows, last.SQL)
+		}
 	}
 }
 
