@@ -113,6 +113,31 @@ func TestRepliesFakeNothing(t *testing.T) {
 	}
 }
 
+// TestIncidentsOfTheCluster: incidents of two machines with one ID are not taken for one, a list that is cut
+// off is not taken for all, and flags are checked as for one machine.
+func TestIncidentsOfTheCluster(t *testing.T) {
+	one := `{"id":"inc-1","machine":"%s","victim":{"task":"/web"},"updated":1,"rounds":[]}`
+	answer := ""
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, answer) }))
+	defer s.Close()
+	env := map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}
+	answer = "[" + strings.ReplaceAll(one, "%s", "host-1") + "," + strings.ReplaceAll(one, "%s", "host-2") + "]"
+	if r := quell(t, env, "incidents", "inc-1", "--cluster"); r.Code != app.ExitNegative || !strings.Contains(r.Err, "host-1, host-2") || r.Out != "" {
+		t.Errorf("%+v", r)
+	}
+	for n, want := range map[int]bool{cluster.MostIncidents - 1: false, cluster.MostIncidents: true} {
+		answer = "[" + strings.TrimSuffix(strings.Repeat(strings.ReplaceAll(one, "%s", "host-1")+",", n), ",") + "]"
+		if r := quell(t, env, "incidents", "--cluster", "--victim", "/db"); r.Code != app.ExitOK || strings.Contains(r.Err, "only the newest") != want {
+			t.Errorf("%d incidents: %d %s", n, r.Code, r.Err)
+		}
+	}
+	for _, flag := range []string{"--since=-1h", "--limit=-1"} {
+		if r := quell(t, env, "incidents", "--cluster", flag); r.Code == app.ExitOK {
+			t.Errorf("%s is accepted", flag)
+		}
+	}
+}
+
 // TestTopOfAnotherMachine: the heading, the tasks' order, and what is asked.
 func TestTopOfAnotherMachine(t *testing.T) {
 	env, asked := fakeCluster(t)

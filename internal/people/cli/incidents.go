@@ -82,12 +82,19 @@ func noAgent(err error) error {
 	return err
 }
 
-func (a *commands) findIncidents(ctx context.Context, f incidentFlags) (found api.Incidents, err error) {
+func (f *incidentFlags) check() error {
 	switch {
 	case f.since < 0:
-		return found, fmt.Errorf("--since %v: want a duration above 0", f.since)
+		return fmt.Errorf("--since %v: want a duration above 0", f.since)
 	case f.limit < 0:
-		return found, fmt.Errorf("--limit %d: want a number of incidents, 0 for all", f.limit)
+		return fmt.Errorf("--limit %d: want a number of incidents, 0 for all", f.limit)
+	}
+	return nil
+}
+
+func (a *commands) findIncidents(ctx context.Context, f incidentFlags) (found api.Incidents, err error) {
+	if err := f.check(); err != nil {
+		return found, err
 	}
 	q := logbook.Query{Open: f.open, Victim: f.victim, Limit: f.limit}
 	if f.since > 0 {
