@@ -131,6 +131,15 @@ func (n *Notifier) Incident(r *incident.Record) {
 	n.send(e)
 }
 
+// Forget forgets what was notified, as a restart does: another server gets the incidents from now on, and
+// tells what fires and what ends.
+func (n *Notifier) Forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.pairs)
+	clear(n.active)
+}
+
 func (e *Event) pair() pair { return pair{e.Victim.Job, e.Suspect.Job} }
 
 func (n *Notifier) activeOf(machine string) (all int) {

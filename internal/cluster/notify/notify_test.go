@@ -286,6 +286,26 @@ func TestAnAlertIsRepeated(t *testing.T) {
 	})
 }
 
+// TestAServerThatNoLongerLeadsIsSilent: it hears of no incident any more. It does not say an hour later that
+// one has ended, nor until then that it fires.
+func TestAServerThatNoLongerLeadsIsSilent(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	n := make1(t, func() time.Time { return now }, nil, func(c *config.ServerNotify) { c.Webhook.URL = "http://127.0.0.1:1" })
+	open := of("1", "m1", "web", "encode", detect.Likely, now)
+	n.Incident(open)
+	drain(n.receivers[0])
+	n.Forget()
+	now = now.Add(2 * late)
+	if fires, sent := n.fires(), drain(n.receivers[0]); len(fires) != 0 || sent != "" {
+		t.Errorf("%d fire, sent %q", len(fires), sent)
+	}
+	open.Updated = sample.At(now) // it leads again
+	n.Incident(open)
+	if sent := drain(n.receivers[0]); sent != "firing 1 web<encode 0\n" {
+		t.Errorf("sent %q", sent)
+	}
+}
+
 func TestNothingIsConfigured(t *testing.T) {
 	if n, err := New(Options{Config: config.DefaultServer().Notify}); n != nil || err != nil {
 		t.Errorf("%v, %v", n, err)

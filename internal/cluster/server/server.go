@@ -54,7 +54,8 @@ type Decider interface {
 	RefreshDecisions(ctx context.Context) error
 }
 
-// Watcher is told of incidents that have changed. It does not wait, and keeps no record.
+// Watcher is told of incidents that have changed. It does not wait, and keeps no record. One that has a
+// method Forget is told when another server leads from now on.
 type Watcher interface{ Incident(r *incident.Record) }
 
 // Leaser lets one of several servers at a time do some work, and ends that right by
@@ -239,6 +240,7 @@ func (s *Server) campaign(ctx context.Context) {
 	lead := func(ctx context.Context) {
 		leads.Store(true)
 		defer leads.Store(false)
+		defer s.forget()
 		if err := errors.Join(s.Store.Refresh(), s.startSpecs(ctx)); err != nil {
 			s.Log.Error("read the state of the previous server", "reason", err)
 			return
@@ -255,6 +257,15 @@ func (s *Server) campaign(ctx context.Context) {
 		}
 	}
 	all.Wait()
+}
+
+// forget tells the watchers that another server leads from now on.
+func (s *Server) forget() {
+	for _, w := range s.Watchers {
+		if f, can := w.(interface{ Forget() }); can {
+			f.Forget()
+		}
+	}
 }
 
 // every calls do periodically and logs its errors.

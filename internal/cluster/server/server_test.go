@@ -461,6 +461,36 @@ type watcher struct{ seen []string }
 
 func (w *watcher) Incident(r *incident.Record) { w.seen = append(w.seen, r.Machine+" "+r.ID) }
 
+// Forget implements the method of a Watcher that wants it.
+func (w *watcher) Forget() { w.seen = append(w.seen, "forget") }
+
+// once gives a lease for one term, which has ended already.
+type once struct{ over chan struct{} }
+
+func (o *once) RunWithLease(ctx context.Context, _, _ string, do func(context.Context)) error {
+	term, cancel := context.WithCancel(ctx)
+	cancel()
+	do(term)
+	close(o.over)
+	<-ctx.Done()
+	return nil
+}
+
+// TestWatchersForget: a server that leads no more tells its watchers.
+func TestWatchersForget(t *testing.T) {
+	w, o := &watcher{}, &once{make(chan struct{})}
+	b := newBench(t, func(p *Options) { p.Watchers, p.Holder = []Watcher{w}, o })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); b.campaign(ctx) }()
+	<-o.over
+	cancel()
+	<-ended
+	if len(w.seen) != 1 || w.seen[0] != "forget" {
+		t.Errorf("told of %q", w.seen)
+	}
+}
+
 // Watchers are told of an incident once, however often its message comes.
 func TestWatchersAreToldOfIncidents(t *testing.T) {
 	w := &watcher{}
