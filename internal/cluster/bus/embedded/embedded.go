@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -50,6 +51,10 @@ type Server struct {
 	*server.Server
 	trust   authority.Trust
 	watcher *watcher // nil: refusals are not reported
+	refused func(Refusal)
+	most    int           // connections
+	ended   chan struct{} // closed by Close
+	running sync.WaitGroup
 }
 
 // startWait is how long a server may take to be ready: it reads its buckets first.
@@ -66,7 +71,10 @@ func Start(o Options, t authority.Trust) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start NATS: %w", err)
 	}
-	e := &Server{Server: s, trust: t}
+	e := &Server{Server: s, trust: t, refused: o.Refused, most: opts.MaxConn, ended: make(chan struct{})}
+	if e.refused == nil {
+		e.refused = func(Refusal) {}
+	}
 	if o.Refused != nil {
 		e.watcher = watch(s, t, o.Refused)
 	}
@@ -76,6 +84,7 @@ func Start(o Options, t authority.Trust) (*Server, error) {
 		e.Close()
 		return nil, errors.New("start NATS: it is not ready after a minute; its log says why")
 	}
+	e.running.Go(e.watchConnections)
 	return e, nil
 }
 
@@ -132,6 +141,8 @@ func (s *Server) URL() string { return s.ClientURL() }
 
 // Close stops the server. All that it acknowledged is on disk.
 func (s *Server) Close() {
+	close(s.ended)
+	s.running.Wait()
 	s.Shutdown()
 	s.WaitForShutdown()
 	if s.watcher != nil {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,6 +117,62 @@ func TestRefuses(t *testing.T) {
 	if s, err := embedded.Start(embedded.Options{Dir: t.TempDir()}, authority.Trust{}); err == nil {
 		s.Close()
 		t.Error("it started without trusted keys")
+	}
+}
+
+// TestAttackAllConnections: an agent that opens as many connections as there may be does not keep others
+// out: those that it has too many are closed, and the audit log has its name.
+func TestAttackAllConnections(t *testing.T) {
+	a, trust := keys(t)
+	const most = 100
+	var mu sync.Mutex
+	var refused []embedded.Refusal
+	s, err := embedded.Start(embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Connections: most, Log: slog.New(slog.DiscardHandler),
+		Refused: func(r embedded.Refusal) { mu.Lock(); defer mu.Unlock(); refused = append(refused, r) }}, trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*nats.Conn
+	open := func(machine string, n int) (own []*nats.Conn) {
+		t.Helper()
+		text, err := a.Issue(authority.Agent, machine, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := credential.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := func() (string, error) { return f.Token(credential.Samples) }
+		for range n {
+			nc, err := nats.Connect(s.URL(), nats.UserJWT(token, f.Answer), nats.NoReconnect(), nats.Timeout(time.Minute))
+			if err != nil {
+				t.Fatalf("%s: %v", machine, err)
+			}
+			own, all = append(own, nc), append(all, nc)
+		}
+		return own
+	}
+	good := open("good", 3)
+	open("evil", most/2-3)
+	if n := s.Shed(); n != 0 {
+		t.Errorf("half of the connections are free, and %d were closed", n)
+	}
+	open("evil", most/2)
+	s.Shed() // the server does it too, every few seconds
+	quelltest.Until(t, "there is room", func() bool { return s.NumClients() <= 3+32+32 })
+	open("late", 3)
+	for _, nc := range good {
+		if err := nc.FlushTimeout(time.Minute); err != nil {
+			t.Errorf("one that has few: %v", err)
+		}
+	}
+	for _, nc := range all {
+		nc.Close()
+	}
+	s.Close()
+	if len(refused) == 0 || refused[0].Client != "agent.evil" || refused[0].Operation != "connect" {
+		t.Errorf("%+v", refused)
 	}
 }
 
