@@ -136,8 +136,10 @@ func (r *Record) Find(t *sample.Task) *detect.Suspect {
 	return nil
 }
 
-// End closes an incident that its agent left open. What it found stays.
+// End closes an incident that its agent left open. What it found stays. It is the newest state, also if the
+// clock was set back since.
 func (r *Record) End(now sample.Millis, why string) {
+	now = max(now, r.Updated)
 	r.Closed, r.Updated, r.NotDone = now, now, why
 	for _, x := range r.Rounds {
 		if x.Ended == 0 {

@@ -167,6 +167,10 @@ func TestAnOldLogIsRead(t *testing.T) {
 		r.Rounds[0].Ended != 12000 || r.Rounds[0].Outcome != plan.NotMeasured {
 		t.Errorf("it ended as %+v", r)
 	}
+	r.Updated = 13000 // by a clock that was set back before the agent was started again
+	if r.End(12000, ""); r.Closed != 13000 || r.Updated != 13000 {
+		t.Errorf("its newest state is older than others: %+v", r)
+	}
 }
 
 // A suspect that was named and then capped in vain is no longer counted, but it is still
