@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/command"
@@ -207,10 +208,22 @@ func (rec *recorder) incident(now sample.Millis, record *incident.Record) {
 	rec.sendRecord(now, wire.Record_KIND_INCIDENT, record.ID, record)
 }
 
-// closeLeftOver closes the incidents that an earlier agent left open.
+// unsent is how old a state may be, when an agent is killed, that is in its log and not yet on the disk of
+// what the server gets.
+const unsent = time.Minute
+
+// closeLeftOver closes the incidents that an earlier agent left open. It sends again those that ended just
+// before: for a server they would be open for ever. One that has them already keeps one of the two.
 func (rec *recorder) closeLeftOver(now sample.Millis) error {
-	left, _, err := rec.disk.incidents.List(logbook.Query{Open: true, Charts: true})
+	last, _, err := rec.disk.incidents.List(logbook.Query{Since: rec.disk.incidents.Newest().Add(-unsent), Charts: true})
 	errs := []error{rec.disk.unread, err}
+	for i := range last {
+		if inc := &last[i]; inc.Closed != 0 {
+			rec.sendRecord(now, wire.Record_KIND_INCIDENT, inc.ID, inc)
+		}
+	}
+	left, _, err := rec.disk.incidents.List(logbook.Query{Open: true, Charts: true})
+	errs = append(errs, err)
 	for i := range left {
 		inc := &left[i]
 		inc.End(now, "the agent was restarted")

@@ -100,6 +100,27 @@ func TestServerIsTold(t *testing.T) {
 	})
 }
 
+// TestEndsAreSentAgain: an agent that was killed after it had logged the end of an incident, and before that
+// was on the disk of what the server gets, sends it when it is started again. What ended long before was sent.
+func TestEndsAreSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, now := t.TempDir(), sample.At(time.Now())
+		var lines string
+		for name, ago := range map[string]time.Duration{"long-ago": time.Hour, "just-before": 0} {
+			at := now.Add(-ago - time.Hour)
+			lines += fmt.Sprintf(`{"id":"%[1]s","victim":{"task":"/%[1]s"},"opened":%[2]d,"updated":%[2]d,"closed":%[2]d,"rounds":[]}`+"\n", name, at)
+		}
+		put(t, dir, "incidents.jsonl", lines)
+		r, w := newRig(t, newMachine(t), dir), &way{}
+		r.uplink = w
+		r.start()
+		r.stop()
+		if want := []string{"KIND_INCIDENT true /just-before"}; !slices.Equal(w.records, want) {
+			t.Errorf("sent %q, want %q", w.records, want)
+		}
+	})
+}
+
 func countOf(all []string, prefix string) (n int) {
 	for _, s := range all {
 		if strings.HasPrefix(s, prefix) {

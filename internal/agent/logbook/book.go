@@ -155,6 +155,16 @@ func (b *Book) List(q Query) (list []incident.Record, older int, err error) {
 	return list, older, nil
 }
 
+// Newest is when the newest state was made, 0 without one.
+func (b *Book) Newest() (at sample.Millis) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, e := range b.entries {
+		at = max(at, e.updated)
+	}
+	return at
+}
+
 // AmbiguousError is a part of an ID that several incidents share.
 type AmbiguousError struct {
 	ID  string
