@@ -197,8 +197,28 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 func (s *Store) Retain() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
-	now := sample.At(s.opt.Now())
-	return errors.Join(s.expire(now), s.sweep(now))
+	return errors.Join(s.expire(), s.sweep(sample.At(s.opt.Now())))
+}
+
+// retainedAt is the time from which retention counts. If the clock was set forward by more than ahead since the
+// store was opened, that is believed as far as samples have come since that are as new: else a clock that is wrong
+// for a minute would remove everything. The caller holds mu.
+func (s *Store) retainedAt() sample.Millis {
+	now := s.opt.Now().Round(0)
+	if s.elapsed == nil {
+		return sample.At(now)
+	}
+	steady := s.started.Round(0).Add(s.elapsed())
+	if now.Sub(steady) <= ahead {
+		return sample.At(now)
+	}
+	newest := sample.At(steady)
+	for _, seg := range s.state.Segments {
+		if seg.Table() == Samples {
+			newest = max(newest, seg.To)
+		}
+	}
+	return min(newest, sample.At(now))
 }
 
 // Sweep is the part of Retain that works on disk. It is for a server that only answers
@@ -210,11 +230,12 @@ func (s *Store) Sweep() error {
 }
 
 // expire removes expired segments from the store.
-func (s *Store) expire(now sample.Millis) error {
+func (s *Store) expire() error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	c := &commit{}
 	s.mu.Lock()
+	now := s.retainedAt()
 	for name, seg := range s.state.Segments {
 		if keep := s.opt.Keep[seg.Table()]; keep > 0 && seg.To < now.Add(-keep) {
 			c.Remove = append(c.Remove, name)

@@ -78,13 +78,13 @@ const partBytes = 512
 // audit log.
 func (s *Store) Add(b *Batch) bool {
 	now := sample.At(s.opt.Now())
-	oldest := sample.Millis(0)
-	if keep := s.opt.Keep[Samples]; keep > 0 {
-		oldest = now.Add(-keep)
-	}
 	newest := now.Add(ahead)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	oldest := sample.Millis(0)
+	if keep := s.opt.Keep[Samples]; keep > 0 {
+		oldest = s.retainedAt().Add(-keep)
+	}
 	f := s.next
 	if b.N > 0 {
 		m := s.mark(b.Source)
@@ -173,7 +173,7 @@ func withinRetention[T any](s *Store, to []T, table string, rows []T, times func
 	now := sample.At(s.opt.Now())
 	newest, oldest := int64(now.Add(ahead)), int64(math.MinInt64)
 	if keep := s.opt.Keep[table]; keep > 0 {
-		oldest = int64(now.Add(-keep))
+		oldest = int64(s.retainedAt().Add(-keep))
 	}
 	had := len(to)
 	for i := range rows {
@@ -401,7 +401,7 @@ func (s *Store) commit(c *commit) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.forgetSources(now)
+	s.forgetSources(s.retainedAt())
 	all := s.state.clone()
 	s.mu.Unlock()
 	// The commits hold all of it: a failed checkpoint is repeated 256 commits later.

@@ -167,3 +167,37 @@ func TestImportsAreRemembered(t *testing.T) {
 		s.Close()
 	}
 }
+
+// TestAClockThatIsSetForwardRemovesNothing: the server's clock is wrong by a hundred days for a while. What is
+// stored stays, and what comes is accepted. If the machines' clocks agree with it, it is believed.
+func TestAClockThatIsSetForwardRemovesNothing(t *testing.T) {
+	c := &clock{start}
+	opt := c.options()
+	opt.Keep = map[string]time.Duration{Samples: 24 * time.Hour, AuditLog: 24 * time.Hour}
+	s := open(t, t.TempDir(), opt)
+	passed := time.Hour
+	s.elapsed = func() time.Duration { return passed }
+	add := func(n uint64, at time.Time) {
+		t.Helper()
+		b := tick("m1", "a", n, 1)
+		for i := range b.Samples {
+			b.Samples[i].TS = sample.At(at)
+		}
+		s.Add(b)
+		s.Add(&Batch{Audit: []Audit{{At: at.UnixMilli()}}})
+		flush(t, s)
+		if err := s.Retain(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(1, start)
+	c.now = start.Add(100 * 24 * time.Hour)
+	add(2, start.Add(passed))
+	if st := s.Stats(); st.Expired != 0 || st.Rejected != 0 || st.Segments != 4 {
+		t.Errorf("by a wrong clock: %+v", st)
+	}
+	add(3, c.now)
+	if st := s.Stats(); st.Expired != 4 || st.Segments != 2 {
+		t.Errorf("by a right one: %+v", st)
+	}
+}

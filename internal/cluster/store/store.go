@@ -64,6 +64,9 @@ type Store struct {
 	remote bool   // there is another
 	suffix string // of file names, so that no two servers make the same name
 
+	started time.Time
+	elapsed func() time.Duration // since then, by a clock that is not set; nil: that of opt.Now
+
 	fetching sync.Mutex // one fetch at a time
 
 	mu       sync.Mutex // guards the following fields
@@ -91,8 +94,10 @@ type Store struct {
 // Open opens the store in a folder, which it creates if needed, and removes files of a
 // crash that no commit names.
 func Open(dir string, opt Options) (*Store, error) {
+	var elapsed func() time.Duration
 	if opt.Now == nil {
-		opt.Now = time.Now
+		begun := time.Now()
+		opt.Now, elapsed = time.Now, func() time.Duration { return time.Since(begun) }
 	}
 	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -101,7 +106,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]
