@@ -33,6 +33,9 @@ const (
 	// reissuePause is between two new revisions that were made because a machine has a newer
 	// one than the bucket.
 	reissuePause = time.Minute
+	// mostSent is how often in a second a machine is sent what it lacks: it may say so as often as it likes,
+	// in a message that is hundreds of times smaller.
+	mostSent = 5
 )
 
 // decider is the server's side of the account of commands. It signs decisions with the key in
@@ -48,6 +51,8 @@ type decider struct {
 	current map[string]*document // by machine; "": for all
 	loaded  bool                 // current has what was in the bucket
 	renewed map[string]time.Time // when a revision was made because of a machine's
+	second  time.Time            // when it began
+	sent    map[string]int       // to each machine in that second
 }
 
 // document is what stands for a machine or for all, as stored.
@@ -300,11 +305,17 @@ func (s *decider) update(ctx context.Context, state *wire.State) error {
 		s.mu.Unlock()
 		return nil
 	}
+	if now.Sub(s.second) >= time.Second {
+		s.second, s.sent = now, map[string]int{}
+	}
 	for machine, has := range map[string]uint64{"": state.All, state.Machine: state.Own} {
 		d := s.current[machine]
 		switch {
 		case d != nil && has < d.Revision:
-			send = append(send, d.signed)
+			if s.sent[state.Machine] < 2*mostSent {
+				s.sent[state.Machine]++
+				send = append(send, d.signed)
+			}
 		case (d == nil && has > 0 || d != nil && has > d.Revision) && has <= uint64(now.UnixNano()) && now.Sub(s.renewed[machine]) >= reissuePause:
 			s.renewed[machine] = now
 			again = append(again, machine)

@@ -210,3 +210,30 @@ func TestAttackInventedRuns(t *testing.T) {
 		}
 	}
 }
+
+// TestAttackAskingForDecisions: a machine that says again and again that it has no decisions does not have
+// the server send it all of them each time.
+func TestAttackAskingForDecisions(t *testing.T) {
+	a := newAuthority(t)
+	b := serveDecisions(t, openBus(t, a, serveHere(t, a), 1))
+	b.add(t, "", decision("all", 0, off()))
+	b.add(t, "m1", decision("own", 0, capping("web", time.Hour)))
+	quelltest.Until(t, "the server knows both", func() bool { return len(b.Decisions()) == 2 })
+	const times = 1000
+	before := b.commands.link.nc.Stats().OutMsgs
+	for range times {
+		if err := b.commands.update(t.Context(), &wire.State{Machine: "m1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent := b.commands.link.nc.Stats().OutMsgs - before; sent == 0 || sent >= times {
+		t.Errorf("%d messages were sent for %d", sent, times)
+	}
+	quelltest.Until(t, "later it gets them again", quelltest.Paced(func() bool {
+		before := b.commands.link.nc.Stats().OutMsgs
+		if err := b.commands.update(t.Context(), &wire.State{Machine: "m1"}); err != nil {
+			t.Fatal(err)
+		}
+		return b.commands.link.nc.Stats().OutMsgs > before
+	}))
+}
