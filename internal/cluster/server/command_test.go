@@ -307,6 +307,19 @@ func (b *bench) roll() command.Decision {
 	return d
 }
 
+// TestSeenByAClockThatWasAhead: a machine that was heard of while the server's clock was ahead, and not since,
+// is not expected to answer.
+func TestSeenByAClockThatWasAhead(t *testing.T) {
+	now := start.Add(time.Hour)
+	b := newBench(t, func(p *Options) { p.Now = func() time.Time { return now } })
+	b.states.put(&wire.State{Machine: "gone"}, b.now())
+	now = start
+	b.states.put(&wire.State{Machine: "here"}, b.now())
+	if seen := b.seen(); len(seen) != 1 || !seen["here"] {
+		t.Errorf("%v", seen)
+	}
+}
+
 // TestRollOutOfTwoServers: a server that has lost the lease and does not know it yet does not go on with
 // a roll-out that the next one has stopped.
 func TestRollOutOfTwoServers(t *testing.T) {

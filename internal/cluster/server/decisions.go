@@ -98,13 +98,14 @@ func (s *Server) serveDecisions(ctx context.Context) {
 // seen are the machines that have been heard of lately.
 func (s *Server) seen() map[string]bool {
 	now, seen := s.now(), map[string]bool{}
+	within := func(at sample.Millis) bool { return now.Sub(at).Abs() <= lately } // a clock that was ahead says nothing
 	for source, m := range s.Store.Marks() {
-		if (source.Stream == samplesStream || source.Stream == recordsStream) && now.Sub(m.At) <= lately {
+		if (source.Stream == samplesStream || source.Stream == recordsStream) && within(m.At) {
 			seen[source.Machine] = true
 		}
 	}
 	for machine, m := range s.states.all() {
-		if now.Sub(m.at) <= lately {
+		if within(m.at) {
 			seen[machine] = true
 		}
 	}

@@ -77,7 +77,9 @@ func (m Mark) accepted(n uint64) bool {
 
 // accept records a batch for which taken is false.
 func (m Mark) accept(n uint64, at sample.Millis) Mark {
-	m.At = max(m.At, at)
+	if m.At = max(m.At, at); m.At > at.Add(ahead) { // by a clock that was ahead and was set back since
+		m.At = at
+	}
 	if n < m.High {
 		m.Seen |= 1 << (m.High - n - 1)
 		return m

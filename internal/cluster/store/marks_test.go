@@ -201,3 +201,15 @@ func TestAClockThatIsSetForwardRemovesNothing(t *testing.T) {
 		t.Errorf("by a right one: %+v", st)
 	}
 }
+
+// TestMarksOfAClockThatWasAhead: when a machine was heard of last is known again once it is heard of.
+func TestMarksOfAClockThatWasAhead(t *testing.T) {
+	now := sample.At(start)
+	m := Mark{}.accept(1, now.Add(365*24*time.Hour)).accept(2, now)
+	if m.At != now {
+		t.Errorf("%v, want %v", m.At, now)
+	}
+	if m = m.accept(3, now.Add(-time.Second)); m.At != now { // another server's clock
+		t.Errorf("%v, want %v", m.At, now)
+	}
+}
