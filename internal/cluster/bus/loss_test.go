@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,9 +12,50 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
+	"github.com/quell-dev/quell/internal/cluster/bus/spool"
+	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
+
+// TestManySmallMessages: an agent that was away has thousands of small messages, more than a bundle may have
+// for which the server has room. The server reads each.
+func TestManySmallMessages(t *testing.T) {
+	q, err := newQueue(&UplinkOptions{Dir: t.TempDir()}, wire.RecordSubject("m"), wire.Type_TYPE_RECORD, "records", spool.MinBytes, newLink(credential.Samples))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.spool.Close()
+	const n = 10_000
+	all := make([][]byte, n)
+	for i := range all {
+		all[i] = fmt.Appendf(nil, "message %d", i)
+	}
+	if err := q.spool.Append(all...); err != nil {
+		t.Fatal(err)
+	}
+	got := 0
+	for {
+		messages, next, err := q.read(mostRoom)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(messages) == 0 {
+			break
+		}
+		for m := range wire.Unpack(wire.Pack(messages...)) {
+			if !bytes.Equal(m, all[got]) {
+				t.Fatalf("%d of %d messages came, then %.20q", got, n, m)
+			}
+			got++
+		}
+		q.spool.Release(next)
+	}
+	if got != n {
+		t.Errorf("%d of %d messages came", got, n)
+	}
+}
 
 // TestFullDisk fills the spool's file system. What does not fit is counted and reported,
 // what was there before is sent, and messages after there is room again are sent as

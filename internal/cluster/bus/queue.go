@@ -130,7 +130,7 @@ func (q *queue) send(ctx context.Context) {
 }
 
 // read returns the oldest messages on disk, and the number after theirs: as many as room has
-// bytes for, at least one if there is any.
+// bytes for and a bundle may have, at least one if there is any.
 func (q *queue) read(room int) (messages [][]byte, next uint64, err error) {
 	for size := 0; ; {
 		number, m, err := q.spool.Read(max(next, q.spool.Released()))
@@ -141,7 +141,7 @@ func (q *queue) read(room int) (messages [][]byte, next uint64, err error) {
 			return messages, next, nil
 		}
 		m = wire.Upgrade(m, q.kind)
-		if size += wire.PackedSize(m); len(messages) > 0 && size > room {
+		if size += wire.PackedSize(m); len(messages) == wire.MaxPacked || len(messages) > 0 && size > room {
 			return messages, next, nil
 		}
 		messages, next = append(messages, m), number+1

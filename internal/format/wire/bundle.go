@@ -10,13 +10,17 @@ import (
 // bundled are the first fields of a Bundle, by which a reader knows it: its version and type.
 const bundled = "\x08\x02\xf0\x01\x0c"
 
-// maxBundled is how many messages a bundle may have.
-const maxBundled = 1024
+// MaxPacked is how many messages a sender puts into a bundle, and maxBundled how many a reader takes: senders
+// of earlier versions had no bound but the size.
+const (
+	MaxPacked  = 1024
+	maxBundled = 8 * MaxPacked
+)
 
 // messagesField is Bundle's field of messages.
 const messagesField = 2
 
-// Pack returns a Bundle of messages; a single one stays as it is.
+// Pack returns a Bundle of messages, at most MaxPacked; a single one stays as it is.
 func Pack(messages ...[]byte) []byte {
 	if len(messages) == 1 {
 		return messages[0]

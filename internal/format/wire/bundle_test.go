@@ -50,7 +50,10 @@ func TestBundle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	many := make([][]byte, 1025)
+	many := make([][]byte, 8*wire.MaxPacked+1)
+	if got := unpack(wire.Pack(many[1:]...)); len(got) != len(many)-1 { // of an earlier version
+		t.Errorf("%d of %d messages", len(got), len(many)-1)
+	}
 	for name, bad := range map[string][]byte{"cut": data[:len(data)-1], "no messages": none, "too many": wire.Pack(many...),
 		"another type": protowire.AppendVarint(protowire.AppendTag(bytes.Clone(data[:5]), 2, protowire.VarintType), 1)} {
 		if got := unpack(bad); len(got) != 1 || got[0] != string(bad) {
