@@ -57,6 +57,21 @@ func TestManySmallMessages(t *testing.T) {
 	}
 }
 
+// TestManyRecordsAtOnce: the ends of hundreds of incidents are accepted while the disk is busy.
+func TestManyRecordsAtOnce(t *testing.T) {
+	q, err := newQueue(&UplinkOptions{Dir: t.TempDir()}, wire.RecordSubject("m"), wire.Type_TYPE_RECORD, "records", spool.MinBytes, newLink(credential.Samples))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.spool.Close()
+	for range 500 {
+		q.put([]byte("x"))
+	}
+	if n := q.lost.Load(); n != 0 {
+		t.Errorf("%d were lost", n)
+	}
+}
+
 // TestFullDisk fills the spool's file system. What does not fit is counted and reported,
 // what was there before is sent, and messages after there is room again are sent as
 // usual.

@@ -18,6 +18,10 @@ import (
 // dropped and counted: the agent's loop never waits.
 const maxWaiting = 64
 
+// maxRecords is maxWaiting for records. An agent that was killed ends all incidents that were open at once when
+// it starts again, and one whose end is lost is open on the server for ever.
+const maxRecords = 1024
+
 // queue carries messages for one stream to the server through the disk.
 type queue struct {
 	subject string
@@ -40,8 +44,12 @@ func newQueue(o *UplinkOptions, subject string, kind wire.Type, folder string, m
 	if err != nil {
 		return nil, err
 	}
+	waiting := maxWaiting
+	if kind == wire.Type_TYPE_RECORD {
+		waiting = maxRecords
+	}
 	return &queue{subject: subject, kind: kind, spool: s, link: l, wait: cmp.Or(o.wait, ackWait),
-		incoming: make(chan []byte, maxWaiting), arrived: make(chan struct{}, 1)}, nil
+		incoming: make(chan []byte, waiting), arrived: make(chan struct{}, 1)}, nil
 }
 
 // put accepts a message or drops it. It does not block.
