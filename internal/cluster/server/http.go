@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -110,7 +111,7 @@ func (s *Server) identify(q *request, rt *route) error {
 		q.caller.scope = Viewer
 	}
 	known := q.caller.name != "" && q.caller.scope != Public
-	q.caller.key = q.caller.from
+	q.caller.key = network(q.caller.from)
 	if known {
 		q.caller.key = "token " + q.caller.name
 	}
@@ -133,6 +134,15 @@ func (s *Server) identify(q *request, rt *route) error {
 	}
 	s.refuse(q, rt, why)
 	return &httpError{http.StatusUnauthorized, why, "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"}
+}
+
+// network is what counts as one caller without a token: an address, of IPv6 its /64, of which a client has all.
+func network(from string) string {
+	at, err := netip.ParseAddr(from)
+	if err != nil || at.Unmap().Is4() {
+		return from
+	}
+	return netip.PrefixFrom(at.WithZone(""), 64).Masked().String()
 }
 
 // fromAPage refuses a request that a browser sends for a page of another site. A body must be

@@ -128,3 +128,13 @@ func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 		t.Errorf("%d entries, want %d with %q", len(all), maxKinds+3, want)
 	}
 }
+
+// TestAddressesOfOneClient: a client of IPv6 has 2⁶⁴ addresses. They are one caller.
+func TestAddressesOfOneClient(t *testing.T) {
+	for from, want := range map[string]string{"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "::ffff:192.0.2.1", "2001:db8::1": "2001:db8::/64", "2001:db8::ffff:1": "2001:db8::/64",
+		"2001:db8:0:1::1": "2001:db8:0:1::/64", "fe80::1%eth0": "fe80::/64", "": ""} {
+		if got := network(from); got != want {
+			t.Errorf("%s: %s, want %s", from, got, want)
+		}
+	}
+}
