@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -218,10 +219,41 @@ func (u *Uplink) sendState() error {
 	revisions := u.gate.revisions()
 	s.Machine, s.All, s.Own = u.machine, revisions[0], revisions[1]
 	data, err := wire.Marshal(s)
+	if err == nil && len(data) > mostState {
+		s.Outcomes = shortened(s.Outcomes)
+		data, err = wire.Marshal(s)
+	}
 	if err != nil {
 		return err
 	}
 	return u.commands.nc.Publish(wire.StateSubject(u.machine), data)
+}
+
+// mostState is the size of a state, bytes, above which its texts are shortened: NATS takes none of 1 MB, and
+// several decisions about a thousand tasks each, all of which are refused, are more. A machine of which the
+// server hears nothing looks as if it were away.
+const mostState = 256 << 10
+
+// shortened returns outcomes with the beginnings of their texts, and of the first refusals.
+func shortened(all []*wire.Reply) (short []*wire.Reply) {
+	const texts, bytes = 5, 160
+	begin := func(text string) string {
+		if len(text) <= bytes {
+			return text
+		}
+		return strings.ToValidUTF8(text[:bytes], "") + " …"
+	}
+	for _, r := range all {
+		c := &wire.Reply{Id: r.Id, Ok: r.Ok, None: r.None, Message: begin(r.Message), Cap: r.Cap, Tasks: r.Tasks}
+		for _, why := range r.Refused[:min(len(r.Refused), texts)] {
+			c.Refused = append(c.Refused, begin(why))
+		}
+		if more := len(r.Refused) - texts; more > 0 {
+			c.Refused = append(c.Refused, fmt.Sprintf("%d more", more))
+		}
+		short = append(short, c)
+	}
+	return short
 }
 
 // decided takes a message of the server's decisions. A message that no server of this agent's

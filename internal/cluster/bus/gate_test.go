@@ -2,12 +2,16 @@ package bus
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/credential"
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/format/wire"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // FuzzGate: no bytes of the bus are taken for decisions, and of bytes that a server has signed only
@@ -62,4 +66,27 @@ func FuzzGate(f *testing.F) {
 		}
 		(&document{Decisions: &wire.Decisions{List: again.list()}}).decisions(now)
 	})
+}
+
+// TestALongState: a machine on which decisions about thousands of tasks were refused is heard of.
+func TestALongState(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := serveDecisions(t, openBus(t, a, url, 1))
+	m := obey(t, follower(t, a, url, "m"))
+	quelltest.Until(t, "it has what stands", func() bool { s := b.state("m"); return s != nil && s.All > 0 })
+	long := &wire.State{Agent: "long"}
+	for i := range 2 * command.MaxDecisions {
+		r := &wire.Reply{Id: fmt.Sprint(i), Message: strings.Repeat("é", 300)}
+		for range 1000 {
+			r.Refused = append(r.Refused, strings.Repeat("x", 200))
+		}
+		long.Outcomes = append(long.Outcomes, r)
+	}
+	m.Report(long)
+	quelltest.Until(t, "the server hears of it", func() bool { s := b.state("m"); return s != nil && s.Agent == "long" })
+	s := b.state("m")
+	if r := s.Outcomes[7]; len(s.Outcomes) != len(long.Outcomes) || r.Id != "7" || len(r.Refused) != 6 || r.Refused[5] != "995 more" || !strings.HasSuffix(r.Message, "é …") {
+		t.Errorf("%d outcomes, one is %v", len(s.Outcomes), r)
+	}
 }
