@@ -368,6 +368,21 @@ func TestRollOutAfterARestart(t *testing.T) {
 	}
 }
 
+// TestRollOutWithoutMachinesOfBefore: a machine that was gone when a step began does not hold it up, for as long
+// as the server runs.
+func TestRollOutWithoutMachinesOfBefore(t *testing.T) {
+	now := start.Add(-time.Hour)
+	b := newBench(t, func(p *Options) { p.Now = func() time.Time { return now } })
+	b.fake.say(&wire.State{Machine: "gone", Mode: "on", All: 6})
+	now = start
+	b.roll()
+	b.fake.say(&wire.State{Machine: "here", Mode: "on", All: 7})
+	now = now.Add(2 * time.Minute)
+	if err := b.rollOut(t.Context()); err != nil || b.fake.standing[""][0].Rollout != nil {
+		t.Errorf("%v, %+v", err, b.fake.standing[""][0].Rollout)
+	}
+}
+
 // A machine has one row, however often its agent has restarted.
 func TestMachines(t *testing.T) {
 	b := newBench(t, nil)

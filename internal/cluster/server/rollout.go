@@ -84,12 +84,14 @@ func (s *Server) step(ctx context.Context, standing *command.Standing, d command
 // of when it began or later, also before this server was started.
 func (s *Server) arrived(standing *command.Standing, d *command.Decision) bool {
 	now, all, have := s.now(), 0, 0
-	states, machines := s.states.all(), map[string]bool{}
-	for machine := range states {
-		machines[machine] = true
+	states, machines, from := s.states.all(), map[string]bool{}, d.Rollout.Since.Add(-lately)
+	for machine, state := range states {
+		if state.at >= from {
+			machines[machine] = true
+		}
 	}
 	for source, m := range s.Store.Marks() {
-		if (source.Stream == samplesStream || source.Stream == recordsStream) && m.At >= d.Rollout.Since.Add(-lately) {
+		if (source.Stream == samplesStream || source.Stream == recordsStream) && m.At >= from {
 			machines[source.Machine] = true
 		}
 	}
