@@ -138,6 +138,18 @@ func TestIncidentsOfTheCluster(t *testing.T) {
 	}
 }
 
+// TestIncidentOfAnotherMachine: the incident with an ID, not a newer one whose ID contains it.
+func TestIncidentOfAnotherMachine(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, `[{"id":"inc-12","machine":"m","rounds":[]},{"id":"inc-1","machine":"m","rounds":[]}]`)
+	}))
+	defer s.Close()
+	d := &distant{Client: &cluster.Client{URL: s.URL}, machine: "m"}
+	if inc, err := d.Incident(t.Context(), "inc-1"); err != nil || inc.ID != "inc-1" {
+		t.Errorf("%s, %v", inc.ID, err)
+	}
+}
+
 // TestTopOfAnotherMachine: the heading, the tasks' order, and what is asked.
 func TestTopOfAnotherMachine(t *testing.T) {
 	env, asked := fakeCluster(t)

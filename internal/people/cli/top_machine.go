@@ -143,7 +143,8 @@ func (d *distant) Incident(ctx context.Context, id string) (incident.Record, err
 	if err != nil {
 		return incident.Record{}, err
 	}
-	return all[0], nil
+	// The server returns all whose IDs contain it: that of the 12th of an instant contains that of the 1st.
+	return all[max(0, slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id }))], nil
 }
 
 // Command implements top.Agent: the server passes it to the machine.
