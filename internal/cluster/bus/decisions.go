@@ -75,6 +75,14 @@ func (d *document) decisions(now time.Time) (all []command.Decision) {
 	return all
 }
 
+// empty reports whether nothing stands, also of what only a newer server can read.
+func (d *document) empty(now time.Time) bool {
+	return !slices.ContainsFunc(d.List, func(m *wire.Command) bool {
+		c, _ := wire.DecodeDecision(m) // its end is known in any case
+		return c.Stands(sample.At(now))
+	})
+}
+
 // sign encodes decisions with the signature of a server's credentials.
 func sign(credentials string, d *wire.Decisions) ([]byte, error) {
 	if credentials == "" {
@@ -347,7 +355,7 @@ func (s *decider) refresh(ctx context.Context, now time.Time) error {
 	var errs []error
 	var due []*document
 	for _, d := range all {
-		if d.Machine == "" || len(d.decisions(now)) > 0 {
+		if d.Machine == "" || !d.empty(now) {
 			errs = append(errs, s.restore(ctx, d))
 		}
 		if now.UnixMilli()-d.Signed >= signAgain.Milliseconds() || ahead(d) {
@@ -355,7 +363,7 @@ func (s *decider) refresh(ctx context.Context, now time.Time) error {
 		}
 	}
 	for _, d := range due {
-		if d.Machine != "" && len(d.decisions(now)) == 0 && !ahead(d) {
+		if d.Machine != "" && d.empty(now) && !ahead(d) {
 			if now.UnixMilli() > d.Fresh {
 				errs = append(errs, s.remove(ctx, d))
 			}

@@ -505,6 +505,11 @@ func TestDecisionsOfANewerServer(t *testing.T) {
 	if slices.Sort(ids); !slices.Equal(ids, []string{"cap", "mode", "new"}) {
 		t.Errorf("%q stand", ids)
 	}
+	// If only these stand, the document is signed again too, and not removed.
+	only := &document{Decisions: &wire.Decisions{List: []*wire.Command{{Id: "new"}}}}
+	if only.empty(time.Now()) || len(only.decisions(time.Now())) != 0 {
+		t.Errorf("%+v is empty", only)
+	}
 }
 
 // TestBucketThatWasSetBack: a bucket that goes back to an old copy while a server runs gets again what
