@@ -241,14 +241,15 @@ func (a *answer) finish(truncated bool, err error) error {
 	a.mu.Unlock()
 	if a.sending {
 		a.sent.Wait()
-	} else {
+	}
+	if truncated && a.form.flag { // of an answer without a beginning before that: net/http else sends it without trailers
+		a.w.Header().Set(http.TrailerPrefix+cluster.TruncatedTrailer, "true")
+	}
+	if !a.sending {
 		a.send()
 	}
 	for _, p := range a.queue {
 		a.memory.give(a.caller, p.held)
-	}
-	if truncated && a.form.flag {
-		a.w.Header().Set(http.TrailerPrefix+cluster.TruncatedTrailer, "true")
 	}
 	return a.err
 }
