@@ -177,7 +177,8 @@ func (h *handler) tasks(r *http.Request) ([]cluster.Task, error) {
 		if !fits(r, "job", string(v.Job)) || !fits(r, "machine", st.Machine) {
 			continue
 		}
-		t := cluster.Task{Machine: st.Machine, Task: v.Name.Text(), Job: v.Job, Class: v.Class.String(), CPU: v.CPU, Capped: v.Capped, At: st.Now}
+		t := cluster.Task{Machine: st.Machine, Task: v.Name.Text(), Job: v.Job, Class: v.Class.String(), CPU: v.CPU, Capped: v.Capped, At: st.Now,
+			Costs: []cluster.TaskCost{}} // a list also before the task's first window: the pages go through it
 		for _, c := range v.Costs {
 			cost := cluster.TaskCost{Signal: c.Signal, Cost: c.Cost, Mean: incident.Value(math.NaN()), Limit: c.Limit}
 			if c.Spec.State == spec.Ready || c.Spec.Provisional {

@@ -42,7 +42,8 @@ func (f *fake) Tasks(context.Context) ([]api.TaskView, error) {
 	key := spec.Key{Job: "web", Signal: "runq"}
 	return []api.TaskView{{Task: sample.Task{Name: "/web/\xff", Job: "web", Class: sample.LatencySensitive}, CPU: 0.5, Capped: true,
 		Costs: []api.SignalView{{Signal: "runq", Cost: 3, Limit: 2, Spec: spec.Spec{Key: key, State: spec.Ready, Mean: 1}}}},
-		{Task: sample.Task{Name: "/db", Job: "db"}, Costs: []api.SignalView{{Signal: "runq", Cost: 1, Limit: incident.Value(nan()), Spec: spec.Spec{Key: spec.Key{Job: "db"}}}}}}, f.err
+		{Task: sample.Task{Name: "/db", Job: "db"}, Costs: []api.SignalView{{Signal: "runq", Cost: 1, Limit: incident.Value(nan()), Spec: spec.Spec{Key: spec.Key{Job: "db"}}}}},
+		{Task: sample.Task{Name: "/new", Job: "new"}}}, f.err // before its first window
 }
 
 func nan() float64 { z := 0.0; return z / z }
@@ -106,6 +107,7 @@ func TestAnswers(t *testing.T) {
 		{"/v1/caller", `{"name":"local","scope":"operator","version":"1","now":86400000,"machine":"m1"}`},
 		{"/v1/tasks?job=web", `[{"machine":"m1","task":"\"/web/\\xff\"","job":"web","class":"latency-sensitive","cpu":0.5,"capped":true,"at":86400000,"costs":[{"signal":"runq","cost":3,"mean":1,"limit":2}]}]`},
 		{"/v1/tasks?job=db", `[{"machine":"m1","task":"/db","job":"db","class":"best-effort","cpu":0,"at":86400000,"costs":[{"signal":"runq","cost":1,"mean":null,"limit":null}]}]`},
+		{"/v1/tasks?job=new", `[{"machine":"m1","task":"/new","job":"new","class":"best-effort","cpu":0,"at":86400000,"costs":[]}]`},
 		{"/v1/tasks?machine=other", "[]"},
 		{"/v1/machines", `[{"machine":"m1","last_seen":86400000,"boot":"","batch":0,"record":0,"lives":1}]`},
 		{"/v1/incidents?id=i9", "[]"},
