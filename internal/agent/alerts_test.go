@@ -271,6 +271,64 @@ func TestAnAntagonistFiresAnAlert(t *testing.T) {
 	}
 }
 
+// Credentials that are renewed in time fire no alert, however short their life is: a server's own are
+// valid for a week and replaced every day, an agent's when a quarter of their life is left. What is not
+// renewed fires before it ends.
+func TestRenewedCredentialsFireNoAlert(t *testing.T) {
+	quelltest.Need(t, "promtool")
+	// The series of two weeks by the hour, of credentials with a life and the time left at their renewal, h.
+	const hours = 14 * 24
+	ends := func(life, renew int) string {
+		var all []string
+		for h, end := 0, life; h <= hours; h++ {
+			if end-h <= renew {
+				end = h + life
+			}
+			all = append(all, fmt.Sprint(end*3600))
+		}
+		return strings.Join(all, " ")
+	}
+	never := func(life int) string { return ends(life, -hours) }
+	const server, agent = `quell_server_credentials_expire_timestamp_seconds{instance="s",job="quell-server"}`, `quell_credentials_expire_timestamp_seconds{instance="m",job="quell-agent"}`
+	degraded := func(n int) promSeries {
+		return promSeries{`quell_degraded{instance="m",job="quell-agent"}`, fmt.Sprintf("%d+0x%d", n, hours)}
+	}
+	for _, x := range []struct {
+		name   string
+		series []promSeries
+		quiet  bool
+	}{
+		{"a server's own", []promSeries{{server, ends(168, 144)}}, true},
+		{"a server that renews nothing", []promSeries{{server, never(168)}}, false},
+		{"an agent's, of a week", []promSeries{{agent, ends(168, 42)}, degraded(0)}, true},
+		{"an agent that cannot renew them", []promSeries{{agent, never(168)}, degraded(1)}, false},
+		{"a certificate", []promSeries{{`quell_expiry_timestamp_seconds{instance="m",job="quell-agent",what="/ca.crt"}`, never(15 * 24)}}, false},
+	} {
+		text, err := yaml.Marshal(map[string]any{"rule_files": []string{absolute(t, rulesFile)}, "evaluation_interval": "1h",
+			"tests": []any{map[string]any{"interval": "1h", "input_series": x.series, "alert_rule_test": []promAlert{{At: fmt.Sprintf("%dh", 5*24), Alert: "QuellExpires"}, {At: fmt.Sprintf("%dh", 12*24), Alert: "QuellExpires"}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "test.yaml")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput()
+		if quiet := err == nil; quiet != x.quiet || !quiet && !strings.Contains(string(out), "QuellExpires") {
+			t.Errorf("%s: quiet is %t, want %t: %s", x.name, quiet, x.quiet, out)
+		}
+	}
+}
+
+func absolute(t *testing.T, file string) string {
+	t.Helper()
+	path, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // Every alert has a severity and a page that says what to do, and every metric that a rule
 // reads exists.
 func TestRulesAreDocumented(t *testing.T) {
