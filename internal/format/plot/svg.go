@@ -121,13 +121,22 @@ func (s *span) over(values ...float64) {
 
 func empty() span { return span{low: math.Inf(1), high: math.Inf(-1)} }
 
+const (
+	// furthest is where an axis ends at most: the length of one from end to end of all numbers is none.
+	furthest = 1e300
+	// sameValue is the part of values within which they are one, with rounding: marks between them would be
+	// so close that a step from one leads to no other number.
+	sameValue = 1e-9
+)
+
 // ticks rounds an axis to marks at multiples of 1, 2 or 5 times a power of ten, about n
 // of them, and returns the marks.
 func (s *span) ticks(n int) []float64 {
 	if !(s.high >= s.low) || math.IsInf(s.low, 0) {
 		s.low, s.high = 0, 1
 	}
-	if s.high == s.low {
+	s.low, s.high = min(max(s.low, -furthest), furthest), min(max(s.high, -furthest), furthest)
+	if s.high-s.low <= max(sameValue*max(math.Abs(s.low), math.Abs(s.high)), 1e-300) {
 		s.low, s.high = s.low-math.Abs(s.low)/2-1e-9, s.high+math.Abs(s.high)/2+1e-9
 	}
 	raw := (s.high - s.low) / float64(n)
