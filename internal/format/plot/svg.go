@@ -162,7 +162,8 @@ func tick(v, step float64) string {
 		return "0"
 	}
 	if math.Abs(v) >= 1e5 || step < 1e-4 {
-		return strconv.FormatFloat(v, 'g', 3, 64)
+		digits := max(3, int(math.Ceil(math.Log10(math.Abs(v)/step)-1e-9))+1) // that distinguish it from the next mark
+		return strconv.FormatFloat(v, 'g', digits, 64)
 	}
 	return strconv.FormatFloat(v, 'f', max(0, int(math.Ceil(-math.Log10(step)-1e-9))), 64)
 }

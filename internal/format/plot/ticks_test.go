@@ -35,3 +35,22 @@ func TestTicksOfAnyValues(t *testing.T) {
 		}
 	}
 }
+
+// Marks that differ have labels that do, also far from 0.
+func TestLabelsOfMarksDiffer(t *testing.T) {
+	for _, x := range [][2]float64{{0, 1}, {0, 5e5}, {1e5, 100_100}, {1_795_617_000, 1_795_620_600}, {0.5, 0.50004}, {-2e6, -1_999_990}} {
+		s := empty()
+		s.over(x[0], x[1])
+		at, seen := s.ticks(5), map[string]bool{}
+		for _, v := range at {
+			if label := tick(v, at[1]-at[0]); seen[label] {
+				t.Errorf("%g: %q twice, at %g", x, label, at)
+			} else {
+				seen[label] = true
+			}
+		}
+	}
+	if got := tick(1.2e6, 2e5); got != "1.2e+06" {
+		t.Errorf("a short one is %q", got)
+	}
+}
