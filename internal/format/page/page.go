@@ -2,6 +2,9 @@
 // runs no script and loads nothing, and as Markdown. Both show the same texts and tables;
 // Markdown has plots only as files next to it, so each plot should have its content in a
 // table.
+//
+// Texts may come from tasks: marks that reverse the direction of writing, and what else is not
+// graphic, are shown escaped.
 package page
 
 import (
@@ -15,6 +18,7 @@ import (
 	text "text/template"
 
 	"github.com/quell-dev/quell/internal/format/plot"
+	"github.com/quell-dev/quell/internal/format/printable"
 )
 
 // Page is a page before it is rendered.
@@ -98,6 +102,7 @@ func (p *Page) HTML(w io.Writer) error {
 		// The texts in the plots are already escaped.
 		"drawn":  func(svg string) template.HTML { return template.HTML(svg) },
 		"swatch": plot.Swatch,
+		"shown":  printable.Lines,
 		"look":   cellAttributes,
 	}).Parse(htmlText)
 	if err == nil {
@@ -125,9 +130,9 @@ func (p *Page) MarkdownWith(w io.Writer, file func(svg []byte) (path string, err
 		if err != nil {
 			return "", err
 		}
-		return "\n![" + markdown.Replace(one.Title) + "](" + path + ")\n", nil
+		return "\n![" + escaped(one.Title) + "](" + path + ")\n", nil
 	}
-	t, err := text.New("page").Funcs(text.FuncMap{"image": image, "escape": markdown.Replace, "columns": columns, "cell": markdownCell}).Parse(markdownText)
+	t, err := text.New("page").Funcs(text.FuncMap{"image": image, "escape": escaped, "columns": columns, "cell": markdownCell}).Parse(markdownText)
 	if err == nil {
 		err = p.render(w, t)
 	}
@@ -166,6 +171,8 @@ func cellAttributes(c Cell) template.HTMLAttr {
 // markdown escapes a text for Markdown, also within a table.
 var markdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "*", "\\*", "_", "\\_", "`", "\\`", "<", "&lt;", "[", "\\[", "]", "\\]", "#", "\\#", "\n", " ")
 
+func escaped(text string) string { return markdown.Replace(printable.Lines(text)) }
+
 // columns are the heads of a table; those of facts are empty.
 func columns(t Table) []string {
 	if len(t.Head) == 0 {
@@ -177,11 +184,11 @@ func columns(t Table) []string {
 func markdownCell(c Cell) string {
 	switch c.Style {
 	case "bold":
-		return "**" + markdown.Replace(c.Text) + "**"
+		return "**" + escaped(c.Text) + "**"
 	case "sans": // Markdown has one typeface only
 		return "`" + c.Text + "`"
 	case "italic":
-		return "*" + markdown.Replace(c.Text) + "*"
+		return "*" + escaped(c.Text) + "*"
 	}
-	return markdown.Replace(c.Text)
+	return escaped(c.Text)
 }

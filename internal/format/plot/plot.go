@@ -58,9 +58,9 @@ func (p Plot) File() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" role="img"><style>%s</style><rect width="100%%" height="100%%" fill="var(--paper)"/>`,
 		coordinate(width), coordinate(total), html.EscapeString(Style))
-	fmt.Fprintf(&b, `<text x="0" y="11" font-weight="600">%s</text><g transform="translate(0 %s)">%s</g>`, html.EscapeString(p.Title), coordinate(top), inner(p.SVG))
+	fmt.Fprintf(&b, `<text x="0" y="11" font-weight="600">%s</text><g transform="translate(0 %s)">%s</g>`, safe(p.Title), coordinate(top), inner(p.SVG))
 	for k, key := range p.Legend {
-		fmt.Fprintf(&b, `<g transform="translate(4 %s)">%s<text x="32" y="9">%s</text></g>`, coordinate(top+height+float64(legendRow*k)), inner(string(Swatch(key))), html.EscapeString(key.Text))
+		fmt.Fprintf(&b, `<g transform="translate(4 %s)">%s<text x="32" y="9">%s</text></g>`, coordinate(top+height+float64(legendRow*k)), inner(string(Swatch(key))), safe(key.Text))
 	}
 	b.WriteString("</svg>\n")
 	return []byte(b.String())

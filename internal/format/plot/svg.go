@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/quell-dev/quell/internal/format/printable"
 )
 
 // A plot is 400 units wide. At the width of a phone its text keeps its size, and a wide
@@ -39,14 +41,17 @@ func (d *drawing) text(anchor string, x, y float64, s string) {
 	if s == "" {
 		return // an axis without a name
 	}
-	fmt.Fprintf(d, `<text class="%s" x="%s" y="%s">%s</text>`, anchor, coordinate(x), coordinate(y), html.EscapeString(s))
+	fmt.Fprintf(d, `<text class="%s" x="%s" y="%s">%s</text>`, anchor, coordinate(x), coordinate(y), safe(s))
 }
+
+// safe is a text, which may come from a task, as text of SVG: a file of XML has no control characters.
+func safe(text string) string { return html.EscapeString(printable.Text(text)) }
 
 // finish wraps the drawing in an svg element. Its title and description are for a reader
 // that cannot see it.
 func (d *drawing) finish(height float64, title, about string) string {
 	return fmt.Sprintf(`<svg viewBox="0 0 %s %s" role="img" aria-label="%s"><title>%s</title><desc>%s</desc>%s</svg>`,
-		coordinate(plotWidth), coordinate(height), html.EscapeString(title), html.EscapeString(title), html.EscapeString(about), d.String())
+		coordinate(plotWidth), coordinate(height), safe(title), safe(title), safe(about), d.String())
 }
 
 // Finite reports whether all values are finite, so that they can be drawn.
