@@ -75,12 +75,17 @@ function leave() {
 /** load reads the page's data and shows it: at once, and then again and again. */
 async function load(wait) {
   const own = current;
-  clearTimeout(own.timer);
   if (!own.page) return;
   if (wait > 0) {
+    const due = Date.now() + wait;
+    if (own.timer && own.due <= due) return; // events that do not cease must not put it off
+    clearTimeout(own.timer);
+    own.due = due;
     own.timer = setTimeout(() => load(0), wait);
     return;
   }
+  clearTimeout(own.timer);
+  own.timer = undefined;
   if (own.loading) {
     own.again = true;
     return;

@@ -1,0 +1,73 @@
+//go:build browser
+
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/agent/logbook"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/people/dashboard/local"
+)
+
+// busyAgent is an agent whose incident changes whenever it is asked for.
+type busyAgent struct {
+	oneAgent
+	mu     sync.Mutex
+	events int // changes of the incident
+	lists  int // of tasks
+}
+
+func (a *busyAgent) Incidents(context.Context, logbook.Query) (api.Incidents, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events++
+	inc := a.inc
+	inc.Updated = inc.Updated.Add(time.Duration(a.events) * time.Millisecond)
+	return api.Incidents{Incidents: []incident.Record{inc}}, nil
+}
+
+// Tasks has one more after the first look.
+func (a *busyAgent) Tasks(ctx context.Context) ([]api.TaskView, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lists++
+	all, err := a.oneAgent.Tasks(ctx)
+	if a.lists > 1 {
+		all = append(all, api.TaskView{Task: sample.Task{Name: "/late/comer", Job: "comer"}})
+	}
+	return all, err
+}
+
+// pagesOf serves the pages of an agent; before answers a request if it wants to.
+func pagesOf(t *testing.T, a local.Agent, before func(http.ResponseWriter, *http.Request) bool) string {
+	t.Helper()
+	files, err := of(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := local.New(local.Options{Agent: a, Pages: files, Token: "T", Poll: 500 * time.Millisecond})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if before == nil || !before(w, r) {
+			h.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// A page is read again while events come without a pause: what they do not tell of is shown.
+func TestEventsPutOffNothingInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &busyAgent{oneAgent: oneAgent{inc: open()}}, nil), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText.includes('held up')")
+	b.until("the new task is shown", `document.querySelector('[role=region][aria-label="Tasks"]').innerText.includes('comer')`)
+	b.quiet()
+}
