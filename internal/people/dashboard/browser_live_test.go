@@ -71,3 +71,23 @@ func TestEventsPutOffNothingInABrowser(t *testing.T) {
 	b.until("the new task is shown", `document.querySelector('[role=region][aria-label="Tasks"]').innerText.includes('comer')`)
 	b.quiet()
 }
+
+// A page that was opened while the agent did not answer knows, once it does, that there is no SQL and
+// which commands may be sent.
+func TestLateAnswersInABrowser(t *testing.T) {
+	var mu sync.Mutex
+	refusals := 0
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.URL.Path != "/v1/caller" || refusals > 0 {
+			return false
+		}
+		refusals++
+		http.Error(w, `{"error": "it starts"}`, http.StatusBadGateway)
+		return true
+	}), "T")
+	b.until("it is known who asks", "document.querySelector('#who').innerText === 'local · operator'")
+	b.visit("#/machine/node-02", "Tasks that share it")
+	b.quiet("502")
+}

@@ -93,6 +93,7 @@ async function load(wait) {
   own.loading = true;
   own.loaded = Date.now();
   try {
+    if (!caller) await identify(); // the server did not answer when the page was opened
     await own.page.load(own.abort.signal);
     if (own !== current) return;
     fetched = Date.now();
