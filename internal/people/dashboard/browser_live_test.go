@@ -4,6 +4,7 @@ package dashboard
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -90,4 +91,23 @@ func TestLateAnswersInABrowser(t *testing.T) {
 	b.until("it is known who asks", "document.querySelector('#who').innerText === 'local · operator'")
 	b.visit("#/machine/node-02", "Tasks that share it")
 	b.quiet("502")
+}
+
+// Of a command to a machine that does not answer nobody is told that it is done.
+func TestASilentMachineInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/commands" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"replies": [], "silent": ["node-02"], "decision": "d1"}`) // as quell-server
+		return true
+	}), "T")
+	b.visit("#/incident/"+open().ID, "Cost of web")
+	eval[bool](b, `(document.querySelector('[data-key=cap]').click(), document.querySelector('#why').value = 'w', document.querySelector('dialog form').requestSubmit(), true)`)
+	b.until("it is said", "document.querySelector('dialog .result')?.innerText.includes('node-02: no answer')")
+	if class := eval[string](b, "document.querySelector('dialog .result').className"); class != "result bad" {
+		t.Errorf("the result is of class %q", class)
+	}
+	b.quiet()
 }

@@ -32,9 +32,10 @@ export function act({kind, inc, task, context}) {
     result.textContent = 'Sending …';
     try {
       const answer = await api.post('/v1/commands', body);
-      const reply = answer.replies[0] || {message: ''};
+      const silent = {message: 'no answer: nothing is done yet; it holds there from when the machine comes back'};
+      const reply = answer.replies[0] || silent;
       const refused = reply.refused?.length ? ` Refused: ${reply.refused.join('; ')}` : '';
-      result.classList.add(refused ? 'bad' : 'good');
+      result.classList.add(refused || reply === silent ? 'bad' : 'good');
       result.textContent = `${visible(inc.machine)}: ${visible(reply.message || 'done')}.${visible(refused)}`;
       cancel.textContent = 'Close';
       send.hidden = true;
