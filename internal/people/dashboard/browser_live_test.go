@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,6 +109,19 @@ func TestASilentMachineInABrowser(t *testing.T) {
 	b.until("it is said", "document.querySelector('dialog .result')?.innerText.includes('node-02: no answer')")
 	if class := eval[string](b, "document.querySelector('dialog .result').className"); class != "result bad" {
 		t.Errorf("the result is of class %q", class)
+	}
+	b.quiet()
+}
+
+// What is entered for a canned query is a literal, whatever it consists of.
+func TestParametersInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/sql?canned=worst-antagonists", "worst antagonists of a job")
+	eval[bool](b, `(i => { i.value = "a$'b$&c$$d"; i.dispatchEvent(new Event('input')); return true; })(document.querySelector('main input[name=job]'))`)
+	sql := eval[string](b, "document.querySelector('#sql').value")
+	if n := strings.Count(sql, "victim_job = 'a$''b$&c$$d'"); n != 2 || strings.Contains(sql, "$job") {
+		t.Errorf("the query is %s", sql)
 	}
 	b.quiet()
 }

@@ -32,7 +32,8 @@ export function page(_, query, context) {
     if (c) {
       text.value = c.sql;
       const boxes = (c.params || []).map(p => [p, h('input', {name: p, autocomplete: 'off', oninput: () => {
-        text.value = boxes.reduce((sql, [key, box]) => sql.replaceAll('$' + key, api.quote(box.value)), c.sql);
+        const values = new Map(boxes.map(([key, box]) => [key, api.quote(box.value)]));
+        text.value = c.sql.replace(/\$(\w+)/g, (name, key) => values.get(key) ?? name); // a text as replacement has patterns of its own
       }})]);
       swap(params, h('p.note', null, visible(c.help)), boxes.map(([p, box]) => field(p, box)));
     } else if (examples[name]) text.value = examples[name];
