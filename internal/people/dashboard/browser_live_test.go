@@ -125,3 +125,21 @@ func TestParametersInABrowser(t *testing.T) {
 	}
 	b.quiet()
 }
+
+// A list of the incidents of one job does not show those of others that begin meanwhile.
+func TestEventsOfOthersInABrowser(t *testing.T) {
+	w := invent(t, 4, 12, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/incidents?since=168h&job=checkout", "checkout")
+	b.until("it is live", "document.querySelector('#live').innerText === 'live'")
+	for i, job := range []string{"postgres", "checkout"} {
+		inc := open()
+		inc.ID, inc.Machine, inc.Victim = "inc-new-"+job, machineName(i), task(job, i, 1)
+		w.record(&inc)
+	}
+	b.until("its own is shown", "document.querySelector('main').innerHTML.includes('inc-new-checkout')")
+	if eval[bool](b, "document.querySelector('main').innerHTML.includes('inc-new-postgres')") {
+		t.Error("another job's is shown too")
+	}
+	b.quiet()
+}

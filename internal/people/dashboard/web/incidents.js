@@ -53,7 +53,7 @@ export function page(_, query, context) {
       draw();
     },
     event(name, e) {
-      if (name !== 'incident') return false;
+      if (name !== 'incident' || q.job && e.victim_job !== q.job || q.machine && e.machine !== q.machine) return false;
       const known = list.some(i => i.id === e.id);
       const inc = fromEvent(list, e);
       draw();
