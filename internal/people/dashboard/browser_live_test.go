@@ -16,6 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/people/dashboard/local"
 )
@@ -140,6 +141,23 @@ func TestEventsOfOthersInABrowser(t *testing.T) {
 	b.until("its own is shown", "document.querySelector('main').innerHTML.includes('inc-new-checkout')")
 	if eval[bool](b, "document.querySelector('main').innerHTML.includes('inc-new-postgres')") {
 		t.Error("another job's is shown too")
+	}
+	b.quiet()
+}
+
+// A machine's root reports an incident at times that no calendar has. The incidents of all others are shown.
+func TestAttackTimesThatNoPageCanShowInABrowser(t *testing.T) {
+	w := invent(t, 4, 12, time.Minute)
+	const far = 1 << 62
+	inc := open()
+	inc.ID, inc.Machine, inc.Opened, inc.Began = "inc-far", machineName(3), far, -far
+	inc.Latest = &plan.Analysis{Analysed: far}
+	inc.Times = append([]sample.Millis{-far}, inc.Times[1:]...)
+	inc.Rounds = []*incident.Round{{ID: "c1", Capped: plan.Capped{Suspect: inc.Suspects[0].Task, Rate: 0.1}, From: -far, Until: far, Ended: far}}
+	w.record(&inc)
+	b := browse(t, w.url, w.viewer)
+	for _, p := range [][2]string{{"#/now", "held up by neighbours"}, {"#/incidents?since=168h", "thumbnailer"}, {"#/machine/node-04", "Tasks that share it"}, {"#/incident/inc-far", "out of order"}} {
+		b.visit(p[0], p[1])
 	}
 	b.quiet()
 }

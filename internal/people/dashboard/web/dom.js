@@ -110,7 +110,11 @@ function parts(ms) {
     : [t.getFullYear(), t.getMonth() + 1, t.getDate(), t.getHours(), t.getMinutes(), t.getSeconds()];
 }
 
+/** exists reports whether a calendar has a time: what a machine reports may be any number. */
+const exists = ms => Math.abs(ms) <= 8.64e15;
+
 export function clock(ms) {
+  if (!exists(ms)) return '–';
   const [, , , hour, minute, second] = parts(ms);
   return `${two(hour)}:${two(minute)}:${two(second)}`;
 }
@@ -123,6 +127,7 @@ export function day(ms) {
 
 /** when is a time of the day, with the date if that is not today's. */
 export function when(ms) {
+  if (!exists(ms)) return '–';
   const [y, mo, d, hour, minute, second] = parts(ms), [ty, tmo, td] = parts(now());
   if (y === ty && mo === tmo && d === td) return `${two(hour)}:${two(minute)}:${two(second)}`;
   return `${y === ty ? '' : y + '-'}${two(mo)}-${two(d)} ${two(hour)}:${two(minute)}`;
@@ -130,6 +135,7 @@ export function when(ms) {
 
 /** time is an element with a time, machine-readable and complete in its title. */
 export function time(ms) {
+  if (!exists(ms)) return h('span', null, '–');
   const [y, mo, d, hour, minute, second] = parts(ms);
   return h('time', {datetime: new Date(ms).toISOString(), title: `${y}-${two(mo)}-${two(d)} ${two(hour)}:${two(minute)}:${two(second)} ${zoneName()}`}, when(ms));
 }

@@ -69,9 +69,11 @@ const tasksOf = r => [r, ...(r.with || [])];
 
 const limitOf = r => r.rate ? `${number(r.rate)} CPU` : r.net ? `${number(r.net)} bytes/s` : 'an I/O rate';
 
+const longest = 365 * 24 * 3600_000; // than any incident's chart
+
 function charts(inc, sig) {
   const x = inc.times || [];
-  const ordered = x.every((t, i) => i === 0 || t > x[i - 1]);
+  const ordered = x.every((t, i) => i === 0 || t > x[i - 1]) && x[0] >= 0 && x.at(-1) - x[0] < longest;
   if (x.length < 2 || !ordered) return h('p.state', null, x.length ? 'The chart of this incident cannot be drawn: its times are out of order.' : 'There is no chart yet: it comes with the first analysis.');
   const shades = (inc.rounds || []).map(r => ({from: r.from, to: r.ended || Math.min(r.until, Math.max(inc.updated, r.from)), task: r.suspect.task, name: r.trial ? 'trial' : 'capped', ink: '--shade'}));
   const sync = `incident ${inc.id}`;
