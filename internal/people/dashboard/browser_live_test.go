@@ -161,3 +161,20 @@ func TestAttackTimesThatNoPageCanShowInABrowser(t *testing.T) {
 	}
 	b.quiet()
 }
+
+// An incident's page that stays open says how long ago it ended, not how long ago that was when it was opened.
+func TestAnEndedIncidentInABrowser(t *testing.T) {
+	w := invent(t, 4, 12, time.Minute)
+	inc := open()
+	inc.Closed, inc.Updated = inc.Updated, at
+	w.record(&inc)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/incident/"+inc.ID+"?machine=node-02", "It ended")
+	const said = "document.querySelector('.try').innerText"
+	first := eval[string](b, said)
+	b.until("it counts", said+" !== "+quote(first))
+	if now := eval[string](b, said); !strings.Contains(now, " ago, at 14:29:30 UTC, after 14 min.") {
+		t.Errorf("it says %q", now)
+	}
+	b.quiet()
+}

@@ -2,7 +2,7 @@
 // same time, what was done, and what can be done.
 
 import * as api from './api.js';
-import {clock, h, now, number, percent, plural, span, swap, time, visible, zoneName} from './dom.js';
+import {ago, day, h, now, number, percent, plural, span, swap, time, visible, when, zoneName} from './dom.js';
 import {act} from './act.js';
 import {fact, jobLink, level, machineLink, outcome, paste, section, stateBadge, taskName} from './parts.js';
 import {chart} from './plots.js';
@@ -33,7 +33,7 @@ export function page(id, query, context) {
       if (!found) throw new api.Refused(404, `There is no incident ${id}.`, 'The server keeps incidents for store.keep_records. See the list of incidents.');
       inc = found;
       // What has not changed stays as it is: an opened table, a zoomed plot.
-      const at = JSON.stringify([inc.updated, inc.closed, inc.outcome, inc.rounds?.length, context.caller?.scope, zoneName()]);
+      const at = JSON.stringify([inc.updated, inc.closed, inc.outcome, inc.rounds?.length, context.caller?.scope, zoneName(), day(now())]);
       if (at !== drawnAt) draw();
       drawnAt = at;
     },
@@ -56,8 +56,8 @@ function tryIt(inc, context) {
   button(helped ? `Do not act for ${short(inc.victim)} …` : `Protect ${short(inc.victim)} …`, helped ? 'unprotect' : 'protect', inc.victim.task);
   const command = !inc.closed && !running.length && s && capCommand(inc, s, s.level !== 'proven' && s.level !== 'likely', context.caller?.machine);
   return h('div.try', null,
-    inc.closed ? h('p', null, `It ended ${span(now() - inc.closed)} ago, at ${clock(inc.closed)} ${zoneName()}, after ${span(inc.closed - inc.began)}.`) : null,
-    running.map(r => h('p', null, h('b', null, tasksOf(r).map(t => short(t.suspect)).join(', ')), ` ${r.with?.length ? 'are' : 'is'} capped to ${limitOf(r)} until ${clock(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
+    inc.closed ? h('p', null, 'It ended ', ago(inc.closed), `, at ${when(inc.closed)} ${zoneName()}, after ${span(inc.closed - inc.began)}.`) : null,
+    running.map(r => h('p', null, h('b', null, tasksOf(r).map(t => short(t.suspect)).join(', ')), ` ${r.with?.length ? 'are' : 'is'} capped to ${limitOf(r)} until ${when(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
     command && [h('p', null, 'Try:'), paste(command)],
     !inc.closed && s && why && accused(inc) && h('p', null, `${short(s)} cannot be capped: ${why}.`, inc.advice && ` ${visible(inc.advice)}.`),
     inc.not_done && h('p.note', null, `Nothing${inc.rounds?.length ? ' more' : ''} was done: ${visible(inc.not_done)}.`),
@@ -137,7 +137,7 @@ function facts(inc, sig) {
     fact('Cost', `${cost(inc.signal, inc.cost)} ${sig.unit}`, x && ` (${x} normal)`, h('span.sub', null, `; normal ${cost(inc.signal, inc.spec_mean)} ± ${cost(inc.signal, inc.spec_stddev)}${inc.spec_own ? ', of this machine’s own history' : ', of the job'}${inc.spec_samples ? `, provisional, of ${inc.spec_samples} samples` : ''}; threshold ${cost(inc.signal, inc.threshold)}`)),
     fact('Time', 'bad since ', time(inc.began), ', found ', time(inc.opened), inc.closed ? [', ended ', time(inc.closed)] : ', not ended'),
     fact('Finding', `${kindOf(inc.kind)}`, inc.reason && `: ${visible(inc.reason)}`),
-    inc.latest && fact('Latest', `${clock(inc.latest.analysed)}: ${kindOf(inc.latest.kind)}, cost ${cost(inc.signal, inc.latest.cost)}`, inc.latest.reason && `; ${visible(inc.latest.reason)}`),
+    inc.latest && fact('Latest', `${when(inc.latest.analysed)}: ${kindOf(inc.latest.kind)}, cost ${cost(inc.signal, inc.latest.cost)}`, inc.latest.reason && `; ${visible(inc.latest.reason)}`),
     fact('Decided', `by rule ${visible(inc.rule)}, enforcement ${visible(inc.mode)}`, inc.pairs ? `, ${plural(inc.pairs, 'interval')} compared` : ''),
     profiles(inc).map(p => fact('Profile', h('a', {href: p.url, rel: 'noreferrer'}, visible(p.task)))),
     inc.advice && fact('Advice', visible(inc.advice)));
