@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/agent/logbook"
 	"github.com/quell-dev/quell/internal/core/incident"
@@ -175,6 +178,25 @@ func TestAnEndedIncidentInABrowser(t *testing.T) {
 	b.until("it counts", said+" !== "+quote(first))
 	if now := eval[string](b, said); !strings.Contains(now, " ago, at 14:29:30 UTC, after 14 min.") {
 		t.Errorf("it says %q", now)
+	}
+	b.quiet()
+}
+
+// A time of summer that is looked at in winter has summer's zone.
+func TestZonesInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	inc := open()
+	inc.ID, inc.Began = "inc-summer", sample.At(noon.AddDate(0, -4, 0))
+	w.record(&inc)
+	b := browse(t, w.url, w.viewer)
+	_, err := chromedp.Call(b.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Europe/Berlin"})
+	b.check("set the zone", err)
+	b.until("it is shown", "document.querySelector('main').innerText.includes('held up')")
+	eval[bool](b, "(document.querySelector('#zone').click(), true)")
+	b.visit("#/incident/inc-summer", "bad since")
+	titles := eval[[]string](b, "[...document.querySelectorAll('main dl time')].map(e => e.title)")
+	if len(titles) < 2 || titles[0] != "2026-07-25 16:30:00 CEST" || !strings.HasSuffix(titles[1], " CET") {
+		t.Errorf("times %q", titles)
 	}
 	b.quiet()
 }

@@ -100,8 +100,9 @@ export function setUTC(v) {
   localStorage.setItem('quell-zone', v ? 'utc' : 'local');
 }
 
-export const zoneName = () => utc ? 'UTC'
-  : new Intl.DateTimeFormat('en-GB', {timeZoneName: 'short'}).formatToParts(new Date()).find(p => p.type === 'timeZoneName').value;
+/** zoneName is the zone of a time: summer time has a name of its own. */
+export const zoneName = (ms = Date.now()) => utc ? 'UTC'
+  : new Intl.DateTimeFormat('en-GB', {timeZoneName: 'short'}).formatToParts(new Date(exists(ms) ? ms : Date.now())).find(p => p.type === 'timeZoneName').value;
 
 const two = n => String(n).padStart(2, '0');
 function parts(ms) {
@@ -137,7 +138,7 @@ export function when(ms) {
 export function time(ms) {
   if (!exists(ms)) return h('span', null, '–');
   const [y, mo, d, hour, minute, second] = parts(ms);
-  return h('time', {datetime: new Date(ms).toISOString(), title: `${y}-${two(mo)}-${two(d)} ${two(hour)}:${two(minute)}:${two(second)} ${zoneName()}`}, when(ms));
+  return h('time', {datetime: new Date(ms).toISOString(), title: `${y}-${two(mo)}-${two(d)} ${two(hour)}:${two(minute)}:${two(second)} ${zoneName(ms)}`}, when(ms));
 }
 
 /** ago is an element that counts up by itself. */

@@ -56,7 +56,7 @@ function tryIt(inc, context) {
   button(helped ? `Do not act for ${short(inc.victim)} …` : `Protect ${short(inc.victim)} …`, helped ? 'unprotect' : 'protect', inc.victim.task);
   const command = !inc.closed && !running.length && s && capCommand(inc, s, s.level !== 'proven' && s.level !== 'likely', context.caller?.machine);
   return h('div.try', null,
-    inc.closed ? h('p', null, 'It ended ', ago(inc.closed), `, at ${when(inc.closed)} ${zoneName()}, after ${span(inc.closed - inc.began)}.`) : null,
+    inc.closed ? h('p', null, 'It ended ', ago(inc.closed), `, at ${when(inc.closed)} ${zoneName(inc.closed)}, after ${span(inc.closed - inc.began)}.`) : null,
     running.map(r => h('p', null, h('b', null, tasksOf(r).map(t => short(t.suspect)).join(', ')), ` ${r.with?.length ? 'are' : 'is'} capped to ${limitOf(r)} until ${when(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
     command && [h('p', null, 'Try:'), paste(command)],
     !inc.closed && s && why && accused(inc) && h('p', null, `${short(s)} cannot be capped: ${why}.`, inc.advice && ` ${visible(inc.advice)}.`),

@@ -74,7 +74,7 @@ export function chart({title, about, x, time = true, series, limit, band, shades
       }],
       setCursor: [u => {
         const i = u.cursor.idx;
-        readout.textContent = i === null || i === undefined ? '' : [time ? `${clock(x[i])} ${zoneName()}` : write(x[i]),
+        readout.textContent = i === null || i === undefined ? '' : [time ? `${clock(x[i])} ${zoneName(x[i])}` : write(x[i]),
           ...series.filter(s => s.values[i] !== null && s.values[i] !== undefined).map(s => `${series.length > 1 ? s.name + ' ' : ''}${write(s.values[i])}`)].join('   ');
       }],
     },
