@@ -200,3 +200,19 @@ func TestZonesInABrowser(t *testing.T) {
 	}
 	b.quiet()
 }
+
+// Each task of those that were capped together has the time of the cap in its chart.
+func TestACappedGroupInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	inc := open()
+	inc.ID = "inc-group"
+	inc.Rounds = []*incident.Round{{ID: "c1", Capped: plan.Capped{Suspect: inc.Suspects[0].Task, Rate: 0.1}, With: []plan.Capped{{Suspect: inc.Suspects[1].Task, Rate: 0.1}},
+		From: at.Add(-5 * time.Minute), Until: at, By: "quell"}}
+	w.record(&inc)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/incident/inc-group", "Usage of log-indexer")
+	if n := eval[int](b, "[...document.querySelectorAll('figure.chart .legend')].filter(e => e.innerText.includes('capped')).length"); n != 3 {
+		t.Errorf("%d charts have the cap, want the victim's and those of two suspects", n)
+	}
+	b.quiet()
+}

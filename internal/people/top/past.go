@@ -303,9 +303,11 @@ func (b *past) incident(inc *incident.Record) {
 		if r.From > b.at || until <= b.at {
 			continue
 		}
-		b.view(r.Suspect).Capped = true
-		b.caps = append(b.caps, api.CapView{Task: r.Suspect.Name, CapState: plan.CapState{From: r.From,
-			Action: plan.Action{ID: r.ID, Rate: r.Rate, IO: r.IO, Net: r.Net, Until: until, By: r.By, Why: r.Why, Incident: inc.ID}}})
+		for _, c := range r.Tasks() {
+			b.view(c.Suspect).Capped = true
+			b.caps = append(b.caps, api.CapView{Task: c.Suspect.Name, CapState: plan.CapState{From: r.From,
+				Action: plan.Action{ID: r.ID, Rate: c.Rate, IO: c.IO, Net: c.Net, Until: until, By: r.By, Why: r.Why, Incident: inc.ID}}})
+		}
 	}
 }
 

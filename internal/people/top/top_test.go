@@ -475,3 +475,27 @@ func TestPastThatCannotBeRead(t *testing.T) {
 		t.Errorf("without a file: %v", err)
 	}
 }
+
+// Of an earlier time all tasks are shown as capped that were capped together, each with its limit.
+func TestPastOfAGroup(t *testing.T) {
+	inc, at := suffering(), noon.Add(-time.Minute)
+	inc.Rounds = []*incident.Round{{ID: "cap-3", Capped: plan.Capped{Suspect: encode, Rate: 0.1}, With: []plan.Capped{{Suspect: index, Rate: 0.2}}, From: noon.Add(-2 * time.Minute), Until: noon.Add(3 * time.Minute), By: "quell"}}
+	f := &fake{now: busy(), incident: inc}
+	f.now.open = []incident.Record{inc}
+	past, err := LoadPast(t.Context(), at, "node-3", AgentBook{f}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, limits := past.moment(at), map[sample.TaskName]float64{}
+	for _, c := range now.status.Caps {
+		limits[c.Task] = c.Rate
+	}
+	if len(limits) != 2 || limits[encode.Name] != 0.1 || limits[index.Name] != 0.2 {
+		t.Errorf("the caps are %v", limits)
+	}
+	for _, v := range now.tasks {
+		if want := v.Name == encode.Name || v.Name == index.Name; v.Capped != want {
+			t.Errorf("%s is capped: %t", v.Name, v.Capped)
+		}
+	}
+}

@@ -75,7 +75,7 @@ function charts(inc, sig) {
   const x = inc.times || [];
   const ordered = x.every((t, i) => i === 0 || t > x[i - 1]) && x[0] >= 0 && x.at(-1) - x[0] < longest;
   if (x.length < 2 || !ordered) return h('p.state', null, x.length ? 'The chart of this incident cannot be drawn: its times are out of order.' : 'There is no chart yet: it comes with the first analysis.');
-  const shades = (inc.rounds || []).map(r => ({from: r.from, to: r.ended || Math.min(r.until, Math.max(inc.updated, r.from)), task: r.suspect.task, name: r.trial ? 'trial' : 'capped', ink: '--shade'}));
+  const shades = (inc.rounds || []).map(r => ({from: r.from, to: r.ended || Math.min(r.until, Math.max(inc.updated, r.from)), tasks: tasksOf(r).map(t => t.suspect.task), name: r.trial ? 'trial' : 'capped', ink: '--shade'}));
   const sync = `incident ${inc.id}`;
   const values = inc.victim_cost.slice(0, x.length);
   const over = values.filter(v => v !== null && v > inc.threshold).length;
@@ -94,7 +94,7 @@ function charts(inc, sig) {
     const name = s ? short(s) : visible(track.task);
     return chart({
       title: `Usage of ${name}`, unit: sig.usage, sync, x, height: 110, least, write: number, series: [{name: 'usage', values: track.usage.slice(0, x.length), ink: '--suspect', fill: true}],
-      about: `Usage of ${name} at the same times.`, shades: shades.filter(b => b.task === track.task).map(b => ({...b, strong: true})),
+      about: `Usage of ${name} at the same times.`, shades: shades.filter(b => b.tasks.includes(track.task)).map(b => ({...b, strong: true})),
     });
   });
   return h('section.charts', null, victim, usage);
