@@ -6,7 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/clipperhouse/displaywidth"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/printable"
@@ -137,7 +138,17 @@ func (s Style) line(parts []string) string {
 	return s.cutEnd(text, s.Width)
 }
 
-func width(s string) int { return utf8.RuneCountInString(s) }
+// width is how many columns of a terminal a text takes: a character of East Asia or an emoji takes two,
+// a mark that is combined with a letter none.
+func width(s string) int { return displaywidth.String(s) }
+
+// glyphs are the parts of a text that a terminal shows as one.
+func glyphs(text string) (all []string) {
+	for g := displaywidth.StringGraphemes(text); g.Next(); {
+		all = append(all, g.Value())
+	}
+	return all
+}
 
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width(s))) }
 
@@ -149,8 +160,12 @@ func (s Style) cut(text string, n int) string {
 	if width(text) <= n || n < 1 {
 		return text
 	}
-	runes := []rune(text)
-	return s.glyph("…", "~") + string(runes[len(runes)-n+1:])
+	all := glyphs(text)
+	first := len(all)
+	for left := n - 1; first > 0 && width(all[first-1]) <= left; first-- {
+		left -= width(all[first-1])
+	}
+	return s.glyph("…", "~") + strings.Join(all[first:], "")
 }
 
 // Tail is the end of a text, in one line of at most n columns.
@@ -164,7 +179,15 @@ func (s Style) cutEnd(text string, n int) string {
 	if width(text) <= n || n < 1 {
 		return text
 	}
-	return string([]rune(text)[:n-1]) + s.glyph("…", "~")
+	var b strings.Builder
+	left := n - 1
+	for _, g := range glyphs(text) {
+		if left -= width(g); left < 0 {
+			break
+		}
+		b.WriteString(g)
+	}
+	return b.String() + s.glyph("…", "~")
 }
 
 func (s Style) glyph(utf8, ascii string) string {
@@ -196,11 +219,21 @@ func wrap(text string, n int) []string {
 // fold breaks lines that are longer than n columns.
 func fold(lines []string, n int) (folded []string) {
 	for _, line := range lines {
-		for width(line) > n {
-			runes := []rune(line)
-			folded, line = append(folded, string(runes[:n])), string(runes[n:])
+		if width(line) <= n {
+			folded = append(folded, line)
+			continue
 		}
-		folded = append(folded, line)
+		var b strings.Builder
+		left := n
+		for _, g := range glyphs(line) {
+			if w := width(g); w > left && b.Len() > 0 {
+				folded, left = append(folded, b.String()), n
+				b.Reset()
+			}
+			left -= width(g)
+			b.WriteString(g)
+		}
+		folded = append(folded, b.String())
 	}
 	return folded
 }

@@ -38,3 +38,51 @@ func TestTasksSayWhenTheyAreReady(t *testing.T) {
 		t.Errorf("without tasks: %q, %v", b.String(), err)
 	}
 }
+
+// columnsOf counts the columns of a terminal, for the characters of this test.
+func columnsOf(line string) (n int) {
+	for _, r := range line {
+		switch r {
+		case '工', '😀':
+			n += 2
+		case '\u0301': // is combined with the letter before it
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// A name takes as many columns as a terminal needs for it: no line is wider than the screen, which would
+// hide what is at its end, and each cell is below its head.
+func TestWideNames(t *testing.T) {
+	var tasks []api.TaskView
+	for _, name := range []string{"/plain", "/" + strings.Repeat("工", 60), "/" + strings.Repeat("e\u0301", 90), "/工" + strings.Repeat("a😀", 40)} {
+		tasks = append(tasks, api.TaskView{Task: sample.Task{Name: sample.TaskName(name), Class: sample.Batch}, CPU: 0.5, Capped: true})
+	}
+	for _, width := range []int{40, 56, 57, 80, 81, 132} {
+		head, lines := TaskLines(tasks, false, Style{Width: width})
+		before, _, _ := strings.Cut(head, "STATE")
+		for _, line := range lines {
+			if n := columnsOf(line); n > width {
+				t.Errorf("width %d: %d columns: %s", width, n, line)
+			}
+			if text, _, found := strings.Cut(line, "capped"); !found || columnsOf(text) != columnsOf(before) {
+				t.Errorf("width %d: the state is not below its head:\n%s\n%s", width, head, line)
+			}
+		}
+		s := Style{Width: width}
+		for _, task := range tasks {
+			name := string(task.Name)
+			parts := s.Wrap(name)
+			for _, part := range append(parts, s.Tail(name, width), s.cutEnd(name, width)) {
+				if n := columnsOf(part); n > width {
+					t.Errorf("width %d: %d columns: %s", width, n, part)
+				}
+			}
+			if strings.Join(parts, "") != name {
+				t.Errorf("width %d: %q is folded to %q", width, name, parts)
+			}
+		}
+	}
+}
