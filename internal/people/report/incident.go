@@ -171,12 +171,12 @@ func (p *page) facts(inc *incident.Record) {
 	p.fact("signal", fmt.Sprintf("%s: %s, counted as %s", inc.Signal, sig.Cost, inc.Variant))
 	p.fact("cost", fmt.Sprintf("%s %s; normal is %s ± %s, %s; threshold %s; %s over it when last analysed",
 		p.cost(inc.Signal, inc.Cost), sig.Unit, p.cost(inc.Signal, inc.SpecMean), p.cost(inc.Signal, inc.SpecStdDev), from, p.cost(inc.Signal, inc.Threshold), plural(inc.Bad, "interval")))
-	times := fmt.Sprintf("bad since %s, found %s", p.local(inc.Began).Format("2006-01-02 15:04:05 MST"), p.clock(inc.Opened))
+	times := fmt.Sprintf("bad since %s, found %s", p.local(inc.Began).Format("2006-01-02 15:04:05 MST"), p.clockOf(inc.Opened, inc.Began))
 	if d := inc.Opened.Sub(inc.Began); d > 0 {
 		times += " (" + span(d) + " later)"
 	}
 	if inc.Closed != 0 {
-		times += ", closed " + p.clock(inc.Closed)
+		times += ", closed " + p.clockOf(inc.Closed, inc.Began)
 	} else {
 		times += ", not closed"
 	}
@@ -187,7 +187,7 @@ func (p *page) facts(inc *incident.Record) {
 	}
 	p.writeFindings(inc)
 	if now := inc.Latest; now != nil {
-		text := fmt.Sprintf("%s: %s, cost %s", p.clock(now.Analysed), now.Kind, p.cost(inc.Signal, now.Cost))
+		text := fmt.Sprintf("%s: %s, cost %s", p.clockOf(now.Analysed, inc.Began), now.Kind, p.cost(inc.Signal, now.Cost))
 		if now.Reason != "" {
 			text += "; " + now.Reason
 		}
@@ -210,9 +210,9 @@ func (p *page) facts(inc *incident.Record) {
 func (p *page) writeFindings(inc *incident.Record) {
 	label := "named"
 	for _, f := range inc.Findings {
-		when := "at " + p.clock(f.From)
+		when := "at " + p.clockOf(f.From, inc.Began)
 		if f.Until > f.From {
-			when = fmt.Sprintf("from %s to %s", p.clock(f.From), p.clock(f.Until))
+			when = fmt.Sprintf("from %s to %s", p.clockOf(f.From, inc.Began), p.clockOf(f.Until, inc.Began))
 		}
 		p.fact(label, fmt.Sprintf("%s, %s: %s", f.Suspect.Name, when, levelText(inc, &f.Suspect)))
 		label = ""
@@ -323,11 +323,11 @@ func (p *page) rounds(inc *incident.Record) {
 		if i == 0 {
 			p.line("")
 		}
-		end := "until " + p.clock(r.Until) + " at the latest"
+		end := "until " + p.clockOf(r.Until, inc.Began) + " at the latest"
 		if r.Ended != 0 {
-			end = "ended " + p.clock(r.Ended)
+			end = "ended " + p.clockOf(r.Ended, inc.Began)
 		}
-		text := fmt.Sprintf("%s capped to %s by %s from %s, %s.", r.Names(), r.Limit(), r.By, p.clock(r.From), end)
+		text := fmt.Sprintf("%s capped to %s by %s from %s, %s.", r.Names(), r.Limit(), r.By, p.clockOf(r.From, inc.Began), end)
 		if r.Why != "" {
 			text += " Why: " + r.Why + "."
 		}

@@ -202,3 +202,26 @@ func TestTasksThatWereCappedTogetherAreMarked(t *testing.T) {
 		t.Errorf("%d charts are marked of one task, %d of two", one, together)
 	}
 }
+
+// Times of another day than that on which an incident began have their date.
+func TestAnIncidentOfSeveralDays(t *testing.T) {
+	inc := quieted()
+	inc.Closed = inc.Began.Add(50 * time.Hour)
+	inc.Rounds[0].From, inc.Rounds[0].Ended = inc.Began.Add(26*time.Hour), inc.Began.Add(27*time.Hour)
+	var b strings.Builder
+	if err := Incident(&b, inc, Style{Width: 400}); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(b.String()), " ")
+	for _, want := range []string{"bad since 2025-11-21 12:06:00 UTC, found 12:09:05 (", "closed 2025-11-23 14:06:00", "from 2025-11-22 14:06:00, ended 2025-11-22 15:06:00"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	open := inc
+	open.Closed = 0
+	around := Around{Now: inc.Began.Add(50 * time.Hour), Incidents: []incident.Record{open}}
+	if facts := strings.Join(TaskFacts(api.TaskView{Task: inc.Victim}, around, Style{Width: 132}), " "); !strings.Contains(facts, "since 2025-11-21 12:06:00") {
+		t.Errorf("the victim's facts: %s", facts)
+	}
+}

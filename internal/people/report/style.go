@@ -292,6 +292,16 @@ func (s Style) digits(v, small float64) string {
 // clock is the time of day of a point in time.
 func (s Style) clock(m sample.Millis) string { return s.local(m).Format("15:04:05") }
 
+// clockOf is the time of day of a point in time, with the date if that is not the day of another one,
+// which the reader knows.
+func (s Style) clockOf(m, known sample.Millis) string {
+	t, other := s.local(m), s.local(known)
+	if t.Year() == other.Year() && t.YearDay() == other.YearDay() {
+		return s.clock(m)
+	}
+	return t.Format("2006-01-02 15:04:05")
+}
+
 // when is a point in time for a table: the time of day, with the part of the date that
 // differs from Now's.
 func (s Style) when(m sample.Millis) string {

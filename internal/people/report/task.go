@@ -62,7 +62,7 @@ func TaskFacts(t api.TaskView, a Around, s Style) []string {
 		}
 	}
 	for i := range a.Incidents {
-		p.part(&t.Task, &a.Incidents[i])
+		p.part(&t.Task, &a.Incidents[i], a.Now)
 	}
 	label := "spec"
 	for _, v := range t.Costs {
@@ -88,8 +88,8 @@ func TaskFacts(t api.TaskView, a Around, s Style) []string {
 }
 
 // part says which part a task has in an incident, if any.
-func (p *page) part(t *sample.Task, inc *incident.Record) {
-	since := fmt.Sprintf(" since %s (%s)", p.clock(inc.Began), shortID(inc.ID))
+func (p *page) part(t *sample.Task, inc *incident.Record, now sample.Millis) {
+	since := fmt.Sprintf(" since %s (%s)", p.clockOf(inc.Began, now), shortID(inc.ID))
 	if t.Name == inc.Victim.Name {
 		text := fmt.Sprintf("%s is %s, threshold %s,%s", inc.Signal, p.cost(inc.Signal, inc.Cost), p.cost(inc.Signal, inc.Threshold), since)
 		if name, level := mainSuspect(inc); name != "-" {
