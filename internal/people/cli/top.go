@@ -228,5 +228,10 @@ func (a *commands) frame(ctx context.Context, of top.Agent, sort string, screen 
 	if _, err := io.WriteString(printable.NewWriter(&safe), b.String()); err != nil {
 		return "", err
 	}
-	return home + line + strings.ReplaceAll(safe.String(), "\n", "\n"+line) + pageEnd, nil
+	// A note may take several lines. One more than the screen has would scroll the heading away.
+	lines := strings.SplitAfter(safe.String(), "\n")
+	if _, height, ok := a.Terminal(); ok {
+		lines = append(lines[:min(len(lines)-1, max(height-1, 1))], "")
+	}
+	return home + line + strings.Join(lines, line) + pageEnd, nil
 }

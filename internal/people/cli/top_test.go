@@ -3,13 +3,16 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/api"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/people/cli/app"
+	"github.com/quell-dev/quell/internal/people/top"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -110,5 +113,30 @@ func TestParseAt(t *testing.T) {
 		if got, err := parseAt(text, now, time.UTC); err == nil {
 			t.Errorf("%q is %v", text, got)
 		}
+	}
+}
+
+// noted is an agent whose tasks have long notes.
+type noted struct{ top.Agent }
+
+func (noted) Status(context.Context) (api.Status, error) { return api.Status{Machine: "node-3"}, nil }
+
+func (noted) Tasks(context.Context) (all []api.TaskView, err error) {
+	for i := range 8 {
+		all = append(all, api.TaskView{Task: sample.Task{Name: sample.TaskName(fmt.Sprintf("/task-%d", i))}, Note: strings.Repeat("what is not known of it, ", 30)})
+	}
+	return all, nil
+}
+
+// Notes that take several lines do not scroll the heading out of a terminal.
+func TestNotesDoNotScroll(t *testing.T) {
+	const height = 12
+	a := &commands{App: &app.App{Out: io.Discard, Zone: time.UTC, Now: time.Now, Getenv: func(string) string { return "" }, Terminal: func() (int, int, bool) { return 120, height, true }}}
+	frame, err := a.frame(t.Context(), noted{}, "worst", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows := strings.Count(frame, "\n"); rows >= height || !strings.Contains(frame, "what is not known") || !strings.HasSuffix(frame, "\n"+line+pageEnd) {
+		t.Errorf("a frame of %d rows for a terminal of %d:\n%q", rows, height, frame)
 	}
 }
