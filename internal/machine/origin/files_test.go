@@ -149,3 +149,18 @@ func FuzzRuntimesAnswers(f *testing.F) {
 		}
 	})
 }
+
+// The address of a node is put into the URL as a pod's environment has it, also if it is IPv6.
+func TestTheKubeletsAddress(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://fd00::17:10250/pods":    "https://[fd00::17]:10250/pods",
+		"https://[fd00::17]:10250/pods":  "https://[fd00::17]:10250/pods",
+		"https://10.0.0.7:10250/pods":    "https://10.0.0.7:10250/pods",
+		"https://node-7:10250/pods?x=::": "https://node-7:10250/pods?x=::",
+		"http://127.0.0.1:1/":            "http://127.0.0.1:1/",
+	} {
+		if got := bracketed(url); got != want {
+			t.Errorf("%s becomes %s, want %s", url, got, want)
+		}
+	}
+}

@@ -25,7 +25,7 @@ func (k *Kubelet) pods(ctx context.Context) (map[string]*record, error) {
 	if k.URL == "" {
 		return nil, nil
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.URL, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, bracketed(k.URL), nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask the kubelet: %w", err)
 	}
@@ -59,6 +59,17 @@ func (k *Kubelet) pods(ctx context.Context) (map[string]*record, error) {
 		return nil, fmt.Errorf("read the kubelet's pods: %w", err)
 	}
 	return all, nil
+}
+
+// bracketed puts an IPv6 address into the brackets that it needs in a URL. A pod's environment has the
+// node's address without them, and a manifest cannot add them for one kind of address only.
+func bracketed(url string) string {
+	scheme, rest, _ := strings.Cut(url, "://")
+	host, path, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(host, ':'); strings.Count(host, ":") > 1 && host[0] != '[' {
+		return scheme + "://[" + host[:i] + "]" + host[i:] + "/" + path
+	}
+	return url
 }
 
 func (k *Kubelet) roots() (*x509.CertPool, error) {
