@@ -111,6 +111,33 @@ func TestRendered(t *testing.T) {
 	}
 }
 
+// Names that YAML takes for numbers are texts: the API server refuses a number as a namespace or a label.
+func TestNamesOfDigits(t *testing.T) {
+	text, err := helm("template", "1234", folder, "--namespace", "5678", "--kube-version", kubeVersion, "--values", "testdata/full.yaml",
+		"--set-json", `nameOverride="9"`, "--set-json", `fullnameOverride="1234"`, "--set-json", `image.pullSecrets=["12"]`, "--set-json", `server.storage.className="13"`, "--set-json", `server.tls.secret="14"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, text)
+	for name, o := range all {
+		if space := at(o, "metadata", "namespace"); space != nil && space != "5678" {
+			t.Errorf("%s: the namespace is %v", name, space)
+		}
+		for _, path := range [][]string{{"metadata", "labels"}, {"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"}} {
+			labels, _ := at(o, path...).(object)
+			for key, v := range labels {
+				if _, is := v.(string); !is {
+					t.Errorf("%s: the label %s is %v", name, key, v)
+				}
+			}
+		}
+	}
+	pod := at(all["StatefulSet/1234-server"], "spec", "template", "spec")
+	if got := fmt.Sprintf("%#v", at(pod, "imagePullSecrets")); !strings.Contains(got, `"name":"12"`) {
+		t.Errorf("secrets for the registry: %s", got)
+	}
+}
+
 // The programs accept the configurations that the chart writes, and act by them.
 func TestConfigurationsAreValid(t *testing.T) {
 	file := func(o object, key string) string {

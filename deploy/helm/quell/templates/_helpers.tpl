@@ -15,8 +15,8 @@
 
 {{- /* Called with a dict of root and component. */}}
 {{- define "quell.selector" -}}
-app.kubernetes.io/name: {{ include "quell.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "quell.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
