@@ -216,3 +216,28 @@ func TestACappedGroupInABrowser(t *testing.T) {
 	}
 	b.quiet()
 }
+
+// A screen reader is told once that data is old, not each second how old; of a result its size, not
+// all of its rows.
+func TestWhatIsReadOutInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.until("it is live", "document.querySelector('#live').innerText === 'live' && document.querySelector('main h1')?.innerText.includes('held up')")
+	eval[bool](b, `(window.told = 0, new MutationObserver(all => { window.told += all.filter(m => !m.target.closest?.('[aria-hidden]') && !m.target.parentElement?.closest('[aria-hidden]')).length; }).observe(document.querySelector('#stale'), {childList: true, characterData: true, subtree: true}), true)`)
+	w.down.Store(true)
+	eval[bool](b, "(document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
+	b.until("the page says that it is stale", "document.querySelector('#stale').innerText.includes('does not answer')")
+	first := eval[string](b, "document.querySelector('#stale .age').innerText")
+	b.until("it says how old", "document.querySelector('#stale .age').innerText !== "+quote(first))
+	if n := eval[int](b, "window.told"); n != 1 {
+		t.Errorf("it was told %d times", n)
+	}
+	w.down.Store(false)
+	eval[bool](b, "(document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
+	b.visit("#/sql", "One SELECT")
+	eval[bool](b, `(document.querySelector('#sql').value = 'SELECT range FROM range(7)', document.querySelector('main button.primary').click(), true)`)
+	b.until("its size is told", "document.querySelector('#said').innerText.startsWith('7 rows in')")
+	if n := eval[int](b, "document.querySelectorAll('main [aria-live] table').length"); n != 0 {
+		t.Error("all rows are read out")
+	}
+}

@@ -134,11 +134,18 @@ function state() {
   live.className = 'live ' + (failed ? 'bad' : connection === 'live' ? 'good' : 'warn');
   const old = fetched && Date.now() - fetched;
   const stale = $('stale');
-  let warn = '';
-  if (failed && current.shown) warn = `Data of ${clock(fetched + now() - Date.now())} ${zoneName()}, ${span(old)} old. ${visible(failed.message)} Trying again.`;
-  else if (connection !== 'live' && current.shown && Date.now() - since > 10_000) warn = 'No live updates: the stream of events is interrupted. The page is read again every 15 s.';
+  let warn = '', age = '';
+  if (failed && current.shown) {
+    warn = `Data of ${clock(fetched + now() - Date.now())} ${zoneName()}. ${visible(failed.message)} Trying again.`;
+    age = ` It is ${span(old)} old.`;
+  } else if (connection !== 'live' && current.shown && Date.now() - since > 10_000) warn = 'No live updates: the stream of events is interrupted. The page is read again every 15 s.';
   stale.hidden = !warn;
-  if (stale.textContent !== warn) stale.textContent = warn;
+  if (stale.dataset.said !== warn) { // an alert is read out whenever it changes: not each second
+    stale.dataset.said = warn;
+    swap(stale, warn, h('span.age', {'aria-hidden': 'true'}));
+  }
+  const shown = stale.querySelector('.age');
+  if (shown.textContent !== age) shown.textContent = age;
 }
 
 function onEvent(name, data) {

@@ -1,7 +1,7 @@
 // SQL over everything that is stored, with canned queries.
 
 import * as api from './api.js';
-import {clock, count, h, number, plural, swap, visible} from './dom.js';
+import {clock, count, h, number, plural, say, swap, visible} from './dom.js';
 import {Grid} from './grid.js';
 import {choice, field} from './parts.js';
 
@@ -18,7 +18,7 @@ export function page(_, query, context) {
     if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) run();
   }});
   text.value = query.sql || examples['how far from normal each job runs'];
-  const list = h('div'), params = h('div.bar'), out = h('div', {'aria-live': 'polite'});
+  const list = h('div'), params = h('div.bar'), out = h('div');
   let since = query.since || '24h', running;
   const button = h('button.primary', {type: 'button', onclick: () => run()}, 'Run');
   const element = h('div', null, h('h1', null, 'SQL'), list, params,
@@ -60,7 +60,9 @@ export function page(_, query, context) {
     const numeric = answer.columns.map(c => /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL)/.test(c.type));
     const grid = new Grid({label: 'Result', sort: '', empty: 'No row.', columns: answer.columns.map((c, i) => ({key: String(i), label: visible(c.name), num: numeric[i], title: c.type, sort: r => r[i] ?? undefined, cell: r => value(r[i], numeric[i])}))});
     grid.set(answer.rows);
-    swap(out, h('div.bar', null, h('span.sub', null, `${plural(answer.rows.length, 'row')} in ${number(ms / 1000)} s${answer.truncated ? '; there are more, which were cut off' : ''}`),
+    const size = `${plural(answer.rows.length, 'row')} in ${number(ms / 1000)} s${answer.truncated ? '; there are more, which were cut off' : ''}`;
+    say(size); // the rows themselves are not read out
+    swap(out, h('div.bar', null, h('span.sub', null, size),
       h('button', {type: 'button', onclick: save}, 'Save as CSV')), grid.element);
   }
 
