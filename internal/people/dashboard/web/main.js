@@ -138,7 +138,10 @@ function state() {
   if (failed && current.shown) {
     warn = `Data of ${clock(fetched + now() - Date.now())} ${zoneName()}. ${visible(failed.message)} Trying again.`;
     age = ` It is ${span(old)} old.`;
-  } else if (connection !== 'live' && current.shown && Date.now() - since > 10_000) warn = 'No live updates: the stream of events is interrupted. The page is read again every 15 s.';
+  } else if (connection !== 'live' && current.shown && Date.now() - since > 10_000) {
+    const again = current.page.every ?? every;
+    warn = `No live updates: the stream of events is interrupted.${again ? ` The page is read again every ${again / 1000} s.` : ''}`;
+  }
   stale.hidden = !warn;
   if (stale.dataset.said !== warn) { // an alert is read out whenever it changes: not each second
     stale.dataset.said = warn;
