@@ -52,6 +52,10 @@ const (
 	maxIncidents = 1000
 )
 
+// lately is how old a change may be that a look finds, much longer than from one look to the next. The
+// agent reads each incident that it returns from its log.
+const lately = 5 * time.Minute
+
 // patience is how long a browser may let the stream of events wait.
 const patience = 30 * time.Second
 
@@ -282,9 +286,13 @@ func (h *handler) events(w http.ResponseWriter, r *http.Request) error {
 	var known map[string]sample.Millis
 	for first := true; ; first = false {
 		text := ": still here\n\n"
-		found, err := h.Agent.Incidents(r.Context(), logbook.Query{Limit: maxIncidents})
+		st, err := h.Agent.Status(r.Context())
 		if err != nil {
 			return nil // the browser asks again, and is told why
+		}
+		found, err := h.Agent.Incidents(r.Context(), logbook.Query{Since: st.Now.Add(-lately), Limit: maxIncidents})
+		if err != nil {
+			return nil
 		}
 		present := make(map[string]sample.Millis, len(found.Incidents))
 		for _, inc := range found.Incidents {

@@ -220,6 +220,11 @@ func TestEvents(t *testing.T) {
 			if want := `{"closed":null,"id":"i2","kind":"neighbour","machine":"m1","outcome":"","signal":"runq","suspect_task":"/web","updated":5,"victim_job":"db","victim_task":"/db"}`; data != want {
 				t.Errorf("the event is %s, want %s", data, want)
 			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if want := sample.Millis(86_400_000).Add(-lately); f.asked.Since != want {
+				t.Errorf("the agent is asked for all incidents since %d, want %d", f.asked.Since, want)
+			}
 			return
 		}
 	}
