@@ -216,7 +216,7 @@ func (m *model) result(s sent) {
 	for _, why := range s.done.Refused {
 		m.said += "; refused: " + why
 	}
-	if s.form.trial != "" {
+	if s.form.trial != "" && s.done.ID != "" { // else the machine has not answered yet
 		m.trials = append(m.trials, trial{incident: s.form.trial, id: s.done.ID, task: s.form.task})
 	}
 }

@@ -91,6 +91,7 @@ type fake struct {
 	err      error // of every answer
 	got      []command.Command
 	refuse   error
+	silent   bool // no command is answered: quell-server has it
 }
 
 func (f *fake) Status(context.Context) (api.Status, error)    { return f.now.status, f.err }
@@ -101,6 +102,9 @@ func (f *fake) Incidents(context.Context, logbook.Query) (api.Incidents, error) 
 func (f *fake) Incident(context.Context, string) (incident.Record, error) { return f.incident, f.err }
 func (f *fake) Command(_ context.Context, c command.Command) (api.Done, error) {
 	f.got = append(f.got, c)
+	if f.silent {
+		return api.Done{Message: "no answer"}, nil
+	}
 	return api.Done{Message: c.String() + ": done", ID: "cap-7"}, f.refuse
 }
 
@@ -299,6 +303,18 @@ func TestATrialIsFollowed(t *testing.T) {
 	do(m, m.ask())
 	if !strings.Contains(m.said, "relative cost 0.54 of /kubepods/burstable/pod4711/redis") || len(m.trials) != 0 {
 		t.Errorf("said %q, %d trials", m.said, len(m.trials))
+	}
+}
+
+// A machine that has not answered has no trial of which the end could be shown.
+func TestATrialWithoutAnAnswer(t *testing.T) {
+	f := &fake{now: busy(), incident: suffering(), silent: true}
+	m := screenOf(t, f, 80, 24)
+	press(m, "s", "t", "enter", "enter", "why", "enter", "y")
+	f.incident.Rounds = []*incident.Round{{Ended: noon, Outcome: plan.Noise}} // the record of an agent without IDs
+	do(m, m.ask())
+	if len(f.got) != 1 || m.said != "no answer" || len(m.trials) != 0 {
+		t.Errorf("said %q, %d trials of %d commands", m.said, len(m.trials), len(f.got))
 	}
 }
 
