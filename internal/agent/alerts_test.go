@@ -271,9 +271,9 @@ func TestAnAntagonistFiresAnAlert(t *testing.T) {
 	}
 }
 
-// Credentials that are renewed in time fire no alert, however short their life is: a server's own are
-// valid for a week and replaced every day, an agent's when a quarter of their life is left. What is not
-// renewed fires before it ends.
+// Credentials and certificates that are renewed in time fire no alert, however short their life is: a
+// server's own are valid for a week and replaced every day, an agent's when a quarter of their life is left.
+// What is not renewed fires before it ends.
 func TestRenewedCredentialsFireNoAlert(t *testing.T) {
 	quelltest.Need(t, "promtool")
 	// The series of two weeks by the hour, of credentials with a life and the time left at their renewal, h.
@@ -289,7 +289,11 @@ func TestRenewedCredentialsFireNoAlert(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	never := func(life int) string { return ends(life, -hours) }
-	const server, agent = `quell_server_credentials_expire_timestamp_seconds{instance="s",job="quell-server"}`, `quell_credentials_expire_timestamp_seconds{instance="m",job="quell-agent"}`
+	const (
+		server      = `quell_server_credentials_expire_timestamp_seconds{instance="s",job="quell-server"}`
+		agent       = `quell_credentials_expire_timestamp_seconds{instance="m",job="quell-agent"}`
+		certificate = `quell_expiry_timestamp_seconds{instance="m",job="quell-agent",what="server.tls.cert"}`
+	)
 	degraded := func(n int) promSeries {
 		return promSeries{`quell_degraded{instance="m",job="quell-agent"}`, fmt.Sprintf("%d+0x%d", n, hours)}
 	}
@@ -302,7 +306,9 @@ func TestRenewedCredentialsFireNoAlert(t *testing.T) {
 		{"a server that renews nothing", []promSeries{{server, never(168)}}, false},
 		{"an agent's, of a week", []promSeries{{agent, ends(168, 42)}, degraded(0)}, true},
 		{"an agent that cannot renew them", []promSeries{{agent, never(168)}, degraded(1)}, false},
-		{"a certificate", []promSeries{{`quell_expiry_timestamp_seconds{instance="m",job="quell-agent",what="/ca.crt"}`, never(15 * 24)}}, false},
+		{"a certificate of three days", []promSeries{{certificate, ends(72, 30)}, degraded(0)}, true},
+		{"a certificate that nobody renews", []promSeries{{certificate, never(15 * 24)}, degraded(1)}, false},
+		{"a server's certificate", []promSeries{{`quell_server_expiry_timestamp_seconds{instance="s",job="quell-server",what="tls.cert"}`, never(15 * 24)}}, false},
 	} {
 		text, err := yaml.Marshal(map[string]any{"rule_files": []string{absolute(t, rulesFile)}, "evaluation_interval": "1h",
 			"tests": []any{map[string]any{"interval": "1h", "input_series": x.series, "alert_rule_test": []promAlert{{At: fmt.Sprintf("%dh", 5*24), Alert: "QuellExpires"}, {At: fmt.Sprintf("%dh", 12*24), Alert: "QuellExpires"}}}}})
