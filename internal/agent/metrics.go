@@ -234,7 +234,7 @@ func metrics() []metric {
 		{"quell_incidents_total", "Incidents, by what was found first.", count, []string{"kind", "signal"},
 			byKind(func(s *stats) map[[2]string]uint64 { return s.incidents })},
 		{"quell_incidents_open", "Incidents that are open.", gauge, nil, one(func(v *view) float64 { return float64(v.pipeline.OpenCount()) })},
-		{"quell_pair_incidents_open", "Open incidents by the victim's and the suspect's job; at most 50 pairs, the surest and worst. An incident that names no suspect has none.", gauge, pairLabels,
+		{"quell_pair_incidents_open", "Open incidents by the victim's and the suspect's job; at most 50 pairs, the surest and worst. An incident that names no suspect has none; programs outside any task are (other).", gauge, pairLabels,
 			byPair(func(p *pair) (float64, bool) { return float64(p.incidents), true })},
 		{"quell_pair_level", "How sure it is that the suspect slows the victim: 0 no evidence, 1 possible, 2 likely, 3 proven.", gauge, pairLabels,
 			byPair(func(p *pair) (float64, bool) { return float64(p.level), true })},

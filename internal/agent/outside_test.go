@@ -30,12 +30,25 @@ func TestWhatRunsOutsideAnyTaskIsNamedAndNobodyElseIsCapped(t *testing.T) {
 		if _, got := r.scrape(); !strings.HasPrefix(got["quell_outside_cpu"], "0.05") {
 			t.Errorf("quell_outside_cpu is %q", got["quell_outside_cpu"])
 		}
-		// No trial is possible, so it must start and stop until chance is ruled out.
+		// No trial is possible, so it must start and stop until chance is ruled out. The alert QuellNoisyNeighbour
+		// asks for a level of at least 2 of a suspect that has a name.
+		level := "0"
 		for range 4 {
 			daemon.set(1.5)
-			r.pass(5 * time.Minute)
+			for range 5 {
+				r.pass(time.Minute)
+				_, got := r.scrape()
+				for name, v := range got {
+					if strings.HasPrefix(name, "quell_pair_level{") && strings.Contains(name, `suspect="(other)"`) {
+						level = max(level, v)
+					}
+				}
+			}
 			daemon.set(0.05)
 			r.pass(3 * time.Minute)
+		}
+		if level < "2" {
+			t.Errorf("the highest level of the series of (other) is %s", level)
 		}
 		all := r.incidents()
 		if len(all) != 1 || all[0].Kind != detect.Neighbour || all[0].Antagonists != 1 || all[0].Suspects[0].Name != detect.OutsideName {

@@ -68,6 +68,9 @@ func (v *view) pairs() (top []*pair, more int) {
 		for i := range named {
 			s := &named[i]
 			k.suspect, k.suspectNamespace = string(s.Job), v.label(&s.Task, "namespace")
+			if s.Name == detect.OutsideName { // it has no job, and is a suspect all the same
+				k.suspect = string(s.Name)
+			}
 			add(k, s.Level, now)
 		}
 	}
