@@ -76,8 +76,8 @@ func firing(r *incident.Record, s *detect.Suspect, link string, now time.Time) *
 	e := &Event{Version: 1, Event: "firing", ID: Clip(r.ID), Machine: Clip(r.Machine), Victim: taskOf(&r.Victim), Suspect: taskOf(&s.Task), Level: s.Level.String(),
 		Signal: Clip(string(r.Signal)), Cost: r.Cost, Threshold: r.Threshold, Opened: within(now.Add(-longest), r.Opened, now), Outcome: Clip(string(r.Outcome)), Advice: Clip(r.Advice)}
 	e.Text = fmt.Sprintf("%s on %s is slowed by %s (%s): %s is %.3g, its threshold %.3g", e.Victim.Job, e.Machine, e.Suspect.Job, e.Level, e.Signal, e.Cost, e.Threshold)
-	if link != "" {
-		e.Link = strings.TrimSuffix(link, "/") + "/ui/#/incident/" + url.PathEscape(e.ID) + "?machine=" + url.QueryEscape(e.Machine)
+	if link != "" { // the dashboard's first page is at /; below /ui/ are its files
+		e.Link = strings.TrimSuffix(link, "/") + "/#/incident/" + url.PathEscape(e.ID) + "?machine=" + url.QueryEscape(e.Machine)
 	}
 	return e
 }

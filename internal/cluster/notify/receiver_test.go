@@ -93,7 +93,7 @@ func TestAWebhookGetsADocument(t *testing.T) {
 		t.Fatalf("%v: %v", q, err)
 	}
 	if e.Version != 1 || e.Event != "firing" || e.Victim.Job != "web" || e.Victim.Task != "/web/1" || e.Suspect.Job != "encode" || e.Suspect.Task != "/encode/1" ||
-		e.Level != "proven" || e.Advice != "quell cap encode" || e.Link != "https://quell.example/ui/#/incident/inc-1?machine=m1" ||
+		e.Level != "proven" || e.Advice != "quell cap encode" || e.Link != "https://quell.example/#/incident/inc-1?machine=m1" ||
 		e.Text != "web on m1 is slowed by encode (proven): cpi is 3, its threshold 1.5" {
 		t.Errorf("%+v", e)
 	}
