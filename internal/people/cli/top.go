@@ -213,7 +213,9 @@ func (a *commands) frame(ctx context.Context, of top.Agent, sort string, screen 
 		return string(line) + "\n", err
 	}
 	s := a.Style()
-	if _, height, ok := a.Terminal(); ok {
+	_, height, known := a.Terminal()
+	known = known && height > 0 // as it is not on a serial line
+	if known {
 		s.Height = max(height-5, 1) // heading, blank, table's head, "and N more", last line
 	}
 	var b strings.Builder
@@ -230,7 +232,7 @@ func (a *commands) frame(ctx context.Context, of top.Agent, sort string, screen 
 	}
 	// A note may take several lines. One more than the screen has would scroll the heading away.
 	lines := strings.SplitAfter(safe.String(), "\n")
-	if _, height, ok := a.Terminal(); ok {
+	if known {
 		lines = append(lines[:min(len(lines)-1, max(height-1, 1))], "")
 	}
 	return home + line + strings.Join(lines, line) + pageEnd, nil

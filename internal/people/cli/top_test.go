@@ -140,3 +140,12 @@ func TestNotesDoNotScroll(t *testing.T) {
 		t.Errorf("a frame of %d rows for a terminal of %d:\n%q", rows, height, frame)
 	}
 }
+
+// A terminal that does not know its size, such as a serial line, shows all tasks.
+func TestTopWithoutASize(t *testing.T) {
+	a := &commands{App: &app.App{Out: io.Discard, Zone: time.UTC, Now: time.Now, Getenv: func(string) string { return "" }, Terminal: func() (int, int, bool) { return 0, 0, true }}}
+	frame, err := a.frame(t.Context(), noted{}, "worst", true)
+	if err != nil || !strings.Contains(frame, "/task-0") || !strings.Contains(frame, "/task-7") {
+		t.Errorf("%v: %q", err, frame)
+	}
+}
