@@ -5,12 +5,15 @@ package dashboard
 import (
 	"context"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -22,6 +25,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/people/dashboard/local"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // busyAgent is an agent whose incident changes whenever it is asked for.
@@ -240,4 +244,50 @@ func TestWhatIsReadOutInABrowser(t *testing.T) {
 	if n := eval[int](b, "document.querySelectorAll('main [aria-live] table').length"); n != 0 {
 		t.Error("all rows are read out")
 	}
+}
+
+// A tab that was opened before the server was upgraded shows pages that it has not shown yet: it takes the
+// new files.
+func TestAnUpgradeInABrowser(t *testing.T) {
+	old, err := of(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := fstest.MapFS{"web/more.js": {Data: []byte("// of the next version")}}
+	if err := fs.WalkDir(web, "web", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		tree[name] = &fstest.MapFile{Data: text}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	next, err := of(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now atomic.Pointer[Handler]
+	now.Store(old)
+	pages := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { now.Load().ServeHTTP(w, r) })
+	s := httptest.NewServer(local.New(local.Options{Agent: &oneAgent{inc: open()}, Pages: pages, Token: "T", Poll: time.Second}))
+	t.Cleanup(s.Close)
+	b := browse(t, s.URL, "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText.includes('held up')")
+	const files = "document.querySelector('script[type=module]').getAttribute('src')"
+	first := eval[string](b, files)
+	now.Store(next)
+	eval[bool](b, "(location.hash = '#/incidents', true)")
+	taken, end := false, time.Now().Add(time.Minute)
+	quelltest.Until(t, "the new files are taken", func() bool {
+		second, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](files))
+		taken = err == nil && second != first // while the tab is loaded again there is nothing to evaluate
+		return taken || time.Now().After(end)
+	})
+	if !taken {
+		t.Fatalf("the files are still those of %s", first)
+	}
+	b.until("the page is shown", "document.querySelector('main')?.innerText.includes('encode')")
+	b.quiet("404")
 }

@@ -62,7 +62,18 @@ async function show() {
     await load(0);
     if (own === current) scrollTo(0, 0);
   } catch (e) {
-    if (own === current) swap(main, problem(e));
+    if (own === current && e instanceof TypeError && await older()) location.reload();
+    else if (own === current) swap(main, problem(e));
+  }
+}
+
+/** older reports whether the server has other files by now than those of this tab: it was upgraded. */
+async function older() {
+  try {
+    const answer = await fetch('/', {cache: 'no-store', credentials: 'omit'});
+    return answer.ok && !(await answer.text()).includes(new URL('.', import.meta.url).pathname);
+  } catch {
+    return false;
   }
 }
 
