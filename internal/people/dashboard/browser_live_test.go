@@ -102,7 +102,7 @@ func TestLateAnswersInABrowser(t *testing.T) {
 	b.quiet("502")
 }
 
-// Of a command to a machine that does not answer nobody is told that it is done.
+// A command to a machine that does not answer is not said to be done.
 func TestASilentMachineInABrowser(t *testing.T) {
 	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/v1/commands" {
