@@ -113,7 +113,7 @@ func TestASilentMachineInABrowser(t *testing.T) {
 		return true
 	}), "T")
 	b.visit("#/incident/"+open().ID, "Cost of web")
-	eval[bool](b, `(document.querySelector('[data-key=cap]').click(), document.querySelector('#why').value = 'w', document.querySelector('dialog form').requestSubmit(), true)`)
+	eval[bool](b, `(document.querySelector('[data-key=cap]').click(), document.querySelector('#why').value = 'w', document.querySelector('#for').value = '1d', document.querySelector('dialog form').requestSubmit(), true)`)
 	b.until("it is said", "document.querySelector('dialog .result')?.innerText.includes('node-02: no answer')")
 	if class := eval[string](b, "document.querySelector('dialog .result').className"); class != "result bad" {
 		t.Errorf("the result is of class %q", class)

@@ -49,7 +49,7 @@ export function act({kind, inc, task, context}) {
   }},
   h('p', null, k.about),
   h('dl', null, h('div.fact', null, h('dt', null, 'Task'), h('dd', null, h('code', null, visible(task)))), h('div.fact', null, h('dt', null, 'Machine'), h('dd', null, visible(inc.machine)))),
-  k.rate && [input('rate', 'CPU rate, in CPUs', k.rate, {type: 'number', min: '0.001', max: '1024', step: '0.001'}), input('for', 'For, such as 90s, 10m, 2h', k.lasts, {pattern: '([0-9]+(ms|s|m|h))+'})],
+  k.rate && [input('rate', 'CPU rate, in CPUs', k.rate, {type: 'number', min: '0.001', max: '1024', step: '0.001'}), input('for', 'For, such as 90s, 10m, 2h', k.lasts, {pattern: '([0-9.]+(ms|s|m|h|d|w))+'})],
   input('why', 'Reason, for the audit log', k.why(inc), {maxlength: 1000}),
   context.caller?.scope === 'viewer' && h('p.note', null, 'This token may only read: the server will refuse. An operator’s token may act.'),
   result);

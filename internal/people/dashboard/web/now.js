@@ -82,7 +82,7 @@ export function page(_, query, context) {
       title = `${plural(bad.length, 'task')} ${bad.length === 1 ? 'suffers' : 'suffer'}, and no neighbour is named`;
     } else if (!machines.length) {
       title = 'No machine has sent anything yet';
-      more = h('p.lead', null, 'Start quell-agent on a machine, with uplink to this server: docs/server.md.');
+      more = h('p.lead', null, 'Start quell-agent on a machine, with this server’s bus as its server.url: docs/server.md.');
     } else if (!tasks.length && !unlisted) {
       ink = 'warn';
       title = 'No machine has sent a sample in the last 10 minutes';
