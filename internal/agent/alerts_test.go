@@ -311,7 +311,7 @@ func TestRenewedCredentialsFireNoAlert(t *testing.T) {
 		{"a server's certificate", []promSeries{{`quell_server_expiry_timestamp_seconds{instance="s",job="quell-server",what="tls.cert"}`, never(15 * 24)}}, false},
 	} {
 		text, err := yaml.Marshal(map[string]any{"rule_files": []string{absolute(t, rulesFile)}, "evaluation_interval": "1h",
-			"tests": []any{map[string]any{"interval": "1h", "input_series": x.series, "alert_rule_test": []promAlert{{At: fmt.Sprintf("%dh", 5*24), Alert: "QuellExpires"}, {At: fmt.Sprintf("%dh", 12*24), Alert: "QuellExpires"}}}}})
+			"tests": []any{map[string]any{"interval": "1h", "input_series": x.series, "alert_rule_test": []promAlert{{At: "127h", Alert: "QuellExpires"}, {At: "295h", Alert: "QuellExpires"}}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
