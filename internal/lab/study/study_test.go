@@ -372,3 +372,36 @@ controls: {solo: false}
 		t.Errorf("%q, want %q", names, want)
 	}
 }
+
+// Stored results are read whatever a later version refuses, but not without the plan's basis.
+func TestRecorded(t *testing.T) {
+	const text = `version: 1
+study: old
+retired: key
+environments: {ve: {driver: cgroup}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, measure: true, threads: $n}}
+factors: {n: ["1", "2"]}
+run: {for: 1s}
+analysis: [{kind: score, bse: 1}]
+`
+	s, problems, err := Recorded("t.yaml", []byte(text), known)
+	if err != nil || len(problems) != 1 || problems[0].Key != "retired" || len(s.Plan()) == 0 || s.Analysis[0].Kind != "score" {
+		t.Errorf("%+v, %v, %v", s, problems, err)
+	}
+	s, problems, err = Recorded("t.yaml", []byte(strings.Replace(text, "retired: key\n", "design: {exclude: [{n: '1'}, {n: '2'}]}\n", 1)), known)
+	if err != nil || len(problems) != 1 || len(s.Plan()) != 0 {
+		t.Errorf("%+v, %v, %v", s, problems, err)
+	}
+	for old, now := range map[string]string{
+		"study: old":    "study: ../old",
+		`["1", "2"]`:    "{staircase: {from: 10%, to: 90%, step: 0%, hold: 1s}}",
+		`["1", "2"]}`:   "{mappings: {cores: 0}}}",
+		"retired: key":  "\tnot: YAML",
+		"version: 1\n": "version: 2\n",
+	} {
+		if _, _, err := Recorded("t.yaml", []byte(strings.Replace(text, old, now, 1)), known); err == nil {
+			t.Errorf("%q is read", now)
+		}
+	}
+}

@@ -42,12 +42,7 @@ func (c *checker) oneOf(key, value string, words []string) {
 func (s *Study) validate(known Known) []keyed.Problem {
 	c := &checker{Study: s, known: known, used: map[string]bool{}}
 	c.problems = keyed.Check("", s)
-	if s.Version != 1 {
-		c.add("version", s.Version, "1")
-	}
-	if !goodName.MatchString(s.Name) {
-		c.add("study", strconv.Quote(s.Name), "a name of letters, digits, dots and dashes")
-	}
+	c.header()
 	for _, name := range sorted(s.Hosts) {
 		h := s.Hosts[name]
 		c.problems = append(c.problems, keyed.Check("hosts."+name+".", &h)...)
@@ -85,6 +80,15 @@ func (s *Study) validate(known Known) []keyed.Problem {
 		c.add("factors", "no cell", "a combination of levels that design.exclude leaves, and cores and per_core that have room for the virtual CPUs")
 	}
 	return c.problems
+}
+
+func (c *checker) header() {
+	if c.Version != 1 {
+		c.add("version", c.Version, "1")
+	}
+	if !goodName.MatchString(c.Name) {
+		c.add("study", strconv.Quote(c.Name), "a name of letters, digits, dots and dashes")
+	}
 }
 
 // options are the keys of each kind of analysis; the others have none.
@@ -211,25 +215,11 @@ func (c *checker) factor(f *Factor) {
 	for i, p := range f.Placements {
 		c.placement(fmt.Sprintf("%s[%d]", key, i), p)
 	}
-	if st := f.Staircase; st != nil {
-		c.problems = append(c.problems, keyed.Check(key+".staircase.", st)...)
-		if st.From < 0 || st.To > 1 || st.From >= st.To {
-			c.add(key+".staircase", fmt.Sprintf("from %s to %s", st.From, st.To), "from < to, both in 0% to 100%")
-		}
-		if st.Step <= 0 {
-			c.add(key+".staircase.step", st.Step, "more than 0%")
-		}
-		if st.Hold <= st.Settle+st.Trail {
-			c.add(key+".staircase.hold", st.Hold, "more than settle + trail, "+(st.Settle+st.Trail).String())
-		}
+	if f.Staircase != nil {
+		c.staircase(key, f.Staircase)
 	}
-	if m := f.Mappings; m != nil {
-		if m.Cores < 1 {
-			c.add(key+".mappings.cores", m.Cores, "at least 1")
-		}
-		for i, name := range m.Roles {
-			c.oneOf(fmt.Sprintf("%s.mappings.roles[%d]", key, i), name, c.roleNames())
-		}
+	if f.Mappings != nil {
+		c.mappings(key, f.Mappings)
 	}
 	for _, set := range f.Sets {
 		for _, role := range sorted(set.Values) {
@@ -237,6 +227,28 @@ func (c *checker) factor(f *Factor) {
 				c.add(key+".sets."+set.Name+"."+role, "unknown role", "one of "+strings.Join(c.roleNames(), ", "))
 			}
 		}
+	}
+}
+
+func (c *checker) staircase(key string, st *Staircase) {
+	c.problems = append(c.problems, keyed.Check(key+".staircase.", st)...)
+	if st.From < 0 || st.To > 1 || st.From >= st.To {
+		c.add(key+".staircase", fmt.Sprintf("from %s to %s", st.From, st.To), "from < to, both in 0% to 100%")
+	}
+	if st.Step <= 0 {
+		c.add(key+".staircase.step", st.Step, "more than 0%")
+	}
+	if st.Hold <= st.Settle+st.Trail {
+		c.add(key+".staircase.hold", st.Hold, "more than settle + trail, "+(st.Settle+st.Trail).String())
+	}
+}
+
+func (c *checker) mappings(key string, m *Mappings) {
+	if m.Cores < 1 {
+		c.add(key+".mappings.cores", m.Cores, "at least 1")
+	}
+	for i, name := range m.Roles {
+		c.oneOf(fmt.Sprintf("%s.mappings.roles[%d]", key, i), name, c.roleNames())
 	}
 }
 

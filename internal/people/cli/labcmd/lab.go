@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/format/keyed"
+	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/network"
@@ -101,8 +103,9 @@ func remedied(err error, file string) error {
 }
 
 // openStudy opens a folder of results and reads its study, as it was when the folder was
-// made.
-func openStudy(dir string) (*result.Folder, *study.Study, error) {
+// made. What this quell refuses is an error where runs are to be done, warn being nil;
+// otherwise warn gets it, and the records can still be read.
+func openStudy(dir string, warn io.Writer) (*result.Folder, *study.Study, error) {
 	f, err := result.Open(dir)
 	if err != nil {
 		return nil, nil, app.Usage(err, "name the folder that `quell lab run` wrote, e.g. lab-results/smoke")
@@ -111,9 +114,16 @@ func openStudy(dir string) (*result.Folder, *study.Study, error) {
 	if err != nil {
 		return nil, nil, app.Usage(err, "read it with the version of quell that wrote it")
 	}
-	s, err := study.Parse(filepath.Join(dir, l.Study), []byte(l.File), known())
+	s, problems, err := study.Recorded(filepath.Join(dir, l.Study), []byte(l.File), known())
+	if err == nil && len(problems) > 0 && warn == nil {
+		err = &keyed.InvalidError{What: "study " + l.Study, Problems: problems}
+		return nil, nil, app.Usage(err, "correct its file and run that into another folder; `quell lab report "+dir+"` still shows these records")
+	}
 	if err != nil {
 		return nil, nil, app.Usage(err, "read it with the version of quell that wrote it, "+l.Program)
+	}
+	for _, p := range problems {
+		fmt.Fprintln(warn, "this quell would not run the study again:", printable.Text(p.String()))
 	}
 	return f, s, nil
 }

@@ -216,6 +216,42 @@ func TestLabSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// What a later quell would refuse to run can still be read: nothing recorded is lost by an upgrade.
+func TestRecordsOutliveTheRules(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	out, env := filepath.Join(dir, "out"), clitest.Env("/nowhere")
+	if r := quell(t, env, "lab", "run", "--out", out, studyFile(t, simulatedStudy)); r.Code != app.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	lock := filepath.Join(out, "study.lock.json")
+	text, err := os.ReadFile(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(old, now string) {
+		changed := strings.Replace(string(text), old, now, 1)
+		if err := os.WriteFile(lock, []byte(changed), 0o644); err != nil || changed == string(text) {
+			t.Fatalf("%q: %v", old, err)
+		}
+	}
+	as("{kind: interference}", "{kind: interference, exclude_row: fg}")
+	pack := filepath.Join(dir, "pack.tar.gz")
+	for _, args := range [][]string{{"status", out}, {"analyse", out}, {"pack", out, pack}, {"report", "--out", filepath.Join(dir, "a"), out}, {"report", "--out", filepath.Join(dir, "b"), pack}} {
+		if r := quell(t, env, append([]string{"lab"}, args...)...); r.Code != app.ExitOK || !strings.Contains(r.Err, "analysis[0].exclude_row") {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	if r := quell(t, env, "lab", "resume", out); r.Code != app.ExitUsage || !strings.Contains(r.Err, "analysis[0].exclude_row") {
+		t.Errorf("resume: %+v", r)
+	}
+	// A pack's author does not choose where the report is written.
+	as("study: simulated", "study: ../simulated")
+	if r := quell(t, env, "lab", "report", "--out", filepath.Join(dir, "c"), out); r.Code != app.ExitUsage {
+		t.Errorf("report: %+v", r)
+	}
+}
+
 // Two labs at once would mix their runs.
 func TestLabRunsOneAtATime(t *testing.T) {
 	t.Parallel()
@@ -224,7 +260,7 @@ func TestLabRunsOneAtATime(t *testing.T) {
 	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, file); r.Code != app.ExitOK {
 		t.Fatalf("%+v", r)
 	}
-	f, _, err := openStudy(out)
+	f, _, err := openStudy(out, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +313,7 @@ func TestTracesAreOfOneMachine(t *testing.T) {
 	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, studyFile(t, simulatedStudy)); r.Code != app.ExitOK {
 		t.Fatalf("%+v", r)
 	}
-	f, s, err := openStudy(out)
+	f, s, err := openStudy(out, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func (a *commands) labStatus() *cobra.Command {
 		Use: "status FOLDER", Short: "show the progress of a study", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f, s, err := openStudy(args[0])
+			f, s, err := openStudy(args[0], a.Err)
 			if err != nil {
 				return err
 			}

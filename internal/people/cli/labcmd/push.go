@@ -122,7 +122,7 @@ func (a *commands) labPush() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f, s, done, err := openResults(args[0])
+			f, s, done, err := openResults(args[0], a.Err)
 			if err != nil {
 				return err
 			}

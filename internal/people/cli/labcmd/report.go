@@ -93,11 +93,11 @@ func markdownWithPlots(dir, name string) func(io.Writer, *render.Report) error {
 }
 
 // openResults opens a folder of results or a pack, which it unpacks to a temporary folder
-// that done removes.
-func openResults(name string) (f *result.Folder, s *study.Study, done func(), err error) {
+// that done removes; warn is as in openStudy.
+func openResults(name string, warn io.Writer) (f *result.Folder, s *study.Study, done func(), err error) {
 	st, err := os.Stat(name)
 	if err != nil || st.IsDir() {
-		f, s, err = openStudy(name)
+		f, s, err = openStudy(name, warn)
 		return f, s, func() {}, err
 	}
 	dir, err := os.MkdirTemp("", "quell-lab-pack-")
@@ -114,7 +114,7 @@ func openResults(name string) (f *result.Folder, s *study.Study, done func(), er
 		done()
 		return nil, nil, nil, app.Usage(fmt.Errorf("unpack %s: %w", name, err), "name a folder of results, or what `quell lab pack` wrote")
 	}
-	if f, s, err = openStudy(filepath.Join(dir, "study")); err != nil {
+	if f, s, err = openStudy(filepath.Join(dir, "study"), warn); err != nil {
 		done()
 	}
 	return f, s, done, err
@@ -126,7 +126,7 @@ const expectFile = "expect.yaml"
 // openReport computes everything that a report shows. Unreadable records are named and
 // excluded.
 func (a *commands) openReport(name, expect string) (*render.Report, error) {
-	f, s, done, err := openResults(name)
+	f, s, done, err := openResults(name, a.Err)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (a *commands) labPack() *cobra.Command {
 		Use: "pack FOLDER [FILE.tar.gz]", Short: "pack a study's records into one file", Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, s, err := openStudy(args[0])
+			f, s, err := openStudy(args[0], a.Err)
 			if err != nil {
 				return err
 			}

@@ -68,7 +68,7 @@ func (a *commands) labResume() *cobra.Command {
 		Use: "resume FOLDER", Short: "continue a study that was stopped", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: folders,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f, s, err := openStudy(args[0])
+			f, s, err := openStudy(args[0], nil)
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ func (a *commands) labTraces() *cobra.Command {
 		Use: "traces FOLDER", Short: "make labelled traces of a study whose runs an agent has sampled", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: folders,
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, s, done, err := openResults(args[0])
+			f, s, done, err := openResults(args[0], a.Err)
 			if err != nil {
 				return err
 			}
