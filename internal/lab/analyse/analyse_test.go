@@ -333,6 +333,12 @@ analysis:
 	if len(got.Interferences) != 2 || len(got.Systems) != 2 {
 		t.Fatalf("%+v", got)
 	}
+	// A stored study may ask for energy relative to another base: the report's one table is
+	// relative to the first.
+	s.Analysis = append(s.Analysis, study.Analysis{Kind: "energy", Options: map[string]string{"base": "near"}})
+	if both := Compute(s, runs); both.Systems[0].Steps[0].Relative != got.Systems[0].Steps[0].Relative {
+		t.Errorf("relative to %+v, want %+v", both.Systems[0].Steps[0].Relative, got.Systems[0].Steps[0].Relative)
+	}
 	for _, i := range got.Interferences {
 		near1 := i.Levels[0].Value == "near"
 		// 1/(1 + 0.5·x) falls by a third of its intercept, nearly linearly.

@@ -86,7 +86,10 @@ func Compute(s *study.Study, runs []result.Run) Results {
 			out.Interferences = Interferences(runs)
 			n = len(out.Interferences)
 		case "throughput", "energy":
-			out.Systems = Systems(runs, option("factor", "placement"), option("base", "per-chip"))
+			// One table is for both, with the first one's base.
+			if out.Systems == nil {
+				out.Systems = Systems(runs, option("factor", "placement"), option("base", "per-chip"))
+			}
 			n = len(out.Systems)
 		case "correlation":
 			out.Correlations = Events(runs, seed)

@@ -103,6 +103,7 @@ func TestBadNetworkStudy(t *testing.T) {
 		"  rate: [max":       {"  placement: [{name: a, relation: neutral}, {name: b, relation: per-core}]\n  rate: [max", "one level: net-io"},
 		"kind: net-io":       {"kind: net-io, cas: case", "analysis[0].cas"},
 		"{kind: net-io}":     {"{kind: net-io}, {kind: net-io}", "analysis[1].kind"},
+		"[{kind: net-io}]":   {"[{kind: throughput}, {kind: energy, base: apart}]", "analysis[1].kind"},
 		"none: {builtin":     {"other: {command: [sockperf, server], serves: 99999}\n  none: {builtin", "workloads.other.serves"},
 	} {
 		_, err := Parse("web.yaml", []byte(strings.Replace(web, old, c.now, 1)), webKnown)

@@ -394,10 +394,10 @@ analysis: [{kind: score, bse: 1}]
 		t.Errorf("%+v, %v, %v", s, problems, err)
 	}
 	for old, now := range map[string]string{
-		"study: old":    "study: ../old",
-		`["1", "2"]`:    "{staircase: {from: 10%, to: 90%, step: 0%, hold: 1s}}",
-		`["1", "2"]}`:   "{mappings: {cores: 0}}}",
-		"retired: key":  "\tnot: YAML",
+		"study: old":   "study: ../old",
+		`["1", "2"]`:   "{staircase: {from: 10%, to: 90%, step: 0%, hold: 1s}}",
+		`["1", "2"]}`:  "{mappings: {cores: 0}}}",
+		"retired: key": "\tnot: YAML",
 		"version: 1\n": "version: 2\n",
 	} {
 		if _, _, err := Recorded("t.yaml", []byte(strings.Replace(text, old, now, 1)), known); err == nil {

@@ -3,6 +3,7 @@ package study
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -109,6 +110,13 @@ func (c *checker) analysis(i int) {
 	}
 	for _, name := range sorted(a.Options) {
 		c.oneOf(key+name, name, append([]string{"kind"}, options[a.Kind]...))
+	}
+	if steps := []string{"throughput", "energy"}; slices.Contains(steps, a.Kind) {
+		for _, b := range c.Analysis[:i] {
+			if slices.Contains(steps, b.Kind) && !maps.Equal(a.Options, b.Options) {
+				c.add(key+"kind", a.Kind, "the options of "+b.Kind+": both are in one table, relative to one base")
+			}
+		}
 	}
 	if a.Kind != "net-io" {
 		return
