@@ -192,7 +192,7 @@ func options(t *testing.T, text string, th *theatre) Options {
 	}
 	return Options{Study: s, Folder: f, Maker: th, Progress: quiet{}, Env: "here", Allowed: sample.SetOf(0, 1),
 		Topology: host.Topology{CPUs: []host.CPU{{ID: 0, Core: 0}, {ID: 1, Core: 1}}},
-		Command: func(p *study.Part) (Job, error) {
+		Command: func(_ *study.Cell, p *study.Part) (Job, error) {
 			return Job{Argv: []string{"burn", p.Workload.Options}}, nil
 		}}
 }

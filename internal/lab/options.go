@@ -18,9 +18,9 @@ type Options struct {
 	Study  *study.Study
 	Folder *result.Folder
 	Maker  Maker
-	// Command returns the command of a part and how its iterations' times and its
+	// Command returns the command of a cell's part and how its iterations' times and its
 	// metric are read.
-	Command func(p *study.Part) (Job, error)
+	Command func(c *study.Cell, p *study.Part) (Job, error)
 	// Metric reads a command's own metric, and what else its tool reports, from its output, in
 	// which the first early executions were its warm-up; nil if no workload has one.
 	Metric func(w *study.Workload, output []byte, early int) (metric float64, values map[string]float64, err error)

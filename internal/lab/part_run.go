@@ -130,7 +130,7 @@ func (w *output) concluded() bool {
 
 // prepare starts the part's command and stops it at the barrier.
 func (a *partRun) prepare(ctx context.Context, s *execution) error {
-	job, err := s.Command(a.part)
+	job, err := s.Command(s.cell, a.part)
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", a.part.Name(), err)
 	}

@@ -157,20 +157,33 @@ func servers(c *study.Cell) (n int) {
 // IsBase reports whether a cell is a base case of a study of web servers.
 func IsBase(c *study.Cell) bool { return c.Kind == study.Main && alone(c) }
 
-// BaseRate is the mean rate of a workload over the base case's valid runs; ok is false, and
-// the rate NaN, if there are none.
-func BaseRate(runs []result.Run, workload string) (rate float64, ok bool) {
-	all := rates(baseRuns(valid(runs), workload), "")
-	return stat.Mean(all), len(all) > 0
-}
-
-func baseRuns(good []*result.Run, workload string) (out []*result.Run) {
-	for _, r := range good {
-		if IsBase(&r.Cell) && webClients(&r.Cell)[0].Workload.Name == workload {
-			out = append(out, r)
+// BaseRate is the mean rate of a workload over the valid runs of its base case for a cell; ok is
+// false, and the rate NaN, if there are none. cells are all of the study. With factors other than
+// the case and the rate there are several base cases, e.g. one at each placement: those with most
+// of the cell's levels count.
+func BaseRate(cells []study.Cell, runs []result.Run, c *study.Cell, workload string) (rate float64, ok bool) {
+	most, near := -1, map[string]bool{}
+	for i := range cells {
+		b := &cells[i]
+		if !IsBase(b) || webClients(b)[0].Workload.Name != workload {
+			continue
+		}
+		common := 0
+		for _, l := range b.Levels {
+			if slices.Contains(c.Levels, l) {
+				common++
+			}
+		}
+		if common > most {
+			most, near = common, map[string]bool{}
+		}
+		if common == most {
+			near[b.Key()] = true
 		}
 	}
-	return out
+	base := slices.DeleteFunc(valid(runs), func(r *result.Run) bool { return !near[r.CellKey] })
+	all := rates(base, "")
+	return stat.Mean(all), len(all) > 0
 }
 
 // rates returns a part's throughput in each run; "" stands for the first client.

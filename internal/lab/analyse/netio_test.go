@@ -270,10 +270,15 @@ func TestNetworkIO(t *testing.T) {
 	bad := netRun(netCell("(1)", study.MaxRate, 1, "get-1", ""), 3, 0.95, 1e6)
 	bad.Verdict = result.Invalid
 	runs = append(runs, bad)
-	if rate, ok := BaseRate(runs, "get-1"); !ok || math.Abs(rate-200) > 1e-9 {
+	var cells []study.Cell
+	for _, r := range runs {
+		cells = append(cells, r.Cell)
+	}
+	pair := netCell("(1,1)", "50%", 2, "get-1", "get-1")
+	if rate, ok := BaseRate(cells, runs, &pair, "get-1"); !ok || math.Abs(rate-200) > 1e-9 {
 		t.Errorf("base rate %v, %v", rate, ok)
 	}
-	if _, ok := BaseRate(runs, "get-4"); ok {
+	if _, ok := BaseRate(cells, runs, &pair, "get-4"); ok {
 		t.Error("a base rate of what never ran")
 	}
 	n, ok := NetworkIO(runs, "case", "rate")
@@ -331,5 +336,31 @@ func TestNetworkIO(t *testing.T) {
 	}
 	if n, ok := NetworkIO(nil, "case", "rate"); ok {
 		t.Errorf("%+v of nothing", n)
+	}
+}
+
+// With another factor each of its levels has a base case: at each placement, or under each
+// setting of a knob, a share is of that one.
+func TestBaseRateOfTheSameLevels(t *testing.T) {
+	var runs []result.Run
+	var cells []study.Cell
+	at := func(c study.Cell, place string) study.Cell {
+		c.Levels = append(c.Levels, study.Level{Factor: "placement", Value: place})
+		c.Place = study.Placement{Name: place}
+		cells = append(cells, c)
+		return c
+	}
+	truth, pairs := map[string]float64{"apart": 200, "together": 100, "nowhere": 0}, map[string]study.Cell{}
+	for place, rate := range truth {
+		base := at(netCell("(1)", study.MaxRate, 1, "get-1", ""), place)
+		if rate > 0 {
+			runs = append(runs, netRun(base, 0, 0.9, rate))
+		}
+		pairs[place] = at(netCell("(1,1)", "50%", 2, "get-1", "get-1"), place)
+	}
+	for place, pair := range pairs {
+		if got, ok := BaseRate(cells, runs, &pair, "get-1"); ok != (truth[place] > 0) || ok && math.Abs(got-truth[place]) > 1e-9 {
+			t.Errorf("%s: %v, %v, want %v", place, got, ok, truth[place])
+		}
 	}
 }

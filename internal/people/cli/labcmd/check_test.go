@@ -141,7 +141,7 @@ controls: {solo: false}
 			}
 			continue
 		}
-		_, err = (&labMachine{self: "quell"}).webCommand(lab.Options{Study: s})(&cell.Parts[0])
+		_, err = (&labMachine{self: "quell"}).webCommand(lab.Options{Study: s})(&cell, &cell.Parts[0])
 		var refused *lab.LackError
 		if l == nil || !strings.Contains(l.Why, c.want) || l.Remedy == "" || !errors.As(err, &refused) || refused.What != l.Why {
 			t.Errorf("%+v: check says %+v, the command %v", c, l, err)

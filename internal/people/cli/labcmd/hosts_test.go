@@ -108,7 +108,7 @@ controls: {solo: false}
 			t.Errorf("%s: %v", text, err)
 		}
 		asks := ""
-		_, _ = far.addressed(func(p *study.Part) (lab.Job, error) { asks = p.Asks; return lab.Job{}, nil })(&cell.Parts[0])
+		_, _ = far.addressed(func(_ *study.Cell, p *study.Part) (lab.Job, error) { asks = p.Asks; return lab.Job{}, nil })(&cell, &cell.Parts[0])
 		if want != "" && asks != want {
 			t.Errorf("%s: it asks %s", text, asks)
 		}

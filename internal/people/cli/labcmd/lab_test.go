@@ -359,11 +359,11 @@ func TestRateIsAShareOfTheSameMachines(t *testing.T) {
 		}
 	}
 	p := &study.Part{Workload: study.Workload{Name: "get"}, Load: study.Load{Control: study.Requests}, Target: 0.5}
-	if rate, err := rateOf(f, &series{env: "new"}, p); rate != 50 || err != nil {
+	if rate, err := rateOf(f, &series{env: "new"}, []study.Cell{c}, &c, p); rate != 50 || err != nil {
 		t.Errorf("%v, %v", rate, err)
 	}
 	var lack *lab.LackError
-	if _, err := rateOf(f, &series{env: "a third"}, p); !errors.As(err, &lack) {
+	if _, err := rateOf(f, &series{env: "a third"}, []study.Cell{c}, &c, p); !errors.As(err, &lack) {
 		t.Error(err)
 	}
 }

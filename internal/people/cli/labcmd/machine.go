@@ -180,7 +180,7 @@ func (l *labMachine) cost(ctx context.Context, s *study.Study, f *result.Folder)
 	if err := e.Pin([]sample.Set{last}); err != nil {
 		return fmt.Errorf("measure the cost of observation: %w", err)
 	}
-	job, err := l.command(p)
+	job, err := l.command(nil, p)
 	if err != nil {
 		return err
 	}

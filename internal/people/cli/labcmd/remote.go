@@ -81,18 +81,21 @@ func (e *remoteMaker) refuse(c *study.Cell) error {
 	return nil
 }
 
+// partCommand is lab.Options.Command.
+type partCommand = func(*study.Cell, *study.Part) (lab.Job, error)
+
 // addressed is lab.Options.Command for parts that ask a role on another host: they get its
 // address there.
-func (e *remoteMaker) addressed(inner func(*study.Part) (lab.Job, error)) func(*study.Part) (lab.Job, error) {
-	return func(p *study.Part) (lab.Job, error) {
+func (e *remoteMaker) addressed(inner partCommand) partCommand {
+	return func(c *study.Cell, p *study.Part) (lab.Job, error) {
 		if e == nil || p.Environment.Network != "" {
-			return inner(p)
+			return inner(c, p)
 		}
 		asks := *p
 		if spec := e.inv.Lookup(p.Asks); spec != nil {
 			asks.Asks = spec.From()
 		}
-		return inner(&asks)
+		return inner(c, &asks)
 	}
 }
 

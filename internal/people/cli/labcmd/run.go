@@ -413,7 +413,7 @@ func end(o lab.Observer) error {
 }
 
 // command returns the job of a part: a kernel of this program, or the study's command.
-func (l *labMachine) command(p *study.Part) (lab.Job, error) {
+func (l *labMachine) command(_ *study.Cell, p *study.Part) (lab.Job, error) {
 	w := &p.Workload
 	var words []string
 	for _, word := range w.Command {

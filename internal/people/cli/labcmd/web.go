@@ -158,14 +158,14 @@ func needsBaseRates(s *study.Study) bool {
 
 // webCommand is lab.Options.Command for web servers and their clients; the options have that of
 // all other workloads.
-func (l *labMachine) webCommand(o lab.Options) func(*study.Part) (lab.Job, error) {
+func (l *labMachine) webCommand(o lab.Options) partCommand {
 	site := sync.OnceValues(func() (web.Site, error) { return web.Open(o.Folder.Path("web")) })
-	return func(p *study.Part) (lab.Job, error) {
+	return func(c *study.Cell, p *study.Part) (lab.Job, error) {
 		w := &p.Workload
 		flags := strings.Fields(w.Options)
 		switch w.Builtin {
 		default:
-			return o.Command(p)
+			return o.Command(c, p)
 		case study.HTTPServer:
 			kind, err := parseServer(flags)
 			if err == nil {
@@ -190,7 +190,7 @@ func (l *labMachine) webCommand(o lab.Options) func(*study.Part) (lab.Job, error
 			if w.Time == 0 {
 				return lab.Job{}, fmt.Errorf("workload %s: want time, the length of the measurement", w.Name)
 			}
-			rate, err := rateOf(o.Folder, &series{o.Env, o.Stamp}, p)
+			rate, err := rateOf(o.Folder, &series{o.Env, o.Stamp}, o.Study.Cells(), c, p)
 			if err != nil {
 				return lab.Job{}, err
 			}
@@ -213,8 +213,9 @@ func refuseServer(s *study.Study, p *study.Part, kind string) error {
 }
 
 // rateOf is the request rate of a part, per second; 0: as fast as possible. Its base case is that
-// of the same series: another machine has another maximum.
-func rateOf(f *result.Folder, of *series, p *study.Part) (float64, error) {
+// of the same series, since another machine has another maximum, and of all the study's cells the one
+// that is most like c.
+func rateOf(f *result.Folder, of *series, all []study.Cell, c *study.Cell, p *study.Part) (float64, error) {
 	if p.Load.Control != study.Requests || p.Target == 0 {
 		return 0, nil
 	}
@@ -223,7 +224,7 @@ func rateOf(f *result.Folder, of *series, p *study.Part) (float64, error) {
 		return 0, fmt.Errorf("read the base cases: %w", err)
 	}
 	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return !of.has(&r) })
-	base, ok := analyse.BaseRate(runs, p.Workload.Name)
+	base, ok := analyse.BaseRate(all, runs, c, p.Workload.Name)
 	if !ok || base <= 0 { // 0 would be a closed loop
 		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: "add a case with one server and the rate " + study.MaxRate}
 	}
