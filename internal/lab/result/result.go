@@ -69,8 +69,9 @@ type Run struct {
 	Verdict  Verdict    `json:"verdict"`
 	Evidence []Evidence `json:"evidence,omitempty"`
 	Start    time.Time  `json:"start"`
-	// Window is the measured roles' steady window: after warm-up, before the
-	// first of them ends.
+	// Window is the measured roles' steady window: after the warm-up of all, until the last of
+	// them has done its iterations or its time. One that is done before goes on working, if its
+	// program does.
 	Window Window `json:"window"`
 	// Overlap is the share of Window in which every busy role ran.
 	Overlap float64 `json:"overlap"`
