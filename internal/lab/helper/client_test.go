@@ -129,3 +129,43 @@ func TestOneEnvironment(t *testing.T) {
 		t.Error("clocks are not converted back")
 	}
 }
+
+// slowMaker makes an environment until it is given up, and says in which order it does what.
+type slowMaker struct {
+	makes chan struct{}
+	did   chan string
+}
+
+func (m *slowMaker) Make(ctx context.Context, _ *study.Part) (lab.Environment, error) {
+	close(m.makes)
+	<-ctx.Done()
+	m.did <- "gave up"
+	return nil, ctx.Err()
+}
+func (m *slowMaker) Sweep() error { return nil }
+func (m *slowMaker) Close() error { m.did <- "closed"; return nil }
+
+// When the lab is gone, an environment that is still being made is given up before the maker is
+// closed: made afterwards, it would stay until the next lab.
+func TestEndWhileMaking(t *testing.T) {
+	here, there := net.Pipe()
+	m := &slowMaker{makes: make(chan struct{}), did: make(chan string, 2)}
+	served := make(chan error, 1)
+	go func() { served <- Serve(t.Context(), there, there, m, nil, "quell", time.Minute) }()
+	c := Connect(here, here, ClientOptions{Lost: func(err error, _ time.Duration) error { return err }})
+	go func() { _, _ = c.Make(t.Context(), &study.Part{}) }()
+	<-m.makes
+	if err := here.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("served: %v", err)
+	}
+	if first, then := <-m.did, <-m.did; first != "gave up" || then != "closed" {
+		t.Errorf("it %s, then it %s", first, then)
+	}
+	h := helper{ending: true, maker: m}
+	if a := h.make(t.Context(), &study.Part{}); a.Failed == nil {
+		t.Error("an ending helper makes environments")
+	}
+}

@@ -45,6 +45,9 @@ type helper struct {
 	envs  map[int]lab.Environment
 	procs map[int]lab.Process
 	on    *observation // the run that is observed; nil for none
+
+	making sync.WaitGroup // calls of maker.Make; none begins once ending is true
+	ending bool
 }
 
 // Watch starts the observation of a run where the helper is.
@@ -71,6 +74,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, maker Maker, watch 
 	ended := make(chan error, 1)
 	go func() { ended <- h.listen(ctx) }()
 	err := h.watch(ctx, ended)
+	cancel() // an environment that is being made is given up
 	return errors.Join(err, h.end())
 }
 
@@ -106,7 +110,7 @@ func (h *helper) watch(ctx context.Context, ended <-chan error) error {
 func (h *helper) end() error {
 	errs := []error{h.unwatch()}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.ending = true
 	for _, e := range h.envs {
 		errs = append(errs, e.Freeze(false))
 		// A process that forks between the listing and the kill is found in the next
@@ -120,6 +124,19 @@ func (h *helper) end() error {
 				_ = unix.Kill(tid, unix.SIGKILL) // kills its whole process; it may be gone
 			}
 		}
+	}
+	h.mu.Unlock()
+	// What is made after the maker was closed would stay. A Make that does not end with its context
+	// must not keep the rest; then the next lab's sweep removes what it has made.
+	made := make(chan struct{})
+	go func() {
+		h.making.Wait()
+		close(made)
+	}()
+	select {
+	case <-made:
+	case <-time.After(h.lease / 8):
+		errs = append(errs, errors.New("end the helper: an environment is still being made"))
 	}
 	return errors.Join(append(errs, h.maker.Close())...)
 }
@@ -217,6 +234,14 @@ func (h *helper) make(ctx context.Context, p *study.Part) frame {
 	if p == nil || h.maker == nil {
 		return frame{Failed: &failure{Text: "make: no part, or no environments are made here"}}
 	}
+	h.mu.Lock()
+	if h.ending {
+		h.mu.Unlock()
+		return frame{Failed: &failure{Text: "make: the helper ends"}}
+	}
+	h.making.Add(1)
+	h.mu.Unlock()
+	defer h.making.Done()
 	e, err := h.maker.Make(ctx, p)
 	if err != nil {
 		return frame{Failed: failureOf(err)}
