@@ -200,11 +200,14 @@ func (m *Maker) Stamp(ctx context.Context, envs map[string]study.Environment) []
 // sockets. It does not touch those of living labs.
 func (m *Maker) Sweep() error {
 	var all []error
+	if firstDomain() == nil {
+		all = append(all, sweepDomains(m.opt.Xen, m.prefix(false)))
+	}
 	for _, ungrouped := range []bool{false, true} {
 		removed, err := workload.Sweep(m.prefix(ungrouped))
 		all = append(all, err)
 		for _, dir := range removed {
-			all = append(all, removeStrays(filepath.Base(dir)), m.sweepDomains(filepath.Base(dir)))
+			all = append(all, removeStrays(filepath.Base(dir)))
 		}
 	}
 	if err := errors.Join(all...); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/lab/xen"
 )
 
@@ -280,17 +281,15 @@ func (d *xenGuest) Close() error {
 	return d.err
 }
 
-// sweepDomains destroys the guests of a dead lab whose cgroups were named top.
-func (m *Maker) sweepDomains(top string) error {
-	if firstDomain() != nil {
-		return nil
-	}
+// sweepDomains destroys the guests of dead labs, which it knows by their names: what else a lab has
+// left may be gone already, after a sweep at which xl failed.
+func sweepDomains(t xen.Tools, prefix string) error {
 	ctx, cancel := ask()
 	defer cancel()
-	all, err := m.opt.Xen.List(ctx)
+	all, err := t.List(ctx)
 	for _, g := range all {
-		if strings.HasPrefix(g.Name, top+".") {
-			err = errors.Join(err, m.opt.Xen.Destroy(ctx, g.Name))
+		if workload.Abandoned(g.Name, prefix) {
+			err = errors.Join(err, t.Destroy(ctx, g.Name))
 		}
 	}
 	return err

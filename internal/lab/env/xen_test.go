@@ -1,9 +1,12 @@
 package env
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,5 +81,34 @@ func TestXenConfig(t *testing.T) {
 				t.Errorf("%s in the initramfs: %v, want %v", name, !linked, linked)
 			}
 		}
+	}
+}
+
+// A dead lab's guest is found by its name until xl has destroyed it, also if a sweep that failed
+// has removed everything else.
+func TestSweepDomainsUntilTheyAreGone(t *testing.T) {
+	const dead, other = "lab-2147483647-1.e1.vm", "other-2147483647-1.e1.vm"
+	there, failures := []string{dead, other}, 1
+	tools := xen.Tools{Run: func(_ context.Context, argv ...string) ([]byte, error) {
+		switch argv[1] {
+		case "list":
+			var list []string
+			for i, name := range there {
+				list = append(list, fmt.Sprintf(`{"domid": %d, "config": {"c_info": {"name": %q}}}`, i+1, name))
+			}
+			return []byte("[" + strings.Join(list, ",") + "]"), nil
+		case "destroy":
+			if failures--; failures >= 0 {
+				return nil, errors.New("xl is busy")
+			}
+			there = slices.DeleteFunc(there, func(name string) bool { return name == argv[2] })
+		}
+		return nil, nil
+	}}
+	if err := sweepDomains(tools, "lab"); err == nil || len(there) != 2 {
+		t.Errorf("%v, left %v", err, there)
+	}
+	if err := sweepDomains(tools, "lab"); err != nil || len(there) != 1 || there[0] != other {
+		t.Errorf("%v, left %v", err, there)
 	}
 }

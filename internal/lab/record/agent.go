@@ -13,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/agent/child"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
@@ -44,7 +45,7 @@ func start(o lab.Observed, opt Options) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	scratch, err := os.MkdirTemp("", "quell-lab-agent-")
+	scratch, err := workload.Scratch("quell-lab-agent")
 	if err != nil {
 		return nil, fmt.Errorf("record the run: %w", err)
 	}

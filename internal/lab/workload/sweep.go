@@ -32,20 +32,21 @@ func Sweep(prefix string) (removed []string, err error) {
 			continue
 		}
 		for _, e := range entries {
-			if !e.IsDir() || !abandoned(e.Name(), prefix) {
+			if !e.IsDir() || !Abandoned(e.Name(), prefix) {
 				continue
 			}
 			dir := filepath.Join(root, e.Name())
+			gone := true
 			if root == os.TempDir() {
-				err = removeScratch(dir)
+				gone, err = removeScratch(dir)
 			} else {
 				err = RemoveCgroups(dir)
 			}
 			if err != nil {
 				all = append(all, err)
-				continue
+			} else if gone {
+				removed = append(removed, dir)
 			}
-			removed = append(removed, dir)
 		}
 	}
 	if err := errors.Join(all...); err != nil {
@@ -54,12 +55,39 @@ func Sweep(prefix string) (removed []string, err error) {
 	return removed, nil
 }
 
-// abandoned reports whether name is that of a tree of prefix whose owner is dead.
-func abandoned(name, prefix string) bool {
+// own is the beginning of the names of what this process makes, by which Abandoned knows it.
+func own(prefix string) (string, error) {
+	start, err := startTime(os.Getpid())
+	return fmt.Sprintf("%s-%d-%d", prefix, os.Getpid(), start), err
+}
+
+// Scratch makes a temporary directory, which the caller removes. What killed processes have left of
+// this prefix is removed first.
+func Scratch(prefix string) (string, error) {
+	entries, err := os.ReadDir(os.TempDir())
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		if e.IsDir() && Abandoned(e.Name(), prefix) {
+			_, _ = removeScratch(filepath.Join(os.TempDir(), e.Name())) // the next one tries again
+		}
+	}
+	name, err := own(prefix)
+	if err != nil {
+		return "", err
+	}
+	return os.MkdirTemp("", name+".")
+}
+
+// Abandoned reports whether a name is that of a tree of prefix, or of something in it, whose owner
+// is dead: PREFIX-PID-START, or that with ".ANYTHING".
+func Abandoned(name, prefix string) bool {
 	rest, ok := strings.CutPrefix(name, prefix+"-")
 	if !ok {
 		return false
 	}
+	rest, _, _ = strings.Cut(rest, ".")
 	pid, start, ok := strings.Cut(rest, "-")
 	if !ok {
 		return false
@@ -74,19 +102,19 @@ func abandoned(name, prefix string) bool {
 }
 
 // removeScratch removes a directory of progress files if this user owns it: its parent is
-// writable by all users.
-func removeScratch(dir string) error {
+// writable by all users, and one of them must not keep the others' labs from running.
+func removeScratch(dir string) (gone bool, err error) {
 	var st unix.Stat_t
 	switch err := unix.Lstat(dir, &st); {
 	case errors.Is(err, fs.ErrNotExist): // another Sweep has removed it
-		return nil
+		return true, nil
 	case err != nil:
-		return fmt.Errorf("stat %s: %w", dir, err)
+		return false, fmt.Errorf("stat %s: %w", dir, err)
 	}
 	if int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("remove %s: owned by user %d", dir, st.Uid)
+		return false, nil
 	}
-	return os.RemoveAll(dir)
+	return true, os.RemoveAll(dir)
 }
 
 // startTime is the process's start in clock ticks since boot. Together with the pid it

@@ -79,7 +79,7 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
 	m.extend(h.Layout().V1, opt)
-	start, err := startTime(os.Getpid())
+	top, err := own(prefix)
 	if err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
@@ -87,7 +87,7 @@ func OpenTree(prefix string, opt TreeOptions) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open tree: %w", err)
 	}
-	t := &Tree{top: fmt.Sprintf("%s-%d-%d", prefix, os.Getpid(), start), roots: m.all(), mounts: m,
+	t := &Tree{top: top, roots: m.all(), mounts: m,
 		exe: exe, opt: opt, threads: make(chan func())}
 	t.scratch = filepath.Join(os.TempDir(), t.top)
 	// First, because it fails if this process already has such a tree.

@@ -264,6 +264,45 @@ func TestTwoSweepsAtOnce(t *testing.T) {
 	}
 }
 
+// A temporary directory outlives the process that was killed, and not the next one. Another user's,
+// who chose such a name, is left where it is and is no error.
+func TestScratch(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	const prefix = testPrefix + "-scratch"
+	old := filepath.Join(os.TempDir(), prefix+"-2147483647-1.x")
+	theirs := filepath.Join(os.TempDir(), prefix+"-2147483647-2")
+	if err := errors.Join(os.Mkdir(old, 0o700), os.Mkdir(theirs, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(theirs, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mine, err := Scratch(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Scratch(prefix)
+	if err != nil || again == mine {
+		t.Errorf("%s, %v", again, err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Errorf("a living process's: %v", err)
+	}
+	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a dead process's: %v", err)
+	}
+	if os.Geteuid() == 0 {
+		if _, err := os.Stat(theirs); err != nil {
+			t.Errorf("another user's: %v", err)
+		}
+		if removed, err := Sweep(prefix); err != nil || len(removed) > 0 {
+			t.Errorf("swept %v, %v", removed, err)
+		}
+	}
+}
+
 func TestAbandoned(t *testing.T) {
 	me := os.Getpid()
 	born, err := startTime(me)
@@ -276,13 +315,14 @@ func TestAbandoned(t *testing.T) {
 		fmt.Sprintf("y-%d-%d", me, born+1): false,
 		fmt.Sprintf("x-y-%d-%d", me, born): false,
 		"x-2147483647-1":                   true, // above the kernel's pid_max
+		"x-2147483647-1.e1.vm":             true, // e.g. a domain of Xen
 		"x-0-1":                            false,
 		"x-1":                              false,
 		"x-a-b":                            false,
 		"x":                                false,
 	} {
-		if got := abandoned(name, "x"); got != want {
-			t.Errorf("abandoned(%q) = %v, want %v", name, got, want)
+		if got := Abandoned(name, "x"); got != want {
+			t.Errorf("Abandoned(%q) = %v, want %v", name, got, want)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/depot"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
@@ -51,11 +52,15 @@ type pushed struct {
 
 // push packs a study's folder and stores the pack.
 func (p *packs) push(ctx context.Context, f *result.Folder, study string) (*pushed, error) {
-	tmp, err := os.CreateTemp("", "quell-lab-pack-")
+	dir, err := workload.Scratch(packDir)
 	if err != nil {
 		return nil, fmt.Errorf("push %s: %w", f.Dir(), err)
 	}
-	defer os.Remove(tmp.Name())
+	defer os.RemoveAll(dir)
+	tmp, err := os.Create(filepath.Join(dir, "pack"))
+	if err != nil {
+		return nil, fmt.Errorf("push %s: %w", f.Dir(), err)
+	}
 	h := sha256.New()
 	err = render.Pack(io.MultiWriter(tmp, h), f)
 	size, err2 := tmp.Seek(0, io.SeekCurrent)

@@ -16,6 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/render/parquet"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
@@ -92,6 +93,9 @@ func markdownWithPlots(dir, name string) func(io.Writer, *render.Report) error {
 	}
 }
 
+// packDir is the prefix of the temporary folders of packs.
+const packDir = "quell-lab-pack"
+
 // openResults opens a folder of results or a pack, which it unpacks to a temporary folder
 // that done removes; warn is as in openStudy.
 func openResults(name string, warn io.Writer) (f *result.Folder, s *study.Study, done func(), err error) {
@@ -100,7 +104,7 @@ func openResults(name string, warn io.Writer) (f *result.Folder, s *study.Study,
 		f, s, err = openStudy(name, warn)
 		return f, s, func() {}, err
 	}
-	dir, err := os.MkdirTemp("", "quell-lab-pack-")
+	dir, err := workload.Scratch(packDir)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("unpack %s: %w", name, err)
 	}

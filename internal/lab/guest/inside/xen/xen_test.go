@@ -462,9 +462,9 @@ func paused(t *testing.T, x tools.Tools, e lab.Environment) {
 }
 
 // swept creates a guest with the name of a dead lab. It checks that the guest is removed
-// and that guests of living labs stay.
+// and that others' guests stay.
 func swept(t *testing.T, x tools.Tools, maker *env.Maker) {
-	const dead = prefix + "-4100000-7"
+	const dead, other = prefix + "-4100000-7", "other-4100000-7"
 	if err := os.Mkdir(filepath.Join(os.TempDir(), dead), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +472,7 @@ func swept(t *testing.T, x tools.Tools, maker *env.Maker) {
 	if err := os.WriteFile(initramfs, []byte("none"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{dead + ".e1.g1", prefix + "-1-1.e1.g1"} {
+	for _, name := range []string{dead + ".e1.g1", other + ".e1.g1"} {
 		if _, err := x.Create(t.Context(), tools.Config{Name: name, Kernel: kernel(t), Ramdisk: initramfs, Memory: 256, VCPUs: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -488,7 +488,7 @@ func swept(t *testing.T, x tools.Tools, maker *env.Maker) {
 	if _, err := x.ID(t.Context(), dead+".e1.g1"); !errors.Is(err, tools.ErrNoDomain) {
 		t.Errorf("the dead lab's guest: %v", err)
 	}
-	if _, err := x.ID(t.Context(), prefix+"-1-1.e1.g1"); err != nil {
+	if _, err := x.ID(t.Context(), other+".e1.g1"); err != nil {
 		t.Errorf("another's guest: %v", err)
 	}
 }
