@@ -94,14 +94,11 @@ func build(ctx context.Context, name string, o *Options) (i Image, err error) {
 	}
 	work := filepath.Join(filepath.Dir(place), ".build-"+name)
 	// The lock says whether a folder of that name belongs to a living process.
-	lock, err := os.OpenFile(work+".lock", os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	lock, err := lockFile(work + ".lock")
 	if err != nil {
 		return i, err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return i, fmt.Errorf("another process builds it (%s): %w", lock.Name(), err)
-	}
 	if err := os.RemoveAll(work); err != nil {
 		return i, err
 	}
@@ -120,10 +117,51 @@ func build(ctx context.Context, name string, o *Options) (i Image, err error) {
 	if err := os.RemoveAll(tree); err != nil {
 		return i, err
 	}
-	if err := errors.Join(os.RemoveAll(place), os.Rename(work, place)); err != nil {
+	if err := replace(work, place); err != nil {
 		return i, err
 	}
 	return Find(name, "")
+}
+
+// lockFile locks a file that its holder removes: a process that opened it before that and locks it
+// afterwards has locked what has no name any more, while the next one makes another.
+func lockFile(name string) (*os.File, error) {
+	for {
+		lock, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return nil, errors.Join(fmt.Errorf("another process builds it (%s): %w", name, err), lock.Close())
+		}
+		mine, err := lock.Stat()
+		if err != nil {
+			return nil, errors.Join(err, lock.Close())
+		}
+		if there, err := os.Stat(name); err == nil && os.SameFile(mine, there) {
+			return lock, nil
+		}
+		if err := lock.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// replace gives a folder the name place. At every instant, also of a crash, a folder of that name is
+// complete: the old one or the new one, which change their names with each other. On file systems
+// that cannot do that (NFS) there is none for a moment.
+func replace(work, place string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, work, unix.AT_FDCWD, place, unix.RENAME_EXCHANGE)
+	switch {
+	case errors.Is(err, unix.ENOENT): // there is no old one
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		if err := os.RemoveAll(place); err != nil {
+			return err
+		}
+	default:
+		return err // the caller removes what is in work now
+	}
+	return os.Rename(work, place)
 }
 
 // install unpacks the packages into a tree and configures them, and takes the kernel and

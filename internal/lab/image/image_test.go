@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/lab/guest"
@@ -138,6 +140,65 @@ func TestBuildFails(t *testing.T) {
 	}
 	if names := left(t, dir); len(names) > 0 {
 		t.Errorf("left %q", names)
+	}
+}
+
+// Whoever has the lock is alone, also while holders remove its file.
+func TestLockFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	var inside, held atomic.Int32
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 500 {
+				f, err := lockFile(name)
+				if err != nil {
+					continue // another has it
+				}
+				held.Add(1)
+				if inside.Add(1) > 1 {
+					t.Error("two have the lock")
+				}
+				inside.Add(-1)
+				if err := errors.Join(os.Remove(name), f.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if held.Load() == 0 {
+		t.Error("nobody had the lock")
+	}
+}
+
+// The old image changes its name with the new one: neither is ever missing.
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	work, place := filepath.Join(dir, ".build"), filepath.Join(dir, "name")
+	text := func(folder string) string {
+		b, err := os.ReadFile(filepath.Join(folder, "disk"))
+		if err != nil {
+			return ""
+		}
+		return string(b)
+	}
+	for _, was := range []string{"", "old"} {
+		now := was + "new"
+		if was != "" {
+			if err := write(filepath.Join(place, "disk"), was, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := write(filepath.Join(work, "disk"), now, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := replace(work, place); err != nil {
+			t.Fatal(err)
+		}
+		if text(place) != now || text(work) != was {
+			t.Errorf("%q is in place, %q in its stead", text(place), text(work))
+		}
 	}
 }
 
