@@ -5,6 +5,9 @@ package atomicfile
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 )
@@ -13,12 +16,61 @@ import (
 // in the same directory, renames it and fsyncs the directory. After an error before the
 // rename the old file is unchanged and no temporary file is left.
 func Write(path string, content []byte, perm os.FileMode) error {
+	return replace(path, perm, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
+}
+
+// Fill makes or replaces the file at path, as os.Create does, with what fill writes: symbolic links
+// are followed, an existing file keeps its permissions, and a new one has those of the umask. What
+// is no regular file (/dev/stdout) is written directly.
+func Fill(path string, fill func(io.Writer) error) error {
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		path = to
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return replace(path, fromUmask, fill)
+	case err != nil:
+		return err
+	case info.Mode().IsRegular():
+		return replace(path, info.Mode().Perm(), fill)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fill(f), f.Close())
+}
+
+// fromUmask stands for the permissions that the umask leaves.
+const fromUmask = os.FileMode(1 << 9)
+
+// temporary makes a file in dir, which only this user can open until it has its permissions, unless
+// those are from the umask.
+func temporary(dir, base string, perm os.FileMode) (*os.File, error) {
+	if perm == fromUmask {
+		return os.OpenFile(filepath.Join(dir, fmt.Sprintf(".%s.%d", base, rand.Uint64())), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	}
+	f, err := os.CreateTemp(dir, "."+base+".*")
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(perm); err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	return f, nil
+}
+
+func replace(path string, perm os.FileMode, fill func(io.Writer) error) error {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	f, err := temporary(dir, filepath.Base(path), perm)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	err = errors.Join(f.Chmod(perm), write(f, content))
+	err = write(f, fill)
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -31,8 +83,8 @@ func Write(path string, content []byte, perm os.FileMode) error {
 	return nil
 }
 
-func write(f *os.File, content []byte) error {
-	_, err := f.Write(content)
+func write(f *os.File, fill func(io.Writer) error) error {
+	err := fill(f)
 	if err == nil {
 		err = f.Sync()
 	}

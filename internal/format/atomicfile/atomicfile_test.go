@@ -2,6 +2,7 @@ package atomicfile
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,5 +75,49 @@ func TestWriteSaysWhere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "no", "f")
 	if err := Write(path, nil, 0o600); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What fails half-way leaves the old file, and no other; links and permissions stay.
+func TestFill(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "f"), filepath.Join(dir, "link")
+	text := func(s string, err error) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, wrote := io.WriteString(w, s)
+			return errors.Join(wrote, err)
+		}
+	}
+	broken := errors.New("broken")
+	if err := Fill(path, text("half", broken)); !errors.Is(err, broken) || names(t, dir) != "" {
+		t.Errorf("%v, left %q", err, names(t, dir))
+	}
+	before := unix.Umask(0o027)
+	err := Fill(path, text("first", nil))
+	unix.Umask(before)
+	if info, err2 := os.Stat(path); err != nil || err2 != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v, %v", info, err, err2)
+	}
+	if err := errors.Join(os.Chmod(path, 0o604), os.Symlink("f", link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Fill(link, text("half", broken)); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(path); string(got) != "first" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := Fill(link, text("second", nil)); err != nil {
+		t.Error(err)
+	}
+	info, err := os.Stat(path)
+	if got, _ := os.ReadFile(path); string(got) != "second" || err != nil || info.Mode().Perm() != 0o604 || names(t, dir) != "f link" {
+		t.Errorf("%q, %v, %v, %q", got, info, err, names(t, dir))
+	}
+	if err := Fill(os.DevNull, text("gone", nil)); err != nil {
+		t.Error(err)
+	}
+	if err := Fill(filepath.Join(dir, "no", "f"), text("", nil)); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
 	}
 }

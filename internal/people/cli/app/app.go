@@ -19,6 +19,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/agent/api"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/people/report"
 )
@@ -254,14 +255,8 @@ func Bar(share float64, width int, full, empty string) string {
 	return strings.Repeat(full, n) + strings.Repeat(empty, width-n)
 }
 
-// WriteFile makes a file and fills it.
-func WriteFile(name string, fill func(io.Writer) error) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(fill(f), f.Close())
-}
+// WriteFile makes a file and fills it. After an error or a kill the old one is still there.
+func WriteFile(name string, fill func(io.Writer) error) error { return atomicfile.Fill(name, fill) }
 
 // Program finds another program of quell: the named one, else next to this one, else in
 // PATH.

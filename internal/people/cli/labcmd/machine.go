@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/render"
@@ -123,7 +124,7 @@ func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study
 func writeJSONFile(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", " ")
 	if err == nil {
-		err = os.WriteFile(name, append(text, '\n'), 0o644)
+		err = atomicfile.Write(name, append(text, '\n'), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)

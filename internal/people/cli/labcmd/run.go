@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/printable"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/audit"
@@ -89,7 +90,7 @@ func keepExpected(f *result.Folder, file string) error {
 	if err != nil {
 		return remedied(fmt.Errorf("read expected values: %w", err), file)
 	}
-	if err := os.WriteFile(f.Path(expectFile), text, 0o644); err != nil {
+	if err := atomicfile.Write(f.Path(expectFile), text, 0o644); err != nil {
 		return fmt.Errorf("copy expected values: %w", err)
 	}
 	return nil
