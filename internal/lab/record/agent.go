@@ -24,6 +24,9 @@ const (
 	logFile    = "agent.log"
 )
 
+// ScratchPrefix begins the name of an agent's state directory in the run.
+const ScratchPrefix = "quell-lab-agent"
+
 // Options say how to record.
 type Options struct {
 	// Program is quell-agent; it is run with "--config FILE".
@@ -45,7 +48,7 @@ func start(o lab.Observed, opt Options) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	scratch, err := workload.Scratch("quell-lab-agent")
+	scratch, err := workload.Scratch(ScratchPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("record the run: %w", err)
 	}

@@ -475,7 +475,12 @@ func (a *commands) labRestore() *cobra.Command {
 			if err != nil {
 				return app.Usage(err, "mount /proc and /sys")
 			}
-			if err := m.Sweep(); err != nil {
+			err = m.Sweep()
+			for _, prefix := range []string{packDir, record.ScratchPrefix} {
+				_, bad := workload.Sweep(prefix)
+				err = errors.Join(err, bad)
+			}
+			if err != nil {
 				return app.Negative(err, "run it as root (sudo)")
 			}
 			h, err := host.Open("/")
