@@ -71,7 +71,7 @@ const (
 type Environment struct {
 	Name    string   `key:"-"`
 	Driver  Driver   `key:"driver" oneof:"host cgroup lxc qemu xen synthetic"`
-	CPUs    int      `key:"cpus" help:"virtual CPUs (qemu), or CPUs allowed"`
+	CPUs    int      `key:"cpus" help:"virtual CPUs of a guest (qemu, xen); of others the usual number of threads, and the CPUs that a load is a share of and that mappings and packed give it: it limits nothing, a placement or cpus of the role does"`
 	Memory  Bytes    `key:"memory"`
 	Image   string   `key:"image" help:"disk image of a qemu guest: a file (qcow2 or raw), or a name given to lab image build; none: a kernel and an initramfs with quell in it"`
 	Kernel  string   `key:"kernel" help:"kernel of a guest; with an image its vmlinuz-…, with initrd.img-… in the same folder; none: the image's own"`
