@@ -101,6 +101,7 @@ func (f *Facts) Refuse(p *study.Part) error {
 		case e.Network != "" && f.Card != nil:
 			return asLackError(f.Card(e))
 		}
+		return RefuseSignals(p, true)
 	case study.LXC:
 		if !f.LXC {
 			return lack("no lxc-start", "apt-get install lxc")
@@ -115,6 +116,16 @@ func (f *Facts) Refuse(p *study.Part) error {
 		}
 	}
 	return nil
+}
+
+// RefuseSignals returns the *lab.LackError of a load that SIGSTOP is to hold where this machine has
+// none of its processes: the numbers of another host's are those of other processes here, and a
+// guest of Xen has none.
+func RefuseSignals(p *study.Part, here bool) error {
+	if p.Load.Control != "duty-cycle" || p.Load.Actuator != "sigstop" || here && p.Environment.Driver != study.Xen {
+		return nil
+	}
+	return &lab.LackError{What: "SIGSTOP does not reach role " + p.Role + ": its processes are not the lab's machine's", Remedy: "actuator: freezer"}
 }
 
 // RefusePlacement returns the error with which an environment does not take so many sets of

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/quell-dev/quell/internal/lab"
+	"github.com/quell-dev/quell/internal/lab/helper"
 	"github.com/quell-dev/quell/internal/lab/remote"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -111,6 +112,34 @@ controls: {solo: false}
 		_, _ = far.addressed(func(_ *study.Cell, p *study.Part) (lab.Job, error) { asks = p.Asks; return lab.Job{}, nil })(&cell, &cell.Parts[0])
 		if want != "" && asks != want {
 			t.Errorf("%s: it asks %s", text, asks)
+		}
+	}
+}
+
+// The process numbers of another host are those of other processes here: a load there is never
+// held by signals from here.
+func TestSignalsStayOnTheirMachine(t *testing.T) {
+	s, err := study.Parse("t.yaml", []byte(`version: 1
+study: t
+hosts: {local: {}, h1: {address: "root@10.0.0.1"}}
+environments: {ve: {driver: cgroup, cpus: 1}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, host: h1, measure: true, load: {target: 50%, actuator: sigstop}}}
+controls: {solo: false}
+run: {for: 1s}
+`), known())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := hostsOf(s, runOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cell := s.Cells()[0]
+	held := (&labMachine{}).hold(t.Context(), &helper.Environment{}, 1, &cell.Parts[0], nil, nil)
+	for _, err := range []error{far.refuse(&cell), held} {
+		if lack, ok := errors.AsType[*lab.LackError](err); !ok || !strings.Contains(lack.What, "SIGSTOP") || lack.Remedy == "" {
+			t.Errorf("%v", err)
 		}
 	}
 }

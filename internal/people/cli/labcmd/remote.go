@@ -68,7 +68,9 @@ func (e *remoteMaker) refuse(c *study.Cell) error {
 		p := &c.Parts[i]
 		h := p.Host
 		asked, isHost := e.study.Hosts[p.Asks]
-		switch spec := e.inv.Lookup(h); {
+		switch spec, deaf := e.inv.Lookup(h), env.RefuseSignals(p, e.study.Here(p)); {
+		case deaf != nil:
+			return deaf
 		case e.study.Here(p):
 		case spec == nil:
 			return &lab.LackError{What: "host " + h + " is not in the inventory", Remedy: "give an inventory with the study's names by --hosts (quell lab hosts --help)"}

@@ -21,6 +21,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/audit"
 	"github.com/quell-dev/quell/internal/lab/env"
+	"github.com/quell-dev/quell/internal/lab/helper"
 	"github.com/quell-dev/quell/internal/lab/load"
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/record"
@@ -441,6 +442,10 @@ func metric(w *study.Workload, output []byte, early int) (float64, map[string]fl
 // hold is lab.Options.Hold, implemented by package load.
 func (l *labMachine) hold(ctx context.Context, e lab.Environment, cpus float64, p *study.Part, levels []load.Level, each func(load.Period)) error {
 	var act load.Actuator
+	_, far := e.(*helper.Environment)
+	if err := env.RefuseSignals(p, !far); err != nil {
+		return err
+	}
 	switch p.Load.Actuator {
 	case "freezer":
 		act = freezing{e}
