@@ -220,6 +220,7 @@ func (s *execution) pin(a *partRun) error {
 		return fmt.Errorf("read the placement of %s: %w", name, err)
 	}
 	for k, set := range got {
+		a.free = a.free.Union(set)
 		a.pinned = append(a.pinned, set.String())
 		if k < len(a.sets) && set.String() != a.sets[k].String() {
 			s.addEvidence(result.Evidence{Reason: result.Misplaced, Role: name, Text: fmt.Sprintf("virtual CPU %d may run on %s, wanted %s", k, set, a.sets[k])})

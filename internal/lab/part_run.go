@@ -28,6 +28,7 @@ type partRun struct {
 	remote bool         // the part is on another host and is not observed
 	sets   []sample.Set // nil: the part stays where its environment is
 	pinned []string
+	free   sample.Set // where it may run, as read back
 	job    Job
 	out    *output
 	files  []*os.File
@@ -217,6 +218,9 @@ func (a *partRun) cpus() float64 {
 	var all sample.Set
 	for _, s := range a.sets {
 		all = all.Union(s)
+	}
+	if all.Len() == 0 { // on another host, without a list
+		all = a.free
 	}
 	return float64(all.Len())
 }
