@@ -294,14 +294,17 @@ func (b *partCgroup) Pinned() ([]sample.Set, error) {
 	return tryAffinity(want)
 }
 
-// tryAffinity sets the affinity of a temporary thread and reads it back.
+// tryAffinity sets the affinity of a temporary thread, if there is one to set, and reads it back.
 func tryAffinity(want sample.Set) ([]sample.Set, error) {
 	var got sample.Set
 	var err error
 	done := make(chan struct{})
 	host.OwnThread(func() {
 		defer close(done)
-		if err = host.SetAffinity(0, want); err == nil {
+		if want.Len() > 0 { // otherwise it was not placed
+			err = host.SetAffinity(0, want)
+		}
+		if err == nil {
 			got, err = host.Affinity(0)
 		}
 	})

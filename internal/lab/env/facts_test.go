@@ -5,9 +5,11 @@ import (
 	"io/fs"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // TestWhatAXenMachineLacks checks that a guest whose kernel, or the driver of whose network
@@ -33,6 +35,19 @@ func TestWhatAXenMachineLacks(t *testing.T) {
 		lack, ok := errors.AsType[*lab.LackError](err)
 		if c.want == "" && err != nil || c.want != "" && (!ok || lack.What != c.want || lack.Remedy == "") {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// Where there is no cpuset, a part that is not placed may run where this process may.
+func TestAffinityOfWhatIsNotPlaced(t *testing.T) {
+	want, err := host.Affinity(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []sample.Set{{}, want} {
+		if got, err := tryAffinity(set); err != nil || len(got) != 1 || got[0].String() != want.String() {
+			t.Errorf("%s: %v, %v, want %s", set, got, err, want)
 		}
 	}
 }
