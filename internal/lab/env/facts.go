@@ -26,8 +26,9 @@ type Facts struct {
 	NoTap                                       bool // no tap devices for guests' networks
 	// Program reports whether the machine has a program, by name or path.
 	Program func(name string) bool
-	// Image, if not nil, returns the error with which the machine lacks an image.
-	Image func(name, kernel string) error
+	// Image, if not nil, returns the error with which the machine lacks an environment's image, or
+	// with which the image does not fit the environment.
+	Image func(*study.Environment) error
 	// Card, if not nil, returns the error with which the kernel of an environment's Xen guest
 	// lacks the driver of its network card.
 	Card func(*study.Environment) error
@@ -37,7 +38,7 @@ type Facts struct {
 func (m *Maker) Here() Facts {
 	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
 	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed("qemu-system-x86_64"), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
-	f.Image = func(name, kernel string) error { _, err := image.Find(name, kernel); return err }
+	f.Image = fits
 	f.Card = func(e *study.Environment) error { _, err := m.card(e); return err }
 	f.NoTap = unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil
 	_, err := m.opt.Kernel()
@@ -47,6 +48,20 @@ func (m *Maker) Here() Facts {
 		f.Memory = f.Memory || err == nil && slices.Contains(strings.Fields(string(text)), "memory")
 	}
 	return f
+}
+
+// fits finds an environment's image. QEMU would cut off the end of one that is larger than the disk
+// which the environment wants, and the guest would not boot.
+func fits(e *study.Environment) error {
+	i, err := image.Find(e.Image, e.Kernel)
+	if err != nil || e.Disk == 0 {
+		return err
+	}
+	size, err := i.Size()
+	if err == nil && int64(e.Disk) < size {
+		err = &lab.LackError{What: fmt.Sprintf("a disk of %s for image %s of %s", e.Disk, e.Image, study.Bytes(size)), Remedy: "disk: at least the image's size"}
+	}
+	return err
 }
 
 // installed also searches where Debian installs servers.
@@ -88,7 +103,7 @@ func (f *Facts) Refuse(p *study.Part) error {
 		case e.Image == "" && noKernel:
 			return kernel()
 		case e.Image != "" && f.Image != nil:
-			return asLackError(f.Image(e.Image, e.Kernel))
+			return asLackError(f.Image(e))
 		}
 	case study.Xen:
 		switch {

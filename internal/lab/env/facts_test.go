@@ -3,6 +3,8 @@ package env
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -35,6 +37,20 @@ func TestWhatAXenMachineLacks(t *testing.T) {
 		lack, ok := errors.AsType[*lab.LackError](err)
 		if c.want == "" && err != nil || c.want != "" && (!ok || lack.What != c.want || lack.Remedy == "") {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// QEMU cuts off the end of an image that is larger than its disk is to be.
+func TestDiskSmallerThanItsImage(t *testing.T) {
+	disk := filepath.Join(t.TempDir(), "disk.img")
+	if err := os.WriteFile(disk, make([]byte, 2<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for size, want := range map[study.Bytes]bool{0: true, 1 << 20: false, 2 << 20: true, 3 << 20: true} {
+		err := fits(&study.Environment{Image: disk, Disk: size})
+		if lack, ok := errors.AsType[*lab.LackError](err); want != (err == nil) || !want && (!ok || lack.Remedy == "") {
+			t.Errorf("a disk of %s: %v", size, err)
 		}
 	}
 }

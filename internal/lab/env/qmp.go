@@ -99,7 +99,7 @@ func (q *qmp) vcpus() ([]int, error) {
 func (q *qmp) start(disk int64) (port int, err error) {
 	if disk > 0 {
 		if err := q.execute("block_resize", map[string]any{"device": "drive0", "size": disk}, nil); err != nil {
-			return 0, fmt.Errorf("%w; disk: is at least its image's size", err)
+			return 0, err
 		}
 	}
 	var text string

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -66,19 +67,41 @@ func Find(name, kernel string) (Image, error) {
 
 // format returns the format of a disk by its first bytes (QEMU's docs/interop/qcow2.txt).
 func format(disk string) (string, error) {
-	f, err := os.Open(disk)
-	if err != nil {
-		return "", fmt.Errorf("read image: %w", err)
-	}
-	defer f.Close()
-	var magic [4]byte
-	if _, err := io.ReadFull(f, magic[:]); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return "", fmt.Errorf("read image: %w", err)
-	}
-	if bytes.Equal(magic[:], []byte("QFI\xfb")) {
+	head, err := header(disk)
+	if err == nil && bytes.HasPrefix(head, []byte("QFI\xfb")) {
 		return "qcow2", nil
 	}
-	return "raw", nil
+	return "raw", err
+}
+
+// header returns the first bytes of a disk, at most as many as tell a qcow2 image's size.
+func header(disk string) ([]byte, error) {
+	f, err := os.Open(disk)
+	if err != nil {
+		return nil, fmt.Errorf("read image: %w", err)
+	}
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, 32))
+	if err != nil {
+		return nil, fmt.Errorf("read image: %w", err)
+	}
+	return head, nil
+}
+
+// Size is the size of the disk that a guest sees, in bytes.
+func (i *Image) Size() (int64, error) {
+	if i.Format == "qcow2" {
+		head, err := header(i.Disk)
+		if err != nil || len(head) < 32 {
+			return 0, errors.Join(fmt.Errorf("read the size of image %s", i.Disk), err)
+		}
+		return int64(binary.BigEndian.Uint64(head[24:])), nil
+	}
+	info, err := os.Stat(i.Disk)
+	if err != nil {
+		return 0, fmt.Errorf("read image: %w", err)
+	}
+	return info.Size(), nil
 }
 
 // ID changes when the image does: results of different images must not be mixed.

@@ -207,13 +207,19 @@ func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", dir)
 	disk, kernel := filepath.Join(dir, "cloud.qcow2"), filepath.Join(dir, "vmlinuz-6.1")
-	for file, text := range map[string]string{disk: "QFI\xfb\x00\x00\x00\x03", kernel: "k", filepath.Join(dir, "initrd.img-6.1"): "i"} {
+	for file, text := range map[string]string{disk: "QFI\xfb\x00\x00\x00\x03" + strings.Repeat("\x00", 16) + "\x00\x00\x00\x00\x80\x00\x00\x00", kernel: "k", filepath.Join(dir, "initrd.img-6.1"): "i"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if i, err := Find(disk, ""); err != nil || i != (Image{Disk: disk, Format: "qcow2"}) || i.ID() == "" {
 		t.Errorf("%+v, %v", i, err)
+	}
+	for file, want := range map[string]int64{disk: 2 << 30, kernel: 1} {
+		i, err := Find(file, "")
+		if size, bad := i.Size(); err != nil || bad != nil || size != want {
+			t.Errorf("%s has %d bytes, %v, %v, want %d", file, size, err, bad, want)
+		}
 	}
 	if i, err := Find(disk, kernel); err != nil || i.Initrd != filepath.Join(dir, "initrd.img-6.1") {
 		t.Errorf("%+v, %v", i, err)
