@@ -94,22 +94,34 @@ func powerMeters(h *host.Host) (zones []*zone) {
 }
 
 // raplZones finds the packages. Their parts (core, dram) have counters of their own,
-// which differ between CPUs, and are left out.
+// which differ between CPUs, and are left out. A package that is also reached by memory
+// (intel-rapl-mmio) has one energy, and counts once.
 func raplZones(h *host.Host) []*zone {
 	names, err := filepath.Glob(h.Path("/sys/class/powercap") + "/*")
 	if err != nil {
 		return nil
 	}
+	byMemory := func(n string) bool { return strings.Contains(path.Base(n), "mmio") }
+	slices.SortStableFunc(names, func(a, b string) int { // these last
+		if byMemory(a) == byMemory(b) {
+			return 0
+		} else if byMemory(b) {
+			return -1
+		}
+		return 1
+	})
 	var zones []*zone
+	seen := map[string]bool{}
 	for _, n := range names {
 		dir := "/sys/class/powercap/" + path.Base(n)
-		if name, err := h.ReadValue(dir + "/name"); err != nil || !strings.HasPrefix(name, "package") {
+		name, err := h.ReadValue(dir + "/name")
+		if err != nil || !strings.HasPrefix(name, "package") || byMemory(n) && seen[name] {
 			continue
 		}
 		z := &zone{host: h, file: dir + "/energy_uj"}
 		z.max, _ = readUint(h, dir+"/max_energy_range_uj")
 		if z.last, err = readUint(h, z.file); err == nil {
-			zones = append(zones, z)
+			zones, seen[name] = append(zones, z), true
 		}
 	}
 	return zones

@@ -50,6 +50,24 @@ func TestRAPLWraps(t *testing.T) {
 	}
 }
 
+// A package whose counter is also reached by memory is one package.
+func TestRAPLCountsAPackageOnce(t *testing.T) {
+	files := map[string]string{}
+	for zone, name := range map[string]string{"intel-rapl-mmio:0": "package-0", "intel-rapl:0": "package-0", "intel-rapl:1": "package-1", "intel-rapl:2": "psys"} {
+		files["/sys/class/powercap/"+zone+"/name"] = name
+		files["/sys/class/powercap/"+zone+"/energy_uj"] = "1"
+	}
+	zones := raplZones(tree(t, files))
+	if len(zones) != 2 || !strings.HasSuffix(zones[0].file, "intel-rapl:0/energy_uj") || !strings.HasSuffix(zones[1].file, "intel-rapl:1/energy_uj") {
+		t.Errorf("%d zones", len(zones))
+	}
+	delete(files, "/sys/class/powercap/intel-rapl:0/name")
+	delete(files, "/sys/class/powercap/intel-rapl:0/energy_uj")
+	if zones := raplZones(tree(t, files)); len(zones) != 2 {
+		t.Errorf("%d zones with one by memory alone", len(zones))
+	}
+}
+
 func TestNoEnergy(t *testing.T) {
 	h := tree(t, nil)
 	e, err := openEnergy(h, study.Observe{Sets: []string{"energy"}})
