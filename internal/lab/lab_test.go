@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -236,6 +237,10 @@ func TestVerdicts(t *testing.T) {
 			}
 			return s
 		}, result.Invalid, result.Starved},
+		{"a co-runner reports what is no number", func(th *theatre, s string) string {
+			th.script["bg"] = func(e *fakeEnv) { fmt.Fprintln(e.process.job.Stdout, role.IterationLine+"1 2 NaN") }
+			return s
+		}, result.Valid, ""},
 		{"a finite co-runner is started again", func(_ *theatre, s string) string {
 			return strings.Replace(s, "noise: {builtin: burn}", `noise: {builtin: burn, options: "7"}`, 1)
 		}, result.Invalid, result.OverlapShort}, // the gaps, each up to one look long, are more than 1 %
@@ -309,6 +314,26 @@ func TestVerdicts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A line without an end does not stay in memory for as long as a program writes.
+func TestALineWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := &theatre{script: map[string]func(*fakeEnv){"bg": func(e *fakeEnv) {
+			fmt.Fprint(e.process.job.Stdout, strings.Repeat("x", mostOutput+1))
+		}}}
+		o := options(t, twoRoles, th)
+		if _, err := Run(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		runs, err := o.Folder.Runs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(o.Folder.RunPath(&runs[0], "bg.out")); err != nil || info.Size() < mostOutput {
+			t.Errorf("%+v, %v: the line is not written", info, err)
+		}
+	})
 }
 
 // A valid run is not repeated; a changed machine starts another series.

@@ -149,7 +149,7 @@ func (a *partRun) prepare(ctx context.Context, s *execution) error {
 		}
 		return a.process.Clock(ns)
 	}}
-	job.Name, job.Stdout, job.Stderr = a.part.Name(), &role.LineWriter{Line: a.out.line}, a.files[1]
+	job.Name, job.Stdout, job.Stderr = a.part.Name(), &role.LineWriter{Line: a.out.line, Most: mostOutput}, a.files[1]
 	a.job = job
 	a.process, err = a.env.Start(ctx, job)
 	if err != nil {

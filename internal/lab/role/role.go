@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +86,8 @@ func PrintIteration(out io.Writer, from, to int64, units float64) error {
 	return nil
 }
 
-// ParseIteration reads the line of an iteration; false for any other line.
+// ParseIteration reads the line of an iteration; false for any other line, and where the units are
+// no number, which no record can have.
 func ParseIteration(line string) (from, to int64, units float64, ok bool) {
 	words, ok := strings.CutPrefix(line, IterationLine)
 	f := strings.Fields(words)
@@ -95,7 +97,7 @@ func ParseIteration(line string) (from, to int64, units float64, ok bool) {
 	from, err1 := strconv.ParseInt(f[0], 10, 64)
 	to, err2 := strconv.ParseInt(f[1], 10, 64)
 	units, err3 := strconv.ParseFloat(f[2], 64)
-	return from, to, units, errors.Join(err1, err2, err3) == nil && to >= from
+	return from, to, units, errors.Join(err1, err2, err3) == nil && to >= from && !math.IsNaN(units) && !math.IsInf(units, 0)
 }
 
 // PrintValues prints values with a number of digits, in the order of their names and in one

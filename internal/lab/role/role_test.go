@@ -55,7 +55,7 @@ func TestIterations(t *testing.T) {
 	if from, to, units, ok := ParseIteration(strings.TrimSpace(out.String())); !ok || from != 1 || to != 1<<60 || units != 1234567890 {
 		t.Errorf("%d, %d, %g, %t", from, to, units, ok)
 	}
-	for _, line := range []string{"", "other words", IterationLine, IterationLine + "1 2", IterationLine + "2 1 1", IterationLine + "1 2 x", IterationLine + "1 2 3 4"} {
+	for _, line := range []string{"", "other words", IterationLine, IterationLine + "1 2", IterationLine + "2 1 1", IterationLine + "1 2 x", IterationLine + "1 2 NaN", IterationLine + "1 2 -inf", IterationLine + "1 2 3 4"} {
 		if _, _, _, ok := ParseIteration(line); ok {
 			t.Errorf("%q is an iteration", line)
 		}

@@ -34,6 +34,9 @@ func Recorded(file string, text []byte, known Known) (*Study, []keyed.Problem, e
 // readable checks what every version has refused, and without which there is no plan.
 func (c *checker) readable() {
 	c.header()
+	for _, name := range sorted(c.Environments) {
+		c.truth("environments."+name+".truth.", c.Environments[name].Truth)
+	}
 	for i := range c.Factors {
 		f := &c.Factors[i]
 		if f.Staircase != nil {

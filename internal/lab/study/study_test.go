@@ -398,6 +398,7 @@ analysis: [{kind: score, bse: 1}]
 		`["1", "2"]`:   "{staircase: {from: 10%, to: 90%, step: 0%, hold: 1s}}",
 		`["1", "2"]}`:  "{mappings: {cores: 0}}}",
 		"retired: key": "\tnot: YAML",
+		"cgroup":       "synthetic, truth: {base: 1s, slope: inf}",
 		"version: 1\n": "version: 2\n",
 	} {
 		if _, _, err := Recorded("t.yaml", []byte(strings.Replace(text, old, now, 1)), known); err == nil {

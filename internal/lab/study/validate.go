@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -150,8 +151,23 @@ func (c *checker) environment(e Environment) {
 	if e.Truth != nil && e.Truth.Base <= 0 {
 		c.add(key+".truth.base", e.Truth.Base, "the time of an undisturbed iteration")
 	}
+	c.truth(key+".truth.", e.Truth)
 	for i, a := range e.Accel {
 		c.oneOf(fmt.Sprintf("%s.accel[%d]", key, i), a, []string{"kvm", "tcg"})
+	}
+}
+
+// truth checks that a model's numbers are some: a cell is written as JSON, which has neither inf nor
+// nan, and both are read as numbers.
+func (c *checker) truth(key string, m *Model) {
+	if m == nil {
+		return
+	}
+	numbers := map[string]float64{"slope": m.Slope, "ar1": m.AR1, "power": m.Power, "power_per_cpu": m.PerCPU}
+	for _, name := range sorted(numbers) {
+		if v := numbers[name]; math.IsNaN(v) || math.IsInf(v, 0) {
+			c.add(key+name, v, "a finite number")
+		}
 	}
 }
 
