@@ -15,6 +15,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/helper"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // AgentMain is PID 1 of a container or a guest, or a program in a guest from a disk
@@ -103,7 +104,7 @@ func raw(fd int) error {
 }
 
 func serve(conn io.ReadWriter, guest bool, watch helper.Watch) error {
-	return helper.ServeEnvironment(context.Background(), conn, &inside{guest: guest}, watch)
+	return helper.ServeEnvironment(context.Background(), conn, newAgent(guest), watch)
 }
 
 // inside is the environment as the agent sees it: it starts programs. The host does the
@@ -113,6 +114,38 @@ type inside struct {
 	guest    bool // its kernel is its own
 	mu       sync.Mutex
 	children []*child
+
+	starts chan func() // on the thread that starts programs
+	over   chan struct{}
+	once   sync.Once // of over
+}
+
+// newAgent starts the thread that starts programs: they die with it (PR_SET_PDEATHSIG), so it lives
+// as long as the agent. Others end with what they observe.
+func newAgent(guest bool) *inside {
+	in := &inside{guest: guest, starts: make(chan func()), over: make(chan struct{})}
+	host.OwnThread(func() {
+		for {
+			select {
+			case f := <-in.starts:
+				f()
+			case <-in.over:
+				return
+			}
+		}
+	})
+	return in
+}
+
+// launch starts a command on that thread.
+func (in *inside) launch(cmd *exec.Cmd) error {
+	started := make(chan error)
+	select {
+	case in.starts <- func() { started <- cmd.Start() }:
+		return <-started
+	case <-in.over:
+		return errEnded
+	}
 }
 
 // Start implements lab.Environment.
@@ -120,7 +153,7 @@ func (in *inside) Start(_ context.Context, j lab.Job) (lab.Process, error) {
 	cmd := exec.Command(j.Argv[0], j.Argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = j.Dir, j.Stdout, j.Stderr
 	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp"}, j.Env...)
-	c, err := newChild(j.Argv, j.WaitsForStart, cmd, (*exec.Cmd).Start)
+	c, err := newChild(j.Argv, j.WaitsForStart, cmd, in.launch)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		return nil, &lab.LackError{What: fmt.Sprintf("no program %q in the environment", j.Argv[0]), Remedy: "a guest without image has only quell's own workloads; a container sees the host's programs"}
 	}
@@ -143,5 +176,6 @@ func (in *inside) Close() error {
 	for _, c := range in.children {
 		c.end()
 	}
+	in.once.Do(func() { close(in.over) })
 	return nil
 }

@@ -2,16 +2,20 @@ package env
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // TestWhatAXenMachineLacks checks that a guest whose kernel, or the driver of whose network
@@ -52,6 +56,40 @@ func TestDiskSmallerThanItsImage(t *testing.T) {
 		if lack, ok := errors.AsType[*lab.LackError](err); want != (err == nil) || !want && (!ok || lack.Remedy == "") {
 			t.Errorf("a disk of %s: %v", size, err)
 		}
+	}
+}
+
+// A program outlives the thread on which its start was asked for.
+func TestProgramsOfTheAgentOutliveThreads(t *testing.T) {
+	in := newAgent(false)
+	var said quelltest.Output
+	type started struct {
+		p   lab.Process
+		err error
+		tid int
+	}
+	ended := make(chan started)
+	host.OwnThread(func() {
+		p, err := in.Start(t.Context(), lab.Job{Argv: []string{"/bin/sh", "-c", "read x && echo alive"}, WaitsForStart: true, Stdout: &said})
+		ended <- started{p, err, unix.Gettid()}
+	})
+	s := <-ended
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	quelltest.Until(t, "the thread has ended", func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", s.tid))
+		return os.IsNotExist(err)
+	})
+	if _, _, err := s.p.Begin(); err != nil {
+		t.Error(err)
+	}
+	<-s.p.Done()
+	if err := s.p.Err(); err != nil || said.String() != "alive\n" {
+		t.Errorf("%q, %v", said.String(), err)
+	}
+	if err := in.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
