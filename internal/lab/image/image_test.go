@@ -143,7 +143,7 @@ func TestBuildFails(t *testing.T) {
 	}
 }
 
-// Whoever has the lock is alone, also while holders remove its file.
+// One process at a time has the lock, also while holders remove its file.
 func TestLockFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	var inside, held atomic.Int32
@@ -168,7 +168,7 @@ func TestLockFile(t *testing.T) {
 	}
 	wg.Wait()
 	if held.Load() == 0 {
-		t.Error("nobody had the lock")
+		t.Error("no lock was taken")
 	}
 }
 
