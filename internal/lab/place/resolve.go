@@ -128,6 +128,9 @@ func machineOf(top host.Topology, allowed sample.Set) machine {
 			continue
 		}
 		k := core{pkg: c.Package, node: c.Node, llc: c.LLC.ID}
+		if k.llc < 0 { // not known: no core is known to share it
+			k.llc = -1 - len(m.cores)
+		}
 		siblings := c.Siblings
 		if siblings.Len() == 0 {
 			siblings = sample.SetOf(c.ID)

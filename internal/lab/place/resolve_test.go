@@ -84,6 +84,18 @@ func TestRelations(t *testing.T) {
 	}
 }
 
+// Where the machine does not tell its caches, as guests do, no two cores are said to share one.
+func TestCachesThatAreNotKnown(t *testing.T) {
+	top, all := server(2, 4, 1, 1)
+	for i := range top.CPUs {
+		top.CPUs[i].LLC = host.Cache{ID: -1}
+	}
+	var missing *MissingError
+	if sets, err := Relation(top, all, "same-llc", 0, 2); !errors.As(err, &missing) {
+		t.Errorf("%v, %v", sets, err)
+	}
+}
+
 // For every machine and relation, slots get allowed CPUs only, the same number plus or
 // minus a core, and no CPU of another slot unless the relation shares CPUs.
 func TestRelationsShareWhatTheyShall(t *testing.T) {
