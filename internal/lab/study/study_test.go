@@ -393,6 +393,10 @@ analysis: [{kind: score, bse: 1}]
 	if err != nil || len(problems) != 1 || len(s.Plan()) != 0 {
 		t.Errorf("%+v, %v, %v", s, problems, err)
 	}
+	odd := strings.NewReplacer("cgroup", "synthetic, truth: {base: 1s, ar1: 1.5}", "retired: key\n", "", ", bse: 1", "").Replace(text)
+	if _, problems, err := Recorded("t.yaml", []byte(odd), known); err != nil || len(problems) != 1 || problems[0].Key != "environments.ve.truth.ar1" {
+		t.Errorf("%v, %v", problems, err)
+	}
 	for old, now := range map[string]string{
 		"study: old":   "study: ../old",
 		`["1", "2"]`:   "{staircase: {from: 10%, to: 90%, step: 0%, hold: 1s}}",

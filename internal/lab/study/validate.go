@@ -151,6 +151,9 @@ func (c *checker) environment(e Environment) {
 	if e.Truth != nil && e.Truth.Base <= 0 {
 		c.add(key+".truth.base", e.Truth.Base, "the time of an undisturbed iteration")
 	}
+	if e.Truth != nil && math.Abs(e.Truth.AR1) >= 1 { // its noise would have no deviation
+		c.add(key+".truth.ar1", e.Truth.AR1, "more than -1, less than 1")
+	}
 	c.truth(key+".truth.", e.Truth)
 	for i, a := range e.Accel {
 		c.oneOf(fmt.Sprintf("%s.accel[%d]", key, i), a, []string{"kvm", "tcg"})
