@@ -151,7 +151,7 @@ run: {retries: 0, for: %s, min_overlap: 0%%, cooldown: 0s, timeout: 4m}
 				Hold: func(context.Context, lab.Environment, float64, *study.Part, []load.Level, func(load.Period)) error {
 					return nil
 				},
-				Command: func(p *study.Part) (lab.Job, error) {
+				Command: func(_ *study.Cell, p *study.Part) (lab.Job, error) {
 					if p.Role == "fg" {
 						return lab.Job{Argv: works, WaitsForStart: true}, nil
 					}
