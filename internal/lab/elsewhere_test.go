@@ -144,7 +144,7 @@ func TestPartsElsewhere(t *testing.T) {
 // there: of none, it would be no number.
 func TestLoadIsOfTheCPUsThatItMayUse(t *testing.T) {
 	s := &execution{run: &result.Run{}}
-	a := &partRun{part: &study.Part{Role: "bg"}, env: &fakeEnv{t: &theatre{}, sets: []sample.Set{sample.SetOf(2, 3), sample.SetOf(3, 4)}}, remote: true}
+	a := &partRun{part: &study.Part{Role: "bg"}, env: &fakeEnv{name: "bg", t: &theatre{}, sets: []sample.Set{sample.SetOf(2, 3), sample.SetOf(3, 4)}}, remote: true}
 	if err := s.pin(a); err != nil || a.cpus() != 3 {
 		t.Errorf("a share of %v CPUs, %v", a.cpus(), err)
 	}
