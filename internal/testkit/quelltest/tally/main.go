@@ -5,9 +5,9 @@
 //
 //	N passed, N failed, N skipped
 //
-// It exits with 1 if a test failed, a package did not build, a skip names no capability
-// ("needs NAME: why"), or go test failed and no package did, because of wrong arguments for
-// example. The Makefile reports that go test failed as the event {"Action":"exit"}.
+// It exits with 1 if a test failed in any of the runs, a package did not build, a skip names no
+// capability ("needs NAME: why"), no test ran, or go test failed and no package did, because of
+// wrong arguments for example. The Makefile reports that go test failed as the event {"Action":"exit"}.
 package main
 
 import (

@@ -28,8 +28,8 @@ type test struct {
 // tally counts the tests of one or more runs of go test.
 type tally struct {
 	w     io.Writer
-	tests map[[2]string]*test // by package and name
-	order []*test             // as they began
+	tests map[[2]string]*test // by package and name, of the newest run
+	order []*test             // of all runs, as they began
 
 	packageOutput  map[string]*strings.Builder // by package: output that belongs to no test
 	packages       int                         // that ended
@@ -91,7 +91,7 @@ func (t *tally) handle(e event) {
 func (t *tally) handleTest(e event) {
 	key := [2]string{e.Package, e.Test}
 	c := t.tests[key]
-	if c == nil {
+	if c == nil || e.Action == "run" && c.action != "" { // a later run of go test says nothing of the one before
 		c = &test{pkg: e.Package, name: e.Test}
 		t.tests[key] = c
 		t.order = append(t.order, c)
@@ -208,14 +208,18 @@ func (t *tally) summary() bool {
 		slices.Sort(needs)
 		fmt.Fprintf(t.w, "missing here: %s\n", strings.Join(needs, ", "))
 	}
-	if t.packages == 0 {
+	none := passed+len(failed)+len(skipped) == 0
+	switch {
+	case t.packages == 0:
 		fmt.Fprintln(t.w, "no package was tested")
+	case none: // a name that no test has
+		fmt.Fprintln(t.w, "no test ran")
 	}
 	if t.unexplained {
 		fmt.Fprintln(t.w, "go test failed by itself")
 	}
 	fmt.Fprintf(t.w, "%d passed, %d failed, %d skipped\n", passed, len(failed), len(skipped))
-	return len(failed) == 0 && unnamed == 0 && t.packages > 0 && !t.unexplained
+	return len(failed) == 0 && unnamed == 0 && !none && !t.unexplained
 }
 
 func (t *tally) list(title string, lines []string) {
