@@ -63,8 +63,9 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameReport: to the last bit, with any number of workers.
-func TestSameSeedSameReport(t *testing.T) {
+// TestFleetIsTheSameWithAnyWorkers: the same seed gives the same report, to the last bit. It is the
+// test that plays machines in parallel, so make test runs it by its name with the race detector too.
+func TestFleetIsTheSameWithAnyWorkers(t *testing.T) {
 	all := Scenarios()
 	var orders []Order
 	for i := 0; i < len(all); i += 29 {
@@ -220,9 +221,9 @@ func TestAntagonistsHurtAndInnocentsDoNot(t *testing.T) {
 	}
 }
 
-// TestAFleetIsVisited: a fleet's machine has victims on about as many days as antagonists
+// TestVisitsADay: a fleet's machine has victims on about as many days as antagonists
 // come. An everyday one, which is otherwise the same, has none. No task is capped.
-func TestAFleetIsVisited(t *testing.T) {
+func TestVisitsADay(t *testing.T) {
 	p := simulator()
 	for _, s := range []Scenario{Fleet(), Everyday()} {
 		hurt, days := 0, 60.
