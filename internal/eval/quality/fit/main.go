@@ -3,8 +3,9 @@
 // recordings of CPI, given as STEP:FILE, of such recordings with innocent tasks of others
 // added (quell replay --innocents … --save), given as innocents:STEP:FILE, of scenes of the
 // corpus, given as corpus:FILE, and of the simulator's tuning half. Tuning scenes of the
-// corpus and half of the other machines are for the fit, the rest for the judgement. It also
-// prints the calibration of the built-in probabilities.
+// corpus and half of the other machines are for the fit, the rest for the judgement; a machine
+// to which innocents were added goes with the same machine without them. It also prints the
+// calibration of the built-in probabilities.
 //
 //	fit -seeds 2 -days 100 5s:TRACE … innocents:5s:TRACE … corpus:testdata/corpus/tuning-01.csv.gz …
 package main
@@ -52,7 +53,8 @@ var sources = []struct {
 
 // finding is one whose antagonists are known.
 type finding struct {
-	source, machine string
+	source, machine string          // machine: with the file that it is in
+	recorded        string          // the machine as recordings call it, the same with innocents added
 	victim, first   sample.TaskName // first: the suspect with the highest score
 	began, at       sample.Millis
 	step            time.Duration
@@ -77,7 +79,7 @@ func (d *findings) add(source, machine string, f *pipeline.Finding) *finding {
 		return nil
 	}
 	w := slices.MaxFunc(f.Statistics, func(a, b detect.SuspectStatistics) int { return cmp.Compare(a.Score, b.Score) })
-	d.all = append(d.all, finding{source: source, machine: machine, victim: f.Victim.Name, first: w.Task.Name, began: f.First, at: f.At, features: w.Features(), p: w.Probability(),
+	d.all = append(d.all, finding{source: source, machine: machine, recorded: machine, victim: f.Victim.Name, first: w.Task.Name, began: f.First, at: f.At, features: w.Features(), p: w.Probability(),
 		decided: f.Change == "" && len(f.Suspects) > 0 && f.Suspects[0].Key == w.Task.Key && f.Suspects[0].Excluded == "" &&
 			w.Task.Name != detect.OutsideName && f.Suspects[0].Basis == detect.ByStatistics})
 	return &d.all[len(d.all)-1]
@@ -177,10 +179,10 @@ func fitted(f *finding) bool {
 		return false
 	}
 	if f.source == "corpus" {
-		return strings.Contains(f.machine, "tuning")
+		return strings.HasPrefix(f.recorded, "tuning")
 	}
 	h := fnv.New32a()
-	fmt.Fprint(h, f.machine)
+	fmt.Fprint(h, f.recorded)
 	return h.Sum32()&1 == 0
 }
 

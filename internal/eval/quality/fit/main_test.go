@@ -1,0 +1,32 @@
+package main
+
+import "testing"
+
+// A machine is in one half whatever innocents were added to it and wherever the file is: the
+// half that judges has no victim and no antagonist of the half of the fit.
+func TestAMachineIsInOneHalf(t *testing.T) {
+	halves := map[bool]int{}
+	for _, recorded := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		f := finding{source: "recording", decided: true, recorded: recorded, machine: "nginx-5s.csv " + recorded}
+		want := fitted(&f)
+		halves[want]++
+		for _, file := range []string{"nginx-5s.csv", "/tmp/nginx-5s-kepler-10.csv", "nginx-5s-rezolus-5.csv", "x/nginx-5s.csv"} {
+			f.source, f.machine = "innocents", file+" "+recorded
+			if fitted(&f) != want {
+				t.Errorf("%s is in another half in %s", recorded, file)
+			}
+		}
+	}
+	if halves[true] == 0 || halves[false] == 0 {
+		t.Errorf("halves %v", halves)
+	}
+	for scene, want := range map[string]bool{"tuning-01": true, "test-01": false} {
+		f := finding{source: "corpus", decided: true, recorded: scene, machine: "/home/tuning/testdata/corpus/" + scene + ".csv.gz " + scene}
+		if fitted(&f) != want {
+			t.Errorf("%s of the corpus: for the fit %t, want %t", scene, !want, want)
+		}
+	}
+	if fitted(&finding{source: "corpus", recorded: "tuning-01"}) {
+		t.Error("a finding that statistics did not decide is fitted")
+	}
+}
