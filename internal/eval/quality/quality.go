@@ -25,8 +25,8 @@ type Study struct {
 	Policy plan.Policy
 	// Seeds is the number of cases of each scenario, Minutes the length of each.
 	Seeds, Minutes int
-	// Days is the number of days of an everyday machine without antagonists, whose tasks
-	// contend for Channel ("": sim.Everyday's).
+	// Days is the number of days of an everyday machine without antagonists, at most daysOfASeed,
+	// whose tasks contend for Channel ("": sim.Everyday's).
 	Days    int
 	Channel sim.Channel
 	// Outside gives the rules the load outside any task.
@@ -141,6 +141,9 @@ type Result struct {
 
 // Run plays the study. progress receives the number of finished cases and of all cases.
 func Run(s Study, progress func(done, all int)) ([]Result, error) {
+	if s.Half != sim.Tuning && s.Half != sim.Test || s.Days > daysOfASeed {
+		return nil, fmt.Errorf("run study: half %q, %d days: want %s or %s, and at most %d days", s.Half, s.Days, sim.Tuning, sim.Test, daysOfASeed)
+	}
 	rules := make([]rivals.Rule, len(s.Rules))
 	for i, name := range s.Rules {
 		var err error
@@ -159,17 +162,12 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 			orders = append(orders, sim.Order{Scenario: &scenarios[i], Seed: s.Seed + uint64(n)})
 		}
 	}
-	// The days for judging differ from the days for tuning.
-	firstDay := s.Seed
-	if s.Half == sim.Test {
-		firstDay += 1 << 20
-	}
 	everyday := sim.Everyday()
 	if s.Channel != "" {
 		everyday.Channel = s.Channel
 	}
 	for n := range s.Days {
-		days = append(days, sim.Order{Scenario: &everyday, Seed: firstDay + uint64(n)})
+		days = append(days, sim.Order{Scenario: &everyday, Seed: s.firstDay() + uint64(n)})
 	}
 	all, done := (len(orders)+len(days))*len(s.Rules), 0
 	var results []Result
@@ -200,6 +198,18 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 		results = append(results, r)
 	}
 	return results, nil
+}
+
+// daysOfASeed is the number of days that a seed has for judging.
+const daysOfASeed = 1 << 20
+
+// firstDay is the seed of the first day. The days for judging differ from the days for tuning and,
+// whatever their number, from those of other seeds: a seed that was not used has days that were not.
+func (s *Study) firstDay() uint64 {
+	if s.Half == sim.Test {
+		return max(s.Seed, 1)*daysOfASeed + 1
+	}
+	return s.Seed
 }
 
 func order(all []sim.Scenario, class string) int {

@@ -1,6 +1,7 @@
 package quality
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -81,8 +82,26 @@ func TestRulesInShort(t *testing.T) {
 	}
 }
 
-func TestAnUnknownRuleIsRefused(t *testing.T) {
-	if _, err := Run(Study{Rules: []detect.Method{"luck"}}, func(int, int) {}); err == nil || !strings.Contains(err.Error(), "luck") {
-		t.Error(err)
+// TestDaysOfASeed: no day of a seed is one of another seed or one for tuning, also where one plays
+// as many as make quality.
+func TestDaysOfASeed(t *testing.T) {
+	const days = 30_000
+	seen := map[uint64]string{}
+	for _, s := range []Study{{Half: sim.Tuning, Seed: 1}, {Half: sim.Test, Seed: 1}, {Half: sim.Test, Seed: 2}, {Half: sim.Test, Seed: 5001}, {Half: sim.Test, Seed: 6001}} {
+		name := fmt.Sprintf("%s %d", s.Half, s.Seed)
+		for n := range uint64(days) {
+			if other, was := seen[s.firstDay()+n]; was {
+				t.Fatalf("day %d of %s is one of %s", n, name, other)
+			}
+			seen[s.firstDay()+n] = name
+		}
+	}
+}
+
+func TestAStudyThatMakesNoSenseIsRefused(t *testing.T) {
+	for want, s := range map[string]Study{"luck": {Half: sim.Test, Rules: []detect.Method{"luck"}}, "tests": {Half: "tests"}, "1048577 days": {Half: sim.Test, Days: daysOfASeed + 1}} {
+		if _, err := Run(s, func(int, int) {}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v", s, err)
+		}
 	}
 }
