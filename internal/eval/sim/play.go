@@ -356,7 +356,7 @@ func (g *caseRun) accuse(now sample.Millis, victim *sample.Task, who *detect.Sus
 	v, a := g.index(victim.Key), g.index(who.Key)
 	// A group is named after rounds in which its members were capped.
 	right := g.hurts(a, v) || who.Basis == detect.ByGroup && g.capped[[2]int{v, a}]
-	if right {
+	if right && g.tasks[a].antagonist { // to name an innocent that causes a part of it is not to find the antagonist
 		for i, n := range g.victim {
 			if n < 0 {
 				continue

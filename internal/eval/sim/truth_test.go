@@ -1,0 +1,44 @@
+package sim
+
+import (
+	"testing"
+
+	"github.com/quell-dev/quell/internal/core/detect"
+)
+
+// TestWhoNamesAVictim: the accusation of an innocent that causes a quarter of the damage is right,
+// and the victim's antagonist is not found by it.
+func TestWhoNamesAVictim(t *testing.T) {
+	m := newMachine(*family(t, "bandwidth/onset/strong/plain"), 4, simulator().shape, simulator().specs)
+	for range 60 {
+		m.step()
+	}
+	antagonist, innocent := m.antagonists[0], 0
+	for i := range m.tasks {
+		if x := &m.tasks[i]; i > 0 && !x.antagonist && x.sharesCache {
+			innocent = i
+		}
+	}
+	x := &m.tasks[innocent]
+	x.weight = m.load / 2 / x.demand
+	if !m.hurts(antagonist, 0) || !m.hurts(innocent, 0) {
+		t.Fatal("one of the two does not hurt the victim")
+	}
+	victims := make([]int, len(m.tasks))
+	for i := range victims {
+		victims[i] = -1
+	}
+	victims[0] = 0
+	g := &caseRun{machine: m, victim: victims, accused: map[[2]int]bool{}, result: Case{Victims: []Victim{{Task: m.tasks[0].id.Name}}}}
+	for _, c := range []struct {
+		suspect int
+		named   bool
+	}{{innocent, false}, {antagonist, true}} {
+		who := detect.Suspect{Task: m.tasks[c.suspect].id}
+		who.Level = detect.Likely
+		g.accuse(1, &m.tasks[0].id, &who)
+		if last := g.result.Accusations[len(g.result.Accusations)-1]; !last.Right || g.result.Victims[0].Named != c.named {
+			t.Errorf("%s is accused, an antagonist is %t: right %t, named %t", last.Suspect, c.named, last.Right, g.result.Victims[0].Named)
+		}
+	}
+}
