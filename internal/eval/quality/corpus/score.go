@@ -50,8 +50,23 @@ func (s *totals) add(r *replay.Result, score *replay.Score, e ends) {
 const soon = 5
 
 // ends holds the end times of a recording's intervals, which are a little longer than the
-// configured interval.
+// configured interval. All count, also those of which a rule judges no sample: it is not faster
+// for having judged less.
 type ends map[sample.Millis]bool
+
+// counted is a recording that notes the ends of its intervals as it is read.
+type counted struct {
+	replay.Source
+	intervals ends
+}
+
+func (c counted) Next() ([]sample.Sample, error) {
+	some, err := c.Source.Next()
+	for i := range some {
+		c.intervals[some[i].TS] = true
+	}
+	return some, err
+}
 
 // since returns the number of intervals that ended after from, and not after to.
 func (e ends) since(from, to sample.Millis) (n int) {
@@ -142,14 +157,13 @@ func (s *totals) play(file string, rule detect.Method, details io.Writer) error 
 	judged := map[sample.TaskName][]sample.Millis{}
 	bad, intervals := map[badKey][]sample.Millis{}, ends{}
 	o.Judged = func(j replay.JudgedSample) {
-		intervals[j.At] = true
 		judged[j.Task] = append(judged[j.Task], j.At)
 		if j.Outlier {
 			k := badKey{j.Task, j.Signal}
 			bad[k] = append(bad[k], j.At)
 		}
 	}
-	result, err := replay.Run(context.Background(), r, o, 1)
+	result, err := replay.Run(context.Background(), counted{r, intervals}, o, 1)
 	if err != nil {
 		return err
 	}
