@@ -30,11 +30,11 @@ tracepoint:sched:sched_switch { if (@at[cpu]) { @used[cgroup] = sum(nsecs - @at[
 interval:s:10 { print(@used); clear(@used); }`
 
 // byBpftrace is bare bpftrace, if it is installed. What its program costs at switches is counted
-// as use of the tasks that switch.
+// as use of the tasks that switch, so no other contender runs at that time.
 func byBpftrace() contender {
 	program, absent := exec.LookPath("bpftrace")
 	out := func(r *run) string { return filepath.Join(r.scratch, "bpftrace.out") }
-	return contender{name: bpftraceName, absent: absent,
+	return contender{name: bpftraceName, heavy: true, absent: absent,
 		commands: func(r *run, n int) ([][]string, string, error) {
 			if err := os.WriteFile(out(r), nil, 0o600); err != nil {
 				return nil, "", err
