@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -24,6 +25,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/evaluation"
+	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/eval/sim"
 	"github.com/quell-dev/quell/internal/people/report"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -286,12 +288,16 @@ func TestTablesAreCounted(t *testing.T) {
 	}
 }
 
-// TestAMonthIsTheSameAgain: an order gives the same rows each time.
+// TestAMonthIsTheSameAgain: an order gives the same samples and incidents each time, and as many rows.
 func TestAMonthIsTheSameAgain(t *testing.T) {
 	dir := t.TempDir()
 	o := small()
 	o.Machines, o.Days = 2, 1
-	counts := map[int64]bool{}
+	rule, err := rivals.Load(o.Rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
 	for _, name := range []string{"one", "two"} {
 		if err := o.make(filepath.Join(dir, name), func(int) {}); err != nil {
 			t.Fatal(err)
@@ -304,9 +310,24 @@ func TestAMonthIsTheSameAgain(t *testing.T) {
 		for _, seg := range sn.Segments {
 			rows += seg.Rows
 		}
-		counts[rows] = true
+		samples, content := 0, sha256.New()
+		for i := range o.Machines {
+			if err := o.play(sim.NewSimulator(o.Seed), rule, i, func(b store.Batch) {
+				samples += len(b.Samples)
+				fmt.Fprint(content, b.Samples)
+				for k := range b.Incidents {
+					fmt.Fprintln(content, b.Incidents[k].Doc)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if samples == 0 || rows < int64(samples) {
+			t.Errorf("%d rows of %d samples", rows, samples)
+		}
+		all[fmt.Sprintf("%d %x", rows, content.Sum(nil))] = true
 	}
-	if len(counts) != 1 {
-		t.Errorf("two makings have %v rows", counts)
+	if len(all) != 1 {
+		t.Errorf("two makings have %v", all)
 	}
 }
