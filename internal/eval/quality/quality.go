@@ -31,6 +31,8 @@ type Study struct {
 	Channel sim.Channel
 	// Outside gives the rules the load outside any task.
 	Outside bool
+	// Suffer is that of sim.Setup.
+	Suffer  float64
 	Seed    uint64
 	Workers int // 0: one per CPU
 }
@@ -173,7 +175,7 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 	var results []Result
 	for i, rule := range s.Rules {
 		s.Policy.Mode = plan.On
-		setup := sim.Setup{Rule: rules[i], Policy: s.Policy, Minutes: s.Minutes, Outside: s.Outside}
+		setup := sim.Setup{Rule: rules[i], Policy: s.Policy, Minutes: s.Minutes, Outside: s.Outside, Suffer: s.Suffer}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}
 		player.RunAll(orders, setup, s.Workers, func(c sim.Case) {

@@ -39,6 +39,10 @@ type Setup struct {
 	Found func(machine string, f *pipeline.Finding, hurts func(sample.TaskKey) bool)
 	// Outside adds the load outside any task to each minute (outside.go).
 	Outside bool
+	// Suffer is how much antagonists, and bystanders that start with them, suffer from the channel
+	// themselves, as a multiple of the victim's sensitivity. 0: their own cost stays as it is alone,
+	// which distinguishes them from co-victims.
+	Suffer float64
 }
 
 // Accusation is one task named for one victim: the one that would be capped first.
@@ -139,6 +143,9 @@ func play(m *machine, s *Scenario, seed uint64, setup Setup) Case {
 		result: Case{Scenario: s, Seed: seed, Minutes: setup.Minutes}}
 	for i := range m.tasks {
 		t := &m.tasks[i]
+		if t.sensitivity == 0 {
+			t.sensitivity = setup.Suffer * m.tasks[0].sensitivity
+		}
 		g.victim[i] = -1
 		g.subjects[i] = pipeline.Subject{Task: t.id, Spec: t.spec}
 		if setup.Rule.OwnSpec {

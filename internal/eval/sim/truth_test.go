@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/format/trace"
 )
 
 // TestWhoNamesAVictim: the accusation of an innocent that causes a quarter of the damage is right,
@@ -40,5 +42,27 @@ func TestWhoNamesAVictim(t *testing.T) {
 		if last := g.result.Accusations[len(g.result.Accusations)-1]; !last.Right || g.result.Victims[0].Named != c.named {
 			t.Errorf("%s is accused, an antagonist is %t: right %t, named %t", last.Suspect, c.named, last.Right, g.result.Victims[0].Named)
 		}
+	}
+}
+
+// TestAntagonistsThatSuffer: what they cost rises with the load that they make, and the truth of the
+// others stays the same.
+func TestAntagonistsThatSuffer(t *testing.T) {
+	costs := map[float64]float64{} // of the antagonist by how much it suffers, highest
+	var labels []trace.Label
+	for _, suffer := range []float64{0, 1} {
+		m := newMachine(*family(t, "llc/onset/strong/plain"), 4, simulator().shape, simulator().specs)
+		c := play(m, &m.scenario, 4, Setup{Minutes: 75, Blind: true, Suffer: suffer})
+		if labels == nil {
+			labels = c.Labels
+		}
+		if len(labels) == 0 || !reflect.DeepEqual(labels, c.Labels) {
+			t.Errorf("it suffers %v times as much as the victim: labels %v, want %v", suffer, c.Labels, labels)
+		}
+		a := &m.tasks[m.antagonists[0]]
+		costs[suffer] = a.expected / a.mean
+	}
+	if costs[0] != 1 || costs[1] < 1.3 {
+		t.Errorf("expected cost ÷ mean by how much it suffers: %v", costs)
 	}
 }

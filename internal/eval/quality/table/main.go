@@ -36,6 +36,7 @@ func run() error {
 	flag.IntVar(&s.Days, "days", 200, "days of an everyday machine without antagonists")
 	flag.StringVar((*string)(&s.Channel), "channel", "", "channel of the everyday machines, such as cpu; empty: the last-level cache")
 	flag.BoolVar(&s.Outside, "outside", false, "give the rules the load outside any task")
+	flag.Float64Var(&s.Suffer, "suffer", 0, "sensitivity of antagonists to what they contend for, as a multiple of the victim's")
 	flag.StringVar((*string)(&s.Only), "only", "", "play only scenarios of this channel, such as cpu; empty: all")
 	flag.Uint64Var(&s.Seed, "seed", 1, "random seed")
 	flag.IntVar(&s.Workers, "workers", 0, "cases played in parallel; 0: one per CPU")
