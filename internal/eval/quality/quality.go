@@ -21,8 +21,10 @@ type Study struct {
 	Half  sim.Half
 	// Only is the channel whose scenarios are played; "": all channels.
 	Only sim.Channel
-	// Policy is applied in mode on. Start from sim.Policy.
+	// Policy is applied in mode on, or with Advise in mode advise: no task is capped or tried. Start
+	// from sim.Policy.
 	Policy plan.Policy
+	Advise bool
 	// Seeds is the number of cases of each scenario, Minutes the length of each.
 	Seeds, Minutes int
 	// Days is the number of days of an everyday machine without antagonists, at most daysOfASeed,
@@ -173,8 +175,11 @@ func Run(s Study, progress func(done, all int)) ([]Result, error) {
 	}
 	all, done := (len(orders)+len(days))*len(s.Rules), 0
 	var results []Result
+	s.Policy.Mode = plan.On
+	if s.Advise {
+		s.Policy.Mode = plan.Advise
+	}
 	for i, rule := range s.Rules {
-		s.Policy.Mode = plan.On
 		setup := sim.Setup{Rule: rules[i], Policy: s.Policy, Minutes: s.Minutes, Outside: s.Outside, Suffer: s.Suffer}
 		r := Result{Rule: rule, All: Count{Class: "all"}, Everyday: Count{Class: "everyday"}}
 		classes := map[string]*Count{}

@@ -82,6 +82,19 @@ func TestRulesInShort(t *testing.T) {
 	}
 }
 
+// TestAdviseCapsNoTask: a rule that caps without trials caps no task in mode advise.
+func TestAdviseCapsNoTask(t *testing.T) {
+	for _, advise := range []bool{false, true} {
+		results, err := Run(Study{Rules: []detect.Method{detect.Quell}, Half: sim.Tuning, Only: sim.Bandwidth, Seeds: 1, Minutes: 60, Seed: 1, Policy: sim.Policy(), Advise: advise}, func(int, int) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := &results[0].All; (all.Relief.Taken == 0) != advise || (len(all.Outcomes) == 0) != advise || all.Accusations == 0 {
+			t.Errorf("in advise %t: %.0f CPU-s taken, rounds %v, %d accusations", advise, all.Relief.Taken, all.Outcomes, all.Accusations)
+		}
+	}
+}
+
 // TestDaysOfASeed: no day of a seed is one of another seed or one for tuning, also where one plays
 // as many as make quality.
 func TestDaysOfASeed(t *testing.T) {

@@ -41,6 +41,7 @@ func run() error {
 	flag.Uint64Var(&s.Seed, "seed", 1, "random seed")
 	flag.IntVar(&s.Workers, "workers", 0, "cases played in parallel; 0: one per CPU")
 	flag.DurationVar(&s.Policy.Trial, "trial", 3*time.Minute, "maximum length of a trial; 0: no trials")
+	flag.BoolVar(&s.Advise, "advise", false, "play in mode advise: no caps, no trials")
 	flag.BoolVar(&s.Policy.Groups, "groups", false, "try and cap suspects together where a cap on one is not enough")
 	flag.BoolVar(&s.Policy.Feedback, "feedback", false, "let caps follow the victim's cost")
 	flag.Parse()
