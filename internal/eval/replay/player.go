@@ -84,8 +84,8 @@ type Replayer struct {
 	last     *machine
 	jobs     map[sample.JobName]*Job
 	accused  map[accusation]int // index in the result's Accusations
-	pictures int
-	costs    costs // nil: not requested
+	drawn    []*incident.Record // those that have a chart
+	costs    costs              // nil: not requested
 	result   Result
 }
 
@@ -132,9 +132,7 @@ func (p *Replayer) Finish() *Result {
 // order sorts the result, so that it does not depend on the order of processing.
 func (r *Result) order() {
 	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Job, b.Job) })
-	slices.SortStableFunc(r.Incidents, func(a, b *incident.Record) int {
-		return cmp.Or(cmp.Compare(a.Opened, b.Opened), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.ID, b.ID))
-	})
+	firstCharts(r.Incidents)
 	slices.SortStableFunc(r.Accusations, func(a, b Accusation) int { return compareAccusations(&a, &b) })
 }
 
@@ -238,11 +236,23 @@ func (p *Replayer) found(m *machine, f *pipeline.Finding) {
 		Victim: f.Victim.Name, Suspect: first.Name, Statement: said})
 }
 
-// closed keeps an incident in its final state.
+// closed keeps an incident in its final state. An incident that maxCharts others precede has no
+// chart in the end, whichever incidents other workers have.
 func (p *Replayer) closed(c *pipeline.Change) {
-	if p.pictures++; p.pictures > maxCharts {
-		c.Chart = pipeline.Chart{}
-	}
 	record := incident.Record(*c)
 	p.result.Incidents = append(p.result.Incidents, &record)
+	if p.drawn = append(p.drawn, &record); len(p.drawn) > 2*maxCharts {
+		firstCharts(p.drawn)
+		p.drawn = p.drawn[:maxCharts]
+	}
+}
+
+// firstCharts sorts incidents by time, and drops the charts of all but the first ones.
+func firstCharts(all []*incident.Record) {
+	slices.SortStableFunc(all, func(a, b *incident.Record) int {
+		return cmp.Or(cmp.Compare(a.Opened, b.Opened), cmp.Compare(a.Machine, b.Machine), cmp.Compare(a.ID, b.ID))
+	})
+	for _, r := range all[min(maxCharts, len(all)):] {
+		r.Chart = pipeline.Chart{}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/pipeline"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/trace"
@@ -208,5 +210,36 @@ func TestCancel(t *testing.T) {
 	l := list(samples)
 	if _, err := Run(ctx, &l, byDefault(t, detect.Quell), 2); err != context.Canceled {
 		t.Error(err)
+	}
+}
+
+// The first incidents keep their charts, the same ones with any number of workers.
+func TestTheSameChartsWithAnyWorkers(t *testing.T) {
+	drawn := func(workers int) (names []string) {
+		players := make([]*Replayer, workers)
+		for i := range players {
+			players[i] = New(Options{})
+		}
+		r := rand.New(rand.NewPCG(1, 2))
+		for i := range 5 * maxCharts {
+			machine := fmt.Sprintf("m%d", i%7)
+			c := pipeline.Change{Incident: plan.Incident{ID: fmt.Sprint(i), Machine: machine, Opened: sample.Millis(r.IntN(maxCharts))}}
+			c.Chart.Times = []sample.Millis{1}
+			players[worker(machine, workers)].closed(&c)
+		}
+		result := players[0].Finish()
+		for _, p := range players[1:] {
+			result.Merge(p.Finish())
+		}
+		for i, inc := range result.Incidents {
+			if (len(inc.Chart.Times) > 0) != (i < maxCharts) {
+				t.Fatalf("%d workers: incident %d has a chart of %d points", workers, i, len(inc.Chart.Times))
+			}
+			names = append(names, inc.ID)
+		}
+		return names
+	}
+	if one, three := drawn(1), drawn(3); !slices.Equal(one, three) || len(one) != 5*maxCharts {
+		t.Errorf("%d incidents, and %d with three workers, in another order", len(one), len(three))
 	}
 }
