@@ -162,7 +162,7 @@ func (d *findings) calibration(source, what string, probability func(*finding) (
 	for i := range d.all {
 		f := &d.all[i]
 		if p, counts := probability(f); counts && f.source == source {
-			said = append(said, quality.Forecast{P: p, Right: f.right, Weight: f.weight, Group: f.machine + " " + string(f.victim)})
+			said = append(said, quality.Forecast{P: p, Right: f.right, Weight: f.weight, Group: f.group()})
 		}
 	}
 	c, ok := quality.Calibrate(said)
@@ -172,6 +172,10 @@ func (d *findings) calibration(source, what string, probability func(*finding) (
 	fmt.Printf("\n%s, %s: ", source, what)
 	return c.Write(os.Stdout)
 }
+
+// group is that of the findings which are not independent of this one: those of the victim, whatever
+// innocents were added to its machine.
+func (f *finding) group() string { return f.recorded + " " + string(f.victim) }
 
 // fitted reports whether a finding is for the fit.
 func fitted(f *finding) bool {

@@ -3,17 +3,18 @@ package main
 import "testing"
 
 // A machine is in one half whatever innocents were added to it and wherever the file is: the
-// half that judges has no victim and no antagonist of the half of the fit.
+// half that judges has no victim and no antagonist of the half of the fit, and a victim is counted as
+// one, with whatever innocents.
 func TestAMachineIsInOneHalf(t *testing.T) {
 	halves := map[bool]int{}
 	for _, recorded := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
-		f := finding{source: "recording", decided: true, recorded: recorded, machine: "nginx-5s.csv " + recorded}
+		f := finding{source: "recording", decided: true, recorded: recorded, machine: "nginx-5s.csv " + recorded, victim: "/nginx"}
 		want := fitted(&f)
 		halves[want]++
 		for _, file := range []string{"nginx-5s.csv", "/tmp/nginx-5s-kepler-10.csv", "nginx-5s-rezolus-5.csv", "x/nginx-5s.csv"} {
 			f.source, f.machine = "innocents", file+" "+recorded
-			if fitted(&f) != want {
-				t.Errorf("%s is in another half in %s", recorded, file)
+			if fitted(&f) != want || f.group() != recorded+" /nginx" {
+				t.Errorf("%s is in another half in %s, or its victim another one: %q", recorded, file, f.group())
 			}
 		}
 	}
