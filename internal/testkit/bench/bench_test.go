@@ -121,6 +121,44 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// A run goes on with the figures of the same agent only, measured in the same way.
+func TestResume(t *testing.T) {
+	dir := t.TempDir()
+	agent := filepath.Join(dir, "agent")
+	same := func(window time.Duration, program string) error {
+		t.Helper()
+		if err := os.WriteFile(agent, []byte(program), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		r := &run{agent: agent, window: window, keepIn: filepath.Join(dir, "kept.json")}
+		of, err := r.identity(1000, 20_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.kept.Of = of
+		if _, err := os.Stat(r.keepIn); os.IsNotExist(err) {
+			r.kept.Results = []result{{Contender: "a"}}
+			return r.keep()
+		}
+		if err := r.resume(); err != nil {
+			return err
+		}
+		if len(r.kept.Results) != 1 {
+			t.Errorf("it goes on with %+v", r.kept)
+		}
+		return nil
+	}
+	for _, c := range []struct {
+		window  time.Duration
+		program string
+		ok      bool
+	}{{time.Minute, "v1", true}, {time.Minute, "v1", true}, {time.Minute, "v2", false}, {20 * time.Second, "v1", false}} {
+		if err := same(c.window, c.program); (err == nil) != c.ok {
+			t.Errorf("window %s, agent %s: %v", c.window, c.program, err)
+		}
+	}
+}
+
 // What hooks every switch is not measured while others are: its program's time would be theirs.
 func TestBpftraceIsAlone(t *testing.T) {
 	all := rivals(t.TempDir())

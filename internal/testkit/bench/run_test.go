@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -42,6 +43,7 @@ type run struct {
 
 // kept holds what has been measured, also by an earlier run that was interrupted.
 type kept struct {
+	Of      string // what was measured, and how: figures of another agent are not of the same run
 	Results []result
 	Taxes   []switchOverhead
 }
@@ -110,12 +112,12 @@ func measure(args []string) error {
 		ns = append(ns, n)
 	}
 	slices.Sort(ns)
-	if *resume {
-		text, err := os.ReadFile(r.keepIn)
-		if err == nil {
-			err = json.Unmarshal(text, &r.kept)
-		}
-		if err != nil {
+	of, err := r.identity(*full, *trips)
+	if err != nil {
+		return err
+	}
+	if r.kept.Of = of; *resume {
+		if err := r.resume(); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
 	}
@@ -131,11 +133,38 @@ func measure(args []string) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	err := errors.Join(r.all(ctx, ns, *full, *rounds, *taxRounds, *trips, others), r.crowd.end(), r.tree.remove(), os.RemoveAll(r.scratch))
+	err = errors.Join(r.all(ctx, ns, *full, *rounds, *taxRounds, *trips, others), r.crowd.end(), r.tree.remove(), os.RemoveAll(r.scratch))
 	if err != nil {
 		return err
 	}
 	return r.report(os.Stdout, others)
+}
+
+// identity says which agent is measured, where and how.
+func (r *run) identity(full, trips int) (string, error) {
+	program, err := os.ReadFile(r.agent)
+	if err != nil {
+		return "", fmt.Errorf("quell-agent not found (run make bin/quell-agent): %w", err)
+	}
+	_, where, _ := strings.Cut(machine(runtime.NumCPU()), "; ") // without the date
+	return fmt.Sprintf("agent %.6x; %s; window %s, warm-up %s, full at %d, %d trips", sha256.Sum256(program), where, r.window, r.warmUp, full, trips), nil
+}
+
+// resume reads what an earlier run has kept, if it was of the same agent, measured in the same way.
+func (r *run) resume() error {
+	text, err := os.ReadFile(r.keepIn)
+	if err != nil {
+		return err
+	}
+	var had kept
+	if err := json.Unmarshal(text, &had); err != nil {
+		return err
+	}
+	if had.Of != r.kept.Of {
+		return fmt.Errorf("%s has figures of %q, this is %q: begin anew, without -resume", r.keepIn, had.Of, r.kept.Of)
+	}
+	r.kept = had
+	return nil
 }
 
 // prepare checks and collects what the run needs from the machine.
@@ -159,9 +188,6 @@ func (r *run) prepare() error {
 	r.cpu, r.cpus = cpus[len(cpus)-1], len(cpus)
 	if r.agent, err = filepath.Abs(r.agent); err != nil {
 		return err
-	}
-	if _, err := os.Stat(r.agent); err != nil {
-		return fmt.Errorf("quell-agent not found (run make bin/quell-agent): %w", err)
 	}
 	if r.scratch, err = os.MkdirTemp("", "quell-bench-"); err != nil {
 		return err
