@@ -322,12 +322,12 @@ $(LINT):
 	GOBIN=$(@D) go install -trimpath github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINTVERSION)
 
 # Packages with tests that only some targets build.
-TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|groups|guests|helm|otlp|runtimes|spark|tryouts|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
+TAGGED = $(shell grep -rlE --include='*_test.go' '^//go:build (browser|cluster|groups|guests|helm|images|otlp|prometheus|runtimes|spark|tryouts|xen)' cmd internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 lint: $(LINT) ## gofmt, go vet, staticcheck (the version in go.mod) and golangci-lint (.golangci.yml)
 	@out=$$(gofmt -l cmd internal deploy); if [ -n "$$out" ]; then echo "gofmt -w $$out"; exit 1; fi
 	go vet $(RACE) $(PKGS)
-	go vet -tags browser,cluster,groups,guests,helm,node,otlp,packages,runtimes,spark,tryouts,xen $(TAGGED)
+	go vet -tags browser,cluster,groups,guests,helm,images,node,otlp,packages,prometheus,runtimes,spark,tryouts,xen $(TAGGED)
 	GOARCH=arm64 CGO_ENABLED=0 go vet -tags inguest ./internal/lab/guest/inside/...
 	GOFLAGS='$(GOFLAGS) $(RACE)' $$(go tool -n staticcheck) $(PKGS)
 	GOFLAGS='$(GOFLAGS) $(RACE)' $(LINT) run --timeout 30m $(PKGS)
