@@ -3,6 +3,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -40,6 +41,7 @@ type order struct {
 	Whole    int           `json:"whole"` // of every so many machines one stores all samples
 	Seed     uint64        `json:"seed"`
 	Rule     detect.Method `json:"rule"`
+	First    string        `json:"first_day"`      // hash of what the first machine sends in a day: another simulator or rule sends other rows
 	Took     string        `json:"took,omitempty"` // playing and storing it
 
 	scenario sim.Scenario
@@ -66,6 +68,10 @@ func run() error {
 	if *out == "" || o.Machines < 1 || o.Distinct < 1 || o.Distinct > o.Machines || o.Days < 1 || o.Whole < 1 || o.Every < time.Minute || o.Every > time.Hour {
 		return errors.New("want -out DIR, at least one machine, day and -whole, at most as many -distinct as -machines, and -every from 1m to 1h")
 	}
+	o.scenario = sim.Fleet()
+	if err := o.identify(); err != nil {
+		return err
+	}
 	done := filepath.Join(*out, "month.json")
 	if text, err := os.ReadFile(done); err == nil {
 		var had order
@@ -73,8 +79,9 @@ func run() error {
 			return fmt.Errorf("read %s: %w", done, err)
 		}
 		took := had.Took
-		if had.Took = ""; had != o {
-			return fmt.Errorf("%s has another month, %s: remove it", *out, text)
+		had.Took, had.scenario = "", o.scenario
+		if had != o {
+			return fmt.Errorf("%s has another month, or one of another simulator or rule, %s: remove it", *out, text)
 		}
 		fmt.Printf("%s has that month; it took %s\n", *out, took)
 		return nil
@@ -82,7 +89,6 @@ func run() error {
 		return err
 	}
 	began := time.Now()
-	o.scenario = sim.Fleet()
 	if err := o.make(filepath.Join(*out, "store"), func(done int) {
 		fmt.Fprintf(os.Stderr, "%d of %d machines, %s\n", done, o.Machines, time.Since(began).Round(time.Second))
 	}); err != nil {
@@ -95,6 +101,24 @@ func run() error {
 	}
 	fmt.Printf("made %s\n", text)
 	return os.WriteFile(done, text, 0o600)
+}
+
+// identify plays the first machine for a day and notes what it sends.
+func (o *order) identify() error {
+	rule, err := rivals.Load(o.Rule)
+	if err != nil {
+		return err
+	}
+	day, hash := *o, sha256.New()
+	day.Days = 1
+	err = day.play(sim.NewSimulator(o.Seed), rule, 0, func(b store.Batch) {
+		fmt.Fprint(hash, b.Samples)
+		for i := range b.Incidents {
+			fmt.Fprintln(hash, b.Incidents[i].Doc)
+		}
+	})
+	o.First = fmt.Sprintf("%.8x", hash.Sum(nil))
+	return err
 }
 
 // perCommit is the number of machines whose month is stored with one commit.

@@ -331,3 +331,28 @@ func TestAMonthIsTheSameAgain(t *testing.T) {
 		t.Errorf("two makings have %v", all)
 	}
 }
+
+// TestWhatAMonthIsOf: a month that is kept is of the simulator and the rule that made it.
+func TestWhatAMonthIsOf(t *testing.T) {
+	first := func(rule detect.Method, change func(*order)) string {
+		o := small()
+		o.Rule = rule
+		change(&o)
+		if err := o.identify(); err != nil {
+			t.Fatal(err)
+		}
+		return o.First
+	}
+	same := first(detect.CPI2, func(*order) {})
+	if len(same) != 16 || first(detect.CPI2, func(o *order) { o.Days, o.Machines = 30, 1000 }) != same {
+		t.Errorf("%q, and another one of a longer month", same)
+	}
+	for name, other := range map[string]string{
+		"another rule":            first(rivals.CPI2Sigma3, func(*order) {}),
+		"another kind of machine": first(detect.CPI2, func(o *order) { o.scenario = sim.Fleet() }),
+	} {
+		if other == same {
+			t.Errorf("%s: the same", name)
+		}
+	}
+}
