@@ -139,7 +139,39 @@ func TestInnocenceScenes(t *testing.T) {
 	}
 }
 
-// The halves share no program, and each scene has everything it needs.
+// Packages have programs of the same role in both halves only where docs/corpus.md says so.
+func TestHalvesShareWhatIsSaid(t *testing.T) {
+	programs, err := loadPrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		role []program
+		want []string
+	}{
+		"victims":     {programs.Victims, []string{"python3"}},
+		"antagonists": {programs.Antagonists, []string{"coreutils", "python3", "stress-ng", "sysbench"}},
+		"innocents":   {programs.Innocents, []string{"coreutils", "curl", "procps", "python3"}},
+	} {
+		in := map[half]map[string]bool{tuning: {}, test: {}, innocence: {}}
+		for _, p := range c.role {
+			for _, one := range p.Packages {
+				in[p.Half][one] = true
+			}
+		}
+		var got []string
+		for one := range in[tuning] {
+			if in[test][one] {
+				got = append(got, one)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, c.want) {
+			t.Errorf("%s of both halves are of %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// No name is in two halves, and each scene has everything it needs.
 func TestScenes(t *testing.T) {
 	programs, err := loadPrograms()
 	if err != nil {
