@@ -69,7 +69,7 @@ func run() error {
 		return errors.New("want -out DIR, at least one machine, day and -whole, at most as many -distinct as -machines, and -every from 1m to 1h")
 	}
 	o.scenario = sim.Fleet()
-	if err := o.identify(); err != nil {
+	if err := o.identify(sim.NewSimulator(o.Seed)); err != nil {
 		return err
 	}
 	done := filepath.Join(*out, "month.json")
@@ -104,14 +104,14 @@ func run() error {
 }
 
 // identify plays the first machine for a day and notes what it sends.
-func (o *order) identify() error {
+func (o *order) identify(simulator *sim.Simulator) error {
 	rule, err := rivals.Load(o.Rule)
 	if err != nil {
 		return err
 	}
 	day, hash := *o, sha256.New()
 	day.Days = 1
-	err = day.play(sim.NewSimulator(o.Seed), rule, 0, func(b store.Batch) {
+	err = day.play(simulator, rule, 0, func(b store.Batch) {
 		fmt.Fprint(hash, b.Samples)
 		for i := range b.Incidents {
 			fmt.Fprintln(hash, b.Incidents[i].Doc)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,6 +104,10 @@ func small() order {
 	}
 	return order{Machines: 6, Days: 2, Every: 30 * time.Minute, Whole: 3, Seed: 1, Rule: detect.CPI2, scenario: sim.Placed(g)}
 }
+
+// simulator is that of the small month's seed. It is shared, since learning takes as long as playing
+// a day.
+var simulator = sync.OnceValue(func() *sim.Simulator { return sim.NewSimulator(small().Seed) })
 
 // TestMonthIsEvaluated: all figures of a simulated month come from its tables. With -month it
 // takes at most 60 s and 1 GB (make evaluate-month).
@@ -312,7 +317,7 @@ func TestAMonthIsTheSameAgain(t *testing.T) {
 		}
 		samples, content := 0, sha256.New()
 		for i := range o.Machines {
-			if err := o.play(sim.NewSimulator(o.Seed), rule, i, func(b store.Batch) {
+			if err := o.play(simulator(), rule, i, func(b store.Batch) {
 				samples += len(b.Samples)
 				fmt.Fprint(content, b.Samples)
 				for k := range b.Incidents {
@@ -338,7 +343,7 @@ func TestWhatAMonthIsOf(t *testing.T) {
 		o := small()
 		o.Rule = rule
 		change(&o)
-		if err := o.identify(); err != nil {
+		if err := o.identify(simulator()); err != nil {
 			t.Fatal(err)
 		}
 		return o.First
