@@ -59,7 +59,8 @@ const memory = 10
 
 // hurts reports whether a task raised another's expected cost, without noise, in one of the
 // last minutes, by at least the signal's least effect. An innocent that happens to load the
-// channel counts as guilty too if it causes at least a quarter of the damage.
+// channel counts as guilty too if it causes at least a quarter of the damage. Its part of the usual
+// load is in the usual cost, and damages nothing.
 func (m *machine) hurts(accused, victim int) bool {
 	a, v := &m.tasks[accused], &m.tasks[victim]
 	if a.weight == 0 || v.sensitivity == 0 || !v.sharesCache || accused == victim {
@@ -76,7 +77,7 @@ func (m *machine) hurts(accused, victim int) bool {
 		if effect < m.least(v) {
 			continue
 		}
-		if a.antagonist || effect >= (p.expected[victim]-v.mean)/4 {
+		if damage := p.expected[victim] - v.mean; a.antagonist || damage >= m.least(v) && effect >= damage/4 {
 			return true
 		}
 	}

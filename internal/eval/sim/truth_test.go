@@ -45,6 +45,33 @@ func TestWhoNamesAVictim(t *testing.T) {
 	}
 }
 
+// TestTheUsualLoadHurtsNoTask: an innocent hurts a victim only in a minute in which that is damaged, not
+// by its part of the load that the usual cost contains.
+func TestTheUsualLoadHurtsNoTask(t *testing.T) {
+	m := newMachine(*family(t, "bandwidth/onset/strong/plain"), 4, simulator().shape, simulator().specs)
+	for range 3 {
+		m.step()
+	}
+	innocent := 0
+	for i := range m.tasks {
+		if x := &m.tasks[i]; i > 0 && !x.antagonist && x.sharesCache {
+			innocent = i
+		}
+	}
+	v, x := &m.tasks[0], &m.tasks[innocent]
+	v.sensitivity, x.weight = 1, m.load/2/x.demand
+	for damage, want := range map[float64]bool{-0.1: false, 0: false, 0.01: false, 0.1: true} { // of the mean
+		for i := range m.past {
+			if p := &m.past[i]; len(p.expected) > 0 {
+				p.expected[0] = v.mean * (1 + damage)
+			}
+		}
+		if got := m.hurts(innocent, 0); got != want {
+			t.Errorf("with damage of %v it hurts: %t", damage, got)
+		}
+	}
+}
+
 // TestAntagonistsThatSuffer: what they cost rises with the load that they make, and the truth of the
 // others stays the same.
 func TestAntagonistsThatSuffer(t *testing.T) {
