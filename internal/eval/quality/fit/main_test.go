@@ -1,6 +1,20 @@
 package main
 
-import "testing"
+import (
+	"reflect"
+	"testing"
+)
+
+// Machines are simulated in parallel: their findings come in any order, and those of one in order.
+func TestFindingsHaveAnOrder(t *testing.T) {
+	a := findings{all: []finding{{machine: "m", at: 1}, {machine: "n", at: 1}, {machine: "m", at: 2}, {machine: "n", at: 2}}}
+	b := findings{all: []finding{{machine: "n", at: 1}, {machine: "n", at: 2}, {machine: "m", at: 1}, {machine: "m", at: 2}}}
+	a.order()
+	b.order()
+	if !reflect.DeepEqual(a.all, b.all) || a.all[1].machine != "m" || a.all[1].at != 2 {
+		t.Errorf("%+v and %+v", a.all, b.all)
+	}
+}
 
 // A machine is in one half whatever innocents were added to it and wherever the file is: the
 // half that judges has no victim and no antagonist of the half of the fit, and a victim is counted as
