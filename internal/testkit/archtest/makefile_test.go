@@ -118,7 +118,7 @@ func checkTags(makefile string, pkgs []*pkg) (problems []string, n int) {
 	for _, p := range pkgs {
 		for _, f := range p.files {
 			m := buildLine.FindStringSubmatch(string(f.text))
-			if m == nil || !f.test || strings.HasPrefix(m[1], "inguest") { // that is vetted for another architecture
+			if m == nil || !f.test || f.generated || strings.HasPrefix(m[1], "inguest") { // that is vetted for another architecture
 				continue
 			}
 			tags := buildTag.FindAllString(m[1], -1)
