@@ -41,7 +41,7 @@ type order struct {
 	Whole    int           `json:"whole"` // of every so many machines one stores all samples
 	Seed     uint64        `json:"seed"`
 	Rule     detect.Method `json:"rule"`
-	First    string        `json:"first_day"`      // hash of what the first machine sends in a day: another simulator or rule sends other rows
+	First    string        `json:"first_day"`      // hash of what a machine sends in its first day: another simulator or rule sends other rows
 	Took     string        `json:"took,omitempty"` // playing and storing it
 
 	scenario sim.Scenario
@@ -103,15 +103,15 @@ func run() error {
 	return os.WriteFile(done, text, 0o600)
 }
 
-// identify plays the first machine for a day and notes what it sends.
+// identify plays a machine for a day and notes what it sends.
 func (o *order) identify(simulator *sim.Simulator) error {
 	rule, err := rivals.Load(o.Rule)
 	if err != nil {
 		return err
 	}
 	day, hash := *o, sha256.New()
-	day.Days = 1
-	err = day.play(simulator, rule, 0, func(b store.Batch) {
+	day.Days, day.Whole, day.Every = 1, 2, 10*time.Minute // the second machine, which does not send all samples
+	err = day.play(simulator, rule, 1, func(b store.Batch) {
 		fmt.Fprint(hash, b.Samples)
 		for i := range b.Incidents {
 			fmt.Fprintln(hash, b.Incidents[i].Doc)
