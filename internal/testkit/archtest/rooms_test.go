@@ -24,7 +24,7 @@ var rooms = []room{
 	{"cluster", "the bus, the store and the server", 18_300},
 	{"lab", "interference measured under control", 33_000},
 	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
-	{"people", "what people see and type", 14_500},
+	{"people", "what people see and type", 14_700},
 	{"testkit", "what tests share, and tests of this tree", 6_000},
 }
 
