@@ -196,8 +196,15 @@ func (n *Notifier) fires() (all []*Event) {
 	return all
 }
 
-// lapse ends from time to time what nothing was heard of for long, until ctx ends.
-func (n *Notifier) lapse(ctx context.Context) {
+// lapse ends what nothing was heard of for long.
+func (n *Notifier) lapse() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forget(n.Now())
+}
+
+// regularly calls do from time to time until ctx ends.
+func regularly(ctx context.Context, do func()) {
 	tick := time.NewTicker(again)
 	defer tick.Stop()
 	for {
@@ -205,22 +212,20 @@ func (n *Notifier) lapse(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			do()
 		}
-		n.mu.Lock()
-		n.forget(n.Now())
-		n.mu.Unlock()
 	}
 }
 
 // Run sends until ctx ends.
 func (n *Notifier) Run(ctx context.Context) {
 	var all sync.WaitGroup
-	all.Go(func() { n.lapse(ctx) })
+	all.Go(func() { regularly(ctx, n.lapse) })
 	for _, r := range n.receivers {
 		defer r.client.CloseIdleConnections()
 		all.Go(func() { r.queue.Run(ctx, r.deliver) })
 		if r.repeats {
-			all.Go(func() { r.repeat(ctx) })
+			all.Go(func() { regularly(ctx, func() { r.queue.Add(nil) }) }) // what fires
 		}
 	}
 	all.Wait()

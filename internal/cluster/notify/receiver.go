@@ -116,20 +116,6 @@ func (r *receiver) deliver(ctx context.Context, all []*Event) {
 	}
 }
 
-// repeat tells the receiver regularly what fires.
-func (r *receiver) repeat(ctx context.Context) {
-	tick := time.NewTicker(again)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.queue.Add(nil)
-		}
-	}
-}
-
 // documents are the requests to a webhook: one for each event.
 func documents(url string, all []*Event) (ms []message) {
 	for _, e := range all {
