@@ -22,7 +22,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	limited := p.noteLimits(sig, at, readings)
 	for _, c := range p.Caps() {
 		for _, k := range [...]sample.TaskKey{c.Task.Key, c.Victim} {
-			if i := IndexOf(readings, k); i >= 0 && k != (sample.TaskKey{}) { // a cap outside any incident has no victim
+			if i := IndexOf(readings, k); i >= 0 {
 				p.Review(now, *readings[i].Task)
 			}
 		}
