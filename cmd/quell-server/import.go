@@ -39,7 +39,7 @@ interrupted import.`,
 				}
 			}
 			for {
-				if more, err := s.Compact(false); err != nil || !more {
+				if more, err := s.Compact(); err != nil || !more {
 					return err
 				}
 			}

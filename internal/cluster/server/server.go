@@ -287,7 +287,7 @@ func (s *Server) every(ctx context.Context, period time.Duration, do func(contex
 // upkeep merges segments and removes expired ones.
 func (s *Server) upkeep(ctx context.Context) error {
 	for ctx.Err() == nil {
-		more, err := s.Store.Compact(s.overloaded())
+		more, err := s.Store.Compact()
 		if err != nil {
 			return errors.Join(err, s.Store.Retain())
 		}
@@ -296,11 +296,6 @@ func (s *Server) upkeep(ctx context.Context) error {
 		}
 	}
 	return errors.Join(s.Store.Retain(), s.Store.Err())
-}
-
-// overloaded reports whether what comes fills the memory for it.
-func (s *Server) overloaded() bool {
-	return s.Backlog != nil && s.Backlog().Bytes > int64(s.Config.Bus.WaitingMB)<<20/2
 }
 
 // expiries says when certificates and tokens end.

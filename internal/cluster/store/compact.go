@@ -22,9 +22,6 @@ const (
 	// once per tier: log₈ of the number of commits in an hour, which is three or four
 	// times.
 	fanIn = 8
-	// behindFanIn is that of a server that cannot keep up: a row is rewritten in every second
-	// tier only.
-	behindFanIn = fanIn * fanIn
 	// maxMerge bounds the bytes that one merge reads, and thus its duration and the size
 	// of a segment.
 	maxMerge = 1 << 30 // bytes
@@ -36,10 +33,8 @@ const (
 // Compact merges the small segments of the partition that has most of them and reports
 // whether there was one. Call it until it returns false. Readers see either the old
 // segments or the new one, never both. Before that it adds the rounds and suspects of
-// incidents that an older version stored, which had no tables of them. A server that is behind
-// with what comes merges only where many have gathered: that costs half as much for each row,
-// and queries read more files until it has caught up.
-func (s *Store) Compact(behind bool) (bool, error) {
+// incidents that an older version stored, which had no tables of them.
+func (s *Store) Compact() (bool, error) {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
 	if old, err := s.upgrade(); old {
@@ -48,7 +43,7 @@ func (s *Store) Compact(behind bool) (bool, error) {
 		}
 		return true, nil
 	}
-	from, folder := s.pick(sample.At(s.opt.Now()), behind)
+	from, folder := s.pick(sample.At(s.opt.Now()))
 	if len(from) == 0 {
 		return false, nil
 	}
@@ -61,11 +56,7 @@ func (s *Store) Compact(behind bool) (bool, error) {
 
 // pick selects the segments to merge: the most segments of one tier, or all of a
 // partition that has ended.
-func (s *Store) pick(now sample.Millis, behind bool) (best []Segment, folder string) {
-	least := fanIn
-	if behind {
-		least = behindFanIn
-	}
+func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	type group struct {
@@ -93,11 +84,11 @@ func (s *Store) pick(now sample.Millis, behind bool) (best []Segment, folder str
 		}
 	}
 	for g, all := range tiers {
-		if len(all) >= least {
+		if len(all) >= fanIn {
 			consider(g.folder, all)
 		}
 	}
-	if len(best) > 0 || behind {
+	if len(best) > 0 {
 		return best, folder
 	}
 	for at, all := range whole {
@@ -131,9 +122,6 @@ func (s *Store) merge(from []Segment, folder string) error {
 		seg.Rows += f.Rows
 		seg.From, seg.To, seg.Tier = min(seg.From, f.From), max(seg.To, f.To), max(seg.Tier, f.Tier+1)
 		c.Remove = append(c.Remove, f.File)
-	}
-	if len(from) >= behindFanIn {
-		seg.Tier++
 	}
 	slices.Sort(c.Remove)
 	w := s.writer()

@@ -47,7 +47,7 @@ func ingestForEver(dir string) {
 			os.Exit(1)
 		}
 		fmt.Println(n)
-		if _, err := s.Compact(false); err != nil {
+		if _, err := s.Compact(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -79,7 +79,7 @@ func TestEarlierIncidentsAreMerged(t *testing.T) {
 	s.state.Segments[seg.File] = seg
 	s.mu.Unlock()
 	c.now = c.now.Add(48 * time.Hour)
-	if more, err := s.Compact(false); !more || err != nil {
+	if more, err := s.Compact(); !more || err != nil {
 		t.Fatal(more, err)
 	}
 	rows := read[Incident](t, dir, Incidents)

@@ -180,7 +180,7 @@ func severalServers(t *testing.T, seed uint64) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		case 3:
-			if _, err := s.Compact(false); err != nil && !errors.Is(err, errLost) {
+			if _, err := s.Compact(); err != nil && !errors.Is(err, errLost) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			if err := s.Retain(); err != nil {
@@ -353,7 +353,7 @@ func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 		s.Add(tick("m1", "a", n+20, 3))
 		flush(t, s)
 	}
-	if more, err := s.Compact(false); !more || err != nil {
+	if more, err := s.Compact(); !more || err != nil {
 		t.Fatal(more, err)
 	}
 	c.now = c.now.Add(time.Hour)
@@ -408,7 +408,7 @@ func TestAReaderLetsGoOfCopies(t *testing.T) {
 		return sn
 	}
 	look().Close()
-	if more, err := leader.Compact(false); !more || err != nil {
+	if more, err := leader.Compact(); !more || err != nil {
 		t.Fatal(more, err)
 	}
 	sn := look()

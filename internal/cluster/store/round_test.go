@@ -22,7 +22,7 @@ func compacted(t *testing.T, dir string) (commits uint64) {
 	}
 	defer s.Close()
 	for {
-		more, err := s.Compact(false)
+		more, err := s.Compact()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestASegmentOfThisVersionIsNotUpgraded(t *testing.T) {
 		flush(t, s)
 	}
 	for {
-		more, err := s.Compact(false)
+		more, err := s.Compact()
 		if err != nil {
 			t.Fatal(err)
 		}

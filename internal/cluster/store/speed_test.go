@@ -87,7 +87,7 @@ func BenchmarkIngest(b *testing.B) {
 	stop, merged := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
-			more, err := s.Compact(false)
+			more, err := s.Compact()
 			if err != nil {
 				merged <- err
 				return

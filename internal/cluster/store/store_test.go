@@ -178,7 +178,7 @@ func TestSegmentsAreSorted(t *testing.T) {
 		}
 	}
 	c.now = start.Add(3 * time.Hour)
-	for more, err := s.Compact(false); more; more, err = s.Compact(false) {
+	for more, err := s.Compact(); more; more, err = s.Compact() {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,28 +187,6 @@ func TestSegmentsAreSorted(t *testing.T) {
 		t.Fatalf("%+v, want one segment of two", st)
 	}
 	sorted()
-}
-
-// TestBehind: a server that cannot keep up merges only where many segments have gathered, and in
-// place of two merges.
-func TestBehind(t *testing.T) {
-	c := &clock{start}
-	s := open(t, t.TempDir(), c.options())
-	for n := range uint64(behindFanIn) {
-		if more, err := s.Compact(true); more || err != nil {
-			t.Fatalf("%d segments: merged %v, %v", n, more, err)
-		}
-		s.Add(tick(fmt.Sprint("m", n), "a", 1, 7))
-		flush(t, s)
-	}
-	if more, err := s.Compact(true); !more || err != nil {
-		t.Fatalf("merged %v, %v", more, err)
-	}
-	for _, seg := range s.state.Segments {
-		if len(s.state.Segments) != 1 || seg.Tier != 2 || seg.Rows == 0 {
-			t.Errorf("%d segments, one is %+v", len(s.state.Segments), seg)
-		}
-	}
 }
 
 // TestTasksComeAndGo: tasks come, go and change their order and class between ticks, late
@@ -250,7 +228,7 @@ func TestTasksComeAndGo(t *testing.T) {
 	flush(t, s)
 	same(t, "flushed", read[trace.Row](t, dir, Samples), rowsOf(all...))
 	c.now = c.now.Add(24 * time.Hour)
-	for more, err := s.Compact(false); more; more, err = s.Compact(false) {
+	for more, err := s.Compact(); more; more, err = s.Compact() {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +279,7 @@ func TestForeignSegmentsAreMerged(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.now = c.now.Add(3 * time.Hour)
-	if more, err := s.Compact(false); !more || err != nil {
+	if more, err := s.Compact(); !more || err != nil {
 		t.Fatal(more, err)
 	}
 	same(t, "merged", read[trace.Row](t, dir, Samples), rowsOf(all...))
@@ -479,7 +457,7 @@ func TestASnapshotKeepsItsFiles(t *testing.T) {
 		flush(t, s)
 	}
 	sn := s.Snapshot(0, 0)
-	if more, err := s.Compact(false); !more || err != nil {
+	if more, err := s.Compact(); !more || err != nil {
 		t.Fatal(more, err)
 	}
 	c.now = c.now.Add(time.Hour)

@@ -172,7 +172,7 @@ func (o *order) make(dir string, progress func(done int)) (err error) {
 	}
 	now = now.Add(time.Hour) // hours that have ended are merged into one segment
 	for more := true; more && err == nil; {
-		more, err = s.Compact(false)
+		more, err = s.Compact()
 	}
 	now = now.Add(time.Hour) // and the segments that they replace are removed
 	return errors.Join(err, s.Sweep())

@@ -230,7 +230,7 @@ func TestLearnsWhatTheSamplesSay(t *testing.T) {
 		t.Errorf("%+v: segments were read again", st)
 	}
 	for {
-		more, err := b.store.Compact(false)
+		more, err := b.store.Compact()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -174,7 +174,7 @@ func TestStoreOverKillsOfTheStorage(t *testing.T) {
 			if s.Flush() != nil {
 				failed++
 			}
-			if _, err := s.Compact(false); err != nil {
+			if _, err := s.Compact(); err != nil {
 				failed++
 			}
 		}
