@@ -69,4 +69,10 @@ func TestAttackLongNames(t *testing.T) {
 	if !x.old(1) {
 		t.Errorf("%d bytes are remembered", x.size)
 	}
+	// Five million real tasks have more than that, and are remembered (docs/scale.md).
+	x = newIndex(0)
+	x.series, x.size = make([]series, 5_000_000), 5_000_000*200
+	if x.old(1) {
+		t.Error("an index of many tasks is dropped")
+	}
 }

@@ -101,7 +101,8 @@ type index struct {
 const (
 	indexAge   = hourMS
 	indexMax   = 8 << 20   // series
-	indexBytes = 128 << 20 // of texts: those of a million tasks
+	indexBytes = 128 << 20 // of texts, and as many more as tasks of real names have
+	seriesText = 256       // bytes of a series' texts: more than a path of Kubernetes has
 )
 
 // textRoom is the size of the memory blocks that texts share.
@@ -113,7 +114,7 @@ func newIndex(now sample.Millis) *index {
 }
 
 func (x *index) old(now sample.Millis) bool {
-	return now-x.born > indexAge || len(x.series) > indexMax || x.size > indexBytes
+	return now-x.born > indexAge || len(x.series) > indexMax || x.size > max(indexBytes, seriesText*len(x.series))
 }
 
 // number returns the number of a sample's series; before is the previous sample's series.
