@@ -16,9 +16,6 @@ const MaxSamples = 4096
 // maxNames is the maximum for MaxSamples, with a reserve for future extras.
 const maxNames = 5*MaxSamples + 256
 
-// maxName bounds a name, bytes: a task's may be a path (PATH_MAX). Readers remember names.
-const maxName = 4096
-
 // Key identifies a batch or record and is the same in every delivery. Boot identifies one
 // life of an agent, in which N only increases: a reader that has accepted N has accepted
 // everything before it, or will never receive it.

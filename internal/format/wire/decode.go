@@ -6,6 +6,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -105,8 +106,8 @@ func (c *columns) names() ([]string, error) {
 		switch {
 		case uint64(n) > uint64(len(text)):
 			return nil, errors.New("the dictionary is longer than its text")
-		case n > maxName:
-			return nil, fmt.Errorf("a name has %d bytes: want at most %d", n, maxName)
+		case n > command.MaxName: // readers remember names
+			return nil, fmt.Errorf("a name has %d bytes: want at most %d", n, command.MaxName)
 		}
 		c.strings = append(c.strings, text[:n])
 		text = text[n:]
