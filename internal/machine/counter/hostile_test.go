@@ -190,43 +190,48 @@ func TestLooksDoNotTellWindows(t *testing.T) {
 	})
 }
 
+// notWaitedFor counts two tasks by uprobes, of which one has a program and a symbol for which the
+// kernel k waits until release is closed. Neither the other task nor the end wait for it.
+func notWaitedFor(t *testing.T, program, symbol string, k Prober, found *fakeProber, release chan struct{}) {
+	p := newFakeProc(t)
+	p.check(os.Mkdir(p.root+"/run", 0o755))
+	p.check(os.WriteFile(p.root+"/run/a", []byte("program"), 0o755))
+	p.check(os.WriteFile(p.root+"/run/b", []byte(program), 0o755))
+	p.process(7, 1, 1)
+	c, err := OpenCPT(p.dir, k)
+	p.check(err)
+	hangs, fine := uprobe(1, sample.Unified), uprobe(2, sample.Unified)
+	hangs.Uprobe = &Uprobe{Binary: "/run/b", Symbol: symbol, MaxRate: 1000}
+	p.check(c.Add(hangs))
+	p.check(c.Add(fine))
+	for i := range 3 {
+		start(t, c)
+		<-time.After(5 * time.Second)
+		found.hit(2, 1, 50)
+		<-time.After(5 * time.Second)
+		all := stopped(t, c, twoSeconds)
+		if r := all[fine.Key]; r.Err != nil || math.IsNaN(r.Cost) {
+			t.Errorf("window %d: the other task: %+v", i, r)
+		}
+		if r := all[hangs.Key]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined") {
+			t.Errorf("window %d: the task that hangs: %+v", i, r)
+		}
+		<-time.After(time.Second)
+	}
+	before := time.Now()
+	p.check(c.Close())
+	if waited := time.Since(before); waited != 0 {
+		t.Errorf("Close waited %s", waited)
+	}
+	close(release)
+}
+
 // A program whose symbol table cannot be read to the end costs other tasks neither their
 // uprobes nor the agent its end.
 func TestASearchThatHangsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &fakeProber{}
-		p := newFakeProc(t)
-		p.check(os.Mkdir(p.root+"/run", 0o755))
-		p.check(os.WriteFile(p.root+"/run/a", []byte("program"), 0o755))
-		p.check(os.WriteFile(p.root+"/run/b", []byte("endless"), 0o755))
-		p.process(7, 1, 1)
-		release := make(chan struct{})
-		c, err := OpenCPT(p.dir, hangingProber{k, release})
-		p.check(err)
-		hangs, fine := uprobe(1, sample.Unified), uprobe(2, sample.Unified)
-		hangs.Uprobe = &Uprobe{Binary: "/run/b", Symbol: "endless", MaxRate: 1000}
-		p.check(c.Add(hangs))
-		p.check(c.Add(fine))
-		for range 3 {
-			start(t, c)
-			<-time.After(5 * time.Second)
-			k.hit(2, 1, 50)
-			<-time.After(5 * time.Second)
-			all := stopped(t, c, twoSeconds)
-			if r := all[fine.Key]; r.Err != nil || math.IsNaN(r.Cost) {
-				t.Errorf("the other task: %+v", r)
-			}
-			if r := all[hangs.Key]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined") {
-				t.Errorf("the task that hangs: %+v", r)
-			}
-			<-time.After(time.Second)
-		}
-		before := time.Now()
-		p.check(c.Close())
-		if waited := time.Since(before); waited != 0 {
-			t.Errorf("Close waited %s", waited)
-		}
-		close(release)
+		k, release := &fakeProber{}, make(chan struct{})
+		notWaitedFor(t, "endless", "endless", hangingProber{k, release}, k, release)
 	})
 }
 
@@ -250,39 +255,8 @@ func (p attachingProber) Attach(file *os.File, offset uint64) (Probe, error) {
 // the other tasks nor the end wait for it, and a probe that comes late is removed.
 func TestAnAttachThatHangsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &fakeProber{}
-		p := newFakeProc(t)
-		p.check(os.Mkdir(p.root+"/run", 0o755))
-		p.check(os.WriteFile(p.root+"/run/a", []byte("program"), 0o755))
-		p.check(os.WriteFile(p.root+"/run/b", []byte("program"), 0o755))
-		p.process(7, 1, 1)
-		release := make(chan struct{})
-		c, err := OpenCPT(p.dir, attachingProber{k, release})
-		p.check(err)
-		hangs, fine := uprobe(1, sample.Unified), uprobe(2, sample.Unified)
-		hangs.Uprobe = &Uprobe{Binary: "/run/b", Symbol: "work", MaxRate: 1000}
-		p.check(c.Add(hangs))
-		p.check(c.Add(fine))
-		for i := range 3 {
-			start(t, c)
-			<-time.After(5 * time.Second)
-			k.hit(2, 1, 50)
-			<-time.After(5 * time.Second)
-			all := stopped(t, c, twoSeconds)
-			if r := all[fine.Key]; r.Err != nil || math.IsNaN(r.Cost) {
-				t.Errorf("window %d: the other task: %+v", i, r)
-			}
-			if r := all[hangs.Key]; r.Err == nil || !strings.Contains(r.Err.Error(), "quarantined") {
-				t.Errorf("window %d: the task that hangs: %+v", i, r)
-			}
-			<-time.After(time.Second)
-		}
-		before := time.Now()
-		p.check(c.Close())
-		if waited := time.Since(before); waited != 0 {
-			t.Errorf("Close waited %s", waited)
-		}
-		close(release)
+		k, release := &fakeProber{}, make(chan struct{})
+		notWaitedFor(t, "program", "work", attachingProber{k, release}, k, release)
 		synctest.Wait()
 		for i, probe := range k.probes {
 			if !probe.closed {
