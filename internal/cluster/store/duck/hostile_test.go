@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // census lists the contents of a folder: names, modes and times of change.
@@ -223,6 +226,36 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// TestFencesWhileCachesAreDropped: a file of /proc is another one, which the fence does not permit, after
+// the kernel has dropped it from its caches. Under memory pressure queries failed.
+func TestFencesWhileCachesAreDropped(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	b := newBench(t, store.Options{Now: clock})
+	b.add(t, &store.Batch{Samples: []sample.Sample{one(0, "m1", "/a", 1, 2)}})
+	var dropping sync.WaitGroup
+	var over atomic.Bool
+	dropping.Go(func() {
+		for !over.Load() {
+			if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("2"), 0); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 5 {
+		a := &asker{t: t, dir: b.dir}
+		a.begin()
+		job := b.job("SELECT 1")
+		job.Limits = hostileLimits()
+		if _, err := a.query(job); err != nil {
+			t.Error(err)
+		}
+		a.end()
+	}
+	over.Store(true)
+	dropping.Wait()
 }
 
 // TestTheOuterFencesHold removes DuckDB's own fence: the others must suffice.

@@ -97,8 +97,14 @@ func landlock(program, dir string) error {
 	const read = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	const run = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE
 	allowed := map[string]uint64{program: run, dir: read}
-	// DuckDB reads its memory limit there and fails without access.
-	allowed[fmt.Sprintf("/proc/%d/cgroup", os.Getpid())], allowed["/sys/fs/cgroup"] = unix.LANDLOCK_ACCESS_FS_READ_FILE, unix.LANDLOCK_ACCESS_FS_READ_FILE
+	// DuckDB reads its memory limit there and fails without access. A file of /proc is another one
+	// after the kernel has dropped it from its caches, and the rule is not of that: so it stays open,
+	// also in what is executed.
+	own := fmt.Sprintf("/proc/%d/cgroup", os.Getpid())
+	if _, err := unix.Open(own, unix.O_PATH, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("open %s: %w", own, err)
+	}
+	allowed[own], allowed["/sys/fs/cgroup"] = unix.LANDLOCK_ACCESS_FS_READ_FILE, unix.LANDLOCK_ACCESS_FS_READ_FILE
 	for _, lib := range []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"} {
 		allowed[lib] = run
 	}
