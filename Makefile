@@ -234,7 +234,7 @@ test-otlp: $(OTELCOL) ## OpenTelemetry's collector, built once, receives metrics
 	{ QUELL_OTELCOL=$(OTELCOL) go test -json -tags otlp -count 1 -timeout 10m ./internal/cluster/otlp || $(FAILED); } | $(TALLY) || status=1; exit $$status
 
 # SOAK='-tests 2 -ci 0' for less. It continues where it was interrupted (docs/testing.md).
-soak-gate: ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
+soak-gate: test-deps ## 6 runs of make test and 1 of .ci/run in a clone of this commit, with stress-ng on 2 CPUs; none may fail (3 hours)
 	@internal/testkit/quelltest/deps.sh soak
 	@internal/testkit/quelltest/soak/soak.sh $(SOAK)
 
