@@ -72,9 +72,6 @@ func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self 
 		b.forgotten = false
 		b.history.keep(b)
 	}
-	if max(b.Aged, b.Last, b.Published.Updated)-at > 24*HourMS { // stored by a clock that was ahead
-		b.Aged, b.Last, b.Published.Updated = at, at, 0
-	}
 	b.age(at, b.history.params)
 	b.Cost.Add(cost, 1)
 	if self >= 0 {
@@ -130,6 +127,9 @@ func (h *History) Lookup(k Key, now sample.Millis) (Spec, bool) {
 // Spec returns the spec, as History.Lookup.
 func (b *KeyHistory) Spec(now sample.Millis) Spec {
 	s, p := &b.Published, &b.history.params
+	if max(b.Aged, b.Last, s.Updated)-now > 24*HourMS { // stored by a clock that was ahead
+		b.Aged, b.Last, s.Updated = now, now, 0
+	}
 	s.Own = p.MinTasks == 1
 	// All samples are this machine's own.
 	one := counts{machines: p.MinMachines, fullMachines: p.MinMachines, tasks: max(len(b.tasks), b.Full), full: b.Full}

@@ -282,6 +282,21 @@ func TestAClockThatWasAheadHoldsUpNothing(t *testing.T) {
 	}
 }
 
+// A sample that was held back while its task slept for days is not a clock that was ahead: what the
+// job's other tasks have taught meanwhile keeps its weight.
+func TestASampleOfDaysAgoAgesNothing(t *testing.T) {
+	const day = 24 * 60 * minute
+	h := NewHistory(OwnHistory())
+	now := feed(h, task(1), 3*day, 50, 1, 0.1)
+	h.Lookup(key, now)
+	before := h.Records()[0].Cost.W
+	feed(h, task(2), minute, 1, 1, 0)
+	feed(h, task(1), now, 1, 1, 0)
+	if w := h.Records()[0].Cost.W; math.Abs(w-before-2) > 0.5 {
+		t.Errorf("with two samples more all of it weighs %v, and %v before", w, before)
+	}
+}
+
 // A machine on which new jobs come and go keeps the histories of the jobs that live, and of those that
 // ended last. A job that was forgotten and gives samples again is learnt again.
 func TestJobsThatEndedAreNotKeptForEver(t *testing.T) {
