@@ -35,7 +35,7 @@ func (s *Subject) Missing() int {
 type heldSample struct {
 	at              sample.Millis
 	cpu, cost, self float64
-	own             bool // the task ran into a quota, or CPU time was stolen
+	own             bool // its cost may contain stolen time, or what a quota of the task did to it
 }
 
 // maxHeld bounds the samples held back for one task: more than an anomaly needs.
@@ -227,10 +227,11 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 // learn adds a sample to its job's spec, unless it may be of an incident. An outlier is held back until
 // it is known that no incident followed; then it enters unchanged, so a real shift of the job is
 // followed. While the task is a victim of a neighbour nothing is learnt, unless the task changed itself
-// for good; while it has an incident of its own, nothing of intervals with throttling or stolen time. A
-// provisional spec withholds nothing: it may be wrong.
+// for good; while it has an incident of its own, nothing of intervals with stolen time, or with
+// throttling that is in the cost. A provisional spec withholds nothing: it may be wrong.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
-	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self, r.Flags&(sample.Throttled|sample.Stolen) != 0}
+	own := r.Flags&sample.Stolen != 0 || r.Flags&sample.Throttled != 0 && !r.OwnApart
+	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self, own}
 	if !r.SelfKnown {
 		now.self = math.NaN()
 	}

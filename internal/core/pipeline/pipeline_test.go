@@ -254,6 +254,30 @@ func TestSamplesOfATasksOwnIncidentAreHeldBack(t *testing.T) {
 	}
 }
 
+// A cost that excludes waits for the quota, as that of runq, says the same while the task is throttled: its
+// spec follows the job although the task is always at its quota.
+func TestCostsWithoutThrottlingTeachWhileThrottled(t *testing.T) {
+	c := byRule(t, detect.Quell)
+	c.History = spec.NewHistory(spec.OwnHistory())
+	p := pipeline.New(c)
+	sig, _ := sample.LookupSignal(sample.RunQ)
+	s := &pipeline.Subject{Key: spec.Key{Job: "web", Signal: sample.RunQ}, Task: sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web/1", Class: sample.LatencySensitive}}
+	var x sample.Extras
+	x.Set(sample.WaitThrottled, 1)
+	for i := range sample.Millis(120) {
+		at := (i + 1) * 60_000
+		p.Tick(at)
+		iv := p.Begin(sig, at, 10*time.Second)
+		iv.Add(s, pipeline.Measurement{CPU: 1, Cost: 0.1 + 0.01*float64(i%2), Flags: sample.Throttled, Extras: &x})
+		iv.End(at)
+		for p.Analyse(at) {
+		}
+	}
+	if learnt, _ := c.History.Lookup(s.Key, 120*60_000); learnt.Samples != 120 || len(p.Open()) != 1 || p.Open()[0].Kind != detect.OwnQuota {
+		t.Errorf("%d samples of 120 have taught; open are %+v", learnt.Samples, p.Open())
+	}
+}
+
 // TestThePaperLearnsFromEverySample: rule cpi2 withholds none, of an incident neither.
 func TestThePaperLearnsFromEverySample(t *testing.T) {
 	for rule, want := range map[detect.Method]int64{detect.CPI2: 120, detect.Quell: 100} {
