@@ -193,21 +193,22 @@ func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlag
 	if err != nil {
 		return err
 	}
-	exact := slices.IndexFunc(all, func(inc incident.Record) bool { return inc.ID == id })
+	if id == "" {
+		if len(all) >= cluster.MostIncidents {
+			fmt.Fprintf(a.Err, "quell: of these the server lists only the newest %d: narrow them with --since, --open or --machine\n", len(all))
+		}
+		return a.listClusterIncidents(all, f)
+	}
+	exact := -1
 	var of []string // machines: each numbers its own
 	for i := range all {
-		if all[i].ID == id {
-			of = append(of, printable.Text(all[i].Machine))
+		if all[i].ID == id && id != "last" {
+			exact, of = i, append(of, printable.Text(all[i].Machine))
 		}
 	}
 	switch {
 	case len(of) > 1:
 		return app.Negative(fmt.Errorf("%d machines have an incident %q: %s", len(of), id, strings.Join(of[:min(len(of), 10)], ", ")), "choose one with --machine instead of --cluster")
-	case id == "":
-		if len(all) >= cluster.MostIncidents {
-			fmt.Fprintf(a.Err, "quell: of these the server lists only the newest %d: narrow them with --since, --open or --machine\n", len(all))
-		}
-		return a.listClusterIncidents(all, f)
 	case len(all) == 0:
 		return app.Negative(fmt.Errorf("no incident ID contains %q", id), "see `quell incidents --cluster`")
 	case len(all) > 1 && id != "last" && exact < 0:

@@ -125,6 +125,14 @@ func TestIncidentsOfTheCluster(t *testing.T) {
 	if r := quell(t, env, "incidents", "inc-1", "--cluster"); r.Code != app.ExitNegative || !strings.Contains(r.Err, "host-1, host-2") || r.Out != "" {
 		t.Errorf("%+v", r)
 	}
+	for id, args := range map[string]string{"": "incidents --cluster", "last": "incidents last --cluster"} { // a root's choice
+		all := answer
+		answer = strings.ReplaceAll(all, "inc-1", id)
+		if r := quell(t, env, strings.Fields(args)...); r.Code != app.ExitOK || !strings.Contains(r.Out, "/web") {
+			t.Errorf("two incidents with the ID %q: %+v", id, r)
+		}
+		answer = all
+	}
 	for n, want := range map[int]bool{cluster.MostIncidents - 1: false, cluster.MostIncidents: true} {
 		answer = "[" + strings.TrimSuffix(strings.Repeat(strings.ReplaceAll(one, "%s", "host-1")+",", n), ",") + "]"
 		if r := quell(t, env, "incidents", "--cluster", "--victim", "/db"); r.Code != app.ExitOK || strings.Contains(r.Err, "only the newest") != want {
