@@ -73,7 +73,7 @@ func cappedWithoutEffect(inc *incident.Record, s *detect.Suspect) bool {
 // found is an incident whose cause may be a neighbour.
 type found struct {
 	band        Band
-	busy        float64 // CPU-s/s of all tasks
+	busy        float64 // CPU-s/s of all tasks; NaN if not known
 	cpus        float64 // of the machine; 0 or NaN if not known
 	identified  bool
 	correlation float64 // of the best antagonist, otherwise of the best suspect
@@ -111,7 +111,10 @@ func (e *Evaluation) Add(inc *incident.Record) {
 	if len(inc.Rounds) > 0 && now.Kind != detect.Neighbour {
 		now = &inc.Analysis
 	}
-	f := found{band: bandOf(&inc.Victim), busy: inc.Busy, cpus: float64(inc.CPUs), identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
+	f := found{band: bandOf(&inc.Victim), busy: math.NaN(), cpus: float64(inc.CPUs), identified: inc.Accused != 0, correlation: math.NaN(), degradation: inc.Now().Cost / inc.SpecMean}
+	if inc.Busy > 0 {
+		f.busy = inc.Busy
+	}
 	for i := range now.Suspects {
 		// A suspect that was capped in vain is ranked lower now, and was the best before.
 		if s := &now.Suspects[i]; s.Excluded == "" && (!(s.Correlation <= f.correlation) && cappedWithoutEffect(inc, s) || math.IsNaN(f.correlation)) {

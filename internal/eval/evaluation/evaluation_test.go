@@ -90,14 +90,14 @@ func TestLoad(t *testing.T) {
 				correlation = float64(i)
 			}
 			inc := incidentOf(sample.LatencySensitive, correlation, 2, 1, plan.TruePositive)
-			inc.Busy = math.Sqrt(float64(i))
+			inc.Busy = math.Sqrt(float64(i + 1))
 			e.Add(inc)
 		}
 		r := e.Report()
 		if rank := float64(r.LoadRank); follows && math.Abs(rank-1) > 1e-9 || !follows && math.Abs(rank) > 0.1 {
 			t.Errorf("follows %v: %v", follows, rank)
 		}
-		if len(r.Load) != 4 || r.Load[0].Identified.N != 250 || r.Load[3].To != math.Sqrt(999) || r.Load[0].To >= r.Load[1].From {
+		if len(r.Load) != 4 || r.Load[0].Identified.N != 250 || r.Load[3].To != math.Sqrt(1000) || r.Load[0].To >= r.Load[1].From {
 			t.Errorf("%+v", r.Load)
 		}
 	}
@@ -133,6 +133,16 @@ func TestLoadIsNotKnown(t *testing.T) {
 	}
 	if _, err := json.Marshal(&r); err != nil {
 		t.Error(err)
+	}
+	// The same of one machine's log, in which the load is left out.
+	var one Evaluation
+	for _, busy := range []float64{4, 0, 6} {
+		inc := incidentOf(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive)
+		inc.Busy, inc.CPUs = busy, 8
+		one.Add(inc)
+	}
+	if r := one.Report(); r.Identified.K != 3 || len(r.Load) != 2 || r.Load[0].From != 4 || r.Utilisation.N != 2 {
+		t.Errorf("%d identified, load %+v, utilisation %+v", r.Identified.K, r.Load, r.Utilisation)
 	}
 }
 
