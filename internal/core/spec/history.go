@@ -53,7 +53,7 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 // keep adds a key. If there are too many it forgets those that were taught longest ago.
 func (h *History) keep(b *KeyHistory) {
 	if len(h.keys) >= maxKeys {
-		idle := slices.DeleteFunc(slices.Collect(maps.Values(h.keys)), func(b *KeyHistory) bool { return len(b.tasks) > 0 })
+		idle := slices.DeleteFunc(slices.Collect(maps.Values(h.keys)), func(b *KeyHistory) bool { return len(b.tasks)+len(b.before) > 0 })
 		slices.SortFunc(idle, func(x, y *KeyHistory) int { return cmp.Or(cmp.Compare(x.Last, y.Last), x.Key.compare(&y.Key)) })
 		for _, x := range idle[:(len(idle)+3)/4] {
 			delete(h.keys, x.Key)

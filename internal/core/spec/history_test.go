@@ -328,3 +328,18 @@ func TestJobsThatEndedAreNotKeptForEver(t *testing.T) {
 		t.Errorf("it gives samples again: %+v", got)
 	}
 }
+
+// The jobs of a machine with more tasks than that all live: none is forgotten at a restart, before its task
+// has given a sample again.
+func TestJobsThatLiveOutliveARestart(t *testing.T) {
+	const n = maxKeys + 500
+	h := NewHistory(OwnHistory())
+	for i := range n {
+		h.Add(Key{Job: sample.JobName(fmt.Sprint("job-", i)), Signal: sample.CPI}, task(uint64(i+1)), sample.Millis(i), 1, 1, 0)
+	}
+	again := NewHistory(OwnHistory())
+	again.Restore(h.Records())
+	if got := len(again.Records()); got != n {
+		t.Errorf("%d histories of %d", got, n)
+	}
+}
