@@ -35,7 +35,7 @@ func (s *Subject) Missing() int {
 type heldSample struct {
 	at              sample.Millis
 	cpu, cost, self float64
-	own             bool // its cost may contain stolen time, or what a quota of the task did to it
+	flags           sample.Flags // Throttled only if the cost contains that
 }
 
 // maxHeld bounds the samples held back for one task: more than an anomaly needs.
@@ -227,24 +227,33 @@ func (iv *Interval) End(now sample.Millis) []detect.Verdict {
 // learn adds a sample to its job's spec, unless it may be of an incident. An outlier is held back until
 // it is known that no incident followed; then it enters unchanged, so a real shift of the job is
 // followed. While the task is a victim of a neighbour nothing is learnt, unless the task changed itself
-// for good; while it has an incident of its own, nothing of intervals with stolen time, or with
-// throttling that is in the cost. A provisional spec withholds nothing: it may be wrong.
+// for good; while it has an incident of its own quota, nothing of intervals with throttling that is in
+// the cost; in one of stolen time, nothing of those with that. A provisional spec withholds nothing: it
+// may be wrong.
 func (p *Pipeline) learn(s *Subject, at sample.Millis, r *detect.Reading, v *detect.Verdict) {
-	own := r.Flags&sample.Stolen != 0 || r.Flags&sample.Throttled != 0 && !r.OwnApart
-	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self, own}
+	task, now := r.Task.Key, heldSample{at, r.CPU, r.Cost, r.Self, r.Flags}
+	if r.OwnApart {
+		now.flags &^= sample.Throttled
+	}
 	if !r.SelfKnown {
 		now.self = math.NaN()
 	}
-	suffers := p.Suffers(s.Key.Signal, task)
-	if suffers { // an incident followed
-		s.held = slices.DeleteFunc(s.held, func(x heldSample) bool { return x.own })
+	explained := sample.Flags(0) // of intervals that an open incident explains
+	if p.Suffers(s.Key.Signal, task, detect.OwnQuota) {
+		explained |= sample.Throttled
+	}
+	if p.Suffers(s.Key.Signal, task, detect.Steal) {
+		explained |= sample.Stolen
+	}
+	if explained != 0 { // an incident followed
+		s.held = slices.DeleteFunc(s.held, func(x heldSample) bool { return x.flags&explained != 0 })
 	}
 	switch {
 	case p.config.LearnIncidents || r.Spec != nil && r.Spec.Provisional || p.Follows(s.Key.Signal, task):
 	case v.Anomaly || p.InIncident(s.Key.Signal, task):
 		s.held = s.held[:0]
 		return
-	case now.own && suffers:
+	case now.flags&explained != 0:
 		return
 	case v.Outlier:
 		if len(s.held) < maxHeld {

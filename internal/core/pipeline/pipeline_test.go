@@ -254,27 +254,43 @@ func TestSamplesOfATasksOwnIncidentAreHeldBack(t *testing.T) {
 	}
 }
 
-// A cost that excludes waits for the quota, as that of runq, says the same while the task is throttled: its
-// spec follows the job although the task is always at its quota.
-func TestCostsWithoutThrottlingTeachWhileThrottled(t *testing.T) {
-	c := byRule(t, detect.Quell)
-	c.History = spec.NewHistory(spec.OwnHistory())
-	p := pipeline.New(c)
-	sig, _ := sample.LookupSignal(sample.RunQ)
-	s := &pipeline.Subject{Key: spec.Key{Job: "web", Signal: sample.RunQ}, Task: sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web/1", Class: sample.LatencySensitive}}
-	var x sample.Extras
-	x.Set(sample.WaitThrottled, 1)
-	for i := range sample.Millis(120) {
-		at := (i + 1) * 60_000
-		p.Tick(at)
-		iv := p.Begin(sig, at, 10*time.Second)
-		iv.Add(s, pipeline.Measurement{CPU: 1, Cost: 0.1 + 0.01*float64(i%2), Flags: sample.Throttled, Extras: &x})
-		iv.End(at)
-		for p.Analyse(at) {
+// An incident of a task's own withholds only what it explains. A cost that excludes waits for the quota, as
+// that of runq, says the same while the task is throttled, and waits for itself have nothing to do with the
+// stolen time of a busy host: the spec follows the job although the incident does not end.
+func TestWhatAnIncidentDoesNotExplainTeaches(t *testing.T) {
+	for kind, c := range map[detect.Kind]struct {
+		flags     sample.Flags
+		throttled bool    // the source separates it
+		self      float64 // s in the last 20 intervals
+	}{
+		detect.OwnQuota: {sample.Throttled, true, 0},
+		detect.SelfWait: {sample.Stolen, false, 20},
+	} {
+		config := byRule(t, detect.Quell)
+		config.History = spec.NewHistory(spec.OwnHistory())
+		p := pipeline.New(config)
+		sig, _ := sample.LookupSignal(sample.RunQ)
+		s := &pipeline.Subject{Key: spec.Key{Job: "web", Signal: sample.RunQ}, Task: sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web/1", Class: sample.LatencySensitive}}
+		for i := range sample.Millis(120) {
+			at := (i + 1) * 60_000
+			var x sample.Extras
+			x.Set(sample.WaitSelf, 0.5+0.1*float64(i%2))
+			if i >= 100 {
+				x.Set(sample.WaitSelf, c.self)
+			}
+			if c.throttled {
+				x.Set(sample.WaitThrottled, 1)
+			}
+			p.Tick(at)
+			iv := p.Begin(sig, at, 10*time.Second)
+			iv.Add(s, pipeline.Measurement{CPU: 1, Cost: 0.1 + 0.01*float64(i%2), Flags: c.flags, Extras: &x})
+			iv.End(at)
+			for p.Analyse(at) {
+			}
 		}
-	}
-	if learnt, _ := c.History.Lookup(s.Key, 120*60_000); learnt.Samples != 120 || len(p.Open()) != 1 || p.Open()[0].Kind != detect.OwnQuota {
-		t.Errorf("%d samples of 120 have taught; open are %+v", learnt.Samples, p.Open())
+		if learnt, _ := config.History.Lookup(s.Key, 120*60_000); learnt.Samples != 120 || len(p.Open()) != 1 || p.Open()[0].Kind != kind {
+			t.Errorf("%s: %d samples of 120 have taught; open are %+v", kind, learnt.Samples, p.Open())
+		}
 	}
 }
 

@@ -65,10 +65,10 @@ func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
 	return p.neighbours(sig, k) != nil
 }
 
-// Suffers reports whether the task is the victim of any open incident of the signal.
-func (p *Planner) Suffers(sig sample.SignalName, k sample.TaskKey) bool {
-	open := func(kind detect.Kind) bool { return p.open[keyOf(sig, k, kind)] != nil }
-	return p.victims[k] > 0 && (open(detect.Neighbour) || open(detect.OwnQuota) || open(detect.Steal) || open(detect.SelfWait))
+// Suffers reports whether the task is the victim of an open incident of the signal that was opened for
+// a finding of this kind.
+func (p *Planner) Suffers(sig sample.SignalName, k sample.TaskKey, kind detect.Kind) bool {
+	return p.victims[k] > 0 && p.open[keyOf(sig, k, kind)] != nil
 }
 
 // Follows reports whether the task changed itself for so long that its current cost is to
