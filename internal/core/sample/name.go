@@ -71,12 +71,13 @@ func (t *Task) IsNamed(text string) bool {
 }
 
 // ContainerID is the id of the container that a cgroup's path ends with, at least 12 hexadecimal
-// digits: after the name of the runtime ("docker-ID.scope"), or alone; "" if there is none.
+// digits: after the name of the runtime ("docker-ID.scope"), or alone; "" if there is none, as for
+// the conmon that serves a container.
 func ContainerID(path string) string {
-	id := path[strings.LastIndexByte(path, '/')+1:]
-	id = strings.TrimSuffix(id, ".scope")
-	id = id[strings.LastIndexAny(id, "-:")+1:]
-	if len(id) < leastID || !isHex(id) {
+	name := strings.TrimSuffix(path[strings.LastIndexByte(path, '/')+1:], ".scope")
+	i := strings.LastIndexAny(name, "-:") + 1
+	id := name[i:]
+	if len(id) < leastID || !isHex(id) || strings.HasSuffix(name[:i], "conmon-") {
 		return ""
 	}
 	return id

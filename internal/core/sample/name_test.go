@@ -80,7 +80,7 @@ func TestIsNamed(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/docker/" + id: id, "/a/docker-" + id + ".scope": id, "/a/x.slice:cri-containerd:" + id: id, "/a/libpod-conmon-" + id: id,
+		"/docker/" + id: id, "/a/docker-" + id + ".scope": id, "/a/x.slice:cri-containerd:" + id: id, "/a/libpod-conmon-" + id: "",
 		"/a/" + id[:12]: id[:12], "/a/" + id[:11]: "", "/a/nginx.service": "", "": "", "/": "", "/" + id + "/b": "",
 	} {
 		if got := ContainerID(path); got != want {

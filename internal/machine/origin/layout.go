@@ -72,7 +72,12 @@ func Parse(path string) Origin {
 	default:
 		return Origin{UID: o.UID}
 	}
-	o.Helper = o.Helper && !o.inUserSlice()
+	if o.Helper && o.inUserSlice() {
+		if o.Helper = false; o.ID != "" { // that of the container that it serves, whose name it must not have
+			o = Origin{UID: o.UID}
+			o.unit(last, above)
+		}
+	}
 	return o
 }
 

@@ -144,8 +144,8 @@ func squeeze(s string) string {
 	}, s)
 }
 
-// ofUnit: instances of a template are one job, as are the runs of systemd-run and the sessions of
-// a user.
+// ofUnit: instances of a template are one job, as are the runs of systemd-run, and the sessions and
+// conmons of a user.
 func (f *Facts) ofUnit() {
 	unit := f.Local
 	f.Name, f.Job, f.Labels["unit"] = unit, unit, unit
@@ -156,6 +156,8 @@ func (f *Facts) ofUnit() {
 		f.Job = front + "@" + end
 	case strings.HasPrefix(name, "session-"):
 		f.Job = "session" + end
+	case strings.HasPrefix(name, "libpod-conmon-"):
+		f.Job = "libpod-conmon" + end
 	case strings.HasPrefix(name, "run-") && isHex(strings.TrimLeft(name[len("run-"):], "rup")):
 		f.Job = "run" + end
 	}

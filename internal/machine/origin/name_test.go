@@ -72,6 +72,7 @@ func TestNames(t *testing.T) {
 		{path: "/user.slice/user-1000.slice/session-3.scope", name: "user-1000/session-3.scope", job: "user-1000/session.scope"},
 		{path: "/user.slice/user-1000.slice/user@1000.service/app.slice/a.service", name: "user-1000/a.service", job: "user-1000/a.service"},
 		{path: "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + someID + ".scope", record: &record{name: "db"}, name: "user-1000/podman/db", job: "user-1000/podman/db"},
+		{path: "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-conmon-" + someID + ".scope", name: "user-1000/libpod-conmon-" + someID + ".scope", job: "user-1000/libpod-conmon.scope"},
 	} {
 		f := facts(Parse(c.path), c.record, c.process)
 		if f.Name != c.name || f.Job != c.job || f.Claimed != c.claimed {

@@ -118,6 +118,7 @@ func TestUsersTakeNoNames(t *testing.T) {
 		"app.slice/" + someID:                                         {"user-1000/container/db-of-1000", "user-1000/container/db-of-1000"},
 		"kubepods-pod" + somePod + ".slice/crio-" + someID + ".scope": {"", "user-1000/kubernetes/" + somePod},
 		"user.slice/libpod-" + someID + ".scope":                      {"user-1000/podman/db-of-1000", "user-1000/podman/db-of-1000"},
+		"user.slice/libpod-conmon-" + someID + ".scope":               {"user-1000/libpod-conmon-" + someID + ".scope", "user-1000/libpod-conmon.scope"},
 		"app.slice/systemd-nspawn@box.service":                        {"user-1000/machined/box", "user-1000/machined/box"},
 		"app.slice/lxc.monitor.box":                                   {"user-1000/lxc/lxc.monitor.box", "user-1000/lxc/lxc.monitor.box"},
 	} {
