@@ -196,7 +196,9 @@ func (ac *actor) applyCap(now sample.Millis, act *plan.Action) error {
 	if t == nil || t.ended {
 		return errors.New("the task has ended")
 	}
-	ac.placement.readPlacement(ac.clock.now(), t)
+	if err := ac.placement.readPlacement(ac.clock.now(), t); errors.Is(err, host.ErrGone) {
+		return err // what is at its former place in another hierarchy is another task's by now
+	}
 	switch ac.tasks.nest(); {
 	case t.Holds != "":
 		return fmt.Errorf("its cgroup contains %s, which may not be limited", t.Holds)

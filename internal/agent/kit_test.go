@@ -239,6 +239,9 @@ func (c *cgroup) Stalled(resource string) (time.Duration, error) {
 
 func (c *cgroup) Places() (host.Places, error) {
 	c.looks++
+	if c.gone && c.moves != "" { // where it is has to be read
+		return host.Places{}, host.ErrGone
+	}
 	return host.Places{CPU: cmp.Or(c.moves, c.path), Unified: c.path, Split: c.split != "", Reason: c.split}, nil
 }
 

@@ -200,23 +200,32 @@ func TestTheLowerOfTwoLimitsHolds(t *testing.T) {
 }
 
 // A cgroup that was removed and made again at the same path is another task's, also before the agent
-// has seen that: a cap of the former is not one of the latter.
+// has seen that: a cap of the former is not one of the latter. That holds also if the limit is in the
+// hierarchy of the cpu controller, where the cgroup has another inode than the task.
 func TestNoCapOfASuccessor(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, newMachine(t), t.TempDir())
-		former := r.add("/batch/noisy-1", 0.5)
-		r.start()
-		defer r.stop()
-		r.pass(90 * time.Second)
-		former.remove()
-		latter := r.add("/batch/noisy-1", 0.5)
-		c := capping(command.Target{Task: "/batch/noisy-1"}, 0.25, "3m", "too loud")
-		if why := r.refused(c, http.StatusConflict); !strings.Contains(why, host.ErrGone.Error()) || r.values[latter.limit()] != "max" {
-			t.Errorf("%q, the limit is %s", why, r.values[latter.limit()])
-		}
-		r.pass(2 * time.Second)
-		if r.do(c); r.values[latter.limit()] != "0.25" {
-			t.Errorf("once it is known the limit is %s", r.values[latter.limit()])
-		}
-	})
+	for _, moves := range []string{"", "/v1/noisy-1"} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, newMachine(t), t.TempDir())
+			former, v1 := r.add("/batch/noisy-1", 0.5), r.add("/v1/noisy-1", 0)
+			former.moves = moves
+			r.start()
+			defer r.stop()
+			r.pass(90 * time.Second)
+			former.remove()
+			latter := r.add("/batch/noisy-1", 0.5)
+			latter.moves = moves
+			file := latter.limit()
+			if moves != "" {
+				file = v1.limit()
+			}
+			c := capping(command.Target{Task: "/batch/noisy-1"}, 0.25, "3m", "too loud")
+			if why := r.refused(c, http.StatusConflict); !strings.Contains(why, host.ErrGone.Error()) || r.values[file] != "max" {
+				t.Errorf("%q, the limit is %s", why, r.values[file])
+			}
+			r.pass(2 * time.Second)
+			if r.do(c); r.values[file] != "0.25" {
+				t.Errorf("once it is known the limit is %s", r.values[file])
+			}
+		})
+	}
 }

@@ -39,14 +39,15 @@ func (pl *placement) updateTopology() bool {
 	return true
 }
 
-// readPlacement reads where a task's processes are and where they may run.
-func (pl *placement) readPlacement(now time.Time, t *task) {
+// readPlacement reads where a task's processes are and where they may run. The error, which is in
+// t.notes, is why the former place stays.
+func (pl *placement) readPlacement(now time.Time, t *task) error {
 	first, before, cpusBefore := t.placementRead.IsZero(), t.places, t.reach.cpus
 	t.placementRead = now
 	places, err := t.cgroup.Places()
 	if err != nil {
 		t.notes[notePlaces] = err.Error()
-		return
+		return err
 	}
 	t.places, t.notes[notePlaces] = places, ""
 	was := t.group
@@ -63,12 +64,13 @@ func (pl *placement) readPlacement(now time.Time, t *task) {
 			o.placementInterval = 0
 		}
 	}
+	return nil
 }
 
 // lookAgain is a look because of elapsed time only.
 func (pl *placement) lookAgain(now time.Time, t *task) {
 	t.placementInterval = min(lookMost, max(lookEvery, 2*t.placementInterval)) // unless it finds a change
-	pl.readPlacement(now, t)
+	_ = pl.readPlacement(now, t)
 }
 
 // forget is called when a task is dropped.

@@ -45,7 +45,7 @@ func (sm *sampler) openWindow(now time.Time) {
 	})
 	for _, t := range sm.tasks.order {
 		if t.placementRead.IsZero() {
-			sm.placement.readPlacement(now, t)
+			_ = sm.placement.readPlacement(now, t)
 		}
 		w.halved = w.halved && !t.busy()
 		t.usageStart, t.counted, t.capped = t.usageNow, true, underCap(t, w.caps)
