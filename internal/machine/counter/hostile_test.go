@@ -130,6 +130,33 @@ func TestManyLooksThatAreSlow(t *testing.T) {
 	})
 }
 
+// A task that takes a second to answer is counted all the same while no other waits for that.
+func TestASlowLookIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeProc(t)
+		c, err := OpenCPT(p.dir, nil)
+		p.check(err)
+		slow := bystander(p)
+		members := slow.Members
+		slow.Members = func() ([]int, error) {
+			<-time.After(time.Second)
+			return members()
+		}
+		p.check(c.Add(slow))
+		<-time.After(time.Minute)
+		for range 10 {
+			<-time.After(50 * time.Second)
+			start(t, c)
+			<-time.After(10 * time.Second)
+			if r := stopped(t, c, twoSeconds)[slow.Key]; r.Err != nil || math.IsNaN(r.Cost) {
+				t.Errorf("the slow task: %+v", r)
+			}
+		}
+		p.check(c.Close())
+		<-time.After(time.Second) // a look that has begun returns
+	})
+}
+
 // The times at which a task sees that its file is read do not tell when a window begins or
 // ends, nor whether one is open.
 func TestLooksDoNotTellWindows(t *testing.T) {

@@ -21,8 +21,8 @@ const (
 	firstEvery, leastEvery, mostEvery = time.Second, 20 * time.Millisecond, 15 * time.Second
 	// Pauses of a task that reports nothing or does not answer, in mean pauses: they double.
 	firstRest, mostRest = 8, 192
-	// A look that takes more than slowShare of its limit is followed by a pause of so many times as long:
-	// tasks that answer just in time must not keep all looks busy.
+	// A look that takes more than a part of its limit is followed by a pause of so many times as long, if
+	// another task waits as long as that: tasks that answer just in time must not keep all looks busy.
 	slowShare, slowRest = 10, 16
 	// A task that sleeps is looked at after so many mean pauses, about an hour, or soon once it uses
 	// a part of a CPU.
@@ -241,11 +241,11 @@ func (r *reader) look(t *reported) {
 	default:
 		t.pause, t.proven = 0, t.proven || l.err == nil && len(l.values) > 0
 	}
-	pause := max(t.pause, every)
-	if took := r.now().Sub(began); took > r.limit/slowShare {
+	pause, now, slow := max(t.pause, every), r.now(), r.limit/slowShare
+	if took := now.Sub(began); took > slow && len(r.waiting) > 0 && now.Sub(r.waiting[0].next) > slow {
 		pause = max(pause, slowRest*took)
 	}
-	t.next = r.now().Add(r.around(pause))
+	t.next = now.Add(r.around(pause))
 	t.keep(&l)
 	if r.active[t] {
 		r.await(t)
