@@ -59,7 +59,8 @@ func (a *Agent) Classify(path string, f *origin.Facts) (v Verdict) {
 			return Verdict{}
 		}
 		v = Verdict{Rule: r, Name: sample.TaskName(f.Name), Class: r.Class, Protected: r.Protected, NeverCap: r.NeverCap, Why: "rule " + r.Match}
-		v.Job = sample.JobName(strings.ToValidUTF8(r.job(path, m, f, a.Names.Annotations), "\uFFFD"))
+		job := strings.ToValidUTF8(r.job(path, m, f, a.Names.Annotations), "\uFFFD")
+		v.Job = sample.JobName(strings.ToValidUTF8(job[:min(len(job), longestJob)], ""))
 		if r.Propose {
 			v.propose(path, f, a.Names.Annotations)
 		}
@@ -67,6 +68,10 @@ func (a *Agent) Classify(path string, f *origin.Facts) (v Verdict) {
 	}
 	return Verdict{}
 }
+
+// longestJob bounds a job's name, in bytes. An annotation may have any length, and a server refuses the
+// samples of a whole machine in which one name has more than 4096.
+const longestJob = 1024
 
 // find returns what the pattern's stars match, after the whole; nil if the rule does not apply.
 func (r *Matcher) find(path string, f *origin.Facts) []string {

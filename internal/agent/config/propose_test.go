@@ -89,6 +89,8 @@ rules:
 	test.Name = "shop/test-1/app"
 	own := pod
 	own.Annotations = map[string]string{"quell.io/job": "front"}
+	long := pod
+	long.Annotations = map[string]string{"quell.io/job": strings.Repeat("ü", 3000)}
 	sandbox := pod
 	sandbox.Sandbox = true
 	labelled := origin.Facts{Name: "docker/web", Job: "docker/web", Labels: map[string]string{"container": "web", "image": "nginx"}}
@@ -103,6 +105,7 @@ rules:
 		{"/kubepods/burstable/podx/y", &pod, 1, "shop/web-0/app", "shop/web/app"},
 		{"/kubepods/burstable/podx/y", &test, -1, "", ""},
 		{"/kubepods/burstable/podx/y", &own, 1, "shop/web-0/app", "shop/front"},
+		{"/kubepods/burstable/podx/y", &long, 1, "shop/web-0/app", "shop/" + strings.Repeat("ü", 509)}, // 1023 bytes
 		{"/kubepods/burstable/podx/y", &sandbox, -1, "", ""},
 		{"/kubepods/burstable/podx/y", nil, -1, "", ""},
 		{"/x", &origin.Facts{Name: "vm/db-7"}, 2, "vm/db-7", "7"},
