@@ -24,12 +24,12 @@ func Write(path string, content []byte, perm os.FileMode) error {
 
 // Fill makes or replaces the file at path, as os.Create does, with what fill writes: symbolic links
 // are followed, an existing file keeps its permissions, and a new one has those of the umask. What
-// is no regular file (/dev/stdout) is written directly.
+// is no regular file (/dev/stdout), or has no name yet or any more, is written directly.
 func Fill(path string, fill func(io.Writer) error) error {
 	if to, err := filepath.EvalSymlinks(path); err == nil {
 		path = to
 	}
-	info, err := os.Stat(path)
+	info, err := os.Lstat(path) // a link still: to a file that is not there, or was removed
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return replace(path, fromUmask, fill)
@@ -38,7 +38,7 @@ func Fill(path string, fill func(io.Writer) error) error {
 	case info.Mode().IsRegular():
 		return replace(path, info.Mode().Perm(), fill)
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package atomicfile
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -116,6 +117,23 @@ func TestFill(t *testing.T) {
 	}
 	if err := Fill(os.DevNull, text("gone", nil)); err != nil {
 		t.Error(err)
+	}
+	// Links to what has no name: /dev/stdout is one to a file that was removed if the caller has such one
+	// for the output, and must not be replaced.
+	ahead, removed := filepath.Join(dir, "ahead"), filepath.Join(dir, "removed")
+	if err := errors.Join(os.Symlink("later", ahead), Fill(ahead, text("third", nil))); err != nil || names(t, dir) != "ahead f later link" {
+		t.Errorf("%v, %q", err, names(t, dir))
+	}
+	f, err := os.Create(removed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := errors.Join(os.Remove(removed), Fill(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), text("fourth", nil))); err != nil {
+		t.Error(err)
+	}
+	if got, err := io.ReadAll(f); string(got) != "fourth" {
+		t.Errorf("%q, %v", got, err)
 	}
 	if err := Fill(filepath.Join(dir, "no", "f"), text("", nil)); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
