@@ -202,9 +202,15 @@ func (b *book) failed(err error) {
 	}
 }
 
+// sought reports whether there is a runtime to ask about it. Of what is in a user's slice only that
+// user's podman is asked.
+func (o Origin) sought() bool {
+	return o.ID != "" && !o.Helper && (!o.inUserSlice() || o.Runtime == Podman || o.Runtime == Container)
+}
+
 // ofCRI reports whether the runtimes' CRI may know a container.
 func (o Origin) ofCRI() bool {
-	return o.ID != "" && !o.Helper && !o.inUserSlice() && (o.Runtime == Kubernetes || o.Runtime == Containerd || o.Runtime == CRIO || o.Runtime == Container)
+	return o.sought() && !o.inUserSlice() && (o.Runtime == Kubernetes || o.Runtime == Containerd || o.Runtime == CRIO || o.Runtime == Container)
 }
 
 // ask asks the runtimes if one of the cgroups is theirs.
@@ -227,7 +233,7 @@ func (n *Names) ask(ctx context.Context, keys []key) *book {
 // files.
 func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) {
 	o := e.origin
-	if o.ID == "" || o.Helper {
+	if !o.sought() {
 		return nil, nil
 	}
 	if r := b.containers[o.ID]; o.ofCRI() && r != nil {
@@ -263,9 +269,6 @@ func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) 
 // userRecord is what the podman of the user of a cgroup says of it, whose files are in the user's home:
 // on any file system.
 func (n *Names) userRecord(ctx context.Context, e *entry) (*record, error) {
-	if e.origin.Runtime != Podman && e.origin.Runtime != Container {
-		return nil, nil
-	}
 	type answer struct {
 		r   *record
 		err error
@@ -301,7 +304,7 @@ func (n *Names) look(ctx context.Context, k key, b *book) {
 	}
 	// Only this goroutine writes to an entry, except for its facts under the lock.
 	r, unread := n.record(ctx, e, b)
-	missing := r == nil && e.origin.ID != "" && !e.origin.Helper
+	missing := r == nil && e.origin.sought()
 	if r == nil {
 		r = e.record // as it was known before: a runtime that does not answer changes no name
 		missing = missing && r == nil
