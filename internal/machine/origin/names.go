@@ -32,7 +32,8 @@ type Names struct {
 	processes func(pids []int) Process
 	atHome    func(uid int, id string) (*record, error)
 	cri       cri
-	hung      atomic.Int32 // looks that have not returned
+	hung      atomic.Int32         // looks that have not returned
+	homes     map[int]*atomic.Bool // as entry.hung, of users whose homes do not answer; only Run uses it
 	wake      chan struct{}
 
 	mu      sync.Mutex
@@ -54,7 +55,7 @@ type entry struct {
 	settled bool // nothing more is to be learnt soon
 	record  *record
 	process Process
-	hung    atomic.Bool // a look has not returned: there is no other meanwhile
+	hung    atomic.Bool // a look at its processes has not returned: there is no other meanwhile
 	looks   int
 	misses  int // looks in which no runtime knew it
 	next    time.Time
@@ -79,7 +80,7 @@ var errHung = errors.New("looks at processes, or at users' homes, hang: what oth
 
 // New returns the names of a host's cgroups. Run must be called for any to be found.
 func New(h *host.Host, s Sources) *Names {
-	return &Names{sources: s, cri: cri{sockets: s.CRI}, wake: make(chan struct{}, 1), entries: map[key]*entry{}, unread: map[key]error{},
+	return &Names{sources: s, cri: cri{sockets: s.CRI}, wake: make(chan struct{}, 1), entries: map[key]*entry{}, unread: map[key]error{}, homes: map[int]*atomic.Bool{},
 		members: h.Members, processes: func(pids []int) Process { return processes(h, pids) }, atHome: userRecord}
 }
 
@@ -273,12 +274,18 @@ func (n *Names) userRecord(ctx context.Context, e *entry) (*record, error) {
 		r   *record
 		err error
 	}
-	a, returned := within(ctx, n, e, func() answer {
-		r, err := n.atHome(e.origin.UID, e.origin.ID)
+	user, id := e.origin.UID, e.origin.ID
+	hung := n.homes[user]
+	if hung == nil {
+		hung = new(atomic.Bool)
+	}
+	a, _ := within(ctx, n, hung, func() answer {
+		r, err := n.atHome(user, id)
 		return answer{r, err}
 	})
-	if !returned && e.hung.Load() {
-		a.err = fmt.Errorf("read the containers of user %d: the files do not answer", e.origin.UID)
+	if delete(n.homes, user); hung.Load() {
+		n.homes[user] = hung
+		a.err = fmt.Errorf("read the containers of user %d: the files do not answer", user)
 	}
 	return a.r, a.err
 }
@@ -337,7 +344,7 @@ func (n *Names) look(ctx context.Context, k key, b *book) {
 
 // lookAtProcesses reads /proc.
 func (n *Names) lookAtProcesses(ctx context.Context, k key, e *entry) {
-	p, _ := within(ctx, n, e, func() (p Process) {
+	p, _ := within(ctx, n, &e.hung, func() (p Process) {
 		if pids, err := n.members(k.Place, k.inode); err == nil {
 			p = n.processes(pids)
 		}
@@ -350,9 +357,9 @@ func (n *Names) lookAtProcesses(ctx context.Context, k key, e *entry) {
 
 // within returns the result of a look, which has a goroutine of its own, if there is one in the time
 // that a question may take: memory of a process and files of a user may keep a reader waiting for as
-// long as they like. While it waits there is no other look for that cgroup.
-func within[T any](ctx context.Context, n *Names, e *entry, look func() T) (v T, returned bool) {
-	if e.hung.Load() || n.hung.Load() >= mostHung {
+// long as they like. While it waits, hung is set, and there is no other look of that kind.
+func within[T any](ctx context.Context, n *Names, hung *atomic.Bool, look func() T) (v T, returned bool) {
+	if hung.Load() || n.hung.Load() >= mostHung {
 		return v, false
 	}
 	done := make(chan T, 1)
@@ -364,11 +371,11 @@ func within[T any](ctx context.Context, n *Names, e *entry, look func() T) (v T,
 		return v, true
 	case <-ctx.Done():
 	case <-timer.C:
-		e.hung.Store(true)
+		hung.Store(true)
 		n.hung.Add(1)
 		go func() {
 			<-done
-			e.hung.Store(false)
+			hung.Store(false)
 			n.hung.Add(-1)
 		}()
 	}

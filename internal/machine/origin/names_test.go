@@ -234,7 +234,7 @@ func TestLooksThatReturnLate(t *testing.T) {
 }
 
 // The files of a user's own podman may be on a file system that does not answer: others' names are found
-// nevertheless, and the end does not wait for it.
+// nevertheless, however many containers the user has, and the end does not wait for it.
 func TestAHomeThatHangsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := New(nil, Sources{Timeout: time.Second})
@@ -252,7 +252,9 @@ func TestAHomeThatHangsIsNotWaitedFor(t *testing.T) {
 		of := func(uid string) host.Place {
 			return unified("/user.slice/user-" + uid + ".slice/user@" + uid + ".service/user.slice/libpod-" + someID + ".scope")
 		}
-		n.Facts(of("1000"), 1)
+		for i := range 2 * mostHung {
+			n.Facts(of("1000"), uint64(1+i))
+		}
 		n.Facts(of("1001"), 1)
 		<-time.After(1500 * time.Millisecond)
 		if f, settled := n.Facts(of("1001"), 1); !settled || f.Name != "user-1001/podman/db" {
