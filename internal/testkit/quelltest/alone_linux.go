@@ -13,9 +13,11 @@ import (
 const CPUs = "cpus"
 
 // Alone waits until no other test of this machine, also of other packages and other runs, holds
-// the same thing, and holds it until the test ends.
+// the same thing, and holds it until the test ends. Only root does: in /tmp the kernel refuses also to
+// root the file that another user has made (fs.protected_regular).
 func Alone(t testing.TB, thing string) {
 	t.Helper()
+	Need(t, Root)
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), "quell-test-alone-"+thing), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
