@@ -143,3 +143,32 @@ run: {for: 1s}
 		}
 	}
 }
+
+// The study's networks are on the lab's machine: a container on one of them that is to be on
+// another host would be made here, and recorded as that host's.
+func TestNetworksAreOfTheLabsMachine(t *testing.T) {
+	for host, want := range map[string]string{"h1": "role fg is on host h1, and network lan is on the lab's machine", "local": ""} {
+		s, err := study.Parse("t.yaml", []byte(`version: 1
+study: t
+hosts: {local: {}, h1: {address: "root@10.0.0.1"}}
+networks: {lan: {}}
+environments: {ve: {driver: lxc, network: lan}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, host: `+host+`, measure: true}}
+controls: {solo: false}
+run: {for: 1s}
+`), known())
+		if err != nil {
+			t.Fatal(err)
+		}
+		far, err := hostsOf(s, runOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cell := s.Cells()[0]
+		err = far.refuse(&cell)
+		if lack, ok := errors.AsType[*lab.LackError](err); want == "" && err != nil || want != "" && (!ok || lack.What != want || lack.Remedy == "") {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+}

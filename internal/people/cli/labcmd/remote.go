@@ -54,7 +54,8 @@ func hostsOf(s *study.Study, o runOptions) (*remoteMaker, error) {
 }
 
 // refuse returns the *lab.LackError of a cell that needs a host which is not in the
-// inventory, or which cannot be switched on and off as the study wants.
+// inventory, which cannot be switched on and off as the study wants, or which is to be on one of
+// the lab's networks.
 func (e *remoteMaker) refuse(c *study.Cell) error {
 	if e == nil {
 		return nil
@@ -72,6 +73,8 @@ func (e *remoteMaker) refuse(c *study.Cell) error {
 		case deaf != nil:
 			return deaf
 		case e.study.Here(p):
+		case p.Environment.Network != "":
+			return &lab.LackError{What: "role " + p.Role + " is on host " + h + ", and network " + p.Environment.Network + " is on the lab's machine", Remedy: "remove network: from its environment, or run the role on the lab's machine"}
 		case spec == nil:
 			return &lab.LackError{What: "host " + h + " is not in the inventory", Remedy: "give an inventory with the study's names by --hosts (quell lab hosts --help)"}
 		case e.study.Hosts[h].Power && (spec.Up == "" || spec.Down == ""):
