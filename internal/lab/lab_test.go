@@ -364,10 +364,15 @@ func TestRunGoesOn(t *testing.T) {
 		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 0 || sum.Verdicts[result.Valid] != 3 {
 			t.Fatalf("another machine: %+v, %v", sum, err)
 		}
-		// The same machine with KVM, after it had none: emulated times are not averaged with its own.
-		o.Stamp = []string{"accel=kvm"}
+		// The same machine under other conditions: such times are not averaged with its own.
+		o.Stamp = []string{"bare=in-a-scheduling-group"}
 		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 0 || sum.Verdicts[result.Valid] != 3 {
 			t.Fatalf("other conditions: %+v, %v", sum, err)
+		}
+		// The study's guests have an image now: these cells have no guest.
+		o.Stamp = []string{"accel=kvm", "bare=in-a-scheduling-group", "image=bench-1-2"}
+		if sum, err = Run(t.Context(), o); err != nil || sum.Existing != 3 || len(sum.Verdicts) != 0 {
+			t.Fatalf("conditions of guests: %+v, %v", sum, err)
 		}
 		orders := map[int]bool{}
 		runs, err = o.Folder.Runs()

@@ -50,7 +50,7 @@ func Compute(s *study.Study, runs []result.Run) Results {
 			out.Reasons[e.Reason]++
 		}
 		out.Simulated = out.Simulated || r.Simulated
-		for _, t := range r.Stamp {
+		for _, t := range r.Stamps() {
 			if !slices.Contains(out.Stamps, t) {
 				out.Stamps = append(out.Stamps, t)
 			}

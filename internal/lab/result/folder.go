@@ -12,9 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/format/atomicfile"
+	"github.com/quell-dev/quell/internal/lab/study"
 )
 
 // Lock identifies the study of a folder.
@@ -216,10 +218,24 @@ type Slot struct {
 func (r *Run) Slot() Slot { return Slot{r.CellKey, r.N} }
 
 // In reports whether the run is of a series: of the machine with the description env, and under
-// the conditions of stamp. Nothing of two series is averaged. What is simulated is the same
-// everywhere.
+// the conditions of stamp, as far as they concern it. Nothing of two series is averaged. What is
+// simulated is the same everywhere.
 func (r *Run) In(env string, stamp []string) bool {
-	return r.Simulated || r.Env == env && slices.Equal(r.Stamp, stamp)
+	return r.Simulated || r.Env == env && slices.Equal(r.Stamps(), r.concerning(stamp))
+}
+
+// Stamps are those of the run's that concern it. They are found for all environments of a
+// study: without a guest a run does not depend on how guests are emulated, nor on their images.
+func (r *Run) Stamps() []string { return r.concerning(r.Stamp) }
+
+func (r *Run) concerning(stamp []string) []string {
+	return slices.DeleteFunc(slices.Clone(stamp), func(s string) bool {
+		what, value, _ := strings.Cut(s, "=")
+		return (what == "accel" || what == "image") && !slices.ContainsFunc(r.Cell.Parts, func(p study.Part) bool {
+			e := &p.Environment
+			return e.Driver == study.QEMU && (what == "accel" || strings.HasPrefix(value, filepath.Base(e.Image)+"-"))
+		})
+	})
 }
 
 // Done are the slots that have a run with one of the verdicts in a series.

@@ -130,3 +130,29 @@ func TestStudiesAreNotMixed(t *testing.T) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }
+
+// A study of guests and containers begins before the guests' image is built, when emulation stands
+// for KVM: what the containers did then still counts.
+func TestStampsOfGuests(t *testing.T) {
+	before, now := []string{"accel=tcg"}, []string{"accel=kvm", "image=bench-1-2"}
+	for _, c := range []struct {
+		parts []study.Environment
+		then  []string
+		want  bool
+	}{
+		{[]study.Environment{{Driver: study.LXC}}, before, true},
+		{[]study.Environment{{Driver: study.LXC}, {Driver: study.QEMU}}, before, false},
+		{[]study.Environment{{Driver: study.QEMU}}, []string{"accel=kvm"}, true}, // it boots a kernel, not the image
+		{[]study.Environment{{Driver: study.QEMU, Image: "bench"}}, []string{"accel=kvm", "image=bench-1-1"}, false},
+		{[]study.Environment{{Driver: study.QEMU, Image: "/var/bench"}}, now, true},
+		{[]study.Environment{{Driver: study.LXC}}, []string{"bare=in-a-scheduling-group"}, false},
+	} {
+		r := Run{Env: "m", Stamp: c.then}
+		for _, e := range c.parts {
+			r.Cell.Parts = append(r.Cell.Parts, study.Part{Environment: e})
+		}
+		if got := r.In("m", now); got != c.want {
+			t.Errorf("%+v, %q: %v", c.parts, c.then, got)
+		}
+	}
+}

@@ -293,7 +293,8 @@ func TestAbout(t *testing.T) {
 // Status and report are of the newest machine and the newest conditions: records of an emulated
 // CPU are not averaged with those of a real one on the same machine.
 func TestSeriesOfTheNewestRecord(t *testing.T) {
-	runs := []result.Run{{Order: 0, Env: "a", Stamp: []string{"accel=tcg"}}, {Order: 2, Env: "a", Stamp: []string{"accel=kvm"}}, {Order: 1, Env: "b", Stamp: []string{"accel=kvm"}}, {Order: 3, Simulated: true}}
+	guest := study.Cell{Parts: []study.Part{{Environment: study.Environment{Driver: study.QEMU}}}}
+	runs := []result.Run{{Order: 0, Env: "a", Cell: guest, Stamp: []string{"accel=tcg"}}, {Order: 2, Env: "a", Cell: guest, Stamp: []string{"accel=kvm"}}, {Order: 1, Env: "b", Cell: guest, Stamp: []string{"accel=kvm"}}, {Order: 3, Simulated: true}}
 	newest := seriesOf(runs)
 	var got []int
 	for i := range runs {
