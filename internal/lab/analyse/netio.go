@@ -205,7 +205,9 @@ func rates(runs []*result.Run, part string) (all []float64) {
 func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 	good := valid(runs)
 	var n NetIO
-	bases := map[string][]float64{}
+	// Of each file, by the levels of other factors, which stored studies may have.
+	bases := map[string]map[string][]float64{}
+	others := func(c *study.Cell) string { return study.LevelText(c.Levels, caseFactor, rateFactor) }
 	for _, group := range byCell(good, study.Main) {
 		c := &group[0].Cell
 		clients := webClients(c)
@@ -214,13 +216,16 @@ func NetworkIO(runs []result.Run, caseFactor, rateFactor string) (NetIO, bool) {
 		}
 		if IsBase(c) {
 			point := &n.Points[len(n.Points)-1]
-			bases[point.File] = rates(group, "")
+			if bases[others(c)] == nil {
+				bases[others(c)] = map[string][]float64{}
+			}
+			bases[others(c)][point.File] = rates(group, "")
 			n.Bases = append(n.Bases, NetBase{File: point.File, Rate: point.Throughput, NetIO: point.NetIO, Response: point.Response, CPU: point.CPU, Bottleneck: bottleneck(group, clients[0], point)})
 		}
 	}
 	for _, group := range byCell(good, study.Main) {
 		if c := &group[0].Cell; servers(c) == 2 && len(webClients(c)) > 0 && atMost(c) {
-			if p, ok := netPair(group, bases, c.Level(caseFactor)); ok {
+			if p, ok := netPair(group, bases[others(c)], c.Level(caseFactor)); ok {
 				n.Pairs = append(n.Pairs, p)
 			}
 		}

@@ -364,3 +364,26 @@ func TestBaseRateOfTheSameLevels(t *testing.T) {
 		}
 	}
 }
+
+// A stored study may have two placements, with a base case at each: together a server has half the
+// rate, alone too, and next to another half of that. The score is 1 at both.
+func TestScoreIsOfTheSameLevels(t *testing.T) {
+	var runs []result.Run
+	for place, rate := range map[string]float64{"apart": 200, "together": 100} {
+		at := func(c study.Cell) study.Cell {
+			c.Levels = append(c.Levels, study.Level{Factor: "placement", Value: place})
+			return c
+		}
+		runs = append(runs, netRun(at(netCell("(1)", study.MaxRate, 1, "get-1", "")), 0, 0.9, rate),
+			netRun(at(netCell("(1,1)", study.MaxRate, 2, "get-1", "get-1")), 0, 0.9, rate/2, rate/2))
+	}
+	n, _ := NetworkIO(runs, "case", "rate")
+	if len(n.Pairs) != 2 {
+		t.Fatalf("%+v", n)
+	}
+	for _, p := range n.Pairs {
+		if math.Abs(p.Score.Value-1) > 1e-9 {
+			t.Errorf("%+v", p)
+		}
+	}
+}
