@@ -289,8 +289,11 @@ func netPoint(group []*result.Run, p *study.Part, name, rate string) NetPoint {
 	point.Throughput = meanInterval(rates(group, point.Client), "t over runs")
 	point.Response, point.P99, point.NetIO = said(role.HTTPLatency), said(role.HTTPP99), said(role.HTTPBytes)
 	point.Unanswered = overRuns(group, func(r *result.Run) float64 {
-		lost := reported(r, point.Client, role.HTTPErrors) + reported(r, point.Client, role.HTTPDropped)
-		return lost / (lost + reported(r, point.Client, role.HTTPRate)*p.Workload.Time.Seconds())
+		lost, seconds := reported(r, point.Client, role.HTTPErrors)+reported(r, point.Client, role.HTTPDropped), p.Workload.Time.Seconds()
+		if asked := reported(r, point.Client, role.HTTPOffered) * seconds; asked > 0 {
+			return lost / asked // an answer may come after the counted time
+		}
+		return lost / (lost + reported(r, point.Client, role.HTTPRate)*seconds)
 	})
 	served := func(of func(d domain) float64) Interval {
 		return overRuns(group, func(r *result.Run) float64 {
