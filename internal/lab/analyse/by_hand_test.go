@@ -180,3 +180,12 @@ func TestMixedPairsByHand(t *testing.T) {
 		}
 	}
 }
+
+// A part that is held at half of its CPU does five units a second alone: at full load ten.
+func TestAloneRateOfAHeldPart(t *testing.T) {
+	r := result.Run{Cell: study.Cell{Kind: study.Solo, Parts: []study.Part{{Role: "fg", Target: 0.5}}}, Window: result.Window{To: 10 * time.Second},
+		Parts: []result.Part{{Name: "fg", Role: "fg", Iterations: []result.Iteration{{To: 10 * time.Second, Units: 50}}}}}
+	if got := aloneRate([]*result.Run{&r}); !near(got, 10, 1e-12) {
+		t.Errorf("%v/s, want 10", got)
+	}
+}

@@ -104,8 +104,8 @@ func sameBut(a, b []study.Level, factor, value string) bool {
 }
 
 // aloneRate is the rate at which a part works alone, the mean over runs. A part that climbs the
-// staircase alone too works in the share of the time that its load leaves it: its rate is that
-// at full load, so that it is the same unit at every step.
+// staircase alone too, or that is held at a load, works in the share of the time that this leaves
+// it: its rate is that at full load, so that it is the same unit at every step.
 func aloneRate(solo []*result.Run) float64 {
 	name := solo[0].Parts[0].Name
 	var all []float64
@@ -115,7 +115,11 @@ func aloneRate(solo []*result.Run) float64 {
 			continue
 		}
 		if len(r.Steps) == 0 {
-			all = append(all, Throughput(p.Iterations, r.Window.From, r.Window.To))
+			rate := Throughput(p.Iterations, r.Window.From, r.Window.To)
+			if load := float64(r.Cell.Parts[0].Target); load > 0 {
+				rate /= load
+			}
+			all = append(all, rate)
 			continue
 		}
 		var t Ratio
