@@ -284,6 +284,9 @@ func (d *xenGuest) Close() error {
 // sweepDomains destroys the guests of dead labs, which it knows by their names: what else a lab has
 // left may be gone already, after a sweep at which xl failed.
 func sweepDomains(t xen.Tools, prefix string) error {
+	if os.Geteuid() != 0 { // it has made none, and xl answers root only
+		return nil
+	}
 	ctx, cancel := ask()
 	defer cancel()
 	all, err := t.List(ctx)

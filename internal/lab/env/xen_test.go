@@ -105,6 +105,12 @@ func TestSweepDomainsUntilTheyAreGone(t *testing.T) {
 		}
 		return nil, nil
 	}}
+	if os.Geteuid() != 0 { // a study that runs nothing needs no root, and xl would refuse
+		if err := sweepDomains(tools, "lab"); err != nil || failures != 1 || len(there) != 2 {
+			t.Errorf("%v, left %v", err, there)
+		}
+		return
+	}
 	if err := sweepDomains(tools, "lab"); err == nil || len(there) != 2 {
 		t.Errorf("%v, left %v", err, there)
 	}
