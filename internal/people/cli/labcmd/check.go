@@ -160,7 +160,7 @@ func (t *target) lacks(s *study.Study, plan []study.Planned) (all []lack, runs i
 		if !seen {
 			err := noHosts
 			if err == nil {
-				err = far.refuse(&p.Cell)
+				err = errors.Join(far.refuse(&p.Cell), refuseRate(plan, &p.Cell))
 			}
 			if err != nil {
 				l = lackFrom(err)

@@ -149,6 +149,35 @@ controls: {solo: false}
 	}
 }
 
+// A rate that is a share of a base case's needs one: without it every run would be skipped, after
+// its guests have booted.
+func TestRatesNeedABaseCase(t *testing.T) {
+	on := &target{}
+	on.described(&machineFile{Packages: 1, Cores: 4, Threads: 1})
+	for rates, want := range map[string]int{"[max, 50%]": 0, "[50%, 100%]": 2} {
+		s, err := study.Parse("web.yaml", []byte(`version: 1
+study: web
+environments: {ve: {driver: cgroup}}
+workloads:
+  web: {builtin: http-server, options: -server=go}
+  get: {builtin: http-client, time: 1s}
+roles:
+  load: {workload: get, environment: ve, asks: web, measure: true, load: {control: requests, target: $rate}}
+  web: {workload: web, environment: ve}
+factors: {rate: `+rates+`}
+controls: {solo: false, aa_pairs: 0}
+design: {repetitions: 1}
+`), known())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, runs := on.lacks(s, s.Plan())
+		if runs != want || want > 0 && (len(all) != 1 || !strings.Contains(all[0].Why, "no base case of get") || all[0].Remedy == "") {
+			t.Errorf("%s: %d runs, %+v", rates, runs, all)
+		}
+	}
+}
+
 // The reports in examples/ are what the records give: those of smoke are there too. Each
 // example is small, and its Markdown has all its plots.
 func TestExamples(t *testing.T) {

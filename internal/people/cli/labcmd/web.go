@@ -212,6 +212,21 @@ func refuseServer(s *study.Study, p *study.Part, kind string) error {
 	return nil
 }
 
+// refuseRate returns the *lab.LackError with which no rate can be found for a cell's client: the
+// study has no base case that its rate is a share of.
+func refuseRate(plan []study.Planned, c *study.Cell) error {
+	for _, p := range c.Parts {
+		sends := func(q study.Part) bool { return q.Workload.Builtin == study.HTTPClient && q.Workload.Name == p.Workload.Name }
+		base := func(b study.Planned) bool { return analyse.IsBase(&b.Cell) && slices.ContainsFunc(b.Cell.Parts, sends) }
+		if sends(p) && !p.Idle && p.Load.Control == study.Requests && p.Target > 0 && !slices.ContainsFunc(plan, base) {
+			return &lab.LackError{What: "no base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: addBase}
+		}
+	}
+	return nil
+}
+
+const addBase = "add a case with one server and the rate " + study.MaxRate
+
 // rateOf is the request rate of a part, per second; 0: as fast as possible. Its base case is that
 // of the same series, since another machine has another maximum, and of all the study's cells the one
 // that is most like c.
@@ -226,7 +241,7 @@ func rateOf(f *result.Folder, of *series, all []study.Cell, c *study.Cell, p *st
 	runs = slices.DeleteFunc(runs, func(r result.Run) bool { return !of.has(&r) })
 	base, ok := analyse.BaseRate(all, runs, c, p.Workload.Name)
 	if !ok || base <= 0 { // 0 would be a closed loop
-		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: "add a case with one server and the rate " + study.MaxRate}
+		return 0, &lab.LackError{What: "no valid run of the base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: addBase}
 	}
 	return float64(p.Target) * base, nil
 }
