@@ -2,6 +2,7 @@ package analyse
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -111,7 +112,8 @@ func crowding(mapping map[string]int, parts []study.Part, rate func(p *study.Par
 	return sum
 }
 
-// identity is equal for a part that is alone in one run and with others in another.
+// identity is equal for a part that is alone in one run and with others in another: at the same
+// load, with as many threads, on the same host.
 func identity(p *study.Part) string {
-	return p.Role + "/" + p.Workload.Name + "/" + p.Environment.Name
+	return fmt.Sprintf("%s/%s/%s on %s at %s with %d threads", p.Role, p.Workload.Name, p.Environment.Name, p.Host, p.Target, p.Threads())
 }

@@ -181,6 +181,27 @@ func TestMixedPairsByHand(t *testing.T) {
 	}
 }
 
+// Of four threads on one CPU a unit takes four times as long as of one, also alone, and has four times
+// the switches: that is no degradation. Next to others it has more switches where it is faster.
+func TestEventsOfOtherThreads(t *testing.T) {
+	var runs []result.Run
+	for _, threads := range []int{1, 4} {
+		for k, more := range []float64{0, -0.1, 0, 0.1} {
+			c := study.Cell{Kind: study.Main, Levels: []study.Level{{Factor: "k", Value: string(rune('a' + k))}},
+				Parts: []study.Part{{Role: "fg", Measure: true, Workload: study.Workload{Name: "w", Threads: threads, Metric: study.Metric{Better: "lower"}}}}}
+			if k == 0 {
+				c.Kind = study.Solo
+			}
+			n := float64(threads)
+			runs = append(runs, result.Run{Cell: c, CellKey: c.Key(), Verdict: result.Valid, Window: result.Window{To: time.Minute}, Parts: []result.Part{{Name: "fg", Role: "fg",
+				Iterations: []result.Iteration{{To: time.Duration(n * (1 + more) * 1e9), Units: 1}}, Events: map[string]float64{"switches": n * (1 - more)}}}})
+		}
+	}
+	if all := Events(runs, 1); len(all) != 1 || !near(all[0].Pooled.At(0, 1), -1, 1e-6) {
+		t.Errorf("%+v", all)
+	}
+}
+
 // A part that is held at half of its CPU does five units a second alone: at full load ten.
 func TestAloneRateOfAHeldPart(t *testing.T) {
 	r := result.Run{Cell: study.Cell{Kind: study.Solo, Parts: []study.Part{{Role: "fg", Target: 0.5}}}, Window: result.Window{To: 10 * time.Second},

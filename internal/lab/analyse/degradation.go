@@ -60,14 +60,12 @@ func Degradations(runs []result.Run, seed uint64) []Degradation {
 	return out
 }
 
-// soloOf returns the runs of a part alone: at the same place, load and number of threads, on the
-// same host.
+// soloOf returns the runs of a part alone at the same place.
 func soloOf(solos [][]*result.Run, c *study.Cell, p *study.Part) []*result.Run {
 	for _, g := range solos {
 		s := &g[0].Cell
 		alone := &s.Parts[0]
-		if identity(alone) == identity(p) && alone.Target == p.Target && alone.Threads() == p.Threads() && alone.Host == p.Host &&
-			samePlace(c, p, s, alone) && maps.Equal(s.Knobs, c.Knobs) {
+		if identity(alone) == identity(p) && samePlace(c, p, s, alone) && maps.Equal(s.Knobs, c.Knobs) {
 			return g
 		}
 	}

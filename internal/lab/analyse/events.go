@@ -51,7 +51,8 @@ const perms = 2000
 // per unit.
 type point map[string]float64
 
-// partPoints is a role's workload: its points are its runs alone and with others.
+// partPoints is a role's workload at a load, with a number of threads, on a host: its points are its
+// runs alone and with others.
 type partPoints struct{ solo, points []point }
 
 // column returns the values of two names in the points that have both.
