@@ -13,57 +13,57 @@ const (
 	// and for some minutes those that were lost without a word.
 	mostOfOne = 32
 	shedEvery = 5 * time.Second
-	// shedPage is how many connections are looked at together.
-	shedPage = 10_000
 )
 
 // Shed closes the newest connections of each holder that has too many, while more than half of all
 // connections are in use, and returns their number. NATS bounds those of an account, and all agents are in
 // one: a single one could hold all.
 func (s *Server) Shed() (closed int) {
-	if s.NumClients() <= s.most/2 {
+	n := s.NumClients()
+	if n <= s.most/2 {
+		return 0
+	}
+	// At once: NATS makes the list of all, and decodes their JWTs, for each part of it.
+	all, err := s.Connz(&server.ConnzOptions{Username: true, Sort: server.ByCid, Limit: 2 * n})
+	if err != nil {
 		return 0
 	}
 	of := map[string]int{} // connections, by public key
-	excess := map[string]*server.ConnInfo{}
-	for n := 0; ; n++ {
-		page, err := s.Connz(&server.ConnzOptions{Username: true, Sort: server.ByCid, Offset: n*shedPage - closed, Limit: shedPage}) // the list is shorter by those
-		if err != nil || len(page.Conns) == 0 {
-			break
+	excess := map[string]Refusal{}
+	for _, c := range all.Conns {
+		if c.IssuerKey == "" { // it has a few seconds to say who it is
+			continue
 		}
-		for _, c := range page.Conns {
-			if c.AuthorizedUser == "" { // it has a few seconds to say who it is
-				continue
-			}
-			if of[c.AuthorizedUser]++; of[c.AuthorizedUser] > mostOfOne && s.DisconnectClientByID(c.Cid) == nil {
-				closed++
-				excess[c.AuthorizedUser] = c
-			}
+		// Not c.AuthorizedUser: that is any text, if the client sends one with its JWT.
+		claims, err := jwt.DecodeUserClaims(c.JWT) // NATS has checked who signed it
+		if err != nil {
+			continue
 		}
-		if len(page.Conns) < shedPage {
-			break
+		key := claims.Subject
+		if of[key]++; of[key] > mostOfOne && s.DisconnectClientByID(c.Cid) == nil {
+			closed++
+			excess[key] = Refusal{Client: claims.Name, From: c.IP, Operation: "connect"}
 		}
 	}
-	for key, c := range excess {
-		r := Refusal{From: c.IP, Operation: "connect", Reason: fmt.Sprintf("it had %d connections, and all others had to share the rest", of[key])}
-		if claims, err := jwt.DecodeUserClaims(c.JWT); err == nil { // NATS has checked who signed it
-			r.Client = claims.Name
-		}
+	for key, r := range excess {
+		r.Reason = fmt.Sprintf("it had %d connections, and all others had to share the rest", of[key])
 		s.refused(r)
 	}
 	return closed
 }
 
-// watchConnections calls Shed until the server is closed.
+// watchConnections calls Shed until the server is closed, for a tenth of the time at most.
 func (s *Server) watchConnections() {
-	tick := time.NewTicker(shedEvery)
-	defer tick.Stop()
+	next := time.NewTimer(shedEvery)
+	defer next.Stop()
 	for {
 		select {
 		case <-s.ended:
 			return
-		case <-tick.C:
+		case <-next.C:
+			begun := time.Now()
 			s.Shed()
+			next.Reset(max(shedEvery, 9*time.Since(begun)))
 		}
 	}
 }
