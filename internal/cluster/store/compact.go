@@ -189,8 +189,8 @@ func (s *Store) Retain() error {
 }
 
 // retainedAt is the time from which retention counts. If the clock was set forward by more than ahead since the
-// store was opened, that is believed as far as samples have come since that are as new: else a clock that is wrong
-// for a minute would remove everything. The caller holds mu.
+// store was opened, that is believed as far as most samples are as new: else a clock that is wrong for a minute, and
+// that of one machine, such as the agent's next to this server, would remove everything. The caller holds mu.
 func (s *Store) retainedAt() sample.Millis {
 	now := s.opt.Now().Round(0)
 	if s.elapsed == nil {
@@ -200,13 +200,31 @@ func (s *Store) retainedAt() sample.Millis {
 	if now.Sub(steady) <= ahead {
 		return sample.At(now)
 	}
-	newest := sample.At(steady)
+	at := sample.At(steady)
+	if s.newestOf != s.state.Generation { // once for a commit: there are many segments, and this is called for each batch
+		s.newest, s.newestOf = s.newestBeyond(at), s.state.Generation
+	}
+	return min(max(at, s.newest), sample.At(now))
+}
+
+// newestBeyond is the time of the newest sample, if those beyond a time are not fewer than those around it; 0 if
+// they are.
+func (s *Store) newestBeyond(at sample.Millis) (newest sample.Millis) {
+	around, beyond := int64(0), int64(0) // samples
 	for _, seg := range s.state.Segments {
-		if seg.Table() == Samples {
+		switch {
+		case seg.Table() != Samples || seg.To < at.Add(-ahead):
+		case seg.From <= at.Add(ahead):
+			around += seg.Rows
+		default:
+			beyond += seg.Rows
 			newest = max(newest, seg.To)
 		}
 	}
-	return min(newest, sample.At(now))
+	if beyond < around {
+		return 0
+	}
+	return newest
 }
 
 // Sweep is the part of Retain that works on disk. It is for a server that only answers

@@ -80,6 +80,8 @@ type Store struct {
 	idle     *pendingCommit // written, to be reused
 	broken   error          // why nothing can be committed any more
 	landed   bool           // the flying commit is in the log, as found out later
+	newest   sample.Millis  // of retainedAt
+	newestOf uint64         // the generation of state that newest was found in
 
 	checkpointErr error // of the newest checkpoint
 
