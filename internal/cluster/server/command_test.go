@@ -369,11 +369,13 @@ func TestRollOutAfterARestart(t *testing.T) {
 }
 
 // TestRollOutWithoutMachinesOfBefore: a machine that was gone when a step began does not hold it up, for as long
-// as the server runs.
+// as the server runs. Nor does one that was heard of while the server's clock was ahead, and not since.
 func TestRollOutWithoutMachinesOfBefore(t *testing.T) {
 	now := start.Add(-time.Hour)
 	b := newBench(t, func(p *Options) { p.Now = func() time.Time { return now } })
 	b.fake.say(&wire.State{Machine: "gone", Mode: "on", All: 6})
+	now = start.Add(365 * 24 * time.Hour)
+	b.fake.say(&wire.State{Machine: "gone too", Mode: "on", All: 6})
 	now = start
 	b.roll()
 	b.fake.say(&wire.State{Machine: "here", Mode: "on", All: 7})

@@ -12,6 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/plan"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // rollOutEvery is how often roll-outs are looked at.
@@ -84,14 +85,17 @@ func (s *Server) step(ctx context.Context, standing *command.Standing, d command
 // of when it began or later, also before this server was started.
 func (s *Server) arrived(standing *command.Standing, d *command.Decision) bool {
 	now, all, have := s.now(), 0, 0
-	states, machines, from := s.states.all(), map[string]bool{}, d.Rollout.Since.Add(-lately)
+	states, machines := s.states.all(), map[string]bool{}
+	since := func(at sample.Millis) bool { // a clock that was ahead says nothing
+		return at >= d.Rollout.Since.Add(-lately) && at <= now.Add(lately)
+	}
 	for machine, state := range states {
-		if state.at >= from {
+		if since(state.at) {
 			machines[machine] = true
 		}
 	}
 	for source, m := range s.Store.Marks() {
-		if (source.Stream == samplesStream || source.Stream == recordsStream) && m.At >= from {
+		if (source.Stream == samplesStream || source.Stream == recordsStream) && since(m.At) {
 			machines[source.Machine] = true
 		}
 	}
