@@ -127,6 +127,10 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 		if err != nil {
 			return 0, fmt.Errorf("read decisions: %w", err)
 		}
+		exists := old != nil
+		if known := s.known(machine); known != nil && (!exists || old.Revision < known.Revision) {
+			old = known // the bucket was set back (restore)
+		}
 		now := time.Now()
 		list, err := change(old.decisions(now))
 		if err != nil {
@@ -148,10 +152,10 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 		if err != nil {
 			return 0, err
 		}
-		if old == nil {
-			_, err = s.kv.Create(ctx, key, data)
-		} else {
+		if exists {
 			_, err = s.kv.Update(ctx, key, data, at)
+		} else {
+			_, err = s.kv.Create(ctx, key, data)
 		}
 		switch {
 		case isConflict(err):
@@ -190,6 +194,13 @@ func (s *decider) stored(ctx context.Context, key string) (*document, uint64, er
 		return nil, 0, err
 	}
 	return d, entry.Revision(), nil
+}
+
+// known returns the newest document for a machine that was seen, nil if there is none.
+func (s *decider) known(machine string) *document {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current[machine]
 }
 
 // note keeps a document if it is newer than the known one.
@@ -258,9 +269,7 @@ func (s *decider) forget(key string) {
 // greet sends the decisions for all, if only that there are none, so that agents which are
 // connected say what they have.
 func (s *decider) greet(ctx context.Context) error {
-	s.mu.Lock()
-	d := s.current[""]
-	s.mu.Unlock()
+	d := s.known("")
 	if d == nil {
 		_, err := s.decide(ctx, "", unchanged)
 		return err

@@ -513,7 +513,7 @@ func TestDecisionsOfANewerServer(t *testing.T) {
 }
 
 // TestBucketThatWasSetBack: a bucket that goes back to an old copy while a server runs gets again what
-// stands. Otherwise the server's next start revokes it.
+// stands. Otherwise the server's next start revokes it, or the next decision before that.
 func TestBucketThatWasSetBack(t *testing.T) {
 	a := newAuthority(t)
 	b := serveDecisions(t, openBus(t, a, serveHere(t, a), 1))
@@ -533,6 +533,13 @@ func TestBucketThatWasSetBack(t *testing.T) {
 	}
 	if d, _, err := b.commands.stored(ctx, wire.DecisionsKey("")); err != nil || d.Revision != want || len(d.List) != 2 {
 		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := kv.Put(ctx, wire.DecisionsKey(""), entry.Value()); err != nil {
+		t.Fatal(err)
+	}
+	b.add(t, "", decision("next", 0, capping("batch", time.Hour)))
+	if d, _, err := b.commands.stored(ctx, wire.DecisionsKey("")); err != nil || len(d.List) != 3 {
+		t.Errorf("after the next decision: %+v, %v", d, err)
 	}
 }
 
