@@ -255,7 +255,7 @@ func (a *answer) finish(truncated bool, err error) error {
 }
 
 // replyList answers with a JSON list, element by element.
-func replyList[T any](s *Server, w http.ResponseWriter, r *request, all iter.Seq[T]) error {
+func replyList[T any](s *Server, w http.ResponseWriter, r *request, all iter.Seq[T], truncated bool) error {
 	a := s.answer(w, r, listForm(asIs))
 	err := a.Columns(nil)
 	var text bytes.Buffer
@@ -273,5 +273,5 @@ func replyList[T any](s *Server, w http.ResponseWriter, r *request, all iter.Seq
 			break
 		}
 	}
-	return a.finish(false, err)
+	return a.finish(truncated, err)
 }

@@ -159,10 +159,11 @@ func (s *Server) listSpecs(w http.ResponseWriter, r *request) error {
 		}
 	}
 	s.specs.mu.Unlock()
-	if wanted := fits; n > maxUnfit {
+	wanted, truncated := fits, n > max(maxUnfit, judging)
+	if truncated {
 		n, fits = judging, func(v *store.Spec) bool { return v.Version > 0 && wanted(v) }
 	}
-	return s.withMemory(r, int64(n)*rowBytes, func() error { return replyList(s, w, r, slices.Values(s.specViews(n, fits))) })
+	return s.withMemory(r, int64(n)*rowBytes, func() error { return replyList(s, w, r, slices.Values(s.specViews(n, fits)), truncated) })
 }
 
 // maxUnfit is up to how many specs those are listed that are of too few tasks or machines to judge by: one
@@ -298,7 +299,7 @@ func (s *Server) incidentsWhere(r *request, by [][2]string) (where string, from 
 // listMachines returns one row per machine, however often its agent has restarted.
 func (s *Server) listMachines(w http.ResponseWriter, r *request) error {
 	marks := s.Store.Marks()
-	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, s.withStates(machinesOf(marks))) })
+	return s.withMemory(r, int64(len(marks))*rowBytes, func() error { return replyList(s, w, r, s.withStates(machinesOf(marks)), false) })
 }
 
 // machinesOf returns the machines of sources, by name.

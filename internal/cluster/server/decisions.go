@@ -156,7 +156,7 @@ func (s *Server) listDecisions(w http.ResponseWriter, r *request) error {
 			all = append(all, s.viewOf(standing, d, known, seen))
 		}
 	}
-	return s.withMemory(r, int64(len(all))*rowBytes, func() error { return replyList(s, w, r, slices.Values(all)) })
+	return s.withMemory(r, int64(len(all))*rowBytes, func() error { return replyList(s, w, r, slices.Values(all), false) })
 }
 
 func (s *Server) viewOf(standing command.Standing, d command.Decision, known map[string]machineState, seen map[string]bool) cluster.Decision {
