@@ -279,36 +279,75 @@ func (s *decider) greet(ctx context.Context) error {
 
 // serve receives machines' states until ctx ends, and sends each machine what it lacks.
 func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
-	states := make(chan *nats.Msg, maxStates)
-	sub, err := s.link.nc.ChanSubscribe(wire.AllStates, states)
+	states := newInbox()
+	sub, err := s.link.nc.Subscribe(wire.AllStates, states.put)
 	if err != nil {
 		return fmt.Errorf("receive states: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // of a lost connection: gone with it
 	dropped, said := 0, time.Time{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case m := <-states:
-			state, err := readState(m)
-			if err != nil { // its machine may send as many as it likes
-				if dropped++; time.Since(said) >= time.Minute {
-					s.log.Warn("states were dropped", "number", dropped, "the last on", m.Subject, "reason", err)
-					dropped, said = 0, time.Now()
-				}
-				continue
+	for ctx.Err() == nil {
+		m := states.take()
+		if m == nil {
+			select {
+			case <-ctx.Done():
+			case <-states.come:
 			}
-			each(state)
-			if err := s.update(ctx, state); err != nil && ctx.Err() == nil {
-				s.log.Warn("send a machine what it lacks", "machine", state.Machine, "reason", err)
+			continue
+		}
+		state, err := readState(m)
+		if err != nil { // its machine may send as many as it likes
+			if dropped++; time.Since(said) >= time.Minute {
+				s.log.Warn("states were dropped", "number", dropped, "the last on", m.Subject, "reason", err)
+				dropped, said = 0, time.Now()
 			}
+			continue
+		}
+		each(state)
+		if err := s.update(ctx, state); err != nil && ctx.Err() == nil {
+			s.log.Warn("send a machine what it lacks", "machine", state.Machine, "reason", err)
 		}
 	}
+	return nil
 }
 
-// maxStates is how many states may wait to be read.
-const maxStates = 1 << 16
+// inbox has each machine's newest state that is not read yet. A machine may send them faster than they are
+// read, of 1 MB: they take no more memory, and no machine waits for another's.
+type inbox struct {
+	come chan struct{}
+
+	mu     sync.Mutex
+	newest map[string]*nats.Msg // by subject
+	order  []string             // the subjects
+}
+
+func newInbox() *inbox {
+	return &inbox{come: make(chan struct{}, 1), newest: map[string]*nats.Msg{}}
+}
+
+func (i *inbox) put(m *nats.Msg) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.newest[m.Subject] == nil {
+		i.order = append(i.order, m.Subject)
+	}
+	i.newest[m.Subject] = m
+	nudge(i.come)
+}
+
+// take returns the state of the machine that has waited longest, nil if none waits.
+func (i *inbox) take() *nats.Msg {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.order) == 0 {
+		return nil
+	}
+	subject := i.order[0]
+	m := i.newest[subject]
+	delete(i.newest, subject)
+	i.order = i.order[1:]
+	return m
+}
 
 // update sends a machine the decisions that it lacks. If it has newer ones than the bucket,
 // the bucket was lost or restored from an old copy: what the bucket has, if only nothing, gets
