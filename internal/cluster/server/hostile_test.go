@@ -384,3 +384,21 @@ func TestExpiryIsReported(t *testing.T) {
 		t.Errorf("%s", h)
 	}
 }
+
+// TestAttackProbesOfOneNetwork: a client that sends too many requests, from an IPv6 network that is also that of
+// Kubernetes' probes, does not have the server killed.
+func TestAttackProbesOfOneNetwork(t *testing.T) {
+	b := newBench(t, func(p *Options) { p.Tokens, p.Config.Limits.PerSecond, p.Config.Limits.Burst = tokens(t), 0.001, 3 })
+	last := 0
+	for range 4 {
+		last = b.do("[2001:db8::bad]", "quell", "", "GET", "/healthz", "").Code
+	}
+	if last != http.StatusOK {
+		t.Errorf("its own: %d", last)
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/openapi.json": 429} {
+		if w := b.do("[2001:db8::1]", "quell", "", "GET", path, ""); w.Code != want {
+			t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, want)
+		}
+	}
+}

@@ -115,7 +115,8 @@ func (s *Server) identify(q *request, rt *route) error {
 	if known {
 		q.caller.key = "token " + q.caller.name
 	}
-	if !s.callers.allow(q.caller.key, known) {
+	// A server whose probes are refused is killed, and others of the prober's network may have sent too many.
+	if _, probe := rt.out.(Health); !s.callers.allow(q.caller.key, known) && !probe {
 		return &httpError{http.StatusTooManyRequests, "too many requests", "send fewer requests"}
 	}
 	if q.caller.scope.allows(rt.scope) {
