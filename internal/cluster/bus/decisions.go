@@ -469,10 +469,11 @@ func readState(m *nats.Msg) (*wire.State, error) {
 		return nil, &ForgedError{m.Subject, state.Machine}
 	}
 	state.Agent, state.Mode, state.From, state.By = cut(state.Agent), cut(state.Mode), cut(state.From), cut(state.By)
-	state.Outcomes = state.Outcomes[:min(len(state.Outcomes), 2*command.MaxDecisions)]
+	// Copied: the rest of a message of 1 MB, 500,000 empty outcomes, would stay in memory with it.
+	state.Outcomes = slices.Clone(state.Outcomes[:min(len(state.Outcomes), 2*command.MaxDecisions)])
 	for _, r := range state.Outcomes {
 		r.Id, r.Message, r.Cap = cut(r.Id), cut(r.Message), cut(r.Cap)
-		r.Refused = r.Refused[:min(len(r.Refused), maxRefused)]
+		r.Refused = slices.Clone(r.Refused[:min(len(r.Refused), maxRefused)])
 		for i, text := range r.Refused {
 			r.Refused[i] = cut(text)
 		}
