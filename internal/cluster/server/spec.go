@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
@@ -27,6 +28,8 @@ type specs struct {
 	// learning is held by a computation: an operator may request one during another, and
 	// only one may use the digests at a time.
 	learning sync.Mutex
+	worked   bool          // the last computation; under learning
+	begun    atomic.Uint64 // computations
 
 	mu       sync.Mutex
 	by       map[spec.Key]store.Spec // keys without enough tasks or machines are only here, and have no version
@@ -147,9 +150,18 @@ func (s *Server) askAll(ctx context.Context, sn *store.Snapshot, job duck.Job) (
 
 // learn computes all specs, stores those that changed as new versions, and announces
 // them.
-func (s *Server) learn(ctx context.Context) error {
+func (s *Server) learn(ctx context.Context) error { return s.learnSince(ctx, s.specs.begun.Load()) }
+
+// learnSince is learn for a request that came when so many computations had begun. All that wait for one
+// share the next: a client that gives up and asks again does not keep the server computing.
+func (s *Server) learnSince(ctx context.Context, had uint64) (err error) {
 	s.specs.learning.Lock()
 	defer s.specs.learning.Unlock()
+	if s.specs.begun.Load() > had && s.specs.worked {
+		return nil
+	}
+	s.specs.begun.Add(1)
+	defer func() { s.specs.worked = err == nil }()
 	now := s.now()
 	begun := time.Now()
 	all, err := s.compute(ctx, now)

@@ -214,6 +214,28 @@ func TestComputationsDoNotOverlap(t *testing.T) {
 	}
 }
 
+// TestComputationsAreShared: those that were requested while one ran, however many, are one, which has begun
+// after them. It is repeated if it failed.
+func TestComputationsAreShared(t *testing.T) {
+	l, n := &learner{}, 0
+	l.during = func() { n++ }
+	b := newBench(t, func(p *Options) { p.Learner = l })
+	b.specs.by = map[spec.Key]store.Spec{}
+	learn := func(had uint64, want int) {
+		t.Helper()
+		if err := b.learnSince(t.Context(), had); err != nil || n != want {
+			t.Errorf("%d computations, %v, want %d", n, err, want)
+		}
+	}
+	for range 3 {
+		learn(0, 1)
+	}
+	learn(1, 2)
+	b.specs.worked = false
+	learn(1, 3)
+	learn(1, 3)
+}
+
 // TestOneMessageHoldsBackNoOther: specs that cannot be announced, such as those of a job whose
 // name the bus refuses, do not keep back those of other jobs. Without a connection not every
 // message is tried.
