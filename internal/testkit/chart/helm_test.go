@@ -171,6 +171,20 @@ func TestConfigurationsAreValid(t *testing.T) {
 	}
 }
 
+// A priority class of the system's has a quota, without which GKE refuses the agents' pods; another class has none.
+func TestQuotaOfPriorityClass(t *testing.T) {
+	for class, want := range map[string]bool{"system-node-critical": true, "platform": false} {
+		all := objects(t, rendered(t, fmt.Sprintf("agent.priorityClassName=%q", class)))
+		quota, got := all["ResourceQuota/quell-agent"]
+		if got != want {
+			t.Errorf("%s: a quota: %v", class, got)
+		}
+		if text := fmt.Sprint(at(quota, "spec", "scopeSelector")); got && !strings.Contains(text, class) {
+			t.Errorf("the quota is for %s, not for %s", text, class)
+		}
+	}
+}
+
 // Values that could not work are refused, with the reason.
 func TestRefused(t *testing.T) {
 	for values, want := range map[string]string{

@@ -213,7 +213,7 @@ func conforms(t *testing.T, c *cluster) {
 			continue // shared by many, such as DeleteOptions
 		}
 		kind, group, version := at(kinds[0], "kind").(string), at(kinds[0], "group").(string), at(kinds[0], "version").(string)
-		if !strings.Contains(" DaemonSet StatefulSet Service ServiceAccount ConfigMap NetworkPolicy ClusterRole ClusterRoleBinding ServiceMonitor PrometheusRule ", " "+kind+" ") {
+		if !strings.Contains(" DaemonSet StatefulSet Service ServiceAccount ConfigMap ResourceQuota NetworkPolicy ClusterRole ClusterRoleBinding ServiceMonitor PrometheusRule ", " "+kind+" ") {
 			continue
 		}
 		suffix := "-" + version
