@@ -91,7 +91,7 @@ func notSupported(what string, err error) error {
 		e.Remedy = "stop the other profiler, or free the NMI watchdog's counter: sysctl kernel.nmi_watchdog=0"
 	case unix.EACCES, unix.EPERM:
 		e.Reason = "perf_event_open: " + name + ": not permitted"
-		e.Remedy = "grant CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8, or set the sysctl kernel.perf_event_paranoid to 2 where Debian has it at 3) and allow perf_event_open in the seccomp profile"
+		e.Remedy = "grant CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8, or set the sysctl kernel.perf_event_paranoid to 2 where Debian has it at 3 or Ubuntu at 4) and allow perf_event_open in the seccomp profile"
 	case unix.ENOSYS:
 		e.Reason = "perf_event_open: " + name + ": the kernel was built without CONFIG_PERF_EVENTS, or seccomp forbids the call"
 		e.Remedy = "allow perf_event_open in the seccomp profile"

@@ -234,8 +234,13 @@ func (h *Host) paranoidCapability() Capability {
 	if err != nil {
 		return Missing(name, err.Error(), "needs a kernel with CONFIG_PERF_EVENTS")
 	}
-	if n, err := strconv.Atoi(v); err != nil || n > 0 {
-		v += ": needs root, or CAP_PERFMON"
+	c := Present(name, v)
+	switch n, err := strconv.Atoi(v); {
+	case err == nil && n > 2: // Linux has no such level
+		c.Reason = "kernels of Debian and Ubuntu then count cpi only with CAP_SYS_ADMIN, which quell-agent.service and the chart's pod do not have"
+		c.Remedy = "sysctl kernel.perf_event_paranoid=2, and the same in /etc/sysctl.d"
+	case err != nil || n > 0:
+		c.Detail += ": needs root, or CAP_PERFMON"
 	}
-	return Present(name, v)
+	return c
 }
