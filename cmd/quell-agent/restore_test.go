@@ -92,6 +92,40 @@ func TestRestoreWhileAnAgentRuns(t *testing.T) {
 	}
 }
 
+// The unit undoes a dead agent's caps also if its configuration has been broken since. systemd runs
+// the next command only if the one before succeeded, or has "-" in front.
+func TestUnitRestoresWithABrokenConfiguration(t *testing.T) {
+	t.Parallel()
+	cg := newLimited(t, "unit", "40000", "wait")
+	dir := state(t)
+	file := configFile(t, dir, cg.path)
+	d := start(t, dir, append(settings(dir), "--config", file)...)
+	d.cap(cg)
+	if err := os.WriteFile(file, []byte("rulez: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	unit, err := os.ReadFile("../../deploy/systemd/quell-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := strings.NewReplacer("/etc/quell/agent.yaml", file, "/var/lib/quell", dir+"/state")
+	for line := range strings.Lines(string(unit)) {
+		command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStopPost=")
+		if !ok {
+			continue
+		}
+		args := strings.Fields(here.Replace(command))
+		if r := runAgent(t, append(args[1:], "--set", "journals="+dir+"/journals")...); r.code != 0 && args[0][0] != '-' {
+			t.Errorf("%s: %+v", command, r)
+			break
+		}
+	}
+	if got := cg.quota(); got != "40000 100000" {
+		t.Errorf("the quota is %s", got)
+	}
+}
+
 // restoreOverdue runs restore --overdue --json.
 func restoreOverdue(t *testing.T, args []string, more ...string) (int, restored) {
 	t.Helper()
