@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -144,8 +145,9 @@ func squeeze(s string) string {
 	}, s)
 }
 
-// ofUnit: instances of a template are one job, as are the runs of systemd-run, and the sessions and
-// conmons of a user.
+// ofUnit: instances of a template are one job, as are the runs of systemd-run, the sessions and conmons
+// of a user, and the starts of an application from a desktop ("app-LAUNCHER-ID-RANDOM.scope", and
+// "snap.ID-UUID.scope").
 func (f *Facts) ofUnit() {
 	unit := f.Local
 	f.Name, f.Job, f.Labels["unit"] = unit, unit, unit
@@ -160,8 +162,14 @@ func (f *Facts) ofUnit() {
 		f.Job = "libpod-conmon" + end
 	case strings.HasPrefix(name, "run-") && isHex(strings.TrimLeft(name[len("run-"):], "rup")):
 		f.Job = "run" + end
+	case end == ".scope" && strings.HasPrefix(name, "app-") && strings.Count(name, "-") > 1:
+		f.Job = name[:strings.LastIndexByte(name, '-')] + end
+	case end == ".scope":
+		f.Job = uuid.ReplaceAllString(name, "") + end
 	}
 }
+
+var uuid = regexp.MustCompile(`-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // ofUser makes the names those of a user's: two users, and the system, may call different things the
 // same, and samples of one must not teach what another's job costs.
