@@ -216,7 +216,9 @@ func refuseServer(s *study.Study, p *study.Part, kind string) error {
 // study has no base case that its rate is a share of.
 func refuseRate(plan []study.Planned, c *study.Cell) error {
 	for _, p := range c.Parts {
-		sends := func(q study.Part) bool { return q.Workload.Builtin == study.HTTPClient && q.Workload.Name == p.Workload.Name }
+		sends := func(q study.Part) bool {
+			return q.Workload.Builtin == study.HTTPClient && q.Workload.Name == p.Workload.Name
+		}
 		base := func(b study.Planned) bool { return analyse.IsBase(&b.Cell) && slices.ContainsFunc(b.Cell.Parts, sends) }
 		if sends(p) && !p.Idle && p.Load.Control == study.Requests && p.Target > 0 && !slices.ContainsFunc(plan, base) {
 			return &lab.LackError{What: "no base case of " + p.Workload.Name + ", which the rate is a share of", Remedy: addBase}
