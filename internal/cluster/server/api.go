@@ -52,7 +52,7 @@ func table() []route {
 		{method: "POST", path: cluster.PathRevoke, scope: Operator, summary: "take back what was learnt from a machine, about a job, or both, and compute all specs without it", in: cluster.Revocation{}, out: cluster.Done{}, serve: (*Server).revokeSpecs},
 		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents in their current state, newest first, at most 1000",
 			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"},
-				{"suspect", "only incidents that name or cap a suspect of this job"}, {"brief", "true: without charts, findings and the latest analysis"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
+				{"suspect", "only incidents that name or cap a task of this job"}, {"brief", "true: without charts, findings and the latest analysis"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
 		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent a message, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
 		{method: "GET", path: cluster.PathDecisions, scope: Viewer, summary: "operators' decisions that stand, for all machines and for single ones, and how many machines have them", out: []cluster.Decision{}, serve: (*Server).listDecisions},
 		{method: "GET", path: cluster.PathPairs, scope: Viewer, summary: "jobs that should not share a machine: pairs of victim and antagonist, the strongest evidence first, at most 1000",
@@ -229,7 +229,8 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 
 func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"},
-		{"suspect", "(suspect_job = %[1]s OR capped_job = %[1]s)"}})
+		{"suspect", "(EXISTS (SELECT 1 FROM suspects s WHERE s.machine = incidents.machine AND s.incident = incidents.id AND s.job = %[1]s AND s.named_from IS NOT NULL)" +
+			" OR EXISTS (SELECT 1 FROM rounds r WHERE r.machine = incidents.machine AND r.incident = incidents.id AND r.job = %[1]s))"}})
 	if err != nil {
 		return err
 	}

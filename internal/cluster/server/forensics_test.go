@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -110,6 +111,19 @@ func TestCase4CreditsTheCappedJob(t *testing.T) {
 	got = b.ask(t, cluster.Query{SQL: "SELECT job, level, rank FROM suspect_history WHERE rank IN (1, 9) ORDER BY updated, rank"}, "job", "level", "rank")
 	if want := []string{"a production service | likely | 1", "scientific simulation | possible | 9", "scientific simulation | proven | 1", "ads serving | likely | 9"}; !slices.Equal(got, want) {
 		t.Errorf("the history is %q", got)
+	}
+}
+
+// TestIncidentsOfASuspect: an incident is listed for each job of which it named or capped a task, not only for
+// the first.
+func TestIncidentsOfASuspect(t *testing.T) {
+	b := forensic(t)
+	for job, want := range map[string]int{"scientific simulation": 1, "ads serving": 1, "a user-facing service": 0, "another": 0} {
+		var all []incident.Record
+		w := b.local("GET", "/v1/incidents?suspect="+url.QueryEscape(job), "")
+		if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != want {
+			t.Errorf("%s: %d incidents, want %d: %v %s", job, len(all), want, err, w.Body)
+		}
 	}
 }
 

@@ -102,6 +102,8 @@ func handlerOf(f *fake) http.Handler {
 // The agent's answers become those of quell-server's API.
 func TestAnswers(t *testing.T) {
 	f := &fake{all: []incident.Record{suffering("i1", "web", "encode"), suffering("i2", "db", "web")}}
+	second := suffering("", "db", "train").Suspects[0]
+	f.all[1].Suspects, f.all[1].Antagonists = append(f.all[1].Suspects, second), 2
 	h := handlerOf(f)
 	for _, x := range []struct{ path, want string }{
 		{"/v1/caller", `{"name":"local","scope":"operator","version":"1","now":86400000,"machine":"m1"}`},
@@ -117,7 +119,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", x.path, w.Code, w.Body, x.want)
 		}
 	}
-	for path, want := range map[string]string{"/v1/incidents?since=1h": "i2 i1", "/v1/incidents?job=web&open=true": "i1", "/v1/incidents?suspect=web": "i2", "/v1/incidents?id=i1": "i1", "/v1/incidents?machine=m2": ""} {
+	for path, want := range map[string]string{"/v1/incidents?since=1h": "i2 i1", "/v1/incidents?job=web&open=true": "i1", "/v1/incidents?suspect=web": "i2", "/v1/incidents?suspect=train": "i2", "/v1/incidents?id=i1": "i1", "/v1/incidents?machine=m2": ""} {
 		var list []incident.Record
 		w := ask(h, "GET", path, "", nil)
 		if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
