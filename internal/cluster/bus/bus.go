@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -59,7 +60,7 @@ func Open(ctx context.Context, o Options, s Settings) (*Bus, error) {
 		return nil, fmt.Errorf("open the bus: %d bytes may wait, want at least %d", s.Waiting, int64(MinWaiting))
 	}
 	b := &Bus{log: o.Log, replicas: max(1, s.Replicas), waiting: s.Waiting}
-	failed := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("bus", "reason", err) })
+	failed := nats.ErrorHandler(warner(o.Log))
 	lost := nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 		if err != nil { // else it was closed here
 			b.log.Warn("bus: the connection is lost; agents send again what was under way", "reason", err)
@@ -83,6 +84,16 @@ func Open(ctx context.Context, o Options, s Settings) (*Bus, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// warner logs what NATS reports, at most once a second: an agent's malformed headers are reported each.
+func warner(log *slog.Logger) nats.ErrHandler {
+	var said atomic.Int64
+	return func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if now := time.Now().Unix(); said.Swap(now) != now {
+			log.Warn("bus", "reason", err)
+		}
+	}
 }
 
 func (b *Bus) prepare(ctx context.Context, s Settings) (err error) {

@@ -101,14 +101,16 @@ func (c *Consumer) fits(d *delivery) bool {
 	return d.size() <= free && (has == 0 || has+d.size() <= free/share)
 }
 
-// receive queues what has come, or says that there is no room.
+// receive queues what has come, or says that there is no room. No agent sends headers: they would be
+// memory that size does not count, as a long subject for the answer would.
 func (c *Consumer) receive(m *nats.Msg) {
 	d := &delivery{message: m, at: time.Now()}
 	c.mu.Lock()
-	full := c.closed || !c.fits(d)
+	full := c.closed || m.Size() > len(m.Data)+2*len(m.Subject)+deliveryBytes || !c.fits(d)
 	if full {
 		c.refused++
 	} else {
+		m.Header = nil
 		c.queue = append(c.queue, d)
 		c.bytes += d.size()
 		c.by[m.Subject] += d.size()

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"bytes"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -152,6 +153,31 @@ func TestAttackMessagesThatLookLikeNATSs(t *testing.T) {
 	var got wire.Batch
 	if err := all[sent].Batch(&got); err != nil || got.Machine != "m2" {
 		t.Errorf("after %d messages came %+v, %v", sent, got, err)
+	}
+}
+
+// TestAttackHeaders: headers, and long subjects for the answer, take no memory of the server that is not counted, and
+// malformed ones do not fill its log.
+func TestAttackHeaders(t *testing.T) {
+	c := &Consumer{most: MinWaiting, by: map[string]int64{}, come: make(chan struct{}, 1)}
+	subject := wire.SampleSubject("evil")
+	c.receive(&nats.Msg{Subject: subject, Header: nats.Header{"X": {strings.Repeat("x", maxMessage)}}})
+	c.receive(&nats.Msg{Subject: subject, Reply: strings.Repeat("x", 4000)})
+	if got := c.Backlog(); got.Bytes != 0 || got.Refused != 2 {
+		t.Errorf("%+v", got)
+	}
+	c.receive(&nats.Msg{Subject: subject, Header: nats.Header{"X": {"x"}}})
+	if len(c.queue) != 1 || c.queue[0].message.Header != nil {
+		t.Errorf("%d deliveries wait, or headers do", len(c.queue))
+	}
+	var text bytes.Buffer
+	failed := warner(slog.New(slog.NewTextHandler(&text, nil)))
+	begun := time.Now()
+	for range 1000 {
+		failed(nil, nil, nats.ErrBadHeaderMsg)
+	}
+	if n, most := strings.Count(text.String(), "\n"), int(time.Since(begun).Seconds())+2; n < 1 || n > most {
+		t.Errorf("%d lines in the log, %d at most", n, most)
 	}
 }
 
