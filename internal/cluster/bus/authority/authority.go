@@ -114,10 +114,12 @@ const (
 	Viewer Role = "viewer"
 )
 
-// Limits of a connection: the number of subscriptions (an agent has one for each job on
-// its machine) and the size of a message in bytes.
+// Limits of a connection: the number of subscriptions, in the account of specs (an agent has one for each job on
+// its machine) and in others, and the size of a message in bytes. A message is delivered once for each, as much as
+// a client has to its own inbox, by the goroutine that delivers all agents' answers.
 const (
-	maxSubscriptions = 10_000
+	maxSpecs         = 2_000
+	maxSubscriptions = 16
 	maxMessage       = 1 << 20
 )
 
@@ -249,6 +251,9 @@ func (a *Authority) signAll(i *Issued) (tokens []string, err error) {
 		}
 		if i.Role != Server {
 			c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
+			if account == credential.Specs {
+				c.Limits.Subs = maxSpecs
+			}
 		}
 		token, err := a.sign(c, account)
 		if err != nil {

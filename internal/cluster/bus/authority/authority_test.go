@@ -108,6 +108,25 @@ func TestIssue(t *testing.T) {
 	}
 }
 
+// TestAttackManySubscriptions: a message is delivered once for each subscription. In the accounts in which the
+// server answers, an agent has few.
+func TestAttackManySubscriptions(t *testing.T) {
+	a, err := authority.Load(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := issue(t, a, authority.Agent, "m", 0)
+	for account, most := range map[credential.Account]int64{credential.Samples: 16, credential.Commands: 16, credential.Specs: 2000} {
+		token, err := f.Token(account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := jwt.DecodeUserClaims(token); err != nil || c.Limits.Subs != most {
+			t.Errorf("%s: %v, %v", account, c, err)
+		}
+	}
+}
+
 // TestRevoke: issued credentials are listed, and Trust contains the revoked ones, also
 // after a restart. Later credentials and those of other holders are not affected.
 func TestRevoke(t *testing.T) {

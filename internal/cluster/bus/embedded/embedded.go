@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -53,6 +54,7 @@ type Server struct {
 	watcher *watcher // nil: refusals are not reported
 	refused func(Refusal)
 	most    int           // connections
+	looked  atomic.Uint64 // connections that had been made when Shed looked at them
 	ended   chan struct{} // closed by Close
 	running sync.WaitGroup
 }

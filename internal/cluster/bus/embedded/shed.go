@@ -2,10 +2,14 @@ package embedded
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 )
 
 const (
@@ -15,12 +19,13 @@ const (
 	shedEvery = 5 * time.Second
 )
 
-// Shed closes the newest connections of each holder that has too many, while more than half of all
-// connections are in use, and returns their number. NATS bounds those of an account, and all agents are in
-// one: a single one could hold all.
+// Shed closes the oldest connections of each agent that has too many, and of every holder of credentials while
+// more than half of all connections are in use, and returns their number. NATS bounds those of an account, and all
+// agents are in one: a single one could hold all, each with up to 64 MB that it does not read.
 func (s *Server) Shed() (closed int) {
 	n := s.NumClients()
-	if n <= s.most/2 {
+	v, err := s.Varz(nil)
+	if err != nil || n <= s.most/2 && v.TotalConnections-s.looked.Load() < mostOfOne { // no one can have made too many
 		return 0
 	}
 	// At once: NATS makes the list of all, and decodes their JWTs, for each part of it.
@@ -30,13 +35,15 @@ func (s *Server) Shed() (closed int) {
 	}
 	of := map[string]int{} // connections, by public key
 	excess := map[string]Refusal{}
-	for _, c := range all.Conns {
+	s.looked.Store(v.TotalConnections)
+	for _, c := range slices.Backward(all.Conns) {
 		if c.IssuerKey == "" { // it has a few seconds to say who it is
+			s.looked.Add(^uint64(0))
 			continue
 		}
 		// Not c.AuthorizedUser: that is any text, if the client sends one with its JWT.
 		claims, err := jwt.DecodeUserClaims(c.JWT) // NATS has checked who signed it
-		if err != nil {
+		if err != nil || n <= s.most/2 && !strings.HasPrefix(claims.Name, string(authority.Agent)+".") {
 			continue
 		}
 		key := claims.Subject
@@ -46,7 +53,7 @@ func (s *Server) Shed() (closed int) {
 		}
 	}
 	for key, r := range excess {
-		r.Reason = fmt.Sprintf("it had %d connections, and all others had to share the rest", of[key])
+		r.Reason = fmt.Sprintf("it had %d connections: the oldest were closed", of[key])
 		s.refused(r)
 	}
 	return closed
