@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -72,7 +73,12 @@ func Serve(s *http.Server, l net.Listener, t *tls.Config, b Bounds) error {
 		return context.WithValue(ctx, boundedKey{}, own)
 	}
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		room.begin(r.Context().Value(boundedKey{}).(*bounded))
+		begin := func() { room.begin(r.Context().Value(boundedKey{}).(*bounded)) }
+		if r.Body == http.NoBody {
+			begin()
+		} else {
+			r.Body = &incoming{r.Body, begin}
+		}
 		next.ServeHTTP(w, r)
 	})
 	// Much of what a handler writes is sent after its end.
@@ -86,6 +92,22 @@ func Serve(s *http.Server, l net.Listener, t *tls.Config, b Bounds) error {
 		out = tls.NewListener(out, t)
 	}
 	return s.Serve(out)
+}
+
+// incoming is the body of a request, which is in progress from the body's end on: a client that announces one and
+// does not send it has nothing to lose. net/http waits for it also where the handler does not read it.
+type incoming struct {
+	io.ReadCloser
+	ended func()
+}
+
+// Read implements io.Reader.
+func (b *incoming) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.ended()
+	}
+	return n, err
 }
 
 type boundedKey struct{}

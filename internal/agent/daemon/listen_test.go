@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -134,6 +135,33 @@ func TestBusyConnectionsStay(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestBodiesThatDoNotCome: clients that announce a body and do not send it occupy no connection for the minute in
+// which net/http waits for it, and one whose body has come is answered.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	const most = 8
+	address := served(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == "POST" {
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
+	}), Bounds{Connections: most})
+	for i := range 4 * most {
+		fmt.Fprintf(dial(t, address), "%s / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n", []string{"GET", "POST"}[i%2])
+	}
+	client := &http.Client{Timeout: 30 * time.Second}
+	for _, body := range []string{"", "0123456789"} {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+"/", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("%d bytes: %v", len(body), err)
+		}
+		resp.Body.Close()
+	}
+	client.CloseIdleConnections()
 }
 
 // TestStalledReaderIsDisconnected: the deadline of an answer ends a handler whose client does
