@@ -52,10 +52,25 @@ type Origin struct {
 func (o Origin) Known() bool { return o.Runtime != "" }
 
 // Parse reads a cgroup's path below the mount of its hierarchy. Only the last name counts as the
-// container, machine or unit: what is below one is part of it and is not known.
+// container, machine or unit: what is below a container or machine is part of it and is not known. Its
+// tenant, who may be root there, makes cgroups with any name, such as that of another's machine.
 func Parse(path string) Origin {
-	o := Origin{UID: -1}
 	parts := strings.Split(strings.Trim(path, "/"), "/")
+	o := parse(parts)
+	for i := 1; o.Known() && !o.inUserSlice() && i < min(len(parts), deepest); i++ {
+		// A pod of podman has such a name too, with containers in it.
+		if in := parse(parts[:i]); in.Known() && in.Runtime != Systemd && in.Runtime != Container {
+			return Origin{UID: o.UID}
+		}
+	}
+	return o
+}
+
+// deepest is how many cgroups are above a container at most.
+const deepest = 16
+
+func parse(parts []string) Origin {
+	o := Origin{UID: -1}
 	last, above := parts[len(parts)-1], parts[:len(parts)-1]
 	parent := ""
 	if len(above) > 0 {

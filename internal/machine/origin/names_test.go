@@ -136,6 +136,23 @@ func TestUsersTakeNoNames(t *testing.T) {
 	}
 }
 
+// TestContainersTakeNoNames: in a container or machine that may make cgroups none has the name of another's container or
+// machine, what that one's labels say, or is taken for a helper.
+func TestContainersTakeNoNames(t *testing.T) {
+	n := New(nil, Sources{Docker: "testdata/docker", Podman: []string{"testdata/podman"}, Timeout: time.Minute})
+	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+	for _, own := range []string{"/lxc.payload.evil/", "/lxc/101/ns/", "/system.slice/docker-" + someID + ".scope/", "/kubepods/pod" + somePod + "/" + someID + "/", "/machine.slice/systemd-nspawn@evil.service/payload/"} {
+		for _, name := range []string{"docker-" + someID + ".scope", "docker/" + someID, "libpod-" + someID + ".scope", "qemu-1-web.libvirt-qemu", "qemu.slice/102.scope", "systemd-nspawn@web.service", "lxc.monitor.web"} {
+			at := unified(own + name)
+			n.Facts(at, 1)
+			n.round(t.Context())
+			if f, _ := n.Facts(at, 1); f.Name != "" || f.Job != "" || f.Helper || f.Annotations != nil {
+				t.Errorf("%s: %q, %q, helper %v, %v", at.Path, f.Name, f.Job, f.Helper, f.Annotations)
+			}
+		}
+	}
+}
+
 // Processes are looked at again, because a server listens some time after its start; a look that
 // hangs delays the others by its deadline only, and is the last one at that cgroup.
 func TestLooks(t *testing.T) {
