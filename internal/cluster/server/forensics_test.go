@@ -139,6 +139,21 @@ func found(id, victim, suspect string, level detect.Level, basis detect.Basis, t
 	return &incident.Record{Incident: inc}
 }
 
+// TestAttackOutcomesOfOneMachine: a machine that says that all its caps helped does not keep a roll-out going for
+// which the caps of others speak ill.
+func TestAttackOutcomesOfOneMachine(t *testing.T) {
+	var lies []*incident.Record
+	for i := range 100 {
+		lies = append(lies, found(fmt.Sprint("lie", i), "web", "x", detect.Likely, detect.ByStatistics, false, plan.TruePositive))
+	}
+	b := forensic(t, lies...)
+	d := b.roll()
+	d.At = 0
+	if got, err := b.outcomes(t.Context(), &d); err != nil || got.Helped != 10 || got.Failed != 0 {
+		t.Errorf("%+v, %v; want 10 that helped", got, err)
+	}
+}
+
 // TestOnlyWhatCapsConfirmBecomesAdvice: an exonerated innocent is in no pair, and neither is a
 // likely suspect that no cap has confirmed. A proof by accounts needs no cap.
 func TestOnlyWhatCapsConfirmBecomesAdvice(t *testing.T) {
