@@ -286,15 +286,7 @@ func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
 	}
 	defer func() { _ = sub.Unsubscribe() }() // of a lost connection: gone with it
 	dropped, said := 0, time.Time{}
-	for ctx.Err() == nil {
-		m := states.take()
-		if m == nil {
-			select {
-			case <-ctx.Done():
-			case <-states.come:
-			}
-			continue
-		}
+	for m := states.next(ctx); m != nil; m = states.next(ctx) {
 		state, err := readState(m)
 		if err != nil { // its machine may send as many as it likes
 			if dropped++; time.Since(said) >= time.Minute {
@@ -311,7 +303,7 @@ func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
 	return nil
 }
 
-// inbox has each machine's newest state that is not read yet. A machine may send them faster than they are
+// inbox has each machine's newest message that is not read yet. A machine may send them faster than they are
 // read, of 1 MB: they take no more memory, and no machine waits for another's.
 type inbox struct {
 	come chan struct{}
@@ -335,7 +327,21 @@ func (i *inbox) put(m *nats.Msg) {
 	nudge(i.come)
 }
 
-// take returns the state of the machine that has waited longest, nil if none waits.
+// next waits for the next message; nil when ctx has ended.
+func (i *inbox) next(ctx context.Context) *nats.Msg {
+	for ctx.Err() == nil {
+		if m := i.take(); m != nil {
+			return m
+		}
+		select {
+		case <-ctx.Done():
+		case <-i.come:
+		}
+	}
+	return nil
+}
+
+// take returns the message of the machine that has waited longest, nil if none waits.
 func (i *inbox) take() *nats.Msg {
 	i.mu.Lock()
 	defer i.mu.Unlock()

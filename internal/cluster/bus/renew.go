@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -166,28 +164,18 @@ func (u *Uplink) Expires(now time.Time) (at time.Time, due error) {
 	return f.Expires, due
 }
 
-// maxRenewals is how many requests for credentials may wait; further ones are dropped, and
-// their machines ask again.
-const maxRenewals = 64
-
 // ServeRenewals answers machines' requests for new credentials until ctx ends. The bus has
 // checked which machine asks; renew signs JWTs for its new key, none if they are not due.
 func (b *Bus) ServeRenewals(ctx context.Context, renew func(machine, key string) ([]string, error)) error {
 	nc := b.commands.link.nc
-	requests := make(chan *nats.Msg, maxRenewals)
-	sub, err := nc.ChanQueueSubscribe(wire.AllRenewals, "servers", requests)
+	requests := newInbox()
+	sub, err := nc.QueueSubscribe(wire.AllRenewals, "servers", requests.put)
 	if err != nil {
 		return fmt.Errorf("answer requests for credentials: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	answered := map[string]time.Time{} // by subject: as many as there are machines with credentials
-	for {
-		var m *nats.Msg
-		select {
-		case <-ctx.Done():
-			return nil
-		case m = <-requests:
-		}
+	for m := requests.next(ctx); m != nil; m = requests.next(ctx) {
 		now := time.Now()
 		if now.Sub(answered[m.Subject]) < renewPause/2 {
 			continue
@@ -219,4 +207,5 @@ func (b *Bus) ServeRenewals(ctx context.Context, renew func(machine, key string)
 			b.log.Warn("answer a request for credentials", "machine", r.Machine, "reason", err)
 		}
 	}
+	return nil
 }
