@@ -1,8 +1,8 @@
 // Package notify tells other systems of incidents: a webhook, Alertmanager, Kubernetes.
 //
 // A notification is about a pair: the victim's job and that of a named suspect. After one, others
-// of that pair are only counted for a cool-down, on whatever machine they are: a job that slows
-// another one on a hundred machines is one message. The end of what was notified is always sent.
+// of that pair are only counted for a cool-down, except for the first of another machine: a job that slows
+// another one on a hundred machines is two messages. The end of what was notified is always sent.
 //
 // Nothing here waits for a receiver. Each has a queue and a goroutine of its own; what a full queue
 // does not take is counted. What agents name is bounded: the pairs and incidents that are
@@ -43,15 +43,19 @@ type Options struct {
 }
 
 // pair is what a cool-down is for.
-type pair struct{ victim, suspect string }
+type pair struct {
+	victim, suspect string
+	second          bool // of another machine than the first: one that invents it hides none of others
+}
 
 // key is an incident of a machine.
 type key struct{ machine, id string }
 
-// told is when a pair was notified last, and the incidents of it that were left out since.
+// told is when and by which machine's incident a pair was notified last, and those that were left out since.
 type told struct {
-	at   time.Time
-	left map[key]bool
+	at      time.Time
+	machine string
+	left    map[key]bool
 }
 
 // active is an incident that was notified and has not ended.
@@ -111,10 +115,11 @@ func (n *Notifier) Incident(r *incident.Record) {
 		return
 	}
 	e := firing(r, s, n.Config.Link, now)
-	last := n.pairs[e.pair()]
-	if last != nil && now.Sub(last.at) < n.Config.CoolDown {
-		if !last.left[id] && len(last.left) < mostActive { // an incident has many records
-			last.left[id] = true
+	of, first := e.pair(), n.pairs[e.pair()]
+	of.second = first != nil && first.machine != r.Machine && now.Sub(first.at) < n.Config.CoolDown
+	if last := n.pairs[of]; last != nil && now.Sub(last.at) < n.Config.CoolDown {
+		if !first.left[id] && len(first.left) < mostActive { // an incident has many records
+			first.left[id] = true
 			n.count("left-out")
 		}
 		return
@@ -124,10 +129,11 @@ func (n *Notifier) Incident(r *incident.Record) {
 		n.count("dropped")
 		return
 	}
-	if last != nil {
-		e.LeftOut = len(last.left)
+	if first != nil {
+		e.LeftOut = len(first.left)
+		clear(first.left)
 	}
-	n.pairs[e.pair()], n.active[id] = &told{now, map[key]bool{}}, active{e, now}
+	n.pairs[of], n.active[id] = &told{now, r.Machine, map[key]bool{}}, active{e, now}
 	n.send(e)
 }
 
@@ -140,7 +146,7 @@ func (n *Notifier) Forget() {
 	clear(n.active)
 }
 
-func (e *Event) pair() pair { return pair{e.Victim.Job, e.Suspect.Job} }
+func (e *Event) pair() pair { return pair{victim: e.Victim.Job, suspect: e.Suspect.Job} }
 
 func (n *Notifier) activeOf(machine string) (all int) {
 	for id := range n.active {
@@ -185,7 +191,7 @@ func (n *Notifier) count(result string) {
 	}
 }
 
-// fires returns what fires now.
+// fires returns what fires now, and ends that of which nothing was heard for long.
 func (n *Notifier) fires() (all []*Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,13 +200,6 @@ func (n *Notifier) fires() (all []*Event) {
 		all = append(all, a.Event)
 	}
 	return all
-}
-
-// lapse ends what nothing was heard of for long.
-func (n *Notifier) lapse() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.forget(n.Now())
 }
 
 // regularly calls do from time to time until ctx ends.
@@ -220,7 +219,7 @@ func regularly(ctx context.Context, do func()) {
 // Run sends until ctx ends.
 func (n *Notifier) Run(ctx context.Context) {
 	var all sync.WaitGroup
-	all.Go(func() { regularly(ctx, n.lapse) })
+	all.Go(func() { regularly(ctx, func() { n.fires() }) })
 	for _, r := range n.receivers {
 		defer r.client.CloseIdleConnections()
 		all.Go(func() { r.queue.Run(ctx, r.deliver) })

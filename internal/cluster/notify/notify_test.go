@@ -99,12 +99,15 @@ func TestACoolDownIsPerPair(t *testing.T) {
 		{"history", of("0", "m1", "web", "encode", detect.Proven, now.Add(-2*late)), 0, ""},
 		{"the first", first, 0, "firing 1 web<encode 0\n"},
 		{"the same again", first, time.Minute, ""},
-		{"the pair on another machine", of("2", "m2", "web", "encode", detect.Proven, now), 0, ""},
+		{"the pair on another machine", of("2", "m2", "web", "encode", detect.Proven, now), 0, "firing 2 web<encode 0\n"},
 		{"again", of("2", "m2", "web", "encode", detect.Proven, now), 0, ""},
+		{"the pair on a third machine", of("5", "m3", "web", "encode", detect.Proven, now), 0, ""},
+		{"again", of("5", "m3", "web", "encode", detect.Proven, now), 0, ""},
 		{"another pair", of("3", "m2", "db", "encode", detect.Proven, now), 0, "firing 3 db<encode 0\n"},
 		{"another suspect of the same incident", of("3", "m2", "db", "backup", detect.Proven, now), 0, "resolved 3 db<encode 0\nfiring 3 db<backup 0\n"},
 		{"the end of the first", closed(first, now), 0, "resolved 1 web<encode 0\n"},
-		{"the end of one that was left out", closed(of("2", "m2", "web", "encode", detect.Proven, now), now), 0, ""},
+		{"the end of the second", closed(of("2", "m2", "web", "encode", detect.Proven, now), now), 0, "resolved 2 web<encode 0\n"},
+		{"the end of one that was left out", closed(of("5", "m3", "web", "encode", detect.Proven, now), now), 0, ""},
 		{"an end without a suspect", &incident.Record{Incident: plan.Incident{ID: "3", Machine: "m2", Closed: sample.At(now)}}, 0, "resolved 3 db<backup 0\n"},
 		{"after the cool-down", of("4", "m3", "web", "encode", detect.Likely, now.Add(time.Hour)), time.Hour, "firing 4 web<encode 1\n"},
 	} {
@@ -116,6 +119,26 @@ func TestACoolDownIsPerPair(t *testing.T) {
 	}
 	if got := count(n, "webhook", "left-out"); got != 1 {
 		t.Errorf("%v are left out", got)
+	}
+}
+
+// TestAttackAPairOfOthers: a machine that says without end that a job slows another one hides no other machine on which
+// it does.
+func TestAttackAPairOfOthers(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	n := make1(t, func() time.Time { return now }, nil, func(c *config.ServerNotify) { c.Webhook.URL = "http://127.0.0.1:1" })
+	for hour := range 3 {
+		for i := range 5 {
+			lie := of(fmt.Sprint(hour, "-", i), "evil", "web", "encode", detect.Proven, now)
+			n.Incident(lie)
+			n.Incident(closed(lie, now))
+			now = now.Add(time.Minute)
+		}
+		drain(n.receivers[0])
+		if n.Incident(of(fmt.Sprint(hour), "m1", "web", "encode", detect.Likely, now)); !strings.Contains(drain(n.receivers[0]), fmt.Sprint("firing ", hour, " web<encode")) {
+			t.Errorf("hour %d: the incident of another machine is not notified", hour)
+		}
+		now = now.Add(time.Hour)
 	}
 }
 
