@@ -15,11 +15,12 @@ import (
 type refusals struct {
 	mu     sync.Mutex
 	since  map[store.Audit]uint64 // how many more of each kind came in this minute
-	others uint64                 // of kinds beyond maxKinds
+	of     map[[2]string]int      // kinds in it of each client
+	others uint64                 // of further kinds
 }
 
-// maxKinds bounds how many kinds per minute are distinguished.
-const maxKinds = 500
+// maxKinds bounds how many kinds per minute are distinguished, and mostKinds those of one client.
+const maxKinds, mostKinds = 500, 50
 
 // first counts a refusal and reports whether it must be recorded now.
 func (r *refusals) first(x store.Audit) bool {
@@ -29,14 +30,16 @@ func (r *refusals) first(x store.Audit) bool {
 		r.since[x] = n + 1
 		return false
 	}
-	if len(r.since) >= maxKinds {
+	client := [2]string{x.Who, network(x.From)}
+	if len(r.since) >= maxKinds || r.of[client] >= mostKinds {
 		r.others++
 		return false
 	}
 	if r.since == nil {
-		r.since = map[store.Audit]uint64{}
+		r.since, r.of = map[store.Audit]uint64{}, map[[2]string]int{}
 	}
 	r.since[x] = 0
+	r.of[client]++
 	return true
 }
 
@@ -45,7 +48,7 @@ func (r *refusals) rest() (again map[store.Audit]uint64, others uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	again, others = r.since, r.others
-	r.since, r.others = nil, 0
+	r.since, r.of, r.others = nil, nil, 0
 	return again, others
 }
 

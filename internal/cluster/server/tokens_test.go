@@ -108,7 +108,7 @@ func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 		b.Refused(store.Audit{Who: "agent.m1", From: "192.0.2.1", Scope: "agent", What: "publish", Target: "sample.m2", Outcome: "no"})
 	}
 	for i := range maxKinds + 9 {
-		b.Refused(store.Audit{From: "192.0.2.1", What: "publish", Target: fmt.Sprint("x", i), Outcome: "no"})
+		b.Refused(store.Audit{From: fmt.Sprint("192.0.2.", i%100), What: "publish", Target: fmt.Sprint("x", i), Outcome: "no"})
 	}
 	if err := b.noteAgain(t.Context()); err != nil {
 		t.Fatal(err)
@@ -126,6 +126,19 @@ func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 	}
 	if want := "refused 10 times more, of further kinds"; !slices.Contains(all, want) || len(all) != maxKinds+3 {
 		t.Errorf("%d entries, want %d with %q", len(all), maxKinds+3, want)
+	}
+}
+
+// TestAttackRefusalsThatHideOthers: a client that is refused in ever new ways hides no refusal of others.
+func TestAttackRefusalsThatHideOthers(t *testing.T) {
+	b := newBench(t, nil)
+	for i := range 2 * maxKinds {
+		b.Refused(store.Audit{Who: "agent.evil", From: "192.0.2.1", What: "bus: publish", Target: fmt.Sprint("x", i), Outcome: "no"})
+	}
+	b.Refused(store.Audit{From: "192.0.2.2", What: "POST /v1/commands", Outcome: "unknown token"})
+	all := b.audits(t)
+	if last := all[len(all)-1]; len(all) != mostKinds+1 || last.From != "192.0.2.2" {
+		t.Errorf("%d entries, the last %+v", len(all), last)
 	}
 }
 
