@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -156,14 +155,16 @@ type cgroupWrites struct {
 // below, if any, and Dir.
 func (c *Change) byCgroup() []cgroupWrites {
 	var all []cgroupWrites
+	at := map[string]int{} // in all
 	for _, w := range c.Writes {
 		p := cgroupWrites{dir: filepath.Dir(w.File), inode: w.Inode}
 		if p.dir == c.Dir {
 			p.inode = c.Inode
 		}
-		i := slices.IndexFunc(all, func(q cgroupWrites) bool { return q.dir == p.dir })
-		if i < 0 {
+		i, known := at[p.dir]
+		if !known {
 			i, all = len(all), append(all, p)
+			at[p.dir] = i
 		}
 		all[i].writes = append(all[i].writes, w)
 	}

@@ -95,7 +95,8 @@ func (b bandwidth) over(l bandwidth) bool {
 // kernel refuses to give a cgroup below, a new one too, a quota above it:
 // EINVAL. A burst that is longer than the new quota is set to 0.
 //
-// Errors: ErrNoLimit, ErrNotLower, ErrTooLow, ErrGone.
+// Errors: ErrNoLimit, ErrNotLower, ErrTooLow, ErrGone; ErrCrowded if more than mostLowered writes would be
+// below.
 func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []Write, err error) {
 	defer wrap(&err, "cap %s", cpuPath)
 	p := path.Clean("/" + cpuPath)
@@ -151,7 +152,8 @@ func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (di
 		var below []Write
 		floor := bandwidth{period: 1} // the highest rate below that stays
 		if hier == sample.V1CPU {
-			if below, floor, err = h.lowerBelow(dir, limit); err != nil {
+			room := mostLowered
+			if below, floor, err = h.lowerBelow(dir, limit, &room); err != nil {
 				return "", 0, nil, err
 			}
 		}
@@ -162,9 +164,13 @@ func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (di
 	return "", 0, nil, errors.New("no order of writes that the kernel accepts")
 }
 
+// mostLowered bounds the writes below a cgroup: its task makes the cgroups there, and each write is verified,
+// journalled twice, and undone, in the agent's loop.
+const mostLowered = 8 << 10
+
 // lowerBelow returns the writes that lower every quota below dir to limit's
-// rate at most, and the highest rate that remains there.
-func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandwidth, err error) {
+// rate at most, as many as there is room for, and the highest rate that remains there.
+func (h *Host) lowerBelow(dir string, limit bandwidth, room *int) (w []Write, highest bandwidth, err error) {
 	highest = bandwidth{period: 1}
 	entries, err := readDir(h.Path(dir))
 	if vanished(err) {
@@ -192,7 +198,7 @@ func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandw
 				target = b.within(limit)
 			}
 		}
-		below, floor, err := h.lowerBelow(child, target)
+		below, floor, err := h.lowerBelow(child, target, room)
 		if err != nil {
 			return nil, highest, err
 		}
@@ -201,6 +207,9 @@ func (h *Host) lowerBelow(dir string, limit bandwidth) (w []Write, highest bandw
 			steps, ok := b.steps(sample.V1CPU, child, target, floor)
 			if !ok {
 				return nil, highest, fmt.Errorf("no order of writes for %s", child)
+			}
+			if *room -= len(steps); *room < 0 {
+				return nil, highest, fmt.Errorf("lower the quotas below: %w", ErrCrowded)
 			}
 			inode, err := h.Inode(child)
 			if vanished(err) {

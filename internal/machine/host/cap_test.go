@@ -430,6 +430,24 @@ func TestCapWritesRefuses(t *testing.T) {
 	}
 }
 
+// TestManyQuotasBelow: a task that makes a cgroup with a quota after the other in its own does not have the agent lower
+// them without end.
+func TestManyQuotasBelow(t *testing.T) {
+	m := &model{v1: true, groups: map[string]*modelGroup{
+		"/pod":     {quota: -1, period: 100_000},
+		"/pod/a":   {quota: 50_000, period: 100_000},
+		"/pod/a/b": {quota: 50_000, period: 100_000},
+		"/pod/c":   {quota: 1_000, period: 100_000}, // low enough
+	}}
+	h := m.files(t)
+	for room, want := range map[int]error{2: nil, 1: ErrCrowded, 0: ErrCrowded} {
+		w, _, err := h.lowerBelow("/cg/pod", bandwidth{quota: 10_000, period: 100_000}, &room)
+		if !errors.Is(err, want) || err == nil && len(w) != 2 {
+			t.Errorf("%v, %v; want %v", w, err, want)
+		}
+	}
+}
+
 func TestCapWritesOrder(t *testing.T) {
 	m := &model{v1: true, groups: map[string]*modelGroup{
 		"/pod":       {quota: 200_000, period: 100_000, burst: 50_000},
