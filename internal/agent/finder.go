@@ -36,7 +36,14 @@ type HostFinder struct {
 	walked    time.Time // when all were walked
 	known     map[host.Place]*candidate
 	undecided map[host.Place]*candidate // the undecided ones of known
+	users     map[int]int               // how many of known are in the slice of each user; -1: in none's
 }
+
+// mostOfUser bounds the tasks in the slice of one user, who makes cgroups there as they like, also without
+// processes: each task takes time in each window, seats of sources, and memory.
+const mostOfUser = 1000
+
+var errOfUser = fmt.Errorf("its user has more than %d that would be tasks: what runs there is outside any task", mostOfUser)
 
 // candidate is a cgroup that matches a rule and may be a task.
 type candidate struct {
@@ -325,7 +332,7 @@ func (f *HostFinder) forget(old map[host.Place]*candidate) {
 func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
 	f.unread = host.Unread{}
-	f.walked, f.known, f.undecided = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}
+	f.walked, f.known, f.undecided, f.users = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}, map[int]int{}
 	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
 		_, err := f.walk(now, host.Place{Hierarchy: hier, Path: "/"}, old)
 		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
@@ -342,6 +349,7 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 	old := map[host.Place]*candidate{}
 	if c := f.known[at]; c != nil {
 		old[at], changed = c, c.decision == isTask
+		f.users[origin.Parse(at.Path).UID]--
 		delete(f.known, at)
 		delete(f.undecided, at)
 	}
@@ -353,6 +361,7 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 // walk examines the cgroups from a path down, and reports whether one is a task. A
 // candidate that was decided before is not decided again.
 func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*candidate) (tasks bool, err error) {
+	var over host.Unread
 	unread, err := f.host.WalkAt(from, func(p string, inode uint64) error {
 		if p == "/" {
 			return nil
@@ -367,6 +376,13 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 			return below
 		}
 		at := host.Place{Hierarchy: from.Hierarchy, Path: p}
+		if f.known[at] == nil {
+			if o.UID > 0 && f.users[o.UID] >= mostOfUser {
+				over.Add(host.Unread{N: 1, First: p, Err: errOfUser})
+				return below
+			}
+			f.users[o.UID]++
+		}
 		c := old[at]
 		if c == nil || c.Inode != inode {
 			own := f.own[at.Hierarchy]
@@ -383,6 +399,7 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		tasks = tasks || c.decision == isTask
 		return below
 	})
+	unread.Add(over)
 	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
 		f.unread.Add(unread)
 	}

@@ -503,3 +503,43 @@ func TestManyCgroupsHideNoTask(t *testing.T) {
 		t.Errorf("found\n%s", got)
 	}
 }
+
+// TestOneUsersCgroupsAreBounded: of the cgroups that a user makes in its slice without end, a bounded number are tasks, and
+// others' are.
+func TestOneUsersCgroupsAreBounded(t *testing.T) {
+	f, root := onHost(t, "v2-two-sockets", "rules: [{match: /user.slice/user-*.slice/user@*.service/*.slice/*.scope, job: $1, class: batch}]")
+	scope := func(user, name string) string {
+		return filepath.Join(root, "sys/fs/cgroup/user.slice/user-"+user+".slice/user@"+user+".service/app.slice", name+".scope")
+	}
+	add := func(dir string) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range mostOfUser + 50 {
+		add(scope("1000", fmt.Sprint("a", i)))
+	}
+	add(scope("2000", "b"))
+	now := time.Now()
+	tasks := func() map[sample.JobName]int {
+		found, _, err := f.Find(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := map[sample.JobName]int{}
+		for _, x := range found {
+			n[x.Job]++
+		}
+		return n
+	}
+	if got, left := tasks(), f.Unread(); got["1000"] != mostOfUser || got["2000"] != 1 || left.N != 50 {
+		t.Errorf("%v; left out: %+v", got, left)
+	}
+	if err := os.Remove(scope("1000", "a0")); err != nil {
+		t.Fatal(err)
+	}
+	add(scope("1000", "later"))
+	if got := tasks(); got["1000"] != mostOfUser {
+		t.Errorf("after one was removed: %v", got)
+	}
+}
