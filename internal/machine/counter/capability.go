@@ -17,11 +17,7 @@ import (
 // if there is none.
 func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	g := newGroups(linux{}, cpus)
-	root, rootErr := cgroupDir{}, error(&NotSupportedError{What: "perf in cgroup mode",
-		Reason: "no cgroup2 file system is mounted", Remedy: "mount -t cgroup2 none /sys/fs/cgroup/unified"})
-	if cgroup2 != "" {
-		root, rootErr = openCgroup(cgroup2)
-	}
+	root, rootErr := g.openRoot(cgroup2)
 	if rootErr == nil {
 		defer root.close()
 	}

@@ -103,6 +103,14 @@ func TestOpenCPITransient(t *testing.T) {
 	}
 }
 
+// TestOpenWithoutCgroup2: on a machine with cgroup v1 alone the error says so.
+func TestOpenWithoutCgroup2(t *testing.T) {
+	_, err := OpenCPI(sample.SetOf(0), "")
+	if !unsupported(err) || Remedy(err) == "" || !strings.Contains(err.Error(), "no cgroup2") {
+		t.Errorf("error %v, remedy %q: want a NotSupportedError that names cgroup2", err, Remedy(err))
+	}
+}
+
 func TestOpenWithoutCPUs(t *testing.T) {
 	if _, err := OpenCPI(nil, t.TempDir()); err == nil {
 		t.Error("no error")

@@ -41,6 +41,7 @@ type groups struct {
 	tour       cpuMover
 	buf        [8 * (3 + maxEvents)]byte
 	offline    map[int]bool // CPUs that Start has just found offline
+	cgroups    string       // /proc/cgroups, by which a refusal is explained
 }
 
 type groupTask struct {
@@ -88,7 +89,7 @@ func (t total) coverage() float64 {
 func newGroups(sys perfSyscalls, cpus sample.Set) *groups {
 	return &groups{
 		sys: sys, cpus: cpus.Numbers(), now: time.Now,
-		tasks: map[sample.TaskKey]*groupTask{}, offline: map[int]bool{},
+		tasks: map[sample.TaskKey]*groupTask{}, offline: map[int]bool{}, cgroups: "/proc/cgroups",
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"regexp"
 	"slices"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -205,6 +207,8 @@ func (g *groups) explain(what string, at cgroupDir, err error) error {
 		return notSupported(what, err)
 	}
 	switch {
+	case errors.Is(soft, unix.ENOENT) && perfInV1(g.cgroups):
+		e.Reason, e.Remedy = "perf_event_open: ENOENT, for the software event task-clock too: "+inV1, outOfV1
 	case errors.Is(soft, unix.ENOENT):
 		e.Reason = "perf_event_open: ENOENT for " + what + " and for the software event task-clock in " + at.path +
 			": perf sees no cgroup below the root until cgroup.subtree_control of the root was written once"
@@ -214,6 +218,22 @@ func (g *groups) explain(what string, at cgroupDir, err error) error {
 		e.Remedy = "use a kernel with CONFIG_CGROUP_PERF"
 	}
 	return e
+}
+
+// perf follows the cgroups of one hierarchy, that of the controller perf_event
+// (css_tryget_online_from_dir). Older distributions mount it as cgroup v1.
+const (
+	inV1    = "the controller perf_event is in a cgroup v1 hierarchy, so perf sees no cgroup of cgroup2"
+	outOfV1 = "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1), or with cgroup_no_v1=perf_event and cgroup2 mounted"
+)
+
+// hierarchyOfPerf is its line in /proc/cgroups (cgroups(7)): name and number of the hierarchy, which
+// is 0 for cgroup2.
+var hierarchyOfPerf = regexp.MustCompile(`(?m)^perf_event\t[1-9]`)
+
+func perfInV1(cgroups string) bool {
+	text, _ := os.ReadFile(cgroups) // without it, the kernel has no v1
+	return hierarchyOfPerf.Match(text)
 }
 
 // need is the number of descriptors of a task, including its directory's while it is
@@ -235,6 +255,18 @@ type cgroupDir struct {
 	path  string
 	fd    int
 	inode uint64
+}
+
+// openRoot opens the root of the cgroup tree that perf uses, "" if there is none.
+func (g *groups) openRoot(cgroup2 string) (cgroupDir, error) {
+	if cgroup2 != "" {
+		return openCgroup(cgroup2)
+	}
+	e := &NotSupportedError{What: "perf in cgroup mode", Reason: "no cgroup2 file system is mounted", Remedy: "mount -t cgroup2 none /sys/fs/cgroup/unified"}
+	if perfInV1(g.cgroups) {
+		e.Reason, e.Remedy = e.Reason+", and "+inV1, outOfV1
+	}
+	return cgroupDir{}, e
 }
 
 func openCgroup(path string) (d cgroupDir, err error) {

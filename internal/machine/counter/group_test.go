@@ -250,6 +250,7 @@ func TestAddErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		refuse func(t *testing.T, dir string) func(a *unix.PerfEventAttr, cpu, size int) error
+		v1     string // of /proc/cgroups
 		is     error
 		what   string // of the NotSupportedError
 		says   string
@@ -279,10 +280,14 @@ func TestAddErrors(t *testing.T) {
 					return unix.ENOENT
 				}
 			}, what: "event group", says: "ENOENT"},
-		{name: "perf_event is a v1 hierarchy",
+		{name: "perf_event is a v1 hierarchy", v1: "cpu\t0\t70\t1\nperf_event\t9\t70\t1\n",
 			refuse: func(*testing.T, string) func(*unix.PerfEventAttr, int, int) error {
-				return func(*unix.PerfEventAttr, int, int) error { return unix.EBADF }
+				return func(*unix.PerfEventAttr, int, int) error { return unix.ENOENT }
 			}, what: "perf in cgroup mode", says: "v1"},
+		{name: "perf_event is in cgroup2", v1: "cpu\t9\t70\t1\nperf_event\t0\t70\t1\n",
+			refuse: func(*testing.T, string) func(*unix.PerfEventAttr, int, int) error {
+				return func(*unix.PerfEventAttr, int, int) error { return unix.ENOENT }
+			}, what: "perf in cgroup mode", says: "cgroup.subtree_control"},
 		{name: "not permitted",
 			refuse: func(*testing.T, string) func(*unix.PerfEventAttr, int, int) error {
 				return func(*unix.PerfEventAttr, int, int) error { return unix.EACCES }
@@ -303,6 +308,10 @@ func TestAddErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
+			p.groups.cgroups = t.TempDir() + "/cgroups"
+			if err := os.WriteFile(p.groups.cgroups, []byte(tc.v1), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			dir := t.TempDir()
 			f.refuse = tc.refuse(t, dir)
 			err = p.Add(Target{Key: key(1), PerfDir: dir})

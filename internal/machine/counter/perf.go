@@ -81,9 +81,6 @@ func notSupported(what string, err error) error {
 	case unix.ENODEV:
 		e.Reason = "perf_event_open: " + name + ": none of the given CPUs can count it"
 		e.Remedy = "use a machine or VM type that exposes a performance monitoring unit"
-	case unix.EBADF:
-		e.Reason = "perf_event_open: EBADF: the directory is in another hierarchy than the perf_event controller, which is mounted as cgroup v1"
-		e.Remedy = "boot with cgroup_no_v1=perf_event"
 	case unix.EINVAL:
 		e.Reason = "perf_event_open: " + name + ": the kernel refuses the event or a group of this size"
 	case unix.EBUSY:

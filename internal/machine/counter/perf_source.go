@@ -103,6 +103,7 @@ func openPerf(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*groups, cgrou
 	if cpus.Len() == 0 {
 		return nil, cgroupDir{}, errors.New("no CPU given")
 	}
-	root, err := openCgroup(cgroup2)
-	return newGroups(sys, cpus), root, err
+	g := newGroups(sys, cpus)
+	root, err := g.openRoot(cgroup2)
+	return g, root, err
 }
