@@ -44,6 +44,38 @@ func TestReadingsOfAnotherVariant(t *testing.T) {
 	})
 }
 
+// A signal whose events get counters for no task is a degradation; that one task of two missed
+// its turn is not.
+func TestNoTaskHasCounters(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		for _, path := range []string{"/batch/job-1", "/batch/job-2"} {
+			r.add(path, 1).cost = func() float64 { return 1 }
+		}
+		without := map[string]bool{}
+		r.source.change = func(path string, read *counter.Reading) {
+			if without[path] {
+				read.Cost, read.Coverage, read.Err = math.NaN(), 0, counter.ErrNoCounters
+			}
+		}
+		r.start()
+		defer r.stop()
+		for _, step := range []struct{ first, second, degraded bool }{
+			{false, false, false},
+			{true, false, false},
+			{true, true, true},
+			{false, true, false},
+		} {
+			without["/batch/job-1"], without["/batch/job-2"] = step.first, step.second
+			r.pass(2 * time.Minute)
+			got := strings.Join(r.status().Degraded, "\n")
+			if strings.Contains(got, "reading tasks for cpi: "+counter.ErrNoCounters.Error()) != step.degraded || !step.degraded && got != "" {
+				t.Errorf("%+v: degraded %q", step, got)
+			}
+		}
+	})
+}
+
 // A task's note says why it was not counted, until it is again; a uprobe that was
 // removed degrades the agent.
 func TestWhyAReadingIsMissing(t *testing.T) {

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -182,14 +183,22 @@ func (sm *sampler) crowded(keys []sample.TaskKey) error {
 const maxNamedHangs = 8
 
 // explain records why tasks were not counted. A uprobe that was removed because it cost
-// the machine too much is a degradation of the agent, and so is a task that let a reader hang.
+// the machine too much is a degradation of the agent, and so are a task that let a reader hang,
+// and events that had counters for no task.
 func (sm *sampler) explain(sig sample.SignalName) {
 	w := &sm.window
 	var refused, hangs []error
+	var none error
+	some := false // a task had counters
 	for i, t := range sm.tasks.order {
-		err := w.counted[i].Err
+		c := &w.counted[i]
+		err := c.Err
 		if err == nil {
+			some = some || c.ok && !math.IsNaN(c.Cost)
 			continue
+		}
+		if errors.Is(err, counter.ErrNoCounters) {
+			none = err
 		}
 		t.notes[noteReading] = string(sig) + ": " + err.Error()
 		if rate := (*counter.RateError)(nil); errors.As(err, &rate) && !slices.Contains(refused, err) {
@@ -198,6 +207,9 @@ func (sm *sampler) explain(sig sample.SignalName) {
 		if hang := (*counter.QuarantineError)(nil); errors.As(err, &hang) && len(hangs) < maxNamedHangs {
 			hangs = append(hangs, fmt.Errorf("%s: %w", t.Name, err))
 		}
+	}
+	if !some { // one that runs for a moment may miss its turn
+		hangs = append(hangs, none)
 	}
 	sm.health.degrade("reading tasks for "+string(sig), errors.Join(hangs...))
 	sm.health.degrade("uprobes for "+string(sig), errors.Join(refused...))

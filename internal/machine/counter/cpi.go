@@ -109,10 +109,12 @@ func unsupported(err error) bool {
 }
 
 // CPIReading returns the reading of cycles, instructions and, if they were counted, misses of
-// the last-level cache. partial: they are not all that the task did.
-func CPIReading(counts []float64, coverage float64, partial bool) Reading {
+// the last-level cache. enabled and running are the group's times, ns. partial: the counts are
+// not all that the task did.
+func CPIReading(counts []float64, coverage float64, enabled, running uint64, partial bool) Reading {
 	r := Reading{Cost: math.NaN(), Coverage: coverage}
 	if len(counts) < 2 || len(counts) > maxEvents || coverage < leastCoverage {
+		r.Err = noCounters(enabled, running)
 		return r
 	}
 	t := total{events: len(counts), partial: partial}

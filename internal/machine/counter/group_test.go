@@ -125,6 +125,9 @@ func TestWindow(t *testing.T) {
 			if r.Coverage == 0 && r.Extras.Len() > 0 {
 				t.Error("extras of what was not counted")
 			}
+			if lacked := tc.prepare == nil && tc.coverage < leastCoverage; errors.Is(r.Err, ErrNoCounters) != lacked {
+				t.Errorf("reason %v, want that there were no counters: %v", r.Err, lacked)
+			}
 			// The next window counts again, whatever failed.
 			clear(f.readError)
 			clear(f.shorten)

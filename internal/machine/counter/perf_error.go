@@ -5,6 +5,10 @@ import (
 	"fmt"
 )
 
+// ErrNoCounters is the Err of a reading whose events had no counters for most of the time in
+// which the task ran.
+var ErrNoCounters = errors.New("the events had no counters for most of the time: another profiler (here or in a virtual machine) or the NMI watchdog (sysctl kernel.nmi_watchdog) holds them, or the hypervisor offers too few")
+
 // NotSupportedError says that this machine cannot count something, permanently: another
 // attempt gives the same answer until the machine is changed.
 type NotSupportedError struct {

@@ -92,9 +92,19 @@ func (p *Perf) reading(t total) Reading {
 		r.Flags |= sample.Restarted
 	}
 	if r.Coverage < leastCoverage {
+		r.Err = noCounters(t.enabled, t.running)
 		return r
 	}
 	return p.fill(r, t)
+}
+
+// noCounters is ErrNoCounters if events that were on for some time counted in less than the
+// least share of it.
+func noCounters(enabled, running uint64) error {
+	if float64(running) < leastCoverage*float64(enabled) {
+		return ErrNoCounters
+	}
+	return nil
 }
 
 // openPerf opens what every perf source needs: groups on CPUs, and the root of the cgroup

@@ -146,5 +146,5 @@ func (d *bperfDone) Reading() counter.Reading {
 	for i := range counts {
 		counts[i] = float64(d.Value[i]) * scale
 	}
-	return counter.CPIReading(counts, coverage, float64(d.Missed) > mostMissed*float64(d.Slices+d.Missed))
+	return counter.CPIReading(counts, coverage, d.Enabled, d.Running, float64(d.Missed) > mostMissed*float64(d.Slices+d.Missed))
 }

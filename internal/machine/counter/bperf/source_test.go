@@ -398,6 +398,9 @@ func TestReading(t *testing.T) {
 		{"idle", bperfDone{}, math.NaN(), 1, 2, 0},
 	} {
 		r := c.done.Reading()
+		if short := c.name == "too seldom"; (r.Err == counter.ErrNoCounters) != short {
+			t.Errorf("%s: %v", c.name, r.Err)
+		}
 		if r.Cost != c.cost && !(math.IsNaN(r.Cost) && math.IsNaN(c.cost)) || r.Coverage != c.coverage || r.Extras.Len() != c.extras || bpftest.Count(r, sample.Cycles) != c.cycles {
 			t.Errorf("%s: %+v", c.name, r)
 		}
