@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -19,6 +20,27 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
+
+// helpers are functions that programs on tracepoints may call from the named minor version of
+// Linux 5 on.
+var helpers = map[asm.BuiltinFunc]int{asm.FnGetCurrentTaskBtf: 11}
+
+// RunOn checks that a kernel, as in "Linux 5.11 or newer", has the helpers that programs call.
+func RunOn(t testing.TB, spec *ebpf.CollectionSpec, kernel string) {
+	t.Helper()
+	var minor int
+	if _, err := fmt.Sscanf(kernel, "Linux 5.%d", &minor); err != nil {
+		t.Fatalf("kernel %q: %v", kernel, err)
+	}
+	for name, p := range spec.Programs {
+		for i := range p.Instructions {
+			ins := &p.Instructions[i]
+			if since := helpers[asm.BuiltinFunc(ins.Constant)]; ins.IsBuiltinCall() && since > minor {
+				t.Errorf("program %s calls %v, which came with Linux 5.%d, and needs %q", name, asm.BuiltinFunc(ins.Constant), since, kernel)
+			}
+		}
+	}
+}
 
 // Task makes a cgroup. It is removed at the test's end; its processes must have ended
 // by then.

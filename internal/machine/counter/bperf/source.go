@@ -20,6 +20,9 @@ type Source struct {
 
 type windows = bpf.Windows[bperfDone, *bperfDone]
 
+// oldest is the first kernel with bpf_get_current_task_btf.
+const oldest = "Linux 5.11 or newer with BTF"
+
 // Open opens groups of events (cycles, instructions and perhaps misses of the last-level cache)
 // on the CPUs that are online. info is that of a source of the same events in cgroup mode; its
 // variant applies, since both count the same. Errors: *counter.FDLimitError,
@@ -31,7 +34,7 @@ func Open(events []counter.Event, info counter.Info, online sample.Set) (*Source
 		w, err = bpf.Open[bperfDone](p)
 	}
 	if err != nil {
-		return nil, bpf.NotSupported("counters of CPUs read by eBPF", "Linux 5.10 or newer with BTF", err)
+		return nil, bpf.NotSupported("counters of CPUs read by eBPF", oldest, err)
 	}
 	s := &Source{windows: w, info: info, programs: p}
 	s.info.WindowFDs, s.info.IdleFDs = 0, 0 // for each task

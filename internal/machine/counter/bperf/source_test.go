@@ -378,6 +378,15 @@ func TestInfo(t *testing.T) {
 	bpftest.Stop(t, s)
 }
 
+// TestOldestKernel: the kernel that a refusal names has all that the programs call.
+func TestOldestKernel(t *testing.T) {
+	spec, err := loadBperf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bpftest.RunOn(t, spec, oldest)
+}
+
 // TestReading: counts are scaled by the time with counters, and what was missed lowers the
 // coverage.
 func TestReading(t *testing.T) {

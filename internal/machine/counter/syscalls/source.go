@@ -20,6 +20,9 @@ type Source struct {
 
 type windows = bpf.Windows[syscallsDone, *syscallsDone]
 
+// oldest is the first kernel with bpf_get_current_task_btf.
+const oldest = "Linux 5.11 or newer with BTF and CONFIG_FTRACE_SYSCALLS"
+
 // Open loads the program, or returns a *counter.NotSupportedError.
 func Open() (*Source, error) {
 	k, err := bpf.Load(func(bool) (*bpf.Programs[syscallsDone], error) { return load() })
@@ -28,7 +31,7 @@ func Open() (*Source, error) {
 		w, err = bpf.Open[syscallsDone](k)
 	}
 	if err != nil {
-		return nil, bpf.NotSupported("system calls by eBPF", "Linux 5.8 or newer with BTF and CONFIG_FTRACE_SYSCALLS", err)
+		return nil, bpf.NotSupported("system calls by eBPF", oldest, err)
 	}
 	return &Source{windows: w, dirs: map[string]sample.TaskKey{}, of: map[sample.TaskKey]string{}}, nil
 }

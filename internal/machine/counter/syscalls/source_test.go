@@ -216,3 +216,12 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 }
+
+// TestOldestKernel: the kernel that a refusal names has all that the program calls.
+func TestOldestKernel(t *testing.T) {
+	spec, err := loadSyscalls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bpftest.RunOn(t, spec, oldest)
+}
