@@ -12,9 +12,8 @@ import (
 )
 
 // Capabilities tries each thing that the perf sources need: perf in cgroup mode, every
-// hardware event alone, the system call tracepoint and how many tasks the file
-// descriptors are enough for. cgroup2 is the root of the cgroup tree that perf uses, ""
-// if there is none.
+// hardware event alone and the system call tracepoint. cgroup2 is the root of the cgroup
+// tree that perf uses, "" if there is none.
 func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	g := newGroups(linux{}, cpus)
 	root, rootErr := g.openRoot(cgroup2)
@@ -43,7 +42,7 @@ func Capabilities(cgroup2 string, cpus sample.Set) []host.Capability {
 	if tpErr == nil {
 		tpErr = try("tracepoint "+enter.name, enter)
 	}
-	return append(all, CapabilityOf("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr), fdBudget(cpus.Len()))
+	return append(all, CapabilityOf("tracepoint raw_syscalls:sys_enter", "counted per cgroup", tpErr))
 }
 
 // CapabilityOf returns the capability for err, with detail if err is nil.
@@ -67,14 +66,17 @@ func watchdog() bool {
 // of a Kubernetes node by default.
 const leastTasks = 110
 
-// fdBudget says how many tasks all perf sources together can count at once within
-// RLIMIT_NOFILE. If there are more, they take turns.
-func fdBudget(cpus int) host.Capability {
+// DescriptorCapability says how many tasks can be counted at once within RLIMIT_NOFILE if all
+// sources together take perTask descriptors for each (Info.WindowFDs). If there are more, they
+// take turns.
+func DescriptorCapability(perTask int) host.Capability {
 	const name = "file descriptors"
 	limit := fdLimit()
-	perTask := uint64(max(1, cpus)) * (maxEvents + 2) // cpi and cps
-	tasks := limit / perTask
-	text := fmt.Sprintf("%d descriptors are enough to count about %d tasks at once on %d CPUs; more take turns", limit, tasks, cpus)
+	if perTask == 0 {
+		return host.Present(name, fmt.Sprintf("%d; no signal takes any for a task", limit))
+	}
+	tasks := limit / uint64(perTask)
+	text := fmt.Sprintf("%d descriptors are enough to count about %d tasks at once, %d for each; more take turns", limit, tasks, perTask)
 	if tasks < leastTasks {
 		return host.Missing(name, text, fmt.Sprintf("raise LimitNOFILE to %d", leastTasks*perTask))
 	}

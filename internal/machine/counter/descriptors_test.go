@@ -2,6 +2,7 @@ package counter
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -23,5 +24,15 @@ func TestDescriptors(t *testing.T) {
 	}
 	if after, _, err := Descriptors(); err != nil || after-before != more {
 		t.Errorf("%d more are open, %v; want %d", after-before, err, more)
+	}
+}
+
+// TestDescriptorCapability: sources that take no descriptor for a task need no higher limit.
+func TestDescriptorCapability(t *testing.T) {
+	if c := DescriptorCapability(0); !c.OK || strings.Contains(c.Detail, "turns") {
+		t.Errorf("none for a task: %+v", c)
+	}
+	if c := DescriptorCapability(int(fdLimit() / 10)); c.OK || !strings.Contains(c.Reason, "about 10 tasks") || c.Remedy == "" {
+		t.Errorf("a tenth of the limit for each task: %+v", c)
 	}
 }

@@ -120,9 +120,10 @@ func (a *commands) diagnose(ctx context.Context) (report.Diagnosis, error) {
 		return nil, err
 	}
 	machine := h.Capabilities()
-	perf := counter.Capabilities(h.Layout().Unified, topology.Online)
+	signals, perTask := signalCapabilities(h, topology)
+	perf := append(counter.Capabilities(h.Layout().Unified, topology.Online), counter.DescriptorCapability(perTask))
 	return report.Diagnosis{
-		{Name: "signals that can be counted here", Capabilities: signalCapabilities(h, topology)},
+		{Name: "signals that can be counted here", Capabilities: signals},
 		{Name: "enforcement", Capabilities: []host.Capability{quotaCapability(machine), ioCaps(h), a.agentCapability(ctx)}},
 		{Name: "cache sharing of CPUs", Capabilities: sharing(topology)},
 		{Name: "machine", Capabilities: machine},
@@ -152,15 +153,16 @@ func ioCaps(h *host.Host) host.Capability {
 	return c
 }
 
-// signalCapabilities opens each source, as the agent does.
-func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability {
-	var all []host.Capability
+// signalCapabilities opens each source, as the agent does. perTask is how many descriptors they
+// take for each task.
+func signalCapabilities(h *host.Host, topology host.Topology) (all []host.Capability, perTask int) {
 	for _, sig := range sample.Signals() {
 		c := host.Capability{Name: string(sig.Name)}
 		if s, err := sources.Open(sig.Name, h, topology, time.Second); err != nil {
 			c.Reason, c.Remedy = err.Error(), counter.Remedy(err)
 		} else {
 			info := s.Info()
+			perTask += info.WindowFDs
 			c.OK, c.Detail, c.Reason = true, sig.Cost+", counted as "+info.Variant, cmp.Or(info.Fallback, info.Expensive)
 			if err := s.Close(); err != nil {
 				c.OK, c.Reason = false, err.Error()
@@ -168,7 +170,7 @@ func signalCapabilities(h *host.Host, topology host.Topology) []host.Capability 
 		}
 		all = append(all, c)
 	}
-	return all
+	return all, perTask
 }
 
 // quotaCapability is the machine's CPU quota capability under its user-visible name.
