@@ -210,7 +210,7 @@ func metrics() []metric {
 			byLabel(func(s *stats) map[sample.SignalName]float64 { return s.sourceSeconds })},
 		{"quell_source_failed_tasks_total", "Tasks that a signal could not monitor.", count, []string{"signal"},
 			byLabel(func(s *stats) map[sample.SignalName]uint64 { return s.addFailed })},
-		{"quell_signal_lost_total", "Events that a signal's programs in the kernel saw and could not count: waits (runq), requests (io).", count, []string{"signal"},
+		{"quell_signal_lost_total", "Events that a signal's programs in the kernel saw and could not count: waits (runq), requests (io), stretches of a task on a CPU (cpi).", count, []string{"signal"},
 			bySource(func(s *sourceState) (float64, bool) { return float64(s.totals.Lost), s.info.CountsLosses })},
 		{"quell_signal_unattributed_seconds_total", "Seconds that tasks waited while it is unknown which task was served (runq, io, net).", count, []string{"signal"},
 			bySource(func(s *sourceState) (float64, bool) { return s.totals.Unattributed.Seconds(), s.info.Accounts })},

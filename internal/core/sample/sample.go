@@ -63,7 +63,7 @@ type Extra uint8
 const (
 	Cycles         Extra = iota // CPU cycles, reference or core: Variant says which
 	Instructions                // retired
-	LLCMisses                   // last-level cache misses
+	LLCMisses                   // last-level cache misses; on AMD those of the L2 cache
 	Transactions                // counted by the application itself
 	Syscalls                    // system calls entered
 	WaitOther                   // s runnable while the CPU ran another cgroup
