@@ -69,8 +69,16 @@ func (t *cpuMover) restoreAffinity() {
 	t.watchdog.Reset(patience / 10)
 }
 
-// moveTo moves to a CPU if it can: one outside the thread's cpuset is refused.
+// moveTo moves to a CPU of the thread's own affinity. An operator may have set that to keep the
+// agent off the others, which do without it: they are interrupted.
 func (t *cpuMover) moveTo(cpu int) {
+	if t.home.IsSet(cpu) {
+		t.visit(cpu)
+	}
+}
+
+// visit moves to a CPU if it can: one outside the thread's cpuset is refused.
+func (t *cpuMover) visit(cpu int) {
 	t.mu.Lock()
 	goes := t.thread != 0 && !t.late
 	t.mu.Unlock()

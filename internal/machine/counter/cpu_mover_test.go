@@ -3,6 +3,7 @@ package counter
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ func affinity(t testing.TB) unix.CPUSet {
 	return s
 }
 
-// A tour visits each CPU in turn and ends with the CPUs it began with. For a CPU that
+// A tour visits each of its CPUs in turn and ends with the CPUs it began with. For a CPU that
 // does not exist the thread stays where it is.
 func TestTour(t *testing.T) {
 	runtime.LockOSThread()
@@ -30,7 +31,9 @@ func TestTour(t *testing.T) {
 	r := cpuMover{patience: time.Hour} // on a busy machine a tour may take longer than patience
 	r.begin(leastVisit)
 	for _, cpu := range onlineCPUs(t).Numbers() {
-		r.moveTo(cpu)
+		if r.moveTo(cpu); !home.IsSet(cpu) {
+			continue
+		}
 		if at := affinity(t); at.Count() != 1 || !at.IsSet(cpu) {
 			t.Errorf("visiting CPU %d the thread may run on %v", cpu, at)
 		}
@@ -50,6 +53,28 @@ func TestTour(t *testing.T) {
 		t.Error("a tour for next to nothing moved the thread")
 	}
 	r.end()
+}
+
+// A thread that was given some CPUs does not leave them, except to measure.
+func TestTourStaysAtHome(t *testing.T) {
+	quelltest.Need(t, quelltest.TwoCPUs)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := affinity(t)
+	defer setAffinity(0, &before)
+	cpus := slices.DeleteFunc(onlineCPUs(t).Numbers(), func(cpu int) bool { return !before.IsSet(cpu) })
+	var home unix.CPUSet
+	home.Set(cpus[0])
+	setAffinity(0, &home)
+	r := cpuMover{patience: time.Hour}
+	r.begin(leastVisit)
+	defer r.end()
+	if r.moveTo(cpus[1]); affinity(t) != home {
+		t.Errorf("the thread may run on %v, was given %v", affinity(t), home)
+	}
+	if r.visit(cpus[1]); affinity(t) == home {
+		t.Errorf("to measure CPU %d the thread stayed on CPU %d", cpus[1], cpus[0])
+	}
 }
 
 // A tour that is held up gets its CPUs back, and visits no further CPU.

@@ -23,7 +23,7 @@ func (g *groups) measureSwitchOverhead(cgroup int) (least time.Duration) {
 	g.tour.begin(leastVisit)
 	defer g.tour.end()
 	for _, cpu := range g.cpus {
-		g.tour.moveTo(cpu)
+		g.tour.visit(cpu) // an interrupt would be measured too
 		var c cpuGroup
 		if g.open(&c, cgroup, cpu) != nil {
 			continue // it is offline
