@@ -41,12 +41,23 @@ func llcMisses() []event {
 // *NotSupportedError.
 func OpenCPI(cpus sample.Set, cgroup2 string) (*Perf, error) { return openCPI(linux{}, cpus, cgroup2) }
 
+// CPIOfCPUs returns a source of the same events of whole CPUs, for CPUGroups where perf sees no
+// cgroups. It follows no task.
+func CPIOfCPUs(cpus sample.Set) (*Perf, error) {
+	return chooseCPI(newGroups(linux{}, cpus), cgroupDir{fd: anyCgroup})
+}
+
 func openCPI(sys perfSyscalls, cpus sample.Set, cgroup2 string) (*Perf, error) {
 	g, root, err := openPerf(sys, cpus, cgroup2)
 	if err != nil {
 		return nil, fmt.Errorf("open cpi: %w", err)
 	}
 	defer root.close()
+	return chooseCPI(g, root)
+}
+
+// chooseCPI tries the events in a cgroup.
+func chooseCPI(g *groups, root cgroupDir) (*Perf, error) {
 	check := func(e event) error { return g.check("event "+e.name, root, e) }
 	// Each event is tried alone, so that a missing one affects only itself.
 	if err := check(instructions); err != nil {

@@ -103,6 +103,26 @@ func TestOpenCPITransient(t *testing.T) {
 	}
 }
 
+// TestCPIOfCPUs: where perf sees no cgroups, the same events are chosen for whole CPUs.
+func TestCPIOfCPUs(t *testing.T) {
+	f := newFake(t)
+	choose := func() (*Perf, error) {
+		return chooseCPI(newGroups(f, sample.SetOf(0, 1)), cgroupDir{fd: anyCgroup})
+	}
+	f.refuse = cpu{lacks: "ref-cycles", err: unix.ENOENT}.refuse
+	p, err := choose()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Info().Variant != "core-cycles" || len(p.Events()) != 3 || len(p.Info().Missing) != 1 {
+		t.Errorf("events %v, info %+v", p.Events(), p.Info())
+	}
+	f.refuse = cpu{lacks: "instructions", err: unix.ENOENT}.refuse
+	if _, err := choose(); !unsupported(err) || !strings.Contains(err.Error(), "event instructions") {
+		t.Errorf("without instructions: %v", err)
+	}
+}
+
 // TestOpenWithoutCgroup2: on a machine with cgroup v1 alone the error says so.
 func TestOpenWithoutCgroup2(t *testing.T) {
 	_, err := OpenCPI(sample.SetOf(0), "")

@@ -194,6 +194,9 @@ func (g *groups) check(what string, at cgroupDir, events ...event) error {
 // ambiguous: the event may not exist, the cgroup may just have been removed, or perf
 // may not see this cgroup at all. Opening a software event in the same cgroup decides.
 func (g *groups) explain(what string, at cgroupDir, err error) error {
+	if at.fd == anyCgroup {
+		return notSupported(what, err)
+	}
 	var st unix.Stat_t
 	if unix.Stat(at.path, &st) != nil || st.Ino != at.inode {
 		return fmt.Errorf("open %s: %w", at.path, host.ErrGone)

@@ -8,12 +8,12 @@ import (
 	"github.com/quell-dev/quell/internal/machine/counter/bperf"
 )
 
-// openCPI opens the cheaper of the two ways to count cpi. Both count the same events, so their
-// readings have one variant.
+// openCPI opens the cheaper of the two ways to count cpi, or the one that is possible. Both count the
+// same events, so their readings have one variant.
 func openCPI(online sample.Set, cgroup2 string) (counter.Source, error) {
 	p, err := counter.OpenCPI(online, cgroup2)
 	if err != nil {
-		return nil, err
+		return withoutCgroupMode(online, err)
 	}
 	b, err := bperf.Open(p.Events(), p.Info(), online)
 	if err != nil {
@@ -28,6 +28,21 @@ func openCPI(online sample.Set, cgroup2 string) (counter.Source, error) {
 		p.NoteMissing(err)
 	}
 	return used, nil
+}
+
+// withoutCgroupMode opens the way by eBPF where perf sees no cgroups, for the reason err: it needs
+// counters of CPUs only.
+func withoutCgroupMode(online sample.Set, err error) (counter.Source, error) {
+	p, none := counter.CPIOfCPUs(online)
+	if none != nil {
+		return nil, err
+	}
+	p.NoteMissing(err)
+	b, none := bperf.Open(p.Events(), p.Info(), online)
+	if none != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // clearly is the least ratio of two overheads that makes a difference: each is the least of some
