@@ -198,8 +198,8 @@ func (g *diskGuest) close() error {
 var errSilent = fmt.Errorf("no console output after %s", kvmBootTimeout)
 
 // reach starts a guest from an image, waits until it lets the lab in, and starts the
-// agent there.
-func (g *qemuGuest) reach(ctx context.Context, m *Maker, p *study.Part, dir string, k *keys, kvm bool, last *tail) error {
+// agent there. One with a kernel is told to print on the console; what firmware boots may not.
+func (g *qemuGuest) reach(ctx context.Context, m *Maker, p *study.Part, dir string, k *keys, kvm, kernel bool, last *tail) error {
 	conn, err := g.dial(ctx, filepath.Join(dir, "qmp"))
 	if err != nil {
 		return fmt.Errorf("%w%s", err, last.bootFailure())
@@ -231,11 +231,11 @@ func (g *qemuGuest) reach(ctx context.Context, m *Maker, p *study.Part, dir stri
 			_ = g.qemu.Process.Kill() // the guest stands still and would do so until the run's end
 		}
 	}()
-	if kvm {
+	if kvm && kernel {
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		defer time.AfterFunc(kvmBootTimeout, func() {
+		defer time.AfterFunc(m.patience.console, func() {
 			if last.bootFailure() == silentConsole {
 				cancel(errSilent)
 			}

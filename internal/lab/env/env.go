@@ -66,6 +66,7 @@ type Maker struct {
 type patience struct {
 	login   time.Duration // to let the lab in
 	withKey time.Duration // with an SSH that has another key than the seed's
+	console time.Duration // without console output on KVM
 }
 
 // Open finds out how cgroups are mounted; it makes nothing.
@@ -84,7 +85,7 @@ func Open(o Options) (*Maker, error) {
 		return nil, fmt.Errorf("open environments: %w", err)
 	}
 	m := &Maker{opt: o, layout: h.Layout(), trees: map[bool]*workload.Tree{}, accel: map[string]error{},
-		patience: patience{login: patienceToLogin, withKey: patienceWithKey}, settled: "/run/cloud-init/result.json"}
+		patience: patience{login: patienceToLogin, withKey: patienceWithKey, console: kvmBootTimeout}, settled: "/run/cloud-init/result.json"}
 	m.base, m.baseNS = role.Instant()
 	return m, nil
 }

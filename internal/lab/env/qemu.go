@@ -51,7 +51,8 @@ func nativeArch() guest.Arch { return guest.Arch(runtime.GOARCH) }
 // working; a boot takes two seconds.
 const kvmBootTimeout = 20 * time.Second
 
-// machine boots a guest on the first accelerator that works.
+// machine boots a guest on the first accelerator that works. Once KVM has worked, a guest that does
+// not boot is that guest's failure: emulated, it would be slower than the run's stamp says.
 func (m *Maker) machine(ctx context.Context, p *study.Part, l lab.Link) (lab.Environment, error) {
 	wanted := accelerators(p.Environment)
 	var errs []error
@@ -64,28 +65,38 @@ func (m *Maker) machine(ctx context.Context, p *study.Part, l lab.Link) (lab.Env
 			continue
 		}
 		e, err := m.boot(ctx, p, accel, l)
+		if err == nil {
+			m.judge(accel, nil)
+			return e, nil
+		}
 		var lack *lab.LackError
 		if ctx.Err() != nil || errors.As(asLackError(err), &lack) {
 			return nil, err
 		}
-		if err != nil {
-			err = fmt.Errorf("accelerator %s: %w", accel, err)
+		err = fmt.Errorf("accelerator %s: %w", accel, err)
+		if tried {
+			return nil, err
 		}
-		if accel == "kvm" && (p.Environment.Image == "" || errors.Is(err, errSilent)) || err == nil {
-			m.mu.Lock()
-			m.accel[accel] = err
-			m.mu.Unlock()
-		}
-		if err == nil {
-			return e, nil
+		if accel == "kvm" && (p.Environment.Image == "" || errors.Is(err, errSilent)) {
+			m.judge(accel, err)
 		}
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	if !slices.Contains(wanted, "tcg") {
+	m.mu.Lock()
+	broken := m.accel["kvm"] != nil
+	m.mu.Unlock()
+	if broken && !slices.Contains(wanted, "tcg") {
 		return nil, &lab.LackError{What: fmt.Sprintf("none of the accelerators %v works: %v", wanted, err), Remedy: "load kvm and give access to /dev/kvm, or allow tcg in the environment's accel"}
 	}
 	return nil, err
+}
+
+// judge remembers that an accelerator works, or why it does not.
+func (m *Maker) judge(accel string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.accel[accel] = err
 }
 
 func accelerators(e study.Environment) []string {
@@ -96,16 +107,22 @@ func accelerators(e study.Environment) []string {
 }
 
 // accelerator returns the accelerator that an environment's guests use, "none" if no
-// guest boots. TCG is not tried, since every QEMU has it.
+// guest boots. TCG is not tried, since every QEMU has it, and nor is one that has no other after it:
+// a guest that runs, runs on that. An accelerator that is passed over here is not used later either.
 func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
-	for _, accel := range accelerators(e) {
-		if accel == "tcg" {
+	wanted := accelerators(e)
+	for _, accel := range wanted {
+		if accel == "tcg" || len(wanted) == 1 {
 			return accel
 		}
 		e.Accel = []string{accel}
-		if g, err := m.Make(ctx, &study.Part{Role: "probe", Environment: e}); err == nil {
+		g, err := m.Make(ctx, &study.Part{Role: "probe", Environment: e})
+		if err == nil {
 			_ = g.Close() // Maker's Close reports the error again
 			return accel
+		}
+		if lack := (*lab.LackError)(nil); !errors.As(err, &lack) {
+			m.judge(accel, err)
 		}
 	}
 	return "none"
@@ -181,7 +198,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string, l lab.Lin
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if p.Environment.Image != "" {
-		return g, g.reach(ctx, m, p, dir, &k, accel == "kvm", last)
+		return g, g.reach(ctx, m, p, dir, &k, accel == "kvm", spec.Kernel != "", last)
 	}
 	line, err := g.dial(ctx, filepath.Join(dir, "agent"))
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/guest"
@@ -141,6 +143,28 @@ func TestAccelerators(t *testing.T) {
 	}
 	if left := m.trees[false]; left != nil && len(left.Leftovers()) > len(left.Dirs(""))+3 {
 		t.Errorf("left %v", left.Leftovers())
+	}
+}
+
+// Once an accelerator has worked, a guest that does not boot is a failed run: it is not emulated under
+// another stamp, and the machine lacks nothing. Neither is lacking where KVM is all that is allowed.
+func TestGuestThatDoesNotBoot(t *testing.T) {
+	m, p := fakeGuest(t, "panics")
+	m.accel["tcg"] = nil
+	p.Environment.Accel = []string{"tcg", "kvm"}
+	var lack *lab.LackError
+	if _, err := m.Make(t.Context(), p); err == nil || errors.As(err, &lack) || strings.Contains(err.Error(), "accelerator kvm") {
+		t.Errorf("after it has worked: %v", err)
+	}
+	p.Environment.Accel = []string{"kvm"}
+	if stamp := m.Stamp(t.Context(), map[string]study.Environment{"a": p.Environment}); !slices.Contains(stamp, "accel=kvm") {
+		t.Errorf("stamped %v", stamp)
+	}
+	if err := unix.Access("/dev/kvm", unix.R_OK|unix.W_OK); err != nil {
+		quelltest.Skip(t, "kvm", err)
+	}
+	if _, err := m.Make(t.Context(), p); err == nil || errors.As(err, &lack) || !strings.Contains(err.Error(), "Unable to mount root") {
+		t.Errorf("KVM alone: %v", err)
 	}
 }
 
