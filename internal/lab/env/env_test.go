@@ -323,6 +323,31 @@ func TestContainer(t *testing.T) {
 	}
 }
 
+// A container sees the folder of its study's command, wherever that is on the host.
+func TestContainerOfACommand(t *testing.T) {
+	quelltest.Need(t, "lxc-start")
+	program := filepath.Join(t.TempDir(), "run")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho it runs\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := openMaker(t)
+	p := part(study.LXC)
+	p.Workload.Command = []string{program}
+	e := makeEnv(t, m, p)
+	out := &said{}
+	q, err := e.Start(t.Context(), lab.Job{Argv: p.Workload.Command, Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := q.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	<-q.Done()
+	if out.String() != "it runs\n" || q.Err() != nil {
+		t.Errorf("it said %q and ended with %v", out, q.Err())
+	}
+}
+
 // A container whose agent answers and that is not where it belongs is an error, and nothing of
 // it is left: the agent is told to end.
 func TestContainerElsewhere(t *testing.T) {

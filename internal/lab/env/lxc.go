@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -58,7 +59,7 @@ func (m *Maker) container(ctx context.Context, p *study.Part, l lab.Link) (_ lab
 	if err != nil {
 		return nil, err
 	}
-	config, err := m.lxcConfig(b, dir, l)
+	config, err := m.lxcConfig(p, b, dir, l)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func (c *container) accept(ctx context.Context, l *net.UnixListener) (net.Conn, 
 // lxcConfig makes the container's root and writes its configuration
 // (lxc.container.conf(5)). The root contains empty directories. The host's directories
 // are mounted onto them in the container's own mount namespace, read-only.
-func (m *Maker) lxcConfig(b *partCgroup, dir string, l lab.Link) (string, error) {
+func (m *Maker) lxcConfig(p *study.Part, b *partCgroup, dir string, l lab.Link) (string, error) {
 	exe, err := m.program()
 	if err != nil {
 		return "", err
@@ -168,7 +169,8 @@ func (m *Maker) lxcConfig(b *partCgroup, dir string, l lab.Link) (string, error)
 	set("cgroup.dir.monitor", strings.TrimPrefix(b.tree.Path(monitorTask(b.task)), "/")+"/m")
 	words := append([]string{insideExe}, m.opt.Agent[1:]...)
 	set("init.cmd", strings.Join(append(words, "socket", insideDir+"/"+socketName), " "))
-	for _, d := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr", "/etc", "/opt", "/var"} {
+	dirs := []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr", "/etc", "/opt", "/var"}
+	for _, d := range dirs {
 		info, err := os.Lstat(d)
 		if err != nil {
 			continue
@@ -186,6 +188,13 @@ func (m *Maker) lxcConfig(b *partCgroup, dir string, l lab.Link) (string, error)
 		mount(d, d, "none bind,ro,create=dir")
 	}
 	mount("tmpfs", "/tmp", "tmpfs rw,create=dir")
+	// The folder of the study's command, e.g. /bench.
+	if w := p.Workload.Command; len(w) > 0 && filepath.IsAbs(w[0]) {
+		at := filepath.Dir(w[0])
+		if at != "/" && !slices.ContainsFunc(dirs, func(d string) bool { return strings.HasPrefix(at+"/", d+"/") }) {
+			mount(at, at, "none bind,ro,create=dir")
+		}
+	}
 	mount(exe, insideExe, "none bind,ro,create=file")
 	mount(filepath.Join(dir, "lab"), insideDir, "none bind,create=dir")
 	path := filepath.Join(dir, "config")
