@@ -187,19 +187,21 @@ func each(name, pattern, below string) source {
 // distinct is an item that all CPUs (or other places) should have in common: its values,
 // each with the number of places where they differ.
 func distinct(name, pattern string) source {
-	return singleItem(name, false, func(h *host.Host) (string, error) { return common(h, pattern) })
+	return singleItem(name, false, func(h *host.Host) (string, error) { return common(h, places(h, pattern), "no file matches "+pattern) })
 }
 
-func common(h *host.Host, pattern string) (string, error) {
+// common is the text of all the files, or each text with the number of files that have it; none is
+// the error where no file can be read.
+func common(h *host.Host, files []string, none string) (string, error) {
 	count := map[string]int{}
-	for _, p := range places(h, pattern) {
+	for _, p := range files {
 		if v := readValue(h, p); v.err == nil {
 			count[v.text]++
 		}
 	}
 	switch len(count) {
 	case 0:
-		return "", fmt.Errorf("no file matches %s", pattern)
+		return "", errors.New(none)
 	case 1:
 		for text := range count {
 			return text, nil

@@ -88,6 +88,37 @@ func TestDiffAndHash(t *testing.T) {
 	}
 }
 
+// A guest that runs, the disks' order after a boot, and disks that come and go make no other machine.
+func TestTheSameMachine(t *testing.T) {
+	files := machineFiles()
+	files[cpus+"/vulnerabilities/itlb_multihit"], files[cpus+"/vulnerabilities/meltdown"] = "KVM: Mitigation: VMX disabled", "Mitigation: PTI"
+	files["/sys/block/sda/device/model"], files["/sys/block/sdb/device/model"] = "SSD", "HDD"
+	before := describe(t, tree(t, files))
+	if got, _ := before.Get("disk.model"); got != "HDD (1), SSD (1)" {
+		t.Errorf("disk.model = %q", got)
+	}
+	files[cpus+"/vulnerabilities/itlb_multihit"] = "KVM: Mitigation: Split huge pages"
+	files["/sys/block/sda/device/model"], files["/sys/block/sdb/device/model"] = "HDD", "SSD"
+	files["/sys/block/sdc/device/model"], files["/sys/block/sdc/removable"] = "Virtual Floppy", "1"
+	files["/sys/block/nbd0/queue/scheduler"] = "none"
+	if d := describe(t, tree(t, files)); d.Hash() != before.Hash() {
+		t.Errorf("another machine: %v", d.Diff(before))
+	}
+	files[cpus+"/vulnerabilities/meltdown"] = "Vulnerable"
+	if d := describe(t, tree(t, files)); d.Hash() == before.Hash() {
+		t.Error("another mitigation, and the same machine")
+	}
+	for kind, same := range map[string]bool{"xen": true, "": false} { // with guests of Xen the first domain has less memory
+		files := machineFiles()
+		files["/sys/hypervisor/type"] = kind
+		before := describe(t, tree(t, files))
+		files["/proc/meminfo"] = strings.Replace(files["/proc/meminfo"], "MemTotal: 2048", "MemTotal: 1024", 1)
+		if d := describe(t, tree(t, files)); (d.Hash() == before.Hash()) != same {
+			t.Errorf("hypervisor %q: less memory is the same machine: %t; %v", kind, !same, d.Diff(before))
+		}
+	}
+}
+
 // The description of this machine is the same a moment later.
 func TestDescribeThisMachine(t *testing.T) {
 	h, err := host.Open("/")

@@ -17,6 +17,8 @@ const (
 	cpus   = "/sys/devices/system/cpu"
 	mm     = "/sys/kernel/mm"
 	sysctl = "/proc/sys"
+
+	multihit = "cpu.vulnerability.itlb_multihit"
 )
 
 // sources are all items that Describe reads. The set of installed packages is recorded as
@@ -41,7 +43,9 @@ func sources() []source {
 		file("cpu.idle_driver", cpus+"/cpuidle/current_driver"),
 		file("cpu.idle_governor", cpus+"/cpuidle/current_governor_ro"),
 		singleItem("cpu.idle_states", false, idleStates),
-		each("cpu.vulnerability", cpus+"/vulnerabilities/*", ""),
+		each("cpu.vulnerability", cpus+"/vulnerabilities/*", "").without(multihit),
+		// It says "VMX disabled" while no guest of KVM runs (itlb_multihit_show_state in Linux's bugs.c).
+		file(multihit, cpus+"/vulnerabilities/itlb_multihit").asTransient(),
 		distinct("cpu.rapl_limits_uw", "/sys/class/powercap/*/constraint_0_power_limit_uw"),
 		file("machine.product", "/sys/class/dmi/id/product_name"),
 		file("machine.firmware", "/sys/class/dmi/id/bios_version"),
@@ -67,7 +71,8 @@ func sources() []source {
 		file("kernel.aslr", sysctl+"/kernel/randomize_va_space"),
 		file("kernel.boot_id", sysctl+"/kernel/random/boot_id").asTransient(),
 
-		singleItem("memory.total", false, func(h *host.Host) (string, error) { return meminfo(h, "MemTotal") }),
+		singleItem("memory.total", false, memoryTotal),
+		singleItem("memory.now", true, func(h *host.Host) (string, error) { return meminfo(h, "MemTotal") }),
 		singleItem("memory.swap_total", false, func(h *host.Host) (string, error) { return meminfo(h, "SwapTotal") }),
 		singleItem("memory.swap_used", true, swapUsed),
 		file("memory.swappiness", sysctl+"/vm/swappiness"),
@@ -82,13 +87,15 @@ func sources() []source {
 
 		singleItem("cgroup.kind", false, cgroupKind),
 		file("irq.default_affinity", "/proc/irq/default_smp_affinity"),
-		singleItem("irq.affinities", true, func(h *host.Host) (string, error) { return common(h, "/proc/irq/[0-9]*/smp_affinity_list") }),
+		singleItem("irq.affinities", true, func(h *host.Host) (string, error) {
+			return common(h, places(h, "/proc/irq/[0-9]*/smp_affinity_list"), "no interrupts")
+		}),
 		singleItem("irq.balancer", false, irqbalanceState),
 
-		each("disk.model", "/sys/block/[^lrz]*", "device/model"),
-		each("disk.firmware", "/sys/block/[^lrz]*", "device/firmware_rev"),
-		each("disk.scheduler", "/sys/block/[^lrz]*", "queue/scheduler"),
-		each("disk.rotational", "/sys/block/[^lrz]*", "queue/rotational"),
+		disks("disk.model", "device/model"),
+		disks("disk.firmware", "device/firmware_rev"),
+		disks("disk.scheduler", "queue/scheduler"),
+		disks("disk.rotational", "queue/rotational"),
 		each("net.mtu", "/sys/class/net/e*", "mtu"),
 		each("net.speed", "/sys/class/net/e*", "speed"),
 		singleItem("net.queues", false, netQueues),
@@ -104,6 +111,33 @@ func sources() []source {
 
 // asTransient marks a source as changing by itself.
 func (s source) asTransient() source { s.transient = true; return s }
+
+// without leaves an item out.
+func (s source) without(name string) source {
+	read := s.read
+	s.read = func(h *host.Host) map[string]value {
+		all := read(h)
+		delete(all, name)
+		return all
+	}
+	return s
+}
+
+// disks is an item of all disks, in the form of distinct: what is sda now may be sdb after the next
+// boot. It leaves out what can be removed, e.g. the virtual disks of a server's management, and what
+// is no device, e.g. loop and nbd.
+func disks(name, below string) source {
+	return singleItem(name, false, func(h *host.Host) (string, error) {
+		var files []string
+		for _, device := range places(h, "/sys/block/*/device") {
+			dir := path.Dir(device)
+			if readValue(h, dir+"/removable").text != "1" {
+				files = append(files, path.Join(dir, below))
+			}
+		}
+		return common(h, files, "no disk has "+below)
+	})
+}
 
 func cpuinfo(h *host.Host, keys ...string) (string, error) {
 	text, err := h.ReadValue("/proc/cpuinfo")
@@ -198,6 +232,15 @@ func lineOf(h *host.Host, file, key string) (string, error) {
 }
 
 func meminfo(h *host.Host, key string) (string, error) { return lineOf(h, "/proc/meminfo", key+":") }
+
+// memoryTotal is unknown in a domain of Xen: xl takes what a new guest needs from the first domain, and
+// gives it nothing back (xl.conf(5), autoballoon).
+func memoryTotal(h *host.Host) (string, error) {
+	if kind, err := h.ReadValue("/sys/hypervisor/type"); err == nil && kind == "xen" {
+		return "", errors.New("a domain's memory changes with that of others; see memory.now")
+	}
+	return meminfo(h, "MemTotal")
+}
 
 func swapUsed(h *host.Host) (string, error) {
 	n, err := swapBytes(h)
