@@ -43,6 +43,7 @@ type qemuGuest struct {
 
 	mu            sync.Mutex
 	pinnedPerVCPU bool // its virtual CPUs are placed one by one
+	gathered      bool // its memory is where it was placed first
 }
 
 func nativeArch() guest.Arch { return guest.Arch(runtime.GOARCH) }
@@ -359,7 +360,7 @@ func (g *qemuGuest) findCPUs(ctx context.Context, path string) error {
 func (g *qemuGuest) Threads() ([]int, error) { return slices.Clone(g.vcpus), nil }
 
 // Pin implements lab.Environment. With a set for each virtual CPU, QEMU's other threads
-// may run on all the sets.
+// may run on all the sets. The first placement, before the run, takes the guest's memory along.
 func (g *qemuGuest) Pin(sets []sample.Set) error {
 	if err := RefusePlacement(&study.Environment{Driver: study.QEMU, CPUs: len(g.vcpus)}, len(sets)); err != nil {
 		return err
@@ -373,7 +374,20 @@ func (g *qemuGuest) Pin(sets []sample.Set) error {
 	}
 	g.mu.Lock()
 	g.pinnedPerVCPU = len(sets) > 1
+	first := !g.gathered
+	g.gathered = true
 	g.mu.Unlock()
+	if first {
+		h, err := host.Open("/")
+		if err != nil {
+			return err
+		}
+		top, err := h.Topology()
+		if err != nil {
+			return err
+		}
+		gather(g.qemu.Process.Pid, top, all)
+	}
 	if len(sets) == 1 {
 		return nil
 	}
