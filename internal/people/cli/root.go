@@ -30,7 +30,7 @@ type commands struct {
 
 // Main executes the command line of a version of quell, and returns the exit code.
 func Main(version string, args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	defer stop()
 	a := &app.App{Out: os.Stdout, Err: printable.NewWriter(os.Stderr), Getenv: os.Getenv, Now: time.Now, Zone: time.Local, Version: version,
 		Terminal: func() (width, height int, ok bool) {
@@ -44,6 +44,16 @@ func Main(version string, args []string) int {
 		a.Keyboard = os.Stdin
 	}
 	return a.Run(ctx, newRoot(a), args)
+}
+
+// endings are the signals on which a command ends in order. One of them is that of a terminal that is
+// gone, e.g. with its SSH, unless the command was started to outlive it (nohup).
+func endings() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
 }
 
 func newRoot(shared *app.App) *cobra.Command {

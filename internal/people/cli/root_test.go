@@ -9,10 +9,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -414,5 +416,18 @@ func TestCompletion(t *testing.T) {
 	}
 	if r := quell(t, clitest.Env("/nowhere"), "__complete", "cap", ""); r.Code != app.ExitOK || r.Out != ":4\n" {
 		t.Errorf("without an agent: %q, exit code %d", r.Out, r.Code)
+	}
+}
+
+// A terminal that is gone ends a command in order, unless nohup has started it.
+func TestHangUp(t *testing.T) {
+	ends := func() bool { return slices.Contains(endings(), os.Signal(syscall.SIGHUP)) }
+	if ends() == signal.Ignored(syscall.SIGHUP) { // the tests may run under nohup themselves
+		t.Errorf("%v", endings())
+	}
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	if ends() {
+		t.Error("it ends although its signal is ignored")
 	}
 }
