@@ -307,6 +307,30 @@ func TestSeriesOfTheNewestRecord(t *testing.T) {
 	}
 }
 
+// On a machine that has changed lab resume says that the records do not count, before it spends hours
+// on them again.
+func TestResumeOnAnotherMachine(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "run", "--out", out, studyFile(t, simulatedStudy)); r.Code != app.ExitOK || strings.Contains(r.Err, "do not count") {
+		t.Fatalf("%+v", r)
+	}
+	f, s, err := openStudy(out, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Plan()[0].Cell
+	a, err := f.Begin(c.Key(), 0, 99)
+	if err == nil {
+		err = a.Finish(&result.Run{CellKey: c.Key(), Cell: c, Try: 99, Order: 1000, Env: "old", Stamp: []string{"accel=tcg"}, Verdict: result.Valid})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, clitest.Env("/nowhere"), "lab", "resume", out); !strings.Contains(r.Err, "do not count") || !strings.Contains(r.Err, "  stamps: accel=tcg → \n") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A trace has one machine's samples: tasks have the same names in all runs, and what is normal for
 // them is learned from all of a trace.
 func TestTracesAreOfOneMachine(t *testing.T) {

@@ -121,6 +121,25 @@ func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study
 	return slices.DeleteFunc(now.Diff(was), func(line string) bool { return strings.HasPrefix(line, "~") }), nil
 }
 
+// tellOthers says before the first run that the newest record is of another series, and why: the runs of
+// all such records are done again.
+func (a *commands) tellOthers(ctx context.Context, f *result.Folder, s *study.Study, now *series) error {
+	runs, _ := f.Runs() // the engine reports records that cannot be read
+	if len(runs) == 0 || now.has(&runs[len(runs)-1]) {
+		return nil
+	}
+	was := runs[len(runs)-1]
+	lines, err := a.changed(ctx, f, s, was.Env)
+	if !slices.Equal(was.Stamp, now.stamp) {
+		lines = append(lines, fmt.Sprintf("stamps: %s → %s", strings.Join(was.Stamp, " "), strings.Join(now.stamp, " ")))
+	}
+	fmt.Fprintln(a.Err, "the newest record is of another machine, or of this one before it changed: such records do not count, and their runs are done again")
+	for _, line := range lines {
+		fmt.Fprintln(a.Err, "  "+line)
+	}
+	return err
+}
+
 func writeJSONFile(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", " ")
 	if err == nil {

@@ -224,6 +224,9 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 		// Other hosts may be in the next inventory.
 		run.Only = func(c *study.Cell) bool { return far.refuse(c) == nil && (only == nil || only(c)) }
 	}
+	if err := a.tellOthers(ctx, f, s, &series{run.Env, run.Stamp}); err != nil {
+		return errors.Join(err, far.close(), l.close())
+	}
 	sum, err := l.run(ctx, run)
 	show.Clear()
 	err = errors.Join(err, far.close(), l.close())
