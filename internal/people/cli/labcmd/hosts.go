@@ -39,7 +39,12 @@ type hostSelection struct {
 	names  []string
 	lease  time.Duration
 	helper string
+	logins chan struct{} // those that have begun
 }
+
+// mostLogins is how many hosts are logged in to at the same time. sshd drops connections at random when
+// ten have not logged in yet (MaxStartups in sshd_config(5)), and all hosts may be reached through one.
+const mostLogins = 8
 
 func (f *hostSelection) flags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.names, "host", nil, "only these hosts (default: all)")
@@ -59,6 +64,7 @@ func (f *hostSelection) read(file string) error {
 	if err != nil {
 		return app.Usage(err, "quell lab hosts --help has an example")
 	}
+	f.logins = make(chan struct{}, mostLogins)
 	if len(f.names) == 0 {
 		for _, s := range f.inv.Hosts {
 			f.names = append(f.names, s.Name)
@@ -89,6 +95,8 @@ func (f *hostSelection) parallel(do func(i int) error) []error {
 }
 
 func (f *hostSelection) dial(ctx context.Context, i int) (*remote.Host, error) {
+	f.logins <- struct{}{}
+	defer func() { <-f.logins }()
 	return remote.Dial(ctx, f.inv, f.names[i], remote.Options{Helper: f.helper, Words: []string{"lab-remote"}, Lease: f.lease})
 }
 

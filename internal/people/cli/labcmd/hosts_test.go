@@ -1,13 +1,19 @@
 package labcmd
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/helper"
@@ -65,6 +71,72 @@ func TestHostsThatAreNotThere(t *testing.T) {
 			said.Hosts[0].Verdict != hostNone || said.Hosts[1].Host != "h2" {
 			t.Errorf("%v: %v, %+v", args, r, said)
 		}
+	}
+}
+
+// sshd drops logins at random when ten have begun, and the hosts of a cloud are all behind one gate.
+func TestFewLoginsAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gate, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	text := "hosts:\n"
+	for i := range 2 * mostLogins {
+		text += fmt.Sprintf("  h%d: {address: %q, key: %s/key}\n", i, gate.Addr().String(), dir)
+	}
+	if err := os.WriteFile(dir+"/hosts.yaml", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var f hostSelection
+	if err := f.read(dir + "/hosts.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan []error, 1)
+	go func() {
+		done <- f.parallel(func(i int) error {
+			_, err := f.dial(t.Context(), i)
+			return err
+		})
+	}()
+	for range 2 {
+		var begun []net.Conn
+		for range mostLogins {
+			c, err := gate.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun = append(begun, c)
+		}
+		if err := gate.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := gate.Accept(); err == nil {
+			t.Fatalf("%v is one too many", c.RemoteAddr())
+		}
+		if err := gate.SetDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range begun {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if errs := <-done; len(errs) != 2*mostLogins || errors.Join(errs...) == nil {
+		t.Errorf("%v", errs)
 	}
 }
 
