@@ -26,8 +26,8 @@ type Facts struct {
 	NoTap                                       bool // no tap devices for guests' networks
 	// Program reports whether the machine has a program, by name or path.
 	Program func(name string) bool
-	// Image, if not nil, returns the error with which the machine lacks an environment's image, or
-	// with which the image does not fit the environment.
+	// Image, if not nil, returns the error with which the machine lacks an environment's image or
+	// kernel, or with which the image does not fit the environment.
 	Image func(*study.Environment) error
 	// Card, if not nil, returns the error with which the kernel of an environment's Xen guest
 	// lacks the driver of its network card.
@@ -50,9 +50,15 @@ func (m *Maker) Here() Facts {
 	return f
 }
 
-// fits finds an environment's image. QEMU would cut off the end of one that is larger than the disk
-// which the environment wants, and the guest would not boot.
+// fits finds an environment's image, or the kernel that it names. QEMU would cut off the end of an image
+// that is larger than the disk which the environment wants, and the guest would not boot.
 func fits(e *study.Environment) error {
+	if e.Image == "" {
+		if _, err := os.Stat(e.Kernel); e.Kernel != "" && err != nil {
+			return &lab.LackError{What: "no kernel " + e.Kernel, Remedy: "name one of this machine in the environment's kernel:"}
+		}
+		return nil
+	}
 	i, err := image.Find(e.Image, e.Kernel)
 	if err != nil || e.Disk == 0 {
 		return err
@@ -102,7 +108,7 @@ func (f *Facts) Refuse(p *study.Part) error {
 			return lack("a guest on a network needs /dev/net/tun", "modprobe tun, as root")
 		case e.Image == "" && noKernel:
 			return kernel()
-		case e.Image != "" && f.Image != nil:
+		case f.Image != nil:
 			return asLackError(f.Image(e))
 		}
 	case study.Xen:
@@ -113,8 +119,16 @@ func (f *Facts) Refuse(p *study.Part) error {
 			return lack(fmt.Sprintf("no program %q in a guest: it has only quell's own workloads", command), "use a builtin:")
 		case noKernel:
 			return kernel()
-		case e.Network != "" && f.Card != nil:
-			return asLackError(f.Card(e))
+		}
+		var err error
+		if f.Image != nil {
+			err = f.Image(e)
+		}
+		if err == nil && e.Network != "" && f.Card != nil {
+			err = f.Card(e)
+		}
+		if err != nil {
+			return asLackError(err)
 		}
 		return RefuseSignals(p, true)
 	case study.LXC:

@@ -33,6 +33,7 @@ func TestWhatAXenMachineLacks(t *testing.T) {
 		{"another machine", Facts{Kernel: true}, study.Environment{}, "this is not the first domain of a Xen machine with xl"},
 		{"no kernel", Facts{FirstDomain: true}, study.Environment{}, "a kernel for amd64 guests is missing"},
 		{"its own kernel", Facts{FirstDomain: true}, study.Environment{Kernel: "/boot/vmlinuz-6.1"}, ""},
+		{"a kernel that is not there", Facts{FirstDomain: true, Image: fits}, study.Environment{Kernel: "/nowhere/vmlinuz-6.1"}, "no kernel /nowhere/vmlinuz-6.1"},
 		{"no driver for a network", Facts{FirstDomain: true, Kernel: true, Card: noDriver}, study.Environment{Network: "lan"}, "modules.dep of vmlinuz-6.1 is missing"},
 		{"no network", Facts{FirstDomain: true, Kernel: true, Card: noDriver}, study.Environment{}, ""},
 	} {
