@@ -153,11 +153,12 @@ func (s *execution) closeWatchers(parts []result.Part) error {
 		}
 		s.evidence(w, evidence)
 		errs = append(errs, err)
-		if clock, ok := w.Observer.(interface {
+		if there, ok := w.Observer.(interface {
 			Clock() (offset, within, drift time.Duration)
+			Platform() string
 		}); ok && w.host != "" {
-			h := result.Host{Name: w.host}
-			h.Offset, h.Within, h.Drift = clock.Clock()
+			h := result.Host{Name: w.host, Platform: there.Platform()}
+			h.Offset, h.Within, h.Drift = there.Clock()
 			h.Joules, h.Energy = w.Energy(s.run.Window)
 			s.run.Hosts = append(s.run.Hosts, h)
 		}

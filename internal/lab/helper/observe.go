@@ -11,6 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/role"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // watched is lab.Observed in its wire format; the start is in the frame.
@@ -85,6 +86,16 @@ func (h *helper) observe(f *frame) error {
 	return nil
 }
 
+// platform is the type of the CPUs where the helper is, "" if it is unknown.
+func platform() string {
+	h, err := host.Open("/")
+	if err != nil {
+		return ""
+	}
+	p, _ := h.Platform() // with an error it is ""
+	return string(p)
+}
+
 // observed carries out what the lab asks of the observation.
 func (h *helper) observed(f *frame) (a frame) {
 	h.mu.Lock()
@@ -140,6 +151,7 @@ func (h *helper) unwatch() error {
 type observer struct {
 	client        *Client
 	start         int64 // by the helper's clock
+	platform      string
 	offset, drift time.Duration
 	unsure        time.Duration
 
@@ -168,7 +180,8 @@ func (c *Client) Observe(ctx context.Context, o lab.Observed) (lab.Observer, err
 	c.mu.Lock()
 	c.watcher = w
 	c.mu.Unlock()
-	_, err := c.call(ctx, f)
+	a, err := c.call(ctx, f)
+	w.platform = a.Text
 	return w, err
 }
 
@@ -229,3 +242,6 @@ func (w *observer) Energy(of result.Window) (joules float64, source string) {
 // Clock is how far the helper's clock was behind the lab's at the beginning, the largest error
 // of that, and its change until the end.
 func (w *observer) Clock() (offset, within, drift time.Duration) { return w.offset, w.unsure, w.drift }
+
+// Platform is the type of the helper's CPUs (host.Host.Platform), "" if it is unknown.
+func (w *observer) Platform() string { return w.platform }

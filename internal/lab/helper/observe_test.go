@@ -12,6 +12,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // eye is an observer that remembers what it is asked.
@@ -76,6 +77,11 @@ func TestObserving(t *testing.T) {
 	offset, within, _ := w.(*observer).Clock()
 	if away := e.of.Start.Sub(start).Abs(); away > time.Minute || offset.Abs() > within {
 		t.Errorf("the run began %v away, the clock is %v ± %v behind", away, offset, within)
+	}
+	if h, err := host.Open("/"); err != nil {
+		t.Error(err)
+	} else if p, err := h.Platform(); err != nil || w.(*observer).Platform() != string(p) {
+		t.Errorf("its CPUs are %q, want %q: %v", w.(*observer).Platform(), p, err)
 	}
 	for s := (result.Sample{}); s.Values == nil; {
 		var evidence []result.Evidence

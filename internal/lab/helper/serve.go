@@ -190,7 +190,7 @@ func (h *helper) obey(ctx context.Context, f *frame) (a frame) {
 	case f.Op == "stop" && p != nil:
 		return fail(p.Stop())
 	case f.Op == "observe":
-		return fail(h.observe(f))
+		return frame{Text: platform(), Failed: failureOf(h.observe(f))}
 	case f.Op == "window", f.Op == "conclude", f.Op == "energy":
 		return h.observed(f)
 	case f.Op == "listens":

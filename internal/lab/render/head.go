@@ -109,6 +109,7 @@ func (r *Report) about() page.Table {
 	}
 	add("cost of observation", cmp.Or(r.Overhead, "not measured"))
 	add("energy", cmp.Or(r.energy(), "no energy source"))
+	add("CPUs of the other machines", r.platforms())
 	add("stamps", strings.Join(r.stamps(), ", "))
 	return t
 }
@@ -122,6 +123,24 @@ func (r *Report) energy() string {
 		}
 	}
 	return strings.Join(slices.Sorted(maps.Keys(sources)), ", ")
+}
+
+// platforms are the types of the other machines' CPUs, each with the machines that had it.
+func (r *Report) platforms() string {
+	have := map[string]map[string]bool{}
+	for _, run := range r.Runs {
+		for _, h := range run.Hosts {
+			if have[h.Platform] == nil {
+				have[h.Platform] = map[string]bool{}
+			}
+			have[h.Platform][h.Name] = true
+		}
+	}
+	var all []string
+	for _, p := range slices.Sorted(maps.Keys(have)) {
+		all = append(all, cmp.Or(p, "unknown")+": "+strings.Join(slices.Sorted(maps.Keys(have[p])), ", "))
+	}
+	return strings.Join(all, "; ")
 }
 
 func (r *Report) verdicts() page.Table {

@@ -96,6 +96,9 @@ type Run struct {
 // Host is another host, or the inside of a guest, on which a run was observed.
 type Host struct {
 	Name string `json:"name"`
+	// Platform is the type of its CPUs, "GenuineIntel-6-85-7-vm": a cloud's type of instance may have
+	// several. "" if it is unknown.
+	Platform string `json:"platform,omitempty"`
 	// Offset is how far its CLOCK_MONOTONIC was behind that of the lab's machine when the
 	// observation began, Within the largest error of that, Drift its change until the end.
 	Offset time.Duration `json:"clock_offset"`
