@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -212,6 +213,28 @@ run: {for: 1s}
 	for _, err := range []error{far.refuse(&cell), held} {
 		if lack, ok := errors.AsType[*lab.LackError](err); !ok || !strings.Contains(lack.What, "SIGSTOP") || lack.Remedy == "" {
 			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A study whose roles are all on other hosts makes nothing here: its controller needs no root, whose keys
+// and cloud credentials are not the user's.
+func TestDriversHere(t *testing.T) {
+	for host, want := range map[string][]study.Driver{"h1": nil, "local": {study.Bare}} {
+		s, err := study.Parse("t.yaml", []byte(`version: 1
+study: t
+hosts: {local: {}, h1: {address: "root@10.0.0.1"}}
+environments: {ve: {driver: host, cpus: 1}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, host: `+host+`, measure: true}}
+controls: {solo: false}
+run: {for: 1s}
+`), known())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := driversHere(s); !slices.Equal(got, want) {
+			t.Errorf("on %s: %v, want %v", host, got, want)
 		}
 	}
 }

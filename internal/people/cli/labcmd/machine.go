@@ -185,7 +185,7 @@ const costGroups = 4
 // cost measures the cost of the study's observation to a loop of additions in a cgroup on
 // the last CPU, once for each folder.
 func (l *labMachine) cost(ctx context.Context, s *study.Study, f *result.Folder) error {
-	if _, err := os.Stat(f.Path(costFile)); !s.Observe.Cost || len(realDrivers(s)) == 0 || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(f.Path(costFile)); !s.Observe.Cost || len(driversHere(s)) == 0 || !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	p := &study.Part{Role: "cost", Environment: study.Environment{Name: "cost", Driver: study.Cgroup, CPUs: 1},

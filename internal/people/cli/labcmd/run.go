@@ -319,7 +319,7 @@ func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
 		return nil, fmt.Errorf("read the CPU affinity: %w", err)
 	}
 	o := env.Options{Hold: []string{l.self, "lab-hold"}, Agent: []string{l.self, "lab-agent"}}
-	if real := realDrivers(s); len(real) > 0 {
+	if real := driversHere(s); len(real) > 0 {
 		if os.Geteuid() != 0 {
 			return nil, app.Usage(fmt.Errorf("run study: not root: environments of driver %s are made with cgroups", real[0]), "run it as root (sudo)")
 		}
@@ -337,7 +337,7 @@ func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
 // ready puts the machine into the state that the study requires, checks that state, and
 // records the machine's description: its hash names the series of runs.
 func (l *labMachine) ready(ctx context.Context, s *study.Study, f *result.Folder, journal string, now func() time.Time) (series string, err error) {
-	if len(realDrivers(s)) > 0 {
+	if len(driversHere(s)) > 0 {
 		if _, err := restoreKnobs(journal, l.host, now()); err != nil {
 			return "", err
 		}
@@ -368,6 +368,20 @@ func (l *labMachine) close() error {
 		errs = append(errs, l.turner.close())
 	}
 	return errors.Join(errs...)
+}
+
+// driversHere are the drivers of the environments that a study makes on this machine, which needs root.
+// On other hosts their helpers make them.
+func driversHere(s *study.Study) (ds []study.Driver) {
+	for _, c := range s.Cells() {
+		for i := range c.Parts {
+			p := &c.Parts[i]
+			if d := p.Environment.Driver; d != study.Synthetic && s.Here(p) && !slices.Contains(ds, d) {
+				ds = append(ds, d)
+			}
+		}
+	}
+	return ds
 }
 
 func realDrivers(s *study.Study) []study.Driver {
