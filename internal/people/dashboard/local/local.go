@@ -22,7 +22,6 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/api"
 	"github.com/quell-dev/quell/internal/core/command"
 	"github.com/quell-dev/quell/internal/core/incident"
-	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 )
@@ -242,12 +241,16 @@ func (h *handler) incidents(r *http.Request) ([]incident.Record, error) {
 	}
 	found, err := h.Agent.Incidents(r.Context(), logbook.Query{Since: since, Open: q.Get("open") == "true", Limit: maxIncidents})
 	for _, inc := range slices.Backward(found.Incidents) { // newest first
-		suspect := q.Get("suspect")
-		named := slices.ContainsFunc(inc.Named(), func(f plan.Finding) bool { return string(f.Suspect.Job) == suspect })
-		capped := slices.ContainsFunc(inc.Rounds, func(x *incident.Round) bool {
-			return slices.ContainsFunc(x.Tasks(), func(c *plan.Capped) bool { return string(c.Suspect.Job) == suspect })
-		})
-		if (suspect == "" || named || capped) && fits(r, "job", string(inc.Victim.Job)) && fits(r, "machine", inc.Machine) {
+		named := q.Get("suspect") == ""
+		for _, f := range inc.Named() {
+			named = named || string(f.Suspect.Job) == q.Get("suspect")
+		}
+		for _, x := range inc.Rounds {
+			for _, c := range x.Tasks() {
+				named = named || string(c.Suspect.Job) == q.Get("suspect")
+			}
+		}
+		if named && fits(r, "job", string(inc.Victim.Job)) && fits(r, "machine", inc.Machine) {
 			all = append(all, inc)
 		}
 	}
