@@ -141,10 +141,16 @@ func newAudience(t testing.TB, n int, account credential.Account, subject string
 	keys := newAuthority(t)
 	s := startServer(t, keys, embedded.Options{})
 	a := &audience{hub: openBus(t, keys, s.url(), 1), listeners: make([]*listener, n), heard: make(chan error, n)}
-	// One machine's credentials suffice: each connection is authenticated separately.
-	creds, err := keys.Issue(authority.Agent, "node", 0)
-	if err != nil {
-		t.Fatal(err)
+	// Each connection is authenticated separately, so that some may have the same credentials: as many as one
+	// agent may have connections (embedded.Shed).
+	const each = 32
+	var creds [][]byte
+	for i := range (n + each - 1) / each {
+		f, err := keys.Issue(authority.Agent, fmt.Sprint("node", i), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		creds = append(creds, f)
 	}
 	machines := make(chan int)
 	var wg sync.WaitGroup
@@ -152,7 +158,7 @@ func newAudience(t testing.TB, n int, account credential.Account, subject string
 		wg.Go(func() {
 			for i := range machines {
 				var err error
-				if a.listeners[i], err = listen(s.Options.Listen, creds, account, subject); err != nil {
+				if a.listeners[i], err = listen(s.Options.Listen, creds[i/each], account, subject); err != nil {
 					t.Errorf("connection %d: %v", i, err)
 				}
 			}
