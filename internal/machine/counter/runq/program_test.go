@@ -17,6 +17,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/bpftest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -60,10 +61,23 @@ type band struct {
 }
 
 // expect measures until every figure is inside its band, at most five windows: other
-// work of the machine can disturb one, a wrong count disturbs all.
+// work of the machine can disturb one, a wrong count disturbs all. A window in which a hypervisor
+// took CPU time away is not one of the five: a thread neither runs nor waits for others then.
 func expect(t *testing.T, src counter.Source, groups []*group, during func(context.Context), bands func([]measured) []band) {
 	t.Helper()
-	for range 5 {
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := func() time.Duration {
+		c, err := h.CPUTimes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Total.Steal
+	}
+	for judged, all := 0, 0; judged < 5 && all < 100; all++ {
+		before := stolen()
 		got := measure(t, src, window, groups, during)
 		var wrong []string
 		for _, b := range bands(got) {
@@ -77,9 +91,13 @@ func expect(t *testing.T, src counter.Source, groups []*group, during func(conte
 		if wrong == nil {
 			return
 		}
-		t.Log(strings.Join(wrong, "; "))
+		lost := stolen() - before
+		t.Logf("%s; %v of CPU time was stolen", strings.Join(wrong, "; "), lost)
+		if lost <= window/50 {
+			judged++
+		}
 	}
-	t.Error("no window of five is as it must be")
+	t.Error("no window is as it must be")
 }
 
 // whole is the total time of n threads that always want to run.

@@ -261,7 +261,9 @@ func judge(stories map[uint32]*story, owners map[uint64]sample.TaskKey, from, to
 					continue
 				}
 				all += d
-				mine[culprit] += d * (1 - float64(r.lost)/float64(r.to-r.from))
+				// More may have been lost than the time that it seems to have run: the hypervisor took the CPU
+				// before the switch, and the kernel's clock noticed that after it.
+				mine[culprit] += d * max(0, 1-float64(r.lost)/float64(r.to-r.from))
 			}
 			for culprit, d := range mine {
 				if own && late {
