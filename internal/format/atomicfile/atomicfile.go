@@ -38,7 +38,11 @@ func Fill(path string, fill func(io.Writer) error) error {
 	case info.Mode().IsRegular():
 		return replace(path, info.Mode().Perm(), fill)
 	}
-	f, err := os.Create(path)
+	// Not for reading too: of a pipe whose reader has gone there must be none, or a write waits forever.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if errors.Is(err, fs.ErrNotExist) { // where the link leads
+		f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	}
 	if err != nil {
 		return err
 	}

@@ -135,6 +135,15 @@ func TestFill(t *testing.T) {
 	if got, err := io.ReadAll(f); string(got) != "fourth" {
 		t.Errorf("%q, %v", got, err)
 	}
+	// Output to a pipe ends with its reader: quell … --out /dev/stdout | head
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := errors.Join(r.Close(), Fill(fmt.Sprintf("/proc/self/fd/%d", w.Fd()), text("fifth", nil))); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("a pipe without a reader: %v", err)
+	}
 	if err := Fill(filepath.Join(dir, "no", "f"), text("", nil)); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
