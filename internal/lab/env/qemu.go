@@ -108,12 +108,19 @@ func accelerators(e study.Environment) []string {
 }
 
 // accelerator returns the accelerator that an environment's guests use, "none" if no
-// guest boots. TCG is not tried, since every QEMU has it, and nor is one that has no other after it:
-// a guest that runs, runs on that. An accelerator that is passed over here is not used later either.
+// guest boots. TCG is not tried, since every QEMU has it, and nor is one that has no other after it, or
+// has worked: a guest that runs, runs on that. An accelerator that is passed over here is not used later
+// either.
 func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
 	wanted := accelerators(e)
 	for _, accel := range wanted {
 		if accel == "tcg" || len(wanted) == 1 {
+			return accel
+		}
+		m.mu.Lock()
+		broken, tried := m.accel[accel]
+		m.mu.Unlock()
+		if tried && broken == nil { // by a guest of another environment
 			return accel
 		}
 		e.Accel = []string{accel}

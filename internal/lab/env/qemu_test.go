@@ -160,6 +160,14 @@ func TestGuestThatDoesNotBoot(t *testing.T) {
 	if stamp := m.Stamp(t.Context(), map[string]study.Environment{"a": p.Environment}); !slices.Contains(stamp, "accel=kvm") {
 		t.Errorf("stamped %v", stamp)
 	}
+	// Nor do the guests of one environment that do not boot make those of another be emulated.
+	m.accel["kvm"] = nil
+	p.Environment.Accel = []string{"kvm", "tcg"}
+	if stamp := m.Stamp(t.Context(), map[string]study.Environment{"a": p.Environment}); !slices.Contains(stamp, "accel=kvm") || m.accel["kvm"] != nil {
+		t.Errorf("after another's has worked: stamped %v, %v", stamp, m.accel["kvm"])
+	}
+	delete(m.accel, "kvm")
+	p.Environment.Accel = []string{"kvm"}
 	if err := unix.Access("/dev/kvm", unix.R_OK|unix.W_OK); err != nil {
 		quelltest.Skip(t, "kvm", err)
 	}
