@@ -146,8 +146,8 @@ func squeeze(s string) string {
 }
 
 // ofUnit: instances of a template are one job, as are the runs of systemd-run, the sessions and conmons
-// of a user, and the starts of an application from a desktop ("app-LAUNCHER-ID-RANDOM.scope", and
-// "snap.ID-UUID.scope").
+// of a user, and the starts of an application from a desktop ("app-LAUNCHER-ID-RANDOM.scope", where RANDOM is a
+// number, and "snap.ID-UUID.scope").
 func (f *Facts) ofUnit() {
 	unit := f.Local
 	f.Name, f.Job, f.Labels["unit"] = unit, unit, unit
@@ -162,7 +162,7 @@ func (f *Facts) ofUnit() {
 		f.Job = "libpod-conmon" + end
 	case strings.HasPrefix(name, "run-") && isHex(strings.TrimLeft(name[len("run-"):], "rup")):
 		f.Job = "run" + end
-	case end == ".scope" && strings.HasPrefix(name, "app-") && strings.Count(name, "-") > 1:
+	case f.inUserSlice() && end == ".scope" && strings.Count(name, "-") > 1 && strings.HasPrefix(name, "app-") && isHex(name[strings.LastIndexByte(name, '-')+1:]):
 		f.Job = name[:strings.LastIndexByte(name, '-')] + end
 	case end == ".scope":
 		f.Job = uuid.ReplaceAllString(name, "") + end

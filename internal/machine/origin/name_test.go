@@ -72,6 +72,8 @@ func TestNames(t *testing.T) {
 		{path: "/user.slice/user-1000.slice/session-3.scope", name: "user-1000/session-3.scope", job: "user-1000/session.scope"},
 		{path: "/user.slice/user-1000.slice/user@1000.service/app.slice/app-gnome-org.gnome.Maps-2231.scope", name: "user-1000/app-gnome-org.gnome.Maps-2231.scope", job: "user-1000/app-gnome-org.gnome.Maps.scope"},
 		{path: "/user.slice/user-1000.slice/user@1000.service/app.slice/snap.code.code-0f1a2b3c-4d5e-6f70-8192-a3b4c5d6e7f8.scope", name: "user-1000/snap.code.code-0f1a2b3c-4d5e-6f70-8192-a3b4c5d6e7f8.scope", job: "user-1000/snap.code.code.scope"},
+		{path: "/user.slice/user-1000.slice/user@1000.service/app.slice/app-web-workers.scope", name: "user-1000/app-web-workers.scope", job: "user-1000/app-web-workers.scope"},
+		{path: "/batch.slice/app-web-2.scope", name: "app-web-2.scope", job: "app-web-2.scope"},
 		{path: "/user.slice/user-1000.slice/user@1000.service/app.slice/my-app.scope", name: "user-1000/my-app.scope", job: "user-1000/my-app.scope"},
 		{path: "/user.slice/user-1000.slice/user@1000.service/app.slice/a.service", name: "user-1000/a.service", job: "user-1000/a.service"},
 		{path: "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + someID + ".scope", record: &record{name: "db"}, name: "user-1000/podman/db", job: "user-1000/podman/db"},
