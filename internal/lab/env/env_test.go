@@ -323,28 +323,41 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// A container sees the folder of its study's command, wherever that is on the host.
+// A container sees its study's command and its folder, wherever that is on the host, and has a /tmp of
+// its own also if the command is there.
 func TestContainerOfACommand(t *testing.T) {
 	quelltest.Need(t, "lxc-start")
-	program := filepath.Join(t.TempDir(), "run")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\necho it runs\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	m := openMaker(t)
-	p := part(study.LXC)
-	p.Workload.Command = []string{program}
-	e := makeEnv(t, m, p)
-	out := &said{}
-	q, err := e.Start(t.Context(), lab.Job{Argv: p.Workload.Command, Stdout: out})
+	alone, err := os.CreateTemp("/tmp", "quell-test-run-*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := q.Begin(); err != nil {
+	defer os.Remove(alone.Name())
+	if err := alone.Close(); err != nil {
 		t.Fatal(err)
 	}
-	<-q.Done()
-	if out.String() != "it runs\n" || q.Err() != nil {
-		t.Errorf("it said %q and ended with %v", out, q.Err())
+	m := openMaker(t)
+	for _, program := range []string{filepath.Join(t.TempDir(), "run"), alone.Name()} {
+		if err := os.WriteFile(program, []byte("#!/bin/sh\necho it runs >/tmp/text && cat /tmp/text\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := part(study.LXC)
+		p.Workload.Command = []string{program}
+		e := makeEnv(t, m, p)
+		out := &said{}
+		q, err := e.Start(t.Context(), lab.Job{Argv: p.Workload.Command, Stdout: out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := q.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		<-q.Done()
+		if out.String() != "it runs\n" || q.Err() != nil {
+			t.Errorf("%s: it said %q and ended with %v", program, out, q.Err())
+		}
 	}
 }
 

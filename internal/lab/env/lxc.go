@@ -188,11 +188,15 @@ func (m *Maker) lxcConfig(p *study.Part, b *partCgroup, dir string, l lab.Link) 
 		mount(d, d, "none bind,ro,create=dir")
 	}
 	mount("tmpfs", "/tmp", "tmpfs rw,create=dir")
-	// The folder of the study's command, e.g. /bench.
+	// The folder of the study's command, e.g. /bench; of one in /tmp or / the program alone, since the
+	// container has its own of these.
 	if w := p.Workload.Command; len(w) > 0 && filepath.IsAbs(w[0]) {
-		at := filepath.Dir(w[0])
-		if at != "/" && !slices.ContainsFunc(dirs, func(d string) bool { return strings.HasPrefix(at+"/", d+"/") }) {
-			mount(at, at, "none bind,ro,create=dir")
+		at, kind := filepath.Dir(w[0]), "dir"
+		if at == "/tmp" || at == "/" {
+			at, kind = w[0], "file"
+		}
+		if !slices.ContainsFunc(dirs, func(d string) bool { return strings.HasPrefix(at+"/", d+"/") }) {
+			mount(at, at, "none bind,ro,create="+kind)
 		}
 	}
 	mount(exe, insideExe, "none bind,ro,create=file")
