@@ -56,7 +56,7 @@ type Maker struct {
 	trees map[bool]*workload.Tree // by ungrouped
 	made  int
 	envs  []lab.Environment
-	accel map[string]error // of QEMU's, by name: nil if it works
+	accel map[string]error // of QEMU's, by name, and by passedOver: nil if it works
 
 	patience patience
 	settled  string // file by which cloud-init says that it has ended

@@ -2,6 +2,7 @@ package env
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,9 @@ func (m *Maker) machine(ctx context.Context, p *study.Part, l lab.Link) (lab.Env
 	for _, accel := range wanted {
 		m.mu.Lock()
 		known, tried := m.accel[accel]
+		known = cmp.Or(known, m.accel[passedOver(accel, &p.Environment)])
 		m.mu.Unlock()
-		if tried && known != nil {
+		if known != nil {
 			errs = append(errs, known)
 			continue
 		}
@@ -109,8 +111,8 @@ func accelerators(e study.Environment) []string {
 
 // accelerator returns the accelerator that an environment's guests use, "none" if no
 // guest boots. TCG is not tried, since every QEMU has it, and nor is one that has no other after it, or
-// has worked: a guest that runs, runs on that. An accelerator that is passed over here is not used later
-// either.
+// has worked: a guest that runs, runs on that. An accelerator that is passed over here is not used for
+// this environment later either.
 func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
 	wanted := accelerators(e)
 	for _, accel := range wanted {
@@ -130,11 +132,15 @@ func (m *Maker) accelerator(ctx context.Context, e study.Environment) string {
 			return accel
 		}
 		if lack := (*lab.LackError)(nil); !errors.As(err, &lack) {
-			m.judge(accel, err)
+			m.judge(passedOver(accel, &e), err)
 		}
 	}
 	return "none"
 }
+
+// passedOver is the key of Maker.accel for an accelerator with which the guests of one environment did
+// not boot when it was stamped.
+func passedOver(accel string, e *study.Environment) string { return accel + " for " + e.Name }
 
 func (m *Maker) boot(ctx context.Context, p *study.Part, accel string, l lab.Link) (_ lab.Environment, err error) {
 	limit := patienceToBoot

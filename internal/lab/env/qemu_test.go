@@ -174,6 +174,18 @@ func TestGuestThatDoesNotBoot(t *testing.T) {
 	if _, err := m.Make(t.Context(), p); err == nil || errors.As(err, &lack) || !strings.Contains(err.Error(), "Unable to mount root") {
 		t.Errorf("KVM alone: %v", err)
 	}
+	// If none has worked yet, those of that environment are emulated, as stamped, and no others.
+	p.Environment.Accel = []string{"kvm", "tcg"}
+	if stamp := m.Stamp(t.Context(), map[string]study.Environment{"a": p.Environment}); !slices.Contains(stamp, "accel=tcg") {
+		t.Errorf("before any has worked: stamped %v", stamp)
+	}
+	if _, err := m.Make(t.Context(), p); err == nil || strings.Contains(err.Error(), "fg: accelerator kvm") {
+		t.Errorf("stamped as emulated: %v", err)
+	}
+	p.Environment.Name, p.Environment.Accel = "another", []string{"kvm"}
+	if _, err := m.Make(t.Context(), p); err == nil || errors.As(err, &lack) {
+		t.Errorf("another environment's: %v", err)
+	}
 }
 
 // The client of QEMU's protocol, with the answers of QEMU 7.2.
