@@ -13,6 +13,7 @@ import (
 type History struct {
 	params Params
 	keys   map[Key]*KeyHistory
+	look   int // number of keys from which on keep looks for those to forget
 }
 
 // maxKeys is the number of keys from which on those without a live task are forgotten, a quarter of
@@ -50,15 +51,17 @@ func (h *History) Add(k Key, task sample.TaskKey, at sample.Millis, cpu, cost, s
 	b.Add(task, at, cpu, cost, self)
 }
 
-// keep adds a key. If there are too many it forgets those that were taught longest ago.
+// keep adds a key. If there are too many it forgets those that were taught longest ago. It looks for them
+// again after thousands more: all may live.
 func (h *History) keep(b *KeyHistory) {
-	if len(h.keys) >= maxKeys {
+	if len(h.keys) >= max(maxKeys, h.look) {
 		idle := slices.DeleteFunc(slices.Collect(maps.Values(h.keys)), func(b *KeyHistory) bool { return len(b.tasks)+len(b.before) > 0 })
 		slices.SortFunc(idle, func(x, y *KeyHistory) int { return cmp.Or(cmp.Compare(x.Last, y.Last), x.Key.compare(&y.Key)) })
 		for _, x := range idle[:(len(idle)+3)/4] {
 			delete(h.keys, x.Key)
 			x.forgotten = true
 		}
+		h.look = len(h.keys) + maxKeys/4
 	}
 	h.keys[b.Key] = b
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"runtime"
 	"testing"
 	"time"
 
@@ -341,5 +342,24 @@ func TestJobsThatLiveOutliveARestart(t *testing.T) {
 	again.Restore(h.Records())
 	if got := len(again.Records()); got != n {
 		t.Errorf("%d histories of %d", got, n)
+	}
+}
+
+// The jobs of a machine with thousands of tasks all live: they are not looked at again for each that comes, or is
+// restored.
+func TestManyJobsThatLive(t *testing.T) {
+	const n = 4 * maxKeys
+	h := NewHistory(OwnHistory())
+	allocated := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.TotalAlloc
+	}
+	before := allocated()
+	for i := range n {
+		h.Add(Key{Job: sample.JobName(fmt.Sprint("job-", i)), Signal: sample.CPI}, task(uint64(i+1)), sample.Millis(i), 1, 1, 0)
+	}
+	if each := (allocated() - before) / n; len(h.keys) != n || each > 20_000 {
+		t.Errorf("%d histories of %d, %d bytes for each", len(h.keys), n, each)
 	}
 }
