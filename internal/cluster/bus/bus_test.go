@@ -387,6 +387,31 @@ func TestSpecsReachAgents(t *testing.T) {
 	}
 }
 
+// TestSpecsOfManyJobs: an agent that follows more jobs than it may subscribe to has the specs of all, and is
+// refused no subscription: after a reconnect that could be the one to all answers.
+func TestSpecsOfManyJobs(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	key := spec.Key{Job: "last", Platform: "p", Signal: sample.CPI, Variant: "ref-cycles"}
+	if err := b.PutSpecs(patient(t), wire.SpecsOf("last", "p", 1, []spec.Spec{{Key: key, State: spec.Ready, Mean: 1}})); err != nil {
+		t.Fatal(err)
+	}
+	u := openUplink(t, a, url, "m", nil)
+	var jobs []sample.JobName
+	for i := range credential.MostSpecs + 3 {
+		jobs = append(jobs, sample.JobName(fmt.Sprint("job-", i)))
+	}
+	u.WatchSpecs("p", jobs)
+	subscribed := u.specs.link.nc.NumSubscriptions
+	quelltest.Until(t, "it has subscribed", func() bool { return subscribed() >= credential.MostSpecs })
+	u.WatchSpecs("p", append(jobs, "last"))
+	quelltest.Until(t, "the last one's came", func() bool { return len(u.Specs()) == 1 })
+	if n := subscribed(); n > credential.MostSpecs {
+		t.Errorf("%d subscriptions", n)
+	}
+}
+
 // Specs of jobs that no longer run expire from the bucket.
 func TestSpecsThatDoNotChangeEnd(t *testing.T) {
 	a := newAuthority(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/format/wire"
@@ -111,7 +112,8 @@ func (s *specs) run(ctx context.Context) {
 	}
 }
 
-// reconcile subscribes before it fetches, so that no change is missed in between.
+// reconcile subscribes before it fetches, so that no change is missed in between. What there is no room to
+// subscribe to is only fetched: after a reconnect NATS may refuse any of too many, also that to all answers.
 func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribed map[string]*nats.Subscription, got map[string]bool) error {
 	for key, sub := range subscribed {
 		if !wanted[key] {
@@ -125,7 +127,7 @@ func (s *specs) reconcile(ctx context.Context, wanted map[string]bool, subscribe
 	}
 	var failed error
 	for key := range wanted {
-		if subscribed[key] == nil {
+		if subscribed[key] == nil && len(subscribed) < credential.MostSpecs-1 {
 			sub, err := s.link.nc.Subscribe("spec."+key, func(m *nats.Msg) { s.announced(key, m.Data) })
 			if err != nil {
 				return fmt.Errorf("subscribe to specs: %w", err)

@@ -114,11 +114,10 @@ const (
 	Viewer Role = "viewer"
 )
 
-// Limits of a connection: the number of subscriptions, in the account of specs (an agent has one for each job on
-// its machine) and in others, and the size of a message in bytes. A message is delivered once for each, as much as
-// a client has to its own inbox, by the goroutine that delivers all agents' answers.
+// Limits of a connection: the number of subscriptions, other than to specs (credential.MostSpecs), and the size of a
+// message in bytes. A message is delivered once for each, as much as a client has to its own inbox, by the goroutine
+// that delivers all agents' answers.
 const (
-	maxSpecs         = 2_000
 	maxSubscriptions = 16
 	maxMessage       = 1 << 20
 )
@@ -252,7 +251,7 @@ func (a *Authority) signAll(i *Issued) (tokens []string, err error) {
 		if i.Role != Server {
 			c.Limits.Subs, c.Limits.Payload = maxSubscriptions, maxMessage
 			if account == credential.Specs {
-				c.Limits.Subs = maxSpecs
+				c.Limits.Subs = credential.MostSpecs
 			}
 		}
 		token, err := a.sign(c, account)

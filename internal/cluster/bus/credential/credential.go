@@ -37,6 +37,9 @@ const (
 	Commands Account = "commands" // commands and replies: NATS itself answers nothing here
 )
 
+// MostSpecs is how many subscriptions a connection of an agent to the account of specs may have.
+const MostSpecs = 2000
+
 // Accounts lists all of them.
 func Accounts() []Account { return []Account{Store, Samples, Specs, Commands} }
 
