@@ -154,6 +154,25 @@ func TestAttackOutcomesOfOneMachine(t *testing.T) {
 	}
 }
 
+// TestOutcomesOfOneMachineAreInProportion: of many caps on a machine 60 % helped, and others failed in each way that
+// there is: a roll-out does not stop.
+func TestOutcomesOfOneMachineAreInProportion(t *testing.T) {
+	var all []*incident.Record
+	for i := range 100 {
+		outcome := []plan.Outcome{plan.FalsePositive, plan.Noise, plan.CapFailed}[i%3]
+		if i < 60 {
+			outcome = plan.TruePositive
+		}
+		all = append(all, found(fmt.Sprint("i", i), "web", "x", detect.Likely, detect.ByStatistics, false, outcome))
+	}
+	b := forensic(t, all...)
+	d := b.roll()
+	d.At = 0
+	if got, err := b.outcomes(t.Context(), &d); err != nil || got.Helped != 6 || got.Failed != 4 {
+		t.Errorf("%+v, %v; want 6 that helped and 4 that did not", got, err)
+	}
+}
+
 // TestOnlyWhatCapsConfirmBecomesAdvice: an exonerated innocent is in no pair, and neither is a
 // likely suspect that no cap has confirmed. A proof by accounts needs no cap.
 func TestOnlyWhatCapsConfirmBecomesAdvice(t *testing.T) {

@@ -111,10 +111,11 @@ func (s *Server) arrived(standing *command.Standing, d *command.Decision) bool {
 	return all > 0 && float64(have) >= enough*float64(all)
 }
 
-// outcomesSQL counts the outcomes of caps since a roll-out began, by machine: those of one as ten at most, so that
-// one that lies does not outweigh what the caps of others do.
-const outcomesSQL = `SELECT machine, outcome, CAST(ceil(10e0 * count(*) / greatest(10, sum(count(*)) OVER (PARTITION BY machine))) AS BIGINT)
-FROM incidents WHERE outcome IN ('%s', '%s', '%s', '%s') AND epoch_ms(opened) >= %d GROUP BY machine, outcome`
+// outcomesSQL counts the outcomes of caps since a roll-out began, by machine and whether they helped: those of one as
+// ten at most, in the same proportion, so that one that lies does not outweigh what the caps of others do.
+const outcomesSQL = `SELECT machine, if(outcome = '%[1]s', outcome, '') AS result,
+CAST(round_even(10e0 * count(*) / greatest(10, sum(count(*)) OVER (PARTITION BY machine)), 0) AS BIGINT)
+FROM incidents WHERE outcome IN ('%[1]s', '%[2]s', '%[3]s', '%[4]s') AND epoch_ms(opened) >= %[5]d GROUP BY machine, result`
 
 // outcomes tallies the caps on the machines that a roll-out has reached.
 func (s *Server) outcomes(ctx context.Context, d *command.Decision) (t command.Tally, err error) {
