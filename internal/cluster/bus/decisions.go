@@ -279,7 +279,7 @@ func (s *decider) greet(ctx context.Context) error {
 
 // serve receives machines' states until ctx ends, and sends each machine what it lacks.
 func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
-	states := newInbox()
+	states := newInbox(0)
 	sub, err := s.link.nc.Subscribe(wire.AllStates, states.put)
 	if err != nil {
 		return fmt.Errorf("receive states: %w", err)
@@ -287,7 +287,7 @@ func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
 	defer func() { _ = sub.Unsubscribe() }() // of a lost connection: gone with it
 	dropped, said := 0, time.Time{}
 	for m := states.next(ctx); m != nil; m = states.next(ctx) {
-		state, err := readState(m)
+		state, err := readState(m.Msg)
 		if err != nil { // its machine may send as many as it likes
 			if dropped++; time.Since(said) >= time.Minute {
 				s.log.Warn("states were dropped", "number", dropped, "the last on", m.Subject, "reason", err)
@@ -306,15 +306,21 @@ func (s *decider) serve(ctx context.Context, each func(*wire.State)) error {
 // inbox has each machine's newest message that is not read yet. A machine may send them faster than they are
 // read, of 1 MB: they take no more memory, and no machine waits for another's.
 type inbox struct {
-	come chan struct{}
+	come  chan struct{}
+	lasts time.Duration // nobody awaits the answer to what has waited longer; 0: all is read
 
 	mu     sync.Mutex
-	newest map[string]*nats.Msg // by subject
+	newest map[string]*received // by subject
 	order  []string             // the subjects
 }
 
-func newInbox() *inbox {
-	return &inbox{come: make(chan struct{}, 1), newest: map[string]*nats.Msg{}}
+type received struct {
+	*nats.Msg
+	at time.Time
+}
+
+func newInbox(lasts time.Duration) *inbox {
+	return &inbox{come: make(chan struct{}, 1), lasts: lasts, newest: map[string]*received{}}
 }
 
 func (i *inbox) put(m *nats.Msg) {
@@ -323,12 +329,12 @@ func (i *inbox) put(m *nats.Msg) {
 	if i.newest[m.Subject] == nil {
 		i.order = append(i.order, m.Subject)
 	}
-	i.newest[m.Subject] = m
+	i.newest[m.Subject] = &received{m, time.Now()}
 	nudge(i.come)
 }
 
 // next waits for the next message; nil when ctx has ended.
-func (i *inbox) next(ctx context.Context) *nats.Msg {
+func (i *inbox) next(ctx context.Context) *received {
 	for ctx.Err() == nil {
 		if m := i.take(); m != nil {
 			return m
@@ -342,17 +348,19 @@ func (i *inbox) next(ctx context.Context) *nats.Msg {
 }
 
 // take returns the message of the machine that has waited longest, nil if none waits.
-func (i *inbox) take() *nats.Msg {
+func (i *inbox) take() *received {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if len(i.order) == 0 {
-		return nil
+	for len(i.order) > 0 {
+		subject := i.order[0]
+		m := i.newest[subject]
+		delete(i.newest, subject)
+		i.order = i.order[1:]
+		if i.lasts == 0 || time.Since(m.at) <= i.lasts {
+			return m
+		}
 	}
-	subject := i.order[0]
-	m := i.newest[subject]
-	delete(i.newest, subject)
-	i.order = i.order[1:]
-	return m
+	return nil
 }
 
 // update sends a machine the decisions that it lacks. If it has newer ones than the bucket,

@@ -267,7 +267,7 @@ func TestAttackAskingForDecisions(t *testing.T) {
 // TestAttackManyStates: a machine that says what it has, or asks for credentials, faster than that is read, in messages
 // of 1 MB, takes no memory for each, and keeps no other waiting.
 func TestAttackManyStates(t *testing.T) {
-	evil, m1, in := wire.StateSubject("evil"), wire.StateSubject("m1"), newInbox()
+	evil, m1, in := wire.StateSubject("evil"), wire.StateSubject("m1"), newInbox(0)
 	for i := range 100 {
 		in.put(&nats.Msg{Subject: evil, Data: []byte{byte(i)}})
 	}

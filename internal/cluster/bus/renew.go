@@ -168,7 +168,7 @@ func (u *Uplink) Expires(now time.Time) (at time.Time, due error) {
 // checked which machine asks; renew signs JWTs for its new key, none if they are not due.
 func (b *Bus) ServeRenewals(ctx context.Context, renew func(machine, key string) ([]string, error)) error {
 	nc := b.commands.link.nc
-	requests := newInbox()
+	requests := newInbox(renewWait / 2) // thousands may be due at once, and ask each minute
 	sub, err := nc.QueueSubscribe(wire.AllRenewals, "servers", requests.put)
 	if err != nil {
 		return fmt.Errorf("answer requests for credentials: %w", err)

@@ -230,6 +230,26 @@ func TestRenewedOnAFullDisk(t *testing.T) {
 	quelltest.Until(t, "it gets its credentials", func() bool { f := u.credentials.Load(); return f != nil && !f.Enrols })
 }
 
+// TestRenewalsOfThousands: a request of which the machine no longer awaits the answer delays none of which it does.
+func TestRenewalsOfThousands(t *testing.T) {
+	in := newInbox(renewWait)
+	for _, machine := range []string{"m1", "m2", "m3"} {
+		in.put(&nats.Msg{Subject: wire.RenewalSubject(machine)})
+	}
+	for _, machine := range []string{"m1", "m2"} {
+		in.newest[wire.RenewalSubject(machine)].at = time.Now().Add(-2 * renewWait)
+	}
+	in.put(&nats.Msg{Subject: wire.RenewalSubject("m2")}) // it asks again
+	for _, machine := range []string{"m2", "m3"} {
+		if m := in.take(); m == nil || m.Subject != wire.RenewalSubject(machine) {
+			t.Errorf("%+v, want that of %s", m, machine)
+		}
+	}
+	if m := in.take(); m != nil {
+		t.Errorf("%+v is left", m)
+	}
+}
+
 // TestAttackRenewalForAnother: a machine gets no credentials of another, and cannot have
 // any number signed.
 func TestAttackRenewalForAnother(t *testing.T) {
