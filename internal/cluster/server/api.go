@@ -229,8 +229,9 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 
 func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"},
-		{"suspect", "(EXISTS (SELECT 1 FROM suspects s WHERE s.machine = incidents.machine AND s.incident = incidents.id AND s.job = %[1]s AND s.named_from IS NOT NULL)" +
-			" OR EXISTS (SELECT 1 FROM rounds r WHERE r.machine = incidents.machine AND r.incident = incidents.id AND r.job = %[1]s))"}})
+		// Not of suspects and rounds: to find the newest state of all suspects takes more memory than a query may have.
+		{"suspect", "(EXISTS (SELECT 1 FROM suspect_history s WHERE s.machine = incidents.machine AND s.incident = incidents.id AND s.job = %[1]s AND s.named_from IS NOT NULL)" +
+			" OR EXISTS (SELECT 1 FROM round_history r WHERE r.machine = incidents.machine AND r.incident = incidents.id AND r.job = %[1]s))"}})
 	if err != nil {
 		return err
 	}
