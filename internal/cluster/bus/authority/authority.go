@@ -195,7 +195,7 @@ func (a *Authority) Renew(machine, public string, now time.Time) (tokens []strin
 }
 
 func (a *Authority) renew(machine, public string, now time.Time) (tokens []string, err error) {
-	newest, err := a.newest()
+	newest, err := a.newest(machine)
 	if err != nil {
 		return nil, err
 	}

@@ -231,7 +231,7 @@ type SigningKey struct {
 
 // SigningKeys lists the keys whose credentials are valid, oldest first.
 func (a *Authority) SigningKeys(now time.Time) ([]SigningKey, error) {
-	newest, err := a.newest()
+	newest, err := a.newest("")
 	if err != nil {
 		return nil, err
 	}
