@@ -41,6 +41,9 @@ type watcher struct {
 	done   sync.WaitGroup
 	trust  atomic.Pointer[authority.Trust]
 	missed atomic.Int64
+
+	mu      sync.Mutex
+	waiting map[string]int // of lines, by address
 }
 
 // violation is a log line that reports a refusal.
@@ -55,6 +58,9 @@ type violation struct {
 const (
 	lookEvery  = 20 * time.Millisecond
 	maxWaiting = 256
+	// share: the refusals of one address have 1/share of the room that all leave free, so that those of
+	// several that are refused without a pause hide none of others.
+	share = 8
 )
 
 // The client's own strings (its name, its language) are quoted in the line, as is the
@@ -88,7 +94,7 @@ func parse(text string) (s violation, ok bool) {
 }
 
 func watch(s *server.Server, t authority.Trust, tell func(Refusal)) *watcher {
-	w := &watcher{server: s, tell: tell, lines: make(chan violation, maxWaiting), ended: make(chan struct{})}
+	w := &watcher{server: s, tell: tell, lines: make(chan violation, maxWaiting), ended: make(chan struct{}), waiting: map[string]int{}}
 	w.trust.Store(&t)
 	w.done.Go(w.run)
 	return w
@@ -101,12 +107,24 @@ func (w *watcher) line(text string) bool {
 	if !ok {
 		return false
 	}
-	select {
-	case w.lines <- s:
-	default:
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if free := maxWaiting - len(w.lines); free == 0 || w.waiting[s.from] >= max(1, free/share) {
 		w.missed.Add(1)
+		return true
 	}
+	w.waiting[s.from]++
+	w.lines <- s
 	return true
+}
+
+// read makes room for further lines of its address.
+func (w *watcher) read(s violation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting[s.from]--; w.waiting[s.from] == 0 {
+		delete(w.waiting, s.from)
+	}
 }
 
 func (w *watcher) close() {
@@ -122,6 +140,7 @@ func (w *watcher) run() {
 		case <-w.ended:
 			return
 		case s := <-w.lines:
+			w.read(s)
 			w.tell(w.refusal(s))
 		}
 		if missed := w.missed.Swap(0); missed > 0 {
