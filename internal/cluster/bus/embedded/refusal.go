@@ -54,9 +54,10 @@ type violation struct {
 }
 
 // A client that is refused repeatedly costs no more than one lookup each lookEvery;
-// refusals in excess of that are counted.
+// refusals in excess of that are counted, and their number is told each countEvery.
 const (
 	lookEvery  = 20 * time.Millisecond
+	countEvery = time.Minute
 	maxWaiting = 256
 	// share: the refusals of one address have 1/share of the room that all leave free, so that those of
 	// several that are refused without a pause hide none of others.
@@ -133,8 +134,9 @@ func (w *watcher) close() {
 }
 
 func (w *watcher) run() {
-	pace := time.NewTicker(lookEvery)
+	pace, count := time.NewTicker(lookEvery), time.NewTicker(countEvery)
 	defer pace.Stop()
+	defer count.Stop()
 	for {
 		select {
 		case <-w.ended:
@@ -142,9 +144,10 @@ func (w *watcher) run() {
 		case s := <-w.lines:
 			w.read(s)
 			w.tell(w.refusal(s))
-		}
-		if missed := w.missed.Swap(0); missed > 0 {
-			w.tell(Refusal{Operation: "anything", Reason: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
+		case <-count.C:
+			if missed := w.missed.Swap(0); missed > 0 {
+				w.tell(Refusal{Operation: "anything", Reason: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
+			}
 		}
 		select {
 		case <-w.ended:

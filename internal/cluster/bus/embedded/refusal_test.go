@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestParse: parse reads refusals from the NATS log and ignores what a client says about
@@ -71,6 +73,24 @@ func TestAttackRefusalsAheadOfOthers(t *testing.T) {
 	if last.cid != 99 || int(w.missed.Load()) != noisy*maxWaiting+1-n || len(w.waiting) > 0 {
 		t.Errorf("the last of %d is %+v, %d are not examined; %v", n, last, w.missed.Load(), w.waiting)
 	}
+}
+
+// TestWhatIsNotExaminedIsToldOnceAMinute: each of these entries has another number, so the audit log counts none as a
+// repetition.
+func TestWhatIsNotExaminedIsToldOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []Refusal
+		w := &watcher{tell: func(r Refusal) { told = append(told, r) }, lines: make(chan violation), ended: make(chan struct{})}
+		w.done.Go(w.run)
+		for range 100 {
+			w.missed.Add(1000)
+			<-time.After(700 * time.Millisecond)
+		}
+		w.close()
+		if len(told) != 1 || !strings.HasPrefix(told[0].Reason, "86000 more refusals") {
+			t.Errorf("%+v", told)
+		}
+	})
 }
 
 // FuzzParse: whatever name a client has, the line belongs to the connection that NATS
