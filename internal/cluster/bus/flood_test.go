@@ -107,6 +107,25 @@ func TestAttackFillingTheServer(t *testing.T) {
 	}
 }
 
+// TestAttackResends: while nothing can be stored, as on a full disk, a machine that sends again and again takes a
+// bounded part of the memory, also with what was read.
+func TestAttackResends(t *testing.T) {
+	c := &Consumer{most: MinWaiting, by: map[string]int64{}, come: make(chan struct{}, 1)}
+	for range MinWaiting / deliveryBytes {
+		c.receive(&nats.Msg{Subject: "up.sample.m", Data: []byte("x")})
+		for c.next() {
+			c.part++
+		}
+	}
+	if n := len(c.pending); n == 0 || n > MinWaiting/(share+1)/deliveryBytes+1 || c.Backlog().Bytes != 0 {
+		t.Errorf("%d deliveries wait for their answer; %+v", n, c.Backlog())
+	}
+	c.Ack(c.seq)
+	if len(c.pending) > 0 || c.bytes != 0 || len(c.by) > 0 {
+		t.Errorf("%d deliveries wait when all is stored, %d bytes, %v", len(c.pending), c.bytes, c.by)
+	}
+}
+
 // TestQueueThatIsNeverEmpty takes no more memory than what is in it.
 func TestQueueThatIsNeverEmpty(t *testing.T) {
 	c := &Consumer{most: 1 << 30, by: map[string]int64{}, come: make(chan struct{}, 1)}
