@@ -103,7 +103,9 @@ func (s *Server) ingest(ctx context.Context, f Feed) {
 			}
 		}
 		for i := range batches {
-			s.Add(&batches[i])
+			if batches[i].N > 0 { // else the message was dropped
+				s.Add(&batches[i])
+			}
 			t.last = max(t.last, batches[i].Seq)
 		}
 		if err != nil {

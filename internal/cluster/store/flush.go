@@ -45,10 +45,6 @@ func (f *pendingCommit) size() int {
 	return len(f.pack.rows) + len(f.incidents) + len(f.rounds) + len(f.suspects) + len(f.actions) + len(f.audit) + len(f.specs) + len(f.revoked)
 }
 
-func (f *pendingCommit) empty() bool {
-	return f.size() == 0 && len(f.marks) == 0
-}
-
 // clear prepares it for the next commit.
 func (f *pendingCommit) clear(x *index) {
 	f.pack.clear(x)
@@ -68,7 +64,7 @@ const ahead = time.Hour
 // could read a column with one that the query engine cannot represent.
 const furthest = 253402300799999
 
-// partBytes is what a round or a suspect takes without its texts: in a message it may be a few bytes.
+// partBytes is what a batch, a round or a suspect takes without its texts: in a message it may be a few bytes.
 const partBytes = 512
 
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
@@ -97,6 +93,7 @@ func (s *Store) Add(b *Batch) bool {
 			return false
 		}
 		f.marks[b.Source] = m.accept(b.N, now)
+		s.stats.Batches++
 	}
 	had := len(f.pack.rows)
 	last, known := s.index.before(b)
@@ -133,9 +130,8 @@ func (s *Store) Add(b *Batch) bool {
 	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
 	// Only the server makes them. Their order counts, also if its clock was ahead, and they are kept.
 	f.revoked, p.revoked = append(f.revoked, b.Revocations...), len(b.Revocations)
-	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)+partBytes*int64(p.rounds+p.suspects)
+	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)+partBytes*int64(1+p.rounds+p.suspects)
 	s.stats.Records += uint64(p.incidents + p.rounds + p.suspects + p.actions + p.audit + p.specs + p.revoked)
-	s.stats.Batches++
 	return true
 }
 
@@ -250,8 +246,8 @@ func (s *Store) Flush() error {
 		f, again := s.writing, s.writing != nil
 		if !again {
 			f = s.next
-			if f.empty() {
-				f.bytes = 0 // nothing of the messages was kept
+			if f.size() == 0 && len(f.marks) == 0 {
+				f.spans, f.bytes = f.spans[:0], 0 // nothing of the messages was kept
 				s.mu.Unlock()
 				return nil
 			}
