@@ -129,6 +129,9 @@ func (s *Store) merge(from []Segment, folder string) error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	err := w.finish()
+	if err == nil && slices.ContainsFunc(c.Remove, func(name string) bool { return !s.live(name) }) {
+		err = errConflict // another server has merged them, and Refresh has read that since
+	}
 	if err == nil {
 		c.Add = w.made
 		err = s.commit(c)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
@@ -229,6 +230,36 @@ func severalServers(t *testing.T, seed uint64) {
 	}
 	if len(committed) == 0 || seed > 4 && lost == 0 {
 		t.Errorf("seed %d: %d batches committed, %d answers lost", seed, len(committed), lost)
+	}
+}
+
+// TestTwoServersMergeTheSame: a server that loses its lease during a merge does not add the rows that its successor
+// has merged, although it knows of that before it commits.
+func TestTwoServersMergeTheSame(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	first, second := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	for n := range uint64(fanIn) {
+		first.Add(tick("m1", "a", n+1, 3))
+		flush(t, first)
+	}
+	from, folder := first.pick(sample.At(c.now))
+	if err := second.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if merged, err := second.Compact(); !merged || err != nil {
+		t.Fatal(merged, err)
+	}
+	if err := first.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.merge(from, folder); len(from) != fanIn || !errors.Is(err, errConflict) {
+		t.Errorf("%d segments, %v", len(from), err)
+	}
+	if n := len(remoteRows[trace.Row](t, b, Samples)); n != 3*fanIn {
+		t.Errorf("%d rows, want %d", n, 3*fanIn)
 	}
 }
 
