@@ -199,7 +199,7 @@ func (a *Authority) renew(machine, public string, now time.Time) (tokens []strin
 	if err != nil {
 		return nil, err
 	}
-	i := newest[holder{Agent, machine}]
+	i := newest[string(Agent)+"."+machine]
 	switch {
 	case i.Renew == 0 || i.Expires <= now.Unix():
 		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)

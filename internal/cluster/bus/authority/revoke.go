@@ -133,25 +133,16 @@ func (a *Authority) issued(name string) ([]Issued, error) {
 	return all, nil
 }
 
-type holder struct {
-	role Role
-	name string
-}
-
-func compareHolders(a, b Issued) int {
-	return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
-}
-
-// newest returns each holder's newest credentials that are not revoked; with a name, those of its holders.
-func (a *Authority) newest(name string) (map[holder]Issued, error) {
+// newest returns each holder's newest credentials that are not revoked, by ROLE.NAME; with a name, those of its holders.
+func (a *Authority) newest(name string) (map[string]Issued, error) {
 	all, err := a.issued(name)
 	if err != nil {
 		return nil, err
 	}
-	newest := map[holder]Issued{}
+	newest := map[string]Issued{}
 	for _, i := range all {
 		if i.Revoked == 0 {
-			newest[holder{i.Role, i.Name}] = i
+			newest[string(i.Role)+"."+i.Name] = i
 		}
 	}
 	return newest, nil
