@@ -145,6 +145,31 @@ func TestQueueThatIsNeverEmpty(t *testing.T) {
 	}
 }
 
+// TestAnswersThatAreLate: a server whose commits take longer than an agent waits at first receives what the agent has.
+func TestAnswersThatAreLate(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	nc := openBus(t, a, url, 1).samples.nc
+	if _, err := nc.Subscribe(wire.AllSamples, func(m *nats.Msg) {
+		time.AfterFunc(500*time.Millisecond, func() { _ = nc.Publish(m.Reply, []byte(`{"stream":"samples"}`)) }) // the test may be over
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m", Credentials: credentials(t, a, authority.Agent, "m", 0)},
+		Dir: t.TempDir(), MaxBytes: MinSpool, wait: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	for n := range 2 {
+		u.Samples(1, samples("m", n+1))
+	}
+	quelltest.Until(t, "both are acknowledged", func() bool { return u.Stats().Sent == 2 })
+}
+
 // TestRoom: the more agents are answered together, the less each may send next.
 func TestRoom(t *testing.T) {
 	a := newAuthority(t)
