@@ -164,7 +164,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.Decider != nil {
 		all.Go(func() { s.serveDecisions(ctx) })
 	}
-	all.Go(func() { s.every(ctx, refusedAgain, s.noteAgain) })
+	all.Go(func() { s.every(ctx, time.Minute, s.noteAgain) })
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, s.keepNotes) })
 	all.Go(func() { s.every(ctx, tokensEvery, func(context.Context) error { return s.Tokens.refresh() }) })
 	for _, f := range s.Certificates {
