@@ -190,6 +190,11 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if keep != nil {
 		obeying.Go(func() { keep.run(ctx) })
 		obeying.Go(func() { keep.serve(ctx) })
+		obeying.Go(func() {
+			if err := link.bus.ServeSpecs(ctx); err != nil {
+				log.Error("agents' questions for specs are not answered", "reason", err)
+			}
+		})
 	}
 	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()

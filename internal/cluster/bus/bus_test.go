@@ -451,7 +451,7 @@ func TestSpecsOfAJobThatLeavesAndComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.specs.announced(wire.SpecKey("web", "p"), data)
+		u.specs.announced(data)
 		return len(u.Specs())
 	}
 	if n := announced(); n != 0 {

@@ -39,19 +39,16 @@ func (u *Uplink) watchCredentials(ctx context.Context) {
 	for {
 		now := time.Now()
 		f := u.credentials.Load()
-		var connected <-chan struct{} // closed when there is a new connection
-		if u.commands != nil {
-			connected = u.commands.changed(u.commands.epoch())
-			due := f != nil && (f.Enrols || credential.Due(f.Issued, f.Expires, now))
-			if f != nil && f.Renewable && u.commands.nc.IsConnected() && (due && now.Sub(asked) >= renewPause || !now.Before(ask)) {
-				asked, ask = now, now.Add(every)
-				err := u.renew(ctx, f)
-				if !due { // it may be refused
-					err = nil
-				}
-				u.renewing.set(err)
-				u.readCredentials()
+		connected := u.commands.changed(u.commands.epoch()) // closed when there is a new connection
+		due := f != nil && (f.Enrols || credential.Due(f.Issued, f.Expires, now))
+		if f != nil && f.Renewable && u.commands.nc.IsConnected() && (due && now.Sub(asked) >= renewPause || !now.Before(ask)) {
+			asked, ask = now, now.Add(every)
+			err := u.renew(ctx, f)
+			if !due { // it may be refused
+				err = nil
 			}
+			u.renewing.set(err)
+			u.readCredentials()
 		}
 		select {
 		case <-ctx.Done():

@@ -14,6 +14,10 @@ const (
 	CommandAll = "command.all" // the decisions for all machines
 	// AllStates are all machines' states.
 	AllStates = "reply.*.state"
+	// AllQuestions are all machines' questions for specs.
+	AllQuestions = "reply.*.specs"
+	// SpecAnswers and a machine's token are the subject of the answers: no job's, since no name becomes "@".
+	SpecAnswers = "spec.@."
 	// AllRenewals are all machines' requests for new credentials.
 	AllRenewals = "renew.*"
 )
@@ -39,6 +43,9 @@ func OwnReplies(machine string) string { return "reply." + Token(machine) + ".*"
 
 // StateSubject is the subject of a machine's state.
 func StateSubject(machine string) string { return "reply." + Token(machine) + ".state" }
+
+// QuestionSubject is the subject of a machine's questions for specs.
+func QuestionSubject(machine string) string { return "reply." + Token(machine) + ".specs" }
 
 // DecisionsKey is the key of a machine's decisions in the bucket, of those for all if machine is
 // empty.
