@@ -45,6 +45,9 @@ const mostOfUser = 1000
 
 var errOfUser = fmt.Errorf("its user has more than %d that would be tasks: what runs there is outside any task", mostOfUser)
 
+// userOf is the user in whose slice a cgroup is; not above 0: none's, or root's.
+func userOf(path string) int { return origin.Parse(path).UID }
+
 // candidate is a cgroup that matches a rule and may be a task.
 type candidate struct {
 	Found
@@ -88,7 +91,7 @@ const nameWait = 2 * time.Second
 func NewHostFinder(h *host.Host, c *config.Agent, names Namer) *HostFinder {
 	f := &HostFinder{host: h, config: c, names: names, unnamed: map[host.Place]*candidate{}, own: map[sample.Hierarchy]string{},
 		tried: time.Now()}
-	f.watcher, f.unwatched = h.Watch(c.Deeper)
+	f.watcher, f.unwatched = h.Watch(c.Deeper, userOf)
 	f.findOwn()
 	return f
 }
@@ -201,7 +204,7 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 	var changes host.Changes
 	every := walkUnwatched
 	if f.watcher == nil && now.Sub(f.tried) >= watchAgain {
-		f.watcher, f.unwatched = f.host.Watch(f.config.Deeper)
+		f.watcher, f.unwatched = f.host.Watch(f.config.Deeper, userOf)
 		f.tried, f.walked = now, time.Time{} // what has changed until now is not reported
 	}
 	if f.watcher != nil {
@@ -349,7 +352,7 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 	old := map[host.Place]*candidate{}
 	if c := f.known[at]; c != nil {
 		old[at], changed = c, c.decision == isTask
-		f.users[origin.Parse(at.Path).UID]--
+		f.users[userOf(at.Path)]--
 		delete(f.known, at)
 		delete(f.undecided, at)
 	}

@@ -75,7 +75,7 @@ func flat(t *testing.T, cgroups ...string) (h *Host, top string) {
 func TestLongPathHidesNoOtherCgroup(t *testing.T) {
 	h, top := flat(t, "/a/x", "/hostile", "/z/y")
 	nested(t, top+"/hostile", strings.Repeat("n", 250), 40)
-	w, err := h.Watch(anywhere)
+	w, err := h.Watch(anywhere, ofNone)
 	if err != nil {
 		t.Fatal(err)
 	}
