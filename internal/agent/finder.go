@@ -36,16 +36,22 @@ type HostFinder struct {
 	walked    time.Time // when all were walked
 	known     map[host.Place]*candidate
 	undecided map[host.Place]*candidate // the undecided ones of known
-	users     map[int]int               // how many of known are in the slice of each user; -1: in none's
+	users     map[userSlice]int         // how many of known are in each
 }
 
 // mostOfUser bounds the tasks in the slice of one user, who makes cgroups there as they like, also without
-// processes: each task takes time in each window, seats of sources, and memory.
+// processes: each task takes time in each window, seats of sources, and memory. Those that were there first are tasks.
 const mostOfUser = 1000
 
 var errOfUser = fmt.Errorf("its user has more than %d that would be tasks: what runs there is outside any task", mostOfUser)
 
-// userOf is the user in whose slice a cgroup is; not above 0: none's, or root's.
+// userSlice is a user's slice in a hierarchy.
+type userSlice struct {
+	hier sample.Hierarchy
+	uid  int // not above 0: none's, or root's
+}
+
+// userOf is the uid of a path's userSlice.
 func userOf(path string) int { return origin.Parse(path).UID }
 
 // candidate is a cgroup that matches a rule and may be a task.
@@ -335,7 +341,13 @@ func (f *HostFinder) forget(old map[host.Place]*candidate) {
 func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
 	f.unread = host.Unread{}
-	f.walked, f.known, f.undecided, f.users = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}, map[int]int{}
+	f.walked, f.known, f.undecided, f.users = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}, map[userSlice]int{}
+	for at := range old { // those that are still there keep their places
+		_, _ = f.host.WalkAt(at, func(path string, _ uint64) error {
+			f.users[userSlice{at.Hierarchy, userOf(path)}]++
+			return fs.SkipDir
+		})
+	}
 	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
 		_, err := f.walk(now, host.Place{Hierarchy: hier, Path: "/"}, old)
 		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
@@ -352,11 +364,13 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 	old := map[host.Place]*candidate{}
 	if c := f.known[at]; c != nil {
 		old[at], changed = c, c.decision == isTask
-		f.users[userOf(at.Path)]--
 		delete(f.known, at)
 		delete(f.undecided, at)
 	}
 	more, err := f.walk(now, at, old)
+	if old[at] != nil && f.known[at] == nil {
+		f.users[userSlice{at.Hierarchy, userOf(at.Path)}]--
+	}
 	f.forget(old)
 	return changed || more, err
 }
@@ -378,15 +392,15 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		if !may || o.Helper {
 			return below
 		}
-		at := host.Place{Hierarchy: from.Hierarchy, Path: p}
-		if f.known[at] == nil {
-			if o.UID > 0 && f.users[o.UID] >= mostOfUser {
+		at, user := host.Place{Hierarchy: from.Hierarchy, Path: p}, userSlice{from.Hierarchy, o.UID}
+		c := old[at]
+		if c == nil && f.known[at] == nil {
+			if o.UID > 0 && f.users[user] >= mostOfUser {
 				over.Add(host.Unread{N: 1, First: p, Err: errOfUser})
 				return below
 			}
-			f.users[o.UID]++
+			f.users[user]++
 		}
-		c := old[at]
 		if c == nil || c.Inode != inode {
 			own := f.own[at.Hierarchy]
 			c = &candidate{Found: Found{Hierarchy: at.Hierarchy, Path: p, Inode: inode, Own: own == p || strings.HasPrefix(own, p+"/")},
