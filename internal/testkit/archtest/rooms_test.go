@@ -19,7 +19,7 @@ type room struct {
 var rooms = []room{
 	{"core", "the pure loop: samples in, findings and actions out", 11_650},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
-	{"machine", "what is read from and written to a Linux machine", 16_300},
+	{"machine", "what is read from and written to a Linux machine", 16_350},
 	{"agent", "the daemon of each machine", 8_650},
 	{"cluster", "the bus, the store and the server", 18_350},
 	{"lab", "interference measured under control", 33_000},
