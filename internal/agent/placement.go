@@ -33,6 +33,7 @@ func (pl *placement) updateTopology() bool {
 	}
 	pl.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
 	pl.topology, pl.reaches = t, reaches{}
+	pl.pipeline.SetCPUs(len(t.CPUs))
 	for _, t := range pl.tasks.order {
 		t.placementRead, t.reach = time.Time{}, reach{} // read them again
 	}
