@@ -99,7 +99,7 @@ func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
 // add adds the measurement in a task's sample, whose cost is not rounded, to an interval.
 func (sm *sampler) add(iv *pipeline.Interval, t *task, s *sample.Sample, cost float64, reach sample.Set, served []detect.Served) {
 	m := pipeline.MeasurementOf(s)
-	m.CPU, m.Cost, m.HeldBy, m.Reach, m.Served = t.cpu, cost, t.throttledBy, reach, served
+	m.CPU, m.Inner, m.Cost, m.HeldBy, m.Reach, m.Served = t.cpu, t.inner, cost, t.throttledBy, reach, served
 	iv.Add(t.subject(sm.Platform, s), m)
 }
 
