@@ -85,6 +85,9 @@ func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
 	verdicts := sm.end(now, iv, sig.Name, 0)
 	for i, t := range sm.tasks.order {
 		r, v := iv.Reading(i), &verdicts[i]
+		if v.Outlier && t.MayBeHelped() {
+			t.placementInterval = 0 // it may have been moved to where it suffers
+		}
 		view := judged{signal: sig.Name, cost: r.Cost, limit: math.NaN(), outlier: v.Outlier, coverage: w.counted[i].Coverage, spec: r.Spec}
 		if v.Judged {
 			view.limit = v.Limit
