@@ -130,6 +130,7 @@ func (u *Uplink) connect(ctx context.Context) error {
 	if u.options.Decided == nil {
 		return nil
 	}
+	u.gate = openGate(u.machine, u.options.Dir, u.options.Credentials)
 	messages := make(chan *nats.Msg, maxDecided)
 	for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
 		if _, err := u.commands.nc.ChanSubscribe(subject, messages); err != nil {
