@@ -7,7 +7,7 @@
 //	spool ──up.record.<machine>──> samples ──────────────────────────> Consumer ─> store
 //	  <── spec.<job>.<platform> ── specs <── core subject <── PutSpecs ──> bucket specs
 //	  ──reply.<machine>.specs────> commands ───────────────────────────> ServeSpecs
-//	  <── spec.@.<machine> ─────── specs <── core subject <── ServeSpecs <── bucket specs
+//	  <── renewed.<machine> ────── commands <───────────────────────── ServeSpecs <── bucket specs
 //	  <── command.machine.<machine>, command.all ── commands <── Decide ──> bucket decisions
 //	  ──reply.<machine>.state────> commands ───────────────────────────> ServeDecisions
 //

@@ -249,6 +249,7 @@ func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bu
 	}
 	t.Cleanup(b.Close)
 	serve, stop := context.WithCancel(context.Background())
+	before := b.commands.link.nc.NumSubscriptions()
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := b.ServeSpecs(serve); err != nil {
@@ -256,6 +257,7 @@ func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bu
 		}
 	})
 	t.Cleanup(func() { stop(); running.Wait() })
+	quelltest.Until(t, "the server listens", func() bool { return b.commands.link.nc.NumSubscriptions() > before })
 	return b
 }
 

@@ -123,13 +123,13 @@ func (u *Uplink) renew(ctx context.Context, f *credential.File) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, renewWait)
 	defer cancel()
-	m, err := answers.NextMsgWithContext(ctx)
-	if err != nil {
-		return fmt.Errorf("renew credentials: no server answers: %w", err)
-	}
 	var r wire.Renewed
-	if err := wire.Unmarshal(m.Data, &r); err != nil {
-		return fmt.Errorf("renew credentials: %w", err)
+	for read := false; !read; { // what is of another type answers a question for specs
+		m, err := answers.NextMsgWithContext(ctx)
+		if err != nil {
+			return fmt.Errorf("renew credentials: no server answers: %w", err)
+		}
+		read = wire.Unmarshal(m.Data, &r) == nil
 	}
 	if r.Refused != "" {
 		return fmt.Errorf("renew credentials: the server refuses: %s", cut(r.Refused))

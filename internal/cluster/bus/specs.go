@@ -31,16 +31,17 @@ const (
 	// askPause is between an agent's questions. The server answers a machine twice as often.
 	askPause = 200 * time.Millisecond
 	// mostAsked is how many jobs' specs are asked for together, and answerBytes how many bytes an answer has
-	// before the last of them: what is left out is asked for again.
+	// before the last of them: what is left out is asked for again. A machine may have hundreds of copies of
+	// an answer sent to itself.
 	mostAsked   = 128
-	answerBytes = 256 << 10
+	answerBytes = 64 << 10
 )
 
 // specs is what an uplink knows about the jobs that it follows.
 type specs struct {
 	machine string
-	link    *connection // on which they come
-	asks    *connection // on which they are asked for
+	link    *connection // on which they are announced
+	asks    *connection // on which they are asked for, and answered
 	change  chan struct{}
 	come    chan struct{} // an answer with specs that were asked for
 	asked   time.Time     // when they were last; of run
@@ -132,38 +133,25 @@ func (s *specs) forget() {
 }
 
 // reconcile subscribes, and returns the questions that are not answered. What there is no room to subscribe to
-// is only asked for: after a reconnect NATS may refuse any of too many, also that to all answers.
+// is only asked for.
 func (s *specs) reconcile(subscribed map[string]*nats.Subscription) (missing []*wire.Specs, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	const answers = ""
-	subscribe := func(key, subject string, handle nats.MsgHandler) error {
-		if subscribed[key] != nil {
-			return nil
-		}
-		sub, err := s.link.nc.Subscribe(subject, handle)
-		if err != nil {
-			return fmt.Errorf("subscribe to specs: %w", err)
-		}
-		subscribed[key] = sub
-		return nil
-	}
 	for key, sub := range subscribed {
-		if key != answers && s.wanted[key] == nil {
+		if s.wanted[key] == nil {
 			_ = sub.Unsubscribe() // of a lost connection: gone with it
 			delete(subscribed, key)
 			delete(s.got, key)
 			delete(s.revisions, key)
 		}
 	}
-	if err := subscribe(answers, wire.SpecAnswers+wire.Token(s.machine), s.answered); err != nil {
-		return nil, err
-	}
 	for key, question := range s.wanted {
-		if subscribed[key] != nil || len(subscribed) < credential.MostSpecs {
-			if err := subscribe(key, "spec."+key, func(m *nats.Msg) { s.announced(m.Data) }); err != nil {
-				return nil, err
+		if subscribed[key] == nil && len(subscribed) < credential.MostSpecs {
+			sub, err := s.link.nc.Subscribe("spec."+key, func(m *nats.Msg) { s.announced(m.Data) })
+			if err != nil {
+				return nil, fmt.Errorf("subscribe to specs: %w", err)
 			}
+			subscribed[key] = sub
 		}
 		if !s.got[key] {
 			missing = append(missing, question)
@@ -307,7 +295,7 @@ func (b *Bus) answerSpecs(ctx context.Context, m *nats.Msg) error {
 		return nil
 	}
 	machine := strings.Split(m.Subject, ".")[1] // as in all subjects
-	if err := b.nc.Publish(wire.SpecAnswers+machine, wire.Pack(found...)); err != nil {
+	if err := b.commands.link.nc.Publish(wire.Answers+machine, wire.Pack(found...)); err != nil {
 		return fmt.Errorf("answer a question for specs: %w", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -63,12 +64,17 @@ func TestAttackQuestionsWithoutAPause(t *testing.T) {
 	creds := credentials(t, a, authority.Agent, "m1", 0)
 	asks, hears := connect(t, url, creds, credential.Commands), connect(t, url, creds, credential.Specs)
 	own, announced := make(chan *nats.Msg, 10_000), make(chan *nats.Msg, 10)
-	for subject, to := range map[string]chan *nats.Msg{wire.SpecAnswers + wire.Token("m1"): own, wire.SpecSubject("web", "p"): announced} {
-		if _, err := hears.ChanSubscribe(subject, to); err != nil {
-			t.Fatal(err)
-		}
+	err := b.nc.Flush() // web's have been announced
+	if err == nil {
+		_, err = asks.ChanSubscribe(wire.RenewedSubject("m1"), own)
 	}
-	if err := hears.FlushTimeout(time.Minute); err != nil {
+	if err == nil {
+		_, err = hears.ChanSubscribe(wire.AllSpecs, announced)
+	}
+	if err == nil {
+		err = hears.FlushTimeout(time.Minute)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	var questions [][]byte
@@ -92,12 +98,12 @@ func TestAttackQuestionsWithoutAPause(t *testing.T) {
 	u := openUplink(t, a, url, "m2", nil)
 	u.WatchSpecs("p", []sample.JobName{"web"})
 	quelltest.Until(t, "another is answered", func() bool { return len(u.Specs()) == 1 })
-	if err := hears.FlushTimeout(time.Minute); err != nil {
+	if err := errors.Join(asks.FlushTimeout(time.Minute), hears.FlushTimeout(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	n, most := len(own), int(time.Since(begun)/(askPause/2))+1
 	if n == 0 || n > most || len(announced) > 0 {
-		t.Errorf("it has %d answers, want 1 to %d; those who follow a job have %d", n, most, len(announced))
+		t.Errorf("it has %d answers, want 1 to %d; those who follow jobs have %d", n, most, len(announced))
 	}
 	for range n {
 		parts := 0

@@ -127,6 +127,9 @@ func (u *Uplink) connect(ctx context.Context) error {
 			return err
 		}
 	}
+	if _, err := u.commands.nc.Subscribe(wire.RenewedSubject(u.machine), u.specs.answered); err != nil {
+		return fmt.Errorf("listen for specs: %w", err)
+	}
 	if u.options.Decided == nil {
 		return nil
 	}

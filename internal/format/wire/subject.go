@@ -16,10 +16,10 @@ const (
 	AllStates = "reply.*.state"
 	// AllQuestions are all machines' questions for specs.
 	AllQuestions = "reply.*.specs"
-	// SpecAnswers and a machine's token are the subject of the answers: no job's, since no name becomes "@".
-	SpecAnswers = "spec.@."
 	// AllRenewals are all machines' requests for new credentials.
 	AllRenewals = "renew.*"
+	// Answers and a machine's token are RenewedSubject.
+	Answers = "renewed."
 )
 
 // SampleSubject is the subject of a machine's batches.
@@ -59,8 +59,8 @@ func DecisionsKey(machine string) string {
 // RenewalSubject is the subject of a machine's requests for new credentials.
 func RenewalSubject(machine string) string { return "renew." + Token(machine) }
 
-// RenewedSubject is the subject of the answers.
-func RenewedSubject(machine string) string { return "renewed." + Token(machine) }
+// RenewedSubject is the subject of the answers to these, and to its questions for specs.
+func RenewedSubject(machine string) string { return Answers + Token(machine) }
 
 // Token encodes any name as one token of a subject or bucket key: letters, digits, "-"
 // and "_" stay, every other byte becomes "=" and two hex digits. The encoding is
