@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -133,19 +134,20 @@ func (s *specs) forget() {
 }
 
 // reconcile subscribes, and returns the questions that are not answered. What there is no room to subscribe to
-// is only asked for.
+// is only asked for. NATS's client may be connecting, for seconds: neither Specs nor WatchSpecs waits for that.
 func (s *specs) reconcile(subscribed map[string]*nats.Subscription) (missing []*wire.Specs, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	wanted := s.wanted
+	maps.DeleteFunc(s.got, func(key string, _ bool) bool { return wanted[key] == nil })
+	maps.DeleteFunc(s.revisions, func(key string, _ revision) bool { return wanted[key] == nil })
+	s.mu.Unlock()
 	for key, sub := range subscribed {
-		if s.wanted[key] == nil {
+		if wanted[key] == nil {
 			_ = sub.Unsubscribe() // of a lost connection: gone with it
 			delete(subscribed, key)
-			delete(s.got, key)
-			delete(s.revisions, key)
 		}
 	}
-	for key, question := range s.wanted {
+	for key := range wanted {
 		if subscribed[key] == nil && len(subscribed) < credential.MostSpecs {
 			sub, err := s.link.nc.Subscribe("spec."+key, func(m *nats.Msg) { s.announced(m.Data) })
 			if err != nil {
@@ -153,6 +155,10 @@ func (s *specs) reconcile(subscribed map[string]*nats.Subscription) (missing []*
 			}
 			subscribed[key] = sub
 		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, question := range wanted {
 		if !s.got[key] {
 			missing = append(missing, question)
 		}
@@ -215,7 +221,7 @@ func (s *specs) accept(data []byte, bucket bool) (wanted bool) {
 	if wire.Unmarshal(data, &m) != nil { // of a newer server
 		return false
 	}
-	key := wire.SpecKey(m.Job, m.Platform)
+	key, now := wire.SpecKey(m.Job, m.Platform), revision{m.Revision, s.link.epoch()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wanted[key] == nil { // no longer wanted: it was in flight
@@ -224,7 +230,6 @@ func (s *specs) accept(data []byte, bucket bool) (wanted bool) {
 	if bucket {
 		wanted, s.got[key] = !s.got[key], true
 	}
-	now := revision{m.Revision, s.link.epoch()}
 	known := s.revisions[key]
 	if now.number == 0 || now.number == known.number || now.number < known.number && (!bucket || now.epoch == known.epoch) {
 		return wanted
