@@ -239,8 +239,9 @@ func (s *specs) accept(data []byte, bucket bool) (wanted bool) {
 	return wanted
 }
 
-// maxKey is the longest key that is looked for, bytes: NATS ends a connection on which a subject has 4 KB.
-const maxKey = 3 << 10
+// maxKey is the longest key of which there may be specs, bytes: NATS ends a connection on which a subject has 4 KB.
+// An agent's names of jobs have 1,024 bytes at most, each of which may take three.
+const maxKey = 3<<10 + 512
 
 // ServeSpecs answers machines' questions for specs until ctx ends, one machine's ten in a second. An answer has
 // what the bucket has of those jobs, and revision 0 for those of which it has nothing.
@@ -279,20 +280,9 @@ func (b *Bus) answerSpecs(ctx context.Context, m *nats.Msg) error {
 		if wire.Unmarshal(question, &q) != nil {
 			continue
 		}
-		key := wire.SpecKey(q.Job, q.Platform)
-		if len(key) > maxKey {
-			continue
-		}
-		var data []byte
-		stored, err := b.kv.Get(ctx, key)
-		switch {
-		case err == nil:
-			data = stored.Value()
-		case errors.Is(err, jetstream.ErrKeyNotFound):
-			data, err = wire.Marshal(&wire.Specs{Job: q.Job, Platform: q.Platform})
-		}
+		data, err := b.readSpecs(ctx, &q)
 		if err != nil {
-			return fmt.Errorf("read specs: %w", err)
+			return err
 		}
 		found, size = append(found, data), size+len(data)
 	}
@@ -304,4 +294,18 @@ func (b *Bus) answerSpecs(ctx context.Context, m *nats.Msg) error {
 		return fmt.Errorf("answer a question for specs: %w", err)
 	}
 	return nil
+}
+
+// readSpecs returns what the bucket has of a job on a platform, as it is stored.
+func (b *Bus) readSpecs(ctx context.Context, q *wire.Specs) ([]byte, error) {
+	if key := wire.SpecKey(q.Job, q.Platform); len(key) <= maxKey {
+		stored, err := b.kv.Get(ctx, key)
+		if err == nil {
+			return stored.Value(), nil
+		}
+		if !errors.Is(err, jetstream.ErrKeyNotFound) {
+			return nil, fmt.Errorf("read specs: %w", err)
+		}
+	}
+	return wire.Marshal(&wire.Specs{Job: q.Job, Platform: q.Platform})
 }

@@ -53,6 +53,31 @@ func TestLargeSpecs(t *testing.T) {
 	quelltest.Until(t, "all have come", func() bool { n += len(u.Specs()); return n == 4*each })
 }
 
+// TestSpecsOfLongNames: the agent's longest name of a job has its specs. A longer one, as only a machine that makes it up
+// has, costs a server no connection, and keeps no answer waiting.
+func TestSpecsOfLongNames(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	longest, longer := sample.JobName(strings.Repeat("/", 1024)), sample.JobName(strings.Repeat("/", 1400))
+	putSpecs(t, b, longer, 1)
+	putSpecs(t, b, longest, 1)
+	data, err := b.readSpecs(t.Context(), &wire.Specs{Job: string(longer), Platform: "p"})
+	var none wire.Specs
+	if err == nil {
+		err = wire.Unmarshal(data, &none)
+	}
+	if err != nil || none.Job != string(longer) || none.Platform != "p" || none.Revision != 0 {
+		t.Errorf("of a longer name: revision %d, %v", none.Revision, err)
+	}
+	u := openUplink(t, a, url, "m", nil)
+	u.WatchSpecs("p", []sample.JobName{longest})
+	quelltest.Until(t, "the longest name's come", func() bool { return len(u.Specs()) == 1 })
+	if n := b.nc.Stats().Reconnects; n > 0 {
+		t.Errorf("the server's connection was lost %d times", n)
+	}
+}
+
 // TestAttackQuestionsWithoutAPause: a machine that asks for specs without a pause, for too many, for such with
 // names that NATS would end the server's connection for, and for the answer to be sent to others, is answered
 // ten times in a second, itself alone. Others are answered meanwhile.
