@@ -255,21 +255,30 @@ func (b *Bus) ServeSpecs(ctx context.Context) error {
 	answered := map[string]time.Time{}       // by subject: as many as there are machines with credentials
 	var said time.Time
 	for m := questions.next(ctx); m != nil; m = questions.next(ctx) {
-		now := time.Now()
-		if now.Sub(answered[m.Subject]) < askPause/2 {
-			continue
+		// All machines ask at once after a restart, and many for the same jobs.
+		all := []*received{m}
+		for range questions.waiting() {
+			all = append(all, questions.take())
 		}
-		answered[m.Subject] = now
-		err := b.answerSpecs(ctx, m.Msg)
-		if err != nil && ctx.Err() == nil && now.Sub(said) >= time.Minute {
-			said = now
-			b.log.Warn("a machine has no answer to its question for specs, and asks again", "subject", m.Subject, "reason", err)
+		read := map[string][]byte{} // after all these have come, so that none misses a change
+		for _, m := range all {
+			now := time.Now()
+			if now.Sub(answered[m.Subject]) < askPause/2 {
+				continue
+			}
+			answered[m.Subject] = now
+			err := b.answerSpecs(ctx, m.Msg, read)
+			if err != nil && ctx.Err() == nil && now.Sub(said) >= time.Minute {
+				said = now
+				b.log.Warn("a machine has no answer to its question for specs, and asks again", "subject", m.Subject, "reason", err)
+			}
 		}
 	}
 	return nil
 }
 
-func (b *Bus) answerSpecs(ctx context.Context, m *nats.Msg) error {
+// answerSpecs answers a question. What it reads for that is added to read, by key.
+func (b *Bus) answerSpecs(ctx context.Context, m *nats.Msg, read map[string][]byte) error {
 	var found [][]byte
 	size := 0
 	for question := range wire.Unpack(m.Data) {
@@ -280,10 +289,15 @@ func (b *Bus) answerSpecs(ctx context.Context, m *nats.Msg) error {
 		if wire.Unmarshal(question, &q) != nil {
 			continue
 		}
-		data, err := b.readSpecs(ctx, &q)
-		if err != nil {
-			return err
+		key := wire.SpecKey(q.Job, q.Platform)
+		if read[key] == nil {
+			data, err := b.readSpecs(ctx, key, &q)
+			if err != nil {
+				return err
+			}
+			read[key] = data
 		}
+		data := read[key]
 		found, size = append(found, data), size+len(data)
 	}
 	if len(found) == 0 {
@@ -296,9 +310,9 @@ func (b *Bus) answerSpecs(ctx context.Context, m *nats.Msg) error {
 	return nil
 }
 
-// readSpecs returns what the bucket has of a job on a platform, as it is stored.
-func (b *Bus) readSpecs(ctx context.Context, q *wire.Specs) ([]byte, error) {
-	if key := wire.SpecKey(q.Job, q.Platform); len(key) <= maxKey {
+// readSpecs returns what the bucket has under a key, as it is stored; if that is nothing, the answer to q.
+func (b *Bus) readSpecs(ctx context.Context, key string, q *wire.Specs) ([]byte, error) {
+	if len(key) <= maxKey {
 		stored, err := b.kv.Get(ctx, key)
 		if err == nil {
 			return stored.Value(), nil

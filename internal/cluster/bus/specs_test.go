@@ -53,6 +53,37 @@ func TestLargeSpecs(t *testing.T) {
 	quelltest.Until(t, "all have come", func() bool { n += len(u.Specs()); return n == 4*each })
 }
 
+// TestSpecsAreReadOnce: what many machines ask for at once is read once.
+func TestSpecsAreReadOnce(t *testing.T) {
+	a := newAuthority(t)
+	b := openBus(t, a, serveHere(t, a), 1)
+	putSpecs(t, b, "web", 1)
+	question, err := wire.Marshal(&wire.Specs{Job: "web", Platform: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const machines = 100
+	reads, answers := b.nc.Stats().OutMsgs, b.commands.link.nc.Stats().OutMsgs
+	read := map[string][]byte{}
+	for i := range machines {
+		m := &nats.Msg{Subject: wire.QuestionSubject(fmt.Sprint("m", i)), Data: question}
+		if err := b.answerSpecs(patient(t), m, read); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads, answers = b.nc.Stats().OutMsgs-reads, b.commands.link.nc.Stats().OutMsgs-answers
+	if reads != 1 || answers != machines {
+		t.Errorf("%d reads for %d answers to %d machines", reads, answers, machines)
+	}
+	in := newInbox(0)
+	for i := range machines {
+		in.put(&nats.Msg{Subject: wire.QuestionSubject(fmt.Sprint("m", i%10))})
+	}
+	if n := in.waiting(); n != 10 {
+		t.Errorf("%d wait, want 10", n)
+	}
+}
+
 // TestSpecsOfLongNames: the agent's longest name of a job has its specs. A longer one, as only a machine that makes it up
 // has, costs a server no connection, and keeps no answer waiting.
 func TestSpecsOfLongNames(t *testing.T) {
@@ -62,7 +93,7 @@ func TestSpecsOfLongNames(t *testing.T) {
 	longest, longer := sample.JobName(strings.Repeat("/", 1024)), sample.JobName(strings.Repeat("/", 1400))
 	putSpecs(t, b, longer, 1)
 	putSpecs(t, b, longest, 1)
-	data, err := b.readSpecs(t.Context(), &wire.Specs{Job: string(longer), Platform: "p"})
+	data, err := b.readSpecs(t.Context(), wire.SpecKey(string(longer), "p"), &wire.Specs{Job: string(longer), Platform: "p"})
 	var none wire.Specs
 	if err == nil {
 		err = wire.Unmarshal(data, &none)
