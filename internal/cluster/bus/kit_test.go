@@ -257,7 +257,9 @@ func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bu
 		}
 	})
 	t.Cleanup(func() { stop(); running.Wait() })
-	quelltest.Until(t, "the server listens", func() bool { return b.commands.link.nc.NumSubscriptions() > before })
+	quelltest.Until(t, "the server listens", func() bool {
+		return b.commands.link.nc.NumSubscriptions() > before && b.commands.link.ask(ctx) == nil
+	})
 	return b
 }
 
