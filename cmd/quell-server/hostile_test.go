@@ -245,7 +245,7 @@ func TestHostileAgent(t *testing.T) {
 		if h.IntN(50) == 0 {
 			subject := h.subject()
 			sub, err := nc.Subscribe(subject, func(m *nats.Msg) {
-				for _, prefix := range []string{"up.", "reply.", "inbox.m2", "inbox.quell-server", "command.machine.m2", "$KV."} {
+				for _, prefix := range []string{"up.", "reply.", "inbox.m2", "inbox.quell-server", "command.machine.m2", "renewed.m2", "$KV."} {
 					if strings.HasPrefix(m.Subject, prefix) {
 						heard.Add(1)
 					}
