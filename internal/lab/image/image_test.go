@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -199,6 +201,35 @@ func TestReplace(t *testing.T) {
 		if text(place) != now || text(work) != was {
 			t.Errorf("%q is in place, %q in its stead", text(place), text(work))
 		}
+	}
+}
+
+// A container whose own image has a guest's image builds that anew: overlayfs renames no folder of a
+// lower layer.
+func TestReplaceOnOverlayfs(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dir := t.TempDir()
+	mount := func(kind, at, options string) {
+		t.Helper()
+		if err := unix.Mount(kind, at, kind, 0, options); err != nil {
+			quelltest.Skip(t, "overlayfs", err)
+		}
+		t.Cleanup(func() { unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	mount("tmpfs", dir, "size=1m,mode=700") // overlayfs has no upper layer on another overlayfs
+	lower, upper, scratch, merged := dir+"/lower", dir+"/upper", dir+"/scratch", dir+"/merged"
+	if err := errors.Join(write(lower+"/name/disk", "old", 0o600), os.Mkdir(upper, 0o755), os.Mkdir(scratch, 0o755), os.Mkdir(merged, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	mount("overlay", merged, "redirect_dir=off,lowerdir="+lower+",upperdir="+upper+",workdir="+scratch)
+	if err := write(merged+"/.build/disk", "new", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := replace(merged+"/.build", merged+"/name"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(merged + "/name/disk"); err != nil || string(text) != "new" {
+		t.Errorf("%q is in place, %v", text, err)
 	}
 }
 
