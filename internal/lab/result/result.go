@@ -99,6 +99,9 @@ type Host struct {
 	// Platform is the type of its CPUs, "GenuineIntel-6-85-7-vm": a cloud's type of instance may have
 	// several. "" if it is unknown.
 	Platform string `json:"platform,omitempty"`
+	// Machine tells it from another of that name, in another inventory: a hash of its firmware's UUID or
+	// its system's id. "" if it has neither.
+	Machine string `json:"machine,omitempty"`
 	// Offset is how far its CLOCK_MONOTONIC was behind that of the lab's machine when the
 	// observation began, Within the largest error of that, Drift its change until the end.
 	Offset time.Duration `json:"clock_offset"`

@@ -221,6 +221,8 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	}
 	if l.far = far; far != nil {
 		run.Power, run.Host = far.power, far.watchable
+		runs, _ := f.Runs() // the engine reports records that cannot be read
+		far.were = result.Machines(runs, run.Env, run.Stamp)
 		// Other hosts may be in the next inventory.
 		run.Only = func(c *study.Cell) bool { return far.refuse(c) == nil && (only == nil || only(c)) }
 	}
