@@ -133,7 +133,7 @@ type Workload struct {
 type Metric struct {
 	Name   string `key:"name" help:"e.g. throughput, runtime"`
 	Unit   string `key:"unit"`
-	Better string `key:"better" oneof:"higher lower"`
+	Better string `key:"better" oneof:"higher lower" help:"must be given for a figure that a path or a regular expression reads"`
 	Parse  string `key:"parse" help:"parser of the command's output, a path in its JSON: json:jobs.0.read.iops, or a regular expression with one group: '/…/'"`
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
@@ -224,6 +225,42 @@ func TestExamples(t *testing.T) {
 		})
 		if err != nil || size > 1<<20 {
 			t.Errorf("%s: %d bytes, %v", filepath.Dir(page), size, err)
+		}
+	}
+}
+
+// Which figure is better follows from its parser: a runtime that has doubled is no improvement. Of what a path or a
+// pattern reads, the file must say it.
+func TestWhichFigureIsBetter(t *testing.T) {
+	read := func(metric string) (study.Metric, error) {
+		s, err := study.Parse("t.yaml", []byte(`version: 1
+study: t
+environments: {ve: {driver: cgroup}}
+workloads: {work: {command: ["true"], iterations: 1, metric: {parse: `+metric+`}}}
+roles: {fg: {workload: work, environment: ve, measure: true}}
+controls: {solo: false}
+`), known())
+		if err != nil {
+			return study.Metric{}, err
+		}
+		return s.Workloads["work"].Metric, nil
+	}
+	for _, parser := range workload.ParserNames() {
+		m, err := read(parser)
+		want := map[string]string{"time": "lower", "sockperf": "lower"}[parser]
+		if want == "" {
+			want = "higher"
+		}
+		if err != nil || m.Better != want || m.Unit == "" {
+			t.Errorf("%s: %+v, %v", parser, m, err)
+		}
+	}
+	for _, parser := range []string{`"json:a.b"`, `"/a (b)/"`} {
+		if _, err := read(parser); err == nil || !strings.Contains(err.Error(), "workloads.work.metric.better") {
+			t.Errorf("%s without it: %v", parser, err)
+		}
+		if m, err := read(parser + ", better: lower"); err != nil || m.Better != "lower" {
+			t.Errorf("%s: %+v, %v", parser, m, err)
 		}
 	}
 }
