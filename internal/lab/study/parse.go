@@ -138,6 +138,12 @@ func (s *Study) complete() {
 		w.Metric.complete()
 		s.Workloads[name] = w
 	}
+	if len(s.Analysis) == 0 { // a report would have no figure, and the folder of the runs keeps to their file
+		s.Analysis = []Analysis{{Kind: "score"}}
+		if s.Controls.Solo && len(s.Roles) > 1 {
+			s.Analysis = append(s.Analysis, Analysis{Kind: "degradation"})
+		}
+	}
 	for i := range s.Roles {
 		r := &s.Roles[i]
 		if r.Host == "" && len(s.Hosts) == 1 {

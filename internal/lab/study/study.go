@@ -25,7 +25,7 @@ type Study struct {
 	Design        Design                 `key:"design"`
 	Run           Run                    `key:"run"`
 	Observe       Observe                `key:"observe"`
-	Analysis      []Analysis             `key:"analysis"`
+	Analysis      []Analysis             `key:"analysis" help:"none: score, and degradation if roles also run alone"`
 	Report        Report                 `key:"report"`
 }
 

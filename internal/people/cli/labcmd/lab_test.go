@@ -182,6 +182,24 @@ func TestLabFromFileToResults(t *testing.T) {
 	}
 }
 
+// A study that names no analysis has the values of its measured roles: later it is too late to name one, since a folder
+// keeps to the file of its runs.
+func TestLabWithoutAnalysis(t *testing.T) {
+	t.Parallel()
+	out, env := filepath.Join(t.TempDir(), "out"), clitest.Env("/nowhere")
+	if r := quell(t, env, "lab", "run", "--out", out, studyFile(t, strings.Replace(simulatedStudy, "analysis: [{kind: interference}]\n", "", 1))); r.Code != app.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	var res analyse.Results
+	r := quell(t, env, "lab", "analyse", "--json", out)
+	if err := json.Unmarshal([]byte(r.Out), &res); err != nil || len(res.Scores) != 2 || len(res.Interferences) != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r := quell(t, env, "lab", "analyse", out); r.Code != app.ExitOK || !regexp.MustCompile(`(?m)^apart +fg +work +[0-9.]+ \[.+\] +iterations/s +higher`).MatchString(r.Out) {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestLabSaysWhatIsWrong(t *testing.T) {
 	env := clitest.Env("/nowhere")
 	bad := studyFile(t, strings.Replace(strings.Replace(simulatedStudy, "primes}", "primes, options: -set=1MiB}", 1), "from: 10%", "from: 10", 1))
