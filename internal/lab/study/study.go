@@ -204,7 +204,7 @@ type Staircase struct {
 // Placement says where roles run: by the relation of their CPUs, or by lists.
 type Placement struct {
 	Name     string `key:"name"`
-	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-core, same-llc, same-package, cross-package, same-numa, packed (virtual CPUs on the threads of one core after the other, as clouds place instances)"`
+	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-thread, same-core, same-llc, same-package, cross-package, same-numa, packed (virtual CPUs on the threads of one core after the other, as clouds place instances)"`
 	// CPUs are explicit lists per role, and per virtual CPU if separated by semicolons
 	// ("0;1").
 	CPUs map[string]string `key:"cpus"`

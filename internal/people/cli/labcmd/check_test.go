@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
@@ -262,5 +263,38 @@ controls: {solo: false}
 		if m, err := read(parser + ", better: lower"); err != nil || m.Better != "lower" {
 			t.Errorf("%s: %+v, %v", parser, m, err)
 		}
+	}
+}
+
+// The study that docs/lab.md shows is valid, has the runs that the page says, and the defaults that it lists.
+func TestStudyOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/lab.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(begins string) string {
+		for _, b := range regexp.MustCompile(`(?m)(?:^    .*\n)+`).FindAllString(string(page), -1) {
+			if b = strings.ReplaceAll("\n"+b, "\n    ", "\n")[1:]; strings.HasPrefix(b, begins) {
+				return b
+			}
+		}
+		t.Fatalf("no block begins with %q", begins)
+		return ""
+	}
+	read := func(text string) *study.Study {
+		s, err := study.Parse("mine.yaml", []byte(text), known())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	text := block("version: 1\nstudy: ")
+	short := read(text)
+	if plan := short.Plan(); len(plan) != 14 || total(plan) != 392*time.Second {
+		t.Errorf("%d runs, %s", len(plan), total(plan))
+	}
+	whole := read(strings.Replace(text, "run: {for: 20s}\n", "", 1) + strings.Replace(block("controls: "), "run: {", "run: {for: 20s, ", 1))
+	if a, b := fmt.Sprintf("%+v", *short), fmt.Sprintf("%+v", *whole); a != b {
+		t.Errorf("the defaults are\n%s\nthe page's\n%s", a, b)
 	}
 }

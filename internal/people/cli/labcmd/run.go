@@ -89,7 +89,7 @@ func keepExpected(f *result.Folder, file string) error {
 		_, err = render.ParseExpectations(file, text)
 	}
 	if err != nil {
-		return remedied(fmt.Errorf("read expected values: %w", err), file)
+		return remedied(fmt.Errorf("read expected values: %w", err), file, expectExample)
 	}
 	if err := atomicfile.Write(f.Path(expectFile), text, 0o644); err != nil {
 		return fmt.Errorf("copy expected values: %w", err)
