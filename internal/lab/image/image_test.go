@@ -257,7 +257,7 @@ func TestFind(t *testing.T) {
 	}
 	for _, name := range []string{"nosuch", "./nosuch.img"} {
 		var missing *guest.MissingError
-		if _, err := Find(name, ""); !errors.As(err, &missing) || !strings.Contains(missing.Remedy, "quell lab image build") {
+		if _, err := Find(name, ""); !errors.As(err, &missing) || !strings.Contains(missing.Remedy, "quell lab image build NAME, as the user that runs the lab") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
