@@ -116,6 +116,11 @@ func TestLabFromFileToResults(t *testing.T) {
 	if r := quell(t, env, "lab", "run", "--out", filepath.Join(t.TempDir(), "part"), "--cell", "main placement=apart", file); r.Code != app.ExitOK {
 		t.Errorf("run of one cell: %+v", r)
 	}
+	// What is to be typed next is about the same cells.
+	once, part := studyFile(t, strings.Replace(simulatedStudy, "retries: 20", "retries: 0", 1)), filepath.Join(t.TempDir(), "part")
+	if r := quell(t, env, "lab", "run", "--out", part, "--cell", "main", once); r.Code != app.ExitNegative || !strings.Contains(r.Err, "quell lab resume "+part+" --cell 'main'") {
+		t.Errorf("run of the main cells: %+v", r)
+	}
 	r := quell(t, env, "lab", "status", "--json", out)
 	var st status
 	if err := json.Unmarshal([]byte(r.Out), &st); err != nil || r.Code != app.ExitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {

@@ -242,6 +242,12 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 		fmt.Fprintf(a.Out, "records: %s\n", f.Dir())
 	}
 	again := "quell lab resume " + f.Dir()
+	if o.hosts != "" {
+		again += " --hosts " + o.hosts
+	}
+	if o.cell != "" { // other cells may be for other hosts
+		again += " --cell '" + o.cell + "'"
+	}
 	if err == nil || errors.Is(err, lab.ErrBudget) || errors.Is(err, lab.ErrStopped) {
 		err = errors.Join(err, a.reportOf(f))
 		if to != nil {
