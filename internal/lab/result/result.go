@@ -202,8 +202,8 @@ const MostStays = 1000
 // Sample is one second of a run, one line of samples.jsonl.
 type Sample struct {
 	At time.Duration `json:"at"` // end of the second, after the run's Start
-	// Values are named like "cpu.fg" or "psi.cpu.some": README of the format in
-	// docs/lab.md. An absent value is not zero.
+	// Values are named like "cpu.fg" or "psi.cpu.some": docs/lab.md lists them. An absent value
+	// is not zero.
 	Values map[string]float64 `json:"v"`
 	// Host is the other machine on which it was taken, "" for the lab's own.
 	Host string `json:"host,omitempty"`
