@@ -83,9 +83,12 @@ var usual = map[string]Metric{
 }
 
 // complete fills in what follows from the parser. Of a figure that a path or a pattern reads, only the
-// file can say which is better.
-func (m *Metric) complete() {
-	u := usual[m.Parse]
+// file can say which is better. Nothing reads a server's.
+func (w *Workload) complete() {
+	m, u := &w.Metric, usual[w.Metric.Parse]
+	if w.Serves > 0 {
+		u = usual[""]
+	}
 	m.Name, m.Unit, m.Better = cmp.Or(m.Name, u.Name), cmp.Or(m.Unit, u.Unit), cmp.Or(m.Better, u.Better)
 }
 
@@ -135,7 +138,7 @@ func (s *Study) complete() {
 	}
 	s.completeHosts()
 	for name, w := range s.Workloads {
-		w.Metric.complete()
+		w.complete()
 		s.Workloads[name] = w
 	}
 	if len(s.Analysis) == 0 { // a report would have no figure, and the folder of the runs keeps to their file

@@ -231,18 +231,21 @@ func TestExamples(t *testing.T) {
 }
 
 // Which figure is better follows from its parser: a runtime that has doubled is no improvement. Of what a path or a
-// pattern reads, the file must say it.
+// pattern reads, the file must say it, except for a server, of which nothing is read.
 func TestWhichFigureIsBetter(t *testing.T) {
 	read := func(metric string) (study.Metric, error) {
 		s, err := study.Parse("t.yaml", []byte(`version: 1
 study: t
 environments: {ve: {driver: cgroup}}
-workloads: {work: {command: ["true"], iterations: 1, metric: {parse: `+metric+`}}}
+workloads: {work: {command: ["true"], iterations: 1, metric: {parse: `+metric+`}}, sink: {command: ["true"], serves: 1, metric: {parse: "json:a"}}}
 roles: {fg: {workload: work, environment: ve, measure: true}}
 controls: {solo: false}
 `), known())
 		if err != nil {
 			return study.Metric{}, err
+		}
+		if m := s.Workloads["sink"].Metric; m.Better != "higher" || m.Unit != "iterations/s" {
+			t.Errorf("the server's figure is %+v", m) // in keys of stored records
 		}
 		return s.Workloads["work"].Metric, nil
 	}

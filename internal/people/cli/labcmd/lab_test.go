@@ -117,7 +117,7 @@ func TestLabFromFileToResults(t *testing.T) {
 		t.Errorf("run of one cell: %+v", r)
 	}
 	// What is to be typed next is about the same cells.
-	once, part := studyFile(t, strings.Replace(simulatedStudy, "retries: 20", "retries: 0", 1)), filepath.Join(t.TempDir(), "part")
+	once, part := studyFile(t, strings.NewReplacer("retries: 20", "retries: 0", "fail: 50%", "fail: 100%").Replace(simulatedStudy)), filepath.Join(t.TempDir(), "part")
 	if r := quell(t, env, "lab", "run", "--out", part, "--cell", "main", once); r.Code != app.ExitNegative || !strings.Contains(r.Err, "quell lab resume "+part+" --cell 'main'") {
 		t.Errorf("run of the main cells: %+v", r)
 	}
