@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -142,6 +141,9 @@ func (s *Server) outcomes(ctx context.Context, d *command.Decision) (t command.T
 			failed += n
 		}
 	}
-	// Of one machine 5⅓ that helped are more than 4⅔ that did not.
-	return command.Tally{Helped: int(math.Ceil(helped)), Failed: int(math.Floor(failed))}, nil
+	t = command.Tally{Helped: int(helped + 1e-6), Failed: int(failed + 1e-6)} // sums of shares are not exact
+	if t.Helped == t.Failed && helped > failed+1e-6 {
+		t.Helped++
+	}
+	return t, nil
 }
