@@ -39,11 +39,13 @@ type Options struct {
 	Agent Agent
 	Past  *Past         // shown instead of the agent's present, if not nil
 	Every time.Duration // how often the agent is asked
-	Sort  string        // a key of report.SortTasks
-	Style report.Style  // its width follows the terminal's
-	In    io.Reader
-	Out   io.Writer
-	Env   []string
+	// Remote: the agent is another machine's, and only this screen says what is degraded there.
+	Remote bool
+	Sort   string       // a key of report.SortTasks
+	Style  report.Style // its width follows the terminal's
+	In     io.Reader
+	Out    io.Writer
+	Env    []string
 }
 
 // Run shows the screen until the user ends it or ctx ends. It returns the agent's error if the

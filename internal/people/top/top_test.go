@@ -393,6 +393,17 @@ func TestPastedText(t *testing.T) {
 	}
 }
 
+// What is degraded on another machine is on the screen: no other command says it.
+func TestWhatIsDegradedElsewhere(t *testing.T) {
+	f := &fake{now: busy()}
+	f.now.status.Degraded = []string{"it has sent nothing for 4m10s"}
+	m := screenOf(t, f, 80, 24)
+	m.Remote = true
+	if text := checked(t, m); !strings.Contains(text, f.now.status.Degraded[0]) {
+		t.Errorf("the screen is\n%s", text)
+	}
+}
+
 // Any size of the terminal has a screen.
 func TestAnySize(t *testing.T) {
 	f := &fake{now: busy()}
