@@ -373,7 +373,11 @@ func (m *model) nextSort() string {
 func (m *model) settle() {
 	m.shown = slices.DeleteFunc(slices.Clone(m.now.tasks), func(t api.TaskView) bool { return !matches(t, m.filter) })
 	_ = report.SortTasks(m.shown, m.Sort) // the key is valid
-	at := max(slices.IndexFunc(m.shown, func(t api.TaskView) bool { return t.Name == m.chosen }), 0)
+	at := slices.IndexFunc(m.shown, func(t api.TaskView) bool { return t.Name == m.chosen })
+	if at < 0 && m.typing {
+		m.chosen = "" // it does not match the filter
+	}
+	at = max(at, 0)
 	m.index = at
 	if m.screen != list {
 		m.first = max(min(m.first, len(m.body())-m.rows()), 0)

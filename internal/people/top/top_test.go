@@ -346,6 +346,29 @@ func TestTheChosenTaskStays(t *testing.T) {
 	}
 }
 
+// A key that comes when the chosen task has ended is not for the task that is under the cursor since.
+func TestAKeyForATaskThatHasEnded(t *testing.T) {
+	f := &fake{now: busy()}
+	m := screenOf(t, f, 80, 24)
+	press(m, "jj")
+	name := m.chosen
+	f.now.tasks = slices.DeleteFunc(f.now.tasks, func(v api.TaskView) bool { return v.Name == name })
+	do(m, m.ask())
+	press(m, "c")
+	if m.form != nil || !strings.Contains(m.said, name.String()+" has ended") {
+		t.Errorf("said %q:\n%s", m.said, m.text())
+	}
+	press(m, "c")
+	if m.form == nil || m.form.task != redis.Name {
+		t.Errorf("the first task is not chosen:\n%s", m.text())
+	}
+	m = screenOf(t, &fake{now: busy()}, 80, 24)
+	press(m, "jj", "/", "redis", "enter", "c")
+	if m.form == nil || m.form.task != redis.Name {
+		t.Errorf("what the filter shows is not chosen:\n%s", m.text())
+	}
+}
+
 // A point of a sparkline is an interval, not an answer of the agent.
 func TestCoursesHaveOnePointAnInterval(t *testing.T) {
 	f := &fake{now: busy()}
