@@ -153,8 +153,8 @@ func (a *commands) enforcement() *cobra.Command {
 		ValidArgs: []string{"off", "advise", "on"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case reset && len(args) > 0:
-				return app.Usage(errors.New("--reset and a mode"), "choose one")
+			case reset && (len(args) > 0 || canary):
+				return app.Usage(errors.New("--reset and a mode or --canary"), "choose one: a reset goes to all machines at once")
 			case reset:
 				return a.act(cmd, at, cluster.Command{Command: command.Command{Why: why, Reset: &command.Reset{Enforcement: true}, For: lasts}})
 			case len(args) == 0:
