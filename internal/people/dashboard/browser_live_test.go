@@ -186,6 +186,23 @@ func TestAnEndedIncidentInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// Who goes through the tasks by keyboard stays at a task, also if a task above it leads to the same page, while
+// data is read again.
+func TestTheFocusStaysInABrowser(t *testing.T) {
+	w := invent(t, 4, 24, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.look(1280, 860, "light")
+	b.until("it is shown", "document.querySelector('main').innerText.includes('held up')")
+	const links = `[...document.querySelectorAll('[role=region][aria-label="Tasks"] td a')]`
+	at := eval[int](b, `(all => { const i = all.findIndex((a, i) => all.slice(0, i).some(x => x.getAttribute('href') === a.getAttribute('href'))); all[i].focus({preventScroll: true}); return i; })(`+links+`)`)
+	eval[bool](b, "(performance.clearMarks(), document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
+	b.until("it is read again", "performance.getEntriesByName('quell-data').length > 0")
+	if now := eval[int](b, links+".indexOf(document.activeElement)"); at < 1 || now != at {
+		t.Errorf("the focus was on link %d and is on %d", at, now)
+	}
+	b.quiet()
+}
+
 // A time of summer that is looked at in winter has summer's zone.
 func TestZonesInABrowser(t *testing.T) {
 	w := invent(t, 2, 12, time.Minute)
