@@ -102,6 +102,25 @@ func TestLateAnswersInABrowser(t *testing.T) {
 	b.quiet("502")
 }
 
+// A server takes a request and does not answer: the page says that its data is old, does not wait for ever, and
+// is read again.
+func TestAServerThatHangsInABrowser(t *testing.T) {
+	var hangs atomic.Bool
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(_ http.ResponseWriter, r *http.Request) bool {
+		if !hangs.Load() || r.URL.Path != "/v1/tasks" {
+			return false
+		}
+		<-r.Context().Done()
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText.includes('held up')")
+	hangs.Store(true)
+	eval[bool](b, "(document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
+	b.until("the page says that it is stale", "document.querySelector('#stale').innerText.includes('has not answered yet')")
+	hangs.Store(false)
+	b.until("it is read again", "document.querySelector('#stale').hidden")
+}
+
 // A command to a machine that does not answer is not said to be done.
 func TestASilentMachineInABrowser(t *testing.T) {
 	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
@@ -194,11 +213,11 @@ func TestTheFocusStaysInABrowser(t *testing.T) {
 	b.look(1280, 860, "light")
 	b.until("it is shown", "document.querySelector('main').innerText.includes('held up')")
 	const links = `[...document.querySelectorAll('[role=region][aria-label="Tasks"] td a')]`
-	at := eval[int](b, `(all => { const i = all.findIndex((a, i) => all.slice(0, i).some(x => x.getAttribute('href') === a.getAttribute('href'))); all[i].focus({preventScroll: true}); return i; })(`+links+`)`)
+	place := eval[int](b, `(all => { const i = all.findIndex((a, i) => all.slice(0, i).some(x => x.getAttribute('href') === a.getAttribute('href'))); all[i].focus({preventScroll: true}); return i; })(`+links+`)`)
 	eval[bool](b, "(performance.clearMarks(), document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
 	b.until("it is read again", "performance.getEntriesByName('quell-data').length > 0")
-	if now := eval[int](b, links+".indexOf(document.activeElement)"); at < 1 || now != at {
-		t.Errorf("the focus was on link %d and is on %d", at, now)
+	if now := eval[int](b, links+".indexOf(document.activeElement)"); place < 1 || now != place {
+		t.Errorf("the focus was on link %d and is on %d", place, now)
 	}
 	b.quiet()
 }

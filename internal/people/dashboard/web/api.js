@@ -20,11 +20,13 @@ export function setToken(text) {
 
 const headers = extra => token() ? {...extra, Authorization: 'Bearer ' + token()} : extra;
 
+const patience = 120_000; // longer than any request may take with the server's defaults
+
 async function call(method, path, body, signal) {
   const used = token();
   let answer;
   try {
-    answer = await fetch(path, {method, signal, cache: 'no-store', credentials: 'omit', redirect: 'error',
+    answer = await fetch(path, {method, signal: AbortSignal.any([signal, AbortSignal.timeout(patience)].filter(Boolean)), cache: 'no-store', credentials: 'omit', redirect: 'error',
       headers: headers(body ? {'Content-Type': 'application/json'} : {}), body: body && JSON.stringify(body)});
   } catch (e) {
     if (e.name === 'AbortError') throw e;
