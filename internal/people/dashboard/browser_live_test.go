@@ -4,6 +4,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -136,6 +137,27 @@ func TestASilentMachineInABrowser(t *testing.T) {
 	b.until("it is said", "document.querySelector('dialog .result')?.innerText.includes('node-02: no answer')")
 	if class := eval[string](b, "document.querySelector('dialog .result').className"); class != "result bad" {
 		t.Errorf("the result is of class %q", class)
+	}
+	b.quiet()
+}
+
+// A machine that has become silent is shown before those that are calm.
+func TestASilentMachineAmongManyInABrowser(t *testing.T) {
+	var calm strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&calm, `{"machine": "calm-%02d", "last_seen": %d}, `, i, at)
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/machines" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `[%s{"machine": "quiet-1", "last_seen": %d}]`, calm.String(), at.Add(-time.Hour))
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('.places')?.innerText.includes('calm-00')")
+	if text := eval[string](b, "document.querySelector('.places').innerText"); !strings.Contains(text, "quiet-1") || !strings.Contains(text, "silent for 60 min") {
+		t.Errorf("the machines are %q", text)
 	}
 	b.quiet()
 }

@@ -8,6 +8,7 @@ import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, 
 import {cost, distress, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
 
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
+const removed = 24 * 3600_000; // and after so long it is shown after all others
 const mostSquares = 90;
 
 export function page(_, query, context) {
@@ -105,17 +106,19 @@ export function page(_, query, context) {
       m.tasks.sort((a, b) => order.indexOf(levelOf(a)) - order.indexOf(levelOf(b)) || x(b) - x(a));
       m.x = m.tasks.length ? x(m.tasks[0]) : -1;
       m.victims = m.tasks.filter(t => t.role === 'victim').length;
+      m.late = now() - m.last > silent;
+      m.rank = m.x > 1 ? 2 : m.late && now() - m.last < removed ? 1 : 0;
     }
-    rows.sort((a, b) => b.victims - a.victims || b.x - a.x || (a.machine < b.machine ? -1 : 1));
+    rows.sort((a, b) => b.victims - a.victims || b.rank - a.rank || b.x - a.x || (a.machine < b.machine ? -1 : 1));
     const most = 40;
     swap(places, rows.length === 0 && h('p.state', null, 'No machine has sent anything yet.'), rows.slice(0, most).map(m => {
-      const worst = m.tasks[0], late = now() - m.last > silent;
+      const worst = m.tasks[0];
       return h('a.place', {href: link('machine', m.machine)},
         h('span.name', null, visible(m.machine)),
         strip(m.tasks),
-        h('span.worst', null, late ? h('span.bad', null, `silent for ${span(now() - m.last)}`) : worst?.worst ? [visible(worst.job || lastPart(worst.task)), ' ', h('b', {class: levelOf(worst)}, percent(worst.worst.x))]
+        h('span.worst', null, m.late ? h('span.bad', null, `silent for ${span(now() - m.last)}`) : worst?.worst ? [visible(worst.job || lastPart(worst.task)), ' ', h('b', {class: levelOf(worst)}, percent(worst.worst.x))]
           : h('span.sub', null, m.tasks.length ? 'learning' : 'no tasks')));
-    }), rows.length > most && h('p.note', null, `${count(rows.length - most)} more machines are calmer; the table below has their tasks.`),
+    }), rows.length > most && h('p.note', null, `${count(rows.length - most)} more machines are calmer or silent; the table below has their tasks.`),
     rows.length > 0 && h('p.note.legend', null, ['over', 'near', 'calm', 'none'].map(l => h('span.key', null, h(`i.square.${l}`), {over: 'over the threshold', near: 'near it', calm: 'normal', none: 'being learnt'}[l]))));
   }
 
