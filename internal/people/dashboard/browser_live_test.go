@@ -141,6 +141,16 @@ func TestASilentMachineInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// Tabs with incidents have names that tell them apart.
+func TestTheTitleOfAnIncidentInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, nil), "T")
+	b.visit("#/incident/"+open().ID, "Cost of web")
+	if title := eval[string](b, "document.title"); title != "web on node-02 · quell" {
+		t.Errorf("it is %q", title)
+	}
+	b.quiet()
+}
+
 // A machine that has become silent is shown before those that are calm.
 func TestASilentMachineAmongManyInABrowser(t *testing.T) {
 	var calm strings.Builder

@@ -112,6 +112,7 @@ async function load(wait) {
     failed = undefined;
     if (!own.page.element.isConnected) swap(main, own.page.element);
     performance.mark('quell-data');
+    document.title = `${own.page.title} · quell`; // an incident has one when it is read
     if (!own.shown) say(`${own.page.title} is shown`);
     own.shown = true;
   } catch (e) {
