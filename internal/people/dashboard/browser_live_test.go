@@ -4,6 +4,7 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -138,6 +139,31 @@ func TestASilentMachineInABrowser(t *testing.T) {
 	if class := eval[string](b, "document.querySelector('dialog .result').className"); class != "result bad" {
 		t.Errorf("the result is of class %q", class)
 	}
+	b.quiet()
+}
+
+// Of more incidents than the server lists the headline does not say that these are all.
+func TestMoreIncidentsThanAreListedInABrowser(t *testing.T) {
+	var all []incident.Record
+	for i := range 1000 {
+		inc := open()
+		inc.ID, inc.Victim.Name = fmt.Sprint("inc-", i), sample.TaskName(fmt.Sprint("/web/", i))
+		inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil
+		all = append(all, inc)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/incidents" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(text)
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText === 'At least 1,000 tasks are held up by neighbours on 1 machine'")
 	b.quiet()
 }
 

@@ -10,6 +10,7 @@ import {cost, distress, lastPart, levelOf, main, sentence, short, signalOf} from
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
 const removed = 24 * 3600_000; // and after so long it is shown after all others
 const mostSquares = 90;
+const mostIncidents = 1000; // that the server lists
 
 export function page(_, query, context) {
   let tasks = [], incidents = [], machines = [], unlisted = '', typed = query.find || '';
@@ -75,7 +76,7 @@ export function page(_, query, context) {
     let title, ink = 'calm', more = '';
     if (hurt.size) {
       ink = 'bad';
-      title = `${plural(hurt.size, 'task')} ${hurt.size === 1 ? 'is' : 'are'} held up by neighbours on ${plural(at.size, 'machine')}`;
+      title = `${incidents.length < mostIncidents ? '' : 'At least '}${plural(hurt.size, 'task')} ${hurt.size === 1 ? 'is' : 'are'} held up by neighbours on ${plural(at.size, 'machine')}`;
       const worst = bad.filter(i => i.kind === 'neighbour').sort((a, b) => (b.cost / b.spec_mean || 0) - (a.cost / a.spec_mean || 0))[0];
       more = h('p.lead', null, h('a', {href: incidentLink(worst)}, sentence(worst)));
     } else if (bad.length) {
