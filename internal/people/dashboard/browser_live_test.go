@@ -164,6 +164,9 @@ func TestMoreIncidentsThanAreListedInABrowser(t *testing.T) {
 		return true
 	}), "T")
 	b.until("it is shown", "document.querySelector('main h1')?.innerText === 'At least 1,000 tasks are held up by neighbours on 1 machine'")
+	for _, page := range []string{"#/job/web", "#/machine/node-02"} {
+		b.visit(page, "Of the newest 1,000 incidents")
+	}
 	b.quiet()
 }
 

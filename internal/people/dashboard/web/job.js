@@ -4,7 +4,7 @@ import * as api from './api.js';
 import {count, h, number, plural, swap, time, visible} from './dom.js';
 import {Grid} from './grid.js';
 import {bar} from './bar.js';
-import {choice, incidentGrid, jobLink, machineLink, section, stat, taskName} from './parts.js';
+import {choice, cutOff, incidentGrid, jobLink, machineLink, section, stat, taskName} from './parts.js';
 import {chart} from './plots.js';
 import {cost, distress, levelOf, main, signalOf, signals} from './words.js';
 
@@ -88,10 +88,10 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
     }
     const rows = [...by.values()].sort((a, b) => b.helped - a.helped || b.n - a.n);
     if (!rows.length) return h('p.state', null, 'None in the last week.');
-    return h('table', null, h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Job'), h('th.num', {scope: 'col'}, 'Incidents'), h('th.num', {scope: 'col'}, 'Machines'), h('th.num', {scope: 'col'}, 'At worst'),
+    return [cutOff(list), h('table', null, h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Job'), h('th.num', {scope: 'col'}, 'Incidents'), h('th.num', {scope: 'col'}, 'Machines'), h('th.num', {scope: 'col'}, 'At worst'),
       h('th', {scope: 'col'}, 'Caps that helped'), h('th', {scope: 'col'}, 'Last'))),
     h('tbody', null, rows.slice(0, 12).map(p => h('tr', null, h('td', null, jobLink(p.name)), h('td.num', null, p.n), h('td.num', null, p.machines.size), h('td.num', null, p.x ? `${number(p.x)} ×` : '–'),
-      h('td', null, p.tried ? `${p.helped} of ${p.tried}` : 'none tried'), h('td', null, time(p.last))))));
+      h('td', null, p.tried ? `${p.helped} of ${p.tried}` : 'none tried'), h('td', null, time(p.last))))))];
   }
 
   function drawHead() {

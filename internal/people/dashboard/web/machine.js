@@ -4,7 +4,7 @@ import * as api from './api.js';
 import {count, h, link, number, swap, time, visible} from './dom.js';
 import {bar} from './bar.js';
 import {Grid} from './grid.js';
-import {badge, incidentGrid, section, seen, stat, taskName} from './parts.js';
+import {badge, cutOff, incidentGrid, section, seen, stat, taskName} from './parts.js';
 import {chart} from './plots.js';
 import {distress, lastPart, levelOf, main, signalOf, cost} from './words.js';
 
@@ -70,7 +70,7 @@ SELECT t, task, cpu FROM u WHERE task IN (SELECT task FROM top) ORDER BY t`, '1h
       by.set(k, p);
     }
     const rows = [...by.values()].sort((a, b) => b.n - a.n).slice(0, 20);
-    swap(pairs, rows.length === 0 ? h('p.state', null, 'No task was named in the last week.') : h('table', null,
+    swap(pairs, cutOff(list), rows.length === 0 ? h('p.state', null, 'No task was named in the last week.') : h('table', null,
       h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Suspect'), h('th', {scope: 'col'}, 'Victim'), h('th.num', {scope: 'col'}, 'Incidents'), h('th', {scope: 'col'}, 'Last'))),
       h('tbody', null, rows.map(p => h('tr', null, h('td', null, taskName(p.suspect.task, p.suspect.job)), h('td', null, taskName(p.victim.task, p.victim.job)), h('td.num', null, p.n), h('td', null, time(p.last)))))));
   }

@@ -4,13 +4,12 @@ import * as api from './api.js';
 import {count, h, link, now, number, percent, plural, say, span, svg, swap, visible} from './dom.js';
 import {bar} from './bar.js';
 import {Grid, counted} from './grid.js';
-import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, section, stat, taskName} from './parts.js';
+import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, mostIncidents, section, stat, taskName} from './parts.js';
 import {cost, distress, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
 
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
 const removed = 24 * 3600_000; // and after so long it is shown after all others
 const mostSquares = 90;
-const mostIncidents = 1000; // that the server lists
 
 export function page(_, query, context) {
   let tasks = [], incidents = [], machines = [], unlisted = '', typed = query.find || '';

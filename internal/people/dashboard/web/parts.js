@@ -1,6 +1,6 @@
 // What several pages show: incidents in a table, levels, commands to paste.
 
-import {ago, clock, h, link, now, say, span, time, visible} from './dom.js';
+import {ago, clock, count, h, link, now, say, span, time, visible} from './dom.js';
 import {Grid} from './grid.js';
 import {figure, kindOf, lastPart, main, outcomeOf, ratio, signalOf, state} from './words.js';
 
@@ -56,6 +56,12 @@ export function incidentGrid(label, {without = [], sort = 'found', empty} = {}) 
   ];
   return new Grid({label, columns: columns.filter(c => !without.includes(c.key)), sort, empty, of: i => i.closed ? '' : 'open'});
 }
+
+/** mostIncidents is how many the server lists, the newest. */
+export const mostIncidents = 1000;
+
+/** cutOff says that figures are of a list that may not have all incidents. */
+export const cutOff = list => list.length >= mostIncidents && h('p.note', null, `Of the newest ${count(mostIncidents)} incidents.`);
 
 /** fromEvent updates a list of incidents by an event; false if that is not possible. */
 export function fromEvent(list, e) {
