@@ -201,6 +201,22 @@ func TestASilentMachineAmongManyInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// A cap and its outcome count for the job of the task that was capped.
+func TestCapsOfSeveralSuspectsInABrowser(t *testing.T) {
+	inc := open()
+	for i, outcome := range []plan.Outcome{plan.TruePositive, plan.Noise} {
+		inc.Rounds = append(inc.Rounds, &incident.Round{ID: fmt.Sprint("c", i), Capped: plan.Capped{Suspect: inc.Suspects[i].Task, Rate: 0.1}, From: at.Add(-5 * time.Minute), Until: at, Ended: at, By: "quell", Outcome: outcome})
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: inc}, nil), "T")
+	for _, p := range [][3]string{{"#/job/web", "Worst neighbours", "1 of 1"}, {"#/job/encode", "Jobs that it hurts", "1 of 1"}, {"#/job/log-indexer", "Jobs that it hurts", "0 of 1"}} {
+		b.visit(p[0], p[1])
+		if text := eval[string](b, "document.querySelector('main .columns').innerText"); !strings.Contains(text, p[2]) {
+			t.Errorf("%s: no %s in %q", p[0], p[2], text)
+		}
+	}
+	b.quiet()
+}
+
 // What is entered for a canned query is a literal, whatever it consists of.
 func TestParametersInABrowser(t *testing.T) {
 	w := invent(t, 2, 12, time.Minute)

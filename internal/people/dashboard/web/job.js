@@ -69,8 +69,9 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
     swap(plots, out.length ? out : h('p.state', null, `No sample of this signal in the last ${hours} hours.`));
   }
 
-  /** neighbours aggregates incidents by the other job. */
-  function neighbours(list, other) {
+  /** neighbours aggregates incidents by the other job. A cap counts for the job of the task that was capped: the
+   * suspect, or the other job without one. */
+  function neighbours(list, other, suspect) {
     const by = new Map();
     for (const i of list) {
       const name = other(i);
@@ -80,6 +81,7 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
       p.machines.add(i.machine);
       p.x = Math.max(p.x, i.spec_mean > 0 ? i.cost / i.spec_mean : 0);
       for (const r of i.rounds || []) {
+        if (![r, ...(r.with || [])].some(c => c.suspect.job === (suspect || name))) continue;
         if (['true-positive', 'false-positive', 'noise'].includes(r.outcome)) p.tried++;
         if (r.outcome === 'true-positive') p.helped++;
       }
@@ -120,7 +122,7 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
       grid.set(tasks);
       victim.set(hurt);
       swap(worst, neighbours(hurt, i => i.antagonists > 0 || i.rounds?.length ? main(i)?.job : ''));
-      swap(hurts, neighbours(hurting, i => i.victim.job));
+      swap(hurts, neighbours(hurting, i => i.victim.job, job));
       await drawPlots(signal);
     },
     event: (name, e) => name === 'incident' && e.victim_job === job ? undefined : false,
