@@ -230,6 +230,19 @@ func TestParametersInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// A query that was typed is there when the zone is changed.
+func TestATypedQueryInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/sql", "One SELECT")
+	eval[bool](b, `(s => { window.before = s; s.value = 'SELECT 4711'; s.dispatchEvent(new Event('change')); document.querySelector('#zone').click(); return true; })(document.querySelector('#sql'))`)
+	b.until("the page is made again", "document.querySelector('#sql') && document.querySelector('#sql') !== window.before")
+	if text := eval[string](b, "document.querySelector('#sql').value"); text != "SELECT 4711" {
+		t.Errorf("it is %q", text)
+	}
+	b.quiet()
+}
+
 // A list of the incidents of one job does not show those of others that begin meanwhile.
 func TestEventsOfOthersInABrowser(t *testing.T) {
 	w := invent(t, 4, 12, time.Minute)

@@ -14,7 +14,8 @@ const examples = {
 
 export function page(_, query, context) {
   let canned = [], answer;
-  const text = h('textarea', {rows: 7, id: 'sql', spellcheck: 'false', autocapitalize: 'off', onkeydown: e => {
+  const keep = () => context.replace({sql: text.value, since: since === '24h' ? '' : since}); // the page is made again for another zone or token
+  const text = h('textarea', {rows: 7, id: 'sql', spellcheck: 'false', autocapitalize: 'off', onchange: keep, onkeydown: e => {
     if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) run();
   }});
   text.value = query.sql || examples['how far from normal each job runs'];
@@ -45,7 +46,7 @@ export function page(_, query, context) {
     const own = running, begun = performance.now();
     button.disabled = true;
     swap(out, h('p.loading', null, 'Running …'));
-    context.replace({sql: text.value, since: since === '24h' ? '' : since});
+    keep();
     try {
       answer = await api.post('/v1/query', since ? {sql: text.value, since} : {sql: text.value}, own.signal);
       show(performance.now() - begun);
