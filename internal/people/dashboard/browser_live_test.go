@@ -243,6 +243,22 @@ func TestATypedQueryInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// The address of a query over all times is not that of one over the last day.
+func TestTheAddressOfAQueryInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/sql", "One SELECT")
+	const files = "document.querySelectorAll('main select')[1]"
+	eval[bool](b, "(s => { s.selectedIndex = 3; s.dispatchEvent(new Event('change')); window.before = s; document.querySelector('main button.primary').click(); return true; })("+files+")")
+	b.until("it is answered", "document.querySelector('main [aria-label=Result]')")
+	eval[bool](b, "(document.querySelector('#zone').click(), true)")
+	b.until("the page is made again", files+" && "+files+" !== window.before")
+	if text := eval[string](b, files+".selectedOptions[0].text"); text != "all times" {
+		t.Errorf("it is of %q", text)
+	}
+	b.quiet()
+}
+
 // A list of the incidents of one job does not show those of others that begin meanwhile.
 func TestEventsOfOthersInABrowser(t *testing.T) {
 	w := invent(t, 4, 12, time.Minute)
