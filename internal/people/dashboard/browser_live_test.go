@@ -201,6 +201,27 @@ func TestASilentMachineAmongManyInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// What a machine's tasks use now is without those that have ended, and without what stands in for the machine,
+// whose usage is that of all tasks.
+func TestUsageOfAMachineInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/tasks" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		const task = `{"machine": "node-02", "task": %q, "job": "j", "class": "batch", "cpu": %g, "capped": %t, "at": %d, "costs": [{"signal": %q, "cost": 0.3, "mean": 0.05, "limit": 0.1}]}`
+		_, _ = fmt.Fprintf(w, "["+task+","+task+","+task+"]", "/run", 1.5, false, at, "runq", "/ended", 2.5, true, at.Add(-4*time.Minute), "runq", "(machine)", 1.75, false, at, "steal")
+		return true
+	}), "T")
+	for _, page := range [][3]string{{"#/machine/node-02", "CPUs used by tasks", "1.50"}, {"#/machine/node-02", "over their threshold", "2"}, {"#/now", "capped", "0"}, {"#/now", "over their threshold", "2"}} {
+		b.visit(page[0], "last seen")
+		if got := eval[string](b, `[...document.querySelectorAll('.stat')].find(e => e.innerText.includes(`+quote(page[1])+`)).querySelector('b').innerText`); got != page[2] {
+			t.Errorf("%s: %s %s, want %s", page[0], got, page[1], page[2])
+		}
+	}
+	b.quiet()
+}
+
 // A cap and its outcome count for the job of the task that was capped.
 func TestCapsOfSeveralSuspectsInABrowser(t *testing.T) {
 	inc := open()

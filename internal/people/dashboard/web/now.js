@@ -4,8 +4,8 @@ import * as api from './api.js';
 import {count, h, link, now, number, percent, plural, say, span, svg, swap, visible} from './dom.js';
 import {bar} from './bar.js';
 import {Grid, counted} from './grid.js';
-import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, mostIncidents, section, stat, taskName} from './parts.js';
-import {cost, distress, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
+import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, mostIncidents, section, since, stat, taskName} from './parts.js';
+import {assess, cost, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
 
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
 const removed = 24 * 3600_000; // and after so long it is shown after all others
@@ -34,7 +34,7 @@ export function page(_, query, context) {
       {key: 'cost', label: 'Cost', drop: 'wide', num: true, sort: t => t.worst?.cost, cell: t => t.worst ? `${cost(t.worst.signal, t.worst.cost)} ${signalOf(t.worst.signal).unit}` : '–'},
       {key: 'distress', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t) : h('span.sub', {title: 'The normal cost of its job is not known yet'}, 'learning'),
         title: 'Cost ÷ threshold: above 100 % a sample is an outlier'},
-      {key: 'state', label: 'State', sort: t => t.role || '', cell: t => t.role ? badge(t.role, t.role === 'victim' ? 'bad' : t.role === 'capped' ? 'act' : 'warn') : t.worst?.x > 1 ? badge('over', 'warn') : ''},
+      {key: 'state', label: 'State', sort: t => t.role || '', cell: t => t.old ? since(t) : t.role ? badge(t.role, t.role === 'victim' ? 'bad' : t.role === 'capped' ? 'act' : 'warn') : t.worst?.x > 1 ? badge('over', 'warn') : ''},
     ],
   });
   const element = h('div', null, headline, section('Open incidents', open.element), section('Machines', places),
@@ -54,10 +54,8 @@ export function page(_, query, context) {
       if (s && i.antagonists > 0) roles.set(`${i.machine} ${s.task}`, 'suspect');
       roles.set(`${i.machine} ${i.victim.task}`, 'victim');
     }
-    for (const t of tasks) {
-      t.worst = distress(t);
-      t.role = t.capped ? 'capped' : roles.get(`${t.machine} ${t.task}`);
-    }
+    assess(tasks);
+    for (const t of tasks) t.role = t.old ? '' : t.capped ? 'capped' : roles.get(`${t.machine} ${t.task}`);
     drawHeadline();
     drawIncidents();
     drawMachines();
@@ -70,8 +68,8 @@ export function page(_, query, context) {
     const bad = incidents.filter(i => !i.closed);
     const hurt = new Set(bad.filter(i => i.kind === 'neighbour').map(i => `${i.machine} ${i.victim.task}`));
     const at = new Set(bad.filter(i => i.kind === 'neighbour').map(i => i.machine));
-    const over = tasks.filter(t => t.worst?.x > 1).length, capped = tasks.filter(t => t.capped).length;
-    const learning = tasks.filter(t => !t.worst).length;
+    const present = tasks.filter(t => !t.old), over = present.filter(t => t.worst?.x > 1).length, capped = present.filter(t => t.capped).length;
+    const learning = present.filter(t => !t.worst).length;
     let title, ink = 'calm', more = '';
     if (hurt.size) {
       ink = 'bad';
@@ -89,7 +87,7 @@ export function page(_, query, context) {
       title = 'No machine has sent a sample in the last 10 minutes';
     } else title = 'No task is held up';
     swap(headline, h('h1', {class: ink}, title), more,
-      h('div.stats', null, stat(count(machines.length), machines.length === 1 ? 'machine' : 'machines'), stat(count(tasks.length), tasks.length === 1 ? 'task' : 'tasks'),
+      h('div.stats', null, stat(count(machines.length), machines.length === 1 ? 'machine' : 'machines'), stat(count(present.length), present.length === 1 ? 'task' : 'tasks'),
         stat(count(over), 'over their threshold', over ? 'warn' : ''), stat(count(capped), 'capped', capped ? 'act' : ''),
         learning > 0 && stat(count(learning), 'whose normal cost is being learnt')));
   }
@@ -98,7 +96,7 @@ export function page(_, query, context) {
     const by = new Map(machines.map(m => [m.machine, {machine: m.machine, last: m.last_seen, tasks: []}]));
     for (const t of tasks) {
       if (!by.has(t.machine)) by.set(t.machine, {machine: t.machine, last: t.at, tasks: []});
-      by.get(t.machine).tasks.push(t);
+      if (!t.old) by.get(t.machine).tasks.push(t);
     }
     const x = t => t.worst?.x ?? -1, order = ['over', 'near', 'calm', 'none'];
     const rows = [...by.values()];

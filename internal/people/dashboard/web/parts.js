@@ -10,6 +10,9 @@ export function taskName(name, job) {
   return h('span.task', {title: visible(name)}, job && job !== lastPart(name) ? [visible(job), h('span.sub', null, ' ', end)] : end);
 }
 
+/** since says when a task that is not sampled any more was sampled last: it may have ended. */
+export const since = t => h('span.sub', null, 'last seen ', time(t.at));
+
 export const jobLink = job => job ? h('a', {href: link('job', job)}, visible(job)) : '–';
 export const machineLink = m => h('a', {href: link('machine', m)}, visible(m));
 
