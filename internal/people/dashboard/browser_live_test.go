@@ -251,6 +251,21 @@ func TestParametersInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// Who does not want to enter a token now is not asked again whenever the page is read.
+func TestATokenIsAskedForOnceInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, "")
+	b.until("a token is asked for", "document.querySelector('dialog #token')")
+	eval[bool](b, `([...document.querySelectorAll('dialog button')].find(e => e.innerText === 'Cancel').click(), window.refused = 0, addEventListener('quell-token', () => { window.refused++; }), document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)`)
+	b.until("a request is refused", "window.refused > 0")
+	if eval[bool](b, "!!document.querySelector('dialog')") {
+		t.Error("it is asked for again")
+	}
+	eval[bool](b, "(document.querySelector('#who').click(), true)")
+	b.until("it is asked for on request", "document.querySelector('dialog #token')")
+	b.quiet("401")
+}
+
 // A query that was typed is there when the zone is changed.
 func TestATypedQueryInABrowser(t *testing.T) {
 	w := invent(t, 2, 12, time.Minute)

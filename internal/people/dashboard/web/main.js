@@ -195,9 +195,10 @@ function dialog(title, ...children) {
   return d;
 }
 
-let asking;
+let asking, declined; // the refused token that the user does not want to replace now
 function askToken(why) {
-  if (asking?.open) return;
+  if (asking?.open || why && declined === api.token()) return;
+  const decline = () => { declined = api.token(); };
   const field = h('input', {type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false', required: true});
   const form = h('form', {onsubmit: async e => {
     e.preventDefault();
@@ -212,8 +213,9 @@ function askToken(why) {
     api.setToken('');
     asking.close();
     await begin();
-  }}, 'Forget the token'), h('button', {type: 'button', onclick: () => asking.close()}, 'Cancel'), h('button.primary', {type: 'submit'}, 'Use it')));
+  }}, 'Forget the token'), h('button', {type: 'button', onclick: () => { decline(); asking.close(); }}, 'Cancel'), h('button.primary', {type: 'submit'}, 'Use it')));
   asking = dialog('Token', form);
+  asking.addEventListener('cancel', decline); // by Escape
 }
 
 addEventListener('quell-token', e => askToken(e.detail));
