@@ -142,6 +142,23 @@ func TestASilentMachineInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// An incident that was open when its machine was removed does not hold up a task for ever.
+func TestARemovedMachineInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/machines" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `[{"machine": "node-02", "last_seen": %d}]`, at.Add(-25*time.Hour))
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText === 'No task is held up'")
+	if text := eval[string](b, "document.querySelector('main').innerText"); !strings.Contains(text, "1 more of machines that have sent nothing for a day") {
+		t.Errorf("the page is %q", text)
+	}
+	b.quiet()
+}
+
 // Of more incidents than the server lists the headline does not say that these are all.
 func TestMoreIncidentsThanAreListedInABrowser(t *testing.T) {
 	var all []incident.Record

@@ -8,14 +8,14 @@ import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, 
 import {assess, cost, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
 
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
-const removed = 24 * 3600_000; // and after so long it is shown after all others
+const removed = 24 * 3600_000; // and after so long it is shown after all others, and its incidents are not
 const mostSquares = 90;
 
 export function page(_, query, context) {
-  let tasks = [], incidents = [], machines = [], unlisted = '', typed = query.find || '';
+  let tasks = [], incidents = [], machines = [], left = [], listed = 0, unlisted = '', typed = query.find || '';
   const headline = h('div.headline');
   const open = incidentGrid('Open incidents', {without: ['state', 'outcome'], sort: 'cost', empty: 'No open incident.'});
-  const places = h('div.places');
+  const places = h('div.places'), leftOver = h('div');
   const find = filter('Filter', typed, text => {
     typed = text;
     context.replace({find: typed});
@@ -37,7 +37,7 @@ export function page(_, query, context) {
       {key: 'state', label: 'State', sort: t => t.role || '', cell: t => t.old ? since(t) : t.role ? badge(t.role, t.role === 'victim' ? 'bad' : t.role === 'capped' ? 'act' : 'warn') : t.worst?.x > 1 ? badge('over', 'warn') : ''},
     ],
   });
-  const element = h('div', null, headline, section('Open incidents', open.element), section('Machines', places),
+  const element = h('div', null, headline, section('Open incidents', open.element, leftOver), section('Machines', places),
     h('section', null, h('div.bar', null, h('h2', null, 'Tasks'), shown, find), grid.element));
 
   function fillTasks() {
@@ -62,7 +62,10 @@ export function page(_, query, context) {
     fillTasks();
   }
 
-  const drawIncidents = () => open.set(incidents.filter(i => !i.closed));
+  function drawIncidents() {
+    open.set(incidents.filter(i => !i.closed));
+    swap(leftOver, left.length > 0 && h('p.note', null, `${count(left.length)} more of machines that have sent nothing for a day: their agents did not close them. `, h('a', {href: '#/incidents?since=720h&state=open'}, 'All that are open')));
+  }
 
   function drawHeadline() {
     const bad = incidents.filter(i => !i.closed);
@@ -73,7 +76,7 @@ export function page(_, query, context) {
     let title, ink = 'calm', more = '';
     if (hurt.size) {
       ink = 'bad';
-      title = `${incidents.length < mostIncidents ? '' : 'At least '}${plural(hurt.size, 'task')} ${hurt.size === 1 ? 'is' : 'are'} held up by neighbours on ${plural(at.size, 'machine')}`;
+      title = `${listed < mostIncidents ? '' : 'At least '}${plural(hurt.size, 'task')} ${hurt.size === 1 ? 'is' : 'are'} held up by neighbours on ${plural(at.size, 'machine')}`;
       const worst = bad.filter(i => i.kind === 'neighbour').sort((a, b) => (b.cost / b.spec_mean || 0) - (a.cost / a.spec_mean || 0))[0];
       more = h('p.lead', null, h('a', {href: incidentLink(worst)}, sentence(worst)));
     } else if (bad.length) {
@@ -130,7 +133,8 @@ export function page(_, query, context) {
         return [];
       });
       const [t, m, i] = await Promise.all([all, api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', brief: 'true'}, signal)]);
-      [tasks, machines, incidents] = [t, m, i];
+      const heard = new Map(m.map(x => [x.machine, x.last_seen])), gone = x => !(now() - heard.get(x.machine) < removed);
+      [tasks, machines, incidents, left, listed] = [t, m, i.filter(x => !gone(x)), i.filter(gone), i.length];
       draw();
     },
     event(name, e) {
