@@ -156,6 +156,29 @@ func TestARemovedMachineInABrowser(t *testing.T) {
 	if text := eval[string](b, "document.querySelector('main').innerText"); !strings.Contains(text, "1 more of machines that have sent nothing for a day") {
 		t.Errorf("the page is %q", text)
 	}
+	if n := eval[string](b, "document.querySelector('.stat b').innerText"); n != "0" {
+		t.Errorf("%s machines are there", n)
+	}
+	b.quiet()
+}
+
+// A task that suffers by two signals is one task.
+func TestATaskWithTwoIncidentsInABrowser(t *testing.T) {
+	first, second := open(), open()
+	second.ID, second.Signal = "inc-second", sample.CPI
+	text, err := json.Marshal([]incident.Record{first, second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/incidents" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, strings.ReplaceAll(string(text), `"kind":"neighbour"`, `"kind":"nobody"`))
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText === '1 task suffers, and no neighbour is named'")
 	b.quiet()
 }
 

@@ -69,10 +69,11 @@ export function page(_, query, context) {
 
   function drawHeadline() {
     const bad = incidents.filter(i => !i.closed);
-    const hurt = new Set(bad.filter(i => i.kind === 'neighbour').map(i => `${i.machine} ${i.victim.task}`));
+    const victims = list => new Set(list.map(i => `${i.machine} ${i.victim.task}`)); // a task may have an incident of each signal
+    const hurt = victims(bad.filter(i => i.kind === 'neighbour'));
     const at = new Set(bad.filter(i => i.kind === 'neighbour').map(i => i.machine));
     const present = tasks.filter(t => !t.old), over = present.filter(t => t.worst?.x > 1).length, capped = present.filter(t => t.capped).length;
-    const learning = present.filter(t => !t.worst).length;
+    const learning = present.filter(t => !t.worst).length, there = machines.filter(m => now() - m.last_seen < removed).length;
     let title, ink = 'calm', more = '';
     if (hurt.size) {
       ink = 'bad';
@@ -81,7 +82,8 @@ export function page(_, query, context) {
       more = h('p.lead', null, h('a', {href: incidentLink(worst)}, sentence(worst)));
     } else if (bad.length) {
       ink = 'warn';
-      title = `${plural(bad.length, 'task')} ${bad.length === 1 ? 'suffers' : 'suffer'}, and no neighbour is named`;
+      const n = victims(bad).size;
+      title = `${plural(n, 'task')} ${n === 1 ? 'suffers' : 'suffer'}, and no neighbour is named`;
     } else if (!machines.length) {
       title = 'No machine has sent anything yet';
       more = h('p.lead', null, 'Start quell-agent on a machine, with this server’s bus as its server.url: docs/server.md.');
@@ -90,7 +92,7 @@ export function page(_, query, context) {
       title = 'No machine has sent a sample in the last 10 minutes';
     } else title = 'No task is held up';
     swap(headline, h('h1', {class: ink}, title), more,
-      h('div.stats', null, stat(count(machines.length), machines.length === 1 ? 'machine' : 'machines'), stat(count(present.length), present.length === 1 ? 'task' : 'tasks'),
+      h('div.stats', null, stat(count(there), there === 1 ? 'machine' : 'machines'), stat(count(present.length), present.length === 1 ? 'task' : 'tasks'),
         stat(count(over), 'over their threshold', over ? 'warn' : ''), stat(count(capped), 'capped', capped ? 'act' : ''),
         learning > 0 && stat(count(learning), 'whose normal cost is being learnt')));
   }
