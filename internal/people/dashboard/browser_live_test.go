@@ -210,6 +210,30 @@ func TestMoreIncidentsThanAreListedInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// Of more tasks than the server lists the page does not say that these are all, nor that a machine has none.
+func TestMoreTasksThanAreListedInABrowser(t *testing.T) {
+	costs := strings.TrimSuffix(strings.Repeat(`{"signal": "runq", "cost": 1, "mean": null, "limit": null},`, 100), ",")
+	var all []string
+	for i := range 1000 {
+		all = append(all, fmt.Sprintf(`{"machine": "node-01", "task": "/t/%d", "job": "t", "class": "batch", "cpu": 1, "at": %d, "costs": [%s]}`, i, at, costs))
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/tasks" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, "["+strings.Join(all, ",")+"]")
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main').innerText.includes('1,000 tasks, the first by machine; the server lists no more')")
+	for _, want := range []string{"≥ 1,000", "not listed"} {
+		if text := eval[string](b, "document.querySelector('main').innerText"); !strings.Contains(text, want) {
+			t.Errorf("no %q in %.1000q", want, text)
+		}
+	}
+	b.quiet()
+}
+
 // Tabs with incidents have names that tell them apart.
 func TestTheTitleOfAnIncidentInABrowser(t *testing.T) {
 	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, nil), "T")

@@ -10,9 +10,10 @@ import {assess, cost, lastPart, levelOf, main, sentence, short, signalOf} from '
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
 const removed = 24 * 3600_000; // and after so long it is shown after all others, and its incidents are not
 const mostSquares = 90;
+const mostCosts = 100_000; // of tasks that the server lists, by machine: a browser cannot read the trailer that says that there are more
 
 export function page(_, query, context) {
-  let tasks = [], incidents = [], machines = [], left = [], listed = 0, unlisted = '', typed = query.find || '';
+  let tasks = [], incidents = [], machines = [], left = [], listed = 0, cut = false, unlisted = '', typed = query.find || '';
   const headline = h('div.headline');
   const open = incidentGrid('Open incidents', {without: ['state', 'outcome'], sort: 'cost', empty: 'No open incident.'});
   const places = h('div.places'), leftOver = h('div');
@@ -43,7 +44,7 @@ export function page(_, query, context) {
   function fillTasks() {
     const rows = typed ? tasks.filter(t => has(typed, t.task, t.job, t.machine)) : tasks;
     grid.set(rows, unlisted || (typed && tasks.length ? 'No task matches the filter.' : undefined));
-    shown.textContent = counted(rows.length, tasks.length, 'tasks');
+    shown.textContent = counted(rows.length, tasks.length, 'tasks') + (cut ? ', the first by machine; the server lists no more' : '');
   }
 
   function draw() {
@@ -91,10 +92,11 @@ export function page(_, query, context) {
       ink = 'warn';
       title = 'No machine has sent a sample in the last 10 minutes';
     } else title = 'No task is held up';
+    const least = n => (cut ? '≥ ' : '') + count(n);
     swap(headline, h('h1', {class: ink}, title), more,
-      h('div.stats', null, stat(count(there), there === 1 ? 'machine' : 'machines'), stat(count(present.length), present.length === 1 ? 'task' : 'tasks'),
-        stat(count(over), 'over their threshold', over ? 'warn' : ''), stat(count(capped), 'capped', capped ? 'act' : ''),
-        learning > 0 && stat(count(learning), 'whose normal cost is being learnt')));
+      h('div.stats', null, stat(count(there), there === 1 ? 'machine' : 'machines'), stat(least(present.length), present.length === 1 ? 'task' : 'tasks'),
+        stat(least(over), 'over their threshold', over ? 'warn' : ''), stat(least(capped), 'capped', capped ? 'act' : ''),
+        learning > 0 && stat(least(learning), 'whose normal cost is being learnt')));
   }
 
   function drawMachines() {
@@ -120,7 +122,7 @@ export function page(_, query, context) {
         h('span.name', null, visible(m.machine)),
         strip(m.tasks),
         h('span.worst', null, m.late ? h('span.bad', null, `silent for ${span(now() - m.last)}`) : worst?.worst ? [visible(worst.job || lastPart(worst.task)), ' ', h('b', {class: levelOf(worst)}, percent(worst.worst.x))]
-          : h('span.sub', null, m.tasks.length ? 'learning' : 'no tasks')));
+          : h('span.sub', null, m.tasks.length ? 'learning' : cut ? 'not listed' : 'no tasks')));
     }), rows.length > most && h('p.note', null, `${count(rows.length - most)} more machines are calmer or silent; the table below has their tasks.`),
     rows.length > 0 && h('p.note.legend', null, ['over', 'near', 'calm', 'none'].map(l => h('span.key', null, h(`i.square.${l}`), {over: 'over the threshold', near: 'near it', calm: 'normal', none: 'being learnt'}[l]))));
   }
@@ -137,6 +139,7 @@ export function page(_, query, context) {
       const [t, m, i] = await Promise.all([all, api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', brief: 'true'}, signal)]);
       const heard = new Map(m.map(x => [x.machine, x.last_seen])), gone = x => !(now() - heard.get(x.machine) < removed);
       [tasks, machines, incidents, left, listed] = [t, m, i.filter(x => !gone(x)), i.filter(gone), i.length];
+      cut = t.reduce((n, x) => n + x.costs.length, 0) >= mostCosts;
       draw();
     },
     event(name, e) {
