@@ -286,6 +286,24 @@ func TestUsageOfAMachineInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// A cap whose lease is over is not shown as one that holds, also if its machine has not said that it ended.
+func TestALeaseThatIsOverInABrowser(t *testing.T) {
+	for _, x := range []struct {
+		until sample.Millis
+		holds bool
+	}{{at.Add(-time.Minute), false}, {at.Add(time.Hour), true}} {
+		inc := open()
+		inc.Rounds = []*incident.Round{{ID: "c1", Capped: plan.Capped{Suspect: inc.Suspects[0].Task, Rate: 0.1}, From: at.Add(-5 * time.Minute), Until: x.until, By: "quell"}}
+		b := browse(t, pagesOf(t, &oneAgent{inc: inc}, nil), "T")
+		b.visit("#/incident/"+inc.ID, "Caps and trials")
+		said := strings.Contains(eval[string](b, "document.querySelector('.try').innerText"), "is capped to 0.1")
+		if offered := eval[bool](b, "!!document.querySelector('[data-key=cap]')"); said != x.holds || offered == x.holds {
+			t.Errorf("until %v: said that it is capped: %t, another cap is offered: %t", x.until, said, offered)
+		}
+		b.quiet()
+	}
+}
+
 // A cap and its outcome count for the job of the task that was capped.
 func TestCapsOfSeveralSuspectsInABrowser(t *testing.T) {
 	inc := open()

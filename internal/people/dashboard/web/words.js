@@ -111,9 +111,12 @@ function served(signal) {
   return 'runs';
 }
 
+/** running are the rounds whose caps hold: one whose lease is over has ended, also if its machine cannot say so. */
+export const running = (inc, at) => (inc.rounds || []).filter(r => !r.ended && r.until > at);
+
 /** state says what is being done about an incident. */
 export function state(inc, at) {
-  const r = (inc.rounds || []).find(r => !r.ended && r.until > at);
+  const [r] = running(inc, at);
   if (r && !inc.closed) return {text: r.trial ? 'trial' : 'capped', level: 'act'};
   if (!inc.closed) return {text: 'open', level: 'bad'};
   return {text: 'closed', level: 'calm'};
