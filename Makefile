@@ -210,7 +210,7 @@ AXE        = $(HOME)/.cache/quell/axe-core-$(AXEVERSION)/axe.min.js
 $(AXE):
 	@mkdir -p $(@D) && cd $(@D) && file=$$(npm pack --silent axe-core@$(AXEVERSION)) && tar -xzf $$file --strip-components=1 package/axe.min.js && rm $$file
 
-test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: widths, dark mode, print, contrast, live data, commands, hostile names (4 minutes; PAINT=200ms on a quiet machine: the first paint must come by then)
+test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: widths, dark mode, print, contrast, live data, commands, hostile names (6 minutes; PAINT=200ms on a quiet machine: the first paint must come by then)
 	@internal/testkit/quelltest/deps.sh -n browser
 	@status=0; go vet $(RACE) -tags browser ./internal/lab/render ./internal/people/dashboard || status=1; \
 	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); \

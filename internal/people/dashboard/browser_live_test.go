@@ -116,6 +116,7 @@ func TestAServerThatHangsInABrowser(t *testing.T) {
 		return true
 	}), "T")
 	b.until("it is shown", "document.querySelector('main h1')?.innerText.includes('held up')")
+	eval[bool](b, "(AbortSignal.timeout = (of => ms => of.call(AbortSignal, Math.min(ms, 25000)))(AbortSignal.timeout), true)") // two minutes are long for a test
 	hangs.Store(true)
 	eval[bool](b, "(document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
 	b.until("the page says that it is stale", "document.querySelector('#stale').innerText.includes('has not answered yet')")
