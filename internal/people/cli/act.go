@@ -154,8 +154,8 @@ func (a *commands) enforcement() *cobra.Command {
 		ValidArgs: []string{"off", "advise", "on"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case reset && (len(args) > 0 || canary):
-				return app.Usage(errors.New("--reset and a mode or --canary"), "choose one: a reset goes to all machines at once")
+			case reset && len(args) > 0:
+				return app.Usage(errors.New("--reset and a mode"), "choose one")
 			case reset:
 				return a.act(cmd, at, cluster.Command{Command: command.Command{Why: why, Reset: &command.Reset{Enforcement: true}, For: lasts}})
 			case len(args) == 0:
@@ -177,6 +177,7 @@ func (a *commands) enforcement() *cobra.Command {
 	cmd.Flags().BoolVar(&reset, "reset", false, "take back what was set: the configuration holds again")
 	cmd.Flags().BoolVar(&canary, "canary", false, "with --cluster, set it on one machine, then on 1 %, then on all, and stop if caps do not help")
 	step = command.Duration(time.Hour)
+	cmd.MarkFlagsMutuallyExclusive("reset", "canary") // a reset goes to all machines at once
 	cmd.Flags().TextVar(&step, "step", step, "how long each step of --canary lasts at least, a `duration` from 1m to 168h")
 	return a.WithJSON(cmd)
 }

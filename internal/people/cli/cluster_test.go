@@ -307,7 +307,7 @@ func TestClusterCommandLines(t *testing.T) {
 		{"protect --job web --cluster", "why is empty: want a reason"},
 		{"enforcement --cluster", "name the mode to set"},
 		{"enforcement on --reset --reason r", "choose one"},
-		{"enforcement --reset --canary --cluster --reason r", "at once"},
+		{"enforcement --reset --canary --cluster --reason r", "none of the others can be"},
 		{"enforcement on --canary --reason r", "add --cluster"},
 		{"enforcement on --canary --machine host-1 --reason r", "want canary only with enforcement and cluster: true"},
 		{"enforcement on --canary --cluster --step 5s --reason r", "want a duration of a step from 1m to 168h"},
