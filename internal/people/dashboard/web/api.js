@@ -20,13 +20,11 @@ export function setToken(text) {
 
 const headers = extra => token() ? {...extra, Authorization: 'Bearer ' + token()} : extra;
 
-const patience = 120_000; // longer than any request may take with the server's defaults
-
 async function call(method, path, body, signal) {
   const used = token();
   let answer;
   try {
-    answer = await fetch(path, {method, signal: AbortSignal.any([signal, AbortSignal.timeout(patience)].filter(Boolean)), cache: 'no-store', credentials: 'omit', redirect: 'error',
+    answer = await fetch(path, {method, signal, cache: 'no-store', credentials: 'omit', redirect: 'error',
       headers: headers(body ? {'Content-Type': 'application/json'} : {}), body: body && JSON.stringify(body)});
   } catch (e) {
     if (e.name === 'AbortError') throw e;
@@ -48,10 +46,15 @@ async function call(method, path, body, signal) {
   return value;
 }
 
+const patience = 120_000; // longer than any list may take with the server's defaults
+
+/** limited is a signal that also ends a request after that. Firefox before 124 has no such signal, and waits. */
+const limited = signal => AbortSignal.any?.([signal, AbortSignal.timeout(patience)].filter(Boolean)) || signal;
+
 /** get reads a resource; parameters without a value are left out. */
 export function get(path, query, signal) {
   const q = new URLSearchParams(Object.entries(query || {}).filter(([, v]) => v !== '' && v !== undefined && v !== null));
-  return call('GET', String(q) ? `${path}?${q}` : path, null, signal);
+  return call('GET', String(q) ? `${path}?${q}` : path, null, limited(signal));
 }
 
 export const post = (path, body, signal) => call('POST', path, body, signal);
