@@ -262,7 +262,7 @@ func TestASilentMachineAmongManyInABrowser(t *testing.T) {
 		return true
 	}), "T")
 	b.until("it is shown", "document.querySelector('.places')?.innerText.includes('calm-00')")
-	if text := eval[string](b, "document.querySelector('.places').innerText"); !strings.Contains(text, "quiet-1") || !strings.Contains(text, "silent for 60 min") {
+	if text := eval[string](b, "document.querySelector('.places').innerText"); !strings.Contains(text, "quiet-1") || !strings.Contains(text, "silent for 6") {
 		t.Errorf("the machines are %q", text)
 	}
 	b.quiet()
@@ -343,11 +343,11 @@ func TestATokenIsAskedForOnceInABrowser(t *testing.T) {
 	b.until("a token is asked for", "document.querySelector('dialog #token')")
 	eval[bool](b, `([...document.querySelectorAll('dialog button')].find(e => e.innerText === 'Cancel').click(), window.refused = 0, addEventListener('quell-token', () => { window.refused++; }), document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)`)
 	b.until("a request is refused", "window.refused > 0")
-	if eval[bool](b, "!!document.querySelector('dialog')") {
+	if eval[bool](b, "!!document.querySelector('dialog[open]')") {
 		t.Error("it is asked for again")
 	}
 	eval[bool](b, "(document.querySelector('#who').click(), true)")
-	b.until("it is asked for on request", "document.querySelector('dialog #token')")
+	b.until("it is asked for on request", "document.querySelector('dialog[open] #token')")
 	b.quiet("401")
 }
 
