@@ -280,7 +280,7 @@ func TestUsageOfAMachineInABrowser(t *testing.T) {
 		_, _ = fmt.Fprintf(w, "["+task+","+task+","+task+"]", "/run", 1.5, false, at, "runq", "/ended", 2.5, true, at.Add(-4*time.Minute), "runq", "(machine)", 1.75, false, at, "steal")
 		return true
 	}), "T")
-	for _, page := range [][3]string{{"#/machine/node-02", "CPUs used by tasks", "1.50"}, {"#/machine/node-02", "over their threshold", "2"}, {"#/now", "capped", "0"}, {"#/now", "over their threshold", "2"}} {
+	for _, page := range [][3]string{{"#/machine/node-02", "CPUs used by tasks", "1.50"}, {"#/machine/node-02", "over their threshold", "2"}, {"#/machine/node-02", "tasks", "2"}, {"#/now", "capped", "0"}, {"#/now", "over their threshold", "2"}} {
 		b.visit(page[0], "last seen")
 		if got := eval[string](b, `[...document.querySelectorAll('.stat')].find(e => e.innerText.includes(`+quote(page[1])+`)).querySelector('b').innerText`); got != page[2] {
 			t.Errorf("%s: %s %s, want %s", page[0], got, page[1], page[2])

@@ -34,9 +34,10 @@ SELECT t, task, cpu FROM u WHERE task IN (SELECT task FROM top) ORDER BY t`, '1h
       const known = machines.find(m => m.machine === machine);
       if (!known && !tasks.length && !list.length) throw new api.Refused(404, `No machine ${machine} has sent anything.`, 'Its name is that of its agent’s configuration (machine).');
       assess(tasks);
-      const present = tasks.filter(t => !t.old && !standsIn(t)), over = tasks.filter(t => !t.old && t.worst?.x > 1).length;
+      const present = tasks.filter(t => !t.old), over = present.filter(t => t.worst?.x > 1).length;
+      const used = present.reduce((sum, t) => sum + (standsIn(t) ? 0 : t.cpu), 0);
       swap(head, h('div.title', null, h('h1', null, visible(machine)), known && h('span', null, 'last message ', seen(known.last_seen))),
-        h('div.stats', null, stat(count(present.length), present.length === 1 ? 'task' : 'tasks'), stat(number(present.reduce((sum, t) => sum + t.cpu, 0)), 'CPUs used by tasks'),
+        h('div.stats', null, stat(count(present.length), present.length === 1 ? 'task' : 'tasks'), stat(number(used), 'CPUs used by tasks'),
           stat(count(over), 'over their threshold', over ? 'warn' : ''), stat(count(list.filter(i => !i.closed).length), 'open incidents', list.some(i => !i.closed) ? 'bad' : ''),
           known && stat(count(known.lives), known.lives === 1 ? 'run of its agent' : 'runs of its agent')));
       grid.set(tasks);
