@@ -300,8 +300,9 @@ func TestALeaseThatIsOverInABrowser(t *testing.T) {
 		b := browse(t, pagesOf(t, &oneAgent{inc: inc}, nil), "T")
 		b.visit("#/incident/"+inc.ID, "Caps and trials")
 		said := strings.Contains(eval[string](b, "document.querySelector('.try').innerText"), "is capped to 0.1")
-		if offered := eval[bool](b, "!!document.querySelector('[data-key=cap]')"); said != x.holds || offered == x.holds {
-			t.Errorf("until %v: said that it is capped: %t, another cap is offered: %t", x.until, said, offered)
+		listed := strings.Contains(eval[string](b, "document.querySelector('[aria-label=\"Caps and trials\"] tbody').innerText"), "running")
+		if offered := eval[bool](b, "!!document.querySelector('[data-key=cap]')"); said != x.holds || listed != x.holds || offered == x.holds {
+			t.Errorf("until %v: said that it is capped: %t, listed as running: %t, another cap is offered: %t", x.until, said, listed, offered)
 		}
 		b.quiet()
 	}

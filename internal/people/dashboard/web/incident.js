@@ -147,12 +147,12 @@ function facts(inc, sig) {
 const profiles = inc => (inc.profiles || []).filter(p => /^https?:\/\//.test(p.url));
 
 function rounds(inc, sig) {
-  const all = inc.rounds || [];
+  const all = inc.rounds || [], hold = running(inc, now());
   if (!all.length) return null;
   return section('Caps and trials', h('div.scroll', {tabindex: '0', role: 'region', 'aria-label': 'Caps and trials'}, h('table', {'aria-label': 'Caps and trials'},
     h('thead', null, h('tr', null, ['From', 'Until', 'Task', 'Limit', 'By', `Cost before → under (${sig.unit})`, 'Outcome', 'Why'].map(t => h('th', {scope: 'col'}, t)))),
     h('tbody', null, all.map(r => h('tr', null, h('td', null, time(r.from)), h('td', null, r.ended ? time(r.ended) : [time(r.until), ' at the latest']),
       h('td', null, tasksOf(r).map((t, i) => [i > 0 && ', ', taskName(t.suspect.task, t.suspect.job)]), r.trial && h('span.sub', null, ' trial')), h('td', null, limitOf(r)), h('td', null, visible(r.by)),
       h('td', null, r.samples > 0 ? `${cost(inc.signal, r.cost_before)} → ${cost(inc.signal, r.cost_under)} (${number(r.relative_cost)})` : `${cost(inc.signal, r.cost_before)} → not measured`),
-      h('td', null, r.outcome ? outcomeOf(r.outcome)[0] : 'running'), h('td.why', null, visible(r.why || ''))))))));
+      h('td', null, r.outcome ? outcomeOf(r.outcome)[0] : hold.includes(r) ? 'running' : 'over'), h('td.why', null, visible(r.why || ''))))))));
 }
