@@ -118,7 +118,7 @@ func capped(r *incident.Round) string {
 // state is the outcome, or that there is none yet. A cap whose lease is over has ended, also if its
 // machine cannot say so.
 func (s Style) state(inc *incident.Record) string {
-	holds := func(r *incident.Round) bool { return r.Ended == 0 && (s.Now == 0 || r.Until > s.Now) }
+	holds := func(r *incident.Round) bool { return r.Ended == 0 && r.Until > s.Now }
 	if inc.Outcome == "" && slices.ContainsFunc(inc.Rounds, holds) {
 		return "capped now"
 	}

@@ -65,7 +65,7 @@ export function page(_, query, context) {
 
   function drawIncidents() {
     open.set(incidents.filter(i => !i.closed));
-    swap(leftOver, left.length > 0 && h('p.note', null, `${count(left.length)} more of machines that have sent nothing for a day: their agents did not close them. `, h('a', {href: '#/incidents?since=720h&state=open'}, 'All that are open')));
+    swap(leftOver, left.length > 0 && h('p.note', null, `${count(left.length)} more of machines that have sent nothing for a day: their agents did not close them. `, h('a', {href: '#/incidents?since=720h&state=open'}, 'Those of the last 30 days')));
   }
 
   function drawHeadline() {
