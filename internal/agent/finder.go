@@ -65,6 +65,7 @@ type candidate struct {
 	ask     bool      // what it is depends on more than its path
 	named   bool      // that is known, or was not told in time
 	claimed bool      // its name is one that it gives itself
+	user    userSlice
 }
 
 // decision is whether a cgroup identifies its processes. A v1 cgroup does not if its
@@ -96,7 +97,7 @@ const nameWait = 2 * time.Second
 // NewHostFinder starts to watch the host's cgroups. Close ends that. names may be nil.
 func NewHostFinder(h *host.Host, c *config.Agent, names Namer) *HostFinder {
 	f := &HostFinder{host: h, config: c, names: names, unnamed: map[host.Place]*candidate{}, own: map[sample.Hierarchy]string{},
-		tried: time.Now()}
+		known: map[host.Place]*candidate{}, tried: time.Now()}
 	f.watcher, f.unwatched = h.Watch(c.Deeper, userOf)
 	f.findOwn()
 	return f
@@ -342,12 +343,6 @@ func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
 	f.unread = host.Unread{}
 	f.walked, f.known, f.undecided, f.users = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}, map[userSlice]int{}
-	for at := range old { // those that are still there keep their places
-		_, _ = f.host.WalkAt(at, func(path string, _ uint64) error {
-			f.users[userSlice{at.Hierarchy, userOf(path)}]++
-			return fs.SkipDir
-		})
-	}
 	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
 		_, err := f.walk(now, host.Place{Hierarchy: hier, Path: "/"}, old)
 		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
@@ -364,21 +359,21 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 	old := map[host.Place]*candidate{}
 	if c := f.known[at]; c != nil {
 		old[at], changed = c, c.decision == isTask
+		f.users[c.user]--
 		delete(f.known, at)
 		delete(f.undecided, at)
 	}
 	more, err := f.walk(now, at, old)
-	if old[at] != nil && f.known[at] == nil {
-		f.users[userSlice{at.Hierarchy, userOf(at.Path)}]--
-	}
 	f.forget(old)
 	return changed || more, err
 }
 
 // walk examines the cgroups from a path down, and reports whether one is a task. A
-// candidate that was decided before is not decided again.
+// candidate that was decided before is not decided again. One that is replaced is in old then.
 func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*candidate) (tasks bool, err error) {
 	var over host.Unread
+	var late []*candidate // new ones of users: what is known already has its place first
+	waiting := map[userSlice]int{}
 	unread, err := f.host.WalkAt(from, func(p string, inode uint64) error {
 		if p == "/" {
 			return nil
@@ -393,34 +388,56 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 			return below
 		}
 		at, user := host.Place{Hierarchy: from.Hierarchy, Path: p}, userSlice{from.Hierarchy, o.UID}
-		c := old[at]
-		if c == nil && f.known[at] == nil {
-			if o.UID > 0 && f.users[user] >= mostOfUser {
-				over.Add(host.Unread{N: 1, First: p, Err: errOfUser})
-				return below
-			}
-			f.users[user]++
+		before := cmp.Or(old[at], f.known[at])
+		isNew := before == nil && o.UID > 0
+		if isNew && f.users[user]+waiting[user] >= mostOfUser {
+			over.Add(host.Unread{N: 1, First: p, Err: errOfUser})
+			return below
 		}
+		c := before
 		if c == nil || c.Inode != inode {
 			own := f.own[at.Hierarchy]
 			c = &candidate{Found: Found{Hierarchy: at.Hierarchy, Path: p, Inode: inode, Own: own == p || strings.HasPrefix(own, p+"/")},
-				found: now, ask: ask}
+				found: now, ask: ask, user: user}
 		}
-		f.known[at] = c
-		if !c.named {
-			f.name(now, at, c)
+		switch {
+		case isNew:
+			waiting[user]++
+			late = append(late, c)
+			return below
+		case before != nil:
+			old[at] = before
 		}
-		if c.decision == undecided {
-			f.ask(now, at, c)
-		}
-		tasks = tasks || c.decision == isTask
+		tasks = f.take(now, at, c) || tasks
 		return below
 	})
+	for _, c := range late {
+		if f.users[c.user] >= mostOfUser {
+			over.Add(host.Unread{N: 1, First: c.Path, Err: errOfUser})
+			continue
+		}
+		tasks = f.take(now, host.Place{Hierarchy: c.Hierarchy, Path: c.Path}, c) || tasks
+	}
 	unread.Add(over)
 	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
 		f.unread.Add(unread)
 	}
 	return tasks, err
+}
+
+// take makes a candidate known, and reports whether it is a task.
+func (f *HostFinder) take(now time.Time, at host.Place, c *candidate) bool {
+	if f.known[at] == nil {
+		f.users[c.user]++
+	}
+	f.known[at] = c
+	if !c.named {
+		f.name(now, at, c)
+	}
+	if c.decision == undecided {
+		f.ask(now, at, c)
+	}
+	return c.decision == isTask
 }
 
 // ask decides on a candidate if that is possible now, and reports whether it is a task.
