@@ -343,14 +343,12 @@ func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
 	f.unread = host.Unread{}
 	f.walked, f.known, f.undecided, f.users = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}, map[userSlice]int{}
-	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
-		_, err := f.walk(now, host.Place{Hierarchy: hier, Path: "/"}, old)
-		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
-			return err
-		}
+	_, err := f.walk(now, host.Place{Hierarchy: sample.Unified, Path: "/"}, old)
+	if err == nil {
+		_, err = f.walk(now, host.Place{Hierarchy: sample.V1CPU, Path: "/"}, old)
 	}
 	f.forget(old)
-	return nil
+	return err
 }
 
 // walkAt examines a path where a cgroup was made or removed, and reports whether that
@@ -411,6 +409,15 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		tasks = f.take(now, at, c) || tasks
 		return below
 	})
+	if errors.Is(err, host.ErrNoHierarchy) {
+		return false, nil
+	}
+	if err != nil {
+		for at, c := range old { // what it did not come to is known as before
+			f.known[at] = cmp.Or(f.known[at], c)
+		}
+		return false, err
+	}
 	for _, c := range late {
 		if f.users[c.user] >= mostOfUser {
 			over.Add(host.Unread{N: 1, First: c.Path, Err: errOfUser})
@@ -422,7 +429,7 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
 		f.unread.Add(unread)
 	}
-	return tasks, err
+	return tasks, nil
 }
 
 // take makes a candidate known, and reports whether it is a task.
