@@ -191,7 +191,7 @@ func (p *prometheus) assemble() {
 		}
 		slices.SortFunc(readings, func(a, b reading) int { return int(a.at - b.at) })
 		id := c.id[:min(len(c.id), 12)]
-		s := sample.Sample{Machine: c.node, Variant: "kepler", Job: sample.JobName(c.namespace + "/" + c.name),
+		s := sample.Sample{Machine: c.node, Signal: sample.CPI, Variant: "kepler", Job: sample.JobName(c.namespace + "/" + c.name),
 			Task: sample.TaskName("/" + c.namespace + "/" + c.pod + "/" + c.name + "/" + id)}
 		for i := 1; i < len(readings); i++ {
 			if readings[i].since(readings[i-1], &s) {

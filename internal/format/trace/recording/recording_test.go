@@ -246,6 +246,32 @@ func TestCountersOfTwoMachines(t *testing.T) {
 	}
 }
 
+// TestCountersNotInOrder: of rows with the newest first none is a sample, and that is told.
+func TestCountersNotInOrder(t *testing.T) {
+	got, report := mappedBy(t, "cgroup-counters", "ts_s,machine,cgroup,id,cycles,instructions,cpu_usage_ns\n"+
+		"3,m,/a,7,400,150,500000000\n2,m,/a,7,300,100,400000000\n1,m,/a,7,100,50,0\n4,m,/a,7,800,250,600000000\n")
+	if len(got) != 1 || got[0].TS != 4000 || got[0].Cost != 4 || report.Bad != 2 || !strings.HasPrefix(report.Reasons[0], "line 3: not later") {
+		t.Errorf("%+v, %+v", got, report)
+	}
+}
+
+// TestCountersOfAnotherSignal: counters may be of any signal, of several of one task, and have a scale.
+func TestCountersOfAnotherSignal(t *testing.T) {
+	c := &Columns{Header: true, Separator: ",", Counters: true, TS: Column{Column: "t", Unit: "s"}, Task: Column{Column: "k"}, Signal: Column{Column: "s"},
+		CPU: Column{Column: "ns", Unit: "ns"}, Cost: Column{Column: "ns", Per: "n", Scale: 1e-9}}
+	r, err := newMapped(strings.NewReader("t,k,s,ns,n\n1,a,cpt,0,0\n1,a,cps,0,0\n2,a,cpt,500000000,100\n2,a,cps,500000000,1000\n"), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := readAll(t, r)
+	if len(got) != 2 || got[0].Signal != sample.CPT || got[0].Cost != 0.005 || got[1].Signal != sample.CPS || got[1].Cost != 0.0005 {
+		t.Fatalf("%+v, %+v", got, r.Report())
+	}
+	if _, ok := got[0].Extras.Get(sample.Cycles); ok || got[0].CPU != 0.5 {
+		t.Errorf("%+v", got[0])
+	}
+}
+
 func TestParseColumns(t *testing.T) {
 	_, err := ParseColumns("m.yaml", []byte("ts: {column: a, unit: h}\ntask: {colum: b}\ncounters: true\ncost: {column: c}\nseparator: '||'\n"))
 	for _, want := range []string{"m.yaml:1: ts.unit", "m.yaml:2: task.colum", "task: nothing", "cpu: nothing", "cost.per", "separator"} {

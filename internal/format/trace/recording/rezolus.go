@@ -148,7 +148,7 @@ func (z *rezolus) group(g parquet.RowGroup) (err error) {
 
 // samples makes a sample of each two consecutive readings.
 func (c *cgroup) samples(h *buffered, ts []float64, sums [len(rezolusCounters)][]float64) {
-	s := sample.Sample{Machine: "rezolus", Variant: "rezolus", Job: sample.JobName(c.path), Task: sample.TaskName(c.path + "/" + c.id)}
+	s := sample.Sample{Machine: "rezolus", Signal: sample.CPI, Variant: "rezolus", Job: sample.JobName(c.path), Task: sample.TaskName(c.path + "/" + c.id)}
 	for n, at := range ts {
 		now := reading{at: sample.Millis(math.Round(at / 1e6)), cycles: sums[0][n], instructions: sums[1][n], s: math.NaN(), misses: math.NaN()}
 		if math.IsNaN(now.cycles) || math.IsNaN(now.instructions) {
