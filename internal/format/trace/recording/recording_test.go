@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/klauspost/compress/zstd"
+	parquetgo "github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/trace"
@@ -118,7 +119,8 @@ func TestOpenRefuses(t *testing.T) {
 	for want, content := range map[string][]byte{
 		"invalid trace header": []byte("a,b,c\n1,2,3\n"), "file is empty": nil, "decompress it first": gzipped(t, []byte("PAR1")),
 		"compressed too many times": gzipped(t, gzipped(t, gzipped(t, []byte("x")))), "no series": []byte(`{"status":"success","data":{"result":[]}}`),
-		"unexpected EOF": []byte(`{"a":[`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
+		"no container has cycles": []byte(`{"metric":{"__name__":"kepler_container_cpu_cycles_total"},"values":[[1,"2"],[2,"3"]]}`),
+		"unexpected EOF":          []byte(`{"a":[`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
 	} {
 		_, err := Open(file(t, content), Options{})
 		var format *FormatError
@@ -128,6 +130,43 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if _, err := Open(filepath.Join(t.TempDir(), "none"), Options{}); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// TestRezolusWithoutUsage: Rezolus' sampler of counters runs without that of CPU time, and then no task did anything.
+func TestRezolusWithoutUsage(t *testing.T) {
+	type counted struct {
+		TS           uint64 `parquet:"timestamp"`
+		Cycles       uint64 `parquet:"cgroup_cpu_cycles//a/1"`
+		Instructions uint64 `parquet:"cgroup_cpu_instructions//a/1"`
+	}
+	type used struct {
+		TS           uint64 `parquet:"timestamp"`
+		Cycles       uint64 `parquet:"cgroup_cpu_cycles//a/1"`
+		Instructions uint64 `parquet:"cgroup_cpu_instructions//a/1"`
+		Usage        uint64 `parquet:"cgroup_cpu_usage//a/user/1"`
+	}
+	var without, with bytes.Buffer
+	w, x := parquetgo.NewGenericWriter[counted](&without), parquetgo.NewGenericWriter[used](&with)
+	if _, err := w.Write([]counted{{1e9, 100, 50}, {2e9, 400, 150}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Write([]used{{1e9, 100, 50, 3e8}, {2e9, 400, 150, 8e8}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Close(), x.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(file(t, without.Bytes()), Options{}); err == nil || !strings.Contains(err.Error(), "cgroup_cpu_usage") {
+		t.Error(err)
+	}
+	r, err := Open(file(t, with.Bytes()), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got := readAll(t, r); len(got) != 1 || got[0].CPU != 0.5 || got[0].Cost != 3 || got[0].Task != "/a/1" {
+		t.Errorf("%+v", got)
 	}
 }
 

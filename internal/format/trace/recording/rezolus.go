@@ -87,6 +87,9 @@ func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
 	if z.ts < 0 || len(z.cgroups) == 0 {
 		return nil, errors.New("read Rezolus' Parquet: no column timestamp, or no columns of cgroups' cycles and instructions")
 	}
+	if !slices.ContainsFunc(z.cgroups, func(c *cgroup) bool { return len(c.columns[2]) > 0 }) {
+		return nil, errors.New("read Rezolus' Parquet: no columns cgroup_cpu_usage: without CPU time no sample counts")
+	}
 	slices.SortFunc(z.cgroups, func(a, b *cgroup) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.id, b.id)) })
 	return z, nil
 }
