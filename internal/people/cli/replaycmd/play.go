@@ -146,6 +146,15 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 	if result.UnknownSignal > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, unknown signal: %d", result.UnknownSignal))
 	}
+	switch {
+	case result.Judged > 0:
+	case result.Samples == 0:
+		r.Notes = append(r.Notes, "no sample counts: none has a cost in its signal's range (--sane), of a task that is as active as the signal requires (--least-cpu)")
+	case o.Specs != nil:
+		r.Notes = append(r.Notes, fmt.Sprintf("no sample was compared with a spec: no job has %d samples (--least-samples)", f.leastSamples))
+	default:
+		r.Notes = append(r.Notes, fmt.Sprintf("no sample was compared with a spec: specs learnt during the replay need %d samples per task (--least-samples); --specs whole learns them from the whole recording first", f.leastSamples))
+	}
 	return r, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,6 +104,23 @@ func TestReplayScores(t *testing.T) {
 	for _, want := range []string{"bad rows skipped: 1: line 405", "not in time order: 1"} {
 		if !strings.Contains(got.Err, want) {
 			t.Errorf("%q is not in %q", want, got.Err)
+		}
+	}
+}
+
+// Why nothing was compared with a spec is said, also to programs.
+func TestReplayOfNothing(t *testing.T) {
+	t.Parallel()
+	file := labelled(t)
+	for want, args := range map[string][]string{
+		"no sample counts": {"--least-cpu", "5"}, "no job has 1000 samples": {"--specs", "whole", "--least-samples", "1000"},
+		"need 1000 samples per task": {"--least-samples", "1000"},
+	} {
+		for _, more := range [][]string{nil, {"--json"}} {
+			got := quell(t, clitest.Env(""), slices.Concat([]string{"replay", file}, args, more)...)
+			if got.Code != app.ExitOK || !strings.Contains(strings.Join(strings.Fields(got.Out+got.Err), " "), want) {
+				t.Errorf("%v: %d, %q is not in %s%s", args, got.Code, want, got.Out, got.Err)
+			}
 		}
 	}
 }
