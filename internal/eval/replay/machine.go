@@ -40,6 +40,7 @@ type task struct {
 	inner []*task // in its cgroup, by name
 	seen  sample.Millis
 	views []*view // by stream
+	of    *Job    // that has it among its Tasks
 }
 
 // view is the part of a task that depends on the signal.
@@ -146,7 +147,8 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 	bin := m.player.options.bin(s)
 	if v == nil || v.variant != s.Variant || v.Key.Platform != s.Platform || t.id.Job != s.Job || v.bin != bin {
 		j := m.player.job(s.Job)
-		if v == nil || v.job != j {
+		if t.of != j {
+			t.of = j
 			j.Tasks++
 		}
 		t.id.Job = s.Job

@@ -203,6 +203,19 @@ func TestGoneTasksAreForgotten(t *testing.T) {
 	}
 }
 
+// A task of which several signals are recorded is one.
+func TestATaskOfTwoSignalsIsOne(t *testing.T) {
+	p := New(byDefault(t, detect.Quell))
+	for at := range 3 {
+		for _, sig := range []sample.SignalName{sample.CPI, sample.RunQ} {
+			p.Add(&sample.Sample{TS: sample.Millis(at+1) * minute, Machine: "m", Job: "j", Task: "/a", Signal: sig, Coverage: 1, CPU: 1, Cost: 1})
+		}
+	}
+	if r := p.Finish(); r.Jobs[0].Tasks != 1 || r.Samples != 6 {
+		t.Errorf("%d samples, %+v", r.Samples, r.Jobs)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
