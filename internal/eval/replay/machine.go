@@ -17,6 +17,7 @@ type machine struct {
 	name     string
 	player   *Replayer
 	pipeline *pipeline.Pipeline
+	first    sample.Millis // end of the first interval
 	at       sample.Millis // end of the interval that is being collected
 	streams  []*stream
 	tasks    map[sample.TaskName]*task
@@ -218,6 +219,7 @@ func (m *machine) create(id sample.Task) *task {
 func (m *machine) flush(next sample.Millis) {
 	at := m.at
 	if at == math.MinInt64 {
+		m.first = next
 		return
 	}
 	m.player.result.span(at)
@@ -290,6 +292,7 @@ func (m *machine) sweep(at sample.Millis) {
 // finish ends the recording. Open incidents are kept in their current state.
 func (m *machine) finish() {
 	m.flush(m.at.Add(m.player.options.Detect.Window))
+	m.player.result.Watched += m.at - m.first
 	open := m.pipeline.Open()
 	for i := range open {
 		m.player.closed(&open[i])

@@ -67,6 +67,7 @@ type Result struct {
 	Late, UnknownSignal int
 	Machines            int
 	From, To            sample.Millis
+	Watched             sample.Millis // from the first to the last sample of each machine, summed over them
 	Jobs                []Job
 	Incidents           []*incident.Record // by time; only the first ones have charts
 	Accusations         []Accusation       // by time
@@ -144,7 +145,7 @@ func compareAccusations(a, b *Accusation) int {
 func (r *Result) Merge(o *Result) {
 	r.Samples, r.Judged, r.Outliers, r.Usage = r.Samples+o.Samples, r.Judged+o.Judged, r.Outliers+o.Outliers, r.Usage+o.Usage
 	r.Anomalies, r.Late, r.UnknownSignal = r.Anomalies+o.Anomalies, r.Late+o.Late, r.UnknownSignal+o.UnknownSignal
-	r.Machines += o.Machines
+	r.Machines, r.Watched = r.Machines+o.Machines, r.Watched+o.Watched
 	r.span(o.From)
 	r.span(o.To)
 	for _, j := range o.Jobs {

@@ -194,7 +194,8 @@ func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 	var what struct {
 		Victim   json.RawMessage `json:"victim"`
 		Rule     string          `json:"rule"`
-		Machines int             `json:"machines"` // of a replay
+		Days     *float64        `json:"machine_days"` // of a replay
+		Machines int             `json:"machines"`     // of one by an earlier quell
 		From     sample.Millis   `json:"from"`
 		To       sample.Millis   `json:"to"`
 		Minutes  int             `json:"minutes"` // of a simulation
@@ -219,7 +220,11 @@ func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 		e.Days += float64(what.Minutes) / (24 * 60)
 		e.Right, e.Accusations = e.Right+what.Right, e.Accusations+what.Accusations
 	default:
-		e.Days += what.To.Sub(what.From).Hours() / 24 * float64(max(what.Machines, 1))
+		if what.Days != nil {
+			e.Days += *what.Days
+		} else {
+			e.Days += what.To.Sub(what.From).Hours() / 24 * float64(max(what.Machines, 1))
+		}
 		var share struct{ K, N int }
 		if what.Precision != nil && json.Unmarshal(what.Precision, &share) == nil {
 			e.Right, e.Accusations = e.Right+share.K, e.Accusations+share.N

@@ -58,6 +58,7 @@ func TestEvaluateReads(t *testing.T) {
 		`[{"kind":"neighbour","victim":{},"spec_mean":1},{"kind":"nobody","victim":{},"spec_mean":2}]`: {incidents: 2},
 		`[]`: {},
 		`{"rule":"cpi2","machines":2,"from":0,"to":86400000,"precision":{"k":1,"n":3,"value":0.3}}`: {days: 2, precision: 3},
+		`{"rule":"cpi2","machines":2,"from":0,"to":864000000,"machine_days":2.5}`:                   {days: 2.5},
 		`{"rule":"cpi2","minutes":720,"precision":0.5,"right":2,"accusations":4}`:                   {days: 0.5, precision: 4},
 		`{"colour":"red"}`: {bad: "neither an incident"},
 		`{`:                {bad: "unexpected EOF"},
