@@ -100,7 +100,7 @@ func (f *replayFlags) options(rule string, changed func(string) bool) (replay.Op
 	o.Detect.Switches.Bounds = o.Detect.Switches.Bounds || f.sane != ""
 	o.Signals = map[sample.SignalName]sample.Signal{}
 	for _, s := range sample.Signals() {
-		if changed("least-cpu") {
+		if changed("least-cpu") && s.Domain.OfCPUs() && !s.Name.OfMachine() {
 			s.LeastCPU = f.leastCPU
 		}
 		if f.sane != "" {

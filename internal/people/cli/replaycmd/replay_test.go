@@ -10,10 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/replay"
 	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -121,6 +123,20 @@ func TestReplayOfNothing(t *testing.T) {
 			if got.Code != app.ExitOK || !strings.Contains(strings.Join(strings.Fields(got.Out+got.Err), " "), want) {
 				t.Errorf("%v: %d, %q is not in %s%s", args, got.Code, want, got.Out, got.Err)
 			}
+		}
+	}
+}
+
+// A task that uses CPU time has sent no requests by that.
+func TestLeastCPUIsOfCPUs(t *testing.T) {
+	f := replayFlags{specs: "learn", step: time.Minute, leastSamples: 100, leastCPU: 0.1}
+	o, err := f.options("quell", func(flag string) bool { return flag == "least-cpu" })
+	if err != nil || o.Signals[sample.CPI].LeastCPU != 0.1 || o.Signals[sample.RunQ].LeastCPU != 0.1 {
+		t.Errorf("%v, %+v", err, o.Signals)
+	}
+	for _, name := range []sample.SignalName{sample.IO, sample.Net, sample.Probe} {
+		if s, _ := sample.LookupSignal(name); o.Signals[name].LeastCPU != s.LeastCPU {
+			t.Errorf("%s counts from %v CPU-s/s on", name, o.Signals[name].LeastCPU)
 		}
 	}
 }
