@@ -145,6 +145,27 @@ func TestTasksAreNamed(t *testing.T) {
 	})
 }
 
+// A task that turns out to be none ends: the sandbox of a pod whose runtime answers late, or what a rule ignores by its
+// name.
+func TestATaskThatIsNoneEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/left/"+containerID, 0.5)
+		r.start()
+		defer r.stop()
+		r.pass(12 * time.Second)
+		if n := r.status().Tasks; n != 1 {
+			t.Fatalf("%d tasks", n)
+		}
+		g.facts = &origin.Facts{Sandbox: true}
+		r.fresh = true
+		r.pass(2 * time.Minute)
+		if n := r.status().Tasks; n != 0 || g.files != 0 {
+			t.Errorf("%d tasks, %d open cgroups", n, g.files)
+		}
+	})
+}
+
 func ask(t *testing.T, r *rig, f func()) {
 	t.Helper()
 	if err := r.agent.ask(context.Background(), f); err != nil {
