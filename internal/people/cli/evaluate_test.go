@@ -118,7 +118,7 @@ func TestEvaluateCluster(t *testing.T) {
 		case has("epoch_ms(max(ts))"):
 			rows = fmt.Sprint("[", at, "]")
 		case has("count(DISTINCT ts)"):
-			rows = `["m1",12,340,60]`
+			rows = `["m1",12,340,31,1800000]` // it has sent samples for half an hour
 		}
 		fmt.Fprintf(w, `{"columns":[],"rows":[%s]}`, rows)
 	}))
