@@ -1,9 +1,11 @@
 package replay
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -74,6 +76,7 @@ func (m *machine) add(s *sample.Sample) {
 		m.player.result.Late++
 		return
 	case s.TS > m.at:
+		m.measureGap(s.TS)
 		m.flush(s.TS)
 		m.at = s.TS
 	}
@@ -92,6 +95,21 @@ func (m *machine) add(s *sample.Sample) {
 	}
 	st.interval.Add(&v.Subject, measured)
 	st.views = append(st.views, v)
+}
+
+// measureGap counts the time from the newest interval to the next.
+func (m *machine) measureGap(next sample.Millis) {
+	if m.at == math.MinInt64 {
+		return
+	}
+	r, step := &m.player.result, cmp.Or(m.player.options.Step, time.Minute)
+	r.Gaps++
+	switch gap := next.Sub(m.at); {
+	case gap < step/2:
+		r.Near++
+	case gap > 2*step:
+		r.Far++
+	}
 }
 
 // serve returns the tasks that were served, by their keys. A name may appear before its

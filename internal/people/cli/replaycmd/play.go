@@ -146,6 +146,11 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 	if result.UnknownSignal > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, unknown signal: %d", result.UnknownSignal))
 	}
+	for what, n := range map[string]int{"less than half": result.Near, "more than twice": result.Far} {
+		if 2*n > result.Gaps {
+			r.Notes = append(r.Notes, fmt.Sprintf("most samples of a machine are %s of --step %s apart: the rule's windows are for that time between two samples", what, f.step))
+		}
+	}
 	switch {
 	case result.Judged > 0:
 	case result.Samples == 0:

@@ -127,6 +127,18 @@ func TestReplayOfNothing(t *testing.T) {
 	}
 }
 
+// Windows for another time between two samples than the recording's are told: they do not show in the result.
+func TestReplayAtAnotherStep(t *testing.T) {
+	t.Parallel()
+	file := labelled(t)
+	for step, want := range map[string]string{"1s": "more than twice of --step 1s apart", "10m": "less than half of --step 10m0s apart", "1m": ""} {
+		got := quell(t, clitest.Env(""), "replay", "--json", "--step", step, file)
+		if got.Code != app.ExitOK || !strings.Contains(got.Err, want) || want == "" && strings.Contains(got.Err, "--step") {
+			t.Errorf("--step %s: %d, %s", step, got.Code, got.Err)
+		}
+	}
+}
+
 // A task that uses CPU time has sent no requests by that.
 func TestLeastCPUIsOfCPUs(t *testing.T) {
 	f := replayFlags{specs: "learn", step: time.Minute, leastSamples: 100, leastCPU: 0.1}
