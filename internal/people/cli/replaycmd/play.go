@@ -136,6 +136,9 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 	if film.labelled {
 		score := replay.Judge(film.labels, film.left, result.Accusations)
 		r.Score = &score
+		if film.bare > 0 {
+			film.notes = append(film.notes, fmt.Sprintf("%d of %d files have no labels: what is accused there counts as wrong", film.bare, len(p.files)))
+		}
 	}
 	r.Summary = result.Summary(r.Score)
 	r.Summary.Rows, r.Summary.Bad = film.rows, film.bad

@@ -153,6 +153,28 @@ func TestLeastCPUIsOfCPUs(t *testing.T) {
 	}
 }
 
+// Of a file without labels nothing is known to be right: in one score with a labelled one that is told.
+func TestReplaySomeLabels(t *testing.T) {
+	t.Parallel()
+	file := labelled(t)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := filepath.Join(t.TempDir(), "bare.csv")
+	rows := strings.ReplaceAll(string(text[bytes.Index(text, []byte("ts,")):]), ",m,", ",n,")
+	if err := os.WriteFile(bare, []byte(rows), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got := quell(t, clitest.Env(""), "replay", "--json", file, bare)
+	if got.Code != app.ExitOK || !strings.Contains(got.Err, "1 of 2 files have no labels") {
+		t.Errorf("%d, %s", got.Code, got.Err)
+	}
+	if got := quell(t, clitest.Env(""), "replay", "--json", bare); strings.Contains(got.Err, "labels") {
+		t.Errorf("a file without labels alone: %s", got.Err)
+	}
+}
+
 // A saved trace replays to the same result, labels included.
 func TestReplaySaves(t *testing.T) {
 	t.Parallel()
