@@ -304,7 +304,11 @@ func (f *HostFinder) name(now time.Time, at host.Place, c *candidate) bool {
 		return false
 	}
 	delete(f.unnamed, at)
-	c.Verdict, c.Facts, c.claimed = f.config.Classify(c.Path, &facts), &facts, facts.Claimed
+	v := f.config.Classify(c.Path, &facts)
+	if v.Rule == nil && !v.Dismissed && c.Rule != nil { // a capped task must not escape by another command
+		v = c.Verdict
+	}
+	c.Verdict, c.Facts, c.claimed = v, &facts, facts.Claimed
 	return !was || c.Verdict != before || !maps.Equal(labels, facts.Labels)
 }
 

@@ -145,6 +145,23 @@ func TestTasksAreNamed(t *testing.T) {
 	})
 }
 
+// A task stays one when its process gets another command, which it may choose.
+func TestACommandEndsNoTask(t *testing.T) {
+	f, root := onHost(t, "hybrid", "rules: [{match: /docker/*, command: \"encode*\", class: batch}]")
+	one := "/docker/" + containerID
+	n := &namer{facts: map[string]origin.Facts{one: {Process: origin.Process{Command: "encode 1"}}}, settled: map[string]bool{one: true}}
+	f.names = n
+	lay(t, root, filepath.Join("sys/fs/cgroup/unified", one, "cpu.stat"), "usage_usec 1\n")
+	now := time.Now()
+	for _, command := range []string{"encode 1", "sh"} {
+		n.facts[one], n.changed = origin.Facts{Process: origin.Process{Command: command}}, true
+		now = now.Add(walkWatched)
+		if found, _, err := f.Find(now); err != nil || len(found) != 1 {
+			t.Errorf("as %s: found %+v, %v", command, found, err)
+		}
+	}
+}
+
 // A task that turns out to be none ends: the sandbox of a pod whose runtime answers late, or what a rule ignores by its
 // name.
 func TestATaskThatIsNoneEnds(t *testing.T) {
