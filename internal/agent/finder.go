@@ -65,7 +65,6 @@ type candidate struct {
 	ask     bool      // what it is depends on more than its path
 	named   bool      // that is known, or was not told in time
 	claimed bool      // its name is one that it gives itself
-	user    userSlice
 }
 
 // decision is whether a cgroup identifies its processes. A v1 cgroup does not if its
@@ -97,7 +96,7 @@ const nameWait = 2 * time.Second
 // NewHostFinder starts to watch the host's cgroups. Close ends that. names may be nil.
 func NewHostFinder(h *host.Host, c *config.Agent, names Namer) *HostFinder {
 	f := &HostFinder{host: h, config: c, names: names, unnamed: map[host.Place]*candidate{}, own: map[sample.Hierarchy]string{},
-		known: map[host.Place]*candidate{}, tried: time.Now()}
+		known: map[host.Place]*candidate{}, users: map[userSlice]int{}, tried: time.Now()}
 	f.watcher, f.unwatched = h.Watch(c.Deeper, userOf)
 	f.findOwn()
 	return f
@@ -330,8 +329,12 @@ func (f *HostFinder) rename(now time.Time) (changed bool) {
 // forget drops what is known of candidates that are gone.
 func (f *HostFinder) forget(old map[host.Place]*candidate) {
 	for at, c := range old {
-		if now := f.known[at]; now == c {
+		now := f.known[at]
+		if now == c {
 			continue
+		}
+		if now == nil {
+			f.users[userSlice{at.Hierarchy, userOf(at.Path)}]--
 		}
 		if f.unnamed[at] == c {
 			delete(f.unnamed, at)
@@ -346,7 +349,7 @@ func (f *HostFinder) forget(old map[host.Place]*candidate) {
 func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
 	f.unread = host.Unread{}
-	f.walked, f.known, f.undecided, f.users = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}, map[userSlice]int{}
+	f.walked, f.known, f.undecided = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}
 	_, err := f.walk(now, host.Place{Hierarchy: sample.Unified, Path: "/"}, old)
 	if err == nil {
 		_, err = f.walk(now, host.Place{Hierarchy: sample.V1CPU, Path: "/"}, old)
@@ -361,7 +364,6 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 	old := map[host.Place]*candidate{}
 	if c := f.known[at]; c != nil {
 		old[at], changed = c, c.decision == isTask
-		f.users[c.user]--
 		delete(f.known, at)
 		delete(f.undecided, at)
 	}
@@ -371,11 +373,10 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 }
 
 // walk examines the cgroups from a path down, and reports whether one is a task. A
-// candidate that was decided before is not decided again. One that is replaced is in old then.
+// candidate that was decided before is not decided again. One that is replaced is in old then. The
+// places of users' that are gone are free after forget.
 func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*candidate) (tasks bool, err error) {
 	var over host.Unread
-	var late []*candidate // new ones of users: what is known already has its place first
-	waiting := map[userSlice]int{}
 	unread, err := f.host.WalkAt(from, func(p string, inode uint64) error {
 		if p == "/" {
 			return nil
@@ -390,27 +391,29 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 			return below
 		}
 		at, user := host.Place{Hierarchy: from.Hierarchy, Path: p}, userSlice{from.Hierarchy, o.UID}
-		before := cmp.Or(old[at], f.known[at])
-		isNew := before == nil && o.UID > 0
-		if isNew && f.users[user]+waiting[user] >= mostOfUser {
+		c := cmp.Or(old[at], f.known[at])
+		switch {
+		case c != nil && c.Inode != inode:
+			old[at] = c
+		case c == nil && o.UID > 0 && f.users[user] >= mostOfUser:
 			over.Add(host.Unread{N: 1, First: p, Err: errOfUser})
 			return below
+		case c == nil:
+			f.users[user]++
 		}
-		c := before
 		if c == nil || c.Inode != inode {
 			own := f.own[at.Hierarchy]
 			c = &candidate{Found: Found{Hierarchy: at.Hierarchy, Path: p, Inode: inode, Own: own == p || strings.HasPrefix(own, p+"/")},
-				found: now, ask: ask, user: user}
+				found: now, ask: ask}
 		}
-		switch {
-		case isNew:
-			waiting[user]++
-			late = append(late, c)
-			return below
-		case before != nil:
-			old[at] = before
+		f.known[at] = c
+		if !c.named {
+			f.name(now, at, c)
 		}
-		tasks = f.take(now, at, c) || tasks
+		if c.decision == undecided {
+			f.ask(now, at, c)
+		}
+		tasks = tasks || c.decision == isTask
 		return below
 	})
 	if errors.Is(err, host.ErrNoHierarchy) {
@@ -422,33 +425,11 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		}
 		return false, err
 	}
-	for _, c := range late {
-		if f.users[c.user] >= mostOfUser {
-			over.Add(host.Unread{N: 1, First: c.Path, Err: errOfUser})
-			continue
-		}
-		tasks = f.take(now, host.Place{Hierarchy: c.Hierarchy, Path: c.Path}, c) || tasks
-	}
 	unread.Add(over)
 	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
 		f.unread.Add(unread)
 	}
 	return tasks, nil
-}
-
-// take makes a candidate known, and reports whether it is a task.
-func (f *HostFinder) take(now time.Time, at host.Place, c *candidate) bool {
-	if f.known[at] == nil {
-		f.users[c.user]++
-	}
-	f.known[at] = c
-	if !c.named {
-		f.name(now, at, c)
-	}
-	if c.decision == undecided {
-		f.ask(now, at, c)
-	}
-	return c.decision == isTask
 }
 
 // ask decides on a candidate if that is possible now, and reports whether it is a task.
