@@ -304,7 +304,7 @@ func (f *HostFinder) name(now time.Time, at host.Place, c *candidate) bool {
 	}
 	delete(f.unnamed, at)
 	v := f.config.Classify(c.Path, &facts)
-	if v.Rule == nil && !v.Dismissed && c.Rule != nil { // a capped task must not escape by another command
+	if v.Rule == nil && c.Rule != nil && (!v.Dismissed || c.Rule.Command != "") { // a capped task must not escape by another command
 		v = c.Verdict
 	}
 	c.Verdict, c.Facts, c.claimed = v, &facts, facts.Claimed

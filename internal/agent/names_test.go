@@ -145,19 +145,25 @@ func TestTasksAreNamed(t *testing.T) {
 	})
 }
 
-// A task stays one when its process gets another command, which it may choose.
+// A task stays one when its process gets another command, which it may choose, whatever rules there are for others.
 func TestACommandEndsNoTask(t *testing.T) {
-	f, root := onHost(t, "hybrid", "rules: [{match: /docker/*, command: \"encode*\", class: batch}]")
 	one := "/docker/" + containerID
-	n := &namer{facts: map[string]origin.Facts{one: {Process: origin.Process{Command: "encode 1"}}}, settled: map[string]bool{one: true}}
-	f.names = n
-	lay(t, root, filepath.Join("sys/fs/cgroup/unified", one, "cpu.stat"), "usage_usec 1\n")
-	now := time.Now()
-	for _, command := range []string{"encode 1", "sh"} {
-		n.facts[one], n.changed = origin.Facts{Process: origin.Process{Command: command}}, true
-		now = now.Add(walkWatched)
-		if found, _, err := f.Find(now); err != nil || len(found) != 1 {
-			t.Errorf("as %s: found %+v, %v", command, found, err)
+	for _, rules := range []string{
+		`{match: /docker/*, command: "encode*", class: batch}`,
+		`{match: /docker/*, command: "encode*", class: batch}, {match: /docker/*, ignore: true}`,
+		`{match: /docker/*, command: sh, ignore: true}, {match: /docker/*, class: batch}`,
+	} {
+		f, root := onHost(t, "hybrid", "rules: ["+rules+"]")
+		n := &namer{facts: map[string]origin.Facts{}, settled: map[string]bool{one: true}}
+		f.names = n
+		lay(t, root, filepath.Join("sys/fs/cgroup/unified", one, "cpu.stat"), "usage_usec 1\n")
+		now := time.Now()
+		for _, command := range []string{"encode 1", "sh"} {
+			n.facts[one], n.changed = origin.Facts{Process: origin.Process{Command: command}}, true
+			now = now.Add(walkWatched)
+			if found, _, err := f.Find(now); err != nil || len(found) != 1 {
+				t.Errorf("by %s, as %s: found %+v, %v", rules, command, found, err)
+			}
 		}
 	}
 }
