@@ -76,7 +76,6 @@ func (m *machine) add(s *sample.Sample) {
 		m.player.result.Late++
 		return
 	case s.TS > m.at:
-		m.measureGap(s.TS)
 		m.flush(s.TS)
 		m.at = s.TS
 	}
@@ -97,21 +96,6 @@ func (m *machine) add(s *sample.Sample) {
 	st.views = append(st.views, v)
 }
 
-// measureGap counts the time from the newest interval to the next.
-func (m *machine) measureGap(next sample.Millis) {
-	if m.at == math.MinInt64 {
-		return
-	}
-	r, step := &m.player.result, cmp.Or(m.player.options.Step, time.Minute)
-	r.Gaps++
-	switch gap := next.Sub(m.at); {
-	case gap < step/2:
-		r.Near++
-	case gap > 2*step:
-		r.Far++
-	}
-}
-
 // serve returns the tasks that were served, by their keys. A name may appear before its
 // own sample, or have no sample in this interval.
 func (m *machine) serve(all []sample.Served, at sample.Millis) []detect.Served {
@@ -125,11 +109,26 @@ func (m *machine) serve(all []sample.Served, at sample.Millis) []detect.Served {
 				t = m.create(sample.Task{Name: s.By})
 				m.order = append(m.order, t)
 			}
-			t.seen, by = at, t.id.Key
+			m.see(t, at)
+			by = t.id.Key
 		}
 		m.served = append(m.served, detect.Served{By: by, Time: s.Time, Fair: s.Fair})
 	}
 	return m.served[start:len(m.served):len(m.served)]
+}
+
+// see notes that a task has a sample or is named in one, and how long after the one before.
+func (m *machine) see(t *task, at sample.Millis) {
+	if gap := at.Sub(t.seen); t.seen != 0 && gap > 0 {
+		r, step := &m.player.result, cmp.Or(m.player.options.Step, time.Minute)
+		r.Gaps++
+		if gap < step/2 {
+			r.Near++
+		} else if gap > 2*step {
+			r.Far++
+		}
+	}
+	t.seen = at
 }
 
 func (m *machine) stream(s *sample.Sample) (*stream, int) {
@@ -157,7 +156,7 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 	} else {
 		t = m.task(s)
 	}
-	t.seen = s.TS
+	m.see(t, s.TS)
 	t.id.Class = s.Class
 	for len(t.views) <= index {
 		t.views = append(t.views, nil)

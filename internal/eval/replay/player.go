@@ -68,7 +68,7 @@ type Result struct {
 	Machines            int
 	From, To            sample.Millis
 	Watched             sample.Millis // from the first to the last sample of each machine, summed over them
-	// Gaps counts the times between two intervals of a machine. Near of them were less than half of
+	// Gaps counts the times between two samples of a task. Near of them were less than half of
 	// Options.Step, Far more than twice that.
 	Gaps, Near, Far int
 	Jobs            []Job

@@ -151,7 +151,7 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 	}
 	for what, n := range map[string]int{"less than half": result.Near, "more than twice": result.Far} {
 		if 2*n > result.Gaps {
-			r.Notes = append(r.Notes, fmt.Sprintf("most samples of a machine are %s of --step %s apart: the rule's windows are for that time between two samples", what, f.step))
+			r.Notes = append(r.Notes, fmt.Sprintf("most samples of a task are %s of --step %s apart: the rule's windows are for that time between two samples", what, f.step))
 		}
 	}
 	switch {
