@@ -143,26 +143,20 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 	r.Summary = result.Summary(r.Score)
 	r.Summary.Rows, r.Summary.Bad = film.rows, film.bad
 	r.Notes = append(film.notes, p.innocentsNotes(film.splice)...)
-	if result.Late > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, not in time order: %d; sort the recording", result.Late))
-	}
-	if result.UnknownSignal > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, unknown signal: %d", result.UnknownSignal))
-	}
-	for what, n := range map[string]int{"less than half": result.Near, "more than twice": result.Far} {
-		if 2*n > result.Gaps {
-			r.Notes = append(r.Notes, fmt.Sprintf("most samples of a task are %s of --step %s apart: the rule's windows are for that time between two samples", what, f.step))
+	note := func(when bool, format string, of ...any) {
+		if when {
+			r.Notes = append(r.Notes, fmt.Sprintf(format, of...))
 		}
 	}
-	switch {
-	case result.Judged > 0:
-	case result.Samples == 0:
-		r.Notes = append(r.Notes, "no sample counts: none has a cost in its signal's range (--sane), of a task that is as active as the signal requires (--least-cpu)")
-	case o.Specs != nil:
-		r.Notes = append(r.Notes, fmt.Sprintf("no sample was compared with a spec: no job has %d samples (--least-samples)", f.leastSamples))
-	default:
-		r.Notes = append(r.Notes, fmt.Sprintf("no sample was compared with a spec: specs learnt during the replay need %d samples per task (--least-samples); --specs whole learns them from the whole recording first", f.leastSamples))
-	}
+	note(result.Late > 0, "rows skipped, not in time order: %d; sort the recording", result.Late)
+	note(result.UnknownSignal > 0, "rows skipped, unknown signal: %d", result.UnknownSignal)
+	const apart = " of --step %s apart: the rule's windows are for that time between two samples"
+	note(2*result.Near > result.Gaps, "most samples of a task are less than half"+apart, f.step)
+	note(2*result.Far > result.Gaps, "most samples of a task are more than twice"+apart, f.step)
+	none := result.Samples > 0 && result.Judged == 0
+	note(result.Samples == 0, "no sample counts: none has a cost in its signal's range (--sane), of a task that is as active as the signal requires (--least-cpu)")
+	note(none && o.Specs != nil, "no sample was compared with a spec: no job has %d samples (--least-samples)", f.leastSamples)
+	note(none && o.Specs == nil, "no sample was compared with a spec: specs learnt during the replay need %d samples per task (--least-samples); --specs whole learns them from the whole recording first", f.leastSamples)
 	return r, nil
 }
 
