@@ -126,9 +126,9 @@ func (s *Store) merge(from []Segment, folder string) error {
 	slices.Sort(c.Remove)
 	w := s.writer()
 	w.segment(folder, seg, func(out io.Writer) error { return s.mergeTo(out, seg.Rows, from) })
+	err := w.finish() // storage may take minutes for it: commits go on meanwhile
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	err := w.finish()
 	if err == nil && slices.ContainsFunc(c.Remove, func(name string) bool { return !s.live(name) }) {
 		err = errConflict // another server has merged them, and Refresh has read that since
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
@@ -479,11 +481,6 @@ func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error)
 		return
 	}
 	w.made = append(w.made, seg)
-	ctx, cancel := context.WithTimeout(context.Background(), longTime)
-	defer cancel()
-	if err := s.bucket.Put(ctx, seg.File, path); err != nil {
-		w.err = fmt.Errorf("store segment: %w", err)
-	}
 }
 
 // mkdir makes a folder and its parents, and records which must be synced.
@@ -525,14 +522,34 @@ func create(path string, fill func(io.Writer) error) (size int64, err error) {
 	return size, nil
 }
 
-// finish makes the files durable and returns the first error.
+// finish stores the files, makes them durable and returns the first error.
 func (w *writer) finish() error {
+	if w.err == nil {
+		w.err = w.put()
+	}
 	for _, dir := range slices.Sorted(maps.Keys(w.dirs)) {
 		if w.err == nil {
 			w.err = atomicfile.SyncDir(dir)
 		}
 	}
 	return w.err
+}
+
+// put stores the files in the bucket: in parallel, since samples of many hours are as many files.
+func (w *writer) put() error {
+	all, ctx := errgroup.WithContext(context.Background())
+	all.SetLimit(atOnce)
+	for i := range w.made {
+		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, longTime)
+			defer cancel()
+			if err := w.store.bucket.Put(ctx, w.made[i].File, w.store.path(w.made[i].File)); err != nil {
+				return fmt.Errorf("store segment: %w", err)
+			}
+			return nil
+		})
+	}
+	return all.Wait()
 }
 
 // undo removes the files of a failed commit. Files that cannot be removed now are not

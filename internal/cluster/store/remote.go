@@ -132,6 +132,9 @@ const (
 	longTime  = 10 * time.Minute
 )
 
+// atOnce is how many files are stored, fetched or removed in parallel.
+const atOnce = 8
+
 // name returns a name that no other server and no other run of this one makes.
 func (s *Store) name() string { return strings.ToLower(rand.Text()) }
 
@@ -146,9 +149,6 @@ func (s *Store) remove(ctx context.Context, name string) error {
 	return err
 }
 
-// fetchers is how many files are fetched in parallel.
-const fetchers = 8
-
 // fetch fetches the files that have no local copy.
 func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	if !s.remote {
@@ -157,7 +157,7 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	s.fetching.Lock() // else two calls would fetch the same file
 	defer s.fetching.Unlock()
 	var all errgroup.Group
-	all.SetLimit(fetchers)
+	all.SetLimit(atOnce)
 	for i := range segments {
 		name := segments[i].File
 		if s.here(&segments[i]) {

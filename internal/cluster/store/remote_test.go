@@ -28,6 +28,7 @@ type memory struct {
 	now   func() time.Time
 	lose  func() (before, after bool) // in a Create; nil: none
 	slow  func()                      // before a Remove; nil: nothing
+	puts  func()                      // before a Put; nil: nothing
 }
 
 func newMemory(c *clock) *memory {
@@ -37,6 +38,9 @@ func newMemory(c *clock) *memory {
 var errLost = errors.New("no answer")
 
 func (m *memory) Put(_ context.Context, name, path string) error {
+	if m.puts != nil {
+		m.puts()
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -231,6 +235,39 @@ func severalServers(t *testing.T, seed uint64) {
 	if len(committed) == 0 || seed > 4 && lost == 0 {
 		t.Errorf("seed %d: %d batches committed, %d answers lost", seed, len(committed), lost)
 	}
+}
+
+// TestHoursAreStoredInParallel: what an agent sends after a long outage is of many hours, each of which is a file.
+// Storage that takes long for each gets several at once.
+func TestHoursAreStoredInParallel(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	s := open(t, t.TempDir(), opt)
+	batch := tick("m1", "a", 1, 3*atOnce)
+	for i := range batch.Samples {
+		batch.Samples[i].TS = sample.At(start).Add(-time.Duration(i) * time.Hour)
+	}
+	s.Add(batch)
+	begun, goOn, ended := make(chan struct{}, len(batch.Samples)), make(chan struct{}), make(chan error, 1)
+	b.puts = func() { begun <- struct{}{}; <-goOn }
+	go func() { ended <- s.Flush() }()
+	for n := range atOnce {
+		select {
+		case <-begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d files are being stored, want %d", n, atOnce)
+		}
+	}
+	if len(begun) > 0 {
+		t.Errorf("more than %d files are being stored", atOnce)
+	}
+	close(goOn)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	same(t, "stored in parallel", remoteRows[trace.Row](t, b, Samples), rowsOf(batch))
 }
 
 // TestTwoServersMergeTheSame: a server that loses its lease during a merge does not add the rows that its successor

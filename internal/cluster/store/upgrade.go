@@ -55,10 +55,10 @@ func (s *Store) upgrade() (bool, error) {
 		return true, err
 	}
 	w := s.writer()
-	err := s.writeParts(w, &seg)
+	err := errors.Join(s.writeParts(w, &seg), w.finish())
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	if err = errors.Join(err, w.finish()); err == nil {
+	if err == nil {
 		seg.Layout = incidentsLayout
 		err = s.commit(&commit{Add: append(w.made, seg)})
 	}
