@@ -289,14 +289,8 @@ func (s *Store) sweep(now sample.Millis) error {
 	slices.Sort(due)
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
-	var gone []string
-	for _, name := range due {
-		if err := s.remove(ctx, name); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		gone = append(gone, name)
-	}
+	gone, err := removeAll(ctx, due, s.remove)
+	errs = append(errs, err)
 	s.committing.Lock() // no folder is created meanwhile
 	defer s.committing.Unlock()
 	alone := s.fetching.TryLock()

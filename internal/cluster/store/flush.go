@@ -403,6 +403,8 @@ func (s *Store) commit(c *commit) error {
 	all := s.state.clone()
 	s.mu.Unlock()
 	// The commits hold all of it: a failed checkpoint is repeated 256 commits later.
+	ctx, cancel = context.WithTimeout(context.Background(), briefTime)
+	defer cancel()
 	err = all.checkpoint(ctx, s.bucket)
 	s.mu.Lock()
 	s.checkpointErr = err
@@ -557,9 +559,11 @@ func (w *writer) put() error {
 func (w *writer) undo() {
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
+	var names []string
 	for i := range w.made {
 		if name := w.made[i].File; !w.store.live(name) { // else the commit exists after all
-			_ = w.store.remove(ctx, name)
+			names = append(names, name)
 		}
 	}
+	_, _ = removeAll(ctx, names, w.store.remove)
 }

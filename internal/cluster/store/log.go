@@ -167,13 +167,15 @@ func (s *state) checkpoint(ctx context.Context, b Bucket) error {
 	if err != nil {
 		return fmt.Errorf("clean log: %w", err)
 	}
+	var old []string
 	for _, e := range entries {
 		digits, _, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
 		n, bad := strconv.ParseUint(digits, 10, 64)
 		if bad == nil && n+everyCommits < s.Generation {
 			// The previous checkpoint stays, and the commits after it.
-			err = errors.Join(err, b.Remove(ctx, e.Name))
+			old = append(old, e.Name)
 		}
 	}
+	_, err = removeAll(ctx, old, b.Remove)
 	return err
 }

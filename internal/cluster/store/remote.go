@@ -149,6 +149,26 @@ func (s *Store) remove(ctx context.Context, name string) error {
 	return err
 }
 
+// removeAll removes files, several in parallel. It returns those that are gone and the first error.
+func removeAll(ctx context.Context, names []string, remove func(context.Context, string) error) (gone []string, err error) {
+	errs := make([]error, len(names))
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for i, name := range names {
+		all.Go(func() error {
+			errs[i] = remove(ctx, name)
+			return errs[i]
+		})
+	}
+	err = all.Wait()
+	for i, name := range names {
+		if errs[i] == nil {
+			gone = append(gone, name)
+		}
+	}
+	return gone, err
+}
+
 // fetch fetches the files that have no local copy.
 func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	if !s.remote {

@@ -453,6 +453,38 @@ func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// TestALogIsCleanedInParallel: a checkpoint removes 255 commits within its time from storage that takes long for each:
+// else the log would grow until no server can read it in time.
+func TestALogIsCleanedInParallel(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	s := open(t, t.TempDir(), opt)
+	for range 2*everyCommits - 1 {
+		if err := s.commit(&commit{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun, goOn, ended := make(chan struct{}, everyCommits), make(chan struct{}), make(chan error, 1)
+	b.slow = func() { begun <- struct{}{}; <-goOn }
+	go func() { ended <- s.commit(&commit{}) }()
+	for n := range atOnce {
+		select {
+		case <-begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d commits are being removed, want %d", n, atOnce)
+		}
+	}
+	close(goOn)
+	if err := errors.Join(<-ended, s.Err()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := b.List(t.Context(), logDir); err != nil || len(all) != everyCommits+1+2 {
+		t.Errorf("%d files are left in the log, want %d and two checkpoints; %v", len(all), everyCommits+1, err)
+	}
+}
+
 // A server that only answers queries keeps no copies of what another server has merged.
 func TestAReaderLetsGoOfCopies(t *testing.T) {
 	c := &clock{start}

@@ -153,6 +153,7 @@ const orphanAge = 24 * time.Hour
 func (s *Store) sweepOrphans(ctx context.Context) error {
 	for _, b := range []Bucket{folder{s.dir}, s.bucket} {
 		_, local := b.(folder)
+		var orphans []string
 		for _, below := range append(Tables(), logDir) {
 			all, err := b.List(ctx, below)
 			if err != nil {
@@ -164,11 +165,12 @@ func (s *Store) sweepOrphans(ctx context.Context) error {
 				case below == logDir && !unfinished(e.Name), live:
 				case !local && s.opt.Now().Sub(e.At) < orphanAge:
 				default:
-					if err := b.Remove(ctx, e.Name); err != nil {
-						return fmt.Errorf("remove leftovers of a crash: %w", err)
-					}
+					orphans = append(orphans, e.Name)
 				}
 			}
+		}
+		if _, err := removeAll(ctx, orphans, b.Remove); err != nil {
+			return fmt.Errorf("remove leftovers of a crash: %w", err)
 		}
 		if !s.remote {
 			break
