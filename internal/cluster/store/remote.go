@@ -86,7 +86,7 @@ func (s *Store) refresh(ctx context.Context) error {
 	s.state = fresh
 	taken := func(source Source) Mark { return s.state.Marks[source] }
 	if f := s.writing; f != nil {
-		if slices.ContainsFunc(commits, func(c commit) bool { return c.ID == f.id }) {
+		if slices.Contains(commits, f.id) {
 			s.landed = true
 		} else {
 			s.stats.Duplicates += f.rebase(taken)

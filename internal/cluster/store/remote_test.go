@@ -29,6 +29,7 @@ type memory struct {
 	lose  func() (before, after bool) // in a Create; nil: none
 	slow  func()                      // before a Remove; nil: nothing
 	puts  func()                      // before a Put; nil: nothing
+	reads func()                      // before a Read; nil: nothing
 }
 
 func newMemory(c *clock) *memory {
@@ -72,6 +73,9 @@ func (m *memory) Create(_ context.Context, name string, data []byte) error {
 }
 
 func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
+	if m.reads != nil {
+		m.reads()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	data, ok := m.files[name]
@@ -482,6 +486,35 @@ func TestALogIsCleanedInParallel(t *testing.T) {
 	}
 	if all, err := b.List(t.Context(), logDir); err != nil || len(all) != everyCommits+1+2 {
 		t.Errorf("%d files are left in the log, want %d and two checkpoints; %v", len(all), everyCommits+1, err)
+	}
+}
+
+// TestALogIsReadInParallel: a server that was cut off reads hundreds of commits within the time of Refresh from storage
+// that takes long for each: else it would never catch up, and could not lead.
+func TestALogIsReadInParallel(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	leader, other := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	for range 2*atOnce + 1 {
+		if err := leader.commit(&commit{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun, goOn, ended := make(chan struct{}, 2*atOnce+1), make(chan struct{}), make(chan error, 1)
+	b.reads = func() { begun <- struct{}{}; <-goOn }
+	go func() { ended <- other.Refresh() }()
+	for n := range atOnce {
+		select {
+		case <-begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d commits are being read, want %d", n, atOnce)
+		}
+	}
+	close(goOn)
+	if err := <-ended; err != nil || other.state.Generation != 2*atOnce+1 {
+		t.Errorf("read up to commit %d: %v", other.state.Generation, err)
 	}
 }
 
