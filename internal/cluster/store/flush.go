@@ -377,13 +377,15 @@ func (s *Store) commit(c *commit) error {
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	err := createJSON(ctx, s.bucket, commitName(c.Generation), c)
-	if errors.Is(err, fs.ErrExist) {
-		if err := s.refresh(ctx); err != nil {
-			return fmt.Errorf("commit: %w", err)
-		}
-		return errConflict
+	if err == nil && s.remote {
+		err = withdraw(ctx, s.bucket, c.Generation)
 	}
-	if err != nil && s.remote {
+	if errors.Is(err, fs.ErrExist) {
+		if err = s.refresh(ctx); err == nil {
+			return errConflict
+		}
+	}
+	if err != nil && s.remote { // also of a commit whose number exists: it may be this one
 		err = &unknownResultError{err}
 	}
 	if err != nil {

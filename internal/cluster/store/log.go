@@ -98,6 +98,13 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []string, error) 
 	if err != nil {
 		return old, nil, err
 	}
+	newest := from
+	if n := len(found); n > 0 {
+		newest = max(newest, found[n-1])
+	}
+	if newest < old.Generation {
+		return old, nil, fmt.Errorf("read log: %s ends at commit %d, and this server knows commit %d: was it restored from a copy? Restart all its servers", b.URL(logDir), newest, old.Generation)
+	}
 	s := old.clone()
 	if from > s.Generation && !leads(found, s.Generation+1, from) {
 		if s, err = readCheckpoint(ctx, b, from); err != nil {
@@ -124,6 +131,24 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []string, error) 
 		}
 	}
 	return s, read, nil
+}
+
+// withdraw removes a commit that has just been made if it is not part of the log; the error is then fs.ErrExist. Its
+// number was free and is not the next one: while this server stood still, others have made a commit with it, and
+// removed that after a checkpoint. Or the bucket was restored from a copy, which lacks the commit before.
+func withdraw(ctx context.Context, b Bucket, n uint64) error {
+	found, from, err := listLog(ctx, b)
+	if err != nil {
+		return err
+	}
+	_, follows := slices.BinarySearch(found, n-1)
+	if from <= n+everyCommits && (follows || n == 1 || from == n-1) {
+		return nil
+	}
+	if err := b.Remove(ctx, commitName(n)); err != nil {
+		return err
+	}
+	return fmt.Errorf("commit %d does not follow the log's newest: %w", n, fs.ErrExist)
 }
 
 // leads reports whether commits lead on from a state to a checkpoint: sorted numbers have all from one

@@ -1,0 +1,106 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"strings"
+	"testing"
+
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
+)
+
+// retried is a memory whose client asks again after a lost answer, and learns that there is such a file: its own.
+// Then storage answers no more.
+type retried struct {
+	*memory
+	fails bool
+}
+
+func (r *retried) Create(ctx context.Context, name string, data []byte) error {
+	if err := r.memory.Create(ctx, name, data); err != nil || !r.fails {
+		return err
+	}
+	return fs.ErrExist
+}
+
+func (r *retried) List(ctx context.Context, folder string) ([]Entry, error) {
+	if r.fails {
+		return nil, errLost
+	}
+	return r.memory.List(ctx, folder)
+}
+
+// TestACommitThatMayBeThereKeepsItsFiles: as long as a server cannot read whose commit has its number, that may be its
+// own, and needs the files.
+func TestACommitThatMayBeThereKeepsItsFiles(t *testing.T) {
+	c := &clock{start}
+	b := &retried{memory: newMemory(c)}
+	opt := c.options()
+	opt.Bucket = b
+	s := open(t, t.TempDir(), opt)
+	batch := tick("m1", "a", 1, 3)
+	s.Add(batch)
+	b.fails = true
+	if err := s.Flush(); !errors.Is(err, errLost) {
+		t.Fatal(err)
+	}
+	b.fails = false
+	flush(t, s)
+	same(t, "the commit that was there", remoteRows[trace.Row](t, b, Samples), rowsOf(batch))
+}
+
+// TestAServerThatStoodStill commits what it has, although others have removed the commit with its next number.
+func TestAServerThatStoodStill(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	still, other := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	first, second := tick("m1", "a", 1, 3), tick("m1", "a", 2, 3)
+	still.Add(first)
+	still.Add(second)
+	other.Add(first)
+	flush(t, other)
+	for range 2 * everyCommits {
+		if err := other.commit(&commit{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, there := b.files[commitName(1)]; there {
+		t.Fatal("the log still has the first commit")
+	}
+	flush(t, still)
+	same(t, "it and another have stored", remoteRows[trace.Row](t, b, Samples), rowsOf(first, second))
+}
+
+// TestARestoredBucket: a server that is running when its bucket is restored from a copy commits nothing there, since
+// the commits before are not in it.
+func TestARestoredBucket(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	s := open(t, t.TempDir(), opt)
+	first := tick("m1", "a", 1, 3)
+	s.Add(first)
+	flush(t, s)
+	yesterday := maps.Clone(b.files)
+	for n := range uint64(2) {
+		s.Add(tick("m1", "a", n+2, 3))
+		flush(t, s)
+	}
+	b.files = yesterday
+	last := tick("m1", "a", 4, 3)
+	s.Add(last)
+	for _, err := range []error{s.Flush(), s.Refresh()} {
+		if err == nil || !strings.Contains(err.Error(), "ends at commit 1") {
+			t.Errorf("went on: %v", err)
+		}
+	}
+	again := open(t, t.TempDir(), opt)
+	again.Add(last)
+	flush(t, again)
+	same(t, "after a restart", remoteRows[trace.Row](t, b, Samples), rowsOf(first, last))
+}

@@ -1,0 +1,104 @@
+package store
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
+)
+
+// TestHoursAreStoredInParallel: what an agent sends after a long outage is of many hours, each of which is a file.
+// Storage that takes long for each gets several at once.
+func TestHoursAreStoredInParallel(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	s := open(t, t.TempDir(), opt)
+	batch := tick("m1", "a", 1, 3*atOnce)
+	for i := range batch.Samples {
+		batch.Samples[i].TS = sample.At(start).Add(-time.Duration(i) * time.Hour)
+	}
+	s.Add(batch)
+	begun, goOn, ended := make(chan struct{}, len(batch.Samples)), make(chan struct{}), make(chan error, 1)
+	b.puts = func() { begun <- struct{}{}; <-goOn }
+	go func() { ended <- s.Flush() }()
+	for n := range atOnce {
+		select {
+		case <-begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d files are being stored, want %d", n, atOnce)
+		}
+	}
+	if len(begun) > 0 {
+		t.Errorf("more than %d files are being stored", atOnce)
+	}
+	close(goOn)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	same(t, "stored in parallel", remoteRows[trace.Row](t, b, Samples), rowsOf(batch))
+}
+
+// TestALogIsCleanedInParallel: a checkpoint removes 255 commits within its time from storage that takes long for each:
+// else the log would grow until no server can read it in time.
+func TestALogIsCleanedInParallel(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	s := open(t, t.TempDir(), opt)
+	for range 2*everyCommits - 1 {
+		if err := s.commit(&commit{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun, goOn, ended := make(chan struct{}, everyCommits), make(chan struct{}), make(chan error, 1)
+	b.slow = func() { begun <- struct{}{}; <-goOn }
+	go func() { ended <- s.commit(&commit{}) }()
+	for n := range atOnce {
+		select {
+		case <-begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d commits are being removed, want %d", n, atOnce)
+		}
+	}
+	close(goOn)
+	if err := errors.Join(<-ended, s.Err()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := b.List(t.Context(), logDir); err != nil || len(all) != everyCommits+1+2 {
+		t.Errorf("%d files are left in the log, want %d and two checkpoints; %v", len(all), everyCommits+1, err)
+	}
+}
+
+// TestALogIsReadInParallel: a server that was cut off reads hundreds of commits within the time of Refresh from storage
+// that takes long for each: else it would never catch up, and could not lead.
+func TestALogIsReadInParallel(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	leader, other := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	for range 2*atOnce + 1 {
+		if err := leader.commit(&commit{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun, goOn, ended := make(chan struct{}, 2*atOnce+1), make(chan struct{}), make(chan error, 1)
+	b.reads = func() { begun <- struct{}{}; <-goOn }
+	go func() { ended <- other.Refresh() }()
+	for n := range atOnce {
+		select {
+		case <-begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d commits are being read, want %d", n, atOnce)
+		}
+	}
+	close(goOn)
+	if err := <-ended; err != nil || other.state.Generation != 2*atOnce+1 {
+		t.Errorf("read up to commit %d: %v", other.state.Generation, err)
+	}
+}
