@@ -104,3 +104,37 @@ func TestARestoredBucket(t *testing.T) {
 	flush(t, again)
 	same(t, "after a restart", remoteRows[trace.Row](t, b, Samples), rowsOf(first, last))
 }
+
+// TestTwoServersUpgradeTheSame: a server that loses its lease during an upgrade adds no rows a second time, although it
+// knows of its successor's upgrade before it commits.
+func TestTwoServersUpgradeTheSame(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	first, second := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	first.Add(&Batch{Source: Source{"records", "m", "b"}, N: 1, Incidents: []Incident{{Machine: "m", ID: "i", Updated: start.UnixMilli(), Doc: `{"id":"i","rounds":[{"id":"r"}]}`}}})
+	flush(t, first)
+	sn := first.Snapshot(0, 0)
+	old := sn.Segments[0]
+	sn.Close()
+	old.Layout = 0 // as an older version has stored it
+	if err := first.commit(&commit{Add: []Segment{old}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if upgraded, err := second.Compact(); !upgraded || err != nil {
+		t.Fatal(upgraded, err)
+	}
+	if err := first.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.upgradeSegment(old); !errors.Is(err, errConflict) {
+		t.Error(err)
+	}
+	if n := len(remoteRows[Round](t, b, Rounds)); n != 1 {
+		t.Errorf("%d rounds, want 1", n)
+	}
+}

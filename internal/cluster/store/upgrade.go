@@ -48,24 +48,33 @@ func (s *Store) upgrade() (bool, error) {
 	if len(old) == 0 {
 		return false, nil
 	}
-	seg := slices.MinFunc(old, func(a, b Segment) int { return cmp.Compare(a.File, b.File) })
+	return true, s.upgradeSegment(slices.MinFunc(old, func(a, b Segment) int { return cmp.Compare(a.File, b.File) }))
+}
+
+func (s *Store) upgradeSegment(seg Segment) error {
 	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
 	if err := s.fetch(ctx, []Segment{seg}); err != nil {
-		return true, err
+		return err
 	}
 	w := s.writer()
 	err := errors.Join(s.writeParts(w, &seg), w.finish())
 	s.committing.Lock()
 	defer s.committing.Unlock()
+	s.mu.Lock()
+	now := s.state.Segments[seg.File]
+	s.mu.Unlock()
+	if err == nil && !now.outdated() {
+		err = errConflict // another server has upgraded it, or also merged, and Refresh has read that since
+	}
 	if err == nil {
 		seg.Layout = incidentsLayout
 		err = s.commit(&commit{Add: append(w.made, seg)})
 	}
 	if err != nil {
-		err = s.failed(w, err)
+		return s.failed(w, err)
 	}
-	return true, err
+	return nil
 }
 
 // addParts adds the rounds and suspects of a stored incident, whose document has any times.
