@@ -188,7 +188,7 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 func (s *Store) Retain() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
-	return errors.Join(s.expire(), s.sweep(sample.At(s.opt.Now())))
+	return errors.Join(s.expire(), s.sweep(sample.At(s.opt.Now()), true))
 }
 
 // retainedAt is the time from which retention counts. If the clock was set forward by more than ahead since the
@@ -235,7 +235,7 @@ func (s *Store) newestBeyond(at sample.Millis) (newest sample.Millis) {
 func (s *Store) Sweep() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
-	return s.sweep(sample.At(s.opt.Now()))
+	return s.sweep(sample.At(s.opt.Now()), !s.remote)
 }
 
 // expire removes expired segments from the store.
@@ -269,13 +269,18 @@ func (s *Store) expire() error {
 
 // sweep removes replaced files that no reader uses any more. No new reader can start: a
 // Snapshot has only files that are part of the store. Slow storage therefore delays
-// neither commits nor queries.
-func (s *Store) sweep(now sample.Millis) error {
+// neither commits nor queries. Without maintains only copies are removed: what reads the
+// files in the bucket, such as Spark, reads a snapshot of the server that maintains the store.
+func (s *Store) sweep(now sample.Millis, maintains bool) error {
 	// Readers in other processes may have found the file in the log; from a Bucket, other
 	// servers' queries may still be fetching it.
 	stay := time.Minute
 	if s.remote {
 		stay = 10 * time.Minute
+	}
+	remove, forget := s.remove, now.Add(-stay)
+	if !maintains { // that server may end before it has removed them, and this one be the next
+		remove, forget = s.removeCopy, now.Add(-2*stay)
 	}
 	s.mu.Lock()
 	errs := []error{s.evict()}
@@ -289,7 +294,7 @@ func (s *Store) sweep(now sample.Millis) error {
 	slices.Sort(due)
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
-	gone, err := removeAll(ctx, due, s.remove)
+	gone, err := removeAll(ctx, due, remove)
 	errs = append(errs, err)
 	s.committing.Lock() // no folder is created meanwhile
 	defer s.committing.Unlock()
@@ -300,7 +305,9 @@ func (s *Store) sweep(now sample.Millis) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range gone {
-		delete(s.replaced, name)
+		if s.replaced[name] <= forget {
+			delete(s.replaced, name)
+		}
 		// The last file of an hour is removed with its folders; a non-empty folder stays.
 		for dir := filepath.Dir(s.path(name)); alone && dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
 		}

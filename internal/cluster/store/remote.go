@@ -142,11 +142,14 @@ func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.
 
 // remove removes a file and its local copy.
 func (s *Store) remove(ctx context.Context, name string) error {
-	err := s.bucket.Remove(ctx, name)
-	if bad := os.Remove(s.path(name)); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
-		err = errors.Join(err, bad)
+	return errors.Join(s.bucket.Remove(ctx, name), s.removeCopy(ctx, name))
+}
+
+func (s *Store) removeCopy(_ context.Context, name string) error {
+	if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // removeAll removes files, several in parallel. It returns those that are gone and the first error.

@@ -424,11 +424,13 @@ func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// A server that only answers queries keeps no copies of what another server has merged.
+// A server that only answers queries keeps no copies of what another server has merged. It leaves the bucket's files to
+// that server, on whose behalf Spark may read them for hours.
 func TestAReaderLetsGoOfCopies(t *testing.T) {
 	c := &clock{start}
 	opt := c.options()
-	opt.Bucket = newMemory(c)
+	b := newMemory(c)
+	opt.Bucket = b
 	leader, dir := open(t, t.TempDir(), opt), t.TempDir()
 	reader := open(t, dir, opt)
 	for n := range uint64(fanIn) {
@@ -447,6 +449,7 @@ func TestAReaderLetsGoOfCopies(t *testing.T) {
 		return sn
 	}
 	look().Close()
+	spark := leader.Snapshot(0, 0)
 	if more, err := leader.Compact(); !more || err != nil {
 		t.Fatal(more, err)
 	}
@@ -459,6 +462,15 @@ func TestAReaderLetsGoOfCopies(t *testing.T) {
 	copies, err := folder{dir}.List(t.Context(), Samples)
 	if err != nil || len(copies) != 1 || copies[0].Name != sn.Segments[0].File || len(reader.replaced) != 0 {
 		t.Errorf("copies %v, %d doomed, %v; want one, of %s", copies, len(reader.replaced), err, sn.Segments[0].File)
+	}
+	for _, want := range []int{fanIn + 1, 1} {
+		if err := leader.Retain(); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := b.List(t.Context(), Samples); err != nil || len(all) != want {
+			t.Errorf("%d files in the bucket, want %d; %v", len(all), want, err)
+		}
+		spark.Close()
 	}
 }
 
