@@ -138,3 +138,21 @@ func TestTwoServersUpgradeTheSame(t *testing.T) {
 		t.Errorf("%d rounds, want 1", n)
 	}
 }
+
+// TestAFolderIsNotTakenForCopies: a server that gets a bucket keeps what its folder has.
+func TestAFolderIsNotTakenForCopies(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	batch := tick("m1", "a", 1, 3)
+	s.Add(batch)
+	flush(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	opt := c.options()
+	opt.Bucket = newMemory(c)
+	if _, err := Open(dir, opt); !errors.Is(err, ErrOwnFiles) {
+		t.Errorf("opened: %v", err)
+	}
+	same(t, "the folder", read[trace.Row](t, dir, Samples), rowsOf(batch))
+}

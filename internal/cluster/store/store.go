@@ -120,6 +120,9 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrLocked
 	}
+	if err == nil && s.remote {
+		err = onlyCopies(ctx, folder{dir})
+	}
 	if err == nil {
 		s.state, _, err = readLog(ctx, s.bucket, newState())
 	}
@@ -139,6 +142,19 @@ func Open(dir string, opt Options) (*Store, error) {
 		return nil, fmt.Errorf("open store %s: %w", dir, errors.Join(err, lock.Close()))
 	}
 	return s, nil
+}
+
+// ErrOwnFiles means that the folder for a bucket's copies has a store of its own.
+var ErrOwnFiles = errors.New("the folder has a store that is not the bucket's: copy it into the bucket and move its folder log away (docs/store.md), or set another folder")
+
+// onlyCopies returns ErrOwnFiles for a folder with a log: its segments would be removed, since no commit in the
+// bucket names them.
+func onlyCopies(ctx context.Context, f folder) error {
+	commits, _, err := listLog(ctx, f)
+	if err == nil && len(commits) > 0 {
+		err = ErrOwnFiles
+	}
+	return err
 }
 
 // Close releases the folder. What was not flushed is lost.
