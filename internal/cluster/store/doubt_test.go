@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
 )
@@ -103,6 +104,40 @@ func TestARestoredBucket(t *testing.T) {
 	again.Add(last)
 	flush(t, again)
 	same(t, "after a restart", remoteRows[trace.Row](t, b, Samples), rowsOf(first, last))
+}
+
+// TestFilesInDoubt: storage that refuses commits for hours gets the files of each attempt. They fill no disk, and are
+// removed when it is known that no commit names them.
+func TestFilesInDoubt(t *testing.T) {
+	for _, stored := range []bool{false, true} { // the first of the commits
+		dir, c := t.TempDir(), &clock{start}
+		b := newMemory(c)
+		opt := c.options()
+		opt.Bucket = b
+		s := open(t, dir, opt)
+		batch := tick("m1", "a", 1, 3)
+		s.Add(batch)
+		b.lose = func() (bool, bool) { return !stored, true }
+		for range 3 {
+			if err := s.Flush(); !stored && !errors.Is(err, errLost) {
+				t.Fatal(err)
+			}
+		}
+		copies, err := folder{dir}.List(t.Context(), Samples)
+		if err != nil || len(copies) > 0 {
+			t.Errorf("copies are left: %v, %v", copies, err)
+		}
+		b.lose = nil
+		flush(t, s)
+		c.now = c.now.Add(time.Hour)
+		if err := s.Retain(); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "stored", remoteRows[trace.Row](t, b, Samples), rowsOf(batch))
+		if all, err := b.List(t.Context(), Samples); err != nil || len(all) != 1 {
+			t.Errorf("%d files are left, want 1; %v", len(all), err)
+		}
+	}
 }
 
 // TestTwoServersUpgradeTheSame: a server that loses its lease during an upgrade adds no rows a second time, although it

@@ -341,11 +341,28 @@ func (s *Store) failed(w *writer, err error) error {
 		s.mu.Lock()
 		s.broken = err
 		s.mu.Unlock()
-	case errors.As(err, &unsure): // the next Open removes them if it does not exist
+	case errors.As(err, &unsure): // until its number is taken
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i := range w.made {
+			s.doubtful = append(s.doubtful, w.made[i].File)
+			err = errors.Join(err, s.removeCopy(context.Background(), w.made[i].File)) // each attempt makes others
+		}
 	default:
 		w.undo()
 	}
 	return err
+}
+
+// settle has the files removed whose commit was in doubt and is not in the log: its number is taken now. The caller
+// holds mu.
+func (s *Store) settle(now sample.Millis) {
+	for _, name := range s.doubtful {
+		if _, live := s.state.Segments[name]; !live {
+			s.replaced[name] = now
+		}
+	}
+	s.doubtful = nil
 }
 
 // writeTable writes records, one segment per day.
@@ -396,6 +413,7 @@ func (s *Store) commit(c *commit) error {
 	for _, name := range c.Remove {
 		s.replaced[name] = now
 	}
+	s.settle(now)
 	s.stats.Commits++
 	if c.Generation%everyCommits != 0 {
 		s.mu.Unlock()

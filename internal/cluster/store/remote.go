@@ -84,6 +84,7 @@ func (s *Store) refresh(ctx context.Context) error {
 		}
 	}
 	s.state = fresh
+	s.settle(now)
 	taken := func(source Source) Mark { return s.state.Marks[source] }
 	if f := s.writing; f != nil {
 		if slices.Contains(commits, f.id) {

@@ -73,6 +73,7 @@ type Store struct {
 	state    state
 	pins     map[string]int           // files that snapshots hold
 	replaced map[string]sample.Millis // files no longer listed, and since when
+	doubtful []string                 // files of commits whose result is unknown
 	stats    Stats
 	index    *index         // of the series that next gathers
 	next     *pendingCommit // gathers
