@@ -175,7 +175,8 @@ func removeAll(ctx context.Context, names []string, remove func(context.Context,
 
 // fetch fetches the files that have no local copy.
 func (s *Store) fetch(ctx context.Context, segments []Segment) error {
-	if !s.remote {
+	missing := func(seg Segment) bool { return !s.here(&seg) }
+	if !s.remote || !slices.ContainsFunc(segments, missing) { // a merge does not wait for what a query fetches
 		return nil
 	}
 	s.fetching.Lock() // else two calls would fetch the same file
@@ -188,6 +189,8 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 			continue
 		}
 		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, longTime) // storage that stands still holds up all that fetch
+			defer cancel()
 			path := s.path(name)
 			err := os.MkdirAll(filepath.Dir(path), 0o700)
 			if err == nil {

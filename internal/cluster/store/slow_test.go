@@ -102,3 +102,37 @@ func TestALogIsReadInParallel(t *testing.T) {
 		t.Errorf("read up to commit %d: %v", other.state.Generation, err)
 	}
 }
+
+// TestAMergeWaitsForNoFetch: a merge of files that are here goes on while a query fetches others.
+func TestAMergeWaitsForNoFetch(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	s, other := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	other.Add(tick("m1", "a", 1, 3)) // of the hour before
+	flush(t, other)
+	for n := range uint64(fanIn) {
+		s.Add(tick("m1", "a", n+20, 3))
+		flush(t, s)
+	}
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	begun, goOn, fetched, merged := make(chan struct{}), make(chan struct{}), make(chan error, 1), make(chan error, 1)
+	b.reads = func() { close(begun); <-goOn }
+	go func() { fetched <- sn.Fetch(t.Context(), Samples) }()
+	<-begun
+	go func() { _, err := s.Compact(); merged <- err }()
+	select {
+	case err := <-merged:
+		if err != nil || s.Stats().Merged != fanIn {
+			t.Errorf("%d merged, %v", s.Stats().Merged, err)
+		}
+	case <-time.After(4 * time.Minute):
+		t.Error("a merge waits for a query")
+	}
+	close(goOn)
+	if err := <-fetched; err != nil {
+		t.Error(err)
+	}
+}
