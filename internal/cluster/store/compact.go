@@ -114,6 +114,8 @@ func (s *Store) merge(from []Segment, folder string) error {
 	c := &commit{}
 	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
+	s.use(from, 1)
+	defer s.use(from, -1)
 	if err := s.fetch(ctx, from); err != nil {
 		return err
 	}

@@ -173,6 +173,18 @@ func removeAll(ctx context.Context, names []string, remove func(context.Context,
 	return gone, err
 }
 
+// use counts users of local copies: +1 before they are fetched, −1 when they are not needed any more.
+func (s *Store) use(segments []Segment, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range segments {
+		name := segments[i].File
+		if s.used[name] += n; s.used[name] == 0 {
+			delete(s.used, name)
+		}
+	}
+}
+
 // fetch fetches the files that have no local copy.
 func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	missing := func(seg Segment) bool { return !s.here(&seg) }
@@ -240,7 +252,7 @@ func (s *Store) evict() error {
 		if total <= s.opt.Copies {
 			break
 		}
-		if s.pins[c.name] > 0 {
+		if s.used[c.name] > 0 {
 			continue
 		}
 		if err := os.Remove(s.path(c.name)); err != nil {

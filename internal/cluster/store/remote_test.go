@@ -313,7 +313,7 @@ func TestCopies(t *testing.T) {
 		return err == nil
 	}
 	sn := s.Snapshot(0, 0)
-	if err := s.Retain(); err != nil {
+	if err := errors.Join(sn.Fetch(t.Context(), Samples), s.Retain()); err != nil {
 		t.Fatal(err)
 	}
 	if !there(sn) {

@@ -72,6 +72,7 @@ type Store struct {
 	mu       sync.Mutex // guards the following fields
 	state    state
 	pins     map[string]int           // files that snapshots hold
+	used     map[string]int           // files whose copies are in use
 	replaced map[string]sample.Millis // files no longer listed, and since when
 	doubtful []string                 // files of commits whose result is unknown
 	stats    Stats
@@ -109,7 +110,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]
@@ -238,6 +239,7 @@ type Snapshot struct {
 	Segments   []Segment // by file
 	store      *Store
 	bucket     Bucket
+	fetched    []Segment
 }
 
 // Snapshot returns the segments that may hold rows between from and to; 0 is no bound.
@@ -275,12 +277,26 @@ func (sn *Snapshot) Fetch(ctx context.Context, tables ...string) error {
 	return sn.FetchSegments(ctx, of)
 }
 
-// FetchSegments is Fetch for given segments.
+// FetchSegments is Fetch for given segments. Their copies stay until Release or Close.
 func (sn *Snapshot) FetchSegments(ctx context.Context, segments []Segment) error {
 	if !sn.Remote() {
 		return nil
 	}
+	sn.fetched = append(sn.fetched, segments...)
+	sn.store.use(segments, 1)
 	return sn.store.fetch(ctx, segments)
+}
+
+// Release lets go of the copies of fetched segments: those that are too many are removed.
+func (sn *Snapshot) Release() error {
+	if !sn.Remote() {
+		return nil
+	}
+	sn.store.use(sn.fetched, -1)
+	sn.fetched = nil
+	sn.store.mu.Lock()
+	defer sn.store.mu.Unlock()
+	return sn.store.evict()
 }
 
 // URLs returns the addresses of a table's segments for programs on other machines.
@@ -304,6 +320,7 @@ func (sn *Snapshot) Close() {
 	if s == nil {
 		return
 	}
+	s.use(sn.fetched, -1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range sn.Segments {

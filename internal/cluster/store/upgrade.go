@@ -54,6 +54,8 @@ func (s *Store) upgrade() (bool, error) {
 func (s *Store) upgradeSegment(seg Segment) error {
 	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
+	s.use([]Segment{seg}, 1)
+	defer s.use([]Segment{seg}, -1)
 	if err := s.fetch(ctx, []Segment{seg}); err != nil {
 		return err
 	}
