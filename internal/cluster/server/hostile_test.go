@@ -402,3 +402,36 @@ func TestAttackProbesOfOneNetwork(t *testing.T) {
 		}
 	}
 }
+
+// absorbing is a bucket that takes everything: what is needed again is in the copies.
+type absorbing struct{ store.Bucket }
+
+func (absorbing) Put(context.Context, string, string) error           { return nil }
+func (absorbing) Create(context.Context, string, []byte) error        { return nil }
+func (absorbing) List(context.Context, string) ([]store.Entry, error) { return nil, nil }
+
+// TestAQueryFillsNoDisk: a query over more of a bucket than there may be copies is refused before it fetches them.
+func TestAQueryFillsNoDisk(t *testing.T) {
+	b := newBench(t, func(p *Options) {
+		st, err := store.Open(t.TempDir(), store.Options{Now: p.Now, Bucket: absorbing{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { st.Close() })
+		p.Store = st
+	})
+	b.Store.Add(&store.Batch{Audit: []store.Audit{{At: start.UnixMilli(), Who: "anna"}}})
+	if err := b.Store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		most int
+		sql  string
+		want int
+	}{{64, "SELECT who FROM audit", 200}, {0, "SELECT who FROM audit", 422}, {0, "SELECT job FROM specs", 200}} {
+		b.Config.Store.S3.CopiesMB = c.most
+		if w := b.local("POST", "/v1/query", `{"sql":"`+c.sql+`"}`); w.Code != c.want || c.want == 422 && !strings.Contains(w.Body.String(), "copies_mb") {
+			t.Errorf("%s with %d MB: %d %s", c.sql, c.most, w.Code, w.Body)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -356,6 +357,15 @@ func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job)
 		} else {
 			job.Files[table] = job.Files[table][:1] // the file with the columns
 		}
+	}
+	size := int64(0)
+	for i := range sn.Segments {
+		if slices.Contains(named, sn.Segments[i].Table()) {
+			size += sn.Segments[i].Bytes
+		}
+	}
+	if most := int64(s.Config.Store.S3.CopiesMB) << 20; size > most { // without room for them no commit could be made either
+		return &duck.Error{Kind: duck.Exceeded, Message: fmt.Sprintf("the query needs %d MB of the store on the server's disk, and store.s3.copies_mb is %d", size>>20, most>>20)}
 	}
 	return sn.Fetch(ctx, named...)
 }
