@@ -134,6 +134,13 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err == nil {
 		err = writeSchemas(dir)
 	}
+	if err == nil { // for programs that read the bucket
+		w := s.writer()
+		for _, table := range Tables() {
+			w.made = append(w.made, Segment{File: schemaName(table)})
+		}
+		err = w.put()
+	}
 	if err == nil {
 		s.columns, err = segment.NewWriter()
 	}
@@ -301,6 +308,9 @@ func (sn *Snapshot) Release() error {
 
 // URLs returns the addresses of a table's segments for programs on other machines.
 func (sn *Snapshot) URLs(table string) []string { return sn.named(table, sn.bucket.URL) }
+
+// SchemaURL returns the address of a table's file without rows (SchemaFile).
+func (sn *Snapshot) SchemaURL(table string) string { return sn.bucket.URL(schemaName(table)) }
 
 // Files returns the paths of a table's segments.
 func (sn *Snapshot) Files(table string) []string { return sn.named(table, folder{sn.Dir}.URL) }
