@@ -37,21 +37,35 @@ const (
 func (s *Store) Compact() (bool, error) {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
-	if old, err := s.upgrade(); old {
-		if err != nil && !errors.Is(err, errConflict) { // the other server may have upgraded the same
-			return false, fmt.Errorf("upgrade incidents: %w", err)
-		}
-		return true, nil
+	now := sample.At(s.opt.Now())
+	if old := s.oldest(now); old != nil {
+		return s.stepped(old.File, now, s.upgradeSegment(*old))
 	}
-	from, folder := s.pick(sample.At(s.opt.Now()))
+	from, folder := s.pick(now)
 	if len(from) == 0 {
 		return false, nil
 	}
-	err := s.merge(from, folder)
-	if err != nil && !errors.Is(err, errConflict) { // the other server may have merged the same
-		return false, fmt.Errorf("compact %s: %w", folder, err)
+	return s.stepped(folder, now, s.merge(from, folder))
+}
+
+// retryAfter is how long a segment or folder is left alone that could not be upgraded or merged: one file that is
+// damaged or lost does not keep the others as they are.
+const retryAfter = 10 * time.Minute
+
+// stepped records the end of an upgrade or a merge for Compact.
+func (s *Store) stepped(what string, now sample.Millis, err error) (bool, error) {
+	if err != nil && !errors.Is(err, errConflict) { // the other server may have done the same
+		s.rests[what] = now
+		return false, fmt.Errorf("compact %s: %w", what, err)
 	}
+	delete(s.rests, what)
 	return true, nil
+}
+
+// resting reports whether a segment or folder is left alone.
+func (s *Store) resting(what string, now sample.Millis) bool {
+	at, ok := s.rests[what]
+	return ok && now < at.Add(retryAfter)
 }
 
 // pick selects the segments to merge: the most segments of one tier, or all of a
@@ -65,10 +79,10 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	}
 	tiers, whole := map[group][]Segment{}, map[string][]Segment{}
 	for _, seg := range s.state.Segments {
-		if seg.outdated() { // added since by a server of an older version
+		at := seg.folder()
+		if seg.outdated() || s.resting(at, now) { // outdated: added since by a server of an older version
 			continue
 		}
-		at := seg.folder()
 		tiers[group{at, seg.Tier}] = append(tiers[group{at, seg.Tier}], seg)
 		whole[at] = append(whole[at], seg)
 	}

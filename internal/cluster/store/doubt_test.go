@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -190,4 +191,64 @@ func TestAFolderIsNotTakenForCopies(t *testing.T) {
 		t.Errorf("opened: %v", err)
 	}
 	same(t, "the folder", read[trace.Row](t, dir, Samples), rowsOf(batch))
+}
+
+// TestALostFile: a segment that is gone keeps its own hour from being merged, and no other hour.
+func TestALostFile(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	for n := range uint64(2 * fanIn) {
+		batch := tick("m1", "a", n+20, 1)
+		if n < fanIn+1 { // one more, so that these are to be merged first
+			batch.Samples[0].TS = batch.Samples[0].TS.Add(-time.Hour)
+		}
+		s.Add(batch)
+		flush(t, s)
+	}
+	s.Add(tick("m1", "a", 60, 1))
+	flush(t, s)
+	sn := s.Snapshot(0, 0)
+	lost := sn.Files(Samples)[0] // of the earlier hour
+	sn.Close()
+	if err := os.Remove(lost); err != nil {
+		t.Fatal(err)
+	}
+	if more, err := s.Compact(); more || !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(more, err)
+	}
+	if more, err := s.Compact(); !more || err != nil || s.Stats().Merged != fanIn {
+		t.Errorf("%d merged, %v", s.Stats().Merged, err)
+	}
+	if more, err := s.Compact(); more || err != nil {
+		t.Errorf("tried again at once: %v", err)
+	}
+	c.now = c.now.Add(retryAfter)
+	if more, err := s.Compact(); more || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("not tried again: %v", err)
+	}
+}
+
+// TestALostOldSegment: a segment that cannot be upgraded keeps nothing from being merged.
+func TestALostOldSegment(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	s.Add(&Batch{Source: Source{"records", "m", "b"}, N: 1, Incidents: []Incident{{Machine: "m", ID: "i", Updated: start.UnixMilli(), Doc: "{}"}}})
+	flush(t, s)
+	sn := s.Snapshot(0, 0)
+	old := sn.Segments[0]
+	sn.Close()
+	old.Layout = 0 // as an older version has stored it
+	if err := errors.Join(s.commit(&commit{Add: []Segment{old}}), os.Remove(s.path(old.File))); err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint64(fanIn) {
+		s.Add(tick("m1", "a", n+20, 1))
+		flush(t, s)
+	}
+	if more, err := s.Compact(); more || !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(more, err)
+	}
+	if more, err := s.Compact(); !more || err != nil || s.Stats().Merged != fanIn {
+		t.Errorf("%d merged, %v", s.Stats().Merged, err)
+	}
 }

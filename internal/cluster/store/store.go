@@ -87,8 +87,9 @@ type Store struct {
 
 	checkpointErr error // of the newest checkpoint
 
-	upkeep sync.Mutex      // one Compact or Retain at a time; taken before committing
-	merger *segment.Writer // under upkeep
+	upkeep sync.Mutex               // one Compact or Retain at a time; taken before committing
+	merger *segment.Writer          // under upkeep
+	rests  map[string]sample.Millis // segments and folders that could not be compacted, and when; under upkeep
 
 	committing sync.Mutex      // one commit at a time; taken before mu
 	columns    *segment.Writer // under committing
@@ -110,7 +111,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]

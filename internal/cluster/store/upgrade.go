@@ -1,14 +1,12 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -34,23 +32,19 @@ func (seg *Segment) outdated() bool {
 	return seg.Table() == Incidents && seg.Layout < incidentsLayout
 }
 
-// upgrade adds the rounds and suspects of the oldest outdated segment of incidents, and
-// reports whether there was one. The segment itself stays; the same commit marks it.
-func (s *Store) upgrade() (bool, error) {
+// oldest returns the oldest outdated segment of incidents, nil if there is none.
+func (s *Store) oldest(now sample.Millis) (old *Segment) {
 	s.mu.Lock()
-	var old []Segment
+	defer s.mu.Unlock()
 	for _, seg := range s.state.Segments {
-		if seg.outdated() {
-			old = append(old, seg)
+		if seg.outdated() && !s.resting(seg.File, now) && (old == nil || seg.File < old.File) {
+			old = &seg
 		}
 	}
-	s.mu.Unlock()
-	if len(old) == 0 {
-		return false, nil
-	}
-	return true, s.upgradeSegment(slices.MinFunc(old, func(a, b Segment) int { return cmp.Compare(a.File, b.File) }))
+	return old
 }
 
+// upgradeSegment adds the rounds and suspects of an outdated segment. The segment itself stays; the same commit marks it.
 func (s *Store) upgradeSegment(seg Segment) error {
 	ctx, cancel := context.WithTimeout(context.Background(), longTime)
 	defer cancel()
