@@ -113,10 +113,24 @@ func (s *Store) Refresh() error {
 	defer s.committing.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
-	if err := s.refresh(ctx); err != nil {
+	err := s.refresh(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.staleErr = err; err != nil {
 		return fmt.Errorf("refresh store: %w", err)
 	}
+	s.refreshed = s.opt.Now()
 	return nil
+}
+
+// Stale returns why the commits of other servers are not known any more, nil if they are.
+func (s *Store) Stale() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.staleErr == nil {
+		return nil
+	}
+	return fmt.Errorf("what other servers have stored since %s is not known: %w", s.refreshed.UTC().Format(time.RFC3339), s.staleErr)
 }
 
 // live reports whether a file is part of the store.

@@ -85,7 +85,9 @@ type Store struct {
 	newest   sample.Millis  // of retainedAt
 	newestOf uint64         // the generation of state that newest was found in
 
-	checkpointErr error // of the newest checkpoint
+	checkpointErr error     // of the newest checkpoint
+	staleErr      error     // of the newest Refresh
+	refreshed     time.Time // the newest that succeeded
 
 	upkeep sync.Mutex               // one Compact or Retain at a time; taken before committing
 	merger *segment.Writer          // under upkeep
@@ -111,7 +113,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), refreshed: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]
