@@ -110,7 +110,7 @@ func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p
 		}
 	}()
 	for i := range all {
-		d, err := opened(all[i].digest)
+		d, err := opened(all[i].digest, held(len(all)))
 		if err != nil {
 			return nil, err
 		}
@@ -162,8 +162,8 @@ func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p
 }
 
 // opened opens a digest and removes an unreadable one.
-func opened(path string) (*digest, error) {
-	d, err := open(path)
+func opened(path string, rows int) (*digest, error) {
+	d, err := open(path, rows)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", errDamaged, err), os.Remove(path))
 	}
