@@ -98,6 +98,10 @@ func (s *Store) Add(b *Batch) bool {
 		s.stats.Batches++
 	}
 	had := len(f.pack.rows)
+	var from *lastBatch
+	if b.Source.Boot != "" {
+		from = s.index.machine(b.Source.Machine)
+	}
 	last, known := s.index.before(b)
 	for i := range b.Samples {
 		ts := &b.Samples[i].TS
@@ -105,7 +109,7 @@ func (s *Store) Add(b *Batch) bool {
 			*ts = now
 			s.stats.Redated++
 		}
-		if *ts < oldest || *ts <= 0 {
+		if *ts < oldest || *ts <= 0 || !from.takes(int64(*ts)/hourMS) {
 			s.stats.Rejected++
 			last.shape = 0 // the series of this one is not found
 			continue
@@ -121,15 +125,15 @@ func (s *Store) Add(b *Batch) bool {
 		s.stats.Samples++
 	}
 	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
-	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
-	f.rounds, p.rounds = withinRetention(s, f.rounds, Rounds, b.Rounds, (*Round).times)
-	f.suspects, p.suspects = withinRetention(s, f.suspects, Suspects, b.Suspects, (*Suspect).times)
-	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
-	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 {
+	f.incidents, p.incidents = withinRetention(s, from, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
+	f.rounds, p.rounds = withinRetention(s, from, f.rounds, Rounds, b.Rounds, (*Round).times)
+	f.suspects, p.suspects = withinRetention(s, from, f.suspects, Suspects, b.Suspects, (*Suspect).times)
+	f.actions, p.actions = withinRetention(s, from, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
+	f.audit, p.audit = withinRetention(s, from, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 {
 		r.text()
 		return []*int64{&r.At}
 	})
-	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
+	f.specs, p.specs = withinRetention(s, from, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
 	// Only the server makes them. Their order counts, also if its clock was ahead, and they are kept.
 	f.revoked, p.revoked = append(f.revoked, b.Revocations...), len(b.Revocations)
 	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)+partBytes*int64(1+p.rounds+p.suspects)
@@ -165,9 +169,9 @@ func asText(s *string) (changed bool) {
 }
 
 // withinRetention appends rows of a table to the gathered ones and returns their number. It
-// drops rows past the retention time. The times of a row from the future, which would never
+// drops rows past the retention time, and of too many days. The times of a row from the future, which would never
 // expire, are moved so that the first becomes the current time. None is beyond furthest.
-func withinRetention[T any](s *Store, to []T, table string, rows []T, times func(*T) []*int64) (all []T, n int) {
+func withinRetention[T any](s *Store, from *lastBatch, to []T, table string, rows []T, times func(*T) []*int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
 	newest, oldest := int64(now.Add(ahead)), int64(math.MinInt64)
 	if keep := s.opt.Keep[table]; keep > 0 {
@@ -189,6 +193,10 @@ func withinRetention[T any](s *Store, to []T, table string, rows []T, times func
 				}
 			}
 			s.stats.Redated++
+		}
+		if !from.takes(-1 - *ts[0]/(24*hourMS)) { // days are not hours
+			s.stats.Rejected++
+			continue
 		}
 		inCalendar(ts)
 		to = append(to, r)

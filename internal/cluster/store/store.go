@@ -40,7 +40,7 @@ type Stats struct {
 	Jumped     uint64 // batches dropped because their number is too far ahead
 	Samples    uint64 // accepted
 	Records    uint64 // accepted
-	Rejected   uint64 // samples and records too old to be kept
+	Rejected   uint64 // samples and records too old to be kept, or of too many hours
 	Redated    uint64 // samples and records from the future, which got the current time
 	Commits    uint64
 	Merged     uint64 // segments replaced by larger ones
