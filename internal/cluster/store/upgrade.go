@@ -11,6 +11,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // incidentsLayout is Segment.Layout of segments of incidents whose rounds and suspects are
