@@ -77,6 +77,50 @@ func TestAServerThatStoodStill(t *testing.T) {
 	same(t, "it and another have stored", remoteRows[trace.Row](t, b, Samples), rowsOf(first, second))
 }
 
+// paused is a memory in front of which a server stands still once, before a List.
+type paused struct {
+	*memory
+	meanwhile func()
+}
+
+func (p *paused) List(ctx context.Context, folder string) ([]Entry, error) {
+	if do := p.meanwhile; do != nil {
+		p.meanwhile = nil
+		do()
+	}
+	return p.memory.List(ctx, folder)
+}
+
+// TestACommitThatOthersHaveRead: a server makes a commit and stands still. Others go on from it, and their checkpoint
+// removes the commit before. That takes nothing back, and nothing is stored a second time.
+func TestACommitThatOthersHaveRead(t *testing.T) {
+	c := &clock{start}
+	b := &paused{memory: newMemory(c)}
+	opt := c.options()
+	opt.Bucket = b
+	other := open(t, t.TempDir(), opt)
+	for range everyCommits - 1 {
+		if err := other.commit(&commit{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open(t, t.TempDir(), opt)
+	s.Add(&Batch{Source: Source{Stream: "audit"}, Audit: []Audit{{At: start.UnixMilli(), Who: "anna"}}})
+	b.meanwhile = func() {
+		err := other.Refresh()
+		for range everyCommits {
+			err = errors.Join(err, other.commit(&commit{}))
+		}
+		if _, there := b.files[commitName(everyCommits-1)]; there || err != nil {
+			t.Errorf("the commit before is there: %v, %v", there, err)
+		}
+	}
+	flush(t, s)
+	if rows := remoteRows[Audit](t, b, AuditLog); len(rows) != 1 {
+		t.Errorf("%d entries, want 1", len(rows))
+	}
+}
+
 // TestARestoredBucket: a server that is running when its bucket is restored from a copy commits nothing there, since
 // the commits before are not in it.
 func TestARestoredBucket(t *testing.T) {
