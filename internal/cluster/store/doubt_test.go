@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -219,22 +220,51 @@ func TestTwoServersUpgradeTheSame(t *testing.T) {
 	}
 }
 
-// TestAFolderIsNotTakenForCopies: a server that gets a bucket keeps what its folder has.
+// TestAFolderIsNotTakenForCopies: a server that gets a bucket keeps what its folder has, until that is in the bucket.
 func TestAFolderIsNotTakenForCopies(t *testing.T) {
 	dir, c := t.TempDir(), &clock{start}
 	s := open(t, dir, c.options())
-	batch := tick("m1", "a", 1, 3)
+	batch, next := tick("m1", "a", 1, 3), tick("m1", "a", 2, 3)
 	s.Add(batch)
 	flush(t, s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	b := newMemory(c)
 	opt := c.options()
-	opt.Bucket = newMemory(c)
+	opt.Bucket = b
 	if _, err := Open(dir, opt); !errors.Is(err, ErrOwnFiles) {
 		t.Errorf("opened: %v", err)
 	}
 	same(t, "the folder", read[trace.Row](t, dir, Samples), rowsOf(batch))
+	for _, below := range []string{Samples, logDir} {
+		all, err := folder{dir}.List(t.Context(), below)
+		for _, e := range all {
+			err = errors.Join(err, b.Put(t.Context(), e.Name, filepath.Join(dir, e.Name)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = open(t, dir, opt)
+	s.Add(next)
+	flush(t, s)
+	same(t, "the bucket", remoteRows[trace.Row](t, b, Samples), rowsOf(batch, next))
+}
+
+// TestALogWithoutFiles: an earlier version has removed the files of a folder when it got a bucket, and left their log.
+// That keeps no server from starting.
+func TestALogWithoutFiles(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	s.Add(tick("m1", "a", 1, 3))
+	flush(t, s)
+	if err := errors.Join(s.Close(), os.RemoveAll(s.path(Samples))); err != nil {
+		t.Fatal(err)
+	}
+	opt := c.options()
+	opt.Bucket = newMemory(c)
+	open(t, dir, opt)
 }
 
 // TestALostFile: a segment that is gone keeps its own hour from being merged, and no other hour.

@@ -125,11 +125,11 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrLocked
 	}
-	if err == nil && s.remote {
-		err = onlyCopies(ctx, folder{dir})
-	}
 	if err == nil {
 		s.state, _, err = readLog(ctx, s.bucket, newState())
+	}
+	if err == nil && s.remote {
+		err = s.onlyCopies(ctx)
 	}
 	if err == nil {
 		err = s.sweepOrphans(ctx)
@@ -157,16 +157,25 @@ func Open(dir string, opt Options) (*Store, error) {
 }
 
 // ErrOwnFiles means that the folder for a bucket's copies has a store of its own.
-var ErrOwnFiles = errors.New("the folder has a store that is not the bucket's: copy it into the bucket and move its folder log away (docs/store.md), or set another folder")
+var ErrOwnFiles = errors.New("the folder has a store that is not in the bucket: move the folder away, or copy it into an empty bucket (docs/store.md)")
 
-// onlyCopies returns ErrOwnFiles for a folder with a log: its segments would be removed, since no commit in the
-// bucket names them.
-func onlyCopies(ctx context.Context, f folder) error {
-	commits, _, err := listLog(ctx, f)
-	if err == nil && len(commits) > 0 {
-		err = ErrOwnFiles
+// onlyCopies returns ErrOwnFiles for a folder whose log, from before there was a bucket, names files that are here and
+// not in the bucket: they would be removed. A log of which all is in the bucket, or gone, is removed: from now on the
+// folder has copies.
+func (s *Store) onlyCopies(ctx context.Context) error {
+	own, _, err := readLog(ctx, folder{s.dir}, newState())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrOwnFiles, err)
 	}
-	return err
+	for name, seg := range own.Segments {
+		there := s.state.Segments[name]
+		if there.Rows != seg.Rows || there.Bytes != seg.Bytes { // two servers have made the same names
+			if _, err := os.Lstat(s.path(name)); err == nil {
+				return ErrOwnFiles
+			}
+		}
+	}
+	return os.RemoveAll(s.path(logDir))
 }
 
 // Close releases the folder. What was not flushed is lost.
