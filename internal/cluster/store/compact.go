@@ -126,11 +126,9 @@ func (seg *Segment) over(now sample.Millis) bool {
 func (s *Store) merge(from []Segment, folder string) error {
 	seg := Segment{From: from[0].From, To: from[0].To, Layout: layoutOf(from[0].Table())}
 	c := &commit{}
-	ctx, cancel := context.WithTimeout(context.Background(), longTime)
-	defer cancel()
 	s.use(from, 1)
 	defer s.use(from, -1)
-	if err := s.fetch(ctx, from); err != nil {
+	if err := s.fetch(context.Background(), from); err != nil {
 		return err
 	}
 	for i := range from {

@@ -571,7 +571,7 @@ func (w *writer) put() error {
 	all.SetLimit(atOnce)
 	for i := range w.made {
 		all.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, longTime)
+			ctx, cancel := context.WithTimeout(ctx, timeFor(w.made[i].Bytes))
 			defer cancel()
 			if err := w.store.bucket.Put(ctx, w.made[i].File, w.store.path(w.made[i].File)); err != nil {
 				return fmt.Errorf("store segment: %w", err)

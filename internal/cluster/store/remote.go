@@ -150,6 +150,10 @@ const (
 // atOnce is how many files are stored, fetched or removed in parallel.
 const atOnce = 8
 
+// timeFor is the time limit of storage for a segment of some bytes: longTime, and what eight of them take at once on a
+// link of 16 Mbit/s.
+func timeFor(bytes int64) time.Duration { return longTime + time.Duration(bytes)*4*time.Microsecond }
+
 // name returns a name that no other server and no other run of this one makes.
 func (s *Store) name() string { return strings.ToLower(rand.Text()) }
 
@@ -215,7 +219,7 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 			continue
 		}
 		all.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, longTime) // storage that stands still holds up all that fetch
+			ctx, cancel := context.WithTimeout(ctx, timeFor(segments[i].Bytes)) // storage that stands still holds up all that fetch
 			defer cancel()
 			path := s.path(name)
 			err := os.MkdirAll(filepath.Dir(path), 0o700)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -134,5 +135,30 @@ func TestAMergeWaitsForNoFetch(t *testing.T) {
 	close(goOn)
 	if err := <-fetched; err != nil {
 		t.Error(err)
+	}
+}
+
+// timed is a memory that answers no Get, and records the time that each has.
+type timed struct {
+	*memory
+	left time.Duration
+}
+
+func (b *timed) Get(ctx context.Context, _, _ string) error {
+	until, _ := ctx.Deadline()
+	b.left = time.Until(until)
+	return errLost
+}
+
+// TestALargeFileHasTime: storage that stands still ends a fetch, and a slow link does not: eight segments of 1 GiB take
+// 11 minutes at 100 Mbit/s.
+func TestALargeFileHasTime(t *testing.T) {
+	c := &clock{start}
+	b := &timed{memory: newMemory(c)}
+	opt := c.options()
+	opt.Bucket = b
+	s := open(t, t.TempDir(), opt)
+	if err := s.fetch(t.Context(), []Segment{{File: "samples/large", Bytes: maxMerge}}); !errors.Is(err, errLost) || b.left < time.Hour || b.left > 24*time.Hour {
+		t.Errorf("it has %v: %v", b.left, err)
 	}
 }

@@ -47,11 +47,9 @@ func (s *Store) oldest(now sample.Millis) (old *Segment) {
 
 // upgradeSegment adds the rounds and suspects of an outdated segment. The segment itself stays; the same commit marks it.
 func (s *Store) upgradeSegment(seg Segment) error {
-	ctx, cancel := context.WithTimeout(context.Background(), longTime)
-	defer cancel()
 	s.use([]Segment{seg}, 1)
 	defer s.use([]Segment{seg}, -1)
-	if err := s.fetch(ctx, []Segment{seg}); err != nil {
+	if err := s.fetch(context.Background(), []Segment{seg}); err != nil {
 		return err
 	}
 	w := s.writer()
