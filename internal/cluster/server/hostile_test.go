@@ -460,4 +460,9 @@ func TestAQueryFillsNoDisk(t *testing.T) {
 			t.Errorf("%s with %d MB: %d %s", c.sql, c.most, w.Code, w.Body)
 		}
 	}
+	sn := b.Store.Snapshot(0, 0)
+	defer sn.Close()
+	if _, err := b.askAll(t.Context(), sn, duck.Job{SQL: "SELECT who FROM audit"}); err != nil {
+		t.Errorf("the server's own query: %v", err)
+	}
 }

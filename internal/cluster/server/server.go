@@ -330,7 +330,7 @@ func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Jo
 	defer sn.Close()
 	q := s.Config.Query
 	job.Limits = duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: min(q.Rows, cmp.Or(job.Limits.Rows, q.Rows)), Bytes: int64(q.MaxMB) << 20}
-	if err := s.prepare(ctx, sn, job); err != nil {
+	if err := s.prepare(ctx, sn, job, int64(s.Config.Store.S3.CopiesMB)<<20); err != nil {
 		return sum, err
 	}
 	return s.Asker.Stream(ctx, job, to)
@@ -338,8 +338,8 @@ func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Jo
 
 // prepare sets the files and machines of a query over a snapshot. Of a remote store it fetches
 // the segments of the tables that the statement names; the other tables are empty, since views
-// of all are created. A view's name starts with that of its table.
-func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
+// of all are created. A view's name starts with that of its table. What is larger than most bytes is not fetched.
+func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job, most int64) error {
 	sql := strings.ToLower(job.SQL)
 	job.Files = dialect.Files(sn)
 	if strings.Contains(sql, "machines") { // two rows for each life of each agent: other queries do not load them
@@ -364,7 +364,7 @@ func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job)
 			size += sn.Segments[i].Bytes
 		}
 	}
-	if most := int64(s.Config.Store.S3.CopiesMB) << 20; size > most { // without room for them no commit could be made either
+	if size > most { // without room for them no commit could be made either
 		return &duck.Error{Kind: duck.Exceeded, Message: fmt.Sprintf("the query needs %d MB of the store on the server's disk, and store.s3.copies_mb is %d", size>>20, most>>20)}
 	}
 	return sn.Fetch(ctx, named...)
