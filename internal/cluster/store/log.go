@@ -98,12 +98,8 @@ func readLog(ctx context.Context, b Bucket, old state) (state, []string, error) 
 	if err != nil {
 		return old, nil, err
 	}
-	newest := from
-	if n := len(found); n > 0 {
-		newest = max(newest, found[n-1])
-	}
-	if newest < old.Generation {
-		return old, nil, fmt.Errorf("read log: %s ends at commit %d, and this server knows commit %d: was it restored from a copy? Restart all its servers", b.URL(logDir), newest, old.Generation)
+	if _, there := slices.BinarySearch(found, old.Generation); !there && from < old.Generation {
+		return old, nil, fmt.Errorf("read log: %s has no commit %d, which this server knows: was it restored from a copy? Restart all its servers", b.URL(logDir), old.Generation)
 	}
 	s := old.clone()
 	if from > s.Generation && !leads(found, s.Generation+1, from) {
