@@ -210,7 +210,7 @@ AXE        = $(HOME)/.cache/quell/axe-core-$(AXEVERSION)/axe.min.js
 $(AXE):
 	@mkdir -p $(@D) && cd $(@D) && file=$$(npm pack --silent axe-core@$(AXEVERSION)) && tar -xzf $$file --strip-components=1 package/axe.min.js && rm $$file
 
-test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: widths, dark mode, print, contrast, live data, commands, hostile names (4 minutes; PAINT=200ms on a quiet machine: the first paint must come by then)
+test-browser: $(AXE) ## test the lab's report and the dashboard in Chromium: widths, dark mode, print, contrast, live data, commands, hostile names (6 minutes; PAINT=200ms on a quiet machine: the first paint must come by then)
 	@internal/testkit/quelltest/deps.sh -n browser
 	@status=0; go vet $(RACE) -tags browser ./internal/lab/render ./internal/people/dashboard || status=1; \
 	{ go test -json $(RACE) -tags browser -count 1 -timeout 5m -run 'Browser|Print' ./internal/lab/render || $(FAILED); \
@@ -374,7 +374,7 @@ packages: release $(NFPM) ## Debian and RPM packages of the release, in bin/rele
 	go test -count 1 ./internal/people/cli ./cmd/quell-agent -run '^TestManPages$$' -args -man $(CURDIR)/bin/packages/man
 	go test -count 1 ./cmd/quell-server -run '^TestManPages$$' -args -man $(CURDIR)/bin/packages/server-man
 	@find bin/packages/man bin/packages/server-man -type f -exec gzip -9n {} +
-	@set -e; host=$$(go env GOHOSTARCH); cp README.md docs/*.md NOTICE LICENSE bin/packages/doc; mv bin/packages/doc/LICENSE bin/packages/doc/copyright; \
+	@set -e; host=$$(go env GOHOSTARCH); cp -r README.md docs/*.md docs/study.schema.json studies NOTICE LICENSE bin/packages/doc; mv bin/packages/doc/LICENSE bin/packages/doc/copyright; \
 	for a in bin/release/quell-*.tar.gz; do tar -C bin/packages -xzf $$a; done; \
 	for shell in bash zsh fish; do bin/packages/quell-$(VERSION)-linux-$$host/quell completion $$shell >bin/packages/completion/quell.$$shell; done; \
 	pack() { ARCH=$$2 TREE=bin/packages/quell-$(VERSION)-linux-$$2 SERVER_TREE=bin/packages/quell-server-$(VERSION)-linux-$$2 \

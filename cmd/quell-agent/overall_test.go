@@ -4,10 +4,13 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/quell-dev/quell/internal/agent"
+	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/trace"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -68,6 +71,25 @@ func TestSignalsOfTheMachine(t *testing.T) {
 	for sig, yes := range counted {
 		if n := of[sig]; yes != (n >= 3) {
 			t.Errorf("%d samples of %s, which is counted: %v", n, sig, yes)
+		}
+	}
+}
+
+// What an agent recorded is there after it was killed, and after the next one has started.
+func TestARecordingGoesOn(t *testing.T) {
+	c := &config.Agent{Record: filepath.Join(t.TempDir(), "trace.csv")}
+	for ts := range sample.Millis(3) {
+		var p agent.Parts
+		end, err := openTrace(c, &p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		if err := p.Record(&sample.Sample{TS: ts, Task: "/a", Signal: sample.RunQ, Cost: 1, Coverage: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := trace.Load(c.Record); err != nil || len(all) != int(ts)+1 {
+			t.Errorf("after run %d the trace has %d samples: %v", ts, len(all), err)
 		}
 	}
 }

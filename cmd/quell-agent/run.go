@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -242,19 +241,22 @@ func openSources(c *config.Agent, h *host.Host, p *agent.Parts) {
 // beyond it, the canary uses less than a thousandth of a CPU.
 func canaryBudget(c *config.Agent) time.Duration { return c.Sampling.Period / 2000 }
 
-// openTrace sets Parts.Record.
+// openTrace sets Parts.Record. It appends, and each sample is in the file at once: what an agent recorded before it
+// crashed is what its operator wants to see.
 func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {
 	if c.Record == "" {
 		return func() error { return nil }, nil
 	}
-	f, err := os.OpenFile(c.Record, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(c.Record, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, daemon.Usage(fmt.Errorf("open trace: %w", err))
 	}
-	buf := bufio.NewWriter(f)
-	w := trace.NewWriter(buf, sample.AllExtras()...).Served()
-	p.Record = w.Write
-	return func() error { return errors.Join(w.Flush(), buf.Flush(), f.Close()) }, nil
+	w := trace.NewWriter(f, sample.AllExtras()...).Served()
+	if err := w.Continue(c.Record); err != nil {
+		return nil, daemon.Usage(fmt.Errorf("open trace: %w", errors.Join(err, f.Close())))
+	}
+	p.Record = func(s *sample.Sample) error { return errors.Join(w.Write(s), w.Flush()) }
+	return func() error { return errors.Join(w.Flush(), f.Close()) }, nil
 }
 
 // serve runs the agent with its socket and metrics, and ends all three.

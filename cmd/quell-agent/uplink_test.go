@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -63,17 +64,21 @@ func (s *server) start() {
 	s.serve()
 }
 
-// serve serves decisions until the server stops.
+// serve serves decisions and specs until the server stops.
 func (s *server) serve() {
 	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var running sync.WaitGroup
+	running.Go(func() {
 		if err := s.ServeDecisions(ctx, func(state *wire.State) { s.state.Store(state) }); err != nil {
 			s.t.Error(err)
 		}
-	}()
-	s.end = func() { stop(); <-done }
+	})
+	running.Go(func() {
+		if err := s.ServeSpecs(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.end = func() { stop(); running.Wait() }
 }
 
 // decide decides something for all, and returns what the machine says of it.

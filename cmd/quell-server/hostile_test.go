@@ -153,9 +153,9 @@ func (h *hostile) allowed(account credential.Account) string {
 	case credential.Samples:
 		return []string{wire.SampleSubject("m1"), wire.RecordSubject("m1")}[h.IntN(2)]
 	case credential.Specs:
-		return "$JS.API.DIRECT.GET.KV_specs.$KV.specs." + []string{"web.p", "other.p", "none.p", ">", "*.*"}[h.IntN(5)]
+		return "$JS.API.DIRECT.GET.KV_specs.$KV.specs." + []string{"web.p", "other.p", "none.p", ">", "*.*"}[h.IntN(5)] // of earlier versions
 	}
-	return []string{wire.StateSubject("m1"), "reply.m1.x1"}[h.IntN(2)]
+	return []string{wire.StateSubject("m1"), wire.QuestionSubject("m1"), "reply.m1.x1"}[h.IntN(3)]
 }
 
 func (h *hostile) data() []byte {
@@ -245,7 +245,7 @@ func TestHostileAgent(t *testing.T) {
 		if h.IntN(50) == 0 {
 			subject := h.subject()
 			sub, err := nc.Subscribe(subject, func(m *nats.Msg) {
-				for _, prefix := range []string{"up.", "reply.", "inbox.m2", "inbox.quell-server", "command.machine.m2", "$KV."} {
+				for _, prefix := range []string{"up.", "reply.", "inbox.m2", "inbox.quell-server", "command.machine.m2", "renewed.m2", "$KV."} {
 					if strings.HasPrefix(m.Subject, prefix) {
 						heard.Add(1)
 					}

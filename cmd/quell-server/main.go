@@ -103,18 +103,33 @@ func keysDir(c *config.Server) string { return filepath.Join(c.StateDir, "keys")
 
 func storeDir(c *config.Server) string { return filepath.Join(c.StateDir, "store") }
 
+// files returns a store's snapshot, and the function that names a table's files in it. Without a folder it is the
+// configured store: that in the bucket if there is one, where its folder only has copies.
+func (f *flags) files(ctx context.Context, dir string) (*store.Snapshot, func(*store.Snapshot, string) []string, error) {
+	if dir == "" {
+		c, err := f.Load()
+		if err != nil {
+			return nil, nil, err
+		}
+		if c.Store.S3.Bucket != "" {
+			b, err := openBucket(ctx, &c.Store.S3)
+			if err != nil {
+				return nil, nil, err
+			}
+			sn, err := store.ReadBucket(ctx, b, storeDir(c))
+			return sn, (*store.Snapshot).URLs, err
+		}
+		dir = storeDir(c)
+	}
+	sn, err := store.Read(dir)
+	return sn, (*store.Snapshot).Files, err
+}
+
 func segmentsCommand(f *flags) *cobra.Command {
 	dir := ""
-	cmd := &cobra.Command{Use: "segments [TABLE]", Short: "print the paths of the store's current files, one per line", Args: cobra.MaximumNArgs(1),
+	cmd := &cobra.Command{Use: "segments [TABLE]", Short: "print where the store's current files are, one per line", Args: cobra.MaximumNArgs(1),
 		Example: "  quell-server segments samples\n  duckdb -c \"SELECT count(*) FROM read_parquet([$(quell-server segments samples | sed \"s/.*/'&'/\" | paste -sd,)])\"",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if dir == "" {
-				c, err := f.Load()
-				if err != nil {
-					return err
-				}
-				dir = storeDir(c)
-			}
 			tables := store.Tables()
 			if len(args) == 1 {
 				if !slices.Contains(tables, args[0]) {
@@ -122,12 +137,12 @@ func segmentsCommand(f *flags) *cobra.Command {
 				}
 				tables = args
 			}
-			sn, err := store.Read(dir)
+			sn, files, err := f.files(cmd.Context(), dir)
 			if err != nil {
 				return err
 			}
 			for _, t := range tables {
-				for _, file := range sn.Files(t) {
+				for _, file := range files(sn, t) {
 					if _, err := fmt.Fprintln(cmd.OutOrStdout(), file); err != nil {
 						return err
 					}

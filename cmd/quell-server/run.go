@@ -46,18 +46,22 @@ func openStore(ctx context.Context, c *config.Server) (*store.Store, error) {
 		return nil, daemon.Usage(fmt.Errorf("state_dir: %w", err))
 	}
 	o := store.Options{Keep: keeping(c)}
-	if s := c.Store.S3; s.Bucket != "" {
-		b, err := s3.Open(ctx, s3.Options{Bucket: s.Bucket, Prefix: s.Prefix, Endpoint: s.Endpoint, Region: s.Region})
+	if c.Store.S3.Bucket != "" {
+		b, err := openBucket(ctx, &c.Store.S3)
 		if err != nil {
 			return nil, err
 		}
-		o.Bucket, o.Copies = b, int64(s.CopiesMB)<<20
+		o.Bucket, o.Copies = b, int64(c.Store.S3.CopiesMB)<<20
 	}
 	st, err := store.Open(storeDir(c), o)
 	if errors.Is(err, store.ErrLocked) {
 		return nil, lockedError{err}
 	}
 	return st, err
+}
+
+func openBucket(ctx context.Context, c *config.ServerS3) (*s3.Bucket, error) {
+	return s3.Open(ctx, s3.Options{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region})
 }
 
 // keeping is how long the store keeps the rows of each table. Revocations stay: one without an end holds
@@ -190,6 +194,11 @@ func run(ctx context.Context, c *config.Server) (err error) {
 	if keep != nil {
 		obeying.Go(func() { keep.run(ctx) })
 		obeying.Go(func() { keep.serve(ctx) })
+		obeying.Go(func() {
+			if err := link.bus.ServeSpecs(ctx); err != nil {
+				log.Error("agents' questions for specs are not answered", "reason", err)
+			}
+		})
 	}
 	defer obeying.Wait() // ctx has ended by then, or the deferred stop ends it first
 	defer stop()

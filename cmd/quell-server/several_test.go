@@ -144,4 +144,8 @@ func TestOneOfTwoServersIsKilled(t *testing.T) {
 			return last == string(want)
 		}))
 	}
+	out, err := quellServer(t, "segments", "samples", "--set", "store.s3.bucket=quell", "--set", "store.s3.endpoint="+url)
+	if err != nil || !strings.HasPrefix(out, "s3://quell/samples/day=") {
+		t.Errorf("segments: %.200q, %v", out, err)
+	}
 }

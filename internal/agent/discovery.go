@@ -24,7 +24,8 @@ type discovery struct {
 
 // updateTasks follows new tasks and stops following ended ones. Reading a task's usage also
 // shows that it is gone, but between windows usage is not needed: if the kernel reports
-// removed cgroups, only tasks that are no longer found are read. In the middle of a
+// removed cgroups, only tasks that are no longer found are read: they are gone, or no tasks by
+// what is known of them now, such as a name that a rule ignores. In the middle of a
 // window (half) busy tasks are read once more, so that for a task that ends before the window
 // does, at most the usage of half a window is lost.
 func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
@@ -74,7 +75,7 @@ func (dc *discovery) updateTasks(now time.Time, half, windowOpen bool) {
 			if t.ended || !gone && !(half && t.busy()) {
 				continue
 			}
-			if err := t.readUsage(); errors.Is(err, host.ErrGone) {
+			if err := t.readUsage(); gone || errors.Is(err, host.ErrGone) {
 				dc.endTask(now, t)
 				ended = true
 			}

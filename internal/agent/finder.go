@@ -36,14 +36,23 @@ type HostFinder struct {
 	walked    time.Time // when all were walked
 	known     map[host.Place]*candidate
 	undecided map[host.Place]*candidate // the undecided ones of known
-	users     map[int]int               // how many of known are in the slice of each user; -1: in none's
+	users     map[userSlice]int         // how many of known are in each
 }
 
 // mostOfUser bounds the tasks in the slice of one user, who makes cgroups there as they like, also without
-// processes: each task takes time in each window, seats of sources, and memory.
+// processes: each task takes time in each window, seats of sources, and memory. Those that were there first are tasks.
 const mostOfUser = 1000
 
 var errOfUser = fmt.Errorf("its user has more than %d that would be tasks: what runs there is outside any task", mostOfUser)
+
+// userSlice is a user's slice in a hierarchy.
+type userSlice struct {
+	hier sample.Hierarchy
+	uid  int // not above 0: none's, or root's
+}
+
+// userOf is the uid of a path's userSlice.
+func userOf(path string) int { return origin.Parse(path).UID }
 
 // candidate is a cgroup that matches a rule and may be a task.
 type candidate struct {
@@ -87,8 +96,8 @@ const nameWait = 2 * time.Second
 // NewHostFinder starts to watch the host's cgroups. Close ends that. names may be nil.
 func NewHostFinder(h *host.Host, c *config.Agent, names Namer) *HostFinder {
 	f := &HostFinder{host: h, config: c, names: names, unnamed: map[host.Place]*candidate{}, own: map[sample.Hierarchy]string{},
-		tried: time.Now()}
-	f.watcher, f.unwatched = h.Watch(c.Deeper)
+		known: map[host.Place]*candidate{}, users: map[userSlice]int{}, tried: time.Now()}
+	f.watcher, f.unwatched = h.Watch(c.Deeper, userOf)
 	f.findOwn()
 	return f
 }
@@ -201,7 +210,7 @@ func (f *HostFinder) Find(now time.Time) ([]Found, bool, error) {
 	var changes host.Changes
 	every := walkUnwatched
 	if f.watcher == nil && now.Sub(f.tried) >= watchAgain {
-		f.watcher, f.unwatched = f.host.Watch(f.config.Deeper)
+		f.watcher, f.unwatched = f.host.Watch(f.config.Deeper, userOf)
 		f.tried, f.walked = now, time.Time{} // what has changed until now is not reported
 	}
 	if f.watcher != nil {
@@ -294,7 +303,11 @@ func (f *HostFinder) name(now time.Time, at host.Place, c *candidate) bool {
 		return false
 	}
 	delete(f.unnamed, at)
-	c.Verdict, c.Facts, c.claimed = f.config.Classify(c.Path, &facts), &facts, facts.Claimed
+	v := f.config.Classify(c.Path, &facts)
+	if v.Rule == nil && c.Rule != nil && (!v.Dismissed || c.Rule.Command != "") { // a capped task must not escape by another command
+		v = c.Verdict
+	}
+	c.Verdict, c.Facts, c.claimed = v, &facts, facts.Claimed
 	return !was || c.Verdict != before || !maps.Equal(labels, facts.Labels)
 }
 
@@ -316,8 +329,12 @@ func (f *HostFinder) rename(now time.Time) (changed bool) {
 // forget drops what is known of candidates that are gone.
 func (f *HostFinder) forget(old map[host.Place]*candidate) {
 	for at, c := range old {
-		if now := f.known[at]; now == c {
+		now := f.known[at]
+		if now == c {
 			continue
+		}
+		if now == nil {
+			f.users[userSlice{at.Hierarchy, userOf(at.Path)}]--
 		}
 		if f.unnamed[at] == c {
 			delete(f.unnamed, at)
@@ -332,15 +349,13 @@ func (f *HostFinder) forget(old map[host.Place]*candidate) {
 func (f *HostFinder) walkAll(now time.Time) error {
 	old := f.known
 	f.unread = host.Unread{}
-	f.walked, f.known, f.undecided, f.users = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}, map[int]int{}
-	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
-		_, err := f.walk(now, host.Place{Hierarchy: hier, Path: "/"}, old)
-		if err != nil && !errors.Is(err, host.ErrNoHierarchy) {
-			return err
-		}
+	f.walked, f.known, f.undecided = now, map[host.Place]*candidate{}, map[host.Place]*candidate{}
+	_, err := f.walk(now, host.Place{Hierarchy: sample.Unified, Path: "/"}, old)
+	if err == nil {
+		_, err = f.walk(now, host.Place{Hierarchy: sample.V1CPU, Path: "/"}, old)
 	}
 	f.forget(old)
-	return nil
+	return err
 }
 
 // walkAt examines a path where a cgroup was made or removed, and reports whether that
@@ -349,7 +364,6 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 	old := map[host.Place]*candidate{}
 	if c := f.known[at]; c != nil {
 		old[at], changed = c, c.decision == isTask
-		f.users[origin.Parse(at.Path).UID]--
 		delete(f.known, at)
 		delete(f.undecided, at)
 	}
@@ -359,7 +373,8 @@ func (f *HostFinder) walkAt(now time.Time, at host.Place) (changed bool, err err
 }
 
 // walk examines the cgroups from a path down, and reports whether one is a task. A
-// candidate that was decided before is not decided again.
+// candidate that was decided before is not decided again. One that is replaced is in old then. The
+// places of users' that are gone are free after forget.
 func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*candidate) (tasks bool, err error) {
 	var over host.Unread
 	unread, err := f.host.WalkAt(from, func(p string, inode uint64) error {
@@ -375,15 +390,17 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		if !may || o.Helper {
 			return below
 		}
-		at := host.Place{Hierarchy: from.Hierarchy, Path: p}
-		if f.known[at] == nil {
-			if o.UID > 0 && f.users[o.UID] >= mostOfUser {
-				over.Add(host.Unread{N: 1, First: p, Err: errOfUser})
-				return below
-			}
-			f.users[o.UID]++
+		at, user := host.Place{Hierarchy: from.Hierarchy, Path: p}, userSlice{from.Hierarchy, o.UID}
+		c := cmp.Or(old[at], f.known[at])
+		switch {
+		case c != nil && c.Inode != inode:
+			old[at] = c
+		case c == nil && o.UID > 0 && f.users[user] >= mostOfUser:
+			over.Add(host.Unread{N: 1, First: p, Err: errOfUser})
+			return below
+		case c == nil:
+			f.users[user]++
 		}
-		c := old[at]
 		if c == nil || c.Inode != inode {
 			own := f.own[at.Hierarchy]
 			c = &candidate{Found: Found{Hierarchy: at.Hierarchy, Path: p, Inode: inode, Own: own == p || strings.HasPrefix(own, p+"/")},
@@ -399,11 +416,20 @@ func (f *HostFinder) walk(now time.Time, from host.Place, old map[host.Place]*ca
 		tasks = tasks || c.decision == isTask
 		return below
 	})
+	if errors.Is(err, host.ErrNoHierarchy) {
+		return false, nil
+	}
+	if err != nil {
+		for at, c := range old { // what it did not come to is known as before
+			f.known[at] = cmp.Or(f.known[at], c)
+		}
+		return false, err
+	}
 	unread.Add(over)
 	if f.unread.N == 0 || from.Path == "/" { // else it may be one that is counted
 		f.unread.Add(unread)
 	}
-	return tasks, err
+	return tasks, nil
 }
 
 // ask decides on a candidate if that is possible now, and reports whether it is a task.

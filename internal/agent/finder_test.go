@@ -542,4 +542,33 @@ func TestOneUsersCgroupsAreBounded(t *testing.T) {
 	if got := tasks(); got["1000"] != mostOfUser {
 		t.Errorf("after one was removed: %v", got)
 	}
+	// A walk of all comes to this one first.
+	add(scope("1000", "A"))
+	now = now.Add(walkWatched)
+	found, _, err := f.Find(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(name string) bool {
+		return slices.ContainsFunc(found, func(x Found) bool { return strings.HasSuffix(x.Path, name) })
+	}
+	if len(found) != mostOfUser+1 || is("/A.scope") || !is("/later.scope") {
+		t.Errorf("after a walk of all, others of %d are tasks", len(found))
+	}
+}
+
+// On a hybrid host a user's cgroups may be in both hierarchies: those in one take no place of those in the other.
+func TestEachHierarchyHasItsBound(t *testing.T) {
+	f, root := onHost(t, "hybrid", "rules: [{match: /user.slice/user-*.slice/*.scope, job: $1, class: batch}]")
+	for i := range mostOfUser {
+		for _, hier := range []string{"cpu", "unified"} {
+			if err := os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", hier, "user.slice/user-1000.slice", fmt.Sprint(i, ".scope")), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	found, _, err := f.Find(time.Now())
+	if left := f.Unread(); err != nil || len(found) != mostOfUser || left.N != 0 {
+		t.Errorf("%d are tasks, %v; left out: %+v", len(found), err, left)
+	}
 }

@@ -85,6 +85,9 @@ func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
 	verdicts := sm.end(now, iv, sig.Name, 0)
 	for i, t := range sm.tasks.order {
 		r, v := iv.Reading(i), &verdicts[i]
+		if v.Outlier && t.MayBeHelped() {
+			t.placementInterval = 0 // it may have been moved to where it suffers
+		}
 		view := judged{signal: sig.Name, cost: r.Cost, limit: math.NaN(), outlier: v.Outlier, coverage: w.counted[i].Coverage, spec: r.Spec}
 		if v.Judged {
 			view.limit = v.Limit
@@ -99,7 +102,7 @@ func (sm *sampler) judge(now, at sample.Millis, source *sourceState) {
 // add adds the measurement in a task's sample, whose cost is not rounded, to an interval.
 func (sm *sampler) add(iv *pipeline.Interval, t *task, s *sample.Sample, cost float64, reach sample.Set, served []detect.Served) {
 	m := pipeline.MeasurementOf(s)
-	m.CPU, m.Cost, m.HeldBy, m.Reach, m.Served = t.cpu, cost, t.throttledBy, reach, served
+	m.CPU, m.Inner, m.Cost, m.HeldBy, m.Reach, m.Served = t.cpu, t.inner, cost, t.throttledBy, reach, served
 	iv.Add(t.subject(sm.Platform, s), m)
 }
 

@@ -323,8 +323,7 @@ func (m *machine) Weight(p string) (float64, error) {
 	return 0, host.ErrNoLimit
 }
 
-// The machine's files implement enforce.Files.
-
+// ReadValue and what follows implement enforce.Files.
 func (m *machine) ReadValue(file string) (string, error) {
 	if v, ok := m.values[file]; ok {
 		return v, nil
@@ -358,6 +357,7 @@ func (m *machine) Inode(dir string) (uint64, error) {
 func (m *machine) BootID() (string, error) { return "boot", nil }
 func (m *machine) Hold(...string) error    { return nil }
 func (m *machine) Release(...string)       {}
+func (m *machine) Held(string) bool        { return false }
 
 // rig is an agent on such a machine.
 type rig struct {

@@ -145,6 +145,50 @@ func TestTasksAreNamed(t *testing.T) {
 	})
 }
 
+// A task stays one when its process gets another command, which it may choose, whatever rules there are for others.
+func TestACommandEndsNoTask(t *testing.T) {
+	one := "/docker/" + containerID
+	for _, rules := range []string{
+		`{match: /docker/*, command: "encode*", class: batch}`,
+		`{match: /docker/*, command: "encode*", class: batch}, {match: /docker/*, ignore: true}`,
+		`{match: /docker/*, command: sh, ignore: true}, {match: /docker/*, class: batch}`,
+	} {
+		f, root := onHost(t, "hybrid", "rules: ["+rules+"]")
+		n := &namer{facts: map[string]origin.Facts{}, settled: map[string]bool{one: true}}
+		f.names = n
+		lay(t, root, filepath.Join("sys/fs/cgroup/unified", one, "cpu.stat"), "usage_usec 1\n")
+		now := time.Now()
+		for _, command := range []string{"encode 1", "sh"} {
+			n.facts[one], n.changed = origin.Facts{Process: origin.Process{Command: command}}, true
+			now = now.Add(walkWatched)
+			if found, _, err := f.Find(now); err != nil || len(found) != 1 {
+				t.Errorf("by %s, as %s: found %+v, %v", rules, command, found, err)
+			}
+		}
+	}
+}
+
+// A task that turns out to be none ends: the sandbox of a pod whose runtime answers late, or what a rule ignores by its
+// name.
+func TestATaskThatIsNoneEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		g := r.add("/left/"+containerID, 0.5)
+		r.start()
+		defer r.stop()
+		r.pass(12 * time.Second)
+		if n := r.status().Tasks; n != 1 {
+			t.Fatalf("%d tasks", n)
+		}
+		g.facts = &origin.Facts{Sandbox: true}
+		r.fresh = true
+		r.pass(2 * time.Minute)
+		if n := r.status().Tasks; n != 0 || g.files != 0 {
+			t.Errorf("%d tasks, %d open cgroups", n, g.files)
+		}
+	})
+}
+
 func ask(t *testing.T, r *rig, f func()) {
 	t.Helper()
 	if err := r.agent.ask(context.Background(), f); err != nil {

@@ -33,6 +33,7 @@ func (pl *placement) updateTopology() bool {
 	}
 	pl.Log.Info("the machine's CPUs have changed", "online", t.Online.String(), "were", pl.topology.Online.String())
 	pl.topology, pl.reaches = t, reaches{}
+	pl.pipeline.SetCPUs(len(t.CPUs))
 	for _, t := range pl.tasks.order {
 		t.placementRead, t.reach = time.Time{}, reach{} // read them again
 	}
@@ -116,16 +117,18 @@ func underCap(t *task, caps []plan.CapState) bool {
 
 // throttled returns the flag for a window in which a quota limited the task: Capped for
 // a quell cap, Throttled for another quota on the task or above it that held it back for at
-// least some seconds, or none.
-func (pl *placement) throttled(t *task, caps []plan.CapState, least float64) sample.Flags {
+// least a share of its time, or none. The kernel sums that over CPUs, so the time is what the task
+// used and was held back for, or one CPU's, wall seconds, if that is more.
+func (pl *placement) throttled(t *task, caps []plan.CapState, share, wall float64) sample.Flags {
 	t.notes[noteQuota], t.throttledBy = "", ""
 	above, held := t.group.throttledAbove()
+	enough := func(d time.Duration) bool { return d.Seconds() >= share*max(wall, t.cpu*wall+d.Seconds()) }
 	switch {
 	case t.capped || underCap(t, caps):
 		return sample.Capped
-	case (t.usageNow.Throttled - t.usageStart.Throttled).Seconds() >= least:
+	case enough(t.usageNow.Throttled - t.usageStart.Throttled):
 		return sample.Throttled
-	case above == "" || held.Seconds() < least:
+	case above == "" || !enough(held):
 		return 0
 	}
 	t.throttledBy = above

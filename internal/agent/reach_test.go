@@ -141,3 +141,24 @@ func TestCPUsThatComeAndGo(t *testing.T) {
 		}
 	})
 }
+
+// An incident has the number of CPUs that are online then, so that its utilisation is right.
+func TestIncidentHasTheCPUsThatAreOnline(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		root := t.TempDir()
+		plug(t, root, "0", 0)
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.sysfs = openHost(t, root)
+		noisy := r.add("/batch/noisy-1", 0.05)
+		r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		plug(t, root, "0-1", 0, 1)
+		noisy.set(1.5)
+		r.pass(4 * time.Minute)
+		if all := r.incidents(); len(all) != 1 || all[0].CPUs != 2 {
+			t.Errorf("found %+v, want one on 2 CPUs", all)
+		}
+	})
+}

@@ -111,7 +111,7 @@ func (sm *sampler) closeWindow(now time.Time) {
 func (sm *sampler) measure(t *task, now time.Time, wall float64) {
 	t.measured = true
 	t.cpu = max(0, (t.usageNow.CPU-t.usageStart.CPU).Seconds()/wall)
-	t.flags = sm.placement.throttled(t, sm.window.caps, sm.pipeline.Params().ThrottledShare*wall)
+	t.flags = sm.placement.throttled(t, sm.window.caps, sm.pipeline.Params().ThrottledShare, wall)
 	if sm.window.stolen >= sm.pipeline.Params().StolenShare {
 		t.flags |= sample.Stolen
 	}

@@ -354,3 +354,22 @@ func TestLooksBecomeRare(t *testing.T) {
 		}
 	})
 }
+
+// A task that suffers may have been moved to where it does: its place is read again soon.
+func TestATaskThatSuffersIsLookedAtSoon(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/batch/noisy-1", 0.05)
+		victim := r.suffering(noisy)
+		r.start()
+		defer r.stop()
+		r.learn()
+		r.pass(30 * time.Minute) // looks become rare
+		noisy.set(1.5)
+		before := victim.looks
+		r.pass(4 * time.Minute)
+		if n := victim.looks - before; n < 2 {
+			t.Errorf("it was looked at %d times in four windows", n)
+		}
+	})
+}

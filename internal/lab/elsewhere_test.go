@@ -66,6 +66,7 @@ func (w *looker) Close(parts []result.Part) ([]result.Evidence, error) {
 }
 func (w *looker) Clock() (offset, within, drift time.Duration) { return time.Hour, time.Second, 1 }
 func (w *looker) Platform() string                             { return "type of " + w.host }
+func (w *looker) Machine() string                              { return "machine of " + w.host }
 func (w *looker) Observe(_ context.Context, o Observed) (Observer, error) {
 	w.names = o.Names
 	return w, nil
@@ -118,7 +119,7 @@ func TestPartsElsewhere(t *testing.T) {
 			if len(r.Parts) != 2 || r.Parts[0].Events["seen at "] != 1 || r.Parts[1].Events["seen at h1"] != 1 || len(r.Parts[1].Iterations) == 0 {
 				t.Errorf("parts %+v", r.Parts)
 			}
-			if len(r.Hosts) != 3 || r.Hosts[0].Name != "fg" || r.Hosts[1].Name != "h1" || r.Hosts[2].Name != "h2" || r.Hosts[2].Offset != time.Hour || r.Hosts[2].Drift != 1 || r.Hosts[2].Platform != "type of h2" || guest.names != nil {
+			if len(r.Hosts) != 3 || r.Hosts[0].Name != "fg" || r.Hosts[1].Name != "h1" || r.Hosts[2].Name != "h2" || r.Hosts[2].Offset != time.Hour || r.Hosts[2].Drift != 1 || r.Hosts[2].Platform != "type of h2" || r.Hosts[2].Machine != "machine of h2" || guest.names != nil {
 				t.Errorf("hosts %+v", r.Hosts)
 			}
 			samples, err := o.Folder.Samples(&r)

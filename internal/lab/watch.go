@@ -156,8 +156,9 @@ func (s *execution) closeWatchers(parts []result.Part) error {
 		if there, ok := w.Observer.(interface {
 			Clock() (offset, within, drift time.Duration)
 			Platform() string
+			Machine() string
 		}); ok && w.host != "" {
-			h := result.Host{Name: w.host, Platform: there.Platform()}
+			h := result.Host{Name: w.host, Platform: there.Platform(), Machine: there.Machine()}
 			h.Offset, h.Within, h.Drift = there.Clock()
 			h.Joules, h.Energy = w.Energy(s.run.Window)
 			s.run.Hosts = append(s.run.Hosts, h)

@@ -27,7 +27,7 @@ type Agent struct {
 	Listen      string   `key:"listen" help:"address of /metrics and /healthz; empty: none"`
 	LogLevel    string   `key:"log_level" help:"debug, info, warn or error" oneof:"debug info warn error"`
 	LogFormat   string   `key:"log_format" help:"text or json" oneof:"text json"`
-	Record      string   `key:"record" help:"write every sample to this CSV trace; empty: none"`
+	Record      string   `key:"record" help:"append every sample to this CSV trace, which only grows; empty: none"`
 	Signals     []string `key:"signals" help:"cost signals to count; those that this machine cannot count are skipped, and a problem only if this list is not the default one, or none is left" oneof:"cpi cpt cps runq io net probe steal"`
 
 	Tick     time.Duration `key:"tick" help:"period of the agent's loop" min:"10ms" max:"10s"`

@@ -17,6 +17,7 @@ type Verdict struct {
 	Protected, NeverCap bool
 	Proposed            bool
 	Why                 string // the reason for the class, for people
+	Dismissed           bool   // it is no task, whatever its processes are called
 }
 
 // MayBeTask reports whether the rules can make a cgroup a task, and whether that, its name or its
@@ -47,7 +48,7 @@ func (a *Agent) Classify(path string, f *origin.Facts) (v Verdict) {
 		f = &origin.Facts{}
 	}
 	if f.Sandbox || f.Helper {
-		return Verdict{}
+		return Verdict{Dismissed: true}
 	}
 	for i := range a.Rules {
 		r := &a.Rules[i]
@@ -56,7 +57,7 @@ func (a *Agent) Classify(path string, f *origin.Facts) (v Verdict) {
 		case m == nil:
 			continue
 		case r.Ignore:
-			return Verdict{}
+			return Verdict{Dismissed: r.Command == ""}
 		}
 		v = Verdict{Rule: r, Name: sample.TaskName(f.Name), Class: r.Class, Protected: r.Protected, NeverCap: r.NeverCap, Why: "rule " + r.Match}
 		job := strings.ToValidUTF8(r.job(path, m, f, a.Names.Annotations), "\uFFFD")

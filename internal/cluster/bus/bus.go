@@ -157,13 +157,17 @@ func (b *Bus) Err() error {
 }
 
 // PutSpecs stores a job's specs on a platform and announces them to the agents that run
-// the job. m.Revision must be higher than before.
+// the job, unless no agent has a job with so long a name. m.Revision must be higher than before.
 func (b *Bus) PutSpecs(ctx context.Context, m *wire.Specs) error {
+	key := wire.SpecKey(m.Job, m.Platform)
+	if len(key) > maxKey {
+		return nil
+	}
 	data, err := wire.Marshal(m)
 	if err != nil {
 		return err
 	}
-	if _, err := b.kv.Put(ctx, wire.SpecKey(m.Job, m.Platform), data); err != nil {
+	if _, err := b.kv.Put(ctx, key, data); err != nil {
 		return fmt.Errorf("store specs of %s: %w", m.Job, err)
 	}
 	if err := b.nc.Publish(wire.SpecSubject(m.Job, m.Platform), data); err != nil {

@@ -388,7 +388,7 @@ func TestSpecsReachAgents(t *testing.T) {
 }
 
 // TestSpecsOfManyJobs: an agent that follows more jobs than it may subscribe to has the specs of all, and is
-// refused no subscription: after a reconnect that could be the one to all answers.
+// refused no subscription: after a reconnect that could be any.
 func TestSpecsOfManyJobs(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
@@ -451,7 +451,7 @@ func TestSpecsOfAJobThatLeavesAndComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.specs.announced(wire.SpecKey("web", "p"), data)
+		u.specs.announced(data)
 		return len(u.Specs())
 	}
 	if n := announced(); n != 0 {

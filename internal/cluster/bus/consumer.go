@@ -37,8 +37,8 @@ type Consumer struct {
 	queue   []*delivery // from head on: not fetched, in order
 	head    int
 	pending []*delivery      // fetched, not answered, in order
-	bytes   int64            // of queue
-	by      map[string]int64 // of queue, by subject
+	bytes   int64            // of queue, and deliveryBytes of each of pending
+	by      map[string]int64 // the same by subject
 	seq     uint64           // of the last message fetched
 	refused uint64
 	closed  bool
@@ -112,8 +112,7 @@ func (c *Consumer) receive(m *nats.Msg) {
 	} else {
 		m.Header = nil
 		c.queue = append(c.queue, d)
-		c.bytes += d.size()
-		c.by[m.Subject] += d.size()
+		c.hold(d, 1)
 	}
 	c.mu.Unlock()
 	if full {
@@ -168,7 +167,7 @@ func (c *Consumer) Fetch(ctx context.Context, all []Message, n int) ([]Message, 
 			return all, nil
 		}
 		if !c.sub.IsValid() {
-			return all, errClosed
+			return all, errors.New("receive messages: the connection to NATS is closed")
 		}
 		select {
 		case <-c.come:
@@ -177,8 +176,6 @@ func (c *Consumer) Fetch(ctx context.Context, all []Message, n int) ([]Message, 
 		}
 	}
 }
-
-var errClosed = errors.New("receive messages: the connection to NATS is closed")
 
 // next reports whether there is a next message: c.parts[c.part].
 func (c *Consumer) next() bool {
@@ -198,17 +195,23 @@ func (c *Consumer) next() bool {
 	if c.head++; c.head > 1024 && c.head > len(c.queue)/2 { // it may never be empty
 		c.queue, c.head = slices.Delete(c.queue, 0, c.head), 0
 	}
-	c.bytes -= d.size()
-	if c.by[d.message.Subject] -= d.size(); c.by[d.message.Subject] == 0 {
-		delete(c.by, d.message.Subject)
-	}
 	for part := range wire.Unpack(d.message.Data) {
 		c.seq++
 		c.parts = append(c.parts, Message{c.seq, d.message.Subject, part})
 	}
+	c.hold(d, -1)
 	d.last, d.message.Data = c.seq, nil
+	c.hold(d, 1) // until it is answered: an agent that waits in vain sends it again and again
 	c.pending = append(c.pending, d)
 	return true
+}
+
+// hold counts what a delivery takes: +1 when it comes, −1 when it is gone.
+func (c *Consumer) hold(d *delivery, sign int64) {
+	c.bytes += sign * d.size()
+	if c.by[d.message.Subject] += sign * d.size(); c.by[d.message.Subject] == 0 {
+		delete(c.by, d.message.Subject)
+	}
 }
 
 // A delivery of several messages may have so many bytes.
@@ -222,8 +225,8 @@ func (c *Consumer) Ack(seq uint64) {
 	c.dropLeft(seq)
 	c.mu.Lock()
 	n := 0
-	for n < len(c.pending) && c.pending[n].last <= seq {
-		n++
+	for ; n < len(c.pending) && c.pending[n].last <= seq; n++ {
+		c.hold(c.pending[n], -1)
 	}
 	done := c.pending[:n]
 	c.pending = c.pending[n:]
@@ -248,7 +251,7 @@ type Backlog struct {
 func (c *Consumer) Backlog() Backlog {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := Backlog{Bytes: c.bytes, Most: c.most, Refused: c.refused}
+	b := Backlog{Bytes: c.bytes - int64(len(c.pending))*deliveryBytes, Most: c.most, Refused: c.refused}
 	for _, all := range [][]*delivery{c.pending, c.queue[c.head:]} {
 		if len(all) > 0 {
 			b.Oldest = time.Since(all[0].at)

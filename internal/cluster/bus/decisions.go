@@ -347,6 +347,13 @@ func (i *inbox) next(ctx context.Context) *received {
 	return nil
 }
 
+// waiting is of how many machines a message waits.
+func (i *inbox) waiting() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.order)
+}
+
 // take returns the message of the machine that has waited longest, nil if none waits.
 func (i *inbox) take() *received {
 	i.mu.Lock()

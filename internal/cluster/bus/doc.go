@@ -5,7 +5,9 @@
 //	spool ──up.sample.<machine>──> samples ──────────────────────────> Consumer ─> store
 //	  <── inbox.<machine>.… ────── samples <────────────────────────── Ack, when it is stored
 //	spool ──up.record.<machine>──> samples ──────────────────────────> Consumer ─> store
-//	  <── spec.<job>.<platform> ── specs <── core subject <── PutSpecs ── bucket specs
+//	  <── spec.<job>.<platform> ── specs <── core subject <── PutSpecs ──> bucket specs
+//	  ──reply.<machine>.specs────> commands ───────────────────────────> ServeSpecs
+//	  <── renewed.<machine> ────── commands <───────────────────────── ServeSpecs <── bucket specs
 //	  <── command.machine.<machine>, command.all ── commands <── Decide ──> bucket decisions
 //	  ──reply.<machine>.state────> commands ───────────────────────────> ServeDecisions
 //

@@ -107,6 +107,25 @@ func TestAttackFillingTheServer(t *testing.T) {
 	}
 }
 
+// TestAttackResends: while nothing can be stored, as on a full disk, a machine that sends again and again takes a
+// bounded part of the memory, also with what was read.
+func TestAttackResends(t *testing.T) {
+	c := &Consumer{most: MinWaiting, by: map[string]int64{}, come: make(chan struct{}, 1)}
+	for range MinWaiting / deliveryBytes {
+		c.receive(&nats.Msg{Subject: "up.sample.m", Data: []byte("x")})
+		for c.next() {
+			c.part++
+		}
+	}
+	if n := len(c.pending); n == 0 || n > MinWaiting/(share+1)/deliveryBytes+1 || c.Backlog().Bytes != 0 {
+		t.Errorf("%d deliveries wait for their answer; %+v", n, c.Backlog())
+	}
+	c.Ack(c.seq)
+	if len(c.pending) > 0 || c.bytes != 0 || len(c.by) > 0 {
+		t.Errorf("%d deliveries wait when all is stored, %d bytes, %v", len(c.pending), c.bytes, c.by)
+	}
+}
+
 // TestQueueThatIsNeverEmpty takes no more memory than what is in it.
 func TestQueueThatIsNeverEmpty(t *testing.T) {
 	c := &Consumer{most: 1 << 30, by: map[string]int64{}, come: make(chan struct{}, 1)}
@@ -124,6 +143,31 @@ func TestQueueThatIsNeverEmpty(t *testing.T) {
 	if left := c.Backlog(); cap(c.queue) > 10_000 || left.Bytes != deliveryBytes+int64(len("message 20000")) {
 		t.Errorf("room for %d deliveries; %+v", cap(c.queue), left)
 	}
+}
+
+// TestAnswersThatAreLate: a server whose commits take longer than an agent waits at first receives what the agent has.
+func TestAnswersThatAreLate(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	nc := openBus(t, a, url, 1).samples.nc
+	if _, err := nc.Subscribe(wire.AllSamples, func(m *nats.Msg) {
+		time.AfterFunc(500*time.Millisecond, func() { _ = nc.Publish(m.Reply, []byte(`{"stream":"samples"}`)) }) // the test may be over
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m", Credentials: credentials(t, a, authority.Agent, "m", 0)},
+		Dir: t.TempDir(), MaxBytes: MinSpool, wait: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	for n := range 2 {
+		u.Samples(1, samples("m", n+1))
+	}
+	quelltest.Until(t, "both are acknowledged", func() bool { return u.Stats().Sent == 2 })
 }
 
 // TestRoom: the more agents are answered together, the less each may send next.

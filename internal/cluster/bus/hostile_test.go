@@ -65,7 +65,11 @@ func TestAttackAnswersToSubjectsOfOthers(t *testing.T) {
 		}
 		return data
 	}
-	get := directGet(wire.SpecKey("m2", m2.boot))
+	get := "$JS.API.DIRECT.GET.KV_specs.$KV.specs." + wire.SpecKey("m2", m2.boot) // what agents of earlier versions might do
+	ask, err := wire.Marshal(&wire.Specs{Job: "m2", Platform: m2.boot})
+	if err != nil {
+		t.Fatal(err)
+	}
 	targets := []string{wire.SampleSubject("m2"), wire.RecordSubject("m2"), wire.CommandAll, wire.CommandSubject("m2"), wire.StateSubject("m2"), "$KV.decisions.all",
 		wire.SpecSubject("m2", m2.boot), inboxPrefix("m2") + ".x", "$JS.API.STREAM.PURGE.samples", "$JS.API.STREAM.DELETE.samples",
 		"$KV.specs.other.p", "$KV.leases.lead", wire.SpecSubject("other", "p")}
@@ -73,7 +77,7 @@ func TestAttackAnswersToSubjectsOfOthers(t *testing.T) {
 		for account, requests := range map[credential.Account]map[string][]byte{
 			credential.Samples:  {wire.SampleSubject("m1"): own(), get: nil},
 			credential.Specs:    {get: nil, wire.SampleSubject("m1"): []byte("x")},
-			credential.Commands: {wire.StateSubject("m1"): []byte("x"), get: nil},
+			credential.Commands: {wire.StateSubject("m1"): []byte("x"), wire.QuestionSubject("m1"): ask, get: nil},
 		} {
 			g := connect(t, url, creds, account)
 			for subject, data := range requests {

@@ -237,7 +237,7 @@ func credentials(t testing.TB, a *authority.Authority, role authority.Role, name
 	return path
 }
 
-// openBus opens a server's side with the buckets that a server creates.
+// openBus opens a server's side with the buckets that a server creates, which answers for specs.
 func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -248,6 +248,18 @@ func openBus(t testing.TB, a *authority.Authority, url string, replicas int) *Bu
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
+	serve, stop := context.WithCancel(context.Background())
+	before := b.commands.link.nc.NumSubscriptions()
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := b.ServeSpecs(serve); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); running.Wait() })
+	quelltest.Until(t, "the server listens", func() bool {
+		return b.commands.link.nc.NumSubscriptions() > before && b.commands.link.ask(ctx) == nil
+	})
 	return b
 }
 

@@ -70,8 +70,8 @@ func TestPermissions(t *testing.T) {
 	const own, other = "node.1", "node.2"
 	js := "$JS.API.STREAM."
 	publish := []string{wire.SampleSubject(own), wire.SampleSubject(other), wire.RecordSubject(own), wire.RecordSubject(other),
-		"spec.web.p", "command.all", wire.CommandSubject(own), wire.CommandSubject(other), "$KV.specs.web.p", directGet("web.p"),
-		wire.StateSubject(own), wire.StateSubject(other), wire.StateSubject(""), "$KV.decisions.all", "$JS.API.DIRECT.GET.KV_decisions.$KV.decisions.all", wire.RenewalSubject(own), wire.RenewalSubject(other), wire.RenewedSubject(own), "$JS.API.DIRECT.GET.KV_leases.$KV.leases.x",
+		"spec.web.p", "command.all", wire.CommandSubject(own), wire.CommandSubject(other), "$KV.specs.web.p", "$JS.API.DIRECT.GET.KV_specs.$KV.specs.web.p",
+		wire.QuestionSubject(own), wire.QuestionSubject(other), wire.StateSubject(own), wire.StateSubject(other), wire.StateSubject(""), "$KV.decisions.all", "$JS.API.DIRECT.GET.KV_decisions.$KV.decisions.all", wire.RenewalSubject(own), wire.RenewalSubject(other), wire.RenewedSubject(own), "$JS.API.DIRECT.GET.KV_leases.$KV.leases.x",
 		js + "PURGE.samples", js + "DELETE.samples", js + "MSG.GET.samples", js + "INFO.samples", "$JS.API.CONSUMER.CREATE.samples", "$JS.API.INFO",
 		inboxPrefix(own) + ".x", inboxPrefix(other) + ".x", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.CONNZ", "$SYS.REQ.USER.INFO", "anything"}
 	subscribe := []string{wire.SampleSubject(own), wire.AllSamples, wire.AllRecords, wire.AllSpecs, "spec.web.p", "command.all", "command.>",
@@ -82,12 +82,12 @@ func TestPermissions(t *testing.T) {
 	for role, may := range map[authority.Role]rights{
 		authority.Agent: {
 			credential.Samples:  {"+" + wire.SampleSubject(own), "+" + wire.RecordSubject(own), "-" + inboxPrefix(own) + ".>"},
-			credential.Specs:    {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
-			credential.Commands: {"+" + wire.StateSubject(own), "+" + wire.RenewalSubject(own), "-command.all", "-" + wire.CommandSubject(own), "-" + wire.RenewedSubject(own)},
+			credential.Specs:    {"-" + wire.AllSpecs, "-spec.web.p"},
+			credential.Commands: {"+" + wire.QuestionSubject(own), "+" + wire.StateSubject(own), "+" + wire.RenewalSubject(own), "-command.all", "-" + wire.CommandSubject(own), "-" + wire.RenewedSubject(own)},
 		},
 		authority.Viewer: {
 			credential.Samples: {"-" + wire.SampleSubject(own), "-" + wire.AllSamples, "-" + wire.AllRecords},
-			credential.Specs:   {"+" + directGet("web.p"), "-" + wire.AllSpecs, "-spec.web.p", "-" + inboxPrefix(own) + ".>"},
+			credential.Specs:   {"-" + wire.AllSpecs, "-spec.web.p"},
 		},
 	} {
 		creds := credentials(t, a, role, own, 0)

@@ -105,6 +105,7 @@ func (q *queue) send(ctx context.Context) {
 	var (
 		room    int
 		backoff time.Duration
+		wait    = q.wait
 	)
 	for ctx.Err() == nil {
 		epoch := q.link.epoch()
@@ -122,16 +123,19 @@ func (q *queue) send(ctx context.Context) {
 			q.spool.Release(next)
 			continue
 		default:
-			room, err = q.publish(ctx, epoch, wire.Pack(messages...))
+			room, err = q.publish(ctx, epoch, wait, wire.Pack(messages...))
 		}
 		q.sending.set(err)
 		if err != nil {
 			room = 0
+			if errors.Is(err, context.DeadlineExceeded) { // else a server whose commits take longer answers too late each time
+				wait = min(2*wait, 8*q.wait)
+			}
 			backoff = min(max(2*backoff, 100*time.Millisecond), 10*time.Second)
 			q.link.wait(ctx, epoch, backoff/2+rand.N(backoff))
 			continue
 		}
-		backoff = 0
+		backoff, wait = 0, q.wait
 		q.sent.Add(uint64(len(messages)))
 		q.spool.Release(next)
 	}
@@ -159,8 +163,8 @@ func (q *queue) read(room int) (messages [][]byte, next uint64, err error) {
 // err returns what does not work now.
 func (q *queue) err() error { return errors.Join(q.appending.get(), q.sending.get()) }
 
-// ackWait is how long an acknowledgement may take. A server that works answers sooner, also if
-// it has no room; a lost connection is noticed sooner.
+// ackWait is how long an acknowledgement may take at first. A server that works answers sooner, also
+// if it has no room; a lost connection is noticed sooner.
 const ackWait = 30 * time.Second
 
 // errLost is why a message is sent again at once over the next connection.
@@ -168,8 +172,8 @@ var errLost = errors.New("the connection was lost before the answer")
 
 // publish sends a message over the connection of an epoch and returns when the server has stored
 // it, with the room for the next. Its answer comes over no other connection.
-func (q *queue) publish(ctx context.Context, epoch uint64, message []byte) (room int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, q.wait)
+func (q *queue) publish(ctx context.Context, epoch uint64, wait time.Duration, message []byte) (room int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	ctx, lose := context.WithCancelCause(ctx)
 	go func() {

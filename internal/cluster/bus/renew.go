@@ -39,19 +39,16 @@ func (u *Uplink) watchCredentials(ctx context.Context) {
 	for {
 		now := time.Now()
 		f := u.credentials.Load()
-		var connected <-chan struct{} // closed when there is a new connection
-		if u.commands != nil {
-			connected = u.commands.changed(u.commands.epoch())
-			due := f != nil && (f.Enrols || credential.Due(f.Issued, f.Expires, now))
-			if f != nil && f.Renewable && u.commands.nc.IsConnected() && (due && now.Sub(asked) >= renewPause || !now.Before(ask)) {
-				asked, ask = now, now.Add(every)
-				err := u.renew(ctx, f)
-				if !due { // it may be refused
-					err = nil
-				}
-				u.renewing.set(err)
-				u.readCredentials()
+		connected := u.commands.changed(u.commands.epoch()) // closed when there is a new connection
+		due := f != nil && (f.Enrols || credential.Due(f.Issued, f.Expires, now))
+		if f != nil && f.Renewable && u.commands.nc.IsConnected() && (due && now.Sub(asked) >= renewPause || !now.Before(ask)) {
+			asked, ask = now, now.Add(every)
+			err := u.renew(ctx, f)
+			if !due { // it may be refused
+				err = nil
 			}
+			u.renewing.set(err)
+			u.readCredentials()
 		}
 		select {
 		case <-ctx.Done():
@@ -126,13 +123,13 @@ func (u *Uplink) renew(ctx context.Context, f *credential.File) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, renewWait)
 	defer cancel()
-	m, err := answers.NextMsgWithContext(ctx)
-	if err != nil {
-		return fmt.Errorf("renew credentials: no server answers: %w", err)
-	}
 	var r wire.Renewed
-	if err := wire.Unmarshal(m.Data, &r); err != nil {
-		return fmt.Errorf("renew credentials: %w", err)
+	for read := false; !read; { // what is of another type answers a question for specs
+		m, err := answers.NextMsgWithContext(ctx)
+		if err != nil {
+			return fmt.Errorf("renew credentials: no server answers: %w", err)
+		}
+		read = wire.Unmarshal(m.Data, &r) == nil
 	}
 	if r.Refused != "" {
 		return fmt.Errorf("renew credentials: the server refuses: %s", cut(r.Refused))

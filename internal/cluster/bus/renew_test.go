@@ -230,6 +230,40 @@ func TestRenewedOnAFullDisk(t *testing.T) {
 	quelltest.Until(t, "it gets its credentials", func() bool { f := u.credentials.Load(); return f != nil && !f.Enrols })
 }
 
+// TestRenewedAmongOtherAnswers: what answers a machine's question for specs is no answer to its request for credentials.
+func TestRenewedAmongOtherAnswers(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b := openBus(t, a, url, 1)
+	specs, err := wire.Marshal(&wire.Specs{Job: "web", Platform: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveRenewals(t, b, func(machine, key string) ([]string, error) {
+		if err := b.commands.link.nc.Publish(wire.RenewedSubject(machine), specs); err != nil {
+			return nil, err
+		}
+		return a.Renew(machine, key, time.Now())
+	})
+	path := filepath.Join(t.TempDir(), "m1.creds")
+	text, err := a.Enrol("m1", time.Hour, 90*24*time.Hour)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: url, Name: "m1", Credentials: path}, Dir: t.TempDir(), MaxBytes: MinSpool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	quelltest.Until(t, "it gets its credentials", func() bool { f := u.credentials.Load(); return f != nil && !f.Enrols })
+	if err := u.renewing.get(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRenewalsOfThousands: a request of which the machine no longer awaits the answer delays none of which it does.
 func TestRenewalsOfThousands(t *testing.T) {
 	in := newInbox(renewWait)

@@ -48,8 +48,8 @@ type Uplink struct {
 	samples, recordQueue *queue
 	link                 *connection // the account of samples
 	specs                *specs
-	commands             *connection // nil: decisions are not followed
-	gate                 *gate       // nil as well
+	commands             *connection
+	gate                 *gate // nil: decisions are not followed
 	state                atomic.Pointer[wire.State]
 	reports              chan struct{} // the state is to be sent
 	forged               atomic.Uint64
@@ -77,7 +77,8 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.cancel = cancel
-	u.specs = newSpecs(newLink(credential.Specs))
+	u.commands = newLink(credential.Commands)
+	u.specs = newSpecs(u.machine, newLink(credential.Specs), u.commands)
 	if err = u.connect(ctx); err != nil {
 		cancel()
 		u.disconnect()
@@ -97,13 +98,7 @@ func OpenUplink(o UplinkOptions) (*Uplink, error) {
 }
 
 // links are the connections.
-func (u *Uplink) links() []*connection {
-	all := []*connection{u.link, u.specs.link}
-	if u.commands != nil {
-		all = append(all, u.commands)
-	}
-	return all
-}
+func (u *Uplink) links() []*connection { return []*connection{u.link, u.specs.link, u.commands} }
 
 func (u *Uplink) disconnect() {
 	for _, l := range u.links() {
@@ -114,10 +109,6 @@ func (u *Uplink) disconnect() {
 }
 
 func (u *Uplink) connect(ctx context.Context) error {
-	if u.options.Decided != nil {
-		u.commands = newLink(credential.Commands)
-		u.gate = openGate(u.machine, u.options.Dir, u.options.Credentials)
-	}
 	for _, l := range u.links() {
 		failed := func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -136,9 +127,13 @@ func (u *Uplink) connect(ctx context.Context) error {
 			return err
 		}
 	}
-	if u.commands == nil {
+	if _, err := u.commands.nc.Subscribe(wire.RenewedSubject(u.machine), u.specs.answered); err != nil {
+		return fmt.Errorf("listen for specs: %w", err)
+	}
+	if u.options.Decided == nil {
 		return nil
 	}
+	u.gate = openGate(u.machine, u.options.Dir, u.options.Credentials)
 	messages := make(chan *nats.Msg, maxDecided)
 	for _, subject := range []string{wire.CommandSubject(u.machine), wire.CommandAll} {
 		if _, err := u.commands.nc.ChanSubscribe(subject, messages); err != nil {

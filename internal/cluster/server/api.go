@@ -99,6 +99,9 @@ func (s *Server) health() Health {
 			h.OK, h.Degraded = false, append(h.Degraded, err.Error())
 		}
 	}
+	if err := s.Store.Stale(); err != nil {
+		h.Degraded = append(h.Degraded, err.Error())
+	}
 	if err := s.Tokens.err(); err != nil {
 		h.Degraded = append(h.Degraded, "tokens_file was not read again, the previous tokens stay valid: "+err.Error())
 	}

@@ -208,6 +208,27 @@ func TestAFeedBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestADroppedMessageIsNoBatch: what a feed has dropped is acknowledged, and counts as no batch. An entry of the audit
+// log is none either.
+func TestADroppedMessageIsNoBatch(t *testing.T) {
+	f := &stream{batches: []store.Batch{
+		{Source: store.Source{Stream: "samples", Machine: "m"}, N: 1, Seq: 1, Samples: []sample.Sample{{TS: sample.At(start), Machine: "m", Task: "/a", Signal: sample.CPI}}},
+		{Source: store.Source{Stream: "samples"}, Seq: 2}}}
+	b := newBench(t, func(p *Options) { p.Feeds = []Feed{f}; p.Config.Store.Flush = 50 * time.Millisecond })
+	b.Refused(store.Audit{Who: "agent.m", What: "bus: publish", Outcome: "the message was dropped"})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	quelltest.Until(t, "both are acknowledged", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.done == 2 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if st := b.store.Stats(); st.Batches != 1 || st.Samples != 1 {
+		t.Errorf("%+v, want 1 batch, 1 sample", st)
+	}
+}
+
 // timed is a connection that knows until when the server waits for a request on it.
 type timed struct {
 	net.Conn

@@ -37,16 +37,20 @@ func forensic(t *testing.T, more ...*incident.Record) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	var all []*wire.Record
+	for _, doc := range bytes.Split(bytes.TrimSpace(text), []byte("\n")) {
+		all = append(all, &wire.Record{Machine: "m4", Json: doc})
+	}
 	for _, inc := range more {
 		doc, err := json.Marshal(inc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, doc)
+		all = append(all, &wire.Record{Machine: inc.Machine, Json: doc})
 	}
-	for i, doc := range all {
-		batch, err := RecordOf(&wire.Record{Machine: "m4", Boot: "b", N: uint64(i + 1), Kind: wire.Record_KIND_INCIDENT, Json: doc}, 0)
+	for i, r := range all {
+		r.Boot, r.N, r.Kind = "b", uint64(i+1), wire.Record_KIND_INCIDENT
+		batch, err := RecordOf(r, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,22 +158,31 @@ func TestAttackOutcomesOfOneMachine(t *testing.T) {
 	}
 }
 
-// TestOutcomesOfOneMachineAreInProportion: of many caps on a machine 60 % helped, and others failed in each way that
-// there is: a roll-out does not stop.
+// TestOutcomesOfOneMachineAreInProportion: of 100 caps on a machine some helped, and others failed in each way that there
+// is; five on another machine helped, or there were none. A roll-out does not stop if more helped, however few more.
 func TestOutcomesOfOneMachineAreInProportion(t *testing.T) {
-	var all []*incident.Record
-	for i := range 100 {
-		outcome := []plan.Outcome{plan.FalsePositive, plan.Noise, plan.CapFailed}[i%3]
-		if i < 60 {
-			outcome = plan.TruePositive
+	for _, c := range []struct {
+		helped, elsewhere int
+		stops             bool
+	}{{60, 0, false}, {51, 0, false}, {45, 0, true}, {22, 5, true}, {27, 5, false}} {
+		var all []*incident.Record
+		for i := range 100 + c.elsewhere {
+			outcome := plan.TruePositive
+			if i >= c.helped && i < 100 {
+				outcome = []plan.Outcome{plan.FalsePositive, plan.Noise, plan.CapFailed}[i%3]
+			}
+			inc := found(fmt.Sprint("i", i), "web", "x", detect.Likely, detect.ByStatistics, false, outcome)
+			if i >= 100 {
+				inc.Machine = "m5"
+			}
+			all = append(all, inc)
 		}
-		all = append(all, found(fmt.Sprint("i", i), "web", "x", detect.Likely, detect.ByStatistics, false, outcome))
-	}
-	b := forensic(t, all...)
-	d := b.roll()
-	d.At = 0
-	if got, err := b.outcomes(t.Context(), &d); err != nil || got.Helped != 6 || got.Failed != 4 {
-		t.Errorf("%+v, %v; want 6 that helped and 4 that did not", got, err)
+		b := forensic(t, all...)
+		d := b.roll()
+		d.At = 0
+		if got, err := b.outcomes(t.Context(), &d); err != nil || (got.Bad() != "") != c.stops || got.Helped+got.Failed > 10+c.elsewhere {
+			t.Errorf("%+v: %+v, %v", c, got, err)
+		}
 	}
 }
 

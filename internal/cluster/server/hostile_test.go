@@ -402,3 +402,67 @@ func TestAttackProbesOfOneNetwork(t *testing.T) {
 		}
 	}
 }
+
+// absorbing is a bucket that takes everything: what is needed again is in the copies.
+type absorbing struct {
+	store.Bucket
+	fails error // of List
+}
+
+func (*absorbing) Put(context.Context, string, string) error    { return nil }
+func (*absorbing) Create(context.Context, string, []byte) error { return nil }
+
+func (a *absorbing) List(context.Context, string) ([]store.Entry, error) { return nil, a.fails }
+
+// inBucket makes a bench whose store is in a bucket.
+func inBucket(t *testing.T, in *absorbing) *bench {
+	t.Helper()
+	return newBench(t, func(p *Options) {
+		st, err := store.Open(t.TempDir(), store.Options{Now: p.Now, Bucket: in})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { st.Close() })
+		p.Store = st
+	})
+}
+
+// TestAServerCutOffSaysSo: a server that cannot read any more what others have stored answers from what it has, and
+// says that this is old.
+func TestAServerCutOffSaysSo(t *testing.T) {
+	in := &absorbing{}
+	b := inBucket(t, in)
+	for _, in.fails = range []error{nil, errors.New("no storage"), nil} {
+		if err := b.Store.Refresh(); !errors.Is(err, in.fails) {
+			t.Fatal(err)
+		}
+		w := b.local("GET", "/healthz", "")
+		if w.Code != 200 || strings.Contains(w.Body.String(), "no storage") != (in.fails != nil) {
+			t.Errorf("the storage says %v: %d %s", in.fails, w.Code, w.Body)
+		}
+	}
+}
+
+// TestAQueryFillsNoDisk: a query over more of a bucket than there may be copies is refused before it fetches them.
+func TestAQueryFillsNoDisk(t *testing.T) {
+	b := inBucket(t, &absorbing{})
+	b.Store.Add(&store.Batch{Audit: []store.Audit{{At: start.UnixMilli(), Who: "anna"}}})
+	if err := b.Store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		most int
+		sql  string
+		want int
+	}{{64, "SELECT who FROM audit", 200}, {0, "SELECT who FROM audit", 422}, {0, "SELECT job FROM specs", 200}} {
+		b.Config.Store.S3.CopiesMB = c.most
+		if w := b.local("POST", "/v1/query", `{"sql":"`+c.sql+`"}`); w.Code != c.want || c.want == 422 && !strings.Contains(w.Body.String(), "copies_mb") {
+			t.Errorf("%s with %d MB: %d %s", c.sql, c.most, w.Code, w.Body)
+		}
+	}
+	sn := b.Store.Snapshot(0, 0)
+	defer sn.Close()
+	if _, err := b.askAll(t.Context(), sn, duck.Job{SQL: "SELECT who FROM audit"}); err != nil {
+		t.Errorf("the server's own query: %v", err)
+	}
+}

@@ -15,7 +15,7 @@ import (
 
 // Feed is an ordered stream of agents' messages.
 type Feed interface {
-	// Next returns the following messages, as batches that are valid until the next call.
+	// Next returns the following messages, as batches that are valid until the next call. N is 0 of one that was dropped.
 	// It waits for the first until ctx ends, which is no error. After an error, earlier
 	// numbers are no longer valid, and what was not acknowledged comes again.
 	Next(ctx context.Context) ([]store.Batch, error)
@@ -103,7 +103,9 @@ func (s *Server) ingest(ctx context.Context, f Feed) {
 			}
 		}
 		for i := range batches {
-			s.Add(&batches[i])
+			if batches[i].N > 0 { // else the message was dropped
+				s.Add(&batches[i])
+			}
 			t.last = max(t.last, batches[i].Seq)
 		}
 		if err != nil {

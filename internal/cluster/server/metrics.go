@@ -34,7 +34,7 @@ var storeMetrics = []storeMetric{
 	{"quell_server_jumped_batches_total", "Batches dropped because their number is too far ahead of the sender's last one.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Jumped) }},
 	{"quell_server_samples_total", "Samples accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
 	{"quell_server_records_total", "Incidents, actions, audit entries and specs accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
-	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
+	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept, or of too many hours.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},
 	{"quell_server_redated_samples_total", "Samples and records from more than an hour in the future, which got the server's time: a clock was set back.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Redated) }},
 	{"quell_server_commits_total", "Commits of the store.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Commits) }},
 	{"quell_server_merged_segments_total", "Segments replaced by larger ones.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Merged) }},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/quell-dev/quell/internal/cluster/store"
 )
@@ -93,10 +92,7 @@ func (s *Server) keepNotes(context.Context) error {
 	return err
 }
 
-// refusedAgain is how often repetitions are recorded.
-const refusedAgain = time.Minute
-
-// noteAgain records the repetitions.
+// noteAgain records the repetitions, once a minute.
 func (s *Server) noteAgain(context.Context) error {
 	again, others := s.refusals.rest()
 	for x, n := range again {

@@ -114,7 +114,7 @@ func (s *Server) arrived(standing *command.Standing, d *command.Decision) bool {
 // outcomesSQL counts the outcomes of caps since a roll-out began, by machine and whether they helped: those of one as
 // ten at most, in the same proportion, so that one that lies does not outweigh what the caps of others do.
 const outcomesSQL = `SELECT machine, if(outcome = '%[1]s', outcome, '') AS result,
-CAST(round_even(10e0 * count(*) / greatest(10, sum(count(*)) OVER (PARTITION BY machine)), 0) AS BIGINT)
+10e0 * count(*) / greatest(10, sum(count(*)) OVER (PARTITION BY machine))
 FROM incidents WHERE outcome IN ('%[1]s', '%[2]s', '%[3]s', '%[4]s') AND epoch_ms(opened) >= %[5]d GROUP BY machine, result`
 
 // outcomes tallies the caps on the machines that a roll-out has reached.
@@ -126,19 +126,24 @@ func (s *Server) outcomes(ctx context.Context, d *command.Decision) (t command.T
 	if err != nil {
 		return t, fmt.Errorf("read outcomes: %w", err)
 	}
+	helped, failed := 0.0, 0.0
 	for _, row := range a.Rows {
 		var machine, outcome string
-		var n int
+		var n float64
 		if err := json.Unmarshal(row, &[]any{&machine, &outcome, &n}); err != nil {
 			return t, fmt.Errorf("read outcomes: %w", err)
 		}
 		switch {
 		case !d.Rollout.Includes(d.ID, machine):
 		case plan.Outcome(outcome) == plan.TruePositive:
-			t.Helped += n
+			helped += n
 		default:
-			t.Failed += n
+			failed += n
 		}
+	}
+	t = command.Tally{Helped: int(helped + 1e-6), Failed: int(failed + 1e-6)} // sums of shares are not exact
+	if t.Helped == t.Failed && helped > failed+1e-6 {
+		t.Helped++
 	}
 	return t, nil
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,7 +165,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.Decider != nil {
 		all.Go(func() { s.serveDecisions(ctx) })
 	}
-	all.Go(func() { s.every(ctx, refusedAgain, s.noteAgain) })
+	all.Go(func() { s.every(ctx, time.Minute, s.noteAgain) })
 	all.Go(func() { s.every(ctx, s.Config.Store.Flush, s.keepNotes) })
 	all.Go(func() { s.every(ctx, tokensEvery, func(context.Context) error { return s.Tokens.refresh() }) })
 	for _, f := range s.Certificates {
@@ -329,7 +330,7 @@ func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Jo
 	defer sn.Close()
 	q := s.Config.Query
 	job.Limits = duck.Limits{Time: q.Time, MemoryMB: q.MemoryMB, Threads: q.Threads, Rows: min(q.Rows, cmp.Or(job.Limits.Rows, q.Rows)), Bytes: int64(q.MaxMB) << 20}
-	if err := s.prepare(ctx, sn, job); err != nil {
+	if err := s.prepare(ctx, sn, job, int64(s.Config.Store.S3.CopiesMB)<<20); err != nil {
 		return sum, err
 	}
 	return s.Asker.Stream(ctx, job, to)
@@ -337,8 +338,8 @@ func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Jo
 
 // prepare sets the files and machines of a query over a snapshot. Of a remote store it fetches
 // the segments of the tables that the statement names; the other tables are empty, since views
-// of all are created. A view's name starts with that of its table.
-func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job) error {
+// of all are created. A view's name starts with that of its table. What is larger than most bytes is not fetched.
+func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job, most int64) error {
 	sql := strings.ToLower(job.SQL)
 	job.Files = dialect.Files(sn)
 	if strings.Contains(sql, "machines") { // two rows for each life of each agent: other queries do not load them
@@ -356,6 +357,15 @@ func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job)
 		} else {
 			job.Files[table] = job.Files[table][:1] // the file with the columns
 		}
+	}
+	size := int64(0)
+	for i := range sn.Segments {
+		if slices.Contains(named, sn.Segments[i].Table()) {
+			size += sn.Segments[i].Bytes
+		}
+	}
+	if size > most { // without room for them no commit could be made either
+		return &duck.Error{Kind: duck.Exceeded, Message: fmt.Sprintf("the query needs %d MB of the store on the server's disk, and store.s3.copies_mb is %d", size>>20, most>>20)}
 	}
 	return sn.Fetch(ctx, named...)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -133,7 +134,7 @@ func (s *Server) askMost(ctx context.Context, sn *store.Snapshot, job duck.Job) 
 	}
 	defer release()
 	job.Limits = duck.Limits{Time: ownTime, MemoryMB: s.Config.Specs.MemoryMB, Threads: s.Config.Query.Threads, Rows: maxSpecs, Bytes: 4 << 30}
-	if err := s.prepare(ctx, sn, &job); err != nil {
+	if err := s.prepare(ctx, sn, &job, math.MaxInt64); err != nil {
 		return nil, err
 	}
 	return s.Asker.Query(ctx, &job)

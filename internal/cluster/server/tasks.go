@@ -101,7 +101,10 @@ func (g *taskRows) Row(row json.RawMessage) error {
 		}
 		g.task = t
 	}
-	g.task.At, g.task.Capped = max(g.task.At, t.At), g.task.Capped || sample.Flags(flags)&sample.Capped != 0
+	if t.At > g.task.At { // the signals before it are paused
+		g.task.At, g.task.CPU, g.task.Capped = t.At, t.CPU, false
+	}
+	g.task.Capped = g.task.Capped || t.At == g.task.At && sample.Flags(flags)&sample.Capped != 0
 	k.Job = t.Job
 	c := cluster.TaskCost{Signal: k.Signal, Cost: incident.Value(math.NaN())}
 	if cost != nil {

@@ -70,6 +70,19 @@ func TestTasks(t *testing.T) {
 	}
 }
 
+// What a task uses now, and whether it is capped, are not those of the last sample of a signal that is paused.
+func TestTasksWithAPausedSignal(t *testing.T) {
+	b := newBench(t, nil)
+	b.fake.rows(
+		`["m1","/web/1","web","batch","p","cpi","v",4,3.5,1,1000]`,
+		`["m1","/web/1","web","batch","p","cpt","v",0.5,3.5,0,2000]`,
+		`["m1","/web/1","web","batch","p","runq","bpf",4,null,1,1000]`,
+	)
+	if got := b.local("GET", "/v1/tasks", "").Body.String(); !strings.Contains(got, `"class":"batch","cpu":0.5,"at":2000`) {
+		t.Error(got)
+	}
+}
+
 // A spec has its threshold: mean + 2σ, and at least the signal's least effect.
 func TestSpecsHaveThresholds(t *testing.T) {
 	b := newBench(t, nil)

@@ -7,8 +7,8 @@ import (
 
 // Bucket is the storage of a store's files if not its folder alone: S3-compatible storage
 // (store/s3), or other storage that several servers reach. The folder then holds copies.
-// Names are relative, with slashes. A name never refers to different content later. All
-// methods may be called concurrently by several servers.
+// Names are relative, with slashes. A name never refers to different content later, but for
+// the schemas, which each server stores when it starts. All methods may be called concurrently by several servers.
 type Bucket interface {
 	// Put stores the file at path, completely or not at all.
 	Put(ctx context.Context, name, path string) error

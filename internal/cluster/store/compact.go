@@ -37,21 +37,35 @@ const (
 func (s *Store) Compact() (bool, error) {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
-	if old, err := s.upgrade(); old {
-		if err != nil && !errors.Is(err, errConflict) { // the other server may have upgraded the same
-			return false, fmt.Errorf("upgrade incidents: %w", err)
-		}
-		return true, nil
+	now := sample.At(s.opt.Now())
+	if old := s.oldest(now); old != nil {
+		return s.stepped(old.File, now, s.upgradeSegment(*old))
 	}
-	from, folder := s.pick(sample.At(s.opt.Now()))
+	from, folder := s.pick(now)
 	if len(from) == 0 {
 		return false, nil
 	}
-	err := s.merge(from, folder)
-	if err != nil && !errors.Is(err, errConflict) { // the other server may have merged the same
-		return false, fmt.Errorf("compact %s: %w", folder, err)
+	return s.stepped(folder, now, s.merge(from, folder))
+}
+
+// retryAfter is how long a segment or folder is left alone that could not be upgraded or merged: one file that is
+// damaged or lost does not keep the others as they are.
+const retryAfter = 10 * time.Minute
+
+// stepped records the end of an upgrade or a merge for Compact.
+func (s *Store) stepped(what string, now sample.Millis, err error) (bool, error) {
+	if err != nil && !errors.Is(err, errConflict) { // the other server may have done the same
+		s.rests[what] = now
+		return false, fmt.Errorf("compact %s: %w", what, err)
 	}
+	delete(s.rests, what)
 	return true, nil
+}
+
+// resting reports whether a segment or folder is left alone.
+func (s *Store) resting(what string, now sample.Millis) bool {
+	at, ok := s.rests[what]
+	return ok && now < at.Add(retryAfter)
 }
 
 // pick selects the segments to merge: the most segments of one tier, or all of a
@@ -65,10 +79,10 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	}
 	tiers, whole := map[group][]Segment{}, map[string][]Segment{}
 	for _, seg := range s.state.Segments {
-		if seg.outdated() { // added since by a server of an older version
+		at := seg.folder()
+		if seg.outdated() || s.resting(at, now) { // outdated: added since by a server of an older version
 			continue
 		}
-		at := seg.folder()
 		tiers[group{at, seg.Tier}] = append(tiers[group{at, seg.Tier}], seg)
 		whole[at] = append(whole[at], seg)
 	}
@@ -112,9 +126,9 @@ func (seg *Segment) over(now sample.Millis) bool {
 func (s *Store) merge(from []Segment, folder string) error {
 	seg := Segment{From: from[0].From, To: from[0].To, Layout: layoutOf(from[0].Table())}
 	c := &commit{}
-	ctx, cancel := context.WithTimeout(context.Background(), longTime)
-	defer cancel()
-	if err := s.fetch(ctx, from); err != nil {
+	s.use(from, 1)
+	defer s.use(from, -1)
+	if err := s.fetch(context.Background(), from); err != nil {
 		return err
 	}
 	for i := range from {
@@ -126,9 +140,12 @@ func (s *Store) merge(from []Segment, folder string) error {
 	slices.Sort(c.Remove)
 	w := s.writer()
 	w.segment(folder, seg, func(out io.Writer) error { return s.mergeTo(out, seg.Rows, from) })
+	err := w.finish() // storage may take minutes for it: commits go on meanwhile
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	err := w.finish()
+	if err == nil && slices.ContainsFunc(c.Remove, func(name string) bool { return !s.live(name) }) {
+		err = errConflict // another server has merged them, and Refresh has read that since
+	}
 	if err == nil {
 		c.Add = w.made
 		err = s.commit(c)
@@ -185,7 +202,7 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 func (s *Store) Retain() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
-	return errors.Join(s.expire(), s.sweep(sample.At(s.opt.Now())))
+	return errors.Join(s.expire(), s.sweep(sample.At(s.opt.Now()), true))
 }
 
 // retainedAt is the time from which retention counts. If the clock was set forward by more than ahead since the
@@ -232,7 +249,7 @@ func (s *Store) newestBeyond(at sample.Millis) (newest sample.Millis) {
 func (s *Store) Sweep() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
-	return s.sweep(sample.At(s.opt.Now()))
+	return s.sweep(sample.At(s.opt.Now()), !s.remote)
 }
 
 // expire removes expired segments from the store.
@@ -266,13 +283,18 @@ func (s *Store) expire() error {
 
 // sweep removes replaced files that no reader uses any more. No new reader can start: a
 // Snapshot has only files that are part of the store. Slow storage therefore delays
-// neither commits nor queries.
-func (s *Store) sweep(now sample.Millis) error {
+// neither commits nor queries. Without maintains only copies are removed: what reads the
+// files in the bucket, such as Spark, reads a snapshot of the server that maintains the store.
+func (s *Store) sweep(now sample.Millis, maintains bool) error {
 	// Readers in other processes may have found the file in the log; from a Bucket, other
 	// servers' queries may still be fetching it.
 	stay := time.Minute
 	if s.remote {
 		stay = 10 * time.Minute
+	}
+	remove, forget := s.remove, now.Add(-stay)
+	if !maintains { // that server may end before it has removed them, and this one be the next
+		remove, forget = s.removeCopy, now.Add(-2*stay)
 	}
 	s.mu.Lock()
 	errs := []error{s.evict()}
@@ -286,14 +308,8 @@ func (s *Store) sweep(now sample.Millis) error {
 	slices.Sort(due)
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
-	var gone []string
-	for _, name := range due {
-		if err := s.remove(ctx, name); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		gone = append(gone, name)
-	}
+	gone, err := removeAll(ctx, due, remove)
+	errs = append(errs, err)
 	s.committing.Lock() // no folder is created meanwhile
 	defer s.committing.Unlock()
 	alone := s.fetching.TryLock()
@@ -303,7 +319,9 @@ func (s *Store) sweep(now sample.Millis) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range gone {
-		delete(s.replaced, name)
+		if s.replaced[name] <= forget {
+			delete(s.replaced, name)
+		}
 		// The last file of an hour is removed with its folders; a non-empty folder stays.
 		for dir := filepath.Dir(s.path(name)); alone && dir != s.dir && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
 		}

@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
 )
@@ -45,10 +47,6 @@ func (f *pendingCommit) size() int {
 	return len(f.pack.rows) + len(f.incidents) + len(f.rounds) + len(f.suspects) + len(f.actions) + len(f.audit) + len(f.specs) + len(f.revoked)
 }
 
-func (f *pendingCommit) empty() bool {
-	return f.size() == 0 && len(f.marks) == 0
-}
-
 // clear prepares it for the next commit.
 func (f *pendingCommit) clear(x *index) {
 	f.pack.clear(x)
@@ -68,7 +66,7 @@ const ahead = time.Hour
 // could read a column with one that the query engine cannot represent.
 const furthest = 253402300799999
 
-// partBytes is what a round or a suspect takes without its texts: in a message it may be a few bytes.
+// partBytes is what a batch, a round or a suspect takes without its texts: in a message it may be a few bytes.
 const partBytes = 512
 
 // Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
@@ -97,8 +95,13 @@ func (s *Store) Add(b *Batch) bool {
 			return false
 		}
 		f.marks[b.Source] = m.accept(b.N, now)
+		s.stats.Batches++
 	}
 	had := len(f.pack.rows)
+	var from *lastBatch
+	if b.Source.Boot != "" {
+		from = s.index.machine(b.Source.Machine)
+	}
 	last, known := s.index.before(b)
 	for i := range b.Samples {
 		ts := &b.Samples[i].TS
@@ -106,7 +109,7 @@ func (s *Store) Add(b *Batch) bool {
 			*ts = now
 			s.stats.Redated++
 		}
-		if *ts < oldest || *ts <= 0 {
+		if *ts < oldest || *ts <= 0 || !from.takes(int64(*ts)/hourMS) {
 			s.stats.Rejected++
 			last.shape = 0 // the series of this one is not found
 			continue
@@ -122,20 +125,19 @@ func (s *Store) Add(b *Batch) bool {
 		s.stats.Samples++
 	}
 	p := span{source: b.Source, n: b.N, rows: len(f.pack.rows) - had}
-	f.incidents, p.incidents = withinRetention(s, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
-	f.rounds, p.rounds = withinRetention(s, f.rounds, Rounds, b.Rounds, (*Round).times)
-	f.suspects, p.suspects = withinRetention(s, f.suspects, Suspects, b.Suspects, (*Suspect).times)
-	f.actions, p.actions = withinRetention(s, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
-	f.audit, p.audit = withinRetention(s, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 {
+	f.incidents, p.incidents = withinRetention(s, from, f.incidents, Incidents, b.Incidents, func(r *Incident) []*int64 { return []*int64{&r.Updated, &r.Began, &r.Opened, clone(&r.Closed)} })
+	f.rounds, p.rounds = withinRetention(s, from, f.rounds, Rounds, b.Rounds, (*Round).times)
+	f.suspects, p.suspects = withinRetention(s, from, f.suspects, Suspects, b.Suspects, (*Suspect).times)
+	f.actions, p.actions = withinRetention(s, from, f.actions, Actions, b.Actions, func(r *Action) []*int64 { return []*int64{&r.At, clone(&r.Until)} })
+	f.audit, p.audit = withinRetention(s, from, f.audit, AuditLog, b.Audit, func(r *Audit) []*int64 {
 		r.text()
 		return []*int64{&r.At}
 	})
-	f.specs, p.specs = withinRetention(s, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
+	f.specs, p.specs = withinRetention(s, from, f.specs, Specs, b.Specs, func(r *Spec) []*int64 { return []*int64{&r.At} })
 	// Only the server makes them. Their order counts, also if its clock was ahead, and they are kept.
 	f.revoked, p.revoked = append(f.revoked, b.Revocations...), len(b.Revocations)
-	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)+partBytes*int64(p.rounds+p.suspects)
+	f.spans, f.bytes = append(f.spans, p), f.bytes+int64(b.Bytes)+partBytes*int64(1+p.rounds+p.suspects)
 	s.stats.Records += uint64(p.incidents + p.rounds + p.suspects + p.actions + p.audit + p.specs + p.revoked)
-	s.stats.Batches++
 	return true
 }
 
@@ -167,9 +169,9 @@ func asText(s *string) (changed bool) {
 }
 
 // withinRetention appends rows of a table to the gathered ones and returns their number. It
-// drops rows past the retention time. The times of a row from the future, which would never
+// drops rows past the retention time, and of too many days. The times of a row from the future, which would never
 // expire, are moved so that the first becomes the current time. None is beyond furthest.
-func withinRetention[T any](s *Store, to []T, table string, rows []T, times func(*T) []*int64) (all []T, n int) {
+func withinRetention[T any](s *Store, from *lastBatch, to []T, table string, rows []T, times func(*T) []*int64) (all []T, n int) {
 	now := sample.At(s.opt.Now())
 	newest, oldest := int64(now.Add(ahead)), int64(math.MinInt64)
 	if keep := s.opt.Keep[table]; keep > 0 {
@@ -191,6 +193,10 @@ func withinRetention[T any](s *Store, to []T, table string, rows []T, times func
 				}
 			}
 			s.stats.Redated++
+		}
+		if !from.takes(-1 - *ts[0]/(24*hourMS)) { // days are not hours
+			s.stats.Rejected++
+			continue
 		}
 		inCalendar(ts)
 		to = append(to, r)
@@ -250,8 +256,8 @@ func (s *Store) Flush() error {
 		f, again := s.writing, s.writing != nil
 		if !again {
 			f = s.next
-			if f.empty() {
-				f.bytes = 0 // nothing of the messages was kept
+			if f.size() == 0 && len(f.marks) == 0 {
+				f.spans, f.bytes = f.spans[:0], 0 // nothing of the messages was kept
 				s.mu.Unlock()
 				return nil
 			}
@@ -343,11 +349,28 @@ func (s *Store) failed(w *writer, err error) error {
 		s.mu.Lock()
 		s.broken = err
 		s.mu.Unlock()
-	case errors.As(err, &unsure): // the next Open removes them if it does not exist
+	case errors.As(err, &unsure): // until its number is taken
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i := range w.made {
+			s.doubtful = append(s.doubtful, w.made[i].File)
+			err = errors.Join(err, s.removeCopy(context.Background(), w.made[i].File)) // each attempt makes others
+		}
 	default:
 		w.undo()
 	}
 	return err
+}
+
+// settle has the files removed whose commit was in doubt and is not in the log: its number is taken now. The caller
+// holds mu.
+func (s *Store) settle(now sample.Millis) {
+	for _, name := range s.doubtful {
+		if _, live := s.state.Segments[name]; !live {
+			s.replaced[name] = now
+		}
+	}
+	s.doubtful = nil
 }
 
 // writeTable writes records, one segment per day.
@@ -379,13 +402,15 @@ func (s *Store) commit(c *commit) error {
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
 	err := createJSON(ctx, s.bucket, commitName(c.Generation), c)
-	if errors.Is(err, fs.ErrExist) {
-		if err := s.refresh(ctx); err != nil {
-			return fmt.Errorf("commit: %w", err)
-		}
-		return errConflict
+	if err == nil && s.remote {
+		err = withdraw(ctx, s.bucket, c.Generation)
 	}
-	if err != nil && s.remote {
+	if errors.Is(err, fs.ErrExist) {
+		if err = s.refresh(ctx); err == nil {
+			return errConflict
+		}
+	}
+	if err != nil && s.remote { // also of a commit whose number exists: it may be this one
 		err = &unknownResultError{err}
 	}
 	if err != nil {
@@ -396,6 +421,7 @@ func (s *Store) commit(c *commit) error {
 	for _, name := range c.Remove {
 		s.replaced[name] = now
 	}
+	s.settle(now)
 	s.stats.Commits++
 	if c.Generation%everyCommits != 0 {
 		s.mu.Unlock()
@@ -405,6 +431,8 @@ func (s *Store) commit(c *commit) error {
 	all := s.state.clone()
 	s.mu.Unlock()
 	// The commits hold all of it: a failed checkpoint is repeated 256 commits later.
+	ctx, cancel = context.WithTimeout(context.Background(), briefTime)
+	defer cancel()
 	err = all.checkpoint(ctx, s.bucket)
 	s.mu.Lock()
 	s.checkpointErr = err
@@ -483,11 +511,6 @@ func (w *writer) segment(folder string, seg Segment, fill func(io.Writer) error)
 		return
 	}
 	w.made = append(w.made, seg)
-	ctx, cancel := context.WithTimeout(context.Background(), longTime)
-	defer cancel()
-	if err := s.bucket.Put(ctx, seg.File, path); err != nil {
-		w.err = fmt.Errorf("store segment: %w", err)
-	}
 }
 
 // mkdir makes a folder and its parents, and records which must be synced.
@@ -529,8 +552,11 @@ func create(path string, fill func(io.Writer) error) (size int64, err error) {
 	return size, nil
 }
 
-// finish makes the files durable and returns the first error.
+// finish stores the files, makes them durable and returns the first error.
 func (w *writer) finish() error {
+	if w.err == nil {
+		w.err = w.put()
+	}
 	for _, dir := range slices.Sorted(maps.Keys(w.dirs)) {
 		if w.err == nil {
 			w.err = atomicfile.SyncDir(dir)
@@ -539,14 +565,33 @@ func (w *writer) finish() error {
 	return w.err
 }
 
+// put stores the files in the bucket: in parallel, since samples of many hours are as many files.
+func (w *writer) put() error {
+	all, ctx := errgroup.WithContext(context.Background())
+	all.SetLimit(atOnce)
+	for i := range w.made {
+		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, timeFor(w.made[i].Bytes))
+			defer cancel()
+			if err := w.store.bucket.Put(ctx, w.made[i].File, w.store.path(w.made[i].File)); err != nil {
+				return fmt.Errorf("store segment: %w", err)
+			}
+			return nil
+		})
+	}
+	return all.Wait()
+}
+
 // undo removes the files of a failed commit. Files that cannot be removed now are not
 // part of the store; the next Open removes them.
 func (w *writer) undo() {
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
+	var names []string
 	for i := range w.made {
 		if name := w.made[i].File; !w.store.live(name) { // else the commit exists after all
-			_ = w.store.remove(ctx, name)
+			names = append(names, name)
 		}
 	}
+	_, _ = removeAll(ctx, names, w.store.remove)
 }

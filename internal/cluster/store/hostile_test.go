@@ -76,3 +76,31 @@ func TestAttackLongNames(t *testing.T) {
 		t.Error("an index of many tasks is dropped")
 	}
 }
+
+// TestAttackAnHourForEachSample: each hour of samples and each day of records is a file. A machine that makes up times
+// does not make any number of them, and keeps no other from sending what it has of weeks.
+func TestAttackAnHourForEachSample(t *testing.T) {
+	s := open(t, t.TempDir(), (&clock{start}).options())
+	hour := func(machine string, n, back int) {
+		s.Add(&Batch{Source: Source{"samples", machine, "b"}, N: uint64(n), Samples: []sample.Sample{{TS: sample.At(start).Add(-time.Duration(back) * time.Hour), Machine: machine}}})
+	}
+	for i := range 3 * maxParts {
+		hour("m1", i+1, i)
+	}
+	if st := s.Stats(); st.Samples != maxParts || st.Rejected != 2*maxParts {
+		t.Errorf("%d samples of as many hours, %d rejected; want %d", st.Samples, st.Rejected, maxParts)
+	}
+	for i := range 30 * 24 {
+		hour("m2", i+1, 30*24-i)
+	}
+	hour("m1", 3*maxParts+1, maxParts-1) // what it sends of the same hour
+	if st := s.Stats(); st.Samples != maxParts+30*24+1 {
+		t.Errorf("%d samples, want %d", st.Samples, maxParts+30*24+1)
+	}
+	for i := range 2 * maxParts {
+		s.Add(&Batch{Source: Source{"records", "m3", "b"}, N: uint64(i + 1), Actions: []Action{{At: start.AddDate(0, 0, -i).UnixMilli(), Machine: "m3"}}})
+	}
+	if st := s.Stats(); st.Records != maxParts {
+		t.Errorf("%d records of as many days, want %d", st.Records, maxParts)
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -68,49 +70,81 @@ func checkpointName(generation uint64) string {
 	return fmt.Sprintf("%s/%020d.checkpoint.json", logDir, generation)
 }
 
-// readLog applies the commits of a store's log that follow a state, which may be empty.
-// It returns the new state and the commits that were read one by one.
-func readLog(ctx context.Context, b Bucket, old state) (state, []commit, error) {
+// listLog returns the numbers of a log's commits, sorted, and of its newest checkpoint.
+func listLog(ctx context.Context, b Bucket) (found []uint64, checkpoint uint64, err error) {
 	entries, err := b.List(ctx, logDir)
 	if err != nil {
-		return old, nil, fmt.Errorf("read log: %w", err)
+		return nil, 0, fmt.Errorf("read log: %w", err)
 	}
-	var found []uint64
-	from := uint64(0)
 	for _, e := range entries {
 		digits, suffix, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
 		n, err := strconv.ParseUint(digits, 10, 64)
 		switch {
 		case err != nil: // an unfinished file
 		case suffix == "checkpoint.json":
-			from = max(from, n)
+			checkpoint = max(checkpoint, n)
 		case suffix == "json":
 			found = append(found, n)
 		}
 	}
 	slices.Sort(found)
+	return found, checkpoint, nil
+}
+
+// readLog applies the commits of a store's log that follow a state, which may be empty.
+// It returns the new state and the IDs of the commits that were read one by one.
+func readLog(ctx context.Context, b Bucket, old state) (state, []string, error) {
+	found, from, err := listLog(ctx, b)
+	if err != nil {
+		return old, nil, err
+	}
+	if _, there := slices.BinarySearch(found, old.Generation); !there && from < old.Generation {
+		return old, nil, fmt.Errorf("read log: %s has no commit %d, which this server knows: was it restored from a copy? Restart all its servers", b.URL(logDir), old.Generation)
+	}
 	s := old.clone()
 	if from > s.Generation && !leads(found, s.Generation+1, from) {
 		if s, err = readCheckpoint(ctx, b, from); err != nil {
 			return old, nil, err
 		}
 	}
-	var read []commit
-	for _, n := range found {
-		if n <= s.Generation {
-			continue
+	var read []string
+	next, _ := slices.BinarySearch(found, s.Generation+1)
+	for part := range slices.Chunk(found[next:], atOnce) {
+		commits := make([]commit, len(part))
+		all, ctx := errgroup.WithContext(ctx)
+		for i, n := range part {
+			all.Go(func() error { return readJSON(ctx, b, commitName(n), &commits[i]) })
 		}
-		if n != s.Generation+1 {
-			return old, nil, fmt.Errorf("read log: commit %d is missing before %d: restore %s from a backup", s.Generation+1, n, b.URL(logDir))
-		}
-		var c commit
-		if err := readJSON(ctx, b, commitName(n), &c); err != nil {
+		if err := all.Wait(); err != nil {
 			return old, nil, err
 		}
-		s.apply(&c)
-		read = append(read, c)
+		for i, n := range part {
+			if n != s.Generation+1 {
+				return old, nil, fmt.Errorf("read log: commit %d is missing before %d: restore %s from a backup", s.Generation+1, n, b.URL(logDir))
+			}
+			s.apply(&commits[i])
+			read = append(read, commits[i].ID)
+		}
 	}
 	return s, read, nil
+}
+
+// withdraw removes a commit that has just been made if it is not part of the log; the error is then fs.ErrExist. Its
+// number was free and is not the next one: while this server stood still, others have made a commit with it, and
+// removed that after a checkpoint. Or the bucket was restored from a copy, which lacks the commit before.
+func withdraw(ctx context.Context, b Bucket, n uint64) error {
+	found, from, err := listLog(ctx, b)
+	if err != nil {
+		return err
+	}
+	_, follows := slices.BinarySearch(found, n-1)
+	if from <= n+everyCommits && (follows || from+1 >= n) { // no checkpoint has removed n, and nothing before it is missing
+		return nil
+	}
+	if err := b.Remove(ctx, commitName(n)); err != nil {
+		return err
+	}
+	return fmt.Errorf("commit %d does not follow the log's newest: %w", n, fs.ErrExist)
 }
 
 // leads reports whether commits lead on from a state to a checkpoint: sorted numbers have all from one
@@ -167,13 +201,15 @@ func (s *state) checkpoint(ctx context.Context, b Bucket) error {
 	if err != nil {
 		return fmt.Errorf("clean log: %w", err)
 	}
+	var old []string
 	for _, e := range entries {
 		digits, _, _ := strings.Cut(e.Name[len(logDir)+1:], ".")
 		n, bad := strconv.ParseUint(digits, 10, 64)
 		if bad == nil && n+everyCommits < s.Generation {
 			// The previous checkpoint stays, and the commits after it.
-			err = errors.Join(err, b.Remove(ctx, e.Name))
+			old = append(old, e.Name)
 		}
 	}
+	_, err = removeAll(ctx, old, b.Remove)
 	return err
 }

@@ -84,9 +84,10 @@ func (s *Store) refresh(ctx context.Context) error {
 		}
 	}
 	s.state = fresh
+	s.settle(now)
 	taken := func(source Source) Mark { return s.state.Marks[source] }
 	if f := s.writing; f != nil {
-		if slices.ContainsFunc(commits, func(c commit) bool { return c.ID == f.id }) {
+		if slices.Contains(commits, f.id) {
 			s.landed = true
 		} else {
 			s.stats.Duplicates += f.rebase(taken)
@@ -112,10 +113,24 @@ func (s *Store) Refresh() error {
 	defer s.committing.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), briefTime)
 	defer cancel()
-	if err := s.refresh(ctx); err != nil {
+	err := s.refresh(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.staleErr = err; err != nil {
 		return fmt.Errorf("refresh store: %w", err)
 	}
+	s.refreshed = s.opt.Now()
 	return nil
+}
+
+// Stale returns why the commits of other servers are not known any more, nil if they are.
+func (s *Store) Stale() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.staleErr == nil {
+		return nil
+	}
+	return fmt.Errorf("what other servers have stored since %s is not known: %w", s.refreshed.UTC().Format(time.RFC3339), s.staleErr)
 }
 
 // live reports whether a file is part of the store.
@@ -132,6 +147,13 @@ const (
 	longTime  = 10 * time.Minute
 )
 
+// atOnce is how many files are stored, fetched or removed in parallel.
+const atOnce = 8
+
+// timeFor is the time limit of storage for a segment of some bytes: longTime, and what eight of them take at once on a
+// link of 16 Mbit/s.
+func timeFor(bytes int64) time.Duration { return longTime + time.Duration(bytes)*4*time.Microsecond }
+
 // name returns a name that no other server and no other run of this one makes.
 func (s *Store) name() string { return strings.ToLower(rand.Text()) }
 
@@ -139,31 +161,66 @@ func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.
 
 // remove removes a file and its local copy.
 func (s *Store) remove(ctx context.Context, name string) error {
-	err := s.bucket.Remove(ctx, name)
-	if bad := os.Remove(s.path(name)); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
-		err = errors.Join(err, bad)
-	}
-	return err
+	return errors.Join(s.bucket.Remove(ctx, name), s.removeCopy(ctx, name))
 }
 
-// fetchers is how many files are fetched in parallel.
-const fetchers = 8
+func (s *Store) removeCopy(_ context.Context, name string) error {
+	if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// removeAll removes files, several in parallel. It returns those that are gone and the first error.
+func removeAll(ctx context.Context, names []string, remove func(context.Context, string) error) (gone []string, err error) {
+	errs := make([]error, len(names))
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for i, name := range names {
+		all.Go(func() error {
+			errs[i] = remove(ctx, name)
+			return errs[i]
+		})
+	}
+	err = all.Wait()
+	for i, name := range names {
+		if errs[i] == nil {
+			gone = append(gone, name)
+		}
+	}
+	return gone, err
+}
+
+// use counts users of local copies: +1 before they are fetched, −1 when they are not needed any more.
+func (s *Store) use(segments []Segment, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range segments {
+		name := segments[i].File
+		if s.used[name] += n; s.used[name] == 0 {
+			delete(s.used, name)
+		}
+	}
+}
 
 // fetch fetches the files that have no local copy.
 func (s *Store) fetch(ctx context.Context, segments []Segment) error {
-	if !s.remote {
+	missing := func(seg Segment) bool { return !s.here(&seg) }
+	if !s.remote || !slices.ContainsFunc(segments, missing) { // a merge does not wait for what a query fetches
 		return nil
 	}
 	s.fetching.Lock() // else two calls would fetch the same file
 	defer s.fetching.Unlock()
 	var all errgroup.Group
-	all.SetLimit(fetchers)
+	all.SetLimit(atOnce)
 	for i := range segments {
 		name := segments[i].File
 		if s.here(&segments[i]) {
 			continue
 		}
 		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, timeFor(segments[i].Bytes)) // storage that stands still holds up all that fetch
+			defer cancel()
 			path := s.path(name)
 			err := os.MkdirAll(filepath.Dir(path), 0o700)
 			if err == nil {
@@ -213,7 +270,7 @@ func (s *Store) evict() error {
 		if total <= s.opt.Copies {
 			break
 		}
-		if s.pins[c.name] > 0 {
+		if s.used[c.name] > 0 {
 			continue
 		}
 		if err := os.Remove(s.path(c.name)); err != nil {

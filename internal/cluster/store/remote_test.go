@@ -17,6 +17,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
@@ -27,6 +28,8 @@ type memory struct {
 	now   func() time.Time
 	lose  func() (before, after bool) // in a Create; nil: none
 	slow  func()                      // before a Remove; nil: nothing
+	puts  func()                      // before a Put; nil: nothing
+	reads func()                      // before a Read; nil: nothing
 }
 
 func newMemory(c *clock) *memory {
@@ -36,6 +39,9 @@ func newMemory(c *clock) *memory {
 var errLost = errors.New("no answer")
 
 func (m *memory) Put(_ context.Context, name, path string) error {
+	if m.puts != nil {
+		m.puts()
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -67,6 +73,9 @@ func (m *memory) Create(_ context.Context, name string, data []byte) error {
 }
 
 func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
+	if m.reads != nil {
+		m.reads()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	data, ok := m.files[name]
@@ -232,6 +241,36 @@ func severalServers(t *testing.T, seed uint64) {
 	}
 }
 
+// TestTwoServersMergeTheSame: a server that loses its lease during a merge does not add the rows that its successor
+// has merged, although it knows of that before it commits.
+func TestTwoServersMergeTheSame(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	first, second := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	for n := range uint64(fanIn) {
+		first.Add(tick("m1", "a", n+1, 3))
+		flush(t, first)
+	}
+	from, folder := first.pick(sample.At(c.now))
+	if err := second.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if merged, err := second.Compact(); !merged || err != nil {
+		t.Fatal(merged, err)
+	}
+	if err := first.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.merge(from, folder); len(from) != fanIn || !errors.Is(err, errConflict) {
+		t.Errorf("%d segments, %v", len(from), err)
+	}
+	if n := len(remoteRows[trace.Row](t, b, Samples)); n != 3*fanIn {
+		t.Errorf("%d rows, want %d", n, 3*fanIn)
+	}
+}
+
 // TestALostAnswerIsFoundOut: data without numbers, such as the server's own audit, is not
 // stored twice either if the answer to its commit was lost.
 func TestALostAnswerIsFoundOut(t *testing.T) {
@@ -274,7 +313,7 @@ func TestCopies(t *testing.T) {
 		return err == nil
 	}
 	sn := s.Snapshot(0, 0)
-	if err := s.Retain(); err != nil {
+	if err := errors.Join(sn.Fetch(t.Context(), Samples), s.Retain()); err != nil {
 		t.Fatal(err)
 	}
 	if !there(sn) {
@@ -385,11 +424,13 @@ func TestSlowRemovalHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// A server that only answers queries keeps no copies of what another server has merged.
+// A server that only answers queries keeps no copies of what another server has merged. It leaves the bucket's files to
+// that server, on whose behalf Spark may read them for hours.
 func TestAReaderLetsGoOfCopies(t *testing.T) {
 	c := &clock{start}
 	opt := c.options()
-	opt.Bucket = newMemory(c)
+	b := newMemory(c)
+	opt.Bucket = b
 	leader, dir := open(t, t.TempDir(), opt), t.TempDir()
 	reader := open(t, dir, opt)
 	for n := range uint64(fanIn) {
@@ -408,6 +449,7 @@ func TestAReaderLetsGoOfCopies(t *testing.T) {
 		return sn
 	}
 	look().Close()
+	spark := leader.Snapshot(0, 0)
 	if more, err := leader.Compact(); !more || err != nil {
 		t.Fatal(more, err)
 	}
@@ -421,6 +463,15 @@ func TestAReaderLetsGoOfCopies(t *testing.T) {
 	if err != nil || len(copies) != 1 || copies[0].Name != sn.Segments[0].File || len(reader.replaced) != 0 {
 		t.Errorf("copies %v, %d doomed, %v; want one, of %s", copies, len(reader.replaced), err, sn.Segments[0].File)
 	}
+	for _, want := range []int{fanIn + 1, 1} {
+		if err := leader.Retain(); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := b.List(t.Context(), Samples); err != nil || len(all) != want {
+			t.Errorf("%d files in the bucket, want %d; %v", len(all), want, err)
+		}
+		spark.Close()
+	}
 }
 
 // TestOrphansInABucket: a file in the bucket that no commit names stays as long as a
@@ -432,14 +483,15 @@ func TestOrphansInABucket(t *testing.T) {
 	b.now = func() time.Time { return made }
 	opt := c.options()
 	opt.Bucket = b
-	b.files["samples/day=2026-11-21/hour=13/000000000001-0001-other.parquet"] = []byte("x")
+	const name = "samples/day=2026-11-21/hour=13/000000000001-0001-other.parquet"
+	b.files[name] = []byte("x")
 	open(t, t.TempDir(), opt)
-	if len(b.files) != 1 {
+	if b.files[name] == nil {
 		t.Error("it was removed at once")
 	}
 	c.now = c.now.Add(25 * time.Hour)
 	open(t, t.TempDir(), opt)
-	if len(b.files) != 0 {
+	if b.files[name] != nil {
 		t.Error("it was never removed")
 	}
 }

@@ -179,4 +179,10 @@ func TestAttackSuspectsTakeMemory(t *testing.T) {
 	if got := s.PendingBytes(); got != 0 {
 		t.Errorf("%d bytes wait, and all is stored", got)
 	}
+	for n := range uint64(100) { // the store remembers where each batch is
+		s.Add(&Batch{Source: b.Source, N: n + 2, Bytes: 10})
+	}
+	if got, least := s.PendingBytes(), 100*int64(unsafe.Sizeof(span{})); got < least {
+		t.Errorf("%d bytes of empty batches wait, want at least %d", got, least)
+	}
 }

@@ -109,7 +109,9 @@ func mergeRows(w io.Writer, table string, files []segment.Input) error {
 
 // SchemaFile returns the name of a table's file without rows. It gives readers the
 // columns before there is a segment.
-func SchemaFile(dir, table string) string { return filepath.Join(dir, "schema", table+".parquet") }
+func SchemaFile(dir, table string) string { return folder{dir}.path(schemaName(table)) }
+
+func schemaName(table string) string { return "schema/" + table + ".parquet" }
 
 // writeSchemas rewrites the schema files with this version's columns.
 func writeSchemas(dir string) error {

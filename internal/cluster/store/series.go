@@ -55,6 +55,36 @@ type lastBatch struct {
 	shape  uint64 // of the batch; 0: series do not count
 	series []uint32
 	last   uint32 // the last series
+
+	parts  [4]int64 // hours of the machine's samples and days of its records, the newest first
+	passed int      // how many there were
+}
+
+// maxParts is how many hours and days the samples and records of a machine may be of while an index lasts. Each is a
+// file. An agent sends what it has spooled in 30 days in order: that are 720 hours.
+const maxParts = 2000
+
+// takes reports whether a machine may send something of an hour or a day. Without an agent t is nil.
+func (t *lastBatch) takes(part int64) bool {
+	if t == nil || slices.Contains(t.parts[:], part) {
+		return true
+	}
+	if t.passed == maxParts {
+		return false
+	}
+	t.passed++
+	copy(t.parts[1:], t.parts[:])
+	t.parts[0] = part
+	return true
+}
+
+func (x *index) machine(name string) *lastBatch {
+	t := x.batches[name]
+	if t == nil {
+		t = &lastBatch{}
+		x.batches[x.texts[x.place(name)]] = t
+	}
+	return t
 }
 
 // before returns the machine's last batch, and whether its series are those of b. If not, it
@@ -63,10 +93,7 @@ func (x *index) before(b *Batch) (t *lastBatch, known bool) {
 	if len(b.Samples) == 0 {
 		return nil, false
 	}
-	if t = x.batches[b.Source.Machine]; t == nil {
-		t = &lastBatch{}
-		x.batches[x.texts[x.place(b.Source.Machine)]] = t
-	}
+	t = x.machine(b.Source.Machine)
 	if b.Shape != 0 && t.shape == b.Shape && len(t.series) == len(b.Samples) {
 		return t, true
 	}

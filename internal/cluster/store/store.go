@@ -40,7 +40,7 @@ type Stats struct {
 	Jumped     uint64 // batches dropped because their number is too far ahead
 	Samples    uint64 // accepted
 	Records    uint64 // accepted
-	Rejected   uint64 // samples and records too old to be kept
+	Rejected   uint64 // samples and records too old to be kept, or of too many hours
 	Redated    uint64 // samples and records from the future, which got the current time
 	Commits    uint64
 	Merged     uint64 // segments replaced by larger ones
@@ -72,7 +72,9 @@ type Store struct {
 	mu       sync.Mutex // guards the following fields
 	state    state
 	pins     map[string]int           // files that snapshots hold
+	used     map[string]int           // files whose copies are in use
 	replaced map[string]sample.Millis // files no longer listed, and since when
+	doubtful []string                 // files of commits whose result is unknown
 	stats    Stats
 	index    *index         // of the series that next gathers
 	next     *pendingCommit // gathers
@@ -83,10 +85,13 @@ type Store struct {
 	newest   sample.Millis  // of retainedAt
 	newestOf uint64         // the generation of state that newest was found in
 
-	checkpointErr error // of the newest checkpoint
+	checkpointErr error     // of the newest checkpoint
+	staleErr      error     // of the newest Refresh
+	refreshed     time.Time // the newest that succeeded
 
-	upkeep sync.Mutex      // one Compact or Retain at a time; taken before committing
-	merger *segment.Writer // under upkeep
+	upkeep sync.Mutex               // one Compact or Retain at a time; taken before committing
+	merger *segment.Writer          // under upkeep
+	rests  map[string]sample.Millis // segments and folders that could not be compacted, and when; under upkeep
 
 	committing sync.Mutex      // one commit at a time; taken before mu
 	columns    *segment.Writer // under committing
@@ -108,7 +113,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), refreshed: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]
@@ -123,11 +128,21 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err == nil {
 		s.state, _, err = readLog(ctx, s.bucket, newState())
 	}
+	if err == nil && s.remote {
+		err = s.onlyCopies(ctx)
+	}
 	if err == nil {
 		err = s.sweepOrphans(ctx)
 	}
 	if err == nil {
 		err = writeSchemas(dir)
+	}
+	if err == nil { // for programs that read the bucket
+		w := s.writer()
+		for _, table := range Tables() {
+			w.made = append(w.made, Segment{File: schemaName(table)})
+		}
+		err = w.put()
 	}
 	if err == nil {
 		s.columns, err = segment.NewWriter()
@@ -139,6 +154,28 @@ func Open(dir string, opt Options) (*Store, error) {
 		return nil, fmt.Errorf("open store %s: %w", dir, errors.Join(err, lock.Close()))
 	}
 	return s, nil
+}
+
+// ErrOwnFiles means that the folder for a bucket's copies has a store of its own.
+var ErrOwnFiles = errors.New("the folder has a store that is not in the bucket: move the folder away, or copy it into an empty bucket (docs/store.md)")
+
+// onlyCopies returns ErrOwnFiles for a folder whose log, from before there was a bucket, names files that are here and
+// not in the bucket: they would be removed. A log of which all is in the bucket, or gone, is removed: from now on the
+// folder has copies.
+func (s *Store) onlyCopies(ctx context.Context) error {
+	own, _, err := readLog(ctx, folder{s.dir}, newState())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrOwnFiles, err)
+	}
+	for name, seg := range own.Segments {
+		there := s.state.Segments[name]
+		if there.Rows != seg.Rows || there.Bytes != seg.Bytes { // two servers have made the same names
+			if _, err := os.Lstat(s.path(name)); err == nil {
+				return ErrOwnFiles
+			}
+		}
+	}
+	return os.RemoveAll(s.path(logDir))
 }
 
 // Close releases the folder. What was not flushed is lost.
@@ -153,6 +190,7 @@ const orphanAge = 24 * time.Hour
 func (s *Store) sweepOrphans(ctx context.Context) error {
 	for _, b := range []Bucket{folder{s.dir}, s.bucket} {
 		_, local := b.(folder)
+		var orphans []string
 		for _, below := range append(Tables(), logDir) {
 			all, err := b.List(ctx, below)
 			if err != nil {
@@ -164,11 +202,12 @@ func (s *Store) sweepOrphans(ctx context.Context) error {
 				case below == logDir && !unfinished(e.Name), live:
 				case !local && s.opt.Now().Sub(e.At) < orphanAge:
 				default:
-					if err := b.Remove(ctx, e.Name); err != nil {
-						return fmt.Errorf("remove leftovers of a crash: %w", err)
-					}
+					orphans = append(orphans, e.Name)
 				}
 			}
+		}
+		if _, err := removeAll(ctx, orphans, b.Remove); err != nil {
+			return fmt.Errorf("remove leftovers of a crash: %w", err)
 		}
 		if !s.remote {
 			break
@@ -219,6 +258,7 @@ type Snapshot struct {
 	Segments   []Segment // by file
 	store      *Store
 	bucket     Bucket
+	fetched    []Segment
 }
 
 // Snapshot returns the segments that may hold rows between from and to; 0 is no bound.
@@ -256,16 +296,33 @@ func (sn *Snapshot) Fetch(ctx context.Context, tables ...string) error {
 	return sn.FetchSegments(ctx, of)
 }
 
-// FetchSegments is Fetch for given segments.
+// FetchSegments is Fetch for given segments. Their copies stay until Release or Close.
 func (sn *Snapshot) FetchSegments(ctx context.Context, segments []Segment) error {
 	if !sn.Remote() {
 		return nil
 	}
+	sn.fetched = append(sn.fetched, segments...)
+	sn.store.use(segments, 1)
 	return sn.store.fetch(ctx, segments)
+}
+
+// Release lets go of the copies of fetched segments: those that are too many are removed.
+func (sn *Snapshot) Release() error {
+	if !sn.Remote() {
+		return nil
+	}
+	sn.store.use(sn.fetched, -1)
+	sn.fetched = nil
+	sn.store.mu.Lock()
+	defer sn.store.mu.Unlock()
+	return sn.store.evict()
 }
 
 // URLs returns the addresses of a table's segments for programs on other machines.
 func (sn *Snapshot) URLs(table string) []string { return sn.named(table, sn.bucket.URL) }
+
+// SchemaURL returns the address of a table's file without rows (SchemaFile).
+func (sn *Snapshot) SchemaURL(table string) string { return sn.bucket.URL(schemaName(table)) }
 
 // Files returns the paths of a table's segments.
 func (sn *Snapshot) Files(table string) []string { return sn.named(table, folder{sn.Dir}.URL) }
@@ -285,6 +342,7 @@ func (sn *Snapshot) Close() {
 	if s == nil {
 		return
 	}
+	s.use(sn.fetched, -1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range sn.Segments {

@@ -1,18 +1,17 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // incidentsLayout is Segment.Layout of segments of incidents whose rounds and suspects are
@@ -34,38 +33,43 @@ func (seg *Segment) outdated() bool {
 	return seg.Table() == Incidents && seg.Layout < incidentsLayout
 }
 
-// upgrade adds the rounds and suspects of the oldest outdated segment of incidents, and
-// reports whether there was one. The segment itself stays; the same commit marks it.
-func (s *Store) upgrade() (bool, error) {
+// oldest returns the oldest outdated segment of incidents, nil if there is none.
+func (s *Store) oldest(now sample.Millis) (old *Segment) {
 	s.mu.Lock()
-	var old []Segment
+	defer s.mu.Unlock()
 	for _, seg := range s.state.Segments {
-		if seg.outdated() {
-			old = append(old, seg)
+		if seg.outdated() && !s.resting(seg.File, now) && (old == nil || seg.File < old.File) {
+			old = &seg
 		}
 	}
-	s.mu.Unlock()
-	if len(old) == 0 {
-		return false, nil
-	}
-	seg := slices.MinFunc(old, func(a, b Segment) int { return cmp.Compare(a.File, b.File) })
-	ctx, cancel := context.WithTimeout(context.Background(), longTime)
-	defer cancel()
-	if err := s.fetch(ctx, []Segment{seg}); err != nil {
-		return true, err
+	return old
+}
+
+// upgradeSegment adds the rounds and suspects of an outdated segment. The segment itself stays; the same commit marks it.
+func (s *Store) upgradeSegment(seg Segment) error {
+	s.use([]Segment{seg}, 1)
+	defer s.use([]Segment{seg}, -1)
+	if err := s.fetch(context.Background(), []Segment{seg}); err != nil {
+		return err
 	}
 	w := s.writer()
-	err := s.writeParts(w, &seg)
+	err := errors.Join(s.writeParts(w, &seg), w.finish())
 	s.committing.Lock()
 	defer s.committing.Unlock()
-	if err = errors.Join(err, w.finish()); err == nil {
+	s.mu.Lock()
+	now := s.state.Segments[seg.File]
+	s.mu.Unlock()
+	if err == nil && !now.outdated() {
+		err = errConflict // another server has upgraded it, or also merged, and Refresh has read that since
+	}
+	if err == nil {
 		seg.Layout = incidentsLayout
 		err = s.commit(&commit{Add: append(w.made, seg)})
 	}
 	if err != nil {
-		err = s.failed(w, err)
+		return s.failed(w, err)
 	}
-	return true, err
+	return nil
 }
 
 // addParts adds the rounds and suspects of a stored incident, whose document has any times.

@@ -84,6 +84,17 @@ func (a *accounts) keep(at, end sample.Millis, r *Reading, c cause) {
 	}
 }
 
+// has reports whether a task was served in one of the newest accounts. It shared the queue then,
+// whatever was known of where it may run.
+func (a *accounts) has(k sample.TaskKey) bool {
+	for i := range a.newest {
+		if slices.ContainsFunc(a.newest[i].served, func(s Served) bool { return s.By == k }) {
+			return true
+		}
+	}
+	return false
+}
+
 func (u *usual) add(a *account) {
 	u.n = min(u.n+1, usualOver)
 	part := 1 / u.n

@@ -16,6 +16,7 @@ type queue struct {
 	served           map[uint64]float64 // s/s, by task
 	used             map[uint64]float64 // CPU-s/s
 	nobodys          float64            // s/s of the wait that is not in served
+	moved            bool               // task 2 ran on other CPUs when that was read
 }
 
 // fairShare is the fair share of every task.
@@ -38,8 +39,12 @@ func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, fo
 			r.OwnApart, r.Served = true, append([]Served{}, served...)
 			r.Wanted, r.Waited, r.Niced, r.Demand = q.cpu+waited, waited, q.niced, q.cpu*(1+q.self)
 		})
+		second := suspect(2, q.used[2])
+		if q.moved {
+			v.Reach, second.Reach = sample.SetOf(0), sample.SetOf(1)
+		}
 		at := sample.Millis(m+1) * minute
-		d.Observe(signal(t, sample.RunQ), at, []Reading{v, suspect(2, q.used[2]), suspect(3, q.used[3])})
+		d.Observe(signal(t, sample.RunQ), at, []Reading{v, second, suspect(3, q.used[3])})
 		for _, one := range drain(d, at) {
 			f, found = one, true
 		}
@@ -59,6 +64,7 @@ func TestWhoWasServed(t *testing.T) {
 		why   string
 	}{
 		{"a task arrives, stays, and gets more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.5, 3: 0.01}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Proven, ""},
+		{"a task that was moved to where the victim runs", queue{cpu: 0.2, moved: true, served: map[uint64]float64{2: 0.5, 3: 0.01}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Proven, ""},
 		{"it gets no more than its share", queue{cpu: 0.2, served: map[uint64]float64{2: 0.1, 3: 0.0045}, used: map[uint64]float64{2: 0.5, 3: 0.3}}, 2, Likely, "fair share"},
 		{"two of them", queue{cpu: 0.1, served: map[uint64]float64{2: 0.5, 3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.9}}, 2, Proven, ""},
 		{"an innocent that another task displaced", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.05, 3: 0.3}}, 3, Possible, "used no more than before"},

@@ -19,6 +19,8 @@ type Reading struct {
 	SelfKnown bool
 	// OwnApart: Cost excludes waiting on the task itself and on its own quota.
 	OwnApart bool
+	// Inner: CPU is a part of another task's, which contains this one.
+	Inner    bool
 	CPU      float64 // CPU-s/s
 	Rate     float64 // activity, 1/s
 	Pressure float64 // what the signal is correlated with: CPU-s/s

@@ -398,7 +398,7 @@ func (d *Detector) exclusion(s *series, victim, suspect int) string {
 		return "contains the victim"
 	case v.task.Contains(&t.task):
 		return "is part of the victim"
-	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Intersects(v.reach):
+	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Intersects(v.reach) && !v.accounts.has(t.task.Key):
 		return "shares no " + string(s.signal.Domain) + " with the victim"
 	}
 	return ""

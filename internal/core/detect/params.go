@@ -110,8 +110,8 @@ type Params struct {
 	Groups bool
 	// Explain adds the statistics of all suspects to findings (Finding.Statistics).
 	Explain bool
-	// ThrottledShare and StolenShare are the shares of an interval from which on the flags
-	// Throttled and Stolen are set.
+	// ThrottledShare and StolenShare are the shares, of a task's time in an interval and of the
+	// machine's CPU time in it, from which on the flags Throttled and Stolen are set.
 	ThrottledShare, StolenShare float64
 }
 

@@ -44,6 +44,7 @@ const maxHeld = 64
 // Measurement is the result of an interval for one task.
 type Measurement struct {
 	CPU    float64 // CPU-s/s
+	Inner  bool    // its task is part of another one, which is measured too
 	Cost   float64 // in the signal's unit; NaN if only the usage is known
 	Flags  sample.Flags
 	Extras *sample.Extras // nil for none
@@ -104,7 +105,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		normal = &s.Spec
 	}
 	iv.subjects = append(iv.subjects, s)
-	iv.readings = append(iv.readings, detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy,
+	iv.readings = append(iv.readings, detect.Reading{Task: &s.Task, Spec: normal, CPU: m.CPU, Inner: m.Inner, Cost: m.Cost, Pressure: m.CPU, Flags: m.Flags, HeldBy: m.HeldBy,
 		Reach: m.Reach, OwnApart: iv.ownApart})
 	r, sig := &iv.readings[len(iv.readings)-1], &iv.signal
 	if x := m.Extras; x != nil {

@@ -60,6 +60,9 @@ func New(c Config) *Pipeline {
 	return p
 }
 
+// SetCPUs sets Config.CPUs: CPUs come and go.
+func (p *Pipeline) SetCPUs(n int) { p.config.CPUs = n }
+
 // Finding is an analysis and the incident that it belongs to.
 type Finding struct {
 	detect.Finding

@@ -12,7 +12,7 @@ import (
 func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.Millis, readings []detect.Reading, verdicts []detect.Verdict) {
 	micros := int64(0) // integers: the sum must not depend on the order
 	for i := range readings {
-		if u := readings[i].CPU; u < 1e6 { // also false for NaN
+		if u := readings[i].CPU; u < 1e6 && !readings[i].Inner { // also false for NaN
 			micros += int64(u * 1e6)
 		}
 	}

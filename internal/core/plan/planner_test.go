@@ -160,14 +160,15 @@ func TestAnIncidentOfTheVictimsOwnEnds(t *testing.T) {
 }
 
 // TestBusyIsOfTasks: what stands in for the machine in a signal of the machine has the usage of all
-// of it, which is not added to that of the tasks.
+// of it, which is not added to that of the tasks. Nor is that of a task in another one.
 func TestBusyIsOfTasks(t *testing.T) {
 	p := plan.New("machine", detect.Quell, plan.Paper())
 	now := 100 * second
-	tasks := []detect.Reading{{Task: ptr(web()), CPU: 1}, {Task: ptr(hog()), CPU: 2.5}}
-	p.Interval(now, sample.CPI, now, tasks, make([]detect.Verdict, 2))
+	inner := sample.Task{Name: hog().Name + "/inner", Class: sample.Batch, Key: sample.TaskKey{Inode: 77, FirstSeen: 1}}
+	tasks := []detect.Reading{{Task: ptr(web()), CPU: 1}, {Task: ptr(hog()), CPU: 2.5}, {Task: &inner, CPU: 2, Inner: true}}
+	p.Interval(now, sample.CPI, now, tasks, make([]detect.Verdict, 3))
 	node := sample.Task{Name: "node 0", Class: sample.Batch, NeverCap: true, Key: sample.TaskKey{FirstSeen: 1}}
-	p.Interval(now, sample.Probe, now, append(tasks, detect.Reading{Task: &node, CPU: 3.5, Cost: 1e-8}), make([]detect.Verdict, 3))
+	p.Interval(now, sample.Probe, now, append(tasks, detect.Reading{Task: &node, CPU: 3.5, Cost: 1e-8}), make([]detect.Verdict, 4))
 	p.Interval(now, sample.Steal, now, []detect.Reading{{Task: &node, CPU: 4, Cost: 0.1}}, make([]detect.Verdict, 1))
 	p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: web(), First: now - 20*second, Result: detect.Result{Kind: detect.Nobody, Threshold: 2, Bad: 3, Cost: 4}}, none)
 	if got := p.Open()[0].Busy; got != 3.5 {

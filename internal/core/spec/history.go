@@ -16,8 +16,8 @@ type History struct {
 	look   int // number of keys from which on keep looks for those to forget
 }
 
-// maxKeys is the number of keys from which on those without a live task are forgotten, a quarter of
-// them at a time: every job that ever ran would be kept otherwise, in memory and on disk.
+// maxKeys is how many keys without a live task are kept at most. The oldest are forgotten until three
+// quarters are left: every job that ever ran would be kept otherwise, in memory and on disk.
 const maxKeys = 10_000
 
 // KeyHistory is what is known of one key. Add and Lookup find it by the key; a caller that
@@ -57,7 +57,7 @@ func (h *History) keep(b *KeyHistory) {
 	if len(h.keys) >= max(maxKeys, h.look) {
 		idle := slices.DeleteFunc(slices.Collect(maps.Values(h.keys)), func(b *KeyHistory) bool { return len(b.tasks)+len(b.before) > 0 })
 		slices.SortFunc(idle, func(x, y *KeyHistory) int { return cmp.Or(cmp.Compare(x.Last, y.Last), x.Key.compare(&y.Key)) })
-		for _, x := range idle[:(len(idle)+3)/4] {
+		for _, x := range idle[:max(0, len(idle)-3*maxKeys/4)] {
 			delete(h.keys, x.Key)
 			x.forgotten = true
 		}

@@ -362,4 +362,14 @@ func TestManyJobsThatLive(t *testing.T) {
 	if each := (allocated() - before) / n; len(h.keys) != n || each > 20_000 {
 		t.Errorf("%d histories of %d, %d bytes for each", len(h.keys), n, each)
 	}
+	// If they end together, no more are kept than of others.
+	for _, b := range h.keys {
+		clear(b.tasks)
+	}
+	for i := range maxKeys / 4 {
+		h.Add(Key{Job: sample.JobName(fmt.Sprint("later-", i)), Signal: sample.CPI}, task(uint64(i+1)), n+sample.Millis(i), 1, 1, 0)
+	}
+	if len(h.keys) > maxKeys {
+		t.Errorf("%d histories after their jobs have ended", len(h.keys))
+	}
 }

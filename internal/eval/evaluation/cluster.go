@@ -202,10 +202,11 @@ func (e *Evaluation) readRounds(t *tables) ([]cappedTask, error) {
 }
 
 const (
-	// machinesSQL counts tasks and threads of each machine over an hour, and its ticks. Signals
-	// of the machine itself, and the CPU time outside any task, are of no task.
-	machinesSQL = `SELECT machine, count(*), sum(threads), max(ticks) FROM (
-  SELECT machine, task, avg(threads) AS threads, count(DISTINCT ts) AS ticks FROM samples
+	// machinesSQL counts tasks and threads of each machine over an hour, and the ticks of the task that has most, with the
+	// time (ms) from the first to the last of them. Signals of the machine itself, and the CPU time outside any task, are
+	// of no task.
+	machinesSQL = `SELECT machine, count(*), sum(threads), max(ticks), arg_max(span, 10000000 * ticks - span) FROM (
+  SELECT machine, task, avg(threads) AS threads, count(DISTINCT ts) AS ticks, epoch_ms(max(ts)) - epoch_ms(min(ts)) AS span FROM samples
   WHERE ts > {from} AND ts <= {to} AND signal NOT IN ('probe', 'steal') AND task <> '(other)' GROUP BY machine, task
 ) GROUP BY machine`
 	newestSQL = `SELECT epoch_ms(max(ts)) FROM samples WHERE ts > {from} AND ts <= {to}`
@@ -228,15 +229,17 @@ func (e *Evaluation) readMachines(t *tables) error {
 	if c.At == 0 {
 		return nil // no samples
 	}
-	var tasks, threads, ticks []float64
+	var tasks, threads, lengths []float64 // lengths of ticks, ms
 	err := t.once(machinesSQL, max(t.from, c.At.Add(-time.Hour)), c.At, func(row []json.RawMessage) error {
 		var machine string
-		var n, tick float64
+		var n, ticks, span float64
 		var sum *float64
-		if err := scan(row, &machine, &n, &sum, &tick); err != nil {
+		if err := scan(row, &machine, &n, &sum, &ticks, &span); err != nil {
 			return err
 		}
-		tasks, ticks = append(tasks, n), append(ticks, tick)
+		if tasks = append(tasks, n); ticks > 1 {
+			lengths = append(lengths, span/(ticks-1))
+		}
 		if sum != nil {
 			threads = append(threads, *sum)
 		}
@@ -246,8 +249,8 @@ func (e *Evaluation) readMachines(t *tables) error {
 		return err
 	}
 	c.Machines, c.Tasks, c.Threads = len(tasks), quantiles("", "tasks", tasks), quantiles("", "threads", threads)
-	if tick := float64(median(ticks)); tick > 0 {
-		return e.readDays(t, sample.Millis(float64(time.Hour.Milliseconds())/tick))
+	if tick := float64(median(lengths)); tick > 0 {
+		return e.readDays(t, sample.Millis(tick))
 	}
 	return nil
 }

@@ -1,9 +1,11 @@
 package replay
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -17,6 +19,7 @@ type machine struct {
 	name     string
 	player   *Replayer
 	pipeline *pipeline.Pipeline
+	first    sample.Millis // end of the first interval
 	at       sample.Millis // end of the interval that is being collected
 	streams  []*stream
 	tasks    map[sample.TaskName]*task
@@ -40,6 +43,7 @@ type task struct {
 	inner []*task // in its cgroup, by name
 	seen  sample.Millis
 	views []*view // by stream
+	of    *Job    // that has it among its Tasks
 }
 
 // view is the part of a task that depends on the signal.
@@ -105,11 +109,26 @@ func (m *machine) serve(all []sample.Served, at sample.Millis) []detect.Served {
 				t = m.create(sample.Task{Name: s.By})
 				m.order = append(m.order, t)
 			}
-			t.seen, by = at, t.id.Key
+			m.see(t, at)
+			by = t.id.Key
 		}
 		m.served = append(m.served, detect.Served{By: by, Time: s.Time, Fair: s.Fair})
 	}
 	return m.served[start:len(m.served):len(m.served)]
+}
+
+// see notes that a task has a sample or is named in one, and how long after the one before.
+func (m *machine) see(t *task, at sample.Millis) {
+	if gap := at.Sub(t.seen); t.seen != 0 && gap > 0 {
+		r, step := &m.player.result, cmp.Or(m.player.options.Step, time.Minute)
+		r.Gaps++
+		if gap < step/2 {
+			r.Near++
+		} else if gap > 2*step {
+			r.Far++
+		}
+	}
+	t.seen = at
 }
 
 func (m *machine) stream(s *sample.Sample) (*stream, int) {
@@ -137,7 +156,7 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 	} else {
 		t = m.task(s)
 	}
-	t.seen = s.TS
+	m.see(t, s.TS)
 	t.id.Class = s.Class
 	for len(t.views) <= index {
 		t.views = append(t.views, nil)
@@ -146,7 +165,8 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 	bin := m.player.options.bin(s)
 	if v == nil || v.variant != s.Variant || v.Key.Platform != s.Platform || t.id.Job != s.Job || v.bin != bin {
 		j := m.player.job(s.Job)
-		if v == nil || v.job != j {
+		if t.of != j {
+			t.of = j
 			j.Tasks++
 		}
 		t.id.Job = s.Job
@@ -216,6 +236,7 @@ func (m *machine) create(id sample.Task) *task {
 func (m *machine) flush(next sample.Millis) {
 	at := m.at
 	if at == math.MinInt64 {
+		m.first = next
 		return
 	}
 	m.player.result.span(at)
@@ -288,6 +309,7 @@ func (m *machine) sweep(at sample.Millis) {
 // finish ends the recording. Open incidents are kept in their current state.
 func (m *machine) finish() {
 	m.flush(m.at.Add(m.player.options.Detect.Window))
+	m.player.result.Watched += m.at - m.first
 	open := m.pipeline.Open()
 	for i := range open {
 		m.player.closed(&open[i])

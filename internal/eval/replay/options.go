@@ -38,6 +38,8 @@ type Options struct {
 	Costs bool
 	// Sampling is the length of a sampling interval, by which counts are divided for rates.
 	Sampling time.Duration
+	// Step is the time between two samples of a task that the windows are for; 0: a minute.
+	Step time.Duration
 }
 
 // Default returns the agent's defaults with a rule's parameters. Specs are of each
@@ -59,7 +61,7 @@ func (o *Options) ScaleTo(step time.Duration) {
 	scale(&o.Policy.Calm)
 	scale(&o.Policy.For)
 	scale(&o.Policy.Settle)
-	o.Detect.Pace = min(o.Detect.Pace, step)
+	o.Step, o.Detect.Pace = step, min(o.Detect.Pace, step)
 	o.Sampling = min(o.Sampling, step)
 }
 

@@ -67,10 +67,14 @@ type Result struct {
 	Late, UnknownSignal int
 	Machines            int
 	From, To            sample.Millis
-	Jobs                []Job
-	Incidents           []*incident.Record // by time; only the first ones have charts
-	Accusations         []Accusation       // by time
-	Costs               []Costs            // jobs with most samples first; if requested
+	Watched             sample.Millis // from the first to the last sample of each machine, summed over them
+	// Gaps counts the times between two samples of a task. Near of them were less than half of
+	// Options.Step, Far more than twice that.
+	Gaps, Near, Far int
+	Jobs            []Job
+	Incidents       []*incident.Record // by time; only the first ones have charts
+	Accusations     []Accusation       // by time
+	Costs           []Costs            // jobs with most samples first; if requested
 }
 
 // maxCharts is the number of incidents that keep their chart, which takes most of an
@@ -144,7 +148,8 @@ func compareAccusations(a, b *Accusation) int {
 func (r *Result) Merge(o *Result) {
 	r.Samples, r.Judged, r.Outliers, r.Usage = r.Samples+o.Samples, r.Judged+o.Judged, r.Outliers+o.Outliers, r.Usage+o.Usage
 	r.Anomalies, r.Late, r.UnknownSignal = r.Anomalies+o.Anomalies, r.Late+o.Late, r.UnknownSignal+o.UnknownSignal
-	r.Machines += o.Machines
+	r.Machines, r.Watched = r.Machines+o.Machines, r.Watched+o.Watched
+	r.Gaps, r.Near, r.Far = r.Gaps+o.Gaps, r.Near+o.Near, r.Far+o.Far
 	r.span(o.From)
 	r.span(o.To)
 	for _, j := range o.Jobs {

@@ -86,7 +86,7 @@ func byDefault(t *testing.T, rule detect.Method) Options {
 func TestAntagonistIsAccused(t *testing.T) {
 	samples, labels := noisy(3, 200, 130, 160)
 	r := run(t, samples, byDefault(t, detect.Quell), 2)
-	if len(r.Accusations) != 3 || r.Machines != 3 || r.From != minute || r.To != 200*minute {
+	if len(r.Accusations) != 3 || r.Machines != 3 || r.From != minute || r.To != 200*minute || r.Watched != 3*199*minute {
 		t.Fatalf("%d machines, %d to %d, %+v", r.Machines, r.From, r.To, r.Accusations)
 	}
 	s := Judge(labels, nil, r.Accusations)
@@ -200,6 +200,33 @@ func TestGoneTasksAreForgotten(t *testing.T) {
 	}
 	if r := p.Finish(); r.Jobs[0].Tasks != 75 || r.Samples != 1500 {
 		t.Errorf("%+v", r.Jobs)
+	}
+}
+
+// A task of which several signals are recorded is one.
+func TestATaskOfTwoSignalsIsOne(t *testing.T) {
+	p := New(byDefault(t, detect.Quell))
+	for at := range 3 {
+		for _, sig := range []sample.SignalName{sample.CPI, sample.RunQ} {
+			p.Add(&sample.Sample{TS: sample.Millis(at+1) * minute, Machine: "m", Job: "j", Task: "/a", Signal: sig, Coverage: 1, CPU: 1, Cost: 1})
+		}
+	}
+	if r := p.Finish(); r.Jobs[0].Tasks != 1 || r.Samples != 6 {
+		t.Errorf("%d samples, %+v", r.Samples, r.Jobs)
+	}
+}
+
+// Two machines on two days are two days of machines, not two of all the time between them.
+func TestMachineDays(t *testing.T) {
+	const hours = 24
+	var samples []sample.Sample
+	for m, from := range []int{0, 30 * hours} {
+		for at := range hours + 1 {
+			samples = append(samples, sample.Sample{TS: sample.Millis(1+60*(from+at)) * minute, Machine: fmt.Sprint("m", m), Job: "j", Task: "/a", Signal: sample.CPI, Coverage: 1, CPU: 1, Cost: 1})
+		}
+	}
+	if s := run(t, samples, byDefault(t, detect.Quell), 2).Summary(nil); s.Days != 2 || s.Machines != 2 {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -21,6 +21,7 @@ type Summary struct {
 	Jobs        int           `json:"jobs"`
 	From        sample.Millis `json:"from"`
 	To          sample.Millis `json:"to"`
+	Days        float64       `json:"machine_days"` // from the first to the last sample of each machine
 	// Of a labelled recording; with two-sided 95 % confidence intervals.
 	Precision *Share     `json:"precision,omitempty"`
 	Recall    *Share     `json:"recall,omitempty"`
@@ -44,7 +45,8 @@ type AfterJSON struct {
 // caller sets Rows and Bad from its reader.
 func (r *Result) Summary(score *Score) Summary {
 	s := Summary{Rule: r.Rule, Late: r.Late, Unknown: r.UnknownSignal, Samples: r.Judged, Outliers: r.Outliers, Anomalies: r.Anomalies,
-		Accusations: len(r.Accusations), Incidents: len(r.Incidents), Machines: r.Machines, Jobs: len(r.Jobs), From: r.From, To: r.To}
+		Accusations: len(r.Accusations), Incidents: len(r.Incidents), Machines: r.Machines, Jobs: len(r.Jobs), From: r.From, To: r.To,
+		Days: float64(r.Watched) / (24 * 60 * 60 * 1000)}
 	if score == nil {
 		return s
 	}

@@ -46,6 +46,7 @@ func (m *machine) step() {
 	for i := range m.tasks {
 		t := &m.tasks[i]
 		if t.gone {
+			p.demand[i] = 0
 			continue
 		}
 		slow := 1.0

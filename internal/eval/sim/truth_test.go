@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"reflect"
 	"testing"
 
@@ -91,5 +92,28 @@ func TestAntagonistsThatSuffer(t *testing.T) {
 	}
 	if costs[0] != 1 || costs[1] < 1.3 {
 		t.Errorf("expected cost ÷ mean by how much it suffers: %v", costs)
+	}
+}
+
+// TestAnEndedTaskHurtsNoTask: what an antagonist did is remembered for ten minutes, also of one that ended.
+func TestAnEndedTaskHurtsNoTask(t *testing.T) {
+	m := newMachine(*family(t, "bandwidth/onset/strong/plain"), 4, simulator().shape, simulator().specs)
+	for range 60 {
+		m.step()
+	}
+	antagonist := m.antagonists[0]
+	m.reaction = exits
+	for range 2 {
+		m.cap(antagonist, 0.1)
+		m.cap(antagonist, math.Inf(1))
+	}
+	if !m.tasks[antagonist].gone || !m.hurts(antagonist, 0) {
+		t.Fatalf("ended %t, has hurt its victim %t", m.tasks[antagonist].gone, m.hurts(antagonist, 0))
+	}
+	for range memory {
+		m.step()
+	}
+	if m.hurts(antagonist, 0) {
+		t.Error("it hurts its victim ten minutes after its end")
 	}
 }

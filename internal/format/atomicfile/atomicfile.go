@@ -24,7 +24,8 @@ func Write(path string, content []byte, perm os.FileMode) error {
 
 // Fill makes or replaces the file at path, as os.Create does, with what fill writes: symbolic links
 // are followed, an existing file keeps its permissions, and a new one has those of the umask. What
-// is no regular file (/dev/stdout), or has no name yet or any more, is written directly.
+// is no regular file (/dev/stdout), or has no name yet or any more, is written directly, and so is a
+// file in a directory in which this user may make none.
 func Fill(path string, fill func(io.Writer) error) error {
 	if to, err := filepath.EvalSymlinks(path); err == nil {
 		path = to
@@ -36,7 +37,10 @@ func Fill(path string, fill func(io.Writer) error) error {
 	case err != nil:
 		return err
 	case info.Mode().IsRegular():
-		return replace(path, info.Mode().Perm(), fill)
+		f, err := temporary(path, info.Mode().Perm())
+		if !errors.Is(err, fs.ErrPermission) {
+			return rename(f, err, path, fill)
+		}
 	}
 	// Not for reading too: of a pipe whose reader has gone there must be none, or a write waits forever.
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
@@ -52,9 +56,10 @@ func Fill(path string, fill func(io.Writer) error) error {
 // fromUmask stands for the permissions that the umask leaves.
 const fromUmask = os.FileMode(1 << 9)
 
-// temporary makes a file in dir, which only this user can open until it has its permissions, unless
-// those are from the umask.
-func temporary(dir, base string, perm os.FileMode) (*os.File, error) {
+// temporary makes a file next to path, which only this user can open until it has its permissions,
+// unless those are from the umask.
+func temporary(path string, perm os.FileMode) (*os.File, error) {
+	dir, base := filepath.Dir(path), filepath.Base(path)
 	if perm == fromUmask {
 		return os.OpenFile(filepath.Join(dir, fmt.Sprintf(".%s.%d", base, rand.Uint64())), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	}
@@ -69,8 +74,12 @@ func temporary(dir, base string, perm os.FileMode) (*os.File, error) {
 }
 
 func replace(path string, perm os.FileMode, fill func(io.Writer) error) error {
-	dir := filepath.Dir(path)
-	f, err := temporary(dir, filepath.Base(path), perm)
+	f, err := temporary(path, perm)
+	return rename(f, err, path, fill)
+}
+
+// rename fills the file that temporary has made, and gives it the name path.
+func rename(f *os.File, err error, path string, fill func(io.Writer) error) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -81,7 +90,7 @@ func replace(path string, perm os.FileMode, fill func(io.Writer) error) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 	}
-	if err := SyncDir(dir); err != nil {
+	if err := SyncDir(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("write %s: sync its directory: %w", path, err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -146,5 +147,30 @@ func TestFill(t *testing.T) {
 	}
 	if err := Fill(filepath.Join(dir, "no", "f"), text("", nil)); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// A file that was made for a user in a directory of root's is written by that user.
+func TestFillInADirectoryOfOthers(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.WriteFile(path, []byte("a longer text"), 0o644), os.Chown(path, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread() // the file system knows this thread by another user
+	defer runtime.UnlockOSThread()
+	if err := unix.Setfsuid(65534); err != nil {
+		t.Fatal(err)
+	}
+	err := Fill(path, func(w io.Writer) error {
+		_, err := io.WriteString(w, "text")
+		return err
+	})
+	if err := unix.Setfsuid(0); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "text" || err != nil || names(t, dir) != "f" {
+		t.Errorf("%q, %v, %q", got, err, names(t, dir))
 	}
 }

@@ -15,6 +15,9 @@ import (
 var columns = [...]string{"ts", "machine", "job", "task", "platform", "signal", "variant", "class",
 	"cpu", "cost", "coverage", "flags"}
 
+// written is how every header begins that a Writer writes.
+const written = "ts,machine,job,task,"
+
 const (
 	colTS = iota
 	colMachine

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -81,11 +82,19 @@ func NewReader(r io.Reader) (*Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read trace: %w", err)
 	}
-	t.header = bytes.Clone(line)
-	fields, ok := t.rows.Split(bytes.TrimPrefix(line, []byte("\ufeff")))
-	if !ok {
-		return nil, fmt.Errorf("read trace: %w: %.80q", ErrHeader, line)
+	if err := t.parseHeader(line); err != nil {
+		return nil, fmt.Errorf("read trace: %w", err)
 	}
+	return t, nil
+}
+
+// parseHeader takes the columns of the rows that follow from a line.
+func (r *Reader) parseHeader(line []byte) error {
+	fields, ok := r.rows.Split(bytes.TrimPrefix(line, []byte("\ufeff")))
+	if !ok {
+		return fmt.Errorf("%w: %.80q", ErrHeader, line)
+	}
+	var cols []int
 	seen := map[int]bool{}
 	for _, f := range fields {
 		name := strings.TrimSpace(string(f))
@@ -93,19 +102,22 @@ func NewReader(r io.Reader) (*Reader, error) {
 		switch {
 		case !ok:
 			col = -1
-			t.Found.Unknown = append(t.Found.Unknown, name)
+			if !slices.Contains(r.Found.Unknown, name) {
+				r.Found.Unknown = append(r.Found.Unknown, name)
+			}
 		case seen[col]:
-			return nil, fmt.Errorf("read trace: %w: duplicate column %s", ErrHeader, name)
+			return fmt.Errorf("%w: duplicate column %s", ErrHeader, name)
 		}
 		seen[col] = true
-		t.cols = append(t.cols, col)
+		cols = append(cols, col)
 	}
 	for _, col := range needed {
 		if !seen[col] {
-			return nil, fmt.Errorf("read trace: %w: no column %s", ErrHeader, columns[col])
+			return fmt.Errorf("%w: no column %s", ErrHeader, columns[col])
 		}
 	}
-	return t, nil
+	r.header, r.cols = bytes.Clone(line), cols
+	return nil
 }
 
 // Read reads the next sample into s, overwriting all of it. It returns io.EOF
@@ -123,6 +135,11 @@ func (r *Reader) Read(s *sample.Sample) error {
 			return fmt.Errorf("read trace: line %d: %w", r.rows.line, err)
 		case len(line) == 0 || bytes.Equal(line, r.header):
 			continue // traces may be joined end to end
+		case bytes.HasPrefix(line, []byte(written)): // also those of different versions
+			if err := r.parseHeader(line); err != nil {
+				r.bad(err)
+			}
+			continue
 		case bytes.HasPrefix(line, []byte(remark)):
 			if err := r.parseComment(line); err != nil {
 				r.bad(err)

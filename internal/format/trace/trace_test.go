@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -108,6 +109,43 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	twice, report := readAll(t, append(bytes.Clone(text), text...))
 	if len(twice) != 2*len(want) || report.Bad != 0 {
 		t.Errorf("joined: %d samples, %+v", len(twice), report)
+	}
+}
+
+// A trace is continued with one header, or with another if the columns differ. A row that was not written to its end
+// costs only itself.
+func TestContinue(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trace.csv")
+	s := sample.Sample{TS: 5, Task: "/a", Signal: sample.RunQ, Cost: 1, Coverage: 1}
+	s.Extras.Set(sample.Wakeups, 3)
+	s.Extras.Set(sample.Cycles, 4)
+	for _, run := range []struct {
+		extra sample.Extra
+		end   string
+	}{{sample.Wakeups, ""}, {sample.Wakeups, "17000"}, {sample.Wakeups, ""}, {sample.Cycles, ""}} {
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := NewWriter(f, run.extra)
+		err = errors.Join(w.Continue(file), w.Write(&s), w.Flush())
+		if _, failed := f.WriteString(run.end); err != nil || failed != nil || f.Close() != nil {
+			t.Fatal(err, failed)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, report := readAll(t, text)
+	if len(got) != 4 || report.Bad != 1 || bytes.Count(text, []byte(written)) != 2 {
+		t.Fatalf("%d samples, %+v of:\n%s", len(got), report, text)
+	}
+	for i, e := range []sample.Extra{sample.Wakeups, sample.Wakeups, sample.Wakeups, sample.Cycles} {
+		want, _ := s.Extras.Get(e)
+		if v, _ := got[i].Extras.Get(e); v != want || got[i].Extras.Len() != 1 {
+			t.Errorf("sample %d: %+v", i, got[i])
+		}
 	}
 }
 

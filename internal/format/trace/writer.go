@@ -2,10 +2,12 @@ package trace
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +38,33 @@ func NewWriter(w io.Writer, extras ...sample.Extra) *Writer {
 func (w *Writer) Served() *Writer {
 	w.served = true
 	return w
+}
+
+// Continue must be called before the first row if the rows are appended to a file that may hold a trace: they have
+// a header only if its own is a different one, and the first begins a line, whatever the file ends with.
+func (w *Writer) Continue(file string) error {
+	info, err := os.Stat(file)
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	want := w.header(nil)
+	head, end := make([]byte, len(want)), make([]byte, 1)
+	if _, err := f.ReadAt(head, 0); err != nil && err != io.EOF {
+		return err
+	}
+	if _, err := f.ReadAt(end, info.Size()-1); err != nil {
+		return err
+	}
+	if end[0] != '\n' {
+		_ = w.w.WriteByte('\n') // Flush returns its error too
+	}
+	w.headed = bytes.Equal(head, want)
+	return nil
 }
 
 // Write adds one row, and the header before the first. A sample that could not

@@ -14,8 +14,12 @@ const (
 	CommandAll = "command.all" // the decisions for all machines
 	// AllStates are all machines' states.
 	AllStates = "reply.*.state"
+	// AllQuestions are all machines' questions for specs.
+	AllQuestions = "reply.*.specs"
 	// AllRenewals are all machines' requests for new credentials.
 	AllRenewals = "renew.*"
+	// Answers and a machine's token are RenewedSubject.
+	Answers = "renewed."
 )
 
 // SampleSubject is the subject of a machine's batches.
@@ -40,6 +44,9 @@ func OwnReplies(machine string) string { return "reply." + Token(machine) + ".*"
 // StateSubject is the subject of a machine's state.
 func StateSubject(machine string) string { return "reply." + Token(machine) + ".state" }
 
+// QuestionSubject is the subject of a machine's questions for specs.
+func QuestionSubject(machine string) string { return "reply." + Token(machine) + ".specs" }
+
 // DecisionsKey is the key of a machine's decisions in the bucket, of those for all if machine is
 // empty.
 func DecisionsKey(machine string) string {
@@ -52,8 +59,8 @@ func DecisionsKey(machine string) string {
 // RenewalSubject is the subject of a machine's requests for new credentials.
 func RenewalSubject(machine string) string { return "renew." + Token(machine) }
 
-// RenewedSubject is the subject of the answers.
-func RenewedSubject(machine string) string { return "renewed." + Token(machine) }
+// RenewedSubject is the subject of the answers to these, and to its questions for specs.
+func RenewedSubject(machine string) string { return Answers + Token(machine) }
 
 // Token encodes any name as one token of a subject or bucket key: letters, digits, "-"
 // and "_" stay, every other byte becomes "=" and two hex digits. The encoding is

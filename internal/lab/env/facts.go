@@ -87,7 +87,7 @@ func (f *Facts) Refuse(p *study.Part) error {
 	lack := func(what, remedy string) error { return &lab.LackError{What: what, Remedy: remedy} }
 	noKernel := e.Kernel == "" && !f.Kernel
 	kernel := func() error {
-		return lack("a kernel for amd64 guests is missing", "go run ./internal/lab/guest/fetch, or kernel: in the environment")
+		return lack("a kernel for amd64 guests is missing", "go run ./internal/lab/guest/fetch in quell's source, as the user that runs the lab (each has a cache of its own, root too), or kernel: in the environment")
 	}
 	command := ""
 	if len(p.Workload.Command) > 0 && !p.Idle {

@@ -42,6 +42,7 @@ type Client struct {
 	next    int   // request or process
 	waiting map[int]chan frame
 	procs   map[int]*Process
+	machine string    // where the helper is
 	watcher *observer // of the present run
 	offset  int64     // this machine's clock minus the helper's, ns
 	unsure  time.Duration
@@ -59,6 +60,13 @@ func Connect(from io.Reader, to io.Writer, o ClientOptions) *Client {
 
 // Hello is closed when the helper is up.
 func (c *Client) Hello() <-chan struct{} { return c.hello }
+
+// Machine tells the machine of a helper that is up from others, "" if nothing does.
+func (c *Client) Machine() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.machine
+}
 
 // Gone is closed when the connection has ended.
 func (c *Client) Gone() <-chan struct{} { return c.gone }
@@ -113,6 +121,9 @@ func (c *Client) listen() {
 		c.mu.Unlock()
 		switch {
 		case f.Op == "hello":
+			c.mu.Lock()
+			c.machine = f.Text
+			c.mu.Unlock()
 			up()
 		case f.Op == "answer" && reply != nil:
 			reply <- f

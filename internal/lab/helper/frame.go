@@ -25,7 +25,7 @@ import (
 //	lab:    beat | ping ID | make ID Part | start ID Env Proc Job | begin ID Proc NS | stop ID Proc
 //	        pin ID Env Sets | pinned, usage, threads, ready, close ID Env | freeze ID Env Stop | listens ID Port | bye ID
 //	        observe ID Watch NS | window ID Yes | conclude ID | energy ID Window
-//	helper: hello | beat | answer ID … | out Proc FD Text | exit Proc Text | second Sample Evidence
+//	helper: hello Text | beat | answer ID … | out Proc FD Text | exit Proc Text | second Sample Evidence
 type frame struct {
 	Op      string      `json:"op"`
 	ID      int         `json:"id,omitempty"`

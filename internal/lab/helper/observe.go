@@ -1,9 +1,13 @@
 package helper
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -94,6 +98,18 @@ func platform() string {
 	}
 	p, _ := h.Platform() // with an error it is ""
 	return string(p)
+}
+
+// machine is a hash of what tells the machine where the helper is from others: its firmware's UUID, or
+// the id of its system, which is not to be published (machine-id(5)). "" if it has neither.
+func machine() string {
+	for _, file := range []string{"/sys/class/dmi/id/product_uuid", "/etc/machine-id"} {
+		if text, err := os.ReadFile(file); err == nil && len(bytes.TrimSpace(text)) > 0 {
+			sum := sha256.Sum256(append([]byte("quell lab "), bytes.TrimSpace(text)...))
+			return hex.EncodeToString(sum[:8])
+		}
+	}
+	return ""
 }
 
 // observed carries out what the lab asks of the observation.
@@ -245,3 +261,6 @@ func (w *observer) Clock() (offset, within, drift time.Duration) { return w.offs
 
 // Platform is the type of the helper's CPUs (host.Host.Platform), "" if it is unknown.
 func (w *observer) Platform() string { return w.platform }
+
+// Machine tells the helper's machine from others, "" if nothing does.
+func (w *observer) Machine() string { return w.client.Machine() }

@@ -83,6 +83,9 @@ func TestObserving(t *testing.T) {
 	} else if p, err := h.Platform(); err != nil || w.(*observer).Platform() != string(p) {
 		t.Errorf("its CPUs are %q, want %q: %v", w.(*observer).Platform(), p, err)
 	}
+	if got := w.(*observer).Machine(); got != machine() {
+		t.Errorf("its machine is %q, want %q", got, machine())
+	}
 	for s := (result.Sample{}); s.Values == nil; {
 		var evidence []result.Evidence
 		if s, evidence = w.Second(time.Now()); s.Values != nil && (s.At < time.Second || s.Values["cpu.steal"] != 0.25 || len(evidence) != 1) {

@@ -143,7 +143,7 @@ func (h *helper) end() error {
 
 // listen answers until the input ends, which is not an error: the lab is done.
 func (h *helper) listen(ctx context.Context) error {
-	if err := h.wire.send(frame{Op: "hello"}); err != nil {
+	if err := h.wire.send(frame{Op: "hello", Text: machine()}); err != nil {
 		return err
 	}
 	for {

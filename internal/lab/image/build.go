@@ -149,12 +149,12 @@ func lockFile(name string) (*os.File, error) {
 
 // replace gives a folder the name place. At every instant, also of a crash, a folder of that name is
 // complete: the old one or the new one, which change their names with each other. On file systems
-// that cannot do that (NFS) there is none for a moment.
+// that cannot do that there is none for a moment: NFS, and overlayfs with a folder of a lower layer.
 func replace(work, place string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, work, unix.AT_FDCWD, place, unix.RENAME_EXCHANGE)
 	switch {
 	case errors.Is(err, unix.ENOENT): // there is no old one
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EXDEV):
 		if err := os.RemoveAll(place); err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func Find(name, kernel string) (Image, error) {
 			continue
 		}
 		if _, err := os.Stat(file); err != nil {
-			return i, &guest.MissingError{What: fmt.Sprintf("file %s of image %q", file, name), Remedy: "make it with quell lab image build NAME and write image: NAME, or give the path of a disk with cloud-init, as clouds have them", Err: err}
+			return i, &guest.MissingError{What: fmt.Sprintf("file %s of image %q", file, name), Remedy: "make it with quell lab image build NAME, as the user that runs the lab (each has a cache of its own, root too), and write image: NAME, or give the path of a disk with cloud-init, as clouds have them", Err: err}
 		}
 	}
 	var err error

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quell-dev/quell/internal/lab/guest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -202,6 +204,35 @@ func TestReplace(t *testing.T) {
 	}
 }
 
+// A container whose own image has a guest's image builds that anew: overlayfs renames no folder of a
+// lower layer.
+func TestReplaceOnOverlayfs(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dir := t.TempDir()
+	mount := func(kind, at, options string) {
+		t.Helper()
+		if err := unix.Mount(kind, at, kind, 0, options); err != nil {
+			quelltest.Skip(t, "overlayfs", err)
+		}
+		t.Cleanup(func() { unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	mount("tmpfs", dir, "size=1m,mode=700") // overlayfs has no upper layer on another overlayfs
+	lower, upper, scratch, merged := dir+"/lower", dir+"/upper", dir+"/scratch", dir+"/merged"
+	if err := errors.Join(write(lower+"/name/disk", "old", 0o600), os.Mkdir(upper, 0o755), os.Mkdir(scratch, 0o755), os.Mkdir(merged, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	mount("overlay", merged, "redirect_dir=off,lowerdir="+lower+",upperdir="+upper+",workdir="+scratch)
+	if err := write(merged+"/.build/disk", "new", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := replace(merged+"/.build", merged+"/name"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(merged + "/name/disk"); err != nil || string(text) != "new" {
+		t.Errorf("%q is in place, %v", text, err)
+	}
+}
+
 // An image is a name or a file; a kernel brings its initrd.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
@@ -226,7 +257,7 @@ func TestFind(t *testing.T) {
 	}
 	for _, name := range []string{"nosuch", "./nosuch.img"} {
 		var missing *guest.MissingError
-		if _, err := Find(name, ""); !errors.As(err, &missing) || !strings.Contains(missing.Remedy, "quell lab image build") {
+		if _, err := Find(name, ""); !errors.As(err, &missing) || !strings.Contains(missing.Remedy, "quell lab image build NAME, as the user that runs the lab") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -17,7 +17,7 @@
 //	cpu.throttled.PART    seconds/s held back by a quota, over its CPUs
 //	cpu.foreign           share of the parts' CPUs used by tasks outside the run
 //	cpu.busy              on a machine without parts: share of its CPUs in use
-//	cpu.lab               CPU seconds/s of the lab itself, not in cpu.foreign
+//	cpu.lab               CPU seconds/s of the lab itself
 //	cpu.irq               share of the parts' CPUs in interrupts
 //	cpu.steal             share of the parts' CPUs that the hypervisor took
 //	psi.RESOURCE.some     share of the second in which at least one task waits, machine
@@ -42,7 +42,9 @@
 // # Foreign CPU time
 //
 // It is the CPU time of everything that ran on the parts' CPUs, minus the CPU time of the
-// parts and of the lab's own process. Where the root of the v1 cpuacct hierarchy is
+// parts, and minus that of the lab's own process where this may run on no other CPU. Elsewhere
+// it is not known on which CPUs the lab ran: to subtract what it used on others would hide as
+// much of other processes on the parts'. Where the root of the v1 cpuacct hierarchy is
 // visible, the time of each CPU is exact (ns). Otherwise it comes from /proc/stat, in
 // ticks: a single second then has an error of about 1 % of a CPU, and a window that
 // error divided by its length.

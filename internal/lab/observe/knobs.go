@@ -120,6 +120,9 @@ func (k Knobs) Hold(...string) error { return nil }
 // Release implements enforce.Files.
 func (k Knobs) Release(...string) {}
 
+// Held implements enforce.Files.
+func (k Knobs) Held(string) bool { return false }
+
 // chosen returns the word in brackets, or the whole text if there is none.
 func chosen(text string) string {
 	_, rest, ok := strings.Cut(text, "[")

@@ -241,7 +241,10 @@ func (o *Observer) between(a, b machine) shares {
 	if capacity <= 0 {
 		return shares{}
 	}
-	foreign := b.busy - a.busy - (b.lab - a.lab)
+	foreign := b.busy - a.busy
+	if o.confined {
+		foreign -= b.lab - a.lab
+	}
 	for i := range o.parts {
 		foreign -= b.usage[i].Total() - a.usage[i].Total()
 	}

@@ -31,6 +31,9 @@ type Observer struct {
 	parts  []*part
 	cpus   sample.Set // of all parts
 	length time.Duration
+	// confined is true if this process can only be on the parts' CPUs: its own CPU time is then
+	// known to be on them, and is not foreign.
+	confined bool
 
 	last, opened, closed machine // readings: at the last second, and at the window's ends
 	inWindow             bool
@@ -76,6 +79,11 @@ func (o Options) open(of lab.Observed) (*Observer, error) {
 	if len(obs.parts) == 0 {
 		obs.cpus = top.Online
 	}
+	own, err := host.Affinity(0)
+	if err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	obs.confined = obs.cpus.Union(own).Len() == obs.cpus.Len()
 	if obs.wants("domains") {
 		obs.domain = &domains{host: o.Host, envs: of.Envs}
 	}

@@ -94,10 +94,16 @@ func TestForeignTimeIsWhatNobodyOfTheRunUsed(t *testing.T) {
 	a := machine{at: at, usage: make([]lab.Usage, 2)}
 	b := machine{at: at.Add(10 * time.Second), busy: 16 * time.Second, lab: time.Second, steal: 2 * time.Second, irq: 400 * time.Millisecond,
 		usage: []lab.Usage{{User: 8 * time.Second, System: time.Second}, {User: 4 * time.Second}}}
+	o.confined = true
 	got := o.between(a, b)
 	// 16 of 20 CPU seconds, minus 13 of the parts and 1 of the lab.
 	if want := (shares{foreign: 0.1, steal: 0.1, irq: 0.02}); math.Abs(got.foreign-want.foreign) > 1e-9 || math.Abs(got.steal-want.steal) > 1e-9 || math.Abs(got.irq-want.irq) > 1e-9 {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+	// The lab may have used its second elsewhere: then it hides none of another process.
+	o.confined = false
+	if got := o.between(a, b); math.Abs(got.foreign-0.15) > 1e-9 {
+		t.Errorf("foreign = %v with other CPUs for the lab, want 0.15", got.foreign)
 	}
 	b.usage[0].User = 15 * time.Second // rounding must not make it negative
 	if got := o.between(a, b); got.foreign != 0 {

@@ -48,8 +48,9 @@ func listProcesses(h *host.Host) processes {
 }
 
 // busiestForeign names the processes outside the parts that used the most CPU time since the
-// snapshot and may run on the parts' CPUs; "" if there are none. It does not see
-// processes that ended in between, nor on which CPUs the time was used.
+// snapshot and may run on the parts' CPUs; "" if there are none. This process is one where its
+// time counts. It does not see processes that ended in between, nor on which CPUs the time was
+// used.
 func (p processes) busiestForeign(o *Observer) string {
 	if p.at.IsZero() {
 		return ""
@@ -59,7 +60,7 @@ func (p processes) busiestForeign(o *Observer) string {
 		if len(names) == 3 {
 			break
 		}
-		if !o.owns(u.pid) && o.reaches(u.pid) {
+		if !o.owns(u.pid) && o.reaches(u.pid) && (u.pid != os.Getpid() || !o.confined) {
 			names = append(names, fmt.Sprintf("%s (pid %d) %.2f CPUs", u.name, u.pid, u.rate))
 		}
 	}
@@ -90,14 +91,14 @@ type processUsage struct {
 	rate float64 // CPUs
 }
 
-// since lists the processes, except this one, that used at least the given number of CPUs
-// since the snapshot, the busiest first.
+// since lists the processes that used at least the given number of CPUs since the snapshot,
+// the busiest first.
 func (p processes) since(h *host.Host, least float64) []processUsage {
 	var all []processUsage
 	now := listProcesses(h)
 	span := now.at.Sub(p.at).Seconds()
 	for key, one := range now.all {
-		if rate := (one.used - p.all[key].used).Seconds() / span; rate >= least && key.pid != os.Getpid() {
+		if rate := (one.used - p.all[key].used).Seconds() / span; rate >= least {
 			all = append(all, processUsage{key.pid, one.name, rate})
 		}
 	}

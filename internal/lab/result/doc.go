@@ -5,7 +5,7 @@
 // A study's folder:
 //
 //	study.lock.json                the study file, its hash, and the version of quell
-//	env/<host>.json                the machine's description; env/<host>.<run>.diff.json where it changed
+//	env/<hash>.json                the machine's description; after a change it is another file
 //	runs/<cell>/<n>.<try>/run.json the record, written last, atomically: a run without one does not count
 //	runs/<cell>/<n>.<try>/…        samples.jsonl (one Sample a line), out and err of each role
 //	results/*.json                 the results of the analyses

@@ -249,6 +249,28 @@ func Done(runs []Run, env string, stamp []string, verdicts ...Verdict) map[Slot]
 	return done
 }
 
+// Site is an environment on another host.
+type Site struct{ Host, Environment string }
+
+// Machines are the machines on which a series has valid runs: all runs of a site are of one. The same
+// host in another environment may be another machine: a size of instances is rented after another.
+func Machines(runs []Run, env string, stamp []string) map[Site]string {
+	all := map[Site]string{}
+	for _, r := range runs {
+		if r.Verdict != Valid || !r.In(env, stamp) {
+			continue
+		}
+		for _, h := range r.Hosts {
+			for _, p := range r.Cell.Parts {
+				if p.Host == h.Name && h.Machine != "" {
+					all[Site{h.Name, p.Environment.Name}] = h.Machine
+				}
+			}
+		}
+	}
+	return all
+}
+
 // RunPath is the path of a file next to a run's record.
 func (f *Folder) RunPath(r *Run, name string) string {
 	return f.Path("runs", r.CellKey, strconv.Itoa(r.N)+"."+strconv.Itoa(r.Try), name)

@@ -99,6 +99,9 @@ type Host struct {
 	// Platform is the type of its CPUs, "GenuineIntel-6-85-7-vm": a cloud's type of instance may have
 	// several. "" if it is unknown.
 	Platform string `json:"platform,omitempty"`
+	// Machine tells it from another of that name, in another inventory: a hash of its firmware's UUID or
+	// its system's id. "" if it has neither.
+	Machine string `json:"machine,omitempty"`
 	// Offset is how far its CLOCK_MONOTONIC was behind that of the lab's machine when the
 	// observation began, Within the largest error of that, Drift its change until the end.
 	Offset time.Duration `json:"clock_offset"`
@@ -199,8 +202,8 @@ const MostStays = 1000
 // Sample is one second of a run, one line of samples.jsonl.
 type Sample struct {
 	At time.Duration `json:"at"` // end of the second, after the run's Start
-	// Values are named like "cpu.fg" or "psi.cpu.some": README of the format in
-	// docs/lab.md. An absent value is not zero.
+	// Values are named like "cpu.fg" or "psi.cpu.some": docs/lab.md lists them. An absent value
+	// is not zero.
 	Values map[string]float64 `json:"v"`
 	// Host is the other machine on which it was taken, "" for the lab's own.
 	Host string `json:"host,omitempty"`

@@ -57,6 +57,8 @@ func TestDose(t *testing.T) {
 	}
 	for _, bad := range []struct{ old, new, want string }{
 		{"state: $state}", "state: $threads}", `roles.nb.state: "1": want busy, idle, or a $factor with these levels`},
+		{"builtin: primes, threads: 7", "command: [x], threads: 7, metric: {parse: sysbench}", "workloads.burn.threads: 7: want none"},
+		{"builtin: primes, threads: 7", "command: [x], metric: {parse: sysbench}", `roles.test.threads: "$threads" of burn: want none`},
 		{`threads: "3"`, `threads: "0"`, `roles.rest.threads: "0": want a whole number of at least 1`},
 	} {
 		_, err := Parse("dose.yaml", []byte(strings.Replace(dose, bad.old, bad.new, 1)), known)

@@ -1,6 +1,7 @@
 package study
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -68,7 +69,27 @@ func (e *Environment) SetName(n string) { e.Name = n }
 // SetName implements keyed.Named.
 func (w *Workload) SetName(n string) {
 	w.Name, w.WorkUnit = n, "iteration"
-	w.Metric = Metric{Name: "throughput", Unit: "iterations/s", Better: "higher"}
+}
+
+// usual are the metrics of the built-in workloads, and those of commands by their parsers.
+var usual = map[string]Metric{
+	"":           {Name: "throughput", Unit: "iterations/s", Better: "higher"},
+	"iterations": {Name: "throughput", Unit: "iterations/s", Better: "higher"},
+	"time":       {Name: "runtime", Unit: "s", Better: "lower"},
+	"sysbench":   {Name: "throughput", Unit: "events/s", Better: "higher"},
+	"stress-ng":  {Name: "throughput", Unit: "bogo ops/s", Better: "higher"},
+	"iperf3":     {Name: "throughput", Unit: "bit/s", Better: "higher"},
+	"sockperf":   {Name: "round trip", Unit: "s", Better: "lower"},
+}
+
+// complete fills in what follows from the parser. Of a figure that a path or a pattern reads, only the
+// file can say which is better. Nothing reads a server's.
+func (w *Workload) complete() {
+	m, u := &w.Metric, usual[w.Metric.Parse]
+	if w.Serves > 0 {
+		u = usual[""]
+	}
+	m.Name, m.Unit, m.Better = cmp.Or(m.Name, u.Name), cmp.Or(m.Unit, u.Unit), cmp.Or(m.Better, u.Better)
 }
 
 // SetName implements keyed.Named.
@@ -116,6 +137,16 @@ func (s *Study) complete() {
 		s.Hosts = map[string]Host{Local: {Name: Local, Address: Local}}
 	}
 	s.completeHosts()
+	for name, w := range s.Workloads {
+		w.complete()
+		s.Workloads[name] = w
+	}
+	if len(s.Analysis) == 0 { // a report would have no figure, and the folder of the runs keeps to their file
+		s.Analysis = []Analysis{{Kind: "score"}}
+		if s.Controls.Solo && len(s.Roles) > 1 {
+			s.Analysis = append(s.Analysis, Analysis{Kind: "degradation"})
+		}
+	}
 	for i := range s.Roles {
 		r := &s.Roles[i]
 		if r.Host == "" && len(s.Hosts) == 1 {

@@ -25,7 +25,7 @@ type Study struct {
 	Design        Design                 `key:"design"`
 	Run           Run                    `key:"run"`
 	Observe       Observe                `key:"observe"`
-	Analysis      []Analysis             `key:"analysis"`
+	Analysis      []Analysis             `key:"analysis" help:"none: score, and degradation if roles also run alone"`
 	Report        Report                 `key:"report"`
 }
 
@@ -133,7 +133,7 @@ type Workload struct {
 type Metric struct {
 	Name   string `key:"name" help:"e.g. throughput, runtime"`
 	Unit   string `key:"unit"`
-	Better string `key:"better" oneof:"higher lower"`
+	Better string `key:"better" oneof:"higher lower" help:"must be given for a figure that a path or a regular expression reads"`
 	Parse  string `key:"parse" help:"parser of the command's output, a path in its JSON: json:jobs.0.read.iops, or a regular expression with one group: '/…/'"`
 }
 
@@ -204,7 +204,7 @@ type Staircase struct {
 // Placement says where roles run: by the relation of their CPUs, or by lists.
 type Placement struct {
 	Name     string `key:"name"`
-	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-core, same-llc, same-package, cross-package, same-numa, packed (virtual CPUs on the threads of one core after the other, as clouds place instances)"`
+	Relation string `key:"relation" help:"neutral, per-chip, per-core, per-thread, smt-sibling, same-thread, same-core, same-llc, same-package, cross-package, same-numa, packed (virtual CPUs on the threads of one core after the other, as clouds place instances)"`
 	// CPUs are explicit lists per role, and per virtual CPU if separated by semicolons
 	// ("0;1").
 	CPUs map[string]string `key:"cpus"`

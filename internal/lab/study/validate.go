@@ -205,6 +205,9 @@ func (c *checker) workload(w Workload) {
 	if w.Serves > 0 && len(w.Command) == 0 {
 		c.add(key+".serves", w.Serves, "a command: the built-in servers have a port of their own")
 	}
+	if w.Threads > 0 && !w.threaded() {
+		c.add(key+".threads", w.Threads, noThreads)
+	}
 	if w.Builtin == HTTPClient && w.Time == 0 {
 		c.add(key+".time", "0s", "the length of the client's measurement")
 	}
@@ -212,6 +215,13 @@ func (c *checker) workload(w Workload) {
 		c.add(key+".iterations", w.Iterations, "a number of iterations, or time, not both")
 	}
 }
+
+// threaded reports whether a workload runs in as many threads as it is given.
+func (w *Workload) threaded() bool {
+	return w.Builtin != "" && w.Builtin != HTTPServer && w.Builtin != HTTPClient
+}
+
+const noThreads = "none: a command and the web workloads have words or flags of their own for that; count: of a role runs several"
 
 func (c *checker) parsers() string {
 	return "one of " + strings.Join(c.known.Parsers, ", ") + ", json:PATH, or /a regular expression with one group/"
@@ -370,6 +380,11 @@ func (c *checker) roles() {
 			for _, v := range c.values(r, key+".threads", r.Threads) {
 				if n, err := strconv.Atoi(v); err != nil || n < 1 {
 					c.add(key+".threads", strconv.Quote(v), "a whole number of at least 1, or a $factor with such levels")
+				}
+			}
+			for _, v := range c.values(r, key+".workload", r.Workload) {
+				if w, ok := c.Workloads[v]; ok && !w.threaded() {
+					c.add(key+".threads", strconv.Quote(r.Threads)+" of "+v, noThreads)
 				}
 			}
 		}

@@ -51,6 +51,13 @@ func (c *CPUGroups) Open(cpu int) ([]int, error) {
 	return nil, notSupported("event group on CPUs", err)
 }
 
+// Whole reports whether the group of a CPU, which is off, is still one. Taking its CPU offline takes it apart for
+// ever; an eBPF program reads its events as before, and they count nothing.
+func (c *CPUGroups) Whole(cpu int) bool {
+	_, err := c.g.readGroup(c.on[cpu])
+	return err == nil
+}
+
 // CloseCPU closes the group of a CPU.
 func (c *CPUGroups) CloseCPU(cpu int) {
 	if at := c.on[cpu]; at != nil {

@@ -28,6 +28,8 @@ type Files interface {
 	// It holds all or none.
 	Hold(files ...string) error
 	Release(files ...string)
+	// Held reports whether a file of a cgroup directory is held and still there, at whatever path.
+	Held(dir string) bool
 }
 
 // Change is a set of writes to the files of one cgroup, with a lease. Old and

@@ -151,3 +151,22 @@ func TestNoRoomForAnOldQuotaOnTheKernel(t *testing.T) {
 		t.Errorf("%v %q: the quotas are %v, want %v", out.Result, out.Note, got, want)
 	}
 }
+
+// A v1 cgroup that is renamed while it is limited gets its quotas back, and so do those below it. One that is
+// made at its path is left alone.
+func TestRenamedCgroupIsRestored(t *testing.T) {
+	q := newQuotaTree(t)
+	e, err := Open(filepath.Join(t.TempDir(), "journal"), q.h)
+	must(t, err)
+	q.cap(e)
+	must(t, os.Rename(q.dir, q.dir+"-renamed"))
+	must(t, os.Mkdir(q.dir, 0o755))
+	if over := e.Check(); len(over) != 0 {
+		t.Errorf("%q are no longer in force", over)
+	}
+	out, err := e.Undo(3000, "A", "test")
+	must(t, errors.Join(err, os.Remove(q.dir), os.Rename(q.dir+"-renamed", q.dir), e.Close()))
+	if got := q.quotas(); out.Result != Restored || !maps.Equal(got, quotasBefore) {
+		t.Errorf("%+v, the quotas are %v, want %v", out, got, quotasBefore)
+	}
+}

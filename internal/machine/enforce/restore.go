@@ -123,10 +123,12 @@ func (s restorer) gone(c *entry) (bool, string, error) {
 	return s.lost(c.Dir, c.Inode)
 }
 
-// lost reports whether a cgroup was removed, and whether another has its path now.
+// lost reports whether a cgroup was removed, and whether another has its path now. One that was
+// renamed is not lost while its files are held.
 func (s restorer) lost(dir string, inode uint64) (bool, string, error) {
 	now, err := s.files.Inode(dir)
 	switch {
+	case (isGone(err) || err == nil && now != inode) && s.files.Held(dir):
 	case isGone(err):
 		return true, dir + " was removed", nil
 	case err != nil:

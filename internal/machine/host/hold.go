@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -43,6 +44,23 @@ func (h *Host) Release(files ...string) {
 	for _, file := range files {
 		h.held.release(file)
 	}
+}
+
+// Held reports whether Hold has opened a file of a cgroup that is still there. In v1 it may have another
+// path by now (rename(2)): ReadValue and WriteValue find the file nevertheless, by the former path.
+func (h *Host) Held(dir string) bool {
+	h.held.mu.Lock()
+	defer h.held.mu.Unlock()
+	for file, f := range h.held.files {
+		var st unix.Stat_t
+		if path.Dir(file) != dir || unix.Fstat(int(f.Fd()), &st) != nil || st.Nlink == 0 {
+			continue
+		}
+		if _, err := f.ReadAt(make([]byte, 1), 0); !errors.Is(err, unix.ENODEV) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *heldFiles) hold(h *Host, file string) error {

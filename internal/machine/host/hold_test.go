@@ -95,6 +95,31 @@ func TestHeldFilesNeedNoDescriptor(t *testing.T) {
 	}
 }
 
+// A held file is found under its former path after its cgroup was renamed, and not after that was removed.
+func TestHeldFileOfARenamedCgroup(t *testing.T) {
+	h, top := flat(t, "/a")
+	const dir = "/sys/fs/cgroup/a"
+	if h.Held(dir) {
+		t.Error("nothing is held yet")
+	}
+	if err := h.Hold(dir + "/cgroup.procs"); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Release(dir + "/cgroup.procs")
+	if err := os.Rename(top+"/a", top+"/b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.WriteValue(dir+"/cgroup.procs", "1"); err != nil || !h.Held(dir) || h.Held("/sys/fs/cgroup/b") {
+		t.Errorf("renamed: %v, held %v", err, h.Held(dir))
+	}
+	if err := os.RemoveAll(top + "/b"); err != nil {
+		t.Fatal(err)
+	}
+	if h.Held(dir) {
+		t.Error("it is held after it was removed")
+	}
+}
+
 // A held file of a cgroup that was removed does not stand for the one made at its path.
 func TestHeldFileOfARemovedCgroup(t *testing.T) {
 	h, hier := realCPU(t)

@@ -341,7 +341,7 @@ func TestWatchSeesCgroupsComeAndGo(t *testing.T) {
 	h := real(t)
 	hier := identities(t, h)[0]
 	tree := treeOf(hier)
-	w, err := h.Watch(anywhere)
+	w, err := h.Watch(anywhere, ofNone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -457,7 +457,7 @@ func TestUsageDoesNotAllocate(t *testing.T) {
 
 // Close ends a Wait that is under way.
 func TestWaitEndsWithClose(t *testing.T) {
-	w, err := real(t).Watch(anywhere)
+	w, err := real(t).Watch(anywhere, ofNone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -486,7 +486,7 @@ func TestWatchLosesNothingWhenTheQueueOverflows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := newWatcher(fd, anywhere)
+	w, err := newWatcher(fd, anywhere, ofNone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -549,7 +549,7 @@ func TestWatchOfADirectoryMadeAgain(t *testing.T) {
 	quelltest.Need(t, quelltest.Root)
 	h := real(t)
 	hier := identities(t, h)[0]
-	w, err := h.Watch(anywhere)
+	w, err := h.Watch(anywhere, ofNone)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -226,8 +226,10 @@ func (w *walker) below(self *unix.Stat_t, depth int) (here bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		if w.path = w.path[:length]; moved && !w.back(self) {
-			return false, nil
+		if w.path = w.path[:length]; moved {
+			if here, err := w.back(self); !here {
+				return false, err
+			}
 		}
 	}
 	return true, nil
@@ -265,9 +267,12 @@ func (w *walker) visit(name string, depth int) (moved bool, err error) {
 
 // back moves to a directory from one that is, or was, below it: up one level or, if that leads
 // elsewhere because something was removed meanwhile, along its path. It reports whether the
-// directory is still there.
-func (w *walker) back(to *unix.Stat_t) bool {
+// directory is still there; lacking is why that is not known.
+func (w *walker) back(to *unix.Stat_t) (here bool, lacking error) {
 	try := func(fd int, err error) bool {
+		if exhausted(err) {
+			lacking = fmt.Errorf("walk cgroups: %w", err)
+		}
 		if err != nil {
 			return false
 		}
@@ -281,14 +286,16 @@ func (w *walker) back(to *unix.Stat_t) bool {
 		return true
 	}
 	if try(unix.Openat(int(w.dir.Fd()), "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)) {
-		return true
+		return true, nil
 	}
 	f, err := openLong(path.Join(w.mount, w.at()), unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return false
+		try(-1, err)
+		return false, lacking
 	}
 	defer f.Close()
-	return try(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))
+	here = try(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))
+	return here, lacking
 }
 
 func (w *walker) tooLong() bool { return w.longest > 0 && len(w.path) > w.longest }

@@ -75,7 +75,7 @@ func flat(t *testing.T, cgroups ...string) (h *Host, top string) {
 func TestLongPathHidesNoOtherCgroup(t *testing.T) {
 	h, top := flat(t, "/a/x", "/hostile", "/z/y")
 	nested(t, top+"/hostile", strings.Repeat("n", 250), 40)
-	w, err := h.Watch(anywhere)
+	w, err := h.Watch(anywhere, ofNone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,5 +246,24 @@ func TestCrowdedTaskIsLookedAtInPart(t *testing.T) {
 	}
 	if _, err := c.Members(); err != nil {
 		t.Errorf("later: members: %v", err)
+	}
+}
+
+// A walk that has no descriptor to come back with does not end as if there was nothing else.
+func TestAWalkWithoutDescriptorsFails(t *testing.T) {
+	h, _ := flat(t, "/a/x", "/z")
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	_, err := h.WalkAt(Place{sample.Unified, "/"}, func(p string, _ uint64) error {
+		if p != "/a/x" {
+			return nil
+		}
+		return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max})
+	})
+	if !errors.Is(err, unix.EMFILE) {
+		t.Error(err)
 	}
 }

@@ -23,8 +23,10 @@ type Watcher struct {
 	end    int // an eventfd that Close writes to
 	tops   []top
 	deeper func(path string) bool // whether what is below a cgroup is watched
+	user   func(path string) int  // who makes cgroups there as they like; not above 0: no such user
 	dirs   map[int32]string       // by watch descriptor
 	wds    map[string]int32       // the inverse
+	ofUser map[int]int            // how many of dirs are each user's
 	buf    [16 << 10]byte
 	seen   Changes
 
@@ -62,17 +64,21 @@ func (c *Changes) None() bool { return !c.Lost && len(c.Places) == 0 }
 // If there are more, the next call reads the rest.
 const maxReads = 64
 
+// mostWatched bounds the watches on the cgroups of one user. They are of root's limit, which all programs of
+// root share.
+const mostWatched = 1000
+
 const watchMask = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_ONLYDIR
 
 // Watch watches the cgroups of cgroup2 and of the v1 cpu hierarchy: changes directly below those
-// for whose paths deeper is true. Each takes one of fs.inotify.max_user_watches; if they
-// do not suffice the error wraps ENOSPC, and the hierarchies must be walked instead.
-func (h *Host) Watch(deeper func(path string) bool) (*Watcher, error) {
+// for whose paths deeper is true, and of each user mostWatched of these. Each takes one of fs.inotify.max_user_watches;
+// if they do not suffice the error wraps ENOSPC, and the hierarchies must be walked instead.
+func (h *Host) Watch(deeper func(path string) bool, user func(path string) int) (*Watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch cgroups: %w", err)
 	}
-	w, err := newWatcher(fd, deeper)
+	w, err := newWatcher(fd, deeper, user)
 	if err != nil {
 		return nil, err
 	}
@@ -88,13 +94,13 @@ func (h *Host) Watch(deeper func(path string) bool) (*Watcher, error) {
 	return w, nil
 }
 
-func newWatcher(fd int, deeper func(path string) bool) (*Watcher, error) {
+func newWatcher(fd int, deeper func(path string) bool, user func(path string) int) (*Watcher, error) {
 	end, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("watch cgroups: %w", err)
 	}
-	return &Watcher{fd: fd, end: end, deeper: deeper, dirs: make(map[int32]string), wds: make(map[string]int32)}, nil
+	return &Watcher{fd: fd, end: end, deeper: deeper, user: user}, nil // addAll makes the maps
 }
 
 // Close ends the watch, and Wait.
@@ -206,7 +212,7 @@ func (w *Watcher) Wait() error {
 // addAll watches all directories that exist and forgets those that do not.
 func (w *Watcher) addAll() error {
 	old := w.dirs
-	w.dirs, w.wds = make(map[int32]string), make(map[string]int32)
+	w.dirs, w.wds, w.ofUser = make(map[int32]string), make(map[string]int32), make(map[int]int)
 	for _, t := range w.tops {
 		if err := w.add(t.dir); err != nil {
 			return err
@@ -224,6 +230,8 @@ func (w *Watcher) addAll() error {
 // not (seen on 6.18): the watch would keep the inode for ever.
 func (w *Watcher) forget(dir string) {
 	if wd, ok := w.wds[dir]; ok {
+		at, _ := w.place(dir)
+		w.ofUser[w.user(at.Path)]--
 		unix.InotifyRmWatch(w.fd, uint32(wd))
 		delete(w.wds, dir)
 		delete(w.dirs, wd)
@@ -233,17 +241,23 @@ func (w *Watcher) forget(dir string) {
 // add watches a directory and those below it: first itself, so that what is
 // made while the directory is read is either read or reported. A directory
 // that is watched already keeps its descriptor. What a walk leaves out is not watched, and
-// neither is that below which nothing is.
+// neither is that below which nothing is, or what is one too many of its user's.
 func (w *Watcher) add(dir string) error {
-	if at, ok := w.place(dir); len(dir) > longestDir || ok && !w.deeper(at.Path) {
+	at, ok := w.place(dir)
+	if len(dir) > longestDir || ok && !w.deeper(at.Path) {
+		return nil
+	}
+	user := w.user(at.Path)
+	if _, watched := w.wds[dir]; !watched && user > 0 && w.ofUser[user] >= mostWatched {
 		return nil
 	}
 	wd, err := unix.InotifyAddWatch(w.fd, dir, watchMask)
 	if err != nil {
 		return w.lacking("inotify_add_watch", dir, err)
 	}
-	if old, ok := w.wds[dir]; ok && old != int32(wd) {
-		w.forget(dir) // it is another directory than the one watched before
+	if old, watched := w.wds[dir]; !watched || old != int32(wd) {
+		w.forget(dir) // if it is another directory than the one watched before
+		w.ofUser[user]++
 	}
 	w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
 	var st unix.Stat_t

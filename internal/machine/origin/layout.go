@@ -100,14 +100,15 @@ func parse(parts []string) Origin {
 // there: they could hide a task as a helper, or be those of the system's containers.
 func (o Origin) inUserSlice() bool { return o.UID > 0 }
 
-// userOf is the user's number in user-1000.slice.
+// userOf is the user's number in /user.slice/user-1000.slice. Elsewhere a container's tenant may have made one of that name.
 func userOf(above []string) int {
-	for _, name := range above {
-		text, ok := strings.CutPrefix(name, "user-")
-		if text, slice := strings.CutSuffix(text, ".slice"); ok && slice {
-			if n, err := strconv.Atoi(text); err == nil && n >= 0 {
-				return n
-			}
+	if len(above) < 2 || above[0] != "user.slice" {
+		return -1
+	}
+	text, ok := strings.CutPrefix(above[1], "user-")
+	if text, slice := strings.CutSuffix(text, ".slice"); ok && slice {
+		if n, err := strconv.Atoi(text); err == nil && n >= 0 {
+			return n
 		}
 	}
 	return -1

@@ -142,7 +142,8 @@ func TestContainersTakeNoNames(t *testing.T) {
 	n := New(nil, Sources{Docker: "testdata/docker", Podman: []string{"testdata/podman"}, Timeout: time.Minute})
 	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
 	for _, own := range []string{"/lxc.payload.evil/", "/lxc/101/ns/", "/system.slice/docker-" + someID + ".scope/", "/kubepods/pod" + somePod + "/" + someID + "/", "/machine.slice/systemd-nspawn@evil.service/payload/"} {
-		for _, name := range []string{"docker-" + someID + ".scope", "docker/" + someID, "libpod-" + someID + ".scope", "qemu-1-web.libvirt-qemu", "qemu.slice/102.scope", "systemd-nspawn@web.service", "lxc.monitor.web"} {
+		for _, name := range []string{"docker-" + someID + ".scope", "docker/" + someID, "libpod-" + someID + ".scope", "qemu-1-web.libvirt-qemu", "qemu.slice/102.scope", "systemd-nspawn@web.service", "lxc.monitor.web",
+			"user.slice/user-1000.slice/docker-" + someID + ".scope", "user-1000.slice/libpod-" + someID + ".scope"} {
 			at := unified(own + name)
 			n.Facts(at, 1)
 			n.round(t.Context())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -176,6 +177,7 @@ func (a *commands) enforcement() *cobra.Command {
 	cmd.Flags().BoolVar(&reset, "reset", false, "take back what was set: the configuration holds again")
 	cmd.Flags().BoolVar(&canary, "canary", false, "with --cluster, set it on one machine, then on 1 %, then on all, and stop if caps do not help")
 	step = command.Duration(time.Hour)
+	cmd.MarkFlagsMutuallyExclusive("reset", "canary") // a reset goes to all machines at once
 	cmd.Flags().TextVar(&step, "step", step, "how long each step of --canary lasts at least, a `duration` from 1m to 168h")
 	return a.WithJSON(cmd)
 }
@@ -229,11 +231,19 @@ func (a *commands) completeTask(cmd *cobra.Command, args []string, _ string) ([]
 	})
 }
 
-// completions are the names in a list; without an answer there are none.
+// active are characters by which a shell runs a part of a name.
+const active = "$`;&|<>()"
+
+// completions are the names in a list; without an answer there are none. A shell puts what several names
+// begin with into the line as it is, and evaluates the line at the next Tab: a name of a task's choice that
+// it would run is left out.
 func completions[T any](all []T, err error, name func(T) string) (names []string, _ cobra.ShellCompDirective) {
 	if err == nil {
 		for _, v := range all {
-			names = append(names, name(v))
+			text := name(v)
+			if choice, _, _ := strings.Cut(text, "\t"); !strings.ContainsAny(choice, active) {
+				names = append(names, text)
+			}
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

@@ -185,6 +185,22 @@ func TestTopOfAnotherMachine(t *testing.T) {
 	}
 }
 
+// TestTopOfASilentMachine: that nothing has come from it is said, not that no rule there matches a cgroup.
+func TestTopOfASilentMachine(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/machines" {
+			io.WriteString(w, clusterAnswers[r.URL.Path])
+			return
+		}
+		io.WriteString(w, "[]")
+	}))
+	t.Cleanup(s.Close)
+	env := map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}
+	if r := quell(t, env, "top", "--machine", "host-17", "--once"); r.Code != app.ExitNegative || !strings.Contains(r.Err, "host-17 has sent nothing for 1h30m0s") || r.Out != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestRevoke: what the command line sends.
 func TestRevoke(t *testing.T) {
 	var asked string
@@ -291,6 +307,7 @@ func TestClusterCommandLines(t *testing.T) {
 		{"protect --job web --cluster", "why is empty: want a reason"},
 		{"enforcement --cluster", "name the mode to set"},
 		{"enforcement on --reset --reason r", "choose one"},
+		{"enforcement --reset --canary --cluster --reason r", "none of the others can be"},
 		{"enforcement on --canary --reason r", "add --cluster"},
 		{"enforcement on --canary --machine host-1 --reason r", "want canary only with enforcement and cluster: true"},
 		{"enforcement on --canary --cluster --step 5s --reason r", "want a duration of a step from 1m to 168h"},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -194,7 +195,8 @@ func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 	var what struct {
 		Victim   json.RawMessage `json:"victim"`
 		Rule     string          `json:"rule"`
-		Machines int             `json:"machines"` // of a replay
+		Days     float64         `json:"machine_days"` // of a replay
+		Machines int             `json:"machines"`     // of one by an earlier quell
 		From     sample.Millis   `json:"from"`
 		To       sample.Millis   `json:"to"`
 		Minutes  int             `json:"minutes"` // of a simulation
@@ -219,7 +221,7 @@ func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 		e.Days += float64(what.Minutes) / (24 * 60)
 		e.Right, e.Accusations = e.Right+what.Right, e.Accusations+what.Accusations
 	default:
-		e.Days += what.To.Sub(what.From).Hours() / 24 * float64(max(what.Machines, 1))
+		e.Days += cmp.Or(what.Days, what.To.Sub(what.From).Hours()/24*float64(max(what.Machines, 1)))
 		var share struct{ K, N int }
 		if what.Precision != nil && json.Unmarshal(what.Precision, &share) == nil {
 			e.Right, e.Accusations = e.Right+share.K, e.Accusations+share.N

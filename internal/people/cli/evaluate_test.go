@@ -58,6 +58,7 @@ func TestEvaluateReads(t *testing.T) {
 		`[{"kind":"neighbour","victim":{},"spec_mean":1},{"kind":"nobody","victim":{},"spec_mean":2}]`: {incidents: 2},
 		`[]`: {},
 		`{"rule":"cpi2","machines":2,"from":0,"to":86400000,"precision":{"k":1,"n":3,"value":0.3}}`: {days: 2, precision: 3},
+		`{"rule":"cpi2","machines":2,"from":0,"to":864000000,"machine_days":2.5}`:                   {days: 2.5},
 		`{"rule":"cpi2","minutes":720,"precision":0.5,"right":2,"accusations":4}`:                   {days: 0.5, precision: 4},
 		`{"colour":"red"}`: {bad: "neither an incident"},
 		`{`:                {bad: "unexpected EOF"},
@@ -114,10 +115,10 @@ func TestEvaluateCluster(t *testing.T) {
 			rows = fmt.Sprintf(`["m1","inc-1",%d,"neighbour","cpi","latency-sensitive","web","/web",%d,1,0.1,%q]`, at-7_000_000, at-7_300_000, round)
 		case has("FROM machines"):
 			rows = fmt.Sprintf(`[720,%d]`, at)
+		case has("count(DISTINCT ts)"):
+			rows = `["m1",12,340,31,1800000]` // it has sent samples for half an hour
 		case has("epoch_ms(max(ts))"):
 			rows = fmt.Sprint("[", at, "]")
-		case has("count(DISTINCT ts)"):
-			rows = `["m1",12,340,60]`
 		}
 		fmt.Fprintf(w, `{"columns":[],"rows":[%s]}`, rows)
 	}))

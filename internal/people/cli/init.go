@@ -2,10 +2,8 @@ package cli
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -52,22 +50,8 @@ func (a *commands) init() *cobra.Command {
 				_, err := text.WriteTo(a.Out)
 				return err
 			}
-			flags := os.O_CREATE | os.O_WRONLY | os.O_EXCL
-			if force {
-				flags = os.O_CREATE | os.O_WRONLY | os.O_TRUNC
-			}
-			f, err := os.OpenFile(file, flags, 0o644)
-			if errors.Is(err, fs.ErrExist) {
-				return app.Usage(err, "add --force to replace it, or `quell init -` to print it")
-			}
-			if err != nil {
-				return app.Usage(err, "make its directory, or name another file: `quell init agent.yaml`")
-			}
-			if _, err := text.WriteTo(f); err != nil {
-				return errors.Join(fmt.Errorf("write configuration: %w", err), f.Close())
-			}
-			if err := f.Close(); err != nil {
-				return fmt.Errorf("write configuration: %w", err)
+			if err := writeConfig(file, &text, force); err != nil {
+				return err
 			}
 			_, err = fmt.Fprintf(a.Out, "wrote %s: %s\nnext: read it, then start quell-agent --config %s\n", file, count(found), file)
 			return err
@@ -75,6 +59,22 @@ func (a *commands) init() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "replace an existing file")
 	return a.WithJSON(cmd)
+}
+
+// writeConfig makes a file or, with force, replaces one: the old one is lost only when the new one is
+// complete.
+func writeConfig(file string, text *bytes.Buffer, force bool) error {
+	if _, err := os.Lstat(file); err == nil && !force {
+		return app.Usage(fmt.Errorf("%s: file exists", file), "add --force to replace it, or `quell init -` to print it")
+	}
+	err := app.WriteFile(file, func(w io.Writer) error {
+		_, err := text.WriteTo(w)
+		return err
+	})
+	if err != nil {
+		return app.Usage(err, "make its directory, or name another file: `quell init agent.yaml`")
+	}
+	return nil
 }
 
 // surveyedTask is a task as `quell init --json` lists it.

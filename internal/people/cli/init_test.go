@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,30 @@ import (
 	"github.com/quell-dev/quell/internal/agent/config"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
+
+// A configuration is replaced only on request, and not before the new one is complete.
+func TestInitReplacesAConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := writeConfig(file, bytes.NewBufferString("new"), false); err == nil {
+		t.Error("it is replaced without --force")
+	}
+	if err := writeConfig(file, bytes.NewBufferString("new"), true); err != nil {
+		t.Fatal(err)
+	}
+	before, err := io.ReadAll(old)
+	now, err2 := os.ReadFile(file)
+	if string(before) != "old" || string(now) != "new" || err != nil || err2 != nil {
+		t.Errorf("the old file has %q, the new one %q, %v, %v", before, now, err, err2)
+	}
+}
 
 // The file has each task in the part for its class with the reason, no name breaks out of its
 // comment, and the agent reads it as the defaults.

@@ -419,6 +419,16 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// A name that a shell would run is not put into the command line.
+func TestCompletionOffersNothingThatAShellRuns(t *testing.T) {
+	for name, want := range map[string]bool{"/a b": true, `/system-getty\x2d1.slice`: true, "/b\tjob $(x), batch": true,
+		"/$(reboot)1": false, "/`reboot`": false, "/a;reboot": false, "/a>b": false} {
+		if got, _ := completions([]string{name}, nil, func(s string) string { return s }); slices.Equal(got, []string{name}) != want {
+			t.Errorf("%q completes to %q", name, got)
+		}
+	}
+}
+
 // A terminal that is gone ends a command in order, unless nohup has started it.
 func TestHangUp(t *testing.T) {
 	ends := func() bool { return slices.Contains(endings(), os.Signal(syscall.SIGHUP)) }

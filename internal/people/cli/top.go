@@ -59,7 +59,7 @@ func (a *commands) top() *cobra.Command {
 				return a.showPast(cmd.Context(), past, sort)
 			case !once && !a.JSON && a.interactive():
 				o := a.screen(sort)
-				o.Agent, o.Every = agent, every
+				o.Agent, o.Every, o.Remote = agent, every, !here
 				return top.Run(cmd.Context(), o)
 			case !once:
 				return a.live(cmd.Context(), agent, sort, every)

@@ -65,6 +65,10 @@ func (d *distant) Status(ctx context.Context) (api.Status, error) {
 	if d.open, err = d.Client.Incidents(ctx, cluster.IncidentQuery{Machine: d.machine, Open: true}); err != nil {
 		return st, err
 	}
+	ago := st.Now.Sub(all[i].LastSeen)
+	if ago > silentFor && len(tasks) == 0 { // after minutes the server lists its tasks no more
+		return st, app.Negative(fmt.Errorf("%s has sent nothing for %s", d.machine, ago.Round(time.Second)), "see whether quell-agent runs there and reaches the server")
+	}
 	slices.Reverse(d.open) // agents list the oldest first
 	d.tasks = app.List[api.TaskView](nil)
 	for _, t := range tasks {
@@ -82,7 +86,7 @@ func (d *distant) Status(ctx context.Context) (api.Status, error) {
 	if s := all[i].State; s == nil || st.Mode.UnmarshalText([]byte(s.Mode)) != nil {
 		st.Degraded = append(st.Degraded, "the enforcement mode is not known")
 	}
-	if ago := st.Now.Sub(all[i].LastSeen); ago > silentFor {
+	if ago > silentFor {
 		st.Degraded = append(st.Degraded, fmt.Sprintf("it has sent nothing for %s", ago.Round(time.Second)))
 	}
 	return st, nil

@@ -4,6 +4,8 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -102,6 +104,28 @@ func TestLateAnswersInABrowser(t *testing.T) {
 	b.quiet("502")
 }
 
+// A server takes a request and does not answer: the page says that its data is old, does not wait for ever, and
+// is read again.
+func TestAServerThatHangsInABrowser(t *testing.T) {
+	var hangs atomic.Bool
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(_ http.ResponseWriter, r *http.Request) bool {
+		if !hangs.Load() || r.URL.Path != "/v1/tasks" {
+			return false
+		}
+		<-r.Context().Done()
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText.includes('held up')")
+	// Two minutes are long for a test.
+	eval[bool](b, "(window.limits = [], AbortSignal.timeout = () => { const c = new AbortController(); window.limits.push(c); return c.signal; }, true)")
+	hangs.Store(true)
+	eval[bool](b, "(document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
+	b.until("the page says that it is stale", "document.querySelector('#stale').innerText.includes('has not answered yet')")
+	hangs.Store(false)
+	eval[bool](b, "(window.limits.forEach(c => c.abort(new DOMException('', 'TimeoutError'))), true)")
+	b.until("it is read again", "document.querySelector('#stale').hidden")
+}
+
 // A command to a machine that does not answer is not said to be done.
 func TestASilentMachineInABrowser(t *testing.T) {
 	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
@@ -121,6 +145,185 @@ func TestASilentMachineInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// An incident that was open when its machine was removed does not hold up a task for ever.
+func TestARemovedMachineInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/machines" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `[{"machine": "node-02", "last_seen": %d}]`, at.Add(-25*time.Hour))
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText === 'No task is held up'")
+	if text := eval[string](b, "document.querySelector('main').innerText"); !strings.Contains(text, "1 more of machines that have sent nothing for a day") {
+		t.Errorf("the page is %q", text)
+	}
+	if n := eval[string](b, "document.querySelector('.stat b').innerText"); n != "0" {
+		t.Errorf("%s machines are there", n)
+	}
+	b.quiet()
+}
+
+// A task that suffers by two signals is one task.
+func TestATaskWithTwoIncidentsInABrowser(t *testing.T) {
+	first, second := open(), open()
+	second.ID, second.Signal = "inc-second", sample.CPI
+	text, err := json.Marshal([]incident.Record{first, second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/incidents" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, strings.ReplaceAll(string(text), `"kind":"neighbour"`, `"kind":"nobody"`))
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText === '1 task suffers, and no neighbour is named'")
+	b.quiet()
+}
+
+// Of more incidents than the server lists the headline does not say that these are all.
+func TestMoreIncidentsThanAreListedInABrowser(t *testing.T) {
+	var all []incident.Record
+	for i := range 1000 {
+		inc := open()
+		inc.ID, inc.Victim.Name = fmt.Sprint("inc-", i), sample.TaskName(fmt.Sprint("/web/", i))
+		inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil
+		all = append(all, inc)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/incidents" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(text)
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main h1')?.innerText === 'At least 1,000 tasks are held up by neighbours on 1 machine'")
+	for _, page := range []string{"#/job/web", "#/machine/node-02"} {
+		b.visit(page, "Of the newest 1,000 incidents")
+	}
+	b.quiet()
+}
+
+// Of more tasks than the server lists the page does not say that these are all, nor that a machine has none.
+func TestMoreTasksThanAreListedInABrowser(t *testing.T) {
+	costs := strings.TrimSuffix(strings.Repeat(`{"signal": "runq", "cost": 1, "mean": null, "limit": null},`, 100), ",")
+	var all []string
+	for i := range 1000 {
+		all = append(all, fmt.Sprintf(`{"machine": "node-01", "task": "/t/%d", "job": "t", "class": "batch", "cpu": 1, "at": %d, "costs": [%s]}`, i, at, costs))
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/tasks" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, "["+strings.Join(all, ",")+"]")
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('main').innerText.includes('1,000 tasks, the first by machine; the server lists no more')")
+	for _, want := range []string{"≥ 1,000", "not listed"} {
+		if text := eval[string](b, "document.querySelector('main').innerText"); !strings.Contains(text, want) {
+			t.Errorf("no %q in %.1000q", want, text)
+		}
+	}
+	b.quiet()
+}
+
+// Tabs with incidents have names that tell them apart.
+func TestTheTitleOfAnIncidentInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, nil), "T")
+	b.visit("#/incident/"+open().ID, "Cost of web")
+	if title := eval[string](b, "document.title"); title != "web on node-02 · quell" {
+		t.Errorf("it is %q", title)
+	}
+	b.quiet()
+}
+
+// A machine that has become silent is shown before those that are calm.
+func TestASilentMachineAmongManyInABrowser(t *testing.T) {
+	var calm strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&calm, `{"machine": "calm-%02d", "last_seen": %d}, `, i, at)
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/machines" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `[%s{"machine": "quiet-1", "last_seen": %d}]`, calm.String(), at.Add(-time.Hour))
+		return true
+	}), "T")
+	b.until("it is shown", "document.querySelector('.places')?.innerText.includes('calm-00')")
+	if text := eval[string](b, "document.querySelector('.places').innerText"); !strings.Contains(text, "quiet-1") || !strings.Contains(text, "silent for 6") {
+		t.Errorf("the machines are %q", text)
+	}
+	b.quiet()
+}
+
+// What a machine's tasks use now is without those that have ended, and without what stands in for the machine,
+// whose usage is that of all tasks.
+func TestUsageOfAMachineInABrowser(t *testing.T) {
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/tasks" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		const task = `{"machine": "node-02", "task": %q, "job": "j", "class": "batch", "cpu": %g, "capped": %t, "at": %d, "costs": [{"signal": %q, "cost": 0.3, "mean": 0.05, "limit": 0.1}]}`
+		_, _ = fmt.Fprintf(w, "["+task+","+task+","+task+"]", "/run", 1.5, false, at, "runq", "/ended", 2.5, true, at.Add(-4*time.Minute), "runq", "(machine)", 1.75, false, at, "steal")
+		return true
+	}), "T")
+	for _, page := range [][3]string{{"#/machine/node-02", "CPUs used by tasks", "1.50"}, {"#/machine/node-02", "over their threshold", "2"}, {"#/machine/node-02", "tasks", "2"}, {"#/now", "capped", "0"}, {"#/now", "over their threshold", "2"}} {
+		b.visit(page[0], "last seen")
+		if got := eval[string](b, `[...document.querySelectorAll('.stat')].find(e => e.innerText.includes(`+quote(page[1])+`)).querySelector('b').innerText`); got != page[2] {
+			t.Errorf("%s: %s %s, want %s", page[0], got, page[1], page[2])
+		}
+	}
+	b.quiet()
+}
+
+// A cap whose lease is over is not shown as one that holds, also if its machine has not said that it ended.
+func TestALeaseThatIsOverInABrowser(t *testing.T) {
+	for _, x := range []struct {
+		until sample.Millis
+		holds bool
+	}{{at.Add(-time.Minute), false}, {at.Add(time.Hour), true}} {
+		inc := open()
+		inc.Rounds = []*incident.Round{{ID: "c1", Capped: plan.Capped{Suspect: inc.Suspects[0].Task, Rate: 0.1}, From: at.Add(-5 * time.Minute), Until: x.until, By: "quell"}}
+		b := browse(t, pagesOf(t, &oneAgent{inc: inc}, nil), "T")
+		b.visit("#/incident/"+inc.ID, "Caps and trials")
+		said := strings.Contains(eval[string](b, "document.querySelector('.try').innerText"), "is capped to 0.1")
+		listed := strings.Contains(eval[string](b, "document.querySelector('[aria-label=\"Caps and trials\"] tbody').innerText"), "running")
+		if offered := eval[bool](b, "!!document.querySelector('[data-key=cap]')"); said != x.holds || listed != x.holds || offered == x.holds {
+			t.Errorf("until %v: said that it is capped: %t, listed as running: %t, another cap is offered: %t", x.until, said, listed, offered)
+		}
+		b.quiet()
+	}
+}
+
+// A cap and its outcome count for the job of the task that was capped.
+func TestCapsOfSeveralSuspectsInABrowser(t *testing.T) {
+	inc := open()
+	for i, outcome := range []plan.Outcome{plan.TruePositive, plan.Noise} {
+		inc.Rounds = append(inc.Rounds, &incident.Round{ID: fmt.Sprint("c", i), Capped: plan.Capped{Suspect: inc.Suspects[i].Task, Rate: 0.1}, From: at.Add(-5 * time.Minute), Until: at, Ended: at, By: "quell", Outcome: outcome})
+	}
+	b := browse(t, pagesOf(t, &oneAgent{inc: inc}, nil), "T")
+	for _, p := range [][3]string{{"#/job/web", "Worst neighbours", "1 of 1"}, {"#/job/encode", "Jobs that it hurts", "1 of 1"}, {"#/job/log-indexer", "Jobs that it hurts", "0 of 1"}} {
+		b.visit(p[0], p[1])
+		if text := eval[string](b, "document.querySelector('main .columns').innerText"); !strings.Contains(text, p[2]) {
+			t.Errorf("%s: no %s in %q", p[0], p[2], text)
+		}
+	}
+	b.quiet()
+}
+
 // What is entered for a canned query is a literal, whatever it consists of.
 func TestParametersInABrowser(t *testing.T) {
 	w := invent(t, 2, 12, time.Minute)
@@ -130,6 +333,50 @@ func TestParametersInABrowser(t *testing.T) {
 	sql := eval[string](b, "document.querySelector('#sql').value")
 	if n := strings.Count(sql, "victim_job = 'a$''b$&c$$d'"); n != 2 || strings.Contains(sql, "$job") {
 		t.Errorf("the query is %s", sql)
+	}
+	b.quiet()
+}
+
+// Who does not want to enter a token now is not asked again whenever the page is read.
+func TestATokenIsAskedForOnceInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, "")
+	b.until("a token is asked for", "document.querySelector('dialog #token')")
+	eval[bool](b, `([...document.querySelectorAll('dialog button')].find(e => e.innerText === 'Cancel').click(), window.refused = 0, addEventListener('quell-token', () => { window.refused++; }), document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)`)
+	b.until("a request is refused", "window.refused > 0")
+	if eval[bool](b, "!!document.querySelector('dialog[open]')") {
+		t.Error("it is asked for again")
+	}
+	eval[bool](b, "(document.querySelector('#who').click(), true)")
+	b.until("it is asked for on request", "document.querySelector('dialog[open] #token')")
+	b.quiet("401")
+}
+
+// A query that was typed is there when the zone is changed.
+func TestATypedQueryInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/sql", "One SELECT")
+	eval[bool](b, `(s => { window.before = s; s.value = 'SELECT 4711'; s.dispatchEvent(new Event('change')); document.querySelector('#zone').click(); return true; })(document.querySelector('#sql'))`)
+	b.until("the page is made again", "document.querySelector('#sql') && document.querySelector('#sql') !== window.before")
+	if text := eval[string](b, "document.querySelector('#sql').value"); text != "SELECT 4711" {
+		t.Errorf("it is %q", text)
+	}
+	b.quiet()
+}
+
+// The address of a query over all times is not that of one over the last day.
+func TestTheAddressOfAQueryInABrowser(t *testing.T) {
+	w := invent(t, 2, 12, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.visit("#/sql", "One SELECT")
+	const files = "document.querySelectorAll('main select')[1]"
+	eval[bool](b, "(s => { s.selectedIndex = 3; s.dispatchEvent(new Event('change')); window.before = s; document.querySelector('main button.primary').click(); return true; })("+files+")")
+	b.until("it is answered", "document.querySelector('main [aria-label=Result]')")
+	eval[bool](b, "(document.querySelector('#zone').click(), true)")
+	b.until("the page is made again", files+" && "+files+" !== window.before")
+	if text := eval[string](b, files+".selectedOptions[0].text"); text != "all times" {
+		t.Errorf("it is of %q", text)
 	}
 	b.quiet()
 }
@@ -182,6 +429,23 @@ func TestAnEndedIncidentInABrowser(t *testing.T) {
 	b.until("it counts", said+" !== "+quote(first))
 	if now := eval[string](b, said); !strings.Contains(now, " ago, at 14:29:30 UTC, after 14 min.") {
 		t.Errorf("it says %q", now)
+	}
+	b.quiet()
+}
+
+// Who goes through the tasks by keyboard stays at a task, also if a task above it leads to the same page, while
+// data is read again.
+func TestTheFocusStaysInABrowser(t *testing.T) {
+	w := invent(t, 4, 24, time.Minute)
+	b := browse(t, w.url, w.viewer)
+	b.look(1280, 860, "light")
+	b.until("it is shown", "document.querySelector('main').innerText.includes('held up')")
+	const links = `[...document.querySelectorAll('[role=region][aria-label="Tasks"] td a')]`
+	place := eval[int](b, `(all => { const i = all.findIndex((a, i) => all.slice(0, i).some(x => x.getAttribute('href') === a.getAttribute('href'))); all[i].focus({preventScroll: true}); return i; })(`+links+`)`)
+	eval[bool](b, "(performance.clearMarks(), document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})), true)")
+	b.until("it is read again", "performance.getEntriesByName('quell-data').length > 0")
+	if now := eval[int](b, links+".indexOf(document.activeElement)"); place < 1 || now != place {
+		t.Errorf("the focus was on link %d and is on %d", place, now)
 	}
 	b.quiet()
 }

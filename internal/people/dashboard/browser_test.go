@@ -134,7 +134,8 @@ func (b *tab) until(what, expression string) {
 // visit goes to a page by its address and waits until its data is shown.
 func (b *tab) visit(address, what string) {
 	b.t.Helper()
-	eval[bool](b, "(location.hash = "+quote(address)+", true)")
+	// What the page before shows goes at once: its text may be that which is waited for.
+	eval[bool](b, "(was => { location.hash = "+quote(address)+"; if (location.hash !== was) document.querySelector('main').textContent = ''; return true; })(location.hash)")
 	b.until(what+" is shown", "document.querySelector('main').innerText.includes("+quote(what)+") && !document.querySelector('.loading')")
 }
 

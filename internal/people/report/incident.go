@@ -32,7 +32,7 @@ func Incidents(w io.Writer, list []incident.Record, older int, s Style) error {
 		suspect, level := mainSuspect(inc)
 		t.row(cell{text: s.when(inc.Opened)}, cell{text: shortID(inc.ID)}, cell{text: inc.Victim.Name.String()},
 			cell{text: string(inc.Signal)}, cell{text: inc.Kind.String()}, cell{text: suspect}, cell{text: level},
-			cell{text: action(inc)}, outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
+			cell{text: action(inc)}, s.outcomeCell(inc), cell{text: s.number(relativeCost(inc))})
 	}
 	t.write(p)
 	if slices.ContainsFunc(list, func(inc incident.Record) bool { return inc.Closed == 0 }) {
@@ -115,11 +115,18 @@ func capped(r *incident.Round) string {
 	return fmt.Sprintf("cap %g", r.Rate)
 }
 
-// state is the outcome, or that there is none yet.
-func state(inc *incident.Record) string { return cmp.Or(string(inc.Outcome), "capped now") }
+// state is the outcome, or that there is none yet. A cap whose lease is over has ended, also if its
+// machine cannot say so.
+func (s Style) state(inc *incident.Record) string {
+	holds := func(r *incident.Round) bool { return r.Ended == 0 && r.Until > s.Now }
+	if inc.Outcome == "" && slices.ContainsFunc(inc.Rounds, holds) {
+		return "capped now"
+	}
+	return cmp.Or(string(inc.Outcome), "cap is over")
+}
 
-func outcomeCell(inc *incident.Record) cell {
-	text := state(inc)
+func (s Style) outcomeCell(inc *incident.Record) cell {
+	text := s.state(inc)
 	if inc.Closed == 0 {
 		text += " *"
 	}
@@ -203,7 +210,7 @@ func (p *page) facts(inc *incident.Record) {
 	if inc.NotDone != "" {
 		p.fact("not done", inc.NotDone)
 	}
-	p.colored("outcome", outcomeColor(inc.Outcome), outcome(inc))
+	p.colored("outcome", outcomeColor(inc.Outcome), p.outcome(inc))
 }
 
 // writeFindings lists the antagonists that the incident named, with times.
@@ -264,8 +271,8 @@ func finding(inc *incident.Record) string {
 	return inc.Kind.String()
 }
 
-func outcome(inc *incident.Record) string {
-	text := state(inc)
+func (s Style) outcome(inc *incident.Record) string {
+	text := s.state(inc)
 	if rel := relativeCost(inc); !math.IsNaN(rel) {
 		text += fmt.Sprintf(": relative cost %.2f (the victim's cost under the cap ÷ before it)", rel)
 	}

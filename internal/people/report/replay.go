@@ -41,9 +41,6 @@ func ReplayText(w io.Writer, r *Replay, incidents int, s Style) error {
 	for _, note := range r.Notes {
 		p.colored("note", yellow, note)
 	}
-	if n.Samples == 0 {
-		p.colored("note", yellow, "no sample was compared with a spec: specs learnt during the replay need 100 samples per task; --specs whole learns them from the whole recording first")
-	}
 	for _, f := range scoreFacts(r.Score) {
 		p.fact(f[0], f[1])
 	}

@@ -69,7 +69,7 @@ func (s Style) incidentChapter(r *Replay) htmlpage.Section {
 	for i, inc := range list {
 		suspect, level := mainSuspect(inc)
 		reason := strings.Join(slices.DeleteFunc([]string{inc.Reason, inc.NotDone, inc.Advice}, func(s string) bool { return s == "" }), "; ")
-		table.Rows = append(table.Rows, htmlpage.Row(s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, level, state(inc), reason))
+		table.Rows = append(table.Rows, htmlpage.Row(s.instant(inc.Opened), inc.ID, inc.Machine, string(inc.Victim.Name), string(inc.Signal), inc.Kind.String(), suspect, level, s.state(inc), reason))
 		if i < drawnIncidents && len(inc.Times) > 1 {
 			c.Exhibits = append(c.Exhibits, s.incidentExhibit(inc))
 		}

@@ -89,7 +89,7 @@ func TestReplayText(t *testing.T) {
 	}
 	b.Reset()
 	empty := &Replay{Result: &replay.Result{}}
-	if err := ReplayText(&b, empty, 1, Style{}); err != nil || !strings.Contains(b.String(), "no sample was compared with a spec") {
+	if err := ReplayText(&b, empty, 1, Style{}); err != nil || !strings.Contains(b.String(), "0 of 0 rows were compared with a spec") {
 		t.Errorf("%v, %s", err, b.String())
 	}
 	if err := ReplayHTML(&b, empty, Style{}); err != nil || !strings.Contains(b.String(), "There were none.") {

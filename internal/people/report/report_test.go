@@ -225,3 +225,13 @@ func TestAnIncidentOfSeveralDays(t *testing.T) {
 		t.Errorf("the victim's facts: %s", facts)
 	}
 }
+
+// A cap whose lease is over does not hold, whatever its machine has said last.
+func TestALeaseThatIsOver(t *testing.T) {
+	inc := incident.Record{Incident: plan.Incident{Rounds: []*incident.Round{{Until: noon.Add(time.Minute)}}}}
+	for after, want := range map[time.Duration]string{0: "capped now", time.Hour: "cap is over"} {
+		if got := (Style{Now: noon.Add(after)}).state(&inc); got != want {
+			t.Errorf("after %v it is %q, want %q", after, got, want)
+		}
+	}
+}

@@ -53,7 +53,7 @@ func TaskFacts(t api.TaskView, a Around, s Style) []string {
 		p.fact("flags", strings.ReplaceAll(marks, ",", ", "))
 	}
 	for _, c := range a.Caps {
-		if c.Task == t.Name {
+		if c.Task == t.Name && c.Until != 0 { // quell-server knows of another machine's only that there is one
 			text := fmt.Sprintf("to %s by %s, another %s", heldTo(c), c.By, span(max(0, c.Until.Sub(a.Now))))
 			if c.Why != "" {
 				text += ": " + c.Why

@@ -39,6 +39,15 @@ func TestTasksSayWhenTheyAreReady(t *testing.T) {
 	}
 }
 
+// A cap of which only the task is known has no limit and no end that could be shown.
+func TestACapOfWhichNothingIsKnown(t *testing.T) {
+	v := api.TaskView{Task: sample.Task{Name: "/batch/encode"}, Capped: true}
+	text := strings.Join(TaskFacts(v, Around{Caps: []api.CapView{{Task: v.Name}}}, Style{}), "\n")
+	if strings.Contains(text, "another") || !strings.Contains(text, "capped") {
+		t.Errorf("the facts are\n%s", text)
+	}
+}
+
 // columnsOf counts the columns of a terminal, for the characters of this test.
 func columnsOf(line string) (n int) {
 	for _, r := range line {

@@ -72,6 +72,9 @@ func (m *model) propose(key string) {
 	case t == nil:
 		m.said = "there is no task to act on"
 		return
+	case m.screen == list && m.chosen != "" && m.chosen != t.Name:
+		m.said, m.chosen = m.chosen.String()+" has ended, or is not shown any more; the first task is chosen now", ""
+		return
 	}
 	target := command.Target{Task: t.Name.Text()}
 	f := &form{task: t.Name}

@@ -39,11 +39,13 @@ type Options struct {
 	Agent Agent
 	Past  *Past         // shown instead of the agent's present, if not nil
 	Every time.Duration // how often the agent is asked
-	Sort  string        // a key of report.SortTasks
-	Style report.Style  // its width follows the terminal's
-	In    io.Reader
-	Out   io.Writer
-	Env   []string
+	// Remote: the agent is another machine's, and only this screen says what is degraded there.
+	Remote bool
+	Sort   string       // a key of report.SortTasks
+	Style  report.Style // its width follows the terminal's
+	In     io.Reader
+	Out    io.Writer
+	Env    []string
 }
 
 // Run shows the screen until the user ends it or ctx ends. It returns the agent's error if the
@@ -371,7 +373,11 @@ func (m *model) nextSort() string {
 func (m *model) settle() {
 	m.shown = slices.DeleteFunc(slices.Clone(m.now.tasks), func(t api.TaskView) bool { return !matches(t, m.filter) })
 	_ = report.SortTasks(m.shown, m.Sort) // the key is valid
-	at := max(slices.IndexFunc(m.shown, func(t api.TaskView) bool { return t.Name == m.chosen }), 0)
+	at := slices.IndexFunc(m.shown, func(t api.TaskView) bool { return t.Name == m.chosen })
+	if at < 0 && m.typing {
+		m.chosen = "" // it does not match the filter
+	}
+	at = max(at, 0)
 	m.index = at
 	if m.screen != list {
 		m.first = max(min(m.first, len(m.body())-m.rows()), 0)

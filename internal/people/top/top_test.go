@@ -346,6 +346,29 @@ func TestTheChosenTaskStays(t *testing.T) {
 	}
 }
 
+// A key that comes when the chosen task has ended is not for the task that is under the cursor since.
+func TestAKeyForATaskThatHasEnded(t *testing.T) {
+	f := &fake{now: busy()}
+	m := screenOf(t, f, 80, 24)
+	press(m, "jj")
+	name := m.chosen
+	f.now.tasks = slices.DeleteFunc(f.now.tasks, func(v api.TaskView) bool { return v.Name == name })
+	do(m, m.ask())
+	press(m, "c")
+	if m.form != nil || !strings.Contains(m.said, name.String()+" has ended") {
+		t.Errorf("said %q:\n%s", m.said, m.text())
+	}
+	press(m, "c")
+	if m.form == nil || m.form.task != redis.Name {
+		t.Errorf("the first task is not chosen:\n%s", m.text())
+	}
+	m = screenOf(t, &fake{now: busy()}, 80, 24)
+	press(m, "jj", "/", "redis", "enter", "c")
+	if m.form == nil || m.form.task != redis.Name {
+		t.Errorf("what the filter shows is not chosen:\n%s", m.text())
+	}
+}
+
 // A point of a sparkline is an interval, not an answer of the agent.
 func TestCoursesHaveOnePointAnInterval(t *testing.T) {
 	f := &fake{now: busy()}
@@ -390,6 +413,17 @@ func TestPastedText(t *testing.T) {
 	checked(t, m)
 	if len(f.got) != 0 {
 		t.Errorf("sent %+v", f.got)
+	}
+}
+
+// What is degraded on another machine is on the screen: no other command says it.
+func TestWhatIsDegradedElsewhere(t *testing.T) {
+	f := &fake{now: busy()}
+	f.now.status.Degraded = []string{"it has sent nothing for 4m10s"}
+	m := screenOf(t, f, 80, 24)
+	m.Remote = true
+	if text := checked(t, m); !strings.Contains(text, f.now.status.Degraded[0]) {
+		t.Errorf("the screen is\n%s", text)
 	}
 }
 

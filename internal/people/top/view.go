@@ -77,6 +77,11 @@ func (m *model) head() []string {
 			note("what to do: "+r, s.Bad)
 		}
 	}
+	if m.Remote && m.err == nil {
+		for _, d := range m.now.status.Degraded {
+			note(d, s.Bad)
+		}
+	}
 	switch {
 	case m.said != "":
 		note(m.said, s.Bold)

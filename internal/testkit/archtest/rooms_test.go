@@ -19,9 +19,9 @@ type room struct {
 var rooms = []room{
 	{"core", "the pure loop: samples in, findings and actions out", 11_650},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
-	{"machine", "what is read from and written to a Linux machine", 16_300},
-	{"agent", "the daemon of each machine", 8_600},
-	{"cluster", "the bus, the store and the server", 18_350},
+	{"machine", "what is read from and written to a Linux machine", 16_350},
+	{"agent", "the daemon of each machine", 8_650},
+	{"cluster", "the bus, the store and the server", 18_850},
 	{"lab", "interference measured under control", 33_000},
 	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
 	{"people", "what people see and type", 14_700},

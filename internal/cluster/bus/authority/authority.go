@@ -195,11 +195,11 @@ func (a *Authority) Renew(machine, public string, now time.Time) (tokens []strin
 }
 
 func (a *Authority) renew(machine, public string, now time.Time) (tokens []string, err error) {
-	newest, err := a.newest()
+	newest, err := a.newest(machine)
 	if err != nil {
 		return nil, err
 	}
-	i := newest[holder{Agent, machine}]
+	i := newest[string(Agent)+"."+machine]
 	switch {
 	case i.Renew == 0 || i.Expires <= now.Unix():
 		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
@@ -282,15 +282,13 @@ func (a *Authority) signer(name string, expires int64) (p credential.Pair, err e
 	return credential.Pair{Tokens: []string{token}, Seed: seed}, nil
 }
 
-// readSpecs is the request for a value of the bucket of specs.
-const readSpecs = "$JS.API.DIRECT.GET.KV_specs.$KV.specs.>"
-
 // permissions are those of a role, by account. What is not listed is refused.
 func permissions(role Role, name string) (map[credential.Account]jwt.Permissions, error) {
 	inbox := "inbox." + wire.Token(name) + ".>"
 	allow := func(publish, subscribe jwt.StringList) jwt.Permissions {
 		return jwt.Permissions{Pub: jwt.Permission{Allow: publish}, Sub: jwt.Permission{Allow: subscribe}}
 	}
+	specs := jwt.Permissions{Pub: jwt.Permission{Deny: jwt.StringList{">"}}, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSpecs}}}
 	switch role {
 	case Server:
 		return map[credential.Account]jwt.Permissions{
@@ -301,7 +299,7 @@ func permissions(role Role, name string) (map[credential.Account]jwt.Permissions
 	case Agent:
 		return map[credential.Account]jwt.Permissions{
 			credential.Samples: allow(jwt.StringList{wire.SampleSubject(name), wire.RecordSubject(name)}, jwt.StringList{inbox}),
-			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+			credential.Specs:   specs,
 			// Replies have subjects of the machine's own, so that the bus checks whose they are.
 			credential.Commands: allow(jwt.StringList{wire.OwnReplies(name), wire.RenewalSubject(name)},
 				jwt.StringList{wire.CommandSubject(name), wire.CommandAll, wire.RenewedSubject(name)}),
@@ -309,22 +307,19 @@ func permissions(role Role, name string) (map[credential.Account]jwt.Permissions
 	case Viewer:
 		return map[credential.Account]jwt.Permissions{
 			credential.Samples: {Pub: jwt.Permission{Deny: jwt.StringList{">"}}, Sub: jwt.Permission{Allow: jwt.StringList{wire.AllSamples, wire.AllRecords}}},
-			credential.Specs:   allow(jwt.StringList{readSpecs}, jwt.StringList{wire.AllSpecs, inbox}),
+			credential.Specs:   specs,
 		}, nil
 	}
 	return nil, fmt.Errorf("issue credentials: role %q: want agent, viewer or server", role)
 }
 
-// share sets what crosses from one account to another: requests for specs, to their bucket; and
-// announcements of specs, to those who read them. NATS's answer to such a request goes back to the requesting account, and no
-// further.
+// share sets what crosses from one account to another: what servers say of specs, to those who read them.
 func share(name credential.Account, store string, c *jwt.AccountClaims) {
 	switch name {
 	case credential.Store:
-		c.Exports.Add(&jwt.Export{Name: readSpecs, Subject: readSpecs, Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton})
 		c.Exports.Add(&jwt.Export{Name: wire.AllSpecs, Subject: wire.AllSpecs, Type: jwt.Stream})
 		c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
 	case credential.Specs:
-		c.Imports.Add(&jwt.Import{Name: readSpecs, Subject: readSpecs, Account: store, Type: jwt.Service}, &jwt.Import{Name: wire.AllSpecs, Subject: wire.AllSpecs, Account: store, Type: jwt.Stream})
+		c.Imports.Add(&jwt.Import{Name: wire.AllSpecs, Subject: wire.AllSpecs, Account: store, Type: jwt.Stream})
 	}
 }

@@ -198,6 +198,36 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
+// TestRenewedAmongMany: a renewal decodes the records of its own machine, not those of all: after an outage
+// thousands may be due at once.
+func TestRenewedAmongMany(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	a := load(t, dir)
+	f := issue(t, a, authority.Agent, "m<0>", time.Hour)
+	file := filepath.Join(dir, "issued.jsonl")
+	line, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const others = 10_000
+	text := line
+	for i := range others {
+		text = append(text, bytes.Replace(line, []byte("m\\u003c0"), fmt.Appendf(nil, "m\\u003c0.%d", i), 1)...)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := a.Issued(); err != nil || len(all) != others+1 || all[others].Name != "m<0.9999>" {
+		t.Errorf("%d were issued, %v", len(all), err)
+	}
+	if n := testing.AllocsPerRun(1, func() { _, err = renewed(t, a, f, time.Now()) }); n > others || !errors.Is(err, authority.ErrNotDue) {
+		t.Errorf("%v allocations, %v", n, err)
+	}
+	if _, err := renewed(t, a, f, time.Now().Add(50*time.Minute)); err != nil {
+		t.Errorf("when they are due: %v", err)
+	}
+}
+
 // TestRevokedWhileOthersChange: machines are revoked by as many processes at the same time, while each
 // renews its credentials. No revocation is lost, and none of them has credentials afterwards.
 func TestRevokedWhileOthersChange(t *testing.T) {

@@ -95,7 +95,16 @@ func (a *Authority) Sync() error {
 }
 
 // Issued lists all credentials that were issued, oldest first.
-func (a *Authority) Issued() ([]Issued, error) {
+func (a *Authority) Issued() ([]Issued, error) { return a.issued("") }
+
+// issued lists those of one name, or if it is empty all. To decode the lines of all machines would take most
+// of the time of a renewal.
+func (a *Authority) issued(name string) ([]Issued, error) {
+	field, err := json.Marshal(name)
+	if err != nil {
+		return nil, fmt.Errorf("list credentials: %w", err)
+	}
+	field = append([]byte(`"name":`), field...)
 	text, err := os.ReadFile(filepath.Join(a.dir, issuedFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list credentials: %w", err)
@@ -108,6 +117,9 @@ func (a *Authority) Issued() ([]Issued, error) {
 	n := 0
 	for line := range bytes.Lines(whole(text)) {
 		n++
+		if name != "" && !bytes.Contains(line, field) {
+			continue
+		}
 		var i Issued
 		if err := json.Unmarshal(line, &i); err != nil {
 			return nil, fmt.Errorf("list credentials: line %d of %s: %w", n, issuedFile, err)
@@ -121,25 +133,16 @@ func (a *Authority) Issued() ([]Issued, error) {
 	return all, nil
 }
 
-type holder struct {
-	role Role
-	name string
-}
-
-func compareHolders(a, b Issued) int {
-	return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
-}
-
-// newest returns each holder's newest credentials that are not revoked.
-func (a *Authority) newest() (map[holder]Issued, error) {
-	all, err := a.Issued()
+// newest returns each holder's newest credentials that are not revoked, by ROLE.NAME; with a name, those of its holders.
+func (a *Authority) newest(name string) (map[string]Issued, error) {
+	all, err := a.issued(name)
 	if err != nil {
 		return nil, err
 	}
-	newest := map[holder]Issued{}
+	newest := map[string]Issued{}
 	for _, i := range all {
 		if i.Revoked == 0 {
-			newest[holder{i.Role, i.Name}] = i
+			newest[string(i.Role)+"."+i.Name] = i
 		}
 	}
 	return newest, nil
@@ -148,7 +151,7 @@ func (a *Authority) newest() (map[holder]Issued, error) {
 // Due lists the valid credentials that should be renewed: those whose holder has no newer
 // ones.
 func (a *Authority) Due(now time.Time) ([]Issued, error) {
-	newest, err := a.newest()
+	newest, err := a.newest("")
 	if err != nil {
 		return nil, err
 	}

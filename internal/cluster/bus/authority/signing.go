@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -231,7 +232,7 @@ type SigningKey struct {
 
 // SigningKeys lists the keys whose credentials are valid, oldest first.
 func (a *Authority) SigningKeys(now time.Time) ([]SigningKey, error) {
-	newest, err := a.newest()
+	newest, err := a.newest("")
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +260,7 @@ func (a *Authority) SigningKeys(now time.Time) ([]SigningKey, error) {
 		}
 	}
 	for _, k := range all {
-		slices.SortFunc(k.Holders, compareHolders)
+		slices.SortFunc(k.Holders, func(a, b Issued) int { return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name)) })
 	}
 	return all, nil
 }

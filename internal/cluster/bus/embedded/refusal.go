@@ -41,6 +41,9 @@ type watcher struct {
 	done   sync.WaitGroup
 	trust  atomic.Pointer[authority.Trust]
 	missed atomic.Int64
+
+	mu      sync.Mutex
+	waiting map[string]int // of lines, by address
 }
 
 // violation is a log line that reports a refusal.
@@ -51,10 +54,14 @@ type violation struct {
 }
 
 // A client that is refused repeatedly costs no more than one lookup each lookEvery;
-// refusals in excess of that are counted.
+// refusals in excess of that are counted, and their number is told each countEvery.
 const (
 	lookEvery  = 20 * time.Millisecond
+	countEvery = time.Minute
 	maxWaiting = 256
+	// share: the refusals of one address have 1/share of the room that all leave free, so that those of
+	// several that are refused without a pause hide none of others.
+	share = 8
 )
 
 // The client's own strings (its name, its language) are quoted in the line, as is the
@@ -88,7 +95,7 @@ func parse(text string) (s violation, ok bool) {
 }
 
 func watch(s *server.Server, t authority.Trust, tell func(Refusal)) *watcher {
-	w := &watcher{server: s, tell: tell, lines: make(chan violation, maxWaiting), ended: make(chan struct{})}
+	w := &watcher{server: s, tell: tell, lines: make(chan violation, maxWaiting), ended: make(chan struct{}), waiting: map[string]int{}}
 	w.trust.Store(&t)
 	w.done.Go(w.run)
 	return w
@@ -101,12 +108,24 @@ func (w *watcher) line(text string) bool {
 	if !ok {
 		return false
 	}
-	select {
-	case w.lines <- s:
-	default:
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if free := maxWaiting - len(w.lines); free == 0 || w.waiting[s.from] >= max(1, free/share) {
 		w.missed.Add(1)
+		return true
 	}
+	w.waiting[s.from]++
+	w.lines <- s
 	return true
+}
+
+// read makes room for further lines of its address.
+func (w *watcher) read(s violation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting[s.from]--; w.waiting[s.from] == 0 {
+		delete(w.waiting, s.from)
+	}
 }
 
 func (w *watcher) close() {
@@ -115,17 +134,20 @@ func (w *watcher) close() {
 }
 
 func (w *watcher) run() {
-	pace := time.NewTicker(lookEvery)
+	pace, count := time.NewTicker(lookEvery), time.NewTicker(countEvery)
 	defer pace.Stop()
+	defer count.Stop()
 	for {
 		select {
 		case <-w.ended:
 			return
 		case s := <-w.lines:
+			w.read(s)
 			w.tell(w.refusal(s))
-		}
-		if missed := w.missed.Swap(0); missed > 0 {
-			w.tell(Refusal{Operation: "anything", Reason: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
+		case <-count.C:
+			if missed := w.missed.Swap(0); missed > 0 {
+				w.tell(Refusal{Operation: "anything", Reason: fmt.Sprintf("%d more refusals came too fast to examine each", missed)})
+			}
 		}
 		select {
 		case <-w.ended:

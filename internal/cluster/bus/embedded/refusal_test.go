@@ -2,10 +2,13 @@ package embedded
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestParse: parse reads refusals from the NATS log and ignores what a client says about
@@ -37,17 +40,57 @@ func TestParse(t *testing.T) {
 // of what was not examined, and has no line in the log for each.
 func TestRefusalsDoNotFillTheLog(t *testing.T) {
 	var log bytes.Buffer
-	w := &watcher{lines: make(chan violation, maxWaiting)}
+	w := &watcher{lines: make(chan violation, maxWaiting), waiting: map[string]int{}}
 	l := logger{slog.New(slog.NewTextHandler(&log, nil)), w}
 	for range 2 * maxWaiting {
 		l.Errorf("%s", `10.0.0.1:5 - cid:3 - Publish Violation - Subject "command.all"`)
 	}
-	if log.Len() > 0 || len(w.lines) != maxWaiting || w.missed.Load() != maxWaiting {
+	if n := len(w.lines); log.Len() > 0 || n == 0 || n > maxWaiting/share || int(w.missed.Load()) != 2*maxWaiting-n {
 		t.Errorf("%d bytes of log, %d to be examined, %d not", log.Len(), len(w.lines), w.missed.Load())
 	}
 	if l.Errorf("a fault"); !strings.Contains(log.String(), "nats: a fault") {
 		t.Errorf("the log has %q", log.String())
 	}
+}
+
+// TestAttackRefusalsAheadOfOthers: clients at several addresses that are refused without a pause leave room for
+// the refusal of another.
+func TestAttackRefusalsAheadOfOthers(t *testing.T) {
+	w := &watcher{lines: make(chan violation, maxWaiting), waiting: map[string]int{}}
+	const noisy = 16
+	for range maxWaiting {
+		for i := range noisy {
+			w.line(fmt.Sprintf(`10.0.0.%d:5 - cid:%d - Publish Violation - Subject "command.all"`, i, i))
+		}
+	}
+	w.line(`10.0.1.1:5 - cid:99 - authentication error`)
+	var last violation
+	n := len(w.lines)
+	for len(w.lines) > 0 {
+		last = <-w.lines
+		w.read(last)
+	}
+	if last.cid != 99 || int(w.missed.Load()) != noisy*maxWaiting+1-n || len(w.waiting) > 0 {
+		t.Errorf("the last of %d is %+v, %d are not examined; %v", n, last, w.missed.Load(), w.waiting)
+	}
+}
+
+// TestWhatIsNotExaminedIsToldOnceAMinute: each of these entries has another number, so the audit log counts none as a
+// repetition.
+func TestWhatIsNotExaminedIsToldOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []Refusal
+		w := &watcher{tell: func(r Refusal) { told = append(told, r) }, lines: make(chan violation), ended: make(chan struct{})}
+		w.done.Go(w.run)
+		for range 100 {
+			w.missed.Add(1000)
+			<-time.After(700 * time.Millisecond)
+		}
+		w.close()
+		if len(told) != 1 || !strings.HasPrefix(told[0].Reason, "86000 more refusals") {
+			t.Errorf("%+v", told)
+		}
+	})
 }
 
 // FuzzParse: whatever name a client has, the line belongs to the connection that NATS

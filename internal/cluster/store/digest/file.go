@@ -149,7 +149,7 @@ func momentsOf(n int64, mean, m2 float64) (stat.Moments, error) {
 // write makes a digest, completely or not at all. fill passes it the hours, by key.
 func write(path string, fill func(emit func(spec.Key, *spec.Hour) error) error) error {
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[row](&b, parquet.Compression(&parquet.Zstd))
+	w := parquet.NewGenericWriter[row](&b, parquet.Compression(&parquet.Zstd), parquet.PageBufferSize(pageBytes))
 	one := make([]row, 1)
 	err := fill(func(k spec.Key, h *spec.Hour) error {
 		one[0].set(k, h)
@@ -176,16 +176,25 @@ type digest struct {
 	end  bool
 }
 
-// ahead is how many rows of a digest are read at once.
-const ahead = 64
+// A computation has all digests open, hundreds or thousands of them, and of each a page of every column and some rows.
+// The row of a job that runs on 1,000 machines has 70 KB.
+const (
+	pageBytes = 16 << 10
+	ahead     = 64   // rows that are read at once, of few digests
+	mostHeld  = 4096 // rows, of many
+)
 
-func open(path string) (d *digest, err error) {
+// held is how many rows of each of so many digests are read at once.
+func held(digests int) int { return max(1, min(ahead, mostHeld/max(1, digests))) }
+
+// open opens a digest of which so many rows are read at once.
+func open(path string, rows int) (d *digest, err error) {
 	defer damaged(path, &err)
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	d = &digest{path: path, file: f, rows: make([]row, ahead)}
+	d = &digest{path: path, file: f, rows: make([]row, rows)}
 	info, err := f.Stat()
 	if err == nil {
 		var p *parquet.File

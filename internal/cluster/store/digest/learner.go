@@ -110,7 +110,7 @@ func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p
 		}
 	}()
 	for i := range all {
-		d, err := opened(all[i].digest)
+		d, err := opened(all[i].digest, held(len(all)))
 		if err != nil {
 			return nil, err
 		}
@@ -162,8 +162,8 @@ func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p
 }
 
 // opened opens a digest and removes an unreadable one.
-func opened(path string) (*digest, error) {
-	d, err := open(path)
+func opened(path string, rows int) (*digest, error) {
+	d, err := open(path, rows)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", errDamaged, err), os.Remove(path))
 	}
@@ -173,28 +173,42 @@ func opened(path string) (*digest, error) {
 // digest computes the missing digests.
 func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source) error {
 	var missing []source
-	var segments []store.Segment
 	for _, s := range all {
 		if _, err := os.Stat(s.digest); errors.Is(err, fs.ErrNotExist) {
-			missing, segments = append(missing, s), append(segments, *s.seg)
+			missing = append(missing, s)
 			l.Stats.Read++
 			l.Stats.Rows += s.seg.Rows
 		} else if err != nil {
 			return fmt.Errorf("look for digest: %w", err)
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	for some := range slices.Chunk(missing, atOnce) {
+		if err := l.make(ctx, sn, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// atOnce is how many segments are fetched before they are read: a server that becomes the leader has no digests, and may
+// have no room for all segments.
+const atOnce = 8
+
+// make makes some digests.
+func (l *Learner) make(ctx context.Context, sn *store.Snapshot, some []source) error {
+	segments := make([]store.Segment, len(some))
+	for i := range some {
+		segments[i] = *some[i].seg
 	}
 	if err := sn.FetchSegments(ctx, segments); err != nil {
 		return fmt.Errorf("digest: %w", err)
 	}
 	readers, ctx := errgroup.WithContext(ctx)
 	readers.SetLimit(max(1, l.Threads))
-	for _, s := range missing {
+	for _, s := range some {
 		readers.Go(func() error { return s.make(ctx) })
 	}
-	return readers.Wait()
+	return errors.Join(readers.Wait(), sn.Release())
 }
 
 func (s *source) make(ctx context.Context) error {

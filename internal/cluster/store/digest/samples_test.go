@@ -1,16 +1,20 @@
 package digest
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // TestZerosAreNoDamage: a machine whose tasks never waited for themselves has a mean of 0. A sum of
@@ -99,5 +103,57 @@ func TestAttackAVariantForEachSample(t *testing.T) {
 		if n := slices.IndexFunc(got, func(c spec.Computed) bool { return c.Key == want[i].Key }); n < 0 || gocmp.Diff(want[i], got[n], about) != "" {
 			t.Errorf("of %v: %+v", want[i].Key, got)
 		}
+	}
+}
+
+// TestManyDigestsFitInMemory: of each of thousands of digests there is only so much in memory, whatever its size.
+func TestManyDigestsFitInMemory(t *testing.T) {
+	const keys, machines = 100, 500
+	h := spec.Hour{Machines: make([]spec.MachineHour, machines)}
+	for i := range h.Machines {
+		h.Machines[i] = spec.MachineHour{Machine: uint64(i), CPU: 1, Cost: stat.Moments{N: 1, W: 1, W2: 1, Mean: float64(i)}, Tasks: []spec.TaskSamples{{Task: uint64(i), N: 1}}}
+	}
+	h.Usage[0] = stat.Moments{N: machines, W: machines, W2: machines, Mean: 1}
+	h.Sketch.AddBin(1, machines)
+	path := filepath.Join(t.TempDir(), "d")
+	if err := write(path, func(emit func(spec.Key, *spec.Hour) error) (err error) {
+		for i := range keys {
+			err = errors.Join(err, emit(spec.Key{Job: sample.JobName(fmt.Sprintf("job-%03d", i))}, &h))
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n := held(5000); n != 1 {
+		t.Errorf("%d rows of each of 5,000", n)
+	}
+	d, err := open(path, held(5000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	n := 0
+	for ; d.row() != nil; n++ {
+		if got, err := d.row().hour(); err != nil || len(got.Machines) != machines || string(d.row().key().Job) != fmt.Sprintf("job-%03d", n) {
+			t.Fatalf("row %d: %d machines of %s, %v", n, len(got.Machines), d.row().Job, err)
+		}
+		if err := d.next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := d.file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := parquet.OpenFile(d.file, info.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := 0
+	for _, of := range p.OffsetIndexes() {
+		pages = max(pages, len(of.PageLocations))
+	}
+	if least := keys * machines * 8 / (2 * pageBytes); n != keys || pages < least {
+		t.Errorf("%d rows, and %d pages of the largest column, want %d and at least %d", n, pages, keys, least)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -61,6 +62,7 @@ func Open(ctx context.Context, o Options) (*Bucket, error) {
 	}
 	b.client = s3.NewFromConfig(c, func(s *s3.Options) {
 		s.RetryMaxAttempts = 5
+		s.Retryer = retry.AddWithErrorCodes(s.Retryer, "ConditionalRequestConflict")
 		// Not all servers support the newer checksums. TLS and the Parquet readers detect
 		// the same errors.
 		s.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired

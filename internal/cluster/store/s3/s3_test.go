@@ -226,6 +226,28 @@ func TestUnconditionalStorageIsRefused(t *testing.T) {
 	}
 }
 
+// AWS answers 409 while another server creates the same file: neither has failed yet.
+func TestAConflictIsTriedAgain(t *testing.T) {
+	quelltest.S3Env(t)
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch asked.Add(1) {
+		case 1:
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, "<Error><Code>ConditionalRequestConflict</Code></Error>")
+		case 2:
+			w.Header().Set("ETag", `"x"`)
+		default:
+			w.WriteHeader(http.StatusPreconditionFailed)
+			fmt.Fprint(w, "<Error><Code>PreconditionFailed</Code></Error>")
+		}
+	}))
+	defer s.Close()
+	if _, err := Open(t.Context(), Options{Bucket: "quell", Endpoint: s.URL}); err != nil || asked.Load() != 3 {
+		t.Errorf("%d requests, %v", asked.Load(), err)
+	}
+}
+
 func TestNoStorage(t *testing.T) {
 	quelltest.S3Env(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -53,7 +53,7 @@ func Files(sn *store.Snapshot) map[string][]string {
 	for _, table := range store.Tables() {
 		of := sn.URLs(table)
 		if len(of) == 0 {
-			of = []string{store.SchemaFile(sn.Dir, table)}
+			of = []string{sn.SchemaURL(table)}
 		}
 		for i, f := range of {
 			if whole, err := filepath.Abs(f); err == nil && !strings.Contains(f, "://") {

@@ -273,3 +273,36 @@ func TestNobodyThere(t *testing.T) {
 		t.Errorf("got %v, want it to name %s", err, address)
 	}
 }
+
+// bucket is one in which there are only names.
+type bucket struct {
+	store.Bucket
+	put sync.Map
+}
+
+func (b *bucket) Put(_ context.Context, name, _ string) error {
+	b.put.Store(name, true)
+	return nil
+}
+
+func (b *bucket) List(context.Context, string) ([]store.Entry, error) { return nil, nil }
+
+func (b *bucket) URL(name string) string { return "s3://quell/" + name }
+
+// TestTablesWithoutSegments: Spark finds the columns of a table where it finds segments, not on the server's disk.
+func TestTablesWithoutSegments(t *testing.T) {
+	b := &bucket{}
+	s, err := store.Open(t.TempDir(), store.Options{Bucket: b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	for table, files := range Files(sn) {
+		name := "schema/" + table + ".parquet"
+		if _, stored := b.put.Load(name); !stored || len(files) != 1 || files[0] != b.URL(name) {
+			t.Errorf("%s is in %v, stored: %v", table, files, stored)
+		}
+	}
+}

@@ -113,6 +113,7 @@ var units = map[string]float64{"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 type counted struct {
 	machine string
 	task    sample.TaskName
+	signal  sample.SignalName
 }
 
 // mapped reads a CSV by a column map.
@@ -206,13 +207,16 @@ func (m *mapped) parse(line []byte, s *sample.Sample) (bool, error) {
 		return true, cmp.Or(m.err, trace.Check(s))
 	}
 	now := reading{at: at, s: cpu * units[m.c.CPU.Unit], misses: misses}
-	now.cycles = m.number("cost", Column{Column: m.c.Cost.Column})
+	now.cycles = m.number("cost", Column{Column: m.c.Cost.Column, Scale: m.c.Cost.Scale})
 	now.instructions = m.number("cost", Column{Column: m.c.Cost.Per})
 	if m.err != nil {
 		return false, m.err
 	}
-	of := counted{s.Machine, s.Task}
+	of := counted{s.Machine, s.Task, s.Signal}
 	prev, known := m.before[of]
+	if known && at <= prev.at {
+		return false, errors.New("not later than the row of the task before it: sort the recording")
+	}
 	m.before[of] = now
 	if !known || !now.since(prev, s) {
 		return false, nil

@@ -11,7 +11,7 @@ import (
 )
 
 // reading is the state of a task's counters at one time: cycles and instructions in
-// total, and CPU time in seconds.
+// total, or what another signal's cost is the ratio of, and CPU time in seconds.
 type reading struct {
 	at                      sample.Millis
 	cycles, instructions, s float64
@@ -19,8 +19,8 @@ type reading struct {
 }
 
 // since makes a sample of two readings of a task; false if there was no time between
-// them. It has a CPI only if both counters moved. CPU time that is missing is 0:
-// recorders leave out counters that never moved.
+// them. It has a CPI only if both counters moved; another signal's cost may be 0. CPU time
+// that is missing is 0: recorders leave out counters that never moved.
 func (r reading) since(prev reading, s *sample.Sample) bool {
 	wall := r.at.Sub(prev.at).Seconds()
 	if wall <= 0 {
@@ -30,7 +30,7 @@ func (r reading) since(prev reading, s *sample.Sample) bool {
 	if math.IsNaN(used) {
 		used = 0
 	}
-	s.TS, s.Signal, s.Coverage, s.Cost = r.at, sample.CPI, 1, float32(math.NaN())
+	s.TS, s.Coverage, s.Cost = r.at, 1, float32(math.NaN())
 	s.Flags, s.Extras = 0, sample.Extras{}
 	cycles, instructions := r.cycles-prev.cycles, r.instructions-prev.instructions
 	if used < 0 || cycles < 0 || instructions < 0 {
@@ -38,13 +38,13 @@ func (r reading) since(prev reading, s *sample.Sample) bool {
 		return true
 	}
 	s.CPU = float32(used / wall)
-	if cycles > 0 && instructions > 0 {
+	if (cycles > 0 || cycles == 0 && s.Signal != sample.CPI) && instructions > 0 {
 		s.Cost = float32(cycles / instructions)
 	}
-	if cycles >= 0 {
+	if cycles >= 0 && s.Signal == sample.CPI {
 		s.Extras.Set(sample.Cycles, cycles)
 	}
-	if instructions >= 0 {
+	if instructions >= 0 && s.Signal == sample.CPI {
 		s.Extras.Set(sample.Instructions, instructions)
 	}
 	if m := r.misses - prev.misses; m >= 0 {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -58,6 +59,10 @@ func newPrometheus(r io.Reader) (Reader, error) {
 		return nil, errors.New("read Prometheus JSON: no series of Kepler's cycles, instructions and CPU time of containers")
 	}
 	p.assemble()
+	if len(p.samples) == 0 {
+		why := append([]string{"no container has cycles, instructions and CPU time together at two times"}, p.Found.Reasons...)
+		return nil, fmt.Errorf("read Prometheus JSON: %s", strings.Join(why, "; "))
+	}
 	return &p.buffered, nil
 }
 
@@ -191,7 +196,7 @@ func (p *prometheus) assemble() {
 		}
 		slices.SortFunc(readings, func(a, b reading) int { return int(a.at - b.at) })
 		id := c.id[:min(len(c.id), 12)]
-		s := sample.Sample{Machine: c.node, Variant: "kepler", Job: sample.JobName(c.namespace + "/" + c.name),
+		s := sample.Sample{Machine: c.node, Signal: sample.CPI, Variant: "kepler", Job: sample.JobName(c.namespace + "/" + c.name),
 			Task: sample.TaskName("/" + c.namespace + "/" + c.pod + "/" + c.name + "/" + id)}
 		for i := 1; i < len(readings); i++ {
 			if readings[i].since(readings[i-1], &s) {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/klauspost/compress/zstd"
+	parquetgo "github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/trace"
@@ -118,7 +119,8 @@ func TestOpenRefuses(t *testing.T) {
 	for want, content := range map[string][]byte{
 		"invalid trace header": []byte("a,b,c\n1,2,3\n"), "file is empty": nil, "decompress it first": gzipped(t, []byte("PAR1")),
 		"compressed too many times": gzipped(t, gzipped(t, gzipped(t, []byte("x")))), "no series": []byte(`{"status":"success","data":{"result":[]}}`),
-		"unexpected EOF": []byte(`{"a":[`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
+		"no container has cycles": []byte(`{"metric":{"__name__":"kepler_container_cpu_cycles_total"},"values":[[1,"2"],[2,"3"]]}`),
+		"unexpected EOF":          []byte(`{"a":[`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
 	} {
 		_, err := Open(file(t, content), Options{})
 		var format *FormatError
@@ -128,6 +130,43 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if _, err := Open(filepath.Join(t.TempDir(), "none"), Options{}); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// TestRezolusWithoutUsage: Rezolus' sampler of counters runs without that of CPU time, and then no task did anything.
+func TestRezolusWithoutUsage(t *testing.T) {
+	type counted struct {
+		TS           uint64 `parquet:"timestamp"`
+		Cycles       uint64 `parquet:"cgroup_cpu_cycles//a/1"`
+		Instructions uint64 `parquet:"cgroup_cpu_instructions//a/1"`
+	}
+	type used struct {
+		TS           uint64 `parquet:"timestamp"`
+		Cycles       uint64 `parquet:"cgroup_cpu_cycles//a/1"`
+		Instructions uint64 `parquet:"cgroup_cpu_instructions//a/1"`
+		Usage        uint64 `parquet:"cgroup_cpu_usage//a/user/1"`
+	}
+	var without, with bytes.Buffer
+	w, x := parquetgo.NewGenericWriter[counted](&without), parquetgo.NewGenericWriter[used](&with)
+	if _, err := w.Write([]counted{{1e9, 100, 50}, {2e9, 400, 150}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Write([]used{{1e9, 100, 50, 3e8}, {2e9, 400, 150, 8e8}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Close(), x.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(file(t, without.Bytes()), Options{}); err == nil || !strings.Contains(err.Error(), "cgroup_cpu_usage") {
+		t.Error(err)
+	}
+	r, err := Open(file(t, with.Bytes()), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got := readAll(t, r); len(got) != 1 || got[0].CPU != 0.5 || got[0].Cost != 3 || got[0].Task != "/a/1" {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -243,6 +282,32 @@ func TestCountersOfTwoMachines(t *testing.T) {
 		"1,m1,/a,7,100,50,0\n1,m2,/a,7,9000,9000,0\n2,m1,/a,7,400,150,500000000\n2,m2,/a,7,9200,9100,1000000000\n")
 	if len(got) != 2 || got[0].Machine != "m1" || got[0].Cost != 3 || got[0].CPU != 0.5 || got[1].Machine != "m2" || got[1].Cost != 2 || got[1].CPU != 1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestCountersNotInOrder: of rows with the newest first none is a sample, and that is told.
+func TestCountersNotInOrder(t *testing.T) {
+	got, report := mappedBy(t, "cgroup-counters", "ts_s,machine,cgroup,id,cycles,instructions,cpu_usage_ns\n"+
+		"3,m,/a,7,400,150,500000000\n2,m,/a,7,300,100,400000000\n1,m,/a,7,100,50,0\n4,m,/a,7,800,250,600000000\n")
+	if len(got) != 1 || got[0].TS != 4000 || got[0].Cost != 4 || report.Bad != 2 || !strings.HasPrefix(report.Reasons[0], "line 3: not later") {
+		t.Errorf("%+v, %+v", got, report)
+	}
+}
+
+// TestCountersOfAnotherSignal: counters may be of any signal, of several of one task, and have a scale.
+func TestCountersOfAnotherSignal(t *testing.T) {
+	c := &Columns{Header: true, Separator: ",", Counters: true, TS: Column{Column: "t", Unit: "s"}, Task: Column{Column: "k"}, Signal: Column{Column: "s"},
+		CPU: Column{Column: "ns", Unit: "ns"}, Cost: Column{Column: "ns", Per: "n", Scale: 1e-9}}
+	r, err := newMapped(strings.NewReader("t,k,s,ns,n\n1,a,cpt,0,0\n1,a,cps,0,0\n2,a,cpt,500000000,100\n2,a,cps,500000000,1000\n"), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := readAll(t, r)
+	if len(got) != 2 || got[0].Signal != sample.CPT || got[0].Cost != 0.005 || got[1].Signal != sample.CPS || got[1].Cost != 0.0005 {
+		t.Fatalf("%+v, %+v", got, r.Report())
+	}
+	if _, ok := got[0].Extras.Get(sample.Cycles); ok || got[0].CPU != 0.5 {
+		t.Errorf("%+v", got[0])
 	}
 }
 

@@ -87,6 +87,9 @@ func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
 	if z.ts < 0 || len(z.cgroups) == 0 {
 		return nil, errors.New("read Rezolus' Parquet: no column timestamp, or no columns of cgroups' cycles and instructions")
 	}
+	if !slices.ContainsFunc(z.cgroups, func(c *cgroup) bool { return len(c.columns[2]) > 0 }) {
+		return nil, errors.New("read Rezolus' Parquet: no columns cgroup_cpu_usage: without CPU time no sample counts")
+	}
 	slices.SortFunc(z.cgroups, func(a, b *cgroup) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.id, b.id)) })
 	return z, nil
 }
@@ -148,7 +151,7 @@ func (z *rezolus) group(g parquet.RowGroup) (err error) {
 
 // samples makes a sample of each two consecutive readings.
 func (c *cgroup) samples(h *buffered, ts []float64, sums [len(rezolusCounters)][]float64) {
-	s := sample.Sample{Machine: "rezolus", Variant: "rezolus", Job: sample.JobName(c.path), Task: sample.TaskName(c.path + "/" + c.id)}
+	s := sample.Sample{Machine: "rezolus", Signal: sample.CPI, Variant: "rezolus", Job: sample.JobName(c.path), Task: sample.TaskName(c.path + "/" + c.id)}
 	for n, at := range ts {
 		now := reading{at: sample.Millis(math.Round(at / 1e6)), cycles: sums[0][n], instructions: sums[1][n], s: math.NaN(), misses: math.NaN()}
 		if math.IsNaN(now.cycles) || math.IsNaN(now.instructions) {

@@ -70,25 +70,26 @@ func (p *programs) Open(cgroups []uint64, pairs [][2]uint64) error {
 	return nil
 }
 
-// openGroups opens the groups of CPUs that are online and have none, and closes those of others.
+// openGroups opens the groups of CPUs that are online and have none that counts, and closes all others.
 func (p *programs) openGroups() error {
 	for cpu := range p.ncpu {
-		switch has := p.groups.Has(cpu); {
-		case has && !p.online.Has(cpu):
+		if p.groups.Has(cpu) && !(p.online.Has(cpu) && p.groups.Whole(cpu)) {
 			p.closeGroup(cpu)
-		case !has && p.online.Has(cpu):
-			fds, err := p.groups.Open(cpu)
-			if errors.Is(err, unix.ENODEV) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			for i, fd := range fds {
-				if err := p.events()[i].Put(uint32(cpu), uint32(fd)); err != nil {
-					p.closeGroup(cpu)
-					return fmt.Errorf("hand over event on CPU %d: %w", cpu, err)
-				}
+		}
+		if p.groups.Has(cpu) || !p.online.Has(cpu) {
+			continue
+		}
+		fds, err := p.groups.Open(cpu)
+		if errors.Is(err, unix.ENODEV) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for i, fd := range fds {
+			if err := p.events()[i].Put(uint32(cpu), uint32(fd)); err != nil {
+				p.closeGroup(cpu)
+				return fmt.Errorf("hand over event on CPU %d: %w", cpu, err)
 			}
 		}
 	}
@@ -133,8 +134,7 @@ func (p *programs) Detach() error {
 	return err
 }
 
-// check closes the groups that did not count in the window, to be opened again: taking its CPU
-// offline, for example, breaks a group permanently.
+// check closes the groups that did not count in the window, to be opened again.
 func (p *programs) check() {
 	for cpu := range p.ncpu {
 		if !p.groups.Has(cpu) {

@@ -31,11 +31,11 @@ func openCPI(online sample.Set, cgroup2 string) (counter.Source, error) {
 }
 
 // withoutCgroupMode opens the way by eBPF where perf sees no cgroups, for the reason err: it needs
-// counters of CPUs only.
+// counters of CPUs only. If there are none, that is the reason: no change of cgroups would help.
 func withoutCgroupMode(online sample.Set, err error) (counter.Source, error) {
 	p, none := counter.CPIOfCPUs(online)
 	if none != nil {
-		return nil, err
+		return nil, none
 	}
 	p.NoteMissing(err)
 	b, none := bperf.Open(p.Events(), p.Info(), online)

@@ -3,6 +3,9 @@ package sources
 import (
 	"testing"
 	"time"
+
+	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/machine/counter"
 )
 
 func TestTheCheaperWay(t *testing.T) {
@@ -21,5 +24,18 @@ func TestTheCheaperWay(t *testing.T) {
 		if got := clearlyLess(c.byEBPF, c.inCgroupMode); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
+	}
+}
+
+// A machine whose CPUs have no counters lacks these, and not a cgroup2 as well.
+func TestCPIWithoutCounters(t *testing.T) {
+	cpu := sample.SetOf(0)
+	_, lacks := counter.CPIOfCPUs(cpu)
+	s, err := openCPI(cpu, "")
+	if s != nil {
+		defer s.Close()
+	}
+	if lacks != nil && (err == nil || err.Error() != lacks.Error()) {
+		t.Errorf("%v, want %v", err, lacks)
 	}
 }

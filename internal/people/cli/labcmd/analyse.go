@@ -40,6 +40,9 @@ func printResults(w io.Writer, r *analyse.Results) error {
 		fmt.Fprintf(w, "noise floor %.2f %% between two runs; %.2f %% detectable with %d repetitions (%d pairs)\n", 100*n.Floor, 100*n.Detectable, n.Repetitions, n.Pairs)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	section(t, "values", "cell\trole\tworkload\tvalue\tunit\tbetter", r.Scores, func(s analyse.Score) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", levels(s.Levels), s.Part, s.Workload, interval(s.Value), s.Unit, s.Better)
+	})
 	section(t, "degradation against solo", "cell\trole\tsolo\twith others\tunit\tworse by %", r.Degradations, func(d analyse.Degradation) string {
 		return fmt.Sprintf("%s\t%s\t%.4g\t%.4g\t%s\t%s", levels(d.Levels), d.Part, d.Solo.Value, d.Co.Value, d.Unit, interval(d.Percent))
 	})
@@ -70,6 +73,9 @@ func printResults(w io.Writer, r *analyse.Results) error {
 	section(t, "signal validity", "signal\tpart\tworkload\tPearson\tSpearman\tp\tPearson with the 95th percentile\tdrift %/h\truns", r.Validities, func(v analyse.Validity) string {
 		return fmt.Sprintf("%s\t%s\t%s\t%s\t%.3f\t%.3g\t%s\t%s\t%d", v.Signal, v.Part, v.Workload, interval(v.Pearson), v.Spearman.Value, v.P, interval(v.Tail), interval(v.Drift), v.N)
 	})
+	if r.NetIO != nil || r.Tenants != nil || len(r.Correlations) > 0 {
+		fmt.Fprintln(t, "\nnetwork figures and correlations are in the report (quell lab report)")
+	}
 	for _, k := range sortedKeys(r.Insufficient) {
 		fmt.Fprintf(t, "\n%s: %s\n", k, r.Insufficient[k])
 	}

@@ -9,9 +9,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/lab/workload"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 )
@@ -225,5 +227,77 @@ func TestExamples(t *testing.T) {
 		if err != nil || size > 1<<20 {
 			t.Errorf("%s: %d bytes, %v", filepath.Dir(page), size, err)
 		}
+	}
+}
+
+// Which figure is better follows from its parser: a runtime that has doubled is no improvement. Of what a path or a
+// pattern reads, the file must say it, except for a server, of which nothing is read.
+func TestWhichFigureIsBetter(t *testing.T) {
+	read := func(metric string) (study.Metric, error) {
+		s, err := study.Parse("t.yaml", []byte(`version: 1
+study: t
+environments: {ve: {driver: cgroup}}
+workloads: {work: {command: ["true"], iterations: 1, metric: {parse: `+metric+`}}, sink: {command: ["true"], serves: 1, metric: {parse: "json:a"}}}
+roles: {fg: {workload: work, environment: ve, measure: true}}
+controls: {solo: false}
+`), known())
+		if err != nil {
+			return study.Metric{}, err
+		}
+		if m := s.Workloads["sink"].Metric; m.Better != "higher" || m.Unit != "iterations/s" {
+			t.Errorf("the server's figure is %+v", m) // in keys of stored records
+		}
+		return s.Workloads["work"].Metric, nil
+	}
+	for _, parser := range workload.ParserNames() {
+		m, err := read(parser)
+		want := map[string]string{"time": "lower", "sockperf": "lower"}[parser]
+		if want == "" {
+			want = "higher"
+		}
+		if err != nil || m.Better != want || m.Unit == "" {
+			t.Errorf("%s: %+v, %v", parser, m, err)
+		}
+	}
+	for _, parser := range []string{`"json:a.b"`, `"/a (b)/"`} {
+		if _, err := read(parser); err == nil || !strings.Contains(err.Error(), "workloads.work.metric.better") {
+			t.Errorf("%s without it: %v", parser, err)
+		}
+		if m, err := read(parser + ", better: lower"); err != nil || m.Better != "lower" {
+			t.Errorf("%s: %+v, %v", parser, m, err)
+		}
+	}
+}
+
+// The study that docs/lab.md shows is valid, has the runs that the page says, and the defaults that it lists.
+func TestStudyOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/lab.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(begins string) string {
+		for _, b := range regexp.MustCompile(`(?m)(?:^    .*\n)+`).FindAllString(string(page), -1) {
+			if b = strings.ReplaceAll("\n"+b, "\n    ", "\n")[1:]; strings.HasPrefix(b, begins) {
+				return b
+			}
+		}
+		t.Fatalf("no block begins with %q", begins)
+		return ""
+	}
+	read := func(text string) *study.Study {
+		s, err := study.Parse("mine.yaml", []byte(text), known())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	text := block("version: 1\nstudy: ")
+	short := read(text)
+	if plan := short.Plan(); len(plan) != 14 || total(plan) != 392*time.Second {
+		t.Errorf("%d runs, %s", len(plan), total(plan))
+	}
+	whole := read(strings.Replace(text, "run: {for: 20s}\n", "", 1) + strings.Replace(block("controls: "), "run: {", "run: {for: 20s, ", 1))
+	if a, b := fmt.Sprintf("%+v", *short), fmt.Sprintf("%+v", *whole); a != b {
+		t.Errorf("the defaults are\n%s\nthe page's\n%s", a, b)
 	}
 }

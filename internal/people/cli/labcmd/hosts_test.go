@@ -19,6 +19,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/helper"
 	"github.com/quell-dev/quell/internal/lab/remote"
+	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
@@ -265,5 +266,34 @@ run: {for: 1s}
 		if lack, ok := errors.AsType[*lab.LackError](err); want == "" && err != nil || want != "" && (!ok || lack.What != want || lack.Remedy == "") {
 			t.Errorf("%s: %v", host, err)
 		}
+	}
+}
+
+// Another inventory may give a host's name to another machine: its runs are not mixed with those of the first. Another
+// environment may be elsewhere, as sizes are that are rented one after another, and so may hosts that are switched on anew.
+func TestAnotherMachineOfThatName(t *testing.T) {
+	run := func(verdict result.Verdict, host, environment, machine string) result.Run {
+		p := study.Part{Host: host, Environment: study.Environment{Name: environment}}
+		return result.Run{Verdict: verdict, Cell: study.Cell{Parts: []study.Part{p}}, Hosts: []result.Host{{Name: host, Machine: machine}}}
+	}
+	runs := []result.Run{run(result.Valid, "h1", "large", "a"), run(result.Invalid, "h1", "small", "a"), run(result.Valid, "nb1", "large", "a")}
+	far := &remoteMaker{study: &study.Study{Hosts: map[string]study.Host{"h1": {}, "nb1": {Power: true}}}, were: result.Machines(runs, "", nil)}
+	for _, c := range []struct {
+		host, environment, machine string
+		refused                    bool
+	}{
+		{"h1", "large", "a", false},
+		{"h1", "large", "b", true},
+		{"h1", "large", "", false}, // nothing is known of it
+		{"h1", "small", "b", false},
+		{"nb1", "large", "b", false},
+	} {
+		err := far.same(&study.Part{Host: c.host, Environment: study.Environment{Name: c.environment}}, c.machine)
+		if lack, ok := errors.AsType[*lab.LackError](err); ok != c.refused || ok && (!strings.Contains(lack.What, "another machine") || lack.Remedy == "") || err != nil && !ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if other := result.Machines(runs, "another series", nil); len(other) > 0 {
+		t.Errorf("%v", other)
 	}
 }

@@ -89,17 +89,17 @@ func readStudy(file string) (*study.Study, []byte, error) {
 			err = &keyed.InvalidError{What: "study " + file, Problems: ps}
 		}
 	}
-	return s, text, remedied(err, file)
+	return s, text, remedied(err, file, "docs/lab.md has an example, docs/study.schema.json every key")
 }
 
-func remedied(err error, file string) error {
+func remedied(err error, file, example string) error {
 	if err == nil {
 		return nil
 	}
 	if _, invalid := errors.AsType[*keyed.InvalidError](err); invalid {
-		return app.Negative(err, "correct "+file+"; docs/lab.md explains every key")
+		return app.Negative(err, "correct "+file+"; "+example)
 	}
-	return app.Usage(err, "a study is one YAML document; docs/lab.md has an example")
+	return app.Usage(err, "it is one YAML document; "+example)
 }
 
 // openStudy opens a folder of results and reads its study, as it was when the folder was

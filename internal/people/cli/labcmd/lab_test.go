@@ -116,6 +116,11 @@ func TestLabFromFileToResults(t *testing.T) {
 	if r := quell(t, env, "lab", "run", "--out", filepath.Join(t.TempDir(), "part"), "--cell", "main placement=apart", file); r.Code != app.ExitOK {
 		t.Errorf("run of one cell: %+v", r)
 	}
+	// What is to be typed next is about the same cells.
+	once, part := studyFile(t, strings.NewReplacer("retries: 20", "retries: 0", "fail: 50%", "fail: 100%").Replace(simulatedStudy)), filepath.Join(t.TempDir(), "part")
+	if r := quell(t, env, "lab", "run", "--out", part, "--cell", "main", once); r.Code != app.ExitNegative || !strings.Contains(r.Err, "quell lab resume "+part+" --cell 'main'") {
+		t.Errorf("run of the main cells: %+v", r)
+	}
 	r := quell(t, env, "lab", "status", "--json", out)
 	var st status
 	if err := json.Unmarshal([]byte(r.Out), &st); err != nil || r.Code != app.ExitOK || st.Left != 0 || st.Planned != 14 || st.Running || st.Verdicts["invalid"] == 0 {
@@ -179,6 +184,24 @@ func TestLabFromFileToResults(t *testing.T) {
 	}
 	if r := quell(t, env, "lab", "analyse", out); r.Code != app.ExitOK || !strings.Contains(r.Out, "SIMULATED") {
 		t.Errorf("analyse: %+v", r)
+	}
+}
+
+// A study that names no analysis has the values of its measured roles: later it is too late to name one, since a folder
+// keeps to the file of its runs.
+func TestLabWithoutAnalysis(t *testing.T) {
+	t.Parallel()
+	out, env := filepath.Join(t.TempDir(), "out"), clitest.Env("/nowhere")
+	if r := quell(t, env, "lab", "run", "--out", out, studyFile(t, strings.Replace(simulatedStudy, "analysis: [{kind: interference}]\n", "", 1))); r.Code != app.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	var res analyse.Results
+	r := quell(t, env, "lab", "analyse", "--json", out)
+	if err := json.Unmarshal([]byte(r.Out), &res); err != nil || len(res.Scores) != 2 || len(res.Interferences) != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r := quell(t, env, "lab", "analyse", out); r.Code != app.ExitOK || !regexp.MustCompile(`(?m)^apart +fg +work +[0-9.]+ \[.+\] +iterations/s +higher`).MatchString(r.Out) {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab"
 	"github.com/quell-dev/quell/internal/lab/env"
 	"github.com/quell-dev/quell/internal/lab/remote"
+	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
 )
 
@@ -17,6 +18,7 @@ type remoteMaker struct {
 	inv   *remote.Inventory
 	here  *env.Maker
 	pool  *remote.Pool
+	were  map[result.Site]string // the machines of the folder's valid runs
 }
 
 // fromInventory is the address of a host that only an inventory knows.
@@ -124,6 +126,9 @@ func (e *remoteMaker) Make(ctx context.Context, p *study.Part) (lab.Environment,
 	if err != nil {
 		return nil, err
 	}
+	if err := e.same(p, h.Machine()); err != nil {
+		return nil, err
+	}
 	// The clock drifts from run to run.
 	if err := h.MeasureClock(ctx); err != nil {
 		return nil, err
@@ -133,6 +138,17 @@ func (e *remoteMaker) Make(ctx context.Context, p *study.Part) (lab.Environment,
 		return nil, err
 	}
 	return there, nil
+}
+
+// same returns the *lab.LackError of a part on another machine than that of the folder's valid runs. A host
+// that the study switches on may be made anew each time.
+func (e *remoteMaker) same(p *study.Part, machine string) error {
+	was := e.were[result.Site{Host: p.Host, Environment: p.Environment.Name}]
+	if was == "" || machine == "" || was == machine || e.study.Hosts[p.Host].Power {
+		return nil
+	}
+	return &lab.LackError{What: "host " + p.Host + " is another machine than in this folder's valid runs of environment " + p.Environment.Name,
+		Remedy: "give the inventory with that machine by --hosts, or run the study into another folder (lab run --out)"}
 }
 
 // watchable is lab.Options.Host.

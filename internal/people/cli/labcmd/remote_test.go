@@ -179,7 +179,7 @@ study: switches
 hosts: {local: {}, far: {address: inventory}, nb: {address: inventory, count: 1, power: true}, gone: {address: inventory}}
 environments: {ve: {driver: host, cpus: 1}, gone: {driver: host, cpus: 1, host: gone}}
 workloads:
-  throughput: {command: [iperf3, -c, "{asks}", -p, "PORT", -u, -b, 1M, -t, "1", -J], iterations: 1, metric: {unit: bit/s, parse: "json:end.sum_received.bits_per_second"}}
+  throughput: {command: [iperf3, -c, "{asks}", -p, "PORT", -u, -b, 1M, -t, "1", -J], iterations: 1, metric: {unit: bit/s, better: higher, parse: "json:end.sum_received.bits_per_second"}}
   iperf3: {command: [iperf3, -s, -B, "HOST", -p, "PORT"], serves: PORT, metric: {parse: time}}
   latency: {command: [sockperf, ping-pong, -i, "{asks}", -p, "PORT", -t, "1"], iterations: 1, metric: {unit: us, better: lower, parse: "/percentile 99.000 = +([0-9.]+)/"}}
   sockperf: {command: [sockperf, server, -i, "HOST", -p, "PORT"], serves: PORT, metric: {parse: time}}

@@ -124,6 +124,8 @@ func openResults(name string, warn io.Writer) (f *result.Folder, s *study.Study,
 	return f, s, done, err
 }
 
+const expectExample = "studies/expect/ has examples of expected values"
+
 // expectFile is a study's expected values at the time of the run.
 const expectFile = "expect.yaml"
 
@@ -179,7 +181,7 @@ func expected(r *render.Report, f *result.Folder, file string) error {
 	}
 	x, err := render.ParseExpectations(file, text)
 	if err != nil {
-		return remedied(err, file)
+		return remedied(err, file, expectExample)
 	}
 	r.Checks = x.Against(&r.Results)
 	return nil

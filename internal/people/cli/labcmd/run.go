@@ -89,7 +89,7 @@ func keepExpected(f *result.Folder, file string) error {
 		_, err = render.ParseExpectations(file, text)
 	}
 	if err != nil {
-		return remedied(fmt.Errorf("read expected values: %w", err), file)
+		return remedied(fmt.Errorf("read expected values: %w", err), file, expectExample)
 	}
 	if err := atomicfile.Write(f.Path(expectFile), text, 0o644); err != nil {
 		return fmt.Errorf("copy expected values: %w", err)
@@ -221,6 +221,8 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	}
 	if l.far = far; far != nil {
 		run.Power, run.Host = far.power, far.watchable
+		runs, _ := f.Runs() // the engine reports records that cannot be read
+		far.were = result.Machines(runs, run.Env, run.Stamp)
 		// Other hosts may be in the next inventory.
 		run.Only = func(c *study.Cell) bool { return far.refuse(c) == nil && (only == nil || only(c)) }
 	}
@@ -240,6 +242,12 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 		fmt.Fprintf(a.Out, "records: %s\n", f.Dir())
 	}
 	again := "quell lab resume " + f.Dir()
+	if o.hosts != "" {
+		again += " --hosts " + o.hosts
+	}
+	if o.cell != "" { // other cells may be for other hosts
+		again += " --cell '" + o.cell + "'"
+	}
 	if err == nil || errors.Is(err, lab.ErrBudget) || errors.Is(err, lab.ErrStopped) {
 		err = errors.Join(err, a.reportOf(f))
 		if to != nil {

@@ -136,16 +136,27 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 	if film.labelled {
 		score := replay.Judge(film.labels, film.left, result.Accusations)
 		r.Score = &score
+		if film.bare > 0 {
+			film.notes = append(film.notes, fmt.Sprintf("%d of %d files have no labels: what is accused there counts as wrong", film.bare, len(p.files)))
+		}
 	}
 	r.Summary = result.Summary(r.Score)
 	r.Summary.Rows, r.Summary.Bad = film.rows, film.bad
 	r.Notes = append(film.notes, p.innocentsNotes(film.splice)...)
-	if result.Late > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, not in time order: %d; sort the recording", result.Late))
+	note := func(when bool, format string, of ...any) {
+		if when {
+			r.Notes = append(r.Notes, fmt.Sprintf(format, of...))
+		}
 	}
-	if result.UnknownSignal > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("rows skipped, unknown signal: %d", result.UnknownSignal))
-	}
+	note(result.Late > 0, "rows skipped, not in time order: %d; sort the recording", result.Late)
+	note(result.UnknownSignal > 0, "rows skipped, unknown signal: %d", result.UnknownSignal)
+	const apart = " of --step %s apart: the rule's windows are for that time between two samples"
+	note(2*result.Near > result.Gaps, "most samples of a task are less than half"+apart, f.step)
+	note(2*result.Far > result.Gaps, "most samples of a task are more than twice"+apart, f.step)
+	none := result.Samples > 0 && result.Judged == 0
+	note(result.Samples == 0, "no sample counts: none has a cost in its signal's range (--sane), of a task that is as active as the signal requires (--least-cpu)")
+	note(none && o.Specs != nil, "no sample was compared with a spec: no job has %d samples (--least-samples)", f.leastSamples)
+	note(none && o.Specs == nil, "no sample was compared with a spec: specs learnt during the replay need %d samples per task (--least-samples); --specs whole learns them from the whole recording first", f.leastSamples)
 	return r, nil
 }
 

@@ -100,7 +100,7 @@ func (f *replayFlags) options(rule string, changed func(string) bool) (replay.Op
 	o.Detect.Switches.Bounds = o.Detect.Switches.Bounds || f.sane != ""
 	o.Signals = map[sample.SignalName]sample.Signal{}
 	for _, s := range sample.Signals() {
-		if changed("least-cpu") {
+		if changed("least-cpu") && s.Domain.OfCPUs() && !s.Name.OfMachine() {
 			s.LeastCPU = f.leastCPU
 		}
 		if f.sane != "" {
@@ -235,6 +235,7 @@ type fileSource struct {
 	labels   []trace.Label
 	left     []trace.Stretch // unlabelled
 	labelled bool
+	bare     int // files without labels
 	notes    []string
 }
 
@@ -278,6 +279,9 @@ func (r *fileSource) close() error {
 	r.rows, r.bad = r.rows+rep.Rows, r.bad+rep.Bad
 	labels, labelled := open.Labels()
 	r.labels, r.labelled = append(r.labels, labels...), r.labelled || labelled
+	if !labelled {
+		r.bare++
+	}
 	r.left = append(r.left, open.Unlabelled()...)
 	if rep.Bad > 0 {
 		r.notes = append(r.notes, fmt.Sprintf("%s: bad rows skipped: %d: %s", filepath.Base(name), rep.Bad, strings.Join(rep.Reasons, "; ")))

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/eval/replay"
 	"github.com/quell-dev/quell/internal/eval/rivals"
 	"github.com/quell-dev/quell/internal/people/cli/app"
@@ -104,6 +107,71 @@ func TestReplayScores(t *testing.T) {
 		if !strings.Contains(got.Err, want) {
 			t.Errorf("%q is not in %q", want, got.Err)
 		}
+	}
+}
+
+// Why nothing was compared with a spec is said, also to programs.
+func TestReplayOfNothing(t *testing.T) {
+	t.Parallel()
+	file := labelled(t)
+	for want, args := range map[string][]string{
+		"no sample counts": {"--least-cpu", "5"}, "no job has 1000 samples": {"--specs", "whole", "--least-samples", "1000"},
+		"need 1000 samples per task": {"--least-samples", "1000"},
+	} {
+		for _, more := range [][]string{nil, {"--json"}} {
+			got := quell(t, clitest.Env(""), slices.Concat([]string{"replay", file}, args, more)...)
+			if got.Code != app.ExitOK || !strings.Contains(strings.Join(strings.Fields(got.Out+got.Err), " "), want) {
+				t.Errorf("%v: %d, %q is not in %s%s", args, got.Code, want, got.Out, got.Err)
+			}
+		}
+	}
+}
+
+// Windows for another time between two samples than the recording's are told: they do not show in the result.
+func TestReplayAtAnotherStep(t *testing.T) {
+	t.Parallel()
+	file := labelled(t)
+	for step, want := range map[string]string{"1s": "more than twice of --step 1s apart", "10m": "less than half of --step 10m0s apart", "1m": ""} {
+		got := quell(t, clitest.Env(""), "replay", "--json", "--step", step, file)
+		if got.Code != app.ExitOK || !strings.Contains(got.Err, want) || want == "" && strings.Contains(got.Err, "--step") {
+			t.Errorf("--step %s: %d, %s", step, got.Code, got.Err)
+		}
+	}
+}
+
+// A task that uses CPU time has sent no requests by that.
+func TestLeastCPUIsOfCPUs(t *testing.T) {
+	f := replayFlags{specs: "learn", step: time.Minute, leastSamples: 100, leastCPU: 0.1}
+	o, err := f.options("quell", func(flag string) bool { return flag == "least-cpu" })
+	if err != nil || o.Signals[sample.CPI].LeastCPU != 0.1 || o.Signals[sample.RunQ].LeastCPU != 0.1 {
+		t.Errorf("%v, %+v", err, o.Signals)
+	}
+	for _, name := range []sample.SignalName{sample.IO, sample.Net, sample.Probe} {
+		if s, _ := sample.LookupSignal(name); o.Signals[name].LeastCPU != s.LeastCPU {
+			t.Errorf("%s counts from %v CPU-s/s on", name, o.Signals[name].LeastCPU)
+		}
+	}
+}
+
+// Of a file without labels nothing is known to be right: in one score with a labelled one that is told.
+func TestReplaySomeLabels(t *testing.T) {
+	t.Parallel()
+	file := labelled(t)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := filepath.Join(t.TempDir(), "bare.csv")
+	rows := strings.ReplaceAll(string(text[bytes.Index(text, []byte("ts,")):]), ",m,", ",n,")
+	if err := os.WriteFile(bare, []byte(rows), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got := quell(t, clitest.Env(""), "replay", "--json", file, bare)
+	if got.Code != app.ExitOK || !strings.Contains(got.Err, "1 of 2 files have no labels") {
+		t.Errorf("%d, %s", got.Code, got.Err)
+	}
+	if got := quell(t, clitest.Env(""), "replay", "--json", bare); strings.Contains(got.Err, "labels") {
+		t.Errorf("a file without labels alone: %s", got.Err)
 	}
 }
 

@@ -46,10 +46,15 @@ async function call(method, path, body, signal) {
   return value;
 }
 
+const patience = 120_000; // longer than any list may take with the server's defaults
+
+/** limited is a signal that also ends a request after that. Firefox before 124 has no such signal, and waits. */
+const limited = signal => AbortSignal.any?.([signal, AbortSignal.timeout(patience)].filter(Boolean)) || signal;
+
 /** get reads a resource; parameters without a value are left out. */
 export function get(path, query, signal) {
   const q = new URLSearchParams(Object.entries(query || {}).filter(([, v]) => v !== '' && v !== undefined && v !== null));
-  return call('GET', String(q) ? `${path}?${q}` : path, null, signal);
+  return call('GET', String(q) ? `${path}?${q}` : path, null, limited(signal));
 }
 
 export const post = (path, body, signal) => call('POST', path, body, signal);

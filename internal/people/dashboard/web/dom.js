@@ -34,19 +34,18 @@ export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(svgNS, tag), attributes, children);
 }
 
-/** swap replaces what an element contains; the focus stays on the same link or button. */
+/** swap replaces what an element contains; the focus stays on the same link or button, of several that
+ * lead to one page on that in the same place. */
 export function swap(e, ...children) {
   const had = e.contains(document.activeElement) && document.activeElement !== e ? document.activeElement : null;
-  const key = had && (had.getAttribute('href') || had.dataset.key);
+  const keyOf = x => x.getAttribute('href') || x.dataset.key;
+  const same = key => [...e.querySelectorAll('a[href], [data-key]')].filter(x => keyOf(x) === key);
+  const key = had && keyOf(had), place = key && same(key).indexOf(had);
   e.replaceChildren();
   add(e, children);
   if (!key) return;
-  for (const now of e.querySelectorAll('a[href], [data-key]')) {
-    if ((now.getAttribute('href') || now.dataset.key) === key) {
-      now.focus({preventScroll: true});
-      return;
-    }
-  }
+  const now = same(key);
+  (now[place] || now.at(-1))?.focus({preventScroll: true});
 }
 
 /** visible escapes characters that cannot be seen or that reorder text. */

@@ -6,7 +6,7 @@ import {ago, day, h, now, number, percent, plural, span, swap, time, visible, wh
 import {act} from './act.js';
 import {fact, jobLink, level, machineLink, outcome, paste, section, stateBadge, taskName} from './parts.js';
 import {chart} from './plots.js';
-import {accused, capCommand, cost, kindOf, main, mayNotCap, outcomeOf, ratio, sentence, short, signalOf} from './words.js';
+import {accused, capCommand, cost, kindOf, main, mayNotCap, outcomeOf, ratio, running, sentence, short, signalOf} from './words.js';
 
 export function page(id, query, context) {
   const element = h('div');
@@ -33,7 +33,7 @@ export function page(id, query, context) {
       if (!found) throw new api.Refused(404, `There is no incident ${id}.`, 'The server keeps incidents for store.keep_records. See the list of incidents.');
       inc = found;
       // What has not changed stays as it is: an opened table, a zoomed plot.
-      const at = JSON.stringify([inc.updated, inc.closed, inc.outcome, inc.rounds?.length, context.caller?.scope, zoneName(), day(now())]);
+      const at = JSON.stringify([inc.updated, inc.closed, inc.outcome, inc.rounds?.length, running(inc, now()).length, context.caller?.scope, zoneName(), day(now())]);
       if (at !== drawnAt) draw();
       drawnAt = at;
     },
@@ -44,20 +44,20 @@ export function page(id, query, context) {
 /** tryIt says what can be done: the buttons, and the same as a command. */
 function tryIt(inc, context) {
   const s = main(inc), why = s ? mayNotCap(s, inc.signal) : '';
-  const running = (inc.rounds || []).filter(r => !r.ended);
+  const capped = running(inc, now());
   const buttons = [];
   const button = (text, kind, task, more) => buttons.push(h('button', {type: 'button', 'data-key': kind, class: more?.primary && 'primary', onclick: () => act({kind, inc, task, context, ...more})}, text));
-  if (!inc.closed && s && !why && !running.length) {
+  if (!inc.closed && s && !why && !capped.length) {
     button(`Cap ${short(s)} …`, 'cap', s.task, {primary: true});
     button('Trial …', 'trial', s.task);
   }
-  for (const r of running) button(`Uncap ${short(r.suspect)} …`, 'uncap', r.suspect.task, {primary: true});
+  for (const r of capped) button(`Uncap ${short(r.suspect)} …`, 'uncap', r.suspect.task, {primary: true});
   const helped = inc.victim.class === 'latency-sensitive' && !inc.victim.unprotected || inc.victim.protected;
   button(helped ? `Do not act for ${short(inc.victim)} …` : `Protect ${short(inc.victim)} …`, helped ? 'unprotect' : 'protect', inc.victim.task);
-  const command = !inc.closed && !running.length && s && capCommand(inc, s, s.level !== 'proven' && s.level !== 'likely', context.caller?.machine);
+  const command = !inc.closed && !capped.length && s && capCommand(inc, s, s.level !== 'proven' && s.level !== 'likely', context.caller?.machine);
   return h('div.try', null,
     inc.closed ? h('p', null, 'It ended ', ago(inc.closed), `, at ${when(inc.closed)} ${zoneName(inc.closed)}, after ${span(inc.closed - inc.began)}.`) : null,
-    running.map(r => h('p', null, h('b', null, tasksOf(r).map(t => short(t.suspect)).join(', ')), ` ${r.with?.length ? 'are' : 'is'} capped to ${limitOf(r)} until ${when(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
+    capped.map(r => h('p', null, h('b', null, tasksOf(r).map(t => short(t.suspect)).join(', ')), ` ${r.with?.length ? 'are' : 'is'} capped to ${limitOf(r)} until ${when(r.until)} ${zoneName()} at the latest, by ${visible(r.by)}.`)),
     command && [h('p', null, 'Try:'), paste(command)],
     !inc.closed && s && why && accused(inc) && h('p', null, `${short(s)} cannot be capped: ${why}.`, inc.advice && ` ${visible(inc.advice)}.`),
     inc.not_done && h('p.note', null, `Nothing${inc.rounds?.length ? ' more' : ''} was done: ${visible(inc.not_done)}.`),
@@ -147,12 +147,12 @@ function facts(inc, sig) {
 const profiles = inc => (inc.profiles || []).filter(p => /^https?:\/\//.test(p.url));
 
 function rounds(inc, sig) {
-  const all = inc.rounds || [];
+  const all = inc.rounds || [], hold = running(inc, now());
   if (!all.length) return null;
   return section('Caps and trials', h('div.scroll', {tabindex: '0', role: 'region', 'aria-label': 'Caps and trials'}, h('table', {'aria-label': 'Caps and trials'},
     h('thead', null, h('tr', null, ['From', 'Until', 'Task', 'Limit', 'By', `Cost before → under (${sig.unit})`, 'Outcome', 'Why'].map(t => h('th', {scope: 'col'}, t)))),
     h('tbody', null, all.map(r => h('tr', null, h('td', null, time(r.from)), h('td', null, r.ended ? time(r.ended) : [time(r.until), ' at the latest']),
       h('td', null, tasksOf(r).map((t, i) => [i > 0 && ', ', taskName(t.suspect.task, t.suspect.job)]), r.trial && h('span.sub', null, ' trial')), h('td', null, limitOf(r)), h('td', null, visible(r.by)),
       h('td', null, r.samples > 0 ? `${cost(inc.signal, r.cost_before)} → ${cost(inc.signal, r.cost_under)} (${number(r.relative_cost)})` : `${cost(inc.signal, r.cost_before)} → not measured`),
-      h('td', null, r.outcome ? outcomeOf(r.outcome)[0] : 'running'), h('td.why', null, visible(r.why || ''))))))));
+      h('td', null, r.outcome ? outcomeOf(r.outcome)[0] : hold.includes(r) ? 'running' : 'over'), h('td.why', null, visible(r.why || ''))))))));
 }

@@ -4,7 +4,7 @@ import * as api from './api.js';
 import {count, h, number, plural, swap, time, visible} from './dom.js';
 import {Grid} from './grid.js';
 import {bar} from './bar.js';
-import {choice, incidentGrid, jobLink, machineLink, section, stat, taskName} from './parts.js';
+import {choice, cutOff, incidentGrid, jobLink, machineLink, section, stat, taskName} from './parts.js';
 import {chart} from './plots.js';
 import {cost, distress, levelOf, main, signalOf, signals} from './words.js';
 
@@ -69,8 +69,9 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
     swap(plots, out.length ? out : h('p.state', null, `No sample of this signal in the last ${hours} hours.`));
   }
 
-  /** neighbours aggregates incidents by the other job. */
-  function neighbours(list, other) {
+  /** neighbours aggregates incidents by the other job. A cap counts for the job of the task that was capped: the
+   * suspect, or the other job without one. */
+  function neighbours(list, other, suspect) {
     const by = new Map();
     for (const i of list) {
       const name = other(i);
@@ -80,6 +81,7 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
       p.machines.add(i.machine);
       p.x = Math.max(p.x, i.spec_mean > 0 ? i.cost / i.spec_mean : 0);
       for (const r of i.rounds || []) {
+        if (![r, ...(r.with || [])].some(c => c.suspect.job === (suspect || name))) continue;
         if (['true-positive', 'false-positive', 'noise'].includes(r.outcome)) p.tried++;
         if (r.outcome === 'true-positive') p.helped++;
       }
@@ -88,10 +90,10 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
     }
     const rows = [...by.values()].sort((a, b) => b.helped - a.helped || b.n - a.n);
     if (!rows.length) return h('p.state', null, 'None in the last week.');
-    return h('table', null, h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Job'), h('th.num', {scope: 'col'}, 'Incidents'), h('th.num', {scope: 'col'}, 'Machines'), h('th.num', {scope: 'col'}, 'At worst'),
+    return [cutOff(list), h('table', null, h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Job'), h('th.num', {scope: 'col'}, 'Incidents'), h('th.num', {scope: 'col'}, 'Machines'), h('th.num', {scope: 'col'}, 'At worst'),
       h('th', {scope: 'col'}, 'Caps that helped'), h('th', {scope: 'col'}, 'Last'))),
     h('tbody', null, rows.slice(0, 12).map(p => h('tr', null, h('td', null, jobLink(p.name)), h('td.num', null, p.n), h('td.num', null, p.machines.size), h('td.num', null, p.x ? `${number(p.x)} ×` : '–'),
-      h('td', null, p.tried ? `${p.helped} of ${p.tried}` : 'none tried'), h('td', null, time(p.last))))));
+      h('td', null, p.tried ? `${p.helped} of ${p.tried}` : 'none tried'), h('td', null, time(p.last))))))];
   }
 
   function drawHead() {
@@ -120,7 +122,7 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
       grid.set(tasks);
       victim.set(hurt);
       swap(worst, neighbours(hurt, i => i.antagonists > 0 || i.rounds?.length ? main(i)?.job : ''));
-      swap(hurts, neighbours(hurting, i => i.victim.job));
+      swap(hurts, neighbours(hurting, i => i.victim.job, job));
       await drawPlots(signal);
     },
     event: (name, e) => name === 'incident' && e.victim_job === job ? undefined : false,

@@ -4,9 +4,9 @@ import * as api from './api.js';
 import {count, h, link, number, swap, time, visible} from './dom.js';
 import {bar} from './bar.js';
 import {Grid} from './grid.js';
-import {badge, incidentGrid, section, seen, stat, taskName} from './parts.js';
+import {badge, cutOff, incidentGrid, section, seen, since, stat, taskName} from './parts.js';
 import {chart} from './plots.js';
-import {distress, lastPart, levelOf, main, signalOf, cost} from './words.js';
+import {assess, lastPart, levelOf, main, signalOf, standsIn, cost} from './words.js';
 
 const inks = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6'];
 
@@ -19,7 +19,7 @@ export function page(machine, query, context) {
     {key: 'cpu', label: 'CPU', num: true, sort: t => t.cpu, cell: t => number(t.cpu), title: 'CPU seconds per second'},
     {key: 'costs', label: 'Costs', drop: 'wide', cell: t => t.costs.filter(c => c.cost !== null).map((c, i) => [i > 0 && ', ', h('span', {title: `${signalOf(c.signal).what}, ${signalOf(c.signal).unit}`}, `${visible(c.signal)} ${cost(c.signal, c.cost)}`)])},
     {key: 'x', label: 'Of threshold', num: true, sort: t => t.worst?.x, cell: t => t.worst ? bar(t) : h('span.sub', null, 'learning')},
-    {key: 'state', label: 'State', sort: t => t.capped ? 1 : 0, cell: t => t.capped ? badge('capped', 'act') : ''},
+    {key: 'state', label: 'State', sort: t => t.capped ? 1 : 0, cell: t => t.old ? since(t) : t.capped ? badge('capped', 'act') : ''},
   ]});
   const element = h('div', null, h('p.crumb', null, h('a', {href: '#/now'}, 'Now'), ' / machines'), head, plots, section('Tasks that share it', grid.element), section('Which task hurt which', pairs), section('Incidents', incidents.element));
 
@@ -28,15 +28,17 @@ export function page(machine, query, context) {
     async load(signal) {
       const step = 60_000;
       const [machines, tasks, list, usage] = await Promise.all([api.get('/v1/machines', {}, signal), api.get('/v1/tasks', {machine}, signal), api.get('/v1/incidents', {machine, since: '168h', brief: 'true'}, signal),
-        context.caller?.machine ? [] : api.sql(`WITH u AS (SELECT task, CAST(floor(epoch_ms(ts) / ${step}) AS BIGINT) AS t, max(cpu) AS cpu FROM samples WHERE machine = ${api.quote(machine)} GROUP BY ALL),
+        context.caller?.machine ? [] : api.sql(`WITH u AS (SELECT task, CAST(floor(epoch_ms(ts) / ${step}) AS BIGINT) AS t, max(cpu) AS cpu FROM samples WHERE machine = ${api.quote(machine)} AND signal NOT IN ('probe', 'steal') GROUP BY ALL),
 top AS (SELECT task FROM u GROUP BY task ORDER BY sum(cpu) DESC LIMIT ${inks.length})
 SELECT t, task, cpu FROM u WHERE task IN (SELECT task FROM top) ORDER BY t`, '1h', signal)]);
       const known = machines.find(m => m.machine === machine);
       if (!known && !tasks.length && !list.length) throw new api.Refused(404, `No machine ${machine} has sent anything.`, 'Its name is that of its agent’s configuration (machine).');
-      for (const t of tasks) t.worst = distress(t);
+      assess(tasks);
+      const present = tasks.filter(t => !t.old), over = present.filter(t => t.worst?.x > 1).length;
+      const used = present.reduce((sum, t) => sum + (standsIn(t) ? 0 : t.cpu), 0);
       swap(head, h('div.title', null, h('h1', null, visible(machine)), known && h('span', null, 'last message ', seen(known.last_seen))),
-        h('div.stats', null, stat(count(tasks.length), tasks.length === 1 ? 'task' : 'tasks'), stat(number(tasks.reduce((sum, t) => sum + t.cpu, 0)), 'CPUs used by tasks'),
-          stat(count(tasks.filter(t => t.worst?.x > 1).length), 'over their threshold', tasks.some(t => t.worst?.x > 1) ? 'warn' : ''), stat(count(list.filter(i => !i.closed).length), 'open incidents', list.some(i => !i.closed) ? 'bad' : ''),
+        h('div.stats', null, stat(count(present.length), present.length === 1 ? 'task' : 'tasks'), stat(number(used), 'CPUs used by tasks'),
+          stat(count(over), 'over their threshold', over ? 'warn' : ''), stat(count(list.filter(i => !i.closed).length), 'open incidents', list.some(i => !i.closed) ? 'bad' : ''),
           known && stat(count(known.lives), known.lives === 1 ? 'run of its agent' : 'runs of its agent')));
       grid.set(tasks);
       incidents.set(list);
@@ -70,7 +72,7 @@ SELECT t, task, cpu FROM u WHERE task IN (SELECT task FROM top) ORDER BY t`, '1h
       by.set(k, p);
     }
     const rows = [...by.values()].sort((a, b) => b.n - a.n).slice(0, 20);
-    swap(pairs, rows.length === 0 ? h('p.state', null, 'No task was named in the last week.') : h('table', null,
+    swap(pairs, cutOff(list), rows.length === 0 ? h('p.state', null, 'No task was named in the last week.') : h('table', null,
       h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Suspect'), h('th', {scope: 'col'}, 'Victim'), h('th.num', {scope: 'col'}, 'Incidents'), h('th', {scope: 'col'}, 'Last'))),
       h('tbody', null, rows.map(p => h('tr', null, h('td', null, taskName(p.suspect.task, p.suspect.job)), h('td', null, taskName(p.victim.task, p.victim.job)), h('td.num', null, p.n), h('td', null, time(p.last)))))));
   }

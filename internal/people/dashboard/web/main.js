@@ -15,6 +15,7 @@ const $ = id => document.getElementById(id);
 const main = $('main');
 const every = 15_000; // a page that is open reads its data again this often
 const soon = 2500; // after an event: by then the server has stored what it tells of
+const late = 20_000; // how long a page may wait for its data before it says that what it shows is old
 let current = {}; // page, abort controller, timers
 let caller; // as the server sees it
 let stream; // of events
@@ -111,6 +112,7 @@ async function load(wait) {
     failed = undefined;
     if (!own.page.element.isConnected) swap(main, own.page.element);
     performance.mark('quell-data');
+    document.title = `${own.page.title} · quell`; // an incident has one when it is read
     if (!own.shown) say(`${own.page.title} is shown`);
     own.shown = true;
   } catch (e) {
@@ -140,14 +142,15 @@ function problem(e) {
 let connection = 'lost', since = Date.now(); // of the stream of events
 function state() {
   const live = $('live');
-  const text = failed?.status === 401 ? 'no token' : failed ? 'no answer' : connection === 'live' ? 'live' : 'reconnecting';
+  const why = failed?.message || current.loading && Date.now() - current.loaded > late && 'The server has not answered yet.';
+  const text = failed?.status === 401 ? 'no token' : why ? 'no answer' : connection === 'live' ? 'live' : 'reconnecting';
   if (live.textContent !== text) live.textContent = text;
-  live.className = 'live ' + (failed ? 'bad' : connection === 'live' ? 'good' : 'warn');
+  live.className = 'live ' + (why ? 'bad' : connection === 'live' ? 'good' : 'warn');
   const old = fetched && Date.now() - fetched;
   const stale = $('stale');
   let warn = '', age = '';
-  if (failed && current.shown) {
-    warn = `Data of ${clock(fetched + now() - Date.now())} ${zoneName()}. ${visible(failed.message)} Trying again.`;
+  if (why && current.shown) {
+    warn = `Data of ${clock(fetched + now() - Date.now())} ${zoneName()}. ${visible(why)} Trying again.`;
     age = ` It is ${span(old)} old.`;
   } else if (connection !== 'live' && current.shown && Date.now() - since > 10_000) {
     const again = current.page.every ?? every;
@@ -192,9 +195,10 @@ function dialog(title, ...children) {
   return d;
 }
 
-let asking;
+let asking, declined; // the refused token that the user does not want to replace now
 function askToken(why) {
-  if (asking?.open) return;
+  if (asking?.open || why && declined === api.token()) return;
+  const decline = () => { declined = api.token(); };
   const field = h('input', {type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false', required: true});
   const form = h('form', {onsubmit: async e => {
     e.preventDefault();
@@ -209,8 +213,9 @@ function askToken(why) {
     api.setToken('');
     asking.close();
     await begin();
-  }}, 'Forget the token'), h('button', {type: 'button', onclick: () => asking.close()}, 'Cancel'), h('button.primary', {type: 'submit'}, 'Use it')));
+  }}, 'Forget the token'), h('button', {type: 'button', onclick: () => { decline(); asking.close(); }}, 'Cancel'), h('button.primary', {type: 'submit'}, 'Use it')));
   asking = dialog('Token', form);
+  asking.addEventListener('cancel', decline); // by Escape
 }
 
 addEventListener('quell-token', e => askToken(e.detail));

@@ -1,6 +1,6 @@
 // What several pages show: incidents in a table, levels, commands to paste.
 
-import {ago, clock, h, link, now, say, span, time, visible} from './dom.js';
+import {ago, clock, count, h, link, now, say, span, time, visible} from './dom.js';
 import {Grid} from './grid.js';
 import {figure, kindOf, lastPart, main, outcomeOf, ratio, signalOf, state} from './words.js';
 
@@ -9,6 +9,9 @@ export function taskName(name, job) {
   const end = visible(lastPart(name));
   return h('span.task', {title: visible(name)}, job && job !== lastPart(name) ? [visible(job), h('span.sub', null, ' ', end)] : end);
 }
+
+/** since says when a task that is not sampled any more was sampled last: it may have ended. */
+export const since = t => h('span.sub', null, 'last seen ', time(t.at));
 
 export const jobLink = job => job ? h('a', {href: link('job', job)}, visible(job)) : '–';
 export const machineLink = m => h('a', {href: link('machine', m)}, visible(m));
@@ -56,6 +59,12 @@ export function incidentGrid(label, {without = [], sort = 'found', empty} = {}) 
   ];
   return new Grid({label, columns: columns.filter(c => !without.includes(c.key)), sort, empty, of: i => i.closed ? '' : 'open'});
 }
+
+/** mostIncidents is how many the server lists, the newest. */
+export const mostIncidents = 1000;
+
+/** cutOff says that figures are of a list that may not have all incidents. */
+export const cutOff = list => list.length >= mostIncidents && h('p.note', null, `Of the newest ${count(mostIncidents)} incidents.`);
 
 /** fromEvent updates a list of incidents by an event; false if that is not possible. */
 export function fromEvent(list, e) {

@@ -14,7 +14,8 @@ const examples = {
 
 export function page(_, query, context) {
   let canned = [], answer;
-  const text = h('textarea', {rows: 7, id: 'sql', spellcheck: 'false', autocapitalize: 'off', onkeydown: e => {
+  const keep = () => context.replace({sql: text.value, since: since === '24h' ? '' : since}); // the page is made again for another zone or token
+  const text = h('textarea', {rows: 7, id: 'sql', spellcheck: 'false', autocapitalize: 'off', onchange: keep, onkeydown: e => {
     if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) run();
   }});
   text.value = query.sql || examples['how far from normal each job runs'];
@@ -23,7 +24,7 @@ export function page(_, query, context) {
   const button = h('button.primary', {type: 'button', onclick: () => run()}, 'Run');
   const element = h('div', null, h('h1', null, 'SQL'), list, params,
     h('label.field.wide', {for: 'sql'}, h('span', null, 'One SELECT, in DuckDB’s dialect'), text),
-    h('div.bar', null, button, h('span.sub', null, 'Ctrl + Enter'), choice('Files of', [['1h', 'the last hour'], ['24h', 'the last day'], ['168h', 'the last week'], ['', 'all times']], since, v => { since = v; })),
+    h('div.bar', null, button, h('span.sub', null, 'Ctrl + Enter'), choice('Files of', [['1h', 'the last hour'], ['24h', 'the last day'], ['168h', 'the last week'], ['all', 'all times']], since, v => { since = v; })),
     out);
 
   function choose(name) {
@@ -45,9 +46,9 @@ export function page(_, query, context) {
     const own = running, begun = performance.now();
     button.disabled = true;
     swap(out, h('p.loading', null, 'Running …'));
-    context.replace({sql: text.value, since: since === '24h' ? '' : since});
+    keep();
     try {
-      answer = await api.post('/v1/query', since ? {sql: text.value, since} : {sql: text.value}, own.signal);
+      answer = await api.post('/v1/query', since === 'all' ? {sql: text.value} : {sql: text.value, since}, own.signal);
       show(performance.now() - begun);
     } catch (e) {
       if (e.name !== 'AbortError') swap(out, h('div.problem', {role: 'alert'}, h('p', null, visible(e.message)), e.remedy && h('p.note', null, visible(e.remedy))));

@@ -111,9 +111,12 @@ function served(signal) {
   return 'runs';
 }
 
+/** running are the rounds whose caps hold: one whose lease is over has ended, also if its machine cannot say so. */
+export const running = (inc, at) => (inc.rounds || []).filter(r => !r.ended && r.until > at);
+
 /** state says what is being done about an incident. */
 export function state(inc, at) {
-  const r = (inc.rounds || []).find(r => !r.ended && r.until > at);
+  const [r] = running(inc, at);
   if (r && !inc.closed) return {text: r.trial ? 'trial' : 'capped', level: 'act'};
   if (!inc.closed) return {text: 'open', level: 'bad'};
   return {text: 'closed', level: 'calm'};
@@ -157,6 +160,22 @@ export function capCommand(inc, s, trial, local) {
   if (args.includes(undefined) || s.task.startsWith('-')) return '';
   const why = quoted(trial ? `trial: does it hurt ${short(inc.victim)}?` : `incident ${inc.id}`) || "'incident'", id = quoted(inc.id);
   return `quell cap ${args[0]}${local ? '' : ` --machine ${args[1]}`}${id ? ` --incident ${id}` : ''} --rate 0.1 --for ${trial ? '2m' : '10m'} --reason ${why}`;
+}
+
+/** standsIn reports whether a task stands in for its machine: its CPU usage is that of all tasks there. */
+export const standsIn = t => t.costs.length > 0 && t.costs.every(c => c.signal === 'probe' || c.signal === 'steal');
+
+// How much older than its machine's newest sample a task's may be: all tasks of a machine are sampled at once.
+const apart = 150_000;
+
+/** assess gives each task its distress, and whether its samples are old: the server lists tasks of the last 10 minutes. */
+export function assess(tasks) {
+  const newest = new Map();
+  for (const t of tasks) newest.set(t.machine, Math.max(t.at, newest.get(t.machine) || 0));
+  for (const t of tasks) {
+    t.worst = distress(t);
+    t.old = newest.get(t.machine) - t.at > apart;
+  }
 }
 
 /** distress is a task's highest cost ÷ threshold; undefined while its normal cost is not known. */

@@ -194,6 +194,7 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s runs before it is configured", unit)
 		}
 	}
+	do(t, "quell", "lab", "check", "/usr/share/doc/quell/studies/smoke.yaml") // the lab's first command
 	t.Log(do(t, "quell", "init"))
 	text, err := os.ReadFile("/etc/quell/agent.yaml")
 	if err != nil || !strings.Contains(string(text), "web.service (job web.service)") {
