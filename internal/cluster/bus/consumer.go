@@ -230,8 +230,9 @@ func (c *Consumer) Ack(seq uint64) {
 	}
 	done := c.pending[:n]
 	c.pending = c.pending[n:]
-	// As many agents as are answered now will send together.
-	room := min(max(c.most/int64(max(1, n)), leastRoom), mostRoom)
+	// As many agents as are answered now will send together. Half of that is read before the rest comes: with
+	// room for c.most only, all waited for the next commit, and the server for them (docs/scale.md).
+	room := min(max(2*c.most/int64(max(1, n)), leastRoom), mostRoom)
 	c.mu.Unlock()
 	stored := fmt.Sprintf(`{"stream":%q,"seq":%d,"room":%d}`, c.named, seq, room)
 	for _, d := range done {

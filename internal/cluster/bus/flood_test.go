@@ -203,7 +203,7 @@ func TestRoom(t *testing.T) {
 			got = append(got, int(told.Room))
 		}
 	}
-	if got = slices.Compact(got); !slices.Equal(got, []int{mostRoom, MinWaiting / 300}) {
+	if got = slices.Compact(got); !slices.Equal(got, []int{mostRoom, 2 * MinWaiting / 300}) {
 		t.Errorf("the answers give room for %d", got)
 	}
 }
