@@ -63,6 +63,9 @@ func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
 		then := n.DisconnectedErrCB // of handlers
 		n.DisconnectedErrCB = func(nc *nats.Conn, err error) {
 			l.up.Store(false)
+			if err != nil {
+				l.reason.set(err)
+			}
 			if then != nil {
 				then(nc, err)
 			}

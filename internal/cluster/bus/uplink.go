@@ -116,7 +116,7 @@ func (u *Uplink) connect(ctx context.Context) error {
 			}
 		}
 		err := l.connect(&u.options.Options,
-			nats.DisconnectErrHandler(failed), nats.ReconnectErrHandler(failed),
+			nats.ReconnectErrHandler(failed),
 			nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
 				failed(nc, err)
 				if errors.Is(err, nats.ErrSlowConsumer) && l == u.specs.link {
