@@ -239,7 +239,7 @@ type UplinkStats struct {
 
 // Stats counts batches and records together.
 func (u *Uplink) Stats() UplinkStats {
-	s := UplinkStats{Connected: u.link.nc.IsConnected(), Lost: u.unencodable.Load(), Forged: u.forged.Load()}
+	s := UplinkStats{Connected: u.link.up.Load(), Lost: u.unencodable.Load(), Forged: u.forged.Load()}
 	for _, q := range []*queue{u.samples, u.recordQueue} {
 		on := q.spool.Stats()
 		s.Sent += q.sent.Load()
