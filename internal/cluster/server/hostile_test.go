@@ -458,7 +458,7 @@ func TestAQueryFillsNoDisk(t *testing.T) {
 		want int
 	}{{64, "SELECT who FROM audit", 200}, {0, "SELECT who FROM audit", 422}, {0, "SELECT job FROM specs", 200},
 		// Columns whose names have that of a table in them do not name it.
-		{0, "SELECT num_samples FROM spec_history", 200}, {0, "SELECT count(*) FROM Samples", 422}, {0, "SELECT doc FROM incident_history", 422}} {
+		{0, "SELECT num_samples FROM spec_history", 200}, {0, "SELECT count(*) FROM Samples", 422}, {0, "SELECT doc FROM incident_history", 422}, {0, "DESCRIBE samples", 200}} {
 		b.Config.Store.S3.CopiesMB = c.most
 		if w := b.local("POST", "/v1/query", `{"sql":"`+c.sql+`"}`); w.Code != c.want || c.want == 422 && !strings.Contains(w.Body.String(), "copies_mb") {
 			t.Errorf("%s with %d MB: %d %s", c.sql, c.most, w.Code, w.Body)

@@ -353,6 +353,9 @@ func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job,
 	}
 	var named []string
 	words := strings.FieldsFunc(sql, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) }) // num_samples, of specs, is one
+	if strings.HasPrefix(strings.TrimSpace(sql), "describe ") {
+		words = nil // it reads columns only
+	}
 	for _, table := range store.Tables() {
 		if slices.Contains(words, table) || slices.Contains(words, dialect.Table(table)) {
 			named = append(named, table)
