@@ -82,15 +82,15 @@ func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
 	return nil
 }
 
-// attemptTime is how long one attempt of dial may take, TCP, TLS and login: as long as the server
-// waits for a client. An agent does not wait for its connections; there NATS's default of 2 s holds.
+// attemptTime is how long the look-up of the name and TCP may take in an attempt, and then TLS and login: as long
+// as the server waits for a client. Of two resolvers Go asks the second one after 5 s.
 const attemptTime = 6 * time.Second
 
 // dial connects, and returns when there is a connection or ctx has ended.
 func dial(ctx context.Context, o *Options, account credential.Account, handlers ...nats.Option) (*connection, error) {
 	l := newLink(account)
 	first := l.made
-	if err := l.connect(o, append(handlers, nats.Timeout(attemptTime))...); err != nil {
+	if err := l.connect(o, handlers...); err != nil {
 		return nil, err
 	}
 	select {

@@ -101,8 +101,34 @@ func TestTheLoopWaitsForNoConnection(t *testing.T) {
 	case <-time.After(4 * time.Minute):
 		t.Error("it waits for an attempt to connect")
 	}
-	if !u.link.nc.Opts.SkipHostLookup {
-		t.Error("an attempt to connect has no end while no resolver answers")
+	if o := &u.link.nc.Opts; !o.SkipHostLookup || o.Timeout <= 5*time.Second {
+		t.Errorf("while no resolver answers an attempt to connect has no end, or after %s it has asked only the first", o.Timeout)
+	}
+}
+
+// TestAnAgentsStartWaitsForOneAttempt: an agent whose server does not answer samples after one attempt to connect, not
+// after one of each connection.
+func TestAnAgentsStartWaitsForOneAttempt(t *testing.T) {
+	s := &stuck{begun: make(chan struct{}, 3), goOn: make(chan struct{})}
+	s.stands.Store(true)
+	opened, dir := make(chan error, 1), t.TempDir()
+	go func() {
+		u, err := OpenUplink(UplinkOptions{Options: Options{URL: "nats://127.0.0.1:1", Name: "m", InProcess: s, pause: time.Millisecond}, Dir: dir, MaxBytes: MinSpool})
+		if err == nil {
+			err = u.Close()
+		}
+		opened <- err
+	}()
+	for n := range 3 {
+		select {
+		case <-s.begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d attempts have begun, want 3", n)
+		}
+	}
+	close(s.goOn)
+	if err := <-opened; err != nil {
+		t.Error(err)
 	}
 }
 
