@@ -218,34 +218,28 @@ func (s *Store) fetch(ctx context.Context, segments []Segment) error {
 	return all.Wait()
 }
 
-// fetchOne fetches a file, or waits until another call has tried that.
+// fetchOne fetches a file, unless another call has done so meanwhile.
 func (s *Store) fetchOne(ctx context.Context, seg *Segment) error {
-	for {
-		s.mu.Lock()
-		ended, other := s.fetching[seg.File]
-		if !other {
-			ended = make(chan struct{})
-			s.fetching[seg.File] = ended
-		}
+	s.mu.Lock()
+	for s.fetching[seg.File] != nil {
+		other := s.fetching[seg.File]
 		s.mu.Unlock()
-		if !other {
-			err := s.get(ctx, seg)
-			s.mu.Lock()
-			delete(s.fetching, seg.File)
-			s.mu.Unlock()
-			close(ended)
-			return err
-		}
 		select {
-		case <-ended:
+		case <-other:
 		case <-ctx.Done():
 			return fmt.Errorf("fetch %s: %w", seg.File, ctx.Err())
 		}
+		s.mu.Lock()
 	}
-}
-
-// get gets a file from the bucket, unless it has come meanwhile.
-func (s *Store) get(ctx context.Context, seg *Segment) error {
+	ended := make(chan struct{})
+	s.fetching[seg.File] = ended
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.fetching, seg.File)
+		close(ended)
+	}()
 	if s.here(seg) {
 		return nil
 	}
