@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -68,6 +69,23 @@ func (lockedError) Remedy() string {
 func locked(err error) error {
 	if errors.Is(err, enforce.ErrLocked) {
 		return daemon.Usage(lockedError{err})
+	}
+	return err
+}
+
+// deniedError tells a user who is not root what the agent needs.
+type deniedError struct{ error }
+
+func (e deniedError) Unwrap() error { return e.error }
+
+func (deniedError) Remedy() string {
+	return "run it as root (sudo), or set state_dir, journals and socket to places of this user: docs/privileges.md says what works without root"
+}
+
+// denied adds the remedy to an error of a user who may not use a file or directory.
+func denied(err error, uid int) error {
+	if uid != 0 && errors.Is(err, fs.ErrPermission) {
+		return daemon.Usage(deniedError{err})
 	}
 	return err
 }

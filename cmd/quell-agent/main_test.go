@@ -55,6 +55,23 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
+// A user who may not use the state directory is told what the agent needs; root is not told to become root.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	err := &fs.PathError{Op: "mkdir", Path: "/var/lib/quell/journal", Err: syscall.EACCES}
+	var usage daemon.UsageError
+	var how daemon.Remedier
+	if got := denied(err, 1000); !errors.As(got, &usage) || !errors.As(got, &how) || !strings.Contains(how.Remedy(), "sudo") || got.Error() != err.Error() {
+		t.Errorf("a user: %v", got)
+	}
+	if got := denied(err, 0); errors.As(got, &how) {
+		t.Errorf("root: %v", got)
+	}
+	if got := denied(io.EOF, 1000); errors.As(got, &how) {
+		t.Errorf("another error: %v", got)
+	}
+}
+
 // A wrong command line ends with exit code 2, too.
 func TestBadCommandLine(t *testing.T) {
 	t.Parallel()

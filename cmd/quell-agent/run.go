@@ -63,11 +63,11 @@ func run(ctx context.Context, c *config.Agent) (err error) {
 		return daemon.Usage(err)
 	}
 	if err := atomicfile.OwnDir(c.StateDir); err != nil {
-		return daemon.Usage(fmt.Errorf("state_dir: %w", err))
+		return denied(daemon.Usage(fmt.Errorf("state_dir: %w", err)), os.Geteuid())
 	}
 	e, err := openEnforcer(filepath.Join(c.StateDir, journalDir), h)
 	if err != nil {
-		return locked(err)
+		return denied(locked(err), os.Geteuid())
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	recoverCaps(log, e)
@@ -263,7 +263,7 @@ func openTrace(c *config.Agent, p *agent.Parts) (func() error, error) {
 func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agent) error {
 	socket, err := agent.ListenSocket(c.Socket, c.SocketGroup)
 	if err != nil {
-		return daemon.Usage(err)
+		return denied(daemon.Usage(err), os.Geteuid())
 	}
 	servers := map[*http.Server]net.Listener{a.SocketServer(): socket}
 	var metrics string // the real address: the requested port may be 0

@@ -70,6 +70,11 @@ func connect(ctx context.Context, c *config.Server, own *certificate.Files, log 
 
 // embed starts a NATS server in this process.
 func (l *busConnection) embed(c *config.Server, own *certificate.Files, log *slog.Logger, o *bus.Options, refused func(embedded.Refusal)) error {
+	free, err := daemon.Listen("bus.listen", c.Bus.Listen) // NATS says only in its log that it cannot, and is not ready after a minute
+	if err != nil {
+		return err
+	}
+	_ = free.Close()
 	a, err := authority.Load(keysDir(c))
 	if err != nil {
 		return err

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,7 +18,9 @@ import (
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent/config"
+	"github.com/quell-dev/quell/internal/agent/daemon"
 	"github.com/quell-dev/quell/internal/cluster/bus"
+	"github.com/quell-dev/quell/internal/cluster/bus/embedded"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -282,4 +286,32 @@ func TestStopsOnATerm(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 	r.stop = nil
+}
+
+// TestBusAddressInUse: where another program has the bus's port, a NATS server for example, the server ends at once
+// and says which setting and what to do.
+func TestBusAddressInUse(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	c, err := config.LoadServer("", nil, []string{"state_dir=" + t.TempDir(), "bus.listen=" + taken.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	link, err := connect(t.Context(), c, nil, slog.New(slog.DiscardHandler), func(embedded.Refusal) {})
+	if err == nil {
+		link.close()
+	}
+	var usage daemon.UsageError
+	var refused *daemon.ListenError
+	if !errors.As(err, &usage) || !errors.As(err, &refused) || refused.Setting != "bus.listen" || !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"syscall"
 	"time"
 
@@ -111,8 +112,11 @@ func Do(ctx context.Context, c *http.Client, method, to, token string, in, out a
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		r := &RefusedError{Status: resp.StatusCode}
-		if err := json.NewDecoder(resp.Body).Decode(&r.Failure); err != nil || r.Failure.Error == "" {
-			r.Failure.Error = resp.Status
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) // what came says enough
+		if json.Unmarshal(text, &r.Failure) != nil || r.Failure.Error == "" {
+			line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+			r.Failure = Failure{Error: strings.TrimSuffix(fmt.Sprintf("%s: %.200s", resp.Status, line), ": "),
+				Remedy: "another program or version answers there, or one that wants TLS: check the address, and whether it begins with https://"}
 		}
 		return r
 	}

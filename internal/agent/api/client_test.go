@@ -95,12 +95,15 @@ func TestRequests(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	const notQuell = "another program or version answers there, or one that wants TLS: check the address, and whether it begins with https://"
 	for _, x := range []struct {
 		body          string
 		error, remedy string
 	}{
 		{`{"error":"no","remedy":"ask again"}`, "no", "ask again"},
-		{"not JSON", "409 Conflict", ""}, // perhaps not the agent
+		{"not JSON\nat all\n", "409 Conflict: not JSON", notQuell}, // perhaps not the agent
+		{"", "409 Conflict", notQuell},
+		{`{"error":""}`, `409 Conflict: {"error":""}`, notQuell},
 	} {
 		c, _ := agent(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusConflict)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -60,9 +61,20 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	defer cancel()
 	err = api.Do(ctx, http.DefaultClient, method, to, token, in, out)
 	if _, unreached := errors.AsType[*url.Error](err); unreached {
-		return &Error{fmt.Errorf("reach quell-server: %w", err), "start quell-server, or name it with --server or $QUELL_SERVER"}
+		return &Error{fmt.Errorf("reach quell-server: %w", err), howToReach(err)}
 	}
 	return err
+}
+
+// howToReach says what to do about a server that did not answer.
+func howToReach(err error) string {
+	if _, unverified := errors.AsType[*tls.CertificateVerificationError](err); unverified {
+		return "name the server as its certificate does; if a CA of yours has signed that, name a file with the CA's certificate in $SSL_CERT_FILE"
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return "begin the server's address with http://"
+	}
+	return "start quell-server, or name it with --server or $QUELL_SERVER"
 }
 
 // get requests a list by path and filters; empty filters are left out.

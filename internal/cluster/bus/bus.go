@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -149,8 +148,8 @@ func (b *Bus) connections() []*connection {
 // Err returns why a connection is missing now, nil if there are all.
 func (b *Bus) Err() error {
 	for _, l := range b.connections() {
-		if !l.nc.IsConnected() {
-			return errors.Join(ErrNotConnected, l.nc.LastError())
+		if err := l.err(); err != nil {
+			return fmt.Errorf("the connection for %s: %w", l.account, err)
 		}
 	}
 	return nil

@@ -144,6 +144,24 @@ func TestWhatIsNotStoredComesAgain(t *testing.T) {
 	}
 }
 
+// TestABusSaysWhatItLost: a server's health is told at once which connection is missing, and why, without a question to
+// NATS's client, which holds its lock for each attempt to connect.
+func TestABusSaysWhatItLost(t *testing.T) {
+	b := &Bus{connection: newLink(credential.Store), samples: newLink(credential.Samples), commands: &decider{link: newLink(credential.Commands)}}
+	for _, l := range b.connections() {
+		l.up.Store(true)
+	}
+	if err := b.Err(); err != nil {
+		t.Error(err)
+	}
+	lost := errors.New("reset by peer")
+	b.samples.up.Store(false)
+	b.samples.reason.set(lost)
+	if err := b.Err(); !errors.Is(err, lost) || !strings.Contains(err.Error(), string(credential.Samples)) {
+		t.Error(err)
+	}
+}
+
 // TestServerComesLater: an agent that starts before the server keeps its messages and
 // sends them in order once the server is there.
 func TestServerComesLater(t *testing.T) {

@@ -47,6 +47,7 @@ func (o *Options) connect(account credential.Account, extra ...nats.Option) (*na
 		nats.ReconnectWait(pause), nats.ReconnectJitter(jitter, jitter),
 		nats.IgnoreAuthErrorAbort(), // credentials may be renewed
 		nats.PingInterval(20 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.SkipHostLookup(), nats.Timeout(attemptTime), // NATS's own look-up has no time limit, and that of dialing has one
 		// A failed send must not be repeated later without the sender's knowledge.
 		nats.ReconnectBufSize(-1),
 	}

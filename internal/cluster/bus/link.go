@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,7 +42,8 @@ type connection struct {
 	nc *nats.Conn
 	js jetstream.JetStream
 
-	reason problem // why there is no connection, or the server's last error
+	reason problem     // why there is no connection, or the server's last error
+	up     atomic.Bool // there is one. NATS's client does not say so while it makes one: it holds its lock then
 
 	mu   sync.Mutex
 	made chan struct{} // closed when a new connection is made
@@ -57,7 +59,20 @@ func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
 	stored := make(chan struct{})
 	defer close(stored)
 	made := func(*nats.Conn) { <-stored; l.reconnected() }
-	if l.nc, err = o.connect(l.account, append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made))...); err != nil {
+	down := func(n *nats.Options) error {
+		then := n.DisconnectedErrCB // of handlers
+		n.DisconnectedErrCB = func(nc *nats.Conn, err error) {
+			l.up.Store(false)
+			if err != nil {
+				l.reason.set(err)
+			}
+			if then != nil {
+				then(nc, err)
+			}
+		}
+		return nil
+	}
+	if l.nc, err = o.connect(l.account, append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made), down)...); err != nil {
 		return err
 	}
 	if l.js, err = jetstream.New(l.nc); err != nil {
@@ -67,15 +82,15 @@ func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
 	return nil
 }
 
-// attemptTime is how long one attempt of dial may take, TCP, TLS and login: as long as the server
-// waits for a client. An agent does not wait for its connections; there NATS's default of 2 s holds.
+// attemptTime is how long the look-up of the name and TCP may take in an attempt, and then TLS and login: as long
+// as the server waits for a client. Of two resolvers Go asks the second one after 5 s.
 const attemptTime = 6 * time.Second
 
 // dial connects, and returns when there is a connection or ctx has ended.
 func dial(ctx context.Context, o *Options, account credential.Account, handlers ...nats.Option) (*connection, error) {
 	l := newLink(account)
 	first := l.made
-	if err := l.connect(o, append(handlers, nats.Timeout(attemptTime))...); err != nil {
+	if err := l.connect(o, handlers...); err != nil {
 		return nil, err
 	}
 	select {
@@ -89,6 +104,7 @@ func dial(ctx context.Context, o *Options, account credential.Account, handlers 
 
 // reconnected wakes the goroutines that wait for a connection.
 func (l *connection) reconnected() {
+	l.up.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.made)
@@ -96,9 +112,9 @@ func (l *connection) reconnected() {
 	l.reason.set(nil)
 }
 
-// err returns why there is no connection, nil if there is one.
+// err returns why there is no connection, nil if there is one. It waits for nothing.
 func (l *connection) err() error {
-	if l.nc.IsConnected() {
+	if l.up.Load() {
 		return nil
 	}
 	return cmp.Or(l.reason.get(), ErrNotConnected)

@@ -2,10 +2,13 @@ package bus
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,6 +57,78 @@ func TestManySmallMessages(t *testing.T) {
 	}
 	if got != n {
 		t.Errorf("%d of %d messages came", got, n)
+	}
+}
+
+// stuck is a NATS server to which each connection fails, at once or when the test says so.
+type stuck struct {
+	stands      atomic.Bool
+	begun, goOn chan struct{}
+}
+
+func (s *stuck) InProcessConn() (net.Conn, error) {
+	if s.stands.Load() {
+		nudge(s.begun)
+		<-s.goOn
+	}
+	return nil, errors.New("the server does not answer")
+}
+
+// TestTheLoopWaitsForNoConnection: packets to the server are lost, or no resolver answers, so that each attempt to connect
+// takes seconds. The agent's loop, which also ends caps in time, asks at each tick what does not work, and is told at once.
+func TestTheLoopWaitsForNoConnection(t *testing.T) {
+	s := &stuck{begun: make(chan struct{}, 3), goOn: make(chan struct{})}
+	u, err := OpenUplink(UplinkOptions{Options: Options{URL: "nats://127.0.0.1:1", Name: "m", InProcess: s, pause: time.Millisecond}, Dir: t.TempDir(), MaxBytes: MinSpool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	defer close(s.goOn)
+	s.stands.Store(true)
+	for range u.links() {
+		<-s.begun // with the lock of its client
+	}
+	told := make(chan error, 1)
+	go func() {
+		u.Backlog()
+		told <- u.Err()
+	}()
+	select {
+	case err := <-told:
+		if err == nil || u.Stats().Connected {
+			t.Errorf("without a connection: %v", err)
+		}
+	case <-time.After(4 * time.Minute):
+		t.Error("it waits for an attempt to connect")
+	}
+	if o := &u.link.nc.Opts; !o.SkipHostLookup || o.Timeout <= 5*time.Second {
+		t.Errorf("while no resolver answers an attempt to connect has no end, or after %s it has asked only the first", o.Timeout)
+	}
+}
+
+// TestAnAgentsStartWaitsForOneAttempt: an agent whose server does not answer samples after one attempt to connect, not
+// after one of each connection.
+func TestAnAgentsStartWaitsForOneAttempt(t *testing.T) {
+	s := &stuck{begun: make(chan struct{}, 3), goOn: make(chan struct{})}
+	s.stands.Store(true)
+	opened, dir := make(chan error, 1), t.TempDir()
+	go func() {
+		u, err := OpenUplink(UplinkOptions{Options: Options{URL: "nats://127.0.0.1:1", Name: "m", InProcess: s, pause: time.Millisecond}, Dir: dir, MaxBytes: MinSpool})
+		if err == nil {
+			err = u.Close()
+		}
+		opened <- err
+	}()
+	for n := range 3 {
+		select {
+		case <-s.begun:
+		case <-time.After(4 * time.Minute):
+			t.Fatalf("%d attempts have begun, want 3", n)
+		}
+	}
+	close(s.goOn)
+	if err := <-opened; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -64,6 +64,10 @@ func (u *Uplink) readCredentials() {
 	f, err := credential.Load(u.options.Credentials)
 	if err == nil {
 		u.credentials.Store(f)
+		if f.Name != u.machine { // the bus refuses each of its messages, and NATS answers nothing
+			err = fmt.Errorf("%s is of %s %s, and this machine is called %s: set machine to that name, or replace the file, with the output of quell-server credentials agent %s",
+				u.options.Credentials, f.Role, f.Name, u.machine, u.machine)
+		}
 	}
 	u.unreadable.set(err)
 }

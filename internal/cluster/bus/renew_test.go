@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -203,6 +204,26 @@ func renewedAnswerIsLost(t *testing.T, restarts bool) {
 	}
 	if _, err := a.Renew("m1", other, time.Now()); !errors.Is(err, authority.ErrNotDue) {
 		t.Errorf("another machine with the same file: %v", err)
+	}
+}
+
+// TestCredentialsOfAnotherName: an agent whose credentials are of another name than its machine's, its host name without
+// the domain for example, says so: the bus takes nothing from it, and it sees only that no answer comes.
+func TestCredentialsOfAnotherName(t *testing.T) {
+	a := newAuthority(t)
+	for machine, good := range map[string]bool{"host-17": true, "host-17.example.org": false} {
+		u, err := OpenUplink(UplinkOptions{Options: Options{URL: "nats://127.0.0.1:1", Name: machine, Credentials: credentials(t, a, authority.Agent, "host-17", 0)},
+			Dir: t.TempDir(), MaxBytes: MinSpool})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, due := u.Expires(time.Now())
+		if good && due != nil || !good && (due == nil || !strings.Contains(due.Error(), "is of agent host-17, and this machine is called host-17.example.org")) {
+			t.Errorf("%s: %v", machine, due)
+		}
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -109,23 +110,27 @@ func (u *Uplink) disconnect() {
 }
 
 func (u *Uplink) connect(ctx context.Context) error {
-	for _, l := range u.links() {
+	errs := make([]error, len(u.links()))
+	var all sync.WaitGroup
+	for i, l := range u.links() { // at once: each may take an attempt's time
 		failed := func(_ *nats.Conn, err error) {
 			if err != nil {
 				l.reason.set(err)
 			}
 		}
-		err := l.connect(&u.options.Options,
-			nats.DisconnectErrHandler(failed), nats.ReconnectErrHandler(failed),
-			nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
-				failed(nc, err)
-				if errors.Is(err, nats.ErrSlowConsumer) && l == u.specs.link {
-					u.specs.missed()
-				}
-			}))
-		if err != nil {
-			return err
-		}
+		all.Go(func() {
+			errs[i] = l.connect(&u.options.Options, nats.ReconnectErrHandler(failed),
+				nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
+					failed(nc, err)
+					if errors.Is(err, nats.ErrSlowConsumer) && l == u.specs.link {
+						u.specs.missed()
+					}
+				}))
+		})
+	}
+	all.Wait()
+	if err := cmp.Or(errs...); err != nil {
+		return err
 	}
 	if _, err := u.commands.nc.Subscribe(wire.RenewedSubject(u.machine), u.specs.answered); err != nil {
 		return fmt.Errorf("listen for specs: %w", err)
@@ -239,7 +244,7 @@ type UplinkStats struct {
 
 // Stats counts batches and records together.
 func (u *Uplink) Stats() UplinkStats {
-	s := UplinkStats{Connected: u.link.nc.IsConnected(), Lost: u.unencodable.Load(), Forged: u.forged.Load()}
+	s := UplinkStats{Connected: u.link.up.Load(), Lost: u.unencodable.Load(), Forged: u.forged.Load()}
 	for _, q := range []*queue{u.samples, u.recordQueue} {
 		on := q.spool.Stats()
 		s.Sent += q.sent.Load()

@@ -258,7 +258,7 @@ func userPages(t *testing.T) []string {
 	return all
 }
 
-// TestDocumentedQueriesRun runs what the pages show, on case 4; the answers are in docs/sql.md.
+// TestDocumentedQueriesRun runs what the pages and quell's help show, on case 4; the answers are in docs/sql.md.
 func TestDocumentedQueriesRun(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/sql.md")
 	if err != nil {
@@ -267,7 +267,11 @@ func TestDocumentedQueriesRun(t *testing.T) {
 	b := forensic(t)
 	var statements []string
 	pages := 0
-	for _, name := range userPages(t) {
+	help, err := filepath.Glob("../../people/cli/help/*.txt")
+	if err != nil || len(help) < 20 {
+		t.Fatal(help, err)
+	}
+	for _, name := range append(userPages(t), help...) {
 		page, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

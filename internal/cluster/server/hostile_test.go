@@ -22,6 +22,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/cluster/store/dialect"
 	"github.com/quell-dev/quell/internal/cluster/store/duck"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/certificate"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -446,7 +447,8 @@ func TestAServerCutOffSaysSo(t *testing.T) {
 // TestAQueryFillsNoDisk: a query over more of a bucket than there may be copies is refused before it fetches them.
 func TestAQueryFillsNoDisk(t *testing.T) {
 	b := inBucket(t, &absorbing{})
-	b.Store.Add(&store.Batch{Audit: []store.Audit{{At: start.UnixMilli(), Who: "anna"}}})
+	b.Store.Add(&store.Batch{Audit: []store.Audit{{At: start.UnixMilli(), Who: "anna"}}, Incidents: []store.Incident{{Updated: start.UnixMilli(), Doc: "{}"}},
+		Samples: []sample.Sample{{TS: sample.At(start), Machine: "m"}}})
 	if err := b.Store.Flush(); err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +456,9 @@ func TestAQueryFillsNoDisk(t *testing.T) {
 		most int
 		sql  string
 		want int
-	}{{64, "SELECT who FROM audit", 200}, {0, "SELECT who FROM audit", 422}, {0, "SELECT job FROM specs", 200}} {
+	}{{64, "SELECT who FROM audit", 200}, {0, "SELECT who FROM audit", 422}, {0, "SELECT job FROM specs", 200},
+		// Columns whose names have that of a table in them do not name it.
+		{0, "SELECT num_samples FROM spec_history", 200}, {0, "SELECT count(*) FROM Samples", 422}, {0, "SELECT doc FROM incident_history", 422}, {0, "DESCRIBE samples", 200}} {
 		b.Config.Store.S3.CopiesMB = c.most
 		if w := b.local("POST", "/v1/query", `{"sql":"`+c.sql+`"}`); w.Code != c.want || c.want == 422 && !strings.Contains(w.Body.String(), "copies_mb") {
 			t.Errorf("%s with %d MB: %d %s", c.sql, c.most, w.Code, w.Body)

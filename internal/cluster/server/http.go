@@ -131,10 +131,21 @@ func (s *Server) identify(q *request, rt *route) error {
 	}
 	if q.caller.scope != Public {
 		s.refuse(q, rt, "the token's scope is "+string(q.caller.scope))
-		return &httpError{http.StatusForbidden, fmt.Sprintf("scope %s is required, the token has %s", rt.scope, q.caller.scope), "ask the server's operators for such a token"}
+		return &httpError{http.StatusForbidden, fmt.Sprintf("scope %s is required, the caller has %s", rt.scope, q.caller.scope), s.howToGet(rt.scope, true)}
 	}
 	s.refuse(q, rt, why)
-	return &httpError{http.StatusUnauthorized, why, "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"}
+	return &httpError{http.StatusUnauthorized, why, s.howToGet(rt.scope, bearer)}
+}
+
+// howToGet says how a caller gets a token with a scope. given: it has one, which does not do.
+func (s *Server) howToGet(scope Scope, given bool) string {
+	switch {
+	case !s.Tokens.Required:
+		return fmt.Sprintf("the server has no tokens_file, so it knows no token: set that key in its configuration, with the line that `quell-server token NAME %s` prints", scope)
+	case given:
+		return fmt.Sprintf("ask the server's operators for another token: `quell-server token NAME %s` prints one", scope)
+	}
+	return "set QUELL_TOKEN, or the header Authorization: Bearer TOKEN"
 }
 
 // network is what counts as one caller without a token: an address, of IPv6 its /64, of which a client has all.

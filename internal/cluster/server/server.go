@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
@@ -338,7 +339,7 @@ func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Jo
 
 // prepare sets the files and machines of a query over a snapshot. Of a remote store it fetches
 // the segments of the tables that the statement names; the other tables are empty, since views
-// of all are created. A view's name starts with that of its table. What is larger than most bytes is not fetched.
+// of all are created. What is larger than most bytes is not fetched.
 func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job, most int64) error {
 	sql := strings.ToLower(job.SQL)
 	job.Files = dialect.Files(sn)
@@ -351,8 +352,12 @@ func (s *Server) prepare(ctx context.Context, sn *store.Snapshot, job *duck.Job,
 		return nil
 	}
 	var named []string
+	words := strings.FieldsFunc(sql, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) }) // num_samples, of specs, is one
+	if strings.HasPrefix(strings.TrimSpace(sql), "describe ") {
+		words = nil // it reads columns only
+	}
 	for _, table := range store.Tables() {
-		if strings.Contains(sql, strings.TrimSuffix(table, "s")) {
+		if slices.Contains(words, table) || slices.Contains(words, dialect.Table(table)) {
 			named = append(named, table)
 		} else {
 			job.Files[table] = job.Files[table][:1] // the file with the columns

@@ -94,6 +94,29 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 }
 
+// TestHowToGetAToken: what a refused caller is told to do helps in its case: it has no token, one that ended, one that
+// may not act, or the server knows none.
+func TestHowToGetAToken(t *testing.T) {
+	open, shut := newBench(t, nil), newBench(t, func(p *Options) { p.Tokens = tokens(t) })
+	for _, c := range []struct {
+		server              *bench
+		token, path         string
+		message, what, lack string
+	}{
+		{shut, "", "/v1/machines", "a token is required", "set QUELL_TOKEN", "tokens_file"},
+		{shut, "expired-secret", "/v1/machines", "expired on 2026-11-20", "another token: `quell-server token NAME viewer`", "QUELL_TOKEN"},
+		{shut, "viewer-secret", "/v1/commands", "scope operator is required, the caller has viewer", "another token: `quell-server token NAME operator`", "tokens_file"},
+		{open, "", "/v1/commands", "scope operator is required, the caller has viewer", "tokens_file", "QUELL_TOKEN"},
+		{open, "viewer-secret", "/v1/machines", "unknown token", "tokens_file", "QUELL_TOKEN"},
+	} {
+		method := map[bool]string{true: "POST", false: "GET"}[c.path == "/v1/commands"]
+		got := c.server.do("127.0.0.1", "localhost", c.token, method, c.path, "{}").Body.String()
+		if !strings.Contains(got, c.message) || !strings.Contains(got, c.what) || strings.Contains(got, c.lack) {
+			t.Errorf("%q: %s %s: %s", c.token, method, c.path, got)
+		}
+	}
+}
+
 func TestQueries(t *testing.T) {
 	b := newBench(t, nil)
 	b.fake.answer = func(job *duck.Job) (*duck.Answer, error) {

@@ -312,12 +312,9 @@ func (s *Store) sweep(now sample.Millis, maintains bool) error {
 	errs = append(errs, err)
 	s.committing.Lock() // no folder is created meanwhile
 	defer s.committing.Unlock()
-	alone := s.fetching.TryLock()
-	if alone {
-		defer s.fetching.Unlock()
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	alone := len(s.fetching) == 0
 	for _, name := range gone {
 		if s.replaced[name] <= forget {
 			delete(s.replaced, name)

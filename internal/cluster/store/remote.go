@@ -203,36 +203,57 @@ func (s *Store) use(segments []Segment, n int) {
 	}
 }
 
-// fetch fetches the files that have no local copy.
+// fetch fetches the files that have no local copy. It waits for no other call, but for the files that both need.
 func (s *Store) fetch(ctx context.Context, segments []Segment) error {
-	missing := func(seg Segment) bool { return !s.here(&seg) }
-	if !s.remote || !slices.ContainsFunc(segments, missing) { // a merge does not wait for what a query fetches
+	if !s.remote {
 		return nil
 	}
-	s.fetching.Lock() // else two calls would fetch the same file
-	defer s.fetching.Unlock()
 	var all errgroup.Group
 	all.SetLimit(atOnce)
 	for i := range segments {
-		name := segments[i].File
-		if s.here(&segments[i]) {
-			continue
+		if seg := &segments[i]; !s.here(seg) {
+			all.Go(func() error { return s.fetchOne(ctx, seg) })
 		}
-		all.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, timeFor(segments[i].Bytes)) // storage that stands still holds up all that fetch
-			defer cancel()
-			path := s.path(name)
-			err := os.MkdirAll(filepath.Dir(path), 0o700)
-			if err == nil {
-				err = s.bucket.Get(ctx, name, path)
-			}
-			if err != nil {
-				return fmt.Errorf("fetch %s: %w", name, err)
-			}
-			return nil
-		})
 	}
 	return all.Wait()
+}
+
+// fetchOne fetches a file, unless another call has done so meanwhile.
+func (s *Store) fetchOne(ctx context.Context, seg *Segment) error {
+	s.mu.Lock()
+	for s.fetching[seg.File] != nil {
+		other := s.fetching[seg.File]
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return fmt.Errorf("fetch %s: %w", seg.File, ctx.Err())
+		}
+		s.mu.Lock()
+	}
+	ended := make(chan struct{})
+	s.fetching[seg.File] = ended
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.fetching, seg.File)
+		close(ended)
+	}()
+	if s.here(seg) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeFor(seg.Bytes)) // storage that stands still holds up all that need it
+	defer cancel()
+	path := s.path(seg.File)
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = s.bucket.Get(ctx, seg.File, path)
+	}
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", seg.File, err)
+	}
+	return nil
 }
 
 // here reports whether a local copy of a segment exists, whole, and records its use. Copies are not

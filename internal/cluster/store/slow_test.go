@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,6 +136,51 @@ func TestAMergeWaitsForNoFetch(t *testing.T) {
 	close(goOn)
 	if err := <-fetched; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAFetchWaitsForNoOther: a list, or a server that begins to lead, needs a small file. It does not wait until a user's
+// query over days of samples has all of its own. What both need is fetched once.
+func TestAFetchWaitsForNoOther(t *testing.T) {
+	c := &clock{start}
+	b := newMemory(c)
+	opt := c.options()
+	opt.Bucket = b
+	s, other := open(t, t.TempDir(), opt), open(t, t.TempDir(), opt)
+	other.Add(tick("m1", "a", 1, 3))
+	other.Add(&Batch{Audit: []Audit{{At: start.UnixMilli(), Who: "anna"}}})
+	flush(t, other)
+	if err := s.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var reads atomic.Int32
+	b.reads = func() {
+		if reads.Add(1) == 1 {
+			close(begun)
+			<-goOn
+		}
+	}
+	fetch := func(table string) chan error {
+		sn, ended := s.Snapshot(0, 0), make(chan error, 1)
+		t.Cleanup(sn.Close)
+		go func() { ended <- sn.Fetch(t.Context(), table) }()
+		return ended
+	}
+	first := fetch(Samples)
+	<-begun
+	second := fetch(Samples)
+	select {
+	case err := <-fetch(AuditLog):
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(4 * time.Minute):
+		t.Error("a fetch waits for another")
+	}
+	close(goOn)
+	if err := errors.Join(<-first, <-second); err != nil || reads.Load() != 2 {
+		t.Errorf("%d files were fetched, want 2: %v", reads.Load(), err)
 	}
 }
 

@@ -67,12 +67,11 @@ type Store struct {
 	started time.Time
 	elapsed func() time.Duration // since then, by a clock that is not set; nil: that of opt.Now
 
-	fetching sync.Mutex // one fetch at a time
-
 	mu       sync.Mutex // guards the following fields
 	state    state
 	pins     map[string]int           // files that snapshots hold
 	used     map[string]int           // files whose copies are in use
+	fetching map[string]chan struct{} // files that are being fetched; closed when that has ended
 	replaced map[string]sample.Millis // files no longer listed, and since when
 	doubtful []string                 // files of commits whose result is unknown
 	stats    Stats
@@ -113,7 +112,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), refreshed: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), refreshed: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, fetching: map[string]chan struct{}{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]

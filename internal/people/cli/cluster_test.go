@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -322,6 +323,31 @@ func TestClusterCommandLines(t *testing.T) {
 		got := quell(t, env, strings.Fields(c.args)...)
 		if got.Code != app.ExitUsage || !strings.Contains(got.Err, c.want) {
 			t.Errorf("%s: %d %q; want %q", c.args, got.Code, got.Err, c.want)
+		}
+	}
+}
+
+// TestWrongAddresses: what is said of an address at which no quell-server answers, or one with another scheme or name,
+// tells which of these it is.
+func TestWrongAddresses(t *testing.T) {
+	made := func() *httptest.Server {
+		s := httptest.NewUnstartedServer(http.NotFoundHandler())
+		s.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of the clients that do not trust it
+		t.Cleanup(s.Close)
+		return s
+	}
+	plain, secure := made(), made()
+	plain.Start()
+	secure.StartTLS()
+	for _, c := range []struct{ address, what, remedy string }{
+		{plain.URL, "404 Not Found: 404 page not found", "another program or version answers there"},
+		{"http" + strings.TrimPrefix(secure.URL, "https"), "400 Bad Request: Client sent an HTTP request to an HTTPS server.", "https://"},
+		{"https" + strings.TrimPrefix(plain.URL, "http"), "server gave HTTP response to HTTPS client", "http://"},
+		{secure.URL, "failed to verify certificate", "$SSL_CERT_FILE"},
+	} {
+		got := quell(t, map[string]string{"LANG": "C.UTF-8"}, "machines", "--server", c.address)
+		if _, remedy, _ := strings.Cut(got.Err, "\nwhat to do: "); !strings.Contains(got.Err, c.what) || !strings.Contains(remedy, c.remedy) || strings.Contains(remedy, "start quell-server") {
+			t.Errorf("%s: %q", c.address, got.Err)
 		}
 	}
 }

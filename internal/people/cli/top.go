@@ -136,7 +136,7 @@ func (a *commands) showPast(ctx context.Context, f pastFlags, sort string) error
 
 // parseAt reads a point in time: a time of day is the last one before now.
 func parseAt(text string, now time.Time, zone *time.Location) (time.Time, error) {
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+	if ago, err := sample.ParseDuration(text); err == nil && ago >= 0 {
 		return now.Add(-ago), nil
 	}
 	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02T15:04", time.RFC3339} {

@@ -103,7 +103,7 @@ func TestTopIsSortedAsAsked(t *testing.T) {
 // A time of day is the last one before now.
 func TestParseAt(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
-	for text, want := range map[string]string{"11:30": "2026-01-31T11:30:00Z", "12:30:15": "2026-01-30T12:30:15Z", "30m": "2026-01-31T11:30:00Z",
+	for text, want := range map[string]string{"11:30": "2026-01-31T11:30:00Z", "12:30:15": "2026-01-30T12:30:15Z", "30m": "2026-01-31T11:30:00Z", "1d": "2026-01-30T12:00:00Z",
 		"2026-01-02 03:04": "2026-01-02T03:04:00Z", "2026-01-02 03:04:05": "2026-01-02T03:04:05Z", "2026-01-02T03:04:05+01:00": "2026-01-02T02:04:05Z"} {
 		if got, err := parseAt(text, now, time.UTC); err != nil || got.UTC().Format(time.RFC3339) != want {
 			t.Errorf("%s is %v, %v, want %s", text, got, err, want)

@@ -185,6 +185,18 @@ func TestQuotaOfPriorityClass(t *testing.T) {
 	}
 }
 
+// What undoes a dead agent's caps may write to other users' cgroups if the agent may: it would fail otherwise, and the
+// agent would not start.
+func TestRestoreWritesWhatTheAgentMay(t *testing.T) {
+	for capability, want := range map[string]bool{"SYS_ADMIN": false, "DAC_OVERRIDE": true} {
+		all := objects(t, rendered(t, fmt.Sprintf("agent.capabilities=[\"BPF\", %q]", capability)))
+		first := at(all["DaemonSet/quell-agent"], "spec", "template", "spec", "initContainers").([]any)[0]
+		if got := fmt.Sprint(at(first, "securityContext", "capabilities")); strings.Contains(got, "DAC_OVERRIDE") != want || !strings.Contains(got, "ALL") {
+			t.Errorf("with %s the first container has %s", capability, got)
+		}
+	}
+}
+
 // Values that could not work are refused, with the reason.
 func TestRefused(t *testing.T) {
 	for values, want := range map[string]string{
