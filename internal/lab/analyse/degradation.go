@@ -233,6 +233,9 @@ func Mappings(runs []result.Run, factor string) []MappingResult {
 			for _, name := range names {
 				ts = append(ts, meanOf(m.times[name]))
 			}
+			if !(slices.Min(ts) > 0) { // nothing is a multiple of 0
+				continue
+			}
 			percent, average, worst := OverBest(ts)
 			best := names[slices.Index(ts, slices.Min(ts))]
 			o := MappingPart{Part: m.part, Workload: m.workload, Percent: map[string]float64{}, Average: average, Worst: worst, Intervals: map[string]Interval{}}

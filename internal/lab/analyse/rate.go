@@ -52,7 +52,8 @@ func within(its []result.Iteration, w result.Window) []result.Iteration {
 // time, the work over the time of a rate and the reverse of a time per unit. For a time
 // per unit only iterations with units count.
 func figure(run *result.Run, p *result.Part, m *study.Metric) (of []Ratio) {
-	if p.Metric != 0 {
+	own := m.Parse != "" && m.Parse != "iterations" && len(p.Iterations) > 0 && !run.Simulated
+	if p.Metric != 0 || own { // it may be 0, e.g. a share of lost packets
 		return []Ratio{{p.Metric, 1}}
 	}
 	for _, it := range within(p.Iterations, run.Window) {
