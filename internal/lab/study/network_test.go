@@ -85,6 +85,21 @@ func TestNetworkStudy(t *testing.T) {
 	}
 }
 
+// Each of several clients asks the server of its own number, or the only one there is.
+func TestClientsOfOneServer(t *testing.T) {
+	s, err := Parse("web.yaml", []byte(strings.Replace(web, "asks: vm2, measure: true,", "asks: vm1, measure: true, count: \"3\",", 1)), webKnown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.Cells() {
+		for _, p := range c.Parts {
+			if p.Role == "load2" && p.Asks != "10.77.2.1" {
+				t.Errorf("%s: %s asks %s", &c, p.Name(), p.Asks)
+			}
+		}
+	}
+}
+
 func TestBadNetworkStudy(t *testing.T) {
 	for old, c := range map[string]struct{ now, want string }{
 		"uplink: lan":        {"uplink: lam", "networks.host.uplink"},
