@@ -502,6 +502,8 @@ func (c *checker) run() {
 	}
 	if a := c.Observe.Agent; a != nil && (a.Period < 100*time.Millisecond || a.Period > time.Minute) {
 		c.add("observe.agent.period", a.Period, "100ms to 1m")
+	} else if a != nil && !slices.ContainsFunc(sorted(c.Hosts), func(n string) bool { return c.Hosts[n].Address == Local }) {
+		c.add("observe.agent", "given", "a role on the lab's own machine: the agent samples there only")
 	}
 	if r.For > 0 || c.Staircase() != nil {
 		return
