@@ -114,6 +114,7 @@ func TestBadNetworkStudy(t *testing.T) {
 		"vm: {":              {"vm: {bandwidth: {baseline: 2Mbit, burst: 4Mbit}, ", "environments.vm.bandwidth.credit"},
 		"network: lan}":      {"bandwidth: {baseline: 2Mbit}}", "environments.out.bandwidth"},
 		"time: 4s, warmup":   {"warmup", "workloads.get-1.time"},
+		"warmup: {for":       {"metric: {parse: time}, warmup: {for", "reports its own work"},
 		"server: {builtin":   {"server: {serves: 80, builtin", "workloads.server.serves"},
 		"  rate: [max":       {"  placement: [{name: a, relation: neutral}, {name: b, relation: per-core}]\n  rate: [max", "one level: net-io"},
 		"kind: net-io":       {"kind: net-io, cas: case", "analysis[0].cas"},
