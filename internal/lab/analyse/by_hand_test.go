@@ -50,6 +50,30 @@ func TestRatesAreWorkByTime(t *testing.T) {
 	}
 }
 
+// Alone sysbench does 1,000 events/s in 2 s of CPU time, next to another on its CPU 500 events/s in
+// 1 s of CPU time, both in executions of 2 s: half of the rate is lost, and an event takes 1 ms of
+// CPU time and 2 million instructions as before.
+func TestUnitsOfACommandOfAFixedLength(t *testing.T) {
+	run := func(kind study.CellKind, rate float64, cpu time.Duration, roles ...string) result.Run {
+		c := study.Cell{Kind: kind}
+		for _, role := range roles {
+			c.Parts = append(c.Parts, study.Part{Role: role, Measure: role == "fg", Workload: study.Workload{Name: role, Metric: study.Metric{Parse: "sysbench", Better: "higher"}}})
+		}
+		its := []result.Iteration{{To: 2 * time.Second, Units: 1}}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: 2 * time.Second},
+			Parts: []result.Part{{Name: "fg", Role: "fg", Iterations: its, Metric: rate, CPUTime: cpu, Events: map[string]float64{"instructions": 2e9 * cpu.Seconds()}}}}
+	}
+	runs := []result.Run{run(study.Solo, 1000, 2*time.Second, "fg"), run(study.Main, 500, time.Second, "fg", "bg")}
+	if ds := Degradations(runs, 1); len(ds) != 1 || !near(ds[0].Percent.Value, 50, 1e-9) || !near(ds[0].CPU.Value, 0, 1e-9) {
+		t.Errorf("degradations %+v", ds)
+	}
+	for i := range runs {
+		if of, _, _ := machines([]*result.Run{&runs[i]}); len(of) != 1 || !near(of[0].points[0]["instructions"], 2e6, 1e-3) {
+			t.Errorf("run %d: %+v", i, of)
+		}
+	}
+}
+
 // No packet is lost in 10 s alone, and 3 % are lost next to a neighbour. The figure alone is 0 %,
 // not the 10 s that the command took, and 3 % are no multiple of it.
 func TestFigureOfZero(t *testing.T) {

@@ -69,6 +69,16 @@ func figure(run *result.Run, p *result.Part, m *study.Metric) (of []Ratio) {
 	return of
 }
 
+// work is how many units of work a part did in a run's window: by its own rate if it has one, since a
+// command of a fixed length is executed as often, however little it gets done.
+func work(run *result.Run, p *result.Part, m *study.Metric) float64 {
+	rate := p.Metric
+	if rate <= 0 || m.Better == "lower" {
+		rate = Throughput(p.Iterations, run.Window.From, run.Window.To)
+	}
+	return rate * (run.Window.To - run.Window.From).Seconds()
+}
+
 // unitTime is a part's time per unit of work in a run, whether its metric is a time or a
 // rate; false if there is no value.
 func unitTime(run *result.Run, p *result.Part, m *study.Metric) (float64, bool) {
