@@ -112,6 +112,9 @@ func (c *checker) analysis(i int) {
 	for _, name := range sorted(a.Options) {
 		c.oneOf(key+name, name, append([]string{"kind"}, options[a.Kind]...))
 	}
+	if slices.Contains([]string{"interference", "throughput", "energy"}, a.Kind) {
+		c.inSteps(key+"kind", a.Kind)
+	}
 	if steps := []string{"throughput", "energy"}; slices.Contains(steps, a.Kind) {
 		for _, b := range c.Analysis[:i] {
 			if slices.Contains(steps, b.Kind) && !maps.Equal(a.Options, b.Options) {
@@ -126,6 +129,19 @@ func (c *checker) analysis(i int) {
 		f := &c.Factors[j]
 		if f.Name != cmp.Or(a.Options["case"], "case") && f.Name != cmp.Or(a.Options["rate"], "rate") && len(f.LevelNames()) > 1 {
 			c.add("factors."+f.Name, strings.Join(f.LevelNames(), ", "), "one level: net-io compares each server with one base case of its file; make a study of each level")
+		}
+	}
+}
+
+// inSteps checks that each step of a staircase shows what measured roles do: a command's own figure is
+// of the whole run, and one of a fixed length is executed as often, however little it gets done.
+func (c *checker) inSteps(key, kind string) {
+	for i := range c.Roles {
+		r := &c.Roles[i]
+		for _, v := range c.values(r, "roles."+r.Name+".workload", r.Workload) {
+			if m := c.Workloads[v].Metric; r.Measure && !slices.Contains([]string{"", "time", "iterations"}, m.Parse) {
+				c.add(key, kind+" of workload "+v, "one with parse: iterations, or parse: time and a fixed amount of work: parse: "+m.Parse+" has no figure of a step")
+			}
 		}
 	}
 }
