@@ -52,8 +52,7 @@ func within(its []result.Iteration, w result.Window) []result.Iteration {
 // time, the work over the time of a rate and the reverse of a time per unit. For a time
 // per unit only iterations with units count.
 func figure(run *result.Run, p *result.Part, m *study.Metric) (of []Ratio) {
-	own := m.Parse != "" && m.Parse != "iterations" && len(p.Iterations) > 0 && !run.Simulated
-	if p.Metric != 0 || own { // it may be 0, e.g. a share of lost packets
+	if p.Metric != 0 || m.OfRun() && len(p.Iterations) > 0 && !run.Simulated { // it may be 0, e.g. of lost packets
 		return []Ratio{{p.Metric, 1}}
 	}
 	for _, it := range within(p.Iterations, run.Window) {

@@ -133,13 +133,12 @@ func (c *checker) analysis(i int) {
 	}
 }
 
-// inSteps checks that each step of a staircase shows what measured roles do: a command's own figure is
-// of the whole run, and one of a fixed length is executed as often, however little it gets done.
+// inSteps checks that each step of a staircase shows what measured roles do.
 func (c *checker) inSteps(key, kind string) {
 	for i := range c.Roles {
 		r := &c.Roles[i]
 		for _, v := range c.values(r, "roles."+r.Name+".workload", r.Workload) {
-			if m := c.Workloads[v].Metric; r.Measure && !slices.Contains([]string{"", "time", "iterations"}, m.Parse) {
+			if m := c.Workloads[v].Metric; r.Measure && m.OfRun() {
 				c.add(key, kind+" of workload "+v, "one with parse: iterations, or parse: time and a fixed amount of work: parse: "+m.Parse+" has no figure of a step")
 			}
 		}
