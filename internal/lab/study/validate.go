@@ -151,6 +151,15 @@ func (c *checker) environment(e Environment) {
 	if e.Driver == QEMU && e.CPUs < 1 {
 		c.add(key+".cpus", e.CPUs, "at least 1: the guest's virtual CPUs")
 	}
+	for _, only := range []struct {
+		name    string
+		given   bool
+		drivers []Driver
+	}{{"weight", e.Weight != 0, []Driver{Xen}}, {"cap", e.Cap != 0, []Driver{Xen}}, {"accel", len(e.Accel) > 0, []Driver{QEMU}}, {"kernel", e.Kernel != "", []Driver{QEMU, Xen}}} {
+		if only.given && !slices.Contains(only.drivers, e.Driver) {
+			c.add(key+"."+only.name, "given", fmt.Sprintf("none: driver %s ignores it, it is of %v", e.Driver, only.drivers))
+		}
+	}
 	if e.Image != "" && e.Driver != QEMU {
 		c.add(key+".image", e.Image, "none: only guests of driver qemu have a disk image")
 	}
