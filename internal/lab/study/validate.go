@@ -528,8 +528,9 @@ func (c *checker) run() {
 	}
 	if a := c.Observe.Agent; a != nil && (a.Period < 100*time.Millisecond || a.Period > time.Minute) {
 		c.add("observe.agent.period", a.Period, "100ms to 1m")
-	} else if a != nil && !slices.ContainsFunc(sorted(c.Hosts), func(n string) bool { return c.Hosts[n].Address == Local }) {
-		c.add("observe.agent", "given", "a role on the lab's own machine: the agent samples there only")
+	}
+	if !slices.ContainsFunc(sorted(c.Hosts), func(n string) bool { return c.Hosts[n].Address == Local }) {
+		c.elsewhere()
 	}
 	if r.For > 0 || c.Staircase() != nil {
 		return
@@ -544,6 +545,22 @@ func (c *checker) run() {
 				c.add("run.for", "0s", fmt.Sprintf("the length of a run: workload %s has neither iterations nor time, and there is no staircase", v))
 				return
 			}
+		}
+	}
+}
+
+// elsewhere checks a study without a role on the lab's own machine for what is of that machine only.
+func (c *checker) elsewhere() {
+	const want = "a role on the lab's own machine: it is of that machine only"
+	if c.Observe.Agent != nil {
+		c.add("observe.agent", "given", want)
+	}
+	if len(c.Preconditions.Set) > 0 {
+		c.add("preconditions.set", "given", want)
+	}
+	for _, f := range c.Factors {
+		if f.Knob != "" {
+			c.add("factors."+f.Name+".knob", strconv.Quote(f.Knob), want)
 		}
 	}
 }
