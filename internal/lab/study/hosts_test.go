@@ -65,6 +65,7 @@ func TestHostsOfARole(t *testing.T) {
 		{`price: 0.06 USD`, `price: cheap`, `want an amount with its currency such as 0.0528 USD`},
 		{`price: 0.06 USD`, `price: -1 USD`, `want an amount with its currency such as 0.0528 USD`},
 		{"run: {for: 1s}", "run: {for: 1s}\nobserve: {agent: {signals: [runq], period: 1s}}", `observe.agent: given: want a role on the lab's own machine`},
+		{"  neighbours:", "  place: [{name: free, relation: neutral}, {name: apart, relation: per-core}]\n  neighbours:", `factors.place[1]: apart: want cpus for each role`},
 		{"controls:", "preconditions: {set: {thp: never}}\ncontrols:", "preconditions.set: given: want a role on the lab's own machine"},
 		{"  neighbours:", "  thp: {knob: thp, levels: [never, always]}\n  neighbours:", `factors.thp.knob: "thp": want a role on the lab's own machine`},
 		{`neighbours: ">2"`, `neighbours: ">3"`, `design.exclude[0].neighbours: ">3": want one of 0, 2, 3`},

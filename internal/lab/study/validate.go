@@ -562,6 +562,14 @@ func (c *checker) elsewhere() {
 		if f.Knob != "" {
 			c.add("factors."+f.Name+".knob", strconv.Quote(f.Knob), want)
 		}
+		if f.Mappings != nil {
+			c.add("factors."+f.Name+".mappings", "given", want)
+		}
+		for i, p := range f.Placements {
+			if len(p.CPUs) == 0 && p.Relation != "neutral" {
+				c.add(fmt.Sprintf("factors.%s[%d]", f.Name, i), p.Name, "cpus for each role: relations are of the lab's own machine only")
+			}
+		}
 	}
 }
 
