@@ -208,7 +208,7 @@ func (c *checker) workload(w Workload) {
 		c.add(key+".builtin", strconv.Quote(w.Builtin), "one of "+strings.Join(c.known.Builtins, ", "))
 	case len(w.Command) > 0 && w.Metric.Parse == "" && w.Serves == 0:
 		c.add(key+".metric.parse", "not given", "how to read the metric from the command's output: "+c.parsers())
-	case w.Builtin != "" && w.Metric.Parse != "":
+	case w.Builtin != "" && w.Metric.Parse != "" && w.Metric.Parse != "iterations":
 		c.add(key+".metric.parse", strconv.Quote(w.Metric.Parse), "none: a built-in workload reports its own work")
 	}
 	if c.known.Options != nil && slices.Contains(c.known.Builtins, w.Builtin) {
