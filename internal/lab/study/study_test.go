@@ -233,6 +233,10 @@ analysis: [{kind: interference}]
 			t.Errorf("%s: %v", parse, err)
 		}
 	}
+	_, err := Parse("t.yaml", []byte(strings.Replace(text, "workload: work", "workload: $none", 1)), known)
+	if err == nil || strings.Count(err.Error(), "roles.fg.workload") != 1 {
+		t.Errorf("a role of an unknown factor: %v", err)
+	}
 }
 
 // A block has every cell once, in an order that depends on the seed.

@@ -135,9 +135,10 @@ func (c *checker) analysis(i int) {
 
 // inSteps checks that each step of a staircase shows what measured roles do.
 func (c *checker) inSteps(key, kind string) {
+	quiet := &checker{Study: c.Study, used: c.used} // what is wrong with the roles themselves is listed already
 	for i := range c.Roles {
 		r := &c.Roles[i]
-		for _, v := range c.values(r, "roles."+r.Name+".workload", r.Workload) {
+		for _, v := range quiet.values(r, "", r.Workload) {
 			if m := c.Workloads[v].Metric; r.Measure && m.OfRun() {
 				c.add(key, kind+" of workload "+v, "one with parse: iterations, or parse: time and a fixed amount of work: parse: "+m.Parse+" has no figure of a step")
 			}
