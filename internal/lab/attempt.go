@@ -262,7 +262,9 @@ func (s *execution) setKnobs() (err error) {
 	if s.SetKnobs == nil {
 		return fmt.Errorf("set knobs: %w", &LackError{What: "setting knobs of the machine is not supported here"})
 	}
-	s.undo, err = s.SetKnobs(s.cell.Knobs)
+	if s.undo, err = s.SetKnobs(s.cell.Knobs); err == nil && s.CPUs != nil {
+		s.Topology, s.Allowed, err = s.CPUs()
+	}
 	return err
 }
 

@@ -31,6 +31,9 @@ type Options struct {
 	// no study sets any. A *LackError says that the machine has no such knob: the run
 	// is skipped.
 	SetKnobs func(knobs map[string]string) (undo func() error, err error)
+	// CPUs reads Topology and Allowed again after SetKnobs: smt switches CPUs off and on. nil: they
+	// stay.
+	CPUs func() (host.Topology, sample.Set, error)
 	// Power switches the study's other hosts on and off as a cell wants them; nil if there are
 	// none.
 	Power func(ctx context.Context, c *study.Cell) error

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/lab/result"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 const turning = `
@@ -72,6 +74,35 @@ func TestKnobsLastForTheRun(t *testing.T) {
 		}
 		if r := runs[1]; r.Verdict != result.Skipped || !strings.Contains(r.Evidence[0].Text, "no such register") {
 			t.Errorf("a knob that is not there: %s, %+v", r.Verdict, r.Evidence)
+		}
+	})
+}
+
+// A knob may be that of SMT: with the second threads off, a part is placed on the CPUs that are left.
+func TestKnobsChangeCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th, value := &theatre{}, ""
+		o := options(t, turning, th)
+		o.SetKnobs = func(knobs map[string]string) (func() error, error) {
+			value = knobs["prefetching"]
+			return func() error { return nil }, nil
+		}
+		both, top := o.Allowed, o.Topology
+		o.CPUs = func() (host.Topology, sample.Set, error) {
+			if value == "off" {
+				return host.Topology{CPUs: top.CPUs[:1]}, sample.SetOf(0), nil
+			}
+			return top, both, nil
+		}
+		if _, err := Run(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		var placed []string
+		for _, e := range th.envs {
+			placed = append(placed, e.sets[0].String())
+		}
+		if want := []string{both.String(), sample.SetOf(0).String()}; !slices.Equal(placed, want) {
+			t.Errorf("placed on %v, want %v", placed, want)
 		}
 	})
 }

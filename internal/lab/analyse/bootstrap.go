@@ -68,6 +68,15 @@ func (i *Interval) bootstrap(seed uint64, draw func(*rand.Rand) float64) bool {
 	return true
 }
 
+// single reports whether there is nothing to draw from: each resample would be the same.
+func (l Levels) single() bool {
+	n := 0
+	for _, run := range l {
+		n += len(run)
+	}
+	return n == 1
+}
+
 // minBootstrapRuns is the number of runs from which resampling them has the nominal coverage.
 const minBootstrapRuns = 30
 
@@ -76,7 +85,7 @@ const minBootstrapRuns = 30
 // iterations within each (Kalibera and Jones, ISMM 2013, section 6). With few runs
 // resampling is too narrow, and the interval is Welch's, of the runs' logarithms. With
 // a single run on a side the variation between runs is unknown, and the interval is
-// that of the iterations; Method says so.
+// that of the iterations; Method says so. A single figure, e.g. a command's, has none.
 func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	ma, mb := a.means(), b.means()
 	out := Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, N: min(len(ma), len(mb)), Method: "none"}
@@ -87,7 +96,7 @@ func RatioOfMeans(a, b Levels, seed uint64) Interval {
 	if n := min(len(ma), len(mb)); n >= 2 && n < minBootstrapRuns && slices.Min(ma) > 0 && slices.Min(mb) > 0 {
 		return welch(ma, mb, out)
 	}
-	if !out.bootstrap(seed, func(r *rand.Rand) float64 { x := resample(a, r); return x / resample(b, r) }) {
+	if a.single() || b.single() || !out.bootstrap(seed, func(r *rand.Rand) float64 { x := resample(a, r); return x / resample(b, r) }) {
 		return out
 	}
 	out.Method = "hierarchical bootstrap, runs then iterations"

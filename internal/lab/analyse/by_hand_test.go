@@ -50,6 +50,71 @@ func TestRatesAreWorkByTime(t *testing.T) {
 	}
 }
 
+// Alone sysbench does 1,000 events/s in 2 s of CPU time, next to another on its CPU 500 events/s in
+// 1 s of CPU time, both in executions of 2 s: half of the rate is lost, and an event takes 1 ms of
+// CPU time and 2 million instructions as before.
+func TestUnitsOfACommandOfAFixedLength(t *testing.T) {
+	run := func(kind study.CellKind, rate float64, cpu time.Duration, roles ...string) result.Run {
+		c := study.Cell{Kind: kind}
+		for _, role := range roles {
+			c.Parts = append(c.Parts, study.Part{Role: role, Measure: role == "fg", Workload: study.Workload{Name: role, Metric: study.Metric{Parse: "sysbench", Better: "higher"}}})
+		}
+		its := []result.Iteration{{To: 2 * time.Second, Units: 1}}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: 2 * time.Second},
+			Parts: []result.Part{{Name: "fg", Role: "fg", Iterations: its, Metric: rate, CPUTime: cpu, Events: map[string]float64{"instructions": 2e9 * cpu.Seconds()}}}}
+	}
+	runs := []result.Run{run(study.Solo, 1000, 2*time.Second, "fg"), run(study.Main, 500, time.Second, "fg", "bg")}
+	if ds := Degradations(runs, 1); len(ds) != 1 || !near(ds[0].Percent.Value, 50, 1e-9) || !near(ds[0].CPU.Value, 0, 1e-9) {
+		t.Errorf("degradations %+v", ds)
+	}
+	for i := range runs {
+		if of, _, _ := machines([]*result.Run{&runs[i]}); len(of) != 1 || !near(of[0].points[0]["instructions"], 2e6, 1e-3) {
+			t.Errorf("run %d: %+v", i, of)
+		}
+	}
+}
+
+// No packet is lost in 10 s alone, and 3 % are lost next to a neighbour. The figure alone is 0 %,
+// not the 10 s that the command took, and 3 % are no multiple of it.
+func TestFigureOfZero(t *testing.T) {
+	run := func(kind study.CellKind, lost float64, roles ...string) result.Run {
+		c := study.Cell{Kind: kind, Levels: []study.Level{{Factor: "mapping", Value: strings.Join(roles, "+")}}}
+		for _, role := range roles {
+			c.Parts = append(c.Parts, study.Part{Role: role, Measure: role == "fg", Workload: study.Workload{Name: role, Metric: study.Metric{Parse: "json:end.sum.lost_percent", Unit: "%", Better: "lower"}}})
+		}
+		its := []result.Iteration{{To: 10 * time.Second, Units: 1}}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: 10 * time.Second}, Parts: []result.Part{{Name: "fg", Role: "fg", Iterations: its, Metric: lost}}}
+	}
+	runs := []result.Run{run(study.Solo, 0, "fg"), run(study.Main, 0, "fg"), run(study.Main, 3, "fg", "bg")}
+	if s := Scores(runs, 1); len(s) != 2 || s[0].Value.Value != 0 || s[1].Value.Value != 3 {
+		t.Errorf("scores %+v", s)
+	}
+	if ds := Degradations(runs, 1); len(ds) != 1 || ds[0].Solo.Value != 0 || ds[0].Co.Value != 3 || finite(ds[0].Percent.Value) {
+		t.Errorf("degradations %+v", ds)
+	}
+	if ms := Mappings(runs, "mapping"); len(ms) != 0 {
+		t.Errorf("mappings %+v", ms)
+	}
+}
+
+// A command that was measured once alone and once next to a neighbour, 10 and 8 events/s: 20 % are
+// lost, and nothing is known of how much two runs differ. An interval of [20, 20] would reproduce
+// or refute any expectation.
+func TestSingleFiguresHaveNoInterval(t *testing.T) {
+	for name, co := range map[string]Levels{"one run": {{{8, 1}}}, "one of two": {{{8, 1}}, nil}} {
+		i := percent(RatioOfMeans(Levels{{{10, 1}}}, co, 1), "higher")
+		if !near(i.Value, 20, 1e-9) || finite(i.Low) || finite(i.High) || i.N != 1 {
+			t.Errorf("%s: %+v", name, i)
+		}
+	}
+	if i := RatioOfMeans(Levels{{{10, 1}}}, Levels{{{8, 1}}, {{7, 1}}, {{9, 1}}}, 1); !near(i.Value, 1.25, 1e-9) || finite(i.Low) || finite(i.High) {
+		t.Errorf("one run against three: %+v", i)
+	}
+	if i := RatioOfMeans(Levels{{{10, 1}, {12, 1}}}, Levels{{{8, 1}, {7, 1}}}, 1); !(i.Low < i.Value && i.Value < i.High) {
+		t.Errorf("two iterations each: %+v", i)
+	}
+}
+
 // Sets of 2, 4 and 100 % on average: the paper's two have the mean 3 and the geometric mean
 // √8; the third, which its figure does not have, must not count.
 func TestHeadlineOfNamedSets(t *testing.T) {

@@ -131,13 +131,7 @@ func figures(runs []*result.Run, name string, m *study.Metric) (values, cpu Leve
 			continue
 		}
 		values = append(values, figure(r, p, m))
-		var units float64
-		for _, it := range p.Iterations {
-			if both := min(it.To, r.Window.To) - max(it.From, r.Window.From); both > 0 {
-				units += it.Units * both.Seconds() / (it.To - it.From).Seconds()
-			}
-		}
-		if units > 0 && p.CPUTime > 0 {
+		if units := work(r, p, m); units > 0 && p.CPUTime > 0 {
 			cpu = append(cpu, []Ratio{{p.CPUTime.Seconds(), units}})
 		}
 	}
@@ -232,6 +226,9 @@ func Mappings(runs []result.Run, factor string) []MappingResult {
 			var ts []float64
 			for _, name := range names {
 				ts = append(ts, meanOf(m.times[name]))
+			}
+			if !(slices.Min(ts) > 0) { // nothing is a multiple of 0
+				continue
 			}
 			percent, average, worst := OverBest(ts)
 			best := names[slices.Index(ts, slices.Min(ts))]

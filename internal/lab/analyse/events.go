@@ -132,7 +132,7 @@ func machines(runs []*result.Run) (all []*partPoints, names []string, missing ma
 			}
 			pt := point{DegradationName: t}
 			// Counts are per unit of work, or a longer window alone would count.
-			units := Throughput(rec.Iterations, r.Window.From, r.Window.To) * (r.Window.To - r.Window.From).Seconds()
+			units := work(r, rec, &p.Workload.Metric)
 			for event, n := range rec.Events {
 				if units > 0 {
 					pt[event] = n / units

@@ -52,7 +52,7 @@ func within(its []result.Iteration, w result.Window) []result.Iteration {
 // time, the work over the time of a rate and the reverse of a time per unit. For a time
 // per unit only iterations with units count.
 func figure(run *result.Run, p *result.Part, m *study.Metric) (of []Ratio) {
-	if p.Metric != 0 {
+	if p.Metric != 0 || m.OfRun() && len(p.Iterations) > 0 && !run.Simulated { // it may be 0, e.g. of lost packets
 		return []Ratio{{p.Metric, 1}}
 	}
 	for _, it := range within(p.Iterations, run.Window) {
@@ -66,6 +66,16 @@ func figure(run *result.Run, p *result.Part, m *study.Metric) (of []Ratio) {
 		}
 	}
 	return of
+}
+
+// work is how many units of work a part did in a run's window: by its own rate if it has one, since a
+// command of a fixed length is executed as often, however little it gets done.
+func work(run *result.Run, p *result.Part, m *study.Metric) float64 {
+	rate := p.Metric
+	if rate <= 0 || m.Better == "lower" {
+		rate = Throughput(p.Iterations, run.Window.From, run.Window.To)
+	}
+	return rate * (run.Window.To - run.Window.From).Seconds()
 }
 
 // unitTime is a part's time per unit of work in a run, whether its metric is a time or a

@@ -101,13 +101,16 @@ func Validities(runs []result.Run, seed uint64) []Validity {
 
 // appPerformance returns the application's own performance figures of a run: the mean time per
 // unit of work and its 95th percentile, NaN if unknown. A web client measures each
-// request, if any was answered; every other workload measures iterations.
+// request, if any was answered; every other workload measures iterations, or has a figure of its run.
 func appPerformance(r *result.Run, p *result.Part, w *study.Workload) (unit, end float64, ok bool) {
 	if w.Builtin == study.HTTPClient {
 		latency, ok := p.Values[role.HTTPLatency]
 		return latency, valueOf(p.Values, role.HTTPP95), ok
 	}
 	unit, ok = unitTime(r, p, &w.Metric)
+	if w.Metric.OfRun() && !r.Simulated {
+		return unit, math.NaN(), ok
+	}
 	return unit, tail(within(p.Iterations, r.Window)), ok
 }
 

@@ -37,7 +37,8 @@ type Facts struct {
 // Here reads the facts of this machine.
 func (m *Maker) Here() Facts {
 	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
-	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed("qemu-system-x86_64"), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
+	qemu, _ := qemuOf(f.Arch)
+	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed(qemu), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
 	f.Image = fits
 	f.Card = func(e *study.Environment) error { _, err := m.card(e); return err }
 	f.NoTap = unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) != nil
@@ -48,6 +49,14 @@ func (m *Maker) Here() Facts {
 		f.Memory = f.Memory || err == nil && slices.Contains(strings.Fields(string(text)), "memory")
 	}
 	return f
+}
+
+// qemuOf is QEMU's program for guests of a machine's own architecture, and Debian's package of it.
+func qemuOf(arch string) (program, pkg string) {
+	if arch == string(guest.ARM64) {
+		return "qemu-system-aarch64", "qemu-system-arm"
+	}
+	return "qemu-system-x86_64", "qemu-system-x86"
 }
 
 // fits finds an environment's image, or the kernel that it names. QEMU would cut off the end of an image
@@ -101,7 +110,8 @@ func (f *Facts) Refuse(p *study.Part) error {
 		case e.Image == "" && f.Arch != string(guest.AMD64):
 			return lack("guests without image need an amd64 host: QEMU's boards for others have no second serial line", "")
 		case !f.QEMU:
-			return lack("qemu-system-x86_64 is missing", "apt-get install --no-install-recommends qemu-system-x86")
+			program, pkg := qemuOf(f.Arch)
+			return lack(program+" is missing", "apt-get install --no-install-recommends "+pkg)
 		case !f.KVM && !slices.Contains(accelerators(*e), "tcg"):
 			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; tcg in the environment's accel: emulates the CPU, and its times are not those of the machine")
 		case e.Network != "" && f.NoTap:

@@ -47,6 +47,17 @@ func TestWhatAXenMachineLacks(t *testing.T) {
 	}
 }
 
+// Guests have the architecture of their host, and QEMU has a program for each.
+func TestWhichQEMUIsMissing(t *testing.T) {
+	for arch, want := range map[string]string{"amd64": "qemu-system-x86_64 is missing", "arm64": "qemu-system-aarch64 is missing"} {
+		f := Facts{Arch: arch, KVM: true}
+		err := f.Refuse(&study.Part{Environment: study.Environment{Driver: study.QEMU, CPUs: 1, Image: "bench"}})
+		if lack, ok := errors.AsType[*lab.LackError](err); !ok || lack.What != want {
+			t.Errorf("%s: %v, want %q", arch, err, want)
+		}
+	}
+}
+
 // QEMU cuts off the end of an image that is larger than its disk is to be.
 func TestDiskSmallerThanItsImage(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk.img")

@@ -132,11 +132,15 @@ const far = 1.5
 func (p *Page) say() {
 	add := func(format string, args ...any) { p.Findings = append(p.Findings, fmt.Sprintf(format, args...)) }
 	if d := p.Threads; d != nil {
-		switch k := d.Knee; {
+		var k *analyse.Knee
+		if d.Cores != nil {
+			k = d.Cores.Knee
+		}
+		switch {
 		case len(d.Points) < 2:
 			add("Cores: unknown, because only one thread can run.")
 		case k == nil:
-			add("Cores: no significant step up to %d busy threads, so each CPU performs as a core of its own (the kernel reports %d cores).", d.Points[len(d.Points)-1].Threads, p.Cores)
+			add("Cores: no step of 2 %% or more up to %d busy threads, so each CPU performs as a core of its own (the kernel reports %d cores).", d.Points[len(d.Points)-1].Threads, p.Cores)
 		default:
 			least, most := k.Cores()
 			cores := fmt.Sprint(least)

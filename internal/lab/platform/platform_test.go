@@ -87,7 +87,7 @@ func TestPage(t *testing.T) {
 	top := machine(1, 2)
 	at := func(relation string) []study.Level { return []study.Level{{Factor: "placement", Value: relation}} }
 	results := map[string]*analyse.Results{
-		Threads: {Noise: &analyse.Noise{Floor: 0.01}, Doses: []analyse.Dose{{Full: around(50), Knee: &analyse.Knee{Before: 2, After: 3, Step: around(25)},
+		Threads: {Noise: &analyse.Noise{Floor: 0.01}, Doses: []analyse.Dose{{Full: around(50), Cores: &analyse.Cores{CPUs: 4, Least: 2, Most: 2, Knee: &analyse.Knee{Before: 2, After: 3, Step: around(25)}},
 			Points: []analyse.DosePoint{{Threads: 1}, {Threads: 2, Longer: around(0)}, {Threads: 3, Longer: around(25)}, {Threads: 4, Longer: around(50)}}}}},
 		Memory: {Scores: []analyse.Score{{Workload: "chase-16KiB", Value: around(1e-9)}, {Workload: "chase-2MiB", Value: around(1.2e-9)}, {Workload: "chase-128MiB", Value: around(90e-9)}, {Workload: "triad", Value: around(12e9)}}},
 		Pairs: {Noise: &analyse.Noise{Floor: 0.02}, Degradations: []analyse.Degradation{
@@ -120,6 +120,12 @@ func TestPage(t *testing.T) {
 	}
 	if strings.Contains(b.String(), "16KiB 1.0 ns →") {
 		t.Error("a step that is none")
+	}
+	// A step that is significant and small is not that of a shared core.
+	small := analyse.Dose{Full: around(3), Knee: &analyse.Knee{Before: 1, After: 2, Step: analyse.Interval{Value: 0.3, Low: 0.2, High: 0.4}},
+		Cores: &analyse.Cores{CPUs: 4, Least: 4, Most: 4}, Points: []analyse.DosePoint{{Threads: 1}, {Threads: 2}, {Threads: 4}}}
+	if said := NewPage(top, map[string]*analyse.Results{Threads: {Doses: []analyse.Dose{small}}}).Findings; !strings.HasPrefix(said[0], "Cores: no step of 2 % or more up to 4 busy threads") {
+		t.Error(said)
 	}
 	// The page says where there is no difference, and nothing about studies that were
 	// not run.

@@ -124,6 +124,10 @@ func (s *Stretch) judge(r *result.Run, seconds []result.Sample, present, absent 
 		s.Why = "no record of the victim"
 		return
 	}
+	if slices.ContainsFunc(r.Cell.Parts, func(p study.Part) bool { return p.Name() == s.Victim && p.Workload.Metric.OfRun() }) {
+		s.Why = "the victim's figure is one of the whole run: use parse: iterations, or time"
+		return
+	}
 	rate := func(steps []result.Step) float64 {
 		var units, span float64
 		for _, one := range steps {

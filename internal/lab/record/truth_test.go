@@ -35,6 +35,18 @@ func staircase(victim [4]time.Duration, used [4]float64) *result.Run {
 	return r
 }
 
+// A command of a fixed length is executed as often where it is hurt: it is not known to be spared.
+func TestVictimWithAFigureOfItsRun(t *testing.T) {
+	r := staircase([4]time.Duration{time.Second, time.Second, time.Second, time.Second}, [4]float64{0.03, 0.9, 0.9, 0.03})
+	if all := Stretches(r, nil); len(all) != 1 || all[0].Truth != Spared {
+		t.Errorf("a fixed amount of work: %+v", all)
+	}
+	r.Cell.Parts[0].Workload.Metric.Parse = "sysbench"
+	if all := Stretches(r, nil); len(all) != 1 || all[0].Truth != Unclear || !strings.Contains(all[0].Why, "of the whole run") {
+		t.Errorf("a fixed length: %+v", all)
+	}
+}
+
 func TestStretches(t *testing.T) {
 	const ms = time.Millisecond
 	free := [4]float64{0.03, 0.9, 0.9, 0.03}

@@ -64,6 +64,10 @@ func TestHostsOfARole(t *testing.T) {
 		{`price: 0.06 USD`, `price: 0.06 EUR`, `hosts.test.price: 0.05 USD: want a price in EUR, as the others are`},
 		{`price: 0.06 USD`, `price: cheap`, `want an amount with its currency such as 0.0528 USD`},
 		{`price: 0.06 USD`, `price: -1 USD`, `want an amount with its currency such as 0.0528 USD`},
+		{"run: {for: 1s}", "run: {for: 1s}\nobserve: {agent: {signals: [runq], period: 1s}}", `observe.agent: given: want a role on the lab's own machine`},
+		{"  neighbours:", "  place: [{name: free, relation: neutral}, {name: apart, relation: per-core}]\n  neighbours:", `factors.place[1]: apart: want cpus for each role`},
+		{"controls:", "preconditions: {set: {thp: never}}\ncontrols:", "preconditions.set: given: want also local: {} in hosts"},
+		{"  neighbours:", "  thp: {knob: thp, levels: [never, always]}\n  neighbours:", `factors.thp.knob: "thp": want also local: {} in hosts`},
 		{`neighbours: ">2"`, `neighbours: ">3"`, `design.exclude[0].neighbours: ">3": want one of 0, 2, 3`},
 	} {
 		text := strings.Replace(rented, bad.old, bad.new, 1)
@@ -73,6 +77,11 @@ func TestHostsOfARole(t *testing.T) {
 		if _, err := Parse("rented.yaml", []byte(text), known); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%s: %v, want %s", bad.new, err, bad.want)
 		}
+	}
+	// The lab's machine may be the host of the guests that are the other hosts.
+	named := strings.NewReplacer("hosts:\n", "hosts:\n  local: {}\n", "controls:", "preconditions: {set: {thp: never}}\ncontrols:").Replace(rented)
+	if _, err := Parse("rented.yaml", []byte(named), known); err != nil {
+		t.Error(err)
 	}
 }
 

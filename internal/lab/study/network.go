@@ -121,8 +121,9 @@ func (s *Study) connect(c *Cell) {
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		asked := s.Role(s.Role(p.Role).Asks)
+		server := find(c.Parts, func(q Part) bool { return asked != nil && q.Role == asked.Name && (q.Index == p.Index || !q.Several) })
 		if p.Environment.Network == "" {
-			if server := find(c.Parts, func(q Part) bool { return asked != nil && q.Role == asked.Name && (q.Index == p.Index || !q.Several) }); server != nil {
+			if server != nil {
 				p.Asks = server.Host
 				if s.Here(p) && s.Here(server) {
 					p.Asks = "127.0.0.1"
@@ -133,7 +134,11 @@ func (s *Study) connect(c *Cell) {
 		c.Networks = s.Networks
 		p.Address = address(numbers[p.Role], p.Index)
 		if asked != nil {
-			p.Asks, _, _ = strings.Cut(address(numbers[asked.Name], p.Index), "/")
+			k := p.Index
+			if server != nil { // all may ask the only one
+				k = server.Index
+			}
+			p.Asks, _, _ = strings.Cut(address(numbers[asked.Name], k), "/")
 		}
 	}
 }

@@ -85,26 +85,43 @@ func TestNetworkStudy(t *testing.T) {
 	}
 }
 
+// Each of several clients asks the server of its own number, or the only one there is.
+func TestClientsOfOneServer(t *testing.T) {
+	s, err := Parse("web.yaml", []byte(strings.Replace(web, "asks: vm2, measure: true,", "asks: vm1, measure: true, count: \"3\",", 1)), webKnown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.Cells() {
+		for _, p := range c.Parts {
+			if p.Role == "load2" && p.Asks != "10.77.2.1" {
+				t.Errorf("%s: %s asks %s", &c, p.Name(), p.Asks)
+			}
+		}
+	}
+}
+
 func TestBadNetworkStudy(t *testing.T) {
 	for old, c := range map[string]struct{ now, want string }{
-		"uplink: lan":        {"uplink: lam", "networks.host.uplink"},
-		"lan: {}":            {"lan: {uplink: host}", "no loop"},
-		"network: host":      {"network: hots", "environments.vm.network"},
-		"asks: vm1":          {"asks: vm9", "roles.load1.asks"},
-		"rate: [max, 50%]":   {"rate: [max, fast]", "roles.load1.load.target"},
-		"uplink: lan, rate:": {"rate:", "networks.host.rate"},
-		"rate: 100Mbit":      {"rate: 100Mbit, shaper: red", "networks.host.shaper"},
-		"network: host}":     {"network: host, bandwidth: {burst: 2Mbit}}", "environments.vm.bandwidth.baseline"},
-		"vm: {driver":        {"vm: {bandwidth: {baseline: 2Mbit, burst: 2Mbit, credit: 1MB}, driver", "environments.vm.bandwidth.burst"},
-		"vm: {":              {"vm: {bandwidth: {baseline: 2Mbit, burst: 4Mbit}, ", "environments.vm.bandwidth.credit"},
-		"network: lan}":      {"bandwidth: {baseline: 2Mbit}}", "environments.out.bandwidth"},
-		"time: 4s, warmup":   {"warmup", "workloads.get-1.time"},
-		"server: {builtin":   {"server: {serves: 80, builtin", "workloads.server.serves"},
-		"  rate: [max":       {"  placement: [{name: a, relation: neutral}, {name: b, relation: per-core}]\n  rate: [max", "one level: net-io"},
-		"kind: net-io":       {"kind: net-io, cas: case", "analysis[0].cas"},
-		"{kind: net-io}":     {"{kind: net-io}, {kind: net-io}", "analysis[1].kind"},
-		"[{kind: net-io}]":   {"[{kind: throughput}, {kind: energy, base: apart}]", "analysis[1].kind"},
-		"none: {builtin":     {"other: {command: [sockperf, server], serves: 99999}\n  none: {builtin", "workloads.other.serves"},
+		"uplink: lan":         {"uplink: lam", "networks.host.uplink"},
+		"lan: {}":             {"lan: {uplink: host}", "no loop"},
+		"network: host":       {"network: hots", "environments.vm.network"},
+		"asks: vm1":           {"asks: vm9", "roles.load1.asks"},
+		"rate: [max, 50%]":    {"rate: [max, fast]", "roles.load1.load.target"},
+		"uplink: lan, rate:":  {"rate:", "networks.host.rate"},
+		"rate: 100Mbit":       {"rate: 100Mbit, shaper: red", "networks.host.shaper"},
+		"network: host}":      {"network: host, bandwidth: {burst: 2Mbit}}", "environments.vm.bandwidth.baseline"},
+		"vm: {driver: cgroup": {"vm: {driver: cgroup, weight: 512", "environments.vm.weight: given: want none"},
+		"vm: {driver":         {"vm: {bandwidth: {baseline: 2Mbit, burst: 2Mbit, credit: 1MB}, driver", "environments.vm.bandwidth.burst"},
+		"vm: {":               {"vm: {bandwidth: {baseline: 2Mbit, burst: 4Mbit}, ", "environments.vm.bandwidth.credit"},
+		"network: lan}":       {"bandwidth: {baseline: 2Mbit}}", "environments.out.bandwidth"},
+		"time: 4s, warmup":    {"warmup", "workloads.get-1.time"},
+		"warmup: {for":        {"metric: {parse: time}, warmup: {for", "reports its own work"},
+		"server: {builtin":    {"server: {serves: 80, builtin", "workloads.server.serves"},
+		"  rate: [max":        {"  placement: [{name: a, relation: neutral}, {name: b, relation: per-core}]\n  rate: [max", "one level: net-io"},
+		"kind: net-io":        {"kind: net-io, cas: case", "analysis[0].cas"},
+		"{kind: net-io}":      {"{kind: net-io}, {kind: net-io}", "analysis[1].kind"},
+		"[{kind: net-io}]":    {"[{kind: throughput}, {kind: energy, base: apart}]", "analysis[1].kind"},
+		"none: {builtin":      {"other: {command: [sockperf, server], serves: 99999}\n  none: {builtin", "workloads.other.serves"},
 	} {
 		_, err := Parse("web.yaml", []byte(strings.Replace(web, old, c.now, 1)), webKnown)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -137,6 +137,10 @@ type Metric struct {
 	Parse  string `key:"parse" help:"parser of the command's output, a path in its JSON: json:jobs.0.read.iops, or a regular expression with one group: '/…/'"`
 }
 
+// OfRun reports whether a command's figure is one of its whole run, which its single executions do not
+// show: one of a fixed length is executed as often, however little it gets done.
+func (m *Metric) OfRun() bool { return !slices.Contains([]string{"", "time", "iterations"}, m.Parse) }
+
 // Warmup is the beginning of a role's run that is not counted.
 type Warmup struct {
 	For        time.Duration `key:"for"`

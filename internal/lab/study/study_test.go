@@ -213,6 +213,32 @@ func mappedNaively(kinds string, cores, perCore int) int {
 	return len(seen)
 }
 
+// A command's own figure is of the whole run: a step of a staircase has none. Iterations are what a
+// built-in workload reports anyway.
+func TestFiguresOfSteps(t *testing.T) {
+	const text = `
+version: 1
+study: t
+environments: {ve: {driver: cgroup, cpus: 1}}
+workloads: {work: {command: [x], metric: {parse: PARSE}}, noise: {builtin: burn, metric: {parse: iterations}}}
+roles:
+  fg: {workload: work, environment: ve, measure: true}
+  bg: {workload: noise, environment: ve, load: {target: $load}}
+factors: {load: {staircase: {from: 10%, to: 90%, step: 20%, hold: 10s}}}
+analysis: [{kind: interference}]
+`
+	for parse, good := range map[string]bool{"time": true, "iterations": true, "sysbench": false} {
+		_, err := Parse("t.yaml", []byte(strings.Replace(text, "PARSE", parse, 1)), Known{Builtins: []string{"burn"}, Parsers: []string{"time", "iterations", "sysbench"}})
+		if good != (err == nil) || !good && !strings.Contains(err.Error(), "analysis[0].kind: interference of workload work") {
+			t.Errorf("%s: %v", parse, err)
+		}
+	}
+	_, err := Parse("t.yaml", []byte(strings.Replace(text, "workload: work", "workload: $none", 1)), known)
+	if err == nil || strings.Count(err.Error(), "roles.fg.workload") != 1 {
+		t.Errorf("a role of an unknown factor: %v", err)
+	}
+}
+
 // A block has every cell once, in an order that depends on the seed.
 func TestPlanIsBlocked(t *testing.T) {
 	s := read(t, "pinning.yaml")

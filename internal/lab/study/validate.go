@@ -112,6 +112,9 @@ func (c *checker) analysis(i int) {
 	for _, name := range sorted(a.Options) {
 		c.oneOf(key+name, name, append([]string{"kind"}, options[a.Kind]...))
 	}
+	if slices.Contains([]string{"interference", "throughput", "energy"}, a.Kind) {
+		c.inSteps(key+"kind", a.Kind)
+	}
 	if steps := []string{"throughput", "energy"}; slices.Contains(steps, a.Kind) {
 		for _, b := range c.Analysis[:i] {
 			if slices.Contains(steps, b.Kind) && !maps.Equal(a.Options, b.Options) {
@@ -130,11 +133,33 @@ func (c *checker) analysis(i int) {
 	}
 }
 
+// inSteps checks that each step of a staircase shows what measured roles do.
+func (c *checker) inSteps(key, kind string) {
+	quiet := &checker{Study: c.Study, used: c.used} // what is wrong with the roles themselves is listed already
+	for i := range c.Roles {
+		r := &c.Roles[i]
+		for _, v := range quiet.values(r, "", r.Workload) {
+			if m := c.Workloads[v].Metric; r.Measure && m.OfRun() {
+				c.add(key, kind+" of workload "+v, "one with parse: iterations, or parse: time and a fixed amount of work: parse: "+m.Parse+" has no figure of a step")
+			}
+		}
+	}
+}
+
 func (c *checker) environment(e Environment) {
 	key := "environments." + e.Name
 	c.problems = append(c.problems, keyed.Check(key+".", &e)...)
 	if e.Driver == QEMU && e.CPUs < 1 {
 		c.add(key+".cpus", e.CPUs, "at least 1: the guest's virtual CPUs")
+	}
+	for _, only := range []struct {
+		name    string
+		given   bool
+		drivers []Driver
+	}{{"weight", e.Weight != 0, []Driver{Xen}}, {"cap", e.Cap != 0, []Driver{Xen}}, {"accel", len(e.Accel) > 0, []Driver{QEMU}}, {"kernel", e.Kernel != "", []Driver{QEMU, Xen}}} {
+		if only.given && !slices.Contains(only.drivers, e.Driver) {
+			c.add(key+"."+only.name, "given", fmt.Sprintf("none: driver %s ignores it, it is of %v", e.Driver, only.drivers))
+		}
 	}
 	if e.Image != "" && e.Driver != QEMU {
 		c.add(key+".image", e.Image, "none: only guests of driver qemu have a disk image")
@@ -184,6 +209,8 @@ func (c *checker) workload(w Workload) {
 		c.add(key+".builtin", strconv.Quote(w.Builtin), "one of "+strings.Join(c.known.Builtins, ", "))
 	case len(w.Command) > 0 && w.Metric.Parse == "" && w.Serves == 0:
 		c.add(key+".metric.parse", "not given", "how to read the metric from the command's output: "+c.parsers())
+	case w.Builtin != "" && w.Metric.Parse != "" && w.Metric.Parse != "iterations":
+		c.add(key+".metric.parse", strconv.Quote(w.Metric.Parse), "none: a built-in workload reports its own work")
 	}
 	if c.known.Options != nil && slices.Contains(c.known.Builtins, w.Builtin) {
 		if err := c.known.Options(w.Builtin, strings.Fields(w.Options)); err != nil {
@@ -503,6 +530,9 @@ func (c *checker) run() {
 	if a := c.Observe.Agent; a != nil && (a.Period < 100*time.Millisecond || a.Period > time.Minute) {
 		c.add("observe.agent.period", a.Period, "100ms to 1m")
 	}
+	if !slices.ContainsFunc(sorted(c.Hosts), func(n string) bool { return c.Hosts[n].Address == Local }) {
+		c.elsewhere()
+	}
 	if r.For > 0 || c.Staircase() != nil {
 		return
 	}
@@ -515,6 +545,32 @@ func (c *checker) run() {
 			if w, ok := c.Workloads[v]; ok && w.Iterations == 0 && w.Time == 0 {
 				c.add("run.for", "0s", fmt.Sprintf("the length of a run: workload %s has neither iterations nor time, and there is no staircase", v))
 				return
+			}
+		}
+	}
+}
+
+// elsewhere checks a study whose hosts are all others for what is of the lab's own machine only. That
+// one may be the host of guests that are the others: then its knobs matter, and it is named.
+func (c *checker) elsewhere() {
+	const want = "a role on the lab's own machine: it is of that machine only"
+	const named = "also local: {} in hosts: knobs are set on the lab's own machine only"
+	if c.Observe.Agent != nil {
+		c.add("observe.agent", "given", want)
+	}
+	if len(c.Preconditions.Set) > 0 {
+		c.add("preconditions.set", "given", named)
+	}
+	for _, f := range c.Factors {
+		if f.Knob != "" {
+			c.add("factors."+f.Name+".knob", strconv.Quote(f.Knob), named)
+		}
+		if f.Mappings != nil {
+			c.add("factors."+f.Name+".mappings", "given", want)
+		}
+		for i, p := range f.Placements {
+			if len(p.CPUs) == 0 && p.Relation != "neutral" {
+				c.add(fmt.Sprintf("factors.%s[%d]", f.Name, i), p.Name, "cpus for each role: relations are of the lab's own machine only")
 			}
 		}
 	}

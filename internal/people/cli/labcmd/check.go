@@ -83,11 +83,8 @@ func (t *target) here() error {
 	if err != nil {
 		return app.Usage(err, "mount /proc")
 	}
-	if t.topology, err = h.Topology(); err != nil {
+	if t.topology, t.allowed, err = (&labMachine{host: h}).cpus(); err != nil {
 		return app.Usage(err, "mount /sys")
-	}
-	if t.allowed, err = host.Affinity(0); err != nil {
-		return fmt.Errorf("read the CPU affinity: %w", err)
 	}
 	m, err := env.Open(env.Options{Hold: []string{"quell"}, Agent: []string{"quell"}}) // only asked for facts
 	if err != nil {

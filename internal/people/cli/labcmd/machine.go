@@ -56,7 +56,7 @@ func (l *labMachine) require(ctx context.Context, s *study.Study, f *result.Fold
 // describe records the machine's description and returns its hash: records of another
 // machine, or of this one after a change, are another series.
 func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Folder) (hash string, err error) {
-	if len(realDrivers(s)) == 0 {
+	if !isReal(s) {
 		return "", nil
 	}
 	d := observe.Describe(l.host, programs(ctx, s, l.version))
@@ -101,7 +101,7 @@ func programs(ctx context.Context, s *study.Study, own string) map[string]string
 // nil if there are none, or if they cannot be determined: users other than root read
 // less, and a folder may come from elsewhere without its descriptions.
 func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study, series string) ([]string, error) {
-	if series == "" || len(realDrivers(s)) == 0 || os.Geteuid() != 0 {
+	if series == "" || !isReal(s) || os.Geteuid() != 0 {
 		return nil, nil
 	}
 	var was observe.Description

@@ -1,14 +1,59 @@
 package labcmd
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/quell-dev/quell/internal/lab/observe"
+	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/testkit/clitest"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
+
+// While a study does not run, its knobs are not set: that is no change of the machine, and lab
+// resume sets them again.
+func TestStatusWithoutTheKnobs(t *testing.T) {
+	quelltest.Need(t, quelltest.Root) // others cannot tell
+	const text = `version: 1
+study: knobs
+environments: {ve: {driver: cgroup, cpus: 1}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, measure: true}}
+controls: {solo: false, aa_pairs: 0}
+design: {repetitions: 1}
+run: {for: 1s}
+`
+	for set, want := range map[string]bool{"": true, "preconditions: {set: {swappiness: \"7\"}}\n": false} {
+		s, err := study.Parse("knobs.yaml", []byte(text+set), known())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, cell := filepath.Join(t.TempDir(), "out"), s.Cells()[0]
+		f, err := result.Create(out, result.Lock{Study: s.Name, File: text + set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := f.Begin(cell.Key(), 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := observe.Description{Items: []observe.Item{{Name: "memory.swappiness", Value: "7"}}}
+		err = errors.Join(a.Finish(&result.Run{CellKey: cell.Key(), Cell: cell, Verdict: result.Valid, Env: "then"}),
+			os.Mkdir(f.Path("env"), 0o755), writeJSONFile(f.Path("env", "then.json"), was))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := quell(t, clitest.Env("/nowhere"), "lab", "status", out); strings.Contains(r.Out, "the machine has changed") != want {
+			t.Errorf("with %q: %+v", set, r)
+		}
+	}
+}
 
 // The versions of well-known tools are in the machine's description, also where the tool
 // prints its version and fails; a study's own program is not started for that.

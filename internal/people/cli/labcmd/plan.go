@@ -136,8 +136,10 @@ func (a *commands) labStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series); err != nil {
-				return err
+			if len(s.Preconditions.Set) == 0 { // else the knobs are not those of the study now
+				if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series); err != nil {
+					return err
+				}
 			}
 			if a.JSON {
 				if err := a.WriteJSON(st); err != nil {

@@ -217,7 +217,7 @@ func (a *commands) runStudy(ctx context.Context, f *result.Folder, s *study.Stud
 	run := lab.Options{Study: s, Folder: f, Maker: maker, Command: l.command, Metric: metric, Hold: l.hold,
 		Topology: l.topology, Allowed: l.allowed, Observe: l.observe, Env: machine, Stamp: l.maker.Stamp(ctx, s.Environments), Only: only, Progress: show}
 	if l.turner != nil {
-		run.SetKnobs = l.turner.setForRun
+		run.SetKnobs, run.CPUs = l.turner.setForRun, l.cpus
 	}
 	if l.far = far; far != nil {
 		run.Power, run.Host = far.power, far.watchable
@@ -320,11 +320,8 @@ func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
 	if l.host, err = host.Open("/"); err != nil {
 		return nil, app.Usage(err, "mount /proc")
 	}
-	if l.topology, err = l.host.Topology(); err != nil {
+	if _, _, err = l.cpus(); err != nil {
 		return nil, app.Usage(err, "mount /sys")
-	}
-	if l.allowed, err = host.Affinity(0); err != nil {
-		return nil, fmt.Errorf("read the CPU affinity: %w", err)
 	}
 	o := env.Options{Hold: []string{l.self, "lab-hold"}, Agent: []string{l.self, "lab-agent"}}
 	if real := driversHere(s); len(real) > 0 {
@@ -342,6 +339,14 @@ func (a *commands) openLab(s *study.Study) (l *labMachine, err error) {
 	return l, nil
 }
 
+// cpus reads the machine's CPUs, which knobs may change, and those that roles may use.
+func (l *labMachine) cpus() (_ host.Topology, _ sample.Set, err error) {
+	if l.topology, err = l.host.Topology(); err == nil {
+		l.allowed, err = host.Affinity(0)
+	}
+	return l.topology, l.allowed, err
+}
+
 // ready puts the machine into the state that the study requires, checks that state, and
 // records the machine's description: its hash names the series of runs.
 func (l *labMachine) ready(ctx context.Context, s *study.Study, f *result.Folder, journal string, now func() time.Time) (series string, err error) {
@@ -355,7 +360,8 @@ func (l *labMachine) ready(ctx context.Context, s *study.Study, f *result.Folder
 			return "", err
 		}
 	}
-	if err := l.require(ctx, s, f); err != nil {
+	_, _, err = l.cpus()
+	if err = errors.Join(err, l.require(ctx, s, f)); err != nil {
 		return "", err
 	}
 	if series, err = l.describe(ctx, s, f); err != nil {
@@ -392,14 +398,9 @@ func driversHere(s *study.Study) (ds []study.Driver) {
 	return ds
 }
 
-func realDrivers(s *study.Study) []study.Driver {
-	var ds []study.Driver
-	for _, name := range sortedKeys(s.Environments) {
-		if d := s.Environments[name].Driver; d != study.Synthetic {
-			ds = append(ds, d)
-		}
-	}
-	return ds
+// isReal reports whether a study has an environment that is not simulated.
+func isReal(s *study.Study) bool {
+	return slices.ContainsFunc(sortedKeys(s.Environments), func(n string) bool { return s.Environments[n].Driver != study.Synthetic })
 }
 
 // observe watches a run's parts and audits their placement.
