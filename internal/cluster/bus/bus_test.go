@@ -217,6 +217,9 @@ func TestAnswerThatIsLost(t *testing.T) {
 		t.Errorf("around the kill came %d", got)
 	}
 	c.Close()
+	quelltest.Until(t, "each connection of the server is made again", func() bool {
+		return !slices.ContainsFunc(b.connections(), func(l *connection) bool { return l.epoch() == 0 || !l.nc.IsConnected() })
+	})
 	k, _ := keep(t, b)
 	quelltest.Until(t, "all are acknowledged", func() bool { return u.Stats().Waiting == 0 })
 	if got := k.of("m"); !slices.Equal(got, []uint64{2, 3}) {
