@@ -98,8 +98,9 @@ func (p *Program) Add(t counter.Target) error {
 	return nil
 }
 
-// Remove implements counter.Source. Unfinished waits are not in the reading.
-func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
+// Remove implements counter.Source. Unfinished waits are not in the reading. It has no cost: the waits
+// are those up to now, and the CPU time may be that of the window's start.
+func (p *Program) Remove(key sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
 	t := p.tasks[key]
 	if t == nil {
 		return counter.Reading{}, false
@@ -111,7 +112,7 @@ func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading
 		pairs, _, err := p.k.pairs(nil)
 		if err == nil {
 			a.settle(pairs)
-			r, counted = p.reading(t, &a, cpu, true)
+			r, counted = p.reading(t, &a, 0, false)
 		}
 	}
 	for id, o := range p.owned {
