@@ -405,9 +405,10 @@ func TestReading(t *testing.T) {
 		{"a part missed", bperfDone{Value: [3]uint64{300, 100}, Enabled: 10, Running: 10, Slices: 3, Missed: 1, Events: 2}, 3, 0.75, 0, 0},
 		{"all missed", bperfDone{Missed: 3}, math.NaN(), 0, 0, 0},
 		{"idle", bperfDone{}, math.NaN(), 1, 2, 0},
+		{"standing still", bperfDone{Enabled: 10, Running: 10, Slices: 4, Events: 3}, math.NaN(), 1, 3, 0},
 	} {
 		r := c.done.Reading()
-		if short := c.name == "too seldom"; (r.Err == counter.ErrNoCounters) != short {
+		if short := c.name == "too seldom" || c.name == "standing still"; (r.Err == counter.ErrNoCounters) != short {
 			t.Errorf("%s: %v", c.name, r.Err)
 		}
 		if r.Cost != c.cost && !(math.IsNaN(r.Cost) && math.IsNaN(c.cost)) || r.Coverage != c.coverage || r.Extras.Len() != c.extras || bpftest.Count(r, sample.Cycles) != c.cycles {
