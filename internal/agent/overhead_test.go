@@ -114,3 +114,27 @@ func TestADearSignalRests(t *testing.T) {
 		}
 	})
 }
+
+// The first window is not counted either if the machine has switched too often since it was booted.
+func TestADearSignalRestsFromTheStart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		root := t.TempDir()
+		plug(t, root, "0-1", 0, 1)
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.sysfs = openHost(t, root)
+		r.add("/batch/job-1", 0.5).cost = func() float64 { return 1 }
+		r.toll, r.switches = 150*time.Microsecond, 9000
+		time.Sleep(time.Hour)
+		r.start()
+		defer r.stop()
+		r.pass(2*time.Minute + 30*time.Second)
+		if n := len(r.samples); n != 0 || r.status().Intervals == 0 {
+			t.Errorf("%d samples of %d windows", n, r.status().Intervals)
+		}
+		r.switches = 300
+		r.pass(3 * time.Minute)
+		if len(r.samples) == 0 {
+			t.Error("it does not come back")
+		}
+	})
+}

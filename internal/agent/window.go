@@ -18,6 +18,9 @@ func (sm *sampler) openWindow(now time.Time) {
 			s.SetCPUs(sm.placement.topology.Online)
 		}
 	}
+	if sm.scheduler.number == 0 {
+		sm.sinceBoot()
+	}
 	sm.scheduler.schedule(sm.pipeline.Roles())
 	sm.schedule(now)
 	w.sources = w.sources[:0]
