@@ -99,7 +99,8 @@ func (p *Program) Add(t counter.Target) error {
 }
 
 // Remove implements counter.Source. Unfinished waits are not in the reading. It has no cost: the waits
-// are those up to now, and the CPU time may be that of the window's start.
+// are those up to now, and the CPU time may be that of the window's start. It does not say which tasks
+// were served either: that is in the tables of all CPUs, and many tasks may end at once.
 func (p *Program) Remove(key sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
 	t := p.tasks[key]
 	if t == nil {
@@ -108,12 +109,7 @@ func (p *Program) Remove(key sample.TaskKey, _ time.Duration) (counter.Reading, 
 	var r counter.Reading
 	counted := false
 	if p.open {
-		var a account
-		pairs, _, err := p.k.pairs(nil)
-		if err == nil {
-			a.settle(pairs)
-			r, counted = p.reading(t, &a, 0, false)
-		}
+		r, counted = p.reading(t, nil, 0, false)
 	}
 	for id, o := range p.owned {
 		if o == t.owner {
@@ -249,7 +245,7 @@ func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known boo
 	sum := since(p.now, t.base)
 	p.dropped += uint64(sum.dropped)
 	r := sum.reading(cpu, known)
-	if p.k.served != nil {
+	if p.k.served != nil && a != nil {
 		var known uint64
 		r.Served, known = a.servedFor(t.owner.Slot, sum.other, p.keys)
 		p.unattributed += time.Duration(sum.other - known)
