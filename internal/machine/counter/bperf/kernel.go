@@ -3,6 +3,7 @@ package bperf
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -22,6 +23,8 @@ type programs struct {
 	ncpu   int // number of possible CPUs
 	window uint32
 	open   bool
+	// charged is when threads that run were charged last.
+	charged time.Time
 }
 
 // loadPrograms loads bperf.bpf.c for groups, which it then owns.
@@ -118,6 +121,7 @@ func (p *programs) charge(program *ebpf.Program) error {
 			return fmt.Errorf("read the counters of CPU %d: %w", cpu, err)
 		}
 	}
+	p.charged = time.Now()
 	return nil
 }
 

@@ -94,11 +94,15 @@ func (s *Source) Info() counter.Info { return s.info }
 // SetCPUs implements counter.Source.
 func (s *Source) SetCPUs(online sample.Set) { s.programs.online = online }
 
+// chargeAgain is how long threads that run may be charged too little with when a task is removed: all CPUs
+// are interrupted to charge them, and many tasks may end at once. A task that has ended has none.
+const chargeAgain = 10 * time.Millisecond
+
 // Remove implements counter.Source.
 func (s *Source) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
-	if s.programs.open {
+	if p := s.programs; p.open && time.Since(p.charged) >= chargeAgain {
 		// If it fails, what its threads do now is missing from the reading.
-		_ = s.programs.charge(s.programs.objs.Sync)
+		_ = p.charge(p.objs.Sync)
 	}
 	return s.windows.Remove(key, cpu)
 }

@@ -290,8 +290,8 @@ func TestRunningThreads(t *testing.T) {
 // TestEnds: a task whose processes end in the window, and whose cgroup is gone, is counted.
 func TestEnds(t *testing.T) {
 	h, topo := topology(t)
-	task := bpftest.Task(t, h, sample.Unified, "ends")
-	s := open(t, topo.Online, task)
+	task, other := bpftest.Task(t, h, sample.Unified, "ends"), bpftest.Task(t, h, sample.Unified, "other")
+	s := open(t, topo.Online, task, other)
 	a := start(t, task.Dir, 0)
 	bpftest.Start(t, s)
 	a.Ask(5000)
@@ -303,6 +303,10 @@ func TestEnds(t *testing.T) {
 	}
 	if got := faults(r); !part(t, s, r) && (got < 5000 || got > 5000+5*own) { // its end is in the window too
 		t.Errorf("%v page faults, want 5000 and a few", got)
+	}
+	charged := s.programs.charged
+	if s.Remove(other.Key, 0); s.programs.charged != charged && time.Since(charged) < chargeAgain {
+		t.Error("all CPUs are interrupted for each of the tasks that end at once")
 	}
 	if got := bpftest.Stop(t, s); len(got) != 0 {
 		t.Errorf("readings %v of a removed task", got)
