@@ -37,6 +37,10 @@ type monitored struct {
 	counts bool     // it is counted in this window
 }
 
+// oldest is the first kernel with pointers to functions in programs and, on arm64, with atomic operations
+// other than additions.
+const oldest = "Linux 5.13 or newer, 5.18 on arm64, with BTF"
+
 // openProgram can make the programs do without features that some kernels lack.
 func openProgram(tasks int, w options) (*Program, error) {
 	k, err := bpf.Load(func(unserved bool) (*bpfPrograms, error) {
@@ -51,7 +55,7 @@ func openProgram(tasks int, w options) (*Program, error) {
 		}
 	}
 	if err != nil {
-		return nil, bpf.NotSupported("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
+		return nil, bpf.NotSupported("run queue by eBPF", oldest, err)
 	}
 	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, tasks+1)}
 	for slot := uint32(tasks); slot > 0; slot-- {

@@ -532,3 +532,12 @@ func TestRecordsAreGivenOutWhereTasksRun(t *testing.T) {
 		t.Errorf("%d times there was no record for one of two tasks", n)
 	}
 }
+
+// TestOldestKernel: the kernel that a refusal names has all that the programs do.
+func TestOldestKernel(t *testing.T) {
+	spec, err := loadRunq()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bpftest.RunOn(t, spec, oldest)
+}
