@@ -168,15 +168,6 @@ func (sm *sampler) stolen() float64 {
 	return float64(steal) / float64(total)
 }
 
-// sinceBoot computes what each source would cost in the first window, at the machine's rate of
-// switches since it was booted.
-func (sm *sampler) sinceBoot() {
-	times, _ := sm.cpuTimes()
-	t, cpus := &times.Total, sm.placement.topology.Online.Len()
-	up := (t.Busy() + t.Idle + t.IOWait + t.Steal).Seconds() / float64(cpus)
-	sm.scheduler.updateOverheads(host.CPUTimes{Switches: 1}, times, up, cpus)
-}
-
 // sampled is the sample of a task; it is valid until the next call.
 func (sm *sampler) sampled(t *task, sig sample.SignalName, variant string, at sample.Millis, cost float64, c *counter.Reading) *sample.Sample {
 	s := &sm.window.sample
