@@ -17,14 +17,13 @@ import (
 // source.
 type programs struct {
 	*bpf.Programs[bperfDone]
-	objs   bperfObjects
-	groups *counter.CPUGroups
-	online sample.Set
-	ncpu   int // number of possible CPUs
-	window uint32
-	open   bool
-	// charged is when threads that run were charged last.
-	charged time.Time
+	objs    bperfObjects
+	groups  *counter.CPUGroups
+	online  sample.Set
+	ncpu    int // number of possible CPUs
+	window  uint32
+	open    bool
+	charged time.Time // when threads that run were charged last
 }
 
 // loadPrograms loads bperf.bpf.c for groups, which it then owns.

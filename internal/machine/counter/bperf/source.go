@@ -94,13 +94,10 @@ func (s *Source) Info() counter.Info { return s.info }
 // SetCPUs implements counter.Source.
 func (s *Source) SetCPUs(online sample.Set) { s.programs.online = online }
 
-// chargeAgain is how long threads that run may be charged too little with when a task is removed: all CPUs
-// are interrupted to charge them, and many tasks may end at once. A task that has ended has none.
-const chargeAgain = 10 * time.Millisecond
-
-// Remove implements counter.Source.
+// Remove implements counter.Source. Many tasks may end at once, and threads that run are charged by interrupting
+// all CPUs: a task that has any may be charged 10 ms too little. One that has ended has none.
 func (s *Source) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
-	if p := s.programs; p.open && time.Since(p.charged) >= chargeAgain {
+	if p := s.programs; p.open && time.Since(p.charged) >= 10*time.Millisecond {
 		// If it fails, what its threads do now is missing from the reading.
 		_ = p.charge(p.objs.Sync)
 	}

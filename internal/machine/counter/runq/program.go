@@ -37,8 +37,7 @@ type monitored struct {
 	counts bool     // it is counted in this window
 }
 
-// oldest is the first kernel with pointers to functions in programs and, on arm64, with atomic operations
-// other than additions.
+// oldest is the first kernel with pointers to functions in programs and, on arm64, with compare-and-swap.
 const oldest = "Linux 5.13 or newer, 5.18 on arm64, with BTF"
 
 // openProgram can make the programs do without features that some kernels lack.
