@@ -114,3 +114,27 @@ func TestADearSignalRests(t *testing.T) {
 		}
 	})
 }
+
+// The rate of switches since the machine was booted decides on the first window, and on no other.
+func TestADearSignalRestsFromTheStart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		root := t.TempDir()
+		plug(t, root, "0-1", 0, 1)
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.sysfs = openHost(t, root)
+		r.add("/batch/job-1", 0.5).cost = func() float64 { return 1 }
+		// 0.75 % of 2 CPUs, 10 s in 60 s; 3 % since it was booted, since its CPUs have no idle time in /proc/stat.
+		r.toll, r.switches = 150*time.Microsecond, 600
+		<-time.After(time.Hour)
+		r.start()
+		defer r.stop()
+		r.pass(30 * time.Second)
+		if n := r.status().Intervals; len(r.samples) != 0 || n != 1 {
+			t.Errorf("%d samples of %d windows, want none of one", len(r.samples), n)
+		}
+		r.pass(time.Minute)
+		if len(r.samples) != 1 {
+			t.Errorf("%d samples of the second window, want one", len(r.samples))
+		}
+	})
+}

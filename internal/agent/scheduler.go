@@ -280,8 +280,8 @@ func (sc *scheduler) removeFromSources(t *task) {
 }
 
 // updateOverheads computes what each source would cost in the next window, from the context
-// switches of the window that has ended, which lasted wall seconds;
-// cpus is how many are online.
+// switches of the window that has ended, or before the first one of all time since the machine
+// was booted, which lasted wall seconds; cpus is how many are online.
 func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus int) {
 	if from.Switches == 0 || to.Switches < from.Switches || wall <= 0 {
 		return // the rate is not known: nothing changes
@@ -290,6 +290,7 @@ func (sc *scheduler) updateOverheads(from, to host.CPUTimes, wall float64, cpus 
 	duty := min(1, sc.Config.Sampling.Duration.Seconds()/sc.Config.Sampling.Period.Seconds())
 	limit := sc.Config.Sampling.MaxOverhead
 	for _, s := range sc.sources {
+		s.tax.paused = s.tax.paused && sc.number > 1 // the rate since the boot decides on the first window only
 		s.tax = s.tax.next(s.info.SwitchOverhead, rate, cpus, duty, limit)
 		var err error
 		if s.tax.paused {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 func (sm *sampler) openWindow(now time.Time) {
@@ -17,6 +18,12 @@ func (sm *sampler) openWindow(now time.Time) {
 		for _, s := range sm.scheduler.sources {
 			s.SetCPUs(sm.placement.topology.Online)
 		}
+	}
+	if sm.scheduler.number == 0 { // the rate of switches is known since the machine was booted
+		times, _ := sm.cpuTimes()
+		t, cpus := &times.Total, sm.placement.topology.Online.Len()
+		up := (t.Busy() + t.Idle + t.IOWait + t.Steal).Seconds() / float64(cpus)
+		sm.scheduler.updateOverheads(host.CPUTimes{Switches: 1}, times, up, cpus)
 	}
 	sm.scheduler.schedule(sm.pipeline.Roles())
 	sm.schedule(now)

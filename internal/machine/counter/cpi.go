@@ -128,15 +128,18 @@ func CPIReading(counts []float64, coverage float64, enabled, running uint64, par
 		r.Err = noCounters(enabled, running)
 		return r
 	}
-	t := total{events: len(counts), partial: partial}
+	t := total{events: len(counts), enabled: enabled, partial: partial}
 	copy(t.value[:], counts)
 	return fillCPI(r, t)
 }
 
 func fillCPI(r Reading, t total) Reading {
 	cycles, instr := t.value[0], t.value[1]
-	if instr > 0 {
+	switch {
+	case cycles > 0 && instr > 0:
 		r.Cost = cycles / instr
+	case t.enabled > 0: // a guest's kernel is not told that its hypervisor has no counters
+		r.Err = ErrNoCounters
 	}
 	if t.partial {
 		return r

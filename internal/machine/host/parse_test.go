@@ -158,11 +158,13 @@ func TestPlatformTellsVirtualMachinesOnArm(t *testing.T) {
 	for files, want := range map[string]string{
 		"":                                 "arm-0x41-0xd0c-3-1",
 		"-- sys/hypervisor/type --\nxen\n": "arm-0x41-0xd0c-3-1-vm",
-		"-- proc/device-tree/hypervisor/compatible --\nlinux,kvm\n":                                           "arm-0x41-0xd0c-3-1-vm",
-		"-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n-- sys/class/dmi/id/product_name --\nm6g.large\n":     "arm-0x41-0xd0c-3-1-vm",
-		"-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n-- sys/class/dmi/id/product_name --\nm6g.metal\n":     "arm-0x41-0xd0c-3-1",
-		"-- sys/class/dmi/id/sys_vendor --\nX\n-- sys/class/dmi/id/product_name --\nKVM Virtual Machine\n":    "arm-0x41-0xd0c-3-1-vm",
-		"-- sys/class/dmi/id/sys_vendor --\nAmpere\n-- sys/class/dmi/id/product_name --\nMt. Jade Platform\n": "arm-0x41-0xd0c-3-1",
+		"-- proc/device-tree/hypervisor/compatible --\nlinux,kvm\n":                                            "arm-0x41-0xd0c-3-1-vm",
+		"-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n-- sys/class/dmi/id/product_name --\nm6g.large\n":      "arm-0x41-0xd0c-3-1-vm",
+		"-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n-- sys/class/dmi/id/product_name --\nm6g.metal\n":      "arm-0x41-0xd0c-3-1",
+		"-- sys/class/dmi/id/sys_vendor --\nHetzner\n-- sys/class/dmi/id/product_name --\nvServer\n":           "arm-0x41-0xd0c-3-1-vm",
+		"-- sys/class/dmi/id/sys_vendor --\nRed Hat\n-- sys/class/dmi/id/product_name --\nOpenStack Compute\n": "arm-0x41-0xd0c-3-1-vm",
+		"-- sys/class/dmi/id/sys_vendor --\nX\n-- sys/class/dmi/id/product_name --\nKVM Virtual Machine\n":     "arm-0x41-0xd0c-3-1-vm",
+		"-- sys/class/dmi/id/sys_vendor --\nAmpere\n-- sys/class/dmi/id/product_name --\nMt. Jade Platform\n":  "arm-0x41-0xd0c-3-1",
 	} {
 		h := unpack(t, txtar.Parse([]byte(arm+files)))
 		if got, err := h.Platform(); string(got) != want || err != nil {

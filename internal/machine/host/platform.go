@@ -84,10 +84,10 @@ func (h *Host) hypervisor() string {
 	switch {
 	case strings.Contains(product, ".metal"): // bare metal of a cloud
 		return ""
-	case vendor == "QEMU", vendor == "Amazon EC2", vendor == "Xen", strings.HasPrefix(vendor, "VMware"):
+	case vendor == "QEMU", vendor == "Amazon EC2", vendor == "Xen", vendor == "KubeVirt", strings.HasPrefix(vendor, "VMware"):
 		return vendor
-	case strings.Contains(product, "Virtual Machine"), strings.HasPrefix(product, "KVM"),
-		product == "Google Compute Engine":
+	case strings.Contains(product, "Virtual Machine"), strings.HasPrefix(product, "KVM"), strings.HasPrefix(product, "OpenStack"),
+		product == "Google Compute Engine", product == "vServer": // of Hetzner
 		return product
 	}
 	return ""

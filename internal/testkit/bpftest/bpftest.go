@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +26,12 @@ import (
 // Linux 5 on.
 var helpers = map[asm.BuiltinFunc]int{asm.FnGetCurrentTaskBtf: 11}
 
-// RunOn checks that a kernel, as in "Linux 5.11 or newer", has the helpers that programs call.
+// laterOnARM is what must be said where programs have atomic operations that give the former value: arm64's
+// kernels execute them from then on.
+const laterOnARM = "5.18 on arm64"
+
+// RunOn checks that a kernel, as in "Linux 5.11 or newer", has the helpers that programs call, and their
+// atomic operations.
 func RunOn(t testing.TB, spec *ebpf.CollectionSpec, kernel string) {
 	t.Helper()
 	var minor int
@@ -37,6 +43,9 @@ func RunOn(t testing.TB, spec *ebpf.CollectionSpec, kernel string) {
 			ins := &p.Instructions[i]
 			if since := helpers[asm.BuiltinFunc(ins.Constant)]; ins.IsBuiltinCall() && since > minor {
 				t.Errorf("program %s calls %v, which came with Linux 5.%d, and needs %q", name, asm.BuiltinFunc(ins.Constant), since, kernel)
+			}
+			if op := ins.OpCode.AtomicOp(); op != asm.InvalidAtomic && op != asm.AddAtomic && !strings.Contains(kernel, laterOnARM) {
+				t.Errorf("program %s has %v, and needs %q without %q", name, op, kernel, laterOnARM)
 			}
 		}
 	}

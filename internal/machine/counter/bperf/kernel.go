@@ -3,6 +3,7 @@ package bperf
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -16,12 +17,13 @@ import (
 // source.
 type programs struct {
 	*bpf.Programs[bperfDone]
-	objs   bperfObjects
-	groups *counter.CPUGroups
-	online sample.Set
-	ncpu   int // number of possible CPUs
-	window uint32
-	open   bool
+	objs    bperfObjects
+	groups  *counter.CPUGroups
+	online  sample.Set
+	ncpu    int // number of possible CPUs
+	window  uint32
+	open    bool
+	charged time.Time // when threads that run were charged last
 }
 
 // loadPrograms loads bperf.bpf.c for groups, which it then owns.
@@ -118,6 +120,7 @@ func (p *programs) charge(program *ebpf.Program) error {
 			return fmt.Errorf("read the counters of CPU %d: %w", cpu, err)
 		}
 	}
+	p.charged = time.Now()
 	return nil
 }
 

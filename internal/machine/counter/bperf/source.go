@@ -94,11 +94,12 @@ func (s *Source) Info() counter.Info { return s.info }
 // SetCPUs implements counter.Source.
 func (s *Source) SetCPUs(online sample.Set) { s.programs.online = online }
 
-// Remove implements counter.Source.
+// Remove implements counter.Source. Many tasks may end at once, and threads that run are charged by interrupting
+// all CPUs: a task that has any may be charged 10 ms too little. One that has ended has none.
 func (s *Source) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
-	if s.programs.open {
+	if p := s.programs; p.open && time.Since(p.charged) >= 10*time.Millisecond {
 		// If it fails, what its threads do now is missing from the reading.
-		_ = s.programs.charge(s.programs.objs.Sync)
+		_ = p.charge(p.objs.Sync)
 	}
 	return s.windows.Remove(key, cpu)
 }

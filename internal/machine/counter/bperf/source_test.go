@@ -290,8 +290,8 @@ func TestRunningThreads(t *testing.T) {
 // TestEnds: a task whose processes end in the window, and whose cgroup is gone, is counted.
 func TestEnds(t *testing.T) {
 	h, topo := topology(t)
-	task := bpftest.Task(t, h, sample.Unified, "ends")
-	s := open(t, topo.Online, task)
+	task, other := bpftest.Task(t, h, sample.Unified, "ends"), bpftest.Task(t, h, sample.Unified, "other")
+	s := open(t, topo.Online, task, other)
 	a := start(t, task.Dir, 0)
 	bpftest.Start(t, s)
 	a.Ask(5000)
@@ -303,6 +303,10 @@ func TestEnds(t *testing.T) {
 	}
 	if got := faults(r); !part(t, s, r) && (got < 5000 || got > 5000+5*own) { // its end is in the window too
 		t.Errorf("%v page faults, want 5000 and a few", got)
+	}
+	charged := s.programs.charged
+	if s.Remove(other.Key, 0); s.programs.charged != charged && time.Since(charged) < 10*time.Millisecond {
+		t.Error("all CPUs are interrupted for each of the tasks that end at once")
 	}
 	if got := bpftest.Stop(t, s); len(got) != 0 {
 		t.Errorf("readings %v of a removed task", got)
@@ -405,9 +409,10 @@ func TestReading(t *testing.T) {
 		{"a part missed", bperfDone{Value: [3]uint64{300, 100}, Enabled: 10, Running: 10, Slices: 3, Missed: 1, Events: 2}, 3, 0.75, 0, 0},
 		{"all missed", bperfDone{Missed: 3}, math.NaN(), 0, 0, 0},
 		{"idle", bperfDone{}, math.NaN(), 1, 2, 0},
+		{"standing still", bperfDone{Enabled: 10, Running: 10, Slices: 4, Events: 3}, math.NaN(), 1, 3, 0},
 	} {
 		r := c.done.Reading()
-		if short := c.name == "too seldom"; (r.Err == counter.ErrNoCounters) != short {
+		if short := c.name == "too seldom" || c.name == "standing still"; (r.Err == counter.ErrNoCounters) != short {
 			t.Errorf("%s: %v", c.name, r.Err)
 		}
 		if r.Cost != c.cost && !(math.IsNaN(r.Cost) && math.IsNaN(c.cost)) || r.Coverage != c.coverage || r.Extras.Len() != c.extras || bpftest.Count(r, sample.Cycles) != c.cycles {

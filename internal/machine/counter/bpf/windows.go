@@ -287,7 +287,10 @@ func (w *Windows[R, P]) Remove(key sample.TaskKey, _ time.Duration) (counter.Rea
 		r := w.kernel.Of(id)
 		w.add(&t.sum, &t.used, &r)
 	}
-	err := w.attribute(w.owners(), t)
+	var err error
+	if w.serves { // else the owners of all cgroups would be listed for each of many tasks that end at once
+		err = w.attribute(w.owners(), t)
+	}
 	delete(w.tasks, key)
 	for _, id := range t.ids {
 		w.gone[id] = key

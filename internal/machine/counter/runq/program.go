@@ -37,6 +37,9 @@ type monitored struct {
 	counts bool     // it is counted in this window
 }
 
+// oldest is the first kernel with pointers to functions in programs and, on arm64, with compare-and-swap.
+const oldest = "Linux 5.13 or newer, 5.18 on arm64, with BTF"
+
 // openProgram can make the programs do without features that some kernels lack.
 func openProgram(tasks int, w options) (*Program, error) {
 	k, err := bpf.Load(func(unserved bool) (*bpfPrograms, error) {
@@ -51,7 +54,7 @@ func openProgram(tasks int, w options) (*Program, error) {
 		}
 	}
 	if err != nil {
-		return nil, bpf.NotSupported("run queue by eBPF", "Linux 5.13 or newer with BTF", err)
+		return nil, bpf.NotSupported("run queue by eBPF", oldest, err)
 	}
 	p := &Program{k: k, tasks: map[sample.TaskKey]*monitored{}, owned: map[uint64]runqOwner{}, keys: make([]sample.TaskKey, tasks+1)}
 	for slot := uint32(tasks); slot > 0; slot-- {
@@ -98,8 +101,10 @@ func (p *Program) Add(t counter.Target) error {
 	return nil
 }
 
-// Remove implements counter.Source. Unfinished waits are not in the reading.
-func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading, bool) {
+// Remove implements counter.Source. Unfinished waits are not in the reading. It has no cost: the waits
+// are those up to now, and the CPU time may be that of the window's start. It does not say which tasks
+// were served either: that is in the tables of all CPUs, and many tasks may end at once.
+func (p *Program) Remove(key sample.TaskKey, _ time.Duration) (counter.Reading, bool) {
 	t := p.tasks[key]
 	if t == nil {
 		return counter.Reading{}, false
@@ -107,12 +112,7 @@ func (p *Program) Remove(key sample.TaskKey, cpu time.Duration) (counter.Reading
 	var r counter.Reading
 	counted := false
 	if p.open {
-		var a account
-		pairs, _, err := p.k.pairs(nil)
-		if err == nil {
-			a.settle(pairs)
-			r, counted = p.reading(t, &a, cpu, true)
-		}
+		r, counted = p.reading(t, nil, 0, false)
 	}
 	for id, o := range p.owned {
 		if o == t.owner {
@@ -248,7 +248,7 @@ func (p *Program) reading(t *monitored, a *account, cpu time.Duration, known boo
 	sum := since(p.now, t.base)
 	p.dropped += uint64(sum.dropped)
 	r := sum.reading(cpu, known)
-	if p.k.served != nil {
+	if p.k.served != nil && a != nil {
 		var known uint64
 		r.Served, known = a.servedFor(t.owner.Slot, sum.other, p.keys)
 		p.unattributed += time.Duration(sum.other - known)
