@@ -173,20 +173,33 @@ func (inc *incident) stillBad() bool {
 
 // ruledOut says why the incident's rounds so far rule out another cap on the task; "" if they do not.
 func (inc *incident) ruledOut(k sample.TaskKey) string {
+	if why := inc.freed[k]; why != "" {
+		return why
+	}
 	for _, r := range inc.rounds {
 		switch {
 		case !r.Has(k):
-		case r.lifted:
-			return "an operator lifted its cap"
 		case r.didNotHelp() && r.alone(k): // a limit in vain says nothing of a part of its tasks
 			return capDidNotHelp
 		case r.Outcome == CapFailed:
 			return "it could not be capped"
-		case r.Outcome == CapTakenOver:
-			return "another program set its limit"
 		}
 	}
 	return ""
+}
+
+// free rules out further caps on a task that another ended: of a cap that quell set in all open
+// incidents, since each would set it again, of an operator's in its own.
+func (p *Planner) free(c *CapState, why string) {
+	for _, inc := range p.open {
+		if inc != c.incident && c.By != auto {
+			continue
+		}
+		if inc.freed == nil {
+			inc.freed = map[sample.TaskKey]string{}
+		}
+		inc.freed[c.Task.Key] = why
+	}
 }
 
 // act decides what follows from a finding. If nothing does, it records why.
@@ -546,6 +559,7 @@ func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
 	outcome := Outcome("")
 	if takenOver {
 		outcome = CapTakenOver
+		p.free(c, "another program set its limit")
 	}
 	p.finish(now, c, outcome)
 	delete(p.caps, id)

@@ -68,6 +68,51 @@ func TestAnOperatorsCapIsARoundOfTheIncidentItNames(t *testing.T) {
 	}
 }
 
+// TestAFreedTaskIsCappedForNoOpenIncident: /hog hurts two victims and is capped for the first. An
+// operator lifts that cap, or another program replaces it: it is not capped for the second either.
+func TestAFreedTaskIsCappedForNoOpenIncident(t *testing.T) {
+	for name, end := range map[string]func(p *plan.Planner, id string){
+		"uncapped": func(p *plan.Planner, _ string) {
+			if err := p.Uncap(90*second, hog().Key, "it is needed"); err != nil {
+				t.Error(err)
+			}
+		},
+		"taken over": func(p *plan.Planner, id string) { p.Lifted(90*second, id, true) },
+	} {
+		policy := plan.Paper()
+		policy.Mode = plan.On
+		p := plan.New("machine", detect.Quell, policy)
+		db := sample.Task{Key: sample.TaskKey{Inode: 9}, Name: "/db", Class: sample.LatencySensitive}
+		carryOut := func() (caps []string) {
+			for _, a := range take(p).Actions {
+				if a.Kind == plan.Uncap {
+					p.Lifted(90*second, a.ID, false)
+					continue
+				}
+				p.Applied(60*second, a.ID, nil)
+				caps = append(caps, a.ID)
+			}
+			return caps
+		}
+		find := func(now sample.Millis) []string {
+			for _, victim := range []sample.Task{web(), db} {
+				p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: victim, Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: now - 20*second,
+					Result: detect.Result{Kind: detect.Neighbour, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10, Suspects: suspects(), Antagonists: 1}}, none)
+			}
+			return carryOut()
+		}
+		caps := find(60 * second)
+		if len(caps) != 1 {
+			t.Fatalf("%s: caps %v", name, caps)
+		}
+		end(p, caps[0])
+		carryOut()
+		if again := find(120 * second); len(again) > 0 {
+			t.Errorf("%s: it is capped again for %s", name, p.Open()[1].Victim.Name)
+		}
+	}
+}
+
 // course is a machine with /web, /hog and others, interval by interval, and what detection
 // remembers of it.
 type course struct {
