@@ -346,13 +346,14 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 // choose picks the first of the ranked antagonists that may be capped for this victim, or says why
 // there is none. Antagonists that need no trial come first. A task that was capped in vain for this
 // incident is left out: a correlation ignores scale, so a cap hardly lowers it. So is a task that ranks
-// behind usage outside any task and used less than that.
+// behind usage outside any task and used less than that, or that ranks behind one that was capped for
+// another incident since the anomaly: what that gives this victim too is not known yet.
 func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := noHelpReason(f.Victim); why != "" {
 		return nil, why
 	}
 	var reasons []string
-	var best *detect.Suspect
+	var best, before *detect.Suspect
 	outside := 0.0
 	for i := range f.Suspects[:f.Antagonists] {
 		s := &f.Suspects[i]
@@ -362,11 +363,17 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 		} else if why == "" && s.Usage < outside {
 			why = "processes outside any task used more"
 		}
-		if why == "" && p.Capped(s.Key) {
+		if c := p.capOf(s.Key); why == "" && c != nil {
 			why = "it is capped already"
+			if before == nil && c.From >= f.At {
+				before = s
+			}
 		}
 		if why == "" {
 			why = inc.ruledOut(s.Key)
+		}
+		if why == "" && before != nil && s.Level <= before.Level {
+			why = fmt.Sprintf("%s ranks before it and was just capped", before.Name)
 		}
 		switch {
 		case why != "":

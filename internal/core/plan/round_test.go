@@ -113,6 +113,31 @@ func TestAFreedTaskIsCappedForNoOpenIncident(t *testing.T) {
 	}
 }
 
+// TestTheNextSuspectWaitsForACapForAnotherVictim: /hog hurts two victims, and a second suspect is named
+// next to it. /hog is capped for the first victim, so at that moment no task is capped for the second;
+// if that one suffers under the cap, the second suspect is.
+func TestTheNextSuspectWaitsForACapForAnotherVictim(t *testing.T) {
+	policy := plan.Paper()
+	policy.Mode = plan.On
+	p := plan.New("machine", detect.Quell, policy)
+	db := sample.Task{Key: sample.TaskKey{Inode: 9}, Name: "/db", Class: sample.LatencySensitive}
+	next := suspects()[0]
+	next.Key.Inode, next.Name = 8, "/encode"
+	find := func(now, at sample.Millis, victim sample.Task) (capped []sample.TaskName) {
+		p.Finding(now, detect.Finding{At: at, Signal: sample.CPI, Victim: victim, Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: at - 20*second,
+			Result: detect.Result{Kind: detect.Neighbour, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10, Suspects: append(suspects(), next), Antagonists: 2}}, none)
+		for _, a := range take(p).Actions {
+			p.Applied(now, a.ID, nil)
+			capped = append(capped, a.Task.Name)
+		}
+		return capped
+	}
+	got := fmt.Sprint(find(60*second, 60*second, web()), find(61*second, 60*second, db), find(120*second, 120*second, db))
+	if got != "[/hog] [] [/encode]" {
+		t.Errorf("capped for /web, at that moment for /db, and later: %s", got)
+	}
+}
+
 // course is a machine with /web, /hog and others, interval by interval, and what detection
 // remembers of it.
 type course struct {
