@@ -179,6 +179,15 @@ func TestDecisionsReachAgents(t *testing.T) {
 	}); err == nil {
 		t.Error("any number may stand")
 	}
+	full := func(list []command.Decision) ([]command.Decision, error) {
+		for i := range command.MaxDecisions {
+			list = append(list, decision(fmt.Sprint(i), 0, capping(fmt.Sprint("job", i), time.Hour)))
+		}
+		return list, nil
+	}
+	if _, err := b.Decide(patient(t), "", full); err != nil {
+		t.Errorf("next to as many others as may stand, a mode may not: %v", err)
+	}
 }
 
 // TestTwoServersDecide: two servers of one bus lose none of each other's decisions, and know

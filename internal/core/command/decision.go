@@ -21,7 +21,7 @@ type Decision struct {
 }
 
 const (
-	// MaxDecisions is how many decisions may stand for a machine, or for all.
+	// MaxDecisions is how many decisions may stand for a machine, or for all, next to those on the mode.
 	MaxDecisions = 100
 	// pardonFor is how long a machine that comes back is told of a pardon: as long as repeat
 	// offenders are remembered by default, and longer.
