@@ -118,7 +118,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Outcome: NotActed}, key: k, conclusive: f.Kind}
+			Outcome: NotActed}, key: k, conclusive: f.Kind, freed: map[sample.TaskKey]string{}}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
@@ -192,13 +192,9 @@ func (inc *incident) ruledOut(k sample.TaskKey) string {
 // incidents, since each would set it again, of an operator's in its own.
 func (p *Planner) free(c *CapState, why string) {
 	for _, inc := range p.open {
-		if inc != c.incident && c.By != auto {
-			continue
+		if inc == c.incident || c.By == auto {
+			inc.freed[c.Task.Key] = why
 		}
-		if inc.freed == nil {
-			inc.freed = map[sample.TaskKey]string{}
-		}
-		inc.freed[c.Task.Key] = why
 	}
 }
 
@@ -333,7 +329,9 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 		if named {
 			inc.Advice = offered
 		}
-	case p.inForce() >= p.policy.MaxCaps || p.Capped(s.Key):
+	case p.Capped(s.Key):
+		inc.NotDone = "not tried: it is capped already"
+	case p.inForce() >= p.policy.MaxCaps:
 		inc.NotDone = "not tried: the limit of caps is reached"
 	default:
 		inc.Advice = what

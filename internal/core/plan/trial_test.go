@@ -68,6 +68,22 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 	}
 }
 
+// TestACappedSuspectIsNotTried, and the reason is that, not a limit of caps that is far away.
+func TestACappedSuspectIsNotTried(t *testing.T) {
+	policy := plan.Paper()
+	policy.Mode, policy.Trial = plan.On, 3*time.Minute
+	p := plan.New("machine", detect.EvidenceMethod, policy)
+	db := web()
+	db.Key.Inode, db.Name = 9, "/db"
+	for _, victim := range []sample.Task{web(), db} {
+		p.Finding(60*second, unsure(60*second, victim, hog()), none)
+	}
+	out := take(p)
+	if inc := p.Open()[1]; len(out.Actions) != 1 || inc.Victim.Name != "/db" || inc.NotDone != "not tried: it is capped already" {
+		t.Errorf("%d caps; for %s: %q", len(out.Actions), inc.Victim.Name, inc.NotDone)
+	}
+}
+
 // TestATrialInVainIsNotMadeAgain, nor one that could not be made. An incident has no more
 // trials than the policy allows.
 func TestATrialInVainIsNotMadeAgain(t *testing.T) {
