@@ -406,7 +406,11 @@ func (s *decider) update(ctx context.Context, state *wire.State) error {
 		errs = append(errs, s.publish(state.Machine, data))
 	}
 	for _, machine := range again {
-		s.log.Warn("a machine has newer decisions than the bucket: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
+		level := slog.LevelWarn
+		if s.known(machine) == nil { // usually one in which nothing stood, which refresh has removed
+			level = slog.LevelDebug
+		}
+		s.log.Log(ctx, level, "a machine has newer decisions than the bucket: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
 		_, err := s.decide(ctx, machine, unchanged)
 		errs = append(errs, err)
 	}
