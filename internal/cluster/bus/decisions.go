@@ -408,7 +408,7 @@ func (s *decider) update(ctx context.Context, state *wire.State) error {
 	for _, machine := range again {
 		level := slog.LevelWarn
 		if s.known(machine) == nil { // usually one in which nothing stood, which refresh has removed
-			level = slog.LevelDebug
+			level = slog.LevelInfo
 		}
 		s.log.Log(ctx, level, "a machine has newer decisions than the bucket: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
 		_, err := s.decide(ctx, machine, unchanged)
