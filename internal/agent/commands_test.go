@@ -116,6 +116,27 @@ func TestProtectMany(t *testing.T) {
 	})
 }
 
+// What an operator ends for a time holds again afterwards.
+func TestAProtectionHoldsAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		r.add("/batch/job-1", 0.5)
+		r.start()
+		defer r.stop()
+		r.do(protecting(command.Target{Task: "job-1"}, true, "r"))
+		end := protecting(command.Target{Task: "job-1"}, false, "load test")
+		end.For = command.Duration(time.Hour)
+		r.do(end)
+		if r.task("/batch/job-1").Protected {
+			t.Error("its protection was ended, and it is protected")
+		}
+		r.pass(time.Hour + time.Minute)
+		if !r.task("/batch/job-1").Protected {
+			t.Error("an hour later it is not protected again")
+		}
+	})
+}
+
 // No task is capped for a victim whose protection an operator has ended.
 func TestNobodyIsCappedForTheUnprotected(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -155,7 +155,7 @@ func (op *operator) protect(now sample.Millis, operator string, c *command.Comma
 		full.Unprotect = &target
 	}
 	err = op.override(now, operator, full)
-	if !target.IsGroup() && on == tasks[0].MayBeHelped() {
+	if !target.IsGroup() && c.For == 0 && on == tasks[0].MayBeHelped() {
 		op.standing.overrides.tidy(tasks[0], on, now)
 		err = errors.Join(err, op.standing.save())
 	}

@@ -136,8 +136,10 @@ func (s *decider) decide(ctx context.Context, machine string, change func([]comm
 		if err != nil {
 			return 0, err
 		}
-		if len(list) > command.MaxDecisions {
-			return 0, fmt.Errorf("%d decisions stand: revoke one first", len(list)-1)
+		// A mode is never one too many: it may end enforcement.
+		others := slices.DeleteFunc(slices.Clone(list), func(d command.Decision) bool { return d.Enforcement != nil })
+		if len(others) > command.MaxDecisions {
+			return 0, fmt.Errorf("%d decisions stand: revoke one first", len(others)-1)
 		}
 		d := &wire.Decisions{Machine: machine, Revision: uint64(now.UnixNano()), Signed: now.UnixMilli(), Fresh: now.Add(freshFor).UnixMilli()}
 		if old != nil {
@@ -404,7 +406,11 @@ func (s *decider) update(ctx context.Context, state *wire.State) error {
 		errs = append(errs, s.publish(state.Machine, data))
 	}
 	for _, machine := range again {
-		s.log.Warn("a machine has newer decisions than the bucket: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
+		level := slog.LevelWarn
+		if s.known(machine) == nil { // usually one in which nothing stood, which refresh has removed
+			level = slog.LevelInfo
+		}
+		s.log.Log(ctx, level, "a machine has newer decisions than the bucket: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
 		_, err := s.decide(ctx, machine, unchanged)
 		errs = append(errs, err)
 	}

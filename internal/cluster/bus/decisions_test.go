@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -407,11 +408,13 @@ func TestServerLosesItsDecisions(t *testing.T) {
 }
 
 // TestDecisionsAreSignedAgain: what was signed long ago is signed again without what has ended,
-// and a machine's document in which nothing stands goes.
+// and a machine's document in which nothing stands goes. That is no reason for a warning.
 func TestDecisionsAreSignedAgain(t *testing.T) {
 	a := newAuthority(t)
 	url := serveHere(t, a)
-	b := serveDecisions(t, openBus(t, a, url, 1))
+	server, warnings := openBus(t, a, url, 1), &warned{Handler: slog.DiscardHandler}
+	server.commands.log = slog.New(warnings)
+	b := serveDecisions(t, server)
 	m := obey(t, follower(t, a, url, "m"))
 	first := b.add(t, "", decision("mode", 0, off()))
 	own := b.add(t, "m", decision("own", 0, capping("web", time.Hour)))
@@ -434,6 +437,9 @@ func TestDecisionsAreSignedAgain(t *testing.T) {
 		s := b.state("m")
 		return s != nil && s.All > first && (s.Own == 0 || len(m.stand()) == 1)
 	})
+	if n := warnings.n.Load(); n > 0 {
+		t.Errorf("%d warnings that the bucket has lost decisions", n)
+	}
 }
 
 // TestDecisionsSignedByAClockThatWasAhead: when the server's clock is set back, what it has signed is

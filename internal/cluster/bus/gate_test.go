@@ -90,3 +90,19 @@ func TestALongState(t *testing.T) {
 		t.Errorf("%d outcomes, one is %v", len(s.Outcomes), r)
 	}
 }
+
+// TestAModeIsNeverOneTooMany: enforcement can be ended next to as many decisions as may stand.
+func TestAModeIsNeverOneTooMany(t *testing.T) {
+	a := newAuthority(t)
+	b := serveDecisions(t, openBus(t, a, serveHere(t, a), 1))
+	full := func(list []command.Decision) ([]command.Decision, error) {
+		for i := range command.MaxDecisions {
+			list = append(list, decision(fmt.Sprint(i), 0, capping(fmt.Sprint("job", i), time.Hour)))
+		}
+		return list, nil
+	}
+	if _, err := b.Decide(patient(t), "", full); err != nil {
+		t.Fatal(err)
+	}
+	b.add(t, "", decision("mode", 0, off()))
+}

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -354,4 +355,19 @@ func samples(machine string, n int) []sample.Sample {
 
 func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
+// warned counts warnings of decisions that the bucket has lost.
+type warned struct {
+	slog.Handler
+	n atomic.Int64
+}
+
+func (*warned) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w *warned) Handle(_ context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn && strings.Contains(r.Message, "newer decisions than the bucket") {
+		w.n.Add(1)
+	}
+	return nil
 }

@@ -170,7 +170,7 @@ func (e *Evictor) asked(r *incident.Record) (q request, ok bool) {
 		}
 		helped := 0
 		for _, x := range r.Rounds {
-			if x.Suspect.Name == s.Name && x.Outcome == plan.TruePositive && !x.Trial {
+			if x.Suspect.Name == s.Name && len(x.With) == 0 && x.Outcome == plan.TruePositive && !x.Trial {
 				helped++
 			}
 		}

@@ -202,6 +202,7 @@ func TestOnlyAProvenPersistentAntagonistIsEvicted(t *testing.T) {
 	}
 	for name, change := range map[string]func(*incident.Record){
 		"two caps helped":    func(r *incident.Record) { r.Rounds = r.Rounds[1:] },
+		"one was of several": func(r *incident.Record) { r.Rounds[0].With = []plan.Capped{{}} },
 		"one was a trial":    func(r *incident.Record) { r.Rounds[0].Trial = true },
 		"one did not help":   func(r *incident.Record) { r.Rounds[0].Outcome = plan.Noise },
 		"one was on another": func(r *incident.Record) { r.Rounds[0].Suspect.Name, r.Rounds[0].Suspect.Key.Inode = "other", 9 },

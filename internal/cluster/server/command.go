@@ -58,7 +58,11 @@ func (s *Server) decide(ctx context.Context, who string, in *cluster.Command) (o
 	defer cancel()
 	d := command.Decide(rand.Text(), who, s.now(), in.Command)
 	if in.Canary != nil {
-		d = d.Begin(0, slices.Collect(maps.Keys(s.seen())), in.Canary.Every, d.At)
+		machines := slices.Collect(maps.Keys(s.seen()))
+		if len(machines) == 0 { // it would reach none, and wait for it for ever
+			return out, &httpError{http.StatusConflict, "no machine was heard of in the last 5 minutes, and a roll-out begins with one", "see `quell machines`, and try again"}
+		}
+		d = d.Begin(0, machines, in.Canary.Every, d.At)
 	}
 	missing := map[string]bool{in.Machine: true}
 	if in.Cluster {

@@ -291,6 +291,19 @@ func TestRollOut(t *testing.T) {
 	}
 }
 
+// TestARollOutBeginsWithAMachine: right after the start of a server no machine may be known yet. A roll-out
+// that reaches none would never go on.
+func TestARollOutBeginsWithAMachine(t *testing.T) {
+	now := start
+	b := newBench(t, func(p *Options) { p.Now = func() time.Time { return now } })
+	now = now.Add(time.Hour)
+	_, err := b.decide(t.Context(), "anna", &cluster.Command{Cluster: true, Canary: &command.Canary{Every: command.Duration(time.Hour)},
+		Command: command.Command{Why: "r", Enforcement: &command.Enforcement{Mode: "on"}}})
+	if err == nil || !strings.Contains(err.Error(), "no machine was heard of") || len(b.fake.standing[""]) > 0 {
+		t.Errorf("%v, %+v stands", err, b.fake.standing[""])
+	}
+}
+
 // late is a Decider whose list of what stands is late: another server has changed it.
 type late struct {
 	*fake

@@ -187,9 +187,12 @@ func TestOutcomesOfOneMachineAreInProportion(t *testing.T) {
 }
 
 // TestOnlyWhatCapsConfirmBecomesAdvice: an exonerated innocent is in no pair, and neither is a
-// likely suspect that no cap has confirmed. A proof by accounts needs no cap.
+// likely suspect that no cap has confirmed. A proof by accounts needs no cap. A cap of several tasks
+// that helped says nothing of one of them.
 func TestOnlyWhatCapsConfirmBecomesAdvice(t *testing.T) {
-	b := forensic(t,
+	together := found("i9", "web", "member", detect.Possible, detect.ByStatistics, true, plan.TruePositive)
+	together.Rounds[0].With = []plan.Capped{{Suspect: sample.Task{Name: "/fellow", Job: "fellow", Class: sample.Batch}}}
+	b := forensic(t, together,
 		found("i1", "web", "innocent", detect.Possible, detect.ByStatistics, true, plan.Noise),
 		found("i2", "web", "untried", detect.Likely, detect.ByStatistics, true),
 		found("i3", "web", "confirmed", detect.Likely, detect.ByStatistics, true, plan.TruePositive),
@@ -219,10 +222,13 @@ func TestOnlyWhatCapsConfirmBecomesAdvice(t *testing.T) {
 		t.Errorf("the pairs are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	rows := b.ask(t, cluster.Query{Canned: "interference-pairs"}, "victim_job", "job", "proven", "likely", "cleared", "caps", "helped")
-	for _, want := range []string{"web | innocent | 0 | 0 | 1 | 1 | 0", "web | untried | 0 | 1 | 0 | 0 | 0", "web | cleared | 1 | 0 | 2 | 3 | 1", "a user-facing service | a production service | 0 | 1 | 0 | 0 | 0"} {
+	for _, want := range []string{"web | innocent | 0 | 0 | 1 | 1 | 0", "web | untried | 0 | 1 | 0 | 0 | 0", "web | cleared | 1 | 0 | 2 | 3 | 1", "web | member | 0 | 0 | 1 | 0 | 0", "a user-facing service | a production service | 0 | 1 | 0 | 0 | 0"} {
 		if !slices.Contains(rows, want) {
 			t.Errorf("%q is not in %q", want, rows)
 		}
+	}
+	if i := slices.IndexFunc(rows, func(row string) bool { return strings.HasPrefix(row, "web | fellow |") }); i >= 0 {
+		t.Errorf("a task that was capped with another is listed alone: %s", rows[i])
 	}
 }
 

@@ -73,7 +73,7 @@ func responses(rt *route) object {
 		add("422", "the query exceeds its limit of time or memory")
 	case cluster.PathCommands:
 		add("404", "the machine was never heard of, or nothing stands that could be reset")
-		add("409", "the machine refused, and the decision was withdrawn")
+		add("409", "the machine refused, and the decision was withdrawn; or no machine is known for a roll-out to begin with")
 		add("502", "the decision cannot be stored or sent")
 	case "/healthz", "/readyz":
 		all["503"] = object{"description": "the server does not work, or is not ready", "content": content}

@@ -41,6 +41,17 @@ func TestARowNamesWhomTheIncidentNamed(t *testing.T) {
 	}
 }
 
+// TestWaitsForItselfTeach: the samples of an incident of waits for itself are those of no other cost, and
+// a spec follows them as the agent's own does. Those of a neighbour's incident do not teach.
+func TestWaitsForItselfTeach(t *testing.T) {
+	for kind, follows := range map[detect.Kind]bool{detect.SelfWait: true, detect.Neighbour: false, detect.OwnQuota: false} {
+		r, err := IncidentOf(&incident.Record{Incident: plan.Incident{Analysis: plan.Analysis{Result: detect.Result{Kind: kind}}}})
+		if err != nil || r.Follows != follows {
+			t.Errorf("%s: follows %t, %v", kind, r.Follows, err)
+		}
+	}
+}
+
 // TestEarlierIncidentsAreMerged: rows of a version that did not store the load are merged with
 // newer ones. Their load is null.
 func TestEarlierIncidentsAreMerged(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -26,7 +27,7 @@ type Incident struct {
 	Began         int64    `parquet:"began,timestamp(millisecond)"` // end of the first bad interval
 	Opened        int64    `parquet:"opened,timestamp(millisecond)"`
 	Closed        *int64   `parquet:"closed,timestamp(millisecond)"` // null: open
-	Follows       bool     `parquet:"follows"`                       // a lasting change, which the spec follows
+	Follows       bool     `parquet:"follows"`                       // its samples teach: of a lasting change, or of waits for itself, which are not in the cost
 	Mode          string   `parquet:"mode,dict"`
 	Busy          *float64 `parquet:"busy"` // usage of all tasks when it was found, or when a suspect was first named, CPU-s/s
 	CPUs          *int32   `parquet:"cpus"` // of the machine
@@ -55,7 +56,7 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	}
 	r := Incident{Machine: inc.Machine, ID: inc.ID, Updated: int64(inc.Updated), Rule: string(inc.Rule), Kind: inc.Kind.String(),
 		Signal: string(inc.Signal), Variant: inc.Variant, VictimJob: string(inc.Victim.Job), VictimTask: inc.Victim.Name.Text(),
-		VictimClass: inc.Victim.Class.String(), Began: int64(inc.Began), Opened: int64(inc.Opened), Follows: inc.Follows, Mode: inc.Mode.String(),
+		VictimClass: inc.Victim.Class.String(), Began: int64(inc.Began), Opened: int64(inc.Opened), Follows: inc.Follows || inc.Kind == detect.SelfWait, Mode: inc.Mode.String(),
 		SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev, Threshold: inc.Threshold, Cost: inc.Cost, Antagonists: int32(len(inc.Named())),
 		Outcome: string(inc.Outcome), OutcomeReason: strings.Trim(inc.Reason+"; "+inc.NotDone, "; "), Doc: string(doc)}
 	if inc.Closed != 0 {

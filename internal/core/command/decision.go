@@ -21,7 +21,7 @@ type Decision struct {
 }
 
 const (
-	// MaxDecisions is how many decisions may stand for a machine, or for all.
+	// MaxDecisions is how many decisions may stand for a machine, or for all, next to those on the mode.
 	MaxDecisions = 100
 	// pardonFor is how long a machine that comes back is told of a pardon: as long as repeat
 	// offenders are remembered by default, and longer.
@@ -70,8 +70,10 @@ func (d *Decision) Applies(machine string, now sample.Millis) bool {
 	return d.Stands(now) && (d.Rollout == nil || d.Rollout.Includes(d.ID, machine))
 }
 
-// replaces reports whether d takes the place of an earlier decision of the same list.
+// replaces reports whether d takes the place of an earlier decision of the same list. A mode or a
+// protection that ends sooner does not: then the earlier one holds again.
 func (d *Decision) replaces(old *Decision) bool {
+	sooner := d.Until != 0 && (old.Until == 0 || d.Until < old.Until)
 	switch {
 	case d.Reset != nil:
 		r := d.Reset
@@ -80,9 +82,9 @@ func (d *Decision) replaces(old *Decision) bool {
 	case d.ID == old.ID:
 		return true
 	case d.Enforcement != nil: // until a roll-out is complete, what held before holds on the other machines
-		return old.Enforcement != nil && (d.Rollout == nil || old.Rollout != nil)
+		return old.Enforcement != nil && (old.Rollout != nil || d.Rollout == nil && !sooner)
 	case d.protection() != nil:
-		return old.protection() != nil && *old.protection() == *d.protection()
+		return old.protection() != nil && *old.protection() == *d.protection() && !sooner
 	case d.Cap != nil:
 		return old.Cap != nil && old.Cap.Target == d.Cap.Target
 	case d.Uncap != nil:

@@ -38,12 +38,21 @@ func ids(list []command.Decision) string {
 // What a new decision takes the place of.
 func TestAdd(t *testing.T) {
 	web, batch := &command.Target{Job: "web"}, &command.Target{Class: "batch"}
+	until := func(c command.Command, hours int) command.Command {
+		c.For = command.Duration(time.Duration(hours) * time.Hour)
+		return c
+	}
 	for _, c := range []struct {
 		name string
 		add  []command.Command
 		want string
 	}{
 		{"a later mode holds", []command.Command{mode("on"), mode("off")}, "1"},
+		{"a mode for a time", []command.Command{mode("on"), until(mode("off"), 2)}, "0 1"},
+		{"a mode for a longer time", []command.Command{until(mode("on"), 1), until(mode("off"), 2)}, "1"},
+		{"a mode after one for a time", []command.Command{mode("on"), until(mode("off"), 2), mode("advise")}, "2"},
+		{"a reset of a mode for a time", []command.Command{mode("on"), until(mode("off"), 2), {Reset: &command.Reset{Enforcement: true}}}, ""},
+		{"the end of a protection for a time", []command.Command{{Protect: web}, until(command.Command{Unprotect: web}, 1)}, "0 1"},
 		{"protections of different targets", []command.Command{{Protect: web}, {Unprotect: batch}}, "0 1"},
 		{"the end of a protection", []command.Command{{Protect: web}, {Unprotect: web}}, "1"},
 		{"a cap at another rate", []command.Command{capping("web"), capping("web"), capping("db")}, "1 2"},

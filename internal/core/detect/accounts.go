@@ -227,6 +227,8 @@ func (t *accountTotals) grounds(slot int, by sample.TaskKey, least float64) Grou
 		g.Level, g.Why = Possible, "the victim's threads have low priority (niced or SCHED_IDLE)"
 	case !served:
 		g.Level = Likely
+	case t.usual.n == 0:
+		g.Level, g.Why = Likely, "no good interval of the victim is known to compare with"
 	case t.attributed < (1-minExcessShare)*t.waited:
 		g.Level, g.Why = Likely, fmt.Sprintf("%.0f %% of the wait is not attributed to a known task", 100*(1-t.attributed/t.waited))
 	case g.FairShare == 0:

@@ -102,6 +102,20 @@ func TestWhoWasServed(t *testing.T) {
 	}
 }
 
+// TestWithoutAGoodIntervalNoTaskIsProven: an agent starts while a victim suffers from task 2. Task 3 was
+// always served as long, which the agent does not know.
+func TestWithoutAGoodIntervalNoTaskIsProven(t *testing.T) {
+	f, found := queue{cpu: 0.1, served: map[uint64]float64{2: 0.5, 3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.8}}.play(t, New(evident(t)), 0, 4)
+	if !found || len(f.Suspects) < 2 {
+		t.Fatalf("no finding: %+v", f)
+	}
+	for _, s := range f.Suspects[:2] {
+		if s.Level != Likely || s.Basis != ByAccounts || !strings.Contains(s.Why, "no good interval") {
+			t.Errorf("task %d is %v by %s: %q", s.Key.Inode, s.Level, s.Basis, s.Why)
+		}
+	}
+}
+
 // TestWithoutAccountsStatisticsTell: if most of the wait is not attributed to tasks, the
 // accounts are not sufficient.
 func TestWithoutAccountsStatisticsTell(t *testing.T) {

@@ -14,8 +14,8 @@
 //   - every cap has an end, and an Uncap follows it; an Adjust may postpone the end,
 //     only if the policy extends caps, and never beyond Policy.MaxDuration;
 //   - a task has at most one cap at a time;
-//   - a task that was capped in vain, or whose cap an operator lifted or another
-//     program replaced, is not capped again for the same incident;
+//   - a task that was capped in vain is not capped again for the same incident; one whose
+//     cap an operator lifted or another program replaced, for none of those that are open;
 //   - a suspect named below Policy.MinLevel is capped only for a trial, if the policy
 //     has trials;
 //   - a finding that names no task, or is indeterminate, leads to no cap; only if

@@ -33,7 +33,7 @@ const recurrentCaps = 3
 func (inc *incident) recurrenceAdvice(s sample.Task) string {
 	n := 0
 	for _, r := range inc.rounds {
-		if r.Has(s.Key) && r.Outcome == TruePositive && !r.Trial {
+		if r.alone(s.Key) && r.Outcome == TruePositive && !r.Trial {
 			n++
 		}
 	}

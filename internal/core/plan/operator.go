@@ -68,9 +68,7 @@ func (p *Planner) Uncap(now sample.Millis, k sample.TaskKey, why string) error {
 	if c == nil {
 		return fmt.Errorf("uncap: %w: the task has no cap set by quell", ErrRefused)
 	}
-	if c.round != nil {
-		c.round.lifted = true
-	}
+	p.free(c, "an operator lifted its cap")
 	p.lift(now, c.ID, why, "")
 	return nil
 }

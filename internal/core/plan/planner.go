@@ -118,7 +118,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Outcome: NotActed}, key: k, conclusive: f.Kind}
+			Outcome: NotActed}, key: k, conclusive: f.Kind, freed: map[sample.TaskKey]string{}}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
@@ -128,9 +128,10 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if f.Spec.Provisional {
 		inc.SpecSamples = f.Spec.Samples
 	}
-	// A window without information revokes nothing.
+	// A window without information revokes nothing. Caps in vain leave open that the task changed itself.
+	capped := slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Ended == 0 || r.Outcome == TruePositive })
 	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
-	if !silent && (len(inc.rounds) == 0 || f.Kind == detect.Neighbour) {
+	if !silent && (!capped || f.Kind == detect.Neighbour) {
 		inc.conclusive = f.Kind
 	}
 	f.Suspects = inc.graded(f.Suspects)
@@ -173,20 +174,29 @@ func (inc *incident) stillBad() bool {
 
 // ruledOut says why the incident's rounds so far rule out another cap on the task; "" if they do not.
 func (inc *incident) ruledOut(k sample.TaskKey) string {
+	if why := inc.freed[k]; why != "" {
+		return why
+	}
 	for _, r := range inc.rounds {
 		switch {
 		case !r.Has(k):
-		case r.lifted:
-			return "an operator lifted its cap"
 		case r.didNotHelp() && r.alone(k): // a limit in vain says nothing of a part of its tasks
 			return capDidNotHelp
 		case r.Outcome == CapFailed:
 			return "it could not be capped"
-		case r.Outcome == CapTakenOver:
-			return "another program set its limit"
 		}
 	}
 	return ""
+}
+
+// free rules out further caps on a task that another ended: of a cap that quell set in all open
+// incidents, since each would set it again, of an operator's in its own.
+func (p *Planner) free(c *CapState, why string) {
+	for _, inc := range p.open {
+		if inc == c.incident || c.By == auto {
+			inc.freed[c.Task.Key] = why
+		}
+	}
 }
 
 // act decides what follows from a finding. If nothing does, it records why.
@@ -320,7 +330,9 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 		if named {
 			inc.Advice = offered
 		}
-	case p.inForce() >= p.policy.MaxCaps || p.Capped(s.Key):
+	case p.Capped(s.Key):
+		inc.NotDone = "not tried: it is capped already"
+	case p.inForce() >= p.policy.MaxCaps:
 		inc.NotDone = "not tried: the limit of caps is reached"
 	default:
 		inc.Advice = what
@@ -333,13 +345,14 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 // choose picks the first of the ranked antagonists that may be capped for this victim, or says why
 // there is none. Antagonists that need no trial come first. A task that was capped in vain for this
 // incident is left out: a correlation ignores scale, so a cap hardly lowers it. So is a task that ranks
-// behind usage outside any task and used less than that.
+// behind usage outside any task and used less than that, or that ranks behind one that was capped for
+// another incident since the anomaly: what that gives this victim too is not known yet.
 func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, string) {
 	if why := noHelpReason(f.Victim); why != "" {
 		return nil, why
 	}
 	var reasons []string
-	var best *detect.Suspect
+	var best, before *detect.Suspect
 	outside := 0.0
 	for i := range f.Suspects[:f.Antagonists] {
 		s := &f.Suspects[i]
@@ -349,11 +362,17 @@ func (p *Planner) choose(inc *incident, f detect.Finding) (*detect.Suspect, stri
 		} else if why == "" && s.Usage < outside {
 			why = "processes outside any task used more"
 		}
-		if why == "" && p.Capped(s.Key) {
+		if c := p.capOf(s.Key); why == "" && c != nil {
 			why = "it is capped already"
+			if before == nil && c.From >= f.At {
+				before = s
+			}
 		}
 		if why == "" {
 			why = inc.ruledOut(s.Key)
+		}
+		if why == "" && before != nil && s.Level <= before.Level {
+			why = fmt.Sprintf("%s ranks before it and was just capped", before.Name)
 		}
 		switch {
 		case why != "":
@@ -546,6 +565,7 @@ func (p *Planner) Lifted(now sample.Millis, id string, takenOver bool) {
 	outcome := Outcome("")
 	if takenOver {
 		outcome = CapTakenOver
+		p.free(c, "another program set its limit")
 	}
 	p.finish(now, c, outcome)
 	delete(p.caps, id)

@@ -128,7 +128,6 @@ type round struct {
 	seen       int         // intervals under the cap in which the victim's cost counted
 	outliers   int
 	failing    bool   // enough outliers under it for another round
-	lifted     bool   // by an operator, before its end
 	slack      int    // intervals in a row without binding, of a cap that may end early
 	curve      *curve // of a feedback cap
 	// ofGroup: it is of a group. left is the member that it leaves out, if any, leftUsage what that used.

@@ -68,6 +68,76 @@ func TestAnOperatorsCapIsARoundOfTheIncidentItNames(t *testing.T) {
 	}
 }
 
+// TestAFreedTaskIsCappedForNoOpenIncident: /hog hurts two victims and is capped for the first. An
+// operator lifts that cap, or another program replaces it: it is not capped for the second either.
+func TestAFreedTaskIsCappedForNoOpenIncident(t *testing.T) {
+	for name, end := range map[string]func(p *plan.Planner, id string){
+		"uncapped": func(p *plan.Planner, _ string) {
+			if err := p.Uncap(90*second, hog().Key, "it is needed"); err != nil {
+				t.Error(err)
+			}
+		},
+		"taken over": func(p *plan.Planner, id string) { p.Lifted(90*second, id, true) },
+	} {
+		policy := plan.Paper()
+		policy.Mode = plan.On
+		p := plan.New("machine", detect.Quell, policy)
+		db := sample.Task{Key: sample.TaskKey{Inode: 9}, Name: "/db", Class: sample.LatencySensitive}
+		carryOut := func() (caps []string) {
+			for _, a := range take(p).Actions {
+				if a.Kind == plan.Uncap {
+					p.Lifted(90*second, a.ID, false)
+					continue
+				}
+				p.Applied(60*second, a.ID, nil)
+				caps = append(caps, a.ID)
+			}
+			return caps
+		}
+		find := func(now sample.Millis) []string {
+			for _, victim := range []sample.Task{web(), db} {
+				p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: victim, Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: now - 20*second,
+					Result: detect.Result{Kind: detect.Neighbour, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10, Suspects: suspects(), Antagonists: 1}}, none)
+			}
+			return carryOut()
+		}
+		caps := find(60 * second)
+		if len(caps) != 1 {
+			t.Fatalf("%s: caps %v", name, caps)
+		}
+		end(p, caps[0])
+		carryOut()
+		if again := find(120 * second); len(again) > 0 {
+			t.Errorf("%s: it is capped again for %s", name, p.Open()[1].Victim.Name)
+		}
+	}
+}
+
+// TestTheNextSuspectWaitsForACapForAnotherVictim: /hog hurts two victims, and a second suspect is named
+// next to it. /hog is capped for the first victim, so at that moment no task is capped for the second;
+// if that one suffers under the cap, the second suspect is.
+func TestTheNextSuspectWaitsForACapForAnotherVictim(t *testing.T) {
+	policy := plan.Paper()
+	policy.Mode = plan.On
+	p := plan.New("machine", detect.Quell, policy)
+	db := sample.Task{Key: sample.TaskKey{Inode: 9}, Name: "/db", Class: sample.LatencySensitive}
+	next := suspects()[0]
+	next.Key.Inode, next.Name = 8, "/encode"
+	find := func(now, at sample.Millis, victim sample.Task) (capped []sample.TaskName) {
+		p.Finding(now, detect.Finding{At: at, Signal: sample.CPI, Victim: victim, Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: at - 20*second,
+			Result: detect.Result{Kind: detect.Neighbour, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10, Suspects: append(suspects(), next), Antagonists: 2}}, none)
+		for _, a := range take(p).Actions {
+			p.Applied(now, a.ID, nil)
+			capped = append(capped, a.Task.Name)
+		}
+		return capped
+	}
+	got := fmt.Sprint(find(60*second, 60*second, web()), find(61*second, 60*second, db), find(120*second, 120*second, db))
+	if got != "[/hog] [] [/encode]" {
+		t.Errorf("capped for /web, at that moment for /db, and later: %s", got)
+	}
+}
+
 // course is a machine with /web, /hog and others, interval by interval, and what detection
 // remembers of it.
 type course struct {

@@ -68,6 +68,49 @@ func TestATrialIsMadeOnlyWherePolicyAllowsIt(t *testing.T) {
 	}
 }
 
+// TestAChangeIsLearntAfterATrialInVain: a task changes for good. A trial is made before that is known, and is
+// in vain: the spec follows the change all the same, and the incident ends.
+func TestAChangeIsLearntAfterATrialInVain(t *testing.T) {
+	policy := plan.Paper()
+	policy.Mode, policy.Trial = plan.On, time.Minute
+	p := plan.New("machine", detect.EvidenceMethod, policy)
+	now, known := 60*second, past{}
+	f := unsure(now, web(), hog())
+	known.found(&f)
+	p.Finding(now, f, known.window)
+	p.Applied(now, take(p).Actions[0].ID, nil)
+	for range 3 { // the first sample is left out
+		now += 10 * second
+		known.add(now, 4)
+		sampled(p, now, now, sample.CPI, 4)
+	}
+	now += 60 * second
+	p.Tick(now)
+	p.Lifted(now, take(p).Actions[0].ID, false)
+	now += 1800 * second
+	p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{StdDev: 0.5}, First: now - 20*second,
+		Result: detect.Result{Kind: detect.PhaseChange, Change: detect.NewLevel, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10}}, known.window)
+	if inc := p.Open()[0]; len(inc.Rounds) != 1 || inc.Rounds[0].Outcome != plan.Noise || !p.Follows(sample.CPI, web().Key) {
+		t.Errorf("rounds %+v, it follows: %t", inc.Rounds[0], inc.Follows)
+	}
+}
+
+// TestACappedSuspectIsNotTried, and the reason is that, not a limit of caps that is far away.
+func TestACappedSuspectIsNotTried(t *testing.T) {
+	policy := plan.Paper()
+	policy.Mode, policy.Trial = plan.On, 3*time.Minute
+	p := plan.New("machine", detect.EvidenceMethod, policy)
+	db := web()
+	db.Key.Inode, db.Name = 9, "/db"
+	for _, victim := range []sample.Task{web(), db} {
+		p.Finding(60*second, unsure(60*second, victim, hog()), none)
+	}
+	out := take(p)
+	if inc := p.Open()[1]; len(out.Actions) != 1 || inc.Victim.Name != "/db" || inc.NotDone != "not tried: it is capped already" {
+		t.Errorf("%d caps; for %s: %q", len(out.Actions), inc.Victim.Name, inc.NotDone)
+	}
+}
+
 // TestATrialInVainIsNotMadeAgain, nor one that could not be made. An incident has no more
 // trials than the policy allows.
 func TestATrialInVainIsNotMadeAgain(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -210,9 +212,9 @@ const (
   WHERE ts > {from} AND ts <= {to} AND signal NOT IN ('probe', 'steal') AND task <> '(other)' GROUP BY machine, task
 ) GROUP BY machine`
 	newestSQL = `SELECT epoch_ms(max(ts)) FROM samples WHERE ts > {from} AND ts <= {to}`
-	// marksSQL lists the runs of agents: the number of the newest batch of samples, and when it
-	// came.
-	marksSQL = `SELECT batch, epoch_ms(last_seen) FROM machines WHERE stream = 'samples' AND last_seen > {from}`
+	// marksSQL lists the runs of agents: their names, the number of the newest batch of samples, and
+	// when it came.
+	marksSQL = `SELECT boot, batch, epoch_ms(last_seen) FROM machines WHERE stream = 'samples' AND last_seen > {from}`
 )
 
 // readMachines reads how many tasks and threads machines had in the newest hour (figure 1),
@@ -256,17 +258,29 @@ func (e *Evaluation) readMachines(t *tables) error {
 }
 
 // readDays sums the time that agents watched, as their marks say: a run that has sent n
-// batches, one each tick, has watched for the last n ticks before it was last seen.
+// batches has watched for the last n ticks before it was last seen. Of many tasks a tick has several
+// batches; but no run has watched since before it began.
 func (e *Evaluation) readDays(t *tables, tick sample.Millis) error {
 	return t.once(marksSQL, t.from, t.to, func(row []json.RawMessage) error {
+		var boot string
 		var batch, seen sample.Millis
-		if err := scan(row, &batch, &seen); err != nil {
+		if err := scan(row, &boot, &batch, &seen); err != nil {
 			return err
 		}
-		from, to := max(t.from, seen-batch*tick), min(t.to, seen)
+		from, to := max(t.from, seen-batch*tick, began(boot)), min(t.to, seen)
 		e.Days += float64(max(0, to-from)) / float64(day.Milliseconds())
 		return nil
 	})
+}
+
+// began is when a run began, by its agent's clock, as its name says (bus.OpenUplink); 0 if it does not.
+func began(boot string) sample.Millis {
+	at, _, dated := strings.Cut(boot, "-")
+	ms, err := strconv.ParseInt(at, 36, 64)
+	if !dated || err != nil {
+		return 0
+	}
+	return sample.Millis(ms)
 }
 
 func bandOfClass(class string) Band {

@@ -74,12 +74,16 @@ func TestPagesHaveNoLimit(t *testing.T) {
 }
 
 // TestDaysComeFromMarks: a run's batches count from when it was last seen back, within the
-// span.
+// span, and not from before it began.
 func TestDaysComeFromMarks(t *testing.T) {
 	const hour = 3_600_000
 	ask := func(context.Context, string, sample.Millis, sample.Millis) (rows [][]json.RawMessage, err error) {
-		for _, run := range [][2]int{{10, 20 * hour}, {4, 30 * hour}, {100, 50 * hour}, {5, 200 * hour}} {
-			rows = append(rows, []json.RawMessage{[]byte(strconv.Itoa(run[0])), []byte(strconv.Itoa(run[1]))})
+		boot := strconv.FormatInt(32*hour, 36) + "-x2y3z4" // two batches a tick
+		for _, run := range []struct {
+			boot        string
+			batch, seen int
+		}{{"b", 10, 20 * hour}, {"b", 4, 30 * hour}, {"b", 100, 50 * hour}, {"b", 5, 200 * hour}, {boot, 12, 38 * hour}} {
+			rows = append(rows, []json.RawMessage{[]byte(strconv.Quote(run.boot)), []byte(strconv.Itoa(run.batch)), []byte(strconv.Itoa(run.seen))})
 		}
 		return rows, nil
 	}
@@ -87,8 +91,8 @@ func TestDaysComeFromMarks(t *testing.T) {
 	if err := e.readDays(&tables{t.Context(), ask, 5 * hour, 40 * hour}, hour); err != nil {
 		t.Fatal(err)
 	}
-	// From 10 to 20, from 26 to 30, from −50 to 50, and after the span.
-	if want := (10.0 + 4 + 35) / 24; math.Abs(e.Days-want) > 1e-9 {
+	// From 10 to 20, from 26 to 30, from −50 to 50, after the span, and from 32 to 38.
+	if want := (10.0 + 4 + 35 + 6) / 24; math.Abs(e.Days-want) > 1e-9 {
 		t.Errorf("%v days, want %v", e.Days, want)
 	}
 }

@@ -114,7 +114,7 @@ func TestEvaluateCluster(t *testing.T) {
 			round := `[{"suspect":{"task":"/hog","job":"encode","class":"batch"},"correlation":0.5,"rate":0.1,"from":1763719200000,"until":1763719500000,"ended":1763719500000,"by":"quell","cost_before":2,"cost_under":1,"relative_cost":0.5,"samples":4,"outcome":"true-positive"}]`
 			rows = fmt.Sprintf(`["m1","inc-1",%d,"neighbour","cpi","latency-sensitive","web","/web",%d,1,0.1,%q]`, at-7_000_000, at-7_300_000, round)
 		case has("FROM machines"):
-			rows = fmt.Sprintf(`[720,%d]`, at)
+			rows = fmt.Sprintf(`["run-1",720,%d]`, at)
 		case has("count(DISTINCT ts)"):
 			rows = `["m1",12,340,31,1800000]` // it has sent samples for half an hour
 		case has("epoch_ms(max(ts))"):

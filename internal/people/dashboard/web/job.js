@@ -81,7 +81,7 @@ SELECT CAST(least(${bins - 1}, greatest(0, floor((cost - low) / nullif(high - lo
       p.machines.add(i.machine);
       p.x = Math.max(p.x, i.spec_mean > 0 ? i.cost / i.spec_mean : 0);
       for (const r of i.rounds || []) {
-        if (![r, ...(r.with || [])].some(c => c.suspect.job === (suspect || name))) continue;
+        if (r.with?.length || r.suspect.job !== (suspect || name)) continue; // a cap of several says nothing of one
         if (['true-positive', 'false-positive', 'noise'].includes(r.outcome)) p.tried++;
         if (r.outcome === 'true-positive') p.helped++;
       }
