@@ -64,3 +64,22 @@ func TestAttackTasksOfOneMachine(t *testing.T) {
 		t.Errorf("%d tasks, want 1500 with that of m9", len(all))
 	}
 }
+
+// TestAttackPairsOfOneMachine: the same for a machine that reports more pairs of jobs than a list has.
+func TestAttackPairsOfOneMachine(t *testing.T) {
+	var lies []*incident.Record
+	for i := range 1001 {
+		lie := found(fmt.Sprint("lie", i), "web", fmt.Sprint("x", i), detect.Proven, detect.ByAccounts, true)
+		lie.Machine = "liar"
+		lies = append(lies, lie)
+	}
+	b := forensic(t, append(lies, found("i1", "web", "zip", detect.Proven, detect.ByAccounts, true))...)
+	var all []cluster.Pair
+	w := b.local("GET", cluster.PathPairs, "")
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil {
+		t.Fatal(err, w.Body)
+	}
+	if len(all) != 1000 || !slices.ContainsFunc(all, func(p cluster.Pair) bool { return p.Antagonist == "zip" }) {
+		t.Errorf("%d pairs, want 1000 with that of m4", len(all))
+	}
+}
