@@ -136,7 +136,7 @@ func (a *commands) labStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series); err != nil {
+			if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series, false); err != nil {
 				return err
 			}
 			if a.JSON {
