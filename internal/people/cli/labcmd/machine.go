@@ -66,8 +66,7 @@ func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Fol
 	return d.Hash(), writeJSONFile(f.Path("env", d.Hash()+".json"), d)
 }
 
-// versionFlag is how well-known tools print their version. Other programs are not started
-// for that.
+// versionFlag is how well-known tools print their version. Other programs are not started for that.
 var versionFlag = map[string]string{"stress-ng": "--version", "sysbench": "--version", "fio": "--version", "iperf3": "--version", "sockperf": "--version", "qperf": "--version",
 	"redis-benchmark": "--version", "oha": "--version", "wrk": "-v", "wrk2": "-v", "vegeta": "-version", "nginx": "-v", "apache2": "-v"}
 

@@ -168,8 +168,7 @@ type status struct {
 	// machines, of this one before a change, or with other stamps, which do not.
 	Series string `json:"series,omitempty"`
 	Others int    `json:"others,omitempty"`
-	// Changed lists differences of the machine from the series: lab resume would start
-	// another series.
+	// Changed lists differences of the machine from the series: lab resume would start another series.
 	Changed []string `json:"changed,omitempty"`
 }
 
