@@ -16,8 +16,8 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// maxFile bounds a state file, in bytes.
-const maxFile = 4 << 20
+// maxFile bounds a state file, in bytes, and mostLists those of one podman: it has one for each driver of its storage.
+const maxFile, mostLists = 4 << 20, 4
 
 // exists reports whether there is a file.
 func exists(file string) bool {
@@ -78,7 +78,7 @@ func podmanRecords(dir string) (map[string]*record, error) {
 		return nil, err
 	}
 	found := map[string]*record{}
-	for _, file := range lists {
+	for _, file := range lists[:min(len(lists), mostLists)] {
 		var all []struct {
 			ID       string   `json:"id"`
 			Names    []string `json:"names"`
@@ -88,7 +88,7 @@ func podmanRecords(dir string) (map[string]*record, error) {
 			return found, err
 		}
 		for _, c := range all {
-			if found[c.ID] != nil || len(c.Names) == 0 {
+			if found[c.ID] != nil || len(c.Names) == 0 || len(c.ID) != 64 { // as podman's are: of shorter ones many fit in
 				continue
 			}
 			var m struct {

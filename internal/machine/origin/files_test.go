@@ -3,6 +3,7 @@ package origin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -36,6 +37,21 @@ func TestStateFiles(t *testing.T) {
 	}
 	if r, err := dockerRecord(dir, someID); r != nil || err == nil {
 		t.Errorf("half a file: %+v, %v", r, err)
+	}
+}
+
+// TestManyListsOfContainers: a user may make any number of lists, and short entries. What is kept of them is bounded.
+func TestManyListsOfContainers(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 * mostLists {
+		list := filepath.Join(dir, fmt.Sprintf("d%d-containers", i), "containers.json")
+		text := fmt.Sprintf(`[{"id":"%064d","names":["a"]},{"id":"%d","names":["b"]}]`, i, i)
+		if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.WriteFile(list, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := podmanRecords(dir); err != nil || len(all) != mostLists {
+		t.Errorf("%d containers, %v; want %d", len(all), err, mostLists)
 	}
 }
 
