@@ -435,6 +435,8 @@ run: {for: 1s}
 		`n: ["1", "2"]`:  "n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
 		"retired: key\n": "design: {repetitions: 1000000000}\nretired: key\n",
 		"run: {":         "controls: {aa_pairs: 1000000000}\nrun: {",
+		"study: large\n": "study: large\ndesign: {repetitions: 1000000000}\ncontrols: {aa_pairs: -9000000000}\n",
+		"count: $n}}\nfactors: {n: [\"1\", \"2\"]": "count: '0'}}\ndesign: {repetitions: 0}\nfactors: {n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
 	} {
 		var invalid *keyed.InvalidError
 		if _, _, err := Recorded("t.yaml", []byte(strings.Replace(text, old, now, 1)), known); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "at most 500000 runs") {

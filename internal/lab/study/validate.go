@@ -99,7 +99,7 @@ func (c *checker) header() {
 const mostPlanned = 500_000
 
 func (c *checker) size() {
-	cells, each := 1.0, 0.0 // the instances of roles and the steps in each
+	cells, each := 1.0, 1.0 // itself, and the instances of roles and the steps in it
 	for i := range c.Factors {
 		f := &c.Factors[i]
 		cells *= float64(max(1, len(f.LevelNames())))
@@ -124,7 +124,7 @@ func (c *checker) size() {
 		}
 		each += float64(most)
 	}
-	runs := cells*float64(c.Design.Repetitions) + float64(c.Controls.AAPairs)
+	runs := cells*float64(c.Design.Repetitions) + float64(max(0, c.Controls.AAPairs)) // readable takes any number
 	if cells*each > mostPlanned || runs > mostPlanned {
 		c.add("design", fmt.Sprintf("%.3g runs, of %.3g cells with up to %.3g instances and steps", runs, cells, each), fmt.Sprintf("at most %d runs, and as many instances and steps of all cells", mostPlanned))
 	}
