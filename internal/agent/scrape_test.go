@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -42,6 +44,39 @@ func TestAScrapeOfABusyLoop(t *testing.T) {
 		r.stop()
 		if code, _, _ := scrape(); code != 503 {
 			t.Errorf("stopped: %d", code)
+		}
+	})
+}
+
+// TestAttackScrapesWithoutAPause: clients that ask for metrics without a pause have the agent spend an eleventh of the
+// time on them, and each has values of after its question soon.
+func TestAttackScrapesWithoutAPause(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		made := 0 // by the only one whose turn it is
+		s := &scraper{turn: make(chan struct{}, 1), gather: func(context.Context) ([]byte, error) {
+			text := time.Now().Format(time.RFC3339Nano)
+			made++
+			<-time.After(10 * time.Millisecond)
+			return []byte(text), nil
+		}}
+		const long = 11 * time.Second
+		ends := time.Now().Add(long)
+		var clients sync.WaitGroup
+		for range 64 {
+			clients.Go(func() {
+				for asked := time.Now(); asked.Before(ends); asked = time.Now() {
+					text, err := s.get(t.Context())
+					at, bad := time.Parse(time.RFC3339Nano, string(text))
+					if err != nil || bad != nil || at.Before(asked) || time.Since(asked) > 300*time.Millisecond {
+						t.Errorf("asked at %s: %s after %s, %v", asked, text, time.Since(asked), err)
+						return
+					}
+				}
+			})
+		}
+		clients.Wait()
+		if made > 110 {
+			t.Errorf("made %d times in %s", made, long)
 		}
 	})
 }

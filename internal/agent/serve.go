@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -86,8 +87,7 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, who)
 }
 
-// SocketServer answers the control socket. Its caller bounds connections and times, as for
-// MetricsServer.
+// SocketServer answers the control socket. Its caller bounds connections and times, as for MetricsServer.
 func (a *Agent) SocketServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathStatus, func(w http.ResponseWriter, r *http.Request) { answer(a, w, r, a.view.status) })
@@ -171,40 +171,67 @@ func (a *Agent) Alive(ctx context.Context) error { return a.ask(ctx, func() {}) 
 // MetricsServer serves /metrics and /healthz.
 func (a *Agent) MetricsServer() *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", a.serveMetrics)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, req *http.Request) {
-		ctx, cancel := context.WithTimeout(req.Context(), maxScrapeWait)
-		defer cancel()
-		if err := a.Alive(ctx); err != nil {
-			http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
-		}
-	})
+	for path, get := range map[string]func(context.Context) ([]byte, error){
+		"/metrics": (&scraper{gather: a.metricsText, turn: make(chan struct{}, 1)}).get,
+		"/healthz": func(ctx context.Context) ([]byte, error) { return nil, a.Alive(ctx) },
+	} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), maxScrapeWait)
+			defer cancel()
+			text, err := get(ctx)
+			if err != nil {
+				http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+			_, _ = w.Write(text) // the client may have gone
+		})
+	}
 	return &http.Server{Handler: mux}
 }
 
-// maxScrapeWait is how long a request for metrics or health waits for the loop: Prometheus'
-// default timeout.
+// maxScrapeWait is how long a request for metrics or health waits for the loop: Prometheus' default timeout.
 const maxScrapeWait = 10 * time.Second
 
-// serveMetrics writes the agent's metrics and those of the process and of Go's runtime. The
-// loop only collects the values. The text is not compressed: that costs more than all the
-// rest.
-func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), maxScrapeWait)
-	defer cancel()
+// scraper shares what requests wait for, made after they came, and makes the next after ten times as long as that took:
+// any user of the machine can ask without a pause, and it is the agent that is charged.
+type scraper struct {
+	gather      func(context.Context) ([]byte, error)
+	turn        chan struct{}
+	text        []byte
+	begun, next time.Time
+}
+
+func (s *scraper) get(ctx context.Context) (text []byte, err error) {
+	asked := time.Now()
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.begun.After(asked) || ctx.Err() != nil {
+		return s.text, ctx.Err()
+	}
+	<-time.After(time.Until(s.next)) // a second at most
+	begun := time.Now()
+	if text, err = s.gather(ctx); err == nil {
+		s.text, s.begun = text, begun
+	}
+	s.next = time.Now().Add(min(10*time.Since(begun), time.Second))
+	return text, err
+}
+
+// metricsText writes the metrics of the agent, its process and Go's runtime. It is not compressed: that costs most.
+func (a *Agent) metricsText(ctx context.Context) ([]byte, error) {
 	var values prometheus.Gatherers
 	if err := a.ask(ctx, func() { values = a.view.scrape(a.clock.now()) }); err != nil {
-		http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
-		return
+		return nil, err
 	}
 	families, err := values.Gather()
+	var text bytes.Buffer
+	for _, f := range families {
+		_, bad := expfmt.MetricFamilyToText(&text, f)
+		err = errors.Join(err, bad)
+	}
 	if err != nil {
 		a.Log.Debug("collect metrics", "reason", err)
 	}
-	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
-			return // the client has gone
-		}
-	}
+	return text.Bytes(), nil
 }

@@ -69,8 +69,7 @@ func (d *stateDir) loadSpecs(h *spec.History) error {
 	return nil
 }
 
-// save replaces a file atomically: a reader sees the old or the new content, also after
-// a crash.
+// save replaces a file atomically: a reader sees the old or the new content, also after a crash.
 func (d *stateDir) save(name string, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -131,8 +131,7 @@ type room struct {
 	closed  bool
 }
 
-// firstRequest is the time that a new connection has to send a request before it may be
-// closed for another one.
+// firstRequest is the time that a new connection has to send a request before it may be closed for another one.
 const firstRequest = 250 * time.Millisecond
 
 // bounded is a connection of a room. It has CloseWrite, by which net/http lets its answer be
@@ -177,8 +176,7 @@ func (r *room) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// longestIdle returns the connection that has been without a request for the longest time;
-// nil if all have one.
+// longestIdle returns the connection that has been without a request for the longest time; nil if all have one.
 func (r *room) longestIdle() (idle *bounded) {
 	for c := range r.all {
 		if !c.busy && (idle == nil || c.since.Before(idle.since)) {

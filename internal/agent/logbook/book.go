@@ -71,8 +71,7 @@ func Load(dir string) ([]incident.Record, error) {
 	return list, err
 }
 
-// Skipped counts the lines that were not an incident when the log was opened: a crash
-// may truncate one.
+// Skipped counts the lines that were not an incident when the log was opened: a crash may truncate one.
 func (b *Book) Skipped() int { return b.skipped }
 
 // Add writes the current state of an incident.
@@ -120,8 +119,7 @@ func (b *Book) find(want func(*entry) bool) (found []*entry) {
 	return found
 }
 
-// Query says which incidents are wanted; the zero value wants all. The tags are those of the
-// agent's socket.
+// Query says which incidents are wanted; the zero value wants all. The tags are those of the agent's socket.
 type Query struct {
 	Open   bool          `key:"open"`                           // only those that are not closed
 	Since  sample.Millis `key:"since"`                          // only those updated since

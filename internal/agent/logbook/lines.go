@@ -53,8 +53,7 @@ func (l *RotatingFile) append(line []byte) (int64, error) {
 	return at, nil
 }
 
-// open continues the file. It ends a line that a crash has truncated, so that the next
-// line is separate.
+// open continues the file. It ends a line that a crash has truncated, so that the next line is separate.
 func (l *RotatingFile) open() error {
 	f, err := os.OpenFile(l.Path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {

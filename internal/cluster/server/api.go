@@ -50,7 +50,7 @@ func table() []route {
 			params: []param{{"job", "only specs of this job"}, {"platform", "only specs of this platform"}}, out: []cluster.Spec{}, serve: (*Server).listSpecs},
 		{method: "POST", path: cluster.PathCompute, scope: Operator, summary: "compute all specs now", in: cluster.Reason{}, out: cluster.Done{}, serve: (*Server).computeSpecs},
 		{method: "POST", path: cluster.PathRevoke, scope: Operator, summary: "take back what was learnt from a machine, about a job, or both, and compute all specs without it", in: cluster.Revocation{}, out: cluster.Done{}, serve: (*Server).revokeSpecs},
-		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents in their current state, newest first, at most 1000",
+		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents in their current state, newest first, at most 1000; of more, each machine's newest 100 before others",
 			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"},
 				{"suspect", "only incidents that name or cap a task of this job"}, {"brief", "true: without charts, findings and the latest analysis"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
 		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent a message, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
@@ -230,6 +230,18 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, cluster.Done{Message: changed()})
 }
 
+// incidentsSQL selects the newest incidents. If there are more than are listed, those of a machine beyond its newest
+// 100 are left out first: it reports as many as it likes. Documents are read only of what is listed: those of all
+// would take more memory than a query may have.
+const incidentsSQL = `WITH found AS (
+  SELECT machine, id, updated, row_number() OVER (PARTITION BY machine ORDER BY updated DESC) > 100 AS further FROM incidents WHERE %[1]s
+), listed AS (
+  SELECT machine, id, updated, row_number() OVER (ORDER BY further, updated DESC) AS n FROM found QUALIFY n <= %[2]d
+)
+SELECT h.doc FROM incident_history h JOIN listed l ON h.machine = l.machine AND h.id = l.id AND h.updated = l.updated
+QUALIFY row_number() OVER (PARTITION BY h.machine, h.id ORDER BY h.closed DESC NULLS LAST) = 1
+ORDER BY l.n = %[2]d, h.updated DESC LIMIT %[2]d`
+
 func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"},
 		// Not of suspects and rounds: to find the newest state of all suspects takes more memory than a query may have.
@@ -247,8 +259,7 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	}
 	a := s.answer(w, r, listForm(of))
 	// Segments are selected by time of update, so an incident's newest state is included.
-	job := &duck.Job{SQL: "SELECT doc FROM incidents WHERE " + where +
-		fmt.Sprintf(" ORDER BY updated DESC LIMIT %d", cluster.MostIncidents+1), From: from, Limits: duck.Limits{Rows: cluster.MostIncidents}}
+	job := &duck.Job{SQL: fmt.Sprintf(incidentsSQL, where, cluster.MostIncidents+1), From: from, Limits: duck.Limits{Rows: cluster.MostIncidents}}
 	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
 	return a.finish(sum.Truncated, err)
 }

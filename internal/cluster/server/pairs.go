@@ -15,21 +15,27 @@ import (
 // pairsSQL aggregates what incidents say of pairs of jobs on one machine, and what caps gave.
 // A pair is advice if an incident says to its end that the suspect is the antagonist: proven,
 // or likely and a cap helped. One that caps mostly clear is none. Each cap counts for the job
-// that was capped. Tasks that hurt only together are no pair: neither hurts the victim alone.
+// that was capped. Tasks that hurt only together are no pair: neither hurts the victim alone. Of more than are listed,
+// those beyond 100 that a machine alone reports are left out first: it reports as many as it likes.
 const pairsSQL = `WITH i AS (SELECT machine, id AS incident, cost, threshold FROM incidents WHERE %[1]s),
 named AS (
-  SELECT s.victim_job, s.job, count(*) AS incidents, count(DISTINCT s.machine) AS machines, median(i.cost / nullif(i.threshold, 0)) AS strength, avg(s.correlation) AS correlation,
+  SELECT s.victim_job, s.job, count(*) AS incidents, count(DISTINCT s.machine) AS machines, min(s.machine) AS machine, median(i.cost / nullif(i.threshold, 0)) AS strength, avg(s.correlation) AS correlation,
     count(*) FILTER (s.level = 'proven') AS proven, count(*) FILTER (s.level = 'proven' AND s.method = 'accounting') AS accounted, max(s.updated) AS newest
   FROM suspects s JOIN i USING (machine, incident) WHERE s.named_from IS NOT NULL AND s.level IN ('proven', 'likely') AND s.method IS DISTINCT FROM '%[5]s' GROUP BY s.victim_job, s.job
 ), tried AS (
   SELECT r.victim_job, r.job, count(DISTINCT (r.machine, r.id)) AS caps, count(DISTINCT (r.machine, r.id)) FILTER (r.outcome = '%[2]s') AS helped,
     median(r.relative_cost) AS relative_cost, median(1 - r.usage_under / nullif(r.usage_before, 0)) AS usage_lost
   FROM rounds r JOIN i USING (machine, incident) WHERE r.outcome IN ('%[2]s', '%[3]s', '%[4]s') AND r.tasks = 1 GROUP BY r.victim_job, r.job
+), advice AS (
+  SELECT victim_job, job, incidents, machines, strength, correlation, proven, accounted, coalesce(caps, 0) AS capped, coalesce(helped, 0) AS good, relative_cost, usage_lost, epoch_ms(newest) AS ms,
+    if(machines = 1, machine, '') AS alone
+  FROM named LEFT JOIN tried USING (victim_job, job)
+  WHERE job <> '' AND (proven > 0 OR helped > 0) AND 2 * coalesce(helped, 0) >= coalesce(caps, 0)
+), ranked AS (
+  SELECT *, machines = 1 AND row_number() OVER (PARTITION BY alone ORDER BY proven DESC, good DESC, incidents DESC, victim_job, job) > 100 AS further FROM advice
 )
-SELECT victim_job, job, incidents, machines, strength, correlation, proven, accounted, coalesce(caps, 0), coalesce(helped, 0), relative_cost, usage_lost, epoch_ms(newest)
-FROM named LEFT JOIN tried USING (victim_job, job)
-WHERE job <> '' AND (proven > 0 OR helped > 0) AND 2 * coalesce(helped, 0) >= coalesce(caps, 0)
-ORDER BY proven DESC, 10 DESC, incidents DESC, victim_job, job LIMIT 1001`
+SELECT * EXCLUDE (alone, further) FROM ranked
+ORDER BY further, proven DESC, good DESC, incidents DESC, victim_job, job LIMIT 1001`
 
 func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}})

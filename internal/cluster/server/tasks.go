@@ -16,11 +16,16 @@ import (
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
-// tasksSQL selects the newest sample of each task and signal.
-const tasksSQL = `SELECT machine, task, job, class, platform, signal, variant, cpu, cost, flags, epoch_ms(ts)
-FROM samples WHERE task <> %s AND ts >= %s%s
-QUALIFY row_number() OVER (PARTITION BY machine, task, signal ORDER BY ts DESC) = 1
-ORDER BY machine, task, signal LIMIT 100001`
+// tasksSQL selects the newest sample of each task and signal. Those of a machine's tasks beyond its first 1,000 come
+// last, where a list is cut off: it reports as many as it likes.
+const tasksSQL = `WITH newest AS (
+  SELECT machine, task, job, class, platform, signal, variant, cpu, cost, flags, epoch_ms(ts) AS ms
+  FROM samples WHERE task <> %s AND ts >= %s%s
+  QUALIFY row_number() OVER (PARTITION BY machine, task, signal ORDER BY ts DESC) = 1
+), ranked AS (
+  SELECT *, dense_rank() OVER (PARTITION BY machine ORDER BY task) > 1000 AS further FROM newest
+)
+SELECT * EXCLUDE (further) FROM ranked ORDER BY further, machine, task, signal LIMIT 100001`
 
 // recent is the age up to which a task's sample is listed: agents sample once a minute.
 const recent = 10 * time.Minute

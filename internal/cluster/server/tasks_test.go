@@ -134,7 +134,7 @@ func TestBriefIncidents(t *testing.T) {
 	if want := `[{"id":"i1","rounds":[],"victim":{"task":"/web"}}]`; strings.TrimSpace(w.Body.String()) != want {
 		t.Errorf("%s, want %s", w.Body, want)
 	}
-	if sql := b.fake.jobs[0].SQL; strings.Count(sql, "job = 'o''neill'") != 2 || strings.Count(sql, "_history ") != 2 {
+	if sql := b.fake.jobs[0].SQL; strings.Count(sql, "job = 'o''neill'") != 2 || strings.Count(sql, "_history ") != 3 {
 		t.Errorf("asked %s", sql)
 	}
 	if w := b.local("GET", "/v1/incidents", ""); !strings.Contains(w.Body.String(), `"times":[1,2]`) {

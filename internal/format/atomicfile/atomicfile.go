@@ -53,6 +53,10 @@ func Fill(path string, fill func(io.Writer) error) error {
 	return errors.Join(fill(f), f.Close())
 }
 
+// Replace makes or replaces the file at path with what fill writes, also where a symbolic link was: what
+// that leads to stays as it is. The file has the permissions of the umask.
+func Replace(path string, fill func(io.Writer) error) error { return replace(path, fromUmask, fill) }
+
 // fromUmask stands for the permissions that the umask leaves.
 const fromUmask = os.FileMode(1 << 9)
 

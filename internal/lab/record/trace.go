@@ -74,6 +74,9 @@ func Traces(f *result.Folder, s *study.Study, runs []result.Run) ([]Trace, error
 		}
 		seconds = slices.DeleteFunc(seconds, func(s result.Sample) bool { return s.Host != "" })
 		name := r.Cell.Parts[victim].Workload.Name
+		if strings.Contains(name, "/") { // a file is named after it, and the records may be a stranger's
+			return nil, fmt.Errorf("make traces: the record of %s, run %d, names the workload %q: want a name without a slash", r.Cell.String(), r.N, name)
+		}
 		k := slices.IndexFunc(all, func(t Trace) bool { return t.Name == name })
 		if k < 0 {
 			k = len(all)

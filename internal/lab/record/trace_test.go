@@ -168,3 +168,13 @@ func TestDamagedRecording(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
+
+// TestAttackATraceElsewhere: a pack of a stranger's names a workload like a file outside of the folder of traces.
+func TestAttackATraceElsewhere(t *testing.T) {
+	r := staircase([4]time.Duration{1e8, 2e8, 2e8, 1e8}, [4]float64{0.03, 0.9, 0.9, 0.03})
+	r.Cell.Parts[0].Workload.Name = "../../x"
+	f, s := recorded(t, []*result.Run{r}, []string{""})
+	if all, err := Traces(f, s, []result.Run{*r}); err == nil || !strings.Contains(err.Error(), `"../../x"`) {
+		t.Errorf("%d traces, %v", len(all), err)
+	}
+}

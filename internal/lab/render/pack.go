@@ -30,9 +30,15 @@ const manifest = "MANIFEST.sha256"
 const largest = 4 << 30
 
 // Pack writes a study's folder as one tar.gz. The same records give the same bytes: it
-// contains no times, owners or order of the file system.
+// contains no times, owners or order of the file system. A link that leads out of the folder is an
+// error: the user that made it may get the pack, and not be allowed to read what it leads to.
 func Pack(w io.Writer, f *result.Folder) error {
-	names, sums, err := contents(f)
+	root, err := os.OpenRoot(f.Dir())
+	if err != nil {
+		return fmt.Errorf("pack: %w", err)
+	}
+	defer root.Close()
+	names, sums, err := contents(root)
 	if err != nil {
 		return fmt.Errorf("pack %s: %w", f.Dir(), err)
 	}
@@ -48,7 +54,7 @@ func Pack(w io.Writer, f *result.Folder) error {
 		_, err = io.WriteString(t, list.String())
 	}
 	for i := 0; err == nil && i < len(names); i++ {
-		err = put(t, names[i], f.Path(filepath.FromSlash(names[i])))
+		err = put(t, root, names[i])
 	}
 	if err = errors.Join(err, t.Close(), z.Close(), b.Flush()); err != nil {
 		return fmt.Errorf("pack %s: %w", f.Dir(), err)
@@ -57,9 +63,9 @@ func Pack(w io.Writer, f *result.Folder) error {
 }
 
 // contents are the sorted names of the files to pack, and their hashes.
-func contents(f *result.Folder) (names, sums []string, err error) {
+func contents(root *os.Root) (names, sums []string, err error) {
 	for _, part := range packed {
-		err := fs.WalkDir(os.DirFS(f.Dir()), part, func(name string, d fs.DirEntry, err error) error {
+		err := fs.WalkDir(root.FS(), part, func(name string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) && name == part {
 				return nil
 			}
@@ -74,7 +80,7 @@ func contents(f *result.Folder) (names, sums []string, err error) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		file, err := os.Open(f.Path(filepath.FromSlash(name)))
+		file, err := root.Open(name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -88,8 +94,8 @@ func contents(f *result.Folder) (names, sums []string, err error) {
 	return names, sums, nil
 }
 
-func put(t *tar.Writer, name, from string) error {
-	file, err := os.Open(from)
+func put(t *tar.Writer, root *os.Root, name string) error {
+	file, err := root.Open(name)
 	if err != nil {
 		return err
 	}

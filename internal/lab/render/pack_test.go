@@ -163,3 +163,25 @@ func TestBadPacks(t *testing.T) {
 		t.Errorf("what was there is gone: %v", err)
 	}
 }
+
+// TestAttackAPackOfLinks: root packs a folder of another user's, who has a link in it to a file that only root reads.
+func TestAttackAPackOfLinks(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"missed.json", "env"} {
+		f := folderOf(t, simulate(t, pairs))
+		to := secret
+		if name == "env" {
+			to = filepath.Dir(secret)
+		}
+		if err := os.Symlink(to, f.Path(name)); err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := Pack(&b, f); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: a pack of %d bytes, %v", name, b.Len(), err)
+		}
+	}
+}

@@ -87,6 +87,19 @@ func (f *Folder) Path(elem ...string) string {
 	return filepath.Join(append([]string{f.dir}, elem...)...)
 }
 
+// Inside makes a folder in a study's, for what is made of its records, and returns its path. A link there is an
+// error: the study's folder may be a stranger's.
+func Inside(dir, name string) (string, error) {
+	path := filepath.Join(dir, name)
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("make folder: %w", err)
+	}
+	if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+		return "", errors.Join(fmt.Errorf("%s is no folder, perhaps a link", path), err)
+	}
+	return path, nil
+}
+
 // Lock returns the folder's lock.
 func (f *Folder) Lock() (Lock, error) {
 	var l Lock

@@ -436,3 +436,37 @@ analysis: [{kind: score, bse: 1}]
 		}
 	}
 }
+
+// TestAttackAStudyTooLarge: a file of a few lines, of which even the plan would take all memory, is neither run nor
+// reported.
+func TestAttackAStudyTooLarge(t *testing.T) {
+	const text = `version: 1
+study: large
+retired: key
+environments: {ve: {driver: cgroup}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, measure: true, count: $n}}
+factors: {n: ["1", "2"]}
+run: {for: 1s}
+`
+	if _, _, err := Recorded("t.yaml", []byte(text), known); err != nil {
+		t.Fatal(err)
+	}
+	hundred := strings.TrimSuffix(strings.Repeat("'1', ", 100), ", ")
+	for old, now := range map[string]string{
+		`"2"`:            `"1000000000"`,
+		`["1", `:         `["99999999999999999999", `,
+		"count: $n":      "count: '1000000000'",
+		`["1", "2"]`:     "{staircase: {from: 10%, to: 90%, step: 0.0000001%, hold: 1s}}",
+		`n: ["1", "2"]`:  "n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
+		"retired: key\n": "design: {repetitions: 1000000000}\nretired: key\n",
+		"run: {":         "controls: {aa_pairs: 1000000000}\nrun: {",
+		"study: large\n": "study: large\ndesign: {repetitions: 1000000000}\ncontrols: {aa_pairs: -9000000000}\n",
+		"count: $n}}\nfactors: {n: [\"1\", \"2\"]": "count: '0'}}\ndesign: {repetitions: 0}\nfactors: {n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
+	} {
+		var invalid *keyed.InvalidError
+		if _, _, err := Recorded("t.yaml", []byte(strings.Replace(text, old, now, 1)), known); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "at most 500000 runs") {
+			t.Errorf("%q: %v", now[:min(len(now), 80)], err)
+		}
+	}
+}

@@ -16,8 +16,8 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// maxFile bounds a state file, in bytes.
-const maxFile = 32 << 20
+// maxFile bounds a state file, in bytes, and mostLists those of one podman: it has one for each driver of its storage.
+const maxFile, mostLists = 4 << 20, 4
 
 // exists reports whether there is a file.
 func exists(file string) bool {
@@ -70,41 +70,42 @@ func dockerRecord(dir, id string) (*record, error) {
 	return &record{name: strings.TrimPrefix(c.Name, "/"), image: c.Config.Image, labels: c.Config.Labels}, nil
 }
 
-// podmanRecord reads what podman says of a container from the list that containers/storage keeps:
-// DIR/DRIVER-containers/containers.json; nil if it is in no list.
-func podmanRecord(dir, id string) (*record, error) {
+// podmanRecords reads what podman says of its containers, by ID, from the lists that containers/storage keeps:
+// DIR/DRIVER-containers/containers.json.
+func podmanRecords(dir string) (map[string]*record, error) {
 	lists, err := filepath.Glob(filepath.Join(dir, "*-containers", "containers.json"))
 	if err != nil {
 		return nil, err
 	}
-	for _, file := range lists {
+	found := map[string]*record{}
+	for _, file := range lists[:min(len(lists), mostLists)] {
 		var all []struct {
 			ID       string   `json:"id"`
 			Names    []string `json:"names"`
 			Metadata string   `json:"metadata"`
 		}
 		if err := readState(file, &all); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return found, err
 		}
 		for _, c := range all {
-			if c.ID != id || len(c.Names) == 0 {
+			if found[c.ID] != nil || len(c.Names) == 0 || len(c.ID) != 64 { // as podman's are: of shorter ones many fit in
 				continue
 			}
 			var m struct {
 				Image string `json:"image-name"`
 			}
 			_ = json.Unmarshal([]byte(c.Metadata), &m) // without it there is no image
-			return &record{name: c.Names[0], image: m.Image}, nil
+			found[c.ID] = &record{name: c.Names[0], image: m.Image}
 		}
 	}
-	return nil, nil
+	return found, nil
 }
 
-// userRecord is podmanRecord for the storage of a user's own podman.
-func userRecord(uid int, id string) (*record, error) {
+// userRecords is podmanRecords for the storage of a user's own podman.
+func userRecords(uid int) (map[string]*record, error) {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil || u.HomeDir == "" {
 		return nil, nil
 	}
-	return podmanRecord(filepath.Join(u.HomeDir, ".local/share/containers/storage"), id)
+	return podmanRecords(filepath.Join(u.HomeDir, ".local/share/containers/storage"))
 }

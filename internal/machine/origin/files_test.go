@@ -3,6 +3,7 @@ package origin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -23,11 +24,9 @@ func TestStateFiles(t *testing.T) {
 	if r, err := dockerRecord("testdata/docker", strings.Repeat("0", 64)); r != nil || err != nil {
 		t.Errorf("another container: %+v, %v", r, err)
 	}
-	if r, err := podmanRecord("testdata/podman", someID); err != nil || r == nil || r.name != "db" || r.image != "docker.io/library/postgres:16" {
+	all, err := podmanRecords("testdata/podman")
+	if r := all[someID]; err != nil || r == nil || r.name != "db" || r.image != "docker.io/library/postgres:16" {
 		t.Errorf("podman: %+v, %v", r, err)
-	}
-	if r, err := podmanRecord("testdata/podman", someID[:63]); r != nil || err != nil {
-		t.Errorf("another container: %+v, %v", r, err)
 	}
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "containers", someID), 0o755); err != nil {
@@ -38,6 +37,21 @@ func TestStateFiles(t *testing.T) {
 	}
 	if r, err := dockerRecord(dir, someID); r != nil || err == nil {
 		t.Errorf("half a file: %+v, %v", r, err)
+	}
+}
+
+// TestManyListsOfContainers: a user may make any number of lists, and short entries. What is kept of them is bounded.
+func TestManyListsOfContainers(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 * mostLists {
+		list := filepath.Join(dir, fmt.Sprintf("d%d-containers", i), "containers.json")
+		text := fmt.Sprintf(`[{"id":"%064d","names":["a"]},{"id":"%d","names":["b"]}]`, i, i)
+		if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.WriteFile(list, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := podmanRecords(dir); err != nil || len(all) != mostLists {
+		t.Errorf("%d containers, %v; want %d", len(all), err, mostLists)
 	}
 }
 
@@ -65,8 +79,8 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.Symlink(socket, list)); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := podmanRecord(dir, someID); r != nil || err != nil {
-		t.Errorf("podman: %+v, %v", r, err)
+	if all, err := podmanRecords(dir); len(all) > 0 || err != nil {
+		t.Errorf("podman: %+v, %v", all, err)
 	}
 }
 
@@ -144,8 +158,8 @@ func FuzzRuntimesAnswers(f *testing.F) {
 		if r, err := dockerRecord(dir, someID); err == nil && r != nil {
 			check(Docker, r)
 		}
-		if r, err := podmanRecord(dir, someID); err == nil && r != nil {
-			check(Podman, r)
+		if all, err := podmanRecords(dir); err == nil && all[someID] != nil {
+			check(Podman, all[someID])
 		}
 	})
 }

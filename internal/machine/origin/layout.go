@@ -58,8 +58,8 @@ func Parse(path string) Origin {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	o := parse(parts)
 	for i := 1; o.Known() && !o.inUserSlice() && i < min(len(parts), deepest); i++ {
-		// A pod of podman has such a name too, with containers in it.
-		if in := parse(parts[:i]); in.Known() && in.Runtime != Systemd && in.Runtime != Container {
+		// A pod of podman has the name of a container too, with containers in it.
+		if in := parse(parts[:i]); in.Known() && in.Runtime != Systemd && (in.Runtime != Container || o.ID == "") {
 			return Origin{UID: o.UID}
 		}
 	}

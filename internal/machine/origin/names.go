@@ -30,10 +30,11 @@ type Names struct {
 	sources   Sources
 	members   func(at host.Place, inode uint64) ([]int, error)
 	processes func(pids []int) Process
-	atHome    func(uid int, id string) (*record, error)
+	atHome    func(uid int) (map[string]*record, error)
 	cri       cri
-	hung      atomic.Int32         // looks that have not returned
-	homes     map[int]*atomic.Bool // as entry.hung, of users whose homes do not answer; only Run uses it
+	hung      atomic.Int32  // looks that have not returned
+	homes     map[int]*home // by user; only Run uses it
+	rest      int           // a home is not read again for so many times as long as that took
 	wake      chan struct{}
 
 	mu      sync.Mutex
@@ -61,6 +62,15 @@ type entry struct {
 	next    time.Time
 }
 
+// home is what a user's own podman says of containers.
+type home struct {
+	hung    atomic.Bool        // as entry.hung
+	round   *book              // in which it was read
+	records map[string]*record // then, by ID
+	err     error
+	next    time.Time // it is not read before
+}
+
 // Processes of a cgroup are looked at when it is found, after these times, and then at intervals of
 // the last of them: at first a container's process is the runtime's, and a server may listen some
 // time after it was started. Containers that no runtime
@@ -80,8 +90,8 @@ var errHung = errors.New("looks at processes, or at users' homes, hang: what oth
 
 // New returns the names of a host's cgroups. Run must be called for any to be found.
 func New(h *host.Host, s Sources) *Names {
-	return &Names{sources: s, cri: cri{sockets: s.CRI}, wake: make(chan struct{}, 1), entries: map[key]*entry{}, unread: map[key]error{}, homes: map[int]*atomic.Bool{},
-		members: h.Members, processes: func(pids []int) Process { return processes(h, pids) }, atHome: userRecord}
+	return &Names{sources: s, cri: cri{sockets: s.CRI}, wake: make(chan struct{}, 1), entries: map[key]*entry{}, unread: map[key]error{}, homes: map[int]*home{}, rest: 10,
+		members: h.Members, processes: func(pids []int) Process { return processes(h, pids) }, atHome: userRecords}
 }
 
 // Facts returns what is known of a cgroup, and whether more is not to be expected soon. The first
@@ -187,6 +197,10 @@ func (n *Names) round(ctx context.Context) time.Time {
 		n.asked = errors.Join(b.errs...)
 		n.mu.Unlock()
 	}
+	maps.DeleteFunc(n.homes, func(_ int, h *home) bool {
+		h.records = nil
+		return !h.hung.Load() && !time.Now().Before(h.next)
+	})
 	_, next = n.due(time.Now())
 	return next
 }
@@ -245,7 +259,7 @@ func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) 
 		return &full, nil
 	}
 	if o.inUserSlice() { // what the system's runtimes know is elsewhere
-		return n.userRecord(ctx, e)
+		return n.userRecord(ctx, e, b)
 	}
 	var errs []error
 	docker := o.Runtime == Docker || o.Runtime == Container || o.Runtime == Kubernetes
@@ -259,35 +273,43 @@ func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) 
 		return nil, errors.Join(errs...)
 	}
 	for _, dir := range n.sources.Podman {
-		r, err := podmanRecord(dir, o.ID)
-		if errs = append(errs, err); r != nil {
-			return r, nil
+		all, err := podmanRecords(dir)
+		if errs = append(errs, err); all[o.ID] != nil {
+			return all[o.ID], nil
 		}
 	}
 	return nil, errors.Join(errs...)
 }
 
-// userRecord is what the podman of the user of a cgroup says of it, whose files are in the user's home:
-// on any file system.
-func (n *Names) userRecord(ctx context.Context, e *entry) (*record, error) {
+// userRecord is what the podman of the user of a cgroup says of it, whose files are in the user's home: on any file
+// system, and as long as the user likes. They are read once in a round, and not without a rest: the user may have a
+// thousand cgroups, and others' names wait meanwhile.
+func (n *Names) userRecord(ctx context.Context, e *entry, b *book) (*record, error) {
 	type answer struct {
-		r   *record
+		all map[string]*record
 		err error
 	}
-	user, id := e.origin.UID, e.origin.ID
-	hung := n.homes[user]
-	if hung == nil {
-		hung = new(atomic.Bool)
+	user := e.origin.UID
+	h := n.homes[user]
+	if h == nil {
+		h = &home{}
+		n.homes[user] = h
 	}
-	a, _ := within(ctx, n, hung, func() answer {
-		r, err := n.atHome(user, id)
-		return answer{r, err}
-	})
-	if delete(n.homes, user); hung.Load() {
-		n.homes[user] = hung
-		a.err = fmt.Errorf("read the containers of user %d: the files do not answer", user)
+	if begun := time.Now(); h.round != b && !begun.Before(h.next) {
+		a, _ := within(ctx, n, &h.hung, func() answer {
+			all, err := n.atHome(user)
+			return answer{all, err}
+		})
+		if h.hung.Load() {
+			a.err = fmt.Errorf("read the containers of user %d: the files do not answer", user)
+		}
+		h.round, h.records, h.err = b, a.all, a.err
+		h.next = time.Now().Add(time.Duration(n.rest) * time.Since(begun))
 	}
-	return a.r, a.err
+	if r := h.records[e.origin.ID]; r != nil {
+		return r, nil
+	}
+	return nil, h.err
 }
 
 // inPod makes the record of a Docker container that the kubelet started (by cri-dockerd) that of

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,7 +111,10 @@ func TestUsersTakeNoNames(t *testing.T) {
 	n := New(nil, Sources{CRI: []string{r.serve(t)}, Docker: "testdata/docker", Podman: []string{"testdata/podman"}, Timeout: time.Minute})
 	defer n.cri.close()
 	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
-	n.atHome = func(uid int, id string) (*record, error) { return &record{name: fmt.Sprint("db-of-", uid)}, nil }
+	n.atHome = func(uid int) (map[string]*record, error) {
+		return map[string]*record{someID: {name: fmt.Sprint("db-of-", uid)}}, nil
+	}
+	n.rest = 0
 	const slice = "/user.slice/user-1000.slice/user@1000.service/"
 	for path, want := range map[string][2]string{
 		"app.slice/docker-" + someID + ".scope":                       {"", "user-1000/docker/" + someID[:12]},
@@ -150,6 +154,11 @@ func TestContainersTakeNoNames(t *testing.T) {
 			if f, _ := n.Facts(at, 1); f.Name != "" || f.Job != "" || f.Helper || f.Annotations != nil {
 				t.Errorf("%s: %q, %q, helper %v, %v", at.Path, f.Name, f.Job, f.Helper, f.Annotations)
 			}
+		}
+	}
+	for _, name := range []string{"qemu-1-web.libvirt-qemu", "qemu.slice/102.scope", "systemd-nspawn@web.service", "lxc.payload.web", "lxc.monitor.web"} {
+		if o := Parse("/custom/" + someID + "/" + name); o.Known() { // there may be containers in a pod of podman
+			t.Errorf("%s in a container: %+v", name, o)
 		}
 	}
 }
@@ -258,11 +267,11 @@ func TestAHomeThatHangsIsNotWaitedFor(t *testing.T) {
 		n := New(nil, Sources{Timeout: time.Second})
 		n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
 		hang := make(chan bool)
-		n.atHome = func(uid int, id string) (*record, error) {
+		n.atHome = func(uid int) (map[string]*record, error) {
 			if uid == 1000 {
 				<-hang
 			}
-			return &record{name: "db"}, nil
+			return map[string]*record{someID: {name: "db"}}, nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan bool)
@@ -284,5 +293,32 @@ func TestAHomeThatHangsIsNotWaitedFor(t *testing.T) {
 		cancel()
 		<-ended
 		close(hang)
+	})
+}
+
+// TestAttackAUsersListOfContainers: a user with a list of containers that takes long to read, and with cgroups that are
+// called like containers, has it read for a part of the time, and others' names are found meanwhile.
+func TestAttackAUsersListOfContainers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New(nil, Sources{Timeout: 2 * time.Second})
+		n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+		var reads atomic.Int32
+		n.atHome = func(int) (map[string]*record, error) {
+			reads.Add(1)
+			time.Sleep(time.Second)
+			return nil, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan bool)
+		go func() { n.Run(ctx); close(ended) }()
+		for i := range 600 {
+			n.Facts(unified("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-"+someID+".scope"), uint64(1+i))
+			<-time.After(100 * time.Millisecond)
+		}
+		if got := reads.Load(); got < 2 || got > 7 {
+			t.Errorf("read %d times in a minute, of a second each", got)
+		}
+		cancel()
+		<-ended
 	})
 }

@@ -88,7 +88,7 @@ func openUI(listen string) (*uiServer, error) {
 		ErrorLog: log.New(io.Discard, "", 0), BaseContext: func(net.Listener) context.Context { return ctx }}
 	go func() {
 		defer stop()
-		s.ended <- daemon.Serve(s.web, l, nil, daemon.Bounds{Connections: 64})
+		s.ended <- daemon.Serve(s.web, l, nil, daemon.Bounds{Connections: 64, Answer: time.Minute})
 	}()
 	return s, nil
 }

@@ -72,3 +72,18 @@ func TestUIRefuses(t *testing.T) {
 		t.Errorf("without an agent: %d %s", r.Code, r.Err)
 	}
 }
+
+// TestAttackStalledReadersOfAPage: a user of the machine can ask for pages, which need no token, on all connections that
+// there may be, and read nothing. Each is closed after some time.
+func TestAttackStalledReadersOfAPage(t *testing.T) {
+	s, err := openUI("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if s.web.WriteTimeout <= 0 || s.web.WriteTimeout > time.Minute {
+		t.Errorf("an answer may take %s", s.web.WriteTimeout)
+	}
+}

@@ -21,8 +21,7 @@ import (
 // that restore needs no folder.
 const labJournal = "/var/lib/quell-lab/journal"
 
-// restoreKnobs undoes the changes of a dead lab. A running lab holds the journal, and its
-// changes are left.
+// restoreKnobs undoes the changes of a dead lab. A running lab holds the journal, and its changes are left.
 func restoreKnobs(dir string, h *host.Host, now time.Time) (outcomes []enforce.Outcome, err error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -43,8 +42,7 @@ type knobSetter struct {
 	enforcer *enforce.Enforcer
 	knobs    observe.Knobs
 	now      func() time.Time
-	// until is only an upper bound: a change is undone by this process, or by restore
-	// after a kill.
+	// until is only an upper bound: a change is undone by this process, or by restore after a kill.
 	until sample.Millis
 }
 

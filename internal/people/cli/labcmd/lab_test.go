@@ -275,6 +275,38 @@ func TestRecordsOutliveTheRules(t *testing.T) {
 	}
 }
 
+// TestAttackAReportElsewhere: in a folder of a stranger's the report, or its folder, is a link to what is the user's.
+func TestAttackAReportElsewhere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	out, mine, env := filepath.Join(dir, "out"), filepath.Join(dir, "mine"), clitest.Env("/nowhere")
+	if r := quell(t, env, "lab", "run", "--out", out, studyFile(t, simulatedStudy)); r.Code != app.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	page := filepath.Join(out, "report", "simulated.md")
+	err := errors.Join(os.Mkdir(mine, 0o755), os.WriteFile(filepath.Join(mine, "file"), []byte("mine"), 0o644),
+		os.RemoveAll(filepath.Dir(page)), os.Mkdir(filepath.Dir(page), 0o755), os.Symlink(filepath.Join(mine, "file"), page)) // lab run has made one
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, env, "lab", "report", "--format", "md", out); r.Code != app.ExitOK {
+		t.Errorf("report: %+v", r)
+	}
+	if info, err := os.Lstat(page); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := errors.Join(os.RemoveAll(filepath.Dir(page)), os.Symlink(mine, filepath.Dir(page))); err != nil {
+		t.Fatal(err)
+	}
+	if r := quell(t, env, "lab", "report", "--format", "md", out); r.Code != app.ExitUsage || !strings.Contains(r.Err, "perhaps a link") {
+		t.Errorf("report in a folder elsewhere: %+v", r)
+	}
+	text, err := os.ReadFile(filepath.Join(mine, "file"))
+	if files, bad := os.ReadDir(mine); err != nil || bad != nil || len(files) != 1 || string(text) != "mine" {
+		t.Errorf("%d files, %.20q, %v, %v", len(files), text, err, bad)
+	}
+}
+
 // Two labs at once would mix their runs.
 func TestLabRunsOneAtATime(t *testing.T) {
 	t.Parallel()

@@ -59,21 +59,20 @@ func (l *labMachine) describe(ctx context.Context, s *study.Study, f *result.Fol
 	if !isReal(s) {
 		return "", nil
 	}
-	d := observe.Describe(l.host, programs(ctx, s, l.version))
+	d := observe.Describe(l.host, programs(ctx, s, l.version, true))
 	if err := os.MkdirAll(f.Path("env"), 0o755); err != nil {
 		return "", fmt.Errorf("describe the machine: %w", err)
 	}
 	return d.Hash(), writeJSONFile(f.Path("env", d.Hash()+".json"), d)
 }
 
-// versionFlag is how well-known tools print their version. Other programs are not started
-// for that.
+// versionFlag is how well-known tools print their version. Other programs are not started for that.
 var versionFlag = map[string]string{"stress-ng": "--version", "sysbench": "--version", "fio": "--version", "iperf3": "--version", "sockperf": "--version", "qperf": "--version",
 	"redis-benchmark": "--version", "oha": "--version", "wrk": "-v", "wrk2": "-v", "vegeta": "-version", "nginx": "-v", "apache2": "-v"}
 
-// programs are the versions of quell and of the tools that a study's workloads run on this
-// machine. They are part of the machine's description: another version is another series.
-func programs(ctx context.Context, s *study.Study, own string) map[string]string {
+// programs are the versions of quell and of the tools that a study's workloads run on this machine: "" if the study
+// says where one is, unless those are to be started. Another version is another series.
+func programs(ctx context.Context, s *study.Study, own string, anywhere bool) map[string]string {
 	all := map[string]string{"quell.version": own}
 	for _, w := range s.Workloads {
 		name := ""
@@ -83,6 +82,9 @@ func programs(ctx context.Context, s *study.Study, own string) map[string]string
 			name = web.Program(kind)
 		}
 		flag, known := versionFlag[filepath.Base(name)]
+		if known && !anywhere && strings.Contains(name, "/") {
+			all["tool."+filepath.Base(name)], known = "", false
+		}
 		if !known {
 			continue
 		}
@@ -99,8 +101,9 @@ func programs(ctx context.Context, s *study.Study, own string) map[string]string
 
 // changed returns the differences of this machine from that of a series of records. It is
 // nil if there are none, or if they cannot be determined: users other than root read
-// less, and a folder may come from elsewhere without its descriptions.
-func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study, series string) ([]string, error) {
+// less, and a folder may come from elsewhere without its descriptions. Unless its study is run, it starts no program
+// that the study says where to find: the folder may be a stranger's.
+func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study, series string, run bool) ([]string, error) {
 	if series == "" || !isReal(s) || os.Geteuid() != 0 {
 		return nil, nil
 	}
@@ -114,11 +117,9 @@ func (a *commands) changed(ctx context.Context, f *result.Folder, s *study.Study
 	if err != nil {
 		return nil, err
 	}
-	now := observe.Describe(h, programs(ctx, s, a.Version))
-	if now.Hash() == series {
-		return nil, nil
-	}
-	return slices.DeleteFunc(now.Diff(was), func(line string) bool { return strings.HasPrefix(line, "~") }), nil
+	return slices.DeleteFunc(observe.Describe(h, programs(ctx, s, a.Version, run)).Diff(was), func(line string) bool {
+		return strings.HasPrefix(line, "~") || strings.HasPrefix(line, "tool.") && strings.HasSuffix(line, " → ")
+	}), nil
 }
 
 // tellOthers says before the first run that the newest record is of another series, and why: the runs of
@@ -129,7 +130,7 @@ func (a *commands) tellOthers(ctx context.Context, f *result.Folder, s *study.St
 		return nil
 	}
 	was := runs[len(runs)-1]
-	lines, err := a.changed(ctx, f, s, was.Env)
+	lines, err := a.changed(ctx, f, s, was.Env, true)
 	if !slices.Equal(was.Stamp, now.stamp) {
 		lines = append(lines, fmt.Sprintf("stamps: %s → %s", strings.Join(was.Stamp, " "), strings.Join(now.stamp, " ")))
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/quell-dev/quell/internal/lab/observe"
 	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/lab/study"
+	"github.com/quell-dev/quell/internal/people/cli/app"
 	"github.com/quell-dev/quell/internal/testkit/clitest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -73,10 +75,39 @@ func TestVersionsOfTools(t *testing.T) {
 		"gone": {Command: []string{dir + "/sysbench"}},
 	}}
 	want := map[string]string{"quell.version": "v1", "tool.fio": "fio-3.33", "tool.wrk": "wrk 4.1.0 [epoll]"}
-	if d := cmp.Diff(want, programs(t.Context(), s, "v1")); d != "" {
+	if d := cmp.Diff(want, programs(t.Context(), s, "v1", true)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	if _, err := os.Stat(dir + "/started"); err == nil {
 		t.Error("a study's own program was started for its version")
+	}
+}
+
+// TestAttackAStudysPrograms: to look at a folder of a stranger's starts no program that its study names, whatever that
+// is called. What cannot be known is no difference of the machine.
+func TestAttackAStudysPrograms(t *testing.T) {
+	quelltest.Need(t, quelltest.Root)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "fio"), []byte("#!/bin/sh\ntouch "+dir+"/started\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &study.Study{Environments: map[string]study.Environment{"here": {Driver: study.LXC}},
+		Workloads: map[string]study.Workload{"a": {Command: []string{filepath.Join(dir, "fio")}}}}
+	f, err := result.Create(filepath.Join(dir, "r"), result.Lock{Study: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(f.Path("env"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeJSONFile(f.Path("env", "e.json"), observe.Description{Items: []observe.Item{{Name: "tool.fio", Value: "fio-3.33"}, {Name: "was", Value: "there"}}}); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := (&commands{&app.App{}}).changed(t.Context(), f, s, "e", false)
+	if err != nil || !slices.Contains(lines, "was: there → (not described)") || strings.Contains(strings.Join(lines, "\n"), "fio") {
+		t.Errorf("%q, %v", lines, err)
+	}
+	if _, err := os.Stat(dir + "/started"); err == nil {
+		t.Error("the stranger's program was started")
 	}
 }

@@ -137,7 +137,7 @@ func (a *commands) labStatus() *cobra.Command {
 				return err
 			}
 			if len(s.Preconditions.Set) == 0 { // else the knobs are not those of the study now
-				if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series); err != nil {
+				if st.Changed, err = a.changed(cmd.Context(), f, s, st.Series, false); err != nil {
 					return err
 				}
 			}
@@ -170,8 +170,7 @@ type status struct {
 	// machines, of this one before a change, or with other stamps, which do not.
 	Series string `json:"series,omitempty"`
 	Others int    `json:"others,omitempty"`
-	// Changed lists differences of the machine from the series: lab resume would start
-	// another series.
+	// Changed lists differences of the machine from the series: lab resume would start another series.
 	Changed []string `json:"changed,omitempty"`
 }
 

@@ -1,6 +1,7 @@
 package labcmd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/lab/analyse"
 	"github.com/quell-dev/quell/internal/lab/render"
 	"github.com/quell-dev/quell/internal/lab/render/parquet"
@@ -31,13 +33,12 @@ func (a *commands) labReport() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if out == "" {
-				out = filepath.Join(args[0], reportDir)
-				if st, err := os.Stat(args[0]); err == nil && !st.IsDir() {
-					out = r.Study.Name + "-report"
+			if st, err := os.Stat(args[0]); out == "" && err == nil && st.IsDir() {
+				if out, err = result.Inside(args[0], reportDir); err != nil {
+					return app.Usage(err, "remove it, or name another folder with --out")
 				}
 			}
-			return writeReport(a.Out, r, out, formats)
+			return writeReport(a.Out, r, cmp.Or(out, r.Study.Name+"-report"), formats)
 		},
 	}
 	cmd.Flags().StringSliceVar(&formats, "format", nil, "html, md, csv, jsonl, parquet (default: the study's)")
@@ -49,8 +50,7 @@ func (a *commands) labReport() *cobra.Command {
 // reportDir is the folder of the report in a study's folder.
 const reportDir = "report"
 
-// writeReport writes a report in the formats, by default those of the study, and prints
-// the names of the files.
+// writeReport writes a report in the formats, by default those of the study, and prints the names of the files.
 func writeReport(w io.Writer, r *render.Report, dir string, formats []string) error {
 	renderers := map[string]func(io.Writer, *render.Report) error{"html": render.HTML, "md": markdownWithPlots(dir, r.Study.Name), "csv": render.CSV, "jsonl": render.JSONL,
 		"parquet": func(w io.Writer, r *render.Report) error { return parquet.Values(w, &r.Results) }}
@@ -66,7 +66,7 @@ func writeReport(w io.Writer, r *render.Report, dir string, formats []string) er
 			return app.Usage(fmt.Errorf("write report: unknown format %q", format), "use html, md, csv, jsonl or parquet")
 		}
 		name := filepath.Join(dir, r.Study.Name+"."+format)
-		if err := app.WriteFile(name, func(w io.Writer) error { return write(w, r) }); err != nil {
+		if err := atomicfile.Replace(name, func(w io.Writer) error { return write(w, r) }); err != nil {
 			return fmt.Errorf("write report: %w", err)
 		}
 		fmt.Fprintln(w, name)
@@ -129,8 +129,7 @@ const expectExample = "studies/expect/ has examples of expected values"
 // expectFile is a study's expected values at the time of the run.
 const expectFile = "expect.yaml"
 
-// openReport computes everything that a report shows. Unreadable records are named and
-// excluded.
+// openReport computes everything that a report shows. Unreadable records are named and excluded.
 func (a *commands) openReport(name, expect string) (*render.Report, error) {
 	f, s, done, err := openResults(name, a.Err)
 	if err != nil {

@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quell-dev/quell/internal/format/atomicfile"
 	"github.com/quell-dev/quell/internal/lab/record"
+	"github.com/quell-dev/quell/internal/lab/result"
 	"github.com/quell-dev/quell/internal/people/cli/app"
 )
 
@@ -38,9 +40,11 @@ func (a *commands) labTraces() *cobra.Command {
 				return app.Negative(fmt.Errorf("make traces of %s: no valid run has samples of an agent", args[0]), "set observe.agent in the study, and run it")
 			}
 			if out == "" {
-				out = filepath.Join(args[0], "traces")
+				out, err = result.Inside(args[0], "traces")
+			} else {
+				err = os.MkdirAll(out, 0o755)
 			}
-			if err := os.MkdirAll(out, 0o755); err != nil {
+			if err != nil {
 				return fmt.Errorf("make traces: %w", err)
 			}
 			for i := range traces {
@@ -62,7 +66,7 @@ func (a *commands) labTraces() *cobra.Command {
 }
 
 func writeTrace(name string, t *record.Trace) error {
-	return app.WriteFile(name, func(w io.Writer) error {
+	return atomicfile.Replace(name, func(w io.Writer) error {
 		z := gzip.NewWriter(w)
 		return errors.Join(t.Write(z), z.Close())
 	})

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/quell-dev/quell/internal/cluster/api"
+	"github.com/quell-dev/quell/internal/cluster/store"
+	"github.com/quell-dev/quell/internal/core/detect"
+	"github.com/quell-dev/quell/internal/core/incident"
+	"github.com/quell-dev/quell/internal/core/sample"
+)
+
+// TestAttackIncidentsOfOneMachine: a machine that reports more incidents than a list has hides those of no other from
+// it. The rest of the list is the newest, in their order.
+func TestAttackIncidentsOfOneMachine(t *testing.T) {
+	var lies []*incident.Record
+	for i := range cluster.MostIncidents + 1 {
+		lie := found(fmt.Sprint("lie", i), "web", "x", detect.Likely, detect.ByStatistics, false)
+		lie.Machine, lie.Updated = "liar", sample.At(start).Add(time.Duration(i)*time.Second-time.Hour)
+		lies = append(lies, lie)
+	}
+	b := forensic(t, lies...)
+	var all []incident.Record
+	w := b.local("GET", "/v1/incidents", "")
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil {
+		t.Fatal(err, w.Body)
+	}
+	newestFirst := slices.IsSortedFunc(all, func(x, y incident.Record) int { return cmp.Compare(y.Updated, x.Updated) })
+	if len(all) != cluster.MostIncidents || !newestFirst || all[len(all)-1].ID != case4 || all[0].ID != fmt.Sprint("lie", cluster.MostIncidents) {
+		t.Errorf("%d incidents, newest first: %v, want %d with that of m4 as the last", len(all), newestFirst, cluster.MostIncidents)
+	}
+}
+
+// TestAttackTasksOfOneMachine: a machine that reports more tasks than a list has hides those of no other from it.
+func TestAttackTasksOfOneMachine(t *testing.T) {
+	b := forensic(t)
+	b.Config.Query.Rows = 1500
+	one := sample.Sample{TS: sample.At(start), Machine: "m9", Job: "web", Task: "/web", Platform: "p", Signal: sample.CPI, Class: sample.LatencySensitive, CPU: 1, Cost: 2, Coverage: 1}
+	add := func(all ...sample.Sample) {
+		b.store.Add(&store.Batch{Source: store.Source{Stream: samplesStream, Machine: all[0].Machine, Boot: "b"}, N: 1, Samples: all})
+	}
+	add(one)
+	var lies []sample.Sample
+	for i := range 2000 {
+		lie := one
+		lie.Machine, lie.Task = "liar", sample.TaskName(fmt.Sprintf("/%04d", i))
+		lies = append(lies, lie)
+	}
+	add(lies...)
+	if err := b.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var all []cluster.Task
+	w := b.local("GET", "/v1/tasks", "")
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil {
+		t.Fatal(err, w.Body)
+	}
+	if len(all) != 1500 || !slices.ContainsFunc(all, func(k cluster.Task) bool { return k.Machine == "m9" && len(k.Costs) == 1 }) {
+		t.Errorf("%d tasks, want 1500 with that of m9", len(all))
+	}
+}
+
+// TestAttackPairsOfOneMachine: the same for a machine that reports more pairs of jobs than a list has.
+func TestAttackPairsOfOneMachine(t *testing.T) {
+	var lies []*incident.Record
+	for i := range 1001 {
+		lie := found(fmt.Sprint("lie", i), "web", fmt.Sprint("x", i), detect.Proven, detect.ByAccounts, true)
+		lie.Machine = "liar"
+		lies = append(lies, lie)
+	}
+	b := forensic(t, append(lies, found("i1", "web", "zip", detect.Proven, detect.ByAccounts, true))...)
+	var all []cluster.Pair
+	w := b.local("GET", cluster.PathPairs, "")
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil {
+		t.Fatal(err, w.Body)
+	}
+	if len(all) != 1000 || !slices.ContainsFunc(all, func(p cluster.Pair) bool { return p.Antagonist == "zip" }) {
+		t.Errorf("%d pairs, want 1000 with that of m4", len(all))
+	}
+}
