@@ -83,3 +83,29 @@ func (c *checker) hosts(r *Role, key string, most int) {
 		}
 	}
 }
+
+// elsewhere checks a study whose hosts are all others for what is of the lab's own machine only. That
+// one may be the host of guests that are the others: then its knobs matter, and it is named.
+func (c *checker) elsewhere() {
+	const want = "a role on the lab's own machine: it is of that machine only"
+	const named = "also local: {} in hosts: knobs are set on the lab's own machine only"
+	if c.Observe.Agent != nil {
+		c.add("observe.agent", "given", want)
+	}
+	if len(c.Preconditions.Set) > 0 {
+		c.add("preconditions.set", "given", named)
+	}
+	for _, f := range c.Factors {
+		if f.Knob != "" {
+			c.add("factors."+f.Name+".knob", strconv.Quote(f.Knob), named)
+		}
+		if f.Mappings != nil {
+			c.add("factors."+f.Name+".mappings", "given", want)
+		}
+		for i, p := range f.Placements {
+			if len(p.CPUs) == 0 && p.Relation != "neutral" {
+				c.add(fmt.Sprintf("factors.%s[%d]", f.Name, i), p.Name, "cpus for each role: relations are of the lab's own machine only")
+			}
+		}
+	}
+}

@@ -435,3 +435,39 @@ func (s *Study) takes(c *Cell) time.Duration {
 	}
 	return d + steady
 }
+
+// mostPlanned bounds a plan's runs, and the instances and steps of all its cells: a file of a few lines, a stranger's or
+// with a few zeros too many, would take all memory of the machine.
+const mostPlanned = 500_000
+
+func (c *checker) size() {
+	cells, each := 1.0, 1.0 // itself, and the instances of roles and the steps in it
+	for i := range c.Factors {
+		f := &c.Factors[i]
+		cells *= float64(max(1, len(f.LevelNames())))
+		if st := f.Staircase; st != nil && st.Step > 0 {
+			each += 2 * float64((st.To-st.From)/st.Step)
+		}
+	}
+	for i := range c.Roles {
+		r := &c.Roles[i]
+		counts := []string{r.Count}
+		if name, refers := strings.CutPrefix(r.Count, "$"); refers && c.Factor(name) != nil {
+			f := c.Factor(name)
+			counts = slices.Clone(f.Levels)
+			for _, set := range f.Sets {
+				counts = append(counts, set.Values[r.Name])
+			}
+		}
+		most := 0
+		for _, text := range counts {
+			n, _ := strconv.Atoi(text) // of what is too large for it, the largest; 0 of what roles refuses
+			most = max(most, n)
+		}
+		each += float64(most)
+	}
+	runs := cells*float64(c.Design.Repetitions) + float64(max(0, c.Controls.AAPairs)) // readable takes any number
+	if cells*each > mostPlanned || runs > mostPlanned {
+		c.add("design", fmt.Sprintf("%.3g runs, of %.3g cells with up to %.3g instances and steps", runs, cells, each), fmt.Sprintf("at most %d runs, and as many instances and steps of all cells", mostPlanned))
+	}
+}

@@ -94,42 +94,6 @@ func (c *checker) header() {
 	c.size()
 }
 
-// mostPlanned bounds a plan's runs, and the instances and steps of all its cells: a file of a few lines, a stranger's or
-// with a few zeros too many, would take all memory of the machine.
-const mostPlanned = 500_000
-
-func (c *checker) size() {
-	cells, each := 1.0, 1.0 // itself, and the instances of roles and the steps in it
-	for i := range c.Factors {
-		f := &c.Factors[i]
-		cells *= float64(max(1, len(f.LevelNames())))
-		if st := f.Staircase; st != nil && st.Step > 0 {
-			each += 2 * float64((st.To-st.From)/st.Step)
-		}
-	}
-	for i := range c.Roles {
-		r := &c.Roles[i]
-		counts := []string{r.Count}
-		if name, refers := strings.CutPrefix(r.Count, "$"); refers && c.Factor(name) != nil {
-			f := c.Factor(name)
-			counts = slices.Clone(f.Levels)
-			for _, set := range f.Sets {
-				counts = append(counts, set.Values[r.Name])
-			}
-		}
-		most := 0
-		for _, text := range counts {
-			n, _ := strconv.Atoi(text) // of what is too large for it, the largest; 0 of what roles refuses
-			most = max(most, n)
-		}
-		each += float64(most)
-	}
-	runs := cells*float64(c.Design.Repetitions) + float64(max(0, c.Controls.AAPairs)) // readable takes any number
-	if cells*each > mostPlanned || runs > mostPlanned {
-		c.add("design", fmt.Sprintf("%.3g runs, of %.3g cells with up to %.3g instances and steps", runs, cells, each), fmt.Sprintf("at most %d runs, and as many instances and steps of all cells", mostPlanned))
-	}
-}
-
 // options are the keys of each kind of analysis; the others have none.
 var options = map[string][]string{"net-io": {"case", "rate"}, "net-tenants": {"count"}, "mapping": {"factor", "headline"},
 	"interference": {"exclude_rows"}, "throughput": {"factor", "base"}, "energy": {"factor", "base"},
@@ -582,32 +546,6 @@ func (c *checker) run() {
 			if w, ok := c.Workloads[v]; ok && w.Iterations == 0 && w.Time == 0 {
 				c.add("run.for", "0s", fmt.Sprintf("the length of a run: workload %s has neither iterations nor time, and there is no staircase", v))
 				return
-			}
-		}
-	}
-}
-
-// elsewhere checks a study whose hosts are all others for what is of the lab's own machine only. That
-// one may be the host of guests that are the others: then its knobs matter, and it is named.
-func (c *checker) elsewhere() {
-	const want = "a role on the lab's own machine: it is of that machine only"
-	const named = "also local: {} in hosts: knobs are set on the lab's own machine only"
-	if c.Observe.Agent != nil {
-		c.add("observe.agent", "given", want)
-	}
-	if len(c.Preconditions.Set) > 0 {
-		c.add("preconditions.set", "given", named)
-	}
-	for _, f := range c.Factors {
-		if f.Knob != "" {
-			c.add("factors."+f.Name+".knob", strconv.Quote(f.Knob), named)
-		}
-		if f.Mappings != nil {
-			c.add("factors."+f.Name+".mappings", "given", want)
-		}
-		for i, p := range f.Placements {
-			if len(p.CPUs) == 0 && p.Relation != "neutral" {
-				c.add(fmt.Sprintf("factors.%s[%d]", f.Name, i), p.Name, "cpus for each role: relations are of the lab's own machine only")
 			}
 		}
 	}

@@ -305,7 +305,7 @@ func TestAttackAUsersListOfContainers(t *testing.T) {
 		var reads atomic.Int32
 		n.atHome = func(int) (map[string]*record, error) {
 			reads.Add(1)
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			return nil, nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -17,14 +17,14 @@ type room struct {
 }
 
 var rooms = []room{
-	{"core", "the pure loop: samples in, findings and actions out", 11_650},
+	{"core", "the pure loop: samples in, findings and actions out", 11_700},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
-	{"machine", "what is read from and written to a Linux machine", 16_350},
-	{"agent", "the daemon of each machine", 8_650},
-	{"cluster", "the bus, the store and the server", 18_850},
+	{"machine", "what is read from and written to a Linux machine", 16_450},
+	{"agent", "the daemon of each machine", 8_700},
+	{"cluster", "the bus, the store and the server", 18_950},
 	{"lab", "interference measured under control", 33_000},
 	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
-	{"people", "what people see and type", 14_700},
+	{"people", "what people see and type", 14_750},
 	{"testkit", "what tests share, and tests of this tree", 6_000},
 }
 
