@@ -209,6 +209,7 @@ func (a *answer) send() {
 			return
 		}
 		p := a.queue[0]
+		a.queue[0] = part{} // its text is not in the budget any more once it is sent
 		a.queue = a.queue[1:]
 		a.changed.Broadcast()
 		a.mu.Unlock()
