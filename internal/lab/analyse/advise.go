@@ -53,7 +53,7 @@ func advise(b *MappingResult, runs []result.Run, factor string) *Advice {
 		switch name := c.Level(factor); {
 		case of(r) && c.Mapping != nil:
 			cores[name], parts = c.Mapping, c.Parts
-		case c.Kind == study.Solo && maps.Equal(c.Knobs, knobs):
+		case c.Kind == study.Solo && len(r.Parts) > 0 && maps.Equal(c.Knobs, knobs):
 			rec, seconds := &r.Parts[0], (r.Window.To - r.Window.From).Seconds()
 			for event, n := range rec.Events {
 				if seconds > 0 {

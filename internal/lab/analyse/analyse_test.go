@@ -459,6 +459,25 @@ func TestEventsFollowThePaper(t *testing.T) {
 	}
 }
 
+// A stranger's record without parts, or with times of centuries, neither ends the report nor keeps it from ending.
+func TestMalformedRecords(t *testing.T) {
+	steps := []study.Step{{Role: "bg", To: time.Second}}
+	parts := []study.Part{{Role: "fg", Measure: true, Workload: study.Workload{Name: "fg"}}, {Role: "bg", Measure: true, Workload: study.Workload{Name: "bg"}}}
+	var runs []result.Run
+	for _, c := range []study.Cell{{Kind: study.Solo}, {Kind: study.Solo, Parts: parts[:1]}, {Kind: study.Solo, Parts: parts[1:]}, {Kind: study.Main, Steps: steps}, {Kind: study.Main, Parts: parts, Steps: steps}} {
+		runs = append(runs, result.Run{Cell: c, CellKey: c.Key(), Verdict: result.Valid})
+	}
+	if ds := Degradations(runs, 1); len(ds) != 2 || finite(ds[0].Slowdown.Value) {
+		t.Errorf("%+v", ds)
+	}
+	if s := Systems(runs, "placement", "per-chip"); len(s) != 0 {
+		t.Errorf("%+v", s)
+	}
+	if bins := Bins(nil, math.MaxInt64-7, math.MaxInt64, 2); len(bins) != 3 {
+		t.Errorf("%d bins, want 3", len(bins))
+	}
+}
+
 // No runs, one run, iterations of length 0, values that are not finite: no panic, and
 // no figure without data.
 func FuzzOf(f *testing.F) {

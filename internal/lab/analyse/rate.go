@@ -37,8 +37,8 @@ func Throughput(its []result.Iteration, from, to time.Duration) float64 {
 // 2 uses 6 s. A last bin that is not complete is left out.
 func Bins(its []result.Iteration, from, to, width time.Duration) []float64 {
 	var bins []float64
-	for at := from; width > 0 && at+width <= to; at += width {
-		bins = append(bins, Throughput(its, at, at+width))
+	for n := time.Duration(0); width > 0 && n < (to-from)/width; n++ {
+		bins = append(bins, Throughput(its, from+n*width, from+(n+1)*width))
 	}
 	return bins
 }
@@ -110,11 +110,11 @@ func measured(r *result.Run) iter.Seq2[*study.Part, *result.Part] {
 	}
 }
 
-// valid returns the runs with the verdict Valid.
+// valid returns the runs with the verdict Valid. A stranger's record may have no parts.
 func valid(runs []result.Run) []*result.Run {
 	var out []*result.Run
 	for i := range runs {
-		if runs[i].Verdict == result.Valid {
+		if runs[i].Verdict == result.Valid && len(runs[i].Cell.Parts) > 0 {
 			out = append(out, &runs[i])
 		}
 	}

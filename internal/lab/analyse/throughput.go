@@ -107,7 +107,7 @@ func sameBut(a, b []study.Level, factor, value string) bool {
 // staircase alone too, or that is held at a load, works in the share of the time that this leaves
 // it: its rate is that at full load, so that it is the same unit at every step.
 func aloneRate(solo []*result.Run) float64 {
-	name := solo[0].Parts[0].Name
+	name := solo[0].Cell.Parts[0].Name()
 	var all []float64
 	for _, r := range solo {
 		p := partOf(r, name)

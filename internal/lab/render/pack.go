@@ -26,8 +26,8 @@ var packed = [...]string{"study.lock.json", "env", "runs", "results", "missed.js
 // manifest is a pack's first file: one line per other file, in the format of sha256sum.
 const manifest = "MANIFEST.sha256"
 
-// largest bounds the size of a pack's file, so that a small pack cannot fill a disk.
-const largest = 4 << 30
+// largest bounds the size of all of a pack's files together, so that a small pack cannot fill a disk.
+const largest = 16 << 30
 
 // Pack writes a study's folder as one tar.gz. The same records give the same bytes: it
 // contains no times, owners or order of the file system. A link that leads out of the folder is an
@@ -131,7 +131,7 @@ func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for room := int64(largest); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -144,10 +144,11 @@ func Unpack(r io.Reader, dir string) (f *result.Folder, err error) {
 			return nil, fmt.Errorf("%q is not in the pack's manifest, or is not a regular file", h.Name)
 		}
 		delete(want, h.Name)
-		got, err := extract(t, filepath.Join(dir, filepath.FromSlash(h.Name)))
+		got, n, err := extract(t, filepath.Join(dir, filepath.FromSlash(h.Name)), room)
 		if err != nil {
 			return nil, err
 		}
+		room -= n
 		if got != sum {
 			return nil, fmt.Errorf("%s has changed since it was packed: its hash differs", h.Name)
 		}
@@ -184,19 +185,19 @@ func readManifest(t *tar.Reader) (map[string]string, error) {
 	return want, nil
 }
 
-// extract writes a file of a pack and returns its hash.
-func extract(t io.Reader, name string) (string, error) {
+// extract writes a file of a pack, smaller than room, and returns its hash and size.
+func extract(t io.Reader, name string, room int64) (sum string, n int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return "", err
+		return "", 0, err
 	}
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(file, h), io.LimitReader(t, largest))
-	if n == largest {
-		err = fmt.Errorf("%s is too large for a pack", name)
+	n, err = io.Copy(io.MultiWriter(file, h), io.LimitReader(t, room))
+	if n == room {
+		err = fmt.Errorf("%s is too large: a pack's files have %d GiB together", name, largest>>30)
 	}
-	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, file.Close())
+	return hex.EncodeToString(h.Sum(nil)), n, errors.Join(err, file.Close())
 }

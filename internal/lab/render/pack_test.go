@@ -164,6 +164,17 @@ func TestBadPacks(t *testing.T) {
 	}
 }
 
+// A small pack of many large files fills no disk.
+func TestAPackHasSoMuchRoom(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a")
+	if _, n, err := extract(strings.NewReader("1234"), name, 5); n != 4 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if _, _, err := extract(strings.NewReader("1234"), name+"b", 4); err == nil || !strings.Contains(err.Error(), "16 GiB together") {
+		t.Error(err)
+	}
+}
+
 // TestAttackAPackOfLinks: root packs a folder of another user's, who has a link in it to a file that only root reads.
 func TestAttackAPackOfLinks(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")

@@ -449,25 +449,66 @@ func (c *checker) size() {
 			each += 2 * float64((st.To-st.From)/st.Step)
 		}
 	}
+	vcpus := 0.0 // that are mapped
+	m := find(c.Factors, func(f Factor) bool { return f.Mappings != nil })
 	for i := range c.Roles {
 		r := &c.Roles[i]
-		counts := []string{r.Count}
-		if name, refers := strings.CutPrefix(r.Count, "$"); refers && c.Factor(name) != nil {
-			f := c.Factor(name)
-			counts = slices.Clone(f.Levels)
-			for _, set := range f.Sets {
-				counts = append(counts, set.Values[r.Name])
-			}
-		}
-		most := 0
-		for _, text := range counts {
-			n, _ := strconv.Atoi(text) // of what is too large for it, the largest; 0 of what roles refuses
+		most, cpus := 0, 1
+		for _, text := range c.possible(r, r.Count) {
+			n, _ := strconv.Atoi(text) // of what is too large for it, the largest; 0 of what roles refuse
 			most = max(most, n)
 		}
+		for _, name := range c.possible(r, r.Environment) {
+			cpus = max(cpus, c.Environments[name].CPUs)
+		}
 		each += float64(most)
+		if m != nil && (len(m.Mappings.Roles) == 0 || slices.Contains(m.Mappings.Roles, r.Name)) {
+			vcpus += float64(most) * float64(cpus)
+		}
+	}
+	if m != nil {
+		each += vcpus
+		cells *= m.Mappings.tries(int(min(vcpus, 100)))
 	}
 	runs := cells*float64(c.Design.Repetitions) + float64(max(0, c.Controls.AAPairs)) // readable takes any number
 	if cells*each > mostPlanned || runs > mostPlanned {
 		c.add("design", fmt.Sprintf("%.3g runs, of %.3g cells with up to %.3g instances and steps", runs, cells, each), fmt.Sprintf("at most %d runs, and as many instances and steps of all cells", mostPlanned))
 	}
+}
+
+// possible are the values that a role's field has in the cells.
+func (c *checker) possible(r *Role, field string) []string {
+	name, refers := strings.CutPrefix(field, "$")
+	f := c.Factor(name)
+	if !refers || f == nil {
+		return []string{field}
+	}
+	values := slices.Clone(f.Levels)
+	for _, set := range f.Sets {
+		values = append(values, set.Values[r.Name])
+	}
+	return values
+}
+
+// tries is how many ways to place virtual CPUs on cores distinctMappings looks at: the first of those that are left
+// has the next core, with some of the others. It places as many as have room.
+func (m *Mappings) tries(vcpus int) float64 {
+	cores, each := max(1, min(m.Cores, vcpus)), max(0, min(m.PerCore, vcpus))
+	if each == 0 {
+		each = (vcpus + cores - 1) / cores
+	}
+	var ways []float64 // of so many virtual CPUs on the cores until now
+	for range cores + 1 {
+		next := make([]float64, min(vcpus, cores*each)+1)
+		next[0] = 1
+		for i := 1; i < len(next) && ways != nil; i++ {
+			choose := 1.0
+			for k := 1; k <= min(each, i); k++ {
+				next[i] += choose * ways[i-k]
+				choose *= float64(i-k) / float64(k)
+			}
+		}
+		ways = next
+	}
+	return ways[len(ways)-1]
 }

@@ -133,6 +133,10 @@ func TestMappings(t *testing.T) {
 		if len(got) != c.want {
 			t.Errorf("%s on %d cores, at most %d: %d mappings, want %d: %v", c.kinds, c.cores, c.perCore, len(got), c.want, got)
 		}
+		m := Mappings{Cores: c.cores, PerCore: c.perCore}
+		if tries := m.tries(len(c.kinds)); tries < float64(len(got)) || len(slices.Compact([]byte(c.kinds))) == len(c.kinds) && tries != float64(len(got)) {
+			t.Errorf("%s on %d cores, at most %d: %d mappings in %v tries", c.kinds, c.cores, c.perCore, len(got), tries)
+		}
 		if len(c.kinds) > 6 {
 			continue
 		}
@@ -461,6 +465,8 @@ run: {for: 1s}
 		`n: ["1", "2"]`:  "n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
 		"retired: key\n": "design: {repetitions: 1000000000}\nretired: key\n",
 		"run: {":         "controls: {aa_pairs: 1000000000}\nrun: {",
+		"count: $n}}\nfactors: {n: [\"1\", \"2\"]}":   "count: '20'}}\nfactors: {mapping: {mappings: {cores: 8}}}",
+		"count: $n}}\nfactors: {n: [\"1\", \"2\"]}\n": "count: '30'}}\nfactors: {mapping: {mappings: {cores: 12, per_core: 2}}}\n",
 		"study: large\n": "study: large\ndesign: {repetitions: 1000000000}\ncontrols: {aa_pairs: -9000000000}\n",
 		"count: $n}}\nfactors: {n: [\"1\", \"2\"]": "count: '0'}}\ndesign: {repetitions: 0}\nfactors: {n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
 	} {

@@ -309,8 +309,11 @@ func (c *checker) staircase(key string, st *Staircase) {
 }
 
 func (c *checker) mappings(key string, m *Mappings) {
-	if m.Cores < 1 {
-		c.add(key+".mappings.cores", m.Cores, "at least 1")
+	if m.Cores < 1 || m.Cores > 4096 {
+		c.add(key+".mappings.cores", m.Cores, "1 to 4096")
+	}
+	if m.PerCore < 0 {
+		c.add(key+".mappings.per_core", m.PerCore, "0 (as evenly as possible) or more")
 	}
 	for i, name := range m.Roles {
 		c.oneOf(fmt.Sprintf("%s.mappings.roles[%d]", key, i), name, c.roleNames())
