@@ -136,7 +136,11 @@ func TestValuesAreInTheSchema(t *testing.T) {
 
 // The pod has the capabilities of the systemd unit, but for that which serves socket_group.
 func TestCapabilitiesAreTheUnits(t *testing.T) {
-	line := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindStringSubmatch(read(t, deploy+"systemd/quell-agent.service"))
+	unit := read(t, deploy+"systemd/quell-agent.service")
+	if !strings.Contains(unit, "\nLimitMEMLOCK=infinity\n") {
+		t.Error("without CAP_SYS_RESOURCE the agent cannot lift the limit that eBPF has before Linux 5.11, and the unit does not")
+	}
+	line := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindStringSubmatch(unit)
 	if line == nil {
 		t.Fatal("the unit has no CapabilityBoundingSet")
 	}

@@ -86,7 +86,7 @@ func NotSupported(what, kernel string, err error) error {
 	e := &counter.NotSupportedError{What: what, Reason: err.Error(), Err: err}
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		e.Remedy = "grant CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8) and allow bpf(2) in the seccomp profile"
+		e.Remedy = "grant CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8) and allow bpf(2) in the seccomp profile; before Linux 5.11 also lift the limit of locked memory (LimitMEMLOCK=infinity) or grant CAP_SYS_RESOURCE"
 	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		e.Remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF that offers /sys/kernel/btf/vmlinux"
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):

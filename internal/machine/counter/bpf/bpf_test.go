@@ -24,6 +24,7 @@ func TestRefusal(t *testing.T) {
 	}{
 		{unix.EPERM, "CAP_BPF"},
 		{fmt.Errorf("load: %w", unix.EACCES), "CAP_PERFMON"},
+		{fmt.Errorf("remove RLIMIT_MEMLOCK: %w", unix.EPERM), "LimitMEMLOCK=infinity"},
 		{btf.ErrNotFound, "CONFIG_DEBUG_INFO_BTF"},
 		{unix.ENOENT, "/sys/kernel/btf/vmlinux"},
 		{unix.ENOMEM, "fewer tasks"},
