@@ -2,14 +2,19 @@ package bus
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
@@ -160,6 +165,33 @@ func TestABusSaysWhatItLost(t *testing.T) {
 	if err := b.Err(); !errors.Is(err, lost) || !strings.Contains(err.Error(), string(credential.Samples)) {
 		t.Error(err)
 	}
+}
+
+// A server that is not there at first, and has no TLS then: the second is the reason.
+func TestTheReasonIsThatOfTheLastAttempt(t *testing.T) {
+	address := quelltest.FreeAddress(t)
+	l := newLink(credential.Samples)
+	err := l.connect(&Options{URL: "nats://" + address, Name: "m", TLS: &tls.Config{MinVersion: tls.VersionTLS12}, pause: 10 * time.Millisecond},
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.reason.set(err) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.nc.Close()
+	quelltest.Until(t, "there is no server", func() bool { return l.reason.get() != nil })
+	server, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer server.Close()
+	all.Go(func() {
+		for c, err := server.Accept(); err == nil; c, err = server.Accept() {
+			io.WriteString(c, "INFO {}\r\n")
+			c.Close()
+		}
+	})
+	quelltest.Until(t, "it has no TLS", func() bool { return errors.Is(l.err(), nats.ErrSecureConnWanted) })
 }
 
 // TestServerComesLater: an agent that starts before the server keeps its messages and

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,13 +39,10 @@ type Options struct {
 // connect returns a connection to an account that is established now or later. It is
 // re-established without limit of attempts.
 func (o *Options) connect(account credential.Account, extra ...nats.Option) (*nats.Conn, error) {
-	// After the loss of a server, thousands of agents reconnect spread over some seconds.
-	pause, jitter := cmp.Or(o.pause, 500*time.Millisecond), cmp.Or(o.pause, 2*time.Second)
 	opts := []nats.Option{
 		nats.Name(o.Name),
 		nats.CustomInboxPrefix(inboxPrefix(o.Name)),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.ReconnectWait(pause), nats.ReconnectJitter(jitter, jitter),
 		nats.IgnoreAuthErrorAbort(), // credentials may be renewed
 		nats.PingInterval(20 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.SkipHostLookup(), nats.Timeout(attemptTime), // NATS's own look-up has no time limit, and that of dialing has one
@@ -71,6 +69,12 @@ func (o *Options) connect(account credential.Account, extra ...nats.Option) (*na
 		return nil, fmt.Errorf("connect to %s for %s: %w", o.URL, account, err)
 	}
 	return nc, nil
+}
+
+// delay is the time until the next attempt. After the loss of a server, thousands of agents reconnect spread over
+// some seconds.
+func (o *Options) delay() time.Duration {
+	return cmp.Or(o.pause, 500*time.Millisecond) + rand.N(cmp.Or(o.pause, 2*time.Second))
 }
 
 // login authenticates for an account with a file of credentials, read again each time. A malformed

@@ -72,7 +72,14 @@ func (l *connection) connect(o *Options, handlers ...nats.Option) (err error) {
 		}
 		return nil
 	}
-	if l.nc, err = o.connect(l.account, append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made), down)...); err != nil {
+	again := func(int) time.Duration {
+		<-stored
+		if err := l.nc.LastError(); err != nil { // of TLS or the login, of which no handler is told
+			l.reason.set(err)
+		}
+		return o.delay()
+	}
+	if l.nc, err = o.connect(l.account, append(handlers, nats.ConnectHandler(made), nats.ReconnectHandler(made), nats.CustomReconnectDelay(again), down)...); err != nil {
 		return err
 	}
 	if l.js, err = jetstream.New(l.nc); err != nil {
