@@ -41,6 +41,16 @@ func TestARowNamesWhomTheIncidentNamed(t *testing.T) {
 	}
 }
 
+// Only a cap of CPU time has a rate: those of disks and of the network are no caps to 0 CPU-s/s.
+func TestOnlyCapsOfCPUTimeHaveARate(t *testing.T) {
+	for want, round := range map[float64]plan.Capped{0.5: {Rate: 0.5}, -1: {IO: plan.IORate{Bytes: 1e6}}, -2: {Net: 1e6}} {
+		r, err := IncidentOf(&incident.Record{Incident: plan.Incident{Rounds: []*plan.Round{{Capped: round}}}})
+		if err != nil || want > 0 && (r.CappedRate == nil || *r.CappedRate != want) || want < 0 && r.CappedRate != nil {
+			t.Errorf("%+v: %v, %v", round, r.CappedRate, err)
+		}
+	}
+}
+
 // TestWaitsForItselfTeach: the samples of an incident of waits for itself are those of no other cost, and
 // a spec follows them as the agent's own does. Those of a neighbour's incident do not teach.
 func TestWaitsForItselfTeach(t *testing.T) {

@@ -78,7 +78,7 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	if n := len(inc.Rounds); n > 0 {
 		last := inc.Rounds[n-1]
 		r.CappedJob, r.CappedTask = string(last.Suspect.Job), last.Suspect.Name.Text()
-		if last.IO.IsZero() { // else the document has the limited resource
+		if last.Rate > 0 { // else the document has the limited resource
 			r.CappedRate = &last.Rate
 		}
 		if v := float64(last.RelativeCost); !math.IsNaN(v) && !math.IsInf(v, 0) {

@@ -30,21 +30,40 @@ func (a *commands) decisions() *cobra.Command {
 			return err
 		}
 		if at.machine != "" {
-			own := all[:0]
-			for _, d := range all {
-				if d.Machine == "" || d.Machine == at.machine {
-					own = append(own, d)
-				}
-			}
-			all = own
+			all = concerning(all, at.machine)
 		}
-		return app.Table(a.App, all, []string{"id", "for", "decision", "by", "since", "until", "state", "#machines", "#have", "#done", "#refused", "waiting", "why"}, a.clusterDecision)
+		return app.Table(a.App, all, []string{"id", "for", "decision", "by", "since", "until", "state", "#machines", "#have", "#done", "#refused", "waiting", "why"},
+			func(d cluster.Decision) []string { return a.clusterDecision(&d, all) })
 	}
 	cmd.AddCommand(a.revokeDecision())
 	return a.WithJSON(cmd)
 }
 
-func (a *commands) clusterDecision(d cluster.Decision) []string {
+// concerning are the decisions for a machine, and those for all.
+func concerning(all []cluster.Decision, machine string) (own []cluster.Decision) {
+	for _, d := range all {
+		if d.Machine == "" || d.Machine == machine {
+			own = append(own, d)
+		}
+	}
+	return own
+}
+
+// newerMode is the decision on the mode that holds in place of d on all of its machines; "" if there is none.
+func newerMode(d *cluster.Decision, all []cluster.Decision) string {
+	var list []command.Decision
+	for _, o := range concerning(all, d.Machine) {
+		if o.Rollout == nil {
+			list = append(list, o.Decision)
+		}
+	}
+	if n := command.Newest(list, d.Machine, 0); d.Enforcement != nil && n != nil && n.At > d.At {
+		return n.ID
+	}
+	return ""
+}
+
+func (a *commands) clusterDecision(d *cluster.Decision, all []cluster.Decision) []string {
 	scope := "all"
 	if d.Machine != "" {
 		scope = d.Machine
@@ -52,6 +71,8 @@ func (a *commands) clusterDecision(d cluster.Decision) []string {
 	state := "in force"
 	if d.Rollout != nil {
 		state = d.Rollout.Text()
+	} else if by := newerMode(d, all); by != "" {
+		state = "behind " + by
 	}
 	return append(a.decision(&d.Decision, scope), state, fmt.Sprint(d.Machines), fmt.Sprint(d.Have), fmt.Sprint(d.Done), fmt.Sprint(d.Refused), strings.Join(d.Waiting, ", "), d.Why)
 }
