@@ -31,17 +31,17 @@ type trialRun struct {
 	reason, out      string
 	includeUnaccused bool
 
-	tried map[trialKey]bool
+	again map[trialKey]time.Time // before it a pair is not tried again
 	made  int
 	seen  map[string]bool // incidents for which caps were made
 }
 
-// trialKey is a capped suspect and its victim: each pair is tried once.
+// trialKey is a capped suspect and its victim: each pair is tried once, and after a lease if the agent refused it.
 type trialKey struct{ victim, suspect sample.TaskName }
 
 func (a *commands) trial() *cobra.Command {
 	p := plan.Paper()
-	t := trialRun{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, tried: map[trialKey]bool{}, seen: map[string]bool{}}
+	t := trialRun{terms: command.Terms{Rate: p.Rate, For: command.Duration(p.For)}, again: map[trialKey]time.Time{}, seen: map[string]bool{}}
 	cmd := &cobra.Command{
 		Use: "trial --budget N --reason TEXT", Short: "cap reported suspects one at a time, and measure the effect", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runTrials(cmd.Context(), &t) },
@@ -120,7 +120,7 @@ func (a *commands) nextSuspect(ctx context.Context, t *trialRun) (*incident.Reco
 		now := inc.Now()
 		for k, s := range now.Suspects {
 			if k >= now.Antagonists && !(t.includeUnaccused && k == 0) || s.Excluded != "" || !s.MayBeCapped() ||
-				t.tried[trialKey{inc.Victim.Name, s.Name}] {
+				time.Now().Before(t.again[trialKey{inc.Victim.Name, s.Name}]) {
 				continue
 			}
 			return inc, &s, nil
@@ -144,8 +144,8 @@ const overdue = time.Minute
 // capAndWait caps a suspect for an incident and waits until the cap ends, at most until it is
 // overdue.
 func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Record, s *detect.Suspect) error {
-	t.tried[trialKey{inc.Victim.Name, s.Name}] = true
-	task := s.Name.Text()
+	pair, task := trialKey{inc.Victim.Name, s.Name}, s.Name.Text()
+	t.again[pair] = time.Now().Add(time.Duration(t.terms.For))
 	done, err := a.client().Command(ctx, t.capCommand(task, inc.ID))
 	var refused *api.RefusedError
 	if errors.As(err, &refused) {
@@ -156,7 +156,7 @@ func (a *commands) capAndWait(ctx context.Context, t *trialRun, inc *incident.Re
 		return err
 	}
 	t.made++
-	t.seen[inc.ID] = true
+	t.seen[inc.ID], t.again[pair] = true, time.Now().Add(t.ends)
 	why := plan.Explain(inc.Signal, inc.Victim.Name, s)
 	if why != "" {
 		why = " (" + why + ")"

@@ -54,6 +54,16 @@ func TestTrialCapsNoneForTheUnprotected(t *testing.T) {
 	}
 }
 
+// What the agent refuses now may be possible after a lease: the pair was not tried.
+func TestTrialAsksAgainForWhatWasRefused(t *testing.T) {
+	f := newFakeOf(t, `{"id":"inc-7","machine":"m","rule":"cpi2","signal":"cpi","victim":{"task":"/web","class":"latency-sensitive"},"began":1,"opened":2,"updated":3,"mode":"advise","spec_mean":1,"spec_stddev":0.1,`+
+		`"kind":"neighbour","threshold":2,"cost":4,"suspects":[{"task":"/nobody","class":"batch","level":"likely","method":"correlation","correlation":0.5}],"antagonists":1,"rounds":[]}`+"\n")
+	r := quell(t, clitest.Env(f.socket), strings.Fields("trial --budget 1 --reason test --for 1s --within 3s --poll 10ms")...)
+	if asked := strings.Count(strings.Join(f.requests(), "\n"), `"cap":{"task":"/nobody"`); asked < 2 || asked > 3 || !strings.Contains(r.Err, "0 of 1 caps were made") {
+		t.Errorf("asked %d times; exit code %d, it says %q", asked, r.Code, r.Err)
+	}
+}
+
 // Real processes on one CPU, and an agent that only advises: trial caps the suspect of
 // the incident, measures the effect, and restores the limit.
 func TestTrialCapsARealSuspect(t *testing.T) {
