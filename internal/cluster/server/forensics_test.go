@@ -96,6 +96,7 @@ func TestCase4CreditsTheCappedJob(t *testing.T) {
 	b := forensic(t)
 	rounds := []string{"scientific simulation | ann | noise | 0.99 | 0.4 | 0.1 | 0.01", "scientific simulation | ann | true-positive | 0.81 | 0.4 | 0.1 | 0.01"}
 	got := b.ask(t, cluster.Query{Canned: "incident-rounds", Params: map[string]string{"incident": case4}}, "job", "by", "outcome", "relative_cost", "usage_before", "usage_under", "misses_before")
+	b.ask(t, cluster.Query{Canned: "incident-rounds", Params: map[string]string{"incident": case4}}, "samples")
 	if !slices.Equal(got, rounds) {
 		t.Errorf("the rounds are %q", got)
 	}
@@ -115,6 +116,15 @@ func TestCase4CreditsTheCappedJob(t *testing.T) {
 	got = b.ask(t, cluster.Query{SQL: "SELECT job, level, rank FROM suspect_history WHERE rank IN (1, 9) ORDER BY updated, rank"}, "job", "level", "rank")
 	if want := []string{"a production service | likely | 1", "scientific simulation | possible | 9", "scientific simulation | proven | 1", "ads serving | likely | 9"}; !slices.Equal(got, want) {
 		t.Errorf("the history is %q", got)
+	}
+}
+
+// TestCannedQueriesFetchNoTableInVain: a word that is the name of a table makes the server fetch that table from a bucket.
+func TestCannedQueriesFetchNoTableInVain(t *testing.T) {
+	for _, c := range forensic(t).canned {
+		if strings.Contains(c.SQL, "samples") && !strings.Contains(c.SQL, "FROM samples") {
+			t.Errorf("%s names samples and does not read them", c.Name)
+		}
 	}
 }
 
