@@ -143,6 +143,21 @@ func (s *Study) connect(c *Cell) {
 	}
 }
 
+// servers checks that each client of a cell has a server: all ask the only one, else each the one of its number.
+func (c *checker) servers(cell *Cell) {
+	count := map[string]int{}
+	for i := range cell.Parts {
+		count[cell.Parts[i].Role]++
+	}
+	for i := range cell.Parts {
+		p := &cell.Parts[i]
+		if asked := c.Role(p.Role).Asks; count[asked] > 1 && p.Index >= count[asked] {
+			c.add("roles."+p.Role+".count", count[p.Role], fmt.Sprintf("at most as many as %s, %d, or one %s for all (%s)", asked, count[asked], asked, cell.String()))
+			return
+		}
+	}
+}
+
 // networks checks the networks, and the environments and roles that use them.
 func (c *checker) networks() {
 	for _, name := range sorted(c.Networks) {

@@ -87,9 +87,14 @@ func TestNetworkStudy(t *testing.T) {
 
 // Each of several clients asks the server of its own number, or the only one there is.
 func TestClientsOfOneServer(t *testing.T) {
-	s, err := Parse("web.yaml", []byte(strings.Replace(web, "asks: vm2, measure: true,", "asks: vm1, measure: true, count: \"3\",", 1)), webKnown)
+	text := strings.Replace(web, "asks: vm2, measure: true,", "asks: vm1, measure: true, count: \"3\",", 1)
+	s, err := Parse("web.yaml", []byte(text), webKnown)
 	if err != nil {
 		t.Fatal(err)
+	}
+	two := strings.Replace(text, "vm1: {workload: server, environment: vm}", "vm1: {workload: server, environment: vm, count: \"2\"}", 1)
+	if _, err := Parse("web.yaml", []byte(two), webKnown); err == nil || !strings.Contains(err.Error(), "at most as many as vm1, 2") {
+		t.Errorf("three clients of two servers: %v", err)
 	}
 	for _, c := range s.Cells() {
 		for _, p := range c.Parts {

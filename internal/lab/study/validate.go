@@ -78,8 +78,14 @@ func (s *Study) validate(known Known) []keyed.Problem {
 			}
 		}
 	}
-	if len(c.problems) == 0 && len(s.cells()) == 0 {
-		c.add("factors", "no cell", "a combination of levels that design.exclude leaves, and cores and per_core that have room for the virtual CPUs")
+	if len(c.problems) == 0 {
+		cells := s.cells()
+		if len(cells) == 0 {
+			c.add("factors", "no cell", "a combination of levels that design.exclude leaves, and cores and per_core that have room for the virtual CPUs")
+		}
+		for i := 0; i < len(cells) && len(c.problems) == 0; i++ { // the first is enough
+			c.servers(&cells[i].Cell)
+		}
 	}
 	return c.problems
 }
