@@ -367,6 +367,11 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 // Waiting reports whether anomalies are queued for Next.
 func (d *Detector) Waiting() bool { return len(d.queue) > 0 }
 
+// Ended drops the anomalies of a task that has ended. It is a suspect until Forget.
+func (d *Detector) Ended(k sample.TaskKey) {
+	d.queue = slices.DeleteFunc(d.queue, func(a anomaly) bool { return a.victim == k })
+}
+
 // Forget removes a task that has ended, as victim and as suspect.
 func (d *Detector) Forget(k sample.TaskKey) {
 	for _, s := range d.series {

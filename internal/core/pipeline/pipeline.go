@@ -157,6 +157,12 @@ func (p *Pipeline) window(signal sample.SignalName) func(sample.TaskKey) []detec
 	return func(k sample.TaskKey) []detect.Point { return p.Window(signal, k) }
 }
 
+// Gone reports that a task ended: it is neither capped nor helped any more.
+func (p *Pipeline) Gone(now sample.Millis, task sample.TaskKey) {
+	p.Ended(task)
+	p.Planner.Gone(now, task)
+}
+
 // Forget drops what is known of a task; its samples stay in its job's spec.
 func (p *Pipeline) Forget(task sample.TaskKey) {
 	p.Detector.Forget(task)

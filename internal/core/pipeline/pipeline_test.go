@@ -58,6 +58,24 @@ func TestWaitsAreRates(t *testing.T) {
 	}
 }
 
+// Between an anomaly and its analysis the victim can end. No task is capped for it: there would be no victim whose
+// end lifts that cap.
+func TestAVictimThatEndedIsNotHelped(t *testing.T) {
+	p, web := pipeline.New(byRule(t, detect.Quell)), sample.Task{Key: sample.TaskKey{Inode: 1}, Name: "/web", Class: sample.LatencySensitive}
+	sig, _ := sample.LookupSignal(sample.CPI)
+	normal := spec.Spec{State: spec.Ready, Samples: 1000, Mean: 1, StdDev: 0.1}
+	for n := range sample.Millis(3) {
+		p.Observe(sig, (n+1)*60_000, []detect.Reading{{Task: &web, CPU: 1, Pressure: 1, Cost: 4, Spec: &normal}})
+	}
+	if !p.Waiting() {
+		t.Fatal("no anomaly waits")
+	}
+	p.Gone(190_000, web.Key)
+	if p.Waiting() || p.Analyse(200_000) {
+		t.Error("it is analysed after its end")
+	}
+}
+
 // The reading of a measurement, for every signal. The measurement has all extras that any
 // source counts, over 10 s.
 func TestReadings(t *testing.T) {
