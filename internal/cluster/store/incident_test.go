@@ -62,6 +62,20 @@ func TestWaitsForItselfTeach(t *testing.T) {
 	}
 }
 
+// TestQuotasOutsideTheCostTeach: so do those of the task's own quota, where the cost excludes what it waited for that.
+func TestQuotasOutsideTheCostTeach(t *testing.T) {
+	for _, c := range []struct {
+		signal  sample.SignalName
+		variant string
+		follows bool
+	}{{sample.RunQ, "bpf", true}, {sample.RunQ, "schedstat", false}, {sample.IO, "bpf", true}, {sample.Net, "bpf", true}, {sample.CPI, "ref-cycles", false}} {
+		inc := plan.Incident{Signal: c.signal, Variant: c.variant, Analysis: plan.Analysis{Result: detect.Result{Kind: detect.OwnQuota}}}
+		if r, err := IncidentOf(&incident.Record{Incident: inc}); err != nil || r.Follows != c.follows {
+			t.Errorf("%s, %s: follows %t, %v", c.signal, c.variant, r.Follows, err)
+		}
+	}
+}
+
 // TestEarlierIncidentsAreMerged: rows of a version that did not store the load are merged with
 // newer ones. Their load is null.
 func TestEarlierIncidentsAreMerged(t *testing.T) {

@@ -27,7 +27,7 @@ type Incident struct {
 	Began         int64    `parquet:"began,timestamp(millisecond)"` // end of the first bad interval
 	Opened        int64    `parquet:"opened,timestamp(millisecond)"`
 	Closed        *int64   `parquet:"closed,timestamp(millisecond)"` // null: open
-	Follows       bool     `parquet:"follows"`                       // its samples teach: of a lasting change, or of waits for itself, which are not in the cost
+	Follows       bool     `parquet:"follows"`                       // its samples teach: of a lasting change, or of waits for itself or its quota that are not in the cost
 	Mode          string   `parquet:"mode,dict"`
 	Busy          *float64 `parquet:"busy"` // usage of all tasks when it was found, or when a suspect was first named, CPU-s/s
 	CPUs          *int32   `parquet:"cpus"` // of the machine
@@ -54,9 +54,10 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 	if err != nil {
 		return Incident{}, fmt.Errorf("encode incident %s: %w", inc.ID, err)
 	}
+	follows := inc.Follows || inc.Kind == detect.SelfWait || inc.Kind == detect.OwnQuota && quotaApart(inc.Signal, inc.Variant)
 	r := Incident{Machine: inc.Machine, ID: inc.ID, Updated: int64(inc.Updated), Rule: string(inc.Rule), Kind: inc.Kind.String(),
 		Signal: string(inc.Signal), Variant: inc.Variant, VictimJob: string(inc.Victim.Job), VictimTask: inc.Victim.Name.Text(),
-		VictimClass: inc.Victim.Class.String(), Began: int64(inc.Began), Opened: int64(inc.Opened), Follows: inc.Follows || inc.Kind == detect.SelfWait, Mode: inc.Mode.String(),
+		VictimClass: inc.Victim.Class.String(), Began: int64(inc.Began), Opened: int64(inc.Opened), Follows: follows, Mode: inc.Mode.String(),
 		SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev, Threshold: inc.Threshold, Cost: inc.Cost, Antagonists: int32(len(inc.Named())),
 		Outcome: string(inc.Outcome), OutcomeReason: strings.Trim(inc.Reason+"; "+inc.NotDone, "; "), Doc: string(doc)}
 	if inc.Closed != 0 {
@@ -89,6 +90,13 @@ func IncidentOf(inc *incident.Record) (Incident, error) {
 		}
 	}
 	return r, nil
+}
+
+// quotaApart reports whether a signal's cost excludes waits for the task's own quota, as pipeline's readings know it by
+// sample.WaitThrottled, which of the variants of runq only "bpf" counts.
+func quotaApart(name sample.SignalName, variant string) bool {
+	s, known := sample.LookupSignal(name)
+	return known && !s.Domain.OfCPUs() || name == sample.RunQ && variant == "bpf"
 }
 
 // Action is an action of an agent on a task, or one that it would have taken.
