@@ -468,7 +468,7 @@ func (c *checker) size() {
 	}
 	if m != nil {
 		each += vcpus
-		cells *= m.Mappings.tries(int(min(vcpus, 100)))
+		cells *= m.Mappings.tries(int(min(vcpus, mostPlanned)))
 	}
 	runs := cells*float64(c.Design.Repetitions) + float64(max(0, c.Controls.AAPairs)) // readable takes any number
 	if cells*each > mostPlanned || runs > mostPlanned {
@@ -491,12 +491,14 @@ func (c *checker) possible(r *Role, field string) []string {
 }
 
 // tries is how many ways to place virtual CPUs on cores distinctMappings looks at: the first of those that are left
-// has the next core, with some of the others. It places as many as have room.
+// has the next core, with some of the others. It places as many as have room. Of more than a hundred, the ways of
+// the first hundred are enough: there is one, or there are far too many.
 func (m *Mappings) tries(vcpus int) float64 {
 	cores, each := max(1, min(m.Cores, vcpus)), max(0, min(m.PerCore, vcpus))
 	if each == 0 {
 		each = (vcpus + cores - 1) / cores
 	}
+	vcpus, cores, each = min(vcpus, 100), min(cores, 100), min(each, 100)
 	var ways []float64 // of so many virtual CPUs on the cores until now
 	for range cores + 1 {
 		next := make([]float64, min(vcpus, cores*each)+1)
@@ -505,7 +507,7 @@ func (m *Mappings) tries(vcpus int) float64 {
 			choose := 1.0
 			for k := 1; k <= min(each, i); k++ {
 				next[i] += choose * ways[i-k]
-				choose *= float64(i-k) / float64(k)
+				choose = choose * float64(i-k) / float64(k)
 			}
 		}
 		ways = next

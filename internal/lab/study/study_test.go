@@ -465,8 +465,9 @@ run: {for: 1s}
 		`n: ["1", "2"]`:  "n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
 		"retired: key\n": "design: {repetitions: 1000000000}\nretired: key\n",
 		"run: {":         "controls: {aa_pairs: 1000000000}\nrun: {",
-		"count: $n}}\nfactors: {n: [\"1\", \"2\"]}":   "count: '20'}}\nfactors: {mapping: {mappings: {cores: 8}}}",
-		"count: $n}}\nfactors: {n: [\"1\", \"2\"]}\n": "count: '30'}}\nfactors: {mapping: {mappings: {cores: 12, per_core: 2}}}\n",
+		"count: $n}}\nfactors: {n: [\"1\", \"2\"]}":      "count: '20'}}\nfactors: {mapping: {mappings: {cores: 8}}}",
+		"count: $n}}\nfactors: {n: [\"1\", \"2\"]}\n":    "count: '30'}}\nfactors: {mapping: {mappings: {cores: 12, per_core: 2}}}\n",
+		"count: $n}}\nfactors: {n: [\"1\", \"2\"]}\nrun": "count: '150'}}\nfactors: {mapping: {mappings: {cores: 100}}}\nrun",
 		"study: large\n": "study: large\ndesign: {repetitions: 1000000000}\ncontrols: {aa_pairs: -9000000000}\n",
 		"count: $n}}\nfactors: {n: [\"1\", \"2\"]": "count: '0'}}\ndesign: {repetitions: 0}\nfactors: {n: [" + hundred + "], a: [" + hundred + "], b: [" + hundred + "]",
 	} {
