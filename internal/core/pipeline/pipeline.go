@@ -34,7 +34,7 @@ type Config struct {
 }
 
 // Pipeline is the loop of one machine. Its package comment is the contract. Of its parts' methods, a
-// host does not call Observe, Next, Interval, Believe, Finding, CapFor and Take: the pipeline does.
+// host does not call Observe, Next, Ended, Interval, Believe, Finding, CapFor and Take: the pipeline does.
 type Pipeline struct {
 	*detect.Detector
 	*plan.Planner

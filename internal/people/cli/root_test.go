@@ -61,7 +61,7 @@ func (f *fake) requests() []string {
 	return slices.Clone(f.asked)
 }
 
-// newFake answers until the test ends. Tasks called "nobody" are refused.
+// newFake answers until the test ends. Tasks called "nobody" are refused, and one called "/busy" once.
 func newFake(t *testing.T) *fake {
 	t.Helper()
 	return newFakeOf(t, "")
@@ -85,6 +85,7 @@ func newFakeOf(t *testing.T, more string) *fake {
 		var body bytes.Buffer
 		_, _ = body.ReadFrom(r.Body)
 		f.mu.Lock()
+		first := !strings.Contains(strings.Join(f.asked, "\n"), `{"task":"/busy"`)
 		f.asked = append(f.asked, strings.TrimSpace(r.Method+" "+r.URL.String()+" "+body.String()))
 		f.mu.Unlock()
 		file, get := files[r.URL.Path]
@@ -95,7 +96,7 @@ func newFakeOf(t *testing.T, more string) *fake {
 			http.ServeFile(w, r, "testdata/"+file)
 		case r.Method != http.MethodPost:
 			w.WriteHeader(http.StatusTeapot)
-		case strings.Contains(body.String(), "nobody"):
+		case strings.Contains(body.String(), "nobody"), first && strings.Contains(body.String(), `{"task":"/busy"`):
 			w.WriteHeader(http.StatusNotFound)
 			fmt.Fprint(w, `{"error":"unknown task \"nobody\"","remedy":"see quell top --once"}`)
 		default:

@@ -57,9 +57,10 @@ func TestTrialCapsNoneForTheUnprotected(t *testing.T) {
 // What the agent refuses now may be possible after a lease: the pair was not tried.
 func TestTrialAsksAgainForWhatWasRefused(t *testing.T) {
 	f := newFakeOf(t, `{"id":"inc-7","machine":"m","rule":"cpi2","signal":"cpi","victim":{"task":"/web","class":"latency-sensitive"},"began":1,"opened":2,"updated":3,"mode":"advise","spec_mean":1,"spec_stddev":0.1,`+
-		`"kind":"neighbour","threshold":2,"cost":4,"suspects":[{"task":"/nobody","class":"batch","level":"likely","method":"correlation","correlation":0.5}],"antagonists":1,"rounds":[]}`+"\n")
-	r := quell(t, clitest.Env(f.socket), strings.Fields("trial --budget 1 --reason test --for 1s --within 3s --poll 10ms")...)
-	if asked := strings.Count(strings.Join(f.requests(), "\n"), `"cap":{"task":"/nobody"`); asked < 2 || asked > 3 || !strings.Contains(r.Err, "0 of 1 caps were made") {
+		`"kind":"neighbour","threshold":2,"cost":4,"suspects":[{"task":"/busy","class":"batch","level":"likely","method":"correlation","correlation":0.5}],"antagonists":1,"rounds":[]}`+"\n")
+	r := quell(t, clitest.Env(f.socket), strings.Fields("trial --budget 1 --reason test --for 1s --within 240s --poll 10ms")...)
+	asked := strings.Count(strings.Join(f.requests(), "\n"), `"cap":{"task":"/busy"`)
+	if r.Code != app.ExitOK || asked != 2 || !strings.Contains(r.Err, "/busy was not capped") || !strings.Contains(r.Err, "1 of 1 caps were made") {
 		t.Errorf("asked %d times; exit code %d, it says %q", asked, r.Code, r.Err)
 	}
 }
