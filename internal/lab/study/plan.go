@@ -455,7 +455,7 @@ func (c *checker) size() {
 		r := &c.Roles[i]
 		most, cpus := 0, 1
 		for _, text := range c.possible(r, r.Count) {
-			n, _ := strconv.Atoi(text) // of what is too large for it, the largest; 0 of what roles refuse
+			n, _ := strconv.Atoi(text) // of what is too large for it, the largest; 0 of what roles refuses
 			most = max(most, n)
 		}
 		for _, name := range c.possible(r, r.Environment) {
