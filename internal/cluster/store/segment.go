@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -80,13 +81,38 @@ func options(table string) []parquet.WriterOption {
 	return append(trace.Options(), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
 }
 
+// groupText bounds the texts in a row group of records, bytes: a query holds those of 2,048 of its rows, and each may
+// have 1 MB.
+const groupText = 16 << 20
+
 // writeRecords writes rows of a table that are already sorted.
 func writeRecords[T any](w io.Writer, table string, rows []T) error {
-	out := parquet.NewGenericWriter[T](w, options(table)...)
-	if _, err := out.Write(rows); err != nil {
+	out, schema := parquet.NewGenericWriter[T](w, options(table)...), parquet.SchemaOf(new(T))
+	from, text := 0, 0
+	for i := range rows {
+		n := textOf(schema.Deconstruct(nil, &rows[i]))
+		if text += n; text > groupText {
+			_, err := out.Write(rows[from:i])
+			if err = errors.Join(err, out.Flush()); err != nil {
+				return err
+			}
+			from, text = i, n
+		}
+	}
+	if _, err := out.Write(rows[from:]); err != nil {
 		return err
 	}
 	return out.Close()
+}
+
+// textOf is the size of a row's texts.
+func textOf(row parquet.Row) (n int) {
+	for _, v := range row {
+		if v.Kind() == parquet.ByteArray {
+			n += len(v.ByteArray())
+		}
+	}
+	return n
 }
 
 // mergeRows writes the rows of several sorted segments as one. It is used for records and
@@ -101,10 +127,36 @@ func mergeRows(w io.Writer, table string, files []segment.Input) error {
 		return err
 	}
 	out := parquet.NewWriter(w, append(options(table), merged.Schema())...)
-	if _, err := out.WriteRowGroup(merged); err != nil {
+	if table == Samples {
+		_, err = out.WriteRowGroup(merged)
+	} else {
+		rows := merged.Rows()
+		_, err = parquet.CopyRows(&rowGroups{out: out}, rows)
+		err = errors.Join(err, rows.Close())
+	}
+	if err != nil {
 		return err
 	}
 	return out.Close()
+}
+
+// rowGroups writes rows in row groups of at most groupText.
+type rowGroups struct {
+	out  *parquet.Writer
+	text int
+}
+
+// WriteRows implements parquet.RowWriter.
+func (g *rowGroups) WriteRows(rows []parquet.Row) (n int, err error) {
+	for ; n < len(rows) && err == nil; n++ {
+		if g.text += textOf(rows[n]); g.text > groupText {
+			err, g.text = g.out.Flush(), textOf(rows[n])
+		}
+		if err == nil {
+			_, err = g.out.WriteRows(rows[n : n+1])
+		}
+	}
+	return n, err
 }
 
 // SchemaFile returns the name of a table's file without rows. It gives readers the
