@@ -109,3 +109,24 @@ func TestAttackPairsOfOneMachine(t *testing.T) {
 		t.Errorf("%d pairs, want 1000 with that of m4", len(all))
 	}
 }
+
+// TestAttackSuspectsOfOneMachine: a machine whose incidents list as many suspects as they may does not make the list of
+// pairs take more memory than a query may have.
+func TestAttackSuspectsOfOneMachine(t *testing.T) {
+	var lies []*incident.Record
+	for i := range 40 {
+		lie := found(fmt.Sprint("lie", i), "web", "x", detect.Likely, detect.ByStatistics, false)
+		lie.Machine = "liar"
+		for k := range maxListed - 2 {
+			lie.Suspects = append(lie.Suspects, detect.Suspect{Task: sample.Task{Name: sample.TaskName(fmt.Sprint("/a-long-name-of-a-suspect-", k)), Job: "y"}})
+		}
+		lies = append(lies, lie)
+	}
+	b := forensic(t, lies...)
+	b.Config.Query.MemoryMB, b.Config.Query.Threads = 50, 1
+	var all []cluster.Pair
+	w := b.local("GET", cluster.PathPairs, "")
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != 1 || all[0].Antagonist != "scientific simulation" {
+		t.Errorf("%+v, %v %.200s", all, err, w.Body)
+	}
+}
