@@ -76,43 +76,22 @@ func order(table string) []parquet.SortingColumn {
 	return by
 }
 
-// options returns the writer options of every segment.
+// options returns the writer options of every segment. The library would write the least and the greatest document of
+// each page and row group again, not compressed.
 func options(table string) []parquet.WriterOption {
-	return append(trace.Options(), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
+	return append(trace.Options(), parquet.DataPageStatistics(false), parquet.SkipPageBounds("doc"), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
 }
-
-// groupText bounds the texts in a row group of records, bytes: a query holds those of 2,048 of its rows, and each may
-// have 1 MB.
-const groupText = 16 << 20
 
 // writeRecords writes rows of a table that are already sorted.
 func writeRecords[T any](w io.Writer, table string, rows []T) error {
-	out, schema := parquet.NewGenericWriter[T](w, options(table)...), parquet.SchemaOf(new(T))
-	from, text := 0, 0
+	schema := parquet.SchemaOf(new(T))
+	g := &rowGroups{out: parquet.NewWriter(w, append(options(table), schema)...)}
 	for i := range rows {
-		n := textOf(schema.Deconstruct(nil, &rows[i]))
-		if text += n; text > groupText {
-			_, err := out.Write(rows[from:i])
-			if err = errors.Join(err, out.Flush()); err != nil {
-				return err
-			}
-			from, text = i, n
+		if _, err := g.WriteRows([]parquet.Row{schema.Deconstruct(nil, &rows[i])}); err != nil {
+			return err
 		}
 	}
-	if _, err := out.Write(rows[from:]); err != nil {
-		return err
-	}
-	return out.Close()
-}
-
-// textOf is the size of a row's texts.
-func textOf(row parquet.Row) (n int) {
-	for _, v := range row {
-		if v.Kind() == parquet.ByteArray {
-			n += len(v.ByteArray())
-		}
-	}
-	return n
+	return g.out.Close()
 }
 
 // mergeRows writes the rows of several sorted segments as one. It is used for records and
@@ -120,7 +99,11 @@ func textOf(row parquet.Row) (n int) {
 func mergeRows(w io.Writer, table string, files []segment.Input) error {
 	var groups []parquet.RowGroup
 	for _, f := range files {
-		groups = append(groups, f.File.RowGroups()...)
+		if table == Samples {
+			groups = append(groups, f.File.RowGroups()...)
+		} else { // one row group's rows of each file are held, not those of all that overlap
+			groups = append(groups, parquet.MultiRowGroup(f.File.RowGroups()...))
+		}
 	}
 	merged, err := parquet.MergeRowGroups(groups, parquet.SortingRowGroupConfig(parquet.SortingColumns(order(table)...)))
 	if err != nil {
@@ -140,6 +123,10 @@ func mergeRows(w io.Writer, table string, files []segment.Input) error {
 	return out.Close()
 }
 
+// groupText bounds the texts in a row group of records, bytes: a query holds those of 2,048 of its rows, and each may
+// have 1 MB.
+const groupText = 16 << 20
+
 // rowGroups writes rows in row groups of at most groupText.
 type rowGroups struct {
 	out  *parquet.Writer
@@ -149,8 +136,14 @@ type rowGroups struct {
 // WriteRows implements parquet.RowWriter.
 func (g *rowGroups) WriteRows(rows []parquet.Row) (n int, err error) {
 	for ; n < len(rows) && err == nil; n++ {
-		if g.text += textOf(rows[n]); g.text > groupText {
-			err, g.text = g.out.Flush(), textOf(rows[n])
+		text := 0
+		for _, v := range rows[n] {
+			if v.Kind() == parquet.ByteArray {
+				text += len(v.ByteArray())
+			}
+		}
+		if g.text += text; g.text > groupText {
+			err, g.text = g.out.Flush(), text
 		}
 		if err == nil {
 			_, err = g.out.WriteRows(rows[n : n+1])
