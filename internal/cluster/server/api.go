@@ -231,8 +231,8 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 }
 
 // incidentsSQL selects the newest incidents, %[2]d with %[3]d bytes. If there are more, those of a machine beyond its
-// newest 100, or beyond %[4]d bytes, are left out first: it reports as many as it likes, of 1 MB each. The document of one
-// that is left out for its size is empty. Only documents that are listed are held: those of all would take more memory
+// newest 100, or beyond %[4]d bytes, are left out first: it reports as many as it likes, of 1 MB each. The second column
+// says whether any is left out for its size. Only documents that are listed are held: those of all would take more memory
 // than a query may have.
 const incidentsSQL = `WITH found AS (
   SELECT machine, id, updated, row_number() OVER (PARTITION BY machine ORDER BY updated DESC) > 100 AS further FROM incidents WHERE %[1]s
@@ -246,9 +246,9 @@ const incidentsSQL = `WITH found AS (
 ), fitting AS (
   SELECT *, n = %[2]d AS extra, sum(size) OVER (ORDER BY beyond, n) - size > %[3]d AS cut FROM shared
 )
-SELECT any_value(CASE WHEN l.cut THEN '' ELSE h.doc END) AS doc FROM incident_history h
+SELECT any_value(h.doc) AS doc, (SELECT bool_or(cut) FROM fitting) AS short FROM incident_history h
 JOIN fitting l ON h.machine = l.machine AND h.id = l.id AND h.updated = l.updated AND h.closed IS NOT DISTINCT FROM l.closed
-GROUP BY l.n, l.extra, l.updated ORDER BY l.extra, l.updated DESC LIMIT %[2]d`
+WHERE NOT l.cut GROUP BY l.n, l.extra, l.updated ORDER BY l.extra, l.updated DESC LIMIT %[2]d`
 
 func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"},
@@ -267,7 +267,7 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	}
 	cut := false
 	a := s.answer(w, r, listForm(func(row json.RawMessage) (json.RawMessage, error) {
-		cut = cut || string(row) == `[""]`
+		cut = cut || strings.HasSuffix(string(row), ",true]")
 		return of(row)
 	}))
 	// As a text in JSON a document takes up to twice as much. DuckDB holds them several times.
@@ -278,7 +278,7 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	return a.finish(sum.Truncated || cut, err)
 }
 
-// docOf is the document in a row of it alone, nil if it is malformed.
+// docOf is the document that a row begins with, nil if it is malformed.
 func docOf(row json.RawMessage) (json.RawMessage, error) {
 	var doc [1]string
 	if err := json.Unmarshal(row, &doc); err != nil {
