@@ -230,17 +230,25 @@ func (s *Server) computeSpecs(w http.ResponseWriter, r *request) error {
 	return reply(w, http.StatusOK, cluster.Done{Message: changed()})
 }
 
-// incidentsSQL selects the newest incidents. If there are more than are listed, those of a machine beyond its newest
-// 100 are left out first: it reports as many as it likes. Documents are read only of what is listed: those of all
-// would take more memory than a query may have.
+// incidentsSQL selects the newest incidents, %[2]d with %[3]d bytes. If there are more, those of a machine beyond its
+// newest 100, or beyond %[4]d bytes, are left out first: it reports as many as it likes, of 1 MB each. The second column
+// says whether any is left out for its size. Only documents that are listed are held: those of all would take more memory
+// than a query may have.
 const incidentsSQL = `WITH found AS (
   SELECT machine, id, updated, row_number() OVER (PARTITION BY machine ORDER BY updated DESC) > 100 AS further FROM incidents WHERE %[1]s
 ), listed AS (
-  SELECT machine, id, updated, row_number() OVER (ORDER BY further, updated DESC) AS n FROM found QUALIFY n <= %[2]d
+  SELECT machine, id, updated, further, row_number() OVER (ORDER BY further, updated DESC) AS n FROM found QUALIFY n <= %[2]d
+), sized AS (
+  SELECT n, machine, id, updated, further, max(bytes) AS size, max(closed) AS closed
+  FROM (SELECT machine, id, updated, closed, strlen(doc) AS bytes FROM incident_history) h JOIN listed USING (machine, id, updated) GROUP BY n, machine, id, updated, further
+), shared AS (
+  SELECT *, further OR sum(size) OVER (PARTITION BY machine ORDER BY n) > %[4]d AS beyond FROM sized
+), fitting AS (
+  SELECT *, n = %[2]d AS extra, sum(size) OVER (ORDER BY beyond, n) - size > %[3]d AS cut FROM shared
 )
-SELECT h.doc FROM incident_history h JOIN listed l ON h.machine = l.machine AND h.id = l.id AND h.updated = l.updated
-QUALIFY row_number() OVER (PARTITION BY h.machine, h.id ORDER BY h.closed DESC NULLS LAST) = 1
-ORDER BY l.n = %[2]d, h.updated DESC LIMIT %[2]d`
+SELECT any_value(h.doc) AS doc, (SELECT bool_or(cut) FROM fitting) AS short FROM incident_history h
+JOIN fitting l ON h.machine = l.machine AND h.id = l.id AND h.updated = l.updated AND h.closed IS NOT DISTINCT FROM l.closed
+WHERE NOT l.cut GROUP BY l.n, l.extra, l.updated ORDER BY l.extra, l.updated DESC LIMIT %[2]d`
 
 func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	where, from, err := s.incidentsWhere(r, [][2]string{{"job", "victim_job = %s"}, {"machine", "machine = %s"}, {"id", "contains(id, %s)"},
@@ -257,14 +265,20 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	if r.URL.Query().Get("brief") == "true" {
 		of = briefOf
 	}
-	a := s.answer(w, r, listForm(of))
+	cut := false
+	a := s.answer(w, r, listForm(func(row json.RawMessage) (json.RawMessage, error) {
+		cut = cut || strings.HasSuffix(string(row), ",true]")
+		return of(row)
+	}))
+	// As a text in JSON a document takes up to twice as much. DuckDB holds them several times.
+	most := int64(min(s.Config.Query.MaxMB, s.Config.Query.MemoryMB/4)) << 19
 	// Segments are selected by time of update, so an incident's newest state is included.
-	job := &duck.Job{SQL: fmt.Sprintf(incidentsSQL, where, cluster.MostIncidents+1), From: from, Limits: duck.Limits{Rows: cluster.MostIncidents}}
+	job := &duck.Job{SQL: fmt.Sprintf(incidentsSQL, where, cluster.MostIncidents+1, most, most/8), From: from, Limits: duck.Limits{Rows: cluster.MostIncidents}}
 	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
-	return a.finish(sum.Truncated, err)
+	return a.finish(sum.Truncated || cut, err)
 }
 
-// docOf is the document in a row of it alone, nil if it is malformed.
+// docOf is the document that a row begins with, nil if it is malformed.
 func docOf(row json.RawMessage) (json.RawMessage, error) {
 	var doc [1]string
 	if err := json.Unmarshal(row, &doc); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +34,31 @@ func TestAttackIncidentsOfOneMachine(t *testing.T) {
 	newestFirst := slices.IsSortedFunc(all, func(x, y incident.Record) int { return cmp.Compare(y.Updated, x.Updated) })
 	if len(all) != cluster.MostIncidents || !newestFirst || all[len(all)-1].ID != case4 || all[0].ID != fmt.Sprint("lie", cluster.MostIncidents) {
 		t.Errorf("%d incidents, newest first: %v, want %d with that of m4 as the last", len(all), newestFirst, cluster.MostIncidents)
+	}
+}
+
+// TestAttackLargeIncidentsOfOneMachine: a machine whose incidents take as much as a message may have leaves room for others
+// in the list, which says that it is cut off, and keeps within the memory of a query.
+func TestAttackLargeIncidentsOfOneMachine(t *testing.T) {
+	var lies []*incident.Record
+	for i := range 150 {
+		lie := found(fmt.Sprint("lie", i), "web", "x", detect.Likely, detect.ByStatistics, false)
+		lie.Machine, lie.Updated = "liar", sample.At(start).Add(time.Duration(i)*time.Second-time.Hour)
+		lie.NotDone = strings.Repeat("x", 900<<10)
+		lies = append(lies, lie)
+	}
+	b := forensic(t, lies...)
+	b.Config.Query.MemoryMB, b.Config.Query.Threads = 100, 1
+	for query, least := range map[string]int{"": 2, "?machine=liar": 1, "?machine=m4": 1, "?id=lie7": 1} {
+		var all []incident.Record
+		w := b.local("GET", "/v1/incidents"+query, "")
+		if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil {
+			t.Fatalf("%s: %v %.200s", query, err, w.Body)
+		}
+		cut, lying := w.Result().Trailer.Get(cluster.TruncatedTrailer) == "true", strings.Contains(query, "liar")
+		if len(all) < least || len(all) > 30 || cut != (query == "" || lying) || !lying && query != "?id=lie7" && all[len(all)-1].ID != case4 {
+			t.Errorf("%s: %d incidents, cut off: %v", query, len(all), cut)
+		}
 	}
 }
 
@@ -81,5 +107,26 @@ func TestAttackPairsOfOneMachine(t *testing.T) {
 	}
 	if len(all) != 1000 || !slices.ContainsFunc(all, func(p cluster.Pair) bool { return p.Antagonist == "zip" }) {
 		t.Errorf("%d pairs, want 1000 with that of m4", len(all))
+	}
+}
+
+// TestAttackSuspectsOfOneMachine: a machine whose incidents list as many suspects as they may does not make the list of
+// pairs take more memory than a query may have.
+func TestAttackSuspectsOfOneMachine(t *testing.T) {
+	var lies []*incident.Record
+	for i := range 40 {
+		lie := found(fmt.Sprint("lie", i), "web", "x", detect.Likely, detect.ByStatistics, false)
+		lie.Machine = "liar"
+		for k := range maxListed - 2 {
+			lie.Suspects = append(lie.Suspects, detect.Suspect{Task: sample.Task{Name: sample.TaskName(fmt.Sprint("/a-long-name-of-a-suspect-", k)), Job: "y"}})
+		}
+		lies = append(lies, lie)
+	}
+	b := forensic(t, lies...)
+	b.Config.Query.MemoryMB, b.Config.Query.Threads = 50, 1
+	var all []cluster.Pair
+	w := b.local("GET", cluster.PathPairs, "")
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != 1 || all[0].Antagonist != "scientific simulation" {
+		t.Errorf("%+v, %v %.200s", all, err, w.Body)
 	}
 }

@@ -16,16 +16,19 @@ import (
 // A pair is advice if an incident says to its end that the suspect is the antagonist: proven,
 // or likely and a cap helped. One that caps mostly clear is none. Each cap counts for the job
 // that was capped. Tasks that hurt only together are no pair: neither hurts the victim alone. Of more than are listed,
-// those beyond 100 that a machine alone reports are left out first: it reports as many as it likes.
+// those beyond 100 that a machine alone reports are left out first: it reports as many as it likes. What says nothing of a
+// pair is left out before the newest states are found: a query cannot hold all suspects.
 const pairsSQL = `WITH i AS (SELECT machine, id AS incident, cost, threshold FROM incidents WHERE %[1]s),
 named AS (
   SELECT s.victim_job, s.job, count(*) AS incidents, count(DISTINCT s.machine) AS machines, min(s.machine) AS machine, median(i.cost / nullif(i.threshold, 0)) AS strength, avg(s.correlation) AS correlation,
     count(*) FILTER (s.level = 'proven') AS proven, count(*) FILTER (s.level = 'proven' AND s.method = 'accounting') AS accounted, max(s.updated) AS newest
-  FROM suspects s JOIN i USING (machine, incident) WHERE s.named_from IS NOT NULL AND s.level IN ('proven', 'likely') AND s.method IS DISTINCT FROM '%[5]s' GROUP BY s.victim_job, s.job
+  FROM (SELECT * FROM suspect_history WHERE named_from IS NOT NULL QUALIFY row_number() OVER (PARTITION BY machine, incident, task ORDER BY updated DESC, analysed DESC NULLS LAST) = 1) s
+    JOIN i USING (machine, incident) WHERE s.level IN ('proven', 'likely') AND s.method IS DISTINCT FROM '%[5]s' GROUP BY s.victim_job, s.job
 ), tried AS (
   SELECT r.victim_job, r.job, count(DISTINCT (r.machine, r.id)) AS caps, count(DISTINCT (r.machine, r.id)) FILTER (r.outcome = '%[2]s') AS helped,
     median(r.relative_cost) AS relative_cost, median(1 - r.usage_under / nullif(r.usage_before, 0)) AS usage_lost
-  FROM rounds r JOIN i USING (machine, incident) WHERE r.outcome IN ('%[2]s', '%[3]s', '%[4]s') AND r.tasks = 1 GROUP BY r.victim_job, r.job
+  FROM (SELECT * FROM round_history WHERE outcome IN ('%[2]s', '%[3]s', '%[4]s') AND tasks = 1 QUALIFY row_number() OVER (PARTITION BY machine, incident, id, task ORDER BY updated DESC, ended DESC NULLS LAST) = 1) r
+    JOIN i USING (machine, incident) GROUP BY r.victim_job, r.job
 ), advice AS (
   SELECT victim_job, job, incidents, machines, strength, correlation, proven, accounted, coalesce(caps, 0) AS capped, coalesce(helped, 0) AS good, relative_cost, usage_lost, epoch_ms(newest) AS ms,
     if(machines = 1, machine, '') AS alone

@@ -2,9 +2,12 @@ package store
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -102,5 +105,66 @@ func TestAttackAnHourForEachSample(t *testing.T) {
 	}
 	if st := s.Stats(); st.Records != maxParts {
 		t.Errorf("%d records of as many days, want %d", st.Records, maxParts)
+	}
+}
+
+// TestAttackLargeIncidents: a machine reports incidents of 1 MB each, and as much of their suspects. A query holds a row
+// group's texts at once: those of no row group are too large for it, of a commit or of a merge. No document is in a file
+// another time, not compressed, as the least or the greatest of a page or a row group.
+func TestAttackLargeIncidents(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	doc := strings.Repeat("x", 1<<20)
+	for n := range uint64(2) {
+		b := &Batch{Source: Source{"records", "m2", "b"}, N: n + 1}
+		for i := range 20 {
+			b.Incidents = append(b.Incidents, Incident{Machine: "m2", ID: fmt.Sprint(n, "-", i), Updated: start.UnixMilli(), Doc: doc})
+			b.Suspects = append(b.Suspects, Suspect{Machine: "m2", Incident: fmt.Sprint(n, "-", i), Updated: start.UnixMilli(), Why: doc})
+		}
+		s.Add(b)
+		flush(t, s)
+	}
+	check := func(files int) {
+		t.Helper()
+		sn := s.Snapshot(0, 0)
+		defer sn.Close()
+		all := append(sn.Files(Incidents), sn.Files(Suspects)...)
+		if len(all) != files {
+			t.Fatalf("%d files, want %d", len(all), files)
+		}
+		for _, name := range all {
+			f, err := os.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			info, err := f.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := parquet.OpenFile(f, info.Size())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(name, "/incidents/") && info.Size() > 1<<20 {
+				t.Errorf("%s has %d bytes", name, info.Size())
+			}
+			for _, g := range p.RowGroups() {
+				if g.NumRows() > 16 {
+					t.Errorf("%s has a row group of %d MB", name, g.NumRows())
+				}
+			}
+		}
+	}
+	check(4)
+	c.now = c.now.Add(48 * time.Hour)
+	for range 2 {
+		if more, err := s.Compact(); !more || err != nil {
+			t.Fatal(more, err)
+		}
+	}
+	check(2)
+	if rows := read[Incident](t, dir, Incidents); len(rows) != 40 || rows[0].Doc != doc || rows[39].Doc != doc {
+		t.Errorf("%d rows", len(rows))
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -75,18 +76,22 @@ func order(table string) []parquet.SortingColumn {
 	return by
 }
 
-// options returns the writer options of every segment.
+// options returns the writer options of every segment. The library would write the least and the greatest document of
+// each page and row group again, not compressed.
 func options(table string) []parquet.WriterOption {
-	return append(trace.Options(), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
+	return append(trace.Options(), parquet.DataPageStatistics(false), parquet.SkipPageBounds("doc"), parquet.SortingWriterConfig(parquet.SortingColumns(order(table)...)))
 }
 
 // writeRecords writes rows of a table that are already sorted.
 func writeRecords[T any](w io.Writer, table string, rows []T) error {
-	out := parquet.NewGenericWriter[T](w, options(table)...)
-	if _, err := out.Write(rows); err != nil {
-		return err
+	schema := parquet.SchemaOf(new(T))
+	g := &rowGroups{out: parquet.NewWriter(w, append(options(table), schema)...)}
+	for i := range rows {
+		if _, err := g.WriteRows([]parquet.Row{schema.Deconstruct(nil, &rows[i])}); err != nil {
+			return err
+		}
 	}
-	return out.Close()
+	return g.out.Close()
 }
 
 // mergeRows writes the rows of several sorted segments as one. It is used for records and
@@ -94,17 +99,57 @@ func writeRecords[T any](w io.Writer, table string, rows []T) error {
 func mergeRows(w io.Writer, table string, files []segment.Input) error {
 	var groups []parquet.RowGroup
 	for _, f := range files {
-		groups = append(groups, f.File.RowGroups()...)
+		if table == Samples {
+			groups = append(groups, f.File.RowGroups()...)
+		} else { // one row group's rows of each file are held, not those of all that overlap
+			groups = append(groups, parquet.MultiRowGroup(f.File.RowGroups()...))
+		}
 	}
 	merged, err := parquet.MergeRowGroups(groups, parquet.SortingRowGroupConfig(parquet.SortingColumns(order(table)...)))
 	if err != nil {
 		return err
 	}
 	out := parquet.NewWriter(w, append(options(table), merged.Schema())...)
-	if _, err := out.WriteRowGroup(merged); err != nil {
+	if table == Samples {
+		_, err = out.WriteRowGroup(merged)
+	} else {
+		rows := merged.Rows()
+		_, err = parquet.CopyRows(&rowGroups{out: out}, rows)
+		err = errors.Join(err, rows.Close())
+	}
+	if err != nil {
 		return err
 	}
 	return out.Close()
+}
+
+// groupText bounds the texts in a row group of records, bytes: a query holds those of 2,048 of its rows, and each may
+// have 1 MB.
+const groupText = 16 << 20
+
+// rowGroups writes rows in row groups of at most groupText.
+type rowGroups struct {
+	out  *parquet.Writer
+	text int
+}
+
+// WriteRows implements parquet.RowWriter.
+func (g *rowGroups) WriteRows(rows []parquet.Row) (n int, err error) {
+	for ; n < len(rows) && err == nil; n++ {
+		text := 0
+		for _, v := range rows[n] {
+			if v.Kind() == parquet.ByteArray {
+				text += len(v.ByteArray())
+			}
+		}
+		if g.text += text; g.text > groupText {
+			err, g.text = g.out.Flush(), text
+		}
+		if err == nil {
+			_, err = g.out.WriteRows(rows[n : n+1])
+		}
+	}
+	return n, err
 }
 
 // SchemaFile returns the name of a table's file without rows. It gives readers the

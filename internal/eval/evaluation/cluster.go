@@ -28,6 +28,8 @@ type Cluster struct {
 	Course   *Course       `json:"course,omitempty"`  // figure 5
 	Costs    []JobCost     `json:"costs"`             // figure 7
 	Capped   Capped        `json:"capped"`            // figures 12b and 15c
+	// LeftOut are machines of which not all incidents could be read.
+	LeftOut []LeftOut `json:"left_out,omitempty"`
 }
 
 // key identifies an incident.
@@ -46,7 +48,7 @@ type state struct {
 // task was first accused, all caps, and samples. Whatever the store's size, it keeps some
 // hundred bytes for an incident. done, if not nil, is told which part was read.
 func OfCluster(ctx context.Context, ask Ask, from, to sample.Millis, done func(part string)) (*Evaluation, error) {
-	t := &tables{ctx, ask, from, to}
+	t := &tables{ctx, ask, from, to, nil}
 	e := &Evaluation{cluster: &Cluster{From: from, To: to}}
 	var caps []cappedTask
 	for _, part := range []struct {
@@ -66,6 +68,7 @@ func OfCluster(ctx context.Context, ask Ask, from, to sample.Millis, done func(p
 			return nil, err
 		}
 	}
+	e.cluster.LeftOut = t.left
 	return e, nil
 }
 

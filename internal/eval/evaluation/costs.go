@@ -141,7 +141,7 @@ func (e *Evaluation) readCosts(t *tables) error {
 		values = append(values, fmt.Sprintf("(%d, %s, %s, %s, %s, %g)", i, quote(string(k.Job)), quote(string(k.Platform)), quote(string(k.Signal)), quote(k.Variant), k.leastCPU()))
 	}
 	sql := fmt.Sprintf(binsSQL, binsPerUnit, strings.Join(values, ", "), strings.Join(jobs, ", "))
-	for half, part := range []tables{{t.ctx, t.ask, t.from, middle}, {t.ctx, t.ask, middle, t.to}} {
+	for half, part := range []tables{{t.ctx, t.ask, t.from, middle, nil}, {t.ctx, t.ask, middle, t.to, nil}} {
 		err := part.pages(week, sql, nil, func(row []json.RawMessage) error {
 			var i, bin int
 			var n float64

@@ -121,7 +121,7 @@ func TestLoadIsNotKnown(t *testing.T) {
 		}
 		return nil, nil
 	}
-	if err := e.readStates(&tables{t.Context(), ask, 0, 10_000}); err != nil {
+	if err := e.readStates(&tables{t.Context(), ask, 0, 10_000, nil}); err != nil {
 		t.Fatal(err)
 	}
 	r := e.Report()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,13 +42,16 @@ WHERE updated >= {from} AND updated < {to} AND spec_mean > 0
 QUALIFY row_number() OVER (PARTITION BY machine, id, antagonists > 0 ORDER BY updated) = 1`
 
 	// roundsSQL selects the newest state of each incident for which a task was capped, with
-	// its rounds. Only documents of these states are read.
-	roundsSQL = `SELECT machine, id, epoch_ms(updated), kind, signal, victim_class, victim_job, victim_task, epoch_ms(began), spec_mean, spec_stddev,
+	// its rounds. Only documents of these states are read, and none is held.
+	roundsSQL = `SELECT * FROM (SELECT machine, id, epoch_ms(updated), kind, signal, victim_class, victim_job, victim_task, epoch_ms(began), spec_mean, spec_stddev,
   CASE WHEN json_valid(doc) THEN CAST(json_extract(doc, '$.rounds') AS VARCHAR) END
 FROM incident_history SEMI JOIN (
   SELECT machine, id, max(updated) AS updated FROM incident_history WHERE updated >= {from} AND updated < {to} AND capped_task <> '' AND spec_mean > 0 GROUP BY machine, id) USING (machine, id, updated)
-WHERE updated >= {from} AND updated < {to} AND capped_task <> '' AND spec_mean > 0
+WHERE updated >= {from} AND updated < {to} AND capped_task <> '' AND spec_mean > 0)
 QUALIFY row_number() OVER (PARTITION BY machine, id) = 1`
+
+	// largestSQL selects the machine whose documents are the largest together.
+	largestSQL = `SELECT machine FROM incident_history WHERE updated >= {from} AND updated < {to} GROUP BY machine ORDER BY sum(strlen(doc)) DESC, machine LIMIT 1`
 )
 
 // The time that one statement covers at first: a day, or a week if it has few rows. It becomes
@@ -56,19 +60,31 @@ const (
 	day      = 24 * time.Hour
 	week     = 7 * day
 	shortest = time.Minute
+	// mostLeftOut is the number of machines whose incidents are left out of a page.
+	mostLeftOut = 10
 )
+
+// LeftOut is a machine of which no incidents were read in some minutes of a time: with them, an answer exceeded the
+// server's limits.
+type LeftOut struct {
+	Machine string        `json:"machine"`
+	From    sample.Millis `json:"from"`
+	To      sample.Millis `json:"to"`
+}
 
 // tables reads a store's tables between two times.
 type tables struct {
 	ctx      context.Context
 	ask      Ask
 	from, to sample.Millis
+	left     []LeftOut
 }
 
 // pages runs a statement page by page, in the order of time, and passes on its rows. {from}
 // and {to} in it are replaced by the page's bounds. Pages become shorter where an answer
-// exceeds the server's limits, so those do not limit the evaluation. After each page it calls
-// end, if that is not nil.
+// exceeds the server's limits, and longer again later, so those do not limit the evaluation. Of a
+// page that cannot become shorter, the incidents of the machines that reported most are left out.
+// After each page it calls end, if that is not nil.
 func (t *tables) pages(length time.Duration, sql string, end func(), use func(row []json.RawMessage) error) error {
 	return t.pagesOf(length, []statement{{sql, use}}, end)
 }
@@ -81,20 +97,32 @@ type statement struct {
 
 // pagesOf is pages of several statements. A page's rows are used after all of them were read.
 func (t *tables) pagesOf(length time.Duration, all []statement, end func()) error {
-	answers := make([][][]json.RawMessage, len(all))
+	answers, longest, read := make([][][]json.RawMessage, len(all)), length, 0
+	var without []string
 	for from := t.from; from < t.to; {
 		to := min(from.Add(length), t.to)
 		var err error
 		for i := 0; i < len(all) && err == nil; i++ {
-			answers[i], err = t.rows(all[i].sql, from, to)
+			answers[i], err = t.rows(all[i].sql, from, to, without...)
 		}
 		if errors.Is(err, ErrLimit) && length > shortest {
-			length /= 2
+			length, read = length/2, 0
 			continue
+		}
+		if errors.Is(err, ErrLimit) && len(without) < mostLeftOut && strings.Contains(all[0].sql, "incident_history") {
+			if machine := t.largest(from, to, without); machine != "" {
+				without = append(without, machine)
+				continue
+			}
 		}
 		if err != nil {
 			return err
 		}
+		if read++; read%32 == 0 {
+			length = min(2*length, longest)
+		}
+		t.leaveOut(without, from, to)
+		without = nil
 		for i, rows := range answers {
 			if err := use(rows, all[i].use); err != nil {
 				return err
@@ -118,8 +146,31 @@ func (t *tables) once(sql string, from, to sample.Millis, take func(row []json.R
 	return use(rows, take)
 }
 
-func (t *tables) rows(sql string, from, to sample.Millis) ([][]json.RawMessage, error) {
-	rows, err := t.ask(t.ctx, bounded(sql, from, to), from, to)
+// largest is the machine that reported most in a page; "" if that cannot be found out.
+func (t *tables) largest(from, to sample.Millis, without []string) (machine string) {
+	rows, err := t.rows(largestSQL, from, to, without...)
+	if err == nil {
+		err = use(rows, func(row []json.RawMessage) error { return scan(row, &machine) })
+	}
+	if err != nil {
+		return ""
+	}
+	return machine
+}
+
+// leaveOut records that a page has no incidents of some machines.
+func (t *tables) leaveOut(machines []string, from, to sample.Millis) {
+	for _, m := range machines {
+		i := slices.IndexFunc(t.left, func(l LeftOut) bool { return l.Machine == m })
+		if i < 0 {
+			i, t.left = len(t.left), append(t.left, LeftOut{Machine: m, From: from})
+		}
+		t.left[i].From, t.left[i].To = min(t.left[i].From, from), max(t.left[i].To, to)
+	}
+}
+
+func (t *tables) rows(sql string, from, to sample.Millis, without ...string) ([][]json.RawMessage, error) {
+	rows, err := t.ask(t.ctx, bounded(sql, from, to, without), from, to)
 	if err != nil {
 		return nil, fmt.Errorf("read the tables from %s to %s: %w", from.Time().UTC().Format(time.RFC3339), to.Time().UTC().Format(time.RFC3339), err)
 	}
@@ -135,9 +186,13 @@ func use(rows [][]json.RawMessage, take func(row []json.RawMessage) error) error
 	return nil
 }
 
-// bounded replaces the bounds in a statement.
-func bounded(sql string, from, to sample.Millis) string {
-	return strings.NewReplacer("{from}", instant(from), "{to}", instant(to)).Replace(sql)
+// bounded replaces the bounds in a statement, each of which is the last part of a condition.
+func bounded(sql string, from, to sample.Millis, without []string) string {
+	until := instant(to)
+	for _, machine := range without {
+		until += " AND machine <> " + quote(machine)
+	}
+	return strings.NewReplacer("{from}", instant(from), "{to}", until).Replace(sql)
 }
 
 func instant(at sample.Millis) string { return fmt.Sprintf("make_timestamptz(%d)", int64(at)*1000) }

@@ -47,7 +47,7 @@ func TestPagesHaveNoLimit(t *testing.T) {
 			return rows, nil
 		}
 		var got []sample.Millis
-		tb := &tables{t.Context(), ask, 0, all[len(all)-1] + 1}
+		tb := &tables{t.Context(), ask, 0, all[len(all)-1] + 1, nil}
 		err := tb.pages(day, "{from} {to}", nil, func(row []json.RawMessage) error {
 			got = append(got, 0)
 			return scan(row, &got[len(got)-1])
@@ -62,7 +62,7 @@ func TestPagesHaveNoLimit(t *testing.T) {
 	always := func(context.Context, string, sample.Millis, sample.Millis) ([][]json.RawMessage, error) {
 		return nil, fmt.Errorf("asked: %w", ErrLimit)
 	}
-	if err := (&tables{t.Context(), always, 0, 1e6}).pages(week, "", nil, nil); err == nil || !strings.Contains(err.Error(), "query.rows") {
+	if err := (&tables{t.Context(), always, 0, 1e6, nil}).pages(week, "", nil, nil); err == nil || !strings.Contains(err.Error(), "query.rows") {
 		t.Errorf("%v", err)
 	}
 	broken := func(context.Context, string, sample.Millis, sample.Millis) ([][]json.RawMessage, error) {
@@ -70,6 +70,39 @@ func TestPagesHaveNoLimit(t *testing.T) {
 	}
 	if _, err := OfCluster(t.Context(), broken, 0, 1e6, nil); err == nil || !strings.Contains(err.Error(), "the server is away") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestAttackManyIncidentsInAMinute: a machine that reports more within a minute than an answer may have is left out of that
+// minute, and the report says so. Others' incidents are read, and the rest of the time in pages as long as before.
+func TestAttackManyIncidentsInAMinute(t *testing.T) {
+	const flood = sample.Millis(50 * 3_600_000)
+	asked, last, got := 0, sample.Millis(0), 0
+	ask := func(_ context.Context, sql string, from, to sample.Millis) ([][]json.RawMessage, error) {
+		asked++
+		switch in := from <= flood && flood < to; {
+		case strings.HasPrefix(sql, "SELECT machine FROM"):
+			return [][]json.RawMessage{{json.RawMessage(`"li'ar"`)}}, nil
+		case in && !strings.Contains(sql, "AND machine <> 'li''ar'"):
+			return nil, ErrLimit
+		case !in && strings.Contains(sql, "li''ar"):
+			t.Errorf("it is left out from %d to %d", from, to)
+		}
+		if from != last {
+			t.Errorf("a page from %d, the last one ended at %d", from, last)
+		}
+		last = to
+		return [][]json.RawMessage{{json.RawMessage("1")}}, nil
+	}
+	tb := &tables{t.Context(), ask, 0, 100 * sample.Millis(day.Milliseconds()), nil}
+	if err := tb.pages(week, "SELECT 1 FROM incident_history WHERE updated < {to}", nil, func([]json.RawMessage) error { got++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if last != tb.to || len(tb.left) != 1 || tb.left[0].Machine != "li'ar" || tb.left[0].From > flood || tb.left[0].To <= flood || tb.left[0].To > tb.left[0].From.Add(shortest) {
+		t.Errorf("read up to %d, left out %+v", last, tb.left)
+	}
+	if asked > 1000 || got > asked {
+		t.Errorf("%d questions for %d pages", asked, got)
 	}
 }
 
@@ -88,7 +121,7 @@ func TestDaysComeFromMarks(t *testing.T) {
 		return rows, nil
 	}
 	var e Evaluation
-	if err := e.readDays(&tables{t.Context(), ask, 5 * hour, 40 * hour}, hour); err != nil {
+	if err := e.readDays(&tables{t.Context(), ask, 5 * hour, 40 * hour, nil}, hour); err != nil {
 		t.Fatal(err)
 	}
 	// From 10 to 20, from 26 to 30, from −50 to 50, after the span, and from 32 to 38.
@@ -115,7 +148,7 @@ func TestALyingMachineEndsNoEvaluation(t *testing.T) {
 		return [][]json.RawMessage{row}, nil
 	}
 	var e Evaluation
-	caps, err := e.readRounds(&tables{t.Context(), ask, 0, 10_000})
+	caps, err := e.readRounds(&tables{t.Context(), ask, 0, 10_000, nil})
 	if err != nil || len(caps) != 1 || caps[0].from != 2000 || caps[0].ended != 3000 || caps[0].suspect != "/hog" || len(e.rounds) != 5 {
 		t.Errorf("%v, %d rounds, caps %+v", err, len(e.rounds), caps)
 	}

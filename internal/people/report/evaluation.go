@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/incident"
 	"github.com/quell-dev/quell/internal/core/plan"
@@ -81,6 +82,12 @@ func (s Style) evaluation(r *evaluation.Report) *htmlpage.Page {
 		if o.TruePositive.N > 0 {
 			add("outcome rate", fmt.Sprintf("%s of %d measured caps for %s victims helped by more than σ (the paper: 0.70, production); median relative cost of those %s (0.52; 0.82 non-production)",
 				interval(o.TruePositive), o.TruePositive.N, o.Band, formatValue(o.Relative)))
+		}
+	}
+	if r.Cluster != nil {
+		for _, l := range r.Cluster.LeftOut {
+			add("left out", fmt.Sprintf("the incidents of %q in some minutes from %s to %s, more than the server answers at once", l.Machine,
+				l.From.Time().Format(time.RFC3339), l.To.Time().Format(time.RFC3339)))
 		}
 	}
 	if r.Precision != nil {
