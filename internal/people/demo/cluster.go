@@ -51,7 +51,7 @@ type ClusterResult struct {
 	SpecStdDev  incident.Value  `json:"spec_stddev"`
 	Victim      sample.TaskName `json:"victim"`
 	Antagonist  sample.TaskName `json:"antagonist"`
-	// Named, Correlation and so on describe the incident as in the server's store.
+	// Named, Correlation and so on describe the first cap that ended as in the server's store.
 	Named        sample.TaskName `json:"named"`
 	On           string          `json:"on"` // machine
 	Correlation  incident.Value  `json:"correlation"`
@@ -423,7 +423,8 @@ func (f *clusterScene) catchUp(ctx context.Context) error {
 				behind = append(behind, name)
 			}
 		}
-		found, err := rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT capped_task, capped_job, machine, outcome, correlation, relative_cost FROM incidents WHERE victim_task = '%s' AND capped_task <> '' ORDER BY opened LIMIT 1", f.result.Victim),
+		// An incident's own outcome is that of its newest cap, which may be in force again.
+		found, err := rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT task, job, machine, outcome, correlation, relative_cost FROM rounds WHERE victim_task = '%s' AND NOT trial AND ended IS NOT NULL ORDER BY began LIMIT 1", f.result.Victim),
 			func(t *told) []any {
 				return []any{&t.named, &t.job, &t.machine, &t.outcome, &t.correlation, &t.relative}
 			})
