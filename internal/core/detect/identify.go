@@ -208,77 +208,92 @@ func (d *Detector) rank(s *series, victim int, comparable bool) {
 		}
 	}
 	d.top, d.bottom = d.top[:0], d.bottom[:0]
-	selected := d.selectSuspect(s, victim)
-	var proofs []fit
-	var books *accountTotals
+	r := ranking{victim: victim, selected: d.selectSuspect(s, victim), comparable: comparable}
 	d.weighed = nil
 	if d.params.Switches.Evidence {
-		books = d.account(s, victim)
-		if books == nil || d.params.Explain {
+		r.books = d.account(s, victim)
+		if r.books == nil || d.params.Explain {
 			d.weighed = d.statistics(s, victim)
 		}
 		// The regression only confirms trials.
 		if d.limits {
-			proofs = d.regress(s, victim)
+			r.proofs = d.regress(s, victim)
 		}
 	}
-	weighed := d.weighed
-	for i := range s.tasks {
-		var w *weighing
-		if len(weighed) > 0 && weighed[0].slot == i {
-			w, weighed = &weighed[0], weighed[1:]
-		}
-		if !d.isSuspect(s, victim, i) {
-			continue
-		}
-		capped := d.params.Switches.CappedApart && s.tasks[i].flags&sample.Capped != 0
-		if books == nil && w != nil && !inModel(proofs, i) && !d.mayBeListed(w, capped) {
-			continue
-		}
-		c := candidate{slot: i, rank: 2, excluded: d.excluded[i]}
-		if capped {
-			c.excluded = "capped already"
-		}
-		if den[i] > 0 {
-			c.correlation, c.usage = num[i]/den[i], den[i]/float64(len(d.pairs))
-		}
-		clears := c.correlation >= d.params.Correlation || i == selected
-		if d.params.Switches.Evidence {
-			denied := d.limitFailed(s, victim, i)
-			c.grounds = d.grounds(s, i, w, proofs, books)
-			if denied && c.grounds.Basis != ByAccounts {
-				c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "limiting it did not help"
+	// Those whose statistics are complete are the likely ones: after them few others can be listed.
+	for _, complete := range [...]bool{true, false} {
+		weighed := d.weighed
+		for i := range s.tasks {
+			var w *weighing
+			if len(weighed) > 0 && weighed[0].slot == i {
+				w, weighed = &weighed[0], weighed[1:]
 			}
-			clears = c.grounds.Level >= Likely
-			tried := triedFrom
-			if s.tasks[victim].mild {
-				tried = triedMild
-			}
-			c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && s.tasks[i].task.MayBeCapped() &&
-				d.meanBadUsage(victim, i) >= d.leastPressure(s)
-		} else if c.grounds.Basis = ByFormula; clears {
-			c.grounds.Level = Likely
-		}
-		if c.excluded == "" && clears {
-			switch {
-			case d.params.Switches.LeastPressure && d.meanBadUsage(victim, i) < d.leastPressure(s):
-				c.excluded = "used almost nothing in the victim's bad intervals"
-			case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && comparable && !d.moved(s, victim, i, confirmErrors):
-				c.excluded = "used no more in the victim's bad intervals than in its good ones"
+			if complete == (w != nil && w.complete) && d.isSuspect(s, victim, i) {
+				d.consider(s, &r, i, w)
 			}
 		}
-		if c.excluded != "" {
-			d.bottom = d.keep(s, d.bottom, c)
-			continue
-		}
-		if clears {
-			c.rank = 0
-			if d.params.Switches.CoVictim && d.coVictim(victim, i) {
-				c.rank = 1
-			}
-		}
-		d.top = d.keep(s, d.top, c)
 	}
+}
+
+// ranking is what is the same for all suspects of an analysis.
+type ranking struct {
+	victim     int
+	selected   int  // the suspect that the rule selects, −1 for none
+	comparable bool // an interval was good
+	proofs     []fit
+	books      *accountTotals
+}
+
+// consider puts a suspect, of which w are the statistics or nil, into d.top or d.bottom if it is
+// among the best.
+func (d *Detector) consider(s *series, r *ranking, i int, w *weighing) {
+	capped := d.params.Switches.CappedApart && s.tasks[i].flags&sample.Capped != 0
+	if r.books == nil && w != nil && !inModel(r.proofs, i) && !d.mayBeListed(w, capped) {
+		return
+	}
+	c := candidate{slot: i, rank: 2, excluded: d.excluded[i]}
+	if capped {
+		c.excluded = "capped already"
+	}
+	if den := d.den[i]; den > 0 {
+		c.correlation, c.usage = d.num[i]/den, den/float64(len(d.pairs))
+	}
+	clears := c.correlation >= d.params.Correlation || i == r.selected
+	if d.params.Switches.Evidence {
+		denied := d.limitFailed(s, r.victim, i)
+		c.grounds = d.grounds(s, i, w, r.proofs, r.books)
+		if denied && c.grounds.Basis != ByAccounts {
+			c.grounds.Level, c.grounds.Why = min(c.grounds.Level, Possible), "limiting it did not help"
+		}
+		clears = c.grounds.Level >= Likely
+		tried := triedFrom
+		if s.tasks[r.victim].mild {
+			tried = triedMild
+		}
+		c.worthTrial = !denied && (c.grounds.Level == Likely || c.grounds.Probability >= tried) && c.grounds.Level < Proven && c.excluded == "" && s.tasks[i].task.MayBeCapped() &&
+			d.meanBadUsage(r.victim, i) >= d.leastPressure(s)
+	} else if c.grounds.Basis = ByFormula; clears {
+		c.grounds.Level = Likely
+	}
+	if c.excluded == "" && clears {
+		switch {
+		case d.params.Switches.LeastPressure && d.meanBadUsage(r.victim, i) < d.leastPressure(s):
+			c.excluded = "used almost nothing in the victim's bad intervals"
+		case d.params.Switches.PhaseChange && !d.params.Switches.Evidence && r.comparable && !d.moved(s, r.victim, i, confirmErrors):
+			c.excluded = "used no more in the victim's bad intervals than in its good ones"
+		}
+	}
+	if c.excluded != "" {
+		d.bottom = d.keep(s, d.bottom, c)
+		return
+	}
+	if clears {
+		c.rank = 0
+		if d.params.Switches.CoVictim && d.coVictim(r.victim, i) {
+			c.rank = 1
+		}
+	}
+	d.top = d.keep(s, d.top, c)
 }
 
 // grounds returns the evidence against a suspect under switch Evidence: a trial that the regression
@@ -334,7 +349,7 @@ func (d *Detector) mayBeListed(w *weighing, excluded bool) bool {
 	if least != d.least {
 		d.least, d.leastLogOdds = least, math.Log(least/(1-least))
 	}
-	return d.scales.mostLogOdds(w) >= d.leastLogOdds
+	return d.scales.mostLogOdds(w, d.leastLogOdds) >= d.leastLogOdds
 }
 
 // weighing returns the statistics of a suspect, nil if there are none.

@@ -61,12 +61,23 @@ func BenchmarkIdentify1000x10(b *testing.B) {
 }
 
 // BenchmarkEvidence1000x60 measures the additional time of the switch Evidence: an hour of
-// a thousand suspects, compared with the correlation over the same hour.
+// intervals of a thousand suspects, without and with costs of their own, by which their work is known.
 func BenchmarkEvidence1000x60(b *testing.B) {
+	b.Run("usage", func(b *testing.B) { benchmarkEvidence(b, false) })
+	b.Run("work", func(b *testing.B) { benchmarkEvidence(b, true) })
+}
+
+func benchmarkEvidence(b *testing.B, own bool) {
 	d := New(paper(b, EvidenceMethod))
 	sig := signal(b, sample.CPI)
 	for at := minute; at <= 60*minute; at += minute {
-		d.Observe(sig, at, crowded(1000, at))
+		row := crowded(1000, at)
+		for i := range row[1:] {
+			if own {
+				row[i+1].Cost = 1 + 0.1*math.Abs(math.Sin(float64(i)*float64(at)))
+			}
+		}
+		d.Observe(sig, at, row)
 	}
 	a := anomaly{signal: d.series[sig.Name], victim: sample.TaskKey{Inode: 1}, kind: Neighbour, at: 60 * minute}
 	slot := a.signal.index[a.victim]

@@ -182,11 +182,7 @@ func (t *statisticsBuffers) complete(s *series, w *weighing) {
 func (t *statisticsBuffers) findFirst(s *series) {
 	t.first, t.second = math.Inf(-1), math.Inf(-1)
 	least := math.Inf(-1) // correlation
-	for i := range t.out {
-		w := &t.out[i]
-		if !w.complete && max(w.Correlation, -maxFisher) < least {
-			continue
-		}
+	offer := func(w *weighing) {
 		t.complete(s, w)
 		if w.Score > t.first {
 			t.first, t.second = w.Score, t.first
@@ -195,6 +191,21 @@ func (t *statisticsBuffers) findFirst(s *series) {
 		}
 		// At the bound of a correlation more of it makes no difference.
 		least = min(math.Tanh(t.second-maxScoreRest), maxFisher) - 1e-9
+	}
+	// The two best correlations first: few others then come near.
+	for range min(2, len(t.out)) {
+		var best *weighing
+		for i := range t.out {
+			if w := &t.out[i]; !w.complete && (best == nil || w.Correlation > best.Correlation) {
+				best = w
+			}
+		}
+		offer(best)
+	}
+	for i := range t.out {
+		if w := &t.out[i]; !w.complete && max(w.Correlation, -maxFisher) >= least {
+			offer(w)
+		}
 	}
 }
 
@@ -241,6 +252,8 @@ const (
 	maxBounded  = 0.5
 	atanhFactor = 1.0987 // atanh ½ ÷ ½
 	logFactor   = 1.1508 // −ln ¾ ÷ ¼
+
+	lnMaxWorkRatio = 2.3026 // > ln maxWorkRatio
 )
 
 // prepareBound makes the bound of this analysis.
@@ -257,16 +270,19 @@ func (t *statisticsBuffers) prepareBound(good float64) {
 // mostLogOdds returns an upper bound of the log-odds of a suspect that is not completed: a cheap
 // one, as most suspects are far from any list. The number of intervals is unknown; the
 // sum of the two terms with it is convex in its root, so the largest at one of its ends. Lead is
-// not positive, as the best suspects are completed.
-func (t *statisticsBuffers) mostLogOdds(w *weighing) float64 {
+// not positive, as the best suspects are completed. One below least is looser.
+func (t *statisticsBuffers) mostLogOdds(w *weighing, least float64) float64 {
 	if w.complete || w.Correlation > maxBounded {
 		return math.Inf(1)
 	}
 	b, r := &t.bound, max(w.Correlation, 0)
 	lead := min(max(atanhFactor*r+maxScoreRest-t.first, -1), 0)
-	z := b.same + features[leadInput].coefficient*lead + max(b.few*r+b.lessFew, b.many*r+b.lessMany) + features[coverInput].coefficient*w.Share*atanhFactor*r
-	return z + features[workRatioInput].coefficient*math.Log(min(max(w.WorkRatio, minWorkRatio), maxWorkRatio)) +
+	z := b.same + features[leadInput].coefficient*lead + max(b.few*r+b.lessFew, b.many*r+b.lessMany) + features[coverInput].coefficient*w.Share*atanhFactor*r +
 		features[fellowsInput].coefficient*w.Fellows + features[ownInput].coefficient*w.Own + 1e-6
+	if k := features[workRatioInput].coefficient; z+k*lnMaxWorkRatio >= least {
+		return z + k*math.Log(min(max(w.WorkRatio, minWorkRatio), maxWorkRatio))
+	}
+	return z + features[workRatioInput].coefficient*lnMaxWorkRatio
 }
 
 // once reports whether the victim became bad once at most, for at least two intervals after

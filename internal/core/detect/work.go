@@ -10,57 +10,42 @@ import (
 // This file makes what the statistics compare: the work of each suspect, from its usage and its
 // own cost, and the victim's cost.
 
-// usageSums are the sums over the usage of every task, by slot, each in the order of the victim's
-// intervals. They are made interval by interval, since the usage of all tasks in one is
-// contiguous in memory.
+// usageSums are the sums over the usage of every task, by slot. They are made interval by
+// interval, since the usage of all tasks in one is contiguous in memory.
 type usageSums struct {
 	all, good, now []float64 // weighted, but for now
-	mean           []float64
-	square, cross  []float64 // of the deviations from the mean: squares, and products with the victim's
+	square, cross  []float64 // weighted, of the deviations from the mean: squares, and products with the victim's
 }
 
-// sumUsage makes the sums for n slots.
+// sumUsage makes the sums for n slots. Rounding in the squares is 10⁻¹⁵ of the mean's square, far
+// below constantTolerance².
 func (t *statisticsBuffers) sumUsage(n int) {
 	u, v := &t.usage, &t.all
-	for _, x := range [...]*[]float64{&u.all, &u.good, &u.now, &u.mean, &u.square, &u.cross} {
+	for _, x := range [...]*[]float64{&u.all, &u.good, &u.now, &u.square, &u.cross} {
 		*x = zeroed(*x, n)
 	}
 	for i, k := range t.weight {
-		p := t.pressure(i, n)
-		all := u.all[:len(p)]
-		if t.good[i] {
-			good := u.good[:len(p)]
-			for j, x := range p {
-				kx := k * float64(x)
-				all[j] += kx
-				good[j] += kx
-			}
-		} else {
-			for j, x := range p {
-				all[j] += k * float64(x)
-			}
-		}
-		if t.now[i] {
-			for j, x := range p {
-				u.now[j] += float64(x)
-			}
-		}
-	}
-	for j, sum := range u.all {
-		u.mean[j] = sum / v.n
-	}
-	for i, k := range t.weight {
 		p, dy := t.pressure(i, n), v.deviation[i]
-		mean, square, cross := u.mean[:len(p)], u.square[:len(p)], u.cross[:len(p)]
-		for j, x := range p {
-			dx := float64(x) - mean[j]
-			square[j] += k * dx * dx
-			cross[j] += k * dx * dy
+		sum := u.all[:len(p)] // of the bad intervals
+		if t.good[i] {
+			sum = u.good[:len(p)]
 		}
-		for j := len(p); j < n; j++ {
-			dx := 0 - u.mean[j]
-			u.square[j] += k * dx * dx
-			u.cross[j] += k * dx * dy
+		square, cross := u.square[:len(p)], u.cross[:len(p)]
+		for j, used := range p {
+			x := float64(used)
+			kx := k * x
+			sum[j] += kx
+			square[j] += kx * x
+			cross[j] += kx * dy
+		}
+	}
+	for j, good := range u.good {
+		u.all[j] += good
+		u.square[j] -= u.all[j] * u.all[j] / v.n
+	}
+	for _, i := range t.newest {
+		for j, x := range t.pressure(i, n) {
+			u.now[j] += float64(x)
 		}
 	}
 }
@@ -83,7 +68,7 @@ func (t *statisticsBuffers) correlateUsage(w *weighing) (changed bool) {
 	if v.good == 0 {
 		return false
 	}
-	w.mean, w.good, w.now = u.mean[i], u.good[i]/v.good, u.now[i]/float64(len(t.newest))
+	w.mean, w.good, w.now = u.all[i]/v.n, u.good[i]/v.good, u.now[i]/float64(len(t.newest))
 	return w.correlation(u.square[i], u.cross[i], v)
 }
 
@@ -127,13 +112,17 @@ func (t *statisticsBuffers) gatherOwn(s *series, slot int) (counted bool) {
 	}
 	k := 0 // row index in other
 	for _, r := range t.rows {
-		c := 0.0
-		for other != nil && k < len(other.rows) && other.rows[k].at < r.at {
-			k++
+		if other != s {
+			for other != nil && k < len(other.rows) && other.rows[k].at < r.at {
+				k++
+			}
+			if other == nil || k == len(other.rows) || other.rows[k].at != r.at {
+				t.own = append(t.own, 0)
+				continue
+			}
+			r = other.rows[k]
 		}
-		if other != nil && k < len(other.rows) && other.rows[k].at == r.at {
-			c = other.rows[k].ownCost(column)
-		}
+		c := r.ownCost(column)
 		counted = counted || c > 0
 		t.own = append(t.own, c)
 	}
@@ -208,12 +197,13 @@ func (s *series) counts(slot int) bool {
 // reliable. It includes tasks that did too little to be judged: their cost still shows how
 // much more CPU time the same work took.
 func (r *row) ownCost(slot int) float64 {
-	switch r.causeOf(slot) {
-	case good, byNeighbour, noSpec, absent:
-		return float64(r.costOf(slot))
+	if slot < len(r.cost) && ownCauses>>r.cause[slot]&1 != 0 {
+		return float64(r.cost[slot])
 	}
 	return 0
 }
+
+const ownCauses = 1<<good | 1<<byNeighbour | 1<<noSpec | 1<<absent
 
 // dropOtherWork gives part 0 to intervals in which a suspect did much work at another cost
 // than in the newest bad ones: that was other work and is no evidence on the current one. It
@@ -230,7 +220,7 @@ func (t *statisticsBuffers) dropOtherWork() (any bool) {
 	}
 	cost, did = cost/n, did/n
 	for i, c := range t.own {
-		if c > 0 && t.x[i] > did/2 && (c > cost*otherWorkRatio || c*otherWorkRatio < cost) {
+		if c > 0 && (c > cost*otherWorkRatio || c*otherWorkRatio < cost) && t.x[i] > did/2 {
 			t.part[i], any = 0, true
 		}
 	}

@@ -122,7 +122,7 @@ func (e *Evaluation) Add(inc *incident.Record) {
 		}
 	}
 	e.found = append(e.found, f)
-	if s := inc.Antagonist(); f.identified && s != nil {
+	if s := inc.Antagonist(); f.identified && s != nil && s.Job != "" { // usage outside tasks has no job
 		if now.Antagonists > 0 && len(now.Suspects) > 0 { // a machine whose root lies may name none
 			s = &now.Suspects[0]
 		}

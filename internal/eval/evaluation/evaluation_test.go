@@ -154,7 +154,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestOffenders: the most frequent pair is first, with the effects of caps.
+// TestOffenders: the most frequent pair is first, with the effects of caps. Usage outside tasks is no job.
 func TestOffenders(t *testing.T) {
 	var e Evaluation
 	for i, antagonist := range []sample.JobName{"encode", "scan", "encode"} {
@@ -165,6 +165,9 @@ func TestOffenders(t *testing.T) {
 		}
 		e.Add(inc)
 	}
+	outside := incidentOf(sample.LatencySensitive, 0.5, 2, 1, plan.TruePositive)
+	outside.Suspects[0].Task, outside.Antagonists, outside.Rounds = detect.Outside(), 1, nil
+	e.Add(outside)
 	all := e.Report().Offenders
 	if len(all) != 2 || all[0].Antagonist != "encode" || all[0].Accused != 2 || all[0].Helped.K != 1 || all[0].Helped.N != 2 || all[0].Relative != 0.75 || all[1].Helped.K != 1 {
 		t.Errorf("%+v", all)

@@ -447,7 +447,9 @@ func (f *clusterScene) catchUp(ctx context.Context) error {
 	if r.Named == "" && r.Why == "" {
 		r.Why = "m1 capped a task, but the server did not receive the incident"
 	}
-	accused, err := rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT machine || ': ' || suspect_task FROM incidents WHERE antagonists > 0 AND suspect_task <> '%s'", r.Antagonist), func(s *string) []any { return []any{s} })
+	// To the other machines the antagonist is usage outside their tasks, which they may name.
+	accused, err := rows(ctx, f.hub.viewer, fmt.Sprintf("SELECT DISTINCT machine || ': ' || task || ' (' || level || ')' FROM suspects WHERE named_from IS NOT NULL AND task NOT IN ('%s', '%s') ORDER BY 1", r.Antagonist, detect.OutsideName),
+		func(s *string) []any { return []any{s} })
 	if err != nil {
 		return err
 	}

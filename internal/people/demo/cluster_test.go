@@ -16,7 +16,7 @@ func TestJudgeOfTheCluster(t *testing.T) {
 	good := ClusterResult{Antagonist: "/m1/reports", Named: "/m1/reports", On: "m1", Outcome: plan.TruePositive}
 	for want, change := range map[string]func(*ClusterResult){
 		"left something behind":          func(r *ClusterResult) { r.LeftBehind = []string{"x"} },
-		"accused an innocent":            func(r *ClusterResult) { r.Accused = []string{"m2: /m2/logship"} },
+		"an innocent: m2: /m2/logship":   func(r *ClusterResult) { r.Accused = []string{"m2: /m2/logship"} },
 		"no task was capped: no anomaly": func(r *ClusterResult) { r.Named, r.Why = "", "no anomaly" },
 		"capped the wrong task":          func(r *ClusterResult) { r.Named = "/m1/encode" },
 		"did not recover":                func(r *ClusterResult) { r.Outcome = plan.Noise },

@@ -17,7 +17,7 @@ func (r *ClusterResult) judge() {
 	case len(r.LeftBehind) > 0:
 		r.Verdict = "left something behind"
 	case len(r.Accused) > 0:
-		r.Verdict = "accused an innocent"
+		r.Verdict = "accused an innocent: " + strings.Join(r.Accused, "; ")
 	case r.Named == "":
 		r.Verdict = "abstained: no task was capped"
 		if r.Why != "" {
