@@ -25,6 +25,9 @@ const (
 	// maxMerge bounds the bytes that one merge reads, and thus its duration and the size
 	// of a segment.
 	maxMerge = 1 << 30 // bytes
+	// small is up to which size a segment is merged with any others. A larger one needs others that have an eighth
+	// of its size: what one machine sends late would else have an hour of all machines written again each time.
+	small = 4 << 20 // bytes
 	// settled is how long after its end an hour or a day is merged into one segment,
 	// whatever the number of segments: hardly any rows arrive later.
 	settled = 10 * 60 * 1000 // ms
@@ -88,13 +91,9 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	}
 	consider := func(at string, all []Segment) {
 		slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Bytes, b.Bytes) })
-		n, bytes := 0, int64(0)
-		for n < len(all) && bytes+all[n].Bytes <= maxMerge {
-			bytes += all[n].Bytes
-			n++
-		}
-		if n > 1 && (n > len(best) || n == len(best) && at < folder) {
-			best, folder = all[:n], at
+		all = worth(all)
+		if n := len(all); n > 1 && (n > len(best) || n == len(best) && at < folder) {
+			best, folder = all, at
 		}
 	}
 	for g, all := range tiers {
@@ -111,6 +110,21 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 		}
 	}
 	return best, folder
+}
+
+// worth returns those of some segments, the smallest first, that are worth merging; fewer than two: none.
+func worth(all []Segment) []Segment {
+	from, n, bytes := 0, 0, int64(0)
+	for ; n < len(all) && bytes+all[n].Bytes <= maxMerge; n++ {
+		if n > from && all[n].Bytes > max(small, fanIn*bytes) {
+			if n > from+1 {
+				break // the others first
+			}
+			from, bytes = n, 0
+		}
+		bytes += all[n].Bytes
+	}
+	return all[from:n]
 }
 
 // over reports whether a segment's partition has ended and settled.

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,5 +167,33 @@ func TestAttackLargeIncidents(t *testing.T) {
 	check(2)
 	if rows := read[Incident](t, dir, Incidents); len(rows) != 40 || rows[0].Doc != doc || rows[39].Doc != doc {
 		t.Errorf("%d rows", len(rows))
+	}
+}
+
+// TestLateSamplesAreMergedApart: a machine whose clock is slow, or that sends samples of an hour that has ended one by one, does
+// not have that hour of all machines written again each time.
+func TestLateSamplesAreMergedApart(t *testing.T) {
+	const mb = 1 << 20
+	for _, c := range []struct{ all, want []int64 }{
+		{[]int64{1, 2, 3}, []int64{1, 2, 3}},
+		{[]int64{3 * mb, 4 * mb}, []int64{3 * mb, 4 * mb}},
+		{[]int64{1, 500 * mb}, []int64{500 * mb}}, // nothing
+		{[]int64{1, 2, 500 * mb}, []int64{1, 2}},
+		{[]int64{62 * mb, 500 * mb}, []int64{500 * mb}},
+		{[]int64{63 * mb, 500 * mb}, []int64{63 * mb, 500 * mb}},
+		{[]int64{1, 100 * mb, 110 * mb}, []int64{100 * mb, 110 * mb}},
+		{[]int64{600 * mb, 700 * mb}, []int64{600 * mb}},
+	} {
+		var all []Segment
+		for _, n := range c.all {
+			all = append(all, Segment{Bytes: n})
+		}
+		var got []int64
+		for _, seg := range worth(all) {
+			got = append(got, seg.Bytes)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("of %d bytes are merged %d, want %d", c.all, got, c.want)
+		}
 	}
 }
