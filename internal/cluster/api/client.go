@@ -18,9 +18,10 @@ import (
 
 // Client sends requests to one server. Its errors have a Remedy, or are *api.RefusedError.
 type Client struct {
-	URL       string // http://HOST:PORT or https://HOST:PORT
-	Token     string // "" for none; never sent without TLS except to loopback
-	TokenFile string // holds the token instead
+	URL       string            // http://HOST:PORT or https://HOST:PORT
+	Token     string            // "" for none; never sent without TLS except to loopback
+	TokenFile string            // holds the token instead
+	transport http.RoundTripper // nil: http.DefaultTransport
 }
 
 // Error is why the server was not asked, or could not be reached.
@@ -59,7 +60,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = api.Do(ctx, http.DefaultClient, method, to, token, in, out)
+	err = api.Do(ctx, &http.Client{Transport: c.transport}, method, to, token, in, out)
 	if _, unreached := errors.AsType[*url.Error](err); unreached {
 		return &Error{fmt.Errorf("reach quell-server: %w", err), howToReach(err)}
 	}
@@ -112,13 +113,26 @@ type IncidentQuery struct {
 	Open                           bool
 }
 
-// Incidents lists incidents in their current state, newest first.
-func (c *Client) Incidents(ctx context.Context, q IncidentQuery) ([]incident.Record, error) {
+// Incidents lists incidents in their current state, newest first; cut: there are more, for which there was no room.
+func (c *Client) Incidents(ctx context.Context, q IncidentQuery) (all []incident.Record, cut bool, err error) {
 	by := map[string]string{"id": q.ID, "job": q.Job, "machine": q.Machine, "since": q.Since, "until": q.Until}
 	if q.Open {
 		by["open"] = "true"
 	}
-	return get[incident.Record](ctx, c, PathIncidents, by)
+	own, seen := *c, header{}
+	own.transport = &seen
+	all, err = get[incident.Record](ctx, &own, PathIncidents, by)
+	return all, seen.cut || len(all) >= MostIncidents, err
+}
+
+// header is a transport that reads whether a list was cut off.
+type header struct{ cut bool }
+
+// RoundTrip implements http.RoundTripper.
+func (h *header) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	h.cut = err == nil && resp.Header.Get(TruncatedTrailer) == "true"
+	return resp, err
 }
 
 // Pairs lists jobs that should not share a machine.

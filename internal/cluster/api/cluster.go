@@ -32,7 +32,8 @@ const (
 // MostIncidents is the most incidents of an answer, the newest.
 const MostIncidents = 1000
 
-// TruncatedTrailer is the HTTP trailer of a list that does not have all: "true".
+// TruncatedTrailer is the HTTP trailer of a list that does not have all: "true". It is also a header of a list of
+// incidents that is cut off for their size.
 const TruncatedTrailer = "Quell-Truncated"
 
 // Spec is the newest version of what a job normally costs.

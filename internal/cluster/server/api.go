@@ -267,7 +267,10 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	}
 	cut := false
 	a := s.answer(w, r, listForm(func(row json.RawMessage) (json.RawMessage, error) {
-		cut = cut || strings.HasSuffix(string(row), ",true]")
+		if !cut && strings.HasSuffix(string(row), ",true]") { // the first row, before anything is sent
+			cut = true
+			w.Header().Set(cluster.TruncatedTrailer, "true") // a browser reads no trailers
+		}
 		return of(row)
 	}))
 	// As a text in JSON a document takes up to twice as much. DuckDB holds them several times.

@@ -81,6 +81,9 @@ func TestAttackLargeIncidentsOfOneMachine(t *testing.T) {
 			t.Fatalf("%s: %v %.200s", query, err, w.Body)
 		}
 		cut, lying := w.Result().Trailer.Get(cluster.TruncatedTrailer) == "true", strings.Contains(query, "liar")
+		if said := w.Result().Header.Get(cluster.TruncatedTrailer) == "true"; said != cut {
+			t.Errorf("%s: cut off %v, and %v for a client without trailers", query, cut, said)
+		}
 		if len(all) < least || len(all) > 30 || cut != (query == "" || lying) || !lying && query != "?id=lie7" && all[len(all)-1].ID != case4 {
 			t.Errorf("%s: %d incidents, cut off: %v", query, len(all), cut)
 		}

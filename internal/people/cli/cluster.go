@@ -189,12 +189,12 @@ func (a *commands) clusterIncidents(cmd *cobra.Command, s *scope, f incidentFlag
 	if f.since > 0 {
 		q.Since = f.since.String()
 	}
-	all, err := s.Incidents(cmd.Context(), q)
+	all, cut, err := s.Incidents(cmd.Context(), q)
 	if err != nil {
 		return err
 	}
 	if id == "" {
-		if len(all) >= cluster.MostIncidents {
+		if cut {
 			fmt.Fprintf(a.Err, "quell: of these the server lists only the newest %d: narrow them with --since, --open or --machine\n", len(all))
 		}
 		return a.listClusterIncidents(all, f)

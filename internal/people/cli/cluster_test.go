@@ -118,8 +118,11 @@ func TestRepliesFakeNothing(t *testing.T) {
 // off is not taken for all, and flags are checked as for one machine.
 func TestIncidentsOfTheCluster(t *testing.T) {
 	one := `{"id":"inc-1","machine":"%s","victim":{"task":"/web"},"updated":1,"rounds":[]}`
-	answer := ""
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, answer) }))
+	answer, cut := "", "false"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(cluster.TruncatedTrailer, cut)
+		io.WriteString(w, answer)
+	}))
 	defer s.Close()
 	env := map[string]string{"LANG": "C.UTF-8", "QUELL_SERVER": s.URL}
 	answer = "[" + strings.ReplaceAll(one, "%s", "host-1") + "," + strings.ReplaceAll(one, "%s", "host-2") + "]"
@@ -139,6 +142,10 @@ func TestIncidentsOfTheCluster(t *testing.T) {
 		if r := quell(t, env, "incidents", "--cluster", "--victim", "/db"); r.Code != app.ExitOK || strings.Contains(r.Err, "only the newest") != want {
 			t.Errorf("%d incidents: %d %s", n, r.Code, r.Err)
 		}
+	}
+	answer, cut = "["+strings.ReplaceAll(one, "%s", "host-1")+"]", "true" // for the size of the others
+	if r := quell(t, env, "incidents", "--cluster"); r.Code != app.ExitOK || !strings.Contains(r.Err, "only the newest 1:") {
+		t.Errorf("a list that was cut off: %d %s", r.Code, r.Err)
 	}
 	for _, flag := range []string{"--since=-1h", "--limit=-1"} {
 		if r := quell(t, env, "incidents", "--cluster", flag); r.Code == app.ExitOK {

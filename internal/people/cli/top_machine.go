@@ -62,7 +62,7 @@ func (d *distant) Status(ctx context.Context) (api.Status, error) {
 	if err != nil {
 		return st, err
 	}
-	if d.open, err = d.Client.Incidents(ctx, cluster.IncidentQuery{Machine: d.machine, Open: true}); err != nil {
+	if d.open, _, err = d.Client.Incidents(ctx, cluster.IncidentQuery{Machine: d.machine, Open: true}); err != nil {
 		return st, err
 	}
 	ago := st.Now.Sub(all[i].LastSeen)
@@ -140,7 +140,7 @@ func (d *distant) Incidents(context.Context, logbook.Query) (api.Incidents, erro
 
 // Incident implements top.Agent.
 func (d *distant) Incident(ctx context.Context, id string) (incident.Record, error) {
-	all, err := d.Client.Incidents(ctx, cluster.IncidentQuery{ID: id, Machine: d.machine})
+	all, _, err := d.Client.Incidents(ctx, cluster.IncidentQuery{ID: id, Machine: d.machine})
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("no incident %s on %s", id, d.machine)
 	}

@@ -194,23 +194,31 @@ func TestMoreIncidentsThanAreListedInABrowser(t *testing.T) {
 		inc.Times, inc.VictimCost, inc.Usage = nil, nil, nil
 		all = append(all, inc)
 	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		n           int
+		cut, listed string
+	}{{1000, "false", "1,000"}, {640, "true", "640"}} { // the second list is cut off for its size
+		t.Run(c.listed, func(t *testing.T) {
+			text, err := json.Marshal(all[:c.n])
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path != "/v1/incidents" {
+					return false
+				}
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Quell-Truncated", c.cut)
+				_, _ = w.Write(text)
+				return true
+			}), "T")
+			b.until("it is shown", "document.querySelector('main h1')?.innerText === 'At least "+c.listed+" tasks are held up by neighbours on 1 machine'")
+			for _, page := range []string{"#/job/web", "#/machine/node-02"} {
+				b.visit(page, "Of the newest "+c.listed+" incidents")
+			}
+			b.quiet()
+		})
 	}
-	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.Path != "/v1/incidents" {
-			return false
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(text)
-		return true
-	}), "T")
-	b.until("it is shown", "document.querySelector('main h1')?.innerText === 'At least 1,000 tasks are held up by neighbours on 1 machine'")
-	for _, page := range []string{"#/job/web", "#/machine/node-02"} {
-		b.visit(page, "Of the newest 1,000 incidents")
-	}
-	b.quiet()
 }
 
 // Of more tasks than the server lists the page does not say that these are all, nor that a machine has none.

@@ -43,6 +43,7 @@ async function call(method, path, body, signal) {
     if (e.status === 401 && used === token()) dispatchEvent(new CustomEvent('quell-token', {detail: e}));
     throw e;
   }
+  if (Array.isArray(value)) value.more = answer.headers.get('Quell-Truncated') === 'true';
   return value;
 }
 

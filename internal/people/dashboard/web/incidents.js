@@ -3,7 +3,7 @@
 import * as api from './api.js';
 import {h, say} from './dom.js';
 import {counted} from './grid.js';
-import {choice, filter, fromEvent, has, incidentGrid, mostIncidents} from './parts.js';
+import {choice, filter, fromEvent, has, hasMore, incidentGrid} from './parts.js';
 import {kinds, main, short} from './words.js';
 
 export function page(_, query, context) {
@@ -43,7 +43,7 @@ export function page(_, query, context) {
       (!q.level || order.indexOf(main(i)?.level) >= order.indexOf(q.level)) &&
       (!q.find || has(q.find, i.id, i.machine, i.victim.task, i.victim.job, main(i)?.task, main(i)?.job)));
     grid.set(rows, list.length ? 'No incident matches the filters.' : 'No incident in this time.');
-    shown.textContent = counted(rows.length, list.length, 'incidents') + (list.length >= mostIncidents ? ', the newest 1,000' : '');
+    shown.textContent = counted(rows.length, list.length, 'incidents') + (hasMore(list) ? ', the newest; the server lists no more' : '');
   }
 
   return {

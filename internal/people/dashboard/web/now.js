@@ -4,7 +4,7 @@ import * as api from './api.js';
 import {count, h, link, now, number, percent, plural, say, span, svg, swap, visible} from './dom.js';
 import {bar} from './bar.js';
 import {Grid, counted} from './grid.js';
-import {badge, filter, fromEvent, has, incidentGrid, incidentLink, machineLink, mostIncidents, section, since, stat, taskName} from './parts.js';
+import {badge, filter, fromEvent, has, hasMore, incidentGrid, incidentLink, machineLink, section, since, stat, taskName} from './parts.js';
 import {assess, cost, lastPart, levelOf, main, sentence, short, signalOf} from './words.js';
 
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
@@ -13,7 +13,7 @@ const mostSquares = 90;
 const mostCosts = 100_000; // of tasks that the server lists, by machine: a browser cannot read the trailer that says that there are more
 
 export function page(_, query, context) {
-  let tasks = [], incidents = [], machines = [], left = [], listed = 0, cut = false, unlisted = '', typed = query.find || '';
+  let tasks = [], incidents = [], machines = [], left = [], part = false, cut = false, unlisted = '', typed = query.find || '';
   const headline = h('div.headline');
   const open = incidentGrid('Open incidents', {without: ['state', 'outcome'], sort: 'cost', empty: 'No open incident.'});
   const places = h('div.places'), leftOver = h('div');
@@ -78,7 +78,7 @@ export function page(_, query, context) {
     let title, ink = 'calm', more = '';
     if (hurt.size) {
       ink = 'bad';
-      title = `${listed < mostIncidents ? '' : 'At least '}${plural(hurt.size, 'task')} ${hurt.size === 1 ? 'is' : 'are'} held up by neighbours on ${plural(at.size, 'machine')}`;
+      title = `${part ? 'At least ' : ''}${plural(hurt.size, 'task')} ${hurt.size === 1 ? 'is' : 'are'} held up by neighbours on ${plural(at.size, 'machine')}`;
       const worst = bad.filter(i => i.kind === 'neighbour').sort((a, b) => (b.cost / b.spec_mean || 0) - (a.cost / a.spec_mean || 0))[0];
       more = h('p.lead', null, h('a', {href: incidentLink(worst)}, sentence(worst)));
     } else if (bad.length) {
@@ -138,7 +138,7 @@ export function page(_, query, context) {
       });
       const [t, m, i] = await Promise.all([all, api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', brief: 'true'}, signal)]);
       const heard = new Map(m.map(x => [x.machine, x.last_seen])), gone = x => !(now() - heard.get(x.machine) < removed);
-      [tasks, machines, incidents, left, listed] = [t, m, i.filter(x => !gone(x)), i.filter(gone), i.length];
+      [tasks, machines, incidents, left, part] = [t, m, i.filter(x => !gone(x)), i.filter(gone), hasMore(i)];
       cut = t.reduce((n, x) => n + x.costs.length, 0) >= mostCosts;
       draw();
     },

@@ -60,11 +60,13 @@ export function incidentGrid(label, {without = [], sort = 'found', empty} = {}) 
   return new Grid({label, columns: columns.filter(c => !without.includes(c.key)), sort, empty, of: i => i.closed ? '' : 'open'});
 }
 
-/** mostIncidents is how many the server lists, the newest. */
-export const mostIncidents = 1000;
+const mostIncidents = 1000; // that the server lists, the newest; fewer if they are large
+
+/** hasMore reports whether a list of incidents may not have all. */
+export const hasMore = list => list.more || list.length >= mostIncidents;
 
 /** cutOff says that figures are of a list that may not have all incidents. */
-export const cutOff = list => list.length >= mostIncidents && h('p.note', null, `Of the newest ${count(mostIncidents)} incidents.`);
+export const cutOff = list => hasMore(list) && h('p.note', null, `Of the newest ${count(list.length)} incidents.`);
 
 /** fromEvent updates a list of incidents by an event; false if that is not possible. */
 export function fromEvent(list, e) {
