@@ -245,6 +245,34 @@ func TestMoreTasksThanAreListedInABrowser(t *testing.T) {
 	b.quiet()
 }
 
+// Of a time with more samples than a query may read the page of the cluster shows what needs no samples, and does not
+// ask for them again.
+func TestTooManySamplesInABrowser(t *testing.T) {
+	var asked atomic.Int32
+	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, func(w http.ResponseWriter, r *http.Request) bool {
+		switch r.URL.Path {
+		case "/v1/pairs":
+			_, _ = io.WriteString(w, "[]")
+		case "/v1/query":
+			if text, err := io.ReadAll(r.Body); err == nil && strings.Contains(string(text), "JOIN samples") {
+				asked.Add(1)
+				w.WriteHeader(http.StatusUnprocessableEntity)
+				_, _ = io.WriteString(w, `{"error": "the query exceeded its time limit"}`)
+				return true
+			}
+			_, _ = io.WriteString(w, `{"columns": [], "rows": []}`)
+		default:
+			return false
+		}
+		return true
+	}), "T")
+	b.visit("#/cluster", "too many samples for a query")
+	if n := asked.Load(); n != 1 {
+		t.Errorf("samples were asked for %d times", n)
+	}
+	b.quiet("422")
+}
+
 // Tabs with incidents have names that tell them apart.
 func TestTheTitleOfAnIncidentInABrowser(t *testing.T) {
 	b := browse(t, pagesOf(t, &oneAgent{inc: open()}, nil), "T")

@@ -36,6 +36,7 @@ const inks = {neighbour: '--red', nobody: '--c2', indeterminate: '--c3', 'own-qu
 
 export function page(_, query, context) {
   const q = {since: '168h', ...query};
+  let tooMany; // the time whose samples a query cannot read
   const stats = h('div.stats'), rates = h('div.charts'), results = h('div.panel');
   const pairs = new Grid({label: 'Pairs', sort: 'confidence', empty: 'No pair of jobs in this time: no suspect was named.', columns: [
     {key: 'victim', label: 'Victim', sort: p => p.victim_job, cell: p => jobLink(p.victim_job)},
@@ -60,15 +61,23 @@ export function page(_, query, context) {
       const from = `make_timestamptz(${(now() - parseInt(q.since, 10) * 3600_000) * 1000})`;
       const step = q.since === '24h' ? 3600_000 : q.since === '168h' ? 6 * 3600_000 : 24 * 3600_000;
       const ask = text => api.sql(text, q.since, signal);
-      const [list, rate, caps, cost, gain] = await Promise.all([api.get('/v1/pairs', {since: q.since}, signal),
+      const [list, rate, caps] = await Promise.all([api.get('/v1/pairs', {since: q.since}, signal),
         ask(`SELECT CAST(floor(epoch_ms(began) / ${step}) AS BIGINT) AS t, kind, count(*) AS n FROM incidents WHERE began >= ${from} GROUP BY ALL ORDER BY 1`),
-        ask(`SELECT outcome, count(*) AS n, median(relative_cost) AS relative FROM incidents WHERE capped_task <> '' AND updated >= ${from} GROUP BY ALL ORDER BY n DESC`),
-        ask(lost(from)), ask(saved(from))]);
+        ask(`SELECT outcome, count(*) AS n, median(relative_cost) AS relative FROM incidents WHERE capped_task <> '' AND updated >= ${from} GROUP BY ALL ORDER BY n DESC`)]);
+      let cost, gain;
+      if (tooMany !== q.since) {
+        try {
+          [cost, gain] = [await ask(lost(from)), await ask(saved(from))];
+        } catch (e) {
+          if (e.status !== 422) throw e;
+          tooMany = q.since; // the rest is shown all the same
+        }
+      }
       const total = rate.reduce((sum, r) => sum + r.n, 0), neighbours = rate.filter(r => r.kind === 'neighbour').reduce((sum, r) => sum + r.n, 0);
       const seconds = (rows, waited) => rows.find(r => r.waited === waited)?.seconds || 0;
       swap(stats, stat(count(total), 'incidents'), stat(count(neighbours), 'by neighbours', neighbours ? 'bad' : ''),
-        stat(hours(seconds(cost, false)), 'of CPU time lost by victims'), stat(hours(seconds(cost, true)), 'waited for CPUs beyond normal'),
-        stat(hours(seconds(gain, false)), 'of CPU time saved by caps', seconds(gain, false) ? 'good' : ''), stat(hours(seconds(gain, true)), 'of waiting saved by caps', seconds(gain, true) ? 'good' : ''));
+        gain ? [stat(hours(seconds(cost, false)), 'of CPU time lost by victims'), stat(hours(seconds(cost, true)), 'waited for CPUs beyond normal'),
+        stat(hours(seconds(gain, false)), 'of CPU time saved by caps', seconds(gain, false) ? 'good' : ''), stat(hours(seconds(gain, true)), 'of waiting saved by caps', seconds(gain, true) ? 'good' : '')] : stat('–', 'lost and saved: too many samples for a query; choose a shorter time'));
       drawRates(rate, step);
       swap(results, caps.length === 0 ? h('p.state', null, 'Nothing was capped in this time.') : h('table', null, h('thead', null, h('tr', null, h('th', {scope: 'col'}, 'Outcome'), h('th.num', {scope: 'col'}, 'Incidents'), h('th.num', {scope: 'col', title: 'Median of the victim’s cost under the cap ÷ before it'}, 'Relative cost'), h('th', {scope: 'col'}, 'Means'))),
         h('tbody', null, caps.map(r => h('tr', null, h('td', null, outcomeOf(r.outcome)[0] || 'running'), h('td.num', null, count(r.n)), h('td.num', null, number(r.relative)), h('td.why', null, outcomeOf(r.outcome)[1]))))));
