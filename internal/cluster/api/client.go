@@ -92,7 +92,7 @@ func get[T any](ctx context.Context, c *Client, path string, by map[string]strin
 	return list, c.call(ctx, http.MethodGet, path, nil, &list)
 }
 
-// Machines lists all machines that ever sent something.
+// Machines lists the machines that sent something in the last 30 days.
 func (c *Client) Machines(ctx context.Context) ([]Machine, error) {
 	return get[Machine](ctx, c, PathMachines, nil)
 }

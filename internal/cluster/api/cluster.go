@@ -98,7 +98,7 @@ func (r *Revocation) String() string {
 	return text
 }
 
-// Machine is a machine that ever sent something.
+// Machine is a machine that sent something in the last 30 days.
 type Machine struct {
 	Machine  string        `json:"machine"`
 	LastSeen sample.Millis `json:"last_seen"` // when its newest message was received

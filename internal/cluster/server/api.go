@@ -53,7 +53,7 @@ func table() []route {
 		{method: "GET", path: cluster.PathIncidents, scope: Viewer, summary: "incidents in their current state, newest first, at most 1000; of more, each machine's newest 100 before others",
 			params: append([]param{{"job", "only incidents whose victim is of this job"}, {"machine", "only incidents of this machine"}, {"id", "only incidents whose ID contains this text"}, {"open", "true: only open incidents"},
 				{"suspect", "only incidents that name or cap a task of this job"}, {"brief", "true: without charts, findings and the latest analysis"}}, spanParams...), out: []json.RawMessage{}, serve: (*Server).listIncidents},
-		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that ever sent a message, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
+		{method: "GET", path: cluster.PathMachines, scope: Viewer, summary: "machines that sent a message in the last 30 days, with the newest batch and record of each", out: []cluster.Machine{}, serve: (*Server).listMachines},
 		{method: "GET", path: cluster.PathDecisions, scope: Viewer, summary: "operators' decisions that stand, for all machines and for single ones, and how many machines have them", out: []cluster.Decision{}, serve: (*Server).listDecisions},
 		{method: "GET", path: cluster.PathPairs, scope: Viewer, summary: "jobs that should not share a machine: pairs of victim and antagonist, the strongest evidence first, at most 1000",
 			params: append([]param{{"job", "only pairs in which this job is the victim"}}, spanParams...), out: []cluster.Pair{}, serve: (*Server).listPairs},
