@@ -244,9 +244,10 @@ func (s *Store) mark(source Source) Mark {
 // Flush commits everything that was added before the call. When it returns without an
 // error, that is on disk and in every later Snapshot. After an error nothing is lost and
 // nothing is stored; the next Flush tries again.
-func (s *Store) Flush() error {
+func (s *Store) Flush() (err error) {
 	s.committing.Lock()
 	defer s.committing.Unlock()
+	defer func() { s.mu.Lock(); s.flushErr = err; s.mu.Unlock() }()
 	for range 2 { // a flight that failed last time is written first, separately
 		s.mu.Lock()
 		if s.broken != nil {

@@ -123,10 +123,13 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// Stale returns why the commits of other servers are not known any more, nil if they are.
+// Stale returns why nothing is stored now, or why the commits of other servers are not known any more; nil: neither.
 func (s *Store) Stale() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.flushErr != nil {
+		return fmt.Errorf("what has come is not stored: %w", s.flushErr)
+	}
 	if s.staleErr == nil {
 		return nil
 	}

@@ -86,6 +86,7 @@ type Store struct {
 
 	checkpointErr error     // of the newest checkpoint
 	staleErr      error     // of the newest Refresh
+	flushErr      error     // of the newest Flush
 	refreshed     time.Time // the newest that succeeded
 
 	upkeep sync.Mutex               // one Compact or Retain at a time; taken before committing

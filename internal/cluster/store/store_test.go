@@ -532,6 +532,9 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		if err := s.Flush(); err == nil {
 			t.Fatal("flushed to nowhere")
 		}
+		if err := s.Stale(); err == nil {
+			t.Error("the store does not say that it stores nothing")
+		}
 		s.Add(tick("m1", "a", 2, 3))
 	}
 	if st := s.Stats(); st.Pending != 6 || st.Commits != 0 || st.Duplicates != 1 {
@@ -541,6 +544,9 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	flush(t, s)
+	if err := s.Stale(); err != nil {
+		t.Error(err)
+	}
 	same(t, "afterwards", read[trace.Row](t, dir, Samples), rowsOf(tick("m1", "a", 1, 3), tick("m1", "a", 2, 3)))
 }
 
