@@ -207,6 +207,9 @@ func TestMoreIncidentsThanAreListedInABrowser(t *testing.T) {
 				if r.URL.Path != "/v1/incidents" {
 					return false
 				}
+				if q := r.URL.Query(); q.Get("open") == "true" && q.Get("since") == "" {
+					t.Error("all that was ever stored is read for the open incidents")
+				}
 				w.Header().Set("Content-Type", "application/json")
 				w.Header().Set("Quell-Truncated", c.cut)
 				_, _ = w.Write(text)

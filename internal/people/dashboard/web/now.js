@@ -9,6 +9,7 @@ import {assess, cost, lastPart, levelOf, main, sentence, short, signalOf} from '
 
 const silent = 180_000; // a machine that has sent nothing for so long is shown as silent
 const removed = 24 * 3600_000; // and after so long it is shown after all others, and its incidents are not
+const reported = '168h'; // an agent reports an open incident every few minutes: what is older need not be read
 const mostSquares = 90;
 const mostCosts = 100_000; // of tasks that the server lists, by machine: a browser cannot read the trailer that says that there are more
 
@@ -65,7 +66,7 @@ export function page(_, query, context) {
 
   function drawIncidents() {
     open.set(incidents.filter(i => !i.closed));
-    swap(leftOver, left.length > 0 && h('p.note', null, `${count(left.length)} more of machines that have sent nothing for a day: their agents did not close them. `, h('a', {href: '#/incidents?since=720h&state=open'}, 'Those of the last 30 days')));
+    swap(leftOver, left.length > 0 && h('p.note', null, `${count(left.length)} more of machines that have sent nothing for a day: their agents did not close them. `, h('a', {href: `#/incidents?since=${reported}&state=open`}, 'Those of the last week')));
   }
 
   function drawHeadline() {
@@ -136,7 +137,7 @@ export function page(_, query, context) {
         unlisted = `The tasks are too many to list: ${visible(e.message)}.`; // incidents and machines are shown all the same
         return [];
       });
-      const [t, m, i] = await Promise.all([all, api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', brief: 'true'}, signal)]);
+      const [t, m, i] = await Promise.all([all, api.get('/v1/machines', {}, signal), api.get('/v1/incidents', {open: 'true', since: reported, brief: 'true'}, signal)]);
       const heard = new Map(m.map(x => [x.machine, x.last_seen])), gone = x => !(now() - heard.get(x.machine) < removed);
       [tasks, machines, incidents, left, part] = [t, m, i.filter(x => !gone(x)), i.filter(gone), hasMore(i)];
       cut = t.reduce((n, x) => n + x.costs.length, 0) >= mostCosts;
