@@ -176,7 +176,7 @@ func TestTopOfAnotherMachine(t *testing.T) {
 	if strings.Index(out, "shop/web-0/app") > strings.Index(out, "/batch/encode") {
 		t.Errorf("the worst is not first:\n%s", out)
 	}
-	if got := asked(); got != "GET /v1/incidents?machine=host-1&open=true" {
+	if got := asked(); got != "GET /v1/incidents?machine=host-1&open=true&since=168h" {
 		t.Errorf("asked %s", got)
 	}
 	for args, want := range map[string]string{"--machine host-99 --once": `knows no machine "host-99"`, "--server http://x --once": "add --machine NAME;", "--machine host-1 --at 12:00": "--at and --machine"} {

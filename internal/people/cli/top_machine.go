@@ -62,7 +62,7 @@ func (d *distant) Status(ctx context.Context) (api.Status, error) {
 	if err != nil {
 		return st, err
 	}
-	if d.open, _, err = d.Client.Incidents(ctx, cluster.IncidentQuery{Machine: d.machine, Open: true}); err != nil {
+	if d.open, _, err = d.Client.Incidents(ctx, cluster.IncidentQuery{Machine: d.machine, Open: true, Since: "168h"}); err != nil {
 		return st, err
 	}
 	ago := st.Now.Sub(all[i].LastSeen)
