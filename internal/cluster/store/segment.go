@@ -129,7 +129,11 @@ const groupText = 16 << 20
 
 // rowGroups writes rows in row groups of at most groupText.
 type rowGroups struct {
-	out  *parquet.Writer
+	out interface {
+		parquet.RowWriter
+		Flush() error
+		Close() error
+	}
 	text int
 }
 
