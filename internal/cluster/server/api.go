@@ -401,7 +401,7 @@ func (s *Server) query(w http.ResponseWriter, r *request) error {
 	case (in.SQL == "") == (in.Canned == ""):
 		return bad("want sql, or the name of a canned query")
 	case in.Canned != "":
-		if text, err = s.cannedSQL(in.Canned, in.Params); err != nil {
+		if text, err = s.cannedSQL(in.Canned, in.Params, dialect.DuckDB().At(from)); err != nil {
 			return err
 		}
 	}

@@ -14,8 +14,8 @@ import (
 //go:embed canned.yaml
 var cannedQueries []byte
 
-// cannedSQL returns a canned query with its parameters inserted as quoted text.
-func (s *Server) cannedSQL(name string, params map[string]string) (string, error) {
+// cannedSQL returns a canned query with its parameters inserted as quoted text, and the expression since for $since.
+func (s *Server) cannedSQL(name string, params map[string]string, since string) (string, error) {
 	var names []string
 	for _, c := range s.canned {
 		names = append(names, c.Name)
@@ -27,7 +27,7 @@ func (s *Server) cannedSQL(name string, params map[string]string) (string, error
 				return "", bad("%s has no parameter %.40q", name, p)
 			}
 		}
-		text := c.SQL
+		text := strings.ReplaceAll(c.SQL, "$since", since)
 		for _, p := range c.Params {
 			v, ok := params[p]
 			if !ok {

@@ -155,3 +155,22 @@ func TestAttackSuspectsOfOneMachine(t *testing.T) {
 		t.Errorf("%+v, %v %.200s", all, err, w.Body)
 	}
 }
+
+// TestCannedQueriesAreOfTheirTime: a file that is read for the last hour has incidents of a day. Those of before do not count.
+func TestCannedQueriesAreOfTheirTime(t *testing.T) {
+	var all []*incident.Record
+	for i, ago := range []time.Duration{10 * time.Minute, 3 * time.Hour} {
+		inc := found(fmt.Sprint("inc-", i), "web", "x", detect.Proven, detect.ByStatistics, false)
+		inc.Machine, inc.Updated = "m9", sample.At(start).Add(-ago)
+		all = append(all, inc)
+	}
+	b := forensic(t, all...)
+	for since, want := range map[string]string{"1h": "1", "24h": "2", "": "2"} {
+		if rows := b.ask(t, cluster.Query{Canned: "worst-machines", Since: since}, "machine", "incidents"); len(rows) == 0 || rows[0] != "m9 | "+want {
+			t.Errorf("since %q: %q, want %s of m9", since, rows, want)
+		}
+		if rows := b.ask(t, cluster.Query{Canned: "worst-antagonists", Since: since, Params: map[string]string{"job": "web"}}, "job", "incidents"); len(rows) != 1 || rows[0] != "x | "+want {
+			t.Errorf("since %q: %q, want %s of x", since, rows, want)
+		}
+	}
+}

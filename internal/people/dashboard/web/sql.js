@@ -31,10 +31,11 @@ export function page(_, query, context) {
     const c = canned.find(c => c.name === name);
     swap(params);
     if (c) {
-      text.value = c.sql;
+      const sql = c.sql.replaceAll('$since', since === 'all' ? "TIMESTAMPTZ '1970-01-01 00:00:00+00'" : `now() - INTERVAL ${parseInt(since, 10)} HOUR`);
+      text.value = sql;
       const boxes = (c.params || []).map(p => [p, h('input', {name: p, autocomplete: 'off', oninput: () => {
         const values = new Map(boxes.map(([key, box]) => [key, api.quote(box.value)]));
-        text.value = c.sql.replace(/\$(\w+)/g, (name, key) => values.get(key) ?? name); // a text as replacement has patterns of its own
+        text.value = sql.replace(/\$(\w+)/g, (name, key) => values.get(key) ?? name); // a text as replacement has patterns of its own
       }})]);
       swap(params, h('p.note', null, visible(c.help)), boxes.map(([p, box]) => field(p, box)));
     } else if (examples[name]) text.value = examples[name];
