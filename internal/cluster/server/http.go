@@ -268,6 +268,8 @@ func span(since, until string, now sample.Millis) (from, to sample.Millis, err e
 	if from, err = when("since", since, now); err != nil {
 		return 0, 0, err
 	}
-	to, err = when("until", until, now)
+	if to, err = when("until", until, now); err == nil && to > 0 && to < from {
+		err = bad("until %s is before since %s", until, since)
+	}
 	return from, to, err
 }

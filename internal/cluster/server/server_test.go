@@ -141,6 +141,7 @@ func TestQueries(t *testing.T) {
 		{`{}`, "want sql", 400},
 		{`{"sql":"SELECT 1","canned":"worst-machines"}`, "want sql", 400},
 		{`{"sql":"SELECT 1","since":"yesterday"}`, "since", 400},
+		{`{"sql":"SELECT 1","since":"1h","until":"24h"}`, "until 24h is before since 1h", 400},
 		{`{"canned":"nothing"}`, "worst-antagonists", 400},
 		{`{"canned":"worst-antagonists"}`, "needs the parameter job", 400},
 		{`{"canned":"worst-machines","params":{"x":"1"}}`, "no parameter", 400},
