@@ -92,7 +92,7 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	consider := func(at string, all []Segment) {
 		slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Bytes, b.Bytes) })
 		all = worth(all)
-		if n := len(all); n > 1 && (n > len(best) || n == len(best) && at < folder) {
+		if n := len(all); n > 0 && (n > len(best) || n == len(best) && at < folder) {
 			best, folder = all, at
 		}
 	}
@@ -112,19 +112,16 @@ func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	return best, folder
 }
 
-// worth returns those of some segments, the smallest first, that are worth merging; fewer than two: none.
+// worth returns those of some segments, the smallest first, that are worth merging: two or more, or none.
 func worth(all []Segment) []Segment {
-	from, n, bytes := 0, 0, int64(0)
-	for ; n < len(all) && bytes+all[n].Bytes <= maxMerge; n++ {
-		if n > from && all[n].Bytes > max(small, fanIn*bytes) {
-			if n > from+1 {
-				break // the others first
-			}
-			from, bytes = n, 0
-		}
+	n, bytes := 0, int64(0)
+	for ; n < len(all) && bytes+all[n].Bytes <= maxMerge && (n == 0 || all[n].Bytes <= max(small, fanIn*bytes)); n++ {
 		bytes += all[n].Bytes
 	}
-	return all[from:n]
+	if n == 1 { // the next is too large for it
+		return worth(all[1:])
+	}
+	return all[:n]
 }
 
 // over reports whether a segment's partition has ended and settled.

@@ -177,12 +177,12 @@ func TestLateSamplesAreMergedApart(t *testing.T) {
 	for _, c := range []struct{ all, want []int64 }{
 		{[]int64{1, 2, 3}, []int64{1, 2, 3}},
 		{[]int64{3 * mb, 4 * mb}, []int64{3 * mb, 4 * mb}},
-		{[]int64{1, 500 * mb}, []int64{500 * mb}}, // nothing
+		{[]int64{1, 500 * mb}, nil},
 		{[]int64{1, 2, 500 * mb}, []int64{1, 2}},
-		{[]int64{62 * mb, 500 * mb}, []int64{500 * mb}},
+		{[]int64{62 * mb, 500 * mb}, nil},
 		{[]int64{63 * mb, 500 * mb}, []int64{63 * mb, 500 * mb}},
 		{[]int64{1, 100 * mb, 110 * mb}, []int64{100 * mb, 110 * mb}},
-		{[]int64{600 * mb, 700 * mb}, []int64{600 * mb}},
+		{[]int64{600 * mb, 700 * mb}, nil},
 	} {
 		var all []Segment
 		for _, n := range c.all {
