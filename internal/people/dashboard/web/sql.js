@@ -1,7 +1,7 @@
 // SQL over everything that is stored, with canned queries.
 
 import * as api from './api.js';
-import {clock, count, h, number, plural, say, swap, visible} from './dom.js';
+import {clock, count, h, now, number, plural, say, swap, visible} from './dom.js';
 import {Grid} from './grid.js';
 import {choice, field} from './parts.js';
 
@@ -31,11 +31,10 @@ export function page(_, query, context) {
     const c = canned.find(c => c.name === name);
     swap(params);
     if (c) {
-      const sql = c.sql.replaceAll('$since', since === 'all' ? "TIMESTAMPTZ '1970-01-01 00:00:00+00'" : `now() - INTERVAL ${parseInt(since, 10)} HOUR`);
-      text.value = sql;
+      text.value = c.sql;
       const boxes = (c.params || []).map(p => [p, h('input', {name: p, autocomplete: 'off', oninput: () => {
         const values = new Map(boxes.map(([key, box]) => [key, api.quote(box.value)]));
-        text.value = sql.replace(/\$(\w+)/g, (name, key) => values.get(key) ?? name); // a text as replacement has patterns of its own
+        text.value = c.sql.replace(/\$(\w+)/g, (name, key) => values.get(key) ?? name); // a text as replacement has patterns of its own
       }})]);
       swap(params, h('p.note', null, visible(c.help)), boxes.map(([p, box]) => field(p, box)));
     } else if (examples[name]) text.value = examples[name];
@@ -49,7 +48,9 @@ export function page(_, query, context) {
     swap(out, h('p.loading', null, 'Running …'));
     keep();
     try {
-      answer = await api.post('/v1/query', since === 'all' ? {sql: text.value} : {sql: text.value, since}, own.signal);
+      const from = since === 'all' ? 0 : (now() - parseInt(since, 10) * 3600_000) * 1000;
+      const sql = text.value.replaceAll('$since', `make_timestamptz(${from})`); // of a canned query; the time may be chosen after it
+      answer = await api.post('/v1/query', since === 'all' ? {sql} : {sql, since}, own.signal);
       show(performance.now() - begun);
     } catch (e) {
       if (e.name !== 'AbortError') swap(out, h('div.problem', {role: 'alert'}, h('p', null, visible(e.message)), e.remedy && h('p.note', null, visible(e.remedy))));
