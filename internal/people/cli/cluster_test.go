@@ -312,6 +312,7 @@ func TestClusterCommandLines(t *testing.T) {
 		{"enforcement on --canary --reason r", "add --cluster"},
 		{"enforcement on --canary --machine host-1 --reason r", "want canary only with enforcement and cluster: true"},
 		{"enforcement on --canary --cluster --step 5s --reason r", "want a duration of a step from 1m to 168h"},
+		{"enforcement on --cluster --step 1d --reason r", "--step without --canary"},
 		{"protect web --off --reset --reason r", "none of the others can be"},
 		{"incidents --cluster --state-dir /tmp", "choose one"},
 		{"advise-scheduler --yaml --json", "choose one"},
