@@ -315,6 +315,7 @@ func TestClusterCommandLines(t *testing.T) {
 		{"enforcement on --cluster --step 1d --reason r", "--step without --canary"},
 		{"protect web --off --reset --reason r", "none of the others can be"},
 		{"incidents --cluster --state-dir /tmp", "choose one"},
+		{"evaluate --since 1d", "--since without --cluster"},
 		{"advise-scheduler --yaml --json", "choose one"},
 		{"advise-scheduler --label a:b --yaml", "a label's name"},
 		{"advise-scheduler --min-confidence 2", "want 0 to 1"},

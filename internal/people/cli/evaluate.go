@@ -39,7 +39,14 @@ func (a *commands) evaluate() *cobra.Command {
 	var f evaluating
 	cmd := &cobra.Command{
 		Use: "evaluate [FILE...]", Short: "measure how well detection and caps work, as CPI²'s section 7 does",
-		RunE: func(cmd *cobra.Command, files []string) error { return a.runEvaluate(cmd.Context(), &f, files) },
+		RunE: func(cmd *cobra.Command, files []string) error {
+			for _, flag := range []string{"since", "until", "server", "token-file"} {
+				if !f.cluster && cmd.Flags().Changed(flag) {
+					return app.Usage(fmt.Errorf("--%s without --cluster", flag), "add --cluster, or `quell incidents --since 1w --limit 0 --json | quell evaluate -` for a part of this machine's log")
+				}
+			}
+			return a.runEvaluate(cmd.Context(), &f, files)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
