@@ -316,6 +316,7 @@ func TestClusterCommandLines(t *testing.T) {
 		{"protect web --off --reset --reason r", "none of the others can be"},
 		{"incidents --cluster --state-dir /tmp", "choose one"},
 		{"evaluate --since 1d", "--since without --cluster"},
+		{"incidents last --cluster --victim web", "--victim is for lists"},
 		{"advise-scheduler --yaml --json", "choose one"},
 		{"advise-scheduler --label a:b --yaml", "a label's name"},
 		{"advise-scheduler --min-confidence 2", "want 0 to 1"},

@@ -33,6 +33,11 @@ func (a *commands) incidents() *cobra.Command {
 		ValidArgsFunction: a.completeIncident,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			here, err := at.here(cmd)
+			for _, flag := range []string{"open", "since", "victim", "limit"} {
+				if len(args) == 1 && cmd.Flags().Changed(flag) && (here || flag == "victim" || flag == "limit") { // the server selects by the others
+					return app.Usage(fmt.Errorf("--%s is for lists of incidents, and %q shows one", flag, args[0]), "leave one of them out")
+				}
+			}
 			switch {
 			case err != nil:
 				return err

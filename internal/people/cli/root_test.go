@@ -285,6 +285,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"no task", append([]string{"protect"}, reason...), app.ExitUsage, "quell: protect: want one of task, job, class, all; got none\nwhat to do: see `quell protect --help`\n"},
 		{"odd mode", append([]string{"enforcement", "maybe"}, reason...), app.ExitUsage, "quell: mode \"maybe\": want off, advise or on\nwhat to do: see `quell enforcement --help`\n"},
 		{"odd since", []string{"incidents", "--since", "-1h"}, app.ExitUsage, "quell: --since -1h0m0s: want a duration above 0\nwhat to do: see `quell incidents --help`\n"},
+		{"a list's flag with an ID", []string{"incidents", "last", "--victim", "web"}, app.ExitUsage,
+			"quell: --victim is for lists of incidents, and \"last\" shows one\nwhat to do: leave one of them out\n"},
 		{"no state directory", []string{"incidents", "--state-dir", missing}, app.ExitUsage,
 			"quell: open incident log: open " + missing + ": no such file or directory\nwhat to do: name the directory that is state_dir in the agent's configuration, and run as root\n"},
 		{"odd flag", []string{"status", "--nope"}, app.ExitUsage, "quell: unknown flag: --nope\nwhat to do: see `quell status --help`\n"},
