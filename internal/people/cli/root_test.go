@@ -387,6 +387,9 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 		if cmd.Example == "" || cmd.Short == "" {
 			t.Errorf("%s: example %q, short help %q", cmd.CommandPath(), cmd.Example, cmd.Short)
 		}
+		if strings.Contains(cmd.Example, "ssh -L") {
+			t.Errorf("%s: without a terminal (ssh -t) the command stays when ssh ends", cmd.CommandPath())
+		}
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}
