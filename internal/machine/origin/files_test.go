@@ -38,6 +38,13 @@ func TestStateFiles(t *testing.T) {
 	if r, err := dockerRecord(dir, someID); r != nil || err == nil {
 		t.Errorf("half a file: %+v, %v", r, err)
 	}
+	list := filepath.Join(dir, "overlay-containers", "volatile-containers.json")
+	if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.WriteFile(list, []byte(`[{"id":"`+someID+`","names":["web"]}]`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := podmanRecords(dir); err != nil || all[someID] == nil || all[someID].name != "web" {
+		t.Errorf("podman run --rm: %+v, %v", all, err)
+	}
 }
 
 // TestManyListsOfContainers: a user may make any number of lists, and short entries. What is kept of them is bounded.
