@@ -229,6 +229,7 @@ func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) 
 	}
 	slices.Reverse(all)
 	if a.JSON {
+		a.tellOlder(older)
 		return a.WriteJSON(app.List(all))
 	}
 	for i := range all { // the victim's name gets its machine as prefix

@@ -140,6 +140,9 @@ func TestIncidentsOfTheCluster(t *testing.T) {
 			t.Errorf("%d incidents: %d %s", n, r.Code, r.Err)
 		}
 	}
+	if r := quell(t, env, "incidents", "--cluster", "--json"); r.Code != app.ExitOK || !strings.Contains(r.Err, "older incidents are left out: --limit 0") {
+		t.Errorf("a part of the incidents: %q, exit code %d", r.Err, r.Code)
+	}
 	for _, flag := range []string{"--since=-1h", "--limit=-1"} {
 		if r := quell(t, env, "incidents", "--cluster", flag); r.Code == app.ExitOK {
 			t.Errorf("%s is accepted", flag)

@@ -53,6 +53,7 @@ func (a *commands) incidents() *cobra.Command {
 				return err
 			}
 			if a.JSON {
+				a.tellOlder(found.Older)
 				return a.WriteJSON(app.List(found.Incidents))
 			}
 			return report.Incidents(a.Out, found.Incidents, found.Older, a.Style())
@@ -65,6 +66,13 @@ func (a *commands) incidents() *cobra.Command {
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "maximum number of incidents, the newest ones; 0: all")
 	cmd.Flags().StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
 	return a.WithJSON(cmd)
+}
+
+// tellOlder says what a table says itself.
+func (a *commands) tellOlder(n int) {
+	if n > 0 {
+		fmt.Fprintf(a.Err, "quell: %d older incidents are left out: --limit 0 lists all\n", n)
+	}
 }
 
 // book opens the log in the agent's state directory.

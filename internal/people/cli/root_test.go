@@ -192,6 +192,9 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 	if r := quell(t, clitest.Env(f.socket), "incidents", "--victim", "/none", "--json"); r.Out != "[]\n" || r.Code != app.ExitOK {
 		t.Errorf("no incidents: %q, exit code %d", r.Out, r.Code)
 	}
+	if r := quell(t, clitest.Env(f.socket), "incidents", "--limit", "1", "--json"); r.Code != app.ExitOK || r.Err != "quell: 2 older incidents are left out: --limit 0 lists all\n" {
+		t.Errorf("a part of the incidents: %q, exit code %d", r.Err, r.Code)
+	}
 }
 
 // withoutPictures returns a list of incidents as the agent sends it.
