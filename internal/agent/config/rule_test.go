@@ -49,6 +49,8 @@ func TestDefaultRules(t *testing.T) {
 		{"/machine.slice", none},
 		{`/machine.slice/machine-qemu\x2d7\x2dweb.scope`, batch},
 		{`/machine.slice/machine-qemu\x2d7\x2dweb.scope/libvirt/vcpu0`, none},
+		{`/machine.slice/machine-testing.slice/machine-qemu\x2d7\x2dweb.scope`, batch},
+		{`/machine.slice/machine-testing.slice/machine-qemu\x2d7\x2dweb.scope/libvirt/vcpu0`, none},
 		{"/machine", none},
 		{"/machine/qemu-7-web.libvirt-qemu", batch},
 		{"/machine/qemu-7-web.libvirt-qemu/emulator", none},
