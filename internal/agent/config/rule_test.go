@@ -124,6 +124,19 @@ func TestDefaultRules(t *testing.T) {
 	}
 }
 
+// TestRulesBelowTheDefaults: what the default rules make no task, rules that are appended to them can.
+func TestRulesBelowTheDefaults(t *testing.T) {
+	a := load(t, "rules:\n"+DefaultRules()+`
+- {match: /user.slice/user-*.slice, class: batch}
+- {match: /system.slice/slurmstepd.scope/job_*, class: batch}
+`, nil, nil)
+	for _, path := range []string{"/user.slice/user-1000.slice", "/system.slice/slurmstepd.scope/job_7"} {
+		if a.Classify(path, nil).Rule == nil {
+			t.Errorf("%s is no task", path)
+		}
+	}
+}
+
 func TestClassify(t *testing.T) {
 	a := load(t, `
 rules:
