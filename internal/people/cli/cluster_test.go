@@ -134,14 +134,14 @@ func TestIncidentsOfTheCluster(t *testing.T) {
 		}
 		answer = all
 	}
+	if r := quell(t, env, "incidents", "--cluster", "--json", "--limit", "1"); r.Code != app.ExitOK || !strings.Contains(r.Err, "1 older incidents are left out: --limit 0") {
+		t.Errorf("a part of the incidents: %q, exit code %d", r.Err, r.Code)
+	}
 	for n, want := range map[int]bool{cluster.MostIncidents - 1: false, cluster.MostIncidents: true} {
 		answer = "[" + strings.TrimSuffix(strings.Repeat(strings.ReplaceAll(one, "%s", "host-1")+",", n), ",") + "]"
 		if r := quell(t, env, "incidents", "--cluster", "--victim", "/db"); r.Code != app.ExitOK || strings.Contains(r.Err, "only the newest") != want {
 			t.Errorf("%d incidents: %d %s", n, r.Code, r.Err)
 		}
-	}
-	if r := quell(t, env, "incidents", "--cluster", "--json"); r.Code != app.ExitOK || !strings.Contains(r.Err, "older incidents are left out: --limit 0") {
-		t.Errorf("a part of the incidents: %q, exit code %d", r.Err, r.Code)
 	}
 	for _, flag := range []string{"--since=-1h", "--limit=-1"} {
 		if r := quell(t, env, "incidents", "--cluster", flag); r.Code == app.ExitOK {

@@ -52,11 +52,7 @@ func (a *commands) incidents() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				a.tellOlder(found.Older)
-				return a.WriteJSON(app.List(found.Incidents))
-			}
-			return report.Incidents(a.Out, found.Incidents, found.Older, a.Style())
+			return a.listIncidents(found.Incidents, found.Older)
 		},
 	}
 	at = a.addScope(cmd)
@@ -68,11 +64,15 @@ func (a *commands) incidents() *cobra.Command {
 	return a.WithJSON(cmd)
 }
 
-// tellOlder says what a table says itself.
-func (a *commands) tellOlder(n int) {
-	if n > 0 {
-		fmt.Fprintf(a.Err, "quell: %d older incidents are left out: --limit 0 lists all\n", n)
+// listIncidents writes a list, and how many older ones are not in it: JSON has no place for that.
+func (a *commands) listIncidents(all []incident.Record, older int) error {
+	if !a.JSON {
+		return report.Incidents(a.Out, all, older, a.Style())
 	}
+	if older > 0 {
+		fmt.Fprintf(a.Err, "quell: %d older incidents are left out: --limit 0 lists all\n", older)
+	}
+	return a.WriteJSON(app.List(all))
 }
 
 // book opens the log in the agent's state directory.
