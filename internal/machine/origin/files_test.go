@@ -110,6 +110,7 @@ func TestKubelet(t *testing.T) {
 	for uid, want := range map[string]record{
 		somePod:                                {owner: "web", priorityClass: "high", priority: 1000},
 		"22222222-2222-3333-4444-555555555555": {owner: "report", priority: -10, priorityClass: "low"},
+		"44444444-2222-3333-4444-555555555555": {owner: "web"}, // of a Rollout's ReplicaSet
 		"0123456789abcdef0123456789abcdef":     {owner: "kube-apiserver", priorityClass: "system-node-critical", priority: 2000001000},
 	} {
 		got := pods[uid]
