@@ -352,7 +352,9 @@ func (n *Names) look(ctx context.Context, k key, b *book) {
 		e.misses++
 	} else {
 		e.next = now.Add(lookAfter[min(e.looks, len(lookAfter)-1)])
-		e.looks++
+		if e.looks < 3 || b.pods != nil || n.sources.Kubelet.URL == "" || !e.origin.ofCRI() { // else each 5 minutes, until the kubelet answers
+			e.looks++
+		}
 	}
 	f := facts(e.origin, r, e.process)
 	n.mu.Lock()

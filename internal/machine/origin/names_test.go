@@ -108,6 +108,23 @@ func TestAKubeletThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// A kubelet that has not answered is asked again each 5 minutes: what it says of priorities may come late.
+func TestAKubeletIsAskedUntilItAnswers(t *testing.T) {
+	r := &runtime{answers: answers()}
+	n := New(nil, Sources{CRI: []string{r.serve(t)}, Kubelet: Kubelet{URL: "http://127.0.0.1:1/"}, Timeout: time.Minute})
+	defer n.cri.close()
+	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+	app := unified(podPath + someID)
+	n.Facts(app, 1)
+	for range 2 * len(lookAfter) {
+		n.entries[key{app, 1}].next = time.Time{}
+		n.round(t.Context())
+	}
+	if wait := time.Until(n.entries[key{app, 1}].next); wait > 5*time.Minute {
+		t.Errorf("it is asked again in %s", wait)
+	}
+}
+
 // Without a runtime's socket the names of pods are reported as missing.
 func TestNoRuntime(t *testing.T) {
 	n := New(nil, Sources{CRI: []string{"/nonexistent"}, Timeout: time.Second})
