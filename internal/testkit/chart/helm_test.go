@@ -201,19 +201,6 @@ func TestRestoreWritesWhatTheAgentMay(t *testing.T) {
 	}
 }
 
-// The runtime mounts containers' root file systems in its directory. The agent's pod must not keep those that have ended:
-// their space on disk would not be free.
-func TestEndedContainersAreUnmounted(t *testing.T) {
-	all := objects(t, rendered(t, `agent.runtimeDirs=["/run/containerd"]`))
-	agent := at(all["DaemonSet/quell-agent"], "spec", "template", "spec", "containers").([]any)[0]
-	for _, v := range at(agent, "volumeMounts").([]any) {
-		if at(v, "name") == "runtime-0" && at(v, "mountPropagation") == "HostToContainer" {
-			return
-		}
-	}
-	t.Errorf("mounted: %v", at(agent, "volumeMounts"))
-}
-
 // Values that could not work are refused, with the reason.
 func TestRefused(t *testing.T) {
 	for values, want := range map[string]string{

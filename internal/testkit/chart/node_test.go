@@ -130,11 +130,6 @@ func (n *machine) containerd(root string) {
 			n.t.Fatal(err)
 		}
 	}
-	// The agent's pod follows the mounts there. On most nodes systemd makes all mounts shared.
-	run := filepath.Join(n.dir, "run")
-	if err := errors.Join(unix.Mount(run, run, "", unix.MS_BIND, ""), unix.Mount("", run, "", unix.MS_SHARED, "")); err != nil {
-		n.t.Fatal(err)
-	}
 	n.write("cni/net.conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "198.18.77.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`, n.dir+"/ipam"))
 	config := n.write("containerd.toml", fmt.Sprintf(`version = 2
 root = %q
