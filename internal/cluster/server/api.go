@@ -91,8 +91,8 @@ type Health struct {
 
 func (s *Server) health() Health {
 	h := Health{OK: true, Version: s.Version}
-	if err := s.Store.Err(); err != nil {
-		h.OK, h.Degraded = false, append(h.Degraded, err.Error())
+	if err := s.Store.Err(); err != nil { // a checkpoint that failed is repeated: what comes is stored all the same
+		h.OK, h.Degraded = !errors.Is(err, store.ErrBroken), append(h.Degraded, err.Error())
 	}
 	if s.Check != nil {
 		if err := s.Check(); err != nil {
