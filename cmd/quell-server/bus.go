@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -121,7 +121,7 @@ func agentConnections(c *config.Server, log *slog.Logger) int {
 // permanently, until this process is restarted.
 func (l *busConnection) err() error {
 	if l.nats != nil && !l.nats.JetStreamEnabled() {
-		return errors.New("NATS has stopped the buckets of specs and decisions, its disk may be full: free disk space and restart quell-server")
+		return fmt.Errorf("NATS has stopped the buckets of specs and decisions, its disk may be full: free disk space and %w", server.ErrRestart)
 	}
 	return l.bus.Err()
 }

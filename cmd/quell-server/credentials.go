@@ -86,7 +86,7 @@ first connects.`,
 func issuedCommand(f *flags) *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{Use: "list", Short: "list the credentials that were made", Args: args(0, "none"),
-		Example: "  quell-server credentials list\n  quell-server credentials list --json | jq '.[] | select(.state == \"good\")'",
+		Example: "  quell-server credentials list\n  quell-server credentials list --json | jq '.[] | select(.state | startswith(\"good\"))'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.keys()
 			if err != nil {

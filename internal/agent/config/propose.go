@@ -23,7 +23,8 @@ func (v *Verdict) propose(path string, f *origin.Facts, annotations bool) {
 	v.Proposed = true
 	set := func(c sample.Class, why string, args ...any) { v.Class, v.Why = c, fmt.Sprintf(why, args...) }
 	p := &f.Process
-	v.NeverCap = v.NeverCap || f.Labels["namespace"] == "kube-system" // what nodes need, by whichever priority class
+	// What nodes need, by whichever priority class. A pod without a name may be one of these.
+	v.NeverCap = v.NeverCap || f.Labels["namespace"] == "kube-system" || f.Runtime == origin.Kubernetes && f.Name == ""
 	if own, err := sample.ParseClass(f.Annotations[origin.Annotation+"class"]); annotations && err == nil {
 		set(own, "annotation %sclass", origin.Annotation)
 		v.protect(f)

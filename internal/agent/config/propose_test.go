@@ -35,6 +35,8 @@ func TestPropose(t *testing.T) {
 			class: sample.LatencySensitive, never: true, why: "priority class system-node-critical"},
 		{what: "of the cluster itself", facts: with(pod(origin.BestEffort, origin.Process{}), func(f *origin.Facts) { f.Labels = map[string]string{"namespace": "kube-system"} }),
 			class: sample.BestEffort, never: true, why: "QoS class BestEffort"},
+		{what: "of an unknown namespace", facts: with(pod(origin.BestEffort, origin.Process{}), func(f *origin.Facts) { f.Name, f.Job = "", "kubernetes/1" }),
+			class: sample.BestEffort, never: true, why: "QoS class BestEffort"},
 		{what: "below zero", facts: with(pod(origin.Guaranteed, listens), func(f *origin.Facts) { f.Priority = -1 }), class: sample.BestEffort, why: "priority -1"},
 		{what: "BestEffort", facts: pod(origin.BestEffort, listens), class: sample.BestEffort, why: "QoS class BestEffort"},
 		{what: "idle", facts: pod(origin.Guaranteed, origin.Process{Read: true, Policy: origin.SchedIdle}), class: sample.BestEffort, why: "scheduling policy SCHED_IDLE"},

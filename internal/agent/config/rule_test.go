@@ -49,6 +49,8 @@ func TestDefaultRules(t *testing.T) {
 		{"/machine.slice", none},
 		{`/machine.slice/machine-qemu\x2d7\x2dweb.scope`, batch},
 		{`/machine.slice/machine-qemu\x2d7\x2dweb.scope/libvirt/vcpu0`, none},
+		{`/machine.slice/machine-testing.slice/machine-qemu\x2d7\x2dweb.scope`, batch},
+		{`/machine.slice/machine-testing.slice/machine-qemu\x2d7\x2dweb.scope/libvirt/vcpu0`, none},
 		{"/machine", none},
 		{"/machine/qemu-7-web.libvirt-qemu", batch},
 		{"/machine/qemu-7-web.libvirt-qemu/emulator", none},
@@ -88,6 +90,15 @@ func TestDefaultRules(t *testing.T) {
 		{"/batch.slice", none},
 		{"/batch.slice/encode.service", batch},
 		{"/batch.slice/run-r7.scope", batch},
+		{"/batch.slice/batch-night.slice", none},
+		{"/batch.slice/batch-night.slice/encode.service", batch},
+		{"/batch.slice/batch-night.slice/batch-night-low.slice/run-r7.scope", batch},
+		{"/machine.slice/machine-libpod_pod_" + id + ".slice", none},
+		{"/machine.slice/machine-libpod_pod_" + id + ".slice/libpod-" + id + ".scope", batch},
+		{"/machine.slice/machine-libpod_pod_" + id + ".slice/libpod-" + id + ".scope/a.scope", none},
+		{"/user.slice/user-1000.slice/user-runtime-dir@1000.service", none},
+		{"/system.slice/system-a.slice/run-u7.scope", none},
+		{"/system.slice/system-a.slice/system-a-b.slice/x.service", none},
 		{"/", none},
 		{"", none},
 	} {
@@ -109,6 +120,19 @@ func TestDefaultRules(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: got %d, want %d (rule %+v)", c.path, got, c.want, r)
+		}
+	}
+}
+
+// TestRulesBelowTheDefaults: what the default rules make no task, rules that are appended to them can.
+func TestRulesBelowTheDefaults(t *testing.T) {
+	a := load(t, "rules:\n"+DefaultRules()+`
+- {match: /user.slice/user-*.slice, class: batch}
+- {match: /system.slice/slurmstepd.scope/job_*, class: batch}
+`, nil, nil)
+	for _, path := range []string{"/user.slice/user-1000.slice", "/system.slice/slurmstepd.scope/job_7"} {
+		if a.Classify(path, nil).Rule == nil {
+			t.Errorf("%s is no task", path)
 		}
 	}
 }

@@ -161,11 +161,11 @@ func (e *Evictor) bounded(job string) error {
 }
 
 // asked is what an incident asks for, if its own rounds show it: the suspect is proven, may be
-// limited, is no task of the victim's job, and caps on it helped often enough.
+// limited, is no task of the victim's job and no container of its pod, and caps on it helped often enough.
 func (e *Evictor) asked(r *incident.Record) (q request, ok bool) {
 	for _, f := range r.Named() {
 		s := &f.Suspect
-		if s.Name != r.Escalation.Task || s.Level != detect.Proven || !s.MayBeCapped() || s.Spared() || notify.JobOf(&s.Task) == notify.JobOf(&r.Victim) {
+		if s.Name != r.Escalation.Task || s.Level != detect.Proven || !s.MayBeCapped() || s.Spared() || notify.JobOf(&s.Task) == notify.JobOf(&r.Victim) || notify.SamePod(string(s.Name), string(r.Victim.Name)) {
 			continue
 		}
 		helped := 0

@@ -211,6 +211,7 @@ func TestOnlyAProvenPersistentAntagonistIsEvicted(t *testing.T) {
 		"never capped":       func(r *incident.Record) { both(r, func(s *detect.Suspect) { s.NeverCap = true }) },
 		"protected":          func(r *incident.Record) { both(r, func(s *detect.Suspect) { s.Protected = true }) },
 		"the victim's job":   func(r *incident.Record) { both(r, func(s *detect.Suspect) { s.Job = r.Victim.Job }) },
+		"the victim's pod":   func(r *incident.Record) { r.Victim.Name = "batch/encode-5d8f-x7/app" },
 		"moves the victim":   func(r *incident.Record) { r.Escalation.Do = plan.Move },
 		"asks for nothing":   func(r *incident.Record) { r.Escalation = nil },
 		"names another":      func(r *incident.Record) { r.Escalation.Task = "batch/other-0/worker" },

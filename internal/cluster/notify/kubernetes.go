@@ -32,6 +32,12 @@ func PodOf(task string) (namespace, name string, ok bool) {
 	return p.namespace, p.name, p.name != ""
 }
 
+// SamePod reports whether two tasks are containers of one pod: they are evicted together.
+func SamePod(x, y string) bool {
+	a, b := podOf(x), podOf(y)
+	return a.name != "" && a.namespace == b.namespace && a.name == b.name
+}
+
 // object is an ObjectReference.
 type object struct {
 	APIVersion string `json:"apiVersion"`

@@ -65,6 +65,7 @@ type key struct{ machine, id string }
 type state struct {
 	suspect, outcome string
 	level            detect.Level
+	provisional      bool
 }
 
 // New makes an Exporter; nil if no collector is configured. Run sends.
@@ -94,10 +95,10 @@ func New(o Options) (*Exporter, error) {
 }
 
 // Incident makes an event of an incident that is new, that names another suspect or is surer of it,
-// that has another outcome, or that has ended.
+// that has another outcome, whose spec is ready, or that has ended.
 func (e *Exporter) Incident(r *incident.Record) {
 	k, name := key{r.Machine, notify.Clip(r.ID)}, ""
-	now := state{outcome: notify.Clip(string(r.Outcome))}
+	now := state{outcome: notify.Clip(string(r.Outcome)), provisional: r.SpecSamples > 0}
 	if s := r.Antagonist(); s != nil {
 		now.suspect, now.level = notify.Clip(string(s.Name)), s.Level
 	}

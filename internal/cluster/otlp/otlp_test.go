@@ -18,6 +18,7 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.opentelemetry.io/otel/log"
 	logspb "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	"google.golang.org/protobuf/proto"
@@ -153,6 +154,21 @@ func TestMetricsAndIncidentsAreExported(t *testing.T) {
 	}
 	if len(e.said) != 0 {
 		t.Errorf("closed incidents are remembered: %v", e.said)
+	}
+}
+
+// What is found by a provisional spec is no warning, until the spec is ready.
+func TestAProvisionalIncidentIsNoWarning(t *testing.T) {
+	e, _ := exporter(t, "http://127.0.0.1:1")
+	hog := detect.Suspect{Task: sample.Task{Name: "/hog/1", Job: "hog"}, Grounds: detect.Grounds{Level: detect.Likely}}
+	inc := incident.Record{Incident: plan.Incident{ID: "inc-1", Machine: "m1", Victim: sample.Task{Name: "/web/1", Job: "web"},
+		Analysis: plan.Analysis{Result: detect.Result{Kind: detect.Neighbour, Suspects: []detect.Suspect{hog}, Antagonists: 1}}}}
+	for samples, want := range map[int64]log.Severity{27: log.SeverityInfo, 0: log.SeverityWarn} {
+		inc.SpecSamples = samples
+		e.Incident(&inc)
+		if l := record("quell.incident.changed", &inc); l.Severity() != want || e.said[key{"m1", "inc-1"}].provisional != (samples > 0) {
+			t.Errorf("%d samples: %s, remembered as %+v", samples, l.Severity(), e.said)
+		}
 	}
 }
 

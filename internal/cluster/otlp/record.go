@@ -81,7 +81,7 @@ func record(name string, e *incident.Record) (l log.Record) {
 		text("suspect.task", string(s.Name))
 		text("suspect.level", s.Level.String())
 		body += fmt.Sprintf(", %s (%s)", notify.JobOf(&s.Task), s.Level)
-		if s.Level >= detect.Likely && e.Closed == 0 {
+		if s.Level >= detect.Likely && e.Closed == 0 && e.SpecSamples == 0 { // not by a provisional spec
 			l.SetSeverity(log.SeverityWarn)
 		}
 	}

@@ -39,7 +39,7 @@ var spanParams = []param{{"since", "time, day, or how long ago (24h)"}, {"until"
 // table is the whole API.
 func table() []route {
 	return []route{
-		{method: "GET", path: "/healthz", summary: "whether the server works; 503 if not. What is impaired is told to callers with a token", out: Health{}, serve: (*Server).healthz},
+		{method: "GET", path: "/healthz", summary: "whether the server works; 503 if it has to be restarted. What is impaired is told to callers with a token", out: Health{}, serve: (*Server).healthz},
 		{method: "GET", path: "/readyz", summary: "whether it accepts messages and requests; 503 if not", out: Health{}, serve: (*Server).readyz},
 		{method: "GET", path: "/metrics", scope: Viewer, summary: "the server's own metrics, for Prometheus", media: "text/plain", serve: (*Server).serveMetrics},
 		{method: "GET", path: "/openapi.json", summary: "this document", serve: (*Server).openapi},
@@ -91,8 +91,8 @@ type Health struct {
 
 func (s *Server) health() Health {
 	h := Health{OK: true, Version: s.Version}
-	if err := s.Store.Err(); err != nil {
-		h.OK, h.Degraded = false, append(h.Degraded, err.Error())
+	if err := s.Store.Err(); err != nil { // a checkpoint that failed is repeated: what comes is stored all the same
+		h.OK, h.Degraded = !errors.Is(err, store.ErrBroken), append(h.Degraded, err.Error())
 	}
 	if s.Check != nil {
 		if err := s.Check(); err != nil {
@@ -122,8 +122,15 @@ func (s *Server) health() Health {
 	return h
 }
 
+// ErrRestart is the remedy of what only a restart mends.
+var ErrRestart = errors.New("restart quell-server")
+
+// healthz answers 503 only if a restart helps: Kubernetes makes one then. The bus or the storage that is away for some
+// minutes is back without it, and what is stored can be read meanwhile.
 func (s *Server) healthz(w http.ResponseWriter, r *request) error {
-	return healthReply(w, r, s.health())
+	h := s.health()
+	h.OK = !errors.Is(s.Store.Err(), store.ErrBroken) && (s.Check == nil || !errors.Is(s.Check(), ErrRestart))
+	return healthReply(w, r, h)
 }
 
 func (s *Server) readyz(w http.ResponseWriter, r *request) error {

@@ -416,7 +416,7 @@ func (*absorbing) Create(context.Context, string, []byte) error { return nil }
 func (a *absorbing) List(context.Context, string) ([]store.Entry, error) { return nil, a.fails }
 
 // inBucket makes a bench whose store is in a bucket.
-func inBucket(t *testing.T, in *absorbing) *bench {
+func inBucket(t *testing.T, in store.Bucket) *bench {
 	t.Helper()
 	return newBench(t, func(p *Options) {
 		st, err := store.Open(t.TempDir(), store.Options{Now: p.Now, Bucket: in})
@@ -440,6 +440,39 @@ func TestAServerCutOffSaysSo(t *testing.T) {
 		w := b.local("GET", "/healthz", "")
 		if w.Code != 200 || strings.Contains(w.Body.String(), "no storage") != (in.fails != nil) {
 			t.Errorf("the storage says %v: %d %s", in.fails, w.Code, w.Body)
+		}
+	}
+}
+
+// withoutCheckpoints is a bucket that takes commits and no checkpoint.
+type withoutCheckpoints struct {
+	absorbing
+	log []store.Entry
+}
+
+func (b *withoutCheckpoints) Create(_ context.Context, name string, _ []byte) error {
+	if strings.Contains(name, "checkpoint") {
+		return errors.New("no storage")
+	}
+	b.log = append(b.log, store.Entry{Name: name})
+	return nil
+}
+
+func (b *withoutCheckpoints) List(context.Context, string) ([]store.Entry, error) { return b.log, nil }
+
+// TestACheckpointThatFailsStopsNothing: it is repeated 256 commits later. A server that is not ready until then, and is
+// not restarted, would get no requests.
+func TestACheckpointThatFailsStopsNothing(t *testing.T) {
+	b := inBucket(t, &withoutCheckpoints{})
+	for range 256 {
+		b.Store.Add(&store.Batch{Audit: []store.Audit{{At: start.UnixMilli(), Who: "anna"}}})
+		if err := b.Store.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if w := b.local("GET", path, ""); w.Code != 200 || !strings.Contains(w.Body.String(), "no storage") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
 }

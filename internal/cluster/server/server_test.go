@@ -436,6 +436,26 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+// A server is unhealthy, and restarted by Kubernetes, only if that helps: not while the bus is away.
+func TestHealthIsWhatARestartMends(t *testing.T) {
+	var away error
+	b := newBench(t, func(p *Options) { p.Check = func() error { return away } })
+	for _, c := range []struct {
+		away           error
+		healthy, ready int
+	}{
+		{nil, 200, 200},
+		{errors.New("no servers available"), 200, 503},
+		{fmt.Errorf("free disk space and %w", ErrRestart), 503, 503},
+	} {
+		away = c.away
+		h, r := b.local("GET", "/healthz", ""), b.local("GET", "/readyz", "")
+		if h.Code != c.healthy || r.Code != c.ready || away != nil && !strings.Contains(h.Body.String(), away.Error()) {
+			t.Errorf("%v: healthy %d, ready %d: %s", away, h.Code, r.Code, h.Body)
+		}
+	}
+}
+
 // FuzzAPI sends arbitrary requests to every route: no answer is a server error.
 func FuzzAPI(f *testing.F) {
 	b := newBench(f, func(p *Options) { p.Config.Limits.PerSecond, p.Config.Limits.Burst = 1e9, 1e9; p.Tokens = tokens(f) })

@@ -346,7 +346,7 @@ func (s *Store) tryWrite(f *pendingCommit) error {
 func (s *Store) failed(w *writer, err error) error {
 	var unsure *unknownResultError
 	switch {
-	case errors.Is(err, errBroken):
+	case errors.Is(err, ErrBroken):
 		s.mu.Lock()
 		s.broken = err
 		s.mu.Unlock()
@@ -441,9 +441,9 @@ func (s *Store) commit(c *commit) error {
 	return nil
 }
 
-// errBroken means that a commit neither succeeded nor could be undone: only reopening the
+// ErrBroken means that a commit neither succeeded nor could be undone: only reopening the
 // store shows which.
-var errBroken = errors.New("commit, and undo the commit")
+var ErrBroken = errors.New("commit, and undo the commit")
 
 // unknownResultError is a commit that storage may have or may still receive: the next attempt
 // shows it.

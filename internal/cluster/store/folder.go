@@ -21,7 +21,7 @@ func (f folder) path(name string) string { return filepath.Join(f.dir, filepath.
 func (f folder) Put(context.Context, string, string) error { return nil }
 
 // Create leaves no file behind when it reports failure. If it cannot remove the file, the
-// error is errBroken.
+// error is ErrBroken.
 func (f folder) Create(_ context.Context, name string, data []byte) error {
 	path := f.path(name)
 	if _, err := os.Lstat(path); err == nil {
@@ -30,7 +30,7 @@ func (f folder) Create(_ context.Context, name string, data []byte) error {
 	if err := atomicfile.Write(path, data, 0o600); err != nil {
 		// It may exist all the same, if only the sync of its folder failed.
 		if bad := os.Remove(path); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
-			return fmt.Errorf("%w: %w", errBroken, errors.Join(err, bad))
+			return fmt.Errorf("%w: %w", ErrBroken, errors.Join(err, bad))
 		}
 		return err
 	}

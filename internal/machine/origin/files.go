@@ -16,7 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/machine/host"
 )
 
-// maxFile bounds a state file, in bytes, and mostLists those of one podman: it has one for each driver of its storage.
+// maxFile bounds a state file, in bytes, and mostLists those of one podman: it has two for each driver of its storage.
 const maxFile, mostLists = 4 << 20, 4
 
 // exists reports whether there is a file.
@@ -71,9 +71,10 @@ func dockerRecord(dir, id string) (*record, error) {
 }
 
 // podmanRecords reads what podman says of its containers, by ID, from the lists that containers/storage keeps:
-// DIR/DRIVER-containers/containers.json.
+// DIR/DRIVER-containers/containers.json and, since podman 4.4, volatile-containers.json there, which has those that
+// were started with --rm.
 func podmanRecords(dir string) (map[string]*record, error) {
-	lists, err := filepath.Glob(filepath.Join(dir, "*-containers", "containers.json"))
+	lists, err := filepath.Glob(filepath.Join(dir, "*-containers", "*containers.json"))
 	if err != nil {
 		return nil, err
 	}

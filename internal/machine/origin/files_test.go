@@ -38,6 +38,13 @@ func TestStateFiles(t *testing.T) {
 	if r, err := dockerRecord(dir, someID); r != nil || err == nil {
 		t.Errorf("half a file: %+v, %v", r, err)
 	}
+	list := filepath.Join(dir, "overlay-containers", "volatile-containers.json")
+	if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.WriteFile(list, []byte(`[{"id":"`+someID+`","names":["web"]}]`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := podmanRecords(dir); err != nil || all[someID] == nil || all[someID].name != "web" {
+		t.Errorf("podman run --rm: %+v, %v", all, err)
+	}
 }
 
 // TestManyListsOfContainers: a user may make any number of lists, and short entries. What is kept of them is bounded.
@@ -110,6 +117,7 @@ func TestKubelet(t *testing.T) {
 	for uid, want := range map[string]record{
 		somePod:                                {owner: "web", priorityClass: "high", priority: 1000},
 		"22222222-2222-3333-4444-555555555555": {owner: "report", priority: -10, priorityClass: "low"},
+		"44444444-2222-3333-4444-555555555555": {owner: "web"}, // of a Rollout's ReplicaSet
 		"0123456789abcdef0123456789abcdef":     {owner: "kube-apiserver", priorityClass: "system-node-critical", priority: 2000001000},
 	} {
 		got := pods[uid]

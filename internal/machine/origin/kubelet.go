@@ -115,7 +115,7 @@ func readPods(text []byte) (map[string]*record, error) {
 		r := &record{namespace: m.Namespace, pod: m.Name, labels: m.Labels, annotations: m.Annotations,
 			priorityClass: p.Spec.PriorityClassName, priority: p.Spec.Priority}
 		for _, o := range m.OwnerReferences {
-			switch hash := m.Labels["pod-template-hash"]; {
+			switch hash := templateHash(m.Labels); {
 			case !o.Controller:
 			case o.Kind == "ReplicaSet" && hash != "":
 				r.owner = strings.TrimSuffix(o.Name, "-"+hash) // the Deployment's name

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -226,8 +227,8 @@ func (o *Origin) lxc(last, parent string, depth int) bool {
 	return true
 }
 
-// machine: libvirt's domains, machine.slice/machine-qemu\x2d7\x2dweb.scope with systemd and
-// machine/qemu-7-web.libvirt-qemu without; other scopes of systemd-machined; nspawn's services;
+// machine: libvirt's domains, machine.slice/machine-qemu\x2d7\x2dweb.scope with systemd, or in the slices of their
+// partition, and machine/qemu-7-web.libvirt-qemu without; other scopes of systemd-machined; nspawn's services;
 // Proxmox's qemu.slice/101.scope. libvirt cuts long names and replaces odd characters: the
 // arguments of the process have the name in full.
 func (o *Origin) machine(last, parent string, above []string) bool {
@@ -246,7 +247,8 @@ func (o *Origin) machine(last, parent string, above []string) bool {
 	}
 	name, scope := strings.CutSuffix(last, ".scope")
 	name, ok := strings.CutPrefix(name, "machine-")
-	if !ok || !scope || len(above) == 0 || above[0] != "machine.slice" {
+	inner := func(name string) bool { return !strings.HasSuffix(name, ".slice") } // a service may name its own cgroups
+	if !ok || !scope || len(above) == 0 || slices.ContainsFunc(above, inner) || above[0] == "user.slice" {
 		return false
 	}
 	name = unescape(name)
@@ -257,6 +259,9 @@ func (o *Origin) machine(last, parent string, above []string) bool {
 				return true
 			}
 		}
+	}
+	if above[0] != "machine.slice" {
+		return false
 	}
 	o.Runtime, o.Local = Machined, name
 	return true

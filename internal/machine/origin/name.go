@@ -204,9 +204,12 @@ func (r *record) workload() string {
 	if job := r.job(); job != "" {
 		return cronJob(job)
 	}
-	if hash := l["pod-template-hash"]; hash != "" { // a ReplicaSet's, of a Deployment
-		if front, tail, ok := cutLast(pod, "-"); ok && len(tail) == 5 && strings.HasSuffix(front, "-"+hash) {
-			return strings.TrimSuffix(front, "-"+hash)
+	// A ReplicaSet's, of a Deployment. Of a long name the API server keeps 58 bytes, to which it adds 5 of its own.
+	if hash := "-" + templateHash(l) + "-"; len(hash) > 2 && len(pod) > 5 {
+		for n := len(hash); n == len(hash) || n >= 0 && len(pod) == 58+5; n-- {
+			if name, ok := strings.CutSuffix(pod[:len(pod)-5], hash[:n]); ok {
+				return name
+			}
 		}
 	}
 	if front, tail, ok := cutLast(pod, "-"); ok {
@@ -216,6 +219,11 @@ func (r *record) workload() string {
 		}
 	}
 	return pod
+}
+
+// templateHash is what the name of a Deployment's ReplicaSet ends with, or of a Rollout's (Argo Rollouts).
+func templateHash(labels map[string]string) string {
+	return cmp.Or(labels["pod-template-hash"], labels["rollouts-pod-template-hash"])
 }
 
 // job is the Job of which the pod is one; "" if it is none.

@@ -22,6 +22,10 @@ func TestWorkload(t *testing.T) {
 	}{
 		{what: "Deployment", pod: "web-5d8f7c9b6d-x7k2p", labels: labels{"pod-template-hash": "5d8f7c9b6d"}, want: "web"},
 		{what: "Deployment with dashes", pod: "web-front-5d8f7c9b6d-x7k2p", labels: labels{"pod-template-hash": "5d8f7c9b6d"}, want: "web-front"},
+		{what: "Deployment with a name of which the hash is cut", pod: "prometheus-kube-prometheus-stack-kube-state-metrics-5d8f7cx7k2p", labels: labels{"pod-template-hash": "5d8f7c9b6d"},
+			want: "prometheus-kube-prometheus-stack-kube-state-metrics"},
+		{what: "Deployment with a name that is cut", pod: strings.Repeat("n", 58) + "x7k2p", labels: labels{"pod-template-hash": "5d8f7c9b6d"}, want: strings.Repeat("n", 58)},
+		{what: "Rollout", pod: "web-7d8f9c6b5-x7k2p", labels: labels{"rollouts-pod-template-hash": "7d8f9c6b5"}, want: "web"},
 		{what: "a label that the pod's author wrote", pod: "web-1", labels: labels{"pod-template-hash": "5d8f7c9b6d"}, want: "web-1"},
 		{what: "StatefulSet", pod: "db-12", labels: labels{"statefulset.kubernetes.io/pod-name": "db-12", "controller-revision-hash": "db-6d"}, want: "db"},
 		{what: "DaemonSet", pod: "log-agent-b8x2z", labels: labels{"controller-revision-hash": "7c9"}, want: "log-agent"},

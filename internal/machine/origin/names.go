@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -252,8 +253,8 @@ func (n *Names) record(ctx context.Context, e *entry, b *book) (*record, error) 
 		return nil, nil
 	}
 	if r := b.containers[o.ID]; o.ofCRI() && r != nil {
-		full := *r
-		if pod := b.pods[o.Pod]; pod != nil {
+		full, pod := *r, cmp.Or(b.pods[o.Pod], e.record) // as it was known before, if the kubelet does not answer
+		if pod != nil {
 			full.owner, full.priorityClass, full.priority = pod.owner, pod.priorityClass, pod.priority
 		}
 		return &full, nil
@@ -351,7 +352,9 @@ func (n *Names) look(ctx context.Context, k key, b *book) {
 		e.misses++
 	} else {
 		e.next = now.Add(lookAfter[min(e.looks, len(lookAfter)-1)])
-		e.looks++
+		if e.looks < 3 || b.pods != nil || n.sources.Kubelet.URL == "" || !e.origin.ofCRI() { // else each 5 minutes, until the kubelet answers
+			e.looks++
+		}
 	}
 	f := facts(e.origin, r, e.process)
 	n.mu.Lock()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,6 +73,55 @@ func TestNamesOfPods(t *testing.T) {
 	n.Forget(box, 2)
 	if len(n.entries) != 0 {
 		t.Errorf("%d entries are kept", len(n.entries))
+	}
+}
+
+// A kubelet that does not answer changes no class: a critical pod must not be taken for one that may be capped, nor
+// another's owner become another job.
+func TestAKubeletThatDoesNotAnswer(t *testing.T) {
+	var down atomic.Bool
+	kubelet := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if down.Load() {
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintf(w, `{"items": [{"metadata": {"uid": %q, "ownerReferences": [{"kind": "Rollout", "name": "front", "controller": true}]},
+			"spec": {"priorityClassName": "system-cluster-critical", "priority": 2000000000}}]}`, somePod)
+	}))
+	defer kubelet.Close()
+	r := &runtime{answers: answers()}
+	n := New(nil, Sources{CRI: []string{r.serve(t)}, Kubelet: Kubelet{URL: kubelet.URL}, Timeout: time.Minute})
+	defer n.cri.close()
+	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+	app := unified(podPath + someID)
+	n.Facts(app, 1)
+	for _, fails := range []bool{false, true, true} {
+		down.Store(fails)
+		for _, e := range n.entries {
+			e.next = time.Time{}
+		}
+		n.round(t.Context())
+		f, _ := n.Facts(app, 1)
+		if f.PriorityClass != "system-cluster-critical" || f.Priority != 2000000000 || f.Job != "shop/front/app" || (n.Err() != nil) != fails {
+			t.Errorf("the kubelet fails: %v: %+v, %v", fails, f, n.Err())
+		}
+	}
+}
+
+// A kubelet that has not answered is asked again each 5 minutes: what it says of priorities may come late.
+func TestAKubeletIsAskedUntilItAnswers(t *testing.T) {
+	r := &runtime{answers: answers()}
+	n := New(nil, Sources{CRI: []string{r.serve(t)}, Kubelet: Kubelet{URL: "http://127.0.0.1:1/"}, Timeout: time.Minute})
+	defer n.cri.close()
+	n.members = func(host.Place, uint64) ([]int, error) { return nil, errors.New("none") }
+	app := unified(podPath + someID)
+	n.Facts(app, 1)
+	for range 2 * len(lookAfter) {
+		n.entries[key{app, 1}].next = time.Time{}
+		n.round(t.Context())
+	}
+	if wait := time.Until(n.entries[key{app, 1}].next); wait > 5*time.Minute {
+		t.Errorf("it is asked again in %s", wait)
 	}
 }
 

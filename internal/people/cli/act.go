@@ -154,6 +154,8 @@ func (a *commands) enforcement() *cobra.Command {
 		ValidArgs: []string{"off", "advise", "on"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
+			case !canary && cmd.Flags().Changed("step"):
+				return app.Usage(errors.New("--step without --canary"), "add --canary, or leave --step out: the mode holds at once then")
 			case reset && len(args) > 0:
 				return app.Usage(errors.New("--reset and a mode"), "choose one")
 			case reset:

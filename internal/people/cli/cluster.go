@@ -228,13 +228,12 @@ func (a *commands) listClusterIncidents(all []incident.Record, f incidentFlags) 
 		all, older = all[:f.limit], len(all)-f.limit
 	}
 	slices.Reverse(all)
-	if a.JSON {
-		return a.WriteJSON(app.List(all))
+	if !a.JSON {
+		for i := range all { // the victim's name gets its machine as prefix
+			all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
+		}
 	}
-	for i := range all { // the victim's name gets its machine as prefix
-		all[i].Victim.Name = sample.TaskName(all[i].Machine + ":" + string(all[i].Victim.Name))
-	}
-	return report.Incidents(a.Out, all, older, a.Style())
+	return a.listIncidents(all, older)
 }
 
 // until is the end of what stands, for a sentence.

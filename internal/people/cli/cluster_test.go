@@ -137,6 +137,9 @@ func TestIncidentsOfTheCluster(t *testing.T) {
 		}
 		answer = all
 	}
+	if r := quell(t, env, "incidents", "--cluster", "--json", "--limit", "1"); r.Code != app.ExitOK || !strings.Contains(r.Err, "1 older incidents are left out: --limit 0") {
+		t.Errorf("a part of the incidents: %q, exit code %d", r.Err, r.Code)
+	}
 	for n, want := range map[int]bool{cluster.MostIncidents - 1: false, cluster.MostIncidents: true} {
 		answer = "[" + strings.TrimSuffix(strings.Repeat(strings.ReplaceAll(one, "%s", "host-1")+",", n), ",") + "]"
 		if r := quell(t, env, "incidents", "--cluster", "--victim", "/db"); r.Code != app.ExitOK || strings.Contains(r.Err, "only the newest") != want {
@@ -319,8 +322,11 @@ func TestClusterCommandLines(t *testing.T) {
 		{"enforcement on --canary --reason r", "add --cluster"},
 		{"enforcement on --canary --machine host-1 --reason r", "want canary only with enforcement and cluster: true"},
 		{"enforcement on --canary --cluster --step 5s --reason r", "want a duration of a step from 1m to 168h"},
+		{"enforcement on --cluster --step 1d --reason r", "--step without --canary"},
 		{"protect web --off --reset --reason r", "none of the others can be"},
 		{"incidents --cluster --state-dir /tmp", "choose one"},
+		{"evaluate --since 1d", "--since without --cluster"},
+		{"incidents last --cluster --victim web", "--victim is for lists"},
 		{"advise-scheduler --yaml --json", "choose one"},
 		{"advise-scheduler --label a:b --yaml", "a label's name"},
 		{"advise-scheduler --min-confidence 2", "want 0 to 1"},

@@ -39,7 +39,7 @@ func (a *commands) evaluate() *cobra.Command {
 	var f evaluating
 	cmd := &cobra.Command{
 		Use: "evaluate [FILE...]", Short: "measure how well detection and caps work, as CPI²'s section 7 does",
-		RunE: func(cmd *cobra.Command, files []string) error { return a.runEvaluate(cmd.Context(), &f, files) },
+		RunE: func(cmd *cobra.Command, files []string) error { return a.runEvaluate(cmd, &f, files) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.out, "out", "", "also write a report with plots to this file (HTML)")
@@ -53,16 +53,21 @@ func (a *commands) evaluate() *cobra.Command {
 	return a.WithJSON(cmd)
 }
 
-func (a *commands) runEvaluate(ctx context.Context, f *evaluating, files []string) error {
+func (a *commands) runEvaluate(cmd *cobra.Command, f *evaluating, files []string) error {
+	for _, flag := range []string{"since", "until", "server", "token-file"} {
+		if !f.cluster && cmd.Flags().Changed(flag) {
+			return app.Usage(fmt.Errorf("--%s without --cluster", flag), "add --cluster, or `quell incidents --since 1w --limit 0 --json | quell evaluate -` for a part of this machine's log")
+		}
+	}
 	if f.days < 0 {
 		return fmt.Errorf("--machine-days %v: want a number above 0", f.days)
 	}
 	if f.cluster {
-		return a.evaluateCluster(ctx, f, files)
+		return a.evaluateCluster(cmd.Context(), f, files)
 	}
 	var e evaluation.Evaluation
 	if len(files) == 0 {
-		all, err := a.findIncidents(ctx, incidentFlags{stateDir: f.stateDir})
+		all, err := a.findIncidents(cmd.Context(), incidentFlags{stateDir: f.stateDir})
 		if err != nil {
 			return err
 		}

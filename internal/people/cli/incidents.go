@@ -33,6 +33,11 @@ func (a *commands) incidents() *cobra.Command {
 		ValidArgsFunction: a.completeIncident,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			here, err := at.here(cmd)
+			for _, flag := range []string{"open", "since", "victim", "limit"} {
+				if len(args) == 1 && cmd.Flags().Changed(flag) && (here || flag == "victim" || flag == "limit") { // the server selects by the others
+					return app.Usage(fmt.Errorf("--%s is for lists of incidents, and %q shows one", flag, args[0]), "leave one of them out")
+				}
+			}
 			switch {
 			case err != nil:
 				return err
@@ -47,10 +52,7 @@ func (a *commands) incidents() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.WriteJSON(app.List(found.Incidents))
-			}
-			return report.Incidents(a.Out, found.Incidents, found.Older, a.Style())
+			return a.listIncidents(found.Incidents, found.Older)
 		},
 	}
 	at = a.addScope(cmd)
@@ -60,6 +62,17 @@ func (a *commands) incidents() *cobra.Command {
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "maximum number of incidents, the newest ones; 0: all")
 	cmd.Flags().StringVar(&f.stateDir, "state-dir", "", "read the log in the agent's state directory instead of asking the agent")
 	return a.WithJSON(cmd)
+}
+
+// listIncidents writes a list, and how many older ones are not in it: JSON has no place for that.
+func (a *commands) listIncidents(all []incident.Record, older int) error {
+	if !a.JSON {
+		return report.Incidents(a.Out, all, older, a.Style())
+	}
+	if older > 0 {
+		fmt.Fprintf(a.Err, "quell: %d older incidents are left out: --limit 0 lists all\n", older)
+	}
+	return a.WriteJSON(app.List(all))
 }
 
 // book opens the log in the agent's state directory.

@@ -46,7 +46,7 @@ func (a *commands) query() *cobra.Command {
 				return app.Usage(errors.New("more than one of --format, --json and --csv"), "choose one")
 			case format != "" && !slices.Contains(formats, format):
 				return app.Usage(fmt.Errorf("--format %q", format), "give one of "+strings.Join(formats, ", "))
-			case (format == "parquet" || format == "arrow") && a.onTerminal():
+			case (format == "parquet" || format == "arrow") && a.Progress(a.Out).Live():
 				return app.Usage(fmt.Errorf("--format %s writes binary data to the terminal", format), "add > FILE")
 			case in.Canned == listCanned:
 				return a.listCanned(cmd.Context(), f)
@@ -156,11 +156,6 @@ func (a *commands) tellTruncated(answer *cluster.Answer) {
 	if answer.Truncated {
 		fmt.Fprintf(a.Err, "quell: the server truncated the result after %d rows\n", len(answer.Rows))
 	}
-}
-
-func (a *commands) onTerminal() bool {
-	_, _, ok := a.Terminal()
-	return ok
 }
 
 // writeObjects keeps the order of the columns, which a map would not.

@@ -192,6 +192,9 @@ func TestJSONIsWhatTheAgentSaid(t *testing.T) {
 	if r := quell(t, clitest.Env(f.socket), "incidents", "--victim", "/none", "--json"); r.Out != "[]\n" || r.Code != app.ExitOK {
 		t.Errorf("no incidents: %q, exit code %d", r.Out, r.Code)
 	}
+	if r := quell(t, clitest.Env(f.socket), "incidents", "--limit", "1", "--json"); r.Code != app.ExitOK || r.Err != "quell: 2 older incidents are left out: --limit 0 lists all\n" {
+		t.Errorf("a part of the incidents: %q, exit code %d", r.Err, r.Code)
+	}
 }
 
 // withoutPictures returns a list of incidents as the agent sends it.
@@ -285,6 +288,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"no task", append([]string{"protect"}, reason...), app.ExitUsage, "quell: protect: want one of task, job, class, all; got none\nwhat to do: see `quell protect --help`\n"},
 		{"odd mode", append([]string{"enforcement", "maybe"}, reason...), app.ExitUsage, "quell: mode \"maybe\": want off, advise or on\nwhat to do: see `quell enforcement --help`\n"},
 		{"odd since", []string{"incidents", "--since", "-1h"}, app.ExitUsage, "quell: --since -1h0m0s: want a duration above 0\nwhat to do: see `quell incidents --help`\n"},
+		{"a list's flag with an ID", []string{"incidents", "last", "--victim", "web"}, app.ExitUsage,
+			"quell: --victim is for lists of incidents, and \"last\" shows one\nwhat to do: leave one of them out\n"},
 		{"no state directory", []string{"incidents", "--state-dir", missing}, app.ExitUsage,
 			"quell: open incident log: open " + missing + ": no such file or directory\nwhat to do: name the directory that is state_dir in the agent's configuration, and run as root\n"},
 		{"odd flag", []string{"status", "--nope"}, app.ExitUsage, "quell: unknown flag: --nope\nwhat to do: see `quell status --help`\n"},
@@ -384,6 +389,9 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 		seen++
 		if cmd.Example == "" || cmd.Short == "" {
 			t.Errorf("%s: example %q, short help %q", cmd.CommandPath(), cmd.Example, cmd.Short)
+		}
+		if strings.Contains(cmd.Example, "ssh -L") {
+			t.Errorf("%s: without a terminal (ssh -t) the command stays when ssh ends", cmd.CommandPath())
 		}
 		for _, sub := range cmd.Commands() {
 			walk(sub)

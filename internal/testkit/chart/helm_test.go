@@ -161,6 +161,10 @@ func TestConfigurationsAreValid(t *testing.T) {
 			t.Errorf("%s: mode %s, state_dir %s, listen %s", values, c.Enforce.Mode, c.StateDir, c.Listen)
 		}
 	}
+	own := objects(t, rendered(t, `agent.server.url="tls://h:4222"`, `agent.config={"server": {"spool": {"max_mb": 2000}}}`))
+	if c, err := config.Load(file(own["ConfigMap/quell-agent"], "agent.yaml"), nil, nil); err != nil || c.Server.Spool.MaxMB != 2000 || c.Server.URL != "tls://h:4222" {
+		t.Errorf("the size of the spool: %+v, %v", own["ConfigMap/quell-agent"], err)
+	}
 	all := objects(t, rendered(t, "testdata/full.yaml"))
 	c, err := config.LoadServer(file(all["ConfigMap/quell-server"], "server.yaml"), nil, nil)
 	if err != nil {
@@ -200,16 +204,17 @@ func TestRestoreWritesWhatTheAgentMay(t *testing.T) {
 // Values that could not work are refused, with the reason.
 func TestRefused(t *testing.T) {
 	for values, want := range map[string]string{
-		`agent.mode="yes"`:                             "agent/mode",
-		`agent.config={"state_dir": "/data"}`:          "state_dir",
-		`agent.config={"enforce": {"mode": "on"}}`:     "mode",
-		`agent.capabilities=["ALL"]`:                   "capabilities",
-		`agent.privileged=true`:                        "privileged",
-		`agent.server.url="nats://h:4222"`:             "url",
-		`server.enabled=true`:                          "server.tls.secret",
-		`server.config={"listen": ":80"}`:              "listen",
-		`serviceMonitor.enabled=true`:                  "networkPolicy.metricsFrom",
-		`server={"enabled":true,"tls":{"secret":"a"}}`: "server.tokens.secret",
+		`agent.mode="yes"`:                              "agent/mode",
+		`agent.config={"state_dir": "/data"}`:           "state_dir",
+		`agent.config={"enforce": {"mode": "on"}}`:      "mode",
+		`agent.config={"server": {"url": "tls://h:1"}}`: "url",
+		`agent.capabilities=["ALL"]`:                    "capabilities",
+		`agent.privileged=true`:                         "privileged",
+		`agent.server.url="nats://h:4222"`:              "url",
+		`server.enabled=true`:                           "server.tls.secret",
+		`server.config={"listen": ":80"}`:               "listen",
+		`serviceMonitor.enabled=true`:                   "networkPolicy.metricsFrom",
+		`server={"enabled":true,"tls":{"secret":"a"}}`:  "server.tokens.secret",
 	} {
 		if _, err := render(values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q in it", values, err, want)
