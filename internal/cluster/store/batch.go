@@ -6,8 +6,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// Source is a numbering of batches: that of an agent since its start, on one boot of its
-// machine, on one stream.
+// Source is a numbering of batches: that of an agent since its start, on one boot of its machine, on one stream.
 type Source struct {
 	Stream  string `json:"stream"` // "samples", "records"
 	Machine string `json:"machine"`
@@ -21,8 +20,7 @@ func (s Source) String() string {
 // Batch is the contents of one message.
 type Batch struct {
 	Source Source
-	// N counts the source's batches from 1. A batch whose number was accepted before is
-	// dropped, whatever its contents.
+	// N counts the source's batches from 1. A batch whose number was accepted before is dropped, whatever its contents.
 	N uint64
 	// Seq is the message's sequence number in its stream, 0 if it came by no stream
 	Seq uint64
@@ -41,19 +39,17 @@ type Batch struct {
 	Revocations []Revocation
 }
 
-// Mark records which batches of a source were accepted: High is the highest, and bit i of
-// Seen stands for High−1−i. Senders number and deliver in order, but a redelivered
-// message may come after its successor. Batches further behind than the bits reach count
-// as accepted (the anti-replay window of RFC 4303, section 3.4.3).
+// Mark records which batches of a source were accepted: High is the highest, and bit i of Seen stands for High−1−i.
+// Senders number and deliver in order, but a redelivered message may come after its successor. Batches further behind
+// than the bits reach count as accepted (the anti-replay window of RFC 4303, section 3.4.3).
 type Mark struct {
 	High uint64        `json:"high"`
 	Seen uint64        `json:"seen,omitempty"`
 	At   sample.Millis `json:"at"` // when the newest was accepted
 }
 
-// maxJump is how far a number may be ahead of the last one: no agent loses so many batches
-// in one run. A number further ahead is not a batch of that run, and would make all that
-// follow look old.
+// maxJump is how far a number may be ahead of the last one: no agent loses so many batches in one run. A number further
+// ahead is not a batch of that run, and would make all that follow look old.
 const maxJump = 1 << 24
 
 // jumps reports whether a number is too far ahead of those before.

@@ -12,16 +12,14 @@ import (
 type Bucket interface {
 	// Put stores the file at path, completely or not at all.
 	Put(ctx context.Context, name, path string) error
-	// Create makes a small file. Of all attempts to create a name exactly one succeeds;
-	// the others get fs.ErrExist. This is the moment of a commit. After any other error
-	// the result is unknown: Read tells whose file is there.
+	// Create makes a small file. Of all attempts to create a name exactly one succeeds; the others get fs.ErrExist.
+	// This is the moment of a commit. After any other error the result is unknown: Read tells whose file is there.
 	Create(ctx context.Context, name string, data []byte) error
 	// Read returns a small file; fs.ErrNotExist if there is none.
 	Read(ctx context.Context, name string) ([]byte, error)
 	// Get writes a file to path, whole or not at all; fs.ErrNotExist if there is none.
 	Get(ctx context.Context, name, path string) error
-	// List returns the files below a folder in the order of names: all that existed when
-	// it was called.
+	// List returns the files below a folder in the order of names: all that existed when it was called.
 	List(ctx context.Context, folder string) ([]Entry, error)
 	// Remove removes a file. A missing file is no error.
 	Remove(ctx context.Context, name string) error

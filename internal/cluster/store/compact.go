@@ -18,12 +18,10 @@ import (
 )
 
 const (
-	// fanIn is how many segments of one tier are worth merging. Each row is rewritten
-	// once per tier: log₈ of the number of commits in an hour, which is three or four
-	// times.
+	// fanIn is how many segments of one tier are worth merging. Each row is rewritten once per tier: log₈ of the number
+	// of commits in an hour, which is three or four times.
 	fanIn = 8
-	// maxMerge bounds the bytes that one merge reads, and thus its duration and the size
-	// of a segment.
+	// maxMerge bounds the bytes that one merge reads, and thus its duration and the size of a segment.
 	maxMerge = 1 << 30 // bytes
 	// small is up to which size a segment is merged with any others. A larger one needs others that have an eighth
 	// of its size: what one machine sends late would else have an hour of all machines written again each time.
@@ -33,10 +31,9 @@ const (
 	settled = 10 * 60 * 1000 // ms
 )
 
-// Compact merges the small segments of the partition that has most of them and reports
-// whether there was one. Call it until it returns false. Readers see either the old
-// segments or the new one, never both. Before that it adds the rounds and suspects of
-// incidents that an older version stored, which had no tables of them.
+// Compact merges the small segments of the partition that has most of them and reports whether there was one. Call it
+// until it returns false. Readers see either the old segments or the new one, never both. Before that it adds the
+// rounds and suspects of incidents that an older version stored, which had no tables of them.
 func (s *Store) Compact() (bool, error) {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
@@ -71,8 +68,7 @@ func (s *Store) resting(what string, now sample.Millis) bool {
 	return ok && now < at.Add(retryAfter)
 }
 
-// pick selects the segments to merge: the most segments of one tier, or all of a
-// partition that has ended.
+// pick selects the segments to merge: the most segments of one tier, or all of a partition that has ended.
 func (s *Store) pick(now sample.Millis) (best []Segment, folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,9 +203,8 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 	return errors.Join(err, s.merger.Close())
 }
 
-// Retain removes from the store the segments all of whose rows are past their table's
-// retention time. It removes from disk the files that are no longer in the store and are
-// not read any more.
+// Retain removes from the store the segments all of whose rows are past their table's retention time. It removes from
+// disk the files that are no longer in the store and are not read any more.
 func (s *Store) Retain() error {
 	s.upkeep.Lock()
 	defer s.upkeep.Unlock()
@@ -292,10 +287,9 @@ func (s *Store) expire() error {
 	return nil
 }
 
-// sweep removes replaced files that no reader uses any more. No new reader can start: a
-// Snapshot has only files that are part of the store. Slow storage therefore delays
-// neither commits nor queries. Without maintains only copies are removed: what reads the
-// files in the bucket, such as Spark, reads a snapshot of the server that maintains the store.
+// sweep removes replaced files that no reader uses any more. No new reader can start: a Snapshot has only files that
+// are part of the store. Slow storage therefore delays neither commits nor queries. Without maintains only copies are
+// removed: what reads the files in the bucket, such as Spark, reads a snapshot of the server that maintains the store.
 func (s *Store) sweep(now sample.Millis, maintains bool) error {
 	// Readers in other processes may have found the file in the log; from a Bucket, other
 	// servers' queries may still be fetching it.

@@ -56,10 +56,9 @@ func (f *pendingCommit) clear(x *index) {
 	f.spans, f.bytes, f.id = f.spans[:0], 0, ""
 }
 
-// ahead is how far in the future a sample or a record may lie. A machine with a wrong
-// clock would otherwise create a partition that no query reads. What lies further in the future
-// gets the current time: the machine's clock, or this one, was set back, but what was measured
-// did happen. It is also the newest, since agents send in order.
+// ahead is how far in the future a sample or a record may lie. A machine with a wrong clock would otherwise create a
+// partition that no query reads. What lies further in the future gets the current time: the machine's clock, or this
+// one, was set back, but what was measured did happen. It is also the newest, since agents send in order.
 const ahead = time.Hour
 
 // furthest is the end of the year 9999, ms. An agent may report any number as a time, and no query
@@ -69,10 +68,9 @@ const furthest = 253402300799999
 // partBytes is what a batch, a round or a suspect takes without its texts: in a message it may be a few bytes.
 const partBytes = 512
 
-// Add accepts a batch and reports whether it was new. It is stored by the next Flush. The
-// caller may reuse the batch's memory when Add returns. Samples from the future get the
-// current time in the batch too, and names that are not UTF-8 their text forms
-// (sample.TaskName): no query could read a column that has them. The same is true of texts of the
+// Add accepts a batch and reports whether it was new. It is stored by the next Flush. The caller may reuse the batch's
+// memory when Add returns. Samples from the future get the current time in the batch too, and names that are not UTF-8
+// their text forms (sample.TaskName): no query could read a column that has them. The same is true of texts of the
 // audit log.
 func (s *Store) Add(b *Batch) bool {
 	now := sample.At(s.opt.Now())
@@ -241,9 +239,8 @@ func (s *Store) mark(source Source) Mark {
 	return s.state.Marks[source]
 }
 
-// Flush commits everything that was added before the call. When it returns without an
-// error, that is on disk and in every later Snapshot. After an error nothing is lost and
-// nothing is stored; the next Flush tries again.
+// Flush commits everything that was added before the call. When it returns without an error, that is on disk and in
+// every later Snapshot. After an error nothing is lost and nothing is stored; the next Flush tries again.
 func (s *Store) Flush() (err error) {
 	s.committing.Lock()
 	defer s.committing.Unlock()
@@ -276,8 +273,7 @@ func (s *Store) Flush() (err error) {
 	return nil
 }
 
-// spare returns the flight that gathers while another is written: the previous one, whose
-// memory is reused.
+// spare returns the flight that gathers while another is written: the previous one, whose memory is reused.
 func (s *Store) spare() *pendingCommit {
 	if now := sample.At(s.opt.Now()); s.index.old(now) {
 		s.index = newIndex(now)
@@ -290,8 +286,7 @@ func (s *Store) spare() *pendingCommit {
 	return f
 }
 
-// write writes the segments of a flight and commits them, except what other servers have
-// committed meanwhile.
+// write writes the segments of a flight and commits them, except what other servers have committed meanwhile.
 func (s *Store) write(f *pendingCommit) error {
 	for {
 		s.mu.Lock()
@@ -393,8 +388,7 @@ func writeTable[T any](w *writer, table string, rows []T, at func(*T) int64) {
 // known, or that this commit itself exists although its answer was lost.
 var errConflict = errors.New("another server has committed meanwhile")
 
-// commit makes c the newest commit. It takes effect when its file exists. The caller
-// holds committing.
+// commit makes c the newest commit. It takes effect when its file exists. The caller holds committing.
 func (s *Store) commit(c *commit) error {
 	now := sample.At(s.opt.Now())
 	s.mu.Lock()
@@ -441,12 +435,10 @@ func (s *Store) commit(c *commit) error {
 	return nil
 }
 
-// ErrBroken means that a commit neither succeeded nor could be undone: only reopening the
-// store shows which.
+// ErrBroken means that a commit neither succeeded nor could be undone: only reopening the store shows which.
 var ErrBroken = errors.New("commit, and undo the commit")
 
-// unknownResultError is a commit that storage may have or may still receive: the next attempt
-// shows it.
+// unknownResultError is a commit that storage may have or may still receive: the next attempt shows it.
 type unknownResultError struct{ error }
 
 func (e *unknownResultError) Unwrap() error { return e.error }
@@ -454,8 +446,7 @@ func (e *unknownResultError) Unwrap() error { return e.error }
 // forgetAfter is how long a source is remembered, ms: longer than any agent spools.
 const forgetAfter = 30 * 24 * 60 * 60 * 1000
 
-// maxRuns is how many runs of a machine's agent are remembered, the newest: an agent may
-// invent any number of them.
+// maxRuns is how many runs of a machine's agent are remembered, the newest: an agent may invent any number of them.
 const maxRuns = 256
 
 func (s *Store) forgetSources(now sample.Millis) {

@@ -20,8 +20,7 @@ func (f folder) path(name string) string { return filepath.Join(f.dir, filepath.
 
 func (f folder) Put(context.Context, string, string) error { return nil }
 
-// Create leaves no file behind when it reports failure. If it cannot remove the file, the
-// error is ErrBroken.
+// Create leaves no file behind when it reports failure. If it cannot remove the file, the error is ErrBroken.
 func (f folder) Create(_ context.Context, name string, data []byte) error {
 	path := f.path(name)
 	if _, err := os.Lstat(path); err == nil {
@@ -75,8 +74,7 @@ func (f folder) Remove(_ context.Context, name string) error {
 
 func (f folder) URL(name string) string { return f.path(name) }
 
-// unfinished reports whether a file was still being written, by atomicfile or as a
-// segment.
+// unfinished reports whether a file was still being written, by atomicfile or as a segment.
 func unfinished(name string) bool {
 	return strings.HasPrefix(name[strings.LastIndexByte(name, '/')+1:], ".")
 }

@@ -19,9 +19,8 @@ type sourceMark struct {
 	Mark
 }
 
-// sourceMarks are the marks of many sources in the log. Few are a list of objects; many
-// are stored by column, as a JSON object of lists in zstd, in base64 text. With 6,000
-// machines each commit would otherwise be 0.9 MB.
+// sourceMarks are the marks of many sources in the log. Few are a list of objects; many are stored by column, as a JSON
+// object of lists in zstd, in base64 text. With 6,000 machines each commit would otherwise be 0.9 MB.
 type sourceMarks []sourceMark
 
 // fewMarks is up to which number they are a human-readable list.

@@ -71,8 +71,7 @@ func (p *rowBuffer) hours() iter.Seq2[sample.Millis, []row] {
 	}
 }
 
-// write writes rows as a segment: by series, each in time order. k is the index's state
-// when the rows were complete.
+// write writes rows as a segment: by series, each in time order. k is the index's state when the rows were complete.
 func (p *rowBuffer) write(w *segment.Writer, out io.Writer, k *seriesTable, rows []row) error {
 	// Counting sort: first the start of each series' rows in places, then each row's
 	// place. It is stable, and rows mostly come in time order already.

@@ -18,10 +18,9 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// A store in a Bucket may be open in several servers. Each may know an outdated state of
-// the log and finds out when the number of its next commit already exists. It then reads
-// the new commits, drops from its gathered data what the others have committed, and tries
-// again.
+// A store in a Bucket may be open in several servers. Each may know an outdated state of the log and finds out when the
+// number of its next commit already exists. It then reads the new commits, drops from its gathered data what the others
+// have committed, and tries again.
 
 // span is what one batch added to a flight: the number of each kind.
 type span struct {

@@ -9,9 +9,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
-// Round is a capped task of a round of an incident when its agent reported it: the row with
-// the newest Updated is its current state. Tasks that were capped together have a row each,
-// with the same ID and the same costs.
+// Round is a capped task of a round of an incident when its agent reported it: the row with the newest Updated is its
+// current state. Tasks that were capped together have a row each, with the same ID and the same costs.
 type Round struct {
 	Machine     string   `parquet:"machine,dict"`
 	Incident    string   `parquet:"incident"`
@@ -127,8 +126,7 @@ func RoundsOf(inc *incident.Record) (all []Round) {
 	return all
 }
 
-// SuspectsOf returns a row for each suspect of an incident in its current state, those that
-// it named first.
+// SuspectsOf returns a row for each suspect of an incident in its current state, those that it named first.
 func SuspectsOf(inc *incident.Record) (all []Suspect) {
 	ranks := inc.Ranks()
 	for _, f := range inc.Listed() {

@@ -114,8 +114,7 @@ type Action struct {
 	Result   string   `parquet:"result"`
 }
 
-// Audit is a request to the server for which the client is accountable, granted or
-// refused.
+// Audit is a request to the server for which the client is accountable, granted or refused.
 type Audit struct {
 	At      int64  `parquet:"at,timestamp(millisecond)"`
 	Who     string `parquet:"who,dict"`   // name of the token; "" without one
@@ -127,8 +126,7 @@ type Audit struct {
 	Outcome string `parquet:"outcome"` // done, or why not
 }
 
-// Spec is one version of a spec (CPI², section 3.1: num_samples,
-// cpu_usage_mean, cpi_mean, cpi_stddev).
+// Spec is one version of a spec (CPI², section 3.1: num_samples, cpu_usage_mean, cpi_mean, cpi_stddev).
 type Spec struct {
 	At       int64   `parquet:"at,timestamp(millisecond)"` // when it was computed
 	Version  int64   `parquet:"version"`                   // of this key, from 1
@@ -149,9 +147,8 @@ type Spec struct {
 	P90   float64 `parquet:"cost_p90,optional"`
 	P99   float64 `parquet:"cost_p99,optional"`
 	Usage string  `parquet:"by_usage,optional"` // JSON: a list of spec.UsageCost
-	// Machines that the spec was learnt from, and the number of those that were left out
-	// because their costs are far from the others'. LeftOut names the latter, as a JSON list
-	// of at most ten; SQL computations leave it empty.
+	// Machines that the spec was learnt from, and the number of those that were left out because their costs are far
+	// from the others'. LeftOut names the latter, as a JSON list of at most ten; SQL computations leave it empty.
 	Machines    int64  `parquet:"machines,optional"`
 	MachinesOut int64  `parquet:"machines_out,optional"`
 	LeftOut     string `parquet:"left_out,optional"`

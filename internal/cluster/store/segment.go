@@ -156,8 +156,7 @@ func (g *rowGroups) WriteRows(rows []parquet.Row) (n int, err error) {
 	return n, err
 }
 
-// SchemaFile returns the name of a table's file without rows. It gives readers the
-// columns before there is a segment.
+// SchemaFile returns the name of a table's file without rows. It gives readers the columns before there is a segment.
 func SchemaFile(dir, table string) string { return folder{dir}.path(schemaName(table)) }
 
 func schemaName(table string) string { return "schema/" + table + ".parquet" }

@@ -12,10 +12,9 @@ import (
 // series is a segment.Series as indices into texts.
 type series [len(segment.Series{})]uint32
 
-// seriesTable is the series by number, 0 being none, and their texts. Both only grow, so a copy
-// may be read without the store's lock. There are hundreds of thousands of series. They
-// are stored as numbers and not as strings because the garbage collector visits each
-// string.
+// seriesTable is the series by number, 0 being none, and their texts. Both only grow, so a copy may be read without the
+// store's lock. There are hundreds of thousands of series. They are stored as numbers and not as strings because the
+// garbage collector visits each string.
 type seriesTable struct {
 	series []series
 	texts  []string
@@ -87,8 +86,7 @@ func (x *index) machine(name string) *lastBatch {
 	return t
 }
 
-// before returns the machine's last batch, and whether its series are those of b. If not, it
-// has room for them.
+// before returns the machine's last batch, and whether its series are those of b. If not, it has room for them.
 func (x *index) before(b *Batch) (t *lastBatch, known bool) {
 	if len(b.Samples) == 0 {
 		return nil, false
@@ -102,10 +100,9 @@ func (x *index) before(b *Batch) (t *lastBatch, known bool) {
 	return t, false
 }
 
-// index gives each series a number, so that a sample in memory is a few numbers and
-// sorting is counting. It records which series followed which: an agent sends its tasks
-// in the same order every tick, so one comparison nearly always identifies the series of
-// a sample.
+// index gives each series a number, so that a sample in memory is a few numbers and sorting is counting. It records
+// which series followed which: an agent sends its tasks in the same order every tick, so one comparison nearly always
+// identifies the series of a sample.
 type index struct {
 	seriesTable
 	seed    maphash.Seed
@@ -117,8 +114,7 @@ type index struct {
 	size    int                   // bytes of texts
 	batches map[string]*lastBatch // by machine
 
-	// sorted has the numbers in the order of files. It belongs to the committing
-	// goroutine and may lack new ones.
+	// sorted has the numbers in the order of files. It belongs to the committing goroutine and may lack new ones.
 	sorted []uint32
 	born   sample.Millis
 }
@@ -164,8 +160,7 @@ func (x *index) number(before uint32, s *sample.Sample) uint32 {
 	return id
 }
 
-// add assigns a number to a new series. It keeps no reference to want's memory, which may
-// be that of a whole message.
+// add assigns a number to a new series. It keeps no reference to want's memory, which may be that of a whole message.
 func (x *index) add(hash uint64, want *segment.Series) uint32 {
 	var s series
 	for i := range want {

@@ -24,9 +24,8 @@ type Options struct {
 	Now func() time.Time
 	// Keep is how long a table's rows are kept; 0 or no entry: for ever.
 	Keep map[string]time.Duration
-	// Bucket is the storage of the files; nil: the folder itself. With a Bucket the
-	// folder has copies, and several servers may open the same store, each with its own
-	// folder.
+	// Bucket is the storage of the files; nil: the folder itself. With a Bucket the folder has copies, and several
+	// servers may open the same store, each with its own folder.
 	Bucket Bucket
 	// Copies bounds the size of the copies, bytes. Those that a query or a merge needs
 	// are kept in any case. 0: no bound.
@@ -98,8 +97,7 @@ type Store struct {
 	files      int             // made by this process
 }
 
-// Open opens the store in a folder, which it creates if needed, and removes files of a
-// crash that no commit names.
+// Open opens the store in a folder, which it creates if needed, and removes files of a crash that no commit names.
 func Open(dir string, opt Options) (*Store, error) {
 	var elapsed func() time.Duration
 	if opt.Now == nil {
@@ -230,8 +228,7 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// Err returns the store's current error: nil, why nothing can be committed any more, or
-// why its log grows.
+// Err returns the store's current error: nil, why nothing can be committed any more, or why its log grows.
 func (s *Store) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,8 +258,7 @@ type Snapshot struct {
 	fetched    []Segment
 }
 
-// Snapshot returns the segments that may hold rows between from and to; 0 is no bound.
-// The caller must close it.
+// Snapshot returns the segments that may hold rows between from and to; 0 is no bound. The caller must close it.
 func (s *Store) Snapshot(from, to sample.Millis) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -84,8 +84,7 @@ func (b *Batch) addParts(inc *incident.Record) {
 	b.Rounds, b.Suspects = append(b.Rounds, rounds...), append(b.Suspects, suspects...)
 }
 
-// writeParts writes the rounds and suspects of a segment's incidents. An incident that
-// cannot be read has none.
+// writeParts writes the rounds and suspects of a segment's incidents. An incident that cannot be read has none.
 func (s *Store) writeParts(w *writer, seg *Segment) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // the library panics on a damaged file
