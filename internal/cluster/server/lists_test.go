@@ -156,7 +156,8 @@ func TestAttackSuspectsOfOneMachine(t *testing.T) {
 	}
 }
 
-// TestCannedQueriesAreOfTheirTime: a file that is read for the last hour has incidents of a day. Those of before do not count.
+// TestCannedQueriesAreOfTheirTime: a file that is read for the last hour has incidents of a day. Those of before do not
+// count.
 func TestCannedQueriesAreOfTheirTime(t *testing.T) {
 	var all []*incident.Record
 	for i, ago := range []time.Duration{10 * time.Minute, 3 * time.Hour} {

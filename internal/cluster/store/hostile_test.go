@@ -170,8 +170,8 @@ func TestAttackLargeIncidents(t *testing.T) {
 	}
 }
 
-// TestLateSamplesAreMergedApart: a machine whose clock is slow, or that sends samples of an hour that has ended one by one, does
-// not have that hour of all machines written again each time.
+// TestLateSamplesAreMergedApart: a machine whose clock is slow, or that sends samples of an hour that has ended one by
+// one, does not have that hour of all machines written again each time.
 func TestLateSamplesAreMergedApart(t *testing.T) {
 	const mb = 1 << 20
 	for _, c := range []struct{ all, want []int64 }{
