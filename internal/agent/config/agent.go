@@ -170,6 +170,9 @@ func (a *Agent) Validate() []Problem {
 	if d := a.Enforce.MaxDuration; d != 0 && d < a.Enforce.For {
 		add("enforce.longest", d, fmt.Sprintf("0s, or at least enforce.for, %s", a.Enforce.For))
 	}
+	if n := a.Enforce.Net; n > 0 && n < 1<<10 { // see machine/egress
+		add("enforce.net_bytes", n, "0, or 1024 to 8589934592")
+	}
 	// The kernel accepts no quota and no period under 1 ms (sched-bwc.rst).
 	if p := a.Enforce.Period; p > 0 && p < time.Millisecond {
 		add("enforce.quota_period", p, "0s, or 1ms to 1s")
