@@ -183,7 +183,7 @@ func TestATakenPortStopsNothing(t *testing.T) {
 	t.Parallel()
 	quelltest.Need(t, quelltest.Root)
 	dir := state(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.2:0") // where no other test takes the port once it is free
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,10 +194,10 @@ func TestATakenPortStopsNothing(t *testing.T) {
 		if !taken {
 			l.Close()
 		}
-		quelltest.Until(t, "the status says whether the port is taken", func() bool {
+		quelltest.Until(t, "the status says whether the port is taken", quelltest.Paced(func() bool {
 			s, err := d.Status(t.Context())
 			return err == nil && strings.Contains(strings.Join(s.Degraded, "\n"), "metrics: listen "+address+": ") == taken
-		})
+		}))
 	}
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 4 * time.Minute}
 	r, err := c.Get("http://" + address + "/healthz")
