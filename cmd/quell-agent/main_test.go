@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -174,6 +175,37 @@ func TestMetricsAndHealth(t *testing.T) {
 	info, err = os.Stat(dir + "/state")
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the state directory: %v, %v", info, err)
+	}
+}
+
+// A task that has taken the metrics' port does not keep the agent from its work. The metrics come when the port is free.
+func TestATakenPortStopsNothing(t *testing.T) {
+	t.Parallel()
+	quelltest.Need(t, quelltest.Root)
+	dir := state(t)
+	l, err := net.Listen("tcp", "127.0.0.2:0") // where no other test takes the port once it is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	address := l.Addr().String()
+	d := startRaced(t, dir, settings(dir, "listen="+address)...)
+	for _, taken := range []bool{true, false} {
+		if !taken {
+			l.Close()
+		}
+		quelltest.Until(t, "the status says whether the port is taken", quelltest.Paced(func() bool {
+			s, err := d.Status(t.Context())
+			return err == nil && strings.Contains(strings.Join(s.Degraded, "\n"), "metrics: listen "+address+": ") == taken
+		}))
+	}
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 4 * time.Minute}
+	r, err := c.Get("http://" + address + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Body.Close(); r.StatusCode != 200 {
+		t.Errorf("/healthz: %d", r.StatusCode)
 	}
 }
 

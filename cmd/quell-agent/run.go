@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/quell-dev/quell/internal/agent"
@@ -267,14 +268,19 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	}
 	servers := map[*http.Server]net.Listener{a.SocketServer(): socket}
 	var metrics string // the real address: the requested port may be 0
+	var taken error    // why there are no metrics yet
 	if c.Listen != "" {
 		l, err := daemon.Listen("listen", c.Listen)
-		if err != nil {
+		switch {
+		case err == nil:
+			metrics = l.Addr().String()
+		case errors.Is(err, syscall.EADDRINUSE):
+			taken = err
+		default:
 			socket.Close()
 			return err
 		}
 		servers[a.MetricsServer()] = l
-		metrics = l.Addr().String()
 	}
 	// Before the first answer, so that a caller of the API finds the addresses in the log.
 	mode, from := a.Mode()
@@ -284,6 +290,11 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	var wg sync.WaitGroup
 	for s, l := range servers {
 		wg.Go(func() {
+			if l == nil {
+				if l = whenFree(ctx, a, c.Listen, taken); l == nil {
+					return
+				}
+			}
 			if err := daemon.Serve(s, l, nil, bounds); !errors.Is(err, http.ErrServerClosed) {
 				log.Error("serve", "address", l.Addr(), "reason", err)
 			}
@@ -306,4 +317,23 @@ func serve(ctx context.Context, c *config.Agent, log *slog.Logger, a *agent.Agen
 	}
 	wg.Wait()
 	return errors.Join(err, closeManager())
+}
+
+// listenAgain is how often a port that another program has is tried.
+const listenAgain = 5 * time.Second
+
+// whenFree listens at an address once the program that has it has left it; nil: ctx has ended. Any user can take
+// a port while no agent runs, and must not keep the agent from its work by that.
+func whenFree(ctx context.Context, a *agent.Agent, address string, err error) (l net.Listener) {
+	for err != nil {
+		a.Degrade(ctx, "metrics", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(listenAgain):
+		}
+		l, err = daemon.Listen("listen", address)
+	}
+	a.Degrade(ctx, "metrics", nil)
+	return l
 }

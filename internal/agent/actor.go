@@ -271,14 +271,15 @@ func (ac *actor) recordUndo(now sample.Millis, id, why string, o enforce.Outcome
 	return nil
 }
 
-// checkCaps ends caps whose limit another process changed. It also ends caps whose
-// lease has expired, whatever the pipeline's state is: the journal decides.
+// checkCaps ends caps whose lease has expired, whatever the pipeline's state is: the journal
+// decides. It also ends caps whose limit another process changed, after those: of an agent that
+// hung, quell-agent restore has undone the caps that are overdue.
 func (ac *actor) checkCaps(now sample.Millis) {
-	for _, id := range ac.Enforcer.Check() {
-		ac.undoCap(now, id, overruledWhy)
-	}
 	for _, id := range ac.Enforcer.Due(now) {
 		ac.undoCap(now, id, cmp.Or(ac.pendingUndo[id], "the lease expired"))
+	}
+	for _, id := range ac.Enforcer.Check() {
+		ac.undoCap(now, id, overruledWhy)
 	}
 	ac.carryOut(now)
 	ac.health.degrade("journal", ac.Enforcer.Err())

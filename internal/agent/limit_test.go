@@ -229,3 +229,28 @@ func TestNoCapOfASuccessor(t *testing.T) {
 		})
 	}
 }
+
+// No program has overruled a cap whose lease is over: quell-agent restore undoes it in place of an agent that hangs.
+func TestALeaseThatIsOverIsNoReset(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, newMachine(t), t.TempDir())
+		noisy := r.add("/batch/noisy-1", 0.5)
+		r.start()
+		defer r.stop()
+		r.pass(time.Minute)
+		r.do(capping(command.Target{Task: "/batch/noisy-1"}, 0.1, "90s", "too loud"))
+		r.pass(90*time.Second - time.Millisecond)
+		r.settle()
+		if got := r.values[noisy.limit()]; got != "0.1" {
+			t.Fatalf("within the lease the limit is %q", got)
+		}
+		r.values[noisy.limit()] = "max"
+		r.pass(2 * time.Second)
+		if s := r.status(); len(s.Caps) != 0 || len(s.Overruled) != 0 {
+			t.Errorf("caps %+v, overruled %+v", s.Caps, s.Overruled)
+		}
+		if a := r.audit(); !strings.Contains(a[len(a)-1].Why, "the lease expired: restored") {
+			t.Errorf("audit %+v", a[len(a)-1])
+		}
+	})
+}

@@ -168,6 +168,11 @@ func (a *Agent) Decided(ctx context.Context) {
 // Alive returns nil once the loop has served the request, else why it has not.
 func (a *Agent) Alive(ctx context.Context) error { return a.ask(ctx, func() {}) }
 
+// Degrade makes what fails outside the loop one of the agent's problems, until it is called without an error.
+func (a *Agent) Degrade(ctx context.Context, what string, err error) {
+	_ = a.ask(ctx, func() { a.health.degrade(what, err) }) // else the agent stops
+}
+
 // MetricsServer serves /metrics and /healthz.
 func (a *Agent) MetricsServer() *http.Server {
 	mux := http.NewServeMux()

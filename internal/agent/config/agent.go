@@ -92,7 +92,7 @@ type Enforce struct {
 	IOOps   uint64        `key:"io_ops" help:"cap of a task that hurts the victim through a disk: requests/s, reads and writes separately, on each disk shared with the victim; 0: none" min:"0" max:"4294967295"`
 	IOBytes uint64        `key:"io_bytes" help:"the same in bytes/s; both 0: the task is reported and not limited" min:"0" max:"1000000000000"`
 	Cap     string        `key:"cap" help:"fixed: the hard cap; feedback: the cap follows the victim's cost and is no stricter than necessary (docs/rules.md)" oneof:"fixed feedback"`
-	Period  time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own (the paper's example: 250ms)" min:"0s" max:"1s"`
+	Period  time.Duration `key:"quota_period" help:"CPU bandwidth period of a cap; 0s: the cgroup's own, or a longer one where the quota would be under 1 ms (the paper's example: 250ms)" min:"0s" max:"1s"`
 }
 
 // Rotation configures how incidents are kept on disk.
@@ -169,6 +169,9 @@ func (a *Agent) Validate() []Problem {
 	}
 	if d := a.Enforce.MaxDuration; d != 0 && d < a.Enforce.For {
 		add("enforce.longest", d, fmt.Sprintf("0s, or at least enforce.for, %s", a.Enforce.For))
+	}
+	if n := a.Enforce.Net; n > 0 && n < 1<<10 { // see machine/egress
+		add("enforce.net_bytes", n, "0, or 1024 to 8589934592")
 	}
 	// The kernel accepts no quota and no period under 1 ms (sched-bwc.rst).
 	if p := a.Enforce.Period; p > 0 && p < time.Millisecond {

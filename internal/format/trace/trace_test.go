@@ -149,6 +149,53 @@ func TestContinue(t *testing.T) {
 	}
 }
 
+// stopping writes to a file that has room for some more bytes only; negative: for all.
+type stopping struct {
+	*os.File
+	room int
+}
+
+func (w *stopping) Write(b []byte) (int, error) {
+	if w.room < 0 || len(b) <= w.room {
+		return w.File.Write(b)
+	}
+	n, err := w.File.Write(b[:w.room])
+	return n, errors.Join(err, io.ErrShortWrite)
+}
+
+// A trace that is continued loses the rows for which the disk had no room, and none after those.
+func TestADiskHasRoomAgain(t *testing.T) {
+	for _, room := range []int{0, 300} { // for nothing, for the header and a part of the row
+		file := filepath.Join(t.TempDir(), "trace.csv")
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		disk := &stopping{f, room}
+		w := NewWriter(disk)
+		s := sample.Sample{TS: 5, Machine: strings.Repeat("m", 400), Task: "/a", Signal: sample.RunQ, Cost: 1, Coverage: 1}
+		if err := errors.Join(w.Continue(file), w.Write(&s)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Flush(); !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("no room: %v", err)
+		}
+		for disk.room = -1; s.TS < 8; {
+			s.TS++
+			if err := errors.Join(w.Write(&s), w.Flush()); err != nil {
+				t.Errorf("room again, sample %d: %v", s.TS, err)
+			}
+		}
+		text, err := os.ReadFile(file)
+		if err != nil || f.Close() != nil {
+			t.Fatal(err)
+		}
+		if got, report := readAll(t, text); len(got) != 3 || got[0].TS != 6 {
+			t.Errorf("room for %d bytes: %d samples, %+v of:\n%s", room, len(got), report, text)
+		}
+	}
+}
+
 func TestExample(t *testing.T) {
 	const name = "../../../testdata/traces/example.csv"
 	text, err := os.ReadFile(name)

@@ -19,6 +19,8 @@ import (
 // a reader should see what was written so far. It is not safe for use from
 // several goroutines.
 type Writer struct {
+	to               io.Writer
+	file             string // that is continued, "" for none
 	w                *bufio.Writer
 	extras           []sample.Extra
 	served           bool
@@ -30,7 +32,7 @@ type Writer struct {
 // NewWriter returns a Writer that writes the fixed columns and one for each of
 // the given extras; other extras of a sample are left out.
 func NewWriter(w io.Writer, extras ...sample.Extra) *Writer {
-	return &Writer{w: bufio.NewWriterSize(w, 1<<16), extras: extras}
+	return &Writer{to: w, w: bufio.NewWriterSize(w, 1<<16), extras: extras}
 }
 
 // Served adds the column of the served tasks, which is left out otherwise. It returns
@@ -41,8 +43,10 @@ func (w *Writer) Served() *Writer {
 }
 
 // Continue must be called before the first row if the rows are appended to a file that may hold a trace: they have
-// a header only if its own is a different one, and the first begins a line, whatever the file ends with.
+// a header only if its own is a different one, and the first begins a line, whatever the file ends with. The same holds
+// after a Flush that failed, since a disk that was full may have room again.
 func (w *Writer) Continue(file string) error {
+	w.file, w.headed = file, false
 	info, err := os.Stat(file)
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return err
@@ -149,10 +153,15 @@ func (w *Writer) Flush() error {
 		w.headed = true
 		_, _ = w.w.Write(w.header(nil)) // Flush returns its error too
 	}
-	if err := w.w.Flush(); err != nil {
-		return fmt.Errorf("write trace: %w", err)
+	err := w.w.Flush()
+	if err == nil {
+		return nil
 	}
-	return nil
+	if w.file != "" {
+		w.w.Reset(w.to) // else it refuses all that follows
+		err = errors.Join(err, w.Continue(w.file))
+	}
+	return fmt.Errorf("write trace: %w", err)
 }
 
 func (w *Writer) header(b []byte) []byte {

@@ -113,9 +113,11 @@ func (c *Canary) Start() error {
 const canaryPause = 150 * time.Millisecond
 
 // watch visits one cache after the other until it is stopped or has spent its budget.
-// It visits at least one cache once.
+// It visits at least one cache once. It stays on the CPUs that the agent may use: an operator
+// may have set its affinity to keep it off the others.
 func (c *Canary) watch(stop <-chan struct{}) []cacheTiming {
 	var all []cacheTiming
+	home, _ := host.Affinity(0) // with more than 1024 CPUs none: the canary cannot be pinned then
 	began := host.ThreadCPU()
 	for n := 0; ; n++ {
 		cache := c.next % len(c.caches)
@@ -125,7 +127,7 @@ func (c *Canary) watch(stop <-chan struct{}) []cacheTiming {
 			i, all = len(all), append(all, cacheTiming{cache: cache})
 		}
 		before := host.ThreadCPU()
-		turns, err := c.burst(c.caches[cache].CPUs)
+		turns, err := c.burst(c.caches[cache].CPUs, home)
 		all[i].turns, all[i].err = append(all[i].turns, turns...), errors.Join(all[i].err, err)
 		now := host.ThreadCPU()
 		if spent := now - began; spent+(now-before) > c.budget {
@@ -139,10 +141,10 @@ func (c *Canary) watch(stop <-chan struct{}) []cacheTiming {
 	}
 }
 
-// burst loads the set into the cache from one of its CPUs and reads it again. It
-// returns the CPU time of each part.
-func (c *Canary) burst(cpus sample.Set) ([]time.Duration, error) {
-	if err := pinToOne(cpus); err != nil {
+// burst loads the set into the cache from one of its CPUs that is in home and reads it again.
+// It returns the CPU time of each part.
+func (c *Canary) burst(cpus, home sample.Set) ([]time.Duration, error) {
+	if err := pinToOne(cpus, home); err != nil {
 		return nil, err
 	}
 	n := len(c.set) * 8 / chase.Line
@@ -156,10 +158,13 @@ func (c *Canary) burst(cpus sample.Set) ([]time.Duration, error) {
 	return turns, nil
 }
 
-// pinToOne binds the thread to the last CPU of the set that is allowed: the first CPUs
-// handle the interrupts.
-func pinToOne(cpus sample.Set) error {
+// pinToOne binds the thread to the last CPU of the set that is in home and allowed: the first
+// CPUs handle the interrupts.
+func pinToOne(cpus, home sample.Set) error {
 	for _, cpu := range slices.Backward(cpus.Numbers()) {
+		if !home.Has(cpu) {
+			continue
+		}
 		var one, is unix.CPUSet
 		one.Set(cpu)
 		setAffinity(0, &one)
@@ -167,7 +172,7 @@ func pinToOne(cpus sample.Set) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("pin the canary: none of CPUs %s is available", cpus)
+	return fmt.Errorf("pin the canary: none of CPUs %s is available to the agent", cpus)
 }
 
 // Stop implements MachineSource.

@@ -1,7 +1,9 @@
 package counter
 
 import (
+	"errors"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/chase"
 	"github.com/quell-dev/quell/internal/machine/host"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 func canary(t testing.TB, budget time.Duration, caches ...Cache) *Canary {
@@ -108,6 +111,30 @@ func TestCanary(t *testing.T) {
 	}
 	if _, ok := window()["a"]; !ok {
 		t.Error("the turns do not go round")
+	}
+}
+
+// An agent that is kept off some CPUs reads on none of them.
+func TestTheCanaryStaysOnTheAgentsCPUs(t *testing.T) {
+	quelltest.Need(t, quelltest.TwoCPUs)
+	cpus, err := host.Affinity(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := canary(t, time.Nanosecond, Cache{Name: "a", CPUs: cpus})
+	home := sample.SetOf(cpus.Numbers()[0])
+	var set, moved error
+	var where sample.Set
+	done := make(chan []cacheTiming)
+	host.OwnThread(func() {
+		set = host.SetAffinity(0, home)
+		all := c.watch(nil)
+		where, moved = host.Affinity(0)
+		done <- all
+	})
+	all := <-done
+	if err := errors.Join(set, moved, all[0].err); err != nil || !slices.Equal(where, home) {
+		t.Errorf("it read on CPUs %s, the agent may use %s: %v", where, home, err)
 	}
 }
 

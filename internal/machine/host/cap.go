@@ -34,25 +34,9 @@ var (
 	// ErrNotLower means that the cgroup already has this limit or a lower one,
 	// its own or that of a cgroup above it.
 	ErrNotLower = errors.New("not lower than the present limit")
-	// ErrTooLow means that the quota would be below the kernel's minimum, 1 ms;
-	// the error is a *TooLowError.
-	ErrTooLow = errors.New("quota under 1 ms")
+	// ErrTooLow means that the quota would be below the kernel's minimum in the longest period.
+	ErrTooLow = errors.New("quota under 1 ms in any period up to 1 s")
 )
-
-// TooLowError is ErrTooLow with a period that would work.
-type TooLowError struct {
-	Rate   float64
-	Period time.Duration // the shortest that works; 0: none up to 1 s
-}
-
-func (e *TooLowError) Error() string {
-	if e.Period == 0 {
-		return fmt.Sprintf("%v CPU-s/s: %v in any period up to 1 s", e.Rate, ErrTooLow)
-	}
-	return fmt.Sprintf("%v CPU-s/s: %v, needs a period of %v", e.Rate, ErrTooLow, e.Period)
-}
-
-func (e *TooLowError) Unwrap() error { return ErrTooLow }
 
 // The kernel's bounds (kernel/sched/core.c: min_bw_quota_period_us and others,
 // in older kernels min_cfs_quota_period), in µs.
@@ -85,9 +69,9 @@ func (b bandwidth) over(l bandwidth) bool {
 // while they are undone in reverse, the kernel accepts the state and it is never
 // looser than the one found. dir and inode identify the cgroup that was examined.
 //
-// A period of 0 keeps the cgroup's own. Another period is a wish: if such steps
-// cannot reach it, on v1 with quotas in cgroups below, the cgroup's own period
-// or the shortest possible one is used.
+// A period of 0 keeps the cgroup's own. Both are wishes: if the quota would be below the
+// kernel's minimum, 1 ms, or if such steps cannot reach the period, on v1 with quotas in
+// cgroups below, the cgroup's own period or the shortest possible one is used.
 //
 // v1 forbids a child a higher rate than its parent (cgroup2 does not). Quotas
 // below that are above the rate are therefore lowered to it, deepest first, and
@@ -134,12 +118,8 @@ func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (di
 		wish = own.period
 	}
 	shortest := int64(math.Ceil(minQuota/rate - 1e-6))
-	if wish < shortest {
-		e := &TooLowError{Rate: rate}
-		if shortest <= maxPeriod {
-			e.Period = time.Duration(shortest) * time.Microsecond
-		}
-		return "", 0, nil, e
+	if shortest > maxPeriod {
+		return "", 0, nil, fmt.Errorf("%v CPU-s/s: %w", rate, ErrTooLow)
 	}
 	for _, period := range [...]int64{wish, own.period, max(shortest, minQuota)} {
 		limit := bandwidth{quota: int64(math.Floor(rate*float64(period) + 1e-6)), period: period, burst: own.burst}
