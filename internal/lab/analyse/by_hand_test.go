@@ -267,6 +267,34 @@ func TestEventsOfOtherThreads(t *testing.T) {
 	}
 }
 
+// An event that had no counter in a run is unknown there and not 0: the mean alone is of the runs in which it was
+// counted, and two such runs of a machine have no correlation.
+func TestEventsThatSomeRunsLack(t *testing.T) {
+	var runs []result.Run
+	add := func(role string, kind study.CellKind, seconds, misses float64) {
+		r := result.Run{Cell: study.Cell{Kind: kind, Parts: []study.Part{{Role: role, Measure: true, Workload: study.Workload{Metric: study.Metric{Better: "lower"}}}}},
+			Verdict: result.Valid, Window: result.Window{To: time.Minute},
+			Parts: []result.Part{{Name: role, Role: role, Iterations: []result.Iteration{{To: time.Duration(seconds * 1e9), Units: 1}}}}}
+		if misses > 0 {
+			r.Parts[0].Events = map[string]float64{"misses": misses}
+		}
+		runs = append(runs, r)
+	}
+	for role, second := range map[string]float64{"a": 10, "b": 0} {
+		add(role, study.Solo, 1, 10)
+		add(role, study.Solo, 1, second)
+		add(role, study.Main, 1.2, 12)
+		add(role, study.Main, 1.4, 14)
+	}
+	add("c", study.Main, 1, 10)
+	add("c", study.Main, 1.2, 0)
+	add("c", study.Main, 1.4, 5)
+	all := Events(runs, 1)
+	if len(all) != 1 || !near(all[0].Pooled.At(0, 1), 1, 1e-9) || all[0].VMs[0][1] != 2 || !near(all[0].PerVM.At(0, 1), 1, 1e-9) {
+		t.Errorf("%+v", all)
+	}
+}
+
 // A part that is held at half of its CPU does five units a second alone: at full load ten.
 func TestAloneRateOfAHeldPart(t *testing.T) {
 	r := result.Run{Cell: study.Cell{Kind: study.Solo, Parts: []study.Part{{Role: "fg", Target: 0.5}}}, Window: result.Window{To: 10 * time.Second},
