@@ -355,12 +355,25 @@ func (s *execution) loads(a *partRun) {
 		}
 		return got, true
 	}
+	instances := 0
+	for i := range s.cell.Parts {
+		if s.cell.Parts[i].Role == a.part.Role {
+			instances++
+		}
+	}
 	for _, step := range s.cell.Steps {
 		if step.Role != a.part.Role {
 			continue
 		}
 		got, ok := check(float64(step.Target), step.From+step.Settle, step.To-step.Trail)
-		if ok {
+		if !ok {
+			continue
+		}
+		// The instances of a role climb together: a step is one, at the mean of their loads.
+		got /= float64(instances)
+		if k := slices.IndexFunc(s.run.Steps, func(o result.Step) bool { return o.From == step.From }); k >= 0 {
+			s.run.Steps[k].Achieved += got
+		} else {
 			s.run.Steps = append(s.run.Steps, result.Step{Step: step, Achieved: got})
 		}
 	}
