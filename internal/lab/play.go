@@ -355,7 +355,7 @@ func (s *execution) loads(a *partRun) {
 		}
 		return got, true
 	}
-	instances := 0
+	instances, climbs := 0, false
 	for i := range s.cell.Parts {
 		if s.cell.Parts[i].Role == a.part.Role {
 			instances++
@@ -365,6 +365,7 @@ func (s *execution) loads(a *partRun) {
 		if step.Role != a.part.Role {
 			continue
 		}
+		climbs = true
 		got, ok := check(float64(step.Target), step.From+step.Settle, step.To-step.Trail)
 		if !ok {
 			continue
@@ -377,7 +378,7 @@ func (s *execution) loads(a *partRun) {
 			s.run.Steps = append(s.run.Steps, result.Step{Step: step, Achieved: got})
 		}
 	}
-	if len(s.cell.Steps) == 0 {
+	if !climbs {
 		check(float64(a.part.Target), s.run.Window.From, s.run.Window.To)
 	}
 }
