@@ -237,6 +237,10 @@ analysis: [{kind: interference}]
 			t.Errorf("%s: %v", parse, err)
 		}
 	}
+	cold := strings.Replace(text, "{parse: PARSE}", "{parse: iterations}, warmup: {iterations: 3}", 1)
+	if _, err := Parse("t.yaml", []byte(cold), Known{Builtins: []string{"burn"}, Parsers: []string{"iterations"}}); err == nil || !strings.Contains(err.Error(), "warmup: {for: TIME}") {
+		t.Errorf("a warm-up in the first steps: %v", err)
+	}
 	_, err := Parse("t.yaml", []byte(strings.Replace(text, "workload: work", "workload: $none", 1)), known)
 	if err == nil || strings.Count(err.Error(), "roles.fg.workload") != 1 {
 		t.Errorf("a role of an unknown factor: %v", err)
