@@ -100,7 +100,7 @@ func shape(mapping map[string]int, p *study.Part) []int {
 func degradation(co []*result.Run, p *study.Part, solo []*result.Run, seed uint64) Degradation {
 	m := &p.Workload.Metric
 	d := Degradation{Levels: co[0].Cell.Levels, Part: p.Name(), Workload: p.Workload.Name, Partners: partners(&co[0].Cell, p),
-		Baseline: "solo", Better: m.Better, Unit: m.Unit}
+		Baseline: "solo", Better: m.Better, Unit: p.FigureUnit()}
 	c, cpuC := figures(co, p.Name(), m)
 	s, cpuS := figures(solo, solo[0].Cell.Parts[0].Name(), m)
 	d.Solo, d.Co = s.mean(seed), c.mean(seed)

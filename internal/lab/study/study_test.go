@@ -247,6 +247,34 @@ analysis: [{kind: interference}]
 	}
 }
 
+// What a built-in workload reports is not iterations: one of cpu-burn is millions of additions.
+func TestFigureUnits(t *testing.T) {
+	const text = `
+version: 1
+study: t
+environments: {ve: {driver: DRIVER, cpus: 1}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, measure: true}}
+run: {for: 1s}
+`
+	for _, c := range []struct{ driver, workload, figure, work string }{
+		{"cgroup", "{builtin: primes}", "events/s", "event"},
+		{"cgroup", "{builtin: primes, metric: {unit: s/prime, better: lower}}", "s/prime", "event"},
+		{"cgroup", "{builtin: primes, metric: {better: lower}}", "s/event", "event"},
+		{"cgroup", "{builtin: primes, work_unit: prime}", "primes/s", "prime"},
+		{"cgroup", "{command: [x], metric: {parse: iterations}}", "iterations/s", "iteration"},
+		{"synthetic, truth: {base: 1s}", "{builtin: primes}", "iterations/s", "iteration"},
+	} {
+		s, err := Parse("t.yaml", []byte(strings.NewReplacer("DRIVER", c.driver, "{builtin: primes}", c.workload).Replace(text)), Known{Builtins: []string{"primes"}, Parsers: []string{"iterations"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := &s.Cells()[0].Parts[0]; p.FigureUnit() != c.figure || p.WorkUnit() != c.work {
+			t.Errorf("%+v: %s, %s", c, p.FigureUnit(), p.WorkUnit())
+		}
+	}
+}
+
 // A block has every cell once, in an order that depends on the seed.
 func TestPlanIsBlocked(t *testing.T) {
 	s := read(t, "pinning.yaml")
