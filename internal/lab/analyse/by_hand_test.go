@@ -207,6 +207,23 @@ func TestBaselineIsTheSamePart(t *testing.T) {
 	}
 }
 
+// Alone a part does 100 units a second, next to an environment in which nothing runs 98, next to a busy one 90.
+func TestIdleNeighboursCostOfTheirOwn(t *testing.T) {
+	run := func(kind study.CellKind, rate float64, parts ...study.Part) result.Run {
+		p := study.Part{Role: "fg", Measure: true, Workload: study.Workload{Name: "w", Metric: study.Metric{Better: "higher"}}}
+		c := study.Cell{Kind: kind, Levels: []study.Level{{Factor: "ve", Value: "lxc"}}, Parts: append([]study.Part{p}, parts...)}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: time.Second},
+			Parts: []result.Part{{Name: "fg", Role: "fg", Iterations: []result.Iteration{{To: time.Second, Units: rate}}}}}
+	}
+	ds := Degradations([]result.Run{run(study.Solo, 100), run(study.Idle, 98, study.Part{Role: "bg", Idle: true}), run(study.Main, 90, study.Part{Role: "bg"})}, 1)
+	if len(ds) != 2 || !near(ds[0].Percent.Value, 10, 1e-9) || !near(ds[1].Percent.Value, 2, 1e-9) {
+		t.Fatalf("%+v", ds)
+	}
+	if of := study.LevelText(ds[1].Levels); of != "ve=lxc control=idle-neighbour" || len(ds[0].Levels) != 1 {
+		t.Errorf("%q, %v", of, ds[0].Levels)
+	}
+}
+
 // A background that does 20 units a second at full load, and a foreground that does 10: next to
 // each other at 25 % and 75 % they do 4 and 12, and 8 and 6. In shares of their work alone that
 // is 0.2 + 0.8 and 0.6 + 0.6, whatever the mean load of the background's own staircase was.
