@@ -18,7 +18,10 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-var known = Known{Builtins: []string{"burst", "primes"}, Parsers: []string{"sysbench"}}
+var (
+	known   = Known{Builtins: []string{"burst", "primes"}, Parsers: []string{"sysbench"}}
+	burning = Known{Builtins: []string{"burn"}}
+)
 
 func read(t *testing.T, name string) *Study {
 	t.Helper()
@@ -161,7 +164,7 @@ roles:
 factors: {mapping: {mappings: {cores: 2}}}
 run: {for: 1s}
 `
-	s, err := Parse("t.yaml", []byte(text), Known{Builtins: []string{"burn"}})
+	s, err := Parse("t.yaml", []byte(text), burning)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -399,12 +402,12 @@ design: {%s}
 		{"mapping: {mappings: {cores: 1, per_core: 2}}", "seed: 1"},
 		{"placement: [{name: a, relation: neutral}]", "exclude: [{placement: a}]"},
 	} {
-		_, err := Parse("t.yaml", []byte(fmt.Sprintf(text, c.factors, c.design)), Known{Builtins: []string{"burn"}})
+		_, err := Parse("t.yaml", []byte(fmt.Sprintf(text, c.factors, c.design)), burning)
 		if err == nil || !strings.Contains(err.Error(), "no cell") {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if _, err := Parse("t.yaml", []byte(fmt.Sprintf(text, "mapping: {mappings: {cores: 2, per_core: 2}}", "seed: 1")), Known{Builtins: []string{"burn"}}); err != nil {
+	if _, err := Parse("t.yaml", []byte(fmt.Sprintf(text, "mapping: {mappings: {cores: 2, per_core: 2}}", "seed: 1")), burning); err != nil {
 		t.Error(err)
 	}
 }
@@ -422,7 +425,7 @@ factors:
   n: ["0", "1", "2"]
   mapping: {mappings: {cores: 2, roles: [nb]}}
 controls: {solo: false}
-`), Known{Builtins: []string{"burn"}})
+`), burning)
 	if err != nil {
 		t.Fatal(err)
 	}
