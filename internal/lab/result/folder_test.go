@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,11 +119,51 @@ func TestADamagedRecordCostsOnlyItself(t *testing.T) {
 	}
 }
 
+// The name of a folder is no pattern.
+func TestFolderWithAPatternInItsName(t *testing.T) {
+	f, err := Create(filepath.Join(t.TempDir(), "results [old]*"), Lock{Study: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, f, Run{CellKey: "k"})
+	if runs, err := f.Runs(); len(runs) != 1 || err != nil {
+		t.Errorf("%d runs, %v", len(runs), err)
+	}
+}
+
 func TestStudiesAreNotMixed(t *testing.T) {
 	f := folder(t)
 	if _, err := Create(f.Dir(), Lock{Study: "s", Hash: "h"}); err != nil {
 		t.Errorf("the same study: %v", err)
 	}
+	// A study that was refused, e.g. because a program is missing, has no run: its file is corrected.
+	if err := os.WriteFile(f.Path("expect.yaml"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d, err := os.Open(f.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Create(f.Dir(), Lock{Study: "s", Hash: "corrected"}); err == nil {
+		t.Error("a folder was taken in which a study is run")
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err = Create(f.Dir(), Lock{Study: "s", Hash: "corrected"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := f.Lock(); err != nil || l.Hash != "corrected" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if _, err := os.Stat(f.Path("expect.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what the earlier file expected is left: %v", err)
+	}
+	put(t, f, Run{CellKey: "k"})
 	if _, err := Create(f.Dir(), Lock{Study: "s", Hash: "other"}); err == nil {
 		t.Error("another study's results were taken")
 	}
