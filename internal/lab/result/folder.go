@@ -53,7 +53,7 @@ func Create(dir string, l Lock) (*Folder, error) {
 		if was.Hash == l.Hash {
 			return old, nil
 		}
-		if free, err := old.discard(); err != nil {
+		if free, err := old.discard(was); err != nil {
 			return nil, fmt.Errorf("create %s: %w", dir, err)
 		} else if !free {
 			return nil, fmt.Errorf("create %s: it holds results of an earlier version of study %s; use another folder, or the study file in %s",
@@ -74,9 +74,9 @@ func Create(dir string, l Lock) (*Folder, error) {
 	return &Folder{dir}, nil
 }
 
-// discard removes what the preparation of a study has left that has no run yet, since its file was corrected then; false if
-// it has some, or is run now.
-func (f *Folder) discard() (free bool, err error) {
+// discard readies a folder without a run for another study file: it removes what quell has made there for the earlier
+// one. It reports false if the folder has a run, or if its study is run now.
+func (f *Folder) discard(was Lock) (free bool, err error) {
 	d, err := os.Open(f.dir)
 	if err != nil {
 		return false, err
@@ -86,7 +86,15 @@ func (f *Folder) discard() (free bool, err error) {
 	if err != nil || len(records) > 0 || syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		return false, err
 	}
-	for _, name := range []string{"expect.yaml", "missed.json", "cost.json"} {
+	s, _, err := study.Recorded(lockFile, []byte(was.File), study.Known{})
+	if err != nil {
+		return true, nil // a file that cannot be read has made nothing
+	}
+	p := &s.Preconditions
+	for name, made := range map[string]bool{"expect.yaml": s.Report.Expect != "", "missed.json": len(p.Require)+len(p.Prefer) > 0, "cost.json": s.Observe.Cost} {
+		if !made {
+			continue // it may be the user's
+		}
 		if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
