@@ -36,14 +36,21 @@ func TestTax(t *testing.T) {
 	}
 }
 
+// newRigOfTwo is a rig on a machine of two CPUs, of which the cost of switches is a share.
+func newRigOfTwo(t *testing.T, settings ...string) *rig {
+	t.Helper()
+	root := t.TempDir()
+	plug(t, root, "0-1", 0, 1)
+	r := newRig(t, newMachine(t), t.TempDir(), settings...)
+	r.sysfs = openHost(t, root)
+	return r
+}
+
 // If windows follow each other without a pause, counters stay on in between, except
 // those of a paused signal.
 func TestWhatRestsIsSwitchedOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		root := t.TempDir()
-		plug(t, root, "0-1", 0, 1)
-		r := newRig(t, newMachine(t), t.TempDir(), "sampling.period=10s")
-		r.sysfs = openHost(t, root)
+		r := newRigOfTwo(t, "sampling.period=10s")
 		r.add("/batch/job-1", 0.5)
 		r.toll, r.switches = 150*time.Microsecond, 90
 		r.start()
@@ -69,10 +76,7 @@ func TestWhatRestsIsSwitchedOff(t *testing.T) {
 // is reported, and it resumes. What does not depend on it continues.
 func TestADearSignalRests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		root := t.TempDir()
-		plug(t, root, "0-1", 0, 1)
-		r := newRig(t, newMachine(t), t.TempDir())
-		r.sysfs = openHost(t, root)
+		r := newRigOfTwo(t)
 		r.add("/batch/job-1", 0.5).cost = func() float64 { return 1 }
 		r.toll, r.switches = 150*time.Microsecond, 300 // 0.4 % of 2 CPUs, 10 s in 60 s
 		r.start()
@@ -118,10 +122,7 @@ func TestADearSignalRests(t *testing.T) {
 // The rate of switches since the machine was booted decides on the first window, and on no other.
 func TestADearSignalRestsFromTheStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		root := t.TempDir()
-		plug(t, root, "0-1", 0, 1)
-		r := newRig(t, newMachine(t), t.TempDir())
-		r.sysfs = openHost(t, root)
+		r := newRigOfTwo(t)
 		r.add("/batch/job-1", 0.5).cost = func() float64 { return 1 }
 		// 0.75 % of 2 CPUs, 10 s in 60 s; 3 % since it was booted, since its CPUs have no idle time in /proc/stat.
 		r.toll, r.switches = 150*time.Microsecond, 600

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +141,40 @@ func TestPartsElsewhere(t *testing.T) {
 			}
 		}
 	})
+}
+
+// late is a host whose last second comes after the engine's last look.
+type late struct {
+	*looker
+	over, said bool
+}
+
+func (w *late) Close([]result.Part) ([]result.Evidence, error) { w.over = true; return nil, nil }
+func (w *late) Second(time.Time) (s result.Sample, _ []result.Evidence) {
+	if !w.over || w.said {
+		return s, nil
+	}
+	w.said = true
+	return result.Sample{Values: map[string]float64{"cpu.steal": 0.5}}, []result.Evidence{{Reason: result.Steal, Text: "stolen"}}
+}
+
+// What speaks against a run in the last second of another host speaks against it too.
+func TestLastSecondOfAnotherHost(t *testing.T) {
+	f, err := result.Create(filepath.Join(t.TempDir(), "r"), result.Lock{Study: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := f.Begin("cell", 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &execution{run: &result.Run{}, attempt: a, watchers: []watcher{{Observer: &late{looker: &looker{host: "h1"}}, host: "h1"}}}
+	if err := s.closeWatchers(nil); err != nil || len(s.run.Evidence) != 1 || s.run.Evidence[0].Text != "host h1: stolen" {
+		t.Errorf("%+v, %v", s.run.Evidence, err)
+	}
+	if err := a.Abandon(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A part on another host without a list of CPUs has a load that is a share of those it may use

@@ -471,6 +471,42 @@ func TestLoadsAreJudged(t *testing.T) {
 	}
 }
 
+// Two instances that climb a staircase do so together: a step is one point of the analyses, at the mean of their loads.
+// A role next to them that is to be held at one load is judged by that.
+func TestInstancesClimbTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := strings.Replace(twoRoles, "bg: {workload: noise, ", `bg: {workload: noise, count: "2", load: {target: $l}, `, 1)
+		text = strings.Replace(text, "fg: {workload: work, ", "fg: {workload: work, load: {target: 90%}, ", 1)
+		text = strings.Replace(text, "factors:", "factors:\n  l: {staircase: {from: 50%, to: 60%, step: 20%, hold: 3s, settle: 1s}}", 1)
+		o := options(t, text, &theatre{})
+		o.Hold = func(ctx context.Context, _ Environment, cpus float64, p *study.Part, levels []load.Level, each func(load.Period)) error {
+			used := 0.496 + 0.008*float64(p.Index)
+			for time.Now().Before(levels[len(levels)-1].Until) {
+				if err := pause(ctx, 100*time.Millisecond); err != nil {
+					return err
+				}
+				each(load.Period{At: time.Now(), Used: time.Duration(used * cpus * 1e8), Length: 100 * time.Millisecond})
+			}
+			return nil
+		}
+		if _, err := Run(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		runs, err := o.Folder.Runs()
+		if err != nil || len(runs[0].Steps) != 2 {
+			t.Fatalf("%+v, %v", runs, err)
+		}
+		if e := runs[0].Evidence; len(e) != 1 || e[0].Reason != result.LoadOffTarget || e[0].Role != "fg" {
+			t.Errorf("%+v", e)
+		}
+		for _, s := range runs[0].Steps {
+			if s.Achieved < 0.4999 || s.Achieved > 0.5001 {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
 // A study with known truth goes through the same engine.
 func TestSynthetic(t *testing.T) {
 	text := strings.Replace(twoRoles, "{driver: cgroup, cpus: 1}", "{driver: synthetic, truth: {base: 1s, slope: 0.5, fail: 30%}}", 1)

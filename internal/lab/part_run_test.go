@@ -76,6 +76,20 @@ func TestExecutionsOfTheWarmUp(t *testing.T) {
 	}
 }
 
+// A disk that is full for some seconds of a run makes a gap in the copy of the output, and none in the figures.
+func TestIterationsOnAFullDisk(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	out := &output{copy: full, clock: func(ns int64) time.Time { return time.Unix(0, ns) }}
+	out.line(role.IterationLine + "1 2 1")
+	if n := out.count(); n != 1 {
+		t.Errorf("%d iterations, want 1", n)
+	}
+}
+
 // A command that writes more than is kept for its parser has no figure, unless the executions that
 // count are in what was kept.
 func TestOutputThatIsNotKept(t *testing.T) {

@@ -355,16 +355,30 @@ func (s *execution) loads(a *partRun) {
 		}
 		return got, true
 	}
+	instances, climbs := 0, false
+	for i := range s.cell.Parts {
+		if s.cell.Parts[i].Role == a.part.Role {
+			instances++
+		}
+	}
 	for _, step := range s.cell.Steps {
 		if step.Role != a.part.Role {
 			continue
 		}
+		climbs = true
 		got, ok := check(float64(step.Target), step.From+step.Settle, step.To-step.Trail)
-		if ok {
+		if !ok {
+			continue
+		}
+		// The instances of a role climb together: a step is one, at the mean of their loads.
+		got /= float64(instances)
+		if k := slices.IndexFunc(s.run.Steps, func(o result.Step) bool { return o.From == step.From }); k >= 0 {
+			s.run.Steps[k].Achieved += got
+		} else {
 			s.run.Steps = append(s.run.Steps, result.Step{Step: step, Achieved: got})
 		}
 	}
-	if len(s.cell.Steps) == 0 {
+	if !climbs {
 		check(float64(a.part.Target), s.run.Window.From, s.run.Window.To)
 	}
 }

@@ -108,22 +108,26 @@ func (s *execution) evidence(w *watcher, all []result.Evidence) {
 // second writes the samples of the last second. Those of other machines may come later.
 func (s *execution) second() error {
 	for i := range s.watchers {
-		for w := &s.watchers[i]; ; {
-			one, evidence := w.Second(time.Now())
-			s.evidence(w, evidence)
-			if one.Values == nil {
-				break
-			}
-			one.Host = w.host
-			if err := s.attempt.Sample(one); err != nil {
-				return err
-			}
-			if w.host == "" {
-				break
-			}
+		if err := s.take(&s.watchers[i]); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// take writes the samples that an observer has, and adds its evidence.
+func (s *execution) take(w *watcher) error {
+	for {
+		one, evidence := w.Second(time.Now())
+		s.evidence(w, evidence)
+		if one.Values == nil {
+			return nil
+		}
+		one.Host = w.host
+		if err := s.attempt.Sample(one); err != nil || w.host == "" {
+			return err
+		}
+	}
 }
 
 // window begins or ends the steady window of all observers at the same time.
@@ -153,6 +157,9 @@ func (s *execution) closeWatchers(parts []result.Part) error {
 		}
 		s.evidence(w, evidence)
 		errs = append(errs, err)
+		if w.host != "" { // its last seconds have come since the last look
+			errs = append(errs, s.take(w))
+		}
 		if there, ok := w.Observer.(interface {
 			Clock() (offset, within, drift time.Duration)
 			Platform() string

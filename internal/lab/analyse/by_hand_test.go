@@ -207,6 +207,23 @@ func TestBaselineIsTheSamePart(t *testing.T) {
 	}
 }
 
+// Alone a part does 100 units a second, next to an environment in which nothing runs 98, next to a busy one 90.
+func TestIdleNeighboursCostOfTheirOwn(t *testing.T) {
+	run := func(kind study.CellKind, rate float64, parts ...study.Part) result.Run {
+		p := study.Part{Role: "fg", Measure: true, Workload: study.Workload{Name: "w", Metric: study.Metric{Better: "higher"}}}
+		c := study.Cell{Kind: kind, Levels: []study.Level{{Factor: "ve", Value: "lxc"}}, Parts: append([]study.Part{p}, parts...)}
+		return result.Run{CellKey: c.Key(), Cell: c, Verdict: result.Valid, Window: result.Window{To: time.Second},
+			Parts: []result.Part{{Name: "fg", Role: "fg", Iterations: []result.Iteration{{To: time.Second, Units: rate}}}}}
+	}
+	ds := Degradations([]result.Run{run(study.Solo, 100), run(study.Idle, 98, study.Part{Role: "bg", Idle: true}), run(study.Main, 90, study.Part{Role: "bg"})}, 1)
+	if len(ds) != 2 || !near(ds[0].Percent.Value, 10, 1e-9) || !near(ds[1].Percent.Value, 2, 1e-9) {
+		t.Fatalf("%+v", ds)
+	}
+	if of := study.LevelText(ds[1].Levels); of != "ve=lxc control=idle-neighbour" || len(ds[0].Levels) != 1 {
+		t.Errorf("%q, %v", of, ds[0].Levels)
+	}
+}
+
 // A background that does 20 units a second at full load, and a foreground that does 10: next to
 // each other at 25 % and 75 % they do 4 and 12, and 8 and 6. In shares of their work alone that
 // is 0.2 + 0.8 and 0.6 + 0.6, whatever the mean load of the background's own staircase was.
@@ -263,6 +280,34 @@ func TestEventsOfOtherThreads(t *testing.T) {
 		}
 	}
 	if all := Events(runs, 1); len(all) != 1 || !near(all[0].Pooled.At(0, 1), -1, 1e-6) {
+		t.Errorf("%+v", all)
+	}
+}
+
+// An event that had no counter in a run is unknown there and not 0: the mean alone is of the runs in which it was
+// counted, and two such runs of a machine have no correlation.
+func TestEventsThatSomeRunsLack(t *testing.T) {
+	var runs []result.Run
+	add := func(role string, kind study.CellKind, seconds, misses float64) {
+		r := result.Run{Cell: study.Cell{Kind: kind, Parts: []study.Part{{Role: role, Measure: true, Workload: study.Workload{Metric: study.Metric{Better: "lower"}}}}},
+			Verdict: result.Valid, Window: result.Window{To: time.Minute},
+			Parts: []result.Part{{Name: role, Role: role, Iterations: []result.Iteration{{To: time.Duration(seconds * 1e9), Units: 1}}}}}
+		if misses > 0 {
+			r.Parts[0].Events = map[string]float64{"misses": misses}
+		}
+		runs = append(runs, r)
+	}
+	for role, second := range map[string]float64{"a": 10, "b": 0} {
+		add(role, study.Solo, 1, 10)
+		add(role, study.Solo, 1, second)
+		add(role, study.Main, 1.2, 12)
+		add(role, study.Main, 1.4, 14)
+	}
+	add("c", study.Main, 1, 10)
+	add("c", study.Main, 1.2, 0)
+	add("c", study.Main, 1.4, 5)
+	all := Events(runs, 1)
+	if len(all) != 1 || !near(all[0].Pooled.At(0, 1), 1, 1e-9) || all[0].VMs[0][1] != 2 || !near(all[0].PerVM.At(0, 1), 1, 1e-9) {
 		t.Errorf("%+v", all)
 	}
 }

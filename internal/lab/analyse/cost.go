@@ -44,7 +44,7 @@ func DoseCosts(runs []result.Run, o DoseOptions) []DoseCost {
 			continue
 		}
 		first, last := d.ends()
-		c := DoseCost{Levels: d.dose.Levels, Part: d.dose.Part, State: d.dose.State, Price: price, CPUs: d.paid(last), Unit: workUnit(d.metric.Unit) + "/" + price.Currency,
+		c := DoseCost{Levels: d.dose.Levels, Part: d.dose.Part, State: d.dose.State, Price: price, CPUs: d.paid(last), Unit: workUnit(d.node.FigureUnit()) + "/" + price.Currency,
 			Lone: d.work(first, price), Full: d.work(last, price), OverBase: Interval{Value: math.NaN(), Low: math.NaN(), High: math.NaN(), Level: level, Method: "none"}}
 		for _, base := range all {
 			other := o.Price(base.node)

@@ -38,12 +38,13 @@ type Degradation struct {
 }
 
 // Degradations compares every measured part of every cell with its solo run, at the
-// same placement if it was alone there too.
+// same placement if it was alone there too. The control with idle neighbours shows what
+// their environments alone cost; its cells have a level that says so.
 func Degradations(runs []result.Run, seed uint64) []Degradation {
 	good := valid(runs)
 	solos := byCell(good, study.Solo)
 	var out []Degradation
-	for _, group := range byCell(good, study.Main) {
+	for _, group := range append(byCell(good, study.Main), byCell(good, study.Idle)...) {
 		c := &group[0].Cell
 		if len(c.Parts) < 2 {
 			continue
@@ -53,7 +54,11 @@ func Degradations(runs []result.Run, seed uint64) []Degradation {
 				continue
 			}
 			if solo := soloOf(solos, c, &p); solo != nil {
-				out = append(out, degradation(group, &p, solo, seed))
+				d := degradation(group, &p, solo, seed)
+				if c.Kind == study.Idle {
+					d.Levels = append(slices.Clone(d.Levels), study.Level{Factor: "control", Value: string(c.Kind)})
+				}
+				out = append(out, d)
 			}
 		}
 	}
@@ -100,7 +105,7 @@ func shape(mapping map[string]int, p *study.Part) []int {
 func degradation(co []*result.Run, p *study.Part, solo []*result.Run, seed uint64) Degradation {
 	m := &p.Workload.Metric
 	d := Degradation{Levels: co[0].Cell.Levels, Part: p.Name(), Workload: p.Workload.Name, Partners: partners(&co[0].Cell, p),
-		Baseline: "solo", Better: m.Better, Unit: m.Unit}
+		Baseline: "solo", Better: m.Better, Unit: p.FigureUnit()}
 	c, cpuC := figures(co, p.Name(), m)
 	s, cpuS := figures(solo, solo[0].Cell.Parts[0].Name(), m)
 	d.Solo, d.Co = s.mean(seed), c.mean(seed)

@@ -182,7 +182,7 @@ func doses(runs []result.Run, o DoseOptions) []*doseRuns {
 			k := key{name, p.Name(), r.Cell.Level(o.State)}
 			d := at[k]
 			if d == nil {
-				d = &doseRuns{dose: Dose{Levels: rest, Part: k.part, State: k.state, Unit: p.Workload.Metric.Unit},
+				d = &doseRuns{dose: Dose{Levels: rest, Part: k.part, State: k.state, Unit: p.FigureUnit()},
 					ve: r.Cell.Level(o.VE), emulated: p.Environment.Driver == study.QEMU && slices.Contains(r.Stamp, Emulated), metric: &p.Workload.Metric,
 					values: map[int]Levels{}, threads: map[int]int{}, node: p, own: map[int]int{}, alone: true}
 				at[k] = d

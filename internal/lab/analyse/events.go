@@ -79,10 +79,12 @@ func (m *partPoints) relative() []point {
 		for name, v := range p {
 			var base []float64
 			for _, s := range m.solo {
-				base = append(base, s[name])
+				if alone, ok := s[name]; ok { // it was counted there
+					base = append(base, alone)
+				}
 			}
-			if b := stat.Mean(base); b != 0 {
-				rel[name] = v / b
+			if r := v / stat.Mean(base); finite(r) {
+				rel[name] = r
 			}
 		}
 		all = append(all, rel)
@@ -187,7 +189,8 @@ func correlations(runs []*result.Run, seed uint64) (Correlations, bool) {
 			both := func(m Matrix, v float64) { m[i][j], m[j][i] = stat.Float(v), stat.Float(v) }
 			var rs []float64
 			for _, v := range vms {
-				if r := stat.Pearson(column(v.points, names[i], names[j])); !math.IsNaN(r) && len(v.points) >= 3 {
+				x, y := column(v.points, names[i], names[j])
+				if r := stat.Pearson(x, y); !math.IsNaN(r) && len(x) >= 3 {
 					rs = append(rs, r)
 				}
 			}

@@ -162,7 +162,7 @@ func Scores(runs []result.Run, seed uint64) []Score {
 			m := &p.Workload.Metric
 			values, _ := figures(group, p.Name(), m)
 			if mean := values.mean(seed); mean.N > 0 {
-				out = append(out, Score{c.Levels, p.Name(), p.Workload.Name, m.Unit, m.Better, mean})
+				out = append(out, Score{c.Levels, p.Name(), p.Workload.Name, p.FigureUnit(), m.Better, mean})
 			}
 		}
 	}

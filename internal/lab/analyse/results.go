@@ -20,6 +20,9 @@ type Results struct {
 	Simulated bool                   `json:"simulated"`
 	Stamps    []string               `json:"stamps,omitempty"`
 	Noise     *Noise                 `json:"noise,omitempty"`
+	// Drift is the change of the time per unit of work over the time of the study, in percent per
+	// hour; nil where no two equal runs are far enough apart.
+	Drift *Interval `json:"drift_percent_per_hour,omitempty"`
 
 	Scores        []Score          `json:"scores,omitempty"`
 	Degradations  []Degradation    `json:"degradations,omitempty"`
@@ -58,6 +61,9 @@ func Compute(s *study.Study, runs []result.Run) Results {
 	}
 	if n, ok := NoiseFloor(runs, s.Design.Repetitions); ok {
 		out.Noise = &n
+	}
+	if d := workDrift(runs); finite(d.Value) {
+		out.Drift = &d
 	}
 	seed := s.Design.Seed
 	for _, a := range s.Analysis {

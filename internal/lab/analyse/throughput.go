@@ -135,7 +135,7 @@ func aloneRate(solo []*result.Run) float64 {
 
 func system(group []*result.Run, solos [][]*result.Run) (System, []byBlock, bool) {
 	c := &group[0].Cell
-	s := System{Levels: c.Levels, Unit: c.Parts[0].Workload.WorkUnit + "s/s",
+	s := System{Levels: c.Levels, Unit: c.Parts[0].WorkUnit() + "s/s",
 		Symmetric: !slices.ContainsFunc(c.Parts, func(p study.Part) bool { return p.Workload.Name != c.Parts[0].Workload.Name })}
 	weights := map[string]float64{}
 	for _, p := range c.Parts {

@@ -140,6 +140,26 @@ func tail(its []result.Iteration) float64 {
 // would be extrapolated from noise.
 const driftOver = 10 * time.Minute
 
+// workDrift is the drift of the time per unit of work, of a run with several measured parts of their geometric mean.
+// Equal runs are repetitions, A-A pairs and above all sentinels.
+func workDrift(runs []result.Run) Interval {
+	var all []signalRun
+	for _, r := range valid(runs) {
+		sum, n := 0.0, 0.0
+		for p, rec := range measured(r) {
+			if t, ok := unitTime(r, rec, &p.Workload.Metric); ok {
+				sum, n = sum+math.Log(t), n+1
+			} else {
+				sum = math.NaN()
+			}
+		}
+		if !r.Simulated {
+			all = append(all, signalRun{cell: cellIdentity(&r.Cell), at: r.Start, unit: math.Exp(sum / n)})
+		}
+	}
+	return drift(all, func(w *signalRun) float64 { return w.unit })
+}
+
 // drift is the common slope over time of a value's logarithm, in percent per hour. Each
 // cell has a level of its own: least squares about the cells' means, with one degree of
 // freedom less for each cell.

@@ -100,6 +100,30 @@ func TestValidityDrift(t *testing.T) {
 	}
 }
 
+// On a machine that becomes slower by 2 % an hour every fourth run is a sentinel; the other cells are run once.
+func TestDriftBySentinels(t *testing.T) {
+	kind := func(i int) study.CellKind {
+		if i%4 == 3 {
+			return study.Sentinel
+		}
+		return study.Main
+	}
+	cell := func(i int) string {
+		if i%4 == 3 {
+			return "0"
+		}
+		return fmt.Sprint(i)
+	}
+	one := func(int) float64 { return 1 }
+	slower := func(i int) float64 { return math.Exp(0.02 * float64(i) / 10) }
+	if d := Compute(&study.Study{}, signalled(40, kind, cell, slower, one, one)).Drift; d == nil || !near(d.Value, 2, 1e-3) || !(d.High-d.Low < 0.1) {
+		t.Errorf("%+v, want 2 %%/h", d)
+	}
+	if d := Compute(&study.Study{}, signalled(3, kind, cell, slower, one, one)).Drift; d != nil {
+		t.Errorf("a drift of cells that were run once: %+v", d)
+	}
+}
+
 // The figures of a web server's clients are attributed to the server: its signals
 // follow the latencies of their requests, and not the number of answers.
 func TestValidityOfAWebServer(t *testing.T) {

@@ -70,7 +70,7 @@ func Variations(runs []result.Run, factor string, seed uint64) []Variation {
 			k.part = p.Name()
 			g := at[k]
 			if g == nil {
-				g = &group{Variation{Levels: rest, Part: k.part, Unit: p.Workload.Metric.Unit}, p.Workload.Metric.Better, map[string]Levels{}}
+				g = &group{Variation{Levels: rest, Part: k.part, Unit: p.FigureUnit()}, p.Workload.Metric.Better, map[string]Levels{}}
 				at[k] = g
 				order = append(order, g)
 			}

@@ -107,6 +107,9 @@ func (r *Report) about() page.Table {
 	} else {
 		add("noise floor", "unknown: no equal runs to compare")
 	}
+	if d := r.Results.Drift; d != nil {
+		add("drift", fmt.Sprintf("%s %% an hour of the time per unit of work, within equal cells", estimate(*d)))
+	}
 	add("cost of observation", cmp.Or(r.Overhead, "not measured"))
 	add("energy", cmp.Or(r.energy(), "no energy source"))
 	add("CPUs of the other machines", r.platforms())

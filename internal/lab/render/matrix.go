@@ -22,8 +22,11 @@ func (r *Report) correlations(map[string]string) page.Section {
 	s.Notes = append(s.Notes,
 		"The first matrix is the paper's: the correlation over each machine's own runs, alone and with others, averaged over machines. Pooled and rank correlation are over all machines' points, each divided by its value alone.",
 		"p is by permutation, q is adjusted for the false discovery rate over all pairs. Intervals of averaged correlations are t over machines.")
-	missing := map[string]string{}
+	missing, counted := map[string]string{}, map[string]bool{}
 	for _, c := range r.Results.Correlations {
+		for _, name := range c.Names {
+			counted[name] = true
+		}
 		of := ""
 		if len(c.Levels) > 0 {
 			of = ", " + words(c.Levels)
@@ -38,7 +41,11 @@ func (r *Report) correlations(map[string]string) page.Section {
 		s.Exhibits = append(s.Exhibits, first(&s, page.Exhibit{Table: pairTable(&c, of)}))
 	}
 	for _, event := range slices.Sorted(maps.Keys(missing)) {
-		s.Notes = append(s.Notes, event+" was not counted: "+missing[event]+".")
+		where := ""
+		if counted[event] {
+			where = " in some runs"
+		}
+		s.Notes = append(s.Notes, event+" was not counted"+where+": "+missing[event]+".")
 	}
 	return s
 }

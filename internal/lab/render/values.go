@@ -63,6 +63,9 @@ func Values(x *analyse.Results) []Value {
 		add("noise", "floor", "", "", "", "%", floor)
 		add("noise", "detectable", "", "", "", "%", detectable)
 	}
+	if x.Drift != nil {
+		add("noise", "drift", "", "", "", "%/h", *x.Drift)
+	}
 	for _, v := range x.Scores {
 		add("score", "value", cell(v.Levels), v.Part, v.Workload, v.Unit, v.Value)
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/quell-dev/quell/internal/format/atomicfile"
@@ -42,18 +43,22 @@ const (
 )
 
 // Create creates a folder for a study's results, or opens an existing one of the same
-// study file. A folder of another study is an error: results are never mixed.
+// study file. A folder with a run of another study is an error: results are never mixed.
 func Create(dir string, l Lock) (*Folder, error) {
 	if old, err := Open(dir); err == nil {
 		was, err := old.Lock()
 		if err != nil {
 			return nil, err
 		}
-		if was.Hash != l.Hash {
+		if was.Hash == l.Hash {
+			return old, nil
+		}
+		if free, err := old.discard(was); err != nil {
+			return nil, fmt.Errorf("create %s: %w", dir, err)
+		} else if !free {
 			return nil, fmt.Errorf("create %s: it holds results of an earlier version of study %s; use another folder, or the study file in %s",
 				dir, was.Study, lockFile)
 		}
-		return old, nil
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "runs"), 0o755); err != nil {
 		return nil, fmt.Errorf("create results: %w", err)
@@ -67,6 +72,39 @@ func Create(dir string, l Lock) (*Folder, error) {
 		return nil, fmt.Errorf("create results: %w", err)
 	}
 	return &Folder{dir}, nil
+}
+
+// discard readies a folder without a run for another study file: it removes what quell has made there for the earlier
+// one. It reports false if the folder has a run, or if its study is run now.
+func (f *Folder) discard(was Lock) (free bool, err error) {
+	d, err := os.Open(f.dir)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	records, err := f.records()
+	if err != nil || len(records) > 0 || syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return false, err
+	}
+	s, _, err := study.Recorded(lockFile, []byte(was.File), study.Known{})
+	if err != nil {
+		return true, nil // a file that cannot be read has made nothing
+	}
+	p := &s.Preconditions
+	for name, made := range map[string]bool{"expect.yaml": s.Report.Expect != "", "missed.json": len(p.Require)+len(p.Prefer) > 0, "cost.json": s.Observe.Cost} {
+		if !made {
+			continue // it may be the user's
+		}
+		if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// records are the paths of all records, in the folder.
+func (f *Folder) records() ([]string, error) {
+	return fs.Glob(os.DirFS(f.dir), "runs/*/*/"+recordFile)
 }
 
 // Open opens a folder of results; the error wraps ErrNoStudy if it is none.
@@ -203,13 +241,13 @@ func (a *Attempt) Abandon() error {
 func (f *Folder) Runs() ([]Run, error) {
 	var runs []Run
 	var errs []error
-	names, err := filepath.Glob(f.Path("runs", "*", "*", recordFile))
+	names, err := f.records()
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
 		var r Run
-		if err := Load(name, &r); err != nil {
+		if err := Load(f.Path(name), &r); err != nil {
 			errs = append(errs, err)
 			continue
 		}

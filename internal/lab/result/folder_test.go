@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,12 +119,72 @@ func TestADamagedRecordCostsOnlyItself(t *testing.T) {
 	}
 }
 
+// The name of a folder is no pattern.
+func TestFolderWithAPatternInItsName(t *testing.T) {
+	f, err := Create(filepath.Join(t.TempDir(), "results [old]*"), Lock{Study: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, f, Run{CellKey: "k"})
+	if runs, err := f.Runs(); len(runs) != 1 || err != nil {
+		t.Errorf("%d runs, %v", len(runs), err)
+	}
+}
+
 func TestStudiesAreNotMixed(t *testing.T) {
-	f := folder(t)
-	if _, err := Create(f.Dir(), Lock{Study: "s", Hash: "h"}); err != nil {
+	const file = `version: 1
+study: s
+environments: {ve: {driver: cgroup}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, measure: true}}
+run: {for: 1s}
+report: {expect: table.yaml}
+`
+	dir := filepath.Join(t.TempDir(), "r")
+	lock := Lock{Study: "s", Hash: "h", File: file}
+	f, err := Create(dir, lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Create(dir, lock); err != nil {
 		t.Errorf("the same study: %v", err)
 	}
-	if _, err := Create(f.Dir(), Lock{Study: "s", Hash: "other"}); err == nil {
+	// A study that was refused, e.g. because a program is missing, has no run: its file is corrected. What the earlier
+	// file expected goes with it; the cost of observation, which it did not ask for, is none of its files.
+	for _, name := range []string{"expect.yaml", "cost.json"} {
+		if err := os.WriteFile(f.Path(name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	lock.Hash = "corrected"
+	if _, err := Create(dir, lock); err == nil {
+		t.Error("a folder was taken in which a study is run")
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err = Create(dir, lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := f.Lock(); err != nil || l.Hash != "corrected" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if _, err := os.Stat(f.Path("expect.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what the earlier file expected is left: %v", err)
+	}
+	if _, err := os.Stat(f.Path("cost.json")); err != nil {
+		t.Errorf("a file that it did not make: %v", err)
+	}
+	put(t, f, Run{CellKey: "k"})
+	if _, err := Create(dir, Lock{Study: "s", Hash: "other"}); err == nil {
 		t.Error("another study's results were taken")
 	}
 	if _, err := Open(t.TempDir()); !errors.Is(err, ErrNoStudy) {

@@ -83,6 +83,30 @@ type Part struct {
 // environment. 0 if neither is given, which means as many as the CPUs that it may use.
 func (p *Part) Threads() int { return cmp.Or(p.Workload.Threads, p.Environment.CPUs) }
 
+// builtinUnits are the units of work that the built-in workloads report.
+var builtinUnits = map[string]string{"cpu-burn": "addition", "primes": "event", "triad": "byte", "chase": "load", "syscall": "call", "read": "read",
+	"burst": "step", HTTPClient: "answer"}
+
+// WorkUnit is the unit of work that the part reports: of a built-in workload for which the file names none, its own. The
+// cell itself has the default, "iteration", which cannot change with its key. A model counts iterations.
+func (p *Part) WorkUnit() string {
+	if u := builtinUnits[p.Workload.Builtin]; u != "" && p.Workload.WorkUnit == "iteration" && p.Environment.Driver != Synthetic {
+		return u
+	}
+	return p.Workload.WorkUnit
+}
+
+// FigureUnit is the unit of the part's figure, in the same way.
+func (p *Part) FigureUnit() string {
+	switch m := &p.Workload.Metric; {
+	case p.Workload.Builtin == "" || m.Unit != usual[""].Unit:
+		return m.Unit
+	case m.Better == "lower":
+		return "s/" + p.WorkUnit()
+	}
+	return p.WorkUnit() + "s/s"
+}
+
 // Step is one step of a staircase. Times are after the roles' common start.
 type Step struct {
 	Role   string        `json:"role"` // the role whose load it is

@@ -166,6 +166,23 @@ func TestHostsThatAreSwitched(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
+	// Alone is without the neighbours' hosts too.
+	alone, err := Parse("switched.yaml", []byte(strings.Replace(switched, "solo: false", "solo: true", 1)), switchable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	solos := 0
+	for _, c := range alone.Cells() {
+		if c.Kind == Solo {
+			solos++
+			if !slices.Equal(c.Off, []string{"nb1", "nb2"}) {
+				t.Errorf("%s: off %q", c.String(), c.Off)
+			}
+		}
+	}
+	if solos == 0 {
+		t.Error("no cell is alone")
+	}
 	for _, bad := range []struct{ old, new, want string }{
 		{"count: 2,", "count: 1,", `roles.nb.host: "nb*": want a host with this prefix for each instance of the role: 2, there are 1`},
 		{"count: 2,", "count: -1,", "hosts.nb.count"},

@@ -264,6 +264,7 @@ func (s *Study) solos(c *Cell) []Cell {
 		}
 		p.Index, p.Several = 0, false
 		solo := Cell{Kind: Solo, Parts: []Part{p}, Place: c.Place, For: c.For, Warmup: p.Workload.Warmup.For, Knobs: c.Knobs}
+		solo.Off = s.off(&solo)
 		if len(c.Steps) > 0 {
 			// Alone it needs no steps, but a window.
 			last := c.Steps[len(c.Steps)-1]

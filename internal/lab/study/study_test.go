@@ -18,7 +18,10 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-var known = Known{Builtins: []string{"burst", "primes"}, Parsers: []string{"sysbench"}}
+var (
+	known   = Known{Builtins: []string{"burst", "primes"}, Parsers: []string{"sysbench"}}
+	burning = Known{Builtins: []string{"burn"}}
+)
 
 func read(t *testing.T, name string) *Study {
 	t.Helper()
@@ -161,7 +164,7 @@ roles:
 factors: {mapping: {mappings: {cores: 2}}}
 run: {for: 1s}
 `
-	s, err := Parse("t.yaml", []byte(text), Known{Builtins: []string{"burn"}})
+	s, err := Parse("t.yaml", []byte(text), burning)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,9 +240,41 @@ analysis: [{kind: interference}]
 			t.Errorf("%s: %v", parse, err)
 		}
 	}
+	cold := strings.Replace(text, "{parse: PARSE}", "{parse: iterations}, warmup: {iterations: 3}", 1)
+	if _, err := Parse("t.yaml", []byte(cold), Known{Builtins: []string{"burn"}, Parsers: []string{"iterations"}}); err == nil || !strings.Contains(err.Error(), "warmup: {for: TIME}") {
+		t.Errorf("a warm-up in the first steps: %v", err)
+	}
 	_, err := Parse("t.yaml", []byte(strings.Replace(text, "workload: work", "workload: $none", 1)), known)
 	if err == nil || strings.Count(err.Error(), "roles.fg.workload") != 1 {
 		t.Errorf("a role of an unknown factor: %v", err)
+	}
+}
+
+// What a built-in workload reports is not iterations: one of cpu-burn is millions of additions.
+func TestFigureUnits(t *testing.T) {
+	const text = `
+version: 1
+study: t
+environments: {ve: {driver: DRIVER, cpus: 1}}
+workloads: {work: {builtin: primes}}
+roles: {fg: {workload: work, environment: ve, measure: true}}
+run: {for: 1s}
+`
+	for _, c := range []struct{ driver, workload, figure, work string }{
+		{"cgroup", "{builtin: primes}", "events/s", "event"},
+		{"cgroup", "{builtin: primes, metric: {unit: s/prime, better: lower}}", "s/prime", "event"},
+		{"cgroup", "{builtin: primes, metric: {better: lower}}", "s/event", "event"},
+		{"cgroup", "{builtin: primes, work_unit: prime}", "primes/s", "prime"},
+		{"cgroup", "{command: [x], metric: {parse: iterations}}", "iterations/s", "iteration"},
+		{"synthetic, truth: {base: 1s}", "{builtin: primes}", "iterations/s", "iteration"},
+	} {
+		s, err := Parse("t.yaml", []byte(strings.NewReplacer("DRIVER", c.driver, "{builtin: primes}", c.workload).Replace(text)), Known{Builtins: []string{"primes"}, Parsers: []string{"iterations"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := &s.Cells()[0].Parts[0]; p.FigureUnit() != c.figure || p.WorkUnit() != c.work {
+			t.Errorf("%+v: %s, %s", c, p.FigureUnit(), p.WorkUnit())
+		}
 	}
 }
 
@@ -367,12 +402,12 @@ design: {%s}
 		{"mapping: {mappings: {cores: 1, per_core: 2}}", "seed: 1"},
 		{"placement: [{name: a, relation: neutral}]", "exclude: [{placement: a}]"},
 	} {
-		_, err := Parse("t.yaml", []byte(fmt.Sprintf(text, c.factors, c.design)), Known{Builtins: []string{"burn"}})
+		_, err := Parse("t.yaml", []byte(fmt.Sprintf(text, c.factors, c.design)), burning)
 		if err == nil || !strings.Contains(err.Error(), "no cell") {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if _, err := Parse("t.yaml", []byte(fmt.Sprintf(text, "mapping: {mappings: {cores: 2, per_core: 2}}", "seed: 1")), Known{Builtins: []string{"burn"}}); err != nil {
+	if _, err := Parse("t.yaml", []byte(fmt.Sprintf(text, "mapping: {mappings: {cores: 2, per_core: 2}}", "seed: 1")), burning); err != nil {
 		t.Error(err)
 	}
 }
@@ -390,7 +425,7 @@ factors:
   n: ["0", "1", "2"]
   mapping: {mappings: {cores: 2, roles: [nb]}}
 controls: {solo: false}
-`), Known{Builtins: []string{"burn"}})
+`), burning)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,8 +146,12 @@ func (c *checker) inSteps(key, kind string) {
 	for i := range c.Roles {
 		r := &c.Roles[i]
 		for _, v := range quiet.values(r, "", r.Workload) {
-			if m := c.Workloads[v].Metric; r.Measure && m.OfRun() {
+			w := c.Workloads[v]
+			if m := w.Metric; r.Measure && m.OfRun() {
 				c.add(key, kind+" of workload "+v, "one with parse: iterations, or parse: time and a fixed amount of work: parse: "+m.Parse+" has no figure of a step")
+			}
+			if r.Measure && w.Warmup.Iterations > 0 {
+				c.add(key, kind+" of workload "+v, "warmup: {for: TIME}: the steps begin at a time, also if its warm-up of iterations lasts longer")
 			}
 		}
 	}

@@ -49,6 +49,41 @@ func TestTreeWithMoreControllers(t *testing.T) {
 	}
 }
 
+// A CPU that was off and is on again, as by the knob smt, is there for the next task, which v1's cpusets do not see to.
+func TestTreeRegainsCPUs(t *testing.T) {
+	quelltest.Need(t, quelltest.CgroupV1)
+	tree := openTree(t, TreeOptions{Controllers: []string{"cpuset"}})
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mount, ok := h.Layout().V1["cpuset"]
+	if !ok {
+		return
+	}
+	cpus := func(dir string) string {
+		text, err := os.ReadFile(filepath.Join(mount, dir, "cpuset.cpus"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	all, err := sample.ParseSet(cpus("/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the kernel does when all others go off.
+	if err := host.WriteFile(filepath.Join(mount, tree.Top(), "cpuset.cpus"), strconv.Itoa(all.Numbers()[0])); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Add("a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := cpus(tree.Path("a")); got != all.String() {
+		t.Errorf("the next task has the CPUs %s, want %s", got, all)
+	}
+}
+
 // Processes that a launched program forks immediately are in the task too.
 func TestLaunchedWithItsChildren(t *testing.T) {
 	tree := openTree(t, TreeOptions{})

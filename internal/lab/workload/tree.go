@@ -214,7 +214,7 @@ func (t *Tree) make(task string) error {
 				return mkdirError(err)
 			}
 			if root == t.mounts.cpuset {
-				if err := inheritCPUs(dir); err != nil {
+				if err := inheritCPUs(dir, i == 0); err != nil {
 					return fmt.Errorf("make cpuset: %w", err)
 				}
 			}
@@ -261,8 +261,9 @@ func (t *Tree) enable(root, dir string) error {
 }
 
 // inheritCPUs gives a new v1 cpuset the CPUs and memory nodes of its parent: initially it
-// has none and can hold no process (cgroup-v1/cpusets.rst).
-func inheritCPUs(dir string) error {
+// has none and can hold no process (cgroup-v1/cpusets.rst). With again it gets them also if it has
+// some: v1 takes a CPU that goes off out of all cpusets but the root, and does not give it back.
+func inheritCPUs(dir string, again bool) error {
 	// A cpuset that a program creates below (LXC) inherits them automatically.
 	if err := host.WriteFile(filepath.Join(dir, "cgroup.clone_children"), "1"); err != nil {
 		return err
@@ -272,12 +273,12 @@ func inheritCPUs(dir string) error {
 		if err != nil {
 			return err
 		}
-		if strings.TrimSpace(string(has)) != "" {
-			continue
-		}
 		above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
 		if err != nil {
 			return err
+		}
+		if now := strings.TrimSpace(string(has)); now != "" && !again || string(has) == string(above) {
+			continue
 		}
 		if err := host.WriteFile(filepath.Join(dir, file), strings.TrimSpace(string(above))); err != nil {
 			return err

@@ -154,13 +154,13 @@ func writeJSONFile(name string, v any) error {
 
 // machines reads what describe and require have written.
 func machines(f *result.Folder) (ms []render.Machine, missed []string, err error) {
-	names, err := filepath.Glob(f.Path("env", "*.json"))
+	names, err := fs.Glob(os.DirFS(f.Dir()), "env/*.json")
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, name := range names {
 		var d observe.Description
-		if err := result.Load(name, &d); err != nil {
+		if err := result.Load(f.Path(name), &d); err != nil {
 			return nil, nil, err
 		}
 		m := render.Machine{Name: strings.TrimSuffix(filepath.Base(name), ".json")}
