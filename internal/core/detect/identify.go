@@ -51,6 +51,7 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 		}
 	}
 	goodSamples := d.compare(s, victim, &f, a.review)
+	f.AllBad = goodSamples == 0
 	if a.kind == OwnQuota {
 		f.HeldBy = t.heldBy
 	}

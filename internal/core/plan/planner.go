@@ -131,7 +131,8 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	// A window without information revokes nothing. Caps in vain leave open that the task changed itself.
 	capped := slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Ended == 0 || r.Outcome == TruePositive })
 	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
-	if !silent && (!capped || f.Kind == detect.Neighbour) {
+	lasting := f.AllBad && f.Kind == detect.Nobody && inc.conclusive == detect.PhaseChange
+	if !silent && !lasting && (!capped || f.Kind == detect.Neighbour) {
 		inc.conclusive = f.Kind
 	}
 	f.Suspects = inc.graded(f.Suspects)
