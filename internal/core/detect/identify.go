@@ -132,7 +132,7 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 		f.Cost = (sum[bad] + sum[well]) / (n[bad] + n[well])
 	case n[under] > 0:
 		f.Cost = sum[under] / n[under]
-		if s.tasks[victim].mild { // the remaining excess under a hold is not an anomaly
+		if s.tasks[victim].mild && !s.limitsLast() { // the remaining excess under a hold is not an anomaly
 			f.Bad = 0
 		}
 	}
