@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -97,13 +96,8 @@ func (t Tally) Bad() string {
 
 // Text is the state for people: "1 machine", "1 % of the machines", "stopped: …".
 func (r *Rollout) Text() string {
-	step := [...]string{"1 machine", "1 % of the machines"}[min(max(r.Step, 0), 1)]
-	return cmp.Or(prefixed("stopped: ", r.Stopped), step)
-}
-
-func prefixed(with, text string) string {
-	if text == "" {
-		return ""
+	if r.Stopped != "" {
+		return "stopped: " + r.Stopped
 	}
-	return with + text
+	return [...]string{"1 machine", "1 % of the machines"}[min(max(r.Step, 0), 1)]
 }
