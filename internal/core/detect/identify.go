@@ -488,12 +488,7 @@ func (s *series) before(a, b *candidate) bool {
 		return a.usage > b.usage
 	}
 	x, y := &s.tasks[a.slot].task, &s.tasks[b.slot].task
-	return cmp.Or(cmp.Compare(x.Name, y.Name), compareKeys(x.Key, y.Key)) < 0
-}
-
-// compareKeys is an arbitrary but stable order of tasks.
-func compareKeys(a, b sample.TaskKey) int {
-	return cmp.Or(cmp.Compare(a.Hierarchy, b.Hierarchy), cmp.Compare(a.Inode, b.Inode), cmp.Compare(a.FirstSeen, b.FirstSeen))
+	return cmp.Or(cmp.Compare(x.Name, y.Name), x.Key.Compare(y.Key)) < 0
 }
 
 // describe converts the ranked candidates to suspects, in the detector's buffer.
