@@ -82,13 +82,10 @@ type Tally struct {
 	Failed int // it did not, or the cap could not be set
 }
 
-// leastFailed is how many failures stop a roll-out, if no more caps helped.
-const leastFailed = 3
-
 // Bad returns why outcomes stop a roll-out, "" if they do not: at least three caps failed, and
 // no more of them helped.
 func (t Tally) Bad() string {
-	if t.Failed < leastFailed || t.Helped > t.Failed {
+	if t.Failed < 3 || t.Helped > t.Failed {
 		return ""
 	}
 	return fmt.Sprintf("%d caps did not help or failed, %d helped", t.Failed, t.Helped)

@@ -143,9 +143,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc.Accused == 0 && inc.latest.Antagonists > 0 {
 		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
-	if inc.Follows = inc.conclusive == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle; inc.Follows && inc.latest.Kind == detect.PhaseChange {
-		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec adapts to it", p.policy.Settle)
-	}
+	p.follow(now, inc, f.AllBad)
 	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.stillBad()) {
 		inc.NotDone, inc.Advice, inc.Escalation = "", "", nil
 		p.act(now, inc, f, window)
