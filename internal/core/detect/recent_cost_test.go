@@ -49,15 +49,8 @@ func TestLevel(t *testing.T) {
 }
 
 // Harm of 1.5 sigma that lasts makes few anomalies by outliers. The task that began with it
-// is named each time, and no task is named if a victim has only its normal variation. An
-// operator's cap of a day on a third task makes no difference.
+// is named each time, and no task is named if a victim has only its normal variation.
 func TestMildHarmThatLasts(t *testing.T) {
-	for _, bystander := range []sample.Flags{0, sample.Capped} {
-		mildHarm(t, bystander)
-	}
-}
-
-func mildHarm(t *testing.T, bystander sample.Flags) {
 	const hours = 9
 	for _, harm := range []float64{0, 0.15} {
 		rng := rand.New(rand.NewPCG(7, 8))
@@ -74,7 +67,6 @@ func mildHarm(t *testing.T, bystander sample.Flags) {
 			d.Observe(sig, at, []Reading{
 				victim(1, cost+0.1*rng.NormFloat64()).with(func(r *Reading) { r.Spec = ready(1, 0.1) }),
 				suspect(2, use*(1+0.1*rng.NormFloat64())), suspect(3, 0.5*(1+0.3*rng.NormFloat64())),
-				suspect(4, 0.1).with(func(r *Reading) { r.Flags = bystander }),
 			})
 			for _, f := range drain(d, at) {
 				for _, s := range f.Suspects[:f.Antagonists] {
@@ -90,7 +82,31 @@ func mildHarm(t *testing.T, bystander sample.Flags) {
 			want = (hours - 1) - 1 // except the first, which may be chance
 		}
 		if got := len(named[sample.TaskKey{Inode: 2}]); got < want || got > hours-1 || harm == 0 && len(named) > 0 || len(named) > 1 {
-			t.Errorf("harm of %g, bystander %v: named %v, want in %d stretches at least", harm, bystander, named, want)
+			t.Errorf("harm of %g: named %v, want in %d stretches at least", harm, named, want)
+		}
+	}
+}
+
+// What is left of mild harm under a limit is no anomaly, unless the limit is as old as everything that is kept, such as
+// an operator's of a day.
+func TestMildHarmNextToALimit(t *testing.T) {
+	for from, want := range map[int]bool{0: true, 1: false} {
+		var rows [][]Reading
+		for i := range 45 {
+			cost, flags := 1.0, sample.Flags(0)
+			if i >= 30 {
+				cost = 1.16
+			}
+			if i >= from {
+				flags = sample.Capped
+			}
+			rows = append(rows, []Reading{
+				victim(1, cost).with(func(r *Reading) { r.Spec = ready(1, 0.1) }),
+				suspect(2, 0.1).with(func(r *Reading) { r.Flags = flags }),
+			})
+		}
+		if got := findings(New(evident(t)), signal(t, sample.CPI), rows...); (len(got) > 0) != want {
+			t.Errorf("limited from interval %d on: %d findings, want some: %v", from, len(got), want)
 		}
 	}
 }
