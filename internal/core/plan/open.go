@@ -73,14 +73,14 @@ func (p *Planner) Suffers(sig sample.SignalName, k sample.TaskKey, kind detect.K
 	return p.victims[k] > 0 && p.open[keyOf(sig, k, kind)] != nil
 }
 
-// unnamedSettle is how long a victim without any good interval may have been bad, and no task been named, until that
-// is learnt as normal: its job may have changed before it began, as with a release. Not measured.
+// unnamedSettle is how long an incident may last that found no good interval when it began, and has named no task,
+// until the cost is learnt as normal: the job may have changed before, as with a release. Not measured.
 const unnamedSettle = 6 * time.Hour
 
-// follow decides whether the victim's current cost is to be learnt as normal.
+// follow decides whether the victim's current cost is to be learnt as normal. On the way there some intervals are good.
 func (p *Planner) follow(now sample.Millis, inc *incident, allBad bool) {
 	settle, changed := p.policy.Settle, inc.conclusive == detect.PhaseChange
-	if allBad && inc.conclusive == detect.Nobody && len(inc.named) == 0 {
+	if inc.allBad && (allBad || inc.Follows) && inc.conclusive == detect.Nobody && len(inc.named) == 0 {
 		settle, changed = max(settle, unnamedSettle), true
 	}
 	if inc.Follows = changed && now.Sub(inc.Began) >= settle; inc.Follows && inc.latest.Kind == inc.conclusive {

@@ -118,7 +118,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Outcome: NotActed}, key: k, conclusive: f.Kind, freed: map[sample.TaskKey]string{}}
+			Outcome: NotActed}, key: k, conclusive: f.Kind, allBad: f.AllBad, freed: map[sample.TaskKey]string{}}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
@@ -131,7 +131,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	// A window without information revokes nothing. Caps in vain leave open that the task changed itself.
 	capped := slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Ended == 0 || r.Outcome == TruePositive })
 	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
-	lasting := f.AllBad && f.Kind == detect.Nobody && inc.conclusive == detect.PhaseChange
+	lasting := f.Kind == detect.Nobody && inc.conclusive == detect.PhaseChange && (f.AllBad || inc.Follows)
 	if !silent && !lasting && (!capped || f.Kind == detect.Neighbour) {
 		inc.conclusive = f.Kind
 	}
