@@ -77,10 +77,10 @@ func (p *Planner) Suffers(sig sample.SignalName, k sample.TaskKey, kind detect.K
 // until the cost is learnt as normal: the job may have changed before, as with a release. Not measured.
 const unnamedSettle = 6 * time.Hour
 
-// follow decides whether the victim's current cost is to be learnt as normal. On the way there some intervals are good.
-func (p *Planner) follow(now sample.Millis, inc *incident, allBad bool) {
+// follow decides whether the victim's cost is to be learnt as normal. untold: no good interval tells of a neighbour.
+func (p *Planner) follow(now sample.Millis, inc *incident, untold bool) {
 	settle, changed := p.policy.Settle, inc.conclusive == detect.PhaseChange
-	if inc.allBad && (allBad || inc.Follows) && inc.conclusive == detect.Nobody && len(inc.named) == 0 {
+	if untold && inc.allBad && inc.conclusive == detect.Nobody && len(inc.named) == 0 {
 		settle, changed = max(settle, unnamedSettle), true
 	}
 	if inc.Follows = changed && now.Sub(inc.Began) >= settle; inc.Follows && inc.latest.Kind == inc.conclusive {

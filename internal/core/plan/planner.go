@@ -131,7 +131,8 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	// A window without information revokes nothing. Caps in vain leave open that the task changed itself.
 	capped := slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Ended == 0 || r.Outcome == TruePositive })
 	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
-	lasting := f.Kind == detect.Nobody && inc.conclusive == detect.PhaseChange && (f.AllBad || inc.Follows)
+	untold := f.AllBad || inc.Follows && len(inc.rounds) == 0 // half learnt, a change makes some intervals good
+	lasting := untold && f.Kind == detect.Nobody && inc.conclusive == detect.PhaseChange
 	if !silent && !lasting && (!capped || f.Kind == detect.Neighbour) {
 		inc.conclusive = f.Kind
 	}
@@ -143,7 +144,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc.Accused == 0 && inc.latest.Antagonists > 0 {
 		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
-	p.follow(now, inc, f.AllBad)
+	p.follow(now, inc, untold)
 	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.stillBad()) {
 		inc.NotDone, inc.Advice, inc.Escalation = "", "", nil
 		p.act(now, inc, f, window)

@@ -93,6 +93,15 @@ func TestAChangeIsLearntAfterATrialInVain(t *testing.T) {
 	if inc := p.Open()[0]; len(inc.Rounds) != 1 || inc.Rounds[0].Outcome != plan.Noise || !p.Follows(sample.CPI, web().Key) {
 		t.Errorf("rounds %+v, it follows: %t", inc.Rounds[0], inc.Follows)
 	}
+	// The task that was tried may be one of several antagonists: once there are good intervals, they tell.
+	for _, allBad := range []bool{true, false} {
+		now += 60 * second
+		p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{StdDev: 0.5}, First: now - 20*second, AllBad: allBad,
+			Result: detect.Result{Kind: detect.Nobody, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10}}, known.window)
+		if got := p.Follows(sample.CPI, web().Key); got != allBad {
+			t.Errorf("no task is named, no interval is good: %t; it follows: %t", allBad, got)
+		}
+	}
 }
 
 // TestHowLongAChangeIsFollowed: until it is normal, although some intervals are good on the way there. What was bad
