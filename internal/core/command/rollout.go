@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -83,13 +82,10 @@ type Tally struct {
 	Failed int // it did not, or the cap could not be set
 }
 
-// leastFailed is how many failures stop a roll-out, if no more caps helped.
-const leastFailed = 3
-
 // Bad returns why outcomes stop a roll-out, "" if they do not: at least three caps failed, and
 // no more of them helped.
 func (t Tally) Bad() string {
-	if t.Failed < leastFailed || t.Helped > t.Failed {
+	if t.Failed < 3 || t.Helped > t.Failed {
 		return ""
 	}
 	return fmt.Sprintf("%d caps did not help or failed, %d helped", t.Failed, t.Helped)
@@ -97,13 +93,8 @@ func (t Tally) Bad() string {
 
 // Text is the state for people: "1 machine", "1 % of the machines", "stopped: …".
 func (r *Rollout) Text() string {
-	step := [...]string{"1 machine", "1 % of the machines"}[min(max(r.Step, 0), 1)]
-	return cmp.Or(prefixed("stopped: ", r.Stopped), step)
-}
-
-func prefixed(with, text string) string {
-	if text == "" {
-		return ""
+	if r.Stopped != "" {
+		return "stopped: " + r.Stopped
 	}
-	return with + text
+	return [...]string{"1 machine", "1 % of the machines"}[min(max(r.Step, 0), 1)]
 }

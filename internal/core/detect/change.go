@@ -83,9 +83,10 @@ func (d *Detector) leastPressure(s *series) float64 {
 	return d.params.LeastPressure
 }
 
-// wasLimited reports whether quell limited a task in one of the pairs.
+// wasLimited reports whether quell limited a task in some of the pairs: a limit in all of them is no change.
 func (d *Detector) wasLimited(task int) bool {
-	return slices.ContainsFunc(d.pairs, func(p pair) bool { return p.row.causeOf(task) == limited })
+	is := func(p pair) bool { return p.row.causeOf(task) == limited }
+	return slices.ContainsFunc(d.pairs, is) && slices.ContainsFunc(d.pairs, func(p pair) bool { return !is(p) })
 }
 
 // moreWork reports whether the victim did more work when it was bad. Work is usage ÷ cost if the cost

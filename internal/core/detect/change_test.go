@@ -53,3 +53,18 @@ func TestTheLimitsOfAPhaseChange(t *testing.T) {
 		})
 	}
 }
+
+// A limit that lasts in all intervals that are compared, such as an operator's of a day, is no change of another
+// task; one that began among them hides what its task would have used.
+func TestALimitThatLastsIsNoChange(t *testing.T) {
+	for from, want := range map[int]Change{0: NewLevel, 2: ""} {
+		rows := rowsOf([]float64{1, 1, 1, 4, 4, 4, 4, 4}, []float64{1, 1, 1, 1, 1, 1, 1, 1})
+		for _, row := range rows[from:] {
+			row[1].Flags = sample.Capped
+		}
+		f := last(t, findings(New(only(t, Switches{PhaseChange: true})), signal(t, sample.CPI), rows...))
+		if f.Change != want {
+			t.Errorf("limited from interval %d on: %s, change %q; want %q", from, f.Kind, f.Change, want)
+		}
+	}
+}

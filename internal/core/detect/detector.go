@@ -157,7 +157,7 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	// The queue is first in, first out over intervals. Within one interval the result must
 	// not depend on the order of the readings.
 	slices.SortFunc(d.queue[queued:], func(a, b anomaly) int {
-		return cmp.Or(compareKeys(a.victim, b.victim), cmp.Compare(a.kind, b.kind))
+		return cmp.Or(a.victim.Compare(b.victim), cmp.Compare(a.kind, b.kind))
 	})
 	return d.verdicts
 }

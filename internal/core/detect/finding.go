@@ -174,6 +174,8 @@ type Finding struct {
 	Victim sample.Task
 	Spec   spec.Spec
 	First  sample.Millis // end of the first bad interval of the anomaly
+	// AllBad: no interval that is kept (Params.LookBack) was good, so there is none to compare the bad ones with.
+	AllBad bool
 	Result
 	// Statistics are the statistics of all suspects, if Params.Explain; valid as long as Suspects.
 	Statistics []SuspectStatistics

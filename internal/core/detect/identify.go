@@ -51,6 +51,7 @@ func (d *Detector) analyse(a anomaly, victim int) Finding {
 		}
 	}
 	goodSamples := d.compare(s, victim, &f, a.review)
+	f.AllBad = goodSamples == 0
 	if a.kind == OwnQuota {
 		f.HeldBy = t.heldBy
 	}
@@ -131,7 +132,7 @@ func (d *Detector) compare(s *series, victim int, f *Finding, tried bool) (goodS
 		f.Cost = (sum[bad] + sum[well]) / (n[bad] + n[well])
 	case n[under] > 0:
 		f.Cost = sum[under] / n[under]
-		if s.tasks[victim].mild { // the remaining excess under a hold is not an anomaly
+		if s.tasks[victim].mild && !s.limitsLast() { // the remaining excess under a hold is not an anomaly
 			f.Bad = 0
 		}
 	}
@@ -487,12 +488,7 @@ func (s *series) before(a, b *candidate) bool {
 		return a.usage > b.usage
 	}
 	x, y := &s.tasks[a.slot].task, &s.tasks[b.slot].task
-	return cmp.Or(cmp.Compare(x.Name, y.Name), compareKeys(x.Key, y.Key)) < 0
-}
-
-// compareKeys is an arbitrary but stable order of tasks.
-func compareKeys(a, b sample.TaskKey) int {
-	return cmp.Or(cmp.Compare(a.Hierarchy, b.Hierarchy), cmp.Compare(a.Inode, b.Inode), cmp.Compare(a.FirstSeen, b.FirstSeen))
+	return cmp.Or(cmp.Compare(x.Name, y.Name), x.Key.Compare(y.Key)) < 0
 }
 
 // describe converts the ranked candidates to suspects, in the detector's buffer.

@@ -87,6 +87,30 @@ func TestMildHarmThatLasts(t *testing.T) {
 	}
 }
 
+// What is left of mild harm under a limit is no anomaly, unless the limit is as old as everything that is kept, such as
+// an operator's of a day.
+func TestMildHarmNextToALimit(t *testing.T) {
+	for from, want := range map[int]bool{0: true, 1: false} {
+		var rows [][]Reading
+		for i := range 45 {
+			cost, flags := 1.0, sample.Flags(0)
+			if i >= 30 {
+				cost = 1.16
+			}
+			if i >= from {
+				flags = sample.Capped
+			}
+			rows = append(rows, []Reading{
+				victim(1, cost).with(func(r *Reading) { r.Spec = ready(1, 0.1) }),
+				suspect(2, 0.1).with(func(r *Reading) { r.Flags = flags }),
+			})
+		}
+		if got := findings(New(evident(t)), signal(t, sample.CPI), rows...); (len(got) > 0) != want {
+			t.Errorf("limited from interval %d on: %d findings, want some: %v", from, len(got), want)
+		}
+	}
+}
+
 // A task that computes for two hours together with a victim and then streams through its
 // cache is named for that, although it was busier before, when it hurt no task.
 func TestOtherWorkSaysNothing(t *testing.T) {

@@ -136,6 +136,17 @@ func othersBegin(rows []*row, i, slot int) bool {
 	return false
 }
 
+// limitsLast reports whether tasks are limited, each of them in all rows, as by an operator for a day.
+func (s *series) limitsLast() bool {
+	newest := s.rows[len(s.rows)-1]
+	for slot, c := range newest.cause {
+		if c == limited && slices.ContainsFunc(s.rows, func(r *row) bool { return r.causeOf(slot) != limited }) {
+			return false
+		}
+	}
+	return newest.anyLimited()
+}
+
 func (r *row) grow(n int) {
 	for len(r.cost) < n {
 		r.cost = append(r.cost, 0)

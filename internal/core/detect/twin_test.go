@@ -314,7 +314,8 @@ func (w *twin) change(pairs []int, victim uint64, known []*Reading, accused int)
 			continue
 		}
 		a, b := string(r.Task.Name)+"/", string(known[victim].Task.Name)+"/"
-		held := slices.ContainsFunc(pairs, func(i int) bool { return w.rows[i].of(uint64(k)).Flags&sample.Capped != 0 })
+		capped := func(i int) bool { return w.rows[i].of(uint64(k)).Flags&sample.Capped != 0 }
+		held := slices.ContainsFunc(pairs, capped) && slices.ContainsFunc(pairs, func(i int) bool { return !capped(i) })
 		if !strings.HasPrefix(a, b) && !strings.HasPrefix(b, a) && (held || w.moved(pairs, victim, uint64(k), 2)) {
 			return ""
 		}

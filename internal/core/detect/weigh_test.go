@@ -11,8 +11,8 @@ import (
 )
 
 // naiveStatistics computes the statistics as they are defined, suspect by suspect, without
-// anything that is kept between suspects. Its sums are in the same order as the detector's, so
-// the results are equal to the last bit.
+// anything that is kept between suspects. Its sums are in another order than the detector's, so
+// the results are equal but for rounding.
 func naiveStatistics(d *Detector, s *series, victim int) []SuspectStatistics {
 	limit := s.tasks[victim].limit
 	if !(limit > 0) {
@@ -283,7 +283,7 @@ func sameButForRounding(got, want SuspectStatistics) bool {
 
 // TestStatisticsAreTheNaiveOnes: over random machines of an hour to ten, whose tasks begin, end,
 // restart, sleep, are limited, and have costs of their own by this signal, by another, or not at
-// all, the statistics of every suspect are those of the definition to the last bit.
+// all, the statistics of every suspect are those of the definition.
 func TestStatisticsAreTheNaiveOnes(t *testing.T) {
 	compared, apart, blocks, none, late := 0, 0, 0, 0, 0
 	for seed := range uint64(60) {

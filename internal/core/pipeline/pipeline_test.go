@@ -312,6 +312,42 @@ func TestWhatAnIncidentDoesNotExplainTeaches(t *testing.T) {
 	}
 }
 
+// TestALastingChangeOfAJobIsLearnt: a long history is not outweighed within the hour after which no good interval is
+// left to compare with, so the spec goes on following the change. A release's new task has no good interval at all: after
+// six hours in which no task was named the spec follows, too.
+func TestALastingChangeOfAJobIsLearnt(t *testing.T) {
+	for _, rule := range []detect.Method{detect.EvidenceMethod, detect.Quell} {
+		for release, minutes := range map[bool]sample.Millis{false: 1300, true: 1600} {
+			c := byRule(t, rule)
+			c.History = spec.NewHistory(spec.OwnHistory())
+			p, key := pipeline.New(c), spec.Key{Job: "web", Signal: sample.CPI}
+			sig, _ := sample.LookupSignal(sample.CPI)
+			task := func(inode uint64) *pipeline.Subject {
+				return &pipeline.Subject{Key: key, Task: sample.Task{Key: sample.TaskKey{Inode: inode}, Name: "/web/1", Class: sample.LatencySensitive}}
+			}
+			s := task(1)
+			for i := range minutes {
+				at, cost := (i+1)*60_000, 1+0.1*float64(i%2)
+				if i >= 1000 {
+					cost += 2
+				}
+				if i == 1000 && release {
+					s = task(2)
+				}
+				p.Tick(at)
+				iv := p.Begin(sig, at, 10*time.Second)
+				iv.Add(s, pipeline.Measurement{CPU: 1, Cost: cost})
+				iv.End(at)
+				for p.Analyse(at) {
+				}
+			}
+			if learnt, _ := c.History.Lookup(key, minutes*60_000); learnt.Samples < 1200 {
+				t.Errorf("%s, release %v: %d samples have taught, want 200 of the new cost", rule, release, learnt.Samples)
+			}
+		}
+	}
+}
+
 // TestThePaperLearnsFromEverySample: rule cpi2 withholds none, of an incident neither.
 func TestThePaperLearnsFromEverySample(t *testing.T) {
 	for rule, want := range map[detect.Method]int64{detect.CPI2: 120, detect.Quell: 100} {

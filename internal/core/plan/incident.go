@@ -65,7 +65,7 @@ type Incident struct {
 
 	// The planner's response to the latest analysis.
 	Outcome Outcome `json:"outcome,omitempty"`
-	// Follows: a phase change has lasted so long that the victim's spec follows.
+	// Follows: a change has lasted so long that the victim's spec follows (Planner.follow).
 	Follows bool   `json:"follows,omitempty"`
 	NotDone string `json:"not_done,omitempty"` // why nothing, or nothing more, was done
 	Advice  string `json:"advice,omitempty"`
@@ -85,6 +85,7 @@ type incident struct {
 	freed        map[sample.TaskKey]string // not to be capped again, with why (Planner.free)
 	// conclusive is the Kind of the latest conclusive analysis.
 	conclusive detect.Kind
+	allBad     bool          // detect.Finding.AllBad of the first analysis
 	first      sample.Millis // end of the first bad interval of the latest analysis
 }
 

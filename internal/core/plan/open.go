@@ -2,7 +2,9 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -71,8 +73,22 @@ func (p *Planner) Suffers(sig sample.SignalName, k sample.TaskKey, kind detect.K
 	return p.victims[k] > 0 && p.open[keyOf(sig, k, kind)] != nil
 }
 
-// Follows reports whether the task changed itself for so long that its current cost is to
-// be learnt as normal (Policy.Settle).
+// unnamedSettle is how long an incident may last that found no good interval when it began, and has named no task,
+// until the cost is learnt as normal: the job may have changed before, as with a release. Not measured.
+const unnamedSettle = 6 * time.Hour
+
+// follow decides whether the victim's cost is to be learnt as normal. untold: no good interval tells of a neighbour.
+func (p *Planner) follow(now sample.Millis, inc *incident, untold bool) {
+	settle, changed := p.policy.Settle, inc.conclusive == detect.PhaseChange
+	if untold && inc.allBad && inc.conclusive == detect.Nobody && len(inc.named) == 0 {
+		settle, changed = max(settle, unnamedSettle), true
+	}
+	if inc.Follows = changed && now.Sub(inc.Began) >= settle; inc.Follows && inc.latest.Kind == inc.conclusive {
+		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec adapts to it", settle)
+	}
+}
+
+// Follows reports whether the task's current cost is to be learnt as normal (follow).
 func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
 	inc := p.neighbours(sig, k)
 	return inc != nil && inc.Follows

@@ -118,7 +118,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc == nil {
 		inc = &incident{Incident: Incident{ID: p.id("inc", now), Machine: p.machine, Rule: p.rule, Signal: f.Signal,
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
-			Outcome: NotActed}, key: k, conclusive: f.Kind, freed: map[sample.TaskKey]string{}}
+			Outcome: NotActed}, key: k, conclusive: f.Kind, allBad: f.AllBad, freed: map[sample.TaskKey]string{}}
 		p.open[k] = inc
 		p.victims[f.Victim.Key]++
 	}
@@ -131,7 +131,9 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	// A window without information revokes nothing. Caps in vain leave open that the task changed itself.
 	capped := slices.ContainsFunc(inc.rounds, func(r *round) bool { return r.Ended == 0 || r.Outcome == TruePositive })
 	silent := f.Kind == detect.Indeterminate && (inc.conclusive == detect.Neighbour || inc.conclusive == detect.PhaseChange)
-	if !silent && (!capped || f.Kind == detect.Neighbour) {
+	untold := f.AllBad || inc.Follows && len(inc.rounds) == 0 // half learnt, a change makes some intervals good
+	lasting := untold && f.Kind == detect.Nobody && inc.conclusive == detect.PhaseChange
+	if !silent && !lasting && (!capped || f.Kind == detect.Neighbour) {
 		inc.conclusive = f.Kind
 	}
 	f.Suspects = inc.graded(f.Suspects)
@@ -142,9 +144,7 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 	if inc.Accused == 0 && inc.latest.Antagonists > 0 {
 		inc.Accused, inc.Anomaly, inc.Busy = now, f.At, p.busy
 	}
-	if inc.Follows = inc.conclusive == detect.PhaseChange && now.Sub(inc.Began) >= p.policy.Settle; inc.Follows && inc.latest.Kind == detect.PhaseChange {
-		inc.latest.Reason += fmt.Sprintf("; that has lasted %s, so the spec adapts to it", p.policy.Settle)
-	}
+	p.follow(now, inc, untold)
 	if !(silent && len(inc.rounds) == 0) && (!inc.capped() || inc.stillBad()) {
 		inc.NotDone, inc.Advice, inc.Escalation = "", "", nil
 		p.act(now, inc, f, window)

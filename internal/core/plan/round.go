@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -316,7 +315,7 @@ func (p *Planner) noteLimits(sig sample.SignalName, at sample.Millis, readings [
 			now = append(now, c.Task.Key)
 		}
 	}
-	slices.SortFunc(now, compareKeys)
+	slices.SortFunc(now, sample.TaskKey.Compare)
 	all := p.limits[sig]
 	if n := len(all); n > 0 && slices.Equal(all[n-1].tasks, now) {
 		all[n-1].to = at
@@ -346,16 +345,11 @@ func (p *Planner) limitedNow() (all []sample.TaskKey) {
 			all = append(all, c.Task.Key)
 		}
 	}
-	slices.SortFunc(all, compareKeys)
+	slices.SortFunc(all, sample.TaskKey.Compare)
 	return all
 }
 
 // others returns the keys that are not of the round's tasks.
 func (r *Round) others(all []sample.TaskKey) []sample.TaskKey {
 	return slices.DeleteFunc(slices.Clone(all), r.Has)
-}
-
-// compareKeys is an arbitrary but stable order of tasks.
-func compareKeys(a, b sample.TaskKey) int {
-	return cmp.Or(cmp.Compare(a.Hierarchy, b.Hierarchy), cmp.Compare(a.Inode, b.Inode), cmp.Compare(a.FirstSeen, b.FirstSeen))
 }

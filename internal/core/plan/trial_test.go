@@ -93,6 +93,51 @@ func TestAChangeIsLearntAfterATrialInVain(t *testing.T) {
 	if inc := p.Open()[0]; len(inc.Rounds) != 1 || inc.Rounds[0].Outcome != plan.Noise || !p.Follows(sample.CPI, web().Key) {
 		t.Errorf("rounds %+v, it follows: %t", inc.Rounds[0], inc.Follows)
 	}
+	// The task that was tried may be one of several antagonists: once there are good intervals, they tell.
+	for _, allBad := range []bool{true, false} {
+		now += 60 * second
+		p.Finding(now, detect.Finding{At: now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{StdDev: 0.5}, First: now - 20*second, AllBad: allBad,
+			Result: detect.Result{Kind: detect.Nobody, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10}}, known.window)
+		if got := p.Follows(sample.CPI, web().Key); got != allBad {
+			t.Errorf("no task is named, no interval is good: %t; it follows: %t", allBad, got)
+		}
+	}
+}
+
+// TestHowLongAChangeIsFollowed: until it is normal, although some intervals are good on the way there. What was bad
+// when it was found is followed after six hours in which no task was named; what was good before is not.
+func TestHowLongAChangeIsFollowed(t *testing.T) {
+	const hour = 3600 * second
+	type analysis struct {
+		at      sample.Millis
+		kind    detect.Kind
+		allBad  bool
+		follows bool // after it
+	}
+	for name, course := range map[string][]analysis{
+		"until a task is named": {{0, detect.PhaseChange, false, false}, {hour, detect.PhaseChange, false, true}, {2 * hour, detect.Nobody, false, true},
+			{3 * hour, detect.Neighbour, false, false}, {4 * hour, detect.Nobody, true, false}},
+		"no good interval is left before it is followed": {{0, detect.PhaseChange, false, false}, {hour / 4, detect.Nobody, true, false}, {hour, detect.Nobody, true, true}},
+		"taken back before it was followed":              {{0, detect.PhaseChange, false, false}, {hour / 4, detect.Nobody, false, false}, {hour, detect.Nobody, true, false}},
+		"a release": {{0, detect.Nobody, true, false}, {5 * hour, detect.Nobody, true, false}, {6 * hour, detect.Nobody, true, true},
+			{7 * hour, detect.Nobody, false, true}, {8 * hour, detect.Indeterminate, true, false}},
+		"good before":          {{0, detect.Nobody, false, false}, {7 * hour, detect.Nobody, true, false}},
+		"a release, and named": {{0, detect.Nobody, true, false}, {hour, detect.Neighbour, true, false}, {7 * hour, detect.Nobody, true, false}},
+	} {
+		p := plan.New("machine", detect.EvidenceMethod, plan.Paper())
+		for _, a := range course {
+			now := 60*second + a.at
+			f := detect.Finding{At: now, Signal: sample.CPI, Victim: web(), Spec: spec.Spec{Mean: 1, StdDev: 0.5}, First: now - 20*second, AllBad: a.allBad,
+				Result: detect.Result{Kind: a.kind, Threshold: 2, Bad: 3, Cost: 4, Pairs: 10}}
+			if a.kind == detect.Neighbour {
+				f.Suspects, f.Antagonists = []detect.Suspect{{Task: hog(), Grounds: detect.Grounds{Level: detect.Likely}}}, 1
+			}
+			p.Finding(now, f, none)
+			if got := p.Follows(sample.CPI, web().Key); got != a.follows {
+				t.Errorf("%s: after %s at %d it follows: %t", name, a.kind, a.at, got)
+			}
+		}
+	}
 }
 
 // TestACappedSuspectIsNotTried, and the reason is that, not a limit of caps that is far away.

@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,6 +64,11 @@ type TaskKey struct {
 
 func (k TaskKey) String() string {
 	return fmt.Sprintf("%s:%d@%d", k.Hierarchy, k.Inode, k.FirstSeen)
+}
+
+// Compare is an arbitrary but stable order.
+func (k TaskKey) Compare(o TaskKey) int {
+	return cmp.Or(cmp.Compare(k.Hierarchy, o.Hierarchy), cmp.Compare(k.Inode, o.Inode), cmp.Compare(k.FirstSeen, o.FirstSeen))
 }
 
 // CgroupID is the key under which eBPF programs account for the task: the kernel's cgroup id, with the
