@@ -9,6 +9,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -321,8 +322,15 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 				break
 			}
 			message, err := g.read(int(from - g.first))
-			if errors.Is(err, errDamaged) {
+			removed := errors.Is(err, fs.ErrNotExist) // by an operator, to free the disk
+			if removed && g == s.last() {
+				s.closeWriter() // what comes next goes to a file that is there
+			}
+			if removed || errors.Is(err, errDamaged) {
 				s.stats.Damaged++
+				if from == max(s.released, s.segments[0].first) { // else it is counted again at each attempt to send
+					s.released = from + 1
+				}
 				continue
 			}
 			if err != nil {
