@@ -30,6 +30,8 @@ type Evaluation struct {
 	found  []found
 	rounds []measuredCap
 	pairs  map[Pair]*tally
+	states []*incident.Record // that Settle adds
+	places map[key]int        // in states
 	// Days is the number of machine-days that the incidents cover, 0 if not known.
 	Days float64
 	// Right of Accusations named a task that hurt the victim, if there are labels;
@@ -100,6 +102,33 @@ type measuredCap struct {
 }
 
 func (c *measuredCap) helped() bool { return c.outcome == plan.TruePositive }
+
+// AddState takes a state of an incident, of which Settle adds the newest: an agent's log has each.
+// An incident without an ID is another one each time.
+func (e *Evaluation) AddState(inc *incident.Record) {
+	inc.Chart = incident.Record{}.Chart // most of its memory
+	k := key{inc.Machine, inc.ID}
+	if i, again := e.places[k]; again && inc.ID != "" {
+		if inc.Updated >= e.states[i].Updated {
+			e.states[i] = inc
+		}
+		return
+	}
+	if e.places == nil {
+		e.places = map[key]int{}
+	}
+	e.places[k] = len(e.states)
+	e.states = append(e.states, inc)
+}
+
+// Settle adds the incidents of AddState. What comes next is of another run, in which another incident may
+// have the same ID.
+func (e *Evaluation) Settle() {
+	for _, inc := range e.states {
+		e.Add(inc)
+	}
+	e.states, e.places = nil, nil
+}
 
 // Add adds an incident in its final state. Effects of the victim on itself are left out,
 // and so are trials, since they test suspects that are not accused yet.

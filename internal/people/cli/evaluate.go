@@ -169,6 +169,7 @@ func readIncidents(name string, e *evaluation.Evaluation) error {
 	for d := json.NewDecoder(in); ; {
 		var v json.RawMessage
 		if err := d.Decode(&v); err == io.EOF {
+			e.Settle()
 			return nil
 		} else if err != nil {
 			return err
@@ -214,9 +215,13 @@ func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 		if err := json.Unmarshal(v, &inc); err != nil {
 			return err
 		}
-		e.Add(&inc)
+		e.AddState(&inc)
+		return nil
 	case what.Rule == "":
 		return errors.New("neither an incident nor the summary of a replay or a simulation")
+	}
+	e.Settle()
+	switch {
 	case what.Minutes > 0:
 		e.Days += float64(what.Minutes) / (24 * 60)
 		e.Right, e.Accusations = e.Right+what.Right, e.Accusations+what.Accusations
