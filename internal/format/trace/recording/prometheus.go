@@ -49,8 +49,15 @@ func newPrometheus(r io.Reader) (Reader, error) {
 	d := json.NewDecoder(r)
 	d.UseNumber()
 	err := p.value(d, 0)
+	for err == nil && d.More() { // the answers to several queries, joined
+		err = p.value(d, 0)
+	}
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
+	} else if err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Prometheus JSON: %w", err)

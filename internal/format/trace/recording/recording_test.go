@@ -120,7 +120,7 @@ func TestOpenRefuses(t *testing.T) {
 		"invalid trace header": []byte("a,b,c\n1,2,3\n"), "file is empty": nil, "decompress it first": gzipped(t, []byte("PAR1")),
 		"compressed too many times": gzipped(t, gzipped(t, gzipped(t, []byte("x")))), "no series": []byte(`{"status":"success","data":{"result":[]}}`),
 		"no container has cycles": []byte(`{"metric":{"__name__":"kepler_container_cpu_cycles_total"},"values":[[1,"2"],[2,"3"]]}`),
-		"unexpected EOF":          []byte(`{"a":[`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
+		"unexpected EOF":          []byte(`{"a":[`), "invalid character": []byte(`{"a":[]}]`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
 	} {
 		_, err := Open(file(t, content), Options{})
 		var format *FormatError
@@ -174,13 +174,14 @@ func TestPrometheus(t *testing.T) {
 	series := func(metric, id, points string) string {
 		return `{"metric":{"__name__":"kepler_container_` + metric + `","instance":"n1","container_id":"` + id + `","container_name":"c","container_namespace":"ns","pod_name":"p"},"values":[` + points + `]}`
 	}
-	body := strings.Join([]string{
+	all := []string{
 		series("cpu_cycles_total", "0123456789abcdef", `[100,"1000"],[103,"4000"],[106,"4500"],[109,"100"]`),
 		series("cpu_instructions_total", "0123456789abcdef", `[100,"500"],[103,"2000"],[106,"2000"],[109,"50"]`),
 		series("bpf_cpu_time_ms_total", "0123456789abcdef", `[100,"0"],[103,"1500"],[106,"1500"],[109,"3"],[112,"9"]`),
 		series("cache_miss_total", "0123456789abcdef", `[100,"7"],[103,"9"],["x","1"],[106]`),
 		series("joules_total", "0123456789abcdef", `[100,"7"]`),
-	}, ",")
+	}
+	body := strings.Join(all, ",")
 	want := []sample.Sample{{TS: 103_000, CPU: 0.5, Cost: 2}, {TS: 106_000, CPU: 0, Cost: float32(math.NaN())},
 		{TS: 109_000, Cost: float32(math.NaN()), Flags: sample.Restarted}}
 	for i := range want {
@@ -193,9 +194,10 @@ func TestPrometheus(t *testing.T) {
 	want[1].Extras.Set(sample.Cycles, 500)
 	want[1].Extras.Set(sample.Instructions, 0)
 	for name, text := range map[string]string{
-		"the API's answer":       `{"status":"success","data":{"resultType":"matrix","result":[` + body + `]}}`,
-		"an object of metrics":   `{"a":[` + body + `],"b":{"metric":3}}`,
-		"with a byte order mark": "\ufeff {\"a\":[" + body + "]}",
+		"the API's answer":        `{"status":"success","data":{"resultType":"matrix","result":[` + body + `]}}`,
+		"an object of metrics":    `{"a":[` + body + `],"b":{"metric":3}}`,
+		"answers that are joined": `{"status":"success","data":{"result":[` + all[0] + "]}}\n" + `{"a":[` + strings.Join(all[1:], ",") + "]}\n",
+		"with a byte order mark":  "\ufeff {\"a\":[" + body + "]}",
 	} {
 		r, err := Open(file(t, []byte(text)), Options{})
 		if err != nil {
