@@ -309,6 +309,7 @@ func (s *Spool) remove() {
 func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	oldest := from <= s.released // then what is lost is not looked for, and counted, at each attempt to send
 	for _, g := range s.segments {
 		for from = max(from, g.first); from < min(g.end, s.syncedTo); from++ {
 			if g.offsets == nil {
@@ -318,6 +319,9 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 			}
 			if from-g.first >= uint64(len(g.offsets)) { // the end of the segment is damaged
 				s.stats.Damaged += g.end - from
+				if oldest {
+					s.released = max(s.released, g.end)
+				}
 				g.end = from
 				break
 			}
@@ -328,8 +332,8 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 			}
 			if removed || errors.Is(err, errDamaged) {
 				s.stats.Damaged++
-				if from == max(s.released, s.segments[0].first) { // else it is counted again at each attempt to send
-					s.released = from + 1
+				if oldest {
+					s.released = max(s.released, from+1)
 				}
 				continue
 			}
