@@ -75,6 +75,7 @@ func (a *commands) runEvaluate(ctx context.Context, f *evaluating, files []strin
 			return fmt.Errorf("read incidents of %s: %w", name, err)
 		}
 	}
+	e.Settle() // a log and its rotated files have states of one incident
 	if f.days > 0 {
 		e.Days = f.days
 	}
@@ -169,7 +170,6 @@ func readIncidents(name string, e *evaluation.Evaluation) error {
 	for d := json.NewDecoder(in); ; {
 		var v json.RawMessage
 		if err := d.Decode(&v); err == io.EOF {
-			e.Settle()
 			return nil
 		} else if err != nil {
 			return err
