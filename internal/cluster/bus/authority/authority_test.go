@@ -251,6 +251,17 @@ func TestRenewedAfterARestore(t *testing.T) {
 	}
 }
 
+// TestEndedKeyIsNotRenewed: until a rotation without overlap has cut off what a thief of the key has signed, it gets
+// nothing that the new key signs.
+func TestEndedKeyIsNotRenewed(t *testing.T) {
+	a, now := load(t, filepath.Join(t.TempDir(), "keys")), time.Now()
+	f := issue(t, a, authority.Agent, "m1", 90*24*time.Hour)
+	rotate(t, a, 0, now)
+	if _, err := renewed(t, a, f, now.Add(time.Second)); !errors.Is(err, authority.ErrNotDue) {
+		t.Errorf("renewed: %v", err)
+	}
+}
+
 // TestRevokedWhileOthersChange: machines are revoked by as many processes at the same time, while each
 // renews its credentials. No revocation is lost, and none of them has credentials afterwards.
 func TestRevokedWhileOthersChange(t *testing.T) {
