@@ -59,6 +59,7 @@ func TestEvaluateReads(t *testing.T) {
 		`[]`: {},
 		// Two states of an incident, as in an agent's log; after a summary it is one of another run.
 		`{"id":"i","machine":"m","updated":1,"kind":"neighbour","victim":{},"spec_mean":1}{"id":"i","machine":"m","updated":2,"kind":"neighbour","victim":{},"spec_mean":1}`: {incidents: 1},
+		`{"id":"i","updated":2,"closed":2,"kind":"neighbour","victim":{},"spec_mean":1}{"id":"i","updated":1,"kind":"neighbour","victim":{},"spec_mean":1}`:                  {incidents: 1},
 		`{"id":"i","kind":"neighbour","victim":{},"spec_mean":1}{"rule":"cpi2","machine_days":2}{"id":"i","kind":"neighbour","victim":{},"spec_mean":1}`:                     {incidents: 2, days: 2},
 		`{"rule":"cpi2","machines":2,"from":0,"to":86400000,"precision":{"k":1,"n":3,"value":0.3}}`:                                                                          {days: 2, precision: 3},
 		`{"rule":"cpi2","machines":2,"from":0,"to":864000000,"machine_days":2.5}`:                                                                                            {days: 2.5},
