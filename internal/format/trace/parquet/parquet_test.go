@@ -229,19 +229,19 @@ func TestTimesOfOthers(t *testing.T) {
 		Cost   float64 `parquet:"cost"`
 	}
 	type nanos struct {
-		TS     int64   `parquet:"ts,timestamp(nanosecond)"`
+		TS     int64   `parquet:"ts,timestamp(nanosecond),dict"`
 		Task   string  `parquet:"task"`
 		Signal string  `parquet:"signal"`
 		CPU    float64 `parquet:"cpu"`
 		Cost   float64 `parquet:"cost"`
 	}
 	var us, ns bytes.Buffer
-	if err := errors.Join(parquet.Write(&us, []micros{{at(int64(1_700_000_030_000_500)), "/a", "cpi", 1, 1.5}, {nil, "/a", "cpi", 1, 1.5}}),
-		parquet.Write(&ns, []nanos{{1_700_000_030_000_000_500, "/a", "cpi", 1, 1.5}})); err != nil {
+	if err := errors.Join(parquet.Write(&us, []micros{{at(int64(1_700_000_030_001_200)), "/a", "cpi", 1, 1.5}, {nil, "/a", "cpi", 1, 1.5}}),
+		parquet.Write(&ns, []nanos{{1_700_000_030_001_000_000, "/a", "cpi", 1, 1.5}})); err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range [][]byte{us.Bytes(), ns.Bytes()} {
-		if got, r := read(t, file); len(got) != 1 || got[0].TS != 1_700_000_030_000 {
+		if got, r := read(t, file); len(got) != 1 || got[0].TS != 1_700_000_030_001 {
 			t.Errorf("%+v, %+v", got, r.Report())
 		}
 	}

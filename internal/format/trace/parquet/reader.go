@@ -295,7 +295,8 @@ func (r *Reader) assemble(s *sample.Sample, i int) error {
 		}
 		r.class.text, r.class.is = class, is
 	}
-	s.TS = sample.Millis(r.times[i] / int64(time.Millisecond/r.unit))
+	per := time.Millisecond / r.unit // ns from a dictionary are some too few or too many
+	s.TS = sample.Millis(time.Duration(r.times[i]).Round(per) / per)
 	s.Machine, s.Job, s.Task = r.texts[0][i], sample.JobName(r.texts[1][i]), sample.TaskName(r.texts[2][i])
 	s.Platform, s.Signal, s.Variant = sample.Platform(r.texts[3][i]), sample.SignalName(r.texts[4][i]), r.texts[5][i]
 	s.Class = r.class.is
