@@ -240,6 +240,26 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
+// TestTwoExporters: of a container that two exporters saw, samples of the same one come first each time.
+func TestTwoExporters(t *testing.T) {
+	seen := func(exporter, cycles string) (all string) {
+		for metric, v := range map[string]string{"cpu_cycles": cycles, "cpu_instructions": "100", "bpf_cpu_time_ms": "500"} {
+			all += `{"metric":{"__name__":"kepler_container_` + metric + `_total","instance":"n1","pod":"` + exporter +
+				`","container_id":"0123456789ab","container_name":"c","container_namespace":"ns","pod_name":"p"},"values":[[1,"0"],[2,"` + v + `"]]}` + "\n"
+		}
+		return all
+	}
+	for range 20 {
+		r, err := newPrometheus(strings.NewReader(seen("b", "200") + seen("a", "300")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readAll(t, r); len(got) != 2 || got[0].Cost != 3 || got[1].Cost != 2 {
+			t.Fatalf("%+v", got)
+		}
+	}
+}
+
 func mappedBy(t *testing.T, columns, text string) ([]sample.Sample, trace.Report) {
 	t.Helper()
 	c, err := LoadColumns(columns)
