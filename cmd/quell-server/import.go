@@ -20,9 +20,10 @@ import (
 func importCommand(f *flags) *cobra.Command {
 	return &cobra.Command{Use: "import FILE…", Short: "import the samples of traces into the store, each once", Args: cobra.MinimumNArgs(1),
 		Long: `import adds traces (CSV, docs/trace-format.md) to the store while no server runs. A file is
-identified by its contents: samples that were imported before are skipped, also after an
-interrupted import.`,
-		Example: "  quell-server import /var/lib/quell/samples.csv",
+identified by its contents: one that was imported before is skipped, and an import that was
+interrupted continues. A trace that has grown since is another file, all of which is imported
+again; so is what an agent has sent to this server too.`,
+		Example: "  quell-server import samples-2026-11.csv",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			c, err := f.Load()
 			if err != nil {

@@ -374,11 +374,11 @@ func (i *inbox) take() *received {
 
 // update sends a machine the decisions that it lacks. If it has newer ones than the bucket,
 // the bucket was lost or restored from an old copy: what the bucket has, if only nothing, gets
-// a newer revision.
+// a newer revision. So does what was signed too long ago to be sent.
 func (s *decider) update(ctx context.Context, state *wire.State) error {
 	now := time.Now()
 	var send [][]byte
-	var again []string
+	again := map[string]slog.Level{}
 	s.mu.Lock()
 	if !s.loaded {
 		s.mu.Unlock()
@@ -389,15 +389,19 @@ func (s *decider) update(ctx context.Context, state *wire.State) error {
 	}
 	for machine, has := range map[string]uint64{"": state.All, state.Machine: state.Own} {
 		d := s.current[machine]
+		fresh := d != nil && now.UnixMilli() <= d.Fresh // else machines refuse it: this server was off for long
 		switch {
-		case d != nil && has < d.Revision:
+		case fresh && has < d.Revision:
 			if s.sent[state.Machine] < 2*mostSent {
 				s.sent[state.Machine]++
 				send = append(send, d.signed)
 			}
-		case (d == nil && has > 0 || d != nil && has > d.Revision) && has <= uint64(now.UnixNano()) && now.Sub(s.renewed[machine]) >= reissuePause:
+		case (d == nil && has > 0 || d != nil && has != d.Revision) && has <= uint64(now.UnixNano()) && now.Sub(s.renewed[machine]) >= reissuePause:
 			s.renewed[machine] = now
-			again = append(again, machine)
+			again[machine] = slog.LevelInfo // usually one in which nothing stood, which refresh has removed
+			if d != nil && has > d.Revision {
+				again[machine] = slog.LevelWarn
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -405,12 +409,8 @@ func (s *decider) update(ctx context.Context, state *wire.State) error {
 	for _, data := range send {
 		errs = append(errs, s.publish(state.Machine, data))
 	}
-	for _, machine := range again {
-		level := slog.LevelWarn
-		if s.known(machine) == nil { // usually one in which nothing stood, which refresh has removed
-			level = slog.LevelInfo
-		}
-		s.log.Log(ctx, level, "a machine has newer decisions than the bucket: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
+	for machine, level := range again {
+		s.log.Log(ctx, level, "a machine has newer decisions than the bucket, or those are too old to be received: those of the bucket are signed again", "machine", state.Machine, "for all", machine == "")
 		_, err := s.decide(ctx, machine, unchanged)
 		errs = append(errs, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/quell-dev/quell/internal/cluster/bus/authority"
 	"github.com/quell-dev/quell/internal/cluster/bus/credential"
 	"github.com/quell-dev/quell/internal/core/command"
+	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/wire"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
@@ -105,4 +106,23 @@ func TestAModeIsNeverOneTooMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.add(t, "", decision("mode", 0, off()))
+}
+
+// TestDecisionsOfAServerThatWasOff: what a server signed before it was off for days is followed by a machine that is new,
+// without the next hourly refresh.
+func TestDecisionsOfAServerThatWasOff(t *testing.T) {
+	a := newAuthority(t)
+	url := serveHere(t, a)
+	b, before := openBus(t, a, url, 1), time.Now().Add(-3*freshFor)
+	data, err := sign(b.commands.credentials, &wire.Decisions{Revision: uint64(before.UnixNano()), Signed: before.UnixMilli(), Fresh: before.Add(freshFor).UnixMilli(),
+		List: wire.EncodeDecisions([]command.Decision{decision("mode", 0, off())}, nil, sample.At(before))})
+	if err == nil {
+		_, err = b.commands.kv.Put(patient(t), wire.DecisionsKey(""), data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveDecisions(t, b)
+	m := obey(t, follower(t, a, url, "m"))
+	quelltest.Until(t, "the machine follows it", m.has("mode"))
 }

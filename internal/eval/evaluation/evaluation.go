@@ -30,6 +30,8 @@ type Evaluation struct {
 	found  []found
 	rounds []measuredCap
 	pairs  map[Pair]*tally
+	states []*incident.Record // that Settle adds; nil: added
+	places map[key]int        // in states
 	// Days is the number of machine-days that the incidents cover, 0 if not known.
 	Days float64
 	// Right of Accusations named a task that hurt the victim, if there are labels;
@@ -100,6 +102,44 @@ type measuredCap struct {
 }
 
 func (c *measuredCap) helped() bool { return c.outcome == plan.TruePositive }
+
+// AddState takes a state of an incident: an agent's log has each. One that is closed is final and is added at
+// once; of others, Settle adds the newest. An incident without an ID is another one each time.
+func (e *Evaluation) AddState(inc *incident.Record) {
+	if inc.ID == "" {
+		e.Add(inc)
+		return
+	}
+	inc.Chart = incident.Record{}.Chart // most of its memory
+	if e.places == nil {
+		e.places = map[key]int{}
+	}
+	k := key{inc.Machine, inc.ID}
+	i, again := e.places[k]
+	if !again {
+		i = len(e.states)
+		e.places[k], e.states = i, append(e.states, inc)
+	}
+	switch before := e.states[i]; {
+	case before == nil: // its final state is added
+	case inc.Closed != 0:
+		e.Add(inc)
+		e.states[i] = nil
+	case inc.Updated >= before.Updated:
+		e.states[i] = inc
+	}
+}
+
+// Settle adds the incidents of AddState that are open. What comes next is of another run, in which another
+// incident may have the same ID.
+func (e *Evaluation) Settle() {
+	for _, inc := range e.states {
+		if inc != nil {
+			e.Add(inc)
+		}
+	}
+	e.states, e.places = nil, nil
+}
 
 // Add adds an incident in its final state. Effects of the victim on itself are left out,
 // and so are trials, since they test suspects that are not accused yet.

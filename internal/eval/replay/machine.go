@@ -49,7 +49,8 @@ type task struct {
 // view is the part of a task that depends on the signal.
 type view struct {
 	pipeline.Subject
-	variant string // of the samples
+	variant string        // of the samples
+	at      sample.Millis // of the newest of them
 	bin     int
 	job     *Job
 	costs   *Costs // nil: not collected
@@ -69,7 +70,7 @@ func (p *Replayer) machine(name string) *machine {
 }
 
 // add adds a sample. Samples must be in order of time, those of all signals of one
-// interval together; a late one is counted and skipped.
+// interval together; a late one is counted and skipped, and so is a second one of a task at one time.
 func (m *machine) add(s *sample.Sample) {
 	switch {
 	case s.TS < m.at:
@@ -88,6 +89,11 @@ func (m *machine) add(s *sample.Sample) {
 		st.interval = m.pipeline.Begin(st.signal, s.TS, m.player.options.Sampling)
 	}
 	v := m.view(s, index)
+	if v.at == s.TS { // twice as many outliers would make an anomaly
+		m.player.result.Twice++
+		return
+	}
+	v.at = s.TS
 	measured := pipeline.MeasurementOf(s)
 	if s.Served != nil {
 		measured.Served = m.serve(s.Served, s.TS)
@@ -170,7 +176,7 @@ func (m *machine) view(s *sample.Sample, index int) *view {
 			j.Tasks++
 		}
 		t.id.Job = s.Job
-		v = &view{Subject: pipeline.Subject{Task: t.id, Key: m.player.options.key(s)}, variant: s.Variant, bin: bin, job: j}
+		v = &view{Subject: pipeline.Subject{Task: t.id, Key: m.player.options.key(s)}, variant: s.Variant, at: math.MinInt64, bin: bin, job: j}
 		v.Spec = m.player.options.Specs[v.Key]
 		if m.player.costs != nil {
 			v.costs = m.player.costs.find(s.Job, s.Signal)

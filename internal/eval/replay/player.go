@@ -62,12 +62,12 @@ type Result struct {
 	// Anomalies are the outliers that complete, with those before them, the required number
 	// of outliers: while a task stays bad each of its samples is one.
 	Anomalies int
-	// Late were not in order of time, UnknownSignal have a signal that quell does not know:
-	// both were skipped.
-	Late, UnknownSignal int
-	Machines            int
-	From, To            sample.Millis
-	Watched             sample.Millis // from the first to the last sample of each machine, summed over them
+	// Late were not in order of time, Twice of a task that had one of that time, UnknownSignal have a
+	// signal that quell does not know: they were skipped.
+	Late, Twice, UnknownSignal int
+	Machines                   int
+	From, To                   sample.Millis
+	Watched                    sample.Millis // from the first to the last sample of each machine, summed over them
 	// Gaps counts the times between two samples of a task. Near of them were less than half of
 	// Options.Step, Far more than twice that.
 	Gaps, Near, Far int
@@ -147,7 +147,7 @@ func compareAccusations(a, b *Accusation) int {
 // Merge adds the result of another Replayer on other machines.
 func (r *Result) Merge(o *Result) {
 	r.Samples, r.Judged, r.Outliers, r.Usage = r.Samples+o.Samples, r.Judged+o.Judged, r.Outliers+o.Outliers, r.Usage+o.Usage
-	r.Anomalies, r.Late, r.UnknownSignal = r.Anomalies+o.Anomalies, r.Late+o.Late, r.UnknownSignal+o.UnknownSignal
+	r.Anomalies, r.Late, r.Twice, r.UnknownSignal = r.Anomalies+o.Anomalies, r.Late+o.Late, r.Twice+o.Twice, r.UnknownSignal+o.UnknownSignal
 	r.Machines, r.Watched = r.Machines+o.Machines, r.Watched+o.Watched
 	r.Gaps, r.Near, r.Far = r.Gaps+o.Gaps, r.Near+o.Near, r.Far+o.Far
 	r.span(o.From)

@@ -178,8 +178,9 @@ func TestWhatIsSkipped(t *testing.T) {
 	late := samples[0]
 	unknown := samples[len(samples)-1]
 	unknown.Signal = "weather"
-	r := run(t, append(samples, late, unknown), byDefault(t, detect.Quell), 1)
-	if r.Late != 1 || r.UnknownSignal != 1 || r.Samples+r.Usage != 40 {
+	again := samples[len(samples)-4:] // the newest interval's
+	r := run(t, append(slices.Concat(samples, again), late, unknown), byDefault(t, detect.Quell), 1)
+	if r.Late != 1 || r.Twice != len(again) || r.UnknownSignal != 1 || r.Samples+r.Usage != 40 {
 		t.Errorf("%+v", r)
 	}
 }

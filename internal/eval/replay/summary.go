@@ -8,11 +8,12 @@ import (
 // Summary is the result of a replay as numbers, for programs.
 type Summary struct {
 	Rule        detect.Method `json:"rule"`
-	Rows        int           `json:"rows"`    // read
-	Bad         int           `json:"bad"`     // skipped: without a sample
-	Late        int           `json:"late"`    // skipped: not in order of time
-	Unknown     int           `json:"unknown"` // skipped: with an unknown signal
-	Samples     int           `json:"samples"` // compared with a ready spec
+	Rows        int           `json:"rows"`            // read
+	Bad         int           `json:"bad"`             // skipped: without a sample
+	Late        int           `json:"late"`            // skipped: not in order of time
+	Twice       int           `json:"twice,omitempty"` // skipped: of a task that has another at the same time
+	Unknown     int           `json:"unknown"`         // skipped: with an unknown signal
+	Samples     int           `json:"samples"`         // compared with a ready spec
 	Outliers    int           `json:"outliers"`
 	Anomalies   int           `json:"anomalies"`
 	Accusations int           `json:"accusations"`
@@ -44,7 +45,7 @@ type AfterJSON struct {
 // Summary converts the result to numbers; score is nil for a recording without labels. The
 // caller sets Rows and Bad from its reader.
 func (r *Result) Summary(score *Score) Summary {
-	s := Summary{Rule: r.Rule, Late: r.Late, Unknown: r.UnknownSignal, Samples: r.Judged, Outliers: r.Outliers, Anomalies: r.Anomalies,
+	s := Summary{Rule: r.Rule, Late: r.Late, Twice: r.Twice, Unknown: r.UnknownSignal, Samples: r.Judged, Outliers: r.Outliers, Anomalies: r.Anomalies,
 		Accusations: len(r.Accusations), Incidents: len(r.Incidents), Machines: r.Machines, Jobs: len(r.Jobs), From: r.From, To: r.To,
 		Days: float64(r.Watched) / (24 * 60 * 60 * 1000)}
 	if score == nil {

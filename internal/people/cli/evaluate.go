@@ -80,6 +80,7 @@ func (a *commands) runEvaluate(cmd *cobra.Command, f *evaluating, files []string
 			return fmt.Errorf("read incidents of %s: %w", name, err)
 		}
 	}
+	e.Settle() // a log and its rotated files have states of one incident
 	if f.days > 0 {
 		e.Days = f.days
 	}
@@ -219,9 +220,13 @@ func addIncidents(v json.RawMessage, e *evaluation.Evaluation) error {
 		if err := json.Unmarshal(v, &inc); err != nil {
 			return err
 		}
-		e.Add(&inc)
+		e.AddState(&inc)
+		return nil
 	case what.Rule == "":
 		return errors.New("neither an incident nor the summary of a replay or a simulation")
+	}
+	e.Settle()
+	switch {
 	case what.Minutes > 0:
 		e.Days += float64(what.Minutes) / (24 * 60)
 		e.Right, e.Accusations = e.Right+what.Right, e.Accusations+what.Accusations

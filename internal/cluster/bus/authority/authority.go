@@ -200,8 +200,11 @@ func (a *Authority) renew(machine, public string, now time.Time) (tokens []strin
 		return nil, err
 	}
 	i := newest[string(Agent)+"."+machine]
+	end := a.until(i.By)
 	switch {
-	case i.Renew == 0 || i.Expires <= now.Unix():
+	// Those that have expired are renewed: the bus let the machine in, so that the record was restored from a copy.
+	// Where their key has ended, the bus cuts the machine off within a second.
+	case i.Renew == 0 || end != 0 && end <= now.Unix():
 		return nil, fmt.Errorf("renew credentials of %.80q: %w", machine, ErrNotDue)
 	case i.Enrol || i.By != a.signing.public() || credential.Due(time.Unix(i.At, 0), time.Unix(i.Expires, 0), now):
 		tokens, err = a.issue(Issued{Role: Agent, Name: machine, Key: public, Expires: now.Unix() + i.Renew, Renew: i.Renew})

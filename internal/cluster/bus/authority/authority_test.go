@@ -228,6 +228,40 @@ func TestRenewedAmongMany(t *testing.T) {
 	}
 }
 
+// TestRenewedAfterARestore: in a copy of the keys that was restored, the credentials of a machine have expired. Those
+// that it has renewed since then have not, and are renewed too.
+func TestRenewedAfterARestore(t *testing.T) {
+	dir, now := filepath.Join(t.TempDir(), "keys"), time.Now()
+	a := load(t, dir)
+	f := issue(t, a, authority.Agent, "m1", time.Hour)
+	file := filepath.Join(dir, "issued.jsonl")
+	saved, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err = renewed(t, a, f, now.Add(50*time.Minute))
+	if err == nil {
+		err = os.WriteFile(file, saved, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := renewed(t, load(t, dir), f, now.Add(90*time.Minute)); err != nil {
+		t.Errorf("after the restore: %v", err)
+	}
+}
+
+// TestEndedKeyIsNotRenewed: until a rotation without overlap has cut off what a thief of the key has signed, it gets
+// nothing that the new key signs.
+func TestEndedKeyIsNotRenewed(t *testing.T) {
+	a, now := load(t, filepath.Join(t.TempDir(), "keys")), time.Now()
+	f := issue(t, a, authority.Agent, "m1", 90*24*time.Hour)
+	rotate(t, a, 0, now)
+	if _, err := renewed(t, a, f, now.Add(time.Second)); !errors.Is(err, authority.ErrNotDue) {
+		t.Errorf("renewed: %v", err)
+	}
+}
+
 // TestRevokedWhileOthersChange: machines are revoked by as many processes at the same time, while each
 // renews its credentials. No revocation is lost, and none of them has credentials afterwards.
 func TestRevokedWhileOthersChange(t *testing.T) {

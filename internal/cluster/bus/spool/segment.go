@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -40,9 +41,13 @@ type segment struct {
 }
 
 // scan finds the frames of the file, up to the first incomplete one, and returns where
-// they end.
+// they end. A file that was removed has none.
 func (g *segment) scan() (good int64, err error) {
 	f, err := os.Open(g.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		g.offsets = []int64{}
+		return 0, nil
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -308,6 +309,7 @@ func (s *Spool) remove() {
 func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	oldest := from <= s.released // then what is lost is not looked for, and counted, at each attempt to send
 	for _, g := range s.segments {
 		for from = max(from, g.first); from < min(g.end, s.syncedTo); from++ {
 			if g.offsets == nil {
@@ -317,12 +319,22 @@ func (s *Spool) Read(from uint64) (number uint64, message []byte, err error) {
 			}
 			if from-g.first >= uint64(len(g.offsets)) { // the end of the segment is damaged
 				s.stats.Damaged += g.end - from
+				if oldest {
+					s.released = max(s.released, g.end)
+				}
 				g.end = from
 				break
 			}
 			message, err := g.read(int(from - g.first))
-			if errors.Is(err, errDamaged) {
+			removed := errors.Is(err, fs.ErrNotExist) // by an operator, to free the disk
+			if removed && g == s.last() {
+				s.closeWriter() // what comes next goes to a file that is there
+			}
+			if removed || errors.Is(err, errDamaged) {
 				s.stats.Damaged++
+				if oldest {
+					s.released = max(s.released, from+1)
+				}
 				continue
 			}
 			if err != nil {

@@ -306,8 +306,40 @@ func TestFullDisk(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Read(1); err == nil || errors.Is(err, errDamaged) {
-		t.Errorf("read from a directory that is gone: %v", err)
+	for range 2 {
+		if _, m, err := s.Read(s.Released()); m != nil || err != nil || s.Stats().Damaged != 2 {
+			t.Errorf("read from a directory that is gone: %q, %v, %+v", m, err, s.Stats())
+		}
+	}
+	if err := s.Append([]byte("lost")); err == nil {
+		t.Error("a message was taken to a directory that is gone")
+	}
+}
+
+// TestFilesAreRemoved: an operator who removes the files of a running agent, to free the disk, loses what they
+// held, which is counted once, and nothing later.
+func TestFilesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, MinBytes)
+	put(t, s, "a", "b")
+	put(t, s, string(bytes.Repeat([]byte{'c'}, MinBytes/8)))
+	files, err := filepath.Glob(dir + "/*.seg")
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the sender's first attempts
+		if _, m, err := s.Read(s.Released()); m != nil || err != nil || s.Stats().Damaged != 3 {
+			t.Fatalf("%.20q, %v, %+v", m, err, s.Stats())
+		}
+	}
+	put(t, s, "d")
+	if numbers, messages := all(t, s, 0); !slices.Equal(numbers, []uint64{4}) || messages[0] != "d" {
+		t.Errorf("numbers %d: %.20q", numbers, messages)
 	}
 }
 

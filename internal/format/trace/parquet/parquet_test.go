@@ -219,6 +219,34 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
+// TestTimesOfOthers: quell query and DuckDB write times in µs, and pandas in ns, as the column's type says.
+func TestTimesOfOthers(t *testing.T) {
+	type micros struct {
+		TS     *int64  `parquet:"ts,timestamp(microsecond)"`
+		Task   string  `parquet:"task"`
+		Signal string  `parquet:"signal"`
+		CPU    float64 `parquet:"cpu"`
+		Cost   float64 `parquet:"cost"`
+	}
+	type nanos struct {
+		TS     int64   `parquet:"ts,timestamp(nanosecond),dict"`
+		Task   string  `parquet:"task"`
+		Signal string  `parquet:"signal"`
+		CPU    float64 `parquet:"cpu"`
+		Cost   float64 `parquet:"cost"`
+	}
+	var us, ns bytes.Buffer
+	if err := errors.Join(parquet.Write(&us, []micros{{at(int64(1_700_000_030_001_200)), "/a", "cpi", 1, 1.5}, {nil, "/a", "cpi", 1, 1.5}}),
+		parquet.Write(&ns, []nanos{{1_700_000_030_001_000_000, "/a", "cpi", 1, 1.5}})); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range [][]byte{us.Bytes(), ns.Bytes()} {
+		if got, r := read(t, file); len(got) != 1 || got[0].TS != 1_700_000_030_001 {
+			t.Errorf("%+v, %+v", got, r.Report())
+		}
+	}
+}
+
 func TestReaderRefusesOtherFiles(t *testing.T) {
 	var b bytes.Buffer
 	if err := parquet.Write(&b, []struct{ TS int64 }{{1}}); err != nil {

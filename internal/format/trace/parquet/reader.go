@@ -7,8 +7,10 @@ import (
 	"io"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/format/trace"
@@ -31,6 +33,7 @@ type Reader struct {
 	row    int64 // of the file, read next
 	all    []*column
 	ts     *column
+	unit   time.Duration // of ts
 	names  [len(texts)]*column
 	values [4]*column // cpu, cost, coverage, flags
 	extras []extraColumn
@@ -78,7 +81,14 @@ func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 		}
 		return c
 	}
-	t.ts = open("ts", true)
+	t.ts, t.unit = open("ts", true), time.Millisecond
+	if leaf, ok := f.Schema().Lookup("ts"); ok { // quell query and DuckDB write µs
+		if of := leaf.Node.Type().LogicalType(); of != nil {
+			if at, ok := of.Value.(*format.TimestampType); ok && at.Unit.Value != nil {
+				t.unit = at.Unit.Value.Duration()
+			}
+		}
+	}
 	for i, name := range texts {
 		t.names[i] = open(name, name == "task" || name == "signal")
 	}
@@ -285,7 +295,8 @@ func (r *Reader) assemble(s *sample.Sample, i int) error {
 		}
 		r.class.text, r.class.is = class, is
 	}
-	s.TS = sample.Millis(r.times[i])
+	per := time.Millisecond / r.unit // ns from a dictionary are some too few or too many
+	s.TS = sample.Millis(time.Duration(r.times[i]).Round(per) / per)
 	s.Machine, s.Job, s.Task = r.texts[0][i], sample.JobName(r.texts[1][i]), sample.TaskName(r.texts[2][i])
 	s.Platform, s.Signal, s.Variant = sample.Platform(r.texts[3][i]), sample.SignalName(r.texts[4][i]), r.texts[5][i]
 	s.Class = r.class.is
@@ -299,7 +310,7 @@ func (r *Reader) assemble(s *sample.Sample, i int) error {
 			return fmt.Errorf("flags %v: unknown bits", v)
 		}
 	}
-	if s.TS == math.MinInt64 {
+	if r.times[i] == math.MinInt64 {
 		return errors.New("no ts")
 	}
 	return r.check(s)

@@ -143,7 +143,7 @@ func newMapped(r io.Reader, c *Columns) (Reader, error) {
 	}
 	m.at = map[string]int{}
 	for i, f := range fields {
-		m.at[strings.TrimSpace(strings.TrimPrefix(string(f), "\ufeff"))] = i
+		m.at[strings.TrimSpace(string(f))] = i
 	}
 	for _, col := range []Column{c.TS, c.Machine, c.Job, c.Task, c.Platform, c.Signal, c.Variant, c.Class, c.CPU, c.Cost, c.LLCMisses} {
 		for _, name := range []string{col.Column, col.And, col.Per} {

@@ -186,7 +186,11 @@ func (r *Recording) open(f *os.File, o Options) error {
 
 // text opens a file that is not Parquet.
 func (r *Recording) text(b *bufio.Reader, start []byte, o Options) (err error) {
-	start = bytes.TrimLeft(bytes.TrimPrefix(start, []byte("\ufeff")), " \t\r\n")
+	if bytes.HasPrefix(start, []byte("\ufeff")) {
+		_, _ = b.Discard(len("\ufeff")) // it is in the buffer
+		start, _ = b.Peek(4)
+	}
+	start = bytes.TrimLeft(start, " \t\r\n")
 	switch {
 	case bytes.HasPrefix(start, []byte("{")):
 		r.Format = "Kepler's counters as Prometheus JSON"

@@ -2,6 +2,7 @@ package recording
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,8 +50,15 @@ func newPrometheus(r io.Reader) (Reader, error) {
 	d := json.NewDecoder(r)
 	d.UseNumber()
 	err := p.value(d, 0)
+	for err == nil && d.More() { // the answers to several queries, joined
+		err = p.value(d, 0)
+	}
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
+	} else if err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Prometheus JSON: %w", err)
@@ -187,9 +195,15 @@ func parsePoint(point []json.RawMessage) (sample.Millis, float64, error) {
 
 // assemble makes samples of the readings that are complete.
 func (p *prometheus) assemble() {
-	for c, byTime := range p.tasks {
+	all := make([]container, 0, len(p.tasks))
+	for c := range p.tasks {
+		all = append(all, c)
+	}
+	// If several exporters saw a container, samples of one come first each time: a replay takes those.
+	slices.SortFunc(all, func(a, b container) int { return cmp.Compare(a.exporter, b.exporter) })
+	for _, c := range all {
 		var readings []reading
-		for _, r := range byTime {
+		for _, r := range p.tasks[c] {
 			if !math.IsNaN(r.s) && !math.IsNaN(r.cycles) && !math.IsNaN(r.instructions) {
 				readings = append(readings, r)
 			}

@@ -120,7 +120,7 @@ func TestOpenRefuses(t *testing.T) {
 		"invalid trace header": []byte("a,b,c\n1,2,3\n"), "file is empty": nil, "decompress it first": gzipped(t, []byte("PAR1")),
 		"compressed too many times": gzipped(t, gzipped(t, gzipped(t, []byte("x")))), "no series": []byte(`{"status":"success","data":{"result":[]}}`),
 		"no container has cycles": []byte(`{"metric":{"__name__":"kepler_container_cpu_cycles_total"},"values":[[1,"2"],[2,"3"]]}`),
-		"unexpected EOF":          []byte(`{"a":[`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
+		"unexpected EOF":          []byte(`{"a":[`), "invalid character": []byte(`{"a":[]}]`), "read Parquet": []byte("PAR1 and no more"), "unpack gzip": {0x1f, 0x8b, 0},
 	} {
 		_, err := Open(file(t, content), Options{})
 		var format *FormatError
@@ -170,17 +170,43 @@ func TestRezolusWithoutUsage(t *testing.T) {
 	}
 }
 
+// claims is a row group that says that it has another number of rows.
+type claims struct {
+	parquetgo.RowGroup
+	rows int64
+}
+
+func (c claims) NumRows() int64 { return c.rows }
+
+// TestRezolusClaims: a damaged or hostile file says how many rows it has, for which memory is allocated before they are read.
+func TestRezolusClaims(t *testing.T) {
+	var b bytes.Buffer
+	if err := parquetgo.Write(&b, []struct{ A int64 }{{1}, {2}}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := parquetgo.OpenFile(bytes.NewReader(b.Bytes()), int64(b.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows, good := range map[int64]bool{-1: false, 1: false, 2: true, 1 << 60: false} {
+		if all, err := counters(claims{f.RowGroups()[0], rows}, 0); (err == nil) != good || good && len(all) != 2 {
+			t.Errorf("%d rows: %v, %v", rows, all, err)
+		}
+	}
+}
+
 func TestPrometheus(t *testing.T) {
 	series := func(metric, id, points string) string {
 		return `{"metric":{"__name__":"kepler_container_` + metric + `","instance":"n1","container_id":"` + id + `","container_name":"c","container_namespace":"ns","pod_name":"p"},"values":[` + points + `]}`
 	}
-	body := strings.Join([]string{
+	all := []string{
 		series("cpu_cycles_total", "0123456789abcdef", `[100,"1000"],[103,"4000"],[106,"4500"],[109,"100"]`),
 		series("cpu_instructions_total", "0123456789abcdef", `[100,"500"],[103,"2000"],[106,"2000"],[109,"50"]`),
 		series("bpf_cpu_time_ms_total", "0123456789abcdef", `[100,"0"],[103,"1500"],[106,"1500"],[109,"3"],[112,"9"]`),
 		series("cache_miss_total", "0123456789abcdef", `[100,"7"],[103,"9"],["x","1"],[106]`),
 		series("joules_total", "0123456789abcdef", `[100,"7"]`),
-	}, ",")
+	}
+	body := strings.Join(all, ",")
 	want := []sample.Sample{{TS: 103_000, CPU: 0.5, Cost: 2}, {TS: 106_000, CPU: 0, Cost: float32(math.NaN())},
 		{TS: 109_000, Cost: float32(math.NaN()), Flags: sample.Restarted}}
 	for i := range want {
@@ -193,11 +219,12 @@ func TestPrometheus(t *testing.T) {
 	want[1].Extras.Set(sample.Cycles, 500)
 	want[1].Extras.Set(sample.Instructions, 0)
 	for name, text := range map[string]string{
-		"the API's answer":       `{"status":"success","data":{"resultType":"matrix","result":[` + body + `]}}`,
-		"an object of metrics":   `{"a":[` + body + `],"b":{"metric":3}}`,
-		"with a byte order mark": "\ufeff {\"a\":[" + body + "]}",
+		"the API's answer":        `{"status":"success","data":{"resultType":"matrix","result":[` + body + `]}}`,
+		"an object of metrics":    `{"a":[` + body + `],"b":{"metric":3}}`,
+		"answers that are joined": `{"status":"success","data":{"result":[` + all[0] + "]}}\n" + `{"a":[` + strings.Join(all[1:], ",") + "]}\n",
+		"with a byte order mark":  "\ufeff {\"a\":[" + body + "]}",
 	} {
-		r, err := Open(file(t, []byte(strings.TrimPrefix(text, "\ufeff"))), Options{})
+		r, err := Open(file(t, []byte(text)), Options{})
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -209,6 +236,26 @@ func TestPrometheus(t *testing.T) {
 		}
 		if err := r.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestTwoExporters: of a container that two exporters saw, samples of the same one come first each time.
+func TestTwoExporters(t *testing.T) {
+	seen := func(exporter, cycles string) (all string) {
+		for metric, v := range map[string]string{"cpu_cycles": cycles, "cpu_instructions": "100", "bpf_cpu_time_ms": "500"} {
+			all += `{"metric":{"__name__":"kepler_container_` + metric + `_total","instance":"n1","pod":"` + exporter +
+				`","container_id":"0123456789ab","container_name":"c","container_namespace":"ns","pod_name":"p"},"values":[[1,"0"],[2,"` + v + `"]]}` + "\n"
+		}
+		return all
+	}
+	for range 20 {
+		r, err := newPrometheus(strings.NewReader(seen("b", "200") + seen("a", "300")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readAll(t, r); len(got) != 2 || got[0].Cost != 3 || got[1].Cost != 2 {
+			t.Fatalf("%+v", got)
 		}
 	}
 }

@@ -167,8 +167,14 @@ func (c *cgroup) samples(h *buffered, ts []float64, sums [len(rezolusCounters)][
 	}
 }
 
+// mostRows bounds a row group, which is held in memory: of nulls, a file of some bytes has any number.
+const mostRows = 1 << 24
+
 // counters reads a column; a null is NaN.
 func counters(g parquet.RowGroup, column int) ([]float64, error) {
+	if n := g.NumRows(); n < 0 || n > mostRows {
+		return nil, fmt.Errorf("%d rows, want at most %d", n, mostRows)
+	}
 	r := parquet.NewColumnChunkValueReader(g.ColumnChunks()[column])
 	defer r.Close()
 	all := make([]float64, 0, g.NumRows())
@@ -185,10 +191,12 @@ func counters(g parquet.RowGroup, column int) ([]float64, error) {
 				return nil, fmt.Errorf("counter has type %v", v.Kind())
 			}
 		}
-		if err == io.EOF {
+		switch {
+		case int64(len(all)) > g.NumRows():
+			return nil, errors.New("more values than rows")
+		case err == io.EOF:
 			return all, nil
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
 		}
 	}

@@ -149,6 +149,7 @@ func (p *replayer) play(ctx context.Context, rule string) (*report.Replay, error
 		}
 	}
 	note(result.Late > 0, "rows skipped, not in time order: %d; sort the recording", result.Late)
+	note(result.Twice > 0, "rows skipped, of a task that has another at the same time: %d; the recording has rows twice or lacks the machine, or a task was started again within an interval", result.Twice)
 	note(result.UnknownSignal > 0, "rows skipped, unknown signal: %d", result.UnknownSignal)
 	const apart = " of --step %s apart: the rule's windows are for that time between two samples"
 	note(2*result.Near > result.Gaps, "most samples of a task are less than half"+apart, f.step)
