@@ -69,11 +69,13 @@ func TestServedAreTasks(t *testing.T) {
 // An empty list of served tasks, which was counted, differs from none.
 func TestServedNobody(t *testing.T) {
 	p := New(byDefault(t, detect.Quell))
-	for _, served := range [][]sample.Served{nil, {}} {
-		p.Add(&sample.Sample{TS: minute, Machine: "m", Task: "/a", Signal: sample.RunQ, Coverage: 1, CPU: 1, Cost: 1, Served: served})
+	for task, served := range map[sample.TaskName][]sample.Served{"/a": nil, "/b": {}} {
+		p.Add(&sample.Sample{TS: minute, Machine: "m", Task: task, Signal: sample.RunQ, Coverage: 1, CPU: 1, Cost: 1, Served: served})
 	}
 	iv := p.machines["m"].streams[0].interval
-	if iv.Reading(0).Served != nil || iv.Reading(1).Served == nil {
-		t.Errorf("%v, %v", iv.Reading(0).Served, iv.Reading(1).Served)
+	for i := range 2 {
+		if r := iv.Reading(i); (r.Served != nil) != (r.Task.Name == "/b") {
+			t.Errorf("%s: %v", r.Task.Name, r.Served)
+		}
 	}
 }
