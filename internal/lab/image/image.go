@@ -3,7 +3,6 @@ package image
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -92,8 +91,11 @@ func header(disk string) ([]byte, error) {
 func (i *Image) Size() (int64, error) {
 	if i.Format == "qcow2" {
 		head, err := header(i.Disk)
-		if err != nil || len(head) < 32 {
-			return 0, errors.Join(fmt.Errorf("read the size of image %s", i.Disk), err)
+		if err == nil && len(head) < 32 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read the size of image %s: %w", i.Disk, err)
 		}
 		return int64(binary.BigEndian.Uint64(head[24:])), nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -290,5 +291,16 @@ func TestRun(t *testing.T) {
 		if string(out) != c.want || cmd.ProcessState.ExitCode() != c.status {
 			t.Errorf("%q: %q, status %d", c.args, out, cmd.ProcessState.ExitCode())
 		}
+	}
+}
+
+// TestSizeOfACutOffImage: the error says what is wrong with the file.
+func TestSizeOfACutOffImage(t *testing.T) {
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, []byte("QFI\xfb"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Image{Disk: disk, Format: "qcow2"}).Size(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%v", err)
 	}
 }
