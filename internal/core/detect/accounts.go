@@ -184,7 +184,8 @@ func (d *Detector) account(s *series, victim int) *accountTotals {
 			u.bad, u.before = d.usedBefore(s, victim, i)
 			t.rises += u.rise()
 			j := slices.IndexFunc(t.of, func(p Served) bool { return p.By == k.task.Key })
-			if j >= 0 && u.bad < increaseRatio*u.before && s.signal.Domain == sample.SharedCPU {
+			bound := k.reach.Len() == 1 // to one CPU, from which nothing can push it
+			if j >= 0 && !bound && u.bad < increaseRatio*u.before && s.signal.Domain == sample.SharedCPU {
 				t.pushed += max(0, t.of[j].Time/t.wanted-t.usual.of[k.task.Key])
 			}
 		}

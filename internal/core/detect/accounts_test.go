@@ -17,6 +17,7 @@ type queue struct {
 	used             map[uint64]float64 // CPU-s/s
 	nobodys          float64            // s/s of the wait that is not in served
 	moved            bool               // task 2 ran on other CPUs when that was read
+	bound            bool               // the victim and task 3 may run on one CPU only
 }
 
 // fairShare is the fair share of every task.
@@ -43,8 +44,12 @@ func (q queue) play(t *testing.T, d *Detector, from, minutes int) (f Finding, fo
 		if q.moved {
 			v.Reach, second.Reach = sample.SetOf(0), sample.SetOf(1)
 		}
+		third := suspect(3, q.used[3])
+		if q.bound {
+			v.Reach, third.Reach = sample.SetOf(0), sample.SetOf(0)
+		}
 		at := sample.Millis(m+1) * minute
-		d.Observe(signal(t, sample.RunQ), at, []Reading{v, second, suspect(3, q.used[3])})
+		d.Observe(signal(t, sample.RunQ), at, []Reading{v, second, third})
 		for _, one := range drain(d, at) {
 			f, found = one, true
 		}
@@ -69,6 +74,7 @@ func TestWhoWasServed(t *testing.T) {
 		{"two of them", queue{cpu: 0.1, served: map[uint64]float64{2: 0.5, 3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.9}}, 2, Proven, ""},
 		{"an innocent that another task displaced", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.05, 3: 0.3}}, 3, Possible, "used no more than before"},
 		{"a task that displaced an innocent", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Likely, ""},
+		{"a task that did more while one that cannot move was served", queue{cpu: 0.2, bound: true, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 3, Possible, "used no more than before"},
 		{"a task that does a little more while an innocent arrives", queue{cpu: 0.2, served: map[uint64]float64{3: 0.5}, used: map[uint64]float64{2: 0.12, 3: 0.3}}, 3, Possible, "used no more than before"},
 		{"a victim that frames others with many threads", queue{cpu: 0.2, self: 500, served: map[uint64]float64{2: 20, 3: 10}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "times as much as usual"},
 		{"a victim with low priority", queue{cpu: 0.2, niced: 0.4, served: map[uint64]float64{2: 0.5}, used: map[uint64]float64{2: 0.8, 3: 0.3}}, 2, Possible, "low priority"},

@@ -102,6 +102,22 @@ func TestThresholdIsTwoSigmasAndAtLeastTheLeastEffect(t *testing.T) {
 	}
 }
 
+// While a task is limited the window goes on, from the newest interval without a limit.
+func TestTheWindowHoldsWhatWasBeforeALimit(t *testing.T) {
+	d := New(paper(t, EvidenceMethod))
+	sig := signal(t, sample.CPI)
+	for at := minute; at <= 37*minute; at += minute {
+		d.Observe(sig, at, []Reading{victim(1, 1), suspect(2, 1).with(func(r *Reading) {
+			if at > 25*minute {
+				r.Flags = sample.Capped
+			}
+		})})
+	}
+	if w := d.Window(sample.CPI, task(2, 0).Key); len(w) != 22 || w[0].At != 16*minute || w[21].At != 37*minute {
+		t.Errorf("the window is %v", w)
+	}
+}
+
 func TestTheWindowIsTenMinutesLong(t *testing.T) {
 	d := New(paper(t, CPI2))
 	sig := signal(t, sample.CPI)

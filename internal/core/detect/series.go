@@ -294,8 +294,8 @@ type Point struct {
 	Misses   float64 // Reading.Misses
 }
 
-// Window returns the history of a task over the window, oldest first; nil for
-// a task or signal that is not known.
+// Window returns the history of a task over a window and since then, oldest first; nil for a task or
+// signal that is not known. The window ends with the newest interval in which no task was limited.
 func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
 	s := d.series[sig]
 	if s == nil {
@@ -305,8 +305,14 @@ func (d *Detector) Window(sig sample.SignalName, k sample.TaskKey) []Point {
 	if !ok {
 		return nil
 	}
-	newest := s.rows[len(s.rows)-1].at
-	rows := s.within(newest.Add(-d.params.Window), newest)
+	newest, free := s.rows[len(s.rows)-1].at, s.rows[len(s.rows)-1].at
+	for _, r := range slices.Backward(s.rows) {
+		if !r.anyLimited() {
+			free = r.at
+			break
+		}
+	}
+	rows := s.within(free.Add(-d.params.Window), newest)
 	points := make([]Point, len(rows))
 	for n, r := range rows {
 		points[n] = Point{At: r.at, Cost: math.NaN(), Pressure: float64(r.usage(i))}

@@ -78,6 +78,10 @@ func (p *Planner) actOnGroup(now sample.Millis, inc *incident, f *detect.Finding
 	}
 	switch f.Kind {
 	case detect.Neighbour, detect.Nobody, detect.Indeterminate:
+	case detect.PhaseChange: // "no other task used more" may be all that is seen of a group
+		if f.Change == detect.MoreWork || len(inc.rounds) == 0 {
+			return false
+		}
 	default:
 		return false
 	}
@@ -147,9 +151,10 @@ func (g *group) extend(more []*member) {
 }
 
 // beginGroup caps suspects together if a limit on one of them was not enough, and no other one
-// is to be limited alone first: as a trial, or for good if each of them is an antagonist.
+// that the finding names or would try is to be limited alone first: as a trial, or for good if each of
+// them is an antagonist.
 func (p *Planner) beginGroup(now sample.Millis, inc *incident, f *detect.Finding, window func(sample.TaskKey) []detect.Point) bool {
-	all := p.candidates(now, inc, f)
+	all, first := p.candidates(now, inc, f), ranked(f)
 	helped, limited, untried := false, false, false
 	for _, m := range all {
 		tried := false
@@ -158,7 +163,8 @@ func (p *Planner) beginGroup(now sample.Millis, inc *incident, f *detect.Finding
 				tried, helped = true, helped || r.Outcome == TruePositive
 			}
 		}
-		limited, untried = limited || tried, untried || !tried
+		limited = limited || tried
+		untried = untried || !tried && slices.ContainsFunc(first, func(s detect.Suspect) bool { return s.Key == m.task.Key })
 	}
 	if wait := !helped && untried && inc.trials(false) < p.policy.Trials-1 && inc.trials(true) == 0; wait || !limited || !p.mayBegin(inc, f, all) {
 		return false
@@ -193,8 +199,9 @@ func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding
 		}
 		all = append(all, &member{task: s.Task, correlation: s.Correlation})
 	}
-	for i := range f.Suspects[:min(max(f.Antagonists, f.TrialCandidates), len(f.Suspects))] {
-		add(&f.Suspects[i])
+	first := ranked(f)
+	for i := range first {
+		add(&first[i])
 	}
 	for _, r := range slices.Backward(inc.rounds) {
 		if r.By == auto && r.left == nil && r.Judged() && !inc.enough(r) {
@@ -215,6 +222,11 @@ func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding
 		}
 	}
 	return all
+}
+
+// ranked are the suspects that the finding names or would try.
+func ranked(f *detect.Finding) []detect.Suspect {
+	return f.Suspects[:min(max(f.Antagonists, f.TrialCandidates), len(f.Suspects))]
 }
 
 // enough reports whether a cap that was judged sufficed: it helped, and the victim was below its
@@ -239,10 +251,10 @@ func (inc *incident) barred(k sample.TaskKey) bool {
 	return why != "" && why != capDidNotHelp
 }
 
-// triedTogether reports whether a round has had all of the tasks.
+// triedTogether reports whether a round that has all of the tasks is in force, or gave a result.
 func (inc *incident) triedTogether(all []*member) bool {
 	return slices.ContainsFunc(inc.rounds, func(r *round) bool {
-		return !slices.ContainsFunc(all, func(m *member) bool { return !r.Has(m.task.Key) })
+		return (r.Ended == 0 || r.Judged()) && !slices.ContainsFunc(all, func(m *member) bool { return !r.Has(m.task.Key) })
 	})
 }
 

@@ -18,19 +18,22 @@ import (
 // capped. Its threshold is 2, its mean 1 and its σ 0.2. All tasks are suspects alike, whatever
 // they do.
 type shared struct {
-	t      *testing.T
-	p      *plan.Planner
-	policy plan.Policy
-	raise  map[sample.TaskName]float64
-	tasks  []sample.Task
-	capped map[sample.TaskName]string // the caps in force, by task
-	fails  sample.TaskName            // cannot be capped
-	now    sample.Millis
-	past   []detect.Point
-	aside  map[sample.TaskName]detect.Grounds // of suspects that are worth no trial
-	bad    int                                // bad intervals in a row
-	begun  [][]sample.TaskName                // what began at once
-	last   plan.Incident
+	t       *testing.T
+	p       *plan.Planner
+	policy  plan.Policy
+	raise   map[sample.TaskName]float64
+	tasks   []sample.Task
+	capped  map[sample.TaskName]string // the caps in force, by task
+	fails   sample.TaskName            // cannot be capped
+	now     sample.Millis
+	past    []detect.Point
+	aside   map[sample.TaskName]detect.Grounds // of suspects that are worth no trial
+	bad     int                                // bad intervals in a row
+	change  detect.Change                      // the finding is that the victim changed itself
+	outside bool                               // usage outside any task is named, and no other is worth a trial
+	unknown bool                               // no history is known
+	begun   [][]sample.TaskName                // what began at once
+	last    plan.Incident
 }
 
 func share(t *testing.T, raise map[sample.TaskName]float64, change func(*plan.Policy)) *shared {
@@ -89,7 +92,19 @@ func (m *shared) play(intervals int) {
 				f.Suspects = append(f.Suspects, detect.Suspect{Task: task, Correlation: 0.8, Grounds: g})
 			}
 		}
-		m.p.Finding(m.now, f, func(sample.TaskKey) []detect.Point { return m.past })
+		if m.outside {
+			other := detect.Suspect{Task: detect.Outside(), Grounds: detect.Grounds{Level: detect.Likely, Basis: detect.ByAccounts, Displaced: 0.1}}
+			f.Kind, f.Suspects, f.Antagonists, f.Trial, f.TrialCandidates = detect.Neighbour, slices.Insert(f.Suspects, 0, other), 1, false, 0
+		}
+		if m.change != "" {
+			f.Kind, f.Change, f.Trial, f.TrialCandidates = detect.PhaseChange, m.change, false, 0
+		}
+		m.p.Finding(m.now, f, func(sample.TaskKey) []detect.Point {
+			if m.unknown {
+				return nil
+			}
+			return m.past
+		})
 		m.drain()
 	}
 }
@@ -174,6 +189,53 @@ func TestAGroupHasThoseThatWereServedAsLong(t *testing.T) {
 		if together := m.begun[len(m.begun)-1]; slices.Contains(together, "/c") != c.want {
 			t.Errorf("%s: %v were capped together", name, together)
 		}
+	}
+}
+
+// untilTogether plays until tasks have begun to be limited together n times.
+func (m *shared) untilTogether(n int) (all [][]sample.TaskName) {
+	for i := 0; i < 200 && len(all) < n; i++ {
+		m.play(1)
+		all = slices.DeleteFunc(slices.Clone(m.begun), func(b []sample.TaskName) bool { return len(b) < 2 })
+	}
+	return all
+}
+
+// TestAGroupWaitsForNoTrialThatDoesNotCome: after the first trial the finding is one that tries nobody.
+func TestAGroupWaitsForNoTrialThatDoesNotCome(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(m *shared)
+		want bool
+	}{
+		"usage outside any task, which cannot be limited": {func(m *shared) { m.outside = true }, true},
+		"no other task used more":                         {func(m *shared) { m.change = detect.NewLevel }, true},
+		"it did more work":                                {func(m *shared) { m.change = detect.MoreWork }, false},
+	} {
+		m := share(t, map[sample.TaskName]float64{"/a": 0.2, "/b": 0.9, "/c": 0.9}, nil) // the trial of /a is in vain
+		for len(m.begun) == 0 {
+			m.play(1)
+		}
+		c.then(m)
+		if all := m.untilTogether(1); c.want != (len(all) == 1 && len(all[0]) == 3) || !c.want && len(all) > 0 {
+			t.Errorf("%s: %v were capped together", name, all)
+		}
+	}
+}
+
+// TestAGroupThatWasNotMeasuredIsTriedAgain: without a history of the victim a round has no result.
+func TestAGroupThatWasNotMeasuredIsTriedAgain(t *testing.T) {
+	m := share(t, map[sample.TaskName]float64{"/a": 0.8, "/b": 0.8, "/c": 0.8}, nil)
+	for len(m.begun) == 0 {
+		m.play(1)
+	}
+	m.unknown = true
+	m.untilTogether(1)
+	m.unknown = false
+	if all := m.untilTogether(2); len(all) != 2 || !slices.Equal(all[0], all[1]) {
+		t.Errorf("capped together %v", all)
+	}
+	if r := m.last.Rounds[1]; r.Outcome != plan.NotMeasured {
+		t.Errorf("the first round of all three is %+v", r)
 	}
 }
 
