@@ -3,6 +3,7 @@
 package together
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -25,37 +26,44 @@ func (m Members) TakeTurns(each time.Duration, work func(member sample.TaskName,
 	}
 }
 
-// NoIncident fails the test if a member alone was accused or capped.
-func (m Members) NoIncident(t *testing.T, all []incident.Record) {
+// NoIncident fails the test if a member alone was accused of hurting the victim, or capped.
+func (m Members) NoIncident(t *testing.T, victim sample.TaskName, all []incident.Record) {
 	t.Helper()
 	for _, inc := range all {
-		if len(inc.Rounds) > 0 || len(inc.Findings) > 0 {
+		if len(inc.Rounds) > 0 || len(inc.Findings) > 0 && inc.Victim.Name == victim {
 			t.Fatalf("one of them alone is an incident: %s, %+v", inc.Reason, inc.Findings)
 		}
 	}
 }
 
-// Relieved returns the incident that names all members, with a round in which they were capped
-// together and the victim was at most at its threshold; nil if there is none yet.
-func (m Members) Relieved(all []incident.Record) *incident.Record {
-	for i := range all {
-		inc, named := &all[i], 0
-		for _, f := range inc.Findings {
-			if slices.Contains(m, f.Suspect.Name) {
-				named++
-			}
-		}
-		for _, r := range inc.Rounds {
-			if named == len(m) && !r.Trial && len(r.Tasks()) == len(m) && r.Outcome == plan.TruePositive && float64(r.CostUnder) <= inc.Threshold {
-				return inc
-			}
-		}
-	}
-	return nil
+// Relieved reports whether all members were capped together in an incident, and not only as a trial,
+// with the victim at most at its threshold.
+func (m Members) Relieved(all []incident.Record) bool {
+	return slices.ContainsFunc(all, m.relieved)
 }
 
-// Innocents fails the test if another task was accused or capped.
-func (m Members) Innocents(t *testing.T, all []incident.Record) {
+func (m Members) relieved(inc incident.Record) bool {
+	return slices.ContainsFunc(inc.Rounds, func(r *plan.Round) bool {
+		return !r.Trial && len(r.Tasks()) == len(m) && r.Outcome == plan.TruePositive && float64(r.CostUnder) <= inc.Threshold
+	})
+}
+
+// Named reports whether such an incident names all members as one group.
+func (m Members) Named(all []incident.Record) bool {
+	return slices.ContainsFunc(all, func(inc incident.Record) bool {
+		groups := map[string]int{}
+		for _, f := range inc.Findings {
+			if f.Group != "" && slices.Contains(m, f.Suspect.Name) {
+				groups[f.Group]++
+			}
+		}
+		return m.relieved(inc) && slices.Contains(slices.Collect(maps.Values(groups)), len(m))
+	})
+}
+
+// Innocents fails the test if another task was accused of hurting the victim, or capped. What tasks that
+// are not protected do to each other is not judged: the members share a CPU.
+func (m Members) Innocents(t *testing.T, victim sample.TaskName, all []incident.Record) {
 	t.Helper()
 	for _, inc := range all {
 		for _, r := range inc.Rounds {
@@ -66,7 +74,7 @@ func (m Members) Innocents(t *testing.T, all []incident.Record) {
 			}
 		}
 		for _, f := range inc.Findings {
-			if !slices.Contains(m, f.Suspect.Name) {
+			if inc.Victim.Name == victim && !slices.Contains(m, f.Suspect.Name) {
 				t.Errorf("%s is accused: %s", f.Suspect.Name, f.Suspect.Why)
 			}
 		}
@@ -79,7 +87,7 @@ func Log(t *testing.T, all []incident.Record) {
 	for _, inc := range all {
 		t.Logf("figure: %s: %s, %s; %s; threshold %.3g", inc.ID, inc.Kind, inc.Reason, inc.NotDone, inc.Threshold)
 		for _, r := range inc.Rounds {
-			t.Logf("figure:   %s, trial %v: %.3g, then %.3g in %d samples, %s", r.Names(), r.Trial, float64(r.CostBefore), float64(r.CostUnder), r.Samples, r.Outcome)
+			t.Logf("figure:   %s: %s, trial %v: %.3g, then %.3g in %d samples, %s", r.From.Time().Format("15:04:05.000"), r.Names(), r.Trial, float64(r.CostBefore), float64(r.CostUnder), r.Samples, r.Outcome)
 		}
 	}
 }

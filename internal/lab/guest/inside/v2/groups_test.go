@@ -102,12 +102,12 @@ func hurtTogether(t *testing.T, rhythm time.Duration) {
 	})
 	turns := 0
 	members.TakeTurns(24*time.Second, work, func() bool { turns++; return turns > len(members) })
-	members.NoIncident(t, a.ordered())
+	members.NoIncident(t, victim, a.ordered())
 
 	for _, m := range members {
 		work(m, true)
 	}
-	until(t, 30*time.Minute, "the three are named and capped together, and the victim is below its threshold", func() bool { return members.Relieved(a.ordered()) != nil })
+	until(t, 30*time.Minute, "the three are named and capped together, and the victim is below its threshold", func() bool { return members.Named(a.ordered()) })
 	together.Log(t, a.ordered())
 
 	for _, m := range members {
@@ -119,7 +119,7 @@ func hurtTogether(t *testing.T, rhythm time.Duration) {
 	if got := text(t, quietTask, "cpu.max"); got != quietQuota {
 		t.Errorf("the quiet task's own limit is %q now", got)
 	}
-	members.Innocents(t, a.ordered())
+	members.Innocents(t, victim, a.ordered())
 }
 
 // ordered are the agent's incidents, oldest first.
