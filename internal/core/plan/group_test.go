@@ -201,7 +201,7 @@ func (m *shared) untilTogether(n int) (all [][]sample.TaskName) {
 	return all
 }
 
-// TestAGroupWaitsForNoTrialThatDoesNotCome: after the first trial the finding is one that tries nobody.
+// TestAGroupWaitsForNoTrialThatDoesNotCome: after the first trial the finding is one that tries no task.
 func TestAGroupWaitsForNoTrialThatDoesNotCome(t *testing.T) {
 	for name, c := range map[string]struct {
 		then func(m *shared)
