@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the programs that the agent is compared with, where DIR lacks them. below takes
-# about ten minutes. What cannot be built is not measured.
+# about ten minutes, and needs libelf-dev and clang-16. What cannot be built is not measured.
 #
 #	rivals.sh DIR
 set -u
