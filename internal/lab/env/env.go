@@ -102,7 +102,7 @@ func (m *Maker) Make(ctx context.Context, p *study.Part) (lab.Environment, error
 // MakeOn implements lab.Linker for containers, for guests from a disk image and for Xen's.
 func (m *Maker) MakeOn(ctx context.Context, p *study.Part, l lab.Link) (lab.Environment, error) {
 	var e lab.Environment
-	facts := m.Here()
+	facts := m.facts()
 	err := facts.Refuse(p)
 	if err != nil {
 		return nil, fmt.Errorf("make environment of %s: %w", p.Name(), err)

@@ -1,6 +1,8 @@
 package env
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +27,8 @@ type Facts struct {
 	Arch                                        string // Go's name
 	Memory, LXC, QEMU, KVM, Kernel, FirstDomain bool
 	NoTap                                       bool // no tap devices for guests' networks
+	// StartKVM, if not nil, returns the error with which QEMU does not start a guest on KVM.
+	StartKVM func() error
 	// Program reports whether the machine has a program, by name or path.
 	Program func(name string) bool
 	// Image, if not nil, returns the error with which the machine lacks an environment's image or
@@ -34,8 +39,35 @@ type Facts struct {
 	Card func(*study.Environment) error
 }
 
-// Here reads the facts of this machine.
+// Here reads the facts of this machine, and can try whether KVM works.
 func (m *Maker) Here() Facts {
+	f := m.facts()
+	f.StartKVM = sync.OnceValue(func() error { return startKVM(f.Arch) })
+	return f
+}
+
+// startKVM starts QEMU with a machine on KVM that runs nothing, and has it end. /dev/kvm may be there
+// and lack what QEMU wants, as in a guest whose host emulates a part of KVM.
+func startKVM(arch string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), kvmBootTimeout)
+	defer cancel()
+	program, _ := qemuOf(arch)
+	board := "q35"
+	if arch == string(guest.ARM64) {
+		board = "virt,gic-version=host"
+	}
+	cmd := exec.CommandContext(ctx, program, "-accel", "kvm", "-machine", board, "-cpu", "host", "-nodefaults", "-no-user-config", "-display", "none", "-S", "-monitor", "stdio")
+	cmd.Stdin = strings.NewReader("quit\n")
+	var said strings.Builder
+	cmd.Stderr = &said
+	err := cmd.Run()
+	if first, _, _ := strings.Cut(said.String(), "\n"); err != nil && first != "" {
+		return errors.New(first)
+	}
+	return err
+}
+
+func (m *Maker) facts() Facts {
 	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
 	qemu, _ := qemuOf(f.Arch)
 	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed(qemu), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
@@ -104,6 +136,8 @@ func (f *Facts) Refuse(p *study.Part) error {
 	}
 	switch e.Driver {
 	case study.QEMU:
+		onlyKVM := !slices.Contains(accelerators(*e), "tcg")
+		const emulate = "tcg in the environment's accel: emulates the CPU, and its times are not those of the machine"
 		switch {
 		case e.Image == "" && command != "":
 			return lack(fmt.Sprintf("no program %q in a guest: without image: it has only quell's own workloads", command), "give the environment an image: (quell lab image build), or use a builtin:")
@@ -112,8 +146,10 @@ func (f *Facts) Refuse(p *study.Part) error {
 		case !f.QEMU:
 			program, pkg := qemuOf(f.Arch)
 			return lack(program+" is missing", "apt-get install --no-install-recommends "+pkg)
-		case !f.KVM && !slices.Contains(accelerators(*e), "tcg"):
-			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; tcg in the environment's accel: emulates the CPU, and its times are not those of the machine")
+		case !f.KVM && onlyKVM:
+			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; "+emulate)
+		case onlyKVM && f.StartKVM != nil && f.StartKVM() != nil:
+			return lack(fmt.Sprintf("the guests need KVM, and QEMU does not start one on it: %v", f.StartKVM()), "use a machine on which it does; "+emulate)
 		case e.Network != "" && f.NoTap:
 			return lack("a guest on a network needs /dev/net/tun", "modprobe tun, as root")
 		case e.Image == "" && noKernel:

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -54,6 +55,35 @@ func TestWhichQEMUIsMissing(t *testing.T) {
 		err := f.Refuse(&study.Part{Environment: study.Environment{Driver: study.QEMU, CPUs: 1, Image: "bench"}})
 		if lack, ok := errors.AsType[*lab.LackError](err); !ok || lack.What != want {
 			t.Errorf("%s: %v, want %q", arch, err, want)
+		}
+	}
+}
+
+// /dev/kvm may be there and lack what QEMU wants of it: a study whose guests may not be emulated is refused
+// before its first run, with what QEMU said.
+func TestKVMIsTried(t *testing.T) {
+	fake := filepath.Join(t.TempDir(), "bin")
+	qemu, _ := qemuOf(runtime.GOARCH)
+	t.Setenv("PATH", fake+":"+os.Getenv("PATH"))
+	for _, c := range []struct{ name, qemu, accel, want string }{
+		{"it works", `read word && test "$word" = quit`, "kvm", ""},
+		{"it does not", "echo 'qemu: failed to set MSR 0x10a' >&2; echo 'core dumped' >&2; exit 134", "kvm", "the guests need KVM, and QEMU does not start one on it: qemu: failed to set MSR 0x10a"},
+		{"it says nothing", "exit 1", "kvm", "the guests need KVM, and QEMU does not start one on it: exit status 1"},
+		{"emulation is allowed", "exit 1", "", ""},
+	} {
+		if err := errors.Join(os.MkdirAll(fake, 0o755), os.WriteFile(filepath.Join(fake, qemu), []byte("#!/bin/sh\n"+c.qemu+"\n"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		f := openMaker(t).Here()
+		f.KVM, f.Image, f.Arch, f.Kernel = true, nil, runtime.GOARCH, true
+		p := &study.Part{Environment: study.Environment{Driver: study.QEMU, CPUs: 1, Image: "bench"}}
+		if c.accel != "" {
+			p.Environment.Accel = []string{c.accel}
+		}
+		err := f.Refuse(p)
+		lack, ok := errors.AsType[*lab.LackError](err)
+		if c.want == "" && err != nil || c.want != "" && (!ok || lack.What != c.want || !strings.Contains(lack.Remedy, "tcg")) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
 }

@@ -216,7 +216,7 @@ func (m *Maker) boot(ctx context.Context, p *study.Part, accel string, l lab.Lin
 	}
 	line, err := g.dial(ctx, filepath.Join(dir, "agent"))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w%s", err, last.bootFailure())
 	}
 	g.agentClient = newInside(m, "/init", line, true, b.thaw)
 	if err := g.findCPUs(ctx, filepath.Join(dir, "qmp")); err != nil {
