@@ -54,7 +54,7 @@ func startKVM(arch string) error {
 	program, _ := qemuOf(arch)
 	board := "q35"
 	if arch == string(guest.ARM64) {
-		board = "virt,gic-version=host"
+		board = "virt,gic-version=3" // as guests have
 	}
 	cmd := exec.CommandContext(ctx, program, "-accel", "kvm", "-machine", board, "-cpu", "host", "-nodefaults", "-no-user-config", "-display", "none", "-S", "-monitor", "stdio")
 	cmd.Stdin = strings.NewReader("quit\n")

@@ -75,7 +75,7 @@ func TestKVMIsTried(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := openMaker(t).Here()
-		f.KVM, f.Image, f.Arch, f.Kernel = true, nil, runtime.GOARCH, true
+		f.KVM, f.Image = true, nil
 		p := &study.Part{Environment: study.Environment{Driver: study.QEMU, CPUs: 1, Image: "bench"}}
 		if c.accel != "" {
 			p.Environment.Accel = []string{c.accel}
