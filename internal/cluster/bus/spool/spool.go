@@ -41,7 +41,7 @@ type Spool struct {
 
 // Stats counts the contents of a spool and its losses.
 type Stats struct {
-	Messages uint64 // not released
+	Messages uint64 // on disk, not released
 	Bytes    int64  // on disk
 	Appended uint64 // since Open
 	Dropped  uint64 // messages removed to keep the bound, never released
@@ -377,7 +377,7 @@ func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Messages = s.next - min(s.next, max(s.released, 1))
+	st.Messages = s.syncedTo - min(s.syncedTo, max(s.released, 1))
 	return st
 }
 

@@ -92,6 +92,9 @@ func TestNobodyReadsWhatIsNotOnDisk(t *testing.T) {
 		if _, messages := all(t, s, 0); !slices.Equal(messages, []string{"a"}) {
 			t.Errorf("read %q while the second was not on disk", messages)
 		}
+		if st := s.Stats(); st.Messages != 1 || st.Appended != 1 {
+			t.Errorf("counted while the second was not on disk: %+v", st)
+		}
 		return broken
 	}
 	if err := s.Append([]byte("b")); !errors.Is(err, broken) {
