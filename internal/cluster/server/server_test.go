@@ -32,13 +32,7 @@ import (
 
 // TestMain makes the test binary the child for queries that DuckDB answers.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "query-child" {
-		if err := duck.Child(os.Args[2], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	quelltest.Command("query-child", func(dir string) error { return duck.Child(dir, os.Stdin, os.Stdout) })
 	quelltest.Main(m)
 }
 

@@ -38,13 +38,7 @@ import (
 const asQuery = "query-child"
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == asQuery {
-		if err := duck.Child(os.Args[2], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	quelltest.Command(asQuery, func(dir string) error { return duck.Child(dir, os.Stdin, os.Stdout) })
 	quelltest.Main(m)
 }
 

@@ -15,6 +15,21 @@ import (
 	"testing"
 )
 
+// Command makes the test binary a program with that command, for tests that start a process of this program: if it is
+// called with the command and one argument, it runs it, prints its error and ends. With -race os.Exit sleeps a second
+// first, and a process that is started without its parent's environment has no GORACE of Main's.
+func Command(name string, run func(argument string) error) {
+	if len(os.Args) != 3 || os.Args[1] != name {
+		return
+	}
+	code := 0
+	if err := run(os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
+}
+
 // Child is a process that talks in lines and must end when its input ends.
 type Child struct {
 	PID int

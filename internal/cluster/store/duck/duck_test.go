@@ -28,24 +28,14 @@ import (
 
 // TestMain makes the test binary the child for its own queries.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "query-child" {
-		if err := Child(os.Args[2], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	if len(os.Args) == 3 && os.Args[1] == "query-child-unfenced" {
-		unfenced(os.Args[2])
-	}
-	if len(os.Args) == 3 && os.Args[1] == "query-child-many" {
-		many(os.Args[2])
-	}
+	quelltest.Command("query-child", func(dir string) error { return Child(dir, os.Stdin, os.Stdout) })
+	quelltest.Command("query-child-unfenced", unfenced)
+	quelltest.Command("query-child-many", many)
 	quelltest.Main(m)
 }
 
 // unfenced is a child whose DuckDB is unrestricted.
-func unfenced(dir string) {
+func unfenced(dir string) error {
 	_, err := sandbox(dir)
 	var job Job
 	if err == nil {
@@ -65,10 +55,7 @@ func unfenced(dir string) {
 	if err != nil {
 		l = line{Err: &Error{Wrong, err.Error()}}
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(l); err != nil {
-		os.Exit(1)
-	}
-	os.Exit(0)
+	return json.NewEncoder(os.Stdout).Encode(l)
 }
 
 var start = time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC)
