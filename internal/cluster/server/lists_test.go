@@ -72,8 +72,8 @@ func TestAttackLargeIncidentsOfOneMachine(t *testing.T) {
 	lie := found("lie0", "web", "x", detect.Likely, detect.ByStatistics, false)
 	lie.Machine, lie.Updated, lie.NotDone = "liar", sample.At(start).Add(-time.Hour), strings.Repeat("x", 900<<10)
 	b := forensic(t)
-	b.addCopies(t, lie, 150)
-	b.Config.Query.MemoryMB, b.Config.Query.Threads = 100, 1
+	b.addCopies(t, lie, 60)
+	b.Config.Query.MemoryMB, b.Config.Query.Threads = 50, 1
 	for query, least := range map[string]int{"": 2, "?machine=liar": 1, "?machine=m4": 1, "?id=lie7": 1} {
 		var all []incident.Record
 		w := b.local("GET", "/v1/incidents"+query, "")

@@ -96,9 +96,10 @@ func linesAbout(r io.Reader, metric string) ([]byte, error) {
 	}
 }
 
+// isAbout reports whether a line begins with the metric's name. The parser wants no space after it: m+1 is a series.
 func isAbout(line []byte, metric string) bool {
 	rest, ok := bytes.CutPrefix(line, []byte(metric))
-	return ok && len(rest) > 0 && (rest[0] == '{' || rest[0] == ' ' || rest[0] == '\t')
+	return ok && len(rest) > 0 && !model.LegacyValidation.IsValidMetricName("m"+string(rest[:1]))
 }
 
 func isGauge(line []byte, metric string) bool {

@@ -69,8 +69,10 @@ func TestSumSeries(t *testing.T) {
 			t.Errorf("%s%v: %v, %v; want %q", c.metric, c.labels, got, err, c.err)
 		}
 	}
-	if got, err := sumSeries(strings.NewReader("m 1"), "m", nil); err != nil || got != 1 { // no newline at the end
-		t.Errorf("%v, %v", got, err)
+	for _, text := range []string{"m 1", "m+1\n", "m_2 3\nm{} 1\nm:2 3\nm2 3"} { // no newline at the end, no space
+		if got, err := sumSeries(strings.NewReader(text), "m", nil); err != nil || got != 1 {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
 	}
 }
 
