@@ -30,7 +30,7 @@ func sumSeries(r io.Reader, metric string, labels map[string]string) (float64, e
 	if err != nil {
 		return 0, err
 	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
+	parser := expfmt.NewTextParser(model.UTF8Validation) // other names may stand in a line that is read
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
 		return 0, err
@@ -96,13 +96,18 @@ func linesAbout(r io.Reader, metric string) ([]byte, error) {
 	}
 }
 
-// isAbout reports whether a line begins with the metric's name. The parser wants no space after it: m+1 is a series.
+// isAbout reports whether a line can be a series of the metric: its name comes first, or within braces, {"m",a="b"} 1.
+// The parser wants no space after it, as in m+1.
 func isAbout(line []byte, metric string) bool {
+	if bytes.HasPrefix(line, []byte("{")) {
+		return bytes.Contains(line, []byte(metric))
+	}
 	rest, ok := bytes.CutPrefix(line, []byte(metric))
 	return ok && len(rest) > 0 && !model.LegacyValidation.IsValidMetricName("m"+string(rest[:1]))
 }
 
 func isGauge(line []byte, metric string) bool {
-	f := bytes.Fields(line[:min(len(line), len(metric)+64)])
-	return len(f) == 4 && string(f[0]) == "#" && string(f[1]) == "TYPE" && string(f[2]) == metric && string(f[3]) == "gauge"
+	comment, ok := bytes.CutPrefix(line[:min(len(line), len(metric)+64)], []byte("#"))
+	f := bytes.Fields(comment)
+	return ok && len(f) == 3 && string(f[0]) == "TYPE" && string(bytes.Trim(f[1], `"`)) == metric && string(f[2]) == "gauge"
 }

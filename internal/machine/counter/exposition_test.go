@@ -69,8 +69,18 @@ func TestSumSeries(t *testing.T) {
 			t.Errorf("%s%v: %v, %v; want %q", c.metric, c.labels, got, err, c.err)
 		}
 	}
-	for _, text := range []string{"m 1", "m+1\n", "m_2 3\nm{} 1\nm:2 3\nm2 3"} { // no newline at the end, no space
+	// No newline at the end, no space, and the name in braces as Prometheus 3 has it.
+	for _, text := range []string{"m 1", "m+1\n", "m_2 3\nm{} 1\nm:2 3\nm2 3", "{\"m\"} 1\n{\"n.o\",m=\"m\"} 3\n", "#TYPE m2 gauge\nm2 3\nm 1"} {
 		if got, err := sumSeries(strings.NewReader(text), "m", nil); err != nil || got != 1 {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+}
+
+// A gauge is none in each way to write it.
+func TestSumSeriesOfAGauge(t *testing.T) {
+	for _, text := range []string{"# TYPE m gauge\nm 1\n", "#TYPE m gauge\nm 1\n", "#\tTYPE \"m\"  gauge\n{\"m\"} 1\n"} {
+		if got, err := sumSeries(strings.NewReader(text), "m", nil); err == nil || !strings.Contains(err.Error(), "is a gauge") {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 	}
