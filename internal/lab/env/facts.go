@@ -2,7 +2,6 @@ package env
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -42,34 +41,17 @@ type Facts struct {
 // Here reads the facts of this machine, and can try whether KVM works.
 func (m *Maker) Here() Facts {
 	f := m.facts()
-	f.StartKVM = sync.OnceValue(func() error { return startKVM(f.Arch) })
+	f.StartKVM = sync.OnceValue(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), kvmBootTimeout)
+		defer cancel()
+		return guest.StartKVM(ctx, guest.Arch(f.Arch))
+	})
 	return f
-}
-
-// startKVM starts QEMU with a machine on KVM that runs nothing, and has it end. /dev/kvm may be there
-// and lack what QEMU wants, as in a guest whose host emulates a part of KVM.
-func startKVM(arch string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), kvmBootTimeout)
-	defer cancel()
-	program, _ := qemuOf(arch)
-	board := "q35"
-	if arch == string(guest.ARM64) {
-		board = "virt,gic-version=3" // as guests have
-	}
-	cmd := exec.CommandContext(ctx, program, "-accel", "kvm", "-machine", board, "-cpu", "host", "-nodefaults", "-no-user-config", "-display", "none", "-S", "-monitor", "stdio")
-	cmd.Stdin = strings.NewReader("quit\n")
-	var said strings.Builder
-	cmd.Stderr = &said
-	err := cmd.Run()
-	if first, _, _ := strings.Cut(said.String(), "\n"); err != nil && first != "" {
-		return errors.New(first)
-	}
-	return err
 }
 
 func (m *Maker) facts() Facts {
 	f := Facts{Arch: runtime.GOARCH, FirstDomain: firstDomain() == nil, Program: installed}
-	qemu, _ := qemuOf(f.Arch)
+	qemu, _ := guest.Arch(f.Arch).QEMU()
 	f.LXC, f.QEMU, f.KVM = installed("lxc-start"), installed(qemu), unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil
 	f.Image = fits
 	f.Card = func(e *study.Environment) error { _, err := m.card(e); return err }
@@ -81,14 +63,6 @@ func (m *Maker) facts() Facts {
 		f.Memory = f.Memory || err == nil && slices.Contains(strings.Fields(string(text)), "memory")
 	}
 	return f
-}
-
-// qemuOf is QEMU's program for guests of a machine's own architecture, and Debian's package of it.
-func qemuOf(arch string) (program, pkg string) {
-	if arch == string(guest.ARM64) {
-		return "qemu-system-aarch64", "qemu-system-arm"
-	}
-	return "qemu-system-x86_64", "qemu-system-x86"
 }
 
 // fits finds an environment's image, or the kernel that it names. QEMU would cut off the end of an image
@@ -144,7 +118,7 @@ func (f *Facts) Refuse(p *study.Part) error {
 		case e.Image == "" && f.Arch != string(guest.AMD64):
 			return lack("guests without image need an amd64 host: QEMU's boards for others have no second serial line", "")
 		case !f.QEMU:
-			program, pkg := qemuOf(f.Arch)
+			program, pkg := guest.Arch(f.Arch).QEMU()
 			return lack(program+" is missing", "apt-get install --no-install-recommends "+pkg)
 		case !f.KVM && onlyKVM:
 			return lack("the guests need KVM, and there is no access to /dev/kvm", "load kvm and give access to /dev/kvm; "+emulate)

@@ -63,7 +63,7 @@ func TestWhichQEMUIsMissing(t *testing.T) {
 // before its first run, with what QEMU said.
 func TestKVMIsTried(t *testing.T) {
 	fake := filepath.Join(t.TempDir(), "bin")
-	qemu, _ := qemuOf(runtime.GOARCH)
+	qemu, _ := guest.Arch(runtime.GOARCH).QEMU()
 	t.Setenv("PATH", fake+":"+os.Getenv("PATH"))
 	for _, c := range []struct{ name, qemu, accel, want string }{
 		{"it works", `read word && test "$word" = quit`, "kvm", ""},

@@ -79,13 +79,24 @@ type Drive struct {
 	IOPS int
 }
 
-// program is the QEMU program for the machine.
-func (m Machine) program() string {
-	if m.Arch == ARM64 {
-		return "qemu-system-aarch64"
+// QEMU returns the program for guests of the architecture, and Debian's package of it.
+func (a Arch) QEMU() (program, pkg string) {
+	if a == ARM64 {
+		return "qemu-system-aarch64", "qemu-system-arm"
 	}
-	return "qemu-system-x86_64"
+	return "qemu-system-x86_64", "qemu-system-x86"
 }
+
+// board is that of QEMU's boards that guests of the architecture have.
+func (a Arch) board() string {
+	if a == ARM64 {
+		return "virt,gic-version=3"
+	}
+	return "q35"
+}
+
+// onKVM is the processor of a guest on KVM.
+const onKVM = "host"
 
 // check returns every error in the configuration.
 func (m Machine) check() error {
@@ -144,15 +155,15 @@ func (m Machine) memory() int {
 
 // args is QEMU's command line.
 func (m Machine) args() []string {
-	board, model, console := "q35", "max", "ttyS0"
+	board, model, console := m.Arch.board(), "max", "ttyS0"
 	if m.Arch == ARM64 {
 		// Random numbers in the device tree would make every boot different.
-		board, model, console = "virt,gic-version=3,dtb-randomness=off", "cortex-a72", "ttyAMA0"
+		board, model, console = board+",dtb-randomness=off", "cortex-a72", "ttyAMA0"
 	}
 	accel := "tcg,thread=single"
 	switch {
 	case m.KVM:
-		accel, model = "kvm", "host"
+		accel, model = "kvm", onKVM
 	case m.Parallel && m.InstructionNS == 0:
 		accel = "tcg,thread=multi"
 	}
