@@ -76,9 +76,9 @@ func (s *Server) routes() *http.ServeMux {
 			mux.HandleFunc("GET "+path, s.guard(&route{method: "GET", path: path, serve: serve}))
 		}
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, &httpError{http.StatusNotFound, "unknown path", "see /openapi.json"}, s)
-	})
+	mux.HandleFunc("/", s.guard(&route{path: "/", serve: func(*Server, http.ResponseWriter, *request) error {
+		return &httpError{http.StatusNotFound, "unknown path", "see /openapi.json"}
+	}}))
 	return mux
 }
 
