@@ -93,3 +93,32 @@ func TestLeaveToSendABodyHasADeadline(t *testing.T) {
 		t.Errorf("status %d, and the deadline is %v when the body is read", w.Code, body.until)
 	}
 }
+
+// TestAttackAReaderThatKeepsASlot: the query of a client that does not read ends when its time is over, and
+// others get its slot then: one list of the server's own runs at a time.
+func TestAttackAReaderThatKeepsASlot(t *testing.T) {
+	for _, path := range []string{"/v1/query", "/v1/incidents"} {
+		t.Run(path, func(t *testing.T) {
+			f := &flood{rows: 60_000}
+			b := newBench(t, func(p *Options) {
+				p.Asker, p.Config.Limits.AnswersMB, p.Config.Query.Time = f, 16, time.Millisecond
+			})
+			b.patience = time.Hour
+			web := httptest.NewServer(b)
+			defer web.Close()
+			c, err := net.Dial("tcp", web.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			ask := "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
+			if path == "/v1/query" {
+				ask = "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 18\r\n\r\n" + `{"sql":"SELECT 1"}`
+			}
+			if _, err := io.WriteString(c, ask); err != nil {
+				t.Fatal(err)
+			}
+			quelltest.Until(t, "the query is over", func() bool { return f.running.Load() == 0 && f.most.Load() == 1 })
+		})
+	}
+}
