@@ -60,7 +60,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = api.Do(ctx, &http.Client{Transport: c.transport}, method, to, token, in, out)
+	// A redirection could lead to an address without TLS, or to another server.
+	asks := &http.Client{Transport: c.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	err = api.Do(ctx, asks, method, to, token, in, out)
 	if _, unreached := errors.AsType[*url.Error](err); unreached {
 		return &Error{fmt.Errorf("reach quell-server: %w", err), howToReach(err)}
 	}

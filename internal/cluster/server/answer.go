@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -90,6 +91,7 @@ type answer struct {
 	queue   []part
 	ended   bool
 	err     error // why nothing more is sent
+	late    error // why its maker waits for the client no longer
 }
 
 // part is a part of an answer that waits to be sent.
@@ -169,6 +171,14 @@ func (a *answer) Row(row json.RawMessage) error {
 	return a.handOver()
 }
 
+// hurry lets the maker wait for the client no longer: if it has to, the answer ends with err.
+func (a *answer) hurry(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.late = err
+	a.changed.Broadcast()
+}
+
 // handOver lets send send what was made. Without room in the budget it waits until all that
 // was handed over before is being sent.
 func (a *answer) handOver() error {
@@ -185,8 +195,11 @@ func (a *answer) handOver() error {
 	a.making = make([]byte, 0, piece+piece/4)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for !room && len(a.queue) > 0 && a.err == nil {
+	for !room && len(a.queue) > 0 && a.err == nil && a.late == nil {
 		a.changed.Wait()
+	}
+	if !room && len(a.queue) > 0 {
+		a.err = cmp.Or(a.err, a.late)
 	}
 	if a.err != nil {
 		a.memory.give(a.caller, p.held)

@@ -76,9 +76,9 @@ func (s *Server) routes() *http.ServeMux {
 			mux.HandleFunc("GET "+path, s.guard(&route{method: "GET", path: path, serve: serve}))
 		}
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, &httpError{http.StatusNotFound, "unknown path", "see /openapi.json"}, s)
-	})
+	mux.HandleFunc("/", s.guard(&route{path: "/", serve: func(*Server, http.ResponseWriter, *request) error {
+		return &httpError{http.StatusNotFound, "unknown path", "see /openapi.json"}
+	}}))
 	return mux
 }
 
@@ -284,7 +284,7 @@ func (s *Server) listIncidents(w http.ResponseWriter, r *request) error {
 	most := int64(min(s.Config.Query.MaxMB, s.Config.Query.MemoryMB/4)) << 19
 	// Segments are selected by time of update, so an incident's newest state is included.
 	job := &duck.Job{SQL: fmt.Sprintf(incidentsSQL, where, cluster.MostIncidents+1, most, most/8), From: from, Limits: duck.Limits{Rows: cluster.MostIncidents}}
-	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
+	sum, err := s.ask(r.Context(), s.forLists, job, a, a)
 	return a.finish(sum.Truncated || cut, err)
 }
 
@@ -413,6 +413,6 @@ func (s *Server) query(w http.ResponseWriter, r *request) error {
 		}
 	}
 	a := s.answer(w, r, tableForm())
-	sum, err := s.ask(r.Context(), s.forUsers, r.caller.key, &duck.Job{SQL: text, From: from, To: to}, a)
+	sum, err := s.ask(r.Context(), s.forUsers, &duck.Job{SQL: text, From: from, To: to}, a, a)
 	return a.finish(sum.Truncated, err)
 }

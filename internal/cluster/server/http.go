@@ -37,18 +37,21 @@ func bad(format string, args ...any) error {
 	return &httpError{http.StatusBadRequest, fmt.Sprintf(format, args...), "see /openapi.json"}
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. What net/http and the mux write by themselves, such as a redirection or
+// the leave to send a body, must be taken in time too.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	s.mux.ServeHTTP(w, r)
+	seen := &watched{ResponseWriter: w, status: http.StatusOK, patience: s.patience}
+	seen.expect(0)
+	defer seen.expect(0) // net/http still writes the end
+	seen.Header().Set("X-Content-Type-Options", "nosniff")
+	s.mux.ServeHTTP(seen, r)
 }
 
 // guard checks authorisation, bounds what a request takes, and counts the answers.
 func (s *Server) guard(rt *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
-		seen := &watched{ResponseWriter: w, status: http.StatusOK, patience: s.patience}
-		seen.deadline(time.Time{}) // of the previous answer on this connection
+		seen := w.(*watched)
 		// Otherwise the time limit for reading a request would end its context, and thus
 		// every query and stream that takes longer.
 		q := &request{Request: r, whole: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }} // tests have no deadline
@@ -69,7 +72,6 @@ func (s *Server) guard(rt *route) http.HandlerFunc {
 		if err != nil && !cut {
 			fail(seen, err, s)
 		}
-		seen.expect(0) // net/http still writes the end
 		s.metrics.request(rt, seen.status, time.Since(begun))
 		if cut {
 			s.Log.Debug("an answer was cut off", "path", rt.path, "from", q.caller.from, "reason", err)

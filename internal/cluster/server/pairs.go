@@ -47,7 +47,7 @@ func (s *Server) listPairs(w http.ResponseWriter, r *request) error {
 	}
 	a := s.answer(w, r, listForm(pairOf))
 	job := &duck.Job{SQL: fmt.Sprintf(pairsSQL, where, plan.TruePositive, plan.FalsePositive, plan.Noise, detect.ByGroup), From: from, Limits: duck.Limits{Rows: 1000}}
-	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, a)
+	sum, err := s.ask(r.Context(), s.forLists, job, a, a)
 	return a.finish(sum.Truncated, err)
 }
 

@@ -319,10 +319,11 @@ func (s *Server) warnOfExpiry(context.Context) error {
 // now is the current time as sample.Millis.
 func (s *Server) now() sample.Millis { return sample.At(s.Now()) }
 
-// ask executes a query over the store's data between job.From and job.To, in one of the
-// slots and within the limits of users' queries, and of job.Limits.Rows if there is such a limit.
-func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Job, to duck.Sink) (sum duck.Summary, err error) {
-	release, err := in.take(ctx, caller)
+// ask executes a query over the store's data between job.From and job.To for an answer, in one of
+// the slots and within the limits of users' queries, and of job.Limits.Rows if there is such a limit.
+// to makes the answer of the rows.
+func (s *Server) ask(ctx context.Context, in *slots, job *duck.Job, a *answer, to duck.Sink) (sum duck.Summary, err error) {
+	release, err := in.take(ctx, a.caller)
 	if err != nil {
 		return sum, err
 	}
@@ -334,6 +335,11 @@ func (s *Server) ask(ctx context.Context, in *slots, caller string, job *duck.Jo
 	if err := s.prepare(ctx, sn, job, int64(s.Config.Store.S3.CopiesMB)<<20); err != nil {
 		return sum, err
 	}
+	// A client that does not read keeps the slot no longer than one that does.
+	over := time.AfterFunc(q.Time, func() {
+		a.hurry(&duck.Error{Kind: duck.Exceeded, Message: fmt.Sprintf("the answer was not read within %s", q.Time)})
+	})
+	defer over.Stop()
 	return s.Asker.Stream(ctx, job, to)
 }
 

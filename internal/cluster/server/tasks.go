@@ -52,7 +52,7 @@ func (s *Server) listTasks(w http.ResponseWriter, r *request) error {
 	a := s.answer(w, r, listForm(asIs))
 	g := &taskRows{to: a, limit: s.limitOf}
 	job := &duck.Job{SQL: fmt.Sprintf(tasksSQL, d.Quote(string(detect.OutsideName)), d.At(from), where), From: from, Limits: duck.Limits{Rows: 100_000}}
-	sum, err := s.ask(r.Context(), s.forLists, r.caller.key, job, g)
+	sum, err := s.ask(r.Context(), s.forLists, job, a, g)
 	if err == nil {
 		err = g.flush()
 	}

@@ -79,7 +79,7 @@ func (e *engine) run(ctx context.Context, job *Job, a *answer) (err error) {
 	// DuckDB nearly always stops itself in time; otherwise the parent kills the process.
 	ctx, cancel := context.WithTimeout(ctx, job.Limits.Time)
 	defer cancel()
-	stmt, err := e.prepare(job.SQL, job.Limits.Rows)
+	stmt, err := e.prepare(ctx, job.SQL, job.Limits.Rows)
 	if err != nil {
 		return classify(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -101,9 +102,46 @@ func views(job *Job) []string {
 // statement is executed, so it must be a SELECT.
 var explain = regexp.MustCompile(`(?is)^\s*explain\s+(?:analyze\s+)?`)
 
+// barred matches in a parsed statement the functions that take another statement as a text, whose functions are not
+// in it, and what only these can call. json_execute_serialized_sql and json_deserialize_sql take a parsed statement,
+// with values of types that SQL has no names for: arrow_scan calls functions at the addresses that it is given.
+var barred = regexp.MustCompile(`(?i)"function_name":"(json_execute_serialized_sql|json_deserialize_sql|json_serialize_plan|query|arrow_scan|arrow_scan_dumb)"`)
+
+// check returns why a text is no SELECT, or no EXPLAIN of one, that may be prepared: to prepare one calls its table
+// functions. It is only parsed, by DuckDB itself, which writes it as JSON; in that no text of a user looks like a key.
+func (e *engine) check(ctx context.Context, text string) error {
+	if strings.ContainsRune(text, 0) {
+		return refused("a statement has no zero byte") // what follows is not prepared
+	}
+	var parsed string
+	if err := e.conn.QueryRowContext(ctx, "SELECT CAST(json_serialize_sql(CAST(? AS VARCHAR)) AS VARCHAR)", explain.ReplaceAllString(text, "")).Scan(&parsed); err != nil {
+		return err
+	}
+	var of struct {
+		Kind       string            `json:"error_type"`
+		Message    string            `json:"error_message"`
+		Statements []json.RawMessage `json:"statements"`
+	}
+	if err := json.Unmarshal([]byte(parsed), &of); err != nil {
+		return refused("the statement is nested too deeply")
+	}
+	switch found := barred.FindStringSubmatch(parsed); {
+	case of.Kind == "parser":
+		return &Error{Wrong, "Parser Error: " + of.Message}
+	case len(of.Statements) != 1:
+		return refused("only one SELECT is allowed, or an EXPLAIN of one")
+	case found != nil:
+		return refused("the function %s is not allowed", found[1])
+	}
+	return nil
+}
+
 // prepare prepares a statement if it is allowed. It returns at most one row more than
 // rows.
-func (e *engine) prepare(text string, rows int) (stmt *duckdb.Stmt, err error) {
+func (e *engine) prepare(ctx context.Context, text string, rows int) (stmt *duckdb.Stmt, err error) {
+	if err := e.check(ctx, text); err != nil {
+		return nil, err
+	}
 	err = e.conn.Raw(func(c any) error {
 		conn, ok := c.(*duckdb.Conn)
 		if !ok {

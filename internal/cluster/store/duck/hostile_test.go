@@ -226,6 +226,38 @@ func errorText(err error) string {
 	return err.Error()
 }
 
+// TestAttackAnAddressToCall: no query calls a function at an address that it chooses, by a parsed statement with
+// values of a type that SQL has no name for. It would run any code as the server's user.
+func TestAttackAnAddressToCall(t *testing.T) {
+	b := newBench(t, store.Options{Now: clock})
+	var row [1]string
+	if err := json.Unmarshal(b.ask(t, "SELECT json_serialize_sql('SELECT * FROM arrow_scan(1, 2, 3)')::VARCHAR").Rows[0], &row); err != nil {
+		t.Fatal(err)
+	}
+	d := dialect.DuckDB()
+	evil := d.Quote(strings.ReplaceAll(row[0], `"INTEGER"`, `"POINTER"`))
+	run := "SELECT * FROM json_execute_serialized_sql(" + evil + ")"
+	for name, sql := range map[string]string{
+		"called":                run,
+		"by its whole name":     `SELECT * FROM system.main."JSON_EXECUTE_serialized_sql"(` + evil + ")",
+		"explained":             "EXPLAIN " + run,
+		"described":             "DESCRIBE " + run,
+		"a pragma":              "PRAGMA json_execute_serialized_sql(" + evil + ")",
+		"a call":                "CALL json_execute_serialized_sql(" + evil + ")",
+		"in a text":             "SELECT * FROM query(" + d.Quote(run) + ")",
+		"in a text for a plan":  "SELECT json_serialize_plan(" + d.Quote(run) + ")",
+		"after a zero byte":     "SELECT 1\x00; " + run,
+		"before a zero byte":    run + "\x00",
+		"the second statement":  "SELECT 1; " + run,
+		"the table of a select": "WITH x AS (FROM json_execute_serialized_sql(" + evil + ")) SELECT (SELECT count(*) FROM x)",
+	} {
+		_, err := b.runner.Query(t.Context(), b.job(sql))
+		if e, ok := errors.AsType[*Error](err); !ok || e.Kind != Refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestFencesWhileCachesAreDropped: a file of /proc is another one, which the fence does not permit, after
 // the kernel has dropped it from its caches. Under memory pressure queries failed.
 func TestFencesWhileCachesAreDropped(t *testing.T) {
