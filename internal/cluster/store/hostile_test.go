@@ -59,6 +59,38 @@ func TestAttackManyRuns(t *testing.T) {
 	}
 }
 
+// TestAttackRunsBetweenCheckpoints: the runs of a machine are bounded also in the 256 commits after which the oldest are
+// forgotten. At 300,000 messages a second they would take gigabytes until then, also of a server that starts.
+func TestAttackRunsBetweenCheckpoints(t *testing.T) {
+	c := &clock{start}
+	s := open(t, t.TempDir(), c.options())
+	add := func(machine, boot string, n uint64) bool {
+		return s.Add(&Batch{Source: Source{"samples", machine, boot}, N: n, Samples: []sample.Sample{{TS: sample.At(start), Machine: machine}}})
+	}
+	add("m2", "before", 1)
+	for i := range 3 * maxRuns {
+		if got := add("m1", fmt.Sprint("run", i), 1); got != (i < maxRuns) {
+			t.Fatalf("run %d: %v", i, got)
+		}
+		if i%200 == 0 {
+			flush(t, s)
+		}
+	}
+	if n := len(s.Marks()); n > maxRuns+1 {
+		t.Errorf("%d runs are remembered", n)
+	}
+	if !add("m1", "run0", 2) || !add("m2", "before", 2) || !add("m2", "after", 1) {
+		t.Error("a run that is known, or of another machine, is not taken")
+	}
+	for s.Stats().Commits%everyCommits != 0 || s.Stats().Commits == 0 {
+		add("m2", "after", s.Stats().Commits+2)
+		flush(t, s)
+	}
+	if !add("m1", "later", 1) {
+		t.Error("after a checkpoint the machine has no new run")
+	}
+}
+
 // TestAttackLongNames: an agent names a new task with each sample, at length. What is remembered of
 // series is dropped when it is large, and not after an hour only.
 func TestAttackLongNames(t *testing.T) {
