@@ -364,10 +364,18 @@ func (l *Live) Advance(now sample.Millis) {
 		}
 	}
 	slices.Sort(minutes) // sums must not depend on the map's order
+	marked := make(map[victim]Spans, len(l.windows))
+	for v, all := range l.windows {
+		spans := make([]Span, 0, len(all))
+		for _, w := range all {
+			spans = append(spans, Span{w.from, w.to})
+		}
+		marked[v] = SpansOf(spans)
+	}
 	for _, m := range minutes {
 		for _, held := range l.held[m].parts {
 			for i := range held {
-				l.enter(m+sample.Millis(held[i].after), &held[i])
+				l.enter(m+sample.Millis(held[i].after), &held[i], marked)
 			}
 			l.waiting -= len(held)
 		}
@@ -383,17 +391,15 @@ func (l *Live) Advance(now sample.Millis) {
 	}
 }
 
-// enter adds a sample unless it is of an incident or in the base already.
-func (l *Live) enter(at sample.Millis, s *heldSample) {
+// enter adds a sample unless it is of an incident, which are marked, or in the base already.
+func (l *Live) enter(at sample.Millis, s *heldSample, marked map[victim]Spans) {
 	if at <= l.cut {
 		return
 	}
 	f := l.keys[s.id]
-	for _, w := range l.windows[victim{s.task, f.key.Signal}] {
-		if at >= w.from && at <= w.to {
-			l.stats.Refused++
-			return
-		}
+	if marked[victim{s.task, f.key.Signal}].Has(at) {
+		l.stats.Refused++
+		return
 	}
 	for i := range l.revoked {
 		if r := &l.revoked[i]; (r.Machine == "" || HashMachine(r.Machine) == s.machine) && r.covers(f.key.Job, at) {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -256,6 +258,51 @@ func TestAttackIncidentsThatNeverEnd(t *testing.T) {
 	report("liar", 5) // they have ended
 	if got := windows(); got != 1 || len(l.marked) != 1 {
 		t.Errorf("%d are remembered, of %d machines, after those of one have ended", got, len(l.marked))
+	}
+}
+
+// TestAttackIncidentsOfOneTask: a machine reports 10,000 incidents of one task, and as many samples of it as are held back.
+// These are released while the server takes in no samples, and each was compared with all incidents: minutes.
+func TestAttackIncidentsOfOneTask(t *testing.T) {
+	release := func(incidents int) (took time.Duration, s LiveStats) {
+		l := NewLive(Paper(), LiveHold, 100_000)
+		l.Rebase(1, nil)
+		for i := range incidents {
+			at := hold + sample.Millis(i)*10 // of each ten milliseconds the second half
+			l.Incident("m", fmt.Sprint(i), "/a", key.Signal, at+5, at+9, false)
+		}
+		for i := range 100_000 {
+			l.Add(&sample.Sample{TS: hold + sample.Millis(i), Machine: "m", Job: key.Job, Task: "/a", Platform: key.Platform, Signal: key.Signal, Variant: key.Variant, CPU: 1, Cost: 1})
+		}
+		begun := time.Now()
+		l.Advance(3*hold + 10*minuteMS)
+		return time.Since(begun), l.Stats()
+	}
+	without, all := release(0)
+	with, half := release(maxLiveWindows)
+	if all.Taken != 100_000 || half.Taken != 50_000 || half.Refused != 50_000 {
+		t.Fatalf("%+v without incidents, %+v with", all, half)
+	}
+	if with > 100*without+time.Second {
+		t.Errorf("to release 100,000 samples took %s, without incidents %s", with, without)
+	}
+}
+
+// TestSpans: joined spans have the times that any of them has.
+func TestSpans(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		all := make([]Span, r.IntN(8))
+		for i := range all {
+			from := sample.Millis(r.IntN(40) - 20)
+			all[i] = Span{from, from + sample.Millis(r.IntN(9)-2)}
+		}
+		joined := SpansOf(slices.Clone(all))
+		for at := sample.Millis(-25); at < 25; at++ {
+			if want := slices.ContainsFunc(all, func(x Span) bool { return x.From <= at && at <= x.To }); joined.Has(at) != want {
+				t.Fatalf("%v of %v has %d: %v", joined, all, at, !want)
+			}
+		}
 	}
 }
 
