@@ -276,7 +276,7 @@ func (s *Store) Flush() (err error) {
 // spare returns the flight that gathers while another is written: the previous one, whose memory is reused.
 func (s *Store) spare() *pendingCommit {
 	if now := sample.At(s.opt.Now()); s.index.old(now) {
-		s.index = newIndex(now)
+		s.index = s.index.next(now)
 	}
 	f := s.idle
 	if s.idle = nil; f == nil {

@@ -116,7 +116,8 @@ func TestAttackLongNames(t *testing.T) {
 // TestAttackAnHourForEachSample: each hour of samples and each day of records is a file. A machine that makes up times
 // does not make any number of them, and keeps no other from sending what it has of weeks.
 func TestAttackAnHourForEachSample(t *testing.T) {
-	s := open(t, t.TempDir(), (&clock{start}).options())
+	c := &clock{start}
+	s := open(t, t.TempDir(), c.options())
 	hour := func(machine string, n, back int) {
 		s.Add(&Batch{Source: Source{"samples", machine, "b"}, N: uint64(n), Samples: []sample.Sample{{TS: sample.At(start).Add(-time.Duration(back) * time.Hour), Machine: machine}}})
 	}
@@ -138,6 +139,21 @@ func TestAttackAnHourForEachSample(t *testing.T) {
 	}
 	if st := s.Stats(); st.Records != maxParts {
 		t.Errorf("%d records of as many days, want %d", st.Records, maxParts)
+	}
+	// With names so long that the index is replaced it may not begin again, but after an hour.
+	s.next = newFlight(s.index) // thousands of files need not be written
+	for i, want := range []uint64{0, 0, 1} {
+		if i == 2 {
+			c.now = start.Add(2 * time.Hour)
+		}
+		before, had := s.index, s.Stats().Samples
+		s.index.size = 2*indexBytes + seriesText*len(s.index.series)
+		s.Add(&Batch{Audit: []Audit{{At: start.UnixMilli()}}})
+		flush(t, s)
+		hour("m1", 3*maxParts+2+i, 3*maxParts+i)
+		if got := s.Stats().Samples - had; got != want || s.index == before {
+			t.Errorf("time %d: %d samples of another hour are taken, want %d", i, got, want)
+		}
 	}
 }
 
