@@ -108,6 +108,21 @@ func TestAttackWindowsOfOneTask(t *testing.T) {
 	}
 }
 
+// TestAttackSamplesOfOneTask: a machine reports more samples of a task in an hour than 32 bits count, equal ones of a byte
+// each. The digest is not one that is taken for damaged, at each computation of all jobs' specs.
+func TestAttackSamplesOfOneTask(t *testing.T) {
+	for n, want := range map[int64]int64{1: 1, math.MaxInt32: math.MaxInt32, math.MaxInt32 + 1: math.MaxInt32, 1 << 40: math.MaxInt32} {
+		of := stat.Moments{N: n, W: float64(n), W2: float64(n), Mean: 1}
+		h := spec.Hour{Start: 3_600_000, Newest: 3_600_000, Machines: []spec.MachineHour{{Machine: 1, CPU: 1, Cost: of, Tasks: []spec.TaskSamples{{Task: 7, N: n}}}}}
+		h.Usage[0] = of
+		var r row
+		r.set(spec.Key{Job: "j"}, &h)
+		if got, err := r.hour(); err != nil || got.Machines[0].Tasks[0].N != want || got.Machines[0].Cost.N != n {
+			t.Errorf("%d samples: %+v, %v", n, got, err)
+		}
+	}
+}
+
 // TestAttackAVariantForEachSample: a machine that reports another variant with each sample of a job takes
 // no memory for each, and does not keep others from teaching what the job costs.
 func TestAttackAVariantForEachSample(t *testing.T) {
