@@ -221,7 +221,7 @@ func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
 	l := NewLive(Paper(), hold, 10)
 	l.Rebase(began-1, nil)
 	for i := range 25 {
-		l.Add(liveSample(seen{at: began + sample.Millis(i), task: uint64(i % 5), cpu: 1, cost: 1}))
+		l.Add(liveSample(seen{at: began + sample.Millis(i), machine: uint64(i), cpu: 1, cost: 1}))
 	}
 	if st := l.Stats(); st.Held != 10 || st.Missed != 15 {
 		t.Errorf("%+v: want 10 held and 15 missed", st)
@@ -261,11 +261,36 @@ func TestAttackIncidentsThatNeverEnd(t *testing.T) {
 	}
 }
 
+// TestAttackSamplesThatAreHeld: one machine's samples do not take all the room for those that are held back.
+func TestAttackSamplesThatAreHeld(t *testing.T) {
+	l := NewLive(Paper(), hold, 900)
+	l.Rebase(began-1, nil)
+	add := func(machine uint64, n int) {
+		for i := range n {
+			l.Add(liveSample(seen{at: began + sample.Millis(i), machine: machine, cpu: 1, cost: 1}))
+		}
+	}
+	add(1, 2000)
+	if held := l.Stats().Held; held != 100 {
+		t.Errorf("%d samples of one machine are held back, want a ninth of 900", held)
+	}
+	for machine := range uint64(40) {
+		add(2+machine, 10)
+	}
+	if held := l.Stats().Held; held != 500 {
+		t.Errorf("%d are, want 400 of others too", held)
+	}
+	l.Advance(began + 2*hold)
+	if s := l.Stats(); s.Held != 0 || s.Taken != 500 || len(l.by) != 0 {
+		t.Errorf("%+v, %d machines are remembered", s, len(l.by))
+	}
+}
+
 // TestAttackIncidentsOfOneTask: a machine reports 10,000 incidents of one task, and as many samples of it as are held back.
 // These are released while the server takes in no samples, and each was compared with all incidents: minutes.
 func TestAttackIncidentsOfOneTask(t *testing.T) {
 	release := func(incidents int) (took time.Duration, s LiveStats) {
-		l := NewLive(Paper(), LiveHold, 100_000)
+		l := NewLive(Paper(), LiveHold, 1_000_000)
 		l.Rebase(1, nil)
 		for i := range incidents {
 			at := hold + sample.Millis(i)*10 // of each ten milliseconds the second half
