@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/cluster/store/segment"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -88,6 +90,43 @@ func TestAttackRunsBetweenCheckpoints(t *testing.T) {
 	}
 	if !add("m1", "later", 1) {
 		t.Error("after a checkpoint the machine has no new run")
+	}
+}
+
+// TestAttackHoursOfManySeries: a machine makes many series, and sends a sample of each of many hours. Each hour is a file, and
+// to write it does not take a look at all series.
+func TestAttackHoursOfManySeries(t *testing.T) {
+	segments := func(others int) (took time.Duration, text []byte) {
+		x := newIndex(0)
+		for i := range others {
+			x.number(0, &sample.Sample{Task: sample.TaskName(fmt.Sprint("z", i))})
+		}
+		p := newPack(x)
+		for i := range 200 { // of four tasks, out of order
+			s := sample.Sample{TS: sample.Millis(1000 - i), Machine: "m", Task: sample.TaskName(fmt.Sprint("/", i%4)), Cost: float32(i)}
+			p.add(x.number(0, &s), &s)
+		}
+		w, err := segment.NewWriter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		for range 50 {
+			var out bytes.Buffer
+			if err := p.write(w, &out, &x.seriesTable, p.rows); err != nil {
+				t.Fatal(err)
+			}
+			text = out.Bytes()
+		}
+		return time.Since(begun), text
+	}
+	without, want := segments(0)
+	with, got := segments(500_000)
+	if !bytes.Equal(got, want) {
+		t.Error("the segments differ")
+	}
+	if with > 20*without+200*time.Millisecond {
+		t.Errorf("50 segments took %s, without other series %s", with, without)
 	}
 }
 
