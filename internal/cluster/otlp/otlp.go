@@ -110,15 +110,16 @@ func (e *Exporter) Incident(r *incident.Record) {
 		delete(e.said, k)
 	case !known:
 		name = "quell.incident.opened"
-		if len(e.said) >= mostOpen {
+	case before != now:
+		name = "quell.incident.changed"
+	}
+	room := name == "" || e.budget.Take(r.Machine, time.Now())
+	if room && r.Closed == 0 { // what is not said is not remembered: a machine that invents incidents displaces no others
+		if !known && len(e.said) >= mostOpen {
 			clear(e.said) // the next event of each calls it opened again
 		}
 		e.said[k] = now
-	case before != now:
-		name = "quell.incident.changed"
-		e.said[k] = now
 	}
-	room := name == "" || e.budget.Take(r.Machine, time.Now())
 	e.mu.Unlock()
 	switch {
 	case !room:

@@ -191,6 +191,26 @@ func TestAFloodIsBounded(t *testing.T) {
 	}
 }
 
+// TestAttackIncidentsThatDisplaceOthers: a machine that invents incidents does not have those of others forgotten, of which
+// each further record would be another event, until they have used up what they may send.
+func TestAttackIncidentsThatDisplaceOthers(t *testing.T) {
+	e, _ := exporter(t, "http://127.0.0.1:1")
+	honest := &incident.Record{Incident: plan.Incident{ID: "1", Machine: "m2"}}
+	e.Incident(honest)
+	for i := range 2 * mostOpen {
+		e.Incident(&incident.Record{Incident: plan.Incident{ID: fmt.Sprint(i), Machine: "liar"}})
+	}
+	if _, known := e.said[key{"m2", "1"}]; !known || len(e.said) != 1+mostOfMachine {
+		t.Errorf("%d incidents are remembered, that of another machine: %v", len(e.said), known)
+	}
+	// An event for which there was no room comes later.
+	e.budget = notify.Budget{Most: mostOfMachine}
+	e.Incident(&incident.Record{Incident: plan.Incident{ID: fmt.Sprint(mostOpen), Machine: "liar"}})
+	if _, known := e.said[key{"liar", fmt.Sprint(mostOpen)}]; !known {
+		t.Error("an incident is never said to be open")
+	}
+}
+
 func TestNothingIsConfigured(t *testing.T) {
 	if e, err := New(Options{}); e != nil || err != nil {
 		t.Errorf("%v, %v", e, err)

@@ -50,6 +50,34 @@ func TestAttackManySuspects(t *testing.T) {
 	}
 }
 
+// TestAttackTextsThatRowsRepeat: an incident's rows of caps and of suspects repeat texts of it. One message of 1 MB is
+// not gigabytes to be written, which would hold up all commits for minutes.
+func TestAttackTextsThatRowsRepeat(t *testing.T) {
+	list, suspects := strings.TrimSuffix(strings.Repeat("{},", 4900), ","), `{"task":"/a"}`
+	for i := range 4899 {
+		suspects += fmt.Sprintf(`,{"task":"/%d"}`, i)
+	}
+	for document, attack := range map[string]bool{
+		`{"rounds":[{"why":"%s","with":[` + list + `]}]}`:       true,
+		`{"rounds":[{"id":"%s","with":[` + list + `]}]}`:        true,
+		`{"rounds":[{"by":"%s","with":[` + list + `]}]}`:        true,
+		`{"rounds":[{"outcome":"%s","with":[` + list + `]}]}`:   true,
+		`{"rule":"%s","rounds":[` + list + `]}`:                 true,
+		`{"rule":"%s","suspects":[` + suspects + `]}`:           true,
+		`{"rounds":[{"why":"%s"}]}`:                             false,
+		`{"reason":"%s","rounds":[{"with":[` + list + `]}]}`:    false,
+		`{"reason":"%s","suspects":[` + suspects + `]}`:         false,
+		`{"suspects":[{"task":"/a","why":"%s"}]}`:               false,
+		`{"rounds":[{"suspect":{"task":"/a"},"outcome":"%s"}]}`: false,
+	} {
+		text := strings.Replace(document, "%s", strings.Repeat("x", 900_000), 1)
+		_, err := RecordOf(&wire.Record{Machine: "m1", Boot: "b", N: 1, Kind: wire.Record_KIND_INCIDENT, Json: []byte(text)}, 1)
+		if (err != nil) != attack {
+			t.Errorf("%.60s: %v", document, err)
+		}
+	}
+}
+
 // FuzzRecord: whatever an agent sends as a record, the server goes on, and what it stores is text
 // that its queries can read and its API can send.
 func FuzzRecord(f *testing.F) {

@@ -31,7 +31,7 @@ type storeMetric struct {
 var storeMetrics = []storeMetric{
 	{"quell_server_batches_total", "Batches accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Batches) }},
 	{"quell_server_duplicate_batches_total", "Batches dropped because they were accepted before.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Duplicates) }},
-	{"quell_server_jumped_batches_total", "Batches dropped because their number is too far ahead of the sender's last one.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Jumped) }},
+	{"quell_server_jumped_batches_total", "Batches dropped because their number is too far ahead of the sender's last one, or of too many runs of the sender.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Jumped) }},
 	{"quell_server_samples_total", "Samples accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Samples) }},
 	{"quell_server_records_total", "Incidents, actions, audit entries and specs accepted.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Records) }},
 	{"quell_server_rejected_samples_total", "Samples and records rejected: too old to be kept, or of too many hours.", prometheus.CounterValue, func(s *store.Stats) float64 { return float64(s.Rejected) }},

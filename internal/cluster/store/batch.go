@@ -1,7 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -89,4 +92,48 @@ func (m Mark) accept(n uint64, at sample.Millis) Mark {
 	}
 	m.High = n
 	return m
+}
+
+// forgetAfter is how long a source is remembered, ms: longer than any agent spools.
+const forgetAfter = 30 * 24 * 60 * 60 * 1000
+
+// maxRuns is how many runs of a machine's agent are remembered, the newest: an agent may invent any number of them.
+const maxRuns = 256
+
+// begins reports whether a machine may begin another run: it has at most maxRuns between two checkpoints, in which
+// all of them are remembered. The caller holds mu.
+func (s *Store) begins(run Source) bool {
+	if run.Boot == "" { // an import
+		return true
+	}
+	run.Boot = ""
+	s.begun[run]++
+	return s.begun[run] <= maxRuns
+}
+
+func (s *Store) forgetSources(now sample.Millis) {
+	clear(s.begun)
+	keep := s.opt.Keep[Samples]
+	maps.DeleteFunc(s.state.Marks, func(source Source, m Mark) bool {
+		if source.Boot == "" { // no run of an agent, but an import: it may be repeated as long as its samples are there
+			return keep > 0 && m.At < min(now-forgetAfter, now.Add(-keep))
+		}
+		return m.At < now-forgetAfter
+	})
+	runs := map[Source][]Source{} // by stream and machine
+	for source := range s.state.Marks {
+		of := Source{Stream: source.Stream, Machine: source.Machine}
+		runs[of] = append(runs[of], source)
+	}
+	for _, all := range runs {
+		if len(all) <= maxRuns {
+			continue
+		}
+		slices.SortFunc(all, func(a, b Source) int {
+			return cmp.Or(cmp.Compare(s.state.Marks[b].At, s.state.Marks[a].At), cmp.Compare(a.Boot, b.Boot))
+		})
+		for _, source := range all[maxRuns:] {
+			delete(s.state.Marks, source)
+		}
+	}
 }

@@ -88,7 +88,7 @@ func (s *Store) Add(b *Batch) bool {
 			s.stats.Duplicates++
 			return false
 		}
-		if m.jumps(b.N) {
+		if m.jumps(b.N) || m.High == 0 && !s.begins(b.Source) {
 			s.stats.Jumped++
 			return false
 		}
@@ -276,7 +276,7 @@ func (s *Store) Flush() (err error) {
 // spare returns the flight that gathers while another is written: the previous one, whose memory is reused.
 func (s *Store) spare() *pendingCommit {
 	if now := sample.At(s.opt.Now()); s.index.old(now) {
-		s.index = newIndex(now)
+		s.index = s.index.next(now)
 	}
 	f := s.idle
 	if s.idle = nil; f == nil {
@@ -442,38 +442,6 @@ var ErrBroken = errors.New("commit, and undo the commit")
 type unknownResultError struct{ error }
 
 func (e *unknownResultError) Unwrap() error { return e.error }
-
-// forgetAfter is how long a source is remembered, ms: longer than any agent spools.
-const forgetAfter = 30 * 24 * 60 * 60 * 1000
-
-// maxRuns is how many runs of a machine's agent are remembered, the newest: an agent may invent any number of them.
-const maxRuns = 256
-
-func (s *Store) forgetSources(now sample.Millis) {
-	keep := s.opt.Keep[Samples]
-	maps.DeleteFunc(s.state.Marks, func(source Source, m Mark) bool {
-		if source.Boot == "" { // no run of an agent, but an import: it may be repeated as long as its samples are there
-			return keep > 0 && m.At < min(now-forgetAfter, now.Add(-keep))
-		}
-		return m.At < now-forgetAfter
-	})
-	runs := map[Source][]Source{} // by stream and machine
-	for source := range s.state.Marks {
-		of := Source{Stream: source.Stream, Machine: source.Machine}
-		runs[of] = append(runs[of], source)
-	}
-	for _, all := range runs {
-		if len(all) <= maxRuns {
-			continue
-		}
-		slices.SortFunc(all, func(a, b Source) int {
-			return cmp.Or(cmp.Compare(s.state.Marks[b].At, s.state.Marks[a].At), cmp.Compare(a.Boot, b.Boot))
-		})
-		for _, source := range all[maxRuns:] {
-			delete(s.state.Marks, source)
-		}
-	}
-}
 
 // writer writes the files of one commit. After its first error it does nothing.
 type writer struct {

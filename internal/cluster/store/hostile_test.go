@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/cluster/store/segment"
 	"github.com/quell-dev/quell/internal/core/sample"
 )
 
@@ -59,6 +61,75 @@ func TestAttackManyRuns(t *testing.T) {
 	}
 }
 
+// TestAttackRunsBetweenCheckpoints: the runs of a machine are bounded also in the 256 commits after which the oldest are
+// forgotten. At 300,000 messages a second they would take gigabytes until then, also of a server that starts.
+func TestAttackRunsBetweenCheckpoints(t *testing.T) {
+	c := &clock{start}
+	s := open(t, t.TempDir(), c.options())
+	add := func(machine, boot string, n uint64) bool {
+		return s.Add(&Batch{Source: Source{"samples", machine, boot}, N: n, Samples: []sample.Sample{{TS: sample.At(start), Machine: machine}}})
+	}
+	add("m2", "before", 1)
+	for i := range 3 * maxRuns {
+		if got := add("m1", fmt.Sprint("run", i), 1); got != (i < maxRuns) {
+			t.Fatalf("run %d: %v", i, got)
+		}
+		if i%200 == 0 {
+			flush(t, s)
+		}
+	}
+	if n := len(s.Marks()); n > maxRuns+1 {
+		t.Errorf("%d runs are remembered", n)
+	}
+	if !add("m1", "run0", 2) || !add("m2", "before", 2) || !add("m2", "after", 1) {
+		t.Error("a run that is known, or of another machine, is not taken")
+	}
+	for s.Stats().Commits%everyCommits != 0 || s.Stats().Commits == 0 {
+		add("m2", "after", s.Stats().Commits+2)
+		flush(t, s)
+	}
+	if !add("m1", "later", 1) {
+		t.Error("after a checkpoint the machine has no new run")
+	}
+}
+
+// TestAttackHoursOfManySeries: a machine makes many series, and sends a sample of each of many hours. Each hour is a file, and
+// to write it does not take a look at all series.
+func TestAttackHoursOfManySeries(t *testing.T) {
+	segments := func(others int) (took time.Duration, text []byte) {
+		x := newIndex(0)
+		for i := range others {
+			x.number(0, &sample.Sample{Task: sample.TaskName(fmt.Sprint("z", i))})
+		}
+		p := newPack(x)
+		for i := range 200 { // of four tasks, out of order
+			s := sample.Sample{TS: sample.Millis(1000 - i), Machine: "m", Task: sample.TaskName(fmt.Sprint("/", i%4)), Cost: float32(i)}
+			p.add(x.number(0, &s), &s)
+		}
+		w, err := segment.NewWriter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		for range 50 {
+			var out bytes.Buffer
+			if err := p.write(w, &out, &x.seriesTable, p.rows); err != nil {
+				t.Fatal(err)
+			}
+			text = out.Bytes()
+		}
+		return time.Since(begun), text
+	}
+	without, want := segments(0)
+	with, got := segments(500_000)
+	if !bytes.Equal(got, want) {
+		t.Error("the segments differ")
+	}
+	if with > 20*without+200*time.Millisecond {
+		t.Errorf("50 segments took %s, without other series %s", with, without)
+	}
+}
+
 // TestAttackLongNames: an agent names a new task with each sample, at length. What is remembered of
 // series is dropped when it is large, and not after an hour only.
 func TestAttackLongNames(t *testing.T) {
@@ -84,7 +155,8 @@ func TestAttackLongNames(t *testing.T) {
 // TestAttackAnHourForEachSample: each hour of samples and each day of records is a file. A machine that makes up times
 // does not make any number of them, and keeps no other from sending what it has of weeks.
 func TestAttackAnHourForEachSample(t *testing.T) {
-	s := open(t, t.TempDir(), (&clock{start}).options())
+	c := &clock{start}
+	s := open(t, t.TempDir(), c.options())
 	hour := func(machine string, n, back int) {
 		s.Add(&Batch{Source: Source{"samples", machine, "b"}, N: uint64(n), Samples: []sample.Sample{{TS: sample.At(start).Add(-time.Duration(back) * time.Hour), Machine: machine}}})
 	}
@@ -106,6 +178,21 @@ func TestAttackAnHourForEachSample(t *testing.T) {
 	}
 	if st := s.Stats(); st.Records != maxParts {
 		t.Errorf("%d records of as many days, want %d", st.Records, maxParts)
+	}
+	// With names so long that the index is replaced it may not begin again, but after an hour.
+	s.next = newFlight(s.index) // thousands of files need not be written
+	for i, want := range []uint64{0, 0, 1} {
+		if i == 2 {
+			c.now = start.Add(2 * time.Hour)
+		}
+		before, had := s.index, s.Stats().Samples
+		s.index.size = 2*indexBytes + seriesText*len(s.index.series)
+		s.Add(&Batch{Audit: []Audit{{At: start.UnixMilli()}}})
+		flush(t, s)
+		hour("m1", 3*maxParts+2+i, 3*maxParts+i)
+		if got := s.Stats().Samples - had; got != want || s.index == before {
+			t.Errorf("time %d: %d samples of another hour are taken, want %d", i, got, want)
+		}
 	}
 }
 

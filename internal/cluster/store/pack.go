@@ -73,6 +73,11 @@ func (p *rowBuffer) hours() iter.Seq2[sample.Millis, []row] {
 
 // write writes rows as a segment: by series, each in time order. k is the index's state when the rows were complete.
 func (p *rowBuffer) write(w *segment.Writer, out io.Writer, k *seriesTable, rows []row) error {
+	w.Reset(out)
+	if few*len(rows) < len(k.series) {
+		p.writeFew(w, k, rows)
+		return w.Close()
+	}
 	// Counting sort: first the start of each series' rows in places, then each row's
 	// place. It is stable, and rows mostly come in time order already.
 	begin := make([]uint32, len(k.series)+1)
@@ -90,7 +95,6 @@ func (p *rowBuffer) write(w *segment.Writer, out io.Writer, k *seriesTable, rows
 		next[id]++
 	}
 	byTime := func(a, b uint32) int { return cmp.Compare(rows[a].ts, rows[b].ts) }
-	w.Reset(out)
 	for _, id := range p.index.order(k) {
 		mine := places[begin[id]:begin[id+1]]
 		if len(mine) == 0 {
@@ -102,13 +106,43 @@ func (p *rowBuffer) write(w *segment.Writer, out io.Writer, k *seriesTable, rows
 		series := k.of(id)
 		w.Series(&series)
 		for _, i := range mine {
-			r := &rows[i]
-			var extras *sample.Extras
-			if r.extras > 0 {
-				extras = &p.extras[r.extras-1]
-			}
-			w.Row(r.ts, r.cpu, r.cost, r.coverage, r.flags, extras)
+			p.writeRow(w, &rows[i])
 		}
 	}
 	return w.Close()
+}
+
+func (p *rowBuffer) writeRow(w *segment.Writer, r *row) {
+	var extras *sample.Extras
+	if r.extras > 0 {
+		extras = &p.extras[r.extras-1]
+	}
+	w.Row(r.ts, r.cpu, r.cost, r.coverage, r.flags, extras)
+}
+
+// few is how many times as many series as rows there are from which on rows are sorted without a look at all series. A
+// commit may have samples of thousands of hours, and a machine can make millions of series.
+const few = 64
+
+func (p *rowBuffer) writeFew(w *segment.Writer, k *seriesTable, rows []row) {
+	places := make([]uint32, len(rows))
+	for i := range places {
+		places[i] = uint32(i)
+	}
+	slices.SortStableFunc(places, func(a, b uint32) int {
+		if x, y := &rows[a], &rows[b]; x.series != y.series {
+			return k.compare(x.series, y.series)
+		}
+		return cmp.Compare(rows[a].ts, rows[b].ts)
+	})
+	before := uint32(0) // no series
+	for _, i := range places {
+		r := &rows[i]
+		if r.series != before {
+			series := k.of(r.series)
+			w.Series(&series)
+			before = r.series
+		}
+		p.writeRow(w, r)
+	}
 }

@@ -102,9 +102,10 @@ func (b *Batch) AddIncident(inc *incident.Record) error {
 
 // RoundsOf returns the rows of an incident's rounds in their current state.
 func RoundsOf(inc *incident.Record) (all []Round) {
+	victim := inc.Victim.Name.Text() // once: quoted it is a new string, of 16 KB at most
 	for _, r := range inc.Rounds {
 		of := Round{Machine: inc.Machine, Incident: inc.ID, ID: r.ID, Updated: int64(inc.Updated), Rule: string(inc.Rule), Signal: string(inc.Signal),
-			VictimJob: string(inc.Victim.Job), VictimTask: inc.Victim.Name.Text(), VictimClass: inc.Victim.Class.String(), SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev,
+			VictimJob: string(inc.Victim.Job), VictimTask: victim, VictimClass: inc.Victim.Class.String(), SpecMean: inc.SpecMean, SpecStdDev: inc.SpecStdDev,
 			Tasks: int32(len(r.Tasks())), Trial: r.Trial, By: r.By, Why: r.Why, Began: int64(r.From), Until: int64(r.Until), Ended: instant(r.Ended),
 			CostBefore: known(r.CostBefore), CostUnder: known(r.CostUnder), RelativeCost: known(r.RelativeCost), Samples: r.Samples,
 			MissesBefore: known(r.MissesBefore), MissesUnder: known(r.MissesUnder), Outcome: string(r.Outcome)}
@@ -128,11 +129,11 @@ func RoundsOf(inc *incident.Record) (all []Round) {
 
 // SuspectsOf returns a row for each suspect of an incident in its current state, those that it named first.
 func SuspectsOf(inc *incident.Record) (all []Suspect) {
-	ranks := inc.Ranks()
+	ranks, victim := inc.Ranks(), inc.Victim.Name.Text()
 	for _, f := range inc.Listed() {
 		s := &f.Suspect
 		row := Suspect{Machine: inc.Machine, Incident: inc.ID, Updated: int64(inc.Updated), Analysed: instant(inc.Now().Analysed), Rule: string(inc.Rule), Signal: string(inc.Signal),
-			VictimJob: string(inc.Victim.Job), VictimTask: inc.Victim.Name.Text(), VictimClass: inc.Victim.Class.String(),
+			VictimJob: string(inc.Victim.Job), VictimTask: victim, VictimClass: inc.Victim.Class.String(),
 			Job: string(s.Job), Task: s.Name.Text(), Class: s.Class.String(), NamedFrom: instant(f.From), NamedUntil: instant(f.Until),
 			Level: s.Level.String(), Method: string(s.Basis), Probability: positive(s.Probability), Correlation: s.Correlation, Usage: s.Usage,
 			CoVictim: s.CoVictim, Excluded: s.Excluded, Why: s.Why}

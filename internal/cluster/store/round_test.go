@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -155,6 +156,27 @@ func TestARoundHasARowForEachTask(t *testing.T) {
 	}
 	if want := []string{"cap-1 2 a 0.1 2 1 true-positive", "cap-1 2 b 0.01 3 1 true-positive"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestAttackAQuotedVictim: a name that is quoted as text is so once, and not for each row: they would take 160 MB
+// that a message of 50 KB does not count for.
+func TestAttackAQuotedVictim(t *testing.T) {
+	var inc incident.Record
+	if err := json.Unmarshal([]byte(`{"victim":{"task":"\"/\\xff\""},"rounds":[{},{},{}],"suspects":[{"task":"/a"},{"task":"/b"}]}`), &inc); err != nil {
+		t.Fatal(err)
+	}
+	copies := map[string]map[*byte]bool{"rounds": {}, "suspects": {}}
+	for _, r := range RoundsOf(&inc) {
+		copies["rounds"][unsafe.StringData(r.VictimTask)] = r.VictimTask == `"/\xff"`
+	}
+	for _, s := range SuspectsOf(&inc) {
+		copies["suspects"][unsafe.StringData(s.VictimTask)] = s.VictimTask == `"/\xff"`
+	}
+	for of, all := range copies {
+		if names := slices.Collect(maps.Values(all)); !slices.Equal(names, []bool{true}) {
+			t.Errorf("the %s have %d copies of the name; right: %v", of, len(all), names)
+		}
 	}
 }
 

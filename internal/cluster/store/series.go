@@ -59,8 +59,8 @@ type lastBatch struct {
 	passed int      // how many there were
 }
 
-// maxParts is how many hours and days the samples and records of a machine may be of while an index lasts. Each is a
-// file. An agent sends what it has spooled in 30 days in order: that are 720 hours.
+// maxParts is how many hours and days the samples and records of a machine may be of in an hour. Each is a file.
+// An agent sends what it has spooled in 30 days in order: that are 720 hours.
 const maxParts = 2000
 
 // takes reports whether a machine may send something of an hour or a day. Without an agent t is nil.
@@ -134,6 +134,21 @@ const textRoom = 64 << 10
 func newIndex(now sample.Millis) *index {
 	return &index{seed: maphash.MakeSeed(), ids: map[uint64]uint32{}, places: map[string]uint32{}, batches: map[string]*lastBatch{},
 		older: make([]uint32, 1), seriesTable: seriesTable{series: make([]series, 1), texts: make([]string, 1)}, after: make([]uint32, 1), born: now}
+}
+
+// next is the index that takes the place of this one. One that was very large is replaced within the hour: the hours and
+// days that machines have sent count on, else a machine that makes it large could send any number of them.
+func (x *index) next(now sample.Millis) *index {
+	n := newIndex(now)
+	if now-x.born > indexAge {
+		return n
+	}
+	n.born = x.born
+	for machine, t := range x.batches {
+		to := n.machine(machine)
+		to.parts, to.passed = t.parts, t.passed
+	}
+	return n
 }
 
 func (x *index) old(now sample.Millis) bool {

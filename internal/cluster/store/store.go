@@ -36,7 +36,7 @@ type Options struct {
 type Stats struct {
 	Batches    uint64 // accepted
 	Duplicates uint64 // batches dropped because they were accepted before
-	Jumped     uint64 // batches dropped because their number is too far ahead
+	Jumped     uint64 // batches dropped because their number is too far ahead, or of too many runs
 	Samples    uint64 // accepted
 	Records    uint64 // accepted
 	Rejected   uint64 // samples and records too old to be kept, or of too many hours
@@ -78,6 +78,7 @@ type Store struct {
 	next     *pendingCommit // gathers
 	writing  *pendingCommit // being written, or to be tried again
 	idle     *pendingCommit // written, to be reused
+	begun    map[Source]int // runs since the newest checkpoint, by stream and machine
 	broken   error          // why nothing can be committed any more
 	landed   bool           // the flying commit is in the log, as found out later
 	newest   sample.Millis  // of retainedAt
@@ -111,7 +112,7 @@ func Open(dir string, opt Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), refreshed: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, fetching: map[string]chan struct{}{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
+	s := &Store{dir: dir, lock: lock, opt: opt, started: opt.Now(), refreshed: opt.Now(), elapsed: elapsed, bucket: opt.Bucket, remote: opt.Bucket != nil, pins: map[string]int{}, used: map[string]int{}, begun: map[Source]int{}, fetching: map[string]chan struct{}{}, rests: map[string]sample.Millis{}, replaced: map[string]sample.Millis{}, index: newIndex(sample.At(opt.Now()))}
 	s.next = newFlight(s.index)
 	if s.remote {
 		s.suffix = "-" + s.name()[:10]

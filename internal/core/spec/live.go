@@ -28,7 +28,8 @@ type Live struct {
 	newest  *heldMinute   // the one that the newest sample was added to
 	of      sample.Millis // its minute
 	waiting int
-	past    sample.Millis // all minutes before it have been released
+	by      map[uint64]int // how many of these are of a machine, by HashMachine
+	past    sample.Millis  // all minutes before it have been released
 	windows map[victim]map[string]window
 	marked  map[uint64]int // how many of them are of a machine, by HashMachine
 	revoked []Revocation
@@ -118,12 +119,16 @@ const maxLiveWindows = 10_000
 // minutes after its first bad interval, and its message takes some time.
 const LiveHold = 10 * 60_000
 
+// heldShare: one machine's samples may have 1/heldShare of the room that all leave free, so that one that sends as many as
+// it can does not keep those of others from being learnt.
+const heldShare = 8
+
 const minuteMS = 60_000
 
 // NewLive returns a Live without a base, which waits for one. It holds back at most the given number of
 // samples, of 32 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
-	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, held: map[sample.Millis]*heldMinute{}, windows: map[victim]map[string]window{}, marked: map[uint64]int{}}
+	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, held: map[sample.Millis]*heldMinute{}, by: map[uint64]int{}, windows: map[victim]map[string]window{}, marked: map[uint64]int{}}
 }
 
 // Stats returns the counts.
@@ -275,7 +280,7 @@ func (l *Live) Add(s *sample.Sample) {
 // add adds a sample; r is what is known of it.
 func (l *Live) add(s *sample.Sample, machine uint64, r *liveRow) {
 	minute := s.TS - s.TS%minuteMS
-	if minute < l.past || s.TS <= l.cut || l.waiting >= l.most {
+	if minute < l.past || s.TS <= l.cut || l.by[machine] >= max(1, (l.most-l.waiting)/heldShare) || l.waiting >= l.most {
 		l.stats.Missed++
 		return
 	}
@@ -306,6 +311,7 @@ func (l *Live) add(s *sample.Sample, machine uint64, r *liveRow) {
 	}
 	l.newest.add(heldSample{r.task, machine, r.id, uint32(s.TS - minute), s.CPU, s.Cost})
 	l.waiting++
+	l.by[machine]++
 }
 
 // Incident marks what a task cost from began, the end of its first bad interval, to ended
@@ -364,10 +370,23 @@ func (l *Live) Advance(now sample.Millis) {
 		}
 	}
 	slices.Sort(minutes) // sums must not depend on the map's order
+	marked := make(map[victim]Spans, len(l.windows))
+	for v, all := range l.windows {
+		spans := make([]Span, 0, len(all))
+		for _, w := range all {
+			spans = append(spans, Span{w.from, w.to})
+		}
+		marked[v] = SpansOf(spans)
+	}
 	for _, m := range minutes {
 		for _, held := range l.held[m].parts {
 			for i := range held {
-				l.enter(m+sample.Millis(held[i].after), &held[i])
+				l.enter(m+sample.Millis(held[i].after), &held[i], marked)
+				if of := held[i].machine; l.by[of] > 1 {
+					l.by[of]--
+				} else {
+					delete(l.by, of)
+				}
 			}
 			l.waiting -= len(held)
 		}
@@ -383,17 +402,15 @@ func (l *Live) Advance(now sample.Millis) {
 	}
 }
 
-// enter adds a sample unless it is of an incident or in the base already.
-func (l *Live) enter(at sample.Millis, s *heldSample) {
+// enter adds a sample unless it is of an incident, which are marked, or in the base already.
+func (l *Live) enter(at sample.Millis, s *heldSample, marked map[victim]Spans) {
 	if at <= l.cut {
 		return
 	}
 	f := l.keys[s.id]
-	for _, w := range l.windows[victim{s.task, f.key.Signal}] {
-		if at >= w.from && at <= w.to {
-			l.stats.Refused++
-			return
-		}
+	if marked[victim{s.task, f.key.Signal}].Has(at) {
+		l.stats.Refused++
+		return
 	}
 	for i := range l.revoked {
 		if r := &l.revoked[i]; (r.Machine == "" || HashMachine(r.Machine) == s.machine) && r.covers(f.key.Job, at) {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 )
@@ -219,7 +221,7 @@ func TestLiveHoldsNoMoreThanItMay(t *testing.T) {
 	l := NewLive(Paper(), hold, 10)
 	l.Rebase(began-1, nil)
 	for i := range 25 {
-		l.Add(liveSample(seen{at: began + sample.Millis(i), task: uint64(i % 5), cpu: 1, cost: 1}))
+		l.Add(liveSample(seen{at: began + sample.Millis(i), machine: uint64(i), cpu: 1, cost: 1}))
 	}
 	if st := l.Stats(); st.Held != 10 || st.Missed != 15 {
 		t.Errorf("%+v: want 10 held and 15 missed", st)
@@ -256,6 +258,76 @@ func TestAttackIncidentsThatNeverEnd(t *testing.T) {
 	report("liar", 5) // they have ended
 	if got := windows(); got != 1 || len(l.marked) != 1 {
 		t.Errorf("%d are remembered, of %d machines, after those of one have ended", got, len(l.marked))
+	}
+}
+
+// TestAttackSamplesThatAreHeld: one machine's samples do not take all the room for those that are held back.
+func TestAttackSamplesThatAreHeld(t *testing.T) {
+	l := NewLive(Paper(), hold, 900)
+	l.Rebase(began-1, nil)
+	add := func(machine uint64, n int) {
+		for i := range n {
+			l.Add(liveSample(seen{at: began + sample.Millis(i), machine: machine, cpu: 1, cost: 1}))
+		}
+	}
+	add(1, 2000)
+	if held := l.Stats().Held; held != 100 {
+		t.Errorf("%d samples of one machine are held back, want a ninth of 900", held)
+	}
+	for machine := range uint64(40) {
+		add(2+machine, 10)
+	}
+	if held := l.Stats().Held; held != 500 {
+		t.Errorf("%d are, want 400 of others too", held)
+	}
+	l.Advance(began + 2*hold)
+	if s := l.Stats(); s.Held != 0 || s.Taken != 500 || len(l.by) != 0 {
+		t.Errorf("%+v, %d machines are remembered", s, len(l.by))
+	}
+}
+
+// TestAttackIncidentsOfOneTask: a machine reports 10,000 incidents of one task, and as many samples of it as are held back.
+// These are released while the server takes in no samples, and each was compared with all incidents: minutes.
+func TestAttackIncidentsOfOneTask(t *testing.T) {
+	release := func(incidents int) (took time.Duration, s LiveStats) {
+		l := NewLive(Paper(), LiveHold, 1_000_000)
+		l.Rebase(1, nil)
+		for i := range incidents {
+			at := hold + sample.Millis(i)*10 // of each ten milliseconds the second half
+			l.Incident("m", fmt.Sprint(i), "/a", key.Signal, at+5, at+9, false)
+		}
+		for i := range 100_000 {
+			l.Add(&sample.Sample{TS: hold + sample.Millis(i), Machine: "m", Job: key.Job, Task: "/a", Platform: key.Platform, Signal: key.Signal, Variant: key.Variant, CPU: 1, Cost: 1})
+		}
+		begun := time.Now()
+		l.Advance(3*hold + 10*minuteMS)
+		return time.Since(begun), l.Stats()
+	}
+	without, all := release(0)
+	with, half := release(maxLiveWindows)
+	if all.Taken != 100_000 || half.Taken != 50_000 || half.Refused != 50_000 {
+		t.Fatalf("%+v without incidents, %+v with", all, half)
+	}
+	if with > 100*without+time.Second {
+		t.Errorf("to release 100,000 samples took %s, without incidents %s", with, without)
+	}
+}
+
+// TestSpans: joined spans have the times that any of them has.
+func TestSpans(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		all := make([]Span, r.IntN(8))
+		for i := range all {
+			from := sample.Millis(r.IntN(40) - 20)
+			all[i] = Span{from, from + sample.Millis(r.IntN(9)-2)}
+		}
+		joined := SpansOf(slices.Clone(all))
+		for at := sample.Millis(-25); at < 25; at++ {
+			if want := slices.ContainsFunc(all, func(x Span) bool { return x.From <= at && at <= x.To }); joined.Has(at) != want {
+				t.Fatalf("%v of %v has %d: %v", joined, all, at, !want)
+			}
+		}
 	}
 }
 

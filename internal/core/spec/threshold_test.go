@@ -108,7 +108,7 @@ func TestThresholdBetweenComputations(t *testing.T) {
 	p.Threshold = ByQuantile
 	key := Key{Job: "web", Platform: "p", Signal: sample.CPI, Variant: "v"}
 	base := Learn(p, key, hoursOf(1, drawn(func() float64 { return 2 + 0.2*r.NormFloat64() })...), began+2*day)
-	l := NewLive(p, 0, 1000)
+	l := NewLive(p, 0, 10_000)
 	l.Rebase(began+2*day, []Computed{base})
 	for i := range sample.Millis(400) {
 		l.Add(&sample.Sample{TS: began + 2*day + 1 + i, Machine: "m", Task: "/t", Job: "web", Platform: "p", Signal: sample.CPI, Variant: "v", CPU: 1, Cost: 2.4})

@@ -245,6 +245,32 @@ func TestBatchRefused(t *testing.T) {
 	}
 }
 
+// TestAttackSamplesThatTakeNoBytes: a batch of equal samples has each column's value once, 4096 in 70 bytes. A delivery of
+// 1 MB would be 33 million: others would wait a quarter of a minute for each, and a machine may have ten of them wait.
+func TestAttackSamplesThatTakeNoBytes(t *testing.T) {
+	for name, c := range map[string]struct {
+		rows  int
+		equal bool
+	}{
+		"one sample": {1, true}, "few that are equal": {20, true}, "many that are equal": {wire.MaxSamples, true}, "many": {wire.MaxSamples, false},
+	} {
+		b := wire.Batch{Key: wire.Key{Machine: "m1", Boot: "b", N: 1}, Samples: make([]sample.Sample, c.rows)}
+		for i := range b.Samples {
+			b.Samples[i] = sample.Sample{Signal: "cpi"}
+			if !c.equal {
+				b.Samples[i].Task = sample.TaskName(fmt.Sprint(i))
+			}
+		}
+		data, err := b.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := new(wire.Batch).Decode(data); (err != nil) != (c.rows > len(data)) || (err != nil) != (name == "many that are equal") {
+			t.Errorf("%s, %d samples in %d bytes: %v", name, c.rows, len(data), err)
+		}
+	}
+}
+
 // TestNewerAgent: a newer agent sends columns, extras and names that this side does not
 // know. The rest of the batch is decoded unchanged.
 func TestNewerAgent(t *testing.T) {

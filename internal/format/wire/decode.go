@@ -21,13 +21,22 @@ func (b *Batch) Decode(data []byte) error {
 	if err := check(c.version, c.typ, Type_TYPE_BATCH); err != nil {
 		return fmt.Errorf("decode batch: %w", err)
 	}
-	if err := b.setColumns(c); err != nil {
+	err := b.setColumns(c)
+	if err == nil && len(b.Samples) > len(data) {
+		err = errEmpty
+	}
+	if err != nil {
 		return fmt.Errorf("decode batch %.80q/%.80q/%d: %w", c.machine, c.boot, c.n, err)
 	}
 	return nil
 }
 
-var errPlace = errors.New("a name is not in the dictionary")
+var (
+	errPlace = errors.New("a name is not in the dictionary")
+	// Samples of several tasks or signals take a byte each to say of which they are. Else a message of 75 bytes
+	// has 4096: what waits to be read is bounded by its bytes, and how long all others wait would not be.
+	errEmpty = errors.New("it has more samples than bytes")
+)
 
 func (b *Batch) setColumns(c *columns) error {
 	if c.rows < 1 || c.rows > MaxSamples { // an empty batch would only move the sender's number

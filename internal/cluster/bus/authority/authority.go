@@ -181,6 +181,10 @@ func (a *Authority) issueNew(i Issued, ttl time.Duration) ([]byte, error) {
 // ErrNotDue means that credentials are not renewed yet.
 var ErrNotDue = errors.New("the credentials are not due, or not renewable")
 
+// cutOff is how long a machine's credentials are not renewed after some were revoked, s: until the bus has cut off who
+// holds those, it may ask for what was issued to the machine since, before the machine does.
+const cutOff = 15
+
 // Renew signs credentials of a machine's agent for its new public key, if its newest ones
 // are due or signed by a former key. The answer may be lost, or the agent's disk full: if it asks
 // again for the same key it gets the same. The caller knows that it is the machine that asks.
@@ -195,11 +199,18 @@ func (a *Authority) Renew(machine, public string, now time.Time) (tokens []strin
 }
 
 func (a *Authority) renew(machine, public string, now time.Time) (tokens []string, err error) {
-	newest, err := a.newest(machine)
+	all, err := a.issued(machine)
 	if err != nil {
 		return nil, err
 	}
-	i := newest[string(Agent)+"."+machine]
+	holder := string(Agent) + "." + machine
+	for _, i := range all {
+		// NATS would let in again who holds a revoked key, with what is signed for it later.
+		if string(i.Role)+"."+i.Name == holder && i.Revoked != 0 && (i.Key == public || now.Unix()-i.Revoked < cutOff) {
+			return nil, fmt.Errorf("renew credentials of %.80q: some were revoked: %w", machine, ErrNotDue)
+		}
+	}
+	i := newestOf(all)[holder]
 	end := a.until(i.By)
 	switch {
 	// Those that have expired are renewed: the bus let the machine in, so that the record was restored from a copy.

@@ -305,6 +305,35 @@ func TestRevokedWhileOthersChange(t *testing.T) {
 	}
 }
 
+// TestRevokedIsNotRenewed: a machine's credentials are revoked, and it is enrolled again at once. Who holds the revoked ones
+// and is not cut off yet gets none of the new ones, and never any for a revoked key.
+func TestRevokedIsNotRenewed(t *testing.T) {
+	a, now := load(t, filepath.Join(t.TempDir(), "keys")), time.Now()
+	stolen, err := issue(t, a, authority.Agent, "m1", 90*24*time.Hour).Key()
+	if err == nil {
+		_, err = a.Revoke(authority.Agent, "m1", now)
+	}
+	if err == nil {
+		_, err = a.Enrol("m1", time.Hour, 90*24*time.Hour)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh, _, err := credential.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		key   string
+		after time.Duration
+		ok    bool
+	}{{stolen, 0, false}, {fresh, 0, false}, {fresh, 5 * time.Second, false}, {stolen, time.Minute, false}, {fresh, time.Minute, true}} {
+		if _, err := a.Renew("m1", c.key, now.Add(c.after)); (err == nil) != c.ok || err != nil && !errors.Is(err, authority.ErrNotDue) {
+			t.Errorf("after %s, the revoked key: %v: %v", c.after, c.key == stolen, err)
+		}
+	}
+}
+
 // TestALineThatWasCutOff: a line truncated by a full disk corrupts neither the list nor
 // the next entry. All credentials that are in use can still be revoked.
 func TestALineThatWasCutOff(t *testing.T) {

@@ -136,16 +136,17 @@ func (a *Authority) issued(name string) ([]Issued, error) {
 // newest returns each holder's newest credentials that are not revoked, by ROLE.NAME; with a name, those of its holders.
 func (a *Authority) newest(name string) (map[string]Issued, error) {
 	all, err := a.issued(name)
-	if err != nil {
-		return nil, err
-	}
+	return newestOf(all), err
+}
+
+func newestOf(all []Issued) map[string]Issued {
 	newest := map[string]Issued{}
 	for _, i := range all {
 		if i.Revoked == 0 {
 			newest[string(i.Role)+"."+i.Name] = i
 		}
 	}
-	return newest, nil
+	return newest
 }
 
 // Due lists the valid credentials that should be renewed: those whose holder has no newer

@@ -76,7 +76,7 @@ func (r *row) set(k spec.Key, h *spec.Hour) {
 		r.Machine, r.MachineSamples, r.MachineMean = append(r.Machine, int64(m.Machine)), append(r.MachineSamples, m.Cost.N), append(r.MachineMean, m.Cost.Mean)
 		r.MachineM2, r.MachineCPU, r.MachineTasks = append(r.MachineM2, m.Cost.M2), append(r.MachineCPU, m.CPU), append(r.MachineTasks, int32(len(m.Tasks)))
 		for _, t := range m.Tasks {
-			r.Task, r.TaskSamples = append(r.Task, int64(t.Task)), append(r.TaskSamples, int32(t.N))
+			r.Task, r.TaskSamples = append(r.Task, int64(t.Task)), append(r.TaskSamples, int32(min(t.N, math.MaxInt32))) // more teach nothing else
 		}
 	}
 	for _, b := range h.Sketch.Bins() {

@@ -48,14 +48,13 @@ func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, _ sample.Millis
 	var all []source
 	for i := range sn.Segments {
 		if seg := &sn.Segments[i]; seg.Table() == store.Samples {
-			of := overlapping(windows, seg)
-			all = append(all, source{seg, filepath.Join(sn.Dir, filepath.FromSlash(seg.File)), filepath.Join(l.Dir, name(seg, of)), of})
+			all = append(all, source{seg, filepath.Join(sn.Dir, filepath.FromSlash(seg.File)), filepath.Join(l.Dir, name(seg, overlapping(windows, seg)))})
 		}
 	}
 	l.Stats = Stats{Segments: len(all)}
-	learnt, err := l.merge(ctx, sn, all, p, now)
+	learnt, err := l.merge(ctx, sn, all, windows, p, now)
 	if errors.Is(err, errDamaged) { // and removed: it is computed again
-		learnt, err = l.merge(ctx, sn, all, p, now)
+		learnt, err = l.merge(ctx, sn, all, windows, p, now)
 	}
 	if err != nil {
 		return nil, err
@@ -63,11 +62,11 @@ func (l *Learner) Learn(ctx context.Context, sn *store.Snapshot, _ sample.Millis
 	return learnt, l.sweep(all)
 }
 
-// source is a segment and the path of its digest.
+// source is a segment and the path of its digest. It has not the windows that overlap it: a machine's 10,000 may overlap
+// each of hundreds of segments.
 type source struct {
 	seg          *store.Segment
 	path, digest string
-	windows      []store.Window
 }
 
 // overlapping returns the windows that exclude samples of a segment, clipped to it. A
@@ -99,8 +98,8 @@ func name(seg *store.Segment, windows []store.Window) string {
 }
 
 // merge computes the missing digests, and specs from all of them.
-func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, p spec.Params, now sample.Millis) (learnt []spec.Computed, err error) {
-	if err := l.digest(ctx, sn, all); err != nil {
+func (l *Learner) merge(ctx context.Context, sn *store.Snapshot, all []source, windows []store.Window, p spec.Params, now sample.Millis) (learnt []spec.Computed, err error) {
+	if err := l.digest(ctx, sn, all, windows); err != nil {
 		return nil, err
 	}
 	var open queue
@@ -171,7 +170,7 @@ func opened(path string, rows int) (*digest, error) {
 }
 
 // digest computes the missing digests.
-func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source) error {
+func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source, windows []store.Window) error {
 	var missing []source
 	for _, s := range all {
 		if _, err := os.Stat(s.digest); errors.Is(err, fs.ErrNotExist) {
@@ -183,7 +182,7 @@ func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source) 
 		}
 	}
 	for some := range slices.Chunk(missing, atOnce) {
-		if err := l.make(ctx, sn, some); err != nil {
+		if err := l.make(ctx, sn, some, windows); err != nil {
 			return err
 		}
 	}
@@ -195,7 +194,7 @@ func (l *Learner) digest(ctx context.Context, sn *store.Snapshot, all []source) 
 const atOnce = 8
 
 // make makes some digests.
-func (l *Learner) make(ctx context.Context, sn *store.Snapshot, some []source) error {
+func (l *Learner) make(ctx context.Context, sn *store.Snapshot, some []source, windows []store.Window) error {
 	segments := make([]store.Segment, len(some))
 	for i := range some {
 		segments[i] = *some[i].seg
@@ -206,19 +205,21 @@ func (l *Learner) make(ctx context.Context, sn *store.Snapshot, some []source) e
 	readers, ctx := errgroup.WithContext(ctx)
 	readers.SetLimit(max(1, l.Threads))
 	for _, s := range some {
-		readers.Go(func() error { return s.make(ctx) })
+		readers.Go(func() error { return s.make(ctx, windows) })
 	}
 	return errors.Join(readers.Wait(), sn.Release())
 }
 
-func (s *source) make(ctx context.Context) error {
+func (s *source) make(ctx context.Context, windows []store.Window) error {
 	if err := ctx.Err(); err != nil { // another has failed
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(s.digest), 0o700); err != nil {
 		return fmt.Errorf("write digest: %w", err)
 	}
-	return write(s.digest, func(emit func(spec.Key, *spec.Hour) error) error { return read(ctx, s.path, s.windows, emit) })
+	return write(s.digest, func(emit func(spec.Key, *spec.Hour) error) error {
+		return read(ctx, s.path, overlapping(windows, s.seg), emit)
+	})
 }
 
 // sweep removes everything that is not a digest of these segments.

@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/quell-dev/quell/internal/cluster/store"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/core/stat"
@@ -71,6 +73,53 @@ func TestAttackUsageThatIsNoNumber(t *testing.T) {
 	b.check("infinite usage", all)
 	if got, _ := b.learn(); len(got) == 0 {
 		t.Error("no job has a spec")
+	}
+}
+
+// TestAttackWindowsOfOneTask: a machine reports 10,000 incidents of one task, and many samples of it. Each was compared with
+// all of them, so that no computation of anyone's specs came to its end.
+func TestAttackWindowsOfOneTask(t *testing.T) {
+	b := newBench(t)
+	all := make([]sample.Sample, 100_000)
+	for i := range all {
+		all[i] = sample.Sample{TS: sample.At(start) + sample.Millis(i*30), Machine: "liar", Job: "j", Task: "/a", Platform: "p", Signal: sample.CPI, CPU: 1, Cost: 1, Coverage: 1}
+	}
+	b.add(all)
+	windows := make([]store.Window, 10_000)
+	for i := range windows {
+		from := sample.At(start) + sample.Millis(i*300+1) // of ten samples five
+		windows[i] = store.Window{Machine: "liar", Task: "/a", Signal: sample.CPI, From: from, To: from + 150}
+	}
+	took := func(windows ...store.Window) (took time.Duration, samples int64) {
+		begun := time.Now()
+		got, _ := b.learn(windows...)
+		if len(got) != 1 {
+			t.Fatalf("%d specs", len(got))
+		}
+		return time.Since(begun), got[0].Samples
+	}
+	without, n := took()
+	with, left := took(windows...)
+	if n != 100_000 || left != 50_000 {
+		t.Fatalf("%d samples teach, with incidents %d", n, left)
+	}
+	if with > 10*without+300*time.Millisecond {
+		t.Errorf("it took %s, without incidents %s", with, without)
+	}
+}
+
+// TestAttackSamplesOfOneTask: a machine reports more samples of a task in an hour than 32 bits count, equal ones of a byte
+// each. The digest is not one that is taken for damaged, at each computation of all jobs' specs.
+func TestAttackSamplesOfOneTask(t *testing.T) {
+	for n, want := range map[int64]int64{1: 1, math.MaxInt32: math.MaxInt32, math.MaxInt32 + 1: math.MaxInt32, 1 << 40: math.MaxInt32} {
+		of := stat.Moments{N: n, W: float64(n), W2: float64(n), Mean: 1}
+		h := spec.Hour{Start: 3_600_000, Newest: 3_600_000, Machines: []spec.MachineHour{{Machine: 1, CPU: 1, Cost: of, Tasks: []spec.TaskSamples{{Task: 7, N: n}}}}}
+		h.Usage[0] = of
+		var r row
+		r.set(spec.Key{Job: "j"}, &h)
+		if got, err := r.hour(); err != nil || got.Machines[0].Tasks[0].N != want || got.Machines[0].Cost.N != n {
+			t.Errorf("%d samples: %+v, %v", n, got, err)
+		}
 	}
 }
 

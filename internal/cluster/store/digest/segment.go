@@ -26,7 +26,7 @@ type whose struct {
 // digester reads one file.
 type digester struct {
 	*segment.Reader
-	windows map[whose][]store.Window
+	windows map[whose]spec.Spans
 	revoked []store.Window // those without a task
 
 	job, platform string         // the current key's
@@ -106,14 +106,17 @@ func read(ctx context.Context, path string, windows []store.Window, emit func(k 
 			err = fmt.Errorf("digest %s: %w", path, err)
 		}
 	}()
-	s := &digester{emit: emit, windows: map[whose][]store.Window{}, made: map[string]int{}}
+	s := &digester{emit: emit, windows: map[whose]spec.Spans{}, made: map[string]int{}}
 	for _, w := range windows {
 		if w.Task == "" {
 			s.revoked = append(s.revoked, w)
 			continue
 		}
 		k := whose{w.Machine, string(w.Task), string(w.Signal)}
-		s.windows[k] = append(s.windows[k], w)
+		s.windows[k] = append(s.windows[k], spec.Span{From: w.From, To: w.To})
+	}
+	for k, all := range s.windows {
+		s.windows[k] = spec.SpansOf(all)
 	}
 	file, err := parquet.OpenFile(f, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<18))
 	if err != nil {
@@ -153,13 +156,13 @@ func (s *digester) rows() error {
 		}
 		machine, task := text(segment.Machine), text(segment.Task)
 		if sm := s.of(text(segment.Signal), text(segment.Variant), machine); sm != nil && sm.known {
-			var windows []store.Window
+			var windows spec.Spans
 			if len(s.windows) > 0 {
 				windows = s.windows[whose{machine, task, sm.signal}]
 			}
 			for _, w := range s.revoked {
 				if (w.Machine == "" || w.Machine == machine) && (w.Job == "" || string(w.Job) == s.job) {
-					windows = append(slices.Clip(windows), w)
+					windows = spec.SpansOf(append(slices.Clone(windows), spec.Span{From: w.From, To: w.To}))
 				}
 			}
 			var waits waits
@@ -203,12 +206,12 @@ type waits struct {
 }
 
 // add adds a task's samples.
-func (sm *sums) add(machine, task string, ts []int64, flags []int32, cpu, cost []float32, waits waits, windows []store.Window) {
+func (sm *sums) add(machine, task string, ts []int64, flags []int32, cpu, cost []float32, waits waits, windows spec.Spans) {
 	usage, newest := 0.0, int64(sm.newest)
 	var own, ownSelf sum
 	for i := range cost {
 		c := cost[i]
-		if !sm.rule.Accepts(sample.Flags(flags[i]), cpu[i], c) || windows != nil && within(windows, ts[i]) {
+		if !sm.rule.Accepts(sample.Flags(flags[i]), cpu[i], c) || windows != nil && windows.Has(sample.Millis(ts[i])) {
 			continue
 		}
 		if sm.most < 0 {
@@ -249,10 +252,6 @@ func (sm *sums) machine(name string) *machineSums {
 		sm.machines = append(sm.machines, machineSums{id: spec.HashMachine(name)})
 	}
 	return &sm.machines[i]
-}
-
-func within(windows []store.Window, at int64) bool {
-	return slices.ContainsFunc(windows, func(w store.Window) bool { return at >= int64(w.From) && at <= int64(w.To) })
 }
 
 func (m *machineSums) task(hash uint64, n int64) {
