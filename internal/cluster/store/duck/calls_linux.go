@@ -47,18 +47,16 @@ func restrictCalls() (up bool, err error) {
 		return false, nil
 	}
 	var p []unix.SockFilter
-	do := func(code uint16, k uint32) { p = append(p, unix.SockFilter{Code: code, K: k}) }
-	load := func(at uint32) { do(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, at) }
-	ret := func(k uint32) { do(unix.BPF_RET|unix.BPF_K, k) }
-	// unless skips n instructions if the comparison fails.
-	unless := func(test uint16, k uint32, n uint8) {
-		p = append(p, unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: k, Jf: n})
+	do := func(code uint16, k uint32, yes, no uint8) {
+		p = append(p, unix.SockFilter{Code: code, Jt: yes, Jf: no, K: k})
 	}
+	load := func(at uint32) { do(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, at, 0, 0) }
+	ret := func(k uint32) { do(unix.BPF_RET|unix.BPF_K, k, 0, 0) }
+	// unless skips the next n instructions if a comparison fails.
+	unless := func(test uint16, k uint32, n uint8) { do(unix.BPF_JMP|test|unix.BPF_K, k, 0, n) }
 	load(arch)
-	unless(unix.BPF_JEQ, want, 1)
-	unless(unix.BPF_JEQ, want, 0)
-	p[1].Jt, p[1].Jf = 1, 0 // another architecture's calls have other numbers
-	p[2] = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_KILL_PROCESS}
+	do(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, want, 1, 0)
+	ret(unix.SECCOMP_RET_KILL_PROCESS) // another architecture's calls have other numbers
 	load(nr)
 	unless(unix.BPF_JGE, 1<<30, 1) // x32's
 	ret(refuse)

@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 	quelltest.Command("query-child", func(dir string) error { return Child(dir, os.Stdin, os.Stdout) })
 	quelltest.Command("query-child-unfenced", unfenced)
 	quelltest.Command("query-child-many", many)
+	quelltest.Command("query-child-reaches", reaches)
 	quelltest.Main(m)
 }
 

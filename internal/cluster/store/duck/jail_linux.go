@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -16,13 +17,15 @@ import (
 const inside = "QUELL_QUERY_FENCES"
 
 // sandbox restricts the process and re-executes it: Landlock applies to a thread, and
-// after exec that thread is the whole process.
+// after exec that thread is the whole process. System calls are restricted after that.
 func sandbox(dir string) ([]string, error) {
 	if up, ok := os.LookupEnv(inside); ok {
-		if up == "" {
-			return nil, nil
+		fences := strings.Fields(up)
+		calls, err := restrictCalls()
+		if calls {
+			fences = append(fences, "seccomp")
 		}
-		return []string{up}, nil
+		return fences, err
 	}
 	runtime.LockOSThread()
 	// No file can grow: a write beyond is a signal, which Go turns into an error.
