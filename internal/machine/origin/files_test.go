@@ -135,6 +135,22 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
+// TestAttackAnotherPodsUID: a pod whose annotation says that its file has the hash that is another pod's UID, so that
+// the other has its priority and its owner, changes nothing of that.
+func TestAttackAnotherPodsUID(t *testing.T) {
+	const victim = `{"metadata":{"uid":"v","name":"dns","namespace":"net"},"spec":{"priorityClassName":"system-node-critical","priority":2000001000}}`
+	const attacker = `{"metadata":{"uid":"a","name":"x","namespace":"tenant","annotations":{"kubernetes.io/config.hash":"v","kubernetes.io/config.source":"api"}},"spec":{"priority":-1}}`
+	for _, list := range []string{victim + "," + attacker, attacker + "," + victim} {
+		all, err := readPods([]byte(`{"items":[` + list + `]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := all["v"]; got.pod != "dns" || got.priorityClass != "system-node-critical" {
+			t.Errorf("%s: the victim is taken for %+v", list, got)
+		}
+	}
+}
+
 // FuzzRuntimesAnswers: whatever the kubelet, dockerd and podman say of containers, whose names and
 // labels their users choose, names no path and is not longer than names may be.
 func FuzzRuntimesAnswers(f *testing.F) {
