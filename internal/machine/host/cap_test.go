@@ -419,7 +419,7 @@ func TestCapWritesRefuses(t *testing.T) {
 	}
 }
 
-// TestManyQuotasBelow: a task that makes a cgroup after the other in its own, with a quota or without one, beside each
+// TestManyQuotasBelow: a task that makes a cgroup after the other in its own, with a quota or without one, next to each
 // other or within each other, does not have the agent read and lower them without end.
 func TestManyQuotasBelow(t *testing.T) {
 	long := "/" + strings.Repeat("x", 250)
