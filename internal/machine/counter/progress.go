@@ -26,6 +26,9 @@ const (
 	// maxProgressOpens is the largest number of files that are opened for it at one look:
 	// many processes may name the same file.
 	maxProgressOpens = 1024
+	// maxProcesses is the largest number of processes that are looked at for it. A task that has more is
+	// not counted: each takes some 20 µs at each look, and up to 4 KB.
+	maxProcesses = 8 << 10
 	// maxEnvirons is the largest number of environments that are read for it at one look.
 	// The rest is read at the next; until then the task is not counted.
 	maxEnvirons = 256
@@ -76,6 +79,10 @@ func (t *progressFiles) look(context.Context) (l look) {
 	pids, err := t.target.Members()
 	if err != nil {
 		return look{at: t.now(), err: fmt.Errorf("list members: %w", err)}
+	}
+	if len(pids) > maxProcesses {
+		t.known, t.none = nil, false
+		return look{at: t.now(), err: errTooMany}
 	}
 	t.files, t.err = taskFiles{proc: t.proc}, nil
 	var known []process

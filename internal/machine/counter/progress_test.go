@@ -444,6 +444,26 @@ func TestCPTEnvironBudget(t *testing.T) {
 	}
 }
 
+// A task with more processes than are looked at is not counted, and nothing of them is read or kept.
+func TestAttackManyProcesses(t *testing.T) {
+	p := newFakeProc(t)
+	p.check(os.Mkdir(p.root+"/run", 0o755))
+	p.process(7, 1, 1, "QUELL_PROGRESS=/run/a")
+	p.set("/run/a", 1)
+	c := p.cpt("")
+	files := c.order[0].transactions.(*reported).looker.(*progressFiles)
+	for _, more := range []int{0, maxProcesses - 1, maxProcesses, 0} {
+		for p.pids = p.pids[:1]; len(p.pids) <= more; {
+			p.pids = append(p.pids, 1000+len(p.pids)) // ended since
+		}
+		l := files.look(t.Context())
+		crowded := more == maxProcesses
+		if crowded != errors.Is(l.err, errTooMany) || crowded != (len(files.known) == 0) || crowded != (len(l.values) == 0) {
+			t.Errorf("%d processes: %+v, %d are known", 1+more, l, len(files.known))
+		}
+	}
+}
+
 func TestCPTRemove(t *testing.T) {
 	p := newFakeProc(t)
 	p.process(7, 1, 1)

@@ -33,6 +33,26 @@ const (
 
 var errNoAnswer = errors.New("no answer in time")
 
+// scrapeError is why a task's counter is not known. Errors of net/http and of the parser repeat what
+// the task answered, of which the text has the beginning only: it is kept, and shown.
+type scrapeError struct {
+	port int
+	err  error
+}
+
+// maxErrorText is the most that is shown of an answer, in bytes.
+const maxErrorText = 500
+
+func (e *scrapeError) Error() string {
+	text := e.err.Error()
+	if len(text) > maxErrorText {
+		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
+	}
+	return fmt.Sprintf("scrape port %d: %s", e.port, text)
+}
+
+func (e *scrapeError) Unwrap() error { return e.err }
+
 // scrape asks a task for its counter.
 type scrape struct {
 	proc   string
@@ -61,7 +81,7 @@ func (s *scrape) look(ctx context.Context) look {
 		a.err = errNoAnswer
 	}
 	if a.err != nil {
-		return look{at: s.now(), err: fmt.Errorf("scrape port %d: %w", s.target.Scrape.Port, a.err)}
+		return look{at: s.now(), err: &scrapeError{s.target.Scrape.Port, a.err}}
 	}
 	l := look{at: a.at, values: map[fileID]count{{}: {n: a.value}}}
 	if after, known := s.target.cpuTime(); known && knownBefore {

@@ -119,6 +119,16 @@ func TestScrapeRefusals(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request, _ int64) { io.WriteString(w, s) }
 	}
 	elsewhere := serveMetrics(t, listen(t, "tcp", "127.0.0.1:0"))
+	raw := func(answer string) func(http.ResponseWriter, *http.Request, int64) {
+		return func(w http.ResponseWriter, _ *http.Request, _ int64) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				io.WriteString(conn, answer)
+				conn.Close()
+			}
+		}
+	}
+	long := strings.Repeat("x", 60_000)
 	const late = "no answer in time"
 	for _, c := range []struct {
 		name   string
@@ -143,6 +153,10 @@ func TestScrapeRefusals(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			io.WriteString(w, "requests_total{code=\"200\"} 1\n")
 		}, "cut short"},
+		{"a long status", raw("HTTP/1.1 500 " + long + "\r\n\r\n"), "answered 500"},
+		{"a long answer that is none", raw(long + "\r\n\r\n"), "malformed HTTP response"},
+		{"a long address", raw("HTTP/1.1 302 Found\r\nLocation: %" + long + "\r\n\r\n"), "Location"},
+		{"a long number", text("requests_total{code=\"200\"} " + long + "\n"), "expected float"},
 		{"endless", func(w http.ResponseWriter, r *http.Request, _ int64) {
 			junk := []byte(strings.Repeat("x", 1<<16))
 			for r.Context().Err() == nil {
@@ -172,8 +186,8 @@ func TestScrapeRefusals(t *testing.T) {
 			cpt.begin(t)
 			good.count.Add(10)
 			all := cpt.end(t, twoSeconds)
-			if r := all[key(1)]; r.Err == nil || !strings.Contains(r.Err.Error(), c.want) || !math.IsNaN(r.Cost) {
-				t.Errorf("%+v, want %q", r, c.want)
+			if r := all[key(1)]; r.Err == nil || !strings.Contains(r.Err.Error(), c.want) || !math.IsNaN(r.Cost) || len(r.Err.Error()) > 2*maxErrorText {
+				t.Errorf("%.1000s, want %q", fmt.Sprintf("%+v", r), c.want)
 			}
 			if r := all[key(2)]; r.Err != nil || math.IsNaN(r.Cost) {
 				t.Errorf("the other task: %+v", r)

@@ -167,7 +167,7 @@ func (w *uprobeWindow) find(file *os.File, id fileID, at *Uprobe) (uint64, error
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return 0, err
 	}
-	key := foundKey{id, st.Size, st.Mtim, at.Symbol, at.Offset, at.BuildID}
+	key := foundKey{id, st.Size, st.Ctim, at.Symbol, at.Offset, at.BuildID}
 	w.uprobes.mu.Lock()
 	offset, ok := w.found[key]
 	w.uprobes.mu.Unlock()

@@ -118,11 +118,12 @@ type uprobes struct {
 	hangs map[sample.TaskKey]*hang // searches that run, or did not return in time
 }
 
-// foundKey is a place in one version of a file.
+// foundKey is a place in one version of a file: its times of change cannot be set, as those of modification can, which
+// archives and reproducible builds give to all versions.
 type foundKey struct {
 	file   fileID
 	size   int64
-	mtime  unix.Timespec
+	ctime  unix.Timespec
 	symbol string
 	offset uint64
 	build  string

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
+	"golang.org/x/sys/unix"
 )
 
 // fakeProber is a kernel whose probes count what the test says.
@@ -205,6 +206,37 @@ func TestUprobeHitsOfTheGone(t *testing.T) {
 		if tx, _ := r.Extras.Get(sample.Transactions); tx != want {
 			t.Errorf("%v: %+v, want %v transactions", task.Hierarchy, r, want)
 		}
+	}
+}
+
+// TestUprobeInAnotherVersion: a place is looked up again in each version of a file, also if its size and time are the
+// former one's: a breakpoint within an instruction would break the program.
+func TestUprobeInAnotherVersion(t *testing.T) {
+	k := &fakeProber{}
+	p, c := probed(t, k)
+	if err := c.Add(uprobe(1, sample.Unified)); err != nil {
+		t.Fatal(err)
+	}
+	name, then := p.root+"/run/a", time.Unix(1, 0)
+	for finds, text := range []string{"program", "PROGRAM"} {
+		p.check(os.WriteFile(name, []byte(text), 0o755))
+		p.check(os.Chtimes(name, then, then))
+		var before, now unix.Stat_t
+		p.check(unix.Stat(name, &before))
+		for range 2 {
+			if r := window(t, c, func() {})[key(1)]; r.Err != nil && k.finds == 0 {
+				t.Fatal(r.Err)
+			}
+		}
+		if k.finds != finds+1 {
+			t.Errorf("%d searches in %d versions", k.finds, finds+1)
+		}
+		// The clock of the file system's times has ticked.
+		quelltest.Until(t, "the time of a change is another one", func() bool {
+			p.check(os.Chmod(name, 0o755))
+			p.check(unix.Stat(name, &now))
+			return now.Ctim != before.Ctim
+		})
 	}
 }
 

@@ -150,6 +150,9 @@ func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 	if err == nil {
 		err = e.hold(&c)
 	}
+	if err == nil { // the files were opened by their paths, where others could be by then
+		err = e.identify(&c)
+	}
 	if err != nil {
 		e.forget(c.ID)
 		err = errors.Join(err, e.record(record{Kind: undone, At: now, ID: c.ID, Why: err.Error()}))
@@ -169,16 +172,8 @@ func (e *Enforcer) Apply(now sample.Millis, c Change) error {
 
 // verify makes sure that the cgroups and old values are those of the change.
 func (e *Enforcer) verify(c *Change) error {
-	for _, p := range c.byCgroup() {
-		inode, err := e.files.Inode(p.dir)
-		switch {
-		case isGone(err):
-			return fmt.Errorf("%w: %w", ErrGone, err)
-		case err != nil:
-			return fmt.Errorf("identify %s: %w", p.dir, err)
-		case inode != p.inode:
-			return fmt.Errorf("%w: %s has inode %d, not %d", ErrGone, p.dir, inode, p.inode)
-		}
+	if err := e.identify(c); err != nil {
+		return err
 	}
 	for _, w := range c.Writes {
 		v, err := e.files.ReadValue(w.File)
@@ -189,6 +184,22 @@ func (e *Enforcer) verify(c *Change) error {
 			return fmt.Errorf("read old value: %w", err)
 		case v != w.Old:
 			return fmt.Errorf("%w: %s holds %q, not %q", ErrChanged, w.File, v, w.Old)
+		}
+	}
+	return nil
+}
+
+// identify makes sure that the cgroups are those of the change.
+func (e *Enforcer) identify(c *Change) error {
+	for _, p := range c.byCgroup() {
+		inode, err := e.files.Inode(p.dir)
+		switch {
+		case isGone(err):
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		case err != nil:
+			return fmt.Errorf("identify %s: %w", p.dir, err)
+		case inode != p.inode:
+			return fmt.Errorf("%w: %s has inode %d, not %d", ErrGone, p.dir, inode, p.inode)
 		}
 	}
 	return nil

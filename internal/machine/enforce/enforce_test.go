@@ -476,3 +476,21 @@ func TestReservesWhatTheUndoNeeds(t *testing.T) {
 		t.Errorf("%d held after Close", w.held)
 	}
 }
+
+// TestACgroupMadeAgainMeanwhile: a cgroup that another has replaced, when its files were opened for the change, is left
+// alone: the change would be that of the other, and after a restart of the agent no undo would find it.
+func TestACgroupMadeAgainMeanwhile(t *testing.T) {
+	for _, again := range []string{"/cg/a", "/cg/a/below"} {
+		w := newWorld(map[string][]string{"/cg/a": {"x", "y"}, "/cg/a/below": {"x"}})
+		e := mustStart(t, w)
+		before := maps.Clone(w.values)
+		w.hold = func([]string) error {
+			w.inodes[again]++
+			return nil
+		}
+		err := e.Apply(2000, w.change("A", "/cg/a", "below/x", "x", "y"))
+		if !errors.Is(err, ErrGone) || len(e.Active()) > 0 || !maps.Equal(w.values, before) || w.held != 0 {
+			t.Errorf("%s: %v, active %v, values %v, %d held", again, err, e.Active(), w.values, w.held)
+		}
+	}
+}

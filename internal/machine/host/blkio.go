@@ -92,13 +92,13 @@ func (c *Cgroup) IOPlace() (place string, err error) {
 	if err != nil {
 		return "", err
 	}
-	members := c.members(pids)
+	members := c.members(pids, mostPlaced)
 	if len(members) == 0 {
 		return "", fmt.Errorf("%w: it has no processes, so its place in blkio is unknown", ErrNoLimit)
 	}
 	place, reason := c.commonPlace(name, members)
 	if reason == "" && place != "/" {
-		place, reason = c.exclusivePlace(name, place, pids, members)
+		place, reason = c.exclusivePlace(name, place, pids, members, mostPlaced)
 	}
 	switch {
 	case reason != "":

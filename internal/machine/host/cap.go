@@ -79,8 +79,8 @@ func (b bandwidth) over(l bandwidth) bool {
 // kernel refuses to give a cgroup below, a new one too, a quota above it:
 // EINVAL. A burst that is longer than the new quota is set to 0.
 //
-// Errors: ErrNoLimit, ErrNotLower, ErrTooLow, ErrGone; ErrCrowded if more than mostLowered writes would be
-// below.
+// Errors: ErrNoLimit, ErrNotLower, ErrTooLow, ErrGone; ErrCrowded if more than mostLowered cgroups and writes
+// would be below.
 func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (dir string, inode uint64, w []Write, err error) {
 	defer wrap(&err, "cap %s", cpuPath)
 	p := path.Clean("/" + cpuPath)
@@ -144,12 +144,21 @@ func (h *Host) CapWrites(cpuPath string, rate float64, period time.Duration) (di
 	return "", 0, nil, errors.New("no order of writes that the kernel accepts")
 }
 
-// mostLowered bounds the writes below a cgroup: its task makes the cgroups there, and each write is verified,
-// journalled twice, and undone, in the agent's loop.
-const mostLowered = 8 << 10
+// mostLowered bounds the cgroups below a cgroup that are read, and the writes there: its task makes these cgroups,
+// and each write is verified, journalled twice, and undone, in the agent's loop. All of that takes longer
+// for a long path, so that a cgroup counts once more for each usualPath bytes of its path.
+const mostLowered, usualPath = 8 << 10, 256
+
+// take takes n of the room that there is.
+func take(room *int, n int) error {
+	if *room -= n; *room < 0 {
+		return fmt.Errorf("lower the quotas below: %w", ErrCrowded)
+	}
+	return nil
+}
 
 // lowerBelow returns the writes that lower every quota below dir to limit's
-// rate at most, as many as there is room for, and the highest rate that remains there.
+// rate at most, and the highest rate that remains there; ErrCrowded if there is not enough room.
 func (h *Host) lowerBelow(dir string, limit bandwidth, room *int) (w []Write, highest bandwidth, err error) {
 	highest = bandwidth{period: 1}
 	entries, err := readDir(h.Path(dir))
@@ -164,6 +173,9 @@ func (h *Host) lowerBelow(dir string, limit bandwidth, room *int) (w []Write, hi
 			continue
 		}
 		child := path.Join(dir, e.Name())
+		if err := take(room, 1+len(child)/usualPath); err != nil {
+			return nil, highest, err
+		}
 		b, err := h.readBandwidth(sample.V1CPU, child)
 		if errors.Is(err, ErrNoLimit) || vanished(err) {
 			continue
@@ -188,8 +200,8 @@ func (h *Host) lowerBelow(dir string, limit bandwidth, room *int) (w []Write, hi
 			if !ok {
 				return nil, highest, fmt.Errorf("no order of writes for %s", child)
 			}
-			if *room -= len(steps); *room < 0 {
-				return nil, highest, fmt.Errorf("lower the quotas below: %w", ErrCrowded)
+			if err := take(room, len(steps)); err != nil {
+				return nil, highest, err
 			}
 			inode, err := h.Inode(child)
 			if vanished(err) {

@@ -419,20 +419,30 @@ func TestCapWritesRefuses(t *testing.T) {
 	}
 }
 
-// TestManyQuotasBelow: a task that makes a cgroup with a quota after the other in its own does not have the agent lower
-// them without end.
+// TestManyQuotasBelow: a task that makes a cgroup after the other in its own, with a quota or without one, next to each
+// other or within each other, does not have the agent read and lower them without end.
 func TestManyQuotasBelow(t *testing.T) {
-	m := &model{v1: true, groups: map[string]*modelGroup{
-		"/pod":     {quota: -1, period: 100_000},
-		"/pod/a":   {quota: 50_000, period: 100_000},
-		"/pod/a/b": {quota: 50_000, period: 100_000},
-		"/pod/c":   {quota: 1_000, period: 100_000}, // low enough
-	}}
-	h := m.files(t)
-	for room, want := range map[int]error{2: nil, 1: ErrCrowded, 0: ErrCrowded} {
-		w, _, err := h.lowerBelow("/cg/pod", bandwidth{quota: 10_000, period: 100_000}, &room)
-		if !errors.Is(err, want) || err == nil && len(w) != 2 {
-			t.Errorf("%v, %v; want %v", w, err, want)
+	long := "/" + strings.Repeat("x", 250)
+	for _, c := range []struct {
+		name  string
+		below map[string]int64 // quotas
+		room  int              // the least that suffices
+	}{
+		{"two to lower", map[string]int64{"/a": 50_000, "/a/b": 50_000, "/c": 1_000}, 3 + 2},
+		{"without quotas", map[string]int64{"/a": -1, "/a/b": -1, "/c": -1}, 3},
+		{"long paths", map[string]int64{long: -1, long + long: -1, long + long + long: -1}, 2 + 2 + 3},
+	} {
+		m := &model{v1: true, groups: map[string]*modelGroup{"/pod": {quota: -1, period: 100_000}}}
+		for p, quota := range c.below {
+			m.groups["/pod"+p] = &modelGroup{quota: quota, period: 100_000}
+		}
+		h := m.files(t)
+		for room, want := range map[int]error{c.room: nil, c.room - 1: ErrCrowded, 0: ErrCrowded} {
+			left := room
+			_, _, err := h.lowerBelow("/cg/pod", bandwidth{quota: 10_000, period: 100_000}, &left)
+			if !errors.Is(err, want) {
+				t.Errorf("%s, room for %d: %v; want %v", c.name, room, err, want)
+			}
 		}
 	}
 }

@@ -266,3 +266,41 @@ func TestPlacesOfANameLikeRemoved(t *testing.T) {
 		t.Errorf("a cgroup that was removed: %v, %s", err, diff)
 	}
 }
+
+// TestAttackPlacesOfManyProcesses: of a task with more processes than are looked at, the others are not read, and no place
+// is taken for the whole task's that is not.
+func TestAttackPlacesOfManyProcesses(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		third       string // where the third process is
+		there       string // the threads of /x
+		all, capped string // the place, if all are looked at, and if two are
+	}{
+		{"together", "/x", "7\n8\n9\n", "/x", "/x"},
+		{"one is elsewhere", "/y", "7\n8\n", "", ""},
+		{"one came back since it was read", "/y", "7\n8\n9\n", "", "/x"},
+	} {
+		a := &txtar.Archive{}
+		for name, text := range map[string]string{
+			"proc/self/mountinfo":        "25 23 0:22 / /unified rw - cgroup2 cgroup2 rw\n26 23 0:23 / /cpu rw - cgroup cgroup rw,cpu\n",
+			"proc/7/cgroup":              "2:cpu:/x\n0::/box\n",
+			"proc/8/cgroup":              "2:cpu:/x\n0::/box\n",
+			"proc/9/cgroup":              "2:cpu:" + c.third + "\n0::/box\n",
+			"proc/9/stat":                "9 (c) S 1\n",
+			"unified/box/cpu.stat":       "usage_usec 1\n",
+			"unified/box/cgroup.procs":   "7\n8\n9\n",
+			"unified/box/cgroup.threads": "7\n8\n9\n",
+			"cpu/x/cgroup.procs":         c.there,
+			"cpu/x/tasks":                c.there,
+			"cpu/x/cpu.stat":             "nr_periods 0\n",
+		} {
+			a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(text)})
+		}
+		box := open(t, unpack(t, a), sample.Unified, "/box")
+		for most, want := range map[int]string{3: c.all, 2: c.capped} {
+			if got, err := box.findPlaces(most); err != nil || got.CPU != want || got.Split != (want == "") {
+				t.Errorf("%s, %d looked at: %+v, %v; want %q", c.name, most, got, err, want)
+			}
+		}
+	}
+}

@@ -42,8 +42,11 @@ type member struct {
 // the other hierarchy has the same end. If the members are still not in one
 // cgroup, their nearest common one counts as long as no other process is in it:
 // libvirt on v1 puts a guest's vCPU threads in cgroups of their own.
+//
+// Of a task with more than mostPlaced processes or threads, that many processes are looked at. It is split then if
+// their cgroup has fewer threads than the task.
 func (c *Cgroup) Places() (Places, error) {
-	p, err := c.findPlaces()
+	p, err := c.findPlaces(mostPlaced)
 	if err != nil {
 		return Places{}, fmt.Errorf("find places of %s: %w", c.path, err)
 	}
@@ -61,7 +64,7 @@ func (c *Cgroup) Places() (Places, error) {
 	return p, c.openStats()
 }
 
-func (c *Cgroup) findPlaces() (Places, error) {
+func (c *Cgroup) findPlaces(most int) (Places, error) {
 	p := c.places
 	p.Split, p.Reason = false, ""
 	// The hierarchies to search: those other than its own.
@@ -90,7 +93,7 @@ func (c *Cgroup) findPlaces() (Places, error) {
 	if err != nil {
 		return p, err
 	}
-	members := c.members(pids)
+	members := c.members(pids, most)
 	if len(members) == 0 {
 		p.Split, p.Reason = c.places.Split, c.places.Reason
 		return p, nil
@@ -100,7 +103,7 @@ func (c *Cgroup) findPlaces() (Places, error) {
 		// Only a cgroup that is capped or counted must belong to the task alone.
 		if name == "cpu" || name == "cpuacct" && c.hier == sample.V1CPU {
 			if reason == "" && place != "/" {
-				place, reason = c.exclusivePlace(name, place, pids, members)
+				place, reason = c.exclusivePlace(name, place, pids, members, most)
 			}
 			if reason != "" && !p.Split {
 				p.Split, p.Reason = true, reason
@@ -129,9 +132,9 @@ func (p *Places) set(tree, place string) {
 	}
 }
 
-// members are those of the processes that are in this cgroup.
-func (c *Cgroup) members(pids []int) (all []member) {
-	for _, pid := range pids {
+// members are those of the first processes that are in this cgroup.
+func (c *Cgroup) members(pids []int, most int) (all []member) {
+	for _, pid := range pids[:min(len(pids), most)] {
 		if m, ok := c.where(pid, "cgroup"); ok {
 			all = append(all, m)
 		}
@@ -240,7 +243,7 @@ func (h *Host) exiting(pid int) bool {
 // exclusivePlace checks that a place in another tree holds all threads of the task and
 // no process of others. Threads that are elsewhere move the place up to the
 // nearest cgroup that holds them too.
-func (c *Cgroup) exclusivePlace(name, place string, pids []int, members []member) (string, string) {
+func (c *Cgroup) exclusivePlace(name, place string, pids []int, members []member, most int) (string, string) {
 	mount := c.h.trees[name].dir
 	own, err := c.Threads()
 	if err != nil {
@@ -249,7 +252,11 @@ func (c *Cgroup) exclusivePlace(name, place string, pids []int, members []member
 	there, err := c.h.processes(mount, place, 0, "tasks")
 	// Threads may start and end meanwhile: as many there as there are may still be others.
 	after, failed := c.Threads()
-	if err == nil && (failed != nil || len(there) < max(own, after)) {
+	switch crowded := max(len(pids), own, after) > most; {
+	case err != nil:
+	case crowded && (failed != nil || len(there) < min(own, after)):
+		return "", fmt.Sprintf("some of its processes are not in %s of %s, and it has too many to find them", place, title(name))
+	case !crowded && (failed != nil || len(there) < max(own, after)):
 		var threads []member
 		for _, m := range members {
 			entries, _ := os.ReadDir(c.h.Path("/proc/" + strconv.Itoa(m.pid) + "/task"))

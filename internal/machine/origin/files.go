@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,27 +26,26 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// readState reads a state file of a runtime; fs.ErrNotExist also if it is none.
-func readState(file string, v any) error {
+// openState opens a state file of a runtime for reading up to maxFile; fs.ErrNotExist also if it is none.
+func openState(file string) (io.ReadCloser, error) {
 	f, err := host.OpenRegular(file)
+	if errors.Is(err, syscall.ENOTDIR) {
+		err = fs.ErrNotExist
+	}
 	if err != nil {
-		if errors.Is(err, syscall.ENOTDIR) {
-			err = fs.ErrNotExist
-		}
-		return err
+		return nil, err
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	switch {
-	case err != nil:
-		return err
-	case len(text) > maxFile:
-		return fmt.Errorf("read %s: it has more than %d bytes", file, maxFile)
+	st, err := f.Stat()
+	if err == nil && st.Size() > maxFile {
+		err = fmt.Errorf("read %s: it has more than %d bytes", file, maxFile)
 	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
-	return nil
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(f, maxFile), f}, nil
 }
 
 // dockerRecord reads what Docker says of a container from DIR/containers/ID/config.v2.json, as
@@ -58,48 +58,86 @@ func dockerRecord(dir, id string) (*record, error) {
 			Labels map[string]string
 		}
 	}
-	err := readState(filepath.Join(dir, "containers", id, "config.v2.json"), &c)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	file := filepath.Join(dir, "containers", id, "config.v2.json")
+	f, err := openState(file)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	case err != nil:
+	}
+	if err != nil {
 		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", file, err)
 	case c.Name == "":
 		return nil, nil
 	}
 	return &record{name: strings.TrimPrefix(c.Name, "/"), image: c.Config.Image, labels: c.Config.Labels}, nil
 }
 
+// drivers are those of containers/storage. They are named here since the directory, which may be a user's, is not read:
+// it may have any number of files.
+var drivers = [...]string{"overlay", "vfs", "btrfs", "zfs", "aufs", "devicemapper"}
+
 // podmanRecords reads what podman says of its containers, by ID, from the lists that containers/storage keeps:
 // DIR/DRIVER-containers/containers.json and, since podman 4.4, volatile-containers.json there, which has those that
 // were started with --rm.
 func podmanRecords(dir string) (map[string]*record, error) {
-	lists, err := filepath.Glob(filepath.Join(dir, "*-containers", "*containers.json"))
-	if err != nil {
-		return nil, err
-	}
 	found := map[string]*record{}
-	for _, file := range lists[:min(len(lists), mostLists)] {
-		var all []struct {
+	lists := 0
+	for _, driver := range drivers {
+		for _, name := range [...]string{"containers.json", "volatile-containers.json"} {
+			file := filepath.Join(dir, driver+"-containers", name)
+			f, err := openState(file)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return found, err
+			}
+			err = errors.Join(readList(f, found), f.Close())
+			if err != nil {
+				return found, fmt.Errorf("read %s: %w", file, err)
+			}
+			if lists++; lists == mostLists {
+				return found, nil
+			}
+		}
+	}
+	return found, nil
+}
+
+// readList adds the containers of a list, one by one: a list of 4 MB may have a million entries with nothing in them.
+func readList(list io.Reader, found map[string]*record) error {
+	in := json.NewDecoder(list)
+	if begin, err := in.Token(); err != nil || begin != json.Delim('[') {
+		return cmp.Or(err, errors.New("it is no list"))
+	}
+	for in.More() {
+		var c struct {
 			ID       string   `json:"id"`
 			Names    []string `json:"names"`
 			Metadata string   `json:"metadata"`
 		}
-		if err := readState(file, &all); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return found, err
+		if err := in.Decode(&c); err != nil {
+			return err
 		}
-		for _, c := range all {
-			if found[c.ID] != nil || len(c.Names) == 0 || len(c.ID) != 64 { // as podman's are: of shorter ones many fit in
-				continue
-			}
-			var m struct {
-				Image string `json:"image-name"`
-			}
-			_ = json.Unmarshal([]byte(c.Metadata), &m) // without it there is no image
-			found[c.ID] = &record{name: c.Names[0], image: m.Image}
+		if found[c.ID] != nil || len(c.Names) == 0 || len(c.ID) != 64 { // as podman's are: of shorter ones many fit in
+			continue
 		}
+		var m struct {
+			Image string `json:"image-name"`
+		}
+		_ = json.Unmarshal([]byte(c.Metadata), &m) // without it there is no image
+		found[c.ID] = &record{name: c.Names[0], image: m.Image}
 	}
-	return found, nil
+	_, err := in.Token() // the end of the list
+	return err
 }
 
 // userRecords is podmanRecords for the storage of a user's own podman.

@@ -10,6 +10,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	gort "runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,19 +50,77 @@ func TestStateFiles(t *testing.T) {
 	}
 }
 
-// TestManyListsOfContainers: a user may make any number of lists, and short entries. What is kept of them is bounded.
+// TestManyListsOfContainers: a user may make any number of lists, short entries, and other files next to them. What is
+// read and kept of them is bounded, and the directory is not listed.
 func TestManyListsOfContainers(t *testing.T) {
-	dir := t.TempDir()
-	for i := range 3 * mostLists {
-		list := filepath.Join(dir, fmt.Sprintf("d%d-containers", i), "containers.json")
-		text := fmt.Sprintf(`[{"id":"%064d","names":["a"]},{"id":"%d","names":["b"]}]`, i, i)
-		if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.WriteFile(list, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
+	full := func(entry string) string {
+		return "[" + strings.Repeat(entry+",", maxFile/(len(entry)+1)-2) + entry + "]"
+	}
+	one := func(n int) string { return fmt.Sprintf(`{"id":"%064d","names":["a"]}`, n) }
+	for _, c := range []struct {
+		name    string
+		drivers []string
+		list    func(n int) string
+		want    int    // containers
+		bad     string // in the error
+	}{
+		{"many lists", drivers[:], func(n int) string { return "[" + one(n) + `,{"id":"1","names":["b"]}]` }, mostLists, ""},
+		{"of no driver", []string{"a", "b"}, func(n int) string { return "[" + one(n) + "]" }, 0, ""},
+		{"many entries", drivers[:1], func(int) string { return full(`{}`) }, 0, ""},
+		{"many entries that are none", drivers[:1], func(int) string { return full(`0`) }, 0, "cannot unmarshal number"},
+		{"no list", drivers[:1], func(int) string { return `{}` }, 0, "it is no list"},
+		{"half a list", drivers[:1], func(n int) string { return "[" + one(n) }, 1, "EOF"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for n, driver := range c.drivers {
+				list := filepath.Join(dir, driver+"-containers", "containers.json")
+				if err := errors.Join(os.Mkdir(filepath.Dir(list), 0o755), os.WriteFile(list, []byte(c.list(n)), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			heap := peak(func() {
+				all, err := podmanRecords(dir)
+				if len(all) != c.want || (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
+					t.Errorf("%d containers, %v; want %d, %q", len(all), err, c.want, c.bad)
+				}
+			})
+			if heap > 8*maxFile {
+				t.Errorf("%d MB at once", heap>>20)
+			}
+		})
+	}
+}
+
+// peak is the most that a function has on the heap at once, more or less: that is collected whenever it has grown by
+// a fifth.
+func peak(f func()) uint64 {
+	defer debug.SetGCPercent(debug.SetGCPercent(20))
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	now := func() uint64 {
+		metrics.Read(heap)
+		return heap[0].Value.Uint64()
+	}
+	debug.FreeOSMemory() // collects
+	before := now()
+	most := before
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			most = max(most, now())
+			select {
+			case <-done:
+				return
+			default:
+				gort.Gosched()
+			}
 		}
-	}
-	if all, err := podmanRecords(dir); err != nil || len(all) != mostLists {
-		t.Errorf("%d containers, %v; want %d", len(all), err, mostLists)
-	}
+	}()
+	f()
+	close(done)
+	<-ended
+	return most - before
 }
 
 // What is no regular file is not opened: a user may put a link to a device where podman's list of
@@ -77,8 +138,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{socket, fifo, link, dir, link + "/below", dir + "/none"} {
-		var v any
-		if err := readState(file, &v); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := openState(file); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -132,6 +192,22 @@ func TestKubelet(t *testing.T) {
 	}
 	if pods, err := (&Kubelet{}).pods(context.Background()); pods != nil || err != nil {
 		t.Errorf("no kubelet: %v, %v", pods, err)
+	}
+}
+
+// TestAttackAnotherPodsUID: a pod whose annotation says that its file has the hash that is another pod's UID, so that
+// the other has its priority and its owner, changes nothing of that.
+func TestAttackAnotherPodsUID(t *testing.T) {
+	const victim = `{"metadata":{"uid":"v","name":"dns","namespace":"net"},"spec":{"priorityClassName":"system-node-critical","priority":2000001000}}`
+	const attacker = `{"metadata":{"uid":"a","name":"x","namespace":"tenant","annotations":{"kubernetes.io/config.hash":"v","kubernetes.io/config.source":"api"}},"spec":{"priority":-1}}`
+	for _, list := range []string{victim + "," + attacker, attacker + "," + victim} {
+		all, err := readPods([]byte(`{"items":[` + list + `]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := all["v"]; got.pod != "dns" || got.priorityClass != "system-node-critical" {
+			t.Errorf("%s: the victim is taken for %+v", list, got)
+		}
 	}
 }
 

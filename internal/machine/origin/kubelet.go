@@ -128,8 +128,10 @@ func readPods(text []byte) (map[string]*record, error) {
 			}
 		}
 		uid := m.UID
-		// A static pod has the hash of its file as UID in its cgroup's path.
-		if hash := m.Annotations["kubernetes.io/config.hash"]; hash != "" {
+		// A static pod has the hash of its file as UID in its cgroup's path. Others' annotations are their tenants', but
+		// for the source, which the kubelet writes.
+		hash, source := m.Annotations["kubernetes.io/config.hash"], m.Annotations["kubernetes.io/config.source"]
+		if hash != "" && (source == "file" || source == "http") {
 			all[hash] = r
 		}
 		all[uid] = r

@@ -30,6 +30,7 @@ type Schedstat struct {
 	proc    string
 	refused string
 	tasks   map[sample.TaskKey]*members
+	most    int // threads of a task that are read
 	open    bool
 	began   int64 // host.Monotonic
 }
@@ -37,7 +38,14 @@ type Schedstat struct {
 type members struct {
 	target counter.Target
 	base   map[int]host.Schedstat // by thread id; nil: not counted
+	err    error                  // why it is not
 }
+
+// mostThreads is how many threads of a task are read at either end of a window: each takes some 20 µs, for which
+// everything else waits.
+const mostThreads = 8 << 10
+
+var errThreads = errors.New("it has more threads than are read one by one")
 
 // procDir is where procfs is mounted.
 const procDir = "/proc"
@@ -56,7 +64,7 @@ func openSchedstat(proc string, refused error) (*Schedstat, error) {
 		e.Remedy = "sysctl kernel.task_delayacct=1"
 		return nil, e
 	}
-	return &Schedstat{proc: proc, refused: refused.Error(), tasks: map[sample.TaskKey]*members{}}, nil
+	return &Schedstat{proc: proc, refused: refused.Error(), tasks: map[sample.TaskKey]*members{}, most: mostThreads}, nil
 }
 
 // Info implements counter.Source. Fallback says why eBPF does not count.
@@ -87,7 +95,7 @@ func (s *Schedstat) Remove(key sample.TaskKey, cpu time.Duration) (counter.Readi
 		return counter.Reading{}, false
 	}
 	delete(s.tasks, key)
-	if !s.open || t.base == nil {
+	if !s.open {
 		return counter.Reading{}, false
 	}
 	return s.reading(t, cpu, true)
@@ -101,10 +109,7 @@ func (s *Schedstat) Start() error {
 	}
 	s.open, s.began = true, host.Monotonic()
 	for _, t := range s.tasks {
-		t.base = nil
-		if threads, err := s.threads(t.target); err == nil {
-			t.base = threads
-		}
+		t.base, t.err = s.threads(t.target)
 	}
 	return nil
 }
@@ -116,13 +121,11 @@ func (s *Schedstat) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter
 	}
 	s.open = false
 	for key, t := range s.tasks {
-		if t.base != nil {
-			used, known := w.CPU(key)
-			if r, ok := s.reading(t, used, known); ok {
-				yield(key, r)
-			}
-			t.base = nil
+		used, known := w.CPU(key)
+		if r, ok := s.reading(t, used, known); ok {
+			yield(key, r)
 		}
+		t.base, t.err = nil, nil
 	}
 	return nil
 }
@@ -131,8 +134,15 @@ func (s *Schedstat) Stop(w counter.WindowEnd, yield func(sample.TaskKey, counter
 func (s *Schedstat) Close() error { return nil }
 
 func (s *Schedstat) reading(t *members, cpu time.Duration, known bool) (counter.Reading, bool) {
-	cur, err := s.threads(t.target)
-	if err != nil {
+	var cur map[int]host.Schedstat
+	err := t.err
+	if t.base != nil {
+		cur, err = s.threads(t.target)
+	}
+	switch {
+	case errors.Is(err, errThreads):
+		return counter.Reading{Cost: math.NaN(), Err: err}, true
+	case err != nil || t.base == nil:
 		return counter.Reading{}, false
 	}
 	window := time.Duration(host.Monotonic() - s.began)
@@ -154,6 +164,9 @@ func (s *Schedstat) threads(t counter.Target) (map[int]host.Schedstat, error) {
 				continue
 			}
 			return nil, err
+		}
+		if len(all)+len(entries) > s.most {
+			return nil, errThreads
 		}
 		for _, e := range entries {
 			tid, err := strconv.Atoi(e.Name())

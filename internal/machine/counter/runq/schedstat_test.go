@@ -2,6 +2,7 @@ package runq
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"testing"
@@ -110,6 +111,55 @@ func TestSchedstatWindows(t *testing.T) {
 	}
 	if err := src.Stop(counter.WindowEnd{}, nil); !errors.Is(err, counter.ErrNotOpen) {
 		t.Errorf("Stop without Start: %v", err)
+	}
+}
+
+// A task with more threads than are read, in one process or in many, at the beginning of a window or at its end, is not
+// counted, and says so.
+func TestAttackManyThreads(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		before, after int
+		refused       bool
+	}{
+		{"enough", 3, 3, false},
+		{"at the beginning", 4, 4, true},
+		{"at the end", 1, 4, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proc := t.TempDir()
+			write(t, proc, "thread-self/schedstat", "1 0 1\n")
+			src, err := openSchedstat(proc, errNoBPF)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer src.Close()
+			src.most = 3
+			threads := func(n int) { // those of a second process; most end while they are read
+				for tid := range n - 1 {
+					if err := os.MkdirAll(fmt.Sprintf("%s/20/task/%d", proc, 20+tid), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			write(t, proc, "10/task/10/schedstat", "1 0 1\n")
+			threads(c.before)
+			target := counter.Target{Key: sample.TaskKey{Inode: 7}, Members: func() ([]int, error) { return []int{10, 20}, nil }}
+			if err := errors.Join(src.Add(target), src.Start()); err != nil {
+				t.Fatal(err)
+			}
+			threads(c.after)
+			write(t, proc, "10/task/10/schedstat", "2 0 2\n")
+			n := 0
+			end := counter.WindowEnd{CPU: func(sample.TaskKey) (time.Duration, bool) { return time.Second, true }}
+			if err := src.Stop(end, func(_ sample.TaskKey, r counter.Reading) {
+				if n++; errors.Is(r.Err, errThreads) != c.refused || math.IsNaN(r.Cost) != c.refused {
+					t.Errorf("%+v", r)
+				}
+			}); err != nil || n != 1 {
+				t.Errorf("%d readings, %v", n, err)
+			}
+		})
 	}
 }
 

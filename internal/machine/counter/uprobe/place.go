@@ -3,11 +3,11 @@ package uprobe
 import (
 	"bytes"
 	"debug/elf"
-	"debug/gosym"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 
 	"github.com/quell-dev/quell/internal/machine/counter"
@@ -15,24 +15,42 @@ import (
 
 // The bounds on what a file, which belongs to the task, can make the agent read.
 const (
-	maxSymbols = 128 << 20 // bytes of a symbol table, and of its names
+	maxHeaders = 64 << 10 // bytes of the headers, with the names of sections: 3 KB are usual
 	maxNotes   = 64 << 10
-	// maxPclntab is the limit for Go's table of functions: 0.7 MB for a small program,
-	// 40 MB for the largest that are known.
-	maxPclntab = 128 << 20
 )
+
+// headers bounds what is read of a file while debug/elf reads its headers, which keeps all of it, and the
+// name of each section.
+type headers struct {
+	io.ReaderAt
+	left int
+}
+
+func (h *headers) ReadAt(b []byte, at int64) (int, error) {
+	if h.left -= len(b); h.left < 0 {
+		return 0, fmt.Errorf("more than %d bytes of headers", maxHeaders)
+	}
+	return h.ReaderAt.ReadAt(b, at)
+}
+
+func readHeaders(file io.ReaderAt) (*elf.File, error) {
+	h := &headers{file, maxHeaders}
+	f, err := elf.NewFile(h)
+	h.left = math.MaxInt // what reads further has limits of its own
+	return f, err
+}
 
 // Find returns the place's offset from the beginning of the ELF file, as the kernel
 // expects it; for position-independent programs too. Functions are looked up in
 // .symtab, .dynsym and Go's own table, which strip does not remove.
 func (Prober) Find(file io.ReaderAt, p *counter.Uprobe) (offset uint64, err error) {
-	// debug/elf and debug/gosym guard against most of what a file can hold.
+	// debug/elf guards against most of what a file can hold.
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("read program: damaged: %v", r)
 		}
 	}()
-	f, err := elf.NewFile(file)
+	f, err := readHeaders(file)
 	if err != nil {
 		return 0, fmt.Errorf("read program: %w", err)
 	}
@@ -44,7 +62,7 @@ func (Prober) Find(file io.ReaderAt, p *counter.Uprobe) (offset uint64, err erro
 		return 0, err
 	}
 	for _, s := range f.Progs {
-		if s.Type == elf.PT_LOAD && s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Filesz {
+		if holds(s, s.Vaddr, addr) && addr-s.Vaddr+s.Off > 0 {
 			return addr - s.Vaddr + s.Off, nil
 		}
 	}
@@ -60,78 +78,16 @@ func checkOffset(f *elf.File, p *counter.Uprobe) error {
 		return fmt.Errorf("offset %#x is for build %s, this file is build %s", p.Offset, p.BuildID, id)
 	}
 	for _, s := range f.Progs {
-		if s.Type == elf.PT_LOAD && s.Flags&elf.PF_X != 0 && p.Offset >= s.Off && p.Offset-s.Off < s.Filesz {
+		if holds(s, s.Off, p.Offset) && p.Offset > 0 {
 			return nil
 		}
 	}
 	return fmt.Errorf("offset %#x is in no executable segment of the file", p.Offset)
 }
 
-// function returns a function's address as the file has it.
-func function(f *elf.File, name string) (uint64, error) {
-	addr, err := lookup(f, name, elf.SHT_SYMTAB, f.Symbols)
-	if err == nil || !errors.Is(err, errNoSymbol) {
-		return addr, err
-	}
-	addr, err = lookup(f, name, elf.SHT_DYNSYM, f.DynamicSymbols)
-	if err == nil || !errors.Is(err, errNoSymbol) {
-		return addr, err
-	}
-	return goFunction(f, name)
-}
-
-var errNoSymbol = errors.New("function not found; name one that `nm` or `go tool nm` lists, or give offset and build_id")
-
-func lookup(f *elf.File, name string, table elf.SectionType, read func() ([]elf.Symbol, error)) (uint64, error) {
-	s := f.SectionByType(table)
-	if s == nil {
-		return 0, errNoSymbol
-	}
-	if s.Size > maxSymbols || s.Link < uint32(len(f.Sections)) && f.Sections[s.Link].Size > maxSymbols {
-		return 0, fmt.Errorf("read %s: more than %d bytes", s.Name, maxSymbols)
-	}
-	symbols, err := read()
-	if errors.Is(err, elf.ErrNoSymbols) {
-		return 0, errNoSymbol
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", s.Name, err)
-	}
-	for _, s := range symbols {
-		// A symbol without a section is defined in another file; an indirect one
-		// (STT_GNU_IFUNC) is the function that chooses, not the one chosen.
-		if s.Name == name && elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Section != elf.SHN_UNDEF {
-			return s.Value, nil
-		}
-	}
-	return 0, errNoSymbol
-}
-
-// goFunction looks in .gopclntab, with which Go unwinds its stacks.
-func goFunction(f *elf.File, name string) (uint64, error) {
-	table, text := f.Section(".gopclntab"), f.Section(".text")
-	if table == nil {
-		table = f.Section(".data.rel.ro.gopclntab") // -buildmode=pie
-	}
-	if table == nil || text == nil {
-		return 0, fmt.Errorf("find %s: %w", name, errNoSymbol)
-	}
-	if table.Size > maxPclntab {
-		return 0, fmt.Errorf("read %s: more than %d bytes", table.Name, maxPclntab)
-	}
-	data, err := table.Data()
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", table.Name, err)
-	}
-	t, err := gosym.NewTable(nil, gosym.NewLineTable(data, text.Addr))
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", table.Name, err)
-	}
-	fn := t.LookupFunc(name)
-	if fn == nil {
-		return 0, fmt.Errorf("find %s: %w", name, errNoSymbol)
-	}
-	return fn.Entry, nil
+// holds reports whether a segment, which begins at from, has the instruction at.
+func holds(s *elf.Prog, from, at uint64) bool {
+	return s.Type == elf.PT_LOAD && s.Flags&elf.PF_X != 0 && at >= from && at-from < s.Filesz
 }
 
 // buildID reads the GNU note (elf(5), NT_GNU_BUILD_ID = 3): three words, the
