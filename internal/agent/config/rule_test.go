@@ -210,27 +210,35 @@ func FuzzPattern(f *testing.F) {
 	})
 }
 
+// match is the naive matcher. What it knows already of the rests of both it does not find out again: of ten times **
+// there are millions of ways.
 func match(pattern, path string) bool {
-	switch {
-	case pattern == "":
-		return path == ""
-	case strings.HasPrefix(pattern, "**"):
-		for i := range len(path) + 1 {
-			if match(pattern[2:], path[i:]) {
-				return true
-			}
+	known := map[[2]int]bool{}
+	var matches func(pattern, path string) bool
+	matches = func(pattern, path string) bool {
+		at := [2]int{len(pattern), len(path)}
+		if is, ok := known[at]; ok {
+			return is
 		}
-		return false
-	case pattern[0] == '*':
-		for i := range len(path) + 1 {
-			if match(pattern[1:], path[i:]) {
-				return true
+		is := false
+		switch rest, all := strings.CutPrefix(pattern, "**"); {
+		case pattern == "":
+			is = path == ""
+		case all || pattern[0] == '*':
+			if !all {
+				rest = pattern[1:]
 			}
-			if i < len(path) && path[i] == '/' {
-				return false
+			for i := 0; i <= len(path) && !is; i++ {
+				is = matches(rest, path[i:])
+				if !all && i < len(path) && path[i] == '/' {
+					break
+				}
 			}
+		case path != "" && path[0] == pattern[0]:
+			is = matches(pattern[1:], path[1:])
 		}
-		return false
+		known[at] = is
+		return is
 	}
-	return path != "" && path[0] == pattern[0] && match(pattern[1:], path[1:])
+	return matches(pattern, path)
 }
