@@ -21,7 +21,7 @@ var rooms = []room{
 	{"format", "files, messages and drawings that several rooms share", 6_500},
 	{"machine", "what is read from and written to a Linux machine", 16_650},
 	{"agent", "the daemon of each machine", 8_700},
-	{"cluster", "the bus, the store and the server", 19_200},
+	{"cluster", "the bus, the store and the server", 19_300},
 	{"lab", "interference measured under control", 33_000},
 	{"eval", "how often the rules are right: recordings and a simulator", 8_800},
 	{"people", "what people see and type", 14_750},
