@@ -2,6 +2,7 @@ package runq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -322,4 +323,26 @@ func measure(t testing.TB, src counter.Source, length time.Duration, groups []*g
 			self: share(sample.WaitSelf), throttled: share(sample.WaitThrottled), Reading: r}
 	}
 	return out
+}
+
+// needThrottledClock skips without that clock: the twin needs it for what quotas hold.
+func needThrottledClock(t *testing.T) {
+	t.Helper()
+	if !throttledClock(t) {
+		quelltest.Skip(t, "throttled-clock", errors.New("it comes with Linux 6.6"))
+	}
+}
+
+// weighted makes a cgroup with a weight by the available controller; 100 is ordinary.
+func weighted(t testing.TB, name string, weight int) *group {
+	t.Helper()
+	if quelltest.Probe(quelltest.CgroupV1) == nil {
+		g := v1cpu(t, name)
+		writeFile(t, g.Dir, "cpu.shares", fmt.Sprint(weight*2000))
+		return g
+	}
+	quelltest.Need(t, quelltest.Root, quelltest.Cgroup2CPU)
+	g := unified(t, name)
+	writeFile(t, g.Dir, "cpu.weight", fmt.Sprint(weight))
+	return g
 }
