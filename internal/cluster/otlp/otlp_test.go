@@ -191,8 +191,8 @@ func TestAFloodIsBounded(t *testing.T) {
 	}
 }
 
-// TestAttackIncidentsThatDisplaceOthers: a machine that invents incidents does not have those of others forgotten, of which
-// each further record would be another event, until they have used up what they may send.
+// TestAttackIncidentsThatDisplaceOthers: a machine that invents incidents does not have those of others forgotten. Else each
+// further record of these would be another event, until their machines had used up what they may send.
 func TestAttackIncidentsThatDisplaceOthers(t *testing.T) {
 	e, _ := exporter(t, "http://127.0.0.1:1")
 	honest := &incident.Record{Incident: plan.Incident{ID: "1", Machine: "m2"}}

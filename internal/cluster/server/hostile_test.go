@@ -157,19 +157,25 @@ func TestStalledReaders(t *testing.T) {
 	}
 }
 
+// connected returns a connection to a server; both are closed when the test ends.
+func connected(t *testing.T, web *httptest.Server) net.Conn {
+	t.Helper()
+	t.Cleanup(web.Close)
+	c, err := net.Dial("tcp", web.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() }) // before the server, which waits for it
+	return c
+}
+
 // TestStalledReaderIsCutOff: a reader that stops is disconnected, its query ends, and nothing
 // of the budget stays taken.
 func TestStalledReaderIsCutOff(t *testing.T) {
 	f := &flood{rows: 60_000}
 	b := newBench(t, func(p *Options) { p.Asker, p.Config.Limits.AnswersMB = f, 16 })
 	b.patience = time.Millisecond
-	web := httptest.NewServer(b)
-	defer web.Close()
-	c, err := net.Dial("tcp", web.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := connected(t, httptest.NewServer(b))
 	fmt.Fprint(c, "POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 18\r\n\r\n"+`{"sql":"SELECT 1"}`)
 	quelltest.Until(t, "the query is over", func() bool { return f.running.Load() == 0 && f.most.Load() == 1 && b.memory.held() == 0 })
 	if f.done.Load() != 0 {

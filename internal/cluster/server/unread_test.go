@@ -38,12 +38,7 @@ func TestAttackAnswersThatNobodyReads(t *testing.T) {
 				}
 			}
 			web.Start()
-			defer web.Close()
-			c, err := net.Dial("tcp", web.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := connected(t, web)
 			go func() {
 				many := strings.Repeat(ask, 1000)
 				for err := error(nil); err == nil; { // until it is disconnected
@@ -104,13 +99,7 @@ func TestAttackAReaderThatKeepsASlot(t *testing.T) {
 				p.Asker, p.Config.Limits.AnswersMB, p.Config.Query.Time = f, 16, time.Millisecond
 			})
 			b.patience = time.Hour
-			web := httptest.NewServer(b)
-			defer web.Close()
-			c, err := net.Dial("tcp", web.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := connected(t, httptest.NewServer(b))
 			ask := "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
 			if path == "/v1/query" {
 				ask = "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 18\r\n\r\n" + `{"sql":"SELECT 1"}`

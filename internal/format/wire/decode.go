@@ -33,8 +33,8 @@ func (b *Batch) Decode(data []byte) error {
 
 var (
 	errPlace = errors.New("a name is not in the dictionary")
-	// Samples of several tasks or signals take a byte each to say of which they are. Else a message of 75 bytes
-	// has 4096: what waits to be read is bounded by its bytes, and how long all others wait would not be.
+	// What waits to be read is bounded by its bytes, and how long others wait for it by its samples: of equal ones a
+	// message of 75 bytes has 4096. Samples of several tasks or signals take a byte each, which names the task or signal.
 	errEmpty = errors.New("it has more samples than bytes")
 )
 

@@ -34,7 +34,7 @@ const (
 var errNoAnswer = errors.New("no answer in time")
 
 // scrapeError is why a task's counter is not known. Errors of net/http and of the parser repeat what
-// the task answered, of which the text has the beginning only: it is kept, and shown.
+// the task answered. The text, which is kept and shown, has the beginning of that only.
 type scrapeError struct {
 	port int
 	err  error

@@ -40,15 +40,22 @@ func TestSumThreads(t *testing.T) {
 	}
 }
 
-// A machine of files: windows in which threads run, start and end.
-func TestSchedstatWindows(t *testing.T) {
-	proc := t.TempDir()
+// withoutBPF is a source that reads the files of threads below proc.
+func withoutBPF(t *testing.T, proc string) *Schedstat {
+	t.Helper()
 	write(t, proc, "thread-self/schedstat", "1 0 1\n")
 	src, err := openSchedstat(proc, errNoBPF)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer src.Close()
+	t.Cleanup(func() { src.Close() })
+	return src
+}
+
+// A machine of files: windows in which threads run, start and end.
+func TestSchedstatWindows(t *testing.T) {
+	proc := t.TempDir()
+	src := withoutBPF(t, proc)
 	members := []int{10, 20, 99} // 99 is gone already
 	var memberErr error
 	key := sample.TaskKey{Inode: 7}
@@ -128,12 +135,7 @@ func TestAttackManyThreads(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			proc := t.TempDir()
-			write(t, proc, "thread-self/schedstat", "1 0 1\n")
-			src, err := openSchedstat(proc, errNoBPF)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer src.Close()
+			src := withoutBPF(t, proc)
 			src.most = 3
 			threads := func(n int) { // those of a second process; most end while they are read
 				for tid := range n - 1 {

@@ -10,14 +10,14 @@ import (
 )
 
 // The bounds on the tables of a file in which a function is looked up. They are read piece by piece, and only what
-// is asked for is kept: debug/elf and debug/gosym keep all names, of which a small table can have any number
-// of any length, since names may overlap.
+// is asked for is kept: debug/elf and debug/gosym keep all names, and since names may overlap, a small table can
+// have any number of any length.
 const (
 	maxSymbols = 128 << 20 // bytes of a symbol table, and of its names
 	// maxPclntab is the limit for Go's table of functions: 0.7 MB for a small program,
 	// 40 MB for the largest that are known.
 	maxPclntab = 128 << 20
-	// maxFunctions is the limit for the functions in it, of which a program of 40 MB has 200,000.
+	// maxFunctions is the limit for the functions in it. A program of 40 MB has 200,000.
 	maxFunctions = 2 << 20
 	// maxPlaces is the limit for the places where a table of names has the one that is looked up.
 	maxPlaces = 16 << 10
