@@ -176,14 +176,15 @@ func (a *Agent) Degrade(ctx context.Context, what string, err error) {
 // MetricsServer serves /metrics and /healthz.
 func (a *Agent) MetricsServer() *http.Server {
 	mux := http.NewServeMux()
-	for path, get := range map[string]func(context.Context) ([]byte, error){
-		"/metrics": (&scraper{gather: a.metricsText, turn: make(chan struct{}, 1)}).get,
+	for path, gather := range map[string]func(context.Context) ([]byte, error){
+		"/metrics": a.metricsText,
 		"/healthz": func(ctx context.Context) ([]byte, error) { return nil, a.Alive(ctx) },
 	} {
+		shared := &scraper{gather: gather, turn: make(chan struct{}, 1)}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), maxScrapeWait)
 			defer cancel()
-			text, err := get(ctx)
+			text, err := shared.get(ctx)
 			if err != nil {
 				http.Error(w, "ask the agent's loop: "+err.Error(), http.StatusServiceUnavailable)
 				return

@@ -21,6 +21,7 @@ type Live struct {
 	cut     sample.Millis
 	ids     map[Key]int32
 	keys    []*liveKey           // by id
+	brought map[uint64]int       // how many of these a machine began since the last computation, by HashMachine
 	last    int32                // id of the newest sample's key: the next sample often has the same key, or the one that followed it before
 	rows    map[string]*liveRows // by machine: of its last batch
 	cached  int                  // number of them
@@ -119,8 +120,8 @@ const maxLiveWindows = 10_000
 // minutes after its first bad interval, and its message takes some time.
 const LiveHold = 10 * 60_000
 
-// heldShare: one machine's samples may have 1/heldShare of the room that all leave free, so that one that sends as many as
-// it can does not keep those of others from being learnt.
+// heldShare: one machine may have 1/heldShare of the room that all leave free, for samples and for keys, so that one that
+// sends as many as it can does not keep those of others from being learnt.
 const heldShare = 8
 
 const minuteMS = 60_000
@@ -128,7 +129,7 @@ const minuteMS = 60_000
 // NewLive returns a Live without a base, which waits for one. It holds back at most the given number of
 // samples, of 32 bytes each.
 func NewLive(p Params, hold sample.Millis, most int) *Live {
-	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, held: map[sample.Millis]*heldMinute{}, by: map[uint64]int{}, windows: map[victim]map[string]window{}, marked: map[uint64]int{}}
+	return &Live{params: p, hold: hold, most: most, rows: map[string]*liveRows{}, ids: map[Key]int32{}, brought: map[uint64]int{}, held: map[sample.Millis]*heldMinute{}, by: map[uint64]int{}, windows: map[victim]map[string]window{}, marked: map[uint64]int{}}
 }
 
 // Stats returns the counts.
@@ -145,6 +146,7 @@ func (l *Live) Rebase(cut sample.Millis, all []Computed) {
 	old := l.keys
 	l.keys, l.last = nil, 0
 	clear(l.ids)
+	clear(l.brought)
 	l.forgetRows()
 	for i := range all {
 		f := l.begin(all[i].Key)
@@ -292,11 +294,12 @@ func (l *Live) add(s *sample.Sample, machine uint64, r *liveRow) {
 			case !signal || !Shared(s.Job):
 				r.id = teachesNothing
 				return
-			case len(l.keys) >= maxLiveKeys:
+			case l.brought[machine] >= (maxLiveKeys-len(l.keys))/heldShare:
 				l.stats.Missed++
 				return
 			}
 			id = l.id(k)
+			l.brought[machine]++
 		}
 		r.id, r.task = id, hashTaskOf(machine, string(s.Task))
 	}

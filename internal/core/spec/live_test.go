@@ -287,6 +287,31 @@ func TestAttackSamplesThatAreHeld(t *testing.T) {
 	}
 }
 
+// TestAttackKeysOfOneMachine: one machine's made-up jobs do not take all the room for new keys.
+func TestAttackKeysOfOneMachine(t *testing.T) {
+	l := NewLive(Paper(), hold, 1_000_000)
+	l.Rebase(began-1, nil)
+	add := func(machine string, jobs int) {
+		for i := range jobs {
+			job := sample.JobName(fmt.Sprintf("%s-%d", machine, i))
+			l.Add(&sample.Sample{TS: began, Machine: machine, Job: job, Task: "/a", Platform: key.Platform, Signal: key.Signal, Variant: key.Variant, CPU: 1, Cost: 1})
+		}
+	}
+	add("liar", 2*maxLiveKeys)
+	begun := len(l.keys)
+	if begun != maxLiveKeys/(heldShare+1) {
+		t.Errorf("one machine began %d of %d keys, want a ninth", begun, maxLiveKeys)
+	}
+	add("m", 1000)
+	if got := len(l.keys) - begun; got != 1000 {
+		t.Errorf("another began %d of 1,000", got)
+	}
+	l.Rebase(began, nil)
+	if len(l.brought) != 0 {
+		t.Errorf("%d machines are remembered after a computation", len(l.brought))
+	}
+}
+
 // TestAttackIncidentsOfOneTask: a machine reports 10,000 incidents of one task, and as many samples of it as are held back.
 // These are released while the server takes in no samples, and each was compared with all incidents: minutes.
 func TestAttackIncidentsOfOneTask(t *testing.T) {

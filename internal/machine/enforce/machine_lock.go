@@ -30,7 +30,8 @@ type Holder struct {
 	PID  int
 	UID  int // effective; −1: the process that took the lock has ended, another one keeps it
 	Name string
-	// Setuid: its program has the rights of its owner, whichever user executes it.
+	// Setuid: its program has the rights of its owner, whichever user executes it. It is known of
+	// processes of the agent's own user only.
 	Setuid bool
 }
 
@@ -112,12 +113,20 @@ func holders(f *os.File) ([]Holder, error) {
 			return nil, err
 		default:
 			h.Name, h.UID = parseStatus(status)
-			program, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
-			h.Setuid = err == nil && program.Mode()&os.ModeSetuid != 0
+			h.Setuid = h.UID == os.Geteuid() && setuid(pid)
 		}
 		all = append(all, h)
 	}
 	return all, nil
+}
+
+// setuid reports whether a process of the agent's own user executes a program with that mode. Programs of
+// other users are not looked at: theirs may be on a file system that answers when they like. For the case
+// that the process has just become such a one, the kernel answers with what it knows (AT_STATX_DONT_SYNC, statx(2)).
+func setuid(pid int) bool {
+	var program unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/exe", pid), unix.AT_STATX_DONT_SYNC, unix.STATX_MODE, &program)
+	return err == nil && program.Mode&unix.S_ISUID != 0
 }
 
 // lockedBy returns the processes that hold, and not those that wait for, a lock by flock(2) on

@@ -27,11 +27,17 @@ type processTally struct {
 // Tally returns the CPU time that the cgroup's processes have used since the first call, for a cgroup
 // of which the kernel keeps none (ErrNoUsage): it exists only in the v1 hierarchy of the cpu
 // controller. What a process uses after the last call before its end is missing. It takes a file of
-// each process, at a resolution of 10 ms. Errors: ErrGone, ErrCrowded.
-func (c *Cgroup) Tally() (time.Duration, error) {
+// each process, at a resolution of 10 ms: of one with more than mostPlaced processes it is an error. Others: ErrGone,
+// ErrCrowded.
+func (c *Cgroup) Tally() (time.Duration, error) { return c.tallyOf(mostPlaced) }
+
+func (c *Cgroup) tallyOf(most int) (time.Duration, error) {
 	pids, err := c.Members()
 	if err != nil {
 		return 0, err
+	}
+	if len(pids) > most {
+		return 0, fmt.Errorf("sum the CPU time of %d processes: %d are read at most; mount the controllers cpu and cpuacct together, so that the kernel sums it", len(pids), most)
 	}
 	now := uint64(clock(unix.CLOCK_BOOTTIME)) / uint64(tick)
 	return c.tally.add(now, pids, func(pid int) (ProcessStat, error) {

@@ -2,9 +2,15 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/quell-dev/quell/internal/core/sample"
 )
 
 // What processes use while they are in the cgroup is summed; what they used before is not.
@@ -40,4 +46,35 @@ func TestTally(t *testing.T) {
 	if _, err := t0.add(7000, []int{1}, func(int) (ProcessStat, error) { return ProcessStat{}, bad }); !errors.Is(err, bad) {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestAttackTallyOfManyProcesses: a task's processes take a bounded time of the loop where the kernel keeps no CPU time of
+// its cgroup, and what they use counts again when they are fewer.
+func TestAttackTallyOfManyProcesses(t *testing.T) {
+	a := &txtar.Archive{}
+	add := func(name, text string) { a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(text)}) }
+	stat := func(pid, ticks int) string {
+		return fmt.Sprintf("%d (c) S 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 5 0 0\n", pid, ticks)
+	}
+	add("proc/self/mountinfo", "26 23 0:23 / /cpu rw - cgroup cgroup rw,cpu\n")
+	add("proc/7/stat", stat(7, 100))
+	add("proc/8/stat", stat(8, 100))
+	add("cpu/x/cpu.stat", "nr_periods 0\n")
+	add("cpu/x/cgroup.procs", "7\n8\n")
+	x := open(t, unpack(t, a), sample.V1CPU, "/x")
+	step := func(what, procs string, want time.Duration, refused bool) {
+		t.Helper()
+		for name, text := range map[string]string{"cpu/x/cgroup.procs": procs, "proc/7/stat": stat(7, 100+int(want/(10*time.Millisecond)))} {
+			if err := os.WriteFile(x.h.Path("/"+name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := x.tallyOf(2)
+		if (err != nil) != refused || err == nil && got != want {
+			t.Errorf("%s: %v, %v; want %v", what, got, err, want)
+		}
+	}
+	step("at first", "7\n8\n", 0, false)
+	step("too many", "7\n8\n9\n", time.Second, true)
+	step("they are fewer", "7\n8\n", 2*time.Second, false)
 }
