@@ -36,7 +36,10 @@ func TestFuzzContinues(t *testing.T) {
 		}
 		return string(text)
 	}
-	write("bin/go", "#!/bin/sh\n[ \"$5\" != '^FuzzBad$' ] || [ -e fixed ] || exit 1\n")
+	write("bin/go", "#!/bin/sh\n[ \"$5\" != '^FuzzBad$' ] || [ -e fixed ] || { cat failure; exit 1; }\n")
+	const late = "fuzz: elapsed: 10s, execs: 5 (0/sec)\n--- FAIL: FuzzBad (10.1s)\n    context deadline exceeded\n"
+	const end = "FAIL\nexit status 1\nFAIL\tp\t10.1s\n"
+	write("failure", late+"    Failing input written to testdata/fuzz/FuzzBad/1\n"+end)
 	write("internal/a/a_test.go", "package a\n\nfunc FuzzOne(f *testing.F) {}\n\nfunc FuzzBad(f *testing.F) {}\n")
 	write("internal/a/a.go", "package a\n")
 	write("cmd/b/b_test.go", "package b\n\nfunc FuzzTwo(f *testing.F) {}\n")
@@ -48,7 +51,7 @@ func TestFuzzContinues(t *testing.T) {
 		cmd.Env = append(os.Environ(), "PATH="+root+"/bin:"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		got := lines[1:]
+		got := slices.DeleteFunc(lines[1:], func(line string) bool { return !strings.HasPrefix(line, "internal/") && !strings.HasPrefix(line, "cmd/") })
 		for i, line := range got { // the number of those that are done depends on which is first
 			got[i], _, _ = strings.Cut(line, ",")
 		}
@@ -64,6 +67,10 @@ func TestFuzzContinues(t *testing.T) {
 	}
 	run("5s", "", true, "1 of 3", "internal/a FuzzBad: failed")
 	run("5s", "b FuzzTwo", false, "0 of 1")
+	write("failure", "")
+	run("5s", "", true, "1 of 3", "internal/a FuzzBad: failed")
+	write("failure", late+end) // go test was late, and found nothing
+	run("5s", "", false, "1 of 3", "internal/a FuzzBad: 5 of 5 s")
 	write("fixed", "")
 	run("10s", "", false, "1 of 3", "internal/a FuzzBad: 10 of 10 s")
 	write("internal/a/a.go", "package a\n\nvar x int\n")
